@@ -56,10 +56,10 @@ def test_a_book_that_cannot_be_written_leaves_nothing_beside(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("text, sentence", [
-    ("*: dense\nnonsense\n", "plans: line 2: 'nonsense' is no `pattern: plan`"),
+    ("*: dense\nnonsense\n", "plans: line 2: 'nonsense' is not `pattern: plan`"),
     ("\n: dense", "plans: line 2: no pattern before the colon"),
-    ("a:", "plans: line 1: no plan behind the colon"),
-    ("# x\n\n*: index=none_such", "plans: line 3: .*none_such"),
+    ("a:", "plans: line 1: pattern 'a': no plan behind the colon"),
+    ("# x\n\n*: index=none_such", "plans: line 3: pattern '\\*': plan: no index codec is called 'none_such'"),
 ])  # fmt: skip
 def test_a_wrong_line_is_named(text, sentence):
     with pytest.raises(ArgumentError, match=sentence):
@@ -76,7 +76,7 @@ def test_a_file_that_is_none_is_named(tmp_path):
     with pytest.raises(ArgumentError, match="nowhere.book: cannot be opened"):
         read("nowhere.book")
     (tmp_path / "x.book").write_bytes(b"*: dense\n\xff")
-    with pytest.raises(ArgumentError, match="x.book: byte 9: no UTF-8"):
+    with pytest.raises(ArgumentError, match="x.book: line 2: byte 1 is 0xff: a plan book is UTF-8"):
         as_book(f"book:{tmp_path / 'x.book'}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import warnings
 from typing import Any, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -10,7 +9,7 @@ import torch
 
 from ._plan_beside import bypass_of, exact_beside, flat_or_not
 from ._torch_clip import require_one_clip
-from .book import as_book
+from .book import Book, as_book
 from .errors import ArgumentError, Unsupported
 from .plan import Plan, as_plan
 
@@ -46,6 +45,7 @@ class Rules:
         self.pairs = [
             (pattern, self.dense if each is None else flat_or_not(as_plan(each), flat)) for pattern, each in pairs
         ]
+        self._book = Book(self.pairs)
         require_one_clip(self.pairs)
 
     @property
@@ -58,13 +58,11 @@ class Rules:
     def idle(self, names: Sequence[str]) -> List[str]:
         """Sentences about patterns that no name has its plan from, and about plans by name that are none."""
         told = [] if self.pairs else ["plans by name: there is none, so all tensors are dense"]
-        left = list(names)
-        for pattern, _ in self.pairs:
-            if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+        for (pattern, _), use in zip(self.pairs, self._book.uses(names)):
+            if use == "unmatched":
                 told.append(f"plans by name: pattern {pattern!r} matches no tensor")
-            elif pattern != "*" and not any(fnmatch.fnmatchcase(name, pattern) for name in left):
+            elif use == "unreached" and pattern != "*":
                 told.append(f"plans by name: pattern {pattern!r} is never reached: those before it match its tensors")
-            left = [name for name in left if not fnmatch.fnmatchcase(name, pattern)]
         return told
 
     @property
@@ -113,7 +111,8 @@ class Rules:
         return rows
 
     def _found(self, name: str) -> Plan:
-        return next((plan for pattern, plan in self.pairs if fnmatch.fnmatchcase(name, pattern)), self.dense)
+        found = self._book.find(name)
+        return self.dense if found is None else self.pairs[found][1]
 
 
 def _require_type(name: str, dtype: torch.dtype, plan: Plan, used: Plan) -> None:

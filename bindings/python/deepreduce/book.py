@@ -16,19 +16,21 @@ DDPHook and AllReduce of deepreduce.torch, and NamedAllReduce of deepreduce.mpi,
 
 from __future__ import annotations
 
-import fnmatch
+import ctypes
 import os
 import pathlib
-import re
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
+from . import _abi, _abi_plan, _library
+from ._call import c_string, check, new, text
 from ._whole_file import whole_file
-from .errors import ArgumentError, Error
+from .errors import ArgumentError
 from .plan import Plan, as_plan
 
 __all__ = ["Book", "as_book", "parse", "read"]
 
 _PREFIX = "book:"
+_USES = {_abi_plan.DR_LINE_UNMATCHED: "unmatched", _abi_plan.DR_LINE_UNREACHED: "unreached"}
 Pairs = Iterable[Tuple[str, Union[None, str, Plan]]]
 
 
@@ -39,13 +41,23 @@ class Book(Sequence[Tuple[str, Optional[Plan]]]):
     """
 
     def __init__(self, pairs: Pairs) -> None:
-        self._pairs: List[Tuple[str, Optional[Plan]]] = []
+        self._take(_parsed("", "book"))
         for pattern, plan in pairs:
             if not isinstance(pattern, str) or not pattern:
-                raise ArgumentError(f"a pattern is {pattern!r}, no text or none")
-            if pattern != pattern.strip(" \t\r") or re.search(r"[\n]|(^|[ \t\r])#", pattern):
-                raise ArgumentError(f"pattern {pattern!r}: a book has none with a line's end, a blank at an end, or ' #'")
-            self._pairs.append((pattern, None if plan is None or plan == "dense" else as_plan(plan)))
+                raise ArgumentError(f"a pattern is a text of at least one character, not {pattern!r}")
+            method, error = None if plan is None or plan == "dense" else as_plan(plan), new(_abi.dr_error)
+            line = c_string(pattern, f"pattern {pattern!r}"), 0, None if method is None else method.handle
+            check(_library.load().dr_book_add(self._handle, *line, error), error)
+            self._pairs.append((pattern, method))
+
+    def _take(self, handle: Any) -> None:
+        self._handle, self._destroy = handle, _library.load().dr_book_destroy
+        self._pairs: List[Tuple[str, Optional[Plan]]] = []
+        for i in range(_library.load().dr_book_line_count(handle)):
+            line, error = new(_abi_plan.dr_book_line), new(_abi.dr_error)
+            check(_library.load().dr_book_line_at(handle, i, line, error), error)
+            plan = as_plan(text(_library.load().dr_plan_text(line.plan))) if line.plan else None
+            self._pairs.append((os.fsdecode(line.pattern), plan))
 
     def __getitem__(self, i: Any) -> Any:
         return self._pairs[i]
@@ -66,12 +78,25 @@ class Book(Sequence[Tuple[str, Optional[Plan]]]):
         return f"Book({self._pairs!r})"
 
     def __str__(self) -> str:
-        text = "".join(f"{pattern}: {'dense' if plan is None else plan}\n" for pattern, plan in self._pairs)
-        return "\n" + text if text.startswith("\ufeff") else text  # of the first line a mark would be taken off
+        return text(_library.load().dr_book_text(self._handle))
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return Book, (self._pairs,)
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self._destroy(self._handle)
+
+    def find(self, name: str) -> Optional[int]:
+        """The position of the line that a name has its plan from; None: no pattern matches it."""
+        line, error = new(_abi_plan.dr_book_line), new(_abi.dr_error)
+        check(_library.load().dr_book_match(self._handle, c_string(name, "the name"), line, error), error)
+        return None if line.position == _abi_plan.DR_NO_LINE else line.position
 
     def plan_of(self, name: str) -> Optional[Plan]:
         """None: dense."""
-        return next((plan for pattern, plan in self._pairs if fnmatch.fnmatchcase(name, pattern)), None)
+        found = self.find(name)
+        return None if found is None else self._pairs[found][1]
 
     def groups(self, names: Iterable[str]) -> Dict[Optional[Plan], List[str]]:
         """Names by their plans, both in the order of the names."""
@@ -80,6 +105,14 @@ class Book(Sequence[Tuple[str, Optional[Plan]]]):
             groups.setdefault(self.plan_of(name), []).append(name)
         return groups
 
+    def uses(self, names: Sequence[str]) -> List[str]:
+        """Of each line "used", "unmatched" (its pattern matches none of the names) or "unreached" (lines before it match all
+        that it does)."""
+        given = (ctypes.c_char_p * len(names))(*(c_string(name, "a name") for name in names))
+        uses, error = (ctypes.c_uint32 * (len(self) or 1))(), new(_abi.dr_error)
+        check(_library.load().dr_book_uses(self._handle, given, len(names), uses, error), error)
+        return [_USES.get(use, "used") for use in uses[: len(self)]]
+
     def write(self, path: Union[str, os.PathLike[str]], comment: str = "") -> None:
         """The file is there whole or not at all. OSError. comment: lines at its beginning"""
         with whole_file(path) as partial:
@@ -87,36 +120,30 @@ class Book(Sequence[Tuple[str, Optional[Plan]]]):
 
 
 def parse(text: str, where: str = "book") -> Book:
-    """The book of a text. ArgumentError "WHERE: line 3: …" for a line that is none, or a plan that the library does not know."""
-    pairs = []
-    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
-        line = re.split(r"(?:^|(?<=[ \t\r]))#", line, maxsplit=1)[0].strip(" \t\r")
-        if not line:
-            continue
-        pattern, colon, plan = (part.strip(" \t\r") for part in line.rpartition(":"))
-        try:
-            if not colon:
-                raise ArgumentError(f"'{line}' is no `pattern: plan`")
-            if not pattern:
-                raise ArgumentError("no pattern before the colon")
-            if not plan:
-                raise ArgumentError("no plan behind the colon; `dense` leaves a tensor as it is")
-            pairs.append((pattern, None if plan == "dense" else as_plan(plan)))
-        except Error as error:
-            raise ArgumentError(f"{where}: line {number}: {error}") from None
-    return Book(pairs)
+    """The book of a text. ArgumentError or Unsupported "WHERE: line 3: …", for a line that is none, or a plan that the library
+    does not know."""
+    book = Book.__new__(Book)
+    book._take(_parsed(text, where))
+    return book
+
+
+def _parsed(content: Union[str, bytes], where: str) -> Any:
+    data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
+    handle, error = ctypes.POINTER(_abi_plan.dr_book)(), new(_abi.dr_error)
+    place = c_string(where, "where")
+    check(_library.load().dr_book_parse(data, len(data), place, ctypes.byref(handle), error), error)
+    return handle
 
 
 def read(path: Union[str, os.PathLike[str]]) -> Book:
-    """The book in a file. ArgumentError, also for a file that cannot be read or is no UTF-8."""
+    """The book in a file. ArgumentError, also for a file that cannot be read or is not UTF-8."""
     name = os.fspath(path)
+    book = Book.__new__(Book)
     try:
-        text = pathlib.Path(path).read_text("utf-8")
+        book._take(_parsed(pathlib.Path(path).read_bytes(), name))
     except OSError as error:
         raise ArgumentError(f"{name}: cannot be opened: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ArgumentError(f"{name}: byte {error.start}: no UTF-8, so no plan book") from None
-    return parse(text, name)
+    return book
 
 
 def as_book(plan: Any) -> Optional[Book]:
