@@ -151,7 +151,7 @@ class comparison {
 
   // Dense in a book is what frames carry exactly.
   std::vector<std::string> book_plan(const std::string& tensor) const {
-    const std::string& text = predict::plan_in(book_, tensor);
+    const std::string text = predict::plan_in(*book_, tensor);
     return {text.empty() ? predict::exact_text : text};
   }
 
@@ -228,7 +228,7 @@ class comparison {
     if (!o_.book.empty() && o_.subjects.globs == std::vector<std::string>{"*"}) {
       std::vector<std::string> names;
       for (const auto& gradients : sequences) names.push_back(gradients[0][0].name);
-      for (const std::string& each : predict::idle_lines(book_, o_.book, names)) console_.line("note: " + each);
+      for (const std::string& each : predict::idle_lines(*book_, o_.book, names)) console_.line("note: " + each);
     }
     std::vector<std::vector<plan>> plans;
     std::vector<double> work{0};
@@ -368,7 +368,7 @@ class comparison {
   ordered_json document_, old_;
   questions questions_;
   std::optional<resumed_run> kept_;
-  predict::plan_book book_;
+  std::optional<book> book_;
   std::vector<json_row> rows_;
   measured measured_;
   int signal_ = 0;

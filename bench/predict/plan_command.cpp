@@ -64,28 +64,41 @@ choice_problem problem_of(const plan_options& o, predict_case& c, const error_ta
 }
 
 // A line for each tensor that has not the most common choice, and `*` for the others.
-plan_book book_of(const choice_result& r, const predict_case& c,
-                  const std::vector<std::shared_ptr<const plan_work>>& works) {
+book book_of(const choice_result& r, const predict_case& c,
+             const std::vector<std::shared_ptr<const plan_work>>& works) {
   std::map<int, size_t> counts;
   for (const int o : r.choice) ++counts[o];
   int common = -1;
   for (const auto& [o, n] : counts)
     if (n > counts[common]) common = o;
-  const auto text = [&](int o) { return o < 0 ? std::string() : works[static_cast<size_t>(o)]->text(); };
-  plan_book book;
+  book made;
+  const auto add = [&](const std::string& pattern, int o, bool is_name) {
+    if (o < 0) return made.add(pattern, nullptr, is_name);
+    const plan method(works[static_cast<size_t>(o)]->text());
+    made.add(pattern, &method, is_name);
+  };
   for (size_t i = 0; i < r.choice.size(); ++i)
-    if (r.choice[i] != common) book.push_back({pattern_of(c.model.model.tensors[i].name), text(r.choice[i])});
-  book.push_back({"*", text(common)});
-  return book;
+    if (r.choice[i] != common) add(c.model.model.tensors[i].name, r.choice[i], true);
+  add("*", common, false);
+  return made;
+}
+
+// Lines as a book has them at its head.
+std::string as_comment(const std::string& words) {
+  std::string text = "# ";
+  for (const char c : words) text += c == '\n' ? "\n# " : std::string{c};
+  return text + '\n';
 }
 
 void check_names(const predict_case& c) {
   std::map<std::string, size_t> seen;
   for (const tensor_spec& t : c.model.model.tensors) {
-    constexpr std::string_view blanks = " \t";
-    if (t.name.empty() || t.name.find_first_of("\n\r#") != std::string::npos ||
-        blanks.find(t.name.front()) != blanks.npos || blanks.find(t.name.back()) != blanks.npos)
-      throw input_error(fmt::format("{}: tensor '{}': a plan book cannot name it", c.model.model.name, t.name));
+    try {
+      book().add(t.name, nullptr, true);
+    } catch (const error& e) {
+      throw input_error(
+          fmt::format("{}: tensor '{}': a plan book cannot name it: {}", c.model.model.name, t.name, e.detail.message));
+    }
     if (++seen[t.name] > 1)
       throw input_error(fmt::format("{}: two tensors are called '{}'; a plan book cannot tell them apart",
                                     c.model.model.name, t.name));
@@ -158,9 +171,9 @@ int run_plan(const plan_options& o) {
       words += fmt::format("\n  {:.4g}  {}", each[i], c.model.model.tensors[i].name);
   }
   for (const std::string& note : c.notes) words += "\nnote: " + note;
-  const plan_book book = book_of(r, c, works);
+  const book chosen = book_of(r, c, works);
   if (o.form == "text") {
-    compare::write_output(o.output, book_text(book, words));
+    compare::write_output(o.output, as_comment(words) + chosen.text());
     return 0;
   }
   ordered_json document{{"schema", "deepreduce-plan-1"}};
@@ -179,8 +192,10 @@ int run_plan(const plan_options& o) {
   document["error"] = counted ? ordered_json(r.error) : ordered_json(nullptr);
   document["errors"] = std::move(tensor_errors);
   document["book"] = ordered_json::array();
-  for (const book_line& line : book)
-    document["book"].push_back({{"pattern", line.pattern}, {"plan", line.plan.empty() ? "dense" : line.plan}});
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    const dr_book_line line = chosen[i];
+    document["book"].push_back({{"pattern", line.pattern}, {"plan", line.plan ? dr_plan_text(line.plan) : "dense"}});
+  }
   document["notes"] = c.notes;
   compare::write_output(o.output, json_text(document));
   return 0;

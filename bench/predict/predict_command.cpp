@@ -226,12 +226,12 @@ candidate book_candidate(const std::string& path, predict_case& c) {
   candidate book;
   book.name = "book " + path;
   try {
-    const plan_book lines = read_book(path);
+    const dr::book lines = read_book(path);
     std::vector<std::string> names;
     for (const tensor_spec& t : c.model.model.tensors) names.push_back(t.name);
     for (std::string& each : idle_lines(lines, path, names)) c.notes.insert(std::move(each));
     for (const tensor_spec& t : c.model.model.tensors) {
-      const std::string& text = plan_in(lines, t.name);
+      const std::string text = plan_in(lines, t.name);
       const auto known = std::ranges::find_if(book.works, [&](const auto& w) { return w->text() == text; });
       book.choice.push_back(text.empty() ? -1 : static_cast<int>(known - book.works.begin()));
       if (!text.empty() && known == book.works.end()) book.works.push_back(read_work(c, text));

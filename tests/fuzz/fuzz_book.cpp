@@ -1,20 +1,27 @@
 // Plan books: any bytes give a book that is read again from its own text, or an error that names a line.
-#include <stdexcept>
+#include <deepreduce/deepreduce.hpp>
+
 #include <string>
 
-#include "bench/predict/plan_book.hpp"
 #include "fuzz/script.hpp"
 
 namespace {
 
-using namespace dr::predict;
 using fuzz::wrong;
 
-bool same(const plan_book& a, const plan_book& b) {
-  if (a.size() != b.size()) return false;
-  for (size_t i = 0; i < a.size(); ++i)
-    if (a[i].pattern != b[i].pattern || a[i].plan != b[i].plan) return false;
-  return true;
+// A name as callers have it: of C, and of a line.
+void check_name(const std::string& name) try {
+  dr::book own;
+  own.add(name, nullptr, true);
+  if (own.match(name).position != 0) wrong("a name is not matched by its own pattern");
+  if (own.match(name + "x").position != DR_NO_LINE) wrong("a name's pattern matches another");
+} catch (const dr::error& e) {
+  if (e.code() != DR_E_ARGUMENT) wrong("an error that is not about the name");
+}
+
+std::string plan_of(const dr::book& book, const std::string& name) {
+  const dr_book_line line = book.match(name);
+  return line.plan ? dr_plan_text(line.plan) : "";
 }
 
 }  // namespace
@@ -22,18 +29,22 @@ bool same(const plan_book& a, const plan_book& b) {
 // The first line is a tensor's name, the rest the book.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view all(reinterpret_cast<const char*>(data), size);
-  const std::string_view name = all.substr(0, all.find('\n')), text = all.substr(name.size());
-  if (!matches(pattern_of(name), name)) wrong("a name is not matched by its own pattern");
-  plan_book book;
+  const std::string name(all.substr(0, std::min(all.find('\n'), all.find('\0'))));
+  const std::string_view text = all.substr(name.size());
+  check_name(name);
   try {
-    book = parse_book(text, "x");
-  } catch (const std::runtime_error& e) {
-    if (!std::string_view(e.what()).starts_with("x: ")) wrong("an error that does not name the book");
-    return 0;
+    const dr::book book(text, "x");
+    const dr::book again(book.text(), "again");
+    if (again.text() != book.text()) wrong("a book is another when it is read again");
+    if (plan_of(again, name) != plan_of(book, name)) wrong("a tensor has another plan when the book is read again");
+    const auto uses = book.uses(std::span(&name, 1));
+    const dr_book_line line = book.match(name);
+    for (size_t i = 0; i < uses.size(); ++i)
+      if ((uses[i] == DR_LINE_USED) != (i == line.position)) wrong("a line is used that does not match first");
+  } catch (const dr::error& e) {
+    const std::string_view said = e.detail.message;
+    if (e.code() != DR_E_ARGUMENT && e.code() != DR_E_UNSUPPORTED) wrong("another error than of a line");
+    if (!said.starts_with("x: line ")) wrong("an error that does not name the line");
   }
-  const std::string& found = plan_in(book, name);
-  const plan_book again = parse_book(book_text(book), "again");
-  if (!same(again, book)) wrong("a book is another when it is read again");
-  if (plan_in(again, name) != found) wrong("a tensor has another plan when the book is read again");
   return 0;
 }

@@ -185,7 +185,7 @@ def test_compare_takes_each_tensors_plan_from_a_book(tmp_path):
     assert [each["bytes"] for each in more["totals"] if each["plan"] == f"book {book}"] == [total["bytes"]]
     assert "--book" in refusal("compare", file, "--book", book, "--best", "bytes < 1")
     assert total["bytes"] == sum(row["bytes"] for row in report["rows"] if row["plan"] != "memcpy")
-    assert "line 1: 'x' is no `pattern: plan`" in refusal("compare", file, "--book", write(tmp_path / "bad.txt", "x"))
+    assert "line 1: 'x' is not `pattern: plan`" in refusal("compare", file, "--book", write(tmp_path / "bad.txt", "x"))
     assert "excludes" in run("compare", file, "--book", book, "--plan", EXACT, status=2).stderr.decode()
     assert "--book" in refusal("compare", file, "--book", book, "--batch")
 

@@ -3,8 +3,10 @@
 
 #include <clocale>
 #include <string>
+#include <tuple>
 
 #include "pipeline/bind.hpp"
+#include "plan/book.hpp"
 
 namespace {
 
@@ -187,4 +189,36 @@ TEST_CASE("numbers do not depend on the locale") {
   CHECK(canonical("sparsify=topr(ratio=0.01)") == "sparsify=topr(ratio=0.01) index=raw value=raw");
   if (!found) MESSAGE("no locale with a decimal comma here: only the default one was tried");
   std::setlocale(LC_NUMERIC, "C");
+}
+
+// ---- Books -----------------------------------------------------------------------------------------------------
+
+TEST_CASE("patterns are those of Python's fnmatchcase") {
+  for (const auto& [pattern, name, expected] :
+       {std::tuple{"*", "", true},  {"*", "a/b.c", true},
+        {"a*c", "abcbc", true},     {"a*c", "abcb", false},
+        {"?", "", false},           {"?", "a", true},
+        {"?", "ä", true},           {"[abc]x", "bx", true},
+        {"[!abc]x", "bx", false},   {"[!abc]x", "dx", true},
+        {"[a-c]", "b", true},       {"[a-c]", "d", false},
+        {"[]]", "]", true},         {"[", "[", true},
+        {"a[", "a[", true},         {"[[]0]", "[0]", true},
+        {"\\*", "\\b", true},       {"\\*", "*", false},
+        {"A", "a", false},          {"layer?.*.weight", "layer4.0.conv1.weight", true},
+        {"**a", "ba", true},        {"[!]]", "]", false},
+        {"[^a]", "^", true},        {"[äö]", "ö", true},
+        {"[!ä]", "ä", false},       {"[à-ü]x", "öx", true},
+        {"\xff?", "\xff\xc3", true}}) {
+    CAPTURE(std::string(pattern));
+    CAPTURE(std::string(name));
+    CHECK(dr::matches_pattern(pattern, name) == expected);
+  }
+}
+
+TEST_CASE("a name's own pattern matches it and no other") {
+  for (const std::string name : {"\xc1\x9b*", "\xff\xbf*", "plain", "a[0].w*?", "[!x]", "]"}) {
+    CHECK(dr::matches_pattern(dr::pattern_of(name), name));
+    CHECK(!dr::matches_pattern(dr::pattern_of(name), name + "x"));
+    CHECK(!dr::matches_pattern(dr::pattern_of(name), "p" + name));
+  }
 }

@@ -28,66 +28,18 @@ choice_problem problem_of(toy& t, candidate& tried) {
 
 // ---- Books ---------------------------------------------------------------------------------------------------
 
-TEST_CASE("patterns are those of Python's fnmatchcase") {
-  for (const auto& [pattern, name, expected] :
-       {std::tuple{"*", "", true},  {"*", "a/b.c", true},
-        {"a*c", "abcbc", true},     {"a*c", "abcb", false},
-        {"?", "", false},           {"?", "a", true},
-        {"?", "ä", true},           {"[abc]x", "bx", true},
-        {"[!abc]x", "bx", false},   {"[!abc]x", "dx", true},
-        {"[a-c]", "b", true},       {"[a-c]", "d", false},
-        {"[]]", "]", true},         {"[", "[", true},
-        {"a[", "a[", true},         {"[[]0]", "[0]", true},
-        {"\\*", "\\b", true},       {"\\*", "*", false},
-        {"A", "a", false},          {"layer?.*.weight", "layer4.0.conv1.weight", true},
-        {"**a", "ba", true},        {"[!]]", "]", false},
-        {"[^a]", "^", true},        {"[äö]", "ö", true},
-        {"[!ä]", "ä", false},       {"[à-ü]x", "öx", true},
-        {"\xff?", "\xff\xc3", true}}) {
-    CAPTURE(std::string(pattern));
-    CAPTURE(std::string(name));
-    CHECK(matches(pattern, name) == expected);
-  }
-}
-
-TEST_CASE("the first line that matches counts, and what no line matches is dense") {
-  const plan_book book = parse_book(
-      "# a comment\n\n *.bias : dense # another\nlayer[12].*:index=raw value=raw\r\nlayer*: value=raw index=golomb\n",
-      "b");
-  REQUIRE(book.size() == 3);
+TEST_CASE("a book of a file: what no line matches is dense, and lines that no tensor uses are noted") {
+  const dr::book book("# a comment\n *.bias : dense # another\nlayer[12].*:value=raw\r\nlayer*: index=golomb\n", "b");
   CHECK(plan_in(book, "layer1.bias").empty());
-  CHECK(plan_in(book, "layer1.weight") == std::string(dr::plan("index=raw value=raw").text()));
-  CHECK(plan_in(book, "layer3.weight") == std::string(dr::plan("index=golomb value=raw").text()));
+  CHECK(plan_in(book, "layer1.weight") == "index=raw value=raw");
+  CHECK(plan_in(book, "layer3.weight") == "index=golomb value=raw");
   CHECK(plan_in(book, "head").empty());
-  CHECK(parse_book(book_text(book, "two\nlines"), "again").size() == 3);
-  CHECK(parse_book("\xf4\x8f\xbf\xbf\xee\x80\x80ä: dense", "b").size() == 1);
-  CHECK(parse_book("a:b: dense", "b").at(0).pattern == "a:b");
-  const plan_book idle = parse_book("# x\na*: dense\nab: dense\nc: dense\n*: dense", "b");
+  const dr::book idle("# x\na*: dense\nab: dense\nc: dense\n*: dense", "b");
   CHECK(idle_lines(idle, "b", {"ab", "abc"}) ==
         std::vector<std::string>{"b line 3: pattern 'ab' is never reached: lines before it match its tensors",
                                  "b line 4: pattern 'c' matches no tensor"});
-  CHECK(idle_lines({}, "b", {"ab"}) == std::vector<std::string>{"b: no line; all tensors are dense"});
-}
-
-TEST_CASE("a book's fault is told with its line") {
-  for (const auto& [text, words] : {std::pair{"a\n", "line 1: 'a' is no"},
-                                    {"\n: dense", "line 2: no pattern"},
-                                    {"a:  # none", "line 1: no plan"},
-                                    {"# \xc3\xa4\nb\xff: dense", "line 2: no UTF-8"},
-                                    {"\xc0\xaf: dense", "line 1: no UTF-8"},
-                                    {"\xed\xa0\x80: dense", "line 1: no UTF-8"},
-                                    {"\xe2\x82", "line 1: no UTF-8"},
-                                    {"a: index=none_such", "line 1: plan 'index=none_such'"}})
-    CHECK_THROWS_WITH(parse_book(text, "book.txt"), doctest::Contains((std::string("book.txt: ") + words).c_str()));
+  CHECK(idle_lines(dr::book(), "b", {"ab"}) == std::vector<std::string>{"b: no line; all tensors are dense"});
   CHECK_THROWS_WITH(read_book("/"), doctest::Contains("directory"));
-}
-
-TEST_CASE("a name's own pattern matches it and no other") {
-  for (const std::string name : {"\xc1\x9b*", "\xff\xbf*", "plain", "a[0].w*?", "[!x]", "]"}) {
-    CHECK(matches(pattern_of(name), name));
-    CHECK(!matches(pattern_of(name), name + "x"));
-    CHECK(!matches(pattern_of(name), "p" + name));
-  }
 }
 
 // ---- Choices -------------------------------------------------------------------------------------------------
