@@ -188,7 +188,7 @@ def _below(indices, universe):
     ("index=py_gaps value=py_zigzag+deflate", "no further stage ('+deflate')"),
     ("sparsify=topr(ratio=0.1) feedback=residual index=py_gaps", "'feedback=residual' does not go"),
     ("index=py_gaps(width=3)", "width"),
-    ("index=py_gaps(3)", "'3' is not parameter=value"),
+    ("index=py_gaps(3)", "'=' (arguments are key=value) expected at column 16"),
 ])
 def test_what_python_does_not_do_is_said(x, plan, sentence):
     with pytest.raises(deepreduce.ArgumentError, match=re.escape(sentence)):

@@ -18,6 +18,7 @@ from .decoding import decode
 from .encoding import encode
 from .errors import ArgumentError
 from .header import inspect
+from .plan import read_stages
 from .tensor import Sparse
 
 Array = numpy.ndarray[Any, Any]
@@ -36,19 +37,15 @@ class Stages:
 
 def read_plan(text: str) -> Stages:
     """Raises ArgumentError for roles that do not go with a Python codec."""
-    told = {"sparsify": "sparsify=none", "index": "index=raw", "value": "value=raw"}
-    for stage in codecs.stages_of(text):
-        role = stage.partition("=")[0]
-        if role not in told:
-            raise ArgumentError(
-                f"plan '{text}': '{stage}' does not go with a Python codec; sparsify, index and value do"
-            )
-        told[role] = stage
+    stages = {**read_stages("sparsify=none index=raw value=raw"), **read_stages(text)}
+    for role, stage in stages.items():
+        if role not in ("sparsify", "index", "value"):
+            raise ArgumentError(f"plan '{text}': '{stage}' does not go with a Python codec; sparsify, index and value do")
     halves = []
     for role in ("index", "value"):
-        codec, made = codecs.of_stage(told[role])
-        halves.append((codec, told[role] if codec is None else made))
-    return Stages(text, told["sparsify"], halves[0], halves[1])
+        codec, made = codecs.of_stage(stages[role])
+        halves.append((codec, str(stages[role]) if codec is None else made))
+    return Stages(text, str(stages["sparsify"]), halves[0], halves[1])
 
 
 class Timer:

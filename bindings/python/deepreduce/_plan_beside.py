@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from .plan import Plan, as_plan
+from .plan import Plan
 
 
 def exact_beside(plan: Plan) -> Plan:
@@ -22,9 +22,9 @@ def flat_or_not(plan: Plan, flat: Optional[bool]) -> Plan:
     """
     if flat is None:
         info = plan.info
-        flat = info.sparsifies or not info.lossy_values or " value=half" in f" {plan}"
-    makes = flat and not plan.info.flat and not plan.info.transforms
-    return _one(f"{plan} bucket=flat") if makes else _one(str(plan))
+        flat = info.sparsifies or not info.lossy_values or plan.name_of("value") == "half"
+    # (Tensors of a flat batch have the same object.)
+    return plan.with_stages("bucket=flat" if flat and not plan.info.transforms else "")
 
 
 def bypass_of(plan: Plan, bypass: Optional[int]) -> int:
@@ -34,8 +34,3 @@ def bypass_of(plan: Plan, bypass: Optional[int]) -> int:
     if bypass is not None:
         return bypass
     return 0 if plan.info.flat else 1000
-
-
-def _one(text: str) -> Plan:
-    """The plan of all equal texts: tensors of a flat batch have the same object."""
-    return as_plan(str(as_plan(text)))

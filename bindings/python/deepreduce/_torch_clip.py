@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import Any, List, Sequence, Tuple
 
 import torch
 
-from .control import _stage
 from .errors import ArgumentError
 from .plan import Plan
 
 
 def clip_of(plan: Plan) -> float:
     """The bound that a plan has for the L2 norm of the gradient; 0: none."""
-    found = re.search(r"\bclip=([^,)]+)", _stage(plan, "feedback"))
-    return float(found[1]) if found else 0.0
+    return float(plan.stages["feedback"].parameters.get("clip", 0.0))
 
 
 def require_one_clip(plans: Sequence[Tuple[str, Plan]]) -> None:

@@ -11,7 +11,7 @@ from ._abi_exchange import DR_CONTROL_WORDS
 from ._torch_call import Engine, Step
 from ._torch_terms import gathered, signed
 from ._torch_unit import Unit
-from .control import Controller, _stage, check_order
+from .control import Controller, check_order
 from .errors import ArgumentError
 from .plan import Plan, as_plan
 
@@ -95,7 +95,7 @@ class Ladder:
 def keeper_of(plans: Sequence[Plan]) -> Plan:
     """A plan that makes frames, with the feedback of the first of these that has some: by it the residual is kept."""
     plan = next((each for each in plans if each.info.feedback), plans[0])
-    return as_plan(f"{_stage(plan, 'feedback')} index=all value=raw") if plan.info.transforms else plan
+    return as_plan(f"{plan.text_of('feedback')} index=all value=raw") if plan.info.transforms else plan
 
 
 def plans_of(name: str, found: Sequence[Plan], exact: Plan) -> List[Plan]:
@@ -103,13 +103,13 @@ def plans_of(name: str, found: Sequence[Plan], exact: Plan) -> List[Plan]:
 
     found  what the rungs say, `exact` for such
     """
-    kept = {_stage(plan, "feedback") for plan in found if plan.info.feedback}
+    kept = {plan.stages["feedback"] for plan in found if plan.info.feedback}
     if not kept:
         return list(found)
     feedback = kept.pop()
     if kept:
         raise ArgumentError(f"{name}: rungs have {feedback} and {kept.pop()}; they share one residual")
-    if feedback.startswith(("feedback=dgc", "feedback=momentum")):
+    if feedback.name in ("dgc", "momentum"):
         raise ArgumentError(f"{name}: {feedback} has momentum, which a step without a plan would lose: no ladder with it")
     for rung, plan in enumerate(found):
         if plan != exact and not plan.info.feedback:

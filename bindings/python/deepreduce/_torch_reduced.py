@@ -17,7 +17,7 @@ from .errors import PeerError
 from .plan import Plan
 from .tensor import State
 
-_HALVES = {"value=half": torch.float16, "value=half(type=bf16)": torch.bfloat16}
+_HALVES = {"f16": torch.float16, "bf16": torch.bfloat16}
 _BESIDE = {"index=all", "feedback=residual", "bucket=flat"}
 _AT_ONCE = 1 << 16  # elements
 _WORDS = struct.Struct("=IIII")  # of each rank, behind the tensors: the words of its Head, and which tensor is not finite
@@ -26,9 +26,11 @@ _WORDS = struct.Struct("=IIII")  # of each rank, behind the tensors: the words o
 def half_of(plan: Plan) -> Optional[torch.dtype]:
     """The type of a plan that sends all values in one, with or without a residual; None of another plan: its frames are
     gathered, which among n ranks sends n / 2 times as much."""
-    stages = str(plan).split()
-    found = [_HALVES[each] for each in stages if each in _HALVES]
-    return found[0] if found and all(each in _HALVES or each in _BESIDE for each in stages) else None
+    if plan.name_of("value") != "half":
+        return None
+    value, *beside = (plan.stages[role] for role in ("value", *(role for role in plan.stages if role != "value")))
+    plain = not value.behind and all(each.is_default or each.text in _BESIDE for each in beside)
+    return _HALVES[str(value.parameters["type"])] if plain else None
 
 
 class ReducedUnit:

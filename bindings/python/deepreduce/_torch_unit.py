@@ -16,7 +16,6 @@ from ._torch_heads import HEAD, NOT_FINITE, read_heads, write_head
 from ._torch_slots import Room, Slots, of_one_size, rounded
 from .batch import Batch
 from .bound import Bound
-from .control import _stage
 from .errors import CorruptFrame, Error
 from .plan import Plan
 from .tensor import State
@@ -312,5 +311,4 @@ class Unit:
 
 def decay_of(plan: Plan) -> float:
     """By what feedback multiplies a residual before it adds the next gradient."""
-    found = re.search(r"\bresidual\(.*?\bbeta=([^,)]+)", _stage(plan, "feedback"))
-    return float(found[1]) if found else 1.0
+    return float(plan.stages["feedback"].parameters["beta"]) if plan.name_of("feedback") == "residual" else 1.0

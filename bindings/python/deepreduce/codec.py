@@ -23,13 +23,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple, TypeVar
 
 import numpy
 
 from . import plan as _plan
 from .comparing import compare
 from .errors import ArgumentError, Error
+from .plan import Stage, read_stages
 
 __all__ = ["Broken", "Registered", "check", "compare", "from_varints", "index", "registered", "value", "varints"]
 
@@ -113,22 +114,14 @@ def registered(role: str, name: str) -> Optional[Registered]:
     return found
 
 
-def of_stage(stage: str) -> Tuple[Optional[Registered], Any]:
-    """Of a stage `role=name(parameter=value,…)` the codec and an instance; None, None if the library has to know it."""
-    role, _, text = stage.partition("=")
-    told = re.match(r"(\w+)(?:\((.*?)\))?", text)
-    codec = registered(role, told[1]) if told else None
-    if codec is None or told is None:
+def of_stage(stage: Stage) -> Tuple[Optional[Registered], Any]:
+    """The codec and an instance of a stage; None, None if the library has to know it."""
+    codec = registered(stage.role, stage.name)
+    if codec is None:
         return None, None
-    if told.end() != len(text):
-        raise ArgumentError(f"{stage}: behind a Python codec there is no further stage ('{text[told.end() :]}')")
-    parameters = {}
-    for part in (told[2] or "").split(","):
-        name, equals, number = part.partition("=")
-        if part and not equals:
-            raise ArgumentError(f"{stage}: '{part}' is not parameter=value")
-        if part:
-            parameters[name] = _number(number)
+    if stage.behind:
+        raise ArgumentError(f"{stage}: behind a Python codec there is no further stage ('+{stage.behind[0].name}')")
+    parameters = {name: _number(str(value)) for name, value in stage.parameters.items()}
     try:
         inspect.signature(codec.make).bind(**parameters)
     except TypeError as error:
@@ -329,19 +322,19 @@ def from_varints(data: bytes) -> Array:
     return found
 
 
-def stages_of(plan: str) -> List[str]:
-    """Of a plan's text: "role=codec(…)" each."""
-    return plan.split()
-
-
 def is_of_python(plan: str) -> bool:
     """Whether a plan names a registered codec. ArgumentError for a sweep, which only the tool spreads out, that names one."""
     if re.search(r"\||\.\.", plan):
-        for stage in stages_of(plan):
-            role, _, text = stage.partition("=")
-            for name in re.findall(r"(?:^|[|(+])(\w+)(?![\w=])", text):
-                if (role, name) in _registered:
-                    raise ArgumentError(
-                        f"plan '{plan}': a plan with a Python codec ({role}={name}) is no sweep ('|', '..'); give each plan by itself"
-                    )
-    return any(of_stage(stage)[0] is not None for stage in stages_of(plan))
+        for role, name in _registered:
+            if re.search(rf"(?:^|\s){role}=(?:\S*[|(+])?{name}(?![\w=])", plan):
+                raise ArgumentError(
+                    f"plan '{plan}': a plan with a Python codec ({role}={name}) is no sweep ('|', '..'); give each plan by itself"
+                )
+        return False
+    try:
+        stages = read_stages(plan)
+    except ArgumentError:
+        if any(re.search(rf"\b{name}\b", plan) for _, name in _registered):
+            raise
+        return False  # the tool says what is wrong with it
+    return any(of_stage(stage)[0] is not None for stage in stages.values())

@@ -203,11 +203,6 @@ def _logged(line: str, number: int) -> List[int]:
     return [unsigned(read[key], f"{key} in {where}") for key in keys]
 
 
-def _stage(plan: Plan, role: str) -> str:
-    """The stage as the plan has it, "feedback=residual" say; "" if it has none."""
-    return next((each for each in str(plan).split() if each.startswith(f"{role}=")), "")
-
-
 def check_order(dense: Sequence[bool]) -> None:
     """ArgumentError if a rung behind the first one is dense."""
     for rung, each in enumerate(dense):
@@ -226,15 +221,15 @@ def ladder_of(plans: Sequence[Rung]) -> List[Plan]:
     named = [None if each is None else as_plan(each) for each in plans]
     stages: Dict[str, str] = {}
     for role in ("feedback", "exchange"):
-        there = [_stage(each, role) for each in named if each is not None]
+        there = [each.text_of(role) for each in named if each is not None]
         stages[role] = there[0] if there else ""
         for rung, each in enumerate(named):
-            if each is not None and _stage(each, role) != stages[role]:
+            if each is not None and each.text_of(role) != stages[role]:
                 raise ArgumentError(
-                    f"rung {rung}: `{each}` has {_stage(each, role) or f'no {role}'}, another rung has "
+                    f"rung {rung}: `{each}` has {each.text_of(role) or f'no {role}'}, another rung has "
                     f"{stages[role] or f'no {role}'}; rungs share one residual, so they have the same {role}"
                 )
-    dense = as_plan(" ".join(filter(None, (stages["feedback"], _EXACT, stages["exchange"]))))
+    dense = as_plan(f"{_EXACT} {' '.join(stages.values())}")
     return [dense if each is None else each for each in named]
 
 

@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from .errors import ArgumentError
+from .plan import Stages, read_stages
+
 Row = Dict[str, Any]
 Point = Tuple[float, float, str]  # x, y, plan
 
@@ -22,29 +25,17 @@ class FigureError(Exception):
     """Input or arguments of which no figure can be made."""
 
 
-def stages(plan: str) -> Dict[str, str]:
-    """{stage: its text} of a plan; parentheses may hold spaces."""
-    found: Dict[str, str] = {}
-    depth, word = 0, ""
-    for c in plan + " ":
-        depth += {"(": 1, ")": -1}.get(c, 0)
-        if c != " " or depth > 0:
-            word += c
-        elif word:
-            stage, _, text = word.partition("=")
-            found[stage] = text
-            word = ""
-    return found
-
-
-def codec(text: str) -> str:
-    """Name of the first codec of a stage."""
-    return text.split("(")[0].split("+")[0] or "none"
+def stages_of(plan: str) -> Stages:
+    """Empty of a row that has no plan of its own."""
+    try:
+        return read_stages(plan)
+    except ArgumentError:
+        return {}
 
 
 def short_name(plan: str) -> str:
-    found = stages(plan)
-    return " · ".join(found[stage] for stage in ("index", "value") if stage in found) or plan
+    found = stages_of(plan)
+    return " · ".join(found[role].text.removeprefix(f"{role}=") for role in ("index", "value") if role in found) or plan
 
 
 def read_rows(paths: Sequence[str]) -> List[Row]:
@@ -118,7 +109,8 @@ def draw(points: Sequence[Point], x: str, y: str, title: str, output: str) -> No
         for a, b, plan in points:
             place = []
             for stage, names in families.items():
-                name = codec(stages(plan).get(stage, ""))
+                found = stages_of(plan).get(stage)
+                name = "none" if found is None else found.name
                 if name not in names:
                     names.append(name)
                 place.append(names.index(name))
@@ -172,7 +164,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         last = max((row.get("step") or 1 for row in rows), default=1)
         rows = [row for row in rows if (row.get("step") or 1) == (given.step or last)]
         if given.sparsify:
-            rows = [row for row in rows if stages(row["plan"]).get("sparsify", "none") == given.sparsify]
+            wanted = f"sparsify={given.sparsify}"
+            rows = [row for row in rows if str(stages_of(row["plan"]).get("sparsify", "sparsify=none")) == wanted]
         points = points_of(rows, given.x, given.y)
         named = [str(rows[0].get("input", "")), str(rows[0].get("tensor", "")).replace("*", "")]
         draw(points, given.x, given.y, " ".join(filter(None, named)), given.output)

@@ -14,7 +14,8 @@ from . import _abi, _library
 from ._call import c_string, check, new, read, text
 from ._memory import NAMES
 from ._stages import Stage as Stage
-from ._stages import Stages, stages_of
+from ._stages import Stages as Stages
+from ._stages import stages_of
 from ._stages import read_stages as read_stages
 from .errors import ArgumentError
 
@@ -143,6 +144,16 @@ class Plan:
         if self._stages is None:
             self._stages = stages_of(self.handle)
         return self._stages
+
+    def name_of(self, role: str) -> str:
+        """The name of a stage, bytes codecs behind it aside: "golomb"; "" where the plan has no such stage."""
+        stage = self.stages.get(role)
+        return "" if stage is None else stage.name
+
+    def text_of(self, role: str) -> str:
+        """A stage as the plan's text has it, "feedback=residual"; "" where that leaves it out."""
+        stage = self.stages.get(role)
+        return "" if stage is None or stage.is_default else stage.text
 
     def with_stages(self, stages: str) -> Plan:
         """This plan with these in the place of its own. ArgumentError, Unsupported.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
@@ -101,7 +100,7 @@ class PlanCompressor(Compressor):
     ) -> None:
         self._plan, self._seed, self._group = plan, seed, group
         sample = self.plan_for(1024)
-        self.sparse = "index=all" not in str(sample).split()
+        self.sparse = sample.name_of("index") != "all"
         self.keeps, self._returns = sample.info.feedback, sample.info.residual
         # Without a support there is nothing that data changes the size of; zeros alone are shorter, and are padded.
         self._uniform = sample.info.fixed_size and not self.sparse
@@ -188,12 +187,12 @@ class PlanCompressor(Compressor):
         return torch.where(total >= 0, 1.0, -1.0) if self._votes else total
 
     def refuses(self, memory: Memory) -> Optional[str]:
-        plan = str(self.plan_for(1024))
+        plan = self.plan_for(1024)
         if not getattr(memory, "keeps_what_was_not_sent", False):
             return None
         if self._votes:
             return f"the vote of signs has no scale, so what is left of a tensor without its sign only grows: {plan}. Take memory none"
-        if self.keeps and "feedback=momentum" not in plan:
+        if self.keeps and plan.name_of("feedback") != "momentum":
             return f"the plan has a feedback of its own: {plan}. Take memory none"
         return None
 
@@ -221,7 +220,8 @@ class PlanCompressor(Compressor):
     @property
     def kind(self) -> str:
         """The plan, less its parameters: another ratio may go on."""
-        return re.sub(r"\([^)]*\)", "", str(self.plan_for(1024)))
+        stages = [each for each in self.plan_for(1024).stages.values() if not each.is_default]
+        return " ".join(f"{each.role}={'+'.join((each.name, *(more.name for more in each.behind)))}" for each in stages)
 
     @property
     def nbytes(self) -> int:
