@@ -124,36 +124,14 @@ std::vector<const dr_codec*> named(const std::string& name) {
   return list;
 }
 
-// What a plan takes beside codecs: lib/pipeline/bind.cpp reads it.
-struct plan_word {
-  const char *role, *name, *summary, *parameters = "";
-};
-#define DR_PARTS "    parts      integer 1…64, default 1: pieces of a rank's elements that are under way at a time\n"
-constexpr plan_word plan_words[] = {
-    {"index", "auto",
-     "for each tensor the codec of fewest bytes among golomb, golomb(adaptive=1), bitmap, rle and gap_huffman; runs on "
-     "the CPU"},
-    {"value", "auto",
-     "for each tensor the smallest within the error among uniform_quant, log_quant, half and raw; runs on the CPU",
-     "    error      real from 0 to below 1, required: relative L2 error\n"},
-    {"regather", "on",
-     "the default: where an index codec replaces the support, the gradient's values at the new support are sent"},
-    {"regather", "off", "the values that were kept are sent all the same"},
-    {"bucket", "none", "the default: each tensor of a batch by itself"},
-    {"bucket", "flat", "the tensors of a batch become one tensor"},
-    {"merge", "mean", "the default: a merge adds up what the ranks send, as a sum or a mean"},
-    {"merge", "vote", "a merge is the sign of the sum, +1 where that is 0; wants index=all"},
-    {"exchange", "gather", "the default: each rank sends its frames to all others", DR_PARTS},
-    {"exchange", "owner",
-     "each range of elements has an owner, which merges the frames of all and sends the sum's frame", DR_PARTS},
-    {"exchange", "ring", "a range goes from rank to rank; each adds its own and encodes again", DR_PARTS},
-    {"exchange", "hierarchy", "one rank of each host sums the host's dense gradients; these ranks exchange by gather",
-     "    inner      integer 1…65536, required: ranks of a host\n" DR_PARTS},
-    {"transform", "lowrank",
-     "PowerSGD: two factors that ranks all-reduce, in place of frames; beside it only feedback=residual",
-     "    rank       integer 1…4096, required: of the factors\n"},
-};
-#undef DR_PARTS
+std::string param_lines(const dr_param* params, size_t n) {
+  std::string text;
+  for (size_t i = 0; i < n; ++i) {
+    const dr_param& p = *dr_param_at(params, i);
+    text += fmt::format("    {:<10} {}, {}: {}\n", p.name, range_text(p), fallback_text(p), p.summary);
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -166,14 +144,11 @@ std::string codec_table(const std::string& name) {
     text +=
         fmt::format("{}={}{}{}\n    {}\n", role_name(c->role), plan_name(*c), promises.empty() ? "" : promises + "]",
                     runs_on_cuda(*c) ? "" : "  (no CUDA: runs on the CPU)", summary_of(*c));
-    for (size_t i = 0; i < c->param_count; ++i) {
-      const dr_param& p = *dr_param_at(c->params, i);
-      text += fmt::format("    {:<10} {}, {}: {}\n", p.name, range_text(p), fallback_text(p), p.summary);
-    }
+    text += param_lines(c->params, c->param_count);
   }
-  for (const plan_word& w : plan_words)
-    if (is_named(name, w.role, w.name))
-      text += fmt::format("{}={}\n    {}\n{}", w.role, w.name, w.summary, w.parameters);
+  for (const dr_stage_word* w : stage_words())
+    if (is_named(name, w->role, w->name))
+      text += fmt::format("{}={}\n    {}\n{}", w->role, w->name, w->summary, param_lines(w->params, w->param_count));
   return text;
 }
 

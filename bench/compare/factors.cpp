@@ -22,10 +22,14 @@ dr_tensor matrix_of(const tensor& t, const float* values) {
 
 }  // namespace
 
-bool is_transform(const std::string& plan) { return plan.starts_with("transform="); }
+bool is_transform(const std::string& plan) {
+  const parsed_stages parsed(plan);
+  const dr_stage* const transform = find_stage(parsed.stages(), "transform");
+  return transform && std::string_view(transform->name) != "none";
+}
 
 factors::factors(context& c, const plan& p, std::span<const tensor> tensors, uint64_t seed)
-    : library_(c), keeps_(p.text().find("feedback=") != std::string_view::npos) {
+    : library_(c), keeps_((p.info().flags & DR_PLAN_FEEDBACK) != 0) {
   std::vector<dr_tensor> list;
   size_t elements = 0;
   for (const tensor& t : tensors) {

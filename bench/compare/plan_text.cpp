@@ -2,75 +2,47 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <map>
-#include <vector>
+#include <span>
 
 #include "deepreduce/deepreduce.hpp"
 
 namespace dr::compare {
 namespace {
 
-// Cuts at `separator` outside of parentheses; empty pieces are left out.
-std::vector<std::string> split(std::string_view text, char separator) {
-  std::vector<std::string> pieces(1);
-  int depth = 0;
-  for (const char c : text) {
-    depth += (c == '(') - (c == ')');
-    if (c == separator && depth == 0)
-      pieces.emplace_back();
-    else
-      pieces.back() += c;
-  }
-  std::erase(pieces, "");
-  return pieces;
-}
-
-// role=part+part…, where a part is name or name(arguments).
-struct plan_stage {
-  std::string text, role;
-  std::vector<std::string> parts;  // names
-};
-
-plan_stage read_stage(const std::string& text) {
-  const size_t equals = text.find('=');
-  plan_stage stage{text, text.substr(0, equals), {}};
-  for (const std::string& part : split(std::string_view(text).substr(equals + 1), '+'))
-    stage.parts.push_back(part.substr(0, part.find('(')));
-  return stage;
-}
-
-// Whether each part of the stage gives back what it was given.
-bool is_exact(dr_role role, const plan_stage& stage) {
-  for (size_t i = 0; i < stage.parts.size(); ++i) {
-    const dr_codec* codec = find_codec(i == 0 ? role : dr_role{DR_ROLE_BYTES}, stage.parts[i]);
-    if (codec == nullptr || !(codec->traits & DR_EXACT)) return false;
-  }
-  return true;
+// Whether each codec of a stage gives back what it was given. No such stage: its default, raw, does.
+bool is_exact(dr_role role, std::span<const dr_stage> stages) {
+  return std::ranges::all_of(stages, [&](const dr_stage& s) {
+    if (std::string_view(s.role) != role_name(role)) return true;
+    const dr_codec* const codec = find_codec(s.position == 0 ? role : dr_role{DR_ROLE_BYTES}, s.name);
+    return codec != nullptr && (codec->traits & DR_EXACT);
+  });
 }
 
 }  // namespace
 
 plan_reading read_plan(std::string_view text) {
-  // What a canonical text leaves out has its default.
-  std::map<std::string, plan_stage> stages{{"sparsify", read_stage("sparsify=none")},
-                                           {"index", read_stage("index=raw")},
-                                           {"value", read_stage("value=raw")},
-                                           {"regather", read_stage("regather=on")}};
+  // (A row's plan may name codecs of Python, or of another build.)
+  const parsed_stages parsed{std::string(text)};
+  const std::span<const dr_stage> stages = parsed.stages();
+  const auto text_of = [&](const char* role, const char* otherwise) {
+    const dr_stage* const stage = find_stage(stages, role);
+    return std::string(stage ? stage->text : otherwise);
+  };
   plan_reading reading;
   reading.text = text;
-  for (const std::string& piece : split(text, ' ')) {
-    plan_stage stage = read_stage(piece);
-    if (stage.role != "sparsify") reading.without_sparsify += (reading.without_sparsify.empty() ? "" : " ") + piece;
-    stages[stage.role] = std::move(stage);
-  }
-  reading.sparsify = stages["sparsify"].text;
-  reading.exact_index = is_exact(DR_ROLE_INDEX, stages["index"]);
-  reading.exact_value = is_exact(DR_ROLE_VALUE, stages["value"]);
-  reading.regather = stages["regather"].text != "regather=off";
-  if (const auto feedback = stages.find("feedback"); feedback != stages.end()) reading.feedback = feedback->second.text;
-  if (const auto exchange = stages.find("exchange"); exchange != stages.end()) reading.exchange = exchange->second.text;
-  if (const size_t gamma = reading.feedback.find("gamma="); gamma != std::string::npos)
-    reading.gamma = std::strtod(reading.feedback.c_str() + gamma + 6, nullptr);
+  reading.sparsify = text_of("sparsify", "sparsify=none");
+  for (const dr_stage& s : stages)
+    if (s.position == 0 && std::string_view(s.role) != "sparsify")
+      (reading.without_sparsify += reading.without_sparsify.empty() ? "" : " ") += s.text;
+  reading.exact_index = is_exact(DR_ROLE_INDEX, stages);
+  reading.exact_value = is_exact(DR_ROLE_VALUE, stages);
+  const dr_stage* const regather = find_stage(stages, "regather");
+  reading.regather = !regather || std::string_view(regather->name) == "on";
+  reading.feedback = text_of("feedback", "");
+  reading.exchange = text_of("exchange", "");
+  if (const dr_stage* const feedback = find_stage(stages, "feedback"))
+    if (const dr_stage_param* const gamma = find_param(*feedback, "gamma"))
+      reading.gamma = std::strtod(gamma->text, nullptr);
   return reading;
 }
 

@@ -23,8 +23,9 @@ std::string indented(const dr_preset& p, size_t spaces) {
 }  // namespace
 
 std::vector<std::string> preset_plans(const std::string& name, const std::string& sparsify) {
-  const auto is_whole = [](std::string_view plan) {
-    return plan.starts_with("sparsify=") || plan.starts_with("transform=");
+  const auto is_whole = [](const char* plan) {
+    const parsed_stages parsed(plan);
+    return find_stage(parsed.stages(), "sparsify") || find_stage(parsed.stages(), "transform");
   };
   std::vector<std::string> plans;
   for (const dr_preset* p : presets())

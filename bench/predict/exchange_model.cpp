@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -121,13 +120,6 @@ std::vector<interval> intervals_of(dr_exchange* x) {
   return list;
 }
 
-uint32_t inner_of(const std::string& stage) {
-  uint32_t inner = 1;
-  if (const size_t at = stage.find("inner="); at != stage.npos)
-    std::from_chars(stage.data() + at + 6, stage.data() + stage.size(), inner);
-  return std::max(inner, 1u);
-}
-
 }  // namespace
 
 exchange_time model_exchange(const std::string& stage, double elements, const exchange_work& work, uint32_t ranks,
@@ -135,9 +127,11 @@ exchange_time model_exchange(const std::string& stage, double elements, const ex
   if (ranks > most_ranks)
     throw unsupported_model(fmt::format("unsupported: an exchange among {} ranks; at most {}", ranks, most_ranks));
   // Which elements a sparsifier takes makes no difference to a dry run, so the simplest plan stands for all.
-  const plan method("sparsify=topr(ratio=0.01) index=golomb value=raw" + (stage.empty() ? "" : " " + stage));
-  const bool hosts = stage.starts_with("exchange=hierarchy");
-  cost_model model{&work, hosts ? inner_of(stage) : 1, port.message_ns};
+  const plan method = plan("sparsify=topr(ratio=0.01) index=golomb value=raw").with(stage);
+  const std::vector<dr_stage> stages = method.stages();
+  const dr_stage_param* const inner = find_param(*find_stage(stages, "exchange"), "inner");
+  const bool hosts = inner != nullptr;
+  cost_model model{&work, hosts ? static_cast<uint32_t>(inner->number) : 1, port.message_ns};
   auto how = sized<dr_exchange_options>();
   how.flags = static_cast<uint32_t>(DR_EXCHANGE_DRY) | (traced ? static_cast<uint32_t>(DR_EXCHANGE_TRACE) : 0u);
   how.timeout_ns = whole(most_ns);

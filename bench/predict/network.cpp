@@ -40,7 +40,7 @@ double network::allgather_ns(double bytes) const {
   return hops * (std::max(c.floor, c.base) + c.slope * bytes);
 }
 
-link network::port(const std::string& stage) const {
+link network::port(const std::string& schedule) const {
   link port = wire;
   if (measured && measured->hop_ns > 0) {
     port.message_ns = std::min(measured->message_ns, measured->hop_ns);
@@ -51,7 +51,7 @@ link network::port(const std::string& stage) const {
   if (measured && !stated)
     port.burst_bytes = measured->burst_bytes, port.burst_bits_per_second = measured->burst_bits_per_second;
   const double n = ranks, m = std::min<double>(std::max(ranks_per_host, 1u), n);
-  const bool one = stage.starts_with("exchange=ring") || stage.starts_with("exchange=hierarchy");
+  const bool one = schedule == "ring" || schedule == "hierarchy";
   // As measured, with the hosts as they were.
   if (!one && !stated && measured && measured->port_bits_per_second > 0 && ranks == measured->ranks) {
     port.bits_per_second = measured->port_bits_per_second;

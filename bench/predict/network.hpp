@@ -24,7 +24,7 @@ struct network {
   // The port of a rank in an exchange by `stage`. Where all ranks send to all, those of a host share its link, and what
   // they send to one another does not go over it. Of a ring, and of the first ranks of hosts, one rank uses it.
   // What a message costs beside its bytes is the machine's: it counts on a stated link, too.
-  link port(const std::string& stage) const;
+  link port(const std::string& schedule) const;
 
   // What was measured counts beside a stated rate, too: what a collective costs beside its bytes.
   bool uses_measured() const { return measured && !(stated && wire.has_latency); }

@@ -22,7 +22,7 @@ using nlohmann::json;
 constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
 
 std::string canonical(const std::string& option, const std::string& text) try {
-  return without_stages(std::string(plan(text).text()), {"exchange", "bucket"});
+  return local_plan(std::string(plan(text).text()));
 } catch (const error& e) {
   throw usage_error(fmt::format("--error '{}': {}", option, e.detail.message));
 }
@@ -42,7 +42,7 @@ error_table::error_table(const case_options& o, const profile& costs) : rows_(o.
   if (!rows_.empty()) read_rows();
   if (given_.empty() && rows_.empty())
     for (const plan_profile& known : costs.plans)
-      if (known.error) of_profile_[without_stages(known.plan, {"exchange", "bucket"})] = *known.error;
+      if (known.error) of_profile_[local_plan(known.plan)] = *known.error;
 }
 
 void error_table::read_rows() try {
@@ -53,8 +53,7 @@ void error_table::read_rows() try {
     if (!row.is_object() || text_at(row, "plan") == "memcpy" || !row.contains("total_error") ||
         !row.at("total_error").is_number())
       continue;
-    const std::string key = without_stages(text_at(row, "plan"), {"exchange", "bucket"}),
-                      tensor = text_at(row, "tensor");
+    const std::string key = local_plan(text_at(row, "plan")), tensor = text_at(row, "tensor");
     const double e = number_at(row, "total_error", rows_);
     of_tensor_[key + '\n' + tensor] = e;
     const double n = number_at(row, "d", rows_, 0, number_at(row, "elements", rows_, 0, 1));
@@ -70,8 +69,7 @@ void error_table::check_candidates(const std::vector<std::shared_ptr<const plan_
   for (const auto& [key, e] : given_)
     // clang 14 and 15 capture no structured binding, but by a name of its own.
     if (std::ranges::none_of(works, [&wanted = key](const auto& w) {
-          const std::string own = without_stages(w->text(), {"exchange", "bucket"});
-          return own == wanted || without_stages(own, {"feedback"}) == wanted;
+          return local_plan(w->text()) == wanted || bare_plan(w->text()) == wanted;
         }))
       throw usage_error(fmt::format("--error '{}: {:g}': the plan is no candidate; give it as --plan, too", key, e));
 }
@@ -88,7 +86,7 @@ double error_table::known_of(const std::string& key, const std::string& tensor, 
 }
 
 double error_table::of(const std::string& plan, const std::string& tensor, note_list& notes) const {
-  const std::string key = without_stages(plan, {"exchange", "bucket"}), bare = without_stages(key, {"feedback"});
+  const std::string &key = local_plan(plan), &bare = bare_plan(plan);
   const double e = known_of(key, tensor, notes);
   if (!std::isnan(e) || bare == key) return e;
   const double first = known_of(bare, tensor, notes);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <stdexcept>
 
 namespace dr::predict {
@@ -12,38 +11,35 @@ namespace {
 
 // Of a frame of one tensor; a plan's own stages `exchange` and `bucket` make no difference.
 double bound_of(const std::string& text, double elements) {
-  const plan method(without_stages(text, {"exchange", "bucket", "feedback"}));
+  const plan method(bare_plan(text));
   const float nothing = 0;
   const dr_tensor t = dense(DR_F32, &nothing, static_cast<uint64_t>(elements));
   return static_cast<double>(context().bound(method, std::span(&t, 1)));
 }
 
-uint32_t flags_of(const std::string& text) {
-  auto info = sized<dr_plan_info>();
-  auto e = sized<dr_error>();
-  if (dr_plan_describe(plan(text).get(), &info, &e) != DR_OK) throw error(e);
-  return info.flags;
-}
-
-// Of "transform=lowrank(rank=4)", as the library prints it.
-uint32_t factor_rank_of(const std::string& text) {
-  const std::string stage = stage_of(text, "transform");
-  const size_t at = stage.find("rank=");
-  return at == stage.npos ? 0 : static_cast<uint32_t>(std::strtoul(stage.c_str() + at + 5, nullptr, 10));
-}
-
 }  // namespace
 
 plan_work::plan_work(const profile& p, const std::string& text, note_list& notes, double flops) : text_(text) {
-  stage_ = stage_of(text, "exchange");
-  feedback_ = !stage_of(text, "feedback").empty();
-  factor_rank_ = factor_rank_of(text);
-  const uint32_t flags = flags_of(text);
-  const std::string value = stage_of(text, "value");
-  const bool halves = value == "value=half" || value.starts_with("value=half(");
+  const plan method(text);
+  const std::vector<dr_stage> stages = method.stages();
+  const uint32_t flags = method.info().flags;
+  // "" where the plan has no such stage, or where bytes codecs are behind it.
+  const auto alone = [&](const char* role) -> std::string_view {
+    const auto names =
+        std::ranges::count_if(stages, [&](const dr_stage& s) { return std::string_view(s.role) == role; });
+    return names == 1 ? find_stage(stages, role)->name : "";
+  };
+  if (const dr_stage* const exchange = find_stage(stages, "exchange"); exchange && !exchange->is_default)
+    stage_ = exchange->text, schedule_ = exchange->name;
+  if (const dr_stage* const transform = find_stage(stages, "transform"))
+    if (const dr_stage_param* const rank = find_param(*transform, "rank"))
+      factor_rank_ = static_cast<uint32_t>(rank->number);
+  feedback_ = (flags & DR_PLAN_FEEDBACK) != 0;
+  const dr_stage* const value = find_stage(stages, "value");
+  const bool halves = value && std::string_view(value->name) == "half";
   flat_ = (flags & (DR_PLAN_FLAT | DR_PLAN_SPARSIFIES)) != 0 || (flags & DR_PLAN_LOSSY_VALUES) == 0 || halves;
-  half_ = halves && value.find('+') == value.npos && stage_of(text, "index") == "index=all" &&
-          (flags & DR_PLAN_SPARSIFIES) == 0 && (!feedback_ || stage_of(text, "feedback") == "feedback=residual");
+  half_ = halves && !alone("value").empty() && alone("index") == "all" && (flags & DR_PLAN_SPARSIFIES) == 0 &&
+          (!feedback_ || std::string_view(find_stage(stages, "feedback")->text) == "feedback=residual");
   const plan_profile* known = find_plan(p, text, &notes);
   if (factor_rank_ && flops > 0 && (!known || !known->encode)) {
     // Three products: before each factor, and what restores (Agarwal et al. 2022).
@@ -54,7 +50,7 @@ plan_work::plan_work(const profile& p, const std::string& text, note_list& notes
   }
   if (!known || !known->encode)
     throw std::runtime_error(fmt::format("{}: no cost of encode of plan '{}'; `deepreduce calibrate` measures it",
-                                         p.where, without_stages(text, {"exchange", "bucket"})));
+                                         p.where, local_plan(text)));
   encode_ = *known->encode;
   if (!known->merge && !known->decode)
     throw std::runtime_error(fmt::format("{}: no cost of merge of plan '{}'", p.where, known->plan));
@@ -68,8 +64,7 @@ plan_work::plan_work(const profile& p, const std::string& text, note_list& notes
   else
     notes.insert(fmt::format("'{}': the profile has no frame sizes; bounds stand for them", known->plan));
   growth_ = known->sum_growth;
-  const std::string sparsify = stage_of(text, "sparsify");
-  keeps_count_ = !sparsify.empty() && sparsify != "sparsify=none" && !sparsify.starts_with("sparsify=threshold");
+  keeps_count_ = alone("sparsify") != "none" && alone("sparsify") != "threshold";
 }
 
 plan_work plan_work::exact(const profile& p, note_list& notes) {
@@ -118,7 +113,7 @@ double plan_work::sum_growth(double ranks) const {
 }
 
 void plan_work::note_growth(double ranks, note_list& notes) const {
-  const bool sums = !stage_.empty() && !stage_.starts_with("exchange=gather");
+  const bool sums = !schedule_.empty() && schedule_ != "gather";
   if (sums && !growth_.empty() && ranks > growth_.back().first)
     notes.insert(fmt::format("extrapolation: frames of sums were measured of up to {:g} ranks, and are used of {:g}",
                              growth_.back().first, ranks));

@@ -21,8 +21,9 @@ class plan_work {
   // Exact: bytes are known, times are those of the profile, or 0.
   static plan_work exact(const profile& p, note_list& notes);
 
-  const std::string& text() const { return text_; }    // canonical
-  const std::string& stage() const { return stage_; }  // "exchange=…", ""
+  const std::string& text() const { return text_; }          // canonical
+  const std::string& stage() const { return stage_; }        // "exchange=…"; "": its default
+  const std::string& schedule() const { return schedule_; }  // "owner", …; "" likewise
   double encode_ns(double n) const { return n > 0 ? encode_(n) : 0; }
   // Of so many frames into a tensor that is overwritten.
   double merge_ns(double n, double frames) const {
@@ -57,7 +58,7 @@ class plan_work {
 
  private:
   plan_work() = default;
-  std::string text_, stage_;
+  std::string text_, stage_, schedule_;
   curve encode_, first_, merge_, frame_;
   curve add_;  // of `exact`: a dense tensor to another
   bool knows_frame_ = false, feedback_ = false, flat_ = true, half_ = false;

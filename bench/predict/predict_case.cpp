@@ -137,17 +137,20 @@ std::vector<std::shared_ptr<const plan_work>> read_works(const case_options& o, 
         texts.push_back(known.plan);
   if (!o.exchanges.empty() && c.model.hook == hook_kind::ddp)
     throw usage_error("--exchange: the DDP hook gathers; schedules are of --hook exchange");
-  std::vector<std::string> crossed;
-  for (const std::string& text : texts) {
-    if (o.exchanges.empty() || !stage_of(text, "exchange").empty() || text.find("transform=") != text.npos) {
-      crossed.push_back(text);
-      continue;
-    }
-    for (const std::string& schedule : o.exchanges)
-      crossed.push_back(text + " exchange=" + (schedule.starts_with("exchange=") ? schedule.substr(9) : schedule));
-  }
   std::vector<std::shared_ptr<const plan_work>> works;
   try {
+    std::vector<std::string> crossed;
+    for (const std::string& text : compare::expand_plans(texts, o.limit)) {
+      const plan method(text);
+      const std::vector<dr_stage> stages = method.stages();
+      const dr_stage* const own = find_stage(stages, "exchange");
+      if (o.exchanges.empty() || !own || !own->is_default) {
+        crossed.push_back(text);
+        continue;
+      }
+      for (const std::string& schedule : o.exchanges)
+        crossed.push_back(text + (schedule.starts_with("exchange=") ? " " : " exchange=") + schedule);
+    }
     for (const std::string& text : compare::expand_plans(crossed, o.limit)) works.push_back(read_work(c, text));
   } catch (const usage_error&) {
     throw;

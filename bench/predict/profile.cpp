@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <stdexcept>
 
 #include "deepreduce/deepreduce.hpp"
@@ -247,41 +248,40 @@ double sharing(const profile& p, double ranks) {
 
 profile read_profile(const std::string& path) { return parse_profile(read_json(path, "profile"), path); }
 
-std::string stage_of(const std::string& text, const char* role) {
-  const std::string key = std::string(role) + "=";
-  for (size_t at = text.find(key); at != text.npos; at = text.find(key, at + 1)) {
-    if (at != 0 && text[at - 1] != ' ') continue;
-    return text.substr(at, std::min(text.find(' ', at), text.size()) - at);
-  }
-  return {};
+namespace {
+
+struct shorter_plans {
+  std::string local, bare;
+};
+// Of texts that are met again and again.
+const shorter_plans& shorter(const std::string& text) {
+  static thread_local std::map<std::string, shorter_plans> known;
+  const auto [at, fresh] = known.try_emplace(text, shorter_plans{text, text});
+  if (fresh) try {
+      const plan local = plan(text).with("exchange=gather bucket=none");
+      at->second = {std::string(local.text()), std::string(local.with("feedback=none").text())};
+    } catch (const error&) {  // torch's own method is none of ours
+    }
+  return at->second;
 }
 
-std::string without_stages(const std::string& text, std::initializer_list<const char*> roles) {
-  std::string left = text;
-  for (const char* role : roles)
-    if (const std::string stage = stage_of(left, role); !stage.empty()) {
-      const size_t at = left.find(stage);
-      left.erase(at, stage.size() + (at + stage.size() < left.size() ? 1 : 0));
-      if (left.ends_with(' ')) left.pop_back();
-    }
-  return left;
-}
+}  // namespace
+
+const std::string& local_plan(const std::string& text) { return shorter(text).local; }
+const std::string& bare_plan(const std::string& text) { return shorter(text).bare; }
 
 const plan_profile* find_plan(const profile& p, const std::string& text, note_list* notes) {
   const auto look = [&](const std::string& wanted) -> const plan_profile* {
     for (const plan_profile& known : p.plans)
       if (known.plan == wanted) return &known;
     for (const plan_profile& known : p.plans)
-      if (without_stages(known.plan, {"exchange", "bucket"}) == wanted) return &known;
+      if (local_plan(known.plan) == wanted) return &known;
     return nullptr;
   };
   if (const plan_profile* found = look(text)) return found;
-  const std::string local = without_stages(text, {"exchange", "bucket"});
+  const std::string& local = local_plan(text);
   if (const plan_profile* found = look(local)) return found;
-  const std::string plain = without_stages(local, {"feedback"});
-  const auto bare = [&](const plan_profile& known) {
-    return without_stages(known.plan, {"exchange", "bucket", "feedback"}) == plain;
-  };
+  const auto bare = [&](const plan_profile& known) { return bare_plan(known.plan) == bare_plan(text); };
   const auto found = std::ranges::find_if(p.plans, bare);
   if (found == p.plans.end()) return nullptr;
   if (notes)

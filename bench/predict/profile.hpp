@@ -75,10 +75,10 @@ profile parse_profile(const nlohmann::json& text, const std::string& where);
 // `feedback`, which a note tells. nullptr: there is none. `text`: canonical.
 const plan_profile* find_plan(const profile& p, const std::string& text, note_list* notes = nullptr);
 
-// `text` without the stages of these roles.
-std::string without_stages(const std::string& text, std::initializer_list<const char*> roles);
-// The stage of a role, "exchange=owner(parts=4)"; "": there is none.
-std::string stage_of(const std::string& text, const char* role);
+// A plan without exchange= and bucket=, which make no difference to what a rank computes; `bare`: nor with feedback. A text
+// that is not a plan (torch's powersgd) is itself.
+const std::string& local_plan(const std::string& text);
+const std::string& bare_plan(const std::string& text);
 
 // ---- For the readers of JSON ---------------------------------------------------------------------------------
 

@@ -128,7 +128,7 @@ outcome step_model::exchange_step(const candidate& c, bool traced) const {
       continue;
     }
     const exchange_work work = w.as_exchange_work(net.ranks, *exact);
-    const link port = net.port(w.stage());
+    const link port = net.port(w.schedule());
     const exchange_time t = model_exchange(w.stage(), elements[k], work, net.ranks, port, traced);
     const double begin = lanes.now() + std::exchange(late, 0);
     lanes.wait(begin + t.total_ns);
@@ -249,7 +249,7 @@ void step_model::note(const candidate& c, note_list& notes) const {
       notes.insert("lowrank: shapes are unknown; tensors count as square matrices, which is the least that it sends");
     if (hook == hook_kind::exchange) {
       c.works[k]->note_growth(net.ranks, notes);
-      if (c.works[k]->stage().starts_with("exchange=hierarchy"))
+      if (c.works[k]->schedule() == "hierarchy")
         notes.insert("hierarchy: inside a host the network's rate counts, too, so it is faster than this");
     }
     double least = std::numeric_limits<double>::infinity(), most = 0;

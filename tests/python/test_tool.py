@@ -342,7 +342,7 @@ def test_codecs_lists_all_that_a_plan_may_name():
             assert f"\n{stage.partition('(')[0]}" in text, stage
         run("compare", "synth:d=100", "--plan", words, "--repeat", 1)  # the parser takes it
     assert "\ntransform=lowrank\n" in text
-    for name, first in (("auto", "index=auto"), ("exchange", "exchange=gather"), ("owner", "exchange=owner"), ("merge=vote", "merge=vote"), ("transform", "transform=lowrank"),
+    for name, first in (("auto", "index=auto"), ("exchange", "exchange=gather"), ("owner", "exchange=owner"), ("merge=vote", "merge=vote"), ("transform", "transform=none"),
                         ("bucket", "bucket=none"), ("regather", "regather=on")):
         assert run("codecs", name).stdout.decode().startswith(first + "\n"), name
     assert "index=auto" in run("codecs", "index").stdout.decode()
