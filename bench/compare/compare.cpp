@@ -348,7 +348,7 @@ class measurement {
     const auto at = [side](double median, double spread) { return median * std::max(0.0, 1 + side * spread / 2); };
     // Supports that nobody selects again grow with every rank, as far as they do not meet.
     const double most = static_cast<double>(r.d) / static_cast<double>(std::max<uint64_t>(r.support.value_or(0), 1));
-    const double growth = p.sparsify == "sparsify=none" ? std::min<double>(settings_.ranks, most) : 1;
+    const double growth = !p.sparsifies ? std::min<double>(settings_.ranks, most) : 1;
     return {static_cast<double>(r.d),
             at(r.sparsify_ns, r.sparsify_ns_spread) + at(r.encode_ns, r.encode_ns_spread),
             at(r.merge_ns, r.merge_ns_spread),

@@ -34,6 +34,8 @@ plan_reading read_plan(std::string_view text) {
   for (const dr_stage& s : stages)
     if (s.position == 0 && std::string_view(s.role) != "sparsify")
       (reading.without_sparsify += reading.without_sparsify.empty() ? "" : " ") += s.text;
+  const dr_stage* const sparsify = find_stage(stages, "sparsify");
+  reading.sparsifies = sparsify && std::string_view(sparsify->name) != "none";
   reading.exact_index = is_exact(DR_ROLE_INDEX, stages);
   reading.exact_value = is_exact(DR_ROLE_VALUE, stages);
   const dr_stage* const regather = find_stage(stages, "regather");

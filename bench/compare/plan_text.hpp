@@ -15,7 +15,7 @@ struct plan_reading {
   std::string feedback;          // its stage, "" where the text has none
   std::string exchange;          // likewise
   double gamma = 1;              // feedback's weight of the gradient
-  bool exact_index = false, exact_value = false;
+  bool sparsifies = false, exact_index = false, exact_value = false;
   bool regather = true;
 };
 

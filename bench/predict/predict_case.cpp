@@ -133,7 +133,7 @@ std::vector<std::shared_ptr<const plan_work>> read_works(const case_options& o, 
   if (!asked)
     for (const plan_profile& known : c.costs->plans)
       if (known.encode && (known.merge || known.decode) && known.plan != c.model.exact->text() &&
-          !known.plan.starts_with("powersgd"))
+          !known.plan.starts_with("powersgd"))  // (plan text: torch's own method, which is no plan of ours)
         texts.push_back(known.plan);
   if (!o.exchanges.empty() && c.model.hook == hook_kind::ddp)
     throw usage_error("--exchange: the DDP hook gathers; schedules are of --hook exchange");
@@ -148,8 +148,10 @@ std::vector<std::shared_ptr<const plan_work>> read_works(const case_options& o, 
         crossed.push_back(text);
         continue;
       }
-      for (const std::string& schedule : o.exchanges)
-        crossed.push_back(text + (schedule.starts_with("exchange=") ? " " : " exchange=") + schedule);
+      for (const std::string& schedule : o.exchanges) {
+        const bool has_role = schedule.starts_with("exchange=");  // (plan text: the option may leave the role out)
+        crossed.push_back(text + (has_role ? " " : " exchange=") + schedule);
+      }
     }
     for (const std::string& text : compare::expand_plans(crossed, o.limit)) works.push_back(read_work(c, text));
   } catch (const usage_error&) {

@@ -35,6 +35,7 @@ def steps(build, everything):
         "layering": [(".", [*layering, "."]), (".", [*layering, "--self-test", "."])],
         "sizes": [(".", [python, "tests/lint/long_files.py", "."])],
         "promises": [(".", [python, "tests/lint/promises.py", "."])],
+        "plans": [(".", [python, "tests/lint/plan_text.py", "."])],
         "symbols": [(".", [python, "tests/lint/symbols.py", "."])],
         "tidy": [(".", [python, "tests/lint/tidy.py", str(build), *(["--all"] if everything else [])])],
     }

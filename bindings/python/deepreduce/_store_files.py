@@ -11,6 +11,7 @@ import re
 from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 from ._whole_file import whole_file
+from ._stages import read_stages
 from .errors import ArgumentError, ConcurrentUse, CorruptFrame, Unsupported
 
 MANIFEST, LOCK = "manifest.json", "writer.lock"
@@ -117,9 +118,17 @@ def _parsed(text: bytes, where: str) -> Manifest:
         if each.base >= each.step:
             fail(f"a patch from step {each.base} to {each.step}")
     for anchor in found["anchors"]:
-        if anchor.plan != PLAIN and not anchor.plan.startswith("sparsify=changed "):
+        if anchor.plan != PLAIN and not _makes_patches(anchor.plan):
             raise Unsupported(f"{where}: the anchor of step {anchor.step} has plan {anchor.plan[:40]!r}")
     return Manifest(found["anchors"], found["patches"])
+
+
+def _makes_patches(plan: str) -> bool:
+    try:
+        stages = read_stages(plan)
+    except ArgumentError:
+        return False
+    return "sparsify" in stages and stages["sparsify"].name == "changed"
 
 
 def _row(row: Dict[str, Any], kind: Any, name: str, fail: Any) -> Any:

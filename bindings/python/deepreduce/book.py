@@ -150,6 +150,6 @@ def as_book(plan: Any) -> Optional[Book]:
     """A Book as it is, and what "book:PATH" names; None for anything else."""
     if isinstance(plan, Book):
         return plan
-    if isinstance(plan, str) and plan.startswith(_PREFIX):
+    if isinstance(plan, str) and plan.startswith(_PREFIX):  # (plan text: it names a file)
         return read(plan[len(_PREFIX) :])
     return None

@@ -324,9 +324,9 @@ def from_varints(data: bytes) -> Array:
 
 def is_of_python(plan: str) -> bool:
     """Whether a plan names a registered codec. ArgumentError for a sweep, which only the tool spreads out, that names one."""
-    if re.search(r"\||\.\.", plan):
+    if re.search(r"\||\.\.", plan):  # (plan text: a sweep is the tool's, which makes plans of it)
         for role, name in _registered:
-            if re.search(rf"(?:^|\s){role}=(?:\S*[|(+])?{name}(?![\w=])", plan):
+            if re.search(rf"(?:^|\s){role}=(?:\S*[|(+])?{name}(?![\w=])", plan):  # (plan text: a sweep)
                 raise ArgumentError(
                     f"plan '{plan}': a plan with a Python codec ({role}={name}) is no sweep ('|', '..'); give each plan by itself"
                 )
@@ -334,7 +334,7 @@ def is_of_python(plan: str) -> bool:
     try:
         stages = read_stages(plan)
     except ArgumentError:
-        if any(re.search(rf"\b{name}\b", plan) for _, name in _registered):
+        if any(re.search(rf"\b{name}\b", plan) for _, name in _registered):  # (plan text: it is wrong, whose it may be)
             raise
         return False  # the tool says what is wrong with it
     return any(of_stage(stage)[0] is not None for stage in stages.values())
