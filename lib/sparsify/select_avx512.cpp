@@ -210,9 +210,41 @@ uint64_t count_16(const void* values, uint64_t n, uint32_t low) {
   return found;
 }
 
+// Four vectors at a time. Counters of as many bits as values have room for 2^15 of them.
 template <class Bits>
 uint64_t survey(const void* values, uint64_t n, uint32_t& largest) {
-  return survey_with<Bits>(values, n, largest);
+  constexpr bool wide = sizeof(Bits) == 4;
+  constexpr uint64_t each = 64 / sizeof(Bits), most = each << 15;
+  const auto* v = static_cast<const Bits*>(values);
+  const __m512i magnitude = wide ? _mm512_set1_epi32(0x7fffffff) : _mm512_set1_epi16(0x7fff);
+  const __m512i one = wide ? _mm512_set1_epi32(1) : _mm512_set1_epi16(1);
+  __m512i top[4] = {};
+  uint64_t kept = 0;
+  alignas(64) Bits lanes[each];
+  for (; n >= 4 * each;) {
+    const uint64_t part = (n < most ? n : most) / (4 * each) * (4 * each);
+    __m512i counts[2] = {};
+    for (uint64_t i = 0; i < part; i += 4 * each)
+#pragma GCC unroll 4
+      for (unsigned k = 0; k < 4; ++k) {
+        _mm_prefetch(reinterpret_cast<const char*>(v + i + k * each) + 4096, _MM_HINT_T0);  // (across ends of pages)
+        const __m512i m = _mm512_and_si512(_mm512_loadu_si512(v + i + k * each), magnitude);
+        top[k] = wide ? _mm512_max_epu32(top[k], m) : _mm512_max_epu16(top[k], m);
+        const __m512i is = wide ? _mm512_min_epu32(m, one) : _mm512_min_epu16(m, one);
+        counts[k % 2] = wide ? _mm512_add_epi32(counts[k % 2], is) : _mm512_add_epi16(counts[k % 2], is);
+      }
+    for (const __m512i& some : counts) {
+      _mm512_store_si512(lanes, some);
+      for (const Bits lane : lanes) kept += lane;
+    }
+    v += part;
+    n -= part;
+  }
+  for (const __m512i& some : top) {
+    _mm512_store_si512(lanes, some);
+    for (const Bits lane : lanes) largest = lane > largest ? lane : largest;
+  }
+  return kept + survey_with<Bits>(v, n, largest);
 }
 
 }  // namespace
