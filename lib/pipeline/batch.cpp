@@ -118,6 +118,7 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
   // Codecs that auto chooses are laid out after the choice.
   if (out.chooses())
     for (header_layout& layout : out.layout) layout.frame_bound += header_bound(out, layout) - layout.header_size;
+  for (header_layout& layout : out.layout) layout.frame_bound += payload_excess(out);
   out.workspace = encode_workspace(out);
   return DR_OK;
 }

@@ -24,6 +24,8 @@ struct encode_result {
 
 // Bytes of workspace of an encode. (Measured by the code that lays it out.)
 uint64_t encode_workspace(const batch& b);
+// place_payloads.cpp: what a frame has room for beyond its rows, so that they can be made there.
+uint64_t payload_excess(const batch& b);
 
 dr_status encode(const batch& b, const encode_call& call, std::span<const tensor_view> tensors, pool& workers,
                  void* workspace, uint64_t workspace_size, uint8_t* frame, uint64_t capacity, encode_result& result,

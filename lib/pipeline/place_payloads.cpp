@@ -6,9 +6,10 @@
 namespace dr {
 namespace {
 
-// Whether a list writes to any address, so many bytes, and never fails: `codec.h` promises an aligned one to plug-ins.
+// Whether a list writes to any address, and never fails: `codec.h` promises an aligned one to plug-ins.
 bool writes_anywhere(const stage_list& value) {
-  return value.fixed_size() && !value.has(DR_REORDERS) && value.front().codec->id < 0x8000;
+  return (value.fixed_size() || value.total()) && !value.has(DR_REORDERS | DR_NEEDS_BASE) &&
+         value.front().codec->id < 0x8000;
 }
 
 // Whether a row is sent whole, by a codec that will not fail.
@@ -19,33 +20,58 @@ bool is_sound(const encoding& e, size_t i) {
   return finite || !plan.value().has(DR_NEEDS_FINITE);
 }
 
-// Whether the frame has bytes of a tensor: those are read while it is written.
-bool overlaps(const tensor_shape& shape, const tensor_view& t, const uint8_t* frame, uint64_t size) {
-  const auto begin = reinterpret_cast<uintptr_t>(t.values), at = reinterpret_cast<uintptr_t>(frame);
+// Whether the frame has bytes of a tensor, at `values`: those are read while it is written.
+bool overlaps(const tensor_shape& shape, const void* values, const uint8_t* frame, uint64_t size) {
+  const auto begin = reinterpret_cast<uintptr_t>(values), at = reinterpret_cast<uintptr_t>(frame);
   return begin < at + size && at < begin + shape.elements() * value_size(shape.dtype);
 }
 
+// Bytes that a row has in the frame until all are made. A code that varies in size may exceed the dense row meanwhile,
+// which is sent instead then.
+uint64_t room_of(const batch& b, const batch_row& r) {
+  const wire_plan& plan = b.wire[r.plan];
+  const uint64_t dense = r.universe * plan.width * value_size(plan.dtype), size = r.need[section_value].payload[0];
+  return padded(prefix_size(plan) + (plan.value().fixed_size() ? std::min(size, dense) : std::max(size, dense)));
+}
+
 }  // namespace
+
+uint64_t payload_excess(const batch& b) {
+  uint64_t all = 0;
+  for (const batch_row& r : b.rows) {
+    const wire_plan& plan = b.wire[r.plan];
+    if (!b.units[r.unit].whole || !writes_anywhere(plan.value()) || plan.value().fixed_size()) continue;
+    const uint64_t bound = padded(r.bound.payload);
+    all += std::max(room_of(b, r), bound) - bound;
+  }
+  return all;
+}
 
 // A call that fails leaves the frame untouched, so this is for calls that cannot fail any more.
 void place_payloads(encoding& e, uint8_t* frame, uint64_t capacity) {
   const header_layout& layout = e.b.layout[(e.call.flags & DR_CALL_TAG) != 0];
   if (e.b.chooses() || capacity < layout.frame_bound) return;
   for (size_t i = 0; i < e.tensors.size(); ++i)
-    if (e.b.shapes[i].sparse() || e.tensors[i].base || overlaps(e.b.shapes[i], e.tensors[i], frame, layout.frame_bound))
+    if (e.b.shapes[i].sparse() || overlaps(e.b.shapes[i], e.tensors[i].values, frame, layout.frame_bound) ||
+        (e.tensors[i].base && overlaps(e.b.shapes[i], e.tensors[i].base, frame, layout.frame_bound)))
       return;
   for (size_t i = 0; i < e.b.rows.size(); ++i)
     if (e.w.rows[i].fault.code || e.w.units[e.b.rows[i].unit].dense_fallback || (e.w.rows[i].count && !is_sound(e, i)))
       return;
+  // Rows are written in their order, each no further than here: write_frame moves those that stand behind their place.
   uint64_t at = layout.header_size;
   for (size_t i = 0; i < e.b.rows.size(); ++i) {
+    const batch_row& r = e.b.rows[i];
+    const uint64_t prefix = prefix_size(e.plan_of(i));
+    if (e.w.rows[i].count == 0) {
+      at += padded(prefix);
+      continue;
+    }
     stream_slot& slot = e.w.rows[i].slots[section_value];
-    if (e.w.rows[i].count == 0) continue;
-    const uint64_t size = slot.need.payload[0];
-    // (One that is sent dense instead is made elsewhere.)
-    const uint64_t dense = e.b.rows[i].universe * e.row_bytes(i);
-    if (size <= dense) slot.buffer[0] = frame + at;
-    at += padded(std::min(size, dense));
+    const uint64_t room = room_of(e.b, r);
+    // (One of fixed size that is sent dense instead is made elsewhere.)
+    if (padded(prefix + slot.need.payload[0]) <= room) slot.buffer[0] = frame + at + prefix;
+    at += room;
   }
 }
 

@@ -117,7 +117,7 @@ dr_status write_rows(encoding& e, const header_layout& layout, std::span<const w
       for (uint32_t s = 0; s < section_count; ++s) {
         const bool raw = s == section_index && rows[i].mode == mode_raw_index;
         const void* const from = raw ? static_cast<const void*>(row.support) : row.slots[s].data;
-        if (rows[i].size[s] && from != at) std::memcpy(at, from, rows[i].size[s]);
+        if (rows[i].size[s] && from != at) std::memmove(at, from, rows[i].size[s]);  // (may be in the frame)
         at += rows[i].size[s];
       }
     }
