@@ -44,16 +44,19 @@ void add(subjects& all, const char* type) {
     uint8_t* at = m->coded.data();
     for (uint64_t b = 0; b < blocks; ++b) {
       const auto room = planes_room::at(m->scratch.data(), n, Word::size);
-      at = planes_encode<Word>(m->in.data() + b * planes_block, planes_block, room, at, level);
+      at = planes_encode<Word>(m->in.data() + b * planes_block, planes_block, room, at, true, level);
       m->ends[b] = static_cast<uint64_t>(at - m->coded.data());
     }
   };
   const auto decode = [m](cpu_level level) {
     const uint8_t* at = m->coded.data();
-    for (uint64_t b = 0; b < blocks; ++b) {
+    for (uint64_t b = 0; b < blocks; b += 2) {
       const auto room = planes_room::at(m->scratch.data(), n, Word::size);
-      const uint8_t *const end = m->coded.data() + m->ends[b], *const readable = m->coded.data() + m->ends.back();
-      if (!planes_decode<Word>(at, end, readable, planes_block, room, m->out.data() + b * planes_block, level)) return;
+      const uint8_t *const middle = m->coded.data() + m->ends[b], *const end = m->coded.data() + m->ends[b + 1],
+                           *const readable = m->coded.data() + m->ends.back();
+      if (!planes_decode<Word>(at, middle, end, readable, 2 * planes_block, room, m->out.data() + b * planes_block,
+                               true, level))
+        return;
       at = end;
     }
   };

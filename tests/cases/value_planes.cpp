@@ -39,9 +39,10 @@ codec_case value_planes() {
     }));
     inputs.push_back(values("half zeros", dtype, 1, 40001, [&](uint64_t i) { return i % 2 ? normal(i) : 0; }));
   }
-  // Two blocks.
-  inputs.push_back(
-      values("two values", DR_BF16, 1, (1 << 18) + 70000, [&](uint64_t) { return random.below(8) ? 1 : 2; }));
+  // Two blocks, the other one of a word or of four strings; and three.
+  const auto two = [&](uint64_t) { return random.below(8) ? 1 : 2; };
+  for (const uint64_t count : {(1 << 18) + 1, (1 << 18) + 70000, (1 << 19) + 70000})
+    inputs.push_back(values("two values", DR_BF16, 1, count, two));
   return {DR_ROLE_VALUE, "planes", {"planes"}, inputs, judge};
 }
 

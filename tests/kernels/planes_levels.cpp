@@ -16,36 +16,47 @@ void compare_words() {
   for (const uint64_t n : sizes) {
     std::vector<bits> words(n);
     for (bits& w : words) w = static_cast<bits>(random());
-    const auto split = [&](cpu_level level) {
-      std::vector<std::vector<uint8_t>> planes(Word::size, std::vector<uint8_t>(n + 1, 0xee));
-      uint8_t* to[8];
-      for (unsigned p = 0; p < Word::size; ++p) to[p] = planes[p].data();
+    // past: planes that go past the caches, from addresses that are `off` apart from aligned ones.
+    const auto split = [&](cpu_level level, uint32_t past, uint64_t off) {
+      std::vector<std::vector<uint8_t>> planes(Word::size, std::vector<uint8_t>(n + 65, 0xee));
+      planes_target<Word> to;
+      to.past = past;
+      for (unsigned p = 0; p < Word::size; ++p) to.planes[p] = planes[p].data() + off * (p + 1) % 64;
       planes_split<Word>.at(level)(words.data(), n, to);
-      return planes;
+      fence_streams();
+      std::vector<std::vector<uint8_t>> found;
+      for (unsigned p = 0; p < Word::size; ++p) found.emplace_back(to.planes[p], to.planes[p] + n + 1);
+      return found;
     };
-    const auto expected = split(cpu_level::scalar);
+    const auto expected = split(cpu_level::scalar, 0, 0);
     const uint8_t* from[8];
     for (unsigned p = 0; p < Word::size; ++p) from[p] = expected[p].data();
     each_fast_level([&](cpu_level level) {
       CAPTURE(n);
-      CHECK(split(level) == expected);
-      std::vector<bits> joined(n + 1, 77);
-      planes_join<Word>.at(level)(from, n, joined.data());
-      CHECK(joined[n] == 77);
-      joined.pop_back();
-      CHECK(joined == words);
+      CHECK(split(level, 0, 0) == expected);
+      CHECK(split(level, 1, 3) == expected);
+      CHECK(split(level, (1u << Word::size) - 1, 0) == expected);
+      CHECK(split(level, (1u << Word::size) - 2, 5) == expected);
+      for (const bool past : {false, true})
+        for (const uint64_t off : {0u, 1u, 7u}) {
+          std::vector<bits> joined(n + off + 1, 77);
+          planes_join<Word>.at(level)(from, n, joined.data() + off, past);
+          fence_streams();
+          CHECK(joined[n + off] == 77);
+          CHECK(std::vector<bits>(joined.data() + off, joined.data() + off + n) == words);
+        }
     });
   }
 }
 
 template <class Bits>
-std::vector<uint8_t> encoded(const std::vector<Bits>& words, cpu_level level) {
+std::vector<uint8_t> encoded(const std::vector<Bits>& words, bool past, cpu_level level) {
   using Word = planes_word<Bits, true>;
   std::vector<std::byte> scratch(planes_room::encode_size(words.size(), Word::size));
   std::vector<uint8_t> out(words.size() * Word::size + Word::size);
   const auto room = planes_room::at(scratch.data(), words.size(), Word::size);
   out.resize(
-      static_cast<size_t>(planes_encode<Word>(words.data(), words.size(), room, out.data(), level) - out.data()));
+      static_cast<size_t>(planes_encode<Word>(words.data(), words.size(), room, out.data(), past, level) - out.data()));
   return out;
 }
 
@@ -63,8 +74,7 @@ TEST_CASE("planes: every level splits and joins words as scalar does") {
 TEST_CASE("planes: the sign is the lowest bit, and the exponent of bf16 and f32 a byte") {
   const uint16_t words[] = {0x3f80, 0xbf80, 0x4000, 0x8000};
   uint8_t low[4], high[4];
-  uint8_t* const planes[] = {low, high};
-  planes_split_scalar<planes_word<uint16_t, true>>(words, 4, planes);
+  planes_split_scalar<planes_word<uint16_t, true>>(words, 4, {{low, high}});
   CHECK(std::vector<uint8_t>(high, high + 4) == std::vector<uint8_t>{0x7f, 0x7f, 0x80, 0x00});
   CHECK(std::vector<uint8_t>(low, low + 4) == std::vector<uint8_t>{0, 1, 0, 1});
 }
@@ -114,8 +124,10 @@ TEST_CASE("planes: every level writes the same blocks, and each reads them") {
                                       : std::bit_cast<uint32_t>(x);
         if (n > 100000) w &= 0xffff0000;
       }
-      const auto expected = encoded(words, cpu_level::scalar);
-      each_fast_level([&](cpu_level level) { CHECK(encoded(words, level) == expected); });
+      const auto expected = encoded(words, false, cpu_level::scalar);
+      each_fast_level([&](cpu_level level) {
+        for (const bool past : {false, true}) CHECK(encoded(words, past, level) == expected);
+      });
       std::vector<std::byte> scratch(planes_room::decode_size(n, 4));
       for (const cpu_level level : cpu_levels) {
         if (level > cpu_detected()) continue;
@@ -124,9 +136,12 @@ TEST_CASE("planes: every level writes the same blocks, and each reads them") {
         const std::vector<uint8_t> tight(expected);
         std::vector<uint32_t> found(n);
         const uint8_t* const end = tight.data() + tight.size();
-        CHECK(planes_decode<planes_word<uint32_t, true>>(tight.data(), end, end, n,
-                                                         planes_room::at(scratch.data(), n, 4), found.data(), level));
-        CHECK(found == words);
+        for (const bool past : {false, true}) {
+          std::fill(found.begin(), found.end(), 0);
+          CHECK(planes_decode<planes_word<uint32_t, true>>(
+              tight.data(), end, end, end, n, planes_room::at(scratch.data(), n, 4), found.data(), past, level));
+          CHECK(found == words);
+        }
       }
     }
 }

@@ -852,14 +852,14 @@ def decode_planes(payload, shape, fields):
         modes, planes = inner.take(size), {}
         for p, mode in enumerate(modes):
             refuse(mode > 2, f"a plane of mode {mode}")
+            if mode == 0:
+                planes[p] = bytes(inner.take(n))
+        for p, mode in enumerate(modes):
             if mode == 2:
                 refuse(n == 1, "a constant plane of one word")
                 planes[p] = bytes(inner.take(1)) * n
             elif mode == 1:
                 planes[p] = read_coded_plane(inner, n)
-        for p, mode in enumerate(modes):
-            if mode == 0:
-                planes[p] = bytes(inner.take(n))
         refuse(inner.position != len(inner.data), "bytes behind a block")
         words = (int.from_bytes(word, "little") for word in zip(*(planes[p] for p in range(size))))
         numbers = shape.dtype in ("f32", "f16", "bf16", "f64")
@@ -876,8 +876,9 @@ def read_coded_plane(reader, n):
     names = reader.take(len(table))
     refuse(0 in table, "a symbol that does not occur")
     refuse(any(a >= b for a, b in itertools.pairwise(names)), "names of symbols that do not ascend")
-    each = (n + 255) // 256 * 64
-    counts = [n] if n < 2**16 else [each, each, each, n - 3 * each]
+    strings = 1 if n < 2**16 else 4
+    each = -(-n // (64 * strings)) * 64
+    counts = [each] * (strings - 1) + [n - (strings - 1) * each]
     sizes = [reader.uint(4) for _ in counts]
     return bytes(names[s] for count, size in zip(counts, sizes) for s in read_rans(reader.take(size), [table] * count))
 

@@ -713,15 +713,16 @@ def encode_planes(words, shape, fields, coded=()):
         n, planes = len(block), [bytes(word >> 8 * p & 255 for word in block) for p in range(size)]
         modes = [2 if len(set(plane)) == 1 < n else int(p in coded) for p, plane in enumerate(planes)]
         heads = [b"" if mode == 0 else plane[:1] if mode == 2 else coded_plane(plane) for mode, plane in zip(modes, planes)]
-        out.append(bytes(modes) + b"".join(heads) + b"".join(plane for mode, plane in zip(modes, planes) if mode == 0))
+        out.append(bytes(modes) + b"".join(plane for mode, plane in zip(modes, planes) if mode == 0) + b"".join(heads))
     return b"".join(struct.pack("<I", len(block)) for block in out[:-1]) + b"".join(out)
 
 
 def coded_plane(plane):
     names = sorted(set(plane))
     table, n = rans_table({s: plane.count(name) for s, name in enumerate(names)}), len(plane)
-    each = (n + 255) // 256 * 64
-    parts = [plane] if n < 2**16 else [plane[:each], plane[each:2 * each], plane[2 * each:3 * each], plane[3 * each:]]
+    count = 1 if n < 2**16 else 4
+    each = -(-n // (64 * count)) * 64
+    parts = [plane[k * each:(k + 1) * each] for k in range(count - 1)] + [plane[(count - 1) * each:]]
     strings = [put_rans([names.index(byte) for byte in part], [table] * len(part)) for part in parts]
     return put_rans_table(table) + bytes(names) + b"".join(struct.pack("<I", len(string)) for string in strings) + b"".join(strings)
 

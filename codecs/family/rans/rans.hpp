@@ -149,7 +149,10 @@ struct rans_input {
   uint8_t* symbols;
   uint32_t state[rans_lanes_max];
 };
-inline constexpr unsigned rans_strings_max = 4;  // side by side: their states hide one another's latency
+// Side by side, so that their states hide one another's latency: 1 or 4; to decode, 8, too, where registers of 512 bits
+// have their states.
+inline constexpr unsigned rans_strings_max = 8;
+constexpr unsigned rans_get_most(cpu_level level) { return level == cpu_level::avx512 ? 8 : 4; }
 
 DR_EVERYWHERE void rans_put_symbol(const rans_code* codes, rans_output& s, uint64_t i, unsigned lane) {
   const rans_code& code = codes[s.of ? s.of[i] : 0];
@@ -163,7 +166,7 @@ DR_EVERYWHERE void rans_put_symbol(const rans_code* codes, rans_output& s, uint6
   const auto quotient = static_cast<uint32_t>(x * code.reciprocal[symbol] >> 44);
   s.state[lane] = x + quotient * (rans_total - f) + (range >> 16);
 }
-// Symbols [0, 16 · groups) of `count` strings of 16 states each, from the last; count is 1 or rans_strings_max.
+// Symbols [0, 16 · groups) of `count` strings of 16 states each, from the last; count is 1 or 4.
 DR_EVERYWHERE void rans_put_groups_with(const rans_code* codes, rans_output* strings, unsigned count, uint64_t groups) {
   for (unsigned k = 0; k < count; ++k) {
     rans_output s = strings[k];
@@ -179,8 +182,8 @@ void rans_put_groups_avx512(const rans_code* codes, rans_output* strings, unsign
 inline constexpr cpu_table<decltype(&rans_put_groups_scalar)> rans_put_groups{
     rans_put_groups_scalar, on_x86(rans_put_groups_avx2), on_x86(rans_put_groups_avx512)};
 
-// The first groups of 16 symbols of such strings, at most `groups`; `readable` is the end of the memory behind all of
-// them. Returns how many it has decoded of each: it leaves the last, near the end of the memory. An `in` may be behind
+// The first groups of 16 symbols of such strings (or of 8), at most `groups`; `readable` is the end of the memory behind
+// all of them. Returns how many it has decoded of each: it leaves the last, near the end of the memory. An `in` may be behind
 // its `end` then.
 inline uint64_t rans_get_groups_scalar(const rans_lookup* tables, rans_input* strings, unsigned count, uint64_t groups,
                                        const uint8_t* readable) {
@@ -211,7 +214,7 @@ uint64_t rans_get_groups_avx512(const rans_lookup* tables, rans_input* strings, 
 inline constexpr cpu_table<decltype(&rans_get_groups_scalar)> rans_get_groups{
     rans_get_groups_scalar, on_x86(rans_get_groups_avx2), on_x86(rans_get_groups_avx512)};
 
-// Encodes 1 or rans_strings_max strings. Each begins at its `at` then, and ends where that was.
+// Encodes 1 or 4 strings. Each begins at its `at` then, and ends where that was.
 inline void rans_put_strings(const rans_code* codes, rans_output* strings, unsigned count, cpu_level level) {
   uint64_t groups = UINT64_MAX;
   for (unsigned k = 0; k < count; ++k) {
@@ -234,9 +237,12 @@ inline void rans_put_strings(const rans_code* codes, rans_output* strings, unsig
   }
 }
 
-// Decodes 1 or rans_strings_max strings, [in, end) each. Returns false if one of them is none. `readable` >= each end.
+// Decodes 1, 4 or 8 strings, of 8 the last four by the table behind that of the first, [in, end) each. Returns false if one of them is none. `readable` >= each end.
 inline bool rans_get_strings(const rans_lookup* tables, rans_input* strings, unsigned count, const uint8_t* readable,
                              cpu_level level) {
+  if (count > rans_get_most(level))
+    return rans_get_strings(tables, strings, 4, readable, level) &&
+           rans_get_strings(tables + 1, strings + 4, 4, readable, level);
   uint64_t groups = UINT64_MAX;
   for (unsigned k = 0; k < count; ++k) {
     rans_input& s = strings[k];
@@ -250,10 +256,11 @@ inline bool rans_get_strings(const rans_lookup* tables, rans_input* strings, uns
   if (groups) groups = rans_get_groups.at(level)(tables, strings, count, groups, readable);
   for (unsigned k = 0; k < count; ++k) {
     rans_input s = strings[k];
+    const rans_lookup* const own = tables + k / 4;
     const unsigned lanes = rans_lanes(s.n);
     for (uint64_t i = groups * rans_lanes_max; i < s.n; ++i) {
       uint32_t& x = s.state[i & (lanes - 1)];
-      const uint32_t slot = tables[s.of ? s.of[i] : 0].slot[x & (rans_total - 1)];
+      const uint32_t slot = own[s.of ? s.of[i] : 0].slot[x & (rans_total - 1)];
       s.symbols[i] = static_cast<uint8_t>(slot >> 24);
       x = ((slot & 0xfff) + 1) * (x >> rans_bits) + (slot >> 12 & 0xfff);
       if (x < rans_low) {

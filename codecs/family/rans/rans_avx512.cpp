@@ -7,11 +7,12 @@ DR_AVX512_BEGIN
 namespace dr {
 namespace {
 
-// Of 16 dwords the low words, so moved up that the first n end where a vector of 16 words ends: from entry n on.
+// Of 16 dwords the low words, so moved up that the first n end where a vector of 16 words ends: from entry n on, as
+// numbers of bytes (a permutation of words takes two steps).
 struct word_moves {
   uint16_t of[32];
   constexpr word_moves() : of{} {
-    for (unsigned i = 16; i < 32; ++i) of[i] = static_cast<uint16_t>(2 * (i - 16));
+    for (unsigned i = 16; i < 32; ++i) of[i] = static_cast<uint16_t>(0x100 * (4 * (i - 16) + 1) + 4 * (i - 16));
   }
 };
 constexpr word_moves moves;
@@ -58,12 +59,13 @@ void put(const rans_code* codes, rans_output* strings, uint64_t groups) {
       const auto n = static_cast<unsigned>(_mm_popcnt_u32(full));
       const __m512i move = _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(moves.of + n)));
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(at[k] - 32),
-                          _mm512_castsi512_si256(_mm512_permutexvar_epi16(move, words)));
+                          _mm512_castsi512_si256(_mm512_permutexvar_epi8(move, words)));
       at[k] -= 2 * n;
       x = _mm512_mask_srli_epi32(x, full, x, 16);
       const __m512i quotient =
           _mm512_cvttps_epu32(_mm512_mul_round_ps(_mm512_cvt_roundepu32_ps(x, nearest), inverse, nearest));
-      const __m512i rest = _mm512_sub_epi32(x, _mm512_mullo_epi32(quotient, f));
+      // Below 2 f <= 2^13: all that is needed is its low words, and the high ones of f are 0.
+      const __m512i rest = _mm512_maskz_sub_epi16(0x55555555, x, _mm512_mullo_epi16(quotient, f));
       const __mmask16 more = _mm512_cmpge_epu32_mask(rest, f);
       x = _mm512_add_epi32(_mm512_add_epi32(_mm512_slli_epi32(quotient, rans_bits), rest),
                            _mm512_srli_epi32(range, 16));
@@ -87,7 +89,7 @@ uint64_t get(const rans_lookup* tables, rans_input* strings, uint64_t groups, co
   __m512i states[count];
   const uint8_t *in[count], *ofs[count];
   uint8_t* symbols[count];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (unsigned k = 0; k < count; ++k) {
     states[k] = _mm512_loadu_si512(strings[k].state);
     in[k] = strings[k].in;
@@ -97,20 +99,21 @@ uint64_t get(const rans_lookup* tables, rans_input* strings, uint64_t groups, co
   uint64_t g = 0;
   for (; g + 4 <= groups; g += 4) {
     const uint8_t* last = in[0];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (unsigned k = 1; k < count; ++k) last = in[k] > last ? in[k] : last;
     if (readable - last < 4 * 32) break;
     __m512i four[count];
 #pragma GCC unroll 4
     for (unsigned r = 0; r < 4; ++r) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (unsigned k = 0; k < count; ++k) {
         __m512i x = states[k], at = _mm512_and_si512(x, low12);
         if constexpr (of) {
           const auto* const from = reinterpret_cast<const __m128i*>(ofs[k] + (g + r) * 16);
           at = _mm512_or_si512(at, _mm512_slli_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128(from)), rans_bits));
         }
-        const __m512i slot = _mm512_i32gather_epi32(at, tables->slot.data(), 4);
+        // Of eight strings the last four have the second table.
+        const __m512i slot = _mm512_i32gather_epi32(at, tables[k / 4].slot.data(), 4);
         const __m512i high = _mm512_srli_epi32(x, rans_bits);
         const __m512i offset = _mm512_and_si512(_mm512_srli_epi32(slot, 12), low12);
         x = _mm512_add_epi32(_mm512_mullo_epi32(_mm512_and_si512(slot, low12), high), _mm512_add_epi32(high, offset));
@@ -122,11 +125,11 @@ uint64_t get(const rans_lookup* tables, rans_input* strings, uint64_t groups, co
         four[k] = r == 0 ? _mm512_srli_epi32(slot, 24) : _mm512_shldi_epi32(four[k], slot, 8);
       }
     }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (unsigned k = 0; k < count; ++k)
       _mm512_storeu_si512(symbols[k] + g * 16, _mm512_permutexvar_epi8(order, four[k]));
   }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (unsigned k = 0; k < count; ++k) {
     _mm512_storeu_si512(strings[k].state, states[k]);
     strings[k].in = in[k];
@@ -146,11 +149,12 @@ void rans_put_groups_avx512(const rans_code* codes, rans_output* strings, unsign
 
 uint64_t rans_get_groups_avx512(const rans_lookup* tables, rans_input* strings, unsigned count, uint64_t groups,
                                 const uint8_t* readable) {
-  if (strings->of)
-    return count == 1 ? get<1, true>(tables, strings, groups, readable)
-                      : get<4, true>(tables, strings, groups, readable);
-  return count == 1 ? get<1, false>(tables, strings, groups, readable)
-                    : get<4, false>(tables, strings, groups, readable);
+  const auto any = [&](auto of) {
+    return count == 1   ? get<1, of.value>(tables, strings, groups, readable)
+           : count == 4 ? get<4, of.value>(tables, strings, groups, readable)
+                        : get<8, of.value>(tables, strings, groups, readable);
+  };
+  return strings->of ? any(std::true_type{}) : any(std::false_type{});
 }
 
 }  // namespace dr

@@ -1,5 +1,5 @@
 // Words to planes of bytes and back, 32 at a time; those of 32 and 64 bits by what the compiler makes of the loops.
-#include "codecs/value/planes/planes_kernel.hpp"
+#include "codecs/value/planes/planes_words_kernel.hpp"
 
 #if DR_X86
 DR_AVX2_BEGIN
@@ -12,34 +12,45 @@ __m256i turned(__m256i x, int by) {  // of 16 bits
   return _mm256_or_si256(_mm256_slli_epi16(x, by), _mm256_srli_epi16(x, 16 - by));
 }
 
-uint64_t split16(const uint16_t* words, uint64_t n, bool number, uint8_t* const* planes) {
+void store32(void* to, __m256i x, bool past) {
+  if (past)
+    _mm256_stream_si256(static_cast<__m256i*>(to), x);
+  else
+    store32(to, x);
+}
+
+template <class Word>
+uint64_t split16(const uint16_t* words, uint64_t n, const planes_target<Word>& to) {
   const __m256i low = _mm256_set1_epi16(0xff);
   uint64_t i = 0;
   for (; i + 32 <= n; i += 32) {
+    // Memory that is read in order, a page ahead: processors fetch nothing across its end by themselves.
+    _mm_prefetch(reinterpret_cast<const char*>(words + i) + 4096, _MM_HINT_T0);
     __m256i a = load32(words + i), b = load32(words + i + 16);
-    if (number) {
+    if (Word::number) {
       a = turned(a, 1);
       b = turned(b, 1);
     }
     const __m256i lows = _mm256_packus_epi16(_mm256_and_si256(a, low), _mm256_and_si256(b, low));
     const __m256i highs = _mm256_packus_epi16(_mm256_srli_epi16(a, 8), _mm256_srli_epi16(b, 8));
-    store32(planes[0] + i, _mm256_permute4x64_epi64(lows, 0xd8));
-    store32(planes[1] + i, _mm256_permute4x64_epi64(highs, 0xd8));
+    store32(to.planes[0] + i, _mm256_permute4x64_epi64(lows, 0xd8), to.past & 1);
+    store32(to.planes[1] + i, _mm256_permute4x64_epi64(highs, 0xd8), to.past & 2);
   }
   return i;
 }
-uint64_t join16(const uint8_t* const* planes, uint64_t n, bool number, uint16_t* words) {
+template <class Word>
+uint64_t join16(const uint8_t* const* planes, uint64_t n, uint16_t* words, bool past) {
   uint64_t i = 0;
   for (; i + 32 <= n; i += 32) {
     const __m256i lows = _mm256_permute4x64_epi64(load32(planes[0] + i), 0xd8),
                   highs = _mm256_permute4x64_epi64(load32(planes[1] + i), 0xd8);
     __m256i a = _mm256_unpacklo_epi8(lows, highs), b = _mm256_unpackhi_epi8(lows, highs);
-    if (number) {
+    if (Word::number) {
       a = turned(a, 15);
       b = turned(b, 15);
     }
-    store32(words + i, a);
-    store32(words + i + 16, b);
+    store32(words + i, a, past);
+    store32(words + i + 16, b, past);
   }
   return i;
 }
@@ -47,25 +58,29 @@ uint64_t join16(const uint8_t* const* planes, uint64_t n, bool number, uint16_t*
 }  // namespace
 
 template <class Word>
-void planes_split_avx2(const typename Word::bits* words, uint64_t n, uint8_t* const* planes) {
-  uint64_t done = 0;
-  if constexpr (Word::size == 2) done = split16(words, n, Word::turned(1) == 2, planes);
-  uint8_t* rest[Word::size];
-  for (unsigned p = 0; p < Word::size; ++p) rest[p] = planes[p] + done;
-  planes_split_with<Word>(words + done, n - done, rest);
+void planes_split_avx2(const typename Word::bits* words, uint64_t n, planes_target<Word> to) {
+  uint64_t done = std::min(n, to.lead(64));
+  planes_split_with<Word>(words, done, to);
+  if constexpr (Word::size == 2) done += split16(words + done, n - done, to.behind(done));
+  planes_split_with<Word>(words + done, n - done, to.behind(done));
 }
 template <class Word>
-void planes_join_avx2(const uint8_t* const* planes, uint64_t n, typename Word::bits* words) {
-  uint64_t done = 0;
-  if constexpr (Word::size == 2) done = join16(planes, n, Word::turned(1) == 2, words);
-  const uint8_t* rest[Word::size];
-  for (unsigned p = 0; p < Word::size; ++p) rest[p] = planes[p] + done;
-  planes_join_with<Word>(rest, n - done, words + done);
+void planes_join_avx2(const uint8_t* const* planes, uint64_t n, typename Word::bits* words, bool past) {
+  const uint8_t* at[Word::size];
+  uint64_t done = past ? std::min<uint64_t>(n, (0 - reinterpret_cast<uintptr_t>(words)) % 64 / Word::size) : 0;
+  const auto behind = [&] {
+    for (unsigned p = 0; p < Word::size; ++p) at[p] = planes[p] + done;
+    return at;
+  };
+  planes_join_with<Word>(planes, done, words);
+  if constexpr (Word::size == 2) done += join16<Word>(behind(), n - done, words + done, past);
+  planes_join_with<Word>(behind(), n - done, words + done);
 }
 
-#define DR_PLANES_AVX2(Bits, number)                                                                  \
-  template void planes_split_avx2<planes_word<Bits, number>>(const Bits*, uint64_t, uint8_t* const*); \
-  template void planes_join_avx2<planes_word<Bits, number>>(const uint8_t* const*, uint64_t, Bits*);
+#define DR_PLANES_AVX2(Bits, number)                                                                    \
+  template void planes_split_avx2<planes_word<Bits, number>>(const Bits*, uint64_t,                     \
+                                                             planes_target<planes_word<Bits, number>>); \
+  template void planes_join_avx2<planes_word<Bits, number>>(const uint8_t* const*, uint64_t, Bits*, bool);
 DR_PLANES_AVX2(uint8_t, false)
 DR_PLANES_AVX2(uint16_t, false)
 DR_PLANES_AVX2(uint32_t, false)

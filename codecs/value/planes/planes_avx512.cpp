@@ -1,5 +1,5 @@
 // Words to planes of bytes and back, 64 at a time.
-#include "codecs/value/planes/planes_kernel.hpp"
+#include "codecs/value/planes/planes_words_kernel.hpp"
 
 #if DR_X86
 DR_AVX512_BEGIN
@@ -8,36 +8,49 @@ namespace {
 
 __m512i load64(const void* from) { return _mm512_loadu_si512(from); }
 
+void store64(void* to, __m512i x, bool past) {
+  if (past)
+    _mm512_stream_si512(static_cast<__m512i*>(to), x);
+  else
+    _mm512_storeu_si512(to, x);
+}
+// Memory that is read in order, a page ahead: processors fetch nothing across its end by themselves.
+void fetch(const void* at) { _mm_prefetch(static_cast<const char*>(at) + 4096, _MM_HINT_T0); }
+
 // Of words of 16 bits: their low bytes, or their high ones.
-uint64_t split16(const uint16_t* words, uint64_t n, bool number, uint8_t* const* planes) {
+template <class Word>
+uint64_t split16(const uint16_t* words, uint64_t n, const planes_target<Word>& to) {
   const __m512i low = _mm512_set1_epi16(0xff), order = _mm512_set_epi64(7, 5, 3, 1, 6, 4, 2, 0);
   uint64_t i = 0;
   for (; i + 64 <= n; i += 64) {
+    fetch(words + i);
+    fetch(words + i + 32);
     __m512i a = load64(words + i), b = load64(words + i + 32);
-    if (number) {
+    if (Word::number) {
       a = _mm512_shldi_epi16(a, a, 1);
       b = _mm512_shldi_epi16(b, b, 1);
     }
     const __m512i lows = _mm512_packus_epi16(_mm512_and_si512(a, low), _mm512_and_si512(b, low));
     const __m512i highs = _mm512_packus_epi16(_mm512_srli_epi16(a, 8), _mm512_srli_epi16(b, 8));
-    _mm512_storeu_si512(planes[0] + i, _mm512_permutexvar_epi64(order, lows));
-    _mm512_storeu_si512(planes[1] + i, _mm512_permutexvar_epi64(order, highs));
+    store64(to.planes[0] + i, _mm512_permutexvar_epi64(order, lows), to.past & 1);
+    store64(to.planes[1] + i, _mm512_permutexvar_epi64(order, highs), to.past & 2);
   }
   return i;
 }
-uint64_t join16(const uint8_t* const* planes, uint64_t n, bool number, uint16_t* words) {
+template <class Word>
+uint64_t join16(const uint8_t* const* planes, uint64_t n, uint16_t* words, bool past) {
   const __m512i order = _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0);
   uint64_t i = 0;
   for (; i + 64 <= n; i += 64) {
     const __m512i lows = _mm512_permutexvar_epi64(order, load64(planes[0] + i)),
                   highs = _mm512_permutexvar_epi64(order, load64(planes[1] + i));
     __m512i a = _mm512_unpacklo_epi8(lows, highs), b = _mm512_unpackhi_epi8(lows, highs);
-    if (number) {
+    if (Word::number) {
       a = _mm512_shrdi_epi16(a, a, 1);
       b = _mm512_shrdi_epi16(b, b, 1);
     }
-    _mm512_storeu_si512(words + i, a);
-    _mm512_storeu_si512(words + i + 32, b);
+    store64(words + i, a, past);
+    store64(words + i + 32, b, past);
   }
   return i;
 }
@@ -51,24 +64,30 @@ __m512i by_plane(bool back) {
     }
   return _mm512_load_si512(from);
 }
-uint64_t split32(const uint32_t* words, uint64_t n, bool number, uint8_t* const* planes) {
+template <class Word>
+uint64_t split32(const uint32_t* words, uint64_t n, const planes_target<Word>& to) {
   const __m512i order = by_plane(false);
-  const auto store16 = [](uint8_t * to, __m128i x) __attribute__((always_inline)) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), x);
+  const auto planes_of = [&](uint64_t at) __attribute__((always_inline)) {
+    fetch(words + at);
+    __m512i x = load64(words + at);
+    if (Word::number) x = _mm512_rol_epi32(x, 1);
+    return _mm512_permutexvar_epi8(order, x);
   };
   uint64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    __m512i x = load64(words + i);
-    if (number) x = _mm512_rol_epi32(x, 1);
-    x = _mm512_permutexvar_epi8(order, x);
-    store16(planes[0] + i, _mm512_castsi512_si128(x));
-    store16(planes[1] + i, _mm512_extracti32x4_epi32(x, 1));
-    store16(planes[2] + i, _mm512_extracti32x4_epi32(x, 2));
-    store16(planes[3] + i, _mm512_extracti32x4_epi32(x, 3));
+  for (; i + 64 <= n; i += 64) {
+    // Four rows of 16 bytes of four planes, turned over.
+    const __m512i a = planes_of(i), b = planes_of(i + 16), c = planes_of(i + 32), d = planes_of(i + 48);
+    const __m512i ab01 = _mm512_shuffle_i32x4(a, b, 0x44), ab23 = _mm512_shuffle_i32x4(a, b, 0xee),
+                  cd01 = _mm512_shuffle_i32x4(c, d, 0x44), cd23 = _mm512_shuffle_i32x4(c, d, 0xee);
+    store64(to.planes[0] + i, _mm512_shuffle_i32x4(ab01, cd01, 0x88), to.past & 1);
+    store64(to.planes[1] + i, _mm512_shuffle_i32x4(ab01, cd01, 0xdd), to.past & 2);
+    store64(to.planes[2] + i, _mm512_shuffle_i32x4(ab23, cd23, 0x88), to.past & 4);
+    store64(to.planes[3] + i, _mm512_shuffle_i32x4(ab23, cd23, 0xdd), to.past & 8);
   }
   return i;
 }
-uint64_t join32(const uint8_t* const* planes, uint64_t n, bool number, uint32_t* words) {
+template <class Word>
+uint64_t join32(const uint8_t* const* planes, uint64_t n, uint32_t* words, bool past) {
   const __m512i order = by_plane(true);
   const auto load16 = [](const uint8_t* from) __attribute__((always_inline)) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
@@ -80,8 +99,8 @@ uint64_t join32(const uint8_t* const* planes, uint64_t n, bool number, uint32_t*
     x = _mm512_inserti32x4(x, load16(planes[2] + i), 2);
     x = _mm512_inserti32x4(x, load16(planes[3] + i), 3);
     x = _mm512_permutexvar_epi8(order, x);
-    if (number) x = _mm512_ror_epi32(x, 1);
-    _mm512_storeu_si512(words + i, x);
+    if (Word::number) x = _mm512_ror_epi32(x, 1);
+    store64(words + i, x, past);
   }
   return i;
 }
@@ -89,29 +108,31 @@ uint64_t join32(const uint8_t* const* planes, uint64_t n, bool number, uint32_t*
 }  // namespace
 
 template <class Word>
-void planes_split_avx512(const typename Word::bits* words, uint64_t n, uint8_t* const* planes) {
-  constexpr bool number = Word::turned(1) == 2;
-  uint64_t done = 0;
-  if constexpr (Word::size == 2) done = split16(words, n, number, planes);
-  if constexpr (Word::size == 4) done = split32(words, n, number, planes);
-  uint8_t* rest[Word::size];
-  for (unsigned p = 0; p < Word::size; ++p) rest[p] = planes[p] + done;
-  planes_split_with<Word>(words + done, n - done, rest);
+void planes_split_avx512(const typename Word::bits* words, uint64_t n, planes_target<Word> to) {
+  uint64_t done = std::min(n, to.lead(64));
+  planes_split_with<Word>(words, done, to);
+  if constexpr (Word::size == 2) done += split16(words + done, n - done, to.behind(done));
+  if constexpr (Word::size == 4) done += split32(words + done, n - done, to.behind(done));
+  planes_split_with<Word>(words + done, n - done, to.behind(done));
 }
 template <class Word>
-void planes_join_avx512(const uint8_t* const* planes, uint64_t n, typename Word::bits* words) {
-  constexpr bool number = Word::turned(1) == 2;
-  uint64_t done = 0;
-  if constexpr (Word::size == 2) done = join16(planes, n, number, words);
-  if constexpr (Word::size == 4) done = join32(planes, n, number, words);
-  const uint8_t* rest[Word::size];
-  for (unsigned p = 0; p < Word::size; ++p) rest[p] = planes[p] + done;
-  planes_join_with<Word>(rest, n - done, words + done);
+void planes_join_avx512(const uint8_t* const* planes, uint64_t n, typename Word::bits* words, bool past) {
+  const uint8_t* at[Word::size];
+  uint64_t done = past ? std::min<uint64_t>(n, (0 - reinterpret_cast<uintptr_t>(words)) % 64 / Word::size) : 0;
+  const auto behind = [&] {
+    for (unsigned p = 0; p < Word::size; ++p) at[p] = planes[p] + done;
+    return at;
+  };
+  planes_join_with<Word>(planes, done, words);
+  if constexpr (Word::size == 2) done += join16<Word>(behind(), n - done, words + done, past);
+  if constexpr (Word::size == 4) done += join32<Word>(behind(), n - done, words + done, past);
+  planes_join_with<Word>(behind(), n - done, words + done);
 }
 
-#define DR_PLANES_AVX512(Bits, number)                                                                  \
-  template void planes_split_avx512<planes_word<Bits, number>>(const Bits*, uint64_t, uint8_t* const*); \
-  template void planes_join_avx512<planes_word<Bits, number>>(const uint8_t* const*, uint64_t, Bits*);
+#define DR_PLANES_AVX512(Bits, number)                                                                    \
+  template void planes_split_avx512<planes_word<Bits, number>>(const Bits*, uint64_t,                     \
+                                                               planes_target<planes_word<Bits, number>>); \
+  template void planes_join_avx512<planes_word<Bits, number>>(const uint8_t* const*, uint64_t, Bits*, bool);
 DR_PLANES_AVX512(uint8_t, false)
 DR_PLANES_AVX512(uint16_t, false)
 DR_PLANES_AVX512(uint32_t, false)

@@ -55,6 +55,7 @@ void encode(const dr_params&, const dr_job& job, std::byte* scratch, const dr_ex
     using Word = decltype(word);
     // Workers write each block where it would begin if all before it were as long as can be.
     constexpr uint64_t most = planes_block * Word::size + Word::size;
+    const bool past = !exec && n * Word::size >= planes_past_from;  // (else what it wrote is read again below)
     uint8_t* next = body;
     uint64_t last_size = 0;
     each_block(exec, blocks, [&](uint64_t b, size_t worker) {
@@ -63,7 +64,8 @@ void encode(const dr_params&, const dr_job& job, std::byte* scratch, const dr_ex
       uint8_t* const to = exec ? body + b * most : next;
       uint8_t* const end =
           planes_encode<Word>(job_in<typename Word::bits>(job) + first, std::min(planes_block, n - first),
-                              planes_room::at(own, n, Word::size), to, cpu());
+                              planes_room::at(own, n, Word::size), to, past, cpu());
+      if (past) fence_streams();
       if (b + 1 < blocks)
         store(sizes + 4 * b, static_cast<uint32_t>(end - to));
       else
@@ -89,16 +91,21 @@ void decode(const dr_params&, const dr_job& job, std::byte* scratch, const dr_ex
   std::atomic<uint64_t> bad{blocks};
   with_planes_word(job.dtype, [&](auto word) {
     using Word = decltype(word);
-    each_block(exec, blocks, [&](uint64_t b, size_t worker) {
+    const bool past = n * Word::size >= planes_past_from;
+    each_block(exec, ceil_div(blocks, 2), [&](uint64_t pair, size_t worker) {
       // (A sum of sizes, a quarter of which is read for each block: little beside a block.)
+      const uint64_t b = 2 * pair, first = b * planes_block;
       uint64_t begin = 4 * (blocks - 1);
       for (uint64_t k = 0; k < b; ++k) begin += load<uint32_t>(in + 4 * k);
-      const uint64_t end = b + 1 < blocks ? begin + load<uint32_t>(in + 4 * b) : size, first = b * planes_block;
+      const uint64_t middle = b + 1 < blocks ? begin + load<uint32_t>(in + 4 * b) : size;
+      const uint64_t end = b + 2 < blocks ? middle + load<uint32_t>(in + 4 * (b + 1)) : size;
       std::byte* const own = scratch + (exec ? worker * exec->scratch_size : 0);
-      if (begin <= end && end <= size &&
-          planes_decode<Word>(in + begin, in + end, in + size, std::min(planes_block, n - first),
-                              planes_room::at(own, n, Word::size), job_out<typename Word::bits>(job) + first, cpu()))
-        return;
+      const bool sound = begin <= middle && middle <= end && end <= size &&
+                         planes_decode<Word>(in + begin, in + middle, in + end, in + size,
+                                             std::min(2 * planes_block, n - first), planes_room::at(own, n, Word::size),
+                                             job_out<typename Word::bits>(job) + first, past, cpu());
+      if (past) fence_streams();
+      if (sound) return;
       for (uint64_t before = bad; b < before && !bad.compare_exchange_weak(before, b);) {
       }
     });

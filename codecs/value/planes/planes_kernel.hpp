@@ -6,117 +6,41 @@
 #include <cstring>
 
 #include "codecs/family/rans/rans.hpp"
+#include "codecs/value/planes/planes_words_kernel.hpp"
 
 namespace dr {
 
 inline constexpr uint64_t planes_block = uint64_t{1} << 18;  // words
-// Words of a block from which a coded plane has rans_strings_max strings: those take some 150 bytes more than one.
+// Words of a block from which a coded plane has planes_strings_max strings: those take some 150 bytes more than one.
 inline constexpr uint64_t planes_strings_from = uint64_t{1} << 16;
+inline constexpr unsigned planes_strings_max = 4;
 enum planes_mode : uint8_t { planes_raw, planes_coded, planes_constant };
-
-// ---- Words and planes -----------------------------------------------------------------------------------------
-
-// Numbers are turned to the left by a bit, the sign behind the mantissa: then the exponents of bf16 and f32 are a byte.
-template <class Bits, bool number>
-struct planes_word {
-  using bits = Bits;
-  static constexpr unsigned size = sizeof(Bits);
-  static constexpr Bits turned(Bits w) { return number ? static_cast<Bits>(w << 1 | w >> (8 * size - 1)) : w; }
-  static constexpr Bits turned_back(Bits w) { return number ? static_cast<Bits>(w >> 1 | w << (8 * size - 1)) : w; }
-};
-
-// planes[p][i] is byte p of word i, from the lowest.
-template <class Word>
-DR_EVERYWHERE void planes_split_with(const typename Word::bits* words, uint64_t n, uint8_t* const* planes) {
-  for (uint64_t i = 0; i < n; ++i) {
-    const auto w = Word::turned(words[i]);
-    for (unsigned p = 0; p < Word::size; ++p) planes[p][i] = static_cast<uint8_t>(w >> 8 * p);
-  }
-}
-template <class Word>
-DR_EVERYWHERE void planes_join_with(const uint8_t* const* planes, uint64_t n, typename Word::bits* words) {
-  using bits = typename Word::bits;
-  for (uint64_t i = 0; i < n; ++i) {
-    bits w = 0;
-    for (unsigned p = 0; p < Word::size; ++p) w = static_cast<bits>(w | static_cast<bits>(bits{planes[p][i]} << 8 * p));
-    words[i] = Word::turned_back(w);
-  }
-}
-template <class Word>
-void planes_split_scalar(const typename Word::bits* words, uint64_t n, uint8_t* const* planes) {
-  planes_split_with<Word>(words, n, planes);
-}
-template <class Word>
-void planes_join_scalar(const uint8_t* const* planes, uint64_t n, typename Word::bits* words) {
-  planes_join_with<Word>(planes, n, words);
-}
-template <class Word>
-void planes_split_avx2(const typename Word::bits* words, uint64_t n, uint8_t* const* planes);
-template <class Word>
-void planes_join_avx2(const uint8_t* const* planes, uint64_t n, typename Word::bits* words);
-template <class Word>
-void planes_split_avx512(const typename Word::bits* words, uint64_t n, uint8_t* const* planes);
-template <class Word>
-void planes_join_avx512(const uint8_t* const* planes, uint64_t n, typename Word::bits* words);
-template <class Word>
-inline constexpr cpu_table<decltype(&planes_split_scalar<Word>)> planes_split{
-    planes_split_scalar<Word>, on_x86(planes_split_avx2<Word>), on_x86(planes_split_avx512<Word>)};
-template <class Word>
-inline constexpr cpu_table<decltype(&planes_join_scalar<Word>)> planes_join{
-    planes_join_scalar<Word>, on_x86(planes_join_avx2<Word>), on_x86(planes_join_avx512<Word>)};
-
-// What bytes there are: the least and the largest, and the least but 0 (255 if there is none).
-struct planes_range {
-  uint8_t least, above_zero, most;
-};
-DR_EVERYWHERE planes_range planes_range_with(const uint8_t* bytes, uint64_t n) {
-  uint8_t less = 255, most = 0, least = 255;
-  for (uint64_t i = 0; i < n; ++i) {
-    const uint8_t b = bytes[i], below = static_cast<uint8_t>(b - 1);  // 255 for 0
-    least = b < least ? b : least;
-    less = below < less ? below : less;
-    most = b > most ? b : most;
-  }
-  return {least, static_cast<uint8_t>(less == 255 ? 255 : less + 1), most};
-}
-inline planes_range planes_range_scalar(const uint8_t* bytes, uint64_t n) { return planes_range_with(bytes, n); }
-planes_range planes_range_avx2(const uint8_t* bytes, uint64_t n);
-planes_range planes_range_avx512(const uint8_t* bytes, uint64_t n);
-inline constexpr cpu_table<decltype(&planes_range_scalar)> planes_range_of{
-    planes_range_scalar, on_x86(planes_range_avx2), on_x86(planes_range_avx512)};
-
-// Each byte less `by`, 0 if it is below.
-DR_EVERYWHERE void planes_lower_with(uint8_t* bytes, uint64_t n, uint8_t by) {
-  for (uint64_t i = 0; i < n; ++i) bytes[i] = static_cast<uint8_t>((bytes[i] > by ? bytes[i] : by) - by);
-}
-inline void planes_lower_scalar(uint8_t* bytes, uint64_t n, uint8_t by) { planes_lower_with(bytes, n, by); }
-void planes_lower_avx2(uint8_t* bytes, uint64_t n, uint8_t by);
-void planes_lower_avx512(uint8_t* bytes, uint64_t n, uint8_t by);
-inline constexpr cpu_table<decltype(&planes_lower_scalar)> planes_lower{planes_lower_scalar, on_x86(planes_lower_avx2),
-                                                                        on_x86(planes_lower_avx512)};
 
 // ---- Encode ---------------------------------------------------------------------------------------------------
 
-// Scratch of a block of at most n words of some bytes each.
+// Scratch of n words of some bytes each: of one block to encode, of two to decode.
 struct planes_room {
-  uint8_t* planes[8];
-  uint8_t* coded;  // rans_strings_max strings, each rans_bound of its symbols
-  rans_lookup* lookup;
+  uint8_t* planes[2 * 8];  // of the first block, then of the second
+  uint8_t* coded;          // to encode: planes_strings_max strings, each rans_bound of its symbols
+  rans_lookup* lookup;     // to decode: two
 
   static constexpr uint64_t aligned(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
   static constexpr uint64_t words(uint64_t n) { return n < planes_block ? n : planes_block; }
   // From plane to plane, not a multiple of 4096, at which loads would wait for stores.
   static constexpr uint64_t stride(uint64_t n) { return aligned(words(n)) + 192; }
   static constexpr uint64_t coded_size(uint64_t n) {
-    return rans_strings_max * aligned(rans_bound(ceil_div(words(n), rans_strings_max) + 64));
+    return planes_strings_max * aligned(rans_bound(ceil_div(words(n), planes_strings_max) + 64));
   }
   static constexpr uint64_t encode_size(uint64_t n, unsigned size) { return size * stride(n) + coded_size(n); }
-  static constexpr uint64_t decode_size(uint64_t n, unsigned size) { return size * stride(n) + sizeof(rans_lookup); }
+  static constexpr uint64_t decode_size(uint64_t n, unsigned size) {
+    return 2 * (size * stride(n) + sizeof(rans_lookup));
+  }
   static planes_room at(std::byte* scratch, uint64_t n, unsigned size) {
     planes_room room{};
     auto* at = reinterpret_cast<uint8_t*>(scratch);
     for (unsigned p = 0; p < size; ++p, at += stride(n)) room.planes[p] = at;
     room.coded = at;
+    for (unsigned p = size; p < 2 * size; ++p, at += stride(n)) room.planes[p] = at;
     room.lookup = reinterpret_cast<rans_lookup*>(at);
     return room;
   }
@@ -131,24 +55,27 @@ struct planes_strings {
   unsigned count;
   uint64_t each;  // symbols, but of the last
   explicit planes_strings(uint64_t n)
-      : count(n < planes_strings_from ? 1 : rans_strings_max),
+      : count(n < planes_strings_from ? 1 : planes_strings_max),
         each(count == 1 ? n : ceil_div(n, uint64_t{count} * 64) * 64) {}
   uint64_t of(unsigned k, uint64_t n) const { return k + 1 < count ? each : n - (count - 1) * each; }
 };
 
 // Counts 64 bytes of each `step`.
 inline void planes_count(const uint8_t* bytes, uint64_t n, uint64_t step, uint32_t* counts) {
-  uint32_t parts[4][256] = {};
+  uint32_t parts[8][256] = {};
   for (uint64_t i = 0; i < n; i += step) {
     const uint64_t end = n - i < 64 ? n : i + 64;
     uint64_t k = i;
     for (; k + 8 <= end; k += 8) {
       const auto eight = load<uint64_t>(bytes + k);
-      for (unsigned j = 0; j < 8; ++j) ++parts[j % 4][eight >> 8 * j & 255];
+      for (unsigned j = 0; j < 8; ++j) ++parts[j][eight >> 8 * j & 255];
     }
     for (; k < end; ++k) ++parts[0][bytes[k]];
   }
-  for (unsigned s = 0; s < 256; ++s) counts[s] = parts[0][s] + parts[1][s] + parts[2][s] + parts[3][s];
+  for (unsigned s = 0; s < 256; ++s) {
+    counts[s] = 0;
+    for (const auto& part : parts) counts[s] += part[s];
+  }
 }
 
 // Whether a code might save a 64th. Of the entropy that of Rényi of order 2 tells, which is not above it: of 256
@@ -164,20 +91,45 @@ inline bool planes_may_pay(const uint32_t* counts) {
   return squares * 256 * 100 > 117 * n * (n - 1);
 }
 
-// Codes a plane of n bytes behind `out`, if that saves a 64th of them; else returns nullptr. Changes the plane
-// meanwhile.
-inline uint8_t* planes_code(uint8_t* plane, uint64_t n, const planes_room& room, uint8_t* out, cpu_level level) {
-  // Of a large plane a share is counted; then all that lies between the least and the largest has a frequency.
-  constexpr uint64_t all_below = uint64_t{1} << 15, share = 8;
+// Of large blocks a share is counted, before they are split.
+constexpr bool planes_samples(uint64_t n) { return n > uint64_t{1} << 15; }
+
+// Counts the bytes of 64 words of each 512, and decides which planes are tried. The others are copied.
+template <class Word>
+void planes_sample(const typename Word::bits* words, uint64_t n, const planes_room& room, uint32_t (*counts)[256],
+                   bool* tried, cpu_level level) {
+  constexpr uint64_t step = 512;
+  const uint64_t stride = planes_room::aligned(n / 8 + 64);  // as many samples at most; room.coded has more in all
+  planes_target<Word> at;
+  for (unsigned p = 0; p < Word::size; ++p) at.planes[p] = room.coded + p * stride;
+  uint64_t sampled = 0;
+  for (uint64_t i = 0; i < n; i += step) {
+    const uint64_t m = n - i < 64 ? n - i : 64;
+    planes_split<Word>.at(level)(words + i, m, at);
+    at = at.behind(m);
+    sampled += m;
+  }
+  for (unsigned p = 0; p < Word::size; ++p) {
+    const uint8_t* const plane = room.coded + p * stride;
+    planes_count(plane, sampled, step, counts[p]);  // at a glance, which most planes need no more than
+    tried[p] = planes_may_pay(counts[p]);
+    if (!tried[p]) continue;
+    planes_count(plane, sampled, 64, counts[p]);
+    tried[p] = planes_may_pay(counts[p]);
+  }
+}
+
+// Codes a plane of n bytes behind `out`, if that saves a 64th of them; else returns nullptr. counts: of a share, if the
+// block has been sampled. Changes the plane meanwhile.
+inline uint8_t* planes_code(uint8_t* plane, uint64_t n, uint32_t* counts, const planes_room& room, uint8_t* out,
+                            cpu_level level) {
   if (n < 64) return nullptr;
-  uint32_t counts[256];
-  const bool sampled = n > all_below;
-  if (sampled) {  // at a glance, which most planes need no more than
-    planes_count(plane, n, 4096, counts);
+  const bool sampled = planes_samples(n);
+  if (!sampled) {
+    planes_count(plane, n, 64, counts);
     if (!planes_may_pay(counts)) return nullptr;
   }
-  planes_count(plane, n, sampled ? 64 * share : 64, counts);
-  if (!planes_may_pay(counts)) return nullptr;
+  // Of a share, all that lies between the least and the largest has a frequency.
   const planes_range r = planes_range_of.at(level)(plane, n);
   const auto base = static_cast<uint8_t>(r.least ? r.least : r.above_zero - 1);
   const unsigned span = r.most - base + 1u;
@@ -204,8 +156,8 @@ inline uint8_t* planes_code(uint8_t* plane, uint64_t n, const planes_room& room,
   code.set(table, coded);
 
   const planes_strings split(n);
-  rans_output strings[rans_strings_max];
-  uint8_t* ends[rans_strings_max];
+  rans_output strings[planes_strings_max];
+  uint8_t* ends[planes_strings_max];
   uint8_t* end = room.coded;
   for (unsigned k = 0; k < split.count; ++k) {
     const uint64_t m = split.of(k, n);
@@ -213,7 +165,7 @@ inline uint8_t* planes_code(uint8_t* plane, uint64_t n, const planes_room& room,
     strings[k] = {plane + k * split.each, nullptr, m, end, {}};
   }
   rans_put_strings(&code, strings, split.count, level);
-  uint8_t head[rans_table::size_max(256) + 256 + 4 * rans_strings_max];
+  uint8_t head[rans_table::size_max(256) + 256 + 4 * planes_strings_max];
   uint8_t* at = table.put(head);
   at = std::copy_n(names, symbols, at);
   uint64_t size = 0;
@@ -232,85 +184,143 @@ inline uint8_t* planes_code(uint8_t* plane, uint64_t n, const planes_room& room,
   return out;
 }
 
-// A block of 1 <= n <= planes_block words. out: n · size + size bytes. Returns the end.
+// A block of 1 <= n <= planes_block words. out: n · size + size bytes. past: what is copied goes past the caches.
+// Returns the end.
 template <class Word>
-uint8_t* planes_encode(const typename Word::bits* words, uint64_t n, const planes_room& room, uint8_t* out,
+uint8_t* planes_encode(const typename Word::bits* words, uint64_t n, const planes_room& room, uint8_t* out, bool past,
                        cpu_level level) {
-  planes_split<Word>.at(level)(words, n, room.planes);
+  constexpr unsigned size = Word::size;
+  uint32_t counts[size][256];
+  bool tried[size];
+  std::fill_n(tried, size, n > 1);  // (one byte is raw)
+  if (planes_samples(n)) planes_sample<Word>(words, n, room, counts, tried, level);
+  // Planes that are not tried are split to where they stay.
   uint8_t* const modes = out;
-  out += Word::size;
-  for (unsigned p = 0; p < Word::size; ++p) {
-    uint8_t* const plane = room.planes[p];
-    modes[p] = planes_raw;
-    if (n > 1 && std::memcmp(plane, plane + 1, n - 1) == 0) {  // (one byte is raw)
-      modes[p] = planes_constant;
-      *out++ = *plane;
-    } else if (uint8_t* const end = planes_code(plane, n, room, out, level)) {
-      modes[p] = planes_coded;
-      out = end;
-    }
+  planes_target<Word> to;
+  uint8_t* end = out + size;
+  for (unsigned p = 0; p < size; ++p) {
+    to.planes[p] = tried[p] ? room.planes[p] : end;
+    end += tried[p] ? 0 : n;
+    to.past |= uint32_t{past && !tried[p]} << p;
   }
-  for (unsigned p = 0; p < Word::size; ++p)
-    if (modes[p] == planes_raw) out = std::copy_n(room.planes[p], n, out);
-  return out;
+  planes_split<Word>.at(level)(words, n, to);
+  uint8_t* raw = out + size;  // where the next raw plane is, or would be
+  for (unsigned p = 0; p < size; ++p) {
+    uint8_t* const plane = to.planes[p];
+    modes[p] = planes_raw;
+    if (tried[p]) {
+      if (std::memcmp(plane, plane + 1, n - 1) == 0) {
+        modes[p] = planes_constant;
+        *end++ = *plane;
+        continue;
+      }
+      if (uint8_t* const coded = planes_code(plane, n, counts[p], room, end, level)) {
+        modes[p] = planes_coded;
+        end = coded;
+        continue;
+      }
+      std::memmove(raw + n, raw, static_cast<size_t>(end - raw));
+      std::copy_n(plane, n, raw);
+      end += n;
+    }
+    raw += n;
+  }
+  return end;
 }
 
 // ---- Decode ---------------------------------------------------------------------------------------------------
 
-// The coded plane at `in`. Returns its end, or nullptr: it is none. end <= readable
-inline const uint8_t* planes_decode_plane(const uint8_t* in, const uint8_t* end, const uint8_t* readable, uint64_t n,
-                                          const planes_room& room, uint8_t* plane, cpu_level level) {
+// A coded plane that has been read, but for its strings.
+struct planes_coded_plane {
   rans_table table;
-  in = table.get(in, end, rans_symbols_max);
+  const uint8_t* names;
+  rans_input strings[planes_strings_max];
+};
+
+// Reads the coded plane at `in`, which goes to `plane`. Returns its end, or nullptr: it is none.
+inline const uint8_t* planes_read_plane(const uint8_t* in, const uint8_t* end, uint64_t n, uint8_t* plane,
+                                        planes_coded_plane& coded) {
+  in = coded.table.get(in, end, rans_symbols_max);
   const planes_strings split(n);
-  if (!in || static_cast<uint64_t>(end - in) < table.symbols + 4 * split.count) return nullptr;
-  const uint8_t* const names = in;
-  for (uint32_t s = 1; s < table.symbols; ++s)
-    if (names[s] <= names[s - 1] || !table.frequency[s - 1]) return nullptr;
-  const uint8_t* sizes = in + table.symbols;
+  if (!in || static_cast<uint64_t>(end - in) < coded.table.symbols + 4 * split.count) return nullptr;
+  coded.names = in;
+  for (uint32_t s = 1; s < coded.table.symbols; ++s)
+    if (coded.names[s] <= coded.names[s - 1] || !coded.table.frequency[s - 1]) return nullptr;
+  const uint8_t* sizes = in + coded.table.symbols;
   in = sizes + 4 * split.count;
-  rans_input strings[rans_strings_max];
   for (unsigned k = 0; k < split.count; ++k, sizes += 4) {
     const auto size = load<uint32_t>(sizes);
     if (size > static_cast<uint64_t>(end - in)) return nullptr;
-    strings[k] = {in, in + size, nullptr, split.of(k, n), plane + k * split.each, {}};
+    coded.strings[k] = {in, in + size, nullptr, split.of(k, n), plane + k * split.each, {}};
     in += size;
   }
-  new (room.lookup) rans_lookup(table, names);
-  return rans_get_strings(room.lookup, strings, split.count, readable, level) ? in : nullptr;
+  return in;
 }
 
-// Decodes a block, all of [in, end). Returns false if it is none. readable >= end: of the memory.
+// A block that is read: where its planes are, or will be.
 template <class Word>
-bool planes_decode(const uint8_t* in, const uint8_t* end, const uint8_t* readable, uint64_t n, const planes_room& room,
-                   typename Word::bits* words, cpu_level level) {
-  if (static_cast<uint64_t>(end - in) < Word::size) return false;
+struct planes_read {
   uint8_t modes[Word::size];
-  std::memcpy(modes, in, Word::size);
-  in += Word::size;
   const uint8_t* planes[Word::size];
-  uint64_t raw = 0;
-  for (unsigned p = 0; p < Word::size; ++p) {
-    planes[p] = room.planes[p];
-    if (modes[p] == planes_constant) {
-      if (in == end || n == 1) return false;
-      std::memset(room.planes[p], *in++, n);
-    } else if (modes[p] == planes_coded) {
-      in = planes_decode_plane(in, end, readable, n, room, room.planes[p], level);
-      if (!in) return false;
-    } else if (modes[p] != planes_raw) {
-      return false;
-    } else {
-      raw += n;
-    }
-  }
-  if (static_cast<uint64_t>(end - in) != raw) return false;
-  for (unsigned p = 0; p < Word::size; ++p)
-    if (modes[p] == planes_raw) {
+  planes_coded_plane coded[Word::size];
+
+  // All of [in, end). Returns false if it is no block.
+  bool read(const uint8_t* in, const uint8_t* end, uint64_t n, uint8_t* const* room) {
+    if (static_cast<uint64_t>(end - in) < Word::size) return false;
+    std::memcpy(modes, in, Word::size);
+    in += Word::size;
+    for (unsigned p = 0; p < Word::size; ++p) {
+      planes[p] = room[p];
+      if (modes[p] != planes_raw) continue;
+      if (static_cast<uint64_t>(end - in) < n) return false;
       planes[p] = in;
       in += n;
     }
-  planes_join<Word>.at(level)(planes, n, words);
+    for (unsigned p = 0; p < Word::size; ++p) {
+      if (modes[p] == planes_constant) {
+        if (in == end || n == 1) return false;
+        std::memset(room[p], *in++, n);
+      } else if (modes[p] == planes_coded) {
+        in = planes_read_plane(in, end, n, room[p], coded[p]);
+        if (!in) return false;
+      } else if (modes[p] != planes_raw) {
+        return false;
+      }
+    }
+    return in == end;
+  }
+};
+
+// Decodes n words: one block [in, end), or two, [in, middle) and [middle, end), whose strings are decoded side by side.
+// Returns false if they are none. readable >= end: of the memory. past: words go past the caches.
+template <class Word>
+bool planes_decode(const uint8_t* in, const uint8_t* middle, const uint8_t* end, const uint8_t* readable, uint64_t n,
+                   const planes_room& room, typename Word::bits* words, bool past, cpu_level level) {
+  planes_read<Word> blocks[2];
+  const unsigned count = n > planes_block ? 2 : 1;
+  const uint64_t first = count == 2 ? planes_block : n, second = n - first;
+  if (!blocks[0].read(in, count == 2 ? middle : end, first, room.planes)) return false;
+  if (count == 2 && !blocks[1].read(middle, end, second, room.planes + Word::size)) return false;
+  for (unsigned p = 0; p < Word::size; ++p) {
+    rans_input strings[2 * planes_strings_max];
+    const auto take = [&](unsigned b, unsigned at) {
+      planes_coded_plane& coded = blocks[b].coded[p];
+      new (room.lookup + at / planes_strings_max) rans_lookup(coded.table, coded.names);
+      std::copy_n(coded.strings, planes_strings_max, strings + at);
+      return planes_strings(b ? second : first).count;
+    };
+    const auto has = [&](unsigned b) { return b < count && blocks[b].modes[p] == planes_coded; };
+    if (has(0) && has(1) && planes_strings(second).count == planes_strings_max) {
+      take(0, 0);
+      take(1, planes_strings_max);
+      if (!rans_get_strings(room.lookup, strings, 2 * planes_strings_max, readable, level)) return false;
+    } else {
+      for (unsigned b = 0; b < count; ++b)
+        if (has(b) && !rans_get_strings(room.lookup, strings, take(b, 0), readable, level)) return false;
+    }
+  }
+  planes_join<Word>.at(level)(blocks[0].planes, first, words, past);
+  if (count == 2) planes_join<Word>.at(level)(blocks[1].planes, second, words + first, past);
   return true;
 }
 
