@@ -202,8 +202,8 @@ dr_status bind_patch(plan& p, dr_error& error) {
   if (p.value_error != 0) return takes_no("value=auto with an error above 0: a patch is exact");
   const dr_codec &value = *p.value[0].codec, &index = *p.index[0].codec;
   if (!(value.traits & DR_EXACT) || (value.traits & DR_REORDERS))
-    return fail(error, DR_E_UNSUPPORTED, "plan: sparsify=changed takes an exact value codec (ulp, xor, raw), not %s",
-                value.name);
+    return fail(error, DR_E_UNSUPPORTED,
+                "plan: sparsify=changed takes an exact value codec (ulp, xor, raw, planes), not %s", value.name);
   if (!(index.forms & 1u << DR_FORM_ALL) && (index.traits & DR_REPLACES_SUPPORT))
     return fail(error, DR_E_UNSUPPORTED, "plan: sparsify=changed takes no %s, which replaces the support", index.name);
   if (!p.regather) return takes_no("regather=off: each value goes to its own row");
