@@ -116,6 +116,13 @@ def payload_seeds():
         "inceptionn_padding": ("inceptionn", 9, b"\x09", b"\0\0\xf0"),
         "inceptionn_raw": ("inceptionn", 9, b"\x09", b"\3\0\0" + infinite),
         "elias_fano_last": ("elias_fano", 9, struct.pack("<I", 9), b"\xff\0\0\0\x80"),
+        # (Of 9 words of f32.)
+        "planes_mode": ("planes", 9, b"", b"\0\0\0\3" + bytes(36)),
+        "planes_constant": ("planes", 9, b"", b"\2\0\0\2" + bytes(18) + b"\5"),
+        "planes_names": ("planes", 9, b"", b"\0\0\0\1" + bytes(27) + b"\1\x80\x1c\x80\x7f\4\0\0\0\0\0\1\0"),
+        "planes_frequency": ("planes", 9, b"", b"\0\0\0\1" + bytes(27) + b"\1\0\x7f\x80\4\0\0\0\0\0\1\0"),
+        "planes_string": ("planes", 9, b"", b"\0\0\0\1" + bytes(27) + b"\1\x80\x1c\x7f\x80\5\0\0\0\0\0\1\0"),
+        "planes_state": ("planes", 9, b"", b"\0\0\0\1" + bytes(27) + b"\1\x80\x1c\x7f\x80\4\0\0\0\1\0\1\0"),
     }  # fmt: skip
     seeds = {}
     for name, (codec, count, fields, payload) in payloads.items():

@@ -81,8 +81,11 @@ inline tensor read_tensor(const std::string& text) {
       continue;
     }
     const auto parts = split(cell, ":");
-    t.indices.push_back(std::stoull(parts[0]));
-    for (const auto& v : split(parts[1], ",")) t.values.push_back(std::stoull(v, nullptr, 16));
+    const auto run = split(parts[0], "+");
+    for (uint64_t k = 0; k < (run.size() > 1 ? std::stoull(run[1]) : 1); ++k) {
+      t.indices.push_back(std::stoull(run[0]) + k);
+      for (const auto& v : split(parts[1], ",")) t.values.push_back(std::stoull(v, nullptr, 16));
+    }
   }
   REQUIRE(t.values.size() == t.indices.size() * t.width);
   return t;

@@ -9,11 +9,13 @@ manifest.tsv: name, status of decode, who notices ("inspect" or "decode"), tag, 
 patches.tsv:  name, status, who notices, what the receiver has, what it assigns, the plan by which the library gives these bytes ("-": its bytes are
               others), why.
 encode.tsv:   name of the frame that the library must give byte for byte, plan, call, tensors.
-A tensor is `type ROWSxWIDTH index:value,value …`, values as bit patterns; of inputs the first word says dense or sparse.
+A tensor is `type ROWSxWIDTH index:value,value …`, values as bit patterns; `index+n:value` are n equal rows from there on; of inputs the first word
+says dense or sparse.
 Frames with Deflate are made by hand (stored blocks) or frozen here as hex, since zlib's bytes depend on its version.
 """
 import argparse
 import functools
+import itertools
 import math
 import random
 import struct
@@ -38,8 +40,13 @@ limit = 2048
 
 
 def tensor_text(t):
-    rows = (f"{i}:" + ",".join(f"{v:x}" for v in t.values[k * t.width:(k + 1) * t.width]) for k, i in enumerate(t.indices))
-    return " ".join([f"{t.dtype} {t.universe}x{t.width}", *rows])
+    cells, rows = [], [t.values[k * t.width:(k + 1) * t.width] for k in range(len(t.indices))]
+    for row, run in itertools.groupby(range(len(rows)), key=rows.__getitem__):
+        run = [t.indices[k] for k in run]
+        value = ",".join(f"{v:x}" for v in row)
+        together = len(run) >= 1000 and run[-1] - run[0] == len(run) - 1
+        cells += [f"{run[0]}+{len(run)}:{value}"] if together else [f"{i}:{value}" for i in run]
+    return " ".join([f"{t.dtype} {t.universe}x{t.width}", *cells])
 
 
 def add(name, why, data, *row):
@@ -672,6 +679,57 @@ def blocks():
     encoded("encode_blocks_tail", "sparsify=blocks(count=500,block=8) index=raw value=raw", plan([KEYS]), [("dense", 1003, tail, 0)], pick=lambda r: largest_blocks(r, 1003, 8, 63))
 
 
+def planes():
+    whole = stage("index", "all")
+
+    def plan(dtype="bf16", coded=(), patch=False):
+        return entry(dtype, [stage("value", "planes", choices={"coded": coded})], [whole], patch=patch)
+
+    def rows(words):
+        return {i: [w] for i, w in enumerate(words)}
+
+    # As the library writes them: exponents of numbers are coded, of f16 with three bits of the mantissa, here 0.
+    for dtype, coded in (("bf16", [1]), ("f32", [3]), ("f16", [1])):
+        words = [w & ~0x380 if dtype == "f16" else w for w in weights(300, 110, dtype)]
+        encoded(f"encode_planes_{dtype}", "index=all value=planes", plan(dtype, coded), [("dense", 300, rows(words), 0)])
+    for dtype, coded in (("bf16", [1]), ("f16", [1]), ("f64", [7]), ("u8", [0]), ("u16", [1]), ("u32", [0, 2])):
+        spread = {"u8": 0x0b, "u16": 0x07ff, "u32": 0xff03ff01}.get(dtype, 0xfc7f if dtype == "f16" else 2**64 - 1)
+        words, zeros = [w & spread for w in weights(200, 111, dtype)], [0] * 200
+        add_patch(f"patch_planes_{dtype}", f"all words of a tensor of {dtype}, from zeros: an anchor of a store", encode([(200, {i: [w] for i, w in enumerate(words) if w})], plan(dtype, coded, True), bases=[zeros]),
+                  [zeros], plan="sparsify=changed index=all value=planes", dtypes=[dtype])
+    example = [0x3f80, 0xbf80, 0x3f80, 0x4000, 0x3f80, 0xbf80, 0x3f80, 0x3f80]
+    good("planes_example", "SPEC.md's: its second plane is coded", encode([(8, rows(example))], plan(coded=[1])))
+    good("planes_states", "a string of sixteen states", encode([(2100, rows(0x3f80 if i % 300 else 0x4000 for i in range(2100)))], plan(coded=[1])))
+    noise = weights(100, 112, "u16")
+    good("planes_noise", "two blocks: one of constants, and one of which nothing is coded", encode([(2**18 + 100, rows([0x3f80] * 2**18 + noise))], plan()))
+    skewed = [0x3f80 if i % 20000 else 0x4000 for i in range(2**18 + 2**16 + 1000)]
+    good("planes_strings", "two blocks of four strings each", encode([(len(skewed), rows(skewed))], plan(coded=[1])))
+    good("planes_four", "four strings", encode([(2**16, rows(skewed[:2**16]))], plan(coded=[1])))
+
+    def refused(name, why, n, payload):
+        data = payload + bytes(-len(payload) % 4)
+        bad(f"planes_{name}", why, short_frame(EncodedRow(plan(), 0, n, n, n, value=len(payload), payload=data)), "decode")
+    raw, table, names, one = bytes(8), bytes.fromhex("01801c"), b"\x7f\x80", struct.pack("<I", 4)
+    state = struct.pack("<I", 1325056)
+    for name, why, payload in (
+            ("empty", "no mode", b""), ("one_mode", "a mode of two", bytes(1)), ("mode_3", "a mode that is none", bytes([0, 3]) + raw + raw),
+            ("raw_cut", "a raw plane of a byte less", bytes(2) + bytes(15)), ("behind", "bytes behind the planes", bytes(2) + bytes(17)),
+            ("no_constant", "a constant plane without its byte", bytes([0, 2]) + raw), ("names", "names that descend", bytes([0, 1]) + raw + table + names[::-1] + one + state),
+            ("same_names", "a name twice", bytes([0, 1]) + raw + table + b"\x7f\x7f" + one + state), ("no_names", "a block that ends in its names", bytes([0, 1]) + raw + table + b"\x7f"),
+            ("frequency_0", "a symbol that does not occur", bytes([0, 1]) + raw + b"\1\0" + names + one + state), ("frequencies", "frequencies of 4096 before the last", bytes([0, 1]) + raw + b"\1\x80\x20" + names + one + state),
+            ("long_string", "a string that is longer than its block", bytes([0, 1]) + raw + table + names + struct.pack("<I", 5) + state),
+            ("no_state", "a string without its state", bytes([0, 1]) + raw + table + names + struct.pack("<I", 0)),
+            ("low_state", "a state below 2^16", bytes([0, 1]) + raw + table + names + one + struct.pack("<I", 65535)),
+            ("end_state", "a state that does not end where it began", bytes([0, 1]) + raw + table + names + one + struct.pack("<I", 1325057)),
+            ("string_behind", "a word behind the last symbol", bytes([0, 1]) + raw + table + names + struct.pack("<I", 6) + state + bytes(2))):
+        refused(name, why, 8, payload)
+    refused("one_constant", "a constant plane of one word", 1, bytes([0, 2, 0, 0]))
+    constant = bytes([2, 2, 0, 0x3f])
+    refused("block_size", "a block that is longer than the payload", 2**18 + 9, struct.pack("<I", 100) + constant + constant)
+    refused("block_rest", "a block without its last byte", 2**18 + 9, struct.pack("<I", 3) + constant + constant)
+    refused("no_sizes", "a payload that ends in the sizes of its blocks", 2**18 + 9, bytes(3))
+
+
 def encode_cases():
     def bloom_plan(dtype="f32", value=RAW, fpr=0.1, policy=0, seed=0, order=None):
         return entry(dtype, [value], [stage("index", "bloom", policy=policy, seed=seed, **encoder.bloom_fields(fpr))], order or [])
@@ -887,7 +945,7 @@ def make():
     index_raw()
     split("golomb", "golomb")
     split("rice", "rice")
-    for part in (bloom, value_raw, qsgd, signs, fit_poly, bitpack, deflate, blocks, encode_cases, patch_frames):
+    for part in (bloom, value_raw, qsgd, signs, fit_poly, bitpack, deflate, blocks, planes, encode_cases, patch_frames):
         part()
 
 
