@@ -26,9 +26,9 @@ import torch
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bindings" / "python"))
 import deepreduce  # noqa: E402
-from deepreduce import _library  # noqa: E402
+from deepreduce import _abi, _library  # noqa: E402
 
-LEVELS = ("scalar", "avx2", "avx512")
+LEVELS = ("unknown", "scalar", "avx2", "avx512")
 PLAN = deepreduce.Plan("sparsify=none index=all value=planes")
 
 
@@ -193,11 +193,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--megabytes", type=int, default=64)
-    parser.add_argument("--level", choices=LEVELS, help="of our instructions, at most; others have what they detect")
+    parser.add_argument("--level", choices=("scalar", "avx2", "avx512"), help="of our instructions, at most; others have what they detect")
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    made = {**machine(), "rounds": options.rounds, "level": LEVELS[_library.load().dr_feature(4)]}
+    made = {**machine(), "rounds": options.rounds, "level": LEVELS[_library.load().dr_feature(_abi.DR_FEATURE_CPU)]}
     inputs = {"normal bf16": normal(torch.bfloat16, options.megabytes), "normal f32": normal(torch.float32, options.megabytes), "recorded GPT, bf16": recorded("gpt")}
     made["rows"] = [row for name, x in inputs.items() for row in compare(name, x, options.rounds)]
     for row in made["rows"]:
