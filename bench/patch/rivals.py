@@ -1,6 +1,6 @@
 """Patches of weights, ours beside what others send: bytes, and times to make and to apply; every result is verified.
 
-    DEEPREDUCE_LIBRARY=build/capi/libdeepreduce.so python -m bench.patch.rivals [--rounds N] [--only TEXT] [--quick]
+    DEEPREDUCE_LIBRARY=build/capi/libdeepreduce.so python -m bench.patch.rivals [--rounds N] [--only TEXT] [--quick] [--sizes]
 
 Data: the recordings of record.py, or those that are bundled; views of them in fp8 and int8; and, for times, a synthetic
 tensor of 32 M words, which no cache holds. CPU time of one thread, of programs theirs; all candidates take their turn in
@@ -194,13 +194,38 @@ def of_avx2(arguments: argparse.Namespace) -> Optional[List[Dict[str, Any]]]:
     return json.loads(done.stdout)["pairs"]
 
 
+def measure_sizes(kept: Dict[str, Any], arguments: argparse.Namespace) -> None:
+    """Bytes of ours anew, which are the same on every machine, beside times and others' bytes as they are kept."""
+    from bench.patch.own_patches import ours
+
+    rows = {(pair["data"], pair["kind"]): pair for pair in kept["pairs"]}
+    for pair in pairs(arguments):
+        row = rows[pair.data, pair.kind]
+        if int(np.count_nonzero(pair.old != pair.new)) != row["changed"]:
+            sys.exit(f"{pair.data} {pair.kind}: not the words that were measured")
+        found = {each["what"]: each for each in row["rows"]}
+        for name, candidate in ours(pair.kind, pair.tensors).items():
+            candidate.prepare(pair.old)
+            weights, patch = pair.old.copy(), candidate.make(pair.old, pair.new)
+            candidate.apply(weights, patch)
+            if not np.array_equal(weights, pair.new):
+                raise AssertionError(f"{pair.data}, {pair.kind}: {name} does not give the result back")
+            found[name]["bytes"] = len(patch)
+    kept["sizes_commit"] = machine()["commit"]
+    entropy.KEPT.write_text(text_of(kept))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Patches of weights, ours beside what others send.")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", default="", help="data whose name has this; to standard output")
     parser.add_argument("--quick", action="store_true", help="a small synthetic tensor, to see that it works; keeps nothing")
     parser.add_argument("--ours", action="store_true", help="ours alone, to standard output")
+    parser.add_argument("--sizes", action="store_true", help="bytes of ours anew; times and others' bytes stay as they are kept")
     arguments = parser.parse_args()
+    if arguments.sizes:
+        measure_sizes(json.loads(entropy.KEPT.read_text()), arguments)
+        return
     made: Dict[str, Any] = {**machine(), "rounds": arguments.rounds, "pairs": run_all(arguments)}
     if arguments.ours or arguments.quick or arguments.only:
         print(json.dumps(made))

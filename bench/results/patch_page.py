@@ -25,11 +25,11 @@ Made by `patch_page.py` from `patch.json`. Repeat: `python -m bench.patch.record
 - *Recordings*: [datasets](../../datasets/README.md#weights). `gpt rl_1e-06_8` is the GPT after 8 steps of policy gradient at a rate of 1e-6, against the weights before. A model is one tensor of all its weights here.
 - *Ours* are whole calls of the C ABI: a frame with its header, the checks of base and result, and the check of its bytes. `auto` is the preset `patch`, `sparsify=changed index=auto value=ulp`; its index goes by classes of the base's magnitude where that is shorter.
   Sender and receiver have the base's sums from the patch before; *without sums* they read the base for its check. Others send no check.
-  `deepreduce.patch` is the Python call on the model as a dict of its tensors, without sums: `auto` for each tensor, with names; of the synthetic tensor it is one.
+  `deepreduce.patch` is the Python call on the model as a dict of its tensors, without sums: `auto` for tensors that share a frame, with all that names the tensors; of the synthetic tensor it is one.
 - *int32 + value* and the gaps are in numpy, as the projects that send them have it; xor is numpy's, zstd is libzstd {zstd} in memory. `zstd --patch-from` and `xdelta3` are the programs on files in shared memory: their own CPU time, start and all. `openzl` gets the exclusive or; it knows no base.
   {missing}
 - CPU time of one thread; all took turns in each of {rounds} rounds on the synthetic tensor, median [first, third quartile]. What takes longer than a fifth of a second was timed once. zstd -19 and xdelta3 did not run on the synthetic tensor.
-- {cpu}, instructions: {level}; {date}, commit {commit}{speeds}; load of the machine before {load}, after {load_after}.{busy}
+- {cpu}, instructions: {level}; {date}, commit {commit}{newer}; load of the machine before {load}, after {load_after}.{busy}
 """
 
 
@@ -125,13 +125,14 @@ def sizes_asked(pairs: List[Row]) -> Iterator[Verdict]:
     for rival, most in SHARES.items():
         ratios = {pair["data"]: by_name(pair)[AUTO]["bytes"] / by_name(pair)[rival]["bytes"] for pair in ones}
         yield f"bytes at about 1 %, {AUTO}, beside {rival}", f"≤ {most} ×", ", ".join(f"{d}: {x:.3f}" for d, x in ratios.items()), all(x <= most for x in ratios.values())
-    lost = []
-    for pair in pairs:
-        found = by_name(pair)
-        mine = found[AUTO]["bytes"]
-        better = {name: row["bytes"] for name, row in found.items() if name not in OURS and row["bytes"] <= mine}
-        lost += [f"{pair['data']} {pair['kind']}, {percent(share(pair))}: {name} {mine / size:.3f} ×" for name, size in better.items()]
-    yield f"fewer bytes than all others in every row, {AUTO}", "all", f"{len(pairs)} rows; " + ("; ".join(lost) or "all"), not lost
+    for ours, what in ((AUTO, "the model as one tensor"), (PUBLIC, "the model as a dict")):
+        lost = []
+        for pair in pairs:
+            found = by_name(pair)
+            mine = found[ours]["bytes"]
+            better = {name: row["bytes"] for name, row in found.items() if name not in OURS and row["bytes"] <= mine}
+            lost += [f"{pair['data']} {pair['kind']}, {percent(share(pair))}: {name} {mine / size:.3f} ×" for name, size in better.items()]
+        yield f"fewer bytes than all others in every row, {ours}, {what}", "all", f"{len(pairs)} rows; " + ("; ".join(lost) or "all"), not lost
 
 
 def speeds_asked(pairs: List[Row], level: str) -> Iterator[Verdict]:
@@ -177,7 +178,8 @@ def report(made: Row) -> str:
     busy = " **The machine was at work: times are longer than on a quiet one.**" if max(made["load"], made["load_after"] - 1) > BUSY else ""
     facts = {key: made[key] for key in ("rounds", "cpu", "level", "date", "commit", "load", "load_after", "zstd")}
     newer = f", the synthetic tensor at {made['speed_commit']}" if "speed_commit" in made else ""
-    text = INTRO.format(**facts, speeds=newer, minutes=made.get("record_minutes", "a few"), missing=said, busy=busy)
+    newer += f", the bytes of ours at {made['sizes_commit']}" if "sizes_commit" in made else ""
+    text = INTRO.format(**facts, newer=newer, minutes=made.get("record_minutes", "a few"), missing=said, busy=busy)
     text += "\n## Asked for\n\n" + asked(made)
     text += "\n## Bits a changed word\n\nHeader and checks included. *Entropy*: of which words change and by how much, in one class, and by the exponent of the base (`bench/patch/entropy.py`); the smallest of a row is bold.\n\n"
     text += sizes(recorded(made))
@@ -198,7 +200,7 @@ def report(made: Row) -> str:
 
 
 def worse(made: Row) -> str:
-    """Who is faster at about 1 %, and where a dict of small tensors takes more bytes than another code of the whole."""
+    """Who is faster at about 1 %."""
     lines = []
     if synthetic(made):
         pair = min(synthetic(made), key=lambda p: abs(share(p) - 0.01))
@@ -207,14 +209,6 @@ def worse(made: Row) -> str:
             for name in (AUTO, GOLOMB):
                 faster = [f"{other} {found[name][key]['median'] / row[key]['median']:.1f} ×" for other, row in found.items() if other not in OURS and row[key]["median"] < found[name][key]["median"]]
                 lines.append(f"- At {percent(share(pair))} changed, faster than {name}, which {verb} {rate(pair['words'], found[name][key]['median'])} G words/s: {', '.join(faster) or 'none'}.")
-    larger = []
-    for pair in recorded(made):
-        found = by_name(pair)
-        least = min((row["bytes"], name) for name, row in found.items() if name not in OURS)
-        if found[PUBLIC]["bytes"] >= least[0]:
-            larger.append(f"{pair['data']} {pair['kind']}, {percent(share(pair))} ({found[PUBLIC]['bytes']:,} bytes; {least[1]}: {least[0]:,})")
-    if larger:
-        lines.append(f"- A patch of a dict has a header and checks for each tensor, hundreds of bytes: of these small models it is larger than the best other code of the whole in {len(larger)} of {len(recorded(made))} rows: {'; '.join(larger)}.")
     return "\n".join(lines) + "\n"
 
 

@@ -19,7 +19,7 @@ def stepped(model, seed=0):
     for name, x in model.items():
         where = rng.random(x.shape) < 0.02
         where.reshape(-1)[0] = True
-        new[name] = numpy.where(where, x * numpy.float32(1.001) + numpy.float32(1e-6), x)
+        new[name] = numpy.where(where, x * numpy.float32(1.001) + numpy.float32(1e-6), x).astype(x.dtype)
     return new
 
 

@@ -61,35 +61,98 @@ def test_a_frame_of_a_patch_is_no_gradient():
     x = numpy.zeros(8, numpy.float32)
     with pytest.raises(deepreduce.ArgumentError, match="base"):
         deepreduce.encode(x, "patch")
-    opened = _patch_file.Patch(memoryview(patch.encode(x, x + 1)))
-    (piece,) = opened.pieces(opened.entries[""])
+    ((_, frame),) = _patch_file.Patch(memoryview(patch.encode(x, x + 1))).frames()
     with pytest.raises(deepreduce.ArgumentError, match="a patch of weights: deepreduce.patch.apply"):
-        deepreduce.decode(piece.frame)
+        deepreduce.decode(frame)
 
 
 # ---- All or nothing ------------------------------------------------------------------------------
 
 
+def layers(seed=0):
+    """A model of many small tensors, some of one size, and of one that is cut with `small_pieces`."""
+    rng = numpy.random.default_rng(seed)
+    made = {f"layers.{i}.{part}": rng.normal(0, 0.02, n).astype(numpy.float32) for i in range(40) for part, n in (("bias", 48), ("w", 300 + i))}
+    return {**made, "embed": rng.normal(0, 0.02, 9000).astype(numpy.float32), "count": numpy.array(3), "half": numpy.ones(50, numpy.float16)}
+
+
 def test_a_patch_for_another_base_names_the_tensor_and_both_checks():
-    old, new = weights(), stepped(weights())
-    data = patch.encode(old, new, base="step 4", result="step 5")
-    held = copied(old)
-    held["bias"][3] += 1
-    before = bits(held)
-    here, there = patch.Sums(held).check("bias"), patch.Sums(old).check("bias")
+    """Of an array, which has a frame to itself."""
+    old, new = weights()["embed"], stepped(weights())["embed"]
+    data, held = patch.encode(old, new), old.copy()
+    held[3] += 1
+    before = held.tobytes()
+    here, there = patch.Sums(held).check(), patch.Sums(old).check()
     assert here != there
-    with pytest.raises(deepreduce.WrongBase, match=rf"bias: its check is {here:016x}; .* a base of check {there:016x}"):
+    with pytest.raises(deepreduce.WrongBase, match=rf"^its check is {here:016x}; .* a base of check {there:016x}"):
         patch.apply(held, data)
-    assert bits(held) == before
+    assert held.tobytes() == before
+
+
+@pytest.mark.parametrize("share", [1, 3, 1000])
+def test_whichever_tensor_is_another_is_named(share):
+    """Tensors that share a frame, changed or not, and those that have none, for nothing of them changed."""
+    old = layers()
+    new = {name: x if i % share else stepped({"": x})[""] for i, (name, x) in enumerate(old.items())}
+    data = patch.encode(old, new)
+    for name in old:
+        held = copied(old)
+        held[name].reshape(-1)[-1] += 1
+        before = bits(held)
+        here, there = patch.Sums(held).check(name), patch.Sums(old).check(name)
+        both = rf"{here:016x}, {here % 65521} modulo 65521; .* {there % 65521} modulo|{here:016x}; .* {there:016x}"
+        with pytest.raises(deepreduce.WrongBase, match=rf"^{name}: its check is ({both})"):
+            patch.apply(held, data)
+        with pytest.raises(deepreduce.WrongBase, match=rf"^{name}: its check is ({both})"):
+            patch.changes(data, held)
+        assert bits(held) == before
+    held = copied(old)
+    for name in ("layers.3.bias", "layers.30.bias"):
+        held[name][0] += 1
+    with pytest.raises(deepreduce.WrongBase, match=r"^more than one of layers.0.bias … .* \(\d+ tensors\): (its|their) check is"):
+        patch.apply(held, data)
 
 
 def test_a_patch_is_applied_once():
     old, new = weights(), stepped(weights())
     data, held = patch.encode(old, new), copied(old)
     patch.apply(held, data)
-    with pytest.raises(deepreduce.WrongBase, match="embed"):
+    with pytest.raises(deepreduce.WrongBase, match="more than one of bias, layer.0, embed"):
         patch.apply(held, data)
     assert bits(held) == bits(new)
+
+
+# ---- Bytes ---------------------------------------------------------------------------------------
+
+
+def test_a_tensor_that_did_not_change_takes_two_bytes_at_most():
+    """Large ones and small ones; neither a name, nor a frame, nor a header."""
+    rng, embed = numpy.random.default_rng(0), weights()["embed"]
+    many = {f"a_name_of_a_tensor.{i:03}": rng.integers(0, 2**16, 3_000_000 if i < 3 else 200, numpy.uint16) for i in range(300)}
+    assert len(patch.encode(many, many)) < 60
+    alone = len(patch.encode({"embed": embed}, {"embed": embed * 2}))
+    data = patch.encode({**many, "embed": embed}, {**many, "embed": embed * 2})
+    assert len(data) - alone < 60
+    assert patch.apply({**copied(many), "embed": embed.copy()}, data)["embed"].tobytes() == (embed * 2).tobytes()
+
+
+def test_a_model_of_small_tensors_takes_the_bytes_of_one_array():
+    old = {name: x for name, x in layers().items() if x.dtype == numpy.float32}
+    new = {name: (x.view(numpy.uint32) + (numpy.random.default_rng(i).random(x.size) < 0.02)).view(numpy.float32) for i, (name, x) in enumerate(old.items())}
+    one = patch.encode(*(numpy.concatenate(list(x.values())) for x in (old, new)))
+    data = patch.encode(old, new)
+    assert len(data) < 1.03 * len(one) + 16
+    assert bits(patch.apply(copied(old), data)) == bits(new)
+
+
+def test_tensors_of_unlike_statistics_have_frames_of_their_own():
+    """In one frame they would share tables: of f32, one moved in its last places, the other anew."""
+    rng = numpy.random.default_rng(0)
+    old = {name: rng.normal(0, 0.02, 100_000).astype(numpy.float32) for name in ("still", "wild")}
+    new = {"still": (old["still"].view(numpy.uint32) ^ rng.integers(0, 2, 100_000, numpy.uint32)).view(numpy.float32), "wild": -2 * old["wild"]}
+    data = patch.encode(old, new)
+    assert [row.parts for row in _patch_file.Patch(memoryview(data)).index.units] == [1, 1]
+    assert bits(patch.apply(copied(old), data)) == bits(new)
 
 
 # ---- What does not go together -------------------------------------------------------------------
@@ -99,11 +162,11 @@ def test_what_differs_is_named():
     old, data = weights(), patch.encode(weights(), stepped(weights()))
     fewer = {name: x for name, x in old.items() if name != "bias"}
     for held, why in (
-        (fewer, "patch has 'bias', weights does not"),
+        (fewer, "weights: 2 tensors, which are not those of patch: one is missing, or more than one differs"),
         ({**old, "more": old["bias"]}, "weights has 'more', patch does not"),
-        ({**old, "bias": old["bias"][:6].copy()}, r"'bias': weights has F32 of shape \[6\], patch F32 of shape \[7\]"),
-        ({**old, "bias": old["bias"].view(numpy.int32)}, r"'bias': weights has I32 .* patch F32"),
-        ({**old, "embed": old["embed"].reshape(-1)}, r"'embed': .* shape \[9600\], .* \[300, 32\]"),
+        ({**old, "bias": old["bias"][:6].copy()}, r"'bias': weights has F32 of shape \[6\], patch another type or shape"),
+        ({**old, "bias": old["bias"].view(numpy.int32)}, r"'bias': weights has I32 of shape \[7\], patch another"),
+        ({**old, "embed": old["embed"].reshape(-1)}, r"'embed': weights has F32 of shape \[9600\], patch another"),
         (old["bias"], "patch"),
         ({**old, 3: old["bias"]}, "the name 3, which is no text"),
     ):
@@ -140,6 +203,22 @@ def test_tied_weights_are_patched_once():
     assert sums.check("in") == sums.check("out") == patch.Sums(two).check()
 
 
+def test_tied_weights_in_other_frames_are_patched_once(monkeypatch):
+    """Names of the same memory in frames of their own, in a shared one, and in two shared ones."""
+    shared, alone = numpy.arange(200, dtype=numpy.float32), numpy.arange(5000, dtype=numpy.float32)
+    old = {"a": shared, "b": shared.copy(), "c": shared, "d": shared, "e": alone, "f": alone}
+    new = {name: x + (name != "b") for name, x in old.items()}
+    for join in (1 << 22, 1600):
+        monkeypatch.setattr(_patch_file, "JOIN", join)
+        data = patch.encode(old, new)
+        for threads in (None, 3):
+            one, two = shared.copy(), alone.copy()
+            held = {"a": one, "b": shared.copy(), "c": one, "d": one, "e": two, "f": two}
+            sums = patch.Sums(held)
+            assert bits(patch.apply(held, data, sums=sums, threads=threads)) == bits(new)
+            assert [sums.check(name) for name in new] == [patch.Sums(new).check(name) for name in new]
+
+
 def test_tied_weights_that_the_patch_makes_differ_are_refused():
     one = weights()["embed"]
     data = patch.encode({"in": one, "out": one}, {"in": one * 2, "out": one * 3})
@@ -165,7 +244,8 @@ def test_a_tensor_of_many_pieces(small_pieces):
     new = {name: changed(x, 0.05) for name, x in old.items()}
     data = patch.encode(old, new)
     opened = _patch_file.Patch(memoryview(data))
-    assert [len(opened.pieces(each)) for each in opened.entries.values()] == [7, 3, 2, 1]
+    units = [[part.name for part in unit.parts] for unit in opened.units(patch.tensors_of(old, "old"))]
+    assert sorted(units) == [["a"]] * 7 + [["b"]] * 3 + [["c"]] * 2 + [["d"]]
     assert patch.encode(old, new, threads=3) == data
     for threads in (None, 3):
         held, sums = copied(old), patch.Sums(old)
@@ -182,8 +262,9 @@ def test_a_tensor_of_many_pieces(small_pieces):
     assert (indices == numpy.flatnonzero(old["a"] != new["a"])).all() and (values == new["a"][indices]).all()
 
 
-def test_sums_follow_a_chain():
-    sent = weights()
+@pytest.mark.parametrize("model", [weights, layers])
+def test_sums_follow_a_chain(model):
+    sent = model()
     held = copied(sent)
     ours, theirs = patch.Sums(sent), patch.Sums(held)
     for step in range(5):
@@ -196,15 +277,18 @@ def test_sums_follow_a_chain():
     assert [ours.check(name) for name in sent] == [theirs.check(name) for name in sent] == [patch.Sums(sent).check(name) for name in sent]
 
 
-def test_changes_are_pairs_and_write_nothing():
-    old, new = weights(), stepped(weights())
+@pytest.mark.parametrize("model", [weights, layers])
+def test_changes_are_pairs_and_write_nothing(model):
+    old = model()
+    new = stepped(old)
     before = bits(old)
     for name, (indices, values) in patch.changes(patch.encode(old, new), old).items():
         assert indices.dtype == numpy.int64 and values.dtype == old[name].dtype
         assert (indices == numpy.flatnonzero(old[name].reshape(-1) != new[name].reshape(-1))).all()
         assert values.tobytes() == new[name].reshape(-1)[indices].tobytes()
     assert bits(old) == before
-    indices, values = patch.changes(patch.encode(old["bias"], old["bias"]), old["bias"])
+    embed = old["embed"]
+    indices, values = patch.changes(patch.encode(embed, embed), embed)
     assert len(indices) == len(values) == 0
     with pytest.raises(deepreduce.WrongBase):
         patch.changes(patch.encode(old, new), new)

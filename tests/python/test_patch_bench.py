@@ -155,7 +155,7 @@ def test_every_code_gives_the_result_back(name, old, new):
 
 @of_each
 def test_ours_gives_bundled_weights_back_in_fewer_bytes_than_what_engines_send(entry):
-    from bench.patch.own_patches import PLANS, ours
+    from bench.patch.own_patches import PLANS, Public, ours
 
     found, theirs = recordings.load(entry, recordings.BUNDLED), candidates.others()
     base = found.words["base"]
@@ -163,7 +163,9 @@ def test_ours_gives_bundled_weights_back_in_fewer_bytes_than_what_engines_send(e
         if name == "base":
             continue
         sizes = {}
-        for each in ours("bf16").values():
+        mine = [*ours("bf16").values(), Public("bf16", found.tensors)]
+        mine[-1].name = "ours: deepreduce.patch, as a dict"
+        for each in mine:
             each.prepare(base)
             weights = base.copy()
             data = each.make(base, new)
@@ -171,8 +173,10 @@ def test_ours_gives_bundled_weights_back_in_fewer_bytes_than_what_engines_send(e
             assert np.array_equal(weights, new), (name, each.name)
             sizes[each.name] = len(data)
         others = {n: len(theirs[n].make(base, new)) for n in ("int32 + value", "u16 gaps + xor + zstd -1", "xor + zstd -1", "xor + zstd -3")}
-        assert sizes[next(iter(PLANS))] < min(others.values()), (name, sizes, others)
-
+        for each in (next(iter(PLANS)), "ours: deepreduce.patch, as a dict"):
+            assert sizes[each] < min(others.values()), (name, sizes, others)
+        one, of_dict = sizes["ours: deepreduce.patch"], sizes["ours: deepreduce.patch, as a dict"]
+        assert of_dict < 1.02 * one + 64, (name, one, of_dict)  # (the tensors' order is another)
 
 
 

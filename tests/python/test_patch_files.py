@@ -120,8 +120,8 @@ def test_a_patch_does_not_depend_on_the_kind_of_file(pair, capsys):
     run(pair / "old.safetensors", pair / "new.safetensors", "-o", whole)
     run(old, pair / "b", "-o", pair / "q")
     parts = [_patch_file.Patch(memoryview(each.read_bytes())) for each in (whole, pair / "q")]
-    frames = [{name: [bytes(p.frame) for p in each.pieces(entry)] for name, entry in each.entries.items()} for each in parts]
-    assert frames[0] == frames[1]
+    assert [bytes(frame) for _, frame in parts[0].frames()] == [bytes(frame) for _, frame in parts[1].frames()]
+    assert parts[0].entries == {name: parts[1].entries[name] for name in parts[0].entries}
     run("apply", old, whole, "-o", pair / "made")
     assert files(pair / "made") == files(pair / "b")
     run("apply", pair / "a", whole)
@@ -179,18 +179,31 @@ def test_a_store_on_the_command_line(pair, capsys):
 
 
 def test_show(pair, capsys):
+    """Tensors, and of those that share a frame all names: which of them changed how much only the base tells."""
+    old, new = model(), stepped(model())
+    for file, each in (("old", old), ("new", new)):
+        write_safetensors(pair / f"{file}.safetensors", {**each, "bias": numpy.full(5, file == "new", numpy.uint16)})
     run(pair / "old.safetensors", pair / "new.safetensors", "-o", pair / "p")
     run("show", pair / "p")
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "old.safetensors -> new.safetensors"
-    size, changed, words = (pair / "p").stat().st_size, 0, 0
-    new = stepped(model())
-    for name, x in model().items():
-        differ = int((x.reshape(-1) != new[name].reshape(-1)).sum())
-        changed, words = changed + differ, words + x.size
-        (row,) = [line.split() for line in lines if line.startswith(name + " ")]
-        assert row[3] == (f"{100 * differ / x.size:.3g}" if x.size else "0")
+    size, changed, words = (pair / "p").stat().st_size, 5, 5
+    differ = {name: int((x.reshape(-1) != new[name].reshape(-1)).sum()) for name, x in old.items()}
+    changed, words = changed + sum(differ.values()), words + sum(x.size for x in old.values())
     assert lines[1].startswith(f"{size} bytes: {changed} of {words} words changed") and f"{8 * size / changed:.2f} bits each" in lines[1]
+    rows = {line.split("  ")[0]: line.split() for line in lines[3:]}
+    assert set(rows) == {"bias, embed", "layer.0.weight", "scale", "none", "quantised"}
+    for name in ("layer.0.weight", "quantised", "scale"):
+        assert rows[name][2 if differ[name] else 1] == str(differ[name])
+    assert rows["bias, embed"][3] == str(5 + differ["embed"])
+
+
+def test_show_of_a_patch_without_names(pair, capsys):
+    old = model()
+    (pair / "p").write_bytes(deepreduce.patch.encode({**old, "more": old["embed"]}, {**stepped(old), "more": old["embed"]}, base="3"))
+    run("show", pair / "p")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "3 -> (no name)" and [line.split("  ")[0] for line in lines[3:]] == ["1", "2", "3", "4", "5: 2 tensors"]
 
 
 def test_status_and_sentence_of_each_failure(pair, capsys):

@@ -4,6 +4,7 @@ import json
 import os
 import struct
 import zlib
+from random import Random
 
 import pytest
 
@@ -12,16 +13,18 @@ numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy
 from patch_weights import bits, copied, stepped, weights  # noqa: E402
 
 import deepreduce  # noqa: E402
-from deepreduce import _patch_call, _patch_file, patch  # noqa: E402
+from deepreduce import _patch_call, _patch_file, _patch_index, patch  # noqa: E402
 
 
-def with_header(document, frames=b"", size=None, crc=None):
-    text = document if isinstance(document, bytes) else json.dumps(document).encode()
-    return struct.pack("<8sII", b"DRPATCH\x01", len(text) if size is None else size, zlib.crc32(text) if crc is None else crc) + text + frames
+def with_index(index, frames=b"", size=None, crc=None):
+    end = struct.pack("<II", len(index) if size is None else size, zlib.crc32(index) if crc is None else crc)
+    return b"DRPATCH\x01" + frames + index + end
 
 
-NAMES = {"__metadata__": {"base": "", "result": ""}}
-TENSOR = {"dtype": "F32", "shape": [3], "data_offsets": [0, 0]}
+def cut(data):
+    """Frames and index of a patch."""
+    size = struct.unpack_from("<I", data, len(data) - 8)[0]
+    return data[8 : len(data) - 8 - size], data[len(data) - 8 - size : -8]
 
 
 def resealed(frame):
@@ -33,23 +36,25 @@ def resealed(frame):
 
 def forged(data, at):
     """A patch of which a byte of the last frame's sections is another, and the frame's own check right again."""
-    opened = _patch_file.Patch(memoryview(data))
-    entry = list(opened.entries.values())[-1]
-    begin = len(data) - entry.end + entry.begin
-    frame = bytearray(data[begin:])
-    frame[deepreduce.inspect(bytes(frame)).header_size + 16 + at] ^= 1  # 16: checks of base and result
-    return data[:begin] + resealed(frame)
+    frames, index = cut(data)
+    *before, last = [bytes(frame) for _, frame in _patch_file.Patch(memoryview(data)).frames()]
+    frame = bytearray(last)
+    frame[deepreduce.inspect(last).header_size + 16 + at] ^= 1  # 16: checks of base and result
+    return with_index(index, b"".join(before) + resealed(frame))
 
 
-def test_a_dict_is_patched_all_or_nothing():
+@pytest.mark.parametrize("join", [1 << 22, 40, 0])
+def test_a_dict_is_patched_all_or_nothing(join, monkeypatch):
     """The last frame has a right check and right sizes, and makes other values than its sender had, or none."""
-    old = weights()
+    monkeypatch.setattr(_patch_file, "JOIN", join)  # tensors share a frame, some share one, or none
+    old = {**weights(), "scale": numpy.ones(2, numpy.float32)}
     data = patch.encode(old, stepped(old), "sparsify=changed index=raw value=raw")
-    some = patch.changes(data, old)["bias"][0].size
-    for at in (0, 4 * some, 4 * some + 3):  # of the first value, and of the first index
+    last = _patch_file.Patch(memoryview(data)).units(patch.tensors_of(old, "old"))[-1]
+    assert [part.name for part in last.parts][-1] == "embed" and len(last.parts) == (4 if join > 40 else 1)
+    for at in (0, 4 * last.changed, 4 * last.changed + 3):  # of the first value, and of the first index
         for threads in (None, 2):
             held = copied(old)
-            with pytest.raises(deepreduce.CorruptFrame, match="bias"):
+            with pytest.raises(deepreduce.CorruptFrame, match="embed|scale … embed"):
                 patch.apply(held, forged(data, at), threads=threads)
             assert bits(held) == bits(old)
 
@@ -83,35 +88,44 @@ def test_every_damage_is_refused_and_nothing_written():
     assert bits(patch.apply(held, data)) == bits(stepped(old))
 
 
-def reforged(data, rng):
-    """A patch with a few bytes changed, of which the checks of header and frames are right again."""
-    size = struct.unpack_from("<I", data, 8)[0]
-    text, frames = bytearray(data[16 : 16 + size]), data[16 + size :]
+# ---- A million -----------------------------------------------------------------------------------
+
+
+def reforged(frames, index, rows, rng):
+    """A patch with a few bytes changed, of which the checks of index and frames are right again."""
     if rng.random() < 0.3:
-        text[rng.integers(len(text))] = rng.integers(256)
-        return with_header(bytes(text), frames)
-    opened = _patch_file.Patch(memoryview(data))
-    entry = list(opened.entries.values())[rng.integers(len(opened.entries))]
-    frame = bytearray(frames[entry.begin : entry.end])
-    for _ in range(rng.integers(1, 4)):
-        at = rng.integers(len(frame)) if rng.random() < 0.5 else rng.integers(min(64, len(frame)))
-        frame[at] = rng.integers(256) if rng.random() < 0.7 else frame[at] ^ 1 << rng.integers(8)
-    return with_header(bytes(text), frames[: entry.begin] + resealed(frame) + frames[entry.end :])
+        text = bytearray(index)
+        for _ in range(rng.randrange(1, 3)):
+            text[rng.randrange(len(text))] = rng.randrange(256)
+        if rng.random() < 0.2:
+            text = text[: rng.randrange(len(text))]
+        return with_index(bytes(text), frames)
+    begin, end = rng.choice(rows)
+    frame = bytearray(frames[begin:end])
+    for _ in range(rng.randrange(1, 4)):
+        at = rng.randrange(len(frame)) if rng.random() < 0.5 else rng.randrange(min(64, len(frame)))
+        frame[at] = rng.randrange(256) if rng.random() < 0.7 else frame[at] ^ 1 << rng.randrange(8)
+    return with_index(index, frames[:begin] + resealed(frame) + frames[end:])
 
 
+@pytest.mark.parametrize("join", [1 << 22, 0])
 @pytest.mark.parametrize("plan", ["patch", "sparsify=changed index=magnitude value=xor", "sparsify=changed index=raw value=raw"])
-def test_a_forged_patch_is_refused_or_right(plan):
+def test_a_forged_patch_is_refused_or_right(plan, join, monkeypatch):
     """DEEPREDUCE_FORGED=1000000 forges so many."""
-    old = weights()
-    new = stepped(old)
+    monkeypatch.setattr(_patch_file, "JOIN", join)
+    random = numpy.random.default_rng(0)
+    old = {"w": random.normal(0, 0.02, 1200).astype(numpy.float32), "b": numpy.ones(7, numpy.float32), "i": numpy.arange(9), "n": numpy.ones(5)}
+    new = {**stepped(old), "n": old["n"]}
     data, held = patch.encode(old, new, plan), copied(old)
-    wanted, before = (bits(new), bits(old))
-    (piece,) = _patch_file.Patch(memoryview(data)).pieces(_patch_file.Patch(memoryview(data)).entries["bias"])
-    assert resealed(bytearray(piece.frame)) == piece.frame  # the checks that are forged are right ones
-    rng, refused = numpy.random.default_rng(7), 0
+    wanted, before = bits(new), bits(old)
+    frames, index = cut(data)
+    ends = numpy.cumsum([0, *(row.size for row in _patch_file.Patch(memoryview(data)).index.units)]).tolist()
+    rows = [(a, b) for a, b in zip(ends, ends[1:]) if a < b]
+    assert all(resealed(bytearray(frames[a:b])) == frames[a:b] for a, b in rows)  # the checks that are forged are right ones
+    rng, refused = Random(7), 0
     count = int(os.environ.get("DEEPREDUCE_FORGED", 1500))
     for _ in range(count):
-        wrong = reforged(data, rng)
+        wrong = reforged(frames, index, rows, rng)
         try:
             patch.apply(held, wrong)
         except deepreduce.Error:
@@ -123,7 +137,16 @@ def test_a_forged_patch_is_refused_or_right(plan):
     assert refused > 0.8 * count
 
 
-# ---- Headers -------------------------------------------------------------------------------------
+# ---- The index -----------------------------------------------------------------------------------
+
+HEAD = b"\x00\x00" + struct.pack("<HH", *_patch_index.list_check_of(patch.tensors_of(numpy.zeros(3, numpy.float32), "w")))
+STILL = HEAD + bytes([25 | 64]) + bytes(12)  # nothing changed, and the check is of other weights
+
+
+def listed(rows, pack=zlib.compress):
+    """An index with a list of tensors, of which the check is right where there can be one."""
+    text = pack(rows if isinstance(rows, bytes) else json.dumps(rows).encode())
+    return HEAD + bytes([25 | 128]) + _patch_index._varint(len(text)) + text
 
 
 @pytest.mark.parametrize(
@@ -132,42 +155,72 @@ def test_a_forged_patch_is_refused_or_right(plan):
         (b"", "no patch"),
         (b"DR" + bytes(30), "no patch"),
         (b"DRPATCH\x01" + bytes(4), "no patch"),
-        (with_header(b"{}", size=2**32 - 1), "cut off"),
-        (with_header(b"{}", crc=0), "check does not match"),
-        (with_header(b""), "no JSON object"),
-        (with_header(b"[]"), "no JSON object"),
-        (with_header(b'{"a":' * 100_000), "no JSON"),
-        (with_header(b"\xff{}"), "no JSON object"),
-        (with_header(b'{"\xff": 1}'), "no JSON"),
-        (with_header(b'{"a": NaN}'), "NaN"),
-        (with_header(b'{"a": 1, "a": 2}'), "stands twice"),
-        (with_header({}), "names no base and result"),
-        (with_header({"__metadata__": {"base": 1, "result": ""}}), "no object of strings"),
-        (with_header({**NAMES, "w": 3}), "needs dtype, shape and data_offsets"),
-        (with_header({**NAMES, "w": {**TENSOR, "more": 1}}), "needs dtype, shape and data_offsets"),
-        (with_header({**NAMES, "w": {**TENSOR, "dtype": "F7"}}), "dtype is 'F7'"),
-        (with_header({**NAMES, "w": {**TENSOR, "dtype": ["F32"]}}), "dtype is"),
-        (with_header({**NAMES, "w": {**TENSOR, "shape": [-1]}}), "shape is no list of sizes"),
-        (with_header({**NAMES, "w": {**TENSOR, "shape": [True]}}), "shape is no list of sizes"),
-        (with_header({**NAMES, "w": {**TENSOR, "shape": [1.5]}}), "shape is no list of sizes"),
-        (with_header({**NAMES, "w": {**TENSOR, "shape": [2**62, 2**62]}}), "too many"),
-        (with_header({**NAMES, "w": {**TENSOR, "shape": [1] * 65}}), "65 dimensions"),
-        (with_header({**NAMES, "w": {**TENSOR, "dtype": "F4", "shape": [3]}}), "does not end at a byte"),
-        (with_header({**NAMES, "w": {**TENSOR, "data_offsets": [0]}}), "data_offsets"),
-        (with_header({**NAMES, "w": {**TENSOR, "data_offsets": [0, 9]}}, bytes(8)), "end by 8"),
-        (with_header({**NAMES, "w": {**TENSOR, "data_offsets": [1, 8]}}, bytes(8)), "should begin at 0"),
-        (with_header({**NAMES, "w": {**TENSOR, "data_offsets": [0, 4]}}, bytes(8)), "4 bytes behind the last tensor"),
-        (with_header(b'{"__metadata__":{"base":"","result":""},"\\ud800":{}}'), "needs dtype"),
-        (with_header({**NAMES, "\ud800": TENSOR}), "no text"),
-        (with_header({**NAMES, "": {**TENSOR, "data_offsets": [0, 8]}}, bytes(8)), "patch"),
-        (with_header({**NAMES, "": TENSOR}), "frames of 0 words, of 3"),
+        (with_index(b"", size=2**32 - 1), "an index of 4294967295 bytes in 16"),
+        (with_index(HEAD, crc=0), "its index has another check"),
+        (with_index(b""), "the base's name at byte 0 has 1 bytes, of 0"),
+        (with_index(b"\x05abc"), "the base's name at byte 1 has 5 bytes, of 3"),
+        (with_index(b"\x01\xff" + HEAD), "the base's name is no text"),
+        (with_index(b"\x80\x00" + HEAD), "the base's name before byte 2 is no number"),
+        (with_index(b"\xff" * 20), "the base's name before byte 9 is no number"),
+        (with_index(HEAD), "the check of the list"),
+        (with_index(HEAD + bytes([25 | 32])), "flags are 0x39"),
+        (with_index(HEAD + b"\x03"), "flags are 0x3"),
+        (with_index(HEAD + bytes([25 | 64]) + bytes(11)), "what has not changed"),
+        (with_index(HEAD + bytes([25]) + b"\x01\x00"), "unit 0 has no frame, and no check"),
+        (with_index(HEAD + bytes([25]) + b"\x00\x00"), "unit 0 has 0 tensors"),
+        (with_index(HEAD + bytes([25]) + b"\x01\x09", bytes(8)), "a frame of 9 bytes, of 8"),
+        (with_index(HEAD + bytes([25]) + b"\x02\x08", bytes(8)), "a locator"),
+        (with_index(HEAD + bytes([25]) + b"\x01"), "a frame's size"),
+        (with_index(HEAD + bytes([25]) + b"\x01\x04", bytes(8)), "4 bytes behind the last frame"),
+        (with_index(HEAD + bytes([25]) + b"\x01\x08", bytes(8)), "patch"),
+        (with_index(STILL), "no unit has it; 1 tensors are left"),
+        (with_index(STILL + b"\x02\x00"), "unit 0 of 2 tensors, 1 are left"),
+        (with_index(STILL + b"\x01\x00\x01\x00"), "unit 1 of 1 tensors, 0 are left"),
+        (with_index(listed(b"x", pack=bytes)), "cannot be read"),
+        (with_index(listed(b"[" * 100_000)), "cannot be read"),
+        (with_index(listed(b"\xff[]")), "cannot be read"),
+        (with_index(listed(b"[]", pack=lambda x: zlib.compress(x)[:-1])), "cut off, or too long"),
+        (with_index(listed(b"[]", pack=lambda x: zlib.compress(x) + b"x")), "cut off, or too long"),
+        (with_index(listed(3)), "other rows than name, type and shape"),
+        (with_index(listed([3])), "other rows than name, type and shape"),
+        (with_index(listed([[3, "F32", [3]]])), "other rows than name, type and shape"),
+        (with_index(listed([["w", "F7", [3]]])), "dtype is 'F7'"),
+        (with_index(listed([["w", ["F32"], [3]]])), "dtype is"),
+        (with_index(listed([["w", "F32", 3]])), "shape is no list of sizes"),
+        (with_index(listed([["w", "F32", [-1]]])), "shape is no list of sizes"),
+        (with_index(listed([["w", "F32", [True]]])), "shape is no list of sizes"),
+        (with_index(listed([["w", "F32", [1.5]]])), "shape is no list of sizes"),
+        (with_index(listed([["w", "F32", [2**62, 2**62]]])), "too many"),
+        (with_index(listed([["w", "F32", [1] * 65]])), "65 dimensions"),
+        (with_index(listed([["w", "F4", [3]]])), "does not end at a byte"),
+        (with_index(listed([["\ud800", "F32", [3]]])), "no text"),
+        (with_index(listed([["w", "F32", [3]], ["w", "F32", [3]]])), "a name twice"),
+        (with_index(listed([["w", "F32", [3]]])), "the list of tensors has another check"),
     ],
 )
-def test_a_hostile_header_is_refused(data, why):
+def test_a_hostile_index_is_refused(data, why):
     held = numpy.zeros(3, numpy.float32)
     with pytest.raises(deepreduce.CorruptFrame, match=why):
         patch.apply(held, data)
     assert not held.any()
+
+
+def test_a_list_that_unpacks_to_too_much_is_refused(monkeypatch):
+    """A thousand times its bytes."""
+    monkeypatch.setattr(_patch_index, "HEADER_MOST", 1000)
+    with pytest.raises(deepreduce.CorruptFrame, match="cannot be read|cut off, or too long"):
+        patch.apply(numpy.zeros(3, numpy.float32), with_index(listed(b" " * 10_000 + b"[]")))
+
+
+def test_tensors_that_cannot_share_a_frame_are_refused():
+    """Of two types, too many bytes together, and pieces of one that is cut."""
+    old = {name: numpy.zeros(9000, numpy.float32) for name in "abc"}
+    old["d"] = numpy.zeros(9000, numpy.int16)
+    check = struct.pack("<HH", *_patch_index.list_check_of(patch.tensors_of(old, "w")))
+    for log, units in ((25, [1, 1, 2]), (16, [1, 2, 1]), (14, [2, 1, 1, 1, 1, 1, 1, 1, 1]), (14, [1, 1, 2, 1, 1, 1, 1, 1, 1])):
+        rows = b"".join(bytes([parts, 0]) for parts in units)
+        with pytest.raises(deepreduce.CorruptFrame, match="a unit of tensors that cannot share a frame"):
+            patch.apply(old, with_index(b"\x00\x00" + check + bytes([log | 64]) + bytes(12) + rows))
 
 
 def test_another_version_is_unsupported():
@@ -178,14 +231,14 @@ def test_another_version_is_unsupported():
 def test_frames_that_do_not_fit_their_tensor_are_refused():
     """Each frame is sound in itself: of another type, of too many words, or not of all."""
     x = numpy.arange(8, dtype=numpy.float32)
-    opened = _patch_file.Patch(memoryview(patch.encode(x, x + 1)))
-    frame = bytes(opened.pieces(opened.entries[""])[0].frame)
+    ((_, frame),) = _patch_file.Patch(memoryview(patch.encode(x, x + 1))).frames()
+    frame = bytes(frame)
     gradient = deepreduce.encode(x, "index=raw value=raw")
     assert deepreduce.inspect(frame).patch and not deepreduce.inspect(gradient).patch
-    wrong = ("U32", 8, frame), ("F32", 7, frame), ("F32", 9, frame), ("F32", 16, frame + frame), ("F32", 8, gradient)
+    wrong = ("uint32", 8, frame), ("float32", 7, frame), ("float32", 9, frame), ("float32", 8, frame + frame), ("float32", 8, gradient)
     for dtype, shape, frames in wrong:
-        entry = {"dtype": dtype, "shape": [shape], "data_offsets": [0, len(frames)]}
-        held = numpy.zeros(shape, {"U32": numpy.uint32, "F32": numpy.float32}[dtype])
+        held = numpy.zeros(shape, dtype)
+        check = struct.pack("<HH", *_patch_index.list_check_of(patch.tensors_of(held, "w")))
         with pytest.raises(deepreduce.CorruptFrame, match="patch|frame"):
-            patch.apply(held, with_header({**NAMES, "": entry}, frames))
+            patch.apply(held, with_index(b"\x00\x00" + check + bytes([25, 1]) + _patch_index._varint(len(frames)), frames))
         assert not held.any()

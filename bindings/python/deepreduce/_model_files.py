@@ -13,8 +13,9 @@ from typing import Any, BinaryIO, Dict, Iterator, List, Mapping, NamedTuple, NoR
 import numpy
 
 from ._element_types import Array, Words, word_type, words_of
-from ._patch_call import Piece, assign, in_order, new_sums
-from ._patch_file import Part, Patch, Tensors, Watch, parts_of
+from ._patch_call import in_order, new_sums
+from ._patch_file import Part, Parts, Patch, Tensors, Unit, Watch, gather, parts_of, places_of
+from ._patch_index import order_of
 from ._tensor_header import HEADER_MOST, Entry, read_entries, write_entries
 from ._torch_arrays import PICKLES, read_file
 from ._whole_file import sync, whole_file
@@ -45,7 +46,7 @@ class FileTensor(NamedTuple):
 
     @property
     def length(self) -> int:
-        return Entry("", self.dtype, self.shape).size // word_type(self.dtype).itemsize
+        return Entry("", self.dtype, self.shape).length
 
     def part(self, first: int, count: int, room: str) -> Array:
         words = room_of(room, word_type(self.dtype), count)
@@ -66,7 +67,7 @@ class Zeros(NamedTuple):
 
     @property
     def length(self) -> int:
-        return Entry("", self.dtype, self.shape).size // word_type(self.dtype).itemsize
+        return Entry("", self.dtype, self.shape).length
 
     def part(self, _first: int, length: int, _room: str) -> Array:
         return numpy.zeros(length, word_type(self.dtype))
@@ -155,7 +156,7 @@ def _open_one(path: pathlib.Path, stack: contextlib.ExitStack) -> Tuple[Tensors,
     if len(head) < 8 or length > min(HEADER_MOST, size - 8):
         raise ArgumentError(f"{path}: no .safetensors file: a header of {length} bytes in a file of {size}")
     text = file.read(length)
-    metadata, entries = read_entries(text, size - 8 - length, str(path), ArgumentError, whole=True)
+    metadata, entries = read_entries(text, size - 8 - length, str(path))
     at = 8 + length
     tensors = {e.name: FileTensor(file.fileno(), str(path), at + e.begin, e.dtype, e.shape) for e in entries}
     return tensors, Shard(path.name, head + text, entries), metadata
@@ -219,6 +220,75 @@ def shard_of(tensors: Tensors, metadata: Mapping[str, str]) -> Shard:
     return Shard("", len(text).to_bytes(8, "little") + text, entries)
 
 
+# ---- Changing ------------------------------------------------------------------------------------
+
+
+class Job(NamedTuple):
+    """Words that are read, changed and written together: one part, or whole tensors. units: of each patch, which change them"""
+
+    parts: Parts
+    units: Sequence[Sequence[Unit]]
+
+
+def cut(tensors: Tensors, patches: Sequence[Patch]) -> Iterator[Job]:
+    """All words of the tensors: as the patches have them, and more together where they have cut in different places."""
+    order = order_of(tensors)
+    if not patches:
+        yield from (Job((part,), ()) for name in order for part in parts_of(name, tensors[name]))
+        return
+    at = {name: i for i, name in enumerate(order)}
+    units = [patch.units(tensors) for patch in patches]
+    begins = [[(at[unit.parts[0].name], unit.parts[0].first) for unit in each] for each in units]
+    common = sorted(set.intersection(*map(set, begins)))
+    where = [0] * len(units)
+    for _, end in zip(common, [*common[1:], (len(order), 0)]):
+        inside = []
+        for i, each in enumerate(units):
+            first = where[i]
+            while where[i] < len(each) and begins[i][where[i]] < end:
+                where[i] += 1
+            inside.append(each[first : where[i]])
+        yield Job(_covered([part for unit in inside[0] for part in unit.parts]), inside)
+
+
+def _covered(parts: Sequence[Part]) -> Parts:
+    """The same words in as few parts as can be."""
+    made: List[Part] = []
+    for part in parts:
+        if made and made[-1].name == part.name:
+            made[-1] = made[-1]._replace(length=made[-1].length + part.length)
+        else:
+            made.append(part)
+    return tuple(made)
+
+
+class Checks:
+    """What patches that are applied one after the other ask of words that they leave alone."""
+
+    def __init__(self, patches: Sequence[Patch], tensors: Tensors) -> None:
+        self._patches, self._tensors = patches, tensors
+        self._found: List[Dict[int, Sequence[int]]] = [{} for _ in patches]
+
+    def change(self, job: Job, words: Array, sums: Optional[Array]) -> None:
+        """Makes of the words of a job those of the result. sums: of one part, which follow"""
+        for found, units in zip(self._found, job.units):
+            at = 0
+            for unit in units:
+                place, at = slice(at, at + unit.length), at + unit.length
+                begin = place.start * words.itemsize // 4096
+                some = None if sums is None else sums[begin : begin + -(-unit.size // 4096)]
+                if unit.frame:
+                    unit.assign(words[place], some)
+                else:
+                    found[unit.number] = unit.checks(words[place], some)
+
+    def require(self) -> None:
+        """WrongBase, if all jobs are done."""
+        for patch, found in zip(self._patches, self._found):
+            if patch.index.unchanged is not None:
+                patch.require_unchanged(patch.units(self._tensors), found)
+
+
 # ---- Writing -------------------------------------------------------------------------------------
 
 
@@ -226,59 +296,35 @@ def write_tensors(
     file: BinaryIO, tensors: Tensors, metadata: Mapping[str, str], threads: Optional[int], watch: Watch = None
 ) -> None:
     """Writes a .safetensors file."""
-    write_shard(file, tensors, shard_of(tensors, metadata), [], threads, watch)
+    write_shards([(file, shard_of(tensors, metadata))], tensors, [], threads, watch)
 
 
-def write_shard(
-    file: BinaryIO, tensors: Tensors, shard: Shard, patches: Sequence[Patch], threads: Optional[int], watch: Watch = None
+def write_shards(
+    files: Sequence[Tuple[BinaryIO, Shard]], tensors: Tensors, patches: Sequence[Patch], threads: Optional[int], watch: Watch = None
 ) -> None:
-    """Writes the tensors of a shard, which the patches have changed one after the other, into an empty file."""
-    handle = file.fileno()
-    _write(handle, numpy.frombuffer(shard.header, numpy.uint8), 0)
+    """Writes tensors, which the patches have changed one after the other, into empty files."""
+    places = {}  # name -> file, where its words begin
+    for file, shard in files:
+        _write(file.fileno(), numpy.frombuffer(shard.header, numpy.uint8), 0)
+        places.update({entry.name: (file.fileno(), len(shard.header) + entry.begin) for entry in shard.entries})
+    checks = Checks(patches, tensors)
 
-    def write(job: Tuple[Entry, Part, Sequence[Piece]]) -> Part:
-        entry, part, pieces = job
-        words = tensors[part.name].part(part.first, part.length, "base")
-        if pieces:
-            if isinstance(tensors[part.name], Words):  # the caller's
+    def write(job: Job) -> Job:
+        words = gather(tensors, job.parts, "base")
+        if job.units:
+            if len(job.parts) == 1 and isinstance(tensors[job.parts[0].name], Words):  # the caller's
                 room_of("base", words.dtype, words.size)[:] = words
                 words = room_of("base", words.dtype, words.size)
-            assign_all(words, part, pieces, new_sums(words))
-        _write(handle, words.view(numpy.uint8), len(shard.header) + entry.begin + part.first * words.itemsize)
-        return part
+            checks.change(job, words, new_sums(words) if len(job.parts) == 1 else None)
+        for part, place in zip(job.parts, places_of(job.parts)):
+            handle, begin = places[part.name]
+            _write(handle, words[place].view(numpy.uint8), begin + part.first * words.itemsize)
+        return job
 
-    def jobs() -> Iterator[Tuple[Entry, Part, Sequence[Piece]]]:
-        for entry in shard.entries:
-            for part, pieces in cut({entry.name: tensors[entry.name]}, patches):
-                yield entry, part, pieces
-
-    for part in in_order(write, jobs(), threads):
+    for job in in_order(write, cut(tensors, patches), threads):
         if watch is not None:
-            watch(part.name, part.size)
-
-
-def cut(tensors: Tensors, patches: Sequence[Patch]) -> Iterator[Tuple[Part, Sequence[Piece]]]:
-    """Parts of tensors, and of each patch the frames that are of this part: one, unless frames were cut in different places."""
-    for name, each in tensors.items():
-        if not patches:
-            for part in parts_of({name: each}):
-                yield part, []
-            continue
-        pieces = [patch.pieces(patch.entries[name]) for patch in patches]
-        common = set.intersection(*({piece.first for piece in found} for found in pieces))
-        begins = sorted(common | {0})
-        for begin, end in zip(begins, [*begins[1:], each.length]):
-            inside = [piece for found in pieces for piece in found if begin <= piece.first < max(end, begin + 1)]
-            yield Part(name, each.dtype, begin, end - begin), inside
-
-
-def assign_all(words: Array, part: Part, pieces: Sequence[Piece], sums: Array) -> None:
-    """Changes the words of a part, and their sums, by frames, one after the other."""
-    for piece in pieces:
-        begin = piece.first - part.first
-        chunk = begin * words.itemsize // 4096
-        some = sums[chunk : chunk + -(-piece.length * words.itemsize // 4096)]
-        assign(piece, part.code, words[begin : begin + piece.length], some)
+            watch(job.parts[0].name, sum(part.size for part in job.parts))
+    checks.require()
 
 
 def _write(handle: int, data: Array, at: int) -> None:
@@ -332,9 +378,13 @@ def _write_shards(
     threads: Optional[int],
     watch: Watch,
 ) -> None:
+    files = []
     for shard, target in zip(base.shards, targets):
         partial = stack.enter_context(whole_file(target, durable=True))
-        with open(partial, "wb") as file:
-            if target.exists():
-                os.fchmod(file.fileno(), target.stat().st_mode & 0o7777)
-            write_shard(file, base.tensors, shard, patches, threads, watch)
+        file = stack.enter_context(open(partial, "wb"))
+        if target.exists():
+            os.fchmod(file.fileno(), target.stat().st_mode & 0o7777)
+        files.append((file, shard))
+    write_shards(files, base.tensors, patches, threads, watch)
+    for file, _ in files:
+        file.close()

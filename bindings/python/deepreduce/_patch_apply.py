@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy
 
 from ._element_types import Array, Words, words_of
-from ._patch_call import Piece, assign, in_order, new_sums, pairs
-from ._patch_file import Part, Patch, Tensors
-from .errors import ArgumentError
+from ._patch_call import check_of, in_order, new_sums
+from ._patch_file import Patch, Tensors, Unit, checks_of, gather, places_of
+from .errors import ArgumentError, WrongBase
 
 
 def tensors_of(weights: Any, what: str, written: bool = False) -> Dict[str, Words]:
@@ -59,41 +59,100 @@ def memory_of(tensors: Tensors) -> Dict[Tuple[int, int], List[str]]:
     return found
 
 
+class Looked(NamedTuple):
+    """What a unit does to the weights, which nothing has changed yet.
+
+    words   its base; of one part the weights' memory
+    places  indices into the words, ascending, that become `values`
+    sums    of the words, if there is one part
+    """
+
+    unit: Unit
+    words: Array
+    places: Array
+    values: Array
+    sums: Optional[Array]
+
+    def result(self) -> Array:
+        made = self.words.copy()
+        made[self.places] = self.values
+        return made
+
+
+def look(weights: Tensors, patch: Patch, units: Sequence[Unit], sums: Optional[Dict[str, Array]], threads: Optional[int]) -> Iterator[Looked]:
+    """Each unit, sound and for these weights; what has no frame last of all: with WrongBase if it is for others. Nothing is
+    written."""
+    checks: Dict[int, Sequence[int]] = {}
+
+    def one(unit: Unit) -> Looked:
+        words = gather(weights, unit.parts, "")
+        found = None
+        if len(unit.parts) == 1:
+            found = new_sums(words) if sums is None else unit.parts[0].sums_in(sums).copy()
+        elif sums is not None:
+            _require_sums(unit, words, sums)
+        if unit.frame:
+            return Looked(unit, words, *unit.pairs(words, None if found is None else found.copy()), found)
+        checks[unit.number] = unit.checks(words, found)
+        return Looked(unit, words, numpy.empty(0, numpy.uint32), words[:0], found)
+
+    yield from in_order(one, units, threads)
+    patch.require_unchanged(units, checks)
+
+
 def apply_to(weights: Tensors, patch: Patch, sums: Optional[Dict[str, Array]], threads: Optional[int]) -> None:
     """All of the patch or, on any error, nothing. sums: of the weights; they become those of the result."""
-    names = []  # of tied weights one
-    for tied in memory_of(weights).values():
-        names.append(tied[0])
-        for other in tied[1:]:
-            if [each.frame for each in patch.pieces(patch.entries[other])] != [
-                each.frame for each in patch.pieces(patch.entries[tied[0]])
-            ]:
-                raise ArgumentError(f"{tied[0]!r} and {other!r} are the same memory, and the patch makes them differ")
-    jobs = list(patch.parts(names))
-    before = None if sums is None else {part: part.of_sums(sums) for part, _ in jobs}
+    units = patch.units(weights)
+    owners = {name: names[0] for names in memory_of(weights).values() for name in names}
+    tied = {name for names in memory_of(weights).values() if len(names) > 1 for name in names}
+    known: Dict[int, Optional[Array]] = {unit.number: None if sums is None else unit.parts[0].sums_in(sums) for unit in units}
+    one = len(units) == 1 and units[0].frame and (sums is None or len(units[0].parts) == 1) and not tied
+    if not one:  # of which the library writes all or nothing
+        results: Dict[Tuple[str, int], Tuple[str, int]] = {}
+        for seen in look(weights, patch, units, sums, threads):
+            if sums is None:
+                known[seen.unit.number] = seen.sums
+            if any(part.name in tied for part in seen.unit.parts):
+                _require_ties(seen, owners, results)
+    # Of what shares a frame a copy is made, before its memory is written by another name.
+    kept = {part: weights[part.name].words.copy() for unit in units if len(unit.parts) > 1 for part in unit.parts if part.name in tied}
 
-    def words(part: Part) -> Array:
-        found: Array = weights[part.name].words[part.first : part.first + part.length]
-        return found
+    def write(unit: Unit) -> None:
+        if len(unit.parts) == 1:
+            (part,) = unit.parts
+            if owners.get(part.name, part.name) == part.name:
+                unit.assign(gather(weights, unit.parts, ""), known[unit.number])
+            return
+        old = [kept[part] if part in kept else weights[part.name].words for part in unit.parts]
+        words = numpy.concatenate(old)
+        unit.assign(words, None)
+        for part, place, before in zip(unit.parts, places_of(unit.parts), old):
+            if owners.get(part.name, part.name) == part.name and (before != words[place]).any():
+                weights[part.name].words[:] = words[place]
+                if sums is not None:
+                    part.sums_in(sums)[:] = new_sums(words[place])
 
-    def look(job: Tuple[Part, Piece]) -> Array:
-        part, piece = job
-        found = new_sums(words(part)) if before is None else before[part]
-        assert found is not None
-        pairs(piece, part.code, words(part), found.copy())
-        return found
-
-    def write(job: Tuple[Tuple[Part, Piece], Optional[Array]]) -> None:
-        (part, piece), known = job
-        assign(piece, part.code, words(part), known)
-
-    one = len(jobs) < 2  # of which the library writes all or nothing
-    looked: List[Optional[Array]] = [None if before is None else before[part] for part, _ in jobs]
-    if not one:
-        looked = list(in_order(look, jobs, threads))
-    for _ in in_order(write, zip(jobs, looked), threads):
+    for _ in in_order(write, [unit for unit in units if unit.frame], threads):
         pass
-    if sums is not None:
-        for tied in memory_of(weights).values():
-            for other in tied[1:]:
-                sums[other][:] = sums[tied[0]]
+    for name in tied if sums is not None else ():
+        assert sums is not None
+        sums[name][:] = sums[owners[name]]
+
+
+def _require_sums(unit: Unit, words: Array, sums: Dict[str, Array]) -> None:
+    """What shares a frame is read for its check, so sums of other weights are noticed."""
+    for part, place in zip(unit.parts, places_of(unit.parts)):
+        here, there = new_sums(words[place]), part.sums_in(sums)
+        if (here != there).any():
+            raise WrongBase(f"{part.name}: its check is {check_of(here):016x}; the sums are of weights of check {check_of(there):016x}")
+
+
+def _require_ties(seen: Looked, owners: Mapping[str, str], results: Dict[Tuple[str, int], Tuple[str, int]]) -> None:
+    """ArgumentError if a patch makes names of the same memory differ. results: by owner and first byte, a name and the check
+    of what it becomes"""
+    result = seen.result()
+    for part, check in zip(seen.unit.parts, checks_of(seen.unit.parts, result)):
+        key = owners.get(part.name, part.name), part.first * result.itemsize
+        name, other = results.setdefault(key, (part.name, check))
+        if other != check:
+            raise ArgumentError(f"{name!r} and {part.name!r} are the same memory, and the patch makes them differ")

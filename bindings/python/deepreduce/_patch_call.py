@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import ctypes
-from typing import TYPE_CHECKING, Any, Callable, Deque, Iterable, Iterator, NamedTuple, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Deque, Iterable, Iterator, NamedTuple, Optional, Tuple, TypeVar
 
 import numpy
 
@@ -71,77 +71,72 @@ def encode_words(plan: Plan, code: int, old: Array, new_words: Array, sums: Opti
     return frame
 
 
-class Piece(NamedTuple):
-    """A frame of a tensor, and the words that it is of."""
+class Change(NamedTuple):
+    """What the header of a patch's frame says."""
 
-    first: int
-    length: int
+    code: int  # DR_* of the words
+    length: int  # words
     changed: int
-    frame: memoryview
-    what: str  # for messages: where it is from
+    base: int  # check of the words that it is for
 
 
-def pieces_of(data: memoryview, code: int, words: int, what: str) -> Iterator[Piece]:
-    """The frames that lie one behind the other in `data`, of a tensor of so many words."""
-    first = at = 0
-    while at < len(data):
-        try:
-            header = read_header(data[at:], _memory.borrow_bytes(data[at:]), None, verify=False)
-        except Error as error:
-            raise named(error, what or "patch", first) from None
-        size = header.info.frame_size
-        info = header.infos[0] if len(header.infos) == 1 and header.info.flags & _abi.DR_FRAME_PATCH else None
-        last = at + size == len(data)
-        if info is None or (info.dtype, info.width) != (code, 1) or info.universe > words - first:
-            raise CorruptFrame(f"{what or 'patch'}, word {first}: no patch of one tensor, or of another type or shape")
-        if not last and (info.universe % CHUNK or not info.universe):
-            raise CorruptFrame(f"{what or 'patch'}, word {first}: a frame of {info.universe} words, and others behind it")
-        yield Piece(first, info.universe, info.support, data[at : at + size], what)
-        first, at = first + info.universe, at + size
-    if first != words:
-        raise CorruptFrame(f"{what or 'patch'}: frames of {first} words, of {words}")
+def change_of(frame: memoryview) -> Change:
+    """Raises CorruptFrame: it is no frame of one patch and nothing else; Unsupported."""
+    data = _memory.borrow_bytes(frame)
+    header = read_header(frame, data, None, verify=False)
+    info = header.infos[0] if len(header.infos) == 1 and header.info.flags & _abi.DR_FRAME_PATCH else None
+    if info is None or info.width != 1:
+        raise CorruptFrame("a frame that is no patch of one tensor")
+    if header.info.frame_size != len(frame):
+        raise CorruptFrame(f"a frame of {header.info.frame_size} bytes, in {len(frame)}")
+    begin = header.info.header_size
+    return Change(info.dtype, info.universe, info.support, int.from_bytes(frame[begin : begin + 8], "little"))
 
 
-def assign(piece: Piece, code: int, words: Array, sums: Optional[Array]) -> None:
+def assign(frame: memoryview, code: int, words: Array, sums: Optional[Array]) -> None:
     """Applies a frame to its base, in place; on an error nothing is written."""
     out = (_abi.dr_tensor_out * 1)()
     out[0].values = words.ctypes.data
-    _apply(piece, code, out, sums, words.nbytes)
+    _apply(frame, code, out, words, sums)
 
 
-def pairs(piece: Piece, code: int, words: Array, sums: Optional[Array]) -> Any:
-    """What the frame assigns to its base: indices [r] uint32, ascending from the piece's first, and words [r]."""
-    indices, values = _memory.empty((piece.changed,), numpy.uint32), _memory.empty((piece.changed,), words.dtype)
+def pairs(frame: memoryview, changed: int, code: int, words: Array, sums: Optional[Array]) -> Tuple[Array, Array]:
+    """What the frame assigns to its base: indices [r] uint32, ascending, and words [r]. changed: r, as `change_of` says."""
+    indices, values = _memory.empty((changed,), numpy.uint32), _memory.empty((changed,), words.dtype)
     out = (_abi.dr_tensor_out * 1)()
     out[0].base, out[0].values = words.ctypes.data, values.ctypes.data
-    out[0].indices, out[0].index_dtype, out[0].capacity = indices.ctypes.data, _abi.DR_U32, piece.changed
-    _apply(piece, code, out, sums, words.nbytes)
+    out[0].indices, out[0].index_dtype, out[0].capacity = indices.ctypes.data, _abi.DR_U32, changed
+    _apply(frame, code, out, words, sums)
     return indices[: out[0].count], values[: out[0].count]
 
 
-def _apply(piece: Piece, code: int, out: Any, sums: Optional[Array], size: int) -> None:
+def _apply(frame: memoryview, code: int, out: Any, words: Array, sums: Optional[Array]) -> None:
     context = context_of_thread(None)
     out[0].struct_size, out[0].dtype, out[0].width = OUT_STRIDE, code, 1
-    out[0].universe, out[0].sums = piece.length, _pointer(sums)
-    data = _memory.borrow_bytes(piece.frame)
+    out[0].universe, out[0].sums = words.size, _pointer(sums)
+    data = _memory.borrow_bytes(frame)
     # (The library's own limit goes by what it writes, and a base is read, too.)
-    options = make_options(max_workspace=256 * (data.size + size) + 2**20)
+    options = make_options(max_workspace=256 * (data.size + words.nbytes) + 2**20)
     options.flags |= _abi.DR_DECODE_APPLY
     status = _library.load().dr_decode(context.handle, None, data.address, data.size, options, out, OUT_STRIDE, 1)
     if status:
         try:
             fail(status, context)
         except Error as error:
-            raise named(error, piece.what, piece.first) from None
+            raise _of_tensor(error) from None
 
 
-def named(error: Error, what: str, first: int) -> Error:
-    """The error of a call on one tensor, which it names."""
+def _of_tensor(error: Error) -> Error:
+    """The error of a call on one tensor, whose name goes before it."""
     text = str(error)
     text = text[len("tensor 0: ") :] if text.startswith("tensor 0: ") else text
-    where = f"{what}, words from {first}" if first else what
     kind = WrongBase if isinstance(error, ArgumentError) and "for a base of check" in text else type(error)
-    return kind(f"{where}: {text}" if where else text, code=error.code, where=error.where, what=error.what, needed=error.needed)
+    return named(kind(text, code=error.code, where=error.where, what=error.what, needed=error.needed), "")
+
+
+def named(error: Error, what: str) -> Error:
+    """The same error, of a thing that it names."""
+    return type(error)(f"{what}: {error}" if what else str(error), code=error.code, where=error.where, what=error.what, needed=error.needed)
 
 
 def in_order(work: Callable[[Item], Result], items: Iterable[Item], threads: Optional[int]) -> Iterator[Result]:

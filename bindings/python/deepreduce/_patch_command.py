@@ -10,9 +10,9 @@ import sys
 from typing import Any, List, Sequence, Tuple
 
 from ._call import thread_count
-from ._element_types import word_type
 from ._model_files import open_model, write_patched
-from ._patch_file import open_patch, write_patch
+from ._patch_call import named
+from ._patch_file import names_of, open_patch, write_patch
 from ._progress import Progress, without_controls
 from ._whole_file import whole_file
 from .errors import ArgumentError, CorruptFrame, Error, InternalError, OutOfMemory, WrongBase
@@ -102,7 +102,7 @@ def _make(options: Any) -> None:
         names = os.path.basename(os.path.normpath(options.old)), os.path.basename(os.path.normpath(options.new))
         progress = stack.enter_context(Progress(new.size))
         with whole_file(options.output, durable=True) as partial, open(partial, "wb") as file:
-            write_patch(file, old.tensors, new.tensors, plan, names, None, options.threads, progress)
+            write_patch(file, old.tensors, new.tensors, plan, names, None, options.threads, progress, listed=True)
 
 
 def _apply(options: Any) -> None:
@@ -115,21 +115,29 @@ def _apply(options: Any) -> None:
 
 def _show(options: Any) -> None:
     patch = open_patch(options.file)
+    entries = patch.entries or {}
+    names = iter([names_of(unit.parts) for unit in patch.units(entries)] if entries else [])
     rows: List[Tuple[str, ...]] = []
-    changed = words = 0
-    for entry in patch.entries.values():
-        pieces = patch.pieces(entry)
-        some, all = sum(each.changed for each in pieces), entry.size // word_type(entry.dtype).itemsize
-        changed, words = changed + some, words + all
-        plans = sorted({inspect(each.frame).tensors[0].plan for each in pieces})
-        rows.append(
-            (without_controls(entry.name), entry.dtype, "x".join(map(str, entry.shape)) or "1", _share(some, all),
-             str(entry.end - entry.begin), _bits(entry.end - entry.begin, some), " | ".join(plans))
-        )  # fmt: skip
-    names = [without_controls(name) or "(no name)" for name in (patch.base, patch.result)]
-    print(f"{names[0]} -> {names[1]}")
-    print(f"{patch.size} bytes: {changed} of {words} words changed ({_share(changed, words)}), {_bits(patch.size, changed)} bits each")
-    _table(("tensor", "type", "shape", "changed", "bytes", "bits", "plan"), rows)
+    changed = 0
+    for number, (row, frame) in enumerate(patch.frames()):
+        name = without_controls(next(names, f"{number + 1}: {row.parts} tensors" if row.parts > 1 else str(number + 1)))
+        if not row.size:
+            rows.append((name, "", "0", "0 %", "0", "-", ""))
+            continue
+        try:
+            (tensor,) = inspect(frame).tensors
+        except Error as error:
+            raise named(error, f"{patch.where}: {name}") from None
+        changed += tensor.support
+        share = _share(tensor.support, tensor.universe)
+        rows.append((name, tensor.dtype, str(tensor.support), share, str(row.size), _bits(row.size, tensor.support), tensor.plan))
+    titles = [without_controls(name) or "(no name)" for name in (patch.base, patch.result)]
+    print(f"{titles[0]} -> {titles[1]}")
+    words = sum(each.length for each in entries.values())
+    of = f" of {words}" if words else ""
+    share = f" ({_share(changed, words)})" if words else ""
+    print(f"{patch.size} bytes: {changed}{of} words changed{share}, {_bits(patch.size, changed)} bits each")
+    _table(("tensors", "type", "changed", "share", "bytes", "bits", "plan"), rows)
 
 
 def _share(some: int, all: int) -> str:

@@ -13,10 +13,10 @@ import numpy
 from . import _store_files
 from ._call import unsigned
 from ._element_types import Array, Words, array_of, word_type
-from ._model_files import Model, Zeros, assign_all, cut, open_model, shard_of, write_patched, write_tensors, zeros_like
+from ._model_files import Checks, Job, Model, Zeros, cut, open_model, shard_of, write_patched, write_tensors, zeros_like
 from ._patch_apply import apply_to, memory_of, tensors_of, written_of
-from ._patch_call import Piece, check_of, chunks_of, in_order, new_sums
-from ._patch_file import Part, Patch, Tensors, open_patch, require_same, write_patch
+from ._patch_call import check_of, chunks_of, in_order, new_sums
+from ._patch_file import Patch, Tensors, gather, open_patch, places_of, require_same, write_patch
 from ._store_files import PLAIN, AnchorFile, Manifest, PatchFile, Writer, file_name, read_manifest
 from ._whole_file import whole_file
 from .errors import ArgumentError, CorruptFrame, WrongBase
@@ -137,7 +137,8 @@ class Store:
                     write_tensors(file, tensors, metadata, threads)
                 else:
                     zeros = zeros_like(self.path, tensors).tensors
-                    write_patch(file, zeros, tensors, as_plan(plan), ("", str(step)), None, threads)
+                    write_patch(file, zeros, tensors, as_plan(plan), ("", str(step)), None, threads, listed=True)
+                file.flush()
                 size = os.fstat(file.fileno()).st_size
             made["anchor"] = AnchorFile(step, name, size, plan)
         return sums
@@ -274,18 +275,30 @@ class Store:
             ties = [names for names in memory_of(held).values() if len(names) > 1]
             before, sums = ({name: _no_sums(each) for name, each in model.tensors.items()} for _ in range(2))
 
-            def load(job: Tuple[Part, Sequence[Piece]]) -> None:
-                part, pieces = job
-                words = held[part.name].words[part.first : part.first + part.length]
-                words[:] = model.tensors[part.name].part(part.first, part.length, "anchor")
-                found = new_sums(words)
-                part.sums_in(before)[:] = found
-                assign_all(words, part, pieces, found)
-                part.sums_in(sums)[:] = found
+            checks = Checks(opened, model.tensors)
+
+            def load(job: Job) -> None:
+                words = gather(model.tensors, job.parts, "anchor")
+                if len(job.parts) == 1:
+                    (part,) = job.parts
+                    here = held[part.name].words[part.first : part.first + part.length]
+                    here[:] = words
+                    found = new_sums(here)
+                    part.sums_in(before)[:] = found
+                    checks.change(job, here, found)
+                    part.sums_in(sums)[:] = found
+                    return
+                for part, place in zip(job.parts, places_of(job.parts)):
+                    part.sums_in(before)[:] = new_sums(words[place])
+                checks.change(job, words, None)
+                for part, place in zip(job.parts, places_of(job.parts)):
+                    held[part.name].words[:] = words[place]
+                    part.sums_in(sums)[:] = new_sums(words[place])
 
             try:
                 for _ in in_order(load, cut(model.tensors, opened), None if ties else threads):
                     pass
+                checks.require()
             except WrongBase as error:
                 raise CorruptFrame(f"{model.path}, or what follows it, is damaged: {error}") from None
             if anchor.plan == PLAIN:
@@ -304,6 +317,8 @@ class Store:
         if anchor.plan != PLAIN:
             first = self._open(PatchFile(-1, anchor.step, anchor.file, anchor.size))
             opened.insert(0, first)
+            if first.entries is None:
+                raise CorruptFrame(f"{path}: an anchor without a list of tensors")
             model = zeros_like(path, {each.name: Zeros(each.dtype, each.shape) for each in first.entries.values()})
             yield self._required(model, opened)
             return
@@ -322,8 +337,8 @@ class Store:
         """CorruptFrame if a .safetensors anchor has other weights than were written. (Of a patch its frames tell.)"""
         if anchor.plan == PLAIN:
             found = {name: _no_sums(each) for name, each in model.tensors.items()}
-            for part, _ in cut(model.tensors, []):
-                part.sums_in(found)[:] = new_sums(model.tensors[part.name].part(part.first, part.length, "anchor"))
+            for job in cut(model.tensors, []):
+                job.parts[0].sums_in(found)[:] = new_sums(gather(model.tensors, job.parts, "anchor"))
             _compare(model, found)
 
     def _open(self, file: PatchFile) -> Patch:

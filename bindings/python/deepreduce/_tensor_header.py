@@ -1,12 +1,12 @@
-"""The header that .safetensors files and patches share: names, types, shapes and places of tensors, in JSON."""
+"""The header of .safetensors files: names, types, shapes and places of tensors, in JSON."""
 
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Sequence, Tuple, Type
+from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Sequence, Tuple
 
-from ._element_types import ELEMENT_TYPES, size_of
-from .errors import Error
+from ._element_types import ELEMENT_TYPES, size_of, word_type
+from .errors import ArgumentError
 
 METADATA = "__metadata__"  # the one key that names no tensor, but strings
 HEADER_MOST = 100_000_000  # bytes: the limit of the format's own reader
@@ -28,6 +28,11 @@ class Entry(NamedTuple):
         """Bytes of its elements."""
         return size_of(self.dtype, self.shape) or 0
 
+    @property
+    def length(self) -> int:
+        """Its words."""
+        return self.size // word_type(self.dtype).itemsize
+
 
 def write_entries(metadata: Mapping[str, str], entries: Sequence[Entry]) -> bytes:
     document: Dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
@@ -36,17 +41,12 @@ def write_entries(metadata: Mapping[str, str], entries: Sequence[Entry]) -> byte
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def read_entries(
-    text: bytes, data: int, where: str, fault: Type[Error], whole: bool
-) -> Tuple[Dict[str, str], List[Entry]]:
-    """Metadata and entries, in the order of their bytes, which are all of the `data` bytes behind the header.
-
-    where, fault  name and exception of what is wrong
-    whole         an entry's bytes are its elements
-    """
+def read_entries(text: bytes, data: int, where: str) -> Tuple[Dict[str, str], List[Entry]]:
+    """Metadata and entries, in the order of their bytes, which are all of the `data` bytes behind the header. Raises
+    ArgumentError, which `where` begins."""
 
     def fail(why: str) -> NoReturn:
-        raise fault(f"{where}: {why}; the header is damaged")
+        raise ArgumentError(f"{where}: {why}; the header is damaged")
 
     def object_of(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
         made = dict(pairs)
@@ -69,7 +69,7 @@ def read_entries(
     for each in entries:
         if each.begin != at or not at <= each.end <= data:
             fail(f"{each.name}: data_offsets [{each.begin}, {each.end}) should begin at {at} and end by {data}")
-        if whole and each.end - each.begin != each.size:
+        if each.end - each.begin != each.size:
             fail(f"{each.name}: {each.end - each.begin} bytes for {each.dtype} of shape {list(each.shape)}")
         at = each.end
     if at != data:
@@ -80,18 +80,28 @@ def read_entries(
 def _entry(name: str, fields: Any, fail: Any) -> Entry:
     if not isinstance(fields, dict) or set(fields) != {"dtype", "shape", "data_offsets"}:
         fail(f"{name}: needs dtype, shape and data_offsets")
-    dtype, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
+    offsets = fields["data_offsets"]
+    _require_numbers(name, "data_offsets", offsets, fail)
+    if len(offsets) != 2:
+        fail(f"{name}: {len(offsets)} data_offsets")
+    return entry_of(name, fields["dtype"], fields["shape"], fail)._replace(begin=offsets[0], end=offsets[1])
+
+
+def entry_of(name: str, dtype: Any, shape: Any, fail: Any) -> Entry:
+    """A tensor of a file that may be hostile. fail(why) raises what is wrong with it."""
     if not isinstance(dtype, str) or dtype not in ELEMENT_TYPES:
         fail(f"{name}: dtype is {str(dtype)[:20]!r}, not one of {', '.join(ELEMENT_TYPES)}")
-    for what, numbers in (("shape", shape), ("data_offsets", offsets)):
-        if not isinstance(numbers, list) or not all(type(n) is int and 0 <= n < _NUMBER_END for n in numbers):
-            fail(f"{name}: {what} is no list of sizes")
-    if len(shape) > _DIMENSIONS_MOST or len(offsets) != 2:
-        fail(f"{name}: {len(shape)} dimensions and {len(offsets)} data_offsets")
+    _require_numbers(name, "shape", shape, fail)
+    if len(shape) > _DIMENSIONS_MOST:
+        fail(f"{name}: {len(shape)} dimensions, at most {_DIMENSIONS_MOST}")
     if any("\ud800" <= c <= "\udfff" for c in name):
         fail(f"{name!r}: the name is no text")
-    entry = Entry(name, dtype, tuple(shape), *offsets)
     size = size_of(dtype, shape)
     if size is None or size >= _NUMBER_END:
         fail(f"{name}: {dtype} of shape {shape} does not end at a byte, or has too many")
-    return entry
+    return Entry(name, dtype, tuple(shape))
+
+
+def _require_numbers(name: str, what: str, numbers: Any, fail: Any) -> None:
+    if not isinstance(numbers, list) or not all(type(n) is int and 0 <= n < _NUMBER_END for n in numbers):
+        fail(f"{name}: {what} is no list of sizes")

@@ -18,15 +18,15 @@ Store           a directory of anchors and patches, from which anyone has the we
 from __future__ import annotations
 
 import io
-from typing import Any, Dict, Mapping, Optional, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy
 
-from ._element_types import Array, like, word_type
+from ._element_types import Array, Words, like
 from ._memory import as_array, borrow_bytes
-from ._patch_apply import apply_to, tensors_of, written_of
-from ._patch_call import check_of, chunks_of, new_sums, pairs
-from ._patch_file import Patch, Tensors, require_same, write_patch
+from ._patch_apply import apply_to, look, tensors_of, written_of
+from ._patch_call import check_of, chunks_of, new_sums
+from ._patch_file import Patch, Tensors, places_of, require_same, write_patch
 from ._store import Store
 from .errors import ArgumentError
 from .plan import Plan, as_plan
@@ -150,16 +150,19 @@ def changes(patch: Any, base: Any) -> Any:
     held = tensors_of(base, "base")
     opened = Patch(_bytes(patch))
     opened.require(held, "base")
-    found: Dict[str, Tuple[Array, Any]] = {}
-    for name, each in held.items():
-        places, values = [numpy.empty(0, numpy.int64)], [numpy.empty(0, word_type(each.dtype))]
-        for part, piece in opened.parts([name]):
-            words = each.words[part.first : part.first + part.length]
-            indices, assigned = pairs(piece, part.code, words, None)
-            places.append(indices.astype(numpy.int64) + part.first)
-            values.append(assigned)
-        found[name] = numpy.concatenate(places), like(numpy.concatenate(values), each.owner)
-    return found if isinstance(base, Mapping) else found[""]
+    found: Dict[str, List[Tuple[Array, Array]]] = {name: [] for name in held}
+    for seen in look(held, opened, opened.units(held), None, None):
+        for part, place in zip(seen.unit.parts, places_of(seen.unit.parts)):
+            begin, end = numpy.searchsorted(seen.places, (place.start, place.stop))
+            places = seen.places[begin:end].astype(numpy.int64) + (part.first - place.start)
+            found[part.name].append((places, seen.values[begin:end]))
+    made = {name: _joined(rows, held[name]) for name, rows in found.items()}
+    return made if isinstance(base, Mapping) else made[""]
+
+
+def _joined(rows: Sequence[Tuple[Array, Array]], of: Words) -> Tuple[Array, Any]:
+    places, values = zip(*rows)
+    return numpy.concatenate(places), like(numpy.concatenate(values), of.owner)
 
 
 def _bytes(patch: Any) -> memoryview:
