@@ -102,6 +102,47 @@ def test_patch_engines(monkeypatch):
     assert len(lines_of("patch_engines.py")) <= 60
 
 
+def test_patch_trl(monkeypatch):
+    """As the trainer of trl 1.16.0 calls a WeightTransferProtocol: init, then pause, send_weights, resume; destroy."""
+    torch = pytest.importorskip("torch", reason="torch is missing: ./dev setup")
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    import patch_trl
+
+    from deepreduce import WrongBase, patch
+
+    torch.manual_seed(0)
+    model, called, sizes = torch.nn.Sequential(torch.nn.Linear(300, 200), torch.nn.LayerNorm(200)).bfloat16(), [], []
+    engine = {name: x.detach().clone() for name, x in model.named_parameters()}
+
+    def send(data):
+        called.append("send")
+        sizes.append(len(data))
+        patch.apply(engine, data)
+
+    transfer = patch_trl.PatchTransfer(send, lambda: called.append("pause"), lambda: called.append("resume"))
+
+    def sync():
+        transfer.pause()
+        transfer.send_weights((name, x.detach()) for name, x in model.named_parameters())
+        transfer.resume()
+
+    transfer.init_weight_transfer()
+    sync()
+    assert called == ["pause", "resume"]  # an engine has the checkpoint
+    for _ in range(2):
+        with torch.no_grad():
+            model[0].weight.view(-1)[::50].mul_(1.01)
+        sync()
+        assert all(torch.equal(engine[name], x) for name, x in model.named_parameters())
+    assert called[2:] == ["pause", "send", "resume"] * 2 and max(sizes) < 0.03 * 2 * 60_600
+    engine["0.weight"].view(-1)[7] += 1
+    with pytest.raises(WrongBase, match="0.weight"):
+        model[1].bias.data += 1
+        sync()
+    transfer.destroy()
+    assert len(lines_of("patch_trl.py")) <= 60
+
+
 def lines_of(name):
     return [line for line in (ROOT / "examples" / name).read_text(encoding="utf-8").splitlines() if line.strip()]
 
