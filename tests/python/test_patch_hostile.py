@@ -111,7 +111,7 @@ def reforged(frames, index, rows, rng):
 @pytest.mark.parametrize("join", [1 << 22, 0])
 @pytest.mark.parametrize("plan", ["patch", "sparsify=changed index=magnitude value=xor", "sparsify=changed index=raw value=raw"])
 def test_a_forged_patch_is_refused_or_right(plan, join, monkeypatch):
-    """DEEPREDUCE_FORGED=1000000 forges so many."""
+    """DEEPREDUCE_FORGED=1000000 forges so many, of all six together; DEEPREDUCE_SEED another million."""
     monkeypatch.setattr(_patch_file, "JOIN", join)
     random = numpy.random.default_rng(0)
     old = {"w": random.normal(0, 0.02, 1200).astype(numpy.float32), "b": numpy.ones(7, numpy.float32), "i": numpy.arange(9), "n": numpy.ones(5)}
@@ -122,8 +122,8 @@ def test_a_forged_patch_is_refused_or_right(plan, join, monkeypatch):
     ends = numpy.cumsum([0, *(row.size for row in _patch_file.Patch(memoryview(data)).index.units)]).tolist()
     rows = [(a, b) for a, b in zip(ends, ends[1:]) if a < b]
     assert all(resealed(bytearray(frames[a:b])) == frames[a:b] for a, b in rows)  # the checks that are forged are right ones
-    rng, refused = Random(7), 0
-    count = int(os.environ.get("DEEPREDUCE_FORGED", 1500))
+    rng, refused = Random(f"{os.environ.get('DEEPREDUCE_SEED', 7)} {plan} {join}"), 0
+    count = int(os.environ.get("DEEPREDUCE_FORGED", 6000)) // 6
     for _ in range(count):
         wrong = reforged(frames, index, rows, rng)
         try:

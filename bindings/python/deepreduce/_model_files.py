@@ -230,14 +230,13 @@ class Job(NamedTuple):
     units: Sequence[Sequence[Unit]]
 
 
-def cut(tensors: Tensors, patches: Sequence[Patch]) -> Iterator[Job]:
-    """All words of the tensors: as the patches have them, and more together where they have cut in different places."""
+def cut(tensors: Tensors, units: Sequence[Sequence[Unit]]) -> Iterator[Job]:
+    """All words of the tensors, as patches of these units have them, and more together where they have cut in different places."""
     order = order_of(tensors)
-    if not patches:
+    if not units:
         yield from (Job((part,), ()) for name in order for part in parts_of(name, tensors[name]))
         return
     at = {name: i for i, name in enumerate(order)}
-    units = [patch.units(tensors) for patch in patches]
     begins = [[(at[unit.parts[0].name], unit.parts[0].first) for unit in each] for each in units]
     common = sorted(set.intersection(*map(set, begins)))
     where = [0] * len(units)
@@ -266,7 +265,8 @@ class Checks:
     """What patches that are applied one after the other ask of words that they leave alone."""
 
     def __init__(self, patches: Sequence[Patch], tensors: Tensors) -> None:
-        self._patches, self._tensors = patches, tensors
+        self._patches = patches
+        self.units = [patch.units(tensors) for patch in patches]
         self._found: List[Dict[int, Sequence[int]]] = [{} for _ in patches]
 
     def change(self, job: Job, words: Array, sums: Optional[Array]) -> None:
@@ -284,9 +284,8 @@ class Checks:
 
     def require(self) -> None:
         """WrongBase, if all jobs are done."""
-        for patch, found in zip(self._patches, self._found):
-            if patch.index.unchanged is not None:
-                patch.require_unchanged(patch.units(self._tensors), found)
+        for patch, units, found in zip(self._patches, self.units, self._found):
+            patch.require_unchanged(units, found)
 
 
 # ---- Writing -------------------------------------------------------------------------------------
@@ -321,7 +320,7 @@ def write_shards(
             _write(handle, words[place].view(numpy.uint8), begin + part.first * words.itemsize)
         return job
 
-    for job in in_order(write, cut(tensors, patches), threads):
+    for job in in_order(write, cut(tensors, checks.units), threads):
         if watch is not None:
             watch(job.parts[0].name, sum(part.size for part in job.parts))
     checks.require()

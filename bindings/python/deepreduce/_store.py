@@ -25,7 +25,7 @@ from .plan import as_plan
 Result = TypeVar("Result")
 
 _PLAN = "patch"
-_CHECKS = "deepreduce.checks"  # of an anchor's tensors, in its metadata
+_CHECKS, _STEP = "deepreduce.checks", "deepreduce.step"  # in the metadata of an anchor: of its tensors, and whose weights they are
 _TRIES = 5  # of a reading that meets a prune
 
 
@@ -133,7 +133,7 @@ class Store:
             name, plan = names["anchor"], _store_files.ANCHOR_PLAN
             with whole_file(self.path / name, durable=True) as partial, open(partial, "wb") as file:
                 if plan == PLAIN:
-                    metadata = {_CHECKS: " ".join(f"{check_of(sums[each]):016x}" for each in tensors)}
+                    metadata = {_CHECKS: " ".join(f"{check_of(sums[each]):016x}" for each in tensors), _STEP: str(step)}
                     write_tensors(file, tensors, metadata, threads)
                 else:
                     zeros = zeros_like(self.path, tensors).tensors
@@ -296,7 +296,7 @@ class Store:
                     part.sums_in(sums)[:] = new_sums(words[place])
 
             try:
-                for _ in in_order(load, cut(model.tensors, opened), None if ties else threads):
+                for _ in in_order(load, cut(model.tensors, checks.units), None if ties else threads):
                     pass
                 checks.require()
             except WrongBase as error:
@@ -324,6 +324,8 @@ class Store:
             return
         try:
             with open_model(str(path)) as model:
+                if model.metadata.get(_STEP) != str(anchor.step):
+                    raise CorruptFrame(f"{path}: the weights of step {model.metadata.get(_STEP)}, not of {anchor.step}")
                 yield self._required(model._replace(shards=[shard_of(model.tensors, {})]), opened)
         except ArgumentError as error:
             raise CorruptFrame(str(error)) if str(error).startswith(str(path)) else error from None
