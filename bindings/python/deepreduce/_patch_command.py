@@ -82,7 +82,7 @@ _ARGUMENTS = {
 }
 _HELP = {
     "apply": "Writes the weights that a patch makes of BASE. They are there whole or not at all; in place of BASE, too.",
-    "show": "Tells what is in a patch: its tensors, how much of each changed, and bytes.",
+    "show": "Tells what is in a patch: its tensors, how much of them changed, and bytes. Small tensors share a row.",
     "log": "Lists the steps of a store: their anchors, patches and bytes.",
     "checkout": "Writes the weights of a step.",
 }

@@ -78,7 +78,8 @@ def encode(
     sums: Optional[Sums] = None,
     threads: Optional[int] = None,
 ) -> bytes:
-    """The patch that takes `old` to `new`.
+    """The patch that takes `old` to `new`. Names, types and shapes are not in it, for the receiver has the same; small tensors
+    share a frame, so hundreds of them take few bytes more than one of their size.
 
     old, new      arrays of one shape and type, or dicts of them with the same names: numpy, torch, JAX and what speaks DLPack,
                   on the CPU; of bfloat16, float16, float32, float64, or of 8, 16, 32 or 64 bits a value, which are bits then
