@@ -69,6 +69,12 @@ DR_API uint64_t dr_feature(uint32_t feature);
 #define DR_NO_TENSOR UINT64_MAX
 #define DR_NO_FRAME UINT64_MAX
 
+/* Why, where a status has several reasons that a program treats differently. The list only grows. */
+enum {
+  DR_REASON_NONE = 0,      /* none of these; the message says it */
+  DR_REASON_WRONG_BASE = 1 /* ARGUMENT: a patch is for other weights. `tensor` has them, `what` is their check */
+};
+
 /* `message` is one sentence with the object, the position and the value. If struct_size is 0, nothing is set. */
 typedef struct dr_error {
   size_t struct_size;
@@ -80,6 +86,8 @@ typedef struct dr_error {
   uint64_t frame;  /* position among the frames of a merge, or DR_NO_FRAME */
   uint64_t needed; /* CAPACITY: sufficient bytes, rows or elements; 0: unknown */
   char message[256];
+  uint32_t reason; /* DR_REASON_* */
+  uint32_t reserved;
 } dr_error;
 
 /* ---- Context ------------------------------------------------------------------------------------------ */

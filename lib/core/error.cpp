@@ -37,7 +37,8 @@ void hand_over(const dr_error& from, dr_error* to) {
   const size_t size = to->struct_size;
   if (size < struct_size_min || size > struct_size_max) return;
   write_struct(from, to);
-  if (size > offsetof(dr_error, message) && size < sizeof from) reinterpret_cast<char*>(to)[size - 1] = 0;
+  if (size > offsetof(dr_error, message) && size < offsetof(dr_error, reason))
+    reinterpret_cast<char*>(to)[size - 1] = 0;
 }
 
 dr_status prefix(dr_error& error, const char* format, ...) {

@@ -8,7 +8,9 @@
 namespace dr {
 
 // As it is before anything fails.
-inline dr_error no_error() { return {sizeof(dr_error), DR_OK, DR_STREAM_NONE, DR_NO_TENSOR, 0, 0, DR_NO_FRAME, 0, {}}; }
+inline dr_error no_error() {
+  return {sizeof(dr_error), DR_OK, DR_STREAM_NONE, DR_NO_TENSOR, 0, 0, DR_NO_FRAME, 0, {}, DR_REASON_NONE, 0};
+}
 
 // Fills `error` (printf style) and returns `code`.
 [[gnu::format(printf, 3, 4)]] dr_status fail(dr_error& error, dr_status code, const char* format, ...);

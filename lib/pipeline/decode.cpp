@@ -157,6 +157,7 @@ class decoder {
          here, wanted);
     error_.tensor = tensor_of(i);
     error_.what = here;
+    error_.reason = DR_REASON_WRONG_BASE;
     return DR_E_ARGUMENT;
   }
 

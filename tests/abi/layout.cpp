@@ -156,7 +156,7 @@ FIELD(dr_host, struct_size, 0, 8);
 FIELD(dr_host, codec_abi, 8, 4);
 FIELD(dr_host, reserved, 12, 4);
 
-SIZE(dr_error, 312);
+SIZE(dr_error, 320);
 FIELD(dr_error, struct_size, 0, 8);
 FIELD(dr_error, code, 8, 4);
 FIELD(dr_error, stream, 12, 4);
@@ -166,6 +166,8 @@ FIELD(dr_error, what, 32, 8);
 FIELD(dr_error, frame, 40, 8);
 FIELD(dr_error, needed, 48, 8);
 FIELD(dr_error, message, 56, 256);
+FIELD(dr_error, reason, 312, 4);
+FIELD(dr_error, reserved, 316, 4);
 
 SIZE(dr_context_options, 40);
 FIELD(dr_context_options, struct_size, 0, 8);
@@ -452,6 +454,8 @@ VALUE(DR_LINE_USED, 0);
 VALUE(DR_LINE_UNMATCHED, 1);
 VALUE(DR_LINE_UNREACHED, 2);
 
+VALUE(DR_REASON_NONE, 0);
+VALUE(DR_REASON_WRONG_BASE, 1);
 VALUE(DR_FEATURE_CUDA, 1);
 VALUE(DR_FEATURE_FORMAT, 2);
 VALUE(DR_FEATURE_CODEC_ABI, 3);

@@ -58,6 +58,8 @@ TEST_CASE("a patch for another base is an ARGUMENT that names both checks, and n
       CHECK(mentions(p.c.error(), check_of(p.base.sums())));
       CHECK(mentions(p.c.error(), "tensor 0"));
       CHECK(dr_last_error(p.c.handle)->tensor == 0);
+      CHECK(dr_last_error(p.c.handle)->reason == DR_REASON_WRONG_BASE);
+      CHECK(dr_last_error(p.c.handle)->what == dr_base_check(other.sums().data(), other.sums().size()));
       CHECK(other.data == before);
       CHECK(sums == kept);
     }

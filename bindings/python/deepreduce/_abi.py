@@ -48,6 +48,8 @@ DR_FEATURE_PLACE_FLAGS = 8
 
 DR_NO_TENSOR = 2**64 - 1
 DR_NO_FRAME = 2**64 - 1
+DR_REASON_NONE = 0
+DR_REASON_WRONG_BASE = 1
 
 
 class dr_error(Structure):
@@ -61,6 +63,8 @@ class dr_error(Structure):
         ("frame", c_uint64),
         ("needed", c_uint64),
         ("message", c_char * 256),
+        ("reason", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 

@@ -10,7 +10,7 @@ import threading
 from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, TypeVar
 
 from . import _abi, _library
-from .errors import BY_CODE, ArgumentError, ConcurrentUse, InternalError
+from .errors import BY_CODE, BY_REASON, ArgumentError, ConcurrentUse, InternalError
 
 Struct = TypeVar("Struct", bound=ctypes.Structure)
 
@@ -93,7 +93,7 @@ def check(status: int, error: _abi.dr_error) -> None:
 def _raise(status: int, error: _abi.dr_error) -> NoReturn:
     message = text(error.message) or _library.load().dr_status_name(status).decode()
     message = message.replace("decode it with DR_DECODE_APPLY, into its base", "deepreduce.patch.apply takes it, in a patch")
-    raise BY_CODE.get(status, InternalError)(
+    raise BY_REASON.get(error.reason, BY_CODE.get(status, InternalError))(
         re.sub(r"state: NULL; (.*) \(dr_state_size\)", r"state: None; \1: give state=State(plan, x), or of a list State.for_(plan, x)", message),
         code=status,
         tensor=None if error.tensor == _abi.DR_NO_TENSOR else error.tensor,

@@ -13,7 +13,7 @@ from ._call import check, context_of_thread, fail, new, thread_count
 from ._element_types import Array
 from ._tensors import OUT_STRIDE, TENSOR_STRIDE, Inputs, make_call, make_options
 from .encoding import _SCRATCH_MOST, _bound, _encode
-from .errors import ArgumentError, CorruptFrame, Error, WrongBase
+from .errors import CorruptFrame, Error
 from .header import read_header
 from .plan import Plan
 
@@ -130,8 +130,7 @@ def _of_tensor(error: Error) -> Error:
     """The error of a call on one tensor, whose name goes before it."""
     text = str(error)
     text = text[len("tensor 0: ") :] if text.startswith("tensor 0: ") else text
-    kind = WrongBase if isinstance(error, ArgumentError) and "for a base of check" in text else type(error)
-    return named(kind(text, code=error.code, where=error.where, what=error.what, needed=error.needed), "")
+    return type(error)(text, code=error.code, where=error.where, what=error.what, needed=error.needed)
 
 
 def named(error: Error, what: str) -> Error:

@@ -119,6 +119,7 @@ class LibraryError(Error, ImportError):
     code = _abi.DR_E_UNSUPPORTED
 
 
+BY_REASON: Dict[int, Type[Error]] = {_abi.DR_REASON_WRONG_BASE: WrongBase}
 BY_CODE: Dict[int, Type[Error]] = {
     kind.code: kind
     for kind in (
