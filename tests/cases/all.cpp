@@ -1,4 +1,9 @@
 // The written list of cases, in the order of the codecs' own (codecs/builtin.cpp). A file a codec: ROLE_NAME.cpp.
+#include <algorithm>
+#include <cstdlib>
+#include <set>
+#include <stdexcept>
+
 #include "cases/case.hpp"
 
 namespace dr::cases {
@@ -24,6 +29,35 @@ std::span<const codec_case> all() {
       value_ulp(),         value_xor(),        value_planes(),        order_bitpack(),       bytes_deflate(),
       bytes_zstd(),        bytes_huffman()};
   return list;
+}
+
+namespace {
+
+std::string title(dr_role role, std::string_view name) {
+  constexpr std::string_view roles[] = {"", "index", "value", "order", "bytes"};
+  static_assert(DR_ROLE_INDEX == 1 && DR_ROLE_VALUE == 2 && DR_ROLE_ORDER == 3 && DR_ROLE_BYTES == 4);
+  return std::string(roles[role]) + "/" + std::string(name);
+}
+
+std::set<std::string> asked_titles() {
+  std::set<std::string> titles;
+  const char* text = std::getenv("DEEPREDUCE_CASES");
+  for (std::string_view rest = text ? text : ""; !rest.empty();) {
+    const size_t end = std::min(rest.find(','), rest.size());
+    const std::string_view one = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    if (std::ranges::none_of(all(), [&](const codec_case& c) { return title(c.role, c.name) == one; }))
+      throw std::invalid_argument("DEEPREDUCE_CASES: no case " + std::string(one));
+    titles.emplace(one);
+  }
+  return titles;
+}
+
+}  // namespace
+
+bool is_asked_for(dr_role role, std::string_view name) {
+  static const std::set<std::string> titles = asked_titles();
+  return titles.empty() || titles.contains(title(role, name));
 }
 
 }  // namespace dr::cases

@@ -34,4 +34,8 @@ struct codec_case {
 // One for each built-in codec: a written list, in all.cpp.
 std::span<const codec_case> all();
 
+// Whether the environment asks for tests of this case: DEEPREDUCE_CASES="index/golomb,value/qsgd", as `./dev quick` sets it after a
+// change of these codecs. Not set: of every case. Throws std::invalid_argument for a name that is not in all().
+bool is_asked_for(dr_role role, std::string_view name);
+
 }  // namespace dr::cases

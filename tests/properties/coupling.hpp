@@ -125,6 +125,16 @@ struct pair_plan {
            (regather ? "" : " regather=off");
   }
 };
+// Pairs with a codec of which tests are asked for (bytes and order codecs are in every pair).
+inline bool is_asked_for(const std::string& index, const std::string& value) {
+  const auto of_either = [](dr_role role) {
+    return std::ranges::any_of(
+        cases::all(), [&](const cases::codec_case& c) { return c.role == role && cases::is_asked_for(role, c.name); });
+  };
+  static const bool any = of_either(DR_ROLE_BYTES) || of_either(DR_ROLE_ORDER);
+  return any || cases::is_asked_for(DR_ROLE_INDEX, codec_of(DR_ROLE_INDEX, index).name) ||
+         cases::is_asked_for(DR_ROLE_VALUE, codec_of(DR_ROLE_VALUE, value).name);
+}
 // Every pair of an index and a value list; with re-gathering on and off where that means something. In a part of the sweep each list
 // meets each codec of the other role, at its defaults.
 inline std::vector<pair_plan> pair_plans() {
@@ -135,6 +145,7 @@ inline std::vector<pair_plan> pair_plans() {
   for (const std::string& index : lists(DR_ROLE_INDEX))
     for (const std::string& value : lists(DR_ROLE_VALUE)) {
       if (!whole_sweep && !is_default(index) && !is_default(value)) continue;
+      if (!is_asked_for(index, value)) continue;
       out.push_back({index, value});
       if (out.back().index_has(DR_REPLACES_SUPPORT)) out.push_back({index, value, false});
     }

@@ -71,11 +71,20 @@ bool run(operation what, const dr_params& params, std::span<const dr_job> jobs, 
 
 }  // namespace
 
-const std::vector<subject>& subjects() {
+const std::vector<subject>& every_subject() {
   static const std::vector<subject> list = [] {
     std::vector<subject> out;
     for (const cases::codec_case& c : cases::all())
       for (const char* text : c.plans) out.push_back(bind(c, text));
+    return out;
+  }();
+  return list;
+}
+
+const std::vector<subject>& subjects() {
+  static const std::vector<subject> list = [] {
+    std::vector<subject> out = every_subject();
+    std::erase_if(out, [](const subject& s) { return !cases::is_asked_for(s.described->role, s.described->name); });
     return out;
   }();
   return list;

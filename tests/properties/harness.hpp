@@ -34,7 +34,9 @@ struct subject {
   // Where truths are asked for, one with a closed form for its size is not asked to find it in the payload too.
   bool tells() const { return is(DR_ROLE_INDEX) || has(DR_REORDERS); }
 };
+// Those of the cases that are asked for; or all, for a test of one codec, or that counts.
 const std::vector<subject>& subjects();
+const std::vector<subject>& every_subject();
 
 // Inputs that may be jobs of one call: equal in type, width and wire header.
 struct group {

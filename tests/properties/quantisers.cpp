@@ -230,7 +230,7 @@ TEST_CASE("lloyd: what is not looked at is not lost") {
     add("two, one of them rare", [&](uint64_t i) { return i == 300 ? 10 : 1; });
     add("normal", [&](uint64_t) { return normal(random) - 0.3; });
   }
-  for (const subject& s : subjects())
+  for (const subject& s : every_subject())
     if (is(s, "lloyd")) check_at(s, inputs);
 }
 
@@ -245,7 +245,7 @@ TEST_CASE("lloyd: with a price, distortion and bits together cost less than with
     });
     const auto v = cases::numbers(in.dtype, in.elements);
     double priced = 0, best = HUGE_VAL;
-    for (const subject& s : subjects()) {
+    for (const subject& s : every_subject()) {
       if (!is(s, "lloyd")) continue;
       cases::codec_case own = *s.described;
       own.inputs = {in};

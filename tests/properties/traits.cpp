@@ -194,7 +194,7 @@ TEST_CASE("LINEAR: payloads are arrays of the type, and add up") {
 
 TEST_CASE("TOTAL: whatever is given is coded, in the room that was asked for") {
   unsigned total = 0;
-  for (const subject& s : subjects()) {
+  for (const subject& s : every_subject()) {
     if (!s.has(DR_TOTAL)) continue;
     INFO(s.text);
     ++total;
