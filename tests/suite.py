@@ -20,6 +20,24 @@ def introspect(build, what):
     return json.loads(done.stdout)
 
 
+def matching(tests, *patterns):
+    """Names of the tests that are so called, or match; each pattern has to be of one."""
+    found = {}
+    for pattern in patterns:
+        names = [test["name"] for test in tests if test["name"] == pattern] or fnmatch.filter([test["name"] for test in tests], pattern)
+        if not names:
+            sys.exit(f"dev: no test '{pattern}'")
+        found.update(dict.fromkeys(names))
+    return list(found)
+
+
+def files_for(build, names):
+    """What ninja must build for the tests of these names."""
+    needed = {target for test in introspect(build, "--tests") if test["name"] in names for target in test["depends"]}
+    files = [file for target in introspect(build, "--targets") if target["id"] in needed for file in target["filename"]]
+    return [os.path.relpath(file, os.path.realpath(build)) for file in files]
+
+
 def pick(build, *wanted):
     tests = introspect(build, "--tests")
     names = [test["name"] for test in tests]
@@ -37,10 +55,8 @@ def pick(build, *wanted):
             print(f"dev: no test '{name}' in {build}{hint}", file=sys.stderr)
             return 2
         picked += [each for each in found if each not in picked]
-    needed = {target for test in tests if test["name"] in picked for target in test["depends"]}
-    files = [file for target in introspect(build, "--targets") if target["id"] in needed for file in target["filename"]]
     print("\t".join(picked))
-    print("\t".join(os.path.relpath(file, os.path.realpath(build)) for file in files))
+    print("\t".join(files_for(build, picked)))
     return 0
 
 

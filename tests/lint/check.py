@@ -41,6 +41,24 @@ def steps(build, everything):
     }
 
 
+def quick_steps(changed):
+    """name: commands, of what takes seconds: the changed files' layout and lint, and the rules of the tree."""
+    python = sys.executable
+    kinds = tuple(pattern[1:] for pattern in SOURCES if pattern[0] == "*")
+    of = {"format": [name for name in changed if name.endswith(kinds) and not name.startswith("tests/abi/kept")],
+          "shell": [name for name in changed if name in ("dev", ".ci/run") or name.endswith(".sh")],
+          "ruff": [name for name in changed if name.endswith(".py")]}
+    layering = [python, "tests/lint/layering.py"]
+    commands = {
+        "format": [(".", ["clang-format-14", "--dry-run", "--Werror", *of["format"]])],
+        "shell": [*((".", ["bash", "-n", script]) for script in of["shell"]), (".", ["shellcheck", *of["shell"]])],
+        "ruff": [(".", [python, "-m", "ruff", "check", "--quiet", "--output-format", "concise", *of["ruff"]])],
+        "layering": [(".", [*layering, "."]), *([(".", [*layering, "--self-test", "."])] if "tests/lint/layering.py" in changed else [])],
+        **{name: [(".", [python, f"tests/lint/{script}.py", "."])] for name, script in (("sizes", "long_files"), ("promises", "promises"), ("symbols", "symbols"))},
+    }
+    return {name: words for name, words in commands.items() if of.get(name, True)}
+
+
 def run(folder, words):
     """What the command printed if it failed, else nothing."""
     try:

@@ -1,0 +1,106 @@
+"""What `./dev` promises: nothing is installed unnamed, both builds are tested by CI, and `quick` picks what a change can break."""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = os.environ.get("DEEPREDUCE_BUILD", str(ROOT / "build"))
+
+
+@pytest.fixture
+def bare(tmp_path):
+    """`dev` on a machine of which dpkg knows no package, with an apt-get (and sudo) that only fails, and says so."""
+    shutil.copy(ROOT / "dev", tmp_path / "dev")
+    (tmp_path / "bin").mkdir()
+    for name, body in (("dpkg-query", "exit 1"), ("apt-get", f'echo "apt ran: $*"; echo "$*" >>{tmp_path}/calls; exit 1'),
+                       ("sudo", 'while [[ $1 == -* ]]; do shift; done; exec "$@"')):
+        program = tmp_path / "bin" / name
+        program.write_text(f"#!/usr/bin/env bash\n{body}\n")
+        program.chmod(0o755)
+
+    def run(*words, **more):
+        environment = {key: value for key, value in os.environ.items() if key != "DEV_NO_INSTALL"}
+        environment["PATH"] = f"{tmp_path}/bin:{environment['PATH']}"
+        return subprocess.run([tmp_path / "dev", *words], env={**environment, **more}, capture_output=True, text=True)
+
+    run.folder = tmp_path
+    return run
+
+
+@pytest.mark.parametrize("command", ["setup", "test", "quick", "compare"])
+def test_no_install_names_what_is_missing_and_stops(bare, command):
+    done = bare(command, DEV_NO_INSTALL="1")
+    assert done.returncode == 1
+    assert "not installed:" in done.stderr and "zlib1g-dev" in done.stderr and "(from apt)" in done.stderr
+    assert ("numpy" in done.stderr and "(pip, into .venv)" in done.stderr) == (command != "compare")
+    assert not (bare.folder / "calls").exists() and not (bare.folder / ".venv").exists() and not list(bare.folder.glob("build*"))
+
+
+def test_all_is_named_before_anything_is_installed(bare):
+    done = bare("setup")
+    assert done.returncode == 1  # this apt-get fails
+    named, _, after = done.stderr.partition("apt ran:")
+    assert after and "installing" in named and "zlib1g-dev" in named and "doctest-dev" in named and "numpy" in named and "torch" in named
+    assert not (bare.folder / ".venv").exists()
+
+
+def test_the_first_pages_say_what_installs():
+    for page in ("README.md", "CONTRIBUTING.md"):
+        assert "DEV_NO_INSTALL=1" in (ROOT / page).read_text(encoding="utf-8")
+
+
+def test_ci_tests_both_builds_and_fails_if_either_does(tmp_path):
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci" / "run")
+    for failing, status in (("", 0), ("test", 1), ("test --asan", 1)):
+        (tmp_path / "dev").write_text(f'#!/usr/bin/env bash\necho "$*" >>{tmp_path}/calls\n[[ "$*" != "{failing}" ]]\n')
+        (tmp_path / "dev").chmod(0o755)
+        assert subprocess.run([tmp_path / ".ci" / "run"]).returncode == status
+        assert (tmp_path / "calls").read_text().splitlines() == ["test", "test --asan"]
+        (tmp_path / "calls").unlink()
+
+
+def quick(*files):
+    done = subprocess.run([sys.executable, ROOT / "tests" / "quick.py", BUILD, "--list", *files], capture_output=True, text=True)
+    if "ninja" in done.stderr and "FileNotFoundError" in done.stderr or not shutil.which("git"):
+        pytest.skip("no ninja or no git here")
+    head, *lines = done.stdout.splitlines()
+    return head, {name: rest for name, _, rest in (line.partition(": ") for line in lines)}, done
+
+
+def test_quick_picks_the_properties_of_a_codec_that_changed():
+    head, tests, _ = quick("codecs/value/qsgd/qsgd_codec.cpp")
+    assert {"golden", "properties", "coupling"} <= tests.keys() and head.endswith("codecs: value/qsgd")
+    head, tests, _ = quick("codecs/family/golomb/golomb.hpp")  # of a family: the codecs that include it
+    assert "index/golomb" in head and "index/rice" in head and "value/qsgd" not in head
+    assert tests["kernels_avx2"] == "tests/kernels/golomb_levels.cpp"  # and no other cases of that program
+
+
+def test_quick_picks_python_tests_by_what_they_import():
+    _, tests, _ = quick("bindings/python/deepreduce/transform.py")
+    assert "python transform" in tests and "python book" not in tests
+    _, tests, _ = quick("bindings/python/deepreduce/encoding.py")
+    assert {"python api", "python torch", "python grace"} <= tests.keys() and "man page" not in tests
+    _, tests, _ = quick("tests/python/tool_runs.py")
+    assert "tool answers" in tests and "python api" not in tests
+    _, tests, _ = quick("examples/compare_plans.py")
+    assert "example scripts" in tests
+
+
+def test_quick_names_only_tests_and_folders_that_are_there(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tests"))
+    import quick as script
+
+    tests = script.suite.introspect(BUILD, "--tests")
+    for folder, names in script.TESTS.items():
+        assert (ROOT / folder).is_dir(), folder
+        script.suite.matching(tests, *names)  # exits for a name that no test has
+
+
+def test_quick_refuses_a_file_that_is_not_there():
+    done = subprocess.run([sys.executable, ROOT / "tests" / "quick.py", BUILD, "--list", "lib/nowhere.cpp"], capture_output=True, text=True)
+    assert done.returncode == 2 and "lib/nowhere.cpp" in done.stderr
