@@ -10,10 +10,10 @@
 #include <numeric>
 #include <string>
 
-#include "bench/compare/machine.hpp"
 #include "bench/gpu/resnet50.hpp"
 #include "bench/measure.hpp"
 #include "deepreduce/deepreduce.h"
+#include "tool/show/machine.hpp"
 
 namespace dr::bench {
 namespace {

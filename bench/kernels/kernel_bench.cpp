@@ -5,10 +5,10 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "bench/compare/machine.hpp"
 #include "bench/measure.hpp"
 #include "kernel_bench.hpp"
 #include "kernel_subjects.hpp"
+#include "tool/show/machine.hpp"
 
 int main(int argc, char** argv) {
   using namespace dr;

@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "bench/compare/machine.hpp"
 #include "bench/measure.hpp"
 #include "container/frame.hpp"
 #include "deepreduce/deepreduce.h"
@@ -18,6 +17,7 @@
 #include "pipeline/decode.hpp"
 #include "primitive/rng.hpp"
 #include "sparsify/select.hpp"
+#include "tool/show/machine.hpp"
 
 namespace dr::bench {
 namespace {

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <numeric>
 
-#include "bench/compare/kept.hpp"
-#include "bench/compare/subjects.hpp"
+#include "tool/compare/kept.hpp"
+#include "tool/read/subjects.hpp"
 
 namespace dr::bench {
 namespace {

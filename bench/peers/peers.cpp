@@ -10,12 +10,12 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "bench/compare/machine.hpp"
-#include "bench/compare/metrics.hpp"
 #include "bench/measure.hpp"
 #include "deepreduce/deepreduce.hpp"
 #include "peer.hpp"
 #include "peer_sets.hpp"
+#include "tool/compare/metrics.hpp"
+#include "tool/show/machine.hpp"
 
 namespace {
 

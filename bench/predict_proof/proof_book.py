@@ -234,7 +234,7 @@ def measure(given: argparse.Namespace) -> int:
 def main() -> int:
     given = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces are removed
-    os.environ.setdefault("DEEPREDUCE_TOOL", str(ROOT / "build" / "bench" / "compare" / "deepreduce"))
+    os.environ.setdefault("DEEPREDUCE_TOOL", str(ROOT / "build" / "tool" / "deepreduce"))
     os.environ.setdefault("DEEPREDUCE_LIBRARY", str(ROOT / "build" / "capi" / "libdeepreduce.so"))
     failed = 0
     try:

@@ -1,6 +1,6 @@
 """What each policy of index=bloom gives back of a uniform support, beside the published code's P2 rule.
 
-    python3 bench/results/bloom_policies.py build/bench/compare/deepreduce      # run, keep bloom_policies.json, print the table
+    python3 bench/results/bloom_policies.py build/tool/deepreduce      # run, keep bloom_policies.json, print the table
     python3 bench/results/bloom_policies.py                                     # print it from what is kept
 
 recovered: share of the r true indices that decode gives, mean over supports and filter seeds; error: its standard error. (P0 gives all of

@@ -1,6 +1,6 @@
 """Runs the tool on Fig. 8's tensor, a bundled accumulator and the bundled gradients, keeps the json, and makes fig8.md from it.
 
-    python3 bench/results/fig8.py build/bench/compare/deepreduce [RUNS [NAME…]]   # measure (5 runs, their median; NAME: only these json files), then write
+    python3 bench/results/fig8.py build/tool/deepreduce [RUNS [NAME…]]   # measure (5 runs, their median; NAME: only these json files), then write
     python3 bench/results/fig8.py                                                 # write from the json that is kept
 
 The paper's times are read off Fig. 8 of Xu et al. 2021 (V100 or CPU as marked there; sparsify not counted in either).

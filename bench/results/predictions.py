@@ -51,7 +51,7 @@ def arguments() -> argparse.Namespace:
 
 
 def tool() -> str:
-    return os.environ.get("DEEPREDUCE_TOOL") or str(ROOT / "build" / "bench" / "compare" / "deepreduce")
+    return os.environ.get("DEEPREDUCE_TOOL") or str(ROOT / "build" / "tool" / "deepreduce")
 
 
 def is_there(folder: Path, c: Condition) -> bool:

@@ -18,7 +18,7 @@ from typing import Dict, Tuple
 
 here = Path(__file__).resolve().parent
 root = here.parents[1]
-python, tool = sys.executable, "build/bench/compare/deepreduce"
+python, tool = sys.executable, "build/tool/deepreduce"
 IDLE = 0.5  # load of the last minute, from which the machine is busy
 
 

@@ -1,6 +1,6 @@
 """Sizes and errors that a table compares with a paper's: computed, not timed, so any machine and any load give the same.
 
-    python3 bench/results/sizes.py build/bench/compare/deepreduce     # compute, then write sizes.json and sizes.md
+    python3 bench/results/sizes.py build/tool/deepreduce     # compute, then write sizes.json and sizes.md
     python3 bench/results/sizes.py                                    # write from what is kept
 
 Fig. 8's tensor is drawn 20 times: what one seed says of 368 values is chance.

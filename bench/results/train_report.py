@@ -1,4 +1,4 @@
-"""Writes bench/compare/page/training.json, which the page of `compare --report` shows, from train.jsonl.
+"""Writes tool/compare/page/training.json, which the page of `compare --report` shows, from train.jsonl.
 
     python3 bench/results/train_report.py [FILE]        FILE: train.jsonl beside this
 """
@@ -11,7 +11,7 @@ here = Path(__file__).resolve().parent
 sys.path.insert(0, str(here))
 from train_rows import qualities, read, settings  # noqa: E402
 
-OUT = here.parent / "compare" / "page" / "training.json"
+OUT = here.parents[1] / "tool" / "compare" / "page" / "training.json"
 NOTE = ("Score on held-out data after data-parallel training by each method, mean of the seeds (bench/train, bench/results/train.md). The runs are short, "
         "so models are not trained to the end, which is hard on sparsification. Bytes: what a rank sends in a step.")
 

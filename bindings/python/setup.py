@@ -51,7 +51,7 @@ GLIBC = {
 }
 
 # What Meson reads of the tree to build the library.
-SOURCES = ("bench/calibrate", "bench/compare", "bench/plugin_test", "bench/predict", "capi", "codecs", "include", "lib")
+SOURCES = ("capi", "codecs", "include", "lib", "tool")
 SOURCE_SUFFIXES = {
     ".cpp",
     ".cu",
@@ -79,7 +79,6 @@ SOURCE_FILES = (
     "README.md",
     "meson.build",
     "meson_options.txt",
-    "bench/meson.build",
     "tests/meson.build",
     "datasets/manifest.json",
     *DATA,

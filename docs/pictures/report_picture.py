@@ -1,6 +1,6 @@
 """Makes report.png, the picture of a report in README: the gradients that are bundled, in headless Chromium.
 
-    python3 docs/pictures/report_picture.py [TOOL]        TOOL: build/bench/compare/deepreduce
+    python3 docs/pictures/report_picture.py [TOOL]        TOOL: build/tool/deepreduce
 """
 
 import subprocess
@@ -21,7 +21,7 @@ OUT = Path(__file__).with_name("report.png")
 
 
 def main():
-    tool = sys.argv[1] if len(sys.argv) > 1 else ROOT / "build" / "bench" / "compare" / "deepreduce"
+    tool = sys.argv[1] if len(sys.argv) > 1 else ROOT / "build" / "tool" / "deepreduce"
     with tempfile.TemporaryDirectory() as folder, chromium.Browser() as browser:
         page = Path(folder) / "report.html"
         command = [tool, "compare", "datasets/gradients", "--plan", PLANS, *SETTINGS, "--report", page]

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "bench/plugin_test/samples.hpp"
+#include "tool/plugin_test/samples.hpp"
 
 namespace dr::cases {
 

@@ -2,8 +2,8 @@
 #include <cmath>
 #include <map>
 
-#include "bench/plugin_test/samples.hpp"
 #include "cases/case.hpp"
+#include "tool/plugin_test/samples.hpp"
 
 namespace dr::cases {
 namespace {

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "bench/plugin_test/samples.hpp"
 #include "deepreduce/codec.h"
+#include "tool/plugin_test/samples.hpp"
 
 namespace dr::cases {
 

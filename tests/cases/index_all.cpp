@@ -1,5 +1,5 @@
-#include "bench/plugin_test/samples.hpp"
 #include "cases/case.hpp"
+#include "tool/plugin_test/samples.hpp"
 
 namespace dr::cases {
 

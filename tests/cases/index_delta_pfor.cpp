@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "bench/plugin_test/samples.hpp"
 #include "cases/case.hpp"
+#include "tool/plugin_test/samples.hpp"
 
 namespace dr::cases {
 namespace {

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "bench/plugin_test/samples.hpp"
+#include "tool/plugin_test/samples.hpp"
 
 namespace dr::cases {
 

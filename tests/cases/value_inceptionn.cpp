@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "bench/plugin_test/samples.hpp"
 #include "cases/case.hpp"
+#include "tool/plugin_test/samples.hpp"
 
 namespace dr::cases {
 namespace {

@@ -1,8 +1,8 @@
 #include <cmath>
 #include <numbers>
 
-#include "bench/plugin_test/samples.hpp"
 #include "cases/case.hpp"
+#include "tool/plugin_test/samples.hpp"
 
 namespace dr::cases {
 namespace {

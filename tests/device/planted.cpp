@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "bench/plugin_test/guarded_bytes.hpp"
 #include "cuda/device.hpp"
 #include "device/apart.hpp"
 #include "primitive/block.hpp"
+#include "tool/plugin_test/guarded_bytes.hpp"
 
 namespace dr::device_tests {
 namespace {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "fuzz/script.hpp"
+#include "tool/predict/plan_book.hpp"
 
 namespace {
 

@@ -3,13 +3,13 @@
 #include <cstdlib>
 #include <numeric>
 
-#include "bench/compare/npy.hpp"
-#include "bench/compare/npz.hpp"
-#include "bench/compare/number.hpp"
-#include "bench/compare/safetensors.hpp"
-#include "bench/compare/synth.hpp"
 #include "fuzz/script.hpp"
 #include "fuzz/zip_check.hpp"
+#include "tool/read/npy.hpp"
+#include "tool/read/npz.hpp"
+#include "tool/read/number.hpp"
+#include "tool/read/safetensors.hpp"
+#include "tool/read/synth.hpp"
 
 namespace {
 

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "bench/predict/profile.hpp"
-#include "bench/predict/training_model.hpp"
 #include "fuzz/script.hpp"
+#include "tool/predict/profile.hpp"
+#include "tool/predict/training_model.hpp"
 
 namespace {
 

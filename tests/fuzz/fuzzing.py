@@ -64,7 +64,7 @@ def commit():
     def git(*arguments):
         return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False).stdout.strip()
 
-    changed = git("status", "--porcelain", "--", "lib", "codecs", "capi", "include", "bench/compare", "tests/fuzz")
+    changed = git("status", "--porcelain", "--", "lib", "codecs", "capi", "include", "tool", "tests/fuzz")
     return (git("rev-parse", "--short=12", "HEAD") or "unknown") + ("-dirty" if changed else "")
 
 
@@ -180,9 +180,9 @@ def minimise(options):
 
 # What reads bytes on the CPU. A GPU's side (*_device.cpp, *_tile.hpp, …) is not in it: tests/device and tests/cuda see to that.
 FOLDERS = ("lib/container", "lib/split", "lib/stage", "lib/merge", "lib/plan", "lib/exchange", "codecs/index", "codecs/value", "codecs/order",
-           "codecs/bytes", "codecs/family", "bench/compare")
+           "codecs/bytes", "codecs/family", "tool/read")
 NOT_OURS = re.compile(r"(_device\.cpp|_device\.hpp|_tile\.hpp|_cuda\.cu|union_tile\.cpp|device_row\.hpp)$")
-READERS = re.compile(r"bench/compare/(inputs|npy|npz|sparse_npz|safetensors|synth)\.[ch]pp$")
+READERS = re.compile(r"tool/read/(inputs|npy|npz|sparse_npz|safetensors|synth)\.[ch]pp$")
 # Functions of an encode, by what is in their (mangled) names: of files that hold both sides, the rest is what decodes.
 ENCODES = re.compile(r"(?i)encode|resolve|\bcost|writer|put_|append|choose|fit_|sort|tell|keep|select|level_of|plan|bound|make_codec|param")
 
@@ -224,7 +224,7 @@ def coverage(options):
     ran, of_decode = {}, {}
     for function in json.loads(done.stdout)["data"][0]["functions"]:
         path = os.path.relpath(function["filenames"][0], root)
-        if not path.startswith(FOLDERS) or NOT_OURS.search(path) or (path.startswith("bench/") and not READERS.search(path)):
+        if not path.startswith(FOLDERS) or NOT_OURS.search(path) or (path.startswith("tool/") and not READERS.search(path)):
             continue
         for line, count in lines_of(function).items():
             ran[path, line] = max(ran.get((path, line), 0), count)

@@ -24,6 +24,9 @@ SEES = {"core": {"include"}, "primitive": {"include", "core"}, "cuda": {"include
         "api": {"include", "core", "primitive", "cuda", "pipeline"} | MIDDLE,
         "transform": {"include", "core", "primitive"}, "exchange": {"include", "core", "primitive", "pipeline", "api", "transform"}, "control": {"include", "core", "plan"},
         "capi": {"include", "core", "plan", "patch", "pipeline", "api", "exchange", "control", "transform"}}
+# What a folder of tool/, and its main.cpp, may include beside itself and include/.
+TOOL_SEES = {"show": set(), "read": {"show"}, "predict": {"show", "read"}, "compare": {"show", "read", "predict"},
+             "calibrate": {"show", "read", "compare"}, "plugin_test": {"show", "read"}, "tool": {"show", "read", "predict", "compare", "calibrate", "plugin_test"}}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)")', re.M)
 CUDA = re.compile(r"^(cuda|cub/|thrust/|cooperative_groups|nvtx|curand|cublas|nccl|device_|sm_\d)")
 STANDARD_C = {"stddef.h", "stdint.h"}
@@ -88,7 +91,7 @@ class Tree:
 
 @functools.cache
 def layer(path):
-    """Where a file belongs: "include", "core", …, "codec index/golomb", "family golomb", "builtin", "capi", "bench/compare", "bindings", "tests"."""
+    """Where a file belongs: "include", "core", …, "codec index/golomb", "family golomb", "builtin", "capi", "tool", "tool predict", "bindings", "tests"."""
     parts = path.parts
     if parts[0] == "lib":
         return parts[1]
@@ -96,8 +99,8 @@ def layer(path):
         return f"family {parts[2]}"
     if parts[0] == "codecs":
         return f"codec {parts[1]}/{parts[2]}" if len(parts) > 3 else "builtin"
-    if parts[0] == "bench":
-        return "bench/compare" if parts[1] in {"compare", "calibrate", "plugin_test", "predict"} else "bench"  # the tool
+    if parts[0] == "tool" and len(parts) > 2:
+        return f"tool {parts[1]}"
     return parts[0]
 
 
@@ -152,7 +155,11 @@ def judge(tree, path, name, target):
     elif mine == "builtin":
         if theirs not in {"include", "core", "builtin", None} and str(target) not in {"lib/sparsify/sparsifier.hpp", "lib/feedback/entry.hpp"}:
             return f"the list of built-ins does not see {theirs}"
-    elif mine in {"bench/compare", "bindings", "examples"}:
+    elif mine.split()[0] == "tool":
+        folder = theirs.removeprefix("tool ") if theirs else None
+        if theirs not in {"include", mine, None} and folder not in TOOL_SEES.get(mine.removeprefix("tool "), set()):
+            return f"{mine} sees include/ only" if not theirs.startswith("tool") else f"{mine} does not see {theirs}"
+    elif mine in {"bindings", "examples"}:
         if theirs not in {"include", mine, None}:
             return f"{mine} sees include/ only"
     elif mine not in {"tests", "bench", "datasets"}:
@@ -390,7 +397,11 @@ PLANTS = [
     ("codecs/value/qsgd/qsgd_vectors.hpp", "DR_AVX512_BEGIN", None),
     ("codecs/order/bitpack/bitpack_codec.cpp", '#include "exchange/star.hpp"', None),  # there is no such file: nothing to say
     ("codecs/builtin.cpp", '#include "sparsify/select.hpp"', "list of built-ins does not see sparsify"),
-    ("bench/compare/main.cpp", '#include "core/pool.hpp"', "include/ only"),
+    ("tool/main.cpp", '#include "core/pool.hpp"', "include/ only"),
+    ("tool/compare/compare.cpp", '#include "core/pool.hpp"', "include/ only"),
+    ("tool/predict/network.cpp", '#include "tool/compare/row.hpp"', "tool predict does not see tool compare"),
+    ("tool/compare/compare.cpp", '#include "tool/options.hpp"', "tool compare does not see tool"),
+    ("tool/calibrate/codec_costs.cpp", '#include "tool/compare/row.hpp"', None),
     ("bindings/python/deepreduce/fast.cpp", '#include "lib/core/error.hpp"', "include/ only"),
     ("examples/sgd_mpi.c", '#include "core/pool.hpp"', "include/ only"),
     ("lib/primitive/bits.hpp", "#include <cuda_runtime.h>", "CUDA"),

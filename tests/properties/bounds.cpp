@@ -5,9 +5,9 @@
 #include <map>
 #include <set>
 
-#include "bench/plugin_test/samples.hpp"
 #include "cases/case.hpp"
 #include "client.hpp"
+#include "tool/plugin_test/samples.hpp"
 
 namespace dr::properties {
 namespace {

@@ -1,7 +1,7 @@
 // Bytes that change from one read of them to the next, as a frame in shared memory may.
 #pragma once
 
-#include "bench/plugin_test/guarded_bytes.hpp"
+#include "tool/plugin_test/guarded_bytes.hpp"
 
 #if defined(__x86_64__) && defined(__linux__)
 #define DR_CHANGING_BYTES 1

@@ -5,11 +5,11 @@
 #include <deque>
 #include <numeric>
 
-#include "bench/plugin_test/guarded_bytes.hpp"
-#include "bench/plugin_test/samples.hpp"
 #include "cases/case.hpp"
 #include "client.hpp"
 #include "sweep.hpp"
+#include "tool/plugin_test/guarded_bytes.hpp"
+#include "tool/plugin_test/samples.hpp"
 
 namespace dr::properties {
 

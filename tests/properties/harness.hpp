@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "bench/plugin_test/guarded_bytes.hpp"
-#include "bench/plugin_test/samples.hpp"
 #include "cases/case.hpp"
 #include "core/pool.hpp"
 #include "deepreduce/codec.hpp"
 #include "pipeline/bind.hpp"
+#include "tool/plugin_test/guarded_bytes.hpp"
+#include "tool/plugin_test/samples.hpp"
 
 namespace dr::properties {
 

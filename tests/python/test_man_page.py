@@ -87,7 +87,7 @@ def test_the_page_names_version_status_and_environment(text):
 
 def test_every_environment_variable_of_the_sources_is_in_the_page(text):
     read = set()
-    for folder in ("bench/compare", "lib", "capi"):
+    for folder in ("tool/compare", "tool/predict", "tool/read", "tool/show", "lib", "capi"):
         for path in (ROOT / folder).rglob("*.[ch]pp"):
             read |= set(re.findall(r'getenv\("(DEEPREDUCE_\w+)"', path.read_text(encoding="utf-8")))
     assert "DEEPREDUCE_DATASETS" in read

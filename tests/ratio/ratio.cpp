@@ -16,11 +16,11 @@
 #include <map>
 #include <set>
 
-#include "bench/compare/kept.hpp"
-#include "bench/compare/metrics.hpp"
-#include "bench/compare/plan_text.hpp"
-#include "bench/compare/subjects.hpp"
-#include "bench/compare/verify.hpp"
+#include "tool/compare/kept.hpp"
+#include "tool/compare/metrics.hpp"
+#include "tool/compare/verify.hpp"
+#include "tool/read/plan_text.hpp"
+#include "tool/read/subjects.hpp"
 
 namespace {
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "bench/calibrate/affine_fit.hpp"
+#include "tool/calibrate/affine_fit.hpp"
 
 using dr::calibrate::affine;
 using dr::calibrate::fit_affine;

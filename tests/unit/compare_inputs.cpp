@@ -9,10 +9,10 @@
 #include <map>
 #include <random>
 
-#include "bench/compare/npy.hpp"
-#include "bench/compare/npz.hpp"
-#include "bench/compare/safetensors.hpp"
-#include "bench/compare/synth.hpp"
+#include "tool/read/npy.hpp"
+#include "tool/read/npz.hpp"
+#include "tool/read/safetensors.hpp"
+#include "tool/read/synth.hpp"
 
 using namespace dr::compare;
 using namespace std::string_literals;

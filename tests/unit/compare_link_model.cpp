@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "bench/compare/link_model.hpp"
+#include "tool/compare/link_model.hpp"
 
 using namespace dr::compare;
 

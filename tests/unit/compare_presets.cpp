@@ -5,10 +5,10 @@
 #include <set>
 #include <string>
 
-#include "bench/compare/inputs.hpp"
-#include "bench/compare/presets.hpp"
 #include "client.hpp"
 #include "deepreduce/deepreduce.hpp"
+#include "tool/read/inputs.hpp"
+#include "tool/read/presets.hpp"
 
 TEST_CASE("every preset is a plan, by a name of its own, alone and in its set") {
   using namespace dr::compare;

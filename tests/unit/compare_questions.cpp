@@ -7,16 +7,16 @@
 #include <string>
 #include <vector>
 
-#include "bench/compare/against.hpp"
-#include "bench/compare/array_writer.hpp"
-#include "bench/compare/best.hpp"
-#include "bench/compare/expression.hpp"
-#include "bench/compare/inputs.hpp"
-#include "bench/compare/layer_kind.hpp"
-#include "bench/compare/npy.hpp"
-#include "bench/compare/npz.hpp"
-#include "bench/compare/selection.hpp"
-#include "bench/compare/totals.hpp"
+#include "tool/compare/against.hpp"
+#include "tool/compare/best.hpp"
+#include "tool/compare/expression.hpp"
+#include "tool/compare/layer_kind.hpp"
+#include "tool/compare/selection.hpp"
+#include "tool/compare/totals.hpp"
+#include "tool/read/inputs.hpp"
+#include "tool/read/npy.hpp"
+#include "tool/read/npz.hpp"
+#include "tool/show/array_writer.hpp"
 
 using namespace dr::compare;
 using texts = std::vector<std::string>;

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "bench/compare/histograms.hpp"
-#include "bench/compare/html_report.hpp"
-#include "bench/compare/output.hpp"
+#include "tool/compare/histograms.hpp"
+#include "tool/compare/html_report.hpp"
+#include "tool/show/output.hpp"
 
 using nlohmann::ordered_json;
 using namespace dr::compare;

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/compare/plan_sweep.hpp"
+#include "tool/read/plan_sweep.hpp"
 
 using namespace dr::compare;
 using texts = std::vector<std::string>;

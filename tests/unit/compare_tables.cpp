@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "bench/compare/spread_notes.hpp"
-#include "bench/compare/text_table.hpp"
+#include "tool/compare/spread_notes.hpp"
+#include "tool/show/text_table.hpp"
 
 using namespace dr::compare;
 

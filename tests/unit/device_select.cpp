@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "bench/plugin_test/guarded_bytes.hpp"
 #include "cuda/device.hpp"
 #include "feedback/residual.hpp"
 #include "primitive/bits.hpp"
@@ -17,6 +16,7 @@
 #include "sparsify/select.hpp"
 #include "sparsify/select_device.hpp"
 #include "sparsify/select_tile.hpp"
+#include "tool/plugin_test/guarded_bytes.hpp"
 
 namespace {
 

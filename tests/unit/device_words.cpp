@@ -4,9 +4,9 @@
 #include <memory>
 #include <string>
 
-#include "bench/plugin_test/guarded_bytes.hpp"
 #include "container/frame_tile.hpp"
 #include "cuda/device.hpp"
+#include "tool/plugin_test/guarded_bytes.hpp"
 
 namespace {
 

@@ -5,7 +5,7 @@
 
 #include "client.hpp"
 #if defined(DR_WITH_INPUTS)
-#include "bench/compare/inputs.hpp"
+#include "tool/read/inputs.hpp"
 #endif
 
 using namespace client;

@@ -1,8 +1,8 @@
 // A build with -Dreport=disabled, of which the rest of the tests knows nothing: linked with the page that it has, none.
 #include <doctest/doctest.h>
 
-#include "bench/compare/html_report.hpp"
-#include "bench/compare/output.hpp"
+#include "tool/compare/html_report.hpp"
+#include "tool/show/output.hpp"
 
 using namespace dr::compare;
 

@@ -1,13 +1,13 @@
-// Plan books, profiles and the choice of plans (bench/predict).
+// Plan books, profiles and the choice of plans (tool/predict).
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "bench/predict/plan_book.hpp"
-#include "bench/predict/plan_choice.hpp"
 #include "predict_parts.hpp"
+#include "tool/predict/plan_book.hpp"
+#include "tool/predict/plan_choice.hpp"
 
 using namespace parts;
 

@@ -1,8 +1,8 @@
-// Plans that are transforms (bench/predict): two all-reduces of factors, in the DDP hook and behind backward.
+// Plans that are transforms (tool/predict): two all-reduces of factors, in the DDP hook and behind backward.
 #include <doctest/doctest.h>
 
-#include "bench/predict/study_model.hpp"
 #include "predict_parts.hpp"
+#include "tool/predict/study_model.hpp"
 
 using namespace parts;
 

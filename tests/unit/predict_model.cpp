@@ -1,4 +1,4 @@
-// The model of a step (bench/predict): by hand where it is simple, and by its properties.
+// The model of a step (tool/predict): by hand where it is simple, and by its properties.
 #include <doctest/doctest.h>
 
 #include <cmath>

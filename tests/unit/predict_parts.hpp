@@ -1,11 +1,11 @@
-// A toy profile and toy models for the tests of bench/predict.
+// A toy profile and toy models for the tests of tool/predict.
 #pragma once
 
 #include <memory>
 #include <random>
 #include <string>
 
-#include "bench/predict/step_model.hpp"
+#include "tool/predict/step_model.hpp"
 
 namespace parts {
 

@@ -1,9 +1,9 @@
-// The model of a step (bench/predict) against published figures.
+// The model of a step (tool/predict) against published figures.
 #include <doctest/doctest.h>
 
-#include "bench/predict/hipress_model.hpp"
-#include "bench/predict/study_model.hpp"
 #include "predict_parts.hpp"
+#include "tool/predict/hipress_model.hpp"
+#include "tool/predict/study_model.hpp"
 
 using namespace parts;
 

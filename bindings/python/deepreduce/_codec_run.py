@@ -193,7 +193,7 @@ def _finite(x: float) -> Optional[float]:
 
 
 def _distortion(g: Array, kept: Array, once: Once) -> Row:
-    """As bench/compare/metrics.cpp has it: s is what the sparsifier kept, h what arrives. Equal bits do not differ."""
+    """As tool/compare/metrics.cpp has it: s is what the sparsifier kept, h what arrives. Equal bits do not differ."""
     common = numpy.intersect1d(kept, once.support, assume_unique=True).size
     union = numpy.union1d(kept, once.support)
     s, h = numpy.zeros(union.size, g.dtype), numpy.zeros(union.size, g.dtype)

@@ -1,4 +1,4 @@
-"""Costs as functions of size, as bench/calibrate/affine_fit.cpp fits them: cost(n) = max(floor, base + per_unit n)."""
+"""Costs as functions of size, as tool/calibrate/affine_fit.cpp fits them: cost(n) = max(floor, base + per_unit n)."""
 
 from __future__ import annotations
 

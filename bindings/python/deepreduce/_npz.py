@@ -8,7 +8,7 @@ from typing import Any, Mapping, Union
 
 import numpy
 
-# An archive with this comment was made of the file that it names (bench/compare/npz.hpp).
+# An archive with this comment was made of the file that it names (tool/read/npz.hpp).
 _MADE_OF = "deepreduce:input="
 
 

@@ -1,4 +1,4 @@
-"""How far a long run of the tool is, on stderr if that is a terminal; as the native tool shows it (bench/compare/console.hpp)."""
+"""How far a long run of the tool is, on stderr if that is a terminal; as the native tool shows it (tool/show/console.hpp)."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def candidates() -> List[pathlib.Path]:
         return [pathlib.Path(named)]
     found = [_PACKAGE / "deepreduce"]  # of a wheel
     if (_PACKAGE.parents[2] / "meson.build").is_file():  # a checkout, in which somebody has built
-        found += [_PACKAGE.parents[2] / build / "bench/compare/deepreduce" for build in ("build-tool", "build")]
+        found += [_PACKAGE.parents[2] / build / "tool/deepreduce" for build in ("build-tool", "build")]
     return found
 
 

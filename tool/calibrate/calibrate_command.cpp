@@ -1,0 +1,238 @@
+#include "calibrate_command.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "codec_costs.hpp"
+#include "tool/compare/factors.hpp"
+#include "tool/read/plan_list.hpp"
+#include "tool/read/presets.hpp"
+#include "tool/read/subjects.hpp"
+#include "tool/show/console.hpp"
+#include "tool/show/machine.hpp"
+#include "tool/show/output.hpp"
+
+namespace dr::calibrate {
+namespace {
+
+using compare::console;
+using nlohmann::ordered_json;
+
+// Beside its costs stands that of adding dense tensors.
+constexpr const char* exact_plan = "index=all value=raw";
+
+std::string date_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  char text[32];
+  return {text, std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &utc)};
+}
+
+ordered_json machine_json() {
+  const ordered_json facts = compare::machine_facts();
+  return {{"cpu", facts.at("cpu")},
+          {"cores", facts.at("cores")},
+          {"instructions", facts.at("level")},
+          {"os", facts.at("os")}};
+}
+
+// f32, in the order of the inputs. `each`: by input.
+struct gradients {
+  gradient_pool pool;
+  std::vector<std::vector<float>> each;
+  std::vector<compare::tensor> tensors;  // by which errors are measured
+};
+
+// Of what is bundled. Feedback makes accumulators of gradients itself. A Python package has accumulators alone.
+void keep_gradients(std::vector<compare::tensor>& tensors, std::string& name) {
+  const auto is_gradient = [](const compare::tensor& t) {
+    return std::filesystem::path(t.input).parent_path().filename() == "gradients";
+  };
+  if (std::ranges::any_of(tensors, is_gradient))
+    std::erase_if(tensors, std::not_fn(is_gradient));
+  else
+    name = "bundled accumulators";
+}
+
+gradients read_gradients(const std::vector<std::string>& inputs, console& console) {
+  compare::subject_options wanted;
+  wanted.inputs = inputs;
+  wanted.globs = {"*"};  // one by one
+  wanted.cast = compare::dtype::f32;
+  gradients g;
+  g.pool.name = inputs.empty() ? "bundled" : fmt::format("{}", fmt::join(inputs, " "));
+  g.tensors = compare::read_subjects(wanted, console);
+  if (inputs.empty()) keep_gradients(g.tensors, g.pool.name);
+  const std::string* input = nullptr;
+  for (const compare::tensor& t : g.tensors) {
+    std::vector<float> values(t.elements);
+    std::memcpy(values.data(), t.data.data(), t.data.size());
+    g.pool.values.insert(g.pool.values.end(), values.begin(), values.end());
+    if (!input || *input != t.input) g.each.emplace_back();
+    g.each.back().insert(g.each.back().end(), values.begin(), values.end());
+    input = &t.input;
+  }
+  if (g.pool.values.empty()) throw compare::input_error(g.pool.name + ": no elements to calibrate with");
+  // Files of several ranks at one step have equal sizes; others are no ranks.
+  if (inputs.empty() || g.each.size() < 2 ||
+      std::ranges::any_of(g.each, [&](const auto& v) { return v.size() != g.each[0].size(); }))
+    g.each.clear();
+  // Those that the DDP hook's `bypass` sends exactly count only where there are no others.
+  const auto is_small = [](const compare::tensor& t) { return t.elements < 1000; };
+  if (!std::ranges::all_of(g.tensors, is_small)) std::erase_if(g.tensors, is_small);
+  return g;
+}
+
+std::vector<std::string> plans_of(const calibrate_options& o) {
+  if (o.plans.empty() && o.presets.empty()) return compare::expand_plans(usual_plans(), 10000);
+  std::vector<std::string> texts = o.plans;
+  for (const std::string& name : o.presets) {
+    const std::vector<std::string> plans = compare::preset_plans(name, "sparsify=topr(ratio=0.01)");
+    if (plans.empty())
+      throw compare::usage_error("--preset '" + name + "': no such name; `deepreduce presets` lists them");
+    texts.insert(texts.end(), plans.begin(), plans.end());
+  }
+  return compare::expand_plans(texts, 10000);
+}
+
+std::vector<uint64_t> sizes_of(const calibrate_options& o) {
+  std::vector<uint64_t> sizes = o.sizes;
+  if (sizes.empty())
+    for (int power = 10; power <= 22; power += 2) sizes.push_back(uint64_t{1} << power);
+  std::ranges::sort(sizes);
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());  // clang 14 has no ranges of this kind
+  return sizes;
+}
+
+ordered_json samples_json(const std::vector<sample>& samples, bool with_spread) {
+  auto list = ordered_json::array();
+  for (const sample& s : samples) {
+    if (with_spread)
+      list.push_back({s.size, s.value, s.spread * s.value});
+    else
+      list.push_back({s.size, s.value});
+  }
+  return list;
+}
+
+ordered_json cost_json(const std::string& plan, const char* operation, const std::vector<sample>& samples,
+                       disturbance& busy) {
+  const affine fit = fit_affine(samples);
+  busy.add(fmt::format("{} of '{}'", operation, plan), fit, samples);
+  return {{"plan", plan},
+          {"operation", operation},
+          {"floor_ns", fit.floor},
+          {"base_ns", fit.base},
+          {"per_element_ns", fit.per_unit},
+          {"r2", fit.r2},
+          {"from", samples.front().size},
+          {"to", samples.back().size},
+          {"samples", samples_json(samples, true)}};
+}
+
+ordered_json frame_json(const std::string& plan, const std::vector<sample>& samples,
+                        const std::vector<std::pair<uint32_t, double>>& growth) {
+  const affine fit = fit_affine(samples);
+  auto list = ordered_json::array();
+  for (const auto& [ranks, factor] : growth) list.push_back({ranks, factor});
+  return {{"plan", plan},
+          {"base_bytes", fit.base},
+          {"per_element_bytes", fit.per_unit},
+          {"r2", fit.r2},
+          {"from", samples.front().size},
+          {"to", samples.back().size},
+          {"samples", samples_json(samples, false)},
+          {"sum_growth", list}};
+}
+
+}  // namespace
+
+const std::vector<std::string>& usual_plans() {
+  static const std::vector<std::string> plans = [] {
+    const std::string top = "sparsify=topr(ratio=0.01) feedback=residual ";
+    std::vector<std::string> list;
+    for (const char* streams :
+         {"index=golomb value=raw", "index=golomb value=log_quant", "index=auto value=auto(error=0.07)",
+          "index=bloom(policy=p0,fpr=0.001) value=raw", "index=bloom(policy=p2,fpr=0.001) value=raw",
+          "index=bloom(policy=p0,fpr=0.001) value=qsgd", "index=raw value=fit_poly", "index=raw value=raw"})
+      list.push_back(top + streams);
+    list.emplace_back("sparsify=topr(ratio=0.1) feedback=residual index=golomb value=log_quant");
+    list.emplace_back("sparsify=topr(ratio=0.001) feedback=residual index=golomb value=log_quant");
+    list.emplace_back(
+        "sparsify=blocks(ratio=0.08,block=16) feedback=residual index=golomb(adaptive=1) value=lloyd(price=0.35)");
+    list.emplace_back("transform=lowrank(rank=4) feedback=residual");
+    list.emplace_back("feedback=residual index=all value=uniform_quant(bits=8)");
+    list.emplace_back("feedback=residual index=all value=uniform_quant(bits=4)");
+    list.emplace_back("index=all value=raw");
+    list.emplace_back("index=all value=half");
+    return list;
+  }();
+  return plans;
+}
+
+int run_calibrate(const calibrate_options& o) {
+  compare::check_output(o.output);
+  compare::load_plugins(o.plugins);
+  const std::vector<std::string> plans = plans_of(o);
+  const std::vector<uint64_t> sizes = sizes_of(o);
+  console console;
+  compare::note_signals();
+  const gradients data = read_gradients(o.data, console);
+  context context(o.threads);
+  const timing_settings settings{o.seconds, o.seed, uint64_t{o.evicted_mib} << 20};
+  auto costs = ordered_json::array(), frames = ordered_json::array(), errors = ordered_json::array();
+  disturbance busy;
+  int status = 0;
+  const uint64_t n = data.each.empty() ? growth_size(data.pool.values.size(), sizes.back()) : data.each[0].size();
+  if (n == 0)
+    console.line(
+        fmt::format("{}: {} elements are too few for 8 ranks: no sum_growth", data.pool.name, data.pool.values.size()));
+  for (size_t i = 0; i < plans.size(); ++i) try {
+      const plan p(plans[i]);
+      console.part(i, plans.size(), static_cast<double>(i), static_cast<double>(plans.size()));
+      const bool transforms = compare::is_transform(plans[i]);
+      std::vector<sample> encode, merge, decode, bytes, add;
+      for (const uint64_t n : sizes) {
+        console.progress(fmt::format("{} elements: {}", n, plans[i]));
+        const costs_at at = transforms ? measure_factors_at(context, p, data.pool, n, settings)
+                                       : measure_at(context, p, data.pool, n, settings);
+        encode.push_back(at.encode), merge.push_back(at.merge), decode.push_back(at.decode), bytes.push_back(at.frame);
+        if (plans[i] == exact_plan) add.push_back(measure_add(data.pool, n, settings));
+      }
+      if (!transforms)
+        frames.push_back(frame_json(plans[i], bytes, sum_growth(context, p, data.pool, data.each, n, o.seed)));
+      costs.push_back(cost_json(plans[i], "encode", encode, busy));
+      costs.push_back(cost_json(plans[i], "merge", merge, busy));
+      costs.push_back(cost_json(plans[i], "decode", decode, busy));
+      if (!add.empty()) costs.push_back(cost_json(plans[i], "add", add, busy));
+      errors.push_back({{"plan", plans[i]}, {"error", error_of(context, p, data.tensors, o.seed)}});
+    } catch (const compare::interrupted& e) {
+      console.line("interrupted: no profile");
+      return 128 + e.signal;
+    } catch (const std::runtime_error& e) {
+      console.line(fmt::format("{}: {}; left out", plans[i], e.what()));
+      status = 1;
+    }
+  console.clear();
+  if (const std::string note = busy.note(); !note.empty()) console.line("note: " + note);
+  const ordered_json profile{
+      {"schema", "deepreduce-profile-1"},
+      {"date", date_text()},
+      {"commit", compare::commit()},
+      {"machine", machine_json()},
+      {"conditions", {{"ranks", o.ranks}, {"threads", std::max(o.threads, 1U)}, {"data", data.pool.name}}},
+      {"costs", costs},
+      {"frames", frames},
+      {"errors", errors}};
+  compare::write_output(o.output, profile.dump(1) + "\n");
+  return status;
+}
+
+}  // namespace dr::calibrate

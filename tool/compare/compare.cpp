@@ -1,0 +1,400 @@
+#include "compare.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "histograms.hpp"
+#include "kept.hpp"
+#include "layer_kind.hpp"
+#include "metrics.hpp"
+#include "plan_run.hpp"
+#include "tool/read/number.hpp"
+#include "tool/read/plan_text.hpp"
+#include "tool/read/presets.hpp"
+#include "totals.hpp"
+#include "verify.hpp"
+
+namespace dr::compare {
+namespace {
+
+// The tensors of a batch as the one that bucket=flat makes of them.
+subject joined(const subject& g) { return {concatenated(g)}; }
+
+// The codecs that the tensors of a frame have; of several choices the one that most have, and how many.
+std::string choice_of(const std::vector<dr_tensor_info>& infos) {
+  std::map<std::string, size_t> counts;
+  for (const dr_tensor_info& info : infos) ++counts[info.plan];
+  const auto most = std::ranges::max_element(counts, [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (counts.size() <= 1) return most == counts.end() ? "" : most->first;
+  return fmt::format("{} ({} of {} tensors)", most->first, most->second, infos.size());
+}
+
+bool is_joined(const subject& s) { return cut_of({{"tensor", name_of(s)}}) == cut::joined; }
+
+// Where NaN and infinite values are: "2 values are NaN or infinite, the first at position 7".
+std::string not_finite_text(const subject& s) {
+  uint64_t count = 0;
+  std::string first;
+  for (const tensor& t : s)
+    for (uint64_t i = 0; i < t.elements; ++i) {
+      if (std::isfinite(value_of(t.type, bits_at(t.type, t.data, i))) || ++count > 1) continue;
+      first = fmt::format("the first at position {}{}", i, s.size() > 1 ? " of " + t.name : "");
+    }
+  const std::string values =
+      count == 1 ? "a value is NaN or infinite, " : fmt::format("{} values are NaN or infinite, ", count);
+  return values + first + (is_joined(s) ? " of all tensors joined; --tensor '*' tells of which" : "");
+}
+
+class measurement {
+ public:
+  measurement(context& c, std::span<const subject> gradients, const measure_settings& settings, console& console)
+      : gradients_(gradients), settings_(settings), console_(console), bench_{c, settings, &gradients[0], 0, {}, {}} {
+    size_t room = 0;
+    for (const tensor& t : gradients[0]) room += (t.data.size() + 3) / 4 * 4;
+    bench_.received = tensor_bytes(room);
+  }
+
+  measured run(std::span<const plan> plans) {
+    for (const plan& p : plans)
+      attempt(read_plan(p.text()), [&] {
+        if (is_transform(std::string(p.text())) && is_joined(g()))
+          throw std::runtime_error("all tensors joined are no matrix, of which a transform has factors; --per-tensor");
+        runs_.push_back(std::make_unique<plan_run>(bench_, p));
+      });
+    for (bench_.step = 0; bench_.step < settings_.steps; ++bench_.step) {
+      bench_.gradient = &gradients_[bench_.step % gradients_.size()];
+      add_gradient();
+      const bool last = bench_.step + 1 == settings_.steps, shown = settings_.each_step || last;
+      if (shown) show_step();
+      if (last) break;
+      progress(fmt::format("step {}", bench_.step + 1));
+      each_run([&](plan_run& x) { advance(x, shown); });
+    }
+    return std::move(result_);
+  }
+
+ private:
+  void show_step() {
+    each_run([&](plan_run& x) {
+      progress(fmt::format("verifying {}", x.reading.text));
+      check(x);
+      x.prepare_merge();
+    });
+    kept_.clear();
+    known_ways_.clear();
+    (void)bench_.copy_all();
+    each_run([&](plan_run& x) { x.warm_up(); });
+    const double begin = now_ns();
+    for (uint32_t round = 1; !enough(round - 1, now_ns() - begin); ++round) {
+      progress(settings_.repeat ? fmt::format("round {} of {}", round, settings_.repeat)
+                                : fmt::format("round {}", round));
+      time_copy();
+      each_run([&](plan_run& x) { x.time_round(); });
+    }
+    result_.rows.push_back(memcpy_row());
+    copy_ns_.clear();
+    for (const auto& x : runs_) {
+      x->report_times(x->facts);
+      if (!x->transforms) add_model(x->facts, x->reading);  // (of gathers)
+      result_.rows.push_back(std::move(x->facts));
+    }
+  }
+
+  bool enough(uint32_t rounds, double elapsed_ns) const {
+    if (settings_.repeat) return rounds == settings_.repeat;
+    const double wanted = 1e9 * settings_.seconds * static_cast<double>(runs_.size());
+    return rounds >= rounds_most || (rounds >= rounds_least && elapsed_ns >= wanted);
+  }
+
+  const subject& g() const { return *bench_.gradient; }
+  std::string label() const { return g()[0].input + (name_of(g()).empty() ? "" : " ") + name_of(g()); }
+  void progress(const std::string& what) { console_.progress(what + ": " + label()); }
+
+  // What a plan gets wrong is a line on the console, and the others go on.
+  template <class F>
+  bool attempt(const plan_reading& p, F&& f) {
+    try {
+      f();
+      return true;
+    } catch (const std::runtime_error& e) {
+      console_.line(fmt::format("{}: {}: {}", label(), p.text, e.what()));
+      result_.failures.push_back({g()[0].input, name_of(g()), bench_.step + 1, p.sparsify, p.text, e.what()});
+      return false;
+    }
+  }
+
+  // Those with which f fails are out.
+  template <class F>
+  void each_run(F&& f) {
+    std::erase_if(runs_, [&](const auto& x) { return !attempt(x->reading, [&] { f(*x); }); });
+  }
+
+  row subject_row() const {
+    row r;
+    r.input = g()[0].input;
+    r.tensor = name_of(g());
+    if (g().size() == 1) r.kind = layer_kind(g()[0].name, g()[0].shape);
+    r.step = bench_.step + 1;
+    r.dtype = types_of(g());
+    r.d = elements_of(g());
+    return r;
+  }
+
+  // ---- Steps ------------------------------------------------------------------------------------------
+
+  void add_gradient() {
+    if (settings_.steps == 1) return;
+    uint64_t first = 0;
+    for (const tensor& t : g()) {
+      sent_.add(t.type, 1, t.data, {}, first);
+      first += t.elements;
+    }
+  }
+
+  // To the next step. shown: this one has been looked at.
+  void advance(plan_run& x, bool shown) {
+    if (x.transforms) {
+      x.transform();
+      if (!shown) x.add_transform_loss();
+      return x.commit_transform();
+    }
+    if (shown && !x.has_state()) return;
+    const auto frame = x.encode();
+    if (!shown) x.add_loss(frame);
+    x.commit();
+  }
+
+  double total_error_of(plan_run& x) {
+    if (settings_.steps == 1) return std::sqrt(x.facts.contraction);
+    if (!x.transforms) x.add_loss(x.frame);
+    return quotient(x.lost(), std::abs(x.reading.gamma) * sent_.norm());
+  }
+
+  // ---- Verification, sizes and errors -----------------------------------------------------------------
+
+  using positions = std::vector<std::vector<uint64_t>>;  // of each tensor
+
+  positions positions_kept(const std::string& sparsify, const subject& seen) {
+    const dr_call now = bench_.call();
+    positions kept;
+    for (size_t i = 0; i < seen.size(); ++i) kept.push_back(kept_by(bench_.library, sparsify, seen[i], &now, i));
+    return kept;
+  }
+
+  // By plans without feedback.
+  const positions& kept_of(const std::string& sparsify) {
+    if (const auto known = kept_.find(sparsify); known != kept_.end()) return known->second;
+    const positions& kept = kept_[sparsify] = positions_kept(sparsify, g());
+    note_subject(sparsify, g(), kept);
+    return kept;
+  }
+
+  // Once a step for each way to keep; with feedback as the first plan has it.
+  void note_subject(const std::string& way, const subject& seen, const positions& kept) {
+    if (!known_ways_.insert(way).second) return;
+    nlohmann::ordered_json facts = subject_facts(seen, way, kept);
+    facts["tensor"] = name_of(g());
+    facts["step"] = bench_.step + 1;
+    if (facts.at("gradient_energy").is_null() && !told_not_finite_) {
+      console_.line(fmt::format("note: {}: {}: errors are undefined", label(), not_finite_text(seen)));
+      told_not_finite_ = true;
+    }
+    result_.subjects.push_back(std::move(facts));
+  }
+
+  // All elements are kept.
+  void check_transform(plan_run& x) {
+    const subject seen = x.transform_input();
+    positions all;
+    for (const tensor& t : seen) all.emplace_back(t.elements);
+    for (auto& each : all) std::iota(each.begin(), each.end(), 0);
+    note_subject(x.reading.sparsify + (x.reading.feedback.empty() ? "" : ' ' + x.reading.feedback), seen, all);
+    x.transform();
+    x.facts = subject_row();
+    x.facts.preset = preset_of(x.reading);
+    x.add_transform_sizes();
+    distortion_sum sum;
+    size_t at = 0;
+    for (size_t i = 0; i < seen.size(); at += seen[i++].data.size())
+      sum.add(seen[i], all[i], std::span(bench_.received).subspan(at, seen[i].data.size()), all[i]);
+    add_distortion(x.facts, sum.result());
+    if (settings_.steps > 1) x.add_transform_loss();
+    add_total_error(x);
+  }
+
+  void check(plan_run& x) {
+    if (x.transforms) return check_transform(x);
+    const auto frame = x.encode();
+    x.facts = subject_row();
+    x.frame.assign(frame.begin(), frame.end());
+    if (!x.has_state() && !x.flat) {
+      describe(x, g(), kept_of(x.reading.sparsify));
+    } else {
+      subject seen = x.has_state() ? x.accumulated() : g();
+      if (x.flat) seen = joined(seen);
+      const positions kept = positions_kept(x.reading.sparsify, seen);
+      const std::string feedback = x.reading.feedback.empty() ? "" : ' ' + x.reading.feedback;
+      note_subject(x.reading.sparsify + feedback, seen, kept);
+      describe(x, seen, kept);
+    }
+    add_total_error(x);
+  }
+
+  void add_total_error(plan_run& x) {
+    x.facts.total_error = total_error_of(x);
+    if (settings_.steps > 1) x.facts.gradient_energy = std::pow(x.reading.gamma * sent_.norm(), 2);
+  }
+
+  // seen: of which the sparsifier has kept `kept`.
+  void describe(plan_run& x, const subject& seen, const positions& kept) {
+    const std::vector<dr_tensor_info> infos = inspect(x.frame).tensors;
+    if (infos.size() != seen.size())
+      throw verify_error(fmt::format("the frame has {} tensors, but {} went in", infos.size(), seen.size()));
+    describe_sizes(x, infos);
+    distortion_sum sum;
+    for (size_t i = 0; i < seen.size(); ++i) {
+      const decoded_tensor decoded = verify(bench_.library, seen[i], x.reading, kept[i], x.frame, infos[i], i);
+      sum.add(seen[i], kept[i], decoded.dense, decoded.support);
+    }
+    add_distortion(x.facts, sum.result());
+  }
+
+  static void add_distortion(row& f, const distortion& d) {
+    f.index_recall = d.index_recall;
+    f.energy_recall = d.energy_recall;
+    f.missed = d.missed;
+    f.false_positives = d.false_positives;
+    f.relative_l2_error = d.relative_l2_error;
+    f.max_relative_error = d.max_relative_error;
+    f.cosine_similarity = d.cosine_similarity;
+    f.contraction = d.contraction;
+    f.gradient_energy = d.gradient_energy;
+    f.kept_energy = d.kept_energy;
+  }
+
+  void describe_sizes(plan_run& x, const std::vector<dr_tensor_info>& infos) const {
+    constexpr const char* fallbacks[] = {"none", "raw_index", "dense"};
+    uint64_t count = 0, support = 0, index = 0, value = 0, order = 0;
+    uint32_t fallback = DR_FALLBACK_DENSE;  // of a batch what all have in common
+    double bound = 0;
+    for (const dr_tensor_info& info : infos) {
+      count += info.count, support += info.support;
+      index += info.index_size, value += info.value_size, order += info.order_size;
+      fallback = std::min(fallback, info.fallback);
+      bound += index_bound_bits(info.universe, info.count) * static_cast<double>(info.count);
+    }
+    row& f = x.facts;
+    const auto r = static_cast<double>(count);
+    f.r = count;
+    f.support = support;
+    f.plan = x.reading.text;
+    f.preset = preset_of(x.reading);
+    if (x.chooses) f.choice = choice_of(infos);
+    f.fallback = fallback < std::size(fallbacks) ? fallbacks[fallback] : "?";
+    f.bytes = x.frame.size();
+    f.index_bytes = index;
+    f.value_bytes = value;
+    f.order_bytes = order;
+    f.header_bytes = f.bytes - index - value - order;
+    f.relative_volume = static_cast<double>(f.bytes) / (4 * static_cast<double>(f.d));
+    f.index_bits_per_nonzero = quotient(8 * static_cast<double>(index), r);
+    f.value_bits_per_nonzero = quotient(8 * static_cast<double>(value), r);
+    f.index_bound_bits_per_nonzero = quotient(bound, r);
+  }
+
+  // Of the presets that were asked for.
+  std::string preset_of(const plan_reading& p) const {
+    std::string names;
+    for (const dr_preset* known : presets()) {
+      if (std::ranges::none_of(settings_.presets, [&](const auto& n) { return n == known->set || n == known->name; }))
+        continue;
+      const std::string text = preset_plans(known->name, p.sparsify).front();
+      if (plan(text).text() == p.text) names += (names.empty() ? "" : ", ") + std::string(known->name);
+    }
+    return names;
+  }
+
+  // ---- Times ------------------------------------------------------------------------------------------
+
+  void time_copy() {
+    const double begin = now_ns();
+    (void)bench_.copy_all();
+    copy_ns_.push_back(now_ns() - begin);
+  }
+
+  row memcpy_row() {
+    row r = subject_row();
+    r.plan = "memcpy";
+    r.bytes = bench_.copy_all();
+    r.relative_volume = static_cast<double>(r.bytes) / (4 * static_cast<double>(r.d));
+    r.rounds = copy_ns_.size();
+    const timing copy = summarize(copy_ns_);
+    r.encode_ns = r.decode_ns = copy.median;
+    r.encode_ns_spread = r.decode_ns_spread = copy.spread;
+    r.encode_samples = r.decode_samples = copy_ns_;
+    return r;
+  }
+
+  // ---- The model of a link ----------------------------------------------------------------------------
+
+  // side: -1 and 1 are the ends of the measured spread.
+  step_costs costs_of(const row& r, const plan_reading& p, double dense_bytes, double side) const {
+    const auto at = [side](double median, double spread) { return median * std::max(0.0, 1 + side * spread / 2); };
+    // Supports that nobody selects again grow with every rank, as far as they do not meet.
+    const double most = static_cast<double>(r.d) / static_cast<double>(std::max<uint64_t>(r.support.value_or(0), 1));
+    const double growth = !p.sparsifies ? std::min<double>(settings_.ranks, most) : 1;
+    return {static_cast<double>(r.d),
+            at(r.sparsify_ns, r.sparsify_ns_spread) + at(r.encode_ns, r.encode_ns_spread),
+            at(r.merge_ns, r.merge_ns_spread),
+            static_cast<double>(r.bytes),
+            std::max(growth, 1.0),
+            dense_bytes};
+  }
+
+  void add_model(row& r, const plan_reading& p) const {
+    double dense_bytes = 0;
+    for (const tensor& t : g()) dense_bytes += static_cast<double>(t.data.size());
+    const double half_bytes = std::min(dense_bytes, 2 * static_cast<double>(r.d));
+    const step_costs costs = costs_of(r, p, dense_bytes, 0);
+    const uint32_t n = settings_.ranks;
+    r.pays_below = pays_below(costs, p.exchange, dense_bytes, n);
+    r.pays_below_bf16 = half_bytes < dense_bytes ? pays_below(costs, p.exchange, half_bytes, n) : r.pays_below;
+    if (!settings_.over) return;
+    const link& l = *settings_.over;
+    r.step_ns = step_ns(costs, p.exchange, n, l);
+    r.gather_step_ns = p.exchange.empty() ? r.step_ns : step_ns(costs, "", n, l);
+    r.dense_step_ns = ring_ns(dense_bytes, n, l);
+    r.bf16_step_ns = ring_ns(half_bytes, n, l);
+    const double best = std::min(r.dense_step_ns, r.bf16_step_ns);
+    const double least = step_ns(costs_of(r, p, dense_bytes, -1), p.exchange, n, l);
+    const double most = step_ns(costs_of(r, p, dense_bytes, 1), p.exchange, n, l);
+    r.verdict = std::isnan(r.step_ns) ? "unknown" : most < best ? "pays" : least > best ? "slower" : "even";
+  }
+
+  std::span<const subject> gradients_;
+  const measure_settings& settings_;
+  console& console_;
+  workbench bench_;
+  running_sum sent_;
+  std::map<std::string, positions> kept_;
+  bool told_not_finite_ = false;
+  std::set<std::string> known_ways_;  // of which `subjects` has the facts of this step
+  std::vector<std::unique_ptr<plan_run>> runs_;
+  std::vector<double> copy_ns_;
+  measured result_;
+};
+
+}  // namespace
+
+measured compare_plans(context& c, std::span<const subject> gradients, std::span<const plan> plans,
+                       const measure_settings& settings, console& console) {
+  return measurement(c, gradients, settings, console).run(plans);
+}
+
+}  // namespace dr::compare

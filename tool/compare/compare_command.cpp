@@ -1,0 +1,389 @@
+#include "compare_command.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <set>
+#include <sstream>
+
+#include "against.hpp"
+#include "best.hpp"
+#include "compare.hpp"
+#include "document.hpp"
+#include "html_report.hpp"
+#include "render.hpp"
+#include "selection.hpp"
+#include "tool/predict/plan_book.hpp"
+#include "tool/predict/plan_work.hpp"
+#include "tool/read/inputs.hpp"
+#include "tool/read/number.hpp"
+#include "tool/read/plan_list.hpp"
+#include "tool/read/presets.hpp"
+#include "tool/show/output.hpp"
+
+namespace dr::compare {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr int fine = 0, failed = 1;
+
+// What the options ask about the rows, read before anything is measured.
+struct questions {
+  selection wanted;
+  std::optional<best_question> best;
+};
+
+questions read_questions(const compare_options& o, const json_row& columns) {
+  try {
+    questions q{selection(o.where, o.sort, o.pareto, columns), {}};
+    if (!o.best.empty()) {
+      std::vector<expression> by = parse_numbers("--best-by", o.best_by, columns);
+      if (by.size() != 1) throw expression_error("--best-by '" + o.best_by + "': one value, not a list");
+      q.best.emplace(best_question{parse_condition("--best", o.best, columns), std::move(by[0])});
+    }
+    return q;
+  } catch (const expression_error& e) {
+    throw usage_error(e.what());
+  }
+}
+
+ordered_json link_json(const compare_options& o) {
+  if (!o.over) return nullptr;
+  return {{"text", o.link_text}, {"bits_per_second", o.over->bits_per_second}, {"latency_ns", o.over->latency_ns}};
+}
+
+ordered_json settings_of(const compare_options& o) {
+  return {{"seed", o.seed},
+          {"repeat", o.repeat ? ordered_json(o.repeat) : ordered_json(nullptr)},
+          {"seconds", o.repeat ? ordered_json(nullptr) : ordered_json(o.seconds)},
+          {"threads", o.threads},
+          {"ranks", o.ranks},
+          {"link", link_json(o)},
+          {"segment_rows", o.segment_rows},
+          {"steps", o.steps},
+          {"batch", o.subjects.batch},
+          {"selection",
+           {{"tensors", o.subjects.globs},
+            {"per_tensor", o.subjects.per_tensor},
+            {"flat", o.subjects.flat},
+            {"cast", o.subjects.cast ? ordered_json(name_of(*o.subjects.cast)) : ordered_json(nullptr)},
+            {"each_step", o.each_step},
+            {"plugins", o.plugins}}}};
+}
+
+class comparison {
+ public:
+  explicit comparison(const compare_options& o) : o_(o), document_(empty_document(settings_of(o))) {}
+
+  int run() {
+    const std::vector<std::string> plans = expand_plans(o_.plans, o_.limit);
+    check_presets();
+    if (!o_.book.empty()) try {
+        book_ = predict::read_book(o_.book);
+      } catch (const std::runtime_error& e) {
+        throw input_error(e.what());
+      }
+    read_saved();
+    std::vector<json_row> known = rows_;
+    known.insert(known.begin(), column_types());
+    known.push_back({{"tensors", 0}, {"worst_tensor", ""}, {"worst_error", 0}});  // of totals
+    questions_ = read_questions(o_, columns_of(known));
+    if (!o_.against.empty()) old_ = read_document(o_.against);
+    if (measures()) {
+      try {
+        measure(plans);
+      } catch (const interrupted& e) {
+        signal_ = e.signal;
+      }
+      console_.clear();
+    }
+    return finish();
+  }
+
+ private:
+  // Saved rows alone are shown again, unless an INPUT is given, too.
+  bool measures() const { return o_.from.empty() || !o_.subjects.inputs.empty(); }
+
+  void check_presets() const {
+    for (const std::string& name : o_.presets) {
+      const std::vector<std::string> texts = preset_plans(name, "sparsify=none");
+      if (texts.empty()) throw usage_error("--preset '" + name + "': no such name; `deepreduce presets` lists them");
+      for (const std::string& text : texts) (void)parse_plan(text);
+    }
+  }
+
+  void read_saved() {
+    for (const std::string& path : o_.from) {
+      const ordered_json saved = read_document(path);
+      const bool joined = measures() || o_.from.size() > 1;
+      for (json_row& row : joined ? rows_with_origin(saved) : rows_of(saved)) {
+        if (joined && !row.contains("from")) row["from"] = path;
+        rows_.push_back(std::move(row));
+      }
+      for (const char* list : {"subjects", "failures"})
+        for (const ordered_json& entry : saved.at(list)) document_[list].push_back(entry);
+      // One file shown again has the facts of its own run.
+      if (!measures() && o_.from.size() == 1)
+        for (const auto& fact : saved.items())
+          if (!fact.value().is_array() && fact.key() != "best" && fact.key() != "against")
+            document_[fact.key()] = fact.value();
+    }
+    if (o_.resume.empty()) return;
+    kept_.emplace(o_.resume, empty_document(settings_of(o_)));
+    for (const std::string& note : kept_->notes()) console_.line("note: --resume " + note);
+  }
+
+  // What the command line names for a gradient; the default set if it names nothing. `like` decides for all subjects of an input
+  // whether they are sparse already: a total wants the same plans for each.
+  std::vector<std::string> plans_for(const std::vector<std::string>& plans, const subject& like) const {
+    if (o_.plans.empty() && o_.presets.empty()) return default_plans(like);
+    std::vector<std::string> texts = plans;
+    for (const std::string& name : o_.presets)
+      for (std::string& text : preset_plans(name, default_sparsifier(like))) texts.push_back(std::move(text));
+    return texts;
+  }
+
+  // Dense in a book is what frames carry exactly.
+  std::vector<std::string> book_plan(const std::string& tensor) const {
+    const std::string text = predict::plan_in(*book_, tensor);
+    return {text.empty() ? predict::exact_text : text};
+  }
+
+  // The plan of the book's for a tensor, as rows have it.
+  std::function<std::string(const std::string&)> canonical_of_book() const {
+    return [this](const std::string& tensor) { return std::string(parse_plan(book_plan(tensor)[0]).text()); };
+  }
+
+  // What --resume knows the rows of a gradient by, but for the plan and the values.
+  static json_row wanted_row(const subject& g, uint32_t step) {
+    row r;
+    r.input = g[0].input;
+    r.tensor = name_of(g);
+    r.step = step;
+    r.dtype = types_of(g);
+    r.d = elements_of(g);
+    return to_json(r);
+  }
+
+  // Of each sequence the row that --resume knows. Where names and values come again (one input twice), they are numbered.
+  std::vector<json_row> wanted_rows(std::span<const std::vector<subject>> sequences) const {
+    std::vector<json_row> rows;
+    std::map<json_row, unsigned> seen;
+    const uint32_t last = std::max(o_.steps, 1u) - 1;
+    for (const auto& gradients : sequences) {
+      json_row wanted = wanted_row(gradients[last % gradients.size()], last + 1);
+      const std::string digest = digest_of(gradients);
+      wanted["data"] = digest;
+      if (const unsigned times = ++seen[wanted]; times > 1) wanted["data"] = fmt::format("{}-{}", digest, times);
+      rows.push_back(std::move(wanted));
+    }
+    return rows;
+  }
+
+  void forget_overwritten(std::span<const std::vector<subject>> sequences, std::span<const json_row> wanted) {
+    std::vector<json_row> now;
+    for (size_t i = 0; i < sequences.size(); ++i)
+      for (const subject& g : sequences[i]) now.emplace_back(wanted_row(g, 1))["data"] = wanted[i].at("data");
+    if (const size_t gone = kept_->forget_others(now))
+      console_.line(fmt::format(
+          "note: --resume {}: {} rows were measured on other values of these inputs; they are gone", o_.resume, gone));
+  }
+
+  // Each text parsed, once.
+  static std::vector<plan> distinct_plans(const std::vector<std::string>& texts) {
+    std::vector<plan> plans;
+    std::set<std::string> known;
+    for (const std::string& text : texts)
+      if (plan p = parse_plan(text); known.emplace(p.text()).second) plans.push_back(std::move(p));
+    return plans;
+  }
+
+  // Whether --resume has the row of the plan.
+  bool is_kept(const plan& p, json_row wanted) const {
+    wanted["plan"] = p.text();
+    return kept_ && kept_->has(wanted);
+  }
+
+  void measure(const std::vector<std::string>& plan_texts) {
+    context context(o_.threads);
+    subject_options wanted = o_.subjects;
+    wanted.inputs = expand_inputs(wanted.inputs, o_.limit);
+    std::vector<subject> subjects = read_frames(wanted, console_);
+    const bool alone = o_.steps == 0;
+    const std::vector<std::vector<subject>> sequences =
+        alone ? apart(std::move(subjects)) : in_steps(std::move(subjects));
+    const std::map<std::string, const subject*> like = densest(sequences);
+    std::vector<json_row> wanted_of(sequences.size());
+    if (kept_) {
+      wanted_of = wanted_rows(sequences);
+      forget_overwritten(sequences, wanted_of);
+    }
+
+    if (!o_.book.empty() && o_.subjects.globs == std::vector<std::string>{"*"}) {
+      std::vector<std::string> names;
+      for (const auto& gradients : sequences) names.push_back(gradients[0][0].name);
+      for (const std::string& each : predict::idle_lines(*book_, o_.book, names)) console_.line("note: " + each);
+    }
+    std::vector<std::vector<plan>> plans;
+    std::vector<double> work{0};
+    size_t most = 0, there = 0;  // plans of an input; rows that --resume has
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      const auto& gradients = sequences[i];
+      if (!alone && gradients.size() > o_.steps)
+        throw usage_error(fmt::format("--steps {}: there are {} inputs", o_.steps, gradients.size()));
+      const std::vector<std::string> texts =
+          o_.book.empty() ? plans_for(plan_texts, *like.at(gradients[0][0].input)) : book_plan(gradients[0][0].name);
+      plans.push_back(distinct_plans(texts));
+      most = std::max(most, plans.back().size());
+      there += std::erase_if(plans.back(), [&](const plan& p) { return is_kept(p, wanted_of[i]); });
+      work.push_back(work.back() +
+                     static_cast<double>(elements_of(gradients[0])) * static_cast<double>(plans.back().size() + 1));
+    }
+    announce(most, plans, there, like.size() == sequences.size() ? "input" : "tensor");
+    std::vector<std::string> asked = o_.presets;  // by name; a plan may begin with one, too
+    for (const std::string& text : o_.plans) asked.push_back(text.substr(0, text.find(' ')));
+    const measure_settings settings{
+        o_.repeat,    o_.seconds, o_.seed, o_.segment_rows, o_.ranks, o_.over, std::max(o_.steps, 1u),
+        o_.each_step, asked};
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      if (plans[i].empty()) continue;
+      console_.part(i, sequences.size(), work[i], work.back());
+      take(compare_plans(context, sequences[i], plans[i], settings, console_),
+           kept_ ? text_of(wanted_of[i], "data") : "");
+    }
+  }
+
+  // Of each input the first subject that is not sparse already, or its first.
+  static std::map<std::string, const subject*> densest(const std::vector<std::vector<subject>>& sequences) {
+    std::map<std::string, const subject*> of_input;
+    const auto is_sparse = [](const subject& g) { return default_sparsifier(g) == "sparsify=none"; };
+    for (const auto& gradients : sequences) {
+      const subject*& known = of_input[gradients[0][0].input];
+      if (known == nullptr || (is_sparse(*known) && !is_sparse(gradients[0]))) known = &gradients[0];
+    }
+    return of_input;
+  }
+
+  // plans: those to be measured, of each input or tensor.
+  void announce(size_t most, const std::vector<std::vector<plan>>& plans, size_t there, const char* unit) {
+    size_t runs = 0;
+    for (const auto& list : plans) runs += list.size();
+    const bool swept = std::ranges::any_of(
+        o_.plans, [](const std::string& text) { return text.find('|') != text.npos || text.find("..") != text.npos; });
+    if (!swept && !kept_ && !console_.is_terminal()) return;
+    std::string text = fmt::format("{} plan{} × {} {}{}", most, most == 1 ? "" : "s", plans.size(), unit,
+                                   plans.size() == 1 ? "" : "s");
+    if (kept_) text += fmt::format(", {} of them to be measured, {} of them there", runs, there);
+    console_.line(text);
+  }
+
+  // `data`: with --resume, of which values.
+  void take(measured m, const std::string& data) {
+    std::vector<json_row> rows;
+    for (const row& r : m.rows) {
+      rows.push_back(to_json(r));
+      rows.back()["samples"] = samples_json(r);
+      if (kept_) rows.back()["data"] = data;
+    }
+    for (ordered_json& facts : m.subjects)
+      if (kept_) facts["data"] = data;
+    if (kept_)
+      kept_->add(rows, m.subjects);
+    else
+      std::ranges::move(rows, std::back_inserter(rows_));
+    for (ordered_json& facts : m.subjects) document_["subjects"].push_back(std::move(facts));
+    for (const failure& f : m.failures) document_["failures"].push_back(to_json(f));
+    std::ranges::move(m.rows, std::back_inserter(measured_.rows));
+    std::ranges::move(m.failures, std::back_inserter(measured_.failures));
+  }
+
+  int finish() {
+    if (kept_) {
+      std::ranges::copy(kept_->rows(), std::back_inserter(rows_));
+      for (const ordered_json& facts : kept_->subjects()) document_["subjects"].push_back(facts);
+    }
+    total_list totals = totals_of(rows_);
+    if (o_.book.empty())
+      for (const std::string& text : totals.incomplete) console_.line("note: no total of " + text);
+    else
+      std::ranges::move(book_totals(rows_, "book " + o_.book, canonical_of_book()), std::back_inserter(totals.totals));
+    try {
+      if (questions_.best) document_["best"] = find_best(rows_, *questions_.best);
+      document_["rows"] = questions_.wanted.apply(rows_);
+      document_["totals"] = questions_.wanted.apply(std::move(totals.totals));
+      if (const std::string why = questions_.wanted.why_none(rows_);
+          !rows_.empty() && document_["rows"].empty() && !why.empty())
+        console_.line("note: " + why);
+      if (!old_.is_null())
+        document_["against"] = compare_with(questions_.wanted.filter(rows_), document_,
+                                            questions_.wanted.filter(rows_of(old_)), old_, o_.against);
+    } catch (const expression_error& e) {
+      throw usage_error(e.what());
+    }
+    if (signal_ != 0) console_.line(fmt::format("interrupted: {} rows were finished", rows_.size()));
+    if (signal_ == 0 || !rows_.empty()) {
+      write_output(o_.output, render(document_, measured_.rows, presentation()));
+      if (!o_.report.empty()) write_output(o_.report, html_report(document_));
+      tell_answers();
+    }
+    if (signal_ != 0) return 128 + signal_;
+    if (o_.fail_if_worse && document_.at("against").at("rows").empty())
+      throw usage_error(
+          fmt::format("--fail-if-worse: nothing was compared: no row of {} has the input, tensor, type, "
+                      "size and plan of a row that was measured now",
+                      o_.against));
+    const bool worse = o_.fail_if_worse && any_worse(document_.at("against"));
+    return !measured_.failures.empty() || worse ? failed : fine;
+  }
+
+  // What stands beside the result: the best plans beside a file, and what CSV has no place for.
+  void tell_answers() {
+    const bool csv = o_.form == format::csv;
+    std::string text;
+    if (document_.contains("best") && (csv || !o_.output.empty())) text += best_text(document_.at("best"));
+    if (document_.contains("against") && csv) text += against_text(document_.at("against"), false);
+    if (!o_.output.empty()) return text.empty() ? void() : write_output("", without_controls(text, true));
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) console_.line(line);
+  }
+
+  render_request presentation() const {
+    render_request r;
+    r.form = o_.form;
+    r.facts = {o_.ranks, o_.link_text, measured_.failures};
+    r.sorted = !o_.sort.empty();
+    r.own_rows = o_.from.empty() && o_.resume.empty() && !questions_.wanted.asks();
+    for (const std::string& name : o_.presets) r.notes += preset_notes(name);
+    return r;
+  }
+
+  const compare_options& o_;
+  console console_;
+  ordered_json document_, old_;
+  questions questions_;
+  std::optional<resumed_run> kept_;
+  std::optional<book> book_;
+  std::vector<json_row> rows_;
+  measured measured_;
+  int signal_ = 0;
+};
+
+}  // namespace
+
+int run_compare(const compare_options& options) {
+  if ((!options.report.empty() || options.form == format::html) && !has_html_report())
+    throw usage_error(std::string(options.report.empty() ? "--output " + options.output : "--report") + ": " +
+                      no_html_report);
+  check_outputs({{"--resume", options.resume}, {"--output", options.output}, {"--report", options.report}});
+  load_plugins(options.plugins);
+  note_signals();
+  return comparison(options).run();
+}
+
+}  // namespace dr::compare

@@ -1,0 +1,69 @@
+#include "frame_text.hpp"
+
+#include <fmt/core.h>
+
+#include "deepreduce/deepreduce.hpp"
+#include "tool/show/text_table.hpp"
+
+namespace dr::compare {
+namespace {
+
+std::string plural(uint64_t n, const char* what) { return fmt::format("{} {}{}", grouped(n), what, n == 1 ? "" : "s"); }
+
+const char* dtype_name(dr_dtype type) {
+  return type == DR_F32 ? "f32" : type == DR_F16 ? "f16" : type == DR_BF16 ? "bf16" : "?";
+}
+
+std::string fallback_name(uint32_t fallback) {
+  return fallback == DR_FALLBACK_NONE ? "" : fallback == DR_FALLBACK_RAW_INDEX ? "raw index" : "dense";
+}
+
+std::string header_text(const dr_frame_info& f, size_t size) {
+  std::string text = fmt::format("frame of version {}, {} form, {}\nheader {}, {} in {}, {}\n", f.version,
+                                 f.flags & DR_FRAME_SHORT ? "short" : "general", plural(f.frame_size, "byte"),
+                                 plural(f.header_size, "byte"), plural(f.tensors, "tensor"),
+                                 plural(f.segments, "segment"), plural(f.plans, "plan"));
+  if (f.flags & DR_FRAME_TAG) text += fmt::format("tag {:#018x}\n", f.tag);
+  if (f.flags & DR_FRAME_LIST) text += "decodes to a list of tensors, not to one\n";
+  if (f.flags & DR_FRAME_STATUS)
+    text += fmt::format("status frame: the sender could not encode, {}: {}\n", dr_status_name(f.status), f.message);
+  if (size > f.frame_size) text += fmt::format("{} behind the frame\n", plural(size - f.frame_size, "byte"));
+  return text;
+}
+
+template <class F>
+std::vector<std::string> cells(const std::vector<dr_tensor_info>& tensors, F&& f) {
+  std::vector<std::string> list;
+  for (const dr_tensor_info& t : tensors) list.push_back(f(t));
+  return list;
+}
+
+}  // namespace
+
+std::string describe_frame(std::span<const std::byte> bytes) {
+  const frame f = inspect(bytes);
+  using enum text_table::align;
+  text_table t;
+  size_t position = 0;
+  const auto number = [&](const char* heading, auto&& of) {
+    t.column(heading, right, cells(f.tensors, [&](const dr_tensor_info& x) { return grouped(of(x)); }));
+  };
+  t.column("tensor", right, cells(f.tensors, [&](const dr_tensor_info&) { return std::to_string(position++); }));
+  t.column("type", left, cells(f.tensors, [](const auto& x) { return std::string(dtype_name(x.dtype)); }));
+  number("universe", [](const auto& x) { return x.universe; });
+  number("width", [](const auto& x) { return x.width; });
+  number("count", [](const auto& x) { return x.count; });
+  number("support", [](const auto& x) { return x.support; });
+  number("segments", [](const auto& x) { return x.segments; });
+  number("index", [](const auto& x) { return x.index_size; });
+  number("value", [](const auto& x) { return x.value_size; });
+  number("order", [](const auto& x) { return x.order_size; });
+  t.column("fallback", left, cells(f.tensors, [](const auto& x) { return fallback_name(x.fallback); }));
+  t.column("runs on", left,
+           cells(f.tensors, [](const auto& x) { return std::string(x.host_only ? "CPU" : "CPU, CUDA"); }));
+  t.column("plan", left, cells(f.tensors, [](const auto& x) { return std::string(x.plan); }));
+  return header_text(f.info, bytes.size()) +
+         (f.tensors.empty() ? "" : t.text("") + "index, value, order: bytes of the payload\n");
+}
+
+}  // namespace dr::compare

@@ -1,0 +1,41 @@
+#include "kept.hpp"
+
+#include "tool/read/number.hpp"
+#include "verify.hpp"
+
+namespace dr::compare {
+namespace {
+
+// Zeros become -0: a sparsifier sees magnitudes, and what arrives as +0 was not kept, also where the frame falls back
+// to a dense row, which says no support. Copies only if there is such a zero.
+tensor_bytes with_signed_zeros(const tensor& g) {
+  tensor_bytes data = g.data;
+  std::span<std::byte> own;
+  for (uint64_t i = 0; i < g.elements; ++i) {
+    if (bits_at(g.type, g.data, i) != 0) continue;
+    if (own.empty()) own = data.writable();
+    own[(i + 1) * size_of(g.type) - 1] = std::byte{0x80};
+  }
+  return data;
+}
+
+}  // namespace
+
+std::vector<uint64_t> kept_by(context& c, const std::string& sparsify, const tensor& g, const dr_call* call,
+                              uint64_t position) {
+  const tensor_bytes data = with_signed_zeros(g);
+  dr_tensor source = dense(abi_dtype(g.type), data.data(), g.elements);
+  source.key = position;
+  const std::vector<std::byte> frame = c.encode(plan(sparsify + " index=raw value=raw"), source, call);
+  std::vector<std::byte> arrived(g.data.size());
+  c.decode(frame, dense_out(abi_dtype(g.type), arrived.data(), g.elements));
+  uint64_t count = 0;  // (a vector that grows would take twice its memory)
+  for (uint64_t i = 0; i < g.elements; ++i) count += bits_at(g.type, arrived, i) != 0;
+  std::vector<uint64_t> positions;
+  positions.reserve(count);
+  for (uint64_t i = 0; i < g.elements; ++i)
+    if (bits_at(g.type, arrived, i) != 0) positions.push_back(i);
+  return positions;
+}
+
+}  // namespace dr::compare

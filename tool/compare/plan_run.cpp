@@ -1,0 +1,274 @@
+#include "plan_run.hpp"
+
+#include <time.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <numeric>
+
+#include "tool/read/number.hpp"
+#include "verify.hpp"
+
+namespace dr::compare {
+namespace {
+
+constexpr size_t merged_distinct = 8, merged_bytes = size_t{64} << 20;
+
+double cpu_ns() {
+  timespec t{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return 1e9 * static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec);
+}
+
+// Each tensor's elements `part` of `parts` of it further on, the last ones in front.
+subject rotated(const subject& g, size_t part, size_t parts) {
+  subject turned = g;
+  for (tensor& t : turned) {
+    const uint64_t by = t.elements / parts * part;
+    const std::span<std::byte> bytes = t.data.writable();
+    std::rotate(bytes.rbegin(), bytes.rbegin() + static_cast<ptrdiff_t>(by * size_of(t.type)), bytes.rend());
+  }
+  return turned;
+}
+
+}  // namespace
+
+double now_ns() {
+  return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// ---- Workbench ----------------------------------------------------------------------------------------
+
+dr_call workbench::call(uint64_t rank) const {
+  auto now = sized<dr_call>();
+  now.step = step;
+  now.seed = settings.seed;
+  now.private_seed = settings.seed + rank;
+  now.segment_rows = settings.segment_rows;
+  now.flags = gradient->size() == 1 ? 0 : DR_CALL_LIST;  // as `encode` has it
+  return now;
+}
+
+std::vector<dr_tensor_out> workbench::outs(bool flat) {
+  std::vector<dr_tensor_out> list;
+  if (flat) {
+    list.push_back(dense_out(abi_dtype(gradient->front().type), received.writable().data(), elements_of(*gradient)));
+    return list;
+  }
+  size_t at = 0;
+  for (const tensor& t : *gradient) {
+    list.push_back(dense_out(abi_dtype(t.type), received.writable().data() + at, t.elements));
+    at += (t.data.size() + 3) / 4 * 4;
+  }
+  return list;
+}
+
+size_t workbench::copy_all() {
+  size_t at = 0, bytes = 0;
+  for (const tensor& t : *gradient) {
+    if (!t.data.empty()) std::memcpy(received.writable().data() + at, t.data.data(), t.data.size());
+    at += (t.data.size() + 3) / 4 * 4;
+    bytes += t.data.size();
+  }
+  return bytes;
+}
+
+// ---- Plan ---------------------------------------------------------------------------------------------
+
+plan_run::plan_run(workbench& bench, const plan& p) : method(&p), reading(read_plan(p.text())), bench_(bench) {
+  auto info = sized<dr_plan_info>();
+  auto e = sized<dr_error>();
+  if (dr_plan_describe(p.get(), &info, &e) != DR_OK) throw error(e);
+  flat = info.flags & DR_PLAN_FLAT;
+  chooses = info.flags & DR_PLAN_CHOOSES;
+  transforms = info.flags & DR_PLAN_TRANSFORMS;
+  if (transforms) {
+    factors_.emplace(bench.library, p, *bench.gradient, bench.settings.seed);
+    kept_ = factors_->state();
+    return;
+  }
+  if (!(info.flags & DR_PLAN_FEEDBACK)) return;
+  for (const tensor& t : *bench.gradient)
+    left_.emplace_back((state_size(p, dense(abi_dtype(t.type), nullptr, t.elements)) + 7) / 8);
+}
+
+std::vector<dr_tensor> plan_run::sources(const subject& g) {
+  std::vector<dr_tensor> list;
+  for (const tensor& t : g) list.push_back(dense(abi_dtype(t.type), t.data.data(), t.elements));
+  if (left_.empty()) return list;
+  state_ = left_;
+  for (size_t i = 0; i < list.size(); ++i) {
+    list[i].state = state_[i].data();
+    list[i].state_size = 8 * state_[i].size();
+  }
+  return list;
+}
+
+std::span<const std::byte> plan_run::encode() {
+  const dr_call now = bench_.call();
+  const std::vector<dr_tensor> tensors = sources(*bench_.gradient);
+  const size_t bound = bench_.library.bound(*method, tensors, &now);
+  if (bench_.room.size() < bound) bench_.room = tensor_bytes(bound);
+  return std::span(bench_.room).first(bench_.library.encode_into(bench_.room.writable(), *method, tensors, &now));
+}
+
+subject plan_run::accumulated() {
+  const dr_call now = bench_.call();
+  const plan all("sparsify=none " + reading.feedback + " index=all value=raw");
+  subject seen = *bench_.gradient;
+  std::vector<dr_tensor_out> outs;
+  for (tensor& t : seen) outs.push_back(dense_out(abi_dtype(t.type), t.data.writable().data(), t.elements));
+  bench_.library.decode(bench_.library.encode(all, sources(*bench_.gradient), &now), outs);
+  return seen;
+}
+
+void plan_run::add_loss(std::span<const std::byte> sent) {
+  std::vector<dr_tensor_out> outs = bench_.outs(flat);
+  bench_.library.decode(sent, outs);
+  uint64_t first = 0;
+  size_t at = 0;
+  for (size_t i = 0; i < bench_.gradient->size(); ++i) {
+    const tensor& t = (*bench_.gradient)[i];
+    const auto* arrived = flat ? bench_.received.data() + at : static_cast<const std::byte*>(outs[i].values);
+    lost_.add(t.type, reading.gamma, t.data, {arrived, t.data.size()}, first);
+    first += t.elements;
+    at += t.data.size();
+  }
+}
+
+std::span<float> workbench::received_floats() {
+  const std::span<std::byte> room = received.writable();
+  return {reinterpret_cast<float*>(room.data()), room.size() / sizeof(float)};
+}
+
+void plan_run::transform() {
+  factors_->set_state(kept_);
+  factors_->round(*bench_.gradient, bench_.received_floats());
+}
+
+subject plan_run::transform_input() {
+  factors_->set_state(kept_);
+  return factors_->with_residual(*bench_.gradient);
+}
+
+void plan_run::add_transform_sizes() {
+  facts.plan = reading.text;
+  facts.fallback = "none";
+  facts.r = facts.support = facts.d;
+  facts.bytes = factors_->bytes();
+  facts.value_bytes = facts.bytes;
+  facts.index_bytes = facts.order_bytes = facts.header_bytes = 0;
+  facts.relative_volume = static_cast<double>(facts.bytes) / (4 * static_cast<double>(facts.d));
+  facts.index_bits_per_nonzero = facts.index_bound_bits_per_nonzero = 0;
+  facts.value_bits_per_nonzero = 32 * facts.relative_volume;
+}
+
+void plan_run::add_transform_loss() {
+  uint64_t first = 0;
+  for (const tensor& t : *bench_.gradient) {
+    lost_.add(t.type, 1, t.data, {bench_.received.data() + 4 * first, t.data.size()}, first);
+    first += t.elements;
+  }
+}
+
+void plan_run::prepare_merge() {
+  if (transforms) return;
+  const uint32_t ranks = std::min(bench_.settings.ranks, merged_most);
+  const size_t room = merged_bytes / std::max<size_t>(frame.size(), 1);
+  const size_t distinct = std::clamp<size_t>(room, 1, std::min<size_t>(merged_distinct, ranks));
+  others_.clear();
+  for (size_t rank = 1; rank < distinct; ++rank) {
+    const subject turned = rotated(*bench_.gradient, rank, distinct);
+    const dr_call now = bench_.call(rank);
+    others_.push_back(bench_.library.encode(*method, sources(turned), &now));
+  }
+  merged_.clear();
+  for (uint32_t rank = 0; rank < ranks; ++rank)
+    merged_.push_back(bytes_of(rank % distinct ? others_[rank % distinct - 1] : frame));
+  weights_.assign(ranks, 1 / static_cast<float>(ranks));
+  std::vector<uint64_t> elements;
+  for (const dr_tensor_out& out : bench_.outs(flat)) elements.push_back(out.universe);
+  verify_merge(bench_.library, elements, frame, others_.empty() ? frame : others_[0]);
+}
+
+void plan_run::warm_up() {
+  const size_t size = time_round();
+  if (transforms) return rounds_.clear();
+  if (!std::ranges::equal(frame, std::span(bench_.room).first(size)))
+    throw verify_error("the same input gave another frame the second time");
+  rounds_.clear();
+}
+
+void plan_run::add_stage(void* user, const dr_trace* trace) {
+  constexpr const char* names[stages] = {"sparsify", "choose", "index", "regather", "value", "order"};
+  for (int i = 0; i < stages; ++i)
+    if (std::strcmp(trace->stage, names[i]) == 0) {
+      static_cast<round*>(user)->stage[i] += static_cast<double>(trace->end_ns - trace->begin_ns);
+      return;
+    }
+}
+
+// The trace costs a few clock readings a stage; sparsify is known from nothing else. The CPU's clock is read outside of
+// the intervals.
+size_t plan_run::time_round() {
+  round r{};
+  if (transforms) {
+    factors_->set_state(kept_);
+    const double cpu_begin = cpu_ns();
+    const factors::times took = factors_->round(*bench_.gradient, bench_.received_floats());
+    r.encode = took.begin_ns, r.decode = r.merge = took.rest_ns;
+    r.encode_cpu = r.decode_cpu = (cpu_ns() - cpu_begin) / 2;  // (of both together)
+    rounds_.push_back(r);
+    return 0;
+  }
+  dr_call now = bench_.call();
+  now.trace = add_stage;
+  now.trace_user = &r;
+  const std::vector<dr_tensor> tensors = sources(*bench_.gradient);
+  std::vector<dr_tensor_out> outs = bench_.outs(flat);
+  const double cpu_begin = cpu_ns(), begin = now_ns();
+  const size_t size = bench_.library.encode_into(bench_.room.writable(), *method, tensors, &now);
+  const double encoded = now_ns(), cpu_encoded = cpu_ns(), decode_begin = now_ns();
+  bench_.library.decode(std::span(bench_.room).first(size), outs);
+  const double decoded = now_ns(), cpu_decoded = cpu_ns(), merge_begin = now_ns();
+  bench_.library.merge(merged_, weights_, outs);
+  r.merge = now_ns() - merge_begin;
+  r.encode = std::max(0.0, encoded - begin - r.stage[sparsify]);
+  r.decode = decoded - decode_begin;
+  r.encode_cpu = cpu_encoded - cpu_begin;
+  r.decode_cpu = cpu_decoded - cpu_encoded;
+  rounds_.push_back(r);
+  return size;
+}
+
+void plan_run::report_times(row& r) {
+  const auto samples = [&](auto&& of) {
+    std::vector<double> list;
+    for (const round& x : rounds_) list.push_back(of(x));
+    return list;
+  };
+  const auto stage = [&](int i) { return summarize(samples([i](const round& x) { return x.stage[i]; })); };
+  r.rounds = rounds_.size();
+  r.encode_samples = samples([](const round& x) { return x.encode; });
+  r.decode_samples = samples([](const round& x) { return x.decode; });
+  // (Frames are merged one after the other: twice as many take twice as long.)
+  const double scale = transforms ? 1 : bench_.settings.ranks / static_cast<double>(merged_.size());
+  r.merge_samples = samples([scale](const round& x) { return scale * x.merge; });
+  const timing kept = stage(sparsify), encode = summarize(r.encode_samples), decode = summarize(r.decode_samples),
+               merge = summarize(r.merge_samples);
+  r.sparsify_ns = kept.median, r.sparsify_ns_spread = kept.spread;
+  r.encode_ns = encode.median, r.encode_ns_spread = encode.spread;
+  r.decode_ns = decode.median, r.decode_ns_spread = decode.spread;
+  r.merge_ns = merge.median, r.merge_ns_spread = merge.spread;
+  r.encode_cpu_ns = summarize(samples([](const round& x) { return x.encode_cpu; })).median;
+  r.decode_cpu_ns = summarize(samples([](const round& x) { return x.decode_cpu; })).median;
+  r.choose_ns = stage(choose).median;
+  r.index_ns = stage(index).median;
+  r.regather_ns = stage(regather).median;
+  r.value_ns = stage(value).median;
+  r.order_ns = stage(order).median;
+  rounds_.clear();
+}
+
+}  // namespace dr::compare

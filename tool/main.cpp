@@ -1,0 +1,169 @@
+// The tool `deepreduce`: see --help. Exit status: 0 fine, 1 a codec or a check failed, 2 usage, input or output.
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <new>
+
+#include "options.hpp"
+#include "tool/compare/codec_list.hpp"
+#include "tool/compare/compare_command.hpp"
+#include "tool/compare/decoded_file.hpp"
+#include "tool/compare/frame_text.hpp"
+#include "tool/compare/verify.hpp"
+#include "tool/predict/plan_command.hpp"
+#include "tool/predict/predict_command.hpp"
+#include "tool/read/inputs.hpp"
+#include "tool/read/plan_list.hpp"
+#include "tool/read/presets.hpp"
+#include "tool/read/safetensors.hpp"
+#include "tool/show/output.hpp"
+
+namespace dr::compare {
+namespace {
+
+enum status { fine = 0, failed = 1, misused = 2 };
+
+// The library takes what it does not know for "all that there is": right for a library, not for who measures.
+void check_environment() {
+  const char* const level = std::getenv("DEEPREDUCE_CPU");
+  for (const std::string_view known : {"scalar", "avx2", "avx512"})
+    if (!level || level == known) return;
+  throw usage_error(std::string("DEEPREDUCE_CPU='") + level + "': not scalar, avx2 or avx512");
+}
+
+int run(const compare_options& o) { return run_compare(o); }
+
+int run(const codecs_options& o) {
+  load_plugins(o.plugins);
+  const std::string text = o.form == format::json ? codec_json(o.name) : codec_table(o.name);
+  if (text.empty() && !codec_table(o.name).empty())
+    throw usage_error("codecs " + o.name + ": it is no codec, and --format json lists codecs only");
+  if (text.empty()) throw usage_error("codecs " + o.name + ": no such codec or stage; `deepreduce codecs` lists them");
+  write_output("", text);
+  return fine;
+}
+
+int run(const presets_options& o) {
+  const std::string text = preset_table(o.name);
+  if (text.empty()) throw usage_error("presets " + o.name + ": no such name; `deepreduce presets` lists them");
+  write_output("", text);
+  return fine;
+}
+
+std::string read_frame(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw input_error(path + ": cannot be opened: " + std::strerror(errno));
+  try {
+    return {std::istreambuf_iterator<char>(file), {}};
+  } catch (const std::ios_base::failure& e) {  // a directory, say
+    throw input_error(path + ": cannot be read: " + e.code().message());
+  }
+}
+
+int run(const inspect_options& o) {
+  load_plugins(o.plugins);
+  const std::string bytes = read_frame(o.file);
+  try {
+    write_output("", describe_frame(std::as_bytes(std::span(bytes))));
+  } catch (const error& e) {
+    throw std::runtime_error(o.file + ": " + e.what());
+  }
+  return fine;
+}
+
+int run(const decode_options& o) {
+  load_plugins(o.plugins);
+  const std::string bytes = read_frame(o.file);
+  try {
+    write_output(o.output, decoded_file(std::as_bytes(std::span(bytes)), o));
+  } catch (const error& e) {
+    throw std::runtime_error(o.file + ": " + e.what());
+  }
+  return fine;
+}
+
+void refuse_terminal(const char* command, const char* what, const std::string& output) {
+  if (output.empty() && ::isatty(STDOUT_FILENO) != 0)
+    throw usage_error(
+        fmt::format("{}: {} is bytes, and standard output is a terminal: --output FILE, or > FILE", command, what));
+}
+
+int run(const encode_options& o) {
+  load_plugins(o.plugins);
+  const plan method = parse_plan(o.plan);
+  console console;
+  std::vector<std::string> notes;
+  const std::vector<tensor> tensors = read_input(o.input, &notes, o.cast);
+  for (const std::string& note : notes) console.line("note: " + note);
+  std::vector<dr_tensor> sources;
+  std::vector<std::vector<uint64_t>> states;
+  for (const tensor& g : tensors) {
+    dr_tensor& t = sources.emplace_back(dense(abi_dtype(g.type), g.data.data(), g.elements));
+    t.state_size = state_size(method, t);
+    if (t.state_size) t.state = states.emplace_back((t.state_size + 7) / 8).data();
+  }
+  auto call = sized<dr_call>();
+  call.seed = call.private_seed = o.seed;
+  call.segment_rows = o.segment_rows;
+  call.flags = tensors.size() == 1 ? 0 : DR_CALL_LIST;
+  refuse_terminal("encode", "a frame", o.output);
+  context context(o.threads);
+  const std::vector<std::byte> frame = context.encode(method, sources, &call);
+  write_output(o.output, {reinterpret_cast<const char*>(frame.data()), frame.size()});
+  return fine;
+}
+
+int run(convert_options o) {
+  refuse_terminal("convert", "a .safetensors file", o.output);
+  if (const std::string end = std::filesystem::path(o.output).extension(); is_read(end) && end != ".safetensors")
+    throw usage_error("convert: --output " + o.output + ": the name ends in .safetensors, for that is what is written");
+  console console;
+  if (o.subjects.globs.empty() && !o.subjects.flat) o.subjects.globs = {"*"};  // each by itself, small ones, too
+  const std::string file = safetensors_of(read_subjects(o.subjects, console));
+  console.clear();
+  write_output(o.output, file);
+  return fine;
+}
+
+int run(const calibrate::calibrate_options& o) { return calibrate::run_calibrate(o); }
+
+int run(const predict::predict_options& o) { return predict::run_predict(o); }
+
+int run(const predict::plan_options& o) { return predict::run_plan(o); }
+
+int run(const plugin_test::test_plugin_options& o) { return plugin_test::run_test_plugin(o); }
+
+int run(const finished& f) { return f.status; }
+
+}  // namespace
+}  // namespace dr::compare
+
+int main(int argc, char** argv) {
+  using namespace dr::compare;
+  int status = failed;
+  std::string message;
+  try {
+    check_environment();
+    return std::visit([](const auto& o) { return run(o); }, parse_options(argc, argv));
+  } catch (const input_error& e) {
+    status = misused, message = e.what();
+  } catch (const usage_error& e) {
+    status = misused, message = e.what();
+  } catch (const output_error& e) {
+    status = misused, message = e.what();
+  } catch (const interrupted& e) {
+    return 128 + e.signal;
+  } catch (const std::bad_alloc&) {
+    message = "out of memory";
+  } catch (const std::exception& e) {
+    message = e.what();
+  }
+  std::fprintf(stderr, "deepreduce: %s\n", without_controls(message).c_str());
+  return status;
+}

@@ -1,0 +1,203 @@
+#include "plan_command.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "plan_book.hpp"
+#include "plan_choice.hpp"
+#include "plan_errors.hpp"
+#include "predict_command.hpp"
+#include "predict_text.hpp"
+#include "tool/read/inputs.hpp"
+#include "tool/read/plan_list.hpp"
+#include "tool/show/output.hpp"
+
+namespace dr::predict {
+namespace {
+
+using compare::input_error;
+using compare::usage_error;
+using nlohmann::ordered_json;
+
+// Leaves the plans out whose errors are not known, if others' are; of none errors do not count, which a note tells.
+choice_problem problem_of(const plan_options& o, predict_case& c, const error_table& errors,
+                          std::vector<std::shared_ptr<const plan_work>>& works) {
+  choice_problem p;
+  const std::vector<tensor_spec>& tensors = c.model.model.tensors;
+  p.tensors = tensors.size(), p.options = works.size();
+  for (const tensor_spec& t : tensors) p.sizes.push_back(t.elements);
+  errors.check_candidates(works);
+  std::vector<std::shared_ptr<const plan_work>> known, unknown;
+  for (const auto& w : works) {
+    const auto misses = [&](const tensor_spec& t) {
+      return !travels_exactly(c.model, t, *w) && std::isnan(errors.of(w->text(), t.name, c.notes));
+    };
+    (std::ranges::any_of(tensors, misses) ? unknown : known).push_back(w);
+  }
+  const bool named = !o.what.plans.empty() || !o.what.presets.empty();
+  if (o.error_budget && !unknown.empty() && (known.empty() || named))
+    throw usage_error(
+        fmt::format("--error-budget: the error of '{}' is not known{}; give --error 'PLAN: E', or --errors "
+                    "rows.json of `compare --per-tensor --plan 'PLAN'`",
+                    unknown.front()->text(), errors.has_rows() ? ": --errors has no row of it" : ""));
+  if (known.empty()) {
+    c.notes.insert(
+        "no error is known, so this is the fastest book, whatever a training loses by it: give --errors rows.json of "
+        "`compare --per-tensor`, or calibrate again");
+    return p;
+  }
+  for (const auto& w : unknown) c.notes.insert(fmt::format("'{}' is no candidate: its error is not known", w->text()));
+  works = known;
+  p.options = works.size();
+  for (const tensor_spec& t : tensors) {
+    std::vector<double>& row = p.error.emplace_back();
+    for (const auto& w : works)
+      row.push_back(travels_exactly(c.model, t, *w) ? 0 : errors.of(w->text(), t.name, c.notes));
+  }
+  p.budget = o.error_budget;
+  return p;
+}
+
+// A line for each tensor that has not the most common choice, and `*` for the others.
+book book_of(const choice_result& r, const predict_case& c,
+             const std::vector<std::shared_ptr<const plan_work>>& works) {
+  std::map<int, size_t> counts;
+  for (const int o : r.choice) ++counts[o];
+  int common = -1;
+  for (const auto& [o, n] : counts)
+    if (n > counts[common]) common = o;
+  book made;
+  const auto add = [&](const std::string& pattern, int o, bool is_name) {
+    if (o < 0) return made.add(pattern, nullptr, is_name);
+    const plan method(works[static_cast<size_t>(o)]->text());
+    made.add(pattern, &method, is_name);
+  };
+  for (size_t i = 0; i < r.choice.size(); ++i)
+    if (r.choice[i] != common) add(c.model.model.tensors[i].name, r.choice[i], true);
+  add("*", common, false);
+  return made;
+}
+
+// Lines as a book has them at its head.
+std::string as_comment(const std::string& words) {
+  std::string text = "# ";
+  for (const char c : words) text += c == '\n' ? "\n# " : std::string{c};
+  return text + '\n';
+}
+
+void check_names(const predict_case& c) {
+  std::map<std::string, size_t> seen;
+  for (const tensor_spec& t : c.model.model.tensors) {
+    try {
+      book().add(t.name, nullptr, true);
+    } catch (const error& e) {
+      throw input_error(
+          fmt::format("{}: tensor '{}': a plan book cannot name it: {}", c.model.model.name, t.name, e.detail.message));
+    }
+    if (++seen[t.name] > 1)
+      throw input_error(fmt::format("{}: two tensors are called '{}'; a plan book cannot tell them apart",
+                                    c.model.model.name, t.name));
+  }
+}
+
+// The book against the faster dense ring. `takes` in words: "the book takes 3 ms".
+std::string verdict_line(const std::string& takes, double book_ns, double f32_ns, double bf16_ns) {
+  const double dense = std::min(f32_ns, bf16_ns), change = 100 * (book_ns / dense - 1);
+  const char* const name = bf16_ns < f32_ns ? "dense bf16" : "dense f32";
+  const std::string verdict = verdict_of(book_ns, dense);
+  if (verdict == "pays") return fmt::format("It pays: {}, {:.0f} % less than {}.", takes, -change, name);
+  if (verdict == "even") return fmt::format("None of these helps: {}, as long as {}, within 3 %.", takes, name);
+  return fmt::format("None of these helps: {}, {:.0f} % more than {}.", takes, change, name);
+}
+
+}  // namespace
+
+int run_plan(const plan_options& o) {
+  compare::load_plugins(o.what.plugins);
+  predict_case c = read_case(o.what);
+  check_names(c);
+  std::vector<std::shared_ptr<const plan_work>> works = read_works(o.what, c);
+  if (works.empty()) throw usage_error("no plans to choose from: the profile has none; give --plan");
+  const error_table errors(o.what, *c.costs);
+  choice_problem p = problem_of(o, c, errors, works);
+  candidate tried;
+  tried.works = works;
+  p.step_ns = [&](const std::vector<int>& choice) {
+    tried.choice = choice;
+    try {
+      return c.model.step(tried).step_ns;
+    } catch (const unsupported_model&) {
+      return std::numeric_limits<double>::infinity();
+    }
+  };
+  const choice_result r = choose(p);
+  if (!std::isfinite(r.step_ns)) throw input_error("unsupported: no choice of plans, not even dense, can be modelled");
+  tried.choice = r.choice;
+  c.model.note(tried, c.notes);
+  const double dense = c.model.dense_ns(false), half = c.model.dense_ns(true);
+  const bool counted = !p.error.empty();  // errors are
+  const double judged = counted && !o.error_budget ? whole_ns(r.step_ns, r.error) : r.step_ns;
+  std::string takes = fmt::format("the book takes {} a step", time_text(r.step_ns));
+  if (counted && !o.error_budget) takes += fmt::format(" and {} for a whole gradient", time_text(judged));
+  const std::string uniform = r.best_uniform < 0 ? "dense" : works[static_cast<size_t>(r.best_uniform)]->text();
+  size_t planned = 0;
+  for (const int each : r.choice) planned += each >= 0;
+  std::string words = fmt::format(
+      "{}, {} ranks, {} each way: {} of {} tensors have a plan\n"
+      "predicted step: {}; the best uniform plan, {}: {}{}; dense f32: {}; dense bf16: {}\n{}\n{} of {} choices{}",
+      c.model.model.name, c.model.net.ranks, rate_text(c.model.net.wire.bits_per_second), planned, r.choice.size(),
+      time_text(r.step_ns), uniform, time_text(r.uniform_step_ns),
+      counted ? fmt::format(" at an error of {:.2g}", r.uniform_error) : "", time_text(dense), time_text(half),
+      verdict_line(takes, judged, dense, half), r.exhaustive ? "best of all: one" : "greedy: best", r.evaluations,
+      r.stopped ? "; more were not tried, the largest tensors were first" : "");
+  auto tensor_errors = ordered_json::array();
+  if (counted) {
+    size_t worst = 0;
+    std::vector<double> each;
+    for (size_t i = 0; i < r.choice.size(); ++i) {
+      each.push_back(r.choice[i] < 0 ? 0 : p.error[i][static_cast<size_t>(r.choice[i])]);
+      if (each[i] > each[worst]) worst = i;
+      tensor_errors.push_back({{"tensor", c.model.model.tensors[i].name}, {"error", each[i]}});
+    }
+    words += fmt::format("\nrelative error: {:.4g} by elements; {:.4g}, of '{}', is the largest{}", r.error,
+                         each[worst], c.model.model.tensors[worst].name,
+                         o.error_budget ? fmt::format(", of at most {:g}", *o.error_budget) : "");
+    for (size_t i = 0; i < each.size() && planned > 0; ++i)
+      words += fmt::format("\n  {:.4g}  {}", each[i], c.model.model.tensors[i].name);
+  }
+  for (const std::string& note : c.notes) words += "\nnote: " + note;
+  const book chosen = book_of(r, c, works);
+  if (o.form == "text") {
+    compare::write_output(o.output, as_comment(words) + chosen.text());
+    return 0;
+  }
+  ordered_json document{{"schema", "deepreduce-plan-1"}};
+  document.update(case_json(c, o.what));
+  document["step_ns"] = std::llround(r.step_ns);
+  document["uniform"] = {{"plan", uniform},
+                         {"step_ns", std::llround(r.uniform_step_ns)},
+                         {"error", counted ? ordered_json(r.uniform_error) : ordered_json(nullptr)}};
+  document["dense_step_ns"] = std::llround(dense);
+  document["bf16_step_ns"] = std::llround(half);
+  document["whole_ns"] = counted ? rounded_json(whole_ns(r.step_ns, r.error)) : ordered_json(nullptr);
+  document["verdict"] = verdict_of(judged, std::min(dense, half));
+  document["exhaustive"] = r.exhaustive;
+  document["evaluations"] = r.evaluations;
+  document["stopped"] = r.stopped;
+  document["error"] = counted ? ordered_json(r.error) : ordered_json(nullptr);
+  document["errors"] = std::move(tensor_errors);
+  document["book"] = ordered_json::array();
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    const dr_book_line line = chosen[i];
+    document["book"].push_back({{"pattern", line.pattern}, {"plan", line.plan ? dr_plan_text(line.plan) : "dense"}});
+  }
+  document["notes"] = c.notes;
+  compare::write_output(o.output, json_text(document));
+  return 0;
+}
+
+}  // namespace dr::predict
