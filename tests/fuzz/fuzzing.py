@@ -77,10 +77,10 @@ def build_targets(build, names):
 
 
 def seeds_of(name, folder):
-    """The corpus of the tree, unpacked into a folder; what else is worth beginning with."""
-    pack.unpack(corpus / f"{name}.pack", folder)
-    more = [here.parent / "golden" / "frames"] if name == "fuzz_decode" else []
-    return [folder, *(path for path in [corpus / name, *more] if path.is_dir())]
+    """Folders: the seeds and what was found before, unpacked; and frames that are worth beginning with."""
+    pack.unpack(corpus / f"{name}.seeds.pack", folder / "seeds")
+    pack.unpack(corpus / f"{name}.pack", folder / "found")
+    return [folder / "seeds", folder / "found", *([here.parent / "golden" / "frames"] if name == "fuzz_decode" else [])]
 
 
 # ---- run ------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def minimise(options):
             least.mkdir()
             # The seeds of the tree come first, so that the pack holds what they do not reach.
             folders = [path for path in [*seeds_of(name, unpacked), Path(options.build) / "found" / name] if path.is_dir()]
-            kept = [path for path in folders if path.is_relative_to(here.parent)]
+            kept = [path for path in folders if path.name in ("seeds", "frames")]
             for folder in kept:
                 for path in folder.iterdir():
                     shutil.copy(path, least / f"{folder.name}-{path.name}")
@@ -191,7 +191,7 @@ def profile(options, names, out):
     out.mkdir(parents=True, exist_ok=True)
     for name in names:
         program = Path(options.build) / "tests" / "fuzz" / name.replace("fuzz_", "replay_")
-        inputs = [path for path in (corpus / name, corpus / f"{name}.pack") if path.exists()]
+        inputs = [path for path in (corpus / f"{name}.seeds.pack", corpus / f"{name}.pack") if path.exists()]
         if name == "fuzz_decode":
             inputs.append(here.parent / "golden" / "frames")
         for level in LEVELS:

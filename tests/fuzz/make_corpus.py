@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Makes the seeds of the fuzz targets, corpus/TARGET: of fuzz_decode and fuzz_merge from the golden frames, of the others written here. Files
-named crash-* stay, and so does corpus/TARGET.pack, which fuzzing.py makes of what was found.
+"""Makes the seeds of the fuzz targets, corpus/TARGET.seeds.pack (pack.py): of fuzz_decode and fuzz_merge from the golden frames, of the others
+written here. An input that crashed becomes a seed here, too. corpus/TARGET.pack is what fuzzing.py found.
 
     make_corpus.py            writes
     make_corpus.py --check    compares with what is there (a test does)
+    make_corpus.py --list     target, number and name of each seed: a replay prints the number of the one that fails
 """
 import json
 import random
@@ -11,6 +12,8 @@ import struct
 import sys
 import zlib
 from pathlib import Path
+
+import pack
 
 here = Path(__file__).parent
 golden = here.parent / "golden"
@@ -363,24 +366,27 @@ def main():
         "fuzz_npz": NPZ,
         "fuzz_safetensors": SAFETENSORS,
         "fuzz_raw": {"six": FLOATS, "odd": FLOATS[:7], "none": b""},
-        "fuzz_synth": {f"text_{i}": text.encode() for i, text in enumerate(SYNTH)},
+        "fuzz_synth": {f"text_{i}": text.encode() for i, text in enumerate(SYNTH)} | {"crash-control-characters": b"synth:d='" + bytes(7) + b"1\x8500"},
         "fuzz_book": {f"book_{i}": text.encode("latin-1") for i, text in enumerate(BOOKS)},
         "fuzz_profile": profile_seeds(),
     }
-    found = {f"{target}/{name}": data for target, seeds in targets.items() for name, data in seeds.items()}
-    corpus = here / "corpus"
-    there = {str(p.relative_to(corpus)): p for p in corpus.rglob("*") if p.is_file() and not p.name.startswith("crash-") and p.suffix != ".pack"}
-    if "--check" in sys.argv[1:]:
-        wrong = sorted(name for name in found.keys() | there.keys() if name not in there or found.get(name) != there[name].read_bytes())
-        if wrong:
-            sys.exit(f"not what make_corpus.py makes: {', '.join(wrong)}")
-    else:
-        for path in there.values():
-            path.unlink()
-        for name, data in found.items():
-            (corpus / name).parent.mkdir(parents=True, exist_ok=True)
-            (corpus / name).write_bytes(data)
-    print(f"{len(found)} seeds, {sum(map(len, found.values()))} bytes")
+    wrong = []
+    for target, seeds in targets.items():
+        path, inputs = here / "corpus" / f"{target}.seeds.pack", [seeds[name] for name in sorted(seeds)]
+        if "--list" in sys.argv[1:]:
+            print("\n".join(f"{target} {number} {name}" for number, name in enumerate(sorted(seeds))))
+        elif "--check" not in sys.argv[1:]:
+            pack.write(path, inputs)
+        elif not path.exists():
+            wrong.append(f"{target}: no {path.name}")
+        elif (there := pack.read(path)) != inputs:
+            first = next((number for number, pair in enumerate(zip(there, inputs)) if pair[0] != pair[1]), min(len(there), len(inputs)))
+            wrong.append(f"{target} from seed {first} on" + (f", {sorted(seeds)[first]}" if first < len(inputs) else ""))
+    wrong += [f"{path.name}: no such target" for path in (here / "corpus").iterdir() if path.name.removesuffix(".pack").removesuffix(".seeds") not in targets]
+    if wrong and "--check" in sys.argv[1:]:
+        sys.exit(f"not what make_corpus.py makes: {'; '.join(wrong)}")
+    if "--list" not in sys.argv[1:]:
+        print(f"{sum(map(len, targets.values()))} seeds, {sum(len(data) for seeds in targets.values() for data in seeds.values())} bytes")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Packs: the inputs of a corpus in one file, each behind its length in four bytes, low first. replay.cpp reads them, too."""
+"""Packs: the inputs of a corpus in one file, each behind its length in four bytes, low first. pack.hpp reads them, too."""
 import hashlib
 
 
@@ -13,11 +13,11 @@ def read(path):
     return inputs
 
 
-def write(path, inputs, most):
-    """As many inputs as fit `most` bytes, in their order. Returns the bytes."""
+def write(path, inputs, most=None):
+    """The inputs in their order, as many as fit `most` bytes. Returns the bytes."""
     packed = b""
     for data in inputs:
-        if len(packed) + 4 + len(data) <= most:
+        if most is None or len(packed) + 4 + len(data) <= most:
             packed += len(data).to_bytes(4, "little") + data
     path.write_bytes(packed)
     return len(packed)

@@ -7,28 +7,14 @@
 #include <set>
 #include <vector>
 
+#include "pack.hpp"
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace {
 
 // On memory of its own, so that a read behind it is seen.
 void run(const std::vector<uint8_t>& input) { LLVMFuzzerTestOneInput(input.data(), input.size()); }
-
-// Inputs one behind the other, each behind its length in four bytes. False if it ends within one.
-bool run_pack(const std::vector<uint8_t>& pack, size_t& count) {
-  size_t at = 0;
-  while (at < pack.size()) {
-    if (pack.size() - at < 4) return false;
-    const size_t size = pack[at] | size_t{pack[at + 1]} << 8 | size_t{pack[at + 2]} << 16 | size_t{pack[at + 3]} << 24;
-    at += 4;
-    if (size > pack.size() - at) return false;
-    std::fprintf(stderr, "input %zu, byte %zu\n", count, at);
-    run({pack.begin() + static_cast<std::ptrdiff_t>(at), pack.begin() + static_cast<std::ptrdiff_t>(at + size)});
-    at += size;
-    ++count;
-  }
-  return true;
-}
 
 }  // namespace
 
@@ -52,7 +38,12 @@ int main(int argc, char** argv) {
     const std::vector<uint8_t> data((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
     std::fprintf(stderr, "%s\n", path.c_str());  // the last one named is the one that fails
     if (path.extension() == ".pack") {
-      if (!run_pack(data, count)) {
+      const bool whole = each_of_pack(data, [&](const std::vector<uint8_t>& input, size_t number, size_t at) {
+        std::fprintf(stderr, "input %zu, byte %zu\n", number, at);
+        run(input);
+        ++count;
+      });
+      if (!whole) {
         std::fprintf(stderr, "replay: %s ends within an input\n", path.c_str());
         return 1;
       }
