@@ -288,6 +288,10 @@ DR_API dr_status dr_transform_describe(const dr_transform *transform, dr_transfo
  * same words, so they decide the same. What stays the caller's: to carry the residual from rung to rung
  * (dr_exchange_read_residual, dr_exchange_write_residual). One call at a time.
  *
+ * Experimental: on real links it misses its goal, a step of at most 1.15 times that of the best fixed plan, too often
+ * (docs/CONTROL.md). The functions, structs and numbers below stay, as all of the ABI; the laws, their options and
+ * defaults, and with them the rungs that are chosen, may change in any release.
+ *
  *   dr_control_observe(c, sent, transfer_ns);                    after each step; and where step + 1 >= info.next_step:
  *   dr_control_report(c, own);                                   DR_CONTROL_WORDS words of this rank
  *   all-gather own -> all;                                       in any way, with its time: dr_control_observe(c, 0, ns)

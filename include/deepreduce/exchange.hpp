@@ -172,6 +172,7 @@ class transform {
 
 // ---- Control: which plan to send ----------------------------------------------------------------------
 
+// Experimental, as dr_control is.
 class control {
  public:
   using words = std::array<uint64_t, DR_CONTROL_WORDS>;

@@ -4,6 +4,8 @@
 
 A ladder is a list of plans from the densest to the smallest; None is dense and exact. The idea is DC2's (Abdelmoniem and
 Canini, INFOCOM 2021), whose law could not be read: both laws here are ours. Imported on request.
+
+Experimental: the laws, their options and what they choose may change in any release (docs/CONTROL.md has how often the goal is missed).
 """
 
 from __future__ import annotations

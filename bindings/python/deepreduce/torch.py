@@ -92,7 +92,7 @@ class DDPHook(Exchange):
              take twice the timeout to end, since gloo holds on to a collective for so long
     seed     of random numbers; the same on every rank. Step and rank are told to the library anyhow
     group    a process group; None: the model's
-    control  "fit(target_ms=20)", say: chooses among plans by how long the ranks wait for transfers (docs/CONTROL.md).
+    control  "fit(target_ms=20)", say: chooses among plans by how long the ranks wait for transfers (experimental: docs/CONTROL.md).
              Then `plan` is a ladder, a list of such plans from the densest to the smallest
     nonfinite  what becomes of a step in which some rank's gradient is infinite or NaN. "error": PeerError on all ranks, if
              the plan's codecs cannot send it. "skip": the gradients of all ranks become NaN, residuals are what they were
