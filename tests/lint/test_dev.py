@@ -104,3 +104,17 @@ def test_quick_names_only_tests_and_folders_that_are_there(monkeypatch):
 def test_quick_refuses_a_file_that_is_not_there():
     done = subprocess.run([sys.executable, ROOT / "tests" / "quick.py", BUILD, "--list", "lib/nowhere.cpp"], capture_output=True, text=True)
     assert done.returncode == 2 and "lib/nowhere.cpp" in done.stderr
+
+
+def test_rooms_of_a_python_package_stand_above_what_they_import(tmp_path):
+    package = tmp_path / "house"
+    (package / "cellar").mkdir(parents=True)
+    for name, text in (("__init__", "from .roof import show"), ("roof", "from . import wall, left\nfrom house.cellar.stone import STONE"), ("wall", "def f():\n    from .cellar import stone"),
+                       ("left", "from .right import r"), ("right", "import house.left"), ("cellar/__init__", ""), ("cellar/stone", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..roof import show")):  # fmt: skip
+        (package / f"{name}.py").write_text(text)
+    done = subprocess.run([sys.executable, ROOT / "tests/lint/python_rooms.py", package], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert lines[lines.index("floor 3") + 1] == "  roof 2: wall cellar.stone left"
+    assert lines[lines.index("floor 2") + 1] == "  wall 2: cellar.stone"
+    assert lines[lines.index("floor 1") + 1 :][:4] == ["  cellar 0: -", "  cellar.stone 3: -", "  left 1: right", "  right 1: left"]
+    assert "circle: left right" in lines and lines[-1].startswith("6 modules, 9 lines, 3 floors, 6 arrows, 1 circles")
