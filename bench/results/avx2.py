@@ -1,9 +1,7 @@
-"""Makes avx2.md: codecs at the AVX2 level, before and after kernels of its own, beside StreamVByte and what we set out to reach.
+"""Makes avx2.md: codecs at the AVX2 level, beside StreamVByte and what we set out to reach.
 
     python3 bench/results/avx2.py build/bench/peers/peers [--rounds N]      # measure peers_avx2.json, then write: five runs, 15 minutes
     python3 bench/results/avx2.py                                           # write from what is kept
-
-peers_avx2_before.json keeps rows of the library before, by the same benchmark on the same machine.
 """
 
 import json
@@ -69,12 +67,12 @@ def verdict(rows, key):
     return f"{wanted[0]} / {wanted[1]} {unit}: {said[0] if said[0] == said[1] else ' / '.join(said)}"
 
 
-def table(group, codecs, before, after):
-    lines = ["| set | codec | encode, before | encode | decode, before | decode | reach |", "|---|---|---:|---:|---:|---:|---|"]
-    for key in after:
+def table(group, codecs, rows):
+    lines = ["| set | codec | encode | decode | reach |", "|---|---|---:|---:|---|"]
+    for key in rows:
         if key[0] == group and codecs(key[2]):
-            old, new = cells(before, key), cells(after, key)
-            lines.append(f"| {key[1]} | `{key[2]}` | {old[0]} | {new[0]} | {old[1]} | {new[1]} | {verdict(after, key)} |")
+            encode, decode = cells(rows, key)
+            lines.append(f"| {key[1]} | `{key[2]}` | {encode} | {decode} | {verdict(rows, key)} |")
     return "\n".join(lines)
 
 
@@ -83,13 +81,12 @@ def facts(made):
 
 
 def write():
-    made_before, before = rows_of("peers_avx2_before.json")
-    made, after = rows_of("peers_avx2.json")
+    made, rows = rows_of("peers_avx2.json")
     parts = [
         "# Without AVX-512\n\nMade by `avx2.py`, at `DEEPREDUCE_CPU=avx2`: 10⁹ a second of one thread's CPU time, of several runs the median (slowest – fastest), of one its median (quartiles); × StreamVByte's SSSE3 lines in the same run. "
-        f"Before: {facts(made_before)}. After: {facts(made)}. The other codecs, and AVX-512 beside, are in peers.md.",
-        "## Indices\n\n" + table("indices", lambda c: c in ("golomb", "rice", "golomb(adaptive=1)", "gap_huffman"), before, after),
-        "## Values\n\n" + table("values", lambda c: c.split("(")[0] in QUANTISERS, before, after),
+        f"{facts(made)[0].upper() + facts(made)[1:]}. The other codecs, and AVX-512 beside, are in peers.md.",
+        "## Indices\n\n" + table("indices", lambda c: c in ("golomb", "rice", "golomb(adaptive=1)", "gap_huffman"), rows),
+        "## Values\n\n" + table("values", lambda c: c.split("(")[0] in QUANTISERS, rows),
         LIMITS,
         "## Not done\n\nNo NEON level. No run on a CPU without AVX-512: the level was measured on one that has it.",
     ]

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes gpu.md: rows of gpu_bench on two devices, beside their gates and beside the first run that any device made of them.
+"""Writes gpu.md: rows of gpu_bench on two devices, beside their gates.
 
     python3 bench/results/gpu.py
 
-Reads gpu_h100_first.json, gpu_h100.json, gpu_h200.json and gpu_torch_topk.json here, which `./dev gpu --out DIR` leaves as DIR/gpu_bench.json and DIR/torch_topk.json.
+Reads gpu_h100.json, gpu_h200.json and gpu_torch_topk.json here, which `./dev gpu --out DIR` leaves as DIR/gpu_bench.json and DIR/torch_topk.json.
 """
 import json
 from pathlib import Path
@@ -33,22 +33,22 @@ def rate(report, what):
     return 2**30 / next(r["graph_us"]["median"] for r in report["rows"] if r["name"] == what) * 1e6
 
 
-def table(first, now, other):
-    yield "| | first run, H100 | now, H100 | p10 – p90 | floor | now, H200 | gate (H200) |"
-    yield "|---|---|---|---|---|---|---|"
+def table(now, other):
+    yield "| | H100 | p10 – p90 | floor | H200 | gate (H200) |"
+    yield "|---|---|---|---|---|---|"
     group = None
     for row in now["rows"]:
         if row["group"] == "machine":
             continue
         if row["group"] != group:
             group = row["group"]
-            yield f"| **{group}** | | | | | | |"
+            yield f"| **{group}** | | | | | |"
         gate, there = row.get("gate_us"), median(other, row)
         if row.get("name", "").startswith("ResNet-50"):  # its gate is a multiple of its neighbour's time
             gate = 1.3 * next(r["graph_us"]["median"] for r in other["rows"] if r["name"].startswith("one tensor as large"))
         told = "" if gate is None else f"{gate:,.0f} {'met' if there <= gate else '**missed**'}"
         graph = row["graph_us"]
-        yield (f"| {named(row)} | {us(median(first, row))} | {us(graph['median'])} | {us(graph['p10'])} – {us(graph['p90'])} | {us(row.get('floor_us'))} | {us(there)} | {told} |")
+        yield (f"| {named(row)} | {us(graph['median'])} | {us(graph['p10'])} – {us(graph['p90'])} | {us(row.get('floor_us'))} | {us(there)} | {told} |")
 
 
 def topk(now, torch):
@@ -62,16 +62,16 @@ def topk(now, torch):
 
 
 def main():
-    first, now, other, torch = (read(name) for name in ("gpu_h100_first", "gpu_h100", "gpu_h200", "gpu_torch_topk"))
+    now, other, torch = (read(name) for name in ("gpu_h100", "gpu_h200", "gpu_torch_topk"))
     lines = [
         "# On a GPU",
         "",
-        f"Microseconds, medians of CUDA graph replays; every row was verified against the CPU to the byte before it was timed. {now['device']}; commit {now['commit']}, {now['date']}; "
-        f"first run: commit {first['commit']}. A device-to-device copy moves {now['copy_bytes_per_second'] / 1e12:.2f} TB/s there (reads and writes counted), reading alone {rate(now, 'reading 1 GiB') / 1e12:.2f}; "
+        f"Microseconds, medians of CUDA graph replays; every row was verified against the CPU to the byte before it was timed. {now['device']}; commit {now['commit']}, {now['date']}. "
+        f"A device-to-device copy moves {now['copy_bytes_per_second'] / 1e12:.2f} TB/s there (reads and writes counted), reading alone {rate(now, 'reading 1 GiB') / 1e12:.2f}; "
         f"on the H200 {other['copy_bytes_per_second'] / 1e12:.2f} and {rate(other, 'reading 1 GiB') / 1e12:.2f}. *floor*: the bytes that must move, by the copy's rate; a row that only reads can be below it.",
         "Gates were set for an H200 that copies 4.3 TB/s, before any device was at hand. Written by `gpu.py`; [bench/gpu](../gpu/README.md) says how a row is measured, `./dev gpu --out DIR` measures.",
         "",
-        *table(first, now, other),
+        *table(now, other),
         "",
         f"## Beside torch.topk ({torch.get('torch', 'torch')}, H100)",
         "",
