@@ -1,10 +1,10 @@
-"""What deepreduce.grace promises on three ranks of which one refuses a tensor: all of them raise, at once, and go on."""
+"""What deepreduce.grace promises on three ranks where something is wrong: all of them raise, at once, nothing is lost, and they go on."""
 
 import time
 
 import torch
 import torch.distributed as dist
-from torch_ranks import check, gradients, raises, same_on_all_ranks
+from torch_ranks import check, gradients, raises, same, same_on_all_ranks
 
 import deepreduce
 from deepreduce import grace
@@ -168,3 +168,113 @@ def all_ranks_that_refuse_are_named():
     else:
         with raises(deepreduce.PeerError, "rank 1: ", NAME, "int64", "(and so did ranks 2)"):
             grc.step(torch.ones(10), NAME)
+
+
+@check("grace")
+def ranks_with_other_compressors_are_told_at_once():
+    rank, x = dist.get_rank(), torch.randn(1000)
+    for one, other, communicator in (("topk", "qsgd", "allgather"), ("none", "qsgd", "allgather"), ("topk", "qsgd", "broadcast"),
+                                     ("none", "fp16", "allreduce"), ("none", "powersgd", "allreduce")):  # fmt: skip
+        begin, grc = time.monotonic(), grace_of(other if rank == 1 else one, communicator)
+        with raises(deepreduce.ArgumentError, NAME, "rank 0 sends ", "rank 1 sends ", "the same on all ranks"):
+            grc.step(x, NAME)
+        assert time.monotonic() - begin < SECONDS, (one, other)
+        assert same_on_all_ranks(grace_of(one, communicator).step(x, NAME))
+    grc = grace_of("none", "broadcast" if rank == 2 else "allgather", "residual")
+    with raises(deepreduce.ArgumentError, "rank 2 sends payloads of one size, torch.float32, by broadcasts"):
+        grc.step(x, NAME)
+    assert same(grc.memory.residuals[NAME], x)  # what was not received
+
+
+@check("grace")
+def what_is_no_tensor_or_no_name_is_an_error_of_all_ranks():
+    for compressor, communicator in (("topk", "allgather"), ("none", "allreduce"), ("powersgd", "allreduce"), ("qsgd", "alltoall")):
+        grc = grace_of(compressor, communicator)
+        refused(grc, None, "is no tensor but None: a parameter without a gradient is left out")
+        refused(grc, [1.0], "is no tensor but list")
+        with raises(deepreduce.ArgumentError, "the name of a tensor is a str, not 3"):
+            grc.step(torch.ones(300, 10), 3)
+        assert same_on_all_ranks(grc.step(gradients(2, dist.get_rank())[0].view(-1, 10), NAME))
+
+
+@check("grace")
+def a_name_that_is_reset_may_have_another_shape_as_the_error_says():
+    for compressor, communicator, memory in (
+        ("none", "allgather", "residual"), ("none", "allreduce", "none"), ("fp16", "allreduce", "residual"),
+        ("qsgd", "broadcast", "residual"), ("topk", "allgather", "dgc"), ("topk", "alltoall", "residual"),
+        ("powersgd", "allreduce", "powersgd"), ("powersgd", "allreduce", "none"), ("signum", "allgather", "none"),
+    ):  # fmt: skip
+        grc = grace_of(compressor, communicator, memory)
+        for name in (NAME, "other"):
+            grc.step(torch.randn(20, 30), name)
+        before = grc.nbytes
+        with raises(deepreduce.ArgumentError, NAME, f"communicator's reset('{NAME}') forgets it"):
+            grc.step(torch.randn(40, 30), NAME)
+        grc.reset(NAME)
+        assert grc.nbytes < before or before == 0, compressor
+        assert same_on_all_ranks(grc.step(torch.randn(40, 30), NAME)) and same_on_all_ranks(grc.step(torch.randn(20, 30), "other"))
+        grc.reset()
+        assert grc.nbytes == 0 and same_on_all_ranks(grc.step(torch.randn(7, 3), "other")), compressor
+
+
+@check("grace")
+def what_dgc_sent_in_vain_goes_back():
+    grc = grace_of("topk", "allgather", "dgc", momentum=0.5)
+    grc.step(good(0), NAME)
+    before = grc.memory.gradients[NAME] + 0.5 * grc.memory.residuals[NAME] + good(1)
+    refused(grc, torch.ones(7, 7), "(7, 7)", "(300, 10)")
+    if dist.get_rank() != 1:
+        assert torch.allclose(grc.memory.gradients[NAME], before, atol=1e-5)
+
+
+@check("grace")
+def what_powersgd_did_not_send_is_kept():
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for shape in ((300, 10), (3000,)):  # of factors, and exact
+        def given(step, rank=rank, shape=shape):
+            return gradients(step, rank)[0].view(shape)
+
+        grc = grace_of("powersgd", "allreduce", "powersgd")
+        total = grc.step(given(0), NAME) + 0
+        nan = given(1) * float("nan")
+        with raises(deepreduce.ArgumentError if rank == 1 else deepreduce.PeerError, NAME, "finite values"):
+            grc.step(nan if rank == 1 else given(1), NAME)
+        for step in (2, 3):
+            total += grc.step(given(step), NAME)
+        kept = grc.memory.residuals.get(NAME, torch.zeros(shape)) / ranks
+        dist.all_reduce(kept)
+        everything = sum(given(step, other) for step in range(4) for other in range(ranks) if (step, other) != (1, 1)) / ranks
+        assert torch.allclose(total + kept, everything, atol=1e-4), shape
+
+
+@check("grace")
+def all_to_all_loses_nothing_of_the_sums_for_good():
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    for compressor, memory in (("topk", "residual"), ("qsgd", "residual"), ("onebit", "residual"), ("efsignsgd", "efsignsgd")):
+        lr = 0.1 if memory == "efsignsgd" else 1.0
+        grc, given, total = grace_of(compressor, "alltoall", memory, lr=0.1), 0, 0
+        for step in range(12):
+            if memory == "efsignsgd" and step == 6:
+                grc.set_lr(lr := 0.03)
+            given = given + lr * sum(gradients(step, other)[0] for other in range(ranks)) / ranks
+            total = total + lr * grc.step(gradients(step, rank)[0], "w")
+            if step == 5:
+                saved = grc.state_dict()
+        kept, sums = grc.memory.residuals["w"] / ranks, [torch.empty(0)] * ranks
+        dist.all_reduce(kept)
+        dist.all_gather_object(sums, grc.sums["w"])
+        assert torch.allclose(total + kept + torch.cat(sums), given, atol=1e-3), compressor
+        assert torch.cat(sums).norm() > 0.001 * given.norm()  # it would have been lost
+        assert grc.nbytes == 4 * (3000 + len(sums[rank]))
+        other = grace_of(compressor, "alltoall", memory, lr=0.1)
+        other.load_state_dict(saved)
+        again = grace_of(compressor, "alltoall", memory, lr=0.1)
+        again.load_state_dict(other.state_dict())
+        assert same(other.step(gradients(6, rank)[0], "w"), again.step(gradients(6, rank)[0], "w"))
+        grc.reset("w")
+        assert grc.nbytes == 0
+    without = grace_of("topk", "alltoall")
+    without.step(gradients(0, rank)[0], "w")
+    assert without.nbytes == 0  # as no other loss is kept
+    with raises(deepreduce.ArgumentError, "only grows"):
+        grace.AllToAll(grace.PlanCompressor("signsgd"), grace.ResidualMemory())

@@ -18,8 +18,7 @@ if not importlib.util.find_spec("torch"):
 if sys.platform != "linux":
     pytest.skip("torch.distributed with gloo is tested on Linux", allow_module_level=True)
 
-import grace_checks_kept  # noqa: E402, F401
-import grace_checks_more  # noqa: E402, F401
+import grace_checks  # noqa: E402, F401
 import grace_checks_refused  # noqa: E402, F401
 import torch_ranks  # noqa: E402
 from test_torch import free_port  # noqa: E402
@@ -51,7 +50,7 @@ def on_ranks(commands):
 def ran(folder):
     """(reports of the ranks: {check: what it told}, what they printed)"""
     store = f"file://{folder}/store"
-    code = "import grace_checks_more, grace_checks_refused, grace_checks_kept, torch_ranks; torch_ranks.main()"
+    code = "import grace_checks, grace_checks_refused, torch_ranks; torch_ranks.main()"
     reports = [pathlib.Path(folder, f"report{rank}") for rank in range(RANKS)]
     words = [[sys.executable, "-c", code, str(rank), str(RANKS), store, str(reports[rank]), "grace"] for rank in range(RANKS)]
     told, _ = on_ranks(words)

@@ -17,7 +17,7 @@ from deepreduce.grace import factory, pairs  # noqa: E402
 
 D = 20000
 METHODS = [*grace.METHODS]
-# PowerSGD takes ranks: grace_checks_more.py.
+# PowerSGD takes ranks: grace_checks.py.
 BY_ITSELF = [name for name in METHODS if name != "powersgd"]
 SPARSE = ("topk", "threshold", "randomk", "dgc", "graddrop", "adaq", "tbq", "skcompress")
 

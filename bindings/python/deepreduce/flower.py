@@ -16,15 +16,15 @@ client without the mod gets and sends models as ever.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple, Union
 
 import numpy
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 
 from ._flower_models import Model, copy, difference, finite, fits, holds, moved, of_type, read, same_kind, write
-from ._local_grid import LocalGrid
 from ._rows import Rows, plan_of_frames
 from .errors import ArgumentError, CorruptFrame, PeerError
 from .plan import Plan
@@ -353,3 +353,33 @@ class Compressed(Strategy):  # type: ignore[misc]
 
     def _count(self, **more: int) -> None:
         self.traffic = self.traffic._replace(**{name: getattr(self.traffic, name) + n for name, n in more.items()})
+
+
+class LocalGrid:
+    """A Grid whose clients run in this process, one after another: Flower without a network, for tests and experiments.
+    A client's exception is the Error of its reply, as it is elsewhere.
+
+    app    a ClientApp
+    nodes  how many clients; they have the numbers 1 …
+    """
+
+    def __init__(self, app: Any, nodes: int) -> None:
+        self._app = app
+        self.contexts = {node: Context(0, node, {}, RecordDict(), {}) for node in range(1, nodes + 1)}
+        with contextlib.suppress(ImportError):  # where messages learn who sends them, from Flower 1.41 on
+            from flwr.supercore.task_identity import TaskIdentity
+
+            TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 0, 0, 0
+
+    def get_node_ids(self) -> List[int]:
+        return list(self.contexts)
+
+    def send_and_receive(self, messages: Iterable[Any], *, timeout: Optional[float] = None) -> List[Any]:
+        """The replies, in the order of the messages."""
+        return [self._answer(message) for message in messages]
+
+    def _answer(self, message: Any) -> Any:
+        try:
+            return self._app(message, self.contexts[message.metadata.dst_node_id])
+        except Exception as error:
+            return Message(Error(0, f"{type(error).__name__}: {error}"), reply_to=message)
