@@ -274,6 +274,8 @@ def run_checks(changed):
         findings = "".join(check.run(*command) for command in commands)
         good &= not findings
         print(f"{'FAILED' if findings else 'ok'} {name} {time.monotonic() - begin:.1f} s\n{findings}", end="", flush=True)
+    if text := check.warnings(set(there)):
+        print(text)
     return good
 
 

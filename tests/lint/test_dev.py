@@ -118,3 +118,10 @@ def test_rooms_of_a_python_package_stand_above_what_they_import(tmp_path):
     assert lines[lines.index("floor 2") + 1] == "  wall 2: cellar.stone"
     assert lines[lines.index("floor 1") + 1 :][:4] == ["  cellar 0: -", "  cellar.stone 3: -", "  left 1: right", "  right 1: left"]
     assert "circle: left right" in lines and lines[-1].startswith("6 modules, 9 lines, 3 floors, 6 arrows, 1 circles")
+
+
+def test_a_long_file_is_a_warning_and_no_failure(tmp_path):
+    (tmp_path / "long.py").write_text("x = 1\n" * 401)
+    (tmp_path / "short.py").write_text("x = 1\n" * 400)
+    done = subprocess.run([sys.executable, ROOT / "tests/lint/long_files.py", tmp_path], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "warning: long.py: 401 lines, more than 400\n")
