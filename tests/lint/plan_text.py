@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 # lib/plan is the reader; lib/pipeline binds what that has parsed. The lab (bench/results, …) reads its own tables.
-ROOMS = ("bindings", "capi", "lib", "codecs", "tool", "bench/compare", "bench/predict", "bench/calibrate", "bench/plugin_test")
+ROOMS = ("bindings", "capi", "lib", "codecs", "tool")
 READERS = ("lib/plan/",)
 SUFFIXES = {".py", ".cpp", ".hpp", ".h", ".cu"}
 
