@@ -1,5 +1,5 @@
 #include "patch/word_diff.hpp"
-#include "primitive/set_bits.hpp"
+#include "primitive/set_bits_vectors.hpp"
 #include "primitive/word.hpp"
 
 #if DR_X86

@@ -11,6 +11,7 @@ listed_call call_of(const bound_stage& s) {
 
 void add(listed_stages& to, const char* role, const std::vector<bound_stage>& list, bool is_default) {
   std::vector<listed_call> calls;
+  calls.reserve(list.size());
   for (const bound_stage& s : list) calls.push_back(call_of(s));
   to.add(role, calls, is_default);
 }

@@ -1,5 +1,5 @@
 #include "codecs/family/classes/class_walk.hpp"
-#include "primitive/set_bits.hpp"
+#include "primitive/set_bits_vectors.hpp"
 
 #if DR_X86
 DR_AVX2_BEGIN

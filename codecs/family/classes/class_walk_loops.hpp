@@ -5,7 +5,7 @@
 //   take(mask, more, before)   of 64 groups: takes the words of `more` from `mask` (nullptr: none), and counts those of
 //                              groups before. Returns how many there are
 //   last_group(before, rank)   the last of 64 groups before which there are at most `rank` words of a class
-//   bits                       of primitive/set_bits.hpp
+//   bits                       of primitive/set_bits_vectors.hpp
 namespace dr {
 namespace {
 
