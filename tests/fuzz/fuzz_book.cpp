@@ -4,7 +4,6 @@
 #include <string>
 
 #include "fuzz/script.hpp"
-#include "tool/predict/plan_book.hpp"
 
 namespace {
 
