@@ -92,7 +92,9 @@ enum {
   DR_PREFIX = 1u << 11,
   /* index, value: reads job.base, which decode has, too. In plans with sparsify=changed only;
    * plug-ins cannot have one */
-  DR_NEEDS_BASE = 1u << 12
+  DR_NEEDS_BASE = 1u << 12,
+  /* index, value: reads job.history, too; with DR_NEEDS_BASE */
+  DR_NEEDS_HISTORY = 1u << 13
 };
 
 /* Streams of a tensor, in faults, traces and statistics. */
@@ -188,6 +190,9 @@ typedef struct dr_job {
   /* Of a codec with DR_NEEDS_BASE, aligned to its elements. index: the `universe` rows that the receiver has, of `dtype`
    * and `width`; value: those at the support, `count` rows. Else NULL. */
   const void *base;
+  /* Of a codec with DR_NEEDS_HISTORY: what earlier patches tell of these words, a byte each (dr_tensor.history). NULL:
+   * all are 0 */
+  const uint8_t *history;
 } dr_job;
 
 /* The payload size of a codec of fixed size, in closed form, so that a GPU can validate a frame without the host: for

@@ -312,6 +312,10 @@ typedef struct dr_tensor {
   /* NULL, or the sums of the base (dr_base_sums), which become those of `values` if the call succeeds: no check is
    * computed anew */
   uint64_t *sums;
+  /* sparsify=changed: NULL, or the history of the base, a byte for each of its universe * width values: what the patches
+   * before this one tell of it, which index=history and value=history go by. All bytes are 0 before the first patch. It
+   * becomes that of `values` if the call succeeds. Sender and receivers have each their own */
+  uint8_t *history;
 } dr_tensor;
 
 /* Where tensors, states, frames, workspaces and results are. NULL means the CPU. */
@@ -453,6 +457,9 @@ typedef struct dr_tensor_out {
   /* Of a sparse output of a patch: what the receiver has. Else NULL: a dense output is its own base */
   const void *base;
   uint64_t *sums; /* of a patch: as in dr_tensor, of the base, which is not read for its check then */
+  /* Of a patch: NULL, or the history of the base, as in dr_tensor. CORRUPT: the patch goes by a history, and it is another
+   * one than the sender's; NULL is one of zeros */
+  uint8_t *history;
 } dr_tensor_out;
 
 /* The sums of `bytes` bytes of weights, one for each 4096 bytes begun: from them follows the check by which a patch knows

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "merge/merge.hpp"
+#include "patch/advance_history.hpp"
 #include "patch/base_check.hpp"
 #include "pipeline/decode_work.hpp"
 #include "primitive/ascending.hpp"
@@ -66,9 +67,14 @@ class decoder {
       job.fault = &o.fault;
       if (plan.patch) {
         job.base = s == section_index || !o.support ? static_cast<const void*>(o.base) : o.based;
+        job.history = s == section_index || !o.support ? o.history : nullptr;
         if (s == section_value && o.support) {
           if (const dr_status status = check_support(i)) return status;
           gather(row_bytes(plan), o.base, o.support, row.support, o.based);
+          if (o.history && o.past) {
+            gather_history(o.history, plan.width, o.support, row.support, o.past);
+            job.history = o.past;
+          }
         }
       }
       void* const outs[] = {o.values, o.order, o.support};
@@ -222,6 +228,7 @@ void find_bases(const frame_view& frame, std::span<const tensor_out> outs, decod
          at += row_size(frame.plans[frame.rows[begin].plan], frame.rows[begin]), ++begin) {
       rows[begin].base = base + at;
       rows[begin].known = o.sums ? o.sums + at / base_chunk : nullptr;
+      rows[begin].history = o.history ? o.history + at / value_size(o.dtype) : nullptr;
     }
   });
 }
@@ -232,6 +239,18 @@ void keep_sums(const frame_view& frame, const decode_row* rows) {
     if (rows[i].known)
       std::memcpy(rows[i].known, rows[i].sums,
                   base_chunks(row_size(frame.plans[frame.rows[i].plan], frame.rows[i])) * sizeof(uint64_t));
+}
+
+// So are the histories.
+void keep_history(const frame_view& frame, const decode_row* rows, const decoded_row* decoded) {
+  for (size_t i = 0; i < frame.rows.size(); ++i) {
+    const wire_plan& plan = frame.plans[frame.rows[i].plan];
+    const decode_row& o = rows[i];
+    const decoded_row& d = decoded[i];
+    if (!o.history) continue;
+    advance_history(o.history, d.universe, plan.dtype, plan.width, d.support, d.count,
+                    d.support ? static_cast<const void*>(o.based) : o.base, d.values);
+  }
 }
 
 // Assigns what changed: to the bases themselves, or to pairs.
@@ -290,7 +309,10 @@ dr_status decode_rows(std::span<const frame_view> frames, std::span<const tensor
     w.frames[k] = {rows + first, frames[k].rows.size()};
     first += frames[k].rows.size();
   }
-  if (patches) keep_sums(frames[0], w.rows);
+  if (patches) {
+    keep_sums(frames[0], w.rows);
+    keep_history(frames[0], w.rows, rows);
+  }
   decoded = {w.frames, frames.size()};
   memory = kept;
   return DR_OK;

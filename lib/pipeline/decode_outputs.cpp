@@ -161,6 +161,7 @@ dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> out
     if (reinterpret_cast<uintptr_t>(o.base) % value_size(o.dtype))
       return bad_field(error, i, DR_E_ARGUMENT, "base is not aligned to its dtype",
                        reinterpret_cast<uintptr_t>(o.base));
+    if (o.history && !p.patch) return bad_field(error, i, DR_E_ARGUMENT, "has a history, which is for patches", 1);
     if (reinterpret_cast<uintptr_t>(o.sums) % sizeof *o.sums)
       return bad_field(error, i, DR_E_ARGUMENT, "sums are not aligned to 8", reinterpret_cast<uintptr_t>(o.sums));
     return DR_OK;

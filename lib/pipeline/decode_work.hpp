@@ -26,6 +26,8 @@ struct decode_row {
   void* based;
   uint64_t* sums;
   uint64_t* known;  // the caller's, or nullptr
+  uint8_t *history,
+      *past;  // the caller's of the segment, or nullptr; and at the support, if the value codec goes by it
   stream_slot slots[section_count];
 };
 

@@ -19,6 +19,7 @@ decode_row take_row(arena& memory, const wire_plan& plan, const wire_row& row, c
   if (row.mode == mode_dense && !aligned(payload)) o.values = memory.take<std::byte>(row.sections());
   if (!coded(row)) return o;
   if (plan.patch && !whole(plan, row)) o.based = memory.take<std::byte>(row.support * row_bytes(plan));
+  if (plan.value().has(DR_NEEDS_HISTORY) && !whole(plan, row)) o.past = memory.take<uint8_t>(row.support * plan.width);
   for (uint32_t s = 0; s < section_count; ++s) {
     const stage_list& list = plan.lists[s];
     if (list.count == 0 || !has_stream(plan, row, s)) continue;

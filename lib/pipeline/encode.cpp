@@ -70,6 +70,7 @@ dr_status encode(const batch& b, const encode_call& call, std::span<const tensor
     return s;
   }
   keep_sums(e);
+  keep_history(e);
   for (size_t i = 0; i < b.rows.size(); ++i) result.kept += w.rows[i].count;
   return DR_OK;
 }

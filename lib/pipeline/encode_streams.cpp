@@ -20,6 +20,7 @@ dr_job encoding::job_of(size_t i, uint32_t stream, const void* in, uint64_t coun
   row.fault.stream = stream;
   job.fault = &row.fault;
   job.base = stream == DR_STREAM_INDEX ? row.base : row.based;
+  job.history = stream == DR_STREAM_INDEX ? row.history : row.past;
   return job;
 }
 

@@ -79,6 +79,7 @@ encode_work encode_work::take(arena& memory, const batch& b) {
         o.kept.positions = memory.take<uint32_t>(u.universe);
         o.kept.kept = memory.take<std::byte>(u.universe * row_bytes);
         o.based = memory.take<std::byte>(u.universe * row_bytes);
+        if (u.method->value[0].codec->traits & DR_NEEDS_HISTORY) o.past = memory.take<uint8_t>(u.universe * u.width);
       }
     } else if (u.whole) {
       // Nothing is selected.

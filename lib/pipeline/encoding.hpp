@@ -53,6 +53,7 @@ struct unit_work {
   // Of a patch: the words of the base that changed, and the sums of its chunks as they become.
   std::byte* based;
   uint64_t* base_sums;
+  uint8_t* past;  // histories of those words, if the value codec goes by them
   dr_error error;
 };
 
@@ -69,6 +70,7 @@ struct row_work {
   uint32_t* tell;                      // [told]; nullptr: all of the segment
   const void* base;                    // of a patch: of all of the segment,
   const void* based;                   // and at the support
+  const uint8_t *history, *past;       // histories of both, or nullptr
   uint64_t checks[2];                  // of base and result
   void* sent;                          // values at the told support
   uint32_t* order;                     // of a value codec that reorders
@@ -160,6 +162,9 @@ dr_status sparsify(encoding& e);
 void compare_unit(encoding& e, size_t i);
 // The caller's sums are now those of the result.
 void keep_sums(const encoding& e);
+// patch_history.cpp: the histories of the rows of unit i, once compared; and the caller's, as the patch makes them.
+void find_history(encoding& e, size_t i);
+void keep_history(const encoding& e);
 
 // clip.cpp: measures the gradients whose feedback clips them to a norm.
 void measure_norm(encoding& e);

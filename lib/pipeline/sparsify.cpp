@@ -131,7 +131,10 @@ void sparsify_unit(encoding& e, size_t i, const select_crew& crew) {
   o.error = dr_error{};
   o.dense_fallback = o.advanced = false;
   const unit& u = e.b.units[i];
-  if (u.patches()) return compare_unit(e, i);
+  if (u.patches()) {
+    compare_unit(e, i);
+    return find_history(e, i);
+  }
   const wire_plan& plan = e.b.wire[e.b.rows[u.first_row].plan];
   o.watched = !u.method->sparsifier().goes_by_magnitude() || (plan.replaces_support() && !plan.index().whole());
   o.unfinite = 0;

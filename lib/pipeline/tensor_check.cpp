@@ -77,6 +77,8 @@ dr_status check_tensor(const tensor_view& t, uint64_t i, const tensor_shape& was
     return bad_pointer(error, i, DR_STREAM_VALUE, t.base, "base is not aligned to its dtype");
   if (reinterpret_cast<uintptr_t>(t.sums) % sizeof *t.sums)
     return bad_pointer(error, i, DR_STREAM_VALUE, t.sums, "sums are not aligned to 8");
+  if (t.history && !method.patches())
+    return bad_pointer(error, i, DR_STREAM_VALUE, t.history, "has a history, but its plan has no sparsify=changed");
   const uintptr_t index_size = t.index_dtype == DR_U64 || t.index_dtype == DR_I64 ? 8 : 4;
   if (shape.sparse() && reinterpret_cast<uintptr_t>(t.indices) % index_size)
     return bad_pointer(error, i, DR_STREAM_INDEX, t.indices, "indices are not aligned to their dtype");

@@ -23,6 +23,8 @@ constexpr dr_preset list[] = {
        "predict."),
     of("start", "patch", "sparsify=changed index=auto value=ulp",
        "Of weights, against those that the receiver has: exact (docs/PATCH.md)."),
+    of("start", "patch_chain", "sparsify=changed index=history value=history",
+       "Of weights, step by step: fewer bytes, for sender and receivers keep a history of earlier patches."),
     of("paper", "Top-r", "index=raw value=raw"),
     of("paper", "BF-naive", "index=bloom(policy=naive,fpr=0.001) value=raw"),
     of("paper", "BF-P0", "index=bloom(policy=p0,fpr=0.001) value=raw"),

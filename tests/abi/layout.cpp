@@ -49,7 +49,7 @@ FIELD(dr_params, fields, 16, 8);
 FIELD(dr_params, beside, 24, 4);
 FIELD(dr_params, reserved, 28, 4);
 
-SIZE(dr_job, 144);
+SIZE(dr_job, 152);
 FIELD(dr_job, struct_size, 0, 8);
 FIELD(dr_job, universe, 8, 8);
 FIELD(dr_job, count_max, 16, 8);
@@ -69,6 +69,7 @@ FIELD(dr_job, shared_key, 112, 8);
 FIELD(dr_job, private_key, 120, 8);
 FIELD(dr_job, fault, 128, 8);
 FIELD(dr_job, base, 136, 8);
+FIELD(dr_job, history, 144, 8);
 
 SIZE(dr_size_rule, 40);
 FIELD(dr_size_rule, struct_size, 0, 8);
@@ -224,7 +225,7 @@ FIELD(dr_preset, set, 16, 8);
 FIELD(dr_preset, plan, 24, 8);
 FIELD(dr_preset, note, 32, 8);
 
-SIZE(dr_tensor, 104);
+SIZE(dr_tensor, 112);
 FIELD(dr_tensor, struct_size, 0, 8);
 FIELD(dr_tensor, dtype, 8, 4);
 FIELD(dr_tensor, index_dtype, 12, 4);
@@ -240,6 +241,7 @@ FIELD(dr_tensor, state_size, 72, 8);
 FIELD(dr_tensor, key, 80, 8);
 FIELD(dr_tensor, base, 88, 8);
 FIELD(dr_tensor, sums, 96, 8);
+FIELD(dr_tensor, history, 104, 8);
 
 SIZE(dr_place, 32);
 FIELD(dr_place, struct_size, 0, 8);
@@ -291,7 +293,7 @@ FIELD(dr_batch_info, segments, 28, 4);
 FIELD(dr_batch_info, launches, 32, 4);
 FIELD(dr_batch_info, reserved, 36, 4);
 
-SIZE(dr_tensor_out, 80);
+SIZE(dr_tensor_out, 88);
 FIELD(dr_tensor_out, struct_size, 0, 8);
 FIELD(dr_tensor_out, dtype, 8, 4);
 FIELD(dr_tensor_out, index_dtype, 12, 4);
@@ -304,6 +306,7 @@ FIELD(dr_tensor_out, capacity, 48, 8);
 FIELD(dr_tensor_out, count, 56, 8);
 FIELD(dr_tensor_out, base, 64, 8);
 FIELD(dr_tensor_out, sums, 72, 8);
+FIELD(dr_tensor_out, history, 80, 8);
 
 SIZE(dr_decode_options, 72);
 FIELD(dr_decode_options, struct_size, 0, 8);
@@ -397,6 +400,7 @@ VALUE(DR_HOST_ONLY, 512);
 VALUE(DR_TOTAL, 1024);
 VALUE(DR_PREFIX, 2048);
 VALUE(DR_NEEDS_BASE, 4096);
+VALUE(DR_NEEDS_HISTORY, 8192);
 
 VALUE(DR_STREAM_NONE, 0);
 VALUE(DR_STREAM_INDEX, 1);

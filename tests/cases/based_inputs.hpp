@@ -87,4 +87,27 @@ inline std::vector<input> changed_supports(std::string_view purpose) {
   return out;
 }
 
+// The inputs, and each once more with a history: what changes has often changed of late, and goes on.
+inline std::vector<input> with_histories(std::vector<input> all, std::string_view purpose) {
+  random_source random(purpose);
+  const size_t n = all.size();
+  for (size_t k = 0; k < n; ++k) {
+    input in = all[k];
+    in.name += ", with a history";
+    const unsigned size = word_size(in.dtype);
+    const bool is_index = in.elements.size() == 4 * in.count && in.base.size() == in.universe * size && in.width == 1;
+    in.history.resize(in.base.size() / size);
+    uint64_t next = 0;
+    for (uint64_t i = 0; i < in.history.size(); ++i) {
+      const bool changes = is_index ? next < in.count && element(in.elements, 4, next) == i
+                                    : word_of(in.base, size, i) != word_of(in.elements, size, i);
+      next += is_index && changes;
+      const uint64_t any = random.below(256);
+      in.history[i] = static_cast<uint8_t>(changes && any % 4 ? 1 + any % 3 | (any & 0xe0) : any % 8 ? 0 : any);
+    }
+    all.push_back(std::move(in));
+  }
+  return all;
+}
+
 }  // namespace dr::cases

@@ -33,7 +33,7 @@ struct stream {
   std::vector<dr_value> values;
   std::vector<uint64_t> fields;
   dr_job job{};
-  std::unique_ptr<block> base;
+  std::unique_ptr<block> base, history;
 
   bool is(dr_role role) const { return codec->role == role; }
   bool has(uint32_t trait) const { return codec->traits & trait; }
@@ -53,6 +53,13 @@ struct stream {
       base->data()[i] = static_cast<uint8_t>(i % size + 1 == size ? 0x38 + (drawn >> 61) : drawn >> 56);
     }
     job.base = base->data();
+    if (!has(DR_NEEDS_HISTORY) || job.universe % 3 == 0) return;
+    history = std::make_unique<block>(base->size() / size);
+    for (uint64_t i = 0; i < history->size(); ++i) {
+      drawn = drawn * 6364136223846793005u + 1442695040888963407u;
+      history->data()[i] = static_cast<uint8_t>(drawn >> 63 ? 0 : drawn >> 55);
+    }
+    job.history = history->data();
   }
   dr_params params(bool encodes) const {
     dr_params p{};

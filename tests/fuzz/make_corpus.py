@@ -54,6 +54,7 @@ index=all value=inceptionn(error=0.01) bucket=flat
 sparsify=changed index=auto value=ulp
 sparsify=changed index=magnitude+huffman value=auto(error=0)
 index=magnitude value=xor
+sparsify=changed index=history value=history
 """.split("\n")[1:-1]
 
 VALUES = struct.pack("<9f", 1.0, -2.5, 0.0, -0.0, 1e-42, 3e38, 0.125, 0.125, -1e-3)
@@ -95,7 +96,7 @@ def script_seeds(name, count, size):
 
 
 # In the order of their registration.
-CODECS = """raw golomb rice bloom bitmap rle elias_fano delta_varint delta_bitpack delta_pfor gap_huffman seeded all magnitude
+CODECS = """raw golomb rice bloom bitmap rle elias_fano delta_varint delta_bitpack delta_pfor gap_huffman seeded all magnitude history
     value_raw qsgd fit_poly half sketch three_lc fit_dexp rank_fit uniform_quant log_quant lloyd sign ternary natural dynamic_tree inceptionn ulp xor planes
     bitpack deflate zstd huffman""".split()
 
@@ -327,7 +328,7 @@ def large_seeds():
     plans += [f"sparsify=topr(ratio=0.5) {inverted}{value}" for value in values] + [f"index=all value={value}" for value in values]
     plans += [f"{levels}raw+{each} value=raw+{each}" for each in byte_codecs] + [f"index=all value=uniform_quant(bits=4)+{each}" for each in byte_codecs]
     plans += [f"sparsify={each} feedback=residual index=golomb value=raw" for each in sparsifiers]
-    plans += [f"sparsify=changed index={index} value={value}" for index in ("magnitude", "auto", "golomb", "all") for value in ("ulp", "xor", "raw", "ulp+huffman")]
+    plans += [f"sparsify=changed index={index} value={value}" for index in ("magnitude", "history", "auto", "golomb", "all") for value in ("ulp", "history", "xor", "raw", "ulp+huffman")]
     seeds = {}
     for i, plan in enumerate(plans):
         for kind in (0, 1 + i % 2):  # f32, f16, bf16: 12, 1 and 4 times 3000 elements, f16 of few kinds; f16 without threads

@@ -1,5 +1,7 @@
 // Patches made by the reference encoder (make.py): each takes its base to what the table says, or fails as it says and leaves the base as
 // it was; and the library encodes what the reference encodes, byte for byte.
+#include <map>
+
 #include "fuzz/fix_check.hpp"
 #include "golden/golden_tables.hpp"
 
@@ -14,6 +16,7 @@ struct patch {
   bool by_inspect;
   bytes frame;
   std::vector<tensor> bases, pairs;
+  bytes history = {};  // of its one tensor; none: it has none
 
   bytes becomes(size_t i) const {
     bytes out = bases[i].packed();
@@ -27,23 +30,29 @@ struct patch {
 
 std::vector<patch> patches() {
   std::vector<patch> all;
+  std::map<std::string, bytes> histories;
+  for (const auto& row : read_table("patch_histories.tsv", 2))
+    for (size_t i = 0; i < row[1].size(); i += 2)
+      histories[row[0]].push_back(static_cast<uint8_t>(std::stoul(row[1].substr(i, 2), nullptr, 16)));
   for (const auto& row : read_table("patches.tsv", 7)) {
     patch p{row[0], row[5], status_of(row[1]), row[2] == "inspect", read_frame(row[0]), {}, {}};
     for (const auto& text : split(row[3], " | ")) p.bases.push_back(read_tensor(text));
     if (row[4] != "-")
       for (const auto& text : split(row[4], " | ")) p.pairs.push_back(read_tensor(text));
+    p.history = histories[p.name];
     all.push_back(std::move(p));
   }
   return all;
 }
 
-dr_tensor_out out_of(const tensor& t, bytes& values) {
+dr_tensor_out out_of(const tensor& t, bytes& values, bytes& history) {
   dr_tensor_out o{};
   o.struct_size = sizeof o;
   o.dtype = t.dtype;
   o.universe = t.rows;
   o.width = t.width;
   o.values = values.data();
+  if (!history.empty()) o.history = history.data();
   return o;
 }
 
@@ -64,10 +73,11 @@ TEST_CASE("every golden patch takes its base to its bits, or fails with its stat
   for (const patch& p : patches())
     for (client::context* c : {&one, &threads}) {
       INFO(p.name);
+      bytes history = p.history;
       std::vector<bytes> values;
       std::vector<dr_tensor_out> outs;
       for (const tensor& t : p.bases) values.push_back(t.packed());
-      for (size_t i = 0; i < values.size(); ++i) outs.push_back(out_of(p.bases[i], values[i]));
+      for (size_t i = 0; i < values.size(); ++i) outs.push_back(out_of(p.bases[i], values[i], history));
       dr_frame_info info{};
       info.struct_size = sizeof info;
       const dr_status inspected = dr_inspect(p.frame.data(), p.frame.size(), &info, nullptr, 0, 0, nullptr);
@@ -75,8 +85,10 @@ TEST_CASE("every golden patch takes its base to its bits, or fails with its stat
       CHECK(apply(*c, p.frame, outs) == p.status);
       INFO(c->error());
       for (size_t i = 0; i < values.size(); ++i) CHECK(values[i] == (p.status ? p.bases[i].packed() : p.becomes(i)));
+      CHECK((history == p.history) == (p.status != DR_OK || history.empty()));
       (p.status ? refused : applied) += 1;
       if (p.status) continue;
+      history = p.history;
       for (size_t i = 0; i < outs.size(); ++i) CHECK(outs[i].count == p.pairs[i].indices.size());
       // As pairs.
       std::vector<std::vector<uint64_t>> indices;
@@ -108,10 +120,11 @@ TEST_CASE("every golden patch that is cut off or damaged is refused, and the bas
   for (const patch& p : patches()) {
     if (p.status) continue;
     INFO(p.name);
+    bytes history = p.history;
     std::vector<bytes> values;
     std::vector<dr_tensor_out> outs;
     for (const tensor& t : p.bases) values.push_back(t.packed());
-    for (size_t i = 0; i < values.size(); ++i) outs.push_back(out_of(p.bases[i], values[i]));
+    for (size_t i = 0; i < values.size(); ++i) outs.push_back(out_of(p.bases[i], values[i], history));
     for (size_t n = 1; n < p.frame.size(); ++n)
       REQUIRE(apply(c, bytes(p.frame.begin(), p.frame.begin() + static_cast<long>(n)), outs) == DR_E_CORRUPT);
     bytes flipped(p.frame);
@@ -121,6 +134,7 @@ TEST_CASE("every golden patch that is cut off or damaged is refused, and the bas
       flipped[bit / 8] ^= static_cast<uint8_t>(1 << bit % 8);
     }
     for (size_t i = 0; i < values.size(); ++i) CHECK(values[i] == p.bases[i].packed());
+    CHECK(history == p.history);
     bytes fixed(p.frame);
     for (size_t i = 4; i < 12; ++i) fixed[i] = 0;
     CHECK(frame_check::fix(fixed.data(), fixed.size()));

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Makes the golden frames with the reference encoder, never with the library, and says what they decode to.
 
-    make.py                       writes frames/*.frame, manifest.tsv, encode.tsv and patches.tsv
+    make.py                       writes frames/*.frame, manifest.tsv, encode.tsv, patches.tsv and patch_histories.tsv
     make.py --check               compares them with what is there (a test does)
     make.py --library FILE        also makes those of the library anew: frames/library_*.frame, library.tsv
 
 manifest.tsv: name, status of decode, who notices ("inspect" or "decode"), tag, what it decodes to, why it is here.
+patch_histories.tsv: of some of these patches, the histories that sender and receiver have, in hexadecimal.
 patches.tsv:  name, status, who notices, what the receiver has, what it assigns, the plan by which the library gives these bytes ("-": its bytes are
               others), why.
 encode.tsv:   name of the frame that the library must give byte for byte, plan, call, tensors.
@@ -36,6 +37,7 @@ frames: dict = {}
 manifest: list = []
 encodes: list = []
 patches: list = []
+histories: list = []
 limit = 2048
 
 
@@ -829,16 +831,19 @@ def step(base, dtype, seed, share=0.1, width=1):
     return out
 
 
-def add_patch(name, why, data, bases, status="OK", noticed="-", plan="-", dtypes=("bf16",), width=1):
+def add_patch(name, why, data, bases, status="OK", noticed="-", plan="-", dtypes=("bf16",), width=1, history=None):
     assert name not in frames and len(data) < limit, (name, len(data))
     frames[name] = data
+    if history is not None:
+        histories.append([name, bytes(history).hex()])
+    past = [] if history is None else [history]
     texts = [based_text(dtype, base, width) for dtype, base in zip(dtypes, bases)]
     becomes = "-"
     if status == "OK":
-        becomes = " | ".join(map(tensor_text, decode_frame(data, bases).tensors))
+        becomes = " | ".join(map(tensor_text, decode_frame(data, bases, past).tensors))
     else:
         try:
-            decode_frame(data, bases)
+            decode_frame(data, bases, past)
             raise AssertionError(f"{name}: the reference decoder takes it")
         except {"CORRUPT": Corrupt, "UNSUPPORTED": Unsupported, "ARGUMENT": decoder.WrongBase}[status] as error:
             assert status == "ARGUMENT" or "check of" not in str(error), f"{name}: refused for its check: {error}"
@@ -937,6 +942,57 @@ def patch_frames():
         small, data = changes(payload)
         add_patch(f"patch_ulp_{name}", why, data, [small], "CORRUPT", "decode")
 
+    chains(plan, base, row)
+
+
+def chains(plan, base, row):
+    """By a history, of which a patch is a later one."""
+    def past(n, seed):
+        r = random.Random(seed)
+        return [r.choice((0, 0, 0, 1, 129, 2, 34, 200, 31, 255)) for _ in range(n)]
+
+    def by(choice, **more):
+        return stage("index", "history", choices=choice), stage("value", "history", choices={**choice, "raw": False, **more})
+    rows = {"groups": [119, 122], "grades": {0: [0, 1, 2], 1: [3, 3, 7], 6: [4, 5, 6]}, "thresholds": (2, 4, 14)}
+    flat = {"groups": [], "grades": {0: [0], 1: [1]}, "thresholds": (1, 2)}
+    zeros, history = [0] * 300, past(300, 73)
+
+    def good(name, why, index, value, of, dtype="bf16", words=base, changes=row, width=1):
+        e = plan(list(value), list(index), dtype, width)
+        add_patch(f"patch_{name}", why, encode([(len(words) // width, changes)], e, bases=[words], histories=[of]), [words], dtypes=[dtype], width=width, history=of)
+    for name, choice in (("no_map", {}), ("groups", rows), ("flat", flat)):
+        index, value = by(choice)
+        good(f"history_{name}", f"by a history: {name}", [index], [value], history)
+        good(f"history_{name}_first", f"the first of a chain: {name}", [index], [value], zeros)
+    index, value = by(rows)
+    good("history_words", "numbers themselves", [index], [by(rows, raw=True)[1]], history)
+    good("history_huffman", "bytes codecs behind codecs of chains", [index, stage("bytes", "huffman")], [value, stage("bytes", "huffman")], history)
+    good("history_index", "which words change, by a history", [index], [RAW], history)
+    good("history_all", "every word", [stage("index", "all")], [value], history)
+    good("history_of_ulp", "a history that no codec reads", [GOLOMB], [stage("value", "ulp", choices={"raw": False})], history)
+    for dtype in decoder.WORDS.values():
+        words, wide = weights(120, 80, dtype), weights(120, 82, dtype)
+        index, value = by(flat)
+        good(f"history_{dtype}", f"of {dtype}", [index], [value], past(120, 74), dtype, words, step(words, dtype, 81, 0.2))
+        good(f"history_rows_{dtype}", f"rows of three {dtype}", [GOLOMB], [value], past(120, 75), dtype, wide, step(wide, dtype, 83, 0.2, 3), 3)
+    index, value = by(rows)
+    made = encode([(300, row)], plan([value], [index]), bases=[base], histories=[history])
+    add_patch("patch_history_none", "a history, where its receiver has none", made, [base], "CORRUPT", "decode")
+    add_patch("patch_history_other", "another history", made, [base], "CORRUPT", "decode", history=history[:-1] + [history[-1] ^ 1])
+    small, short_past = base[:12], [1, 129, 0, 34] * 3
+    told = struct.pack("<I", decoder.history_check(short_past))
+    for name, why, of_map in (
+            ("no_check", "a check that is cut off", None), ("17_groups", "17 groups of keys", bytes([17, *range(1, 17), 1]) + bytes(7)), ("keys", "keys that do not ascend", bytes([3, 9, 9, 1, 0, 0])),
+            ("key_0", "a second group from key 0", bytes([2, 0, 1, 0])), ("state_0", "no state 0", bytes([1, 2, 0])), ("states", "more states than there are", bytes([1, 0x81, 0x80, 0x80, 0x10, 0])),
+            ("padding", "padding of the grades", bytes([1, 1, 8])), ("cut", "a map that ends too early", bytes([2, 9, 3, 0]))):
+        payload = told[:3] if of_map is None else told + of_map if name == "cut" else told + of_map + bytes([1, 0, 2, 0x15])
+        checks = struct.pack("<QQ", decoder.check_of_words(small, "bf16"), 0)
+        padded = (lambda p: p + bytes(-len(p) % 4))
+        add_patch(f"patch_history_index_{name}", why, short_frame(EncodedRow(plan([RAW], [index]), 0, 12, 3, 3, index=len(payload), payload=padded(checks + bytes(6) + payload))),
+                  [small], "CORRUPT", "decode", history=short_past)
+        add_patch(f"patch_history_value_{name}", why, short_frame(EncodedRow(plan([value], [stage("index", "all")]), 0, 12, 12, 12, value=len(payload), payload=padded(checks + payload))),
+                  [small], "CORRUPT", "decode", history=short_past)
+
 
 # ---- writing, comparing ----------------------------------------------------------------------------------
 
@@ -958,6 +1014,7 @@ def files():
     out = {f"frames/{name}.frame": data for name, data in frames.items()}
     out["manifest.tsv"] = table(manifest, "name, status, noticed by, tag, decodes to, why: made by make.py").encode()
     out["patches.tsv"] = table(patches, "name, status, noticed by, bases, assigns, plan, why: made by make.py").encode()
+    out["patch_histories.tsv"] = table(histories, "name, histories: made by make.py").encode()
     out["encode.tsv"] = table(encodes, "frame, plan, call, tensors: made by make.py").encode()
     return out
 
@@ -1030,7 +1087,7 @@ def main():
     make()
     found = files()
     if arguments.check:
-        there = {str(p.relative_to(here)): p.read_bytes() for p in [*here.glob("frames/*.frame"), here / "manifest.tsv", here / "patches.tsv", here / "encode.tsv"] if not p.name.startswith("library_")}
+        there = {str(p.relative_to(here)): p.read_bytes() for p in [*here.glob("frames/*.frame"), here / "manifest.tsv", here / "patches.tsv", here / "patch_histories.tsv", here / "encode.tsv"] if not p.name.startswith("library_")}
         wrong = sorted(name for name in found.keys() | there.keys() if found.get(name) != there.get(name))
         if wrong:
             sys.exit(f"not what make.py makes: {', '.join(wrong[:20])}{' …' if len(wrong) > 20 else ''} ({len(wrong)} files)")

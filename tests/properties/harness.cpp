@@ -125,7 +125,7 @@ std::vector<group> groups(const subject& s, bool spare) {
 
 std::vector<encoded> encode(const subject& s, const group& g, const encode_options& options) {
   struct stream {
-    guarded_bytes in, out, tell, base;
+    guarded_bytes in, out, tell, base, history;
     uint64_t count, in_size, out_size = 0, tell_count = 0;
     dr_fault fault{.struct_size = sizeof(dr_fault)};
   };
@@ -144,9 +144,10 @@ std::vector<encoded> encode(const subject& s, const group& g, const encode_optio
     job.tell_capacity = std::min(told_max, i == 0 ? options.tell_capacity : UINT64_MAX);
     stream& o = streams.emplace_back(stream{guarded_bytes(in.elements.size()), guarded_bytes(needs[i].payload, 16),
                                             guarded_bytes(4 * job.tell_capacity), guarded_bytes(in.base.size(), 16),
-                                            in.count, in.elements.size()});
+                                            guarded_bytes(in.history.size(), 1), in.count, in.elements.size()});
     o.in.fill(in.elements);
     o.base.fill(in.base);
+    o.history.fill(in.history);
     o.out.fill(options.poison);
     o.tell.fill(options.poison);
     if (i == 0) o.fault.code = options.fault;
@@ -162,6 +163,7 @@ std::vector<encoded> encode(const subject& s, const group& g, const encode_optio
     job.private_key = options.private_key;
     job.fault = &o.fault;
     if (s.has(DR_NEEDS_BASE)) job.base = o.base.data();
+    if (s.has(DR_NEEDS_HISTORY) && !in.history.empty()) job.history = o.history.data();
   }
   INFO(s.text << ": encode");
   REQUIRE(run(s.codec().cpu->encode, params, jobs, scratch, options.workers, options.poison));
@@ -169,7 +171,7 @@ std::vector<encoded> encode(const subject& s, const group& g, const encode_optio
   for (size_t i = 0; i < jobs.size(); ++i) {
     stream& o = streams[i];
     INFO(g.inputs[i]->name);
-    const bool intact = o.in.intact() && o.out.intact() && o.tell.intact() && o.base.intact();
+    const bool intact = o.in.intact() && o.out.intact() && o.tell.intact() && o.base.intact() && o.history.intact();
     REQUIRE(intact);
     REQUIRE(std::ranges::equal(o.in.bytes(), g.inputs[i]->elements));
     REQUIRE(o.out_size <= needs[i].payload);
@@ -185,8 +187,9 @@ uint64_t claim::out_capacity(const subject& s) const {
 }
 
 claim claim_of(const subject& s, const input& in, const encoded& e) {
-  return {in.universe,        in.count, s.is(DR_ROLE_INDEX) ? e.told.size() : in.count, in.dtype, in.width,
-          in.elements.size(), in.base};
+  return {in.universe, in.count,  s.is(DR_ROLE_INDEX) ? e.told.size() : in.count,
+          in.dtype,    in.width,  in.elements.size(),
+          in.base,     in.history};
 }
 
 // (A claim may be a lie: then what there is comes again and again.)
@@ -209,8 +212,14 @@ dr_status need_of(const subject& s, const wire_fields& fields, const claim& c, d
 }
 
 incoming::incoming(const subject& s, const claim& c, std::span<const uint8_t> payload, size_t gap, placement where)
-    : says(c), in(payload.size(), 1, gap, where), out(c.out_capacity(s), 16), base(c.base_size(s), 16) {
+    : says(c),
+      in(payload.size(), 1, gap, where),
+      out(c.out_capacity(s), 16),
+      base(c.base_size(s), 16),
+      history(c.history.empty() ? 0 : c.base_size(s) / cases::word_size(c.dtype)) {
   in.fill(payload);
+  for (size_t i = 0; i < history.size(); i += c.history.size())
+    std::copy_n(c.history.begin(), std::min(c.history.size(), history.size() - i), history.data() + i);
   for (size_t i = 0; i < base.size(); i += c.base.size())
     std::copy_n(c.base.begin(), std::min(c.base.size(), base.size() - i), base.data() + i);
 }
@@ -234,10 +243,12 @@ bool decode(const subject& s, const wire_fields& fields, std::span<incoming* con
     job.out_size = &o->out_size;
     job.fault = &o->fault;
     if (s.has(DR_NEEDS_BASE)) job.base = o->base.data();
+    if (s.has(DR_NEEDS_HISTORY) && o->history.size()) job.history = o->history.data();
   }
   return run(s.codec().cpu->decode, params, jobs, scratch, options.workers, options.poison) &&
          std::ranges::all_of(streams, [](const incoming* o) {
-           return o->in.intact() && o->out.intact() && o->base.intact() && o->out_size <= o->out.size();
+           return o->in.intact() && o->out.intact() && o->base.intact() && o->history.intact() &&
+                  o->out_size <= o->out.size();
          });
 }
 

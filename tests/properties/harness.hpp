@@ -71,8 +71,9 @@ std::vector<encoded> encode(const subject& s, const group& g, const encode_optio
 struct claim {
   uint64_t universe, count, support;
   uint32_t dtype, width;
-  uint64_t elements_size;              // of a bytes stage
-  std::span<const uint8_t> base = {};  // of a codec that reads one; as many bytes of it as claim and codec ask for
+  uint64_t elements_size;  // of a bytes stage
+  // Of a codec that reads them; as many bytes of each as claim and codec ask for.
+  std::span<const uint8_t> base = {}, history = {};
 
   uint64_t out_capacity(const subject& s) const;
   uint64_t base_size(const subject& s) const;
@@ -84,7 +85,7 @@ dr_status need_of(const subject& s, const wire_fields& fields, const claim& c, d
 // A stream on its way in.
 struct incoming {
   claim says;
-  guarded_bytes in, out, base;
+  guarded_bytes in, out, base, history;
   uint64_t out_size = 0;
   dr_fault fault{.struct_size = sizeof(dr_fault)};
 

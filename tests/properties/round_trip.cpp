@@ -58,6 +58,7 @@ TEST_CASE("cost is the size of the payload; every built-in index codec that read
     dr_fault fault{.struct_size = sizeof(dr_fault)};
     job.fault = &fault;
     if (s.has(DR_NEEDS_BASE)) job.base = in.base.data();
+    if (s.has(DR_NEEDS_HISTORY) && !in.history.empty()) job.history = in.history.data();
     const dr_params params{sizeof params, s.stage->values.data(), fields.data()};
     dr_need need{.struct_size = sizeof(dr_need)};
     REQUIRE(s.codec().cpu->need(&params, &job, 1, &need) == DR_OK);

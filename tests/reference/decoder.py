@@ -98,6 +98,7 @@ class Shape:
     dtype: str = "f32"
     carries: bool = False
     base: list | None = None              # of a patch: for an index codec all words, for a value codec those at the support
+    history: list | None = None           # a byte for each of these; None: all 0
 
 
 @dataclass
@@ -811,6 +812,73 @@ def decode_magnitude(payload, shape, fields):
         places[class_of(word, shape.dtype)].append(i)
     refuse([len(each) for each in places] != [n for n, _, _ in classes], "the classes are those of another base")
     return sorted(places[c][rank] for c in range(count) for rank in ranks[c])
+
+
+GRADES_MOST = 4 + 16 + 5 + 150                                         # bytes of a check and a map
+
+
+def history_check(history):
+    data, total = bytes(history) + bytes(-len(history) % 8), 0
+    for j in range(len(data) // 8):
+        w = int.from_bytes(data[8 * j:8 * j + 8], "little")
+        total += mix64((w + (j + 1) * PHI) % 2**64) if w else 0
+    return total % 2**64 >> 32
+
+
+def since(h):
+    """When a word changed last, in 7 states."""
+    return sum((h & 31) >= t for t in (1, 2, 3, 5, 9, 17))
+
+
+def since_and_stood(h):
+    return since(h) and 4 * since(h) - 3 + (h >> 5 & 3)
+
+
+def read_grades(reader, shape, states, state_of):
+    """The grade of each word of the base."""
+    history = shape.history or [0] * len(shape.base)
+    refuse(reader.uint(4) != history_check(history), "the history is another one")
+    groups = reader.uint(1)
+    refuse(groups > 16, "more than 16 groups of keys")
+    if not groups:
+        return [0] * len(shape.base)
+    begin = [0] + [reader.uint(1) for _ in range(groups - 1)]
+    refuse(any(a >= b for a, b in zip(begin, begin[1:])), "groups that do not ascend")
+    listed = reader.varint()
+    refuse(not listed & 1 or listed >> states, "states that there are not, or without state 0")
+    bits = Bits(reader.take((3 * groups * bin(listed).count("1") + 7) // 8))
+    grades = {s: [bits.take(3) for _ in begin] for s in range(states) if listed >> s & 1}
+    bits.pad()
+    return [grades.get(state_of(h), grades[0])[sum(word_key(word, shape.dtype) >= b for b in begin[1:])]
+            for word, h in zip(shape.base, history)]
+
+
+def decode_history_index(payload, shape, fields):
+    refuse(shape.width != 1, "history takes width 1")
+    reader = Reader(payload)
+    grades = read_grades(reader, shape, 25, since_and_stood)
+    return decode_magnitude(payload[reader.position:], replace(shape, dtype="u8", base=grades), fields)
+
+
+def word_of_grade(grade, dtype):
+    """A word with this key."""
+    return {1: grade, 2: grade << 7, 4: grade << 23, 8: grade and grade + 896 << 52}[VALUE_SIZE[dtype]]
+
+
+def decode_history_value(payload, shape, fields):
+    reader = Reader(payload)
+    grades = read_grades(reader, shape, 7, since)
+    keys = [word_of_grade(grade, shape.dtype) for grade in grades]
+    numbers = decode_changes(lambda _, z, __: z)(payload[reader.position:], replace(shape, base=keys), fields)
+    return [apply_ulp(word, turned(z, h, shape.dtype), shape.dtype)
+            for word, z, h in zip(shape.base, numbers, shape.history or [0] * len(numbers))]
+
+
+def turned(z, h, dtype):
+    """The number of a distance d, of that of d the way that the word went before."""
+    if not h & 128 or z in (0, 2**(8 * VALUE_SIZE[dtype]) - 1):
+        return z
+    return z + 1 if z & 1 else z - 1
 
 
 def in_order(word, dtype):
@@ -1529,6 +1597,10 @@ CODECS = {
     ("bytes", 3): Codec("bytes", "huffman", unpack=unhuffman, grown=lambda b: b + ((2 * b + 1).bit_length() + 6) // 7),
     ("index", 15): Codec("index", "magnitude", decode=decode_magnitude, needs_base=True, width_one=True,
                          bound=lambda shape, f: 8 + split_bound(shape, {"block": 12})),
+    ("index", 16): Codec("index", "history", decode=decode_history_index, needs_base=True, width_one=True,
+                         bound=lambda shape, f: GRADES_MOST + 8 + split_bound(shape, {"block": 12})),
+    ("value", 20): Codec("value", "history", decode=decode_history_value, needs_base=True, exact=True,
+                         bound=lambda shape, _: GRADES_MOST + 1 + shape.support * shape.width * VALUE_SIZE[shape.dtype]),
     ("value", 17): Codec("value", "ulp", decode=decode_changes(apply_ulp), needs_base=True, exact=True,
                          bound=lambda shape, _: 1 + shape.support * shape.width * VALUE_SIZE[shape.dtype]),
     ("value", 19): Codec("value", "planes", decode=decode_planes, exact=True,
@@ -1718,13 +1790,28 @@ def check_of_words(words, dtype):
     return check(data + bytes(-len(data) % 4))
 
 
-def decode_patch(row, payload, base):
+def later_history(history, base, result, dtype):
+    """What a patch that makes `result` of words `base` makes of their history."""
+    out = []
+    for h, old, new in zip(history, base, result):
+        age = h & 31 and min((h & 31) + 1, 31)
+        if old == new:
+            out.append(h & 224 | age)
+            continue
+        stood = 0 if age in (0, 31) else 1 if age <= 3 else 2 if age <= 9 else 3
+        bits = 8 * VALUE_SIZE[dtype]
+        down = (in_order(new, dtype) - in_order(old, dtype)) % 2**bits >> bits - 1
+        out.append(down << 7 | stood << 5 | 1)
+    return out
+
+
+def decode_patch(row, payload, base, history=None):
     entry, reader = row.entry, Reader(payload)
     wanted, becomes = reader.uint(8), reader.uint(8)
     here = check_of_words(base, entry.dtype)
     if here != wanted:
         raise WrongBase(f"the base has the check {here:#x}, the patch is for {wanted:#x}")
-    indices, values = decode_row(row, payload[16:], base)
+    indices, values = decode_row(row, payload[16:], base, history)
     result, width = list(base), entry.width
     for j, i in enumerate(indices):
         result[i * width:(i + 1) * width] = values[j * width:(j + 1) * width]
@@ -1732,10 +1819,10 @@ def decode_patch(row, payload, base):
     return indices, values
 
 
-def decode_row(row, payload, base=None):
+def decode_row(row, payload, base=None, history=None):
     """Returns the indices, ascending, and the bit patterns, width for each."""
     shape, entry, reader = row.shape(), row.entry, Reader(payload)
-    shape.base, width = base, entry.width
+    shape.base, shape.history, width = base, history, entry.width
     value, order, index = (reader.take(row.sizes[role]) for role in ("value", "order", "index"))
     if row.mode == 2:
         return list(range(row.universe)), decode_value_raw(value, shape, {})
@@ -1744,10 +1831,11 @@ def decode_row(row, payload, base=None):
     if row.mode == 1:
         indices = decode_index_raw(index, shape, {})
     else:
-        indices = expand(run_list(entry.index, index, replace(row.key_shape(), base=base)), entry.block, row.universe)
+        indices = expand(run_list(entry.index, index, replace(row.key_shape(), base=base, history=history)), entry.block, row.universe)
         refuse(len(indices) != row.support, "the blocks have another number of elements")
     if base is not None:
         shape.base = [word for i in indices for word in base[i * width:(i + 1) * width]]
+        shape.history = history and [h for i in indices for h in history[i * width:(i + 1) * width]]
     values = run_list(entry.value, value, shape)
     if entry.carries:
         position_of = {key: i for i, key in enumerate(sorted(indices))}
@@ -1762,7 +1850,7 @@ def decode_row(row, payload, base=None):
     return sorted(indices), placed
 
 
-def decode_frame(data, bases=()):
+def decode_frame(data, bases=(), histories=()):
     data = bytes(data)
     reader = Reader(data)
     refuse(reader.take(2) != b"DR", "does not begin with DR")
@@ -1796,7 +1884,8 @@ def decode_frame(data, bases=()):
             if len(bases) < len(tensors):
                 raise ValueError(f"tensor {len(tensors) - 1} is a patch: its base is needed")
             begin, end = (k * row.entry.width for k in (tensor.universe, tensor.universe + row.universe))
-            indices, values = decode_patch(row, payload, bases[len(tensors) - 1][begin:end])
+            history = histories[len(tensors) - 1] if histories else None
+            indices, values = decode_patch(row, payload, bases[len(tensors) - 1][begin:end], history and history[begin:end])
         else:
             indices, values = decode_row(row, payload)
         tensor.indices += [tensor.universe + i for i in indices]

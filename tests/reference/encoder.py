@@ -13,6 +13,7 @@ import struct
 import zlib
 from dataclasses import dataclass, replace
 
+import decoder
 from decoder import (CODECS, HALVES, LIST, MASK32, MASK64, PHI, SHORT, STATUS, TAG, VALUE_SIZE, Entry, Shape, Stage,
                      bloom_bits, bloom_places, check, convert, decode_bloom, decode_seeded, dynamic_tree_entry, elias_fano_low, fit_poly_segments, huffman_codes, rle_unit, clustered_parameter, golomb_parameter, gram, gram_b, expand, in_blocks, is_fixed, largest, level_divisor, log2_ceil,
                      WORDS, check_of_words, in_order, word_key, mix64, replaces, rank_fit_levels, rice_parameter, round_to, to_double, without_check)
@@ -113,6 +114,34 @@ def encode_changes(number):
         plain = b"\0" + encode_value_raw(values, shape, {})
         return plain if raw or raw is None and len(plain) <= len(coded) else coded
     return encode
+
+
+def put_grades(shape, states, state_of, groups, grades):
+    """groups: the first keys of each but the first, or None for no map; grades: {state: [of each group]}."""
+    head = struct.pack("<I", decoder.history_check(shape.history or [0] * len(shape.base)))
+    if groups is None:
+        return head + b"\0", [0] * len(shape.base)
+    bits = pack_bits([(grade, 3) for s in sorted(grades) for grade in grades[s]])
+    head += bytes([1 + len(groups), *groups]) + varint(sum(1 << s for s in grades)) + bits
+    return head, decoder.read_grades(decoder.Reader(head), shape, states, state_of)
+
+
+def as_grades(grades):
+    """(json has text for the numbers of states)"""
+    return {int(s): each for s, each in (grades or {}).items()}
+
+
+def encode_history_index(indices, shape, fields, groups=None, grades=None, thresholds=(), bitmaps=False):
+    head, of = put_grades(shape, 25, decoder.since_and_stood, groups, as_grades(grades))
+    return head + encode_magnitude(indices, replace(shape, dtype="u8", base=of), fields, thresholds, bitmaps)
+
+
+def encode_history_value(values, shape, fields, groups=None, grades=None, thresholds=(), raw=None):
+    head, of = put_grades(shape, 7, decoder.since, groups, as_grades(grades))
+    history = shape.history or [0] * len(shape.base)
+    numbers = [decoder.turned(ulp_number(o, w, shape.dtype), h, shape.dtype) for o, w, h in zip(shape.base, values, history)]
+    keys = [decoder.word_of_grade(grade, shape.dtype) for grade in of]
+    return head + encode_changes(lambda _, z, __: z)(numbers, replace(shape, base=keys), fields, thresholds, raw)
 
 
 def ulp_number(old, new, dtype):
@@ -741,7 +770,7 @@ ENCODERS = {("index", "raw"): encode_index_raw, ("index", "golomb"): encode_spli
             ("value", "lloyd"): encode_lloyd, ("value", "natural"): encode_natural,
             ("value", "dynamic_tree"): encode_dynamic_tree, ("value", "inceptionn"): encode_inceptionn,
             ("value", "sign"): encode_sign, ("value", "ternary"): encode_ternary,
-            ("index", "magnitude"): encode_magnitude, ("value", "ulp"): encode_changes(ulp_number),
+            ("index", "magnitude"): encode_magnitude, ("index", "history"): encode_history_index, ("value", "history"): encode_history_value, ("value", "ulp"): encode_changes(ulp_number),
             ("value", "xor"): encode_changes(lambda old, new, dtype: old ^ new),
             ("value", "planes"): encode_planes, ("order", "bitpack"): encode_bitpack}
 
@@ -800,7 +829,7 @@ class EncodedRow:
     payload: bytes = b""
 
 
-def encode_row(e, universe, row, mode=0, indices=None, continues=False, base=None, checks=None):
+def encode_row(e, universe, row, mode=0, indices=None, continues=False, base=None, checks=None, history=None):
     """indices: those that go in; without it all that row holds, and of blocks all elements of a block that holds any.
     base: of a patch all words that the receiver has; row: what becomes of some. checks: the two, falsified."""
     width = e.width
@@ -813,7 +842,7 @@ def encode_row(e, universe, row, mode=0, indices=None, continues=False, base=Non
         keys = expand(blocks, e.block, universe)
     count = len(keys)
     out = EncodedRow(e, mode, universe, count, 0 if mode == 2 else count, continues=continues)
-    shape = Shape(universe, count, count, width, e.dtype, e.carries, base)
+    shape = Shape(universe, count, count, width, e.dtype, e.carries, base, history)
     if mode == 2:
         out.payload = encode_value_raw([v for i in range(universe) for v in at(i)], shape, {})
     elif count:
@@ -824,6 +853,7 @@ def encode_row(e, universe, row, mode=0, indices=None, continues=False, base=Non
             out.support = shape.support = len(keys)
         values, all_words = [v for i in keys for v in at(i)], shape.base
         shape.base = base and [word for i in keys for word in base[i * width:(i + 1) * width]]
+        shape.history = history and [h for i in keys for h in history[i * width:(i + 1) * width]]
         order = b""
         if e.value[0].codec.reorders:
             numbers = [to_double(v, e.dtype) for v in values]
@@ -837,7 +867,7 @@ def encode_row(e, universe, row, mode=0, indices=None, continues=False, base=Non
             else:
                 order = run_list(e.order, permutation, shape)
         value = run_list(e.value, values, shape)
-        shape.base = all_words
+        shape.base, shape.history = all_words, history
         if index is None:
             index = encode_index_raw(keys, shape, {}) if mode == 1 else run_list(e.index, blocks if e.block > 1 else keys, in_blocks(shape, e.block))
         out.value = 0 if is_fixed(e.value) else len(value)
@@ -927,8 +957,8 @@ def status_frame(status, message, tag=None, flags=STATUS, **fields):
     return general_frame([], flags, tag=tag, status=status, plan=message, widths=fields.pop("widths", [0] * 8), **fields)
 
 
-def encode(tensors, plan, tag=None, short=None, segment=None, mode=0, is_list=False, bases=()):
-    """tensors: [(universe, row)]; bases: of patches, words of each; segment: rows of a segment at most; short: None for where it is allowed."""
+def encode(tensors, plan, tag=None, short=None, segment=None, mode=0, is_list=False, bases=(), histories=()):
+    """tensors: [(universe, row)]; bases, histories: of patches, words of each and their bytes; segment: rows of a segment at most; short: None for where it is allowed."""
     rows = []
     for k, (universe, row) in enumerate(tensors):
         step = segment or max(1, universe)
@@ -936,7 +966,8 @@ def encode(tensors, plan, tag=None, short=None, segment=None, mode=0, is_list=Fa
             part = {i - start: v for i, v in row.items() if start <= i < start + step}
             n = min(step, universe - start)
             base = bases[k][start * plan.width:(start + n) * plan.width] if plan.patch else None
-            rows.append(encode_row(plan, n, part, mode, continues=start > 0, base=base))
+            history = histories[k][start * plan.width:(start + n) * plan.width] if histories else None
+            rows.append(encode_row(plan, n, part, mode, continues=start > 0, base=base, history=history))
     flags = LIST if is_list else 0
     if short is None:
         short = len(rows) == 1 and tag is None and rows[0].universe < 2**24 and len(short_header(rows[0])) <= 28

@@ -183,8 +183,8 @@ def stepped(base, dtype, share, seed=2):
     return numpy.where(chosen, base + by, base).astype(base.dtype)
 
 
-def library_patch(plan, dtype, base, new, width=1, segment_rows=0):
-    """The bare frame: deepreduce.patch puts it into a file of its own."""
+def library_patch(plan, dtype, base, new, width=1, segment_rows=0, history=None):
+    """The bare frame: deepreduce.patch puts it into a file of its own. history: it advances."""
     import ctypes
 
     from deepreduce import _abi, _library
@@ -192,7 +192,8 @@ def library_patch(plan, dtype, base, new, width=1, segment_rows=0):
     library, context, made = _library.load(), ctypes.POINTER(_abi.dr_context)(), ctypes.POINTER(_abi.dr_plan)()
     assert library.dr_context_create(None, ctypes.byref(context), None) == 0
     assert library.dr_plan_parse(plan.encode(), ctypes.byref(made), None) == 0
-    t = _abi.dr_tensor(struct_size=ctypes.sizeof(_abi.dr_tensor), dtype=WORDS[dtype][1], universe=new.size // width, width=width, values=new.ctypes.data, base=base.ctypes.data)
+    t = _abi.dr_tensor(struct_size=ctypes.sizeof(_abi.dr_tensor), dtype=WORDS[dtype][1], universe=new.size // width, width=width, values=new.ctypes.data, base=base.ctypes.data,
+                       history=None if history is None else ctypes.cast(history.ctypes.data, ctypes.POINTER(ctypes.c_ubyte)))
     call = _abi.dr_call(struct_size=ctypes.sizeof(_abi.dr_call), segment_rows=segment_rows)
     room, result = ctypes.create_string_buffer(2 * new.nbytes + 65536), _abi.dr_result(struct_size=ctypes.sizeof(_abi.dr_result))
     status = library.dr_encode(context, made, ctypes.byref(call), None, ctypes.byref(t), ctypes.sizeof(t), 1, room, len(room), ctypes.byref(result))
@@ -203,11 +204,11 @@ def library_patch(plan, dtype, base, new, width=1, segment_rows=0):
 
 
 @pytest.mark.parametrize("plan", ["index=auto value=ulp", "index=magnitude value=ulp", "index=magnitude value=xor", "index=magnitude+huffman value=ulp+huffman", "index=golomb value=xor", "index=all value=ulp",
-                                  "index=bitmap value=raw", "index=auto value=auto(error=0)"])
+                                  "index=bitmap value=raw", "index=auto value=auto(error=0)", "index=history value=history", "index=golomb value=history"])
 @pytest.mark.parametrize("dtype", WORDS)
 def test_patches_are_read_the_same(plan, dtype):
     for rows, width, share, segment in [(3000, 1, 0.02, 0), (3000, 1, 0.3, 0), (9000, 1, 0.1, 4096), (40, 1, 0.5, 0), (700, 3, 0.05, 0), (500, 1, 0, 0)]:
-        if width > 1 and "magnitude" in plan:
+        if width > 1 and ("magnitude" in plan or "index=history" in plan):
             continue
         base = weights(dtype, rows, width)
         new = stepped(base, dtype, share)
@@ -229,3 +230,26 @@ def test_classes_of_a_large_patch_are_read_the_same():
         got = base.copy()
         got[tensor.indices] = tensor.values
         assert (got == stepped(base, "bf16", share)).all()
+
+
+@pytest.mark.parametrize("dtype", WORDS)
+@pytest.mark.parametrize("plan, width", [("index=history value=history", 1), ("index=golomb value=history", 3), ("index=all value=history", 1), ("index=golomb value=raw", 1)])
+def test_chains_are_read_and_their_histories_go_on_the_same(plan, width, dtype):
+    rows = 4500
+    base = weights(dtype, rows, width)
+    history = numpy.zeros(rows * width, "u1")
+    lengths = []
+    for step in range(8):
+        new, before = stepped(base, dtype, 0.3 if step % 3 else 0.02, seed=step % 4), history.tolist()
+        data = library_patch(f"sparsify=changed {plan}", dtype, base, new, width, 4096 if step == 5 else 0, history)
+        (tensor,) = decoder.decode_frame(data, [base.tolist()], [before]).tensors
+        got = base.reshape(rows, width).copy()
+        got[tensor.indices] = numpy.array(tensor.values, base.dtype).reshape(-1, width)
+        assert (got.ravel() == new).all()
+        assert history.tolist() == decoder.later_history(before, base.tolist(), new.tolist(), dtype)
+        if plan == "index=history value=history" and any(before):
+            with pytest.raises(decoder.Corrupt, match="history"):
+                decoder.decode_frame(data, [base.tolist()])
+        lengths.append(len(data))
+        base = new
+    assert len(set(history.tolist())) > 8 and min(lengths) > 0

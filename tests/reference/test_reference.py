@@ -819,14 +819,15 @@ def with_changes(base, row, width=1):
 
 
 MAGNITUDE, ULP, XOR = stage("index", "magnitude"), stage("value", "ulp"), stage("value", "xor")
-PATCH_INDEX = {**{name: INDEX[name] for name in ("raw", "golomb", "bitmap", "all", "delta_varint+huffman")}, "magnitude": [MAGNITUDE], "magnitude+zstd": [MAGNITUDE, ZSTD]}
-PATCH_VALUE = {"raw": [RAW], "ulp": [ULP], "xor": [XOR], "ulp+deflate": [ULP, DEFLATE]}
+HISTORY_INDEX, HISTORY = stage("index", "history"), stage("value", "history")
+PATCH_INDEX = {**{name: INDEX[name] for name in ("raw", "golomb", "bitmap", "all", "delta_varint+huffman")}, "magnitude": [MAGNITUDE], "magnitude+zstd": [MAGNITUDE, ZSTD], "history": [HISTORY_INDEX]}
+PATCH_VALUE = {"raw": [RAW], "ulp": [ULP], "xor": [XOR], "ulp+deflate": [ULP, DEFLATE], "history": [HISTORY]}
 
 
 @pytest.mark.parametrize("index, value", list(itertools.product(PATCH_INDEX, PATCH_VALUE)))
 def test_patches(index, value):
     for dtype, width, share in itertools.product(decoder.WORDS.values(), (1, 3), (0, 0.05, 1)):
-        if width > 1 and index.startswith("magnitude"):
+        if width > 1 and index.startswith(("magnitude", "history")):
             continue
         base = words_of(dtype, 120 * width, 1)
         row = stepped(base, dtype, share, width)
@@ -884,6 +885,40 @@ def test_changed_words_by_class(thresholds):
                 decoder.decode_magnitude(damaged, shape, {})
 
 
+GRADES = [{}, {"groups": [], "grades": {0: [0], 1: [2]}, "thresholds": (1, 2)},
+          {"groups": [118, 122], "grades": {0: [0, 1, 2], 1: [3, 3, 7], 6: [4, 5, 6]}, "thresholds": (2, 4, 14)}]
+
+
+@pytest.mark.parametrize("choice", GRADES)
+def test_changes_by_history(choice):
+    for dtype, n in itertools.product(("bf16", "f32", "u8", "f64"), (300, 2048)):
+        base = words_of(dtype, n, 7)
+        new = with_changes(base, stepped(base, dtype, 0.9))
+        history = [random.Random(i).choice((0, 0, 1, 129, 34, 200, 255)) for i in range(n)]
+        shape = Shape(n, n, n, 1, dtype, base=base, history=history)
+        data = encoder.encode_history_value(new, shape, {}, **choice, raw=False)
+        assert decoder.decode_history_value(data, shape, {}) == new
+        indices = [i for i in range(n) if base[i] != new[i]]
+        some = Shape(n, len(indices), len(indices), 1, dtype, base=base, history=history)
+        index = encoder.encode_history_index(indices, some, {}, **choice)
+        assert decoder.decode_history_index(index, some, {}) == indices
+        other = history[:-1] + [history[-1] ^ 1]
+        for read, payload, of in ((decoder.decode_history_value, data, shape), (decoder.decode_history_index, index, some)):
+            for damaged in (payload[:-1], payload + b"\0", payload[:4] + b"\x11" + payload[5:]):
+                with pytest.raises(Corrupt):
+                    read(damaged, of, {})
+            with pytest.raises(Corrupt, match="another"):
+                read(payload, decoder.replace(of, history=other), {})
+
+
+def test_a_history_goes_on_as_format_says():
+    base, history = [0x3e00, 0xbe00, 0x3e00, 0x3e00, 0x3e00], [0, 0, 31, 5, 130]
+    assert decoder.later_history(history, base, base, "bf16") == [0, 0, 31, 6, 131]
+    assert decoder.later_history(history, base, [w + 1 for w in base], "bf16") == [1, 129, 1, 2 << 5 | 1, 1 << 5 | 1]
+    assert decoder.later_history([9], [7], [6], "u32") == [128 | 3 << 5 | 1]
+    assert decoder.history_check([]) == decoder.history_check([0] * 9) == 0 != decoder.history_check([0] * 8 + [1])
+
+
 def test_places_in_order_of_a_types_numbers():
     for dtype in ("f16", "bf16", "u8", "u16"):
         bits = 8 * decoder.VALUE_SIZE[dtype]
@@ -931,7 +966,7 @@ def test_example_of_spec(role, name):
             continue
         s = stage(role, name, **case.get("fields", {}))
         count = case.get("count", case.get("support"))
-        shape = Shape(case.get("universe", 2**20), count, case.get("support", count), 1, case.get("dtype", "f32"), case.get("carries", False), case.get("base"))
+        shape = Shape(case.get("universe", 2**20), count, case.get("support", count), 1, case.get("dtype", "f32"), case.get("carries", False), case.get("base"), case.get("history"))
         if name == "block":
             behind, block = stage(role, case["behind"]), 1 << s.fields["log2_size"]
             blocks = behind.codec.decode(data, decoder.in_blocks(shape, block), behind.fields)

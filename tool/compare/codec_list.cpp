@@ -30,7 +30,8 @@ constexpr bit_name traits[] = {{DR_EXACT, "exact"},
                                {DR_HOST_ONLY, "host_only"},
                                {DR_TOTAL, "total"},
                                {DR_PREFIX, "prefix"},
-                               {DR_NEEDS_BASE, "needs_base"}};
+                               {DR_NEEDS_BASE, "needs_base"},
+                               {DR_NEEDS_HISTORY, "needs_history"}};
 constexpr bit_name dtypes[] = {{DR_DTYPE_BIT(DR_F32), "f32"},   {DR_DTYPE_BIT(DR_F16), "f16"},
                                {DR_DTYPE_BIT(DR_BF16), "bf16"}, {DR_DTYPE_BIT(DR_F64), "f64"},
                                {DR_DTYPE_BIT(DR_U8), "u8"},     {DR_DTYPE_BIT(DR_U16), "u16"},

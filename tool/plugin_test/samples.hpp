@@ -25,6 +25,8 @@ struct input {
   std::vector<uint8_t> elements;     // u32 indices or positions, values, or bytes
   // Of a codec that reads a base (DR_NEEDS_BASE): `universe` words of `dtype`; of a value codec those at the support.
   std::vector<uint8_t> base = {};
+  // Of one that reads a history (DR_NEEDS_HISTORY): a byte of each of these words; none: they have none.
+  std::vector<uint8_t> history = {};
 };
 
 // Of all random inputs: what set_seed was given last; else DEEPREDUCE_TEST_SEED or a fixed one, printed when it is first

@@ -1,7 +1,7 @@
 """version.h, codec.h (_abi_codec.py), deepreduce.h (and _abi_plan.py); exchange.h: _abi_exchange.py. test_abi.py compares."""
 
 from ctypes import CDLL, CFUNCTYPE, POINTER, Structure
-from ctypes import c_char, c_char_p, c_double, c_float, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import c_char, c_char_p, c_double, c_float, c_int32, c_size_t, c_ubyte, c_uint32, c_uint64, c_void_p
 from typing import Any, Dict, List, Tuple
 
 # ruff: noqa: F403, F405 (deepreduce.h includes all of the others)
@@ -128,6 +128,7 @@ class dr_tensor(Structure):
         ("key", c_uint64),
         ("base", c_void_p),
         ("sums", POINTER(c_uint64)),
+        ("history", POINTER(c_ubyte)),
     ]
 
 
@@ -231,6 +232,7 @@ class dr_tensor_out(Structure):
         ("count", c_uint64),
         ("base", c_void_p),
         ("sums", POINTER(c_uint64)),
+        ("history", POINTER(c_ubyte)),
     ]
 
 

@@ -300,6 +300,7 @@ _TRAITS = {
     _abi.DR_TOTAL: "total",
     _abi.DR_PREFIX: "prefix",
     _abi.DR_NEEDS_BASE: "needs_base",
+    _abi.DR_NEEDS_HISTORY: "needs_history",
 }
 _PARAM_TYPES = {_abi.DR_PARAM_INT: "int", _abi.DR_PARAM_REAL: "real", _abi.DR_PARAM_CHOICE: "choice"}
 

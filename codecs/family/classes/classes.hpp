@@ -12,20 +12,6 @@ namespace dr {
 
 inline constexpr unsigned classes_max = 8;
 
-// A type of words: where those are numbers of sign and magnitude (f64, f32, bf16, f16, fp8), or in two's complement.
-template <class Bits, bool has_sign>
-struct word_type {
-  using bits = Bits;
-  static constexpr Bits top = static_cast<Bits>(Bits{1} << (8 * sizeof(Bits) - 1));
-
-  // In the order of its numbers, as two's complement, so that neighbours differ by 1; it is its own inverse.
-  DR_HD static constexpr Bits ordered(Bits b) {
-    // (Without a branch, for vectors.)
-    const auto sign = static_cast<Bits>(Bits{0} - static_cast<Bits>(b >> (8 * sizeof(Bits) - 1)));
-    return has_sign ? static_cast<Bits>(b ^ (sign & static_cast<Bits>(top - 1))) : b;
-  }
-};
-
 // The byte of a word's magnitude that classes go by: the exponent of f32 and bf16, exponent and three bits of the
 // mantissa of f16, the seven bits of 8, of f64 the exponent of the nearest f32.
 DR_HD constexpr uint8_t word_key(uint8_t b) { return static_cast<uint8_t>(b << 1); }

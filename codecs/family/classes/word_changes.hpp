@@ -129,12 +129,13 @@ uint64_t change_symbols_of(const Bits* old, const Bits* now, uint64_t n, uint8_t
   return extra;
 }
 
-// n >= 1 words, into changes_bound bytes. Returns those written.
+// n >= 1 words, into changes_bound bytes. Returns those written. given: the classes; nullptr: they are chosen.
 template <class Change, class Bits = typename Change::bits>
-uint64_t changes_encode(const Bits* old, const Bits* now, uint64_t n, const change_room& room, uint8_t* out) {
+uint64_t changes_encode(const Bits* old, const Bits* now, uint64_t n, const change_room& room, uint8_t* out,
+                        const class_list* given = nullptr) {
   using symbols = change_symbols<8 * sizeof(Bits)>;
   const uint64_t extra = change_symbols_of<Change>(old, now, n, room.symbol);
-  const class_list classes = change_classes<symbols::most>(old, room.symbol, n);
+  const class_list classes = given ? *given : change_classes<symbols::most>(old, room.symbol, n);
   const uint8_t* const of = classes.count > 1 ? room.of : nullptr;
   // Four of each, as the same one mostly comes again before it is written.
   uint32_t counted[4][classes_max][symbols::most] = {};

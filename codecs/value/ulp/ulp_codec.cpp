@@ -16,17 +16,10 @@ bool need(const dr_params&, const dr_job& job, dr_need& need) {
   return true;
 }
 
-// Calls f(change) for the words of a type: numbers of floating-point types and of 8-bit words (fp8) have a sign and a
-// magnitude, other words are in two's complement.
+// Calls f(change) for the words of a type.
 template <template <class> class Change, class F>
 void with_change(uint32_t dtype, F&& f) {
-  with_word(value_size(dtype), [&](auto bits) {
-    using Bits = decltype(bits);
-    if (dtype == DR_U16 || dtype == DR_U32)
-      f(Change<word_type<Bits, false>>{});
-    else
-      f(Change<word_type<Bits, true>>{});
-  });
+  with_word_type(dtype, [&](auto type) { f(Change<decltype(type)>{}); });
 }
 
 template <template <class> class Change>
