@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Dict, Iterator, List, Mapping, NamedTuple, NoR
 import numpy
 
 from ._element_types import Array, Words, word_type, words_of
-from ._patch_call import in_order, new_sums
+from ._patch_call import Known, in_order, new_sums
 from ._patch_file import Part, Parts, Patch, Tensors, Unit, Watch, gather, parts_of, places_of
 from ._patch_index import order_of
 from ._tensor_header import HEADER_MOST, Entry, read_entries, write_entries
@@ -278,7 +278,7 @@ class Checks:
                 begin = place.start * words.itemsize // 4096
                 some = None if sums is None else sums[begin : begin + -(-unit.size // 4096)]
                 if unit.frame:
-                    unit.assign(words[place], some)
+                    unit.assign(words[place], Known(some))
                 else:
                     found[unit.number] = unit.checks(words[place], some)
 

@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 import numpy
 
 from ._element_types import Array, Words, words_of
-from ._patch_call import check_of, in_order, new_sums
+from ._patch_call import Known, check_of, in_order, new_sums
 from ._patch_file import Patch, Tensors, Unit, checks_of, gather, places_of
 from .errors import ArgumentError, WrongBase
 
@@ -79,10 +79,19 @@ class Looked(NamedTuple):
         return made
 
 
-def look(weights: Tensors, patch: Patch, units: Sequence[Unit], sums: Optional[Dict[str, Array]], threads: Optional[int]) -> Iterator[Looked]:
+def look(
+    weights: Tensors,
+    patch: Patch,
+    units: Sequence[Unit],
+    sums: Optional[Dict[str, Array]],
+    threads: Optional[int],
+    history: Optional[Dict[str, Array]] = None,
+) -> Iterator[Looked]:
     """Each unit, sound and for these weights; what has no frame last of all: with WrongBase if it is for others. Nothing is
     written."""
     checks: Dict[int, Sequence[int]] = {}
+    if history is not None and any(len(unit.parts) > 1 or not unit.frame for unit in units):
+        raise ArgumentError("history: the patch was made without one")
 
     def one(unit: Unit) -> Looked:
         words = gather(weights, unit.parts, "")
@@ -92,7 +101,8 @@ def look(weights: Tensors, patch: Patch, units: Sequence[Unit], sums: Optional[D
         elif sums is not None:
             _require_sums(unit, words, sums)
         if unit.frame:
-            return Looked(unit, words, *unit.pairs(words, None if found is None else found.copy()), found)
+            known = Known(found, unit.parts[0].known(None, history).history)
+            return Looked(unit, words, *unit.pairs(words, known), found)
         checks[unit.number] = unit.checks(words, found)
         return Looked(unit, words, numpy.empty(0, numpy.uint32), words[:0], found)
 
@@ -100,18 +110,24 @@ def look(weights: Tensors, patch: Patch, units: Sequence[Unit], sums: Optional[D
     patch.require_unchanged(units, checks)
 
 
-def apply_to(weights: Tensors, patch: Patch, sums: Optional[Dict[str, Array]], threads: Optional[int]) -> None:
-    """All of the patch or, on any error, nothing. sums: of the weights; they become those of the result."""
+def apply_to(
+    weights: Tensors,
+    patch: Patch,
+    sums: Optional[Dict[str, Array]],
+    threads: Optional[int],
+    history: Optional[Dict[str, Array]] = None,
+) -> None:
+    """All of the patch or, on any error, nothing. sums, history: of the weights; they become those of the result."""
     units = patch.units(weights)
     owners = {name: names[0] for names in memory_of(weights).values() for name in names}
     tied = {name for names in memory_of(weights).values() if len(names) > 1 for name in names}
-    known: Dict[int, Optional[Array]] = {unit.number: None if sums is None else unit.parts[0].sums_in(sums) for unit in units}
-    one = len(units) == 1 and units[0].frame and (sums is None or len(units[0].parts) == 1) and not tied
+    known = {unit.number: unit.parts[0].known(sums, history) for unit in units}
+    one = len(units) == 1 and units[0].frame and (sums is None and history is None or len(units[0].parts) == 1) and not tied
     if not one:  # of which the library writes all or nothing
         results: Dict[Tuple[str, int], Tuple[str, int]] = {}
-        for seen in look(weights, patch, units, sums, threads):
+        for seen in look(weights, patch, units, sums, threads, history):
             if sums is None:
-                known[seen.unit.number] = seen.sums
+                known[seen.unit.number] = known[seen.unit.number]._replace(sums=seen.sums)
             if any(part.name in tied for part in seen.unit.parts):
                 _require_ties(seen, owners, results)
     # Of what shares a frame a copy is made, before its memory is written by another name.
@@ -125,7 +141,7 @@ def apply_to(weights: Tensors, patch: Patch, sums: Optional[Dict[str, Array]], t
             return
         old = [kept[part] if part in kept else weights[part.name].words for part in unit.parts]
         words = numpy.concatenate(old)
-        unit.assign(words, None)
+        unit.assign(words, Known())
         for part, place, before in zip(unit.parts, places_of(unit.parts), old):
             if owners.get(part.name, part.name) == part.name and (before != words[place]).any():
                 weights[part.name].words[:] = words[place]
@@ -134,9 +150,9 @@ def apply_to(weights: Tensors, patch: Patch, sums: Optional[Dict[str, Array]], t
 
     for _ in in_order(write, [unit for unit in units if unit.frame], threads):
         pass
-    for name in tied if sums is not None else ():
-        assert sums is not None
-        sums[name][:] = sums[owners[name]]
+    for found in filter(None, (sums, history)):
+        for name in tied:
+            found[name][:] = found[owners[name]]
 
 
 def _require_sums(unit: Unit, words: Array, sums: Dict[str, Array]) -> None:

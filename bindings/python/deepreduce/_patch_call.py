@@ -13,7 +13,7 @@ from ._call import check, context_of_thread, fail, new, thread_count
 from ._element_types import Array
 from ._tensors import OUT_STRIDE, TENSOR_STRIDE, Inputs, make_call, make_options
 from .encoding import _SCRATCH_MOST, _bound, _encode
-from .errors import CorruptFrame, Error
+from .errors import CorruptFrame, Error, WrongBase
 from .header import read_header
 from .plan import Plan
 
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+_OTHER_HISTORY = "the history of these weights is another"  # of the codecs `history`
 CHUNK = 4096  # bytes of a base that have a sum; and rows, of which a piece of a tensor is a multiple
-_UINT64 = ctypes.POINTER(ctypes.c_uint64)
+_UINT64, _BYTES = ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_ubyte)
 
 
 def chunks_of(size: int) -> int:
@@ -48,16 +49,30 @@ def _pointer(sums: Optional[Array]) -> Any:
     return None if sums is None else ctypes.cast(sums.ctypes.data, _UINT64)
 
 
-def encode_words(plan: Plan, code: int, old: Array, new_words: Array, sums: Optional[Array]) -> bytes:
-    """The frame that takes words `old` to `new_words`, of the type DR_* `code`. sums: of `old`, which become those of the
-    others."""
+class Known(NamedTuple):
+    """What is known of some words beside themselves, and becomes that of what a patch makes of them. None: nothing."""
+
+    sums: Optional[Array] = None  # [chunks] uint64
+    history: Optional[Array] = None  # [words] uint8
+
+    def copy(self) -> Known:
+        return Known(*(None if each is None else each.copy() for each in self))
+
+    def put(self, tensor: Any) -> None:
+        """Into a dr_tensor or a dr_tensor_out."""
+        tensor.sums = _pointer(self.sums)
+        tensor.history = None if self.history is None else ctypes.cast(self.history.ctypes.data, _BYTES)
+
+
+def encode_words(plan: Plan, code: int, old: Array, new_words: Array, known: Known) -> bytes:
+    """The frame that takes words `old` to `new_words`, of the type DR_* `code`. known: of `old`."""
     context = context_of_thread(None)
     tensors = (_abi.dr_tensor * 1)()
     tensor = tensors[0]
     tensor.struct_size, tensor.dtype, tensor.width = TENSOR_STRIDE, code, 1
     tensor.universe, tensor.values, tensor.base = old.size, new_words.ctypes.data, old.ctypes.data
-    tensor.sums = _pointer(sums)
-    inputs = Inputs(None, False, tensors, plan.handle, [old, new_words, sums], [])
+    known.put(tensor)
+    inputs = Inputs(None, False, tensors, plan.handle, [old, new_words, known], [])
     call, result = make_call(0, 0, 0, None, False, False, False), new(_abi.dr_result)
     bound = _bound(context, inputs, call, None)
     room, context.scratch = context.scratch, None
@@ -93,27 +108,29 @@ def change_of(frame: memoryview) -> Change:
     return Change(info.dtype, info.universe, info.support, int.from_bytes(frame[begin : begin + 8], "little"))
 
 
-def assign(frame: memoryview, code: int, words: Array, sums: Optional[Array]) -> None:
+def assign(frame: memoryview, code: int, words: Array, known: Known) -> None:
     """Applies a frame to its base, in place; on an error nothing is written."""
     out = (_abi.dr_tensor_out * 1)()
     out[0].values = words.ctypes.data
-    _apply(frame, code, out, words, sums)
+    _apply(frame, code, out, words, known)
 
 
-def pairs(frame: memoryview, changed: int, code: int, words: Array, sums: Optional[Array]) -> Tuple[Array, Array]:
-    """What the frame assigns to its base: indices [r] uint32, ascending, and words [r]. changed: r, as `change_of` says."""
+def pairs(frame: memoryview, changed: int, code: int, words: Array, known: Known) -> Tuple[Array, Array]:
+    """What the frame assigns to its base: indices [r] uint32, ascending, and words [r]; `known` stays. changed: r, as
+    `change_of` says."""
     indices, values = _memory.empty((changed,), numpy.uint32), _memory.empty((changed,), words.dtype)
     out = (_abi.dr_tensor_out * 1)()
     out[0].base, out[0].values = words.ctypes.data, values.ctypes.data
     out[0].indices, out[0].index_dtype, out[0].capacity = indices.ctypes.data, _abi.DR_U32, changed
-    _apply(frame, code, out, words, sums)
+    _apply(frame, code, out, words, known.copy())
     return indices[: out[0].count], values[: out[0].count]
 
 
-def _apply(frame: memoryview, code: int, out: Any, words: Array, sums: Optional[Array]) -> None:
+def _apply(frame: memoryview, code: int, out: Any, words: Array, known: Known) -> None:
     context = context_of_thread(None)
     out[0].struct_size, out[0].dtype, out[0].width = OUT_STRIDE, code, 1
-    out[0].universe, out[0].sums = words.size, _pointer(sums)
+    out[0].universe = words.size
+    known.put(out[0])
     data = _memory.borrow_bytes(frame)
     # (The library's own limit goes by what it writes, and a base is read, too.)
     options = make_options(max_workspace=256 * (data.size + words.nbytes) + 2**20)
@@ -130,7 +147,8 @@ def _of_tensor(error: Error) -> Error:
     """The error of a call on one tensor, whose name goes before it."""
     text = str(error)
     text = text[len("tensor 0: ") :] if text.startswith("tensor 0: ") else text
-    return type(error)(text, code=error.code, where=error.where, what=error.what, needed=error.needed)
+    kind = WrongBase if _OTHER_HISTORY in text else type(error)
+    return kind(text, code=error.code, where=error.where, what=error.what, needed=error.needed)
 
 
 def named(error: Error, what: str) -> Error:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, Named
 import numpy
 
 from ._element_types import ELEMENT_TYPES, Array, word_type
-from ._patch_call import CHUNK, assign, change_of, check_of, encode_words, in_order, named, new_sums, pairs
+from ._patch_call import CHUNK, Known, assign, change_of, check_of, encode_words, in_order, named, new_sums, pairs
 from ._patch_index import Index, Locator, UnitRow, combined, list_check_of, located, locator_of, misfit, order_of, read_index, write_index
 from ._tensor_header import Entry
 from .errors import ArgumentError, CorruptFrame, Error, Unsupported, WrongBase
@@ -46,6 +46,11 @@ class Part(NamedTuple):
     def size(self) -> int:
         return self.length * word_type(self.dtype).itemsize
 
+    def known(self, sums: Optional[Mapping[str, Array]], history: Optional[Mapping[str, Array]]) -> Known:
+        """What is known of these words, among that of all tensors."""
+        past = None if history is None else history[self.name][self.first : self.first + self.length]
+        return Known(None if sums is None else self.sums_in(sums), past)
+
     def sums_in(self, sums: Mapping[str, Array]) -> Array:
         """The sums of these words, among those of all tensors."""
         begin = self.first * word_type(self.dtype).itemsize // CHUNK
@@ -60,9 +65,14 @@ def parts_of(name: str, tensor: Any, piece: int = 0) -> Parts:
     return tuple(Part(name, tensor.dtype, first, min(step, tensor.length - first)) for first in range(0, max(tensor.length, 1), step))
 
 
+def _apart(tensors: Tensors) -> Iterator[Parts]:
+    """All parts, in the order of a patch."""
+    return ((part,) for name in order_of(tensors) for part in parts_of(name, tensors[name]))
+
+
 def joined(tensors: Tensors) -> Iterator[Parts]:
     """What shares a frame, in the order of a patch."""
-    return _join((part for name in order_of(tensors) for part in parts_of(name, tensors[name])), min(JOIN, PIECE), PIECE)
+    return _join((part for (part,) in _apart(tensors)), min(JOIN, PIECE), PIECE)
 
 
 def _join(parts: Any, most: int, piece: int) -> Iterator[Parts]:
@@ -134,11 +144,13 @@ def write_patch(
     threads: Optional[int],
     watch: Watch = None,
     listed: bool = False,
+    history: Optional[Dict[str, Array]] = None,
 ) -> None:
     """Writes the patch from `old` to `new`, a piece of a tensor at a time.
 
-    names  of base and result; sums: of `old`, which become those of `new`
-    listed  names, types and shapes are in it, too
+    names    of base and result; sums: of `old`, which become those of `new`
+    listed   names, types and shapes are in it, too
+    history  of `old`, likewise. All of it grows older with a patch, so each part has a frame, if nothing changes, too
     """
     if not plan.info.patch:
         raise ArgumentError(f"plan '{plan}' makes no patches: they have sparsify=changed")
@@ -148,8 +160,7 @@ def write_patch(
         before, after = gather(old, parts, "old"), gather(new, parts, "new")
         try:
             if len(parts) == 1:
-                known = None if sums is None else parts[0].sums_in(sums)
-                return [_encode(plan, parts, before, after, known)]
+                return [_encode(plan, parts, before, after, parts[0].known(sums, history))]
             made = _encode_joined(plan, parts, before, after)
         except Error as error:
             raise named(error, names_of(parts)) from None
@@ -161,7 +172,7 @@ def write_patch(
     file.write(MAGIC)
     rows: List[UnitRow] = []
     unchanged: List[int] = []
-    for units in in_order(encode, joined(old), threads):
+    for units in in_order(encode, joined(old) if history is None else _apart(old), threads):
         for unit in units:
             file.write(unit.frame)
             rows.append(UnitRow(len(unit.parts), len(unit.frame), locator_of(unit.checks) if unit.frame else (0, 0)))
@@ -177,21 +188,21 @@ def write_patch(
 
 def _encode_joined(plan: Plan, parts: Parts, before: Array, after: Array) -> List[Made]:
     """Tensors in one frame, or in several if that takes fewer bytes."""
-    one = _encode(plan, parts, before, after, None)
+    one = _encode(plan, parts, before, after, Known())
     if _DENSE * len(one.frame) < before.nbytes:
         return [one]
     places = dict(zip(parts, places_of(parts)))
     apart = []
     for few in _join(parts, APART, PIECE):
         place = slice(places[few[0]].start, places[few[-1]].stop)
-        apart.append(_encode(plan, few, before[place], after[place], None))
+        apart.append(_encode(plan, few, before[place], after[place], Known()))
     return apart if sum(len(each.frame) + 8 for each in apart) < len(one.frame) else [one]
 
 
-def _encode(plan: Plan, parts: Parts, before: Array, after: Array, sums: Optional[Array]) -> Made:
-    frame = encode_words(plan, parts[0].code, before, after, sums)
+def _encode(plan: Plan, parts: Parts, before: Array, after: Array, known: Known) -> Made:
+    frame = encode_words(plan, parts[0].code, before, after, known)
     change = change_of(memoryview(frame))
-    if change.changed:
+    if change.changed or known.history is not None:
         return Made(parts, frame, checks_of(parts, before) if len(parts) > 1 else ())
     return Made(parts, b"", checks_of(parts, before) if len(parts) > 1 else (change.base,))
 
@@ -233,17 +244,17 @@ class Unit(NamedTuple):
     def size(self) -> int:
         return sum(part.size for part in self.parts)
 
-    def assign(self, words: Array, sums: Optional[Array]) -> None:
-        """Changes the unit's words, in place; on an error nothing is written."""
+    def assign(self, words: Array, known: Known) -> None:
+        """Changes the unit's words, in place, and what is known of them; on an error nothing is written."""
         try:
-            assign(self.frame, self.code, words, sums)
+            assign(self.frame, self.code, words, known)
         except Error as error:
             raise self._named(error, words) from None
 
-    def pairs(self, words: Array, sums: Optional[Array]) -> Tuple[Array, Array]:
+    def pairs(self, words: Array, known: Known) -> Tuple[Array, Array]:
         """What it assigns: indices [r] uint32 into the unit's words, ascending, and words [r]."""
         try:
-            return pairs(self.frame, self.changed, self.code, words, sums)
+            return pairs(self.frame, self.changed, self.code, words, known)
         except Error as error:
             raise self._named(error, words) from None
 
