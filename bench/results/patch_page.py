@@ -111,6 +111,17 @@ def contexts(rows: List[Row]) -> str:
     return ruled(["context", *(f"{row['data']}: {percent(row['changed'])} changed" for row in rows)], made)
 
 
+def chains(rows: List[Row]) -> str:
+    head = ["chain", "changed a step", "`patch`", "`patch_chain`", "fewer", "fewer, last 8 steps"]
+    made = []
+    for row in rows:
+        plain, chain = row["patch"], row["patch_chain"]
+        fewer = [f"{100 * (1 - chain[key] / plain[key]):.1f} %" for key in ("bytes", "last")]
+        sizes = [f"{each['bytes']:,} bytes, {each['bits']:.2f} bits a change" for each in (plain, chain)]
+        made.append([f"{row['data']}, {row['patches']} patches", percent(row["changed"]), *sizes, *fewer])
+    return ruled(head, made)
+
+
 # ---- what was asked for --------------------------------------------------------------------------------------------
 
 Verdict = Tuple[str, str, str, bool]  # what, asked, measured, met
@@ -194,6 +205,8 @@ def report(made: Row) -> str:
     text += "\n## Where ours is worse\n\n" + worse(made)
     if made.get("contexts"):
         text += CONTEXTS + "\n" + contexts(made["contexts"])
+    if made.get("chains"):
+        text += CHAINS + "\n" + chains(made["chains"])
     if made.get("large"):
         text += large_text(made["large"])
     return text
@@ -216,7 +229,14 @@ CONTEXTS = """
 ## Further context
 
 Bits a changed word, index and distance together, mean of the last 8 patches of a chain of consecutive steps, as two-part codes cost (`bench/patch/entropy.py`); in brackets beside the exponent alone, which is what `auto` approaches. *Age*: patches since the word changed last;
-*direction*: which way; *past* of a row or column: how often its words changed in the chain beside what their exponents let expect. Age, direction and past need memory of the chain on both sides; the others need none. Nothing but the exponent's classes is in a codec now.
+*direction*: which way; *past* of a row or column: how often its words changed in the chain beside what their exponents let expect. Age, direction and past need memory of the chain on both sides; the others need none. `index=history` and `value=history` go by the exponent, age and direction, and by how long a word had stood.
+"""
+
+
+CHAINS = """
+## Chains
+
+Patches of consecutive steps, as `deepreduce.patch` makes them of all weights as one tensor, headers included, without and with a history of the earlier ones (`bench/patch/chain_bytes.py`). Every patch was applied, and the result compared.
 """
 
 
