@@ -41,11 +41,13 @@ const uint8_t* grade_map::get(const uint8_t* in, const uint8_t* end) {
 grade_table::grade_table(const grade_map& m) {
   for (unsigned key = 0, g = 0; key < 256; ++key) {
     while (g + 1 < m.groups && key >= m.begin[g + 1]) ++g;
-    row[key] = static_cast<uint16_t>(32 * g);
+    row[key] = static_cast<uint16_t>(256 * g);
   }
-  for (unsigned h = 0; h < 256; ++h) state[h] = history_state(m.states, static_cast<uint8_t>(h));
   for (uint32_t g = 0; g < m.groups; ++g)
-    for (uint32_t s = 0; s < m.count(); ++s) of[32 * g + s] = m.grade[g][m.lists(s) ? s : 0];
+    for (unsigned h = 0; h < 256; ++h) {
+      const uint32_t s = history_state(m.states, static_cast<uint8_t>(h));
+      of[256 * g + h] = m.grade[g][m.lists(s) ? s : 0];
+    }
 }
 
 void grade_words(const grade_map& m, uint32_t word_size, const void* words, const uint8_t* history, uint64_t n,
@@ -290,7 +292,7 @@ grade_map choose_symbol_grades(uint32_t word_size, const void* words, const uint
     set_groups(m, weight, n);
     const grade_table rows(m);
     for (uint64_t i = 0; i < n; ++i) {
-      const uint32_t g = rows.row[word_key(w[i])] / 32;
+      const uint32_t g = rows.group(word_key(w[i]));
       ++cells[g][history_since(byte_of(history, i))].part[std::min<uint32_t>(symbols[i], parts_max - 1)];
     }
   });

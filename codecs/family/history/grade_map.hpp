@@ -45,12 +45,12 @@ struct grade_map {
 
 // The same, to look up by key and by byte of history.
 struct grade_table {
-  std::array<uint16_t, 256> row{};   // of a key: where its group begins in `of`
-  std::array<uint8_t, 256> state{};  // of a byte
-  std::array<uint8_t, key_groups_max * 32> of{};
+  std::array<uint16_t, 256> row{};  // of a key: where its group begins in `of`
+  std::array<uint8_t, key_groups_max * 256> of{};
 
   explicit grade_table(const grade_map& m);
-  uint8_t at(uint8_t key, uint8_t h) const { return of[row[key] + state[h]]; }
+  uint32_t group(uint8_t key) const { return row[key] / 256; }
+  uint8_t at(uint8_t key, uint8_t h) const { return of[row[key] + h]; }
 };
 
 // Grades of n words. history: nullptr is 0 of all.
