@@ -62,13 +62,13 @@ TEST_CASE("a port has the message's cost of its link, and its bucket only if the
   network n;
   n.ranks = 2, n.wire = {1e9, 7000, false}, n.stated = false;
   n.measured = measured_link{"mpi", 2, 1, 7000, 1e9, 0, {}, {}};
-  CHECK(n.port("exchange=ring").latency_ns == 7000);
+  CHECK(n.port("ring").latency_ns == 7000);
   n.measured->hop_ns = 50'000, n.measured->message_ns = 20'000;
   n.measured->burst_bytes = 3e4, n.measured->burst_bits_per_second = 1e10;
-  dr::predict::link port = n.port("exchange=ring");
+  dr::predict::link port = n.port("ring");
   CHECK((port.latency_ns == 30'000 && port.message_ns == 20'000 && port.burst_bytes == 3e4));
   n.stated = true, n.wire.has_latency = true;
-  port = n.port("exchange=ring");
+  port = n.port("ring");
   CHECK((port.latency_ns == 7000 && port.message_ns == 20'000 && port.burst_bytes == 0));
 }
 

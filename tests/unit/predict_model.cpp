@@ -358,12 +358,12 @@ TEST_CASE("ranks of a host share its link where all send to all") {
   network n;
   n.ranks = 8, n.ranks_per_host = 4, n.wire = {1e9, 0, true};
   // 4 ranks send each 4 frames to the other host: 16 over the link; a rank's port has 7.
-  CHECK(7 / n.port("exchange=owner").bits_per_second == doctest::Approx(16 / 1e9));
-  CHECK(n.port("exchange=ring").bits_per_second == 1e9);
+  CHECK(7 / n.port("owner").bits_per_second == doctest::Approx(16 / 1e9));
+  CHECK(n.port("ring").bits_per_second == 1e9);
   // Unless that was measured.
   n.measured = measured_link{"mpi", 8, 4, 0, 1e9, 3e8, {}, {}};
-  CHECK(n.port("exchange=owner").bits_per_second != 3e8);
+  CHECK(n.port("owner").bits_per_second != 3e8);
   n.stated = false;
-  CHECK(n.port("exchange=owner").bits_per_second == 3e8);
-  CHECK(n.port("exchange=ring").bits_per_second == 1e9);
+  CHECK(n.port("owner").bits_per_second == 3e8);
+  CHECK(n.port("ring").bits_per_second == 1e9);
 }
