@@ -186,9 +186,10 @@ def report(made: Row) -> str:
     missing = {row["what"]: row["missing"] for pair in made["pairs"] for row in pair["rows"] if "missing" in row}
     missing["nvCOMP"] = "it runs on a GPU, and none was there"
     said = "Not measured: " + "; ".join(f"{name} ({why})" for name, why in missing.items()) + "."
-    busy = " **The machine was at work: times are longer than on a quiet one.**" if max(made["load"], made["load_after"] - 1) > BUSY else ""
+    load = made["speed_load"] if "speed_load" in made else max(made["load"], made["load_after"] - 1)
+    busy = " **The machine was at work: times are longer than on a quiet one.**" if load > BUSY else ""
     facts = {key: made[key] for key in ("rounds", "cpu", "level", "date", "commit", "load", "load_after", "zstd")}
-    newer = f", the synthetic tensor at {made['speed_commit']}" if "speed_commit" in made else ""
+    newer = f", the synthetic tensor at {made['speed_commit']} (load {made['speed_load']})" if "speed_commit" in made else ""
     newer += f", the bytes of ours at {made['sizes_commit']}" if "sizes_commit" in made else ""
     text = INTRO.format(**facts, newer=newer, minutes=made.get("record_minutes", "a few"), missing=said, busy=busy)
     text += "\n## Asked for\n\n" + asked(made)
