@@ -59,22 +59,17 @@ uint64_t join16(const uint8_t* const* planes, uint64_t n, uint16_t* words, bool 
 
 template <class Word>
 void planes_split_avx2(const typename Word::bits* words, uint64_t n, planes_target<Word> to) {
-  uint64_t done = std::min(n, to.lead(64));
-  planes_split_with<Word>(words, done, to);
-  if constexpr (Word::size == 2) done += split16(words + done, n - done, to.behind(done));
-  planes_split_with<Word>(words + done, n - done, to.behind(done));
+  planes_split_by<Word>(words, n, to, [](const auto* from, uint64_t left, const planes_target<Word>& at) -> uint64_t {
+    if constexpr (Word::size == 2) return split16<Word>(from, left, at);
+    return 0;
+  });
 }
 template <class Word>
 void planes_join_avx2(const uint8_t* const* planes, uint64_t n, typename Word::bits* words, bool past) {
-  const uint8_t* at[Word::size];
-  uint64_t done = past ? std::min<uint64_t>(n, (0 - reinterpret_cast<uintptr_t>(words)) % 64 / Word::size) : 0;
-  const auto behind = [&] {
-    for (unsigned p = 0; p < Word::size; ++p) at[p] = planes[p] + done;
-    return at;
-  };
-  planes_join_with<Word>(planes, done, words);
-  if constexpr (Word::size == 2) done += join16<Word>(behind(), n - done, words + done, past);
-  planes_join_with<Word>(behind(), n - done, words + done);
+  planes_join_by<Word>(planes, n, words, past, [past](const uint8_t* const* at, uint64_t left, auto* to) -> uint64_t {
+    if constexpr (Word::size == 2) return join16<Word>(at, left, to, past);
+    return 0;
+  });
 }
 
 #define DR_PLANES_AVX2(Bits, number)                                                                    \

@@ -64,6 +64,28 @@ DR_EVERYWHERE void planes_join_with(const uint8_t* const* planes, uint64_t n, ty
     words[i] = Word::turned_back(w);
   }
 }
+// Vectors between the words before aligned stores and those behind the last whole vector. take(words, n, to) splits,
+// take(planes, n, words) joins as many of n words as fill vectors, and returns how many.
+template <class Word, class Take>
+DR_EVERYWHERE void planes_split_by(const typename Word::bits* words, uint64_t n, planes_target<Word> to, Take&& take) {
+  uint64_t done = std::min(n, to.lead(64));
+  planes_split_with<Word>(words, done, to);
+  done += take(words + done, n - done, to.behind(done));
+  planes_split_with<Word>(words + done, n - done, to.behind(done));
+}
+template <class Word, class Take>
+DR_EVERYWHERE void planes_join_by(const uint8_t* const* planes, uint64_t n, typename Word::bits* words, bool past,
+                                  Take&& take) {
+  const uint8_t* at[Word::size];
+  uint64_t done = past ? std::min<uint64_t>(n, (0 - reinterpret_cast<uintptr_t>(words)) % 64 / Word::size) : 0;
+  const auto behind = [&] {
+    for (unsigned p = 0; p < Word::size; ++p) at[p] = planes[p] + done;
+    return at;
+  };
+  planes_join_with<Word>(planes, done, words);
+  done += take(behind(), n - done, words + done);
+  planes_join_with<Word>(behind(), n - done, words + done);
+}
 template <class Word>
 void planes_split_scalar(const typename Word::bits* words, uint64_t n, planes_target<Word> to) {
   planes_split_with<Word>(words, n, to);
