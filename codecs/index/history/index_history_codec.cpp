@@ -13,18 +13,14 @@ bool need(const dr_params&, const dr_job& job, dr_need& need) {
   if (job.width != 1) return false;
   need.payload = history_changed_bound(job.universe, job.count_max);
   need.tell = job.count_max;
-  need.decode_scratch = history_room::size(job.universe, job.count_max);
-  need.encode_scratch = need.decode_scratch + need.payload;
+  need.encode_scratch = need.decode_scratch = history_room::size(job.universe, job.count_max);
   return true;
 }
 
-uint64_t put(const dr_job& job, std::byte* scratch, uint8_t* out) {
-  return history_changed_encode(base_of(job), job.history, job_in<uint32_t>(job), job_count(job),
-                                history_room::at(scratch, job.universe, job.count_max), out);
-}
-
 void encode(const dr_params&, const dr_job& job, std::byte* scratch) {
-  *job.out_size = put(job, scratch, job_out<uint8_t>(job));
+  const auto room = history_room::at(scratch, job.universe, job.count_max);
+  *job.out_size = history_changed_encode(base_of(job), job.history, job_in<uint32_t>(job), job_count(job), room,
+                                         job_out<uint8_t>(job));
   tell_same(job);
 }
 
@@ -39,12 +35,8 @@ void decode(const dr_params&, const dr_job& job, std::byte* scratch) {
     fault(job, DR_E_CORRUPT, 0, n, sentence_of(found));
 }
 
-// Coded into the scratch: sizes alone would take as long.
-uint64_t cost(const dr_params&, const dr_job& job, std::byte* scratch) {
-  return put(job, scratch, reinterpret_cast<uint8_t*>(scratch) + history_room::size(job.universe, job.count_max));
-}
-
-constexpr dr_ops operations = cpu_ops<need, encode, decode, cost>();
+// (No cost: sizes alone would take as long as a payload.)
+constexpr dr_ops operations = cpu_ops<need, encode, decode>();
 
 }  // namespace
 
