@@ -28,7 +28,7 @@ weights stepped(const weights& base, uint64_t step, double share) {
   for (uint64_t i = 0; i < now.words(); ++i) {
     const bool active = who.uniform() < share, up = who.next() & 64;
     const uint64_t any = what.next();
-    if (active && any % 4) now.set(i, now.word(i) + (up == (any >> 8 & 15) > 0 ? 1 : -1));
+    if (active && any % 4) now.set(i, now.word(i) + (up == ((any >> 8 & 15) > 0) ? 1 : -1));
   }
   return now;
 }

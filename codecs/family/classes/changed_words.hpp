@@ -71,30 +71,30 @@ struct changed_room {
 
 // ---- The choice of classes ----------------------------------------------------------------------------------
 
-// All words are too many to look at for a choice: 64 of each `step`. Where many change, which of these do says how many
-// of a key do; else about so many of those that change, evenly.
-inline constexpr uint64_t looked_at_changes = 16384;
+// Classes are chosen from a sample of the words: 64 of each `step`. Where many words change, the changes of the same sample
+// are counted; elsewhere these would be too few, and every `stride`-th change is, about so many.
+inline constexpr uint64_t sampled_changes = 16384;
 
 inline class_list changed_classes(const base_words& base, const uint32_t* changed, uint64_t count) {
   if (count < 64) return {};
   const bool many = count > base.n / 8;
   uint32_t of_changed[256] = {}, words[256] = {}, weight[256];
-  uint64_t looked_at = 0;
+  uint64_t sampled = 0;
   with_word(base.word_size, [&](auto word) {
     const auto* const w = static_cast<const decltype(word)*>(base.words);
-    const uint64_t each = std::max<uint64_t>(1, count / looked_at_changes);
-    for (uint64_t i = 0; !many && i < count; i += each, ++looked_at) ++of_changed[word_key(w[changed[i]])];
+    const uint64_t stride = std::max<uint64_t>(1, count / sampled_changes);
+    for (uint64_t i = 0; !many && i < count; i += stride, ++sampled) ++of_changed[word_key(w[changed[i]])];
     const uint64_t step = std::max<uint64_t>(64, base.n / 1024 / 64 * 64);
     for (uint64_t at = 0; at < base.n; at += step) {
       const uint64_t end = std::min(base.n, at + 64);
       for (uint64_t i = at; i < end; ++i) ++words[word_key(w[i])];
       if (many)
         for (const uint32_t* x = std::lower_bound(changed, changed + count, at); x < changed + count && *x < end;
-             ++x, ++looked_at)
+             ++x, ++sampled)
           ++of_changed[word_key(w[*x])];
     }
   });
-  for (uint32_t& n : of_changed) n = static_cast<uint32_t>(looked_at ? uint64_t{n} * count / looked_at : 0);
+  for (uint32_t& n : of_changed) n = static_cast<uint32_t>(sampled ? uint64_t{n} * count / sampled : 0);
   uint64_t seen = 0;
   for (const uint32_t n : words) seen += n;
   for (unsigned key = 0; key < 256; ++key) {
@@ -111,13 +111,12 @@ inline class_list changed_classes(const base_words& base, const uint32_t* change
     changed_before[g + 1] += changed_before[g];
     words_before[g + 1] += words_before[g];
   }
-  const auto times_log = [](uint64_t x) { return x ? x * log2_q16(x) : 0; };
   // The entropy of so many of so many: n log n − r log r − (n − r) log (n − r).
   const auto cost = [&](uint32_t i, uint32_t j) {
     const uint64_t r = changed_before[j] - changed_before[i], n = words_before[j] - words_before[i];
     // (Gaps of few words take a bit for each, the others' bitmaps do not.)
     if (n < changed_bitmap_words && 2 * r > n) return n << 16;
-    const uint64_t parts = times_log(r) + times_log(n - r), all = times_log(n);
+    const uint64_t parts = x_log2_q16(r) + x_log2_q16(n - r), all = x_log2_q16(n);
     return all > parts ? all - parts : 0;
   };
   return choose_classes(groups.count, groups.begin.data(), uint64_t{8 * 12} << 16, cost);

@@ -6,7 +6,7 @@
 
 namespace dr {
 
-inline constexpr uint32_t class_block = 4096;
+inline constexpr uint32_t class_block = 4096, class_groups = class_block / 64;
 
 // How many words of each class have been walked over.
 using class_counts = std::array<uint64_t, classes_max>;
@@ -44,7 +44,7 @@ struct select_call {
 template <class Masks>
 DR_EVERYWHERE uint32_t take_by_group(uint64_t* mask, const uint64_t* more, uint16_t* before) {
   uint32_t sum = 0;
-  for (uint32_t g = 0; g < class_block / 64; ++g) {
+  for (uint32_t g = 0; g < class_groups; ++g) {
     before[g] = static_cast<uint16_t>(sum);
     if (more) mask[g] &= ~more[g];
     sum += Masks::ones(mask[g]);

@@ -9,8 +9,6 @@
 namespace dr {
 namespace {
 
-inline constexpr uint32_t class_groups = class_block / 64;
-
 // Of a block of words: which are of each class, in groups of 64. Neither rank nor select branches on what is in a group.
 struct class_groups_of {
   alignas(64) uint8_t keys[class_block];

@@ -37,6 +37,9 @@ constexpr uint32_t log2_q16(uint64_t x) {
   return bits;
 }
 
+// x · log2(x) · 2^16.
+constexpr uint64_t x_log2_q16(uint64_t x) { return x ? x * log2_q16(x) : 0; }
+
 // Ascending thresholds: a word is of the class whose number is that of thresholds not above its key.
 struct class_list {
   uint32_t count = 1;

@@ -74,36 +74,34 @@ struct change_room {
 
 // Classes of which each has its own table: so many words are worth one.
 inline constexpr uint64_t change_classes_from = 512;
-// About so many words are looked at for a choice of classes, evenly.
-inline constexpr uint64_t looked_at_words = 16384;
+// Classes are chosen from every `stride`-th word: about so many.
+inline constexpr uint64_t sampled_words = 16384;
 
 template <unsigned most, class Bits>
 class_list change_classes(const Bits* old, const uint8_t* symbol, uint64_t n) {
   if (n < change_classes_from) return {};
-  // Every `each`-th word is looked at: each stands for so many.
-  const uint64_t each = std::max<uint64_t>(1, n / looked_at_words);
+  const uint64_t stride = std::max<uint64_t>(1, n / sampled_words);
   uint32_t weight[256] = {};
-  for (uint64_t i = 0; i < n; i += each) ++weight[word_key(old[i])];
+  for (uint64_t i = 0; i < n; i += stride) ++weight[word_key(old[i])];
   const key_groups groups(weight, n < 65536 ? 16 : 32);
   // Rare symbols are not what classes differ in: they count together.
   constexpr unsigned looked_at = most < 24 ? most : 24;
   uint32_t before[33][looked_at] = {};
-  for (uint64_t i = 0; i < n; i += each)
+  for (uint64_t i = 0; i < n; i += stride)
     ++before[groups.of[word_key(old[i])] + 1][symbol[i] < looked_at ? symbol[i] : looked_at - 1];
   for (uint32_t g = 0; g < groups.count; ++g)
     for (unsigned s = 0; s < looked_at; ++s) before[g + 1][s] += before[g][s];
-  const auto times_log = [](uint64_t x) { return x > 1 ? x * log2_q16(x) : 0; };
   const auto cost = [&](uint32_t i, uint32_t j) {
     uint64_t all = 0, parts = 0;
     for (unsigned s = 0; s < looked_at; ++s) {
       const uint64_t count = before[j][s] - before[i][s];
       all += count;
-      parts += times_log(count);
+      parts += x_log2_q16(count);
     }
-    all = times_log(all);
+    all = x_log2_q16(all);
     return all > parts ? all - parts : 0;
   };
-  return choose_classes(groups.count, groups.begin.data(), (uint64_t{8 * 16} << 16) / each, cost);
+  return choose_classes(groups.count, groups.begin.data(), (uint64_t{8 * 16} << 16) / stride, cost);
 }
 
 // The symbol of each word. Returns the bits apart of all.
@@ -137,7 +135,7 @@ uint64_t changes_encode(const Bits* old, const Bits* now, uint64_t n, const chan
   const uint64_t extra = change_symbols_of<Change>(old, now, n, room.symbol);
   const class_list classes = given ? *given : change_classes<symbols::most>(old, room.symbol, n);
   const uint8_t* const of = classes.count > 1 ? room.of : nullptr;
-  // Four of each, as the same one mostly comes again before it is written.
+  // Four counters of a symbol take turns: the next increment of the same one would wait for this one.
   uint32_t counted[4][classes_max][symbols::most] = {};
   if (of) {
     const auto of_key = classes.table();
