@@ -222,7 +222,7 @@ void add_compare(CLI::App& app, compare_options& o) {
   add_saved(app, o);
   add_run(app, o.threads, o.seed, o.segment_rows);
   add_plugins(app, o.plugins);
-  app.footer(std::string(compare_footer) + model_help + "\n" + column_help + compare_examples);
+  app.footer(compare_help());
 }
 
 // What --format says, else the end of the output's name.

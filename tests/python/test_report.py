@@ -107,7 +107,7 @@ def payment(browser):
 def test_the_page_asks_for_nothing_and_has_no_errors(opened, report):
     assert [url for url in opened.requests if not url.startswith("data:")] == [report[0].resolve().as_uri()]
     # Of the scripts only the two that the page has; none of the names of tensors and files.
-    assert opened.run("[document.scripts.length, window.hacked ?? null, document.querySelectorAll('main img[onerror], main b').length]") == [4, None, 0]
+    assert opened.run("[document.scripts.length, window.hacked ?? null, document.querySelectorAll('main img[onerror], main b').length]") == [5, None, 0]
 
 
 def test_hostile_names_are_shown_as_text(opened):

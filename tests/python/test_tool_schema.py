@@ -61,3 +61,9 @@ def test_each_column_says_what_it_means_and_each_number_its_unit():
     for name, column in ROW["properties"].items():
         assert column["description"], name
         assert ("x-unit" in column) == (column["type"][0] in ("integer", "number") or column["type"] in ("integer", "number")) or name in ("step", "samples"), name
+
+
+def test_help_and_schema_explain_each_column_in_the_same_words():
+    described = " ".join(run("compare", "--help").stdout.decode().split())
+    for name in ROW["required"]:
+        assert f"{name} {ROW['properties'][name]['description']}" in described, name

@@ -12,10 +12,9 @@ namespace {
 
 row timed(double encode_ns, double spread, uint64_t rounds = 20) {
   row r;
-  r.rounds = rounds;
-  r.sparsify_ns = 1000, r.encode_ns = encode_ns, r.decode_ns = 1000, r.merge_ns = 1000;
-  r.sparsify_ns_spread = r.decode_ns_spread = r.merge_ns_spread = 0.01;
-  r.encode_ns_spread = spread;
+  r.times.rounds = rounds;
+  r.times.encode = {encode_ns, spread};
+  r.times.sparsify = r.times.decode = r.times.merge = {1000, 0.01};
   return r;
 }
 

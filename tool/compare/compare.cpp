@@ -100,7 +100,7 @@ class measurement {
     result_.rows.push_back(memcpy_row());
     copy_ns_.clear();
     for (const auto& x : runs_) {
-      x->report_times(x->facts);
+      x->report_times(x->facts.times);
       if (!x->transforms) add_model(x->facts, x->reading);  // (of gathers)
       result_.rows.push_back(std::move(x->facts));
     }
@@ -171,7 +171,7 @@ class measurement {
   }
 
   double total_error_of(plan_run& x) {
-    if (settings_.steps == 1) return std::sqrt(x.facts.contraction);
+    if (settings_.steps == 1) return std::sqrt(x.facts.error->contraction);
     if (!x.transforms) x.add_loss(x.frame);
     return quotient(x.lost(), std::abs(x.reading.gamma) * sent_.norm());
   }
@@ -223,7 +223,7 @@ class measurement {
     size_t at = 0;
     for (size_t i = 0; i < seen.size(); at += seen[i++].data.size())
       sum.add(seen[i], all[i], std::span(bench_.received).subspan(at, seen[i].data.size()), all[i]);
-    add_distortion(x.facts, sum.result());
+    x.facts.error = sum.result();
     if (settings_.steps > 1) x.add_transform_loss();
     add_total_error(x);
   }
@@ -248,7 +248,7 @@ class measurement {
 
   void add_total_error(plan_run& x) {
     x.facts.total_error = total_error_of(x);
-    if (settings_.steps > 1) x.facts.gradient_energy = std::pow(x.reading.gamma * sent_.norm(), 2);
+    if (settings_.steps > 1) x.facts.error->gradient_energy = std::pow(x.reading.gamma * sent_.norm(), 2);
   }
 
   // seen: of which the sparsifier has kept `kept`.
@@ -262,20 +262,7 @@ class measurement {
       const decoded_tensor decoded = verify(bench_.library, seen[i], x.reading, kept[i], x.frame, infos[i], i);
       sum.add(seen[i], kept[i], decoded.dense, decoded.support);
     }
-    add_distortion(x.facts, sum.result());
-  }
-
-  static void add_distortion(row& f, const distortion& d) {
-    f.index_recall = d.index_recall;
-    f.energy_recall = d.energy_recall;
-    f.missed = d.missed;
-    f.false_positives = d.false_positives;
-    f.relative_l2_error = d.relative_l2_error;
-    f.max_relative_error = d.max_relative_error;
-    f.cosine_similarity = d.cosine_similarity;
-    f.contraction = d.contraction;
-    f.gradient_energy = d.gradient_energy;
-    f.kept_energy = d.kept_energy;
+    x.facts.error = sum.result();
   }
 
   void describe_sizes(plan_run& x, const std::vector<dr_tensor_info>& infos) const {
@@ -297,15 +284,16 @@ class measurement {
     f.preset = preset_of(x.reading);
     if (x.chooses) f.choice = choice_of(infos);
     f.fallback = fallback < std::size(fallbacks) ? fallbacks[fallback] : "?";
-    f.bytes = x.frame.size();
-    f.index_bytes = index;
-    f.value_bytes = value;
-    f.order_bytes = order;
-    f.header_bytes = f.bytes - index - value - order;
-    f.relative_volume = static_cast<double>(f.bytes) / (4 * static_cast<double>(f.d));
-    f.index_bits_per_nonzero = quotient(8 * static_cast<double>(index), r);
-    f.value_bits_per_nonzero = quotient(8 * static_cast<double>(value), r);
-    f.index_bound_bits_per_nonzero = quotient(bound, r);
+    const size_t bytes = x.frame.size();
+    f.sizes = {.total = bytes,
+               .index = index,
+               .value = value,
+               .order = order,
+               .header = bytes - index - value - order,
+               .relative_volume = static_cast<double>(bytes) / (4 * static_cast<double>(f.d)),
+               .index_bits = quotient(8 * static_cast<double>(index), r),
+               .value_bits = quotient(8 * static_cast<double>(value), r),
+               .index_bound_bits = quotient(bound, r)};
   }
 
   // Of the presets that were asked for.
@@ -331,13 +319,11 @@ class measurement {
   row memcpy_row() {
     row r = subject_row();
     r.plan = "memcpy";
-    r.bytes = bench_.copy_all();
-    r.relative_volume = static_cast<double>(r.bytes) / (4 * static_cast<double>(r.d));
-    r.rounds = copy_ns_.size();
-    const timing copy = summarize(copy_ns_);
-    r.encode_ns = r.decode_ns = copy.median;
-    r.encode_ns_spread = r.decode_ns_spread = copy.spread;
-    r.encode_samples = r.decode_samples = copy_ns_;
+    r.sizes.total = bench_.copy_all();
+    r.sizes.relative_volume = static_cast<double>(r.sizes.total) / (4 * static_cast<double>(r.d));
+    r.times.rounds = copy_ns_.size();
+    r.times.encode = r.times.decode = summarize(copy_ns_);
+    r.times.encode_samples = r.times.decode_samples = copy_ns_;
     return r;
   }
 
@@ -345,16 +331,13 @@ class measurement {
 
   // side: -1 and 1 are the ends of the measured spread.
   step_costs costs_of(const row& r, const plan_reading& p, double dense_bytes, double side) const {
-    const auto at = [side](double median, double spread) { return median * std::max(0.0, 1 + side * spread / 2); };
+    const auto at = [side](const timing& t) { return t.median * std::max(0.0, 1 + side * t.spread / 2); };
     // Supports that nobody selects again grow with every rank, as far as they do not meet.
     const double most = static_cast<double>(r.d) / static_cast<double>(std::max<uint64_t>(r.support.value_or(0), 1));
     const double growth = !p.sparsifies ? std::min<double>(settings_.ranks, most) : 1;
-    return {static_cast<double>(r.d),
-            at(r.sparsify_ns, r.sparsify_ns_spread) + at(r.encode_ns, r.encode_ns_spread),
-            at(r.merge_ns, r.merge_ns_spread),
-            static_cast<double>(r.bytes),
-            std::max(growth, 1.0),
-            dense_bytes};
+    return {static_cast<double>(r.d), at(r.times.sparsify) + at(r.times.encode),
+            at(r.times.merge),        static_cast<double>(r.sizes.total),
+            std::max(growth, 1.0),    dense_bytes};
   }
 
   void add_model(row& r, const plan_reading& p) const {
@@ -363,18 +346,19 @@ class measurement {
     const double half_bytes = std::min(dense_bytes, 2 * static_cast<double>(r.d));
     const step_costs costs = costs_of(r, p, dense_bytes, 0);
     const uint32_t n = settings_.ranks;
-    r.pays_below = pays_below(costs, p.exchange, dense_bytes, n);
-    r.pays_below_bf16 = half_bytes < dense_bytes ? pays_below(costs, p.exchange, half_bytes, n) : r.pays_below;
+    row_model& m = r.model;
+    m.pays_below = pays_below(costs, p.exchange, dense_bytes, n);
+    m.pays_below_bf16 = half_bytes < dense_bytes ? pays_below(costs, p.exchange, half_bytes, n) : m.pays_below;
     if (!settings_.over) return;
     const link& l = *settings_.over;
-    r.step_ns = step_ns(costs, p.exchange, n, l);
-    r.gather_step_ns = p.exchange.empty() ? r.step_ns : step_ns(costs, "", n, l);
-    r.dense_step_ns = ring_ns(dense_bytes, n, l);
-    r.bf16_step_ns = ring_ns(half_bytes, n, l);
-    const double best = std::min(r.dense_step_ns, r.bf16_step_ns);
+    m.step_ns = step_ns(costs, p.exchange, n, l);
+    m.gather_step_ns = p.exchange.empty() ? m.step_ns : step_ns(costs, "", n, l);
+    m.dense_step_ns = ring_ns(dense_bytes, n, l);
+    m.bf16_step_ns = ring_ns(half_bytes, n, l);
+    const double best = std::min(m.dense_step_ns, m.bf16_step_ns);
     const double least = step_ns(costs_of(r, p, dense_bytes, -1), p.exchange, n, l);
     const double most = step_ns(costs_of(r, p, dense_bytes, 1), p.exchange, n, l);
-    r.verdict = std::isnan(r.step_ns) ? "unknown" : most < best ? "pays" : least > best ? "slower" : "even";
+    m.verdict = std::isnan(m.step_ns) ? "unknown" : most < best ? "pays" : least > best ? "slower" : "even";
   }
 
   std::span<const subject> gradients_;

@@ -1,6 +1,7 @@
 // The measurement: plans against a subject, verified, then timed in turns.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string>

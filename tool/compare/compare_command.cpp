@@ -13,6 +13,7 @@
 
 #include "against.hpp"
 #include "best.hpp"
+#include "columns.hpp"
 #include "compare.hpp"
 #include "document.hpp"
 #include "html_report.hpp"

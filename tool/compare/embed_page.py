@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 SCRIPTS = ("page_columns.js", "page_rows.js", "page_charts.js", "page_table.js", "page.js", "page_start.js")
-PLACE = "@MEASURED@"  # where html_report puts the document
+PLACES = ("@COLUMNS@", "@MEASURED@")  # where html_report puts the columns and the document
 PIECE = 4000  # characters of one literal: compilers need take no more than 65,536 bytes
 
 
@@ -28,7 +28,7 @@ def chart_version(library: str) -> str:
 
 
 def page(folder: Path, library: str) -> str:
-    """The page with PLACE where the document goes. Only scripts and styles with these hashes run in it."""
+    """The page with PLACES left in it. Only scripts and styles with these hashes run in it."""
     version = chart_version(library)
     style = (folder / "page.css").read_text("utf-8")
     parts = "\n".join((folder / name).read_text("utf-8") for name in SCRIPTS)
@@ -63,12 +63,14 @@ def literal(text: str) -> str:
 
 
 def source(text: str) -> str:
-    before, _, after = text.partition(PLACE)
+    before, _, rest = text.partition(PLACES[0])
+    between, _, after = rest.partition(PLACES[1])
     return (
         "// Made by embed_page.py.\n"
         '#include "page_text.hpp"\n\n'
         "namespace dr::compare {\n"
-        f"const std::string_view page_before_document = {literal(before)};\n"
+        f"const std::string_view page_before_columns = {literal(before)};\n"
+        f"const std::string_view page_before_document = {literal(between)};\n"
         f"const std::string_view page_after_document = {literal(after)};\n"
         "}  // namespace dr::compare\n"
     )

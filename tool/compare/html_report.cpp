@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <ctime>
 
+#include "columns.hpp"
 #include "page_text.hpp"
 #include "tool/show/output.hpp"
 
@@ -34,15 +35,18 @@ std::string today() {
 
 }  // namespace
 
-bool has_html_report() { return !page_before_document.empty(); }
+bool has_html_report() { return !page_before_columns.empty(); }
 
 std::string html_report(const ordered_json& document) {
   if (!has_html_report()) throw output_error(std::string("--report: ") + no_html_report);
   ordered_json shown = document;
   if (!shown.contains("written")) shown["written"] = today();
   for (ordered_json& row : shown["rows"]) row.erase("samples");
-  std::string page(page_before_document);
-  return page.append(for_script(shown)).append(page_after_document);
+  std::string page(page_before_columns);
+  return page.append(for_script(columns_json()))
+      .append(page_before_document)
+      .append(for_script(shown))
+      .append(page_after_document);
 }
 
 }  // namespace dr::compare

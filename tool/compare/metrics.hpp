@@ -59,7 +59,7 @@ double index_bound_bits(uint64_t d, uint64_t r);
 double quotient(double numerator, double denominator);  // 0/0 is 0, x/0 is NaN
 
 struct timing {
-  double median, spread;  // spread: (q75 − q25) / median
+  double median = undefined, spread = undefined;  // spread: (q75 − q25) / median
 };
 timing summarize(std::vector<double> samples);
 

@@ -6,6 +6,6 @@
 
 namespace dr::compare {
 
-extern const std::string_view page_before_document, page_after_document;
+extern const std::string_view page_before_columns, page_before_document, page_after_document;
 
 }  // namespace dr::compare

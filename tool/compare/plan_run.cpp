@@ -156,12 +156,17 @@ void plan_run::add_transform_sizes() {
   facts.plan = reading.text;
   facts.fallback = "none";
   facts.r = facts.support = facts.d;
-  facts.bytes = factors_->bytes();
-  facts.value_bytes = facts.bytes;
-  facts.index_bytes = facts.order_bytes = facts.header_bytes = 0;
-  facts.relative_volume = static_cast<double>(facts.bytes) / (4 * static_cast<double>(facts.d));
-  facts.index_bits_per_nonzero = facts.index_bound_bits_per_nonzero = 0;
-  facts.value_bits_per_nonzero = 32 * facts.relative_volume;
+  const uint64_t bytes = factors_->bytes();
+  const double volume = static_cast<double>(bytes) / (4 * static_cast<double>(facts.d));
+  facts.sizes = {.total = bytes,
+                 .index = 0,
+                 .value = bytes,
+                 .order = 0,
+                 .header = 0,
+                 .relative_volume = volume,
+                 .index_bits = 0,
+                 .value_bits = 32 * volume,
+                 .index_bound_bits = 0};
 }
 
 void plan_run::add_transform_loss() {
@@ -242,32 +247,30 @@ size_t plan_run::time_round() {
   return size;
 }
 
-void plan_run::report_times(row& r) {
+void plan_run::report_times(row_times& t) {
   const auto samples = [&](auto&& of) {
     std::vector<double> list;
     for (const round& x : rounds_) list.push_back(of(x));
     return list;
   };
   const auto stage = [&](int i) { return summarize(samples([i](const round& x) { return x.stage[i]; })); };
-  r.rounds = rounds_.size();
-  r.encode_samples = samples([](const round& x) { return x.encode; });
-  r.decode_samples = samples([](const round& x) { return x.decode; });
+  t.rounds = rounds_.size();
+  t.encode_samples = samples([](const round& x) { return x.encode; });
+  t.decode_samples = samples([](const round& x) { return x.decode; });
   // (Frames are merged one after the other: twice as many take twice as long.)
   const double scale = transforms ? 1 : bench_.settings.ranks / static_cast<double>(merged_.size());
-  r.merge_samples = samples([scale](const round& x) { return scale * x.merge; });
-  const timing kept = stage(sparsify), encode = summarize(r.encode_samples), decode = summarize(r.decode_samples),
-               merge = summarize(r.merge_samples);
-  r.sparsify_ns = kept.median, r.sparsify_ns_spread = kept.spread;
-  r.encode_ns = encode.median, r.encode_ns_spread = encode.spread;
-  r.decode_ns = decode.median, r.decode_ns_spread = decode.spread;
-  r.merge_ns = merge.median, r.merge_ns_spread = merge.spread;
-  r.encode_cpu_ns = summarize(samples([](const round& x) { return x.encode_cpu; })).median;
-  r.decode_cpu_ns = summarize(samples([](const round& x) { return x.decode_cpu; })).median;
-  r.choose_ns = stage(choose).median;
-  r.index_ns = stage(index).median;
-  r.regather_ns = stage(regather).median;
-  r.value_ns = stage(value).median;
-  r.order_ns = stage(order).median;
+  t.merge_samples = samples([scale](const round& x) { return scale * x.merge; });
+  t.sparsify = stage(sparsify);
+  t.encode = summarize(t.encode_samples);
+  t.decode = summarize(t.decode_samples);
+  t.merge = summarize(t.merge_samples);
+  t.encode_cpu = summarize(samples([](const round& x) { return x.encode_cpu; })).median;
+  t.decode_cpu = summarize(samples([](const round& x) { return x.decode_cpu; })).median;
+  t.choose = stage(choose).median;
+  t.index = stage(index).median;
+  t.regather = stage(regather).median;
+  t.value = stage(value).median;
+  t.order = stage(order).median;
   rounds_.clear();
 }
 

@@ -64,7 +64,7 @@ class plan_run {
   void warm_up();
   size_t time_round();  // returns the frame's size
   // Fills in the times; forgets the rounds.
-  void report_times(row& r);
+  void report_times(row_times& t);
 
   const plan* method;
   plan_reading reading;

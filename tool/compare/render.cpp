@@ -4,6 +4,7 @@
 
 #include "against.hpp"
 #include "best.hpp"
+#include "columns.hpp"
 #include "document.hpp"
 #include "html_report.hpp"
 #include "report.hpp"
@@ -15,11 +16,10 @@ namespace {
 
 using nlohmann::ordered_json;
 
-std::vector<std::string> row_columns() {
-  std::vector<std::string> columns;
-  const ordered_json none = to_json(row{});
-  for (const auto& cell : none.items()) columns.push_back(cell.key());
-  return columns;
+std::vector<std::string> column_names() {
+  std::vector<std::string> names;
+  for (const column& c : columns()) names.emplace_back(c.name);
+  return names;
 }
 
 std::string failures_text(const ordered_json& failures) {
@@ -68,7 +68,7 @@ std::string readable(const ordered_json& document, std::span<const row> measured
 std::string render(const ordered_json& document, std::span<const row> measured, const render_request& request) {
   switch (request.form) {
     case format::json: return json_text(document);
-    case format::csv: return csv_text(rows_with_origin(document), row_columns());
+    case format::csv: return csv_text(rows_with_origin(document), column_names());
     case format::html: return html_report(document);
     case format::table:
     case format::markdown: break;

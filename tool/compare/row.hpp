@@ -1,9 +1,7 @@
-// One line of a report: a plan against a tensor, or against the tensors of a batch. The names below are the names in JSON
-// and CSV, and are stable.
+// One line of a report: a plan against a tensor, or against the tensors of a batch. columns.hpp names its numbers.
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,63 +10,56 @@
 
 namespace dr::compare {
 
+// Bytes of a frame and of its streams, and bits for a nonzero (divided by r).
+struct frame_sizes {
+  uint64_t total = 0;
+  std::optional<uint64_t> index, value, order, header;  // header: everything but the three streams
+  double relative_volume = undefined;                   // total / (4 · d): of dense f32, whatever the dtype
+  double index_bits = undefined, value_bits = undefined, index_bound_bits = undefined;
+};
+
+// Medians over the rounds, in ns. encode excludes sparsify; merge decodes and adds up one frame of every rank.
+struct row_times {
+  uint64_t rounds = 0;
+  timing sparsify{0, undefined}, encode{0, undefined}, decode{0, undefined}, merge;
+  double encode_cpu = undefined, decode_cpu = undefined;  // of all threads; encode_cpu includes sparsify
+  double choose = undefined, index = undefined, regather = undefined, value = undefined,
+         order = undefined;                                           // in encode
+  std::vector<double> encode_samples, decode_samples, merge_samples;  // of every round
+};
+
+// The model of a link, see link_model.hpp.
+struct row_model {
+  double pays_below = undefined, pays_below_bf16 = undefined;  // bit/s; 0: at no speed
+  double step_ns = undefined, gather_step_ns = undefined, dense_step_ns = undefined, bf16_step_ns = undefined;
+  std::string verdict;  // "pays", "even", "slower", "unknown"; "" without a link
+};
+
 struct row {
   std::string input, tensor;
   std::string kind;   // of the layer, see layer_kind.hpp
-  uint64_t step = 1;  // of those that feedback went through
+  uint64_t step = 1;  // of training
   std::string dtype;
   uint64_t d = 0;
   std::optional<uint64_t> r, support;
-  std::string plan;      // canonical text, or "memcpy": the dense tensor copied, as it is
-  std::string preset;    // names of the presets that gave it, joined by ", "
-  std::string choice;    // the codecs that `auto` took, as stages
+  std::string plan;      // canonical text, or "memcpy": a plain copy of the dense tensor
+  std::string preset;    // names of the presets that contain the plan, joined by ", "
+  std::string choice;    // the codecs that `auto` chose, as stages
   std::string fallback;  // what the frame fell back to: none, raw_index or dense; "" for memcpy
-  uint64_t bytes = 0;
-  std::optional<uint64_t> index_bytes, value_bytes, order_bytes, header_bytes;  // header: all that is no section
-  double relative_volume = undefined;  // bytes / (4 · d): of dense f32, also for tensors of a smaller type
-  double index_bits_per_nonzero = undefined, value_bits_per_nonzero = undefined;  // divided by r
-  double index_bound_bits_per_nonzero = undefined;
-  uint64_t rounds = 0;  // that were timed
-  // Medians with their spreads, (q75 − q25) / median; encode without sparsify. merge: a frame of each rank.
-  double sparsify_ns = 0, encode_ns = 0, decode_ns = 0, merge_ns = undefined;
-  double sparsify_ns_spread = undefined, encode_ns_spread = undefined, decode_ns_spread = undefined;
-  double merge_ns_spread = undefined;
-  double encode_cpu_ns = undefined, decode_cpu_ns = undefined;  // of all threads; encode with sparsify
-  double index_ns = undefined, value_ns = undefined, order_ns = undefined, regather_ns = undefined;  // in encode_ns
-  double choose_ns = undefined;                                                                      // likewise
-  double total_error = undefined, energy_recall = undefined;
-  double index_recall = undefined, relative_l2_error = undefined, max_relative_error = undefined;
-  double cosine_similarity = undefined, contraction = undefined;
-  double gradient_energy = undefined, kept_energy = undefined;  // ‖g‖² and ‖s‖², by which totals weigh errors
-  std::optional<uint64_t> missed, false_positives;
-  double pays_below = undefined, pays_below_bf16 = undefined;  // bit/s; 0: at no speed
-  double step_ns = undefined, gather_step_ns = undefined, dense_step_ns = undefined, bf16_step_ns = undefined;
-  std::string verdict;  // "pays", "even", "slower"; "" without a link
-
-  std::vector<double> encode_samples, decode_samples, merge_samples;  // ns, of each round
+  frame_sizes sizes;
+  double total_error = undefined;
+  std::optional<distortion> error;  // none for memcpy
+  row_times times;
+  row_model model;
 
   bool is_memcpy() const { return plan == "memcpy"; }
 };
 
-// A plan that did not do what it should.
+// A plan that failed on a subject.
 struct failure {
   std::string input, tensor;
   uint64_t step = 1;
   std::string sparsify, plan, error;
 };
-
-// The columns in order; undefined is null.
-nlohmann::ordered_json to_json(const row& r);
-
-// A row that has in each column a cell of its type.
-nlohmann::ordered_json column_types();
-
-// {"encode_ns": […], "decode_ns": […], "merge_ns": […]}, in the order of the rounds.
-nlohmann::ordered_json samples_json(const row& r);
-
-nlohmann::ordered_json to_json(const failure& f);
-
-// For --help: each column with its meaning and unit.
-extern const char* const column_help;
 
 }  // namespace dr::compare

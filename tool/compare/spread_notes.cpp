@@ -27,7 +27,7 @@ struct interval {
 };
 
 interval interval_of(const named_times& x) {
-  const auto half = [](named_times::time t) { return std::isfinite(t.spread) ? t.median * t.spread / 2 : 0; };
+  const auto half = [](const timing& t) { return std::isfinite(t.spread) ? t.median * t.spread / 2 : 0; };
   const double middle = x.encode.median + x.decode.median, reach = half(x.encode) + half(x.decode);
   return {middle - reach, middle, middle + reach, &x.name};
 }
@@ -69,12 +69,8 @@ std::string equal_times(std::span<const named_times> rows) {
 }  // namespace
 
 named_times times_of(std::string name, const row& r) {
-  return {std::move(name),
-          r.rounds,
-          {r.sparsify_ns, r.sparsify_ns_spread},
-          {r.encode_ns, r.encode_ns_spread},
-          {r.decode_ns, r.decode_ns_spread},
-          {r.merge_ns, r.merge_ns_spread}};
+  const row_times& t = r.times;
+  return {std::move(name), t.rounds, t.sparsify, t.encode, t.decode, t.merge};
 }
 
 named_times times_of(std::string name, const nlohmann::ordered_json& row) {
@@ -82,9 +78,7 @@ named_times times_of(std::string name, const nlohmann::ordered_json& row) {
     const auto cell = row.find(column);
     return cell != row.end() && cell->is_number() ? cell->get<double>() : std::nan("");
   };
-  const auto time = [&](const std::string& column) {
-    return named_times::time{number(column), number(column + "_spread")};
-  };
+  const auto time = [&](const std::string& column) { return timing{number(column), number(column + "_spread")}; };
   return {std::move(name),     static_cast<uint64_t>(std::isfinite(number("rounds")) ? number("rounds") : 0),
           time("sparsify_ns"), time("encode_ns"),
           time("decode_ns"),   time("merge_ns")};

@@ -1,6 +1,7 @@
 // What a table's times do not tell apart.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,12 +11,9 @@
 namespace dr::compare {
 
 struct named_times {
-  struct time {
-    double median, spread;  // NaN: not known
-  };
   std::string name;
   uint64_t rounds;
-  time sparsify, encode, decode, merge;
+  timing sparsify, encode, decode, merge;  // NaN: unknown
 };
 named_times times_of(std::string name, const row& r);
 named_times times_of(std::string name, const nlohmann::ordered_json& row);

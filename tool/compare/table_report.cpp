@@ -34,16 +34,17 @@ std::string speed(double bits_per_second) {
 
 // 8.13+32.00, and what an order costs.
 std::string bits_cell(const row& r) {
-  if (!std::isfinite(r.index_bits_per_nonzero) || !std::isfinite(r.value_bits_per_nonzero)) return {};
-  std::string text = fmt::format("{:.2f}+{:.2f}", r.index_bits_per_nonzero, r.value_bits_per_nonzero);
-  if (r.order_bytes.value_or(0) && r.r.value_or(0))
-    text += fmt::format("+{:.2f}", 8 * static_cast<double>(*r.order_bytes) / static_cast<double>(*r.r));
+  if (!std::isfinite(r.sizes.index_bits) || !std::isfinite(r.sizes.value_bits)) return {};
+  std::string text = fmt::format("{:.2f}+{:.2f}", r.sizes.index_bits, r.sizes.value_bits);
+  if (r.sizes.order.value_or(0) && r.r.value_or(0))
+    text += fmt::format("+{:.2f}", 8 * static_cast<double>(*r.sizes.order) / static_cast<double>(*r.r));
   return text;
 }
 
 // CPU time / wall time of an encode and a decode.
 double cpu_share(const row& r) {
-  return (r.encode_cpu_ns + r.decode_cpu_ns) / (r.sparsify_ns + r.encode_ns + r.decode_ns);
+  const row_times& t = r.times;
+  return (t.encode_cpu + t.decode_cpu) / (t.sparsify.median + t.encode.median + t.decode.median);
 }
 
 bool differs(const row& r) { return std::isfinite(cpu_share(r)) && std::abs(cpu_share(r) - 1) > 0.1; }
@@ -113,37 +114,43 @@ text_table table_of(const block& b, int left_out) {
   }
   text_table t;
   t.column("plan", left, std::move(plans));
-  t.column("bytes", right, cells(b, [](const row& x) { return grouped(x.bytes); }));
+  t.column("bytes", right, cells(b, [](const row& x) { return grouped(x.sizes.total); }));
   if (left_out < 1)
-    t.column("volume", right, cells(b, [](const row& x) { return number(100 * x.relative_volume, "{:.3g}%"); }));
+    t.column("volume", right, cells(b, [](const row& x) { return number(100 * x.sizes.relative_volume, "{:.3g}%"); }));
   t.column("bits", right, cells(b, bits_cell));
   t.column("error", right, cells(b, [](const row& x) { return number(x.total_error, "{:.3g}"); }));
-  t.column("coding", right, cells(b, [](const row& x) { return number(x.relative_l2_error, "{:.3g}"); }));
-  t.column("energy", right, cells(b, [](const row& x) { return number(100 * x.energy_recall, "{:.1f}%"); }));
+  t.column("coding", right,
+           cells(b, [](const row& x) { return number(x.error ? x.error->relative_l2_error : undefined, "{:.3g}"); }));
+  t.column("energy", right, cells(b, [](const row& x) {
+             return number(x.error ? 100 * x.error->energy_recall : undefined, "{:.1f}%");
+           }));
   const bool slow = std::ranges::any_of(b.rows, [](const row* r) {
-    return std::max({r->sparsify_ns, r->encode_ns, r->decode_ns, r->merge_ns}) > many_ns;
+    const row_times& t = r->times;
+    return std::max({t.sparsify.median, t.encode.median, t.decode.median, t.merge.median}) > many_ns;
   });
   const double unit = slow ? 1e6 : 1e3;
-  const auto times = [&](const char* heading, double row::*time, double row::*spread) {
+  const auto times = [&](const char* heading, timing row_times::*time, bool spread) {
     // 12.3±4%; of one round no spread is known.
     t.column(heading + std::string(slow ? " ms" : ""), right, cells(b, [&](const row& x) {
-               if (!std::isfinite(x.*time) || (x.is_memcpy() && time == &row::sparsify_ns)) return std::string();
-               const bool known = x.rounds > 1 && spread != nullptr && std::isfinite(x.*spread);
-               return time_text(x.*time / unit) + (known ? fmt::format("±{:.0f}%", 100 * (x.*spread)) : "");
+               const timing& t = x.times.*time;
+               if (!std::isfinite(t.median) || (x.is_memcpy() && time == &row_times::sparsify)) return std::string();
+               const bool known = x.times.rounds > 1 && spread && std::isfinite(t.spread);
+               return time_text(t.median / unit) + (known ? fmt::format("±{:.0f}%", 100 * t.spread) : "");
              }));
   };
-  times("sparsify", &row::sparsify_ns, nullptr);
-  times("encode", &row::encode_ns, &row::encode_ns_spread);
-  times("decode", &row::decode_ns, &row::decode_ns_spread);
-  times("merge", &row::merge_ns, &row::merge_ns_spread);
+  times("sparsify", &row_times::sparsify, false);
+  times("encode", &row_times::encode, true);
+  times("decode", &row_times::decode, true);
+  times("merge", &row_times::merge, true);
   if (left_out < 2)
     t.column("cpu", right,
              cells(b, [](const row& x) { return differs(x) ? fmt::format("{:.1f}x", cpu_share(x)) : std::string(); }));
-  if (b.rows.back()->verdict.empty()) {
-    t.column("pays below", right, cells(b, [](const row& x) { return x.is_memcpy() ? "" : speed(x.pays_below); }));
+  if (b.rows.back()->model.verdict.empty()) {
+    t.column("pays below", right,
+             cells(b, [](const row& x) { return x.is_memcpy() ? "" : speed(x.model.pays_below); }));
   } else {
-    t.column("step", right, cells(b, [](const row& x) { return x.is_memcpy() ? "" : duration(x.step_ns); }));
-    t.column("verdict", left, cells(b, [](const row& x) { return x.verdict; }));
+    t.column("step", right, cells(b, [](const row& x) { return x.is_memcpy() ? "" : duration(x.model.step_ns); }));
+    t.column("verdict", left, cells(b, [](const row& x) { return x.model.verdict; }));
   }
   return t;
 }
@@ -164,10 +171,11 @@ std::string block_text(const block& b, bool stepped) {
     text += fmt::format("  {}, d = {}{}\n", r.dtype, grouped(r.d), stepped ? fmt::format(", step {}", r.step) : "");
     const double share = 100 * static_cast<double>(r.r.value_or(0)) / static_cast<double>(r.d);
     text += fmt::format("  {}: r = {} ({:.3g} %), index bound {:.2f} bits\n", b.sparsify, grouped(r.r.value_or(0)),
-                        share, r.index_bound_bits_per_nonzero);
-    if (!r.verdict.empty())
-      text += fmt::format("  model of a step: ring all-reduce of dense {} {}{}\n", r.dtype, duration(r.dense_step_ns),
-                          r.bf16_step_ns < r.dense_step_ns ? ", in 16 bits " + duration(r.bf16_step_ns) : "");
+                        share, r.sizes.index_bound_bits);
+    if (!r.model.verdict.empty())
+      text += fmt::format(
+          "  model of a step: ring all-reduce of dense {} {}{}\n", r.dtype, duration(r.model.dense_step_ns),
+          r.model.bf16_step_ns < r.model.dense_step_ns ? ", in 16 bits " + duration(r.model.bf16_step_ns) : "");
     text += table_text(b);
     std::vector<named_times> named;
     for (size_t i = 0; i < b.rows.size(); ++i)

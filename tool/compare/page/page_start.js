@@ -57,8 +57,8 @@ function drawFacts() {
   const failures = measured.failures ?? [];
   $("failed").textContent = failures.length ? `${failures.length} failed: ${failures.slice(0, 5).map((f) => `${f.plan} on ${[f.input, f.tensor].filter(Boolean).join(" ")}: ${f.error}`).join("; ")}${failures.length > 5 ? "; …" : ""}` : "";
   const there = new Set(allRows.flatMap((row) => Object.keys(row)));
-  const units = { bytes: "Bytes. ", time: "Nanoseconds. ", bits: "Bits. ", rate: "Bit/s. " };
-  $("glossary").replaceChildren(...definitions(COLUMNS.filter((c) => there.has(c.name)).map((c) => [c.name, (units[c.kind] ?? "") + c.text])));
+  const units = { bytes: " (bytes)", time: " (ns)", bits: " (bits)", rate: " (bit/s)" };
+  $("glossary").replaceChildren(...definitions(COLUMNS.filter((c) => there.has(c.name)).map((c) => [c.name, c.text + (units[c.kind] ?? "")])));
 }
 
 // ---- Theme ----------------------------------------------------------------------------------------------
