@@ -6,7 +6,7 @@
 #include "capi/guard.hpp"
 #include "control/controller.hpp"
 #include "core/versioned.hpp"
-#include "deepreduce/exchange.h"
+#include "deepreduce/control.h"
 
 using dr::fail;
 using dr::reported;

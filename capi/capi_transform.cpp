@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "capi/handles.hpp"
-#include "deepreduce/exchange.h"
+#include "deepreduce/transform.h"
 #include "pipeline/tensor_check.hpp"
 #include "transform/lowrank.hpp"
 

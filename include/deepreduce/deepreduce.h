@@ -139,7 +139,7 @@ enum {
   DR_PLAN_CHOOSES = 1u << 8,        /* has auto: the codecs depend on the data */
   DR_PLAN_HOST_ONLY = 1u << 9,      /* a stage has no CUDA path at all */
   DR_PLAN_FLAT = 1u << 10,          /* bucket=flat: the batch is one tensor in the frame */
-  DR_PLAN_TRANSFORMS = 1u << 11,    /* makes factors, not frames: for dr_transform_create and exchanges (exchange.h) */
+  DR_PLAN_TRANSFORMS = 1u << 11,    /* makes factors, not frames: exchange.h, transform.h */
   DR_PLAN_RESIDUAL = 1u << 12,      /* its state has a residual: a frame that never arrived can be taken back */
   DR_PLAN_VOTE = 1u << 13,          /* merge=vote: a merge is the sign of the sum */
   DR_PLAN_PATCH = 1u << 14          /* sparsify=changed: tensors have a base, and decodes DR_DECODE_APPLY */

@@ -1,6 +1,7 @@
 // DeepReduce for C++20: deepreduce.h with destructors, spans and exceptions. Header only, and no more than that:
-// that header documents each function and its errors. exchange.hpp is the same of exchange.h. All of it is for the CPU: for
-// a dr_place call the functions of C with the handles that `get` returns.
+// that header documents each function and its errors. exchange.hpp, transform.hpp and control.hpp are the same of the
+// headers of their names. All of it is for the CPU: for a dr_place call the functions of C with the handles that `get`
+// returns.
 //
 //   dr::plan plan("sparsify=topr(ratio=0.01) index=golomb value=raw");
 //   dr::context context;
@@ -58,6 +59,20 @@ inline const float* weights_of(std::span<const dr_bytes> frames, std::span<const
   if (weights.size() == frames.size()) return weights.data();
   throw std::invalid_argument("merge: " + std::to_string(weights.size()) + " weights for " +
                               std::to_string(frames.size()) + " frames");
+}
+// write(buffer, capacity, size), once for the size and once for the text. The context, or nullptr, has the error.
+template <class F>
+std::string read_text(const dr_context* c, F&& write) {
+  size_t size = 0;
+  dr_status status = write(nullptr, size_t{0}, &size);
+  std::string text;
+  if (status == DR_E_CAPACITY) {
+    text.resize(size);
+    status = write(text.data(), text.size(), &size);
+  }
+  if (status == DR_OK) return text;
+  if (c) check(c, status);
+  throw std::runtime_error(dr_status_name(status));
 }
 }  // namespace detail
 

@@ -19,7 +19,7 @@
  *
  * parts: number of pieces of a rank's elements that are under way at a time, 1 (the default) to 64.
  *
- * A plan with `transform=lowrank(rank=r)` sends no frames, but two factors (see Transform below), each cut into a chunk
+ * A plan with `transform=lowrank(rank=r)` sends no frames, but two factors (transform.h), each cut into a chunk
  * for each rank, which adds up those of all in rank order and sends the sum to all. Tensors and outputs: dense f32.
  *
  * Rules beside those of deepreduce.h:
@@ -45,6 +45,10 @@
 #define DEEPREDUCE_EXCHANGE_H
 
 #include "deepreduce.h"
+
+/* Until 0.4, so that sources of 0.3 and before compile: these were sections of this header. */
+#include "control.h"
+#include "transform.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -194,164 +198,6 @@ DR_API const char *dr_step_name(uint32_t step); /* "encode"; "?" for an unknown 
 /* The last exchange of an object with DR_EXCHANGE_TRACE as Chrome's trace event JSON: an event a step, process = rank.
  * Writes at most `capacity` bytes and no terminator; `size`: bytes needed. CAPACITY, ARGUMENT (no trace). */
 DR_API dr_status dr_exchange_trace(dr_exchange *exchange, char *json, size_t capacity, size_t *size);
-
-/* ---- Transform: an all-reduce of factors ----------------------------------------------------------------- */
-
-/* PowerSGD (Vogels et al. 2019), the plan `transform=lowrank(rank=r) feedback=residual`: a gradient matrix [n, m] is
- * sent as the product of two factors, r (n + m) numbers that ranks add up by an all-reduce of f32, and not as a frame. A
- * transform is a state machine that leaves the all-reduce to the caller:
- *
- *   dr_transform_begin(t, tensors, sizeof *tensors, outs, sizeof *outs, n);
- *   do {
- *     dr_transform_factor(t, &factor, &count);
- *     all-reduce factor, f32[count], in place: the sum over ranks, or the mean;
- *   } while ((status = dr_transform_next(t, mean)) == DR_PENDING);     mean: 1 / ranks for a sum, 1 for a mean
- *
- * The first factor holds P = M Q of all matrices, M being the gradient and the residual, and tensors that are sent as
- * they are: vectors, and matrices with r (n + m) >= n m. The second factor holds Q = M^T P, for the mean P with
- * orthonormal columns. The outputs are P Q^T of the mean Q, the residual is M - P Q^T. Q starts the next round (warm
- * start); the first Q is drawn from the seed.
- *
- * All ranks make the same calls. If the all-reduce gives each rank the same bits, so does the transform. */
-typedef struct dr_transform dr_transform;
-
-typedef struct dr_transform_options {
-  size_t struct_size;
-  uint64_t seed;        /* of the first Q; the same on every rank */
-  uint64_t dense_below; /* tensors of fewer elements are sent as they are; 0: none but for the above */
-  uint32_t flags;       /* of dr_transform_flags */
-  uint32_t reserved;
-} dr_transform_options;
-enum dr_transform_flags {
-  /* The last tensor is the caller's own, an element for each rank, say: it is sent as it is, has no residual, and is no
-   * part of a state, which so fits any number of ranks. */
-  DR_TRANSFORM_MARKS = 1u << 0
-};
-
-/* The matrix of a tensor is universe rows of width values, so a tensor of shape [n, a, b] is n rows of width a b. Dense
- * f32 tensors in CPU memory; their values are not read here. options: NULL for the defaults. All memory is allocated
- * here; the context must stay valid, and serves one call at a time. ARGUMENT, UNSUPPORTED, MEMORY. */
-DR_API dr_status dr_transform_create(dr_context *context, const dr_plan *plan, const dr_transform_options *options,
-                                     const dr_tensor *tensors, size_t stride, size_t n, dr_transform **transform);
-DR_API void dr_transform_destroy(dr_transform *transform); /* NULL is fine */
-
-/* Begins a round; one that is under way is cancelled first. The values of the tensors must not change until it ends;
- * `outs`, of the same shapes, are written at its end and not before. An output is its own tensor's memory, or overlaps
- * no tensor. ARGUMENT (also a NaN or infinity: `tensor` and `where` name it): no round is under way, nothing has
- * changed. */
-DR_API dr_status dr_transform_begin(dr_transform *transform, const dr_tensor *tensors, size_t stride,
-                                    const dr_tensor_out *outs, size_t out_stride, size_t n);
-/* The factor to be all-reduced now: f32[count], valid until the next call of another function. ARGUMENT: no round. */
-DR_API dr_status dr_transform_factor(dr_transform *transform, float **factor, uint64_t *count);
-/* Takes the factor, which times `mean` is the mean over ranks. DR_PENDING: there is another one. DR_OK: the outputs
- * are written, and the round has ended. ARGUMENT (no round; `mean` is not finite; a value of the factor is not, or its
- * mean exceeds 2^90 in the second factor, by which a residual could exceed f32: all ranks see that): cancel the round. */
-DR_API dr_status dr_transform_next(dr_transform *transform, float mean);
-enum {
-  DR_TRANSFORM_KEEP = 1u << 0 /* the gradients go to the residual, as in an exchange that failed: pass them no more */
-};
-/* Ends a round without a result: all is as it was before, or with KEEP the gradients are in the residual. Does nothing
- * if none is under way. ARGUMENT (KEEP without feedback), UNSUPPORTED (flags). */
-DR_API dr_status dr_transform_cancel(dr_transform *transform, uint32_t flags);
-
-/* The residual of a tensor: f32[elements], which may be changed between rounds. ARGUMENT (no feedback, a round is under
- * way). */
-DR_API dr_status dr_transform_residual(dr_transform *transform, size_t tensor, float **residual, uint64_t *elements);
-/* Writes, or reads, the state between rounds: residuals of this rank, and Q. `size` is state_size of
- * dr_transform_describe. The bytes may be loaded on any machine, by a transform of the same shapes and rank; one with
- * MARKS takes states that have marks, too, of any number of ranks if they have residuals. ARGUMENT (a
- * round is under way, another size, other shapes, a value that is not finite): nothing has changed. */
-DR_API dr_status dr_transform_save(dr_transform *transform, void *state, size_t size);
-DR_API dr_status dr_transform_load(dr_transform *transform, const void *state, size_t size);
-/* As if it were new. Cancels a round. */
-DR_API dr_status dr_transform_reset(dr_transform *transform);
-
-typedef struct dr_transform_info {
-  size_t struct_size;
-  uint32_t rank;          /* of the factors */
-  uint32_t busy;          /* 1: a round is under way */
-  uint64_t tensors;       /* all */
-  uint64_t matrices;      /* those that are sent as factors */
-  uint64_t elements;      /* of all tensors */
-  uint64_t first, second; /* elements of the factors; second is 0 if there are no matrices: then there is one */
-  uint64_t rounds;        /* that gave a result, since it was new */
-  uint64_t memory;        /* bytes that it allocated */
-  uint64_t state_size;    /* bytes */
-} dr_transform_info;
-DR_API dr_status dr_transform_describe(const dr_transform *transform, dr_transform_info *info, dr_error *error);
-
-/* ---- Control: which plan to send ------------------------------------------------------------------------ */
-
-/* A controller chooses a rung of a ladder of plans, from the densest (0) to the smallest, by how long transfers take:
- * delay-aware control of compression, after the idea of DC2; the laws are ours (docs/CONTROL.md). It has no clock: the
- * caller tells it what a step's transfers took, lets ranks exchange a few words, and asks. All ranks decide from the
- * same words, so they decide the same. What stays the caller's: to carry the residual from rung to rung
- * (dr_exchange_read_residual, dr_exchange_write_residual). One call at a time.
- *
- * Experimental: on real links it misses its goal, a step of at most 1.15 times that of the best fixed plan, too often
- * (docs/CONTROL.md). The functions, structs and numbers below stay, as all of the ABI; the laws, their options and
- * defaults, and with them the rungs that are chosen, may change in any release.
- *
- *   dr_control_observe(c, sent, transfer_ns);                    after each step; and where step + 1 >= info.next_step:
- *   dr_control_report(c, own);                                   DR_CONTROL_WORDS words of this rank
- *   all-gather own -> all;                                       in any way, with its time: dr_control_observe(c, 0, ns)
- *   dr_control_decide(c, step + 1, all, ranks, &error);
- *   dr_control_describe(c, &info, &error);                       info.rung: of the next steps
- */
-typedef struct dr_control dr_control;
-enum { DR_CONTROL_WORDS = 4 };
-
-/* Why a decision is as it is. */
-enum {
-  DR_CONTROL_START = 0,    /* nothing was decided yet */
-  DR_CONTROL_NOTHING = 1,  /* stays: no rank measured a step */
-  DR_CONTROL_IN_BAND = 2,  /* stays: the time is near the target */
-  DR_CONTROL_SLOW = 3,     /* one rung smaller: too slow */
-  DR_CONTROL_FAST = 4,     /* one rung denser: time to spare */
-  DR_CONTROL_WAITS = 5,    /* stays: time to spare, but not yet often enough */
-  DR_CONTROL_NO_ROOM = 6,  /* stays: time to spare, but not for a denser rung, by the budget or the fit */
-  DR_CONTROL_CLOSED = 7,   /* stays: the denser rung was tried and was too slow */
-  DR_CONTROL_DENSEST = 8,  /* stays: time to spare at the densest rung allowed */
-  DR_CONTROL_SMALLEST = 9, /* stays: too slow at the smallest rung allowed: the target cannot be met */
-  DR_CONTROL_SHARE = 10,   /* the smallest rung has had its share of the steps */
-  DR_CONTROL_NO_LESS = 11, /* one rung denser: that sends no more, so the ladder is not in order */
-  DR_CONTROL_PASSED = 12   /* stays: too slow, and the smaller rungs send no less */
-};
-
-typedef struct dr_control_info {
-  size_t struct_size;
-  uint32_t rungs, rung;  /* of the ladder; the one to send by */
-  uint32_t from, reason; /* of the last decision: the rung before it, DR_CONTROL_* */
-  uint64_t step;         /* at which it was made: the first that it is for */
-  uint64_t next_step;    /* not before which the next one is due */
-  uint64_t decisions, changes;
-  /* What ranks agreed on: ns of a step's transfers, bytes a step, ns of an empty transfer (0: none was told). */
-  uint64_t transfer_ns, bytes, empty_ns;
-  uint64_t median_ns;          /* of the last transfer_ns: what the law judges */
-  double budget;               /* aimd: bytes a step */
-  double base_ns, per_byte_ns; /* fit */
-} dr_control_info;
-
-/* options: `aimd(target_ms=20,…)` or `fit(target_ms=20,…)`, with or without `control=` before it.
- * bytes [rungs], or NULL: what a step of each sends, 0: not known. It is measured while a rung is in use. 1 to 64 rungs,
- * those that are known descending. ARGUMENT, MEMORY. */
-DR_API dr_status dr_control_create(const char *options, const uint64_t *bytes, size_t rungs, dr_control **control,
-                                   dr_error *error);
-DR_API void dr_control_destroy(dr_control *control); /* NULL is fine */
-/* A step of this rank: bytes that it sent, ns that it waited for transfers, without encode, decode and merge. 0 bytes:
- * an empty transfer, which tells the latency; sending the words is one. ARGUMENT: NULL. */
-DR_API dr_status dr_control_observe(dr_control *control, uint64_t bytes, uint64_t transfer_ns);
-/* words [DR_CONTROL_WORDS]: of this rank, for all ranks, as they are. ARGUMENT: NULL. */
-DR_API dr_status dr_control_report(const dr_control *control, uint64_t *words);
-/* words [ranks][DR_CONTROL_WORDS]: in rank order. step: the next one. ARGUMENT, and nothing changes: `step` is before
- * the one that is due, or ranks are not at the same decision; `frame` of the error is the rank. */
-DR_API dr_status dr_control_decide(dr_control *control, uint64_t step, const uint64_t *words, size_t ranks,
-                                   dr_error *error);
-DR_API dr_status dr_control_describe(const dr_control *control, dr_control_info *info, dr_error *error);
-/* The last decision, and why, as a line of JSON. Writes at most `capacity` bytes and no terminator; `size`: bytes
- * needed. CAPACITY, ARGUMENT. */
-DR_API dr_status dr_control_log(const dr_control *control, char *json, size_t capacity, size_t *size);
-DR_API const char *dr_control_reason(uint32_t reason); /* "too slow: one rung smaller"; "?" for an unknown one */
 
 /* ---- Loopback: all ranks in one thread, with a virtual clock --------------------------------------------- */
 

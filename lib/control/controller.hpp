@@ -10,7 +10,7 @@
 
 #include "control/control_options.hpp"
 #include "control/transfer_fit.hpp"
-#include "deepreduce/exchange.h"
+#include "deepreduce/control.h"
 
 namespace dr {
 

@@ -2,8 +2,10 @@
 // smaller one. A struct that grows keeps its number here; a new one gets its own.
 #pragma once
 
+#include "deepreduce/control.h"
 #include "deepreduce/deepreduce.h"
 #include "deepreduce/exchange.h"
+#include "deepreduce/transform.h"
 
 namespace dr {
 

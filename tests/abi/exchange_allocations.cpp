@@ -2,6 +2,7 @@
 #include "failing_new.hpp"
 
 #include <deepreduce/exchange.h>
+#include <deepreduce/transform.h>
 
 #include <algorithm>
 #include <map>

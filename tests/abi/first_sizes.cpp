@@ -1,5 +1,7 @@
 // The first size of each struct of the ABI: what is smaller is no version's, and what grows later keeps it.
+#include <deepreduce/control.h>
 #include <deepreduce/exchange.h>
+#include <deepreduce/transform.h>
 
 #include <functional>
 

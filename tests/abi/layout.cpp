@@ -1,6 +1,8 @@
 // Where everything lies in the public structs, and what the public names are worth, on LP64. Compiled by a test. A struct may grow
 // at its end (that is a line more here); a line that has to change is a new ABI: DR_ABI_VERSION, or DR_CODEC_ABI_VERSION for codec.h.
+#include <deepreduce/control.h>
 #include <deepreduce/exchange.h>
+#include <deepreduce/transform.h>
 
 #define SIZE(type, bytes) static_assert(sizeof(type) == bytes, #type " has another size")
 #define FIELD(type, name, at, bytes)                                                              \

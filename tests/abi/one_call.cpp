@@ -6,6 +6,7 @@
 #include "abi/prepared.hpp"
 #include "client.hpp"
 #include "deepreduce/exchange.h"
+#include "deepreduce/transform.h"
 
 namespace {
 

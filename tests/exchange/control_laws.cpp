@@ -1,5 +1,5 @@
 // The controller on made-up links: what it settles at, how fast, and that all ranks do the same.
-#include <deepreduce/exchange.h>
+#include <deepreduce/control.h>
 
 #include <algorithm>
 #include <functional>

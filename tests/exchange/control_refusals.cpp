@@ -1,5 +1,5 @@
 // Options and ladders that no controller is made of: what is said of them.
-#include <deepreduce/exchange.h>
+#include <deepreduce/control.h>
 
 #include <string>
 #include <vector>

@@ -2,7 +2,7 @@
 // changes nothing, ranks that are told the same decide the same, and what is logged is a line of JSON.
 //
 // Input: options (a text that ends with a zero), the ladder; then for each step what was measured, and what the hostile rank tells.
-#include <deepreduce/exchange.h>
+#include <deepreduce/control.h>
 
 #include <cmath>
 #include <string>

@@ -2,7 +2,7 @@
 // in an error after which all is as it was, the residual is finite, and a state that is refused changes nothing.
 //
 // Input: plan, options, shapes; then rounds: gradients, what becomes of each factor, how the round ends, and what becomes of the state.
-#include <deepreduce/exchange.h>
+#include <deepreduce/transform.h>
 
 #include <cmath>
 #include <string>

@@ -30,6 +30,10 @@ libdir=$(dirname "$(dirname "$pc")")
 library=$libdir/libdeepreduce.so
 [[ -e $library ]] || fail "no libdeepreduce.so beside $pc"
 
+# Every public header is installed. meson.build lists them.
+headers=$(find "$stage" -path '*/include/deepreduce/*' -printf '%f\n' | sort)
+[[ $headers == "$(cd "$source/include/deepreduce" && printf '%s\n' *.h *.hpp | sort)" ]] || fail "installed headers: ${headers//$'\n'/ }"
+
 # The soname is the ABI version.
 abi=$(awk '$2 == "DR_ABI_VERSION" { print $3 }' "$version_h")
 soname=$(readelf -d "$library" | sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p')

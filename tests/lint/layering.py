@@ -31,7 +31,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)")', re.M)
 CUDA = re.compile(r"^(cuda|cub/|thrust/|cooperative_groups|nvtx|curand|cublas|nccl|device_|sm_\d)")
 STANDARD_C = {"stddef.h", "stdint.h"}
 # What a public C header may include beside those. mpi.h and mpi_transport.h are inline functions, which the user's mpicc compiles.
-PUBLIC_C = {"deepreduce.h": {"codec.h", "version.h"}, "exchange.h": {"deepreduce.h"},
+PUBLIC_C = {"deepreduce.h": {"codec.h", "version.h"}, "exchange.h": {"deepreduce.h", "control.h", "transform.h"}, "transform.h": {"deepreduce.h"}, "control.h": {"deepreduce.h"},
             "mpi_transport.h": {"exchange.h", "mpi.h", "stdio.h", "stdlib.h", "string.h"},
             "mpi.h": {"mpi_transport.h", "mpi.h", "sched.h", "stdio.h", "stdlib.h", "string.h", "sys/select.h", "unistd.h"}}
 
@@ -363,6 +363,7 @@ PLANTS = [
     ("lib/exchange/exchange.cpp", '#include "capi/handles.hpp"', "exchange does not see capi"),
     ("lib/pipeline/bind.cpp", '#include "exchange/program.hpp"', "pipeline does not see exchange"),
     ("include/deepreduce/deepreduce.h", '#include "exchange.h"', "public C header"),
+    ("include/deepreduce/transform.h", '#include "exchange.h"', "public C header"),
     ("lib/api/context.cpp", '#include "plan/syntax.hpp"', None),
     ("lib/api/library.cpp", '#include "codecs/builtin.hpp"', "api does not see builtin"),
     ("capi/capi_encode.cpp", '#include "pipeline/encode.hpp"', None),

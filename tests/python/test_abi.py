@@ -1,4 +1,4 @@
-"""deepreduce._abi, _abi_plan and _abi_exchange say what the headers say: constants, structs, functions. Needs no library.
+"""deepreduce._abi and _abi_*.py say what the headers say: constants, structs, functions. Needs no library.
 
 The headers are read with a few regular expressions, and once more by the C compiler, which tells sizes and
 offsets.
@@ -17,19 +17,18 @@ import pytest
 
 pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 
-from deepreduce import _abi, _abi_exchange, _abi_plan  # noqa: E402
+from deepreduce import _abi, _abi_control, _abi_exchange, _abi_plan, _abi_transform  # noqa: E402
 
+MODULES = (_abi, _abi_plan, _abi_exchange, _abi_transform, _abi_control)
 MIRROR = types.SimpleNamespace(
     **{
-        **vars(_abi),
-        **vars(_abi_plan),
-        **vars(_abi_exchange),
-        "FUNCTIONS": {**_abi.FUNCTIONS, **_abi_plan.FUNCTIONS, **_abi_exchange.FUNCTIONS},
+        **{name: value for module in MODULES for name, value in vars(module).items()},
+        "FUNCTIONS": {name: types_ for module in MODULES for name, types_ in module.FUNCTIONS.items()},
     }
 )
 
 INCLUDE = pathlib.Path(__file__).resolve().parents[2] / "include"
-HEADERS = ("version.h", "codec.h", "deepreduce.h", "exchange.h")
+HEADERS = ("version.h", "codec.h", "deepreduce.h", "exchange.h", "transform.h", "control.h")
 
 # Of codec.h: what only codecs written in C use.
 NOT_MIRRORED = {
@@ -264,7 +263,7 @@ def said_by_the_compiler(statements, tmp_path):
     compiler = shutil.which(os.environ.get("CC", "cc").split()[0])
     if compiler is None:
         pytest.skip("no C compiler (CC, or cc in PATH)")
-    lines = ["#include <deepreduce/exchange.h>", "#include <stdio.h>", "int main(void) {", *statements, "  return 0;", "}", ""]
+    lines = [*(f"#include <deepreduce/{name}>" for name in HEADERS), "#include <stdio.h>", "int main(void) {", *statements, "  return 0;", "}", ""]
     (tmp_path / "said.c").write_text("\n".join(lines))
     subprocess.run([compiler, "-std=c11", "-I", INCLUDE, tmp_path / "said.c", "-o", tmp_path / "said"], check=True)
     return dict(line.split() for line in subprocess.check_output([tmp_path / "said"], text=True).splitlines())

@@ -1,4 +1,6 @@
 // Transforms with every allocation failing, one after the other: making one says MEMORY; a round allocates nothing.
+#include <deepreduce/exchange.h>
+
 #include "abi/failing_new.hpp"
 
 #include <utility>

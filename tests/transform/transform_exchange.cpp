@@ -1,4 +1,6 @@
 // Exchanges of factors: all ranks in one thread, over the loopback.
+#include <deepreduce/exchange.h>
+
 #include <algorithm>
 #include <deque>
 #include <limits>

@@ -1,7 +1,7 @@
 // Ranks of a transform in one thread, and PowerSGD in plain f64 as the paper defines it.
 #pragma once
 
-#include <deepreduce/exchange.h>
+#include <deepreduce/transform.h>
 
 #include <random>
 

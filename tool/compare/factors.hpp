@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "deepreduce/deepreduce.hpp"
-#include "deepreduce/exchange.h"
+#include "deepreduce/transform.h"
 #include "tool/read/inputs.hpp"
 
 namespace dr::compare {

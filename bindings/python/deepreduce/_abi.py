@@ -1,4 +1,4 @@
-"""version.h, codec.h (_abi_codec.py), deepreduce.h (and _abi_plan.py); exchange.h: _abi_exchange.py. test_abi.py compares."""
+"""version.h, codec.h (_abi_codec.py), deepreduce.h (and _abi_plan.py); exchange.h, transform.h, control.h: _abi_*.py. test_abi.py compares."""
 
 from ctypes import CDLL, CFUNCTYPE, POINTER, Structure
 from ctypes import c_char, c_char_p, c_double, c_float, c_int32, c_size_t, c_ubyte, c_uint32, c_uint64, c_void_p

@@ -101,88 +101,6 @@ DR_STEP_MERGE = 9
 DR_STEP_DRAIN = 10
 DR_STEP_DECODE = 11
 
-# ---- Transform ----------------------------------------------------------------------------------
-
-
-class dr_transform(Structure):
-    """Opaque."""
-
-
-DR_TRANSFORM_KEEP = 1 << 0
-DR_TRANSFORM_MARKS = 1 << 0
-
-
-class dr_transform_options(Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("seed", c_uint64),
-        ("dense_below", c_uint64),
-        ("flags", c_uint32),
-        ("reserved", c_uint32),
-    ]
-
-
-class dr_transform_info(Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("rank", c_uint32),
-        ("busy", c_uint32),
-        ("tensors", c_uint64),
-        ("matrices", c_uint64),
-        ("elements", c_uint64),
-        ("first", c_uint64),
-        ("second", c_uint64),
-        ("rounds", c_uint64),
-        ("memory", c_uint64),
-        ("state_size", c_uint64),
-    ]
-
-
-# ---- Control ------------------------------------------------------------------------------------
-
-
-class dr_control(Structure):
-    """Opaque."""
-
-
-DR_CONTROL_WORDS = 4
-
-DR_CONTROL_START = 0
-DR_CONTROL_NOTHING = 1
-DR_CONTROL_IN_BAND = 2
-DR_CONTROL_SLOW = 3
-DR_CONTROL_FAST = 4
-DR_CONTROL_WAITS = 5
-DR_CONTROL_NO_ROOM = 6
-DR_CONTROL_CLOSED = 7
-DR_CONTROL_DENSEST = 8
-DR_CONTROL_SMALLEST = 9
-DR_CONTROL_SHARE = 10
-DR_CONTROL_NO_LESS = 11
-DR_CONTROL_PASSED = 12
-
-
-class dr_control_info(Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("rungs", c_uint32),
-        ("rung", c_uint32),
-        ("from", c_uint32),
-        ("reason", c_uint32),
-        ("step", c_uint64),
-        ("next_step", c_uint64),
-        ("decisions", c_uint64),
-        ("changes", c_uint64),
-        ("transfer_ns", c_uint64),
-        ("bytes", c_uint64),
-        ("empty_ns", c_uint64),
-        ("median_ns", c_uint64),
-        ("budget", c_double),
-        ("base_ns", c_double),
-        ("per_byte_ns", c_double),
-    ]
-
-
 # ---- Loopback -----------------------------------------------------------------------------------
 
 
@@ -211,10 +129,8 @@ class dr_loopback_options(Structure):
 # ---- Functions: result, arguments ---------------------------------------------------------------
 
 _EXCHANGE, _LOOPBACK, _ERROR = POINTER(dr_exchange), POINTER(dr_loopback), POINTER(dr_error)
-_CONTROL, _WORDS = POINTER(dr_control), POINTER(c_uint64)
 _TENSORS: List[Any] = [POINTER(dr_tensor), c_size_t, POINTER(dr_tensor_out), c_size_t, c_size_t]
 _RESIDUAL: List[Any] = [c_uint32, c_size_t, POINTER(c_float), c_uint64]
-_TRANSFORM, _FLOATS = POINTER(dr_transform), POINTER(POINTER(c_float))
 _HOW: List[Any] = [POINTER(dr_context), POINTER(dr_plan), POINTER(dr_transport), POINTER(dr_exchange_options)]
 
 FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
@@ -229,36 +145,6 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "dr_exchange_describe": (dr_status, [_EXCHANGE, POINTER(dr_exchange_info), _ERROR]),
     "dr_step_name": (c_char_p, [c_uint32]),
     "dr_exchange_trace": (dr_status, [_EXCHANGE, c_char_p, c_size_t, POINTER(c_size_t)]),
-    "dr_transform_create": (
-        dr_status,
-        [
-            POINTER(dr_context),
-            POINTER(dr_plan),
-            POINTER(dr_transform_options),
-            POINTER(dr_tensor),
-            c_size_t,
-            c_size_t,
-            POINTER(_TRANSFORM),
-        ],
-    ),
-    "dr_transform_destroy": (None, [_TRANSFORM]),
-    "dr_transform_begin": (dr_status, [_TRANSFORM, *_TENSORS]),
-    "dr_transform_factor": (dr_status, [_TRANSFORM, _FLOATS, POINTER(c_uint64)]),
-    "dr_transform_next": (dr_status, [_TRANSFORM, c_float]),
-    "dr_transform_cancel": (dr_status, [_TRANSFORM, c_uint32]),
-    "dr_transform_residual": (dr_status, [_TRANSFORM, c_size_t, _FLOATS, POINTER(c_uint64)]),
-    "dr_transform_save": (dr_status, [_TRANSFORM, c_void_p, c_size_t]),
-    "dr_transform_load": (dr_status, [_TRANSFORM, c_void_p, c_size_t]),
-    "dr_transform_reset": (dr_status, [_TRANSFORM]),
-    "dr_transform_describe": (dr_status, [_TRANSFORM, POINTER(dr_transform_info), _ERROR]),
-    "dr_control_create": (dr_status, [c_char_p, _WORDS, c_size_t, POINTER(_CONTROL), _ERROR]),
-    "dr_control_destroy": (None, [_CONTROL]),
-    "dr_control_observe": (dr_status, [_CONTROL, c_uint64, c_uint64]),
-    "dr_control_report": (dr_status, [_CONTROL, _WORDS]),
-    "dr_control_decide": (dr_status, [_CONTROL, c_uint64, _WORDS, c_size_t, _ERROR]),
-    "dr_control_describe": (dr_status, [_CONTROL, POINTER(dr_control_info), _ERROR]),
-    "dr_control_log": (dr_status, [_CONTROL, c_char_p, c_size_t, POINTER(c_size_t)]),
-    "dr_control_reason": (c_char_p, [c_uint32]),
     "dr_loopback_create": (dr_status, [POINTER(dr_loopback_options), POINTER(_LOOPBACK), _ERROR]),
     "dr_loopback_destroy": (None, [_LOOPBACK]),
     "dr_loopback_transport": (dr_status, [_LOOPBACK, c_uint32, POINTER(dr_transport)]),

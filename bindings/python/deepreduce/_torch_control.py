@@ -7,7 +7,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
-from ._abi_exchange import DR_CONTROL_WORDS
+from ._abi_control import DR_CONTROL_WORDS
 from ._torch_call import Engine, Step
 from ._torch_terms import gathered, signed
 from ._torch_unit import Unit

@@ -6,8 +6,8 @@ import ctypes
 import functools
 from typing import Any, Optional
 
-from . import _abi, _library
-from ._abi_exchange import FUNCTIONS, dr_transport
+from . import _abi, _abi_control, _abi_exchange, _abi_transform, _library
+from ._abi_exchange import dr_transport
 from ._call import new, unsigned
 from .errors import Error, LibraryError
 
@@ -15,7 +15,8 @@ from .errors import Error, LibraryError
 @functools.cache
 def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
     try:
-        _abi.declare(library, FUNCTIONS)
+        for header in (_abi_exchange, _abi_transform, _abi_control):
+            _abi.declare(library, header.FUNCTIONS)
     except AttributeError as error:
         raise LibraryError(f"the library that was loaded has no exchanges ({error})") from None
     return library

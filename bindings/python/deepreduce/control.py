@@ -1,4 +1,4 @@
-"""Control at run time: which of several plans a step sends, by how long transfers take (exchange.h, docs/CONTROL.md).
+"""Control at run time: which of several plans a step sends, by how long transfers take (control.h, docs/CONTROL.md).
 
     hook = deepreduce.torch.DDPHook([None, TEN_PERCENT, ONE_PERCENT], control="fit(target_ms=20)")
 
@@ -21,7 +21,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Un
 import numpy
 
 from . import _abi
-from ._abi_exchange import DR_CONTROL_WORDS, dr_control, dr_control_info
+from ._abi_control import DR_CONTROL_WORDS, dr_control, dr_control_info
 from ._call import Turns, Uncopied, check, new, unsigned
 from ._transport import load_exchanges
 from .errors import ArgumentError

@@ -1,4 +1,4 @@
-"""PowerSGD (Vogels et al. 2019): matrices travel as two thin factors, which ranks all-reduce (exchange.h, Transform).
+"""PowerSGD (Vogels et al. 2019): matrices travel as two thin factors, which ranks all-reduce (transform.h).
 
 `transform=lowrank(rank=4) feedback=residual` makes no frames, so it is no plan for encode. A Transform computes the
 factors; any all-reduce of float32 adds them up. Imported on request: `import deepreduce.transform`. deepreduce.torch's
@@ -15,7 +15,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, U
 import numpy
 
 from . import _abi, _memory
-from ._abi_exchange import DR_TRANSFORM_KEEP, DR_TRANSFORM_MARKS, dr_transform, dr_transform_info, dr_transform_options
+from ._abi_transform import DR_TRANSFORM_KEEP, DR_TRANSFORM_MARKS, dr_transform, dr_transform_info, dr_transform_options
 from ._call import Context, Turns, Uncopied, check, fail, new, thread_count, unsigned
 from ._tensors import OUT_STRIDE, TENSOR_STRIDE
 from ._transport import load_exchanges
