@@ -142,9 +142,9 @@ def codecs_of(build, changed):
 
 @functools.cache
 def modules():
-    """stem: file, of the package and of the rest (file names are unique in the tree)."""
+    """dotted name: file, of the package, in which a folder is its __init__.py; stem: file, of the rest (file names are unique in the tree)."""
     files = [name for name in check.tracked("*.py") + (git("ls-files", "--others", "--exclude-standard", "*.py") or []) if (ROOT / name).is_file()]
-    package = {name[len(PACKAGE):-3].replace("/", "."): name for name in files if name.startswith(PACKAGE)}
+    package = {name[len(PACKAGE):-3].replace("/", ".").removesuffix(".__init__"): name for name in files if name.startswith(PACKAGE)}
     return package, {Path(name).stem: name for name in files if not name.startswith(PACKAGE)}
 
 
@@ -164,7 +164,7 @@ def exports():
 def imports(name):
     """The files of the tree that a module imports. `import deepreduce` stands for the names of it that are used, not for all of it."""
     package, rest = modules()
-    own = name[len(PACKAGE):-3].split(".")[0].split("/")[:-1] if name.startswith(PACKAGE) else None
+    own = name[len(PACKAGE):-3].split("/")[:-1] if name.startswith(PACKAGE) else None  # what a leading dot means
     found, called = set(), set()
 
     def of_package(words):

@@ -22,7 +22,7 @@ RESULTS = ROOT / "bench" / "results"
 sys.path[:0] = [str(ROOT / "bindings" / "python"), str(RESULTS)]
 
 import deepreduce  # noqa: E402
-from deepreduce import _library  # noqa: E402
+from deepreduce._native import _library  # noqa: E402
 
 from bench.methods import ours, torch_codes  # noqa: E402
 from bench.peers.python_peers import alternate  # noqa: E402

@@ -15,7 +15,8 @@ from bench.patch.entropy import Shapes
 from bench.patch.recordings import ROOT
 
 sys.path[:0] = [str(ROOT / "bindings" / "python")]
-from deepreduce import _abi, _call, _library, patch  # noqa: E402
+from deepreduce import patch  # noqa: E402
+from deepreduce._native import _abi, _call, _library  # noqa: E402
 
 PLANS = {
     "ours: auto": "sparsify=changed index=auto value=ulp",

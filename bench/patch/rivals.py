@@ -171,7 +171,7 @@ def run_all(arguments: argparse.Namespace) -> List[Dict[str, Any]]:
 
 def machine() -> Dict[str, Any]:
     import deepreduce
-    from deepreduce import _abi, _library
+    from deepreduce._native import _abi, _library
 
     git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
     level = _library.load().dr_feature(_abi.DR_FEATURE_CPU)

@@ -26,7 +26,7 @@ import torch
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bindings" / "python"))
 import deepreduce  # noqa: E402
-from deepreduce import _abi, _library  # noqa: E402
+from deepreduce._native import _abi, _library  # noqa: E402
 
 LEVELS = ("unknown", "scalar", "avx2", "avx512")
 PLAN = deepreduce.Plan("sparsify=none index=all value=planes")

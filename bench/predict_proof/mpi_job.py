@@ -14,8 +14,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bindings" / "python"))
 
 from deepreduce import calibrating  # noqa: E402
-from deepreduce._link_costs import measure_overlap  # noqa: E402
-from deepreduce._rank_links import MpiRanks  # noqa: E402
+from deepreduce.calibrating._link_costs import measure_overlap  # noqa: E402
+from deepreduce.calibrating._rank_links import MpiRanks  # noqa: E402
 
 
 def calibrate(ranks: MpiRanks, job: Dict[str, Any]) -> Dict[str, Any]:

@@ -6,8 +6,8 @@ from typing import Any, Dict
 def calibrate(job: Dict[str, Any]) -> Dict[str, Any]:
     """{"profile": …}, on rank 0. job: plans, sizes, time of the costs and perhaps data, or a profile in their place; bytes, link_time."""
     from deepreduce import calibrating
-    from deepreduce._link_costs import measure_overlap
-    from deepreduce._rank_links import GlooRanks
+    from deepreduce.calibrating._link_costs import measure_overlap
+    from deepreduce.calibrating._rank_links import GlooRanks
 
     ranks = GlooRanks()
     profile = job.get("profile")

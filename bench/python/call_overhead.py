@@ -89,9 +89,9 @@ def ways_of(sizes):
         assert same(run(), expected[what]), (what, way)
 
     # The bound calls, by ctypes with kept arguments.
-    library = ctypes.CDLL(deepreduce._library.load()._name)
-    abi, p, size = deepreduce._abi, ctypes.c_void_p, ctypes.c_size_t
-    call, result, options = (deepreduce._call.new(kind) for kind in (abi.dr_call, abi.dr_result, abi.dr_decode_options))
+    library = ctypes.CDLL(deepreduce._native._library.load()._name)
+    abi, p, size = deepreduce._native._abi, ctypes.c_void_p, ctypes.c_size_t
+    call, result, options = (deepreduce._native._call.new(kind) for kind in (abi.dr_call, abi.dr_result, abi.dr_decode_options))
     call.step, call.flags = 1, abi.DR_CALL_LIST if isinstance(x, list) else 0
     listed = (abi.dr_bytes * MERGED)(*(abi.dr_bytes(at(frame), len(frame)) for _ in range(MERGED)))
     factors = (ctypes.c_float * MERGED)(*weights)
@@ -197,7 +197,7 @@ def main():
     if options.json:
         head = {
             "date": datetime.date.today().isoformat(), "commit": commit(), "cpu": cpu(), "python": platform.python_version(),
-            "numpy": np.__version__, "library": deepreduce._library.load().dr_version().decode(), "clock": "CPU time of the thread",
+            "numpy": np.__version__, "library": deepreduce._native._library.load().dr_version().decode(), "clock": "CPU time of the thread",
             "plan": PLAN, "rounds": rounds,
         }  # fmt: skip
         body = ",\n  ".join(json.dumps(row) for row in rows)

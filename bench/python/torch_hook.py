@@ -125,7 +125,7 @@ def main():
     if options.json:
         head = {
             "date": datetime.date.today().isoformat(), "cpus": os.cpu_count(), "python": platform.python_version(),
-            "torch": torch.__version__, "library": deepreduce._library.load().dr_version().decode(),
+            "torch": torch.__version__, "library": deepreduce._native._library.load().dr_version().decode(),
             "ranks": options.ranks, "rounds": options.rounds, "rows": rows,
         }  # fmt: skip
         options.json.write_text(json.dumps(head, indent=1) + "\n", encoding="utf-8")

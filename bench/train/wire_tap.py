@@ -24,9 +24,9 @@ class Tap:
 
     @contextlib.contextmanager
     def open(self) -> Iterator["Tap"]:
-        from deepreduce import _torch_slots  # which goes to the group itself
+        from deepreduce.torch import _slots  # which goes to the group itself
 
-        all_reduce, all_gather = dist.all_reduce, _torch_slots.all_gather
+        all_reduce, all_gather = dist.all_reduce, _slots.all_gather
 
         def reduce(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             self.sent += 2 * (self.ranks - 1) / self.ranks * tensor.nbytes
@@ -38,7 +38,7 @@ class Tap:
                 self.slot = slot.numpy().tobytes()
             return all_gather(group, timeout, received, slot)
 
-        with mock.patch.object(dist, "all_reduce", reduce), mock.patch.object(_torch_slots, "all_gather", gather):
+        with mock.patch.object(dist, "all_reduce", reduce), mock.patch.object(_slots, "all_gather", gather):
             yield self
 
     def bits(self) -> Optional[Dict[str, float]]:
@@ -56,7 +56,7 @@ class Tap:
 def frames_of(slot: bytes) -> Iterator[bytes]:
     """The frames of a slot: as many as the sizes in front of the first. Of a piece of one, or one without room for all, those
     that are whole."""
-    from deepreduce._torch_heads import HEAD
+    from deepreduce.torch._heads import HEAD
 
     count = next((n for n in range(1, (len(slot) - HEAD) // SIZE) if is_frame(slot[HEAD + n * SIZE :])), 0)
     begin = HEAD + count * SIZE

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Draws the Python package: its modules by floors, and who imports whom.
+"""Draws the Python package: its rooms and its modules by floors, and who imports whom.
 
     python_rooms.py [PACKAGE]      bindings/python/deepreduce
 
+A room is what stands at the package's top level: a folder with all that is in it, or a module. First the rooms are drawn, then the modules.
 A module stands one floor above the highest module that it imports; those that import one another in a circle share a floor, and the circle is
-listed. Imports within functions count, those for type checkers only do not. `__init__.py` of the package itself, which only hands names
-on, is left out, and so are imports of it.
-The last line: modules, lines, floors, arrows, circles, public names (`__all__` of the package and its public modules), uses of Any.
+listed. So it is with rooms. Imports within functions count, those for type checkers only do not. `__init__.py` of the package itself, which only
+hands names on, is left out, and so are imports of it.
+The last lines: rooms, floors, arrows, circles; modules, lines, floors, arrows, circles, public names (`__all__` of the package and its public
+modules), uses of Any.
 """
 import ast
 import re
@@ -94,6 +96,15 @@ def circles(sees):
     return out
 
 
+def rooms(sees):
+    """room: the rooms that its modules import."""
+    found = {name.split(".")[0]: set() for name in sees}
+    for name, others in sees.items():
+        room = name.split(".")[0]
+        found[room] |= {other.split(".")[0] for other in others} - {room}
+    return found
+
+
 def floors(sees):
     """module: its floor; 1 is the ground."""
     floor = {}
@@ -113,21 +124,32 @@ def public_names(package, known):
     return count
 
 
-def main():
-    package = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else ROOT / "bindings" / "python" / "deepreduce"
-    known, sees = modules(package), arrows(package)
+def draw(sees, sizes):
+    """Prints the floors from the highest down; returns how many, the arrows and the circles."""
     floor = floors(sees)
-    texts = {name: path.read_text(encoding="utf-8") for name, path in known.items()}
     for number in range(max(floor.values()), 0, -1):
         print(f"floor {number}")
         for name in sorted(name for name in floor if floor[name] == number):
-            print(f"  {name} {len(texts[name].splitlines())}: {' '.join(sorted(sees[name], key=lambda other: (-floor[other], other))) or '-'}")
+            print(f"  {name} {sizes[name]}: {' '.join(sorted(sees[name], key=lambda other: (-floor[other], other))) or '-'}")
     tied = [sorted(group) for group in circles(sees) if len(group) > 1]
     for group in tied:
         print(f"circle: {' '.join(group)}")
-    lines, anys = sum(len(text.splitlines()) for text in texts.values()), sum(len(re.findall(r"\bAny\b", text)) for text in texts.values())
-    print(f"{len(known)} modules, {lines} lines, {max(floor.values())} floors, {sum(map(len, sees.values()))} arrows, {len(tied)} circles, "
-          f"{public_names(package, known)} public names, {anys} times Any")
+    return f"{max(floor.values())} floors, {sum(map(len, sees.values()))} arrows, {len(tied)} circles"
+
+
+def main():
+    package = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else ROOT / "bindings" / "python" / "deepreduce"
+    known, sees = modules(package), arrows(package)
+    texts = {name: path.read_text(encoding="utf-8") for name, path in known.items()}
+    sizes = {name: len(text.splitlines()) for name, text in texts.items()}
+    inside = rooms(sees)
+    print("rooms")
+    of_rooms = draw(inside, {room: sum(size for name, size in sizes.items() if name.split(".")[0] == room) for room in inside})
+    print("modules")
+    of_modules = draw(sees, sizes)
+    anys = sum(len(re.findall(r"\bAny\b", text)) for text in texts.values())
+    print(f"{len(inside)} rooms, {of_rooms}")
+    print(f"{len(known)} modules, {sum(sizes.values())} lines, {of_modules}, {public_names(package, known)} public names, {anys} times Any")
 
 
 if __name__ == "__main__":

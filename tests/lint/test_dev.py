@@ -85,6 +85,8 @@ def test_quick_picks_python_tests_by_what_they_import():
     assert "python transform" in tests and "python book" not in tests
     _, tests, _ = quick("bindings/python/deepreduce/encoding.py")
     assert {"python api", "python torch", "python grace"} <= tests.keys() and "man page" not in tests
+    _, tests, _ = quick("bindings/python/deepreduce/torch/_ddp.py")  # of a room: by its door
+    assert "python torch" in tests and "python api" not in tests
     _, tests, _ = quick("tests/python/tool_runs.py")
     assert "tool answers" in tests and "python api" not in tests
     _, tests, _ = quick("examples/compare_plans.py")
@@ -114,6 +116,10 @@ def test_rooms_of_a_python_package_stand_above_what_they_import(tmp_path):
         (package / f"{name}.py").write_text(text)
     done = subprocess.run([sys.executable, ROOT / "tests/lint/python_rooms.py", package], capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
+    at = lines.index("modules")
+    above, lines = lines[:at], lines[at:]
+    assert above[:3] == ["rooms", "floor 3", "  roof 2: wall cellar left"] and "  cellar 3: -" in above and "circle: left right" in above
+    assert lines[-2] == "5 rooms, 3 floors, 6 arrows, 1 circles"
     assert lines[lines.index("floor 3") + 1] == "  roof 2: wall cellar.stone left"
     assert lines[lines.index("floor 2") + 1] == "  wall 2: cellar.stone"
     assert lines[lines.index("floor 1") + 1 :][:4] == ["  cellar 0: -", "  cellar.stone 3: -", "  left 1: right", "  right 1: left"]

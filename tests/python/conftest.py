@@ -48,7 +48,8 @@ NEED_THE_LIBRARY = (
 
 def missing_library():
     """Why there is no library; None if there is one, or if one was promised."""
-    from deepreduce import LibraryError, _library
+    from deepreduce import LibraryError
+    from deepreduce._native import _library
 
     if os.environ.get(_library.ENVIRONMENT):
         return None

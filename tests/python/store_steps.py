@@ -4,7 +4,7 @@ import hashlib
 
 import numpy
 
-from deepreduce import _store_files
+from deepreduce.patch import _store_files
 from deepreduce.patch import Store
 
 

@@ -1,4 +1,4 @@
-"""deepreduce._abi and _abi_*.py say what the headers say: constants, structs, functions. Needs no library.
+"""deepreduce._native._abi and _abi_*.py say what the headers say: constants, structs, functions. Needs no library.
 
 The headers are read with a few regular expressions, and once more by the C compiler, which tells sizes and
 offsets.
@@ -6,6 +6,8 @@ offsets.
 
 import ctypes
 import functools
+import importlib
+import inspect
 import os
 import pathlib
 import re
@@ -17,7 +19,8 @@ import pytest
 
 pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 
-from deepreduce import _abi, _abi_control, _abi_exchange, _abi_plan, _abi_transform  # noqa: E402
+from deepreduce import errors  # noqa: E402
+from deepreduce._native import _abi, _abi_control, _abi_exchange, _abi_plan, _abi_transform  # noqa: E402
 
 MODULES = (_abi, _abi_plan, _abi_exchange, _abi_transform, _abi_control)
 MIRROR = types.SimpleNamespace(
@@ -321,3 +324,26 @@ def test_layout_holds_every_struct_field_and_constant():
 def test_symbols_are_the_functions_of_the_headers():
     symbols = (INCLUDE.parent / "tests/abi/symbols.txt").read_text(encoding="utf-8").split()
     assert symbols == sorted(functions())
+
+
+def test_exceptions_have_the_numbers_of_dr_status():
+    """errors.py has them as numbers: it stands below the room that knows the ABI."""
+    found = re.findall(r"code(?:: int)? = (\d+)  # (DR_E_\w+)", inspect.getsource(errors))
+    assert len(found) == len(re.findall(r"^    code(?:: int)? = ", inspect.getsource(errors), re.MULTILINE)) == 12
+    assert all(int(number) == getattr(MIRROR, name) for number, name in found) and {int(number) for number, _ in found} == set(errors.BY_CODE)
+
+
+# What programs import, since 0.3, beside deepreduce's own names.
+PUBLIC = {
+    "batch": "Batch", "book": "Book as_book parse read", "bound": "Bound", "calibrating": "main", "codec": "Broken check compare from_varints index value varints",
+    "comparing": "compare", "control": "AdaptiveExchange ControlInfo Controller ladder_of", "decoding": "decode", "encoding": "encode", "errors": "Error PeerError",
+    "exchange": "Exchange ExchangeInfo Loopback Transport", "figure": "main", "frame": "DeviceFrame", "header": "Frame FrameTensor frame_size inspect", "merging": "merge",
+    "patch": "History Store Sums apply changes encode", "plan": "Codec Plan PlanInfo Stage codecs read_stages", "recording": "Recorder Settings gradients start write_npz",
+    "tensor": "Sparse State", "transform": "Transform TransformInfo",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_public_names_stay_where_programs_import_them_from(module):
+    found = importlib.import_module(f"deepreduce.{module}")
+    assert [name for name in PUBLIC[module].split() if not hasattr(found, name)] == []

@@ -14,7 +14,8 @@ import pytest
 numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 
 import deepreduce  # noqa: E402
-from deepreduce import Plan, Sparse, State, _call, _memory, decode, encode, inspect, merge  # noqa: E402
+from deepreduce import Plan, Sparse, State, decode, encode, inspect, merge  # noqa: E402
+from deepreduce._native import _call, _memory  # noqa: E402
 
 F32 = numpy.float32
 RAW = "index=raw value=raw"
@@ -1031,7 +1032,7 @@ def test_damage_is_told_before_what_the_damaged_header_claims():
 def test_every_check_is_verified_once(monkeypatch):
     """By the decode: the header that says what to make for it is read without."""
     frame = encode([f32(1, 2, 3), f32(4, 5)], RAW)
-    library = deepreduce._library.load()
+    library = deepreduce._native._library.load()
     monkeypatch.setattr(library, "dr_inspect", None)
     assert len(decode(frame)) == len(decode(frame, sparse=True)) == len(merge([frame, frame])) == 2
 

@@ -82,7 +82,7 @@ def test_a_file_that_is_none_is_named(tmp_path):
 
 def test_the_hooks_rules_are_those_of_the_book(tmp_path):
     torch = pytest.importorskip("torch", reason="torch is missing: pip install torch")
-    from deepreduce._torch_rules import Rules
+    from deepreduce.torch._rules import Rules
 
     parse(f"*.bias: dense\n*: {TOP}\n").write(tmp_path / "x.book")
     for plan in (f"book:{tmp_path / 'x.book'}", read(tmp_path / "x.book"), {"*.bias": None, "*": TOP}):
@@ -95,7 +95,7 @@ def test_the_hooks_rules_are_those_of_the_book(tmp_path):
 
 def test_a_pattern_without_tensors_is_told():
     pytest.importorskip("torch", reason="torch is missing: pip install torch")
-    from deepreduce._torch_rules import Rules
+    from deepreduce.torch._rules import Rules
 
     names = ["a.weight", "a.bias"]
     assert Rules(TOP, 100, False).idle(names) == Rules({"*.bias": None, "a.*": TOP, "*": None}, 100, False).idle(names) == []

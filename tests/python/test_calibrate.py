@@ -18,8 +18,8 @@ numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy
 jsonschema = pytest.importorskip("jsonschema", reason="no package jsonschema")
 
 from deepreduce import ArgumentError, calibrating  # noqa: E402
-from deepreduce._cost_fit import fit_affine  # noqa: E402
-from deepreduce._link_costs import _rate, burst_of  # noqa: E402
+from deepreduce.calibrating._cost_fit import fit_affine  # noqa: E402
+from deepreduce.calibrating._link_costs import _rate, burst_of  # noqa: E402
 
 pytestmark = needs_tool
 ROOT = pathlib.Path(__file__).resolve().parents[2]

@@ -1,6 +1,6 @@
 """What the Python package promises of arrays on a GPU.
 
-Without a GPU: on the one that the CPU plays (deepreduce._testing), with memory of the CPU, whose results the CPU's own
+Without a GPU: on the one that the CPU plays (deepreduce._native._testing), with memory of the CPU, whose results the CPU's own
 are compared with. With one and with torch, what only that can show is tested, too.
 """
 
@@ -16,20 +16,9 @@ import pytest
 numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 
 import deepreduce  # noqa: E402
-from deepreduce import (  # noqa: E402
-    Batch,
-    DeviceFrame,
-    Sparse,
-    State,
-    _device,
-    _dlpack,
-    _driver,
-    decode,
-    encode,
-    inspect,
-    merge,
-)
-from deepreduce._testing import Emulated, emulated  # noqa: E402
+from deepreduce import Batch, DeviceFrame, Sparse, State, decode, encode, inspect, merge  # noqa: E402
+from deepreduce._native import _device, _dlpack, _driver  # noqa: E402
+from deepreduce._native._testing import Emulated, emulated  # noqa: E402
 
 F32 = numpy.float32
 RAW = "index=raw value=raw"
@@ -667,7 +656,7 @@ class PlayedTorch(_device.Torch):
     """torch, with tensors of the CPU that count as a GPU's."""
 
     def has(self, x):
-        return deepreduce._memory.torch_tensor(x) and x.device.type == "cpu"
+        return deepreduce._native._memory.torch_tensor(x) and x.device.type == "cpu"
 
     def number(self, x):
         return 0
@@ -925,7 +914,7 @@ class FakeLibcuda:
 
 def test_the_driver_gives_the_memory_where_no_framework_does(gpu, monkeypatch):
     driver, library = _driver.Cuda(), FakeLibcuda()
-    driver.kind, driver._library = deepreduce._abi.DR_PLACE_EMULATED, library
+    driver.kind, driver._library = deepreduce._native._abi.DR_PLACE_EMULATED, library
     monkeypatch.setattr(_driver, "driver", driver)
     x = gradient(500)
     for given in (Emulated(x), OnlyInterface(x)):

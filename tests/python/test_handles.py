@@ -11,8 +11,8 @@ import pytest
 numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 
 import deepreduce  # noqa: E402
-from deepreduce import _call, _driver  # noqa: E402
-from deepreduce._testing import emulated  # noqa: E402
+from deepreduce._native import _call, _driver  # noqa: E402
+from deepreduce._native._testing import emulated  # noqa: E402
 from deepreduce.control import AdaptiveExchange, Controller  # noqa: E402
 from deepreduce.exchange import Exchange, Loopback, Transport  # noqa: E402
 from deepreduce.transform import Transform  # noqa: E402

@@ -12,8 +12,9 @@ import pytest
 numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 
 import deepreduce  # noqa: E402
-from deepreduce import _tool, comparing  # noqa: E402
-from deepreduce._npz import write_npz  # noqa: E402
+from deepreduce import comparing  # noqa: E402
+from deepreduce._native import _tool  # noqa: E402
+from deepreduce._files._npz import write_npz  # noqa: E402
 from tool_runs import EXACT, NO_SPARSIFIER, SYNTH, TOOL, compare, needs_tool, refusal, rows_of, run  # noqa: E402
 
 pytestmark = needs_tool

@@ -7,7 +7,8 @@ numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy
 from patch_weights import bits, copied, stepped, weights  # noqa: E402
 
 import deepreduce  # noqa: E402
-from deepreduce import _patch_file, patch  # noqa: E402
+from deepreduce import patch  # noqa: E402
+from deepreduce.patch import _patch_file  # noqa: E402
 
 TYPES = "float32 float16 float64 int8 uint8 int16 uint16 int32 uint32 int64 uint64 bool complex64 V2".split()
 # (words with at least 4096 * 3 elements have several blocks)

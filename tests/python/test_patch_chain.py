@@ -101,7 +101,7 @@ def test_a_patch_by_another_history_is_refused_and_names_the_tensor():
 
 
 def test_histories_of_pieces_and_threads_are_the_same(monkeypatch):
-    from deepreduce import _patch_file
+    from deepreduce.patch import _patch_file
 
     monkeypatch.setattr(_patch_file, "PIECE", 1 << 13)
     training = Training({"w": (41, 500), "v": (3000,)}, rate=1e-4)

@@ -12,7 +12,7 @@ numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy
 
 from store_steps import digest, model, names, step_on, written  # noqa: E402
 
-from deepreduce import _store_files  # noqa: E402
+from deepreduce.patch import _store_files  # noqa: E402
 from deepreduce.patch import Store  # noqa: E402
 
 CALLS = "open pwrite fsync replace rename unlink close ftruncate mkdir".split()

@@ -14,7 +14,7 @@ import pytest
 numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 
 import deepreduce  # noqa: E402
-from deepreduce import _model_files, _patch_command, _patch_file  # noqa: E402
+from deepreduce.patch import _model_files, _patch_command, _patch_file  # noqa: E402
 
 PACKAGE = pathlib.Path(deepreduce.__file__).resolve().parents[1]
 TYPES = {"float32": "F32", "uint16": "BF16", "int8": "F8_E4M3", "int64": "I64", "float16": "F16"}
@@ -276,7 +276,7 @@ def test_names_of_files_do_not_steer_a_terminal(pair, capsys):
 
 
 def test_progress_is_for_terminals(monkeypatch):
-    from deepreduce import _progress
+    from deepreduce.patch import _progress
 
     class Terminal(io.StringIO):
         def isatty(self):

@@ -13,7 +13,8 @@ numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy
 from patch_weights import bits, copied, stepped, weights  # noqa: E402
 
 import deepreduce  # noqa: E402
-from deepreduce import _patch_call, _patch_file, _patch_index, patch  # noqa: E402
+from deepreduce import patch  # noqa: E402
+from deepreduce.patch import _word_frames, _patch_file, _patch_index  # noqa: E402
 
 
 def with_index(index, frames=b"", size=None, crc=None):
@@ -30,7 +31,7 @@ def cut(data):
 def resealed(frame):
     """The frame with the check that its bytes have: that of a base is made in the same way."""
     frame[4:12] = bytes(8)
-    check = _patch_call.check_of(_patch_call.new_sums(numpy.frombuffer(bytes(frame), numpy.uint8)))
+    check = _word_frames.check_of(_word_frames.new_sums(numpy.frombuffer(bytes(frame), numpy.uint8)))
     return bytes(frame[:4]) + struct.pack("<Q", check) + bytes(frame[12:])
 
 

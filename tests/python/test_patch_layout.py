@@ -12,7 +12,8 @@ numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy
 from patch_weights import stepped  # noqa: E402
 
 import deepreduce  # noqa: E402
-from deepreduce import _store_files, patch  # noqa: E402
+from deepreduce import patch  # noqa: E402
+from deepreduce.patch import _store_files  # noqa: E402
 
 Q, MASK, PHI = 65521, 2**64 - 1, 0x9E3779B97F4A7C15
 

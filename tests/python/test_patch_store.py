@@ -11,7 +11,8 @@ numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy
 from store_steps import copied, digest, model, names, step_on, written  # noqa: E402
 
 import deepreduce  # noqa: E402
-from deepreduce import _model_files, _patch_file, _store_files, _whole_file  # noqa: E402
+from deepreduce._files import _whole_file  # noqa: E402
+from deepreduce.patch import _model_files, _patch_file, _store_files  # noqa: E402
 from deepreduce.patch import Store  # noqa: E402
 
 
@@ -80,7 +81,7 @@ def test_torch_weights(tmp_path):
     Store(tmp_path).read(1, out=held)
     assert all(torch.equal(held[name], weights[name]) for name in weights)
     Store(tmp_path).checkout(1, tmp_path / "out.safetensors")
-    if deepreduce._memory.bfloat16() is not None:
+    if deepreduce._native._memory.bfloat16() is not None:
         assert Store(tmp_path).read(1)["w"].tobytes() == weights["w"].view(torch.uint8).numpy().tobytes()
     else:
         with pytest.raises(deepreduce.ArgumentError, match="w is bfloat16, which numpy has by ml_dtypes"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import deepreduce
-from deepreduce import _tool
+from deepreduce._native import _tool
 
 X = np.random.default_rng(1).laplace(size=4000).astype(np.float32)
 TOP = "sparsify=topr(ratio=0.01)"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import deepreduce
-from deepreduce._rows import Rows
+from deepreduce._adapters._rows import Rows
 from deepreduce.exchange import Exchange, Loopback
 
 SHAPES = (((40, 50), "float32"), ((7,), "float32"))

@@ -13,7 +13,7 @@ import pytest
 numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 
 import deepreduce  # noqa: E402
-from deepreduce import _patch_call, _patch_file, _store_files  # noqa: E402
+from deepreduce.patch import _word_frames, _patch_file, _store_files  # noqa: E402
 from deepreduce.patch import Store  # noqa: E402
 
 MEMORY = pathlib.Path("/dev/shm")  # where there is one, files are made a thousand times as fast
@@ -82,7 +82,7 @@ def forged_file(data, rng):
         at = rng.randrange(begin, end)
         frames[at] ^= 1 << rng.randrange(8)
         frame = frames[begin : begin + 4] + bytes(8) + frames[begin + 12 : end]
-        check = _patch_call.check_of(_patch_call.new_sums(numpy.frombuffer(bytes(frame), numpy.uint8)))
+        check = _word_frames.check_of(_word_frames.new_sums(numpy.frombuffer(bytes(frame), numpy.uint8)))
         frames[begin : begin + 12] = frame[:4] + struct.pack("<Q", check)
     return data[:8] + bytes(frames) + bytes(index) + struct.pack("<II", len(index), zlib.crc32(index))
 

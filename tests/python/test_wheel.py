@@ -201,7 +201,7 @@ def look_at_a_wheel(wheel, tmp_path):
         assert "# DeepReduce" in archive.read(f"deepreduce-{version()}.dist-info/METADATA").decode("utf-8")
     info = f"deepreduce-{version()}.dist-info"
     assert {f"{info}/licenses/LICENSE", f"{info}/licenses/NOTICE", "deepreduce/py.typed", "deepreduce/deepreduce",
-            "deepreduce/_capture_site/sitecustomize.py", "deepreduce/grace/__init__.py", "deepreduce/grace/shim.py"} <= names  # fmt: skip
+            "deepreduce/recording/_capture_site/sitecustomize.py", "deepreduce/_native/_abi.py", "deepreduce/torch/__init__.py", "deepreduce/grace/__init__.py", "deepreduce/grace/shim.py"} <= names  # fmt: skip
     assert {f"deepreduce/{path}" for path in DATA} <= names
     # One of the system's SONAME would serve the whole process, or another of that name this package.
     assert [re.sub(r"\d+$", "N", name) for name in names if ".so" in name] == ["deepreduce/libdeepreduce.so.N"]

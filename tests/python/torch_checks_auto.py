@@ -8,7 +8,8 @@ import torch
 import torch.distributed as dist
 from torch_ranks import check, make_model, parameters_of, raises, same, same_on_all_ranks, steps_of, wrapped
 
-from deepreduce import ArgumentError, _torch_auto
+from deepreduce import ArgumentError
+from deepreduce.torch import _auto
 from deepreduce.torch import AllReduce, DDPHook
 
 # Seconds of an exchange of a transformer of 3.3 M parameters on two ranks, measured on shaped links.
@@ -26,11 +27,11 @@ class Only:
         self._name = name
 
     def __enter__(self):
-        self._all = _torch_auto.CANDIDATES
-        _torch_auto.CANDIDATES = [each for each in self._all if each[0] == self._name]
+        self._all = _auto.CANDIDATES
+        _auto.CANDIDATES = [each for each in self._all if each[0] == self._name]
 
     def __exit__(self, *_):
-        _torch_auto.CANDIDATES = self._all
+        _auto.CANDIDATES = self._all
 
 
 def trained(hook, last, first=0, ddp=None, optimizer=None):
@@ -44,12 +45,12 @@ def trained(hook, last, first=0, ddp=None, optimizer=None):
 @check("two")
 def auto_takes_the_most_accurate_plan_within_a_tenth_of_the_fastest_step():
     for link, (costs, expected) in MEASURED.items():
-        assert _torch_auto.choose(0.125, costs) == expected, link
+        assert _auto.choose(0.125, costs) == expected, link
 
 
 @check("two")
 def auto_trains_as_the_plan_that_it_chose_does_after_dense_steps():
-    for name, plan in _torch_auto.CANDIDATES:
+    for name, plan in _auto.CANDIDATES:
         with Only(name):
             hook = DDPHook("auto")
             ddp, _ = trained(hook, 14)
@@ -65,17 +66,17 @@ def auto_says_what_it_measured_and_chose():
     lines = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())
-    _torch_auto.log.addHandler(handler)
-    _torch_auto.log.setLevel(logging.INFO)
+    _auto.log.addHandler(handler)
+    _auto.log.setLevel(logging.INFO)
     hook = DDPHook("auto")
     ddp, _ = trained(hook, 9)
     assert hook.choice is None and all("DDPHook" in line for line in lines)  # that it was registered
     lines.clear()
     trained(hook, 10, 9, ddp, torch.optim.SGD(ddp.parameters(), lr=0.01))
-    _torch_auto.log.removeHandler(handler)
-    _torch_auto.log.setLevel(logging.NOTSET)
+    _auto.log.removeHandler(handler)
+    _auto.log.setLevel(logging.NOTSET)
     assert len(lines) == (1 if dist.get_rank() == 0 else 0)
-    assert list(hook.choice.costs) == [name for name, _ in _torch_auto.CANDIDATES]
+    assert list(hook.choice.costs) == [name for name, _ in _auto.CANDIDATES]
     assert all(word in str(hook.choice) for word in ("auto: ", hook.choice.name, "ms of compute", "lowrank", "kB"))
 
 

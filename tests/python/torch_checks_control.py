@@ -10,7 +10,7 @@ from unittest import mock
 import deepreduce
 import torch
 import torch.distributed as dist
-from deepreduce import _torch_control
+from deepreduce.torch import _ladder
 from deepreduce.torch import AllReduce, DDPHook
 from torch_ranks import check, gradients, make_model, part_of, raises, same, same_on_all_ranks, steps_of, train, wrapped
 
@@ -23,12 +23,12 @@ LADDER = [None, "feedback=residual index=all value=half", TEN, ONE]
 def link(seconds_per_byte, latency=1e-4):
     """Steps wait as long as on such a link: seconds_per_byte(). Rank 1 says more, as if it had come early."""
 
-    class Measured(_torch_control.Controller):
+    class Measured(_ladder.Controller):
         def observe(self, size, seconds):
             late = 0.5 * dist.get_rank()
             super().observe(size, latency + late if size == 0 else latency + late + size * seconds_per_byte())
 
-    with mock.patch.object(_torch_control, "Controller", Measured):
+    with mock.patch.object(_ladder, "Controller", Measured):
         yield
 
 

@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 from torch_ranks import check, make_model, raises, residual_sum, same, same_on_all_ranks, steps_of
 
-from deepreduce import _torch_slots
-from deepreduce._torch_slots import PIECE, Room
+from deepreduce.torch import _slots
+from deepreduce.torch._slots import PIECE, Room
 from deepreduce.errors import PeerError
 from deepreduce.torch import AllReduce, DDPHook, OutOfStep
 
@@ -105,17 +105,17 @@ class Seen:
     """The bytes of each all-gather of slots, while it is open."""
 
     def __enter__(self):
-        self.sizes, self._gather = [], _torch_slots.all_gather
+        self.sizes, self._gather = [], _slots.all_gather
 
         def seen(group, timeout, received, sent):
             self.sizes.append(len(sent))
             return self._gather(group, timeout, received, sent)
 
-        _torch_slots.all_gather = seen
+        _slots.all_gather = seen
         return self
 
     def __exit__(self, *_):
-        _torch_slots.all_gather = self._gather
+        _slots.all_gather = self._gather
 
 
 @check("two", "four")

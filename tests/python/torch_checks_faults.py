@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch_ranks import check, gradients, make_model, parameters_of, raises, residual_sum, same, same_on_all_ranks, steps_of, wrapped
 
 import deepreduce
-from deepreduce import _torch_slots
+from deepreduce.torch import _slots
 from deepreduce.torch import AllReduce, DDPHook, OutOfStep, ReduceScatter, state_for_new_rank
 
 EXACT_TOP = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=raw"
@@ -16,18 +16,18 @@ EXACT_TOP = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=raw"
 @contextlib.contextmanager
 def sending(rank, change):
     """On that rank `change` gets each slot before it is sent."""
-    gather = _torch_slots.all_gather
+    gather = _slots.all_gather
 
     def changed(group, timeout, receive, send):
         change(send)
         return gather(group, timeout, receive, send)
 
     if dist.get_rank() == rank:
-        _torch_slots.all_gather = changed
+        _slots.all_gather = changed
     try:
         yield
     finally:
-        _torch_slots.all_gather = gather
+        _slots.all_gather = gather
 
 
 @check("two")
@@ -59,7 +59,7 @@ def a_rank_whose_own_slot_is_damaged_numbers_the_step_as_all_do():
 @contextlib.contextmanager
 def receiving(rank, change):
     """On that rank `change` gets what has arrived of each exchange, before it is looked at: uint8 [ranks, slot]."""
-    from deepreduce._torch_call import Engine
+    from deepreduce.torch._engine import Engine
 
     issue, wait, pending = Engine.issue, Engine.wait, {}
 

@@ -29,7 +29,7 @@ from torch_ranks import (
 
 import deepreduce
 import deepreduce.torch
-from deepreduce._torch_call import Engine
+from deepreduce.torch._engine import Engine
 from deepreduce.torch import AllReduce, DDPHook, MissingRank, OutOfStep, ReduceScatter, state_for_new_rank
 
 EXACT_TOP = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=raw"
@@ -150,13 +150,13 @@ def empty_and_tiny_tensors_work():
 @check("two")
 def tensors_elsewhere_are_copied_and_slots_go_there():
     """As on a GPU with NCCL, but that everything is in the CPU's memory."""
-    from deepreduce import _torch_call
+    from deepreduce.torch import _engine
 
     expected, lossy = train(None), train(DDPHook(LOSSY, bypass=0))
     half = gradients(0, dist.get_rank())[0].bfloat16()
     halves = [half.clone(), half.clone()]
     AllReduce(LOSSY)([halves[0]])
-    _torch_call.HOST.clear()
+    _engine.HOST.clear()
     try:
         assert Engine(None, 1.0).slot_device(half.device) == half.device
         assert same(train(DDPHook(LOSSLESS)), expected)
@@ -164,7 +164,7 @@ def tensors_elsewhere_are_copied_and_slots_go_there():
         AllReduce(LOSSY)([halves[1]])
         assert torch.equal(*halves)
     finally:
-        _torch_call.HOST.add("cpu")
+        _engine.HOST.add("cpu")
 
 
 # ---- Slots and faults ---------------------------------------------------------------------------
@@ -235,9 +235,9 @@ def what_a_failed_step_sent_goes_back_to_the_residuals():
 
 @check("two")
 def a_damaged_frame_is_named_by_all():
-    from deepreduce import _torch_slots
+    from deepreduce.torch import _slots
 
-    gather, reduce = _torch_slots.all_gather, AllReduce(LOSSY, bypass=0)
+    gather, reduce = _slots.all_gather, AllReduce(LOSSY, bypass=0)
     reduce(gradients(0, 0))
 
     def flipping(group, timeout, receive, send):
@@ -247,7 +247,7 @@ def a_damaged_frame_is_named_by_all():
 
     try:
         if dist.get_rank() == 1:
-            _torch_slots.all_gather = flipping
+            _slots.all_gather = flipping
         with raises(deepreduce.CorruptFrame, "rank 1") as caught:
             reduce(gradients(1, 0))
         assert caught[0].rank == 1
@@ -259,7 +259,7 @@ def a_damaged_frame_is_named_by_all():
                 send[24 + 5] = 1
                 return gather(group, timeout, receive, send)
 
-            _torch_slots.all_gather = lying
+            _slots.all_gather = lying
         with raises(deepreduce.CorruptFrame, "rank 1", "bytes"):
             reduce(gradients(2, 0))
         # A size that outgrows the slot, of a frame that does not: nobody may read behind it.
@@ -270,11 +270,11 @@ def a_damaged_frame_is_named_by_all():
                 send[24:32] = torch.tensor([len(send) - 31]).view(torch.uint8)
                 return gather(group, timeout, receive, send)
 
-            _torch_slots.all_gather = growing
+            _slots.all_gather = growing
         with raises(deepreduce.CorruptFrame, "rank 1"):
             AllReduce(LOSSY, bypass=0)(gradients(3, 0))
     finally:
-        _torch_slots.all_gather = gather
+        _slots.all_gather = gather
     reduce(gradients(4, 0))
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch_ranks import DDP, LOSSY, check, make_model, parameters_of, raises, same, steps_of, train
 
 import deepreduce
-from deepreduce._record_skew import skew_of
+from deepreduce.recording._skew import skew_of
 from deepreduce.torch import DDPHook, Recording, record
 
 try:

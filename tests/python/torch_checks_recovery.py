@@ -4,6 +4,7 @@ import contextlib
 import copy
 import io
 import pathlib
+import pickle
 import sys
 import tempfile
 
@@ -108,6 +109,19 @@ def what_a_copy_has_is_the_plan_in_force():
     assert copy.deepcopy(Mine("x")).name == "x"
     with raises(deepreduce.ArgumentError, "with a group is not copied"):
         copy.deepcopy(AllReduce(EXACT_TOP, group=dist.group.WORLD))
+
+
+@check("two")
+def a_pickle_names_the_public_place_and_one_of_release_0_3_is_read():
+    """The file: pickle.dumps((DDPHook(TOP, seed=7), its function, AllReduce("index=raw", start=3))) by 0.3.0, when deepreduce.torch was one module."""
+    file = pathlib.Path(__file__).parent / "torch_states" / "hook_and_loop.pickle"
+    found = pickle.loads(file.read_bytes())
+    again = pickle.dumps(found)
+    assert b"deepreduce.torch" in again and b"deepreduce.torch._" not in again
+    for hook, function, loop in (found, pickle.loads(again)):
+        assert type(hook) is DDPHook and hook._arguments["seed"] == 7 and "topr(ratio=0.01)" in str(hook)
+        assert type(loop) is AllReduce and loop._arguments["start"] == 3
+        assert function is deepreduce.torch._hook
 
 
 @check("two")

@@ -187,7 +187,7 @@ def library_patch(plan, dtype, base, new, width=1, segment_rows=0, history=None)
     """The bare frame: deepreduce.patch puts it into a file of its own. history: it advances."""
     import ctypes
 
-    from deepreduce import _abi, _library
+    from deepreduce._native import _abi, _library
 
     library, context, made = _library.load(), ctypes.POINTER(_abi.dr_context)(), ctypes.POINTER(_abi.dr_plan)()
     assert library.dr_context_create(None, ctypes.byref(context), None) == 0

@@ -1,5 +1,5 @@
 // `deepreduce calibrate`: what plans cost on this machine, as a profile (docs/profile.schema.json). The links of ranks
-// are measured by the Python package, bindings/python/deepreduce/calibrating.py.
+// are measured by the Python package, bindings/python/deepreduce/calibrating.
 #pragma once
 
 #include <cstdint>

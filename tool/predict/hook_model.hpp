@@ -1,6 +1,6 @@
 // A step of DistributedDataParallel, with the DDP hook of this library or without one.
 //
-// As bindings/python/deepreduce/torch.py does it: DDP's buckets become ready one after the other during backward. The
+// As bindings/python/deepreduce/torch/_ddp.py does it: DDP's buckets become ready one after the other during backward. The
 // hook cuts the parameters into units of its own. When the bucket comes that has a unit's last tensor, the thread of
 // backward encodes the unit and issues an all-gather of slots; gloo's thread carries it. At the end of backward the hook
 // waits for the units in their order and merges each. Encode and merge are computing: they delay what is behind them.

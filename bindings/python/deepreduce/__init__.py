@@ -32,8 +32,8 @@ the system. Plans and functions serve all threads at once; every other object se
 """
 
 from . import book, codec, patch
-from ._abi import DR_VERSION_STRING as __version__
-from ._call import Trace, trim
+from ._native._abi import DR_VERSION_STRING as __version__
+from ._native._call import Trace, trim
 from .batch import Batch
 from .bound import Bound
 from .comparing import compare

@@ -10,8 +10,8 @@ import sys
 import tempfile
 from typing import List, Optional, Sequence
 
-from . import _tool
-from ._torch_arrays import convert_file, is_pickle
+from ._files._torch_arrays import convert_file, is_pickle
+from ._native import _tool
 from .errors import ArgumentError, Error
 
 _READS_INPUTS = ("compare", "encode", "convert")
@@ -40,7 +40,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 
             return recording.main(words[1:])
         if words[:1] == ["patch"]:
-            from . import _patch_command
+            from .patch import _patch_command
 
             return _patch_command.main(words[1:])
         if words[:1] == ["figure"]:
@@ -73,7 +73,7 @@ def _run_on_inputs(words: List[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="deepreduce-") as folder:
         words = _converted(words, pathlib.Path(folder))
         if coded:
-            from . import _codec_command
+            from .comparing import _codec_command
 
             return _codec_command.run(words, pathlib.Path(folder))
         return _tool.run(words)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy
 
-from . import _abi, _memory
+from ._native import _abi, _memory
 from .errors import ArgumentError
 from .tensor import Sparse
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Optional, Sequence, Union
 
-from . import _abi
 from ._bound_calls import require_in_place
+from ._native import _abi
 from ._tensors import Inputs, Shape, arrays_like, dense_outputs, name_outputs, read_inputs, shape_of
 from .errors import ArgumentError
 from .plan import Plan, as_plan

@@ -10,8 +10,8 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, NoReturn, Op
 
 import numpy
 
-from . import _abi, _device, _memory
-from ._call import Trace, Tracer, new, unsigned
+from ._native import _abi, _device, _memory
+from ._native._call import Trace, Tracer, new, unsigned
 from .errors import ArgumentError
 from .frame import DeviceFrame
 from .plan import as_plan

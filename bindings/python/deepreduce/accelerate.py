@@ -23,9 +23,9 @@ from typing import Any, Dict, MutableMapping, Optional
 
 import torch
 
-from ._torch_state import state_of_rank
 from .errors import Unsupported
 from .torch import DDPHook, Plans
+from .torch._saved import state_of_rank
 
 __all__ = ["compress", "compress_trainer"]
 

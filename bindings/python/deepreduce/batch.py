@@ -8,8 +8,8 @@ from typing import Any, List, Optional, Sequence
 
 import numpy
 
-from . import _abi, _device, _library, _memory
-from ._call import Turns, Uncopied, check, context_of_thread, fail, new, unsigned
+from ._native import _abi, _device, _library, _memory
+from ._native._call import Turns, Uncopied, check, context_of_thread, fail, new, unsigned
 from ._tensors import (
     FRAMES_MOST,
     OUT_STRIDE,

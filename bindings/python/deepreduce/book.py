@@ -21,9 +21,9 @@ import os
 import pathlib
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
-from . import _abi, _abi_plan, _library
-from ._call import c_string, check, new, text
-from ._whole_file import whole_file
+from ._files._whole_file import whole_file
+from ._native import _abi, _abi_plan, _library
+from ._native._call import c_string, check, new, text
 from .errors import ArgumentError
 from .plan import Plan, as_plan
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple
 
 import numpy
 
-from . import _abi, _device, _library, _memory
 from ._bound_calls import Calls, Slot, address_of, require_in_place
-from ._call import Context, Turns, Uncopied, busy, fail, new, thread_count, unsigned
+from ._native import _abi, _device, _library, _memory
+from ._native._call import Context, Turns, Uncopied, busy, fail, new, thread_count, unsigned
 from ._tensors import (
     FRAMES_MOST,
     OUT_STRIDE,

@@ -20,10 +20,10 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Un
 
 import numpy
 
-from . import _abi
-from ._abi_control import DR_CONTROL_WORDS, dr_control, dr_control_info
-from ._call import Turns, Uncopied, check, new, unsigned
-from ._transport import load_exchanges
+from ._native import _abi
+from ._native._abi_control import DR_CONTROL_WORDS, dr_control, dr_control_info
+from ._native._call import Turns, Uncopied, check, new, unsigned
+from ._native._transport import load_exchanges
 from .errors import ArgumentError
 from .exchange import Exchange, ExchangeInfo
 from .plan import Plan, as_plan

@@ -16,8 +16,8 @@ from typing import (
     overload,
 )
 
-from . import _device, _library
-from ._call import context_of_thread, fail
+from ._native import _device, _library
+from ._native._call import context_of_thread, fail
 from ._tensors import (
     OUT_STRIDE,
     TraceFunction,

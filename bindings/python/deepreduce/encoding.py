@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Set, TypedDict,
 
 import numpy
 
-from . import _abi, _device, _library, _memory
-from ._call import Context, Turns, context_of_thread, fail, new
+from ._native import _abi, _device, _library, _memory
+from ._native._call import Context, Turns, context_of_thread, fail, new
 from ._tensors import TENSOR_STRIDE, Inputs, Keys, TraceFunction, make_call, name_outputs, read_inputs, tracer_of
 from .errors import ArgumentError
 from .frame import DeviceFrame, array_of, borrow_target

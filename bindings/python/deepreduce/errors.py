@@ -1,10 +1,8 @@
-"""Exceptions, one for each dr_status: named for who must act."""
+"""Exceptions, one for each dr_status, whose number is its `code`: named for who must act."""
 
 from __future__ import annotations
 
 from typing import Dict, Optional, Type
-
-from . import _abi
 
 
 class Error(Exception):
@@ -26,7 +24,7 @@ class Error(Exception):
     CorruptFrame 3 None
     """
 
-    code: int = _abi.DR_E_INTERNAL
+    code: int = 7  # DR_E_INTERNAL
     rank: Optional[int] = None
 
     def __init__(
@@ -51,7 +49,7 @@ class Error(Exception):
 class ArgumentError(Error, ValueError):
     """An argument, a plan or an input value is wrong."""
 
-    code = _abi.DR_E_ARGUMENT
+    code = 1  # DR_E_ARGUMENT
 
 
 class WrongBase(ArgumentError):
@@ -61,65 +59,64 @@ class WrongBase(ArgumentError):
 class CapacityError(Error):
     """`out` is too small, or a limit (`max_elements`, `max_workspace`) too low for the frame: see `needed`."""
 
-    code = _abi.DR_E_CAPACITY
+    code = 2  # DR_E_CAPACITY
 
 
 class CorruptFrame(Error):
     """The bytes are not a frame, or are damaged."""
 
-    code = _abi.DR_E_CORRUPT
+    code = 3  # DR_E_CORRUPT
 
 
 class Unsupported(Error):
     """The frame or the plan asks for what this build lacks: a codec that is not loaded, a newer format."""
 
-    code = _abi.DR_E_UNSUPPORTED
+    code = 4  # DR_E_UNSUPPORTED
 
 
 class OutOfMemory(Error, MemoryError):
     """The memory for a result or for the work could not be had."""
 
-    code = _abi.DR_E_MEMORY
+    code = 5  # DR_E_MEMORY
 
 
 class DeviceError(Error):
     """The accelerator refused."""
 
-    code = _abi.DR_E_DEVICE
+    code = 6  # DR_E_DEVICE
 
 
 class InternalError(Error):
     """A fault of the library: please report it."""
 
-    code = _abi.DR_E_INTERNAL
+    code = 7  # DR_E_INTERNAL
 
 
 class PeerError(Error):
     """A rank is gone, or says that it could not encode: `rank`, or the message, names it."""
 
-    code = _abi.DR_E_PEER
+    code = 8  # DR_E_PEER
 
 
 class MissingRank(Error, TimeoutError):
     """A rank did not answer in time; the message names it."""
 
-    code = _abi.DR_E_TIMEOUT
+    code = 9  # DR_E_TIMEOUT
 
 
 class ConcurrentUse(Error, RuntimeError):
     """A State, Batch, Bound, Exchange, Transform or Controller is in a call already, on another thread, or another process
     writes to a patch.Store. Nothing was done: call again later, or give each its own."""
 
-    code = _abi.DR_E_ARGUMENT
+    code = 1  # DR_E_ARGUMENT
 
 
 class LibraryError(Error, ImportError):
     """The shared library was not found or does not fit; the message lists the paths tried."""
 
-    code = _abi.DR_E_UNSUPPORTED
+    code = 4  # DR_E_UNSUPPORTED
 
 
-BY_REASON: Dict[int, Type[Error]] = {_abi.DR_REASON_WRONG_BASE: WrongBase}
 BY_CODE: Dict[int, Type[Error]] = {
     kind.code: kind
     for kind in (

@@ -16,8 +16,9 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Union
 
 import numpy
 
-from . import _abi, _memory
-from ._abi_exchange import (
+from ._exchange_arrays import borrow, of_rows
+from ._native import _abi, _memory
+from ._native._abi_exchange import (
     DR_EXCHANGE_SUM,
     DR_EXCHANGE_TRACE,
     DR_RESIDUAL_MOMENTUM,
@@ -31,10 +32,9 @@ from ._abi_exchange import (
     dr_loopback_options,
     dr_transport,
 )
-from ._call import Context, Turns, Uncopied, check, fail, new, thread_count, unsigned
-from ._exchange_arrays import borrow, of_rows
+from ._native._call import Context, Turns, Uncopied, check, fail, new, thread_count, unsigned
+from ._native._transport import Callbacks, Transport, load_exchanges
 from ._tensors import OUT_STRIDE, TENSOR_STRIDE
-from ._transport import Callbacks, Transport, load_exchanges
 from .errors import ArgumentError, Error
 from .plan import Plan
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Dict, NoReturn, Tuple
 
-from . import _abi, _device, _library, _memory
-from ._call import STREAMS
+from ._native import _abi, _device, _library, _memory
+from ._native._call import STREAMS
 from .errors import BY_CODE, ArgumentError, InternalError
 
 RESULT_SIZE = ctypes.sizeof(_abi.dr_result)

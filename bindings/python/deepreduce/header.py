@@ -6,8 +6,8 @@ import ctypes
 import dataclasses
 from typing import Any, List, NamedTuple, Optional
 
-from . import _abi, _device, _library, _memory
-from ._call import check, new, text, unsigned
+from ._native import _abi, _device, _library, _memory
+from ._native._call import check, new, text, unsigned
 from ._tensors import Shape
 from .errors import CapacityError, CorruptFrame
 from .frame import DeviceFrame, array_of

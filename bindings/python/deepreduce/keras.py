@@ -20,7 +20,7 @@ import keras
 import numpy
 import tensorflow as tf
 
-from ._rows import Rows, plan_of_frames
+from ._adapters._rows import Rows, plan_of_frames
 from .errors import ArgumentError, Unsupported
 from .plan import Plan
 

@@ -13,9 +13,9 @@ import lightning
 import torch
 import torch.distributed as dist
 
-from ._torch_state import state_of_rank
 from .errors import Unsupported
 from .torch import DDPHook, Plans
+from .torch._saved import state_of_rank
 
 __all__ = ["Compress"]
 

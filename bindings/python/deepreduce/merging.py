@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, List, Literal, Optional, Sequence, Union, overload
 
-from . import _abi, _device, _library, _memory
-from ._call import context_of_thread, fail
+from ._native import _abi, _device, _library, _memory
+from ._native._call import context_of_thread, fail
 from ._tensors import OUT_STRIDE, TraceFunction, dtype_code, make_options, name_outputs, tracer_of, weights_of
 from .decoding import Options, Out, Tensors, make_room
 from .errors import ArgumentError, Error

@@ -17,9 +17,9 @@ try:
 except ImportError as error:
     raise ImportError(f"deepreduce.mpi needs mpi4py and an MPI, say pip install mpi4py mpich: {error}") from error
 
-from . import _abi
-from ._call import Uncopied
-from ._control_terms import check_terms, terms_of
+from ._adapters._control_terms import check_terms, terms_of
+from ._native import _abi
+from ._native._call import Uncopied
 from .book import Book, as_book
 from .control import AdaptiveExchange, Controller, Rung, ladder_of
 from .errors import ArgumentError, Error, MissingRank, PeerError, Unsupported

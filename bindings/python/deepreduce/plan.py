@@ -10,13 +10,13 @@ import os
 import warnings
 from typing import Any, Dict, List, Optional, Tuple, Union
 
-from . import _abi, _library
-from ._call import c_string, check, new, read, text
-from ._memory import NAMES
-from ._stages import Stage as Stage
-from ._stages import Stages as Stages
-from ._stages import stages_of
-from ._stages import read_stages as read_stages
+from ._native import _abi, _library
+from ._native._call import c_string, check, new, read, text
+from ._native._memory import NAMES
+from ._native._stages import Stage as Stage
+from ._native._stages import Stages as Stages
+from ._native._stages import read_stages as read_stages
+from ._native._stages import stages_of
 from .errors import ArgumentError
 
 

@@ -11,8 +11,8 @@ from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import numpy
 
-from . import _abi, _device, _library, _memory
-from ._call import Turns, check, new, real, unsigned
+from ._native import _abi, _device, _library, _memory
+from ._native._call import Turns, check, new, real, unsigned
 from .errors import ArgumentError
 from .plan import Plan, as_plan
 

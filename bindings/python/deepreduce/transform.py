@@ -14,11 +14,17 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, U
 
 import numpy
 
-from . import _abi, _memory
-from ._abi_transform import DR_TRANSFORM_KEEP, DR_TRANSFORM_MARKS, dr_transform, dr_transform_info, dr_transform_options
-from ._call import Context, Turns, Uncopied, check, fail, new, thread_count, unsigned
+from ._native import _abi, _memory
+from ._native._abi_transform import (
+    DR_TRANSFORM_KEEP,
+    DR_TRANSFORM_MARKS,
+    dr_transform,
+    dr_transform_info,
+    dr_transform_options,
+)
+from ._native._call import Context, Turns, Uncopied, check, fail, new, thread_count, unsigned
+from ._native._transport import load_exchanges
 from ._tensors import OUT_STRIDE, TENSOR_STRIDE
-from ._transport import load_exchanges
 from .errors import ArgumentError
 from .plan import Plan, as_plan
 

@@ -16,9 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .. import _torch_groups  # noqa: F401
-from .._torch_call import ExchangeError
 from ..errors import ArgumentError, Error, PeerError
+from ..torch._engine import ExchangeError
 from .meters import timer
 
 

@@ -1,0 +1,1 @@
+"""What speaks to the C library, to the program `deepreduce`, and to memory."""

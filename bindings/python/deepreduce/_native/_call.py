@@ -1,0 +1,240 @@
+"""Calls into the library: contexts, errors, structs. Nothing here is public."""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+import os
+import re
+import threading
+from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, TypeVar
+
+from ..errors import BY_CODE, ArgumentError, ConcurrentUse, InternalError, WrongBase
+from . import _abi, _library
+
+Struct = TypeVar("Struct", bound=ctypes.Structure)
+
+_THREADS_MAX = 256  # deepreduce.h
+
+STREAMS = {_abi.DR_STREAM_INDEX: "index", _abi.DR_STREAM_VALUE: "value", _abi.DR_STREAM_ORDER: "order"}
+
+
+class Uncopied:
+    """What owns memory, a handle of the library or a channel. copy, deepcopy and pickle raise TypeError: two would give it
+    back twice."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{type(self).__name__} is neither copied nor pickled: it owns what a copy would give back, too")
+
+
+class Context(Uncopied):
+    """A dr_context. It serves the one thread that made it; a forked child leaves it alone, since the threads of
+    its pool are not there."""
+
+    def __init__(self, threads: int) -> None:
+        library = _library.load()
+        self.handle = ctypes.POINTER(_abi.dr_context)()
+        self.process = os.getpid()
+        self.scratch: Any = None  # uint8[], a frame's first room
+        self._destroy = library.dr_context_destroy
+        options, error = new(_abi.dr_context_options), new(_abi.dr_error)
+        options.threads = threads
+        check(library.dr_context_create(options, ctypes.byref(self.handle), error), error)
+
+    def __del__(self) -> None:
+        if getattr(self, "handle", None) and self.process == os.getpid():
+            self._destroy(self.handle)
+
+
+_of_thread = threading.local()
+
+
+def thread_count(threads: Optional[int]) -> int:
+    return 1 if threads is None else unsigned(threads, "threads", _THREADS_MAX + 1)
+
+
+def context_of_thread(threads: Optional[int]) -> Context:
+    """This thread's context that works with so many threads."""
+    count = thread_count(threads)
+    contexts: Dict[int, Context] = _of_thread.__dict__.setdefault("contexts", {})
+    context = contexts.get(count)
+    if context is None or context.process != os.getpid():
+        context = contexts[count] = Context(count)
+    return context
+
+
+def trim() -> None:
+    """Gives back the memory that calls on this thread have left for the next: workspaces, prepared batches, memory on
+    GPUs. The next calls take it again.
+
+    >>> deepreduce.trim()
+    """
+    for context in list(_of_thread.__dict__.get("contexts", {}).values()):
+        context.scratch = None
+        if context.process == os.getpid():
+            status = _library.load().dr_context_trim(context.handle)
+            if status:
+                fail(status, context)
+
+
+def fail(status: int, context: Context) -> NoReturn:
+    """Raises what the context says of its last call."""
+    _raise(status, read(_library.load().dr_last_error(context.handle), _abi.dr_error))
+
+
+def check(status: int, error: _abi.dr_error) -> None:
+    """Raises what `error` says, if the call that was given it failed."""
+    if status:
+        _raise(status, error)
+
+
+def _raise(status: int, error: _abi.dr_error) -> NoReturn:
+    message = text(error.message) or _library.load().dr_status_name(status).decode()
+    message = message.replace("decode it with DR_DECODE_APPLY, into its base", "deepreduce.patch.apply takes it, in a patch")
+    kind = WrongBase if error.reason == _abi.DR_REASON_WRONG_BASE else BY_CODE.get(status, InternalError)
+    raise kind(
+        re.sub(r"state: NULL; (.*) \(dr_state_size\)", r"state: None; \1: give state=State(plan, x), or of a list State.for_(plan, x)", message),
+        code=status,
+        tensor=None if error.tensor == _abi.DR_NO_TENSOR else error.tensor,
+        where=error.where,
+        what=error.what,
+        frame=None if error.frame == _abi.DR_NO_FRAME else error.frame,
+        needed=error.needed or None,
+        stream=STREAMS.get(error.stream),
+    )
+
+
+# ---- What serves one call at a time -------------------------------------------------------------
+
+
+class Turns:
+    """Holds the try-locks of `owner.lock` while a `with` lasts; ConcurrentUse if one is taken. Of owners that share a
+    lock (states that are bound together) it is taken once."""
+
+    __slots__ = ("_held", "_owners")
+
+    def __init__(self, owners: Sequence[Tuple[Any, str]]) -> None:
+        self._owners = owners
+        self._held: List[Any] = []
+
+    def __enter__(self) -> None:
+        for owner, what in self._owners:
+            lock = owner.lock
+            if any(lock is each for each in self._held):
+                continue
+            if not lock.acquire(False):
+                self.__exit__()
+                raise busy(what)
+            self._held.append(lock)
+            if owner.lock is not lock:  # bound meanwhile
+                self.__exit__()
+                raise busy(what)
+
+    def __exit__(self, *_: object) -> None:
+        while self._held:
+            self._held.pop().release()
+
+
+def busy(what: str) -> ConcurrentUse:
+    return ConcurrentUse(f"{what} is in another call; it serves one at a time")
+
+
+# ---- Traces -------------------------------------------------------------------------------------
+
+
+class Trace(NamedTuple):
+    """A stage of a call, as `trace=` is told it when the stage has ended.
+
+    stage   encode: "sparsify", "choose", "index", "regather", "value", "order", "container", "feedback";
+            decode: "header", "decode", "deliver"; merge: "header", "decode", "merge"
+    begin_ns, end_ns  of a monotonic clock
+    bytes   that the stage made
+    """
+
+    stage: str
+    begin_ns: int
+    end_ns: int
+    bytes: int
+
+
+class Tracer:
+    """The library's way to a function of the caller's. What that raises is raised when the call is done."""
+
+    def __init__(self, function: Callable[[Trace], object]) -> None:
+        if not callable(function):
+            raise ArgumentError(f"trace is {function!r}, not a function of a Trace")
+        self._function = function
+        self._error: Optional[BaseException] = None
+
+    def give(self, struct: Any) -> None:
+        """To a dr_call or dr_decode_options, which keeps it alive."""
+        struct.trace = _TRACE(self._told)
+
+    def _told(self, _user: object, trace: Any) -> None:
+        # What the function calls must not meet the context of the call under way.
+        contexts = _of_thread.__dict__.pop("contexts", None)
+        try:
+            told = read(trace, _abi.dr_trace)
+            self._function(Trace(text(told.stage), told.begin_ns, told.end_ns, told.bytes))
+        except BaseException as error:
+            self._error = self._error or error
+        finally:
+            if contexts is not None:
+                _of_thread.contexts = contexts
+
+    def done(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+_TRACE = next(field[1] for field in _abi.dr_call._fields_ if field[0] == "trace")
+
+
+# ---- Small things -------------------------------------------------------------------------------
+
+
+def new(kind: type[Struct]) -> Struct:
+    """A zeroed struct that knows its size."""
+    struct = kind()
+    struct.struct_size = ctypes.sizeof(kind)
+    return struct
+
+
+def read(pointer: Any, kind: type[Struct]) -> Struct:
+    """A copy of a struct that may be of an older or newer version; what it lacks is zero."""
+    struct = kind()
+    size = min(pointer.contents.struct_size, ctypes.sizeof(kind))
+    ctypes.memmove(ctypes.addressof(struct), pointer, size)
+    return struct
+
+
+def text(message: Optional[bytes]) -> str:
+    return (message or b"").decode("utf-8", "replace")
+
+
+def c_string(text: str, what: str) -> bytes:
+    encoded = os.fsencode(text)
+    if b"\0" in encoded:
+        raise ArgumentError(f"{what} has a zero byte")
+    return encoded
+
+
+def unsigned(value: Any, what: str, end: int = 2**64) -> int:
+    """value as an integer below `end`: ctypes would wrap it silently."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ArgumentError(f"{what} is {value!r}, not an integer") from None
+    if not 0 <= number < end:
+        raise ArgumentError(f"{what} = {number} is not in 0 … {end - 1}")
+    return number
+
+
+def real(value: Any, what: str) -> float:
+    """value as a float. ArgumentError for a text, and for what else is no number."""
+    try:
+        return ctypes.c_double(value).value
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last of torch, of many elements
+        raise ArgumentError(f"{what} is {value!r}, not a number") from None

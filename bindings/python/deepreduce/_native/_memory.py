@@ -1,0 +1,324 @@
+"""Borrows the memory of arrays: numpy, torch, and whatever speaks DLPack, buffers or `__array__`.
+
+With a place (_device.Place) the memory is a GPU's; otherwise it is the CPU's.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional, Tuple
+
+import numpy
+
+from ..errors import ArgumentError, OutOfMemory
+from . import _abi
+
+if TYPE_CHECKING:
+    from ._device import Place
+
+NAMES = {
+    _abi.DR_F32: "float32",
+    _abi.DR_F16: "float16",
+    _abi.DR_BF16: "bfloat16",
+    _abi.DR_U32: "uint32",
+    _abi.DR_I32: "int32",
+    _abi.DR_U64: "uint64",
+    _abi.DR_I64: "int64",
+    _abi.DR_F64: "float64",  # this and the next two of patches only
+    _abi.DR_U8: "uint8",
+    _abi.DR_U16: "uint16",
+}
+CODES = {name: code for code, name in NAMES.items()}
+_DTYPES = {code: numpy.dtype(name) for code, name in NAMES.items() if code != _abi.DR_BF16}
+FLOATS = (_abi.DR_F32, _abi.DR_F16, _abi.DR_BF16)
+INTEGERS = (_abi.DR_U32, _abi.DR_I32, _abi.DR_U64, _abi.DR_I64)
+
+_DLPACK_CPU = 1
+
+
+class Memory(NamedTuple):
+    """Contiguous, aligned memory, on the CPU or on a GPU. It lives as long as `owner`."""
+
+    address: int
+    dtype: int  # DR_*
+    shape: Tuple[int, ...]
+    owner: object
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+
+class Bytes(NamedTuple):
+    address: int
+    size: int
+    owner: object
+
+
+@functools.cache
+def bfloat16() -> Optional[numpy.dtype[Any]]:
+    """numpy's bfloat16, which is ml_dtypes' matter; None if that is not installed."""
+    try:
+        import ml_dtypes
+    except ImportError:
+        return None
+    narrow: numpy.dtype[Any] = numpy.dtype(ml_dtypes.bfloat16)
+    return narrow
+
+
+def result_dtype(code: int) -> Tuple[numpy.dtype[Any], int]:
+    """The numpy type that values of the frame's type are decoded to, and its DR_*."""
+    if code == _abi.DR_BF16:
+        narrow = bfloat16()
+        return (narrow, code) if narrow is not None else (numpy.dtype(numpy.float32), _abi.DR_F32)
+    return _DTYPES[code], code
+
+
+def empty(shape: Tuple[int, ...], dtype: Any) -> numpy.ndarray[Any, Any]:
+    """numpy.empty that says what it was for. numpy answers a size past the address space with ValueError."""
+    try:
+        return numpy.empty(shape, dtype)
+    except (MemoryError, ValueError) as error:
+        raise OutOfMemory(f"no memory for {shape} elements of {numpy.dtype(dtype)}: {error}") from None
+
+
+def torch_tensor(x: object) -> bool:
+    """Whether x is a torch tensor, without importing torch: if nobody has, it is none."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, getattr(torch, "Tensor", ()))
+
+
+def borrow(x: Any, what: str, allowed: Tuple[int, ...] = FLOATS, place: Optional[Place] = None) -> Memory:
+    """The memory of an input of any shape, in row-major order. A copy only if x is on the CPU and not contiguous,
+    not aligned or to be negated (torch's z.conj().imag). ArgumentError, which calls x `what`, if x is no array there of
+    one of the types `allowed`."""
+    if place is not None:
+        return place.borrow(x, what, allowed)
+    if torch_tensor(x):
+        if x.is_neg():
+            x = x.resolve_neg()
+        _require_cpu_tensor(x, what)
+        if x.requires_grad or not x.is_contiguous():
+            x = x.detach().contiguous()
+        return _of_tensor(x if _aligned(x) else x.clone(), what, allowed)
+    array = _host_array(x, what)
+    if not (array.flags.c_contiguous and array.flags.aligned):
+        array = numpy.require(array, requirements=["C_CONTIGUOUS", "ALIGNED"])
+    return _of_array(array, what, allowed)
+
+
+def borrow_finite(x: Any, what: str, tensor: int) -> numpy.ndarray[Any, Any]:
+    """The memory of float32 of the CPU, as `borrow` has it: an array of numpy of its shape. ArgumentError, with `tensor`, if
+    it is not that, or a value is not finite."""
+    try:
+        array = as_array(borrow(x, what, (_abi.DR_F32,)).owner, what)
+    except ArgumentError as error:
+        error.tensor = tensor
+        raise
+    finite = numpy.isfinite(array)
+    if not finite.all():
+        where = int(finite.argmin())
+        value = array.reshape(-1)[where]
+        raise ArgumentError(f"{what}: element {where} is {value}, not finite", tensor=tensor, where=where)
+    return array
+
+
+def borrow_output(x: Any, what: str, place: Optional[Place] = None) -> Memory:
+    """The memory of an output, which must be writable, contiguous and aligned: a copy would be lost."""
+    if place is not None:
+        return place.borrow_output(x, what)
+    if torch_tensor(x):
+        _require_cpu_tensor(x, what)
+        if x.requires_grad:
+            raise ArgumentError(f"{what} requires grad; pass {what}.detach(), which shares its memory")
+        if not x.is_contiguous():
+            raise ArgumentError(f"{what} is not contiguous")
+        if not _aligned(x):
+            raise ArgumentError(f"{what} is not aligned to its type")
+        return _of_tensor(x, what, FLOATS)
+    array = _host_array(x, what)
+    if not array.flags.c_contiguous:
+        raise ArgumentError(f"{what} is not contiguous (row-major)")
+    if not array.flags.writeable:
+        raise ArgumentError(f"{what} is read-only")
+    if not array.flags.aligned:
+        raise ArgumentError(f"{what} is not aligned to its type")
+    return _of_array(array, what, FLOATS)
+
+
+def is_in_place(x: Any) -> bool:
+    """Whether `borrow` takes x, on the CPU, without a copy."""
+    if torch_tensor(x):
+        return x.is_contiguous() and _aligned(x) and not x.is_neg()
+    if not isinstance(x, numpy.ndarray) and hasattr(x, "__array__") and not hasattr(x, "__array_interface__"):
+        return hasattr(x, "__dlpack__")  # __array__ alone makes a new array, or may
+    flags = _host_array(x, "x").flags
+    return bool(flags.c_contiguous and flags.aligned)
+
+
+def of_new(array: Any, place: Optional[Place] = None) -> Tuple[int, int]:
+    """Address and DR_* of an array that this package has just made."""
+    if place is not None:
+        return place.borrow(array, "the output", FLOATS + INTEGERS)[:2]
+    if isinstance(array, numpy.ndarray):
+        code = _CODE_OF.get(array.dtype)
+        if code is not None:
+            return _address(array), code
+        return _of_array(array, "the output", FLOATS + INTEGERS)[:2]
+    return _of_tensor(array, "the output", FLOATS + INTEGERS)[:2]
+
+
+def describe(x: Any, what: str, place: Optional[Place] = None) -> Memory:
+    """Shape and type of an array of whatever layout, of which new ones shall be like."""
+    if torch_tensor(x):
+        return Memory(0, code_of(str(x.dtype)[len("torch.") :], what, FLOATS), tuple(x.shape), x)
+    if place is not None:
+        return place.borrow(x, what, FLOATS)
+    array = _host_array(x, what)
+    return Memory(0, code_of(array.dtype.name, what, FLOATS), array.shape, x)
+
+
+def borrow_room(out: Any, what: str = "out") -> Bytes:
+    """Writable bytes: bytearray, memoryview, an array or a tensor of bytes."""
+    if torch_tensor(out):
+        _require_cpu_tensor(out, what)
+        if out.element_size() != 1 or not out.is_contiguous():
+            raise ArgumentError(f"{what} is not contiguous bytes (torch.uint8)")
+        return Bytes(out.data_ptr(), out.numel(), out)
+    try:
+        view = memoryview(out).cast("B")
+    except (TypeError, ValueError, BufferError):
+        raise ArgumentError(f"{what} is not contiguous bytes") from None
+    if view.readonly:
+        raise ArgumentError(f"{what} is read-only")
+    array = numpy.frombuffer(view, numpy.uint8)
+    return Bytes(_address(array), array.size, array)
+
+
+def part_of_room(out: Any, size: int) -> Any:
+    """The first bytes of what `borrow_room` took: of a tensor a tensor, of an array an array, else a memoryview."""
+    if torch_tensor(out):
+        return out.detach().view(-1)[:size]
+    if isinstance(out, numpy.ndarray):
+        return out.reshape(-1).view(numpy.uint8)[:size]
+    return memoryview(out).cast("B")[:size]
+
+
+def borrow_bytes(frame: Any, what: str = "frame") -> Bytes:
+    """The bytes of a frame: bytes, bytearray, memoryview, or a one-byte array or tensor."""
+    if type(frame) is bytes and frame:
+        array = numpy.frombuffer(frame, numpy.uint8)
+        return Bytes(_address(array), len(frame), array)
+    if torch_tensor(frame):
+        _require_cpu_tensor(frame, what)
+        frame = frame.detach().contiguous()
+        if frame.element_size() != 1:
+            raise ArgumentError(f"{what} is {frame.dtype}, not bytes")
+        return Bytes(frame.data_ptr(), frame.numel(), frame)
+    try:
+        view = memoryview(frame)
+    except (TypeError, ValueError, BufferError):  # ValueError: numpy, of a type that buffers cannot name
+        raise ArgumentError(f"{what} is {_kind(frame)}, not bytes") from None
+    if view.itemsize != 1 or not view.c_contiguous:
+        raise ArgumentError(f"{what} is not contiguous bytes (items of {view.itemsize} bytes)")
+    array = numpy.asarray(view)
+    return Bytes(_address(array), array.size, array)
+
+
+def as_array(x: Any, what: str) -> numpy.ndarray[Any, Any]:
+    """x as a numpy array; bfloat16 of torch widened to float32 if ml_dtypes is not installed."""
+    if not torch_tensor(x):
+        return _host_array(x, what)
+    x = x.detach().resolve_neg()
+    _require_cpu_tensor(x, what)
+    if str(x.dtype) != "torch.bfloat16":
+        return x.numpy()  # type: ignore[no-any-return]
+    narrow = bfloat16()
+    if narrow is None:
+        return x.float().numpy()  # type: ignore[no-any-return]
+    return x.contiguous().view(sys.modules["torch"].int16).numpy().view(narrow)  # type: ignore[no-any-return]
+
+
+def _of_tensor(x: Any, what: str, allowed: Tuple[int, ...]) -> Memory:
+    code = _CODE_OF.get(x.dtype, 0)
+    if code not in allowed:
+        code = _CODE_OF[x.dtype] = code_of(str(x.dtype)[len("torch.") :], what, allowed)
+    return Memory(x.data_ptr(), code, tuple(x.shape), x)
+
+
+def _of_array(array: numpy.ndarray[Any, Any], what: str, allowed: Tuple[int, ...]) -> Memory:
+    code = _CODE_OF.get(array.dtype, 0)
+    if code not in allowed:
+        name = array.dtype.name if array.dtype.isnative else str(array.dtype)
+        code = _CODE_OF[array.dtype] = code_of(name, what, allowed)
+    return Memory(_address(array), code, array.shape, array)
+
+
+# DR_* of the dtypes that were met, numpy's and torch's.
+_CODE_OF: Dict[Any, int] = {}
+
+
+def _address(array: numpy.ndarray[Any, Any]) -> int:
+    return array.__array_interface__["data"][0]  # type: ignore[no-any-return]  # half the time of array.ctypes.data
+
+
+def code_of(name: str, what: str, allowed: Tuple[int, ...]) -> int:
+    code = CODES.get(name)
+    if code not in allowed:
+        names = [NAMES[each] for each in allowed]
+        hint = ": convert it to float32" if name == "float64" and allowed == FLOATS else ""
+        listed = " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+        raise ArgumentError(f"{what} is {name}, not {listed}{hint}")
+    return code
+
+
+def _host_array(x: Any, what: str) -> numpy.ndarray[Any, Any]:
+    """x as a numpy array that shares its memory, if x is an array of some kind. Numbers and nested lists are
+    not: they would become float64, which is not what a gradient is."""
+    if isinstance(x, numpy.ndarray):
+        return x
+    if hasattr(x, "__dlpack__"):
+        _require_cpu(x, what)
+        try:
+            return numpy.from_dlpack(x)
+        except (BufferError, RuntimeError, TypeError, NotImplementedError):
+            pass  # a type or a flag that numpy's DLPack lacks (bfloat16, read-only): the next ways may do
+    if hasattr(x, "__array__") or hasattr(x, "__array_interface__"):
+        return numpy.asarray(x)
+    try:
+        return numpy.asarray(memoryview(x))
+    except (TypeError, ValueError, BufferError):
+        raise ArgumentError(f"{what} is {_kind(x)}, not an array") from None
+
+
+def _require_cpu(x: Any, what: str) -> None:
+    device = getattr(x, "__dlpack_device__", None)
+    if device is not None and int(device()[0]) != _DLPACK_CPU:
+        raise ArgumentError(f"{what} is not in the memory of the CPU; copy it there first")
+
+
+def _require_cpu_tensor(x: Any, what: str) -> None:
+    if x.device.type != "cpu":
+        raise ArgumentError(f"{what} is on {x.device}; copy it to the CPU first")
+    require_strided(x, what)
+
+
+def require_strided(x: Any, what: str) -> None:
+    """ArgumentError for a tensor of torch whose memory does not have its values as they are."""
+    if str(x.layout) != "torch.strided":
+        raise ArgumentError(f"{what} has layout {x.layout}; pass a Sparse of its indices and values")
+    if x.is_neg():
+        raise ArgumentError(f"{what} has the negated values of its memory; pass {what}.resolve_neg(), a copy")
+
+
+def _aligned(x: Any) -> bool:
+    return int(x.data_ptr()) % int(x.element_size()) == 0
+
+
+def _kind(x: object) -> str:
+    if x is None:
+        return "None"
+    name = type(x).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

@@ -1,0 +1,71 @@
+"""Finds and runs the native tool `deepreduce`."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+import re
+import subprocess
+from typing import Dict, FrozenSet, List, Sequence
+
+from ..errors import LibraryError
+
+ENVIRONMENT, DATA = "DEEPREDUCE_TOOL", "DEEPREDUCE_DATASETS"
+_PACKAGE = pathlib.Path(__file__).resolve().parents[1]
+
+
+def candidates() -> List[pathlib.Path]:
+    """Paths to try, in order. If the environment names a tool, it is that one or none."""
+    named = os.environ.get(ENVIRONMENT)
+    if named:
+        return [pathlib.Path(named)]
+    found = [_PACKAGE / "deepreduce"]  # of a wheel
+    if (_PACKAGE.parents[2] / "meson.build").is_file():  # a checkout, in which somebody has built
+        found += [_PACKAGE.parents[2] / build / "tool/deepreduce" for build in ("build-tool", "build")]
+    return found
+
+
+def find() -> str:
+    """The path of the tool. LibraryError, with every path tried, if there is none."""
+    tried = candidates()
+    for path in tried:
+        if os.access(path, os.X_OK) and path.is_file():
+            return str(path)
+    hint = "" if os.environ.get(ENVIRONMENT) else (
+        f"\nSet {ENVIRONMENT} to its path. A package has it if CLI11, nlohmann-json and fmt are there when it is built"
+        " (Debian: libcli11-dev nlohmann-json3-dev libfmt-dev)."
+    )  # fmt: skip
+    raise LibraryError("no native tool `deepreduce`; tried:" + "".join(f"\n  {path}" for path in tried) + hint)
+
+
+def environment() -> Dict[str, str]:
+    """Of a run: a wheel's bundled data are beside the package."""
+    variables = dict(os.environ)
+    if not variables.get(DATA) and (_PACKAGE / "datasets").is_dir():
+        variables[DATA] = str(_PACKAGE / "datasets")
+    return variables
+
+
+@functools.cache
+def options_with_values(command: str) -> FrozenSet[str]:
+    """Of the options of a command those that a value follows as a word of its own, as its help says: "--plan", …"""
+    told = run_quietly([command, "--help"]).stdout.decode("utf-8", "replace")
+    found = re.findall(r"^  (-[\w-]+(?:,-[\w-]+)*) (?! |\.\.\.|[A-Z][a-z]+:|REQUIRED)", told, re.MULTILINE)
+    return frozenset(name for names in found for name in names.split(","))
+
+
+def replace_process(arguments: Sequence[str]) -> None:
+    """Runs the tool in place of this process."""
+    tool = find()
+    os.execve(tool, [tool, *arguments], environment())
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs the tool on this process's terminal; its exit status."""
+    return subprocess.call([find(), *arguments], env=environment())
+
+
+def run_quietly(arguments: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
+    """Runs the tool; stdout and stderr are in the result."""
+    return subprocess.run([find(), *arguments], env=environment(), capture_output=True, check=False)

@@ -1,0 +1,214 @@
+"""`deepreduce calibrate --link`: the costs of plans, and what the link between ranks carries, in one profile.
+
+    mpiexec -n 4 deepreduce calibrate --link --overlap -o profile.json
+    torchrun --nproc-per-node 4 -m deepreduce calibrate --link -o profile.json
+
+Or each rank by hand, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (gloo). Rank 0 writes the profile
+(docs/profile.schema.json). Costs are measured by the native tool on all ranks at the same time, because ranks that
+share cores slow one another, as they do in a step; the profile has the medians of the ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import os
+import pathlib
+import statistics
+import sys
+import tempfile
+from typing import Any, Dict, List, Optional, Sequence
+
+from .._files._whole_file import whole_file
+from .._native import _tool
+from ..errors import ArgumentError, Error
+from ._cost_fit import fit_affine
+from ._link_costs import measure_link, measure_overlap
+from ._rank_links import Ranks, of_environment
+
+SCHEMA = "deepreduce-profile-1"
+SIZES = tuple(1 << power for power in range(10, 25, 2))  # bytes: 1 KiB to 16 MiB
+
+
+def wanted(words: Sequence[str]) -> bool:
+    """Whether ranks have to do it, not the native tool alone."""
+    return any(word in ("--link", "--overlap") for word in words)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`deepreduce calibrate --link …`; the exit status. Options that it does not know are the native tool's."""
+    options, native = _parser().parse_known_args(list(arguments))
+    if options.costs and native:
+        raise ArgumentError(f"calibrate: --costs measures no costs, so {native[0]} means nothing")
+    saved = read_profile(options.costs) if options.costs else None
+    ranks = of_environment(os.environ)()
+    sound = False
+    try:
+        _measure(ranks, options, native, saved)
+        sound = True
+    finally:  # after an error, too: a thread of gloo's that outlives the interpreter aborts the process
+        ranks.close(sound)
+    return 0
+
+
+def _measure(ranks: Ranks, options: argparse.Namespace, native: Sequence[str], saved: Optional[Dict[str, Any]]) -> None:
+    if ranks.ranks < 2:
+        raise ArgumentError("calibrate: --link and --overlap need at least 2 ranks, here is 1")
+    refused = ranks.gather(_refusal(options.output) if ranks.rank == 0 else "")[0]
+    if refused:
+        raise ArgumentError(refused)
+    profile = saved if saved is not None else measure_costs(ranks, native, options.alone)
+    if options.link:
+        add_link(profile, ranks, options.bytes, options.link_time)
+    if options.overlap:
+        profile["overlap"] = measure_overlap(ranks, 10 * options.link_time)
+    if ranks.rank == 0:
+        measured = {"costs": [] if options.costs else profile["costs"], "links": profile["links"][-1:] if options.link else []}
+        note = disturbance(measured)
+        if note:
+            print(f"note: {note}", file=sys.stderr)
+        write(profile, options.output)
+
+
+def add_link(profile: Dict[str, Any], ranks: Ranks, sizes: Sequence[int] = SIZES, seconds: float = 0.5) -> None:
+    """Measures the link, in place of one of the same transport and ranks that the profile may have."""
+    link = measure_link(ranks, sizes, seconds)
+    same = ("transport", "ranks", "ranks_per_host")
+    others = [each for each in profile.get("links", []) if any(each[key] != link[key] for key in same)]
+    profile["links"] = [*others, link]
+
+
+def read_profile(path: str) -> Dict[str, Any]:
+    """ArgumentError: it cannot be read, or is none."""
+    try:
+        profile = json.loads(pathlib.Path(path).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"{path}: no profile: {error}") from None
+    if not isinstance(profile, dict) or profile.get("schema") != SCHEMA:
+        raise ArgumentError(f"{path}: no profile: its schema is not {SCHEMA}")
+    return profile
+
+
+def write(profile: Dict[str, Any], output: str) -> None:
+    """The file is there whole or not at all. ArgumentError: it cannot be written. "": stdout"""
+    text = json.dumps(profile, indent=1) + "\n"
+    if not output:
+        sys.stdout.write(text)
+        return
+    try:
+        with whole_file(output) as partial:
+            partial.write_text(text, "utf-8")
+    except OSError as error:
+        raise ArgumentError(f"{output}: cannot be written: {error.strerror}") from None
+
+
+def _refusal(output: str) -> str:
+    """Why it cannot be written, before measuring; "": it probably can."""
+    folder = os.path.dirname(output) or "."
+    if not output or (os.access(folder, os.W_OK | os.X_OK) and not os.path.isdir(output)):
+        return ""
+    code = errno.EISDIR if os.path.isdir(output) else errno.EACCES if os.path.isdir(folder) else errno.ENOENT
+    return f"{output}: cannot be written: {os.strerror(code)}"
+
+
+def measure_costs(ranks: Ranks, native: Sequence[str], alone: bool = False) -> Dict[str, Any]:
+    """A profile without links. All ranks measure at the same time, or rank 0 alone.
+
+    native: options of the native tool. Error: it failed on some rank
+    """
+    told: Any = None
+    ranks.barrier()
+    if ranks.rank == 0 or not alone:
+        with tempfile.TemporaryDirectory(prefix="deepreduce-") as folder:
+            output = os.path.join(folder, "profile.json")
+            count = 1 if alone else ranks.ranks
+            done = _tool.run_quietly(["calibrate", *native, "--ranks", str(count), "--output", output])
+            failure = done.stderr.decode(errors="replace").strip()
+            told = failure if done.returncode else json.loads(pathlib.Path(output).read_text("utf-8"))
+    each = [profile for profile in ranks.gather(told) if profile is not None]
+    failures = [(rank, profile) for rank, profile in enumerate(each) if isinstance(profile, str)]
+    if failures:
+        raise Error(f"calibrate: rank {failures[0][0]}: {failures[0][1].removeprefix('deepreduce: ')}")
+    return pooled(each)
+
+
+def pooled(profiles: Sequence[Dict[str, Any]]) -> Dict[str, Any]:
+    """The first of them, with the medians over all in place of each sample, and lines fitted to these."""
+    profile = profiles[0]
+    if len(profiles) == 1:
+        return profile
+    for i, entry in enumerate(profile["costs"]):
+        samples = _medians([each["costs"][i]["samples"] for each in profiles])
+        fit = fit_affine([(sample[0], sample[1]) for sample in samples])
+        entry.update(samples=samples, floor_ns=fit.floor, base_ns=fit.base, per_element_ns=fit.per_unit, r2=fit.r2)
+    return profile
+
+
+def disturbance(profile: Dict[str, Any]) -> str:
+    """What a machine that does other things, too, leaves behind, as the native tool tells it; "": nothing."""
+    fits = [(f"{each['operation']} of '{each['plan']}'", each) for each in profile["costs"]]
+    for link in profile["links"]:
+        fits += [(f"{name} of the link", each) for name, each in link.items() if isinstance(each, dict) and "r2" in each]
+    samples = [(s[2] / s[1], f"{name}, {s[0]:.0f}") for name, each in fits for s in each["samples"] if s[1] > 0]
+    poor = [(each["r2"], name) for name, each in fits if each["r2"] < 0.9]
+    wide = [each for each in samples if each[0] > 0.3]
+    words = []
+    if poor:
+        least = min(poor)
+        words.append(f"r2 is below 0.9 of {len(poor)} of {len(fits)} fits (least {least[0]:.2f}: {least[1]})")
+    if wide:
+        most = max(wide)
+        words.append(
+            f"quartiles are more than 30 % of the median apart in {len(wide)} of {len(samples)} samples"
+            f" (most {100 * most[0]:.0f} %: {most[1]})"
+        )
+    return "; ".join(words) + ". A machine that does nothing else gives better costs" if words else ""
+
+
+def _medians(lists: Sequence[List[List[float]]]) -> List[List[float]]:
+    return [
+        [same[0][0], *(statistics.median(each[k] for each in same) for k in range(1, len(same[0])))] for same in zip(*lists)
+    ]
+
+
+def _byte_sizes(text: str) -> List[int]:
+    words = text.split(",")
+    if not all(word.isdigit() and 4 <= int(word) <= 1 << 30 for word in words):
+        raise argparse.ArgumentTypeError(f"'{text}' is no list of bytes from 4 to {1 << 30}, such as 1024,65536")
+    return sorted({(int(word) + 3) // 4 * 4 for word in words})
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"'{text}' is no time above 0, at most 3600 s")
+    return seconds
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="deepreduce calibrate",
+        usage="mpiexec -n N deepreduce calibrate --link [--overlap] [OPTIONS] [-o FILE]",
+        description="Measures plans on all ranks at the same time, and the link between them. Under mpiexec (mpi4py), torchrun"
+        " or with RANK and WORLD_SIZE (torch, gloo).",
+        epilog="Other options are those of the native tool: `deepreduce help calibrate`.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--link", action="store_true", help="latency, bandwidth, all-reduce and all-gather")
+    parser.add_argument("--overlap", action="store_true", help="how much a backward pass slows while ranks communicate")
+    parser.add_argument("--alone", action="store_true", help="costs of rank 0 while the others wait; default: all at once")
+    parser.add_argument("--costs", metavar="FILE", help="take costs and other links from this profile, measure none")
+    parser.add_argument(
+        "--bytes", type=_byte_sizes, default=list(SIZES), metavar="N,N,…",
+        help="of messages; default: 2^10, 2^12, … 2^24; sizes that take over 3 s end the list",
+    )  # fmt: skip
+    parser.add_argument(
+        "--link-time", type=_seconds, default=0.5, metavar="SECONDS",
+        help="of rounds for each operation and size, and a tenth of --overlap's; default: 0.5",
+    )  # fmt: skip
+    parser.add_argument("-o", "--output", default="", metavar="FILE", help="the profile; default: stdout")
+    return parser

@@ -1,0 +1,245 @@
+"""compare: what plans do to gradients, measured by the native tool; and plans with Python codecs, measured here."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import struct
+import tempfile
+import warnings
+from typing import Any, Dict, List, Mapping, Sequence, Tuple, Union
+
+import numpy
+
+from .._files._npz import made_of, write_npz
+from .._files._torch_arrays import Arrays, add_tensor, array_of, convert_file, is_pickle
+from .._native import _memory, _tool
+from ..errors import ArgumentError, Error
+from ..plan import Plan
+from ..tensor import Sparse
+
+Row = Dict[str, Any]
+Document = Dict[str, Any]
+
+# Of the tool's options those that say which tensors there are (`deepreduce convert` has them, too).
+_CHOOSES = {"tensor", "flat", "cast"}
+# Those that choose among rows or show them: they wait until the rows of Python codecs are there.
+_SHOWS = {"where", "sort", "pareto", "best", "best_by", "against", "fail_if_worse", "report"}
+NOT_OF_PYTHON = ("steps", "each_step", "batch", "book", "resume", "from")  # what plans with Python codecs do not take
+_CHEAPEST = "index=raw value=raw"  # where a run is for its list of tensors
+
+
+def compare(inputs: Any, plans: Union[str, Plan, Sequence[Union[str, Plan]]] = (), **settings: Any) -> List[Row]:
+    """Compresses gradients by plans; a row each of bytes, errors and times, as `deepreduce compare --format json` has them.
+
+    inputs    a path, or a `synth:` text, or a list of these; or an array, a dict name -> array, or a list of arrays, whose
+              names are 0, 1, … Arrays are numpy's or torch's, or Sparse; of float32, float16, bfloat16 or float64, which
+              becomes float32. None is left out
+    plans     a plan, its text or a preset's name, or a list; none: a set that fits the input. Texts may name codecs of
+              deepreduce.codec
+    settings  options of the tool, with underscores: repeat=5, seed=1, threads=2, per_tensor=True, tensor=["conv*"],
+              where="total_error < 0.1", …; but output and format: rows are returned
+
+    The first row of each tensor is that of `memcpy`; `deepreduce compare --help` says what the columns are. Plans that fail
+    are a warning each, and have no row. Times are in nanoseconds. Raises ArgumentError for what the tool refuses, Error if it
+    fails, LibraryError if it is not there.
+
+    >>> rows = deepreduce.compare(numpy.ones(2000, numpy.float32), "index=golomb value=raw", repeat=1)
+    >>> [row["plan"] for row in rows], rows[1]["relative_l2_error"]
+    (['memcpy', 'index=golomb value=raw'], 0.0)
+    """
+    told = sorted({"output", "format"} & settings.keys())
+    if told:
+        raise ArgumentError(
+            f"compare returns rows, and takes no {told[0]}=: json.dump writes them, `deepreduce compare` any format"
+        )
+    texts = [str(plan) for plan in ([plans] if isinstance(plans, (str, Plan)) else plans)]
+    with tempfile.TemporaryDirectory(prefix="deepreduce-") as folder:
+        paths = _paths_of(inputs, pathlib.Path(folder))
+        document = measured(paths, texts, settings, pathlib.Path(folder))
+    for failure in document.get("failures", []):
+        warnings.warn(f"{failure['input']}: {failure['plan']}: {failure['error']}", stacklevel=2)
+    rows: List[Row] = document["rows"]
+    return rows
+
+
+def measured(paths: Sequence[str], plans: Sequence[str], settings: Mapping[str, Any], folder: pathlib.Path) -> Document:
+    """The document of a run, in which rows of plans with Python codecs stand behind the others of their tensor."""
+    from .. import codec
+    from . import _codec_run
+
+    python = [plan for plan in plans if codec.is_of_python(plan)]
+    if not python:
+        return _measured_by_the_tool(paths, plans, settings, folder)
+    for name in NOT_OF_PYTHON:
+        if settings.get(name):
+            raise ArgumentError(f"{name}={settings[name]!r} does not go with plans that have Python codecs")
+    for plan in python:
+        _codec_run.read_plan(plan)  # before anything is measured
+    texts = [plan for plan in plans if plan not in python]
+    native = bool(texts or settings.get("preset"))
+    options = {name: value for name, value in settings.items() if name not in _SHOWS}
+    if not native:
+        options.update(repeat=1, time=None)
+    document = _measured_by_the_tool(paths, texts if native else [_CHEAPEST], options, folder)
+    add_python_rows(document, python, paths, settings, folder, native)
+    shows = {name: value for name, value in settings.items() if name in _SHOWS}
+    if not shows:
+        return document
+    (folder / "all.json").write_text(json.dumps(document), "utf-8")
+    return _document_of(["--from", str(folder / "all.json"), *_options(shows)], folder)
+
+
+def add_python_rows(
+    document: Document,
+    plans: Sequence[str],
+    paths: Sequence[str],
+    settings: Mapping[str, Any],
+    folder: pathlib.Path,
+    native: bool,
+) -> None:
+    """Measures plans with Python codecs on the tensors of a document and adds rows and failures; `native` False: only
+    memcpy's rows stay of those that were there."""
+    from . import _codec_run
+
+    repeat, seed = int(settings.get("repeat") or 15), int(settings.get("seed") or 0)
+    rows: List[Row] = []
+    failures = document.setdefault("failures", [])
+    arrays = _Arrays(paths, settings, folder)
+    for subject in _codec_run.subjects_of(document["rows"]):
+        own = [row for row in document["rows"] if all(row[k] == subject[k] for k in ("input", "tensor", "step"))]
+        rows += own if native else [row for row in own if row["plan"] == "memcpy"]
+        for plan in plans:
+            try:
+                rows.append(_codec_run.measure(plan, arrays.of(subject), subject, repeat, seed))
+            except Exception as error:  # whatever a codec raises
+                what = str(error) if isinstance(error, Error) else repr(error)
+                told = {"input": subject["input"], "tensor": subject["tensor"], "plan": plan, "error": what}
+                failures.append(told)
+    document["rows"] = rows
+
+
+def _measured_by_the_tool(
+    paths: Sequence[str], plans: Sequence[str], settings: Mapping[str, Any], folder: pathlib.Path
+) -> Document:
+    told = [word for plan in plans for word in ("--plan", plan)]
+    return _document_of([*paths, *told, *_options(settings)], folder)
+
+
+def _document_of(words: Sequence[str], folder: pathlib.Path) -> Document:
+    """What `deepreduce compare` gives as json. Raises ArgumentError and Error, as compare does."""
+    target = folder / "document.json"
+    target.unlink(missing_ok=True)
+    done = _tool.run_quietly(["compare", *words, "--format", "json", "--output", str(target)])
+    told = done.stderr.decode("utf-8", "replace").strip()
+    if done.returncode not in (0, 1) or not target.exists():
+        sentence = told.replace("deepreduce: ", "") or f"the tool exited with {done.returncode}"
+        raise (ArgumentError if done.returncode == 2 else Error)(sentence)
+    document: Document = json.loads(target.read_text("utf-8"))
+    if done.returncode == 1 and not document.get("failures"):
+        document["failures"] = [{"input": "", "tensor": "", "plan": "", "error": line} for line in told.splitlines()]
+    return document
+
+
+def _options(settings: Mapping[str, Any]) -> List[str]:
+    words = []
+    for name, value in settings.items():
+        option = "--" + name.replace("_", "-")
+        if value is True:
+            words.append(option)
+        elif value is not None and value is not False:
+            for each in value if isinstance(value, (list, tuple)) else [value]:
+                # (A word behind --pareto is an input.)
+                words += [f"{option}={each}"] if name == "pareto" else [option, str(each)]
+    return words
+
+
+# ---- Inputs -------------------------------------------------------------------------------------
+
+
+def _paths_of(inputs: Any, folder: pathlib.Path) -> List[str]:
+    if isinstance(inputs, (str, os.PathLike)):
+        return _paths_of([inputs], folder)
+    named: Any = inputs.items() if isinstance(inputs, Mapping) else [("", inputs)]
+    if isinstance(inputs, (list, tuple)):
+        paths = [os.fspath(each) for each in inputs if isinstance(each, (str, os.PathLike))]
+        if paths and len(paths) == len(inputs):
+            return [
+                convert_file(path, folder / f"{i}.npz") if is_pickle(path) else path for i, path in enumerate(paths)
+            ]
+        if paths:
+            raise ArgumentError(f"'{paths[0]}' is a path, and other inputs of the list are not: give paths or arrays")
+        named = enumerate(inputs)
+    arrays: Arrays = {}
+    for name, tensor in named:
+        if tensor is not None:  # a parameter without a gradient
+            _add_array(arrays, str(name), tensor)
+    if not arrays:
+        raise ArgumentError("there is no tensor to compare")
+    write_npz(folder / "arrays.npz", arrays, made_of="array")
+    return [str(folder / "arrays.npz")]
+
+
+def _add_array(arrays: Arrays, name: str, tensor: Any) -> None:
+    if _memory.torch_tensor(tensor):
+        if not add_tensor(arrays, name, tensor):
+            raise ArgumentError(f"'{name}': {tensor.dtype} is not read")
+    elif isinstance(tensor, Sparse):
+        stem = name + "." if name else ""
+        arrays[stem + "indices"] = _plain(tensor.indices, f"indices of '{name}'").astype(numpy.int64)
+        arrays[stem + "values"] = _plain(tensor.values, f"values of '{name}'")
+        arrays[stem + "shape"] = numpy.array(tensor.shape, numpy.int64)
+    else:
+        arrays[name] = _plain(tensor, f"'{name}'" if name else "the input")
+
+
+def _plain(array: Any, what: str) -> numpy.ndarray[Any, Any]:
+    if _memory.torch_tensor(array):
+        return array_of(array)
+    plain = numpy.asarray(_memory.as_array(array, what), order="C")
+    return plain.view("V2") if plain.dtype.name == "bfloat16" else plain
+
+
+class _Arrays:
+    """The tensors of a run as the tool read them: it writes them to a .safetensors file."""
+
+    def __init__(self, paths: Sequence[str], settings: Mapping[str, Any], folder: pathlib.Path) -> None:
+        # An .npz that was made for this run is named by what it was made of.
+        self._paths = {made_of(path) or path: path for path in paths}
+        self._target = folder / "tensors.safetensors"
+        self._options = {name: value for name, value in settings.items() if name in _CHOOSES}
+        if not self._options.get("tensor") and not settings.get("per_tensor"):
+            self._options["flat"] = True
+        self._loaded: Tuple[str, Dict[str, Any]] = ("", {})
+
+    def of(self, row: Row) -> Any:
+        """[d], of the tensor that a row is of."""
+        if row["dtype"] == "bf16":
+            raise ArgumentError("a Python codec takes float32 and float16, not bfloat16; --cast f32 converts it")
+        if self._loaded[0] != row["input"]:
+            # (What a folder or a sweep of synth: has is named by itself.)
+            name: str = row["input"]
+            self._loaded = (name, self._read(self._paths.get(name, name)))
+        found = self._loaded[1].get(row["tensor"])
+        if found is None or found.size != row["d"]:
+            raise ArgumentError(f"{row['input']}: tensor '{row['tensor']}' is not found again")
+        return found.copy()
+
+    def _read(self, path: str) -> Dict[str, Any]:
+        done = _tool.run_quietly(["convert", path, *_options(self._options), "--output", str(self._target)])
+        if done.returncode:
+            raise Error(done.stderr.decode("utf-8", "replace").strip().replace("deepreduce: ", ""))
+        return read_safetensors(self._target)
+
+
+def read_safetensors(path: pathlib.Path) -> Dict[str, Any]:
+    """name -> [d] of the float32 and float16 tensors of a file that the tool wrote."""
+    data = numpy.fromfile(path, numpy.uint8)
+    (size,) = struct.unpack("<Q", data[:8].tobytes())
+    found = {}
+    for name, told in json.loads(data[8 : 8 + size].tobytes()).items():
+        begin, end = (8 + size + offset for offset in told["data_offsets"])
+        if told["dtype"] in ("F32", "F16"):
+            found[name] = data[begin:end].view("<f4" if told["dtype"] == "F32" else "<f2")
+    return found

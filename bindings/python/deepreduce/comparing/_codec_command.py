@@ -1,0 +1,104 @@
+"""`deepreduce compare --python-codec FILE …`: plans with Python codecs in the tool's own table and report."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import runpy
+import sys
+from typing import Any, Dict, List, Sequence, Tuple
+
+from .. import codec, comparing
+from .._native import _tool
+from ..errors import ArgumentError, Error
+
+# Options that Python has to know, with what follows them.
+_OURS = ("--python-codec", "--plan", "--format", "--output", "--repeat", "--seed", "--tensor", "--cast")
+_FLAGS = ("--flat", "--per-tensor")
+# What a measurement by the tool takes, and the showing of its saved rows in the end does not.
+_MEASURING = ("--preset", "--time", "--threads", "--segment-rows", "--ranks", "--link", "--plugin", "--limit")
+_NOT_YET = tuple("--" + name.replace("_", "-") for name in comparing.NOT_OF_PYTHON)
+
+
+def run(words: Sequence[str], folder: pathlib.Path) -> int:
+    """words: "compare" and what follows it. The exit status."""
+    told, inputs, others = _split(list(words[1:]))
+    for word in others:
+        if word.partition("=")[0] in _NOT_YET:
+            raise ArgumentError(f"--python-codec: {word.partition('=')[0]} does not go with it")
+    for file in told["--python-codec"]:
+        load(file)
+    python = [plan for plan in told["--plan"] if codec.is_of_python(plan)]
+    if not python:
+        raise ArgumentError("--python-codec: no --plan names a codec that the file registers")
+    settings: Dict[str, Any] = {"tensor": told["--tensor"]}
+    settings.update({name[2:]: told[name][-1] for name in ("--repeat", "--seed", "--cast") if told[name]})
+    settings.update({flag[2:].replace("-", "_"): True for flag in _FLAGS if flag in others})
+    document = comparing.measured(inputs, told["--plan"], {**settings, **_measuring(others)}, folder)
+    rows = folder / "rows.json"
+    rows.write_text(json.dumps(document), "utf-8")
+    for failure in document.get("failures", []):
+        print("deepreduce: {input}: {plan}: {error}".format(**failure), file=sys.stderr)
+    failed = 1 if document.get("failures") else 0
+    printed = [word for name in ("--format", "--output") if told[name] for word in (name, told[name][-1])]
+    shows = _without([word for word in others if word not in _FLAGS], *_MEASURING)
+    return _tool.run(["compare", "--from", str(rows), *printed, *shows]) or failed
+
+
+def load(file: str) -> None:
+    """Runs a file that registers codecs. ArgumentError if it cannot be run."""
+    if not os.path.isfile(file):
+        raise ArgumentError(f"--python-codec {file}: no such file")
+    try:
+        runpy.run_path(file)
+    except Error:
+        raise
+    except Exception as error:
+        raise ArgumentError(f"--python-codec {file}: {error!r}") from error
+
+
+def _split(words: List[str]) -> Tuple[Dict[str, List[str]], List[str], List[str]]:
+    """Values of our options, inputs, and all other words in their order."""
+    told: Dict[str, List[str]] = {name: [] for name in _OURS}
+    inputs: List[str] = []
+    others: List[str] = []
+    valued = _tool.options_with_values("compare")
+    at = 0
+    while at < len(words):
+        word = words[at]
+        name, equals, value = word.partition("=")
+        if word.startswith("--") and name in told:
+            if not equals:
+                at += 1
+                if at == len(words):
+                    raise ArgumentError(f"{name}: a value is missing")
+                value = words[at]
+            told[name].append(value)
+        elif word in valued:
+            others += words[at : at + 2]
+            at += 1
+        else:
+            (others if word.startswith("-") else inputs).append(word)
+        at += 1
+    return told, inputs, others
+
+
+def _measuring(words: List[str]) -> Dict[str, Any]:
+    """Of the other words those that a measurement by the tool needs."""
+    settings: Dict[str, Any] = {}
+    for name in _MEASURING:
+        values = [words[i + 1] for i, word in enumerate(words[:-1]) if word == name]
+        values += [word.partition("=")[2] for word in words if word.startswith(name + "=")]
+        if values:
+            settings[name[2:].replace("-", "_")] = values
+    return settings
+
+
+def _without(words: List[str], *options: str) -> List[str]:
+    """The words but for some options, and their values where these are words of their own."""
+    return [
+        word
+        for i, word in enumerate(words)
+        if word.partition("=")[0] not in options and not (i > 0 and words[i - 1] in options)
+    ]

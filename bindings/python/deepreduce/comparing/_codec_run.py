@@ -1,0 +1,238 @@
+"""Runs plans that have a Python codec, and measures them as the native tool measures its own: the same columns.
+
+The library does the other half: it sparsifies, and codes the stream that has a codec of its own. Times are those of
+Python, and rows say so (timed: "python").
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+import numpy
+
+from .. import codec as codecs
+from ..decoding import decode
+from ..encoding import encode
+from ..errors import ArgumentError
+from ..header import inspect
+from ..plan import read_stages
+from ..tensor import Sparse
+
+Array = numpy.ndarray[Any, Any]
+Row = Dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Stages:
+    """A plan in parts; index and value are (the registered codec, an instance), or None and the stage's text."""
+
+    text: str
+    sparsify: str
+    index: Tuple[Optional[codecs.Registered], Any]
+    value: Tuple[Optional[codecs.Registered], Any]
+
+
+def read_plan(text: str) -> Stages:
+    """Raises ArgumentError for roles that do not go with a Python codec."""
+    stages = {**read_stages("sparsify=none index=raw value=raw"), **read_stages(text)}
+    for role, stage in stages.items():
+        if role not in ("sparsify", "index", "value"):
+            raise ArgumentError(f"plan '{text}': '{stage}' does not go with a Python codec; sparsify, index and value do")
+    halves = []
+    for role in ("index", "value"):
+        codec, made = codecs.of_stage(stages[role])
+        halves.append((codec, str(stages[role]) if codec is None else made))
+    return Stages(text, str(stages["sparsify"]), halves[0], halves[1])
+
+
+class Timer:
+    """Times of one side, summed up over its two halves, a sample a round."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def __call__(self, function: Callable[[], Any]) -> Any:
+        begin = time.perf_counter_ns()
+        result = function()
+        self.ns += time.perf_counter_ns() - begin
+        return result
+
+
+class Once(NamedTuple):
+    """One run of a plan; sizes in bytes."""
+
+    support: Array  # int64, that decode gives
+    sent: Array  # the gradient's values there
+    arrived: Array
+    index_size: int
+    value_size: int
+    order_size: int
+    header_size: int
+    encode_ns: int
+    decode_ns: int
+
+
+def kept_by(sparsify: str, g: Array, numbers: Any) -> Array:
+    """int64 [r], ascending. Zeros go in as -0, so that one that is kept can be told from the others."""
+    seen = numpy.where(g == 0, numpy.array(-0.0, g.dtype), g)
+    arrived = decode(encode(seen, f"{sparsify} index=raw value=raw", **numbers))
+    return numpy.flatnonzero(arrived.view(f"u{g.itemsize}")).astype(numpy.int64)
+
+
+def _native(stages: str, indices: Array, values: Array, d: int, numbers: Any, times: Tuple[Timer, Timer]) -> Any:
+    """The library's half: (info, header bytes, decoded Sparse)."""
+    x = Sparse(indices, values, (d,))
+    frame = times[0](lambda: encode(x, stages, **numbers))
+    found = times[1](lambda: decode(frame, sparse=True))
+    info = inspect(frame).tensors[0]
+    if info.fallback != "none":
+        raise ArgumentError(
+            f"'{stages}' falls back to {info.fallback} here, as {indices.size} of {d} elements take more than without it;"
+            " a Python codec has no fallback"
+        )
+    return info, len(frame) - info.index_size - info.value_size - info.order_size, found
+
+
+def run_once(plan: Stages, g: Array, kept: Array, numbers: Any) -> Once:
+    """Encodes and decodes; raises codec.Broken for what a codec must not do."""
+    encoding, decoding = Timer(), Timer()
+    times, d = (encoding, decoding), g.size
+    header, order_size = 0, 0
+    index, made = plan.index
+    if index is not None:
+        what = f"index={index.name}"
+        data = codecs.as_bytes(encoding(lambda: made.encode(kept, d)), what)
+        support = decoding(lambda: codecs.decode_indices(made, data, kept.size, d, what))
+        if index.exact:
+            codecs.require_same_indices(kept, support, what)
+        index_size = len(data)
+    else:
+        info, header, found = _native(f"{made} value=raw", kept, g[kept], d, numbers, times)
+        support, index_size = found.indices.astype(numpy.int64), info.index_size
+    sent = g[support]
+    value, made = plan.value
+    if value is not None:
+        what = f"value={value.name}"
+        data = codecs.as_bytes(encoding(lambda: made.encode(sent)), what)
+        arrived = decoding(lambda: codecs.decode_values(made, data, sent, what))
+        value_size = len(data)
+        if value.exact:
+            codecs.require_same_values(sent, arrived, what)
+        if not header:
+            header = _native("index=raw value=raw", support, sent, d, numbers, (Timer(), Timer()))[1]
+    else:
+        info, header, found = _native(f"index=raw {made}", support, sent, d, numbers, times)
+        arrived, value_size, order_size = found.values, info.value_size, info.order_size
+    return Once(support, sent, arrived, index_size, value_size, order_size, header, encoding.ns, decoding.ns)
+
+
+def measure(text: str, g: Array, template: Row, repeat: int, seed: int) -> Row:
+    """A row of a plan with a Python codec.
+
+    g         [d] float32 or float16
+    template  a row of the native tool of the same tensor: its columns are the row's
+    repeat    timed rounds, after one that is not counted
+
+    Raises codec.Broken, ArgumentError, and what the codec raises.
+    """
+    plan, numbers = read_plan(text), {"seed": seed, "private_seed": seed, "step": 0}
+    for codec, made in (plan.index, plan.value):
+        if codec is not None:
+            codecs.check_instance(codec, made)
+    begin = time.perf_counter_ns()
+    kept = kept_by(plan.sparsify, g, numbers)
+    sparsify_ns = time.perf_counter_ns() - begin
+    kept.flags.writeable = g.flags.writeable = False
+    first = run_once(plan, g, kept, numbers)
+    rounds = [run_once(plan, g, kept, numbers) for _ in range(repeat)]
+    row: Row = dict.fromkeys(template)
+    row.update({name: template.get(name) for name in ("input", "tensor", "kind", "step", "dtype", "d")})
+    row.update(plan=text, timed="python", fallback="none", r=kept.size, support=first.support.size, rounds=repeat)
+    row.update(_sizes(first, g.size, kept.size))
+    row.update(_distortion(g, kept, first))
+    row["sparsify_ns"] = sparsify_ns
+    for side in ("encode_ns", "decode_ns"):
+        samples = [getattr(each, side) for each in rounds]
+        row[side] = int(numpy.median(samples))
+        low, high = numpy.percentile(samples, [25, 75])
+        row[side + "_spread"] = float((high - low) / row[side]) if row[side] else None
+    if "samples" in template:
+        row["samples"] = {side: [getattr(each, side) for each in rounds] for side in ("encode_ns", "decode_ns")}
+        row["samples"]["merge_ns"] = []
+    return row
+
+
+def _sizes(once: Once, d: int, r: int) -> Row:
+    total = once.index_size + once.value_size + once.order_size + once.header_size
+    bound = (math.lgamma(d + 1) - math.lgamma(r + 1) - math.lgamma(d - r + 1)) / math.log(2) / r if 0 < r < d else 0.0
+    return {
+        "bytes": total,
+        "index_bytes": once.index_size,
+        "value_bytes": once.value_size,
+        "order_bytes": once.order_size,
+        "header_bytes": once.header_size,
+        "relative_volume": total / (4 * d),
+        "index_bits_per_nonzero": _quotient(8.0 * once.index_size, r),
+        "value_bits_per_nonzero": _quotient(8.0 * once.value_size, r),
+        "index_bound_bits_per_nonzero": bound,
+    }
+
+
+def _quotient(a: float, b: float) -> Optional[float]:
+    """0/0 is 0; None is undefined."""
+    if b == 0:
+        return 0.0 if a == 0 else None
+    return a / b if math.isfinite(a / b) else None
+
+
+def _finite(x: float) -> Optional[float]:
+    return x if math.isfinite(x) else None
+
+
+def _distortion(g: Array, kept: Array, once: Once) -> Row:
+    """As tool/compare/metrics.cpp has it: s is what the sparsifier kept, h what arrives. Equal bits do not differ."""
+    common = numpy.intersect1d(kept, once.support, assume_unique=True).size
+    union = numpy.union1d(kept, once.support)
+    s, h = numpy.zeros(union.size, g.dtype), numpy.zeros(union.size, g.dtype)
+    s[numpy.searchsorted(union, kept)] = g[kept]
+    h[numpy.searchsorted(union, once.support)] = once.arrived
+    bits = f"u{g.itemsize}"
+
+    def difference(a: Array, b: Array) -> Array:
+        with numpy.errstate(invalid="ignore"):
+            delta: Array = a.astype(numpy.float64) - b.astype(numpy.float64)
+        delta[a.view(bits) == b.view(bits)] = 0
+        return delta
+
+    dense, at = g.astype(numpy.float64), g[union]
+    x, y, z = at.astype(numpy.float64), h.astype(numpy.float64), s.astype(numpy.float64)
+    gg, hh, gh, ss = float(dense @ dense), float(y @ y), float(x @ y), float(z @ z)
+    coding = difference(s, h)
+    outside = gg - float(x @ x)  # what is neither kept nor sent is lost
+    lost = max(0.0, outside if union.size < g.size else 0.0) + float(numpy.sum(difference(at, h) ** 2))
+    contraction = _quotient(lost, gg)
+    largest = float(numpy.abs(z).max(initial=0))
+    return {
+        "missed": kept.size - common,
+        "false_positives": once.support.size - common,
+        "index_recall": _quotient(float(common), kept.size) if kept.size else 1.0,
+        "energy_recall": _quotient(float(numpy.sum(once.sent.astype(numpy.float64) ** 2)), gg) if gg else 1.0,
+        "relative_l2_error": _quotient(math.sqrt(float(coding @ coding)), math.sqrt(ss)),
+        "max_relative_error": _quotient(float(numpy.abs(coding).max(initial=0)), largest),
+        "cosine_similarity": _quotient(gh, math.sqrt(gg * hh)),
+        "contraction": contraction,
+        "gradient_energy": _finite(gg),
+        "kept_energy": _finite(ss),
+        "total_error": None if contraction is None else math.sqrt(contraction),
+    }
+
+
+def subjects_of(rows: List[Row]) -> List[Row]:
+    """The row of each tensor that stands first (memcpy's)."""
+    seen: Dict[Tuple[str, str, int], Row] = {}
+    for row in rows:
+        seen.setdefault((row["input"], row["tensor"], row["step"]), row)
+    return list(seen.values())

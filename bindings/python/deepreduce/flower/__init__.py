@@ -1,0 +1,385 @@
+"""deepreduce.flower: compressed models for Flower's Message API, in both directions. Imported on request.
+
+    app = ClientApp(mods=[deepreduce.flower.mod])
+    strategy = deepreduce.flower.Compressed(FedAvg(), up="sparsify=topr(ratio=0.01) feedback=residual …", down="…")
+
+mod         what a client adds to its app
+Compressed  what the server wraps its strategy in; any strategy that averages models
+Traffic     the bytes that went through
+LocalGrid   clients in this process, for tests and experiments
+
+Both sides keep the model that the clients have. Down goes the difference of the new model to it, so what a frame leaves
+out is in the next difference; up goes the difference that a client's training made, with the residual of the
+client in its Context. Who has missed rounds gets the frames of these rounds, or the model where that is shorter; a
+client without the mod gets and sends models as ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple, Union
+
+import numpy
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import Strategy
+
+from .._adapters._rows import Rows, plan_of_frames
+from ..errors import ArgumentError, CorruptFrame, PeerError
+from ..plan import Plan
+from ._models import Model, copy, difference, finite, fits, holds, moved, of_type, read, same_kind, write
+
+__all__ = ["Compressed", "LocalGrid", "Traffic", "mod"]
+
+_RECORD = "deepreduce"  # ConfigRecord of what this module says, in messages and in a client's state
+_FRAMES = "deepreduce.frames"  # stype of an Array: frames, one behind the other
+_STATES = "deepreduce.states"  # stype of an Array: what feedback keeps
+_MODEL = "deepreduce.model"  # ArrayRecord in a client's state: the model that it has
+_CODED = ("float32", "float16")  # other arrays travel as they are
+
+
+class Traffic(NamedTuple):
+    """Bytes of arrays that were sent to clients and received from them, and what dense models would have been."""
+
+    down: int = 0
+    up: int = 0
+    dense_down: int = 0
+    dense_up: int = 0
+
+
+def _size(record: Any) -> int:
+    return sum(len(array.data) for array in record.values())
+
+
+def _blob(data: bytes, stype: str) -> Any:
+    return Array("uint8", (len(data),), stype, data)
+
+
+# Clients of one process share them.
+_rows = functools.lru_cache(maxsize=4)(Rows)
+
+
+def _rows_of(model: Model, plan: Any, meta: Any) -> Tuple[List[str], Optional[Rows]]:
+    """The arrays that are coded, and how. Differences are float32."""
+    names = [name for name, array in model.items() if array.dtype.name in _CODED]
+    shapes = tuple((model[name].shape, "float32") for name in names)
+    return names, _rows(shapes, plan, meta.get("bypass"), meta.get("flat"), meta["seed"]) if names else None
+
+
+# ---- Client -------------------------------------------------------------------------------------
+
+
+def mod(message: Any, context: Any, call_next: Any) -> Any:
+    """A client mod, for ClientApp(mods=[…]): the app sees models, the wire differences. What it does, the server's
+    Compressed says; from a server without, messages pass as they are.
+
+    The model that the server believes to be here, and the residuals, are in context.state, beside the app's own.
+    Raises ArgumentError if that model is not here: Flower tells the server, which sends all of it next time.
+    """
+    meta = message.content.config_records.get(_RECORD) if message.has_content() else None
+    if meta is None:
+        return call_next(message, context)
+    model = _receive(message.content, meta, context)
+    reply = call_next(message, context)
+    if reply.has_content():
+        _answer(reply.content, meta, model, context)
+    return reply
+
+
+def _receive(content: Any, meta: Any, context: Any) -> Model:
+    """Puts the model where the app looks for it, and notes it."""
+    key, base, version = meta["key"], meta["base"], meta["version"]
+    record = content[key]
+    if base >= 0:
+        here = context.state.config_records.get(_RECORD)
+        if here is None or here["version"] != base or _MODEL not in context.state:
+            raise ArgumentError(
+                f"the server sent what follows model {base}, which is not here: it has to send all of it"
+            )
+        model = read(context.state[_MODEL])
+        names, rows = _rows_of(model, meta["down"], meta)
+        for step in range(base + 1, version + 1):
+            if rows is not None:
+                model = moved(model, names, rows.unpack(record[f"{_FRAMES}/{step}"].data, step))
+        model.update({name: array.numpy() for name, array in record.items() if array.stype != _FRAMES})
+        record = write(model)
+        content[key] = record
+    else:
+        model = read(record)
+    context.state[_RECORD] = ConfigRecord({"version": version})
+    context.state[_MODEL] = copy(record)
+    del content[_RECORD]
+    return model
+
+
+def _answer(content: Any, meta: Any, model: Model, context: Any) -> None:
+    """Replaces the trained model by the difference that the training made."""
+    told = ConfigRecord({"version": meta["version"], "key": ""})
+    for key, record in list(content.array_records.items()):
+        trained = read(record)
+        names, rows = _rows_of(model, meta["up"], meta)
+        if rows is None or told["key"] or not same_kind(trained, model):
+            continue
+        kept = context.state.array_records.get(_STATES, {}).get(meta["up"])
+        states = numpy.zeros(rows.state_size, numpy.uint8)
+        if kept is not None and len(kept.data) == states.size:  # otherwise the plan or the model is another one
+            states[:] = numpy.frombuffer(kept.data, numpy.uint8)
+        frames = rows.pack(difference(trained, model, names), states, meta["version"], context.node_id % 2**64)
+        plain = {name: array for name, array in record.items() if name not in names}
+        content[key] = ArrayRecord({_FRAMES: _blob(frames, _FRAMES), **plain})
+        if states.size:
+            context.state[_STATES] = ArrayRecord({meta["up"]: _blob(states.tobytes(), _STATES)})
+        told["key"] = key
+    content[_RECORD] = told
+
+
+# ---- Server -------------------------------------------------------------------------------------
+
+
+class Compressed(Strategy):  # type: ignore[misc]
+    """A strategy whose models travel compressed, up and down.
+
+    strategy  averages models: FedAvg, FedAdam, …. It sees models as ever
+    up        plan of what a client's training changed; feedback=residual belongs to it if it drops anything
+    down      plan of what the server changed, without feedback: what it drops is in the next difference
+    bypass    arrays of fewer elements travel exactly. None: of a plan that is flat none, of others those below 1000
+    flat      the arrays of a plan are one tensor (bucket=flat). None: of one that sparsifies, or keeps each value by itself
+              (raw, half); one that quantises all elements (8bit, onebit) has levels for each array
+    seed      of random numbers
+
+    A reply that cannot be decoded (hostile bytes, another round's, values that are not finite in the model's types, array
+    records under other names than those that were sent) counts as that client's failure, with the reason in its Error; the
+    others are averaged. float32 and float16 are coded, other arrays travel as they are. Clients get arrays of the types
+    that the model began with, whatever an average makes of them. Where `down` cannot say what changed (a value that is not
+    finite, or a change that is not), clients get the model itself.
+
+    Raises ArgumentError for plans that do not go together with this.
+    """
+
+    def __init__(
+        self,
+        strategy: Any,
+        up: Union[str, Plan],
+        down: Union[str, Plan] = "index=all value=raw",
+        *,
+        bypass: Optional[int] = None,
+        flat: Optional[bool] = None,
+        seed: int = 0,
+    ) -> None:
+        up, down = map(plan_of_frames, (up, down))
+        for side, plan in (("up", up), ("down", down)):
+            if plan.info.votes:
+                raise ArgumentError(f"{side}: `{plan}` sends votes, which are no difference of models: take value=sign(scale=mean)")
+        if down.info.feedback:
+            raise ArgumentError("down: the plan has feedback, but what a frame leaves out is in the next difference already")
+        self._strategy = strategy
+        # (A record has no None: what is not given is not there.)
+        given = {name: value for name, value in (("bypass", bypass), ("flat", flat)) if value is not None}
+        self._meta = {"up": str(up), "down": str(down), **given, "seed": seed}
+        self._version = -1  # of the model that the clients have, or are about to
+        self._model: Model = {}
+        self._own: Model = {}  # the server's, which has what `down` left out
+        self._names: List[str] = []
+        self._down: Optional[Rows] = None
+        self._up: Optional[Rows] = None
+        self._given: Any = None  # the arrays of which that model is what clients get
+        self._history: Dict[int, Any] = {}  # version: frames that lead to it
+        self._known: Dict[int, int] = {}  # node: the version that it has
+        self._sent: Dict[int, Any] = {}  # node: this round's message
+        self._asked: Dict[int, Tuple[str, Set[str]]] = {}  # node: the model's record in that message, and all its records
+        self.traffic = Traffic()
+
+    def summary(self) -> None:
+        self._strategy.summary()
+
+    def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Iterable[Any]:
+        """The strategy's messages, with frames."""
+        return self._pack(self._strategy.configure_train(server_round, arrays, config, grid), arrays)
+
+    def configure_evaluate(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Iterable[Any]:
+        """The strategy's messages, with frames. The model of the evaluation is the one that training goes on from."""
+        return self._pack(self._strategy.configure_evaluate(server_round, arrays, config, grid), arrays)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Any]
+    ) -> Tuple[Optional[ArrayRecord], Optional[MetricRecord]]:
+        """What the strategy makes of the decoded models."""
+        made: Tuple[Optional[ArrayRecord], Optional[MetricRecord]] = self._strategy.aggregate_train(
+            server_round, self._unpack(replies, trained=True)
+        )
+        return made
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Any]) -> Optional[MetricRecord]:
+        """What the strategy makes of the replies."""
+        made: Optional[MetricRecord] = self._strategy.aggregate_evaluate(server_round, self._unpack(replies))
+        return made
+
+    def _advance(self, arrays: Any) -> None:
+        """Makes the frames that bring the clients' model nearer to these arrays."""
+        if arrays is self._given:
+            return
+        new = {name: of_type(array, self._model.get(name, array).dtype) for name, array in read(arrays).items()}
+        self._version += 1
+        nearer = self._nearer(new) if same_kind(new, self._model) else None
+        if nearer is None:
+            self._model, self._history = new, {}
+            self._names, self._down = _rows_of(new, self._meta["down"], self._meta)
+            self._up = _rows_of(new, self._meta["up"], self._meta)[1]
+            self._known.clear()
+        else:
+            self._model, frames = nearer
+            if self._down is not None:
+                self._history[self._version] = _blob(frames, _FRAMES)
+        self._given, self._own = arrays, new
+        while self._history and sum(len(each.data) for each in self._history.values()) >= self._dense:
+            del self._history[next(iter(self._history))]
+
+    def _nearer(self, new: Model) -> Optional[Tuple[Model, bytes]]:
+        """The clients' model, brought nearer to a new one by frames; None if the plan has none for what is not finite."""
+        model = {name: self._model[name] if name in self._names else array for name, array in new.items()}
+        if self._down is None:
+            return model, b""
+        with numpy.errstate(over="ignore", invalid="ignore"):
+            by = difference(new, model, self._names)
+            frames = self._down.pack(by, numpy.zeros(0, numpy.uint8), self._version, 0)
+            try:
+                model = moved(model, self._names, self._down.unpack(frames, self._version))
+            except PeerError:
+                return None
+        return (model, frames) if finite(model, self._names) else None
+
+    @property
+    def _dense(self) -> int:
+        """Bytes of the arrays that are coded."""
+        return sum(self._model[name].nbytes for name in self._names)
+
+    def _pack(self, messages: Iterable[Any], arrays: Any) -> List[Any]:
+        listed = list(messages)
+        self._sent, self._asked = {message.metadata.dst_node_id: message for message in listed}, {}
+        if not listed:
+            return listed
+        self._advance(arrays)
+        records: Dict[int, Any] = {}  # by base
+        for message in listed:
+            key = next((key for key, record in message.content.array_records.items() if record is arrays), None)
+            if key is None:
+                continue  # the strategy sends something else
+            self._asked[message.metadata.dst_node_id] = key, set(message.content.array_records)
+            base = self._known.get(message.metadata.dst_node_id, -1)
+            if not all(step in self._history for step in range(base + 1, self._version + 1)):
+                base = -1
+            if base not in records:
+                records[base] = self._record(base)
+            meta = ConfigRecord({**self._meta, "key": key, "base": base, "version": self._version})
+            message.content = RecordDict({**message.content, key: copy(records[base]), _RECORD: meta})
+            self._count(down=_size(records[base]), dense_down=_size(arrays))
+        return listed
+
+    def _record(self, base: int) -> Any:
+        """What leads from a version to this one; -1: the model."""
+        if base < 0:
+            return write(self._model)
+        frames = {f"{_FRAMES}/{step}": self._history[step] for step in range(base + 1, self._version + 1)}
+        plain = write({name: array for name, array in self._model.items() if name not in self._names})
+        return ArrayRecord({**frames, **plain})
+
+    def _unpack(self, replies: Iterable[Any], trained: bool = False) -> List[Any]:
+        found = []
+        for reply in replies:
+            node = reply.metadata.src_node_id
+            self._known.pop(node, None)  # unless it answers that it has the model
+            if node in self._sent and reply.has_content():
+                try:
+                    if _RECORD in reply.content:
+                        self._decode(reply.content)
+                        self._known[node] = self._version
+                    else:
+                        self._move(reply.content)
+                    self._require_models(reply.content, self._asked.get(node) if trained else None)
+                except Exception as error:  # whatever a stranger's bytes may cause
+                    reason = f"node {node}: its reply cannot be decoded: {type(error).__name__}: {error}"
+                    reply = Message(Error(0, reason), reply_to=self._sent[node])
+            found.append(reply)
+        return found
+
+    def _move(self, content: Any) -> None:
+        """The models of a client without the mod, which began at the clients' model, as if they had begun at the own."""
+        for key, record in list(content.array_records.items()):
+            trained = read(record)
+            if fits(trained, self._model):
+                by = difference(self._own, self._model, self._names)
+                content[key] = write(moved(trained, self._names, by))
+
+    def _require_models(self, content: Any, asked: Optional[Tuple[str, Set[str]]]) -> None:
+        """Dense arrays are as hostile as frames: one NaN would be in the average, as would a number that the model's type
+        does not hold; another shape or record would end the server. asked: of a training, what was sent."""
+        models = {key: read(record) for key, record in content.array_records.items()}
+        for key, model in models.items():
+            for name, array in model.items():
+                dtype = self._model[name].dtype if asked and name in self._model else array.dtype
+                if array.dtype.kind in "fciu" and not (holds(array.dtype, array) and holds(dtype, array)):
+                    raise CorruptFrame(f"{key}: {name}: a value is NaN or infinite, or too large for {dtype}")
+        if asked is None:
+            return
+        key, names = asked
+        if models.keys() != names:
+            raise CorruptFrame(f"its array records are {sorted(models)}; {sorted(names)} were sent")
+        if not fits(models[key], self._model):
+            raise CorruptFrame(f"{key}: other arrays than the model's, or of other shapes or types")
+
+    def _decode(self, content: Any) -> None:
+        """Puts a trained model in place of the frames: the own one, and what the training changed. So what `down` left
+        out is still there when models are averaged, and in the next difference."""
+        told = content.config_records[_RECORD]
+        if told["version"] != self._version:
+            raise ArgumentError(f"it is about model {told['version']}, but {self._version} was sent")
+        key = told["key"]
+        if key:
+            record = content.array_records[key]
+            if self._up is None or _FRAMES not in record:
+                raise CorruptFrame(f"{key} has no frames")
+            size = _size(record)
+            by = self._up.unpack(record[_FRAMES].data, self._version)
+            if not all(numpy.isfinite(each).all() for each in by):
+                raise CorruptFrame("a value is NaN or infinite")
+            model = moved(self._own, self._names, by)
+            model.update({name: array.numpy() for name, array in record.items() if name != _FRAMES})
+            if not same_kind(model, self._model):
+                raise CorruptFrame(f"{key} has other arrays than the model, or of other shapes or types")
+            model = {name: model[name] for name in self._model}
+            content[key] = write(model)
+            self._count(up=size, dense_up=_size(content[key]))
+        del content[_RECORD]
+
+    def _count(self, **more: int) -> None:
+        self.traffic = self.traffic._replace(**{name: getattr(self.traffic, name) + n for name, n in more.items()})
+
+
+class LocalGrid:
+    """A Grid whose clients run in this process, one after another: Flower without a network, for tests and experiments.
+    A client's exception is the Error of its reply, as it is elsewhere.
+
+    app    a ClientApp
+    nodes  how many clients; they have the numbers 1 …
+    """
+
+    def __init__(self, app: Any, nodes: int) -> None:
+        self._app = app
+        self.contexts = {node: Context(0, node, {}, RecordDict(), {}) for node in range(1, nodes + 1)}
+        with contextlib.suppress(ImportError):  # where messages learn who sends them, from Flower 1.41 on
+            from flwr.supercore.task_identity import TaskIdentity
+
+            TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 0, 0, 0
+
+    def get_node_ids(self) -> List[int]:
+        return list(self.contexts)
+
+    def send_and_receive(self, messages: Iterable[Any], *, timeout: Optional[float] = None) -> List[Any]:
+        """The replies, in the order of the messages."""
+        return [self._answer(message) for message in messages]
+
+    def _answer(self, message: Any) -> Any:
+        try:
+            return self._app(message, self.contexts[message.metadata.dst_node_id])
+        except Exception as error:
+            return Message(Error(0, f"{type(error).__name__}: {error}"), reply_to=message)

@@ -1,0 +1,216 @@
+"""deepreduce.jax: compressed gradients for JAX. Imported on request, so that the package needs no jax.
+
+    plan = "sparsify=topr(ratio=0.01) feedback=residual index=golomb value=log_quant"
+    optimizer = optax.chain(deepreduce.jax.compress(plan, "ranks"), optax.sgd(0.1))
+
+compress  an optax transformation: the mean over an axis of shard_map, compressed
+specs     what shard_map must be told of an optimizer's state
+Codec     encode and mean as pure functions of arrays, for collectives of one's own
+
+Every shape is static: a rank sends a row of as many bytes at every step, frames and the room that they did not need.
+For Top-r that room is small; a plan whose frames may be of any size (threshold) has rows of about the dense size.
+The state of feedback is an array, in and out. The codecs run on the CPU, on XLA's own memory; gradients on another
+device are copied there and back, by jax.pure_callback.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+import jax
+import jax.numpy as jnp
+
+from .._adapters._rows import Rows
+from ..errors import ArgumentError
+from ..plan import Plan, as_plan
+from ._callback import Arrays, call, number_of
+
+__all__ = ["Codec", "CompressState", "Transformation", "compress", "specs"]
+
+
+class Codec:
+    """Tensors of these shapes to rows of bytes, and rows to their mean. Its functions are pure, and work under jit,
+    shard_map and vmap (one after another).
+
+    plan    a plan or its text
+    like    a pytree of arrays, or of what has a shape and a dtype: float32, float16 or bfloat16
+    bypass  arrays of fewer elements travel exactly, in the same row. None: of a plan that is flat none, of others those
+            below 1000
+    flat    the arrays of the plan are one tensor (bucket=flat). None: of a plan that sparsifies, or keeps each value by
+            itself (raw, half); one that quantises all elements (8bit, onebit) has levels for each array
+    seed    of random numbers; the same on every rank. Step and rank are told to the library anyhow
+
+    row_size, state_size  bytes of a row, and of a rank's state
+
+    Raises ArgumentError for a plan that does not take such arrays.
+    """
+
+    def __init__(
+        self,
+        plan: Union[str, Plan],
+        like: Any,
+        *,
+        bypass: Optional[int] = None,
+        flat: Optional[bool] = None,
+        seed: int = 0,
+    ) -> None:
+        leaves, self._tree = jax.tree.flatten(like)
+        self._like = [(tuple(each.shape), each.dtype) for each in leaves]
+        self._rows, self._numbers = _rows_of(self._like, as_plan(plan), bypass, flat, seed)
+        self.row_size, self.state_size = self._rows.size, self._rows.state_size
+        self._rows.warn_if_dense()
+
+    def init(self, ranks: int = 1) -> Any:
+        """The state before the first step: [ranks * state_size] uint8, which shard_map cuts into the ranks'."""
+        return jnp.zeros(ranks * self.state_size, jnp.uint8)
+
+    def encode(self, tree: Any, state: Any, step: Any, rank: Any = 0) -> Tuple[Any, Any, Any]:
+        """A rank's row, its new state, and the bytes of the row that are frames.
+
+        tree   a pytree as `like`
+        state  [state_size] uint8: the last call's, or `init`'s
+        step   the same on every rank, and another at each call; below 2^32
+        rank   another on every rank: jax.lax.axis_index
+
+        What cannot be encoded (a NaN, say) makes a row that says so: `mean` raises PeerError, on every rank.
+        Returns ([row_size] uint8, [state_size] uint8, int32).
+        """
+        leaves, there = jax.tree.flatten(tree)
+        found = [(tuple(each.shape), each.dtype) for each in leaves]
+        if there != self._tree or found != self._like:
+            raise ArgumentError(f"the codec is for {self._tree} of {self._like}, not for {there} of {found}")
+        if state.shape != (self.state_size,) or state.dtype != jnp.uint8:
+            raise ArgumentError(
+                f"the state is {state.dtype}{list(state.shape)}, a rank's is uint8[{self.state_size}]: give compress"
+                " ranks=, which the axis has, and shard_map the specs that deepreduce.jax.specs(state, axis_name) has for it"
+            )
+        shapes = [((self.state_size,), jnp.uint8), ((self.row_size,), jnp.uint8), ((), jnp.int32)]
+        results = [jax.ShapeDtypeStruct(*each) for each in shapes]
+        after, row, size = call(self._numbers[0], results, [state, jnp.uint32(step), jnp.uint32(rank), *leaves], {0: 0})
+        return row, after, size
+
+    def mean(self, rows: Any, step: Any) -> Any:
+        """The mean of the ranks' rows, added up in their order in float32: the same bits on every rank.
+
+        rows  [ranks, row_size] uint8: jax.lax.all_gather of the ranks' rows
+        step  as of `encode`
+
+        Returns a pytree as `like`. Raises, when it runs, JaxRuntimeError (without jit ValueError) with the words of
+        PeerError (a rank could not encode), CorruptFrame or ArgumentError (a row of another step or of other arrays);
+        they name the rank.
+        """
+        if rows.ndim != 2 or rows.shape[1] != self.row_size or rows.dtype != jnp.uint8:
+            raise ArgumentError(f"rows are {rows.dtype}{list(rows.shape)}, not uint8[ranks, {self.row_size}]")
+        shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape, _ in self._like]
+        sums = call(self._numbers[1], shapes, [jnp.uint32(step), rows], {})
+        return jax.tree.unflatten(self._tree, [each.astype(dtype) for each, (_, dtype) in zip(sums, self._like)])
+
+
+Shape = Tuple[Tuple[int, ...], Any]  # and dtype
+Called = Tuple[Rows, Tuple[int, int]]  # rows, and the numbers of their encode and mean
+_known: Dict[Any, Called] = {}  # what XLA's programs may call
+
+
+def _rows_of(like: Sequence[Shape], plan: Plan, bypass: Optional[int], flat: Optional[bool], seed: int) -> Called:
+    """Of equal codecs the same."""
+    key = tuple(like), str(plan), bypass, flat, seed
+    if key not in _known:
+        rows = Rows(like, plan, bypass, flat, seed)
+
+        def encode(arguments: Arrays, results: Arrays) -> None:
+            before, step, rank, *tensors = arguments
+            states, row, size = results
+            if states.size and states.ctypes.data != before.ctypes.data:
+                states[:] = before
+            size[...] = rows.encode(tensors, row, states, int(step), int(rank))
+
+        def mean(arguments: Arrays, results: Arrays) -> None:
+            step, gathered = arguments
+            rows.sum(list(gathered), int(step), 1.0 / len(gathered), results)
+
+        _known[key] = rows, (number_of(encode), number_of(mean))
+    return _known[key]
+
+
+class CompressState(NamedTuple):
+    """What `compress` keeps: the number of the step, and the states of feedback: [state_size] uint8 within shard_map,
+    [ranks * state_size] outside."""
+
+    step: Any
+    memory: Any
+
+
+class Transformation(NamedTuple):
+    """optax.GradientTransformation, without the need of optax."""
+
+    init: Any
+    update: Any
+
+
+def compress(
+    plan: Union[str, Plan],
+    axis_name: Optional[str] = None,
+    *,
+    ranks: Optional[int] = None,
+    bypass: Optional[int] = None,
+    flat: Optional[bool] = None,
+    seed: int = 0,
+) -> Transformation:
+    """An optax transformation: each rank's gradients become the mean of all ranks', compressed. First in optax.chain.
+
+    axis_name  of the shard_map (or pmap, or vmap) in which `update` is called; None: there is one rank, whose gradients
+               are encoded and decoded, to see what the plan does to a training
+    ranks      that the axis has, for an `init` outside of it; None: all devices. Within the axis it is not needed
+    plan, bypass, flat, seed  as of Codec
+
+    `init` outside of shard_map gives the states of all ranks; `specs` tells shard_map how to cut them. All ranks get
+    the same bits, or the step fails on all of them, as Codec.mean says; the state of before is as it was.
+    """
+    known: List[Tuple[Any, Codec]] = []
+
+    def codec_of(tree: Any) -> Codec:
+        key = jax.tree.structure(tree), [(each.shape, each.dtype) for each in jax.tree.leaves(tree)]
+        for other, found in known:
+            if other == key:
+                return found
+        known.append((key, Codec(plan, tree, bypass=bypass, flat=flat, seed=seed)))
+        return known[-1][1]
+
+    def init(params: Any) -> CompressState:
+        there = 1 if axis_name is None or _bound(axis_name) else jax.device_count() if ranks is None else ranks
+        return CompressState(jnp.zeros((), jnp.uint32), codec_of(params).init(there))
+
+    def update(updates: Any, state: CompressState, params: Any = None, **_: Any) -> Tuple[Any, CompressState]:
+        codec = codec_of(updates)
+        if axis_name is None:
+            row, memory, _size = codec.encode(updates, state.memory, state.step)
+            rows = row[None]
+        else:
+            row, memory, _size = codec.encode(updates, state.memory, state.step, jax.lax.axis_index(axis_name))
+            rows = jax.lax.all_gather(row, axis_name)
+        return codec.mean(rows, state.step), CompressState(state.step + 1, memory)
+
+    return Transformation(init, update)
+
+
+def specs(state: Any, axis_name: str) -> Any:
+    """PartitionSpecs of an optimizer's state, for shard_map and jax.device_put: each rank has its own memory of
+    feedback, all the rest is the same on every rank.
+
+    state  of an optimizer of which `compress(plan, axis_name)` is a part
+    """
+    own, shared = jax.sharding.PartitionSpec(axis_name), jax.sharding.PartitionSpec()
+    return jax.tree.map(
+        lambda each: CompressState(shared, own) if isinstance(each, CompressState) else shared,
+        state,
+        is_leaf=lambda each: isinstance(each, CompressState),
+    )
+
+
+def _bound(axis_name: str) -> bool:
+    """Whether the code runs within that axis."""
+    try:
+        jax.lax.axis_index(axis_name)
+    except NameError:
+        return False
+    return True

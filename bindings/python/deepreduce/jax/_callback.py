@@ -1,0 +1,204 @@
+"""deepreduce.jax: Python functions that XLA calls on its own memory, through its C interface for foreign functions
+(xla/ffi/api/c_api.h).
+
+jax.pure_callback copies every array, twice, and takes 20 times as long as an encode of a million elements
+(bench/python/jax_call.py). A handler in C++ would have to be compiled for each user; this one is a ctypes function.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import math
+from typing import Any, Callable, Dict, List, Sequence, Tuple
+
+import jax
+import numpy
+
+from .._native._memory import bfloat16
+
+Arrays = List["numpy.ndarray[Any, Any]"]
+Function = Callable[[Arrays, Arrays], None]  # of arguments, which it may not change, and results, which it fills
+
+_TARGET = "deepreduce_call"
+_METADATA, _EXECUTE, _SCALAR, _S64, _INTERNAL = 1, 3, 3, 5, 13  # enumerators
+_MAJOR = 0  # of the interface; fields are only added at its structs' ends
+
+
+# The structs, line by line; struct_size and extension_start begin each.
+class _Extension(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_size_t), ("type", ctypes.c_int), ("next", ctypes.c_void_p)]
+
+
+class _Version(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("extension_start", ctypes.c_void_p),
+        ("major", ctypes.c_int),
+        ("minor", ctypes.c_int),
+    ]
+
+
+class _Metadata(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_size_t), ("version", _Version), ("traits", ctypes.c_uint32)]
+
+
+class _MetadataExtension(ctypes.Structure):
+    _fields_ = [("base", _Extension), ("metadata", ctypes.POINTER(_Metadata))]
+
+
+class _ErrorArgs(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("extension_start", ctypes.c_void_p),
+        ("message", ctypes.c_char_p),
+        ("code", ctypes.c_int),
+    ]
+
+
+class _Api(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("extension_start", ctypes.c_void_p),
+        ("version", _Version),
+        ("internal", ctypes.c_void_p),
+        ("error_create", ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_ErrorArgs))),
+    ]
+
+
+class _Buffer(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("extension_start", ctypes.c_void_p),
+        ("dtype", ctypes.c_int),
+        ("data", ctypes.c_void_p),
+        ("rank", ctypes.c_int64),
+        ("dims", ctypes.POINTER(ctypes.c_int64)),
+    ]
+
+
+class _Buffers(ctypes.Structure):
+    """Args and Rets."""
+
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("extension_start", ctypes.c_void_p),
+        ("size", ctypes.c_int64),
+        ("types", ctypes.c_void_p),
+        ("each", ctypes.POINTER(ctypes.POINTER(_Buffer))),
+    ]
+
+
+class _Scalar(ctypes.Structure):
+    _fields_ = [("dtype", ctypes.c_int), ("value", ctypes.POINTER(ctypes.c_int64))]
+
+
+class _Attributes(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("extension_start", ctypes.c_void_p),
+        ("size", ctypes.c_int64),
+        ("types", ctypes.POINTER(ctypes.c_int)),
+        ("names", ctypes.c_void_p),
+        ("each", ctypes.POINTER(ctypes.POINTER(_Scalar))),
+    ]
+
+
+class _Frame(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("extension_start", ctypes.POINTER(_MetadataExtension)),
+        ("api", ctypes.POINTER(_Api)),
+        ("context", ctypes.c_void_p),
+        ("stage", ctypes.c_int),
+        ("arguments", _Buffers),
+        ("results", _Buffers),
+        ("attributes", _Attributes),
+    ]
+
+
+@functools.cache
+def _dtypes() -> Dict[int, Any]:
+    """By XLA's number."""
+    found = {4: "int32", 6: "uint8", 8: "uint32", 10: "float16", 11: "float32", 16: bfloat16()}
+    return {number: numpy.dtype(each) for number, each in found.items() if each is not None}
+
+
+def _arrays(buffers: _Buffers, writable: bool) -> Arrays:
+    """XLA's memory, for the time of the call."""
+    found = []
+    for i in range(buffers.size):
+        buffer = buffers.each[i].contents
+        dtype, shape = _dtypes()[buffer.dtype], tuple(buffer.dims[: buffer.rank])
+        size = math.prod(shape) * dtype.itemsize
+        memory = (ctypes.c_char * size).from_address(buffer.data) if size else bytearray()
+        array = numpy.frombuffer(memory, dtype).reshape(shape)
+        array.flags.writeable = writable
+        found.append(array)
+    return found
+
+
+_functions: Dict[int, Function] = {}
+_numbers = itertools.count(1)
+
+
+@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_Frame))  # type: ignore[untyped-decorator]
+def _handler(at: Any) -> Any:
+    frame = at.contents
+    if frame.extension_start and frame.extension_start.contents.base.type == _METADATA:
+        told, here = frame.extension_start.contents.metadata.contents, frame.api.contents.version
+        told.version.major, told.version.minor, told.traits = _MAJOR, here.minor, 0
+        return None
+    if frame.stage != _EXECUTE:
+        return None
+    try:
+        attributes = frame.attributes
+        if attributes.size != 1 or attributes.types[0] != _SCALAR or attributes.each[0].contents.dtype != _S64:
+            raise RuntimeError("the call has other attributes than deepreduce.jax gave it")
+        function = _functions[attributes.each[0].contents.value[0]]
+        function(_arrays(frame.arguments, False), _arrays(frame.results, True))
+    except BaseException as error:  # nothing may pass through XLA's frames
+        words = f"{type(error).__name__}: {error}".encode()
+        return frame.api.contents.error_create(_ErrorArgs(ctypes.sizeof(_ErrorArgs), None, words, _INTERNAL))
+    return None
+
+
+@functools.cache
+def _register() -> None:
+    jax.ffi.register_ffi_target(_TARGET, jax.ffi.pycapsule(_handler), platform="cpu")
+
+
+def number_of(function: Function) -> int:
+    """A number under which XLA finds the function, for as long as the process lives: nobody tells when the last
+    compiled program is gone."""
+    number = next(_numbers)
+    _functions[number] = function
+    return number
+
+
+def call(number: int, results: Sequence[Any], arguments: Sequence[Any], aliases: Dict[int, int]) -> Tuple[Any, ...]:
+    """What the function of that number makes of arrays, traced or not. It is pure; vmap calls it for one after another.
+
+    results  jax.ShapeDtypeStruct of each
+    aliases  {argument: result} that may share their memory: then the function finds the one in the other
+    """
+
+    def on_cpu(*each: Any) -> Any:
+        _register()
+        there = jax.ffi.ffi_call(_TARGET, list(results), vmap_method="sequential", input_output_aliases=aliases)
+        return tuple(there(*each, handle=numpy.int64(number)))
+
+    def elsewhere(*each: Any) -> Any:
+        return tuple(jax.pure_callback(by_copies, list(results), *each, vmap_method="sequential"))
+
+    def by_copies(*each: Any) -> Arrays:
+        given = [numpy.asarray(array) for array in each]
+        made = [numpy.empty(result.shape, result.dtype) for result in results]
+        for i, o in aliases.items():
+            made[o] = given[i] = numpy.array(given[i])
+        _functions[number](given, made)
+        return made
+
+    found: Tuple[Any, ...] = jax.lax.platform_dependent(*arguments, cpu=on_cpu, default=elsewhere)
+    return found

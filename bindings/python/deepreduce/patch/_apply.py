@@ -1,0 +1,174 @@
+"""Applies patches to arrays in memory: all of the tensors, or none."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+import numpy
+
+from ..errors import ArgumentError, WrongBase
+from ._element_types import Array, Words, words_of
+from ._patch_file import Patch, Tensors, Unit, checks_of, gather, places_of
+from ._word_frames import Known, check_of, in_order, new_sums
+
+
+def tensors_of(weights: Any, what: str, written: bool = False) -> Dict[str, Words]:
+    """Of one array the name is ""."""
+    if not isinstance(weights, Mapping):
+        return {"": words_of(weights, what, written)}
+    for name in weights:
+        if not isinstance(name, str):
+            raise ArgumentError(f"{what} has the name {name!r}, which is no text")
+    return {name: words_of(each, f"{what}[{name!r}]", written) for name, each in weights.items()}
+
+
+def written_of(weights: Any) -> Tuple[Dict[str, Words], Any]:
+    """The memory that is written, and what makes the result of it."""
+    jax = sys.modules.get("jax")
+    arrays = list(weights.values()) if isinstance(weights, Mapping) else [weights]
+    if jax is None or not any(isinstance(each, jax.Array) for each in arrays):
+        return tensors_of(weights, "weights", written=True), lambda _: weights
+
+    def copied(x: Any) -> Any:
+        return numpy.array(x) if isinstance(x, jax.Array) else x
+
+    def returned(x: Any) -> Any:
+        return jax.numpy.asarray(x.owner) if isinstance(x.owner, numpy.ndarray) else x.owner
+
+    copies = {name: copied(x) for name, x in weights.items()} if isinstance(weights, Mapping) else copied(weights)
+    made = tensors_of(copies, "weights", written=True)
+    if not isinstance(weights, Mapping):
+        return made, lambda held: returned(held[""])
+    return made, lambda held: {name: returned(each) if isinstance(weights[name], jax.Array) else weights[name] for name, each in held.items()}
+
+
+def memory_of(tensors: Tensors) -> Dict[Tuple[int, int], List[str]]:
+    """(address, bytes): names of tensors that are there, more than one if weights are tied. ArgumentError if they overlap
+    otherwise."""
+    found: Dict[Tuple[int, int], List[str]] = {}
+    for name, each in tensors.items():
+        words: Words = each
+        if words.length:
+            found.setdefault((words.words.ctypes.data, words.words.nbytes), []).append(name)
+    end, last = 0, ""
+    for (address, size), names in sorted(found.items()):
+        if address < end:
+            raise ArgumentError(f"{names[0]!r} and {last!r} share a part of their memory: they cannot be patched in place")
+        end, last = address + size, names[0]
+    return found
+
+
+class Looked(NamedTuple):
+    """What a unit does to the weights, which nothing has changed yet.
+
+    words   its base; of one part the weights' memory
+    places  indices into the words, ascending, that become `values`
+    sums    of the words, if there is one part
+    """
+
+    unit: Unit
+    words: Array
+    places: Array
+    values: Array
+    sums: Optional[Array]
+
+    def result(self) -> Array:
+        made = self.words.copy()
+        made[self.places] = self.values
+        return made
+
+
+def look(
+    weights: Tensors,
+    patch: Patch,
+    units: Sequence[Unit],
+    sums: Optional[Dict[str, Array]],
+    threads: Optional[int],
+    history: Optional[Dict[str, Array]] = None,
+) -> Iterator[Looked]:
+    """Each unit, sound and for these weights; what has no frame last of all: with WrongBase if it is for others. Nothing is
+    written."""
+    checks: Dict[int, Sequence[int]] = {}
+    if history is not None and any(len(unit.parts) > 1 or not unit.frame for unit in units):
+        raise ArgumentError("history: the patch was made without one")
+
+    def one(unit: Unit) -> Looked:
+        words = gather(weights, unit.parts, "")
+        found = None
+        if len(unit.parts) == 1:
+            found = new_sums(words) if sums is None else unit.parts[0].sums_in(sums).copy()
+        elif sums is not None:
+            _require_sums(unit, words, sums)
+        if unit.frame:
+            known = Known(found, unit.parts[0].known(None, history).history)
+            return Looked(unit, words, *unit.pairs(words, known), found)
+        checks[unit.number] = unit.checks(words, found)
+        return Looked(unit, words, numpy.empty(0, numpy.uint32), words[:0], found)
+
+    yield from in_order(one, units, threads)
+    patch.require_unchanged(units, checks)
+
+
+def apply_to(
+    weights: Tensors,
+    patch: Patch,
+    sums: Optional[Dict[str, Array]],
+    threads: Optional[int],
+    history: Optional[Dict[str, Array]] = None,
+) -> None:
+    """All of the patch or, on any error, nothing. sums, history: of the weights; they become those of the result."""
+    units = patch.units(weights)
+    owners = {name: names[0] for names in memory_of(weights).values() for name in names}
+    tied = {name for names in memory_of(weights).values() if len(names) > 1 for name in names}
+    known = {unit.number: unit.parts[0].known(sums, history) for unit in units}
+    one = len(units) == 1 and units[0].frame and (sums is None and history is None or len(units[0].parts) == 1) and not tied
+    if not one:  # of which the library writes all or nothing
+        results: Dict[Tuple[str, int], Tuple[str, int]] = {}
+        for seen in look(weights, patch, units, sums, threads, history):
+            if sums is None:
+                known[seen.unit.number] = known[seen.unit.number]._replace(sums=seen.sums)
+            if any(part.name in tied for part in seen.unit.parts):
+                _require_ties(seen, owners, results)
+    # Of what shares a frame a copy is made, before its memory is written by another name.
+    kept = {part: weights[part.name].words.copy() for unit in units if len(unit.parts) > 1 for part in unit.parts if part.name in tied}
+
+    def write(unit: Unit) -> None:
+        if len(unit.parts) == 1:
+            (part,) = unit.parts
+            if owners.get(part.name, part.name) == part.name:
+                unit.assign(gather(weights, unit.parts, ""), known[unit.number])
+            return
+        old = [kept[part] if part in kept else weights[part.name].words for part in unit.parts]
+        words = numpy.concatenate(old)
+        unit.assign(words, Known())
+        for part, place, before in zip(unit.parts, places_of(unit.parts), old):
+            if owners.get(part.name, part.name) == part.name and (before != words[place]).any():
+                weights[part.name].words[:] = words[place]
+                if sums is not None:
+                    part.sums_in(sums)[:] = new_sums(words[place])
+
+    for _ in in_order(write, [unit for unit in units if unit.frame], threads):
+        pass
+    for found in filter(None, (sums, history)):
+        for name in tied:
+            found[name][:] = found[owners[name]]
+
+
+def _require_sums(unit: Unit, words: Array, sums: Dict[str, Array]) -> None:
+    """What shares a frame is read for its check, so sums of other weights are noticed."""
+    for part, place in zip(unit.parts, places_of(unit.parts)):
+        here, there = new_sums(words[place]), part.sums_in(sums)
+        if (here != there).any():
+            raise WrongBase(f"{part.name}: its check is {check_of(here):016x}; the sums are of weights of check {check_of(there):016x}")
+
+
+def _require_ties(seen: Looked, owners: Mapping[str, str], results: Dict[Tuple[str, int], Tuple[str, int]]) -> None:
+    """ArgumentError if a patch makes names of the same memory differ. results: by owner and first byte, a name and the check
+    of what it becomes"""
+    result = seen.result()
+    for part, check in zip(seen.unit.parts, checks_of(seen.unit.parts, result)):
+        key = owners.get(part.name, part.name), part.first * result.itemsize
+        name, other = results.setdefault(key, (part.name, check))
+        if other != check:
+            raise ArgumentError(f"{name!r} and {part.name!r} are the same memory, and the patch makes them differ")

@@ -1,0 +1,171 @@
+"""`deepreduce patch`: patches of model files, and stores of them."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import pathlib
+import sys
+from typing import Any, List, Sequence, Tuple
+
+from .._files._whole_file import whole_file
+from .._native._call import thread_count
+from ..errors import ArgumentError, CorruptFrame, Error, InternalError, OutOfMemory, WrongBase
+from ..header import inspect
+from ..plan import as_plan
+from ._model_files import open_model, write_patched
+from ._patch_file import names_of, open_patch, write_patch
+from ._progress import Progress, without_controls
+from ._word_frames import named
+
+_COMMANDS = ("apply", "show", "log", "checkout")
+_DESCRIPTION = """Writes the patch that takes the weights OLD to NEW: what changed, exactly. Weights are a .safetensors file, the
+.safetensors.index.json of shards, a folder that holds one of these, .npz or .pt."""
+_COMMANDS_HELP = """others:
+  patch apply BASE FILE [-o NEW]        BASE with the patch FILE; without -o in place of BASE
+  patch show FILE                       what is in a patch
+  patch log STORE                       what is in a store of patches (deepreduce.patch.Store)
+  patch checkout STORE STEP -o FILE     the weights of a step, as .safetensors
+`deepreduce patch COMMAND --help` describes them; a file of such a name is ./apply, say."""
+
+
+def main(words: Sequence[str]) -> int:
+    """`deepreduce patch …`; the exit status: 1 for a patch or store that is damaged or for other weights, 2 for usage, input and
+    output."""
+    command = words[0] if words[:1] and words[0] in _COMMANDS else ""
+    options = _parser(command).parse_args(list(words[1:] if command else words))
+    try:
+        {"": _make, "apply": _apply, "show": _show, "log": _log, "checkout": _checkout}[command](options)
+    except (CorruptFrame, WrongBase, InternalError, OutOfMemory) as error:
+        return _failed(str(error), 1)
+    except Error as error:
+        return _failed(str(error), 2)
+    except OSError as error:
+        what = f"{error.filename}: " if error.filename else ""
+        return _failed(f"patch: {what}cannot be written or read: {error.strerror or error}", 2)
+    return 0
+
+
+def _failed(why: str, status: int) -> int:
+    print(f"deepreduce: {without_controls(why)}", file=sys.stderr)
+    return status
+
+
+def _parser(command: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"deepreduce patch {command}".strip(),
+        description=_DESCRIPTION if not command else _HELP[command],
+        epilog=None if command else _COMMANDS_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    for name, text in _ARGUMENTS[command]:
+        parser.add_argument(name, metavar=name.upper(), help=text)
+    if command in ("", "apply", "checkout"):
+        what = {"": "the patch", "apply": "the new weights; a folder, if BASE is in shards; default: in place of BASE"}
+        parser.add_argument(
+            "-o", "--output", metavar="FILE", default="", required=command != "apply", help=what.get(command, "the weights")
+        )
+        parser.add_argument("--threads", type=_threads, metavar="N", help="to work with; default: one")
+    if not command:
+        parser.add_argument("--plan", default="patch", metavar="PLAN", help="one with sparsify=changed; default: patch")
+    return parser
+
+
+_ARGUMENTS = {
+    "": [("old", "the weights that the receiver has"), ("new", "those that it shall have")],
+    "apply": [("base", "the weights that the patch is for"), ("file", "the patch")],
+    "show": [("file", "a patch")],
+    "log": [("store", "a folder")],
+    "checkout": [("store", "a folder"), ("step", "a number")],
+}
+_HELP = {
+    "apply": "Writes the weights that a patch makes of BASE. They are there whole or not at all; in place of BASE, too.",
+    "show": "Tells what is in a patch: its tensors, how much of them changed, and bytes. Small tensors share a row.",
+    "log": "Lists the steps of a store: their anchors, patches and bytes.",
+    "checkout": "Writes the weights of a step.",
+}
+
+
+def _threads(text: str) -> int:
+    try:
+        return max(1, thread_count(int(text)))
+    except (ValueError, Error):
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of threads") from None
+
+
+def _make(options: Any) -> None:
+    plan = as_plan(options.plan)
+    with contextlib.ExitStack() as stack:
+        old, new = (stack.enter_context(open_model(path)) for path in (options.old, options.new))
+        names = os.path.basename(os.path.normpath(options.old)), os.path.basename(os.path.normpath(options.new))
+        progress = stack.enter_context(Progress(new.size))
+        with whole_file(options.output, durable=True) as partial, open(partial, "wb") as file:
+            write_patch(file, old.tensors, new.tensors, plan, names, None, options.threads, progress, listed=True)
+
+
+def _apply(options: Any) -> None:
+    with contextlib.ExitStack() as stack:
+        base = stack.enter_context(open_model(options.base))
+        patch = open_patch(options.file)
+        progress = stack.enter_context(Progress(base.size))
+        write_patched(base, [patch], options.output, options.threads, progress)
+
+
+def _show(options: Any) -> None:
+    patch = open_patch(options.file)
+    entries = patch.entries or {}
+    names = iter([names_of(unit.parts) for unit in patch.units(entries)] if entries else [])
+    rows: List[Tuple[str, ...]] = []
+    changed = 0
+    for number, (row, frame) in enumerate(patch.frames()):
+        name = without_controls(next(names, f"{number + 1}: {row.parts} tensors" if row.parts > 1 else str(number + 1)))
+        if not row.size:
+            rows.append((name, "", "0", "0 %", "0", "-", ""))
+            continue
+        try:
+            (tensor,) = inspect(frame).tensors
+        except Error as error:
+            raise named(error, f"{patch.where}: {name}") from None
+        changed += tensor.support
+        share = _share(tensor.support, tensor.universe)
+        rows.append((name, tensor.dtype, str(tensor.support), share, str(row.size), _bits(row.size, tensor.support), tensor.plan))
+    titles = [without_controls(name) or "(no name)" for name in (patch.base, patch.result)]
+    print(f"{titles[0]} -> {titles[1]}")
+    words = sum(each.length for each in entries.values())
+    of = f" of {words}" if words else ""
+    share = f" ({_share(changed, words)})" if words else ""
+    print(f"{patch.size} bytes: {changed}{of} words changed{share}, {_bits(patch.size, changed)} bits each")
+    _table(("tensors", "type", "changed", "share", "bytes", "bits", "plan"), rows)
+
+
+def _share(some: int, all: int) -> str:
+    return f"{100 * some / max(all, 1):.3g} %"
+
+
+def _bits(size: int, changed: int) -> str:
+    return f"{8 * size / changed:.2f}" if changed else "-"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    for row in [head, *rows]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+
+
+def _log(options: Any) -> None:
+    from ._store_files import read_manifest
+
+    manifest = read_manifest(pathlib.Path(options.store))
+    rows = [(each.step, "anchor", "", each.size, each.file) for each in manifest.anchors]
+    rows += [(each.step, "patch", f"from {each.base}", each.size, each.file) for each in manifest.patches]
+    _table(("step", "kind", "", "bytes", "file"), [tuple(map(str, row)) for row in sorted(rows)])
+
+
+def _checkout(options: Any) -> None:
+    from . import Store
+
+    if not options.step.isdecimal():
+        raise ArgumentError(f"checkout: the step is {options.step!r}, not a number")
+    Store(options.store).checkout(int(options.step), options.output, threads=options.threads)

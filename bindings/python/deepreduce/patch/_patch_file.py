@@ -1,0 +1,396 @@
+"""Patches of named tensors (docs/PATCH.md, "Layout"), bytes in memory and files alike: which tensors share a frame, how they are
+written, and what is read of them."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import zlib
+from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+import numpy
+
+from ..errors import ArgumentError, CorruptFrame, Error, Unsupported, WrongBase
+from ..plan import Plan
+from ._element_types import ELEMENT_TYPES, Array, word_type
+from ._patch_index import (
+    Index,
+    Locator,
+    UnitRow,
+    combined,
+    list_check_of,
+    located,
+    locator_of,
+    misfit,
+    order_of,
+    read_index,
+    write_index,
+)
+from ._tensor_header import Entry
+from ._word_frames import CHUNK, Known, assign, change_of, check_of, encode_words, in_order, named, new_sums, pairs
+
+MAGIC = b"DRPATCH\x01"
+_END = struct.Struct("<II")  # bytes of the index, and its CRC-32
+PIECE = 1 << 25  # bytes of a tensor that are a frame: what a call works on is a few times as much
+JOIN = 1 << 22  # bytes of tensors that share a frame: one head and one set of tables; of the bundled models 4 MiB is best
+APART = 1 << 18  # or these: where much changes, tensors of unlike statistics take fewer bytes with tables of their own
+_DENSE = 16  # ... which is tried where the frame has more than this part of the words' bytes
+
+Tensors = Dict[str, Any]  # Words, or what has dtype, shape, length and part(first, count, room)
+Watch = Optional[Callable[[str, int], None]]  # called with a tensor's name and bytes, as they are done
+
+
+class Part(NamedTuple):
+    """Some words of a tensor, in the order of the patch."""
+
+    name: str
+    dtype: str
+    first: int
+    length: int
+
+    @property
+    def code(self) -> int:
+        """DR_*"""
+        return ELEMENT_TYPES[self.dtype].code
+
+    @property
+    def size(self) -> int:
+        return self.length * word_type(self.dtype).itemsize
+
+    def known(self, sums: Optional[Mapping[str, Array]], history: Optional[Mapping[str, Array]]) -> Known:
+        """What is known of these words, among that of all tensors."""
+        past = None if history is None else history[self.name][self.first : self.first + self.length]
+        return Known(None if sums is None else self.sums_in(sums), past)
+
+    def sums_in(self, sums: Mapping[str, Array]) -> Array:
+        """The sums of these words, among those of all tensors."""
+        begin = self.first * word_type(self.dtype).itemsize // CHUNK
+        return sums[self.name][begin : begin + -(-self.size // CHUNK)]
+
+
+Parts = Tuple[Part, ...]  # side by side, of one type: one part, or whole tensors
+
+
+def parts_of(name: str, tensor: Any, piece: int = 0) -> Parts:
+    step = max(CHUNK, (piece or PIECE) // word_type(tensor.dtype).itemsize)
+    return tuple(Part(name, tensor.dtype, first, min(step, tensor.length - first)) for first in range(0, max(tensor.length, 1), step))
+
+
+def _apart(tensors: Tensors) -> Iterator[Parts]:
+    """All parts, in the order of a patch."""
+    return ((part,) for name in order_of(tensors) for part in parts_of(name, tensors[name]))
+
+
+def joined(tensors: Tensors) -> Iterator[Parts]:
+    """What shares a frame, in the order of a patch."""
+    return _join((part for (part,) in _apart(tensors)), min(JOIN, PIECE), PIECE)
+
+
+def _join(parts: Any, most: int, piece: int) -> Iterator[Parts]:
+    held: List[Part] = []
+    for part in parts:
+        if held and (part.dtype != held[0].dtype or part.first or held[0].first or sum(each.size for each in held) + part.size > most):
+            yield tuple(held)
+            held = []
+        held.append(part)
+    if held:
+        yield tuple(held)
+
+
+def gather(tensors: Tensors, parts: Parts, room: str) -> Array:
+    """The words of parts, one behind the other; of one part its memory, where it is in memory."""
+    if len(parts) == 1:
+        words: Array = tensors[parts[0].name].part(parts[0].first, parts[0].length, room)
+        return words
+    made = numpy.empty(sum(part.length for part in parts), word_type(parts[0].dtype))
+    for part, place in zip(parts, places_of(parts)):
+        made[place] = tensors[part.name].part(part.first, part.length, room)
+    return made
+
+
+def places_of(parts: Sequence[Part]) -> List[slice]:
+    """Where the parts are among their words."""
+    ends = numpy.cumsum([0, *(part.length for part in parts)]).tolist()
+    return [slice(begin, end) for begin, end in zip(ends, ends[1:])]
+
+
+def checks_of(parts: Parts, words: Array) -> List[int]:
+    return [check_of(new_sums(words[place])) for place in places_of(parts)]
+
+
+def require_same(here: Tensors, there: Tensors, what: str, other: str) -> None:
+    """ArgumentError unless both have the same names, types and shapes; it says the first that differs."""
+    for name in here:
+        if name not in there:
+            raise ArgumentError(f"{what} has {name!r}, {other} does not")
+    for name, theirs in there.items():
+        if name not in here:
+            raise ArgumentError(f"{other} has {name!r}, {what} does not")
+        ours = here[name]
+        if (ours.dtype, tuple(ours.shape)) != (theirs.dtype, tuple(theirs.shape)):
+            raise ArgumentError(
+                f"{name!r}: {what} has {ours.dtype} of shape {list(ours.shape)},"
+                f" {other} {theirs.dtype} of shape {list(theirs.shape)}"
+            )
+
+
+# ---- Writing -------------------------------------------------------------------------------------
+
+
+class Made(NamedTuple):
+    """A unit that was encoded. frame: b"" if nothing changed; checks: of its parts, if they are in no frame or share one."""
+
+    parts: Parts
+    frame: bytes
+    checks: Sequence[int]
+
+
+def write_patch(
+    file: BinaryIO,
+    old: Tensors,
+    new: Tensors,
+    plan: Plan,
+    names: Tuple[str, str],
+    sums: Optional[Dict[str, Array]],
+    threads: Optional[int],
+    watch: Watch = None,
+    listed: bool = False,
+    history: Optional[Dict[str, Array]] = None,
+) -> None:
+    """Writes the patch from `old` to `new`, a piece of a tensor at a time.
+
+    names    of base and result; sums: of `old`, which become those of `new`
+    listed   names, types and shapes are in it, too
+    history  of `old`, likewise. All of it grows older with a patch, so each part has a frame, if nothing changes, too
+    """
+    if not plan.info.patch:
+        raise ArgumentError(f"plan '{plan}' makes no patches: they have sparsify=changed")
+    require_same(old, new, "old", "new")
+
+    def encode(parts: Parts) -> List[Made]:
+        before, after = gather(old, parts, "old"), gather(new, parts, "new")
+        try:
+            if len(parts) == 1:
+                return [_encode(plan, parts, before, after, parts[0].known(sums, history))]
+            made = _encode_joined(plan, parts, before, after)
+        except Error as error:
+            raise named(error, names_of(parts)) from None
+        for part, place in zip(parts, places_of(parts)):
+            if sums is not None and (before[place] != after[place]).any():
+                part.sums_in(sums)[:] = new_sums(after[place])
+        return made
+
+    file.write(MAGIC)
+    rows: List[UnitRow] = []
+    unchanged: List[int] = []
+    for units in in_order(encode, joined(old) if history is None else _apart(old), threads):
+        for unit in units:
+            file.write(unit.frame)
+            rows.append(UnitRow(len(unit.parts), len(unit.frame), locator_of(unit.checks) if unit.frame else (0, 0)))
+            if not unit.frame:
+                unchanged += unit.checks
+            if watch is not None:
+                watch(unit.parts[0].name, sum(part.size for part in unit.parts))
+    still = (combined(unchanged), locator_of(unchanged)) if unchanged else None
+    entries = [Entry(name, each.dtype, tuple(each.shape)) for name, each in old.items()] if listed else None
+    text = write_index(Index(*names, list_check_of(old), PIECE, rows, still, entries))
+    file.write(text + _END.pack(len(text), zlib.crc32(text)))
+
+
+def _encode_joined(plan: Plan, parts: Parts, before: Array, after: Array) -> List[Made]:
+    """Tensors in one frame, or in several if that takes fewer bytes."""
+    one = _encode(plan, parts, before, after, Known())
+    if _DENSE * len(one.frame) < before.nbytes:
+        return [one]
+    places = dict(zip(parts, places_of(parts)))
+    apart = []
+    for few in _join(parts, APART, PIECE):
+        place = slice(places[few[0]].start, places[few[-1]].stop)
+        apart.append(_encode(plan, few, before[place], after[place], Known()))
+    return apart if sum(len(each.frame) + 8 for each in apart) < len(one.frame) else [one]
+
+
+def _encode(plan: Plan, parts: Parts, before: Array, after: Array, known: Known) -> Made:
+    frame = encode_words(plan, parts[0].code, before, after, known)
+    change = change_of(memoryview(frame))
+    if change.changed or known.history is not None:
+        return Made(parts, frame, checks_of(parts, before) if len(parts) > 1 else ())
+    return Made(parts, b"", checks_of(parts, before) if len(parts) > 1 else (change.base,))
+
+
+def names_of(parts: Parts) -> str:
+    if len(parts) > 3:
+        return f"{parts[0].name} … {parts[-1].name} ({len(parts)} tensors)"
+    what = ", ".join(part.name for part in parts)
+    return f"{what}, words from {parts[0].first}" if parts[0].first else what
+
+
+# ---- Reading -------------------------------------------------------------------------------------
+
+
+class Unit(NamedTuple):
+    """Words that a patch changes together, or not at all; its tensors are known.
+
+    number   of the unit in its patch
+    frame    empty: nothing changes
+    changed  words
+    """
+
+    number: int
+    parts: Parts
+    frame: memoryview
+    changed: int
+    locator: Locator
+    where: str  # for messages: the patch
+
+    @property
+    def code(self) -> int:
+        return self.parts[0].code
+
+    @property
+    def length(self) -> int:
+        return sum(part.length for part in self.parts)
+
+    @property
+    def size(self) -> int:
+        return sum(part.size for part in self.parts)
+
+    def assign(self, words: Array, known: Known) -> None:
+        """Changes the unit's words, in place, and what is known of them; on an error nothing is written."""
+        try:
+            assign(self.frame, self.code, words, known)
+        except Error as error:
+            raise self._named(error, words) from None
+
+    def pairs(self, words: Array, known: Known) -> Tuple[Array, Array]:
+        """What it assigns: indices [r] uint32 into the unit's words, ascending, and words [r]."""
+        try:
+            return pairs(self.frame, self.changed, self.code, words, known)
+        except Error as error:
+            raise self._named(error, words) from None
+
+    def checks(self, words: Array, sums: Optional[Array]) -> List[int]:
+        """Of its parts. sums: of the words, if there is one part."""
+        return checks_of(self.parts, words) if sums is None else [check_of(sums)]
+
+    def _named(self, error: Error, words: Array) -> Error:
+        what = names_of(self.parts)
+        if isinstance(error, WrongBase) and len(self.parts) > 1:
+            checks = checks_of(self.parts, words)
+            return WrongBase(self.where + _wrong(self.parts, checks, self.locator, str(error)))
+        return named(error, self.where + what)
+
+
+def _wrong(parts: Parts, checks: Sequence[int], locator: Locator, all: str) -> str:
+    """Which of the parts is another than the patch is for. all: what is to be said if that is not known"""
+    place = located(checks, locator)
+    if place is None:
+        return f"more than one of {names_of(parts)}: {all}"
+    rest = (locator[0] - locator_of(checks)[0] + checks[place]) % 65521
+    return (
+        f"{names_of((parts[place],))}: its check is {checks[place]:016x}, {checks[place] % 65521} modulo 65521;"
+        f" the patch is for a base of check {rest} modulo 65521"
+    )
+
+
+class Patch:
+    """A patch that was read. Errors are CorruptFrame, or Unsupported; `where` begins them.
+
+    entries  its tensors by name, if their list is in it
+    """
+
+    def __init__(self, data: memoryview, where: str = "patch") -> None:
+        if len(data) < len(MAGIC) + _END.size or data[:7] != MAGIC[:7]:
+            raise CorruptFrame(f"{where}: no patch: it begins with other bytes than {MAGIC[:7].decode()}, or is cut off")
+        if data[:8] != MAGIC:
+            raise Unsupported(f"{where}: version {data[7]} of patches; this library reads version {MAGIC[7]}")
+        size, crc = _END.unpack(data[-_END.size :])
+        end = len(data) - _END.size - size
+        if end < len(MAGIC):
+            raise CorruptFrame(f"{where}: cut off or damaged: an index of {size} bytes in {len(data)}")
+        text = bytes(data[end : end + size])
+        if zlib.crc32(text) != crc:
+            raise CorruptFrame(f"{where}: cut off or damaged: its index has another check")
+        self.where = where
+        self._frames = data[len(MAGIC) : end]
+        self.index = read_index(text, len(self._frames), where)
+        self.base, self.result = self.index.base, self.index.result
+        self.entries = None if self.index.tensors is None else {each.name: each for each in self.index.tensors}
+        self.size = len(data)
+
+    def frames(self) -> Iterator[Tuple[UnitRow, memoryview]]:
+        at = 0
+        for row in self.index.units:
+            yield row, self._frames[at : at + row.size]
+            at += row.size
+
+    def require(self, weights: Tensors, what: str) -> None:
+        """ArgumentError unless the weights have the tensors that it is of."""
+        if self.entries is not None:
+            require_same(weights, self.entries, what, self.where)
+        if list_check_of(weights) == self.index.list_check:
+            return
+        name, more = misfit(weights, self.index.list_check)
+        if name is not None and more:
+            raise ArgumentError(f"{what} has {name!r}, {self.where} does not")
+        if name is not None:
+            shape = f"{weights[name].dtype} of shape {list(weights[name].shape)}"
+            raise ArgumentError(f"{name!r}: {what} has {shape}, {self.where} another type or shape")
+        raise ArgumentError(f"{what}: {len(weights)} tensors, which are not those of {self.where}: one is missing, or more than one differs")
+
+    def units(self, tensors: Tensors) -> List[Unit]:
+        """Those of the tensors that it is for."""
+
+        def fail(what: str, why: str) -> CorruptFrame:
+            return CorruptFrame(f"{self.where}: {what}: {why}" if what else f"{self.where}: {why}")
+
+        found: List[Unit] = []
+        left = [part for name in order_of(tensors) for part in parts_of(name, tensors[name], self.index.piece)]
+        at = 0
+        prefix = "" if self.where == "patch" else f"{self.where}: "
+        for number, (row, frame) in enumerate(self.frames()):
+            parts = tuple(left[at : at + row.parts])
+            if len(parts) < row.parts:
+                raise fail("", f"unit {number} of {row.parts} tensors, {len(parts)} are left")
+            if len(parts) > 1 and (
+                sum(part.size for part in parts) > self.index.piece
+                or any(part.dtype != parts[0].dtype or part.length != tensors[part.name].length for part in parts)
+            ):
+                raise fail(names_of(parts), "a unit of tensors that cannot share a frame")
+            at += row.parts
+            changed = 0
+            if row.size:
+                try:
+                    change = change_of(frame)
+                except Error as error:
+                    raise named(error, prefix + names_of(parts) or self.where) from None
+                length = sum(part.length for part in parts)
+                if (change.code, change.length) != (parts[0].code, length):
+                    raise fail(names_of(parts), f"a frame of {change.length} words, of {length}, or of another type")
+                changed = change.changed
+            found.append(Unit(number, parts, frame, changed, row.locator, prefix))
+        if at < len(left):
+            raise fail(left[at].name, f"no unit has it; {len(left) - at} tensors are left")
+        return found
+
+    def require_unchanged(self, units: Sequence[Unit], checks: Mapping[int, Sequence[int]]) -> None:
+        """WrongBase unless what has no frame is as it was when the patch was made. checks: by the number of the unit"""
+        if self.index.unchanged is None:
+            return
+        still = [unit for unit in units if not unit.frame]
+        found = [check for unit in still for check in checks[unit.number]]
+        check, locator = self.index.unchanged
+        if combined(found) != check:
+            parts = tuple(part for unit in still for part in unit.parts)
+            why = f"their check is {combined(found):016x}; the patch is for a base of check {check:016x}"
+            prefix = "" if self.where == "patch" else f"{self.where}: "
+            raise WrongBase(prefix + _wrong(parts, found, locator, why))
+
+
+def open_patch(path: Union[str, os.PathLike[str]]) -> Patch:
+    """A patch in a file, which is mapped as long as it is used. Raises OSError."""
+    with open(path, "rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            raise CorruptFrame(f"{os.fspath(path)}: no patch: the file is empty")
+        return Patch(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), os.fspath(path))

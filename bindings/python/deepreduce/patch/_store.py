@@ -1,0 +1,384 @@
+"""Store: weights of many steps in a directory, as anchors and patches."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import time
+from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, Optional, Sequence, Tuple, TypeVar, Union
+
+import numpy
+
+from .._files._whole_file import whole_file
+from .._native._call import unsigned
+from ..errors import ArgumentError, CorruptFrame, WrongBase
+from ..plan import as_plan
+from . import _store_files
+from ._apply import apply_to, memory_of, tensors_of, written_of
+from ._element_types import Array, Words, array_of, word_type
+from ._model_files import Checks, Job, Model, Zeros, cut, open_model, shard_of, write_patched, write_tensors, zeros_like
+from ._patch_file import Patch, Tensors, gather, open_patch, places_of, require_same, write_patch
+from ._store_files import PLAIN, AnchorFile, Manifest, PatchFile, Writer, file_name, read_manifest
+from ._word_frames import check_of, chunks_of, in_order, new_sums
+
+Result = TypeVar("Result")
+
+_PLAN = "patch"
+_CHECKS, _STEP = "deepreduce.checks", "deepreduce.step"  # in the metadata of an anchor: of its tensors, and whose weights they are
+_TRIES = 5  # of a reading that meets a prune
+
+
+class Store:
+    """A directory from which anyone has the weights of any step: whole ones now and then (anchors, whose exponents are coded: of
+    bf16 two thirds), patches between. One process writes, any number read, on any file system that they share.
+
+    path          the directory; the first `put` makes it
+    anchor_every  steps after which another anchor is written, or sooner, once the patches behind the last one take its bytes
+
+    The writer keeps a copy of the last weights in memory. A file is there whole or not at all, also if the machine stops, and a
+    `put` that fails (a full disk is OSError) leaves the store as it was. The writer's right is held until `close`, or the end
+    of a `with`; another's `put` is ConcurrentUse meanwhile. Readers raise CorruptFrame for damaged files.
+
+    >>> import tempfile
+    >>> w = {"w": numpy.zeros(1000, dtype=numpy.float32)}
+    >>> with tempfile.TemporaryDirectory() as folder, deepreduce.patch.Store(folder) as store:
+    ...     for step in range(3):
+    ...         store.put(step, {"w": w["w"] + step})
+    ...     store.latest(), store.read(2)["w"][0]
+    (2, np.float32(2.0))
+    """
+
+    def __init__(self, path: Union[str, os.PathLike[str]], anchor_every: int = 64) -> None:
+        self.path = pathlib.Path(path)
+        self._every = unsigned(anchor_every, "anchor_every")
+        self._writer: Optional[Writer] = None
+        self._last: Dict[str, Words] = {}
+        self._sums: Dict[str, Array] = {}
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives back the right to write, and the memory for it. The next `put` takes them again."""
+        if self._writer is not None:
+            self._writer.close()
+        self._writer, self._last, self._sums = None, {}, {}
+
+    # ---- Writing ---------------------------------------------------------------------------------
+
+    def put(self, step: int, weights: Any, *, threads: Optional[int] = None) -> None:
+        """Adds the weights of a step, which is above those that are there.
+
+        weights  as for `encode`. Where names, types or shapes differ from the step before, an anchor is written, and readers
+                 of that step go on from there
+
+        Raises ConcurrentUse, ArgumentError, OSError.
+        """
+        tensors = tensors_of(weights, "weights")
+        step = unsigned(step, "step", 2**63)
+        writer = self._take_turn()
+        manifest = writer.manifest
+        last = max(manifest.steps, default=-1)
+        if step <= last:
+            raise ArgumentError(f"step {step} is not above the last one, {last}")
+        made: Dict[str, Any] = {}
+        anchor_end = "safetensors" if _store_files.ANCHOR_PLAN == PLAIN else "drpatch"
+        names = {"patch": file_name(step, "drpatch"), "anchor": file_name(step, anchor_end)}
+        try:
+            sums = self._write(manifest, last, step, tensors, threads, names, made)
+        except BaseException:
+            self._remove(names.values())
+            raise
+        try:
+            anchors = [*manifest.anchors, *filter(None, [made.get("anchor")])]
+            writer.commit(Manifest(anchors, [*manifest.patches, *filter(None, [made.get("patch")])]))
+        except BaseException:
+            self.close()  # whether it was done is not known here: the next put reads it
+            with contextlib.suppress(Exception):
+                self._remove(set(names.values()) - set(read_manifest(self.path).files))
+            raise
+        self._keep(tensors, sums)
+
+    def _remove(self, names: Iterable[str]) -> None:
+        for name in names:
+            (self.path / name).unlink(missing_ok=True)
+
+    def _write(
+        self,
+        manifest: Manifest,
+        last: int,
+        step: int,
+        tensors: Tensors,
+        threads: Optional[int],
+        names: Mapping[str, str],
+        made: Dict[str, Any],
+    ) -> Dict[str, Array]:
+        """Writes the files of a step, adds them to `made`, and returns the sums of the weights."""
+        if last >= 0 and _shapes(self._last) == _shapes(tensors):
+            sums = {name: each.copy() for name, each in self._sums.items()}
+            name = names["patch"]
+            with whole_file(self.path / name, durable=True) as partial, open(partial, "wb") as file:
+                write_patch(file, self._last, tensors, as_plan(_PLAN), (str(last), str(step)), sums, threads)
+                size = file.tell()
+            made["patch"] = PatchFile(last, step, name, size)
+            anchor, patches = manifest.way(last)
+            due = len(patches) + 1 >= self._every or _bytes(patches) + size > anchor.size
+        else:
+            sums, due = {name: new_sums(each.words) for name, each in tensors.items()}, True
+        if due:
+            name, plan = names["anchor"], _store_files.ANCHOR_PLAN
+            with whole_file(self.path / name, durable=True) as partial, open(partial, "wb") as file:
+                if plan == PLAIN:
+                    metadata = {_CHECKS: " ".join(f"{check_of(sums[each]):016x}" for each in tensors), _STEP: str(step)}
+                    write_tensors(file, tensors, metadata, threads)
+                else:
+                    zeros = zeros_like(self.path, tensors).tensors
+                    write_patch(file, zeros, tensors, as_plan(plan), ("", str(step)), None, threads, listed=True)
+                file.flush()
+                size = os.fstat(file.fileno()).st_size
+            made["anchor"] = AnchorFile(step, name, size, plan)
+        return sums
+
+    def _take_turn(self) -> Writer:
+        """The writer, who knows the weights of the last step."""
+        if self._writer is None:
+            writer = Writer(self.path)
+            try:
+                if writer.manifest.steps:
+                    self._last, self._sums = self._load(*writer.manifest.way(writer.manifest.steps[-1]), None)
+            except BaseException:
+                writer.close()
+                raise
+            self._writer = writer
+        self._writer.require_turn()
+        return self._writer
+
+    def _keep(self, tensors: Tensors, sums: Dict[str, Array]) -> None:
+        if _shapes(self._last) == _shapes(tensors):
+            for name, each in tensors.items():
+                self._last[name].words[:] = each.words
+        else:
+            self._last = {name: each._replace(words=each.words.copy(), owner=None) for name, each in tensors.items()}
+        self._sums = sums
+
+    def prune(self, keep: int) -> None:
+        """Removes what the last `keep` steps do not need, and files that a crash has left. Raises as `put` does."""
+        keep = unsigned(keep, "keep")
+        had = self._writer is not None
+        writer = self._writer or Writer(self.path)
+        try:
+            manifest = writer.manifest
+            steps = manifest.steps[-max(keep, 1) :]
+            if steps:
+                first = manifest.way(steps[0])[0].step
+                anchors = [each for each in manifest.anchors if each.step >= first]
+                patches = [each for each in manifest.patches if each.base >= first]
+                writer.commit(Manifest(anchors, patches))
+            writer.sweep()
+        finally:
+            if not had:
+                writer.close()
+
+    # ---- Reading ---------------------------------------------------------------------------------
+
+    def latest(self) -> Optional[int]:
+        """The last step; None: there is none."""
+        return max(self.steps(), default=None)
+
+    def steps(self) -> Sequence[int]:
+        """Those that can be read, ascending."""
+        return read_manifest(self.path).steps if self.path.is_dir() else []
+
+    def read(self, step: int, out: Any = None, *, threads: Optional[int] = None) -> Any:
+        """The weights of a step, bit for bit as they were put.
+
+        out  an array or a dict of arrays of the right names, shapes and types, to overwrite and return: as for `apply`. If a
+             file is damaged what they hold is unspecified. None: new arrays of numpy (bfloat16 and narrower floats want ml_dtypes)
+
+        Raises ArgumentError (no such step), CorruptFrame, Unsupported, OSError.
+        """
+        held, made = (None, None) if out is None else written_of(out)
+
+        def read() -> Dict[str, Words]:
+            return self._load(*read_manifest(self.path).way(unsigned(step, "step")), threads, held)[0]
+
+        found = self._retried(read)
+        if made is not None:
+            return made(held)
+        arrays = {name: array_of(each.words, each.dtype, each.shape, name) for name, each in found.items()}
+        return arrays[""] if list(arrays) == [""] else arrays
+
+    def checkout(self, step: int, path: Union[str, os.PathLike[str]], *, threads: Optional[int] = None) -> None:
+        """Writes the weights of a step to a .safetensors file, a piece of a tensor at a time. Raises as `read` does."""
+
+        def write() -> None:
+            anchor, patches = read_manifest(self.path).way(unsigned(step, "step"))
+            with self._opened(anchor, patches) as (model, opened):
+                self._look(anchor, model)
+                write_patched(model, opened, os.fspath(path), threads)
+
+        self._retried(write)
+
+    def follow(
+        self, weights: Any, step: Optional[int] = None, *, wait: float = 1.0, threads: Optional[int] = None
+    ) -> Iterator[int]:
+        """Brings weights to the latest step, in place, and gives its number; then waits for the next, without an end.
+
+        weights  as for `apply`, writable
+        step     whose weights they are; None: of none, and the latest are read
+        wait     seconds between two looks at the directory
+
+        >>> for step in store.follow(model.state_dict()):    # doctest: +SKIP
+        ...     engine.reload()
+        """
+        held, made = written_of(weights)
+        if made(held) is not weights:
+            raise ArgumentError("weights: arrays of JAX are immutable; use read and apply, which return new ones")
+        at, sums = step, None
+
+        def advance() -> None:
+            nonlocal at, sums
+            manifest = read_manifest(self.path) if self.path.is_dir() else Manifest([], [])
+            latest = max(manifest.steps, default=None)
+            if latest is None or latest == at:
+                return
+            anchor, behind = manifest.way(latest)
+            chain = None if at is None else manifest.chain(at, latest)
+            if chain is None or _bytes(chain) > anchor.size + _bytes(behind):
+                at, sums = latest, self._load(anchor, behind, threads, held)[1]
+                return
+            opened = [self._open(each) for each in chain]  # a prune may remove them from here on
+            sums = sums or {name: new_sums(each.words) for name, each in held.items()}
+            for each in opened:
+                apply_to(held, each, sums, threads)
+                at = int(each.result)
+
+        while True:
+            before = at
+            self._retried(advance)
+            if at is None or at == before:
+                time.sleep(wait)
+            else:
+                yield at
+
+    def _load(
+        self, anchor: AnchorFile, patches: Sequence[PatchFile], threads: Optional[int], out: Optional[Tensors] = None
+    ) -> Tuple[Dict[str, Words], Dict[str, Array]]:
+        """Weights and their sums, of an anchor and the patches behind it."""
+        with self._opened(anchor, patches) as (model, opened):
+            held = {name: _empty(each) for name, each in model.tensors.items()} if out is None else out
+            require_same(held, model.tensors, "out", f"the store's step {anchor.step}")
+            ties = [names for names in memory_of(held).values() if len(names) > 1]
+            before, sums = ({name: _no_sums(each) for name, each in model.tensors.items()} for _ in range(2))
+
+            checks = Checks(opened, model.tensors)
+
+            def load(job: Job) -> None:
+                words = gather(model.tensors, job.parts, "anchor")
+                if len(job.parts) == 1:
+                    (part,) = job.parts
+                    here = held[part.name].words[part.first : part.first + part.length]
+                    here[:] = words
+                    found = new_sums(here)
+                    part.sums_in(before)[:] = found
+                    checks.change(job, here, found)
+                    part.sums_in(sums)[:] = found
+                    return
+                for part, place in zip(job.parts, places_of(job.parts)):
+                    part.sums_in(before)[:] = new_sums(words[place])
+                checks.change(job, words, None)
+                for part, place in zip(job.parts, places_of(job.parts)):
+                    held[part.name].words[:] = words[place]
+                    part.sums_in(sums)[:] = new_sums(words[place])
+
+            try:
+                for _ in in_order(load, cut(model.tensors, checks.units), None if ties else threads):
+                    pass
+                checks.require()
+            except WrongBase as error:
+                raise CorruptFrame(f"{model.path}, or what follows it, is damaged: {error}") from None
+            if anchor.plan == PLAIN:
+                _compare(model, before)
+        for names in ties:
+            if len({check_of(sums[name]) for name in names}) > 1:
+                raise ArgumentError(f"{names[0]!r} and {names[1]!r} are the same memory, and the step has them differ")
+        return held, sums
+
+    @contextlib.contextmanager
+    def _opened(self, anchor: AnchorFile, patches: Sequence[PatchFile]) -> Iterator[Tuple[Model, Sequence[Patch]]]:
+        """The model that patches begin with, and those that make the weights of a step of it."""
+        path = self.path / anchor.file
+        path.stat()
+        opened = [self._open(each) for each in patches]
+        if anchor.plan != PLAIN:
+            first = self._open(PatchFile(-1, anchor.step, anchor.file, anchor.size))
+            opened.insert(0, first)
+            if first.entries is None:
+                raise CorruptFrame(f"{path}: an anchor without a list of tensors")
+            model = zeros_like(path, {each.name: Zeros(each.dtype, each.shape) for each in first.entries.values()})
+            yield self._required(model, opened)
+            return
+        try:
+            with open_model(str(path)) as model:
+                if model.metadata.get(_STEP) != str(anchor.step):
+                    raise CorruptFrame(f"{path}: the weights of step {model.metadata.get(_STEP)}, not of {anchor.step}")
+                yield self._required(model._replace(shards=[shard_of(model.tensors, {})]), opened)
+        except ArgumentError as error:
+            raise CorruptFrame(str(error)) if str(error).startswith(str(path)) else error from None
+
+    def _required(self, model: Model, opened: Sequence[Patch]) -> Tuple[Model, Sequence[Patch]]:
+        for each in opened:
+            each.require(model.tensors, str(model.path))
+        return model, opened
+
+    def _look(self, anchor: AnchorFile, model: Model) -> None:
+        """CorruptFrame if a .safetensors anchor has other weights than were written. (Of a patch its frames tell.)"""
+        if anchor.plan == PLAIN:
+            found = {name: _no_sums(each) for name, each in model.tensors.items()}
+            for job in cut(model.tensors, []):
+                job.parts[0].sums_in(found)[:] = new_sums(gather(model.tensors, job.parts, "anchor"))
+            _compare(model, found)
+
+    def _open(self, file: PatchFile) -> Patch:
+        patch = open_patch(self.path / file.file)
+        names = "" if file.base < 0 else str(file.base), str(file.step)
+        if (patch.base, patch.result) != names:
+            raise CorruptFrame(f"{patch.where}: a patch from {patch.base!r} to {patch.result!r}, not from {names[0]!r} to {names[1]!r}")
+        return patch
+
+    def _retried(self, read: Callable[[], Result]) -> Result:
+        """A prune may remove a file between the reading of the manifest and its own."""
+        for _ in range(_TRIES - 1):
+            before = read_manifest(self.path) if self.path.is_dir() else None
+            try:
+                return read()
+            except (FileNotFoundError, ArgumentError):
+                if before is None or read_manifest(self.path) == before:
+                    raise
+        return read()
+
+
+def _shapes(tensors: Mapping[str, Any]) -> Dict[str, Any]:
+    return {name: (each.dtype, tuple(each.shape)) for name, each in tensors.items()}
+
+
+def _empty(like: Any) -> Words:
+    return Words(like.dtype, like.shape, numpy.empty(like.length, word_type(like.dtype)), None)
+
+
+def _no_sums(like: Any) -> Array:
+    return numpy.empty(chunks_of(like.length * word_type(like.dtype).itemsize), numpy.uint64)
+
+
+def _compare(model: Model, sums: Mapping[str, Array]) -> None:
+    """CorruptFrame unless the weights of an anchor, whose sums these are, are those that were written."""
+    if model.metadata.get(_CHECKS, "").split() != [f"{check_of(sums[name]):016x}" for name in model.tensors]:
+        raise CorruptFrame(f"{model.path}: its weights have other checks than were written: it is damaged")
+
+
+def _bytes(files: Sequence[PatchFile]) -> int:
+    return sum(each.size for each in files)

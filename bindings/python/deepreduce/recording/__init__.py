@@ -1,0 +1,331 @@
+"""Records the gradients of a live PyTorch run, which it does not change.
+
+    deepreduce capture --every 100 --output gradients -- python train.py --epochs 3
+
+A hook before the step of every optimizer (torch.optim's register_optimizer_step_pre_hook) copies the gradients as the step
+finds them: after accumulation, unscaling and clipping. A file a step: parameter's name -> array, which `deepreduce
+compare gradients/*.npz` reads. Parameters keep their type; sparse gradients stay sparse. With --model FILE rank 0 also writes
+when the gradients become ready (deepreduce.torch.record), which `deepreduce predict` and `plan` read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import dataclasses
+import gc
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
+
+from .._files._npz import write_npz
+from .._files._torch_arrays import Arrays, add_tensor, named_parameters_of
+from .._files._whole_file import whole_file
+from ..errors import Error
+
+__all__ = ["Recorder", "Settings", "gradients", "main", "start", "write_npz"]
+
+ENVIRONMENT = "DEEPREDUCE_CAPTURE"
+_SUFFIXES = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What is recorded, and where.
+
+    output  the folder of the files
+    steps   numbers of the steps, the first is 1; None: each `every`-th
+    every   of the steps, if `steps` does not name them
+    limit   bytes that the files of a rank may take together; a step that would pass it ends the recording
+    model   a file for the times at which gradients become ready; None: none
+    """
+
+    output: str
+    steps: Optional[FrozenSet[int]] = None
+    every: int = 100
+    limit: int = 10**9
+    model: Optional[str] = None
+
+    def wants(self, step: int) -> bool:
+        """Whether the step of that number is recorded; the first is 1."""
+        return step in self.steps if self.steps is not None else step % self.every == 0
+
+    def to_json(self) -> str:
+        """The text that `from_json` takes."""
+        steps = None if self.steps is None else sorted(self.steps)
+        return json.dumps({**dataclasses.asdict(self), "steps": steps})
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """The settings of a text that `to_json` gave. ValueError, KeyError or TypeError for another."""
+        told = json.loads(text)
+        told["steps"] = None if told["steps"] is None else frozenset(told["steps"])
+        return cls(**told)
+
+
+def gradients(named_parameters: Sequence[Tuple[str, Any]]) -> Arrays:
+    """name -> array, of the parameters that have a gradient. The arrays may share memory with it."""
+    arrays: Arrays = {}
+    for name, parameter in named_parameters:
+        if parameter.grad is not None:
+            add_tensor(arrays, name, parameter.grad)
+    return arrays
+
+
+class Recorder:
+    """Counts the steps of each optimizer, and writes the files of those that are wanted. With several ranks (those of
+    torch.distributed, or WORLD_SIZE and RANK of the environment) the names of the files begin with the rank.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.files, self.bytes = 0, 0
+        self._over = False
+        self._optimizers: Dict[
+            int, List[Any]
+        ] = {}  # id: number, steps, names, the optimizer, so that its id stays taken
+
+    def before_step(self, optimizer: Any, *_: Any) -> None:
+        """The hook. What fails is said once, and the run goes on."""
+        try:
+            self._count(optimizer)
+        except Exception as error:
+            self._stop(f"stopped: {error!r}")
+
+    def _count(self, optimizer: Any) -> None:
+        own = self._optimizers.setdefault(id(optimizer), [len(self._optimizers), 0, None, optimizer])
+        own[1] += 1
+        if self.settings.model and own[:2] == [0, 1]:
+            self._record_model(optimizer)
+        if self._over or not self.settings.wants(own[1]):
+            return
+        if own[2] is None or [id(each) for _, each in own[2]] != [id(each) for each in _parameters_of(optimizer)]:
+            own[2] = names_of(optimizer)  # the first time, or add_param_group has added some
+        arrays = gradients(own[2])
+        if not arrays:
+            self._say(f"step {own[1]}: no parameter has a gradient; nothing recorded")
+            return
+        size = sum(array.nbytes + 256 for array in arrays.values())
+        if self.bytes + size > self.settings.limit:
+            self._stop(
+                f"ends before step {own[1]}: {_text(self.bytes)} recorded, {_text(size)} more would pass the limit of"
+                f" {_text(self.settings.limit)} (--limit)"
+            )
+            return
+        if self.files == 0:
+            fit = self.settings.limit // size
+            self._say(f"{_text(size)} a step; {fit} of them fit into the limit of {_text(self.settings.limit)}")
+        self._write(own[0], own[1], arrays)
+
+    def _record_model(self, optimizer: Any) -> None:
+        from ._model_times import record
+
+        path = self.settings.model
+        try:
+            model = _model_of(optimizer)
+            if model is None:
+                self._say(f"{path}: not written: no module holds the parameters of the first optimizer")
+            elif path is not None:
+                record(model, path)
+        except Error as error:
+            self._say(f"{path}: not written: {error}")
+
+    def _write(self, optimizer: int, step: int, arrays: Arrays) -> None:
+        folder = pathlib.Path(self.settings.output)
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"step{step:06d}" + (f"_optimizer{optimizer}" if optimizer else "")
+        rank = rank_of_process()
+        if rank is not None:
+            name = f"rank{rank}_{name}"
+        with whole_file(folder / f"{name}.npz") as partial:
+            write_npz(partial, arrays)
+        self.files += 1
+        self.bytes += (folder / f"{name}.npz").stat().st_size
+
+    def _stop(self, why: str) -> None:
+        if not self._over:
+            self._say(why)
+        self._over = True
+
+    def _say(self, what: str) -> None:
+        rank = rank_of_process()
+        who = "" if rank is None else f" rank {rank}:"
+        print(f"deepreduce: capture:{who} {what}", file=sys.stderr, flush=True)
+
+    def finish(self) -> None:
+        """Says what there is."""
+        steps = max((own[1] for own in self._optimizers.values()), default=0)
+        if steps:
+            files = f"{self.files} file{'' if self.files == 1 else 's'}, {_text(self.bytes)}, in {self.settings.output}"
+            self._say(f"{steps} steps; {files}")
+
+
+def rank_of_process() -> Optional[int]:
+    """None if there is one rank."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank()) if distributed.get_world_size() > 1 else None
+    return int(os.environ.get("RANK", "0")) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else None
+
+
+def names_of(optimizer: Any) -> List[Tuple[str, Any]]:
+    """(name, parameter) of all groups of an optimizer: as its groups or the modules that hold them call them, else by number.
+
+    A wrapper of torch.nn.parallel or torch.compile is no part of a name.
+    """
+    named: Dict[int, str] = {}
+    bare: Dict[Tuple[int, str], str] = {}  # of a name with wrappers the one without
+    for module in _outermost():
+        for (whole, _), (name, parameter) in zip(module.named_parameters(), named_parameters_of(module)):
+            named.setdefault(id(parameter), name)
+            bare[id(parameter), whole] = name
+    for group in optimizer.param_groups:
+        for whole, parameter in zip(group.get("param_names") or (), group["params"]):
+            named[id(parameter)] = bare.get((id(parameter), str(whole)), str(whole))
+    result, taken = [], set()
+    for i, group in enumerate(optimizer.param_groups):
+        for k, parameter in enumerate(group["params"]):
+            name = named.get(id(parameter), f"group{i}.{k}")
+            if name in taken:  # two models
+                name = f"group{i}.{k}.{name}"
+            taken.add(name)
+            result.append((name, parameter))
+    return result
+
+
+def _parameters_of(optimizer: Any) -> List[Any]:
+    return [each for group in optimizer.param_groups for each in group["params"]]
+
+
+def _outermost() -> List[Any]:
+    """The modules that are in no other."""
+    from torch import nn
+
+    # By type(): isinstance asks an object that pretends to be another, which may do anything.
+    modules = [each for each in gc.get_objects() if issubclass(type(each), nn.Module)]
+    inner = {id(child) for module in modules for child in module.children()}
+    return [module for module in modules if id(module) not in inner]
+
+
+def _model_of(optimizer: Any) -> Any:
+    """The module with the most of an optimizer's elements; None if none has any."""
+    own = {id(each): each.numel() for each in _parameters_of(optimizer)}
+    counts = [(sum(own.get(id(each), 0) for each in module.parameters()), module) for module in _outermost()]
+    most, model = max(counts, key=lambda each: each[0], default=(0, None))
+    return model if most else None
+
+
+def start(optimizer_module: Any) -> Optional[Recorder]:
+    """Records from now on in this process, as the environment says; None if it says nothing. Called by sitecustomize."""
+    text = os.environ.get(ENVIRONMENT)
+    if not text:
+        return None
+    recorder = Recorder(Settings.from_json(text))
+    optimizer_module.register_optimizer_step_pre_hook(recorder.before_step)
+    atexit.register(recorder.finish)
+    return recorder
+
+
+# ---- The command --------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`deepreduce capture`; the exit status is that of the program, 2 for usage, 1 if nothing was recorded."""
+    words = list(arguments)
+    at = words.index("--") if "--" in words else len(words)
+    options, command = _parser().parse_args(words[:at]), words[at + 1 :]
+    if not command:
+        print("deepreduce: capture: no program; deepreduce capture [OPTIONS] -- python train.py …", file=sys.stderr)
+        return 2
+    if command[0].endswith(".py"):
+        command.insert(0, sys.executable)
+    if shutil.which(command[0]) is None:
+        print(f"deepreduce: capture: '{command[0]}': there is no such program", file=sys.stderr)
+        return 2
+    output = pathlib.Path(options.output).absolute()
+    model = os.path.abspath(options.model) if options.model else None
+    if model and not os.path.isdir(os.path.dirname(model)):
+        print(f"deepreduce: capture: --model {options.model}: there is no folder {os.path.dirname(model)}", file=sys.stderr)
+        return 2
+    before, model_before = _files(output), _time_of(model)
+    settings = Settings(str(output), options.steps, options.every, options.limit, model)
+    status = subprocess.call(command, env=_environment(settings))
+    if status:
+        print(f"deepreduce: capture: the program exited with {status}", file=sys.stderr)
+    elif _files(output) == before and _time_of(model) == model_before:
+        print(
+            "deepreduce: capture: nothing recorded; either no optimizer of torch.optim made a step that --steps or --every"
+            " names, or the program is no Python with PYTHONPATH (python -E, -I or -S)",
+            file=sys.stderr,
+        )
+        return 1
+    return status if status >= 0 else 128 - status
+
+
+def _files(folder: pathlib.Path) -> Dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in folder.glob("*.npz")}
+
+
+def _time_of(file: Optional[str]) -> Optional[int]:
+    return os.stat(file).st_mtime_ns if file and os.path.exists(file) else None
+
+
+def _environment(settings: Settings) -> Dict[str, str]:
+    """With sitecustomize first on the path, and this package on it, last: it hides nothing of the program's."""
+    room = pathlib.Path(__file__).resolve().parent
+    known = os.environ.get("PYTHONPATH")
+    paths = [str(room / "_capture_site")] + ([known] if known else []) + [str(room.parents[1])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), ENVIRONMENT: settings.to_json()}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="deepreduce capture",
+        usage="deepreduce capture [OPTIONS] -- PROGRAM …",
+        description="Runs a PyTorch program and records gradients at optimizer steps, a .npz file a step; the run itself is"
+        " not changed. Several ranks (RANK and WORLD_SIZE, as torchrun sets them) write files of their own.",
+        epilog="Then: deepreduce compare gradients/*.npz --plan …",
+    )
+    parser.add_argument("--steps", type=_steps, metavar="LIST", help="steps to record: 1,10,500-505; the first is 1")
+    parser.add_argument("--every", type=_positive, default=100, metavar="N", help="else each N-th; default: 100")
+    parser.add_argument("--output", default="gradients", metavar="DIR", help="folder of the files; default: gradients")
+    parser.add_argument(
+        "--model", metavar="FILE", help="write when gradients become ready, too, for deepreduce predict and plan"
+    )
+    parser.add_argument(
+        "--limit", type=_size, default=10**9, metavar="SIZE", help="most that a rank writes (200M, 5G); default: 1G"
+    )
+    return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a positive number")
+    return int(text)
+
+
+def _steps(text: str) -> FrozenSet[int]:
+    steps: List[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        begin, end = _positive(first), _positive(last or first)
+        if not begin <= end < begin + 10**6:
+            raise argparse.ArgumentTypeError(f"'{part}' is not a range of steps, such as 500-505")
+        steps += range(begin, end + 1)
+    return frozenset(steps)
+
+
+def _size(text: str) -> int:
+    factor = _SUFFIXES.get(text[-1:].upper(), 1)
+    return _positive(text[:-1] if factor > 1 else text) * factor
+
+
+def _text(size: int) -> str:
+    for suffix, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size >= factor:
+            return f"{size / factor:.3g} {suffix}"
+    return f"{size} bytes"

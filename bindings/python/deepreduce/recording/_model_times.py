@@ -1,0 +1,263 @@
+"""deepreduce.torch: when the gradients of a model become ready, as `deepreduce predict` and `plan` read it.
+
+The file is docs/model.schema.json. Nothing of it runs unless a recording was asked for, nor after its last step.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import platform
+import statistics
+import sys
+import time
+from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
+
+import torch
+import torch.distributed as dist
+
+from .._files._torch_arrays import named_parameters_of, unwrapped
+from .._files._whole_file import whole_file
+from ..errors import ArgumentError, Unsupported
+from ._skew import Peers, Skew
+
+_TYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Recording:
+    """What to record, and where.
+
+    path   of the file, .json; rank 0 writes it, whole or not at all, after `steps`, or at the end of the program
+    name   of the model; None: its class
+    batch  samples of a rank and step; None: not known
+    steps  that times are the medians of
+    skip   so many first steps do not count, but at most half of all: DDP builds its buckets anew, memory is set up
+    """
+
+    path: Union[str, os.PathLike[str]]
+    name: Optional[str] = None
+    batch: Optional[int] = None
+    steps: int = 20
+    skip: int = 4
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.skip < 0 or (self.batch is not None and self.batch < 1):
+            raise ArgumentError(
+                f"Recording: steps = {self.steps}, skip = {self.skip}, batch = {self.batch}: steps and batch are at"
+                " least 1, skip at least 0"
+            )
+        if _writes() and not pathlib.Path(self.path).absolute().parent.is_dir():
+            raise ArgumentError(f"record = {os.fspath(self.path)}: there is no such folder")
+        if _writes() and pathlib.Path(self.path).is_dir():
+            raise ArgumentError(f"record = {os.fspath(self.path)}: it is a folder, and the name of a file is wanted")
+
+
+class _Step:
+    """Of one step, times of time.perf_counter: seconds."""
+
+    def __init__(self, begin: float) -> None:
+        self.begin, self.backward, self.end = begin, 0.0, 0.0
+        self.ready: Dict[str, float] = {}  # since the beginning of backward
+        self.hooks = 0.0  # seconds that communication hooks took on backward's thread
+
+    @property
+    def computed(self) -> float:
+        """Seconds of forward and backward."""
+        return self.backward - self.begin + max(self.ready.values())
+
+
+class ModelRecorder:
+    """Listens to a model's forward and backward passes; a DDPHook tells it what it takes itself."""
+
+    def __init__(self, model: Any, settings: Recording) -> None:
+        self._settings = settings
+        wrapped = isinstance(model, torch.nn.parallel.DistributedDataParallel)
+        self._module = unwrapped(model)
+        self._ranks = dist.get_world_size(model.process_group) if wrapped else 1
+        self._writes = _writes()  # at the end of the program the group is gone
+        self._shapes: Dict[str, Tuple[List[int], str]] = {}
+        self._steps: List[_Step] = []
+        self._rests: List[float] = []
+        self._now: Optional[_Step] = None
+        self._handles: List[Any] = []
+        wanted = [(name, each) for name, each in named_parameters_of(model) if each.requires_grad]
+        if not wanted:
+            raise ArgumentError(f"record: {type(self._module).__name__} has no parameter that wants a gradient")
+        for name, each in wanted:
+            _check(name, each)
+        for name, each in wanted:
+            self._add(name, each)
+        self._handles += [model.register_forward_pre_hook(self._forward), model.register_forward_hook(self._computed)]
+        named = f"{type(self._module).__name__}/{len(wanted)}/{settings.steps}+{settings.skip}"
+        self._peers: Optional[Peers] = Peers(named, model.process_group if wrapped else None)
+        atexit.register(self._exit)
+
+    def _add(self, name: str, parameter: torch.Tensor) -> None:
+        self._shapes[name] = (list(parameter.shape), _TYPES[parameter.dtype])
+        self._handles.append(parameter.register_post_accumulate_grad_hook(lambda _: self._ready(name)))
+
+    # ---- Hooks ----
+
+    def _forward(self, *_: Any) -> None:
+        now, last = time.perf_counter(), self._now
+        if last is not None and last.end:
+            self._steps.append(last)
+            self._rests.append(now - last.end)
+            self._now = None
+            if len(self._steps) >= self._settings.steps + self._settings.skip:
+                self.finish()
+                return
+        if (last is None or last.end) and torch.is_grad_enabled():
+            self._now = _Step(now)
+
+    def _computed(self, _module: Any, _inputs: Any, output: Any) -> None:
+        if self._now is not None and torch.is_grad_enabled():
+            for each in _tensors(output):
+                if each.requires_grad:
+                    each.register_hook(self._begins)
+
+    def _begins(self, _gradient: torch.Tensor) -> None:
+        step = self._now
+        if step is not None and not step.backward:
+            step.backward = time.perf_counter()
+            torch.autograd.Variable._execution_engine.queue_callback(self._passed)
+
+    def _ready(self, name: str) -> None:
+        step = self._now
+        if step is not None and step.backward:
+            step.ready[name] = time.perf_counter() - step.backward - step.hooks
+
+    def took(self, seconds: float) -> None:
+        """A communication hook kept backward's thread for so long: gradients that come later are ready so much earlier."""
+        if self._now is not None and self._now.backward:
+            self._now.hooks += seconds
+
+    def _passed(self) -> None:
+        # The reducer of DDP waits in a callback of its own, which is in the queue by now.
+        torch.autograd.Variable._execution_engine.queue_callback(self._ended)
+
+    def _ended(self) -> None:
+        if self._now is not None:
+            self._now.end = time.perf_counter()
+
+    # ---- The file ----
+
+    def _exit(self) -> None:
+        self._peers = None  # ranks end when they like, and their store with rank 0
+        self.finish()
+
+    def finish(self) -> None:
+        """Takes the hooks away, and writes what there is. Once. A file that cannot be written ends no training: a line says so."""
+        if not self._handles:
+            return
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        atexit.unregister(self._exit)
+        if self._now is not None and self._now.end:  # the last of the program
+            self._steps.append(self._now)
+        skip = min(self._settings.skip, len(self._steps) // 2)
+        steps = [step for step in self._steps[skip:] if step.ready]
+        # (The last step of a program has no rest.)
+        whole = [step.computed + rest for step, rest in zip(self._steps[skip:], self._rests[skip:]) if step.ready]
+        skew = self._peers.skew(whole) if self._peers else None
+        self._peers = None
+        if not self._writes:
+            return
+        if not steps:
+            self._tell("no step had a forward and a backward pass")
+            return
+        try:
+            with whole_file(self._settings.path) as partial:
+                partial.write_text(json.dumps(self._document(steps, self._rests[skip:], skew), indent=1) + "\n", "utf-8")
+        except OSError as error:
+            self._tell(error.strerror or str(error))
+
+    def _tell(self, reason: str) -> None:
+        print(f"deepreduce: record: {os.fspath(self._settings.path)}: not written: {reason}", file=sys.stderr)
+
+    def _document(self, steps: List[_Step], rests: List[float], skew: Optional[Skew]) -> Dict[str, Any]:
+        times: Dict[str, List[float]] = {}
+        for step in steps:
+            for name, seconds in step.ready.items():
+                times.setdefault(name, []).append(seconds)
+        ready = {name: _ns(each) for name, each in times.items()}
+        return {
+            "schema": "deepreduce-model-1",
+            "name": self._settings.name or type(self._module).__name__,
+            "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "machine": machine_facts(),
+            "ranks": skew.ranks if skew else self._ranks,
+            "batch": self._settings.batch,
+            "steps": len(steps),
+            "forward_ns": _ns([step.backward - step.begin for step in steps]),
+            "backward_ns": _ns([max(step.ready.values()) for step in steps]),
+            "rest_ns": _ns(rests),
+            **({"skew_ns": round(1e9 * skew.seconds)} if skew else {}),
+            "tensors": [
+                {"name": name, "elements": math.prod(shape), "shape": shape, "dtype": dtype, "ready_ns": ready[name]}
+                for name, (shape, dtype) in self._shapes.items()
+                if name in ready  # the others had no gradient
+            ],
+        }
+
+
+def record(model: Any, path: Union[str, os.PathLike[str], Recording]) -> ModelRecorder:
+    """Records when the gradients of a model become ready, for `deepreduce predict` and `plan`.
+
+    model  a DistributedDataParallel, without a hook of deepreduce (DDPHook has record=), or any module on the CPU
+    path   of the file (docs/model.schema.json), or a Recording, which says more
+
+    The hooks that it registers are gone after the last step. Times are those of rank 0; where all ranks
+    record, so is by how much the slowest is behind it (skew_ns). Steps that accumulate gradients are steps of their own. ArgumentError for a path without a folder; Unsupported for what is not f32, f16
+    or bf16, and on a GPU.
+    """
+    return ModelRecorder(model, path if isinstance(path, Recording) else Recording(path))
+
+
+def _check(name: str, parameter: torch.Tensor) -> None:
+    if parameter.dtype not in _TYPES:
+        raise Unsupported(f"record: {name} is {parameter.dtype}; f32, f16 and bf16 are recorded")
+    if parameter.device.type != "cpu":
+        raise Unsupported(f"record: {name} is on {parameter.device}; only a CPU's gradients are ready when autograd is")
+
+
+def _writes() -> bool:
+    """Whether this is the rank that writes."""
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
+def machine_facts() -> Dict[str, Any]:
+    cpu = None
+    try:
+        for line in pathlib.Path("/proc/cpuinfo").read_text("utf-8").splitlines():
+            if line.startswith("model name"):
+                cpu = line.partition(": ")[2]
+                break
+    except OSError:
+        pass
+    return {"cpu": cpu, "cores": os.cpu_count() or 1, "os": " ".join(platform.uname()[i] for i in (0, 2, 4))}
+
+
+def _tensors(output: Any) -> Iterator[torch.Tensor]:
+    """Those of a tensor, a list, tuple or mapping, or a dataclass, however deep."""
+    if isinstance(output, torch.Tensor):
+        yield output
+    elif isinstance(output, dict):
+        for each in output.values():
+            yield from _tensors(each)
+    elif isinstance(output, (list, tuple)):
+        for each in output:
+            yield from _tensors(each)
+    elif dataclasses.is_dataclass(output) and not isinstance(output, type):
+        for field in dataclasses.fields(output):
+            yield from _tensors(getattr(output, field.name))
+
+
+def _ns(seconds: List[float]) -> int:
+    return round(1e9 * statistics.median(seconds)) if seconds else 0

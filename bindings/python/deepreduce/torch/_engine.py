@@ -1,0 +1,290 @@
+"""deepreduce.torch: what it raises, what it counts, and how ranks that do not answer are found."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import math
+import os
+import re
+import threading
+import time
+from typing import Any, Callable, List, Optional, Sequence, Tuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import AllgatherOptions, AllreduceOptions, AllToAllOptions
+
+from .. import errors
+from .._native import _abi
+from ..errors import ArgumentError, Error, Unsupported
+
+# Lets destroy_process_group end its group, where this is imported before init_process_group: the defaults of
+# torch.distributed.nn's functions are the process group that is there when it is imported, and the first step of an
+# optimizer imports it. That group and its threads would live until the interpreter ends, where a thread that still frees a
+# tensor aborts the process ("terminate called without an active exception"; torch 2.13). So it is imported early.
+if dist.is_available() and not dist.is_initialized():
+    import torch.distributed.nn  # noqa: F401
+
+# Seconds within which a survivor answers a roll call, beside the time of a step; and those that its store may take on top.
+_ROLL, _STORE = 1.5, 1.5
+
+
+class ExchangeError(Error, RuntimeError):
+    """The engine (gloo, NCCL) could not deliver frames in time, though all ranks answer. The group is of no use
+    afterwards.
+
+    ranks  of the default group, that are to blame: none
+    """
+
+    code = _abi.DR_E_INTERNAL
+
+    def __init__(self, message: str, ranks: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.ranks = tuple(ranks)
+
+
+class MissingRank(ExchangeError, errors.MissingRank):
+    """Ranks are gone or late past the timeout: `ranks` of the default group. The group is of no use afterwards."""
+
+    code = _abi.DR_E_TIMEOUT
+
+
+class OutOfStep(ArgumentError):
+    """Ranks are at different steps, or some did not complete a step that others did: all ranks raise it, and nothing of the
+    step is applied. The group is as good as before.
+
+    rank    the first of `ranks`
+    ranks   of the default group, that are behind
+    source  one that is not: the others copy parameters and the optimizer's state from it
+    step    that they did not complete; None where they are at other steps
+    """
+
+    def __init__(self, message: str, ranks: Sequence[int], source: int, step: Optional[int] = None) -> None:
+        super().__init__(message)
+        self.rank, self.ranks, self.source, self.step = ranks[0], tuple(ranks), source, step
+
+
+@dataclasses.dataclass
+class Step:
+    """What a step took on this rank.
+
+    encode, wait, merge  seconds: in the library's encode; in collectives, to issue them and to wait; in merge
+    own                  seconds that the hook took beside these
+    frame                bytes of the frames that it made
+    sent, received       bytes that the collectives moved: slots, to and from each of the others
+    dense                bytes of the gradient
+    kept                 elements that went into the frames
+    repeats              collectives for the rest of frames that outgrew their slots
+    skipped              steps of a gradient that was not finite, with nonfinite="skip"
+    """
+
+    encode: float = 0.0
+    wait: float = 0.0
+    merge: float = 0.0
+    own: float = 0.0
+    frame: int = 0
+    sent: int = 0
+    received: int = 0
+    dense: int = 0
+    kept: int = 0
+    repeats: int = 0
+    skipped: int = 0
+
+    @property
+    def spent(self) -> float:
+        """Seconds of the library and the collectives."""
+        return self.encode + self.wait + self.merge
+
+    def add(self, other: Step) -> None:
+        """Adds what another step took, figure by figure."""
+        for field in dataclasses.fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+
+@dataclasses.dataclass
+class Stats:
+    """steps: how many have ended; last: the last of them; total: the sum of all; memory: bytes that feedback keeps on this
+    rank, of all tensors (of PowerSGD the factors, too)."""
+
+    steps: int
+    last: Step
+    total: Step
+    memory: int = 0
+
+
+class Engine:
+    """The collectives of a process group, each with a deadline. An error of theirs becomes one that names ranks."""
+
+    def __init__(self, group: Any, timeout: float) -> None:
+        self.group = dist.group.WORLD if group is None else group
+        self.timeout = timeout
+        self.size, self.rank = dist.get_world_size(self.group), dist.get_rank(self.group)
+        if self.rank < 0:
+            raise ArgumentError(f"rank {dist.get_rank()} is not in the group: only its ranks call this")
+        self._beat, self._pace = time.monotonic(), 0.0
+        self.skips = False  # steps of a gradient that is not finite
+        self.failures, self.failed = 0, 0  # steps that this rank did not complete, and the last of them
+
+    def end_step(self, number: int, done: bool) -> None:
+        """So that it knows how long a step takes, and which this rank did not complete."""
+        if not done:
+            self.failures, self.failed = self.failures + 1, number
+        now = time.monotonic()
+        self._beat, self._pace = now, now - self._beat
+
+    def global_rank(self, rank: int) -> int:
+        return dist.get_global_rank(self.group, rank)  # type: ignore[no-any-return]
+
+    def named(self, error: Error) -> Error:
+        """The error of a merge of the ranks' frames, with the rank in words and as `rank`."""
+        words = str(error)
+        if error.frame is not None:
+            error.rank = rank = self.global_rank(error.frame)
+            words = f"rank {rank}: " + re.sub(r"^frame \d+: ", "", words)
+        # (Heads of slots are compared before: its slot has another head than frame.)
+        words = re.sub(r"\btag \d+; expected \d+", "it is of another step, or of other tensors", words)
+        error.args = (words,)
+        return error
+
+    def slot_device(self, device: torch.device) -> Optional[torch.device]:
+        """Where the slots of tensors on `device` must be for a collective; None: on the CPU."""
+        if device.type in HOST or (HOST and self.has_backend("cpu")):
+            return None
+        return device
+
+    def has_backend(self, kind: str) -> bool:
+        try:
+            self.group._get_backend(torch.device(kind))
+        except RuntimeError:  # a group with NCCL only
+            return False
+        return True
+
+    def issue(self, what: str, collective: Callable[..., Any], *tensors: Any) -> Any:
+        """Starts one of the collectives below and returns its Work. what: its name in errors.
+
+        gloo cannot give up a collective, and the process does not end before it has: so it gets a timeout of its own,
+        which leaves time for the backward that goes on beside it.
+        """
+        try:
+            return collective(self.group, datetime.timedelta(seconds=2 * (self.timeout + self._pace)), *tensors)
+        except RuntimeError as error:
+            raise self.explained(what, error) from error
+
+    def wait(self, what: str, work: Any, deadline: float) -> None:
+        """Waits until `deadline` of time.monotonic. Raises MissingRank or ExchangeError."""
+        left = max(deadline - time.monotonic(), 0.001)
+        try:
+            work.wait(datetime.timedelta(seconds=left))
+        except RuntimeError as error:
+            raise self.explained(what, error) from error
+
+    def explained(self, what: str, error: RuntimeError) -> ExchangeError:
+        """An error of a collective, with the ranks that do not answer."""
+        # Of gloo's, which begin with a path and end with advice: "Connection closed by peer [127.0.0.1]:39562".
+        reason = re.sub(r"^\[.*?\] ", "", (str(error) or type(error).__name__).splitlines()[0]).partition(". ")[0]
+        missing, silent = self._roll_call()
+        if silent:
+            host = _host_of(self.group)
+            if host is None:
+                return ExchangeError(
+                    f"{what}: {reason}; the store does not answer, so nobody knows which rank is missing"
+                )
+            return MissingRank(f"{what}: rank {host}, which serves the store, does not answer ({reason})", [host])
+        ranks = [self.global_rank(each) for each in missing]
+        if not ranks:
+            return ExchangeError(f"{what}: {reason} (timeout {self.timeout:g} s); all ranks answer a roll call")
+        names = ", ".join(map(str, ranks))
+        return MissingRank(f"{what}: rank {names} does not answer ({reason}; timeout {self.timeout:g} s)", ranks)
+
+    def _roll_call(self) -> Tuple[List[int], bool]:
+        """Ranks of the group that do not answer, and whether the store is silent.
+
+        One that could finish the step in which another failed comes here a step later, so it gets the time of a step.
+        The store's calls have no deadline of their own, so another thread makes them: here only, where all is lost.
+        """
+        found: List[List[int]] = []
+        seconds = _ROLL + min(self._pace, self.timeout)
+        thread = threading.Thread(target=self._answer, args=(seconds, found), daemon=True)
+        thread.start()
+        thread.join(seconds + _STORE)
+        return (found[0], False) if found else ([], True)
+
+    def _answer(self, seconds: float, found: List[List[int]]) -> None:
+        try:
+            store, key = self.group.get_group_store(), "deepreduce roll call"
+            store.set(f"{key}/{self.rank}", b"here")
+            missing, end = list(range(self.size)), time.monotonic() + seconds
+            while missing and time.monotonic() < end:
+                missing = [each for each in missing if not store.check([f"{key}/{each}"])]
+                if missing:
+                    time.sleep(0.02)
+            found.append(missing)
+        except RuntimeError:  # the store is gone: `found` stays empty
+            return
+
+
+def all_gather(group: Any, timeout: datetime.timedelta, received: torch.Tensor, sent: torch.Tensor) -> Any:
+    gather = getattr(group, "all_gather_single", None) or group._allgather_base  # its name before torch 2.13
+    return gather(received, sent, _options(AllgatherOptions(), timeout))
+
+
+def all_to_all(group: Any, timeout: datetime.timedelta, received: torch.Tensor, sent: torch.Tensor) -> Any:
+    swap = getattr(group, "all_to_all_single", None) or group.alltoall_base
+    return swap(received, sent, [], [], _options(AllToAllOptions(), timeout))
+
+
+def all_reduce(group: Any, timeout: datetime.timedelta, tensor: torch.Tensor) -> Any:
+    return group.allreduce([tensor], _options(AllreduceOptions(), timeout))
+
+
+def _options(options: Any, timeout: datetime.timedelta) -> Any:
+    options.timeout = timeout
+    if hasattr(options, "asyncOp"):
+        options.asyncOp = True
+    return options
+
+
+def _host_of(group: Any) -> Optional[int]:
+    """The rank that serves the group's store, if one does: rank 0, unless an agent does (torchrun), or a file is it."""
+    store = group.get_group_store()
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() in ("true", "1") or not isinstance(
+        store, dist.TCPStore
+    ):
+        return None
+    return 0
+
+
+# Kinds of devices whose memory the library reads and gloo sends. Tensors elsewhere are copied to the CPU and back, and
+# slots go where the group's backend wants them (NCCL): tests/python/torch_gpu.py; without a GPU, tested with this set empty.
+HOST = {"cpu"}
+
+
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Of a dense tensor. (aminmax gives a NaN on, and reads once.)"""
+    return tensor.numel() == 0 or all(map(math.isfinite, torch.stack(torch.aminmax(tensor)).tolist()))
+
+
+def require_place(tensor: Any, what: str, rows: bool = False) -> None:
+    """ArgumentError for what is no tensor, Unsupported for one that cannot be exchanged. rows: sparse ones can."""
+    if tensor is None:
+        raise ArgumentError(
+            f"{what} is None: a parameter without a gradient; leave it out, or give zeros, on all ranks alike"
+        )
+    if not isinstance(tensor, torch.Tensor):
+        raise ArgumentError(f"{what} is of type {type(tensor).__name__}, not a torch.Tensor")
+    if hasattr(tensor, "to_local"):
+        raise Unsupported(
+            f"{what} is a {type(tensor).__name__}, of which this rank holds a part: give what its .to_local() returns; for the"
+            " gradients of FSDP2 there is ReduceScatter"
+        )
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise Unsupported(f"{what} is on {tensor.device}; tensors on the CPU and on CUDA devices are exchanged")
+    if tensor.layout == torch.strided or (rows and tensor.layout == torch.sparse_coo and tensor.sparse_dim() == 1):
+        return
+    raise Unsupported(
+        f"{what} is a sparse tensor ({tensor.layout}); dense ones are exchanged, and those of torch.sparse_coo with one sparse"
+        " dimension, as Embedding(sparse=True) gives: pass its .to_dense()"
+    )

@@ -1,0 +1,402 @@
+"""deepreduce.torch: what DDPHook and AllReduce share: units, residuals, steps."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from typing import Any, Container, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+import torch
+import torch.distributed as dist
+
+from .._adapters._plan_beside import bypass_of
+from .._native._call import real
+from ..control import Controller
+from ..errors import ArgumentError, Error
+from ..tensor import State
+from ._clip import Clip
+from ._engine import Engine, ExchangeError, OutOfStep, Stats, Step, all_reduce, is_finite
+from ._factors import TransformUnit, carry_residuals, load_states, states_of
+from ._figures import metrics_of, words_of
+from ._ladder import Ladder, Rung, keeper_of, plans_of
+from ._reduced import ReducedUnit, half_of
+from ._rules import Plans, Rules, warn_of_plans
+from ._saved import Saved, check_residuals
+from ._sparse_rows import RowsUnit, bytes_of
+from ._terms import require_same
+from ._unit import Item, Unit
+
+_log = logging.getLogger("deepreduce.torch")
+
+# Of tensors that travel together. On links of 100 Mbit/s units of 2 to 4 MiB, which backward hides, took a quarter off the
+# step of a GPT of 13 MB, which was one unit before; at 1 Gbit/s they made no difference (bench/results/hook_steps.md).
+UNIT_BYTES = 4 << 20
+_FACTOR_BYTES = 25 << 20  # of tensors whose factors travel: a unit's second one is sent behind backward, after the last's
+
+
+class Exchange(Saved):
+    """Means over ranks of tensors that have names, step after step."""
+
+    def __init__(
+        self,
+        plan: Union[Plans, Sequence[Plans]],
+        bypass: Optional[int],
+        start: int,
+        flat: Optional[bool],
+        timeout: float,
+        seed: int,
+        group: Any,
+        control: Optional[str] = None,
+        nonfinite: str = "error",
+    ) -> None:
+        self._arguments: Dict[str, Any] = {  # of a copy
+            "bypass": bypass, "start": start, "flat": flat, "timeout": timeout, "seed": seed, "control": control,
+            "nonfinite": nonfinite,
+        }  # fmt: skip
+        if nonfinite not in ("error", "skip"):
+            raise ArgumentError(f"nonfinite is {nonfinite!r}, not 'error' or 'skip'")
+        self._start, self._bypass, self._timeout, self._seed, self._group = start, bypass, timeout, seed, group
+        if control is not None and (not isinstance(plan, (list, tuple)) or not plan):
+            raise ArgumentError("with control the plan is a ladder: a list of plans from the densest to the smallest")
+        ladder: Any = [plan] if control is None else plan
+        if control is not None and any(isinstance(each, tuple) for each in ladder):
+            raise ArgumentError("with control the plan is a ladder, not pairs of a pattern and a plan: each rung has its own")
+        self._rules = [Rules(each, bypass, flat) for each in ladder]
+        self._ladder = None if control is None else Ladder(control, [each.all_dense for each in self._rules])
+        self._tensors: List[Tuple[List[Item], ...]] = []  # of each unit the items of each rung
+        self._units: List[Unit] = []
+        self._where: Dict[str, Tuple[Unit, int]] = {}
+        self._states: Dict[str, State] = {}
+        self._pending: List[Unit] = []
+        self._held: List[Unit] = []  # their tensors are there, but not yet the norm to clip by
+        self._clip: Optional[Clip] = None
+        self._is_behind = False  # others have applied what this rank took back last
+        self._dense: List[Tuple[str, Any, torch.Tensor]] = []  # collectives that are under way
+        self._now, self._last, self._total, self._ended = Step(), Step(), Step(), 0
+
+    def __getstate__(self) -> Dict[str, Any]:
+        """A copy, or what a pickle gives back, has the arguments but for group and record, and waits for a model or tensors
+        with what `state_dict` gives."""
+        plans = [rules.pairs for rules in self._rules]  # (a book may be another by now)
+        own = {name: value for name, value in vars(self).items() if not name.startswith("_")}  # of a subclass
+        return {"arguments": {**self._arguments, "plan": plans if self._ladder else plans[0]}, "state": self.state_dict(), "own": own}
+
+    def __setstate__(self, state: Dict[str, Any]) -> None:
+        self._begin_anew(**state["arguments"])
+        vars(self).update(state["own"])
+        self.load_state_dict(state["state"])
+
+    def _begin_anew(self, **arguments: Any) -> None:
+        """Makes it anew, also of a subclass whose constructor has other arguments."""
+        raise NotImplementedError
+
+    def _set_tensors(
+        self, tensors: Sequence[Tuple[str, torch.Size, torch.dtype]], most: Optional[int], sparse: Container[str] = ()
+    ) -> None:
+        """The tensors, of which each unit has at most `most` bytes of one type, as frames or of one transform. Those that
+        are sparse, by name, are each a unit."""
+        cuts: Dict[Any, List[List[Tuple[Item, ...]]]] = {}
+        room: Dict[Any, int] = {}
+        shared: Dict[str, State] = {}
+        told: Dict[str, str] = {}
+        for name, shape, dtype in tensors:
+            elements = shape.numel()
+            if name in sparse:
+                plans = [rules.plan_of_rows(name, dtype) for rules in self._rules]
+                cuts["rows", name] = [[tuple(Item(name, elements, dtype, plan, shape=shape) for plan in plans)]]
+                told[name] = f"rows of {tuple(shape)} {dtype}, {', '.join(map(str, plans))}"
+                continue
+            found = [rules.plan_of(name, elements, dtype) for rules in self._rules]
+            plans = plans_of(name, found, self._rules[0].dense) if self._ladder else found
+            apart = [plan if plan.info.transforms or (half_of(plan) and not self._ladder) else None for plan in plans]
+            size, kind = elements * dtype.itemsize, (dtype, *apart)
+            if size > room.get(kind, -1):
+                cuts.setdefault(kind, []).append([])
+                usual = _FACTOR_BYTES if plans[0].info.transforms else UNIT_BYTES
+                room[kind] = max(usual if most is None else most, size)
+            room[kind] -= size
+            rows = shape[0] if len(shape) > 1 else 1
+            cuts[kind][-1].append(tuple(Item(name, elements, dtype, plan, rows) for plan in plans))
+            told[name] = f"{rows} x {elements // max(1, rows)} {dtype}, {', '.join(map(str, plans))}"
+            if self._ladder and any(plan.info.feedback for plan in plans):
+                shared[name] = State(keeper_of(plans), torch.empty(elements, dtype=dtype))
+        every = [rungs for each in cuts.values() for items in each for rungs in items]
+        warn_of_plans(self._rules, [name for name, _, _ in tensors], every, self._bypass)
+        engine = Engine(self._group, self._timeout)
+        engine.skips = self._arguments["nonfinite"] == "skip"
+        beside = f"start={self._start}, seed={self._seed}, skips={engine.skips}, units of {[[len(items) for items in each] for each in cuts.values()]}"
+        if any(rules.transforms for rules in self._rules):
+            beside += f", bypass={self._bypass}"  # which tensors have factors
+        options = {name: value for name, value in self._arguments.items() if name not in ("timeout", "control")}
+        options.update(start=self._start, frame_bytes=UNIT_BYTES if most is None else most)
+        lines = [rules.lines for rules in self._rules]
+        require_same(self._arguments["control"], lines, options, beside, told, engine, self._timeout)
+        if self._engine is not None:
+            engine.failures, engine.failed = self._engine.failures, self._engine.failed
+        self._engine = engine
+        self._states.update(shared)
+        self._tensors = [tuple(map(list, zip(*items))) for each in cuts.values() for items in each]
+        self._enter()
+        self._take_loaded()
+
+    def _rung(self, number: int) -> Rung:
+        return Rung.of([self._unit(items[number]) for items in self._tensors])
+
+    def _enter(self, carry: bool = True) -> None:
+        """Goes on with the units of the rung that is in use. carry: and with the residuals of the one before."""
+        for part in (part for unit in self._units for part in unit.parts):
+            part.release()
+        number = self._ladder.control.rung if self._ladder else 0
+        rung = (self._ladder.rungs[number] if self._ladder else None) or self._rung(number)
+        if self._ladder:
+            self._ladder.rungs[number] = rung
+            carry_residuals(self._units if carry else [], rung.units if carry else [], self._states)
+        self._units, self._where = rung
+        clip = Clip(self._units)
+        self._clip = clip if clip.is_needed else None
+        self._forget_places()
+
+    def _unit(self, items: Sequence[Item]) -> Any:
+        assert self._engine is not None
+        if items[0].shape is not None:
+            return RowsUnit(items, self._engine, self._seed)
+        if items[0].plan.info.transforms:
+            return TransformUnit(items, self._engine, self._seed, bypass_of(items[0].plan, self._bypass))
+        if half_of(items[0].plan) and all(item.plan == items[0].plan for item in items):
+            return ReducedUnit(items, self._engine, self._states)
+        return Unit(items, self._engine, self._states, self._seed)
+
+    def _forget_places(self) -> None:
+        """Units have changed: they are to be told anew where tensors are."""
+
+    @property
+    def control(self) -> Optional[Controller]:
+        """The controller of `control=`: its rung, its last decision, its log."""
+        return self._ladder.control if self._ladder else None
+
+    @property
+    def _plain(self) -> bool:
+        """Whether the step under way is a dense all-reduce."""
+        return self._number < self._start or (self._ladder is not None and self._ladder.is_plain)
+
+    def _decide(self) -> None:
+        """A step has ended well."""
+        assert self._engine is not None
+        if self._ladder and self._number >= self._start:
+            if self._ladder.end_step(self._number - self._start, self._now, self._engine, self._timeout):
+                self._enter()
+
+    # ---- A step ----
+
+    def _ready(self, unit: Unit) -> None:
+        """All its tensors are there."""
+        if self._clip is None:
+            self._issue(unit)
+        else:
+            unit.arrived = 0
+            self._held.append(unit)
+
+    def _issue_held(self) -> None:
+        """All tensors of all units are there."""
+        if self._held:
+            begin = time.perf_counter()
+            self._clip.apply()  # type: ignore[union-attr]
+            self._now.encode += time.perf_counter() - begin
+            for unit in self._held:
+                self._issue(unit)
+            self._held.clear()
+
+    def _issue(self, unit: Unit) -> None:
+        self._pending.append(unit)
+        unit.arrived = 0
+        unit.start(self._number, self._now)
+
+    def _finish(self) -> None:
+        """Waits for all that is pending, in order, and merges it."""
+        deadline = time.monotonic() + self._timeout
+        failed: Optional[Error] = None
+        for unit in self._pending:
+            try:
+                self._now.skipped |= unit.finish(deadline, self._now)
+            except ExchangeError:
+                raise
+            except Error as error:
+                failed = failed or error
+        self._is_behind = isinstance(failed, OutOfStep) and failed.step is not None and dist.get_rank() in failed.ranks
+        if failed is not None:
+            raise failed
+        if self._now.skipped:
+            for unit in self._pending:
+                unit.skip()
+        self._pending.clear()
+
+    def _all_reduce(self, tensor: torch.Tensor) -> None:
+        """Issues what DDP does without a hook."""
+        assert self._engine is not None
+        engine, step, begin = self._engine, self._now, time.perf_counter()
+        what = f"step {self._number}, dense tensor {len(self._dense)}"
+        self._dense.append((what, engine.issue(what, all_reduce, tensor.div_(engine.size)), tensor))
+        size = tensor.numel() * tensor.element_size() if tensor.layout == torch.strided else bytes_of(tensor)
+        step.dense += size
+        step.sent += 2 * (engine.size - 1) * size // engine.size
+        step.received += 2 * (engine.size - 1) * size // engine.size
+        step.wait += time.perf_counter() - begin
+
+    def _finish_dense(self) -> None:
+        assert self._engine is not None
+        begin, deadline = time.perf_counter(), time.monotonic() + self._timeout
+        for what, work, tensor in self._dense:
+            self._engine.wait(what, work, deadline)
+            if self._engine.skips and not is_finite(tensor if tensor.layout == torch.strided else tensor.coalesce().values()):
+                self._now.skipped = 1  # (the optimizer's scaler sees it: it is so on all ranks)
+        self._dense.clear()
+        self._now.wait += time.perf_counter() - begin
+
+    def _abort(self) -> None:
+        """The step has failed: what was sent goes back to the residuals, of each unit as far as it can. Raises nothing: the
+        error of the step is on its way, and the step is to be numbered."""
+        for unit in self._pending:
+            try:
+                unit.take_back()
+            except Exception as error:
+                told = "step %d: what %s … %s sent is lost, it cannot go back to the residuals: %s"
+                _log.warning(told, self._number, unit.items[0].name, unit.items[-1].name, error)
+        for unit in self._units:
+            unit.arrived = 0
+            if self._is_behind:
+                unit.withdraw()
+        self._is_behind = False
+        self._pending.clear()
+        self._held.clear()
+        self._dense.clear()
+
+    def _end_step(self, done: bool) -> None:
+        """Not before all its times are known."""
+        self._number += 1
+        self._ended += 1
+        self._total.add(self._now)
+        self._last, self._now = self._now, Step()
+        if self._engine is not None:
+            self._engine.end_step(self._number - 1, done)
+
+    # ---- Beside the steps ----
+
+    @property
+    def keeps(self) -> bool:
+        """Whether some plan has feedback, so that there are residuals."""
+        return any(rules.keep for rules in self._rules)
+
+    def stats(self) -> Stats:
+        """What the steps took: the last, and all since the beginning or `reset`; and what the states take now."""
+        total = Step()
+        total.add(self._total)
+        kept = sum(state.size for state in self._states.values())
+        units: List[Any] = self._units
+        kept += sum(unit.transform.info().state_size for unit in units if isinstance(unit, TransformUnit))
+        return Stats(self._ended, self._last, total, kept)
+
+    def metrics(self) -> Dict[str, float]:
+        """A flat dict for a logger: of the last step `bytes_sent`, `encode_ms` and other fields of Step, `bytes_dense` of the
+        gradient, and `ratio`, by which the frames are smaller; now `residual_norm`, of this rank's residuals together, which
+        are read for it, and `residual_bytes`; in all `steps` and `skipped`. Not within a step: ArgumentError."""
+        self._require_idle()
+        return metrics_of(self.stats(), self._states.values(), self._units)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {words_of(self._rules, self._units, self.stats(), self._start)}>"
+
+    def reset(self) -> None:
+        """Forgets residuals, steps and figures, as if it were new."""
+        self._require_idle()
+        for state in self._states.values():
+            state.memory[:] = 0
+        for unit in self._units:
+            if isinstance(unit, TransformUnit):
+                unit.transform.reset()
+        if self._ladder:
+            self._ladder.restart(clean=True)
+            if self._engine is not None:
+                self._enter(carry=False)
+        self._loaded = None
+        self._number, self._ended = 0, 0
+        if self._engine is not None:
+            self._engine.failures = self._engine.failed = 0
+        self._now, self._last, self._total = Step(), Step(), Step()
+
+    def scale_residuals(self, factor: float) -> None:
+        """Multiplies all residuals: by the learning rate before over the one of the next step, where a schedule changes
+        it (efsignsgd, Zheng et al. 2019). Raises ArgumentError for plans that keep none (feedback=momentum).
+        """
+        self._require_idle()
+        factor = real(factor, "factor")
+        if not math.isfinite(factor):
+            raise ArgumentError(f"factor is {factor}, not finite")
+        if not any(rules.keep_residuals for rules in self._rules):
+            raise ArgumentError(f"the plan keeps no residual to scale: {self._rules[0]}")
+        if self._loaded is not None:  # no tensor is known yet
+            self._loaded = {**self._loaded, "scale": factor * self._loaded.get("scale", 1.0)}
+        self._scale(factor)
+
+    def _scale(self, factor: float) -> None:
+        for name, state in self._states.items():
+            unit, position = self._where[name]
+            if unit.items[position].plan.info.residual:
+                state.scale(factor)
+        for unit in self._units:
+            if isinstance(unit, TransformUnit):
+                unit.scale(factor)
+
+    def _residuals(self) -> Dict[str, Any]:
+        """By name; with control, its decisions."""
+        control = {"control": self._ladder.trace()} if self._ladder else {}
+        return {
+            **control,
+            **states_of(self._units),
+            "residuals": {
+                name: {"elements": self._elements(name), "state": torch.from_numpy(state.memory.copy())}
+                for name, state in self._states.items()
+            }
+        }
+
+    def _set_residuals(self, loaded: Mapping[str, Any], more: Sequence[Mapping[str, Any]], scale: float) -> None:
+        for part in (loaded, *more):
+            check_residuals(part["residuals"], self._states, {name: unit.items[i] for name, (unit, i) in self._where.items()})
+        if self._ladder:
+            control = self._ladder.replayed(loaded.get("control"))
+            rung = self._rung(control.rung)
+            load_states(rung.units, loaded, more)
+            self._ladder.restart(False, control)
+            self._ladder.rungs[control.rung] = rung
+            self._enter(carry=False)
+        else:
+            load_states(self._units, loaded, more)
+        for name, state in self._states.items():
+            saved = loaded["residuals"].get(name)
+            state.memory[:] = 0 if saved is None else saved["state"].cpu().numpy()
+            for part in more:
+                if name in part["residuals"]:
+                    self._add_residual(name, State.from_bytes(part["residuals"][name]["state"].cpu().numpy()))
+        if scale != 1:
+            self._scale(scale)
+
+    def _add_residual(self, name: str, other: State) -> None:
+        unit, position = self._where[name]
+        item, state = unit.items[position], self._states[name]
+        if not item.plan.info.residual or not other.memory.any():  # (a fresh one has none)
+            return
+        if state.memory.any():
+            state.residual[:] += other.residual
+        else:
+            like = torch.empty(item.elements, dtype=item.dtype)
+            state.memory[:] = State.from_residual(item.plan, like, other.residual).memory
+
+    def _elements(self, name: str) -> Optional[int]:
+        if name not in self._where:
+            return None
+        unit, position = self._where[name]
+        return unit.items[position].elements
+
+    def _require_idle(self) -> None:
+        if self._pending or self._held:
+            raise ArgumentError("a step is under way: its last bucket has not come yet")

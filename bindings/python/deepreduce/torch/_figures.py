@@ -1,0 +1,67 @@
+"""deepreduce.torch: what an exchange says of itself, to a reader and to a logger of metrics."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, Iterable, Sequence
+
+import numpy
+
+from ..tensor import State
+from ._engine import Stats
+from ._factors import TransformUnit
+from ._rules import sends_all
+
+
+def metrics_of(stats: Stats, states: Iterable[State], units: Sequence[Any] = ()) -> Dict[str, float]:
+    """Flat, for log_dict and the like. states, units: what keeps residuals"""
+    last, norms = stats.last, [state.norm() for state in states]
+    for each in (unit.transform for unit in units if isinstance(unit, TransformUnit)):
+        if each.keeps:  # (of the marks, the last tensor, there is none)
+            norms.extend(float(numpy.linalg.norm(each.residual(i))) for i in range(len(each.shapes) - 1))
+    return {
+        "steps": float(stats.steps),
+        "skipped": float(stats.total.skipped),
+        "bytes_sent": float(last.sent),
+        "bytes_received": float(last.received),
+        "bytes_dense": float(last.dense),
+        "ratio": last.dense / last.frame if last.frame else 1.0,
+        "repeats": float(last.repeats),
+        "encode_ms": 1e3 * last.encode,
+        "wait_ms": 1e3 * last.wait,
+        "merge_ms": 1e3 * last.merge,
+        "own_ms": 1e3 * last.own,
+        "residual_norm": math.hypot(*norms),
+        "residual_bytes": float(stats.memory),
+    }
+
+
+def words_of(plans: Sequence[Any], units: Sequence[Any], stats: Stats, start: int) -> str:
+    """Which plan, how many tensors in how many units, and how many bytes a step."""
+    plan = "; ".join(map(str, plans))
+    if not units:
+        return f"{plan}; no tensors yet"
+    items = [item for unit in units for item in unit.items]
+    dense = sum(sends_all(item.plan) for item in items)
+    size = sum(item.elements * item.dtype.itemsize for item in items)
+    words = f"{_count(len(items), 'tensor')} of {_bytes(size)} in {_count(len(units), 'unit')}, {len(items) - dense} compressed and {dense} dense"
+    most = sum(unit.most for unit in units)
+    if stats.last.frame:
+        words += f"; {_bytes(stats.last.frame)} in the last step"
+    elif most < size:
+        words += f"; at most {_bytes(most)} a step"
+    if stats.steps < start:
+        words += f" after {start} dense steps"
+    return f"{plan}; {words}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _bytes(size: float) -> str:
+    for unit in ("bytes", "kB", "MB"):
+        if size < 1000:
+            break
+        size, unit = size / 1000, "GB"
+    return f"{size:.4g} {unit}"

@@ -1,0 +1,118 @@
+"""deepreduce.torch: which of several plans a step sends (deepreduce.control)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+
+from .._native._abi_control import DR_CONTROL_WORDS
+from ..control import Controller, check_order
+from ..errors import ArgumentError
+from ..plan import Plan, as_plan
+from ._engine import Engine, Step
+from ._terms import gathered, signed
+from ._unit import Unit
+
+
+class Rung(NamedTuple):
+    """Units of a rung's plans. where: {name of a tensor: (unit, position in it)}"""
+
+    units: List[Unit]
+    where: Dict[str, Tuple[Unit, int]]
+
+    @classmethod
+    def of(cls, units: List[Unit]) -> Rung:
+        return cls(units, {item.name: (unit, i) for unit in units for i, item in enumerate(unit.items)})
+
+
+class Ladder:
+    """The rungs of an exchange, and the controller that chooses among them.
+
+    A rung is made when it is first used, on all ranks at the same step. dense: of each rung, whether it leaves all
+    tensors as they are: such steps are plain all-reduces, but for the first one, which takes what the residuals have.
+    """
+
+    def __init__(self, options: str, dense: Sequence[bool]) -> None:
+        check_order(dense)
+        self.control = Controller(options, len(dense))
+        self._dense = list(dense)
+        self.rungs: List[Optional[Rung]] = [None] * len(dense)
+        self.clean = True  # residuals are zero
+        self._measures = False  # the step under way is one that counts
+
+    @property
+    def is_plain(self) -> bool:
+        return self._dense[self.control.rung] and self.clean
+
+    def restart(self, clean: bool, control: Optional[Controller] = None) -> None:
+        """As if it were new, or from the decisions of `control` on. Rungs are made anew: of the factors of others than that
+        which is in use a new rank has none."""
+        log = self.control.log
+        self.rungs = [None] * len(self.rungs)
+        self.control = control or Controller(self.control.options, len(self.rungs))
+        self.control.log = log
+        self.clean, self._measures = clean, False
+
+    def replayed(self, trace: Any) -> Controller:
+        """A controller that has decided what a `trace` says; None: nothing yet. ArgumentError."""
+        control = Controller(self.control.options, len(self.rungs))
+        control.replay([] if trace is None else [each % 2**64 for each in trace.tolist()])
+        return control
+
+    def trace(self) -> Any:
+        return torch.tensor([signed(each) for each in self.control.trace], dtype=torch.int64)
+
+    def end_step(self, number: int, step: Step, engine: Engine, timeout: float) -> bool:
+        """A step has ended well: measures it and, if it is time, lets the ranks decide. True: the rung has changed.
+
+        Of a rung the first step is not counted: slots find their sizes, and residuals are sent.
+        """
+        plain = self.is_plain
+        if (self._measures or plain) and not step.repeats:
+            self.control.observe(step.sent, step.wait)
+        self._measures = True
+        if not step.skipped:
+            self.clean = self._dense[self.control.rung]
+        if not self.control.due(number + 1):
+            return False
+        before, begin = self.control.rung, time.perf_counter()
+        words = gathered(f"step {number}, control", self.control.report(), engine, timeout)
+        took = time.perf_counter() - begin
+        self.control.observe(0, took)
+        step.wait += took
+        step.sent += (engine.size - 1) * 8 * DR_CONTROL_WORDS
+        step.received += (engine.size - 1) * 8 * DR_CONTROL_WORDS
+        try:
+            self.control.decide(number + 1, words)
+        except ArgumentError as error:
+            raise engine.named(error) from None
+        self._measures = self.control.rung == before
+        return not self._measures
+
+
+def keeper_of(plans: Sequence[Plan]) -> Plan:
+    """A plan that makes frames, with the feedback of the first of these that has some: by it the residual is kept."""
+    plan = next((each for each in plans if each.info.feedback), plans[0])
+    return as_plan(f"{plan.text_of('feedback')} index=all value=raw") if plan.info.transforms else plan
+
+
+def plans_of(name: str, found: Sequence[Plan], exact: Plan) -> List[Plan]:
+    """The plans of a tensor, of each rung. A rung that leaves it as it is takes what its residual has.
+
+    found  what the rungs say, `exact` for such
+    """
+    kept = {plan.stages["feedback"] for plan in found if plan.info.feedback}
+    if not kept:
+        return list(found)
+    feedback = kept.pop()
+    if kept:
+        raise ArgumentError(f"{name}: rungs have {feedback} and {kept.pop()}; they share one residual")
+    if feedback.name in ("dgc", "momentum"):
+        raise ArgumentError(f"{name}: {feedback} has momentum, which a step without a plan would lose: no ladder with it")
+    for rung, plan in enumerate(found):
+        if plan != exact and not plan.info.feedback:
+            raise ArgumentError(f"{name}: rung {rung}, `{plan}`, keeps no residual, and another rung has {feedback}")
+    dense = as_plan(f"{exact} {feedback}")
+    return [dense if plan == exact else plan for plan in found]
