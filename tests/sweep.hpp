@@ -1,12 +1,19 @@
-// Long sweeps: whole in a release build; under sanitizers a part of the combinations, in which each single value still comes.
+// Long sweeps: a part of the combinations, in which each single value still comes; whole with DEEPREDUCE_SWEEP=whole, which
+// `./dev test --all` sets (never under sanitizers).
 #pragma once
+
+#include <cstdlib>
+#include <cstring>
 
 namespace dr {
 
+inline const bool whole_sweep = [] {
 #ifdef DR_SANITIZED
-inline constexpr bool whole_sweep = false;
+  return false;
 #else
-inline constexpr bool whole_sweep = true;
+  const char* asked = std::getenv("DEEPREDUCE_SWEEP");
+  return asked && !std::strcmp(asked, "whole");
 #endif
+}();
 
 }  // namespace dr

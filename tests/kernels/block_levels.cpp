@@ -261,8 +261,10 @@ TEST_CASE("segments shorter than a block have room for all of theirs") {
   const std::vector<uint32_t> v = gradients(n).front().bits;
   const cuts single{1, 1};
   for (const uint64_t target : {ceil_div(n, uint64_t{32}), ceil_div(n, uint64_t{32}) - 1})
-    CHECK(found(DR_F32, v, 32, target, single, values_are::there, cpu()) ==
-          expected(DR_F32, v, 32, target, single.range));
+    each_level([&](cpu_level level) {
+      CHECK(found(DR_F32, v, 32, target, single, values_are::there, level) ==
+            expected(DR_F32, v, 32, target, single.range));
+    });
 }
 
 TEST_CASE("blocks in one pass are what their definition keeps, at every level and for every type") {

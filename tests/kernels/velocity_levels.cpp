@@ -60,10 +60,16 @@ TEST_CASE("velocity: every level corrects as scalar does, bit for bit, with and 
 
 TEST_CASE("velocity: by hand") {
   const float g[] = {2, -4, 0};
-  float v[] = {1, 1, 1}, u[] = {8, 8, 8};
-  correct_at(cpu(), DR_F32)(g, {v, u, nullptr, nullptr}, 3, 0.5f, 0.25f, false);
-  CHECK((u[0] == 4.5f && u[1] == 3 && u[2] == 4));
-  CHECK((v[0] == 5.5f && v[1] == 4 && v[2] == 5));
+  float v[3], u[3];
+  const auto correct = [&](cpu_level level) {
+    std::fill_n(v, 3, 1.0f);
+    std::fill_n(u, 3, 8.0f);
+    correct_at(level, DR_F32)(g, {v, u, nullptr, nullptr}, 3, 0.5f, 0.25f, false);
+    CHECK((u[0] == 4.5f && u[1] == 3 && u[2] == 4));
+    CHECK((v[0] == 5.5f && v[1] == 4 && v[2] == 5));
+  };
+  correct(cpu_level::scalar);
+  each_fast_level(correct);
   const uint32_t support[] = {11, 12};
   mask_sent(support, 2, 1, u, 10);
   CHECK((u[0] == 4.5f && u[1] == 0 && u[2] == 0));
