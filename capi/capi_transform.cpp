@@ -81,8 +81,9 @@ dr::lowrank_options options_of(const dr::plan& p, const dr_transform_options& gi
                         .dense_below = given.dense_below,
                         .marks = (given.flags & DR_TRANSFORM_MARKS) != 0};
   if (!o.keeps) return o;
-  o.beta = static_cast<float>(p.feedback.value(0));
-  o.gamma = static_cast<float>(p.feedback.value(1));
+  const auto weights = p.feedback_rule().weights();
+  o.beta = weights.beta;
+  o.gamma = weights.gamma;
   return o;
 }
 

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "feedback/entry.hpp"
 #include "feedback/residual.hpp"
 #include "feedback/velocity.hpp"
 
@@ -36,17 +35,8 @@ dr_status check_within(const char* which, uint64_t first, uint64_t n, uint64_t a
   return DR_E_ARGUMENT;
 }
 
-dr_status no_residual(feedback_kind kind, dr_error& error) {
-  return fail(error, DR_E_ARGUMENT, "state: of feedback=%s, which keeps no residual", feedback_name(kind));
-}
-
-// u of dgc, m of momentum; nullptr: there is none.
-float* momentum_of(const residual_state& head, void* state) {
-  switch (kind_of(head)) {
-    case feedback_kind::dgc: return velocity_of(state, head.elements);
-    case feedback_kind::momentum: return residual_of(state);
-    default: return nullptr;
-  }
+dr_status no_residual(const feedback_kind& kind, dr_error& error) {
+  return fail(error, DR_E_ARGUMENT, "state: of feedback=%s, which keeps no residual", kind.entry.name);
 }
 
 // Rounded once; 0 where the product is not finite.
@@ -62,7 +52,7 @@ void scale(float* m, uint64_t n, double factor) {
 dr_status state_size(const plan& method, const tensor_view& tensor, size_t& bytes, dr_error& error) {
   uint64_t elements = 0;
   if (const dr_status s = elements_of(method, tensor, elements, error)) return s;
-  bytes = method.keeps_feedback() ? kept_size(method.kept(), elements) : 0;
+  bytes = method.keeps_feedback() ? state_size_of(method.feedback_rule().kind, elements) : 0;
   return DR_OK;
 }
 
@@ -70,7 +60,8 @@ dr_status fits_state(const plan& method, const tensor_view& tensor, const void* 
                      dr_error& error) {
   uint64_t elements = 0;
   if (const dr_status s = elements_of(method, tensor, elements, error)) return s;
-  if (method.keeps_feedback()) return check_state(state, state_size, method.kept(), elements, false, error);
+  if (method.keeps_feedback())
+    return check_state(state, state_size, method.feedback_rule().kind, elements, false, error);
   return state && state_size ? fail(error, DR_E_ARGUMENT, "plan: no feedback, so there is no state") : DR_OK;
 }
 
@@ -78,7 +69,7 @@ dr_status find_residual(void* state, size_t state_size, float*& residual, uint64
   residual_state head;
   if (const dr_status s = read_state(state, state_size, head, error)) return s;
   if (!head.magic) return fail(error, DR_E_ARGUMENT, "state: fresh, so it holds no residual yet");
-  if (!keeps_residual(kind_of(head))) return no_residual(kind_of(head), error);
+  if (!kind_of(head).keeps_residual) return no_residual(kind_of(head), error);
   residual = residual_of(state);
   elements = head.elements;
   return DR_OK;
@@ -90,15 +81,16 @@ dr_status fill_state(const plan& method, const tensor_view& tensor, const float*
   if (const dr_status s = elements_of(method, tensor, elements, error)) return s;
   if (!method.keeps_feedback()) return fail(error, DR_E_ARGUMENT, "plan: no feedback, so there is no state to fill");
   // As on a device, the memory is not read: only its place and size count.
-  const feedback_kind kind = method.kept();
+  const bound_feedback rule = method.feedback_rule();
+  const feedback_kind& kind = rule.kind;
   if (const dr_status s = check_state(state, state_size, kind, elements, true, error)) return s;
-  if (residual && !keeps_residual(kind)) return no_residual(kind, error);
+  if (residual && !kind.keeps_residual) return no_residual(kind, error);
   if (residual)
     std::memmove(residual_of(state), residual, 4 * elements);
   else
     std::memset(residual_of(state), 0, 4 * elements);
-  if (kind == feedback_kind::dgc) std::memset(velocity_of(state, elements), 0, 4 * elements);
-  if (kind == feedback_kind::efsignsgd) set_learning_rate(state, elements, method.feedback.value(efsignsgd_lr));
+  if (kind.keeps_momentum) std::memset(momentum_of(kind, state, elements), 0, 4 * elements);
+  if (kind.rate) set_rate(state, elements, rule.rate());
   const residual_state head = head_of(kind, elements);
   std::memcpy(state, &head, sizeof head);
   return DR_OK;
@@ -108,10 +100,12 @@ dr_status find_momentum(void* state, size_t state_size, float*& momentum, uint64
   residual_state head;
   if (const dr_status s = read_state(state, state_size, head, error)) return s;
   if (!head.magic) return fail(error, DR_E_ARGUMENT, "state: fresh, so it holds no momentum yet");
-  momentum = momentum_of(head, state);
+  const feedback_kind& kind = kind_of(head);
+  if (!kind.keeps_momentum)
+    return fail(error, DR_E_ARGUMENT, "state: of feedback=%s, which has no momentum", kind.entry.name);
+  momentum = momentum_of(kind, state, head.elements);
   elements = head.elements;
-  if (momentum) return DR_OK;
-  return fail(error, DR_E_ARGUMENT, "state: of feedback=%s, which has no momentum", feedback_name(kind_of(head)));
+  return DR_OK;
 }
 
 dr_status write_state(const plan& method, const tensor_view& tensor, state_array which, const float* values,
@@ -134,12 +128,12 @@ dr_status copy_state(const state_part& from, void* to, size_t to_size, uint64_t 
   if (read_state(from.state, from.size, source, error)) return prefix(error, "from: ");
   if (read_state(to, to_size, target, error)) return prefix(error, "to: ");
   if (!target.magic) return fail(error, DR_E_ARGUMENT, "to: the state is fresh (dr_state_fill makes one of zeros)");
-  const feedback_kind kind = kind_of(target);
+  const feedback_kind& kind = kind_of(target);
   if (source.magic && source.kind != target.kind)
-    return fail(error, DR_E_ARGUMENT, "from: of feedback=%s; to: of feedback=%s", feedback_name(kind_of(source)),
-                feedback_name(kind));
-  const uint64_t behind = kept_size(kind, 0), each = kept_size(kind, 1) - behind;
-  const uint64_t there = source.magic ? source.elements : (std::max<uint64_t>(from.size, behind) - behind) / each;
+    return fail(error, DR_E_ARGUMENT, "from: of feedback=%s; to: of feedback=%s", kind_of(source).entry.name,
+                kind.entry.name);
+  const uint64_t fixed = state_size_of(kind, 0), per_element = state_size_of(kind, 1) - fixed;
+  const uint64_t there = source.magic ? source.elements : (std::max<uint64_t>(from.size, fixed) - fixed) / per_element;
   if (const dr_status s = check_within("from", from.first, elements, there, error)) return s;
   if (const dr_status s = check_within("to", at, elements, target.elements, error)) return s;
   float* const out = residual_of(to) + at;
@@ -153,10 +147,9 @@ dr_status copy_state(const state_part& from, void* to, size_t to_size, uint64_t 
       std::memset(x, 0, 4 * elements);
   };
   copy(out, in);
-  if (kind == feedback_kind::dgc)
-    copy(velocity_of(to, target.elements) + at, velocity_of(from.state, there) + from.first);
-  if (kind == feedback_kind::efsignsgd && source.magic) {
-    const double was = learning_rate_of(from.state, there), is = learning_rate_of(to, target.elements);
+  if (kind.arrays() > 1) copy(out + target.elements, in + there);
+  if (kind.rate && source.magic) {
+    const double was = rate_of(from.state, there), is = rate_of(to, target.elements);
     if (was != is) scale(out, elements, was / is);
   }
   return DR_OK;
@@ -167,7 +160,7 @@ dr_status scale_state(void* state, size_t state_size, double factor, dr_error& e
   residual_state head;
   if (const dr_status s = read_state(state, state_size, head, error)) return s;
   if (!head.magic) return DR_OK;
-  if (!keeps_residual(kind_of(head))) return no_residual(kind_of(head), error);
+  if (!kind_of(head).keeps_residual) return no_residual(kind_of(head), error);
   scale(residual_of(state), head.elements, factor);
   return DR_OK;
 }
@@ -175,8 +168,8 @@ dr_status scale_state(void* state, size_t state_size, double factor, dr_error& e
 dr_status state_norm(const void* state, size_t state_size, double& norm, dr_error& error) {
   residual_state head;
   if (const dr_status s = read_state(state, state_size, head, error)) return s;
-  norm = head.magic && keeps_residual(kind_of(head)) ? std::sqrt(squares_of(DR_F32, residual_of(state), head.elements))
-                                                     : 0;
+  norm =
+      head.magic && kind_of(head).keeps_residual ? std::sqrt(squares_of(DR_F32, residual_of(state), head.elements)) : 0;
   return DR_OK;
 }
 

@@ -17,11 +17,8 @@ state_array array_of(uint32_t which) {
 }
 // Whether the states of a plan have the array.
 bool has(const plan& p, uint32_t which) {
-  if (!p.keeps_feedback()) return false;
-  const feedback_kind kind = p.kept();
   if (which == DR_RESIDUAL_WARM_START) return false;
-  return which == DR_RESIDUAL_MOMENTUM ? kind == feedback_kind::dgc || kind == feedback_kind::momentum
-                                       : keeps_residual(kind);
+  return which == DR_RESIDUAL_MOMENTUM ? p.keeps_momentum() : p.keeps_residual();
 }
 
 }  // namespace

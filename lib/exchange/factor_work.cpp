@@ -38,8 +38,9 @@ dr_status factor_work::create(const plan& method, const exchange_memory& at, uin
   }
   lowrank_options how{.rank = method.transform.rank, .keeps = method.keeps_feedback(), .dense_below = dense_below};
   if (how.keeps) {
-    how.beta = static_cast<float>(method.feedback.value(0));
-    how.gamma = static_cast<float>(method.feedback.value(1));
+    const feedback_weights weights = method.feedback_rule().weights();
+    how.beta = weights.beta;
+    how.gamma = weights.gamma;
   }
   if (const dr_status s = state_.create(how, shapes, c_.workers->workers(), c_.error)) return s;
   gradients_.resize(shapes.size());

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cinttypes>
 #include <cstring>
-#include <string_view>
 
 #include "exchange/rank_exchange.hpp"
 #include "pipeline/tensor_check.hpp"
@@ -21,20 +20,18 @@ uint64_t round_up(uint64_t size) { return (size + arena::alignment - 1) / arena:
 // UNSUPPORTED: a memory that an exchange's schedule would not do justice.
 dr_status check_memory(const plan& method, uint32_t ranges, dr_error& error) {
   if (!method.keeps_feedback()) return DR_OK;
-  const feedback_kind kind = method.kept();
-  const bool has_momentum = kind == feedback_kind::dgc || kind == feedback_kind::momentum;
   const exchange_kind how = method.exchange.kind;
-  if (has_momentum && how != exchange_kind::gather && how != exchange_kind::owner)
+  if (method.keeps_momentum() && how != exchange_kind::gather && how != exchange_kind::owner)
     return fail(
         error, DR_E_UNSUPPORTED,
         "plan: each encode of a sum would apply the momentum of feedback=%s again; use exchange=gather or owner",
-        feedback_name(kind));
+        method.feedback.codec->name);
   if (clip_of(method) > 0 && ranges > 1)
     return fail(
         error, DR_E_UNSUPPORTED,
-        "plan: feedback=dgc(clip=%g) requires the norm of all tensors, and the exchange encodes %u ranges apart; "
+        "plan: feedback=%s(clip=%g) requires the norm of all tensors, and the exchange encodes %u ranges apart; "
         "use exchange=gather",
-        clip_of(method), ranges);
+        method.feedback.codec->name, clip_of(method), ranges);
   return DR_OK;
 }
 
@@ -62,13 +59,10 @@ dr_status exchange::check_request(const exchange_request& request) {
                 o.dense_below);
   const plan& method = *request.method;
   const exchange_kind kind = method.exchange.kind;
-  if (method.keeps_feedback() && kind != exchange_kind::gather)
-    for (size_t i = 0; i < method.feedback.codec->param_count; ++i)
-      if (const dr_param& p = *dr_param_at(method.feedback.codec->params, i);
-          std::string_view(p.name) == "gamma" && method.feedback.value(i) != 1)
-        return fail(c_.error, DR_E_UNSUPPORTED,
-                    "plan: each encode of a sum would apply gamma=%g again; use exchange=gather",
-                    method.feedback.value(i));
+  if (method.keeps_feedback() && !method.keeps_momentum() && kind != exchange_kind::gather)
+    if (const float gamma = method.feedback_rule().weights().gamma; gamma != 1)
+      return fail(c_.error, DR_E_UNSUPPORTED,
+                  "plan: each encode of a sum would apply gamma=%g again; use exchange=gather", double{gamma});
   if (const dr_status s = check_memory(method, ranges_of(method.exchange, t.ranks), c_.error)) return s;
   if (method.votes && o.dense_below)
     return fail(c_.error, DR_E_UNSUPPORTED,

@@ -172,7 +172,7 @@ std::byte* range_work::state_of(residual_kind which, size_t piece, uint64_t& siz
 }
 
 uint64_t range_work::state_bytes(residual_kind which, size_t piece) const {
-  return kept_size(plan_of(which, piece).kept(), elements_of(views_[piece]));
+  return state_size_of(plan_of(which, piece).feedback_rule().kind, elements_of(views_[piece]));
 }
 
 dr_status range_work::bind(const exchange_memory& at_memory) {

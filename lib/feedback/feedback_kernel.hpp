@@ -7,16 +7,7 @@
 
 namespace dr {
 
-// What feedback keeps of a tensor. The numbers are in states and never change their meaning.
-enum class feedback_kind : uint32_t {
-  residual = 0,   // m: the part that was not sent
-  efsignsgd = 1,  // the same, and the learning rate of its step, f64, behind it
-  dgc = 2,        // v, the velocity that was not sent; behind it u, the momentum
-  momentum = 3    // m: an average of gradients, from which nothing is taken
-};
-inline constexpr uint32_t feedback_kinds = 4;
-
-// A state is 16 bytes of header, then f32[elements], then what its kind has more. Zeroed memory is a fresh one.
+// A state is 16 bytes of header, then the arrays of its kind (feedback_kind.hpp). Zeroed memory is a fresh one.
 struct residual_state {
   uint32_t magic, kind;
   uint64_t elements;
@@ -24,9 +15,7 @@ struct residual_state {
   static constexpr uint32_t magic_value = 0x52537244;  // "DrSR"
 
   DR_HD bool is_fresh() const { return magic == 0 && kind == 0 && elements == 0; }
-  DR_HD bool is_of(uint32_t wanted_magic, uint32_t wanted_kind) const {
-    return magic == wanted_magic && kind == wanted_kind;
-  }
+  DR_HD bool is_of(uint32_t number) const { return magic == magic_value && kind == number; }
 };
 static_assert(sizeof(residual_state) == 16);
 

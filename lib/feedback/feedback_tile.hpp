@@ -19,7 +19,8 @@ struct open_states {
   using args = Args;
   struct shared {};
 
-  // job.out: the state; job.key: its elements; job.tell_count: the row (as a pointer). One tile a job.
+  // job.out: the state; job.key: its elements; job.extra: its kind; job.tell_count: the row (as a pointer). One tile a
+  // job.
   template <class Block>
   DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
     const tile_job& job = a.job[b.index()];
@@ -27,15 +28,12 @@ struct open_states {
       if (lane != 0) return;
       auto& state = *static_cast<residual_state*>(job.out);
       if (state.is_fresh())
-        state = {a.common.magic, a.common.kind, job.key};
-      else if (!state.is_of(a.common.magic, a.common.kind) || state.elements != job.key)
+        state = {residual_state::magic_value, job.extra, job.key};
+      else if (!state.is_of(job.extra) || state.elements != job.key)
         return raise(job.fault, DR_E_ARGUMENT, DR_STREAM_NONE, 0, state.elements);
       reinterpret_cast<device_row*>(job.tell_count)->accumulates = 1;
     });
   }
-};
-struct open_states_common {
-  uint32_t magic, kind;
 };
 
 // acc[support[i]] -= sent value i; 0 where the rest is not finite, which `unfinite` tells. Without a frame nothing was

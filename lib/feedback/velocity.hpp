@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "feedback/kept_state.hpp"
+#include "feedback/state_layout.hpp"
 #include "primitive/cpu.hpp"
 
 namespace dr {

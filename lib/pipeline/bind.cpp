@@ -156,7 +156,7 @@ dr_status check_transform(const std::vector<plan_stage>& stages, const plan& p, 
     if (stage.role != "transform" && stage.role != "feedback" && !says_default(stage, p))
       return fail(error, DR_E_UNSUPPORTED,
                   "plan: transform=lowrank takes no stage but feedback; leave out %s=", stage.role.c_str());
-  if (p.keeps_feedback() && std::string_view(p.feedback.codec->name) != "residual")
+  if (p.keeps_feedback() && !p.feedback_rule().kind.suits_transforms)
     return fail(error, DR_E_UNSUPPORTED, "plan: transform=lowrank takes feedback=residual, not feedback=%s",
                 p.feedback.codec->name);
   return DR_OK;

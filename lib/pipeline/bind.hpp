@@ -9,7 +9,7 @@
 
 #include "core/error.hpp"
 #include "core/stage_list.hpp"
-#include "feedback/kept_state.hpp"
+#include "feedback/state_layout.hpp"
 #include "plan/listed_stages.hpp"
 #include "plan/stage_words.hpp"
 #include "sparsify/sparsifier.hpp"
@@ -73,9 +73,10 @@ struct plan {
   bool transforms() const { return transform.rank != 0; }
   bool patches() const { return sparsify.codec && sparsifier().how.patches; }
   bool keeps_feedback() const { return feedback.codec != nullptr; }
-  // With feedback: of which kind.
-  feedback_kind kept() const { return static_cast<feedback_kind>(feedback.codec->id - 1); }
-  bool keeps_residual() const { return keeps_feedback() && dr::keeps_residual(kept()); }
+  // Of a plan with feedback.
+  bound_feedback feedback_rule() const { return {feedback_of(*feedback.codec), feedback.params()}; }
+  bool keeps_residual() const { return keeps_feedback() && feedback_rule().kind.keeps_residual; }
+  bool keeps_momentum() const { return keeps_feedback() && feedback_rule().kind.keeps_momentum; }
   bool carries_order() const {
     return block == 1 && (value[0].codec->traits & DR_REORDERS) && (index[0].codec->traits & DR_CARRIES_ORDER);
   }

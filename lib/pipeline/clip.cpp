@@ -1,10 +1,8 @@
 // What feedback weighs gradients and states by. Clipping needs the norm of all gradients of a call before any of them is
 // added (Lin et al. 2017; Pascanu et al. 2013).
 #include <algorithm>
-#include <cfloat>
 #include <cmath>
 
-#include "feedback/entry.hpp"
 #include "pipeline/encoding.hpp"
 #include "primitive/bits.hpp"
 
@@ -17,9 +15,7 @@ uint64_t present(const tensor_shape& s) { return (s.sparse() ? s.count : s.unive
 
 }  // namespace
 
-double clip_of(const plan& p) {
-  return p.keeps_feedback() && p.kept() == feedback_kind::dgc ? p.feedback.value(dgc_clip) : 0;
-}
+double clip_of(const plan& p) { return p.keeps_feedback() ? p.feedback_rule().clip() : 0; }
 
 uint64_t squares_max(const batch& b) {
   uint64_t n = 0;
@@ -54,25 +50,10 @@ void measure_norm(encoding& e) {
 }
 
 feedback_weights weights_of(const encoding& e, const unit& u, uint32_t tensor) {
-  const bound_stage& how = u.method->feedback;
-  switch (u.method->kept()) {
-    case feedback_kind::efsignsgd: {
-      // A fresh state has nothing to scale. (A residual of 0 stays 0, however far the rates are apart.)
-      const double rate = learning_rate_of(e.tensors[tensor].state, e.b.shapes[tensor].elements());
-      return {rate > 0 ? static_cast<float>(std::min<double>(rate / how.value(efsignsgd_lr), FLT_MAX)) : 1, 1};
-    }
-    case feedback_kind::dgc: {
-      const double clip = clip_of(*u.method);
-      // (Of a norm that is not finite some value is not: it is reported where it lies.)
-      const bool clips = clip > 0 && e.norm > clip && std::isfinite(e.norm);
-      return {static_cast<float>(how.value(dgc_momentum)), clips ? static_cast<float>(clip / e.norm) : 1};
-    }
-    case feedback_kind::momentum: {
-      const double beta = how.value(momentum_beta);
-      return {static_cast<float>(beta), static_cast<float>(1 - beta)};
-    }
-    default: return {static_cast<float>(how.value(residual_beta)), static_cast<float>(how.value(residual_gamma))};
-  }
+  const bound_feedback rule = u.method->feedback_rule();
+  feedback_step step{.norm = e.norm};
+  if (rule.kind.rate) step.last_rate = rate_of(e.tensors[tensor].state, e.b.shapes[tensor].elements());
+  return rule.weights(step);
 }
 
 }  // namespace dr

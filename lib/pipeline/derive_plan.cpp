@@ -27,12 +27,9 @@ dr_status bind_exact(const std::shared_ptr<const plan>& of, std::shared_ptr<cons
   if (const dr_status s = read_feedback(method, stages, feedback, error)) return s;
   if (feedback) {
     std::vector<plan_argument>& given = feedback->calls[0].arguments;
-    // A residual of 0 has no weight; the gradient has the one of the tensors beside it.
-    if (method.kept() == feedback_kind::residual)
-      std::erase_if(given, [](const plan_argument& a) { return a.key == "beta"; });
-    if (method.kept() == feedback_kind::dgc) {
-      std::erase_if(given, [](const plan_argument& a) { return a.key == "masking"; });
-      given.push_back({"masking", "off"});
+    if (const feedback_kind& kind = method.feedback_rule().kind; kind.whole_param) {
+      std::erase_if(given, [&](const plan_argument& a) { return a.key == kind.whole_param; });
+      if (kind.whole_value) given.push_back({kind.whole_param, kind.whole_value});
     }
     exact.push_back(*feedback);
   }
@@ -40,12 +37,12 @@ dr_status bind_exact(const std::shared_ptr<const plan>& of, std::shared_ptr<cons
 }
 
 dr_status bind_rows(const plan& method, std::shared_ptr<const plan>& out, dr_error& error) {
-  const feedback_kind kind = method.keeps_feedback() ? method.kept() : feedback_kind::residual;
   if (method.votes)
     return fail(error, DR_E_UNSUPPORTED, "plan: merge=vote has votes of all elements, not of the rows of a step");
-  if (kind == feedback_kind::dgc || kind == feedback_kind::momentum)
+  if (method.keeps_momentum())
     return fail(error, DR_E_UNSUPPORTED,
-                "plan: feedback=%s keeps a momentum of all elements, not of the rows of a step", feedback_name(kind));
+                "plan: feedback=%s keeps a momentum of all elements, not of the rows of a step",
+                method.feedback.codec->name);
   std::vector<plan_stage> stages;
   if (const dr_status s = parse_plan(method.text, stages, error)) return s;
   std::erase_if(stages,
@@ -63,9 +60,7 @@ dr_status bind_sum(const std::shared_ptr<const plan>& method, std::shared_ptr<co
   if (method->votes)
     return bind_plan(method->flat ? "index=all value=sign bucket=flat" : "index=all value=sign", out, error);
   out = method;
-  if (!method->keeps_feedback() || method->kept() == feedback_kind::residual ||
-      method->kept() == feedback_kind::efsignsgd)
-    return DR_OK;
+  if (!method->keeps_momentum()) return DR_OK;
   std::vector<plan_stage> stages;
   plan_stage* feedback = nullptr;
   if (const dr_status s = read_feedback(*method, stages, feedback, error)) return s;

@@ -84,16 +84,17 @@ class device_encoder {
       dr_job job{sizeof(dr_job)};
       if (queue_.where) job.out = tensor_of(i).state;
       job.private_key = unit_of(i).universe;
+      job.universe = unit_of(i).method->feedback_rule().kind.number();
       job.fault = &w_.rows[i].fault;
       job.tell_count = reinterpret_cast<uint64_t*>(w_.rows + i);
       job.count_max = 1;
       host_.jobs.push_back(job);
     }
     if (host_.jobs.empty()) return DR_OK;
-    const open_states_common common{residual_state::magic_value, static_cast<uint32_t>(feedback_kind::residual)};
     return launched(
-        launch_jobs<open_states>(exec, host_.jobs.data(), host_.jobs.size(), common, [&](size_t i, tile_job& t) {
+        launch_jobs<open_states>(exec, host_.jobs.data(), host_.jobs.size(), no_common{}, [&](size_t i, tile_job& t) {
           t.key = host_.jobs[i].private_key;
+          t.extra = host_.jobs[i].universe;
           return 1;
         }));
   }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "feedback/entry.hpp"
 #include "pipeline/device_decode_work.hpp"
 
 namespace dr {
@@ -75,8 +74,9 @@ device_select_job device_select_job_of(const batch& b, size_t row) {
   if (p.keeps_feedback()) {
     static float anything;
     j.residual = &anything;  // says that there is one
-    j.beta = static_cast<float>(p.feedback.value(residual_beta));
-    j.gamma = static_cast<float>(p.feedback.value(residual_gamma));
+    const feedback_weights weights = p.feedback_rule().weights();
+    j.beta = weights.beta;
+    j.gamma = weights.gamma;
   }
   return j;
 }

@@ -3,7 +3,7 @@
 
 #include <cinttypes>
 
-#include "feedback/kept_state.hpp"
+#include "feedback/state_layout.hpp"
 #include "pipeline/encoding.hpp"
 #include "pipeline/tensor_check.hpp"
 
@@ -26,10 +26,10 @@ dr_status encode_streams(encoding& e, uint32_t plan) {
   return e.b.wire[plan].order().count ? encode_order(e, plan) : DR_OK;
 }
 
-void ready_states(const batch& b, std::span<const tensor_view> tensors) {
+void map_states(const batch& b, std::span<const tensor_view> tensors) {
   for (const unit& u : b.units)
     for (uint32_t i = u.first_tensor; u.method->keeps_feedback() && i < u.first_tensor + u.tensors; ++i)
-      ready_fresh(tensors[i].state, kept_size(u.method->kept(), b.shapes[i].elements()));
+      map_fresh(tensors[i].state, state_size_of(u.method->feedback_rule().kind, b.shapes[i].elements()));
 }
 
 dr_status run_stages(encoding& e, uint8_t* frame, uint64_t capacity, uint64_t& size) {
@@ -62,7 +62,7 @@ dr_status encode(const batch& b, const encode_call& call, std::span<const tensor
   if (w.states && !call.checked)
     if (const dr_status s = check_states_apart(b, tensors, w.states, error)) return s;
 
-  ready_states(b, tensors);
+  map_states(b, tensors);
   encoding e(b, call, tensors, workers, w, capacity, error);
   if (const dr_status s = run_stages(e, frame, capacity, result.size)) {
     result.size = 0;

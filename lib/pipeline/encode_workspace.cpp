@@ -64,13 +64,13 @@ encode_work encode_work::take(arena& memory, const batch& b) {
     if (u.method->keeps_feedback() && !sums_on_the_way(b, u)) {
       o.acc = memory.take<float>(u.universe * u.width);
       if (u.dtype != DR_F32) o.rounded = memory.take<std::byte>(u.universe * row_bytes);
-      if (u.method->kept() == feedback_kind::dgc) o.acc_u = memory.take<float>(u.universe * u.width);
+      if (u.method->feedback_rule().kind.is_velocity()) o.acc_u = memory.take<float>(u.universe * u.width);
     }
     o.pieces = memory.take<select_piece>(u.tensors + u.rows);
     if (sums_on_the_way(b, u)) {
       o.sums = memory.take<summed>(u.tensors + u.rows);
       o.undo = memory.take<float>(u.universe);  // (Never touched by a call that cannot fail: may_fail.)
-      if (u.method->kept() == feedback_kind::dgc) o.undo_u = memory.take<float>(u.universe);
+      if (u.method->feedback_rule().kind.is_velocity()) o.undo_u = memory.take<float>(u.universe);
     }
     if (u.sparse) o.support = memory.take<uint32_t>(u.source_max);
     if (u.patches()) {

@@ -169,10 +169,7 @@ void keep_history(const encoding& e);
 // clip.cpp: measures the gradients whose feedback clips them to a norm.
 void measure_norm(encoding& e);
 uint64_t squares_max(const batch& b);
-// How the state of a unit's tensor goes on by a gradient.
-struct feedback_weights {
-  float beta, gamma;
-};
+// By which a gradient joins the state of a unit's tensor.
 feedback_weights weights_of(const encoding& e, const unit& u, uint32_t tensor);
 
 // source.cpp: the values that unit i is selected from. Sums them with the residual, sorts them if they arrive sparse.

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstring>
 
-#include "feedback/entry.hpp"
 #include "feedback/residual.hpp"
 #include "pipeline/encoding.hpp"
 
@@ -53,7 +52,7 @@ sent_values sent_of(const encoding& e, size_t i) {
   return {e.told(i), e.sent(i), row.told, true};
 }
 
-// What sending takes from a state: the sent values from m, and of u (feedback=dgc) all that was sent is of.
+// What sending takes from a state: the sent values from m; and of u, which masks, all that was sent is of.
 struct taken_from_state {
   uint32_t dtype, width;
   float *m, *u;                 // u: nullptr, or to be masked
@@ -79,9 +78,7 @@ struct taken_from_state {
     });
   }
 };
-bool masks(const unit& u) {
-  return u.method->kept() == feedback_kind::dgc && u.method->feedback.value(dgc_masking) != 0;
-}
+bool masks(const unit& u) { return u.method->feedback_rule().masks(); }
 
 // Subtracts values that do not ascend by position from the states of a row's pieces.
 void subtract_unordered(const unit& u, const unit_work& o, std::span<const select_piece> pieces, const sent_values& s,
@@ -143,30 +140,30 @@ void subtract(encoding& e, const unit& u, const unit_work& o, uint32_t p, std::a
 uint64_t store_states(encoding& e, size_t i) {
   const unit& u = e.b.units[i];
   const unit_work& o = e.w.units[i];
-  const feedback_kind kind = u.method->kept();
+  const bound_feedback rule = u.method->feedback_rule();
+  const feedback_kind& kind = rule.kind;
   uint64_t bytes = 0;
   for (uint32_t tensor = u.first_tensor; tensor < u.first_tensor + u.tensors; ++tensor) {
     const uint64_t elements = e.b.shapes[tensor].elements();
     const residual_state head = head_of(kind, elements);
     void* const state = e.tensors[tensor].state;
     std::memcpy(state, &head, sizeof head);
-    if (kind == feedback_kind::efsignsgd) set_learning_rate(state, elements, u.method->feedback.value(efsignsgd_lr));
-    bytes += kept_size(kind, elements);
+    if (kind.rate) set_rate(state, elements, rule.rate());
+    bytes += state_size_of(kind, elements);
   }
-  const bool keeps_velocity = kind == feedback_kind::dgc;
-  std::atomic<bool> unfinite = !keeps_residual(kind) || o.unfinite;
+  std::atomic<bool> unfinite = !kind.keeps_residual || o.unfinite;
   const bool whole_velocity = !masks(u);
   if (!o.acc) {
-    for (uint32_t p = 0; p < o.piece_count && keeps_residual(kind); ++p) subtract(e, u, o, p, unfinite);
+    for (uint32_t p = 0; p < o.piece_count && kind.keeps_residual; ++p) subtract(e, u, o, p, unfinite);
     for (uint32_t p = 0; p < o.piece_count; ++p) {
       if (unfinite) drop_unfinite(o.sums[p].m(), o.pieces[p].n);
-      if (keeps_velocity && (unfinite || whole_velocity)) drop_unfinite(o.sums[p].to.u, o.pieces[p].n);
+      if (kind.is_velocity() && (unfinite || whole_velocity)) drop_unfinite(o.sums[p].to.u, o.pieces[p].n);
     }
     return bytes;
   }
   const uint64_t elements = u.universe * u.width;
   void* const state = e.tensors[u.first_tensor].state;
-  for (uint32_t k = u.first_row; keeps_residual(kind) && k < u.first_row + u.rows; ++k) {
+  for (uint32_t k = u.first_row; kind.keeps_residual && k < u.first_row + u.rows; ++k) {
     const sent_values s = sent_of(e, k);
     const uint64_t first = e.b.rows[k].first * u.width;
     const taken_from_state state{u.dtype, u.width, o.acc + first, masks(u) ? o.acc_u + first : nullptr, unfinite};
@@ -176,9 +173,9 @@ uint64_t store_states(encoding& e, size_t i) {
       state.take(s.support, s.values, s.count, 0);
   }
   if (unfinite) drop_unfinite(o.acc, elements);
-  if (keeps_velocity && (unfinite || whole_velocity)) drop_unfinite(o.acc_u, elements);
+  if (kind.is_velocity() && (unfinite || whole_velocity)) drop_unfinite(o.acc_u, elements);
   std::memcpy(residual_of(state), o.acc, 4 * elements);
-  if (o.acc_u) std::memcpy(velocity_of(state, elements), o.acc_u, 4 * elements);
+  if (o.acc_u) std::memcpy(momentum_of(kind, state, elements), o.acc_u, 4 * elements);
   return bytes;
 }
 

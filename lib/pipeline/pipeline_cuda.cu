@@ -10,7 +10,7 @@
 
 DR_DEVICE_KERNEL(dr::begin_call<dr::begin_few>)
 DR_DEVICE_KERNEL(dr::begin_call<dr::begin_many>)
-DR_DEVICE_JOB_KERNEL(dr::open_states, dr::open_states_common)
+DR_DEVICE_JOB_KERNEL(dr::open_states, dr::no_common)
 DR_DEVICE_KERNEL(dr::regather_values<dr::jobs_few>)
 DR_DEVICE_KERNEL(dr::regather_values<dr::jobs_many>)
 DR_DEVICE_JOB_KERNEL(dr::reorder_keys, dr::no_common)

@@ -19,7 +19,7 @@ summed sum_of(const encoding& e, const unit& u, const unit_work& o, uint32_t ten
   void* const state = e.tensors[tensor].state;
   velocity to{residual_of(state) + first, nullptr, e.may_fail ? o.undo + at : nullptr, nullptr};
   if (o.undo_u) {
-    to.u = velocity_of(state, e.b.shapes[tensor].elements()) + first;
+    to.u = momentum_of(u.method->feedback_rule().kind, state, e.b.shapes[tensor].elements()) + first;
     to.undo_u = e.may_fail ? o.undo_u + at : nullptr;
   }
   const auto [beta, gamma] = weights_of(e, u, tensor);
@@ -59,7 +59,7 @@ dr_status load_source(encoding& e, size_t i) {
   const auto [beta, gamma] = weights_of(e, u, u.first_tensor);
   if (o.acc_u) {
     std::memcpy(o.acc, residual_of(t.state), 4 * elements);
-    std::memcpy(o.acc_u, velocity_of(t.state, elements), 4 * elements);
+    std::memcpy(o.acc_u, momentum_of(u.method->feedback_rule().kind, t.state, elements), 4 * elements);
     correct(u.dtype, g, indices, o.rows, u.width, beta, gamma, {o.acc, o.acc_u, nullptr, nullptr}, elements);
   } else {
     accumulate(u.dtype, g, indices, o.rows, u.width, beta, gamma, residual_of(t.state), elements, o.acc);

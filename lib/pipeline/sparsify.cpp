@@ -14,8 +14,7 @@ namespace {
 // Whether the f32 values that a unit sends are decoded exactly, so that its residual is 0 there, and nothing but the
 // residual is kept.
 bool leaves_nothing(const encoding& e, const unit& u) {
-  const feedback_kind kind = u.method->kept();
-  if (kind != feedback_kind::residual && kind != feedback_kind::efsignsgd) return false;
+  if (u.method->keeps_momentum()) return false;
   const auto exact = [&](uint32_t plan) {
     return e.b.wire[plan].value().exact() && !e.b.wire[plan].replaces_support();
   };

@@ -87,7 +87,8 @@ dr_status check_tensor(const tensor_view& t, uint64_t i, const tensor_shape& was
       return bad_tensor(error, i, DR_E_ARGUMENT, t.state_size, "has a state, but its plan has no feedback");
     return DR_OK;
   }
-  if (!check_state(t.state, t.state_size, method.kept(), shape.elements(), on_device, error)) return DR_OK;
+  if (!check_state(t.state, t.state_size, method.feedback_rule().kind, shape.elements(), on_device, error))
+    return DR_OK;
   const dr_error inner = error;
   return bad_tensor(error, i, DR_E_ARGUMENT, inner.what, "%s", inner.message);
 }
@@ -120,7 +121,7 @@ dr_status check_states_apart(const batch& b, std::span<const tensor_view> tensor
     if (!u.method->keeps_feedback()) continue;
     for (uint32_t i = u.first_tensor; i < u.first_tensor + u.tensors; ++i) {
       const auto begin = reinterpret_cast<uintptr_t>(tensors[i].state);
-      room[n] = {begin, begin + kept_size(u.method->kept(), b.shapes[i].elements()), i};
+      room[n] = {begin, begin + state_size_of(u.method->feedback_rule().kind, b.shapes[i].elements()), i};
       ascending = ascending && (n == 0 || room[n - 1].end <= begin);
       ++n;
     }
@@ -140,8 +141,12 @@ dr_status check_states_apart(const batch& b, std::span<const tensor_view> tensor
 dr_status check_fit(const batch& b, dr_error& error) {
   for (const unit& u : b.units) {
     if (u.method->keeps_residual()) continue;
-    fail(error, DR_E_ARGUMENT, "tensor %u: DR_CALL_FIT requires a plan with feedback%s", u.first_tensor,
-         u.method->keeps_feedback() ? " that keeps a residual; momentum keeps none" : "");
+    if (u.method->keeps_feedback())
+      fail(error, DR_E_ARGUMENT,
+           "tensor %u: DR_CALL_FIT requires a plan with feedback that keeps a residual; %s keeps none", u.first_tensor,
+           u.method->feedback.codec->name);
+    else
+      fail(error, DR_E_ARGUMENT, "tensor %u: DR_CALL_FIT requires a plan with feedback", u.first_tensor);
     error.tensor = u.first_tensor;
     return DR_E_ARGUMENT;
   }

@@ -43,6 +43,9 @@ struct tile_args {
   tile_job job[N];
 };
 
+// Of kernels whose jobs share nothing.
+struct no_common {};
+
 // The job that a tile belongs to: the last whose first tile is not after it.
 template <class Args>
 DR_HD const auto& job_of_tile(const Args& a, uint32_t tile) {

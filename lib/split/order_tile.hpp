@@ -32,7 +32,6 @@ struct reorder_keys {
     });
   }
 };
-struct no_common {};
 
 // in_order[order[k]] = values[k]; refuses other lists than permutations. job.in: values, job.tell: order, job.out:
 // in_order, job.extra: words of the zeroed bitmap in front of this job's, in scratch.

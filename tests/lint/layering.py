@@ -142,6 +142,8 @@ def judge(tree, path, name, target):
         launches = path.suffix == ".cu" or path.name.endswith("_device.cpp")
         if theirs not in SEES[mine] | {mine, None} | ({"cuda"} if launches else set()):
             return f"{mine} does not see {theirs}"
+        if str(target) == "lib/feedback/feedback_kinds.hpp" and mine != "feedback":
+            return "the list of built-ins alone names kinds of feedback: ask feedback_kind for a trait"
     elif is_family(mine):
         if theirs not in {"include", "core", "primitive", mine, None} and not is_family(theirs):
             return f"a family includes neither a codec nor more of the engine than core and primitive, so not {theirs}"
@@ -153,7 +155,7 @@ def judge(tree, path, name, target):
         if theirs not in {"include", "core", "primitive", mine, None} | ({"sparsify"} if sparsifier else set()) | ({"cuda"} if path.suffix in {".cu", ".cuh"} else set()) and not is_family(theirs):
             return f"a codec includes neither another codec nor more of the engine than core and primitive, so not {theirs}"
     elif mine == "builtin":
-        if theirs not in {"include", "core", "builtin", None} and str(target) not in {"lib/sparsify/sparsifier.hpp", "lib/feedback/entry.hpp"}:
+        if theirs not in {"include", "core", "builtin", None} and str(target) not in {"lib/sparsify/sparsifier.hpp", "lib/feedback/feedback_kinds.hpp"}:
             return f"the list of built-ins does not see {theirs}"
     elif mine.split()[0] == "tool":
         folder = theirs.removeprefix("tool ") if theirs else None
@@ -376,6 +378,8 @@ PLANTS = [
     ("lib/sparsify/select_tile.hpp", '#include "feedback/residual.hpp"', "kernel"),
     ("lib/merge/merge_tile.hpp", '#include "feedback/feedback_kernel.hpp"', "kernel"),
     ("lib/sparsify/select.cpp", '#include "feedback/residual.hpp"', "sparsify does not see feedback"),
+    ("lib/pipeline/keep_feedback.cpp", '#include "feedback/feedback_kinds.hpp"', "names kinds of feedback"),
+    ("lib/pipeline/keep_feedback.cpp", '#include "feedback/feedback_kind.hpp"', None),
     ("codecs/index/bloom/bloom_kernel.hpp", '#include "core/error.hpp"', "kernel"),
     ("codecs/index/rice/rice_codec.cpp", '#include "codecs/index/bloom/bloom_kernel.hpp"', "another codec"),
     ("codecs/index/golomb/golomb_codec.cpp", '#include "container/frame.hpp"', "not container"),

@@ -3,14 +3,14 @@
 #include "codecs/builtin.hpp"
 #include "codecs/sparsifiers.hpp"
 #include "core/registry.hpp"
-#include "feedback/entry.hpp"
+#include "feedback/feedback_kinds.hpp"
 
 namespace dr {
 
 extern const sparsifier every_sparsifier;
 
 std::span<const dr_codec* const> builtin_codecs() {
-  static constexpr const dr_codec* list[] = {&none_sparsifier.entry, &every_sparsifier.entry, &residual_entry,
+  static constexpr const dr_codec* list[] = {&none_sparsifier.entry, &every_sparsifier.entry, &residual_feedback.entry,
                                              &index_raw_codec, &value_raw_codec};
   return list;
 }

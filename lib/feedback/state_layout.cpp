@@ -1,4 +1,4 @@
-#include "feedback/kept_state.hpp"
+#include "feedback/state_layout.hpp"
 
 #include <sys/mman.h>
 
@@ -8,8 +8,16 @@
 #include <cstdio>
 #include <cstring>
 
+#include "core/registry.hpp"
+
 namespace dr {
 namespace {
+
+// nullptr: there is none of the number.
+const feedback_kind* find_kind(uint32_t number) {
+  const dr_codec* const entry = find_codec(DR_ROLE_FEEDBACK, number + 1);
+  return entry ? &feedback_of(*entry) : nullptr;
+}
 
 // An error about a state; `what` is the value at fault.
 [[gnu::format(printf, 3, 4)]] dr_status bad_state(dr_error& error, uint64_t what, const char* format, ...) {
@@ -30,38 +38,34 @@ dr_status check_aligned(const void* state, dr_error& error) {
 
 dr_status read_head(const void* state, residual_state& head, dr_error& error) {
   std::memcpy(&head, state, sizeof head);
-  if (!head.is_fresh() && (head.magic != residual_state::magic_value || head.kind >= feedback_kinds))
+  if (!head.is_fresh() && (head.magic != residual_state::magic_value || !find_kind(head.kind)))
     return bad_state(error, head.magic, "not a residual of this version (a fresh state is all zeros)");
   return DR_OK;
 }
 
 // The learning rate divides.
 dr_status check_rate(const void* state, const residual_state& head, dr_error& error) {
-  if (!head.magic || kind_of(head) != feedback_kind::efsignsgd) return DR_OK;
-  const double rate = learning_rate_of(state, head.elements);
+  if (!head.magic || !kind_of(head).rate) return DR_OK;
+  const double rate = rate_of(state, head.elements);
   if (rate > 0 && std::isfinite(rate)) return DR_OK;
   return bad_state(error, 0, "its learning rate is %g, which is not above 0 and finite", rate);
 }
 
 }  // namespace
 
-const char* feedback_name(feedback_kind kind) {
-  constexpr const char* names[feedback_kinds] = {"residual", "efsignsgd", "dgc", "momentum"};
-  const auto i = static_cast<uint32_t>(kind);
-  return i < feedback_kinds ? names[i] : "?";
-}
+const feedback_kind& kind_of(const residual_state& head) { return *find_kind(head.kind); }
 
-dr_status check_state(const void* state, uint64_t state_size, feedback_kind kind, uint64_t elements, bool on_device,
-                      dr_error& error) {
-  const uint64_t needed = kept_size(kind, elements);
+dr_status check_state(const void* state, uint64_t state_size, const feedback_kind& kind, uint64_t elements,
+                      bool on_device, dr_error& error) {
+  const uint64_t needed = state_size_of(kind, elements);
   if (!state) return bad_state(error, 0, "NULL; a plan with feedback needs %" PRIu64 " bytes (dr_state_size)", needed);
   if (const dr_status s = check_aligned(state, error)) return s;
   residual_state head{};
   if (!on_device && state_size >= sizeof head) {  // of another feedback: that is the reason, whatever its size
     if (const dr_status s = read_head(state, head, error)) return s;
-    if (head.magic && kind_of(head) != kind)
-      return bad_state(error, head.kind, "it is of feedback=%s; the plan has feedback=%s", feedback_name(kind_of(head)),
-                       feedback_name(kind));
+    if (head.magic && head.kind != kind.number())
+      return bad_state(error, head.kind, "it is of feedback=%s; the plan has feedback=%s", kind_of(head).entry.name,
+                       kind.entry.name);
   }
   if (state_size < needed)
     return bad_state(error, state_size, "%" PRIu64 " bytes given, %" PRIu64 " needed", state_size, needed);
@@ -78,24 +82,23 @@ dr_status read_state(const void* state, uint64_t state_size, residual_state& hea
   if (const dr_status s = check_aligned(state, error)) return s;
   if (const dr_status s = read_head(state, head, error)) return s;
   if (!head.magic) return DR_OK;
-  const feedback_kind kind = kind_of(head);
-  if (head.elements > (UINT64_MAX >> 4) || state_size < kept_size(kind, head.elements))
+  if (head.elements > (UINT64_MAX >> 4) || state_size < state_size_of(kind_of(head), head.elements))
     return bad_state(error, head.elements, "%" PRIu64 " bytes given, too few for its %" PRIu64 " elements", state_size,
                      head.elements);
   return check_rate(state, head, error);
 }
 
-double learning_rate_of(const void* state, uint64_t elements) {
+double rate_of(const void* state, uint64_t elements) {
   double rate;
   std::memcpy(&rate, residual_of(state) + elements, sizeof rate);
   return rate;
 }
 
-void set_learning_rate(void* state, uint64_t elements, double rate) {
+void set_rate(void* state, uint64_t elements, double rate) {
   std::memcpy(residual_of(state) + elements, &rate, sizeof rate);
 }
 
-void ready_fresh([[maybe_unused]] void* state, [[maybe_unused]] uint64_t size) {
+void map_fresh([[maybe_unused]] void* state, [[maybe_unused]] uint64_t size) {
 #ifdef MADV_POPULATE_WRITE
   constexpr uintptr_t page = 65536;  // or a part of it
   const uintptr_t begin = (reinterpret_cast<uintptr_t>(state) + page - 1) / page * page;
