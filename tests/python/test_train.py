@@ -103,6 +103,15 @@ def test_a_rank_gives_the_gradients_of_its_own_batch(tmp_path):
     assert any(not numpy.array_equal(arrays[0][name], arrays[1][name]) for name in arrays[0])
 
 
+def test_the_error_of_a_method_is_that_of_its_means():
+    job = {"kind": "times", "model": "byte_gpt", "seed": 1, "warm_up": 1, "rounds": 1, "steps": 1, "check": 2}
+    with RankPool(2) as pool:
+        answers = pool.run({**job, "methods": ["dense", "bits8", "signs"]}, timeout=120)
+    for answer in answers:
+        assert answer["dense"]["error"] < 1e-6 < answer["bits8"]["error"] < 0.1 < answer["signs"]["error"]
+        assert "wire" not in answer["dense"]  # over the loopback, whose bytes are all ranks'
+
+
 def test_a_rank_that_is_killed_is_an_error_and_the_next_run_has_new_ranks():
     job = {"kind": "quality", "model": "neumf", "method": "dense", "seed": 1, "steps": 3}
     with RankPool(2) as pool:
