@@ -134,14 +134,22 @@ bool exchange::verdict_came(uint32_t rank) {
   return came_[rank] != arrival::missing;
 }
 
-// Who waits listens, too: one verdict each time that it is asked.
-void exchange::look_for_bad_news() {
+// While waiting for a frame, polls the verdict of one other rank per call. If others give up on this rank, or on one
+// that waits for it, then the frame that this rank lacks, of less depth, is nearer to the cause: it reports that frame.
+// But only if it has waited for as long as the others listen after they give up; otherwise it may be late itself.
+void exchange::look_for_bad_news(const step& awaited) {
   if (program_.ranks == 1) return;
   looked_at_ = (looked_at_ + 1) % program_.ranks;
   if (looked_at_ == program_.rank) return;
   if (!verdict_came(looked_at_)) return;
   if (came_[looked_at_] == arrival::lost) return lose(DR_E_PEER, looked_at_, 0, "lost it");
-  if (came_[looked_at_] == arrival::sound && verdicts_[looked_at_].code != DR_OK) poison(verdicts_[looked_at_]);
+  const verdict& news = verdicts_[looked_at_];
+  if (came_[looked_at_] != arrival::sound || news.code == DR_OK) return;
+  const bool waited = now() - last_ns_ >= options_.timeout_ns / 10 * (verdicts_tenths - frames_tenths);
+  if (news.code == DR_E_TIMEOUT && news.depth > program_.slots[awaited.slot].depth && waited)
+    report_missing(awaited);
+  else
+    poison(news);
 }
 
 void exchange::send_verdict() {

@@ -143,11 +143,16 @@ dr_status exchange::wait(const step& s) {
     lose(status, s.peer, slot.depth, "lost its frame");
     return DR_OK;
   }
-  look_for_bad_news();
+  look_for_bad_news(s);
   if (failed()) return DR_OK;
   if (now() < gives_up_at()) return DR_PENDING;
-  poison(DR_E_TIMEOUT, s.peer, slot.depth, "its frame of range %u did not arrive in time", s.range);
+  report_missing(s);
   return DR_OK;
+}
+
+void exchange::report_missing(const step& awaited) {
+  poison(DR_E_TIMEOUT, awaited.peer, program_.slots[awaited.slot].depth, "its frame of range %u did not arrive in time",
+         awaited.range);
 }
 
 // A frame that came: whole, sound, of this exchange and of these tensors.

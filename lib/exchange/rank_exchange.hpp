@@ -114,7 +114,8 @@ class exchange {
   bool failed() const { return failed_; }
   verdict& own() { return verdicts_[program_.rank]; }
   const verdict& own() const { return verdicts_[program_.rank]; }
-  void look_for_bad_news();
+  void look_for_bad_news(const step& awaited);
+  void report_missing(const step& awaited);
   void send_verdict();
   // Tests a receive of a verdict; true if it is in.
   bool verdict_came(uint32_t rank);
