@@ -87,6 +87,8 @@ def test_quick_picks_python_tests_by_what_they_import():
     assert {"python api", "python torch", "python grace"} <= tests.keys() and "man page" not in tests
     _, tests, _ = quick("bindings/python/deepreduce/torch/_ddp.py")  # of a room: by its door
     assert "python torch" in tests and "python api" not in tests
+    _, tests, _ = quick("bindings/grace/deepreduce_grace/memories.py")
+    assert "python grace memories" in tests and "python api" not in tests
     _, tests, _ = quick("tests/python/tool_runs.py")
     assert "tool answers" in tests and "python api" not in tests
     _, tests, _ = quick("examples/compare_plans.py")
