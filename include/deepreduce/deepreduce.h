@@ -72,7 +72,9 @@ DR_API uint64_t dr_feature(uint32_t feature);
 /* Why, where a status has several reasons that a program treats differently. The list only grows. */
 enum {
   DR_REASON_NONE = 0,      /* none of these; the message says it */
-  DR_REASON_WRONG_BASE = 1 /* ARGUMENT: a patch is for other weights. `tensor` has them, `what` is their check */
+  DR_REASON_WRONG_BASE = 1, /* ARGUMENT: a patch is for other weights. `tensor` has them, `what` is their check */
+  DR_REASON_OUT_OF_STEP = 2 /* ARGUMENT: ranks are at different steps, or some did not complete one that others did
+                               (sender.h). `frame` is the first rank that is behind */
 };
 
 /* `message` is one sentence with the object, the position and the value. If struct_size is 0, nothing is set. */

@@ -48,7 +48,7 @@ std::vector<range_uses> uses_of(const program& p) {
       case DR_STEP_ENCODE:
         // (In a ring or hierarchy the encode of a gradient alone is handled like a sum.)
         u.encodes[at(s.exact ? frame_kind::exact : frame_kind::part)] = true;
-        u.restores[at(s.residual)][at(p.slots[s.slot].kind)] = true;
+        u.backs[at(s.residual)][at(p.slots[s.slot].kind)] = true;
         break;
       case DR_STEP_SUM:
         u.sums[at(inputs(s))] = true;
@@ -57,7 +57,7 @@ std::vector<range_uses> uses_of(const program& p) {
       case DR_STEP_ENCODE_SUM:
         u.encodes[at(frame_kind::sum)] = true;
         u.residual = s.residual;
-        u.restores[at(s.residual)][at(frame_kind::sum)] = u.restores[at(s.residual)][at(inputs(s))] = true;
+        u.backs[at(s.residual)][at(frame_kind::sum)] = u.backs[at(s.residual)][at(inputs(s))] = true;
         break;
       case DR_STEP_MERGE:
         u.merges[at(inputs(s))] = true;
@@ -69,14 +69,14 @@ std::vector<range_uses> uses_of(const program& p) {
   return out;
 }
 
-dr_status range_work::prepare(const exchange_plans& plans, const exchange_memory& at_memory, uint64_t first_key,
+dr_status range_work::prepare(const tensor_plans& plans, const exchange_memory& at_memory, uint64_t first_key,
                               bool alone) {
   tensor_list list;
   bool sparse = false;
   for (const piece& p : pieces_) {
     tensor_view v = at_memory.tensors[p.tensor];
-    plans_.push_back(plans.of(v));
-    sum_plans_.push_back(plans.of_sum(v));
+    plans_.push_back(plans.own[p.tensor]);
+    sum_plans_.push_back(plans.sums[p.tensor]);
     sparse |= v.index_dtype != 0;
     if (!v.index_dtype) v.universe = p.rows;
     v.key = v.key ? v.key + p.first : first_key;
@@ -89,7 +89,7 @@ dr_status range_work::prepare(const exchange_plans& plans, const exchange_memory
   }
   const auto place = [&](frame_kind kind) {
     batches_[at(kind)] = std::make_shared<placed_batch>();
-    const dr_status s = batches_[at(kind)]->place(c_.request_for(plans.method, 0), list, target{}, c_.error);
+    const dr_status s = batches_[at(kind)]->place(c_.request_for(nullptr, 0), list, target{}, c_.error);
     if (!s) limits_[at(kind)] = limits_of(*batches_[at(kind)]);
     return s;
   };
@@ -108,20 +108,19 @@ dr_status range_work::prepare(const exchange_plans& plans, const exchange_memory
   return choose_twice(at_memory, alone);
 }
 
-// Decoded frames are stored until the ranks agree, which costs memory, and time to write and read it. For sparse frames
-// that is little. Where it is as much as the outputs, it is faster to decode twice, range by range, in the caches (unless
-// there is one range only).
+// Decoded frames that wait take memory, and the time to write and read it. Of sparse ones that is little. Where it is as
+// much as the outputs, it is faster to decode them twice, range by range, in the caches (unless there is one range only).
 dr_status range_work::choose_twice(const exchange_memory& at_memory, bool alone) {
-  uint64_t bytes = 0, stored = 0;
+  uint64_t bytes = 0, kept = 0;
   for (size_t i = 0; i < pieces_.size(); ++i)
     bytes += elements_of(views_[i]) * value_size(at_memory.outs[pieces_[i].tensor].dtype);
   for (const frame_kind kind : {frame_kind::part, frame_kind::sum}) {
-    decode_memory needed;
+    decode_memory most;
     if (!uses_.merges[at(kind)]) continue;
-    if (const dr_status s = decode_workspace(batch_of(kind), std::max(1u, uses_.merged), needed, c_.error)) return s;
-    stored = std::max(stored, needed.kept);
+    if (const dr_status s = decode_workspace(batch_of(kind), std::max(1u, uses_.merged), most, c_.error)) return s;
+    kept = std::max(kept, most.kept);
   }
-  twice_ = !alone && stored >= bytes;
+  twice_ = !alone && kept >= bytes;
   return DR_OK;
 }
 
@@ -148,7 +147,7 @@ void range_work::count_elements(std::span<const tensor_view> tensors) {
 
 uint64_t range_work::place(std::byte* memory) {
   uint64_t used = 0;
-  const auto place = [&](uint64_t size) {
+  const auto take = [&](uint64_t size) {
     std::byte* const at = memory ? memory + used : nullptr;
     used += (size + arena::alignment - 1) / arena::alignment * arena::alignment;
     return at;
@@ -157,10 +156,10 @@ uint64_t range_work::place(std::byte* memory) {
   sums_.clear();
   for (size_t i = 0; i < views_.size(); ++i) {
     for (const residual_kind which : {residual_kind::own, residual_kind::sum}) {
-      const uint64_t size = plan_of(which, i).keeps_feedback() && uses_.has(which) ? state_bytes(which, i) : 0;
-      states_[at(which)].push_back(size ? place(size) : nullptr);
+      const uint64_t size = keeps_state(which, i) ? state_bytes(which, i) : 0;
+      states_[at(which)].push_back(size ? take(size) : nullptr);
     }
-    sums_.push_back(uses_.has_sum() ? place(4 * elements_of(views_[i])) : nullptr);
+    sums_.push_back(uses_.has_sum() ? take(4 * elements_of(views_[i])) : nullptr);
   }
   return used;
 }
@@ -172,11 +171,21 @@ std::byte* range_work::state_of(residual_kind which, size_t piece, uint64_t& siz
   return states[piece];
 }
 
+bool range_work::keeps_state(residual_kind which, size_t piece) const {
+  if (which == residual_kind::own && uses_.borrows_states) return false;
+  return plan_of(which, piece).keeps_feedback() && uses_.has(which);
+}
+
 uint64_t range_work::state_bytes(residual_kind which, size_t piece) const {
   return state_size_of(plan_of(which, piece).feedback_rule().kind, elements_of(views_[piece]));
 }
 
-dr_status range_work::bind(const exchange_memory& at_memory) {
+void* range_work::state_at(residual_kind which, size_t piece) const {
+  if (which == residual_kind::own && uses_.borrows_states) return views_[piece].state;
+  return states_[at(which)][piece];
+}
+
+void range_work::make_bindings() {
   const auto make = [&](binding& b, size_t kind, uint32_t frames) {
     b = std::make_unique<bound_batch>(c_, *batches_[kind]);
     b->frames = std::max(1u, frames);
@@ -186,25 +195,60 @@ dr_status range_work::bind(const exchange_memory& at_memory) {
     if (uses_.sums[kind]) make(sum_[kind], kind, uses_.summed);
     if (uses_.merges[kind]) make(merge_, kind, uses_.merged);
     for (size_t which = 0; which < residual_kinds; ++which)
-      if (keeps_residual(static_cast<residual_kind>(which)) && uses_.restores[which][kind])
-        make(restore_[which][kind], kind, uses_.summed);
+      if (keeps_residual(static_cast<residual_kind>(which)) && uses_.backs[which][kind])
+        make(back_[which][kind], kind, uses_.summed);
   }
+}
+
+dr_status range_work::bind(const exchange_memory& at_memory) {
+  make_bindings();
   return rebind(at_memory);
 }
 
-dr_status range_work::rebind(const exchange_memory& at_memory) {
-  return set_memory(
+dr_status range_work::bind_tensors(const exchange_memory& at_memory) {
+  return set_tensors(
       at_memory, [](bound_batch& b) { return b.bind_tensors(); }, [](bound_batch& b) { return b.bind_outputs(); });
 }
 
-void range_work::bind_again(const exchange_memory& at_memory) {
-  (void)set_memory(
-      at_memory, [](bound_batch&) { return dr_status{DR_OK}; }, [](bound_batch& b) { return b.bind_outputs_again(); });
+dr_status range_work::bind_outputs(const exchange_memory& at_memory) {
+  return set_outputs(at_memory, [](bound_batch& b) { return b.bind_outputs(); });
 }
 
-// Sets where tensors and outputs lie, and binds them.
-template <class Encodes, class Decodes>
-dr_status range_work::set_memory(const exchange_memory& at_memory, Encodes&& bind_encode, Decodes&& bind_decode) {
+dr_status range_work::rebind(const exchange_memory& at_memory) {
+  const dr_status s = bind_tensors(at_memory);
+  return s ? s : bind_outputs(at_memory);
+}
+
+void range_work::bind_again(const exchange_memory& at_memory) {
+  const auto again = [](bound_batch& b) { return b.bind_outputs_again(); };
+  (void)set_tensors(
+      at_memory, [](bound_batch&) { return dr_status{DR_OK}; }, again);
+  (void)set_outputs(at_memory, again);
+}
+
+namespace {
+
+// Binds outputs, where values_of(i, output) says.
+template <class F, class Bind>
+dr_status bind_outs(bound_batch* b, std::span<const tensor_view> views, F&& values_of, Bind&& bind) {
+  if (!b) return DR_OK;
+  b->outs.assign(views.size(), {});
+  for (size_t i = 0; i < views.size(); ++i) {
+    tensor_out& o = b->outs[i];
+    o.struct_size = sizeof o;
+    o.dtype = DR_F32;
+    o.width = static_cast<uint32_t>(width_of(views[i]));
+    values_of(i, o);
+    o.universe = views[i].universe;
+  }
+  return bind(*b);
+}
+
+}  // namespace
+
+// Sets where tensors lie, and binds what reads them or keeps a part of them.
+template <class F>
+dr_status range_work::set_tensors(const exchange_memory& at_memory, F&& bind_encode, auto&& bind_decode) {
   for (size_t i = 0; i < pieces_.size(); ++i) {
     const piece& p = pieces_[i];
     const tensor_view& given = at_memory.tensors[p.tensor];
@@ -212,69 +256,86 @@ dr_status range_work::set_memory(const exchange_memory& at_memory, Encodes&& bin
     views_[i].values = given.values ? static_cast<const std::byte*>(given.values) + first : nullptr;
     views_[i].indices = given.indices;
     views_[i].count = given.count;
+    views_[i].state = given.state;
   }
-  const auto encodes = [&](binding& b, residual_kind which, bool of_sum) -> dr_status {
-    if (!b) return DR_OK;
-    b->tensors = views_;
-    for (size_t i = 0; i < views_.size(); ++i) {
-      tensor_view& v = b->tensors[i];
-      if (of_sum) v.index_dtype = 0, v.indices = nullptr, v.count = 0, v.flags = 0, v.values = sums_[i];
-      v.state = state_of(which, i, v.state_size);
-      if (!v.state) v.state_size = 0;
-    }
-    return bind_encode(*b);
-  };
-  const auto decodes = [&](binding& b, auto&& values_of) -> dr_status {
-    if (!b) return DR_OK;
-    b->outs.assign(views_.size(), {});
-    for (size_t i = 0; i < views_.size(); ++i) {
-      tensor_out& o = b->outs[i];
-      o.struct_size = sizeof o;
-      o.dtype = DR_F32;
-      o.width = static_cast<uint32_t>(width_of(views_[i]));
-      values_of(i, o);
-      o.universe = views_[i].universe;
-    }
-    return bind_decode(*b);
-  };
-  const auto to_sum = [&](size_t i, tensor_out& o) { o.values = sums_[i]; };
   for (const frame_kind kind : {frame_kind::part, frame_kind::exact, frame_kind::sum}) {
     const bool of_sum = kind == frame_kind::sum;
-    if (const dr_status s = encodes(encode_[at(kind)], of_sum ? uses_.residual : residual_kind::own, of_sum)) return s;
-    if (const dr_status s = decodes(sum_[at(kind)], to_sum)) return s;
+    if (bound_batch* const b = encode_[at(kind)].get()) {
+      const residual_kind which = of_sum ? uses_.residual : residual_kind::own;
+      b->tensors = views_;
+      for (size_t i = 0; i < views_.size(); ++i) {
+        tensor_view& v = b->tensors[i];
+        if (of_sum) v.index_dtype = 0, v.indices = nullptr, v.count = 0, v.flags = 0, v.values = sums_[i];
+        v.state = which == residual_kind::none ? nullptr : state_at(which, i);
+        v.state_size = v.state ? state_bytes(which, i) : 0;
+      }
+      if (const dr_status s = bind_encode(*b)) return s;
+    }
+    const auto to_sum = [&](size_t i, tensor_out& o) { o.values = sums_[i]; };
+    if (const dr_status s = bind_outs(sum_[at(kind)].get(), views_, to_sum, bind_decode)) return s;
     for (const residual_kind which : {residual_kind::own, residual_kind::sum})
-      if (const dr_status s = decodes(restore_[at(which)][at(kind)],
-                                      [&](size_t i, tensor_out& o) { o.values = residual_of(states_[at(which)][i]); }))
+      if (const dr_status s = bind_outs(
+              back_[at(which)][at(kind)].get(), views_,
+              [&](size_t i, tensor_out& o) { o.values = residual_of(state_at(which, i)); }, bind_decode))
         return s;
   }
-  return decodes(merge_, [&](size_t i, tensor_out& o) {
-    const tensor_out& given = at_memory.outs[pieces_[i].tensor];
-    const uint64_t first = given.index_dtype ? 0 : pieces_[i].first * o.width * value_size(given.dtype);
-    o = given;
-    o.values = o.values ? static_cast<std::byte*>(o.values) + first : nullptr;
-  });
+  return DR_OK;
 }
 
 template <class F>
-void range_work::for_each_binding(F&& f) const {
-  const auto visit = [&](const binding& b) {
+dr_status range_work::set_outputs(const exchange_memory& at_memory, F&& bind_decode) {
+  return bind_outs(
+      merge_.get(), views_,
+      [&](size_t i, tensor_out& o) {
+        const tensor_out& given = at_memory.outs[pieces_[i].tensor];
+        const uint64_t first = given.index_dtype ? 0 : pieces_[i].first * o.width * value_size(given.dtype);
+        o = given;
+        o.values = o.values ? static_cast<std::byte*>(o.values) + first : nullptr;
+      },
+      bind_decode);
+}
+
+dr_status range_work::measure_workspace(uint64_t& bytes) const {
+  const auto add = [&](const binding& b, bool encodes) -> dr_status {
+    size_t size = 0;
+    if (!b) return DR_OK;
+    if (encodes)
+      size = b->batch.encode_room();
+    else if (const dr_status s = b->batch.decode_room(b->frames, size, c_.error))
+      return s;
+    bytes = std::max<uint64_t>(bytes, size);
+    return DR_OK;
+  };
+  for (const binding& b : encode_)
+    if (const dr_status s = add(b, true)) return s;
+  for (const binding& b : sum_)
+    if (const dr_status s = add(b, false)) return s;
+  for (const auto& list : back_)
+    for (const binding& b : list)
+      if (const dr_status s = add(b, false)) return s;
+  return add(merge_, false);
+}
+
+template <class F>
+void range_work::each_bound(F&& f) const {
+  const auto each = [&](const binding& b) {
     if (b) f(*b);
   };
-  for (const binding& b : encode_) visit(b);
-  for (const binding& b : sum_) visit(b);
-  visit(merge_);
-  for (const auto& list : restore_)
-    for (const binding& b : list) visit(b);
+  for (const binding& b : encode_) each(b);
+  for (const binding& b : sum_) each(b);
+  each(merge_);
+  for (const auto& list : back_)
+    for (const binding& b : list) each(b);
 }
 
 uint64_t range_work::workspace() const {
-  uint64_t largest = 0;
-  for_each_binding([&](const bound_batch& b) { largest = std::max<uint64_t>(largest, b.workspace_size()); });
-  return largest;
+  uint64_t most = 0;
+  each_bound([&](const bound_batch& b) { most = std::max<uint64_t>(most, b.workspace_size()); });
+  return most;
 }
 
 void range_work::lend_workspace(void* memory) {
-  for_each_binding([&](bound_batch& b) { b.lend_workspace(memory); });
+  each_bound([&](bound_batch& b) { b.lend_workspace(memory); });
 }
 
 namespace {
@@ -282,7 +343,7 @@ namespace {
 dr_status merge_into(bound_batch& b, std::span<const dr_bytes> frames, const float* weights, bool adds) {
   decode_request request{frames, weights};
   request.adds = adds;
-  request.verified = true;  // on arrival, or they are this rank's own
+  request.verified = true;  // when they came, or they are this rank's own
   return b.decode(request, dr_decode_options{}, nullptr);
 }
 
@@ -319,7 +380,7 @@ void range_work::add_gradient() {
   }
 }
 
-// A sum beyond the type's range becomes infinite, as in the type's own addition, not the type's largest value.
+// A sum beyond the type's range is infinite, as the type's own addition has it, and no gradient of its largest value.
 template <class T>
 static void round_to(float* sum, uint64_t n) {
   for (uint64_t i = 0; i < n; ++i)
@@ -335,9 +396,9 @@ void range_work::round_sum() {
   }
 }
 
-dr_status range_work::decode_memory_of(decode_memory& needed) const {
-  if (const dr_status s = merge_->measure_ahead(needed)) return s;
-  if (twice_) needed = {0, needed.kept + needed.passing};
+dr_status range_work::decode_room(decode_memory& most) const {
+  if (const dr_status s = merge_->measure_ahead(most)) return s;
+  if (twice_) most = {0, most.kept + most.passing};
   return DR_OK;
 }
 
@@ -354,9 +415,9 @@ dr_status range_work::merge(std::span<const dr_bytes> frames, const float* weigh
   return merge_->merge_decoded(decoded_, weights, memory);
 }
 
-dr_status range_work::restore_residual(residual_kind which, frame_kind kind, std::span<const dr_bytes> frames,
-                                       const float* weights) {
-  const binding& back = restore_[at(which)][at(kind)];
+dr_status range_work::give_back(residual_kind which, frame_kind kind, std::span<const dr_bytes> frames,
+                                const float* weights) {
+  const binding& back = back_[at(which)][at(kind)];
   if (!back) return DR_OK;
   if (const dr_status s = merge_into(*back, frames, weights, true)) return s;
   // As after an encode: values that are not finite stay out of later steps.

@@ -1,6 +1,7 @@
 // The first size of each struct of the ABI: what is smaller is no version's, and what grows later keeps it.
 #include <deepreduce/control.h>
 #include <deepreduce/exchange.h>
+#include <deepreduce/sender.h>
 #include <deepreduce/transform.h>
 
 #include <functional>
@@ -47,6 +48,13 @@ TEST_CASE("a struct smaller than version 1's is refused by name, size and minimu
   dr_transform_info transform_info{};
   dr_control_info control_info{};
   dr_stage stage{};
+  dr_named_tensor named{sizeof named, "w", DR_F32, 0, 0, 300, p};
+  dr_sender_options sender_options{};
+  dr_sender_info sender_info{};
+  dr_unit_info unit_info{};
+  dr_sent_tensor sent_tensor{};
+  dr_sent sent{};
+  dr_sender* sender = nullptr;
   dr_book_line line{};
   dr_error e{sizeof e};
   dr_context* another = nullptr;
@@ -58,6 +66,15 @@ TEST_CASE("a struct smaller than version 1's is refused by name, size and minimu
   dr_loopback* net = nullptr;
   dr_control* control = nullptr;
   REQUIRE(dr_batch_create(c, p, nullptr, &t, sizeof t, 1, 0, &batch) == DR_OK);
+  REQUIRE(dr_sender_create(c, nullptr, nullptr, &named, sizeof named, 1, nullptr, &sender) == DR_OK);
+  const void* const in[] = {gradient.data()};
+  REQUIRE(dr_sender_place(sender, 0, 1, in, nullptr, nullptr) == DR_OK);
+  const auto senders = [&](const dr_sender_options* o) {
+    dr_sender* none = nullptr;
+    const dr_status s = dr_sender_create(c, nullptr, nullptr, &named, sizeof named, 1, o, &none);
+    dr_sender_destroy(none);
+    return s;
+  };
   const uint64_t rungs[] = {100, 10};
   REQUIRE(dr_control_create("aimd(target_ms=20)", rungs, 2, &control, &e) == DR_OK);
   REQUIRE(dr_transform_create(c, lowrank.handle, nullptr, &t, sizeof t, 1, &transform) == DR_OK);
@@ -132,6 +149,13 @@ TEST_CASE("a struct smaller than version 1's is refused by name, size and minimu
        }},
       {"dr_control_info", 112, &control_info.struct_size,
        [&] { return dr_control_describe(control, &control_info, &e); }},
+      {"dr_named_tensor", 48, &named.struct_size, [&] { return senders(nullptr); }},
+      {"dr_sender_options", 64, &sender_options.struct_size, [&] { return senders(&sender_options); }},
+      {"dr_sender_info", 72, &sender_info.struct_size, [&] { return dr_sender_describe(sender, &sender_info, &e); }},
+      {"dr_unit_info", 80, &unit_info.struct_size, [&] { return dr_sender_unit(sender, 0, &unit_info, &e); }},
+      {"dr_sent_tensor", 48, &sent_tensor.struct_size, [&] { return dr_sender_tensor(sender, 0, &sent_tensor, &e); }},
+      {"dr_sent", 48, &sent.struct_size,
+       [&] { return dr_sender_encode(sender, 0, nullptr, room.data(), room.size(), &sent); }},
       {"dr_exchange_options", 48, &exchange_options.struct_size,
        [&] {
          dr_transport whole{sizeof whole};
@@ -169,5 +193,6 @@ TEST_CASE("a struct smaller than version 1's is refused by name, size and minimu
   dr_transform_destroy(transform);
   dr_control_destroy(control);
   dr_book_destroy(book);
+  dr_sender_destroy(sender);
   dr_batch_destroy(batch);
 }

@@ -2,6 +2,7 @@
 // at its end (that is a line more here); a line that has to change is a new ABI: DR_ABI_VERSION, or DR_CODEC_ABI_VERSION for codec.h.
 #include <deepreduce/control.h>
 #include <deepreduce/exchange.h>
+#include <deepreduce/sender.h>
 #include <deepreduce/transform.h>
 
 #define SIZE(type, bytes) static_assert(sizeof(type) == bytes, #type " has another size")
@@ -607,3 +608,87 @@ VALUE(DR_ABI_VERSION, 1);
 VALUE(DR_DTYPE_BIT(DR_BF16), 8);
 
 static_assert(DR_DTYPE_BIT(DR_F32) == 2);
+
+SIZE(dr_named_tensor, 48);
+FIELD(dr_named_tensor, struct_size, 0, 8);
+FIELD(dr_named_tensor, name, 8, 8);
+FIELD(dr_named_tensor, dtype, 16, 4);
+FIELD(dr_named_tensor, flags, 20, 4);
+FIELD(dr_named_tensor, rows, 24, 8);
+FIELD(dr_named_tensor, elements, 32, 8);
+FIELD(dr_named_tensor, plan, 40, 8);
+
+SIZE(dr_sender_options, 64);
+FIELD(dr_sender_options, struct_size, 0, 8);
+FIELD(dr_sender_options, ranks, 8, 4);
+FIELD(dr_sender_options, rank, 12, 4);
+FIELD(dr_sender_options, flags, 16, 4);
+FIELD(dr_sender_options, flat, 20, 4);
+FIELD(dr_sender_options, dense_below, 24, 8);
+FIELD(dr_sender_options, unit_bytes, 32, 8);
+FIELD(dr_sender_options, apart, 40, 8);
+FIELD(dr_sender_options, apart_count, 48, 8);
+FIELD(dr_sender_options, numbers, 56, 8);
+
+SIZE(dr_sender_info, 72);
+FIELD(dr_sender_info, struct_size, 0, 8);
+FIELD(dr_sender_info, ranks, 8, 4);
+FIELD(dr_sender_info, rank, 12, 4);
+FIELD(dr_sender_info, tensors, 16, 8);
+FIELD(dr_sender_info, units, 24, 8);
+FIELD(dr_sender_info, clips, 32, 4);
+FIELD(dr_sender_info, reserved, 36, 4);
+FIELD(dr_sender_info, states, 40, 8);
+FIELD(dr_sender_info, memory, 48, 8);
+FIELD(dr_sender_info, failures, 56, 8);
+FIELD(dr_sender_info, failed, 64, 8);
+
+SIZE(dr_unit_info, 80);
+FIELD(dr_unit_info, struct_size, 0, 8);
+FIELD(dr_unit_info, kind, 8, 4);
+FIELD(dr_unit_info, frames, 12, 4);
+FIELD(dr_unit_info, tensors, 16, 8);
+FIELD(dr_unit_info, count, 24, 8);
+FIELD(dr_unit_info, bytes, 32, 8);
+FIELD(dr_unit_info, bound, 40, 8);
+FIELD(dr_unit_info, slot, 48, 8);
+FIELD(dr_unit_info, slots, 56, 8);
+FIELD(dr_unit_info, sum_bound, 64, 8);
+FIELD(dr_unit_info, sum_slot, 72, 8);
+
+SIZE(dr_sent_tensor, 48);
+FIELD(dr_sent_tensor, struct_size, 0, 8);
+FIELD(dr_sent_tensor, unit, 8, 4);
+FIELD(dr_sent_tensor, position, 12, 4);
+FIELD(dr_sent_tensor, plan, 16, 8);
+FIELD(dr_sent_tensor, key, 24, 8);
+FIELD(dr_sent_tensor, state, 32, 8);
+FIELD(dr_sent_tensor, sum_state, 40, 8);
+
+SIZE(dr_sent, 48);
+FIELD(dr_sent, struct_size, 0, 8);
+FIELD(dr_sent, size, 8, 8);
+FIELD(dr_sent, frames, 16, 8);
+FIELD(dr_sent, kept, 24, 8);
+FIELD(dr_sent, needed, 32, 8);
+FIELD(dr_sent, fault, 40, 4);
+FIELD(dr_sent, skips, 44, 4);
+
+VALUE(DR_NAMED_ROWS, 1);
+VALUE(DR_SENDER_SUM, 1);
+VALUE(DR_SENDER_F32, 2);
+VALUE(DR_SENDER_CALLER_STATES, 4);
+VALUE(DR_SENDER_SKIP, 8);
+VALUE(DR_SENDER_SCATTER, 16);
+VALUE(DR_FLAT_BY_PLAN, 0);
+VALUE(DR_FLAT, 1);
+VALUE(DR_NOT_FLAT, 2);
+VALUE(DR_UNIT_FRAMES, 0);
+VALUE(DR_UNIT_OWNER, 1);
+VALUE(DR_UNIT_SCATTER, 2);
+VALUE(DR_UNIT_FACTORS, 3);
+VALUE(DR_UNIT_APART, 4);
+VALUE(DR_UNIT_ROWS, 5);
+VALUE(DR_STATE_OWN, 0);
+VALUE(DR_STATE_SUM, 1);
+VALUE(DR_REASON_OUT_OF_STEP, 2);

@@ -22,8 +22,8 @@ MIDDLE = {"plan", "sparsify", "split", "patch", "stage", "container", "merge", "
 SEES = {"core": {"include"}, "primitive": {"include", "core"}, "cuda": {"include", "core", "primitive"},
         **{folder: {"include", "core", "primitive"} for folder in MIDDLE}, "pipeline": {"include", "core", "primitive", "cuda"} | MIDDLE,
         "api": {"include", "core", "primitive", "cuda", "pipeline"} | MIDDLE,
-        "transform": {"include", "core", "primitive"}, "exchange": {"include", "core", "primitive", "pipeline", "api", "transform"}, "control": {"include", "core", "plan"},
-        "capi": {"include", "core", "plan", "patch", "pipeline", "api", "exchange", "control", "transform"}}
+        "transform": {"include", "core", "primitive"}, "exchange": {"include", "core", "primitive", "pipeline", "api", "transform"}, "control": {"include", "core", "plan"}, "sender": {"include", "core", "primitive", "pipeline", "api", "exchange"},
+        "capi": {"include", "core", "plan", "patch", "pipeline", "api", "exchange", "control", "transform", "sender"}}
 # What a folder of tool/, and its main.cpp, may include beside itself and include/.
 TOOL_SEES = {"show": set(), "read": {"show"}, "predict": {"show", "read"}, "compare": {"show", "read", "predict"},
              "calibrate": {"show", "read", "compare"}, "plugin_test": {"show", "read"}, "tool": {"show", "read", "predict", "compare", "calibrate", "plugin_test"}}
@@ -31,7 +31,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)")', re.M)
 CUDA = re.compile(r"^(cuda|cub/|thrust/|cooperative_groups|nvtx|curand|cublas|nccl|device_|sm_\d)")
 STANDARD_C = {"stddef.h", "stdint.h"}
 # What a public C header may include beside those. mpi.h and mpi_transport.h are inline functions, which the user's mpicc compiles.
-PUBLIC_C = {"deepreduce.h": {"codec.h", "version.h"}, "exchange.h": {"deepreduce.h", "control.h", "transform.h"}, "transform.h": {"deepreduce.h"}, "control.h": {"deepreduce.h"},
+PUBLIC_C = {"deepreduce.h": {"codec.h", "version.h"}, "exchange.h": {"deepreduce.h", "control.h", "transform.h"}, "transform.h": {"deepreduce.h"}, "control.h": {"deepreduce.h"}, "sender.h": {"deepreduce.h"},
             "mpi_transport.h": {"exchange.h", "mpi.h", "stdio.h", "stdlib.h", "string.h"},
             "mpi.h": {"mpi_transport.h", "mpi.h", "sched.h", "stdio.h", "stdlib.h", "string.h", "sys/select.h", "unistd.h"}}
 

@@ -15,8 +15,7 @@ import traceback
 
 import numpy as np
 
-BINDINGS = pathlib.Path(__file__).resolve().parents[2] / "bindings"
-sys.path[:0] = [str(BINDINGS / "python"), str(BINDINGS / "grace")]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bindings" / "python"))
 sys.dont_write_bytecode = True
 
 import torch  # noqa: E402

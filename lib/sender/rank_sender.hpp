@@ -1,0 +1,156 @@
+// A sender: the units of one rank's named tensors, their states, and the slots that they make and read.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "exchange/range_work.hpp"
+#include "sender/slot.hpp"
+#include "sender/units.hpp"
+
+namespace dr {
+
+struct sender_options {
+  uint32_t ranks = 1, rank = 0, flags = 0;
+  unit_rules rules;
+  std::vector<uint32_t> numbers;
+};
+
+class sender {
+ public:
+  explicit sender(context& c) : c_(c) {}
+  ~sender();
+  sender(const sender&) = delete;
+  sender& operator=(const sender&) = delete;
+
+  dr_status create(std::vector<named_tensor> tensors, sender_options options);
+
+  void place(size_t first, std::span<const void* const> in, std::span<void* const> out, std::span<void* const> states);
+  dr_status check_place(size_t first, size_t n, const void* const* in, void* const* out, void* const* states);
+  dr_status clip();
+  dr_status encode(size_t unit, const dr_call& call, void* slots, size_t capacity, dr_sent& result);
+  dr_status sum(size_t unit, const dr_call& call, std::span<const dr_bytes> slots, void* slot, size_t capacity,
+                dr_sent& result);
+  dr_status merge(size_t unit, const dr_call& call, std::span<const dr_bytes> slots, dr_sent& result);
+  dr_status take_back(uint64_t step);
+  void skip(uint64_t step);
+
+  dr_status read_state(size_t tensor, uint32_t which, void* state, size_t size);
+  dr_status write_state(size_t tensor, uint32_t which, const void* state, size_t size);
+  dr_status scale(double factor);
+  void resume(uint64_t failures, uint64_t failed) { failures_ = failures, failed_ = failed; }
+
+  context& of() const { return c_; }
+  dr_sender_info info() const;
+  dr_unit_info unit_info(size_t unit) const;
+  dr_sent_tensor tensor_info(size_t tensor) const;
+  const plan_ptr& method_of(size_t tensor) const { return plans_.methods[tensor]; }
+  std::span<const uint32_t> behind() const { return behind_; }
+  size_t units() const { return units_.size(); }
+  size_t tensors() const { return tensors_.size(); }
+
+ private:
+  // A frame of a unit's slot: its tensors, in one range, or in one for each owner.
+  struct frame {
+    std::vector<uint32_t> tensors;
+    std::vector<range_work> ranges;
+    bool votes = false;
+  };
+  // A frame that was taken back, of a step that others may have completed.
+  struct taken {
+    range_work* range;
+    residual_kind which;
+    frame_kind kind;
+    std::vector<std::byte> bytes;
+    float weight;
+  };
+  struct unit {
+    unit_list list;
+    uint64_t bytes = 0;
+    std::vector<frame> frames;
+    std::vector<uint64_t> bounds, sum_bounds;  // of the frames
+    slot_room room, sum_room;
+    bool tensors_moved = true, outputs_moved = true;  // since they were bound
+    // Of the step under way, until it is merged by all, or taken back:
+    uint64_t step = UINT64_MAX;
+    std::vector<dr_bytes> sent;    // frames, slot by slot; of no bytes: nothing to take back
+    std::vector<dr_bytes> summed;  // frames of sums; the frames that each consists of
+    std::vector<dr_bytes> inputs;
+    bool refuses = false;  // the ranks were out of step, when they sent to owners
+    dr_error refusal;
+    std::vector<std::vector<std::byte>> before;  // states, where the step may be skipped
+    std::vector<taken> returned;
+  };
+
+  bool is_own(const unit& u) const { return u.list.kind <= DR_UNIT_SCATTER; }
+  // States of ranges, which an owner has, are the sender's in any case.
+  bool borrows_states(const unit& u) const {
+    return (options_.flags & DR_SENDER_CALLER_STATES) && u.list.kind != DR_UNIT_OWNER;
+  }
+  bool borrows_state(size_t tensor) const {
+    return plans_.methods[tensor]->keeps_feedback() && borrows_states(units_[unit_of_[tensor]]);
+  }
+  size_t slots_of(const unit& u) const { return u.list.kind == DR_UNIT_FRAMES ? 1 : options_.ranks; }
+  bool is_mean(const frame& f) const { return !f.votes && !(options_.flags & DR_SENDER_SUM); }
+  float weight_of(const frame& f) const { return is_mean(f) ? 1.0f / static_cast<float>(options_.ranks) : 1.0f; }
+  uint64_t tag_of(const unit& u, uint64_t step) const {
+    return uint64_t{u.list.digest} << 32 | static_cast<uint32_t>(step);
+  }
+  exchange_memory memory() const { return {views_, outs_}; }
+
+  dr_status check_options();
+  dr_status prepare(unit& u);
+  dr_status cut(frame& f, const unit& u, std::vector<piece_list>& ranges);
+  dr_status take_memory();
+  dr_status check_unit(size_t unit, bool sums, dr_error& error) const;
+  dr_status check_call(const dr_call& call);
+  dr_status bind_tensors(unit& u);
+  dr_status bind_outputs(unit& u);
+  bool are_finite(const unit& u) const;
+  void remember(unit& u);
+  template <class F>
+  void each_state(const unit& u, F&& f);
+
+  slot_head head_of(const unit& u, uint64_t step) const;
+  dr_status encode_frame(unit& u, size_t f, size_t range, frame_kind kind, const dr_call& call, void* at,
+                         uint64_t& size, dr_sent& result);
+  dr_status read_slots(unit& u, const dr_call& call, std::span<const dr_bytes> slots, bool of_sums, dr_sent& result);
+  dr_status judge(const unit& u, size_t f, size_t range, frame_kind kind, uint64_t step,
+                  std::span<const dr_bytes> frames);
+  void withdraw(unit& u);
+  void round_outputs(const unit& u);
+  dr_status name_rank(size_t rank);
+  void name_tensor(const frame& f, size_t range);
+  // Of a tensor's pieces, f(range, position of the piece, element that is its first).
+  template <class F>
+  dr_status each_piece(size_t tensor, F&& f);
+
+  context& c_;
+  sender_options options_;
+  std::vector<named_tensor> tensors_;
+  unit_plan plans_;
+  std::vector<plan_ptr> sum_plans_;
+  std::vector<uint32_t> unit_of_, position_of_;
+  std::vector<unit> units_;
+  std::vector<tensor_view> views_;  // where the tensors are
+  std::vector<tensor_out> outs_;    // where merge writes: what the caller gave, or f32 that is rounded to it
+  std::vector<void*> given_outs_;
+  std::vector<uint32_t> clipped_;  // tensors whose plan has a clip
+  double clip_ = 0;                // 0: no call of clip is needed
+  std::vector<std::byte> scaled_;  // gradients that were clipped
+  std::byte* block_ = nullptr;     // states, sums, f32 outputs, workspace
+  size_t block_size_ = 0, workspace_size_ = 0, states_size_ = 0;
+  std::byte* workspace_ = nullptr;
+  uint64_t failures_ = 0, failed_ = 0;
+  bool is_behind_ = false;
+  std::vector<uint32_t> behind_;
+  // Of the call under way.
+  slot_list slots_;
+  std::vector<dr_bytes> frames_;
+  std::vector<float> weights_;
+  frame_view view_;
+};
+
+}  // namespace dr

@@ -1,0 +1,216 @@
+// What a sender keeps between steps: residuals that take back what never arrived, and states for checkpoints.
+#include <algorithm>
+#include <cinttypes>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "api/state.hpp"
+#include "sender/rank_sender.hpp"
+
+namespace dr {
+namespace {
+
+// By what feedback multiplies a residual before it adds the next gradient.
+float decay_of(const plan& p) {
+  if (!p.keeps_residual() || p.keeps_momentum() || p.feedback_rule().kind.rate) return 1;
+  return p.feedback_rule().weights().beta;
+}
+
+}  // namespace
+
+// f(state, its size, elements) of each state of the unit, wherever it lies.
+template <class F>
+void sender::each_state(const unit& u, F&& f) {
+  for (const frame& part : u.frames)
+    for (const range_work& r : part.ranges)
+      for (size_t i = 0; i < r.pieces().size(); ++i)
+        for (const residual_kind which : {residual_kind::own, residual_kind::sum}) {
+          uint64_t size = 0;
+          void* state = r.state_of(which, i, size);
+          const uint32_t t = r.pieces()[i].tensor;
+          if (!state && which == residual_kind::own && views_[t].state) {
+            state = views_[t].state;
+            size = r.state_bytes(which, i);
+          }
+          if (state) f(static_cast<std::byte*>(state), size, r.plan_of(which, i));
+        }
+}
+
+void sender::remember(unit& u) {
+  size_t next = 0;
+  each_state(u, [&](const std::byte* state, uint64_t size, const plan&) {
+    if (next == u.before.size()) u.before.emplace_back();
+    u.before[next++].assign(state, state + size);
+  });
+}
+
+void sender::skip(uint64_t step) {
+  for (unit& u : units_) {
+    if (u.step != step) continue;
+    size_t next = 0;
+    each_state(u, [&](std::byte* state, uint64_t size, const plan&) {
+      if (next < u.before.size() && u.before[next].size() == size) std::memcpy(state, u.before[next].data(), size);
+      ++next;
+    });
+    for (const uint32_t i : u.list.tensors) {
+      const uint64_t n = tensors_[i].elements / (u.list.kind == DR_UNIT_SCATTER ? options_.ranks : 1);
+      if (!given_outs_[i]) continue;
+      if (tensors_[i].dtype == DR_F32 || (options_.flags & DR_SENDER_F32))
+        std::fill_n(static_cast<float*>(given_outs_[i]), n, std::numeric_limits<float>::quiet_NaN());
+      else
+        std::fill_n(static_cast<uint16_t*>(given_outs_[i]), n,
+                    static_cast<uint16_t>(tensors_[i].dtype == DR_F16 ? 0x7e00 : 0x7fc0));
+    }
+    u.step = UINT64_MAX;
+  }
+}
+
+dr_status sender::take_back(uint64_t step) {
+  ++failures_;
+  failed_ = step;
+  dr_status status = DR_OK;
+  for (unit& u : units_) {
+    if (u.step == step) {
+      std::vector<taken> now;
+      const auto back = [&](range_work& r, residual_kind which, frame_kind kind, const dr_bytes& bytes, float weight) {
+        if (!bytes.size || !r.keeps_residual(which)) return;
+        if (const dr_status lost = r.give_back(which, kind, {&bytes, 1}, &weight)) {
+          prefix(c_.error,
+                 "step %" PRIu64 ": what %.60s … %.60s sent is lost, it cannot go back to the residuals: ", step,
+                 tensors_[u.list.tensors.front()].name.c_str(), tensors_[u.list.tensors.back()].name.c_str());
+          if (!status) status = lost;
+          return;
+        }
+        const auto* const from = static_cast<const std::byte*>(bytes.data);
+        if (u.returned.empty()) now.push_back({&r, which, kind, {from, from + bytes.size}, weight});
+      };
+      for (size_t f = 0; f < u.frames.size(); ++f) {
+        frame& part = u.frames[f];
+        if (f < u.summed.size() && u.summed[f].size) {
+          range_work& own = part.ranges[options_.rank];
+          back(own, residual_kind::sum, frame_kind::sum, u.summed[f], 1);
+          for (size_t i = 0; i < options_.ranks; ++i)
+            back(own, residual_kind::sum, frame_kind::part, u.inputs[f * options_.ranks + i], -weight_of(part));
+        }
+        for (size_t slot = 0; slot < part.ranges.size() && slot < slots_of(u); ++slot)
+          back(part.ranges[slot], residual_kind::own, frame_kind::part, u.sent[slot * u.frames.size() + f], 1);
+      }
+      if (u.returned.empty()) u.returned = std::move(now);
+      u.step = UINT64_MAX;
+    }
+    if (is_behind_) withdraw(u);
+  }
+  is_behind_ = false;
+  return status;
+}
+
+// Others have completed the step whose frames were taken back: the residuals are as if this rank had, too. Since then a
+// step has been encoded, and has failed on all ranks.
+void sender::withdraw(unit& u) {
+  for (const taken& t : u.returned) {
+    const float weight = -decay_of(t.range->plan_of(t.which, 0)) * t.weight;
+    const dr_bytes bytes{t.bytes.data(), t.bytes.size()};
+    (void)t.range->give_back(t.which, t.kind, {&bytes, 1}, &weight);
+  }
+  u.returned.clear();
+}
+
+// f(range, position of the piece) of each piece of a tensor.
+template <class F>
+dr_status sender::each_piece(size_t tensor, F&& f) {
+  for (frame& part : units_[unit_of_[tensor]].frames) {
+    if (std::ranges::find(part.tensors, tensor) == part.tensors.end()) continue;
+    for (range_work& r : part.ranges)
+      for (size_t i = 0; i < r.pieces().size(); ++i)
+        if (r.pieces()[i].tensor == tensor)
+          if (const dr_status s = f(r, i)) return s;
+  }
+  return DR_OK;
+}
+
+namespace {
+
+dr_status check_which(uint32_t which, dr_error& error) {
+  if (which <= DR_STATE_SUM) return DR_OK;
+  return fail(error, DR_E_ARGUMENT, "which: %u is neither DR_STATE_OWN nor DR_STATE_SUM", which);
+}
+
+residual_kind kind_of_state(uint32_t which) { return which == DR_STATE_SUM ? residual_kind::sum : residual_kind::own; }
+
+}  // namespace
+
+dr_status sender::read_state(size_t tensor, uint32_t which, void* state, size_t size) {
+  if (const dr_status s = check_which(which, c_.error)) return s;
+  const dr_sent_tensor known = tensor_info(tensor);
+  const uint64_t needed = which == DR_STATE_SUM ? known.sum_state : known.state;
+  if (size != needed || (!state && size))
+    return fail(c_.error, DR_E_ARGUMENT, "%.80s: its state has %" PRIu64 " bytes, not %zu",
+                tensors_[tensor].name.c_str(), needed, size);
+  if (borrows_state(tensor)) return fail(c_.error, DR_E_ARGUMENT, "state: the caller has it (DR_SENDER_CALLER_STATES)");
+  if (!size) return DR_OK;
+  std::memset(state, 0, size);
+  const plan& method = *(which == DR_STATE_SUM ? sum_plans_ : plans_.methods)[tensor];
+  bool filled = false;
+  return each_piece(tensor, [&](range_work& r, size_t i) -> dr_status {
+    uint64_t there = 0;
+    const std::byte* const from = r.state_of(kind_of_state(which), i, there);
+    if (!from) return DR_OK;
+    const piece& p = r.pieces()[i];
+    if (there == size) {  // all of it
+      std::memcpy(state, from, size);
+      return DR_OK;
+    }
+    residual_state head;
+    std::memcpy(&head, from, sizeof head);
+    if (!head.magic) return DR_OK;  // a fresh one
+    if (!filled)
+      if (const dr_status s = fill_state(method, views_[tensor], nullptr, state, size, c_.error)) return s;
+    filled = true;
+    return copy_state({from, there, 0}, state, size, p.first, p.rows, c_.error);
+  });
+}
+
+dr_status sender::write_state(size_t tensor, uint32_t which, const void* state, size_t size) {
+  if (const dr_status s = check_which(which, c_.error)) return s;
+  const dr_sent_tensor known = tensor_info(tensor);
+  const uint64_t needed = which == DR_STATE_SUM ? known.sum_state : known.state;
+  if (size != needed || (!state && size))
+    return fail(c_.error, DR_E_ARGUMENT, "%.80s: its state has %" PRIu64 " bytes, not %zu",
+                tensors_[tensor].name.c_str(), needed, size);
+  if (borrows_state(tensor)) return fail(c_.error, DR_E_ARGUMENT, "state: the caller has it (DR_SENDER_CALLER_STATES)");
+  if (!size) return DR_OK;
+  const plan& method = *(which == DR_STATE_SUM ? sum_plans_ : plans_.methods)[tensor];
+  if (const dr_status s = fits_state(method, views_[tensor], state, size, c_.error))
+    return prefix(c_.error, "%.80s: ", tensors_[tensor].name.c_str()), s;
+  residual_state head;
+  std::memcpy(&head, state, sizeof head);
+  return each_piece(tensor, [&](range_work& r, size_t i) -> dr_status {
+    uint64_t there = 0;
+    std::byte* const to = r.state_of(kind_of_state(which), i, there);
+    if (!to) return DR_OK;
+    if (there == size || !head.magic) {
+      if (there == size)
+        std::memcpy(to, state, size);
+      else
+        std::memset(to, 0, there);
+      return DR_OK;
+    }
+    const piece& p = r.pieces()[i];
+    if (const dr_status s = fill_state(method, r.view_of(i), nullptr, to, there, c_.error)) return s;
+    return copy_state({state, size, p.first}, to, there, 0, p.rows, c_.error);
+  });
+}
+
+dr_status sender::scale(double factor) {
+  if (!std::isfinite(factor)) return fail(c_.error, DR_E_ARGUMENT, "factor: %g is not finite", factor);
+  dr_status status = DR_OK;
+  for (const unit& u : units_)
+    each_state(u, [&](std::byte* state, uint64_t size, const plan& p) {
+      if (!p.keeps_residual()) return;
+      if (const dr_status s = scale_state(state, size, factor, c_.error); s && !status) status = s;
+    });
+  return status;
+}
+
+}  // namespace dr

@@ -1,0 +1,475 @@
+// The steps of a unit: encode, the sum of an owner, merge.
+#include <algorithm>
+#include <cinttypes>
+#include <cmath>
+#include <cstring>
+
+#include "api/frame_checks.hpp"
+#include "core/arena.hpp"
+#include "exchange/program.hpp"
+#include "primitive/rng.hpp"
+#include "primitive/value_type.hpp"
+#include "sender/rank_sender.hpp"
+
+namespace dr {
+namespace {
+
+// Of a sum's slot: the rank at fault, behind the flags.
+constexpr uint32_t culprit_shift = 8;
+constexpr uint64_t sum_draws = 1;  // of an owner's random numbers: others than those of its gradient
+
+// f(type) of a dtype of values.
+template <class F>
+auto with_type(uint32_t dtype, F&& f) {
+  if (dtype == DR_F16) return f(f16_type{});
+  if (dtype == DR_BF16) return f(bf16_type{});
+  return f(f32_type{});
+}
+
+template <class Type>
+bool all_finite(const void* values, uint64_t n) {
+  const auto* const from = static_cast<const typename Type::bits*>(values);
+  typename Type::bits largest = 0;
+  for (uint64_t i = 0; i < n; ++i)
+    largest = std::max<typename Type::bits>(largest, static_cast<typename Type::bits>(from[i] & Type::magnitude_mask));
+  return largest < Type::infinity;
+}
+
+template <class Type>
+void round_values(const float* from, void* to, uint64_t n) {
+  auto* const out = static_cast<typename Type::bits*>(to);
+  for (uint64_t i = 0; i < n; ++i) out[i] = Type::from_f32(from[i]);
+}
+
+template <class Type>
+double squares(const void* values, uint64_t n) {
+  const auto* const from = static_cast<const typename Type::bits*>(values);
+  double sum = 0;
+  for (uint64_t i = 0; i < n; ++i) {
+    const double x = Type::to_f32(from[i]);
+    sum += x * x;
+  }
+  return sum;
+}
+
+template <class Type>
+void scale_values(const void* values, void* to, double factor, uint64_t n) {
+  const auto* const from = static_cast<const typename Type::bits*>(values);
+  auto* const out = static_cast<typename Type::bits*>(to);
+  for (uint64_t i = 0; i < n; ++i)
+    out[i] = Type::from_f32(static_cast<float>(factor * static_cast<double>(Type::to_f32(from[i]))));
+}
+
+// An error of a merge, without the number of the frame, whose rank is named in its place.
+void drop_frame_number(dr_error& error) {
+  constexpr const char word[] = "frame ";
+  const char* at = error.message;
+  if (std::strncmp(at, word, sizeof word - 1)) return;
+  at += sizeof word - 1;
+  const size_t digits = std::strspn(at, "0123456789");
+  if (!digits || std::strncmp(at + digits, ": ", 2)) return;
+  at += digits + 2;
+  std::memmove(error.message, at, std::strlen(at) + 1);
+}
+
+}  // namespace
+
+dr_status sender::check_unit(size_t unit, bool sums, dr_error& error) const {
+  if (unit >= units_.size())
+    return fail(error, DR_E_ARGUMENT, "unit: %zu is not below the %zu units", unit, units_.size());
+  const auto& u = units_[unit];
+  if (!is_own(u)) return fail(error, DR_E_UNSUPPORTED, "unit %zu: its tensors are for the caller to send", unit);
+  if (sums && u.list.kind != DR_UNIT_OWNER)
+    return fail(error, DR_E_ARGUMENT, "unit %zu: its plans have no exchange=owner, so there are no sums", unit);
+  return DR_OK;
+}
+
+dr_status sender::check_call(const dr_call& call) {
+  if (call.flags || call.reserved || call.segment_rows || call.faults || call.tag)
+    return fail(c_.error, DR_E_UNSUPPORTED, "call: a sender uses step, seeds and trace only; the rest must be 0");
+  return DR_OK;
+}
+
+bool sender::are_finite(const unit& u) const {
+  return std::ranges::all_of(u.list.tensors, [&](uint32_t i) {
+    return with_type(views_[i].dtype,
+                     [&](auto type) { return all_finite<decltype(type)>(views_[i].values, tensors_[i].elements); });
+  });
+}
+
+slot_head sender::head_of(const unit& u, uint64_t step) const {
+  slot_head head;
+  head.tag = tag_of(u, step);
+  head.failures = static_cast<uint32_t>(failures_);
+  head.failed = static_cast<uint32_t>(failed_);
+  return head;
+}
+
+dr_status sender::clip() {
+  if (!(clip_ > 0)) return DR_OK;
+  double sum = 0;
+  uint64_t bytes = 0;
+  for (const uint32_t i : clipped_) {
+    const tensor_view& v = views_[i];
+    if (!v.values && v.universe)
+      return fail(c_.error, DR_E_ARGUMENT, "%.80s: was not placed", tensors_[i].name.c_str());
+    sum += with_type(v.dtype, [&](auto type) { return squares<decltype(type)>(v.values, v.universe); });
+    bytes += round_up(v.universe * value_size(v.dtype), arena::alignment);
+  }
+  const double norm = std::sqrt(sum);
+  if (!(norm > clip_) || !std::isfinite(norm)) return DR_OK;  // (encode says where one is not finite)
+  scaled_.resize(bytes + arena::alignment);
+  std::byte* to = scaled_.data() + (-reinterpret_cast<uintptr_t>(scaled_.data()) % arena::alignment);
+  for (const uint32_t i : clipped_) {
+    tensor_view& v = views_[i];
+    with_type(v.dtype, [&](auto type) { scale_values<decltype(type)>(v.values, to, clip_ / norm, v.universe); });
+    // (What the caller places next is another address, or the same: it is looked at again.)
+    v.values = to;
+    units_[unit_of_[i]].tensors_moved = true;
+    to += round_up(v.universe * value_size(v.dtype), arena::alignment);
+  }
+  return DR_OK;
+}
+
+// One frame; or, where the data do not allow it, one that says so.
+dr_status sender::encode_frame(unit& u, size_t f, size_t range, frame_kind kind, const dr_call& call, void* at,
+                               uint64_t& size, dr_sent& result) {
+  encode_request r;
+  r.call.step = call.step;
+  r.call.seed = call.seed;
+  r.call.private_seed = kind == frame_kind::sum ? combine(call.private_seed, sum_draws) : call.private_seed;
+  r.call.tag = tag_of(u, call.step);
+  r.call.flags = DR_CALL_TAG;
+  r.call.trace = call.trace;
+  r.call.trace_user = call.trace_user;
+  r.frame = static_cast<uint8_t*>(at);
+  r.capacity = (kind == frame_kind::sum ? u.sum_bounds : u.bounds)[f];
+  encode_result made;
+  const dr_status status = u.frames[f].ranges[range].encode(kind, r, made);
+  if (!status) {
+    size = made.size;
+    result.kept += made.kept;
+    return DR_OK;
+  }
+  name_tensor(u.frames[f], range);
+  size = write_status_frame(status, c_.error.message, true, r.call.tag, r.frame);
+  result.fault = status;
+  return status;
+}
+
+dr_status sender::encode(size_t unit, const dr_call& call, void* slots, size_t capacity, dr_sent& result) {
+  if (const dr_status s = check_unit(unit, false, c_.error)) return s;
+  if (const dr_status s = check_call(call)) return s;
+  auto& u = units_[unit];
+  const size_t n = slots_of(u), frames = u.frames.size(), prefix = prefix_size(frames);
+  if (!slots || capacity < n * u.room.bound()) {
+    fail(c_.error, slots ? DR_E_CAPACITY : DR_E_ARGUMENT, "slots: %zu bytes; %zu of %" PRIu64 " are needed", capacity,
+         n, u.room.bound());
+    c_.error.needed = n * u.room.bound();
+    return c_.error.code;
+  }
+  for (const uint32_t i : u.list.tensors)
+    if (!views_[i].values && views_[i].universe) {
+      fail(c_.error, DR_E_ARGUMENT, "%.80s: was not placed", tensors_[i].name.c_str());
+      c_.error.tensor = i;
+      return DR_E_ARGUMENT;
+    }
+  if (const dr_status s = bind_tensors(u)) return s;
+  u.step = call.step;
+  u.refuses = false;
+  std::ranges::fill(u.sent, dr_bytes{});
+  u.summed.clear();
+  u.inputs.clear();
+  bool skips = false;
+  if (options_.flags & DR_SENDER_SKIP) {
+    remember(u);
+    skips = !are_finite(u);
+  }
+  std::vector<uint64_t>& sizes = slots_.sizes;
+  sizes.assign(n * frames, 0);
+  const auto slot_at = [&](size_t slot) { return static_cast<std::byte*>(slots) + slot * u.room.bound(); };
+  std::byte* refusal = nullptr;
+  uint64_t refusal_size = 0;
+  for (size_t slot = 0; slot < n && !skips; ++slot) {
+    std::byte* at = slot_at(slot) + prefix;
+    for (size_t f = 0; f < frames; ++f) {
+      uint64_t& size = sizes[slot * frames + f];
+      if (u.frames[f].ranges[slot].empty()) continue;
+      if (encode_frame(u, f, slot, frame_kind::part, call, at, size, result)) {
+        refusal = at;
+        refusal_size = size;
+      } else {
+        u.sent[slot * frames + f] = {at, size};
+      }
+      at += size;
+    }
+  }
+  if (refusal && (options_.flags & DR_SENDER_SKIP)) {
+    skips = true;
+    result.fault = DR_OK;
+  } else if (refusal && n > 1) {
+    // Each owner is to know.
+    const std::vector<std::byte> words(refusal, refusal + refusal_size);
+    for (size_t slot = 0; slot < n; ++slot) {
+      std::byte* at = slot_at(slot) + prefix;
+      for (size_t f = 0; f < frames; ++f) {
+        dr_bytes& made = u.sent[slot * frames + f];
+        const float one = 1;
+        if (made.size) (void)u.frames[f].ranges[slot].give_back(residual_kind::own, frame_kind::part, {&made, 1}, &one);
+        made = {};
+      }
+      for (size_t f = 0; f < frames; ++f) {
+        std::memcpy(at, words.data(), words.size());
+        at += sizes[slot * frames + f] = words.size();
+      }
+    }
+  }
+  if (skips) {
+    std::ranges::fill(sizes, 0);
+    std::ranges::fill(u.sent, dr_bytes{});
+    result.kept = 0;
+  }
+  slot_head head = head_of(u, call.step);
+  head.flags = skips ? slot_head::not_finite : 0;
+  for (size_t slot = 0; slot < n; ++slot) {
+    uint64_t size = prefix;
+    for (size_t f = 0; f < frames; ++f) size += sizes[slot * frames + f];
+    head.longest = std::max(head.longest, size);
+    result.frames += size - prefix;
+  }
+  result.size = head.longest;
+  for (size_t slot = 0; slot < n; ++slot)
+    write_prefix(head, std::span(sizes).subspan(slot * frames, frames), slot_at(slot));
+  return DR_OK;
+}
+
+// What all slots say, before a frame is looked at.
+dr_status sender::read_slots(unit& u, const dr_call& call, std::span<const dr_bytes> slots, bool of_sums,
+                             dr_sent& result) {
+  if (slots.size() != options_.ranks)
+    return fail(c_.error, DR_E_ARGUMENT, "slots: %zu; the sender is one of %u ranks", slots.size(), options_.ranks);
+  const auto& bounds = of_sums ? u.sum_bounds : u.bounds;
+  if (const dr_status s = read_prefixes(slots, bounds, slots_, c_.error)) {
+    name_rank(c_.error.frame);
+    return s;
+  }
+  if (const dr_status s = compare_heads(slots_.heads, {options_.numbers}, behind_, c_.error)) {
+    const auto self = std::ranges::find(behind_, options_.rank);
+    if (c_.error.where != UINT64_MAX && self != behind_.end()) {
+      // From now on it counts as the others do: it is reported once.
+      const slot_head& source = slots_.heads[c_.error.what];
+      failures_ = source.failures;
+      failed_ = source.failed;
+      is_behind_ = true;
+    }
+    return s;
+  }
+  if (static_cast<uint32_t>(slots_.heads[0].tag) != static_cast<uint32_t>(call.step)) {
+    fail(c_.error, DR_E_ARGUMENT, "slots: of step %u, and the call is of step %u",
+         static_cast<uint32_t>(slots_.heads[0].tag), static_cast<uint32_t>(call.step));
+    return DR_E_ARGUMENT;
+  }
+  if (slots_.heads[0].tag >> 32 != u.list.digest)
+    return fail(c_.error, DR_E_ARGUMENT, "slots: of other tensors, or another plan, than this unit");
+  const uint64_t room = std::ranges::min(slots, {}, [](const dr_bytes& b) { return b.size; }).size;
+  if (slots_.longest > room) {
+    result.needed = slots_.longest;
+    fail(c_.error, DR_E_CAPACITY, "slots: %" PRIu64 " bytes; the longest has %" PRIu64, room, slots_.longest);
+    c_.error.needed = slots_.longest;
+    return DR_E_CAPACITY;
+  }
+  (of_sums ? u.sum_room : u.room).observe(slots_.longest);
+  // Ranks agree on all steps before this one.
+  u.returned.clear();
+  return DR_OK;
+}
+
+// Frames of one range that came: whole, sound, of this step and of these tensors. The error's frame is the position.
+dr_status sender::judge(const unit& u, size_t f, size_t range, frame_kind kind, uint64_t step,
+                        std::span<const dr_bytes> frames) {
+  const range_work& r = u.frames[f].ranges[range];
+  dr_decode_options tagged{};
+  tagged.flags = DR_DECODE_TAG;
+  tagged.tag = tag_of(u, step);
+  const placed_batch& b = r.batch_of(kind);
+  const uint64_t room = frame_view::memory_of(b.wire.size(), b.rows.size(), b.layout[1].table.size());
+  for (size_t i = 0; i < frames.size(); ++i) {
+    view_.clear();
+    dr_status status = read_sound_frame(frames[i], view_, c_.error, room);
+    if (status == DR_E_CAPACITY) status = DR_E_CORRUPT;  // a header that is not of these tensors
+    if (status == DR_E_PEER) {
+      const std::string why = view_.message;
+      fail(c_.error, DR_E_PEER, "could not encode (%s): %s", status_name(view_.status), why.c_str());
+    }
+    if (!status && view_.frame_size != frames[i].size)
+      status = fail(c_.error, DR_E_CORRUPT, "a frame of %" PRIu64 " bytes in the place of one of %zu", view_.frame_size,
+                    frames[i].size);
+    if (!status) status = check_tag(view_, tagged, c_.error);
+    if (!status) status = r.check_frame(kind, view_, c_.error);
+    if (!status) continue;
+    c_.error.code = status;
+    c_.error.frame = i;
+    return status;
+  }
+  return DR_OK;
+}
+
+dr_status sender::sum(size_t unit, const dr_call& call, std::span<const dr_bytes> slots, void* slot, size_t capacity,
+                      dr_sent& result) {
+  if (const dr_status s = check_unit(unit, true, c_.error)) return s;
+  if (const dr_status s = check_call(call)) return s;
+  auto& u = units_[unit];
+  const size_t frames = u.frames.size(), prefix = prefix_size(frames);
+  if (!slot || capacity < u.sum_room.bound()) {
+    fail(c_.error, slot ? DR_E_CAPACITY : DR_E_ARGUMENT, "slot: %zu bytes; %" PRIu64 " are needed", capacity,
+         u.sum_room.bound());
+    return c_.error.code;
+  }
+  if (const dr_status s = bind_tensors(u)) return s;
+  slot_head head = head_of(u, call.step);
+  std::vector<uint64_t> sizes(frames);
+  auto* at = static_cast<std::byte*>(slot) + prefix;
+  dr_status status = read_slots(u, call, slots, false, result);
+  if (status == DR_E_CAPACITY) return status;
+  // (Of ranks that are out of step all others conclude the same; this one says it when they have their sums.)
+  u.refuses = status && c_.error.reason == DR_REASON_OUT_OF_STEP;
+  if (u.refuses) {
+    u.refusal = c_.error;
+    head.flags |= slot_head::refused;
+  } else if (!status && slots_.skips) {
+    head.flags |= slot_head::not_finite;
+  }
+  const std::vector<uint64_t> received = slots_.sizes;
+  const bool idle = u.refuses || (!status && slots_.skips);
+  std::vector<const std::byte*> next(slots.size());
+  for (size_t i = 0; i < slots.size() && !status && !idle; ++i)
+    next[i] = static_cast<const std::byte*>(slots[i].data) + prefix;
+  u.summed.assign(frames, {});
+  u.inputs.assign(frames * slots.size(), {});
+  for (size_t f = 0; f < frames && !idle; ++f) {
+    range_work& r = u.frames[f].ranges[options_.rank];
+    if (r.empty()) continue;
+    const std::span<dr_bytes> inputs = std::span(u.inputs).subspan(f * slots.size(), slots.size());
+    dr_status s = status;
+    if (!s) {
+      for (size_t i = 0; i < slots.size(); ++i) {
+        const uint64_t size = received[i * frames + f];
+        inputs[i] = {next[i], size};
+        next[i] += size;
+      }
+      s = judge(u, f, options_.rank, frame_kind::part, call.step, inputs);
+      weights_.assign(slots.size(), weight_of(u.frames[f]));
+      if (!s) s = r.sum(frame_kind::part, inputs, weights_.data());
+      if (s) {
+        drop_frame_number(c_.error);
+        if (c_.error.frame < slots.size()) name_rank(c_.error.frame);
+      }
+    }
+    if (s) {  // (the inputs, or an earlier frame's: all that follow have the same words)
+      status = s;
+      // (A status frame has no PEER: its words name the rank that could not encode.)
+      sizes[f] = write_status_frame(s == DR_E_PEER ? dr_status{DR_E_ARGUMENT} : s, c_.error.message, true,
+                                    tag_of(u, call.step), reinterpret_cast<uint8_t*>(at));
+      result.fault = s;
+      if (c_.error.frame < slots.size()) head.flags |= static_cast<uint32_t>(c_.error.frame + 1) << culprit_shift;
+    } else if (!encode_frame(u, f, options_.rank, frame_kind::sum, call, at, sizes[f], result)) {
+      u.summed[f] = {at, sizes[f]};
+    }
+    at += sizes[f];
+  }
+  result.size = head.longest = static_cast<uint64_t>(at - static_cast<std::byte*>(slot));
+  result.frames = result.size - prefix;
+  write_prefix(head, sizes, slot);
+  return DR_OK;
+}
+
+dr_status sender::merge(size_t unit, const dr_call& call, std::span<const dr_bytes> slots, dr_sent& result) {
+  if (const dr_status s = check_unit(unit, false, c_.error)) return s;
+  if (const dr_status s = check_call(call)) return s;
+  auto& u = units_[unit];
+  if (u.refuses) {
+    c_.error = u.refusal;
+    return c_.error.code;
+  }
+  for (const uint32_t i : u.list.tensors)
+    if (!given_outs_[i] && tensors_[i].elements) {
+      fail(c_.error, DR_E_ARGUMENT, "%.80s: its output was not placed", tensors_[i].name.c_str());
+      c_.error.tensor = i;
+      return DR_E_ARGUMENT;
+    }
+  if (const dr_status s = bind_outputs(u)) return s;
+  const bool of_sums = u.list.kind == DR_UNIT_OWNER;
+  if (const dr_status s = read_slots(u, call, slots, of_sums, result)) return s;
+  const auto refused =
+      std::ranges::find_if(slots_.heads, [](const slot_head& h) { return h.flags & slot_head::refused; });
+  if (refused != slots_.heads.end()) {
+    fail(c_.error, DR_E_PEER, "it found the ranks out of step");
+    name_rank(static_cast<size_t>(refused - slots_.heads.begin()));
+    return DR_E_PEER;
+  }
+  if (slots_.skips) {
+    result.skips = 1;
+    return DR_OK;
+  }
+  const size_t frames = u.frames.size(), prefix = prefix_size(frames);
+  const frame_kind kind = of_sums ? frame_kind::sum : frame_kind::part;
+  // The frames of each range: one of its owner, or one of each rank.
+  const size_t ranges = of_sums ? options_.ranks : 1, k = of_sums ? 1 : slots.size();
+  frames_.assign(frames * slots.size(), {});
+  for (size_t rank = 0; rank < slots.size(); ++rank) {
+    const auto* at = static_cast<const std::byte*>(slots[rank].data) + prefix;
+    for (size_t f = 0; f < frames; ++f) {
+      const uint64_t size = slots_.sizes[rank * frames + f];
+      frames_[f * slots.size() + rank] = {at, size};
+      at += size;
+    }
+  }
+  // f(work, frames) of each range that has elements.
+  const auto each_range = [&](auto&& f) -> dr_status {
+    for (size_t i = 0; i < frames; ++i)
+      for (size_t j = 0; j < ranges; ++j) {
+        const size_t range = of_sums ? j : u.list.kind == DR_UNIT_SCATTER ? options_.rank : 0;
+        if (u.frames[i].ranges[range].empty()) continue;
+        const std::span<const dr_bytes> of(frames_.data() + i * slots.size() + j, k);
+        const dr_status s = f(i, range, of);
+        if (!s) continue;
+        drop_frame_number(c_.error);
+        const size_t maker = of_sums ? j : k == 1 ? 0 : c_.error.frame;
+        const uint32_t culprit = maker < slots.size() ? slots_.heads[maker].flags >> culprit_shift : 0;
+        const plan& p = *plans_.methods[u.frames[i].tensors[0]];
+        if (s != DR_E_PEER && !(p.flat && s == DR_E_CORRUPT)) name_tensor(u.frames[i], range);
+        if (culprit && s == DR_E_PEER) {  // the owner's words name it
+          fail(c_.error, s, "%s", std::string(view_.message).c_str());
+          c_.error.frame = culprit - 1;
+        } else if (maker < slots.size())
+          name_rank(maker);
+        return s;
+      }
+    return DR_OK;
+  };
+  arena memory(workspace_, workspace_size_);
+  dr_status status = each_range([&](size_t f, size_t range, std::span<const dr_bytes> of) {
+    const dr_status s = judge(u, f, range, kind, call.step, of);
+    return s ? s : u.frames[f].ranges[range].decode(of, memory);
+  });
+  if (status) return status;
+  status = each_range([&](size_t f, size_t range, std::span<const dr_bytes> of) {
+    weights_.assign(k, of_sums ? 1.0f : weight_of(u.frames[f]));
+    arena rest(workspace_ + memory.used(), workspace_size_ - memory.used());
+    return u.frames[f].ranges[range].merge(of, weights_.data(), rest);
+  });
+  if (!status) round_outputs(u);
+  return status;
+}
+
+void sender::round_outputs(const unit& u) {
+  if (options_.flags & DR_SENDER_F32) return;
+  for (const uint32_t i : u.list.tensors) {
+    const uint64_t n = tensors_[i].elements / (u.list.kind == DR_UNIT_SCATTER ? options_.ranks : 1);
+    const auto* const sums = static_cast<const float*>(outs_[i].values);
+    if (tensors_[i].dtype != DR_F32)
+      with_type(tensors_[i].dtype, [&](auto type) { round_values<decltype(type)>(sums, given_outs_[i], n); });
+  }
+}
+
+}  // namespace dr

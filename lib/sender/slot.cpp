@@ -1,0 +1,141 @@
+#include "sender/slot.hpp"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstring>
+#include <string>
+
+#include "primitive/rng.hpp"
+
+namespace dr {
+namespace {
+
+uint32_t check_of(const slot_head& head, const void* sizes, size_t frames) {
+  uint64_t sum = combine(combine(head.tag, head.longest), uint64_t{head.failures} << 32 | head.failed);
+  sum = combine(sum, head.flags);
+  for (size_t i = 0; i < frames; ++i) {
+    uint64_t size;
+    std::memcpy(&size, static_cast<const char*>(sizes) + i * sizeof size, sizeof size);
+    sum = combine(sum, size);
+  }
+  return static_cast<uint32_t>(sum >> 32);
+}
+
+dr_status fail_of_rank(dr_error& error, size_t rank) {
+  error.frame = rank;
+  return error.code;
+}
+
+std::string list_names(std::span<const uint32_t> ranks, const rank_names& names) {
+  std::string out;
+  for (const uint32_t rank : ranks) out += (out.empty() ? "" : ", ") + std::to_string(names[rank]);
+  return out;
+}
+
+}  // namespace
+
+void write_prefix(slot_head head, std::span<const uint64_t> sizes, void* slot) {
+  auto* const at = static_cast<char*>(slot);
+  std::memcpy(at + sizeof head, sizes.data(), sizes.size_bytes());
+  head.check = check_of(head, at + sizeof head, sizes.size());
+  std::memcpy(at, &head, sizeof head);
+}
+
+dr_status read_prefixes(std::span<const dr_bytes> slots, std::span<const uint64_t> bounds, slot_list& out,
+                        dr_error& error) {
+  const size_t frames = bounds.size(), prefix = prefix_size(frames);
+  out.heads.resize(slots.size());
+  out.sizes.resize(slots.size() * frames);
+  out.longest = 0;
+  out.skips = false;
+  for (size_t rank = 0; rank < slots.size(); ++rank) {
+    slot_head& head = out.heads[rank];
+    uint64_t* const sizes = out.sizes.data() + rank * frames;
+    if (!slots[rank].data || slots[rank].size < prefix) {
+      fail(error, DR_E_ARGUMENT, "slots: %zu bytes; a slot of this unit has %zu or more", slots[rank].size, prefix);
+      return fail_of_rank(error, rank);
+    }
+    std::memcpy(&head, slots[rank].data, sizeof head);
+    if (frames) std::memcpy(sizes, static_cast<const char*>(slots[rank].data) + sizeof head, frames * sizeof *sizes);
+    if (head.check != check_of(head, sizes, frames)) {
+      fail(error, DR_E_CORRUPT, "the header of its slot is damaged");
+      return fail_of_rank(error, rank);
+    }
+    uint64_t size = prefix;
+    for (size_t i = 0; i < frames; ++i) {
+      size += sizes[i];
+      if (sizes[i] <= bounds[i]) continue;
+      fail(error, DR_E_CORRUPT, "a frame of %" PRIu64 " bytes, more than the %" PRIu64 " of any", sizes[i], bounds[i]);
+      return fail_of_rank(error, rank);
+    }
+    if (head.longest < size) {
+      fail(error, DR_E_CORRUPT, "a slot of %" PRIu64 " bytes, its longest has %" PRIu64, size, head.longest);
+      return fail_of_rank(error, rank);
+    }
+    out.longest = std::max(out.longest, head.longest);
+    out.skips |= (head.flags & slot_head::not_finite) != 0;
+  }
+  return DR_OK;
+}
+
+dr_status compare_heads(std::span<const slot_head> heads, const rank_names& names, std::vector<uint32_t>& behind,
+                        dr_error& error) {
+  behind.clear();
+  const auto unit_of = [](const slot_head& h) { return h.tag >> 32; };
+  const auto step_of = [](const slot_head& h) { return static_cast<uint32_t>(h.tag); };
+  for (uint32_t rank = 1; rank < heads.size(); ++rank)
+    if (unit_of(heads[rank]) != unit_of(heads[0])) {
+      fail(error, DR_E_ARGUMENT,
+           "rank %u sends other tensors, or by another plan, than rank %u at this point: exchanges were made otherwise "
+           "there, or are called in another order",
+           names[rank], names[0]);
+      return fail_of_rank(error, rank);
+    }
+  // The ranks that are behind one of the others, by a number that is to be the same.
+  const auto find_behind = [&](auto&& is_behind) {
+    for (uint32_t rank = 0; rank < heads.size(); ++rank)
+      if (is_behind(heads[rank])) behind.push_back(rank);
+  };
+  const auto [first_step, last_step] = std::ranges::minmax(heads, {}, step_of);
+  if (step_of(first_step) != step_of(last_step)) {
+    const uint32_t last = step_of(last_step);
+    find_behind([&](const slot_head& h) { return step_of(h) < last; });
+    const auto source = static_cast<size_t>(std::ranges::find(heads, last, step_of) - heads.begin());
+    fail(error, DR_E_ARGUMENT, "rank %u is at step %u%s, rank %u at step %u: load states of one step on all ranks",
+         names[behind[0]], step_of(heads[behind[0]]),
+         behind.size() > 1 ? (" (and others: " + list_names(behind, names) + ")").c_str() : "", names[source], last);
+    error.where = UINT64_MAX;
+    error.what = source;
+  } else {
+    const auto failures_of = [](const slot_head& h) { return h.failures; };
+    const auto [fewest, most] = std::ranges::minmax(heads, {}, failures_of);
+    const uint32_t usual = fewest.failures;
+    if (most.failures == usual) return DR_OK;
+    find_behind([&](const slot_head& h) { return h.failures > usual; });
+    const auto source = static_cast<size_t>(std::ranges::find(heads, usual, failures_of) - heads.begin());
+    const bool many = behind.size() > 1;
+    fail(error, DR_E_ARGUMENT,
+         "%s %s %s behind: %s did not complete step %u, which rank %u completed; copy parameters and the optimizer's "
+         "state "
+         "from rank %u to %s before you go on",
+         many ? "ranks" : "rank", list_names(behind, names).c_str(), many ? "are" : "is", many ? "they" : "it",
+         heads[behind[0]].failed, names[source], names[source], many ? "them" : "it");
+    error.where = heads[behind[0]].failed;
+    error.what = source;
+  }
+  error.reason = DR_REASON_OUT_OF_STEP;
+  return fail_of_rank(error, behind[0]);
+}
+
+void slot_room::observe(uint64_t longest) {
+  if (fixed_) return;
+  const auto now = static_cast<double>(longest);
+  if (level_ > 0 && longest > size_)
+    margin_ = std::min(std::max(2 * margin_, 1.25 * (now / level_ - 1)), margin_max);
+  else
+    margin_ = std::max(margin_ * (1 - 1.0 / 64), margin_min);
+  level_ = std::max(now, std::min(level_ - (level_ - now) / 8, now * (1 + margin_max)));
+  size_ = std::min(round_slot(static_cast<uint64_t>(level_ * (1 + margin_))), bound_);
+}
+
+}  // namespace dr

@@ -1,0 +1,202 @@
+#include "sender/units.hpp"
+
+#include <algorithm>
+#include <cinttypes>
+#include <map>
+#include <unordered_set>
+
+#include "primitive/rng.hpp"
+#include "primitive/value_type.hpp"
+
+namespace dr {
+namespace {
+
+// On links of 100 Mbit/s units of 2 to 4 MiB, which backward hides, took a quarter off the step of a GPT of 13 MB, which
+// was one unit before; at 1 Gbit/s they made no difference (bench/results/hook_steps.md).
+constexpr uint64_t unit_bytes = uint64_t{4} << 20;
+// Of tensors whose factors travel: a unit's second factor is sent behind backward.
+constexpr uint64_t factor_bytes = uint64_t{25} << 20;
+// Tensors apart have a row of the header and levels of their own: of fewer elements these buy little, and such tensors
+// are 1 to 3 % of the bytes. In one flat tensor small ones cost nothing.
+constexpr uint64_t small_elements = 1000;
+
+// As zlib has it: the keys of states that were saved go by it.
+uint32_t crc32_of(std::string_view text) {
+  uint32_t crc = ~0u;
+  for (const char c : text) {
+    crc ^= static_cast<uint8_t>(c);
+    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0);
+  }
+  return ~crc;
+}
+
+// Whether the value codec rounds each value by itself, by no levels of its tensor: the id is that of value=half.
+bool sends_values_alone(const plan& p) {
+  constexpr uint32_t rounds_each = 4;
+  return p.value_choices.empty() && p.value[0].codec->id == rounds_each;
+}
+
+dr_status fail_at(dr_error& error, uint64_t tensor, dr_status status) {
+  error.tensor = tensor;
+  return status;
+}
+
+// With bucket=flat where the tensors of the plan are to be one. A sparsifier selects best among all elements. Levels are
+// best of one tensor: of a transformer one tensor has 98 % of the gradient's square, and 4 bits reach a loss of 2.095
+// apart, 2.360 as one tensor (bench/results/train.md). Of a plan that sends each value by itself it saves headers.
+dr_status make_flat(plan_ptr& method, uint32_t flat, dr_error& error) {
+  const plan& p = *method;
+  const uint32_t flags = traits_of(p).flags;
+  const bool by_plan = (flags & DR_PLAN_SPARSIFIES) || !(flags & DR_PLAN_LOSSY_VALUES) || sends_values_alone(p);
+  if (p.flat || p.transforms() || !(flat == DR_FLAT_BY_PLAN ? by_plan : flat == DR_FLAT)) return DR_OK;
+  const plan_ptr before = method;
+  return bind_with(*before, "bucket=flat", method, error);
+}
+
+// The plan of a tensor's line becomes that by which it travels.
+dr_status choose_plan(const named_tensor& t, const unit_rules& rules, const plan_ptr& dense, plan_ptr& out,
+                      dr_error& error) {
+  out = t.method ? t.method : dense;
+  const plan_ptr own = out;
+  if (own->patches())
+    return fail(error, DR_E_UNSUPPORTED, "%.80s: `%.80s` makes patches of weights, not means of gradients",
+                t.name.c_str(), own->text.c_str());
+  if (t.is_rows) {
+    if (const dr_status s = bind_rows(*own, out, error))
+      return prefix(error, "%.80s: its gradient is sparse: ", t.name.c_str()), s;
+  } else {
+    if (const dr_status s = make_flat(out, rules.flat, error)) return s;
+    if (t.elements < dense_below_of(*out, rules.dense_below)) {
+      const plan_ptr large = out;
+      if (const dr_status s = bind_exact(large, out, error)) return s;
+      if (!out->votes)
+        if (const dr_status s = make_flat(out, DR_FLAT, error)) return s;
+    }
+  }
+  const exchange_kind how = out->exchange.kind;
+  if (how != exchange_kind::gather && how != exchange_kind::owner)
+    return fail(error, DR_E_UNSUPPORTED,
+                "%.80s: `%.80s`: a sender's frames go by exchange=gather or exchange=owner; dr_exchange has the others",
+                t.name.c_str(), own->text.c_str());
+  // (Copies in f32 are what a transform sees.)
+  const uint32_t types = traits_of(out->transforms() ? *dense : *out).dtypes;
+  if (types & DR_DTYPE_BIT(t.dtype)) return DR_OK;
+  std::string names;
+  for (const dr_dtype type : {DR_F32, DR_F16, DR_BF16})
+    if (types & DR_DTYPE_BIT(type)) names += (names.empty() ? "" : ", ") + std::string(dtype_name(type));
+  return fail(error, DR_E_ARGUMENT, "%.80s is %s; the plan `%.80s` takes %s", t.name.c_str(), dtype_name(t.dtype),
+              own->text.c_str(), names.c_str());
+}
+
+uint32_t kind_of(const named_tensor& t, const plan& method, const unit_rules& rules) {
+  if (t.is_rows) return DR_UNIT_ROWS;
+  if (method.transforms()) return DR_UNIT_FACTORS;
+  const auto same = [&](const plan_ptr& a) { return a->text == method.text; };
+  if (std::ranges::any_of(rules.apart, same)) return DR_UNIT_APART;
+  if (rules.scatters) return DR_UNIT_SCATTER;
+  return method.exchange.kind == exchange_kind::owner ? DR_UNIT_OWNER : DR_UNIT_FRAMES;
+}
+
+// Frames of a unit: of each flat plan one; of the rest one for each kind of feedback, so that a frame can be taken back
+// to all its residuals; votes are apart, for they have other weights. Those of one size come first: the frames behind
+// them stay where they are.
+void cut_frames(unit_list& unit, const unit_plan& all) {
+  std::vector<std::pair<std::string, std::vector<uint32_t>>> frames;
+  for (const uint32_t i : unit.tensors) {
+    const plan& p = *all.methods[i];
+    std::string key = p.flat ? p.text : p.votes ? "votes " : "";
+    if (!p.flat) key += p.keeps_feedback() ? p.feedback_rule().kind.entry.name : "none";
+    auto at = std::ranges::find(frames, key, &decltype(frames)::value_type::first);
+    if (at == frames.end()) at = frames.insert(at, {key, {}});
+    at->second.push_back(i);
+  }
+  std::ranges::stable_partition(
+      frames, [&](const auto& f) { return traits_of(*all.methods[f.second[0]]).flags & DR_PLAN_FIXED_SIZE; });
+  unit.tensors.clear();
+  for (auto& [key, list] : frames) {
+    unit.tensors.insert(unit.tensors.end(), list.begin(), list.end());
+    unit.frames.push_back(std::move(list));
+  }
+}
+
+uint32_t digest_of(const unit_list& unit, std::span<const named_tensor> tensors, const unit_plan& all) {
+  uint64_t sum = unit.kind;
+  const auto add = [&](std::string_view text) { sum = combine(combine(sum, text.size()), crc32_of(text)); };
+  for (const uint32_t i : unit.tensors) {
+    add(tensors[i].name);
+    sum = combine(combine(sum, tensors[i].elements), tensors[i].dtype);
+    add(all.methods[i]->text);
+  }
+  return static_cast<uint32_t>(sum >> 32);
+}
+
+dr_status check_clips(std::span<const named_tensor> tensors, const unit_plan& all, dr_error& error) {
+  size_t first = SIZE_MAX;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const double clip = clip_of(*all.methods[i]);
+    if (!(clip > 0)) continue;
+    if (first == SIZE_MAX) first = i;
+    const double other = clip_of(*all.methods[first]);
+    if (clip == other) continue;
+    fail(error, DR_E_ARGUMENT, "%.80s has clip=%g, %.80s clip=%g: the norm is of the whole gradient, and has one bound",
+         tensors[first].name.c_str(), other, tensors[i].name.c_str(), clip);
+    return fail_at(error, i, DR_E_ARGUMENT);
+  }
+  return DR_OK;
+}
+
+}  // namespace
+
+uint64_t dense_below_of(const plan& method, uint64_t asked) {
+  if (asked != DR_DENSE_BELOW_BY_PLAN) return asked;
+  return method.flat ? 0 : small_elements;
+}
+
+dr_status plan_units(std::span<const named_tensor> tensors, const unit_rules& rules, unit_plan& out, dr_error& error) {
+  plan_ptr dense;
+  if (const dr_status s = bind_plan("bucket=flat index=all value=raw", dense, error)) return s;
+  std::unordered_set<std::string_view> names;
+  // Units of one kind fill up one after the other. (Kinds in the order in which they come.)
+  struct filling {
+    std::vector<unit_list> units;
+    uint64_t room = 0;
+  };
+  std::map<std::string, size_t> kinds;
+  std::vector<filling> all;
+  for (uint32_t i = 0; i < tensors.size(); ++i) {
+    const named_tensor& t = tensors[i];
+    if (!names.insert(t.name).second) {
+      fail(error, DR_E_ARGUMENT, "tensor %u: its name '%.80s' is another tensor's, too", i, t.name.c_str());
+      return fail_at(error, i, DR_E_ARGUMENT);
+    }
+    plan_ptr method;
+    if (const dr_status s = choose_plan(t, rules, dense, method, error)) return fail_at(error, i, s);
+    const uint32_t kind = kind_of(t, *method, rules);
+    const bool alone = kind == DR_UNIT_ROWS || kind == DR_UNIT_SCATTER;
+    std::string key = std::to_string(kind) + " " + std::to_string(t.dtype);
+    if (kind == DR_UNIT_FACTORS || kind == DR_UNIT_APART) key += " " + method->text;
+    if (alone) key += " " + std::to_string(i);
+    const auto [at, is_new] = kinds.try_emplace(key, all.size());
+    if (is_new) all.emplace_back();
+    filling& f = all[at->second];
+    const uint64_t size = t.elements * value_size(t.dtype);
+    if (is_new || size > f.room) {
+      f.units.push_back({.kind = kind});
+      const uint64_t usual = kind == DR_UNIT_FACTORS ? factor_bytes : unit_bytes;
+      f.room = std::max(size, rules.unit_bytes ? rules.unit_bytes : usual);
+    }
+    f.room -= size;
+    f.units.back().tensors.push_back(i);
+    out.methods.push_back(std::move(method));
+    out.keys.push_back(uint64_t{crc32_of(t.name)} + 1);
+  }
+  for (filling& f : all)
+    for (unit_list& unit : f.units) {
+      cut_frames(unit, out);
+      unit.digest = digest_of(unit, tensors, out);
+      out.units.push_back(std::move(unit));
+    }
+  return check_clips(tensors, out, error);
+}
+
+}  // namespace dr

@@ -1,0 +1,52 @@
+// The law of a sender: by which plan a tensor travels, and with which others.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "deepreduce/sender.h"
+#include "pipeline/bind.hpp"
+
+namespace dr {
+
+using plan_ptr = std::shared_ptr<const plan>;
+
+struct named_tensor {
+  std::string name;
+  dr_dtype dtype = DR_F32;
+  bool is_rows = false;
+  uint64_t rows = 1, elements = 0;
+  plan_ptr method;  // of its line in the book, or its own; nullptr: dense
+};
+
+struct unit_rules {
+  uint32_t ranks = 1;
+  uint32_t flat = DR_FLAT_BY_PLAN;
+  uint64_t dense_below = DR_DENSE_BELOW_BY_PLAN;
+  uint64_t unit_bytes = 0;
+  bool scatters = false;
+  std::vector<plan_ptr> apart;
+};
+
+// Of a unit: the tensors of each of its frames, in order.
+struct unit_list {
+  uint32_t kind = DR_UNIT_FRAMES;
+  std::vector<std::vector<uint32_t>> frames;
+  std::vector<uint32_t> tensors;  // of all frames, one behind the other
+  uint32_t digest = 0;            // of names, sizes, types and plans
+};
+
+struct unit_plan {
+  std::vector<plan_ptr> methods;  // by which each tensor travels
+  std::vector<uint64_t> keys;     // of their random numbers
+  std::vector<unit_list> units;
+};
+
+// ARGUMENT (the error's tensor), UNSUPPORTED.
+dr_status plan_units(std::span<const named_tensor> tensors, const unit_rules& rules, unit_plan& out, dr_error& error);
+
+// Elements below which a tensor of such a plan travels exactly.
+uint64_t dense_below_of(const plan& method, uint64_t asked);
+
+}  // namespace dr
