@@ -126,6 +126,11 @@ def test_rooms_of_a_python_package_stand_above_what_they_import(tmp_path):
     assert "circle: left right" in lines and lines[-1].startswith("6 modules, 9 lines, 3 floors, 6 arrows, 1 circles")
 
 
+def test_no_two_rooms_of_the_package_import_one_another():
+    done = subprocess.run([sys.executable, ROOT / "tests/lint/python_rooms.py"], capture_output=True, text=True, check=True)
+    assert "circle:" not in done.stdout, done.stdout
+
+
 def test_a_long_file_is_a_warning_and_no_failure(tmp_path):
     (tmp_path / "long.py").write_text("x = 1\n" * 401)
     (tmp_path / "short.py").write_text("x = 1\n" * 400)

@@ -13,6 +13,7 @@ numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy
 
 import deepreduce  # noqa: E402
 from deepreduce import codec  # noqa: E402
+from deepreduce.comparing import _codecs  # noqa: E402
 from tool_runs import needs_tool  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -24,10 +25,10 @@ TOPR = "sparsify=topr(ratio=0.05) "
 @pytest.fixture(autouse=True)
 def fresh():
     """The codecs of the guide, and no others."""
-    codec._registered.clear()
+    _codecs._registered.clear()
     exec(GUIDE, {})
     yield
-    codec._registered.clear()
+    _codecs._registered.clear()
 
 
 @pytest.fixture
@@ -277,7 +278,7 @@ def test_presets_beside_python_codecs_have_rows(x):
 def test_the_guides_call_gives_a_row_for_a_dense_gradient(x):
     text = (ROOT / "docs/PYTHON_CODEC.md").read_text("utf-8")
     plan = re.search(r'deepreduce\.compare\("grad\.npz", \["([^"]*)"', text)[1]
-    assert codec.is_of_python(plan) and [row["plan"] for row in deepreduce.compare(x, plan, repeat=1)] == ["memcpy", plan]
+    assert _codecs.is_of_python(plan) and [row["plan"] for row in deepreduce.compare(x, plan, repeat=1)] == ["memcpy", plan]
 
 
 def command(*words, status=0, folder=None):

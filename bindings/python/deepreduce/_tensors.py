@@ -102,6 +102,17 @@ def _give_plans(inputs: Inputs, plan: Plans) -> None:
         inputs.alive.append(parsed)
 
 
+def require_in_place(x: Any) -> None:
+    """ArgumentError for what encode would copy first: the copy would not change with it."""
+    for i, item in enumerate(x if isinstance(x, (list, tuple)) else [x]):
+        for each in (item.indices, item.values) if isinstance(item, Sparse) else (item,):
+            if not _memory.is_in_place(each):
+                what = f"x[{i}]" if isinstance(x, (list, tuple)) else "x"
+                raise ArgumentError(
+                    f"{what} is not contiguous and aligned; a bound tensor is read where it lies", tensor=i
+                )
+
+
 def call_flags(is_list: bool, tag: Optional[int], status_frame: bool, fit: bool) -> int:
     return (
         (_abi.DR_CALL_LIST if is_list else 0)

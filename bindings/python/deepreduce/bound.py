@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple
 
 import numpy
 
-from ._bound_calls import Calls, Slot, address_of, require_in_place
 from ._native import _abi, _device, _library, _memory
 from ._native._call import Context, Turns, Uncopied, busy, fail, new, thread_count, unsigned
 from ._tensors import (
@@ -23,6 +22,7 @@ from ._tensors import (
     frames_of,
     name_outputs,
     read_inputs,
+    require_in_place,
     weights_of,
 )
 from .errors import ArgumentError
@@ -373,3 +373,33 @@ class Bound(Uncopied):
 _END = 2**64
 _STATUS_ONE = call_flags(False, 0, True, False)
 _STATUS_LIST = call_flags(True, 0, True, False)
+
+
+# ---- What a Bound calls, and the memory that it passes ------------------------------------------
+
+
+class Slot(ctypes.Structure):
+    """dr_bytes, whose `data` takes bytes as they are."""
+
+    _fields_ = [("data", ctypes.c_char_p), ("size", ctypes.c_size_t)]
+
+
+class Calls:
+    """The functions that a Bound calls, with arguments that take the least of ctypes' time: addresses are numbers."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        address, size = ctypes.c_void_p, ctypes.c_size_t
+        self.encode = self._function(library, "encode", address, address, size, address)
+        self.decode = self._function(library, "decode", address, size, address, address)
+        self.merge = self._function(library, "merge", address, address, size, address, address)
+
+    @staticmethod
+    def _function(library: ctypes.CDLL, name: str, *arguments: Any) -> Any:
+        return ctypes.CFUNCTYPE(_abi.dr_status, ctypes.c_void_p, *arguments)((f"dr_binding_{name}", library))
+
+
+def address_of(flat: Any) -> int:
+    """Where the bytes of a flat array or tensor are now: a framework may have moved them."""
+    if isinstance(flat, numpy.ndarray):
+        return flat.__array_interface__["data"][0]  # type: ignore[no-any-return]
+    return flat.data_ptr()  # type: ignore[no-any-return]

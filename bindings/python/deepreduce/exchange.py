@@ -12,11 +12,10 @@ import math
 import os
 import sys
 import threading
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy
 
-from ._exchange_arrays import borrow, of_rows
 from ._native import _abi, _memory
 from ._native._abi_exchange import (
     DR_EXCHANGE_SUM,
@@ -34,9 +33,21 @@ from ._native._abi_exchange import (
 )
 from ._native._call import Context, Turns, Uncopied, check, fail, new, thread_count, unsigned
 from ._native._transport import Callbacks, Transport, load_exchanges
-from ._tensors import OUT_STRIDE, TENSOR_STRIDE
+from ._tensors import (
+    OUT_STRIDE,
+    TENSOR_STRIDE,
+    Inputs,
+    Shape,
+    arrays_like,
+    dense_outputs,
+    name_outputs,
+    read_inputs,
+    require_in_place,
+    shape_of,
+)
 from .errors import ArgumentError, Error
-from .plan import Plan
+from .plan import Plan, as_plan
+from .tensor import Sparse
 
 __all__ = ["Exchange", "ExchangeInfo", "Loopback", "Transport"]
 
@@ -132,7 +143,7 @@ class Exchange(Uncopied):
         self._context = Context(thread_count(threads))
         self._destroy = library.dr_exchange_destroy
         self._plan, self._rows = plan, None if rows is None else unsigned(rows, "rows")
-        self._inputs, self._outs, self.out = borrow(x, plan, out, self._rows)
+        self._inputs, self._outs, self.out = _borrow(x, plan, out, self._rows)
         if not 0 < timeout <= 2**63 / 1e9:
             raise ArgumentError(f"timeout = {timeout} s is not above 0")
         options = new(dr_exchange_options)
@@ -144,7 +155,7 @@ class Exchange(Uncopied):
         options.advance_ns = math.ceil(budget * 1e9)
         struct = transport if self._callbacks is None else self._callbacks.struct
         tensors, *others = self._arrays()
-        first = tensors if self._rows is None else of_rows(tensors, self._rows)
+        first = tensors if self._rows is None else _of_rows(tensors, self._rows)
         status = library.dr_exchange_create(
             self._context.handle, self._inputs.plan, struct, options, first, *others, ctypes.byref(self._handle)
         )
@@ -177,7 +188,7 @@ class Exchange(Uncopied):
     def rebind(self, x: Any, out: Any = None) -> None:
         """Other arrays of the same shapes; a Sparse may have fewer rows, or up to `rows`. Not while it is under way.
         Raises ArgumentError."""
-        inputs, outs, made = borrow(x, self._plan, out, self._rows)
+        inputs, outs, made = _borrow(x, self._plan, out, self._rows)
         arrays = inputs.tensors, TENSOR_STRIDE, outs, OUT_STRIDE, inputs.n
         with Turns([(self, "the exchange")]):
             self._check(load_exchanges().dr_exchange_rebind(self._handle, *arrays))
@@ -354,3 +365,58 @@ class Loopback(Uncopied):
     def now(self, rank: int) -> float:
         """A rank's clock, in seconds since the loopback was made."""
         return int(load_exchanges().dr_loopback_now(self._handle, unsigned(rank, "rank", 2**32))) / 1e9
+
+
+# ---- The tensors of an exchange, and where its result goes --------------------------------------
+
+
+def _borrow(x: Any, plan: Union[str, Plan], out: Any, rows: Optional[int]) -> Tuple[Inputs, Any, Any]:
+    """dr_tensors of x, dr_tensor_outs, and the arrays that those are. rows: the most of each Sparse."""
+    if isinstance(plan, (list, tuple)):
+        raise ArgumentError("an exchange has one plan for all tensors")
+    inputs = read_inputs(x, plan, None, None, False, name_outputs(out))
+    if inputs.place is not None:
+        raise ArgumentError("x is on a GPU; an exchange is of arrays on the CPU")
+    require_in_place(x)
+    if rows is not None:
+        _require_rows(inputs, rows)
+    shapes = [shape_of(tensor, each) for tensor, each in zip(inputs.tensors, x if inputs.is_list else [x])]
+    if out is None and not any(isinstance(each, Sparse) for each in (x if inputs.is_list else [x])):
+        out = arrays_like(x, _abi.DR_F32, None)
+    outs, made = dense_outputs(shapes, out, inputs.is_list, _abi.DR_F32, None)
+    inputs.alive += made  # and not the list, which is the caller's to change
+    if as_plan(plan).info.transforms:
+        _as_matrices(inputs.tensors, outs, shapes)
+    return inputs, outs, out if out is not None else made if inputs.is_list else made[0]
+
+
+def _as_matrices(tensors: Any, outs: Any, shapes: Sequence[Shape]) -> None:
+    """A transform sees the first dimension by all others."""
+    for tensor, out, each in zip(tensors, outs, shapes):
+        rows = each.shape[0] if len(each.shape) > 1 and each.shape[0] else 1
+        width = each.universe * each.width // rows
+        if len(each.shape) > 1 and 0 < width < 2**32:
+            tensor.universe = out.universe = rows
+            tensor.width = out.width = width
+
+
+def _require_rows(inputs: Inputs, rows: int) -> None:
+    """ArgumentError for a Sparse of more rows."""
+    if not any(each.index_dtype for each in inputs.tensors):
+        raise ArgumentError(f"rows = {rows} is for a Sparse, and x has none")
+    for i, each in enumerate(inputs.tensors):
+        if each.index_dtype and each.count > rows:
+            name = f"x[{i}]" if inputs.is_list else "x"
+            raise ArgumentError(f"{name} has {each.count} rows, rows = {rows} is the most", tensor=i)
+
+
+_NO_ROW = (ctypes.c_uint64 * 1)()  # where rows would be that nobody reads
+
+
+def _of_rows(tensors: Any, rows: int) -> Any:
+    """dr_tensors like these, but with so many rows of each Sparse: to make room for."""
+    most = type(tensors).from_buffer_copy(tensors)
+    for each in most:
+        if each.index_dtype:
+            each.count, each.indices, each.values = rows, ctypes.addressof(_NO_ROW), ctypes.addressof(_NO_ROW)
+    return most

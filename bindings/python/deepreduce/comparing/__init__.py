@@ -18,6 +18,7 @@ from .._native import _memory, _tool
 from ..errors import ArgumentError, Error
 from ..plan import Plan
 from ..tensor import Sparse
+from . import _codec_run, _codecs
 
 Row = Dict[str, Any]
 Document = Dict[str, Any]
@@ -66,10 +67,7 @@ def compare(inputs: Any, plans: Union[str, Plan, Sequence[Union[str, Plan]]] = (
 
 def measured(paths: Sequence[str], plans: Sequence[str], settings: Mapping[str, Any], folder: pathlib.Path) -> Document:
     """The document of a run, in which rows of plans with Python codecs stand behind the others of their tensor."""
-    from .. import codec
-    from . import _codec_run
-
-    python = [plan for plan in plans if codec.is_of_python(plan)]
+    python = [plan for plan in plans if _codecs.is_of_python(plan)]
     if not python:
         return _measured_by_the_tool(paths, plans, settings, folder)
     for name in NOT_OF_PYTHON:
@@ -101,8 +99,6 @@ def add_python_rows(
 ) -> None:
     """Measures plans with Python codecs on the tensors of a document and adds rows and failures; `native` False: only
     memcpy's rows stay of those that were there."""
-    from . import _codec_run
-
     repeat, seed = int(settings.get("repeat") or 15), int(settings.get("seed") or 0)
     rows: List[Row] = []
     failures = document.setdefault("failures", [])

@@ -9,16 +9,16 @@ import runpy
 import sys
 from typing import Any, Dict, List, Sequence, Tuple
 
-from .. import codec, comparing
 from .._native import _tool
 from ..errors import ArgumentError, Error
+from . import NOT_OF_PYTHON, _codecs, measured
 
 # Options that Python has to know, with what follows them.
 _OURS = ("--python-codec", "--plan", "--format", "--output", "--repeat", "--seed", "--tensor", "--cast")
 _FLAGS = ("--flat", "--per-tensor")
 # What a measurement by the tool takes, and the showing of its saved rows in the end does not.
 _MEASURING = ("--preset", "--time", "--threads", "--segment-rows", "--ranks", "--link", "--plugin", "--limit")
-_NOT_YET = tuple("--" + name.replace("_", "-") for name in comparing.NOT_OF_PYTHON)
+_NOT_YET = tuple("--" + name.replace("_", "-") for name in NOT_OF_PYTHON)
 
 
 def run(words: Sequence[str], folder: pathlib.Path) -> int:
@@ -29,13 +29,13 @@ def run(words: Sequence[str], folder: pathlib.Path) -> int:
             raise ArgumentError(f"--python-codec: {word.partition('=')[0]} does not go with it")
     for file in told["--python-codec"]:
         load(file)
-    python = [plan for plan in told["--plan"] if codec.is_of_python(plan)]
+    python = [plan for plan in told["--plan"] if _codecs.is_of_python(plan)]
     if not python:
         raise ArgumentError("--python-codec: no --plan names a codec that the file registers")
     settings: Dict[str, Any] = {"tensor": told["--tensor"]}
     settings.update({name[2:]: told[name][-1] for name in ("--repeat", "--seed", "--cast") if told[name]})
     settings.update({flag[2:].replace("-", "_"): True for flag in _FLAGS if flag in others})
-    document = comparing.measured(inputs, told["--plan"], {**settings, **_measuring(others)}, folder)
+    document = measured(inputs, told["--plan"], {**settings, **_measuring(others)}, folder)
     rows = folder / "rows.json"
     rows.write_text(json.dumps(document), "utf-8")
     for failure in document.get("failures", []):

@@ -13,13 +13,13 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy
 
-from .. import codec as codecs
 from ..decoding import decode
 from ..encoding import encode
 from ..errors import ArgumentError
 from ..header import inspect
 from ..plan import read_stages
 from ..tensor import Sparse
+from . import _codecs as codecs
 
 Array = numpy.ndarray[Any, Any]
 Row = Dict[str, Any]
