@@ -13,6 +13,7 @@ from bench.predict_proof.proof_grid import Condition
 from bench.predict_proof.proof_run import Proof
 
 IDEAS = Path(__file__).with_name("ideas.txt")  # what was tried, and left; told of a run by hand
+FARTHEST = 20  # rows that the page has
 APART, EVEN = 1.15, 0.10  # orders count beyond a factor, verdicts beyond a share of break-even
 WORDS = {"unshaped": "unshaped", "1gbit": "1 Gbit/s", "100mbit": "100 Mbit/s"}
 Row = Dict[str, Any]
@@ -183,12 +184,14 @@ def markdown(rows: Sequence[Row], picture: str, command: str, unpredicted: Seque
         "",
         *IDEAS.read_text("utf-8").splitlines(),
         "",
-        "## Rows",
+        "## The rows that are farthest off",
+        "",
+        f"{min(FARTHEST, len(rows))} of {len(rows)}; all are in [predictions.json](predictions.json).",
         "",
         "| what | ranks | link | plan | measured, ms | predicted, ms | error |",
         "|---|---:|---|---|---:|---:|---:|",
     ]
-    for row in rows:
+    for row in sorted(rows, key=lambda row: -abs(row["error"]))[:FARTHEST]:
         what = row["what"] if row["kind"] == "steps" else f"{int(row['what']):,} elements"
         text.append(
             f"| {what} | {row['ranks']} | {WORDS[row['link']]} | `{row['plan']}` | {1e-6 * row['measured_ns']:.2f} | "

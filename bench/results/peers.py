@@ -2,8 +2,9 @@
 
     python3 bench/results/peers.py build/bench/peers/peers [--rounds N]     # measure, then write: 25 minutes
     python3 bench/results/peers.py                                          # write from what is kept
+    python3 bench/results/peers.py --all FILE.md                            # the same of all sets, 1,200 lines
 
-What is kept is the median of five runs, each of both levels. ./dev bench peers does it all. What python_peers.py kept is part of peers.md if it is there.
+peers.md has one set of each kind; what is kept is the median of five runs, each of both levels. ./dev bench peers does it all. What python_peers.py kept is part of peers.md if it is there.
 """
 
 import json
@@ -17,6 +18,8 @@ from runs import keep, median_ratio, one_run, runs_of
 here = pathlib.Path(__file__).parent
 RUNS = 5
 STREAMVBYTE = "streamvbyte delta, SSSE3"
+SHOWN = [("indices", "uniform, d = 2.5e+07, r = 250000"), ("indices", "resnet20_digits_step0150, Top-r 1 %"),
+         ("values", "laplace, Top-r 1 % of d = 2.5e+07")]  # and all frames
 LEVELS = {"peers": None, "peers_avx2": "avx2"}  # file: DEEPREDUCE_CPU
 
 
@@ -103,7 +106,8 @@ def facts(made):
     return f"Commit {made['commit']}, {made['date']}, {made['machine'].get('cpu')}, {made['build'].get('compiler')}, {made['rounds']} rounds, runs: {made.get('runs', 1)}."
 
 
-def write():
+def write(path=here / "peers.md", shown=SHOWN):
+    """shown: sets; None: all."""
     parts = ["# Beside peers\n\nMade by `peers.py` from `peers.json`, `peers_avx2.json` and `python_peers.json`; README.md says how to repeat it. One thread; all rows of a table were timed in turn in one run, "
              "after their round trips were checked: the thread's CPU time, of several runs the median (slowest – fastest), of one its median (quartiles). Compare within a table, not between them: the machine is shared. "
              "The columns of AVX2 are of runs of their own, with `DEEPREDUCE_CPU=avx2`: compare them with each other, or by what they are of StreamVByte's in the same run.\n\n"
@@ -114,7 +118,14 @@ def write():
     with_avx2 = json.loads(slower.read_text()) if slower.exists() else {"rows": []}
     parts.append(f"## At the best level of instructions, and with AVX2 only\n\n{facts(made)}" + (f" With AVX2: {facts(with_avx2)}" if with_avx2["rows"] else ""))
     others = sets_of(with_avx2)
-    for key, rows in sets_of(made).items():
+    sets = sets_of(made)
+    if shown:
+        groups = {group: sum(g == group for g, _ in sets) for group, _ in sets}
+        parts.append(f"Below are {len(shown)} of the {len(sets)} sets: {groups.get('indices', 0)} of indices, {groups.get('values', 0)} of values. The json has all; "
+                     "`python3 bench/results/peers.py --all FILE.md` writes their tables.")
+    for key, rows in sets.items():
+        if shown and key[0] != "frames" and key not in shown:
+            continue
         parts.append(f"{title(rows)}\n\n{table(rows, others.get(key, []))}")
     if (here / "python_peers.json").exists():
         made = json.loads((here / "python_peers.json").read_text())
@@ -126,10 +137,13 @@ def write():
             cell = lambda way, row=row: f"{row[way]['median']:.3g} ({row[way]['low']:.3g} – {row[way]['high']:.3g})" if way in row else ""
             lines.append(f"| {row['task']} | {row['what']} | {row['of']} | {row.get('bits', '')} | {cell('encode_ms')} | {cell('decode_ms')} |")
         parts.append(f"## From Python\n\nCommit {made['commit']}, {made['date']}, {made['cpu']}; CPU time of one thread, {made['rounds']} rounds.\n\n" + "\n".join(lines))
-    (here / "peers.md").write_text("\n\n".join(parts) + "\n")
+    pathlib.Path(path).write_text("\n\n".join(parts) + "\n")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        measure(sys.argv[1], sys.argv[2:])
-    write()
+    if sys.argv[1:2] == ["--all"]:
+        write(sys.argv[2], None)
+    else:
+        if len(sys.argv) > 1:
+            measure(sys.argv[1], sys.argv[2:])
+        write()

@@ -71,3 +71,21 @@ def test_the_page_of_reports_has_what_training_measured():
     dense = [row["score"] for row in rows if row["kind"] == "quality" and (row["model"], row["method"], row["ranks"]) == ("lstm", "dense", 2) and row["steps"] == 500]
     model, = [m for m in made["models"] if (m["model"], m["ranks"]) == ("lstm", 2)]
     assert model["dense"]["mean"] == pytest.approx(sum(dense) / len(dense), rel=1e-3) and model["dense"]["low"] == pytest.approx(min(dense), rel=1e-3)
+
+
+def test_pages_have_some_rows_and_say_where_all_are(tmp_path):
+    import avx2
+    import peers
+
+    peers.write(tmp_path / "some.md")
+    peers.write(tmp_path / "all.md", None)
+    some, whole = ((tmp_path / name).read_text("utf-8") for name in ("some.md", "all.md"))
+    assert some == (RESULTS / "peers.md").read_text("utf-8"), "python3 bench/results/peers.py writes it anew"
+    sets = len(peers.sets_of(json.loads((RESULTS / "peers.json").read_text("utf-8"))))
+    assert whole.count("\n### ") == sets and some.count("\n### ") == 4 and f"3 of the {sets} sets" in some
+    # A row that misses its target is on the page whatever its set.
+    rows = avx2.rows_of("peers_avx2.json")[1]
+    missed = [key for key in rows if key[0] == "values" and key[2].split("(")[0] in avx2.QUANTISERS and "missed" in avx2.verdict(rows, key)]
+    page = (RESULTS / "avx2.md").read_text("utf-8")
+    assert missed and all(f"| {key[1]} | `{key[2]}` |" in page for key in missed)
+    assert max(len(path.read_text("utf-8").splitlines()) for path in (RESULTS / "peers.md", RESULTS / "avx2.md", RESULTS / "predictions.md")) <= 200
