@@ -142,10 +142,11 @@ def codecs_of(build, changed):
 
 @functools.cache
 def modules():
-    """dotted name: file, of the package, in which a folder is its __init__.py; stem: file, of the rest (file names are unique in the tree)."""
+    """dotted name: file, of the package, in which a folder is its __init__.py; stem, or folder: file, of the rest (file names are unique in the tree)."""
     files = [name for name in check.tracked("*.py") + (git("ls-files", "--others", "--exclude-standard", "*.py") or []) if (ROOT / name).is_file()]
     package = {name[len(PACKAGE):-3].replace("/", ".").removesuffix(".__init__"): name for name in files if name.startswith(PACKAGE)}
-    return package, {Path(name).stem: name for name in files if not name.startswith(PACKAGE)}
+    called = lambda path: path.parent.name if path.stem == "__init__" else path.stem  # noqa: E731
+    return package, {called(Path(name)): name for name in files if not name.startswith(PACKAGE)}
 
 
 @functools.cache

@@ -45,10 +45,12 @@ def place(row: Dict[str, Any]) -> "tuple[int, str, str]":
     return row["ranks"], row["link"], row["method"]
 
 
-def added(rows: Sequence[Dict[str, Any]], more: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
+def added(
+    rows: Sequence[Dict[str, Any]], more: Sequence[Dict[str, Any]], methods: Sequence[str] = (*TORCH, *OURS, *UNITS)
+) -> List[Dict[str, Any]]:
     """Rows in the order of the table; those of `more` in place of older ones."""
     found = {place(row): row for row in (*rows, *more)}
-    order = {name: i for i, name in enumerate((*TORCH, *OURS, *UNITS))}
+    order = {name: i for i, name in enumerate(methods)}
     return sorted(found.values(), key=lambda row: (row["ranks"], LINKS.index(row["link"]), order.get(row["method"], 99)))
 
 

@@ -88,7 +88,7 @@ METHODS.update(
         if name not in ("none", "half", "half_bf16", "topk")
     }
 )
-# Of bench/train/hook_steps.py.
+# Of bench/train/hook_steps.py and owner_steps.py.
 DENSE_BITS = "index=all value=uniform_quant(bits={}) feedback=residual"
 METHODS.update(
     {
@@ -101,6 +101,7 @@ METHODS.update(
         },
         "bits8": Method("8 bits", "ours", DENSE_BITS.format(8)),
         "bits4": Method("4 bits", "ours", DENSE_BITS.format(4)),
+        **{f"bits{bits}_owner": Method(f"{bits} bits, owner", "ours", DENSE_BITS.format(bits) + " exchange=owner") for bits in (8, 4)},
         "signs": Method("signs, two means (onebit)", "ours", "onebit"),
         "halves_plain": Method("bf16, ours", "ours", "index=all value=half(type=bf16)"),
         "halves": Method("bf16, ours, with a residual", "ours", "index=all value=half(type=bf16) feedback=residual"),

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bench.train.methods import METHODS, Method, install
 from bench.train.task import rate_factor, settings
-from bench.train.wire_tap import Tap
+from bench.train.wire_tap import Tap, device_bytes
 
 CURVE = 30  # points of a loss curve
 PROBES = 6  # frames of a run that are inspected
@@ -62,6 +62,24 @@ class Trainee:
         self.schedule.step()
         self.tap.sent += self.unseen
         return loss.item(), time.perf_counter() - begin
+
+    def error(self, steps: int) -> float:
+        """Of the hook's means of some batches, added up, against the dense means of the ranks: relative L2. The model stays as it is.
+        What a residual keeps of one step comes with the next, so more steps have less of it."""
+        batches = [next(self.batches) for _ in range(steps)]
+        with self.module.no_sync():
+            dense = self._added_gradients(batches)
+        dist.all_reduce(dense)
+        dense /= self.ranks
+        return float((self._added_gradients(batches) - dense).norm() / dense.norm())
+
+    def _added_gradients(self, batches: List[Any]) -> torch.Tensor:
+        added = torch.zeros(self.parameters)
+        for batch in batches:
+            self.optimizer.zero_grad()
+            self.task.loss(self.module, batch).backward()
+            added += torch.cat([p.grad.flatten() for p in self.module.parameters() if p.grad is not None])
+        return added
 
     @property
     def sent(self) -> float:
@@ -122,9 +140,11 @@ def times(job: Dict[str, Any]) -> Dict[str, Any]:
 
     job["plans"]: {method: plan} of methods that have no name elsewhere.
     job["record"]: of this method's model when gradients become ready, too, on rank 0: docs/model.schema.json.
+    job["check"]: steps of which the means are compared with dense ones, before any is timed.
 
-    Returns {method: seconds, of each step of each round; sent: bytes a step; parts: seconds of a step, its median; hash; of
-    ours frame: bytes of frames, and repeats, of all these steps}
+    Returns {method: seconds, of each step of each round; sent: bytes a step; wire: those that the rank's network device counts, if it
+    has one; parts: seconds of a step, its median; hash; error, if there was a check; of ours frame: bytes of frames, and repeats, of all
+    these steps}
     """
     warm_up, rounds, steps = job["warm_up"], job["rounds"], job["steps"]
     METHODS.update({name: Method(name, "ours", plan) for name, plan in job.get("plans", {}).items()})
@@ -133,6 +153,8 @@ def times(job: Dict[str, Any]) -> Dict[str, Any]:
     for trainee in trainees.values():
         for _ in range(warm_up):
             trainee.train()
+    errors = {method: trainee.error(job["check"]) for method, trainee in trainees.items()} if job.get("check") else {}
+    wire = dict.fromkeys(trainees, 0)
     sent = {method: trainee.sent for method, trainee in trainees.items()}
     before = {method: told(trainee.hook) for method, trainee in trainees.items() if trainee.hook is not None}
     seconds: Dict[str, List[List[float]]] = {method: [] for method in trainees}
@@ -142,17 +164,22 @@ def times(job: Dict[str, Any]) -> Dict[str, Any]:
         first = number % len(names)
         for method in names[first:] + names[:first]:
             dist.barrier()
+            begin = device_bytes()
             seconds[method].append([])
             for _ in range(steps):
                 took = trainees[method].train()[1]
                 seconds[method][-1].append(took)
                 parts[method].append(parts_of_last(trainees[method].hook, took))
+            dist.barrier()  # what other ranks still receive has left this one
+            wire[method] += (device_bytes() or 0) - (begin or 0)
     answer = {
         method: {
             "seconds": seconds[method],
             "sent": round((trainee.sent - sent[method]) / (rounds * steps)),
             "parts": {k: statistics.median(each[k] for each in parts[method]) for k in parts[method][0]},
             "hash": trainee.hash(),
+            **({"wire": round(wire[method] / (rounds * steps))} if wire[method] else {}),
+            **({"error": errors[method]} if errors else {}),
         }
         for method, trainee in trainees.items()
     }

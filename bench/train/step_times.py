@@ -56,9 +56,9 @@ def measure(
 
 
 def measure_one(
-    model: str, ranks: int, link: str, methods: Sequence[str], rounds: Optional[int] = None, steps: int = STEPS
+    model: str, ranks: int, link: str, methods: Sequence[str], rounds: Optional[int] = None, steps: int = STEPS, check: int = 0
 ) -> List[Dict[str, Any]]:
-    """rounds: of `steps` steps of each method. None: as many as there is time for on the link."""
+    """rounds: of `steps` steps of each method. None: as many as there is time for on the link. check: steps, see one_run.times."""
     rounds = rounds or (ROUNDS // 2 if link == "100mbit" else ROUNDS)
     job = {
         "kind": "times",
@@ -68,6 +68,7 @@ def measure_one(
         "warm_up": WARM_UP,
         "rounds": rounds,
         "steps": steps,
+        "check": check,
     }
     where = train_results.context()
     if link == "loopback":
@@ -118,7 +119,8 @@ def row_of(
         "rounds": [round(statistics.median(each), 3) for each in rounds],
         "sent": round(statistics.fmean(t["sent"] for t in told)),
         "parts": {k: round(1e3 * statistics.fmean(t["parts"][k] for t in told), 3) for k in told[0]["parts"]},
-        **{name: round(statistics.fmean(t[name] for t in told)) for name in ("frame", "repeats") if name in told[0]},
+        **{name: round(statistics.fmean(t[name] for t in told)) for name in ("frame", "repeats", "wire") if name in told[0]},
+        **({"error": round(max(t["error"] for t in told), 6)} if "error" in told[0] else {}),
         "identical": method == "local" or len({t["hash"] for t in told}) == 1,
         **where,
     }

@@ -1,7 +1,9 @@
 """What a rank hands to collectives: bytes, and now and then a look at the frame among them."""
 
 import contextlib
+import os
 import struct
+from pathlib import Path
 from typing import Any, Dict, Iterator, Optional
 from unittest import mock
 
@@ -71,3 +73,10 @@ def is_frame(data: bytes) -> bool:
         return deepreduce.frame_size(data) <= len(data)
     except deepreduce.Error:
         return False
+
+
+def device_bytes() -> Optional[int]:
+    """Bytes that this rank's network device has sent, whoever counts: headers and acknowledgements too. None over the loopback,
+    which all ranks share."""
+    device = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
+    return None if device == "lo" else int(Path(f"/sys/class/net/{device}/statistics/tx_bytes").read_text("ascii"))

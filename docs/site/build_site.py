@@ -76,7 +76,7 @@ def stage_reference(folder: Path) -> None:
 
 def package_page() -> str:
     """Functions, classes and exceptions of what the package says is public."""
-    sys.path.insert(0, str(ROOT / "bindings" / "python"))
+    sys.path[:0] = [str(ROOT / "bindings" / "python"), str(ROOT / "bindings" / "grace")]
     import deepreduce
 
     kinds: Dict[str, List[str]] = {"function": [], "class": [], "exception": []}

@@ -8,7 +8,7 @@ from pathlib import Path
 from sphinx import addnodes
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "bindings" / "python"))
+sys.path[:0] = [str(ROOT / "bindings" / "python"), str(ROOT / "bindings" / "grace")]
 
 project = "DeepReduce"
 author = "the DeepReduce authors"

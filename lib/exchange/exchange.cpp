@@ -12,8 +12,8 @@
 namespace dr {
 namespace {
 
-// Of the time that there is: the parts in which this rank waits for frames and for verdicts; the rest is for late
-// messages. So the verdict of a rank that timed out reaches the others before they time out themselves.
+// Shares of the timeout after which this rank stops waiting for frames, for verdicts, and for what is under way. So the
+// verdict of a rank that timed out reaches the others before they time out themselves.
 constexpr uint32_t frames_tenths = 7, verdicts_tenths = 9, drain_tenths = 10;
 
 }  // namespace
@@ -76,7 +76,7 @@ dr_status exchange::test(request& r, size_t& size) {
 
 void exchange::poison(const verdict& why) {
   failed_ = true;
-  if (told_ || own().code != DR_OK) return;  // the first verdict holds
+  if (verdict_sent_ || own().code != DR_OK) return;  // the first fault stays
   verdict& v = own();
   const uint64_t commits = v.commits;
   v = why;
@@ -87,14 +87,14 @@ void exchange::poison(const verdict& why) {
 }
 
 void exchange::blame_own(dr_status status) {
-  if (!told_ && own().code == DR_OK) own_status_ = status;
+  if (!verdict_sent_ && own().code == DR_OK) own_status_ = status;
 }
 
-// After the ranks have agreed: of factors that do not fit, which all see; else this rank is behind from now on.
+// After the ranks have agreed. If the factors are at fault, all ranks see it; otherwise this rank is behind from now on.
 void exchange::fail_alone(const verdict& why) {
   failed_ = true;
   outcome_ = why;
-  give_back_all();
+  restore_residuals();
 }
 
 void exchange::poison(dr_status code, uint32_t culprit, uint32_t depth, const char* format, ...) {
@@ -107,46 +107,55 @@ void exchange::poison(dr_status code, uint32_t culprit, uint32_t depth, const ch
   poison(v);
 }
 
-void exchange::lose(dr_status said, uint32_t peer, uint32_t depth, const char* what) {
-  if (said == DR_E_MEMORY) {  // of the transport, here
-    blame_own(said);
+void exchange::lose(dr_status reported, uint32_t peer, uint32_t depth, const char* what) {
+  if (reported == DR_E_MEMORY) {  // of the transport, here
+    blame_own(reported);
     return poison(DR_E_PEER, program_.rank, 0, "its transport is out of memory");
   }
-  poison(said == DR_E_TIMEOUT ? said : DR_E_PEER, peer, depth, "the transport %s (%s)", what, status_name(said));
+  poison(reported == DR_E_TIMEOUT ? reported : DR_E_PEER, peer, depth, "the transport %s (%s)", what,
+         status_name(reported));
 }
 
-bool exchange::verdict_came(uint32_t rank) {
+bool exchange::has_verdict_of(uint32_t rank) {
   request& r = requests_[verdict_message(rank, true)];
-  if (!r.open) return came_[rank] != arrival::missing;
+  if (!r.open) return arrivals_[rank] != arrival::missing;
   size_t size = 0;
   const dr_status s = test(r, size);
   if (s == DR_PENDING) return false;
   const verdict& v = verdicts_[rank];
-  // (Nobody has completed more exchanges than there were.)
+  // (No rank has completed more exchanges than were started.)
   const bool sound =
       s == DR_OK && size == sizeof v && v.sound(program_.ranks) && v.sequence == sequence_ && v.commits <= info_.calls;
   if (sound)
-    came_[rank] = arrival::sound;
+    arrivals_[rank] = arrival::sound;
   else if (s == DR_OK || s == DR_E_CAPACITY)
-    came_[rank] = arrival::damaged;
+    arrivals_[rank] = arrival::damaged;
   else if (s != DR_E_TIMEOUT)
-    came_[rank] = arrival::lost;
-  return came_[rank] != arrival::missing;
+    arrivals_[rank] = arrival::lost;
+  return arrivals_[rank] != arrival::missing;
 }
 
-// Who waits listens, too: one verdict each time that it is asked.
-void exchange::look_for_bad_news() {
+// While waiting for a frame, polls the verdict of one other rank per call. If others give up on this rank, or on one
+// that waits for it, then the frame that this rank lacks, of less depth, is nearer to the cause: it reports that frame.
+// But only if it has waited for as long as the others listen after they give up; otherwise it may be late itself.
+void exchange::poll_verdict(const step& awaited) {
   if (program_.ranks == 1) return;
-  looked_at_ = (looked_at_ + 1) % program_.ranks;
-  if (looked_at_ == program_.rank) return;
-  if (!verdict_came(looked_at_)) return;
-  if (came_[looked_at_] == arrival::lost) return lose(DR_E_PEER, looked_at_, 0, "lost it");
-  if (came_[looked_at_] == arrival::sound && verdicts_[looked_at_].code != DR_OK) poison(verdicts_[looked_at_]);
+  polled_ = (polled_ + 1) % program_.ranks;
+  if (polled_ == program_.rank) return;
+  if (!has_verdict_of(polled_)) return;
+  if (arrivals_[polled_] == arrival::lost) return lose(DR_E_PEER, polled_, 0, "lost it");
+  const verdict& news = verdicts_[polled_];
+  if (arrivals_[polled_] != arrival::sound || news.code == DR_OK) return;
+  const bool waited = now() - last_ns_ >= options_.timeout_ns / 10 * (verdicts_tenths - frames_tenths);
+  if (news.code == DR_E_TIMEOUT && news.depth > program_.slots[awaited.slot].depth && waited)
+    report_missing(awaited);
+  else
+    poison(news);
 }
 
 void exchange::send_verdict() {
   own().seal();
-  told_ = true;
+  verdict_sent_ = true;
   for (uint32_t i = 1; i < program_.ranks; ++i) {
     const uint32_t peer = (program_.rank + i) % program_.ranks;
     spend_on_verdict(DR_STEP_SEND);
@@ -158,8 +167,8 @@ void exchange::send_verdict() {
 
 dr_status exchange::agree() {
   const bool last = now() >= gives_up_at();
-  if (!told_) {
-    // The others have given it up, though their frames and verdicts may be here. What it found in them nobody hears.
+  if (!verdict_sent_) {
+    // The others no longer wait for this rank, though their frames and verdicts may be here: its findings reach no rank.
     if (last && program_.ranks > 1) {
       if (own().culprit != program_.rank) own().code = DR_OK;
       poison(DR_E_TIMEOUT, program_.rank, 0, "it came too late to agree");
@@ -168,30 +177,30 @@ dr_status exchange::agree() {
   }
   for (; cursor_ < program_.ranks; ++cursor_) {
     const uint32_t i = static_cast<uint32_t>(cursor_);
-    if (i == program_.rank || came_[i] != arrival::missing) continue;
-    if (!verdict_came(i) && requests_[verdict_message(i, true)].open && !last) return DR_PENDING;
+    if (i == program_.rank || arrivals_[i] != arrival::missing) continue;
+    if (!has_verdict_of(i) && requests_[verdict_message(i, true)].open && !last) return DR_PENDING;
   }
-  // (Not where they are taken, which is by chance: one that waits for frames takes them, too.)
+  // (Not where they are received, which varies: a rank that waits for frames receives verdicts, too.)
   for (uint32_t i = 1; i < program_.ranks; ++i) spend_on_verdict(DR_STEP_WAIT);
   conclude_all();
   return DR_OK;
 }
 
 void exchange::conclude_all() {
-  came_[program_.rank] = arrival::sound;
-  outcome_ = conclude(verdicts_, came_);
+  arrivals_[program_.rank] = arrival::sound;
+  outcome_ = conclude(verdicts_, arrivals_);
   if (outcome_.code == DR_OK) return;
   failed_ = true;
-  // Said once of each rank that is.
+  // Each rank that is behind is reported once.
   if (outcome_.depth == verdict::behind && outcome_.culprit == program_.rank)
     for (const verdict& v : verdicts_) commits_ = std::max(commits_, v.commits);
-  give_back_all();
+  restore_residuals();
 }
 
-// Takes back all encodes of this exchange, the last first: the sent part returns to the residual, and the part from
-// others out of it.
-void exchange::give_back_all() {
-  if (factors_) return factors_->give_back();
+// Undoes all encodes of this exchange, the last first: adds the part that was sent to the residual, and subtracts the
+// part that came from other ranks.
+void exchange::restore_residuals() {
+  if (factors_) return factors_->restore_residual();
   if (!plans_.method->keeps_feedback() || dry()) return;
   const float one = 1;
   for (size_t i = program_.steps.size(); i-- > 0;) {
@@ -199,20 +208,21 @@ void exchange::give_back_all() {
     if (!done_[i]) continue;
     range_work& r = ranges_[s.range];
     const dr_bytes sent{frame_of(s.slot), slot_size_[s.slot]};
-    (void)r.give_back(s.residual, program_.slots[s.slot].kind, {&sent, 1}, &one);
+    (void)r.restore_residual(s.residual, program_.slots[s.slot].kind, {&sent, 1}, &one);
     if (s.what == DR_STEP_ENCODE_SUM && summed_[s.range])
-      (void)r.give_back(s.residual, program_.slots[program_.inputs[s.first]].kind, gather_frames(s), weights(s, -1));
+      (void)r.restore_residual(s.residual, program_.slots[program_.inputs[s.first]].kind, gather_frames(s),
+                               weights(s, -1));
   }
 }
 
-// Until no request is under way. Messages from ranks that answered will arrive; the others are cancelled.
+// Waits until no request is open. Messages from ranks that sent a verdict will arrive; the others are cancelled.
 dr_status exchange::drain() {
   const bool last = now() >= gives_up_at();
   for (; cursor_ < requests_.size(); ++cursor_) {
     request& r = requests_[cursor_];
     size_t size = 0;
     if (!r.open || test(r, size) != DR_PENDING) continue;
-    const bool hopeless = r.receives && (came_[r.peer] == arrival::missing || came_[r.peer] == arrival::lost);
+    const bool hopeless = r.receives && (arrivals_[r.peer] == arrival::missing || arrivals_[r.peer] == arrival::lost);
     if (!last && !hopeless) return DR_PENDING;
     broken_ |= transport_.cancel(transport_.user, r.number) != DR_OK;
     r.open = false;
@@ -220,7 +230,7 @@ dr_status exchange::drain() {
   return DR_OK;
 }
 
-// (Of a range without elements its owner has nothing to do, unlike the others.)
+// (The owner of an empty range has nothing to do, unlike the other ranks.)
 bool exchange::stands_for_all() const {
   const auto has_elements = [](const range_work& r) { return !r.empty(); };
   return dry() && program_.alike && (!program_.owned || std::all_of(ranges_.begin(), ranges_.end(), has_elements));
@@ -232,16 +242,16 @@ dr_status exchange::start(const dr_call& call) {
   if (busy()) return fail(c_.error, DR_E_ARGUMENT, "exchange: already under way");
   if (broken_)
     return fail(c_.error, DR_E_ARGUMENT,
-                "exchange: the transport still holds memory of an earlier one, for a rank that is gone; create a "
+                "exchange: the transport still uses memory of an earlier exchange with a rank that is gone; create a "
                 "new exchange");
   if (!dry()) make_room();
   if (factors_) factors_->start();
   call_ = call;
   begin_ns_ = last_ns_ = now();
   std::fill(done_.begin(), done_.end(), 0);
-  std::fill(came_.begin(), came_.end(), arrival::missing);
+  std::fill(arrivals_.begin(), arrivals_.end(), arrival::missing);
   std::fill(times_.begin(), times_.end(), step_time{});
-  failed_ = told_ = false;
+  failed_ = verdict_sent_ = false;
   own_status_ = DR_OK;
   outcome_ = verdict{};
   own() = verdict{};
@@ -256,7 +266,7 @@ dr_status exchange::start(const dr_call& call) {
     const uint32_t peer = (program_.rank + i) % program_.ranks;
     if (const dr_status s =
             start_request(verdict_message(peer, true), true, peer, 0, &verdicts_[peer], sizeof(verdict))) {
-      if (s != DR_E_TIMEOUT && s != DR_E_MEMORY) came_[peer] = arrival::lost;
+      if (s != DR_E_TIMEOUT && s != DR_E_MEMORY) arrivals_[peer] = arrival::lost;
       lose(s, peer, 0, "cannot receive from it");
     }
   }
@@ -287,13 +297,13 @@ dr_status exchange::run(const step& s) {
   return DR_OK;
 }
 
-// Only a frame that is not of these tensors takes more room than there is.
+// Only a frame of other tensors requires more memory than was allocated.
 dr_status exchange::run_guarded(const step& s) {
   try {
     return run(s);
   } catch (const std::bad_alloc&) {
     if (s.what == DR_STEP_SUM && !factors_) ranges_[s.range].clear_sum();
-    if (told_) {
+    if (verdict_sent_) {
       fail_alone(blame(program_.rank, DR_E_MEMORY, "out of memory"));
     } else {
       blame_own(DR_E_MEMORY);
@@ -308,11 +318,11 @@ dr_status exchange::advance() {
   return run_steps() == DR_PENDING ? dr_status{DR_PENDING} : finish();
 }
 
-// Until one has to wait, or the time of one call is over.
+// Until a step has to wait, or advance_ns are over.
 dr_status exchange::run_steps() {
-  const uint64_t most = options_.advance_ns;
-  const uint64_t begin = most ? now() : 0;
-  if (!info_.waits && pc_ > 0 && most) {  // (what the caller did meanwhile is no step's time)
+  const uint64_t limit_ns = options_.advance_ns;
+  const uint64_t begin = limit_ns ? now() : 0;
+  if (!info_.waits && pc_ > 0 && limit_ns) {  // (the time between two calls belongs to no step)
     last_ns_ = begin;
     if (!times_.empty() && pc_ < times_.size()) times_[pc_].begin_ns = begin;
   }
@@ -323,16 +333,16 @@ dr_status exchange::run_steps() {
       info_.waits = 1;
       return DR_PENDING;
     }
-    const uint64_t time = now(), took = time - last_ns_;
+    const uint64_t time = now(), elapsed = time - last_ns_;
     last_ns_ = time;
     switch (s.what) {
       case DR_STEP_ENCODE:
-      case DR_STEP_ENCODE_SUM: info_.encode_ns += took; break;
+      case DR_STEP_ENCODE_SUM: info_.encode_ns += elapsed; break;
       case DR_STEP_SUM:
       case DR_STEP_ADD:
       case DR_STEP_DECODE:
-      case DR_STEP_MERGE: info_.merge_ns += took; break;
-      default: info_.wait_ns += took; break;
+      case DR_STEP_MERGE: info_.merge_ns += elapsed; break;
+      default: info_.wait_ns += elapsed; break;
     }
     if (!times_.empty()) {
       times_[pc_].end_ns = time;
@@ -342,7 +352,7 @@ dr_status exchange::run_steps() {
     cursor_ = 0;
     if (pc_ == program_.steps.size()) break;
     if (!times_.empty()) times_[pc_].begin_ns = time;
-    if (most && time - begin >= most) return DR_PENDING;
+    if (limit_ns && time - begin >= limit_ns) return DR_PENDING;
   }
   return DR_OK;
 }
@@ -370,7 +380,7 @@ dr_status exchange::finish() {
 
 dr_status exchange::cancel() {
   if (!busy()) return fail(c_.error, DR_E_ARGUMENT, "exchange: none is under way");
-  if (told_) return DR_OK;  // too late: the others have its word
+  if (verdict_sent_) return DR_OK;  // too late: the others have its verdict
   poison(DR_E_PEER, program_.rank, 0, "it cancelled the exchange");
   return DR_OK;
 }

@@ -1,5 +1,4 @@
-// What an exchange keeps between steps, for checkpoints: residuals in the order of a tensor's elements, and a
-// transform's Q.
+// State of an exchange for checkpoints: residuals in the order of a tensor's elements, and a transform's Q.
 #include <algorithm>
 #include <cinttypes>
 #include <cmath>
@@ -24,10 +23,10 @@ bool has(const plan& p, uint32_t which) {
 }  // namespace
 
 template <class F>
-dr_status exchange::each_residual(uint32_t which, size_t tensor, const void* memory, uint64_t elements, F&& f) {
+dr_status exchange::for_each_residual(uint32_t which, size_t tensor, const void* memory, uint64_t elements, F&& f) {
   if (busy()) return fail(c_.error, DR_E_ARGUMENT, "exchange: already under way");
   if (which > DR_RESIDUAL_WARM_START)
-    return fail(c_.error, DR_E_ARGUMENT, "which: %u is none of DR_RESIDUAL_OWN, _SUM, _MOMENTUM and _WARM_START",
+    return fail(c_.error, DR_E_ARGUMENT, "which: %u is not one of DR_RESIDUAL_OWN, _SUM, _MOMENTUM and _WARM_START",
                 which);
   if (tensor >= tensors_.size())
     return fail(c_.error, DR_E_ARGUMENT, "tensor %zu: not below the %zu of the exchange", tensor, tensors_.size());
@@ -54,13 +53,13 @@ dr_status exchange::each_residual(uint32_t which, size_t tensor, const void* mem
 
 dr_status exchange::read_residual(uint32_t which, size_t tensor, float* residual, uint64_t elements) {
   const auto nothing = [](auto&&...) { return DR_OK; };
-  if (const dr_status s = each_residual(which, tensor, residual, elements, nothing)) return s;
+  if (const dr_status s = for_each_residual(which, tensor, residual, elements, nothing)) return s;
   std::fill_n(residual, elements, 0.0f);
   if (factors_) {
-    std::ranges::copy(factors_->kept(which, tensor), residual);
+    std::ranges::copy(factors_->saved_values(which, tensor), residual);
     return DR_OK;
   }
-  return each_residual(
+  return for_each_residual(
       which, tensor, residual, elements,
       [&](range_work&, size_t, std::byte* state, uint64_t size, uint64_t first, uint64_t n) -> dr_status {
         float* from = nullptr;
@@ -73,22 +72,22 @@ dr_status exchange::read_residual(uint32_t which, size_t tensor, float* residual
 }
 
 dr_status exchange::write_factor_residual(uint32_t which, size_t tensor, const float* residual, uint64_t elements) {
-  const std::span<float> kept = factors_->kept(which, tensor);
+  const std::span<float> stored = factors_->saved_values(which, tensor);
   for (uint64_t i = 0; i < elements; ++i) {
-    const bool is_kept = i < kept.size();
-    if (is_kept ? std::isfinite(residual[i]) : residual[i] == 0) continue;
+    const bool is_stored = i < stored.size();
+    if (is_stored ? std::isfinite(residual[i]) : residual[i] == 0) continue;
     fail(c_.error, DR_E_ARGUMENT, "residual: element %" PRIu64 " is %g; must be %s", i,
-         static_cast<double>(residual[i]), is_kept ? "finite" : "0 where none is kept");
+         static_cast<double>(residual[i]), is_stored ? "finite" : "0 where the state has none");
     c_.error.where = i;
     return DR_E_ARGUMENT;
   }
-  std::copy_n(residual, kept.size(), kept.begin());
+  std::copy_n(residual, stored.size(), stored.begin());
   return DR_OK;
 }
 
 dr_status exchange::write_residual(uint32_t which, size_t tensor, const float* residual, uint64_t elements) {
   // Nothing is written unless all can be.
-  const dr_status fits = each_residual(
+  const dr_status fits = for_each_residual(
       which, tensor, residual, elements,
       [&](range_work&, size_t, std::byte* state, uint64_t, uint64_t first, uint64_t n) -> dr_status {
         const auto* const end = residual + first + n;
@@ -102,7 +101,7 @@ dr_status exchange::write_residual(uint32_t which, size_t tensor, const float* r
       });
   if (fits) return fits;
   if (factors_) return write_factor_residual(which, tensor, residual, elements);
-  return each_residual(
+  return for_each_residual(
       which, tensor, residual, elements,
       [&](range_work& r, size_t i, std::byte* state, uint64_t size, uint64_t first, uint64_t) -> dr_status {
         if (!state) return DR_OK;

@@ -35,7 +35,7 @@ void exchange::finish_encode(const step& s, dr_status status, const encode_resul
   fail_encode(s, status, c_.error);
 }
 
-// This rank cannot encode a range: the others get to know why.
+// This rank cannot encode a range: its verdict has the reason.
 void exchange::fail_encode(const step& s, dr_status status, const dr_error& e) {
   blame_own(status);
   slot_size_[s.slot] = 0;
@@ -79,7 +79,7 @@ bool exchange::finds_fault(const step& s) {
   size_t piece = 0;
   uint64_t element = 0;
   if (!ranges_[s.range].find_not_finite(piece, element)) return false;
-  fail(e, DR_E_ARGUMENT, "element %" PRIu64 " of the gradient is NaN or infinite; the plan takes finite values",
+  fail(e, DR_E_ARGUMENT, "element %" PRIu64 " of the gradient is NaN or infinite; the plan requires finite values",
        element);
   e.tensor = piece;
   e.where = element;
@@ -92,9 +92,9 @@ void exchange::encode(const step& s) {
   range_work& r = ranges_[s.range];
   slot_size_[s.slot] = 0;
   const bool of_sum = s.what == DR_STEP_ENCODE_SUM;
-  // Of an exchange that has failed the gradient still goes to the residual, by way of a frame that is taken back.
-  const bool for_nothing = (of_sum && !s.with_gradient) || !plans_.method->keeps_feedback();
-  if (r.empty() || (failed() && for_nothing)) return;
+  // In an exchange that has failed the gradient still goes to the residual: a frame is encoded and then undone.
+  const bool has_residual = (!of_sum || s.with_gradient) && plans_.method->keeps_feedback();
+  if (r.empty() || (failed() && !has_residual)) return;
   encode_result made;
   if (dry()) {
     made.size =
@@ -143,14 +143,19 @@ dr_status exchange::wait(const step& s) {
     lose(status, s.peer, slot.depth, "lost its frame");
     return DR_OK;
   }
-  look_for_bad_news();
+  poll_verdict(s);
   if (failed()) return DR_OK;
   if (now() < gives_up_at()) return DR_PENDING;
-  poison(DR_E_TIMEOUT, s.peer, slot.depth, "its frame of range %u did not arrive in time", s.range);
+  report_missing(s);
   return DR_OK;
 }
 
-// A frame that came: whole, sound, of this exchange and of these tensors.
+void exchange::report_missing(const step& awaited) {
+  poison(DR_E_TIMEOUT, awaited.peer, program_.slots[awaited.slot].depth, "its frame of range %u did not arrive in time",
+         awaited.range);
+}
+
+// Checks a frame that arrived: complete, sound, of this exchange and of these tensors.
 void exchange::judge(const step& s, size_t size) {
   const frame_slot& slot = program_.slots[s.slot];
   if (!size) return poison(DR_E_TIMEOUT, s.peer, verdict::hearsay + slot.depth, "it gave up");
@@ -167,8 +172,8 @@ void exchange::judge(const step& s, size_t size) {
   tagged.flags = DR_DECODE_TAG;
   tagged.tag = frame_tag(slot);
   const placed_batch& b = ranges_[s.range].batch_of(slot.kind);
-  const uint64_t header_most = frame_view::memory_of(b.wire.size(), b.rows.size(), b.layout[1].table.size());
-  dr_status status = read_sound_frame({frame_of(s.slot), size}, view_, e, header_most);
+  const uint64_t header_max = frame_view::memory_of(b.wire.size(), b.rows.size(), b.layout[1].table.size());
+  dr_status status = read_sound_frame({frame_of(s.slot), size}, view_, e, header_max);
   if (status == DR_E_CAPACITY) status = DR_E_CORRUPT;  // a header that is not of these tensors
   if (!status && view_.frame_size != size)
     status = fail(e, DR_E_CORRUPT, "frame: %" PRIu64 " bytes in a message of %zu", view_.frame_size, size);
@@ -194,9 +199,9 @@ const float* exchange::weights(const step& s, float factor) {
   return weights_.data();
 }
 
-// A frame of a sum or merge does not decode, which is the fault of the rank that made it.
+// A frame of a sum or merge does not decode: the rank that made it is at fault.
 void exchange::blame_maker(const step& s, dr_status status) {
-  const uint64_t which = s.count == 1 ? 0 : c_.error.frame;  // (of one frame an error does not say which)
+  const uint64_t which = s.count == 1 ? 0 : c_.error.frame;  // (the error of a single frame has no position)
   if (which >= s.count) {
     blame_own(status);
     return poison(DR_E_PEER, program_.rank, 0, "range %u: %s", s.range, c_.error.message);
@@ -226,7 +231,7 @@ void exchange::sum(const step& s) {
   r.clear_sum();
 }
 
-// What can fail of a merge, before the ranks agree.
+// The part of a merge that can fail, before the ranks agree.
 void exchange::decode(const step& s) {
   range_work& r = ranges_[s.range];
   if (r.empty() || failed() || dry()) return;

@@ -30,7 +30,7 @@ dr_status factor_work::create(const plan& method, const exchange_memory& at, uin
   for (size_t i = 0; i < at.tensors.size(); ++i) {
     const tensor_view& t = at.tensors[i];
     if (t.dtype != DR_F32 || t.index_dtype || at.outs[i].dtype != DR_F32 || at.outs[i].index_dtype) {
-      fail(c_.error, DR_E_UNSUPPORTED, "tensor %zu: lowrank takes dense f32 tensors and outputs", i);
+      fail(c_.error, DR_E_UNSUPPORTED, "tensor %zu: lowrank requires dense f32 tensors and outputs", i);
       c_.error.tensor = i;
       return DR_E_UNSUPPORTED;
     }
@@ -110,7 +110,7 @@ void factor_work::sum(uint32_t range, uint64_t tag, std::span<const dr_bytes> me
   seal(to, tag, n);
 }
 
-void factor_work::take(uint32_t range, const std::byte* message) {
+void factor_work::store_sum(uint32_t range, const std::byte* message) {
   if (!elements(range)) return;
   std::memcpy(state_.factor().data() + first(range), message + sizeof(factor_head), 4 * elements(range));
 }

@@ -1,5 +1,5 @@
-// The factors of a transform in an exchange: cut into a chunk for each rank, which adds up the chunks of all, in rank
-// order, and sends the sum to all. So every rank has the same bits.
+// The factors of a transform in an exchange: cut into a chunk per rank, which sums the chunks of all ranks in rank order
+// and sends the sum to all. So every rank has the same bits.
 #pragma once
 
 #include <vector>
@@ -35,8 +35,8 @@ class factor_work {
 
   // A new exchange.
   void start() { begun_ = false; }
-  // Computes the factor of a phase, unless that is done. idle: of an exchange that has failed: the round begins, so that
-  // the gradients can be kept, and goes no further.
+  // Computes the factor of a phase, unless that is done. idle: the exchange has failed: the round only begins, so that
+  // the gradients can go to the residual.
   dr_status reach(uint32_t phase, bool idle, const exchange_memory& at);
   void write(uint32_t range, uint64_t tag, std::byte* message) const;
   // CORRUPT: a message that is not this chunk, or a rank's part of it with a value that is not finite (sums may exceed
@@ -44,7 +44,7 @@ class factor_work {
   dr_status check(uint32_t range, frame_kind kind, uint64_t tag, const dr_bytes& message, dr_error& error) const;
   // The sum of messages, as a message.
   void sum(uint32_t range, uint64_t tag, std::span<const dr_bytes> messages, std::byte* to) const;
-  void take(uint32_t range, const std::byte* message);
+  void store_sum(uint32_t range, const std::byte* message);
   // After the last phase's chunks: the outputs. sums: of ranks, otherwise their means.
   dr_status finish(bool sums);
   bool begun() const { return begun_; }
@@ -53,10 +53,10 @@ class factor_work {
     return static_cast<uint32_t>(element / ((size_of(phase) + ranks_ - 1) / ranks_));
   }
   // The exchange has failed.
-  void give_back() { state_.cancel(state_.keeps()); }
+  void restore_residual() { state_.cancel(state_.keeps()); }
 
-  // What it keeps of DR_RESIDUAL_`which`.
-  std::span<float> kept(uint32_t which, size_t tensor) const {
+  // The state of DR_RESIDUAL_`which`.
+  std::span<float> saved_values(uint32_t which, size_t tensor) const {
     if (which == DR_RESIDUAL_WARM_START) return state_.warm_start(tensor);
     return which == DR_RESIDUAL_OWN ? state_.residual(tensor) : std::span<float>();
   }

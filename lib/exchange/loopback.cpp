@@ -11,10 +11,10 @@
 namespace dr {
 namespace {
 
-// Their pairs have a list each.
+// (There is a list per pair of ranks.)
 constexpr uint32_t loopback_ranks_max = 4096;
 
-// Turns that a message may bring, its own and those of two ranks; and one more for the rank that sent it.
+// Turns that a message may add: its own, those of two ranks, and one more for the sender.
 constexpr size_t turns_of_one = 4;
 
 // Before anything changes, so that what follows cannot fail.
@@ -80,7 +80,7 @@ dr_transport loopback::transport(uint32_t rank) {
   return t;
 }
 
-uint32_t loopback::take() {
+uint32_t loopback::new_request() {
   if (free_.empty()) {
     make_room(requests_, 1);
     free_.reserve(requests_.capacity());
@@ -106,7 +106,7 @@ void loopback::wake(uint32_t rank, uint64_t time) {
   push({time, 0, rank, nobody});
 }
 
-// The tag that a rank so many places before gives to the same message. Tag 0 is a verdict's. Where ranges have owners,
+// The tag of the same message on the rank so many places before. Tag 0 is a verdict's. Where ranges have owners,
 // tags count ranges, and range k · ranks + o is rank o's (program.cpp).
 uint32_t loopback::turned(uint32_t tag, uint32_t places) const {
   const uint32_t n = options_.ranks, of_program = tag % model_->tags;
@@ -115,7 +115,7 @@ uint32_t loopback::turned(uint32_t tag, uint32_t places) const {
   return tag - owner + (owner + n - places) % n;
 }
 
-// Of ALIKE only what runs can send: the program says who the peers stand for.
+// With ALIKE only a running exchange can send: its program defines which ranks the peers stand for.
 bool loopback::reaches(uint32_t peer, uint32_t own) const {
   return peer != own && peer < options_.ranks && (!alike() || model_ != nullptr);
 }
@@ -133,17 +133,17 @@ dr_status loopback::send(uint32_t from, uint32_t to, uint32_t tag, const void* b
   port& out = ranks_[sender];
   const double rate = options_.bytes_per_second;
   const uint64_t begins = std::max(out.clock, out.out_free);
-  const uint64_t takes = options_.takes
-                             ? std::min<uint64_t>(options_.takes(options_.takes_user, sender, begins, size), 1ull << 60)
-                         : rate > 0 ? static_cast<uint64_t>(std::min(1e9 * static_cast<double>(size) / rate, 0x1p60))
-                                    : 0;
-  out.out_free = begins + takes;
+  const uint64_t duration =
+      options_.takes ? std::min<uint64_t>(options_.takes(options_.takes_user, sender, begins, size), 1ull << 60)
+      : rate > 0     ? static_cast<uint64_t>(std::min(1e9 * static_cast<double>(size) / rate, 0x1p60))
+                     : 0;
+  out.out_free = begins + duration;
   for (int copy = 0; copy <= fate.doubled; ++copy) {
-    const uint32_t n = take();
+    const uint32_t n = new_request();
     request& r = requests_[n];
     r.rank = sender, r.from = from, r.to = to, r.tag = tag, r.size = size, r.sends = true, r.status = DR_OK;
     r.bytes = static_cast<std::byte*>(const_cast<void*>(bytes));  // (sent from, never written)
-    r.takes = takes, r.over = UINT64_MAX, r.partner = nobody, r.landed = r.gone = false, r.fate = fate;
+    r.duration = duration, r.over = UINT64_MAX, r.partner = nobody, r.landed = r.gone = false, r.fate = fate;
     if (!copy) {
       number = n;
     } else {  // its request has ended
@@ -157,7 +157,7 @@ dr_status loopback::send(uint32_t from, uint32_t to, uint32_t tag, const void* b
     }
     waiting(from, to).push_back(n);
     push({begins + options_.latency_ns + fate.delay_ns, 0, nobody, n});
-    match(from, to);  // each as it comes: a receive that waits takes the first, whose request somebody tests
+    match(from, to);  // one by one: an open receive gets the first, whose request is tested
   }
   return DR_OK;
 }
@@ -166,7 +166,7 @@ dr_status loopback::recv(uint32_t to, uint32_t from, uint32_t tag, void* bytes, 
   if (from == to || from >= options_.ranks) return DR_E_ARGUMENT;
   make_room(waiting(from, to), 1);
   make_room(turns_, turns_of_one);
-  const uint32_t n = take();
+  const uint32_t n = new_request();
   request& r = requests_[n];
   r.rank = r.to = to, r.from = from, r.tag = tag, r.size = room, r.sends = false, r.status = DR_OK;
   r.partner = nobody;
@@ -197,12 +197,12 @@ void loopback::match(uint32_t from, uint32_t to) {
   }
 }
 
-// The first byte is there; the receiver's port takes one message after the other.
+// The first byte arrives; the receiver's port reads one message after the other.
 void loopback::arrive(uint32_t message, uint64_t time) {
   request& r = requests_[message];
   if (r.gone && r.rank == nobody) return free(message);
   port& in = ranks_[r.to];
-  in.in_free = std::max(in.in_free, time) + r.takes;
+  in.in_free = std::max(in.in_free, time) + r.duration;
   r.posted = in.in_free;
   r.landed = true;
   if (r.gone) {
@@ -278,7 +278,7 @@ void loopback::run(std::span<exchange* const> exchanges, std::span<dr_status> st
   if (alike() && exchanges[0]) model_ = &exchanges[0]->steps();
   for (uint32_t i = 0; i < exchanges.size(); ++i) {
     if (!exchanges[i] || !exchanges[i]->busy())
-      continue;  // one that ended in a run that ran out of memory is still to be told
+      continue;  // (the outcome of one that ended in a run that ran out of memory is still unreported)
     ranks_[i].ended = DR_PENDING;
     ++left;
     ranks_[i].wake_at = UINT64_MAX;

@@ -22,7 +22,7 @@ struct message_fate {
 struct message_faults {
   virtual ~message_faults() = default;
   virtual message_fate fate_of(uint32_t from, uint32_t to, uint32_t tag, size_t size) = 0;
-  // Before a rank gets its turn: whether it still lives.
+  // Before a rank's turn: whether it still lives.
   virtual bool lives(uint32_t rank, uint64_t now) = 0;
 };
 
@@ -35,7 +35,7 @@ class loopback {
   bool alike() const { return options_.flags & DR_LOOPBACK_ALIKE; }
   message_faults* faults = nullptr;
 
-  // Runs those that were started until all have ended. A rank that died stays unfinished: PENDING.
+  // Runs the exchanges that were started until all have ended. That of a rank that died stays PENDING.
   void run(std::span<exchange* const> exchanges, std::span<dr_status> statuses);
   void pass(uint32_t rank, uint64_t ns) { ranks_[rank].clock += ns; }
 
@@ -45,16 +45,16 @@ class loopback {
     loopback* of = nullptr;
     uint32_t number = 0;
     uint64_t clock = 0, out_free = 0, in_free = 0;
-    uint64_t next = UINT64_MAX;     // the earliest thing that it looked for and is still on its way
+    uint64_t next = UINT64_MAX;     // when the earliest tested request that was pending ends
     uint64_t wake_at = UINT64_MAX;  // its next turn; others in the heap are old
-    dr_status ended = DR_OK;        // how its exchange did, until the end of a run tells it
+    dr_status ended = DR_OK;        // the outcome of its exchange, until the end of the run
   };
   struct request {
     uint32_t rank = 0, tag = 0;
     std::byte* bytes = nullptr;
-    size_t size = 0;                 // of a receive: its room
-    uint64_t over = UINT64_MAX;      // when it is over; UINT64_MAX: not known
-    uint64_t posted = 0, takes = 0;  // a message: as long as that on a port
+    size_t size = 0;                    // of a receive: its capacity
+    uint64_t over = UINT64_MAX;         // when it ends; UINT64_MAX: not known
+    uint64_t posted = 0, duration = 0;  // of a message: ns on a port
     uint32_t from = 0, to = 0, partner = nobody;
     dr_status status = DR_OK;
     bool sends = false, landed = false, gone = false;  // gone: of a message without a receiver, when it lands
@@ -74,7 +74,7 @@ class loopback {
   void match(uint32_t from, uint32_t to);
   void arrive(uint32_t message, uint64_t time);
   void deliver(uint32_t message);
-  uint32_t take();
+  uint32_t new_request();
   void free(uint32_t number);
   void wake(uint32_t rank, uint64_t time);
   void push(const turn& t);
@@ -87,7 +87,7 @@ class loopback {
   std::vector<port> ranks_;
   std::vector<request> requests_;
   std::vector<uint32_t> free_;
-  std::vector<std::vector<uint32_t>> waiting_;  // of each pair: sends and receives without a partner, in their order
+  std::vector<std::vector<uint32_t>> waiting_;  // [pair of ranks]: sends and receives without a partner, in order
   std::vector<turn> turns_;                     // turns of ranks, and arrivals; a heap, the earliest on top
   uint64_t turn_count_ = 0;
 };

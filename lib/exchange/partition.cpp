@@ -3,15 +3,15 @@
 namespace dr {
 namespace {
 
-// No piece of a tensor that is cut has fewer: a row of a frame costs about 24 bytes, as much as 4 elements of 1 % of
-// these do.
+// The least number of elements of a piece: a row of a frame costs about 24 bytes, as much as 4 elements of the 1 % of
+// them that are selected.
 constexpr uint64_t piece_elements_min = 1024;
 // Cuts are at multiples of so many rows.
 constexpr uint64_t cut_rows = 64;
 
 uint64_t width_of(const tensor_view& t) { return t.width ? t.width : 1; }
 
-// Whether the sparsifier keeps of 2^30 elements about 2^10 times as many as of 2^20.
+// Whether the sparsifier selects of 2^30 elements about 2^10 times as many as of 2^20.
 bool keeps_a_share(const plan& p) {
   const bound_sparsifier s = p.sparsifier();
   return !s.how.target || s.target(uint64_t{1} << 30) / 512 >= s.target(uint64_t{1} << 20);
@@ -40,7 +40,7 @@ std::vector<piece_list> cut(std::span<const tensor_view> tensors, std::span<cons
     // A piece belongs where its middle is; an unflattened tensor that stays whole, too.
     const auto close = [&](uint64_t past) {
       const uint64_t middle = element + (first + past) / 2 * width;
-      const bool together = methods[i]->flat && !share;  // one bucket, of which so many elements are kept
+      const bool together = methods[i]->flat && !share;  // one bucket, of which a fixed number of elements is selected
       out[together ? 0 : std::min<size_t>(range_of(middle), ranges - 1)].push_back({i, first, past - first});
       first = past;
     };

@@ -17,7 +17,7 @@ struct piece {
 using piece_list = std::vector<piece>;
 
 // [ranges] lists of pieces, together all rows of all tensors in order; a list may be empty. A tensor is cut only if it
-// is dense, large, and of a plan that keeps a share of its elements, not so many of them: those would be kept of each
+// is dense, large, and its plan selects a share of its elements, not a fixed number: that many would be selected in each
 // piece.
 std::vector<piece_list> cut(std::span<const tensor_view> tensors, std::span<const plan* const> methods,
                             uint32_t ranges);

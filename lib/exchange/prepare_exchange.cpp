@@ -17,7 +17,7 @@ constexpr uint64_t tag_end = uint64_t{1} << 28;
 
 uint64_t round_up(uint64_t size) { return (size + arena::alignment - 1) / arena::alignment * arena::alignment; }
 
-// UNSUPPORTED: a memory that an exchange's schedule would not do justice.
+// UNSUPPORTED: feedback that is not correct with the schedule of the exchange.
 dr_status check_memory(const plan& method, uint32_t ranges, dr_error& error) {
   if (!method.keeps_feedback()) return DR_OK;
   const exchange_kind how = method.exchange.kind;
@@ -52,7 +52,7 @@ dr_status exchange::check_request(const exchange_request& request) {
     return fail(c_.error, DR_E_ARGUMENT, "options: DR_EXCHANGE_DRY requires frame_size");
   if (!request.method) return fail(c_.error, DR_E_ARGUMENT, "plan is NULL");
   if (request.method->patches())
-    return fail(c_.error, DR_E_UNSUPPORTED, "plan: sparsify=changed makes patches, and an exchange merges gradients");
+    return fail(c_.error, DR_E_UNSUPPORTED, "plan: sparsify=changed makes patches; an exchange merges gradients");
   if (o.dense_below && request.method->flat)
     return fail(c_.error, DR_E_UNSUPPORTED,
                 "options: dense_below %" PRIu64 " is not supported with bucket=flat, which joins all tensors",
@@ -92,7 +92,7 @@ dr_status exchange::check_request(const exchange_request& request) {
   return DR_OK;
 }
 
-// Tensors that are sent dense have the plan's feedback, too: then a failed exchange loses nothing of them, either.
+// Tensors that are sent dense have the plan's feedback, too, so that a failed exchange loses nothing of them.
 dr_status exchange::make_plans(const exchange_request& request) {
   plans_.method = request.method;
   plans_.dense_below = options_.dense_below;
@@ -137,7 +137,7 @@ dr_status exchange::prepare_ranges() {
 }
 
 // One block: verdicts, states and sums, frames, a workspace for all.
-dr_status exchange::take_memory() {
+dr_status exchange::allocate_all() {
   uint64_t size = round_up(program_.ranks * sizeof(verdict));
   uint64_t workspace = 0;
   std::vector<uint64_t> range_at;
@@ -159,7 +159,7 @@ dr_status exchange::take_memory() {
     if (s.what == DR_STEP_SEND && !dry()) info_.sent_max += slot_room_[s.slot];
   info_.sent_max += (program_.ranks - 1) * sizeof(verdict);
   block_size_ = size;
-  // (Workspaces are known when all is bound, which is when memory is known.)
+  // (Binding requires this block, and the sizes of workspaces are known only after binding.)
   block_ = static_cast<std::byte*>(c_.allocate(block_size_));
   if (!block_) return fail(c_.error, DR_E_MEMORY, "exchange: cannot allocate %zu bytes", block_size_);
   std::memset(block_, 0, frames);
@@ -173,10 +173,10 @@ dr_status exchange::take_memory() {
     ranges_[j].place(block_ + range_at[j]);
     if (const dr_status s = ranges_[j].bind(memory())) return s;
     workspace = std::max(workspace, ranges_[j].workspace());
-    decode_memory most;
-    if (const dr_status s = ranges_[j].decode_room(most)) return s;
-    decoded.kept += most.kept;
-    decoded.passing = std::max(decoded.passing, most.passing);
+    decode_memory of_range;
+    if (const dr_status s = ranges_[j].decode_memory_of(of_range)) return s;
+    decoded.kept += of_range.kept;
+    decoded.passing = std::max(decoded.passing, of_range.passing);
   }
   workspace = std::max(workspace, decoded.kept + decoded.passing);
   workspace_size_ = workspace;
@@ -187,8 +187,8 @@ dr_status exchange::take_memory() {
   return DR_OK;
 }
 
-// Whether sparse outputs are of tensors that are not cut, and have room for any union, so that none fails when the others
-// have theirs.
+// Whether tensors with sparse outputs are not cut, and these have capacity for any union, so that no rank fails after the
+// ranks have agreed.
 dr_status exchange::check_room(const std::vector<tensor_out>& outs) {
   for (const range_work& r : ranges_)
     for (size_t i = 0; i < r.pieces().size() && !dry(); ++i) {
@@ -242,23 +242,23 @@ dr_status exchange::create(const exchange_request& request, std::vector<tensor_v
   program_ = factors_ ? compile_factors(factors_->phases(), transport_.ranks, transport_.rank)
                       : compile(request.method->exchange, transport_.ranks, transport_.rank);
   if (program_.tags >= tag_end)
-    return fail(c_.error, DR_E_ARGUMENT, "exchange: %u ranges of %u ranks take more tags than there are",
+    return fail(c_.error, DR_E_ARGUMENT, "exchange: %u ranges on %u ranks need more than 2^28 message tags",
                 program_.ranges, program_.ranks);
   if (!factors_)
     if (const dr_status s = prepare_ranges()) return s;
   if (const dr_status s = check_room(outs_)) return s;
-  if (const dr_status s = take_memory()) return s;
+  if (const dr_status s = allocate_all()) return s;
   fingerprint_ = fingerprint(request);
   rows_.resize(tensors_.size());
   requests_.resize(program_.messages + size_t{2} * program_.ranks);
   slot_size_.resize(program_.slots.size());
   done_.resize(program_.steps.size());
-  came_.resize(program_.ranks);
+  arrivals_.resize(program_.ranks);
   summed_.resize(program_.ranges);
-  size_t most = 0;
-  for (const step& s : program_.steps) most = std::max<size_t>(most, s.count);
-  merged_.resize(most);
-  weights_.resize(most);
+  size_t inputs_max = 0;
+  for (const step& s : program_.steps) inputs_max = std::max<size_t>(inputs_max, s.count);
+  merged_.resize(inputs_max);
+  weights_.resize(inputs_max);
   if (options_.flags & DR_EXCHANGE_TRACE) times_.resize(program_.steps.size());
   pc_ = program_.steps.size();
   info_.struct_size = sizeof info_;
@@ -318,7 +318,7 @@ dr_status exchange::rebind(std::vector<tensor_view> tensors, std::vector<tensor_
   return status;
 }
 
-// What decoding and merging keep in the context grows here, so that no rank runs out of memory once all have agreed.
+// Grows the memory of the context that decoding and merging use, so that no rank runs out of it after all have agreed.
 void exchange::make_room() {
   const size_t k = std::max<size_t>(1, merged_.size());
   if (c_.frames.size() < k) c_.frames.resize(k);

@@ -48,18 +48,18 @@ class builder {
     s.peer = peer;
     s.message = p_.messages++;
   }
-  // A slot for a frame that comes from a peer.
+  // A slot for a frame from a peer.
   uint32_t recv(uint32_t slot, uint32_t peer) {
     step& s = add(DR_STEP_RECV, p_.slots[slot].range, slot);
     s.peer = peer;
     s.message = p_.messages++;
-    if (coming_.size() <= slot) coming_.resize(slot + 1);
-    coming_[slot] = {peer, s.message};
+    if (receives_.size() <= slot) receives_.resize(slot + 1);
+    receives_[slot] = {peer, s.message};
     return slot;
   }
   void wait(uint32_t slot) {
     step& s = add(DR_STEP_WAIT, p_.slots[slot].range, slot);
-    std::tie(s.peer, s.message) = coming_[slot];
+    std::tie(s.peer, s.message) = receives_[slot];
   }
   void merge(uint8_t what, uint32_t range, const std::vector<uint32_t>& slots, weighting weight) {
     step& s = add(what, range, no_slot);
@@ -82,12 +82,12 @@ class builder {
     merge(DR_STEP_SUM, p_.slots[slot].range, slots, weighting::one);
     p_.steps.back().slot = slot;
   }
-  // The frames of a range that go to the outputs. Every encode and sum comes before.
+  // The frames of a range that go to the outputs. Every encode and sum is before that.
   void decode(uint32_t range, const std::vector<uint32_t>& slots, weighting weight) {
     merge(DR_STEP_DECODE, range, slots, weight);
   }
   void agree() { add(DR_STEP_AGREE, 0, no_slot); }
-  // Once all are decoded, the ranks agree, and then each is merged.
+  // After all are decoded, the ranks agree, and then they are merged.
   void agree_and_merge() {
     agree();
     for (size_t i = 0, n = p_.steps.size(); i < n; ++i)
@@ -104,11 +104,11 @@ class builder {
 
  private:
   program p_;
-  std::vector<step> last_sum_;                         // of each range
-  std::vector<std::pair<uint32_t, uint32_t>> coming_;  // of each slot that is received: peer, message
+  std::vector<step> last_sum_;                           // [range]
+  std::vector<std::pair<uint32_t, uint32_t>> receives_;  // [slot]: peer and message of its receive
 };
 
-// Each frame to all others; merged in rank order.
+// Every frame goes to all others; merged in rank order.
 program compile_gather(uint32_t n, uint32_t me, uint32_t parts) {
   builder b(n, me, parts);
   std::vector<std::vector<uint32_t>> from(parts);  // [part][rank]
@@ -172,18 +172,18 @@ program compile_owner(uint32_t n, uint32_t me, uint32_t parts) {
   return b.finish();
 }
 
-// Range k · n + s begins at rank s; each hop adds a gradient and encodes again. The frame of the last rank goes round
+// Range k · n + s begins at rank s; each hop adds a gradient and encodes again. The frame of the last rank is forwarded to all
 // unchanged.
 program compile_ring(uint32_t n, uint32_t me, uint32_t parts) {
   const uint32_t ranges = n * parts;
   builder b(n, me, ranges);
   b.p().owned = true;
   const uint32_t next = b.behind(1), last = b.before(1);
-  std::vector<uint32_t> comes(ranges, no_slot), made(ranges), whole(ranges);
+  std::vector<uint32_t> incoming(ranges, no_slot), made(ranges), whole(ranges);
   const auto hop_of = [&](uint32_t j) { return (me + n - j % n) % n; };  // of this rank on the range's way
   for (uint32_t j = 0; j < ranges; ++j) {
     const uint32_t hop = hop_of(j), finisher = (j % n + n - 1) % n;
-    if (hop) comes[j] = b.recv(b.slot(j, last, frame_kind::sum, 1 + j, hop - 1), last);
+    if (hop) incoming[j] = b.recv(b.slot(j, last, frame_kind::sum, 1 + j, hop - 1), last);
     made[j] = b.slot(j, me, hop ? frame_kind::sum : frame_kind::part, 1 + j + (me == finisher ? ranges : 0));
     if (me == finisher)
       whole[j] = made[j];
@@ -196,8 +196,8 @@ program compile_ring(uint32_t n, uint32_t me, uint32_t parts) {
       if (hop == 0) {
         b.encode(made[j]);
       } else {
-        b.wait(comes[j]);
-        b.merge(DR_STEP_SUM, j, {comes[j]}, weighting::one);
+        b.wait(incoming[j]);
+        b.merge(DR_STEP_SUM, j, {incoming[j]}, weighting::one);
         b.add(DR_STEP_ADD, j, no_slot);
         b.encode_sum(made[j], residual_kind::own, true);
       }

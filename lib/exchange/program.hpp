@@ -20,7 +20,7 @@ struct step {
   uint8_t what;  // DR_STEP_*
   residual_kind residual = residual_kind::none;
   weighting weight = weighting::one;
-  bool exact = false;          // ENCODE: dense and raw, whatever the plan says
+  bool exact = false;          // ENCODE: dense and raw, not by the plan
   bool with_gradient = false;  // ENCODE_SUM: the sum has this rank's gradient in it
   uint32_t range = 0;
   uint32_t slot = no_slot;        // the frame that it makes, sends, receives or waits for
@@ -35,7 +35,7 @@ struct frame_slot {
   uint32_t range, maker;
   frame_kind kind;
   uint32_t tag;    // of its messages
-  uint32_t depth;  // sums that it waits for: who is late at less depth is late first
+  uint32_t depth;  // sums that it depends on: a rank that is late at less depth is late first
 };
 
 struct program {

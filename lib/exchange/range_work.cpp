@@ -48,7 +48,7 @@ std::vector<range_uses> uses_of(const program& p) {
       case DR_STEP_ENCODE:
         // (In a ring or hierarchy the encode of a gradient alone is handled like a sum.)
         u.encodes[at(s.exact ? frame_kind::exact : frame_kind::part)] = true;
-        u.backs[at(s.residual)][at(p.slots[s.slot].kind)] = true;
+        u.restores[at(s.residual)][at(p.slots[s.slot].kind)] = true;
         break;
       case DR_STEP_SUM:
         u.sums[at(inputs(s))] = true;
@@ -57,7 +57,7 @@ std::vector<range_uses> uses_of(const program& p) {
       case DR_STEP_ENCODE_SUM:
         u.encodes[at(frame_kind::sum)] = true;
         u.residual = s.residual;
-        u.backs[at(s.residual)][at(frame_kind::sum)] = u.backs[at(s.residual)][at(inputs(s))] = true;
+        u.restores[at(s.residual)][at(frame_kind::sum)] = u.restores[at(s.residual)][at(inputs(s))] = true;
         break;
       case DR_STEP_MERGE:
         u.merges[at(inputs(s))] = true;
@@ -108,19 +108,20 @@ dr_status range_work::prepare(const tensor_plans& plans, const exchange_memory& 
   return choose_twice(at_memory, alone);
 }
 
-// Decoded frames that wait take memory, and the time to write and read it. Of sparse ones that is little. Where it is as
-// much as the outputs, it is faster to decode them twice, range by range, in the caches (unless there is one range only).
+// Decoded frames are stored until the ranks agree, which costs memory, and time to write and read it. For sparse frames
+// that is little. Where it is as much as the outputs, it is faster to decode twice, range by range, in the caches (unless
+// there is one range only).
 dr_status range_work::choose_twice(const exchange_memory& at_memory, bool alone) {
-  uint64_t bytes = 0, kept = 0;
+  uint64_t bytes = 0, stored = 0;
   for (size_t i = 0; i < pieces_.size(); ++i)
     bytes += elements_of(views_[i]) * value_size(at_memory.outs[pieces_[i].tensor].dtype);
   for (const frame_kind kind : {frame_kind::part, frame_kind::sum}) {
-    decode_memory most;
+    decode_memory needed;
     if (!uses_.merges[at(kind)]) continue;
-    if (const dr_status s = decode_workspace(batch_of(kind), std::max(1u, uses_.merged), most, c_.error)) return s;
-    kept = std::max(kept, most.kept);
+    if (const dr_status s = decode_workspace(batch_of(kind), std::max(1u, uses_.merged), needed, c_.error)) return s;
+    stored = std::max(stored, needed.kept);
   }
-  twice_ = !alone && kept >= bytes;
+  twice_ = !alone && stored >= bytes;
   return DR_OK;
 }
 
@@ -147,7 +148,7 @@ void range_work::count_elements(std::span<const tensor_view> tensors) {
 
 uint64_t range_work::place(std::byte* memory) {
   uint64_t used = 0;
-  const auto take = [&](uint64_t size) {
+  const auto place = [&](uint64_t size) {
     std::byte* const at = memory ? memory + used : nullptr;
     used += (size + arena::alignment - 1) / arena::alignment * arena::alignment;
     return at;
@@ -157,9 +158,9 @@ uint64_t range_work::place(std::byte* memory) {
   for (size_t i = 0; i < views_.size(); ++i) {
     for (const residual_kind which : {residual_kind::own, residual_kind::sum}) {
       const uint64_t size = keeps_state(which, i) ? state_bytes(which, i) : 0;
-      states_[at(which)].push_back(size ? take(size) : nullptr);
+      states_[at(which)].push_back(size ? place(size) : nullptr);
     }
-    sums_.push_back(uses_.has_sum() ? take(4 * elements_of(views_[i])) : nullptr);
+    sums_.push_back(uses_.has_sum() ? place(4 * elements_of(views_[i])) : nullptr);
   }
   return used;
 }
@@ -195,8 +196,8 @@ void range_work::make_bindings() {
     if (uses_.sums[kind]) make(sum_[kind], kind, uses_.summed);
     if (uses_.merges[kind]) make(merge_, kind, uses_.merged);
     for (size_t which = 0; which < residual_kinds; ++which)
-      if (keeps_residual(static_cast<residual_kind>(which)) && uses_.backs[which][kind])
-        make(back_[which][kind], kind, uses_.summed);
+      if (keeps_residual(static_cast<residual_kind>(which)) && uses_.restores[which][kind])
+        make(restore_[which][kind], kind, uses_.summed);
   }
 }
 
@@ -275,7 +276,7 @@ dr_status range_work::set_tensors(const exchange_memory& at_memory, F&& bind_enc
     if (const dr_status s = bind_outs(sum_[at(kind)].get(), views_, to_sum, bind_decode)) return s;
     for (const residual_kind which : {residual_kind::own, residual_kind::sum})
       if (const dr_status s = bind_outs(
-              back_[at(which)][at(kind)].get(), views_,
+              restore_[at(which)][at(kind)].get(), views_,
               [&](size_t i, tensor_out& o) { o.values = residual_of(state_at(which, i)); }, bind_decode))
         return s;
   }
@@ -310,32 +311,32 @@ dr_status range_work::measure_workspace(uint64_t& bytes) const {
     if (const dr_status s = add(b, true)) return s;
   for (const binding& b : sum_)
     if (const dr_status s = add(b, false)) return s;
-  for (const auto& list : back_)
+  for (const auto& list : restore_)
     for (const binding& b : list)
       if (const dr_status s = add(b, false)) return s;
   return add(merge_, false);
 }
 
 template <class F>
-void range_work::each_bound(F&& f) const {
-  const auto each = [&](const binding& b) {
+void range_work::for_each_binding(F&& f) const {
+  const auto visit = [&](const binding& b) {
     if (b) f(*b);
   };
-  for (const binding& b : encode_) each(b);
-  for (const binding& b : sum_) each(b);
-  each(merge_);
-  for (const auto& list : back_)
-    for (const binding& b : list) each(b);
+  for (const binding& b : encode_) visit(b);
+  for (const binding& b : sum_) visit(b);
+  visit(merge_);
+  for (const auto& list : restore_)
+    for (const binding& b : list) visit(b);
 }
 
 uint64_t range_work::workspace() const {
-  uint64_t most = 0;
-  each_bound([&](const bound_batch& b) { most = std::max<uint64_t>(most, b.workspace_size()); });
-  return most;
+  uint64_t largest = 0;
+  for_each_binding([&](const bound_batch& b) { largest = std::max<uint64_t>(largest, b.workspace_size()); });
+  return largest;
 }
 
 void range_work::lend_workspace(void* memory) {
-  each_bound([&](bound_batch& b) { b.lend_workspace(memory); });
+  for_each_binding([&](bound_batch& b) { b.lend_workspace(memory); });
 }
 
 namespace {
@@ -343,7 +344,7 @@ namespace {
 dr_status merge_into(bound_batch& b, std::span<const dr_bytes> frames, const float* weights, bool adds) {
   decode_request request{frames, weights};
   request.adds = adds;
-  request.verified = true;  // when they came, or they are this rank's own
+  request.verified = true;  // on arrival, or they are this rank's own
   return b.decode(request, dr_decode_options{}, nullptr);
 }
 
@@ -380,7 +381,7 @@ void range_work::add_gradient() {
   }
 }
 
-// A sum beyond the type's range is infinite, as the type's own addition has it, and no gradient of its largest value.
+// A sum beyond the type's range becomes infinite, as in the type's own addition, not the type's largest value.
 template <class T>
 static void round_to(float* sum, uint64_t n) {
   for (uint64_t i = 0; i < n; ++i)
@@ -396,9 +397,9 @@ void range_work::round_sum() {
   }
 }
 
-dr_status range_work::decode_room(decode_memory& most) const {
-  if (const dr_status s = merge_->measure_ahead(most)) return s;
-  if (twice_) most = {0, most.kept + most.passing};
+dr_status range_work::decode_memory_of(decode_memory& needed) const {
+  if (const dr_status s = merge_->measure_ahead(needed)) return s;
+  if (twice_) needed = {0, needed.kept + needed.passing};
   return DR_OK;
 }
 
@@ -415,9 +416,9 @@ dr_status range_work::merge(std::span<const dr_bytes> frames, const float* weigh
   return merge_->merge_decoded(decoded_, weights, memory);
 }
 
-dr_status range_work::give_back(residual_kind which, frame_kind kind, std::span<const dr_bytes> frames,
-                                const float* weights) {
-  const binding& back = back_[at(which)][at(kind)];
+dr_status range_work::restore_residual(residual_kind which, frame_kind kind, std::span<const dr_bytes> frames,
+                                       const float* weights) {
+  const binding& back = restore_[at(which)][at(kind)];
   if (!back) return DR_OK;
   if (const dr_status s = merge_into(*back, frames, weights, true)) return s;
   // As after an encode: values that are not finite stay out of later steps.

@@ -1,5 +1,5 @@
-// The computations on one range: encode the gradient or a sum, merge frames into a sum or the outputs, give back the
-// part that was taken from a residual.
+// The computations on one range: encode the gradient or a sum, merge frames into a sum or the outputs, restore a
+// residual.
 #pragma once
 
 #include <memory>
@@ -20,28 +20,28 @@ struct range_uses {
   bool encodes[frame_kinds] = {};               // frames of that kind
   residual_kind residual = residual_kind::own;  // of sums
   bool sums[frame_kinds] = {}, merges[frame_kinds] = {};
-  bool backs[residual_kinds][frame_kinds] = {};  // takes back from a residual
-  uint32_t summed = 0, merged = 0;               // frames at a time
-  bool borrows_states = false;                   // of the gradient: they are where the tensors say
+  bool restores[residual_kinds][frame_kinds] = {};  // restores a residual from frames
+  uint32_t summed = 0, merged = 0;                  // frames at a time
+  bool borrows_states = false;                      // of the gradient: they are where the tensors say
 
   bool has_sum() const { return encodes[at(frame_kind::sum)]; }
   // Also those of other ranks.
   bool has_frames_of_sums() const { return has_sum() || sums[at(frame_kind::sum)] || merges[at(frame_kind::sum)]; }
   bool has(residual_kind which) const {
-    const auto& b = backs[at(which)];
+    const auto& b = restores[at(which)];
     return b[0] || b[1] || b[2];
   }
 };
 std::vector<range_uses> uses_of(const program& p);
 
-// The tensors of an exchange and where their sum goes, as the caller gave them.
+// The caller's tensors and outputs.
 struct exchange_memory {
   std::span<const tensor_view> tensors;
   std::span<const tensor_out> outs;
 };
 
-// Plans of an exchange: of most tensors; of those that go dense beside them, and of frames that are exact as a whole;
-// and of either as a sum.
+// Plans of an exchange: of its tensors; of small tensors that are sent dense beside them, and of frames that are exact as
+// a whole; and of sums of either.
 struct exchange_plans {
   std::shared_ptr<const plan> method, exact, sum, exact_sum;
   uint64_t dense_below = 0;  // elements
@@ -73,7 +73,7 @@ class range_work {
   // is room to merge it.
   dr_status check_frame(frame_kind kind, const frame_view& frame, dr_error& error) const;
   bool merges() const { return merge_ != nullptr; }
-  const placed_batch* batch_if(frame_kind kind) const { return batches_[at(kind)].get(); }  // nullptr: there are none
+  const placed_batch* batch_if(frame_kind kind) const { return batches_[at(kind)].get(); }  // nullptr: not used
   // Rows that sparse outputs may get of so many frames.
   uint64_t support_max(size_t piece, uint64_t frames) const;
 
@@ -100,13 +100,14 @@ class range_work {
   dr_status sum(frame_kind kind, std::span<const dr_bytes> frames, const float* weights);
   void clear_sum();
   void add_gradient();
-  // Decodes the frames that go to the outputs, so that the merge does not fail, and keeps in `memory` what that needs.
-  // decode_room: what they take of memory, at most.
-  dr_status decode_room(decode_memory& most) const;
+  // Decodes the frames that go to the outputs into `memory`, so that the merge does not fail.
+  // decode_memory_of: an upper bound of that memory.
+  dr_status decode_memory_of(decode_memory& needed) const;
   dr_status decode(std::span<const dr_bytes> frames, arena& memory);
   dr_status merge(std::span<const dr_bytes> frames, const float* weights, arena& memory);
   // residual += Σ weights[i] · frame i; frames of one kind.
-  dr_status give_back(residual_kind which, frame_kind kind, std::span<const dr_bytes> frames, const float* weights);
+  dr_status restore_residual(residual_kind which, frame_kind kind, std::span<const dr_bytes> frames,
+                             const float* weights);
 
   const piece_list& pieces() const { return pieces_; }
   // The state of a piece's residual; nullptr if there is none, or it is borrowed.
@@ -125,7 +126,7 @@ class range_work {
 
  private:
   template <class F>
-  void each_bound(F&& f) const;
+  void for_each_binding(F&& f) const;
   dr_status choose_twice(const exchange_memory& at_memory, bool alone);
   template <class F>
   dr_status set_tensors(const exchange_memory& at_memory, F&& bind_encode, auto&& bind_decode);
@@ -148,7 +149,7 @@ class range_work {
   // Tensors or the sum to frames; frames to the sum, to the outputs, to residuals.
   std::span<const decoded_frame> decoded_;  // by the last decode
   bool twice_ = false;                      // and again by the merge
-  binding encode_[frame_kinds], sum_[frame_kinds], merge_, back_[residual_kinds][frame_kinds];
+  binding encode_[frame_kinds], sum_[frame_kinds], merge_, restore_[residual_kinds][frame_kinds];
 };
 
 }  // namespace dr

@@ -33,7 +33,7 @@ class exchange {
   dr_status rebind(std::vector<tensor_view> tensors, std::vector<tensor_out> outs);
 
   dr_status start(const dr_call& call);
-  // The first steps, right after start; `advance` tells how they went. (The time of a model passes in its loopback.)
+  // The first steps, right after start; `advance` reports their outcome. (The time of a model passes in its loopback.)
   void begin() {
     if (!dry()) (void)run_steps();
   }
@@ -75,12 +75,12 @@ class exchange {
   dr_status write_factor_residual(uint32_t which, size_t tensor, const float* residual, uint64_t elements);
   dr_status check_room(const std::vector<tensor_out>& outs);
   uint64_t fingerprint(const exchange_request& request) const;
-  dr_status take_memory();
+  dr_status allocate_all();
   exchange_memory memory() const { return {tensors_, outs_}; }
   void make_room();
   // f(range, piece in it, state, its size, first element, elements) of each piece of a tensor.
   template <class F>
-  dr_status each_residual(uint32_t which, size_t tensor, const void* memory, uint64_t elements, F&& f);
+  dr_status for_each_residual(uint32_t which, size_t tensor, const void* memory, uint64_t elements, F&& f);
 
   // Steps: DR_OK to continue, DR_PENDING to call again. An error becomes the verdict of this rank.
   dr_status run_steps();
@@ -103,23 +103,24 @@ class exchange {
   void merge(const step& s);
   dr_status drain();
 
-  // This rank has failed, or saw another fail: later sends are empty, waits and sums are left out.
+  // This rank has failed, or has seen another fail: later sends are empty, waits and sums are skipped.
   void poison(const verdict& why);
   [[gnu::format(printf, 5, 6)]] void poison(dr_status code, uint32_t culprit, uint32_t depth, const char* format, ...);
-  // What the transport says of a message to or from `peer`: neither done nor pending.
-  void lose(dr_status said, uint32_t peer, uint32_t depth, const char* what);
-  // The status of this rank's own error, unless another came first.
+  // The transport reported an error for a message to or from `peer`.
+  void lose(dr_status reported, uint32_t peer, uint32_t depth, const char* what);
+  // The status of this rank's own error, unless there was another before.
   void blame_own(dr_status status);
   void fail_alone(const verdict& why);
   bool failed() const { return failed_; }
   verdict& own() { return verdicts_[program_.rank]; }
   const verdict& own() const { return verdicts_[program_.rank]; }
-  void look_for_bad_news();
+  void poll_verdict(const step& awaited);
+  void report_missing(const step& awaited);
   void send_verdict();
-  // Tests a receive of a verdict; true if it is in.
-  bool verdict_came(uint32_t rank);
+  // Tests the receive of a verdict; true if its outcome is known.
+  bool has_verdict_of(uint32_t rank);
   void conclude_all();
-  void give_back_all();
+  void restore_residuals();
   dr_status finish();
 
   // Whether a range has no elements, so that nothing is sent of it.
@@ -164,19 +165,19 @@ class exchange {
 
   // Of the exchange under way.
   size_t pc_ = SIZE_MAX, cursor_ = 0;  // cursor_: position of AGREE and DRAIN
-  bool busy_ = false;                  // until `advance` has told how it ended
+  bool busy_ = false;                  // until `advance` has returned the outcome
   uint32_t sequence_ = 0;
   uint64_t begin_ns_ = 0, last_ns_ = 0, commits_ = 0;
   dr_call call_{};
   std::vector<request> requests_;  // of the program's messages, then two verdicts a rank
   std::vector<uint64_t> slot_size_;
-  std::vector<uint8_t> done_;    // steps whose encode took from a residual
+  std::vector<uint8_t> done_;    // steps whose encode has changed a residual
   std::span<verdict> verdicts_;  // of all ranks, in the block
-  std::vector<arrival> came_;
+  std::vector<arrival> arrivals_;
   std::vector<uint8_t> summed_;  // ranges
-  uint32_t looked_at_ = 0;
+  uint32_t polled_ = 0;
   dr_status own_status_ = DR_OK;  // of an encode that failed here
-  bool failed_ = false, told_ = false, broken_ = false;
+  bool failed_ = false, verdict_sent_ = false, broken_ = false;
   verdict outcome_;
   frame_view view_;
   std::vector<dr_bytes> merged_;

@@ -8,7 +8,7 @@
 namespace dr {
 
 uint64_t verdict::computed_check() const {
-  // The message counts, too, so that a flipped bit in any byte is seen.
+  // Covers the message, too, so that a flipped bit in any byte is detected.
   verdict copy = *this;
   copy.check = 0;
   uint64_t words[sizeof(verdict) / 8], sum = 0x9e3779b97f4a7c15;
@@ -52,27 +52,28 @@ verdict blame(uint32_t culprit, dr_status code, const char* format, ...) {
 
 namespace {
 
-// The verdicts that there are, and who takes part.
-struct council {
+// The verdicts of all ranks, and which of them count.
+struct verdict_list {
   std::span<const verdict> verdicts;
-  std::span<const arrival> came;
+  std::span<const arrival> arrivals;
 
   uint32_t ranks() const { return static_cast<uint32_t>(verdicts.size()); }
-  bool has(uint32_t i) const { return came[i] == arrival::sound || came[i] == arrival::late; }
-  // No verdict came, or (as those who have one must conclude like those who have none) it says that it was late.
+  bool has(uint32_t i) const { return arrivals[i] == arrival::sound || arrivals[i] == arrival::late; }
+  // Its verdict is missing, or reports that the rank itself was late (ranks that have that verdict must conclude like those
+  // that lack it).
   bool is_absent(uint32_t i) const {
-    if (came[i] == arrival::damaged) return false;
+    if (arrivals[i] == arrival::damaged) return false;
     return !has(i) || (verdicts[i].code == DR_E_TIMEOUT && verdicts[i].culprit == i);
   }
-  bool takes_part(uint32_t i) const { return came[i] == arrival::sound; }
+  bool counts(uint32_t i) const { return arrivals[i] == arrival::sound; }
 
-  // What a rank knows, best first: that it failed, or found an error; that the transport lost another (which may have
-  // left for what the first say); that another was late.
+  // What a rank knows, best first: 0: that it failed, or found an error; 1: that the transport lost another rank, which may
+  // have closed its connections because it failed; 2: that another was late.
   uint32_t weight_of(uint32_t i) const {
     if (verdicts[i].code == DR_E_TIMEOUT) return 2;
     return verdicts[i].code == DR_E_PEER && verdicts[i].culprit != i ? 1 : 0;
   }
-  // The verdict that explains all others: first by what its rank knows, then by how early that was.
+  // The verdict that explains all others: ordered by weight, then by depth.
   const verdict* worst(uint32_t weight_max) const {
     const verdict* found = nullptr;
     const auto order = [&](const verdict& v) {
@@ -85,18 +86,18 @@ struct council {
     return found;
   }
 
-  // Of ranks that are of different steps, say: the first that differs from the first of all.
+  // The first rank whose commits, fingerprint or step differ from those of the first rank.
   verdict mismatch() const;
   verdict absence_of(uint32_t rank) const;
 };
 
-verdict council::mismatch() const {
+verdict verdict_list::mismatch() const {
   uint32_t first = 0, source = 0;
-  while (first < ranks() && !takes_part(first)) ++first;
+  while (first < ranks() && !counts(first)) ++first;
   for (uint32_t i = source = first; i < ranks(); ++i)
-    if (takes_part(i) && verdicts[i].commits > verdicts[source].commits) source = i;
+    if (counts(i) && verdicts[i].commits > verdicts[source].commits) source = i;
   for (uint32_t i = first; i < ranks(); ++i) {
-    if (!takes_part(i) || verdicts[i].commits == verdicts[source].commits) continue;
+    if (!counts(i) || verdicts[i].commits == verdicts[source].commits) continue;
     verdict late = blame(i, DR_E_ARGUMENT,
                          "it is behind: it completed %" PRIu64 " exchanges, rank %u %" PRIu64
                          "; its outputs differ from that rank's",
@@ -106,36 +107,36 @@ verdict council::mismatch() const {
     return late;
   }
   for (uint32_t i = first; i < ranks(); ++i)
-    if (takes_part(i) && verdicts[i].fingerprint != verdicts[first].fingerprint)
+    if (counts(i) && verdicts[i].fingerprint != verdicts[first].fingerprint)
       return blame(i, DR_E_ARGUMENT, "its plan, options, shapes or sparse counts differ from those of rank %u", first);
   for (uint32_t i = first; i < ranks(); ++i)
-    if (takes_part(i) && verdicts[i].step != verdicts[first].step)
+    if (counts(i) && verdicts[i].step != verdicts[first].step)
       return blame(i, DR_E_ARGUMENT, "its step is %" PRIu64 ", that of rank %u is %" PRIu64, verdicts[i].step, first,
                    verdicts[first].step);
   return verdict{};
 }
 
-// Another may know more than that it is not there: that it is gone.
-verdict council::absence_of(uint32_t rank) const {
+// Another rank may know more: that the transport lost it.
+verdict verdict_list::absence_of(uint32_t rank) const {
   for (uint32_t i = 0; i < ranks(); ++i)
     if (has(i) && verdicts[i].code == DR_E_PEER && verdicts[i].culprit == rank) return verdicts[i];
-  if (came[rank] == arrival::lost) return blame(rank, DR_E_PEER, "the transport lost it before it answered");
+  if (arrivals[rank] == arrival::lost) return blame(rank, DR_E_PEER, "the transport lost it before it answered");
   return has(rank) ? verdicts[rank] : blame(rank, DR_E_TIMEOUT, "it did not answer in time");
 }
 
 }  // namespace
 
-// A rank that is late sees the verdicts of all others, who may have given up on it: so what any of them found comes
-// before who is missing, which the late one cannot know.
-verdict conclude(std::span<const verdict> verdicts, std::span<arrival> came) {
-  const council c{verdicts, came};
+// A rank that is late sees the verdicts of all others, which may have given up on it. So an error that any of them found
+// goes before a missing rank, which the late one cannot know of.
+verdict conclude(std::span<const verdict> verdicts, std::span<arrival> arrivals) {
+  const verdict_list c{verdicts, arrivals};
   for (uint32_t i = 0; i < c.ranks(); ++i) {
     const verdict& v = verdicts[i];
-    if (c.has(i) && v.code == DR_E_TIMEOUT && v.depth < verdict::hearsay && came[v.culprit] == arrival::sound)
-      came[v.culprit] = arrival::late;
+    if (c.has(i) && v.code == DR_E_TIMEOUT && v.depth < verdict::hearsay && arrivals[v.culprit] == arrival::sound)
+      arrivals[v.culprit] = arrival::late;
   }
   for (uint32_t i = 0; i < c.ranks(); ++i)
-    if (came[i] == arrival::damaged)
+    if (arrivals[i] == arrival::damaged)
       return blame(i, DR_E_CORRUPT, "its verdict is damaged, or belongs to another exchange");
   if (const verdict v = c.mismatch(); v.code != DR_OK) return v;
   if (const verdict* const v = c.worst(0)) return *v;

@@ -1,4 +1,4 @@
-// The verdicts that ranks exchange before any of them writes an output: it has all frames, or which rank is at fault.
+// The verdicts that ranks exchange before any of them writes an output: this rank has all frames, or a rank is at fault.
 #pragma once
 
 #include <cstdarg>
@@ -10,8 +10,8 @@
 
 namespace dr {
 
-// A message, as it lies in memory: the ranks of an exchange are of one kind of machine, as those of MPI mostly are;
-// another byte order is seen by `magic`.
+// A message, as it lies in memory: the ranks of an exchange run on one kind of machine, as those of MPI
+// usually do; `magic` detects another byte order.
 struct verdict {
   static constexpr uint32_t magic_value = 0x56586472;  // "rdXV"
   uint32_t magic = magic_value, sequence = 0;          // the number of the call
@@ -26,12 +26,12 @@ struct verdict {
   char message[176] = {};  // a sentence, ends with 0
 
   static constexpr uint32_t behind = UINT32_MAX;  // depth, of the outcome that names a rank which is
-  // Added to a depth: a rank that only saw another give up knows nothing of the reason. It counts after all that do.
+  // Added to the depth by a rank that only saw another give up and does not know the reason. It counts after all that do.
   static constexpr uint32_t hearsay = 1u << 31;
 
   uint64_t computed_check() const;
   void seal() { check = computed_check(); }
-  // Of one that came: its check holds, and it says what a rank of so many may say.
+  // Of one that arrived: its check holds, and its fields are valid with so many ranks.
   bool sound(uint32_t ranks) const;
 };
 static_assert(sizeof(verdict) == 256);
@@ -41,12 +41,12 @@ static_assert(sizeof(verdict) == 256);
 [[gnu::format(printf, 3, 0)]] verdict blame_with(uint32_t culprit, dr_status code, const char* format,
                                                  va_list arguments);
 
-// How the wait for a rank's verdict went. lost: the transport says that it will never come. late: it is sound, but a
-// verdict says that the rank was late.
+// The state of a rank's verdict. lost: the transport reported that it will never arrive. late: it is sound, but another
+// verdict reports that the rank was late.
 enum class arrival : uint8_t { missing, sound, damaged, lost, late };
 
-// From the verdicts of all ranks: the rank at fault, and its error. verdicts[i] is rank i's. Every rank that has the
-// same verdicts concludes the same. Marks those that are late.
-verdict conclude(std::span<const verdict> verdicts, std::span<arrival> came);
+// The rank at fault and its error, from the verdicts of all ranks; verdicts[i] is rank i's. Ranks with the same verdicts
+// have the same result. Marks the arrivals that are late.
+verdict conclude(std::span<const verdict> verdicts, std::span<arrival> arrivals);
 
 }  // namespace dr

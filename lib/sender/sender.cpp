@@ -143,7 +143,7 @@ dr_status sender::prepare(unit& u) {
     for (uint32_t j = 0; j < ranges.size(); ++j) {
       range_uses uses;
       const bool mine = u.list.kind == DR_UNIT_FRAMES || j == options_.rank;
-      uses.encodes[at(frame_kind::part)] = uses.backs[at(residual_kind::own)][at(frame_kind::part)] = true;
+      uses.encodes[at(frame_kind::part)] = uses.restores[at(residual_kind::own)][at(frame_kind::part)] = true;
       uses.summed = owns && mine ? options_.ranks : 1;
       uses.borrows_states = borrows_states(u);
       if (owns) {
@@ -152,8 +152,8 @@ dr_status sender::prepare(unit& u) {
         if (mine) {
           uses.sums[at(frame_kind::part)] = uses.encodes[at(frame_kind::sum)] = true;
           uses.residual = residual_kind::sum;
-          uses.backs[at(residual_kind::sum)][at(frame_kind::sum)] = true;
-          uses.backs[at(residual_kind::sum)][at(frame_kind::part)] = true;
+          uses.restores[at(residual_kind::sum)][at(frame_kind::sum)] = true;
+          uses.restores[at(residual_kind::sum)][at(frame_kind::part)] = true;
         }
       } else if (mine) {
         uses.merges[at(frame_kind::part)] = true;
@@ -208,7 +208,7 @@ dr_status sender::take_memory() {
         if (const dr_status s = r.measure_workspace(workspace)) return s;
         decode_memory most;
         if (!r.merges()) continue;
-        if (const dr_status s = r.decode_room(most)) return s;
+        if (const dr_status s = r.decode_memory_of(most)) return s;
         decoded.kept += most.kept;
         decoded.passing = std::max(decoded.passing, most.passing);
       }

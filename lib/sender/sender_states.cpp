@@ -75,7 +75,7 @@ dr_status sender::take_back(uint64_t step) {
       std::vector<taken> now;
       const auto back = [&](range_work& r, residual_kind which, frame_kind kind, const dr_bytes& bytes, float weight) {
         if (!bytes.size || !r.keeps_residual(which)) return;
-        if (const dr_status lost = r.give_back(which, kind, {&bytes, 1}, &weight)) {
+        if (const dr_status lost = r.restore_residual(which, kind, {&bytes, 1}, &weight)) {
           prefix(c_.error,
                  "step %" PRIu64 ": what %.60s … %.60s sent is lost, it cannot go back to the residuals: ", step,
                  tensors_[u.list.tensors.front()].name.c_str(), tensors_[u.list.tensors.back()].name.c_str());
@@ -111,7 +111,7 @@ void sender::withdraw(unit& u) {
   for (const taken& t : u.returned) {
     const float weight = -decay_of(t.range->plan_of(t.which, 0)) * t.weight;
     const dr_bytes bytes{t.bytes.data(), t.bytes.size()};
-    (void)t.range->give_back(t.which, t.kind, {&bytes, 1}, &weight);
+    (void)t.range->restore_residual(t.which, t.kind, {&bytes, 1}, &weight);
   }
   u.returned.clear();
 }

@@ -215,7 +215,8 @@ dr_status sender::encode(size_t unit, const dr_call& call, void* slots, size_t c
       for (size_t f = 0; f < frames; ++f) {
         dr_bytes& made = u.sent[slot * frames + f];
         const float one = 1;
-        if (made.size) (void)u.frames[f].ranges[slot].give_back(residual_kind::own, frame_kind::part, {&made, 1}, &one);
+        if (made.size)
+          (void)u.frames[f].ranges[slot].restore_residual(residual_kind::own, frame_kind::part, {&made, 1}, &one);
         made = {};
       }
       for (size_t f = 0; f < frames; ++f) {

@@ -114,6 +114,58 @@ TEST_CASE("a rank that comes too late, and another fault: all ranks name the sam
       }
 }
 
+TEST_CASE("all ranks name the rank that stopped, not one that waits for it, whichever of them gives up first") {
+  // Of one that goes on the verdict comes, but no frame.
+  struct lost_frames : dr::message_faults {
+    uint32_t of = 0;
+    dr::message_fate fate_of(uint32_t from, uint32_t, uint32_t, size_t size) override {
+      dr::message_fate f;
+      f.dropped = from == of && size != sizeof(dr::verdict);
+      return f;
+    }
+    bool lives(uint32_t, uint64_t) override { return true; }
+  };
+  for (const std::string& schedule : world::schedules)
+    for (const uint32_t ranks : {3u, 4u, 5u})
+      for (uint32_t guilty = 0; guilty < ranks; ++guilty)
+        for (uint32_t slow = 0; slow < ranks; ++slow)
+          for (const uint64_t percent : {0, 9, 18})
+            for (const bool goes_on : {false, true}) {
+              if (slow == guilty) continue;
+              CAPTURE(schedule);
+              CAPTURE(ranks);
+              CAPTURE(guilty);
+              CAPTURE(slow);
+              CAPTURE(percent);
+              CAPTURE(goes_on);
+              world::options o;
+              o.ranks = ranks;
+              o.plan = "sparsify=topr(ratio=0.1) feedback=residual index=golomb value=raw exchange=" + schedule;
+              o.sizes = {9000};
+              o.exchange.timeout_ns = timeout_ns;
+              o.loopback.latency_ns = 1000;
+              group g(o);
+              lost_frames faults;
+              faults.of = guilty;
+              if (goes_on) g.net.faults = &faults;
+              g.draw(0);
+              g.net.pass(slow, percent * timeout_ns / 100);
+              std::vector<dr::exchange*> list;
+              for (uint32_t i = 0; i < ranks; ++i) {
+                list.push_back(i == guilty && !goes_on ? nullptr : g.ranks[i]->exchange.get());
+                if (list[i]) REQUIRE(list[i]->start(dr_call{}) == DR_OK);
+              }
+              std::vector<dr_status> statuses(ranks);
+              g.net.run(list, statuses);
+              for (uint32_t i = 0; i < ranks; ++i) {
+                if (!list[i]) continue;
+                INFO("rank " << i << ": " << g.ranks[i]->error());
+                CHECK(statuses[i] == DR_E_TIMEOUT);
+                CHECK(g.ranks[i]->context.error.frame == guilty);
+              }
+            }
+}
+
 TEST_CASE("each rank that is behind is named, and with it one that is not") {
   struct lost_verdicts : dr::message_faults {
     dr::message_fate fate_of(uint32_t from, uint32_t to, uint32_t, size_t size) override {

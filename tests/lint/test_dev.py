@@ -1,4 +1,5 @@
 """What `./dev` promises: nothing is installed unnamed, both builds are tested by CI, and `quick` picks what a change can break."""
+import json
 import os
 import pathlib
 import shutil
@@ -87,6 +88,8 @@ def test_quick_picks_python_tests_by_what_they_import():
     assert {"python api", "python torch", "python grace"} <= tests.keys() and "man page" not in tests
     _, tests, _ = quick("bindings/python/deepreduce/torch/_ddp.py")  # of a room: by its door
     assert "python torch" in tests and "python api" not in tests
+    _, tests, _ = quick("bindings/grace/deepreduce_grace/memories.py")
+    assert "python grace memories" in tests and "python api" not in tests
     _, tests, _ = quick("tests/python/tool_runs.py")
     assert "tool answers" in tests and "python api" not in tests
     _, tests, _ = quick("examples/compare_plans.py")
@@ -124,6 +127,22 @@ def test_rooms_of_a_python_package_stand_above_what_they_import(tmp_path):
     assert lines[lines.index("floor 2") + 1] == "  wall 2: cellar.stone"
     assert lines[lines.index("floor 1") + 1 :][:4] == ["  cellar 0: -", "  cellar.stone 3: -", "  left 1: right", "  right 1: left"]
     assert "circle: left right" in lines and lines[-1].startswith("6 modules, 9 lines, 3 floors, 6 arrows, 1 circles")
+
+
+def test_figures_of_a_tree_are_of_the_files_that_people_write(tmp_path):
+    header = "DR_API dr_status dr_go(dr_thing *);\ntypedef struct dr_thing {\n  int n;\n} dr_thing;\nenum { DR_ONE = 1, DR_TWO };\n/* DR_API dr_no */\n"
+    for name, text in (("lib/core/a.cpp", "int a;\nint b;\n"), ("lib/core/deep/b.hpp", "int c;\n"), ("bench/results/table.md", "| many |\n" * 300),
+                       ("include/deepreduce/x.h", header), ("bindings/python/deepreduce/__init__.py", "__all__ = ['go']\n"), ("bindings/python/deepreduce/go.py", "")):  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    for words in (["init", "-q"], ["add", "."]):
+        subprocess.run(["git", "-C", tmp_path, *words], check=True)
+    (tmp_path / "lib/core/untracked.cpp").write_text("int d;\n")
+    done = subprocess.run([sys.executable, ROOT / "tests/lint/rooms.py", "--json", tmp_path], capture_output=True, text=True, check=True)
+    told = json.loads(done.stdout)
+    assert told["rooms"] == {"bindings/python/deepreduce": [2, 1], "include/deepreduce": [1, 6], "lib/core": [2, 3]}
+    assert told["c"] == {"headers": 1, "functions": 1, "types": 1, "constants": 2}
+    assert (told["python"]["modules"], told["python"]["at the top"], told["python"]["public names"]) == (1, 2, 1)
 
 
 def test_no_two_rooms_of_the_package_import_one_another():

@@ -14,7 +14,7 @@ from torch_ranks import check, gradients, raises, same, same_on_all_ranks
 
 import deepreduce
 from deepreduce import grace
-from deepreduce.grace import collectives
+from deepreduce_grace import collectives
 
 STEPS = 4
 NAMES = ("conv", "bias", "fc")

@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def start(name, *arguments, **environment):
-    path = os.pathsep.join(filter(None, (str(ROOT / "bindings/python"), os.environ.get("PYTHONPATH"))))
+    path = os.pathsep.join(filter(None, (str(ROOT / "bindings/python"), str(ROOT / "bindings/grace"), os.environ.get("PYTHONPATH"))))
     return subprocess.Popen(
         [sys.executable, "-B", ROOT / "examples" / name, *arguments],
         env={**os.environ, "PYTHONPATH": path, **environment},

@@ -24,14 +24,14 @@ import torch_ranks  # noqa: E402
 from test_torch import free_port  # noqa: E402
 
 HERE = pathlib.Path(__file__).parent
-PACKAGE = HERE.parents[1] / "bindings" / "python"
+PACKAGES = os.pathsep.join(str(HERE.parents[1] / "bindings" / name) for name in ("python", "grace"))
 RANKS, SECONDS = 3, 200
 CHECKS = torch_ranks.SUITES["grace"]
 
 
 def on_ranks(commands):
     """Runs the commands beside one another; (what they printed, whether all ended well)."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(PACKAGE)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": PACKAGES}
     processes = [
         subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, cwd=HERE)
         for words in commands

@@ -13,7 +13,7 @@ from test_grace_methods import make, normal, there_and_back  # noqa: E402
 
 import deepreduce  # noqa: E402
 from deepreduce import grace  # noqa: E402
-from deepreduce.grace import pairs  # noqa: E402
+from deepreduce_grace import pairs  # noqa: E402
 
 
 def gathered(**params):

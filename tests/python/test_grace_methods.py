@@ -13,7 +13,7 @@ from grace_checks import lacks  # noqa: E402
 
 import deepreduce  # noqa: E402
 from deepreduce import grace  # noqa: E402
-from deepreduce.grace import factory, pairs  # noqa: E402
+from deepreduce_grace import factory, pairs  # noqa: E402
 
 D = 20000
 METHODS = [*grace.METHODS]

@@ -24,6 +24,7 @@ from deepreduce import grace  # noqa: E402
 from deepreduce.grace import shim  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+PACKAGES = os.pathsep.join([str(ROOT / "bindings/python"), str(ROOT / "bindings/grace")])
 
 
 # ---- Parameters ---------------------------------------------------------------------------------
@@ -347,7 +348,7 @@ def test_a_grace_beside_the_script_is_not_hidden(tmp_path):
     found = [
         subprocess.run(
             [sys.executable, "-m", "deepreduce.grace.shim", *force, str(tmp_path / "train.py")],
-            env={**os.environ, "PYTHONPATH": str(ROOT / "bindings/python")}, capture_output=True, text=True,
+            env={**os.environ, "PYTHONPATH": PACKAGES}, capture_output=True, text=True,
         )
         for force in ([], ["--force"])
     ]  # fmt: skip
@@ -355,9 +356,26 @@ def test_a_grace_beside_the_script_is_not_hidden(tmp_path):
     assert (found[1].returncode, found[1].stdout) == (0, "1.0\n"), found[1].stderr
 
 
+def test_without_deepreduce_grace_the_error_names_what_to_install():
+    done = subprocess.run([sys.executable, "-c", "import deepreduce.grace"], env={**os.environ, "PYTHONPATH": str(ROOT / "bindings/python")}, capture_output=True, text=True)
+    assert done.returncode == 1 and "ModuleNotFoundError: deepreduce.grace is a package of its own: pip install deepreduce-grace" in done.stderr
+
+
+def test_both_names_are_one_package():
+    import deepreduce_grace.shim
+
+    assert deepreduce.grace.grace_from_params is deepreduce_grace.grace_from_params
+    for name in ("collectives", "pairs", "method_table"):
+        module = importlib.import_module(f"deepreduce.grace.{name}")
+        assert module is sys.modules[f"deepreduce_grace.{name}"] is getattr(deepreduce.grace, name)
+    assert importlib.import_module("deepreduce.grace.shim").install is deepreduce_grace.shim.install
+    files = {path.stem for path in pathlib.Path(deepreduce_grace.__file__).parent.glob("*.py")} - {"__init__", "shim"}
+    assert files == {name.rpartition(".")[2] for name in sys.modules if name.startswith("deepreduce.grace.")} - {"shim"}
+
+
 def test_neither_the_package_nor_torch_is_needed_where_grace_is_not():
     code = "import deepreduce, sys; assert 'torch' not in sys.modules and 'deepreduce.grace' not in sys.modules and 'grace_dl' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(ROOT / "bindings/python"), "PATH": "/usr/bin"})
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": PACKAGES, "PATH": "/usr/bin"})
 
 
 # ---- The page -----------------------------------------------------------------------------------

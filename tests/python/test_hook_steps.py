@@ -1,4 +1,4 @@
-"""bench/train/hook_steps.py: rows of step times, and the table that they make."""
+"""bench/train/hook_steps.py and owner_steps.py: rows of step times, and the tables that they make."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ sys.path.insert(0, str(ROOT))
 pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 pytest.importorskip("torch", reason="torch is missing: pip install torch")
 
-from bench.train import hook_steps  # noqa: E402
+from bench.train import hook_steps, owner_steps  # noqa: E402
 from bench.train.methods import METHODS  # noqa: E402
 
 
@@ -45,3 +45,39 @@ def test_the_table_has_bytes_of_slots_beside_those_of_frames_and_marks_the_faste
     assert "| bf16, ours, with a residual | 90 | – | **51 [50, 53]** | – |" in lines  # within 3 %, and no slots
     assert "| Top-10 %, units and buckets of 1 MiB | 90 | 1.12 | **70 [69, 72]** |" in lines
     assert any("1 Gbit/s: a socket gets 949 Mbit/s" in line for line in lines)
+
+
+def owner_row(method, wire, median=100.0, ranks=4, link="1gbit", **more):
+    more = {"wire": wire, "error": 0.0, "identical": True, "cores": 2, **more}
+    return row(method, median, ranks, link, **more)
+
+
+@pytest.mark.parametrize("ranks", [4, 8])
+def test_how_frames_travelled_is_what_the_device_sent_not_what_the_plan_says(ranks):
+    gathered = (ranks - 1) * 1000
+    by_owner = 2 * (ranks - 1) / ranks * 1000
+    rows = [owner_row("dense", 9000), owner_row("bits8", gathered, ranks=ranks), owner_row("bits4", gathered, ranks=ranks)]
+    ways = owner_steps.ways([*rows, owner_row("bits8_owner", 1.1 * by_owner, ranks=ranks), owner_row("bits4_owner", 0.95 * gathered, ranks=ranks)])
+    assert ways == {"bits8": "gather", "bits4": "gather", "bits8_owner": "owner", "bits4_owner": "gather"}
+
+
+def test_rows_of_other_replicas_or_another_mean_are_no_results():
+    assert owner_steps.faults([owner_row("dense", 9000), owner_row("bits4", 900, error=0.13), owner_row("powersgd4", 90, error=0.9)]) == []
+    # A sum in place of a mean is off by 3 times the mean; what is no number is off, too.
+    wrong = [owner_row("bf16", 900, error=3.0), owner_row("bits8", 900, error=float("nan")), owner_row("dense", 900, identical=False)]
+    told = owner_steps.faults(wrong)
+    assert [each.split(":")[0] for each in told] == ["dense", "bf16", "bits8"] and "parameters differ" in told[0]
+    assert set(owner_steps.METHOD_NAMES) <= set(METHODS)
+
+
+def test_the_page_says_where_owner_was_ignored():
+    rows = [
+        owner_row("dense", 20_000), owner_row("bits4", 3_500, 60.0, travelled="gather", error=0.125),
+        owner_row("bits4_owner", 1_700, 50.0, travelled="owner"), owner_row("bits4_owner", 3_500, 70.0, link="100mbit", travelled="owner"),
+    ]  # fmt: skip
+    page = owner_steps.page(rows)
+    assert "| 4 bits | gather | 90 | 4 | 0.12 | 60 [59, 62] | – |" in page
+    assert "| 4 bits, owner | owner | 90 | 2 | 0 | **50 [49, 52]** | **70 [69, 72]** |" in page
+    assert "was ignored" not in page and "one machine of 2 cores" in page
+    page = owner_steps.page([*rows, owner_row("bits8", 7_000, travelled="gather"), owner_row("bits8_owner", 7_000, travelled="gather")])
+    assert "`exchange=owner` was ignored: the frames of 8 bits, owner were gathered." in page

@@ -101,7 +101,7 @@ def test_every_rank_ends(suite):
 
 def test_the_package_does_not_need_torch():
     code = "import deepreduce, sys; assert 'torch' not in sys.modules; assert not hasattr(deepreduce, 'torch')"
-    path = str(HERE.parents[1] / "bindings" / "python")
+    path = os.pathsep.join(str(HERE.parents[1] / "bindings" / name) for name in ("python", "grace"))
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": path})
 
 
@@ -116,5 +116,5 @@ torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1).step()
 dist.destroy_process_group()
 assert group() is None
 """
-    path = str(HERE.parents[1] / "bindings" / "python")
+    path = os.pathsep.join(str(HERE.parents[1] / "bindings" / name) for name in ("python", "grace"))
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": path})

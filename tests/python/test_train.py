@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="torch is missing")
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-from bench.train import shaped_links, step_times, train_plan, train_results  # noqa: E402
+from bench.train import __main__, shaped_links, step_times, train_plan, train_results  # noqa: E402
 from bench.train.rank_pool import RankError, RankPool  # noqa: E402
 
 
@@ -83,16 +83,25 @@ def test_what_is_there_is_not_run_again(quick):
         (["--steps", "0"], "--steps 0.0: above 0"),
     ],
 )
-def test_wrong_arguments_are_told(arguments, said):
-    done = train(*arguments)
-    assert done.returncode == 2 and said in done.stderr
+def test_wrong_arguments_are_told(monkeypatch, capsys, arguments, said):
+    monkeypatch.setattr(sys, "argv", ["./dev train", *arguments])
+    with pytest.raises(SystemExit) as left:
+        __main__.main()
+    assert left.value.code == 2 and said in capsys.readouterr().err
 
 
-def test_a_rank_gives_the_gradients_of_its_own_batch(tmp_path):
+@pytest.fixture(scope="module")
+def two():
+    """Two ranks: importing torch takes longer than what they do."""
+    with RankPool(2) as pool:
+        yield pool
+
+
+def test_a_rank_gives_the_gradients_of_its_own_batch(two, tmp_path):
     import numpy
 
     job = {"kind": "gradients", "model": "neumf", "seed": 1, "steps": 3}
-    with RankPool(2) as two, RankPool(1) as one:
+    with RankPool(1) as one:
         told = [pool.run({**job, "path": str(tmp_path / f"{i}.npz")}, timeout=120) for i, pool in enumerate((two, one))]
         first = [pool.run({**job, "steps": 1, "path": str(tmp_path / f"first{i}.npz")}, timeout=120) for i, pool in enumerate((two, one))]
     assert [len(answers) for answers in told + first] == [2, 1, 2, 1]
@@ -101,6 +110,13 @@ def test_a_rank_gives_the_gradients_of_its_own_batch(tmp_path):
     # Rank 0's in the first step, in which all begin alike, whatever the number of ranks: not the mean.
     assert all(numpy.array_equal(arrays[1][name], arrays[2][name]) for name in arrays[1])
     assert any(not numpy.array_equal(arrays[0][name], arrays[1][name]) for name in arrays[0])
+
+
+def test_the_error_of_a_method_is_that_of_its_means(two):
+    job = {"kind": "times", "model": "byte_gpt", "seed": 1, "warm_up": 1, "rounds": 1, "steps": 1, "check": 2}
+    for answer in two.run({**job, "methods": ["dense", "bits8", "signs"]}, timeout=120):
+        assert answer["dense"]["error"] < 1e-6 < answer["bits8"]["error"] < 0.1 < answer["signs"]["error"]
+        assert "wire" not in answer["dense"]  # over the loopback, whose bytes are all ranks'
 
 
 def test_a_rank_that_is_killed_is_an_error_and_the_next_run_has_new_ranks():

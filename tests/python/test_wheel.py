@@ -4,6 +4,7 @@ Building the library takes minutes, so a wheel is built from an sdist only if DE
 of the library and the tool of the build that runs the tests: the same files in the same places, installed in a fresh environment.
 """
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -76,7 +77,7 @@ def unpacked(tmp_path_factory):
 def test_an_sdist_holds_the_package_and_its_papers(unpacked):
     for name in ("LICENSE", "README.md"):
         assert (unpacked / name).read_bytes() == (ROOT / name).read_bytes()
-    for path in sorted((PACKAGE / "deepreduce").glob("[!_]*/*.py")) + sorted((PACKAGE / "deepreduce").glob("*.py")) + [PACKAGE / "deepreduce/py.typed", PACKAGE / "NOTICE"]:
+    for path in [*sorted((PACKAGE / "deepreduce").rglob("*.py")), PACKAGE / "deepreduce/py.typed", PACKAGE / "NOTICE"]:
         assert (unpacked / path.relative_to(PACKAGE)).read_bytes() == path.read_bytes()
     told = (unpacked / "PKG-INFO").read_text(encoding="utf-8")
     assert f"Version: {version()}\n" in told and "License-Expression: Apache-2.0" in told and "# DeepReduce" in told
@@ -106,8 +107,6 @@ def test_an_sdist_configures_without_the_checkout(unpacked, tmp_path):
 
 def setup_script():
     """setup.py, of which nothing is run."""
-    import importlib.util
-
     spec = importlib.util.spec_from_file_location("deepreduce_setup", PACKAGE / "setup.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -193,6 +192,32 @@ def test_a_wheel_of_this_build_runs_in_a_fresh_environment(tmp_path):
     look_at_a_wheel(make_wheel(copy_of_the_package(tmp_path / "tree"), tmp_path, DEEPREDUCE_BUILD=str(build)), tmp_path)
 
 
+def test_a_wheel_of_deepreduce_grace_fits_this_deepreduce(tmp_path):
+    shutil.copytree(ROOT / "bindings/grace", tmp_path / "grace", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "build"))
+    wheel = make_wheel(tmp_path / "grace", tmp_path)
+    assert wheel.name == f"deepreduce_grace-{version()}-py3-none-any.whl"
+    info = f"deepreduce_grace-{version()}.dist-info"
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        told = archive.read(f"{info}/METADATA").decode("utf-8")
+    files = {f"deepreduce_grace/{path.name}" for path in (ROOT / "bindings/grace/deepreduce_grace").glob("*.py")}
+    assert files | {"deepreduce_grace/py.typed", f"{info}/licenses/LICENSE"} <= names and not any(name.startswith("deepreduce/") for name in names)
+    assert f"Requires-Dist: deepreduce=={version()}\n" in told and "Requires-Dist: torch\n" in told
+    if not importlib.util.find_spec("torch"):
+        pytest.skip("torch is missing: pip install torch")
+    # In one folder with the package, as pip puts them.
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    shutil.copytree(PACKAGE / "deepreduce", tmp_path / "site/deepreduce", ignore=shutil.ignore_patterns("__pycache__", "*.so*"))
+    (tmp_path / "script.py").write_text("import grace_dl, deepreduce.grace; print(deepreduce.grace.NoneMemory.__module__)", encoding="utf-8")
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-B", "-W", "error", "-m", "deepreduce.grace.shim", tmp_path / "script.py"],
+        env={**environment, "PYTHONPATH": str(tmp_path / "site")}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout == "deepreduce_grace.memories\n", done.stderr
+
+
 def look_at_a_wheel(wheel, tmp_path):
     assert re.fullmatch(rf"deepreduce-{version()}-py3-none-\w+\.whl", wheel.name)
     assert wheel.stat().st_size < 10e6
@@ -201,7 +226,7 @@ def look_at_a_wheel(wheel, tmp_path):
         assert "# DeepReduce" in archive.read(f"deepreduce-{version()}.dist-info/METADATA").decode("utf-8")
     info = f"deepreduce-{version()}.dist-info"
     assert {f"{info}/licenses/LICENSE", f"{info}/licenses/NOTICE", "deepreduce/py.typed", "deepreduce/deepreduce",
-            "deepreduce/recording/_capture_site/sitecustomize.py", "deepreduce/_native/_abi.py", "deepreduce/torch/__init__.py", "deepreduce/grace/__init__.py", "deepreduce/grace/shim.py"} <= names  # fmt: skip
+            "deepreduce/recording/_capture_site/sitecustomize.py", "deepreduce/_native/_abi.py", "deepreduce/torch/__init__.py", "deepreduce/grace/__init__.py"} <= names  # fmt: skip
     assert {f"deepreduce/{path}" for path in DATA} <= names
     # One of the system's SONAME would serve the whole process, or another of that name this package.
     assert [re.sub(r"\d+$", "N", name) for name in names if ".so" in name] == ["deepreduce/libdeepreduce.so.N"]

@@ -15,7 +15,8 @@ import traceback
 
 import numpy as np
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bindings" / "python"))
+BINDINGS = pathlib.Path(__file__).resolve().parents[2] / "bindings"
+sys.path[:0] = [str(BINDINGS / "python"), str(BINDINGS / "grace")]
 sys.dont_write_bytecode = True
 
 import torch  # noqa: E402

@@ -1,62 +1,29 @@
-"""deepreduce.grace: GRACE's interface (Xu et al., ICDCS 2021) over this library. Imported on request: it needs torch.
+"""deepreduce.grace: GRACE's interface (Xu et al., ICDCS 2021) over this library. It is a package of its own, deepreduce-grace.
 
     grc = deepreduce.grace.grace_from_params({"compressor": "topk", "memory": "residual", "communicator": "allgather"})
     for name, parameter in model.named_parameters():
         parameter.grad.copy_(grc.step(parameter.grad, name))
 
-grace_from_params, deepreduce_from_params   a communicator from a dict of parameters
-Compressor, Memory, Communicator            the contracts, for yours
-PlanCompressor, Sparsifier                  any plan; its payload is one frame, [n] uint8
-NoneCompressor, HalfCompressor, RandomKCompressor, VoteCompressor, EFSignCompressor    others
-ValueCompressor, IndexCompressor, DeepReduce    wrappers of a sparsifier
-NoneMemory, ResidualMemory, EFSignSGDMemory, DgcMemory
-Allreduce, Allgather, Broadcast, AllToAll
-METHODS                                     GRACE's methods and ours by name: paper and plan
-timer, volume, tensor_bits                  what was sent, and the time that it took
-shim                                        modules named grace_dl, of its own: import deepreduce.grace.shim
-
-docs/GRACE.md says how a program moves from GRACE, and what differs.
+This module hands on what deepreduce_grace has, modules too; deepreduce.grace.shim has modules named grace_dl (docs/GRACE.md).
 """
 
-from .addable import HalfCompressor, NoneCompressor, RandomKCompressor
-from .collectives import Allgather, Allreduce, AllToAll, Broadcast
-from .compressors import Context, EFSignCompressor, PlanCompressor, Sparsifier, VoteCompressor
-from .contracts import Communicator, Compressor, Memory
-from .factory import UnknownName, grace_from_params
-from .memories import DgcMemory, EFSignSGDMemory, NoneMemory, ResidualMemory
-from .meters import tensor_bits, timer, volume
-from .method_table import METHODS, SYNONYMS
-from .wrappers import DeepReduce, IndexCompressor, ValueCompressor, deepreduce_from_params
+import importlib
+import sys
 
-__all__ = [
-    "METHODS",
-    "SYNONYMS",
-    "AllToAll",
-    "Allgather",
-    "Allreduce",
-    "Broadcast",
-    "Communicator",
-    "Compressor",
-    "Context",
-    "DeepReduce",
-    "DgcMemory",
-    "EFSignCompressor",
-    "EFSignSGDMemory",
-    "HalfCompressor",
-    "IndexCompressor",
-    "Memory",
-    "NoneCompressor",
-    "NoneMemory",
-    "PlanCompressor",
-    "RandomKCompressor",
-    "ResidualMemory",
-    "Sparsifier",
-    "UnknownName",
-    "ValueCompressor",
-    "VoteCompressor",
-    "deepreduce_from_params",
-    "grace_from_params",
-    "tensor_bits",
-    "timer",
-    "volume",
-]
+try:
+    import deepreduce_grace
+except ModuleNotFoundError as _error:
+    if _error.name != "deepreduce_grace":
+        raise  # torch, say
+    raise ModuleNotFoundError(
+        "deepreduce.grace is a package of its own: pip install deepreduce-grace (in a checkout: pip install ./bindings/grace)",
+        name="deepreduce_grace",
+    ) from None
+
+from deepreduce_grace import *  # noqa: F403
+
+__all__ = deepreduce_grace.__all__
+
+# One and the same, by both names: pickles and programs of before have these.
+for _name in ("addable", "collectives", "compressors", "contracts", "factory", "low_rank", "memories", "meters", "method_table", "pairs", "rank_wire", "wrappers"):
+    sys.modules[f"{__name__}.{_name}"] = globals()[_name] = importlib.import_module(f"deepreduce_grace.{_name}")

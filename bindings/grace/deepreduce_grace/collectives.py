@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..errors import ArgumentError, CorruptFrame, Error, Unsupported
+from deepreduce.errors import ArgumentError, CorruptFrame, Error, Unsupported
 from .compressors import Context, PlanCompressor
 from .contracts import Communicator, Compressor, Memory, global_rank, listed
 from .memories import without_infinities

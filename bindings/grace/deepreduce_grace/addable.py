@@ -7,9 +7,9 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 import torch
 from torch import Tensor
 
-from ..decoding import decode
-from ..encoding import encode
-from ..errors import ArgumentError, CorruptFrame
+from deepreduce.decoding import decode
+from deepreduce.encoding import encode
+from deepreduce.errors import ArgumentError, CorruptFrame
 from .compressors import Context, Steps, count_of, flat_on_host, require_keys, require_ratio
 from .contracts import Compressor
 from .meters import count

@@ -7,8 +7,8 @@ from typing import Any, Callable, Dict, Sequence, Tuple
 import torch
 from torch import Tensor
 
-from ..encoding import encode
-from ..errors import CorruptFrame
+from deepreduce.encoding import encode
+from deepreduce.errors import CorruptFrame
 from .compressors import Steps, count_of, flat_on_host, require_keys, require_ratio, sparse_of
 from .contracts import Compressor
 from .factory import named

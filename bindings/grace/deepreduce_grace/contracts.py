@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..errors import ArgumentError, Error, PeerError
-from ..torch._engine import ExchangeError
+from deepreduce.errors import ArgumentError, Error, PeerError
+from deepreduce.torch import ExchangeError
 from .meters import timer
 
 

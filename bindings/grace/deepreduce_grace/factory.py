@@ -6,7 +6,7 @@ import difflib
 import warnings
 from typing import Any, Callable, Dict, Iterable, Mapping, Optional
 
-from ..errors import ArgumentError
+from deepreduce.errors import ArgumentError
 from .collectives import Allgather, Allreduce, AllToAll, Broadcast
 from .contracts import Communicator, Compressor
 from .low_rank import PowerSGDMemory

@@ -8,13 +8,13 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 import torch
 from torch import Tensor
 
-from ..batch import Batch
-from ..decoding import decode
-from ..encoding import encode
-from ..errors import ArgumentError, CorruptFrame, Error
-from ..merging import merge
-from ..plan import Plan, as_plan
-from ..tensor import Sparse, State
+from deepreduce.batch import Batch
+from deepreduce.decoding import decode
+from deepreduce.encoding import encode
+from deepreduce.errors import ArgumentError, CorruptFrame, Error
+from deepreduce.merging import merge
+from deepreduce.plan import Plan, as_plan
+from deepreduce.tensor import Sparse, State
 from .contracts import Compressor, Memory, rank_of
 from .meters import count
 

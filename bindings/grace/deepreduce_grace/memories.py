@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..errors import ArgumentError
+from deepreduce.errors import ArgumentError
 from .contracts import Compressor, Memory
 from .rank_wire import Wire
 

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..errors import ArgumentError, CorruptFrame, Error, PeerError
-from ..torch._engine import Engine
+from deepreduce.errors import ArgumentError, CorruptFrame, Error, PeerError
+from deepreduce.torch._engine import Engine
 from .contracts import global_rank, rank_of
 
 REFUSED = -1  # in the place of a size: this rank sends nothing

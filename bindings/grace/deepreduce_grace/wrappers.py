@@ -9,11 +9,11 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 import torch
 from torch import Tensor
 
-from ..encoding import encode
-from ..errors import ArgumentError
-from ..header import inspect
-from ..plan import Plan, as_plan
-from ..tensor import Sparse
+from deepreduce.encoding import encode
+from deepreduce.errors import ArgumentError
+from deepreduce.header import inspect
+from deepreduce.plan import Plan, as_plan
+from deepreduce.tensor import Sparse
 from .compressors import Context, PlanCompressor, Steps, bytes_of, flat_on_host, frame_bound, require_keys, sparse_of
 from .contracts import Communicator, Compressor, rank_of
 from .factory import UnknownName, grace_from_params

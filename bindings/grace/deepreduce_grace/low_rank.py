@@ -8,8 +8,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError, Error, Unsupported
-from ..plan import as_plan
+from deepreduce.errors import ArgumentError, Error, Unsupported
+from deepreduce.plan import as_plan
 from .compressors import flat_on_host
 from .contracts import Compressor, Memory
 from .memories import ResidualMemory, without_infinities

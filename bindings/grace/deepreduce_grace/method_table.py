@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Mapping, Tuple, Type
 
 import torch
 
-from ..errors import ArgumentError
+from deepreduce.errors import ArgumentError
 from .addable import HalfCompressor, NoneCompressor, RandomKCompressor
 from .compressors import EFSignCompressor, PlanCompressor, Sparsifier, VoteCompressor, count_of, require_ratio
 from .contracts import Compressor
