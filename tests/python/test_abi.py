@@ -20,9 +20,9 @@ import pytest
 pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 
 from deepreduce import errors  # noqa: E402
-from deepreduce._native import _abi, _abi_control, _abi_exchange, _abi_plan, _abi_transform  # noqa: E402
+from deepreduce._native import _abi, _abi_control, _abi_exchange, _abi_plan, _abi_sender, _abi_transform  # noqa: E402
 
-MODULES = (_abi, _abi_plan, _abi_exchange, _abi_transform, _abi_control)
+MODULES = (_abi, _abi_plan, _abi_exchange, _abi_transform, _abi_control, _abi_sender)
 MIRROR = types.SimpleNamespace(
     **{
         **{name: value for module in MODULES for name, value in vars(module).items()},
@@ -31,7 +31,7 @@ MIRROR = types.SimpleNamespace(
 )
 
 INCLUDE = pathlib.Path(__file__).resolve().parents[2] / "include"
-HEADERS = ("version.h", "codec.h", "deepreduce.h", "exchange.h", "transform.h", "control.h")
+HEADERS = ("version.h", "codec.h", "deepreduce.h", "exchange.h", "transform.h", "control.h", "sender.h")
 
 # Of codec.h: what only codecs written in C use.
 NOT_MIRRORED = {

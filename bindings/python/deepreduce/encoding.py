@@ -182,7 +182,7 @@ def warn_of_repeated_draws(plan: Plans) -> None:
 def explain_missing_state(error: ArgumentError, plan: Plans, state: States, inputs: Inputs) -> None:
     """Raises what a caller can do, where the library says that a tensor has no state."""
     at = error.tensor
-    if at is None or not 0 <= at < inputs.n or inputs.tensors[at].state:
+    if not isinstance(at, int) or not 0 <= at < inputs.n or inputs.tensors[at].state:
         return
     plans = _plans_of(plan)
     if plans[at if len(plans) > 1 else 0].info.feedback:

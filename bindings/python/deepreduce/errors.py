@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Dict, Optional, Type
+from typing import Dict, Optional, Tuple, Type, Union
 
 
 class Error(Exception):
     """Base of all that this package raises.
 
     code    the dr_status, as a number
-    tensor  position of the tensor in the list (0 if there was no list); None if none is to blame
+    tensor  position of the tensor in the list (0 if there was no list), of a Sender its name; None if none is to blame
     where   element, or byte of a frame, that the message speaks of; 0 if there is none
     what    the offending value, as an unsigned number; 0 if there is none
     frame   position among the frames of a merge; None if none is to blame
@@ -32,7 +32,7 @@ class Error(Exception):
         message: str,
         *,
         code: Optional[int] = None,
-        tensor: Optional[int] = None,
+        tensor: Union[None, int, str] = None,
         where: int = 0,
         what: int = 0,
         frame: Optional[int] = None,
@@ -54,6 +54,21 @@ class ArgumentError(Error, ValueError):
 
 class WrongBase(ArgumentError):
     """A patch is for other weights than these (deepreduce.patch). Nothing was changed."""
+
+
+class OutOfStep(ArgumentError):
+    """Ranks are at different steps, or some did not complete a step that others did: all ranks raise it, and nothing of the
+    step is applied.
+
+    rank    the first of `ranks`
+    ranks   that are behind
+    source  one that is not: the others copy parameters and the optimizer's state from it
+    step    that they did not complete; None where they are at other steps
+    """
+
+    ranks: Tuple[int, ...] = ()
+    source: Optional[int] = None
+    step: Optional[int] = None
 
 
 class CapacityError(Error):
@@ -105,7 +120,7 @@ class MissingRank(Error, TimeoutError):
 
 
 class ConcurrentUse(Error, RuntimeError):
-    """A State, Batch, Bound, Exchange, Transform or Controller is in a call already, on another thread, or another process
+    """A State, Batch, Bound, Exchange, Sender, Transform or Controller is in a call already, on another thread, or another process
     writes to a patch.Store. Nothing was done: call again later, or give each its own."""
 
     code = 1  # DR_E_ARGUMENT

@@ -51,6 +51,7 @@ DR_NO_TENSOR = 2**64 - 1
 DR_NO_FRAME = 2**64 - 1
 DR_REASON_NONE = 0
 DR_REASON_WRONG_BASE = 1
+DR_REASON_OUT_OF_STEP = 2
 
 
 class dr_error(Structure):

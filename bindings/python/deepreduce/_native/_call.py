@@ -7,9 +7,9 @@ import operator
 import os
 import re
 import threading
-from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, Type, TypeVar
 
-from ..errors import BY_CODE, ArgumentError, ConcurrentUse, InternalError, WrongBase
+from ..errors import BY_CODE, ArgumentError, ConcurrentUse, Error, InternalError, OutOfStep, WrongBase
 from . import _abi, _library
 
 Struct = TypeVar("Struct", bound=ctypes.Structure)
@@ -90,12 +90,11 @@ def check(status: int, error: _abi.dr_error) -> None:
         _raise(status, error)
 
 
-def _raise(status: int, error: _abi.dr_error) -> NoReturn:
-    message = text(error.message) or _library.load().dr_status_name(status).decode()
-    message = message.replace("decode it with DR_DECODE_APPLY, into its base", "deepreduce.patch.apply takes it, in a patch")
-    kind = WrongBase if error.reason == _abi.DR_REASON_WRONG_BASE else BY_CODE.get(status, InternalError)
-    raise kind(
-        re.sub(r"state: NULL; (.*) \(dr_state_size\)", r"state: None; \1: give state=State(plan, x), or of a list State.for_(plan, x)", message),
+def error_of(status: int, error: _abi.dr_error) -> Error:
+    """The exception, as the engine words it."""
+    kind = _BY_REASON.get(error.reason, BY_CODE.get(status, InternalError))
+    return kind(
+        text(error.message) or _library.load().dr_status_name(status).decode(),
         code=status,
         tensor=None if error.tensor == _abi.DR_NO_TENSOR else error.tensor,
         where=error.where,
@@ -104,6 +103,18 @@ def _raise(status: int, error: _abi.dr_error) -> NoReturn:
         needed=error.needed or None,
         stream=STREAMS.get(error.stream),
     )
+
+
+_BY_REASON: Dict[int, Type[Error]] = {_abi.DR_REASON_WRONG_BASE: WrongBase, _abi.DR_REASON_OUT_OF_STEP: OutOfStep}
+
+
+def _raise(status: int, error: _abi.dr_error) -> NoReturn:
+    made = error_of(status, error)
+    message = str(made).replace("decode it with DR_DECODE_APPLY, into its base", "deepreduce.patch.apply takes it, in a patch")
+    made.args = (
+        re.sub(r"state: NULL; (.*) \(dr_state_size\)", r"state: None; \1: give state=State(plan, x), or of a list State.for_(plan, x)", message),
+    )
+    raise made
 
 
 # ---- What serves one call at a time -------------------------------------------------------------
