@@ -33,6 +33,7 @@ def test_what_owns_a_handle_is_not_copied(how):
             AdaptiveExchange(x, [None, TOP], "fit(target_ms=1)", transport),
             Controller("fit(target_ms=1)", 3),
             Transform([(4, 4)], "transform=lowrank(rank=1)"),
+            deepreduce.Sender({"w": x}, TOP),
             _call.Context(1),
             _driver.DeviceArray(0, 1, (4,), "float32")._owner,
         ):
@@ -52,7 +53,7 @@ def test_plans_and_states_are_copied(how):
     assert numpy.array_equal(2 * other.residual, state.residual)
 
 
-@pytest.mark.parametrize("name", ["exchange", "control", "transform", "mpi"])
+@pytest.mark.parametrize("name", ["exchange", "control", "transform", "mpi", "sender"])
 def test_each_public_method_says_what_it_does(name):
     """By its source, which does not initialize MPI. A method may have the words of the class that it is derived from."""
     path = pathlib.Path(deepreduce.__file__).parent / f"{name}.py"

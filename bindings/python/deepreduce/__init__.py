@@ -14,6 +14,7 @@ bytes that any rank can decode. A plan, one line of text, says what is done. Exa
 
 encode, decode, merge   tensors to frames and back; of arrays on a GPU, to a DeviceFrame there
 Batch                   the same, prepared for tensors of known shapes; Batch.bind binds it to arrays, a Bound
+Sender                  one rank's side of the exchange of many named tensors; adapters of frameworks are made of it
 inspect, frame_size     what a frame holds, and where it ends
 Plan, codecs            what can be done; Plan.stages says it, each a Stage; load_plugin adds to it
 presets                 plans of the literature: their names stand for plans everywhere
@@ -50,6 +51,7 @@ from .errors import (
     LibraryError,
     MissingRank,
     OutOfMemory,
+    OutOfStep,
     PeerError,
     Unsupported,
     WrongBase,
@@ -58,6 +60,7 @@ from .frame import DeviceFrame
 from .header import Frame, FrameTensor, frame_size, inspect
 from .merging import merge
 from .plan import Codec, Parameter, Plan, PlanInfo, Stage, codecs, load_plugin, presets
+from .sender import Sender
 from .tensor import Sparse, State
 
 __all__ = [
@@ -77,10 +80,12 @@ __all__ = [
     "LibraryError",
     "MissingRank",
     "OutOfMemory",
+    "OutOfStep",
     "Parameter",
     "PeerError",
     "Plan",
     "PlanInfo",
+    "Sender",
     "Sparse",
     "Stage",
     "State",

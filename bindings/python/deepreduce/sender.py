@@ -1,0 +1,597 @@
+"""Senders: one rank's side of the exchange of many named tensors, over whatever carries bytes.
+
+A sender decides, by the same law for all frameworks, which tensors travel together (a unit) and by which plan, and it makes and
+reads the bytes (a slot). include/deepreduce/sender.h has the law; deepreduce.torch, jax, keras and flower are made of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import threading
+from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple, Union
+
+import numpy
+
+from ._native import _abi, _abi_sender, _library, _memory
+from ._native._call import Context, Uncopied, busy, c_string, check, error_of, new, read, real, text, thread_count, unsigned
+from ._tensors import dtype_code, frames_of
+from .book import Book, as_book
+from .errors import ArgumentError, Error, OutOfStep
+from .plan import Plan, as_plan
+
+__all__ = ["Sender", "SenderInfo", "Sent", "SentTensor", "TensorSpec", "Unit"]
+
+Array = numpy.ndarray[Any, Any]
+Plans = Union[None, str, Plan, Book, Mapping[str, Union[None, str, Plan]]]
+Arrays = Union[Mapping[str, Any], Sequence[Any]]  # by name, or of all tensors in order
+
+
+class TensorSpec(NamedTuple):
+    """A tensor of a sender. A plain (shape, dtype), or an array, is as good.
+
+    dtype   "float32", "float16" or "bfloat16"; numpy's or torch's
+    sparse  its gradient is sparse rows: a unit of its own, of kind "rows"
+    """
+
+    shape: Tuple[int, ...]
+    dtype: Any
+    sparse: bool = False
+
+
+class Unit(NamedTuple):
+    """Tensors that travel in one slot.
+
+    kind     "frames": encode, all-gather, merge. "owner": encode, all-to-all, sum, all-gather, merge. "scatter": encode,
+             all-to-all, merge. The caller's: "factors" (deepreduce.transform), "apart", "rows"
+    tensors  their names, as they lie in the slot
+    frames   how many frames a slot has
+    bytes    of the tensors
+    bound    bytes of each of the `slots` slots that encode writes, one behind the other
+    slot     bytes of each that travel in the next step, the same on every rank
+    slots    1, or the number of ranks
+    sum_bound, sum_slot  "owner": the same of the slots of sums
+    """
+
+    kind: str
+    tensors: Tuple[str, ...]
+    frames: int
+    bytes: int
+    bound: int
+    slot: int
+    slots: int
+    sum_bound: int
+    sum_slot: int
+
+
+class Sent(NamedTuple):
+    """What a call did.
+
+    size    encode, sum: bytes of the longest slot that was written; what is behind them is as it was
+    frames  encode, sum: bytes of all frames
+    kept    encode: rows that were selected
+    needed  merge, sum with CapacityError: bytes of the longest slot of any rank
+    fault   encode, sum: the `code` of the Error for which the slot says that it could not be encoded; or 0
+    skips   merge: some rank's gradient is not finite, and nothing was written: call `skip`
+    """
+
+    size: int
+    frames: int
+    kept: int
+    needed: int
+    fault: int
+    skips: bool
+
+
+class SentTensor(NamedTuple):
+    """How a tensor travels: in which unit, where among the unit's tensors, by which plan; the key of its random numbers; bytes of
+    its states."""
+
+    unit: int
+    position: int
+    plan: Plan
+    key: int
+    state: int
+    sum_state: int
+
+
+class SenderInfo(NamedTuple):
+    """ranks, rank, tensors, units: of the sender
+    clips   call `clip` when all tensors of a step are placed, before its first encode
+    states  bytes that feedback keeps
+    memory  bytes that the sender has
+    failures, failed  steps that this rank did not complete, and the last of them
+    """
+
+    ranks: int
+    rank: int
+    tensors: int
+    units: int
+    clips: bool
+    states: int
+    memory: int
+    failures: int
+    failed: int
+
+
+_KINDS = {
+    _abi_sender.DR_UNIT_FRAMES: "frames",
+    _abi_sender.DR_UNIT_OWNER: "owner",
+    _abi_sender.DR_UNIT_SCATTER: "scatter",
+    _abi_sender.DR_UNIT_FACTORS: "factors",
+    _abi_sender.DR_UNIT_APART: "apart",
+    _abi_sender.DR_UNIT_ROWS: "rows",
+}
+_STATES = {"states": (_abi_sender.DR_STATE_OWN, "state"), "sums": (_abi_sender.DR_STATE_SUM, "sum_state")}
+
+
+class Sender(Uncopied):
+    """One rank's side of the exchange of named tensors. It serves one call at a time: another thread's is ConcurrentUse.
+
+    tensors      {name: (shape, dtype), TensorSpec or array}; or a list of these, whose names are "tensor 0", "tensor 1", …
+    plan         a plan, of all tensors; a Book, "book:PATH" or {pattern: plan}: the first pattern that matches a tensor's name
+                 has its plan; None, or no match: dense
+    ranks, rank  how many there are, and which this is
+    seed         of random numbers; the same on every rank
+    dense_below  tensors of fewer elements travel exactly (Plan.exact). None: 0 of a flat plan, else 1000
+    flat         the tensors of a plan are one tensor (bucket=flat). None: those of a plan that sparsifies, or that sends each
+                 value by itself (raw, half)
+    unit_bytes   of the tensors of one unit. None: 4 MiB, of a transform 25 MiB; math.inf: tensors of one type are one unit
+    sum          merge gives the sum over ranks, not the mean
+    float32      outputs are float32, whatever the type of the tensors
+    caller_states  feedback keeps its states where `place` says. Not with exchange=owner
+    skip_nonfinite a step in which some rank's gradient is not finite is skipped on all ranks (Sent.skips)
+    scatter      a reduce-scatter: outputs are this rank's shards, of as many equal ones as there are ranks
+    apart        plans whose tensors the caller sends itself: units of kind "apart"
+    numbers      how errors number the ranks, [ranks]; None: by position
+    threads      that it works with; None: 1
+
+    In errors `tensor` is the name of the tensor at fault, `rank` the number of the rank, and the message is the engine's.
+    Raises ArgumentError (a type that a plan does not take, say) and Unsupported (exchange=ring, sparsify=changed).
+
+    >>> tensors = {"weight": ((40, 50), "float32"), "bias": ((50,), "float32")}
+    >>> plan = "sparsify=topr(ratio=0.01) feedback=residual index=golomb"
+    >>> senders = [deepreduce.Sender(tensors, plan, ranks=2, rank=rank) for rank in range(2)]
+    >>> slots = []
+    >>> for rank, sender in enumerate(senders):  # each on its rank
+    ...     sender.place({name: numpy.full(shape, rank + 1, dtype) for name, (shape, dtype) in tensors.items()})
+    ...     slots.append(numpy.empty(sender.units[0].bound, numpy.uint8))
+    ...     sent = sender.encode(0, step=1, slots=slots[rank])
+    >>> means = {name: numpy.empty(shape, dtype) for name, (shape, dtype) in tensors.items()}
+    >>> senders[0].place(out=means)
+    >>> sent = senders[0].merge(0, 1, slots)  # of all ranks, as an all-gather has them
+    >>> float(means["weight"].max()), sum(int(numpy.count_nonzero(each)) for each in means.values())
+    (1.5, 20)
+    """
+
+    def __init__(
+        self,
+        tensors: Union[Mapping[str, Any], Sequence[Any]],
+        plan: Plans = None,
+        *,
+        ranks: int = 1,
+        rank: int = 0,
+        seed: int = 0,
+        dense_below: Optional[int] = None,
+        flat: Optional[bool] = None,
+        unit_bytes: Optional[float] = None,
+        sum: bool = False,
+        float32: bool = False,
+        caller_states: bool = False,
+        skip_nonfinite: bool = False,
+        scatter: bool = False,
+        apart: Sequence[Union[str, Plan]] = (),
+        numbers: Optional[Sequence[int]] = None,
+        threads: Optional[int] = None,
+    ) -> None:
+        library = _library.load()
+        _abi.declare(library, _abi_sender.FUNCTIONS)
+        self.lock = threading.Lock()
+        self._library, self._handle = library, ctypes.POINTER(_abi_sender.dr_sender)()
+        specs = _specs_of(tensors)
+        self._at = {name: i for i, name in enumerate(specs)}
+        self._names, self._specs = list(specs), list(specs.values())
+        self._ranks, self._seed = max(1, unsigned(ranks, "ranks", 2**32)), unsigned(seed, "seed")
+        self._numbers = list(range(self._ranks)) if numbers is None else [unsigned(each, "numbers", 2**32) for each in numbers]
+        if len(self._numbers) != self._ranks:
+            raise ArgumentError(f"there are {len(self._numbers)} numbers for {self._ranks} ranks")
+        flags = {
+            _abi_sender.DR_SENDER_SUM: sum,
+            _abi_sender.DR_SENDER_F32: float32,
+            _abi_sender.DR_SENDER_CALLER_STATES: caller_states,
+            _abi_sender.DR_SENDER_SKIP: skip_nonfinite,
+            _abi_sender.DR_SENDER_SCATTER: scatter,
+        }
+        options = new(_abi_sender.dr_sender_options)
+        options.ranks, options.rank = self._ranks, unsigned(rank, "rank", 2**32)
+        for bit, given in flags.items():
+            options.flags |= bit if given else 0
+        options.flat = {None: _abi_sender.DR_FLAT_BY_PLAN, True: _abi_sender.DR_FLAT, False: _abi_sender.DR_NOT_FLAT}[flat]
+        by_plan = _abi_sender.DR_DENSE_BELOW_BY_PLAN
+        options.dense_below = by_plan if dense_below is None else unsigned(dense_below, "dense_below", by_plan)
+        everything = unit_bytes == math.inf
+        options.unit_bytes = 0 if unit_bytes is None else 2**64 - 1 if everything else unsigned(unit_bytes, "unit_bytes")
+        others = [as_plan(each) for each in apart]
+        options.apart = (ctypes.POINTER(_abi.dr_plan) * len(others))(*(each.handle for each in others))
+        options.apart_count = len(others)
+        options.numbers = (ctypes.c_uint32 * self._ranks)(*self._numbers)
+        self._rank, self._float32, self._scatter = options.rank, float32, scatter
+        self._context = Context(thread_count(threads))
+        self._destroy = library.dr_sender_destroy
+        self._create(plan, options)
+        self._prepare()
+
+    def _create(self, plan: Plans, options: Any) -> None:
+        book = Book(plan.items()) if isinstance(plan, Mapping) else as_book(plan)
+        method = None if book is not None or plan is None else as_plan(plan)  # type: ignore[arg-type]
+        listed = (_abi_sender.dr_named_tensor * len(self._specs))()
+        for each, name, spec in zip(listed, self._names, self._specs):
+            each.struct_size = ctypes.sizeof(_abi_sender.dr_named_tensor)
+            each.name, each.dtype = c_string(name, "a name"), spec.dtype
+            each.flags = _abi_sender.DR_NAMED_ROWS if spec.sparse else 0
+            each.elements = math.prod(spec.shape)
+            each.rows = spec.shape[0] if spec.shape else 1
+            if method is not None:
+                each.plan = method.handle
+        size = ctypes.sizeof(_abi_sender.dr_named_tensor)
+        named = None if book is None else book._handle
+        where = self._context.handle, None, named, listed, size, len(listed), options
+        self._check(self._library.dr_sender_create(*where, ctypes.byref(self._handle)))
+
+    def _prepare(self) -> None:
+        n, library = len(self._names), self._library
+        self._plans: Dict[int, Plan] = {}
+        self._told = [self._read_tensor(i) for i in range(n)]
+        self._alive: List[List[Any]] = [[None] * n for _ in range(3)]  # what inputs, outputs and states are in
+        self._call, self._result = new(_abi.dr_call), new(_abi_sender.dr_sent)
+        self._call.seed = self._seed
+        self._slots = (_abi.dr_bytes * self._ranks)()
+        self._each_slot = list(self._slots)
+        self._at_call, self._at_result = ctypes.addressof(self._call), ctypes.addressof(self._result)
+        self._at_slots = ctypes.addressof(self._slots)
+        self._sender = ctypes.addressof(self._handle.contents)
+        # Arguments that take the least of ctypes' time: addresses are numbers.
+        address, size = ctypes.c_void_p, ctypes.c_size_t
+        self._c_place = _function(library, "place", size, size, address, address, address)
+        self._c_encode = _function(library, "encode", size, address, address, size, address)
+        self._c_sum = _function(library, "sum", size, address, address, size, address, size, address)
+        self._c_merge = _function(library, "merge", size, address, address, size, address)
+        self._unit_infos = []
+        for i in range(self.info.units):
+            self._unit_infos.append(new(_abi_sender.dr_unit_info))
+            self._refresh(i)
+        self._unit_names = [tuple(self._names[u.tensors[i]] for i in range(u.count)) for u in self._unit_infos]
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) and self._context.process == os.getpid():
+            self._destroy(self._handle)
+
+    # ---- What there is ----
+
+    @property
+    def info(self) -> SenderInfo:
+        """Numbers of the whole sender."""
+        told, error = new(_abi_sender.dr_sender_info), new(_abi.dr_error)
+        check(self._library.dr_sender_describe(self._handle, told, error), error)
+        return SenderInfo._make(getattr(told, name) for name in SenderInfo._fields)._replace(clips=bool(told.clips))
+
+    @property
+    def names(self) -> List[str]:
+        """Of the tensors, in order."""
+        return list(self._names)
+
+    @property
+    def units(self) -> List[Unit]:
+        """The units, as they are now: `slot` changes from step to step."""
+        return [self.unit(i) for i in range(len(self._unit_infos))]
+
+    def unit(self, unit: int) -> Unit:
+        """One of `units`."""
+        told = self._refresh(unit)
+        return Unit(
+            _KINDS.get(told.kind, "?"),
+            self._unit_names[unit],
+            *(int(getattr(told, name)) for name in Unit._fields[2:]),
+        )
+
+    def tensor(self, name: str) -> SentTensor:
+        """How the tensor of that name travels."""
+        return self._told[self._position(name)]
+
+    def plan_of(self, name: str) -> Plan:
+        """By which the tensor of that name travels."""
+        return self.tensor(name).plan
+
+    def _refresh(self, unit: int) -> Any:
+        if not 0 <= unit < len(self._unit_infos):
+            raise ArgumentError(f"unit {unit}: there are {len(self._unit_infos)}")
+        told, error = self._unit_infos[unit], new(_abi.dr_error)
+        check(self._library.dr_sender_unit(self._handle, unit, told, error), error)
+        return told
+
+    def _read_tensor(self, i: int) -> SentTensor:
+        told, error = new(_abi_sender.dr_sent_tensor), new(_abi.dr_error)
+        check(self._library.dr_sender_tensor(self._handle, i, told, error), error)
+        plan = as_plan(text(self._library.dr_plan_text(told.plan)))
+        return SentTensor(told.unit, told.position, plan, told.key, told.state, told.sum_state)
+
+    def _position(self, name: str) -> int:
+        if name not in self._at:
+            raise ArgumentError(f"there is no tensor {name!r}")
+        return self._at[name]
+
+    # ---- Steps ----
+
+    def place(self, tensors: Optional[Arrays] = None, out: Optional[Arrays] = None, states: Optional[Arrays] = None) -> None:
+        """Where tensors are from now on: {name: array}, or arrays of all in order. What is not given stays as it was.
+
+        tensors  contiguous arrays on the CPU, of the types and numbers of elements that the sender knows; read by encode
+        out      written by merge: of the tensors' type, or float32 (`float32`); of the elements of a shard (`scatter`). They
+                 may be the tensors
+        states   with `caller_states`: bytes, `tensor(name).state` of them, aligned to 8, zeros at first; encode changes them
+
+        They are kept alive. Raises ArgumentError; then nothing has changed.
+        """
+        kinds = ((tensors, self._borrow_input), (out, self._borrow_output), (states, self._borrow_state))
+        found = [None if given is None else [(i, *borrow(i, each)) for i, each in self._listed(given)] for given, borrow in kinds]
+        with self._turn():
+            for kind, placed in enumerate(found):
+                for i, address, owner in placed or ():
+                    where = (ctypes.c_void_p * 1)(address)
+                    self._check(self._c_place(self._sender, i, 1, *(where if kind == j else None for j in range(3))))
+                    self._alive[kind][i] = owner
+
+    def _listed(self, arrays: Arrays) -> List[Tuple[int, Any]]:
+        if isinstance(arrays, Mapping):
+            return [(self._position(name), each) for name, each in arrays.items()]
+        if len(arrays) != len(self._names):
+            raise ArgumentError(f"there are {len(arrays)} arrays for {len(self._names)} tensors")
+        return list(enumerate(arrays))
+
+    def _borrow_input(self, i: int, x: Any) -> Tuple[int, Any]:
+        name = self._names[i]
+        if not _memory.is_in_place(x):
+            raise _at_tensor(name, "is not contiguous and aligned; it is read where it lies")
+        found = _memory.borrow(x, name)
+        return self._fits(name, found, self._specs[i].dtype, math.prod(self._specs[i].shape))
+
+    def _borrow_output(self, i: int, x: Any) -> Tuple[int, Any]:
+        name, spec = self._names[i], self._specs[i]
+        found = _memory.borrow_output(x, name)
+        shards = self._ranks if self._scatter else 1
+        return self._fits(name, found, _abi.DR_F32 if self._float32 else spec.dtype, math.prod(spec.shape) // shards)
+
+    def _borrow_state(self, i: int, x: Any) -> Tuple[int, Any]:
+        name, size = self._names[i], self._told[i].state
+        if x is None and not size:
+            return 0, None
+        found = _memory.borrow_room(x, f"{name}: its state")
+        if found.size != size:
+            raise _at_tensor(name, f"its state has {size} bytes, not {found.size}")
+        return found.address, found.owner
+
+    @staticmethod
+    def _fits(name: str, found: _memory.Memory, dtype: int, elements: int) -> Tuple[int, Any]:
+        if found.dtype != dtype:
+            raise _at_tensor(name, f"is {_memory.NAMES[found.dtype]}, not {_memory.NAMES[dtype]}")
+        if found.elements != elements:
+            raise _at_tensor(name, f"has {found.elements} elements, not {elements}")
+        return found.address, found.owner
+
+    def clip(self) -> None:
+        """Where `info.clips`: reads the norm of the tensors whose plan has a clip; if it is above the bound, encode sends them
+        scaled, until `place` or the end of the step. The tensors are not changed."""
+        with self._turn():
+            self._check(self._library.dr_sender_clip(self._handle))
+
+    def encode(self, unit: int, step: int, slots: Any, *, private_seed: Optional[int] = None) -> Sent:
+        """Encodes a unit.
+
+        step   the same on every rank, another at each call
+        slots  writable bytes, `slots * bound` of the unit; they must stay as they are until the step ends
+        private_seed  another on every rank; None: the rank
+
+        What the data do not allow (a NaN, say) is not an error here: the slot says it, and `Sent.fault`. Raises ArgumentError,
+        CapacityError.
+        """
+        room = _memory.borrow_room(slots, "slots")
+        with self._turn():
+            return self._encode_at(unit, unsigned(step, "step"), room.address, room.size, self._private(private_seed))
+
+    def sum(self, unit: int, step: int, slots: Sequence[Any], slot: Any) -> Sent:
+        """Of a unit of kind "owner": the slots that the ranks sent to this one, in order, become its sum, which is encoded into
+        `slot`, `sum_bound` writable bytes. CapacityError as of merge; all else that is wrong with them the slot says."""
+        room = _memory.borrow_room(slot, "slot")
+        with self._turn():
+            owners = self._take_slots(slots)
+            self._start(step, self._rank)
+            status = self._c_sum(
+                self._sender, unit, self._at_call, self._at_slots, len(owners), room.address, room.size, self._at_result
+            )
+            return self._sent(status)
+
+    def merge(self, unit: int, step: int, slots: Sequence[Any]) -> Sent:
+        """The slots of all ranks, in order, become the outputs: a list of bytes or an array [ranks, bytes].
+
+        Raises CapacityError: `needed` bytes of each slot are to come, with which it is called again. CorruptFrame; PeerError (a rank
+        could not encode); OutOfStep; ArgumentError (a rank sends other tensors). The outputs are untouched then.
+        """
+        with self._turn():
+            owners = self._take_slots(slots)
+            self._start(step, self._rank)
+            return self._sent(self._c_merge(self._sender, unit, self._at_call, self._at_slots, len(owners), self._at_result))
+
+    def take_back(self, step: int) -> None:
+        """Ends a step that failed: what was encoded since the last step's end goes back to the residuals. Errors are of what is
+        lost; the rest is done."""
+        with self._turn():
+            self._check(self._library.dr_sender_take_back(self._handle, unsigned(step, "step")))
+
+    def skip(self, step: int) -> None:
+        """Ends a step that some rank asked to skip: states are as before it, outputs are NaN."""
+        with self._turn():
+            self._check(self._library.dr_sender_skip(self._handle, unsigned(step, "step")))
+
+    def _private(self, private_seed: Optional[int]) -> int:
+        return self._rank if private_seed is None else unsigned(private_seed, "private_seed")
+
+    def _start(self, step: int, private_seed: int) -> None:
+        self._call.step, self._call.private_seed = unsigned(step, "step"), private_seed
+
+    def _take_slots(self, slots: Sequence[Any]) -> List[Any]:
+        listed = frames_of(slots)
+        if len(listed) != self._ranks:
+            raise ArgumentError(f"there are {len(listed)} slots; the sender is one of {self._ranks} ranks")
+        found = [_memory.borrow_bytes(each, "a slot") for each in listed]
+        for slot, borrowed in zip(self._each_slot, found):
+            slot.data, slot.size = borrowed.address, borrowed.size
+        return found
+
+    def _sent(self, status: int) -> Sent:
+        self._check(status)
+        told = self._result
+        return Sent(told.size, told.frames, told.kept, told.needed, told.fault, bool(told.skips))
+
+    # ---- For the adapters: what a step calls. Addresses are of the CPU, and who calls holds the lock. ----
+
+    def _place_at(self, first: int, n: int, tensors: Any, out: Any, states: Any = None) -> None:
+        """(c_void_p * n) of each, or None."""
+        self._check(self._c_place(self._sender, first, n, tensors, out, states))
+
+    def _encode_at(self, unit: int, step: int, address: int, size: int, private_seed: int) -> Sent:
+        self._call.step, self._call.private_seed = step, private_seed
+        return self._sent(self._c_encode(self._sender, unit, self._at_call, address, size, self._at_result))
+
+    def _merge_at(self, unit: int, step: int, places: Sequence[Tuple[int, int]]) -> Sent:
+        """places: (address, bytes) of the slot of each rank"""
+        for slot, place in zip(self._each_slot, places):
+            slot.data, slot.size = place
+        self._call.step = step
+        return self._sent(self._c_merge(self._sender, unit, self._at_call, self._at_slots, len(places), self._at_result))
+
+    # ---- States ----
+
+    def state_dict(self) -> Dict[str, Any]:
+        """What to save: {"states": {name: bytes}, "sums": {name: bytes}, "failures": …, "failed": …}, bytes as uint8 arrays.
+
+        A state is of the whole tensor, in the order of its elements, so a training goes on with another number of ranks or other
+        units. `sums` (exchange=owner) are of the elements that this rank owns.
+        """
+        found: Dict[str, Any] = {"failures": self.info.failures, "failed": self.info.failed}
+        with self._turn():
+            for key, (which, size) in _STATES.items():
+                found[key] = {
+                    name: self._read_state(i, which, getattr(told, size))
+                    for i, (name, told) in enumerate(zip(self._names, self._told))
+                    if getattr(told, size)
+                }
+        return found
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what state_dict gave. Raises ArgumentError for states of other tensors or plans; then nothing has
+        changed."""
+        for key, (_, size) in _STATES.items():
+            there, here = set(state[key]), {name for name, told in zip(self._names, self._told) if getattr(told, size)}
+            if there != here:
+                lacks, extra = sorted(here - there), sorted(there - here)
+                raise ArgumentError(f"the {key} are of other tensors or plans: without {lacks}, and with {extra}")
+        before = self.state_dict()
+        with self._turn():
+            try:
+                self._write_states(state)
+            except BaseException:
+                self._write_states(before)
+                raise
+            self._check(
+                self._library.dr_sender_resume(
+                    self._handle, unsigned(state["failures"], "failures"), unsigned(state["failed"], "failed")
+                )
+            )
+
+    def scale(self, factor: float) -> None:
+        """Multiplies all residuals: after a change of the learning rate, or of the loss's scale."""
+        with self._turn():
+            self._check(self._library.dr_sender_scale(self._handle, real(factor, "factor")))
+
+    def _read_state(self, i: int, which: int, size: int) -> Array:
+        made: Array = numpy.empty(size, numpy.uint8)
+        self._check(self._library.dr_sender_read_state(self._handle, i, which, made.ctypes.data, size))
+        return made
+
+    def _write_states(self, state: Mapping[str, Any]) -> None:
+        for key, (which, _) in _STATES.items():
+            for name, each in state[key].items():
+                found = _memory.borrow_bytes(each, f"{name}: its state")
+                where = self._handle, self._at[name], which, found.address, found.size
+                self._check(self._library.dr_sender_write_state(*where))
+
+    # ---- Errors ----
+
+    def _turn(self) -> _Turn:
+        return _Turn(self.lock)
+
+    def _check(self, status: int) -> None:
+        if status:
+            self._fail(status)
+
+    def _fail(self, status: int) -> NoReturn:
+        told = read(self._library.dr_last_error(self._context.handle), _abi.dr_error)
+        error = error_of(status, told)
+        if error.tensor is not None:
+            error.tensor = self._names[told.tensor] if told.tensor < len(self._names) else None
+        if told.frame < self._ranks:
+            error.rank = self._numbers[told.frame]
+        if isinstance(error, OutOfStep):
+            behind = (ctypes.c_uint32 * self._ranks)()
+            count = self._library.dr_sender_behind(self._handle, behind, self._ranks)
+            error.ranks = tuple(self._numbers[each] for each in behind[:count])
+            error.source = self._numbers[told.what]
+            error.step = None if told.where == 2**64 - 1 else told.where
+        raise error
+
+
+def _function(library: ctypes.CDLL, name: str, *arguments: Any) -> Any:
+    return ctypes.CFUNCTYPE(_abi.dr_status, ctypes.c_void_p, *arguments)((f"dr_sender_{name}", library))
+
+
+class _Turn:
+    """Holds a lock while a `with` lasts; ConcurrentUse if it is taken."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(False):
+            raise busy("the sender")
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def _specs_of(tensors: Union[Mapping[str, Any], Sequence[Any]]) -> Dict[str, TensorSpec]:
+    """By name; dtype is a DR_*."""
+    listed = tensors if isinstance(tensors, Mapping) else {f"tensor {i}": each for i, each in enumerate(tensors)}
+    return {name: _spec_of(name, each) for name, each in listed.items()}
+
+
+def _spec_of(name: Any, given: Any) -> TensorSpec:
+    if not isinstance(name, str):
+        raise ArgumentError(f"the name of a tensor is a str, not {name!r}")
+    if isinstance(given, tuple) and len(given) in (2, 3):
+        spec = TensorSpec(*given)
+        code = dtype_code(spec.dtype)
+        if code is None:
+            raise _at_tensor(name, "has no dtype")
+        return TensorSpec(tuple(unsigned(n, f"{name}: its shape") for n in spec.shape), code, spec.sparse)
+    found = _memory.describe(given, name)
+    return TensorSpec(found.shape, found.dtype)
+
+
+def _at_tensor(name: str, why: str) -> Error:
+    error = ArgumentError(f"{name}: {why}")
+    error.tensor = name
+    return error
+
