@@ -143,7 +143,7 @@ DR_API dr_status dr_sender_clip(dr_sender *sender);
 /* On every call: result may be NULL. It is set however the call ends. */
 typedef struct dr_sent {
   size_t struct_size;
-  uint64_t size;   /* encode, sum: bytes of the longest slot that was written */
+  uint64_t size;   /* encode, sum: bytes of the longest slot that was written; merge: of the longest of any rank */
   uint64_t frames; /* encode, sum: bytes of the frames in all of them */
   uint64_t kept;   /* encode: rows that were selected */
   uint64_t needed; /* merge, sum, CAPACITY: bytes of the longest slot of any rank */

@@ -401,6 +401,7 @@ dr_status sender::merge(size_t unit, const dr_call& call, std::span<const dr_byt
   if (const dr_status s = bind_outputs(u)) return s;
   const bool of_sums = u.list.kind == DR_UNIT_OWNER;
   if (const dr_status s = read_slots(u, call, slots, of_sums, result)) return s;
+  result.size = slots_.longest;
   const auto refused =
       std::ranges::find_if(slots_.heads, [](const slot_head& h) { return h.flags & slot_head::refused; });
   if (refused != slots_.heads.end()) {
