@@ -175,7 +175,7 @@ def test_random_plans_draw_anew_at_each_step_and_on_each_rank():
 
 
 def test_the_codec_is_pure_and_says_how_much_of_the_row_is_used():
-    codec = deepreduce.jax.Codec(TOP, params())
+    codec = deepreduce.jax.Codec(TOP, params(), bypass=1000)
     state = codec.init()
     row, after, size = jax.jit(codec.encode)(gradients(0, 0), state, 5)
     assert row.shape == (codec.row_size,) and after.shape == (codec.state_size,) and state.sum() == 0
@@ -198,6 +198,25 @@ def test_what_runs_where_xla_is_not_on_the_cpu_gives_the_same(monkeypatch):
     expected = jax.jit(there_and_back)(codec.init(), gradients(0, 1))
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *arguments, cpu, default: default(*arguments))
     assert same(jax.jit(lambda *each: there_and_back(*each))(codec.init(), gradients(0, 1)), expected)
+
+
+def test_arrays_have_the_names_of_their_paths():
+    names = lambda tree: deepreduce.jax.Codec(LOSSLESS, tree).names
+    x = jnp.zeros(3)
+    assert names({"layer": {"weight": x, "bias": x}, "head": [x, x]}) == ["head.0", "head.1", "layer.bias", "layer.weight"]
+    assert names(x) == ["array"] and len(set(names({"a": {"b": x}, "a.b": x}))) == 2
+
+
+def test_random_numbers_go_by_name_and_a_book_gives_plans_by_it():
+    x = jnp.linspace(-1, 1, 5000)
+    book = deepreduce.book.parse("v: dense\n*: index=all value=qsgd(levels=3)")
+    codec = deepreduce.jax.Codec(book, {"u": x, "v": x, "w": x})
+    row, _, _ = codec.encode({"u": x, "v": x, "w": x}, codec.init(), 3)
+    found = codec.mean(row[None], 3)
+    assert same(found["v"], x) and not same(found["u"], found["w"])
+    alone = deepreduce.jax.Codec(book, {"w": x})
+    row, _, _ = alone.encode({"w": x}, alone.init(), 3)
+    assert same(alone.mean(row[None], 3)["w"], found["w"])
 
 
 def test_vmap_takes_ranks_one_after_another():
@@ -255,7 +274,7 @@ def test_damaged_rows_are_an_error():
         rows = jnp.stack([row, row.at[position].set(row[position] ^ 0xFF)])
         with pytest.raises(WHEN_IT_RUNS, match="rank 1"):
             jax.block_until_ready(codec.mean(rows, 0))
-    with pytest.raises(WHEN_IT_RUNS, match="tag"):
+    with pytest.raises(WHEN_IT_RUNS, match="of step 0, and the call is of step 1"):
         jax.block_until_ready(codec.mean(row[None], 1))  # another step's
 
 

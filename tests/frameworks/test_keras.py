@@ -36,7 +36,7 @@ class Steps:
     def __init__(self, make, compiled=True):
         with STRATEGY.scope():
             self.optimizer = make()
-            self.variables = [keras.Variable(np.zeros(shape, np.float32)) for shape in SHAPES]
+            self.variables = [keras.Variable(np.zeros(shape, np.float32), name=f"v{i}") for i, shape in enumerate(SHAPES)]
             self.optimizer.build(self.variables)
         self.run = tf.function(self._run) if compiled else self._run
 
@@ -145,7 +145,8 @@ def test_the_name_of_a_preset_is_its_plan(name):
         one(step)
         two(step)
     for a, b in zip(one.replicas(), two.replicas()):
-        assert a[0].tobytes() == a[1].tobytes() == b[0].tobytes() and np.any(a[0])
+        assert a[0].tobytes() == a[1].tobytes() == b[0].tobytes()
+    assert any(np.any(a[0]) for a in one.replicas())
     if name == "signsgd":
         votes = [[np.where(a + b >= 0, 1, -1) for a, b in zip(*([np.where(g >= 0, 1, -1) for g in gradients(step, i)] for i in range(2)))] for step in range(2)]
         for each, first, second in zip(one.replicas(), *votes):
@@ -191,6 +192,18 @@ def test_fit_learns_and_the_model_is_saved_as_any(tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert type(loaded.optimizer) is keras.optimizers.Adam
     np.testing.assert_allclose(loaded.predict(x, verbose=0), model.predict(x, verbose=0), rtol=1e-5, atol=1e-5)
+
+
+def test_errors_and_books_have_the_paths_of_variables():
+    variables = [keras.Variable(np.zeros(5000, np.float32), name=name) for name in ("kernel", "bias")]
+    optimizer = compress(keras.optimizers.SGD(1.0), deepreduce.book.parse(f"bias: dense\n*: {LOSSY}"))
+    given = [np.random.default_rng(i).laplace(size=5000).astype(np.float32) for i in range(2)]
+    optimizer.apply([tf.constant(each) for each in given], variables)
+    np.testing.assert_array_equal(variables[1].numpy(), -given[1])
+    assert np.count_nonzero(variables[0].numpy()) == 250
+    given[0][3] = np.nan
+    with pytest.raises(deepreduce.PeerError, match="rank 0: .* kernel: .*NaN"):
+        optimizer.apply([tf.constant(each) for each in given], variables)
 
 
 def test_one_replica_encodes_and_decodes_its_own():

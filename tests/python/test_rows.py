@@ -1,93 +1,130 @@
-"""Rows, which carry the tensors of deepreduce.jax, .keras and .flower: small tensors beside the plan's."""
+"""Rows, which carry the tensors of deepreduce.jax, .keras and .flower. What becomes of the tensors: test_one_law.py."""
 
-import numpy as np
+import threading
+
 import pytest
 
-import deepreduce
-from deepreduce._adapters._rows import Rows
-from deepreduce.exchange import Exchange, Loopback
+np = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 
-SHAPES = (((40, 50), "float32"), ((7,), "float32"))
-RANKS, STEPS = 3, 4
+import deepreduce  # noqa: E402
+from deepreduce._adapters._sender_pool import SenderPool, method_of, plan_of_frames  # noqa: E402
 
-
-def gradients(step):
-    """[rank][tensor]"""
-    random = np.random.default_rng(step)
-    return [[random.standard_normal(shape).astype(dtype) for shape, dtype in SHAPES] for _ in range(RANKS)]
+SHAPES = {"w": ((40, 50), "float32"), "b": ((7,), "float32")}
+TOP = "sparsify=topr(ratio=0.01) feedback=residual index=golomb value=raw"
+RANKS = 3
 
 
-def means(plan, flat=True):
-    """[step][tensor]: what the ranks' rows come to."""
-    rows = Rows(SHAPES, plan, 1000, flat, 0)
-    states, found = np.zeros((RANKS, rows.state_size), np.uint8), []
-    for step in range(STEPS):
-        there = np.empty((RANKS, rows.size), np.uint8)
-        for rank, tensors in enumerate(gradients(step)):
-            rows.encode(tensors, there[rank], states[rank], step, rank)
-        found.append([np.array(each) for each in rows.sum(list(there), step, 1 / RANKS)])
-    return found
+def pool_of(plan, shapes=SHAPES, **options):
+    return SenderPool(shapes, method_of(plan), **options)
 
 
-@pytest.mark.parametrize("flat", [True, False])
-def test_beside_votes_small_tensors_are_votes(flat):
-    for step, found in enumerate(means("signsgd", flat)):
-        for i, each in enumerate(found):
-            votes = sum(np.where(mine[i] >= 0, 1, -1) for mine in gradients(step))
-            assert np.array_equal(each, np.where(votes >= 0, 1, -1)), (step, i)
+def gradients(step, rank, shapes=SHAPES):
+    random = np.random.default_rng([step, rank])
+    return [random.standard_normal(shape).astype(dtype) for shape, dtype in shapes.values()]
 
 
-@pytest.mark.parametrize("ranks", [6, 10, 14, 22])
-def test_a_tie_of_votes_is_one_whatever_the_weight(ranks):
-    """Half of the ranks say 1, in every order that a sum may round in."""
-    rows, random = Rows(SHAPES, "signsgd", 1000, True, 0), np.random.default_rng(ranks)
-    signs = np.array([random.permutation(np.repeat([1, -1], ranks // 2)) for _ in range(2000)], np.float32)
-    there, state = np.empty((ranks, rows.size), np.uint8), np.zeros(rows.state_size, np.uint8)
-    for rank in range(ranks):
-        rows.encode([signs[:, rank].reshape(40, 50), np.ones(7, np.float32)], there[rank], state, 0, rank)
-    found, _ = rows.sum(list(there), 0, 1 / ranks)
-    assert np.array_equal(found, np.ones((40, 50))), int((found < 0).sum())
+def test_what_is_behind_the_slots_is_zero_and_the_same_arguments_make_the_same_row():
+    pool = pool_of(TOP, {**SHAPES, "half": ((3000,), "float16")})
+    assert pool.size % 64 == pool.state_size % 8 == 0 and pool.dense == 4 * 2007 + 2 * 3000
+    tensors = gradients(0, 0, {**SHAPES, "half": ((3000,), "float16")})
+    rows = []
+    for fill in (0, 255):
+        row, states = np.full(pool.size, fill, np.uint8), np.zeros(pool.state_size, np.uint8)
+        sizes = pool.encode(tensors, row, states, 3, 1)
+        pool.encode(tensors, np.empty(pool.size, np.uint8), states, 4, 1)  # (and what is called between them does not count)
+        rows.append(row.tobytes())
+    assert rows[0] == rows[1] and len(sizes) == 2 and 0 < sum(sizes) < pool.size
+    at = 0
+    for size, (begin, bound) in zip(sizes, pool._slots):
+        assert begin == at and not any(rows[0][begin + size : begin + bound])
+        at += bound
 
 
-def test_beside_momentum_small_tensors_have_it():
-    plan = "sparsify=topr(ratio=0.01) feedback=dgc(momentum=0.9) index=golomb value=raw"
-    momentum = np.zeros(7)
-    for step, found in enumerate(means(plan)):
-        momentum = 0.9 * momentum + np.mean([mine[1] for mine in gradients(step)], axis=0)
-        assert np.allclose(found[1], momentum, atol=1e-5), step
+def test_any_number_of_threads_and_of_ranks():
+    """As XLA calls: encodes and merges at once, of rows of several numbers of ranks."""
+    pool, failed = pool_of(TOP), []
+    plain = pool_of(TOP)
+
+    def row_of(pool, rank):
+        row, states = np.empty(pool.size, np.uint8), np.zeros(pool.state_size, np.uint8)
+        pool.encode(gradients(0, rank), row, states, 0, rank)
+        return row
+
+    expected = [row_of(plain, rank) for rank in range(8)]
+    means = {ranks: [each.copy() for each in plain.merge(expected[:ranks], 0)] for ranks in range(1, 9)}
+
+    def work(rank):
+        for _ in range(50):
+            mine = row_of(pool, rank)
+            found = pool.merge(expected[: rank + 1], 0)
+            if mine.tobytes() != expected[rank].tobytes() or any(map(np.any, map(np.subtract, found, means[rank + 1]))):
+                failed.append(rank)
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert failed == []
 
 
-WEIGHTED = "sparsify=topr(ratio=0.1) feedback=residual(beta=0.5,gamma=0.5)"
+def test_the_mean_is_added_in_the_order_of_the_ranks():
+    pool, sums = pool_of("index=all value=raw"), pool_of("index=all value=raw", sum=True)
+    rows = np.empty((RANKS, pool.size), np.uint8)
+    given = [gradients(0, rank) for rank in range(RANKS)]
+    for rank, row in enumerate(rows):
+        pool.encode(given[rank], row, np.zeros(0, np.uint8), 0, rank)
+    for i, each in enumerate(pool.merge(list(rows), 0)):
+        mean = np.zeros_like(each)
+        for rank in range(RANKS):
+            mean += np.float32(1 / RANKS) * given[rank][i]
+        np.testing.assert_array_equal(each, mean)
+    total = given[0][1] + given[1][1] + given[2][1]
+    np.testing.assert_array_equal(sums.merge(list(rows), 0)[1], total)
 
 
-def test_beside_others_small_tensors_have_the_weight_of_the_gradient():
-    """In rows as in an exchange. Those of deepreduce.torch: torch_checks_memories.py."""
-    rows = Rows([((10,), "float32")], WEIGHTED, 1000, True, 0)
-    there, state = np.empty((1, rows.size), np.uint8), np.zeros(rows.state_size, np.uint8)
-    loopback = Loopback(1)
-    exchange = Exchange(np.ones(10, np.float32), WEIGHTED, loopback.transport(0), dense_below=1000)
-    for step in range(3):
-        rows.encode([np.ones(10, np.float32)], there[0], state, step, 0)
-        exchange.start(step)
-        assert loopback.run([exchange]) == [None]
-        for found in (rows.sum(list(there), step)[0], exchange.out):
-            assert np.array_equal(found, np.full(10, 0.5)), step
+def test_a_pack_has_no_room_behind_its_slots():
+    pool = pool_of(TOP, {**SHAPES, "half": ((3000,), "float16")})
+    tensors = gradients(0, 0, {**SHAPES, "half": ((3000,), "float16")})
+    states = np.zeros(pool.state_size, np.uint8)
+    data = pool.pack(tensors, states, 7, 0)
+    row, others = np.empty(pool.size, np.uint8), np.zeros(pool.state_size, np.uint8)
+    assert len(data) == sum(pool.encode(tensors, row, others, 7, 0)) and states.tobytes() == others.tobytes()
+    for one, other in zip(pool.unpack(data, 7), pool.merge([row], 7)):
+        np.testing.assert_array_equal(one, other)
+    for spoilt, kind in (
+        (data + b"more", deepreduce.CorruptFrame),
+        (data[:-7], deepreduce.CapacityError),
+        (b"", deepreduce.ArgumentError),
+        (bytes(len(data)), deepreduce.CorruptFrame),
+    ):
+        with pytest.raises(kind):
+            pool.unpack(spoilt, 7)
+    with pytest.raises(deepreduce.ArgumentError, match="of step 7, and the call is of step 8"):
+        pool.unpack(data, 8)
 
 
-def test_beside_others_small_tensors_travel_exactly():
-    for step, found in enumerate(means("sparsify=topr(ratio=0.01) feedback=residual index=golomb value=log_quant")):
-        assert np.allclose(found[1], np.mean([mine[1] for mine in gradients(step)], axis=0), atol=1e-6), step
+def test_books_give_arrays_their_plans():
+    pool = pool_of(deepreduce.book.parse(f"b: dense\n*: {TOP}"))
+    assert {str(plan) for plan in pool._used} == {str(deepreduce.Plan(f"{text} bucket=flat")) for text in ("index=all value=raw", TOP)}
 
 
-def test_a_plan_without_frames_is_refused_by_name():
+def test_what_has_no_rows_is_refused_by_name():
     with pytest.raises(deepreduce.Unsupported, match="deepreduce.torch and deepreduce.transform"):
-        Rows(SHAPES, "powersgd", 1000, True, 0)
+        plan_of_frames("powersgd")
+    with pytest.raises(deepreduce.Unsupported, match="b: the plan .* makes factors"):
+        pool_of(deepreduce.book.parse(f"b: powersgd\n*: {TOP}"))
+    with pytest.raises(deepreduce.Unsupported, match="has exchange=owner, but here all ranks get all frames"):
+        plan_of_frames(f"{TOP} exchange=owner")
+    with pytest.raises(deepreduce.ArgumentError, match="no tensors to send"):
+        pool_of(TOP, {})
+    pool = pool_of(TOP)
+    with pytest.raises(deepreduce.ArgumentError, match=r"^b: float32\[8\] is not 7 contiguous float32"):
+        pool.encode([np.zeros((40, 50), "f4"), np.zeros(8, "f4")], np.empty(pool.size, "u1"), np.zeros(pool.state_size, "u1"), 0, 0)
 
 
-def test_the_plan_says_whether_tensors_are_one():
-    """And whether small ones are sent as the others are: unless flat and bypass are given."""
-    top, bits = "sparsify=topr(ratio=0.5) index=golomb value=raw", "index=all value=uniform_quant(bits=4)"
-    parts = lambda plan, *options: [(str(part.plan), part.positions) for part in Rows(SHAPES, plan, *options, 0).parts]
-    for plan, bypass, flat in ((top, 0, True), ("index=all value=half", 0, True), (bits, 1000, False), ("onebit", 1000, False)):
-        assert parts(plan, None, None) == parts(plan, bypass, flat) and len(parts(plan, None, None)) == (1 if flat else 2), plan
-    assert parts(bits, None, True) == parts(bits, 0, True) and parts(top, None, False) == parts(top, 1000, False)
+def test_a_plan_that_saves_nothing_is_a_warning():
+    with pytest.warns(UserWarning, match="a row is .* frames may be of any size, saves nothing here"):
+        pool_of("threshold").warn_if_dense()
+    with pytest.warns(UserWarning, match="each of 2 tensors has fewer elements than `bypass`"):
+        pool_of(TOP, dense_below=10000).warn_if_dense()

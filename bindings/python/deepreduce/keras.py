@@ -20,7 +20,8 @@ import keras
 import numpy
 import tensorflow as tf
 
-from ._adapters._rows import Rows, plan_of_frames
+from ._adapters._sender_pool import SenderPool, method_of
+from .book import Book
 from .errors import ArgumentError, Unsupported
 from .plan import Plan
 
@@ -30,7 +31,8 @@ _WORD = 4  # bytes: collectives of TensorFlow take int32, not uint8
 
 
 class Stats(NamedTuple):
-    """Of a replica: steps, and bytes of the last step: gradients, frames, and the row that travelled."""
+    """Of a replica: steps, and bytes of the last step: gradients, frames with what says how long they are, and the row that
+    travelled."""
 
     steps: int
     dense: int
@@ -42,22 +44,22 @@ class Compression(tf.train.experimental.PythonState):  # type: ignore[misc]
     """What `compress` keeps beside the optimizer: the residuals of the replicas of this process, by their number.
     tf.train.Checkpoint(optimizer=…) saves and restores them with the optimizer."""
 
-    def __init__(self, plan: Union[str, Plan], bypass: Optional[int], flat: Optional[bool], seed: int) -> None:
+    def __init__(self, plan: Union[str, Plan, Book], bypass: Optional[int], flat: Optional[bool], seed: int) -> None:
         """Not for callers: compress makes them."""
-        self._plan, self._options = plan_of_frames(plan), (bypass, flat, seed)
+        self._plan = method_of(plan)
+        self._options: Dict[str, Any] = {"dense_below": bypass, "flat": flat, "seed": seed}
         self._lock = threading.Lock()
-        self._rows: Optional[Rows] = None
+        self._pool: Optional[SenderPool] = None
         self._states: Dict[int, Any] = {}
         self._steps: Dict[int, int] = {}
         self._used: Dict[int, int] = {}
 
     def stats(self, replica: int = 0) -> Stats:
         """What the steps of a replica of this process took."""
-        rows = self._rows
-        if rows is None or replica not in self._steps:
+        pool = self._pool
+        if pool is None or replica not in self._steps:
             return Stats(0, 0, 0, 0)
-        dense = sum(n * dtype.itemsize for n, (_, dtype) in zip(rows.elements, rows.shapes))
-        return Stats(self._steps[replica], dense, self._used[replica], rows.size)
+        return Stats(self._steps[replica], pool.dense, self._used[replica], pool.size)
 
     def state_dict(self) -> Dict[str, Any]:
         """Steps and residuals of the replicas of this process: numbers and arrays of bytes, which numpy.savez takes.
@@ -69,8 +71,8 @@ class Compression(tf.train.experimental.PythonState):  # type: ignore[misc]
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes what state_dict gave. Raises ArgumentError for residuals of other gradients, now or in the next step."""
         states = {int(name): numpy.array(each) for name, each in state.items() if not name.startswith("step")}
-        if self._rows is not None and any(each.size != self._rows.state_size for each in states.values()):
-            raise ArgumentError(f"the residuals are not of {self._rows.state_size} bytes: they are of other gradients")
+        if self._pool is not None and any(each.size != self._pool.state_size for each in states.values()):
+            raise ArgumentError(f"the residuals are not of {self._pool.state_size} bytes: they are of other gradients")
         self._states = states
         self._steps = {int(name[4:]): int(each) for name, each in state.items() if name.startswith("step")}
 
@@ -85,21 +87,24 @@ class Compression(tf.train.experimental.PythonState):  # type: ignore[misc]
         with numpy.load(io.BytesIO(string_value)) as state:
             self.load_state_dict(dict(state))
 
-    def sum(self, gradients: Sequence[Any]) -> List[Any]:
-        """The sum over replicas, in a replica context: each gets the same bits."""
+    def sum(self, gradients: Sequence[Any], names: Optional[Sequence[str]] = None) -> List[Any]:
+        """The sum over replicas, in a replica context: each gets the same bits. names: of the gradients, for errors, books and
+        random numbers; None: "tensor 0", "tensor 1", …"""
         with self._lock:  # replicas of an eager step are threads
-            if self._rows is None:
+            if self._pool is None:
                 shapes = [(tuple(each.shape), each.dtype.as_numpy_dtype) for each in gradients]
                 if any(None in shape for shape, _ in shapes):
                     raise Unsupported("a gradient has no static shape, so its row has no size")
-                self._rows = Rows(shapes, self._plan, *self._options)
-                self._rows.warn_if_dense()
+                if names is None or len(set(names)) < len(shapes):
+                    names = [f"tensor {i}" for i in range(len(shapes))]
+                self._pool = SenderPool(dict(zip(names, shapes)), self._plan, sum=True, **self._options)
+                self._pool.warn_if_dense()
         context = tf.distribute.get_replica_context()
         replicas = context.num_replicas_in_sync
         row, step = tf.numpy_function(
             self._encode, [context.replica_id_in_sync_group, *gradients], [tf.int32, tf.int64], name="deepreduce_encode"
         )
-        row.set_shape([self._rows.size // _WORD])
+        row.set_shape([self._pool.size // _WORD])
         row = row[None]
         rows = context.all_gather(row, axis=0) if replicas > 1 else row
         sums = tf.numpy_function(self._sum, [step, rows], [tf.float32] * len(gradients), name="deepreduce_sum")
@@ -109,23 +114,23 @@ class Compression(tf.train.experimental.PythonState):  # type: ignore[misc]
         return [tf.cast(each, gradient.dtype) for each, gradient in zip(sums, gradients)]
 
     def _encode(self, replica: Any, *gradients: Any) -> Tuple[Any, Any]:
-        rows, i = self._rows, int(replica)
-        assert rows is not None
+        pool, i = self._pool, int(replica)
+        assert pool is not None
         with self._lock:
-            states = self._states.setdefault(i, numpy.zeros(rows.state_size, numpy.uint8))
+            states = self._states.setdefault(i, numpy.zeros(pool.state_size, numpy.uint8))
             step = self._steps.get(i, 0)
             self._steps[i] = step + 1
-        if states.size != rows.state_size:
+        if states.size != pool.state_size:
             raise ArgumentError(
-                f"the residuals of replica {i} have {states.size} bytes, these gradients want {rows.state_size}"
+                f"the residuals of replica {i} have {states.size} bytes, these gradients want {pool.state_size}"
             )
-        row = numpy.empty(rows.size, numpy.uint8)
-        self._used[i] = rows.encode(gradients, row, states, step, i)
+        row = numpy.empty(pool.size, numpy.uint8)
+        self._used[i] = sum(pool.encode(gradients, row, states, step, i))
         return row.view(numpy.int32), numpy.int64(step)
 
     def _sum(self, step: Any, gathered: Any) -> List[Any]:
-        assert self._rows is not None
-        return list(self._rows.sum(list(gathered.view(numpy.uint8)), int(step)))
+        assert self._pool is not None
+        return list(self._pool.merge(list(gathered.view(numpy.uint8)), int(step)))
 
 
 class _Compressed:
@@ -138,13 +143,19 @@ class _Compressed:
         gradients = [tf.convert_to_tensor(gradient) for gradient, _ in pairs if gradient is not None]
         if not gradients or tf.distribute.get_replica_context() is None:
             return super()._all_reduce_sum_gradients(pairs)  # type: ignore[misc]
-        sums = iter(self.compression.sum(gradients))
+        names = [_name_of(variable) for gradient, variable in pairs if gradient is not None]
+        sums = iter(self.compression.sum(gradients, names))
         return [(gradient if gradient is None else next(sums), variable) for gradient, variable in pairs]
+
+
+def _name_of(variable: Any) -> str:
+    """The path of Keras: "sequential/dense/kernel". Of TensorFlow's variable in its place it is the name, with ":0"."""
+    return str(getattr(variable, "path", None) or variable.name).removesuffix(":0")
 
 
 def compress(
     optimizer: Any,
-    plan: Union[str, Plan],
+    plan: Union[str, Plan, Book],
     *,
     bypass: Optional[int] = None,
     flat: Optional[bool] = None,
@@ -154,12 +165,13 @@ def compress(
     is as ever: clipping, weight decay, schedules; it is saved as the optimizer that it was made of.
 
     optimizer  a Keras optimizer that has not been used yet
-    plan       a plan or its text
+    plan       a plan or its text; or a book of plans by the variables' paths
     bypass     gradients of fewer elements travel exactly, in the same row. None: of a plan that is flat none, of others
                those below 1000
     flat       the gradients of the plan are one tensor (bucket=flat). None: of a plan that sparsifies, or keeps each
                value by itself (raw, half); one that quantises all elements (8bit, onebit) has levels for each gradient
-    seed       of random numbers
+    seed       of random numbers. A gradient's go by the path of its variable, which Keras numbers within a process: the second
+               model of a process draws others, unless keras.utils.clear_session() is before it
 
     Its `compression` has the residuals, which tf.train.Checkpoint takes along; beside files of Keras's own save them. With
     one replica, its own gradients are encoded and decoded. A replica that cannot encode (a NaN, say) is an error of

@@ -68,7 +68,8 @@ class Unit(NamedTuple):
 class Sent(NamedTuple):
     """What a call did.
 
-    size    encode, sum: bytes of the longest slot that was written; what is behind them is as it was
+    size    encode, sum: bytes of the longest slot that was written; what is behind them is as it was. merge: of the longest of any
+            rank
     frames  encode, sum: bytes of all frames
     kept    encode: rows that were selected
     needed  merge, sum with CapacityError: bytes of the longest slot of any rank

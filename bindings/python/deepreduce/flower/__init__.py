@@ -24,7 +24,7 @@ import numpy
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 
-from .._adapters._rows import Rows, plan_of_frames
+from .._adapters._sender_pool import SenderPool, plan_of_frames
 from ..errors import ArgumentError, CorruptFrame, PeerError
 from ..plan import Plan
 from ._models import Model, copy, difference, finite, fits, holds, moved, of_type, read, same_kind, write
@@ -55,15 +55,20 @@ def _blob(data: bytes, stype: str) -> Any:
     return Array("uint8", (len(data),), stype, data)
 
 
-# Clients of one process share them.
-_rows = functools.lru_cache(maxsize=4)(Rows)
+@functools.lru_cache(maxsize=4)  # clients of one process share them
+def _pool(
+    names: Tuple[str, ...], shapes: Tuple[Tuple[int, ...], ...], plan: str, bypass: Optional[int], flat: Optional[bool], seed: int
+) -> SenderPool:
+    tensors = {name: (shape, "float32") for name, shape in zip(names, shapes)}
+    return SenderPool(tensors, plan_of_frames(plan), dense_below=bypass, flat=flat, seed=seed)
 
 
-def _rows_of(model: Model, plan: Any, meta: Any) -> Tuple[List[str], Optional[Rows]]:
+def _pool_of(model: Model, plan: Any, meta: Any) -> Tuple[List[str], Optional[SenderPool]]:
     """The arrays that are coded, and how. Differences are float32."""
     names = [name for name, array in model.items() if array.dtype.name in _CODED]
-    shapes = tuple((model[name].shape, "float32") for name in names)
-    return names, _rows(shapes, plan, meta.get("bypass"), meta.get("flat"), meta["seed"]) if names else None
+    shapes = tuple(model[name].shape for name in names)
+    options = meta.get("bypass"), meta.get("flat"), meta["seed"]
+    return names, _pool(tuple(names), shapes, plan, *options) if names else None
 
 
 # ---- Client -------------------------------------------------------------------------------------
@@ -97,10 +102,10 @@ def _receive(content: Any, meta: Any, context: Any) -> Model:
                 f"the server sent what follows model {base}, which is not here: it has to send all of it"
             )
         model = read(context.state[_MODEL])
-        names, rows = _rows_of(model, meta["down"], meta)
+        names, pool = _pool_of(model, meta["down"], meta)
         for step in range(base + 1, version + 1):
-            if rows is not None:
-                model = moved(model, names, rows.unpack(record[f"{_FRAMES}/{step}"].data, step))
+            if pool is not None:
+                model = moved(model, names, pool.unpack(record[f"{_FRAMES}/{step}"].data, step))
         model.update({name: array.numpy() for name, array in record.items() if array.stype != _FRAMES})
         record = write(model)
         content[key] = record
@@ -117,14 +122,14 @@ def _answer(content: Any, meta: Any, model: Model, context: Any) -> None:
     told = ConfigRecord({"version": meta["version"], "key": ""})
     for key, record in list(content.array_records.items()):
         trained = read(record)
-        names, rows = _rows_of(model, meta["up"], meta)
-        if rows is None or told["key"] or not same_kind(trained, model):
+        names, pool = _pool_of(model, meta["up"], meta)
+        if pool is None or told["key"] or not same_kind(trained, model):
             continue
         kept = context.state.array_records.get(_STATES, {}).get(meta["up"])
-        states = numpy.zeros(rows.state_size, numpy.uint8)
+        states = numpy.zeros(pool.state_size, numpy.uint8)
         if kept is not None and len(kept.data) == states.size:  # otherwise the plan or the model is another one
             states[:] = numpy.frombuffer(kept.data, numpy.uint8)
-        frames = rows.pack(difference(trained, model, names), states, meta["version"], context.node_id % 2**64)
+        frames = pool.pack(difference(trained, model, names), states, meta["version"], context.node_id % 2**64)
         plain = {name: array for name, array in record.items() if name not in names}
         content[key] = ArrayRecord({_FRAMES: _blob(frames, _FRAMES), **plain})
         if states.size:
@@ -180,8 +185,8 @@ class Compressed(Strategy):  # type: ignore[misc]
         self._model: Model = {}
         self._own: Model = {}  # the server's, which has what `down` left out
         self._names: List[str] = []
-        self._down: Optional[Rows] = None
-        self._up: Optional[Rows] = None
+        self._down: Optional[SenderPool] = None
+        self._up: Optional[SenderPool] = None
         self._given: Any = None  # the arrays of which that model is what clients get
         self._history: Dict[int, Any] = {}  # version: frames that lead to it
         self._known: Dict[int, int] = {}  # node: the version that it has
@@ -223,8 +228,8 @@ class Compressed(Strategy):  # type: ignore[misc]
         nearer = self._nearer(new) if same_kind(new, self._model) else None
         if nearer is None:
             self._model, self._history = new, {}
-            self._names, self._down = _rows_of(new, self._meta["down"], self._meta)
-            self._up = _rows_of(new, self._meta["up"], self._meta)[1]
+            self._names, self._down = _pool_of(new, self._meta["down"], self._meta)
+            self._up = _pool_of(new, self._meta["up"], self._meta)[1]
             self._known.clear()
         else:
             self._model, frames = nearer

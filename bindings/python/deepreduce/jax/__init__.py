@@ -20,9 +20,10 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 import jax
 import jax.numpy as jnp
 
-from .._adapters._rows import Rows
+from .._adapters._sender_pool import SenderPool, method_of
+from ..book import Book
 from ..errors import ArgumentError
-from ..plan import Plan, as_plan
+from ..plan import Plan
 from ._callback import Arrays, call, number_of
 
 __all__ = ["Codec", "CompressState", "Transformation", "compress", "specs"]
@@ -32,22 +33,24 @@ class Codec:
     """Tensors of these shapes to rows of bytes, and rows to their mean. Its functions are pure, and work under jit,
     shard_map and vmap (one after another).
 
-    plan    a plan or its text
+    plan    a plan or its text; or a book of plans by the arrays' names
     like    a pytree of arrays, or of what has a shape and a dtype: float32, float16 or bfloat16
     bypass  arrays of fewer elements travel exactly, in the same row. None: of a plan that is flat none, of others those
             below 1000
     flat    the arrays of the plan are one tensor (bucket=flat). None: of a plan that sparsifies, or keeps each value by
             itself (raw, half); one that quantises all elements (8bit, onebit) has levels for each array
-    seed    of random numbers; the same on every rank. Step and rank are told to the library anyhow
+    seed    of random numbers; the same on every rank. Step and rank are told to the library anyhow, and an array's numbers go
+            by its name
 
     row_size, state_size  bytes of a row, and of a rank's state
+    names                 of the arrays, by their paths in the tree: "layer.weight". Errors and books have them
 
     Raises ArgumentError for a plan that does not take such arrays.
     """
 
     def __init__(
         self,
-        plan: Union[str, Plan],
+        plan: Union[str, Plan, Book],
         like: Any,
         *,
         bypass: Optional[int] = None,
@@ -56,16 +59,17 @@ class Codec:
     ) -> None:
         leaves, self._tree = jax.tree.flatten(like)
         self._like = [(tuple(each.shape), each.dtype) for each in leaves]
-        self._rows, self._numbers = _rows_of(self._like, as_plan(plan), bypass, flat, seed)
-        self.row_size, self.state_size = self._rows.size, self._rows.state_size
-        self._rows.warn_if_dense()
+        self.names = _names_of(like)
+        self._pool, self._numbers = _pool_of(self.names, self._like, method_of(plan), bypass, flat, seed)
+        self.row_size, self.state_size = self._pool.size, self._pool.state_size
+        self._pool.warn_if_dense()
 
     def init(self, ranks: int = 1) -> Any:
         """The state before the first step: [ranks * state_size] uint8, which shard_map cuts into the ranks'."""
         return jnp.zeros(ranks * self.state_size, jnp.uint8)
 
     def encode(self, tree: Any, state: Any, step: Any, rank: Any = 0) -> Tuple[Any, Any, Any]:
-        """A rank's row, its new state, and the bytes of the row that are frames.
+        """A rank's row, its new state, and the bytes of the row that are in use: frames and what says how long they are.
 
         tree   a pytree as `like`
         state  [state_size] uint8: the last call's, or `init`'s
@@ -96,8 +100,8 @@ class Codec:
         step  as of `encode`
 
         Returns a pytree as `like`. Raises, when it runs, JaxRuntimeError (without jit ValueError) with the words of
-        PeerError (a rank could not encode), CorruptFrame or ArgumentError (a row of another step or of other arrays);
-        they name the rank.
+        PeerError (a rank could not encode), CorruptFrame, OutOfStep or ArgumentError (a row of another step or of other
+        arrays); they name the rank.
         """
         if rows.ndim != 2 or rows.shape[1] != self.row_size or rows.dtype != jnp.uint8:
             raise ArgumentError(f"rows are {rows.dtype}{list(rows.shape)}, not uint8[ranks, {self.row_size}]")
@@ -107,28 +111,39 @@ class Codec:
 
 
 Shape = Tuple[Tuple[int, ...], Any]  # and dtype
-Called = Tuple[Rows, Tuple[int, int]]  # rows, and the numbers of their encode and mean
+Called = Tuple[SenderPool, Tuple[int, int]]  # senders, and the numbers of their encode and merge
 _known: Dict[Any, Called] = {}  # what XLA's programs may call
 
 
-def _rows_of(like: Sequence[Shape], plan: Plan, bypass: Optional[int], flat: Optional[bool], seed: int) -> Called:
+def _names_of(tree: Any) -> List[str]:
+    """Of the leaves, in order."""
+    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+    names = [jax.tree_util.keystr(path, simple=True, separator=".") for path in paths]
+    if len(set(names)) < len(names):  # {"a": {"b": …}, "a.b": …}
+        names = [jax.tree_util.keystr(path) for path in paths]
+    return [name or "array" for name in names]  # a tree that is an array
+
+
+def _pool_of(
+    names: Sequence[str], like: Sequence[Shape], plan: Union[Plan, Book], bypass: Optional[int], flat: Optional[bool], seed: int
+) -> Called:
     """Of equal codecs the same."""
-    key = tuple(like), str(plan), bypass, flat, seed
+    key = tuple(names), tuple(like), plan, bypass, flat, seed
     if key not in _known:
-        rows = Rows(like, plan, bypass, flat, seed)
+        pool = SenderPool(dict(zip(names, like)), plan, dense_below=bypass, flat=flat, seed=seed)
 
         def encode(arguments: Arrays, results: Arrays) -> None:
             before, step, rank, *tensors = arguments
             states, row, size = results
             if states.size and states.ctypes.data != before.ctypes.data:
                 states[:] = before
-            size[...] = rows.encode(tensors, row, states, int(step), int(rank))
+            size[...] = sum(pool.encode(tensors, row, states, int(step), int(rank)))
 
         def mean(arguments: Arrays, results: Arrays) -> None:
             step, gathered = arguments
-            rows.sum(list(gathered), int(step), 1.0 / len(gathered), results)
+            pool.merge(list(gathered), int(step), results)
 
-        _known[key] = rows, (number_of(encode), number_of(mean))
+        _known[key] = pool, (number_of(encode), number_of(mean))
     return _known[key]
 
 
@@ -148,7 +163,7 @@ class Transformation(NamedTuple):
 
 
 def compress(
-    plan: Union[str, Plan],
+    plan: Union[str, Plan, Book],
     axis_name: Optional[str] = None,
     *,
     ranks: Optional[int] = None,
