@@ -1,0 +1,183 @@
+"""One law for named tensors: the cases of test_one_law.py, and what each comes to by numpy, however it is sent.
+
+All is in float32 here, in values that the tensors' types have; an adapter of the test makes arrays of its own of them. Needs no framework.
+"""
+
+import dataclasses
+import zlib
+from typing import Any, Callable, Dict, Optional
+
+import numpy as np
+
+import deepreduce
+
+LARGE = {"w": ((40, 50), "float32"), "small": ((10,), "float32")}
+
+
+@dataclasses.dataclass
+class Case:
+    """A few steps of data-parallel training.
+
+    tensors    {name: (shape, dtype)}
+    gradient   f(step, rank, name) → float32 of the shape
+    expected   f(case, ranks, numbers) → [step]{name: float32 array}: the means. numbers: the ranks' private seeds
+    below, flat  the options `bypass` or `dense_below`, and `flat`
+    atol       how far off a mean may be; 0: not a bit
+    """
+
+    tensors: Dict[str, Any]
+    plan: str
+    gradient: Callable[..., Any]
+    expected: Callable[..., Any]
+    steps: int = 3
+    below: Optional[int] = None
+    flat: Optional[bool] = None
+    atol: float = 0
+
+    def gradients(self, step, rank):
+        return {name: self.gradient(step, rank, name).reshape(shape) for name, (shape, _) in self.tensors.items()}
+
+    def means(self, ranks, numbers=None):
+        return self.expected(self, ranks, range(ranks) if numbers is None else numbers)
+
+
+def rounded(x, dtype):
+    """The nearest value of a type, ties to even."""
+    x = np.asarray(x, np.float32)
+    if dtype == "float16":
+        return x.astype(np.float16).astype(np.float32)
+    if dtype == "bfloat16":
+        bits = x.view(np.uint32).astype(np.uint64)
+        return (((bits + 0x7FFF + (bits >> 16 & 1)) >> 16) << 16).astype(np.uint32).view(np.float32)
+    return x
+
+
+def random(case_or_tensors, scale=1.0):
+    """Gradients that differ from step to step, rank to rank, and name to name."""
+
+    def gradient(step, rank, name):
+        shape, dtype = case_or_tensors[name]
+        seed = zlib.crc32(name.encode())
+        return rounded(scale * np.random.default_rng([step, rank, seed]).laplace(size=shape).astype(np.float32), dtype)
+
+    return gradient
+
+
+def mean(each, dtype="float32"):
+    """Added in the order of the ranks in float32, and rounded once."""
+    total = np.zeros(each[0].shape, np.float32)
+    for x in each:
+        total += np.float32(1 / len(each)) * x
+    return rounded(total, dtype)
+
+
+def top(x, count):
+    kept, where = np.zeros_like(x), np.argsort(-np.abs(x), kind="stable")[:count]
+    kept[where] = x[where]
+    return kept
+
+
+def selected(together, exactly=(), count=40, beta=1.0, gamma=1.0):
+    """Of Top-r with a residual. together: lists of names that are one tensor. exactly: names of tensors that are sent whole."""
+
+    def expected(case, ranks, numbers):
+        residuals, found = {}, []
+        for step in range(case.steps):
+            sent = [{} for _ in range(ranks)]
+            for rank in range(ranks):
+                given = case.gradients(step, rank)
+                for names in together:
+                    whole = np.concatenate([given[name].ravel() for name in names]) * np.float32(gamma)
+                    whole = whole + np.float32(beta) * residuals.get((rank, *names), np.float32(0))
+                    kept = top(whole, count)
+                    residuals[(rank, *names)] = whole - kept
+                    ends = np.cumsum([given[name].size for name in names])[:-1]
+                    sent[rank].update(zip(names, np.split(kept, ends)))
+                sent[rank].update({name: np.float32(gamma) * given[name].ravel() for name in exactly})
+            shapes = {name: shape for name, (shape, _) in case.tensors.items()}
+            found.append({name: mean([each[name] for each in sent]).reshape(shape) for name, shape in shapes.items()})
+        return found
+
+    return expected
+
+
+def plainly(case, ranks, numbers):
+    """An exact plan."""
+    return [
+        {name: mean([case.gradients(step, rank)[name] for rank in range(ranks)], dtype) for name, (_, dtype) in case.tensors.items()}
+        for step in range(case.steps)
+    ]
+
+
+def drawn(case, ranks, numbers):
+    """By the function `encode`, of each tensor alone, with the key of its name."""
+    found = []
+    for step in range(case.steps):
+        found.append({})
+        for name in case.tensors:
+            frames = [
+                deepreduce.encode(
+                    case.gradients(step, rank)[name], case.plan, step=step, private_seed=number, key=zlib.crc32(name.encode()) + 1
+                )
+                for rank, number in enumerate(numbers)
+            ]
+            found[-1][name] = mean([deepreduce.decode(frame).reshape(case.tensors[name][0]) for frame in frames])
+    return found
+
+
+def clipped(case, ranks, numbers):
+    """By the norm of the whole gradient of a rank, whatever the frames it is in."""
+    found = []
+    for step in range(case.steps):
+        scaled = []
+        for rank in range(ranks):
+            given = case.gradients(step, rank)
+            norm = np.sqrt(sum(float((each.astype(np.float64) ** 2).sum()) for each in given.values()))
+            assert norm > 1
+            scaled.append({name: (each / norm).astype(np.float32) for name, each in given.items()})
+        found.append({name: mean([each[name] for each in scaled]) for name in case.tensors})
+    return found
+
+
+def voted(case, ranks, numbers):
+    """Each rank says 1 of what is not below zero, else -1; a tie is 1."""
+    return [
+        {
+            name: np.where(sum(np.where(case.gradients(step, rank)[name] >= 0, 1, -1) for rank in range(ranks)) >= 0, 1, -1).astype("f")
+            for name in case.tensors
+        }
+        for step in range(case.steps)
+    ]
+
+
+TOP = "sparsify=topr(count=40) feedback=residual index=golomb value=raw"
+TWO = {"v": ((40, 30), "float32"), "w": ((40, 50), "float32")}
+TYPES = {"a": ((2000,), "float32"), "b": ((1500,), "float16")}
+BF16 = {"w": ((3000,), "bfloat16")}
+ONE = {"w": ((2000,), "float32")}
+
+CASES = {
+    "small tensors have the weight of the gradient": Case(
+        LARGE, "sparsify=topr(count=40) feedback=residual(beta=0.5,gamma=0.5) index=golomb value=raw",
+        lambda step, rank, name: np.ones(10, "f") if name == "small" else random(LARGE)(step, rank, name),
+        selected([["w"]], ["small"], beta=0.5, gamma=0.5), below=1000,
+    ),
+    "below dense_below tensors travel exactly": Case(LARGE, TOP, random(LARGE), selected([["w"]], ["small"]), below=1000),
+    "tensors of a plan that sparsifies are one": Case(TWO, TOP, random(TWO), selected([["v", "w"]])),
+    "unless flat says that they are not": Case(TWO, TOP, random(TWO), selected([["v"], ["w"]]), below=0, flat=False),
+    "random numbers go by name": Case(TWO, "index=all value=qsgd(levels=3)", random(TWO), drawn),
+    "wherever the tensor stands": Case(ONE, "index=all value=qsgd(levels=3)", random(ONE), drawn),
+    "a clip is of the norm of all frames": Case(
+        TYPES, "feedback=dgc(clip=1,momentum=0) index=all value=raw", random(TYPES), clipped, atol=1e-4
+    ),
+    "votes are counted, and a tie is one": Case(LARGE, "signsgd", random(LARGE), voted),
+    "halves are rounded once": Case(BF16, "index=all value=raw", random(BF16), plainly),
+}  # fmt: skip
+
+# What fails, and the rank that is at fault: 1. gradients(step, rank) of NAN has a NaN there at step 1.
+NAN = Case(
+    ONE, "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=log_quant",
+    lambda step, rank, name: np.where(np.arange(2000) == 7, np.nan if (step, rank) == (1, 1) else 1, random(ONE)(step, rank, name)).astype("f"),
+    plainly,
+)  # fmt: skip
+STEP = Case(ONE, TOP, random(ONE), plainly)
