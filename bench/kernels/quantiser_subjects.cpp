@@ -153,7 +153,7 @@ void add_quantisers(subjects& all) {
   all.push_back({"uniform survey", input, "value", count, floats, levels,
                  [s](cpu_level l) {
                    const magnitude_range r = range_of.at(l)(s->bits(), count);
-                   s->sum = r.most;
+                   s->sum = r.largest;
                    s->each([&](size_t i, size_t n) { s->sum += uniform_squares.at(l)(s->bits() + i, n, 256); });
                  },
                  [s] { return digest_of(&s->sum, 8); }});

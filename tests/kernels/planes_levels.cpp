@@ -93,7 +93,7 @@ TEST_CASE("planes: every level finds the range of bytes that there are, and lowe
       for (const uint8_t b : bytes) {
         expected.least = std::min(expected.least, b);
         if (b) expected.above_zero = std::min(expected.above_zero, b);
-        expected.most = std::max(expected.most, b);
+        expected.largest = std::max(expected.largest, b);
       }
       const auto by = static_cast<uint8_t>(random());
       std::vector<uint8_t> lowered = bytes;
@@ -103,7 +103,7 @@ TEST_CASE("planes: every level finds the range of bytes that there are, and lowe
         const planes_range found = planes_range_of.at(level)(bytes.data(), n);
         CHECK(found.least == expected.least);
         CHECK(found.above_zero == expected.above_zero);
-        CHECK(found.most == expected.most);
+        CHECK(found.largest == expected.largest);
         std::vector<uint8_t> here = bytes;
         planes_lower.at(level)(here.data(), n, by);
         CHECK(here == lowered);

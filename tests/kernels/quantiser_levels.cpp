@@ -158,7 +158,7 @@ TEST_CASE("uniform quantiser: every level gives scalar's range, sums, levels, si
         each_fast_level([&](cpu_level l) {
           const magnitude_range r = range_of.at(l)(values.data(), n);
           CHECK(r.least == range.least);
-          CHECK(r.most == range.most);
+          CHECK(r.largest == range.largest);
           CHECK(uniform_squares.at(l)(values.data(), n, 0.25f) == uniform_squares.scalar(values.data(), n, 0.25f));
           const made found = at(l);
           const bool same =
@@ -370,7 +370,7 @@ TEST_CASE("magnitudes have the same range at every level") {
     values[s.below(n)] = 0xff7fffff;
     each_fast_level([&](cpu_level l) {
       CHECK(range_of.at(l)(values.data(), n).least == range_of.scalar(values.data(), n).least);
-      CHECK(range_of.at(l)(values.data(), n).most == range_of.scalar(values.data(), n).most);
+      CHECK(range_of.at(l)(values.data(), n).largest == range_of.scalar(values.data(), n).largest);
     });
   }
 }

@@ -105,7 +105,7 @@ TEST_CASE("ternary and three_lc: every level has scalar's scale and digits") {
 
 TEST_CASE("ternary: every level packs and unpacks the digits of every byte as scalar does") {
   std::vector<uint8_t> bytes(1000);
-  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(i * 7 % (ternary_most + 1));
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(i * 7 % (ternary_byte_max + 1));
   std::vector<uint8_t> digits(5 * bytes.size() + ternary_digits_slack, 0xee);
   const uint8_t identity[] = {0, 1, 2};
   for (size_t g = 0; g < bytes.size(); ++g)  // by division

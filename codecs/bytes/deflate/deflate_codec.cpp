@@ -1,4 +1,4 @@
-// bytes=deflate (SPEC.md): raw Deflate by zlib, which takes its memory from our scratch.
+// bytes=deflate (SPEC.md): raw Deflate by zlib, with its memory in our scratch.
 #include <zlib.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace dr {
 namespace {
 
 constexpr int window_bits = 15, memory_level = 8;
-// zconf.h: deflate takes (1 << (window_bits + 2)) + (1 << (memory_level + 9)) bytes "plus a few kilobytes", inflate
+// zconf.h: deflate needs (1 << (window_bits + 2)) + (1 << (memory_level + 9)) bytes "plus a few kilobytes", inflate
 // (1 << window_bits) + about 7 KB. Overlays of 1.2.13 and newer take one more buffer of a quarter of the second term.
 constexpr uint64_t deflate_memory = (1u << (window_bits + 2)) + 2 * (1u << (memory_level + 9)) + (32u << 10);
 constexpr uint64_t inflate_memory = (1u << window_bits) + (32u << 10);

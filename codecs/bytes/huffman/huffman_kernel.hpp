@@ -192,7 +192,7 @@ struct huffman_table {
   }
 };
 
-// A stream of `size` bytes that gives n; memory may be read up to `readable`.
+// Decodes n bytes from a stream of `size` bytes; memory may be read up to `readable`.
 struct huffman_stream {
   const uint8_t* in;
   uint64_t size, n;
@@ -215,7 +215,7 @@ inline void huffman_side_by_side(const uint16_t* table, huffman_stream* streams,
     out[s] = streams[s].out;
     at[s] = 0;
   }
-  // Five codes move a stream by at most 7 bytes: so many rounds are safe, whatever the bits are.
+  // Five codes advance a stream by at most 7 bytes: this number of rounds is safe for any bits.
   for (;;) {
     uint64_t rounds = (least - done) / 5;
     for (unsigned s = 0; s < count; ++s) {

@@ -1,4 +1,4 @@
-// bytes=zstd (SPEC.md): one Zstandard frame by libzstd, which takes its memory from our scratch.
+// bytes=zstd (SPEC.md): one Zstandard frame by libzstd, with its memory in our scratch.
 #define ZSTD_STATIC_LINKING_ONLY  // contexts in the caller's memory, and the size that they need
 #include <zstd.h>
 
@@ -15,13 +15,13 @@ constexpr dr_param params[] = {param_int("level", "1 is fast, 19 is small", 1, 1
 
 int level_of(const dr_params& p) { return static_cast<int>(param_value(p, 0).number); }
 
-// A level means other settings, and other tables, for inputs up to each of these sizes.
+// A level's settings and tables depend on which of these sizes bounds the input.
 uint64_t encode_memory(int level, uint64_t in_max) {
-  uint64_t most = 0;
+  uint64_t largest = 0;
   for (const uint64_t size : {uint64_t{16} << 10, uint64_t{128} << 10, uint64_t{256} << 10, in_max})
-    most = std::max<uint64_t>(most, ZSTD_estimateCCtxSize_usingCParams(
-                                        ZSTD_getCParams(level, std::max<uint64_t>(1, std::min(size, in_max)), 0)));
-  return most;
+    largest = std::max<uint64_t>(largest, ZSTD_estimateCCtxSize_usingCParams(ZSTD_getCParams(
+                                              level, std::max<uint64_t>(1, std::min(size, in_max)), 0)));
+  return largest;
 }
 
 bool need(const dr_params& p, const dr_job& job, dr_need& need) {
@@ -49,7 +49,7 @@ void decode(const dr_params&, const dr_job& job, std::byte* scratch) {
     fault(job, DR_E_INTERNAL, 0, 0, "zstd: libzstd needs more memory than documented");
     return;
   }
-  // Left to itself libzstd also takes several frames, skippable ones and those of versions before 0.8.
+  // By default libzstd also accepts several frames, skippable frames and those of versions before 0.8.
   const uint64_t size = job_in_size(job);
   if (size < 4 || load<uint32_t>(job.in) != ZSTD_MAGICNUMBER || ZSTD_findFrameCompressedSize(job.in, size) != size) {
     fault(job, DR_E_CORRUPT, 0, size, "zstd: payload is not exactly one Zstandard frame");

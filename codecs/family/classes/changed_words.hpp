@@ -29,13 +29,13 @@ struct changed_class {
   uint64_t bitmap_size() const { return ceil_div(words, 8); }
 };
 
-// Bytes before the bodies: classes, and for each its words, its changes and its body's size.
+// Bytes before the bodies: the classes, with their numbers of words and changes and the sizes of their bodies.
 inline constexpr uint64_t changed_head_max = 1 + classes_max + classes_max * (5 + 5 + 6);
 
 inline uint64_t changed_bound(uint64_t universe, uint64_t count) {
   return 8 + golomb_bound(universe, count, golomb_block_log2);
 }
-// A bitmap is coded from so many words on: it has a table of its own.
+// The minimum number of words to code a bitmap, which has its own table.
 inline constexpr uint64_t changed_bitmap_words = 32768;
 
 // Scratch of an encode or a decode.
@@ -71,7 +71,7 @@ struct changed_room {
 
 // ---- The choice of classes ----------------------------------------------------------------------------------
 
-// Classes are chosen from a sample of the words: 64 of each `step`. Where many words change, the changes of the same sample
+// Classes are chosen from a sample: 64 words in every `step`. Where many words change, the changes of the same sample
 // are counted; elsewhere these would be too few, and every `stride`-th change is, about so many.
 inline constexpr uint64_t sampled_changes = 16384;
 
@@ -111,10 +111,10 @@ inline class_list changed_classes(const base_words& base, const uint32_t* change
     changed_before[g + 1] += changed_before[g];
     words_before[g + 1] += words_before[g];
   }
-  // The entropy of so many of so many: n log n − r log r − (n − r) log (n − r).
+  // The entropy of r among n: n log n − r log r − (n − r) log (n − r).
   const auto cost = [&](uint32_t i, uint32_t j) {
     const uint64_t r = changed_before[j] - changed_before[i], n = words_before[j] - words_before[i];
-    // (Gaps of few words take a bit for each, the others' bitmaps do not.)
+    // (Gaps of few words cost a bit per word; bitmaps do not.)
     if (n < changed_bitmap_words && 2 * r > n) return n << 16;
     const uint64_t parts = x_log2_q16(r) + x_log2_q16(n - r), all = x_log2_q16(n);
     return all > parts ? all - parts : 0;
@@ -209,7 +209,7 @@ inline uint64_t changed_put(const base_words& base, const uint32_t* changed, uin
     if (!changed_put_class(c[k], ranks[k], room, room.bodies + used, changed_bound(base.n, count) - used)) return 0;
     used += c[k].size;
   }
-  // The last body that there is ends where the payload does.
+  // The last body ends with the payload.
   uint32_t last = classes.count - 1;
   while (!c[last].changed) --last;
   uint8_t head[changed_head_max];

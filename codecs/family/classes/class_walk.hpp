@@ -8,7 +8,7 @@ namespace dr {
 
 inline constexpr uint32_t class_block = 4096, class_groups = class_block / 64;
 
-// How many words of each class have been walked over.
+// Number of visited words per class.
 using class_counts = std::array<uint64_t, classes_max>;
 
 // The ranks of ascending changed words within their classes. Of block [first, first + n): changed[0, m) are in it.
@@ -26,8 +26,8 @@ struct rank_call {
   uint8_t* of;     // [m] class
   uint32_t* rank;  // [m]
 };
-// The inverse: the words of a block whose ranks are the next of their classes. next[c] advances; each list ascends, and
-// ends with a rank that no word has. Returns how many; at most `room`, else room + 1.
+// The inverse: the words of a block whose ranks are next in the lists of their classes. Advances next[c]; a list ascends
+// and ends with a rank beyond all words. Returns their number; room + 1 if there are more than `room`.
 struct select_call {
   uint32_t word_size;
   const void* base;

@@ -14,7 +14,7 @@ struct masks {
   static unsigned ones(uint64_t mask) { return static_cast<unsigned>(_mm_popcnt_u64(mask)); }
   static uint32_t take(uint64_t* mask, const uint64_t* more, uint16_t* before) {
     const __m512i zero = _mm512_setzero_si512(), last = _mm512_set1_epi64(7);
-    __m512i sum = zero;  // of all groups so far, in each lane
+    __m512i sum = zero;  // of all groups so far, in all lanes
     for (uint32_t g = 0; g < 64; g += 8) {
       __m512i m = _mm512_load_si512(mask + g);
       if (more) {

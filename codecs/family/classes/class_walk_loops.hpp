@@ -1,15 +1,15 @@
-// The loops of class_walk.hpp, compiled for each instruction set: included by its twins only, after a struct `masks` with
-//   at_least(keys, threshold)  a bit for each of 64 keys: whether it is not below the threshold
+// The loops of class_walk.hpp, compiled once per instruction set: included only by its twins, after a struct `masks` with
+//   at_least(keys, threshold)  a bit per key, for 64 keys: whether it is not below the threshold
 //   nth(mask, n)               the bit of a mask before which n are set
 //   ones(mask)                 how many are set
-//   take(mask, more, before)   of 64 groups: takes the words of `more` from `mask` (nullptr: none), and counts those of
-//                              groups before. Returns how many there are
+//   take(mask, more, before)   for 64 groups: removes the words of `more` (nullptr: none) from `mask`, and counts those of
+//                              groups before. Returns their number
 //   last_group(before, rank)   the last of 64 groups before which there are at most `rank` words of a class
 //   bits                       of primitive/set_bits_vectors.hpp
 namespace dr {
 namespace {
 
-// Of a block of words: which are of each class, in groups of 64. Neither rank nor select branches on what is in a group.
+// The class members in a block of words, in groups of 64. Neither rank nor select branches on the content of a group.
 struct class_groups_of {
   alignas(64) uint8_t keys[class_block];
   alignas(64) uint64_t mask[classes_max][class_groups];
@@ -17,7 +17,7 @@ struct class_groups_of {
   alignas(64) uint16_t before[classes_max][class_groups];
   uint32_t words[classes_max];
 
-  // Of n words; 0 behind them, up to whole groups.
+  // For n words; 0 after them, up to whole groups.
   template <class Bits>
   void put_keys(const Bits* from, uint32_t n) {
     for (uint32_t i = 0; i < n; ++i) keys[i] = word_key(from[i]);
@@ -45,7 +45,7 @@ struct class_groups_of {
       for (uint32_t k = lines * passes / of; k < lines * (passes + 1) / of; ++k) __builtin_prefetch(next + 64 * k);
       ++passes;
     };
-    // Words of a class or a later one; key 0, which is behind the end, is of the first.
+    // Words of a class or a later one; key 0, used after the end, belongs to the first.
     for (uint32_t c = 1; c < classes.count; ++c, fetch())
       for (uint32_t g = 0; g < groups; ++g) mask[c][g] = masks::at_least(keys + 64 * g, classes.threshold[c - 1]);
     for (uint32_t c = 0; c < classes.count; ++c)

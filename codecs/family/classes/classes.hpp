@@ -61,7 +61,7 @@ struct class_list {
     for (uint32_t k = 0; k + 1 < count; ++k) *out++ = threshold[k];
     return out;
   }
-  // Returns the end, or nullptr: it is no list.
+  // Returns the end, or nullptr for an invalid list.
   const uint8_t* get(const uint8_t* in, const uint8_t* end) {
     if (in == end || *in < 1 || *in > classes_max || end - in < *in) return nullptr;
     count = *in++;
@@ -72,19 +72,19 @@ struct class_list {
 };
 
 // The thresholds that cost least: cost(i, j) is that of keys in groups [i, j) together, of `groups` groups, of which
-// group g begins at key begin[g] (begin[0] = 0). Each class costs `each` more. By dynamic programming; on a tie fewer
+// group g begins at key begin[g] (begin[0] = 0). A class costs `class_cost` more. By dynamic programming; on a tie fewer
 // classes, and the lower threshold.
 template <class Cost>
-class_list choose_classes(uint32_t groups, const uint8_t* begin, uint64_t each, Cost&& cost) {
-  constexpr uint32_t most = 64;
+class_list choose_classes(uint32_t groups, const uint8_t* begin, uint64_t class_cost, Cost&& cost) {
+  constexpr uint32_t max_groups = 64;
   static_assert(classes_max <= 8);
-  uint64_t best[classes_max + 1][most + 1];
-  uint8_t from[classes_max + 1][most + 1] = {};
-  for (auto& row : best) std::fill_n(row, most + 1, UINT64_MAX);
+  uint64_t best[classes_max + 1][max_groups + 1];
+  uint8_t from[classes_max + 1][max_groups + 1] = {};
+  for (auto& row : best) std::fill_n(row, max_groups + 1, UINT64_MAX);
   best[0][0] = 0;
   for (uint32_t j = 1; j <= groups; ++j)
     for (uint32_t i = 0; i < j; ++i) {
-      const uint64_t c = cost(i, j) + each;
+      const uint64_t c = cost(i, j) + class_cost;
       for (uint32_t k = 1; k <= classes_max; ++k)
         if (best[k - 1][i] != UINT64_MAX && best[k - 1][i] + c < best[k][j]) {
           best[k][j] = best[k - 1][i] + c;
@@ -102,21 +102,21 @@ class_list choose_classes(uint32_t groups, const uint8_t* begin, uint64_t each, 
   return out;
 }
 
-// Groups of neighbouring keys, so that each holds about as much as others: at most 32. weight [256].
+// At most 32 groups of neighbouring keys with about equal weights. weight [256].
 struct key_groups {
   uint32_t count = 0;
   std::array<uint8_t, 32> begin{};
   std::array<uint8_t, 256> of{};
 
-  explicit key_groups(const uint32_t* weight, uint32_t most = 32) {
+  explicit key_groups(const uint32_t* weight, uint32_t max_groups = 32) {
     uint64_t left = 0, here = 0;
     for (unsigned key = 0; key < 256; ++key) left += weight[key];
-    uint32_t more = most;
+    uint32_t more = max_groups;
     begin[count++] = 0;
     for (unsigned key = 0; key < 256; ++key) {
       of[key] = static_cast<uint8_t>(count - 1);
       here += weight[key];
-      if (key == 255 || !here || count == most || here * more < left) continue;
+      if (key == 255 || !here || count == max_groups || here * more < left) continue;
       left -= here;
       here = 0;
       --more;

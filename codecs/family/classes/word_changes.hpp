@@ -10,7 +10,7 @@
 
 namespace dr {
 
-// The number that stands for new beside old, small where little changed: zigzag of the signed distance in the order of
+// The number that codes new relative to old, small for a small change: zigzag of the signed distance in the order of
 // the type's numbers, or the bits that differ.
 template <class Word>
 struct ulp_change {
@@ -39,7 +39,7 @@ struct xor_change {
 inline constexpr unsigned change_small = 14;
 template <unsigned width>
 struct change_symbols {
-  static constexpr unsigned most = width == 8 ? 256 : change_small + width - 3;
+  static constexpr unsigned symbol_count = width == 8 ? 256 : change_small + width - 3;
   static constexpr uint8_t of(uint64_t z) {
     return static_cast<uint8_t>(width == 8 || z < change_small ? z : change_small - 4 + bit_width(z));
   }
@@ -72,12 +72,12 @@ struct change_room {
   }
 };
 
-// Classes of which each has its own table: so many words are worth one.
+// Number of words that justify a class with its own table.
 inline constexpr uint64_t change_classes_from = 512;
-// Classes are chosen from every `stride`-th word: about so many.
+// Approximate number of words in the sample (every `stride`-th) that chooses classes.
 inline constexpr uint64_t sampled_words = 16384;
 
-template <unsigned most, class Bits>
+template <unsigned symbol_count, class Bits>
 class_list change_classes(const Bits* old, const uint8_t* symbol, uint64_t n) {
   if (n < change_classes_from) return {};
   const uint64_t stride = std::max<uint64_t>(1, n / sampled_words);
@@ -85,7 +85,7 @@ class_list change_classes(const Bits* old, const uint8_t* symbol, uint64_t n) {
   for (uint64_t i = 0; i < n; i += stride) ++weight[word_key(old[i])];
   const key_groups groups(weight, n < 65536 ? 16 : 32);
   // Rare symbols are not what classes differ in: they count together.
-  constexpr unsigned looked_at = most < 24 ? most : 24;
+  constexpr unsigned looked_at = symbol_count < 24 ? symbol_count : 24;
   uint32_t before[33][looked_at] = {};
   for (uint64_t i = 0; i < n; i += stride)
     ++before[groups.of[word_key(old[i])] + 1][symbol[i] < looked_at ? symbol[i] : looked_at - 1];
@@ -104,7 +104,7 @@ class_list change_classes(const Bits* old, const uint8_t* symbol, uint64_t n) {
   return choose_classes(groups.count, groups.begin.data(), (uint64_t{8 * 16} << 16) / stride, cost);
 }
 
-// The symbol of each word. Returns the bits apart of all.
+// Writes the symbols of the words. Returns the number of bits outside the symbols.
 template <class Change, class Bits = typename Change::bits>
 uint64_t change_symbols_of(const Bits* old, const Bits* now, uint64_t n, uint8_t* symbol) {
   using symbols = change_symbols<8 * sizeof(Bits)>;
@@ -127,16 +127,16 @@ uint64_t change_symbols_of(const Bits* old, const Bits* now, uint64_t n, uint8_t
   return extra;
 }
 
-// n >= 1 words, into changes_bound bytes. Returns those written. given: the classes; nullptr: they are chosen.
+// n >= 1 words, into changes_bound bytes. Returns the bytes written. given: the classes; nullptr: choose them.
 template <class Change, class Bits = typename Change::bits>
 uint64_t changes_encode(const Bits* old, const Bits* now, uint64_t n, const change_room& room, uint8_t* out,
                         const class_list* given = nullptr) {
   using symbols = change_symbols<8 * sizeof(Bits)>;
   const uint64_t extra = change_symbols_of<Change>(old, now, n, room.symbol);
-  const class_list classes = given ? *given : change_classes<symbols::most>(old, room.symbol, n);
+  const class_list classes = given ? *given : change_classes<symbols::symbol_count>(old, room.symbol, n);
   const uint8_t* const of = classes.count > 1 ? room.of : nullptr;
   // Four counters of a symbol take turns: the next increment of the same one would wait for this one.
-  uint32_t counted[4][classes_max][symbols::most] = {};
+  uint32_t counted[4][classes_max][symbols::symbol_count] = {};
   if (of) {
     const auto of_key = classes.table();
     for (uint64_t i = 0; i < n; ++i) room.of[i] = of_key[word_key(old[i])];
@@ -146,15 +146,16 @@ uint64_t changes_encode(const Bits* old, const Bits* now, uint64_t n, const chan
   }
   auto& counts = counted[0];
   for (uint32_t c = 0; c < classes.count; ++c)
-    for (unsigned s = 0; s < symbols::most; ++s) counts[c][s] += counted[1][c][s] + counted[2][c][s] + counted[3][c][s];
+    for (unsigned s = 0; s < symbols::symbol_count; ++s)
+      counts[c][s] += counted[1][c][s] + counted[2][c][s] + counted[3][c][s];
   rans_code codes[classes_max];
-  uint8_t head[2 + classes_max * (1 + rans_table::size_max(symbols::most)) + 16];
+  uint8_t head[2 + classes_max * (1 + rans_table::size_max(symbols::symbol_count)) + 16];
   uint8_t* at = classes.put(head);
   for (uint32_t c = 0; c < classes.count; ++c) {
     // (A class of a threshold above which nothing changed has a table, too, of the symbol 0.)
-    if (std::all_of(counts[c], counts[c] + symbols::most, [](uint32_t k) { return k == 0; })) counts[c][0] = 1;
+    if (std::all_of(counts[c], counts[c] + symbols::symbol_count, [](uint32_t k) { return k == 0; })) counts[c][0] = 1;
     rans_table table;
-    table.fit(counts[c], symbols::most);
+    table.fit(counts[c], symbols::symbol_count);
     codes[c].set(table);
     at = table.put(at);
   }
@@ -197,7 +198,7 @@ bool changes_decode(const Bits* old, const uint8_t* in, uint64_t size, uint64_t 
   bool apart = false;
   for (uint32_t c = 0; c < classes.count; ++c) {
     rans_table table;
-    in = table.get(in, end, symbols::most);
+    in = table.get(in, end, symbols::symbol_count);
     if (!in) return false;
     apart = apart || symbols::extra(static_cast<uint8_t>(table.symbols - 1));
     new (room.lookups + c) rans_lookup(table);

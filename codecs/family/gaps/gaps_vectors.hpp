@@ -30,7 +30,7 @@ struct index_steps_8 {
     before = _mm256_add_epi32(before, _mm256_permutevar8x32_epi32(sum, last));
     return now;
   }
-  // The index behind the last, from that behind which the steps began.
+  // The index after the last, from the one after which the steps started.
   uint64_t behind(uint64_t next) const {
     const auto reached = static_cast<uint32_t>(_mm256_cvtsi256_si32(before));
     return next + static_cast<uint32_t>(reached - static_cast<uint32_t>(next - 1));

@@ -39,7 +39,7 @@ DR_HD constexpr uint64_t rice_divisor(uint64_t span, uint64_t n) {
 }
 
 // The alternative where many gaps are tiny and few are long: a little below the power of two, so that tiny
-// remainders have no extra bit. 1: there is nothing below.
+// remainders have no extra bit. 1: no smaller divisor.
 DR_HD constexpr uint64_t clustered_divisor(uint64_t divisor) {
   const uint64_t power = bit_floor(divisor), less = power >> 4;
   return power > 1 ? power - (less ? less : 1) : 1;
@@ -53,7 +53,7 @@ inline constexpr uint16_t golomb_flag = 0x8000;
 struct divisor_rule {
   uint64_t (*plain)(uint64_t span, uint64_t n);
   bool may_cluster;       // may flag a block as clustered
-  bool adaptive = false;  // a flag means a divisor for each 32 indices (golomb_adaptive.hpp)
+  bool adaptive = false;  // a flag means one divisor per 32 indices (golomb_adaptive.hpp)
 
   DR_HD constexpr golomb_code code(uint64_t span, uint64_t n, bool clustered) const {
     const uint64_t divisor = plain(span, n);
@@ -65,7 +65,7 @@ inline constexpr divisor_rule golomb_rule{golomb_divisor, true}, adaptive_rule{g
 
 inline constexpr unsigned golomb_block_log2_min = 9, golomb_block_log2_max = 13, golomb_block_log2 = 12;
 
-// Bits of a body, but for the padding of its three strings, at most n·(log2(span/n) + 2.92). Proof: an index costs
+// Bits of a body, without the padding of its three strings, at most n·(log2(span/n) + 2.92). Proof: an index costs
 // k + 1 (extra) + 1 + q bits, k + 1 = c. Over a block Σ q <= (span − n)/M, so n·(c + 1) + (span − n)/M is a bound. With
 // a = span/n and M = ⌊0.69315·a + 0.1534⌋ >= 1, c + 1 + (a − 1)/M − log2(a) is largest just above M = 2^j + 1 for j →
 // ∞: 0.4712 + 1 + 1.4427 = 2.914 (computed for all M up to 2^16; for M = 1 it is 1.3). Rice: the same with M' within a
@@ -94,14 +94,14 @@ constexpr uint64_t golomb_bound(uint64_t universe, uint64_t count_max, unsigned 
   return bits / 8 + 1 + blocks * (6 + 3);  // table entry (a lone block's has at most 5 bytes), three paddings
 }
 
-// Calls each(q, r) for the gaps of a block: n >= 1 ascending indices from base.
+// Calls visit(q, r) for the gaps of a block: n >= 1 ascending indices from base.
 template <class F>
-void golomb_gaps(const uint32_t* x, size_t n, uint64_t base, const golomb_code& code, F&& each) {
+void golomb_gaps(const uint32_t* x, size_t n, uint64_t base, const golomb_code& code, F&& visit) {
   uint64_t previous = base;  // first gap: x_0 - base
   for (size_t i = 0; i < n; ++i) {
     const uint64_t gap = x[i] - previous;
     const uint64_t q = code.quotient(gap);
-    each(q, gap - q * code.divisor);
+    visit(q, gap - q * code.divisor);
     previous = uint64_t{x[i]} + 1;
   }
 }
@@ -119,7 +119,7 @@ inline uint64_t golomb_block_size(const uint32_t* x, size_t n, uint64_t base, go
 
 // Writes the body of one block: n >= 1 ascending indices in [base, base + span). Returns its end. Cannot fail.
 inline uint8_t* golomb_encode_block(const uint32_t* x, size_t n, uint64_t base, golomb_code code, uint8_t* out) {
-  const auto gaps = [&](auto&& each) { golomb_gaps(x, n, base, code, each); };
+  const auto gaps = [&](auto&& visit) { golomb_gaps(x, n, base, code, visit); };
   if (code.divisor > 1) {
     bit_writer low(out);
     gaps([&](uint64_t, uint64_t r) { low.put(r < code.short_low ? r : (r + code.short_low) >> 1, code.low_bits); });

@@ -1,4 +1,4 @@
-// Split Golomb blocks whose divisor follows the gaps: one of 16 for each 32 indices (layout:
+// Split Golomb blocks whose divisor follows the gaps: one of 16 per 32 indices (layout:
 // codecs/index/golomb/SPEC.md). Supports of real gradients have dense rows and empty ones in every block.
 #pragma once
 
@@ -24,7 +24,7 @@ struct adaptive_codes {
 inline constexpr adaptive_codes golomb_levels;
 
 // Where the search for a group's level begins: no better one is above the mean's power of two by much, and long tails
-// pull the mean up, so it goes down from there.
+// raise the mean, so the search goes down from there.
 constexpr unsigned first_level(uint64_t sum_of_gaps, uint64_t n) {
   const unsigned level = bit_width(sum_of_gaps / n);
   return level < 15 ? level : 15;
@@ -66,7 +66,7 @@ inline uint64_t golomb_choose_level(const uint32_t* gaps, size_t n, uint8_t& lev
   return choice.bits;
 }
 
-// Of a block of gaps. Returns the bytes that the body has at most: each of its four strings may be padded.
+// For a block of gaps. Returns the bound of the body's bytes, with padding for its four strings.
 inline uint64_t golomb_choose_levels(const uint32_t* gaps, size_t n, uint8_t* levels) {
   uint64_t bits = 0;
   for (size_t i = 0; i < n; i += adaptive_group)
@@ -77,7 +77,7 @@ inline uint64_t golomb_choose_levels(const uint32_t* gaps, size_t n, uint8_t* le
 
 // Writes the body; returns its end.
 inline uint8_t* golomb_put_adaptive(const uint32_t* gaps, size_t n, const uint8_t* levels, uint8_t* out) {
-  const auto each = [&](auto&& f) {
+  const auto for_gaps = [&](auto&& f) {
     for (size_t i = 0; i < n; ++i) {
       const golomb_code& code = golomb_levels.of[levels[i / adaptive_group]];
       const uint64_t q = code.quotient(gaps[i]);
@@ -87,13 +87,13 @@ inline uint8_t* golomb_put_adaptive(const uint32_t* gaps, size_t n, const uint8_
   bit_writer bits(out);
   for (size_t i = 0; i < n; i += adaptive_group) bits.put(levels[i / adaptive_group], 4);
   bits = bit_writer(out = bits.finish());
-  each([&](const golomb_code& code, uint64_t, uint64_t r) {
+  for_gaps([&](const golomb_code& code, uint64_t, uint64_t r) {
     bits.put(r < code.short_low || code.divisor == 1 ? r : (r + code.short_low) >> 1, code.low_bits);
   });
   bits = bit_writer(out = bits.finish());
-  each([&](const golomb_code&, uint64_t q, uint64_t) { bits.put_unary(q); });
+  for_gaps([&](const golomb_code&, uint64_t q, uint64_t) { bits.put_unary(q); });
   bits = bit_writer(out = bits.finish());
-  each([&](const golomb_code& code, uint64_t, uint64_t r) {
+  for_gaps([&](const golomb_code& code, uint64_t, uint64_t r) {
     if (code.divisor > 1 && r >= code.short_low) bits.put((r + code.short_low) & 1, 1);
   });
   return bits.finish();

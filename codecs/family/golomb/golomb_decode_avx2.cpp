@@ -122,15 +122,15 @@ struct extra_string {
     if (rest >= 8) {
       store256(x + i, index);
     } else {
-      alignas(32) uint32_t each[8];
-      store256(each, index);
-      std::memcpy(x + i, each, 4 * rest);
+      alignas(32) uint32_t lanes[8];
+      store256(lanes, index);
+      std::memcpy(x + i, lanes, 4 * rest);
     }
     offset = _mm256_add_epi32(offset, _mm256_add_epi32(step, _mm256_permutevar8x32_epi32(v, last)));
   }
 }
 
-// As eight_fields, of sixteen of at most 10 bits in 16-bit lanes: four of the lower half, then four of the upper one,
+// As eight_fields, for sixteen fields of at most 10 bits in 16-bit lanes: four of the lower half, then four of the upper one,
 // are neighbours in 32-bit lanes once they are unpacked. The upper half is loaded from byte k / 2. No field has bits in
 // three bytes: of 10, it begins at an even one.
 constexpr unsigned sixteen_bits_max = 10;
@@ -178,7 +178,7 @@ size_t get_narrow(const uint8_t* low, size_t there, size_t n, uint32_t& start, c
     const __m256i bytes = _mm256_inserti128_si256(_mm256_castsi128_si256(half(p)), half(p + k / 2), 1);
     return _mm256_mulhi_epu16(_mm256_mullo_epi16(_mm256_shuffle_epi8(bytes, spread), up), down);
   };
-  // Of each 32 the last are loaded from byte 2k + k / 2 on; the others are left out.
+  // Loads the last fields of 32 from byte 2k + k / 2 on; skips the others.
   const size_t reach = 2 * k + k / 2 + 16;
   const size_t groups = there < reach ? 0 : k ? std::min(n / 32, (there - reach) / (4 * k) + 1) : n / 32;
   // First v + max(v, s) and the extra bits, then indices: in one loop the way from a field to its index would be longer

@@ -62,12 +62,12 @@ size_t select_ones(const uint8_t* bits, size_t size, size_t n, uint16_t* positio
   return found < n ? 0 : positions[n - 1] + size_t{1};
 }
 
-// A constant that stays in its register: gcc would rather make it anew in each turn of a loop.
-__m512i kept(__m512i v) {
+// Keeps a constant in a register: gcc would recompute it in every iteration of a loop.
+__m512i pinned(__m512i v) {
   __asm__("" : "+v"(v));
   return v;
 }
-__mmask32 kept(__mmask32 m) {
+__mmask32 pinned(__mmask32 m) {
   __asm__("" : "+Yk"(m));
   return m;
 }
@@ -86,11 +86,11 @@ __mmask32 kept(__mmask32 m) {
 
 // Inclusive sums of 32 lanes, all below 2^16. (Shifts and additions where they do: shuffles are scarcer.)
 struct summer {
-  __m512i third = kept(_mm512_set4_epi32(0x07060706, 0x07060706, -1, -1));  // of the lower quadword, to the upper
-  __m512i seventh = kept(_mm512_set_epi16(23, 23, 23, 23, 23, 23, 23, 23, 0, 0, 0, 0, 0, 0, 0, 0, 7, 7, 7, 7, 7, 7, 7,
-                                          7, 0, 0, 0, 0, 0, 0, 0, 0));
-  __m512i fifteenth = kept(_mm512_set1_epi16(15));
-  __mmask32 odd = kept(__mmask32{0xff00ff00}), upper = kept(__mmask32{0xffff0000});
+  __m512i third = pinned(_mm512_set4_epi32(0x07060706, 0x07060706, -1, -1));  // of the lower quadword, to the upper
+  __m512i seventh = pinned(_mm512_set_epi16(23, 23, 23, 23, 23, 23, 23, 23, 0, 0, 0, 0, 0, 0, 0, 0, 7, 7, 7, 7, 7, 7, 7,
+                                            7, 0, 0, 0, 0, 0, 0, 0, 0));
+  __m512i fifteenth = pinned(_mm512_set1_epi16(15));
+  __mmask32 odd = pinned(__mmask32{0xff00ff00}), upper = pinned(__mmask32{0xffff0000});
 
   summer() {}  // (an implied one would not be compiled for these instructions)
   [[gnu::always_inline]] inline __m512i operator()(__m512i v) const {
@@ -130,20 +130,20 @@ bool get_block(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64
   const auto m = static_cast<uint32_t>(code.divisor), s = has_low ? static_cast<uint32_t>(code.short_low) : 0;
   const uint32_t slope = 1 - m - s;
   const __m512i iota = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-  const __m512i step = kept(all32(group * slope)), short_low = _mm512_set1_epi16(static_cast<short>(s));
+  const __m512i step = pinned(all32(group * slope)), short_low = _mm512_set1_epi16(static_cast<short>(s));
   const uint32_t start = static_cast<uint32_t>(base) - s;
   __m512i low_offset = _mm512_add_epi32(all32(start), _mm512_mullo_epi32(iota, all32(slope)));
   __m512i high_offset = _mm512_add_epi32(low_offset, all32(16 * slope));
   const unpacker& low_bits = unpackers.of[code.low_bits];
-  const __m512i one = kept(_mm512_set1_epi16(1)), last = all32(15), weights = kept(all32(m << 16 | 1));
+  const __m512i one = pinned(_mm512_set1_epi16(1)), last = all32(15), weights = pinned(all32(m << 16 | 1));
   const __m512i low_pairs = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6,
                                              37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
   const __m512i high_pairs = _mm512_add_epi16(low_pairs, _mm512_set1_epi16(16));
   const summer sums_of;
-  const __m512i spread = kept(_mm512_load_si512(low_bits.spread)), shift = kept(_mm512_load_si512(low_bits.shift)),
-                mask = kept(_mm512_set1_epi16(static_cast<short>(low_bits.mask))),
-                last_of = kept(_mm512_set1_epi16(31));
-  const __mmask32 even = kept(__mmask32{0x55555555});
+  const __m512i spread = pinned(_mm512_load_si512(low_bits.spread)), shift = pinned(_mm512_load_si512(low_bits.shift)),
+                mask = pinned(_mm512_set1_epi16(static_cast<short>(low_bits.mask))),
+                last_of = pinned(_mm512_set1_epi16(31));
+  const __mmask32 even = pinned(__mmask32{0x55555555});
   uint64_t extra_bits = 0;
   for (size_t i = 0; i < n; i += group) {
     const uint32_t valid = golomb_valid_lanes(i, n);
@@ -195,7 +195,7 @@ bool get_block(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64
   return without + sum + 1 == end;
 }
 
-// As get_block, with constants that change from group to group. A group begins behind the last index of the one before,
+// As get_block, with constants that change from group to group. A group begins after the last index of the previous one,
 // and at the one past its last.
 struct adaptive_lanes {
   alignas(64) uint32_t offset[32];  // (1 − M − s) · i − s
@@ -237,10 +237,10 @@ bool get_adaptive(const uint8_t* body, size_t size, size_t n, uint64_t base, uin
   const uint8_t* const extra = unary + unary_size;
 
   const summer sums_of;
-  const __m512i one = kept(_mm512_set1_epi16(1)), last = kept(all32(15));
-  const __m512i low_pairs = kept(_mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7,
-                                                  38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0));
-  const __m512i high_pairs = kept(_mm512_add_epi16(low_pairs, _mm512_set1_epi16(16)));
+  const __m512i one = pinned(_mm512_set1_epi16(1)), last = pinned(all32(15));
+  const __m512i low_pairs = pinned(_mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7,
+                                                    38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0));
+  const __m512i high_pairs = pinned(_mm512_add_epi16(low_pairs, _mm512_set1_epi16(16)));
   __m512i start = all32(base);  // in every lane
   uint64_t extra_bits = 0, unaries = 0, previous = 0, low_at = 0;
   for (size_t i = 0; i < n; i += group) {

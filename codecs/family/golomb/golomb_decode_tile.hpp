@@ -29,7 +29,7 @@ DR_HD uint64_t golomb_sum_bodies(Block& b, golomb_table table, uint64_t begin, u
   return b.sum(sums);
 }
 
-// Before decode, where a table has more than a group: the bytes of each group's bodies, to scratch.
+// Before decode, if a table has more than one group: writes the bytes of the groups' bodies to scratch.
 template <class Args>
 struct golomb_sum_groups {
   using args = Args;
@@ -57,7 +57,7 @@ struct golomb_sum_groups {
   }
 };
 
-// in: a payload; out: count_max indices. Scratch: a word for each group of a table that has several.
+// in: a payload; out: count_max indices. Scratch: a word per group of a table that has several.
 template <class Args>
 struct golomb_decode_tile {
   using args = Args;
@@ -69,8 +69,8 @@ struct golomb_decode_tile {
     uint16_t of[4];
   };
   struct shared {
-    alignas(16) uint32_t body[words + 4];                // and words that are looked at behind
-    four_sums zeros[(1u << golomb_block_log2_max) / 4];  // before the one of each index
+    alignas(16) uint32_t body[words + 4];                // and words that are read after it
+    four_sums zeros[(1u << golomb_block_log2_max) / 4];  // zeros before an index's one
     uint32_t unary_bits;
   };
 
@@ -85,7 +85,7 @@ struct golomb_decode_tile {
     const auto* const groups = reinterpret_cast<const uint32_t*>(a.common.scratch + uint64_t{64} * job.extra);
     source from{};
     if (place.blocks == 0)
-      from.sound = true;  // not asked: the payload, if there is one, is of raw keys
+      from.sound = true;  // not checked: a payload has raw keys
     else if (place.blocks == 1)
       read_lone(job, head.in_size, place, from);
     else
@@ -149,8 +149,9 @@ struct golomb_decode_tile {
     const uint32_t low_bits = n * split.low_bits, low = (low_bits + 7) / 8;
 
     // Unary strings are at most n + (span - n) / M bits long.
-    const uint32_t rest = low <= from.size ? 8 * (from.size - low) : 0, most = n + (end - base - n) / split.divisor;
-    const uint32_t unary_at = behind - rest, unary_end = unary_at + (rest < most ? rest : most);
+    const uint32_t rest = low <= from.size ? 8 * (from.size - low) : 0,
+                   unary_max = n + (end - base - n) / split.divisor;
+    const uint32_t unary_at = behind - rest, unary_end = unary_at + (rest < unary_max ? rest : unary_max);
     const uint32_t first_word = unary_at / 32, end_word = (unary_end + 31) / 32;
     const uint32_t lane_words = (end_word - first_word + lanes - 1) / lanes;
     const auto ones = [&](uint32_t w) {

@@ -1,4 +1,4 @@
-// The CUDA operations of an index codec over golomb_tile.hpp, for whichever rule gives the divisor.
+// The CUDA operations of an index codec over golomb_tile.hpp, for any rule of the divisor.
 #pragma once
 
 #include "codecs/family/golomb/golomb_decode_tile.hpp"

@@ -189,23 +189,23 @@ struct wide_divider {
 uint32_t mask8(__m256i lanes) { return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(lanes))); }
 uint32_t valid_eight(size_t i, size_t n) { return i + 8 <= n ? 0xff : (1u << (n - i)) - 1; }
 
-// Bytes of the body; 0 if a quotient is too large to estimate, or M is (or is 1: then most are).
+// Bytes of the body; 0 if a quotient or M is too large to estimate (or M is 1: then most quotients are).
 uint64_t wide_body_size(const wide_gaps& gaps, size_t n, const golomb_code& code) {
   if (code.divisor == 1 || code.low_bits > 20) return 0;
   const wide_divider divide(code);
-  __m256i sum = _mm256_setzero_si256(), most = sum;
+  __m256i sum = _mm256_setzero_si256(), largest = sum;
   uint64_t extra = 0;
   for (size_t i = 0; i < n; i += 8) {
     const quotients o = divide(gaps.of + i);
     sum = _mm256_add_epi32(sum, o.q);
-    most = _mm256_max_epi32(most, o.q);
+    largest = _mm256_max_epi32(largest, o.q);
     extra += static_cast<unsigned>(_mm_popcnt_u32(mask8(divide.longer(o.r)) & valid_eight(i, n)));
   }
-  if (mask8(_mm256_cmpgt_epi32(most, all32(32700)))) return 0;
-  alignas(32) uint32_t each[8];
-  store256(each, sum);
+  if (mask8(_mm256_cmpgt_epi32(largest, all32(32700)))) return 0;
+  alignas(32) uint32_t lanes[8];
+  store256(lanes, sum);
   uint64_t unary = n;
-  for (const uint32_t part : each) unary += part;
+  for (const uint32_t part : lanes) unary += part;
   return ceil_div(n * code.low_bits, 8) + ceil_div(unary, 8) + ceil_div(extra, 8);
 }
 
@@ -222,9 +222,9 @@ uint8_t* put_wide(const wide_gaps& gaps, size_t n, const golomb_code& code, uint
     if (i + 8 <= n) {
       put_unaries(unaries, q);
     } else {
-      alignas(16) uint16_t each[8];
-      _mm_store_si128(reinterpret_cast<__m128i*>(each), q);
-      unaries = put_long_unaries(unaries, each, n - i);
+      alignas(16) uint16_t lanes[8];
+      _mm_store_si128(reinterpret_cast<__m128i*>(lanes), q);
+      unaries = put_long_unaries(unaries, lanes, n - i);
     }
     const __m256i longer = divide.longer(o.r), moved = _mm256_add_epi32(o.r, divide.short_low);
     store256(v + i, _mm256_blendv_epi8(o.r, _mm256_srli_epi32(moved, 1), longer));

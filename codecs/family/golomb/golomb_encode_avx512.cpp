@@ -52,7 +52,7 @@ struct quotients {
   __m512i q, r;
 };
 
-// Gaps below 2^15, in 16-bit lanes; `wide` says of each 32 whether one is not.
+// Gaps below 2^15, in 16-bit lanes; `wide` is set for a group of 32 with a larger gap.
 struct narrow_gaps {
   alignas(64) uint16_t of[block_max];
   bool wide[block_max / group];
@@ -166,12 +166,12 @@ uint64_t body_size(const Gaps& gaps, size_t n, const golomb_code& code) {
   return ceil_div(n * code.low_bits, 8) + ceil_div(unary, 8) + ceil_div(extra, 8);
 }
 
-// Codes too long for the loop below, or the last few. The string goes by value, so that it stays in registers
+// Codes too long for the loop below, or the last few. The string is passed by value, so that it stays in registers
 // elsewhere.
 [[gnu::noinline]] bit_appender put_long_unaries(bit_appender out, __m512i q, uint32_t valid) {
-  alignas(64) uint16_t each[group];
-  _mm512_store_si512(each, q);
-  for (unsigned i = 0; i < group && valid >> i; ++i) out.put_unary(each[i]);
+  alignas(64) uint16_t zeros[group];
+  _mm512_store_si512(zeros, q);
+  for (unsigned i = 0; i < group && valid >> i; ++i) out.put_unary(zeros[i]);
   return out;
 }
 
@@ -218,7 +218,7 @@ uint8_t* put_body(const Gaps& gaps, size_t n, const golomb_code& code, const uin
   bit_appender unaries{unary}, extras{extra};
   for (size_t i = 0; i < n; i += group) {
     const uint32_t valid = golomb_valid_lanes(i, n);
-    // The block behind this one, if there is one: by its turn it is in the cache.
+    // Prefetches the next block, if any.
     const auto ahead = reinterpret_cast<uintptr_t>(next) + i * sizeof *next;
     _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T0);
     _mm_prefetch(reinterpret_cast<const char*>(ahead + 64), _MM_HINT_T0);

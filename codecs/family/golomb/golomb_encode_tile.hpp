@@ -6,7 +6,7 @@
 
 namespace dr {
 
-// Bits into zeroed words of shared memory; none at `end` and behind, where only indices that do not ascend would get.
+// Sets bits in zeroed words of shared memory, but none from `end` on, which only unsorted indices would reach.
 class golomb_bits {
  public:
   DR_HD golomb_bits(uint32_t* words, uint32_t end, uint32_t bit)
@@ -50,7 +50,7 @@ struct golomb_encode_tile {
   static constexpr unsigned lanes = golomb_lanes, grid_phases = 1;
   static constexpr uint32_t words = (golomb_body_max + 15) / 16 * 4;
   struct shared {
-    alignas(16) uint32_t body[words + 4];  // and a word that is looked at behind
+    alignas(16) uint32_t body[words + 4];  // and a word that is read after it
   };
 
   template <class Block>

@@ -1,4 +1,4 @@
-// The operations of an index codec over golomb.hpp, for whichever rule gives the divisor.
+// The operations of an index codec over golomb.hpp, for any rule of the divisor.
 #pragma once
 
 #include <algorithm>
@@ -61,7 +61,7 @@ struct golomb_index {
   static constexpr dr_param params[] = {
       param_int("block", "log2 of the indices in a block", golomb_block_log2_min, golomb_block_log2_max,
                 golomb_block_log2),
-      param_int("adaptive", "1: a divisor for each 32 indices of a block, where that is shorter", 0, 1, 0)};
+      param_int("adaptive", "1: one divisor per 32 indices of a block, if that is shorter", 0, 1, 0)};
   static constexpr dr_field fields[] = {
       wire_field("block", golomb_block_log2_min, golomb_block_log2_max, golomb_block_log2),
       wire_field("adaptive", 0, 1, 0)};

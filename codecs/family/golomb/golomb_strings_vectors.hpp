@@ -22,16 +22,16 @@ inline constexpr size_t golomb_block_max = size_t{1} << golomb_block_log2_max;
   const __m128i l4a = _mm256_castsi256_si128(l4), l8 = _mm_add_epi64(l4a, _mm256_extracti128_si256(l4, 1));
   const __m128i c8 = _mm_or_si128(_mm256_castsi256_si128(c4), _mm_sllv_epi64(_mm256_extracti128_si256(c4, 1), l4a));
   const auto length = static_cast<uint64_t>(_mm_cvtsi128_si64(l8));
-  if (length > 39) {  // at or below it no quotient passes 31, since the other seven have a bit each
-    alignas(16) uint16_t each[8];
-    _mm_store_si128(reinterpret_cast<__m128i*>(each), q16);
-    out = put_long_unaries(out, each, 8);
+  if (length > 39) {  // at or below it no quotient passes 31, since the other seven have at least one bit
+    alignas(16) uint16_t quotients[8];
+    _mm_store_si128(reinterpret_cast<__m128i*>(quotients), q16);
+    out = put_long_unaries(out, quotients, 8);
     return;
   }
   out.put(static_cast<uint64_t>(_mm_cvtsi128_si64(c8)), static_cast<unsigned>(length));
 }
 
-// The three strings of a body; each in whole words, then copied: the payload has no room past it.
+// The three strings of a body, in whole words, then copied: the payload has no room past it.
 struct golomb_strings {
   alignas(32) uint8_t low[2 * golomb_block_max + 64], unary[golomb_flag + 64], extra[golomb_block_max / 8 + 64];
   uint8_t* low_end = low;
@@ -66,7 +66,7 @@ struct golomb_packer {
   [[gnu::always_inline]] __m256i fours(__m256i v) const {
     return _mm256_srl_epi64(_mm256_sllv_epi32(_mm256_madd_epi16(v, weights), even32), by4);
   }
-  // a: numbers 0 to 7 and 16 to 23 of 32, b: the others. Writes 4k bytes and up to 15 behind.
+  // a: numbers 0 to 7 and 16 to 23 of 32, b: the others. Writes 4k bytes and up to 15 after them.
   [[gnu::always_inline]] void put(__m256i a, __m256i b, uint8_t* out) const {
     a = fours(a), b = fours(b);
     if (k <= 8) {

@@ -1,4 +1,4 @@
-// Split Golomb on a GPU: a block of lanes takes a block of indices (layout: codecs/index/golomb/SPEC.md; the truth:
+// Split Golomb on a GPU: a block of lanes codes a block of indices (layout: codecs/index/golomb/SPEC.md; reference:
 // golomb.hpp). Positions come from prefix sums, so no loop runs over bits. A lane has consecutive indices, which keeps
 // its bits together.
 #pragma once
@@ -11,7 +11,7 @@
 #include "primitive/tile_job.hpp"
 
 #if defined(__CUDACC__)
-// The values of a lane stay in registers, of which there are few: 64, for two blocks on an SM.
+// The values of a lane stay in registers: only 64, for two blocks on an SM.
 #define DR_UNROLL _Pragma("unroll")
 #define DR_ROLL _Pragma("unroll 1")
 #else
@@ -24,7 +24,7 @@ namespace dr {
 inline constexpr unsigned golomb_lanes = 512;
 inline constexpr unsigned golomb_lane_max = (1u << golomb_block_log2_max) / golomb_lanes;  // indices of a lane
 
-// Bytes of a sound body, whatever the divisor: n·(k + 2) bits and (span − n) / M for the quotients, with a = span/n at
+// Bytes of a valid body, for any divisor: n·(k + 2) bits and (span − n) / M for the quotients, with a = span/n at
 // most log2(a) + 2.92 bits an index (golomb_bound; log2(a) + 2.8 if clustered and M >= 7, for that is at least 7/16 of
 // the plain one, and 6.5 bits below). n·(log2(span/n) + 2.92) grows with n, and 2^13 indices below 2^32 have 21.92
 // each. The unit test walks.
@@ -89,12 +89,12 @@ struct golomb_layout {
   DR_HD uint32_t size() const { return low + unary + extra; }
 };
 
-// A lane's state for each of its indices.
+// A lane's state per index.
 struct golomb_lane {
   uint32_t of[golomb_lane_max];
 };
 
-// Indices of each lane of a block of n, a multiple of 4 so that four go at once.
+// Indices per lane of a block of n, a multiple of 4 so that four are coded at once.
 DR_HD inline uint32_t golomb_lane_length(uint32_t n) { return (n + 4 * golomb_lanes - 1) / (4 * golomb_lanes) * 4; }
 
 // Tiles of a job; at least one, because a tile must report an empty job, too.

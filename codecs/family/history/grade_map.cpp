@@ -70,7 +70,7 @@ void grade_words(const grade_map& m, uint32_t word_size, const void* words, cons
 
 namespace {
 
-inline constexpr uint32_t parts_max = 8;  // what may become of a word, as far as a choice goes
+inline constexpr uint32_t parts_max = 8;  // outcomes of a word that the choice distinguishes
 
 // x · log2(x) · 2^16, by the ten bits below the highest one: the same everywhere.
 uint64_t times_log(uint64_t x) {
@@ -104,13 +104,13 @@ struct tally {
   }
 };
 
-// Of each group and state.
+// Per group and state.
 using grade_cells = std::array<std::array<tally, states_max>, key_groups_max>;
 
-// How many groups of keys pay for their grades where so many changes are coded.
+// Number of groups of keys that are worth their grades, for a number of coded changes.
 uint32_t groups_for(uint64_t changes) { return changes < 1024 ? 1 : changes < 4096 ? 4 : changes < 8192 ? 8 : 16; }
 
-// The groups: each has about as much as others of `weight`.
+// Groups with about equal shares of `weight`.
 void set_groups(grade_map& m, const uint32_t* weight, uint64_t changes) {
   const key_groups groups(weight, groups_for(changes));
   m.groups = groups.count;
@@ -195,15 +195,15 @@ void set_rate_grades(grade_map& m, const grade_cells& cells) {
   for (uint32_t k = 0; k < n; ++k) m.grade[list[k].group][list[k].state] = static_cast<uint8_t>(chosen.of(run_of[k]));
 }
 
-// Grades of words of many symbols: the two cells that lose least together become one, until there are few enough and
+// Grades of words of many symbols: merges the two cells that lose least together, until there are few enough and
 // another would lose more than a table is long.
 void set_symbol_grades(grade_map& m, const grade_cells& cells) {
   constexpr uint64_t table = uint64_t{8 * 16} << 16;
-  constexpr uint32_t most = key_groups_max * static_cast<uint32_t>(history_states::since);
-  std::array<grade_cell, most> list;
-  std::array<uint64_t, most> entropy;
-  std::array<std::array<uint64_t, most>, most> loss;  // [i][j] of j < i together
-  std::array<uint8_t, most> joined;                   // the cell that stands for this one
+  constexpr uint32_t max_cells = key_groups_max * static_cast<uint32_t>(history_states::since);
+  std::array<grade_cell, max_cells> list;
+  std::array<uint64_t, max_cells> entropy;
+  std::array<std::array<uint64_t, max_cells>, max_cells> loss;  // [i][j] of j < i together
+  std::array<uint8_t, max_cells> joined;                        // the cell that represents this one
   const uint32_t n = list_cells(m, cells, list.data());
   const auto measure = [&](uint32_t i, uint32_t j) {
     tally both = list[i].what;
@@ -230,7 +230,7 @@ void set_symbol_grades(grade_map& m, const grade_cells& cells) {
     for (uint32_t i = 0; i < n; ++i)
       if (i != y && joined[i] == i) measure(i, y);
   }
-  std::array<uint8_t, most> grade{};
+  std::array<uint8_t, max_cells> grade{};
   m.grades = 0;
   for (uint32_t i = 0; i < n; ++i) {
     if (joined[i] == i) grade[i] = static_cast<uint8_t>(m.grades++);
@@ -253,7 +253,7 @@ grade_map choose_changed_grades(uint32_t word_size, const void* words, const uin
   with_word(word_size, [&](auto word) {
     const auto* const w = static_cast<const decltype(word)*>(words);
     for (uint64_t k = 0; k < count; ++k) ++ones[state(changed[k])][word_key(w[changed[k]])];
-    // All words are too many to look at for a choice: 64 of each `step`.
+    // The choice uses a sample: 64 words in every `step`.
     const uint64_t step = std::max<uint64_t>(64, n / 4096 / 64 * 64);
     for (uint64_t at = 0; at < n; at += step)
       for (uint64_t i = at; i < std::min(n, at + 64); ++i) ++all[state(i)][word_key(w[i])];

@@ -24,12 +24,12 @@ constexpr uint8_t history_state(history_states states, uint8_t h) {
   return static_cast<uint8_t>(states == history_states::since || since == 0 ? since : 4 * since - 3 + stood);
 }
 
-// A grade for each group of keys and each state; states that are not listed have the grades of state 0.
+// A grade per group of keys and state; unlisted states have the grades of state 0.
 struct grade_map {
   history_states states;
   uint32_t groups = 0;                          // 0: all words have grade 0
-  std::array<uint8_t, key_groups_max> begin{};  // the first key of each; [0] is 0
-  uint32_t listed = 1;                          // a bit for each state; that of state 0 is set
+  std::array<uint8_t, key_groups_max> begin{};  // the first key of a group; [0] is 0
+  uint32_t listed = 1;                          // a bit per state; that of state 0 is set
   std::array<std::array<uint8_t, states_max>, key_groups_max> grade{};
   uint32_t grades = 1;  // of a choice: all grades are below
 
@@ -39,7 +39,7 @@ struct grade_map {
   uint32_t count() const { return static_cast<uint32_t>(states); }
   bool lists(uint32_t state) const { return listed >> state & 1; }
   uint8_t* put(uint8_t* out) const;
-  // Returns the end, or nullptr: it is no map.
+  // Returns the end, or nullptr for an invalid map.
   const uint8_t* get(const uint8_t* in, const uint8_t* end);
 };
 
@@ -57,10 +57,10 @@ struct grade_table {
 void grade_words(const grade_map& m, uint32_t word_size, const void* words, const uint8_t* history, uint64_t n,
                  uint8_t* grades);
 
-// The map that tells most of which of n words change: those at `changed`, ascending.
+// The map that best predicts which of n words change: those at `changed`, ascending.
 grade_map choose_changed_grades(uint32_t word_size, const void* words, const uint8_t* history, uint64_t n,
                                 const uint32_t* changed, uint64_t count);
-// The map that tells most of symbols [n] of words.
+// The map that best predicts the symbols [n] of words.
 grade_map choose_symbol_grades(uint32_t word_size, const void* words, const uint8_t* history, uint64_t n,
                                const uint8_t* symbols);
 

@@ -27,7 +27,7 @@ inline history_fault get_history_head(const uint8_t* history, uint64_t n, const 
   return in ? history_fault::none : history_fault::corrupt;
 }
 
-// A class for each grade, where that is the key, or twice the key.
+// A class per grade, if the grade is the key or twice the key.
 inline class_list classes_of(const grade_map& m, uint32_t twice) {
   class_list classes;
   classes.count = m.grades;

@@ -43,12 +43,12 @@ template <unsigned symbols_max>
     for (unsigned i = 0; i < package_count; ++i) packages[i] = list[2 * i] + list[2 * i + 1];
   }
   for (unsigned i = 0; i < leaves.size; ++i) lengths[leaves.symbol(i)] = 0;
-  // Of the last list the first 2n - 2; each package among them takes two of the list before.
-  for (unsigned row = bits_max, wanted = 2 * leaves.size - 2; row-- > 0 && wanted;) {
+  // Uses the first 2n - 2 of the last list; a package among them uses two of the previous list.
+  for (unsigned row = bits_max, used = 2 * leaves.size - 2; row-- > 0 && used;) {
     unsigned singles = 0;
-    for (unsigned i = 0; i < wanted; ++i) singles += single[row][i];
+    for (unsigned i = 0; i < used; ++i) singles += single[row][i];
     for (unsigned i = 0; i < singles; ++i) ++lengths[leaves.symbol(i)];
-    wanted = 2 * (wanted - singles);
+    used = 2 * (used - singles);
   }
 }
 
@@ -56,7 +56,7 @@ template <unsigned symbols_max>
 //   lengths [n]: of a complete code, at most bits_max; 0 for symbols that do not occur
 // Huffman's lengths (1952), and where one is above bits_max those of package-merge, which are the same where none is.
 // Ties: of equal counts the smaller symbol's is the lower, and a symbol's is lower than an equal sum, which keeps the
-// longest word short. A code has at least two words: a lone symbol and the smallest other have a bit each.
+// longest word short. A code has at least two words: a lone symbol and the smallest other have one bit.
 template <unsigned symbols_max, class Count>
 void huffman_code_lengths(const Count* counts, unsigned n, unsigned bits_max, uint8_t* lengths) {
   static_assert(symbols_max <= 256);

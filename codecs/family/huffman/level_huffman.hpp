@@ -20,7 +20,7 @@ inline constexpr size_t level_huffman_stride = level_huffman_string + 64;
 struct level_huffman_code {
   uint16_t words[level_huffman_alphabet];     // the code, its first bit lowest, and its length in the upper 4 bits
   uint8_t order[level_huffman_alphabet];      // levels with a word, ascending by (length, level)
-  uint8_t begin[level_huffman_bits_max + 2];  // of a length in `order`, that of the one behind the last its end
+  uint8_t begin[level_huffman_bits_max + 2];  // start of a length in `order`; that after the last is the end
 
   unsigned longest() const {
     unsigned length = level_huffman_bits_max;
@@ -28,7 +28,7 @@ struct level_huffman_code {
     return length;
   }
 
-  // lengths: at most level_huffman_bits_max. False if they are none of a complete code.
+  // lengths: at most level_huffman_bits_max. False if they do not form a complete code.
   bool set(const uint8_t* lengths, unsigned n) {
     std::memset(words, 0, sizeof words);
     uint8_t counts[16] = {}, at[16];
@@ -62,14 +62,14 @@ struct level_huffman_code {
 inline constexpr unsigned level_huffman_several = 6;
 
 // some [end], a power of two: of places 2^k + at, k bits that are `at`, the first level; 0 for those that do not hold a
-// whole word, and for place 1. Adds the levels that follow: those of what is behind the first, which has fewer bits.
-//   lengths: of the levels' words     a_bit: there is a word of one bit, without which 11 bits hold not more than five
+// whole word, and for place 1. Adds the levels that follow the first in the remaining, fewer bits.
+//   lengths: of the levels' words     a_bit: a word of one bit exists, without which 11 bits hold not more than five
 DR_EVERYWHERE void level_huffman_follow_with(uint64_t* some, size_t end, const uint8_t* lengths, bool a_bit) {
   constexpr uint64_t levels_but_one = low_mask(8 * level_huffman_several) & ~uint64_t{255},
                      numbers = uint64_t{255} << 56 | 255;
   for (size_t i = 2; i < end; ++i) {
     const uint64_t one = some[i];
-    uint64_t more = some[i >> (one & 63)];             // itself, 0, where there is none
+    uint64_t more = some[i >> (one & 63)];             // 0 if there is none
     if (a_bit && more >> 56 == level_huffman_several)  // then the last of them has no room
       more -= uint64_t{1} << 56 | lengths[more >> 8 * level_huffman_several & 63];
     some[i] = one + ((more & levels_but_one) << 8) + (more & numbers);
@@ -89,15 +89,15 @@ struct level_huffman_table {
   // byte 0, 1 and 7 on.
   uint64_t some[2u << level_huffman_bits_max];
 
-  // A wider table takes longer: for each place about as long as a level takes with it.
+  // A wider table costs more to build: about the time of one level per entry.
   static constexpr unsigned bits_for(uint64_t n) { return n < 512 ? 7 : n < 8192 ? 9 : n < 32768 ? 10 : 11; }
 
   // For `n` levels to be decoded.
   void set(const level_huffman_code& code, uint64_t n) {
-    const unsigned longest = code.longest(), wanted = bits_for(n);
-    bits = wanted > longest ? wanted : longest;
+    const unsigned longest = code.longest(), preferred = bits_for(n);
+    bits = preferred > longest ? preferred : longest;
     std::memset(lengths, 0, sizeof lengths);
-    // What bits begin with, they begin with when there is one more.
+    // A prefix of the bits is also a prefix with one more bit.
     some[1] = 0;
     for (unsigned k = 1; k <= bits; ++k) {
       const size_t half = size_t{1} << (k - 1);
@@ -119,7 +119,7 @@ constexpr size_t level_huffman_body_bound(size_t n) {
   return (n * level_huffman_bits_max + 7) / 8 + 3 * ceil_div(n, level_huffman_string);
 }
 
-//   levels [n], n <= level_huffman_block, each with a word     out: level_huffman_body_bound(n) + 8 bytes
+//   levels [n], n <= level_huffman_block, all with a word     out: level_huffman_body_bound(n) + 8 bytes
 // Returns the end.
 inline uint8_t* level_huffman_encode_scalar(const uint8_t* levels, size_t n, const level_huffman_code& code,
                                             uint8_t* out) {
@@ -146,7 +146,7 @@ struct level_huffman_lane {
   uint8_t *out, *end;
   uint64_t word;
 
-  // some: of as many bits as mask has
+  // some: has the bits of mask
   DR_EVERYWHERE void load() {
     std::memcpy(&word, in + bit / 8, 8);
     word >>= bit % 8;
@@ -178,7 +178,7 @@ struct level_huffman_lane {
 // Bytes that may be read past a body, for any contents: a string of 512 levels has at most 704.
 inline constexpr size_t level_huffman_slack = level_huffman_string * level_huffman_bits_max / 8 + 8;
 
-//   body: `size` bytes and level_huffman_slack behind them that may be read    1 <= n <= level_huffman_block
+//   body: `size` bytes and level_huffman_slack readable bytes after them    1 <= n <= level_huffman_block
 //   levels: string j at j · level_huffman_stride
 // Returns the bytes that the levels take; 0 if the body is corrupt.
 DR_EVERYWHERE size_t level_huffman_decode_with(const uint8_t* body, size_t size, size_t n,

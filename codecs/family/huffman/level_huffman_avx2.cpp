@@ -7,7 +7,7 @@ namespace dr {
 
 namespace {
 
-// Words at the top of 64 bits, their lengths in the lowest eight (so has Zstandard them): a shift takes the lower six
+// Words at the top of 64 bits, their lengths in the lowest eight (as in Zstandard): a shift uses the lower six
 // bits of its count, and lengths add up in a sum of whole entries. 56 bits of words above are not touched by what that
 // leaves below.
 struct top_words {

@@ -1,9 +1,9 @@
-// Levels of quantised numbers, in blocks of 4096 with a code each, which says how:
+// Levels of quantised numbers, in blocks of 4096 whose code selects the form:
 //   0            the codec's own way, uncompressed
 //   2·M, M > 0   split Golomb with divisor M (split_levels.hpp)
 //   2·z + 1      runs: z units fall on n levels; each says, by split Golomb, how many levels on from the one before it
 //   falls. For
-//                levels of a mean so small that a bit each is too much.
+//                levels with a mean so small that a bit per level is too much.
 // A lone block has its code as a varint, several have a table of codes u16 and body sizes u16.
 // (Layout: codecs/value/uniform_quant/SPEC.md.)
 #pragma once
@@ -26,7 +26,7 @@ constexpr uint64_t level_table_bound(uint64_t n) { return level_blocks(n) > 1 ? 
 
 constexpr level_code runs_code(size_t n, size_t units) { return level_code::of(level_divisor(n, units)); }
 
-// Of eight levels below 128, or four below 2^15, those that are not 0, a bit each.
+// A bit per nonzero level among eight below 128, or four below 2^15.
 inline unsigned levels_above_0(const uint8_t* levels) {
   const uint64_t above = (load<uint64_t>(levels) + 0x7f7f7f7f7f7f7f7f) >> 7 & 0x0101010101010101;
   return above * 0x0102040810204080 >> 56;  // lowest bits side by side: no two of the product's bits meet
@@ -81,7 +81,7 @@ class level_writer {
   level_writer(uint8_t* table, uint64_t n)
       : entry_(table), body_(n > level_block ? table + level_table_bound(n) : table), several_(n > level_block) {}
 
-  // n levels of sum `sum`: makes the body that put() then writes. Returns its bytes. levels: level_slack zeros behind.
+  // n levels of sum `sum`: makes the body that put() then writes. Returns its bytes. levels: level_slack zeros after them.
   size_t make(const uint16_t* levels, size_t n, uint64_t sum) {
     if (make_runs(levels, n, sum)) return size_;
     const uint32_t divisor = level_divisor(sum, n);
@@ -123,7 +123,7 @@ class level_writer {
 
 // ---- Reading ---------------------------------------------------------------------------------------------
 
-// Blocks in their order, of n levels; the payload ends at `end`, behind which nothing is read.
+// Decodes blocks with n levels in order; the payload ends at `end`, and nothing after it is read.
 class level_reader {
  public:
   level_reader(const uint8_t* table, const uint8_t* end, uint64_t n)

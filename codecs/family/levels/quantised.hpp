@@ -17,14 +17,14 @@ inline constexpr uint8_t kind_raw = 0,
                          kind_levels = 1;  // the payload's first byte; the latter's upper bits are the codec's
 
 struct magnitude_range {
-  uint32_t least = ~0u, most = 0;  // bits of a float without sign
+  uint32_t least = ~0u, largest = 0;  // bits of a float without sign
 };
 inline magnitude_range range_of_scalar(const uint32_t* values, size_t n) {
   magnitude_range range;
   for (size_t i = 0; i < n; ++i) {
     const uint32_t m = values[i] & f32_type::magnitude_mask;
     if (m < range.least) range.least = m;
-    if (m > range.most) range.most = m;
+    if (m > range.largest) range.largest = m;
   }
   return range;
 }
@@ -33,7 +33,7 @@ magnitude_range range_of_avx512(const uint32_t* values, size_t n);
 inline constexpr cpu_table<decltype(&range_of_scalar)> range_of{range_of_scalar, on_x86(range_of_avx2),
                                                                 on_x86(range_of_avx512)};
 
-// Calls f(first, length, float bits) for each block of n values.
+// Calls f(first, length, float bits) per block of n values.
 template <class T, class F>
 void each_value_block(const typename T::bits* values, uint64_t n, F&& f) {
   for (uint64_t first = 0; first < n; first += level_block) {
@@ -53,7 +53,7 @@ magnitude_range range_of_values(const typename T::bits* values, uint64_t n) {
   magnitude_range range;
   each_value_block<T>(values, n, [&](uint64_t, size_t length, const uint32_t* v) {
     const magnitude_range r = range_of.best()(v, length);
-    range = {r.least < range.least ? r.least : range.least, r.most > range.most ? r.most : range.most};
+    range = {r.least < range.least ? r.least : range.least, r.largest > range.largest ? r.largest : range.largest};
   });
   return range;
 }

@@ -1,6 +1,6 @@
 // Split Golomb of levels (small numbers that need not ascend): the bit strings of golomb.hpp without its prefix sums,
-// so level i is q_i · M + r_i. Layout of a body of n levels, each string on a byte of its own, zero-padded:
-//   v: k bits each     unary: q_i zeros and a one each     extras: a bit for each v that needs one
+// so level i is q_i · M + r_i. Layout of a body of n levels, strings start on bytes and are zero-padded:
+//   v: k bits per level     unary: q_i zeros and a one     extras: a bit per v that needs one
 // (Golomb 1966; SPEC.md of the codecs that use it: uniform_quant.)
 #pragma once
 
@@ -38,7 +38,7 @@ constexpr uint32_t level_divisor(uint64_t sum, uint64_t n) {
   return m > level_divisor_max ? level_divisor_max : m ? static_cast<uint32_t>(m) : 1;
 }
 
-// Bits of n levels, from `begin` on, behind what the three strings have already.
+// Bits of n levels, from `begin` on, appended to the three strings.
 struct level_strings {
   word_writer low, unary, extras;
 
@@ -54,7 +54,7 @@ struct level_strings {
 };
 inline constexpr size_t level_string_max = level_body_max + level_slack;
 
-// The unary string and the extras, behind v. Returns the end.
+// The unary string and the extras, after v. Returns the end.
 inline uint8_t* put_level_strings(uint8_t* out, const uint8_t* unary, const uint8_t* unary_end, const uint8_t* extras,
                                   const uint8_t* extras_end) {
   std::memcpy(out, unary, static_cast<size_t>(unary_end - unary));
@@ -74,7 +74,7 @@ inline uint8_t* split_levels_encode_scalar(const uint16_t* levels, size_t n, lev
   return put_level_strings(out, unary, s.unary.finish(), extras, s.extras.finish());
 }
 
-//   body: `size` bytes, all of which must be used, and level_slack zero bytes behind    levels: room for n +
+//   body: `size` bytes, all of which must be used, and level_slack zero bytes    levels: room for n +
 //   level_slack
 // False if the body is corrupt.
 inline bool split_levels_decode_scalar(const uint8_t* body, size_t size, size_t n, level_code code, uint16_t* levels) {

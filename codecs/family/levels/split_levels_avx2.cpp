@@ -14,7 +14,7 @@ namespace {
 constexpr uint32_t bytes_divisor_max = 256;  // remainders are bytes
 constexpr uint64_t each_byte = 0x0101010101010101;
 
-// Positions of the ones of a byte, a byte each.
+// Positions of the ones of a byte, as bytes.
 struct ones_table {
   uint64_t of[256]{};
   constexpr ones_table() {
@@ -110,7 +110,7 @@ bool split_levels_decode_avx2(const uint8_t* body, size_t size, size_t n, level_
     if (at >= unary_max) return false;
     uint64_t word;
     std::memcpy(&word, unary + at, 8);
-    uint64_t base = (8 * at & 255) * each_byte;  // and 8 more for each byte: no carry
+    uint64_t base = (8 * at & 255) * each_byte;  // plus 8 per byte: no carry
     at += 8;
     empty = word ? 0 : empty + 1;
     if (empty == 3) return scalar();
@@ -147,7 +147,7 @@ bool split_levels_decode_avx2(const uint8_t* body, size_t size, size_t n, level_
       low += 4 * k;
       const uint32_t some =
           static_cast<uint32_t>(_mm256_movemask_epi8(longer)) & static_cast<uint32_t>(~uint64_t{0} >> (64 - length));
-      // Beyond the body's end there are level_slack zeros, and no more than they are ever looked at.
+      // The body is followed by level_slack zeros, and reads do not go beyond them.
       if (extra_bits / 8 > extra_max) return false;
       uint64_t next;
       std::memcpy(&next, extra + extra_bits / 8, 8);

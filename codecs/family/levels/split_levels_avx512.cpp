@@ -10,7 +10,7 @@
 namespace dr {
 namespace {
 
-// For k bits a value: byte j of eight groups packed to k bytes each is byte j % k of the 64-bit word j / k; and back.
+// For k bits per value: byte j of eight groups of k bytes is byte j % k of the 64-bit word j / k; and back.
 struct pack_tables {
   alignas(64) uint8_t pack[8][64] = {}, spread[8][64] = {}, shift[8][64] = {};
 };
@@ -53,7 +53,7 @@ struct words_out {
   }
 };
 
-// Each 64-bit word of q holds 8 quotients; their codes as one string each. False if one is longer than 64 bits, or may
+// A 64-bit word of q holds 8 quotients; returns their codes as one string per word. False if one is longer than 64 bits, or may
 // be.
 inline bool unary_words(__m512i q, __m512i& words, __m512i& lengths) {
   const __m512i ones = _mm512_set1_epi16(1);
@@ -155,11 +155,11 @@ uint8_t* split_levels_encode_avx512(const uint16_t* levels, size_t n, level_code
       for (int j = 0; j < 8; ++j) unary.put(word[j], static_cast<unsigned>(size[j]));
       continue;
     }
-    alignas(64) uint16_t each[64];
-    _mm512_store_si512(each, q[0]);
-    _mm512_store_si512(each + 32, q[1]);
+    alignas(64) uint16_t quotients[64];
+    _mm512_store_si512(quotients, q[0]);
+    _mm512_store_si512(quotients + 32, q[1]);
     for (size_t j = 0; j < length; ++j) {
-      unsigned zeros = each[j];
+      unsigned zeros = quotients[j];
       for (; zeros >= 63; zeros -= 63) unary.put(0, 63);
       unary.put(uint64_t{1} << zeros, zeros + 1);
     }
@@ -228,8 +228,8 @@ bool split_levels_decode_avx512(const uint8_t* body, size_t size, size_t n, leve
         _mm512_multishift_epi64_epi8(shift, _mm512_permutexvar_epi8(spread, _mm512_loadu_si512(low))), mask);
     low += 8 * k;
     const __mmask64 longer = _mm512_cmpge_epu8_mask(v, s) & valid;
-    // 64 bits of the extras; beyond the body's end there are level_slack zeros, and no more than they are ever looked
-    // at.
+    // 64 bits of the extras. The body is followed by level_slack zeros, and reads do not go
+    // beyond them.
     if (extra_bits / 8 > extra_max) return false;
     uint64_t next, top;
     std::memcpy(&next, extra + extra_bits / 8, 8);

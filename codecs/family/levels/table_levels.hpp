@@ -1,5 +1,5 @@
 // Quantisers whose levels are a table: magnitudes to levels by ascending bounds, levels to numbers by a table, at most
-// 64 of them; and the coded levels as they stand in a payload. (Layout: codecs/value/log_quant/SPEC.md.)
+// 64 of them; and the coded levels of a payload. (Layout: codecs/value/log_quant/SPEC.md.)
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ static_assert(table_levels_max == level_huffman_alphabet && level_block == level
 
 // ---- Values and levels -----------------------------------------------------------------------------------
 
-// bounds[j]: bits of the least magnitude above level j; ascending, all ones where there is no such level.
+// bounds[j]: bits of the least magnitude above level j; ascending, all ones if there is no such level.
 struct level_bounds {
   alignas(64) uint32_t of[table_levels_max];
   unsigned count;  // of levels, rounded up to a power of two
@@ -59,10 +59,10 @@ inline constexpr cpu_table<decltype(&table_restore_scalar)> table_restore{
 
 // ---- Coded levels ----------------------------------------------------------------------------------------
 
-// With Huffman: lengths, 4 bits a level, low first, padded; sizes u16 of the blocks' bodies if there are several;
+// With Huffman: lengths, 4 bits per level, low first, padded; sizes u16 of the blocks' bodies if there are several;
 // bodies. Else what level_writer writes.
 constexpr uint64_t table_coded_bound(uint64_t n, unsigned levels) {
-  // Golomb's: an entry of 4 bytes and at most log2(mean + 1) + 2.92 bits a level (golomb_bound's proof), three
+  // Golomb's: an entry of 4 bytes and at most log2(mean + 1) + 2.92 bits per level (golomb_bound's proof), three
   // paddings. Huffman is taken only where it promises less than that, of which its choice knows a sample: 11 bits at
   // most.
   return ceil_div(levels, 2) + (n * level_huffman_bits_max + 7) / 8 +
@@ -73,7 +73,7 @@ struct table_coding {
   bool huffman;
   uint8_t lengths[level_huffman_alphabet];
 };
-// Which is shorter, and the lengths, by a sample of levels [n], each below `count`.
+// Chooses the shorter form, and code lengths, from a sample of levels [n], all below `count`.
 table_coding table_coding_of(const uint8_t* levels, uint64_t n, unsigned count);
 // Returns the end. At most table_coded_bound bytes.
 uint8_t* table_encode(const uint8_t* levels, uint64_t n, unsigned count, const table_coding& coding, uint8_t* out);
@@ -104,12 +104,12 @@ bool table_decode(const uint8_t* payload, const uint8_t* from, const uint8_t* en
       at(reader.body());
       const size_t length = length_of(first);
       if (!reader.levels(length, wide)) return false;
-      uint16_t most = 0;
+      uint16_t largest = 0;
       for (size_t i = 0; i < length; ++i) {
-        most = wide[i] > most ? wide[i] : most;
+        largest = wide[i] > largest ? wide[i] : largest;
         levels[i] = static_cast<uint8_t>(wide[i]);
       }
-      if (most >= count) return false;
+      if (largest >= count) return false;
       f(first, length, levels);
     }
     return reader.at_end();

@@ -1,5 +1,5 @@
 // Bit strings (low bit of a byte first) as the ascending positions of their ones, and back: bitmaps, and the unary half
-// of Elias and Fano's code, where the i-th one stands for its position less i ("ranked").
+// of Elias and Fano's code, where the i-th one means its position less i ("ranked").
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 namespace dr {
 
 // ---- Positions to bits -----------------------------------------------------------------------------------------
-//   x [n] ascending     out [size] is written whole     the i-th one stands at x[i] >> shift, plus i if ranked
+//   x [n] ascending     out [size] is overwritten     the i-th one is at x[i] >> shift, plus i if ranked
 // Positions strictly ascend and are below 8 · size.
 template <bool ranked>
 void set_ones_scalar(const uint32_t* x, uint64_t n, unsigned shift, uint8_t* out, uint64_t size) {
@@ -26,7 +26,7 @@ void set_ones_scalar(const uint32_t* x, uint64_t n, unsigned shift, uint8_t* out
 inline constexpr uint64_t ones_window =
     4096;  // positions that are bytes for a moment; 8192 and 2048 are slower (ones bitmap)
 
-// Fast ways write a byte for each one, which no earlier one delays, and gather a window of them into bits.
+// Fast versions write a byte per one, independent of earlier ones, and then gather a window of bytes into bits.
 template <bool ranked>
 DR_EVERYWHERE uint64_t mark_window(const uint32_t* x, uint64_t n, unsigned shift, uint64_t i, uint64_t begin,
                                    uint8_t* marks) {
@@ -67,7 +67,7 @@ template <bool ranked>
 inline constexpr cpu_table<decltype(&set_ones_scalar<ranked>)> set_ones{
     set_ones_scalar<ranked>, on_x86(set_ones_avx2<ranked>), on_x86(set_ones_avx512<ranked>)};
 
-// ---- How many there are ----------------------------------------------------------------------------------------
+// ---- Number of ones ----------------------------------------------------------------------------------------
 inline uint64_t count_ones_scalar(const uint8_t* in, uint64_t size) {
   uint64_t ones = 0, at = 0;
   for (; at + 8 <= size; at += 8) ones += popcount(load<uint64_t>(in + at));
@@ -81,7 +81,7 @@ inline constexpr cpu_table<decltype(&count_ones_scalar)> count_ones{count_ones_s
 
 // ---- Bits to positions -----------------------------------------------------------------------------------------
 // Of the ones in bytes [begin, end) of a string, whose first is the string's i-th: writes out[i] and on. Returns the i
-// behind them. The caller has counted: there are at most n ones in the string, and out has room for n. begin: a
+// after them. The caller guarantees at most n ones in the string, and room for n in out. begin: a
 // multiple of 8.
 template <bool ranked>
 uint64_t list_ones_scalar(const uint8_t* in, uint64_t begin, uint64_t end, uint64_t i, uint64_t n, uint32_t* out) {

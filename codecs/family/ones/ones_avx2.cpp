@@ -1,4 +1,4 @@
-// Ones, 32 bits at a time; listed by a table of each byte's.
+// Ones, 32 bits at a time; listed by a table per byte.
 #include <array>
 
 #include "codecs/family/ones/ones.hpp"
@@ -9,7 +9,7 @@ namespace dr {
 
 namespace {
 
-// The positions of a byte's ones, a byte each.
+// The positions of a byte's ones, as bytes.
 constexpr auto byte_ones = [] {
   std::array<uint64_t, 256> table{};
   for (unsigned byte = 0; byte < 256; ++byte)
@@ -48,7 +48,7 @@ template <bool ranked>
 uint64_t list_ones_avx2(const uint8_t* in, uint64_t begin, uint64_t end, uint64_t i, uint64_t n, uint32_t* out) {
   const __m256i lanes = ranked ? _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7) : _mm256_setzero_si256();
   uint64_t at = begin;
-  // A word writes at most 64, and 8 past its last.
+  // A word writes at most 64 positions, and 8 past its last.
   for (; at + 8 <= end && i + 72 <= n; at += 8) {
     uint64_t word;
     std::memcpy(&word, in + at, 8);

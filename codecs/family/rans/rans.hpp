@@ -27,7 +27,7 @@ struct rans_table {
   uint32_t symbols = 0;  // those from here on have frequency 0
   std::array<uint16_t, rans_symbols_max> frequency{}, start{};
 
-  // From counts, of which one is not 0: each symbol that occurs has a frequency of at least 1.
+  // From counts, not all 0: symbols that occur have a frequency of at least 1.
   void fit(const uint32_t* counts, uint32_t n) {
     uint64_t all = 0;
     symbols = 0;
@@ -41,7 +41,7 @@ struct rans_table {
       frequency[s] = static_cast<uint16_t>(counts[s] && !share ? 1 : share);
       sum += frequency[s];
     }
-    // What rounding leaves goes to the largest, which also gives what the ones of rare symbols took.
+    // The largest frequency absorbs the rounding and the minimum of 1 for rare symbols.
     while (sum != rans_total) {
       uint32_t largest = 0;
       for (uint32_t s = 1; s < symbols; ++s)
@@ -74,9 +74,9 @@ struct rans_table {
   }
   static constexpr size_t size_max(uint32_t symbols) { return 2 * size_t{symbols} - 1; }
 
-  // Returns the end, or nullptr: it is no table of at most `most` symbols.
-  const uint8_t* get(const uint8_t* in, const uint8_t* end, uint32_t most) {
-    if (in == end || uint32_t{*in} + 1 > most) return nullptr;
+  // Returns the end, or nullptr: not a table of at most `max_symbols` symbols.
+  const uint8_t* get(const uint8_t* in, const uint8_t* end, uint32_t max_symbols) {
+    if (in == end || uint32_t{*in} + 1 > max_symbols) return nullptr;
     symbols = uint32_t{*in++} + 1;
     uint32_t sum = 0;
     for (uint32_t s = 0; s + 1 < symbols; ++s) {
@@ -113,7 +113,7 @@ struct alignas(64) rans_code {
   // x div f = x · reciprocal >> 44 for all x < f · 2^20, with reciprocal = ⌈2^44 / f⌉: it is above by less than 1, so the
   // product is above x / f · 2^44 by less than x < 2^32 <= 2^44 / f; and below 2^64, for f <= 2^12.
   std::array<uint64_t, rans_symbols_max> reciprocal;
-  // Of vectors: x div f is the product, rounded down, or 1 more. By roundings, each by a factor of 1 ± 2^-23 at most (two
+  // In vectors: x div f is the product, rounded down, or 1 more. By roundings, each by a factor of 1 ± 2^-23 at most (two
   // here in the mode of the thread, two there to nearest), and the 2^-21 it is above x / f · (1 - 14 · 2^-24), and never
   // above x / f; of x / f < 2^20 that is less than 1.
   std::array<float, rans_symbols_max> inverse{};
@@ -183,7 +183,7 @@ inline constexpr cpu_table<decltype(&rans_put_groups_scalar)> rans_put_groups{
     rans_put_groups_scalar, on_x86(rans_put_groups_avx2), on_x86(rans_put_groups_avx512)};
 
 // The first groups of 16 symbols of such strings (or of 8), at most `groups`; `readable` is the end of the memory behind
-// all of them. Returns how many it has decoded of each: it leaves the last, near the end of the memory. An `in` may be behind
+// all of them. Returns the number of decoded groups per string: it omits the last ones, near the end of the memory. An `in` may be after
 // its `end` then.
 inline uint64_t rans_get_groups_scalar(const rans_lookup* tables, rans_input* strings, unsigned count, uint64_t groups,
                                        const uint8_t* readable) {
@@ -237,7 +237,8 @@ inline void rans_put_strings(const rans_code* codes, rans_output* strings, unsig
   }
 }
 
-// Decodes 1, 4 or 8 strings, of 8 the last four by the table behind that of the first, [in, end) each. Returns false if one of them is none. `readable` >= each end.
+// Decodes 1, 4 or 8 strings [in, end); the last four of 8 use the next table. Returns false if a string is invalid.
+// `readable` >= all ends.
 inline bool rans_get_strings(const rans_lookup* tables, rans_input* strings, unsigned count, const uint8_t* readable,
                              cpu_level level) {
   if (count > rans_get_most(level))

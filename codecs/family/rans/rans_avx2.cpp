@@ -6,7 +6,7 @@ DR_AVX2_BEGIN
 namespace dr {
 namespace {
 
-// Of a mask of eight states that take a word: the number of each one's word.
+// For a mask of eight states that read a word: the numbers of their words.
 struct word_numbers {
   uint64_t of[256];
   constexpr word_numbers() : of{} {
@@ -19,7 +19,7 @@ struct word_numbers {
 };
 constexpr word_numbers numbers;
 
-// Of a mask of eight states that write a word: the numbers of those, as far up as there are as many.
+// For a mask of eight states that write a word: their numbers, packed to the upper end.
 struct state_numbers {
   uint64_t of[256];
   constexpr state_numbers() : of{} {

@@ -8,7 +8,7 @@ namespace dr {
 namespace {
 
 // Of 16 dwords the low words, so moved up that the first n end where a vector of 16 words ends: from entry n on, as
-// numbers of bytes (a permutation of words takes two steps).
+// numbers of bytes (permuting words needs two steps).
 struct word_moves {
   uint16_t of[32];
   constexpr word_moves() : of{} {
@@ -17,7 +17,7 @@ struct word_moves {
 };
 constexpr word_moves moves;
 
-// few: one table, of at most 32 symbols, which lies in registers
+// few: one table of at most 32 symbols, in registers
 template <unsigned count, bool of, bool few>
 void put(const rans_code* codes, rans_output* strings, uint64_t groups) {
   const __m512i ranges0 = _mm512_loadu_si512(codes->range.data()), ranges1 = _mm512_loadu_si512(&codes->range[16]);

@@ -12,15 +12,15 @@ namespace dr {
 
 inline constexpr uint32_t ternary_group = 5;        // 3^5 = 243 <= 256
 inline constexpr uint8_t ternary_zeros = 121;       // 1·81 + 1·27 + 1·9 + 1·3 + 1: five zeros
-inline constexpr uint8_t ternary_most = 242;        // bytes above it stand for no digits
-inline constexpr size_t ternary_digits_slack = 64;  // readable behind the digits of ternary_pack
+inline constexpr uint8_t ternary_byte_max = 242;    // larger bytes are invalid
+inline constexpr size_t ternary_digits_slack = 64;  // readable bytes after the digits of ternary_pack
 
 // The largest magnitude of n values.
 template <class T>
 DR_EVERYWHERE uint32_t ternary_largest_with(const typename T::bits* values, uint64_t n) {
-  typename T::bits most = 0;
-  for (uint64_t i = 0; i < n; ++i) most = std::max<typename T::bits>(most, values[i] & T::magnitude_mask);
-  return most;
+  typename T::bits largest = 0;
+  for (uint64_t i = 0; i < n; ++i) largest = std::max<typename T::bits>(largest, values[i] & T::magnitude_mask);
+  return largest;
 }
 template <class T>
 uint32_t ternary_largest_scalar(const typename T::bits* values, uint64_t n) {
@@ -33,11 +33,11 @@ inline void ternary_pack_scalar(const uint8_t* digits, size_t groups, uint8_t* o
     out[g] = static_cast<uint8_t>(81 * digits[0] + 27 * digits[1] + 9 * digits[2] + 3 * digits[3] + digits[4]);
 }
 
-// The first byte that stands for no digits; `end` if there is none. (Compilers make vectors of the first loop.)
+// The first invalid byte; `end` if there is none. (Compilers make vectors of the first loop.)
 inline const uint8_t* ternary_stray(const uint8_t* in, const uint8_t* end) {
-  uint8_t most = 0;
-  for (const uint8_t* at = in; at != end; ++at) most = std::max(most, *at);
-  return most <= ternary_most ? end : std::find_if(in, end, [](uint8_t b) { return b > ternary_most; });
+  uint8_t largest = 0;
+  for (const uint8_t* at = in; at != end; ++at) largest = std::max(largest, *at);
+  return largest <= ternary_byte_max ? end : std::find_if(in, end, [](uint8_t b) { return b > ternary_byte_max; });
 }
 
 inline uint8_t ternary_digit(uint8_t byte, uint32_t place) {
@@ -45,7 +45,7 @@ inline uint8_t ternary_digit(uint8_t byte, uint32_t place) {
   return static_cast<uint8_t>(byte / power[place] % 3);
 }
 
-// Whether the digits behind the last of n values are 1, in the byte that holds it.
+// Whether the digits after the last of n values, in its byte, are 1.
 inline bool ternary_padding_is_zero(uint8_t last, uint64_t n) {
   for (auto place = static_cast<uint32_t>(n % ternary_group); place % ternary_group; ++place)
     if (ternary_digit(last, place) != 1) return false;

@@ -16,7 +16,7 @@ void ternary_pack_avx2(const uint8_t* digits, size_t groups, uint8_t* out) {
       _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, no, no, no, no, no, no, no, no));
   size_t g = 0;
   for (; g + 16 <= groups; g += 16, digits += 80) {
-    __m256i bytes = _mm256_setzero_si256();  // of each 64 bits the lowest four, a step each
+    __m256i bytes = _mm256_setzero_si256();  // the lowest four of each 64 bits, one per step
     for (int k = 0; k < 4; ++k) {
       const auto* const from = reinterpret_cast<const __m128i*>(digits + 20 * k);
       const auto* const next = reinterpret_cast<const __m128i*>(digits + 20 * k + 10);

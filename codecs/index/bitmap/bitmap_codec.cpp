@@ -32,7 +32,7 @@ constexpr dr_ops ops = cpu_ops<need, encode, decode, cost>();
 
 }  // namespace
 
-constinit const dr_codec bitmap_codec = make_codec("bitmap", "a bit for each element of the universe", 5, DR_ROLE_INDEX,
+constinit const dr_codec bitmap_codec = make_codec("bitmap", "one bit per element of the universe", 5, DR_ROLE_INDEX,
                                                    DR_EXACT | DR_FIXED_SIZE | DR_TOTAL, &ops, {.forms = list_form});
 
 }  // namespace dr

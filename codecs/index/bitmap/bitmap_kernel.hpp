@@ -1,11 +1,11 @@
-// A bit for each element of the universe (SPEC.md).
+// A bit per element of the universe (SPEC.md).
 #pragma once
 
 #include "codecs/family/ones/ones.hpp"
 
 namespace dr {
 
-//   x [n] strictly ascending, each < universe     out: ceil(universe / 8) bytes, all written
+//   x [n] strictly ascending, < universe     out: ceil(universe / 8) bytes, all written
 inline void bitmap_encode(const uint32_t* x, uint64_t n, uint64_t universe, cpu_level level, uint8_t* out) {
   set_ones<false>.at(level)(x, n, 0, out, ceil_div(universe, 8));
 }

@@ -23,7 +23,7 @@ constexpr dr_param params[] = {
                "p0: largest support, as a share of the universe; beyond it raw keys are sent; "
                "0: its expectation + 8 standard deviations",
                0, 1, 0),
-    param_real("bits", "bits of the filter for each index, instead of fpr; 0: as fpr says", 0, 4096, 0),
+    param_real("bits", "bits of the filter per index, instead of fpr; 0: by fpr", 0, 4096, 0),
     param_choice("layout", "bits anywhere in the filter, or all in one block of 256", "standard|split_block", 0),
 };
 constexpr dr_field fields[] = {wire_field("policy", 0, 1, 0),     wire_field("k", 1, 64, 1),
@@ -32,8 +32,8 @@ constexpr dr_field fields[] = {wire_field("policy", 0, 1, 0),     wire_field("k"
 
 // ---- Parameters to fields ----------------------------------------------------------------------------------
 
-// Of split blocks with so many bits an index: false-positive rate, and its variance from block to block. A block holds
-// a number of elements that is Poisson distributed; each leaves a bit of a word empty with probability 31/32.
+// For split blocks with `bits` bits per index: false-positive rate, and its variance from block to block. A block holds
+// a number of elements that is Poisson distributed; an element leaves a bit of a word unset with probability 31/32.
 struct split_rate {
   double mean = 0, variance = 0;
 
@@ -86,8 +86,8 @@ uint64_t largest_filter(const uint64_t* f, uint64_t universe, uint64_t r) {
 dr_status resolve(const dr_params* p, const dr_job* job, uint64_t* out, dr_fault* fault) {
   const bool split = param_value(*p, param_layout).number == 1;
   double fpr = param_value(*p, param_fpr).number, bits = param_value(*p, param_bits).number;
-  if (fpr != 0 && bits != 0) return refuse(job, fault, "bloom takes fpr or bits, not both");
-  if (job->universe == 0) fpr = 0.5;  // nothing to filter, whatever the rate
+  if (fpr != 0 && bits != 0) return refuse(job, fault, "bloom accepts fpr or bits, not both");
+  if (job->universe == 0) fpr = 0.5;  // nothing to filter at any rate
   double hashes = 8;
   if (bits != 0) {
     if (!split) hashes = std::round(bits * std::log(2.0));
@@ -145,7 +145,7 @@ uint64_t largest_support(const dr_params& p, const dr_job& job) {
 constexpr bool has_salt(uint64_t policy) { return policy == bloom_p1 || policy == bloom_p2; }
 constexpr bool sees_all_first(uint64_t policy) { return policy == bloom_middle || has_salt(policy); }
 
-// Of a job, behind the slots: where things begin, in bytes.
+// Offsets in a job's memory after the slots, in bytes.
 struct room {
   uint64_t positives_max = 0, positives = 0, scores = 0, work = 0, highest = 0, sizes = 0, end = 0;
 
@@ -176,9 +176,9 @@ bool need(const dr_params& p, const dr_job& job, dr_need& need) {
   need.tell = policy == bloom_p0 && p.values ? largest_support(p, job) : job.count_max;
   const room places(policy, job.universe, job.count_max, bits);
   need.encode_scratch = need.decode_scratch = places.end;
-  // p0 reports all positives, policies that need all of them first have room for as many; the others take the first or
-  // last of them, and none of the support is missing among them. (Of fewer elements than count_max there is less room.)
-  // A filter that is larger than it may be has keys instead.
+  // p0 reports all positives, policies that need all of them first have room for all; the others select the first or
+  // last of them, which include the support. (With fewer elements than count_max there is less room.) A filter above
+  // its limit is replaced by keys.
   need.tell_suffices =
       stated == bits && (policy == bloom_p0       ? need.tell >= job.universe
                          : sees_all_first(policy) ? bloom_positives_max(job.universe, 1) >= job.universe
@@ -192,11 +192,11 @@ bool need(const dr_params& p, const dr_job& job, dr_need& need) {
 struct destination {
   uint32_t* out;  // NULL: not requested
   uint64_t capacity;
-  uint64_t told = 0;                // capacity + 1: too many
-  const char* complaint = nullptr;  // of the filter: `told` says how many positives there are
+  uint64_t positives = 0;           // capacity + 1: too many
+  const char* complaint = nullptr;  // about the filter: `positives` has their number
 
   bool fits(uint64_t r) {
-    if (out && r > capacity) told = capacity + 1;
+    if (out && r > capacity) positives = capacity + 1;
     return !out || r <= capacity;
   }
 };
@@ -210,12 +210,12 @@ void tell_support(const Shape& shape, const uint8_t* filter, uint64_t policy, ui
   if (!sees_all_first(policy)) {
     if (!to.out) return;
     if (policy == bloom_p0)
-      to.told = bloom_first_positives(shape, filter, universe, exec, universe, to.out, to.capacity);
+      to.positives = bloom_first_positives(shape, filter, universe, exec, universe, to.out, to.capacity);
     else if (policy == bloom_leftmost)
-      to.told = bloom_first_positives(shape, filter, universe, exec, r, to.out, to.capacity);
+      to.positives = bloom_first_positives(shape, filter, universe, exec, r, to.out, to.capacity);
     else if (to.fits(r))
-      to.told = bloom_last_positives(shape, filter, universe, exec, r, to.out);
-    if (policy != bloom_p0 && to.told < std::min(r, to.capacity)) to.complaint = fewer;
+      to.positives = bloom_last_positives(shape, filter, universe, exec, r, to.out);
+    if (policy != bloom_p0 && to.positives < std::min(r, to.capacity)) to.complaint = fewer;
     return;
   }
   const uint64_t bits = uint64_t{shape.size()} * 8;
@@ -225,7 +225,7 @@ void tell_support(const Shape& shape, const uint8_t* filter, uint64_t policy, ui
                   *const work = words(places.work);
   const uint64_t n = bloom_first_positives(shape, filter, universe, exec, universe, positives, places.positives_max);
   if (n > places.positives_max || n < r) {
-    to.told = n;
+    to.positives = n;
     to.complaint = n < r ? fewer : "bloom: more positives than policies middle, p1 and p2 support";
     return;
   }
@@ -241,7 +241,7 @@ void tell_support(const Shape& shape, const uint8_t* filter, uint64_t policy, ui
   if (has_salt(policy)) cut = bloom_cut_of(scores, n, r, work);
   if (policy == bloom_p2 && support) salt = bloom_best_salt(positives, scores, n, cut, support, r, work);
   if (!to.out || !to.fits(r)) return;
-  to.told = r;
+  to.positives = r;
   if (policy == bloom_middle)
     std::copy_n(positives + (n - r) / 2, r, to.out);
   else
@@ -271,7 +271,7 @@ uint32_t load_salt(const uint8_t* from) {
 void encode(const dr_params& p, const dr_job& job, std::byte* scratch, const dr_exec* exec) {
   const uint64_t r = job_count(job), policy = bloom_policy_of(p.fields);
   if (const uint64_t bits = filter_bits(p.fields, r); bits > bloom_bits_max(job.universe)) {
-    fault(job, DR_E_CAPACITY, 0, bits, "bloom: filter exceeds 16 bits for each element of the universe");
+    fault(job, DR_E_CAPACITY, 0, bits, "bloom: filter exceeds 16 bits per element of the universe");
     *job.out_size = 0;
     return;
   }
@@ -284,13 +284,13 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch, const dr_
     *job.out_size = shape.size() + (has_salt(policy) ? 4 : 0);
     destination to{job.tell ? job_tell(job) : nullptr, job.tell_capacity};
     tell_support(shape, filter, policy, job.universe, r, exec, scratch, job_in<uint32_t>(job), salt, to);
-    if (to.complaint || to.told > to.capacity) {
-      fault(job, DR_E_CAPACITY, 0, to.told,
+    if (to.complaint || to.positives > to.capacity) {
+      fault(job, DR_E_CAPACITY, 0, to.positives,
             to.complaint ? to.complaint : "bloom: more positives than max_ratio allows");
       return;
     }
     if (has_salt(policy)) store_salt(filter + shape.size(), salt);
-    if (job.tell) *job.tell_count = to.told;
+    if (job.tell) *job.tell_count = to.positives;
   });
 }
 
@@ -305,12 +305,12 @@ void decode(const dr_params& p, const dr_job& job, std::byte* scratch, const dr_
     uint32_t salt = has_salt(policy) ? load_salt(filter + shape.size()) : 0;
     destination to{job_out<uint32_t>(job), job.out_capacity / 4};
     tell_support(shape, filter, policy, job.universe, r, exec, scratch, nullptr, salt, to);
-    if (to.complaint || to.told != to.capacity) {
-      fault(job, DR_E_CORRUPT, 0, to.told,
+    if (to.complaint || to.positives != to.capacity) {
+      fault(job, DR_E_CORRUPT, 0, to.positives,
             to.complaint ? to.complaint : "bloom: number of selected positives differs from the support");
       return;
     }
-    *job.out_size = 4 * to.told;
+    *job.out_size = 4 * to.positives;
   });
 }
 

@@ -17,7 +17,7 @@ uint64_t filter_size(const dr_job& job, uint64_t c) {
   return std::min(bloom_bits(job.count_max, c), bloom_bits_max(job.universe) / 32 * 32) / 8;
 }
 
-// leftmost and p0 of the standard layout have kernels; UNSUPPORTED says that the others have none.
+// leftmost and p0 of the standard layout have kernels; the others return UNSUPPORTED.
 dr_status need(const dr_params* p, const dr_job* jobs, size_t n, dr_need* needs) {
   if (const dr_status s = bloom_codec.cpu->need(p, jobs, n, needs)) return s;
   if (bloom_policy_of(p->fields) > bloom_p0 || p->fields[bloom_field_layout] != bloom_standard) return DR_E_UNSUPPORTED;
@@ -70,7 +70,7 @@ dr_status decode(const dr_exec* exec, const dr_params* p, const dr_job* jobs, si
     t.universe = static_cast<uint32_t>(dr_job_at(jobs, i)->universe);
     t.in_size = dr_job_at(jobs, i)->in_size;
     t.tell = job_out<uint32_t>(*dr_job_at(jobs, i)) +
-             dr_job_at(jobs, i)->out_capacity / 4;  // decode has no `tell`: the support goes to `out`
+             dr_job_at(jobs, i)->out_capacity / 4;  // decode has no `tell`: it writes the support to `out`
     t.extra = places.take(scratch_size(*dr_job_at(jobs, i), 0));
     return bloom_tiles(dr_job_at(jobs, i)->universe);
   });

@@ -35,11 +35,11 @@ constexpr uint64_t bloom_policy_of(const uint64_t* fields) {
   return fields[bloom_field_choice] ? fields[bloom_field_choice] + 1 : fields[bloom_field_policy];
 }
 
-// Bits of the largest filter over a universe. A bitmap takes one an element, so more than a few are useless; and the
+// Bits of the largest filter over a universe. A bitmap has one bit per element, so more than a few are useless; and the
 // work for a filter of a few bytes on the wire (with a bytes codec after it) is bounded by the queried universe.
 DR_HD constexpr uint64_t bloom_bits_max(uint64_t universe) { return 16 * universe + 4096; }
 
-// The most hashes beside c: encoders take round(b ln 2) of them, but at least 1, and c = round(65536 b), so at most c
+// The maximum number of hashes for c: encoders use round(b ln 2) of them, but at least 1, and c = round(65536 b), so at most c
 // ln 2 / 65536 + 0.50001. 45427 is 65536 ln 2 rounded up.
 constexpr uint64_t bloom_hashes_max(uint64_t c) { return 1 + (c * 45427 >> 32); }
 
@@ -57,7 +57,7 @@ DR_HD constexpr uint64_t bloom_bits(uint64_t r, uint64_t c) {
   return bits >= uint64_t{1} << 32 ? 0 : bits < 32 ? 32 : bits;
 }
 
-// Blocks of 256 bits, of which an element sets one in each word of 32 (Putze, Sanders, Singler 2007; the constants are
+// Blocks of 256 bits, in which an element sets one bit per word of 32 (Putze, Sanders, Singler 2007; the constants are
 // those of Apache Impala and Parquet).
 struct split_block_shape {
   uint32_t blocks, seed;
@@ -83,10 +83,10 @@ constexpr uint64_t split_blocks(uint64_t r, uint64_t c) {
   return blocks >= uint64_t{1} << 24 ? 0 : blocks < 1 ? 1 : blocks;
 }
 
-// Policies that choose when they have seen all positives keep them, and go on with so many at most.
+// Policies that choose after the last positive store them, up to this number.
 constexpr uint64_t bloom_positives_max(uint64_t universe, uint64_t r) {
-  const uint64_t most = 4 * r + universe / 32 + 4096;
-  return most < universe ? most : universe;
+  const uint64_t limit = 4 * r + universe / 32 + 4096;
+  return limit < universe ? limit : universe;
 }
 
 // One element, one bit after the other, as SPEC.md has it: the reference for all faster versions.

@@ -10,7 +10,7 @@
 
 namespace dr {
 
-// One large row may be all there is to do: it is asked in parts of a fixed size, as many at a time as there are slots
+// A single large row is queried in parts of a fixed size, as many at a time as there are slots
 // for a bit an element. Below 2^20 elements, 1 ms, rows are done side by side.
 inline constexpr uint64_t bloom_large_universe = uint64_t{1} << 20;
 inline constexpr uint64_t bloom_part_elements = 65536, bloom_worker_slots = 8;
@@ -24,7 +24,7 @@ void bloom_each_positive(const Shape& shape, const uint8_t* filter, uint64_t uni
                          const dr_exec* exec, Sink&& sink) {
   const auto ask = bloom_ask_table(shape).best();
   uint32_t found[bloom_part + bloom_slack];
-  // Pieces [first, end) of bloom_part elements: asks each, whatever that takes.
+  // Pieces [first, end) of bloom_part elements: queries all of them.
   const auto pieces = [&](uint64_t first, uint64_t end, auto&& ask_piece) {
     const uint64_t n = ceil_div(end - first, bloom_part);
     for (uint64_t i = 0; i < n; ++i) {
@@ -85,31 +85,31 @@ void bloom_each_positive(const Shape& shape, const uint8_t* filter, uint64_t uni
   }
 }
 
-// The first `wanted` positives, into `out` with room for `capacity`. Returns how many there are, but at most capacity +
-// 1 (which says: too many).
+// The first `requested` positives, into `out` with room for `capacity`. Returns their number, at most capacity + 1 (too
+// many).
 template <class Shape>
 uint64_t bloom_first_positives(const Shape& shape, const uint8_t* filter, uint64_t universe, const dr_exec* exec,
-                               uint64_t wanted, uint32_t* out, uint64_t capacity) {
+                               uint64_t requested, uint32_t* out, uint64_t capacity) {
   uint64_t found = 0;
   bloom_each_positive(shape, filter, universe, false, exec, [&](const uint32_t* list, uint32_t n) {
-    const uint64_t some = std::min<uint64_t>(n, wanted - found), fit = std::min(some, capacity - found);
+    const uint64_t some = std::min<uint64_t>(n, requested - found), fit = std::min(some, capacity - found);
     std::copy(list, list + fit, out + found);
     found += fit + (fit < some);
-    return found < wanted && found <= capacity;
+    return found < requested && found <= capacity;
   });
   return found;
 }
 
-// The last `wanted`, into `out` with room for them; ends there if there are fewer.
+// The last `requested` positives, at the end of `out`, which has room for them.
 template <class Shape>
 uint64_t bloom_last_positives(const Shape& shape, const uint8_t* filter, uint64_t universe, const dr_exec* exec,
-                              uint64_t wanted, uint32_t* out) {
+                              uint64_t requested, uint32_t* out) {
   uint64_t found = 0;
   bloom_each_positive(shape, filter, universe, true, exec, [&](const uint32_t* list, uint32_t n) {
-    const uint64_t some = std::min<uint64_t>(n, wanted - found);
-    std::copy(list + n - some, list + n, out + (wanted - found - some));
+    const uint64_t some = std::min<uint64_t>(n, requested - found);
+    std::copy(list + n - some, list + n, out + (requested - found - some));
     found += some;
-    return found < wanted;
+    return found < requested;
   });
   return found;
 }

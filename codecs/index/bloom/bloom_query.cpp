@@ -1,6 +1,6 @@
-// Asking goes through a part of the universe hash by hash, and keeps those whose bit is set:
+// A query tests a part of the universe hash by hash, and passes on elements whose bit is set:
 // about 2 hashes an element where half of the bits are, and nothing for a branch predictor to guess. (Lane by lane
-// until all lanes of a vector have failed takes 5 hashes at 16 lanes; element by element a misprediction each.)
+// until all lanes of a vector have failed costs 5 hashes at 16 lanes; element by element it costs mispredictions.)
 #include "codecs/index/bloom/bloom_query_kernel.hpp"
 
 #include <cstring>
@@ -11,18 +11,18 @@ uint32_t bloom_ask_scalar(const bloom_shape& shape, const uint8_t* filter, uint3
                           uint32_t* found) {
   for (uint32_t i = 0; i < n; ++i) found[i] = first + i;
   for (uint32_t j = 0; j < shape.hashes && n; ++j) {
-    uint32_t kept = 0;
+    uint32_t hits = 0;
     for (uint32_t i = 0; i < n; ++i) {
       const uint32_t element = found[i], bit = shape.bit(element, j);
-      found[kept] = element;
-      kept += filter[bit / 8] >> (bit % 8) & 1;
+      found[hits] = element;
+      hits += filter[bit / 8] >> (bit % 8) & 1;
     }
-    n = kept;
+    n = hits;
   }
   return n;
 }
 
-// Two words of each element first, without a branch; one element in seven is left for the others (k r / m = 0.5).
+// Tests two words per element first, without a branch; one element in seven remains (k r / m = 0.5).
 uint32_t bloom_ask_split_scalar(const split_block_shape& shape, const uint8_t* filter, uint32_t first, uint32_t n,
                                 uint32_t* found) {
   uint32_t block[bloom_part], mixed[bloom_part], maybe = 0;
@@ -37,14 +37,14 @@ uint32_t bloom_ask_split_scalar(const split_block_shape& shape, const uint8_t* f
     mixed[maybe] = g;
     maybe += static_cast<uint32_t>(has(of, g, 0) & has(of, g, 1));
   }
-  uint32_t kept = 0;
+  uint32_t hits = 0;
   for (uint32_t i = 0; i < maybe; ++i) {
     int all = 1;
     for (uint32_t j = 2; j < shape.hashes && all; ++j) all = has(block[i], mixed[i], j);
-    found[kept] = found[i];
-    kept += static_cast<uint32_t>(all);
+    found[hits] = found[i];
+    hits += static_cast<uint32_t>(all);
   }
-  return kept;
+  return hits;
 }
 
 void bloom_insert_split_scalar(const split_block_shape& shape, uint8_t* filter, const uint32_t* elements,

@@ -10,7 +10,7 @@ namespace dr {
 
 namespace {
 
-// Lanes that are kept, moved to the front: for each mask of 8, bytes of positions.
+// Compresses selected lanes to the front: byte positions per mask of 8.
 constexpr auto front_of = [] {
   std::array<uint64_t, 256> table{};
   for (uint32_t mask = 0; mask < 256; ++mask)
@@ -67,7 +67,7 @@ __m256i load8(const uint32_t* from, uint32_t n) {
 }
 void store8(uint32_t* to, __m256i x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), x); }
 
-// Moves the elements whose bit j is set to found + kept; `in`: which there are.
+// Moves the elements whose bit j is set to found + count; `in`: mask of valid lanes.
 uint32_t keep8(const bloom_shape& shape, const uint8_t* filter, __m256i elements, uint32_t in, uint32_t j,
                uint32_t* to) {
   const __m256i bit = bit8(shape, elements, j);
@@ -95,7 +95,7 @@ struct places8 {
 
 __m256i load_salt8() { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(split_block_shape::salt)); }
 
-// A bit in each word of a block.
+// A bit in every word of a block.
 __m256i mask8(uint32_t mixed, __m256i salt) {
   const __m256i in_word = _mm256_srli_epi32(_mm256_mullo_epi32(_mm256_set1_epi32(static_cast<int>(mixed)), salt), 27);
   return _mm256_sllv_epi32(_mm256_set1_epi32(1), in_word);
@@ -112,21 +112,21 @@ void bloom_bits_avx2(const Shape& shape, const uint32_t* elements, uint32_t n, u
 }
 
 uint32_t bloom_ask_avx2(const bloom_shape& shape, const uint8_t* filter, uint32_t first, uint32_t n, uint32_t* found) {
-  uint32_t kept = 0;
+  uint32_t hits = 0;
   __m256i elements =
       _mm256_add_epi32(_mm256_set1_epi32(static_cast<int>(first)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
   for (uint32_t i = 0; i < n; i += 8) {
-    kept += keep8(shape, filter, elements, first_lanes(n - i), 0, found + kept);
+    hits += keep8(shape, filter, elements, first_lanes(n - i), 0, found + hits);
     elements = _mm256_add_epi32(elements, _mm256_set1_epi32(8));
   }
-  // A vector is read before what is kept of it is written, and never behind it.
-  for (uint32_t j = 1; j < shape.hashes && kept; ++j) {
-    n = kept;
-    kept = 0;
+  // A vector is read before its selected part is written, which never overtakes it.
+  for (uint32_t j = 1; j < shape.hashes && hits; ++j) {
+    n = hits;
+    hits = 0;
     for (uint32_t i = 0; i < n; i += 8)
-      kept += keep8(shape, filter, load8(found + i, n - i), first_lanes(n - i), j, found + kept);
+      hits += keep8(shape, filter, load8(found + i, n - i), first_lanes(n - i), j, found + hits);
   }
-  return kept;
+  return hits;
 }
 
 void bloom_insert_split_avx2(const split_block_shape& shape, uint8_t* filter, const uint32_t* elements,
@@ -142,22 +142,22 @@ void bloom_insert_split_avx2(const split_block_shape& shape, uint8_t* filter, co
   }
 }
 
-// A block is a vector: one load and one test an element, whatever it holds.
+// A block is a vector: one load and one test per element.
 uint32_t bloom_ask_split_avx2(const split_block_shape& shape, const uint8_t* filter, uint32_t first, uint32_t n,
                               uint32_t* found) {
   const __m256i salt = load_salt8();
-  uint32_t kept = 0;
+  uint32_t hits = 0;
   __m256i elements =
       _mm256_add_epi32(_mm256_set1_epi32(static_cast<int>(first)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
   for (uint32_t i = 0; i < n; i += 8) {
     const places8 p(shape, elements);
     for (uint32_t l = 0; l < 8 && l < n - i; ++l) {
-      found[kept] = first + i + l;
-      kept += has8(filter + size_t{32} * p.block[l], mask8(p.mixed[l], salt));
+      found[hits] = first + i + l;
+      hits += has8(filter + size_t{32} * p.block[l], mask8(p.mixed[l], salt));
     }
     elements = _mm256_add_epi32(elements, _mm256_set1_epi32(8));
   }
-  return kept;
+  return hits;
 }
 
 template void bloom_bits_avx2<bloom_shape>(const bloom_shape&, const uint32_t*, uint32_t, uint32_t, uint32_t*);

@@ -51,7 +51,7 @@ uint32_t keep16(const bloom_shape& shape, const uint8_t* filter, __m512i element
   const __m512i words = _mm512_i32gather_epi32(_mm512_srli_epi32(bit, 5), filter, 4);
   const __m512i place = _mm512_sllv_epi32(_mm512_set1_epi32(1), _mm512_and_si512(bit, _mm512_set1_epi32(31)));
   const __mmask16 set = _mm512_mask_test_epi32_mask(in, words, place);
-  // Compressed to a register: to memory takes 100 cycles on Zen 4.
+  // Compresses to a register: to memory costs 100 cycles on Zen 4.
   _mm512_storeu_si512(to, _mm512_maskz_compress_epi32(set, elements));
   return static_cast<uint32_t>(__builtin_popcount(set));
 }
@@ -66,22 +66,22 @@ void bloom_bits_avx512(const Shape& shape, const uint32_t* elements, uint32_t n,
 
 uint32_t bloom_ask_avx512(const bloom_shape& shape, const uint8_t* filter, uint32_t first, uint32_t n,
                           uint32_t* found) {
-  uint32_t kept = 0;
+  uint32_t hits = 0;
   __m512i elements = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(first)),
                                       _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
   for (uint32_t i = 0; i < n; i += 16) {
-    kept += keep16(shape, filter, elements, first_lanes16(n - i), 0, found + kept);
+    hits += keep16(shape, filter, elements, first_lanes16(n - i), 0, found + hits);
     elements = _mm512_add_epi32(elements, _mm512_set1_epi32(16));
   }
-  for (uint32_t j = 1; j < shape.hashes && kept; ++j) {
-    n = kept;
-    kept = 0;
+  for (uint32_t j = 1; j < shape.hashes && hits; ++j) {
+    n = hits;
+    hits = 0;
     for (uint32_t i = 0; i < n; i += 16) {
       const __mmask16 in = first_lanes16(n - i);
-      kept += keep16(shape, filter, _mm512_maskz_loadu_epi32(in, found + i), in, j, found + kept);
+      hits += keep16(shape, filter, _mm512_maskz_loadu_epi32(in, found + i), in, j, found + hits);
     }
   }
-  return kept;
+  return hits;
 }
 
 uint32_t bloom_ask_split_avx512(const split_block_shape& shape, const uint8_t* filter, uint32_t first, uint32_t n,
@@ -89,7 +89,7 @@ uint32_t bloom_ask_split_avx512(const split_block_shape& shape, const uint8_t* f
   const __m256i salt = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(shape.salt));
   const __m512i blocks = _mm512_set1_epi32(static_cast<int>(shape.blocks));
   alignas(64) uint32_t block[16], mixed[16];
-  uint32_t kept = 0;
+  uint32_t hits = 0;
   __m512i elements = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(first)),
                                       _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
   for (uint32_t i = 0; i < n; i += 16) {
@@ -100,12 +100,12 @@ uint32_t bloom_ask_split_avx512(const split_block_shape& shape, const uint8_t* f
       const __m256i in_word =
           _mm256_srli_epi32(_mm256_mullo_epi32(_mm256_set1_epi32(static_cast<int>(mixed[l])), salt), 27);
       const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(filter + size_t{32} * block[l]));
-      found[kept] = first + i + l;
-      kept += static_cast<uint32_t>(_mm256_testc_si256(words, _mm256_sllv_epi32(_mm256_set1_epi32(1), in_word)));
+      found[hits] = first + i + l;
+      hits += static_cast<uint32_t>(_mm256_testc_si256(words, _mm256_sllv_epi32(_mm256_set1_epi32(1), in_word)));
     }
     elements = _mm512_add_epi32(elements, _mm512_set1_epi32(16));
   }
-  return kept;
+  return hits;
 }
 
 template void bloom_bits_avx512<bloom_shape>(const bloom_shape&, const uint32_t*, uint32_t, uint32_t, uint32_t*);

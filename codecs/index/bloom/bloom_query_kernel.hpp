@@ -1,5 +1,5 @@
 // The inner loops of index=bloom, for every instruction set: elements to bits of a filter, and a filter asked for
-// many elements. None of it depends on the level but in time.
+// many elements. Only the time depends on the level.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +10,8 @@
 
 namespace dr {
 
-inline constexpr uint32_t bloom_part =
-    4096;  // elements asked for in a call, at most: their numbers stay in the first cache
-inline constexpr uint32_t bloom_slack = 16;  // and elements that a call may write behind its last
+inline constexpr uint32_t bloom_part = 4096;  // maximum number of elements per query: they stay in the L1 cache
+inline constexpr uint32_t bloom_slack = 16;   // elements that a query may write past its last
 
 // Bits j of `n` elements. `bits` has room for n + bloom_slack.
 template <class Shape>

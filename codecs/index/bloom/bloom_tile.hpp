@@ -16,11 +16,11 @@ inline constexpr uint32_t bloom_tile = 4096;         // elements of the universe
 
 DR_HD constexpr uint64_t bloom_tiles(uint64_t universe) { return universe ? ceil_div(universe, bloom_tile) : 1; }
 
-// A job's scratch: this, a state for each tile, and on encode, at a multiple of 16, the filter.
+// A job's scratch: this, a state per tile, and for encode, at a multiple of 16, the filter.
 struct bloom_scratch {
   uint32_t ticket;  // of the launch: that of its first job counts
   uint32_t unused;
-  uint64_t reached;  // 1: a tile has seen as many positives as are wanted
+  uint64_t reached;  // 1: a tile has reached the requested number of positives
 
   DR_HD static constexpr uint64_t filter_offset(uint64_t universe) {
     return (sizeof(bloom_scratch) + 8 * bloom_tiles(universe) + 15) / 16 * 16;
@@ -49,7 +49,7 @@ struct bloom_shared {
 };
 
 // Bit e: whether element first + e, e < n <= 32, is a positive. One loop over all that is looked at, not one an
-// element: lanes of a warp wait for each other once, and the slowest of 32 takes 45 steps for 16 elements, not 101 (k =
+// element: lanes of a warp wait for each other once, and the slowest of 32 needs 45 steps for 16 elements, not 101 (k =
 // 10, half of the bits set).
 DR_HD inline uint32_t bloom_ask(const bloom_shape& shape, const uint32_t* filter, uint32_t first, uint32_t n) {
   uint32_t positives = 0;
@@ -64,13 +64,13 @@ DR_HD inline uint32_t bloom_ask(const bloom_shape& shape, const uint32_t* filter
   return positives;
 }
 
-// Writes the job's positives of a tile to `out`, those that come before the first `limit`. Returns how many there are
-// up to and with the tile; at and behind the tile that reaches `wanted`, perhaps fewer, but not fewer than `wanted`.
+// Writes the job's positives of a tile to `out`, those among the first `limit`. Returns the number of positives
+// up to and with the tile; from the tile that reaches `requested` on, perhaps fewer, but at least `requested`.
 // Every tile of a job has to come here, or none.
 template <class Block>
 DR_HD uint64_t bloom_tell_tile(Block& b, bloom_shared& s, bloom_scratch* scratch, const bloom_shape& shape,
-                               const uint32_t* filter, uint32_t universe, uint32_t tile, uint64_t wanted, uint32_t* out,
-                               uint64_t limit) {
+                               const uint32_t* filter, uint32_t universe, uint32_t tile, uint64_t requested,
+                               uint32_t* out, uint64_t limit) {
   constexpr uint32_t each_lane = bloom_tile / Block::lanes;
   typename Block::template each<uint32_t> positives, place;
   // Tiles before the one that reaches it cannot see this: it waited for their sums.
@@ -85,7 +85,7 @@ DR_HD uint64_t bloom_tell_tile(Block& b, bloom_shared& s, bloom_scratch* scratch
   auto* states = reinterpret_cast<uint64_t*>(scratch + 1);
   const uint64_t before = lookback(b, states, tile, own);
   b.phase([&](unsigned lane) {
-    if (lane == 0 && before < wanted && before + own >= wanted) store_release(&scratch->reached, 1);
+    if (lane == 0 && before < requested && before + own >= requested) store_release(&scratch->reached, 1);
     uint32_t to = place[lane];
     for (uint32_t left = positives[lane]; left; left &= left - 1)
       s.found[to++] = static_cast<uint16_t>(lane * each_lane + countr_zero(left));
@@ -163,14 +163,14 @@ struct bloom_tell {
       if (tile == 0 && lane == 0) *job.out_size = size;
     });
     if (!job.tell) return;
-    const uint64_t capacity = job.key, wanted = a.common.policy == bloom_p0 ? job.universe : count;
-    const uint64_t told =
-        bloom_tell_tile(b, s, scratch, shape, reinterpret_cast<const uint32_t*>(filter), job.universe, tile, wanted,
-                        static_cast<uint32_t*>(job.tell), capacity < wanted ? capacity : wanted);
+    const uint64_t capacity = job.key, requested = a.common.policy == bloom_p0 ? job.universe : count;
+    const uint64_t reported =
+        bloom_tell_tile(b, s, scratch, shape, reinterpret_cast<const uint32_t*>(filter), job.universe, tile, requested,
+                        static_cast<uint32_t*>(job.tell), capacity < requested ? capacity : requested);
     if (tile + 1 < tiles) return;
     b.phase([&](unsigned lane) {
       if (lane != 0) return;
-      const uint64_t support = told < wanted ? told : wanted;
+      const uint64_t support = reported < requested ? reported : requested;
       if (support > capacity) return raise(job.fault, DR_E_CAPACITY, DR_STREAM_INDEX, 0, capacity + 1);
       *job.tell_count = support;
     });
@@ -214,16 +214,17 @@ struct bloom_decode {
       });
       return;
     }
-    const uint64_t wanted = a.common.policy == bloom_p0 ? job.universe : count;
+    const uint64_t requested = a.common.policy == bloom_p0 ? job.universe : count;
     const uint64_t room = static_cast<uint64_t>(static_cast<uint32_t*>(job.tell) - static_cast<uint32_t*>(job.out));
-    uint64_t limit = stated < wanted ? stated : wanted;
+    uint64_t limit = stated < requested ? stated : requested;
     if (room < limit) limit = room;
-    const uint64_t told = bloom_tell_tile(b, s, a.common.scratch_of(job), shape, static_cast<const uint32_t*>(job.in),
-                                          job.universe, tile, wanted, static_cast<uint32_t*>(job.out), limit);
+    const uint64_t reported =
+        bloom_tell_tile(b, s, a.common.scratch_of(job), shape, static_cast<const uint32_t*>(job.in), job.universe, tile,
+                        requested, static_cast<uint32_t*>(job.out), limit);
     if (tile + 1 < tiles) return;
     b.phase([&](unsigned lane) {
       if (lane != 0) return;
-      const uint64_t support = told < wanted ? told : wanted;
+      const uint64_t support = reported < requested ? reported : requested;
       if (support != stated || support > room)
         return raise(job.fault, DR_E_CORRUPT, DR_STREAM_INDEX, 0, support < stated ? support : stated + 1);
       *job.out_size = 4 * support;

@@ -9,7 +9,7 @@ namespace dr {
 pfor_form pfor_form_avx2(const uint32_t* gaps, size_t n) {
   if (n != gap_block) return pfor_form_scalar(gaps, n);
   const auto* const from = reinterpret_cast<const __m256i*>(gaps);
-  __m256i widest = _mm256_setzero_si256(), widths[4];  // a byte each, in any order
+  __m256i widest = _mm256_setzero_si256(), widths[4];  // as bytes, in any order
   const auto width_of = [&](__m256i gap) {
     widest = _mm256_max_epu32(widest, gap);
     // The exponent of a float, which must not be rounded up: no two ones on top. From 2^31 on the sign makes it large.
@@ -67,7 +67,7 @@ uint64_t pfor_above_avx2(const uint8_t* in, uint64_t size, const uint8_t* end, s
   if (listed) {
     taken = pfor_whole_list(in, size, n, head);
     if (taken == 0) return 0;
-    // One by one: of a loop gcc makes `rep stos`, which takes half of this function's time.
+    // One by one: gcc turns a loop into `rep stos`, which costs half of this function's time.
     const auto clear = [above](auto... i) {
       (_mm256_store_si256(reinterpret_cast<__m256i*>(above) + i, _mm256_setzero_si256()), ...);
     };
@@ -104,7 +104,7 @@ uint64_t pfor_above_avx2(const uint8_t* in, uint64_t size, const uint8_t* end, s
     const uint64_t ones = 0x0101010101010101, low = low_mask(upper_bits) * ones;
     uint64_t any = 0, at = 0;
     for (size_t i = 0; i < n; i += 8) {
-      // A byte for each of eight, from the next bits of the string.
+      // Eight bytes from the next bits of the string.
       const uint64_t here = which[i / 64] >> i % 64 & 0xff, taken_here = _pdep_u64(here, ones);
       const uint64_t upper = _pdep_u64(load<uint64_t>(in + at / 8) >> at % 8, taken_here * 0xff & low);
       any |= upper;

@@ -45,7 +45,7 @@ void pfor_split_avx512(const uint32_t* gaps, size_t n, unsigned bits, uint32_t* 
   }
 }
 
-// Where each eight numbers of so many bits have their bytes, and one more that a shift reaches into.
+// The bytes of eight numbers of a width, and one more for the shift.
 constexpr auto pfor_upper_bytes = [] {
   std::array<std::array<uint8_t, 64>, 8> from{};
   for (unsigned bits = 0; bits < 8; ++bits)

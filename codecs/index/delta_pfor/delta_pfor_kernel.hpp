@@ -1,4 +1,4 @@
-// Gaps of 128 indices at a time in as many bits as take least, and those that are wider patched (Zukowski et al. 2006,
+// Gaps of 128 indices at a time, in the width with the smallest total; wider gaps are patched (Zukowski et al. 2006,
 // PFor; Yan, Ding, Suel 2009, OptPFD; Lemire, Boytsov 2015, FastPFor; layout: SPEC.md).
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace dr {
 
-// A block's first two bytes: bits of each gap, and where gaps are wider (exceptions) the bits of their upper parts
-// and how many they are, or that a bitmap says which.
+// A block's first two bytes: bits per gap; for wider gaps (exceptions) the bits of their upper parts and their number, or
+// a mark for a bitmap.
 struct pfor_head {
   unsigned bits = 0, upper_bits = 0, exceptions = 0;
 };
@@ -34,12 +34,12 @@ constexpr uint64_t pfor_exceptions_size(size_t n, unsigned exceptions, unsigned 
                                     : ceil_div(n, 8) + packed_size(exceptions, upper_bits);
 }
 
-// A block never takes more than as wide as its widest gap.
+// A block is at most as large as with the width of its widest gap.
 constexpr uint64_t delta_pfor_bound(uint64_t universe, uint64_t count_max) {
   return packed_gaps_bound(universe, count_max) + (pfor_head_size - 1) * ceil_div(count_max, gap_block);
 }
 
-// Numbers behind the last exception that vectors touch.
+// Numbers after the last exception that vectors access.
 inline constexpr size_t pfor_room = 16;
 
 struct pfor_form {
@@ -47,7 +47,7 @@ struct pfor_form {
   uint64_t size;  // without head
 };
 
-// The form of fewest bytes, the widest among equals. wider(bits) gaps of n need more than so many bits.
+// The form of fewest bytes, the widest among equals. wider(bits): the number of gaps that need more bits.
 template <class Wider>
 pfor_form pfor_least(size_t n, uint32_t widest, Wider&& wider) {
   const unsigned top = bit_width(widest);
@@ -103,7 +103,7 @@ inline uint64_t pfor_whole_bitmap(const uint8_t* in, uint64_t size, size_t n, un
 }
 
 // Reads a block's exceptions from [in, in + size), in a payload that ends at `end`: above[i] of n is the part of gap i
-// above its low bits, 0 if it is none; one more is scratch. Returns their bytes, or 0 if they are not as an encoder
+// above its low bits, 0 if it is not an exception; one more is scratch. Returns their bytes, or 0 if they are not as an encoder
 // writes.
 inline uint64_t pfor_above_scalar(const uint8_t* in, uint64_t size, const uint8_t*, size_t n, pfor_head head,
                                   uint32_t* above) {
@@ -180,7 +180,7 @@ inline uint64_t delta_pfor_size(const uint32_t* x, uint64_t n, cpu_level level) 
   return size;
 }
 
-// The exceptions of a block of n behind its low bits. upper: less one, since none is 0. Returns the end.
+// The exceptions of a block of n, after its low bits. upper: less one, since none is 0. Returns the end.
 inline uint8_t* pfor_put_exceptions(const uint64_t* which, uint32_t* upper, size_t n, const pfor_form& form,
                                     decltype(&pack_scalar) pack_at, uint8_t* out) {
   if (!pfor_listed(n, form.exceptions)) {

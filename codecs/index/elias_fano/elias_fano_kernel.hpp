@@ -15,25 +15,25 @@ constexpr uint64_t elias_fano_size(uint64_t universe, uint64_t n, uint64_t last)
   return packed_size(n, l) + ((last >> l) + n - 1) / 8 + 1;
 }
 
-// For at most n indices. Among counts with the same l the size grows with the count, so the largest of each l is
+// For at most n indices. Among counts with the same l the size grows with the count, so the largest per l is
 // enough: ⌊universe / 2^l⌋, or n if it is smaller and has that l.
 constexpr uint64_t elias_fano_bound(uint64_t universe, uint64_t n) {
-  uint64_t most = 0;
+  uint64_t largest = 0;
   for (unsigned l = 0; l < 32 && (universe >> l) > 0; ++l) {
     const uint64_t count = universe >> l < n ? universe >> l : n;
     if (elias_fano_low_bits(universe, count) != l) continue;
     const uint64_t size = elias_fano_size(universe, count, universe - 1);
-    most = size > most ? size : most;
+    largest = size > largest ? size : largest;
   }
-  return most;
+  return largest;
 }
 
-//   x [n] strictly ascending, each < universe     out: elias_fano_bound bytes. Returns bytes written.
+//   x [n] strictly ascending, < universe     out: elias_fano_bound bytes. Returns bytes written.
 inline uint64_t elias_fano_encode(const uint32_t* x, uint64_t n, uint64_t universe, cpu_level level, uint8_t* out) {
   const unsigned l = elias_fano_low_bits(universe, n);
   const uint64_t size = elias_fano_size(universe, n, x[n - 1]), low_size = packed_size(n, l);
   const auto low_mask32 = static_cast<uint32_t>(low_mask(l));
-  constexpr uint64_t block = 1024;  // a multiple of 8, so that each begins on a byte
+  constexpr uint64_t block = 1024;  // a multiple of 8, so that blocks start on bytes
   uint32_t low[block];
   uint8_t* at = out;
   for (uint64_t i = 0; l && i < n; i += block) {
@@ -77,7 +77,7 @@ inline bool elias_fano_decode(const uint8_t* in, uint64_t size, uint64_t n, uint
   const uint64_t high_size = size - low_size;
   *where = size - 1;
   if (high[high_size - 1] == 0 || count_ones.at(level)(high, high_size) != n) return false;
-  // The last one stands for the largest high half; with it all others fit 32 bits.
+  // The last one has the largest high half; if it fits 32 bits, all others do.
   const uint64_t last = 8 * (high_size - 1) + bit_width(high[high_size - 1]) - 1 - (n - 1);
   if (last > (universe - 1) >> l) return false;
   *where = 0;

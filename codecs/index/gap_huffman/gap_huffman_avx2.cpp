@@ -87,15 +87,15 @@ uint8_t* gap_extras_avx2(const uint8_t* symbols, const uint32_t* gaps, size_t n,
 bool gap_join_avx2(const uint8_t* symbols, size_t n, const uint8_t* extras, size_t size, uint64_t base, uint64_t end,
                    uint32_t* x) {
   constexpr uint64_t each_byte = 0x0101010101010101;
-  // Widths and the bits before the extras, a byte each.
+  // Widths and the bits before the extras, as bytes.
   alignas(32) uint8_t widths[gap_huffman_block + 32], tops[gap_huffman_block + 32];
   const auto string_at = [&](size_t i) {
     return symbols + i / level_huffman_string * level_huffman_stride + i % level_huffman_string;
   };
-  __m256i sums = _mm256_setzero_si256(), most = sums;
+  __m256i sums = _mm256_setzero_si256(), widest = sums;
   for (size_t i = 0; i < n; i += 32) {
     __m256i s = load256(string_at(i));
-    if (n - i < 32) {  // zeros after it, which are no bits
+    if (n - i < 32) {  // zeros after it, which have no bits
       alignas(32) uint8_t some[32] = {};
       std::memcpy(some, string_at(i), n - i);
       s = load256(some);
@@ -105,15 +105,15 @@ bool gap_join_avx2(const uint8_t* symbols, size_t n, const uint8_t* extras, size
     store256(widths + i, width);
     store256(tops + i, _mm256_sub_epi8(s, _mm256_add_epi8(width, width)));
     sums = _mm256_add_epi64(sums, _mm256_sad_epu8(width, _mm256_setzero_si256()));
-    most = _mm256_max_epu8(most, width);
+    widest = _mm256_max_epu8(widest, width);
   }
-  alignas(32) uint64_t each[4];
-  store256(each, sums);
-  const uint64_t all = each[0] + each[1] + each[2] + each[3];
+  alignas(32) uint64_t lanes[4];
+  store256(lanes, sums);
+  const uint64_t all = lanes[0] + lanes[1] + lanes[2] + lanes[3];
   if ((all + 7) / 8 != size || (all % 8 && extras[all / 8] >> all % 8)) return false;
   // An extra is taken from 4 bytes, 7 bits of which may be before it.
   const __m256i fits = _mm256_set1_epi8(25);
-  if (_mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_max_epu8(most, fits), fits)) != -1)
+  if (_mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_max_epu8(widest, fits), fits)) != -1)
     return gap_join_with(symbols, n, extras, size, base, end, x);
 
   const __m256i repeat = _mm256_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12, 0, 0, 0, 0, 4, 4, 4, 4, 8,
@@ -124,7 +124,7 @@ bool gap_join_avx2(const uint8_t* symbols, size_t n, const uint8_t* extras, size
   __m256i wrapped = _mm256_setzero_si256();
   uint64_t bit = 0;
   const auto eight = [&](size_t i) {
-    // Bits before each of eight extras. Four and 7 bits of a byte are at most 127: so the two fours have 16 bytes each.
+    // Bits before eight extras. Four extras and 7 bits of a byte are at most 127 bits: so each four has 16 bytes.
     const uint64_t each_width = load<uint64_t>(widths + i), behind = each_width * each_byte;
     const uint64_t low = behind >> 24 & 255, bit1 = bit + low;
     const uint64_t places = (behind << 8) + (bit % 8 + ((bit1 % 8 - low) << 32)) * 0x01010101;

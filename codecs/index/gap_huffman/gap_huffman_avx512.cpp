@@ -47,7 +47,7 @@ uint8_t* gap_extras_avx512(const uint8_t* symbols, const uint32_t* gaps, size_t 
       continue;
     }
     const __m512i four = _mm512_or_si512(two, _mm512_sllv_epi64(_mm512_bsrli_epi128(two, 8), two_width));
-    // Of each 256 bits the upper four to the lower.
+    // Moves the upper four to the lower in every 256 bits.
     const __m512i eight_width = _mm512_add_epi64(four_width, _mm512_permutex_epi64(four_width, 0xee));
     if (_mm512_mask_cmpgt_epu64_mask(0x11, eight_width, limit)) {
       _mm512_store_si512(word, four);
@@ -69,7 +69,7 @@ namespace {
 // steps of unpacking is in order, and sums of four neighbours are sums of lanes.
 struct byte_tables {
   alignas(64) uint8_t width[64], top[64];
-  alignas(64) uint8_t repeat[4][64];  // byte q of each four, to all four
+  alignas(64) uint8_t repeat[4][64];  // byte q of four, to all four
   alignas(64) uint8_t offset[64];     // 0 1 2 3
   alignas(64) uint32_t across[16];    // fours of a 4 by 4 matrix
 
@@ -99,7 +99,7 @@ bool gap_join_avx512(const uint8_t* symbols, size_t n, const uint8_t* extras, si
                      uint32_t* x) {
   const __m512i zero = _mm512_setzero_si512(), widths = _mm512_load_si512(tables.width),
                 tops = _mm512_load_si512(tables.top);
-  // 64 symbols of a string; beyond its end zeros, which are no bits.
+  // 64 symbols of a string; zeros past its end, which have no bits.
   const auto symbols_at = [&](size_t i) {
     const __mmask64 some = n - i >= 64 ? ~__mmask64{0} : (__mmask64{1} << (n - i)) - 1;
     return _mm512_maskz_loadu_epi8(
@@ -107,7 +107,7 @@ bool gap_join_avx512(const uint8_t* symbols, size_t n, const uint8_t* extras, si
   };
   const __m512i ones = _mm512_set1_epi32(-1), last = _mm512_set1_epi32(15);
   const __m512i offset = _mm512_load_si512(tables.offset), across = _mm512_load_si512(tables.across);
-  const __m512i lowest = _mm512_set4_epi32(0x08080808, 0x08080808, 0, 0);  // byte of each eight, to all
+  const __m512i lowest = _mm512_set4_epi32(0x08080808, 0x08080808, 0, 0);  // a byte of eight, to all eight
   __m512i next = _mm512_set1_epi32(static_cast<int>(base - 1)), high_sums = zero;
   uint64_t bit = 0;
   __mmask64 wide = 0;

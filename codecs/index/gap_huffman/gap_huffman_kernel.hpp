@@ -1,4 +1,4 @@
-// Gaps of an ascending index set: of each the place and the value of its two highest bits as a symbol of a Huffman
+// Gaps of an ascending index set: the place and the value of a gap's two highest bits are a symbol of a Huffman
 // code, the bits below as they are (SPEC.md).
 #pragma once
 
@@ -17,7 +17,7 @@ inline constexpr uint16_t gap_own_code = 0x8000;
 
 // ---- Writing ---------------------------------------------------------------------------------------------
 
-// One block after another, each with the code before or its own.
+// Blocks, one after another, with the previous code or their own.
 class gap_writer {
  public:
   explicit gap_writer(cpu_level level) : level_(level) {}
@@ -48,7 +48,7 @@ class gap_writer {
   void count() {
     std::memset(counts_, 0, sizeof counts_);
     const size_t full = n_ / string;
-    if (full == strings_max) {  // neighbours are often alike: a table each keeps their increments apart
+    if (full == strings_max) {  // neighbours are often equal: separate tables avoid dependent increments
       for (size_t i = 0; i < string; ++i)
         for (size_t s = 0; s < strings_max; ++s) ++counts_[s][symbols_[s * string + i]];
     } else {
@@ -147,7 +147,7 @@ struct gap_payload {
     }
   }
 
-  // Writes them and their entries, and up to gap_slack bytes behind. Returns the bodies' end.
+  // Writes bodies and entries, and up to gap_slack bytes after them. Returns the bodies' end.
   uint8_t* put(const uint32_t* x, uint64_t first, uint64_t last, uint8_t* entries, uint8_t* body) const {
     const bool alone = blocks() == 1;
     each_block(x, first, last, [&](const gap_writer& writer, size_t size, uint32_t end) {
@@ -235,7 +235,7 @@ struct gap_payload {
         coded = true;
       }
       body = behind - at;
-      // Whatever is read behind a body is not used.
+      // Bytes read past a body are not used.
       const uint8_t* from = in + at;
       if (size - behind < level_huffman_slack + gap_slack) {
         std::memcpy(padded, from, body);

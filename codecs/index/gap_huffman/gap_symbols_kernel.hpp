@@ -39,7 +39,7 @@ inline void gap_split_scalar(const uint32_t* x, size_t n, uint32_t base, uint8_t
   gap_split_with(x, n, base, symbols, gaps);
 }
 
-// Extras of n gaps, gap_slack bytes of room behind. Returns the end.
+// Extras of n gaps, with gap_slack bytes of room after them. Returns the end.
 DR_EVERYWHERE uint8_t* gap_extras_with(const uint8_t* symbols, const uint32_t* gaps, size_t n, uint8_t* out) {
   word_writer bits(out);
   for (size_t i = 0; i < n; ++i) {
@@ -52,7 +52,7 @@ inline uint8_t* gap_extras_scalar(const uint8_t* symbols, const uint32_t* gaps, 
   return gap_extras_with(symbols, gaps, n, out);
 }
 
-//   symbols: string j at j · level_huffman_stride     extras: `size` bytes, gap_slack behind them may be read
+//   symbols: string j at j · level_huffman_stride     extras: `size` bytes, gap_slack readable bytes after them
 // False unless the extras are all used, their padding is zero and the last index is end − 1.
 DR_EVERYWHERE bool gap_join_with(const uint8_t* symbols, size_t n, const uint8_t* extras, size_t size, uint64_t base,
                                  uint64_t end, uint32_t* x) {
@@ -109,10 +109,10 @@ inline constexpr cpu_table<decltype(&gap_join_scalar)> gap_join{gap_join_scalar,
 
 // ---- Lengths of a code -----------------------------------------------------------------------------------
 
-// Decoders make tables of 2^longest places for each code; half of 2^11 costs 0.1 % of the bits.
+// Decoders build a table of 2^longest entries per code; half of 2^11 costs 0.1 % of the bits.
 inline constexpr unsigned gap_length_max = 10;
 
-// Calls put(bits, how many) for what describes a code: runs of symbols without a word, and of each other the length as
+// Calls put(bits, count) for a code's description: runs of symbols without a word, and for other symbols the length as
 // what it is more than the one before.
 template <class Put>
 void each_length_word(const uint8_t* lengths, Put&& put) {

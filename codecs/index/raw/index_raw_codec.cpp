@@ -40,8 +40,8 @@ constexpr dr_ops cpu = cpu_ops<need, encode, decode, cost>();
 
 }  // namespace
 
-constinit const dr_codec index_raw_codec = make_codec("raw", "the keys, 32 bits each", 1, DR_ROLE_INDEX,
-                                                      DR_EXACT | DR_CARRIES_ORDER | DR_FIXED_SIZE | DR_TOTAL, &cpu,
-                                                      {.forms = list_form, .cuda = &index_raw_cuda});
+constinit const dr_codec index_raw_codec =
+    make_codec("raw", "the keys, in 32 bits", 1, DR_ROLE_INDEX, DR_EXACT | DR_CARRIES_ORDER | DR_FIXED_SIZE | DR_TOTAL,
+               &cpu, {.forms = list_form, .cuda = &index_raw_cuda});
 
 }  // namespace dr

@@ -9,7 +9,7 @@ namespace {
 constexpr dr_param params[] = {
     param_choice("code",
                  "of a length: packed in as many bits as the longest needs, or in units of 8, 16 or 32 bits; "
-                 "runs: of zeros and ones in turn, gaps: of the zeros before each one",
+                 "runs: of zeros and ones in turn; gaps: of the zeros before every one",
                  rle_codes, rle_packed)};
 constexpr dr_field fields[] = {wire_field("code", rle_packed, rle_gaps32, rle_packed)};
 

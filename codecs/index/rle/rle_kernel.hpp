@@ -22,7 +22,7 @@ constexpr uint64_t rle_bound(uint32_t code, uint64_t universe, uint64_t count_ma
   return rle_bytes(code) * (lengths + universe / rle_escape(code));
 }
 
-// Calls length(l) for zeros, ones, zeros, … up to the last one, or in the codes of gaps for the zeros before each one.
+// Calls length(l) for zeros, ones, zeros, … up to the last one, or in the codes of gaps for the zeros before a one.
 template <class F>
 void rle_lengths(const uint32_t* x, uint64_t n, uint32_t code, F&& length) {
   uint64_t next = 0;
@@ -39,11 +39,11 @@ void rle_lengths(const uint32_t* x, uint64_t n, uint32_t code, F&& length) {
 
 struct rle_shape {
   uint64_t size;
-  unsigned bits;  // packed: of each length
+  unsigned bits;  // packed: per length
 };
 inline rle_shape rle_measure(const uint32_t* x, uint64_t n, uint32_t code) {
   if (code == rle_packed) {
-    // Runs of ones, and the bits of all runs. (Mostly each index is one; this loop has no branch.)
+    // Runs of ones, and the bits of all runs. (Usually an index is a run; this loop has no branch.)
     uint32_t runs = 1, all = x[0];
     for (uint64_t i = 1; i < n; ++i) {
       const uint32_t zeros = x[i] - x[i - 1] - 1;
@@ -84,7 +84,7 @@ inline uint64_t rle_encode(const uint32_t* x, uint64_t n, uint32_t code, uint8_t
   return static_cast<uint64_t>(at - out);
 }
 
-// Lengths one by one; each `take` is false at the end of the payload.
+// Reads lengths one by one; `take` returns false at the end of the payload.
 class rle_reader {
  public:
   rle_reader(const uint8_t* in, uint64_t size, uint32_t code)

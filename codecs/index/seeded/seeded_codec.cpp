@@ -12,14 +12,14 @@ enum param : size_t { param_ratio, param_count };
 constexpr double usual_ratio = 0.01;
 constexpr dr_param params[] = {
     param_real("ratio", "share of the universe to draw", 0, 1, usual_ratio),
-    param_int("count", "elements to draw in each segment; 0: by ratio", 0, 4294967295.0, 0),
+    param_int("count", "elements to draw per segment; 0: by ratio", 0, 4294967295.0, 0),
 };
 constexpr uint64_t payload_size = 8;
 
 dr_status resolve(const dr_params* p, const dr_job*, uint64_t*, dr_fault* fault) {
   const dr_value &ratio = param_value(*p, param_ratio), &count = param_value(*p, param_count);
-  // (What a plan's text leaves out is as good as not given: two plans of one text are equal.)
-  const char* wrong = ratio.number != usual_ratio && count.number > 0 ? "seeded takes either ratio or count"
+  // (A parameter that a plan's text omits counts as absent: plans with equal texts are equal.)
+  const char* wrong = ratio.number != usual_ratio && count.number > 0 ? "seeded accepts either ratio or count"
                       : ratio.number <= 0                             ? "seeded(ratio) must be above 0"
                                                                       : nullptr;
   if (!wrong) return DR_OK;
@@ -28,8 +28,8 @@ dr_status resolve(const dr_params* p, const dr_job*, uint64_t*, dr_fault* fault)
   return fault->code = DR_E_ARGUMENT;
 }
 
-// As topr counts (lib/sparsify). Decode takes the count from the frame.
-uint64_t wanted(const dr_params& p, uint64_t universe) {
+// As in topr (lib/sparsify). Decode reads the count from the frame.
+uint64_t target(const dr_params& p, uint64_t universe) {
   const double count = param_value(p, param_count).number;
   const uint64_t n = static_cast<uint64_t>(
       count > 0 ? count : param_value(p, param_ratio).number * static_cast<double>(universe) + 1e-9);
@@ -38,7 +38,7 @@ uint64_t wanted(const dr_params& p, uint64_t universe) {
 
 bool need(const dr_params& p, const dr_job& job, dr_need& need) {
   need.payload = payload_size;
-  need.tell = p.values ? wanted(p, job.universe) : job.count_max;
+  need.tell = p.values ? target(p, job.universe) : job.count_max;
   need.tell_suffices = p.values != nullptr;
   need.encode_scratch = need.decode_scratch = seeded_scratch(job.universe);
   return true;
@@ -50,7 +50,7 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch) {
   store(job.out, job.shared_key);
   *job.out_size = payload_size;
   if (!job.tell) return;
-  const uint64_t n = wanted(p, job.universe);
+  const uint64_t n = target(p, job.universe);
   if (n > job.tell_capacity)
     fault(job, DR_E_CAPACITY, 0, n, "seeded: more elements than the capacity");
   else if (!seeded_support(job.shared_key, job.universe, n, cpu(), scratch, job_tell(job)))

@@ -9,9 +9,9 @@ namespace dr {
 // A bitmap of the universe, in whole words.
 constexpr uint64_t seeded_scratch(uint64_t universe) { return 8 * ceil_div(universe, 64); }
 
-// Each draw is new with a probability above 1/2, for at most half of the universe is drawn; so by Hoeffding m new ones
+// A draw is new with a probability above 1/2, since at most half of the universe is drawn; so by Hoeffding m new ones
 // need more than this with less than 2^-184, and for one of the 2^64 keys with less than 2^-120. It bounds the time,
-// whatever the key.
+// for any key.
 constexpr uint64_t seeded_draws_max(uint64_t m) { return 4 * m + 256; }
 
 // The support: the first `count` distinct draws, or all but the first universe - count of them if those are fewer.

@@ -37,7 +37,7 @@ constexpr dr_ops cpu = cpu_ops<need, encode, decode>();
 }  // namespace
 
 constinit const dr_codec bitpack_codec =
-    make_codec("bitpack", "each position in as many bits as the largest needs", 1, DR_ROLE_ORDER,
+    make_codec("bitpack", "positions, in as many bits as the largest needs", 1, DR_ROLE_ORDER,
                DR_EXACT | DR_FIXED_SIZE | DR_TOTAL, &cpu, {.cuda = &bitpack_cuda});
 
 }  // namespace dr

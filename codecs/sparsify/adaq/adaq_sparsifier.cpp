@@ -90,7 +90,7 @@ struct one_sign {
 };
 
 double ratio(const dr_params& p) { return param_value(p, 0).number; }
-uint64_t wanted(const dr_params& p, uint64_t count) {
+uint64_t sign_target(const dr_params& p, uint64_t count) {
   return count ? std::min(count, share_target(ratio(p), 0, count)) : 0;
 }
 // ⌊ratio·p + 1e-9⌋ + ⌊ratio·q + 1e-9⌋ with p + q <= d is at most one above ⌊ratio·d + 1e-9⌋, and so is it where one of
@@ -99,7 +99,7 @@ uint64_t target(const dr_params& p, uint64_t universe) {
   return std::min(universe, static_cast<uint64_t>(std::floor(ratio(p) * static_cast<double>(universe) + 1e-9)) + 2);
 }
 
-// The largest `count` of one sign go to `memory`, at their place among all values. Of so few values that nobody has
+// Selects the largest `count` of one sign to `memory`, by their positions among all values. Of so few values that nobody has
 // scratch for them, all of the sign are listed first.
 uint64_t keep_sign(const keep_call& call, bool below, uint64_t count, const select_memory& memory) {
   if (count == 0) return 0;
@@ -107,10 +107,10 @@ uint64_t keep_sign(const keep_call& call, bool below, uint64_t count, const sele
   const select_piece whole{nullptr, call.source.elements(), 0, 0, 0};
   const select_source source{call.source.dtype, {&whole, 1}, one_sign::load, &sign};
   const bool has_scratch = target(call.params, call.universe) < whole.n;
-  const uint64_t kept = keep_largest(source, has_scratch ? count : whole.n, memory, call.crew, true).count;
-  if (kept <= count) return kept;
-  selection s = select_largest(source.dtype, memory.kept, kept, count);
-  return select_at(call.crew.level, source.dtype).cut(0, kept, s.above, s.ties, memory.positions, memory.kept);
+  const uint64_t selected = keep_largest(source, has_scratch ? count : whole.n, memory, call.crew, true).count;
+  if (selected <= count) return selected;
+  selection s = select_largest(source.dtype, memory.kept, selected, count);
+  return select_at(call.crew.level, source.dtype).cut(0, selected, s.above, s.ties, memory.positions, memory.kept);
 }
 
 // Pairs of two lists in the order of their positions; the first has room for all, and is the result.
@@ -141,8 +141,8 @@ kept_count keep(const keep_call& call) {
   arena room(call.scratch, SIZE_MAX);
   const select_memory others =
       select_memory::take(room, call.source.dtype, present, target(call.params, call.universe), 1);
-  const uint64_t above = keep_sign(call, false, wanted(call.params, counts.above), call.memory),
-                 below = keep_sign(call, true, wanted(call.params, counts.below), others);
+  const uint64_t above = keep_sign(call, false, sign_target(call.params, counts.above), call.memory),
+                 below = keep_sign(call, true, sign_target(call.params, counts.below), others);
   with_value_type(call.source.dtype, [&](auto type) {
     using bits = typename decltype(type)::bits;
     merge_pairs(call.memory.positions, static_cast<bits*>(call.memory.kept), above, others.positions,
@@ -172,8 +172,9 @@ constexpr dr_param adaq_params[] = {{sizeof(dr_param), "ratio",
 }  // namespace
 
 constinit const sparsifier adaq_sparsifier = {
-    .entry = sparsifier_entry("adaq", "the largest of the positive and of the negative values, a share of each (AdaQ)",
-                              6, adaq_params, DR_HOST_ONLY),
+    .entry =
+        sparsifier_entry("adaq", "the largest positive and the largest negative values, a share of either sign (AdaQ)",
+                         6, adaq_params, DR_HOST_ONLY),
     .keep = keep,
     .target = target,
     .scratch = scratch,

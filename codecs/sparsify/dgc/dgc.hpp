@@ -7,11 +7,11 @@
 
 namespace dr {
 
-// Most and fewest that are kept without a second look.
+// Limits on the selected number without a correction.
 constexpr uint64_t dgc_most(uint64_t target) { return target + 3 * target / 10; }
 constexpr uint64_t dgc_fewest(uint64_t target) { return target - 3 * target / 10; }
 
-// How often a threshold that too few reach is lowered, unless the plan says.
+// Default number of corrections of a threshold that selects too few.
 inline constexpr uint32_t dgc_corrections = 10;
 
 // m = ⌊share·n + 1e-9⌋, but at least 1024 (fewer cannot estimate a hundredth) and at most n: then all is exact.

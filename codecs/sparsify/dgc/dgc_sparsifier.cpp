@@ -10,7 +10,7 @@
 namespace dr {
 namespace {
 
-// Magnitudes of one value of each of m stretches.
+// Magnitudes of one value per stretch, for m stretches.
 template <class T>
 void take_sample(const select_source& s, uint64_t key, uint64_t n, uint64_t m, uint32_t* sample) {
   using bits = typename T::bits;
@@ -57,8 +57,8 @@ uint32_t lowered(uint32_t dtype, uint32_t low) {
 }  // namespace
 
 uint64_t dgc_sample(double share, uint64_t n) {
-  const auto wanted = static_cast<uint64_t>(std::floor(share * static_cast<double>(n) + 1e-9));
-  return std::min(n, std::max<uint64_t>(wanted, 1024));
+  const auto rounded = static_cast<uint64_t>(std::floor(share * static_cast<double>(n) + 1e-9));
+  return std::min(n, std::max<uint64_t>(rounded, 1024));
 }
 
 kept_count keep_dgc(const select_source& source, uint64_t key, uint64_t target, double share, uint32_t* sample,
@@ -71,21 +71,22 @@ kept_count keep_dgc(const select_source& source, uint64_t key, uint64_t target, 
   // is.)
   uint32_t low = std::max<uint32_t>(1, select_largest(DR_F32, sample, m, std::max<uint64_t>(1, rank)).above);
   if (corrections == 0) return keep_from(source, low, memory, crew);
-  const uint64_t most = dgc_most(target);
+  const uint64_t limit = dgc_most(target);
   source_walk walk(source, crew);
   const select_kernels& kernels = select_at(crew.level, source.dtype);
   const auto keep_reached = [&] {
-    return keep_found(
-        walk, memory, most, [&](size_t piece, const void* v, uint64_t at, uint32_t n, uint32_t* positions, void* kept) {
-          return kernels.collect(v, n, low, source.pieces[piece].position + static_cast<uint32_t>(at), positions, kept);
-        });
+    return keep_found(walk, memory, limit,
+                      [&](size_t piece, const void* v, uint64_t at, uint32_t n, uint32_t* positions, void* kept) {
+                        return kernels.collect(v, n, low, source.pieces[piece].position + static_cast<uint32_t>(at),
+                                               positions, kept);
+                      });
   };
   uint64_t found = keep_reached();
   for (uint32_t round = 0; found < dgc_fewest(target) && low > 1 && round < corrections; ++round) {
     low = lowered(source.dtype, low);
     found = keep_reached();
   }
-  return found <= most ? kept_count{found} : keep_largest(source, target, memory, crew, true);
+  return found <= limit ? kept_count{found} : keep_largest(source, target, memory, crew, true);
 }
 
 namespace {
@@ -93,21 +94,20 @@ namespace {
 enum param : size_t { ratio, sample, corrections };
 
 constexpr dr_param dgc_params[] = {
-    {sizeof(dr_param), "ratio", "share of the elements to keep; 0.7 to 1.3 times as many are kept", DR_PARAM_REAL, 1, 0,
-     1, 0, nullptr},
+    {sizeof(dr_param), "ratio", "share of the elements to select; the result is 0.7 to 1.3 times as many",
+     DR_PARAM_REAL, 1, 0, 1, 0, nullptr},
     param_real("sample", "share of the elements sampled for the threshold; at least 1024 elements", 0, 1, 0.01),
-    param_int("corrections",
-              "how often a threshold that too few reach is lowered; 0: all that reach the first are kept", 0,
+    param_int("corrections", "how often a threshold that selects too few is lowered; 0: the first threshold decides", 0,
               dgc_corrections, dgc_corrections)};
 
 uint32_t rounds(const dr_params& params) { return static_cast<uint32_t>(param_value(params, corrections).number); }
 
-uint64_t wanted(const dr_params& params, uint64_t universe) {
+uint64_t target_count(const dr_params& params, uint64_t universe) {
   return share_target(param_value(params, ratio).number, 0, universe);
 }
 
-uint64_t most(const dr_params& params, uint64_t universe) {
-  return rounds(params) ? dgc_most(wanted(params, universe)) : universe;
+uint64_t max_selected(const dr_params& params, uint64_t universe) {
+  return rounds(params) ? dgc_most(target_count(params, universe)) : universe;
 }
 
 uint64_t scratch(const dr_params& params, uint64_t, uint64_t present) {
@@ -120,8 +120,9 @@ dr_status check(const dr_codec&, const dr_params& params, dr_error& error) {
 }
 
 kept_count keep(const keep_call& call) {
-  return keep_dgc(call.source, call.key, wanted(call.params, call.universe), param_value(call.params, sample).number,
-                  static_cast<uint32_t*>(call.scratch), call.memory, call.crew, rounds(call.params));
+  return keep_dgc(call.source, call.key, target_count(call.params, call.universe),
+                  param_value(call.params, sample).number, static_cast<uint32_t*>(call.scratch), call.memory, call.crew,
+                  rounds(call.params));
 }
 
 }  // namespace
@@ -130,8 +131,8 @@ constinit const sparsifier dgc_sparsifier = {
     .entry = sparsifier_entry("dgc", "magnitudes from a threshold estimated on a sample (Deep Gradient Compression)", 4,
                               dgc_params, DR_SHARED_RANDOM | DR_HOST_ONLY),
     .keep = keep,
-    .target = wanted,
-    .most = most,
+    .target = target_count,
+    .most = max_selected,
     .scratch = scratch,
     .check = check};
 

@@ -11,7 +11,7 @@ void on_device(const dr_params&, uint64_t, device_select_job& job) { job.kind = 
 }  // namespace
 
 constinit const sparsifier none_sparsifier = {
-    .entry = sparsifier_entry("none", "keeps what is not zero; takes rows of any width", default_sparsifier, {}),
+    .entry = sparsifier_entry("none", "selects all nonzeros; accepts rows of any width", default_sparsifier, {}),
     .keep = keep,
     .keeps_all = keeps_all,
     .on_device = on_device,

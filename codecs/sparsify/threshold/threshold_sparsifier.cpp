@@ -10,8 +10,8 @@ namespace {
 enum param : size_t { value, max_ratio };
 
 constexpr dr_param threshold_params[] = {
-    {sizeof(dr_param), "value", "keeps |v| >= value, and never zeros", DR_PARAM_REAL, 1, 0, FLT_MAX, 0, nullptr},
-    param_real("max_ratio", "the tensor is sent dense if more than this share of the elements is kept", 0, 1, 1)};
+    {sizeof(dr_param), "value", "selects |v| >= value, and never zeros", DR_PARAM_REAL, 1, 0, FLT_MAX, 0, nullptr},
+    param_real("max_ratio", "the tensor is sent dense if more than this share of the elements is selected", 0, 1, 1)};
 
 kept_count keep(const keep_call& call) {
   const uint32_t low = magnitude_from(call.source.dtype, param_value(call.params, value).number);

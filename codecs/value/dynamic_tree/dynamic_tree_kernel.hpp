@@ -1,4 +1,4 @@
-// Dettmers' 8-bit dynamic tree (2015): a scale, then sign, decade and fraction of each value (layout: SPEC.md).
+// Dettmers' 8-bit dynamic tree (2015): a scale, then sign, decade and fraction per value (layout: SPEC.md).
 #pragma once
 
 #include <array>
@@ -84,7 +84,7 @@ void dynamic_tree_encode_scalar(const typename T::bits* values, uint64_t n, uint
   dynamic_tree_codes_of<T>(values, 0, n, scale, out + dynamic_tree_head);
 }
 
-// What each byte is with a scale.
+// The values of all bytes for a scale.
 template <class T>
 struct dynamic_tree_values {
   typename T::bits value[2 * dynamic_tree_codes];

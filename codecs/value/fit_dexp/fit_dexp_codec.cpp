@@ -9,7 +9,7 @@ namespace dr {
 namespace {
 
 constexpr dr_param params[] = {param_choice(
-    "sign", "split: a curve for each sign; order: one of magnitudes, and a bit a value", "split|order", 0)};
+    "sign", "split: one curve per sign; order: one curve of magnitudes, and a bit per value", "split|order", 0)};
 constexpr dr_field fields[] = {wire_field("sign", 0, 1, 0)};
 
 bool in_order(const dr_params& p) { return p.fields[0] == 1; }
@@ -33,10 +33,10 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch) {
     using T = decltype(type);
     using bits = typename T::bits;
     const auto* values = job_in<bits>(job);
-    const bits kept = in_order(p) ? T::magnitude_mask : static_cast<bits>(~bits{0});
+    const bits mask = in_order(p) ? T::magnitude_mask : static_cast<bits>(~bits{0});
     uint64_t positives = 0;
     for (uint64_t i = 0; i < n; ++i) {
-      const bits v = values[i] & kept;
+      const bits v = values[i] & mask;
       sorted[i] = uint64_t{fit_dexp_sort_key<T>(v)} << 32 | i;
       positives += (v & ~T::magnitude_mask) == 0;
     }

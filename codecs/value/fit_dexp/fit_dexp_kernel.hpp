@@ -34,8 +34,8 @@ inline double fit_dexp_at(const fit_dexp_curve& p, uint64_t x, uint64_t n) {
 
 // ---- Encoder ----------------------------------------------------------------------------------------------
 
-// The curve in few points: runs of it, each no longer than 1/32 of its distance from the nearer end, stand at their
-// middle with their mean. Below 2^32 values there are at most 2 · (64 + 32 · 27 ln 2) < 1400.
+// The curve in few points: runs of it, each no longer than 1/32 of its distance from the nearer end, are replaced by their mean at
+// their middle. Below 2^32 values there are at most 2 · (64 + 32 · 27 ln 2) < 1400.
 inline constexpr unsigned fit_dexp_runs_max = 1400;
 struct fit_dexp_runs {
   unsigned count = 0;
@@ -67,7 +67,7 @@ void fit_dexp_gather(uint64_t n, F&& y, fit_dexp_runs& runs) {
   }
 }
 
-// The two rates that Jacquelin's integral equation gives (Régressions et équations intégrales, 2009): with S the
+// The two rates of Jacquelin's integral equation (Régressions et équations intégrales, 2009): with S the
 // integral of y and T that of S, y = A T + B S + C x + D, and the rates are the roots of p² - B p - A. False where they
 // are not real.
 template <class F>

@@ -17,9 +17,10 @@ constexpr dr_param params[] = {
         "where pieces end: at fractions of the curve; where it is farthest from its chord; at fractions, with pieces "
         "about zero; auto: jump if values come that were not selected, else fractions",
         "auto|fractions|chord|jump", 0),
-    param_choice("sign", "split: a curve for each sign; order: one of magnitudes, and a bit a value", "split|order", 0),
-    param_int("segments", "pieces of a curve with knots=chord; 0: as many as the paper's rule gives", 0,
-              fit_poly_pieces_max, usual_segments)};
+    param_choice("sign", "split: one curve per sign; order: one curve of magnitudes, and a bit per value",
+                 "split|order", 0),
+    param_int("segments", "pieces of a curve with knots=chord; 0: by the paper's rule", 0, fit_poly_pieces_max,
+              usual_segments)};
 constexpr dr_field fields[] = {wire_field("degree", 0, fit_poly_degree_max, 5), wire_field("knots", 0, 2, 0),
                                wire_field("sign", 0, 1, 0)};
 
@@ -48,7 +49,7 @@ bool need(const dr_params& p, const dr_job& job, dr_need& need) {
   return true;
 }
 
-// The segments of the curves that begin the payload: as many values on each side.
+// The segments of the curves at the start of the payload, with equally many values per side.
 struct layout {
   fit_poly_sides sides;
   uint64_t length[fit_poly_all_segments_max];
@@ -88,7 +89,7 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch) {
       store(at, static_cast<uint32_t>(count));
       at += 4;
     };
-    // Of each side, as many as lie about zero behind a jump.
+    // Number of values about zero after a jump, per side.
     uint64_t above = 0, below = 0;
     if (form.knots != fit_poly_fractions) {
       const auto falling = [&](uint64_t x) { return -y(n - 1 - x); };
@@ -107,10 +108,10 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch) {
         if (total == 0) continue;
         const auto own = [&](uint64_t x) { return y(first + x); };
         const auto given = static_cast<unsigned>(param_value(p, segments_).number);
-        const unsigned wanted = given ? given : fit_poly_pieces_of_paper(total, form.degree, own);
+        const unsigned requested = given ? given : fit_poly_pieces_of_paper(total, form.degree, own);
         const uint64_t jump = positive ? (above ? total - above : 0) : below;
         uint64_t* const length = l.length + l.segments;
-        const unsigned pieces = fit_poly_chords(total, jump, form.degree, wanted, own, length);
+        const unsigned pieces = fit_poly_chords(total, jump, form.degree, requested, own, length);
         *at++ = static_cast<uint8_t>(pieces);
         for (unsigned i = 0; i + 1 < pieces; ++i) at = put_varint(at, length[i]);
         l.segments += pieces;
@@ -151,7 +152,7 @@ const uint8_t* read_layout(const dr_job& job, const fit_poly_form& form, layout&
     fault(job, DR_E_CORRUPT, static_cast<uint64_t>(at - in), what, message);
     return nullptr;
   };
-  const auto get_count = [&](uint64_t most) { return end - at >= 4 ? load<uint32_t>(at) : most + 1; };
+  const auto get_count = [&](uint64_t limit) { return end - at >= 4 ? load<uint32_t>(at) : limit + 1; };
   const bool jump = form.knots == fit_poly_jump;
   uint64_t left = n;
   if (!form.order) {

@@ -25,7 +25,7 @@ struct fit_poly_decode {
     const uint32_t n = b.template once<uint32_t>([&] { return static_cast<uint32_t>(live_count(job)); });
     if (n == 0) return fit_poly_nothing(b, job, begin == 0);
     if (begin >= n) return;
-    // Every block looks whether the payload is good; the first of the job says so.
+    // Every block checks the payload; the first block of the job reports the result.
     const auto* in = static_cast<const uint32_t*>(job.in);
     const uint64_t size = job.in_size && *job.in_size < job.extra ? *job.in_size : job.extra;
     const bool jump = a.common.knots == fit_poly_jump;

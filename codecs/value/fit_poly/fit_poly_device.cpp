@@ -30,7 +30,7 @@ bool need(const dr_params& p, const dr_job& job, dr_need& need) {
   return true;
 }
 
-// knots=chord takes about ten dependent passes, and a curve of magnitudes other keys: both are the CPU's.
+// knots=chord needs about ten dependent passes, and a curve of magnitudes needs other keys: both run only on the CPU.
 dr_status need_of_known(const dr_params* p, const dr_job* jobs, size_t n, dr_need* needs) {
   if (knots(*p) == fit_poly_chord || p->fields[2] != 0) return DR_E_UNSUPPORTED;
   return each_need<need>(p, jobs, n, needs);

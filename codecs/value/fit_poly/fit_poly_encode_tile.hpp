@@ -1,5 +1,5 @@
-// value=fit_poly on a GPU: encode. Jobs of up to 2048 values are encoded by a block each, which sorts in shared memory.
-// The others are sorted together by (job, key), so that each keeps its place; then a block sums a tile of the sum tree,
+// value=fit_poly on a GPU: encode. A job of up to 2048 values is encoded by one block, which sorts in shared memory.
+// The others are sorted together by (job, key), so that jobs keep their places; then a block sums a tile of the sum tree,
 // and the last block of a job makes the coefficients.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace dr {
 
-// The number that a sort key stands for.
+// The value of a sort key.
 DR_HD inline double fit_poly_number(uint32_t dtype, uint32_t key) {
   return with_value_type(dtype, [&](auto type) {
     using T = decltype(type);
@@ -33,7 +33,7 @@ template <class Block, class Y>
 DR_HD uint32_t fit_poly_behind_jump(Block& b, fit_poly_rows& rows, const uint32_t& n, const Y& y) {
   constexpr unsigned groups = 16;
   constexpr double nowhere = -1;
-  auto &most = rows[0], &at = rows[1];
+  auto &largest = rows[0], &at = rows[1];
   const auto chord = fit_poly_chord_of::curve(n, y);
   for (auto search = fit_poly_search::between(chord.begin, n - 1);;) {
     b.phase([&](unsigned lane) {
@@ -41,8 +41,8 @@ DR_HD uint32_t fit_poly_behind_jump(Block& b, fit_poly_rows& rows, const uint32_
       for (uint32_t k = lane; k <= (search.high - search.low) / search.step; k += fit_poly_lanes) {
         const uint32_t x = search.low + k * search.step;
         const double now = chord.above(x, y(x));
-        if (at[lane] != nowhere && now <= most[lane]) continue;
-        most[lane] = now;
+        if (at[lane] != nowhere && now <= largest[lane]) continue;
+        largest[lane] = now;
         at[lane] = x;
       }
     });
@@ -52,14 +52,14 @@ DR_HD uint32_t fit_poly_behind_jump(Block& b, fit_poly_rows& rows, const uint32_
       for (unsigned i = 1; i < count; ++i) {
         const unsigned other = first + i * stride;
         if (at[other] == nowhere) continue;
-        if (most[other] > most[best] || (most[other] == most[best] && at[other] < at[best])) best = other;
+        if (largest[other] > largest[best] || (largest[other] == largest[best] && at[other] < at[best])) best = other;
       }
       return best;
     };
     b.phase([&](unsigned lane) {
       if (lane >= groups) return;
       const unsigned best = highest(lane, fit_poly_lanes / groups, groups);
-      most[lane] = most[best];
+      largest[lane] = largest[best];
       at[lane] = at[best];
     });
     const auto best = b.template once<uint32_t>([&] { return static_cast<uint32_t>(at[highest(0, groups, 1)]); });
@@ -68,7 +68,7 @@ DR_HD uint32_t fit_poly_behind_jump(Block& b, fit_poly_rows& rows, const uint32_
   }
 }
 
-// The curve of sorted values; number(x): the x-th. `positives`: as many have no sign bit.
+// The curve of sorted values; number(x): the x-th. `positives`: number of values without a sign bit.
 template <class Block, class F>
 DR_HD void fit_poly_divide(Block& b, fit_poly_rows& rows, fit_poly_curve& c, const uint32_t& n,
                            const uint32_t& positives, const fit_poly_common& common, const F& number) {

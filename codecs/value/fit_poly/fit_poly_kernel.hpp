@@ -24,7 +24,7 @@ inline constexpr unsigned fit_poly_segments_max = 2 * (fit_poly_parts_count + 3)
 inline constexpr unsigned fit_poly_pieces_max = 64;  // of a side, where knots are sent
 inline constexpr unsigned fit_poly_all_segments_max = 2 * fit_poly_pieces_max;
 
-// Where pieces end: at fractions of their side; where the payload tells; at fractions, but values about zero, behind a
+// Where pieces end: at fractions of their side; at lengths in the payload; at fractions, but values about zero, after a
 // jump, are pieces of their own.
 enum fit_poly_knots : unsigned { fit_poly_fractions, fit_poly_chord, fit_poly_jump };
 
@@ -32,7 +32,7 @@ enum fit_poly_knots : unsigned { fit_poly_fractions, fit_poly_chord, fit_poly_ju
 struct fit_poly_form {
   unsigned degree;
   fit_poly_knots knots;
-  bool order;  // one curve of magnitudes, with a sign bit for each; else a curve for each sign
+  bool order;  // one curve of magnitudes, with a sign bit per value; else a curve per sign
 
   DR_HD constexpr unsigned coefficient_size() const { return knots == fit_poly_jump ? 2 : 4; }
 };
@@ -46,7 +46,7 @@ struct fit_poly_sides {
 DR_HD constexpr uint64_t fit_poly_points_min(bool jump) { return jump ? 16 : 31; }
 DR_HD constexpr unsigned fit_poly_extremes(bool jump) { return jump ? 2 : 1; }
 
-// Lengths of the segments. Returns how many there are.
+// Writes the lengths of the segments. Returns their number.
 DR_HD inline unsigned fit_poly_segments(const fit_poly_sides& n, bool jump, uint64_t* length) {
   unsigned count = 0;
   const uint64_t least = fit_poly_points_min(jump);
@@ -75,7 +75,7 @@ DR_HD inline unsigned fit_poly_segments(const fit_poly_sides& n, bool jump, uint
 }
 
 // Bytes of a payload of n values at most: a segment has degree + 1 coefficients, and never more than points; where
-// knots are sent, a length takes no more bytes than n would.
+// knots are sent, a length needs no more bytes than n.
 constexpr uint64_t fit_poly_size_max(uint64_t n, const fit_poly_form& form) {
   const bool chord = form.knots == fit_poly_chord, jump = form.knots == fit_poly_jump;
   const unsigned sides = form.order ? 1 : 2;
@@ -106,13 +106,13 @@ void fit_poly_fit(uint64_t points, unsigned degree, F&& y, typename T::bits* coe
   }
 }
 
-// Calls each(x, y) for every point.
+// Calls visit(x, y) for every point.
 template <class F>
-void fit_poly_eval(uint64_t points, unsigned degree, const float* coefficients, F&& each) {
+void fit_poly_eval(uint64_t points, unsigned degree, const float* coefficients, F&& visit) {
   const unsigned count = fit_poly_coefficients(points, degree);
   double b[fit_poly_degree_max + 1] = {};
   for (unsigned j = 1; j < count; ++j) b[j] = gram_b(points, j);
-  for (uint64_t x = 0; x < points; ++x) each(x, gram_at(x, points, count, b, coefficients));
+  for (uint64_t x = 0; x < points; ++x) visit(x, gram_at(x, points, count, b, coefficients));
 }
 
 // Ascending in this key is: sign clear first, then by descending value. The key of the key is the value.
@@ -165,19 +165,19 @@ struct fit_poly_search {
   }
 };
 
-// How many of a falling curve's n > 0 points (below 2^32, as of any stream), the last ones, lie behind a jump; 0 if
+// How many of a falling curve's n > 0 points (below 2^32, as of any stream), the last ones, are after a jump; 0 if
 // there is none.
 template <class F>
 uint32_t fit_poly_behind_jump(uint32_t n, F&& y) {
   const auto chord = fit_poly_chord_of::curve(n, y);
   for (auto s = fit_poly_search::between(chord.begin, n - 1);;) {
     uint32_t best = s.low;
-    double most = chord.above(best, y(best));
+    double largest = chord.above(best, y(best));
     for (uint32_t k = 1; k <= (s.high - s.low) / s.step; ++k) {
       const uint32_t x = s.low + k * s.step;
       const double now = chord.above(x, y(x));
-      if (now <= most) continue;
-      most = now;
+      if (now <= largest) continue;
+      largest = now;
       best = x;
     }
     if (s.is_last()) return chord.is_jump(best, y(best)) ? n - 1 - best : 0;
@@ -188,10 +188,10 @@ uint32_t fit_poly_behind_jump(uint32_t n, F&& y) {
 // ---- Chords -------------------------------------------------------------------------------------------------
 
 // Cuts a curve of n > 0 points, at `jump` if that is not 0 and then one after the other, where it is farthest from the
-// chord of the piece that it is in, until there are `wanted` pieces or none can be cut: both parts have at least degree
-// + 1 points. Returns how many there are.
+// chord of the piece that it is in, until there are `requested` pieces or none can be cut: both parts have at least degree
+// + 1 points. Returns their number.
 template <class F>
-unsigned fit_poly_chords(uint64_t n, uint64_t jump, unsigned degree, unsigned wanted, F&& y, uint64_t* length) {
+unsigned fit_poly_chords(uint64_t n, uint64_t jump, unsigned degree, unsigned requested, F&& y, uint64_t* length) {
   struct piece {
     uint64_t begin, points, knot;
     double distance;  // squared; 0: is not cut
@@ -211,11 +211,11 @@ unsigned fit_poly_chords(uint64_t n, uint64_t jump, unsigned degree, unsigned wa
   };
   unsigned count = 1;
   pieces[0] = measured(0, n);
-  if (jump && wanted > 1) {
+  if (jump && requested > 1) {
     pieces[0] = measured(0, jump);
     pieces[count++] = measured(jump, n - jump);
   }
-  while (count < wanted) {
+  while (count < requested) {
     unsigned worst = 0;
     for (unsigned i = 1; i < count; ++i)
       if (pieces[i].distance > pieces[worst].distance) worst = i;

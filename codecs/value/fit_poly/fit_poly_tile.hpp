@@ -30,7 +30,7 @@ constexpr uint64_t fit_poly_tiles_max(uint64_t n, bool jump) {
 struct fit_poly_common {
   uint32_t dtype, degree;
   fit_poly_knots knots;  // not fit_poly_chord
-  // Of the jobs that are sorted together, one behind the other, each with room for its count_max. A job's `extra` is
+  // The jobs that are sorted together, one after another, with room for their count_max. A job's `extra` is
   // the position of its first pair, its `key` its number among these jobs.
   uint64_t* keys;
   uint32_t* positions;
@@ -38,7 +38,7 @@ struct fit_poly_common {
   uint32_t* state;  // two a job: positives, tiles done
 };
 
-// Layout of a curve, from its sides and degree: points, coefficients and tiles before each segment, and of all.
+// Layout of a curve, from its sides and degree: points, coefficients and tiles before a segment, and in all.
 struct fit_poly_curve {
   uint32_t positives, middle, segments;
   uint32_t first[fit_poly_segments_max + 1];

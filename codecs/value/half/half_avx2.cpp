@@ -6,12 +6,12 @@ DR_AVX2_BEGIN
 namespace dr {
 
 void half_f32_to_f16_avx2(const uint8_t* in, uint64_t n, uint8_t* out) {
-  const __m256 most = _mm256_set1_ps(65504), least = _mm256_set1_ps(-65504);
+  const __m256 largest = _mm256_set1_ps(65504), least = _mm256_set1_ps(-65504);
   uint64_t i = 0;
   for (; i + 8 <= n; i += 8) {
     const __m256 v = _mm256_loadu_ps(reinterpret_cast<const float*>(in + 4 * i));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 2 * i),
-                     _mm256_cvtps_ph(_mm256_max_ps(_mm256_min_ps(v, most), least), _MM_FROUND_TO_NEAREST_INT));
+                     _mm256_cvtps_ph(_mm256_max_ps(_mm256_min_ps(v, largest), least), _MM_FROUND_TO_NEAREST_INT));
   }
   half_convert<f32_type, f16_type>(in + 4 * i, n - i, out + 2 * i);
 }
@@ -48,16 +48,16 @@ __m256 half_to_f32_avx2(bf16_type, __m128i h) {
 template <class From>
 uint32_t half_widen_avx2(const uint8_t* in, uint64_t n, float* out) {
   const __m256i magnitudes = _mm256_set1_epi16(From::magnitude_mask);
-  __m256i most = _mm256_setzero_si256();
+  __m256i maxima = _mm256_setzero_si256();
   uint64_t i = 0;
   for (; i + 16 <= n; i += 16) {
     const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in + 2 * i));
-    most = _mm256_max_epi16(most, _mm256_and_si256(h, magnitudes));
+    maxima = _mm256_max_epi16(maxima, _mm256_and_si256(h, magnitudes));
     _mm256_storeu_ps(out + i, half_to_f32_avx2(From{}, _mm256_castsi256_si128(h)));
     _mm256_storeu_ps(out + i + 8, half_to_f32_avx2(From{}, _mm256_extracti128_si256(h, 1)));
   }
   alignas(32) uint16_t lanes[16];
-  _mm256_store_si256(reinterpret_cast<__m256i*>(lanes), most);
+  _mm256_store_si256(reinterpret_cast<__m256i*>(lanes), maxima);
   uint32_t largest = half_widen_scalar<From>(in + 2 * i, n - i, out + i);
   for (const uint16_t m : lanes) largest = m > largest ? m : largest;
   return largest;

@@ -36,7 +36,7 @@ void encode(const dr_params& p, const dr_job& job, std::byte*) {
 
 constexpr const char* not_finite = "half: a number is not finite";
 
-// The position is that of the first f32 that is not finite: nobody else changes those.
+// The position is that of the first f32 that is not finite: no other job changes those.
 template <class From>
 void widen(const dr_job& job, uint64_t n) {
   const auto* const in = job_in<uint8_t>(job);

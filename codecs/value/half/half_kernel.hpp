@@ -23,12 +23,12 @@ void half_convert(const uint8_t* in, uint64_t n, uint8_t* out) {
 // The first of n numbers of a 16-bit type that is not finite; n if all are.
 template <class T>
 uint64_t half_not_finite(const uint16_t* in, uint64_t n) {
-  int16_t most = 0;  // signed, because SSE2 has a maximum of these
+  int16_t largest = 0;  // signed, because SSE2 has a maximum of these
   for (uint64_t i = 0; i < n; ++i) {
     const auto m = static_cast<int16_t>(magnitude<T>(in[i]));
-    most = m > most ? m : most;
+    largest = m > largest ? m : largest;
   }
-  if (most < static_cast<int16_t>(T::infinity)) return n;
+  if (largest < static_cast<int16_t>(T::infinity)) return n;
   uint64_t at = 0;
   while (at < n && is_finite<T>(in[at])) ++at;
   return at;
@@ -38,13 +38,13 @@ uint64_t half_not_finite(const uint16_t* in, uint64_t n) {
 // even if the frame changes meanwhile.
 template <class From>
 uint32_t half_widen_scalar(const uint8_t* in, uint64_t n, float* out) {
-  uint32_t most = 0;
+  uint32_t largest = 0;
   for (uint64_t i = 0; i < n; ++i) {
     const auto b = load<uint16_t>(in + 2 * i);
-    most = magnitude<From>(b) > most ? magnitude<From>(b) : most;
+    largest = magnitude<From>(b) > largest ? magnitude<From>(b) : largest;
     out[i] = From::to_f32(b);
   }
-  return most;
+  return largest;
 }
 
 void half_f32_to_f16_avx2(const uint8_t* in, uint64_t n, uint8_t* out);
@@ -58,7 +58,7 @@ void half_across(const uint8_t* in, uint64_t n, uint8_t* out);
 
 using half_function = void (*)(const uint8_t* in, uint64_t n, uint8_t* out);
 
-// For each instruction set. With AVX-512 it is no faster: AVX2 is at the speed of a copy (bench/kernels).
+// Per instruction set. AVX-512 is not faster: AVX2 runs at the speed of a copy (bench/kernels).
 template <class From, class To>
 inline constexpr cpu_table<half_function> half_table{half_convert<From, To>, on_x86(half_across<From, To>)};
 template <>

@@ -1,4 +1,4 @@
-// Codes eight values at a time; each goes to its stream by itself.
+// Codes eight values at a time; appends them to their streams one by one.
 #include "codecs/value/inceptionn/inceptionn_kernel.hpp"
 #include "primitive/value_vectors.hpp"
 
@@ -45,7 +45,7 @@ void inceptionn_split_avx2(const typename T::bits* values, uint64_t n, const inc
     const __m256i q = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_castsi256_ps(m), scale));
     const __m256i s = _mm256_cmpgt_epi32(m, from_short), l = _mm256_cmpgt_epi32(m, from_long),
                   r = _mm256_cmpgt_epi32(m, from_raw);
-    // The class: one for each of the three bounds that is reached.
+    // The class: the number of the three bounds that are reached.
     alignas(32) uint32_t q_of[8], sign_of[8], tag_of[8];
     const __m256i bounds = _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_add_epi32(_mm256_add_epi32(s, l), r));
     // Where long codes have no room of their own, the second and third bound are one.

@@ -1,4 +1,4 @@
-// Decode of sixteen values at a time: each stream gives its own by an expansion.
+// Decode of sixteen values at a time: an expansion takes the values of each stream.
 #include "codecs/value/inceptionn/inceptionn_kernel.hpp"
 #include "primitive/value_vectors.hpp"
 

@@ -67,7 +67,7 @@ inceptionn_counts inceptionn_count_scalar(const typename T::bits* values, uint64
   return {from.shorts - from.longs, from.longs - from.raws, from.raws};
 }
 
-// Streams of a few values apart, with room for what twins write behind their ends.
+// Streams of a few values apart, with room for writes of twins past their ends.
 inline constexpr uint64_t inceptionn_block = 1024, inceptionn_slack = 32;
 template <class T>
 struct inceptionn_streams {
@@ -132,7 +132,7 @@ uint64_t inceptionn_encode_with(const typename T::bits* values, uint64_t n, cons
 
 // ---- Decode ----------------------------------------------------------------------------------------------
 
-// Of n tags, of which the last byte may have bits behind that are zero.
+// For n tags; unused bits of the last byte must be zero.
 DR_EVERYWHERE inceptionn_counts inceptionn_count_tags(const uint8_t* tags, uint64_t n) {
   inceptionn_counts counts;
   const uint64_t size = inceptionn_tags_size(n);

@@ -11,7 +11,7 @@ namespace {
 
 enum { levels_param, price_param };
 constexpr dr_param params[] = {
-    param_int("levels", "levels of a magnitude, at most", 2, lloyd_levels_max, 4),
+    param_int("levels", "maximum number of levels of a magnitude", 2, lloyd_levels_max, 4),
     param_real("price",
                "Lagrange weight of the rate: mean squares of the values for one bit a value; 0: that of fine levels", 0,
                1, 0)};
@@ -30,8 +30,8 @@ bool need(const dr_params&, const dr_job& job, dr_need& need) {
 constexpr uint64_t all_looked_at = 65536, looked_at = 64, apart = 512;
 
 template <class T>
-bool has_few_magnitudes(const typename T::bits* values, uint64_t n, unsigned wanted, lloyd_levels& l) {
-  lloyd_few few{wanted};
+bool has_few_magnitudes(const typename T::bits* values, uint64_t n, unsigned requested, lloyd_levels& l) {
+  lloyd_few few{requested};
   for (uint64_t first = 0; first < n; first += looked_at) {
     uint32_t wide[looked_at];
     const auto length = static_cast<size_t>(std::min(looked_at, n - first));
@@ -42,25 +42,25 @@ bool has_few_magnitudes(const typename T::bits* values, uint64_t n, unsigned wan
   return true;
 }
 
-// most: of each block, its largest magnitude; NULL: all values are to be looked at.
+// largest: the largest magnitude per block; NULL: scan all values.
 template <class T>
-void find_levels(const typename T::bits* values, uint64_t n, const magnitude_range& range, const uint32_t* most,
-                 unsigned wanted, double price, lloyd_levels& l) {
-  lloyd_histogram histogram(range.least, range.most, n);
+void find_levels(const typename T::bits* values, uint64_t n, const magnitude_range& range, const uint32_t* largest,
+                 unsigned requested, double price, lloyd_levels& l) {
+  lloyd_histogram histogram(range.least, range.largest, n);
   uint32_t top = lloyd_bins;
   each_value_block<T>(values, n, [&](uint64_t, size_t length, const uint32_t* v) {
-    for (size_t i = 0; i < length; i += most ? apart : looked_at)
+    for (size_t i = 0; i < length; i += largest ? apart : looked_at)
       histogram.add(v + i, std::min<size_t>(looked_at, length - i));
   });
-  if (most) {
+  if (largest) {
     top = histogram.top();
     for (uint64_t first = 0; first < n; first += level_block)
-      if (histogram.bin_of(most[first / level_block]) > top)
+      if (histogram.bin_of(largest[first / level_block]) > top)
         each_value_block<T>(values + first, std::min<uint64_t>(level_block, n - first),
                             [&](uint64_t, size_t length, const uint32_t* v) { histogram.add_above(v, length, top); });
   }
-  lloyd_points points(histogram, top, most ? double{apart} / looked_at : 1);
-  lloyd_levels_of(points, wanted, price, l);
+  lloyd_points points(histogram, top, largest ? double{apart} / looked_at : 1);
+  lloyd_levels_of(points, requested, price, l);
 }
 
 // Levels as they travel: in bf16, or in the row's type where that rounds too coarsely.
@@ -100,7 +100,7 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch) {
   const uint64_t n = job_count(job) * job.width;
   auto* out = job_out<uint8_t>(job);
   auto* levels = reinterpret_cast<uint8_t*>(scratch);
-  const auto wanted = static_cast<unsigned>(param_value(p, levels_param).number);
+  const auto requested = static_cast<unsigned>(param_value(p, levels_param).number);
   const double price = param_value(p, price_param).number;
   with_value_type(job.dtype, [&](auto type) {
     using T = decltype(type);
@@ -120,26 +120,26 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch) {
         lloyd_check.best()(v, got, length, *sums);
       });
     };
-    if (has_few_magnitudes<T>(values, n, wanted, l)) {
+    if (has_few_magnitudes<T>(values, n, requested, l)) {
       quantise(nullptr);
     } else {
       const bool sampled = n > all_looked_at;
-      auto* const most = reinterpret_cast<uint32_t*>(scratch);  // until there are levels
+      auto* const largest = reinterpret_cast<uint32_t*>(scratch);  // until there are levels
       magnitude_range range;
       each_value_block<T>(values, n, [&](uint64_t first, size_t length, const uint32_t* v) {
         const magnitude_range r = range_of.best()(v, length);
-        range = {std::min(range.least, r.least), std::max(range.most, r.most)};
-        if (sampled) most[first / level_block] = r.most;
+        range = {std::min(range.least, r.least), std::max(range.largest, r.largest)};
+        if (sampled) largest[first / level_block] = r.largest;
       });
-      find_levels<T>(values, n, range, sampled ? most : nullptr, wanted, price, l);
+      find_levels<T>(values, n, range, sampled ? largest : nullptr, requested, price, l);
       if (!sampled) {
         quantise(nullptr);
       } else {
         // Values that are not looked at may be others than those that are.
-        lloyd_sums sums(range.most, l.numbers[0]);
+        lloyd_sums sums(range.largest, l.numbers[0]);
         quantise(&sums);
         if (!sums.surely_better_than_one(n)) {
-          find_levels<T>(values, n, range, nullptr, wanted, price, l);
+          find_levels<T>(values, n, range, nullptr, requested, price, l);
           quantise(nullptr);
         }
       }

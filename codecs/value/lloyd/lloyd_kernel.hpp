@@ -32,9 +32,9 @@ struct lloyd_levels {
 
 // ---- Few magnitudes ----------------------------------------------------------------------------------------
 
-// The magnitudes of values as they come, until there are more than wanted.
+// The distinct magnitudes in order of appearance, until there are more than requested.
 struct lloyd_few {
-  unsigned wanted, count = 0;
+  unsigned requested, count = 0;
   uint32_t of[lloyd_levels_max] = {};  // ascending
   uint32_t last = ~0u;
 
@@ -47,13 +47,13 @@ struct lloyd_few {
       unsigned at = 0;
       while (at < count && of[at] < m) ++at;
       if (at < count && of[at] == m) continue;
-      if (count == wanted) return false;
+      if (count == requested) return false;
       for (unsigned k = count++; k > at; --k) of[k] = of[k - 1];
       of[at] = m;
     }
     return true;
   }
-  // A level each.
+  // One level per magnitude.
   void tell(lloyd_levels& l) const {
     l.clear();
     l.count = count;
@@ -73,23 +73,23 @@ struct lloyd_few {
 // sum of the lower bits give its mean, exactly but where counts leave no room for all of them.
 struct lloyd_histogram {
   uint32_t floor, shift = 0, first, used;  // smaller ones count as the floor
-  unsigned kept, count_shift;              // lower bits that are summed, and where a count stands
+  unsigned sum_bits, count_shift;          // lower bits that are summed, and the position of a count
   uint64_t halves[2][lloyd_bins];          // of even and of odd values, so that neighbours in one bin need not wait
 
   // For up to `total` magnitudes in a range of bits.
-  lloyd_histogram(uint32_t least, uint32_t most, uint64_t total)
-      : floor(most > lloyd_octaves << 23 ? std::max(least, most - (lloyd_octaves << 23)) : least) {
-    while ((most >> shift) - (floor >> shift) >= lloyd_bins) ++shift;
+  lloyd_histogram(uint32_t least, uint32_t largest, uint64_t total)
+      : floor(largest > lloyd_octaves << 23 ? std::max(least, largest - (lloyd_octaves << 23)) : least) {
+    while ((largest >> shift) - (floor >> shift) >= lloyd_bins) ++shift;
     first = floor >> shift;
-    used = (most >> shift) - first + 1;
+    used = (largest >> shift) - first + 1;
     count_shift = 64 - bit_width(total);
-    kept = std::min(shift, count_shift - bit_width(total));  // so a sum is below total · 2^kept < 2^count_shift
+    sum_bits = std::min(shift, count_shift - bit_width(total));  // so a sum is below total · 2^sum_bits < 2^count_shift
     for (auto& half : halves) std::fill_n(half, used, 0);
   }
   void add(const uint32_t* values, size_t n) {
     constexpr size_t some = 64;
     const auto lowest = static_cast<int32_t>(floor), base = static_cast<int32_t>(first << shift);
-    const uint32_t right = shift, cut = shift - kept, low = (1u << shift) - 1;
+    const uint32_t right = shift, cut = shift - sum_bits, low = (1u << shift) - 1;
     const uint64_t counted = uint64_t{1} << count_shift;
     for (size_t begin = 0; begin < n; begin += some) {
       // Apart, so that it is done for several at once.
@@ -125,7 +125,7 @@ struct lloyd_histogram {
   double mean(uint32_t bin) const {
     const uint64_t mask = low_mask(count_shift);
     const auto sum = static_cast<double>((halves[0][bin] & mask) + (halves[1][bin] & mask));
-    const uint32_t base = (first + bin) << shift, cut = shift - kept;
+    const uint32_t base = (first + bin) << shift, cut = shift - sum_bits;
     // (Of one magnitude, the next might be infinite.)
     const double number = f32_type::to_f32(base), step = shift ? double{f32_type::to_f32(base + 1)} - number : 0;
     const auto unit = static_cast<double>(1u << cut);
@@ -155,7 +155,7 @@ struct lloyd_points {
   uint16_t bin[lloyd_bins + 1], rank[lloyd_bins + 1];                            // of a point; points before a bin
   unsigned ends[lloyd_levels_max + 1] = {0};  // cells: points [ends[j], ends[j + 1]), none empty
 
-  // A count in a bin up to `top` stands for `weight` values, else for one.
+  // A count in a bin up to `top` means `weight` values, else one.
   lloyd_points(const lloyd_histogram& h, uint32_t top, double weight)
       : least(h.floor), shift(h.shift), first(h.first), used(h.used) {
     for (uint32_t b = 0; b < h.used; ++b) {  // without a branch, which would be unpredictable
@@ -231,23 +231,23 @@ struct lloyd_points {
     best.gain /= n;
     return best;
   }
-  // Cuts cells in two, always the one that gains most, until there are `wanted` or nothing is gained.
-  void split(unsigned wanted) {
+  // Cuts cells in two, always the one with the largest gain, until there are `requested` cells or no gain.
+  void split(unsigned requested) {
     cut cuts[lloyd_levels_max];
     for (unsigned j = 0; j < levels; ++j) cuts[j] = best_cut(ends[j], ends[j + 1]);
-    while (levels < wanted) {
-      unsigned most = 0;
+    while (levels < requested) {
+      unsigned best = 0;
       for (unsigned j = 1; j < levels; ++j)
-        if (cuts[j].gain > cuts[most].gain) most = j;
-      if (!(cuts[most].gain > 0)) return;
-      for (unsigned j = levels; j > most; --j) {
+        if (cuts[j].gain > cuts[best].gain) best = j;
+      if (!(cuts[best].gain > 0)) return;
+      for (unsigned j = levels; j > best; --j) {
         ends[j + 1] = ends[j];
-        if (j > most + 1) cuts[j] = cuts[j - 1];
+        if (j > best + 1) cuts[j] = cuts[j - 1];
       }
-      ends[most + 1] = cuts[most].at;
+      ends[best + 1] = cuts[best].at;
       ++levels;
-      if (levels == wanted) return;
-      for (const unsigned j : {most, most + 1}) cuts[j] = best_cut(ends[j], ends[j + 1]);
+      if (levels == requested) return;
+      for (const unsigned j : {best, best + 1}) cuts[j] = best_cut(ends[j], ends[j + 1]);
     }
   }
 
@@ -307,7 +307,7 @@ inline double lloyd_save_bits(lloyd_points& p, const lloyd_cells& plain) {
 }
 
 // The least of distortion + price · bits that is found, a price of `price` mean squares. Returns the distortion.
-inline double lloyd_pay_bits(lloyd_points& p, unsigned wanted, const lloyd_cells& plain, double price) {
+inline double lloyd_pay_bits(lloyd_points& p, unsigned requested, const lloyd_cells& plain, double price) {
   const double n = p.counts[p.size], of_a_bit = price * p.mean_square();
   const auto cost = [&](double distortion) { return distortion + of_a_bit * p.bits(); };
   // One level has no bits.
@@ -325,7 +325,7 @@ inline double lloyd_pay_bits(lloyd_points& p, unsigned wanted, const lloyd_cells
   // also from a crowd and tails of a tenth, a thirtieth, … of the values.
   p.levels = 0;
   double tail = n / 10;
-  for (unsigned i = 1; i < p.size && p.levels + 1 < wanted; ++i)
+  for (unsigned i = 1; i < p.size && p.levels + 1 < requested; ++i)
     if (p.counts[i] >= n - tail) p.ends[++p.levels] = i, tail /= 3;
   p.ends[++p.levels] = p.size;
   go();
@@ -333,15 +333,15 @@ inline double lloyd_pay_bits(lloyd_points& p, unsigned wanted, const lloyd_cells
   return best.distortion;
 }
 
-// At most `wanted` levels. price: of a bit a value, in mean squares; 0: bits are saved where that costs little.
-inline void lloyd_levels_of(lloyd_points& p, unsigned wanted, double price, lloyd_levels& l) {
+// At most `requested` levels. price: of a bit per value, in mean squares; 0: saves bits if that costs little.
+inline void lloyd_levels_of(lloyd_points& p, unsigned requested, double price, lloyd_levels& l) {
   p.levels = 1;
   p.ends[1] = p.size;
   const double one = p.distortion_of(0, p.size);
-  p.split(wanted);
+  p.split(requested);
   const double reached = p.iterate(0);
   const lloyd_cells plain(p, reached);
-  const double distortion = price > 0 ? lloyd_pay_bits(p, wanted, plain, price) : lloyd_save_bits(p, plain);
+  const double distortion = price > 0 ? lloyd_pay_bits(p, requested, plain, price) : lloyd_save_bits(p, plain);
   l.clear();
   l.count = p.levels;
   for (unsigned j = 0; j < p.levels; ++j) {
@@ -361,8 +361,8 @@ struct lloyd_sums {
   float scale, origin;                     // near the magnitudes, after scaling
   double error = 0, sum = 0, squares = 0;  // Σ (m − got)², Σ (m − origin), Σ (m − origin)²
 
-  lloyd_sums(uint32_t most, double number)
-      : scale(std::bit_cast<float>((254 - std::clamp<uint32_t>(most >> 23, 1, 253)) << 23)),
+  lloyd_sums(uint32_t largest, double number)
+      : scale(std::bit_cast<float>((254 - std::clamp<uint32_t>(largest >> 23, 1, 253)) << 23)),
         origin(static_cast<float>(number) * scale) {}
   struct lanes {
     float error[8], sum[8], squares[8];

@@ -13,8 +13,8 @@ enum { bits_param, range_param };
 constexpr dr_param params[] = {
     param_int("bits", "2^bits levels on a logarithmic scale", 1, log_bits_max, 4),
     param_int("range",
-              "octaves below the largest magnitude that the levels cover at most; smaller values share one level", 1,
-              64, 8)};
+              "maximum number of octaves below the largest magnitude that levels cover; smaller values share one level",
+              1, 64, 8)};
 
 // The kind: with Huffman, with a number of its own for level 0, bits.
 constexpr unsigned huffman_bit = 2, low_bit = 4, bits_shift = 3;
@@ -53,7 +53,7 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch) {
     using T = decltype(type);
     const auto* values = job_in<typename T::bits>(job);
     const magnitude_range range = range_of_values<T>(values, n);
-    const auto least = std::bit_cast<float>(range.least), high = std::bit_cast<float>(range.most);
+    const auto least = std::bit_cast<float>(range.least), high = std::bit_cast<float>(range.largest);
     // The smallest number of f32, where the quotient is below it.
     const auto floor =
         static_cast<float>(std::ldexp(double{high}, -static_cast<int>(param_value(p, range_param).number)));

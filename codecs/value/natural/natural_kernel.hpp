@@ -28,8 +28,8 @@ inline float natural_power(int exponent) {
 
 // Of values with this largest magnitude: that may be rounded up.
 template <class T>
-uint32_t natural_highest(typename T::bits most) {
-  return std::max(natural_highest_least, (std::bit_cast<uint32_t>(T::to_f32(most)) >> 23) + 1);
+uint32_t natural_highest(typename T::bits largest) {
+  return std::max(natural_highest_least, (std::bit_cast<uint32_t>(T::to_f32(largest)) >> 23) + 1);
 }
 // Magnitudes times this have their code as their exponent field, rounded down: the smallest power becomes 2^-126, and
 // below it multiplication rounds to 2^-23 of that.
@@ -65,7 +65,7 @@ void natural_encode_scalar(const typename T::bits* values, uint64_t n, natural_r
   natural_codes_of<T>(values, 0, n, natural_scale(highest), rounding, key, out + 1);
 }
 
-// Of each byte of a payload.
+// Per byte of a payload.
 template <class T>
 struct natural_table {
   typename T::bits value[2 * natural_codes];

@@ -137,23 +137,23 @@ DR_PLANES_AVX512(uint64_t, true)
 
 planes_range planes_range_avx512(const uint8_t* bytes, uint64_t n) {
   const __m512i one = _mm512_set1_epi8(1);
-  __m512i least = _mm512_set1_epi8(-1), less = least, most = _mm512_setzero_si512();
+  __m512i least = _mm512_set1_epi8(-1), less = least, largest = _mm512_setzero_si512();
   uint64_t i = 0;
   for (; i + 64 <= n; i += 64) {
     const __m512i x = load64(bytes + i);
     least = _mm512_min_epu8(least, x);
     less = _mm512_min_epu8(less, _mm512_sub_epi8(x, one));
-    most = _mm512_max_epu8(most, x);
+    largest = _mm512_max_epu8(largest, x);
   }
   alignas(64) uint8_t lanes[3][64];
   _mm512_store_si512(lanes[0], least);
   _mm512_store_si512(lanes[1], _mm512_adds_epu8(less, one));
-  _mm512_store_si512(lanes[2], most);
+  _mm512_store_si512(lanes[2], largest);
   planes_range r = planes_range_with(bytes + i, n - i);
   for (unsigned k = 0; k < 64; ++k) {
     r.least = lanes[0][k] < r.least ? lanes[0][k] : r.least;
     r.above_zero = lanes[1][k] < r.above_zero ? lanes[1][k] : r.above_zero;
-    r.most = lanes[2][k] > r.most ? lanes[2][k] : r.most;
+    r.largest = lanes[2][k] > r.largest ? lanes[2][k] : r.largest;
   }
   return r;
 }

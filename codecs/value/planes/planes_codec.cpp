@@ -20,7 +20,7 @@ bool need(const dr_params&, const dr_job& job, dr_need& need) {
   return true;
 }
 
-// Calls f(word) for the words of a type. A number's exponent is its upper bits behind the sign; of 8 bits turning would
+// Calls f(word) for the words of a type. A number's exponent is its upper bits after the sign; of 8 bits turning would
 // change nothing.
 template <class F>
 void with_planes_word(uint32_t dtype, F&& f) {
@@ -34,7 +34,7 @@ void with_planes_word(uint32_t dtype, F&& f) {
   }
 }
 
-// Calls f(block, worker) for each block, on all workers of `exec`, if there is one.
+// Calls f(block, worker) per block, on all workers of `exec`, if given.
 template <class F>
 void each_block(const dr_exec* exec, uint64_t blocks, F&& f) {
   if (!exec) {
@@ -53,15 +53,15 @@ void encode(const dr_params&, const dr_job& job, std::byte* scratch, const dr_ex
   uint8_t* const body = sizes + 4 * (blocks - 1);
   with_planes_word(job.dtype, [&](auto word) {
     using Word = decltype(word);
-    // Workers write each block where it would begin if all before it were as long as can be.
-    constexpr uint64_t most = planes_block * Word::size + Word::size;
+    // Workers write a block at the offset that it has if all earlier blocks have their maximum size.
+    constexpr uint64_t block_max = planes_block * Word::size + Word::size;
     const bool past = !exec && n * Word::size >= planes_past_from;  // (else what it wrote is read again below)
     uint8_t* next = body;
     uint64_t last_size = 0;
     each_block(exec, blocks, [&](uint64_t b, size_t worker) {
       const uint64_t first = b * planes_block;
       std::byte* const own = scratch + (exec ? worker * exec->scratch_size : 0);
-      uint8_t* const to = exec ? body + b * most : next;
+      uint8_t* const to = exec ? body + b * block_max : next;
       uint8_t* const end =
           planes_encode<Word>(job_in<typename Word::bits>(job) + first, std::min(planes_block, n - first),
                               planes_room::at(own, n, Word::size), to, past, cpu());
@@ -74,7 +74,7 @@ void encode(const dr_params&, const dr_job& job, std::byte* scratch, const dr_ex
     });
     for (uint64_t b = 0; exec && b < blocks; ++b) {
       const uint64_t size = b + 1 < blocks ? load<uint32_t>(sizes + 4 * b) : last_size;
-      std::memmove(next, body + b * most, size);
+      std::memmove(next, body + b * block_max, size);
       next += size;
     }
     *job.out_size = static_cast<uint64_t>(next - sizes);
@@ -93,7 +93,7 @@ void decode(const dr_params&, const dr_job& job, std::byte* scratch, const dr_ex
     using Word = decltype(word);
     const bool past = n * Word::size >= planes_past_from;
     each_block(exec, ceil_div(blocks, 2), [&](uint64_t pair, size_t worker) {
-      // (A sum of sizes, a quarter of which is read for each block: little beside a block.)
+      // (Sums sizes; reads a quarter of them per block, which costs little beside the block.)
       const uint64_t b = 2 * pair, first = b * planes_block;
       uint64_t begin = 4 * (blocks - 1);
       for (uint64_t k = 0; k < b; ++k) begin += load<uint32_t>(in + 4 * k);
@@ -123,7 +123,7 @@ constexpr dr_ops operations = {
 }  // namespace
 
 constinit const dr_codec planes_codec =
-    make_codec("planes", "the values, bit for bit; their exponents coded apart from the rest", 19, DR_ROLE_VALUE,
+    make_codec("planes", "the values, bit for bit; exponents are coded separately", 19, DR_ROLE_VALUE,
                DR_EXACT | DR_TOTAL, &operations, {.dtypes = all_word_dtypes});
 
 }  // namespace dr

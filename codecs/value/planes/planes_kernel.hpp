@@ -21,7 +21,7 @@ enum planes_mode : uint8_t { planes_raw, planes_coded, planes_constant };
 // Scratch of n words of some bytes each: of one block to encode, of two to decode.
 struct planes_room {
   uint8_t* planes[2 * 8];  // of the first block, then of the second
-  uint8_t* coded;          // to encode: planes_strings_max strings, each rans_bound of its symbols
+  uint8_t* coded;          // for encode: planes_strings_max strings of rans_bound bytes
   rans_lookup* lookup;     // to decode: two
 
   static constexpr uint64_t aligned(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -53,14 +53,14 @@ constexpr uint64_t planes_bound(uint64_t n, unsigned size) {
 
 struct planes_strings {
   unsigned count;
-  uint64_t each;  // symbols, but of the last
+  uint64_t part;  // symbols, but of the last
   explicit planes_strings(uint64_t n)
       : count(n < planes_strings_from ? 1 : planes_strings_max),
-        each(count == 1 ? n : ceil_div(n, uint64_t{count} * 64) * 64) {}
-  uint64_t of(unsigned k, uint64_t n) const { return k + 1 < count ? each : n - (count - 1) * each; }
+        part(count == 1 ? n : ceil_div(n, uint64_t{count} * 64) * 64) {}
+  uint64_t of(unsigned k, uint64_t n) const { return k + 1 < count ? part : n - (count - 1) * part; }
 };
 
-// Counts 64 bytes of each `step`.
+// Counts 64 bytes in every `step`.
 inline void planes_count(const uint8_t* bytes, uint64_t n, uint64_t step, uint32_t* counts) {
   uint32_t parts[8][256] = {};
   for (uint64_t i = 0; i < n; i += step) {
@@ -78,7 +78,7 @@ inline void planes_count(const uint8_t* bytes, uint64_t n, uint64_t step, uint32
   }
 }
 
-// Whether a code might save a 64th. Of the entropy that of Rényi of order 2 tells, which is not above it: of 256
+// Whether a code might save a 64th. It uses the Rényi entropy of order 2, which is not above Shannon's: of 256
 // symbols whose probabilities have squares with the sum (1 + e) / 256 it is 8 − log2(1 + e), and where e is small the
 // entropy is about 8 − 0.72 e. An e below 0.17 saves a 64th at most where all are about as frequent, and a 35th anywhere.
 inline bool planes_may_pay(const uint32_t* counts) {
@@ -94,7 +94,7 @@ inline bool planes_may_pay(const uint32_t* counts) {
 // Of large blocks a share is counted, before they are split.
 constexpr bool planes_samples(uint64_t n) { return n > uint64_t{1} << 15; }
 
-// Counts the bytes of 64 words of each 512, and decides which planes are tried. The others are copied.
+// Counts the bytes of 64 words in every 512, and decides which planes to code. The others are copied.
 template <class Word>
 void planes_sample(const typename Word::bits* words, uint64_t n, const planes_room& room, uint32_t (*counts)[256],
                    bool* tried, cpu_level level) {
@@ -111,7 +111,7 @@ void planes_sample(const typename Word::bits* words, uint64_t n, const planes_ro
   }
   for (unsigned p = 0; p < Word::size; ++p) {
     const uint8_t* const plane = room.coded + p * stride;
-    planes_count(plane, sampled, step, counts[p]);  // at a glance, which most planes need no more than
+    planes_count(plane, sampled, step, counts[p]);  // a quick test, which is enough for most planes
     tried[p] = planes_may_pay(counts[p]);
     if (!tried[p]) continue;
     planes_count(plane, sampled, 64, counts[p]);
@@ -119,7 +119,7 @@ void planes_sample(const typename Word::bits* words, uint64_t n, const planes_ro
   }
 }
 
-// Codes a plane of n bytes behind `out`, if that saves a 64th of them; else returns nullptr. counts: of a share, if the
+// Codes a plane of n bytes to `out`, if that saves a 64th of them; else returns nullptr. counts: of a share, if the
 // block has been sampled. Changes the plane meanwhile.
 inline uint8_t* planes_code(uint8_t* plane, uint64_t n, uint32_t* counts, const planes_room& room, uint8_t* out,
                             cpu_level level) {
@@ -132,7 +132,7 @@ inline uint8_t* planes_code(uint8_t* plane, uint64_t n, uint32_t* counts, const 
   // Of a share, all that lies between the least and the largest has a frequency.
   const planes_range r = planes_range_of.at(level)(plane, n);
   const auto base = static_cast<uint8_t>(r.least ? r.least : r.above_zero - 1);
-  const unsigned span = r.most - base + 1u;
+  const unsigned span = r.largest - base + 1u;
   const bool few = span <= 32;
   // 0 is lowered to 0 where it occurs, what lies between it and the next does not.
   const auto raised = [&](unsigned lowered) { return static_cast<uint8_t>(lowered || r.least ? base + lowered : 0); };
@@ -140,7 +140,7 @@ inline uint8_t* planes_code(uint8_t* plane, uint64_t n, uint32_t* counts, const 
     planes_lower.at(level)(plane, n, base);
   else if (sampled)
     planes_count(plane, n, 64, counts);
-  uint8_t names[256], coded[256];  // of symbols: what they stand for, and what stands for them in the plane now
+  uint8_t names[256], coded[256];  // of symbols: their bytes, and their current codes in the plane
   uint32_t of[256], symbols = 0;
   for (unsigned b = 0; b < (few ? span : 256); ++b) {
     const uint8_t name = few ? raised(b) : static_cast<uint8_t>(b);
@@ -162,7 +162,7 @@ inline uint8_t* planes_code(uint8_t* plane, uint64_t n, uint32_t* counts, const 
   for (unsigned k = 0; k < split.count; ++k) {
     const uint64_t m = split.of(k, n);
     ends[k] = end += rans_bound(m);
-    strings[k] = {plane + k * split.each, nullptr, m, end, {}};
+    strings[k] = {plane + k * split.part, nullptr, m, end, {}};
   }
   rans_put_strings(&code, strings, split.count, level);
   uint8_t head[rans_table::size_max(256) + 256 + 4 * planes_strings_max];
@@ -184,7 +184,7 @@ inline uint8_t* planes_code(uint8_t* plane, uint64_t n, uint32_t* counts, const 
   return out;
 }
 
-// A block of 1 <= n <= planes_block words. out: n · size + size bytes. past: what is copied goes past the caches.
+// A block of 1 <= n <= planes_block words. out: n · size + size bytes. past: copies bypass the caches.
 // Returns the end.
 template <class Word>
 uint8_t* planes_encode(const typename Word::bits* words, uint64_t n, const planes_room& room, uint8_t* out, bool past,
@@ -237,7 +237,7 @@ struct planes_coded_plane {
   rans_input strings[planes_strings_max];
 };
 
-// Reads the coded plane at `in`, which goes to `plane`. Returns its end, or nullptr: it is none.
+// Decodes the coded plane at `in` to `plane`. Returns its end, or nullptr if invalid.
 inline const uint8_t* planes_read_plane(const uint8_t* in, const uint8_t* end, uint64_t n, uint8_t* plane,
                                         planes_coded_plane& coded) {
   in = coded.table.get(in, end, rans_symbols_max);
@@ -251,7 +251,7 @@ inline const uint8_t* planes_read_plane(const uint8_t* in, const uint8_t* end, u
   for (unsigned k = 0; k < split.count; ++k, sizes += 4) {
     const auto size = load<uint32_t>(sizes);
     if (size > static_cast<uint64_t>(end - in)) return nullptr;
-    coded.strings[k] = {in, in + size, nullptr, split.of(k, n), plane + k * split.each, {}};
+    coded.strings[k] = {in, in + size, nullptr, split.of(k, n), plane + k * split.part, {}};
     in += size;
   }
   return in;
@@ -264,7 +264,7 @@ struct planes_read {
   const uint8_t* planes[Word::size];
   planes_coded_plane coded[Word::size];
 
-  // All of [in, end). Returns false if it is no block.
+  // Decodes all of [in, end). Returns false if it is not a valid block.
   bool read(const uint8_t* in, const uint8_t* end, uint64_t n, uint8_t* const* room) {
     if (static_cast<uint64_t>(end - in) < Word::size) return false;
     std::memcpy(modes, in, Word::size);

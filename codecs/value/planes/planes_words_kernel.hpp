@@ -10,7 +10,7 @@
 
 namespace dr {
 
-// Numbers are turned to the left by a bit, the sign behind the mantissa: then the exponents of bf16 and f32 are a byte.
+// Numbers are rotated left by a bit, so that the sign follows the mantissa: then the exponents of bf16 and f32 are a byte.
 template <class Bits, bool is_number>
 struct planes_word {
   using bits = Bits;
@@ -45,7 +45,7 @@ struct planes_target {
     return words;
   }
 };
-// Bytes of an array from which it goes past the caches.
+// Size of an array from which on writes bypass the caches.
 inline constexpr uint64_t planes_past_from = uint64_t{4} << 20;
 
 template <class Word>
@@ -64,8 +64,8 @@ DR_EVERYWHERE void planes_join_with(const uint8_t* const* planes, uint64_t n, ty
     words[i] = Word::turned_back(w);
   }
 }
-// Vectors between the words before aligned stores and those behind the last whole vector. take(words, n, to) splits,
-// take(planes, n, words) joins as many of n words as fill vectors, and returns how many.
+// Vectors between the words before aligned stores and those after the last whole vector. take(words, n, to) splits,
+// take(planes, n, words) joins the words of n that fill vectors, and returns their number.
 template <class Word, class Take>
 DR_EVERYWHERE void planes_split_by(const typename Word::bits* words, uint64_t n, planes_target<Word> to, Take&& take) {
   uint64_t done = std::min(n, to.lead(64));
@@ -110,19 +110,19 @@ template <class Word>
 inline constexpr cpu_table<decltype(&planes_join_scalar<Word>)> planes_join{
     planes_join_scalar<Word>, on_x86(planes_join_avx2<Word>), on_x86(planes_join_avx512<Word>)};
 
-// What bytes there are: the least and the largest, and the least but 0 (255 if there is none).
+// The smallest and the largest byte, and the smallest nonzero one (255 if none).
 struct planes_range {
-  uint8_t least, above_zero, most;
+  uint8_t least, above_zero, largest;
 };
 DR_EVERYWHERE planes_range planes_range_with(const uint8_t* bytes, uint64_t n) {
-  uint8_t less = 255, most = 0, least = 255;
+  uint8_t less = 255, largest = 0, least = 255;
   for (uint64_t i = 0; i < n; ++i) {
     const uint8_t b = bytes[i], below = static_cast<uint8_t>(b - 1);  // 255 for 0
     least = b < least ? b : least;
     less = below < less ? below : less;
-    most = b > most ? b : most;
+    largest = b > largest ? b : largest;
   }
-  return {least, static_cast<uint8_t>(less == 255 ? 255 : less + 1), most};
+  return {least, static_cast<uint8_t>(less == 255 ? 255 : less + 1), largest};
 }
 inline planes_range planes_range_scalar(const uint8_t* bytes, uint64_t n) { return planes_range_with(bytes, n); }
 planes_range planes_range_avx2(const uint8_t* bytes, uint64_t n);

@@ -65,7 +65,7 @@ void qsgd_codes_avx2(const typename T::bits* values, size_t n, float norm, uint3
     std::fill(codes, codes + n, 0);
     return;
   }
-  const __m256d most = _mm256_set1_pd(levels), by = _mm256_set1_pd(norm), inverse = _mm256_set1_pd(1.0 / norm);
+  const __m256d largest = _mm256_set1_pd(levels), by = _mm256_set1_pd(norm), inverse = _mm256_set1_pd(1.0 / norm);
   draws_4 draw(key, first);
   // Random numbers of a few values, then their codes: in one loop the way to a code would be longer than schedulers
   // see.
@@ -84,14 +84,14 @@ void qsgd_codes_avx2(const typename T::bits* values, size_t n, float norm, uint3
     const __m256 magnitude = _mm256_and_ps(v, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff)));
     __m128i whole[2];
     for (int h = 0; h < 2; ++h) {
-      const __m256d scaled = qsgd_quotient_avx2(_mm256_mul_pd(qsgd_half_avx2(magnitude, h), most), by, inverse);
+      const __m256d scaled = qsgd_quotient_avx2(_mm256_mul_pd(qsgd_half_avx2(magnitude, h), largest), by, inverse);
       const __m256i drawn_bits =
           _mm256_load_si256(reinterpret_cast<const __m256i*>(draws + i % few + 4 * static_cast<size_t>(h)));
       const __m256i exponent = _mm256_set1_epi64x(0x4330000000000000);  // of 2^52, whose last place is 1
       const __m256d drawn =
           _mm256_sub_pd(_mm256_castsi256_pd(_mm256_or_si256(drawn_bits, exponent)), _mm256_castsi256_pd(exponent));
       const __m256d level = _mm256_fmadd_pd(drawn, _mm256_set1_pd(0x1p-24), scaled);  // (the product is exact)
-      whole[h] = _mm256_cvttpd_epi32(_mm256_min_pd(level, most));
+      whole[h] = _mm256_cvttpd_epi32(_mm256_min_pd(level, largest));
     }
     const __m256i level = _mm256_set_m128i(whole[1], whole[0]);
     const __m256i sign = _mm256_andnot_si256(_mm256_cmpeq_epi32(level, _mm256_setzero_si256()),
@@ -103,21 +103,21 @@ void qsgd_codes_avx2(const typename T::bits* values, size_t n, float norm, uint3
 uint32_t qsgd_unpack_avx2(const uint8_t* in, size_t n, unsigned bits, uint32_t* codes) {
   const unpack_8 unpack(bits);
   const size_t size = packed_size(n, bits);
-  __m256i most = _mm256_setzero_si256();
+  __m256i largest = _mm256_setzero_si256();
   size_t i = 0;
   for (; i + 8 <= n && i / 8 * bits + unpack_8::reach(bits) <= size; i += 8) {
     const __m256i c = unpack(in + i / 8 * bits);
-    most = _mm256_max_epu32(most, c);
+    largest = _mm256_max_epu32(largest, c);
     _mm256_store_si256(reinterpret_cast<__m256i*>(codes + i), c);
   }
   unpack_scalar(in + i / 8 * bits, in + size, n - i, bits, codes + i);
   alignas(32) uint32_t lanes[8];
-  _mm256_store_si256(reinterpret_cast<__m256i*>(lanes), most);
+  _mm256_store_si256(reinterpret_cast<__m256i*>(lanes), largest);
   const uint32_t last = i < n ? *std::max_element(codes + i, codes + n) : 0;
   return std::max(last, *std::max_element(lanes, lanes + 8));
 }
 
-// Eight magnitudes, each rounded once. To 16 bits by way of f32, rounded so that its last bit says whether there is
+// Eight magnitudes, rounded once. To 16 bits by way of f32, rounded so that its last bit says whether there is
 // more: to that of the two beside it which is odd (Boldo, Melquiond 2008), for which f32's 24 bits are more than the 2
 // beyond 11 that it takes.
 __m256i qsgd_narrow_avx2(f32_type, __m256d low, __m256d high) {
@@ -155,12 +155,12 @@ __m256d qsgd_value_avx2(__m128i level, __m256d norm, __m256d levels, __m256d inv
 
 uint32_t qsgd_bytes_avx2(const uint8_t* in, size_t n, qsgd_step step, uint32_t* out) {
   const __m256 high = _mm256_set1_ps(step.high), low = _mm256_set1_ps(step.low);
-  __m128i most = _mm_setzero_si128();
+  __m128i largest = _mm_setzero_si128();
   for (size_t i = 0; i < n; i += 8) {
     const size_t some = std::min<size_t>(n - i, 8);
     const __m128i bytes = _mm_cvtsi64_si128(
         static_cast<long long>(some == 8 ? load<uint64_t>(in + i) : load_bytes(in + i, static_cast<unsigned>(some))));
-    most = _mm_max_epu8(most, bytes);
+    largest = _mm_max_epu8(largest, bytes);
     const __m256i code = _mm256_cvtepu8_epi32(bytes);
     const __m256 level = _mm256_cvtepi32_ps(_mm256_srli_epi32(code, 1));
     const __m256i v = _mm256_castps_si256(_mm256_fmadd_ps(level, high, _mm256_mul_ps(level, low))),
@@ -174,7 +174,7 @@ uint32_t qsgd_bytes_avx2(const uint8_t* in, size_t n, qsgd_step step, uint32_t* 
     }
   }
   alignas(16) uint8_t lanes[16];
-  _mm_store_si128(reinterpret_cast<__m128i*>(lanes), most);
+  _mm_store_si128(reinterpret_cast<__m128i*>(lanes), largest);
   return *std::max_element(lanes, lanes + 16);
 }
 

@@ -57,13 +57,14 @@ double qsgd_squares_avx512(const typename T::bits* values, uint64_t n) {
 }
 
 // Levels of 16 magnitudes, as scalar has them. low, high: of their draws the upper bits.
-__m512i qsgd_levels_avx512(__m512 magnitude, __m512i low, __m512i high, __m512d norm, __m512d inverse, __m512d most) {
+__m512i qsgd_levels_avx512(__m512 magnitude, __m512i low, __m512i high, __m512d norm, __m512d inverse,
+                           __m512d largest) {
   __m256i whole[2];
   for (int h = 0; h < 2; ++h) {
-    const __m512d scaled = qsgd_quotient_avx512(_mm512_mul_pd(qsgd_half_avx512(magnitude, h), most), norm, inverse);
+    const __m512d scaled = qsgd_quotient_avx512(_mm512_mul_pd(qsgd_half_avx512(magnitude, h), largest), norm, inverse);
     const __m512d level = _mm512_fmadd_pd(_mm512_cvtepu64_pd(_mm512_srli_epi64(h ? high : low, 40)),
                                           _mm512_set1_pd(0x1p-24), scaled);  // (the product is exact)
-    whole[h] = _mm512_cvttpd_epi32(_mm512_min_pd(level, most));
+    whole[h] = _mm512_cvttpd_epi32(_mm512_min_pd(level, largest));
   }
   return _mm512_inserti64x4(_mm512_castsi256_si512(whole[0]), whole[1], 1);
 }
@@ -80,7 +81,7 @@ void qsgd_codes_avx512(const typename T::bits* values, size_t n, float norm, uin
     std::fill(codes, codes + n, 0);
     return;
   }
-  const __m512d most = _mm512_set1_pd(levels), by = _mm512_set1_pd(norm), inverse = _mm512_set1_pd(1.0 / norm);
+  const __m512d largest = _mm512_set1_pd(levels), by = _mm512_set1_pd(norm), inverse = _mm512_set1_pd(1.0 / norm);
   const auto top = static_cast<float>(levels);
   const __m512 scale = _mm512_set1_ps(top / norm), highest = _mm512_set1_ps(top), unit = _mm512_set1_ps(0x1p-24f),
                near = _mm512_set1_ps((top + 1) * 0x1p-21f);
@@ -96,7 +97,7 @@ void qsgd_codes_avx512(const typename T::bits* values, size_t n, float norm, uin
     const __m512 off = _mm512_sub_ps(guess, _mm512_roundscale_ps(guess, _MM_FROUND_TO_NEAREST_INT));
     __m512i level = _mm512_cvttps_epi32(_mm512_min_ps(guess, highest));
     if (!guesses || _mm512_cmp_ps_mask(_mm512_abs_ps(off), near, _CMP_LT_OQ)) [[unlikely]]
-      level = qsgd_levels_avx512(magnitude, low, high, by, inverse, most);
+      level = qsgd_levels_avx512(magnitude, low, high, by, inverse, largest);
     const __mmask16 negative = _mm512_mask_test_epi32_mask(_mm512_movepi32_mask(_mm512_castps_si512(v)), level, level);
     const __m512i twice = _mm512_add_epi32(level, level);
     _mm512_storeu_si512(codes + i, _mm512_mask_or_epi32(twice, negative, twice, one));
@@ -105,16 +106,16 @@ void qsgd_codes_avx512(const typename T::bits* values, size_t n, float norm, uin
 
 uint32_t qsgd_unpack_avx512(const uint8_t* in, size_t n, unsigned bits, uint32_t* codes) {
   const unpack_16 unpack(bits);
-  __m512i most = _mm512_setzero_si512();
+  __m512i largest = _mm512_setzero_si512();
   size_t i = 0;
   for (; i + 16 <= n; i += 16) {
     const __m512i c = unpack(in + i / 8 * bits);
-    most = _mm512_max_epu32(most, c);
+    largest = _mm512_max_epu32(largest, c);
     _mm512_store_si512(codes + i, c);
   }
   unpack_scalar(in + i / 8 * bits, in + packed_size(n, bits), n - i, bits, codes + i);
   const uint32_t last = i < n ? *std::max_element(codes + i, codes + n) : 0;
-  return std::max(last, _mm512_reduce_max_epu32(most));
+  return std::max(last, _mm512_reduce_max_epu32(largest));
 }
 
 __m512i qsgd_narrow_avx512(f32_type, __m512d low, __m512d high) {  // as the eight above
@@ -160,23 +161,23 @@ struct qsgd_bytes_16 {
 // Whole vectors go to multiples of 64 bytes: stores that cross lines take twice as long.
 uint32_t qsgd_bytes_avx512(const uint8_t* in, size_t n, qsgd_step step, uint32_t* out) {
   const qsgd_bytes_16 restore{_mm512_set1_ps(step.high), _mm512_set1_ps(step.low)};
-  __m128i most = _mm_setzero_si128();
+  __m128i largest = _mm_setzero_si128();
   size_t i = 0;
   const auto some = [&](size_t count) {
     const __m128i bytes = _mm_maskz_loadu_epi8(qsgd_lanes(count), in + i);
-    most = _mm_max_epu8(most, bytes);
+    largest = _mm_max_epu8(largest, bytes);
     _mm512_mask_storeu_epi32(out + i, qsgd_lanes(count), restore(bytes));
     i += count;
   };
   if (const size_t lead = -reinterpret_cast<uintptr_t>(out) % 64 / sizeof *out) some(std::min(n, lead));
   for (; i + 16 <= n; i += 16) {
     const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i));
-    most = _mm_max_epu8(most, bytes);
+    largest = _mm_max_epu8(largest, bytes);
     _mm512_store_si512(out + i, restore(bytes));
   }
   if (i < n) some(n - i);
   alignas(16) uint8_t lanes[16];
-  _mm_store_si128(reinterpret_cast<__m128i*>(lanes), most);
+  _mm_store_si128(reinterpret_cast<__m128i*>(lanes), largest);
   return *std::max_element(lanes, lanes + 16);
 }
 

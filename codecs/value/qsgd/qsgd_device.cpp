@@ -12,7 +12,7 @@ namespace {
 bool need(const dr_params& p, const dr_job& job, dr_need& need) {
   if (qsgd_codec.cpu->need(&p, &job, 1, &need)) return false;
   dr_size_rule rule = fixed_rate(uint64_t{qsgd_code_bits(p.fields[0])} * job.width);
-  rule.bucket = static_cast<uint32_t>(p.fields[1]);  // a norm each
+  rule.bucket = static_cast<uint32_t>(p.fields[1]);  // one norm per bucket
   rule.row_values = job.width;
   set_rule(need, rule);
   return true;

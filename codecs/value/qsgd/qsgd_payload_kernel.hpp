@@ -52,9 +52,8 @@ qsgd_verdict qsgd_decode_scalar(const uint8_t* in, const qsgd_layout& l, typenam
 inline constexpr size_t qsgd_block = 2048, qsgd_slack = 16;
 
 //   squares(values, n)   Σ v² as tree_sum has it
-//   make(values, n, norm, levels, key, first, codes)   of n values of a bucket, from position `first` of the stream on;
-//   with
-//                                                      room for qsgd_slack codes behind
+//   make(values, n, norm, levels, key, first, codes)   of n values of a bucket, from position `first` of the stream on,
+//                                                      with room for qsgd_slack more codes
 template <class T, auto squares, auto make>
 void qsgd_encode_blocks(const typename T::bits* values, const qsgd_layout& l, uint64_t key, uint8_t* out) {
   alignas(64) uint32_t codes[qsgd_block + qsgd_slack];
@@ -99,17 +98,18 @@ struct qsgd_step {
   }
 };
 
-// Codes of a byte each: restore(bytes, n, step, out), of a bucket, returns the largest.
+// One-byte codes: restore(bytes, n, step, out) decodes a bucket and returns the largest code.
 template <auto restore>
 bool qsgd_decode_bytes(const uint8_t* in, const qsgd_layout& l, uint32_t* out) {
-  uint32_t most = 0;
+  uint32_t largest = 0;
   for (uint64_t b = 0, first = 0; b < l.buckets; ++b, first += l.bucket) {
     const auto norm = load<uint32_t>(in + 4 * b);
     if (norm >= f32_type::infinity || (norm && norm < qsgd_least_norm)) return false;
     const auto n = static_cast<size_t>(std::min(l.bucket, l.n - first));
-    most = std::max(most, restore(in + l.norms_size + first, n, {std::bit_cast<float>(norm), l.levels}, out + first));
+    largest =
+        std::max(largest, restore(in + l.norms_size + first, n, {std::bit_cast<float>(norm), l.levels}, out + first));
   }
-  return most >> 1 <= l.levels;
+  return largest >> 1 <= l.levels;
 }
 
 //   unpack(in, n, bits, codes)   returns the largest code
@@ -138,7 +138,7 @@ qsgd_verdict qsgd_decode_blocks(const uint8_t* in, const qsgd_layout& l, typenam
       if (good) restore(codes + (at - first), to - at, std::bit_cast<float>(norm), l.levels, out + at);
     }
   }
-  return good ? qsgd_verdict{} : qsgd_decode_scalar<T>(in, l, out);  // which says what comes first
+  return good ? qsgd_verdict{} : qsgd_decode_scalar<T>(in, l, out);  // which reports the first fault
 }
 
 template <class T>

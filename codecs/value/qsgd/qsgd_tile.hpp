@@ -1,4 +1,4 @@
-// value=qsgd on a GPU. Encode: a tile is so many buckets that its codes end with a word, which no other block then
+// value=qsgd on a GPU. Encode: the codes of a tile's buckets end with a word, which no other block then
 // writes.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace dr {
 
-// Values that the lanes of a block take in one go: 4 each. A multiple of 32: their codes end with a word at any width.
+// Values that a block of lanes codes at once: 4 per lane. A multiple of 32: their codes end with a word at any width.
 inline constexpr uint32_t qsgd_chunk = 1024;
 // Values of a tile of decode, 4 a lane. A multiple of 32, too.
 inline constexpr uint32_t qsgd_decode_tile = 1024;
@@ -168,17 +168,17 @@ struct qsgd_decode {
     norms += begin / l.bucket;
     const auto before = static_cast<uint32_t>(begin % l.bucket);
     const uint32_t n = l.n - begin < qsgd_decode_tile ? static_cast<uint32_t>(l.n - begin) : qsgd_decode_tile;
-    constexpr unsigned most = qsgd_decode_tile / lanes;
-    uint32_t norm[most], low[most], high[most];
+    constexpr unsigned per_lane = qsgd_decode_tile / lanes;
+    uint32_t norm[per_lane], low[per_lane], high[per_lane];
 #pragma unroll
-    for (unsigned k = 0; k < most; ++k) {
-      const uint32_t wanted = k * lanes + lane, i = wanted < n ? wanted : 0, at = i * l.code_bits;
+    for (unsigned k = 0; k < per_lane; ++k) {
+      const uint32_t position = k * lanes + lane, i = position < n ? position : 0, at = i * l.code_bits;
       norm[k] = norms[c.bucket.quotient(before + i)];
       low[k] = words[at / 32];
       high[k] = words[(at + l.code_bits - 1) / 32];  // of the code's last bit
     }
 #pragma unroll
-    for (unsigned k = 0; k < most; ++k) {
+    for (unsigned k = 0; k < per_lane; ++k) {
       const uint32_t i = k * lanes + lane;
       if (i >= n) return;
       const uint32_t code =

@@ -1,4 +1,4 @@
-// A sign and one of 2^bits levels for each value; the levels are a fitted curve of their rank (layout, arithmetic:
+// A sign and one of 2^bits levels per value; the levels are a fitted curve of their rank (layout, arithmetic:
 // SPEC.md).
 #pragma once
 
@@ -123,7 +123,7 @@ void rank_fit_count(uint64_t n, uint32_t lowest, uint32_t highest, F&& key, rank
   }
 }
 
-// Where each level's bins begin: first[i] … first[i+1] - 1 are nearest to level i (ascending), halves go up.
+// The starts of the levels' bins: first[i] … first[i+1] - 1 are nearest to level i (ascending), halves go up.
 inline void rank_fit_cells(const rank_fit_curve& curve, unsigned levels, const double* level, uint32_t* first) {
   const double *const end = curve.value + curve.size, *at = curve.value;
   first[0] = 0;
@@ -267,7 +267,7 @@ void rank_fit_put_codes(const typename T::bits* values, uint64_t begin, uint64_t
   c.finish();
 }
 
-// level: of 2^bits levels, the bits of the type. Reads no byte behind the last code.
+// level: of 2^bits levels, the bits of the type. Reads no byte past the last code.
 template <class T>
 void rank_fit_get_values(const uint8_t* signs, const uint8_t* codes, uint64_t begin, uint64_t n, unsigned bits,
                          const typename T::bits* level, typename T::bits* out) {
@@ -319,7 +319,7 @@ void rank_fit_range_scalar(const typename T::bits* values, uint64_t n, typename 
   rank_fit_range_with<T>(values, n, range);
 }
 
-// The lowest `bits` of each byte of a word.
+// The lowest `bits` of all bytes of a word.
 constexpr uint64_t rank_fit_of_bytes(unsigned bits) { return 0x0101010101010101 * low_mask(bits); }
 
 template <class T>

@@ -1,4 +1,4 @@
-// value=raw on a GPU: a copy, as long as the count says.
+// value=raw on a GPU: a copy of `count` values.
 #pragma once
 
 #include <cstdint>

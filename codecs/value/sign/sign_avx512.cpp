@@ -8,7 +8,7 @@ namespace dr {
 
 namespace {
 
-// 32 values, those behind `some` of them 0.
+// 32 values; all after the first `some` are 0.
 uint32_t sign_ones_avx512(const uint32_t* v, __mmask32 some) {
   const __m512i limit = _mm512_set1_epi32(INT32_MIN);
   const auto low = static_cast<__mmask16>(some), high = static_cast<__mmask16>(some >> 16);

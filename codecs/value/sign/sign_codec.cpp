@@ -13,7 +13,7 @@ namespace {
 enum param : size_t { scale_param, level_param };
 enum scale_choice : uint32_t { scale_one, scale_mean, scale_means, scale_level };
 constexpr dr_param params[] = {
-    param_choice("scale", "what a sign stands for: 1, the mean magnitude, the mean of each sign, or the level",
+    param_choice("scale", "value of a sign: 1, the mean magnitude, the mean of its sign, or the level",
                  "one|mean|means|level", scale_one),
     param_real("level", "of scale=level: the magnitude of every value", FLT_MIN, FLT_MAX, 1)};
 

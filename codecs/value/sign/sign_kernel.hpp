@@ -12,7 +12,7 @@
 
 namespace dr {
 
-// A one for each value below zero; zeros of both signs are not. Writes ceil(n / 8) bytes, low bit first.
+// A one per value below zero; zeros of both signs are not. Writes ceil(n / 8) bytes, low bit first.
 template <class T>
 void sign_pack_scalar(const typename T::bits* values, uint64_t n, uint8_t* out) {
   for (uint64_t i = 0; i < n; i += 8) {
@@ -22,7 +22,7 @@ void sign_pack_scalar(const typename T::bits* values, uint64_t n, uint8_t* out) 
   }
 }
 
-// The opposite: `below` where there is a one, else `other`.
+// The inverse: `below` for a one, else `other`.
 template <class T>
 void sign_unpack_scalar(const uint8_t* bits, uint64_t n, typename T::bits below, typename T::bits other,
                         typename T::bits* out) {
@@ -30,7 +30,7 @@ void sign_unpack_scalar(const uint8_t* bits, uint64_t n, typename T::bits below,
   for (uint64_t i = 0; i < n; ++i) out[i] = numbers[bits[i / 8] >> i % 8 & 1];
 }
 
-// Σ |v| of the values below zero, and of the others. Both sums have a place for each value.
+// Σ |v| of the values below zero, and of the others. Both sums have a place per value.
 struct sign_sums {
   double below, other;
 };

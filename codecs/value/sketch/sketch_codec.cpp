@@ -9,7 +9,7 @@ namespace dr {
 namespace {
 
 constexpr dr_param params[] = {
-    param_int("buckets", "of both signs together; each holds equally many values", 2, sketch_buckets_max, 256)};
+    param_int("buckets", "for both signs together; all hold equally many values", 2, sketch_buckets_max, 256)};
 
 bool need(const dr_params&, const dr_job& job, dr_need& need) {
   const uint64_t n = job.count_max * job.width;
@@ -62,14 +62,14 @@ void decode(const dr_params&, const dr_job& job, std::byte*) {
     auto* const out = job_out<typename T::bits>(job);
     typename T::bits mean[sketch_buckets_max] = {};
     for (uint64_t b = 0; b < count; ++b) mean[b] = T::from_f64(saturate<T>(f32_type::to_f32(means[b])));
-    uint8_t most = 0;
+    uint8_t largest = 0;
     for (uint64_t i = 0; i < n; ++i) {
       const uint8_t code = in[head + i];
-      most = std::max(most, code);
+      largest = std::max(largest, code);
       out[i] = mean[code];
     }
-    if (most >= count) {
-      fault(job, DR_E_CORRUPT, head, most, "sketch: code is not below the number of buckets");
+    if (largest >= count) {
+      fault(job, DR_E_CORRUPT, head, largest, "sketch: code is not below the number of buckets");
       return;
     }
     *job.out_size = n * sizeof(typename T::bits);
@@ -81,7 +81,7 @@ constexpr dr_ops cpu = cpu_ops<need, encode, decode>();
 }  // namespace
 
 constinit const dr_codec sketch_codec =
-    make_codec("sketch", "the mean of a quantile bucket, signs apart; a byte each", 5, DR_ROLE_VALUE, DR_NEEDS_FINITE,
-               &cpu, {.dtypes = all_value_dtypes, .params = params});
+    make_codec("sketch", "the mean of a quantile bucket, separate by sign; a byte per value", 5, DR_ROLE_VALUE,
+               DR_NEEDS_FINITE, &cpu, {.dtypes = all_value_dtypes, .params = params});
 
 }  // namespace dr

@@ -1,4 +1,4 @@
-// Quantile buckets: of equally many values each, signs apart, every value becomes its bucket's mean (SketchML, Jiang et
+// Quantile buckets with equally many values, separate by sign: every value becomes its bucket's mean (SketchML, Jiang et
 // al. 2018; rules and layout: SPEC.md).
 #pragma once
 
@@ -45,7 +45,7 @@ inline uint32_t* sketch_sort(uint32_t* keys, uint32_t* other, uint64_t n, unsign
   return keys;
 }
 
-// The smallest key of each bucket of n > 0 sorted keys, of which `negatives` have the sign. Returns how many: at most
+// The smallest keys of the buckets of n > 0 sorted keys, of which `negatives` have the sign. Returns their number: at most
 // `buckets` >= 2.
 inline uint32_t sketch_starts(const uint32_t* sorted, uint64_t n, uint64_t negatives, uint32_t buckets,
                               uint32_t* starts) {
@@ -72,7 +72,7 @@ float sketch_mean(std::span<const uint32_t> keys) {
   return static_cast<float>(keys.front() < sketch_first_positive<T> ? -mean : mean);
 }
 
-// The bucket of a key: how many of starts[1 … 255] are at most the key; those that there are not have the largest
+// The bucket of a key: how many of starts[1 … 255] are at most the key; missing buckets have the largest
 // number.
 inline uint32_t sketch_code(const uint32_t* starts, uint32_t key) {
   uint32_t code = 0;

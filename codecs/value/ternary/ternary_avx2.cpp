@@ -61,10 +61,10 @@ void ternary_draw_avx2(const typename T::bits* values, size_t n, float scale, ui
                                       _CMP_GT_OQ),
                   high = _mm256_cmp_pd(_mm256_cvtps_pd(_mm256_extractf128_ps(magnitude, 1)), _mm256_load_pd(limit + 4),
                                        _CMP_GT_OQ);
-    const __m256i kept = _mm256_permute4x64_epi64(
+    const __m256i selected = _mm256_permute4x64_epi64(
         _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castpd_ps(low), _mm256_castpd_ps(high), 0x88)), 0xd8);
     const __m256i sign = _mm256_or_si256(_mm256_srai_epi32(_mm256_castps_si256(v), 31), one);
-    const __m256i digit = _mm256_add_epi32(_mm256_and_si256(kept, sign), one);
+    const __m256i digit = _mm256_add_epi32(_mm256_and_si256(selected, sign), one);
     const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(digit), _mm256_extracti128_si256(digit, 1));
     _mm_storel_epi64(reinterpret_cast<__m128i*>(digits + i), _mm_packus_epi16(words, words));
   }

@@ -50,9 +50,9 @@ void ternary_draw_avx512(const typename T::bits* values, size_t n, float scale, 
     const __m512 v = load_16<T>(values + i, some);
     const __m512i low = draws.next_upper(), high = draws.next_upper();
     const __m512 beyond = _mm512_fnmadd_ps(_mm512_cvtepi32_ps(drawn_16(low, high)), step, _mm512_abs_ps(v));
-    const __mmask16 kept = _mm512_cmp_ps_mask(beyond, _mm512_setzero_ps(), _CMP_GT_OQ);
-    const auto below = static_cast<__mmask16>(kept & _mm512_movepi32_mask(_mm512_castps_si512(v)));
-    const __m128i above = _mm_mask_mov_epi8(_mm_set1_epi8(1), kept, _mm_set1_epi8(2));
+    const __mmask16 selected = _mm512_cmp_ps_mask(beyond, _mm512_setzero_ps(), _CMP_GT_OQ);
+    const auto below = static_cast<__mmask16>(selected & _mm512_movepi32_mask(_mm512_castps_si512(v)));
+    const __m128i above = _mm_mask_mov_epi8(_mm_set1_epi8(1), selected, _mm_set1_epi8(2));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(digits + i), _mm_mask_mov_epi8(above, below, _mm_setzero_si128()));
   }
 }

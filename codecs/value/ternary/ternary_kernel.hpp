@@ -28,14 +28,14 @@ double ternary_squares_scalar(const typename T::bits* values, uint64_t n, uint32
 // The scale of n values: the largest magnitude, but at most `clip` standard deviations, rounded to the type, unless that
 // is 0.
 template <class T>
-typename T::bits ternary_scale(uint32_t largest, double squares, uint64_t n, double clip) {
-  const auto most = static_cast<typename T::bits>(largest);
+typename T::bits ternary_scale(uint32_t largest_bits, double squares, uint64_t n, double clip) {
+  const auto largest = static_cast<typename T::bits>(largest_bits);
   const auto limit = T::from_f64(saturate<T>(clip * std::sqrt(squares / static_cast<double>(n))));
-  return limit ? std::min(most, limit) : most;
+  return limit ? std::min(largest, limit) : largest;
 }
 
 // Digits of n values, from position `first` of the stream on: a value becomes its sign if |v| > u · scale. The product has
-// 24 + 24 bits, so it is exact. Room for ternary_digits_slack digits behind.
+// 24 + 24 bits, so it is exact. Room for ternary_digits_slack more digits.
 template <class T>
 void ternary_draw_scalar(const typename T::bits* values, size_t n, float scale, uint64_t key, uint64_t first,
                          uint8_t* digits) {

@@ -25,8 +25,8 @@ void encode(const dr_params& p, const dr_job& job, std::byte*) {
   with_value_type(job.dtype, [&](auto type) {
     using T = decltype(type);
     const auto* const values = job_in<typename T::bits>(job);
-    const auto most = static_cast<typename T::bits>(ternary_largest<T>.best()(values, n));
-    const auto scale = static_cast<float>(saturate<f32_type>(double{T::to_f32(most)} * param_value(p, 0).number));
+    const auto largest = static_cast<typename T::bits>(ternary_largest<T>.best()(values, n));
+    const auto scale = static_cast<float>(saturate<f32_type>(double{T::to_f32(largest)} * param_value(p, 0).number));
     const uint32_t least = three_lc_least<T>(scale / 2.0);  // (the quotient is exact)
     store(out, scale);
     three_lc_writer body(out + 4);

@@ -11,7 +11,7 @@
 
 namespace dr {
 
-inline constexpr uint8_t three_lc_run = ternary_most + 1;             // and above: two and more bytes of zeros
+inline constexpr uint8_t three_lc_run = ternary_byte_max + 1;         // and above: two and more bytes of zeros
 inline constexpr uint32_t three_lc_run_max = 2 + 255 - three_lc_run;  // 14
 
 // The smallest magnitude above zero that is at least `limit`.
@@ -72,7 +72,7 @@ class three_lc_writer {
   uint32_t zeros_ = 0;  // bytes that wait
 };
 
-// The opposite, as many bytes of digits as are asked for, none of them above 242.
+// The inverse: a given number of bytes of digits, none of them above 242.
 class three_lc_reader {
  public:
   three_lc_reader(const uint8_t* in, uint64_t size) : in_(in), end_(in + size) {}

@@ -45,7 +45,7 @@ uniform_sums uniform_quantise_avx2(const uint32_t* values, size_t n, uniform_ste
                magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(f32_type::magnitude_mask));
   __m256 first[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()},
          second[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
-  __m256i total = _mm256_setzero_si256(), most = _mm256_setzero_si256();
+  __m256i total = _mm256_setzero_si256(), largest = _mm256_setzero_si256();
   size_t i = 0;
   for (; i + 32 <= n; i += 32) {
     __m256i level[4];
@@ -59,7 +59,7 @@ uniform_sums uniform_quantise_avx2(const uint32_t* values, size_t n, uniform_ste
       first[h] = _mm256_add_ps(first[h], g);
       second[h] = _mm256_add_ps(second[h], _mm256_mul_ps(g, g));
       total = _mm256_add_epi32(total, level[h]);
-      most = _mm256_max_epi32(most, level[h]);
+      largest = _mm256_max_epi32(largest, level[h]);
     }
     std::memcpy(signs + i / 8, &negative, 4);
     for (size_t h = 0; h < 4; h += 2)
@@ -88,7 +88,7 @@ uniform_sums uniform_quantise_avx2(const uint32_t* values, size_t n, uniform_ste
   for (; i % 64; ++i) levels[i] = 0;
   alignas(32) uint32_t lanes[2][8];
   _mm256_store_si256(reinterpret_cast<__m256i*>(lanes[0]), total);
-  _mm256_store_si256(reinterpret_cast<__m256i*>(lanes[1]), most);
+  _mm256_store_si256(reinterpret_cast<__m256i*>(lanes[1]), largest);
   for (size_t j = 0; j < 8; ++j) {
     sums.levels += lanes[0][j];
     sums.beyond |= lanes[1][j] == 65535;

@@ -21,7 +21,7 @@ inline double lane_sum(const __m512 (&v)[2]) {
 struct quantiser {
   __m512 least, inverse, half = _mm512_set1_ps(0.5f);
   __m512 first[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()}, second[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
-  __m512i total = _mm512_setzero_si512(), most = _mm512_setzero_si512();
+  __m512i total = _mm512_setzero_si512(), largest = _mm512_setzero_si512();
 
   // Of 16 values those in `some`, the rest being zeros. Returns their signs.
   template <bool all>
@@ -37,7 +37,7 @@ struct quantiser {
     first[h] = _mm512_add_ps(first[h], g);
     second[h] = _mm512_add_ps(second[h], _mm512_mul_ps(g, g));
     total = _mm512_add_epi32(total, level);
-    most = _mm512_max_epi32(most, level);
+    largest = _mm512_max_epi32(largest, level);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(levels), _mm512_cvtepi32_epi16(level));
     return _mm512_movepi32_mask(bits);
   }
@@ -78,7 +78,7 @@ uniform_sums uniform_quantise_avx512(const uint32_t* values, size_t n, uniform_s
   for (; i % 64; i += 16) _mm256_storeu_si256(reinterpret_cast<__m256i*>(levels + i), _mm256_setzero_si256());
   uniform_sums sums;
   sums.levels = static_cast<uint32_t>(_mm512_reduce_add_epi32(q.total));
-  sums.beyond = _mm512_reduce_max_epi32(q.most) == 65535;
+  sums.beyond = _mm512_reduce_max_epi32(q.largest) == 65535;
   sums.first = lane_sum(q.first);
   sums.second = lane_sum(q.second);
   return sums;

@@ -13,7 +13,8 @@ namespace {
 enum { error_param, bits_param };
 constexpr dr_param params[] = {
     param_real("error", "bound of the relative L2 error", 1e-5, 1, 5e-3),
-    param_int("bits", "2^bits levels between the least and the largest magnitude instead; 0: as error says", 0, 16, 0)};
+    param_int("bits", "instead of error: 2^bits levels between the smallest and the largest magnitude; 0: by error", 0,
+              16, 0)};
 
 constexpr uint64_t head_size = 9;  // kind, base, step
 
@@ -86,7 +87,7 @@ constexpr int attempts_max = 12;
 constexpr uint32_t exponent_min = 67, exponent_max = 227;
 
 struct survey {
-  float least, most;
+  float least, largest;
   double squares;  // Σ v²; of magnitudes whose exponents fit
   bool usual;      // they do
 };
@@ -101,17 +102,17 @@ survey survey_of(const typename T::bits* values, uint64_t n) {
   double squares = 0;
   each_value_block<T>(values, n, [&](uint64_t first, size_t length, const uint32_t* v) {
     const magnitude_range r = range_of.best()(v, length);
-    range = {std::min(range.least, r.least), std::max(range.most, r.most)};
-    if (first == 0) guess = scale_of(std::clamp(r.most >> 23, exponent_min, exponent_max));
+    range = {std::min(range.least, r.least), std::max(range.largest, r.largest)};
+    if (first == 0) guess = scale_of(std::clamp(r.largest >> 23, exponent_min, exponent_max));
     squares += uniform_squares.best()(v, length, guess);
   });
-  const uint32_t exponent = range.most >> 23;
-  survey s{std::bit_cast<float>(range.least), std::bit_cast<float>(range.most), 0,
+  const uint32_t exponent = range.largest >> 23;
+  survey s{std::bit_cast<float>(range.least), std::bit_cast<float>(range.largest), 0,
            exponent >= exponent_min && exponent <= exponent_max};
   if (!s.usual) return s;
   // Where no square by either scale leaves the normal numbers, one sum is the other times a power of four.
   const float scale = scale_of(exponent);
-  if (s.least * std::min(scale, guess) < 0x1p-60f || s.most * guess > 0x1p60f) {
+  if (s.least * std::min(scale, guess) < 0x1p-60f || s.largest * guess > 0x1p60f) {
     squares = 0;
     guess = scale;
     each_value_block<T>(values, n, [&](uint64_t, size_t length, const uint32_t* v) {
@@ -211,12 +212,12 @@ uint64_t no_worse_than_one(const survey& of, const attempt& a, const typename T:
 template <class T>
 uint64_t encode_levels(const dr_params& p, const typename T::bits* values, uint64_t n, uint8_t* out) {
   const survey of = survey_of<T>(values, n);
-  if (of.least == of.most) return encode_with<T>(of, 0, values, n, out).size;
+  if (of.least == of.largest) return encode_with<T>(of, 0, values, n, out).size;
   if (!of.usual) return 0;
   const auto bits = static_cast<int>(param_value(p, bits_param).number);
   if (bits) {
     // Rounded up, so that the largest magnitude has the highest level.
-    const double step = (double{of.most} - of.least) * std::ldexp(1 + 0x1p-20, -bits);
+    const double step = (double{of.largest} - of.least) * std::ldexp(1 + 0x1p-20, -bits);
     attempt a = encode_with<T>(of, static_cast<float>(step), values, n, out);
     if (!a.levels) return 0;
     if (!std::is_same_v<T, f32_type>) a.error = error_of<T>(out, a.size, values, n);
@@ -230,18 +231,18 @@ uint64_t encode_levels(const dr_params& p, const typename T::bits* values, uint6
   // where a second attempt costs more than it brings.
   const double count = static_cast<double>(n), margin = n > 32768 ? 1.34 / std::sqrt(count) + 4e-4 : 0;
   double step = relative * sqrt_12 * norm / std::sqrt(count) * (1 - margin);
-  double kept = 0;  // a step that keeps the promise
+  double good_step = 0;  // a step that holds the promise
   for (int i = 0; i < attempts_max; ++i) {
     attempt a = encode_with<T>(of, static_cast<float>(step), values, n, out);
     if (!a.levels) return 0;
     if (!std::is_same_v<T, f32_type>) a.error = error_of<T>(out, a.size, values, n);
     if (a.error <= allowed) {
-      // Where steps are so coarse that a step's values crowd at its lower end, a larger one keeps it too.
+      // If steps are so coarse that values crowd at a step's lower end, a larger step holds the promise, too.
       if (a.error > 0.97 * allowed || i >= 4) return no_worse_than_one<T>(of, a, values, n, out);
-      kept = step;
+      good_step = step;
       step *= std::min(0.995 * allowed / a.error, 1.5);
-    } else if (kept > 0) {
-      a = encode_with<T>(of, static_cast<float>(kept), values, n, out);
+    } else if (good_step > 0) {
+      a = encode_with<T>(of, static_cast<float>(good_step), values, n, out);
       if (!std::is_same_v<T, f32_type>) a.error = error_of<T>(out, a.size, values, n);
       return no_worse_than_one<T>(of, a, values, n, out);
     } else {
