@@ -29,7 +29,7 @@ namespace {
 
 enum status { fine = 0, failed = 1, misused = 2 };
 
-// The library takes what it does not know for "all that there is": right for a library, not for who measures.
+// The library ignores an unknown level and uses all instructions. A measurement must not.
 void check_environment() {
   const char* const level = std::getenv("DEEPREDUCE_CPU");
   for (const std::string_view known : {"scalar", "avx2", "avx512"})
@@ -43,7 +43,7 @@ int run(const codecs_options& o) {
   load_plugins(o.plugins);
   const std::string text = o.form == format::json ? codec_json(o.name) : codec_table(o.name);
   if (text.empty() && !codec_table(o.name).empty())
-    throw usage_error("codecs " + o.name + ": it is no codec, and --format json lists codecs only");
+    throw usage_error("codecs " + o.name + ": not a codec, and --format json lists codecs only");
   if (text.empty()) throw usage_error("codecs " + o.name + ": no such codec or stage; `deepreduce codecs` lists them");
   write_output("", text);
   return fine;
@@ -91,7 +91,7 @@ int run(const decode_options& o) {
 void refuse_terminal(const char* command, const char* what, const std::string& output) {
   if (output.empty() && ::isatty(STDOUT_FILENO) != 0)
     throw usage_error(
-        fmt::format("{}: {} is bytes, and standard output is a terminal: --output FILE, or > FILE", command, what));
+        fmt::format("{}: {} is binary, and standard output is a terminal; use --output FILE or > FILE", command, what));
 }
 
 int run(const encode_options& o) {
@@ -122,9 +122,9 @@ int run(const encode_options& o) {
 int run(convert_options o) {
   refuse_terminal("convert", "a .safetensors file", o.output);
   if (const std::string end = std::filesystem::path(o.output).extension(); is_read(end) && end != ".safetensors")
-    throw usage_error("convert: --output " + o.output + ": the name ends in .safetensors, for that is what is written");
+    throw usage_error("convert: --output " + o.output + ": the name must end in .safetensors");
   console console;
-  if (o.subjects.globs.empty() && !o.subjects.flat) o.subjects.globs = {"*"};  // each by itself, small ones, too
+  if (o.subjects.globs.empty() && !o.subjects.flat) o.subjects.globs = {"*"};  // one by one, small ones included
   const std::string file = safetensors_of(read_subjects(o.subjects, console));
   console.clear();
   write_output(o.output, file);

@@ -23,9 +23,9 @@ namespace dr::compare {
 namespace {
 
 constexpr const char* about =
-    "Compresses gradients by plans, and tells what became of them.\n"
+    "Compresses gradients with plans and reports size, error and time.\n"
     "A plan is one line, such as 'sparsify=topr(ratio=0.01) index=golomb value=qsgd(levels=127)';\n"
-    "`deepreduce codecs` lists what may stand in it.";
+    "`deepreduce codecs` lists its parts.";
 
 const std::map<std::string, format> compare_formats{{"table", format::table},
                                                     {"csv", format::csv},
@@ -34,7 +34,7 @@ const std::map<std::string, format> compare_formats{{"table", format::table},
                                                     {"html", format::html}};
 const std::map<std::string, format> list_formats{{"table", format::table}, {"json", format::json}};
 
-// `--name TEXT`, as often as one likes, one TEXT each.
+// `--name TEXT`, repeatable; one TEXT per option.
 CLI::Option* add_list(CLI::App& app, const char* name, std::vector<std::string>& list, const char* help) {
   return app.add_option(name, list, help)->allow_extra_args(false)->type_name("TEXT");
 }
@@ -46,20 +46,20 @@ void add_plugins(CLI::App& app, std::vector<std::string>& plugins) {
 void add_list_format(CLI::App& app, format& form) {
   app.add_option_function<std::string>(
          "--format", [&](const std::string& text) { form = list_formats.at(text); },
-         "How the result is printed; default: table")
+         "Format of the result; default: table")
       ->check([](const std::string& text) {
         return list_formats.contains(text) ? std::string() : "'" + text + "' is not one of table|json";
       })
       ->type_name("table|json");
 }
 
-// CLI::Range takes "nan" for a number within.
+// CLI::Range accepts "nan".
 std::string no_nan(const std::string& text) {
   return std::isnan(std::strtod(text.c_str(), nullptr)) ? "'" + text + "' is not a number" : std::string();
 }
 
 std::string no_empty_text(const std::string& text) {
-  return text.find_first_not_of(' ') == text.npos ? "it says nothing" : std::string();
+  return text.find_first_not_of(' ') == text.npos ? "must not be empty" : std::string();
 }
 
 std::string no_empty_path(const std::string& path) { return path.empty() ? "the path is empty" : std::string(); }
@@ -69,12 +69,14 @@ CLI::Option* add_output(CLI::App& app, std::string& path, const char* help) {
 }
 
 void add_run(CLI::App& app, uint32_t& threads, uint64_t& seed, uint64_t& segment_rows) {
-  app.add_option("--threads", threads, "Threads of the library; 0 and 1: none are started")
+  app.add_option("--threads", threads, "Threads of the library; 0 and 1 start none")
       ->check(CLI::Range(0, 256))
       ->type_name("N");
-  app.add_option("--seed", seed, "Of codecs that draw random numbers; default: 0")->check(whole_number)->type_name("N");
+  app.add_option("--seed", seed, "Seed of codecs that draw random numbers; default: 0")
+      ->check(whole_number)
+      ->type_name("N");
   app.add_option("--segment-rows", segment_rows,
-                 "Cut tensors into segments of N rows, each coded for itself (a Bloom filter each); default: none")
+                 "Cut tensors into segments of N rows that are coded separately; default: one segment")
       ->check(whole_number)
       ->type_name("N");
 }
@@ -82,7 +84,7 @@ void add_run(CLI::App& app, uint32_t& threads, uint64_t& seed, uint64_t& segment
 void add_cast(CLI::App& app, std::optional<dtype>& cast) {
   app.add_option_function<std::string>(
          "--cast", [&](const std::string& name) { cast = type_called(name); },
-         "Convert all inputs to this type, integers and booleans, too; default: only float64, to f32")
+         "Convert all inputs to this type, integers and booleans included; default: only float64, to f32")
       ->check([](const std::string& name) {
         return type_called(name) ? std::string() : "'" + name + "' is not one of f32, f16, bf16";
       })
@@ -91,8 +93,8 @@ void add_cast(CLI::App& app, std::optional<dtype>& cast) {
 
 void add_convert(CLI::App& app, convert_options& o) {
   app.add_option("INPUT", o.subjects.inputs, "Gradients, as for compare")->required()->type_name("");
-  add_list(app, "--tensor", o.subjects.globs, "Only tensors with such a name; may be repeated")->type_name("GLOB");
-  app.add_flag("--flat", o.subjects.flat, "Join the tensors of an input; default: each by itself");
+  add_list(app, "--tensor", o.subjects.globs, "Only tensors whose name matches; may be repeated")->type_name("GLOB");
+  app.add_flag("--flat", o.subjects.flat, "Join the tensors of an input; default: one by one");
   add_cast(app, o.subjects.cast);
   add_output(app, o.output, "The .safetensors file; default: stdout");
 }
@@ -101,19 +103,18 @@ void add_convert(CLI::App& app, convert_options& o) {
 void add_timing(CLI::App& app, compare_options& o) {
   auto* repeat = app.add_option("--repeat", o.repeat, "Timed rounds, instead of --time");
   repeat->check(CLI::Range(1, 1000000))->type_name("N");
-  app.add_option("--time", o.seconds, "Seconds of rounds for each plan; default: 0.25. At least 5 rounds, at most 200")
+  app.add_option("--time", o.seconds, "Seconds of timed rounds per plan; default: 0.25. At least 5 rounds, at most 200")
       ->check(no_nan)
       ->check(CLI::Range(0.0, 86400.0))
       ->type_name("SECONDS")
       ->excludes(repeat);
-  app.add_option("--ranks", o.ranks, "Ranks: of `merge`, `pays below` and --link; default: 8")
+  app.add_option("--ranks", o.ranks, "Number of ranks for `merge`, `pays below` and --link; default: 8")
       ->check(CLI::Range(2, 65536))
       ->type_name("N");
   app.add_option_function<std::string>(
          "--link", [&](const std::string& text) { o.link_text = text, o.over = parse_link(text); },
-         "Models a step of the ranks over links of that rate ('10Gb/s', '100Mbit/s,50us', '25e9b/s'): a verdict for "
-         "each "
-         "plan")
+         "Models a step of the ranks over links of this rate ('10Gb/s', '100Mbit/s,50us', '25e9b/s'), with a verdict "
+         "per plan")
       ->check([](const std::string& text) {
         try {
           return (void)parse_link(text), std::string();
@@ -122,11 +123,11 @@ void add_timing(CLI::App& app, compare_options& o) {
         }
       })
       ->type_name("RATE[,LATENCY]");
-  app.add_flag("--batch", o.subjects.batch, "All tensors of an input in one frame, byte for byte that of `encode`")
+  app.add_flag("--batch", o.subjects.batch, "All tensors of an input in one frame, byte for byte as `encode` writes it")
       ->excludes("--per-tensor", "--flat");
 }
 
-// A figure is for a plotting library, which this program has not.
+// This program has no plotting library.
 std::string known_format(const std::string& text) {
   if (text == "png" || text == "svg")
     return "'" + text +
@@ -136,16 +137,16 @@ std::string known_format(const std::string& text) {
 }
 
 void add_compare_output(CLI::App& app, compare_options& o) {
-  app.add_option("--format", o.form_name, "How the result is printed; default: as --output ends, else table")
+  app.add_option("--format", o.form_name, "Format of the result; default: by the suffix of --output, else table")
       ->check(known_format)
       ->type_name("table|csv|json|md|html");
   add_output(
       app, o.output,
-      "File to write to instead of stdout, whole or not at all: X.json, X.csv, X.md and X.html in these formats");
+      "File to write instead of stdout, completely or not at all; X.json, X.csv, X.md and X.html choose the format");
 }
 
 void add_report(CLI::App& app, std::string& path) {
-  app.add_option("--report", path, "Write a page with charts and all rows, too: one file of HTML that loads nothing")
+  app.add_option("--report", path, "Also write a page with charts and all rows: one HTML file that loads nothing")
       ->check([](const std::string& file) {
         const size_t dot = file.rfind('.'), slash = file.rfind('/');
         const std::string suffix = dot == file.npos || (slash != file.npos && dot < slash) ? "" : file.substr(dot);
@@ -157,7 +158,7 @@ void add_report(CLI::App& app, std::string& path) {
 }
 
 void add_questions(CLI::App& app, compare_options& o) {
-  app.add_option("--where", o.where, "Only rows that meet this, such as 'total_error < 0.02 and bytes < 1e6'")
+  app.add_option("--where", o.where, "Only rows that meet a condition, such as 'total_error < 0.02 and bytes < 1e6'")
       ->check(no_empty_text)
       ->type_name("CONDITION");
   app.add_option("--sort", o.sort, "Order of rows: 'bytes', '-total_error,encode_ns+decode_ns'; -COLUMN: descending")
@@ -165,56 +166,60 @@ void add_questions(CLI::App& app, compare_options& o) {
       ->type_name("COLUMNS");
   app.add_flag("--pareto{COLUMNS}", o.pareto,
                std::string("Only rows that no other row of the tensor beats; default columns: ") + usual_front);
-  auto* best = app.add_option("--best", o.best, "The smallest plan that meets this, for each input and layer kind")
-                   ->check(no_empty_text)
-                   ->type_name("CONDITION")
-                   ->excludes("--book");
-  app.add_option("--best-by", o.best_by, "What --best makes small instead of bytes, such as encode_ns+decode_ns")
+  auto* best =
+      app.add_option("--best", o.best, "The smallest plan that meets a condition, for every input and layer kind")
+          ->check(no_empty_text)
+          ->type_name("CONDITION")
+          ->excludes("--book");
+  app.add_option("--best-by", o.best_by, "Column that --best minimises, such as encode_ns+decode_ns; default: bytes")
       ->needs(best)
       ->type_name("COLUMN");
-  app.add_option("--limit", o.limit, "Most plans that sweeps may give; default: 10000")
+  app.add_option("--limit", o.limit, "Maximum number of plans of a sweep; default: 10000")
       ->check(CLI::Range(1, 1000000))
       ->type_name("N");
 }
 
 void add_saved(CLI::App& app, compare_options& o) {
-  add_list(app, "--from", o.from, "Show the rows that a .json has, and measure only what INPUT names; may be repeated")
+  add_list(app, "--from", o.from, "Show the rows of a .json, and measure only the INPUTs; may be repeated")
       ->type_name("FILE");
-  app.add_option("--resume", o.resume,
-                 "Keep rows in this .json, subject by subject; measure only what it does not have yet")
+  app.add_option("--resume", o.resume, "Save rows to this .json, tensor by tensor, and measure only rows that it lacks")
       ->check(no_empty_path)
       ->type_name("FILE");
   auto* against =
       app.add_option("--against", o.against, "Compare with the rows of this .json: better, worse or the same")
           ->check(no_empty_path)
           ->type_name("FILE");
-  app.add_flag("--fail-if-worse", o.fail_if_worse, "Exit with 1 if --against finds something worse")->needs(against);
+  app.add_flag("--fail-if-worse", o.fail_if_worse, "Exit with 1 if --against finds a worse row")->needs(against);
 }
 
 void add_compare(CLI::App& app, compare_options& o) {
   app.add_option("INPUT", o.subjects.inputs, "Gradients; see below")->type_name("");
   add_list(app, "--plan", o.plans,
-           "A plan, or a sweep of plans (see below); may be repeated. Default: a set that fits the input")
+           "A plan or a sweep (see below); may be repeated. Default: a set that suits the input")
       ->check(no_empty_text)
       ->type_name("PLAN");
   add_list(app, "--preset", o.presets,
            "Plans by name (paper, fastpfor, grace, BF-P2+QSGD, …; see `deepreduce presets`); may be repeated")
       ->type_name("NAME");
-  app.add_option("--book", o.book, "Each tensor by its plan of this plan book (`plan` writes one); a total of all")
+  app.add_option("--book", o.book,
+                 "Compress every tensor with its plan of this plan book (`plan` writes one), and add a total")
       ->check(no_empty_path)
       ->type_name("FILE")
       ->excludes("--plan")
       ->excludes("--preset");
-  add_list(app, "--tensor", o.subjects.globs, "Only tensors with such a name ('layer3.*'), a row each; may be repeated")
+  add_list(app, "--tensor", o.subjects.globs,
+           "Only tensors whose name matches ('layer3.*'), one row per tensor; may be repeated")
       ->type_name("GLOB");
-  auto* each = app.add_flag("--per-tensor", o.subjects.per_tensor, "A row for every tensor of at least 1000 elements");
-  app.add_flag("--flat", o.subjects.flat, "Join the tensors of an input (the default), also those that --tensor picks")
-      ->excludes(each);
+  auto* per_tensor =
+      app.add_flag("--per-tensor", o.subjects.per_tensor, "A row for every tensor of at least 1000 elements");
+  app.add_flag("--flat", o.subjects.flat, "Join the tensors of an input (the default), or those that --tensor selects")
+      ->excludes(per_tensor);
   add_cast(app, o.subjects.cast);
-  auto* steps = app.add_option("--steps", o.steps, "The inputs are steps of one training, N in all; see below")
-                    ->check(CLI::Range(1, 1000000))
-                    ->type_name("N");
-  app.add_flag("--each-step", o.each_step, "Show each of the steps, not only the last")->needs(steps);
+  auto* steps =
+      app.add_option("--steps", o.steps, "The inputs are consecutive steps of one training, N in all; see below")
+          ->check(CLI::Range(1, 1000000))
+          ->type_name("N");
+  app.add_flag("--each-step", o.each_step, "Show all steps, not only the last")->needs(steps);
   add_compare_output(app, o);
   add_report(app, o.report);
   add_timing(app, o);
@@ -225,7 +230,7 @@ void add_compare(CLI::App& app, compare_options& o) {
   app.footer(compare_help());
 }
 
-// What --format says, else the end of the output's name.
+// By --format, else by the suffix of --output.
 format chosen_format(const compare_options& o) {
   if (!o.form_name.empty()) return compare_formats.at(o.form_name);
   const size_t dot = o.output.rfind('.');
@@ -237,7 +242,7 @@ format chosen_format(const compare_options& o) {
   return format::table;
 }
 
-// Rows that are there are shown as they are.
+// Saved rows are shown unchanged: options of a measurement have no effect on them.
 void check_measures(const CLI::App& app, const compare_options& o) {
   if (o.from.empty() || !o.subjects.inputs.empty()) return;
   for (const char* name :
@@ -245,27 +250,26 @@ void check_measures(const CLI::App& app, const compare_options& o) {
         "--batch", "--repeat", "--time", "--ranks", "--link", "--seed", "--segment-rows", "--threads", "--plugin"})
     if (app.count(name))
       throw usage_error(
-          fmt::format("--from without INPUT measures nothing: {} wants an INPUT{}", name,
+          fmt::format("--from without INPUT measures nothing: {} requires an INPUT{}", name,
                       std::string_view(name) == "--tensor" ? "; --where 'tensor ~ \"GLOB\"' selects rows" : ""));
 }
 
 void add_decode(CLI::App& app, decode_options& o) {
   app.add_option("FRAME", o.file, "File with a frame")->required()->type_name("");
-  add_output(app, o.output, "X.npy, X.f32: a frame of one tensor; X.npz: tensor_0, tensor_1, …; all dense")->required();
-  app.add_option("--threads", o.threads, "Threads of the library; 0 and 1: none are started")
+  add_output(app, o.output, "X.npy or X.f32 for a frame of one tensor; X.npz holds tensor_0, tensor_1, …; all dense")
+      ->required();
+  app.add_option("--threads", o.threads, "Threads of the library; 0 and 1 start none")
       ->check(CLI::Range(0, 256))
       ->type_name("N");
-  app.add_option("--max-elements", o.most_elements,
-                 "Refuse frames of more elements, which a small file may claim; default: 1000000000")
+  app.add_option("--max-elements", o.max_elements,
+                 "Refuse frames with more elements (a small file may claim any number); default: 1000000000")
       ->check(whole_number)
       ->type_name("N");
   add_plugins(app, o.plugins);
 }
 
 void add_encode(CLI::App& app, encode_options& o) {
-  app.add_option("INPUT", o.input, "Gradients, as for compare; all tensors go into one frame")
-      ->required()
-      ->type_name("");
+  app.add_option("INPUT", o.input, "Gradients, as for compare; one frame holds all tensors")->required()->type_name("");
   app.add_option("--plan", o.plan, "The plan")->required()->check(no_empty_text)->type_name("PLAN");
   add_cast(app, o.cast);
   add_output(app, o.output, "The frame; default: stdout");
@@ -273,7 +277,7 @@ void add_encode(CLI::App& app, encode_options& o) {
   add_plugins(app, o.plugins);
 }
 
-// `help` is --help, and `help COMMAND` is COMMAND --help. Last argument first, as CLI11 takes them.
+// `help` is --help, and `help COMMAND` is COMMAND --help. In reverse order, as CLI11 expects.
 std::vector<std::string> arguments_of(const CLI::App& app, int argc, const char* const* argv) {
   std::vector<std::string> list(argv + std::min(argc, 1), argv + argc);
   if (!list.empty() && list[0] == "help") {
@@ -293,7 +297,7 @@ std::string with_help(const std::string& sentence, const std::string& help) {
   return sentence + (sentence.ends_with('?') ? " " : "; ") + help;
 }
 
-// CLI11's sentences name what was not expected, but not what could have been meant.
+// Adds a suggestion to CLI11's error.
 std::string parse_error(const CLI::App& app, const CLI::ParseError& e) {
   const std::vector<CLI::App*> parsed = app.get_subcommands();
   if (parsed.empty()) {
@@ -339,26 +343,28 @@ command parse_options(int argc, const char* const* argv) {
   app.set_version_flag("--version", version_text());
   auto* compare_app = app.add_subcommand("compare", "Compares plans on gradients: bytes, errors, times");
   auto* codecs_app = app.add_subcommand(
-      "codecs", "Lists what may stand in a plan: the codecs with what they promise and take, and the rest");
+      "codecs", "Lists the parts of plans: codecs with their traits and parameters, and other stages");
   auto* presets_app = app.add_subcommand("presets", "Lists the plans that have a name in the literature");
   auto* encode_app = app.add_subcommand("encode", "Writes the frame of one input");
-  auto* convert_app = app.add_subcommand("convert", "Writes what it reads of its inputs to a .safetensors file");
+  auto* convert_app = app.add_subcommand("convert", "Converts inputs to a .safetensors file");
   auto* decode_app = app.add_subcommand("decode", "Writes the tensors of a frame as .npy, .npz or .f32");
-  auto* inspect_app = app.add_subcommand("inspect", "Tells what is in a frame, or what is wrong with it");
-  auto* calibrate_app = app.add_subcommand("calibrate", "Measures what plans cost on this machine, into a profile");
-  auto* predict_app =
-      app.add_subcommand("predict", "Predicts the step of a training by each plan, and what pays on a link");
+  auto* inspect_app = app.add_subcommand("inspect", "Describes a frame, or what is wrong with it");
+  auto* calibrate_app =
+      app.add_subcommand("calibrate", "Measures the cost of plans on this machine and writes a profile");
+  auto* predict_app = app.add_subcommand(
+      "predict", "Predicts the step time of a training for each plan, and which plan pays on a link");
   auto* plan_app = app.add_subcommand("plan", "Chooses a plan for each tensor and writes a plan book");
-  auto* test_plugin_app = app.add_subcommand("test-plugin", "Tests what is promised of codecs on those of a plug-in");
+  auto* test_plugin_app =
+      app.add_subcommand("test-plugin", "Tests the codecs of a plug-in against the promises of all codecs");
   auto* help_app = app.add_subcommand("help", "Describes a command");
   add_compare(*compare_app, compare);
   codecs_app
       ->add_option("NAME", codecs.name,
-                   "Only these: a codec, a stage (index, exchange, …), or stage=name; --format json: codecs only")
+                   "A codec, a stage (index, exchange, …) or stage=name; --format json: codecs only")
       ->type_name("");
   add_list_format(*codecs_app, codecs.form);
   add_plugins(*codecs_app, codecs.plugins);
-  presets_app->add_option("NAME", presets.name, "Only this preset, or this set of presets")->type_name("");
+  presets_app->add_option("NAME", presets.name, "A preset or a set of presets")->type_name("");
   inspect_app->add_option("FRAME", inspect.file, "File with a frame")->required()->type_name("");
   add_plugins(*inspect_app, inspect.plugins);
   add_encode(*encode_app, encode);
@@ -368,7 +374,7 @@ command parse_options(int argc, const char* const* argv) {
   predict::add_predict(*predict_app, predict);
   predict::add_plan(*plan_app, plan);
   plugin_test::add_test_plugin(*test_plugin_app, test_plugin);
-  help_app->add_option("COMMAND", "Which one")->type_name("");
+  help_app->add_option("COMMAND", "The command")->type_name("");
   try {
     app.parse(arguments_of(app, argc, argv));
   } catch (const CLI::ParseError& e) {
@@ -378,8 +384,9 @@ command parse_options(int argc, const char* const* argv) {
   if (compare_app->parsed()) {
     check_measures(*compare_app, compare);
     if (!compare.book.empty() && (compare.subjects.batch || compare.subjects.flat))
-      throw usage_error("--book: tensors have plans of their own; --batch and --flat join them");
-    // Small ones, too.
+      throw usage_error(
+          "--book gives every tensor a plan of its own; it excludes --batch and --flat, which join tensors");
+    // Small tensors included.
     if (!compare.book.empty() && compare.subjects.globs.empty()) compare.subjects.globs = {"*"};
     compare.form = chosen_format(compare);
     if (compare.pareto == "COLUMNS") compare.pareto = usual_front;

@@ -12,7 +12,7 @@
 namespace dr::compare {
 
 struct finished {
-  int status;  // help was printed, or the usage was wrong and has been said
+  int status;  // help was printed, or an error of usage
 };
 
 using command = std::variant<finished, compare_options, codecs_options, presets_options, inspect_options,

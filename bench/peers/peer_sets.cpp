@@ -7,7 +7,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "tool/compare/kept.hpp"
+#include "tool/compare/selected.hpp"
 #include "tool/read/subjects.hpp"
 
 namespace dr::bench {
@@ -99,7 +99,7 @@ captured_set captured(const std::string& datasets, const std::string& name, doub
   const compare::tensor g = compare::read_subjects({{datasets + "/gradients/" + name + ".npz"}, {}}, quiet).at(0);
   const std::string sparsify = ratio > 0 ? fmt::format("sparsify=topr(ratio={})", ratio) : "sparsify=none";
   context c;
-  const auto kept = compare::kept_by(c, sparsify, g);
+  const auto kept = compare::selected_by(c, sparsify, g);
   captured_set both{{name + (ratio > 0 ? ", Top-r " + percent(ratio) : ", nonzeros"), g.elements, {}},
                     values_at(g, kept)};
   for (const uint64_t i : kept) both.set.indices.push_back(static_cast<uint32_t>(i));
@@ -113,7 +113,7 @@ value_set synth_values(const std::string& law, uint64_t d, double density, uint6
                      {{fmt::format("synth:d={},values={},density={},seed={}", d, law, density, seed)}, {}}, quiet)
                      .at(0);
   context c;
-  const auto kept = compare::kept_by(c, "sparsify=none", g);
+  const auto kept = compare::selected_by(c, "sparsify=none", g);
   value_set v = values_at(g, kept);
   v.name = fmt::format("{}, Top-r {} of d = {:g}", law, percent(density), static_cast<double>(d));
   return v;

@@ -98,7 +98,7 @@ def test_every_environment_variable_of_the_sources_is_in_the_page(text):
 def test_flags_have_the_value_that_they_take_and_no_other(source):
     for page in (help_text("compare"), source.replace(r"\fB", "").replace(r"\fI", "").replace(r"\fR", "").replace(r"\-", "-")):
         assert "--pareto[=COLUMNS]" in page
-    assert re.search(r"^  --no-break-even +Leaves", help_text("predict"), flags=re.M)
+    assert re.search(r"^  --no-break-even +Omits", help_text("predict"), flags=re.M)
     assert r"\fB\-\-no\-break\-even\fR" + "\n" in source
     assert not re.search(r"^  -[\w,-]*\{", "".join(help_text(command) for command in ("compare", "predict", "plan", "calibrate", "encode")), flags=re.M)
 

@@ -77,7 +77,7 @@ def test_what_is_unknown_is_told(profile, tmp_path):
     report = predict(profile, "--sizes", "100000000,512x2048", "--link", "1Gb/s")
     assert report["model"]["elements"] == 100000000 + 512 * 2048
     notes = " ".join(report["notes"])
-    assert "nothing overlaps" in notes and "extrapolation: plans" in notes
+    assert "without overlap" in notes and "extrapolation: plans" in notes
     timed = predict(profile, "--sizes", "1000000", "--backward", "100ms", "--link", "1Gb/s")
     assert timed["model"]["backward_ns"] == 100e6 and any("ready times are unknown" in note for note in timed["notes"])
     file = write_npz(tmp_path / "g.npz", a=write_npy(tmp_path / "a.npy", [1.0] * 5000), b=write_npy(tmp_path / "b.npy", [1.0] * 10))
@@ -237,7 +237,7 @@ def test_calibrate_compare_and_plan_go_together_with_their_defaults(tmp_path):
     book = json.loads(run("plan", profile, "--model", write(tmp_path / "m.json", sizes), "--link", "10Mb/s", "--ranks", 8, "--error-budget", 1, "--errors", rows,
                           "--format", "json").stdout)
     assert 0 < book["error"] < 1 and all("feedback=residual" in line["plan"] for line in book["book"])
-    assert any("which has no feedback" in note for note in book["notes"]) and any("is no candidate" in note for note in book["notes"])
+    assert any("which has no feedback" in note for note in book["notes"]) and any("is not a candidate" in note for note in book["notes"])
 
 
 def test_bad_input_says_what_and_where(profile, model, tmp_path):
@@ -261,11 +261,11 @@ def test_bad_input_says_what_and_where(profile, model, tmp_path):
     assert not (tmp_path / "t.png").exists()
     assert "unsupported" in refusal("predict", profile, "--model", write(tmp_path / "h.json", json.loads(model.read_text()) | {
         "tensors": [{"name": "a", "elements": 5, "dtype": "f16"}]}), *link)
-    for word, words in (("10", "wants a unit"), ("1e308Gb/s", "above 1e18 bit/s"), ("1Gb/s,1e308s", "above 1e18 ns")):
+    for word, words in (("10", "requires a unit"), ("1e308Gb/s", "above 1e18 bit/s"), ("1Gb/s,1e308s", "above 1e18 ns")):
         assert words in refusal("predict", profile, "--model", model, "--link", word)
     assert "above 1e18 ns" in refusal("predict", profile, "--model", model, *link, "--backward", "1e305s")
     for option in ("--bucket-mb", "--batch", "--slowdown", "--flops"):
         assert f"{option}: 'nan' is not a number" in refusal("predict", profile, "--model", model, *link, option, "nan")
     assert "31 years" in predict(profile, "--model", model, "--link", "1b/s,900000000s", status=77)["rows"][3]["error"]
-    assert "two tensors are called" in refusal("plan", profile, "--model", write(tmp_path / "h.json", json.loads(model.read_text()) | {
+    assert "two tensors have the name" in refusal("plan", profile, "--model", write(tmp_path / "h.json", json.loads(model.read_text()) | {
         "tensors": [{"name": "a", "elements": 5}] * 2}), *link)

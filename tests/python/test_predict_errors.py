@@ -29,7 +29,7 @@ def test_an_error_budget_is_kept(profile, model):
     assert told[0]["step_ns"] >= told[1]["step_ns"] >= told[2]["step_ns"] and told[0]["step_ns"] == told[0]["dense_step_ns"]
     assert "is not known" in refusal(*arguments, "--error-budget", 0.5)
     told = json.loads(run(*arguments, "--error-budget", 0.5, "--error", f"{LOSSY}: 0.3").stdout)
-    assert any(note.startswith(f"'{EXACT}' is no candidate") for note in told["notes"])
+    assert any(note.startswith(f"'{EXACT}' is not a candidate") for note in told["notes"])
     assert {line["plan"] for line in told["book"]} <= {"dense", LOSSY}
 
 
@@ -99,7 +99,7 @@ def test_errors_come_from_saved_rows(profile, tmp_path):
 def test_an_error_names_its_option_and_a_candidate(profile, model):
     arguments = ("plan", profile, "--model", model, "--link", "1Gb/s", "--plan", LOSSY, "--error-budget", 0.5)
     assert "--error 'foo: 0.9': " in refusal(*arguments, "--error", "foo: 0.9")
-    assert "the plan is no candidate" in refusal(*arguments, "--error", f"{LOSSY}: 0.1", "--error", f"{EXACT}: 0.9")
+    assert "the plan is not a candidate" in refusal(*arguments, "--error", f"{LOSSY}: 0.1", "--error", f"{EXACT}: 0.9")
 
 
 def with_errors(profile, errors):

@@ -267,8 +267,8 @@ def test_table_fits_140_columns():
     (["compare", SYNTH, "--repeat", "3", "--time", "1"], "--time"),
     (["compare", SYNTH, "--time", "-1"], "time"),
     (["compare", SYNTH, "--link", "fast"], "'fast': 'fast' does not begin with a number"),
-    (["compare", SYNTH, "--link", "10Gx/s"], "'Gx/s' is no unit of a rate"),
-    (["compare", SYNTH, "--link", "10Gb/s,5"], "'' is no unit of a latency"),
+    (["compare", SYNTH, "--link", "10Gx/s"], "'Gx/s' is not a unit of a rate"),
+    (["compare", SYNTH, "--link", "10Gb/s,5"], "'' is not a unit of a latency"),
     (["compare", SYNTH, "--batch", "--flat"], "--batch"),
     (["compare", SYNTH, "--seed", "-1"], "negative"),
     (["compare", SYNTH, "--segment-rows", "-1"], "negative"),
@@ -319,7 +319,7 @@ def test_inspect_refuses_every_truncation_and_a_flipped_bit(tmp_path):
     file.write_bytes(frame[:-1] + bytes([frame[-1] ^ 1]))
     assert "CORRUPT" in refusal("inspect", file, status=1)
     file.write_bytes(frame + b"more")
-    assert "4 bytes behind the frame" in run("inspect", file).stdout.decode()
+    assert "4 bytes after the frame" in run("inspect", file).stdout.decode()
 
 
 def test_codecs_are_listed_with_what_they_take():
@@ -346,7 +346,7 @@ def test_codecs_lists_all_that_a_plan_may_name():
                         ("bucket", "bucket=none"), ("regather", "regather=on")):
         assert run("codecs", name).stdout.decode().startswith(first + "\n"), name
     assert "index=auto" in run("codecs", "index").stdout.decode()
-    assert "no plan names it, sparsify=blocks adds it" in run("codecs", "block").stdout.decode()
+    assert "sparsify=blocks adds it, a plan cannot name it" in run("codecs", "block").stdout.decode()
     assert "codecs only" in refusal("codecs", "exchange", "--format", "json")
 
 
@@ -381,5 +381,5 @@ def test_presets_are_plans_by_name():
 
 def test_convert_writes_no_file_that_is_called_like_another_format(tmp_path):
     file = write_npy(tmp_path / "x.npy", [1.0, 2.0])
-    assert "the name ends in .safetensors" in refusal("convert", file, "--output", tmp_path / "y.npz")
+    assert "the name must end in .safetensors" in refusal("convert", file, "--output", tmp_path / "y.npz")
     assert not (tmp_path / "y.npz").exists()

@@ -88,7 +88,7 @@ def test_no_row_says_how_near_the_nearest_is(saved):
     done = run("compare", "--from", path, "--where", "error < 0.02")
     assert "none of 1 rows; the least error is 0.25" in done.stderr.decode()
     done = run("compare", "--from", path, "--where", "verdict == 'pays'")
-    assert "no row has 'verdict', which --link gives" in done.stderr.decode()
+    assert "no row has 'verdict', which requires --link" in done.stderr.decode()
 
 
 def test_an_infinity_makes_errors_undefined_and_is_told(tmp_path):
@@ -116,7 +116,7 @@ def test_the_note_of_a_nan_says_of_which_tensor_where_and_how_many(tmp_path):
     assert notes("--per-tensor") == [f"deepreduce: note: {file} b: {said}: errors are undefined"]
     assert notes("--batch") == [f"deepreduce: note: {file} [2 tensors]: {said} of b: errors are undefined"]
     numpy.savez(file, a=a, b=b.astype(numpy.float32))
-    assert notes() == [f"deepreduce: note: {file} *: 2 values are NaN or infinite, the first at position 4005 of all tensors joined; --tensor '*' tells of which: errors are undefined"]
+    assert notes() == [f"deepreduce: note: {file} *: 2 values are NaN or infinite, the first at position 4005 of all tensors joined; --tensor '*' names the tensor: errors are undefined"]
 
 
 def test_the_answer_of_best_is_told_where_rows_go_to_a_file(tmp_path):
@@ -150,7 +150,7 @@ def test_what_is_not_known_names_what_is_near(tmp_path):
     assert "compare: no option '--paln'; is it '--plan'?" in refusal("compare", SYNTH, "--paln", EXACT)
     assert "'stray' is one argument too many" in refusal("presets", "grace", "stray")
     for option in ("--where", "--best"):
-        assert f"{option}: it says nothing" in refusal("compare", SYNTH, option, "")
+        assert f"{option}: must not be empty" in refusal("compare", SYNTH, option, "")
     assert "a report is HTML" in refusal("compare", SYNTH, "--report", tmp_path / "r.pdf")
 
 
@@ -177,7 +177,7 @@ def test_files_that_cannot_be_written_are_refused_before_anything_is_measured(tm
 
 def test_an_empty_plan_or_order_is_refused_and_an_ending_may_be_in_capitals(tmp_path):
     for option in ("--plan", "--sort"):
-        assert f"{option}: it says nothing" in refusal("compare", "synth:d=1k", option, "")
+        assert f"{option}: must not be empty" in refusal("compare", "synth:d=1k", option, "")
     run("compare", "synth:d=1k", "--plan", EXACT, "--repeat", "1", "--output", tmp_path / "x.CSV")
     assert (tmp_path / "x.CSV").read_text().startswith("input,")
 

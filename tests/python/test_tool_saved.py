@@ -50,7 +50,7 @@ def test_rows_with_columns_of_their_own_keep_them(tmp_path):
 def test_saved_rows_alone_take_no_option_of_a_measurement(tmp_path):
     saved = save(tmp_path / "a.json", SYNTH)
     for option in (["--plan", RAW], ["--link", "1Gb/s"], ["--steps", "2"], ["--cast", "f32"], ["--seed", "1"], ["--flat"]):
-        assert f"measures nothing: {option[0]} wants an INPUT" in refusal("compare", "--from", saved, *option)
+        assert f"measures nothing: {option[0]} requires an INPUT" in refusal("compare", "--from", saved, *option)
     assert "--where 'tensor ~" in refusal("compare", "--from", saved, "--tensor", "x*")
 
 
@@ -92,7 +92,7 @@ def test_files_of_one_name_in_two_folders_are_told_apart(tmp_path):
     assert [line for line in lines if line.endswith(", d = 1,000")] == [f"{paths[0]}, d = 1,000", f"{paths[1]}, d = 1,000", "h.npy, d = 1,000"]
 
 
-@pytest.mark.parametrize("text,part", [("", "no JSON"), ("[1]", "no list 'rows'"), ('{"rows": [1]}', "row 0"), ('{"rows": [{"input": 1, "plan": "x"}]}', "'input'"),
+@pytest.mark.parametrize("text,part", [("", "not JSON"), ("[1]", "no list 'rows'"), ('{"rows": [1]}', "row 0"), ('{"rows": [{"input": 1, "plan": "x"}]}', "'input'"),
                                        ('{"rows": [{"input": "a", "plan": "x", "bytes": -1}]}', "'bytes'"), ('{"schema": "other-9", "rows": []}', '"other-9"'),
                                        pytest.param('{"rows": [], "x": ' + "[" * 200000 + "]" * 200000 + "}", "32 deep", id="deep"), ('{"rows": [{"x": 1e999}]}', "overflow")])
 def test_what_is_no_saved_document_is_refused(tmp_path, text, part):
@@ -134,12 +134,12 @@ def test_resume_measures_only_what_is_not_there(tmp_path):
     rows = json.loads(store.read_text())["rows"]
     assert rows[:2] == first  # the times, too: they were not measured again
     assert sorted((row["d"], row["plan"]) for row in rows) == sorted([(d, p) for d in (20000, 500) for p in ("memcpy", EXACT, RAW)])
-    assert json.loads(done.stdout)["rows"] == rows and "2 plans × 2 inputs, 3 of them to be measured, 1 of them there" in done.stderr.decode()
+    assert json.loads(done.stdout)["rows"] == rows and "2 plans × 2 inputs, 3 of them to be measured, 1 of them saved before" in done.stderr.decode()
     again = run("compare", SYNTH, "synth:d=500", "--plan", EXACT, "--plan", RAW, "--repeat", 1, "--resume", store, "--format", "json")
     assert json.loads(again.stdout)["rows"] == rows == json.loads(store.read_text())["rows"]
-    assert "2 plans × 2 inputs, 0 of them to be measured, 4 of them there" in again.stderr.decode()
+    assert "2 plans × 2 inputs, 0 of them to be measured, 4 of them saved before" in again.stderr.decode()
     less = run("compare", SYNTH, "--plan", RAW, "--repeat", 1, "--resume", store)
-    assert "1 plan × 1 input, 0 of them to be measured, 1 of them there" in less.stderr.decode()
+    assert "1 plan × 1 input, 0 of them to be measured, 1 of them saved before" in less.stderr.decode()
 
 
 def test_resume_names_the_setting_that_differs(tmp_path):
@@ -314,7 +314,7 @@ def test_decode_refuses_what_it_cannot_write(tmp_path):
     frame = tmp_path / "frame"
     run("encode", "synth:d=2000", "--plan", EXACT, "--output", frame)
     assert ".npz" in refusal("decode", frame, "--output", tmp_path / "x.txt")
-    assert "1999 elements" in refusal("decode", frame, "--output", tmp_path / "x.npy", "--max-elements", 1999)
+    assert "1999 dense elements" in refusal("decode", frame, "--output", tmp_path / "x.npy", "--max-elements", 1999)
     frame.write_bytes(frame.read_bytes()[:-1])
     assert "CORRUPT" in refusal("decode", frame, "--output", tmp_path / "x.npy", status=1)
     assert os.listdir(tmp_path) == ["frame"]

@@ -16,8 +16,8 @@
 #include <map>
 #include <set>
 
-#include "tool/compare/kept.hpp"
 #include "tool/compare/metrics.hpp"
+#include "tool/compare/selected.hpp"
 #include "tool/compare/verify.hpp"
 #include "tool/read/plan_text.hpp"
 #include "tool/read/subjects.hpp"
@@ -334,7 +334,7 @@ int run(bool update, const std::string& folder, const std::string& datasets) {
   for (const datum& from : all_data(datasets)) {
     const auto globs = from.glob.empty() ? std::vector<std::string>{} : std::vector{from.glob};
     const tensor g = read_subjects({{from.input}, globs}, quiet).at(0);
-    const auto kept = kept_by(c, from.sparsify, g);
+    const auto kept = selected_by(c, from.sparsify, g);
     for (const std::string& text : plans.texts) {
       try {
         rows.push_back(measure(c, from, g, kept, text));

@@ -545,12 +545,12 @@ TEST_CASE("safetensors reads its float types in the order of the data and skips 
 
 TEST_CASE("safetensors refuses repeated keys") {
   const std::string w = entry_of("w", "F32", "[1]", "[0,4]");
-  check_refused(safetensors, safetensors_of("{" + w + "," + w + "}", floats({1})), "key 'w' stands twice");
-  check_refused(safetensors, safetensors_of("{" + w + R"(,"\u0077":1})", floats({1})), "key 'w' stands twice");
+  check_refused(safetensors, safetensors_of("{" + w + "," + w + "}", floats({1})), "key 'w' occurs twice");
+  check_refused(safetensors, safetensors_of("{" + w + R"(,"\u0077":1})", floats({1})), "key 'w' occurs twice");
   check_refused(safetensors,
                 safetensors_of(R"({"w":{"dtype":"F32","shape":[1],"shape":[1],"data_offsets":[0,4]}})", floats({1})),
-                "a.safetensors: w: byte 8: key 'shape' stands twice");
-  check_refused(safetensors, safetensors_of(R"({"__metadata__":{"a":"","a":""}})", ""), "key 'a' stands twice");
+                "a.safetensors: w: byte 8: key 'shape' occurs twice");
+  check_refused(safetensors, safetensors_of(R"({"__metadata__":{"a":"","a":""}})", ""), "key 'a' occurs twice");
 }
 
 TEST_CASE("safetensors refuses data that overlap, leave gaps, or are not what the shape says") {
@@ -572,7 +572,7 @@ TEST_CASE("safetensors refuses data that overlap, leave gaps, or are not what th
   CHECK(refusal(safetensors, one("F32", "[2]", "[0,8]")) == "");
   check_refused(safetensors, safetensors_of("{" + entry_of("w", "F32", "[2]", "[0,7]") + "}", "1234567"),
                 "not the 7 bytes");
-  check_refused(safetensors, one("F32", "[1]", "[0,4]"), "4 bytes behind the last tensor");
+  check_refused(safetensors, one("F32", "[1]", "[0,4]"), "4 bytes after the last tensor");
   check_refused(safetensors, one("F32", "[3]", "[0,8]"), "not the 8 bytes");
   check_refused(safetensors, one("I32", "[3]", "[0,8]"), "not the 8 bytes");
   check_refused(safetensors, one("F32", "[4294967296,4294967296]", "[0,8]"), "overflows");
@@ -654,7 +654,7 @@ TEST_CASE("read_input chooses the reader by extension and names the file in erro
     CHECK(values_of(tensors[0]) == std::vector<float>{1, 2, 3});
   }
   const std::string odd = folder.write("odd.raw", "12345");
-  check_refused(argument, odd, odd + ": byte 5: 5 bytes are no whole number of float32");
+  check_refused(argument, odd, odd + ": byte 5: 5 bytes are not a whole number of float32");
   check_refused(argument, folder.write("x.txt", "1"), "give a .npy");
   check_refused(argument, (folder.path / "none.npy").string(), "No such file or directory; give a .npy");
   check_refused(argument, "", "is empty");

@@ -105,9 +105,9 @@ TEST_CASE("the headings of the two errors name their columns") {
 }
 
 TEST_CASE("a condition that is none is refused with its place, an unknown column with those alike") {
-  CHECK(says(refusal_of_condition("total < 1"), "no column 'total'; there is: total_error"));
+  CHECK(says(refusal_of_condition("total < 1"), "no column 'total'; similar: total_error"));
   CHECK(says(refusal_of_condition("bytes <"), "ends too early"));
-  CHECK(says(refusal_of_condition("bytes"), "no condition"));
+  CHECK(says(refusal_of_condition("bytes"), "not a condition"));
   CHECK(says(refusal_of_condition(""), "ends too early"));
   CHECK(says(refusal_of_condition("bytes < 1 2"), "position 10: '2' is not expected"));
   CHECK(says(refusal_of_condition("1 < bytes < 2"), "join them by 'and'"));
@@ -124,13 +124,13 @@ TEST_CASE("an operator with operands of a wrong type is refused before there are
   CHECK(says(refusal_of_condition("bytes > '9'"),
              "--where 'bytes > '9'': '>' compares two numbers or two texts; bytes is a number, \"9\" is a text"));
   CHECK(says(refusal_of_condition("fallback == 3"), "fallback is a text, 3.0 is a number"));
-  CHECK(
-      says(refusal_of_condition("(bytes < 1) == (d < 1)"), "compares numbers or texts; what '<' gives is a condition"));
-  CHECK(says(refusal_of_condition("bytes ~ '1*'"), "'~' wants texts; bytes is a number"));
-  CHECK(says(refusal_of_condition("bytes < 1 and plan"), "'and' wants conditions; plan is a text"));
-  CHECK(says(refusal_of_condition("bytes + plan < 1"), "'+' wants numbers; plan is a text"));
-  CHECK(says(refusal_of_condition("-tensor < 1"), "'-' wants numbers; tensor is a text"));
-  CHECK(says(refusal_of_condition("not bytes"), "'not' wants conditions; bytes is a number"));
+  CHECK(says(refusal_of_condition("(bytes < 1) == (d < 1)"),
+             "compares numbers or texts; the result of '<' is a condition"));
+  CHECK(says(refusal_of_condition("bytes ~ '1*'"), "'~' requires texts; bytes is a number"));
+  CHECK(says(refusal_of_condition("bytes < 1 and plan"), "'and' requires conditions; plan is a text"));
+  CHECK(says(refusal_of_condition("bytes + plan < 1"), "'+' requires numbers; plan is a text"));
+  CHECK(says(refusal_of_condition("-tensor < 1"), "'-' requires numbers; tensor is a text"));
+  CHECK(says(refusal_of_condition("not bytes"), "'not' requires conditions; bytes is a number"));
   CHECK(refusal_of_condition("fallback == null or bytes != null") == "");
   const auto refusal_of = [](const char* sort, const char* pareto) -> std::string {
     try {

@@ -62,7 +62,7 @@ TEST_CASE("a sweep that is none is refused with its place") {
   CHECK(says(refusal_of_sweep("index=a|"), "an alternative is empty"));
   CHECK(says(refusal_of_sweep("index=bloom(fpr=1"), "position 11: '(' without ')'"));
   CHECK(says(refusal_of_sweep("index=a)"), "position 7: ')' without '('"));
-  CHECK(says(refusal_of_sweep("index|value=raw"), "behind '='"));
+  CHECK(says(refusal_of_sweep("index|value=raw"), "after '='"));
   CHECK(says(refusal_of_sweep("b=6..3"), "6 is above 3"));
   CHECK(says(refusal_of_sweep("r=0..0.5"), "ends above 0"));
   CHECK(says(refusal_of_sweep("r=1..2/1"), "at least 2"));

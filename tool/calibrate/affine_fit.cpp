@@ -9,14 +9,14 @@
 namespace dr::calibrate {
 namespace {
 
-// c that makes Σ ((c - y) / y)² least.
+// c that minimises Σ ((c - y) / y)².
 double best_constant(std::span<const sample> samples) {
   double over = 0, under = 0;
   for (const sample& s : samples) over += 1 / s.value, under += 1 / (s.value * s.value);
   return over / under;
 }
 
-// Of Σ ((base + per_unit n - y) / y)²: a line through (n / y, 1 / y) -> 1.
+// Minimises Σ ((base + per_unit n - y) / y)²: a line through (n / y, 1 / y) -> 1.
 affine best_line(std::span<const sample> samples) {
   double w = 0, wn = 0, wnn = 0, wy = 0, wny = 0;
   for (const sample& s : samples) {
@@ -46,8 +46,8 @@ double error_of(std::span<const sample> samples, const affine& fit) {
 double affine::at(double size) const { return std::max(floor, base + per_unit * size); }
 
 uint64_t growth_size(uint64_t available, uint64_t largest) {
-  constexpr uint64_t least = 1024, most = uint64_t{1} << 18;
-  const uint64_t size = std::min({available / 8, largest, most});
+  constexpr uint64_t least = 1024, max_size = uint64_t{1} << 18;
+  const uint64_t size = std::min({available / 8, largest, max_size});
   return size < std::min(least, largest) ? 0 : size;
 }
 
@@ -59,7 +59,7 @@ affine fit_affine(std::span<const sample> measured) {
     return {only.value, 0, only.value / static_cast<double>(only.size), 1};
   affine best;
   double least = std::numeric_limits<double>::infinity();
-  // A line through fewer than three would say nothing of the others.
+  // A line through fewer than three points fits any.
   for (size_t flat = 0; flat == 0 || flat + 3 <= samples.size(); ++flat) {
     affine fit = best_line(std::span(samples).subspan(flat));
     fit.floor = flat ? best_constant(std::span(samples).first(flat)) : fit.base > 0 ? fit.base : samples[0].value;
@@ -72,23 +72,23 @@ affine fit_affine(std::span<const sample> measured) {
 }
 
 void disturbance::add(const std::string& name, const affine& fit, std::span<const sample> samples) {
-  constexpr double least_r2 = 0.9, most_spread = 0.3;
+  constexpr double min_r2 = 0.9, max_spread = 0.3;
   ++fits_, medians_ += samples.size();
-  poor_ += fit.r2 < least_r2;
-  if (fit.r2 < least_r2_) least_r2_ = fit.r2, poorest_ = name;
+  poor_ += fit.r2 < min_r2;
+  if (fit.r2 < min_r2_) min_r2_ = fit.r2, poorest_ = name;
   for (const sample& s : samples) {
-    wide_ += s.spread > most_spread;
-    if (s.spread > most_spread_) most_spread_ = s.spread, widest_ = fmt::format("{}, {} elements", name, s.size);
+    wide_ += s.spread > max_spread;
+    if (s.spread > max_spread_) max_spread_ = s.spread, widest_ = fmt::format("{}, {} elements", name, s.size);
   }
 }
 
 std::string disturbance::note() const {
   std::string text;
   if (poor_)
-    text += fmt::format("r2 is below 0.9 of {} of {} fits (least {:.2f}: {})", poor_, fits_, least_r2_, poorest_);
+    text += fmt::format("r2 is below 0.9 of {} of {} fits (least {:.2f}: {})", poor_, fits_, min_r2_, poorest_);
   if (wide_)
     text += fmt::format("{}quartiles are more than 30 % of the median apart in {} of {} samples (most {:.0f} %: {})",
-                        poor_ ? "; " : "", wide_, medians_, 100 * most_spread_, widest_);
+                        poor_ ? "; " : "", wide_, medians_, 100 * max_spread_, widest_);
   return text.empty() ? text : text + ". A machine that does nothing else gives better costs";
 }
 

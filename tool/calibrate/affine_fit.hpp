@@ -19,17 +19,16 @@ struct affine {
   double at(double size) const;
 };
 
-// Least squares of relative errors, so that small sizes count as much as large ones. For each number of smallest sizes
-// that the floor may be the cost of, a line is fitted to the others; the best pair wins. Without a floor of its own,
-// the floor is base, or the smallest sample where base is negative. per_unit is never negative. A size counts as no
-// dearer than a larger one: what disturbs a measurement makes it longer. r2 is of the samples as they are. (HiPress
+// Least squares of relative errors, so that small sizes count as much as large ones. For every number of smallest sizes
+// that may cost the floor, a line is fitted to the others; the best pair wins. Without a separate floor, the floor is base,
+// or the smallest sample if base is negative. per_unit is never negative. A size counts as at most as expensive as a larger
+// one, since disturbances only lengthen a measurement. r2 is that of the raw samples. (HiPress
 // has cost curves of this form, from which its SeCoPa plans: Bai et al., SOSP 2021; its README fits them by least
 // squares.)
-//   samples  ascending sizes, values above 0; those of one size give their cost to smaller sizes, and to larger ones in proportion
+//   samples  ascending sizes, values above 0; with one size, smaller sizes have its cost and larger ones scale it
 affine fit_affine(std::span<const sample> samples);
 
-// Counts what a machine that does other things, too, leaves behind: fits whose r2 is below 0.9, and medians whose
-// quartiles are more than 30 % of them apart.
+// Counts signs of a busy machine: fits with r2 below 0.9, and medians whose quartiles are more than 30 % apart.
 class disturbance {
  public:
   void add(const std::string& name, const affine& fit, std::span<const sample> samples);
@@ -37,12 +36,12 @@ class disturbance {
 
  private:
   size_t fits_ = 0, poor_ = 0, medians_ = 0, wide_ = 0;
-  double least_r2_ = 1, most_spread_ = 0;
+  double min_r2_ = 1, max_spread_ = 0;
   std::string poorest_, widest_;
 };
 
-// Elements of the tensors of 8 ranks, cut from so many, that show how frames of sums grow; no rank has another's. 0: they
-// are too few to tell.
+// Elements per rank when `available` are cut into disjoint tensors of 8 ranks, to measure how frames of sums grow. 0: too
+// few.
 uint64_t growth_size(uint64_t available, uint64_t largest);
 
 }  // namespace dr::calibrate

@@ -24,7 +24,7 @@ namespace {
 using compare::console;
 using nlohmann::ordered_json;
 
-// Beside its costs stands that of adding dense tensors.
+// This plan's entry also has the cost of adding dense tensors.
 constexpr const char* exact_plan = "index=all value=raw";
 
 std::string date_text() {
@@ -43,14 +43,14 @@ ordered_json machine_json() {
           {"os", facts.at("os")}};
 }
 
-// f32, in the order of the inputs. `each`: by input.
+// f32, in the order of the inputs.
 struct gradients {
   gradient_pool pool;
-  std::vector<std::vector<float>> each;
-  std::vector<compare::tensor> tensors;  // by which errors are measured
+  std::vector<std::vector<float>> by_input;
+  std::vector<compare::tensor> tensors;  // for measuring errors
 };
 
-// Of what is bundled. Feedback makes accumulators of gradients itself. A Python package has accumulators alone.
+// From the bundled data. Feedback makes accumulators from gradients. The Python package has only accumulators.
 void keep_gradients(std::vector<compare::tensor>& tensors, std::string& name) {
   const auto is_gradient = [](const compare::tensor& t) {
     return std::filesystem::path(t.input).parent_path().filename() == "gradients";
@@ -62,29 +62,29 @@ void keep_gradients(std::vector<compare::tensor>& tensors, std::string& name) {
 }
 
 gradients read_gradients(const std::vector<std::string>& inputs, console& console) {
-  compare::subject_options wanted;
-  wanted.inputs = inputs;
-  wanted.globs = {"*"};  // one by one
-  wanted.cast = compare::dtype::f32;
+  compare::subject_options options;
+  options.inputs = inputs;
+  options.globs = {"*"};  // one by one
+  options.cast = compare::dtype::f32;
   gradients g;
   g.pool.name = inputs.empty() ? "bundled" : fmt::format("{}", fmt::join(inputs, " "));
-  g.tensors = compare::read_subjects(wanted, console);
+  g.tensors = compare::read_subjects(options, console);
   if (inputs.empty()) keep_gradients(g.tensors, g.pool.name);
   const std::string* input = nullptr;
   for (const compare::tensor& t : g.tensors) {
     std::vector<float> values(t.elements);
     std::memcpy(values.data(), t.data.data(), t.data.size());
     g.pool.values.insert(g.pool.values.end(), values.begin(), values.end());
-    if (!input || *input != t.input) g.each.emplace_back();
-    g.each.back().insert(g.each.back().end(), values.begin(), values.end());
+    if (!input || *input != t.input) g.by_input.emplace_back();
+    g.by_input.back().insert(g.by_input.back().end(), values.begin(), values.end());
     input = &t.input;
   }
   if (g.pool.values.empty()) throw compare::input_error(g.pool.name + ": no elements to calibrate with");
-  // Files of several ranks at one step have equal sizes; others are no ranks.
-  if (inputs.empty() || g.each.size() < 2 ||
-      std::ranges::any_of(g.each, [&](const auto& v) { return v.size() != g.each[0].size(); }))
-    g.each.clear();
-  // Those that the DDP hook's `bypass` sends exactly count only where there are no others.
+  // Files of several ranks at one step have equal sizes; other files are not ranks.
+  if (inputs.empty() || g.by_input.size() < 2 ||
+      std::ranges::any_of(g.by_input, [&](const auto& v) { return v.size() != g.by_input[0].size(); }))
+    g.by_input.clear();
+  // Tensors that the DDP hook's `bypass` sends exactly count only if there are no others.
   const auto is_small = [](const compare::tensor& t) { return t.elements < 1000; };
   if (!std::ranges::all_of(g.tensors, is_small)) std::erase_if(g.tensors, is_small);
   return g;
@@ -190,7 +190,8 @@ int run_calibrate(const calibrate_options& o) {
   auto costs = ordered_json::array(), frames = ordered_json::array(), errors = ordered_json::array();
   disturbance busy;
   int status = 0;
-  const uint64_t n = data.each.empty() ? growth_size(data.pool.values.size(), sizes.back()) : data.each[0].size();
+  const uint64_t n =
+      data.by_input.empty() ? growth_size(data.pool.values.size(), sizes.back()) : data.by_input[0].size();
   if (n == 0)
     console.line(
         fmt::format("{}: {} elements are too few for 8 ranks: no sum_growth", data.pool.name, data.pool.values.size()));
@@ -207,7 +208,7 @@ int run_calibrate(const calibrate_options& o) {
         if (plans[i] == exact_plan) add.push_back(measure_add(data.pool, n, settings));
       }
       if (!transforms)
-        frames.push_back(frame_json(plans[i], bytes, sum_growth(context, p, data.pool, data.each, n, o.seed)));
+        frames.push_back(frame_json(plans[i], bytes, sum_growth(context, p, data.pool, data.by_input, n, o.seed)));
       costs.push_back(cost_json(plans[i], "encode", encode, busy));
       costs.push_back(cost_json(plans[i], "merge", merge, busy));
       costs.push_back(cost_json(plans[i], "decode", decode, busy));

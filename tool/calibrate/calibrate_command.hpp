@@ -1,4 +1,4 @@
-// `deepreduce calibrate`: what plans cost on this machine, as a profile (docs/profile.schema.json). The links of ranks
+// `deepreduce calibrate`: the costs of plans on this machine, as a profile (docs/profile.schema.json). The links of ranks
 // are measured by the Python package, bindings/python/deepreduce/calibrating.
 #pragma once
 
@@ -17,13 +17,13 @@ struct calibrate_options {
   std::vector<std::string> plans, presets, data;  // none: usual_plans(), the bundled gradients
   std::vector<std::string> plugins;
   std::vector<uint64_t> sizes;  // none: 2^10, 2^12, … 2^22 elements
-  double seconds = 0.15;        // of rounds, for each plan and size
+  double seconds = 0.15;        // of rounds, per plan and size
   uint64_t seed = 0;
   uint32_t threads = 0, ranks = 1;
   uint32_t evicted_mib = 8;
 };
 
-// Plans that people use: those of bench/train and of the paper, and what travels dense.
+// Common plans: those of bench/train and of the paper, and dense ones.
 const std::vector<std::string>& usual_plans();
 
 void add_calibrate(CLI::App& app, calibrate_options& options);

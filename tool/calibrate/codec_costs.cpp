@@ -15,7 +15,7 @@
 namespace dr::calibrate {
 namespace {
 
-constexpr int rounds_least = 5, rounds_most = 200;
+constexpr int min_rounds = 5, max_rounds = 200;
 
 double now_ns() {
   return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -84,8 +84,8 @@ void verify(bench& b, const plan& p, const dr_call& call) {
     throw std::runtime_error(fmt::format("{}: the plan is exact, but decode yields another tensor", p.text()));
 }
 
-// Pushes out what the caches hold. A last cache full of what was written would have to be written back while a plan is
-// timed: so only the near caches are.
+// Evicts the caches. Writing as much as the last cache holds would cause write-backs while a plan is timed, so only the near
+// caches are filled by writes.
 void evict(uint64_t size) {
   constexpr uint64_t line = 64, near_caches = uint64_t{8} << 20;
   static std::vector<unsigned char> memory;
@@ -115,7 +115,7 @@ sample measure_add(const gradient_pool& data, uint64_t elements, const timing_se
   std::vector<float> sum(elements, 1.0F);
   std::vector<double> times;
   const double end = now_ns() + 1e9 * settings.seconds / 3;
-  for (int round = 0; round < rounds_least || (round < rounds_most && now_ns() < end); ++round) {
+  for (int round = 0; round < min_rounds || (round < max_rounds && now_ns() < end); ++round) {
     evict(settings.evicted_bytes);
     const double begin = now_ns();
     for (uint64_t i = 0; i < elements; ++i) sum[i] += gradient[i];
@@ -137,7 +137,7 @@ costs_at measure_at(context& c, const plan& p, const gradient_pool& data, uint64
     into.push_back(now_ns() - begin);
   };
   const double end = now_ns() + 1e9 * settings.seconds;
-  for (int round = 0; round < rounds_least || (round < rounds_most && now_ns() < end); ++round) {
+  for (int round = 0; round < min_rounds || (round < max_rounds && now_ns() < end); ++round) {
     const dr_call call = call_of(settings.seed, static_cast<uint64_t>(round) + 1);
     std::span<const std::byte> frame;
     timed(encode, [&] { frame = b.encode(call); });
@@ -162,7 +162,7 @@ costs_at measure_factors_at(context& c, const plan& p, const gradient_pool& data
   std::vector<float> out(t.elements);
   std::vector<double> begin, rest;
   const double end = now_ns() + 1e9 * settings.seconds;
-  for (int round = 0; round < rounds_least || (round < rounds_most && now_ns() < end); ++round) {
+  for (int round = 0; round < min_rounds || (round < max_rounds && now_ns() < end); ++round) {
     evict(settings.evicted_bytes);
     const compare::factors::times took = factors.round(one, out);
     begin.push_back(took.begin_ns), rest.push_back(took.rest_ns);

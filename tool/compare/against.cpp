@@ -16,10 +16,10 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Of a time: two runs of one program differ by that, whatever their spreads; the more so, the fewer rounds they have.
-constexpr double least_change = 0.05, least_change_of_few = 0.2;
+// Relative change of a time between two runs of one program, beyond their spreads; more with fewer rounds.
+constexpr double min_change = 0.05, min_change_of_few = 0.2;
 constexpr double few_rounds = 9;
-constexpr size_t listed_most = 10;  // rows that only one side has
+constexpr size_t max_listed = 10;  // rows of only one side
 constexpr const char* exact_columns[] = {"bytes", "total_error", "relative_l2_error"};
 
 struct pair_of_rows {
@@ -35,7 +35,7 @@ std::string key_of(const json_row& row, const std::string& input) {
 
 std::string file_name(const std::string& input) { return std::filesystem::path(input).filename().string(); }
 
-// Rows by key; nullptr where several have it.
+// Rows by key; nullptr for a duplicate key.
 template <class Input>
 std::map<std::string, const json_row*> by_key(std::span<const json_row* const> rows, Input&& input) {
   std::map<std::string, const json_row*> map;
@@ -51,7 +51,7 @@ struct matching {
   std::vector<const json_row*> only_now, only_old;
 };
 
-// By whole inputs, then what is left by the names of files.
+// By whole inputs, then the rest by the names of files.
 matching match(std::span<const json_row> rows, std::span<const json_row> old_rows) {
   matching m;
   for (const json_row& row : rows)
@@ -60,18 +60,18 @@ matching match(std::span<const json_row> rows, std::span<const json_row> old_row
     if (!is_memcpy(row)) m.only_old.push_back(&row);
   const auto pass = [&](auto&& input) {
     const auto now = by_key(m.only_now, input), old = by_key(m.only_old, input);
-    const auto taken = [&](const json_row* row, const auto& own, const auto& other) {
+    const auto partner = [&](const json_row* row, const auto& own, const auto& other) {
       const std::string key = key_of(*row, input(text_of(*row, "input")));
       const auto mine = own.find(key), theirs = other.find(key);
       return mine->second != nullptr && theirs != other.end() && theirs->second != nullptr ? theirs->second : nullptr;
     };
     std::vector<const json_row*> rest;
     for (const json_row* row : m.only_now)
-      if (const json_row* other = taken(row, now, old))
+      if (const json_row* other = partner(row, now, old))
         m.pairs.push_back({row, other});
       else
         rest.push_back(row);
-    std::erase_if(m.only_old, [&](const json_row* row) { return taken(row, old, now) != nullptr; });
+    std::erase_if(m.only_old, [&](const json_row* row) { return partner(row, old, now) != nullptr; });
     m.only_now = std::move(rest);
   };
   pass([](const std::string& input) { return input; });
@@ -85,7 +85,7 @@ std::string verdict_of(const json_row& now, const json_row& old, const std::stri
     const auto new_spread = number_in(now, column + "_spread"), old_spread = number_in(old, column + "_spread");
     if (!new_spread || !old_spread) return "same";
     const bool few = std::min(number_in(now, "rounds").value_or(0), number_in(old, "rounds").value_or(0)) < few_rounds;
-    noise = std::max({*new_spread * a, *old_spread * b, (few ? least_change_of_few : least_change) * b});
+    noise = std::max({*new_spread * a, *old_spread * b, (few ? min_change_of_few : min_change) * b});
   }
   return std::abs(a - b) <= noise ? "same" : a < b ? "better" : "worse";
 }
@@ -101,7 +101,7 @@ ordered_json column_facts(const json_row& now, const json_row& old) {
   auto facts = ordered_json::object();
   for (const std::string& column : judged_columns(now)) {
     const auto a = number_in(now, column), b = number_in(old, column);
-    // An error that is no number any more, or only now is one: what is decoded is not finite.
+    // An error became null, or stopped being null: the decoded tensor is not finite.
     if (a.has_value() != b.has_value() && column.ends_with("_error") && now.contains(column) && old.contains(column))
       facts[column] = {
           {"old", old.at(column)}, {"new", now.at(column)}, {"change", nullptr}, {"verdict", a ? "better" : "worse"}};
@@ -139,7 +139,7 @@ ordered_json notes_of(const ordered_json& now, const ordered_json& old) {
   };
   differ("the machine", cpu_of(now), cpu_of(old), "times do not compare");
   differ("seed", member(now, "seed"), member(old, "seed"),
-         "plans that draw random numbers give other bytes and errors");
+         "plans that draw random numbers have other bytes and errors");
   differ("threads", member(now, "threads"), member(old, "threads"), "times do not compare");
   differ("ranks", member(now, "ranks"), member(old, "ranks"), "merges of other numbers of frames do not compare");
   differ("segment_rows", member(now, "segment_rows"), member(old, "segment_rows"), "bytes and times do not compare");
@@ -202,7 +202,7 @@ std::string against_text(const ordered_json& result, bool markdown) {
   using enum text_table::align;
   const std::string file = result.at("old").at("file");
   std::string text;
-  // In Markdown each is a paragraph: one behind the other would be joined.
+  // In Markdown a line is a paragraph, else lines would be joined.
   const auto say = [&](const std::string& line) { text += markdown ? markdown_text(line) + "\n\n" : line + '\n'; };
   for (const ordered_json& note : result.at("notes")) say("note: " + note.get<std::string>());
   std::vector<std::string> plans, subjects, verdicts;
@@ -236,15 +236,16 @@ std::string against_text(const ordered_json& result, bool markdown) {
   for (const char* side : {"only_old", "only_new"}) {
     const std::string where = side == std::string_view("only_old") ? "in " + file : "now";
     const ordered_json& list = result.at(side);
-    for (size_t i = 0; i < std::min(list.size(), listed_most); ++i)
+    for (size_t i = 0; i < std::min(list.size(), max_listed); ++i)
       say(fmt::format("only {}: {}: {}", where, label(list[i]), text_of(list[i], "plan")));
-    if (list.size() > listed_most) say(fmt::format("only {}: {} more rows", where, list.size() - listed_most));
+    if (list.size() > max_listed) say(fmt::format("only {}: {} more rows", where, list.size() - max_listed));
   }
   return text;
 }
 
 bool any_worse(const ordered_json& result) {
-  const ordered_json& total = result.at("total");  // (its verdict is of sums, whose spread is smaller than any row's)
+  const ordered_json& total =
+      result.at("total");  // (its verdict is that of sums, whose spread is smaller than any row's)
   return total.at("worse").get<size_t>() + total.at("mixed").get<size_t>() > 0;
 }
 

@@ -1,4 +1,4 @@
-// --against: rows of now beside those of an earlier run.
+// --against: new rows compared with those of an earlier run.
 #pragma once
 
 #include <span>
@@ -8,12 +8,12 @@
 
 namespace dr::compare {
 
-// Rows belong together if input, tensor, step, dtype, d and plan are the same; an input that one side only has, also by the
-// name of its file, if no two have that name. Of each such pair these columns are judged:
+// Rows match if input, tensor, step, dtype, d and plan are equal; an input that only one side has also matches by file name,
+// if that is unique. These columns of a pair are compared:
 //   bytes, total_error, relative_l2_error    less is better; errors are the same within a billionth of the old one
-//   X_ns with an X_ns_spread                 less is better, where the medians differ by more than the larger of both spreads
-//                                            (75th - 25th percentile) and by 5 % of the old one; without both spreads: same
-// A row is better if some column is and none is worse, "mixed" if it has both. The total judges sums over all pairs in the same way,
+//   X_ns with an X_ns_spread                 less is better, if the medians differ by more than the larger of both spreads
+//                                            (75th - 25th percentile) and by 5 % of the old one; without spreads: same
+// A row is better if a column is better and none is worse, "mixed" if it has both. The total compares sums over all pairs,
 // with the spread of a sum of independent times.
 //   {"old": {file, commit, cpu}, "rows": [{input, tensor, step, plan, verdict, columns: {COLUMN: {old, new, change, verdict}}}],
 //    "total": {rows, better, worse, same, mixed, verdict, columns}, "only_old": [{input, tensor, step, plan}], "only_new": […],

@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Those of the last step of each run: all its inputs are steps of one training, or each is by itself.
+// The rows of every run's last step: its inputs are the steps of one training, or all have step 1.
 std::vector<const json_row*> last_steps(std::span<const json_row> rows) {
   const auto step_of = [](const json_row& row) { return number_in(row, "step").value_or(1); };
   std::map<std::string, double> last;  // of each run
@@ -23,10 +23,10 @@ std::vector<const json_row*> last_steps(std::span<const json_row> rows) {
     double& step = last[run_of(row)];
     step = std::max(step, step_of(row));
   }
-  std::vector<const json_row*> kept;
+  std::vector<const json_row*> selected;
   for (const json_row& row : rows)
-    if (step_of(row) == last.at(run_of(row))) kept.push_back(&row);
-  return kept;
+    if (step_of(row) == last.at(run_of(row))) selected.push_back(&row);
+  return selected;
 }
 
 std::string kind_of(const json_row& row) {
@@ -34,7 +34,7 @@ std::string kind_of(const json_row& row) {
   return kind.empty() ? layer_kind(text_of(row, "tensor"), {}) : kind;
 }
 
-// The totals of plans with a row for each tensor.
+// The totals of plans that have a row for every tensor.
 std::vector<json_row> totals_in(const rows_by_plan& s) {
   std::vector<json_row> totals;
   for (const std::string& plan : s.plans)
@@ -42,9 +42,9 @@ std::vector<json_row> totals_in(const rows_by_plan& s) {
   return totals;
 }
 
-// That of least `by` among those that pass.
+// The total with the smallest `by` among those that pass.
 template <class Passes>
-std::optional<json_row> least(std::span<const json_row> totals, const expression& by, Passes&& passes) {
+std::optional<json_row> cheapest(std::span<const json_row> totals, const expression& by, Passes&& passes) {
   const json_row* best = nullptr;
   double smallest = 0;
   for (const json_row& total : totals) {
@@ -56,9 +56,9 @@ std::optional<json_row> least(std::span<const json_row> totals, const expression
   return best ? std::optional(*best) : std::nullopt;
 }
 
-// Columns of an expression without a number in any total: not measured, or of no sums of tensors.
+// Columns of an expression without a number in any total: not measured, or undefined for sums of tensors.
 std::vector<std::string> unknown_columns(std::span<const json_row> totals, const expression& e) {
-  static const std::set<std::string> texts{"kind", "preset", "choice", "fallback"};  // which none need have
+  static const std::set<std::string> texts{"kind", "preset", "choice", "fallback"};  // often null
   std::vector<std::string> unknown;
   for (const std::string& c : e.columns()) {
     const auto is_null = [&](const json_row& total) { return total.value(c, ordered_json()).is_null(); };
@@ -76,7 +76,7 @@ ordered_json answer(const char* name, const std::string& input, const std::strin
       {"by", q.by.text()}, {"plan", nullptr},         {"nearest", nullptr},    {"total", nullptr}};
   const std::vector<json_row> totals = totals_in(s);
   const auto passes = [&](const json_row& total) { return q.condition.holds(total); };
-  std::optional<json_row> found = least(totals, q.by, passes);
+  std::optional<json_row> found = cheapest(totals, q.by, passes);
   if (!found) {
     std::vector<std::string> unknown = unknown_columns(totals, q.condition);
     if (unknown.empty() && std::ranges::any_of(totals, passes)) unknown = unknown_columns(totals, q.by);
@@ -87,7 +87,7 @@ ordered_json answer(const char* name, const std::string& input, const std::strin
   }
   const char* member = "plan";
   if (const auto sum = q.condition.bounded_sum(); !found && sum) {
-    found = least(totals, *sum, [](const json_row&) { return true; });
+    found = cheapest(totals, *sum, [](const json_row&) { return true; });
     member = "nearest";
   }
   if (!found) return a;
@@ -128,8 +128,8 @@ ordered_json find_best(std::span<const json_row> rows, const best_question& ques
   std::map<std::string, input_scopes> scopes;
   std::map<std::string, cut> cuts;
   for (const json_row& row : rows) {
-    cut& least = cuts.emplace(text_of(row, "input"), cut_of(row)).first->second;
-    least = std::min(least, cut_of(row));
+    cut& finest = cuts.emplace(text_of(row, "input"), cut_of(row)).first->second;
+    finest = std::min(finest, cut_of(row));
   }
   rows_by_plan all;
   for (const json_row* last : last_steps(rows)) {
@@ -166,7 +166,7 @@ std::string best_text(const ordered_json& answers) {
       text += fmt::format("{}: no plan has {}; the nearest is '{}': {}.\n", what, condition,
                           a.at("nearest").get<std::string>(), numbers(total));
     else if (a.contains("unknown"))
-      text += fmt::format("{}: the plan of least {} with {} is not known, for {} is not.\n", what, by, condition,
+      text += fmt::format("{}: the plan of least {} with {} is unknown, because {} is unknown.\n", what, by, condition,
                           fmt::join(a.at("unknown").get<std::vector<std::string>>(), " and "));
     else
       text += fmt::format("{}: no plan has {}.\n", what, condition);

@@ -1,4 +1,4 @@
-// --best: the plan to take, for a whole model and for its layers of each kind.
+// --best: the best plan for a model, and for its layers of every kind.
 #pragma once
 
 #include <span>
@@ -12,22 +12,22 @@ namespace dr::compare {
 
 struct best_question {
   expression condition;  // on a total: total_error <= 0.02
-  expression by;         // least wins: bytes
+  expression by;         // minimised: bytes
 };
 
-// A list of answers, the members of each:
+// A list of answers with these members:
 //   scope       "model": one input; "kind": its layers of a kind (layer_kind.hpp); "all": all inputs together
-//   input kind  null where the scope has none
-//   condition by    as they were asked
-//   plan        null: no plan with a row for each tensor of the scope meets the condition
-//   nearest     the plan that comes nearest then, of a condition `column <= number`; else null
-//   unknown     instead of a plan, and there only: columns of the question that are not known (step_ns without a link)
+//   input kind  null if the scope has none
+//   condition by    texts of the question
+//   plan        null: no plan with a row for every tensor of the scope meets the condition
+//   nearest     without a plan, the nearest one for a condition `column <= number`; else null
+//   unknown     only without a plan: unknown columns of the question (step_ns without a link)
 //   total       the total (totals.hpp) of `plan`, or of `nearest`; null
-// Input by input: the model, then its kinds, if there are several, by name; then all inputs, if there are several. Of several
-// steps only the last counts. Where a model has rows tensor by tensor and joined, only the former count.
+// Per input: the model, then its kinds, if several, by name; then all inputs, if several. Only the last step counts. If a model
+// has rows per tensor and joined, only the former count.
 nlohmann::ordered_json find_best(std::span<const json_row> rows, const best_question& question);
 
-// A sentence for each answer, a line each.
+// One line per answer.
 std::string best_text(const nlohmann::ordered_json& answers);
 
 }  // namespace dr::compare

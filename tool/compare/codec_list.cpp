@@ -79,14 +79,14 @@ ordered_json param_json(const dr_param& p) {
   return j;
 }
 
-// What sparsifies and feeds back has no kernels of its own to show: it says where it does not run.
+// Sparsifiers and feedback have no `cuda` kernels; a trait says where they do not run.
 bool runs_on_cuda(const dr_codec& c) {
   return c.role <= DR_ROLE_BYTES ? c.cuda != nullptr : !(c.traits & DR_HOST_ONLY);
 }
 
 std::string summary_of(const dr_codec& c) {
   const bool added = c.role == DR_ROLE_INDEX && std::string_view(c.name) == "block";
-  return std::string(c.summary) + (added ? "; no plan names it, sparsify=blocks adds it" : "");
+  return std::string(c.summary) + (added ? "; sparsify=blocks adds it, a plan cannot name it" : "");
 }
 
 ordered_json codec_entry(const dr_codec& c) {

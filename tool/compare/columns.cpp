@@ -80,9 +80,8 @@ const column table[] = {
      "log2 C(d, r) / r: what any index codec needs on average if all supports are equally likely",
      [](const row& r) { return cell(r.sizes.index_bound_bits); }},
     {"total_error", "total error", "error",
-     "|g - c| / |g|: the decoded tensor c against the dense gradient g. With --steps |sum g - sum c| / |sum g| over "
-     "the "
-     "steps so far, g scaled by feedback's gamma",
+     "|g - c| / |g|: the decoded tensor c against the dense gradient g. With --steps |sum g - sum c| / |sum g| "
+     "over the steps so far, g scaled by feedback's gamma",
      [](const row& r) { return cell(r.total_error); }},
     {"energy_recall", "energy recall", "share", "share of |g|^2 at the positions that decode returns",
      error_cell<&distortion::energy_recall>},
@@ -99,7 +98,7 @@ const column table[] = {
     {"gradient_energy", "|g|²", "error", "|g|^2, by which totals weigh total_error; of later steps, of the sum",
      error_cell<&distortion::gradient_energy>},
     {"kept_energy", "|s|²", "error", "|s|^2, by which totals weigh relative_l2_error",
-     error_cell<&distortion::kept_energy>},
+     error_cell<&distortion::selected_energy>},
     {"missed", "missed", "count", "selected positions that decode does not return", error_cell<&distortion::missed>},
     {"false_positives", "false positives", "count", "positions that decode returns and that were not selected",
      error_cell<&distortion::false_positives>},
@@ -147,9 +146,8 @@ const column table[] = {
     {"bf16_step_ns", "bf16 step", "time", "the same for a ring all-reduce of the dense tensor in 16 bits",
      [](const row& r) { return nanoseconds(r.model.bf16_step_ns); }},
     {"verdict", "verdict", "text",
-     "pays or slower: step_ns against the faster of dense_step_ns and bf16_step_ns; even: within the spread; unknown: "
-     "not "
-     "modelled",
+     "pays or slower: step_ns against the faster of dense_step_ns and bf16_step_ns; even: within the spread; "
+     "unknown: not modelled",
      [](const row& r) { return cell(r.model.verdict); }},
 };
 

@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "histograms.hpp"
-#include "kept.hpp"
 #include "layer_kind.hpp"
 #include "metrics.hpp"
 #include "plan_run.hpp"
+#include "selected.hpp"
 #include "tool/read/number.hpp"
 #include "tool/read/plan_text.hpp"
 #include "tool/read/presets.hpp"
@@ -23,21 +23,22 @@
 namespace dr::compare {
 namespace {
 
-// The tensors of a batch as the one that bucket=flat makes of them.
+// The tensors of a batch joined into one, as bucket=flat does.
 subject joined(const subject& g) { return {concatenated(g)}; }
 
-// The codecs that the tensors of a frame have; of several choices the one that most have, and how many.
+// The codecs of a frame's tensors; of several choices the commonest, with its count.
 std::string choice_of(const std::vector<dr_tensor_info>& infos) {
   std::map<std::string, size_t> counts;
   for (const dr_tensor_info& info : infos) ++counts[info.plan];
-  const auto most = std::ranges::max_element(counts, [](const auto& a, const auto& b) { return a.second < b.second; });
-  if (counts.size() <= 1) return most == counts.end() ? "" : most->first;
-  return fmt::format("{} ({} of {} tensors)", most->first, most->second, infos.size());
+  const auto commonest =
+      std::ranges::max_element(counts, [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (counts.size() <= 1) return commonest == counts.end() ? "" : commonest->first;
+  return fmt::format("{} ({} of {} tensors)", commonest->first, commonest->second, infos.size());
 }
 
 bool is_joined(const subject& s) { return cut_of({{"tensor", name_of(s)}}) == cut::joined; }
 
-// Where NaN and infinite values are: "2 values are NaN or infinite, the first at position 7".
+// Reports NaN and infinite values: "2 values are NaN or infinite, the first at position 7".
 std::string not_finite_text(const subject& s) {
   uint64_t count = 0;
   std::string first;
@@ -48,7 +49,7 @@ std::string not_finite_text(const subject& s) {
     }
   const std::string values =
       count == 1 ? "a value is NaN or infinite, " : fmt::format("{} values are NaN or infinite, ", count);
-  return values + first + (is_joined(s) ? " of all tensors joined; --tensor '*' tells of which" : "");
+  return values + first + (is_joined(s) ? " of all tensors joined; --tensor '*' names the tensor" : "");
 }
 
 class measurement {
@@ -64,7 +65,7 @@ class measurement {
     for (const plan& p : plans)
       attempt(read_plan(p.text()), [&] {
         if (is_transform(std::string(p.text())) && is_joined(g()))
-          throw std::runtime_error("all tensors joined are no matrix, of which a transform has factors; --per-tensor");
+          throw std::runtime_error("joined tensors are not a matrix, which a transform requires; use --per-tensor");
         runs_.push_back(std::make_unique<plan_run>(bench_, p));
       });
     for (bench_.step = 0; bench_.step < settings_.steps; ++bench_.step) {
@@ -74,28 +75,28 @@ class measurement {
       if (shown) show_step();
       if (last) break;
       progress(fmt::format("step {}", bench_.step + 1));
-      each_run([&](plan_run& x) { advance(x, shown); });
+      for_each_run([&](plan_run& x) { advance(x, shown); });
     }
     return std::move(result_);
   }
 
  private:
   void show_step() {
-    each_run([&](plan_run& x) {
+    for_each_run([&](plan_run& x) {
       progress(fmt::format("verifying {}", x.reading.text));
       check(x);
       x.prepare_merge();
     });
-    kept_.clear();
-    known_ways_.clear();
+    selected_.clear();
+    described_.clear();
     (void)bench_.copy_all();
-    each_run([&](plan_run& x) { x.warm_up(); });
+    for_each_run([&](plan_run& x) { x.warm_up(); });
     const double begin = now_ns();
     for (uint32_t round = 1; !enough(round - 1, now_ns() - begin); ++round) {
       progress(settings_.repeat ? fmt::format("round {} of {}", round, settings_.repeat)
                                 : fmt::format("round {}", round));
       time_copy();
-      each_run([&](plan_run& x) { x.time_round(); });
+      for_each_run([&](plan_run& x) { x.time_round(); });
     }
     result_.rows.push_back(memcpy_row());
     copy_ns_.clear();
@@ -108,15 +109,15 @@ class measurement {
 
   bool enough(uint32_t rounds, double elapsed_ns) const {
     if (settings_.repeat) return rounds == settings_.repeat;
-    const double wanted = 1e9 * settings_.seconds * static_cast<double>(runs_.size());
-    return rounds >= rounds_most || (rounds >= rounds_least && elapsed_ns >= wanted);
+    const double enough_ns = 1e9 * settings_.seconds * static_cast<double>(runs_.size());
+    return rounds >= max_rounds || (rounds >= min_rounds && elapsed_ns >= enough_ns);
   }
 
   const subject& g() const { return *bench_.gradient; }
   std::string label() const { return g()[0].input + (name_of(g()).empty() ? "" : " ") + name_of(g()); }
   void progress(const std::string& what) { console_.progress(what + ": " + label()); }
 
-  // What a plan gets wrong is a line on the console, and the others go on.
+  // A failed plan is reported on the console; the other plans continue.
   template <class F>
   bool attempt(const plan_reading& p, F&& f) {
     try {
@@ -129,9 +130,9 @@ class measurement {
     }
   }
 
-  // Those with which f fails are out.
+  // Drops the plans for which f fails.
   template <class F>
-  void each_run(F&& f) {
+  void for_each_run(F&& f) {
     std::erase_if(runs_, [&](const auto& x) { return !attempt(x->reading, [&] { f(*x); }); });
   }
 
@@ -157,7 +158,7 @@ class measurement {
     }
   }
 
-  // To the next step. shown: this one has been looked at.
+  // To the next step. shown: this step was measured.
   void advance(plan_run& x, bool shown) {
     if (x.transforms) {
       x.transform();
@@ -178,51 +179,52 @@ class measurement {
 
   // ---- Verification, sizes and errors -----------------------------------------------------------------
 
-  using positions = std::vector<std::vector<uint64_t>>;  // of each tensor
+  using positions = std::vector<std::vector<uint64_t>>;  // per tensor
 
-  positions positions_kept(const std::string& sparsify, const subject& seen) {
+  positions selected_positions(const std::string& sparsify, const subject& input) {
     const dr_call now = bench_.call();
-    positions kept;
-    for (size_t i = 0; i < seen.size(); ++i) kept.push_back(kept_by(bench_.library, sparsify, seen[i], &now, i));
-    return kept;
+    positions selected;
+    for (size_t i = 0; i < input.size(); ++i)
+      selected.push_back(selected_by(bench_.library, sparsify, input[i], &now, i));
+    return selected;
   }
 
-  // By plans without feedback.
-  const positions& kept_of(const std::string& sparsify) {
-    if (const auto known = kept_.find(sparsify); known != kept_.end()) return known->second;
-    const positions& kept = kept_[sparsify] = positions_kept(sparsify, g());
-    note_subject(sparsify, g(), kept);
-    return kept;
+  // For plans without feedback.
+  const positions& selected_of(const std::string& sparsify) {
+    if (const auto known = selected_.find(sparsify); known != selected_.end()) return known->second;
+    const positions& selected = selected_[sparsify] = selected_positions(sparsify, g());
+    note_subject(sparsify, g(), selected);
+    return selected;
   }
 
-  // Once a step for each way to keep; with feedback as the first plan has it.
-  void note_subject(const std::string& way, const subject& seen, const positions& kept) {
-    if (!known_ways_.insert(way).second) return;
-    nlohmann::ordered_json facts = subject_facts(seen, way, kept);
+  // Once per step and selector (sparsifier and feedback).
+  void note_subject(const std::string& selector, const subject& input, const positions& selected) {
+    if (!described_.insert(selector).second) return;
+    nlohmann::ordered_json facts = subject_facts(input, selector, selected);
     facts["tensor"] = name_of(g());
     facts["step"] = bench_.step + 1;
-    if (facts.at("gradient_energy").is_null() && !told_not_finite_) {
-      console_.line(fmt::format("note: {}: {}: errors are undefined", label(), not_finite_text(seen)));
-      told_not_finite_ = true;
+    if (facts.at("gradient_energy").is_null() && !reported_not_finite_) {
+      console_.line(fmt::format("note: {}: {}: errors are undefined", label(), not_finite_text(input)));
+      reported_not_finite_ = true;
     }
     result_.subjects.push_back(std::move(facts));
   }
 
-  // All elements are kept.
+  // A transform selects all elements.
   void check_transform(plan_run& x) {
-    const subject seen = x.transform_input();
+    const subject input = x.transform_input();
     positions all;
-    for (const tensor& t : seen) all.emplace_back(t.elements);
-    for (auto& each : all) std::iota(each.begin(), each.end(), 0);
-    note_subject(x.reading.sparsify + (x.reading.feedback.empty() ? "" : ' ' + x.reading.feedback), seen, all);
+    for (const tensor& t : input) all.emplace_back(t.elements);
+    for (auto& of_tensor : all) std::iota(of_tensor.begin(), of_tensor.end(), 0);
+    note_subject(x.reading.sparsify + (x.reading.feedback.empty() ? "" : ' ' + x.reading.feedback), input, all);
     x.transform();
     x.facts = subject_row();
     x.facts.preset = preset_of(x.reading);
     x.add_transform_sizes();
     distortion_sum sum;
     size_t at = 0;
-    for (size_t i = 0; i < seen.size(); at += seen[i++].data.size())
-      sum.add(seen[i], all[i], std::span(bench_.received).subspan(at, seen[i].data.size()), all[i]);
+    for (size_t i = 0; i < input.size(); at += input[i++].data.size())
+      sum.add(input[i], all[i], std::span(bench_.received).subspan(at, input[i].data.size()), all[i]);
     x.facts.error = sum.result();
     if (settings_.steps > 1) x.add_transform_loss();
     add_total_error(x);
@@ -234,14 +236,14 @@ class measurement {
     x.facts = subject_row();
     x.frame.assign(frame.begin(), frame.end());
     if (!x.has_state() && !x.flat) {
-      describe(x, g(), kept_of(x.reading.sparsify));
+      describe(x, g(), selected_of(x.reading.sparsify));
     } else {
-      subject seen = x.has_state() ? x.accumulated() : g();
-      if (x.flat) seen = joined(seen);
-      const positions kept = positions_kept(x.reading.sparsify, seen);
+      subject input = x.has_state() ? x.accumulated() : g();
+      if (x.flat) input = joined(input);
+      const positions selected = selected_positions(x.reading.sparsify, input);
       const std::string feedback = x.reading.feedback.empty() ? "" : ' ' + x.reading.feedback;
-      note_subject(x.reading.sparsify + feedback, seen, kept);
-      describe(x, seen, kept);
+      note_subject(x.reading.sparsify + feedback, input, selected);
+      describe(x, input, selected);
     }
     add_total_error(x);
   }
@@ -251,16 +253,16 @@ class measurement {
     if (settings_.steps > 1) x.facts.error->gradient_energy = std::pow(x.reading.gamma * sent_.norm(), 2);
   }
 
-  // seen: of which the sparsifier has kept `kept`.
-  void describe(plan_run& x, const subject& seen, const positions& kept) {
+  // input: of the sparsifier, which selected `selected`.
+  void describe(plan_run& x, const subject& input, const positions& selected) {
     const std::vector<dr_tensor_info> infos = inspect(x.frame).tensors;
-    if (infos.size() != seen.size())
-      throw verify_error(fmt::format("the frame has {} tensors, but {} went in", infos.size(), seen.size()));
+    if (infos.size() != input.size())
+      throw verify_error(fmt::format("the frame has {} tensors, but {} were encoded", infos.size(), input.size()));
     describe_sizes(x, infos);
     distortion_sum sum;
-    for (size_t i = 0; i < seen.size(); ++i) {
-      const decoded_tensor decoded = verify(bench_.library, seen[i], x.reading, kept[i], x.frame, infos[i], i);
-      sum.add(seen[i], kept[i], decoded.dense, decoded.support);
+    for (size_t i = 0; i < input.size(); ++i) {
+      const decoded_tensor decoded = verify(bench_.library, input[i], x.reading, selected[i], x.frame, infos[i], i);
+      sum.add(input[i], selected[i], decoded.dense, decoded.support);
     }
     x.facts.error = sum.result();
   }
@@ -268,7 +270,7 @@ class measurement {
   void describe_sizes(plan_run& x, const std::vector<dr_tensor_info>& infos) const {
     constexpr const char* fallbacks[] = {"none", "raw_index", "dense"};
     uint64_t count = 0, support = 0, index = 0, value = 0, order = 0;
-    uint32_t fallback = DR_FALLBACK_DENSE;  // of a batch what all have in common
+    uint32_t fallback = DR_FALLBACK_DENSE;  // of a batch, the smallest of all tensors
     double bound = 0;
     for (const dr_tensor_info& info : infos) {
       count += info.count, support += info.support;
@@ -296,7 +298,7 @@ class measurement {
                .index_bound_bits = quotient(bound, r)};
   }
 
-  // Of the presets that were asked for.
+  // Of the requested presets.
   std::string preset_of(const plan_reading& p) const {
     std::string names;
     for (const dr_preset* known : presets()) {
@@ -332,9 +334,10 @@ class measurement {
   // side: -1 and 1 are the ends of the measured spread.
   step_costs costs_of(const row& r, const plan_reading& p, double dense_bytes, double side) const {
     const auto at = [side](const timing& t) { return t.median * std::max(0.0, 1 + side * t.spread / 2); };
-    // Supports that nobody selects again grow with every rank, as far as they do not meet.
-    const double most = static_cast<double>(r.d) / static_cast<double>(std::max<uint64_t>(r.support.value_or(0), 1));
-    const double growth = !p.sparsifies ? std::min<double>(settings_.ranks, most) : 1;
+    // Without a sparsifier the support of the sum grows with the ranks, at most to all elements.
+    const double max_growth =
+        static_cast<double>(r.d) / static_cast<double>(std::max<uint64_t>(r.support.value_or(0), 1));
+    const double growth = !p.sparsifies ? std::min<double>(settings_.ranks, max_growth) : 1;
     return {static_cast<double>(r.d), at(r.times.sparsify) + at(r.times.encode),
             at(r.times.merge),        static_cast<double>(r.sizes.total),
             std::max(growth, 1.0),    dense_bytes};
@@ -356,9 +359,9 @@ class measurement {
     m.dense_step_ns = ring_ns(dense_bytes, n, l);
     m.bf16_step_ns = ring_ns(half_bytes, n, l);
     const double best = std::min(m.dense_step_ns, m.bf16_step_ns);
-    const double least = step_ns(costs_of(r, p, dense_bytes, -1), p.exchange, n, l);
-    const double most = step_ns(costs_of(r, p, dense_bytes, 1), p.exchange, n, l);
-    m.verdict = std::isnan(m.step_ns) ? "unknown" : most < best ? "pays" : least > best ? "slower" : "even";
+    const double low = step_ns(costs_of(r, p, dense_bytes, -1), p.exchange, n, l);
+    const double high = step_ns(costs_of(r, p, dense_bytes, 1), p.exchange, n, l);
+    m.verdict = std::isnan(m.step_ns) ? "unknown" : high < best ? "pays" : low > best ? "slower" : "even";
   }
 
   std::span<const subject> gradients_;
@@ -366,9 +369,9 @@ class measurement {
   console& console_;
   workbench bench_;
   running_sum sent_;
-  std::map<std::string, positions> kept_;
-  bool told_not_finite_ = false;
-  std::set<std::string> known_ways_;  // of which `subjects` has the facts of this step
+  std::map<std::string, positions> selected_;
+  bool reported_not_finite_ = false;
+  std::set<std::string> described_;  // selectors with an entry in `subjects` for this step
   std::vector<std::unique_ptr<plan_run>> runs_;
   std::vector<double> copy_ns_;
   measured result_;

@@ -15,33 +15,32 @@
 
 namespace dr::compare {
 
-// Rounds by time: at least and at most so many, whatever the time.
-inline constexpr uint32_t rounds_least = 5, rounds_most = 200;
+// Limits on the rounds of a measurement by time.
+inline constexpr uint32_t min_rounds = 5, max_rounds = 200;
 inline constexpr double default_seconds = 0.25;
-// More ranks than these are not merged but counted: merge_ns is that of so many frames, times ranks / merged_most.
-inline constexpr uint32_t merged_most = 64;
+// At most this many frames are merged; for more ranks merge_ns is scaled by ranks / max_merged.
+inline constexpr uint32_t max_merged = 64;
 
 struct measure_settings {
-  uint32_t repeat =
-      0;  // timed rounds, after one that warms up and is not counted; 0: as many as `seconds` has room for
-  double seconds = default_seconds;  // of rounds, for each plan
+  uint32_t repeat = 0;               // timed rounds, after one that warms up; 0: as many as fit into `seconds`
+  double seconds = default_seconds;  // of rounds, per plan
   uint64_t seed = 0;                 // shared and private
   uint64_t segment_rows = 0;
   uint32_t ranks = 8;
   std::optional<link> over;          // models an exchange of the ranks
-  uint32_t steps = 1;                // of training: feedback keeps what one leaves for the next
-  bool each_step = false;            // rows of each of them, else of the last
-  std::vector<std::string> presets;  // sets or names that were asked for: rows of their plans have the name
+  uint32_t steps = 1;                // of training: feedback carries the residual from step to step
+  bool each_step = false;            // rows of all steps, else of the last
+  std::vector<std::string> presets;  // requested sets or names, for the rows of their plans
 };
 
 struct measured {
-  std::vector<row> rows;          // of a step memcpy first, then the plans that passed, in their order
-  std::vector<failure> failures;  // plans that did not; each has its line on the console, too
-  nlohmann::ordered_json subjects = nlohmann::ordered_json::array();  // histograms.hpp: what each sparsifier kept
+  std::vector<row> rows;          // per step: memcpy, then the plans that passed, in order
+  std::vector<failure> failures;  // the other plans; the console shows them, too
+  nlohmann::ordered_json subjects = nlohmann::ordered_json::array();  // histograms.hpp, per sparsifier
 };
 
-// gradients: of one subject, of at least one element, in the order of steps; from the first again if settings.steps are
-// more. Each round runs every plan once, so that a machine that slows down or speeds up does it to all of them.
+// gradients: of one subject with at least one element, step by step; they repeat if settings.steps is larger. A round
+// runs every plan once, so that a change in the machine's speed affects all plans alike.
 measured compare_plans(context& c, std::span<const subject> gradients, std::span<const plan> plans,
                        const measure_settings& settings, console& console);
 

@@ -34,9 +34,9 @@ using nlohmann::ordered_json;
 
 constexpr int fine = 0, failed = 1;
 
-// What the options ask about the rows, read before anything is measured.
+// Selection and conditions of the options, parsed before the measurement.
 struct questions {
-  selection wanted;
+  selection shown;
   std::optional<best_question> best;
 };
 
@@ -108,7 +108,7 @@ class comparison {
   }
 
  private:
-  // Saved rows alone are shown again, unless an INPUT is given, too.
+  // Without an INPUT, --from only shows saved rows.
   bool measures() const { return o_.from.empty() || !o_.subjects.inputs.empty(); }
 
   void check_presets() const {
@@ -129,19 +129,19 @@ class comparison {
       }
       for (const char* list : {"subjects", "failures"})
         for (const ordered_json& entry : saved.at(list)) document_[list].push_back(entry);
-      // One file shown again has the facts of its own run.
+      // One file alone: the document has the facts of its run.
       if (!measures() && o_.from.size() == 1)
         for (const auto& fact : saved.items())
           if (!fact.value().is_array() && fact.key() != "best" && fact.key() != "against")
             document_[fact.key()] = fact.value();
     }
     if (o_.resume.empty()) return;
-    kept_.emplace(o_.resume, empty_document(settings_of(o_)));
-    for (const std::string& note : kept_->notes()) console_.line("note: --resume " + note);
+    resumed_.emplace(o_.resume, empty_document(settings_of(o_)));
+    for (const std::string& note : resumed_->notes()) console_.line("note: --resume " + note);
   }
 
-  // What the command line names for a gradient; the default set if it names nothing. `like` decides for all subjects of an input
-  // whether they are sparse already: a total wants the same plans for each.
+  // The plans of the command line; by default a set that depends on `like`, one subject for all subjects of an input, since a
+  // total requires the same plans for all.
   std::vector<std::string> plans_for(const std::vector<std::string>& plans, const subject& like) const {
     if (o_.plans.empty() && o_.presets.empty()) return default_plans(like);
     std::vector<std::string> texts = plans;
@@ -150,19 +150,19 @@ class comparison {
     return texts;
   }
 
-  // Dense in a book is what frames carry exactly.
+  // `dense` in a book means an exact frame.
   std::vector<std::string> book_plan(const std::string& tensor) const {
     const std::string text = predict::plan_in(*book_, tensor);
     return {text.empty() ? predict::exact_text : text};
   }
 
-  // The plan of the book's for a tensor, as rows have it.
+  // The canonical text of the book's plan for a tensor, as in rows.
   std::function<std::string(const std::string&)> canonical_of_book() const {
     return [this](const std::string& tensor) { return std::string(parse_plan(book_plan(tensor)[0]).text()); };
   }
 
-  // What --resume knows the rows of a gradient by, but for the plan and the values.
-  static json_row wanted_row(const subject& g, uint32_t step) {
+  // The columns that identify the rows of a gradient for --resume, without the plan and the digest.
+  static json_row identity_row(const subject& g, uint32_t step) {
     row r;
     r.input = g[0].input;
     r.tensor = name_of(g);
@@ -172,31 +172,32 @@ class comparison {
     return to_json(r);
   }
 
-  // Of each sequence the row that --resume knows. Where names and values come again (one input twice), they are numbered.
-  std::vector<json_row> wanted_rows(std::span<const std::vector<subject>> sequences) const {
+  // The identity of every sequence. Repeated names and values (one input twice) get a number.
+  std::vector<json_row> identity_rows(std::span<const std::vector<subject>> sequences) const {
     std::vector<json_row> rows;
     std::map<json_row, unsigned> seen;
     const uint32_t last = std::max(o_.steps, 1u) - 1;
     for (const auto& gradients : sequences) {
-      json_row wanted = wanted_row(gradients[last % gradients.size()], last + 1);
+      json_row identity = identity_row(gradients[last % gradients.size()], last + 1);
       const std::string digest = digest_of(gradients);
-      wanted["data"] = digest;
-      if (const unsigned times = ++seen[wanted]; times > 1) wanted["data"] = fmt::format("{}-{}", digest, times);
-      rows.push_back(std::move(wanted));
+      identity["data"] = digest;
+      if (const unsigned times = ++seen[identity]; times > 1) identity["data"] = fmt::format("{}-{}", digest, times);
+      rows.push_back(std::move(identity));
     }
     return rows;
   }
 
-  void forget_overwritten(std::span<const std::vector<subject>> sequences, std::span<const json_row> wanted) {
+  void forget_overwritten(std::span<const std::vector<subject>> sequences, std::span<const json_row> identities) {
     std::vector<json_row> now;
     for (size_t i = 0; i < sequences.size(); ++i)
-      for (const subject& g : sequences[i]) now.emplace_back(wanted_row(g, 1))["data"] = wanted[i].at("data");
-    if (const size_t gone = kept_->forget_others(now))
-      console_.line(fmt::format(
-          "note: --resume {}: {} rows were measured on other values of these inputs; they are gone", o_.resume, gone));
+      for (const subject& g : sequences[i]) now.emplace_back(identity_row(g, 1))["data"] = identities[i].at("data");
+    if (const size_t gone = resumed_->forget_others(now))
+      console_.line(
+          fmt::format("note: --resume {}: {} rows were measured on other values of these inputs and were dropped",
+                      o_.resume, gone));
   }
 
-  // Each text parsed, once.
+  // Parses the texts; drops duplicates.
   static std::vector<plan> distinct_plans(const std::vector<std::string>& texts) {
     std::vector<plan> plans;
     std::set<std::string> known;
@@ -205,35 +206,35 @@ class comparison {
     return plans;
   }
 
-  // Whether --resume has the row of the plan.
-  bool is_kept(const plan& p, json_row wanted) const {
-    wanted["plan"] = p.text();
-    return kept_ && kept_->has(wanted);
+  // Whether --resume has the plan's row.
+  bool is_resumed(const plan& p, json_row identity) const {
+    identity["plan"] = p.text();
+    return resumed_ && resumed_->has(identity);
   }
 
   void measure(const std::vector<std::string>& plan_texts) {
     context context(o_.threads);
-    subject_options wanted = o_.subjects;
-    wanted.inputs = expand_inputs(wanted.inputs, o_.limit);
-    std::vector<subject> subjects = read_frames(wanted, console_);
+    subject_options subject_choice = o_.subjects;
+    subject_choice.inputs = expand_inputs(subject_choice.inputs, o_.limit);
+    std::vector<subject> subjects = read_frames(subject_choice, console_);
     const bool alone = o_.steps == 0;
     const std::vector<std::vector<subject>> sequences =
         alone ? apart(std::move(subjects)) : in_steps(std::move(subjects));
     const std::map<std::string, const subject*> like = densest(sequences);
-    std::vector<json_row> wanted_of(sequences.size());
-    if (kept_) {
-      wanted_of = wanted_rows(sequences);
-      forget_overwritten(sequences, wanted_of);
+    std::vector<json_row> identities(sequences.size());
+    if (resumed_) {
+      identities = identity_rows(sequences);
+      forget_overwritten(sequences, identities);
     }
 
     if (!o_.book.empty() && o_.subjects.globs == std::vector<std::string>{"*"}) {
       std::vector<std::string> names;
       for (const auto& gradients : sequences) names.push_back(gradients[0][0].name);
-      for (const std::string& each : predict::idle_lines(*book_, o_.book, names)) console_.line("note: " + each);
+      for (const std::string& line : predict::idle_lines(*book_, o_.book, names)) console_.line("note: " + line);
     }
     std::vector<std::vector<plan>> plans;
     std::vector<double> work{0};
-    size_t most = 0, there = 0;  // plans of an input; rows that --resume has
+    size_t max_plans = 0, saved = 0;  // plans of an input; rows that --resume has
     for (size_t i = 0; i < sequences.size(); ++i) {
       const auto& gradients = sequences[i];
       if (!alone && gradients.size() > o_.steps)
@@ -241,13 +242,13 @@ class comparison {
       const std::vector<std::string> texts =
           o_.book.empty() ? plans_for(plan_texts, *like.at(gradients[0][0].input)) : book_plan(gradients[0][0].name);
       plans.push_back(distinct_plans(texts));
-      most = std::max(most, plans.back().size());
-      there += std::erase_if(plans.back(), [&](const plan& p) { return is_kept(p, wanted_of[i]); });
+      max_plans = std::max(max_plans, plans.back().size());
+      saved += std::erase_if(plans.back(), [&](const plan& p) { return is_resumed(p, identities[i]); });
       work.push_back(work.back() +
                      static_cast<double>(elements_of(gradients[0])) * static_cast<double>(plans.back().size() + 1));
     }
-    announce(most, plans, there, like.size() == sequences.size() ? "input" : "tensor");
-    std::vector<std::string> asked = o_.presets;  // by name; a plan may begin with one, too
+    announce(max_plans, plans, saved, like.size() == sequences.size() ? "input" : "tensor");
+    std::vector<std::string> asked = o_.presets;  // by name; a plan may begin with one
     for (const std::string& text : o_.plans) asked.push_back(text.substr(0, text.find(' ')));
     const measure_settings settings{
         o_.repeat,    o_.seconds, o_.seed, o_.segment_rows, o_.ranks, o_.over, std::max(o_.steps, 1u),
@@ -256,11 +257,11 @@ class comparison {
       if (plans[i].empty()) continue;
       console_.part(i, sequences.size(), work[i], work.back());
       take(compare_plans(context, sequences[i], plans[i], settings, console_),
-           kept_ ? text_of(wanted_of[i], "data") : "");
+           resumed_ ? text_of(identities[i], "data") : "");
     }
   }
 
-  // Of each input the first subject that is not sparse already, or its first.
+  // The first dense subject of every input, or else its first.
   static std::map<std::string, const subject*> densest(const std::vector<std::vector<subject>>& sequences) {
     std::map<std::string, const subject*> of_input;
     const auto is_sparse = [](const subject& g) { return default_sparsifier(g) == "sparsify=none"; };
@@ -271,31 +272,31 @@ class comparison {
     return of_input;
   }
 
-  // plans: those to be measured, of each input or tensor.
-  void announce(size_t most, const std::vector<std::vector<plan>>& plans, size_t there, const char* unit) {
+  // plans: to be measured, per input or tensor.
+  void announce(size_t max_plans, const std::vector<std::vector<plan>>& plans, size_t saved, const char* unit) {
     size_t runs = 0;
     for (const auto& list : plans) runs += list.size();
     const bool swept = std::ranges::any_of(
         o_.plans, [](const std::string& text) { return text.find('|') != text.npos || text.find("..") != text.npos; });
-    if (!swept && !kept_ && !console_.is_terminal()) return;
-    std::string text = fmt::format("{} plan{} × {} {}{}", most, most == 1 ? "" : "s", plans.size(), unit,
+    if (!swept && !resumed_ && !console_.is_terminal()) return;
+    std::string text = fmt::format("{} plan{} × {} {}{}", max_plans, max_plans == 1 ? "" : "s", plans.size(), unit,
                                    plans.size() == 1 ? "" : "s");
-    if (kept_) text += fmt::format(", {} of them to be measured, {} of them there", runs, there);
+    if (resumed_) text += fmt::format(", {} of them to be measured, {} of them saved before", runs, saved);
     console_.line(text);
   }
 
-  // `data`: with --resume, of which values.
+  // data: with --resume, the digest of the values.
   void take(measured m, const std::string& data) {
     std::vector<json_row> rows;
     for (const row& r : m.rows) {
       rows.push_back(to_json(r));
       rows.back()["samples"] = samples_json(r);
-      if (kept_) rows.back()["data"] = data;
+      if (resumed_) rows.back()["data"] = data;
     }
     for (ordered_json& facts : m.subjects)
-      if (kept_) facts["data"] = data;
-    if (kept_)
-      kept_->add(rows, m.subjects);
+      if (resumed_) facts["data"] = data;
+    if (resumed_)
+      resumed_->add(rows, m.subjects);
     else
       std::ranges::move(rows, std::back_inserter(rows_));
     for (ordered_json& facts : m.subjects) document_["subjects"].push_back(std::move(facts));
@@ -305,9 +306,9 @@ class comparison {
   }
 
   int finish() {
-    if (kept_) {
-      std::ranges::copy(kept_->rows(), std::back_inserter(rows_));
-      for (const ordered_json& facts : kept_->subjects()) document_["subjects"].push_back(facts);
+    if (resumed_) {
+      std::ranges::copy(resumed_->rows(), std::back_inserter(rows_));
+      for (const ordered_json& facts : resumed_->subjects()) document_["subjects"].push_back(facts);
     }
     total_list totals = totals_of(rows_);
     if (o_.book.empty())
@@ -316,14 +317,14 @@ class comparison {
       std::ranges::move(book_totals(rows_, "book " + o_.book, canonical_of_book()), std::back_inserter(totals.totals));
     try {
       if (questions_.best) document_["best"] = find_best(rows_, *questions_.best);
-      document_["rows"] = questions_.wanted.apply(rows_);
-      document_["totals"] = questions_.wanted.apply(std::move(totals.totals));
-      if (const std::string why = questions_.wanted.why_none(rows_);
+      document_["rows"] = questions_.shown.apply(rows_);
+      document_["totals"] = questions_.shown.apply(std::move(totals.totals));
+      if (const std::string why = questions_.shown.why_none(rows_);
           !rows_.empty() && document_["rows"].empty() && !why.empty())
         console_.line("note: " + why);
       if (!old_.is_null())
-        document_["against"] = compare_with(questions_.wanted.filter(rows_), document_,
-                                            questions_.wanted.filter(rows_of(old_)), old_, o_.against);
+        document_["against"] = compare_with(questions_.shown.filter(rows_), document_,
+                                            questions_.shown.filter(rows_of(old_)), old_, o_.against);
     } catch (const expression_error& e) {
       throw usage_error(e.what());
     }
@@ -331,20 +332,20 @@ class comparison {
     if (signal_ == 0 || !rows_.empty()) {
       write_output(o_.output, render(document_, measured_.rows, presentation()));
       if (!o_.report.empty()) write_output(o_.report, html_report(document_));
-      tell_answers();
+      print_answers();
     }
     if (signal_ != 0) return 128 + signal_;
     if (o_.fail_if_worse && document_.at("against").at("rows").empty())
       throw usage_error(
           fmt::format("--fail-if-worse: nothing was compared: no row of {} has the input, tensor, type, "
-                      "size and plan of a row that was measured now",
+                      "size and plan of a new row",
                       o_.against));
     const bool worse = o_.fail_if_worse && any_worse(document_.at("against"));
     return !measured_.failures.empty() || worse ? failed : fine;
   }
 
-  // What stands beside the result: the best plans beside a file, and what CSV has no place for.
-  void tell_answers() {
+  // Prints answers that the result lacks: the best plans beside a file, and comparisons beside CSV.
+  void print_answers() {
     const bool csv = o_.form == format::csv;
     std::string text;
     if (document_.contains("best") && (csv || !o_.output.empty())) text += best_text(document_.at("best"));
@@ -359,7 +360,7 @@ class comparison {
     r.form = o_.form;
     r.facts = {o_.ranks, o_.link_text, measured_.failures};
     r.sorted = !o_.sort.empty();
-    r.own_rows = o_.from.empty() && o_.resume.empty() && !questions_.wanted.asks();
+    r.own_rows = o_.from.empty() && o_.resume.empty() && !questions_.shown.asks();
     for (const std::string& name : o_.presets) r.notes += preset_notes(name);
     return r;
   }
@@ -368,7 +369,7 @@ class comparison {
   console console_;
   ordered_json document_, old_;
   questions questions_;
-  std::optional<resumed_run> kept_;
+  std::optional<resumed_run> resumed_;
   std::optional<book> book_;
   std::vector<json_row> rows_;
   measured measured_;

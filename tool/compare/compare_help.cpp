@@ -9,42 +9,43 @@ namespace {
 
 constexpr const char* compare_footer =
     R"(INPUT is a .npy, .npz or .safetensors file, a sparse matrix of scipy.sparse.save_npz, raw little-endian f32 (.f32, .bin,
-.raw), a directory of these (`python -m deepreduce compare` reads .pt, too), or made on the spot:
+.raw), or a directory of these. `python -m deepreduce compare` also reads .pt. A synthetic input is a text:
   synth:d=25M,support=uniform|clustered|powerlaw,values=laplace|gauss|student3,density=0.01,seed=1
-Without INPUT the bundled data are taken: accumulators, which are what a sparsifier sees in training, gradients with their
-residuals; then gradients by themselves (DEEPREDUCE_DATASETS may name the folder above accumulators/ and gradients/).
-A file of several tensors is compared as one, its tensors joined and called '*'; --batch puts them into one frame, a list,
-as `encode` and frameworks do. DEEPREDUCE_CPU=scalar|avx2|avx512 limits the instructions in use.
+Without INPUT the tool reads the bundled data: first accumulators (gradient + residual, the input of a sparsifier in
+training), then plain gradients. DEEPREDUCE_DATASETS names the folder that holds accumulators/ and gradients/.
+The tensors of a file are joined into one, named '*'. --batch puts them into one frame as a list, as `encode` and
+frameworks do. DEEPREDUCE_CPU=scalar|avx2|avx512 limits the instructions in use.
 
-Each round trip is verified before anything is timed. Then all plans are run in turns, and so is a plain copy
-('memcpy': one copy is its encode and its decode); the first round does not count. There are rounds until each plan has
-had --time seconds, at least 5 and at most 200, or --repeat rounds. Times are medians; a spread is (75th - 25th
-percentile) / median. A merge adds up a frame of each rank: the tensor's own, and up to 7 others in turn, encoded from the
-tensor shifted cyclically, with another private seed. Beyond 64 ranks it is the time of 64, in proportion.
+Every round trip is verified before it is timed. Then all plans run in turns, and so does a plain copy ('memcpy': one copy
+counts as encode and as decode). The first round does not count. Rounds go on until every plan has had --time seconds, at
+least 5 and at most 200 rounds, or for --repeat rounds. Times are medians; a spread is (75th - 25th percentile) / median.
+A merge adds up one frame per rank: that of the tensor, and up to 7 others in turn, encoded from the cyclically shifted
+tensor with another private seed. For more than 64 ranks it is the time of 64, scaled in proportion.
 
-Feedback adds what it kept of the steps before. An input is a first step, with nothing kept, unless --steps N makes steps
-of one training of the inputs, in their order, from the first again until there are N. What is shown is the last step, and
-of plans with feedback against gradient + residual: r, bounds, coding errors, energy, cosine, contraction. The total error
-is that of the sums over all steps. Gradients of the same batch again and again are no training: for real figures record
-gradients of consecutive steps (datasets/README.md).
+Feedback adds the residual of earlier steps. An input is a first step, without a residual, unless --steps N makes the
+inputs, in order and repeated until there are N, the steps of one training. The last step is shown. For plans with
+feedback r, bounds, coding errors, energy, cosine and contraction refer to gradient + residual. The total error is that of
+the sums over all steps. Repeated gradients of one batch are not a training: for real numbers record gradients of
+consecutive steps (datasets/README.md).
 
 )";
 
 constexpr const char* compare_examples = R"(
 
 Sweeps, conditions and reports of rows; docs/COMPARE.md has a dozen questions with their commands:
-  --plan, synth: inputs     'index=rice|golomb value=half|log_quant(bits=3..6)' is every combination, each plan once. 3..6 is every
-                            integer; 0.001..0.1 is 0.001 0.002 0.005 0.01 … 0.1; 0.001..0.1/5 is five with equal ratios.
-                            a|b binds less than +; value=raw+(deflate|zstd) groups
+  --plan, synth: inputs     'index=rice|golomb value=half|log_quant(bits=3..6)' is every combination, without duplicates. 3..6 means
+                            all integers; 0.001..0.1 means 0.001 0.002 0.005 0.01 … 0.1; 0.001..0.1/5 means five values
+                            with equal ratios. a|b binds less than +; value=raw+(deflate|zstd) groups
   --where CONDITION         columns, numbers, 'texts', + - * /, < <= > >= == !=, ~ (glob), and, or, not, ( ). A comparison
                             with an empty cell is false; COLUMN == null asks for one
-  --pareto[=COLUMNS]        of each tensor the rows that no other beats; less is better, -COLUMN: more
-  --best CONDITION          of each input, and of its layers of a kind (conv, embedding, linear, norm_bias, recurrent, attention;
-                            by name and shape), the plan of least bytes (--best-by) whose total over their tensors meets it
-  totals                    of an input with several rows of a plan (--per-tensor): bytes and times are summed, errors combined
-                            by energies. --where, --sort and --pareto select totals as they do rows
+  --pareto[=COLUMNS]        the rows of a tensor that no other row beats; less is better, for -COLUMN more
+  --best CONDITION          for every input, and for its layers of every kind (conv, embedding, linear, norm_bias, recurrent,
+                            attention; by name and shape), the plan with the fewest bytes (--best-by) whose total over
+                            their tensors meets the condition
+  totals                    for an input with several tensors (--per-tensor): bytes and times are summed, errors are combined
+                            by energy. --where, --sort and --pareto apply to totals as to rows
 
-Exit status: 0 fine, 1 a plan failed on an input (the others are reported), 2 usage, input or output.
+Exit status: 0 success, 1 a plan failed on an input (the others are reported), 2 an error of usage, input or output.
 
   deepreduce compare
   deepreduce compare grad.npz --plan 'sparsify=topr(ratio=0.001) index=golomb value=raw' --plan 'index=raw value=qsgd'

@@ -1,4 +1,4 @@
-// What the commands around `compare` take from the command line.
+// Options of `compare` and of the small commands around it.
 #pragma once
 
 #include <optional>
@@ -16,14 +16,14 @@ struct compare_options {
   subject_options subjects;
   std::vector<std::string> plans, presets, plugins;
   format form = format::table;
-  std::string form_name, output, report;  // form_name: as --format says; report: a page of HTML beside it
-  std::string where, sort, pareto, best, best_by = "bytes";  // "": not asked for
+  std::string form_name, output, report;                     // form_name: --format; report: an additional HTML page
+  std::string where, sort, pareto, best, best_by = "bytes";  // "": not given
   std::vector<std::string> from;                             // saved documents
-  std::string resume, against;                               // likewise, one each
-  std::string book;                                          // a plan book: each tensor has its plan from it
+  std::string resume, against;                               // a saved document
+  std::string book;                                          // a plan book, with a plan per tensor
   bool fail_if_worse = false;
-  uint64_t limit = 10000;                      // of plans that sweeps give
-  uint32_t threads = 0, ranks = 8, steps = 0;  // 0: each input by itself
+  uint64_t limit = 10000;                      // on the plans of sweeps
+  uint32_t threads = 0, ranks = 8, steps = 0;  // 0: every input on its own
   uint32_t repeat = 0;                         // 0: by time
   double seconds = default_seconds;
   std::string link_text;
@@ -55,7 +55,7 @@ struct decode_options {
   std::string file, output;
   std::vector<std::string> plugins;
   uint32_t threads = 0;
-  uint64_t most_elements = 1'000'000'000;
+  uint64_t max_elements = 1'000'000'000;
 };
 
 struct presets_options {

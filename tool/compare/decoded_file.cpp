@@ -14,11 +14,12 @@ namespace {
 
 size_t size_of(dr_dtype type) { return type == DR_F32 ? 4 : 2; }
 
-uint64_t checked_elements(const std::vector<dr_tensor_info>& tensors, uint64_t most) {
+uint64_t checked_elements(const std::vector<dr_tensor_info>& tensors, uint64_t max_elements) {
   uint64_t all = 0;
   for (const dr_tensor_info& t : tensors) {
-    if (t.width != 0 && t.universe > (most - all) / t.width)
-      throw usage_error(fmt::format("the frame has more than {} elements, dense; --max-elements allows more", most));
+    if (t.width != 0 && t.universe > (max_elements - all) / t.width)
+      throw usage_error(
+          fmt::format("the frame has more than {} dense elements; --max-elements raises the limit", max_elements));
     all += t.universe * t.width;
   }
   return all;
@@ -28,17 +29,16 @@ uint64_t checked_elements(const std::vector<dr_tensor_info>& tensors, uint64_t m
 
 std::string decoded_file(std::span<const std::byte> bytes, const decode_options& o) {
   const bool npy = o.output.ends_with(".npy"), npz = o.output.ends_with(".npz"), f32 = o.output.ends_with(".f32");
-  if (!npy && !npz && !f32) throw usage_error("--output " + o.output + ": the name ends in .npy, .npz or .f32");
+  if (!npy && !npz && !f32) throw usage_error("--output " + o.output + ": the name must end in .npy, .npz or .f32");
   const frame f = inspect(bytes);
   if (f.info.flags & DR_FRAME_STATUS)
     throw std::runtime_error(
         fmt::format("{}: a status frame has no tensors; the sender could not encode: {}", o.file, f.info.message));
   if (!npz && f.tensors.size() != 1)
-    throw usage_error(
-        fmt::format("--output {}: the frame has {} tensors; an .npz holds them", o.output, f.tensors.size()));
+    throw usage_error(fmt::format("--output {}: the frame has {} tensors; use .npz", o.output, f.tensors.size()));
   if (f32 && f.tensors[0].dtype != DR_F32)
-    throw usage_error("--output " + o.output + ": the tensor is in 16 bits; an .npy holds it");
-  (void)checked_elements(f.tensors, o.most_elements);
+    throw usage_error("--output " + o.output + ": the tensor has 16-bit elements; use .npy");
+  (void)checked_elements(f.tensors, o.max_elements);
 
   std::vector<std::vector<std::byte>> data;
   std::vector<dr_tensor_out> outs;

@@ -1,4 +1,4 @@
-// What `deepreduce decode` writes.
+// The output of `deepreduce decode`.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace dr::compare {
 
-// The tensors of a frame, dense, as the file that options.output names: .npy and .f32 (little-endian, f32 only) hold one tensor, .npz
-// any number. Throws usage_error (another name, several tensors, another type, too many elements), dr::error (the frame).
+// The tensors of a frame, dense, as a file of options.output's suffix: .npy and .f32 (little-endian, f32 only) hold one tensor,
+// .npz any number. Throws usage_error (another name, several tensors, another type, too many elements), dr::error (the frame).
 std::string decoded_file(std::span<const std::byte> frame, const decode_options& options);
 
 }  // namespace dr::compare

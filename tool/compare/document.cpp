@@ -38,15 +38,15 @@ ordered_json parse(const std::string& path) {
   try {
     return ordered_json::parse(text, shallow);
   } catch (const ordered_json::parse_error& e) {
-    throw input_error(fmt::format("{}: byte {}: no JSON; saved rows are what --format json writes", path, e.byte));
-  } catch (const ordered_json::exception& e) {  // a number that no double holds
+    throw input_error(fmt::format("{}: byte {}: not JSON; saved rows are files of --format json", path, e.byte));
+  } catch (const ordered_json::exception& e) {  // a number outside the range of a double
     throw input_error(fmt::format("{}: {}", path, e.what()));
   }
 }
 
-// A row's cells are numbers, texts and null; `samples` alone holds lists.
+// A row's cells are numbers, texts and null; only `samples` has lists.
 void check_row(const ordered_json& row, const std::string& where) {
-  if (!row.is_object()) throw input_error(where + ": no object");
+  if (!row.is_object()) throw input_error(where + ": not an object");
   for (const char* column : {"input", "plan"})
     if (!row.contains(column) || !row.at(column).is_string())
       throw input_error(fmt::format("{}: no text in column '{}'", where, column));
@@ -65,7 +65,7 @@ std::string identity_of(const json_row& row) {
   return key_of(row, {"input", "tensor", "step", "dtype", "d", "plan", "data"});
 }
 
-// All steps of a gradient have these.
+// The same for all steps of a gradient.
 std::string values_of(const json_row& row) { return key_of(row, {"tensor", "dtype", "d", "data"}); }
 
 }  // namespace
@@ -81,8 +81,8 @@ ordered_json empty_document(const ordered_json& settings) {
 ordered_json read_document(const std::string& path) {
   ordered_json document = parse(path);
   if (!document.is_object() || !document.contains("rows") || !document.at("rows").is_array())
-    throw input_error(path + ": no list 'rows'; saved rows are what --format json writes");
-  // Without a schema: of a version before there was one.
+    throw input_error(path + ": no list 'rows'; saved rows are files of --format json");
+  // Old versions wrote no schema.
   const ordered_json schema = document.value("schema", ordered_json(document_schema));
   if (schema != document_schema)
     throw input_error(fmt::format("{}: schema {}; this version reads \"{}\"", path, schema.dump(), document_schema));
@@ -92,7 +92,7 @@ ordered_json read_document(const std::string& path) {
     if (!document.contains(list))
       document[list] = ordered_json::array();
     else if (!document.at(list).is_array())
-      throw input_error(fmt::format("{}: '{}' is no list", path, list));
+      throw input_error(fmt::format("{}: '{}' is not a list", path, list));
   return document;
 }
 
@@ -113,7 +113,7 @@ std::vector<json_row> rows_with_origin(const ordered_json& document) {
 }
 
 std::string json_text(const ordered_json& document) {
-  // A file's name is any bytes; JSON is UTF-8.
+  // A file's name may be any bytes; JSON is UTF-8.
   return document.dump(1, ' ', false, ordered_json::error_handler_t::replace) + '\n';
 }
 
@@ -167,10 +167,10 @@ resumed_run::resumed_run(std::string path, ordered_json document)
   document_["subjects"] = saved.at("subjects");
 }
 
-bool resumed_run::has(const json_row& wanted) const {
-  json_row of_any = wanted;
+bool resumed_run::has(const json_row& row) const {
+  json_row of_any = row;
   of_any.erase("data");
-  return known_.contains(identity_of(wanted)) || known_.contains(identity_of(of_any));
+  return known_.contains(identity_of(row)) || known_.contains(identity_of(of_any));
 }
 
 size_t resumed_run::forget_others(std::span<const json_row> subjects) {

@@ -1,4 +1,4 @@
-// The JSON document of a comparison: what is written, kept and read again. docs/compare.schema.json describes it.
+// The JSON document of a comparison: written, resumed and read again. docs/compare.schema.json describes it.
 #pragma once
 
 #include <set>
@@ -16,32 +16,32 @@ inline constexpr const char* document_schema = "deepreduce-compare-1";
 // subjects, rows, totals and failures.
 nlohmann::ordered_json empty_document(const nlohmann::ordered_json& settings);
 
-// One that was saved. Throws input_error: no file, no JSON, no comparison, another schema, or a row that is none.
+// Reads a saved document. Throws input_error: no file, not JSON, not a comparison, another schema, or an invalid row.
 nlohmann::ordered_json read_document(const std::string& path);
 
 std::vector<json_row> rows_of(const nlohmann::ordered_json& document);
-// With cells `machine` and `commit` of the document, but for rows that have their own.
+// With the document's `machine` and `commit` in rows that lack them.
 std::vector<json_row> rows_with_origin(const nlohmann::ordered_json& document);
 
 std::string json_text(const nlohmann::ordered_json& document);
-// RFC 4180; undefined is empty. `columns` first, then further ones of the rows; no lists and objects.
+// RFC 4180; undefined is empty. `columns` first, then other columns of the rows; without lists and objects.
 std::string csv_text(std::span<const json_row> rows, std::span<const std::string> columns);
 
-// A file that a long run fills, subject by subject, and goes on with after it was cut off.
+// A file that a long run fills subject by subject, and continues after an interruption.
 class resumed_run {
  public:
-  // Reads `path` if it is there. Throws input_error if a setting of `document` is another one there.
+  // Reads `path` if it exists. Throws input_error if its settings differ from `document`.
   resumed_run(std::string path, nlohmann::ordered_json document);
 
   const std::vector<json_row>& rows() const { return rows_; }
   const nlohmann::ordered_json& subjects() const { return document_.at("subjects"); }
   const std::vector<std::string>& notes() const { return notes_; }  // other machine, other commit
-  // A row of this input, tensor, step, dtype, d, plan and `data`, the digest of the values; rows without one are of any.
-  bool has(const json_row& wanted) const;
-  // Of the inputs of these subjects (rows without a plan) drops the rows of all other tensors and values: a file was
-  // overwritten. Returns how many.
+  // Whether a row has this input, tensor, step, dtype, d, plan and `data` (digest of the values; absent: any).
+  bool has(const json_row& row) const;
+  // Drops rows of these subjects' inputs (rows without a plan) with other tensors or values: a file was overwritten.
+  // Returns their number.
   size_t forget_others(std::span<const json_row> subjects);
-  // Adds to the rows and writes the file, whole or not at all. Rows that are there already are left out (memcpy). Throws output_error.
+  // Adds rows without duplicates (memcpy) and writes the file, completely or not at all. Throws output_error.
   void add(std::span<const json_row> rows, const nlohmann::ordered_json& subjects);
 
  private:

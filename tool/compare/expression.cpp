@@ -31,7 +31,7 @@ constexpr size_t longest = 4096;  // bounds recursion over a chain of operators
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
-// Names like the unknown one, or with it in them; else all.
+// Similar names, or names that contain the unknown one; else all.
 std::string suggestions(const std::string& name, const ordered_json& columns) {
   std::string near, all;
   for (const auto& column : columns.items()) {
@@ -41,7 +41,7 @@ std::string suggestions(const std::string& name, const ordered_json& columns) {
     if (alike) near += (near.empty() ? "" : ", ") + c;
     all += (all.empty() ? "" : ", ") + c;
   }
-  return near.empty() ? "; there are: " + all : "; there is: " + near;
+  return near.empty() ? "; known: " + all : "; similar: " + near;
 }
 
 class parser {
@@ -51,7 +51,7 @@ class parser {
     advance();
   }
 
-  // Up to the end, or with `list` to a comma.
+  // Up to the end, or with `list` up to a comma.
   node whole(bool list) {
     node all = alternatives();
     if (!token_.empty() && !(list && token_ == ",")) refuse(fmt::format("'{}' is not expected here", token_));
@@ -187,7 +187,7 @@ class parser {
     std::string name(token_);
     if (name == "null") return leaf("literal", nullptr);
     if (name == "and" || name == "or" || name == "not") refuse(fmt::format("'{}' is not expected here", name));
-    // Headings of tables in the unit of a column.
+    // Headings of tables, as aliases of columns.
     for (const auto& [heading, column] : {std::pair("error", "total_error"), std::pair("coding", "relative_l2_error")})
       if (name == heading) name = column;
     if (!columns_.contains(name)) refuse(fmt::format("no column '{}'{}", name, suggestions(name, columns_)));
@@ -216,33 +216,34 @@ const char* name_of(value_type type) {
 const char* sign_of(const expression_node& n) { return n.kind == "negative" ? "-" : n.kind.c_str(); }
 
 // "bytes is a number"
-std::string told(const expression_node& n, value_type type) {
+std::string described(const expression_node& n, value_type type) {
   const std::string what = n.kind == "column"    ? n.literal.get<std::string>()
                            : n.kind == "literal" ? n.literal.dump()
-                                                 : fmt::format("what '{}' gives", sign_of(n));
+                                                 : fmt::format("the result of '{}'", sign_of(n));
   return fmt::format("{} is {}", what, name_of(type));
 }
 
-// Throws where an operator has operands of a wrong type.
+// Throws if an operand has the wrong type.
 value_type type_of(const expression_node& n, const ordered_json& columns) {
   using enum value_type;
   if (n.kind == "literal") return type_of(n.literal);
   if (n.kind == "column") return type_of(columns.value(n.literal.get<std::string>(), ordered_json()));
   const bool logic = is_one_of(n.kind, {"and", "or", "not"}), globs = is_one_of(n.kind, {"~", "!~"});
   const bool sums = is_one_of(n.kind, {"+", "-", "*", "/", "negative"});
-  const value_type wanted = logic ? condition : globs ? text : sums ? number : unknown;
+  const value_type required = logic ? condition : globs ? text : sums ? number : unknown;
   value_type first = unknown;
   for (const node& operand : n.operands) {
     const value_type own = type_of(*operand, columns);
     if (own == unknown) continue;
     const char* const sign = sign_of(n);
-    if (wanted != unknown && own != wanted)
-      throw expression_error(fmt::format("'{}' wants {}s; {}", sign, name_of(wanted) + 2, told(*operand, own)));
-    if (wanted == unknown && own == condition)
-      throw expression_error(fmt::format("'{}' compares numbers or texts; {}", sign, told(*operand, own)));
-    if (wanted == unknown && first != unknown && own != first)
+    if (required != unknown && own != required)
+      throw expression_error(
+          fmt::format("'{}' requires {}s; {}", sign, name_of(required) + 2, described(*operand, own)));
+    if (required == unknown && own == condition)
+      throw expression_error(fmt::format("'{}' compares numbers or texts; {}", sign, described(*operand, own)));
+    if (required == unknown && first != unknown && own != first)
       throw expression_error(fmt::format("'{}' compares two numbers or two texts; {}, {}", sign,
-                                         told(*n.operands[0], first), told(*operand, own)));
+                                         described(*n.operands[0], first), described(*operand, own)));
     first = own;
   }
   return sums ? number : condition;
@@ -250,11 +251,11 @@ value_type type_of(const expression_node& n, const ordered_json& columns) {
 
 double as_number(const ordered_json& value, const expression_node& n) {
   if (value.is_number()) return value.get<double>();
-  throw expression_error(fmt::format("'{}' wants numbers, not {}", n.kind, value.dump()));
+  throw expression_error(fmt::format("'{}' requires numbers, not {}", n.kind, value.dump()));
 }
 const std::string& as_text(const ordered_json& value, const expression_node& n) {
   if (value.is_string()) return value.get_ref<const std::string&>();
-  throw expression_error(fmt::format("'{}' wants texts, not {}", n.kind, value.dump()));
+  throw expression_error(fmt::format("'{}' requires texts, not {}", n.kind, value.dump()));
 }
 
 bool is_null_literal(const expression_node& n) { return n.kind == "literal" && n.literal.is_null(); }
@@ -296,7 +297,7 @@ ordered_json arithmetic(const expression_node& n, const ordered_json& a, const o
 bool as_condition(const ordered_json& value, const char* where) {
   if (value.is_boolean()) return value.get<bool>();
   if (value.is_null()) return false;
-  throw expression_error(fmt::format("'{}' wants a condition, such as bytes < 1e6, not {}", where, value.dump()));
+  throw expression_error(fmt::format("'{}' requires a condition, such as bytes < 1e6, not {}", where, value.dump()));
 }
 
 ordered_json evaluate(const expression_node& n, const ordered_json& row) {
@@ -358,7 +359,7 @@ std::optional<expression> expression::bounded_sum() const {
 }
 
 std::vector<expression> expression_list(std::string_view text, const ordered_json& columns) {
-  // A quoted text may hold a comma, so the parser says where each expression ends.
+  // A quoted text may contain a comma, so the parser finds the end of an expression.
   std::vector<expression> list;
   while (true) {
     parser p(text, columns);

@@ -6,7 +6,7 @@
 //   primary = NUMBER | COLUMN | 'text' | "text" | null | "(" or ")"
 //
 // ~ matches a text against a glob (*, ?, [a-z]). An empty cell (null) in a sum makes it null; a comparison with null is false,
-// but for == null and != null. Numbers as in C: 0.02, 1e6.
+// except == null and != null. Numbers as in C: 0.02, 1e6.
 #pragma once
 
 #include <memory>
@@ -29,24 +29,23 @@ enum class value_type { unknown, number, text, condition };
 
 class expression {
  public:
-  // `columns`: a row that has each column that may be named, with a cell of its type; null: of any type. Throws expression_error
-  // with the position of the first thing that does not fit, or with a name that is not among them.
+  // `columns`: a row with all columns that may be named, with a cell of the column's type; null: any type. Throws
+  // expression_error with the position of the first error, or with an unknown name.
   expression(std::string_view text, const nlohmann::ordered_json& columns);
 
   const std::string& text() const { return text_; }
 
-  // What it gives of such rows. Throws expression_error where an operator has operands of a wrong type.
+  // Its type for such rows. Throws expression_error if an operand has the wrong type.
   value_type type(const nlohmann::ordered_json& columns) const;
 
-  // A row is an object of numbers, texts and nulls. Throws expression_error where a text stands for a number or the
-  // other way round.
+  // A row is an object of numbers, texts and nulls. Throws expression_error if a cell has the wrong type.
   bool holds(const nlohmann::ordered_json& row) const;                    // of a condition
   nlohmann::ordered_json value(const nlohmann::ordered_json& row) const;  // a number, a text or null
   std::optional<double> number(const nlohmann::ordered_json& row) const;  // none: null
 
-  std::vector<std::string> columns() const;  // that it names, each once
+  std::vector<std::string> columns() const;  // in the expression, without duplicates
 
-  // Of a condition `sum <= number` or `sum < number`: its sum, of which less is nearer. Else none.
+  // For a condition `sum <= number` or `sum < number`: the sum. Else none.
   std::optional<expression> bounded_sum() const;
 
  private:

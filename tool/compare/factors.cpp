@@ -33,7 +33,7 @@ factors::factors(context& c, const plan& p, std::span<const tensor> tensors, uin
   std::vector<dr_tensor> list;
   size_t elements = 0;
   for (const tensor& t : tensors) {
-    if (t.type != dtype::f32) throw std::runtime_error(std::string("a transform takes f32, not ") + name_of(t.type));
+    if (t.type != dtype::f32) throw std::runtime_error(std::string("a transform requires f32, not ") + name_of(t.type));
     list.push_back(matrix_of(t, nullptr));
     elements += t.elements;
   }

@@ -1,4 +1,4 @@
-// Rounds of a transform (transform=lowrank) of one rank: the factors of tensors, which ranks would all-reduce.
+// Rounds of a transform (transform=lowrank) on one rank. In a training the ranks all-reduce its factors.
 #pragma once
 
 #include <memory>
@@ -16,16 +16,15 @@ bool is_transform(const std::string& plan);
 
 class factors {
  public:
-  // Tensors of f32: a shape [n, a, b] is the matrix [n, a b], one of one dimension is sent as it is. Throws error.
+  // Tensors of f32: a shape [n, a, b] is the matrix [n, a b]; one dimension is sent unchanged. Throws error.
   factors(context& c, const plan& p, std::span<const tensor> tensors, uint64_t seed);
 
   struct times {
-    double begin_ns, rest_ns;  // until the first factor is there; all behind it
+    double begin_ns, rest_ns;  // up to the first factor; after it
   };
-  // What arrives of x goes to `out`, one tensor behind the other, which has room for all elements. What is kept for the next
-  // round changes.
+  // Writes the decoded x to `out` [all elements], one tensor after another, and updates the state.
   times round(std::span<const tensor> x, std::span<float> out);
-  // x, with what is kept of earlier rounds added.
+  // x + residual.
   std::vector<tensor> with_residual(std::span<const tensor> x) const;
 
   std::vector<std::byte> state() const;

@@ -27,7 +27,7 @@ std::string header_text(const dr_frame_info& f, size_t size) {
   if (f.flags & DR_FRAME_LIST) text += "decodes to a list of tensors, not to one\n";
   if (f.flags & DR_FRAME_STATUS)
     text += fmt::format("status frame: the sender could not encode, {}: {}\n", dr_status_name(f.status), f.message);
-  if (size > f.frame_size) text += fmt::format("{} behind the frame\n", plural(size - f.frame_size, "byte"));
+  if (size > f.frame_size) text += fmt::format("{} after the frame\n", plural(size - f.frame_size, "byte"));
   return text;
 }
 

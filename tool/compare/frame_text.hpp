@@ -1,4 +1,4 @@
-// What a frame's headers say, for a person.
+// Describes a frame's headers.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace dr::compare {
 
-// Throws dr::error if the bytes are no sound frame.
+// Throws dr::error if the frame is invalid.
 std::string describe_frame(std::span<const std::byte> bytes);
 
 }  // namespace dr::compare

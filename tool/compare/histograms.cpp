@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Counts of a bin each, from the first bin that has any to the last.
+// One count per bin, from `first` to the last nonempty bin.
 ordered_json counts(const std::map<int, uint64_t>& bins, int first) {
   auto list = ordered_json::array();
   if (bins.empty()) return list;
@@ -24,8 +24,8 @@ ordered_json counts(const std::map<int, uint64_t>& bins, int first) {
 
 struct histograms {
   std::map<int, uint64_t> gaps, magnitudes;
-  uint64_t kept = 0, zeros = 0, not_finite = 0;
-  double gradient_energy = 0, kept_energy = 0;
+  uint64_t selected = 0, zeros = 0, not_finite = 0;
+  double gradient_energy = 0, selected_energy = 0;
 
   void add(const tensor& g, std::span<const uint64_t> positions) {
     const auto value = [&](uint64_t i) { return value_of(g.type, bits_at(g.type, g.data, i)); };
@@ -36,12 +36,12 @@ struct histograms {
       next = at + 1;
       add(value(at));
     }
-    kept += positions.size();
+    selected += positions.size();
   }
 
  private:
   void add(double v) {
-    kept_energy += v * v;
+    selected_energy += v * v;
     if (v == 0)
       ++zeros;
     else if (!std::isfinite(v))
@@ -56,18 +56,18 @@ ordered_json finite(double number) { return std::isfinite(number) ? ordered_json
 }  // namespace
 
 ordered_json subject_facts(const subject& s, std::string_view sparsify,
-                           const std::vector<std::vector<uint64_t>>& kept) {
+                           const std::vector<std::vector<uint64_t>>& selected) {
   histograms h;
-  for (size_t i = 0; i < s.size(); ++i) h.add(s[i], kept.at(i));
+  for (size_t i = 0; i < s.size(); ++i) h.add(s[i], selected.at(i));
   const int first = h.magnitudes.empty() ? 0 : h.magnitudes.begin()->first;
   return {{"input", s.empty() ? "" : s[0].input},
           {"tensor", name_of(s)},
           {"dtype", types_of(s)},
           {"d", elements_of(s)},
           {"sparsify", sparsify},
-          {"r", h.kept},
+          {"r", h.selected},
           {"gradient_energy", finite(h.gradient_energy)},
-          {"kept_energy", finite(h.kept_energy)},
+          {"kept_energy", finite(h.selected_energy)},
           {"gaps", {{"log2", counts(h.gaps, 0)}}},
           {"magnitudes",
            {{"log2_first", first},

@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// JSON that is safe inside <script>: '<' is in strings only, and there it may be written so.
+// JSON that is safe inside <script>: '<' occurs only in strings, where it may be escaped.
 std::string for_script(const ordered_json& value) {
   std::string text;
   for (const char c : value.dump(-1, ' ', false, ordered_json::error_handler_t::replace))
@@ -23,7 +23,7 @@ std::string for_script(const ordered_json& value) {
   return text;
 }
 
-// 2026-11-22, in UTC; of SOURCE_DATE_EPOCH where that is set (reproducible-builds.org).
+// 2026-11-22, in UTC; from SOURCE_DATE_EPOCH if set (reproducible-builds.org).
 std::string today() {
   const char* const fixed = std::getenv("SOURCE_DATE_EPOCH");
   const std::time_t now = fixed ? static_cast<std::time_t>(std::strtoll(fixed, nullptr, 10)) : std::time(nullptr);

@@ -1,7 +1,7 @@
 // The kind of a layer that a tensor belongs to, from its name and shape.
 //
-// The first rule that fits decides. A name is cut into words, in lower case, at everything but letters and digits and where a
-// lower-case letter meets an upper-case one. "conv…": a word that begins so.
+// The first matching rule decides. A name is cut into lower-case words at all characters but letters and digits, and between a
+// lower-case and an upper-case letter. "conv…": a word that starts with conv.
 //   norm_bias   one dimension or none; or a word bias, b, beta, gamma, ln…, bn…, …norm…
 //   embedding   emb…, wte, wpe, token…, lookup…, user, item (recommenders), or the name encoder.weight (PyTorch's word models)
 //   recurrent   lstm…, gru…, rnn…, recurrent…, ih, hh
@@ -19,7 +19,7 @@
 
 namespace dr::compare {
 
-// shape: of the tensor, empty where it is not known. "" for a tensor without a name, or joined.
+// shape: of the tensor, empty if unknown. "" for a tensor without a name, or joined.
 std::string layer_kind(std::string_view name, std::span<const uint64_t> shape);
 
 }  // namespace dr::compare

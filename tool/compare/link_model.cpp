@@ -24,8 +24,8 @@ double step_ns(const step_costs& plan, const std::string& stage, uint32_t ranks,
   }
 }
 
-// The step is the longest of chains, each some computing and some bytes: convex in x = 1 / rate, at most f0 + s x, of
-// computing alone and of the link alone. So it crosses the ring's c x once, between f0 / c and f0 / (c - s).
+// The step is the maximum of chains of computing and bytes: convex in x = 1 / rate and at most f0 + s x, where f0 is
+// computing alone and s x the link alone. So it crosses the ring's c x once, between f0 / c and f0 / (c - s).
 double pays_below(const step_costs& plan, const std::string& stage, double bytes, uint32_t ranks) {
   const auto at = [&](double rate) { return step_ns(plan, stage, ranks, {rate, 0, true}); };
   constexpr double all_computing = 1e21, long_ns = 1e15;  // (of a clock of 64 bits)
@@ -43,20 +43,20 @@ double pays_below(const step_costs& plan, const std::string& stage, double bytes
 }
 
 const char* const model_help =
-    R"(--link RATE[,LATENCY] models one step of --ranks N ranks from the measured times and bytes: the plan's exchange is run dry, step
-by step, under a virtual clock, in which a part of the elements takes that part of the plan's times and bytes; what its parts=
-overlap does overlap. Nothing else does, and copies between a GPU and its host are not counted. docs/PAYS.md has the model;
-`predict` has backward and many tensors, too. L is the latency, D the time of the dense tensor on the link, t that of a frame.
+    R"(--link RATE[,LATENCY] models one step of N ranks (--ranks) from the measured times and bytes. The plan's exchange runs dry, step by
+step, under a virtual clock; a part of the elements costs its share of the plan's times and bytes. Only parts= of the exchange
+overlap. Copies between a GPU and its host are not counted. docs/PAYS.md describes the model; `predict` adds backward and many
+tensors. L is the latency, D the time of the dense tensor on the link, t that of a frame.
   dense_step_ns   ring all-reduce of the dense tensor: 2 (N - 1) (L + D / N). Its additions are not counted
-  bf16_step_ns    the same in 16 bits an element; the conversion is not counted
+  bf16_step_ns    the same in 16 bits per element; the conversion is not counted
   step_ns         by the plan's exchange= stage, gather if it has none
   gather_step_ns  by gather: sparsify + encode + L + (N - 1) t + merge + L + (N - 1) 256 bytes on the link: the ranks agree
                   before they write
-                  The frame of a sum counts as large as that of a rank behind a sparsifier, else as the least of N and
-                  d / support such frames. hierarchy is modelled of at most 256 ranks
+                  The frame of a sum counts as one rank's frame if the plan sparsifies, else as min(N, d / support)
+                  frames. hierarchy is modelled for at most 256 ranks
   verdict         against the faster ring: pays, slower, or even: within the measured spread; unknown: not modelled
 pays_below: the speed of each rank's link under which step_ns is less than dense_step_ns, without latency. 0: at no speed.
-The dense tensor of f16 and bf16 inputs has 16 bits an element.
+The dense tensor of f16 and bf16 inputs has 16 bits per element.
 )";
 
 }  // namespace dr::compare

@@ -1,5 +1,5 @@
 // The time of a step's exchange on a link, from measured times and bytes, by the model of tool/predict: the plan's
-// exchange, run dry under a virtual clock. Ranks are alike and begin together.
+// exchange, run dry under a virtual clock. All ranks are equal and start together.
 #pragma once
 
 #include <cstdint>
@@ -12,24 +12,24 @@ namespace dr::compare {
 using predict::link;
 using predict::parse_link;
 
-// A plan on one rank: times in ns, the frame in bytes. A part of the elements takes that part of each.
+// A plan on one rank: times in ns, the frame in bytes. A part of the elements costs its share of each.
 struct step_costs {
   double elements = 0;
   double encode_ns = 0;  // with sparsify
   double merge_ns = 0;   // of the frames of all ranks
   double frame_bytes = 0;
-  double sum_growth = 1;  // frame of the ranks' sum / frame of one rank; `ranks` where no support meets another
+  double sum_growth = 1;  // frame of the ranks' sum / frame of one rank; `ranks` if supports are disjoint
   double dense_bytes = 0;
 };
 
-// A ring all-reduce of so many bytes: 2 (n - 1) messages of bytes / n, one after the other. Additions are not counted.
+// A ring all-reduce: 2 (n - 1) messages of bytes / n, one after another. Additions are not counted.
 double ring_ns(double bytes, uint32_t ranks, const link& l);
 
-// By the plan's stage "exchange=owner(parts=4)"; "" is gather. NaN: more ranks than the model takes for this schedule.
+// By the plan's stage "exchange=owner(parts=4)"; "" is gather. NaN: more ranks than the model supports for this schedule.
 double step_ns(const step_costs& plan, const std::string& stage, uint32_t ranks, const link& l);
 
-// The speed of each rank's link, in bit/s, under which that exchange is faster than a ring all-reduce of so many bytes;
-// latency is not counted. 0: at no speed. NaN: as of step_ns.
+// The speed of a rank's link, in bit/s, below which the exchange is faster than a ring all-reduce of `bytes` bytes,
+// without latency. 0: at no speed. NaN: as of step_ns.
 double pays_below(const step_costs& plan, const std::string& stage, double bytes, uint32_t ranks);
 
 // For --help.

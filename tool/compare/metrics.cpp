@@ -9,9 +9,9 @@
 namespace dr::compare {
 namespace {
 
-uint64_t common(std::span<const uint64_t> kept, std::span<const uint64_t> support) {
+uint64_t common(std::span<const uint64_t> selected, std::span<const uint64_t> support) {
   uint64_t both = 0;
-  for (auto a = kept.begin(), b = support.begin(); a != kept.end() && b != support.end();) {
+  for (auto a = selected.begin(), b = support.begin(); a != selected.end() && b != support.end();) {
     both += *a == *b;
     if (*a < *b)
       ++a;
@@ -23,18 +23,18 @@ uint64_t common(std::span<const uint64_t> kept, std::span<const uint64_t> suppor
   return both;
 }
 
-// Equal bits do not differ, whatever they mean: an exactly transmitted NaN is no error.
+// Equal bits have no difference: a NaN that was transmitted exactly is not an error.
 double difference(dtype type, uint32_t a, uint32_t b) { return a == b ? 0 : value_of(type, a) - value_of(type, b); }
 
 }  // namespace
 
-void distortion_sum::add(const tensor& g, std::span<const uint64_t> kept, std::span<const std::byte> decoded,
+void distortion_sum::add(const tensor& g, std::span<const uint64_t> selected, std::span<const std::byte> decoded,
                          std::span<const uint64_t> support) {
-  auto next = kept.begin(), arrived = support.begin();
+  auto next = selected.begin(), arrived = support.begin();
   for (uint64_t i = 0; i < g.elements; ++i) {
     const uint32_t g_bits = bits_at(g.type, g.data, i), h_bits = bits_at(g.type, decoded, i);
     uint32_t s_bits = 0;
-    if (next != kept.end() && *next == i) s_bits = g_bits, ++next;
+    if (next != selected.end() && *next == i) s_bits = g_bits, ++next;
     const double gi = value_of(g.type, g_bits), hi = value_of(g.type, h_bits), si = value_of(g.type, s_bits);
     const double es = difference(g.type, s_bits, h_bits), eg = difference(g.type, g_bits, h_bits);
     gg_ += gi * gi, hh_ += hi * hi, gh_ += gi * hi, ss_ += si * si;
@@ -43,29 +43,29 @@ void distortion_sum::add(const tensor& g, std::span<const uint64_t> kept, std::s
     error_max_ = std::max(error_max_, std::abs(es));
     if (arrived != support.end() && *arrived == i) arrived_ += gi * gi, ++arrived;
   }
-  kept_ += kept.size();
+  selected_ += selected.size();
   support_ += support.size();
-  both_ += common(kept, support);
+  both_ += common(selected, support);
 }
 
 distortion distortion_sum::result() const {
-  // One root of the product: exactly 1 for equal tensors, and squares of f32 are far from a double's ends.
-  return {kept_ - both_,
+  // One root of the product: exactly 1 for equal tensors, and squares of f32 neither overflow nor underflow a double.
+  return {selected_ - both_,
           support_ - both_,
-          kept_ ? quotient(static_cast<double>(both_), static_cast<double>(kept_)) : 1,
+          selected_ ? quotient(static_cast<double>(both_), static_cast<double>(selected_)) : 1,
           gg_ == 0 ? 1 : quotient(arrived_, gg_),
           quotient(std::sqrt(s_error_), std::sqrt(ss_)),
-          std::isfinite(s_error_) ? quotient(error_max_, s_max_) : undefined,  // max() does not see a NaN
+          std::isfinite(s_error_) ? quotient(error_max_, s_max_) : undefined,  // max() ignores NaN
           quotient(gh_, std::sqrt(gg_ * hh_)),
           quotient(g_error_, gg_),
           gg_,
           ss_};
 }
 
-distortion measure_distortion(const tensor& g, std::span<const uint64_t> kept, std::span<const std::byte> decoded,
+distortion measure_distortion(const tensor& g, std::span<const uint64_t> selected, std::span<const std::byte> decoded,
                               std::span<const uint64_t> support) {
   distortion_sum sum;
-  sum.add(g, kept, decoded, support);
+  sum.add(g, selected, decoded, support);
   return sum.result();
 }
 
@@ -92,7 +92,7 @@ double index_bound_bits(uint64_t d, uint64_t r) {
 
 double quotient(double numerator, double denominator) {
   if (denominator == 0) return numerator == 0 ? 0 : undefined;
-  // Of infinitely much nothing is a share.
+  // A share of infinity is undefined.
   return std::isfinite(denominator) && std::isfinite(numerator / denominator) ? numerator / denominator : undefined;
 }
 

@@ -21,7 +21,7 @@ double cpu_ns() {
   return 1e9 * static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec);
 }
 
-// Each tensor's elements `part` of `parts` of it further on, the last ones in front.
+// Rotates the elements of all tensors by part / parts of their length.
 subject rotated(const subject& g, size_t part, size_t parts) {
   subject turned = g;
   for (tensor& t : turned) {
@@ -46,7 +46,7 @@ dr_call workbench::call(uint64_t rank) const {
   now.seed = settings.seed;
   now.private_seed = settings.seed + rank;
   now.segment_rows = settings.segment_rows;
-  now.flags = gradient->size() == 1 ? 0 : DR_CALL_LIST;  // as `encode` has it
+  now.flags = gradient->size() == 1 ? 0 : DR_CALL_LIST;  // as in `encode`
   return now;
 }
 
@@ -85,7 +85,7 @@ plan_run::plan_run(workbench& bench, const plan& p) : method(&p), reading(read_p
   transforms = info.flags & DR_PLAN_TRANSFORMS;
   if (transforms) {
     factors_.emplace(bench.library, p, *bench.gradient, bench.settings.seed);
-    kept_ = factors_->state();
+    factor_state_ = factors_->state();
     return;
   }
   if (!(info.flags & DR_PLAN_FEEDBACK)) return;
@@ -116,11 +116,11 @@ std::span<const std::byte> plan_run::encode() {
 subject plan_run::accumulated() {
   const dr_call now = bench_.call();
   const plan all("sparsify=none " + reading.feedback + " index=all value=raw");
-  subject seen = *bench_.gradient;
+  subject input = *bench_.gradient;
   std::vector<dr_tensor_out> outs;
-  for (tensor& t : seen) outs.push_back(dense_out(abi_dtype(t.type), t.data.writable().data(), t.elements));
+  for (tensor& t : input) outs.push_back(dense_out(abi_dtype(t.type), t.data.writable().data(), t.elements));
   bench_.library.decode(bench_.library.encode(all, sources(*bench_.gradient), &now), outs);
-  return seen;
+  return input;
 }
 
 void plan_run::add_loss(std::span<const std::byte> sent) {
@@ -130,8 +130,8 @@ void plan_run::add_loss(std::span<const std::byte> sent) {
   size_t at = 0;
   for (size_t i = 0; i < bench_.gradient->size(); ++i) {
     const tensor& t = (*bench_.gradient)[i];
-    const auto* arrived = flat ? bench_.received.data() + at : static_cast<const std::byte*>(outs[i].values);
-    lost_.add(t.type, reading.gamma, t.data, {arrived, t.data.size()}, first);
+    const auto* received = flat ? bench_.received.data() + at : static_cast<const std::byte*>(outs[i].values);
+    lost_.add(t.type, reading.gamma, t.data, {received, t.data.size()}, first);
     first += t.elements;
     at += t.data.size();
   }
@@ -143,12 +143,12 @@ std::span<float> workbench::received_floats() {
 }
 
 void plan_run::transform() {
-  factors_->set_state(kept_);
+  factors_->set_state(factor_state_);
   factors_->round(*bench_.gradient, bench_.received_floats());
 }
 
 subject plan_run::transform_input() {
-  factors_->set_state(kept_);
+  factors_->set_state(factor_state_);
   return factors_->with_residual(*bench_.gradient);
 }
 
@@ -179,7 +179,7 @@ void plan_run::add_transform_loss() {
 
 void plan_run::prepare_merge() {
   if (transforms) return;
-  const uint32_t ranks = std::min(bench_.settings.ranks, merged_most);
+  const uint32_t ranks = std::min(bench_.settings.ranks, max_merged);
   const size_t room = merged_bytes / std::max<size_t>(frame.size(), 1);
   const size_t distinct = std::clamp<size_t>(room, 1, std::min<size_t>(merged_distinct, ranks));
   others_.clear();
@@ -201,7 +201,7 @@ void plan_run::warm_up() {
   const size_t size = time_round();
   if (transforms) return rounds_.clear();
   if (!std::ranges::equal(frame, std::span(bench_.room).first(size)))
-    throw verify_error("the same input gave another frame the second time");
+    throw verify_error("encoding the same input twice produced two different frames");
   rounds_.clear();
 }
 
@@ -214,12 +214,12 @@ void plan_run::add_stage(void* user, const dr_trace* trace) {
     }
 }
 
-// The trace costs a few clock readings a stage; sparsify is known from nothing else. The CPU's clock is read outside of
-// the intervals.
+// The trace costs a few clock readings per stage, and is the only source of the sparsifier's time. The CPU clock is read
+// outside the timed intervals.
 size_t plan_run::time_round() {
   round r{};
   if (transforms) {
-    factors_->set_state(kept_);
+    factors_->set_state(factor_state_);
     const double cpu_begin = cpu_ns();
     const factors::times took = factors_->round(*bench_.gradient, bench_.received_floats());
     r.encode = took.begin_ns, r.decode = r.merge = took.rest_ns;
@@ -257,7 +257,7 @@ void plan_run::report_times(row_times& t) {
   t.rounds = rounds_.size();
   t.encode_samples = samples([](const round& x) { return x.encode; });
   t.decode_samples = samples([](const round& x) { return x.decode; });
-  // (Frames are merged one after the other: twice as many take twice as long.)
+  // (Merging is linear in the number of frames.)
   const double scale = transforms ? 1 : bench_.settings.ranks / static_cast<double>(merged_.size());
   t.merge_samples = samples([scale](const round& x) { return scale * x.merge; });
   t.sparsify = stage(sparsify);

@@ -32,7 +32,7 @@ std::string failures_text(const ordered_json& failures) {
   return text;
 }
 
-// "10Gb/s of 8 ranks"; "": none was given.
+// "10Gb/s among 8 ranks"; "": no link.
 std::string link_of(const ordered_json& document) {
   const ordered_json link = document.value("link", ordered_json());
   if (!link.is_object() || !document.contains("ranks")) return {};

@@ -1,4 +1,4 @@
-// A document as a person, a spreadsheet or a program reads it.
+// A document as text, CSV, JSON, Markdown or HTML.
 #pragma once
 
 #include <span>
@@ -11,13 +11,13 @@ namespace dr::compare {
 
 struct render_request {
   format form = format::table;
-  run_facts facts;        // of the rows that were measured now
-  bool sorted = false;    // the order of rows is what was asked for: no headings between them
-  bool own_rows = false;  // the document's rows are those that were measured now, all of them
-  std::string notes;      // on presets, under the table
+  run_facts facts;        // of the new rows
+  bool sorted = false;    // --sort sets the order of rows: no headings between them
+  bool own_rows = false;  // the document's rows are exactly the new rows
+  std::string notes;      // on presets, below the table
 };
 
-// measured: the rows that were measured now.
+// measured: the new rows.
 std::string render(const nlohmann::ordered_json& document, std::span<const row> measured,
                    const render_request& request);
 

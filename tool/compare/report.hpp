@@ -1,4 +1,4 @@
-// Rows of a few tensors as a person reads them.
+// The table of rows of a few tensors.
 #pragma once
 
 #include <optional>
@@ -12,7 +12,7 @@ namespace dr::compare {
 
 struct run_facts {
   uint32_t ranks = 0;
-  std::string link_text;  // as it was given; "": none
+  std::string link_text;  // of the command line; "": none
   std::span<const failure> failures;
 };
 

@@ -32,7 +32,7 @@ struct shown_column {
 
 std::string shown_text(const json_row& row, const char* column) { return without_controls(text_of(row, column)); }
 
-// What tells the inputs of rows apart: the name of the file, or its path where two folders have one of that name.
+// Distinct names of inputs: the name of the file, or its path if two folders have a file of that name.
 class input_names {
  public:
   // column: "input", or "from" for the saved files of runs
@@ -103,7 +103,7 @@ std::vector<std::string> stages_of(const json_row& row) {
   return {std::istream_iterator<std::string>(words), {}};
 }
 
-// Stages that all plans have, in their order, if there are several plans; memcpy has no say.
+// Stages that all of several plans share, in order; memcpy does not count.
 std::vector<std::string> shared_stages(std::span<const json_row> rows) {
   std::optional<std::vector<std::string>> shared;
   bool several = false;
@@ -181,13 +181,13 @@ std::string subject_text(const json_row& row, const subject_names& names) {
   return text;
 }
 
-// Lines of the table: a row, or a heading over the rows that follow.
+// A line of the table: a row, or a heading above the rows that follow.
 struct line {
   const json_row* row = nullptr;
   std::string heading;
 };
 
-// A heading may be longer than its column: a mark stands for it until the lines are made.
+// A heading may be longer than its column: a mark replaces it until the lines are complete.
 std::string mark_of(size_t heading) { return '\x01' + std::to_string(heading); }
 
 std::string as_text(const std::vector<line>& lines, const std::vector<shown_column>& columns) {
@@ -229,7 +229,7 @@ std::string table(std::vector<json_row> rows, const table_request& request, std:
   const subject_names names(rows);
   const bool tensors = !totals && several([](const json_row& row) { return text_of(row, "tensor"); });
   const bool subjects = names.differ() || tensors;
-  // A copy of each of many layers says nothing that the total of them does not.
+  // The total has the copy of all layers.
   if (subjects && !totals) std::erase_if(rows, is_memcpy);
   if (rows.empty()) return "no rows\n";
   const bool plans = several([](const json_row& row) { return row.value("plan", json_row()); });
@@ -272,7 +272,7 @@ std::string table(std::vector<json_row> rows, const table_request& request, std:
   return text;
 }
 
-// What the steps of totals are compared with: a line for each input; in Markdown a paragraph.
+// The dense steps that the steps of totals are compared with: a line per input; in Markdown a paragraph.
 std::string dense_steps(std::span<const json_row> totals, table_style style) {
   const subject_names names(totals);
   std::vector<std::string> lines;
@@ -290,12 +290,12 @@ std::string dense_steps(std::span<const json_row> totals, table_style style) {
   return text;
 }
 
-// A line for each tensor that is the worst of some plan; in Markdown a paragraph, behind the table.
+// A line per tensor that is the worst of some plan; in Markdown a paragraph after the table.
 std::string worst_tensors(std::span<const json_row> totals, table_style style) {
   const bool markdown = style == table_style::markdown;
   struct worst {
     std::string name;
-    double least, most;
+    double low, high;
     std::set<std::string> plans;
   };
   const input_names inputs(totals);
@@ -306,15 +306,15 @@ std::string worst_tensors(std::span<const json_row> totals, table_style style) {
     if (!error) continue;
     const auto known = std::ranges::find(list, name, &worst::name);
     worst& w = known == list.end() ? list.emplace_back(worst{name, *error, *error, {}}) : *known;
-    w.least = std::min(w.least, *error);
-    w.most = std::max(w.most, *error);
+    w.low = std::min(w.low, *error);
+    w.high = std::max(w.high, *error);
     w.plans.insert(text_of(total, "plan"));
   }
   std::string text = markdown && !list.empty() ? "\n" : "";
   for (const worst& w : list) {
-    const std::string least = fmt::format("{:.3g}", w.least), most = fmt::format("{:.3g}", w.most);
+    const std::string low = fmt::format("{:.3g}", w.low), high = fmt::format("{:.3g}", w.high);
     text += fmt::format("worst tensor of {} plan{}: {}, error {}{}{}", w.plans.size(), w.plans.size() == 1 ? "" : "s",
-                        markdown ? markdown_text(w.name) : w.name, least, most == least ? "" : " to " + most,
+                        markdown ? markdown_text(w.name) : w.name, low, high == low ? "" : " to " + high,
                         markdown ? "\n\n" : "\n");
   }
   return text;
@@ -334,17 +334,17 @@ std::string totals_table(std::span<const json_row> totals, const table_request& 
 
 std::string table_legend(std::span<const json_row> rows, bool totals, const std::string& link) {
   std::string text =
-      "volume: of dense f32. bits: index + value, a nonzero (r). error: relative L2 of what arrives, against the "
-      "dense gradient; coding: against what the sparsifier kept. energy: the share of |g|^2 on the support that "
-      "arrives. Times: medians in µs ± (75th - 25th percentile) / median; merge: a frame of each rank.";
+      "volume: of dense f32. bits: index + value per nonzero (r). error: relative L2 of the decoded tensor against the "
+      "dense gradient; coding: against the selected values. energy: the share of |g|^2 on the decoded support. "
+      "Times: medians in µs ± (75th - 25th percentile) / median; merge: one frame per rank.";
   const auto any = [&](const char* column) {
     return std::ranges::any_of(rows, [&](const json_row& row) { return number_in(row, column).has_value(); });
   };
   if (totals)
-    text += " of: tensors in the total, which are exchanged one after the other; the worst has the largest error.";
+    text += " of: tensors in the total, which are exchanged one after another; the worst has the largest error.";
   if (any("pays_below"))
     text +=
-        " pays below: a model: the speed of each rank's link under which the plan's exchange beats a ring "
+        " pays below: a model: the speed of a rank's link below which the plan's exchange beats a ring "
         "all-reduce of the dense tensor in its own type.";
   if (any("step_ns"))
     text += fmt::format(

@@ -1,4 +1,4 @@
-// Rows in one table: of many tensors, sorted, filtered, or read from files. Any row will do: a column that no row has is not shown.
+// Rows in one table: of many tensors, sorted, filtered, or read from files. A column that no row has is not shown.
 #pragma once
 
 #include <span>
@@ -12,16 +12,15 @@ enum class table_style { text, markdown };
 
 struct table_request {
   table_style style = table_style::text;
-  bool sections =
-      true;  // a heading for each tensor, its plans under it; else, and in Markdown, columns that say the tensor
+  bool sections = true;  // a heading per tensor, its plans below; else, and in Markdown, a column with the tensor
 };
 
 std::string rows_table(std::span<const json_row> rows, const table_request& request);
 
-// The same of totals, with the number of tensors and the worst of them.
+// Totals, with the number of tensors and the worst tensor.
 std::string totals_table(std::span<const json_row> totals, const table_request& request);
 
-// What the columns mean that these rows have. link: as it was given; "": not known
+// Explains the columns of these rows. link: of the command line; "": unknown
 std::string table_legend(std::span<const json_row> rows, bool totals, const std::string& link);
 
 }  // namespace dr::compare

@@ -19,13 +19,13 @@ int order_of(const json_row& a, const json_row& b, bool descending) {
   return descending ? -order : order;
 }
 
-// Less is better. Two that differ by no more than the noise of either are equal.
+// Less is better. Values that differ by no more than the larger noise are equal.
 struct coordinate {
   double value, noise;
 };
 using point = std::vector<coordinate>;
 
-// Which of the points is beaten by none: no other is as good in all coordinates and better in one. NaN has no place in them.
+// Whether a point is on the front: no other is as good in all coordinates and better in one. Coordinates are not NaN.
 std::vector<bool> pareto_front(const std::vector<point>& points) {
   const auto below = [](const coordinate& a, const coordinate& b) {
     return a.value + std::max(a.noise, b.noise) < b.value;
@@ -43,12 +43,12 @@ std::vector<bool> pareto_front(const std::vector<point>& points) {
   return front;
 }
 
-// The largest spread of the times that it names.
+// The largest spread of the expression's times.
 double relative_noise(const expression& e, const json_row& row) {
-  double most = 0;
+  double largest = 0;
   for (const std::string& column : e.columns())
-    if (column.ends_with("_ns")) most = std::max(most, number_in(row, column + "_spread").value_or(0));
-  return most;
+    if (column.ends_with("_ns")) largest = std::max(largest, number_in(row, column + "_spread").value_or(0));
+  return largest;
 }
 
 }  // namespace
@@ -57,7 +57,7 @@ expression parse_condition(const char* option, std::string_view text, const json
   try {
     expression condition(text, columns);
     if (condition.type(columns) != value_type::condition)
-      throw expression_error("no condition, such as total_error <= 0.02");
+      throw expression_error("not a condition, such as total_error <= 0.02");
     return condition;
   } catch (const expression_error& e) {
     throw expression_error(fmt::format("{} '{}': {}", option, text, e.what()));
@@ -96,7 +96,7 @@ std::vector<selection::key> selection::sort_keys(std::string_view text, const js
   try {
     std::vector<key> keys;
     for (expression& e : expression_list(text, columns)) {
-      // "-name": a text cannot be negated, so the sign is taken off. "-a + b" is a number like any other.
+      // "-name": a text cannot be negated, so the sign is removed. "-a + b" is an ordinary number.
       const std::string all = without_spaces(e.text());
       const bool descending = all.starts_with('-') && columns.contains(all.substr(1));
       if (descending) e = expression(all.substr(1), columns);
@@ -128,19 +128,19 @@ void selection::leave_front(std::vector<json_row>& rows) const {
     points[i] = std::move(at);
     subjects[{text_of(rows[i], "input"), text_of(rows[i], "tensor"), rows[i].value("step", json_row())}].push_back(i);
   }
-  std::set<size_t> kept;
+  std::set<size_t> front_rows;
   for (const auto& [name, members] : subjects) {
     std::vector<point> own;
     for (const size_t i : members) own.push_back(points[i]);
     const std::vector<bool> front = pareto_front(own);
     for (size_t k = 0; k < members.size(); ++k)
-      if (front[k]) kept.insert(members[k]);
+      if (front[k]) front_rows.insert(members[k]);
   }
   std::vector<json_row> left;
-  for (const size_t i : kept) left.push_back(std::move(rows[i]));
+  for (const size_t i : front_rows) left.push_back(std::move(rows[i]));
   rows = std::move(left);
   if (!sort_.empty()) return;
-  // By the first of its columns, tensor by tensor as they stand.
+  // By the first column; tensors stay in order.
   std::map<std::string, size_t> place;
   const auto subject = [](const json_row& row) {
     return text_of(row, "input") + '\0' + text_of(row, "tensor") + '\0' + printed(row.value("step", json_row()));
@@ -184,14 +184,14 @@ std::string selection::why_none(std::span<const json_row> rows) const {
   for (const std::string& column : condition.columns())
     if (std::ranges::all_of(rows, [&](const json_row& row) { return row.value(column, json_row()).is_null(); }))
       return text + fmt::format("; no row has '{}'{}", column,
-                                column == "verdict" || column.ends_with("step_ns") ? ", which --link gives" : "");
+                                column == "verdict" || column.ends_with("step_ns") ? ", which requires --link" : "");
   const auto sum = condition.bounded_sum();
   if (!sum) return text;
-  std::optional<double> least;
+  std::optional<double> smallest;
   for (const json_row& row : rows)
     if (const auto number = is_memcpy(row) ? std::nullopt : sum->number(row))
-      least = std::min(least.value_or(*number), *number);
-  return least ? text + fmt::format("; the least {} is {:.3g}", sum->text(), *least) : text;
+      smallest = std::min(smallest.value_or(*number), *number);
+  return smallest ? text + fmt::format("; the least {} is {:.3g}", sum->text(), *smallest) : text;
 }
 
 std::vector<json_row> selection::apply(std::vector<json_row> rows) const {

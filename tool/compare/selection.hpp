@@ -1,4 +1,4 @@
-// Which rows are shown, and in which order. Rows are objects with a cell for each column; any column may be asked for.
+// Filters and sorts rows. Rows are objects with one cell per column.
 #pragma once
 
 #include <span>
@@ -11,23 +11,23 @@
 
 namespace dr::compare {
 
-// Smaller is better in each; memcpy takes no part.
+// Smaller is better in all columns; memcpy does not take part.
 inline constexpr const char* usual_front = "bytes,total_error,encode_ns+decode_ns";
 
-// What --where, --sort and --pareto say. Throws expression_error that names the option.
+// --where, --sort and --pareto. Throws an expression_error that names the option.
 class selection {
  public:
   selection() = default;
-  // "" for what is not asked for; columns: as expression takes them.
+  // "": option not given. columns: as for expression.
   selection(std::string_view where, std::string_view sort, std::string_view pareto, const json_row& columns);
 
   bool asks() const { return !where_.empty() || !sort_.empty() || !front_.empty(); }
 
-  // In this order: where; of each tensor and step the Pareto front of what is left; sort, by the first key, then the second, …;
-  // rows that are equal in all keys stay as they are, nulls are last.
+  // In this order: where; the Pareto front per tensor and step; a stable sort by the first key, then the second, …, with
+  // nulls last.
   std::vector<json_row> apply(std::vector<json_row> rows) const;
   std::vector<json_row> filter(std::vector<json_row> rows) const;  // where alone
-  // Of rows of which none passes --where: how near they come, as a sentence. "": --where was not asked for.
+  // For rows that all fail --where: the nearest one, as a sentence. "": --where was not given.
   std::string why_none(std::span<const json_row> rows) const;
 
  private:
@@ -47,10 +47,10 @@ class selection {
 // A condition, or an expression_error that begins with `option`.
 expression parse_condition(const char* option, std::string_view text, const json_row& columns);
 
-// A list of numbers, such as "bytes,encode_ns+decode_ns", likewise.
+// The same for a list of numbers, such as "bytes,encode_ns+decode_ns".
 std::vector<expression> parse_numbers(const char* option, std::string_view text, const json_row& columns);
 
-// The columns of all rows, in their order, each with the first cell that is not null; without the lists and objects (samples).
+// The columns of all rows, in order, with their first non-null cell; without lists and objects (samples).
 json_row columns_of(std::span<const json_row> rows);
 
 }  // namespace dr::compare

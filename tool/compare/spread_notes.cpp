@@ -9,20 +9,20 @@ namespace dr::compare {
 namespace {
 
 constexpr double wide = 0.25;
-constexpr size_t listed_most = 4;
+constexpr size_t max_listed = 4;
 constexpr uint64_t rounds_for_spread = 5;
 
 std::string list_of(std::vector<std::string> names, const char* separator) {
   const size_t all = names.size();
-  names.resize(std::min(all, listed_most));
+  names.resize(std::min(all, max_listed));
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : separator) + name;
-  return all > listed_most ? text + fmt::format("{}… ({} in all)", separator, all) : text;
+  return all > max_listed ? text + fmt::format("{}… ({} in all)", separator, all) : text;
 }
 
-// The middle half of the rounds lies between these.
+// The middle half of the rounds lies between low and high.
 struct interval {
-  double least, middle, most;
+  double low, middle, high;
   const std::string* name;
 };
 
@@ -58,7 +58,7 @@ std::string equal_times(std::span<const named_times> rows) {
   for (size_t i = 0; i < sorted.size();) {
     size_t end = i + 1;
     std::vector<std::string> names{*sorted[i].name};
-    for (; end < sorted.size() && sorted[end].least <= sorted[end - 1].most; ++end) names.push_back(*sorted[end].name);
+    for (; end < sorted.size() && sorted[end].low <= sorted[end - 1].high; ++end) names.push_back(*sorted[end].name);
     if (names.size() > 1) groups.push_back(list_of(names, ", "));
     i = end;
   }
@@ -87,7 +87,7 @@ named_times times_of(std::string name, const nlohmann::ordered_json& row) {
 std::vector<std::string> spread_notes(std::span<const named_times> rows, bool one_subject) {
   if (rows.empty()) return {};
   if (const uint64_t rounds = std::ranges::min(rows, {}, &named_times::rounds).rounds; rounds < rounds_for_spread)
-    return {fmt::format("warning: {} timed round{}: too few to know how far these times spread.", rounds,
+    return {fmt::format("warning: {} timed round{}: too few to know the spread of these times.", rounds,
                         rounds == 1 ? "" : "s")};
   std::vector<std::string> notes{wide_spreads(rows)};
   if (one_subject) notes.push_back(equal_times(rows));

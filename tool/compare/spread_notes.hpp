@@ -1,4 +1,4 @@
-// What a table's times do not tell apart.
+// Warnings about times that a table cannot distinguish.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -18,8 +18,8 @@ struct named_times {
 named_times times_of(std::string name, const row& r);
 named_times times_of(std::string name, const nlohmann::ordered_json& row);
 
-// Sentences, none if there is nothing to warn of: too few rounds for a spread; spreads above a quarter; plans whose times
-// differ by less than the spread, if all rows are of one subject.
+// Warnings: too few rounds for a spread; spreads above a quarter; plans whose times differ by less than the spread, if all
+// rows are of one subject.
 std::vector<std::string> spread_notes(std::span<const named_times> rows, bool one_subject = true);
 
 }  // namespace dr::compare

@@ -32,7 +32,7 @@ std::string speed(double bits_per_second) {
   return fmt::format("{:.3g} {}b/s", bits_per_second / (giga ? 1e9 : 1e6), giga ? 'G' : 'M');
 }
 
-// 8.13+32.00, and what an order costs.
+// 8.13+32.00, and the bits of an order.
 std::string bits_cell(const row& r) {
   if (!std::isfinite(r.sizes.index_bits) || !std::isfinite(r.sizes.value_bits)) return {};
   std::string text = fmt::format("{:.2f}+{:.2f}", r.sizes.index_bits, r.sizes.value_bits);
@@ -49,12 +49,12 @@ double cpu_share(const row& r) {
 
 bool differs(const row& r) { return std::isfinite(cpu_share(r)) && std::abs(cpu_share(r) - 1) > 0.1; }
 
-// Rows of one subject whose plans sparsify alike; memcpy comes before the first of them.
+// Rows of one subject whose plans have one sparsifier; memcpy is the first.
 struct block {
   std::string input, tensor, sparsify;
   uint64_t step = 1;
   std::vector<const row*> rows;
-  std::vector<std::string> names;  // of plans: a preset's name, or the text without what they share
+  std::vector<std::string> names;  // of plans: a preset's name, or the text without the sparsifier
   std::vector<const failure*> failures;
 
   bool is_of(const std::string& i, const std::string& t, uint64_t s) const {
@@ -101,9 +101,9 @@ std::string lines_of(const std::string& indent, const std::string& text) {
   return all;
 }
 
-constexpr double many_ns = 1e8;  // above these a table is in ms
+constexpr double many_ns = 1e8;  // a table with larger times is in ms
 
-// left_out: columns, of volume, which follows from bytes, and cpu.
+// left_out: number of omitted columns: volume (bytes imply it), then cpu.
 text_table table_of(const block& b, int left_out) {
   using enum text_table::align;
   std::vector<std::string> plans = b.names;
@@ -130,7 +130,7 @@ text_table table_of(const block& b, int left_out) {
   });
   const double unit = slow ? 1e6 : 1e3;
   const auto times = [&](const char* heading, timing row_times::*time, bool spread) {
-    // 12.3±4%; of one round no spread is known.
+    // 12.3±4%; a single round has no spread.
     t.column(heading + std::string(slow ? " ms" : ""), right, cells(b, [&](const row& x) {
                const timing& t = x.times.*time;
                if (!std::isfinite(t.median) || (x.is_memcpy() && time == &row_times::sparsify)) return std::string();
@@ -163,7 +163,7 @@ std::string table_text(const block& b) {
   return table_of(b, 2).text("  ", widest_line);
 }
 
-// stepped: whether there are further steps than the first.
+// stepped: whether rows of later steps exist.
 std::string block_text(const block& b, bool stepped) {
   std::string text = b.input + (b.tensor.empty() ? "" : "  ") + b.tensor;
   if (!b.rows.empty()) {
@@ -208,12 +208,11 @@ std::string table_report(std::span<const row> rows, const run_facts& run) {
   for (const block& b : blocks_of(rows, run.failures)) text += block_text(b, stepped);
   text += preset_legend(rows);
   text += fmt::format(
-      "volume: of dense f32. bits: index + value (+ order), a nonzero (r). error: relative L2 of what arrives, "
-      "against\n"
-      "the dense tensor{}; coding: against what the sparsifier kept. energy: the share of |g|^2 on the support that\n"
-      "arrives. Times: medians in µs (ms where a heading says so) ± (75th - 25th percentile) / median; merge: a frame "
-      "of "
-      "each of n = {} ranks.\n",
+      "volume: of dense f32. bits: index + value (+ order) per nonzero (r). error: relative L2 of the decoded "
+      "tensor\nagainst the dense tensor{}; coding: against the selected values. energy: the share of |g|^2 on the "
+      "decoded\n"
+      "support. Times: medians in µs (ms if a heading has it) ± (75th - 25th percentile) / median; merge: "
+      "one frame of each of n = {} ranks.\n",
       stepped ? ", sums over the steps" : "", run.ranks);
   if (std::ranges::any_of(rows, differs))
     text += "cpu: CPU time / wall time of an encode and a decode, where they differ.\n";
@@ -222,8 +221,8 @@ std::string table_report(std::span<const row> rows, const run_facts& run) {
   if (run.link_text.empty())
     return text +
            fmt::format(
-               "pays below: the speed of each rank's link, in bits a second, under which the plan's exchange (an "
-               "all-gather, if it names\nnone) among n = {0} ranks beats a ring all-reduce of {1}: sparsify + "
+               "pays below: the speed of a rank's link, in bits per second, below which the plan's exchange (default: "
+               "an all-gather)\namong n = {0} ranks beats a ring all-reduce of {1}: sparsify + "
                "encode + merge + 8 (n - 1) (bytes + 256) / speed\n< 16 dense bytes (n - 1) / n / speed of an "
                "all-gather. "
                "Modelled from these times; no latency; --link models a step.\n",

@@ -16,11 +16,11 @@
 namespace dr::compare {
 namespace {
 
-// A schedule of its own, for which --link's model does not hold.
+// Whether the plan names an exchange, so that the formula of a gather does not apply.
 bool has_exchange(const std::string& plan) try {
   const parsed_stages parsed(plan);
   return find_stage(parsed.stages(), "exchange") != nullptr;
-} catch (const error&) {  // a saved row may say anything
+} catch (const error&) {  // a saved row may contain anything
   return false;
 }
 
@@ -31,7 +31,7 @@ json_row ratio(double a, double b) {
   return b == 0 ? json_row(a == 0 ? json_row(0.0) : json_row(nullptr)) : finite(a / b);
 }
 
-// Exact for integers; null where a row has none.
+// Exact for integers; null if a row lacks the number.
 json_row sum(row_list rows, const std::string& column) {
   uint64_t whole = 0;
   double all = 0;
@@ -105,7 +105,7 @@ json_row least(row_list rows, const std::string& column) {
 
 constexpr std::array measured_times{"sparsify_ns", "encode_ns", "merge_ns"};  // of a step
 
-// The verdict of a step that exchanges tensor after tensor, from the sums and their spread (compare.cpp has a row's).
+// The verdict of a step that exchanges tensor after tensor, from the sums and their spread (for one row: compare.cpp).
 json_row verdict(row_list rows) {
   const json_row step = sum(rows, "step_ns"), dense = sum(rows, "dense_step_ns"), half = sum(rows, "bf16_step_ns");
   if (!step.is_number() || !dense.is_number() || !half.is_number()) return in_common(rows, "verdict");
@@ -119,8 +119,8 @@ json_row verdict(row_list rows) {
   return mine + side < best ? "pays" : mine - side > best ? "slower" : "even";
 }
 
-// Of a gather, whose break-even rate is (bytes saved) / (computing): the mean, weighted by the computing. Of another
-// exchange only what all rows have.
+// For a gather, whose break-even rate is (bytes saved) / (computing): the mean weighted by computing. For another exchange
+// the common value of all rows.
 json_row break_even(row_list rows, const std::string& column) {
   double above = 0, below = 0;
   for (const json_row* row : rows) {
@@ -142,14 +142,14 @@ json_row total_cell(row_list rows, const std::string& column) {
   if (column.ends_with("_ns_spread")) return spread(rows, column);
   if (column == "total_error") return root(mean(rows, column, "gradient_energy", square));
   if (column == "contraction" || column == "energy_recall") {
-    // Of later steps gradient_energy is that of a sum, which these are not relative to.
+    // At later steps gradient_energy is that of a sum, to which these are not relative.
     if (number_in(*rows.front(), "step") != 1.0) return nullptr;
     return mean(rows, column, "gradient_energy", itself);
   }
   if (column == "relative_l2_error") return root(mean(rows, column, "kept_energy", square));
   if (column == "index_recall" || column.ends_with("_per_nonzero")) return mean(rows, column, "r", itself);
   if (column == "relative_volume") return mean(rows, column, "d", itself);
-  if (column == "max_relative_error" || column == "cosine_similarity") return nullptr;  // of no sums of tensors
+  if (column == "max_relative_error" || column == "cosine_similarity") return nullptr;  // undefined for sums of tensors
   return in_common(rows, column);
 }
 

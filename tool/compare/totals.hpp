@@ -1,14 +1,14 @@
-// Rows of several tensors as one row: what a plan does to a whole model, or to its layers of a kind.
+// Rows of several tensors combined into one: a plan on a whole model, or on its layers of a kind.
 //
 // A total has the columns of its rows:
 //   sums        d, r, support, missed, false_positives, gradient_energy, kept_energy, and names that end in bytes or _ns
-//   errors      by energy: total_error² = Σ total_error² gradient_energy / Σ gradient_energy (contraction, energy_recall alike);
+//   errors      weighted by energy: total_error² = Σ total_error² gradient_energy / Σ gradient_energy (contraction, energy_recall alike);
 //               relative_l2_error with kept_energy; index_recall by r. null where an energy is null
 //   ratios      from the sums: relative_volume, bits per nonzero
-//   X_ns_spread of the sum, if tensors' times vary independently: √Σ(spread · time)² / Σ time
+//   X_ns_spread of the sum of independent times: √Σ(spread · time)² / Σ time
 //   verdict     of the summed steps, dense steps and spreads
-//   pays_below  of gathers one after the other: Σ bits saved / Σ computing
-//   others      the value that all rows have in common, else null
+//   pays_below  of gathers one after another: Σ bits saved / Σ computing
+//   others      the common value of all rows, else null
 // and further: tensors (their number), worst_tensor and worst_error (the largest total_error).
 #pragma once
 
@@ -27,26 +27,27 @@ using json_row = nlohmann::ordered_json;
 
 inline bool is_memcpy(const json_row& row) { return row.value("plan", "") == "memcpy"; }
 
-// What a row is of: a tensor, all tensors (of a type) joined, all in one frame. Rows of two kinds are the same gradient twice.
+// The subject of a row: a tensor, all tensors (of a type) joined, or all in one frame. Different cuts contain the same
+// gradient.
 enum class cut { tensor, joined, batch };
 cut cut_of(const json_row& row);
-// Which run of several it is of: the saved file; "": of one run alone, or measured now.
+// The saved file that a row was read from; "": of the only run, or new.
 inline std::string run_of(const json_row& row) {
   const auto file = row.find("from");
   return file != row.end() && file->is_string() ? file->get<std::string>() : std::string();
 }
 
-std::optional<double> number_in(const json_row& row, const std::string& column);  // nullopt: none, or no number
-std::string printed(const json_row& cell);                     // as JSON; bytes that are no UTF-8 are replaced
-std::string text_of(const json_row& row, const char* column);  // "" if there is none, or it is null
+std::optional<double> number_in(const json_row& row, const std::string& column);  // nullopt: absent, or not a number
+std::string printed(const json_row& cell);                                        // as JSON; invalid UTF-8 is replaced
+std::string text_of(const json_row& row, const char* column);                     // "" if absent or null
 
 // At least one row, of one plan.
 json_row combine(std::span<const json_row* const> rows);
 
-// Rows of tensors, plan by plan; of a tensor and a plan the last.
+// Rows of tensors by plan; the last row per tensor and plan.
 struct rows_by_plan {
   std::set<std::string> subjects;  // input and tensor
-  std::vector<std::string> plans;  // in their order
+  std::vector<std::string> plans;  // in order of appearance
 
   void add(const json_row& row);
   std::vector<const json_row*> of(const std::string& plan) const;  // subject by subject
@@ -60,10 +61,10 @@ struct total_list {
   std::vector<std::string> incomplete;  // "INPUT: PLAN: 3 rows of 12 tensors": plans without a total
 };
 
-// One for each plan and input (and step, and run) that has several tensors, if the plan has a row of each: the last of each.
+// A total per plan and input (and step and run) with several tensors, if the plan has a row for every tensor.
 total_list totals_of(std::span<const json_row> all);
 
-// Of a plan book, each input (and step): the rows of this run that have their tensor's plan, as one row of that plan.
+// A total of a plan book per input (and step): of the rows of this run that have their tensor's plan of the book.
 std::vector<json_row> book_totals(std::span<const json_row> all, const std::string& plan,
                                   const std::function<std::string(const std::string& tensor)>& plan_of);
 

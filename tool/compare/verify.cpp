@@ -40,7 +40,7 @@ sparse_form decode_sparse(context& c, const tensor& g, std::span<const std::byte
   const uint64_t count = c.decode(
       frame, sparse_out(abi_dtype(g.type), s.values.data(), DR_U64, s.support.data(), info.support, g.elements),
       &options);
-  demand(count == info.support, "decode gives {} elements, the header says {}", count, info.support);
+  demand(count == info.support, "decode returns {} elements, the header says {}", count, info.support);
   for (size_t i = 0; i < s.support.size(); ++i) {
     demand(s.support[i] < g.elements, "decoded index {} is not below d = {}", s.support[i], g.elements);
     demand(i == 0 || s.support[i - 1] < s.support[i], "decoded indices do not ascend: {} after {}", s.support[i],
@@ -60,40 +60,40 @@ void compare_dense_and_sparse(const tensor& g, std::span<const std::byte> dense,
   for (uint64_t i = 0; i < g.elements; ++i) {
     const bool there = next < s.support.size() && s.support[next] == i;
     const uint32_t expected = there ? bits_at(g.type, s.values, next++) : 0, found = bits_at(g.type, dense, i);
-    demand(found == expected, "element {}: dense decode gives bits {:#x}, sparse decode {:#x}", i, found, expected);
+    demand(found == expected, "element {}: dense decode returns bits {:#x}, sparse decode {:#x}", i, found, expected);
   }
 }
 
-void compare_support(std::span<const uint64_t> kept, std::span<const uint64_t> support) {
-  const auto [a, b] = std::mismatch(kept.begin(), kept.end(), support.begin(), support.end());
-  if (a == kept.end() && b == support.end()) return;
+void compare_support(std::span<const uint64_t> selected, std::span<const uint64_t> support) {
+  const auto [a, b] = std::mismatch(selected.begin(), selected.end(), support.begin(), support.end());
+  if (a == selected.end() && b == support.end()) return;
   const auto name = [](auto at, auto end) { return at == end ? std::string("none") : std::to_string(*at); };
-  throw verify_error(fmt::format("support: position {} is index {}, but the sparsifier keeps {} (sizes {} and {})",
-                                 a - kept.begin(), name(b, support.end()), name(a, kept.end()), support.size(),
-                                 kept.size()));
+  throw verify_error(fmt::format("support: position {} is index {}, but the sparsifier selects {} (sizes {} and {})",
+                                 a - selected.begin(), name(b, support.end()), name(a, selected.end()), support.size(),
+                                 selected.size()));
 }
 
-// The values that were sent for the support: g there, or without regather those at `kept`, then zeros.
-void compare_values(const tensor& g, std::span<const uint64_t> kept, bool regathered, const sparse_form& s) {
+// The values sent for the support: g at its positions, or without regather those at `selected`, then zeros.
+void compare_values(const tensor& g, std::span<const uint64_t> selected, bool regathered, const sparse_form& s) {
   for (size_t i = 0; i < s.support.size(); ++i) {
     uint32_t sent = 0;
     if (regathered)
       sent = bits_at(g.type, g.data, s.support[i]);
-    else if (i < kept.size())
-      sent = bits_at(g.type, g.data, kept[i]);
+    else if (i < selected.size())
+      sent = bits_at(g.type, g.data, selected[i]);
     const uint32_t found = bits_at(g.type, s.values, i);
     demand(found == sent, "element {}: decoded bits {:#x}, sent {:#x}, and the value codec is exact", s.support[i],
            found, sent);
   }
 }
 
-// Every row was sent as it is: g where the sparsifier kept it, else zero.
-void compare_dense_fallback(const tensor& g, std::span<const uint64_t> kept, std::span<const std::byte> dense) {
-  auto next = kept.begin();
+// All elements were sent: g at the selected positions, else zero.
+void compare_dense_fallback(const tensor& g, std::span<const uint64_t> selected, std::span<const std::byte> dense) {
+  auto next = selected.begin();
   for (uint64_t i = 0; i < g.elements; ++i) {
-    const bool keeps = next != kept.end() && *next == i;
-    next += keeps;
-    const uint32_t sent = keeps ? bits_at(g.type, g.data, i) : 0, found = bits_at(g.type, dense, i);
+    const bool is_selected = next != selected.end() && *next == i;
+    next += is_selected;
+    const uint32_t sent = is_selected ? bits_at(g.type, g.data, i) : 0, found = bits_at(g.type, dense, i);
     demand(found == sent, "element {}: decoded bits {:#x}, sent dense {:#x}", i, found, sent);
   }
 }
@@ -102,26 +102,27 @@ void compare_dense_fallback(const tensor& g, std::span<const uint64_t> kept, std
 
 dr_dtype abi_dtype(dtype type) { return type == dtype::f32 ? DR_F32 : type == dtype::f16 ? DR_F16 : DR_BF16; }
 
-decoded_tensor verify(context& c, const tensor& g, const plan_reading& plan, std::span<const uint64_t> kept,
+decoded_tensor verify(context& c, const tensor& g, const plan_reading& plan, std::span<const uint64_t> selected,
                       std::span<const std::byte> frame, const dr_tensor_info& info, uint64_t position) {
   compare_header(g, info);
   const dr_decode_options options = only(position);
   sparse_form s = decode_sparse(c, g, frame, info, options);
   decoded_tensor decoded;
-  decoded.dense.assign(g.data.size(), std::byte{0xa5});  // decode has to write all of it
+  decoded.dense.assign(g.data.size(), std::byte{0xa5});  // decode must overwrite all of it
   c.decode(frame, dense_out(abi_dtype(g.type), decoded.dense.data(), g.elements), &options);
   compare_dense_and_sparse(g, decoded.dense, s);
-  demand(info.count == kept.size(), "the header says r = {}, but the sparsifier keeps {}", info.count, kept.size());
+  demand(info.count == selected.size(), "the header says r = {}, but the sparsifier selects {}", info.count,
+         selected.size());
   const bool same_support = plan.exact_index || info.fallback == DR_FALLBACK_RAW_INDEX;
   if (info.segments > 1) {
-    // The furthest fallback of all segments is told, and values without regather count from each one's first.
-    if (plan.exact_index) compare_support(kept, s.support);
-    if (plan.exact_value && plan.regather) compare_values(g, kept, true, s);
+    // info has the largest fallback of all segments, and values without regather restart in every segment.
+    if (plan.exact_index) compare_support(selected, s.support);
+    if (plan.exact_value && plan.regather) compare_values(g, selected, true, s);
   } else if (info.fallback == DR_FALLBACK_DENSE) {
-    compare_dense_fallback(g, kept, decoded.dense);
+    compare_dense_fallback(g, selected, decoded.dense);
   } else {
-    if (same_support) compare_support(kept, s.support);
-    if (plan.exact_value) compare_values(g, kept, plan.regather || same_support, s);
+    if (same_support) compare_support(selected, s.support);
+    if (plan.exact_value) compare_values(g, selected, plan.regather || same_support, s);
   }
   decoded.support = std::move(s.support);
   return decoded;
@@ -145,7 +146,7 @@ void verify_merge(context& c, std::span<const uint64_t> elements, std::span<cons
   c.merge(frames, {}, into_other);
   for (uint64_t i = 0; i < d; ++i)
     demand(other[i] == sum[i] || (std::isnan(other[i]) && std::isnan(sum[i])),
-           "element {}: merging two frames gives {}, but they decode to numbers whose sum is {}", i, other[i], sum[i]);
+           "element {}: merging two frames returns {}, but their decoded values add up to {}", i, other[i], sum[i]);
 }
 
 }  // namespace dr::compare

@@ -1,4 +1,4 @@
-// Whether a frame decodes to what its plan promises.
+// Checks that a frame decodes to what its plan promises.
 #pragma once
 
 #include <span>
@@ -23,16 +23,16 @@ struct decoded_tensor {
 dr_dtype abi_dtype(dtype type);
 
 // Decodes both ways and throws verify_error unless
-// - the header tells the tensor's shape, and both ways give the same tensor;
-// - an exact index codec (or raw keys, as a fallback) gives the support `kept`;
-// - an exact value codec gives the values of g at the decoded support, bit for bit, or without regather those at
-//   `kept` in order; a dense fallback gives s itself.
-// With feedback g is what it made of the gradient. position: of the tensor in the frame, which `info` is of.
-decoded_tensor verify(context& c, const tensor& g, const plan_reading& plan, std::span<const uint64_t> kept,
+// - the header has the tensor's shape, and both ways return the same tensor;
+// - an exact index codec (or the fallback to raw keys) returns the support `selected`;
+// - an exact value codec returns the values of g at the decoded support, bit for bit, or without regather those at
+//   `selected`, in order; a dense fallback returns s itself.
+// With feedback g is gradient + residual. position: of the tensor in the frame; `info` describes it.
+decoded_tensor verify(context& c, const tensor& g, const plan_reading& plan, std::span<const uint64_t> selected,
                       std::span<const std::byte> frame, const dr_tensor_info& info, uint64_t position = 0);
 
-// Throws verify_error unless merging two frames of the same tensors gives the sum of what they decode to, in f32.
-// elements: of each tensor of the frames.
+// Throws verify_error unless merging two frames of the same tensors returns the sum of their decoded tensors, in f32.
+// elements: the size of each tensor.
 void verify_merge(context& c, std::span<const uint64_t> elements, std::span<const std::byte> a,
                   std::span<const std::byte> b);
 

@@ -17,7 +17,7 @@
 namespace dr::plugin_test {
 namespace {
 
-// Measured: the slowest operation of our own codecs on the largest input here takes 0.2 s without sanitizers.
+// Measured: the slowest operation of a built-in codec on the largest input here takes 0.2 s without sanitizers.
 constexpr int cpu_seconds = 10, wall_seconds = 200;
 constexpr size_t lent_max = 4096;
 
@@ -27,18 +27,18 @@ struct lent {
   size_t size;
 };
 
-// In memory that outlives the child.
+// In memory shared with the parent.
 struct shared_notes {
   char about[1024];
-  const char* operation;  // a literal: the parent has it, too
+  const char* operation;  // a literal, valid in the parent
   char failed[2048];
   uint64_t streams;
   bool done;
   int signal;
-  const char* memory;  // that was touched outside; NULL: unknown
+  const char* memory;  // accessed outside its bounds; NULL: unknown
   uint64_t beyond;     // bytes from its nearer end
   bool before;
-  const char* how;  // it was touched
+  const char* how;  // kind of access
 };
 shared_notes* notes = nullptr;  // NULL: not in a child
 std::array<lent, lent_max> lents;
@@ -50,7 +50,7 @@ void put(char* to, size_t room, std::string_view text) {
   to[n] = 0;
 }
 
-// The memory whose guard has this address, if any.
+// The memory whose guard page contains this address, if any.
 void place(const uint8_t* at) {
   constexpr ptrdiff_t guard = 4096;
   for (size_t i = lent_count; i-- > 0;) {
@@ -78,7 +78,7 @@ void on_fault(int number, siginfo_t* info, void* context) {
 }
 
 void catch_faults() {
-  static std::array<std::byte, 1 << 16> stack;  // for a codec that has used up its own
+  static std::array<std::byte, 1 << 16> stack;  // for a codec that exhausted its own
   const stack_t other{stack.data(), 0, stack.size()};
   sigaltstack(&other, nullptr);
   struct sigaction action {};
@@ -111,7 +111,7 @@ std::string doing() {
   return *notes->about ? fmt::format("{}: {}", notes->about, operation) : operation;
 }
 
-// How the child ended that did not come to the end of its check.
+// Describes the end of a child that did not finish its check.
 std::string death(int status) {
   const int number = notes->signal ? notes->signal : WIFSIGNALED(status) ? WTERMSIG(status) : 0;
   if (number == SIGPROF || number == SIGALRM)
@@ -123,7 +123,7 @@ std::string death(int status) {
   return fmt::format("{} ends the process by exit({})", doing(), WEXITSTATUS(status));
 }
 
-// What it printed, on one line.
+// The child's output, on one line.
 std::string printed(std::FILE* file) {
   std::string text(400, 0);
   std::rewind(file);

@@ -1,4 +1,4 @@
-// Runs a check in a process of its own, so that a codec that crashes, hangs or prints is a line of the report.
+// Runs a check in its own process, so that a codec that crashes, hangs or prints becomes a line of the report.
 #pragma once
 
 #include <cstdint>
@@ -11,25 +11,25 @@
 
 namespace dr::plugin_test {
 
-// A promise that was not kept: what was done, and what came of it.
+// A broken promise: the operation and its result.
 struct failure : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
 struct verdict {
-  std::string failed;    // "" if all is well
-  uint64_t streams = 0;  // that were looked at; 0: the check has no meaning for this codec
+  std::string failed;    // "": passed
+  uint64_t streams = 0;  // checked; 0: the check does not apply to this codec
 };
 
-// check() throws failure, or returns how many streams it looked at.
+// check() throws failure, or returns the number of checked streams.
 verdict in_child(const std::function<uint64_t()>& check);
 
-// In the child: on what the codec works, and, before every call of it, which operation; the time that it may take begins.
+// In the child: records the codec's input, and before every call the operation; starts its time limit.
 void about(std::string_view what);
 void note(const char* operation);
 
-// While it lives its memory is known by name when a fault touches its guards. Of the child's first thread; where others
-// run codecs, `off` keeps notes and names out of their way.
+// During its lifetime a fault report names its memory. For the child's first thread; `off` disables notes and names while
+// other threads run codecs.
 class lending {
  public:
   lending() = default;

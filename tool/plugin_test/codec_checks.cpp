@@ -14,7 +14,7 @@ namespace {
 
 [[noreturn]] void fail(const encoded& e, const std::string& what) { throw failure(quoted(*e.in) + ": " + what); }
 
-// Where two streams differ.
+// Describes how two streams differ.
 std::string difference(std::span<const uint8_t> a, std::span<const uint8_t> b) {
   if (a.size() != b.size()) return fmt::format("{} bytes, not {}", b.size(), a.size());
   const auto at = std::ranges::mismatch(a, b).in1 - a.begin();
@@ -27,15 +27,15 @@ void same(const encoded& a, const encoded& b, const char* when) {
   if (a.fault.code != b.fault.code)
     fail(a, fmt::format("{} the fault is {}, not {}", when, b.fault.code, a.fault.code));
   if (const std::string d = difference(a.payload, b.payload); !d.empty())
-    fail(a, fmt::format("{} encode gives another payload: {}", when, d));
-  if (a.told != b.told) fail(a, fmt::format("{} encode tells something else", when));
+    fail(a, fmt::format("{} encode writes another payload: {}", when, d));
+  if (a.reported != b.reported) fail(a, fmt::format("{} encode reports another support or order", when));
 }
 
 // ---- Bounds ----------------------------------------------------------------------------------------------
 
-// encode() itself sees what is written past a bound.
+// encode() itself detects writes past a bound.
 uint64_t bounds(const subject& s) {
-  return each_stream(s, [&](const wire_fields& fields, const encoded& e) {
+  return for_each_stream(s, [&](const wire_fields& fields, const encoded& e) {
     encode_how spare;
     spare.spare = true;
     const encoded wide = std::move(encode(s, fields, {e.in}, spare)[0]);
@@ -47,7 +47,7 @@ uint64_t bounds(const subject& s) {
 }
 
 uint64_t spare_bounds(const subject& s) {
-  return each_stream(s, [&](const wire_fields& fields, const encoded& e) {
+  return for_each_stream(s, [&](const wire_fields& fields, const encoded& e) {
     encode_how spare;
     spare.spare = true;
     same(e, encode(s, fields, {e.in}, spare)[0], "where count_max or in_max is above what there is");
@@ -56,36 +56,36 @@ uint64_t spare_bounds(const subject& s) {
 
 uint64_t fixed_size(const subject& s) {
   if (!s.has(DR_FIXED_SIZE)) return 0;
-  return each_stream(s, [&](const wire_fields&, const encoded& e) {
+  return for_each_stream(s, [&](const wire_fields&, const encoded& e) {
     if (e.payload.size() != e.need.payload)
       fail(e, fmt::format("a payload of {} bytes; with DR_FIXED_SIZE it has need.payload = {}", e.payload.size(),
                           e.need.payload));
   });
 }
 
-// encode() itself holds DR_TOTAL against every fault.
+// encode() itself checks DR_TOTAL on every fault.
 uint64_t total(const subject& s) {
-  return s.has(DR_TOTAL) ? each_stream(s, [](const wire_fields&, const encoded&) {}) : 0;
+  return s.has(DR_TOTAL) ? for_each_stream(s, [](const wire_fields&, const encoded&) {}) : 0;
 }
 
 uint64_t cost(const subject& s) {
   if (!s.codec->cpu->cost) return 0;
-  return each_stream(s, [&](const wire_fields& fields, const encoded& e) {
+  return for_each_stream(s, [&](const wire_fields& fields, const encoded& e) {
     const uint64_t bytes = cost_of(s, fields, *e.in);
     if (bytes != e.payload.size())
-      fail(e, fmt::format("cost says {} bytes, and encode writes {}", bytes, e.payload.size()));
+      fail(e, fmt::format("cost returns {} bytes, but encode writes {}", bytes, e.payload.size()));
   });
 }
 
 // ---- Round trips -----------------------------------------------------------------------------------------
 
 uint64_t round_trip(const subject& s) {
-  const uint64_t n = each_stream(s, [&](const wire_fields& fields, const encoded& e) {
+  const uint64_t n = for_each_stream(s, [&](const wire_fields& fields, const encoded& e) {
     const std::vector<uint8_t> decoded = decode_one(s, fields, e);
     const uint64_t expected = claim_of(s, e).out_capacity(s);
-    if (decoded.size() != expected) fail(e, fmt::format("decode gives {} bytes of {}", decoded.size(), expected));
+    if (decoded.size() != expected) fail(e, fmt::format("decode returns {} bytes of {}", decoded.size(), expected));
     if (const std::string d = difference(decoded, decode_one(s, fields, e, 0xff)); !d.empty())
-      fail(e, "decode gives something else over other memory: " + d);
+      fail(e, "decode depends on the previous content of its memory: " + d);
     if (s.is(DR_ROLE_VALUE) && !s.has(DR_EXACT)) {
       const auto finite = [](std::span<const double> list) {
         return std::ranges::all_of(list, [](double v) { return std::isfinite(v); });
@@ -94,49 +94,50 @@ uint64_t round_trip(const subject& s) {
         fail(e, "finite values become NaN or infinite");
     }
   });
-  if (n == 0) throw failure("encode refuses every input there is, or need asks for more than 64 MB for each");
+  if (n == 0) throw failure("encode rejects all inputs, or need requests more than 64 MB for all");
   return n;
 }
 
 uint64_t exact(const subject& s) {
   if (!s.has(DR_EXACT)) return 0;
-  return each_stream(s, [&](const wire_fields& fields, const encoded& e) {
+  return for_each_stream(s, [&](const wire_fields& fields, const encoded& e) {
     std::vector<uint8_t> expected = e.in->elements;
     if (s.has(DR_REORDERS)) {
       const size_t size = cases::format_of(e.in->dtype).bytes;
-      for (size_t j = 0; j < e.told.size(); ++j)
-        std::memcpy(&expected[size * j], &e.in->elements[size * e.told[j]], size);
+      for (size_t j = 0; j < e.reported.size(); ++j)
+        std::memcpy(&expected[size * j], &e.in->elements[size * e.reported[j]], size);
     }
     if (const std::string d = difference(expected, decode_one(s, fields, e)); !d.empty())
-      fail(e, "with DR_EXACT every bit comes back, but in what decode gives " + d);
+      fail(e, "DR_EXACT requires equal bits, but in the decoded stream " + d);
   });
 }
 
 uint64_t tell(const subject& s) {
   if (!s.tells()) return 0;
-  return each_stream(s, [&](const wire_fields& fields, const encoded& e) {
+  return for_each_stream(s, [&](const wire_fields& fields, const encoded& e) {
     if (s.is(DR_ROLE_VALUE)) {
-      std::vector<uint32_t> order = e.told;
+      std::vector<uint32_t> order = e.reported;
       std::ranges::sort(order);
       std::vector<uint32_t> all(e.in->count);
       std::iota(all.begin(), all.end(), 0);
-      if (order != all) fail(e, "what encode tells is no permutation of the positions");
+      if (order != all) fail(e, "the reported order is not a permutation of the positions");
       return;
     }
-    if (e.told.empty()) fail(e, "encode tells no support, though one was asked for");
-    if (!s.has(DR_REPLACES_SUPPORT) && cases::bytes_of(e.told) != e.in->elements)
-      fail(e, "encode tells another support than it was given, without DR_REPLACES_SUPPORT");
-    if (std::ranges::adjacent_find(e.told, std::greater_equal()) != e.told.end() || e.told.back() >= e.in->universe)
-      fail(e, "the support that encode tells does not ascend below the universe");
-    if (const std::string d = difference(cases::bytes_of(e.told), decode_one(s, fields, e)); !d.empty())
-      fail(e, "decode gives another support than encode tells: " + d);
+    if (e.reported.empty()) fail(e, "encode reports no support, though it was requested");
+    if (!s.has(DR_REPLACES_SUPPORT) && cases::bytes_of(e.reported) != e.in->elements)
+      fail(e, "encode reports another support than its input, without DR_REPLACES_SUPPORT");
+    if (std::ranges::adjacent_find(e.reported, std::greater_equal()) != e.reported.end() ||
+        e.reported.back() >= e.in->universe)
+      fail(e, "the reported support does not ascend below the universe");
+    if (const std::string d = difference(cases::bytes_of(e.reported), decode_one(s, fields, e)); !d.empty())
+      fail(e, "decode returns another support than encode reports: " + d);
   });
 }
 
 uint64_t any_order(const subject& s) {
   if (!s.has(DR_CARRIES_ORDER)) return 0;
   cases::random_source random("orders");
-  return each_stream(s, [&](const wire_fields& fields, const encoded& e) {
+  return for_each_stream(s, [&](const wire_fields& fields, const encoded& e) {
     const std::vector<uint32_t> keys = cases::words(e.in->elements);
     const std::vector<uint32_t> order = random.permutation(static_cast<uint32_t>(keys.size()));
     std::vector<uint32_t> moved(keys.size());
@@ -146,25 +147,25 @@ uint64_t any_order(const subject& s) {
     in.elements = cases::bytes_of(moved);
     const encoded other = std::move(encode(s, fields, {&in})[0]);
     if (const std::string d = difference(in.elements, decode_one(s, fields, other)); !d.empty())
-      fail(other, "with DR_CARRIES_ORDER indices come back in their order, but in what decode gives " + d);
+      fail(other, "DR_CARRIES_ORDER requires the original order of indices, but in the decoded stream " + d);
   });
 }
 
 // ---- The same bytes --------------------------------------------------------------------------------------
 
 uint64_t repeatable(const subject& s) {
-  return each_stream(s, [&](const wire_fields& fields, const encoded& e) {
+  return for_each_stream(s, [&](const wire_fields& fields, const encoded& e) {
     encode_how dirty;
     dirty.poison = 0xff;
     same(e, encode(s, fields, {e.in}, dirty)[0], "a second time, over other memory,");
     encode_how silent;
     silent.ask = false;
     if (encode(s, fields, {e.in}, silent)[0].payload != e.payload)
-      fail(e, "encode gives another payload where nobody asks it to tell");
+      fail(e, "encode writes another payload if no report is requested");
   });
 }
 
-// Several threads of a process encode and decode at once, with memory of their own.
+// Several threads of a process encode and decode at once, in their own memory.
 uint64_t threads(const subject& s) {
   std::vector<std::pair<wire_fields, encoded>> expected;
   const std::vector<input> inputs = inputs_of(s);
@@ -201,9 +202,9 @@ uint64_t threads(const subject& s) {
 
 using group_key = std::pair<std::vector<uint32_t>, wire_fields>;
 
-// Inputs that may be jobs of one call, each with what comes of it alone.
+// Inputs that may be jobs of one call, with their results when alone.
 template <class F>
-uint64_t each_group(const subject& s, F&& f) {
+uint64_t for_each_group(const subject& s, F&& f) {
   const std::vector<input> inputs = inputs_of(s);
   std::map<group_key, std::vector<encoded>> groups;
   uint64_t n = 0;
@@ -226,7 +227,7 @@ std::vector<const input*> inputs_in(const std::vector<encoded>& group) {
 }
 
 uint64_t batches(const subject& s) {
-  return each_group(s, [&](const wire_fields& fields, const std::vector<encoded>& alone) {
+  return for_each_group(s, [&](const wire_fields& fields, const std::vector<encoded>& alone) {
     for (const uint32_t workers : {1u, 4u}) {
       encode_how how;
       how.workers = workers;
@@ -242,28 +243,28 @@ uint64_t batches(const subject& s) {
       for (size_t i = 0; i < made.size(); ++i) {
         if (all[i]->fault.code != DR_OK) fail(made[i], fmt::format("{} decode refuses its payload", when));
         if (const std::string d = difference(decode_one(s, fields, made[i]), all[i]->decoded()); !d.empty())
-          fail(made[i], fmt::format("{} decode gives something else: {}", when, d));
+          fail(made[i], fmt::format("{} decode returns something else: {}", when, d));
       }
     }
   });
 }
 
-// A payload lies at any address in a frame.
+// A payload may have any address in a frame.
 uint64_t addresses(const subject& s) {
-  return each_stream(s, [&](const wire_fields& fields, const encoded& e) {
+  return for_each_stream(s, [&](const wire_fields& fields, const encoded& e) {
     const std::vector<uint8_t> expected = decode_one(s, fields, e);
     for (size_t gap = 1; gap < 4; ++gap) {
       incoming stream(s, claim_of(s, e), e.payload, gap);
       incoming* const one[] = {&stream};
       decode(s, fields, one);
       if (stream.fault.code != DR_OK || !difference(expected, stream.decoded()).empty())
-        fail(e, "decode gives something else where the payload lies at another address");
+        fail(e, "decode returns something else if the payload is at another address");
     }
   });
 }
 
 uint64_t randomness(const subject& s) {
-  return each_stream(s, [&](const wire_fields& fields, const encoded& e) {
+  return for_each_stream(s, [&](const wire_fields& fields, const encoded& e) {
     encode_how other_private, other_shared;
     other_private.private_key = 23;
     other_shared.shared_key = 12;
@@ -279,9 +280,9 @@ uint64_t randomness(const subject& s) {
 // ---- Faults ----------------------------------------------------------------------------------------------
 
 uint64_t faults(const subject& s) {
-  return each_group(s, [&](const wire_fields& fields, const std::vector<encoded>& alone) {
+  return for_each_group(s, [&](const wire_fields& fields, const std::vector<encoded>& alone) {
     std::vector<const input*> inputs = inputs_in(alone);
-    inputs.insert(inputs.begin(), inputs[0]);  // of which the first has a fault before the call
+    inputs.insert(inputs.begin(), inputs[0]);  // the first has a fault before the call
     encode_how how;
     how.fault = DR_E_PEER;
     const std::vector<encoded> made = encode(s, fields, inputs, how);
@@ -296,31 +297,30 @@ uint64_t faults(const subject& s) {
     if (first.fault.code != DR_E_PEER || std::ranges::any_of(first.out.bytes(), [](uint8_t b) { return b != 0x5a; }))
       fail(alone[0], "decode does not leave a job alone that has a fault on entry");
     if (second.fault.code != DR_OK || !difference(decode_one(s, fields, alone[0]), second.decoded()).empty())
-      fail(alone[0], "beside a job with a fault decode gives something else");
+      fail(alone[0], "beside a job with a fault decode returns something else");
 
-    if (!s.has(DR_REPLACES_SUPPORT) || alone[0].told.empty()) return;
+    if (!s.has(DR_REPLACES_SUPPORT) || alone[0].reported.empty()) return;
     encode_how tight;
-    tight.tell_capacity = alone[0].told.size() - 1;
+    tight.tell_capacity = alone[0].reported.size() - 1;
     if (encode(s, fields, {alone[0].in}, tight)[0].fault.code != DR_E_CAPACITY)
       fail(alone[0], "a support above tell_capacity is the fault CAPACITY");
   });
 }
 
 constexpr check list[] = {
-    {"bounds", "encode writes need.payload bytes at most, and nothing beside its memory; need grows with its bounds",
-     bounds},
-    {"round trip", "decode gives as many elements as there were, the same each time, finite ones for finite ones",
+    {"bounds", "encode writes at most need.payload bytes, and only to its memory; need grows with its bounds", bounds},
+    {"round trip", "decode returns as many elements as were encoded, repeatably, and finite ones for finite inputs",
      round_trip},
     {"exact", "DR_EXACT: every bit comes back", exact},
-    {"tell", "encode tells the support, or the order, that decode gives", tell},
+    {"tell", "encode reports the support or order that decode returns", tell},
     {"any order", "DR_CARRIES_ORDER: indices come back in the order they had", any_order},
     {"fixed size", "DR_FIXED_SIZE: payloads have need.payload bytes", fixed_size},
     {"total", "DR_TOTAL: encode never fails", total},
     {"cost", "cost is the size of the payload", cost},
-    {"repeatable", "the same job gives the same bytes, whatever memory held before", repeatable},
+    {"repeatable", "the same job yields the same bytes, whatever its memory held before", repeatable},
     {"spare bounds", "a bound above the count decides no byte", spare_bounds},
     {"threads", "threads that run the codec at once do not disturb one another", threads},
-    {"batches", "a job gives the same alone and among others, for any number of workers", batches},
+    {"batches", "a job yields the same alone and among others, for any number of workers", batches},
     {"addresses", "a payload lies at any address", addresses},
     {"randomness", "bytes depend on the keys that traits name, and on no other", randomness},
     {"faults", "a job with a fault is skipped, and the others go on", faults},

@@ -1,4 +1,4 @@
-// What is promised of a codec (codec.h), check by check. Each runs in a process of its own.
+// The promises of a codec (codec.h) as checks. A check runs in its own process.
 #pragma once
 
 #include <span>
@@ -10,12 +10,12 @@ namespace dr::plugin_test {
 struct check {
   const char* name;
   const char* promise;
-  // Throws failure. Returns how many streams it looked at; 0: it has no meaning for the codec.
+  // Throws failure. Returns the number of checked streams; 0: it does not apply to the codec.
   uint64_t (*run)(const subject&);
 };
 
-// The first is `bounds`: where it fails the others say nothing more.
-std::span<const check> operation_checks();  // codec_checks.cpp: inputs as the library gives them
+// The first is `bounds`: if it fails, the others have no meaning.
+std::span<const check> operation_checks();  // codec_checks.cpp: inputs as from the library
 std::span<const check> hostile_checks();    // hostile_checks.cpp: payloads, fields and counts off the wire
 std::span<const check> frame_checks();      // whole_frame_checks.cpp: whole frames, through the C ABI
 

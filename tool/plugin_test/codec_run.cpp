@@ -11,7 +11,7 @@
 namespace dr::plugin_test {
 namespace {
 
-constexpr uint64_t most_bytes = 1 << 26;  // of one stream: parameters at their ends may ask for any size
+constexpr uint64_t max_bytes = 1 << 26;  // of one stream: extreme parameters may require any size
 
 unsigned element_size(const subject& s, uint32_t dtype) {
   return s.is(DR_ROLE_VALUE) ? cases::format_of(dtype).bytes : s.is(DR_ROLE_BYTES) ? 1 : 4;
@@ -50,7 +50,7 @@ subject with_values(const dr_codec& codec, const std::vector<double>& numbers) {
 
 using operation = dr_status (*)(const dr_exec*, const dr_params*, const dr_job*, size_t);
 
-// dr_exec.parallel: threads that take items as they come.
+// dr_exec.parallel: threads that share the items.
 void on_threads(void* workers, size_t n, void (*f)(void*, size_t, size_t), void* arg) {
   const uint32_t count = *static_cast<const uint32_t*>(workers);
   std::atomic<size_t> next{0};
@@ -65,7 +65,7 @@ void on_threads(void* workers, size_t n, void (*f)(void*, size_t, size_t), void*
 void run(const char* name, operation what, const dr_params& params, std::span<const dr_job> jobs, uint64_t scratch,
          uint32_t workers, uint8_t poison) {
   const uint64_t stride = (scratch + 63) / 64 * 64;
-  // Against the guard behind it, without the rounding where there is one worker.
+  // Directly before the guard page, without rounding if there is one worker.
   guarded_bytes memory(workers > 1 ? stride * workers : scratch, 64);
   memory.fill(poison);
   lending lend;
@@ -132,7 +132,7 @@ std::vector<input> inputs_of(const subject& s) {
   cases::random_source random("large");
   switch (s.codec->role) {
     case DR_ROLE_INDEX: {
-      // (One that replaces the support looks at the whole universe.)
+      // (A codec that replaces the support reads the whole universe.)
       list = cases::supports("supports", s.has(DR_REPLACES_SUPPORT) ? 40000 : cases::largest_universe);
       list.push_back(cases::support("large", 300000, random.subset(300000, 100003)));
       break;
@@ -170,7 +170,7 @@ bool resolve(const subject& s, const input& in, wire_fields& fields) {
     for (size_t i = 0; i < s.codec->field_count; ++i) {
       const dr_field& f = *dr_field_at(s.codec->fields, i);
       if (fields[i] < f.minimum || fields[i] > f.maximum)
-        throw failure(fmt::format("{}: resolve gives the wire field {} = {}, which is not in {} … {}", quoted(in),
+        throw failure(fmt::format("{}: resolve returns the wire field {} = {}, which is not in {} … {}", quoted(in),
                                   f.name, fields[i], f.minimum, f.maximum));
     }
   }
@@ -179,11 +179,11 @@ bool resolve(const subject& s, const input& in, wire_fields& fields) {
   about(quoted(in));
   note("need");
   const dr_status status = ops.need(&params, &job, 1, &need);
-  // Where no frame can say what such an index codec makes of an input, its keys go raw.
+  // If a frame cannot represent the result of an index codec, it falls back to raw keys.
   if (status == DR_E_CORRUPT && s.has(DR_REPLACES_SUPPORT)) return false;
   if (status != DR_OK)
     throw failure(fmt::format("{}: need returns {} for the fields that resolve gave", quoted(in), status));
-  return need.payload <= most_bytes && need.encode_scratch <= most_bytes && need.decode_scratch <= most_bytes;
+  return need.payload <= max_bytes && need.encode_scratch <= max_bytes && need.decode_scratch <= max_bytes;
 }
 
 std::vector<encoded> encode(const subject& s, const wire_fields& fields, const std::vector<const input*>& inputs,
@@ -208,8 +208,8 @@ std::vector<encoded> encode(const subject& s, const wire_fields& fields, const s
     const input& in = *inputs[i];
     dr_job& job = jobs[i];
     scratch = std::max(scratch, needs[i].encode_scratch);
-    const uint64_t told_max = !s.tells() || !how.ask ? 0 : s.is(DR_ROLE_INDEX) ? needs[i].tell : job.count_max;
-    job.tell_capacity = std::min(told_max, i == 0 ? how.tell_capacity : UINT64_MAX);
+    const uint64_t report_max = !s.tells() || !how.ask ? 0 : s.is(DR_ROLE_INDEX) ? needs[i].tell : job.count_max;
+    job.tell_capacity = std::min(report_max, i == 0 ? how.tell_capacity : UINT64_MAX);
     const unsigned alignment = element_size(s, in.dtype);
     stream& o =
         streams.emplace_back(stream{guarded_bytes(in.elements.size(), alignment), guarded_bytes(needs[i].payload, 16),
@@ -224,7 +224,7 @@ std::vector<encoded> encode(const subject& s, const wire_fields& fields, const s
     job.out = o.out.data();
     job.out_capacity = needs[i].payload;
     job.out_size = &o.out_size;
-    if (told_max) job.tell = o.tell.data();
+    if (report_max) job.tell = o.tell.data();
     job.tell_count = &o.tell_count;
     job.shared_key = how.shared_key;
     job.private_key = how.private_key;
@@ -247,10 +247,10 @@ std::vector<encoded> encode(const subject& s, const wire_fields& fields, const s
     if (!o.in.intact() || !std::ranges::equal(o.in.bytes(), inputs[i]->elements))
       throw failure(name + ": encode writes to its input");
     if (o.fault.code == DR_OK && o.out_size > need.payload)
-      throw failure(fmt::format("{}: encode says {} bytes; need.payload is {}", name, o.out_size, need.payload));
+      throw failure(fmt::format("{}: encode reports {} bytes; need.payload is {}", name, o.out_size, need.payload));
     if (o.tell_count > jobs[i].tell_capacity)
-      throw failure(
-          fmt::format("{}: encode tells {} elements; tell_capacity is {}", name, o.tell_count, jobs[i].tell_capacity));
+      throw failure(fmt::format("{}: encode reports {} elements; tell_capacity is {}", name, o.tell_count,
+                                jobs[i].tell_capacity));
     const bool asked_for = i == 0 && (how.fault != DR_OK || how.tell_capacity != UINT64_MAX);
     if (!asked_for && o.fault.code != DR_OK && (o.fault.code != DR_E_ARGUMENT || s.has(DR_TOTAL)))
       throw failure(fmt::format(
@@ -293,7 +293,7 @@ uint64_t claim::out_capacity(const subject& s) const {
 
 claim claim_of(const subject& s, const encoded& e) {
   const input& in = *e.in;
-  return {in.universe, in.count, s.is(DR_ROLE_INDEX) ? e.told.size() : in.count,
+  return {in.universe, in.count, s.is(DR_ROLE_INDEX) ? e.reported.size() : in.count,
           in.dtype,    in.width, in.elements.size()};
 }
 
@@ -319,7 +319,8 @@ void decode(const subject& s, const wire_fields& fields, std::span<incoming* con
   lending lend;
   for (incoming* o : streams) {
     dr_need need;
-    if (need_of(s, fields, o->says, need) != DR_OK) throw failure("need refuses before decode what it took for encode");
+    if (need_of(s, fields, o->says, need) != DR_OK)
+      throw failure("need rejects before decode what it accepted for encode");
     scratch = std::max(scratch, need.decode_scratch);
     o->out.fill(poison);
     o->out_size = 0;
@@ -339,7 +340,7 @@ void decode(const subject& s, const wire_fields& fields, std::span<incoming* con
     if (!o->out.intact()) throw failure(fmt::format("decode writes past out_capacity = {} bytes", o->out.size()));
     if (!o->in.intact()) throw failure("decode writes beside the payload");
     if (o->fault.code == DR_OK && o->out_size > o->out.size())
-      throw failure(fmt::format("decode says {} bytes; out_capacity is {}", o->out_size, o->out.size()));
+      throw failure(fmt::format("decode reports {} bytes; out_capacity is {}", o->out_size, o->out.size()));
   }
 }
 

@@ -1,5 +1,5 @@
-// Memory that faults on the first byte outside of it, and a way to live through the fault. Of the property tests and of
-// `deepreduce test-plugin`.
+// Memory that faults on the first byte outside it, and recovery from the fault. For the property tests and for `deepreduce
+// test-plugin`.
 #pragma once
 
 #include <setjmp.h>
@@ -17,13 +17,13 @@
 
 namespace dr::properties {
 
-// Where bytes lie between their two guard pages: against the one behind them, or against the one before them.
+// Whether bytes end at the guard page after them, or start at the one before them.
 enum class placement { back, front };
 
 class guarded_bytes {
  public:
   guarded_bytes() = default;
-  // `gap` bytes lie between them and the guard behind them; more where the alignment needs it.
+  // `gap` bytes (more if alignment requires it) separate them from the guard page after them.
   explicit guarded_bytes(size_t size, size_t alignment = 1, size_t gap = 0, placement where = placement::back)
       : size_(size), alignment_(alignment), gap_(gap), where_(where) {
     const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
@@ -54,7 +54,7 @@ class guarded_bytes {
   }
   ~guarded_bytes() {
     if (!first_) return;
-    if (auto& spare = spares()[inside_]; inside_ <= most_kept)
+    if (auto& spare = spares()[inside_]; inside_ <= max_pooled)
       spare.push_back(first_);
     else
       munmap(first_ - (mapped_ - inside_) / 2, mapped_);
@@ -70,19 +70,19 @@ class guarded_bytes {
   void fill(std::span<const uint8_t> with) {
     if (!with.empty()) std::memcpy(data(), with.data(), with.size());
   }
-  // Fewer bytes than it was made for, moved up to the guard again.
+  // Shrinks to fewer bytes, moved up to the guard page.
   void resize(size_t size) {
     fill(canary);
     size_ = size;
   }
 
-  // Nothing was written beside the bytes, as far as the guards cannot see it.
+  // Whether the padding, which the guard pages do not cover, is unchanged.
   bool intact() const { return clean(first_, data()) && clean(data() + size_, first_ + inside_); }
 
  private:
   static constexpr uint8_t canary = 0xc9;
-  static constexpr size_t most_kept = size_t{1} << 16;
-  // To be used again: the kernel takes longer over a mapping than a codec over a small stream.
+  static constexpr size_t max_pooled = size_t{1} << 16;
+  // For reuse: mapping memory costs more than coding a small stream.
   static std::unordered_map<size_t, std::vector<uint8_t*>>& spares() {
     static thread_local auto* const all = new std::unordered_map<size_t, std::vector<uint8_t*>>;  // outlives statics
     return *all;
@@ -96,10 +96,10 @@ class guarded_bytes {
   placement where_ = placement::back;
 };
 
-// What looks at a fault first: true if it has seen to it; with nullptr, at the end of stays_inside. (changing_bytes.hpp)
+// Handles a fault first; returns true if handled. Called with nullptr at the end of stays_inside (changing_bytes.hpp).
 inline bool (*fault_watcher)(siginfo_t* info, void* context) = nullptr;
 
-// Runs f. False if it touched a guard page: then f was left where it stood.
+// Runs f. Returns false if it touched a guard page, which aborts f.
 template <class F>
 bool stays_inside(F&& f) {
   static thread_local sigjmp_buf* landing = nullptr;
@@ -110,7 +110,7 @@ bool stays_inside(F&& f) {
       action.sa_sigaction = [](int signal_number, siginfo_t* info, void* context) {
         if (fault_watcher && fault_watcher(info, context)) return;
         if (landing) siglongjmp(*landing, 1);
-        signal(signal_number, SIG_DFL);  // another thread, or another fault: to be seen
+        signal(signal_number, SIG_DFL);  // another thread or another fault: crash
       };
       action.sa_flags = SA_ONSTACK | SA_NODEFER | SA_SIGINFO;  // so that there is no signal mask to save and restore
       sigaction(SIGSEGV, &action, &segv);

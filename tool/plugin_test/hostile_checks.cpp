@@ -1,6 +1,5 @@
-// Payloads, wire fields and counts that no encoder made: decode refuses them as CORRUPT, or makes something in range of
-// them, in bounded time, and touches nothing outside. Of a codec of fixed size the library knows the size, so its payloads
-// have that.
+// Payloads, wire fields and counts that no encoder wrote: decode rejects them as CORRUPT, or returns values in range, in
+// bounded time and inside its memory. The library knows the size of a fixed-size codec, so its payloads have that size.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -11,27 +10,27 @@
 namespace dr::plugin_test {
 namespace {
 
-// What is wrong with what a decode gave. Whether positions are a permutation, the library judges.
+// The error in a decoded stream. The library checks permutations.
 std::string complaint(const subject& s, const incoming& o) {
   if (o.fault.code == DR_E_CORRUPT) return "";
   if (o.fault.code) return fmt::format("the fault is {}, not CORRUPT", o.fault.code);
   if (s.is(DR_ROLE_BYTES)) return "";
   if (o.out_size != o.out.size())
-    return fmt::format("decode gives {} bytes of {}, and no fault", o.out_size, o.out.size());
+    return fmt::format("decode returns {} bytes of {}, and no fault", o.out_size, o.out.size());
   if (s.has(DR_NEEDS_FINITE) &&
       std::ranges::any_of(cases::numbers(o.says.dtype, o.decoded()), [](double v) { return std::isnan(v); }))
-    return "decode gives a NaN, from a codec that takes finite numbers only";
+    return "decode returns a NaN, though the codec accepts only finite numbers";
   if (!s.is(DR_ROLE_INDEX)) return "";
   const auto indices = cases::words(o.decoded());
   if (const auto high = std::ranges::find_if(indices, [&](uint32_t i) { return i >= o.says.universe; });
       high != indices.end())
-    return fmt::format("decode gives the index {}, which is not below the universe {}", *high, o.says.universe);
+    return fmt::format("decode returns the index {}, which is not below the universe {}", *high, o.says.universe);
   if (!s.has(DR_CARRIES_ORDER) && std::ranges::adjacent_find(indices, std::greater_equal()) != indices.end())
-    return "decode gives indices that do not ascend";
+    return "decode returns indices that do not ascend";
   return "";
 }
 
-// `what` says how the payload differs from what encode made.
+// `what` describes how the payload differs from the encoded one.
 void attack(const subject& s, const wire_fields& fields, incoming& stream, const encoded& from,
             const std::string& what) {
   about(quoted(*from.in) + ", " + what);
@@ -48,9 +47,9 @@ void attack(const subject& s, const wire_fields& fields, const claim& says, std:
   attack(s, fields, stream, from, what);
 }
 
-// f(fields, encoded) for inputs that are small enough to try everything.
+// Calls f(fields, encoded) for inputs that are small enough to try everything.
 template <class F>
-uint64_t each_small(const subject& s, F&& f) {
+uint64_t for_each_small(const subject& s, F&& f) {
   uint64_t n = 0;
   for (const input& in : inputs_of(s)) {
     wire_fields fields{};
@@ -64,7 +63,7 @@ uint64_t each_small(const subject& s, F&& f) {
   return n;
 }
 
-// A payload of the size that the library would hand over for such a claim: what there is, again and again.
+// A payload of the size that the library would pass for such a claim: the given bytes, repeated.
 std::vector<uint8_t> fitted(const subject& s, const dr_need& need, std::span<const uint8_t> payload) {
   std::vector<uint8_t> out(payload.begin(), payload.end());
   if (s.has(DR_FIXED_SIZE)) out.resize(need.payload);
@@ -74,12 +73,12 @@ std::vector<uint8_t> fitted(const subject& s, const dr_need& need, std::span<con
 
 uint64_t truncated(const subject& s) {
   if (s.has(DR_FIXED_SIZE)) return 0;
-  return each_small(s, [&](const wire_fields& fields, const encoded& e) {
+  return for_each_small(s, [&](const wire_fields& fields, const encoded& e) {
     const auto refused = [&](std::span<const uint8_t> payload, const std::string& what) {
       incoming stream(s, claim_of(s, e), payload);
       attack(s, fields, stream, e, what);
-      if (stream.fault.code == DR_OK && !s.is(DR_ROLE_BYTES))  // which knows no count
-        throw failure(fmt::format("{}, {}: decode takes it; a payload that ends early or goes on is CORRUPT",
+      if (stream.fault.code == DR_OK && !s.is(DR_ROLE_BYTES))  // which has no count
+        throw failure(fmt::format("{}, {}: decode accepts it; a payload that is too short or too long is CORRUPT",
                                   quoted(*e.in), what));
     };
     for (size_t size = 0; size < e.payload.size(); ++size)
@@ -88,13 +87,13 @@ uint64_t truncated(const subject& s) {
     longer.push_back(0);
     for (const uint8_t last : {0x00, 0x01, 0x80, 0xff}) {
       longer.back() = last;
-      refused(longer, fmt::format("its {} bytes and {:#04x} behind them", e.payload.size(), last));
+      refused(longer, fmt::format("its {} bytes and {:#04x} after them", e.payload.size(), last));
     }
   });
 }
 
 uint64_t flipped(const subject& s) {
-  return each_small(s, [&](const wire_fields& fields, const encoded& e) {
+  return for_each_small(s, [&](const wire_fields& fields, const encoded& e) {
     incoming stream(s, claim_of(s, e), e.payload);
     for (size_t bit = 0; bit < 8 * e.payload.size(); ++bit) {
       stream.in.data()[bit / 8] ^= static_cast<uint8_t>(1u << bit % 8);
@@ -106,7 +105,7 @@ uint64_t flipped(const subject& s) {
 
 uint64_t any_bytes(const subject& s) {
   cases::random_source random("garbage");
-  return each_small(s, [&](const wire_fields& fields, const encoded& e) {
+  return for_each_small(s, [&](const wire_fields& fields, const encoded& e) {
     for (int round = 0; round < 40; ++round) {
       std::vector<uint8_t> bytes(s.has(DR_FIXED_SIZE) ? e.payload.size() : random.below(2 * e.payload.size() + 2));
       const uint64_t kind = random.below(4);  // all zeros, all ones, random, or the true bytes with holes
@@ -123,7 +122,7 @@ uint64_t any_bytes(const subject& s) {
 
 uint64_t fields_at_ends(const subject& s) {
   if (s.codec->field_count == 0) return 0;
-  return each_small(s, [&](const wire_fields& fields, const encoded& e) {
+  return for_each_small(s, [&](const wire_fields& fields, const encoded& e) {
     const claim says = claim_of(s, e);
     for (size_t f = 0; f < s.codec->field_count; ++f) {
       const dr_field& field = *dr_field_at(s.codec->fields, f);
@@ -147,7 +146,7 @@ uint64_t fields_at_ends(const subject& s) {
 
 uint64_t counts(const subject& s) {
   if (s.is(DR_ROLE_BYTES)) return 0;
-  return each_small(s, [&](const wire_fields& fields, const encoded& e) {
+  return for_each_small(s, [&](const wire_fields& fields, const encoded& e) {
     const claim truth = claim_of(s, e);
     const uint64_t far = s.has(DR_REPLACES_SUPPORT) ? 70000 : cases::largest_universe;
     for (const uint64_t universe : {uint64_t{1}, truth.universe / 2, truth.universe - 1, truth.universe,
@@ -162,7 +161,7 @@ uint64_t counts(const subject& s) {
           if (s.has(DR_REPLACES_SUPPORT)) lie.support += static_cast<uint64_t>(off);
           const std::string what = fmt::format("read as {} of {}, decoded to {}", lie.count, lie.universe, lie.support);
           about(quoted(*e.in) + ", " + what);
-          // What the library lets through.
+          // Passes the library's checks.
           dr_need need;
           if (count == 0 || std::max(count, lie.support) > lie.universe || lie.universe > cases::largest_universe ||
               need_of(s, fields, lie, need) != DR_OK || need.payload > 1 << 24)
@@ -172,7 +171,7 @@ uint64_t counts(const subject& s) {
   });
 }
 
-// Payloads of a million elements that nobody made. note() ends an operation that does not end.
+// Random payloads of a million elements. note() limits the time of an operation.
 uint64_t ends(const subject& s) {
   constexpr uint64_t count = 1 << 20;
   cases::random_source random("time");
@@ -197,7 +196,7 @@ uint64_t ends(const subject& s) {
 }
 
 constexpr check list[] = {
-    {"truncated", "a payload that ends early, or goes on by a byte, is CORRUPT", truncated},
+    {"truncated", "a payload that is too short, or too long by a byte, is CORRUPT", truncated},
     {"flipped bits", "any bit of a payload may flip", flipped},
     {"any bytes", "a payload may be any bytes", any_bytes},
     {"wire fields", "wire fields may have any value in their range", fields_at_ends},

@@ -148,7 +148,7 @@ std::vector<input> supports(std::string_view purpose, uint64_t universe_max) {
   for (uint32_t i = 0; i < even.size(); ++i) even[i] = 3 + 17 * i;
   add("evenly spaced", 1100, even);
 
-  // Where the bytes of the universe, or of a gap, change in number.
+  // Where the number of bytes of the universe or of a gap changes.
   for (const unsigned power : {8, 12, 16, 24, 31})
     for (const int step : {-1, 0, 1}) {
       const uint64_t universe = (uint64_t{1} << power) + static_cast<uint64_t>(step);
@@ -233,12 +233,12 @@ std::vector<input> all_values(std::string_view purpose, bool finite, std::initia
       add("negative", 64, [&](uint64_t) { return -random.unit(); });
       add("ascending", 64, [](uint64_t i) { return 0.125 * (static_cast<double>(i) - 20); });
       for (const uint64_t count : {2, 31, 64, 155, 310, 368, 511, 512, 513, 5000}) add("laplace", count, laplace);
-      // What a sparsifier keeps of Laplace values: beyond a threshold the tail has the same shape.
+      // A sparsifier's selection of Laplace values: beyond a threshold the tail has the same shape.
       const auto tail = [&](uint64_t) {
         return random.below(2) ? kept + std::fabs(random.laplace()) : -kept - std::fabs(random.laplace());
       };
       for (const uint64_t count : {368, 3000}) add("largest of laplace", count, tail);
-      // In the rank; all of one sign, so one side, whose pieces see polynomials of the same degree.
+      // Smooth in the rank; all of one sign, so that the pieces of one side are polynomials of equal degree.
       add("polynomial of degree 5", 400, [](uint64_t i) {
         const double x = 1 - static_cast<double>(i) / 400;
         return 3 + 4 * x + std::pow(x, 5);

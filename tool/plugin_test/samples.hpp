@@ -1,5 +1,5 @@
-// Inputs that may hurt a codec, and the plain arithmetic to write and judge them: of the cases of our own codecs
-// (tests/cases) and of `deepreduce test-plugin`. Needs codec.h and the standard library only.
+// Difficult inputs for codecs, and plain arithmetic to write and check them: for the cases of the built-in codecs
+// (tests/cases) and for `deepreduce test-plugin`. Needs only codec.h and the standard library.
 #pragma once
 
 #include <cmath>
@@ -17,27 +17,26 @@
 
 namespace dr::cases {
 
-// One stream of one tensor, as an encoder is handed it.
+// One stream of one tensor, as passed to an encoder.
 struct input {
   std::string name;
   uint64_t universe = 0, count = 0;  // of a bytes stage: both 0
   uint32_t dtype = 0, width = 1;     // of values
   std::vector<uint8_t> elements;     // u32 indices or positions, values, or bytes
-  // Of a codec that reads a base (DR_NEEDS_BASE): `universe` words of `dtype`; of a value codec those at the support.
+  // The base (DR_NEEDS_BASE): `universe` words of `dtype`; for a value codec those at the support.
   std::vector<uint8_t> base = {};
-  // Of one that reads a history (DR_NEEDS_HISTORY): a byte of each of these words; none: they have none.
+  // The history (DR_NEEDS_HISTORY): one byte per word; empty: none.
   std::vector<uint8_t> history = {};
 };
 
-// Of all random inputs: what set_seed was given last; else DEEPREDUCE_TEST_SEED or a fixed one, printed when it is first
-// asked for.
+// The seed of all random inputs: the last set_seed, else DEEPREDUCE_TEST_SEED, else a fixed one; printed on first use.
 uint64_t seed();
 void set_seed(uint64_t seed);
 
 // Same seed, same numbers, on every machine (the distributions of <random> differ between libraries).
 class random_source {
  public:
-  explicit random_source(std::string_view purpose);  // each purpose has numbers of its own
+  explicit random_source(std::string_view purpose);  // a purpose has its own numbers
 
   uint64_t below(uint64_t n) { return bits_() % n; }
   double unit() { return static_cast<double>(bits_() >> 11) * 0x1p-53; }
@@ -66,7 +65,7 @@ number_format format_of(uint32_t dtype);
 unsigned word_size(uint32_t dtype);
 
 double number_of(uint32_t dtype, uint32_t bits);
-uint32_t bits_of(uint32_t dtype, double finite);  // cut off towards zero; the largest number beyond it
+uint32_t bits_of(uint32_t dtype, double finite);  // rounded towards zero; saturates
 
 // Element i of a list of u32 or values.
 uint32_t element(std::span<const uint8_t> list, unsigned bytes, uint64_t i);
@@ -83,15 +82,15 @@ inline constexpr uint64_t largest_universe = 0xffffffff;
 inline constexpr const char* figure_8 = "figure 8: 368 of 36864";  // the tensor that the paper measures
 
 input support(std::string name, uint64_t universe, std::span<const uint32_t> indices);
-// Supports of every shape below a universe of at most so many.
+// Supports of every shape in universes of limited size.
 std::vector<input> supports(std::string_view purpose, uint64_t universe_max = largest_universe);
 
 input values(std::string name, uint32_t dtype, uint32_t width, uint64_t count,
              const std::function<double(uint64_t)>& number);
-// Values of all three types; NaN and infinities too unless only finite ones are taken.
+// Values of all three types, with NaN and infinities unless only finite ones are accepted.
 std::vector<input> all_values(std::string_view purpose, bool finite, std::initializer_list<uint32_t> widths);
 
-// Raw words of the types that only patches have.
+// Raw words of the types for patches.
 std::vector<input> all_words(std::string_view purpose, std::initializer_list<uint32_t> widths);
 
 std::vector<input> permutations();

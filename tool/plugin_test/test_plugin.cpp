@@ -1,4 +1,4 @@
-// `deepreduce test-plugin`: what is promised of codecs, checked on those of a plug-in.
+// `deepreduce test-plugin`: checks the promises of codecs on those of a plug-in.
 #include <fmt/core.h>
 
 #include <chrono>
@@ -25,7 +25,7 @@ std::vector<check> all_checks() {
   return list;
 }
 
-// One codec, over all rounds.
+// Results of one codec over all rounds.
 struct report {
   const dr_codec* codec;
   std::vector<subject> subjects;
@@ -52,7 +52,7 @@ void run_round(report& r, uint64_t seed, compare::console& console) {
       r.failures.push_back(fmt::format("  FAILED {}={}: {} (seed {})\n    {}\n    promised: {}\n",
                                        compare::role_name(s.codec->role), s.call, c.name, seed, v.failed, c.promise));
       if (&c != &checks[0]) continue;
-      for (const check& other : checks) r.failed.emplace(s.call, other.name);  // they would all say the same
+      for (const check& other : checks) r.failed.emplace(s.call, other.name);  // they would fail alike
       break;
     }
 }
@@ -75,9 +75,9 @@ std::string text_of(const report& r, uint64_t rounds) {
   return text;
 }
 
-// A codec of value that takes no type can stand in no plan.
+// A plan cannot use a value codec without types.
 std::string unusable(const dr_codec& c) {
-  if (c.role == DR_ROLE_VALUE && c.dtypes == 0) return "dtypes is 0: it takes no values";
+  if (c.role == DR_ROLE_VALUE && c.dtypes == 0) return "dtypes is 0: it accepts no values";
   return "";
 }
 
@@ -110,8 +110,8 @@ int run_test_plugin(const test_plugin_options& o) {
     text += text_of(r, rounds);
     failures += r.failures.size();
   }
-  text += failures ? fmt::format("{} promise{} not kept\n", failures, failures == 1 ? "" : "s")
-                   : fmt::format("all promises were kept (seeds {} … {})\n", o.seed, o.seed + rounds - 1);
+  text += failures ? fmt::format("{} broken promise{}\n", failures, failures == 1 ? "" : "s")
+                   : fmt::format("all promises hold (seeds {} … {})\n", o.seed, o.seed + rounds - 1);
   compare::write_output("", text);
   return failures ? 1 : 0;
 }

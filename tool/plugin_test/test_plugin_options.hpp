@@ -15,7 +15,7 @@ struct test_plugin_options {
 
 void add_test_plugin(CLI::App& app, test_plugin_options& o);
 
-// Returns the exit status: 0; 1: a promise was not kept.
+// Returns the exit status: 0; 1: a broken promise.
 int run_test_plugin(const test_plugin_options& o);
 
 }  // namespace dr::plugin_test

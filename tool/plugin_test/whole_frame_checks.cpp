@@ -1,4 +1,4 @@
-// Whole frames, through the C ABI: what an all-reduce does with the codec.
+// Whole frames through the C ABI: a codec in an all-reduce.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 constexpr uint64_t sizes[] = {1, 2, 3, 1001, 70001};
 constexpr const char* ratios[] = {"0.001", "0.05", "0.5"};
 
-// Plans in which the codec works: alone and with what an order needs beside it.
+// Plans with the codec: alone, and with an order codec if necessary.
 std::string plan_of(const subject& s, const std::string& sparsify) {
   const char* const before = s.is(DR_ROLE_INDEX)   ? "value=raw index="
                              : s.is(DR_ROLE_VALUE) ? "index=golomb value="
@@ -45,7 +45,7 @@ std::vector<std::byte> encode_frame(context& c, const plan& p, std::span<const d
   return frame;
 }
 
-// As f32, whatever the frame has.
+// As f32, whatever the frame's type.
 std::vector<std::vector<float>> decode_frame(context& c, std::span<const std::byte> frame,
                                              std::span<const uint64_t> counts) {
   std::vector<std::vector<float>> values;
@@ -61,7 +61,7 @@ bool same(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), 4 * a.size()) == 0);
 }
 
-// Errors of the library are failures, with its sentence.
+// An error of the library is a failure with its message.
 template <class F>
 auto sentence(const std::string& what, F&& f) {
   about(what);
@@ -72,7 +72,7 @@ auto sentence(const std::string& what, F&& f) {
   }
 }
 
-// What a frame gives back of what was kept, where the plan promises every bit.
+// The decoded tensor equals the selected values if the plan is exact.
 void check_exact(const subject& s, const gradient& g, std::span<const float> decoded, const std::string& what) {
   if (!s.has(DR_EXACT) || s.is(DR_ROLE_ORDER)) return;
   const std::vector<double> given = cases::numbers(g.values.dtype, g.values.elements);
@@ -103,7 +103,7 @@ uint64_t frames(const subject& s) {
           if (!same(decoded, decode_frame(four, frame, {&count, 1})[0]))
             throw failure(what + ": 4 threads decode something else than one");
           check_exact(s, g, decoded, what);
-          // Two ranks that send the same: the sum is twice that.
+          // Two ranks send the same: the sum is twice that.
           std::vector<float> sum(count);
           dr_tensor_out out = dense_out(DR_F32, sum.data(), count);
           const dr_bytes both[] = {{frame.data(), frame.size()}, {frame.data(), frame.size()}};
@@ -140,7 +140,7 @@ uint64_t empty(const subject& s) {
   return 4 * dtypes_of(s).size();
 }
 
-// What is sent and what the residual keeps are the gradients, over some steps.
+// Over several steps, sent values plus residual equal the gradients.
 uint64_t feedback(const subject& s) {
   if (s.is(DR_ROLE_VALUE) && !(s.codec->dtypes & DR_DTYPE_BIT(DR_F32))) return 0;
   constexpr uint64_t count = 3000, steps = 8;
@@ -167,11 +167,11 @@ uint64_t feedback(const subject& s) {
         throw failure(text + ": the state has no residual");
       const std::vector<double> given = cases::numbers(DR_F32, g.values.elements);
       for (size_t i = 0; i < count; ++i) {
-        const double expected = residual_before[i] + given[i], kept = static_cast<double>(sent[i]) + residual[i];
+        const double expected = residual_before[i] + given[i], total = static_cast<double>(sent[i]) + residual[i];
         const double scale = std::abs(expected) + std::abs(static_cast<double>(sent[i]));
-        if (!(std::abs(kept - expected) <= 1e-6 * scale))
-          throw failure(fmt::format("{}, step {}: element {}: {} was sent and {} is kept of {}", text, step, i, sent[i],
-                                    residual[i], expected));
+        if (!(std::abs(total - expected) <= 1e-6 * scale))
+          throw failure(fmt::format("{}, step {}: element {}: {} was sent and the residual is {}, of {}", text, step, i,
+                                    sent[i], residual[i], expected));
         residual_before[i] = residual[i];
       }
     }
@@ -182,7 +182,7 @@ uint64_t feedback(const subject& s) {
 constexpr check list[] = {
     {"frames", "frames of any density decode alike and merge, by any number of threads", frames},
     {"empty", "tensors without a nonzero or an element go along", empty},
-    {"feedback", "with feedback=residual what is sent and what is kept are the gradients", feedback},
+    {"feedback", "with feedback=residual, sent values and residuals add up to the gradients", feedback},
 };
 
 }  // namespace

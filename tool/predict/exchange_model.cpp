@@ -20,21 +20,21 @@ struct destroyer {
 using loopback_handle = std::unique_ptr<dr_loopback, destroyer<dr_loopback, dr_loopback_destroy>>;
 using exchange_handle = std::unique_ptr<dr_exchange, destroyer<dr_exchange, dr_exchange_destroy>>;
 
-constexpr double exact_header = 64;  // of a dense frame: about
+constexpr double exact_header = 64;  // of a dense frame, approximately
 
 struct cost_model {
   const exchange_work* work;
   uint32_t inner = 1;                  // hierarchy: ranks of a host
-  double message_ns = 0;               // of the sender and of the receiver, half each
+  double message_ns = 0;               // half of it for the sender, half for the receiver
   double encode_ns = 0, merge_ns = 0;  // of rank 0
 };
 
-// Ports that let a burst through.
+// Ports that admit a burst.
 class port_model {
  public:
   port_model(const link& port, uint32_t ranks) : port_(port), buckets_(ranks, {port.burst_bytes, 0}) {}
 
-  // ns of a message that begins to leave `rank` at now_ns.
+  // Time of a message that `rank` starts to send at now_ns.
   double takes(uint32_t rank, double now_ns, double bytes) {
     const double rate = port_.bits_per_second / 8e9, fast = port_.burst_bits_per_second / 8e9;  // bytes / ns
     if (fast <= rate) return bytes / rate;
@@ -55,7 +55,7 @@ class port_model {
   std::vector<bucket> buckets_;
 };
 
-uint64_t whole(double x) { return x > 0 ? static_cast<uint64_t>(std::llround(std::min(x, most_ns))) : 0; }
+uint64_t whole(double x) { return x > 0 ? static_cast<uint64_t>(std::llround(std::min(x, max_ns))) : 0; }
 
 uint64_t takes(void* user, uint32_t rank, uint64_t now_ns, uint64_t bytes) {
   return whole(static_cast<port_model*>(user)->takes(rank, static_cast<double>(now_ns), static_cast<double>(bytes)));
@@ -83,7 +83,7 @@ uint64_t cost(void* user, uint32_t rank, uint32_t step, uint64_t elements, uint6
     case DR_STEP_ADD: ns = w.add(n); break;
     case DR_STEP_SUM:
     case DR_STEP_MERGE: {
-      // Frames of one size each: bytes tell how many. Those that the leader of a host sums are dense.
+      // All frames have one size, so bytes imply their number. Frames that a host's leader sums are dense.
       const bool dense = hosts && step == DR_STEP_SUM;
       const double one = static_cast<double>(frame_size(user, elements, dense ? 2 : 0));
       const double count = std::max(1.0, static_cast<double>(bytes) / one);
@@ -124,9 +124,9 @@ std::vector<interval> intervals_of(dr_exchange* x) {
 
 exchange_time model_exchange(const std::string& stage, double elements, const exchange_work& work, uint32_t ranks,
                              const link& port, bool traced) {
-  if (ranks > most_ranks)
-    throw unsupported_model(fmt::format("unsupported: an exchange among {} ranks; at most {}", ranks, most_ranks));
-  // Which elements a sparsifier takes makes no difference to a dry run, so the simplest plan stands for all.
+  if (ranks > max_ranks)
+    throw unsupported_model(fmt::format("unsupported: an exchange among {} ranks; at most {}", ranks, max_ranks));
+  // A dry run does not depend on the selected elements, so it uses the simplest plan.
   const plan method = plan("sparsify=topr(ratio=0.01) index=golomb value=raw").with(stage);
   const std::vector<dr_stage> stages = method.stages();
   const dr_stage_param* const inner = find_param(*find_stage(stages, "exchange"), "inner");
@@ -134,7 +134,7 @@ exchange_time model_exchange(const std::string& stage, double elements, const ex
   cost_model model{&work, hosts ? static_cast<uint32_t>(inner->number) : 1, port.message_ns};
   auto how = sized<dr_exchange_options>();
   how.flags = static_cast<uint32_t>(DR_EXCHANGE_DRY) | (traced ? static_cast<uint32_t>(DR_EXCHANGE_TRACE) : 0u);
-  how.timeout_ns = whole(most_ns);
+  how.timeout_ns = whole(max_ns);
   how.frame_size = frame_size;
   how.frame_size_user = &model;
   auto options = sized<dr_loopback_options>();
@@ -152,7 +152,7 @@ exchange_time model_exchange(const std::string& stage, double elements, const ex
     dr_loopback* made = nullptr;
     auto e = sized<dr_error>();
     if (dr_loopback_create(&options, &made, &e) != DR_OK)
-      throw std::runtime_error(e.message);  // (It names the loopback.)
+      throw std::runtime_error(e.message);  // (The message names the loopback.)
     const loopback_handle net(made);
     const uint32_t present = alike ? 1 : ranks;
     std::vector<context> contexts(present);
@@ -174,8 +174,7 @@ exchange_time model_exchange(const std::string& stage, double elements, const ex
     const dr_status status = dr_loopback_run(net.get(), list.data(), nullptr);
     if (alike && status == DR_E_ARGUMENT) return {};
     if (status == DR_E_TIMEOUT)
-      throw unsupported_model(
-          "unsupported: the exchange takes over 31 years, by the costs and the link that were given");
+      throw unsupported_model("unsupported: the exchange takes more than 31 years with these costs and this link");
     if (status != DR_OK) fail(contexts[0].get(), "the model's exchange");
     exchange_time t;
     for (uint32_t i = 0; i < present; ++i)
@@ -191,12 +190,13 @@ exchange_time model_exchange(const std::string& stage, double elements, const ex
   };
   if (!hosts)
     if (auto t = run(true)) return *t;
-  if (ranks > most_unlike)
+  if (ranks > max_unlike_ranks)
     throw unsupported_model(
-        hosts ? fmt::format("unsupported: {} among {} ranks; at most {} ranks that are not alike are modelled", stage,
-                            ranks, most_unlike)
-              : fmt::format("unsupported: {} of {:.0f} elements among {} ranks leaves ranks without elements",
-                            stage.empty() ? "exchange=gather" : stage, elements, ranks));
+        hosts
+            ? fmt::format("unsupported: {} among {} ranks; schedules in which ranks differ are modelled for at most {}",
+                          stage, ranks, max_unlike_ranks)
+            : fmt::format("unsupported: {} of {:.0f} elements among {} ranks leaves ranks without elements",
+                          stage.empty() ? "exchange=gather" : stage, elements, ranks));
   model.encode_ns = model.merge_ns = 0;
   return *run(false);
 }

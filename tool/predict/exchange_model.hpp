@@ -1,5 +1,5 @@
-// What an exchange takes: the library's own program of it, run dry on the loopback under its virtual clock, where each
-// step costs what the profile says. So the program that a rank runs is also its model.
+// The cost of an exchange: the library's own program, run dry on the loopback under its virtual clock, with the costs of
+// the profile per step. So the program that a rank runs is also its model.
 #pragma once
 
 #include <stdexcept>
@@ -10,24 +10,24 @@
 
 namespace dr::predict {
 
-// Costs of a plan as functions of elements: of a range, which may be a part of the tensors. Times in ns.
+// Costs of a plan as functions of the number of elements (of a range of the tensors). Times in ns.
 struct exchange_work {
   curve encode;
-  curve first, merge;  // of a frame that is written, and of each that is added to it
+  curve first, merge;  // of the first frame, and of every further one that is added
   curve add;           // a dense tensor added to a sum
   curve frame;         // bytes
   double sum_growth = 1;
-  double dense_bytes = 4;  // an element
+  double dense_bytes = 4;  // per element
 };
 
-// The library cannot model it: too many ranks for a schedule in which they are not alike.
+// Unsupported: too many ranks for a schedule in which ranks differ.
 struct unsupported_model : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
 struct exchange_time {
-  double total_ns = 0, bytes = 0;      // sent by the rank that sends most
-  double encode_ns = 0, merge_ns = 0;  // computing of rank 0: encode also of sums, merge with sums
+  double total_ns = 0, bytes = 0;      // maximum over ranks, sent
+  double encode_ns = 0, merge_ns = 0;  // computing of rank 0: encode includes sums, merge too
   std::vector<interval> timeline;
 };
 
@@ -35,9 +35,9 @@ struct exchange_time {
 exchange_time model_exchange(const std::string& stage, double elements, const exchange_work& work, uint32_t ranks,
                              const link& port, bool traced = false);
 
-// Most ranks of which each has to be modelled by itself: messages are ranks². Most of a loopback.
-inline constexpr uint32_t most_unlike = 256, most_ranks = 4096;
-// Longer steps are unsupported: 31 years. The exchange gives up, and nothing overflows.
-inline constexpr double most_ns = 1e18;
+// Limit for schedules that require every rank in the model (messages are ranks²), and limit of a loopback.
+inline constexpr uint32_t max_unlike_ranks = 256, max_ranks = 4096;
+// Longer steps (31 years) are unsupported: the exchange times out, and nothing overflows.
+inline constexpr double max_ns = 1e18;
 
 }  // namespace dr::predict

@@ -7,7 +7,7 @@
 namespace dr::predict {
 namespace {
 
-// In ms, of so many float32: `overhead` below a size, else a line.
+// Time in ms for a number of float32: `overhead` below a size, else linear.
 struct cost_line {
   double weight, bias, overhead;
   double operator()(double x) const {
@@ -18,7 +18,7 @@ struct cost_line {
 // Fitted on 16 hosts of 2 GTX 1080 Ti each, InfiniBand of 56 Gbit/s.
 constexpr cost_line encode{1.4133e-8, 0.058938, 0.05408}, decode{6.2041e-9, 0.13956, 0.07287},
     send{8.5005e-7, 0.20337, 0.09766};
-constexpr double ratio = 1.0 / 16;  // 2 bits an element
+constexpr double ratio = 1.0 / 16;  // 2 bits per element
 
 struct rooted {
   uint32_t nodes;

@@ -22,8 +22,8 @@ struct bucket_list {
   std::vector<size_t> of_tensor;
 };
 
-// In the order in which gradients become ready, as DDP orders them after the first step; a bucket closes with the tensor
-// that fills it. DDP hands them over in order.
+// Buckets in the order in which gradients become ready (DDP's order after the first step); the tensor that fills a bucket
+// closes it. DDP passes buckets on in order.
 bucket_list buckets_of(const training& t, const hook_settings& how) {
   std::vector<size_t> order(t.tensors.size());
   std::iota(order.rbegin(), order.rend(), 0);
@@ -51,19 +51,19 @@ struct part {
   double elements, tensors;
 };
 
-// Tensors that travel together: one frame for each plan, one all-gather; or those of one plan that is all-reduced: values of
-// 16 bits, or the factors of a transform, the second of them once the first has come.
+// Tensors that are sent together: one frame per plan in one all-gather; or the tensors of one plan that is all-reduced:
+// values of 16 bits, or the two factors of a transform, one after another.
 struct unit {
-  size_t bucket = 0;  // with which it is complete
+  size_t bucket = 0;  // the bucket that completes it
   std::vector<part> parts;
   double encode_ns = 0, merge_ns = 0, slot_bytes = 0;
-  const plan_work* reduced = nullptr;  // of `parts`, its only one
+  const plan_work* reduced = nullptr;  // the only one of `parts`
   double first_bytes = 0, second_bytes = 0;
 };
 
-// Of slots whose frames vary by 1 % from step to step.
+// For slots whose frames vary by 1 % from step to step.
 constexpr double room_factor = 1.024;
-// Slots above this many bytes travel in pieces, all in flight.
+// Larger slots are sent in pieces, all at once.
 constexpr double piece_bytes = 2 << 20;
 
 double gather_ns(const network& net, double bytes) {
@@ -82,11 +82,11 @@ std::vector<unit> units_of(const training& t, std::span<const plan_work* const> 
     size_t unit;
     double room;
   };
-  std::map<const plan_work*, open> last;  // by plan that is all-reduced; nullptr: of frames
+  std::map<const plan_work*, open> last;  // by all-reduced plan; nullptr: frames
   for (size_t i = t.tensors.size(); i-- > 0;) {
-    const tensor_spec& each = t.tensors[i];
-    const double size = 4 * each.elements;
-    const bool small = choice[i] && each.elements < bypass_of(how, *choice[i]);
+    const tensor_spec& tensor = t.tensors[i];
+    const double size = 4 * tensor.elements;
+    const bool small = choice[i] && tensor.elements < bypass_of(how, *choice[i]);
     const bool is_reduced = choice[i] && (choice[i]->factor_rank() || (choice[i]->is_half() && !small));
     const plan_work* const reduced = is_reduced ? choice[i] : nullptr;
     const auto [at, fresh] = last.try_emplace(reduced);
@@ -98,22 +98,22 @@ std::vector<unit> units_of(const training& t, std::span<const plan_work* const> 
     unit& u = units[at->second.unit];
     u.bucket = std::max(u.bucket, buckets.of_tensor[i]);
     if (reduced && reduced->factor_rank()) {
-      const factor_size f = factors_of(each, reduced->factor_rank());
-      u.first_bytes += reduced->factor_bytes(small ? each.elements : f.first);
+      const factor_size f = factors_of(tensor, reduced->factor_rank());
+      u.first_bytes += reduced->factor_bytes(small ? tensor.elements : f.first);
       u.second_bytes += small ? 0 : reduced->factor_bytes(f.second);
     } else if (reduced) {
-      u.first_bytes += reduced->half_bytes(each.elements);
+      u.first_bytes += reduced->half_bytes(tensor.elements);
     }
     const plan_work* plan = reduced || (choice[i] && !small) ? choice[i] : &exact;
     const auto known = std::ranges::find(u.parts, plan, &part::plan);
     if (known == u.parts.end())
-      u.parts.push_back({plan, each.elements, 1});
+      u.parts.push_back({plan, tensor.elements, 1});
     else
-      known->elements += each.elements, ++known->tensors;
+      known->elements += tensor.elements, ++known->tensors;
   }
-  constexpr double told = 8, head = 24;  // bytes that say how large a frame is, and which step it is of
+  constexpr double size_bytes = 8, head = 24;  // bytes of a frame's size, and of the unit's head with the step
   for (unit& u : units) {
-    double size = head + told * static_cast<double>(u.parts.size()), bound = size;
+    double size = head + size_bytes * static_cast<double>(u.parts.size()), bound = size;
     for (const part& p : u.parts) {
       u.encode_ns += p.plan->encode_ns(p.elements);
       u.merge_ns += p.plan->merge_ns(p.elements, u.reduced ? 1 : net.ranks);
@@ -122,16 +122,16 @@ std::vector<unit> units_of(const training& t, std::span<const plan_work* const> 
       bound += p.plan == &exact ? exact.frame_bytes(p.elements)
                                 : std::max(p.plan->bound_bytes(p.elements), p.plan->batch_bytes(p.elements, p.tensors));
     }
-    // That say which step a rank is at, and whether it could begin: three numbers of f32, or 16 of 16 bits.
+    // Numbers with a rank's step and status: three of f32, or 16 of 16 bits.
     if (u.reduced) u.first_bytes += (u.reduced->factor_rank() ? 12.0 : 32.0) * net.ranks;
-    // Room for what frames grow by from step to step, but never for more than any frame takes.
+    // Room for growth from step to step, at most the bound of the frames.
     u.slot_bytes = std::max(rounded(size), std::min(rounded(size * room_factor), rounded(bound)));
   }
   std::ranges::stable_sort(units, {}, &unit::bucket);
   return units;
 }
 
-// Of n things the i-th, for people.
+// "i of n", counted from 1.
 std::string numbered(const char* what, size_t i) { return fmt::format("{} {}", what, i); }
 
 // Backward until the bucket is ready.
@@ -171,7 +171,7 @@ outcome hook_step(const training& t, std::span<const plan_work* const> choice, c
     }
   }
   lanes.compute(how.hook_ns, "hook", "hook");
-  // Within the hook of the last bucket; what backward computes behind that gradient comes later.
+  // In the hook of the last bucket; the rest of backward follows.
   for (size_t i = 0; i < units.size(); ++i) {
     const unit& u = units[i];
     const std::string name = traced ? numbered("unit", i) : std::string();

@@ -1,9 +1,9 @@
-// A step of DistributedDataParallel, with the DDP hook of this library or without one.
+// A step of DistributedDataParallel, with or without the DDP hook of this library.
 //
-// As bindings/python/deepreduce/torch/_ddp.py does it: DDP's buckets become ready one after the other during backward. The
-// hook cuts the parameters into units of its own. When the bucket comes that has a unit's last tensor, the thread of
-// backward encodes the unit and issues an all-gather of slots; gloo's thread carries it. At the end of backward the hook
-// waits for the units in their order and merges each. Encode and merge are computing: they delay what is behind them.
+// Follows bindings/python/deepreduce/torch/_ddp.py. DDP's buckets become ready one after another during backward. The hook has
+// its own units of parameters. When the bucket with a unit's last tensor is ready, the thread of backward encodes the unit
+// and issues an all-gather of slots, which gloo's thread runs. At the end of backward the hook waits for the units in
+// order and merges them. Encode and merge are computing: they delay all later work.
 #pragma once
 
 #include <optional>
@@ -17,22 +17,22 @@
 namespace dr::predict {
 
 struct hook_settings {
-  double bucket_bytes = 25 << 20;       // DDP's bucket_cap_mb; a unit has no more, either
+  double bucket_bytes = 25 << 20;       // DDP's bucket_cap_mb; also the limit of a unit
   double first_bucket_bytes = 1 << 20;  // DDP's first bucket closes earlier
-  std::optional<double> bypass;         // tensors of fewer elements travel exactly; none: as the plan has it
+  std::optional<double> bypass;         // tensors with fewer elements are sent exactly; none: the plan's default
   double slowdown = 1;                  // of computing while the link is busy
-  double skew_ns = 0;                   // by which the slowest rank is behind in a step
-  double hook_ns = 0;                   // that the hook takes in a step beside encode and merge
+  double skew_ns = 0;                   // delay of the slowest rank in a step
+  double hook_ns = 0;                   // time of the hook per step beside encode and merge
 };
 
-// As the hook has it: 0 of a plan whose tensors are one, 1000 of others.
+// The hook's default: 0 for plans that join tensors, 1000 for others.
 double bypass_of(const hook_settings& how, const plan_work& plan);
 
-// choice: of each tensor its plan, nullptr for an exact one in the same frames. exact: costs of those.
+// choice: plan per tensor, nullptr for exact tensors in the same frames, whose costs are `exact`.
 outcome hook_step(const training& t, std::span<const plan_work* const> choice, const plan_work& exact,
                   const network& net, const hook_settings& how, bool traced = false);
 
-// Without a hook: an all-reduce of each bucket, as soon as it is ready. factor: bytes / bytes of f32.
+// Without a hook: an all-reduce per bucket, as soon as it is ready. factor: bytes / bytes of f32.
 outcome dense_step(const training& t, double factor, const network& net, const hook_settings& how, bool traced = false);
 
 }  // namespace dr::predict

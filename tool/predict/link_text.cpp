@@ -12,7 +12,7 @@ namespace {
   throw std::invalid_argument("'" + std::string(text) + "': " + why);
 }
 
-// A positive number (or 0 where that is fine) at the front of `rest`, which keeps what is behind it.
+// Parses a positive number (or 0 if allowed) at the front of `rest` and removes it.
 double take_number(std::string_view text, std::string_view& rest, bool may_be_zero) {
   double number = 0;
   const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
@@ -23,15 +23,15 @@ double take_number(std::string_view text, std::string_view& rest, bool may_be_ze
   return number;
 }
 
-constexpr double most = 1e18;  // ns, bit/s
+constexpr double max_value = 1e18;  // ns, bit/s
 
 double bounded(std::string_view text, double value, const char* unit) {
-  if (!(value <= most)) refuse(text, std::string("above 1e18 ") + unit);
+  if (!(value <= max_value)) refuse(text, std::string("above 1e18 ") + unit);
   return value;
 }
 
 double bits_in(std::string_view text, std::string_view unit) {
-  if (unit.empty()) refuse(text, "a rate wants a unit: b/s, kb/s, Mb/s, Gb/s, Mbit/s, Gbps, MB/s, …");
+  if (unit.empty()) refuse(text, "a rate requires a unit: b/s, kb/s, Mb/s, Gb/s, Mbit/s, Gbps, MB/s, …");
   double factor = 1;
   std::string_view rest = unit;
   constexpr std::string_view prefixes = "kMGT";
@@ -43,7 +43,8 @@ double bits_in(std::string_view text, std::string_view unit) {
   for (const std::string_view bit : {"b/s", "bit/s", "bits/s", "bps"})
     if (rest == bit) return factor;
   if (rest == "B/s") return 8 * factor;
-  refuse(text, "'" + std::string(unit) + "' is no unit of a rate; b/s, kb/s, Mb/s, Gb/s, Mbit/s, Gbps, MB/s, … are");
+  refuse(text,
+         "'" + std::string(unit) + "' is not a unit of a rate; known: b/s, kb/s, Mb/s, Gb/s, Mbit/s, Gbps, MB/s, …");
 }
 
 double ns_in(std::string_view text, std::string_view unit, const char* what) {
@@ -51,7 +52,7 @@ double ns_in(std::string_view text, std::string_view unit, const char* what) {
   if (unit == "us" || unit == "µs") return 1e3;
   if (unit == "ms") return 1e6;
   if (unit == "s") return 1e9;
-  refuse(text, "'" + std::string(unit) + "' is no unit of a " + what + "; ns, us, ms and s are");
+  refuse(text, "'" + std::string(unit) + "' is not a unit of a " + what + "; known: ns, us, ms, s");
 }
 
 }  // namespace

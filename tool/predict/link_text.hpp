@@ -1,16 +1,17 @@
-// A link as a person writes it.
+// Links as texts.
 #pragma once
 
 #include <string_view>
 
 namespace dr::predict {
 
-// Of a rank, each way.
+// A rank's link, in either direction.
 struct link {
   double bits_per_second = 0, latency_ns = 0;
-  bool has_latency = false;  // somebody stated it
-  double message_ns = 0;     // that a message takes of its sender and its receiver, who compute nothing meanwhile
-  // A shaped link is a bucket of so many bytes, which pass at another rate; it fills at bits_per_second. Full at first.
+  bool has_latency = false;  // stated in the text
+  double message_ns = 0;     // a message's cost for its sender and receiver, who do not compute meanwhile
+  // A shaped link has a token bucket of burst_bytes, which pass at burst_bits_per_second; it fills at bits_per_second and
+  // starts full.
   double burst_bytes = 0, burst_bits_per_second = 0;
 };
 

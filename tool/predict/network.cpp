@@ -52,7 +52,7 @@ link network::port(const std::string& schedule) const {
     port.burst_bytes = measured->burst_bytes, port.burst_bits_per_second = measured->burst_bits_per_second;
   const double n = ranks, m = std::min<double>(std::max(ranks_per_host, 1u), n);
   const bool one = schedule == "ring" || schedule == "hierarchy";
-  // As measured, with the hosts as they were.
+  // As measured, on the same hosts.
   if (!one && !stated && measured && measured->port_bits_per_second > 0 && ranks == measured->ranks) {
     port.bits_per_second = measured->port_bits_per_second;
     return port;
@@ -66,17 +66,17 @@ network network::with_rate(double bits_per_second) const {
   const double slower = wire.bits_per_second / bits_per_second;
   other.wire.bits_per_second = bits_per_second;
   if (stated || !measured) return other;
-  // As it was measured, but for the time that bytes take.
+  // As measured, except for the time of bytes.
   measured_link& l = *other.measured;
   l.bits_per_second /= slower, l.port_bits_per_second /= slower;
-  for (std::optional<curve>* const each : {&l.allreduce, &l.allgather})
-    if (*each) *each = (*each)->with_slope(slower);
+  for (std::optional<curve>* const bandwidth : {&l.allreduce, &l.allgather})
+    if (*bandwidth) *bandwidth = (*bandwidth)->with_slope(slower);
   return other;
 }
 
-network network::with_ranks(uint32_t wanted) const {
+network network::with_ranks(uint32_t n) const {
   network other = *this;
-  other.ranks = wanted;
+  other.ranks = n;
   return other;
 }
 

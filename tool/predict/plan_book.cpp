@@ -37,7 +37,7 @@ std::vector<std::string> idle_lines(const book& b, const std::string& where, con
     const dr_book_line line = b[i];
     const bool unreached = uses[i] == DR_LINE_UNREACHED;
     if (uses[i] == DR_LINE_USED || (unreached && std::string_view(line.pattern) == "*"))
-      continue;  // (a book may end with `*`, for names to come)
+      continue;  // a book may end with `*`, for unknown names
     idle.push_back(
         fmt::format("{} line {}: pattern '{}' {}", where, line.number, line.pattern,
                     unreached ? "is never reached: lines before it match its tensors" : "matches no tensor"));

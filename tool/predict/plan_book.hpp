@@ -1,4 +1,4 @@
-// Plan books (dr_book, docs/PLAN_BOOK.md) of files.
+// Plan books (dr_book, docs/PLAN_BOOK.md) in files.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ book read_book(const std::string& path);
 // The canonical plan of a tensor; "": dense.
 std::string plan_in(const book& b, const std::string& name);
 
-// A sentence for each line that no tensor takes its plan from, and for a book without lines.
+// A warning for every line that matches no tensor first, and for a book without lines.
 std::vector<std::string> idle_lines(const book& b, const std::string& where, const std::vector<std::string>& tensors);
 
 }  // namespace dr::predict

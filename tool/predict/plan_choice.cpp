@@ -9,8 +9,8 @@
 namespace dr::predict {
 namespace {
 
-// What changing one tensor has to gain: below it the book stays as it is, with fewer lines, and its small tensors beside
-// others of their plan, where they cost hardly anything.
+// The minimum gain of changing one tensor. Smaller gains are not worth another line of the book; small tensors beside others
+// of their plan cost almost nothing.
 constexpr double least_gain = 1e-4;
 
 class search {
@@ -58,14 +58,14 @@ class search {
     return option < 0 || p_.error.empty() || !p_.budget || error_at(tensor, option) <= *p_.budget * (1 + 1e-12);
   }
 
-  // `option` where it fits, else `other`, else dense.
+  // `option` if it is within the budget, else `other`, else dense.
   std::vector<int> within_budget(int option, int other) const {
     std::vector<int> choice;
     for (size_t i = 0; i < p_.tensors; ++i) choice.push_back(fits(i, option) ? option : fits(i, other) ? other : -1);
     return choice;
   }
 
-  // Takes it if it is better: shorter by more than this part of it, or as short with less error.
+  // Accepts a better choice: shorter by more than this share, or equally short with a smaller error.
   bool consider(const std::vector<int>& choice, double margin = 0) {
     for (size_t i = 0; i < choice.size(); ++i)
       if (!fits(i, choice[i])) return false;
@@ -89,7 +89,7 @@ class search {
     }
   }
 
-  // At most 32 of the sizes that tensors have.
+  // At most 32 distinct sizes of tensors.
   std::vector<double> sizes_to_try() const {
     const std::set<double> distinct(p_.sizes.begin(), p_.sizes.end());
     const std::vector<double> all(distinct.begin(), distinct.end());

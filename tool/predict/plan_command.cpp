@@ -23,7 +23,7 @@ using compare::input_error;
 using compare::usage_error;
 using nlohmann::ordered_json;
 
-// Leaves the plans out whose errors are not known, if others' are; of none errors do not count, which a note tells.
+// Drops plans with unknown errors if others are known. If none is known, errors do not count, and a note reports it.
 choice_problem problem_of(const plan_options& o, predict_case& c, const error_table& errors,
                           std::vector<std::shared_ptr<const plan_work>>& works) {
   choice_problem p;
@@ -50,7 +50,7 @@ choice_problem problem_of(const plan_options& o, predict_case& c, const error_ta
         "`compare --per-tensor`, or calibrate again");
     return p;
   }
-  for (const auto& w : unknown) c.notes.insert(fmt::format("'{}' is no candidate: its error is not known", w->text()));
+  for (const auto& w : unknown) c.notes.insert(fmt::format("'{}' is not a candidate: its error is unknown", w->text()));
   works = known;
   p.options = works.size();
   for (const tensor_spec& t : tensors) {
@@ -62,7 +62,7 @@ choice_problem problem_of(const plan_options& o, predict_case& c, const error_ta
   return p;
 }
 
-// A line for each tensor that has not the most common choice, and `*` for the others.
+// A line per tensor with another choice than the commonest, and `*` for the others.
 book book_of(const choice_result& r, const predict_case& c,
              const std::vector<std::shared_ptr<const plan_work>>& works) {
   std::map<int, size_t> counts;
@@ -82,7 +82,7 @@ book book_of(const choice_result& r, const predict_case& c,
   return made;
 }
 
-// Lines as a book has them at its head.
+// Lines for the head of a book.
 std::string as_comment(const std::string& words) {
   std::string text = "# ";
   for (const char c : words) text += c == '\n' ? "\n# " : std::string{c};
@@ -99,12 +99,12 @@ void check_names(const predict_case& c) {
           fmt::format("{}: tensor '{}': a plan book cannot name it: {}", c.model.model.name, t.name, e.detail.message));
     }
     if (++seen[t.name] > 1)
-      throw input_error(fmt::format("{}: two tensors are called '{}'; a plan book cannot tell them apart",
+      throw input_error(fmt::format("{}: two tensors have the name '{}'; a plan book cannot distinguish them",
                                     c.model.model.name, t.name));
   }
 }
 
-// The book against the faster dense ring. `takes` in words: "the book takes 3 ms".
+// The book compared with the faster dense ring. `takes`: "the book takes 3 ms".
 std::string verdict_line(const std::string& takes, double book_ns, double f32_ns, double bf16_ns) {
   const double dense = std::min(f32_ns, bf16_ns), change = 100 * (book_ns / dense - 1);
   const char* const name = bf16_ns < f32_ns ? "dense bf16" : "dense f32";
@@ -139,13 +139,13 @@ int run_plan(const plan_options& o) {
   tried.choice = r.choice;
   c.model.note(tried, c.notes);
   const double dense = c.model.dense_ns(false), half = c.model.dense_ns(true);
-  const bool counted = !p.error.empty();  // errors are
+  const bool counted = !p.error.empty();  // whether errors count
   const double judged = counted && !o.error_budget ? whole_ns(r.step_ns, r.error) : r.step_ns;
   std::string takes = fmt::format("the book takes {} a step", time_text(r.step_ns));
   if (counted && !o.error_budget) takes += fmt::format(" and {} for a whole gradient", time_text(judged));
   const std::string uniform = r.best_uniform < 0 ? "dense" : works[static_cast<size_t>(r.best_uniform)]->text();
   size_t planned = 0;
-  for (const int each : r.choice) planned += each >= 0;
+  for (const int choice : r.choice) planned += choice >= 0;
   std::string words = fmt::format(
       "{}, {} ranks, {} each way: {} of {} tensors have a plan\n"
       "predicted step: {}; the best uniform plan, {}: {}{}; dense f32: {}; dense bf16: {}\n{}\n{} of {} choices{}",
@@ -157,17 +157,17 @@ int run_plan(const plan_options& o) {
   auto tensor_errors = ordered_json::array();
   if (counted) {
     size_t worst = 0;
-    std::vector<double> each;
+    std::vector<double> of_tensor;
     for (size_t i = 0; i < r.choice.size(); ++i) {
-      each.push_back(r.choice[i] < 0 ? 0 : p.error[i][static_cast<size_t>(r.choice[i])]);
-      if (each[i] > each[worst]) worst = i;
-      tensor_errors.push_back({{"tensor", c.model.model.tensors[i].name}, {"error", each[i]}});
+      of_tensor.push_back(r.choice[i] < 0 ? 0 : p.error[i][static_cast<size_t>(r.choice[i])]);
+      if (of_tensor[i] > of_tensor[worst]) worst = i;
+      tensor_errors.push_back({{"tensor", c.model.model.tensors[i].name}, {"error", of_tensor[i]}});
     }
     words += fmt::format("\nrelative error: {:.4g} by elements; {:.4g}, of '{}', is the largest{}", r.error,
-                         each[worst], c.model.model.tensors[worst].name,
+                         of_tensor[worst], c.model.model.tensors[worst].name,
                          o.error_budget ? fmt::format(", of at most {:g}", *o.error_budget) : "");
-    for (size_t i = 0; i < each.size() && planned > 0; ++i)
-      words += fmt::format("\n  {:.4g}  {}", each[i], c.model.model.tensors[i].name);
+    for (size_t i = 0; i < of_tensor.size() && planned > 0; ++i)
+      words += fmt::format("\n  {:.4g}  {}", of_tensor[i], c.model.model.tensors[i].name);
   }
   for (const std::string& note : c.notes) words += "\nnote: " + note;
   const book chosen = book_of(r, c, works);

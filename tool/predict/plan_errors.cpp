@@ -67,11 +67,11 @@ double error_table::mean_error::error() const { return elements > 0 ? std::sqrt(
 
 void error_table::check_candidates(const std::vector<std::shared_ptr<const plan_work>>& works) const {
   for (const auto& [key, e] : given_)
-    // clang 14 and 15 capture no structured binding, but by a name of its own.
-    if (std::ranges::none_of(works, [&wanted = key](const auto& w) {
-          return local_plan(w->text()) == wanted || bare_plan(w->text()) == wanted;
+    // clang 14 and 15 capture a structured binding only under a new name.
+    if (std::ranges::none_of(works, [&requested = key](const auto& w) {
+          return local_plan(w->text()) == requested || bare_plan(w->text()) == requested;
         }))
-      throw usage_error(fmt::format("--error '{}: {:g}': the plan is no candidate; give it as --plan, too", key, e));
+      throw usage_error(fmt::format("--error '{}: {:g}': the plan is not a candidate; add it with --plan", key, e));
 }
 
 double error_table::known_of(const std::string& key, const std::string& tensor, note_list& notes) const {

@@ -1,5 +1,4 @@
-// What plans lose of a gradient in a step: relative errors |g - c| / |g|, of a tensor where rows of `compare` have them,
-// else of a plan.
+// Relative errors |g - c| / |g| of plans in a step: per tensor if rows of `compare` have them, else per plan.
 #pragma once
 
 #include <map>
@@ -15,14 +14,14 @@ namespace dr::predict {
 
 class error_table {
  public:
-  // Of the options, else of the profile, else none. Throws compare's usage_error and input_error.
+  // From the options, else from the profile, else none. Throws compare's usage_error and input_error.
   error_table(const case_options& o, const profile& costs);
 
-  // NaN: not known. `plan`: canonical. Without an error of a plan with feedback that of the plan without: it is the first
-  // step's. What it rests on is noted.
+  // NaN: unknown. `plan`: canonical. For a plan with feedback it falls back to the plan without, whose error is that of the
+  // first step, and adds a note.
   double of(const std::string& plan, const std::string& tensor, note_list& notes) const;
 
-  // Throws usage_error for an error that was given for what is not among the plans.
+  // Throws usage_error for an --error of a plan that is not a candidate.
   void check_candidates(const std::vector<std::shared_ptr<const plan_work>>& works) const;
 
   bool has_rows() const { return !rows_.empty(); }
@@ -31,7 +30,7 @@ class error_table {
   double known_of(const std::string& key, const std::string& tensor, note_list& notes) const;
   void read_rows();
 
-  // By elements.
+  // Weighted by elements.
   struct mean_error {
     double squares = 0, elements = 0;
     double error() const;
@@ -42,16 +41,16 @@ class error_table {
   std::map<std::string, mean_error> sums_;
 };
 
-// Of a choice for the tensors of a model: of the whole and of the worst one. Dense tensors, and those that the DDP hook
-// sends exactly, have none.
+// The errors of a choice: of the whole model and of the worst tensor. Dense tensors, and those that the DDP hook sends
+// exactly, have error 0.
 struct choice_error {
-  double mean = 0;           // root of the mean of squares, weighted by elements; NaN: one is not known
-  double largest = 0;        // NaN likewise
-  const tensor_spec* worst;  // nullptr: all are exact, or one is not known
+  double mean = 0;           // root mean square over elements; NaN: one is unknown
+  double largest = 0;        // NaN: one is unknown
+  const tensor_spec* worst;  // nullptr: all are exact, or one is unknown
 };
 choice_error error_of(const step_model& m, const candidate& c, const error_table& errors, note_list& notes);
 
-// Whether the tensor travels exactly, whatever its plan.
+// Whether the tensor is sent exactly, whatever its plan.
 bool travels_exactly(const step_model& m, const tensor_spec& t, const plan_work& w);
 
 }  // namespace dr::predict

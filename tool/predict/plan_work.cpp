@@ -9,7 +9,7 @@
 namespace dr::predict {
 namespace {
 
-// Of a frame of one tensor; a plan's own stages `exchange` and `bucket` make no difference.
+// Bound of a frame of one tensor; the stages `exchange` and `bucket` do not matter.
 double bound_of(const std::string& text, double elements) {
   const plan method(bare_plan(text));
   const float nothing = 0;
@@ -23,7 +23,7 @@ plan_work::plan_work(const profile& p, const std::string& text, note_list& notes
   const plan method(text);
   const std::vector<dr_stage> stages = method.stages();
   const uint32_t flags = method.info().flags;
-  // "" where the plan has no such stage, or where bytes codecs are behind it.
+  // "" if the plan lacks the stage, or if bytes codecs follow it.
   const auto alone = [&](const char* role) -> std::string_view {
     const auto names =
         std::ranges::count_if(stages, [&](const dr_stage& s) { return std::string_view(s.role) == role; });
@@ -42,10 +42,10 @@ plan_work::plan_work(const profile& p, const std::string& text, note_list& notes
           (!feedback_ || std::string_view(find_stage(stages, "feedback")->text) == "feedback=residual");
   const plan_profile* known = find_plan(p, text, &notes);
   if (factor_rank_ && flops > 0 && (!known || !known->encode)) {
-    // Three products: before each factor, and what restores (Agarwal et al. 2022).
+    // Three products: one before each factor, and the restoring one (Agarwal et al. 2022).
     encode_.slope = 1e9 * 2 * factor_rank_ / flops;
     first_.slope = 2 * encode_.slope;
-    notes.insert(fmt::format("'{}': its products cost what --flops says", text));
+    notes.insert(fmt::format("'{}': --flops sets the cost of its products", text));
     return;
   }
   if (!known || !known->encode)
@@ -55,14 +55,14 @@ plan_work::plan_work(const profile& p, const std::string& text, note_list& notes
   if (!known->merge && !known->decode)
     throw std::runtime_error(fmt::format("{}: no cost of merge of plan '{}'", p.where, known->plan));
   if (!known->merge)
-    notes.insert(fmt::format("'{}': the profile has no cost of merge; that of decode stands for it", known->plan));
+    notes.insert(fmt::format("'{}': the profile has no cost of merge; the cost of decode is used", known->plan));
   merge_ = known->merge ? *known->merge : *known->decode;
   first_ = known->decode ? *known->decode : merge_;
   if (factor_rank_) return;
   if (known->frame)
     frame_ = *known->frame, knows_frame_ = true;
   else
-    notes.insert(fmt::format("'{}': the profile has no frame sizes; bounds stand for them", known->plan));
+    notes.insert(fmt::format("'{}': the profile has no frame sizes; bounds are used", known->plan));
   growth_ = known->sum_growth;
   keeps_count_ = alone("sparsify") != "none" && alone("sparsify") != "threshold";
 }
@@ -101,8 +101,8 @@ double plan_work::batch_bytes(double n, double tensors) const {
 
 double plan_work::sum_growth(double ranks) const {
   if (growth_.empty() || ranks < 2) return 1;
-  // Between two numbers of ranks in proportion; beyond the last the same share of each further rank. A sum that is
-  // sparsified again, to as many elements, does not grow: what was measured of it is entropy coding's, and stays.
+  // Linear between two numbers of ranks, and extrapolated beyond the last. A sum that is sparsified again to a fixed number
+  // of elements does not grow: its measured growth comes from entropy coding, and stays constant.
   double before_ranks = 1, before = 1, share = 0;
   for (const auto& [at, factor] : growth_) {
     share = (factor - before) / std::max(at - before_ranks, 1.0);
@@ -122,7 +122,7 @@ void plan_work::note_growth(double ranks, note_list& notes) const {
 exchange_work plan_work::as_exchange_work(double ranks, const plan_work& exact) const {
   exchange_work w{encode_, first_, merge_, exact.add_, frame_, sum_growth(ranks)};
   if (!knows_frame_) {
-    // Bounds of two sizes are a line near enough.
+    // Two bounds approximate a line well enough.
     constexpr double small = 1 << 14, large = 1 << 20;
     w.frame.slope = (bound_bytes(large) - bound_bytes(small)) / (large - small);
     w.frame.base = bound_bytes(small) - w.frame.slope * small;
@@ -140,13 +140,13 @@ plan_work plan_work::scaled(double time, double size) const {
   return w;
 }
 
-void plan_work::note_range(double least, double most, note_list& notes) const {
-  // Of plans that were measured alike it is said once.
+void plan_work::note_range(double low, double high, note_list& notes) const {
+  // One note for plans with equal ranges.
   const auto check = [&](const curve& c) {
-    if (c.to <= 0 || (least >= c.from / 1.001 && most <= c.to * 1.001)) return;
+    if (c.to <= 0 || (low >= c.from / 1.001 && high <= c.to * 1.001)) return;
     notes.insert(fmt::format(
         "extrapolation: plans were measured from {:.0f} to {:.0f} elements, and are used from {:.0f} to {:.0f}", c.from,
-        c.to, least, most));
+        c.to, low, high));
   };
   check(encode_);
   check(first_);

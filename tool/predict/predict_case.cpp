@@ -25,14 +25,14 @@ training read_model(const case_options& o) {
     }
   } else if (!o.input.empty()) {
     t.name = o.input;
-    for (const compare::tensor& each : compare::read_input(o.input)) {
+    for (const compare::tensor& tensor : compare::read_input(o.input)) {
       tensor_spec spec;
-      spec.name = each.name;
-      spec.elements = static_cast<double>(each.elements);
-      // An array alone may be a flattened matrix; a vector among a model's tensors is one.
-      if (each.shape.size() > 1)
-        spec.rows = static_cast<double>(each.shape[0]);
-      else if (!each.name.empty())
+      spec.name = tensor.name;
+      spec.elements = static_cast<double>(tensor.elements);
+      // A single array may be a flattened matrix; a vector among a model's tensors is a vector.
+      if (tensor.shape.size() > 1)
+        spec.rows = static_cast<double>(tensor.shape[0]);
+      else if (!tensor.name.empty())
         spec.rows = spec.elements;
       t.tensors.push_back(std::move(spec));
     }
@@ -45,8 +45,8 @@ training read_model(const case_options& o) {
     const double before = t.backward_ns;
     t.backward_ns = parse_time(o.backward);
     t.times_known = true;
-    for (tensor_spec& each : t.tensors)
-      each.ready_ns = t.ready_known && before > 0 ? each.ready_ns * t.backward_ns / before : t.backward_ns;
+    for (tensor_spec& tensor : t.tensors)
+      tensor.ready_ns = t.ready_known && before > 0 ? tensor.ready_ns * t.backward_ns / before : t.backward_ns;
   }
   if (o.batch > 0) t.batch = o.batch;
   if (t.elements() <= 0) throw input_error(t.name + ": its tensors have no elements");
@@ -80,7 +80,7 @@ predict_case read_case(const case_options& o) try {
   const measured_link* const known = link_of(o.ranks ? o.ranks : 2);
   m.net.ranks = o.ranks ? o.ranks : known && !o.over ? known->ranks : 8;
   if (known) m.net.measured = *link_of(m.net.ranks);
-  // The hosts of a stated link are not those of the profile's.
+  // A stated link has other hosts than the profile's.
   m.net.ranks_per_host = o.ranks_per_host   ? o.ranks_per_host
                          : known && !o.over ? std::max(m.net.measured->ranks_per_host, 1u)
                                             : 1;
@@ -97,7 +97,7 @@ predict_case read_case(const case_options& o) try {
   }
   if (m.net.uses_measured() && m.net.measured->transport != transport)
     c.notes.insert(
-        fmt::format("the profile has no link of {}; one of {} stands for it", transport, m.net.measured->transport));
+        fmt::format("the profile has no link of {}; one of {} is used", transport, m.net.measured->transport));
   m.note_link(c.notes);
   if (o.skew.empty() && m.model.skew_ns && m.model.skew_ranks > 0 && m.model.skew_ranks != m.net.ranks)
     c.notes.insert(fmt::format("extrapolation: the skew, {}, was recorded among {:g} ranks, not {}",
@@ -109,7 +109,7 @@ predict_case read_case(const case_options& o) try {
       known && !o.over && m.net.measured->ranks_per_machine ? m.net.measured->ranks_per_machine : m.net.ranks_per_host;
   c.shared = sharing(*c.costs, std::min(together, m.net.ranks));
   if (c.shared > 1)
-    c.notes.insert(fmt::format("{} ranks share {:.0f} cores: computing takes {:.2g} times what the profile says",
+    c.notes.insert(fmt::format("{} ranks share {:.0f} cores: computing takes {:.2g} times as long as in the profile",
                                std::min(together, m.net.ranks), c.costs->cores, c.shared));
   m.exact = std::make_shared<const plan_work>(plan_work::exact(*c.costs, c.notes).scaled(c.shared, 1));
   return c;
@@ -133,7 +133,7 @@ std::vector<std::shared_ptr<const plan_work>> read_works(const case_options& o, 
   if (!asked)
     for (const plan_profile& known : c.costs->plans)
       if (known.encode && (known.merge || known.decode) && known.plan != c.model.exact->text() &&
-          !known.plan.starts_with("powersgd"))  // (plan text: torch's own method, which is no plan of ours)
+          !known.plan.starts_with("powersgd"))  // (plan text: torch's own method, which is not a plan)
         texts.push_back(known.plan);
   if (!o.exchanges.empty() && c.model.hook == hook_kind::ddp)
     throw usage_error("--exchange: the DDP hook gathers; schedules are of --hook exchange");

@@ -8,12 +8,12 @@
 
 namespace dr::predict {
 
-// Holds what the model points to.
+// Owns the data that the model refers to.
 struct predict_case {
   std::unique_ptr<profile> costs;
   step_model model;
-  double shared = 1;        // computing takes so many times what the profile says: ranks share cores
-  std::string link_source;  // "stated", or where the profile's was measured
+  double shared = 1;        // factor on computing: ranks share cores
+  std::string link_source;  // "stated", or the origin of the profile's link
   note_list notes;
 };
 
@@ -23,7 +23,7 @@ predict_case read_case(const case_options& o);
 // A plan with its costs in this case. Throws std::runtime_error: the profile has none.
 std::shared_ptr<const plan_work> read_work(predict_case& c, const std::string& text);
 
-// Of the plans that the options name, else of the profile's: each with its costs.
+// The plans of the options, else of the profile, with their costs.
 std::vector<std::shared_ptr<const plan_work>> read_works(const case_options& o, predict_case& c);
 
 }  // namespace dr::predict

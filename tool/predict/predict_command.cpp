@@ -22,7 +22,7 @@ using compare::usage_error;
 using nlohmann::ordered_json;
 
 // JSON has no infinity.
-// "always" is from the least on; what pays above a limit alone has no other.
+// "always": no limits. A range with only a lower limit has no upper one.
 ordered_json upper_json(const paying_range& r, double unit = 1) {
   if (!std::isinf(r.below)) return r.below * unit;
   return r.above > 0 ? ordered_json(nullptr) : ordered_json("always");
@@ -31,7 +31,7 @@ ordered_json lower_json(const paying_range& r, double unit = 1) {
   return r.above > 0 ? ordered_json(r.above * unit) : ordered_json(nullptr);
 }
 
-// How a candidate's step is known.
+// The source of a candidate's step.
 const char* source_of(const candidate& c, hook_kind hook) {
   if (c.powersgd_rank) return "formula";
   if (hook == hook_kind::exchange) return c.is_plan() ? "program" : "formula";
@@ -41,10 +41,10 @@ const char* source_of(const candidate& c, hook_kind hook) {
 struct judged {
   candidate what;
   double step_ns = std::numeric_limits<double>::infinity();
-  double error = std::numeric_limits<double>::quiet_NaN();  // by elements; NaN: not known
+  double error = std::numeric_limits<double>::quiet_NaN();  // over elements; NaN: unknown
   bool rival = false;                                       // of the dense rings
 
-  double whole() const { return whole_ns(step_ns, error); }  // NaN likewise
+  double whole() const { return whole_ns(step_ns, error); }  // NaN: unknown error
 };
 
 ordered_json row_of(judged& j, predict_case& c, const error_table& errors, bool break_even) {
@@ -56,7 +56,7 @@ ordered_json row_of(judged& j, predict_case& c, const error_table& errors, bool 
   double dense = 0;
   paying_range rates, batches;
   const bool rival = j.rival, by_batch = break_even && m.model.batch > 0 && m.model.compute_ns() > 0;
-  // (f32 is exact; what bf16 loses is not counted.)
+  // (f32 is exact; the error of bf16 is not counted.)
   const choice_error lost = error_of(m, j.what, errors, c.notes);
   j.error = lost.mean;
   const double stretch = std::isnan(j.error) ? 1 : whole_ns(1, j.error);
@@ -95,7 +95,7 @@ std::string takes_text(const judged& j) {
                      std::isinf(j.whole()) ? "no time" : time_text(j.whole()));
 }
 
-// The fastest is told, and what is recommended: never by its time alone.
+// Names the fastest candidate and the recommended one, which does not depend on time alone.
 std::string verdict_text(const std::vector<judged>& all, double dense_f32, double dense_bf16) {
   const double dense = std::min(dense_f32, dense_bf16);
   const char* const dense_name = dense_bf16 < dense_f32 ? "dense bf16" : "dense f32";
@@ -163,15 +163,16 @@ void write_pictures(const predict_options& o, const predict_case& c, const std::
     if (!o.timeline.empty()) compare::write_output(o.timeline, timeline_svg(step.timeline, title, step.step_ns));
   }
   if (o.curves.empty()) return;
-  if (o.what_ifs.empty()) throw usage_error("--curves: of what? It wants --what-if");
-  for (const ordered_json& each : document.at("what_if")) {
+  if (o.what_ifs.empty()) throw usage_error("--curves requires --what-if");
+  for (const ordered_json& what_if : document.at("what_if")) {
     std::string path = o.curves;
-    const std::string kind = each.at("kind");
+    const std::string kind = what_if.at("kind");
     if (o.what_ifs.size() > 1) {
       const size_t dot = path.rfind(".svg");
       path = path.substr(0, dot) + "-" + kind + ".svg";
     }
-    compare::write_output(path, curves_svg(each, fmt::format("{}, {} ranks", c.model.model.name, c.model.net.ranks)));
+    compare::write_output(path,
+                          curves_svg(what_if, fmt::format("{}, {} ranks", c.model.model.name, c.model.net.ranks)));
   }
 }
 
@@ -228,7 +229,7 @@ candidate book_candidate(const std::string& path, predict_case& c) {
     const dr::book lines = read_book(path);
     std::vector<std::string> names;
     for (const tensor_spec& t : c.model.model.tensors) names.push_back(t.name);
-    for (std::string& each : idle_lines(lines, path, names)) c.notes.insert(std::move(each));
+    for (std::string& line : idle_lines(lines, path, names)) c.notes.insert(std::move(line));
     for (const tensor_spec& t : c.model.model.tensors) {
       const std::string text = plan_in(lines, t.name);
       const auto known = std::ranges::find_if(book.works, [&](const auto& w) { return w->text() == text; });

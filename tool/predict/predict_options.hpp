@@ -11,13 +11,13 @@
 
 namespace dr::predict {
 
-// What both commands ask for: costs, what is trained, on what.
+// Options of both commands: costs, model, machine.
 struct case_options {
   std::string profile, model, sizes, input;
   std::string link_text, hook = "ddp", forward, backward, rest, skew, hook_time;
   std::optional<link> over;                                   // none: the profile's
   uint32_t ranks = 0, ranks_per_host = 0;                     // 0: of the profile's link
-  std::optional<uint32_t> bypass;                             // none: as each plan has it
+  std::optional<uint32_t> bypass;                             // none: the plan's default
   double batch = 0, bucket_mb = 25, slowdown = 0, flops = 0;  // 0: of the model and the profile
   std::vector<std::string> plans, presets, exchanges, plugins;
   std::vector<std::string> errors;  // "PLAN: 0.3"

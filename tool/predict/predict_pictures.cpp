@@ -1,4 +1,4 @@
-// Pictures of predictions: SVG written by hand, for they are two rows of bars and a few lines.
+// Pictures of predictions: plain SVG with two rows of bars and a few lines.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -64,14 +64,14 @@ std::string chrome_trace(const std::vector<interval>& timeline, const std::strin
   events.push_back({{"name", "process_name"}, {"ph", "M"}, {"pid", 0}, {"tid", 0}, {"args", {{"name", title}}}});
   for (const auto& [lane, name] : {std::pair{0, "compute"}, std::pair{1, "link"}})
     events.push_back({{"name", "thread_name"}, {"ph", "M"}, {"pid", 0}, {"tid", lane}, {"args", {{"name", name}}}});
-  for (const interval& each : timeline)
-    events.push_back({{"name", each.name.empty() ? each.kind : each.name},
-                      {"cat", each.kind},
+  for (const interval& entry : timeline)
+    events.push_back({{"name", entry.name.empty() ? entry.kind : entry.name},
+                      {"cat", entry.kind},
                       {"ph", "X"},
                       {"pid", 0},
-                      {"tid", each.lane == "link" ? 1 : 0},
-                      {"ts", each.begin_ns / 1e3},
-                      {"dur", (each.end_ns - each.begin_ns) / 1e3}});
+                      {"tid", entry.lane == "link" ? 1 : 0},
+                      {"ts", entry.begin_ns / 1e3},
+                      {"dur", (entry.end_ns - entry.begin_ns) / 1e3}});
   return ordered_json{{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}}.dump(
              -1, ' ', false, ordered_json::error_handler_t::replace) +
          "\n";
@@ -82,14 +82,14 @@ std::string timeline_svg(const std::vector<interval>& timeline, const std::strin
   const double scale = (width - left - right) / std::max(step_ns, 1.0);
   std::string svg = head(width, top + 2 * row + 70, title);
   std::vector<std::string> kinds;
-  for (const interval& each : timeline) {
-    const double y = top + (each.lane == "link" ? row : 0), w = std::max(0.3, (each.end_ns - each.begin_ns) * scale);
+  for (const interval& entry : timeline) {
+    const double y = top + (entry.lane == "link" ? row : 0), w = std::max(0.3, (entry.end_ns - entry.begin_ns) * scale);
     svg += fmt::format(
         "<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{}\" fill=\"{}\"><title>{}: {} to "
         "{}</title></rect>\n",
-        left + each.begin_ns * scale, y, w, bar, colour_of(each.kind), escaped(each.kind + " " + each.name),
-        time_text(each.begin_ns), time_text(each.end_ns));
-    if (std::ranges::find(kinds, each.kind) == kinds.end()) kinds.push_back(each.kind);
+        left + entry.begin_ns * scale, y, w, bar, colour_of(entry.kind), escaped(entry.kind + " " + entry.name),
+        time_text(entry.begin_ns), time_text(entry.end_ns));
+    if (std::ranges::find(kinds, entry.kind) == kinds.end()) kinds.push_back(entry.kind);
   }
   for (const auto& [lane, name] : {std::pair{0.0, "compute"}, std::pair{row, "link"}})
     svg += text_at(left - 8, top + lane + 21, name, "end");
@@ -110,20 +110,20 @@ std::string curves_svg(const ordered_json& what, const std::string& title) {
   constexpr double width = 1000, left = 90, right = 20, top = 44, plot_height = 380;
   const std::vector<double> x = what.at("x");
   const ordered_json& series = what.at("series");
-  double least = INFINITY, most = 0;
+  double low = INFINITY, high = 0;
   for (const ordered_json& s : series)
     for (const ordered_json& y : s.at("step_ns"))
-      if (y.is_number()) least = std::min(least, y.get<double>()), most = std::max(most, y.get<double>());
+      if (y.is_number()) low = std::min(low, y.get<double>()), high = std::max(high, y.get<double>());
   const size_t lines = series.size();
   std::string svg = head(width, top + plot_height + 60 + 18 * static_cast<double>(lines),
                          fmt::format("{}: step by {}", title, what.at("axis").get<std::string>()));
-  if (!(most > 0)) return svg + text_at(left, top + 40, "nothing could be modelled") + "</svg>\n";
-  least = std::max(least, 1.0) / 1.1, most *= 1.1;
+  if (!(high > 0)) return svg + text_at(left, top + 40, "nothing could be modelled") + "</svg>\n";
+  low = std::max(low, 1.0) / 1.1, high *= 1.1;
   const auto at_x = [&](double v) {
     return left + (width - left - right) * std::log(v / x.front()) / std::log(x.back() / x.front());
   };
   const auto at_y = [&](double v) {
-    return top + plot_height * (1 - std::log(std::max(v, least) / least) / std::log(most / least));
+    return top + plot_height * (1 - std::log(std::max(v, low) / low) / std::log(high / low));
   };
   for (const double v : x) {
     svg += fmt::format("<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"#eee\"/>\n", at_x(v),
@@ -133,7 +133,7 @@ std::string curves_svg(const ordered_json& what, const std::string& title) {
                 what.at("kind") == "bandwidth" ? fmt::format("{:g} G", v / 1e9) : fmt::format("{:g}", v), "middle", 10);
   }
   for (int i = 0; i <= 5; ++i) {
-    const double v = least * std::pow(most / least, i / 5.0);
+    const double v = low * std::pow(high / low, i / 5.0);
     svg += fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#ddd\"/>\n", left,
                        at_y(v), width - right, at_y(v));
     svg += text_at(left - 6, at_y(v) + 4, time_text(v), "end", 11);

@@ -36,7 +36,7 @@ void number_column(text_table& t, const ordered_json& rows, const char* heading,
   t.column(heading, text_table::align::right, std::move(cells));
 }
 
-// "3 Gb/s"; "above 1 Gb/s" and "1 Gb/s to 3 Gb/s" of what is slower below.
+// "3 Gb/s"; "above 1 Gb/s" and "1 Gb/s to 3 Gb/s" for a range with a lower limit.
 void limit_column(text_table& t, const ordered_json& rows, const char* heading, const char* upper, const char* lower,
                   const shown& show) {
   std::vector<std::string> cells;
@@ -54,8 +54,8 @@ std::string what_if_text(const ordered_json& what_if) {
   text_table t;
   std::vector<std::string> x;
   const std::string kind = what_if.at("kind");
-  for (const ordered_json& each : what_if.at("x"))
-    x.push_back(kind == "bandwidth" ? rate_text(each.get<double>()) : fmt::format("{:g}", each.get<double>()));
+  for (const ordered_json& value : what_if.at("x"))
+    x.push_back(kind == "bandwidth" ? rate_text(value.get<double>()) : fmt::format("{:g}", value.get<double>()));
   t.column(kind, text_table::align::right, std::move(x));
   for (const ordered_json& series : what_if.at("series")) {
     std::vector<std::string> cells;

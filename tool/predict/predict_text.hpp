@@ -1,4 +1,4 @@
-// A prediction as a person or a spreadsheet reads it.
+// A prediction as a table or CSV.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -26,26 +26,26 @@ using nlohmann::json;
 const json& list_at(const json& object, const char* key, const std::string& where) {
   static const json none = json::array();
   if (!object.contains(key)) return none;
-  if (!object.at(key).is_array()) refuse(where, fmt::format("'{}' is no list", key));
+  if (!object.at(key).is_array()) refuse(where, fmt::format("'{}' is not a list", key));
   return object.at(key);
 }
 
-// A list of [x, y], both from 0 to 1e18; what is behind them is not read.
+// A list of [x, y], both from 0 to 1e18; further entries are ignored.
 std::vector<std::pair<double, double>> read_points(const json& object, const char* key, const char* form,
                                                    const std::string& where) {
   const auto fits = [](const json& x) { return x.is_number() && x.get<double>() >= 0 && x.get<double>() <= 1e18; };
   std::vector<std::pair<double, double>> points;
-  for (const json& each : list_at(object, key, where)) {
-    if (!each.is_array() || each.size() < 2 || !fits(each[0]) || !fits(each[1]))
-      refuse(where, fmt::format("{} has {}, not {} of numbers from 0 to 1e18", key, each.dump().substr(0, 80), form));
-    points.emplace_back(each[0].get<double>(), each[1].get<double>());
+  for (const json& point : list_at(object, key, where)) {
+    if (!point.is_array() || point.size() < 2 || !fits(point[0]) || !fits(point[1]))
+      refuse(where, fmt::format("{} has {}, not {} of numbers from 0 to 1e18", key, point.dump().substr(0, 80), form));
+    points.emplace_back(point[0].get<double>(), point[1].get<double>());
   }
   std::ranges::sort(points);
   return points;
 }
 
 curve read_curve(const json& object, const char* base, const char* slope, const std::string& where) {
-  constexpr double any = -1e18;  // a fit may cross the axis; its floor does not
+  constexpr double any = -1e18;  // a fit may be negative; its floor is not
   curve c;
   c.floor = number_at(object, "floor_ns", where, 0, 0);
   c.base = number_at(object, base, where, any);
@@ -55,7 +55,7 @@ curve read_curve(const json& object, const char* base, const char* slope, const 
   c.samples = read_points(object, "samples", "[size, median]", where);
   const auto same_size = [](const auto& x, const auto& y) { return x.first == y.first; };
   c.samples.erase(std::unique(c.samples.begin(), c.samples.end(), same_size), c.samples.end());
-  // Nothing is cheaper than what is smaller: a size that costs more than a larger one was disturbed.
+  // Costs ascend with size: a size that costs more than a larger one was disturbed.
   for (size_t i = c.samples.size(); i-- > 1;)
     c.samples[i - 1].second = std::min(c.samples[i - 1].second, c.samples[i].second);
   return c;
@@ -72,7 +72,7 @@ std::string canonical(const std::string& text, const std::string& where) {
 plan_profile& entry_of(profile& p, const json& object, const std::string& where) {
   const std::string given = text_at(object, "plan");
   if (given.empty()) refuse(where, "no plan");
-  // torch's own method is none of ours.
+  // torch's own method is not a plan.
   const std::string text = given.starts_with("powersgd") ? given : canonical(given, where);
   const auto known = std::ranges::find(p.plans, text, &plan_profile::plan);
   if (known != p.plans.end()) return *known;
@@ -96,7 +96,7 @@ void read_costs(profile& p, const json& text) {
     else if (operation == "add")
       entry.add = c;
     else
-      refuse(where, fmt::format("operation '{}' is none of encode, merge, decode, add", operation));
+      refuse(where, fmt::format("operation '{}' is not encode, merge, decode or add", operation));
   }
   i = 0;
   for (const json& frame : list_at(text, "frames", p.where)) {
@@ -124,8 +124,8 @@ void read_links(profile& p, const json& text) {
     const std::string where = fmt::format("{}: links[{}]", p.where, i++);
     measured_link m;
     m.transport = text_at(l, "transport", "?");
-    const auto ranks_at = [&](const char* key, double least, std::optional<double> otherwise) {
-      return static_cast<uint32_t>(number_at(l, key, where, least, otherwise, 65536));
+    const auto ranks_at = [&](const char* key, double low, std::optional<double> otherwise) {
+      return static_cast<uint32_t>(number_at(l, key, where, low, otherwise, 65536));
     };
     m.ranks = ranks_at("ranks", 2, {});
     m.ranks_per_host = ranks_at("ranks_per_host", 0, 0);
@@ -135,7 +135,7 @@ void read_links(profile& p, const json& text) {
     m.ranks_per_machine = ranks_at("ranks_per_machine", 0, 0);
     m.hop_ns = number_at(l, "hop_ns", where, 0, 0);
     m.message_ns = number_at(l, "message_ns", where, 0, 0);
-    // Where ranks outnumber cores one that waits sleeps, and a message finds the slowest of them asleep.
+    // If ranks outnumber cores, a waiting rank sleeps, and a message must wake the slowest of them.
     if (m.hop_ns > 0 && p.cores > 0 && m.ranks_per_machine > p.cores) m.hop_ns += number_at(l, "rest_ns", where, 0, 0);
     m.burst_bytes = number_at(l, "burst_bytes", where, 0, 0);
     m.burst_bits_per_second = number_at(l, "burst_bits_per_second", where, 0, 0);
@@ -158,7 +158,7 @@ double curve::operator()(double x) const {
 
 curve curve::scaled(double factor) const {
   curve c = *this;
-  for (double* const each : {&c.floor, &c.base, &c.slope}) *each *= factor;
+  for (double* const part : {&c.floor, &c.base, &c.slope}) *part *= factor;
   for (auto& [x, y] : c.samples) y *= factor;
   return c;
 }
@@ -196,18 +196,18 @@ json read_json(const std::string& path, const char* what) {
   return parse_json(std::string{std::istreambuf_iterator<char>(file), {}}, path, what);
 }
 
-double number_at(const json& object, const char* key, const std::string& where, double least,
-                 std::optional<double> otherwise, double most) {
-  if (!object.is_object()) refuse(where, "is no object");
+double number_at(const json& object, const char* key, const std::string& where, double low,
+                 std::optional<double> otherwise, double high) {
+  if (!object.is_object()) refuse(where, "is not an object");
   if (!object.contains(key) || object.at(key).is_null()) {
     if (otherwise) return *otherwise;
     refuse(where, fmt::format("no '{}'", key));
   }
   const json& value = object.at(key);
-  if (!value.is_number() || !std::isfinite(value.get<double>()) || value.get<double>() < least ||
-      value.get<double>() > most)
+  if (!value.is_number() || !std::isfinite(value.get<double>()) || value.get<double>() < low ||
+      value.get<double>() > high)
     refuse(where,
-           fmt::format("'{}' is {}, not a number from {:g} to {:g}", key, value.dump().substr(0, 40), least, most));
+           fmt::format("'{}' is {}, not a number from {:g} to {:g}", key, value.dump().substr(0, 40), low, high));
   return value.get<double>();
 }
 
@@ -253,14 +253,14 @@ namespace {
 struct shorter_plans {
   std::string local, bare;
 };
-// Of texts that are met again and again.
+// Cached by text.
 const shorter_plans& shorter(const std::string& text) {
   static thread_local std::map<std::string, shorter_plans> known;
   const auto [at, fresh] = known.try_emplace(text, shorter_plans{text, text});
   if (fresh) try {
       const plan local = plan(text).with("exchange=gather bucket=none");
       at->second = {std::string(local.text()), std::string(local.with("feedback=none").text())};
-    } catch (const error&) {  // torch's own method is none of ours
+    } catch (const error&) {  // torch's own method is not a plan
     }
   return at->second;
 }
@@ -271,11 +271,11 @@ const std::string& local_plan(const std::string& text) { return shorter(text).lo
 const std::string& bare_plan(const std::string& text) { return shorter(text).bare; }
 
 const plan_profile* find_plan(const profile& p, const std::string& text, note_list* notes) {
-  const auto look = [&](const std::string& wanted) -> const plan_profile* {
+  const auto look = [&](const std::string& name) -> const plan_profile* {
     for (const plan_profile& known : p.plans)
-      if (known.plan == wanted) return &known;
+      if (known.plan == name) return &known;
     for (const plan_profile& known : p.plans)
-      if (local_plan(known.plan) == wanted) return &known;
+      if (local_plan(known.plan) == name) return &known;
     return nullptr;
   };
   if (const plan_profile* found = look(text)) return found;

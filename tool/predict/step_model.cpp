@@ -15,7 +15,7 @@ namespace {
 
 constexpr double even = 0.03;
 
-// Where `pays` changes between `yes`, where it holds, and `no`.
+// The point between `yes` and `no` at which `pays` changes.
 double edge(double yes, double no, const std::function<bool(double)>& pays) {
   for (int i = 0; i < 20; ++i) {
     const double middle = std::sqrt(yes * no);
@@ -24,18 +24,18 @@ double edge(double yes, double no, const std::function<bool(double)>& pays) {
   return yes;
 }
 
-// Up to the largest x of a geometric grid at which `pays`, made exact by bisection; from the least, or from where it begins to.
-paying_range where_it_pays(double least, double most, int points, const std::function<bool(double)>& pays) {
-  const double step = std::pow(most / least, 1.0 / (points - 1));
+// The range of x in which `pays` holds: ends on a geometric grid, refined by bisection.
+paying_range where_it_pays(double low, double high, int points, const std::function<bool(double)>& pays) {
+  const double step = std::pow(high / low, 1.0 / (points - 1));
   int last = points - 1;
-  while (last >= 0 && !pays(least * std::pow(step, last))) --last;
+  while (last >= 0 && !pays(low * std::pow(step, last))) --last;
   if (last < 0) return {};
-  const double x = least * std::pow(step, last);
-  return {last == 0 || pays(least) ? 0 : edge(x, least, pays),
+  const double x = low * std::pow(step, last);
+  return {last == 0 || pays(low) ? 0 : edge(x, low, pays),
           last == points - 1 ? std::numeric_limits<double>::infinity() : edge(x, x * step, pays)};
 }
 
-// Infinity: not modelled, or over 31 years.
+// Infinity: not modelled, or more than 31 years.
 double bounded(auto&& step_ns) {
   try {
     return step_ns();
@@ -44,7 +44,7 @@ double bounded(auto&& step_ns) {
   }
 }
 
-// Than the faster dense ring.
+// Compared with the faster dense ring.
 bool is_faster(const step_model& m, const candidate& c, double stretch) {
   return stretch * bounded([&] { return m.step(c).step_ns; }) < m.best_dense_ns();
 }
@@ -76,8 +76,8 @@ candidate uniform_candidate(std::shared_ptr<const plan_work> work, size_t tensor
 outcome step_model::step(const candidate& c, bool traced) const {
   outcome o = unbounded_step(c, traced);
   // (Its parts may be longer than the step, but not by much.)
-  if (!(o.step_ns <= most_ns && o.no_overlap_ns <= most_ns && o.bytes <= most_ns))
-    throw unsupported_model("unsupported: the step takes over 31 years, by the costs and the link that were given");
+  if (!(o.step_ns <= max_ns && o.no_overlap_ns <= max_ns && o.bytes <= max_ns))
+    throw unsupported_model("unsupported: the step takes more than 31 years with these costs and this link");
   return o;
 }
 
@@ -87,20 +87,20 @@ outcome step_model::unbounded_step(const candidate& c, bool traced) const {
   if (c.dense_factor > 0) return dense_step(model, c.dense_factor, net, how, traced);
   std::vector<const plan_work*> choice;
   for (const int which : c.choice) choice.push_back(which < 0 ? nullptr : c.works[static_cast<size_t>(which)].get());
-  // Nothing but dense tensors: nobody would install a hook for that.
+  // Only dense tensors: no hook.
   if (std::ranges::all_of(choice, [](const plan_work* w) { return w == nullptr; }))
     return dense_step(model, 1, net, how, traced);
   return hook_step(model, choice, *exact, net, how, traced);
 }
 
-// Behind backward: one exchange of the tensors of each plan after the other, and an all-reduce of the dense ones.
+// After backward: one exchange per plan, one after another, and an all-reduce of the dense tensors.
 outcome step_model::exchange_step(const candidate& c, bool traced) const {
   two_lanes lanes(1, traced, how.skew_ns);
   lanes.compute(model.forward_ns, "forward", "forward");
   lanes.compute(model.backward_ns, "backward", "backward");
   double encode = 0, merge = 0, sent = 0, exchanged = 0;
   std::vector<interval> inside;
-  double dense = 0, late = how.skew_ns;  // behind the first exchange the ranks are level
+  double dense = 0, late = how.skew_ns;  // after the first exchange the ranks are synchronised
   std::vector<double> elements(c.works.size(), 0);
   for (size_t i = 0; i < model.tensors.size(); ++i) {
     const int which = c.is_plan() ? c.choice[i] : -1;
@@ -132,9 +132,9 @@ outcome step_model::exchange_step(const candidate& c, bool traced) const {
     const exchange_time t = model_exchange(w.stage(), elements[k], work, net.ranks, port, traced);
     const double begin = lanes.now() + std::exchange(late, 0);
     lanes.wait(begin + t.total_ns);
-    for (interval each : t.timeline) {
-      each.begin_ns += begin, each.end_ns += begin;
-      inside.push_back(std::move(each));
+    for (interval entry : t.timeline) {
+      entry.begin_ns += begin, entry.end_ns += begin;
+      inside.push_back(std::move(entry));
     }
     encode += t.encode_ns, merge += t.merge_ns, sent += t.bytes;
     exchanged += std::max(0.0, 8e9 * t.bytes / port.bits_per_second);
@@ -182,7 +182,7 @@ double step_model::dense_ns(bool half) const {
   return bounded([&] { return step(dense_candidate(half)).step_ns; });
 }
 
-// torch's own, or of the same products here. nullptr: neither.
+// torch's own, or this library's lowrank. nullptr: neither.
 const plan_profile* step_model::powersgd_costs(uint32_t rank) const {
   if (!costs) return nullptr;
   for (const char* const name : {"powersgd(rank={})", "transform=lowrank(rank={}) feedback=residual"})
@@ -230,46 +230,45 @@ step_model step_model::with_compute(double factor) const {
 
 void step_model::note(const candidate& c, note_list& notes) const {
   if (!model.times_known)
-    notes.insert(
-        "the model says nothing of forward and backward: a step is its exchange alone, and nothing overlaps it");
+    notes.insert("the model has no times of forward and backward: a step is its exchange alone, without overlap");
   else if (!model.ready_known)
     notes.insert(
         "ready times are unknown: all gradients count as ready at the end of backward, so nothing overlaps it");
   if (c.powersgd_rank) {
-    notes.insert("PowerSGD is by formula: products, then two all-reduces behind backward");
+    notes.insert("PowerSGD is by formula: products, then two all-reduces after backward");
     if (powersgd_of(model, c.powersgd_rank).guessed)
-      notes.insert("PowerSGD: shapes are unknown; tensors count as square matrices, which is the least that it sends");
+      notes.insert("PowerSGD: shapes are unknown; tensors count as square matrices, a lower bound on its bytes");
     if (!is_complete(c))
       notes.insert(
-          "PowerSGD: its products are not counted, for neither the profile nor --flops says what they take; so it has "
+          "PowerSGD: its products are not counted, since neither the profile nor --flops has their cost; so it has "
           "no verdict");
   }
   for (size_t k = 0; k < c.works.size(); ++k) {
     if (c.works[k]->factor_rank() && std::ranges::any_of(model.tensors, [](const auto& t) { return t.rows <= 0; }))
-      notes.insert("lowrank: shapes are unknown; tensors count as square matrices, which is the least that it sends");
+      notes.insert("lowrank: shapes are unknown; tensors count as square matrices, a lower bound on its bytes");
     if (hook == hook_kind::exchange) {
       c.works[k]->note_growth(net.ranks, notes);
       if (c.works[k]->schedule() == "hierarchy")
         notes.insert("hierarchy: inside a host the network's rate counts, too, so it is faster than this");
     }
-    double least = std::numeric_limits<double>::infinity(), most = 0;
+    double low = std::numeric_limits<double>::infinity(), high = 0;
     if (hook == hook_kind::exchange) {
       double sum = 0;
       for (size_t i = 0; i < model.tensors.size(); ++i)
         if (c.choice[i] == static_cast<int>(k)) sum += model.tensors[i].elements;
-      least = most = sum;
+      low = high = sum;
     } else {
-      // Tensors of a unit are one, up to DDP's bucket size.
+      // The tensors of a unit count as one, up to DDP's bucket size.
       double sum = 0;
       for (size_t i = 0; i < model.tensors.size(); ++i)
         if (c.choice[i] == static_cast<int>(k) && model.tensors[i].elements >= bypass_of(how, *c.works[k])) {
           sum += model.tensors[i].elements;
-          most = std::max(most, model.tensors[i].elements);
+          high = std::max(high, model.tensors[i].elements);
         }
-      most = std::max(most, std::min(sum, how.bucket_bytes / 4));
-      least = std::min(sum, most);
+      high = std::max(high, std::min(sum, how.bucket_bytes / 4));
+      low = std::min(sum, high);
     }
-    if (most > 0) c.works[k]->note_range(least, most, notes);
+    if (high > 0) c.works[k]->note_range(low, high, notes);
   }
 }
 

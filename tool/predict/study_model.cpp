@@ -34,11 +34,11 @@ factor_size factors_of(const tensor_spec& t, uint32_t rank) {
 powersgd_size powersgd_of(const training& t, uint32_t rank) {
   powersgd_size s;
   const double r = rank;
-  for (const tensor_spec& each : t.tensors) {
-    const factor_size f = factors_of(each, rank);
+  for (const tensor_spec& tensor : t.tensors) {
+    const factor_size f = factors_of(tensor, rank);
     s.guessed |= f.guessed;
     s.bytes += 4 * (f.first + f.second);
-    if (f.second > 0) s.flops += 6 * each.elements * r + 2 * f.first * r;
+    if (f.second > 0) s.flops += 6 * tensor.elements * r + 2 * f.first * r;
   }
   return s;
 }

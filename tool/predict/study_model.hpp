@@ -10,7 +10,7 @@
 
 namespace dr::predict {
 
-// Synchronous SGD with overlap: max(slowdown · backward, (k - 1) T(bucket)) + T(last bucket), of ring all-reduces.
+// Synchronous SGD with overlap: max(slowdown · backward, (k - 1) T(bucket)) + T(last bucket), with ring all-reduces.
 double study_sync_ns(double bytes, double bucket_bytes, double backward_ns, double slowdown, uint32_t ranks,
                      const link& l);
 
@@ -21,16 +21,16 @@ double study_allreduce_ns(double bytes, uint32_t messages, double backward_ns, d
 double study_allgather_ns(double bytes, uint32_t messages, double backward_ns, double coding_ns, uint32_t ranks,
                           const link& l);
 
-// PowerSGD (Vogels et al., NeurIPS 2019) at rank r: a matrix of n × m is sent as P, n × r, and Q, m × r; what is no
-// matrix, or gains nothing, is sent as it is. Tensors of unknown shape count as square ones.
+// PowerSGD (Vogels et al., NeurIPS 2019) at rank r: a matrix of n × m is sent as P, n × r, and Q, m × r; other
+// tensors, and those that gain nothing, are sent unchanged. Tensors of unknown shape count as square ones.
 struct powersgd_size {
   double bytes = 0;      // of P, Q and the rest
   double flops = 0;      // of the two products, the product that restores, and Gram-Schmidt
-  bool guessed = false;  // a shape was not known
+  bool guessed = false;  // a shape was unknown
 };
 powersgd_size powersgd_of(const training& t, uint32_t rank);
 
-// Of one tensor: elements in the first factor and in the second; second = 0: it is in the first as it is.
+// Of one tensor: elements in the first factor and in the second; second = 0: the tensor is unchanged in the first.
 struct factor_size {
   double first = 0, second = 0;
   bool guessed = false;

@@ -7,7 +7,7 @@ namespace dr::predict {
 void two_lanes::compute(double ns, const char* kind, const std::string& name) {
   if (ns <= 0) return;
   const double begin = now_;
-  // As much of it as fits beside the transfers goes at the slower pace.
+  // The part beside transfers is slower.
   const double beside = std::max(0.0, link_free_ - now_), slow = ns * slowdown_;
   now_ += slow <= beside ? slow : beside + (ns - beside / slowdown_);
   if (traced_) timeline_.push_back({"compute", kind, name, begin, now_});

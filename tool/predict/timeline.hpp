@@ -1,4 +1,4 @@
-// What a step is made of, over time.
+// The parts of a step over time.
 #pragma once
 
 #include <string>
@@ -16,25 +16,24 @@ struct interval {
 // A modelled step of one rank. Times in ns.
 struct outcome {
   double step_ns = 0;
-  double encode_ns = 0, merge_ns = 0;  // computing that an uncompressed step has not
+  double encode_ns = 0, merge_ns = 0;  // computing that an uncompressed step lacks
   double link_ns = 0;                  // the link is busy
-  double exposed_ns = 0;               // computing waits for it, or is slowed down by it
-  double no_overlap_ns = 0;            // the same parts one after the other
+  double exposed_ns = 0;               // computing waits for the link, or is slowed down by it
+  double no_overlap_ns = 0;            // the same parts one after another
   double perfect_ns = 0;               // the longer of computing and the link
   double bytes = 0;                    // that a rank sends
-  std::vector<interval> timeline;      // if it was asked for
+  std::vector<interval> timeline;      // if requested
 };
 
-// Computing on one thread beside one link that serves transfers in their order. Computing is `slowdown` times as slow
-// while the link is busy: both use the same cores. A transfer begins `skew_ns` after this rank is ready for it: when the
-// slowest is.
+// Computing on one thread beside one link that serves transfers in order. Computing is slower by `slowdown` while the link
+// is busy: both use the same cores. A transfer starts `skew_ns` after this rank is ready: when the slowest rank is.
 class two_lanes {
  public:
   two_lanes(double slowdown, bool traced, double skew_ns = 0) : slowdown_(slowdown), skew_(skew_ns), traced_(traced) {}
 
   void compute(double ns, const char* kind, const std::string& name);
-  // Starts a transfer, which waits for those before it; returns when it ends. level: the ranks have just waited for one
-  // another.
+  // Starts a transfer, which waits for those before it; returns when it ends. level: the ranks are
+  // synchronised.
   double send(double ns, const char* kind, const std::string& name, bool level = false);
   void wait(double until);  // idle
   double now() const { return now_; }

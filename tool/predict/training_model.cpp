@@ -13,8 +13,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double most_elements = 1e15;
-constexpr size_t most_tensors = 1'000'000;
+constexpr double max_elements = 1e15;
+constexpr size_t max_tensors = 1'000'000;
 
 // The first dimension: rows of the matrix that PowerSGD makes of a tensor (Vogels et al. 2019).
 void read_shape(tensor_spec& t, const json& object, const std::string& where) {
@@ -25,15 +25,15 @@ void read_shape(tensor_spec& t, const json& object, const std::string& where) {
   t.rows = object.at("shape").size() > 1 ? first.get<double>() : t.elements;
 }
 
-// Of a tensor that has a shape and no count.
+// For a tensor with a shape but no count.
 std::optional<double> elements_of_shape(const json& object, const std::string& where) {
   if (!object.is_object() || !object.contains("shape") || !object.at("shape").is_array()) return std::nullopt;
   double elements = 1;
-  for (const json& each : object.at("shape")) {
-    if (!each.is_number() || each.get<double>() < 0)
-      throw std::runtime_error(fmt::format("{}: shape has {}, not a count", where, each.dump()));
-    elements *= each.get<double>();
-    if (elements > most_elements) break;  // (infinity times 0 would be no number)
+  for (const json& tensor : object.at("shape")) {
+    if (!tensor.is_number() || tensor.get<double>() < 0)
+      throw std::runtime_error(fmt::format("{}: shape has {}, not a count", where, tensor.dump()));
+    elements *= tensor.get<double>();
+    if (elements > max_elements) break;  // (infinity times 0 would be no number)
   }
   return elements;
 }
@@ -50,7 +50,7 @@ training training::scaled(double factor) const {
   training t = *this;
   t.forward_ns *= factor, t.backward_ns *= factor, t.rest_ns *= factor;
   if (t.skew_ns) *t.skew_ns *= factor;
-  for (tensor_spec& each : t.tensors) each.ready_ns *= factor;
+  for (tensor_spec& tensor : t.tensors) tensor.ready_ns *= factor;
   return t;
 }
 
@@ -73,26 +73,26 @@ training parse_training(const json& text, const std::string& path) {
   t.times_known = text.contains("backward_ns") && !text.at("backward_ns").is_null();
   if (!text.contains("tensors") || !text.at("tensors").is_array() || text.at("tensors").empty())
     throw std::runtime_error(path + ": no list 'tensors', or an empty one");
-  if (text.at("tensors").size() > most_tensors)
+  if (text.at("tensors").size() > max_tensors)
     throw std::runtime_error(
-        fmt::format("{}: {} tensors; at most {} are read", path, text.at("tensors").size(), most_tensors));
+        fmt::format("{}: {} tensors; at most {} are read", path, text.at("tensors").size(), max_tensors));
   t.ready_known = t.times_known;
   size_t i = 0;
   for (const json& object : text.at("tensors")) {
     const std::string where = fmt::format("{}: tensors[{}]", path, i++);
-    tensor_spec each;
-    each.elements = number_at(object, "elements", where, 0, elements_of_shape(object, where));
-    if (each.elements > most_elements)
-      throw std::runtime_error(fmt::format("{}: {:g} elements; at most {:g}", where, each.elements, most_elements));
-    each.name = text_at(object, "name", fmt::format("t{}", i - 1));
-    each.energy = number_at(object, "energy", where, 0, 0);
+    tensor_spec tensor;
+    tensor.elements = number_at(object, "elements", where, 0, elements_of_shape(object, where));
+    if (tensor.elements > max_elements)
+      throw std::runtime_error(fmt::format("{}: {:g} elements; at most {:g}", where, tensor.elements, max_elements));
+    tensor.name = text_at(object, "name", fmt::format("t{}", i - 1));
+    tensor.energy = number_at(object, "energy", where, 0, 0);
     const bool ready = object.contains("ready_ns") && !object.at("ready_ns").is_null();
     t.ready_known &= ready;
-    // Clocks are read behind the last gradient, so a tensor may seem later than the end by a little.
-    each.ready_ns = ready ? std::min(number_at(object, "ready_ns", where, 0), t.backward_ns) : t.backward_ns;
+    // Clocks are read after the last gradient, so a tensor may seem slightly later than the end.
+    tensor.ready_ns = ready ? std::min(number_at(object, "ready_ns", where, 0), t.backward_ns) : t.backward_ns;
     if (!object.contains("dtype") || text_at(object, "dtype") == "f32") {
-      read_shape(each, object, where);
-      t.tensors.push_back(std::move(each));
+      read_shape(tensor, object, where);
+      t.tensors.push_back(std::move(tensor));
       continue;
     }
     throw std::runtime_error(
@@ -106,27 +106,26 @@ training sized_training(const std::string& text) {
   t.name = "sizes";
   for (size_t at = 0; at <= text.size();) {
     const size_t comma = std::min(text.find(',', at), text.size());
-    tensor_spec each;
-    each.name = fmt::format("t{}", t.tensors.size());
-    each.elements = 1;
+    tensor_spec tensor;
+    tensor.name = fmt::format("t{}", t.tensors.size());
+    tensor.elements = 1;
     for (size_t from = at; from <= comma;) {
       const size_t end = std::min({text.find('x', from), comma});
       uint64_t count = 0;
       const auto [stop, error] = std::from_chars(text.data() + from, text.data() + end, count);
-      if (error != std::errc() || stop != text.data() + end || from == end ||
-          static_cast<double>(count) > most_elements)
+      if (error != std::errc() || stop != text.data() + end || from == end || static_cast<double>(count) > max_elements)
         throw std::invalid_argument(
             fmt::format("'{}' is neither a number of elements nor a shape", text.substr(at, comma - at)));
-      if (end < comma && from == at) each.rows = static_cast<double>(count);
-      each.elements *= static_cast<double>(count);
-      if (each.elements > most_elements) break;  // (infinity times 0 would be no number)
+      if (end < comma && from == at) tensor.rows = static_cast<double>(count);
+      tensor.elements *= static_cast<double>(count);
+      if (tensor.elements > max_elements) break;  // (infinity times 0 would be no number)
       from = end + 1;
     }
-    if (each.elements > most_elements)
+    if (tensor.elements > max_elements)
       throw std::invalid_argument(
-          fmt::format("'{}': more than {:g} elements", text.substr(at, comma - at), most_elements));
-    t.tensors.push_back(std::move(each));
-    if (t.tensors.size() > most_tensors) throw std::invalid_argument("too many tensors");
+          fmt::format("'{}': more than {:g} elements", text.substr(at, comma - at), max_elements));
+    t.tensors.push_back(std::move(tensor));
+    if (t.tensors.size() > max_tensors) throw std::invalid_argument("too many tensors");
     at = comma + 1;
   }
   return t;

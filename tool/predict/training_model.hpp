@@ -1,4 +1,4 @@
-// What is trained: the tensors of a model, when their gradients are ready, and how long a step computes
+// The model that is trained: its tensors, the ready times of their gradients, and the computing of a step
 // (docs/model.schema.json). Times in ns.
 #pragma once
 
@@ -13,8 +13,8 @@ namespace dr::predict {
 struct tensor_spec {
   std::string name;
   double elements = 0;
-  double ready_ns = 0;  // since the beginning of backward
-  double rows = 0;      // of its matrix, as PowerSGD has it; 0: unknown
+  double ready_ns = 0;  // since the start of backward
+  double rows = 0;      // of its matrix in PowerSGD; 0: unknown
   double energy = 0;    // ‖g‖²; 0: unknown
 };
 
@@ -22,14 +22,15 @@ struct training {
   std::string name;
   double batch = 0;  // 0: unknown
   double forward_ns = 0, backward_ns = 0, rest_ns = 0;
-  std::optional<double> skew_ns;  // by which the slowest of `skew_ranks` ranks is behind rank 0, whose times these are
+  std::optional<double>
+      skew_ns;  // delay of the slowest of `skew_ranks` ranks relative to rank 0, whose times these are
   double skew_ranks = 0;
   bool times_known = false, ready_known = false;
   std::vector<tensor_spec> tensors;  // in the order of the model's parameters
 
   double elements() const;
   double compute_ns() const { return forward_ns + backward_ns + rest_ns; }
-  // Computing takes `factor` times as long.
+  // Scales computing by `factor`.
   training scaled(double factor) const;
 };
 

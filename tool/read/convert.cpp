@@ -38,18 +38,18 @@ const facts& facts_of(stored kind) {
 
 // v rounded to nearest even in a format of 16 bits with `precision` significant bits, the hidden one counted, whose
 // least normal number is 2^least. Too large becomes infinity, too small a subnormal or 0.
-template <int precision, int least>
+template <int precision, int min_exponent>
 uint16_t round_to_16_bits(double v) {
   constexpr uint32_t infinity = 0x7fff >> (precision - 1) << (precision - 1);
   const uint32_t sign = std::signbit(v) ? 0x8000 : 0;
   if (std::isnan(v)) return static_cast<uint16_t>(sign | infinity | 1u << (precision - 2));
   const double magnitude = std::fabs(v);
   if (magnitude == 0 || std::isinf(magnitude)) return static_cast<uint16_t>(sign | (magnitude == 0 ? 0 : infinity));
-  const int exponent = std::max(std::ilogb(magnitude), least);
+  const int exponent = std::max(std::ilogb(magnitude), min_exponent);
   if (exponent > 127) return static_cast<uint16_t>(sign | infinity);
   // A carry out of the significand is the next exponent.
   const auto significand = static_cast<uint32_t>(std::nearbyint(std::ldexp(magnitude, precision - 1 - exponent)));
-  const uint32_t bits = significand + (static_cast<uint32_t>(exponent - least) << (precision - 1));
+  const uint32_t bits = significand + (static_cast<uint32_t>(exponent - min_exponent) << (precision - 1));
   return static_cast<uint16_t>(sign | std::min(bits, infinity));
 }
 

@@ -25,7 +25,7 @@ std::optional<dtype> type_called(std::string_view name);  // f32, f16 or bf16
 // What a conversion did to the elements, none of which are NaN.
 struct conversion {
   stored from;
-  double largest_change = 0;  // max |x - y| / |x|, of those that are neither 0 nor infinite on one side only
+  double largest_change = 0;  // max |x - y| / |x|, without values that are 0 or infinite on only one side
   uint64_t infinite = 0;      // finite, and too large for the type: became infinite
   uint64_t vanished = 0;      // not 0, and too small for the type: became 0
 };

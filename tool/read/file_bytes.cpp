@@ -34,7 +34,7 @@ class descriptor {
   int number_;
 };
 
-// A page behind the end of a file that was cut off after it was mapped has no bytes: the kernel sends SIGBUS.
+// If a mapped file is truncated later, reading past its new end raises SIGBUS.
 void on_bus_error(int) {
   static constexpr char sentence[] = "deepreduce: an input was cut off while it was read; wait until it is written\n";
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, sentence, sizeof sentence - 1);

@@ -10,11 +10,11 @@ namespace dr::compare {
 
 struct file_bytes {
   std::span<const std::byte> bytes;
-  std::shared_ptr<const void> owner;  // the bytes stay where they are as long as it lives
+  std::shared_ptr<const void> owner;  // keeps the bytes at their address
 };
 
 // All of a regular file. Throws input_error if it cannot be read, std::bad_alloc if it does not fit in memory.
-// If another program cuts off a mapped file later, the process says so and exits with status 2.
+// If another program truncates a mapped file later, the process reports it and exits with status 2.
 file_bytes open_file(const std::string& path);
 
 }  // namespace dr::compare

@@ -49,7 +49,7 @@ std::vector<tensor> read_file(const fs::path& path, const format& format, readin
     how.owner = file.owner;
     return format.parse(file.bytes, where, how);
   } catch (const std::bad_alloc&) {
-    refuse(where, "needs more memory than there is; cut it up");
+    refuse(where, "needs more memory than available; split it");
   }
 }
 
@@ -58,7 +58,7 @@ std::vector<tensor> read_directory(const std::string& argument, const reading& h
   std::error_code error;
   for (fs::directory_iterator entry(argument, error); !error && entry != fs::directory_iterator();
        entry.increment(error)) {
-    std::error_code ignored;  // an entry that cannot be looked at is no regular file
+    std::error_code ignored;  // an unreadable entry is not a regular file
     if (format_of(entry->path()) != nullptr && entry->is_regular_file(ignored)) paths.push_back(entry->path());
   }
   if (error) refuse(argument, fmt::format("cannot be listed ({}); check that it may be read", error.message()));
@@ -152,7 +152,7 @@ tensor make_tensor(stored kind, std::vector<uint64_t> shape, std::span<const std
 tensor parse_raw(std::span<const std::byte> file, std::string_view where, const reading& how) {
   if (file.size() % sizeof(float) != 0) {
     refuse(where, file.size(),
-           fmt::format("{} bytes are no whole number of float32; a raw file holds little-endian "
+           fmt::format("{} bytes are not a whole number of float32; a raw file holds little-endian "
                        "float32 and nothing else",
                        file.size()));
   }

@@ -1,8 +1,8 @@
-// What `deepreduce compare` reads: gradients in .npy, .npz, .safetensors or raw files, or made on the spot.
+// The inputs of `deepreduce compare`: gradients in .npy, .npz, .safetensors or raw files, or synthetic ones.
 //
-// Files are taken as hostile: a size is checked against the bytes that are there before memory is asked for,
-// products are checked, and whatever disagrees with itself is refused. Nothing is executed (no pickles).
-// Large files are mapped, and elements that need no conversion stay where they are (file_bytes.hpp, tensor_bytes.hpp).
+// Files are treated as hostile: sizes are checked against the file before memory is allocated, products are checked, and
+// inconsistent files are rejected. Nothing is executed (no pickles).
+// Large files are mapped, and elements that need no conversion are not copied (file_bytes.hpp, tensor_bytes.hpp).
 #pragma once
 
 #include <algorithm>
@@ -26,38 +26,38 @@
 namespace dr::compare {
 
 struct tensor {
-  std::string input;  // the argument it came from: a file's path or a `synth:` text
-  std::string name;   // of the member, as printable() has it; "" where the file holds one array
+  std::string input;  // the argument: a file's path or a `synth:` text
+  std::string name;   // of the member, by printable(); "" if the file holds one array
   dtype type = dtype::f32;
   std::vector<uint64_t> shape;  // () is one element
   tensor_bytes data;            // little-endian, C order
   uint64_t elements = 0;
   bool sparse = false;  // the file holds it as a sparse tensor
   std::optional<conversion> converted = {};
-  std::string raw_name = {};  // of the member, as the file has it
+  std::string raw_name = {};  // of the member, as in the file
 };
 
-// "FILE: TENSOR: byte OFFSET: what is wrong, with the value; what to do", without OFFSET where it is no byte that is wrong. Offsets
-// are those of the file, but inside an .npz they are those of the unpacked member once it has been opened.
+// "FILE: TENSOR: byte OFFSET: the error, with the value; what to do", without OFFSET if no single byte is wrong. Offsets
+// are those of the file, or of the unpacked member inside an .npz.
 struct input_error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The array may be well-formed, but its elements are of no type that is read. An .npz and a directory skip it.
+// The array's element type is unsupported. An .npz and a directory skip it.
 struct not_float : input_error {
   using input_error::input_error;
 };
 
-// How arrays are read. `cast`: all become elements of this type, integers and booleans, too; without it float64 becomes
-// float32, other floats stay what they are, and the rest is not_float.
+// How arrays are read. `cast`: the type of all elements, integers and booleans included; without it float64 becomes
+// float32, other floats are unchanged, and other types throw not_float.
 struct reading {
   reading(std::vector<std::string>* notes = nullptr, std::optional<dtype> cast = {}) : notes(notes), cast(cast) {}
-  std::vector<std::string>* notes;  // gets a line for each array that is skipped; null: nobody listens
+  std::vector<std::string>* notes;  // receives a line per skipped array; may be null
   std::optional<dtype> cast;
-  std::shared_ptr<const void> owner;  // of the file's bytes: elements may stay there. Null: they are copied
+  std::shared_ptr<const void> owner;  // of the file's bytes, which elements may share. Null: they are copied
 };
 
-// Whether files whose names end so (".npz") are read.
+// Whether files with this suffix (".npz") are read.
 bool is_read(const std::string& extension);
 
 // Reads one argument of the command line:
@@ -66,13 +66,13 @@ bool is_read(const std::string& extension);
 //   X.bin  X.f32  X.raw                little-endian float32 from the first byte to the last
 //   a directory                        every file of these names in it, by name; folders in it are not entered
 //   synth:d=...,support=...            see synth.hpp
-// `notes` also get a line for what was converted. Throws input_error.
+// `notes` also receive a line per conversion. Throws input_error.
 std::vector<tensor> read_input(const std::string& argument, std::vector<std::string>* notes = nullptr,
                                std::optional<dtype> cast = {});
 
-// ---- What the readers share -----------------------------------------------------------------------------------
+// ---- Shared by the readers -----------------------------------------------------------------------------------
 
-// Throws input_error with the text described there. `where` names the file and, where there is one, the tensor.
+// Throws input_error with the text described there. `where` names the file and, if there is one, the tensor.
 [[noreturn]] inline void refuse(std::string_view where, std::string_view what) {
   throw input_error(std::string(where) + ": " + std::string(what));
 }
@@ -81,7 +81,7 @@ template <class Error = input_error>
   throw Error(std::string(where) + ": byte " + std::to_string(offset) + ": " + std::string(what));
 }
 
-// Text from a file, made fit for a terminal and for JSON: controls, quotes and all that is not ASCII are escaped.
+// Text from a file, safe for a terminal and for JSON: control characters, quotes and non-ASCII are escaped.
 std::string printable(std::string_view text);
 
 inline void note(std::vector<std::string>* notes, std::string text) {
@@ -96,7 +96,7 @@ constexpr std::optional<uint64_t> checked_multiply(uint64_t a, uint64_t b) {
 // The product of the shape. Zeros do not hide an overflow: no order of multiplying the others wraps either.
 uint64_t count_elements(std::span<const uint64_t> shape, std::string_view where, uint64_t offset);
 
-// bytes[at, at + size), or an error that says that the file ends too early. `what` says what was to be read.
+// bytes[at, at + size), or the error that the file ends too early. `what` names what was read.
 std::span<const std::byte> take(std::span<const std::byte> bytes, uint64_t at, uint64_t size, std::string_view where,
                                 std::string_view what);
 
@@ -117,12 +117,12 @@ void store_le(std::span<std::byte> bytes, size_t at, T value) {
   std::memcpy(bytes.data() + at, raw.data(), sizeof(T));
 }
 
-// A tensor without its data, of an array of `size` bytes that begin at `offset`; `converted` is set if the elements have to be.
+// A tensor without its data, for an array of `size` bytes at `offset`; sets `converted` if elements need conversion.
 // Its `input` is `where`. Throws not_float for integers and booleans that `how` does not cast.
 tensor unfilled_tensor(stored kind, std::vector<uint64_t> shape, uint64_t size, std::string_view where, uint64_t offset,
                        const reading& how);
 
-// The array whose elements are exactly `bytes`, likewise.
+// The array whose elements are exactly `bytes`.
 tensor make_tensor(stored kind, std::vector<uint64_t> shape, std::span<const std::byte> bytes, std::string_view where,
                    uint64_t offset, const reading& how);
 

@@ -1,4 +1,4 @@
-// Names like one that nobody knows.
+// Suggestions for an unknown name.
 #pragma once
 
 #include <algorithm>
@@ -26,15 +26,15 @@ inline size_t distance(std::string_view a, std::string_view b) {
   return line.back();
 }
 
-// "; is it 'compare'?", or nothing where no name is near.
+// "; is it 'compare'?", or nothing if no name is near.
 inline std::string suggested(std::string_view name, std::span<const std::string> names) {
   const auto far = [&](const std::string& known) { return distance(name, known); };
   const auto nearest = std::ranges::min_element(names, {}, far);
-  const size_t most = std::max<size_t>(1, name.size() / 3);
-  return nearest == names.end() || far(*nearest) > most ? "" : "; is it '" + *nearest + "'?";
+  const size_t max_distance = std::max<size_t>(1, name.size() / 3);
+  return nearest == names.end() || far(*nearest) > max_distance ? "" : "; is it '" + *nearest + "'?";
 }
 
-// Where a command is that the Python package has and this program has not; of others `otherwise`.
+// A hint for commands that only the Python package has; `otherwise` for other words.
 inline std::string of_python(std::string_view command, const std::string& otherwise) {
   for (const std::string_view known : {"capture", "figure", "patch"})
     if (command == known) return "; the Python package has it: `python -m deepreduce " + std::string(command) + "`";

@@ -41,7 +41,7 @@ class literal {
       } else if (key == "shape" && !std::exchange(have_shape, true)) {
         result.shape = tuple();
       } else {
-        fail(fmt::format("key '{}' is not known or stands here twice", printable(key)));
+        fail(fmt::format("key '{}' is unknown or duplicate", printable(key)));
       }
       if (!accept(',')) {
         expect('}');
@@ -50,7 +50,7 @@ class literal {
     }
     if (!have_descr || !have_order || !have_shape) fail("the header lacks one of descr, fortran_order and shape");
     peek();
-    if (at_ != text_.size()) fail("the header goes on after its dict");
+    if (at_ != text_.size()) fail("the header continues after its dict");
     return result;
   }
 
@@ -59,7 +59,7 @@ class literal {
     refuse(where_, offset_ + at_, fmt::format("{}; the file is damaged or was not written by NumPy", what));
   }
 
-  // Skips to the next character that is no space; '\0' at the end.
+  // Skips spaces; '\0' at the end.
   char peek() {
     at_ = std::min(text_.find_first_not_of(" \t\n\r", at_), text_.size());
     return at_ == text_.size() ? '\0' : text_[at_];
@@ -111,7 +111,7 @@ class literal {
       if (values.size() == dimensions_max) fail(fmt::format("more than {} dimensions", dimensions_max));
       values.push_back(integer());
       if (accept(',')) continue;
-      if (values.size() == 1) fail("(n) is no tuple");
+      if (values.size() == 1) fail("(n) is not a tuple");
       expect(')');
       break;
     }

@@ -11,7 +11,7 @@ namespace dr::compare {
 // most 12 bytes, so the values of every file that is read begin within npy_head_max.
 inline constexpr uint64_t npy_header_max = 65536, npy_head_max = npy_header_max + 12;
 
-// An array as it lies in the file, of whatever type. `bytes` begin at `data_at` and go to the end of the file.
+// An array in a file, of any type. `bytes` start at `data_at` and end with the file.
 struct npy_array {
   std::string descr;
   std::vector<uint64_t> shape;
@@ -30,11 +30,11 @@ npy_array read_npy(std::span<const std::byte> file, std::string_view where);
 // but bfloat16 with '>', too. Throws not_float for text, objects and long doubles.
 stored stored_of(const npy_array& array, std::string_view where);
 
-// Hands on an array's elements little-endian and in C order, at most 1 MiB at a time. They are as many as the shape says.
+// Passes on an array's elements in little-endian and C order, at most 1 MiB at a time; their number matches the shape.
 void in_c_order(const npy_array& array, unsigned width, const std::function<void(std::span<const std::byte>)>& f);
 
-// The tensor of a file. Throws not_float for what is no float and not cast, input_error for a file that is longer or
-// shorter than its header says, and for all that is refused above.
+// The tensor of a file. Throws not_float for an array that is neither float nor cast, input_error for a file that is longer or
+// shorter than its header says, and for the errors above.
 tensor parse_npy(std::span<const std::byte> file, std::string_view where, const reading& how = {});
 
 }  // namespace dr::compare

@@ -31,7 +31,7 @@ constexpr uint16_t stored_method = 0, deflate_method = 8;
 // Flags: encrypted; strongly encrypted; headers masked. With the fourth, sizes and CRC follow the data.
 constexpr uint16_t secret_flags = 1 << 0 | 1 << 6 | 1 << 13, sizes_follow_flag = 1 << 3;
 
-// A match gives at most 258 bytes and costs at least two bits, one for its length and one for its distance.
+// A match has at most 258 bytes and costs at least two bits, for its length and its distance.
 constexpr uint64_t deflate_ratio_max = 258 * 8 / 2;
 
 constexpr std::string_view damaged = "the file is cut off or damaged";
@@ -69,7 +69,7 @@ uint64_t find_end(bytes file, std::string_view where) {
     const uint64_t at = file.size() - after;
     if (load_le<uint32_t>(file, at) == end_signature && load_le<uint16_t>(file, at + 20) == after - end_size) return at;
   }
-  refuse(where, file.size(), fmt::format("no end of a zip archive here; {}, or is no .npz", damaged));
+  refuse(where, file.size(), fmt::format("no end of a zip archive here; {}, or not an .npz", damaged));
 }
 
 directory find_directory(bytes file, std::string_view where) {
@@ -144,7 +144,7 @@ std::vector<member> read_directory(bytes file, const directory& place, std::stri
              {}};
     take(head, extra_at, extra_size, m.where, "an entry's extra field");
     widen(head.first(extra_at + extra_size), extra_at, {&m.size, &m.packed_size, &m.header_offset}, m.where);
-    if (!names.insert(name).second) refuse(m.where, at, "stands twice in the archive; save it again");
+    if (!names.insert(name).second) refuse(m.where, at, "is twice in the archive; save it again");
     if ((m.flags & secret_flags) != 0) refuse(m.where, at, "is encrypted; save it without a password");
     if (m.method != stored_method && m.method != deflate_method) {
       refuse(m.where, at, fmt::format("is packed by method {}; save it with numpy.savez_compressed", m.method));
@@ -160,7 +160,7 @@ std::vector<member> read_directory(bytes file, const directory& place, std::stri
   return members;
 }
 
-// Finds the member's bytes behind its local header, which repeats the directory's entry and must agree with it.
+// Finds the member's bytes after its local header, which repeats the directory's entry and must agree with it.
 void locate(bytes file, member& m) {
   const bytes local = take_record(file, m.header_offset, local_size, local_signature, m.where, "the member's header");
   const uint64_t name_size = load_le<uint16_t>(local, 26), extra_size = load_le<uint16_t>(local, 28);
@@ -217,7 +217,7 @@ class inflater {
     if (written_ < begin + out.size()) refuse_sizes();
     crc_ = static_cast<uint32_t>(crc32_z(crc_, reinterpret_cast<const Bytef*>(out.data()), out.size()));
   }
-  // After all m.size bytes: refuses what goes on, or is not what was packed.
+  // After all m.size bytes: rejects further bytes, or a wrong checksum.
   void finish() {
     std::byte nothing;
     while (status_ == Z_OK) step({&nothing, 0});
@@ -227,9 +227,9 @@ class inflater {
 
  private:
   void step(std::span<std::byte> out) {
-    constexpr uint64_t most = 1u << 30;  // zlib counts in 32 bits
-    const auto in_size = static_cast<uInt>(std::min(m_.packed.size() - read_, most));
-    const auto out_size = static_cast<uInt>(std::min<uint64_t>(out.size(), most));
+    constexpr uint64_t max_size = 1u << 30;  // zlib counts in 32 bits
+    const auto in_size = static_cast<uInt>(std::min(m_.packed.size() - read_, max_size));
+    const auto out_size = static_cast<uInt>(std::min<uint64_t>(out.size(), max_size));
     stream_.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(m_.packed.data() + read_));
     stream_.next_out = reinterpret_cast<Bytef*>(out.data());
     stream_.avail_in = in_size;
@@ -271,7 +271,7 @@ bool is_described(const member& m, bytes head) {
   return true;
 }
 
-// Of an array that its header alone refuses, only the beginning: the rest is checked, and kept nowhere.
+// Only the beginning of an array that its header rejects; the rest is checked and dropped.
 tensor_bytes inflate_member(const member& m) {
   inflater in(m);
   tensor_bytes inflated(std::min(m.size, npy_head_max));
@@ -291,7 +291,7 @@ tensor_bytes inflate_member(const member& m) {
   return inflated;
 }
 
-// The unpacked bytes and who keeps them, null if nobody does.
+// The unpacked bytes and their owner, null if none.
 std::pair<bytes, std::shared_ptr<const void>> unpack(const member& m, const reading& how) {
   if (m.method == deflate_method) {
     const tensor_bytes inflated = inflate_member(m);
@@ -348,7 +348,7 @@ std::vector<tensor> parse_npz(bytes file, std::string_view path, const reading& 
         if (group->first() != i) continue;
         tensors.push_back(read_sparse(*group, part, where, how));
       } else if (!m.name.ends_with(".npy")) {
-        note(how.notes, m.where + ": skipped, is no .npy");
+        note(how.notes, m.where + ": skipped, not an .npy");
         continue;
       } else {
         reading own = how;

@@ -59,7 +59,7 @@ std::vector<std::string> expand_plans(const std::vector<std::string>& texts, siz
   return canonical;
 }
 
-// A name without a slash would be looked for where the system's libraries are, and there alone.
+// dlopen searches for a name without a slash only among the system's libraries.
 void load_plugins(const std::vector<std::string>& paths, const std::string& what) {
   for (const std::string& path : paths) try {
       const bool here = path.find('/') == std::string::npos && std::filesystem::exists(path);

@@ -9,7 +9,7 @@
 
 namespace dr::compare {
 
-// The command line asks for what there is not: exit status 2.
+// An error of the command line: exit status 2.
 struct usage_error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -17,7 +17,7 @@ struct usage_error : std::runtime_error {
 plan parse_plan(const std::string& text);  // throws usage_error
 
 // Texts of --plan, sweeps (plan_sweep.hpp) among them, as canonical texts, each once, in their order. Throws usage_error: a sweep that
-// is none, more than `limit` texts before duplicates are dropped, or one that is no plan, shown as it was expanded.
+// is invalid, more than `limit` texts before duplicates are dropped, or an invalid plan, shown after expansion.
 std::vector<std::string> expand_plans(const std::vector<std::string>& texts, size_t limit);
 
 // Inputs, of which `synth:` texts may be sweeps. Throws usage_error as expand_plans does.

@@ -75,7 +75,7 @@ class expander {
       texts piece = alternatives(depth);
       const char separator = here();
       if (separator == '=' && piece.size() > 1)
-        refuse(fmt::format("position {}: alternatives stand behind '=', not before it", begin));
+        refuse(fmt::format("position {}: alternatives belong after '=', not before", begin));
       all = product(all, piece);
       if (separator == '\0' || separator == ')') return all;
       for (std::string& text : all) text += separator;
@@ -123,7 +123,7 @@ class expander {
     }
   }
 
-  // What the text stands for if it is a range; else itself.
+  // The values of a range; any other text itself.
   texts range(const std::string& text) const {
     const size_t dots = text.find("..");
     if (dots == text.npos) return {text};
@@ -140,7 +140,7 @@ class expander {
     if (slash == text.npos) return decades(low->value, high->value);
     const auto count = read_literal(std::string_view(text).substr(slash + 1));
     if (!count || !count->integer || count->value < 2)
-      refuse(fmt::format("'{}': the count behind '/' is an integer of at least 2", text));
+      refuse(fmt::format("'{}': the count after '/' is an integer of at least 2", text));
     return equal_ratios(low->value, high->value, count->value, integers, text);
   }
 
@@ -148,7 +148,7 @@ class expander {
     if (std::max(std::abs(low.value), std::abs(high.value)) > 9007199254740992.0)
       refuse(fmt::format("'{}': an integer of a range is at most 2^53", text));
     if (high.value - low.value >= static_cast<double>(limit_))
-      refuse(fmt::format("'{}': more than {} values; '{}/10' gives ten", text, limit_, text));
+      refuse(fmt::format("'{}': more than {} values; '{}/10' has ten", text, limit_, text));
     texts all;
     for (auto i = static_cast<int64_t>(low.value); i <= static_cast<int64_t>(high.value); ++i)
       all.push_back(std::to_string(i));

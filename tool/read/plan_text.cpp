@@ -9,7 +9,7 @@
 namespace dr::compare {
 namespace {
 
-// Whether each codec of a stage gives back what it was given. No such stage: its default, raw, does.
+// Whether all codecs of a stage are exact. An absent stage is: its default is raw.
 bool is_exact(dr_role role, std::span<const dr_stage> stages) {
   return std::ranges::all_of(stages, [&](const dr_stage& s) {
     if (std::string_view(s.role) != role_name(role)) return true;

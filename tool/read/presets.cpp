@@ -11,7 +11,7 @@
 namespace dr::compare {
 namespace {
 
-// The note's lines behind so many spaces.
+// The note's lines, indented.
 std::string indented(const dr_preset& p, size_t spaces) {
   std::string text = p.note;
   if (text.empty()) return text;

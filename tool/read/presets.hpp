@@ -6,13 +6,13 @@
 
 namespace dr::compare {
 
-// The plans of a set, or of one preset, behind `sparsify` ("sparsify=topr(ratio=0.01)"). Nothing: no such name.
+// The plans of a set, or of one preset, after `sparsify` ("sparsify=topr(ratio=0.01)"). Empty: unknown name.
 std::vector<std::string> preset_plans(const std::string& name, const std::string& sparsify);
 
 // The notes on a set, or on one preset, a line each.
 std::string preset_notes(const std::string& name);
 
-// For people; of a set or of one preset, "" where there is none of that name. Without a name: all.
+// A table of a set or of one preset; "": unknown name. Without a name: all.
 std::string preset_table(const std::string& name = "");
 
 }  // namespace dr::compare

@@ -58,7 +58,7 @@ class header_reader {
         return true;
       case json::parse_event_t::key: key(depth, parsed.get_ref<const std::string&>()); return true;
       case json::parse_event_t::value:
-        if (depth == 1) fail("is no object");
+        if (depth == 1) fail("is not an object");
         if (depth == 2 ? !parsed.is_string() : !parsed.is_number_unsigned()) {
           fail(fmt::format("{} holds {}", printable(key_), parsed.dump(-1, ' ', true)));
         }
@@ -82,7 +82,7 @@ class header_reader {
 
   void key(int depth, const std::string& text) {
     (depth == 1 ? name_ : key_) = text;
-    if (!(depth == 1 ? names_ : keys_).insert(text).second) fail(fmt::format("key '{}' stands twice", printable(text)));
+    if (!(depth == 1 ? names_ : keys_).insert(text).second) fail(fmt::format("key '{}' occurs twice", printable(text)));
     if (depth == 2 && name_ != metadata && text != "dtype" && text != "shape" && text != "data_offsets") {
       fail(fmt::format("key '{}' is not known", printable(text)));
     }
@@ -105,18 +105,18 @@ class header_reader {
 };
 
 std::vector<entry> read_header(std::span<const std::byte> text, std::string_view where) {
-  // The format wants its first byte to be a brace; JSON would take spaces before it.
+  // The format requires a brace as the first byte; JSON would accept spaces before it.
   if (text.empty() || text[0] != std::byte{'{'}) refuse(where, header_at, "no JSON object; is it a .safetensors file?");
   header_reader reader(where);
   const auto* begin = reinterpret_cast<const char*>(text.data());
   try {
-    // A reference, since the parser copies what it is called with.
+    // A reference, since the parser copies its argument.
     [[maybe_unused]] const json rest = json::parse(begin, begin + text.size(), std::ref(reader));
   } catch (const json::exception& error) {
     const auto* parse_error = dynamic_cast<const json::parse_error*>(&error);
     const uint64_t at = parse_error != nullptr && parse_error->byte > 0 ? parse_error->byte - 1 : 0;
     refuse(where, header_at + at,
-           fmt::format("the header is no JSON ({}); the file is damaged",
+           fmt::format("the header is not JSON ({}); the file is damaged",
                        printable(std::string_view(error.what()).substr(0, 200))));
   }
   return std::move(reader.entries);
@@ -134,7 +134,7 @@ void require_cover(std::span<const entry> by_offset, uint64_t data_at, uint64_t 
     end = e.end;
   }
   if (end != data_size) {
-    refuse(where, data_at + end, fmt::format("{} bytes behind the last tensor; the file is damaged", data_size - end));
+    refuse(where, data_at + end, fmt::format("{} bytes after the last tensor; the file is damaged", data_size - end));
   }
 }
 
@@ -180,7 +180,7 @@ std::vector<tensor> parse_safetensors(std::span<const std::byte> file, std::stri
 
 namespace {
 
-// JSON is UTF-8. A name of an .npz may be any bytes, and is written with escapes where it is no text.
+// JSON is UTF-8. A name in an .npz may be any bytes; invalid UTF-8 is escaped.
 const std::string& written_name(const tensor& t) {
   try {
     (void)json(t.raw_name).dump();
@@ -199,7 +199,7 @@ std::string safetensors_of(std::span<const tensor> tensors) {
   for (const tensor& t : tensors) {
     const std::string& name = written_name(t);
     if (name == metadata)
-      refuse(t.input, "a tensor is called '__metadata__', which is no tensor in a .safetensors file; rename it");
+      refuse(t.input, "a tensor is called '__metadata__', a reserved name in .safetensors; rename it");
     if (!names.insert(name).second) {
       refuse(
           t.input,

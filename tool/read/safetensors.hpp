@@ -11,7 +11,7 @@ namespace dr::compare {
 // disagree with them.
 std::vector<tensor> parse_safetensors(std::span<const std::byte> file, std::string_view where, const reading& how = {});
 
-// The bytes of such a file, with the tensors in their order. Throws input_error if two have the same name, or one that the format keeps for itself.
+// The bytes of a .safetensors file, with the tensors in order. Throws input_error for a duplicate or reserved name.
 std::string safetensors_of(std::span<const tensor> tensors);
 
 }  // namespace dr::compare

@@ -17,7 +17,7 @@ using sparse_parts = std::map<std::string, sparse_part>;
 
 uint64_t length(const sparse_part& p) { return count_elements(p.array.shape, p.where, p.array.header_at); }
 
-// The array's elements are whole, and where they should be.
+// Checks that the array's elements are complete and aligned.
 stored whole(const sparse_part& p) {
   const stored kind = stored_of(p.array, p.where);
   if (checked_multiply(length(p), width_of(kind)) != p.array.bytes.size()) {
@@ -46,7 +46,7 @@ void require(bool holds, const sparse_part& p, std::string_view what) {
   if (!holds) refuse(p.where, p.array.header_at, fmt::format("{}; the file is damaged", what));
 }
 
-// Whole numbers from 0, read where they lie; `what` names them.
+// Nonnegative integers, read in place; `what` names them.
 class whole_numbers {
  public:
   whole_numbers(const sparse_part& p, std::string_view what)
@@ -82,7 +82,7 @@ class whole_numbers {
   std::string_view what_;
 };
 
-// Where entries are in one dimension: numbers[first + entry], below the extent.
+// Positions of entries in one dimension: numbers[first + entry], below the extent.
 struct axis {
   whole_numbers numbers;
   uint64_t first, extent;
@@ -97,18 +97,18 @@ struct axis {
   }
 };
 
-// A sparse tensor: of entry i the `width` values from i * width on, at element position * width.
+// A sparse tensor: entry i has the `width` values from i * width on, at element position * width.
 struct coordinates {
   std::vector<uint64_t> shape;
-  std::vector<axis> axes;  // the outermost first; of a CSR or CSC matrix the one that is not compressed
+  std::vector<axis> axes;  // outermost first; of a CSR or CSC matrix only the uncompressed one
   uint64_t entries = 0, width = 1;
-  std::optional<whole_numbers> offsets = {};  // of CSR, CSC: the entries of each row, or column
+  std::optional<whole_numbers> offsets = {};  // CSR, CSC: offsets of the entries of a row or column
   bool by_row = false;                        // CSR
-  bool may_have_more = false;                 // values than positions: SciPy lets what is behind the last offset stand
+  bool may_have_more = false;                 // values than positions: SciPy ignores entries after the last offset
 
-  // f(entry, position) of each, in their order. Nothing is kept: a matrix may have as many entries as elements.
+  // Calls f(entry, position) in order, without a list: a matrix may have as many entries as elements.
   template <class F>
-  void each(F&& f) const {
+  void for_each(F&& f) const {
     if (offsets) {
       const uint64_t outer_step = by_row ? axes[0].extent : 1, step = by_row ? 1 : offsets->size() - 1;
       for (uint64_t outer = 0, entry = 0; entry < entries; ++outer)
@@ -191,7 +191,7 @@ coordinates read_coordinates(const sparse_parts& parts) {
   return c;
 }
 
-// Of positions, a bit each. Those that nobody sets take no memory (tensor_bytes).
+// A bit per position; unset pages cost no memory (tensor_bytes).
 class bit_set {
  public:
   explicit bit_set(uint64_t count) : bytes_(count / 8 + 1), bits_(bytes_.writable()) {}
@@ -205,7 +205,7 @@ class bit_set {
   std::span<std::byte> bits_;
 };
 
-// Converts the values of entries to the tensor's type and writes them, some at a time.
+// Converts the values of entries to the tensor's type and writes them, in blocks.
 class entry_writer {
  public:
   entry_writer(tensor& to, uint64_t width, bool converts, conversion& done)
@@ -241,7 +241,7 @@ class entry_writer {
   std::vector<std::byte> waiting_;
 };
 
-// Writes the sums of the values at equal positions. `entries`: position and number of those that are not alone.
+// Writes the sums of the values at equal positions. `entries`: position and number of duplicates.
 void write_sums(std::vector<std::pair<uint64_t, uint64_t>> entries, uint64_t width, stored kind,
                 std::span<const std::byte> bytes, tensor& to, conversion& done) {
   std::ranges::sort(entries);  // (sums depend on the order of their terms: that of the file)
@@ -258,17 +258,16 @@ void write_sums(std::vector<std::pair<uint64_t, uint64_t>> entries, uint64_t wid
   done.from = kind;
 }
 
-// Takes the memory of the dense tensor and of two bits an element, and 16 bytes an entry whose position comes again.
+// Needs memory for the dense tensor, two bits per element, and 16 bytes per duplicate entry.
 tensor make_dense(coordinates c, const sparse_part& values, const reading& how) {
   const stored kind = whole(values);
   const std::string& where = values.where;
   const uint64_t elements = count_elements(c.shape, where, values.array.header_at);
   if (elements > elements_max) {
     refuse(where, values.array.header_at,
-           fmt::format(
-               "shape ({}) has {} elements; a sparse tensor is compared as the dense one that it stands for, of at "
-               "most {}",
-               fmt::join(c.shape, ", "), elements, elements_max));
+           fmt::format("shape ({}) has {} elements; a sparse tensor is compared as a dense one, of at "
+                       "most {}",
+                       fmt::join(c.shape, ", "), elements, elements_max));
   }
   require(c.may_have_more ? length(values) >= c.entries * c.width : length(values) == c.entries * c.width, values,
           fmt::format("{} values for {} entries of {}", length(values), c.entries, c.width));
@@ -283,7 +282,7 @@ tensor make_dense(coordinates c, const sparse_part& values, const reading& how) 
   if (c.width > 0) {
     bit_set seen(elements / c.width), again(elements / c.width);
     uint64_t gone = 0;
-    c.each([&](uint64_t, uint64_t position) {
+    c.for_each([&](uint64_t, uint64_t position) {
       if (seen.has(position)) again.set(position), ++gone;
       seen.set(position);
     });
@@ -291,7 +290,7 @@ tensor make_dense(coordinates c, const sparse_part& values, const reading& how) 
     const uint64_t size = c.width * width_of(kind);
     entry_writer writer(result, c.width, converts, done);
     std::vector<std::pair<uint64_t, uint64_t>> together;
-    c.each([&](uint64_t entry, uint64_t position) {
+    c.for_each([&](uint64_t entry, uint64_t position) {
       if (gone > 0 && again.has(position))
         together.emplace_back(position, entry);
       else
@@ -300,7 +299,7 @@ tensor make_dense(coordinates c, const sparse_part& values, const reading& how) 
     writer.finish();
     if (gone > 0) write_sums(std::move(together), c.width, kind, values.array.bytes, result, done);
   } else {
-    c.each([](uint64_t, uint64_t) {});  // checks them
+    c.for_each([](uint64_t, uint64_t) {});  // checks them
   }
   if (converts) result.converted = done;
   return result;
@@ -309,9 +308,9 @@ tensor make_dense(coordinates c, const sparse_part& values, const reading& how) 
 }  // namespace
 
 size_t sparse_group::first() const {
-  size_t least = parts.begin()->second;
-  for (const auto& [name, member] : parts) least = std::min(least, member);
-  return least;
+  size_t first = parts.begin()->second;
+  for (const auto& [name, member] : parts) first = std::min(first, member);
+  return first;
 }
 
 std::vector<sparse_group> sparse_groups(std::span<const std::string> members) {

@@ -1,4 +1,4 @@
-// Sparse tensors that an .npz holds as several arrays. They become the dense tensors that they stand for:
+// Sparse tensors that an .npz holds as several arrays. They become dense tensors:
 //   format, shape, data; indices and indptr, or row and col     what scipy.sparse.save_npz writes: CSR, CSC, COO
 //   NAME.indices [k, r] or [r], NAME.values [r, …], NAME.shape [n]     coordinates, as torch.sparse has them: the first k
 //                             dimensions are sparse, the others of each element are dense; or without the NAME and dot

@@ -13,7 +13,7 @@
 
 #include "number.hpp"
 
-// Where the bundled data sets may be, separated by colons; the build says it.
+// Folders of the bundled data sets, separated by colons; defined by the build.
 #ifndef DR_DATASETS
 #define DR_DATASETS ""
 #endif
@@ -21,7 +21,7 @@
 namespace dr::compare {
 namespace {
 
-// Smaller ones (biases, normalisation) are sent as they are by any framework; --tensor takes them all the same.
+// Frameworks send smaller tensors (biases, normalisation) uncompressed; --tensor selects them nevertheless.
 constexpr uint64_t smallest_tensor = 1000;
 
 std::vector<std::string> npz_files(const std::filesystem::path& folder) {
@@ -74,7 +74,7 @@ tensor concatenated(std::vector<tensor> parts) {
 
 namespace {
 
-// Tensors of one input and type, one behind the other; that of an input with one tensor stays as it is.
+// Joins the tensors of one input and type; the tensor of an input with one tensor is unchanged.
 void join(std::vector<tensor> tensors, std::vector<tensor>& out) {
   for (const dtype type : {dtype::f32, dtype::f16, dtype::bf16}) {
     std::vector<tensor> same;
@@ -89,33 +89,33 @@ void join(std::vector<tensor> tensors, std::vector<tensor>& out) {
   }
 }
 
-// Names are kept as they are printed, with escapes; a glob may have them or the characters themselves.
+// Names are stored as printed, with escapes; a glob matches either form.
 bool matches(const std::string& glob, const std::string& name) {
   return fnmatch(glob.c_str(), name.c_str(), 0) == 0 ||
          fnmatch(printable(glob).c_str(), name.c_str(), FNM_NOESCAPE) == 0;
 }
 
-// Leaves the tensors that a glob names. `matched` notes which globs found something, `names` what there was.
+// Drops tensors that no glob matches. `matched`: globs with a match; `names`: all names.
 void pick(std::vector<tensor>& tensors, const std::vector<std::string>& globs, std::vector<bool>& matched,
           std::vector<std::string>& names) {
   if (globs.empty()) return;
   for (const tensor& t : tensors) names.push_back(t.name);
   std::erase_if(tensors, [&](const tensor& t) {
-    bool wanted = false;
+    bool matches_any = false;
     for (size_t i = 0; i < globs.size(); ++i)
-      if (matches(globs[i], t.name)) wanted = matched[i] = true;
-    return !wanted;
+      if (matches(globs[i], t.name)) matches_any = matched[i] = true;
+    return !matches_any;
   });
 }
 
-void drop_small(std::vector<tensor>& tensors, uint64_t least, const char* what, console& console) {
+void drop_small(std::vector<tensor>& tensors, uint64_t min_elements, const char* what, console& console) {
   if (tensors.empty()) return;
   const std::string input = tensors.front().input;
-  if (const size_t dropped = std::erase_if(tensors, [&](const tensor& t) { return t.elements < least; }))
+  if (const size_t dropped = std::erase_if(tensors, [&](const tensor& t) { return t.elements < min_elements; }))
     console.line(fmt::format("note: {}: left out {} tensor{} {}", input, dropped, dropped == 1 ? "" : "s", what));
 }
 
-// The files of a directory come in one list, one behind the other.
+// A directory's files are adjacent in the list.
 std::vector<std::vector<tensor>> by_input(std::vector<tensor> tensors) {
   std::vector<std::vector<tensor>> groups;
   for (tensor& t : tensors) {
@@ -125,17 +125,17 @@ std::vector<std::vector<tensor>> by_input(std::vector<tensor> tensors) {
   return groups;
 }
 
-// For a glob that none of the names has: the first ones.
+// The first names, for a glob without a match.
 std::string listed(std::vector<std::string> names) {
   std::erase(names, "");
   if (names.empty()) return "the arrays in these files have none";
-  constexpr size_t most = 8;
+  constexpr size_t max_listed = 8;
   std::string text = "there are: " + names.front();
-  for (size_t i = 1; i < std::min(names.size(), most); ++i) text += ", " + names[i];
-  return names.size() > most ? text + fmt::format(", … ({} in all)", names.size()) : text;
+  for (size_t i = 1; i < std::min(names.size(), max_listed); ++i) text += ", " + names[i];
+  return names.size() > max_listed ? text + fmt::format(", … ({} in all)", names.size()) : text;
 }
 
-// Hands on the tensors of each file, those that the globs name.
+// Passes on the tensors of every file that match the globs.
 template <class F>
 void for_each_file(const subject_options& options, console& console, F&& f) {
   std::vector<bool> matched(options.globs.size());
@@ -153,20 +153,20 @@ void for_each_file(const subject_options& options, console& console, F&& f) {
       throw input_error(fmt::format("--tensor '{}': no tensor has such a name; {}", options.globs[i], listed(names)));
 }
 
-[[noreturn]] void refuse_nothing() { throw input_error("there is no tensor to compare in what was given"); }
+[[noreturn]] void refuse_nothing() { throw input_error("the inputs have no tensor to compare"); }
 
-// How a step's tensors look, where a step of the same model differs from `like`.
+// Describes how a step's tensors differ from `like`.
 void demand_alike(const subject& s, const subject& like) {
   const auto differ = [](const tensor& a, const tensor& b) {
     return a.name != b.name || a.type != b.type || a.elements != b.elements;
   };
   if (s.size() != like.size())
-    throw input_error(fmt::format("{}: {} tensors, but {} in {}; --steps wants steps of one model", s[0].input,
+    throw input_error(fmt::format("{}: {} tensors, but {} in {}; --steps requires steps of one model", s[0].input,
                                   s.size(), like.size(), like[0].input));
   for (size_t i = 0; i < s.size(); ++i)
     if (differ(s[i], like[i]))
       throw input_error(
-          fmt::format("{}: tensor '{}', {}, {} elements; but in {} it is '{}', {}, {} elements; --steps wants "
+          fmt::format("{}: tensor '{}', {}, {} elements; but in {} it is '{}', {}, {} elements; --steps requires "
                       "steps of one model",
                       s[i].input, s[i].name, name_of(s[i].type), s[i].elements, like[i].input, like[i].name,
                       name_of(like[i].type), like[i].elements));
@@ -180,7 +180,7 @@ std::vector<tensor> read_subjects(const subject_options& options, console& conso
   for_each_file(options, console, [&](std::vector<tensor> group) {
     drop_small(group, 1, "without elements", console);
     if (options.per_tensor && options.globs.empty())
-      drop_small(group, smallest_tensor, "of less than 1000 elements (--tensor takes them)", console);
+      drop_small(group, smallest_tensor, "of less than 1000 elements (--tensor selects them)", console);
     if (joined)
       join(std::move(group), subjects);
     else
@@ -237,9 +237,9 @@ std::vector<std::vector<subject>> apart(std::vector<subject> subjects) {
 
 std::vector<std::vector<subject>> in_steps(std::vector<subject> subjects) {
   std::vector<std::vector<subject>> sequences;
-  size_t at = 0;  // of the subject in its input
+  size_t at = 0;  // position of the subject in its input
   for (subject& s : subjects) {
-    // Of the first input; a name that comes again is that input again.
+    // A repeated name of the first input starts a new step.
     const bool first = sequences.empty() ||
                        (sequences[0].size() == 1 && s[0].input == sequences[0][0][0].input &&
                         std::ranges::none_of(sequences, [&](const auto& q) { return q[0][0].name == s[0].name; }));
@@ -251,7 +251,7 @@ std::vector<std::vector<subject>> in_steps(std::vector<subject> subjects) {
     sequences[at++ % sequences.size()].push_back(std::move(s));
   }
   if (at % std::max<size_t>(sequences.size(), 1))
-    throw input_error(fmt::format("{}: {} tensors, but {} in {}; --steps wants steps of one model",
+    throw input_error(fmt::format("{}: {} tensors, but {} in {}; --steps requires steps of one model",
                                   sequences[0].back()[0].input, at % sequences.size(), sequences.size(),
                                   sequences[0][0][0].input));
   return sequences;
@@ -268,7 +268,7 @@ uint64_t count_nonzeros(const tensor& g) {
 }  // namespace
 
 std::string default_sparsifier(const subject& g) {
-  // 5 %: what has fewer nonzeros was sparsified already, or is the gradient of an embedding.
+  // 5 %: with fewer nonzeros the input was sparsified, or is the gradient of an embedding.
   uint64_t nonzeros = 0;
   bool stored_so = true;
   for (const tensor& t : g) nonzeros += count_nonzeros(t), stored_so = stored_so && t.sparse;

@@ -10,46 +10,46 @@
 
 namespace dr::compare {
 
-// The tensors of one frame: one tensor, or with `batch` all of an input, which go into a list frame.
+// The tensors of one frame: one tensor, or with `batch` all tensors of an input, as a list.
 using subject = std::vector<tensor>;
 
 struct subject_options {
   std::vector<std::string> inputs;  // none: the bundled accumulators and gradients
   std::vector<std::string> globs;   // tensors by name; none: all
-  bool per_tensor = false;          // one subject a tensor; else the tensors of an input joined
-  bool flat = false;                // joined even though there are globs
-  bool batch = false;               // not joined: the tensors of an input are one subject, as `encode` has them
-  std::optional<dtype> cast;        // to this type, integers too
+  bool per_tensor = false;          // one subject per tensor; else the tensors of an input are joined
+  bool flat = false;                // joined in spite of globs
+  bool batch = false;               // the tensors of an input are one subject, not joined, as in `encode`
+  std::optional<dtype> cast;        // to this type, integers included
 };
 
-// Reads the inputs; but for a batch none comes back empty. Throws input_error, also if a glob matches nothing.
+// Reads the inputs; only batches may have empty tensors. Throws input_error, also if a glob matches nothing.
 std::vector<tensor> read_subjects(const subject_options& options, console& console);
 std::vector<subject> read_batches(const subject_options& options, console& console);
 
-// Either, as options.batch says.
+// One or the other, by options.batch.
 std::vector<subject> read_frames(const subject_options& options, console& console);
 
-// Tensors of one type, one behind the other; those that lie so in a file stay there.
+// Concatenates tensors of one type; tensors that are adjacent in a file are not copied.
 tensor concatenated(std::vector<tensor> parts);
 
-// "NAME" of its tensor in a report; "[59 tensors]" of a batch. Types: "f32", or "f16+f32".
+// The name in a report: of its tensor, or "[59 tensors]" for a batch. Types: "f32", or "f16+f32".
 std::string name_of(const subject& s);
 std::string types_of(const subject& s);
 uint64_t elements_of(const subject& s);
-// CRC-32 of all bytes: whether a file that --resume knows was overwritten.
+// CRC-32 of all bytes, so that --resume notices an overwritten file.
 std::string digest_of(std::span<const subject> gradients);
 
-// Each subject by itself, one step of it.
+// Every subject as a sequence of one step.
 std::vector<std::vector<subject>> apart(std::vector<subject> subjects);
 
-// Inputs as steps of one training: of each subject its steps, in the order of the inputs. Throws input_error if the inputs
+// Inputs as steps of one training: a sequence per subject, in the order of the inputs. Throws input_error if the inputs
 // differ in names, types or sizes.
 std::vector<std::vector<subject>> in_steps(std::vector<subject> subjects);
 
-// "sparsify=…" of a plan that names none: topr, or for what is sparse already none.
+// "sparsify=…" for a plan without a sparsifier: topr, or none if the gradient is sparse.
 std::string default_sparsifier(const subject& g);
 
-// Plan texts that show the choices there are, for tensors whose gradient is dense or already sparse.
+// Plan texts that show the main choices, for dense or sparse gradients.
 std::vector<std::string> default_plans(const subject& g);
 
 }  // namespace dr::compare

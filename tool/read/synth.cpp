@@ -27,11 +27,11 @@ constexpr double scale = 1e-3;
 constexpr uint64_t block_size = 4096;
 
 constexpr std::string_view allowed =
-    "synth: takes d=1..2^40 (also 1M, 1e6), density in (0, 1], support=uniform|clustered|powerlaw, "
+    "synth: accepts d=1..2^40 (also 1M, 1e6), density in (0, 1], support=uniform|clustered|powerlaw, "
     "values=laplace|gauss|student3 and "
     "seed=0..2^64-1, separated by commas";
 
-// ---- Random numbers: draw i depends on (seed, stream, i) only ---------------------------------------------------
+// ---- Random numbers: draw i depends only on (seed, stream, i) ---------------------------------------------------
 
 enum stream : uint64_t { value_stream, support_stream, density_stream, start_stream, rank_stream };
 
@@ -52,10 +52,10 @@ class draws {
   uint64_t key_;
 };
 
-// Uniform in (0, 1], of the upper 53 bits; the lowest bit is left for a sign.
+// Uniform in (0, 1], from the upper 53 bits; the lowest bit is the sign.
 double unit(uint64_t draw) { return static_cast<double>((draw >> 11) + 1) * 0x1p-53; }
 
-// Uniform in [0, n), from above: floor(draw / 2^64 * n).
+// Uniform in [0, n): floor(draw / 2^64 * n).
 uint64_t below(uint64_t draw, uint64_t n) {
   __extension__ using wide = unsigned __int128;
   return static_cast<uint64_t>((wide{draw} * n) >> 64);
@@ -173,9 +173,9 @@ double student3(double p) {
   return std::numbers::sqrt3 * (phi - target) / slope;
 }
 
-// ---- Supports: each calls put(position) once for every nonzero --------------------------------------------------
+// ---- Supports: calls put(position) once per nonzero --------------------------------------------------
 
-// `count` of the positions [first, first + size), each subset equally likely (Knuth, 3.4.2, algorithm S).
+// `count` of the positions [first, first + size), all subsets equally likely (Knuth, 3.4.2, algorithm S).
 template <class Put>
 void choose(const draws& draw, uint64_t first, uint64_t size, uint64_t count, Put put) {
   for (uint64_t i = first; count > 0; ++i, --size) {
@@ -188,26 +188,26 @@ void choose(const draws& draw, uint64_t first, uint64_t size, uint64_t count, Pu
 
 // Shares `total` among n bins in proportion to weight(bin), none above cap(bin); calls take(bin, count). The caps sum
 // up to `capacity`. First the factor s with sum(min(cap, s * weight)) = total, by Newton's steps, which climb to it
-// because the sum is concave in s. Then systematic rounding (Madow 1949): each bin within one of its share.
+// because the sum is concave in s. Then systematic rounding (Madow 1949): every bin within one of its share.
 template <class Weight, class Cap, class Take>
 void share(uint64_t total, uint64_t capacity, uint64_t n, double start, Weight weight, Cap cap, Take take) {
   double s = 0;
   for (double next = 0;; s = next) {
     double full = 0, open = 0;
     for (uint64_t bin = 0; bin < n; ++bin) {
-      const auto most = static_cast<double>(cap(bin));
+      const auto room = static_cast<double>(cap(bin));
       const double w = weight(bin);
-      s* w >= most ? full += most : open += w;
+      s* w >= room ? full += room : open += w;
     }
     next = (static_cast<double>(total) - full) / open;
-    if (!(next > s)) break;  // also where nothing is open
+    if (!(next > s)) break;  // also if no bin is open
   }
   double credit = start;
   for (uint64_t bin = 0; bin < n && total > 0; ++bin) {
-    const uint64_t most = cap(bin);
-    credit += std::min(static_cast<double>(most), s * weight(bin));
-    capacity -= most;
-    uint64_t count = std::min({static_cast<uint64_t>(std::max(credit, 0.0)), most, total});
+    const uint64_t room = cap(bin);
+    credit += std::min(static_cast<double>(room), s * weight(bin));
+    capacity -= room;
+    uint64_t count = std::min({static_cast<uint64_t>(std::max(credit, 0.0)), room, total});
     if (total - count > capacity) count = total - capacity;  // rounding must not leave a rest
     take(bin, count);
     credit -= static_cast<double>(count);
@@ -216,7 +216,7 @@ void share(uint64_t total, uint64_t capacity, uint64_t n, double start, Weight w
 }
 
 // A bijection on [0, d): four rounds of an odd factor and a xorshift, bijections on the next power of two, repeated
-// until the result is below d, which takes fewer than two tries on average.
+// until the result is below d: fewer than two tries on average.
 class permutation {
  public:
   permutation(const draws& draw, uint64_t d) : d_(d), mask_(std::bit_ceil(d) - 1) {
@@ -310,7 +310,7 @@ bool parse_count(std::string_view text, uint64_t& value) {
   const std::string_view number = text.substr(0, digits_end), rest = text.substr(digits_end);
   const size_t point = std::min(number.find('.'), number.size());
   std::string digits(number.substr(0, point));
-  unsigned zeros = 0;  // to be put behind
+  unsigned zeros = 0;  // to append
   if (rest.starts_with('e')) {
     if (!parse_number(rest.substr(1), zeros) || zeros > 20) return false;
   } else if (!rest.empty()) {
@@ -349,7 +349,7 @@ options parse_options(std::string_view text) {
     const size_t end = std::min(text.find(',', at), text.size());
     const std::string_view item = text.substr(at, end - at), key = item.substr(0, item.find('='));
     if (std::ranges::count(keys, key) > 0)
-      refuse(where, at, fmt::format("'{}' stands twice; {}", printable(key), allowed));
+      refuse(where, at, fmt::format("'{}' occurs twice; {}", printable(key), allowed));
     if (key.size() == item.size() || !parse_item(key, item.substr(key.size() + 1), o)) {
       refuse(where, at, fmt::format("'{}' is not understood; {}", printable(item), allowed));
     }

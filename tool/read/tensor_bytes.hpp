@@ -1,5 +1,4 @@
-// The elements of a tensor: memory of its own, or a part of a file. Copies share the memory, so nothing is copied until
-// somebody writes.
+// The elements of a tensor: own memory, or a part of a file. Copies share the memory until one is written.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +16,7 @@ class tensor_bytes {
  public:
   tensor_bytes() = default;
 
-  // Zeros; pages of the system that nobody writes to take no memory. Throws std::bad_alloc.
+  // Zeros; untouched pages cost no memory. Throws std::bad_alloc.
   explicit tensor_bytes(uint64_t size) : size_(size) {
     void* const memory = std::calloc(std::max<size_t>(size, 1), 1);
     if (memory == nullptr) throw std::bad_alloc();
@@ -25,7 +24,7 @@ class tensor_bytes {
     data_ = own_ = static_cast<std::byte*>(memory);
   }
 
-  // `bytes`, which stay where they are as long as `owner` lives, and which are never written to.
+  // Read-only `bytes`, which `owner` keeps alive.
   tensor_bytes(std::span<const std::byte> bytes, std::shared_ptr<const void> owner)
       : owner_(std::move(owner)), data_(bytes.data()), size_(bytes.size()) {}
 
@@ -42,13 +41,13 @@ class tensor_bytes {
   const std::byte* end() const { return data_ + size_; }
   const std::shared_ptr<const void>& owner() const { return owner_; }
 
-  // The same bytes, of which nobody else sees a change.
+  // A private copy of the bytes, for writing.
   std::span<std::byte> writable() {
     if (own_ == nullptr || owner_.use_count() > 1) *this = copy_of(*this);
     return {own_, size_};
   }
 
-  // Takes `next` along without a copy, if it lies right behind in the same memory; false if it does not.
+  // Appends `next` without a copy if it follows directly in the same memory; else returns false.
   bool extend(const tensor_bytes& next) {
     if (owner_ != next.owner_ || end() != next.begin()) return false;
     size_ += next.size_;

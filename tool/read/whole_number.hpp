@@ -8,8 +8,8 @@
 
 namespace dr::compare {
 
-// What is wrong with the text, "" if nothing. CLI11 takes "" for 0, -1 for the largest number, as strtoull does, and whatever
-// is beyond 64 bits, too. The digits are left to it.
+// The error of the text, or "". CLI11 reads "" as 0, -1 as the largest number, like strtoull, and accepts
+// numbers beyond 64 bits. It checks the digits itself.
 inline std::string whole_number(const std::string& text) {
   if (text.starts_with('-')) return "'" + text + "' is negative";
   if (text.empty() || std::isdigit(static_cast<unsigned char>(text.front())) == 0)

@@ -15,7 +15,7 @@ namespace dr::compare {
 // The .npy of a dense tensor of rows × width, version 1.0; of one dimension if width = 1. bfloat16 is '<V2', as ml_dtypes has it.
 std::string npy_bytes(dr_dtype dtype, uint64_t rows, uint32_t width, std::span<const std::byte> data);
 
-// The .npz of .npy members by name, stored. Throws std::length_error beyond 4 GiB, which wants zip64.
+// An uncompressed .npz of named .npy members. Throws std::length_error above 4 GiB, which requires zip64.
 std::string npz_bytes(std::span<const std::pair<std::string, std::string>> members);
 
 }  // namespace dr::compare

@@ -1,4 +1,4 @@
-// What a person at a terminal sees beside the result: lines on stderr, and progress if that is a terminal.
+// Messages on stderr, and progress if stderr is a terminal.
 #pragma once
 
 #include <unistd.h>
@@ -10,12 +10,12 @@
 
 namespace dr::compare {
 
-// Thrown at the next progress after Ctrl-C or SIGTERM: no std::exception, so that nobody takes it for a plan's failure.
+// Thrown at the next progress after Ctrl-C or SIGTERM; not a std::exception, so that no handler mistakes it for a failed plan.
 struct interrupted {
   int signal;
 };
 
-// The first signal is noted, the second ends the process.
+// The first signal is recorded, the second ends the process.
 inline volatile std::sig_atomic_t noted_signal = 0;
 inline void note_signals() {
   struct sigaction action {};
@@ -32,8 +32,8 @@ inline std::string duration_text(double seconds) {
   return std::to_string(s / 3600) + " h " + std::to_string(s / 60 % 60) + " min";
 }
 
-// Names of files, and in files, are for no terminal to obey: controls become '?', those of U+0080 to U+009F, too. `lines`: but for
-// the ends of lines.
+// Replaces control characters by '?', U+0080 to U+009F included: names must not control the terminal. `lines`: keeps
+// newlines.
 inline std::string without_controls(const std::string& text, bool lines = false) {
   const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
   std::string out;
@@ -52,7 +52,7 @@ class console {
   console(const console&) = delete;
   console& operator=(const console&) = delete;
 
-  // Of a long run: part `at` of `count` begins, and `done` of `all` work is behind us, in any unit.
+  // In a long run: part `at` of `count` begins, after `done` of `all` work, in any unit.
   void part(size_t at, size_t count, double done, double all) {
     if (at == 0) begun = clock::now();
     part_begun = clock::now();
@@ -84,7 +84,7 @@ class console {
   using clock = std::chrono::steady_clock;
   static double seconds(clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
-  // At the speed of the parts that are done; nothing is known before the first.
+  // The remaining time at the speed of the finished parts; empty before the first.
   std::string left() const {
     if (work_done <= 0) return {};
     const double speed = work_done / seconds(part_begun - begun);

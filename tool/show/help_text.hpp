@@ -1,4 +1,4 @@
-// How --help writes the names of options, and where it goes.
+// Formats --help and prints it.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -9,7 +9,7 @@
 
 namespace dr::compare {
 
-// CLI11 prints what a flag sets where nothing is given: --pareto{COLUMNS}, --no-break-even{false}.
+// Hides the default values that CLI11 prints for flags: --pareto{COLUMNS}, --no-break-even{false}.
 class help_text : public CLI::Formatter {
  public:
   std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
@@ -21,7 +21,7 @@ class help_text : public CLI::Formatter {
   }
 };
 
-// What --help and --version ask for, to standard output. Returns the exit status; throws output_error.
+// Prints the answer to --help or --version. Returns the exit status; throws output_error.
 inline int print_answer(const CLI::App& app, const CLI::ParseError& e) {
   std::ostringstream text;
   const int status = app.exit(e, text, text);

@@ -10,7 +10,7 @@
 #include "commit.hpp"
 #include "deepreduce/deepreduce.h"
 
-// The build says this.
+// Defined by the build.
 #ifndef DR_BUILDTYPE
 #define DR_BUILDTYPE "unknown"
 #endif

@@ -8,7 +8,7 @@ namespace dr::compare {
 
 nlohmann::ordered_json machine_facts();  // cpu, cores, flags, os; null where the system does not say
 nlohmann::ordered_json build_facts();    // compiler, version, buildtype
-std::string commit();                    // "unknown" if the build was not told
+std::string commit();                    // "unknown" if the build has none
 std::string version_text();              // of --version: version, commit, build and the level of instructions in use
 
 }  // namespace dr::compare

@@ -12,11 +12,11 @@ struct output_error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// To stdout if `path` is empty. A file is there whole or not at all: it is written beside its place and renamed;
+// Writes to stdout if `path` is empty. A file is written completely or not at all: to a temporary name, then renamed;
 // devices and pipes are written to as they are. Throws output_error.
 void write_output(const std::string& path, std::string_view bytes);
 
-// That it can probably be written, before long work whose result goes there. Throws output_error.
+// Checks before a long run that the output can probably be written. Throws output_error.
 void check_output(const std::string& path);
 
 struct output_option {

@@ -8,9 +8,9 @@
 namespace dr::compare {
 namespace {
 
-constexpr size_t least_width = 16;  // of a first column that takes several lines
+constexpr size_t least_width = 16;  // of a first column with wrapped cells
 
-// Code points: all that we print takes one place each.
+// Counts code points: all printed characters have width 1.
 size_t width_of(const std::string& text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
@@ -21,7 +21,7 @@ std::string padded(const std::string& text, size_t width, bool left) {
   return left ? text + fill : fill + text;
 }
 
-// Where a word of a plan is cut that is longer than a line: behind a comma, a bracket or a plus, else anywhere.
+// Where to split a word that is longer than a line: after a comma, a bracket or a plus, else anywhere.
 size_t cut_of(const std::string& word, size_t width) {
   size_t at = word.find_last_of(",(+", width - 1);
   at = at == std::string::npos || at == 0 ? width : at + 1;

@@ -12,7 +12,7 @@ function inScope(row) {
   const [input, tensor] = state.scope ? JSON.parse(state.scope) : [];
   return (input === undefined || row.input === input) && (tensor === undefined || row.tensor === tensor);
 }
-// The step asked for, else the last of each run in the scope: its inputs are steps of one training, or each is by itself.
+// The requested step, else the last step of every run in the scope: its inputs are steps of one training, or all have step 1.
 function stepFilter() {
   const last = new Map();
   for (const row of rows.filter(inScope)) last.set(run(row), Math.max(last.get(run(row)) ?? 0, row.step ?? 1));
@@ -33,8 +33,8 @@ function choose(plan) {
 
 // options: [[value, text]]; stays at its value if that is still there.
 function fill(select, options, value) {
-  select.replaceChildren(...options.map(([each, text]) => element("option", { value: each }, text)));
-  select.value = options.some(([each]) => each === value) ? value : options[0]?.[0] ?? "";
+  select.replaceChildren(...options.map(([choice, text]) => element("option", { value: choice }, text)));
+  select.value = options.some(([choice]) => choice === value) ? value : options[0]?.[0] ?? "";
   return select.value;
 }
 
@@ -42,11 +42,11 @@ function fillScopes() {
   const stepped = rows.some((row) => row.step > 1);
   const options = inputs.length > 1 ? [["", `all ${inputs.length} inputs${stepped ? ": the last step" : ""}`]] : [];
   for (const input of inputs) {
-    const tensors = TENSORS.filter(([each]) => each === input).map(([, tensor]) => tensor);
+    const tensors = TENSORS.filter(([from]) => from === input).map(([, tensor]) => tensor);
     options.push([JSON.stringify([input]), tensors.length > 1 ? `${inputName(input)}: all ${tensors.length} tensors` : inputName(input)]);
     if (tensors.length > 1) for (const tensor of tensors) options.push([JSON.stringify([input, tensor]), `${inputName(input)}: ${tensor}`]);
   }
-  // All inputs at once only where most plans were tried on all of them.
+  // All inputs at once only if most plans ran on all of them.
   const { plans, partial } = totals(rows.filter(stepFilter()));
   state.scope = fill($("scope"), options, plans.length >= partial ? "" : options[1]?.[0]);
 }
@@ -92,7 +92,7 @@ function payment(row, tensors) {
   const rates = row.parts.map((part) => part.pays_below), low = Math.min(...rates), high = Math.max(...rates);
   if (!rates.every(isNumber)) return "";
   if (high <= 0) return `It pays against ${dense} on no link with ${ranks} (a model).`;
-  const below = (rate, range = "") => `It pays against ${dense} on links of less than ${write("rate", rate)} for each of ${ranks}${range} (a model; --link RATE tells of yours).`;
+  const below = (rate, range = "") => `It pays against ${dense} on links of less than ${write("rate", rate)} for each of ${ranks}${range} (a model; --link RATE models your link).`;
   if (tensors === 1) return below(high);
   if (low > 0 && isNumber(row.pays_below)) return below(row.pays_below, `, by itself on tensors below ${write("rate", low)} to ${write("rate", high)}`);
   return below(low > 0 ? low : high, low > 0 ? ` on every tensor, and on some below ${write("rate", high)}` : " on some of the tensors");
@@ -115,7 +115,7 @@ function drawPlans(list) {
   const bytes = { kind: "bytes", title: "bytes" };
   const error = COLUMNS.find((c) => c.name === $("error").value);
   scatter("error-chart", points((row) => row[error.name]), bytes, { kind: "error", title: error.title },
-    { note: `Relative L2 distance from the ${error.name === "total_error" ? "dense gradient" : "kept values"}.`, empty: list.length ? whyNoError(list, error.name, error.title) : "No rows." });
+    { note: `Relative L2 distance from the ${error.name === "total_error" ? "dense gradient" : "selected values"}.`, empty: list.length ? whyNoError(list, error.name, error.title) : "No rows." });
   scatter("time-chart", points(callTime), bytes, { kind: "time", title: "encode + decode" }, { note: "Medians, without the sparsifier." , empty: "No times." });
 
   const shortest = [...list].sort((a, b) => a.bytes - b.bytes), some = shortest.slice(0, MOST_BARS);
@@ -124,7 +124,7 @@ function drawPlans(list) {
   const bits = (name) => (row) => row.r > 0 ? 8 * (row[name] ?? 0) / row.r : 0;
   const parts = [["index", "c1"], ["value", "c2"], ["order", "c4"], ["header", "c6"]].map(([title, c]) => ({ title, colour: colour(c), of: bits(`${title}_bytes`) }));
   bars("bits-chart", items((row) => [...parts.map((part) => [part.title, write("bits", part.of(row))]), ["sum", write("bits", 8 * row.bytes / row.r)]]), parts, "bits", "bits a nonzero",
-    { note: `8 · bytes / nonzeros kept.${cutNote}`, empty: "No rows." });
+    { note: `8 · bytes / selected nonzeros.${cutNote}`, empty: "No rows." });
   const known = STAGES.filter(([,, of]) => some.some((row) => of(row) > 0)).map(([title, c, of]) => ({ title: title === "other of encode" && !some.some((row) => row.index_ns > 0) ? "encode" : title, colour: colour(c), of }));
   bars("split-chart", items((row) => known.map((part) => [part.title, write("time", part.of(row))])), known, "time", "time",
     { note: `Medians; stages inside encode from one traced call; merge: decoding and adding the frames of all ranks.${cutNote}`, empty: "No rows." });
@@ -137,7 +137,7 @@ function drawLayers(list) {
   const items = parts.slice(0, 2 * MOST_BARS).map((row) => ({ name: name(row), row, cells: describe(row) }));
   const more = parts.length > items.length ? ` The ${items.length} largest of ${parts.length}.` : "";
   bars("layers-chart", items, [{ title: "bytes", colour: colour("c1"), of: (row) => row.bytes }], "bytes", "bytes",
-    { note: items.length ? `${state.plan}.${more}` : "", empty: "One tensor is selected. Select an input of several tensors; compare --per-tensor measures each tensor of a file." });
+    { note: items.length ? `${state.plan}.${more}` : "", empty: "One tensor is selected. Select an input of several tensors; compare --per-tensor measures every tensor of a file." });
 }
 
 function drawSupport() {
@@ -150,7 +150,7 @@ function drawSupport() {
   const gaps = (s?.gaps.log2 ?? []).map((count, k) => ({ name: k ? `${2 ** k} to ${2 ** (k + 1) - 1}` : "1", short: write("count", 2 ** k), count, expected: uniform(k),
     cells: [["positions", write("count", count)], ["uniform support", digits(uniform(k))]] }));
   histogram("gaps-chart", gaps, "gap (from this power of two to the next)", { title: "uniform support of the same density" },
-    { note: `Distance to the kept position before; the first counts from -1. ${facts}`, empty: "No support for this selection." });
+    { note: `Distance to the previous selected position; the first counts from -1. ${facts}`, empty: "No support for this selection." });
   const first = s?.magnitudes.log2_first ?? 0;
   const sizes = (s?.magnitudes.counts ?? []).map((count, i) => ({ name: `2^${first + i} to 2^${first + i + 1}`, short: `2^${first + i}`, count, cells: [["values", write("count", count)]] }));
   const rest = [[s?.magnitudes.zeros, "zero"], [s?.magnitudes.not_finite, "not finite"]].filter(([n]) => n > 0).map(([n, word]) => `${write("count", n)} ${word}.`).join(" ");

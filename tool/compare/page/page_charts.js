@@ -129,7 +129,7 @@ function axis(kind, title, values = [], extra = {}) {
   };
 }
 
-// Names of the marks on the front beside them, each where it meets no other and no mark.
+// Names beside the marks on the front, placed so that they overlap neither names nor marks.
 const frontNames = {
   id: "frontNames",
   afterDatasetsDraw(chart, _, { names = [] }) {

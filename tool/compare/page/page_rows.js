@@ -47,7 +47,7 @@ const stageTexts = plans.map((plan) => [...stages(plan)].map(([stage, text]) => 
 const shared = new Set((stageTexts[0] ?? []).filter((text) => plans.length > 1 && stageTexts.every((list) => list.includes(text))));
 const presets = new Map(rows.filter((row) => row.preset).map((row) => [row.plan, row.preset]));
 
-// What tells a plan from the others: its preset's name, else its codecs and each stage that not all plans have.
+// Short name of a plan: its preset's name, else its codecs and the stages that not all plans have.
 function shortName(plan) {
   if (presets.has(plan)) return presets.get(plan);
   const found = stages(plan), words = [];
@@ -119,7 +119,7 @@ function total(list) {
   return all;
 }
 
-// {plans: [a total each plan], tensors: how many a plan should have, partial: plans that lack some of them}
+// {plans: [a total per plan], tensors: number of tensors, partial: plans that lack some of them}
 function totals(list) {
   const groups = new Map(), tensors = new Set();
   for (const row of list) {
