@@ -121,6 +121,9 @@ class sender {
                   std::span<const dr_bytes> frames);
   void withdraw(unit& u);
   void round_outputs(const unit& u);
+  uint32_t tensor_at_fault() const {  // as of slot_head
+    return c_.error.tensor < tensors_.size() ? static_cast<uint32_t>(c_.error.tensor) + 1 : 0;
+  }
   dr_status name_rank(size_t rank);
   void name_tensor(const frame& f, size_t range);
   // Of a tensor's pieces, f(range, position of the piece, element that is its first).

@@ -190,12 +190,14 @@ dr_status sender::encode(size_t unit, const dr_call& call, void* slots, size_t c
   const auto slot_at = [&](size_t slot) { return static_cast<std::byte*>(slots) + slot * u.room.bound(); };
   std::byte* refusal = nullptr;
   uint64_t refusal_size = 0;
+  uint32_t at_fault = 0;  // of the words that receivers read
   for (size_t slot = 0; slot < n && !skips; ++slot) {
     std::byte* at = slot_at(slot) + prefix;
     for (size_t f = 0; f < frames; ++f) {
       uint64_t& size = sizes[slot * frames + f];
       if (u.frames[f].ranges[slot].empty()) continue;
       if (encode_frame(u, f, slot, frame_kind::part, call, at, size, result)) {
+        if (n > 1 || !refusal) at_fault = tensor_at_fault();
         refusal = at;
         refusal_size = size;
       } else {
@@ -232,6 +234,7 @@ dr_status sender::encode(size_t unit, const dr_call& call, void* slots, size_t c
   }
   slot_head head = head_of(u, call.step);
   head.flags = skips ? slot_head::not_finite : 0;
+  head.tensor = skips ? 0 : at_fault;
   for (size_t slot = 0; slot < n; ++slot) {
     uint64_t size = prefix;
     for (size_t f = 0; f < frames; ++f) size += sizes[slot * frames + f];
@@ -372,9 +375,14 @@ dr_status sender::sum(size_t unit, const dr_call& call, std::span<const dr_bytes
       sizes[f] = write_status_frame(s == DR_E_PEER ? dr_status{DR_E_ARGUMENT} : s, c_.error.message, true,
                                     tag_of(u, call.step), reinterpret_cast<uint8_t*>(at));
       result.fault = s;
-      if (c_.error.frame < slots.size()) head.flags |= static_cast<uint32_t>(c_.error.frame + 1) << culprit_shift;
+      if (c_.error.frame < slots.size()) {
+        head.flags |= static_cast<uint32_t>(c_.error.frame + 1) << culprit_shift;
+        head.tensor = s == DR_E_PEER ? slots_.heads[c_.error.frame].tensor : 0;
+      }
     } else if (!encode_frame(u, f, options_.rank, frame_kind::sum, call, at, sizes[f], result)) {
       u.summed[f] = {at, sizes[f]};
+    } else if (!head.tensor) {
+      head.tensor = tensor_at_fault();
     }
     at += sizes[f];
   }
@@ -443,8 +451,11 @@ dr_status sender::merge(size_t unit, const dr_call& call, std::span<const dr_byt
         if (culprit && s == DR_E_PEER) {  // the owner's words name it
           fail(c_.error, s, "%s", std::string(view_.message).c_str());
           c_.error.frame = culprit - 1;
-        } else if (maker < slots.size())
+        } else if (maker < slots.size()) {
           name_rank(maker);
+        }
+        if (s == DR_E_PEER && maker < slots.size() && slots_.heads[maker].tensor - 1 < tensors_.size())
+          c_.error.tensor = slots_.heads[maker].tensor - 1;
         return s;
       }
     return DR_OK;

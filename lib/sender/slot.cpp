@@ -12,7 +12,7 @@ namespace {
 
 uint32_t check_of(const slot_head& head, const void* sizes, size_t frames) {
   uint64_t sum = combine(combine(head.tag, head.longest), uint64_t{head.failures} << 32 | head.failed);
-  sum = combine(sum, head.flags);
+  sum = combine(combine(sum, uint64_t{head.tensor} << 32 | head.flags), head.reserved);
   for (size_t i = 0; i < frames; ++i) {
     uint64_t size;
     std::memcpy(&size, static_cast<const char*>(sizes) + i * sizeof size, sizeof size);

@@ -17,12 +17,14 @@ struct slot_head {
   uint32_t failures = 0;  // steps that the rank did not complete, as far as it knows: others may have
   uint32_t failed = 0;    // the last of them
   uint32_t flags = 0;
+  uint32_t tensor = 0;  // 1 and the position of the tensor at fault; 0: none
+  uint32_t reserved = 0;
   uint32_t check = 0;  // of head and sizes
 
   static constexpr uint32_t not_finite = 1;  // the rank asks all to skip the step, and sends no frame
   static constexpr uint32_t refused = 2;     // of a sum: the owner found the ranks out of step
 };
-static_assert(sizeof(slot_head) == 32);
+static_assert(sizeof(slot_head) == 40);
 
 constexpr size_t prefix_size(size_t frames) { return sizeof(slot_head) + sizeof(uint64_t) * frames; }
 constexpr uint64_t slot_alignment = 64;

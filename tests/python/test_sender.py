@@ -254,13 +254,27 @@ def test_a_rank_that_cannot_encode_is_named_with_its_tensor():
     for sender, out in zip(ranks.senders, ranks.outs):
         with pytest.raises(deepreduce.PeerError, match="^rank 7: .*layer.bias: .* is NaN.*at 3") as raised:
             sender.merge(0, 0, slots)
-        assert raised.value.rank == 7
+        assert (raised.value.rank, raised.value.tensor) == (7, "layer.bias")
         assert not out["layer.weight"].any()
         sender.take_back(0)
         assert (sender.info.failures, sender.info.failed) == (1, 0)
     given = [gradients(1, rank) for rank in range(3)]
     ranks.step(1, given)
     assert ranks.outs[0]["layer.bias"].any()
+
+
+def test_owners_name_the_rank_that_cannot_encode_and_its_tensor():
+    ranks = Ranks(3, plan=f"{BITS} exchange=owner", dense_below=0)
+    bad = [gradients(0, rank) for rank in range(3)]
+    bad[2]["layer.weight"][7, 1] = np.nan
+    rooms, unit = ranks.encode(0, bad), ranks.senders[0].unit(0)
+    sums = [np.zeros(unit.sum_bound, np.uint8) for _ in range(3)]
+    faults = [sender.sum(0, 0, [room[i] for room in rooms], sums[i]).fault for i, sender in enumerate(ranks.senders)]
+    assert any(faults)  # (of so few elements an owner may have none)
+    for sender in ranks.senders:
+        with pytest.raises(deepreduce.PeerError, match="rank 2: could not encode .*layer.weight.* is NaN") as raised:
+            sender.merge(0, 0, sums)
+        assert (raised.value.rank, raised.value.tensor) == (2, "layer.weight")
 
 
 def test_a_rank_at_another_step_is_out_of_step():

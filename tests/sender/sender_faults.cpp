@@ -81,7 +81,7 @@ TEST_CASE("a script of faults: ranks that fail name one rank, and nothing is los
             if (u != unit || from != maker) return;
             uint64_t longest;
             std::memcpy(&longest, slot.data() + 8, 8);
-            const size_t prefix = 32 + 8 * w.unit(u).frames;
+            const size_t prefix = 40 + 8 * w.unit(u).frames;
             if (longest > prefix) slot[prefix + hit % (longest - prefix)] ^= 1u << (hit >> 60);
           };
         const auto outs = w.ranks[0]->out;
@@ -109,7 +109,7 @@ TEST_CASE("a damaged header names its rank, and the damaged rank alone fails") {
   world w({{"a", 3000}}, {.ranks = 3});
   w.set_random(1);
   REQUIRE(w.all_ok(0));
-  for (const size_t at : {0u, 9u, 17u, 25u, 29u, 33u}) {
+  for (const size_t at : {0u, 9u, 17u, 25u, 29u, 33u, 37u, 41u}) {
     CAPTURE(at);
     world v({{"a", 3000}}, {.ranks = 3});
     v.set_random(1);
