@@ -39,7 +39,7 @@ class Inputs:
         return len(self.tensors)
 
 
-def read_inputs(x: Any, plan: Optional[Plans], state: States, key: Keys, sum_duplicates: bool, beside: Named) -> Inputs:
+def read_inputs(x: object, plan: Optional[Plans], state: States, key: Keys, sum_duplicates: bool, beside: Named) -> Inputs:
     """x, of which all arrays must be in one place with the states and those `beside`. plan None: of a batch."""
     items, is_list = as_list(x)
     names = [f"x[{i}]" for i in range(len(items))] if is_list else ["x"]
@@ -102,7 +102,7 @@ def _give_plans(inputs: Inputs, plan: Plans) -> None:
         inputs.alive.append(parsed)
 
 
-def require_in_place(x: Any) -> None:
+def require_in_place(x: object) -> None:
     """ArgumentError for what encode would copy first: the copy would not change with it."""
     for i, item in enumerate(x if isinstance(x, (list, tuple)) else [x]):
         for each in (item.indices, item.values) if isinstance(item, Sparse) else (item,):
@@ -162,7 +162,7 @@ def make_options(
     return options
 
 
-def tracer_of(trace: Optional[TraceFunction], struct: Any) -> Optional[Tracer]:
+def tracer_of(trace: Optional[TraceFunction], struct: object) -> Optional[Tracer]:
     """Puts a caller's function into a dr_call or dr_decode_options."""
     if trace is None:
         return None
@@ -220,7 +220,7 @@ class Shape(NamedTuple):
     shape: Tuple[int, ...]
 
 
-def shape_of(tensor: _abi.dr_tensor, x: Any) -> Shape:
+def shape_of(tensor: _abi.dr_tensor, x: object) -> Shape:
     """Of x, of which `tensor` was borrowed."""
     shape = x.shape if isinstance(x, Sparse) else tuple(getattr(x, "shape", (tensor.universe,)))
     return Shape(tensor.universe, tensor.width, tensor.dtype, shape)
@@ -230,7 +230,7 @@ def shape_of(tensor: _abi.dr_tensor, x: Any) -> Shape:
 Maker = Callable[[Tuple[int, ...], int], Any]
 
 
-def name_outputs(out: Any, what: str = "out") -> Named:
+def name_outputs(out: object, what: str = "out") -> Named:
     if out is None:
         return []
     return [(f"{what}[{i}]", each) for i, each in enumerate(out)] if isinstance(out, (list, tuple)) else [(what, out)]
@@ -251,7 +251,7 @@ def dtype_code(dtype: Any) -> Optional[int]:
     return _memory.code_of(name, "dtype", _memory.FLOATS)
 
 
-def maker_of(place: Optional[_device.Place], like: Any, dtype: Optional[int]) -> Maker:
+def maker_of(place: Optional[_device.Place], like: object, dtype: Optional[int]) -> Maker:
     """Makes arrays of the kind of `like`; numpy's if that is None. `dtype`: what the caller named."""
     if place is not None:
         here = place
@@ -264,7 +264,7 @@ def maker_of(place: Optional[_device.Place], like: Any, dtype: Optional[int]) ->
     return lambda shape, code: _memory.empty(shape, _memory.result_dtype(code)[0])
 
 
-def arrays_like(like: Any, dtype: Optional[int], place: Optional[_device.Place]) -> Any:
+def arrays_like(like: object, dtype: Optional[int], place: Optional[_device.Place]) -> Any:
     """New arrays of the kind, the shape and, if dtype is None, the type of `like`, in its structure."""
     made = []
     for what, each in name_outputs(like, "like"):

@@ -79,7 +79,7 @@ class Batch(Uncopied):
 
     def __init__(
         self,
-        x: Any,
+        x: object,
         plan: Plans,
         *,
         frames: int = 1,
@@ -141,7 +141,7 @@ class Batch(Uncopied):
         """Kernels that an encode launches at most, with what a sort launches and clears; 0 on the CPU."""
         return int(self._info.launches)
 
-    def frame(self, buffer: Any = None) -> DeviceFrame:
+    def frame(self, buffer: object = None) -> DeviceFrame:
         """A frame for `encode(x, out=frame)`, with nothing in it yet. On a GPU only.
 
         buffer  contiguous bytes on the batch's GPU, aligned to 16, of at least `bound` (a part of what a collective
@@ -151,7 +151,7 @@ class Batch(Uncopied):
             raise ArgumentError("a batch on the CPU has no DeviceFrame: pass a bytearray of `bound` bytes as out")
         return DeviceFrame(self._place, self.bound, buffer)
 
-    def bind(self, x: Any = None, out: Any = None, *, state: States = None, key: Keys = None, frames: int = 1) -> Bound:
+    def bind(self, x: object = None, out: object = None, *, state: States = None, key: Keys = None, frames: int = 1) -> Bound:
         """This batch bound to arrays, which it reads and writes where they lie, for the calls of a training loop.
 
         x       the tensors that its encode reads, contiguous; None: it does not encode
@@ -174,8 +174,8 @@ class Batch(Uncopied):
 
     def encode(
         self,
-        x: Any,
-        out: Any = None,
+        x: object,
+        out: object = None,
         *,
         step: int = 0,
         seed: int = 0,
@@ -242,8 +242,8 @@ class Batch(Uncopied):
 
     def decode(
         self,
-        frame: Any,
-        out: Any = None,
+        frame: object,
+        out: object = None,
         *,
         add: bool = False,
         max_elements: Optional[int] = None,
@@ -271,8 +271,8 @@ class Batch(Uncopied):
 
     def merge(
         self,
-        frames: Sequence[Any],
-        out: Any = None,
+        frames: Sequence[object],
+        out: object = None,
         weights: Optional[Sequence[float]] = None,
         *,
         add: Optional[bool] = None,
@@ -310,10 +310,10 @@ class Batch(Uncopied):
 
     def _run(
         self,
-        frames: List[Any],
+        frames: List[object],
         names: List[str],
         weights: Optional[Sequence[float]],
-        out: Any,
+        out: object,
         merges: bool,
         options: _abi.dr_decode_options,
         trace: Optional[TraceFunction],

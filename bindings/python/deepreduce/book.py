@@ -50,7 +50,7 @@ class Book(Sequence[Tuple[str, Optional[Plan]]]):
             check(_library.load().dr_book_add(self._handle, *line, error), error)
             self._pairs.append((pattern, method))
 
-    def _take(self, handle: Any) -> None:
+    def _take(self, handle: object) -> None:
         self._handle, self._destroy = handle, _library.load().dr_book_destroy
         self._pairs: List[Tuple[str, Optional[Plan]]] = []
         for i in range(_library.load().dr_book_line_count(handle)):
@@ -80,7 +80,7 @@ class Book(Sequence[Tuple[str, Optional[Plan]]]):
     def __str__(self) -> str:
         return text(_library.load().dr_book_text(self._handle))
 
-    def __reduce__(self) -> Tuple[Any, ...]:
+    def __reduce__(self) -> Tuple[object, ...]:
         return Book, (self._pairs,)
 
     def __del__(self) -> None:
@@ -146,7 +146,7 @@ def read(path: Union[str, os.PathLike[str]]) -> Book:
     return book
 
 
-def as_book(plan: Any) -> Optional[Book]:
+def as_book(plan: object) -> Optional[Book]:
     """A Book as it is, and what "book:PATH" names; None for anything else."""
     if isinstance(plan, Book):
         return plan

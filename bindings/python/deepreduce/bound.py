@@ -40,7 +40,7 @@ class Bound(Uncopied):
     of tensors. It serves one call at a time: another thread's is ConcurrentUse.
     """
 
-    def __init__(self, batch: Batch, x: Any, out: Any, state: States, key: Keys, frames: int) -> None:
+    def __init__(self, batch: Batch, x: object, out: object, state: States, key: Keys, frames: int) -> None:
         """Not for callers: Batch.bind makes them."""
         library = _library.load()
         self.lock = threading.Lock()
@@ -81,7 +81,7 @@ class Bound(Uncopied):
                 each.bind(self)
                 self._states.append(each)
 
-    def _borrow(self, x: Any, out: Any) -> Tuple[Optional[Inputs], Any, Any, Optional[_device.Place]]:
+    def _borrow(self, x: object, out: object) -> Tuple[Optional[Inputs], Any, Any, Optional[_device.Place]]:
         """x and out as the library sees them: dr_tensors, dr_tensor_outs and their arrays, and where they are."""
         batch = self._batch
         beside = [("the batch", batch._memory), *name_outputs(out)]
@@ -137,7 +137,7 @@ class Bound(Uncopied):
             each.unbind()
         self._states = []
 
-    def rebind(self, x: Any = None, out: Any = None) -> None:
+    def rebind(self, x: object = None, out: object = None) -> None:
         """Other arrays of the same shapes and types, where gradients or weights have moved; None: those that are bound
         stay. States and keys stay. A Sparse may have any number of rows up to the batch's. If it raises, nothing has
         changed."""
@@ -166,7 +166,7 @@ class Bound(Uncopied):
 
     def encode(
         self,
-        out: Any = None,
+        out: object = None,
         *,
         step: int = 0,
         seed: int = 0,
@@ -208,7 +208,7 @@ class Bound(Uncopied):
         finally:
             self.lock.release()
 
-    def decode(self, frame: Any, *, add: bool = False, tag: Optional[int] = None) -> Any:
+    def decode(self, frame: object, *, add: bool = False, tag: Optional[int] = None) -> Any:
         """As Batch.decode, to the arrays that are bound, which it returns."""
         if not self.lock.acquire(False):
             raise busy("the bound batch")
@@ -232,7 +232,7 @@ class Bound(Uncopied):
 
     def merge(
         self,
-        frames: Sequence[Any],
+        frames: Sequence[object],
         weights: Optional[Sequence[float]] = None,
         *,
         add: Optional[bool] = None,
@@ -341,7 +341,7 @@ class Bound(Uncopied):
         self._own = room, address_of(room), room.size
         return self._own  # type: ignore[no-any-return]
 
-    def _borrow_room(self, out: Any) -> Tuple[Any, Any, int, int]:
+    def _borrow_room(self, out: object) -> Tuple[Any, Any, int, int]:
         borrowed = _memory.borrow_room(out)
         flat = _memory.part_of_room(out, borrowed.size)
         room = (out, flat, borrowed.address, borrowed.size)
@@ -351,7 +351,7 @@ class Bound(Uncopied):
 
     # ---- On a GPU ----
 
-    def _encode_on_gpu(self, out: Any, status_frame: bool, place: _device.Place) -> DeviceFrame:
+    def _encode_on_gpu(self, out: object, status_frame: bool, place: _device.Place) -> DeviceFrame:
         self._require_stream(place)
         made = self._batch.frame() if out is None else out
         if not isinstance(made, DeviceFrame):

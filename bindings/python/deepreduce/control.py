@@ -264,7 +264,7 @@ class AdaptiveExchange(Uncopied):
     """
 
     def __init__(
-        self, x: Any, ladder: Sequence[Rung], control: Union[str, Controller], transport: Any, out: Any = None, **options: Any
+        self, x: object, ladder: Sequence[Rung], control: Union[str, Controller], transport: object, out: object = None, **options: Any
     ) -> None:
         self.plans = ladder_of(ladder)
         self.control = Controller(control, len(self.plans)) if isinstance(control, str) else control
@@ -347,11 +347,11 @@ class AdaptiveExchange(Uncopied):
         """As of Exchange; a rung takes what the one before it had."""
         return self.exchange.residual(tensor, which)
 
-    def set_residual(self, residual: Any, tensor: int = 0, which: str = "own") -> None:
+    def set_residual(self, residual: object, tensor: int = 0, which: str = "own") -> None:
         """As of Exchange: float32 of a checkpoint, for the rung in use. ArgumentError."""
         self.exchange.set_residual(residual, tensor, which)
 
-    def rebind(self, x: Any, out: Any = None) -> None:
+    def rebind(self, x: object, out: object = None) -> None:
         """Other arrays of the same shapes for all rungs, as of Exchange. ArgumentError."""
         for each in self.exchanges:
             each.rebind(x, out)

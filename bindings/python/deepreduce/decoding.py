@@ -57,7 +57,7 @@ class Options(TypedDict, total=False):
 
 @overload
 def decode(
-    frame: Any,
+    frame: object,
     *,
     out: Out,
     add: bool = False,
@@ -71,12 +71,12 @@ def decode(
 
 @overload
 def decode(
-    frame: Any,
+    frame: object,
     *,
     out: None = None,
     like: Out,
     sparse: Literal[False] = False,
-    dtype: Any = None,
+    dtype: object = None,
     tensors: Optional[Tensors] = None,
     **options: Unpack[Options],
 ) -> Out: ...
@@ -84,12 +84,12 @@ def decode(
 
 @overload
 def decode(
-    frame: Any,
+    frame: object,
     *,
     out: None = None,
-    like: Any = None,
+    like: object = None,
     sparse: Literal[True],
-    dtype: Any = None,
+    dtype: object = None,
     tensors: int,
     **options: Unpack[Options],
 ) -> Sparse: ...
@@ -97,12 +97,12 @@ def decode(
 
 @overload
 def decode(
-    frame: Any,
+    frame: object,
     *,
     out: None = None,
-    like: Any = None,
+    like: object = None,
     sparse: Literal[True],
-    dtype: Any = None,
+    dtype: object = None,
     tensors: Union[slice, range],
     **options: Unpack[Options],
 ) -> List[Sparse]: ...
@@ -110,12 +110,12 @@ def decode(
 
 @overload
 def decode(
-    frame: Any,
+    frame: object,
     *,
     out: None = None,
-    like: Any = None,
+    like: object = None,
     sparse: Literal[True],
-    dtype: Any = None,
+    dtype: object = None,
     tensors: None = None,
     **options: Unpack[Options],
 ) -> Union[Sparse, List[Sparse]]: ...
@@ -123,26 +123,26 @@ def decode(
 
 @overload
 def decode(
-    frame: Any,
+    frame: object,
     *,
-    out: Any = None,
+    out: object = None,
     add: bool = False,
-    like: Any = None,
+    like: object = None,
     sparse: bool = False,
-    dtype: Any = None,
+    dtype: object = None,
     tensors: Optional[Tensors] = None,
     **options: Unpack[Options],
 ) -> Any: ...
 
 
 def decode(
-    frame: Any,
+    frame: object,
     *,
-    out: Any = None,
+    out: object = None,
     add: bool = False,
-    like: Any = None,
+    like: object = None,
     sparse: bool = False,
-    dtype: Any = None,
+    dtype: object = None,
     tensors: Optional[Tensors] = None,
     max_elements: Optional[int] = None,
     max_workspace: Optional[int] = None,
@@ -243,8 +243,8 @@ class Room(NamedTuple):
 
 def make_room(
     header: Header,
-    out: Any,
-    like: Any,
+    out: object,
+    like: object,
     sparse: bool,
     dtype: Optional[int],
     tensors: Optional[Tensors],

@@ -10,6 +10,7 @@ import numpy
 
 from ._native import _abi, _device, _library, _memory
 from ._native._call import Context, Turns, context_of_thread, fail, new
+from ._native._types import Array
 from ._tensors import TENSOR_STRIDE, Inputs, Keys, TraceFunction, make_call, name_outputs, read_inputs, tracer_of
 from .errors import ArgumentError
 from .frame import DeviceFrame, array_of, borrow_target
@@ -19,7 +20,6 @@ from .tensor import Plans, Sparse, States
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-Array = numpy.ndarray[Any, Any]
 HostTensor = Union[Array, Sparse]
 
 # Room that a thread keeps for its frames: the first, and the most.

@@ -33,6 +33,7 @@ from ._native._abi_exchange import (
 )
 from ._native._call import Context, Turns, Uncopied, check, fail, new, thread_count, unsigned
 from ._native._transport import Callbacks, Transport, load_exchanges
+from ._native._types import Array
 from ._tensors import (
     OUT_STRIDE,
     TENSOR_STRIDE,
@@ -122,10 +123,10 @@ class Exchange(Uncopied):
 
     def __init__(
         self,
-        x: Any,
+        x: object,
         plan: Union[str, Plan],
-        transport: Any,
-        out: Any = None,
+        transport: object,
+        out: object = None,
         *,
         sum: bool = False,
         timeout: float = 60.0,
@@ -185,7 +186,7 @@ class Exchange(Uncopied):
                 raise cause from None  # Ctrl-C
             raise error from cause
 
-    def rebind(self, x: Any, out: Any = None) -> None:
+    def rebind(self, x: object, out: object = None) -> None:
         """Other arrays of the same shapes; a Sparse may have fewer rows, or up to `rows`. Not while it is under way.
         Raises ArgumentError."""
         inputs, outs, made = _borrow(x, self._plan, out, self._rows)
@@ -225,7 +226,7 @@ class Exchange(Uncopied):
         with Turns([(self, "the exchange")]):
             self._check(load_exchanges().dr_exchange_cancel(self._handle))
 
-    def residual(self, tensor: int = 0, which: str = "own") -> numpy.ndarray[Any, Any]:
+    def residual(self, tensor: int = 0, which: str = "own") -> Array:
         """A copy of what feedback keeps, float32 [elements of the tensor]; `which`: "own", "sum" of an owner,
         "momentum" (u of feedback=dgc, m of feedback=momentum), or "warm_start" (Q of transform=lowrank, then zeros). All
         four are a checkpoint of this rank."""
@@ -234,12 +235,12 @@ class Exchange(Uncopied):
             self._check(load_exchanges().dr_exchange_read_residual(self._handle, *_residual(which, tensor, residual)))
         return residual
 
-    def set_residual(self, residual: Any, tensor: int = 0, which: str = "own") -> None:
+    def set_residual(self, residual: object, tensor: int = 0, which: str = "own") -> None:
         """What `residual` gave, of a checkpoint: finite float32 [elements of the tensor], of any shape, of numpy or of torch
         on the CPU. ArgumentError, with `tensor`, for anything else."""
         self._set_residual(_memory.borrow_finite(residual, "residual", tensor).reshape(-1), tensor, which)
 
-    def _set_residual(self, flat: numpy.ndarray[Any, Any], tensor: int, which: str) -> None:
+    def _set_residual(self, flat: Array, tensor: int, which: str) -> None:
         if flat.size != self._size(tensor):
             raise ArgumentError(f"the residual has {flat.size} elements, the tensor {self._size(tensor)}", tensor=tensor)
         with Turns([(self, "the exchange")]):
@@ -266,7 +267,7 @@ class Exchange(Uncopied):
         return room.raw[: size.value].decode()
 
 
-def _residual(which: str, tensor: int, flat: numpy.ndarray[Any, Any]) -> Sequence[Any]:
+def _residual(which: str, tensor: int, flat: Array) -> Sequence[Any]:
     if which not in _WHICH:
         raise ArgumentError(f"which is {which!r}, not 'own', 'sum', 'momentum' or 'warm_start'")
     return _WHICH[which], tensor, flat.ctypes.data_as(ctypes.POINTER(ctypes.c_float)), flat.size

@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from ._native._types import Json
 from .errors import ArgumentError
 from .plan import Stages, read_stages
 
-Row = Dict[str, Any]
+Row = Json
 Point = Tuple[float, float, str]  # x, y, plan
 
 # Okabe and Ito's colours, which most eyes tell apart; as the report has them.

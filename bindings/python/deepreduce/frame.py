@@ -26,7 +26,7 @@ class DeviceFrame:
 
     __slots__ = ("buffer", "_result", "_place", "_status_frame")
 
-    def __init__(self, place: _device.Place, capacity: int, buffer: Any = None) -> None:
+    def __init__(self, place: _device.Place, capacity: int, buffer: object = None) -> None:
         """Not for callers: encode, Batch.encode and Batch.frame make frames."""
         room = (capacity + 15) // 16 * 16 if buffer is None else 0
         whole = place.empty((room + RESULT_SIZE,))
@@ -67,7 +67,7 @@ def borrow_target(frame: DeviceFrame, place: _device.Place, status_frame: bool) 
     return place.borrow_bytes(frame.buffer, "out"), result_at(frame._result, place)
 
 
-def array_of(frame: Any) -> Any:
+def array_of(frame: object) -> Any:
     """What holds the bytes of a frame."""
     return frame.buffer if isinstance(frame, DeviceFrame) else frame
 
@@ -82,7 +82,7 @@ _WORDS = {
 }
 
 
-def start_result(memory: Any) -> Any:
+def start_result(memory: object) -> Any:
     """Makes memory on a GPU a dr_result that says nothing yet but its size; does not wait. Returns it."""
     framework = _device.framework_of(memory)
     framework.fill(memory, 0)
@@ -90,12 +90,12 @@ def start_result(memory: Any) -> Any:
     return memory
 
 
-def result_at(memory: Any, place: _device.Place) -> Any:
+def result_at(memory: object, place: _device.Place) -> Any:
     """dr_result * of memory on a GPU."""
     return ctypes.cast(place.borrow_bytes(memory, "the result").address, ctypes.POINTER(_abi.dr_result))
 
 
-def read_result(memory: Any) -> _abi.dr_result:
+def read_result(memory: object) -> _abi.dr_result:
     """A dr_result from a GPU; waits."""
     return _abi.dr_result.from_buffer_copy(_device.framework_of(memory).to_host(memory))
 

@@ -72,7 +72,7 @@ _FALLBACKS = {
 }
 
 
-def inspect(frame: Any) -> Frame:
+def inspect(frame: object) -> Frame:
     """Reads the header of a frame and verifies its checks; decodes nothing. A status frame is no error here.
 
     frame  bytes, or what has a buffer of bytes; a DeviceFrame or an array of bytes on a GPU, which is copied to
@@ -120,7 +120,7 @@ def inspect(frame: Any) -> Frame:
     )
 
 
-def frame_size(frame: Any) -> int:
+def frame_size(frame: object) -> int:
     """Bytes of the frame at the beginning of `frame`, which may be longer: for frames that lie one behind the other, or
     in slots. It reads the header only and verifies no check.
 
@@ -141,7 +141,7 @@ def frame_size(frame: Any) -> int:
     return size.value
 
 
-def borrow_frame(frame: Any, what: str, place: Optional[_device.Place]) -> _memory.Bytes:
+def borrow_frame(frame: object, what: str, place: Optional[_device.Place]) -> _memory.Bytes:
     """The memory of a frame, where it is."""
     if place is None:
         return _memory.borrow_bytes(frame, what)
@@ -180,7 +180,7 @@ def _shape_of(told: _abi.dr_tensor_info) -> Shape:
     return Shape(universe, width, told.dtype, (universe, width) if width > 1 else (universe,))
 
 
-def read_header(frame: Any, data: _memory.Bytes, place: Optional[_device.Place], verify: bool) -> Header:
+def read_header(frame: object, data: _memory.Bytes, place: Optional[_device.Place], verify: bool) -> Header:
     """What the header of a frame tells. From a GPU it is copied for that.
 
     verify  the checks, too, which a decode does itself

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @overload
 def merge(
-    frames: Sequence[Any],
+    frames: Sequence[object],
     *,
     weights: Optional[Sequence[float]] = None,
     out: Out,
@@ -35,13 +35,13 @@ def merge(
 
 @overload
 def merge(
-    frames: Sequence[Any],
+    frames: Sequence[object],
     *,
     weights: Optional[Sequence[float]] = None,
     out: None = None,
-    like: Any = None,
+    like: object = None,
     sparse: Literal[True],
-    dtype: Any = None,
+    dtype: object = None,
     tensors: Optional[Tensors] = None,
     vote: bool = False,
     **options: Unpack[Options],
@@ -50,13 +50,13 @@ def merge(
 
 @overload
 def merge(
-    frames: Sequence[Any],
+    frames: Sequence[object],
     *,
     weights: Optional[Sequence[float]] = None,
-    out: Any = None,
-    like: Any = None,
+    out: object = None,
+    like: object = None,
     sparse: bool = False,
-    dtype: Any = None,
+    dtype: object = None,
     tensors: Optional[Tensors] = None,
     vote: bool = False,
     **options: Unpack[Options],
@@ -64,13 +64,13 @@ def merge(
 
 
 def merge(
-    frames: Sequence[Any],
+    frames: Sequence[object],
     *,
     weights: Optional[Sequence[float]] = None,
-    out: Any = None,
-    like: Any = None,
+    out: object = None,
+    like: object = None,
     sparse: bool = False,
-    dtype: Any = None,
+    dtype: object = None,
     tensors: Optional[Tensors] = None,
     vote: bool = False,
     max_elements: Optional[int] = None,
@@ -140,7 +140,7 @@ def merge(
 
 
 def _sound_headers(
-    frames: Sequence[Any],
+    frames: Sequence[object],
     datas: Sequence[_memory.Bytes],
     place: Optional[_device.Place],
     all_of_them: bool,

@@ -181,7 +181,7 @@ class MpiTransport(Uncopied, Transport):
                 self._lost(request, what, kept)
             pause.rest()
 
-    def _lost(self, request: Any, what: str, kept: object) -> NoReturn:
+    def _lost(self, request: object, what: str, kept: object) -> NoReturn:
         _LEFT.append((request, kept))
         raise MissingRank(f"{what} did not end in {self._timeout} s: not all ranks take part")
 
@@ -242,10 +242,10 @@ class AllReduce(Uncopied):
 
     def __init__(
         self,
-        x: Any,
+        x: object,
         plan: Union[str, Plan, Sequence[Rung]],
-        comm: Any = None,
-        out: Any = None,
+        comm: object = None,
+        out: object = None,
         *,
         sum: bool = False,
         timeout: float = 60.0,
@@ -368,7 +368,7 @@ class AllReduce(Uncopied):
 
 
 def all_reduce(
-    x: Any, plan: Union[str, Plan], comm: Any = None, out: Any = None, *, step: int = 0, seed: int = 0, **options: Any
+    x: object, plan: Union[str, Plan], comm: object = None, out: object = None, *, step: int = 0, seed: int = 0, **options: Any
 ) -> Any:
     """The mean over all ranks of `comm` of x, once. Returns `out`; None: new arrays.
 
@@ -402,7 +402,7 @@ class NamedAllReduce:
 
     _failed: Optional[Error] = None  # what the first exchange of the step to fail raised
 
-    def __init__(self, x: Mapping[str, Any], plan: Any, comm: Any = None, **options: Any) -> None:
+    def __init__(self, x: Mapping[str, Any], plan: object, comm: object = None, **options: Any) -> None:
         if not isinstance(x, Mapping) or not x:
             raise ArgumentError("x has no names: it is {name: array}, with one at least")
         self.plans: Dict[str, Plan] = {}

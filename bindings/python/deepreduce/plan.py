@@ -8,7 +8,7 @@ import functools
 import math
 import os
 import warnings
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Dict, List, Optional, Tuple, Union
 
 from ._native import _abi, _library
 from ._native._call import c_string, check, new, read, text
@@ -196,7 +196,7 @@ class Plan:
     def __hash__(self) -> int:
         return hash(self._text)
 
-    def __reduce__(self) -> Tuple[Any, ...]:
+    def __reduce__(self) -> Tuple[object, ...]:
         return Plan, (self._text,)
 
     def __del__(self) -> None:

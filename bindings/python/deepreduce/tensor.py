@@ -13,10 +13,9 @@ import numpy
 
 from ._native import _abi, _device, _library, _memory
 from ._native._call import Turns, check, new, real, unsigned
+from ._native._types import Array
 from .errors import ArgumentError
 from .plan import Plan, as_plan
-
-Array = numpy.ndarray[Any, Any]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,13 +73,13 @@ def _rows(x: Sparse, indices: Tuple[int, ...], values: Tuple[int, ...], what: st
     return indices[0]
 
 
-def arrays_of(x: Any, what: str) -> List[Tuple[str, Any]]:
+def arrays_of(x: object, what: str) -> List[Tuple[str, Any]]:
     """The arrays that a tensor is made of, with their names."""
     return [(f"{what}.indices", x.indices), (f"{what}.values", x.values)] if isinstance(x, Sparse) else [(what, x)]
 
 
 def borrow_tensor(
-    tensor: _abi.dr_tensor, x: Any, what: str, sum_duplicates: bool = False, place: Optional[_device.Place] = None
+    tensor: _abi.dr_tensor, x: object, what: str, sum_duplicates: bool = False, place: Optional[_device.Place] = None
 ) -> object:
     """Writes to `tensor`, which is zero, what the library sees of x; returns what must be kept alive meanwhile."""
     tensor.struct_size, tensor.width = _TENSOR_SIZE, 1
@@ -134,7 +133,7 @@ class State:
 
     __slots__ = ("memory", "_place", "size", "lock", "bound", "__weakref__")
 
-    def __init__(self, plan: Union[str, Plan], x: Any) -> None:
+    def __init__(self, plan: Union[str, Plan], x: object) -> None:
         if isinstance(x, (list, tuple)):
             raise ArgumentError(
                 f"x is a list of {len(x)}; a State is of one tensor: State.for_(plan, x) gives a list of states"
@@ -156,7 +155,7 @@ class State:
             self.memory = place.zeros(size)
 
     @classmethod
-    def for_(cls, plan: Plans, x: Any) -> Any:
+    def for_(cls, plan: Plans, x: object) -> Any:
         """Fresh states in the structure of x: a State, or for a list of tensors a list of them.
 
         plan is a plan, or for a list of tensors a list of plans. Raises as State does.
@@ -171,7 +170,7 @@ class State:
         return states if is_list else states[0]
 
     @classmethod
-    def from_residual(cls, plan: Union[str, Plan], x: Any, residual: Any = None) -> State:
+    def from_residual(cls, plan: Union[str, Plan], x: object, residual: object = None) -> State:
         """A state that is not fresh but has this residual: where tensors are cut anew, or ranks come and go.
 
         plan, x   as for State
@@ -214,7 +213,7 @@ class State:
         return state if place is None else cls._from_host(state, place)
 
     @classmethod
-    def from_bytes(cls, data: Any, like: Any = None) -> State:
+    def from_bytes(cls, data: object, like: object = None) -> State:
         """A state from the bytes of `to_bytes`: on the GPU of the array `like`, if that is on one, else on the CPU.
 
         Bytes that are no state are refused by the encode that gets them.
@@ -252,7 +251,7 @@ class State:
         """This state, or a copy of it on the CPU."""
         return self if self._place is None else State.from_bytes(self._bytes())
 
-    def check(self, plan: Union[str, Plan], x: Any) -> None:
+    def check(self, plan: Union[str, Plan], x: object) -> None:
         """Raises ArgumentError unless it is fresh, or of such a plan's feedback and such a tensor: for saved states."""
         tensor, error = _abi.dr_tensor(), new(_abi.dr_error)
         _alive = borrow_tensor(tensor, x, "x", place=_device.find(arrays_of(x, "x")))
@@ -354,7 +353,7 @@ class State:
             held, self.lock, self.bound = self.lock, threading.Lock(), None
             held.release()
 
-    def __reduce__(self) -> Tuple[Any, ...]:
+    def __reduce__(self) -> Tuple[object, ...]:
         return State.from_bytes, (self.to_bytes(),)
 
     def __repr__(self) -> str:
@@ -378,11 +377,11 @@ Plans = Union[str, Plan, Sequence[Union[str, Plan]]]
 States = Union[None, State, Sequence[Optional[State]]]
 
 
-def as_list(x: Any) -> Tuple[List[Any], bool]:
+def as_list(x: object) -> Tuple[List[Any], bool]:
     return (list(x), True) if isinstance(x, (list, tuple)) else ([x], False)
 
 
-def one_each(given: Any, n: int, is_list: bool, what: str) -> List[Any]:
+def one_each(given: object, n: int, is_list: bool, what: str) -> List[Any]:
     """`given` for each of n tensors: a plan may be shared, a list must have n, and one tensor takes no list."""
     if not isinstance(given, (list, tuple)):
         if is_list and what == "state":

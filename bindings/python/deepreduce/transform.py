@@ -127,7 +127,7 @@ class Transform(Uncopied):
         if status:
             fail(status, self._context)
 
-    def begin(self, x: Any, out: Any = None) -> List[Any]:
+    def begin(self, x: object, out: object = None) -> List[Any]:
         """Begins a round, and cancels one that is under way; returns where its result will be.
 
         x    float32 arrays of the shapes, contiguous, of numpy or of torch on the CPU; not to be changed until the end
@@ -183,7 +183,7 @@ class Transform(Uncopied):
             self._borrowed = None
             return True
 
-    def all_reduce(self, x: Any, reduce: Callable[[Any], object], mean: float = 1.0, out: Any = None) -> List[Any]:
+    def all_reduce(self, x: object, reduce: Callable[[object], object], mean: float = 1.0, out: object = None) -> List[Any]:
         """A whole round.
 
         x, out  as of begin
@@ -214,7 +214,7 @@ class Transform(Uncopied):
         with Turns([(self, "the transform")]):
             return self._residual(tensor).copy()
 
-    def set_residual(self, residual: Any, tensor: int = 0) -> None:
+    def set_residual(self, residual: object, tensor: int = 0) -> None:
         """What `residual` gave, or other finite float32 of the tensor's shape, of numpy or of torch on the CPU. Between
         rounds. ArgumentError, with `tensor`, for anything else."""
         with Turns([(self, "the transform")]):
@@ -236,7 +236,7 @@ class Transform(Uncopied):
             self._check(load_exchanges().dr_transform_save(self._handle, state.ctypes.data, state.size))
         return state
 
-    def load_state(self, state: Any) -> None:
+    def load_state(self, state: object) -> None:
         """Takes what `state` gave, of the same shapes and rank; then it goes on with the same bits. With marks it takes a
         state that has them, too, as one without this option gave it. ArgumentError, and nothing has changed."""
         state = numpy.ascontiguousarray(state, numpy.uint8).reshape(-1)
@@ -267,7 +267,7 @@ def _matrix(shape: Tuple[int, ...], i: int) -> Tuple[int, int]:
     return (rows, width) if width else (0, 1)
 
 
-def _arrays(given: Any, shapes: Sequence[Tuple[int, ...]], what: str) -> List[Any]:
+def _arrays(given: object, shapes: Sequence[Tuple[int, ...]], what: str) -> List[Any]:
     items = list(given) if isinstance(given, (list, tuple)) else [given]
     if len(items) != len(shapes):
         raise ArgumentError(f"{what} has {len(items)} arrays, the transform {len(shapes)}")

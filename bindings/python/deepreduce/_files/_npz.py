@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import zipfile
-from typing import Any, Mapping, Union
+from typing import Mapping, Union
 
 import numpy
+
+from .._native._types import Array
 
 # An archive with this comment was made of the file that it names (tool/read/npz.hpp).
 _MADE_OF = "deepreduce:input="
@@ -24,7 +26,7 @@ def made_of(path: str) -> str:
 
 def write_npz(
     path: Union[str, os.PathLike[str]],
-    arrays: Mapping[str, numpy.ndarray[Any, Any]],
+    arrays: Mapping[str, Array],
     deflate: bool = False,
     made_of: str = "",
 ) -> None:

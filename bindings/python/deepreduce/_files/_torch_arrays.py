@@ -10,10 +10,11 @@ from typing import Any, Dict, List, Mapping, Tuple, Union
 
 import numpy
 
+from .._native._types import Array
 from ..errors import ArgumentError, LibraryError
 from ._npz import write_npz
 
-Arrays = Dict[str, "numpy.ndarray[Any, Any]"]
+Arrays = Dict[str, "Array"]
 
 PICKLES = (".pt", ".pth")
 # Of a file. What is in one another may be shared, so that a few bytes stand for 2^50 lists: all that is met counts.
@@ -53,7 +54,7 @@ def _is_read(tensor: Any) -> bool:
     return str(tensor.dtype)[len("torch.") :] in _TYPES and not tensor.is_quantized and tensor.device.type != "meta"
 
 
-def array_of(tensor: Any) -> numpy.ndarray[Any, Any]:
+def array_of(tensor: Any) -> Array:
     """[tensor's shape] of a dense tensor, C order, on the CPU; shares the memory where it can."""
     import torch
 
@@ -63,7 +64,7 @@ def array_of(tensor: Any) -> numpy.ndarray[Any, Any]:
     return tensor.numpy()  # type: ignore[no-any-return]
 
 
-def unwrapped(module: Any) -> Any:
+def unwrapped(module: object) -> Any:
     """The module, without wrappers of torch.nn.parallel and torch.compile around it."""
     from torch import nn
 
@@ -78,7 +79,7 @@ def unwrapped(module: Any) -> Any:
             return module
 
 
-def named_parameters_of(module: Any) -> List[Tuple[str, Any]]:
+def named_parameters_of(module: object) -> List[Tuple[str, Any]]:
     """(name, parameter) in the order of `module.named_parameters()`. Wrappers of torch.nn.parallel around the module, and
     those of torch.compile around it or its parts, are no part of a name."""
     named = unwrapped(module).named_parameters()
@@ -148,12 +149,12 @@ def _bytes_of(tensor: Any) -> int:
     return int(8 * indices + values.numel() * values.element_size())
 
 
-def _flatten(loaded: Any, file: str) -> List[Tuple[str, Any]]:
+def _flatten(loaded: object, file: str) -> List[Tuple[str, Any]]:
     """(name, leaf) in order. ArgumentError if there is too much, as soon as that is known."""
     found: List[Tuple[str, Any]] = []
     met, characters = 0, 0
 
-    def add(value: Any, name: str, depth: int) -> None:
+    def add(value: object, name: str, depth: int) -> None:
         nonlocal met, characters
         met, characters = met + 1, characters + len(name)
         if depth > _DEPTH_MOST:

@@ -16,7 +16,7 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
-from typing import Any, Dict, List, Tuple
+from typing import Dict, List, Optional, Tuple
 
 # ruff: noqa: F403, F405 (deepreduce.h includes all of the others)
 from ._abi_codec import *
@@ -340,13 +340,13 @@ class dr_tensor_info(Structure):
 _CONTEXT, _PLAN, _BATCH, _BINDING = map(POINTER, (dr_context, dr_plan, dr_batch, dr_binding))
 _CALL, _PLACE, _OPTIONS, _RESULT, _ERROR = map(POINTER, (dr_call, dr_place, dr_decode_options, dr_result, dr_error))
 # Arguments that come together: an array, its stride, how many; memory and its size; frames, weights, how many.
-_TENSORS: List[Any] = [POINTER(dr_tensor), c_size_t, c_size_t]
-_OUTS: List[Any] = [POINTER(dr_tensor_out), c_size_t, c_size_t]
-_INFOS: List[Any] = [POINTER(dr_frame_info), POINTER(dr_tensor_info), c_size_t, c_size_t]
-_MEMORY: List[Any] = [c_void_p, c_size_t]
-_FRAMES: List[Any] = [POINTER(dr_bytes), POINTER(c_float), c_size_t]
+_TENSORS: List[type] = [POINTER(dr_tensor), c_size_t, c_size_t]
+_OUTS: List[type] = [POINTER(dr_tensor_out), c_size_t, c_size_t]
+_INFOS: List[type] = [POINTER(dr_frame_info), POINTER(dr_tensor_info), c_size_t, c_size_t]
+_MEMORY: List[type] = [c_void_p, c_size_t]
+_FRAMES: List[type] = [POINTER(dr_bytes), POINTER(c_float), c_size_t]
 
-FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
+FUNCTIONS: Dict[str, Tuple[Optional[type], List[type]]] = {
     "dr_version": (c_char_p, []),
     "dr_abi_version": (c_uint32, []),
     "dr_status_name": (c_char_p, [dr_status]),
@@ -400,7 +400,7 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
 }
 
 
-def declare(library: CDLL, functions: Dict[str, Tuple[Any, List[Any]]] = FUNCTIONS) -> None:
+def declare(library: CDLL, functions: Dict[str, Tuple[Optional[type], List[type]]] = FUNCTIONS) -> None:
     """Gives every function its prototype. AttributeError if the library lacks one."""
     for name, (restype, argtypes) in functions.items():
         function = getattr(library, name)

@@ -1,7 +1,7 @@
 """control.h, line by line. tests/python/test_abi.py compares them."""
 
 from ctypes import POINTER, Structure, c_char_p, c_double, c_size_t, c_uint32, c_uint64
-from typing import Any, Dict, List, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from ._abi import dr_error, dr_status
 
@@ -52,7 +52,7 @@ class dr_control_info(Structure):
 
 _CONTROL, _WORDS, _ERROR = POINTER(dr_control), POINTER(c_uint64), POINTER(dr_error)
 
-FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
+FUNCTIONS: Dict[str, Tuple[Optional[type], List[type]]] = {
     "dr_control_create": (dr_status, [c_char_p, _WORDS, c_size_t, POINTER(_CONTROL), _ERROR]),
     "dr_control_destroy": (None, [_CONTROL]),
     "dr_control_observe": (dr_status, [_CONTROL, c_uint64, c_uint64]),

@@ -12,7 +12,7 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
-from typing import Any, Dict, List, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from ._abi import dr_call, dr_context, dr_error, dr_plan, dr_status, dr_tensor, dr_tensor_out
 
@@ -129,11 +129,11 @@ class dr_loopback_options(Structure):
 # ---- Functions: result, arguments ---------------------------------------------------------------
 
 _EXCHANGE, _LOOPBACK, _ERROR = POINTER(dr_exchange), POINTER(dr_loopback), POINTER(dr_error)
-_TENSORS: List[Any] = [POINTER(dr_tensor), c_size_t, POINTER(dr_tensor_out), c_size_t, c_size_t]
-_RESIDUAL: List[Any] = [c_uint32, c_size_t, POINTER(c_float), c_uint64]
-_HOW: List[Any] = [POINTER(dr_context), POINTER(dr_plan), POINTER(dr_transport), POINTER(dr_exchange_options)]
+_TENSORS: List[type] = [POINTER(dr_tensor), c_size_t, POINTER(dr_tensor_out), c_size_t, c_size_t]
+_RESIDUAL: List[type] = [c_uint32, c_size_t, POINTER(c_float), c_uint64]
+_HOW: List[type] = [POINTER(dr_context), POINTER(dr_plan), POINTER(dr_transport), POINTER(dr_exchange_options)]
 
-FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
+FUNCTIONS: Dict[str, Tuple[Optional[type], List[type]]] = {
     "dr_exchange_create": (dr_status, [*_HOW, *_TENSORS, POINTER(_EXCHANGE)]),
     "dr_exchange_destroy": (None, [_EXCHANGE]),
     "dr_exchange_rebind": (dr_status, [_EXCHANGE, *_TENSORS]),

@@ -1,7 +1,7 @@
 """deepreduce.h goes on: stages of plans, plan books, line by line. tests/python/test_abi.py compares them."""
 
 from ctypes import POINTER, Structure, c_char_p, c_double, c_size_t, c_uint32, c_uint64
-from typing import Any, Dict, List, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from ._abi import dr_codec, dr_error, dr_param, dr_param_type, dr_plan, dr_status
 
@@ -80,7 +80,7 @@ DR_LINE_UNREACHED = 2
 _PLAN, _STAGES, _BOOK = map(POINTER, (dr_plan, dr_stages, dr_book))
 _STAGE, _LINE, _ERROR = map(POINTER, (dr_stage, dr_book_line, dr_error))
 
-FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
+FUNCTIONS: Dict[str, Tuple[Optional[type], List[type]]] = {
     "dr_plan_stage_count": (c_size_t, [_PLAN]),
     "dr_plan_stage": (dr_status, [_PLAN, c_size_t, _STAGE, _ERROR]),
     "dr_plan_with": (dr_status, [_PLAN, c_char_p, POINTER(_PLAN), _ERROR]),

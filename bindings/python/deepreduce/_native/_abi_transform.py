@@ -1,7 +1,7 @@
 """transform.h, line by line. tests/python/test_abi.py compares them."""
 
 from ctypes import POINTER, Structure, c_float, c_size_t, c_uint32, c_uint64, c_void_p
-from typing import Any, Dict, List, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from ._abi import dr_context, dr_error, dr_plan, dr_status, dr_tensor, dr_tensor_out
 
@@ -43,9 +43,9 @@ class dr_transform_info(Structure):
 # ---- Functions: result, arguments ---------------------------------------------------------------
 
 _TRANSFORM, _FLOATS = POINTER(dr_transform), POINTER(POINTER(c_float))
-_TENSORS: List[Any] = [POINTER(dr_tensor), c_size_t, POINTER(dr_tensor_out), c_size_t, c_size_t]
+_TENSORS: List[type] = [POINTER(dr_tensor), c_size_t, POINTER(dr_tensor_out), c_size_t, c_size_t]
 
-FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
+FUNCTIONS: Dict[str, Tuple[Optional[type], List[type]]] = {
     "dr_transform_create": (
         dr_status,
         [

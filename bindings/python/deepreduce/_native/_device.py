@@ -18,42 +18,43 @@ from ..errors import ArgumentError, OutOfMemory
 from . import _abi, _dlpack, _driver
 from ._call import new
 from ._memory import FLOATS, NAMES, Bytes, Memory, code_of, require_strided, torch_tensor
+from ._types import Array
 
 
 class Framework:
     """Whose arrays they are. A stream is a cudaStream_t: 0 and 1 the legacy default stream, 2 the thread's."""
 
-    def has(self, x: Any) -> bool:
+    def has(self, x: object) -> bool:
         """Whether x is an array of this framework on a GPU."""
         raise NotImplementedError
 
-    def number(self, x: Any) -> int:
+    def number(self, x: object) -> int:
         raise NotImplementedError
 
     def stream(self, number: int) -> int:
         """The caller's current stream on device `number`."""
         raise NotImplementedError
 
-    def view(self, x: Any, what: str, stream: int) -> _dlpack.View:
+    def view(self, x: object, what: str, stream: int) -> _dlpack.View:
         """Its memory, ready for work on `stream`."""
         raise NotImplementedError
 
     def empty(self, number: int, stream: int, shape: Tuple[int, ...], dtype: str) -> Any:
         raise NotImplementedError
 
-    def fill(self, x: Any, byte: int) -> None:
+    def fill(self, x: object, byte: int) -> None:
         """All bytes of a contiguous array of bytes; does not wait."""
         raise NotImplementedError
 
-    def part(self, x: Any, begin: int, end: int, dtype: str = "uint8") -> Any:
+    def part(self, x: object, begin: int, end: int, dtype: str = "uint8") -> Any:
         """Bytes [begin, end) of a contiguous array of bytes, seen as a 1-D array of another type."""
         raise NotImplementedError
 
-    def to_host(self, x: Any) -> bytes:
+    def to_host(self, x: object) -> bytes:
         """Bytes of a contiguous array; waits for the caller's current stream."""
         raise NotImplementedError
 
-    def put(self, x: Any, source: Bytes) -> None:
+    def put(self, x: object, source: Bytes) -> None:
         """Copies to an array of as many bytes, and waits."""
         raise NotImplementedError
 
@@ -106,7 +107,7 @@ class Torch(Framework):
 
 
 class CuPy(Framework):
-    def has(self, x: Any) -> bool:
+    def has(self, x: object) -> bool:
         cupy = sys.modules.get("cupy")
         return cupy is not None and isinstance(x, getattr(cupy, "ndarray", ()))
 
@@ -149,7 +150,7 @@ class CuPy(Framework):
 class Bare(Framework):
     """Arrays of whatever else tells of its memory, and DeviceArrays beside them."""
 
-    def has(self, x: Any) -> bool:
+    def has(self, x: object) -> bool:
         return not torch_tensor(x) and (_is_foreign(x) or hasattr(x, "__cuda_array_interface__"))
 
     def number(self, x: Any) -> int:
@@ -163,7 +164,7 @@ class Bare(Framework):
     def stream(self, number: int) -> int:
         return _driver.LEGACY_STREAM
 
-    def view(self, x: Any, what: str, stream: int) -> _dlpack.View:
+    def view(self, x: object, what: str, stream: int) -> _dlpack.View:
         if _is_foreign(x):
             return _dlpack.from_dlpack(x, what, stream or _driver.LEGACY_STREAM)
         return _dlpack.from_cuda_array_interface(x, what)
@@ -171,17 +172,17 @@ class Bare(Framework):
     def empty(self, number: int, stream: int, shape: Tuple[int, ...], dtype: str) -> Any:
         return _driver.DeviceArray(number, stream, shape, dtype)
 
-    def fill(self, x: Any, byte: int) -> None:
+    def fill(self, x: object, byte: int) -> None:
         x = self._seen(x)
         _driver.driver.fill(x.device, x.stream, x.address, byte, x.nbytes)
 
-    def part(self, x: Any, begin: int, end: int, dtype: str = "uint8") -> Any:
+    def part(self, x: object, begin: int, end: int, dtype: str = "uint8") -> Any:
         return self._seen(x).part(begin, ((end - begin) // _driver.SIZES[dtype],), dtype)
 
-    def to_host(self, x: Any) -> bytes:
+    def to_host(self, x: object) -> bytes:
         return self._seen(x).to_host()
 
-    def put(self, x: Any, source: Bytes) -> None:
+    def put(self, x: object, source: Bytes) -> None:
         x = self._seen(x)
         _driver.driver.from_host(x.device, x.stream, x.address, source.address, source.size)
 
@@ -200,25 +201,25 @@ class Bare(Framework):
 frameworks: List[Framework] = [Torch(), CuPy(), Bare()]
 
 
-def _is_foreign(x: Any) -> bool:
+def _is_foreign(x: object) -> bool:
     device = getattr(x, "__dlpack_device__", None)
     return device is not None and int(device()[0]) in _dlpack.CUDA
 
 
-def _find_framework(x: Any) -> Optional[Framework]:
+def _find_framework(x: object) -> Optional[Framework]:
     if x is None or isinstance(x, (numpy.ndarray, bytes, bytearray, memoryview)):
         return None
     return next((framework for framework in frameworks if framework.has(x)), None)
 
 
-def framework_of(x: Any) -> Framework:
+def framework_of(x: object) -> Framework:
     """The framework of an array on a GPU."""
     framework = _find_framework(x)
     assert framework is not None
     return framework
 
 
-def _host_array(source: Bytes) -> numpy.ndarray[Any, Any]:
+def _host_array(source: Bytes) -> Array:
     array = numpy.empty(source.size, numpy.uint8)
     ctypes.memmove(array.ctypes.data, source.address, source.size)
     return array
@@ -245,12 +246,12 @@ class Place:
         place.flags = _abi.DR_PLACE_ALLOW_HOST if allow_host else 0
         return place
 
-    def borrow(self, x: Any, what: str, allowed: Tuple[int, ...] = FLOATS) -> Memory:
+    def borrow(self, x: object, what: str, allowed: Tuple[int, ...] = FLOATS) -> Memory:
         """The memory of an input. ArgumentError if it is not contiguous or not of one of the types `allowed`."""
         view = self._view(x, what)
         return Memory(view.address, code_of(view.dtype, what, allowed), view.shape, view.owner)
 
-    def borrow_output(self, x: Any, what: str) -> Memory:
+    def borrow_output(self, x: object, what: str) -> Memory:
         """The memory of an output, which must be writable, too."""
         view = self._view(x, what)
         if not view.writable:
@@ -259,13 +260,13 @@ class Place:
             raise ArgumentError(f"{what} is read-only")
         return Memory(view.address, code_of(view.dtype, what, FLOATS), view.shape, view.owner)
 
-    def borrow_bytes(self, x: Any, what: str) -> Bytes:
+    def borrow_bytes(self, x: object, what: str) -> Bytes:
         view = self._view(x, what)
         if view.itemsize != 1:
             raise ArgumentError(f"{what} is {view.dtype}, not bytes")
         return Bytes(view.address, math.prod(view.shape), view.owner)
 
-    def _view(self, x: Any, what: str) -> _dlpack.View:
+    def _view(self, x: object, what: str) -> _dlpack.View:
         framework = _find_framework(x)
         if framework is None:  # `find` saw to it
             raise ArgumentError(f"{what} is not on {self}")

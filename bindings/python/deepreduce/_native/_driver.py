@@ -94,7 +94,7 @@ class Cuda:
             raise DeviceError(f"no CUDA device here: cuInit gives {status}")
         return library
 
-    def _call(self, name: str, *arguments: Any) -> None:
+    def _call(self, name: str, *arguments: object) -> None:
         status = getattr(self._library, name)(*arguments)
         if status == 0:
             return

@@ -14,6 +14,7 @@ import numpy
 
 from ..errors import ArgumentError, OutOfMemory
 from . import _abi
+from ._types import Array, DType
 
 if TYPE_CHECKING:
     from ._device import Place
@@ -58,17 +59,17 @@ class Bytes(NamedTuple):
 
 
 @functools.cache
-def bfloat16() -> Optional[numpy.dtype[Any]]:
+def bfloat16() -> Optional[DType]:
     """numpy's bfloat16, which is ml_dtypes' matter; None if that is not installed."""
     try:
         import ml_dtypes
     except ImportError:
         return None
-    narrow: numpy.dtype[Any] = numpy.dtype(ml_dtypes.bfloat16)
+    narrow: DType = numpy.dtype(ml_dtypes.bfloat16)
     return narrow
 
 
-def result_dtype(code: int) -> Tuple[numpy.dtype[Any], int]:
+def result_dtype(code: int) -> Tuple[DType, int]:
     """The numpy type that values of the frame's type are decoded to, and its DR_*."""
     if code == _abi.DR_BF16:
         narrow = bfloat16()
@@ -76,7 +77,7 @@ def result_dtype(code: int) -> Tuple[numpy.dtype[Any], int]:
     return _DTYPES[code], code
 
 
-def empty(shape: Tuple[int, ...], dtype: Any) -> numpy.ndarray[Any, Any]:
+def empty(shape: Tuple[int, ...], dtype: Any) -> Array:
     """numpy.empty that says what it was for. numpy answers a size past the address space with ValueError."""
     try:
         return numpy.empty(shape, dtype)
@@ -109,7 +110,7 @@ def borrow(x: Any, what: str, allowed: Tuple[int, ...] = FLOATS, place: Optional
     return _of_array(array, what, allowed)
 
 
-def borrow_finite(x: Any, what: str, tensor: int) -> numpy.ndarray[Any, Any]:
+def borrow_finite(x: object, what: str, tensor: int) -> Array:
     """The memory of float32 of the CPU, as `borrow` has it: an array of numpy of its shape. ArgumentError, with `tensor`, if
     it is not that, or a value is not finite."""
     try:
@@ -158,7 +159,7 @@ def is_in_place(x: Any) -> bool:
     return bool(flags.c_contiguous and flags.aligned)
 
 
-def of_new(array: Any, place: Optional[Place] = None) -> Tuple[int, int]:
+def of_new(array: object, place: Optional[Place] = None) -> Tuple[int, int]:
     """Address and DR_* of an array that this package has just made."""
     if place is not None:
         return place.borrow(array, "the output", FLOATS + INTEGERS)[:2]
@@ -227,7 +228,7 @@ def borrow_bytes(frame: Any, what: str = "frame") -> Bytes:
     return Bytes(_address(array), array.size, array)
 
 
-def as_array(x: Any, what: str) -> numpy.ndarray[Any, Any]:
+def as_array(x: Any, what: str) -> Array:
     """x as a numpy array; bfloat16 of torch widened to float32 if ml_dtypes is not installed."""
     if not torch_tensor(x):
         return _host_array(x, what)
@@ -248,7 +249,7 @@ def _of_tensor(x: Any, what: str, allowed: Tuple[int, ...]) -> Memory:
     return Memory(x.data_ptr(), code, tuple(x.shape), x)
 
 
-def _of_array(array: numpy.ndarray[Any, Any], what: str, allowed: Tuple[int, ...]) -> Memory:
+def _of_array(array: Array, what: str, allowed: Tuple[int, ...]) -> Memory:
     code = _CODE_OF.get(array.dtype, 0)
     if code not in allowed:
         name = array.dtype.name if array.dtype.isnative else str(array.dtype)
@@ -260,7 +261,7 @@ def _of_array(array: numpy.ndarray[Any, Any], what: str, allowed: Tuple[int, ...
 _CODE_OF: Dict[Any, int] = {}
 
 
-def _address(array: numpy.ndarray[Any, Any]) -> int:
+def _address(array: Array) -> int:
     return array.__array_interface__["data"][0]  # type: ignore[no-any-return]  # half the time of array.ctypes.data
 
 
@@ -274,7 +275,7 @@ def code_of(name: str, what: str, allowed: Tuple[int, ...]) -> int:
     return code
 
 
-def _host_array(x: Any, what: str) -> numpy.ndarray[Any, Any]:
+def _host_array(x: Any, what: str) -> Array:
     """x as a numpy array that shares its memory, if x is an array of some kind. Numbers and nested lists are
     not: they would become float64, which is not what a gradient is."""
     if isinstance(x, numpy.ndarray):
@@ -293,7 +294,7 @@ def _host_array(x: Any, what: str) -> numpy.ndarray[Any, Any]:
         raise ArgumentError(f"{what} is {_kind(x)}, not an array") from None
 
 
-def _require_cpu(x: Any, what: str) -> None:
+def _require_cpu(x: object, what: str) -> None:
     device = getattr(x, "__dlpack_device__", None)
     if device is not None and int(device()[0]) != _DLPACK_CPU:
         raise ArgumentError(f"{what} is not in the memory of the CPU; copy it there first")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import types
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple, Union
+from typing import Callable, Dict, Iterator, List, Mapping, Tuple, Union
 
 from . import _abi, _abi_plan, _library
 from ._call import c_string, check, new, read, text
@@ -46,7 +46,7 @@ class Stage:
 Stages = Mapping[str, Stage]  # {role: stage}
 
 
-def stages_of(plan: Any) -> Stages:
+def stages_of(plan: object) -> Stages:
     """Those of a plan's handle."""
     library = _library.load()
     return _stages(library.dr_plan_stage_count(plan), lambda i, stage, error: library.dr_plan_stage(plan, i, stage, error))
@@ -68,7 +68,7 @@ def read_stages(plan: str) -> Stages:
         library.dr_stages_destroy(handle)
 
 
-def _stages(count: int, stage_at: Callable[[int, Any, Any], int]) -> Stages:
+def _stages(count: int, stage_at: Callable[[int, object, object], int]) -> Stages:
     names: Dict[str, List[_abi_plan.dr_stage]] = {}
     for i in range(count):
         stage, error = new(_abi_plan.dr_stage), new(_abi.dr_error)

@@ -60,7 +60,7 @@ def emulated(seed: int = 1) -> Iterator[None]:
 class Emulated:
     """A numpy array that says by DLPack that it is on a GPU. `streams` are those that it was asked to be ready on."""
 
-    def __init__(self, array: Any, device: int = 0) -> None:
+    def __init__(self, array: object, device: int = 0) -> None:
         self.array, self.device = numpy.asarray(array), device
         self.streams: List[Optional[int]] = []
         self._told: List[Any] = []
@@ -72,7 +72,7 @@ class Emulated:
     def __dlpack_device__(self) -> Tuple[int, int]:
         return _dlpack.CUDA[0], self.device
 
-    def __dlpack__(self, *, stream: Optional[int] = None, max_version: Any = None) -> Any:
+    def __dlpack__(self, *, stream: Optional[int] = None, max_version: object = None) -> Any:
         self.streams.append(stream)
         versioned = _dlpack.Versioned(major=1, flags=0 if self.array.flags.writeable else _dlpack.READ_ONLY)
         tensor = versioned.tensor

@@ -78,7 +78,7 @@ class Callbacks:
         except BaseException as error:
             return self._lost(error)
 
-    def _test(self, _user: Any, request: int, size: Any) -> int:
+    def _test(self, _user: object, request: int, size: Any) -> int:
         try:
             came = self.transport.test(request)
             if came is None:
@@ -89,7 +89,7 @@ class Callbacks:
         except BaseException as error:
             return self._lost(error)
 
-    def _cancel(self, _user: Any, request: int) -> int:
+    def _cancel(self, _user: object, request: int) -> int:
         try:
             return _abi.DR_OK if self.transport.cancel(request) else _abi.DR_PENDING
         except BaseException as error:

@@ -18,10 +18,11 @@ import pathlib
 import statistics
 import sys
 import tempfile
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, List, Optional, Sequence
 
 from .._files._whole_file import whole_file
 from .._native import _tool
+from .._native._types import Json
 from ..errors import ArgumentError, Error
 from ._cost_fit import fit_affine
 from ._link_costs import measure_link, measure_overlap
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _measure(ranks: Ranks, options: argparse.Namespace, native: Sequence[str], saved: Optional[Dict[str, Any]]) -> None:
+def _measure(ranks: Ranks, options: argparse.Namespace, native: Sequence[str], saved: Optional[Json]) -> None:
     if ranks.ranks < 2:
         raise ArgumentError("calibrate: --link and --overlap need at least 2 ranks, here is 1")
     refused = ranks.gather(_refusal(options.output) if ranks.rank == 0 else "")[0]
@@ -71,7 +72,7 @@ def _measure(ranks: Ranks, options: argparse.Namespace, native: Sequence[str], s
         write(profile, options.output)
 
 
-def add_link(profile: Dict[str, Any], ranks: Ranks, sizes: Sequence[int] = SIZES, seconds: float = 0.5) -> None:
+def add_link(profile: Json, ranks: Ranks, sizes: Sequence[int] = SIZES, seconds: float = 0.5) -> None:
     """Measures the link, in place of one of the same transport and ranks that the profile may have."""
     link = measure_link(ranks, sizes, seconds)
     same = ("transport", "ranks", "ranks_per_host")
@@ -79,7 +80,7 @@ def add_link(profile: Dict[str, Any], ranks: Ranks, sizes: Sequence[int] = SIZES
     profile["links"] = [*others, link]
 
 
-def read_profile(path: str) -> Dict[str, Any]:
+def read_profile(path: str) -> Json:
     """ArgumentError: it cannot be read, or is none."""
     try:
         profile = json.loads(pathlib.Path(path).read_text("utf-8"))
@@ -90,7 +91,7 @@ def read_profile(path: str) -> Dict[str, Any]:
     return profile
 
 
-def write(profile: Dict[str, Any], output: str) -> None:
+def write(profile: Json, output: str) -> None:
     """The file is there whole or not at all. ArgumentError: it cannot be written. "": stdout"""
     text = json.dumps(profile, indent=1) + "\n"
     if not output:
@@ -112,7 +113,7 @@ def _refusal(output: str) -> str:
     return f"{output}: cannot be written: {os.strerror(code)}"
 
 
-def measure_costs(ranks: Ranks, native: Sequence[str], alone: bool = False) -> Dict[str, Any]:
+def measure_costs(ranks: Ranks, native: Sequence[str], alone: bool = False) -> Json:
     """A profile without links. All ranks measure at the same time, or rank 0 alone.
 
     native: options of the native tool. Error: it failed on some rank
@@ -133,7 +134,7 @@ def measure_costs(ranks: Ranks, native: Sequence[str], alone: bool = False) -> D
     return pooled(each)
 
 
-def pooled(profiles: Sequence[Dict[str, Any]]) -> Dict[str, Any]:
+def pooled(profiles: Sequence[Json]) -> Json:
     """The first of them, with the medians over all in place of each sample, and lines fitted to these."""
     profile = profiles[0]
     if len(profiles) == 1:
@@ -145,7 +146,7 @@ def pooled(profiles: Sequence[Dict[str, Any]]) -> Dict[str, Any]:
     return profile
 
 
-def disturbance(profile: Dict[str, Any]) -> str:
+def disturbance(profile: Json) -> str:
     """What a machine that does other things, too, leaves behind, as the native tool tells it; "": nothing."""
     fits = [(f"{each['operation']} of '{each['plan']}'", each) for each in profile["costs"]]
     for link in profile["links"]:

@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import numpy
 
+from .._native._types import Array, Json
 from ._cost_fit import fit_affine
 from ._rank_links import Ranks, clock
 
@@ -63,7 +64,7 @@ class Rounds:
         return samples
 
 
-def curve(samples: Sequence[Sample]) -> Dict[str, Any]:
+def curve(samples: Sequence[Sample]) -> Json:
     fit = fit_affine([(size, ns) for size, ns, _ in samples])
     return {
         "floor_ns": fit.floor,
@@ -76,7 +77,7 @@ def curve(samples: Sequence[Sample]) -> Dict[str, Any]:
     }
 
 
-def measure_link(ranks: Ranks, sizes: Sequence[int], seconds: float) -> Dict[str, Any]:
+def measure_link(ranks: Ranks, sizes: Sequence[int], seconds: float) -> Json:
     """An entry of a profile's `links`. sizes: bytes, multiples of 4 * ranks are best, ascending."""
     rounds, n, own = Rounds(ranks, seconds), ranks.ranks, ranks.rank
     right, left = (own + 1) % n, (own - 1) % n
@@ -191,7 +192,7 @@ def burst_of(samples: Sequence[Sample]) -> Tuple[float, float]:
     return (burst, 8e9 * fast) if burst > _LEAST_BURST and fast > 2 * rate else (0.0, 0.0)
 
 
-def _wait_all(ranks: Ranks, requests: Sequence[Any]) -> None:
+def _wait_all(ranks: Ranks, requests: Sequence[object]) -> None:
     for each in requests:
         ranks.wait(each)
 
@@ -219,7 +220,7 @@ class _Backward:
 class _Traffic:
     """So many all-reduces, one after the other: all ranks make the same number of them."""
 
-    def __init__(self, ranks: Ranks, data: numpy.ndarray[Any, Any], count: int) -> None:
+    def __init__(self, ranks: Ranks, data: Array, count: int) -> None:
         self._ranks, self._data, self._left = ranks, data, count
         self._request: Any = None
 

@@ -7,8 +7,7 @@ import socket
 import time
 from typing import Any, Callable, List, Mapping
 
-import numpy
-
+from .._native._types import Array
 from ..errors import ArgumentError, Unsupported
 
 _MPI_RANK = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MPI_LOCALRANKID")
@@ -25,27 +24,27 @@ class Ranks:
     rank: int
     ranks: int
 
-    def send(self, peer: int, data: numpy.ndarray[Any, Any]) -> Any:
+    def send(self, peer: int, data: Array) -> Any:
         raise NotImplementedError
 
-    def recv(self, peer: int, data: numpy.ndarray[Any, Any]) -> Any:
+    def recv(self, peer: int, data: Array) -> Any:
         raise NotImplementedError
 
-    def all_reduce(self, data: numpy.ndarray[Any, Any]) -> Any:
+    def all_reduce(self, data: Array) -> Any:
         """data [n] f32, summed in place."""
         raise NotImplementedError
 
-    def all_gather(self, received: numpy.ndarray[Any, Any], sent: numpy.ndarray[Any, Any]) -> Any:
+    def all_gather(self, received: Array, sent: Array) -> Any:
         """received [ranks * n], sent [n]"""
         raise NotImplementedError
 
-    def test(self, request: Any) -> bool:
+    def test(self, request: object) -> bool:
         raise NotImplementedError
 
-    def wait(self, request: Any) -> None:
+    def wait(self, request: object) -> None:
         raise NotImplementedError
 
-    def gather(self, value: Any) -> List[Any]:
+    def gather(self, value: object) -> List[Any]:
         """Of all ranks, on all ranks; any object."""
         raise NotImplementedError
 
@@ -94,16 +93,16 @@ class GlooRanks(Ranks):
             dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=_TIMEOUT))
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
 
-    def send(self, peer: int, data: numpy.ndarray[Any, Any]) -> Any:
+    def send(self, peer: int, data: Array) -> Any:
         return self._dist.isend(self._torch.from_numpy(data), peer)
 
-    def recv(self, peer: int, data: numpy.ndarray[Any, Any]) -> Any:
+    def recv(self, peer: int, data: Array) -> Any:
         return self._dist.irecv(self._torch.from_numpy(data), peer)
 
-    def all_reduce(self, data: numpy.ndarray[Any, Any]) -> Any:
+    def all_reduce(self, data: Array) -> Any:
         return self._dist.all_reduce(self._torch.from_numpy(data), async_op=True)
 
-    def all_gather(self, received: numpy.ndarray[Any, Any], sent: numpy.ndarray[Any, Any]) -> Any:
+    def all_gather(self, received: Array, sent: Array) -> Any:
         tensors = self._torch.from_numpy(received), self._torch.from_numpy(sent)
         gather = getattr(self._dist, "all_gather_single", None) or self._dist.all_gather_into_tensor  # before torch 2.13
         return gather(*tensors, async_op=True)
@@ -114,7 +113,7 @@ class GlooRanks(Ranks):
     def wait(self, request: Any) -> None:
         request.wait()
 
-    def gather(self, value: Any) -> List[Any]:
+    def gather(self, value: object) -> List[Any]:
         values: List[Any] = [None] * self.ranks
         self._dist.all_gather_object(values, value)
         return values
@@ -139,16 +138,16 @@ class MpiRanks(Ranks):
         self._comm, self._mpi, self._pause = self._transport.comm, MPI, _Pause
         self.rank, self.ranks = self._transport.rank, self._transport.ranks
 
-    def send(self, peer: int, data: numpy.ndarray[Any, Any]) -> Any:
+    def send(self, peer: int, data: Array) -> Any:
         return self._comm.Isend([data, self._mpi.BYTE], peer, 1)
 
-    def recv(self, peer: int, data: numpy.ndarray[Any, Any]) -> Any:
+    def recv(self, peer: int, data: Array) -> Any:
         return self._comm.Irecv([data, self._mpi.BYTE], peer, 1)
 
-    def all_reduce(self, data: numpy.ndarray[Any, Any]) -> Any:
+    def all_reduce(self, data: Array) -> Any:
         return self._comm.Iallreduce(self._mpi.IN_PLACE, [data, self._mpi.FLOAT])
 
-    def all_gather(self, received: numpy.ndarray[Any, Any], sent: numpy.ndarray[Any, Any]) -> Any:
+    def all_gather(self, received: Array, sent: Array) -> Any:
         return self._comm.Iallgather([sent, self._mpi.BYTE], [received, sent.size, self._mpi.BYTE])
 
     def test(self, request: Any) -> bool:
@@ -159,7 +158,7 @@ class MpiRanks(Ranks):
         while not request.Test():
             pause.rest()
 
-    def gather(self, value: Any) -> List[Any]:
+    def gather(self, value: object) -> List[Any]:
         self.barrier()  # with pauses: the blocking one would take the core from ranks that still work
         return list(self._comm.allgather(value))
 

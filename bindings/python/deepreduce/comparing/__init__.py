@@ -15,13 +15,14 @@ import numpy
 from .._files._npz import made_of, write_npz
 from .._files._torch_arrays import Arrays, add_tensor, array_of, convert_file, is_pickle
 from .._native import _memory, _tool
+from .._native._types import Array, Json
 from ..errors import ArgumentError, Error
 from ..plan import Plan
 from ..tensor import Sparse
 from . import _codec_run, _codecs
 
-Row = Dict[str, Any]
-Document = Dict[str, Any]
+Row = Json
+Document = Json
 
 # Of the tool's options those that say which tensors there are (`deepreduce convert` has them, too).
 _CHOOSES = {"tensor", "flat", "cast"}
@@ -31,7 +32,7 @@ NOT_OF_PYTHON = ("steps", "each_step", "batch", "book", "resume", "from")  # wha
 _CHEAPEST = "index=raw value=raw"  # where a run is for its list of tensors
 
 
-def compare(inputs: Any, plans: Union[str, Plan, Sequence[Union[str, Plan]]] = (), **settings: Any) -> List[Row]:
+def compare(inputs: object, plans: Union[str, Plan, Sequence[Union[str, Plan]]] = (), **settings: object) -> List[Row]:
     """Compresses gradients by plans; a row each of bytes, errors and times, as `deepreduce compare --format json` has them.
 
     inputs    a path, or a `synth:` text, or a list of these; or an array, a dict name -> array, or a list of arrays, whose
@@ -65,7 +66,7 @@ def compare(inputs: Any, plans: Union[str, Plan, Sequence[Union[str, Plan]]] = (
     return rows
 
 
-def measured(paths: Sequence[str], plans: Sequence[str], settings: Mapping[str, Any], folder: pathlib.Path) -> Document:
+def measured(paths: Sequence[str], plans: Sequence[str], settings: Mapping[str, object], folder: pathlib.Path) -> Document:
     """The document of a run, in which rows of plans with Python codecs stand behind the others of their tensor."""
     python = [plan for plan in plans if _codecs.is_of_python(plan)]
     if not python:
@@ -117,7 +118,7 @@ def add_python_rows(
 
 
 def _measured_by_the_tool(
-    paths: Sequence[str], plans: Sequence[str], settings: Mapping[str, Any], folder: pathlib.Path
+    paths: Sequence[str], plans: Sequence[str], settings: Mapping[str, object], folder: pathlib.Path
 ) -> Document:
     told = [word for plan in plans for word in ("--plan", plan)]
     return _document_of([*paths, *told, *_options(settings)], folder)
@@ -138,7 +139,7 @@ def _document_of(words: Sequence[str], folder: pathlib.Path) -> Document:
     return document
 
 
-def _options(settings: Mapping[str, Any]) -> List[str]:
+def _options(settings: Mapping[str, object]) -> List[str]:
     words = []
     for name, value in settings.items():
         option = "--" + name.replace("_", "-")
@@ -154,7 +155,7 @@ def _options(settings: Mapping[str, Any]) -> List[str]:
 # ---- Inputs -------------------------------------------------------------------------------------
 
 
-def _paths_of(inputs: Any, folder: pathlib.Path) -> List[str]:
+def _paths_of(inputs: object, folder: pathlib.Path) -> List[str]:
     if isinstance(inputs, (str, os.PathLike)):
         return _paths_of([inputs], folder)
     named: Any = inputs.items() if isinstance(inputs, Mapping) else [("", inputs)]
@@ -190,7 +191,7 @@ def _add_array(arrays: Arrays, name: str, tensor: Any) -> None:
         arrays[name] = _plain(tensor, f"'{name}'" if name else "the input")
 
 
-def _plain(array: Any, what: str) -> numpy.ndarray[Any, Any]:
+def _plain(array: object, what: str) -> Array:
     if _memory.torch_tensor(array):
         return array_of(array)
     plain = numpy.asarray(_memory.as_array(array, what), order="C")
@@ -200,7 +201,7 @@ def _plain(array: Any, what: str) -> numpy.ndarray[Any, Any]:
 class _Arrays:
     """The tensors of a run as the tool read them: it writes them to a .safetensors file."""
 
-    def __init__(self, paths: Sequence[str], settings: Mapping[str, Any], folder: pathlib.Path) -> None:
+    def __init__(self, paths: Sequence[str], settings: Mapping[str, object], folder: pathlib.Path) -> None:
         # An .npz that was made for this run is named by what it was made of.
         self._paths = {made_of(path) or path: path for path in paths}
         self._target = folder / "tensors.safetensors"

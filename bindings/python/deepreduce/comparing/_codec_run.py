@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy
 
+from .._native._types import Array, Json
 from ..decoding import decode
 from ..encoding import encode
 from ..errors import ArgumentError
@@ -21,8 +22,7 @@ from ..plan import read_stages
 from ..tensor import Sparse
 from . import _codecs as codecs
 
-Array = numpy.ndarray[Any, Any]
-Row = Dict[str, Any]
+Row = Json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Timer:
     def __init__(self) -> None:
         self.ns = 0
 
-    def __call__(self, function: Callable[[], Any]) -> Any:
+    def __call__(self, function: Callable[[], object]) -> Any:
         begin = time.perf_counter_ns()
         result = function()
         self.ns += time.perf_counter_ns() - begin
@@ -96,7 +96,7 @@ def _native(stages: str, indices: Array, values: Array, d: int, numbers: Any, ti
     return info, len(frame) - info.index_size - info.value_size - info.order_size, found
 
 
-def run_once(plan: Stages, g: Array, kept: Array, numbers: Any) -> Once:
+def run_once(plan: Stages, g: Array, kept: Array, numbers: object) -> Once:
     """Encodes and decodes; raises codec.Broken for what a codec must not do."""
     encoding, decoding = Timer(), Timer()
     times, d = (encoding, decoding), g.size

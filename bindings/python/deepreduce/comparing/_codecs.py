@@ -10,10 +10,10 @@ from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple, T
 import numpy
 
 from .. import plan as _plan
+from .._native._types import Array
 from ..errors import ArgumentError, Error
 from ..plan import Stage, read_stages
 
-Array = numpy.ndarray[Any, Any]
 Kind = TypeVar("Kind", bound=Callable[..., Any])
 
 
@@ -166,7 +166,7 @@ def require_same_values(sent: Array, found: Array, what: str) -> None:
         )
 
 
-def encode_twice(codec: Any, what: str, *arguments: Any) -> bytes:
+def encode_twice(codec: Any, what: str, *arguments: object) -> bytes:
     for each in arguments:
         if isinstance(each, numpy.ndarray):
             each.flags.writeable = False  # it is the caller's
@@ -217,7 +217,7 @@ def _values(dtype: Any) -> Iterator[Tuple[str, Array, bool]]:
     yield "random bits", bits.astype(f"u{numpy.dtype(dtype).itemsize}").view(dtype), False
 
 
-def check(role: str, name: str, **parameters: Any) -> None:
+def check(role: str, name: str, **parameters: object) -> None:
     """Runs a registered codec over supports or values of every kind: none, one, all, runs, the widest universe; zeros of
     both signs, subnormals, infinity.
 
@@ -231,7 +231,7 @@ def check(role: str, name: str, **parameters: Any) -> None:
     check_instance(codec, codec.make(**parameters))
 
 
-def check_instance(codec: Registered, made: Any) -> None:
+def check_instance(codec: Registered, made: object) -> None:
     if codec.role == "index":
         for support in _supports():
             what = f"index={codec.name}: {support.name} of {support.universe}"
@@ -265,7 +265,7 @@ def judge_values(codec: Registered, sent: Array, found: Array, what: str) -> Non
 # ---- LEB128 -------------------------------------------------------------------------------------
 
 
-def varints(numbers: Any) -> bytes:
+def varints(numbers: object) -> bytes:
     """LEB128 of whole numbers [n] from 0 to 2^63 - 1: 7 bits a byte, low first; the top bit says that another follows.
 
     >>> deepreduce.codec.varints([1, 300]).hex()

@@ -25,10 +25,11 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 import numpy
 
 from .._native._memory import as_array, borrow_bytes
+from .._native._types import Array
 from ..errors import ArgumentError
 from ..plan import Plan, as_plan
 from ._apply import apply_to, look, tensors_of, written_of
-from ._element_types import Array, Words, like
+from ._element_types import Words, like
 from ._patch_file import Patch, Tensors, places_of, require_same, write_patch
 from ._store import Store
 from ._word_frames import check_of, chunks_of, new_sums
@@ -50,7 +51,7 @@ class Sums:
     True
     """
 
-    def __init__(self, weights: Any) -> None:
+    def __init__(self, weights: object) -> None:
         self._sums = {name: new_sums(each.words) for name, each in tensors_of(weights, "weights").items()}
 
     def check(self, name: str = "") -> int:
@@ -88,7 +89,7 @@ class History:
     (np.float32(4.0), True)
     """
 
-    def __init__(self, weights: Any) -> None:
+    def __init__(self, weights: object) -> None:
         self._bytes = {name: numpy.zeros(each.length, numpy.uint8) for name, each in tensors_of(weights, "weights").items()}
 
     def clear(self) -> None:
@@ -117,8 +118,8 @@ class History:
 
 
 def encode(
-    old: Any,
-    new: Any,
+    old: object,
+    new: object,
     plan: Union[str, Plan, None] = None,
     *,
     base: str = "",
@@ -159,8 +160,8 @@ def encode(
 
 
 def apply(
-    weights: Any,
-    patch: Any,
+    weights: object,
+    patch: object,
     *,
     sums: Optional[Sums] = None,
     history: Optional[History] = None,
@@ -198,7 +199,7 @@ def apply(
     return made(held)
 
 
-def changes(patch: Any, base: Any, *, history: Optional[History] = None) -> Any:
+def changes(patch: object, base: object, *, history: Optional[History] = None) -> Any:
     """What the patch assigns, for engines that take sparse updates; nothing is written.
 
     patch    bytes of `encode`
@@ -231,5 +232,5 @@ def _joined(rows: Sequence[Tuple[Array, Array]], of: Words) -> Tuple[Array, Any]
     return numpy.concatenate(places), like(numpy.concatenate(values), of.owner)
 
 
-def _bytes(patch: Any) -> memoryview:
+def _bytes(patch: object) -> memoryview:
     return as_array(borrow_bytes(patch, "patch").owner, "patch").data.cast("B")

@@ -7,13 +7,14 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 
 import numpy
 
+from .._native._types import Array
 from ..errors import ArgumentError, WrongBase
-from ._element_types import Array, Words, words_of
+from ._element_types import Words, words_of
 from ._patch_file import Patch, Tensors, Unit, checks_of, gather, places_of
 from ._word_frames import Known, check_of, in_order, new_sums
 
 
-def tensors_of(weights: Any, what: str, written: bool = False) -> Dict[str, Words]:
+def tensors_of(weights: object, what: str, written: bool = False) -> Dict[str, Words]:
     """Of one array the name is ""."""
     if not isinstance(weights, Mapping):
         return {"": words_of(weights, what, written)}
@@ -23,14 +24,14 @@ def tensors_of(weights: Any, what: str, written: bool = False) -> Dict[str, Word
     return {name: words_of(each, f"{what}[{name!r}]", written) for name, each in weights.items()}
 
 
-def written_of(weights: Any) -> Tuple[Dict[str, Words], Any]:
+def written_of(weights: object) -> Tuple[Dict[str, Words], Any]:
     """The memory that is written, and what makes the result of it."""
     jax = sys.modules.get("jax")
     arrays = list(weights.values()) if isinstance(weights, Mapping) else [weights]
     if jax is None or not any(isinstance(each, jax.Array) for each in arrays):
         return tensors_of(weights, "weights", written=True), lambda _: weights
 
-    def copied(x: Any) -> Any:
+    def copied(x: object) -> Any:
         return numpy.array(x) if isinstance(x, jax.Array) else x
 
     def returned(x: Any) -> Any:

@@ -9,9 +9,8 @@ from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 import numpy
 
 from .._native import _abi, _memory
+from .._native._types import Array, DType
 from ..errors import ArgumentError
-
-Array = numpy.ndarray[Any, Any]
 
 
 class ElementType(NamedTuple):
@@ -57,7 +56,7 @@ _NAMES = {
     "float8_e4m3fnuz": "F8_E4M3FNUZ",
     "float8_e5m2fnuz": "F8_E5M2FNUZ",
 }
-_WORDS: Dict[int, numpy.dtype[Any]] = {
+_WORDS: Dict[int, DType] = {
     _abi.DR_U8: numpy.dtype("u1"),
     _abi.DR_U16: numpy.dtype("<u2"),
     _abi.DR_F16: numpy.dtype("<u2"),
@@ -68,7 +67,7 @@ _WORDS: Dict[int, numpy.dtype[Any]] = {
 }
 
 
-def word_type(dtype: str) -> numpy.dtype[Any]:
+def word_type(dtype: str) -> DType:
     """The words of an element type, as numpy has them."""
     return _WORDS[ELEMENT_TYPES[dtype].code]
 
@@ -95,7 +94,7 @@ class Words(NamedTuple):
         return self.words[first : first + count]
 
 
-def words_of(x: Any, what: str, written: bool = False) -> Words:
+def words_of(x: object, what: str, written: bool = False) -> Words:
     """The memory of an array of the CPU, in row-major order. A copy if it is not contiguous, or not aligned; never if it is
     `written`. ArgumentError, which calls x `what`, if it is no such array."""
     if _memory.torch_tensor(x):

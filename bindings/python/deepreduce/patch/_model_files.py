@@ -14,8 +14,9 @@ import numpy
 
 from .._files._torch_arrays import PICKLES, read_file
 from .._files._whole_file import sync, whole_file
+from .._native._types import Array, DType
 from ..errors import ArgumentError
-from ._element_types import Array, Words, word_type, words_of
+from ._element_types import Words, word_type, words_of
 from ._patch_file import Part, Parts, Patch, Tensors, Unit, Watch, gather, parts_of, places_of
 from ._patch_index import order_of
 from ._tensor_header import HEADER_MOST, Entry, read_entries, write_entries
@@ -25,7 +26,7 @@ _INDEX = ".safetensors.index.json"
 _rooms = threading.local()
 
 
-def room_of(name: str, dtype: numpy.dtype[Any], count: int) -> Array:
+def room_of(name: str, dtype: DType, count: int) -> Array:
     """Memory of this thread's, which its next call with the name gets again."""
     rooms: Dict[str, Array] = _rooms.__dict__
     size = count * dtype.itemsize
@@ -197,7 +198,7 @@ def _arrays_of_npz(path: pathlib.Path) -> Dict[str, Any]:
         raise ArgumentError(f"{path}: cannot be read: {error}") from None
 
 
-def _of_arrays(path: pathlib.Path, arrays: Mapping[str, Any]) -> Model:
+def _of_arrays(path: pathlib.Path, arrays: Mapping[str, object]) -> Model:
     tensors = {name: words_of(array, f"{path}: {name}") for name, array in arrays.items()}
     return Model(path, tensors, [shard_of(tensors, {})], {})
 

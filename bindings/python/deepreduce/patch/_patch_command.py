@@ -7,7 +7,7 @@ import contextlib
 import os
 import pathlib
 import sys
-from typing import Any, List, Sequence, Tuple
+from typing import List, Sequence, Tuple
 
 from .._files._whole_file import whole_file
 from .._native._call import thread_count
@@ -95,7 +95,7 @@ def _threads(text: str) -> int:
         raise argparse.ArgumentTypeError(f"'{text}' is no number of threads") from None
 
 
-def _make(options: Any) -> None:
+def _make(options: argparse.Namespace) -> None:
     plan = as_plan(options.plan)
     with contextlib.ExitStack() as stack:
         old, new = (stack.enter_context(open_model(path)) for path in (options.old, options.new))
@@ -105,7 +105,7 @@ def _make(options: Any) -> None:
             write_patch(file, old.tensors, new.tensors, plan, names, None, options.threads, progress, listed=True)
 
 
-def _apply(options: Any) -> None:
+def _apply(options: argparse.Namespace) -> None:
     with contextlib.ExitStack() as stack:
         base = stack.enter_context(open_model(options.base))
         patch = open_patch(options.file)
@@ -113,7 +113,7 @@ def _apply(options: Any) -> None:
         write_patched(base, [patch], options.output, options.threads, progress)
 
 
-def _show(options: Any) -> None:
+def _show(options: argparse.Namespace) -> None:
     patch = open_patch(options.file)
     entries = patch.entries or {}
     names = iter([names_of(unit.parts) for unit in patch.units(entries)] if entries else [])
@@ -154,7 +154,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
 
 
-def _log(options: Any) -> None:
+def _log(options: argparse.Namespace) -> None:
     from ._store_files import read_manifest
 
     manifest = read_manifest(pathlib.Path(options.store))
@@ -163,7 +163,7 @@ def _log(options: Any) -> None:
     _table(("step", "kind", "", "bytes", "file"), [tuple(map(str, row)) for row in sorted(rows)])
 
 
-def _checkout(options: Any) -> None:
+def _checkout(options: argparse.Namespace) -> None:
     from . import Store
 
     if not options.step.isdecimal():

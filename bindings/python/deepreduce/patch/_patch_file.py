@@ -11,9 +11,10 @@ from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, Named
 
 import numpy
 
+from .._native._types import Array
 from ..errors import ArgumentError, CorruptFrame, Error, Unsupported, WrongBase
 from ..plan import Plan
-from ._element_types import ELEMENT_TYPES, Array, word_type
+from ._element_types import ELEMENT_TYPES, word_type
 from ._patch_index import (
     Index,
     Locator,

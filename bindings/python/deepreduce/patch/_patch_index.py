@@ -74,13 +74,13 @@ def _hashes(name: str, tensor: Any) -> Tuple[int, int]:
     return _hash(name), _hash(f"{name}\0{tensor.dtype}\0{','.join(map(str, tensor.shape))}")
 
 
-def list_check_of(tensors: Mapping[str, Any]) -> Locator:
+def list_check_of(tensors: Mapping[str, object]) -> Locator:
     """Of names, types and shapes, in any order: two sums."""
     found = [_hashes(name, each) for name, each in tensors.items()]
     return sum(whole for _, whole in found) % _PRIME, sum(name * whole for name, whole in found) % _PRIME
 
 
-def misfit(tensors: Mapping[str, Any], check: Locator) -> Tuple[Optional[str], bool]:
+def misfit(tensors: Mapping[str, object], check: Locator) -> Tuple[Optional[str], bool]:
     """If one of the tensors differs from the list of that check: its name, and whether the list has none of that name."""
     plain, weighted = list_check_of(tensors)
     much = (plain - check[0]) % _PRIME

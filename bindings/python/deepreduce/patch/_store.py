@@ -12,11 +12,12 @@ import numpy
 
 from .._files._whole_file import whole_file
 from .._native._call import unsigned
+from .._native._types import Array
 from ..errors import ArgumentError, CorruptFrame, WrongBase
 from ..plan import as_plan
 from . import _store_files
 from ._apply import apply_to, memory_of, tensors_of, written_of
-from ._element_types import Array, Words, array_of, word_type
+from ._element_types import Words, array_of, word_type
 from ._model_files import Checks, Job, Model, Zeros, cut, open_model, shard_of, write_patched, write_tensors, zeros_like
 from ._patch_file import Patch, Tensors, gather, open_patch, places_of, require_same, write_patch
 from ._store_files import PLAIN, AnchorFile, Manifest, PatchFile, Writer, file_name, read_manifest
@@ -70,7 +71,7 @@ class Store:
 
     # ---- Writing ---------------------------------------------------------------------------------
 
-    def put(self, step: int, weights: Any, *, threads: Optional[int] = None) -> None:
+    def put(self, step: int, weights: object, *, threads: Optional[int] = None) -> None:
         """Adds the weights of a step, which is above those that are there.
 
         weights  as for `encode`. Where names, types or shapes differ from the step before, an anchor is written, and readers
@@ -115,7 +116,7 @@ class Store:
         tensors: Tensors,
         threads: Optional[int],
         names: Mapping[str, str],
-        made: Dict[str, Any],
+        made: Dict[str, object],
     ) -> Dict[str, Array]:
         """Writes the files of a step, adds them to `made`, and returns the sums of the weights."""
         if last >= 0 and _shapes(self._last) == _shapes(tensors):
@@ -193,7 +194,7 @@ class Store:
         """Those that can be read, ascending."""
         return read_manifest(self.path).steps if self.path.is_dir() else []
 
-    def read(self, step: int, out: Any = None, *, threads: Optional[int] = None) -> Any:
+    def read(self, step: int, out: object = None, *, threads: Optional[int] = None) -> Any:
         """The weights of a step, bit for bit as they were put.
 
         out  an array or a dict of arrays of the right names, shapes and types, to overwrite and return: as for `apply`. If a
@@ -224,7 +225,7 @@ class Store:
         self._retried(write)
 
     def follow(
-        self, weights: Any, step: Optional[int] = None, *, wait: float = 1.0, threads: Optional[int] = None
+        self, weights: object, step: Optional[int] = None, *, wait: float = 1.0, threads: Optional[int] = None
     ) -> Iterator[int]:
         """Brings weights to the latest step, in place, and gives its number; then waits for the next, without an end.
 

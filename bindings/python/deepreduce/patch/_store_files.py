@@ -131,7 +131,7 @@ def _makes_patches(plan: str) -> bool:
     return "sparsify" in stages and stages["sparsify"].name == "changed"
 
 
-def _row(row: Dict[str, Any], kind: Any, name: str, fail: Any) -> Any:
+def _row(row: Dict[str, object], kind: Any, name: str, fail: Any) -> Any:
     if set(row) != set(kind._fields):
         fail(f"an entry of {name} has {sorted(row)[:6]}, not {list(kind._fields)}")
     for field, value in row.items():

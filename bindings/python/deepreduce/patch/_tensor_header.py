@@ -48,7 +48,7 @@ def read_entries(text: bytes, data: int, where: str) -> Tuple[Dict[str, str], Li
     def fail(why: str) -> NoReturn:
         raise ArgumentError(f"{where}: {why}; the header is damaged")
 
-    def object_of(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+    def object_of(pairs: List[Tuple[str, object]]) -> Dict[str, Any]:
         made = dict(pairs)
         if len(made) != len(pairs):
             fail(f"a key stands twice among {sorted(key for key, _ in pairs)[:3]}")
@@ -102,6 +102,6 @@ def entry_of(name: str, dtype: Any, shape: Any, fail: Any) -> Entry:
     return Entry(name, dtype, tuple(shape))
 
 
-def _require_numbers(name: str, what: str, numbers: Any, fail: Any) -> None:
+def _require_numbers(name: str, what: str, numbers: object, fail: Any) -> None:
     if not isinstance(numbers, list) or not all(type(n) is int and 0 <= n < _NUMBER_END for n in numbers):
         fail(f"{name}: {what} is no list of sizes")

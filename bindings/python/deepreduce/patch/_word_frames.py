@@ -10,12 +10,12 @@ import numpy
 
 from .._native import _abi, _library, _memory
 from .._native._call import check, context_of_thread, fail, new, thread_count
+from .._native._types import Array
 from .._tensors import OUT_STRIDE, TENSOR_STRIDE, Inputs, make_call, make_options
 from ..encoding import _SCRATCH_MOST, _bound, _encode
 from ..errors import CorruptFrame, Error, WrongBase
 from ..header import read_header
 from ..plan import Plan
-from ._element_types import Array
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

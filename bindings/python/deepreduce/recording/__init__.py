@@ -89,14 +89,14 @@ class Recorder:
             int, List[Any]
         ] = {}  # id: number, steps, names, the optimizer, so that its id stays taken
 
-    def before_step(self, optimizer: Any, *_: Any) -> None:
+    def before_step(self, optimizer: object, *_: object) -> None:
         """The hook. What fails is said once, and the run goes on."""
         try:
             self._count(optimizer)
         except Exception as error:
             self._stop(f"stopped: {error!r}")
 
-    def _count(self, optimizer: Any) -> None:
+    def _count(self, optimizer: object) -> None:
         own = self._optimizers.setdefault(id(optimizer), [len(self._optimizers), 0, None, optimizer])
         own[1] += 1
         if self.settings.model and own[:2] == [0, 1]:
@@ -121,7 +121,7 @@ class Recorder:
             self._say(f"{_text(size)} a step; {fit} of them fit into the limit of {_text(self.settings.limit)}")
         self._write(own[0], own[1], arrays)
 
-    def _record_model(self, optimizer: Any) -> None:
+    def _record_model(self, optimizer: object) -> None:
         from ._model_times import record
 
         path = self.settings.model
@@ -211,7 +211,7 @@ def _outermost() -> List[Any]:
     return [module for module in modules if id(module) not in inner]
 
 
-def _model_of(optimizer: Any) -> Any:
+def _model_of(optimizer: object) -> Any:
     """The module with the most of an optimizer's elements; None if none has any."""
     own = {id(each): each.numel() for each in _parameters_of(optimizer)}
     counts = [(sum(own.get(id(each), 0) for each in module.parameters()), module) for module in _outermost()]

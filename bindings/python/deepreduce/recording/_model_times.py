@@ -103,7 +103,7 @@ class ModelRecorder:
 
     # ---- Hooks ----
 
-    def _forward(self, *_: Any) -> None:
+    def _forward(self, *_: object) -> None:
         now, last = time.perf_counter(), self._now
         if last is not None and last.end:
             self._steps.append(last)
@@ -115,7 +115,7 @@ class ModelRecorder:
         if (last is None or last.end) and torch.is_grad_enabled():
             self._now = _Step(now)
 
-    def _computed(self, _module: Any, _inputs: Any, output: Any) -> None:
+    def _computed(self, _module: object, _inputs: object, output: object) -> None:
         if self._now is not None and torch.is_grad_enabled():
             for each in _tensors(output):
                 if each.requires_grad:
@@ -207,7 +207,7 @@ class ModelRecorder:
         }
 
 
-def record(model: Any, path: Union[str, os.PathLike[str], Recording]) -> ModelRecorder:
+def record(model: object, path: Union[str, os.PathLike[str], Recording]) -> ModelRecorder:
     """Records when the gradients of a model become ready, for `deepreduce predict` and `plan`.
 
     model  a DistributedDataParallel, without a hook of deepreduce (DDPHook has record=), or any module on the CPU
@@ -244,7 +244,7 @@ def machine_facts() -> Dict[str, Any]:
     return {"cpu": cpu, "cores": os.cpu_count() or 1, "os": " ".join(platform.uname()[i] for i in (0, 2, 4))}
 
 
-def _tensors(output: Any) -> Iterator[torch.Tensor]:
+def _tensors(output: object) -> Iterator[torch.Tensor]:
     """Those of a tensor, a list, tuple or mapping, or a dataclass, however deep."""
     if isinstance(output, torch.Tensor):
         yield output

@@ -35,7 +35,7 @@ def skew_of(steps: Sequence[Sequence[float]]) -> Optional[float]:
 class Peers:
     """The ranks that record the same. name: what they agree on"""
 
-    def __init__(self, name: str, group: Any = None) -> None:
+    def __init__(self, name: str, group: object = None) -> None:
         self._store: Any = None
         if not dist.is_initialized():
             return
