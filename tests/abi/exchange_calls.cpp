@@ -269,7 +269,7 @@ TEST_CASE("an exchange refuses what it cannot do, and says why") {
   };
   CHECK(said(topr, 64) == "options: unknown flags 0x40, or reserved is not 0");
   CHECK(said(topr, DR_EXCHANGE_DRY) == "options: DR_EXCHANGE_DRY requires frame_size");
-  CHECK(said("sparsify=changed") == "plan: sparsify=changed makes patches, and an exchange merges gradients");
+  CHECK(said("sparsify=changed") == "plan: sparsify=changed makes patches; an exchange merges gradients");
   rank r;
   r.in = r.out = {1, 2, 3};
   REQUIRE(r.create(n, 0, topr) == DR_OK);
