@@ -83,6 +83,7 @@ def changed_files(base):
 
 # ---- C++: what ninja knows -------------------------------------------------------------------------------
 
+@functools.cache
 def objects_of(build):
     """object: the files that it was compiled of, as ninja's log has it, by their place in the tree."""
     text = subprocess.run(["ninja", "-C", str(build), "-t", "deps"], capture_output=True, text=True, check=True).stdout
@@ -150,15 +151,17 @@ def modules():
 
 
 @functools.cache
-def parsed(name):
-    return ast.parse((ROOT / name).read_text(encoding="utf-8"))
+def nodes(name):
+    """What says what a file imports: its imports and attributes."""
+    tree = ast.parse((ROOT / name).read_text(encoding="utf-8"))
+    return [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom, ast.Attribute))]
 
 
 @functools.cache
 def exports():
     """name: the module of the package that it comes from."""
     return {alias.asname or alias.name: alias.name if node.module is None else node.module
-            for node in ast.walk(parsed(PACKAGE + "__init__.py")) if isinstance(node, ast.ImportFrom) and node.level for alias in node.names}
+            for node in nodes(PACKAGE + "__init__.py") if isinstance(node, ast.ImportFrom) and node.level for alias in node.names}
 
 
 @functools.cache
@@ -177,7 +180,7 @@ def imports(name):
     def used(attribute):
         of_package([attribute] if attribute in package else exports().get(attribute, "").split("."))
 
-    for node in ast.walk(parsed(name)):
+    for node in nodes(name):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 first, *more = alias.name.split(".")
@@ -199,7 +202,7 @@ def imports(name):
                     of_package([*words[1:], alias.name]) if words[1:] else used(alias.name)
             else:
                 found.update(rest[word] for word in [*words[-1:], *(alias.name for alias in node.names)] if word in rest)
-    for node in ast.walk(parsed(name)):
+    for node in nodes(name):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in called:
             used(node.attr)
     found.discard(name)
