@@ -9,6 +9,7 @@
 #include <iterator>
 #include <mutex>
 
+#include "core/codec_notes.hpp"
 #include "core/versioned.hpp"
 
 namespace dr {
@@ -168,6 +169,28 @@ const dr_codec* find_codec(dr_role role, uint32_t id) {
   for (size_t i = 0, n = r.count.load(std::memory_order_acquire); i < n; ++i)
     if (r.entries[i]->role == role && r.entries[i]->id == id) return r.entries[i];
   return nullptr;
+}
+
+codec_notes notes_of(const dr_codec& codec) {
+  for (const codec_notes* notes : builtin_notes())
+    if (notes->codec == &codec) return *notes;
+  return {.codec = &codec};
+}
+
+bool is_candidate(const codec_notes& notes, dr_role role) {
+  return notes.tries && notes.codec->role == role && !(notes.codec->traits & DR_NEEDS_BASE);
+}
+
+const char* index_of_form(dr_form form) {
+  for (const dr_codec* codec : builtin_codecs())
+    if (codec->role == DR_ROLE_INDEX && (codec->forms & 1u << form)) return codec->name;
+  return "?";
+}
+
+const char* index_with(uint32_t trait) {
+  for (const dr_codec* codec : builtin_codecs())
+    if (codec->role == DR_ROLE_INDEX && (codec->traits & trait)) return codec->name;
+  return "?";
 }
 
 dr_status register_codecs(const dr_codec* const* codecs, size_t n, dr_error& error) {

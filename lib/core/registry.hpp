@@ -26,6 +26,9 @@ dr_status register_codecs(const dr_codec* const* codecs, size_t n, dr_error& err
 // The list of built-in codecs: codecs/builtin.cpp.
 std::span<const dr_codec* const> builtin_codecs();
 
+// A plan that names no codec of a stream has the one with this id.
+inline constexpr uint32_t default_codec = 1;
+
 const char* role_name(dr_role role);
 
 }  // namespace dr

@@ -52,7 +52,8 @@ dr_status exchange::check_request(const exchange_request& request) {
     return fail(c_.error, DR_E_ARGUMENT, "options: DR_EXCHANGE_DRY requires frame_size");
   if (!request.method) return fail(c_.error, DR_E_ARGUMENT, "plan is NULL");
   if (request.method->patches())
-    return fail(c_.error, DR_E_UNSUPPORTED, "plan: sparsify=changed makes patches; an exchange merges gradients");
+    return fail(c_.error, DR_E_UNSUPPORTED, "plan: sparsify=%s makes patches; an exchange merges gradients",
+                request.method->sparsify.codec->name);
   if (o.dense_below && request.method->flat)
     return fail(c_.error, DR_E_UNSUPPORTED,
                 "options: dense_below %" PRIu64 " is not supported with bucket=flat, which joins all tensors",

@@ -35,7 +35,8 @@ struct feedback_kind {
   // A tensor that is sent whole and exactly, beside others that are not, has these parameters but for one: it is
   // `whole_value`, or with nullptr its default. `whole_param` nullptr: all the same.
   const char *whole_param = nullptr, *whole_value = nullptr;
-  bool suits_transforms = false;  // a transform can keep it in place of a state
+  // Weights and a residual, no more: what a transform can keep, and the feedback of a sum that has the momentum already.
+  bool plain = false;
 
   // The number of the kind in states; it never changes its meaning.
   uint32_t number() const { return entry.id - 1; }
@@ -46,6 +47,9 @@ struct feedback_kind {
 
 // The kind of an entry of role DR_ROLE_FEEDBACK: only built-ins have that role.
 inline const feedback_kind& feedback_of(const dr_codec& entry) { return reinterpret_cast<const feedback_kind&>(entry); }
+
+// The plain kind, as plans name it.
+const char* plain_feedback();
 
 // A kind with the parameters that a plan gave.
 struct bound_feedback {

@@ -66,7 +66,7 @@ constinit const feedback_kind residual_feedback = {
     .keeps_residual = true,
     .weights = residual_weights,
     .whole_param = "beta",  // a residual of 0 has no weight; the gradient has the one of the tensors beside it
-    .suits_transforms = true};
+    .plain = true};
 
 constinit const feedback_kind efsignsgd_feedback = {
     .entry = feedback_entry("efsignsgd",
@@ -96,5 +96,7 @@ constinit const feedback_kind momentum_feedback = {
                             momentum_params, DR_HOST_ONLY),
     .keeps_momentum = true,
     .weights = momentum_weights};
+
+const char* plain_feedback() { return residual_feedback.entry.name; }
 
 }  // namespace dr

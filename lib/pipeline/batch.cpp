@@ -29,14 +29,15 @@ dr_status check_unit(const unit& u, const tensor_shape& shape, uint64_t tensor, 
   }
   if ((shape.flags & DR_TENSOR_SUM_DUPLICATES) && clip_of(p) > 0)
     return bad_tensor(error, tensor, DR_E_UNSUPPORTED, shape.flags,
-                      "feedback=dgc(clip=…) does not take DR_TENSOR_SUM_DUPLICATES: the norm is that of the sums");
+                      "feedback=%s(clip=…) does not take DR_TENSOR_SUM_DUPLICATES: the norm is that of the sums",
+                      p.feedback.codec->name);
   if (u.sparse && p.sparsifier().how.block)
     return bad_tensor(error, tensor, DR_E_UNSUPPORTED, 0, "%s requires dense tensors: a sparse tensor has no blocks",
                       p.sparsify.codec->name);
   if (u.width != 1 && !p.sparsifier().how.passes_on)
     return bad_tensor(error, tensor, DR_E_ARGUMENT, u.width,
-                      "%s requires width 1, not %u (wider rows: sparse tensors, or sparsify=none)",
-                      p.sparsify.codec->name, u.width);
+                      "%s requires width 1, not %u (wider rows: sparse tensors, or sparsify=%s)",
+                      p.sparsify.codec->name, u.width, sparsifier_with(&sparsifier::passes_on));
   if (const uint64_t n = u.sparse ? shape.count : u.universe, most = p.sparsifier().how.elements_max; n > most)
     return bad_tensor(error, tensor, DR_E_UNSUPPORTED, n,
                       "%s takes at most %" PRIu64 " values of a tensor, not %" PRIu64, p.sparsify.codec->name, most, n);

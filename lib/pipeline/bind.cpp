@@ -5,6 +5,7 @@
 #include <cstring>
 #include <span>
 
+#include "core/codec_notes.hpp"
 #include "core/registry.hpp"
 #include "plan/named_plans.hpp"
 
@@ -59,59 +60,25 @@ dr_status bind_list(dr_role role, const plan_stage& stage, std::vector<bound_sta
   return DR_OK;
 }
 
-// bloom(policy=naive) is leftmost that keeps the original values, in the paper's words.
-void expand_naive(std::vector<plan_stage>& stages) {
-  bool naive = false;
-  for (plan_stage& stage : stages)
-    if (stage.role == "index" && stage.calls[0].name == "bloom")
-      for (plan_argument& a : stage.calls[0].arguments)
-        if (a.key == "policy" && a.value == "naive") {
-          a.value = "leftmost";
-          naive = true;
-        }
-  if (!naive) return;
-  std::erase_if(stages, [](const plan_stage& s) { return s.role == "regather"; });
-  stages.push_back({"regather", {{"off", {}}}});
-}
-
 dr_status bind_single(dr_role role, const plan_stage& stage, bound_stage& out, dr_error& error) {
   if (stage.calls.size() != 1) return fail(error, DR_E_ARGUMENT, "plan: %s= takes one name", stage.role.c_str());
   return bind_call(role, stage.calls[0], out, error);
 }
 
-// The candidates of auto, among the codecs of this build. On a tie the first is taken.
-dr_status bind_choices(dr_role role, std::span<const std::string> texts, std::vector<bound_stage>& out,
+// The codecs that auto tries: in patches those that read a base, else the others. On a tie the first is chosen.
+dr_status bind_choices(dr_role role, double error_max, bool in_patches, std::vector<bound_stage>& out,
                        dr_error& error) {
-  for (const std::string& text : texts) {
-    std::vector<plan_stage> parsed;
-    if (const dr_status s = parse_plan(std::string(role_name(role)) + '=' + text, parsed, error)) return s;
-    if (!find_codec(role, parsed[0].calls[0].name)) continue;
-    if (const dr_status s = bind_call(role, parsed[0].calls[0], out.emplace_back(), error)) return s;
+  for (const codec_notes* notes : builtin_notes()) {
+    const dr_codec& codec = *notes->codec;
+    if (!notes->tries || codec.role != role || in_patches != ((codec.traits & DR_NEEDS_BASE) != 0)) continue;
+    for (const codec_argument& a : notes->tries(error_max)) {
+      plan_call call{codec.name, {}};
+      if (a.name) call.arguments.push_back({a.name, print_number(a.value)});
+      if (const dr_status s = bind_call(role, call, out.emplace_back(), error)) return s;
+    }
   }
-  return DR_OK;
-}
-
-dr_status bind_index_auto(plan& out, dr_error& error) {
-  static const std::string texts[] = {"golomb", "golomb(adaptive=1)", "bitmap", "rle", "gap_huffman"};
-  if (const dr_status s = bind_choices(DR_ROLE_INDEX, texts, out.index_choices, error)) return s;
-  out.index = {out.index_choices[0]};
-  return DR_OK;
-}
-
-dr_status bind_value_auto(double e, plan& out, dr_error& error) {
-  out.value_error = e;
-  std::vector<std::string> texts;
-  if (e >= 1e-5) texts.push_back("uniform_quant(error=" + print_number(e) + ')');
-  // log_quant(bits) has a relative error of about 0.4 / 2^bits on the tails that sparsifiers keep: the two around it
-  // are tried.
-  for (int bits = 2; bits <= 6; ++bits)
-    if (const double expected = 0.4 / (1 << bits); expected <= 2 * e && expected > e / 2)
-      texts.push_back("log_quant(bits=" + std::to_string(bits) + ')');
-  if (e >= 1e-4) texts.push_back("half");
-  texts.push_back("raw");  // meets any error
-  if (const dr_status s = bind_choices(DR_ROLE_VALUE, texts, out.value_choices, error)) return s;
-  out.value = {out.value_choices[0]};
-  return DR_OK;
+  return out.empty() ? fail(error, DR_E_UNSUPPORTED, "plan: %s=auto has no candidates in this build", role_name(role))
+                     : DR_OK;
 }
 
 // auto has no bytes codec behind it: it chooses by the size that a codec writes.
@@ -120,7 +87,13 @@ dr_status bind_auto(const plan_stage& stage, plan& out, dr_error& error) {
   if (stage.calls.size() != 1)
     return fail(error, DR_E_ARGUMENT, "plan: %s=auto takes no bytes codec behind it", stage.role.c_str());
   if (const dr_status s = bind_word(stage, out, bound, error)) return s;
-  return stage.role == "index" ? bind_index_auto(out, error) : bind_value_auto(bound->value(0), out, error);
+  const bool index = stage.role == "index";
+  if (!index) out.value_error = bound->value(0);
+  auto& choices = index ? out.index_choices : out.value_choices;
+  if (const dr_status s = bind_choices(index ? DR_ROLE_INDEX : DR_ROLE_VALUE, out.value_error, false, choices, error))
+    return s;
+  (index ? out.index : out.value) = {choices[0]};
+  return DR_OK;
 }
 
 uint32_t whole(double number) { return static_cast<uint32_t>(number); }
@@ -156,8 +129,8 @@ dr_status check_transform(const std::vector<plan_stage>& stages, const plan& p, 
     if (stage.role != "transform" && stage.role != "feedback" && !says_default(stage, p))
       return fail(error, DR_E_UNSUPPORTED,
                   "plan: transform=lowrank takes no stage but feedback; leave out %s=", stage.role.c_str());
-  if (p.keeps_feedback() && !p.feedback_rule().kind.suits_transforms)
-    return fail(error, DR_E_UNSUPPORTED, "plan: transform=lowrank takes feedback=residual, not feedback=%s",
+  if (p.keeps_feedback() && !p.feedback_rule().kind.plain)
+    return fail(error, DR_E_UNSUPPORTED, "plan: transform=lowrank takes feedback=%s, not feedback=%s", plain_feedback(),
                 p.feedback.codec->name);
   return DR_OK;
 }
@@ -185,46 +158,57 @@ dr_status bind_stage(const plan_stage& stage, plan& out, dr_error& error) {
 // Votes are counted over all ranks, of all elements.
 dr_status check_vote(const plan& p, dr_error& error) {
   if (!(p.index[0].codec->forms & 1u << DR_FORM_ALL) || !p.index_choices.empty())
-    return fail(error, DR_E_ARGUMENT, "plan: merge=vote requires index=all: an element that no rank sends would be +1");
+    return fail(error, DR_E_ARGUMENT, "plan: merge=vote requires index=%s: an element that no rank sends would be +1",
+                index_of_form(DR_FORM_ALL));
   if (p.exchange.kind != exchange_kind::gather && p.exchange.kind != exchange_kind::owner)
     return fail(error, DR_E_UNSUPPORTED, "plan: merge=vote with exchange=%s: its sums of some ranks have no vote",
                 p.word_of("exchange")->word->name);
   return DR_OK;
 }
 
+// Of the codecs that a patch can have its values in.
+std::string names_of_exact() {
+  std::string text;
+  for (const dr_codec* codec : builtin_codecs())
+    if (codec->role == DR_ROLE_VALUE && (codec->traits & DR_EXACT) && !(codec->traits & DR_REORDERS))
+      (text += text.empty() ? "" : ", ") += codec->name;
+  return text;
+}
+
 // A patch is exact, and its receiver has the base: what neither needs has no place in it. auto chooses among codecs that
 // read the base, too.
 dr_status bind_patch(plan& p, dr_error& error) {
   const auto takes_no = [&](const char* what) {
-    return fail(error, DR_E_UNSUPPORTED, "plan: sparsify=changed takes no %s", what);
+    return fail(error, DR_E_UNSUPPORTED, "plan: sparsify=%s takes no %s", p.sparsify.codec->name, what);
   };
   if (p.keeps_feedback()) return takes_no("feedback: a patch is exact");
   if (p.value_error != 0) return takes_no("value=auto with an error above 0: a patch is exact");
   const dr_codec &value = *p.value[0].codec, &index = *p.index[0].codec;
   if (!(value.traits & DR_EXACT) || (value.traits & DR_REORDERS))
-    return fail(error, DR_E_UNSUPPORTED,
-                "plan: sparsify=changed takes an exact value codec (ulp, xor, raw, planes), not %s", value.name);
+    return fail(error, DR_E_UNSUPPORTED, "plan: sparsify=%s takes an exact value codec (%s), not %s",
+                p.sparsify.codec->name, names_of_exact().c_str(), value.name);
   if (!(index.forms & 1u << DR_FORM_ALL) && (index.traits & DR_REPLACES_SUPPORT))
-    return fail(error, DR_E_UNSUPPORTED, "plan: sparsify=changed takes no %s, which replaces the support", index.name);
+    return fail(error, DR_E_UNSUPPORTED, "plan: sparsify=%s takes no %s, which replaces the support",
+                p.sparsify.codec->name, index.name);
   if (!p.regather) return takes_no("regather=off: each value goes to its own row");
-  if ((index.forms & 1u << DR_FORM_ALL) && p.index.size() > 1) return takes_no("bytes codec behind index=all");
+  if ((index.forms & 1u << DR_FORM_ALL) && p.index.size() > 1)
+    return takes_no("bytes codec behind an index that has no bytes");
   if (p.flat) return takes_no("bucket=flat: each tensor has its own base");
   if (p.votes) return takes_no("merge=vote: a patch is not merged");
   if (p.exchange.kind != exchange_kind::gather || p.exchange.parts != 1)
     return takes_no("exchange=: a patch is not merged");
-  static const std::string indices[] = {"magnitude"}, values[] = {"ulp", "xor"};
   if (!p.index_choices.empty())
-    if (const dr_status s = bind_choices(DR_ROLE_INDEX, indices, p.index_choices, error)) return s;
+    if (const dr_status s = bind_choices(DR_ROLE_INDEX, 0, true, p.index_choices, error)) return s;
   if (!p.value_choices.empty())
-    if (const dr_status s = bind_choices(DR_ROLE_VALUE, values, p.value_choices, error)) return s;
+    if (const dr_status s = bind_choices(DR_ROLE_VALUE, 0, true, p.value_choices, error)) return s;
   return DR_OK;
 }
 dr_status bind_base(plan& p, dr_error& error) {
   if (p.patches()) return bind_patch(p, error);
   for (const auto* list : {&p.index, &p.value})
     if ((*list)[0].codec->traits & DR_NEEDS_BASE)
-      return fail(error, DR_E_ARGUMENT, "plan: %s codes against a base: it needs sparsify=changed",
-                  (*list)[0].codec->name);
+      return fail(error, DR_E_ARGUMENT, "plan: %s codes against a base: it needs sparsify=%s", (*list)[0].codec->name,
+                  sparsifier_with(&sparsifier::patches));
   return DR_OK;
 }
 
@@ -235,13 +219,15 @@ dr_status bind_stages(std::vector<plan_stage> stages, std::shared_ptr<const plan
     if (const dr_status s = bind_stage(stage, *p, error)) return s;
   if (p->transforms())
     if (const dr_status s = check_transform(stages, *p, error)) return s;
-  const auto fall_back = [&](dr_role role, const char* name, auto& list) {
-    if (list.empty()) (void)bind_call(role, {name, {}}, list.emplace_back(), error);
+  const auto bind_default = [&](dr_role role, uint32_t id, bound_stage& to) {
+    (void)bind_call(role, {find_codec(role, id)->name, {}}, to, error);
   };
-  if (!p->sparsify.codec)
-    (void)bind_call(DR_ROLE_SPARSIFY, {find_codec(DR_ROLE_SPARSIFY, default_sparsifier)->name, {}}, p->sparsify, error);
-  fall_back(DR_ROLE_INDEX, "raw", p->index);
-  fall_back(DR_ROLE_VALUE, "raw", p->value);
+  const auto fall_back = [&](dr_role role, auto& list) {
+    if (list.empty()) bind_default(role, default_codec, list.emplace_back());
+  };
+  if (!p->sparsify.codec) bind_default(DR_ROLE_SPARSIFY, default_sparsifier, p->sparsify);
+  fall_back(DR_ROLE_INDEX, p->index);
+  fall_back(DR_ROLE_VALUE, p->value);
   if (const auto how = p->sparsifier(); how.how.check)
     if (const dr_status s = how.how.check(how.how.entry, how.params, error)) return s;
 
@@ -265,7 +251,7 @@ dr_status bind_stages(std::vector<plan_stage> stages, std::shared_ptr<const plan
   // Stages without effect are left out of the canonical text.
   if (!(index & DR_REPLACES_SUPPORT)) p->regather = true;
   if ((value & DR_REORDERS) && !p->carries_order())
-    fall_back(DR_ROLE_ORDER, "bitpack", p->order);
+    fall_back(DR_ROLE_ORDER, p->order);
   else
     p->order.clear();
   list_stages(*p);

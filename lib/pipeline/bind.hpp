@@ -94,7 +94,9 @@ dr_status bind_with(const plan& of, std::string_view text, std::shared_ptr<const
 // for all is sent. With merge=vote or transform= the plan itself: a mean beside signs is of another scale, and a transform
 // sends small tensors as they are anyhow.
 dr_status bind_exact(const std::shared_ptr<const plan>& of, std::shared_ptr<const plan>& out, dr_error& error);
-// Of rows that are selected already: the codecs. An index codec that replaces the support gives way to golomb. Nothing is
+// All of all tensors, exactly, in one bucket.
+dr_status bind_flat(std::shared_ptr<const plan>& out, dr_error& error);
+// Of rows that are selected already: the codecs. An index codec that replaces the support gives way to one of lists. Nothing is
 // kept of rows; UNSUPPORTED: votes, and feedback with a momentum, which are of all elements.
 dr_status bind_rows(const plan& method, std::shared_ptr<const plan>& out, dr_error& error);
 // Of a sum that an owner encodes again: its residual is a plain one, for momentum is in the sum already; with merge=vote

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/codec_notes.hpp"
 #include "pipeline/device_decode.hpp"
 
 namespace dr {
@@ -10,7 +11,8 @@ dr_status finish_shape(decode_shape& shape, bool& host_would_do, dr_error& error
   for (const wire_plan& plan : shape.wire) {
     if (plan.index().block > 1)
       return fail(error, DR_E_UNSUPPORTED,
-                  "frame: block runs on the CPU only; DR_PLACE_ALLOW_HOST decodes it there, with copies and a wait");
+                  "frame: %s runs on the CPU only; DR_PLACE_ALLOW_HOST decodes it there, with copies and a wait",
+                  index_with(DR_PREFIX));
     for (const stage_list& list : plan.lists)
       for (uint32_t k = 0; k < list.count; ++k)
         if (!runs_on_cuda(list.stages[k]) || k > 0)

@@ -1,6 +1,9 @@
 #include <algorithm>
 
+#include "core/codec_notes.hpp"
+#include "core/registry.hpp"
 #include "pipeline/bind.hpp"
+#include "plan/named_plans.hpp"
 #include "plan/syntax.hpp"
 
 namespace dr {
@@ -15,6 +18,13 @@ dr_status read_feedback(const plan& method, std::vector<plan_stage>& stages, pla
   return DR_OK;
 }
 
+// The index codec of rows whose plan has none for lists of any kind: the first that auto tries.
+std::string list_codec() {
+  for (const codec_notes* notes : builtin_notes())
+    if (is_candidate(*notes, DR_ROLE_INDEX)) return notes->codec->name;
+  return find_codec(DR_ROLE_INDEX, default_codec)->name;
+}
+
 }  // namespace
 
 dr_status bind_exact(const std::shared_ptr<const plan>& of, std::shared_ptr<const plan>& out, dr_error& error) {
@@ -23,7 +33,7 @@ dr_status bind_exact(const std::shared_ptr<const plan>& of, std::shared_ptr<cons
   if (method.votes || method.transforms()) return DR_OK;
   std::vector<plan_stage> stages, exact;
   plan_stage* feedback = nullptr;
-  if (const dr_status s = parse_plan("index=all value=raw", exact, error)) return s;
+  if (const dr_status s = parse_plan(exact_plan, exact, error)) return s;
   if (const dr_status s = read_feedback(method, stages, feedback, error)) return s;
   if (feedback) {
     std::vector<plan_argument>& given = feedback->calls[0].arguments;
@@ -34,6 +44,10 @@ dr_status bind_exact(const std::shared_ptr<const plan>& of, std::shared_ptr<cons
     exact.push_back(*feedback);
   }
   return bind_plan(print_plan(exact), out, error);
+}
+
+dr_status bind_flat(std::shared_ptr<const plan>& out, dr_error& error) {
+  return bind_plan(std::string(exact_plan) + " bucket=flat", out, error);
 }
 
 dr_status bind_rows(const plan& method, std::shared_ptr<const plan>& out, dr_error& error) {
@@ -50,21 +64,20 @@ dr_status bind_rows(const plan& method, std::shared_ptr<const plan>& out, dr_err
   if (method.transforms()) stages.clear();
   const auto index = std::find_if(stages.begin(), stages.end(), [](const plan_stage& s) { return s.role == "index"; });
   if (index == stages.end())
-    stages.push_back({"index", {{"golomb", {}}}});
+    stages.push_back({"index", {{list_codec(), {}}}});
   else if (method.index[0].codec->traits & DR_REPLACES_SUPPORT)
-    index->calls = {{"golomb", {}}};
+    index->calls = {{list_codec(), {}}};
   return bind_plan(print_plan(stages), out, error);
 }
 
 dr_status bind_sum(const std::shared_ptr<const plan>& method, std::shared_ptr<const plan>& out, dr_error& error) {
-  if (method->votes)
-    return bind_plan(method->flat ? "index=all value=sign bucket=flat" : "index=all value=sign", out, error);
+  if (method->votes) return bind_plan(std::string(signs_plan) + (method->flat ? " bucket=flat" : ""), out, error);
   out = method;
   if (!method->keeps_momentum()) return DR_OK;
   std::vector<plan_stage> stages;
   plan_stage* feedback = nullptr;
   if (const dr_status s = read_feedback(*method, stages, feedback, error)) return s;
-  feedback->calls[0] = {method->keeps_residual() ? "residual" : "none", {}};
+  feedback->calls[0] = {method->keeps_residual() ? plain_feedback() : "none", {}};
   return bind_plan(print_plan(stages), out, error);
 }
 

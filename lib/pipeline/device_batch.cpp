@@ -18,7 +18,7 @@ dr_status check_device_batch(const batch& b, bool& host_would_do, dr_error& erro
   for (const unit& u : b.units) {
     if (u.patches()) {
       host_would_do = false;
-      return lacks(u.first_tensor, "sparsify=changed has no CUDA path", "");
+      return lacks(u.first_tensor, " has no CUDA path", u.method->sparsifier().how.entry.name);
     }
     if (const sparsifier& s = u.method->sparsifier().how; !s.on_device)
       return lacks(u.first_tensor, host_only, s.entry.name);

@@ -64,8 +64,8 @@ void list_stages(plan& p) {
   else
     add(p.stages, *p.word_of("value"), false);
   if (!p.order.empty()) {
-    const bool is_bitpack = p.order.size() == 1 && plan_name(*p.order[0].codec) == "bitpack";
-    add(p.stages, "order", p.order, is_bitpack);
+    const bool is_default = p.order.size() == 1 && p.order[0].codec->id == default_codec;
+    add(p.stages, "order", p.order, is_default);
   }
   add(p.stages, "regather", p.regather ? "on" : "off", p.regather);
   add(p.stages, "bucket", p.flat ? "flat" : "none", !p.flat);

@@ -1,17 +1,14 @@
 // What a plan says of itself, so that no caller parses its text.
 #include <algorithm>
 
+#include "core/codec_notes.hpp"
 #include "pipeline/bind.hpp"
 
 namespace dr {
 namespace {
 
 // Whether the support that an index codec reports follows from the tensor's shape, its count and the shared key.
-// (SPEC.md of `seeded` says so of it; of Bloom filters, which have the same traits, it is not so.)
-bool tells_by_shape(const dr_codec& index) {
-  constexpr uint32_t index_seeded = 10;
-  return (index.forms & 1u << DR_FORM_ALL) || index.id == index_seeded;
-}
+bool is_blind(const dr_codec& index) { return (index.forms & 1u << DR_FORM_ALL) || notes_of(index).blind; }
 
 // A stage without the bytes codecs after it: of fixed size without any.
 bool has_fixed_size(const std::vector<bound_stage>& list) {
@@ -24,7 +21,7 @@ plan_traits traits_of(const plan& p) {
   // With auto: of any of its choices; a single choice counts as fixed.
   const auto& values = p.value_choices.empty() ? p.value : p.value_choices;
   const auto& indices = p.index_choices.empty() ? p.index : p.index_choices;
-  const bool replaces = p.index[0].codec->traits & DR_REPLACES_SUPPORT, by_shape = tells_by_shape(*p.index[0].codec);
+  const bool replaces = p.index[0].codec->traits & DR_REPLACES_SUPPORT, blind = is_blind(*p.index[0].codec);
   plan_traits out{0, 0};
   if (p.transforms()) {
     out.flags = DR_PLAN_TRANSFORMS | DR_PLAN_LOSSY_VALUES | DR_PLAN_SHARED_RANDOM | DR_PLAN_HOST_ONLY |
@@ -54,10 +51,10 @@ plan_traits traits_of(const plan& p) {
   set(replaces, DR_PLAN_LOSSY_SUPPORT);
   const bool one_choice = p.index_choices.size() <= 1 && p.value_choices.size() <= 1;
   const bool fixed = one_choice && has_fixed_size(indices) && has_fixed_size(values) && has_fixed_size(p.order) &&
-                     (!replaces || by_shape) && p.block == 1;  // (the last block may be a short one)
+                     (!replaces || blind) && p.block == 1;  // (the last block may be a short one)
   set(fixed, DR_PLAN_FIXED_SIZE);
   // Added up are values at the same positions on every rank.
-  const bool same_support = p.block == 1 && (replaces ? by_shape : p.sparsifier().how.blind);
+  const bool same_support = p.block == 1 && (replaces ? blind : p.sparsifier().how.blind);
   set(one_choice && same_support && !p.votes && has_fixed_size(values) && (values[0].codec->traits & DR_LINEAR),
       DR_PLAN_LINEAR);
   set(p.chooses(), DR_PLAN_CHOOSES);

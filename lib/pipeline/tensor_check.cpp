@@ -58,6 +58,14 @@ dr_status bad_pointer(dr_error& error, uint64_t tensor, uint32_t stream, const v
   return DR_E_ARGUMENT;
 }
 
+// Of memory that only patches have.
+dr_status bad_without_patch(dr_error& error, uint64_t tensor, const void* at, const char* what) {
+  bad_tensor(error, tensor, DR_E_ARGUMENT, reinterpret_cast<uintptr_t>(at), "has %s, but its plan has no sparsify=%s",
+             what, sparsifier_with(&sparsifier::patches));
+  error.stream = DR_STREAM_VALUE;
+  return DR_E_ARGUMENT;
+}
+
 dr_status check_tensor(const tensor_view& t, uint64_t i, const tensor_shape& was, const plan& method, bool on_device,
                        dr_error& error) {
   tensor_shape shape{};
@@ -70,15 +78,13 @@ dr_status check_tensor(const tensor_view& t, uint64_t i, const tensor_shape& was
     return bad_pointer(error, i, DR_STREAM_INDEX, nullptr, "indices is NULL");
   if (reinterpret_cast<uintptr_t>(t.values) % value_size(t.dtype))
     return bad_pointer(error, i, DR_STREAM_VALUE, t.values, "values are not aligned to their dtype");
-  if (method.patches() != (t.base != nullptr) && present)
-    return bad_pointer(error, i, DR_STREAM_VALUE, t.base,
-                       t.base ? "has a base, but its plan has no sparsify=changed" : "base is NULL");
+  if (!method.patches() && t.base && present) return bad_without_patch(error, i, t.base, "a base");
+  if (method.patches() && !t.base && present) return bad_pointer(error, i, DR_STREAM_VALUE, t.base, "base is NULL");
   if (reinterpret_cast<uintptr_t>(t.base) % value_size(t.dtype))
     return bad_pointer(error, i, DR_STREAM_VALUE, t.base, "base is not aligned to its dtype");
   if (reinterpret_cast<uintptr_t>(t.sums) % sizeof *t.sums)
     return bad_pointer(error, i, DR_STREAM_VALUE, t.sums, "sums are not aligned to 8");
-  if (t.history && !method.patches())
-    return bad_pointer(error, i, DR_STREAM_VALUE, t.history, "has a history, but its plan has no sparsify=changed");
+  if (!method.patches() && t.history) return bad_without_patch(error, i, t.history, "a history");
   const uintptr_t index_size = t.index_dtype == DR_U64 || t.index_dtype == DR_I64 ? 8 : 4;
   if (shape.sparse() && reinterpret_cast<uintptr_t>(t.indices) % index_size)
     return bad_pointer(error, i, DR_STREAM_INDEX, t.indices, "indices are not aligned to their dtype");

@@ -125,6 +125,20 @@ bool is_preset_word(std::string_view word) {
 
 std::span<const dr_preset> preset_list() { return list; }
 
+void expand_naive(std::vector<plan_stage>& stages) {
+  bool naive = false;
+  for (plan_stage& stage : stages)
+    if (stage.role == "index" && stage.calls[0].name == "bloom")
+      for (plan_argument& a : stage.calls[0].arguments)
+        if (a.key == "policy" && a.value == "naive") {
+          a.value = "leftmost";
+          naive = true;
+        }
+  if (!naive) return;
+  std::erase_if(stages, [](const plan_stage& s) { return s.role == "regather"; });
+  stages.push_back({"regather", {{"off", {}}}});
+}
+
 dr_status read_plan(std::string_view text, std::vector<plan_stage>& stages, dr_error& error) {
   constexpr std::string_view spaces = " \t\n\r";
   const size_t begin = std::min(text.find_first_not_of(spaces), text.size());

@@ -154,7 +154,7 @@ uint64_t dense_below_of(const plan& method, uint64_t asked) {
 
 dr_status plan_units(std::span<const named_tensor> tensors, const unit_rules& rules, unit_plan& out, dr_error& error) {
   plan_ptr dense;
-  if (const dr_status s = bind_plan("bucket=flat index=all value=raw", dense, error)) return s;
+  if (const dr_status s = bind_flat(dense, error)) return s;
   std::unordered_set<std::string_view> names;
   // Units of one kind fill up one after the other. (Kinds in the order in which they come.)
   struct filling {

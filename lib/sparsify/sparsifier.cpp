@@ -3,7 +3,15 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/registry.hpp"
+
 namespace dr {
+
+const char* sparsifier_with(bool sparsifier::*trait) {
+  for (const dr_codec* entry : builtin_codecs())
+    if (entry->role == DR_ROLE_SPARSIFY && sparsifier_of(*entry).*trait) return entry->name;
+  return "?";
+}
 
 uint64_t share_target(double ratio, double count, uint64_t d) {
   const double wanted = count > 0 ? count : std::floor(ratio * static_cast<double>(d) + 1e-9);

@@ -59,6 +59,9 @@ struct sparsifier {
 // The sparsifier of an entry of role DR_ROLE_SPARSIFY: only built-ins have that role.
 inline const sparsifier& sparsifier_of(const dr_codec& entry) { return reinterpret_cast<const sparsifier&>(entry); }
 
+// The first sparsifier with a trait, as errors name it; "?": there is none.
+const char* sparsifier_with(bool sparsifier::*trait);
+
 inline constexpr uint32_t block_max = 32;
 
 // A plan that names no sparsifier has the one with this id.

@@ -233,6 +233,36 @@ def check_codecs(tree, listed):
             yield f"{registry}: no row of {' | '.join(map(str, codec))}, which the library has"
 
 
+# Names of codecs that are English words, too: in a sentence they are not a codec.
+WORDS = {"all", "block", "blocks", "changed", "half", "history", "magnitude", "momentum", "natural", "none", "planes", "random", "raw", "residual",
+         "seeded", "sign", "sketch", "ternary", "threshold"}
+# What in lib/ may name codecs: presets, and the declarations of feedback.
+NAMING = {"lib/plan/named_plans.cpp", "lib/plan/named_plans.hpp", "lib/feedback/feedback_kinds.cpp"}
+LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
+TRAILING = re.compile(r'("(?:[^"\\\n]|\\.)*")|//.*')
+
+
+def check_names(tree):
+    """No file of lib names a codec in a string: a codec declares what the engine asks of it (lib/core/codec_notes.hpp), or has a trait."""
+    registry = tree.root / "codecs/REGISTRY.md"
+    if not registry.exists():
+        return
+    names = {name for _, _, name, _ in registry_rows(text_of(registry))}
+    plain = "|".join(sorted(names - WORDS, key=len, reverse=True))
+    every = "|".join(sorted(names, key=len, reverse=True))
+    # `none` alone is a word of plans, too.
+    said = re.compile(rf"(?<![\w-])(?:{plain})(?![\w-])|(?:index|value|order|bytes|sparsify|feedback)=(?:{every})\b|\b(?:{every})\(|^(?!none$)(?:{every})$")
+    for path in tree.sources:
+        if path.parts[0] != "lib" or str(path) in NAMING:
+            continue
+        for number, line in enumerate(without_comments(text_of(tree.root / path)).splitlines(), 1):
+            if line.lstrip().startswith(("#", "//")):
+                continue
+            for literal in LITERAL.findall(TRAILING.sub(lambda m: m.group(1) or "", line)):
+                if found := said.search(literal):
+                    yield f'{path}:{number}: "{literal}" names the codec {found.group()}: ask for a trait, or a note of its declaration'
+
+
 def graph(tree):
     """room: the rooms that it includes, for lib/, capi and codecs/. A codec is the room `codecs`, a family each its own."""
     sees = {}
@@ -327,6 +357,7 @@ def check(root, listed=None):
     yield from check_documents(tree)
     yield from check_twins(tree)
     yield from check_codecs(tree, listed)
+    yield from check_names(tree)
 
 
 def list_codecs(program):
@@ -425,6 +456,14 @@ PLANTS = [
     ("docs/ARCHITECTURE.md", "[nothing](nowhere.md)", "leads nowhere"),
     ("docs/ARCHITECTURE.md", "`pipeline/nowhere.cpp`", "there is no pipeline/nowhere.cpp"),
     ("codecs/REGISTRY.md", "| index | 2 | twice | |", "comes twice"),
+    ("lib/pipeline/bind.cpp", 'const char* best = "bloom";', "names the codec bloom"),
+    ("lib/plan/stage_words.cpp", 'const char* best = "one of rice, bitmap";', "names the codec rice"),
+    ("lib/api/state.cpp", 'const char* plan = "needs sparsify=changed";', "names the codec sparsify=changed"),
+    ("lib/api/state.cpp", 'const char* kind = "residual";', "names the codec residual"),
+    ("lib/pipeline/bind.cpp", 'const char* plan = "half(type=bf16)";', "names the codec half("),
+    ("lib/api/state.cpp", 'const char* said = "the residual, of all elements"; // "bloom"', None),
+    ("lib/plan/named_plans.cpp", 'const char* preset = "index=rice";', None),
+    ("tool/main.cpp", 'const char* plan = "index=rice";', None),
 ]
 
 

@@ -14,6 +14,7 @@ std::span<const dr_codec* const> builtin_codecs() {
                                              &index_raw_codec, &value_raw_codec};
   return list;
 }
+std::span<const codec_notes* const> builtin_notes() { return {}; }
 
 namespace cases {
 

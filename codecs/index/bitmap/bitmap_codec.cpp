@@ -34,5 +34,6 @@ constexpr dr_ops ops = cpu_ops<need, encode, decode, cost>();
 
 constinit const dr_codec bitmap_codec = make_codec("bitmap", "one bit per element of the universe", 5, DR_ROLE_INDEX,
                                                    DR_EXACT | DR_FIXED_SIZE | DR_TOTAL, &ops, {.forms = list_form});
+constinit const codec_notes bitmap_notes = {.codec = &bitmap_codec, .tries = tried_once};
 
 }  // namespace dr

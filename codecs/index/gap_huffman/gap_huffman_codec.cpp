@@ -56,5 +56,6 @@ constexpr dr_ops ops{sizeof(dr_ops),
 constinit const dr_codec gap_huffman_codec =
     make_codec("gap_huffman", "gaps in Huffman codes of their own: for supports that are not uniform", 12,
                DR_ROLE_INDEX, DR_EXACT | DR_TOTAL, &ops, {.forms = list_form});
+constinit const codec_notes gap_huffman_notes = {.codec = &gap_huffman_codec, .tries = tried_once};
 
 }  // namespace dr

@@ -40,5 +40,6 @@ constexpr dr_ops operations = cpu_ops<need, encode, decode>();
 constinit const dr_codec magnitude_codec =
     make_codec("magnitude", "of a patch: gaps class by class of the base's magnitude", 15, DR_ROLE_INDEX,
                DR_EXACT | DR_TOTAL | DR_NEEDS_BASE, &operations, {.forms = list_form});
+constinit const codec_notes magnitude_notes = {.codec = &magnitude_codec, .tries = tried_once};
 
 }  // namespace dr

@@ -46,5 +46,6 @@ constexpr dr_ops ops = cpu_ops<need, encode, decode, cost>(fields_are_params<1>)
 constinit const dr_codec rle_codec =
     make_codec("rle", "run lengths of the bitmap, as in the paper", 6, DR_ROLE_INDEX, DR_EXACT | DR_TOTAL, &ops,
                {.forms = list_form, .params = params, .fields = fields});
+constinit const codec_notes rle_notes = {.codec = &rle_codec, .tries = tried_once};
 
 }  // namespace dr

@@ -79,5 +79,7 @@ constexpr dr_ops ops = cpu_ops<need, encode, decode, cost>(resolve);
 constinit const dr_codec seeded_codec =
     make_codec("seeded", "a support drawn from the shared key (Random-k): only the key travels", 10, DR_ROLE_INDEX,
                DR_REPLACES_SUPPORT | DR_FIXED_SIZE | DR_SHARED_RANDOM, &ops, {.forms = list_form, .params = params});
+// (Bloom filters have the same traits, and a support that follows from the data.)
+constinit const codec_notes seeded_notes = {.codec = &seeded_codec, .blind = true};
 
 }  // namespace dr

@@ -56,5 +56,7 @@ constinit const dr_codec ulp_codec =
                DR_ROLE_VALUE, traits, &ulp_cpu, {.dtypes = all_word_dtypes});
 constinit const dr_codec xor_codec = make_codec("xor", "for patches: which bits differ, for words that are not numbers",
                                                 18, DR_ROLE_VALUE, traits, &xor_cpu, {.dtypes = all_word_dtypes});
+constinit const codec_notes ulp_notes = {.codec = &ulp_codec, .tries = tried_once};
+constinit const codec_notes xor_notes = {.codec = &xor_codec, .tries = tried_once};
 
 }  // namespace dr

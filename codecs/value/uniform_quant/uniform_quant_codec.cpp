@@ -271,5 +271,9 @@ constexpr dr_ops operations = cpu_ops<need, encode, decode>();
 constinit const dr_codec uniform_quant_codec = make_codec(
     "uniform_quant", "uniform levels above the least magnitude, Golomb-coded; bounds the relative L2 error", 9,
     DR_ROLE_VALUE, DR_NEEDS_FINITE | DR_HOST_ONLY, &operations, {.dtypes = all_value_dtypes, .params = params});
+constinit const codec_notes uniform_quant_notes = {
+    .codec = &uniform_quant_codec, .tries = [](double error) {
+      return error >= 1e-5 ? std::vector<codec_argument>{{"error", error}} : std::vector<codec_argument>{};
+    }};
 
 }  // namespace dr
