@@ -121,20 +121,20 @@ bool subtract_sent(uint32_t dtype, const uint32_t* support, const void* values, 
 bool clear_sent(const uint32_t* support, const void* values, uint64_t count, uint32_t taken_from, float* acc,
                 uint32_t first) {
   constexpr uint64_t block = 256;
-  uint32_t left[block], most = 0;
+  uint32_t left[block], largest = 0;
   for (uint64_t i = 0; i < count;) {
     uint32_t n = 0;
-    for (const uint64_t end = std::min(count, i + block); i < end;
-         ++i) {  // most were sent; the branch would be unpredictable
+    // (Nearly all were sent; the branch would be unpredictable.)
+    for (const uint64_t end = std::min(count, i + block); i < end; ++i) {
       uint32_t bits;
       std::memcpy(&bits, static_cast<const std::byte*>(values) + 4 * i, sizeof bits);
       left[n] = support[i] - first;
-      most = std::max(most, magnitude<f32_type>(bits));
+      largest = std::max(largest, magnitude<f32_type>(bits));
       n += magnitude<f32_type>(bits) < taken_from;
     }
     for (uint32_t k = 0; k < n; ++k) acc[left[k]] = 0;
   }
-  return most >= f32_type::infinity;
+  return largest >= f32_type::infinity;
 }
 
 }  // namespace dr

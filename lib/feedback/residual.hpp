@@ -1,4 +1,4 @@
-// Error feedback: the part that is not sent is kept for the next step (Seide et al. 2014; Stich et al. 2018).
+// Error feedback: the part that is not sent is added to the next step (Seide et al. 2014; Stich et al. 2018).
 #pragma once
 
 #include <cstdint>

@@ -36,16 +36,13 @@ dr_status check_aligned(const void* state, dr_error& error) {
   return at % 8 ? bad_state(error, at, "not aligned to 8 bytes") : DR_OK;
 }
 
-dr_status read_head(const void* state, residual_state& head, dr_error& error) {
-  std::memcpy(&head, state, sizeof head);
-  if (!head.is_fresh() && (head.magic != residual_state::magic_value || !find_kind(head.kind)))
-    return bad_state(error, head.magic, "not a residual of this version (a fresh state is all zeros)");
-  return DR_OK;
+dr_status not_a_state(const residual_state& head, dr_error& error) {
+  return bad_state(error, head.magic, "not a residual of this version (a fresh state is all zeros)");
 }
 
 // The learning rate divides.
-dr_status check_rate(const void* state, const residual_state& head, dr_error& error) {
-  if (!head.magic || !kind_of(head).rate) return DR_OK;
+dr_status check_rate(const void* state, const residual_state& head, const feedback_kind& kind, dr_error& error) {
+  if (!head.magic || !kind.rate) return DR_OK;
   const double rate = rate_of(state, head.elements);
   if (rate > 0 && std::isfinite(rate)) return DR_OK;
   return bad_state(error, 0, "its learning rate is %g, which is not above 0 and finite", rate);
@@ -62,17 +59,20 @@ dr_status check_state(const void* state, uint64_t state_size, const feedback_kin
   if (const dr_status s = check_aligned(state, error)) return s;
   residual_state head{};
   if (!on_device && state_size >= sizeof head) {  // of another feedback: that is the reason, whatever its size
-    if (const dr_status s = read_head(state, head, error)) return s;
-    if (head.magic && head.kind != kind.number())
-      return bad_state(error, head.kind, "it is of feedback=%s; the plan has feedback=%s", kind_of(head).entry.name,
+    std::memcpy(&head, state, sizeof head);
+    if (!head.is_fresh() && !head.is_of(kind.number())) {
+      const feedback_kind* const other = head.magic == residual_state::magic_value ? find_kind(head.kind) : nullptr;
+      if (!other) return not_a_state(head, error);
+      return bad_state(error, head.kind, "it is of feedback=%s; the plan has feedback=%s", other->entry.name,
                        kind.entry.name);
+    }
   }
   if (state_size < needed)
     return bad_state(error, state_size, "%" PRIu64 " bytes given, %" PRIu64 " needed", state_size, needed);
   if (head.magic && head.elements != elements)
     return bad_state(error, head.elements, "belongs to a tensor of %" PRIu64 " elements; this one has %" PRIu64,
                      head.elements, elements);
-  return check_rate(state, head, error);
+  return check_rate(state, head, kind, error);
 }
 
 dr_status read_state(const void* state, uint64_t state_size, residual_state& head, dr_error& error) {
@@ -80,12 +80,14 @@ dr_status read_state(const void* state, uint64_t state_size, residual_state& hea
   if (state_size < sizeof head)
     return bad_state(error, state_size, "%" PRIu64 " bytes given, at least %zu needed", state_size, sizeof head);
   if (const dr_status s = check_aligned(state, error)) return s;
-  if (const dr_status s = read_head(state, head, error)) return s;
-  if (!head.magic) return DR_OK;
-  if (head.elements > (UINT64_MAX >> 4) || state_size < state_size_of(kind_of(head), head.elements))
+  std::memcpy(&head, state, sizeof head);
+  if (head.is_fresh()) return DR_OK;
+  const feedback_kind* const kind = head.magic == residual_state::magic_value ? find_kind(head.kind) : nullptr;
+  if (!kind) return not_a_state(head, error);
+  if (head.elements > (UINT64_MAX >> 4) || state_size < state_size_of(*kind, head.elements))
     return bad_state(error, head.elements, "%" PRIu64 " bytes given, too few for its %" PRIu64 " elements", state_size,
                      head.elements);
-  return check_rate(state, head, error);
+  return check_rate(state, head, *kind, error);
 }
 
 double rate_of(const void* state, uint64_t elements) {

@@ -38,9 +38,9 @@ dr_status check_unit(const unit& u, const tensor_shape& shape, uint64_t tensor, 
     return bad_tensor(error, tensor, DR_E_ARGUMENT, u.width,
                       "%s requires width 1, not %u (wider rows: sparse tensors, or sparsify=%s)",
                       p.sparsify.codec->name, u.width, sparsifier_with(&sparsifier::passes_on));
-  if (const uint64_t n = u.sparse ? shape.count : u.universe, most = p.sparsifier().how.elements_max; n > most)
+  if (const uint64_t n = u.sparse ? shape.count : u.universe, max = p.sparsifier().how.elements_max; n > max)
     return bad_tensor(error, tensor, DR_E_UNSUPPORTED, n,
-                      "%s takes at most %" PRIu64 " values of a tensor, not %" PRIu64, p.sparsify.codec->name, most, n);
+                      "%s takes at most %" PRIu64 " values of a tensor, not %" PRIu64, p.sparsify.codec->name, max, n);
   return DR_OK;
 }
 

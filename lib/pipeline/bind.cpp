@@ -49,10 +49,10 @@ dr_status bind_word(const plan_stage& stage, plan& out, const bound_word*& bound
 }
 
 dr_status bind_list(dr_role role, const plan_stage& stage, std::vector<bound_stage>& out, dr_error& error) {
-  const uint32_t most = role == DR_ROLE_ORDER ? order_stages_max : stages_max;
-  if (stage.calls.size() > most)
+  const uint32_t max = role == DR_ROLE_ORDER ? order_stages_max : stages_max;
+  if (stage.calls.size() > max)
     return fail(error, DR_E_ARGUMENT, "plan: %s= has %zu codecs; at most %u", stage.role.c_str(), stage.calls.size(),
-                most);
+                max);
   for (const plan_call& call : stage.calls) {
     if (const dr_status s = bind_call(role, call, out.emplace_back(), error)) return s;
     role = DR_ROLE_BYTES;

@@ -25,7 +25,7 @@ uint64_t squares_max(const batch& b) {
   return n;
 }
 
-void measure_norm(encoding& e) {
+double measure_norm(const encoding& e, double* squares) {
   double sum = 0;
   for (const unit& u : e.b.units)
     for (uint32_t t = u.first_tensor; clip_of(*u.method) > 0 && t < u.first_tensor + u.tensors; ++t) {
@@ -34,7 +34,7 @@ void measure_norm(encoding& e) {
         const tensor_view* v;
         uint64_t n;
         double* squares;
-      } job{&v, (u.sparse || v.index_dtype ? v.count : v.universe) * u.width, e.w.squares};
+      } job{&v, (u.sparse || v.index_dtype ? v.count : v.universe) * u.width, squares};
       const auto one = [](void* arg, size_t i, size_t) {
         const auto& j = *static_cast<const struct job*>(arg);
         const uint64_t first = i * block;
@@ -44,14 +44,14 @@ void measure_norm(encoding& e) {
       };
       const auto blocks = static_cast<size_t>(ceil_div(job.n, block));
       e.workers.run(blocks, one, &job);
-      for (size_t i = 0; i < blocks; ++i) sum += e.w.squares[i];
+      for (size_t i = 0; i < blocks; ++i) sum += squares[i];
     }
-  e.norm = std::sqrt(sum);
+  return std::sqrt(sum);
 }
 
 feedback_weights weights_of(const encoding& e, const unit& u, uint32_t tensor) {
   const bound_feedback rule = u.method->feedback_rule();
-  feedback_step step{.norm = e.norm};
+  feedback_step step{.norm = e.w.selected.norm};
   if (rule.kind.rate) step.last_rate = rate_of(e.tensors[tensor].state, e.b.shapes[tensor].elements());
   return rule.weights(step);
 }

@@ -156,11 +156,11 @@ class decoder {
       std::memcpy(o.sums, o.known, chunks * sizeof(uint64_t));
     else
       base_sums(o.base, bytes, o.sums);
-    const uint64_t here = fold_sums(o.sums, chunks), wanted = load<uint64_t>(f_.data + row.offset);
-    if (here == wanted) return DR_OK;
+    const uint64_t here = fold_sums(o.sums, chunks), expected = load<uint64_t>(f_.data + row.offset);
+    if (here == expected) return DR_OK;
     fail(error_, DR_E_ARGUMENT,
          "tensor %" PRIu64 ": its check is %016" PRIx64 "; the patch is for a base of check %016" PRIx64, tensor_of(i),
-         here, wanted);
+         here, expected);
     error_.tensor = tensor_of(i);
     error_.what = here;
     error_.reason = DR_REASON_WRONG_BASE;

@@ -10,6 +10,7 @@
 #include "pipeline/begin_tile.hpp"
 #include "pipeline/draw_keys.hpp"
 #include "pipeline/launch_own.hpp"
+#include "pipeline/sequence.hpp"
 #include "split/order_tile.hpp"
 
 namespace dr {
@@ -122,16 +123,18 @@ class device_encoder {
   // ---- streams --------------------------------------------------------------------------------------------
 
   dr_status streams(uint32_t p) {
-    const wire_plan& plan = b_.wire[p];
-    if (plan.replaces_support()) {
-      if (const dr_status s = index(p)) return s;
-      if (const dr_status s = regather(p)) return s;
+    for (const stream_step step : sequence_of(b_.wire[p])) {
+      dr_status s = DR_OK;
+      switch (step) {
+        case stream_step::index: s = index(p); break;
+        case stream_step::regather: s = regather(p); break;
+        case stream_step::value: s = value(p); break;
+        case stream_step::reorder: s = reorder(p); break;
+        case stream_step::order: s = order(p); break;
+      }
+      if (s) return s;
     }
-    if (const dr_status s = value(p)) return s;
-    if (const dr_status s = reorder(p)) return s;
-    if (!plan.replaces_support())
-      if (const dr_status s = index(p)) return s;
-    return plan.order().count ? order(p) : DR_OK;
+    return DR_OK;
   }
 
   // The jobs of one stream: for the rows of a plan, in their order.
@@ -377,9 +380,9 @@ dr_status encode_on_device(const batch& b, const device_headers& headers, const 
       if (const dr_status s = check_states_apart(b, tensors, host.states.data(), error)) return s;
   }
   device_encoder e(b, call, tensors, queue, host, error);
-  const uint64_t wanted = e.lay_out(static_cast<std::byte*>(workspace));
-  if (!workspace || workspace_size < wanted)
-    return fail(error, DR_E_ARGUMENT, "workspace: %" PRIu64 " bytes given, %" PRIu64 " needed", workspace_size, wanted);
+  const uint64_t needed = e.lay_out(static_cast<std::byte*>(workspace));
+  if (!workspace || workspace_size < needed)
+    return fail(error, DR_E_ARGUMENT, "workspace: %" PRIu64 " bytes given, %" PRIu64 " needed", workspace_size, needed);
   if (reinterpret_cast<uintptr_t>(workspace) % arena::alignment || reinterpret_cast<uintptr_t>(frame) % 16 ||
       reinterpret_cast<uintptr_t>(result) % 8)
     return fail(error, DR_E_ARGUMENT, "device: workspace must be aligned to 64 bytes, frame to 16, result to 8");

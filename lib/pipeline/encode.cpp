@@ -5,25 +5,25 @@
 
 #include "feedback/state_layout.hpp"
 #include "pipeline/encoding.hpp"
+#include "pipeline/sequence.hpp"
 #include "pipeline/tensor_check.hpp"
 
 namespace dr {
 namespace {
 
-// A plan's streams have one of four sequences: plain; index first, if it replaces the support that the values are
-// gathered at; value first, if the keys carry its order; both couplings, with an order stream.
-dr_status encode_streams(encoding& e, uint32_t plan) {
-  const bool index_first = e.b.wire[plan].replaces_support();
-  if (index_first) {
-    if (const dr_status s = encode_index(e, plan)) return s;
-    regather(e, plan);
-  } else {
-    keep_support(e, plan);
+dr_status encode_streams(const encoding& e, uint32_t plan, streams& out) {
+  for (const stream_step step : sequence_of(e.b.wire[plan])) {
+    dr_status s = DR_OK;
+    switch (step) {
+      case stream_step::index: s = encode_index(e, plan, out); break;
+      case stream_step::regather: s = regather(e, plan, out); break;
+      case stream_step::value: s = encode_value(e, plan, out); break;
+      case stream_step::reorder: s = reorder_keys(e, plan, out); break;
+      case stream_step::order: s = encode_order(e, plan, out); break;
+    }
+    if (s) return s;
   }
-  if (const dr_status s = encode_value(e, plan)) return s;
-  if (!index_first)
-    if (const dr_status s = encode_index(e, plan)) return s;
-  return e.b.wire[plan].order().count ? encode_order(e, plan) : DR_OK;
+  return DR_OK;
 }
 
 void map_states(const batch& b, std::span<const tensor_view> tensors) {
@@ -32,15 +32,17 @@ void map_states(const batch& b, std::span<const tensor_view> tensors) {
       map_fresh(tensors[i].state, state_size_of(u.method->feedback_rule().kind, b.shapes[i].elements()));
 }
 
-dr_status run_stages(encoding& e, uint8_t* frame, uint64_t capacity, uint64_t& size) {
-  if (const dr_status s = sparsify(e)) return s;
-  if (const dr_status s = choose(e)) return s;
-  place_payloads(e, frame, capacity);
+// `e` sees what is in `w`, and each stage fills one part of it.
+dr_status run_stages(const encoding& e, encode_work& w, uint8_t* frame, uint64_t capacity, uint64_t& size) {
+  if (const dr_status s = sparsify(e, w.selected)) return s;
+  begin_streams(e, w.coded);
+  if (const dr_status s = choose(e, w.coded, w.chosen)) return s;
+  place_payloads(e, frame, capacity, w.coded);
   for (uint32_t plan = 0; plan < e.b.wire.size(); ++plan)
-    if (const dr_status s = encode_streams(e, plan)) return s;
+    if (const dr_status s = encode_streams(e, plan, w.coded)) return s;
   if (const dr_status s = first_fault(e)) return s;
-  if (const dr_status s = write_frame(e, frame, capacity, size)) return s;
-  return keep_feedback(e);
+  if (const dr_status s = write_frame(e, frame, capacity, size, w.wire)) return s;
+  return keep_feedback(e, w.feedback);
 }
 
 }  // namespace
@@ -58,20 +60,21 @@ dr_status encode(const batch& b, const encode_call& call, std::span<const tensor
     return fail(error, DR_E_ARGUMENT, "workspace: %" PRIu64 " bytes given, %" PRIu64 " needed", workspace_size,
                 b.workspace);
   arena memory(workspace, workspace_size);
-  const encode_work w = encode_work::take(memory, b);
+  encode_work w = encode_work::take(memory, b);
   if (w.states && !call.checked)
     if (const dr_status s = check_states_apart(b, tensors, w.states, error)) return s;
 
   map_states(b, tensors);
-  encoding e(b, call, tensors, workers, w, capacity, error);
-  if (const dr_status s = run_stages(e, frame, capacity, result.size)) {
+  w.begin(b, call, tensors);
+  const encoding e(b, call, tensors, workers, w, capacity, error);
+  if (const dr_status s = run_stages(e, w, frame, capacity, result.size)) {
     result.size = 0;
     roll_back(e);
     return s;
   }
   keep_sums(e);
   keep_history(e);
-  for (size_t i = 0; i < b.rows.size(); ++i) result.kept += w.rows[i].count;
+  for (size_t i = 0; i < b.rows.size(); ++i) result.kept += w.wire.rows[i].count;
   return DR_OK;
 }
 

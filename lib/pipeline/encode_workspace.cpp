@@ -1,6 +1,5 @@
 // The workspace of an encode. The same code lays it out and measures it.
 #include "patch/base_check.hpp"
-#include "pipeline/draw_keys.hpp"
 #include "pipeline/encoding.hpp"
 
 namespace dr {
@@ -32,132 +31,191 @@ bool may_fail(const batch& b, const encode_call& call, uint64_t capacity) {
 
 }  // namespace
 
-encode_work encode_work::take(arena& memory, const batch& b) {
-  encode_work w{};
-  w.units = memory.take<unit_work>(b.units.size());
-  w.rows = memory.take<row_work>(b.rows.size());
-  w.wire = memory.take<wire_row>(b.rows.size());
-  w.jobs = job_list::take(memory, b.rows.size());
-  w.selected = memory.take<uint32_t>(b.rows.size());
-  w.scratch = memory.take<std::byte>(scratch_stride(b) * b.workers);
-  if (const uint64_t n = states_of(b)) w.states = memory.take<state_range>(n);
-  if (const uint64_t n = squares_max(b)) w.squares = memory.take<double>(n);
-  if (b.chooses()) {
-    w.taken = memory.take<wire_plan>(b.wire.size());
-    w.bounds = memory.take<row_bound>(b.rows.size());
-    w.places = memory.take<uint32_t>(b.wire.size());
-    w.table = memory.take<std::byte>(table_max(b));
+selected_rows selected_rows::take(arena& memory, const batch& b) {
+  const size_t units = b.units.size(), rows = b.rows.size();
+  selected_rows out{};
+  out.sources = {memory.take<unit_source>(units)};
+  out.source_rows = {memory.take<source_row>(rows)};
+  out.sums = {memory.take<unit_sums>(units)};
+  if (const uint64_t n = squares_max(b)) out.squares = memory.take<double>(n);
+  out.units = {memory.take<selected_unit>(units)};
+  out.rows = {memory.take<selected_row>(rows)};
+  const bool patches = std::any_of(b.units.begin(), b.units.end(), [](const unit& u) { return u.patches(); });
+  if (patches) {
+    out.patched_units = {memory.take<patched_unit>(units)};
+    out.patched_rows = {memory.take<patched_row>(rows)};
   }
   const bool real = !memory.measures();
   select_scratch scratch{};
-  for (size_t i = 0; i < b.units.size(); ++i) {
+  for (size_t i = 0; i < units; ++i) {
     const unit& u = b.units[i];
     const bound_sparsifier sparsifier = u.method->sparsifier();
-    const uint64_t target = sparsifier.target(u.universe);
-    unit_work o{};
-    const uint64_t row_bytes = uint64_t{u.width} * value_size(u.dtype);
+    const uint64_t target = sparsifier.target(u.universe), row_bytes = uint64_t{u.width} * value_size(u.dtype);
+    unit_source source{};
+    unit_sums sums{};
+    selected_unit selected{};
+    patched_unit patched{};
     if (const tensor_shape& shape = b.shapes[u.first_tensor]; shape.sparse()) {
-      o.entries = memory.take<sparse_entry>(shape.count);
-      o.indices = memory.take<uint64_t>(shape.count);
-      o.buffer = memory.take<std::byte>(shape.count * row_bytes);
+      source.entries = memory.take<sparse_entry>(shape.count);
+      source.indices = memory.take<uint64_t>(shape.count);
+      source.buffer = memory.take<std::byte>(shape.count * row_bytes);
     }
-    if (u.method->keeps_feedback() && !sums_on_the_way(b, u)) {
-      o.acc = memory.take<float>(u.universe * u.width);
-      if (u.dtype != DR_F32) o.rounded = memory.take<std::byte>(u.universe * row_bytes);
-      if (u.method->feedback_rule().kind.is_velocity()) o.acc_u = memory.take<float>(u.universe * u.width);
+    source.pieces = memory.take<select_piece>(u.tensors + u.rows);
+    if (u.method->keeps_feedback()) {
+      const bool velocity = u.method->feedback_rule().kind.is_velocity();
+      if (sums_on_the_way(b, u)) {
+        sums.pieces = memory.take<summed>(u.tensors + u.rows);
+        sums.undo = memory.take<float>(u.universe);  // (Never touched by a call that cannot fail: may_fail.)
+        if (velocity) sums.undo_u = memory.take<float>(u.universe);
+      } else {
+        sums.acc = memory.take<float>(u.universe * u.width);
+        if (u.dtype != DR_F32) sums.rounded = memory.take<std::byte>(u.universe * row_bytes);
+        if (velocity) sums.acc_u = memory.take<float>(u.universe * u.width);
+      }
     }
-    o.pieces = memory.take<select_piece>(u.tensors + u.rows);
-    if (sums_on_the_way(b, u)) {
-      o.sums = memory.take<summed>(u.tensors + u.rows);
-      o.undo = memory.take<float>(u.universe);  // (Never touched by a call that cannot fail: may_fail.)
-      if (u.method->feedback_rule().kind.is_velocity()) o.undo_u = memory.take<float>(u.universe);
-    }
-    if (u.sparse) o.support = memory.take<uint32_t>(u.source_max);
+    if (u.sparse) selected.support = memory.take<uint32_t>(u.source_max);
     if (u.patches()) {
-      o.base_sums = memory.take<uint64_t>(base_chunks(u.universe * row_bytes));
+      patched.base_sums = memory.take<uint64_t>(base_chunks(u.universe * row_bytes));
       if (!u.whole) {
-        o.kept.positions = memory.take<uint32_t>(u.universe);
-        o.kept.kept = memory.take<std::byte>(u.universe * row_bytes);
-        o.based = memory.take<std::byte>(u.universe * row_bytes);
-        if (u.method->value[0].codec->traits & DR_NEEDS_HISTORY) o.past = memory.take<uint8_t>(u.universe * u.width);
+        selected.memory.positions = memory.take<uint32_t>(u.universe);
+        selected.memory.kept = memory.take<std::byte>(u.universe * row_bytes);
+        patched.based = memory.take<std::byte>(u.universe * row_bytes);
+        if (u.method->value[0].codec->traits & DR_NEEDS_HISTORY)
+          patched.past = memory.take<uint8_t>(u.universe * u.width);
       }
     } else if (u.whole) {
       // Nothing is selected.
     } else if (u.width == 1) {
-      o.kept = select_memory::take(memory, u.dtype, u.source_max, std::max(target, u.kept_max), u.rows);
+      selected.memory = select_memory::take(memory, u.dtype, u.source_max, std::max(target, u.kept_max), u.rows);
       scratch.grow(u.source_max, target, b.workers > 1);
-      o.scratch = memory.take<std::byte>(sparsifier.scratch(u.universe, u.source_max));
+      selected.scratch = memory.take<std::byte>(sparsifier.scratch(u.universe, u.source_max));
     } else if (!u.sparse) {
-      o.kept.positions = memory.take<uint32_t>(u.source_max);
-      o.kept.kept = memory.take<std::byte>(u.source_max * row_bytes);
+      selected.memory.positions = memory.take<uint32_t>(u.source_max);
+      selected.memory.kept = memory.take<std::byte>(u.source_max * row_bytes);
     }
-    if (real) w.units[i] = o;
+    if (!real) continue;
+    out.sources[i] = source;
+    out.sums[i] = sums;
+    out.units[i] = selected;
+    if (patches) out.patched_units[i] = patched;
   }
-  w.select = memory.take<select_scratch>(b.workers);
+  for (size_t i = 0; i < rows; ++i) {
+    const batch_row& r = b.rows[i];
+    const unit& u = b.units[r.unit];
+    selected_row row{};
+    if (const uint32_t block = u.method->block; block != 1)
+      row.blocks = memory.take<uint32_t>(ceil_div(r.count_max, block ? block : 2));
+    if (u.whole && !u.patches() && !lies_together(b, u))
+      row.copies = memory.take<std::byte>(r.support_max * u.width * value_size(u.dtype));
+    if (!real) continue;
+    out.rows[i] = row;
+    if (patches) out.patched_rows[i] = {};
+  }
+  out.scratch = memory.take<select_scratch>(b.workers);
   for (uint32_t k = 0; k < b.workers; ++k) {
     const select_scratch part = scratch.take(memory);
-    if (real) w.select[k] = part;
+    if (real) out.scratch[k] = part;
   }
+  return out;
+}
+
+streams streams::take(arena& memory, const batch& b) {
+  streams out{{memory.take<coded_row>(b.rows.size())},
+              job_list::take(memory, b.rows.size()),
+              memory.take<uint32_t>(b.rows.size())};
+  coded_row measured;
   for (size_t i = 0; i < b.rows.size(); ++i) {
     const batch_row& r = b.rows[i];
     const unit& u = b.units[r.unit];
     const wire_plan& wire = b.wire[r.plan];
-    const uint64_t row_bytes = uint64_t{u.width} * value_size(u.dtype);
-    row_work o{};
-    if (const uint32_t block = u.method->block; block != 1)
-      o.blocks = memory.take<uint32_t>(ceil_div(r.count_max, block ? block : 2));
-    if (wire.replaces_support()) {
-      if (!wire.index().whole()) o.tell = memory.take<uint32_t>(r.support_max);
-      if (!u.patches() && (!u.whole || !lies_together(b, u)))
-        o.sent = memory.take<std::byte>(r.support_max * row_bytes);
-    }
+    coded_row& row = memory.measures() ? measured : out.rows[i];
+    row.support = row.order = row.keys = nullptr;
+    row.values = nullptr;
+    if (wire.replaces_support() && !wire.index().whole()) row.support = memory.take<uint32_t>(r.support_max);
+    if (wire.replaces_support() && !u.patches() && !u.whole)
+      row.values = memory.take<std::byte>(r.support_max * u.width * value_size(u.dtype));
     if (wire.value().has(DR_REORDERS)) {
-      o.order = memory.take<uint32_t>(r.support_max);
-      o.keys = memory.take<uint32_t>(r.support_max);
+      row.order = memory.take<uint32_t>(r.support_max);
+      row.keys = memory.take<uint32_t>(r.support_max);
     }
     for (uint32_t s = 0; s < section_count; ++s)
-      o.slots[s] = stream_slot::take(memory, wire.lists[s], r.need[s], false);
+      if (wire.lists[s].count) row.slots[s] = stream_slot::take(memory, wire.lists[s], r.need[s], false);
+  }
+  return out;
+}
+
+framed framed::take(arena& memory, const batch& b) {
+  framed out{};
+  out.rows = {memory.take<wire_row>(b.rows.size())};
+  out.by_size = memory.take<uint32_t>(b.rows.size());
+  if (!b.chooses()) return out;
+  out.plans = memory.take<wire_plan>(b.wire.size());
+  out.bounds = memory.take<row_bound>(b.rows.size());
+  out.places = memory.take<uint32_t>(b.wire.size());
+  out.table = memory.take<std::byte>(table_max(b));
+  return out;
+}
+
+encode_work encode_work::take(arena& memory, const batch& b) {
+  encode_work w{};
+  w.keys = {memory.take<draw_keys>(b.rows.size())};
+  w.selected = selected_rows::take(memory, b);
+  w.chosen = {memory.take<chosen_row>(b.rows.size())};
+  w.coded = streams::take(memory, b);
+  w.wire = framed::take(memory, b);
+  w.feedback = {{memory.take<fed_back_row>(b.rows.size())}, w.coded.jobs};
+  w.scratch = memory.take<std::byte>(scratch_stride(b) * b.workers);
+  if (const uint64_t n = states_of(b)) w.states = memory.take<state_range>(n);
+  const bool real = !memory.measures();
+  for (size_t i = 0; i < b.rows.size(); ++i) {
+    const batch_row& r = b.rows[i];
+    const unit& u = b.units[r.unit];
+    const stage_list& value = b.wire[r.plan].value();
+    const uint64_t bytes = r.support_max * u.width * value_size(u.dtype);
     const bool chooses_value = r.value_choices > 1;
+    std::byte *seen = nullptr, *decoded = nullptr;
     if (chooses_value) {
-      o.trial = stream_slot::take(memory, wire.value(), r.need[section_value], false);
-      o.seen = memory.take<std::byte>(r.support_max * row_bytes);
+      const stream_slot trial = stream_slot::take(memory, value, r.need[section_value], false);
+      seen = memory.take<std::byte>(bytes);
+      if (real) w.chosen[i].trial = trial;
     }
-    if (u.method->keeps_residual() && (chooses_value || !wire.value().exact())) {
-      o.decoded = memory.take<std::byte>(r.support_max * row_bytes);
-      o.decode_slot = stream_slot::take(memory, wire.value(), r.need[section_value], true);
+    if (u.method->keeps_residual() && (chooses_value || !value.exact())) {
+      decoded = memory.take<std::byte>(bytes);
+      const stream_slot slot = stream_slot::take(memory, value, r.need[section_value], true);
+      if (real) w.feedback.rows[i].slot = slot;
     }
-    if (real) w.rows[i] = o;
+    if (!real) continue;
+    w.chosen[i].seen = seen;
+    w.feedback.rows[i].decoded = decoded;
   }
   return w;
 }
 
+void encode_work::begin(const batch& b, const encode_call& call, std::span<const tensor_view> tensors) {
+  for (size_t i = 0; i < b.rows.size(); ++i) {
+    const batch_row& r = b.rows[i];
+    const unit& u = b.units[r.unit];
+    wire_row& row = wire.rows[i] = {};
+    row.plan = chosen[i].plan = r.plan;
+    row.continues = r.continues;
+    row.universe = r.universe;
+    row.prefix = u.patches() ? patch_checks_size : 0;
+    chosen[i].support_max = r.support_max;
+    chosen[i].index = chosen[i].value = false;
+    keys[i] = draw_keys::of(call, tensors[u.first_tensor], u.first_tensor, i - u.first_row);
+  }
+}
+
 encoding::encoding(const batch& batch, const encode_call& of_call, std::span<const tensor_view> list, pool& crew,
-                   const encode_work& work, uint64_t capacity, dr_error& said)
+                   const encode_work& work, uint64_t capacity, dr_error& to)
     : b(batch),
       call(of_call),
       tensors(list),
       workers(crew),
       w(work),
-      error(said),
+      error(to),
       may_fail(dr::may_fail(batch, of_call, capacity)),
-      norm(0),
-      run{work.scratch, scratch_stride(batch), &crew} {
-  for (size_t i = 0; i < b.rows.size(); ++i) {
-    const batch_row& r = b.rows[i];
-    const unit& u = b.units[r.unit];
-    w.wire[i] = wire_row{};
-    w.wire[i].plan = r.plan;
-    w.wire[i].continues = r.continues;
-    w.wire[i].universe = r.universe;
-    w.wire[i].prefix = u.patches() ? patch_checks_size : 0;
-    const draw_keys keys = draw_keys::of(call, tensors[u.first_tensor], u.first_tensor, i - u.first_row);
-    w.rows[i].plan = r.plan;
-    w.rows[i].support_max = r.support_max;
-    w.rows[i].index_chosen = w.rows[i].value_chosen = false;
-    w.rows[i].shared_key = keys.shared;
-    w.rows[i].private_key = keys.own;
-  }
-}
+      run{work.scratch, scratch_stride(batch), &crew} {}
 
 uint64_t encode_workspace(const batch& b) {
   arena memory;

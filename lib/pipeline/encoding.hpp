@@ -1,10 +1,10 @@
-// A call of encode under way: its workspace, and the stages that share it, each a file of its own. Read encode.cpp
-// first.
+// A call of encode under way: what its stages share, and what each of them gives. Read encode.cpp first.
 #pragma once
 
 #include <algorithm>
 
 #include "feedback/velocity.hpp"
+#include "pipeline/draw_keys.hpp"
 #include "pipeline/encode.hpp"
 #include "pipeline/trace.hpp"
 #include "sparsify/select.hpp"
@@ -13,210 +13,296 @@
 
 namespace dr {
 
+// An array of the workspace, const where it is part of something const: a stage changes only what it is given to fill.
+template <class T>
+struct results {
+  T* items = nullptr;
+
+  T& operator[](size_t i) { return items[i]; }
+  const T& operator[](size_t i) const { return items[i]; }
+};
+
+// ---- Sparsify: the support of each row, and its values -----------------------------------------------------------
+// A unit is one tensor, or with bucket=flat all of them, which are selected together; a row is a segment of it.
+
+// The values that a unit is selected from (source.cpp).
+struct unit_source {
+  // Of rows wider than one value, or sparse (indices, values), ascending. Otherwise nullptr, and there are pieces: runs
+  // of a tensor and of a segment.
+  const void* values;
+  uint64_t* indices;
+  uint64_t rows;
+  select_piece* pieces;
+  uint32_t piece_count;
+  dr_error error;
+  sparse_entry* entries;  // to sort by,
+  void* buffer;           // and the sorted values
+};
+// The part of it in a row.
+struct source_row {
+  uint64_t first, rows;
+};
+
 // A gradient, the residual that it is added to while it is read, and the residual's old values, in case encode fails.
 struct summed {
   const std::byte* g;
-  velocity to;        // the residual is v; u is nullptr but of feedback=dgc
-  float beta, gamma;  // weights of what was kept and of the gradient
+  velocity to;  // the residual is v; u is nullptr without a velocity
+  feedback_weights weights;
 
   float* m() const { return to.v; }
 };
-
-// The tensors that are selected and split together: one, or with bucket=flat all of them.
-struct unit_work {
-  // The source of rows wider than one value, or sparse (indices, values), ascending. Otherwise there are pieces: runs
-  // of a tensor and of a segment.
-  const void* source;
-  uint64_t* indices;
-  uint64_t rows;
-  sparse_entry* entries;
-  void* buffer;   // of sorted values
-  float* acc;     // with feedback, of a source that arrives sparse or in rows,
-  void* rounded;  // and in the tensor's type
-  float* acc_u;   // feedback=dgc: of u, in the same case
-  select_piece* pieces;
-  summed* sums;  // of pieces that have no values
+// With feedback: gradient and state of a unit added up (source.cpp).
+struct unit_sums {
+  float *acc, *acc_u;  // of a source that arrives sparse or in rows; acc_u: the momentum of a velocity
+  void* rounded;       // acc in the tensor's type
+  summed* pieces;      // else of the pieces, which have no values then
   float *undo, *undo_u;
-  uint32_t block;  // elements that were kept together
-  // Lossless codecs: residuals of at least this magnitude were cleared during selection; 0: none were.
-  uint32_t taken_from;
-  bool advanced;  // the states, so failing takes them back
-  // Where the selection does not go by magnitude, or is replaced: whether some sum is not finite. (Else some such are
-  // sent.)
+  bool advanced;  // the states have been, so failing takes them back
+  // Where the selection does not go by magnitude, or is replaced: whether some sum is not finite. (Else the selection
+  // has some such value.)
   bool watched;
-  mutable uint32_t unfinite;
-  uint32_t piece_count;
-  select_memory kept;
+  uint32_t unfinite;
+};
+
+struct selected_unit {
+  select_memory memory;
   uint32_t* support;  // of a sparse source: in the segment
   void* scratch;      // of the sparsifier
+  uint32_t block;     // elements that were selected together
+  // Lossless codecs: residuals of at least this magnitude were cleared during selection; 0: none were.
+  uint32_t taken_from;
   bool dense_fallback;
-  // Of a patch: the words of the base that changed, and the sums of its chunks as they become.
+};
+struct selected_row {
+  uint64_t count, block_count;
+  uint32_t* positions;  // [count] in the source; these three are parts of the unit's
+  uint32_t* support;    // [count] in the segment; nullptr: all of it
+  uint32_t* blocks;     // [block_count] of the support, where the index list codes such
+  void* values;         // at the support; of a unit that is sent whole, all
+  uint32_t largest;     // magnitude of these
+  void* copies;         // of a unit that is sent whole: where values that do not lie together are copied to
+};
+
+// Of a patch: the words of the base that changed, and the sums of its chunks as they become (patch.cpp).
+struct patched_unit {
   std::byte* based;
   uint64_t* base_sums;
-  uint8_t* past;  // histories of those words, if the value codec goes by them
-  dr_error error;
+  uint8_t* past;  // histories of those words, if the value codec reads them
+};
+struct patched_row {
+  const void* base;               // all of the segment,
+  const void* based;              // and at the support
+  const uint8_t *history, *past;  // histories of both, or nullptr
+  uint64_t checks[2];             // of base and result
 };
 
-// A segment of a unit: a row of the frame.
-struct row_work {
-  dr_fault fault;
-  uint64_t count, told, block_count;
-  uint64_t source_first, source_rows;  // of a sparse source: its part in this segment
-  uint32_t* positions;                 // [count] in the source; these three are parts of the unit's
-  uint32_t* support;                   // [count] in the segment
-  uint32_t* blocks;                    // [block_count] of the support, where the index list codes such
-  void* kept;                          // values at the support; of a unit sent whole, all, and there is no list
-  uint32_t largest;                    // magnitude of these
-  uint32_t* tell;                      // [told]; nullptr: all of the segment
-  const void* base;                    // of a patch: of all of the segment,
-  const void* based;                   // and at the support
-  const uint8_t *history, *past;       // histories of both, or nullptr
-  uint64_t checks[2];                  // of base and result
-  void* sent;                          // values at the told support
-  uint32_t* order;                     // of a value codec that reorders
-  uint32_t* keys;                      // the told support in that order
-  void* decoded;                       // the decoded values, with feedback
-  uint64_t order_told, decoded_size;
-  stream_slot slots[section_count], decode_slot;
-  uint32_t plan;         // of those that auto chose from, the one taken
+struct selected_rows {
+  results<unit_source> sources;
+  results<source_row> source_rows;
+  results<unit_sums> sums;
+  double* squares;  // of blocks of gradients that are clipped; nullptr: none is
+  double norm;      // L2, of these
+  results<selected_unit> units;
+  results<selected_row> rows;
+  results<patched_unit> patched_units;
+  results<patched_row> patched_rows;
+  select_scratch* scratch;  // of each worker
+
+  static selected_rows take(arena& memory, const batch& b);
+};
+
+// ---- Choose, and code: the streams of each row -------------------------------------------------------------------
+
+struct chosen_row {
+  uint32_t plan;         // of those that auto chose from
   uint64_t support_max;  // of that plan
-  bool index_chosen;     // by coding them: slots[section_index] has them,
-  bool value_chosen;     // and slots[section_value]
+  bool index, value;     // whether the stream was made to choose it
   stream_slot trial;     // another choice of value codec,
   void* seen;            // and its decoded values
-  uint64_t shared_key, private_key;
+  uint64_t seen_size;
 };
 
-struct encode_work {
-  unit_work* units;
-  row_work* rows;
-  wire_row* wire;
-  job_list jobs;
-  uint32_t* selected;  // rows of one call
-  std::byte* scratch;
-  select_scratch* select;  // of each worker
-  state_range* states;     // to see that no two are the same
-  double* squares;         // of blocks of gradients that are clipped
-  // With auto: the chosen plans, and the layout of their header.
-  wire_plan* taken;
+struct coded_row {
+  dr_fault fault;
+  uint32_t* support;  // that the index codec reports; nullptr: all of the segment
+  uint64_t count;     // of the support that the receiver will see
+  bool raw_index;     // the reported support would exceed the plan's bound, so the keys go raw
+  void* values;       // at the reported support
+  uint32_t* order;    // of a value codec that reorders
+  uint32_t* keys;     // the support in that order
+  uint64_t order_count;
+  stream_slot slots[section_count];
+};
+struct streams {
+  results<coded_row> rows;
+  job_list jobs;  // of one call
+  uint32_t* job_rows;
+
+  static streams take(arena& memory, const batch& b);
+  void add(size_t row, const dr_job& job, section s) {
+    job_rows[jobs.n] = static_cast<uint32_t>(row);
+    jobs.add(job, rows[row].slots[s]);
+  }
+};
+
+// ---- Container, feedback -----------------------------------------------------------------------------------------
+
+struct framed {
+  results<wire_row> rows;  // as the header has them
+  uint32_t* by_size;       // rows, when some have to be left out
+  // With auto: the plans that rows have, and the layout of their header.
+  wire_plan* plans;
   row_bound* bounds;
   uint32_t* places;
   std::byte* table;
 
+  static framed take(arena& memory, const batch& b);
+};
+
+struct fed_back_row {
+  dr_fault fault;
+  void* decoded;  // the sent values, as the receiver decodes them; nullptr: they are what was coded
+  uint64_t size;
+  stream_slot slot;
+};
+struct fed_back {
+  results<fed_back_row> rows;
+  job_list jobs;
+};
+
+// ---- The call ------------------------------------------------------------------------------------------------------
+
+struct encode_work {
+  results<draw_keys> keys;  // of rows
+  selected_rows selected;
+  results<chosen_row> chosen;
+  streams coded;
+  framed wire;
+  fed_back feedback;
+  std::byte* scratch;   // of each worker
+  state_range* states;  // to see that no two are the same
+
   // In an arena that has room for all of it; with a measuring arena, its size.
   static encode_work take(arena& memory, const batch& b);
+  // As a call begins with it.
+  void begin(const batch& b, const encode_call& call, std::span<const tensor_view> tensors);
 };
 
 // Bytes of a table of some of a batch's plans.
 inline uint64_t table_max(const batch& b) { return b.layout[0].table.size(); }
 
+// What all stages read: the call, and the results of the stages before.
 struct encoding {
   const batch& b;
   const encode_call& call;
   std::span<const tensor_view> tensors;
   pool& workers;
-  encode_work w;
+  const encode_work& w;
   dr_error& error;
   bool may_fail;  // once the gradient has joined the states
-  double norm;    // of all gradients whose feedback clips; 0: none does
   stage_runner run;
 
   encoding(const batch& batch, const encode_call& of_call, std::span<const tensor_view> list, pool& crew,
-           const encode_work& work, uint64_t capacity, dr_error& said);
+           const encode_work& work, uint64_t capacity, dr_error& to);
 
   const unit& unit_of(size_t row) const { return b.units[b.rows[row].unit]; }
-  const wire_plan& plan_of(size_t row) const { return b.wire[w.rows[row].plan]; }
-  uint64_t row_bytes(size_t row) const { return uint64_t{plan_of(row).width} * value_size(plan_of(row).dtype); }
-  bool replaced(size_t row) const { return plan_of(row).replaces_support() && w.wire[row].mode == mode_plan; }
-  uint32_t* told(size_t row) const { return replaced(row) ? w.rows[row].tell : w.rows[row].support; }
-  void* sent(size_t row) const { return replaced(row) ? w.rows[row].sent : w.rows[row].kept; }
+  const wire_plan& plan_of(size_t row) const { return b.wire[w.chosen[row].plan]; }
+  uint64_t row_bytes(size_t row) const { return uint64_t{unit_of(row).width} * value_size(unit_of(row).dtype); }
+  bool dense_fallback(size_t row) const { return w.selected.units[b.rows[row].unit].dense_fallback; }
+  bool replaced(size_t row) const { return plan_of(row).replaces_support() && !w.coded.rows[row].raw_index; }
+  // The support that the receiver will see, and the values there.
+  const uint32_t* support(size_t row) const {
+    return replaced(row) ? w.coded.rows[row].support : w.selected.rows[row].support;
+  }
+  const void* sent(size_t row) const {
+    return replaced(row) && w.coded.rows[row].values ? w.coded.rows[row].values : w.selected.rows[row].values;
+  }
   trace_span span(const char* stage) const { return {call.trace, call.trace_user, stage}; }
 
-  // Calls add(row) for the rows of a plan that have streams to code.
+  // Calls add(row) for the rows of a plan that have streams to code; `jobs` is empty before.
   template <class F>
-  void each_coded(uint32_t plan, F&& add) {
-    w.jobs.n = 0;
+  void each_coded(uint32_t plan, job_list& jobs, F&& add) const {
+    jobs.n = 0;
     for (size_t i = 0; i < b.rows.size(); ++i)
-      if (w.rows[i].plan == plan && is_coded(i)) add(i);
+      if (w.chosen[i].plan == plan && is_coded(i)) add(i);
   }
   bool is_coded(size_t row) const {
-    return w.rows[row].count && !w.rows[row].fault.code && !w.units[b.rows[row].unit].dense_fallback;
+    return w.selected.rows[row].count && !w.coded.rows[row].fault.code && !dense_fallback(row);
   }
 
-  dr_job job_of(size_t i, uint32_t stream, const void* in, uint64_t count_max, const uint64_t* count, uint64_t in_max);
+  dr_job job_of(size_t row, uint32_t stream, const void* in, uint64_t count_max, const uint64_t* count, uint64_t in_max,
+                dr_fault& fault) const;
   // Of a row's keys, as an index list codes them.
-  dr_job index_job(size_t i, const stage_list& list);
-  void add_job(size_t row, const dr_job& job, section s) {
-    w.selected[w.jobs.n] = static_cast<uint32_t>(row);
-    w.jobs.add(job, w.rows[row].slots[s]);
-  }
-  dr_status encode_jobs(const stage_list& list);
+  dr_job index_job(size_t row, const stage_list& list, dr_fault& fault) const;
+  dr_status encode_jobs(const stage_list& list, const job_list& jobs) const;
 };
 
-// ---- The stages, in the order in which they run ------------------------------------------------------------
+// ---- The stages, in the order in which they run: each fills its last argument --------------------------------------
 
-// sparsify.cpp: selects the support of each row, ascending, and its values.
-dr_status sparsify(encoding& e);
+// sparsify.cpp
+dr_status sparsify(const encoding& e, selected_rows& out);
 
 // patch.cpp: the rows of unit i that differ from its base, and the checks of both.
-void compare_unit(encoding& e, size_t i);
+void compare_unit(const encoding& e, size_t i, selected_rows& out);
 // The caller's sums are now those of the result.
 void keep_sums(const encoding& e);
 // patch_history.cpp: the histories of the rows of unit i, once compared; and the caller's, as the patch makes them.
-void find_history(encoding& e, size_t i);
+void find_history(const encoding& e, size_t i, selected_rows& out);
 void keep_history(const encoding& e);
 
-// clip.cpp: measures the gradients whose feedback clips them to a norm.
-void measure_norm(encoding& e);
+// clip.cpp: the norm of the gradients whose feedback clips them; `squares` has room for squares_max.
+double measure_norm(const encoding& e, double* squares);
 uint64_t squares_max(const batch& b);
 // By which a gradient joins the state of a unit's tensor.
 feedback_weights weights_of(const encoding& e, const unit& u, uint32_t tensor);
 
 // source.cpp: the values that unit i is selected from. Sums them with the residual, sorts them if they arrive sparse.
-dr_status load_source(encoding& e, size_t i);
-// Cuts a unit to pieces, of each of which values lie together, in one tensor and one segment.
-void cut_to_pieces(encoding& e, size_t i);
-// The pieces of row i, which follow one another.
-std::span<const select_piece> pieces_of(const encoding& e, size_t i);
+dr_status load_source(const encoding& e, size_t i, selected_rows& out);
+// Cuts a unit to pieces, of each of which values lie together, in one tensor and one segment. Sums of pieces join the
+// states as they are read, from here on.
+void cut_to_pieces(const encoding& e, size_t i, selected_rows& out);
+// The pieces of a row, which follow one another.
+std::span<const select_piece> pieces_of(const encoding& e, size_t row);
 // For select_source, of pieces that are summed while they are read.
 struct sums_source {
   const unit* u;
-  const unit_work* o;
+  unit_sums* sums;
 };
 const void* load_sums(void* self, size_t piece, uint64_t at, uint32_t n, select_load what, void* room);
 float* place_of_sums(void* self, size_t piece);
-// The part of a unit's source that belongs to row k.
-void set_source(encoding& e, const unit_work& o, const unit& u, uint32_t k);
-// Values of the source at ascending positions of row i; nullptr: all of them.
-void gather_source(const encoding& e, size_t i, const uint32_t* positions, uint64_t n, void* out);
+// The part of a unit's source that belongs to a row.
+void set_source(const encoding& e, size_t row, selected_rows& out);
+// Values of the source at ascending positions of a row; nullptr: all of them.
+void gather_source(const encoding& e, size_t row, const uint32_t* positions, uint64_t n, void* out);
 
 // choose.cpp: the choice of auto: the index codec with the fewest bytes, and of the value codecs within the error the
-// smallest.
-dr_status choose(encoding& e);
+// smallest. What it codes to choose stays coded.
+dr_status choose(const encoding& e, streams& coded, results<chosen_row>& out);
 
 // place_payloads.cpp: lets value codecs write to the frame itself, where the call can no longer fail.
-void place_payloads(encoding& e, uint8_t* frame, uint64_t capacity);
+void place_payloads(const encoding& e, uint8_t* frame, uint64_t capacity, streams& out);
 
-// encode_streams.cpp: for the rows of a plan.
-void keep_support(encoding& e, uint32_t plan);
-dr_status encode_index(encoding& e, uint32_t plan);
-void regather(encoding& e, uint32_t plan);
-dr_status encode_value(encoding& e, uint32_t plan);
-dr_status encode_order(encoding& e, uint32_t plan);
-// False, and a fault, if a value that row i sends is not finite.
-bool check_finite(encoding& e, size_t i);
+// encode_streams.cpp: begins with the selected support; then for the rows of a plan, in the order of sequence_of.
+void begin_streams(const encoding& e, streams& out);
+dr_status encode_index(const encoding& e, uint32_t plan, streams& out);
+dr_status regather(const encoding& e, uint32_t plan, streams& out);
+dr_status encode_value(const encoding& e, uint32_t plan, streams& out);
+dr_status reorder_keys(const encoding& e, uint32_t plan, streams& out);
+dr_status encode_order(const encoding& e, uint32_t plan, streams& out);
+// False, and a fault, if a value that a row sends is not finite.
+bool check_finite(const encoding& e, size_t row, dr_fault& out);
 
 // report_faults.cpp: the first tensor at fault is the error's; all that are go to the caller, if asked for.
-dr_status first_fault(encoding& e);
-dr_status first_unsound(encoding& e);  // of a sparse tensor
+dr_status first_fault(const encoding& e);
+dr_status first_unsound(const encoding& e);  // of a sparse tensor
 dr_fault unfinite(uint64_t where, uint64_t value, bool infinite);
 
 // write_frame.cpp: the streams, or the dense row where that is shorter, behind the header.
-dr_status write_frame(encoding& e, uint8_t* frame, uint64_t capacity, uint64_t& size);
+dr_status write_frame(const encoding& e, uint8_t* frame, uint64_t capacity, uint64_t& size, framed& out);
 
 // keep_feedback.cpp: subtracts the sent values from the residuals. Nothing after it can fail.
-dr_status keep_feedback(encoding& e);
+dr_status keep_feedback(const encoding& e, fed_back& out);
 // The residuals as they were before the call.
-void roll_back(encoding& e);
+void roll_back(const encoding& e);
 
 }  // namespace dr

@@ -10,30 +10,33 @@
 namespace dr {
 namespace {
 
-dr_status decode_sent(encoding& e, uint32_t p) {
+dr_status decode_sent(const encoding& e, uint32_t p, fed_back& out) {
   const stage_list& list = e.b.wire[p].value();
-  e.each_coded(p, [&](size_t i) {
-    row_work& row = e.w.rows[i];
-    if (!row.decoded || e.w.wire[i].mode == mode_dense) return;
-    dr_job job = e.job_of(i, DR_STREAM_VALUE, nullptr, row.told, nullptr, 0);
+  job_list& jobs = out.jobs;
+  e.each_coded(p, jobs, [&](size_t i) {
+    fed_back_row& row = out.rows[i];
+    const wire_row& wire = e.w.wire.rows[i];
+    const coded_row& coded = e.w.coded.rows[i];
+    if (!row.decoded || wire.mode == mode_dense || wire.count == 0) return;
+    row.fault = no_fault();
+    dr_job job = e.job_of(i, DR_STREAM_VALUE, nullptr, coded.count, nullptr, 0, row.fault);
     job.out = row.decoded;
-    job.out_capacity = row.told * e.row_bytes(i);
-    job.out_size = &row.decoded_size;
-    row.decode_slot.data = row.slots[section_value].data;
-    row.decode_slot.size = row.slots[section_value].size;
+    job.out_capacity = coded.count * e.row_bytes(i);
+    job.out_size = &row.size;
+    row.slot.data = coded.slots[section_value].data;
+    row.slot.size = coded.slots[section_value].size;
     // The bounds of the encoded streams, for the actual number of values: exact sizes depend on it.
-    (void)list_needs(list, {e.b.rows[i].universe, row.told, e.plan_of(i).dtype, e.plan_of(i).width},
-                     row.decode_slot.need);
-    e.w.jobs.add(job, row.decode_slot);
+    (void)list_needs(list, {e.b.rows[i].universe, coded.count, e.plan_of(i).dtype, e.plan_of(i).width}, row.slot.need);
+    jobs.add(job, row.slot);
   });
-  if (e.w.jobs.n == 0) return DR_OK;
-  if (decode_chain(list, e.run, e.w.jobs))
+  if (jobs.n == 0) return DR_OK;
+  if (decode_chain(list, e.run, jobs))
     return fail(e.error, DR_E_INTERNAL, "%s broke its contract while decoding: it returned an error",
                 list.front().codec->name);
-  for (size_t j = 0; j < e.w.jobs.n; ++j)
-    if (e.w.jobs.jobs[j].fault->code)
+  for (size_t j = 0; j < jobs.n; ++j)
+    if (jobs.jobs[j].fault->code)
       return fail(e.error, DR_E_INTERNAL, "%s does not decode its own payload: %s", list.front().codec->name,
-                  e.w.jobs.jobs[j].fault->message);
+                  jobs.jobs[j].fault->message);
   return DR_OK;
 }
 
@@ -45,12 +48,18 @@ struct sent_values {
   bool ascending;
 };
 sent_values sent_of(const encoding& e, size_t i) {
-  const row_work& row = e.w.rows[i];
-  if (e.w.wire[i].mode == mode_dense)
-    return {row.support, row.kept, e.unit_of(i).whole ? e.b.rows[i].universe : row.count, true};
-  if (row.decoded) return {row.order ? row.keys : e.told(i), row.decoded, row.told, !row.order};
-  return {e.told(i), e.sent(i), row.told, true};
+  const wire_row& wire = e.w.wire.rows[i];
+  const selected_row& selected = e.w.selected.rows[i];
+  const coded_row& coded = e.w.coded.rows[i];
+  if (wire.mode == mode_dense)
+    return {selected.support, selected.values, e.unit_of(i).whole ? e.b.rows[i].universe : selected.count, true};
+  const uint64_t count = wire.count ? coded.count : 0;
+  if (const void* const decoded = e.w.feedback.rows[i].decoded)
+    return {coded.order ? coded.keys : e.support(i), decoded, count, !coded.order};
+  return {e.support(i), e.sent(i), count, true};
 }
+// Whether a row was left out of the frame: all of it stays in the state.
+bool is_left_out(const encoding& e, size_t i) { return e.w.selected.rows[i].count && !e.w.wire.rows[i].count; }
 
 // What sending takes from a state: the sent values from m; and of u, which masks, all that was sent is of.
 struct taken_from_state {
@@ -81,30 +90,34 @@ struct taken_from_state {
 bool masks(const unit& u) { return u.method->feedback_rule().masks(); }
 
 // Subtracts values that do not ascend by position from the states of a row's pieces.
-void subtract_unordered(const unit& u, const unit_work& o, std::span<const select_piece> pieces, const sent_values& s,
-                        std::atomic<bool>& unfinite) {
+void subtract_unordered(const unit& u, const select_piece* first, const unit_sums& sums,
+                        std::span<const select_piece> pieces, const sent_values& s, std::atomic<bool>& unfinite) {
   const auto* const values = static_cast<const std::byte*>(s.values);
   for (uint64_t i = 0; i < s.count; ++i) {
     const select_piece& piece =
         *std::prev(std::upper_bound(pieces.begin(), pieces.end(), s.support[i],
                                     [](uint32_t at, const select_piece& p) { return at < p.position; }));
-    const summed& sum = o.sums[&piece - o.pieces];
+    const summed& sum = sums.pieces[&piece - first];
     const taken_from_state state{u.dtype, 1, sum.m(), masks(u) ? sum.to.u : nullptr, unfinite};
     state.at(s.support[i] - piece.position).take(nullptr, values + i * value_size(u.dtype), 1, 0);
   }
 }
 
 // Subtracts the sent values of a piece from its state.
-void subtract(encoding& e, const unit& u, const unit_work& o, uint32_t p, std::atomic<bool>& unfinite) {
-  const select_piece& piece = o.pieces[p];
-  float* const m = o.sums[p].m();
-  const taken_from_state state{u.dtype, 1, m, masks(u) ? o.sums[p].to.u : nullptr, unfinite};
+void subtract(const encoding& e, size_t i, uint32_t p, std::atomic<bool>& unfinite) {
+  const unit& u = e.b.units[i];
+  const unit_source& source = e.w.selected.sources[i];
+  const unit_sums& sums = e.w.selected.sums[i];
+  const select_piece& piece = source.pieces[p];
+  float* const m = sums.pieces[p].m();
+  const taken_from_state state{u.dtype, 1, m, masks(u) ? sums.pieces[p].to.u : nullptr, unfinite};
   const sent_values s = sent_of(e, u.first_row + piece.range);
   const auto* const values = static_cast<const std::byte*>(s.values);
   const uint64_t size = value_size(u.dtype);
   if (!s.ascending) {
     const std::span<const select_piece> pieces = pieces_of(e, u.first_row + piece.range);
-    if (&piece == pieces.data()) subtract_unordered(u, o, pieces, s, unfinite);  // of the row's other pieces, too
+    if (&piece == pieces.data())
+      subtract_unordered(u, source.pieces, sums, pieces, s, unfinite);  // of the row's other pieces, too
     return;
   }
   // The part of what was sent that is of the piece.
@@ -113,7 +126,7 @@ void subtract(encoding& e, const unit& u, const unit_work& o, uint32_t p, std::a
     return static_cast<uint64_t>(std::lower_bound(s.support, s.support + s.count, position) - s.support);
   };
   const uint64_t from = until(piece.position), count = until(piece.position + piece.n) - from;
-  if (!s.support && e.w.wire[u.first_row + piece.range].mode == mode_dense)
+  if (!s.support && e.w.wire.rows[u.first_row + piece.range].mode == mode_dense)
     return state.take_kept(values + from * size, count);
   struct job {
     const taken_from_state* state;
@@ -121,7 +134,8 @@ void subtract(encoding& e, const unit& u, const unit_work& o, uint32_t p, std::a
     const std::byte* values;
     uint64_t count;
     uint32_t position, taken_from;
-  } job{&state, s.support ? s.support + from : nullptr, values + from * size, count, piece.position, o.taken_from};
+  } job{&state,         s.support ? s.support + from : nullptr, values + from * size, count,
+        piece.position, e.w.selected.units[i].taken_from};
   static constexpr uint64_t block = 16384;
   const auto one = [](void* arg, size_t item, size_t) {
     const auto& j = *static_cast<const struct job*>(arg);
@@ -137,9 +151,10 @@ void subtract(encoding& e, const unit& u, const unit_work& o, uint32_t p, std::a
 }
 
 // Returns the bytes of the states.
-uint64_t store_states(encoding& e, size_t i) {
+uint64_t store_states(const encoding& e, size_t i) {
   const unit& u = e.b.units[i];
-  const unit_work& o = e.w.units[i];
+  const unit_source& source = e.w.selected.sources[i];
+  const unit_sums& sums = e.w.selected.sums[i];
   const bound_feedback rule = u.method->feedback_rule();
   const feedback_kind& kind = rule.kind;
   uint64_t bytes = 0;
@@ -151,13 +166,15 @@ uint64_t store_states(encoding& e, size_t i) {
     if (kind.rate) set_rate(state, elements, rule.rate());
     bytes += state_size_of(kind, elements);
   }
-  std::atomic<bool> unfinite = !kind.keeps_residual || o.unfinite;
+  std::atomic<bool> unfinite = !kind.keeps_residual || sums.unfinite;
+  for (uint32_t k = u.first_row; k < u.first_row + u.rows; ++k)
+    if (is_left_out(e, k)) unfinite = true;  // perhaps: nothing is sent that would tell
   const bool whole_velocity = !masks(u);
-  if (!o.acc) {
-    for (uint32_t p = 0; p < o.piece_count && kind.keeps_residual; ++p) subtract(e, u, o, p, unfinite);
-    for (uint32_t p = 0; p < o.piece_count; ++p) {
-      if (unfinite) drop_unfinite(o.sums[p].m(), o.pieces[p].n);
-      if (kind.is_velocity() && (unfinite || whole_velocity)) drop_unfinite(o.sums[p].to.u, o.pieces[p].n);
+  if (!sums.acc) {
+    for (uint32_t p = 0; p < source.piece_count && kind.keeps_residual; ++p) subtract(e, i, p, unfinite);
+    for (uint32_t p = 0; p < source.piece_count; ++p) {
+      if (unfinite) drop_unfinite(sums.pieces[p].m(), source.pieces[p].n);
+      if (kind.is_velocity() && (unfinite || whole_velocity)) drop_unfinite(sums.pieces[p].to.u, source.pieces[p].n);
     }
     return bytes;
   }
@@ -166,39 +183,41 @@ uint64_t store_states(encoding& e, size_t i) {
   for (uint32_t k = u.first_row; kind.keeps_residual && k < u.first_row + u.rows; ++k) {
     const sent_values s = sent_of(e, k);
     const uint64_t first = e.b.rows[k].first * u.width;
-    const taken_from_state state{u.dtype, u.width, o.acc + first, masks(u) ? o.acc_u + first : nullptr, unfinite};
-    if (!s.support && e.w.wire[k].mode == mode_dense)
+    const taken_from_state state{u.dtype, u.width, sums.acc + first, masks(u) ? sums.acc_u + first : nullptr, unfinite};
+    if (!s.support && e.w.wire.rows[k].mode == mode_dense)
       state.take_kept(s.values, s.count);
     else
       state.take(s.support, s.values, s.count, 0);
   }
-  if (unfinite) drop_unfinite(o.acc, elements);
-  if (kind.is_velocity() && (unfinite || whole_velocity)) drop_unfinite(o.acc_u, elements);
-  std::memcpy(residual_of(state), o.acc, 4 * elements);
-  if (o.acc_u) std::memcpy(momentum_of(kind, state, elements), o.acc_u, 4 * elements);
+  if (unfinite) drop_unfinite(sums.acc, elements);
+  if (kind.is_velocity() && (unfinite || whole_velocity)) drop_unfinite(sums.acc_u, elements);
+  std::memcpy(residual_of(state), sums.acc, 4 * elements);
+  if (sums.acc_u) std::memcpy(momentum_of(kind, state, elements), sums.acc_u, 4 * elements);
   return bytes;
 }
 
 }  // namespace
 
-dr_status keep_feedback(encoding& e) {
+dr_status keep_feedback(const encoding& e, fed_back& out) {
   const auto keeps = [](const unit& u) { return u.method->keeps_feedback(); };
   if (std::none_of(e.b.units.begin(), e.b.units.end(), keeps)) return DR_OK;
   trace_span span = e.span("feedback");
   for (uint32_t p = 0; p < e.b.wire.size(); ++p)
-    if (const dr_status s = decode_sent(e, p)) return s;
+    if (const dr_status s = decode_sent(e, p, out)) return s;
   for (size_t i = 0; i < e.b.units.size(); ++i)
     if (keeps(e.b.units[i])) span.bytes += store_states(e, i);
   return DR_OK;
 }
 
-void roll_back(encoding& e) {
+void roll_back(const encoding& e) {
   for (size_t i = 0; i < e.b.units.size(); ++i) {
-    const unit_work& o = e.w.units[i];
-    for (uint32_t p = 0; o.advanced && p < o.piece_count; ++p) {
-      const velocity& s = o.sums[p].to;
-      if (o.pieces[p].n && s.undo_v) std::memcpy(s.v, s.undo_v, 4 * o.pieces[p].n);
-      if (o.pieces[p].n && s.undo_u) std::memcpy(s.u, s.undo_u, 4 * o.pieces[p].n);
+    const unit_source& source = e.w.selected.sources[i];
+    const unit_sums& sums = e.w.selected.sums[i];
+    for (uint32_t p = 0; sums.advanced && p < source.piece_count; ++p) {
+      const velocity& s = sums.pieces[p].to;
+      const uint64_t n = source.pieces[p].n;
+      if (n && s.undo_v) std::memcpy(s.v, s.undo_v, 4 * n);
+      if (n && s.undo_u) std::memcpy(s.u, s.undo_u, 4 * n);
     }
   }
 }

@@ -16,7 +16,8 @@ bool writes_anywhere(const stage_list& value) {
 bool is_sound(const encoding& e, size_t i) {
   const wire_plan& plan = e.plan_of(i);
   if (!e.unit_of(i).whole || !plan.index().whole() || !writes_anywhere(plan.value())) return false;
-  const bool finite = with_value_type(plan.dtype, [&](auto type) { return e.w.rows[i].largest < type.infinity; });
+  const bool finite =
+      with_value_type(plan.dtype, [&](auto type) { return e.w.selected.rows[i].largest < type.infinity; });
   return finite || !plan.value().has(DR_NEEDS_FINITE);
 }
 
@@ -48,7 +49,7 @@ uint64_t payload_excess(const batch& b) {
 }
 
 // A call that fails leaves the frame untouched, so this is for calls that cannot fail any more.
-void place_payloads(encoding& e, uint8_t* frame, uint64_t capacity) {
+void place_payloads(const encoding& e, uint8_t* frame, uint64_t capacity, streams& out) {
   const header_layout& layout = e.b.layout[(e.call.flags & DR_CALL_TAG) != 0];
   if (e.b.chooses() || capacity < layout.frame_bound) return;
   for (size_t i = 0; i < e.tensors.size(); ++i)
@@ -56,18 +57,17 @@ void place_payloads(encoding& e, uint8_t* frame, uint64_t capacity) {
         (e.tensors[i].base && overlaps(e.b.shapes[i], e.tensors[i].base, frame, layout.frame_bound)))
       return;
   for (size_t i = 0; i < e.b.rows.size(); ++i)
-    if (e.w.rows[i].fault.code || e.w.units[e.b.rows[i].unit].dense_fallback || (e.w.rows[i].count && !is_sound(e, i)))
-      return;
+    if (e.dense_fallback(i) || (e.w.selected.rows[i].count && !is_sound(e, i))) return;
   // Rows are written in their order, each no further than here: write_frame moves those that stand behind their place.
   uint64_t at = layout.header_size;
   for (size_t i = 0; i < e.b.rows.size(); ++i) {
     const batch_row& r = e.b.rows[i];
     const uint64_t prefix = prefix_size(e.plan_of(i));
-    if (e.w.rows[i].count == 0) {
+    if (e.w.selected.rows[i].count == 0) {
       at += padded(prefix);
       continue;
     }
-    stream_slot& slot = e.w.rows[i].slots[section_value];
+    stream_slot& slot = out.rows[i].slots[section_value];
     const uint64_t room = room_of(e.b, r);
     // (One of fixed size that is sent dense instead is made elsewhere.)
     if (padded(prefix + slot.need.payload[0]) <= room) slot.buffer[0] = frame + at + prefix;

@@ -65,9 +65,9 @@ void report_unfinite(const encoding& e, size_t i, tensor_walk& tensors) {
   with_value_type(e.plan_of(i).dtype, [&](auto type) {
     using T = decltype(type);
     const auto* v = static_cast<const typename T::bits*>(e.sent(i));
-    for (uint64_t k = 0; k < e.w.rows[i].told; ++k) {
+    for (uint64_t k = 0; k < e.w.coded.rows[i].count; ++k) {
       if (magnitude<T>(v[k]) < T::infinity) continue;
-      uint64_t where = e.b.rows[i].first + (e.told(i) ? e.told(i)[k] : k);
+      uint64_t where = e.b.rows[i].first + (e.support(i) ? e.support(i)[k] : k);
       const uint32_t tensor = tensors.find(u, where);
       report(e, tensor, unfinite(where, v[k], magnitude<T>(v[k]) == T::infinity));
     }
@@ -80,11 +80,11 @@ dr_fault unfinite(uint64_t where, uint64_t value, bool infinite) {
   return {sizeof(dr_fault), DR_E_ARGUMENT, DR_STREAM_VALUE, where, value, infinite ? says_infinite : says_nan};
 }
 
-dr_status first_fault(encoding& e) {
+dr_status first_fault(const encoding& e) {
   dr_status first = DR_OK;
   tensor_walk tensors(e);
   for (size_t i = 0; i < e.b.rows.size(); ++i) {
-    dr_fault fault = e.w.rows[i].fault;
+    dr_fault fault = e.w.coded.rows[i].fault;
     if (!fault.code) continue;
     const uint32_t section = fault.stream == DR_STREAM_INDEX   ? section_index
                              : fault.stream == DR_STREAM_ORDER ? section_order
@@ -105,10 +105,10 @@ dr_status first_fault(encoding& e) {
   return first;
 }
 
-dr_status first_unsound(encoding& e) {
+dr_status first_unsound(const encoding& e) {
   dr_status first = DR_OK;
   for (size_t i = 0; i < e.b.units.size(); ++i) {
-    const dr_error& found = e.w.units[i].error;
+    const dr_error& found = e.w.selected.sources[i].error;
     if (!found.code) continue;
     if (!first) e.error = found;
     first = e.error.code;

@@ -14,16 +14,15 @@ namespace {
 constexpr uint64_t undo_streams = 1 << 18;
 
 // The state of a unit's tensor from its element `first` on, which is element `at` of the unit.
-summed sum_of(const encoding& e, const unit& u, const unit_work& o, uint32_t tensor, uint64_t at, uint64_t first,
+summed sum_of(const encoding& e, const unit& u, const unit_sums& sums, uint32_t tensor, uint64_t at, uint64_t first,
               const std::byte* values) {
   void* const state = e.tensors[tensor].state;
-  velocity to{residual_of(state) + first, nullptr, e.may_fail ? o.undo + at : nullptr, nullptr};
-  if (o.undo_u) {
+  velocity to{residual_of(state) + first, nullptr, e.may_fail ? sums.undo + at : nullptr, nullptr};
+  if (sums.undo_u) {
     to.u = momentum_of(u.method->feedback_rule().kind, state, e.b.shapes[tensor].elements()) + first;
-    to.undo_u = e.may_fail ? o.undo_u + at : nullptr;
+    to.undo_u = e.may_fail ? sums.undo_u + at : nullptr;
   }
-  const auto [beta, gamma] = weights_of(e, u, tensor);
-  return {values, to, beta, gamma};
+  return {values, to, weights_of(e, u, tensor)};
 }
 
 bool all_finite(const float* sums, uint64_t n) {
@@ -35,86 +34,90 @@ bool all_finite(const float* sums, uint64_t n) {
 }  // namespace
 
 // The values to select from where they are not the caller's: sorted, or summed with the residual.
-dr_status load_source(encoding& e, size_t i) {
+dr_status load_source(const encoding& e, size_t i, selected_rows& out) {
   const unit& u = e.b.units[i];
-  unit_work& o = e.w.units[i];
+  unit_source& source = out.sources[i];
+  unit_sums& sums = out.sums[i];
   const tensor_view& t = e.tensors[u.first_tensor];
   const bool sparse = e.b.shapes[u.first_tensor].sparse();
-  o.source = u.width == 1 ? nullptr : t.values;
-  o.rows = u.universe;
+  source.values = u.width == 1 ? nullptr : t.values;
+  source.rows = u.universe;
   if (sparse) {
-    if (sort_indices(t.index_dtype, t.indices, t.count, u.universe, t.flags & DR_TENSOR_SUM_DUPLICATES, o.entries,
-                     o.error)) {
-      prefix(o.error, "tensor %u: ", u.first_tensor);
-      o.error.tensor = u.first_tensor;
-      return o.error.code;
+    if (sort_indices(t.index_dtype, t.indices, t.count, u.universe, t.flags & DR_TENSOR_SUM_DUPLICATES, source.entries,
+                     source.error)) {
+      prefix(source.error, "tensor %u: ", u.first_tensor);
+      source.error.tensor = u.first_tensor;
+      return source.error.code;
     }
-    o.rows = gather_entries(u.dtype, u.width, t.values, o.entries, t.count, o.indices, o.buffer);
-    o.source = o.buffer;
+    source.rows = gather_entries(u.dtype, u.width, t.values, source.entries, t.count, source.indices, source.buffer);
+    source.values = source.buffer;
   }
-  if (!o.acc) return DR_OK;
+  if (!sums.acc) return DR_OK;
   const uint64_t elements = u.universe * u.width;
-  const void* const g = sparse ? o.source : t.values;
-  const uint64_t* const indices = sparse ? o.indices : nullptr;
+  const void* const g = sparse ? source.values : t.values;
+  const uint64_t* const indices = sparse ? source.indices : nullptr;
   const auto [beta, gamma] = weights_of(e, u, u.first_tensor);
-  if (o.acc_u) {
-    std::memcpy(o.acc, residual_of(t.state), 4 * elements);
-    std::memcpy(o.acc_u, momentum_of(u.method->feedback_rule().kind, t.state, elements), 4 * elements);
-    correct(u.dtype, g, indices, o.rows, u.width, beta, gamma, {o.acc, o.acc_u, nullptr, nullptr}, elements);
+  if (sums.acc_u) {
+    std::memcpy(sums.acc, residual_of(t.state), 4 * elements);
+    std::memcpy(sums.acc_u, momentum_of(u.method->feedback_rule().kind, t.state, elements), 4 * elements);
+    correct(u.dtype, g, indices, source.rows, u.width, beta, gamma, {sums.acc, sums.acc_u, nullptr, nullptr}, elements);
   } else {
-    accumulate(u.dtype, g, indices, o.rows, u.width, beta, gamma, residual_of(t.state), elements, o.acc);
+    accumulate(u.dtype, g, indices, source.rows, u.width, beta, gamma, residual_of(t.state), elements, sums.acc);
   }
-  if (o.watched) o.unfinite = !all_finite(o.acc, elements);
-  if (o.rounded) round_values(u.dtype, o.acc, elements, o.rounded);
-  o.source = o.rounded ? o.rounded : o.acc;
-  o.rows = u.universe;
+  if (sums.watched) sums.unfinite = !all_finite(sums.acc, elements);
+  if (sums.rounded) round_values(u.dtype, sums.acc, elements, sums.rounded);
+  source.values = sums.rounded ? sums.rounded : sums.acc;
+  source.rows = u.universe;
   return DR_OK;
 }
 
 // Runs of values that belong to one tensor and one segment; of a sparse source, to one segment.
-void cut_to_pieces(encoding& e, size_t i) {
+void cut_to_pieces(const encoding& e, size_t i, selected_rows& out) {
   const unit& u = e.b.units[i];
-  unit_work& o = e.w.units[i];
+  unit_source& source = out.sources[i];
+  unit_sums& sums = out.sums[i];
   const uint64_t size = value_size(u.dtype) * uint64_t{u.width};
-  o.piece_count = 0;
+  source.piece_count = 0;
+  sums.advanced = sums.pieces != nullptr;
   uint32_t tensor = u.first_tensor;
   uint64_t before = 0;  // elements of the tensors before it
   for (uint32_t k = 0; k < u.rows; ++k) {
-    set_source(e, o, u, u.first_row + k);
-    const row_work& row = e.w.rows[u.first_row + k];
-    const uint64_t end = row.source_first + row.source_rows;
-    if (o.source) {
-      o.pieces[o.piece_count++] = {static_cast<const std::byte*>(o.source) + row.source_first * size,
-                                   row.source_rows * u.width, 0, k, row.source_first * u.width};
+    set_source(e, u.first_row + k, out);
+    const auto [first, rows] = out.source_rows[u.first_row + k];
+    if (source.values) {
+      source.pieces[source.piece_count++] = {static_cast<const std::byte*>(source.values) + first * size,
+                                             rows * u.width, 0, k, first * u.width};
       continue;
     }
-    uint64_t at = row.source_first;
+    const uint64_t end = first + rows;
+    uint64_t at = first;
     do {
       for (; at == before + e.b.shapes[tensor].elements() && tensor + 1 < u.first_tensor + u.tensors; ++tensor)
         before += e.b.shapes[tensor].elements();
       const tensor_view& t = e.tensors[tensor];
       const uint64_t stop = std::min(end, before + e.b.shapes[tensor].elements());
       const std::byte* const values = static_cast<const std::byte*>(t.values) + (at - before) * size;
-      if (o.sums) o.sums[o.piece_count] = sum_of(e, u, o, tensor, at, at - before, values);
-      o.pieces[o.piece_count++] = {o.sums ? nullptr : values, stop - at, static_cast<uint32_t>(at - row.source_first),
-                                   k, at};
+      if (sums.pieces) sums.pieces[source.piece_count] = sum_of(e, u, sums, tensor, at, at - before, values);
+      source.pieces[source.piece_count++] = {sums.pieces ? nullptr : values, stop - at,
+                                             static_cast<uint32_t>(at - first), k, at};
       at = stop;
     } while (at < end);
   }
 }
 
-std::span<const select_piece> pieces_of(const encoding& e, size_t i) {
-  const uint32_t unit = e.b.rows[i].unit, range = static_cast<uint32_t>(i) - e.b.units[unit].first_row;
-  const unit_work& o = e.w.units[unit];
-  const select_piece* const end = o.pieces + o.piece_count;
-  const select_piece* const first = std::partition_point(static_cast<const select_piece*>(o.pieces), end,
+std::span<const select_piece> pieces_of(const encoding& e, size_t row) {
+  const uint32_t unit = e.b.rows[row].unit, range = static_cast<uint32_t>(row) - e.b.units[unit].first_row;
+  const unit_source& source = e.w.selected.sources[unit];
+  const select_piece* const end = source.pieces + source.piece_count;
+  const select_piece* const first = std::partition_point(static_cast<const select_piece*>(source.pieces), end,
                                                          [range](const select_piece& p) { return p.range < range; });
   return {first, std::partition_point(first, end, [range](const select_piece& p) { return p.range == range; })};
 }
 
 const void* load_sums(void* self, size_t piece, uint64_t at, uint32_t n, select_load what, void* room) {
-  const auto& [u, o] = *static_cast<const sums_source*>(self);
-  const summed& s = o->sums[piece];
+  const auto& [u, sums] = *static_cast<const sums_source*>(self);
+  const summed& s = sums->pieces[piece];
+  const auto [beta, gamma] = s.weights;
   const std::byte* const g = s.g + at * value_size(u->dtype);
   float *m = s.m() + at, *const momentum = s.to.u ? s.to.u + at : nullptr;
   if (what == select_load::hint) {
@@ -129,18 +132,18 @@ const void* load_sums(void* self, size_t piece, uint64_t at, uint32_t n, select_
     if (momentum) {
       std::memcpy(few, m, n * sizeof(float));
       std::memcpy(few_u, momentum, n * sizeof(float));
-      correct_at(cpu(), u->dtype)(g, {few, few_u, nullptr, nullptr}, n, s.beta, s.gamma, false);
+      correct_at(cpu(), u->dtype)(g, {few, few_u, nullptr, nullptr}, n, beta, gamma, false);
     } else {
-      accumulate(u->dtype, g, nullptr, 0, 1, s.beta, s.gamma, m, n, few);
+      accumulate(u->dtype, g, nullptr, 0, 1, beta, gamma, m, n, few);
     }
   }
   float* const undo = s.to.undo_v ? s.to.undo_v + at : nullptr;
   const bool streams = u->universe >= undo_streams;
   if (what == select_load::first && momentum)
-    correct_at(cpu(), u->dtype)(g, {m, momentum, undo, undo ? s.to.undo_u + at : nullptr}, n, s.beta, s.gamma, streams);
+    correct_at(cpu(), u->dtype)(g, {m, momentum, undo, undo ? s.to.undo_u + at : nullptr}, n, beta, gamma, streams);
   else if (what == select_load::first)
-    advance_at(cpu(), u->dtype)(g, m, n, s.beta, s.gamma, undo, streams);
-  if (what == select_load::first && o->watched && !all_finite(m, n)) std::atomic_ref(o->unfinite) = 1;
+    advance_at(cpu(), u->dtype)(g, m, n, beta, gamma, undo, streams);
+  if (what == select_load::first && sums->watched && !all_finite(m, n)) std::atomic_ref(sums->unfinite) = 1;
   if (u->dtype == DR_F32 && !peeks) return m;
   if (u->dtype == DR_F32)
     std::memcpy(room, few, n * sizeof(float));
@@ -148,29 +151,30 @@ const void* load_sums(void* self, size_t piece, uint64_t at, uint32_t n, select_
     round_values(u->dtype, peeks ? few : m, n, room);
   return room;
 }
-float* place_of_sums(void* self, size_t piece) { return static_cast<const sums_source*>(self)->o->sums[piece].m(); }
+float* place_of_sums(void* self, size_t piece) {
+  return static_cast<const sums_source*>(self)->sums->pieces[piece].m();
+}
 
 // The part of the source that belongs to a segment.
-void set_source(encoding& e, const unit_work& o, const unit& u, uint32_t k) {
-  const batch_row& r = e.b.rows[k];
-  row_work& row = e.w.rows[k];
-  row.fault = no_fault();
-  row.source_first = r.first;
-  row.source_rows = r.universe;
-  if (!u.sparse) return;
-  const uint64_t* const end = o.indices + o.rows;
-  const uint64_t* const low = std::lower_bound(static_cast<const uint64_t*>(o.indices), end, r.first);
-  row.source_first = static_cast<uint64_t>(low - o.indices);
-  row.source_rows = static_cast<uint64_t>(std::lower_bound(low, end, r.first + r.universe) - low);
+void set_source(const encoding& e, size_t row, selected_rows& out) {
+  const batch_row& r = e.b.rows[row];
+  source_row& part = out.source_rows[row] = {r.first, r.universe};
+  if (!e.unit_of(row).sparse) return;
+  const unit_source& source = out.sources[r.unit];
+  const uint64_t* const end = source.indices + source.rows;
+  const uint64_t* const low = std::lower_bound(static_cast<const uint64_t*>(source.indices), end, r.first);
+  part.first = static_cast<uint64_t>(low - source.indices);
+  part.rows = static_cast<uint64_t>(std::lower_bound(low, end, r.first + r.universe) - low);
 }
 
 // Values of the source at ascending positions of a segment; nullptr: all of them.
-void gather_source(const encoding& e, size_t i, const uint32_t* positions, uint64_t n, void* out) {
-  const unit& u = e.b.units[e.b.rows[i].unit];
-  const unit_work& o = e.w.units[e.b.rows[i].unit];
-  const uint64_t bytes = e.row_bytes(i);
-  if (o.source) {
-    const auto* from = static_cast<const std::byte*>(o.source) + e.w.rows[i].source_first * bytes;
+void gather_source(const encoding& e, size_t row, const uint32_t* positions, uint64_t n, void* out) {
+  const unit& u = e.unit_of(row);
+  const unit_source& source = e.w.selected.sources[e.b.rows[row].unit];
+  const unit_sums& sums = e.w.selected.sums[e.b.rows[row].unit];
+  const uint64_t bytes = e.row_bytes(row);
+  if (source.values) {
+    const auto* from = static_cast<const std::byte*>(source.values) + e.w.selected.source_rows[row].first * bytes;
     if (n && !positions)
       std::memcpy(out, from, n * bytes);
     else
@@ -178,8 +182,8 @@ void gather_source(const encoding& e, size_t i, const uint32_t* positions, uint6
     return;
   }
   uint64_t done = 0;
-  for (const select_piece& piece : pieces_of(e, i)) {
-    const float* const sum = o.sums ? o.sums[&piece - o.pieces].m() : nullptr;
+  for (const select_piece& piece : pieces_of(e, row)) {
+    const float* const sum = sums.pieces ? sums.pieces[&piece - source.pieces].m() : nullptr;
     auto* const to = static_cast<std::byte*>(out);
     if (!positions) {
       if (sum && u.dtype != DR_F32)

@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "feedback/residual.hpp"
-#include "pipeline/draw_keys.hpp"
 #include "pipeline/encoding.hpp"
 #include "sparsify/source_walk.hpp"
 #include "split/blocks.hpp"
@@ -26,71 +25,77 @@ bool leaves_nothing(const encoding& e, const unit& u) {
 }
 
 // Where positions in a sparse source are in the segment.
-void read_support(const encoding& e, const unit_work& o, uint32_t k) {
-  const row_work& row = e.w.rows[k];
-  const uint64_t* const indices = o.indices + row.source_first;
-  for (uint64_t i = 0; i < row.count; ++i)
-    row.support[i] = static_cast<uint32_t>(indices[row.positions ? row.positions[i] : i] - e.b.rows[k].first);
+void read_support(const encoding& e, size_t row, selected_rows& out) {
+  const selected_row& selected = out.rows[row];
+  const uint64_t* const indices = out.sources[e.b.rows[row].unit].indices + out.source_rows[row].first;
+  for (uint64_t i = 0; i < selected.count; ++i)
+    selected.support[i] =
+        static_cast<uint32_t>(indices[selected.positions ? selected.positions[i] : i] - e.b.rows[row].first);
 }
 
 // Without selecting: a sparse source as it is; of rows of a dense one, those that are not zeros.
-void adopt_row(encoding& e, const unit_work& o, const unit& u, uint32_t k) {
-  set_source(e, o, u, k);
-  row_work& row = e.w.rows[k];
-  const uint64_t bytes = e.row_bytes(k), first = row.source_first;
+void adopt_row(const encoding& e, size_t row, selected_rows& out) {
+  set_source(e, row, out);
+  const unit& u = e.unit_of(row);
+  const unit_source& source = out.sources[e.b.rows[row].unit];
+  const selected_unit& unit = out.units[e.b.rows[row].unit];
+  selected_row& selected = out.rows[row];
+  const auto [first, rows] = out.source_rows[row];
+  const uint64_t bytes = e.row_bytes(row);
   if (u.sparse) {
-    row.positions = nullptr;
-    row.support = o.support + first;
-    row.kept = static_cast<std::byte*>(o.buffer) + first * bytes;
-    row.count = row.told = row.source_rows;
-    read_support(e, o, k);
+    selected.positions = nullptr;
+    selected.support = unit.support + first;
+    selected.values = static_cast<std::byte*>(source.buffer) + first * bytes;
+    selected.count = rows;
+    read_support(e, row, out);
     return;
   }
-  const void* const values = static_cast<const std::byte*>(o.source) + first * bytes;
-  row.positions = row.support = o.kept.positions + first;
-  row.kept = static_cast<std::byte*>(o.kept.kept) + first * bytes;
-  row.count = row.told = compact_rows(u.dtype, values, row.source_rows, u.width, row.positions);
-  gather(bytes, values, row.positions, row.count, row.kept);
+  const void* const values = static_cast<const std::byte*>(source.values) + first * bytes;
+  selected.positions = selected.support = unit.memory.positions + first;
+  selected.values = static_cast<std::byte*>(unit.memory.kept) + first * bytes;
+  selected.count = compact_rows(u.dtype, values, rows, u.width, selected.positions);
+  gather(bytes, values, selected.positions, selected.count, selected.values);
 }
 
 // What is known of values that are sent as they lie.
 struct surveyed {
-  uint64_t kept;
+  uint64_t nonzero;
   uint32_t largest;
 };
 
 // Of a unit that is sent whole: makes the sums, if any, and reads all values once. Values that do not lie together are
 // copied at the same time.
-void survey_unit(encoding& e, size_t i, const select_crew& crew) {
+void survey_unit(const encoding& e, size_t i, const select_crew& crew, selected_rows& out) {
   const unit& u = e.b.units[i];
-  unit_work& o = e.w.units[i];
-  cut_to_pieces(e, i);
-  o.advanced = o.sums != nullptr;
-  o.taken_from = 0;
-  o.block = 1;
+  selected_unit& selected = out.units[i];
+  cut_to_pieces(e, i, out);
+  const unit_source& source = out.sources[i];
+  unit_sums& sums = out.sums[i];
+  selected.taken_from = 0;
+  selected.block = 1;
   const uint64_t size = value_size(u.dtype);
   bool copies = false;
-  for (uint32_t p = 0; p < o.piece_count; ++p) {
-    row_work& row = e.w.rows[u.first_row + o.pieces[p].range];
-    copies = row.sent != nullptr;
-    row.kept = copies ? row.sent : o.sums ? o.sums[p].m() : const_cast<void*>(o.pieces[p].values);
+  for (uint32_t p = 0; p < source.piece_count; ++p) {
+    selected_row& row = out.rows[u.first_row + source.pieces[p].range];
+    copies = row.copies != nullptr;
+    row.values = copies ? row.copies : sums.pieces ? sums.pieces[p].m() : const_cast<void*>(source.pieces[p].values);
     row.positions = row.support = nullptr;
     row.count = row.largest = 0;
   }
   const auto look = [&](surveyed& all, size_t piece, const void* v, uint64_t at, uint32_t n) {
-    all.kept += select_at(crew.level, u.dtype).survey(v, n, all.largest);
-    const select_piece& p = o.pieces[piece];
-    auto* const to = static_cast<std::byte*>(e.w.rows[u.first_row + p.range].kept);
+    all.nonzero += select_at(crew.level, u.dtype).survey(v, n, all.largest);
+    const select_piece& p = source.pieces[piece];
+    auto* const to = static_cast<std::byte*>(out.rows[u.first_row + p.range].values);
     if (copies) std::memcpy(to + (p.position + at) * size, v, n * size);
   };
   const auto add = [&](size_t piece, const surveyed& part) {
-    row_work& row = e.w.rows[u.first_row + o.pieces[piece].range];
-    row.count += part.kept;
+    selected_row& row = out.rows[u.first_row + source.pieces[piece].range];
+    row.count += part.nonzero;
     row.largest = std::max(row.largest, part.largest);
   };
-  sums_source sums{&u, &o};
-  const select_source source{u.dtype, {o.pieces, o.piece_count}, load_sums, &sums};
-  source_walk walk(source, crew);
+  sums_source summing{&u, &sums};
+  const select_source all{u.dtype, {source.pieces, source.piece_count}, load_sums, &summing};
+  source_walk walk(all, crew);
   if (walk.shares())
     walk.each_block<surveyed>([](const select_piece&) {},
                               [&](surveyed& block, size_t, size_t piece, const void* v, uint64_t at, uint32_t n) {
@@ -108,67 +113,68 @@ void survey_unit(encoding& e, size_t i, const select_crew& crew) {
       return true;
     });
   fence_streams();
-  uint64_t kept = 0;
+  uint64_t count = 0;
   for (uint32_t k = u.first_row; k < u.first_row + u.rows; ++k) {
-    row_work& row = e.w.rows[k];
-    row.sent = row.kept;
+    selected_row& row = out.rows[k];
     const uint64_t rows = e.b.rows[k].universe;
     if (u.width != 1 && row.count == rows * u.width) {
       row.count = rows;
     } else if (u.width != 1) {
       row.count = 0;
-      each_kept_run(u.dtype, row.sent, rows, u.width, [&](uint64_t, uint64_t n) { row.count += n; });
+      each_kept_run(u.dtype, row.values, rows, u.width, [&](uint64_t, uint64_t n) { row.count += n; });
     }
-    row.told = row.count;
-    kept += row.count;
+    count += row.count;
   }
-  o.dense_fallback = kept > u.dense_above;
+  selected.dense_fallback = count > u.dense_above;
 }
 
-void sparsify_unit(encoding& e, size_t i, const select_crew& crew) {
-  unit_work& o = e.w.units[i];
-  o.error = dr_error{};
-  o.dense_fallback = o.advanced = false;
+void sparsify_unit(const encoding& e, size_t i, const select_crew& crew, selected_rows& out) {
   const unit& u = e.b.units[i];
+  unit_source& source = out.sources[i];
+  unit_sums& sums = out.sums[i];
+  selected_unit& selected = out.units[i];
+  source.error = dr_error{};
+  selected.dense_fallback = sums.advanced = false;
   if (u.patches()) {
-    compare_unit(e, i);
-    return find_history(e, i);
+    compare_unit(e, i, out);
+    return find_history(e, i, out);
   }
   const wire_plan& plan = e.b.wire[e.b.rows[u.first_row].plan];
-  o.watched = !u.method->sparsifier().goes_by_magnitude() || (plan.replaces_support() && !plan.index().whole());
-  o.unfinite = 0;
-  if (load_source(e, i)) return;
-  if (u.whole) return survey_unit(e, i, crew);
+  sums.watched = !u.method->sparsifier().goes_by_magnitude() || (plan.replaces_support() && !plan.index().whole());
+  sums.unfinite = 0;
+  if (load_source(e, i, out)) return;
+  if (u.whole) return survey_unit(e, i, crew, out);
   const bound_sparsifier sparsifier = u.method->sparsifier();
   if (u.width != 1 || (u.sparse && sparsifier.how.passes_on)) {
-    for (uint32_t k = u.first_row; k < u.first_row + u.rows; ++k) adopt_row(e, o, u, k);
+    for (uint32_t k = u.first_row; k < u.first_row + u.rows; ++k) adopt_row(e, k, out);
     return;
   }
-  cut_to_pieces(e, i);
-  sums_source sums{&u, &o};
-  o.advanced = o.sums != nullptr;
-  const bool nothing_left = o.sums && leaves_nothing(e, u);
-  const select_source source{
-      u.dtype, {o.pieces, o.piece_count}, load_sums, &sums, nothing_left ? place_of_sums : nullptr};
-  const uint64_t key = sparsifier_key(e.w.rows[u.first_row].shared_key, sparsifier.how.entry);
-  const kept_count kept = sparsifier.how.keep(
-      {sparsifier.params, source, u.universe, u.sparse ? o.indices : nullptr, key, o.scratch, o.kept, crew});
+  cut_to_pieces(e, i, out);
+  sums_source summing{&u, &sums};
+  const bool nothing_left = sums.pieces && leaves_nothing(e, u);
+  const select_source pieces{
+      u.dtype, {source.pieces, source.piece_count}, load_sums, &summing, nothing_left ? place_of_sums : nullptr};
+  const uint64_t key = sparsifier_key(e.w.keys[u.first_row].shared, sparsifier.how.entry);
+  const select_memory& memory = selected.memory;
+  const kept_count kept =
+      sparsifier.how.keep({sparsifier.params, pieces, u.universe, u.sparse ? source.indices : nullptr, key,
+                           selected.scratch, memory, crew});
   fence_streams();
-  o.block = u.method->block ? u.method->block : kept.block;
-  o.dense_fallback = kept.count > u.dense_above;
-  o.taken_from = nothing_left ? kept.taken_from : 0;
+  selected.block = u.method->block ? u.method->block : kept.block;
+  selected.dense_fallback = kept.count > u.dense_above;
+  selected.taken_from = nothing_left ? kept.taken_from : 0;
   uint64_t begin = 0;
   for (uint32_t k = 0; k < u.rows; ++k) {
-    row_work& row = e.w.rows[u.first_row + k];
-    row.positions = row.support = o.kept.positions + begin;
-    row.kept = static_cast<std::byte*>(o.kept.kept) + begin * value_size(u.dtype);
-    row.count = row.told = o.kept.ends[k] - begin;
+    selected_row& row = out.rows[u.first_row + k];
+    row.positions = row.support = memory.positions + begin;
+    row.values = static_cast<std::byte*>(memory.kept) + begin * value_size(u.dtype);
+    row.count = memory.ends[k] - begin;
     if (u.sparse) {
-      row.support = o.support + begin;
-      read_support(e, o, u.first_row + k);
+      row.support = selected.support + begin;
+      read_support(e, u.first_row + k, out);
     }
-    if (o.block > 1) row.block_count = list_blocks(row.support, row.count, o.block, row.blocks);
-    begin = o.kept.ends[k];
+    if (selected.block > 1) row.block_count = list_blocks(row.support, row.count, selected.block, row.blocks);
+    begin = memory.ends[k];
   }
 }
 
@@ -179,19 +185,23 @@ bool is_shared(const encoding& e, size_t i) {
 
 }  // namespace
 
-dr_status sparsify(encoding& e) {
+dr_status sparsify(const encoding& e, selected_rows& out) {
   trace_span span = e.span("sparsify");
-  if (e.w.squares) measure_norm(e);
+  out.norm = out.squares ? measure_norm(e, out.squares) : 0;
   // Large units one after the other, each by all; the others side by side.
   for (size_t i = 0; i < e.b.units.size(); ++i)
-    if (is_shared(e, i)) sparsify_unit(e, i, {e.w.select, &e.workers});
+    if (is_shared(e, i)) sparsify_unit(e, i, {out.scratch, &e.workers}, out);
+  struct job {
+    const encoding& e;
+    selected_rows& out;
+  } job{e, out};
   const auto one = [](void* self, size_t i, size_t worker) {
-    auto& e = *static_cast<encoding*>(self);
-    if (!is_shared(e, i)) sparsify_unit(e, i, {e.w.select + worker});
+    const auto& [e, out] = *static_cast<struct job*>(self);
+    if (!is_shared(e, i)) sparsify_unit(e, i, {out.scratch + worker}, out);
   };
-  e.workers.run(e.b.units.size(), one, &e);
+  e.workers.run(e.b.units.size(), one, &job);
   if (const dr_status s = first_unsound(e)) return s;
-  for (size_t i = 0; i < e.b.rows.size(); ++i) span.bytes += e.w.rows[i].count * (4 + e.row_bytes(i));
+  for (size_t i = 0; i < e.b.rows.size(); ++i) span.bytes += out.rows[i].count * (4 + e.row_bytes(i));
   return DR_OK;
 }
 

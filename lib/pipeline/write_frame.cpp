@@ -11,17 +11,18 @@ namespace dr {
 namespace {
 
 // A row whose streams exceed the dense row is sent dense.
-void choose_modes(encoding& e) {
+void choose_modes(const encoding& e, framed& out) {
   for (size_t i = 0; i < e.b.rows.size(); ++i) {
-    const row_work& row = e.w.rows[i];
-    wire_row& wire = e.w.wire[i];
-    wire.count = row.count;
-    if (row.count == 0 && !e.w.units[e.b.rows[i].unit].dense_fallback) continue;
+    const coded_row& row = e.w.coded.rows[i];
+    wire_row& wire = out.rows[i];
+    wire.count = e.w.selected.rows[i].count;
+    if (row.raw_index) wire.mode = mode_raw_index;
+    if (wire.count == 0 && !e.dense_fallback(i)) continue;
     const uint64_t dense = e.b.rows[i].universe * e.row_bytes(i);
-    wire.support = row.told;
+    wire.support = row.count;
     for (uint32_t s = 0; s < section_count; ++s) wire.size[s] = e.plan_of(i).lists[s].count ? row.slots[s].size : 0;
-    if (wire.mode == mode_raw_index) wire.size[section_index] = 4 * row.count;
-    if (e.w.units[e.b.rows[i].unit].dense_fallback || wire.sections() > dense) {
+    if (wire.mode == mode_raw_index) wire.size[section_index] = 4 * wire.count;
+    if (e.dense_fallback(i) || wire.sections() > dense) {
       wire.mode = mode_dense;
       wire.support = e.b.rows[i].universe;
       wire.size = {dense, 0, 0};
@@ -33,25 +34,21 @@ void choose_modes(encoding& e) {
 
 // The values that selection took from the state.
 void put_back(const encoding& e, size_t i) {
-  const row_work& row = e.w.rows[i];
-  const unit_work& o = e.w.units[e.b.rows[i].unit];
-  const auto* const values = static_cast<const float*>(row.kept);
+  const selected_row& row = e.w.selected.rows[i];
+  const unit_sums& sums = e.w.selected.sums[e.b.rows[i].unit];
+  const select_piece* const first = e.w.selected.sources[e.b.rows[i].unit].pieces;
+  const auto* const values = static_cast<const float*>(row.values);
   uint64_t k = 0;
   for (const select_piece& piece : pieces_of(e, i)) {
-    float* const m = o.sums[&piece - o.pieces].m();
+    float* const m = sums.pieces[&piece - first].m();
     for (; k < row.count && row.support[k] - piece.position < piece.n; ++k)
       m[row.support[k] - piece.position] = values[k];
   }
 }
 
 // As if nothing of it had been selected: then all of its gradient stays in the state.
-void empty_row(encoding& e, size_t i) {
-  row_work& row = e.w.rows[i];
-  unit_work& o = e.w.units[e.b.rows[i].unit];
-  if (o.taken_from) put_back(e, i);
-  o.unfinite = 1;  // perhaps: nothing is sent that would tell
-  row.count = row.told = 0;
-  wire_row& wire = e.w.wire[i];
+void empty_row(const encoding& e, size_t i, wire_row& wire) {
+  if (e.w.selected.units[e.b.rows[i].unit].taken_from) put_back(e, i);
   wire.mode = mode_plan;
   wire.count = wire.support = 0;
   wire.size = {};
@@ -59,9 +56,9 @@ void empty_row(encoding& e, size_t i) {
 
 // Sends rows empty until the frame is `excess` bytes shorter, or all are: the smallest that will do, as long as none
 // does the largest.
-void leave_out(encoding& e, uint64_t excess) {
-  const auto saved = [&e](uint32_t i) { return padded(e.w.wire[i].payload()); };
-  uint32_t* const begin = e.w.selected;
+void leave_out(const encoding& e, uint64_t excess, framed& out) {
+  const auto saved = [&out](uint32_t i) { return padded(out.rows[i].payload()); };
+  uint32_t* const begin = out.by_size;
   uint32_t* end = begin;
   for (uint32_t i = 0; i < e.b.rows.size(); ++i)
     if (saved(i)) *end++ = i;
@@ -70,33 +67,33 @@ void leave_out(encoding& e, uint64_t excess) {
     uint32_t* const enough = std::partition_point(begin, end, [&](uint32_t i) { return saved(i) < excess; });
     const uint32_t i = enough == end ? end[-1] : *enough;
     excess -= std::min(excess, saved(i));
-    empty_row(e, i);
+    empty_row(e, i, out.rows[i]);
   }
 }
 
 // ---- Rows and header ---------------------------------------------------------------------------------------
 
-dr_status write_rows(encoding& e, const header_layout& layout, std::span<const wire_plan> plans, uint8_t* frame,
-                     uint64_t capacity, uint64_t& size) {
+dr_status write_rows(const encoding& e, const header_layout& layout, std::span<const wire_plan> plans, uint8_t* frame,
+                     uint64_t capacity, uint64_t& size, framed& out) {
   trace_span span = e.span("container");
-  const std::span<wire_row> rows(e.w.wire, e.b.rows.size());
-  uint64_t wanted = place_rows(layout, rows);
-  if (wanted > capacity && (e.call.flags & DR_CALL_FIT)) {
-    leave_out(e, wanted - capacity);
-    wanted = place_rows(layout, rows);
+  const std::span<wire_row> rows(out.rows.items, e.b.rows.size());
+  uint64_t needed = place_rows(layout, rows);
+  if (needed > capacity && (e.call.flags & DR_CALL_FIT)) {
+    leave_out(e, needed - capacity, out);
+    needed = place_rows(layout, rows);
   }
-  if (wanted > capacity) {
+  if (needed > capacity) {
     fail(e.error, DR_E_CAPACITY, "frame: %" PRIu64 " bytes exceed the capacity of %" PRIu64 " (dr_bound: %" PRIu64 ")",
-         wanted, capacity, layout.frame_bound);
-    e.error.needed = wanted;
+         needed, capacity, layout.frame_bound);
+    e.error.needed = needed;
     return DR_E_CAPACITY;
   }
   for (size_t i = 0; i < rows.size(); ++i) {
-    const row_work& row = e.w.rows[i];
+    const selected_row& row = e.w.selected.rows[i];
     uint8_t* at = frame + rows[i].offset;
     uint8_t* const end = at + padded(rows[i].payload());
     const unit& u = e.unit_of(i);
-    if (rows[i].prefix) std::memcpy(at, row.checks, patch_checks_size);
+    if (rows[i].prefix) std::memcpy(at, e.w.selected.patched_rows[i].checks, patch_checks_size);
     at += rows[i].prefix;
     if (rows[i].mode == mode_dense && u.patches()) {
       const uint64_t bytes = e.row_bytes(i);
@@ -107,16 +104,16 @@ dr_status write_rows(encoding& e, const header_layout& layout, std::span<const w
       std::memset(at, 0, rows[i].payload());
       const uint64_t bytes = e.row_bytes(i);
       if (u.whole)
-        each_kept_run(u.dtype, row.kept, e.b.rows[i].universe, u.width, [&](uint64_t first, uint64_t n) {
-          std::memcpy(at + first * bytes, static_cast<const std::byte*>(row.kept) + first * bytes, n * bytes);
+        each_kept_run(u.dtype, row.values, e.b.rows[i].universe, u.width, [&](uint64_t first, uint64_t n) {
+          std::memcpy(at + first * bytes, static_cast<const std::byte*>(row.values) + first * bytes, n * bytes);
         });
       else
-        scatter(u.dtype, row.support, row.kept, row.count, u.width, u.dtype, at);
+        scatter(u.dtype, row.support, row.values, row.count, u.width, u.dtype, at);
       at += rows[i].payload();
     } else {
       for (uint32_t s = 0; s < section_count; ++s) {
         const bool raw = s == section_index && rows[i].mode == mode_raw_index;
-        const void* const from = raw ? static_cast<const void*>(row.support) : row.slots[s].data;
+        const void* const from = raw ? static_cast<const void*>(row.support) : e.w.coded.rows[i].slots[s].data;
         if (rows[i].size[s] && from != at) std::memmove(at, from, rows[i].size[s]);  // (may be in the frame)
         at += rows[i].size[s];
       }
@@ -124,39 +121,40 @@ dr_status write_rows(encoding& e, const header_layout& layout, std::span<const w
     std::memset(at, 0, static_cast<size_t>(end - at));
   }
   write_header(layout, plans, rows, e.call.tag, e.call.flags & DR_CALL_LIST, frame);
-  size = span.bytes = wanted;
+  size = span.bytes = needed;
   return DR_OK;
 }
 
 }  // namespace
 
 // auto: the header names only the plans that were taken.
-dr_status write_frame(encoding& e, uint8_t* frame, uint64_t capacity, uint64_t& size) {
-  choose_modes(e);
+dr_status write_frame(const encoding& e, uint8_t* frame, uint64_t capacity, uint64_t& size, framed& out) {
+  choose_modes(e, out);
   if (!e.b.chooses())
-    return write_rows(e, e.b.layout[(e.call.flags & DR_CALL_TAG) != 0], e.b.wire, frame, capacity, size);
-  std::fill_n(e.w.places, e.b.wire.size(), UINT32_MAX);
+    return write_rows(e, e.b.layout[(e.call.flags & DR_CALL_TAG) != 0], e.b.wire, frame, capacity, size, out);
+  std::fill_n(out.places, e.b.wire.size(), UINT32_MAX);
   uint32_t plans = 0;
   for (size_t i = 0; i < e.b.rows.size(); ++i) {
-    uint32_t& place = e.w.places[e.w.rows[i].plan];
+    const uint32_t chosen = e.w.chosen[i].plan;
+    uint32_t& place = out.places[chosen];
     if (place == UINT32_MAX) {
       place = plans++;
-      new (e.w.taken + place) wire_plan(e.plan_of(i));
+      new (out.plans + place) wire_plan(e.plan_of(i));
     }
     row_bound bound = e.b.rows[i].bound;
     for (const row_choice& c : e.b.rows[i].choices)
-      if (c.plan == e.w.rows[i].plan) bound = c.bound;
-    e.w.wire[i].plan = bound.plan = place;
-    e.w.bounds[i] = bound;
+      if (c.plan == chosen) bound = c.bound;
+    out.rows[i].plan = bound.plan = place;
+    out.bounds[i] = bound;
   }
-  std::pmr::monotonic_buffer_resource room(e.w.table, table_max(e.b), std::pmr::null_memory_resource());
+  std::pmr::monotonic_buffer_resource room(out.table, table_max(e.b), std::pmr::null_memory_resource());
   header_layout layout{.table = std::pmr::vector<uint8_t>(&room)};
   layout.table.reserve(table_max(e.b));
-  const std::span<const wire_plan> taken(e.w.taken, plans);
+  const std::span<const wire_plan> taken(out.plans, plans);
   if (const dr_status s =
-          lay_out_header(taken, {e.w.bounds, e.b.rows.size()}, e.call.flags & DR_CALL_TAG, layout, e.error))
+          lay_out_header(taken, {out.bounds, e.b.rows.size()}, e.call.flags & DR_CALL_TAG, layout, e.error))
     return s;
-  return write_rows(e, layout, taken, frame, capacity, size);
+  return write_rows(e, layout, taken, frame, capacity, size, out);
 }
 
 }  // namespace dr
