@@ -1,5 +1,5 @@
-// Blocks of a source, numbered over all ranges. Each range's begin with its first value, so its last one may be short;
-// pieces may begin and end within a block.
+// Blocks of a source, numbered over all ranges. The first block of a range begins with the range's first value, and its
+// last one may be short; pieces may begin and end within a block.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace dr {
 
 class block_map {
  public:
-  // ends [ranges]: becomes how many blocks there are up to each range's end.
+  // ends [ranges]: output, the number of blocks up to every range's end.
   block_map(const select_source& source, uint32_t block, uint64_t* ends)
       : source_(source),
         block_(block),
@@ -53,14 +53,13 @@ class block_map {
     const select_piece& piece = source_.pieces[p.piece];
     return b < p.behind && (b - p.first) * block_ - piece.position < piece.n;
   }
-  // Blocks that begin in a place's piece, and are before this one, end in it.
+  // The first block that does not end within the place's piece.
   uint64_t whole_until(const place& p) const {
     const select_piece& piece = source_.pieces[p.piece];
     return p.first + (piece.position + piece.n) / block_;
   }
 
-  // Calls f(piece, at, n) for the parts of n blocks from b on that pieces hold, in order, and end() after those of one
-  // range.
+  // Calls f(piece, at, n) for the parts of n blocks from b on in the pieces, in order, and end() after those of a range.
   template <class F, class E>
   void each_part(uint64_t b, uint64_t n, F&& f, E&& end) const {
     for (const uint64_t last = b + n; b < last;) {
@@ -85,7 +84,7 @@ class block_map {
   bool only_last_short_ = true;
 };
 
-// n values of a piece from `at` on, which were made before; `room` has room for them.
+// n values of a piece from `at` on, computed before; `room` is a buffer for them.
 inline const void* values_of(const select_source& source, size_t piece, uint64_t at, uint32_t n, select_load what,
                              void* room) {
   if (const void* const values = source.pieces[piece].values)

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "primitive/rng.hpp"
 #include "sparsify/rank.hpp"
@@ -10,17 +11,22 @@
 namespace dr {
 namespace {
 
-constexpr uint64_t sample_whole = 2048;  // so few values are all sampled
+constexpr uint64_t sample_whole = 2048;  // of up to so many values all are sampled
 
-// So many that the target-th magnitude is known to a few percent, and a small part of the pass.
-uint64_t sample_wanted(uint64_t n) {
-  constexpr uint64_t usual = 4096, most = 262144;
-  return n <= sample_whole ? n : std::max(std::min(n / 8, usual), std::min(n / 512, most));
+// Enough values to estimate the target-th magnitude to a few percent, at a small part of the time of the pass.
+uint64_t sample_size(uint64_t n) {
+  constexpr uint64_t usual = 4096, largest = 262144;
+  return n <= sample_whole ? n : std::max(std::min(n / 8, usual), std::min(n / 512, largest));
 }
 
-class keeper {
+// Magnitudes in [low, high): the target-th is probably among them.
+struct band {
+  uint32_t low, high;
+};
+
+class selection_pass {
  public:
-  keeper(const select_source& source, const select_memory& memory, const select_crew& crew, bool loaded)
+  selection_pass(const select_source& source, const select_memory& memory, const select_crew& crew, bool loaded)
       : s_(source),
         m_(memory),
         crew_(crew),
@@ -32,7 +38,7 @@ class keeper {
         out_{memory, source.dtype} {}
 
   kept_count from(uint32_t low) {
-    collect(low, 0, 0);
+    collect(low, std::nullopt, 0);
     out_.close(s_);
     return result();
   }
@@ -51,24 +57,24 @@ class keeper {
       uint32_t high = low + 1;
       if (sampled != n_) {
         const uint64_t upper = keys_.magnitudes(scratch_.sample, sampled, low, magnitudes_end, scratch_.middle);
-        const double certain = std::floor(expected - slack / 2);  // if it is not, it takes longer
+        const double certain = std::floor(expected - slack / 2);  // (if it is not, the pass is slower)
         if (certain < 1)
           high = magnitudes_end;
         else if (certain <= static_cast<double>(upper))
           high = std::max(high, sampled_rank(scratch_.middle, upper, static_cast<uint64_t>(certain), low).key);
       }
-      if (!collect(low, high, target)) break;
+      if (!collect(low, band{low, high}, target)) break;
       if (out_.count >= target || low == 1) {
         out_.close(s_);
         if (out_.count > target) cut(target);
         return result();
       }
-      put_back();
-      // The sample promised too much: as much less of it, and twice as far.
+      restore_source();
+      // The sample overestimated: scale its expected rank by the error, and double the slack.
       expected *= static_cast<double>(target) / static_cast<double>(std::max<uint64_t>(out_.count, 1));
       slack = expected + 2 * slack;
     }
-    put_back();
+    restore_source();
     by_radix(target);
     return result();
   }
@@ -76,50 +82,52 @@ class keeper {
  private:
   kept_count result() const { return {out_.count, taken_from_}; }
 
-  void begin(uint32_t low, uint32_t high) {
+  void begin(uint32_t low, std::optional<band> middle) {
     out_.count = in_middle_ = 0;
     out_.range = 0;
-    low_ = least_ = low;
-    high_ = high;
-    taken_from_ = s_.place ? std::max(low, high) : magnitudes_end;
-    told_ = s_.found != nullptr;
+    low_ = smallest_ = low;
+    middle_ = middle;
+    taken_from_ = s_.place ? (middle ? middle->high : low) : magnitudes_end;
+    notified_ = s_.found != nullptr;
   }
 
-  // false: cut too often, so it would be quicker to ask the radix.
-  bool collect(uint32_t low, uint32_t high, uint64_t target) {
-    if (walk_.shares() && collect_shared(low, high)) return true;
-    put_back();
-    return collect_alone(low, high, target);
+  // Collects all magnitudes from `low` on; once the room is full, only the `target` largest. false: that happened so
+  // often that the radix selection is faster.
+  bool collect(uint32_t low, std::optional<band> middle, uint64_t target) {
+    if (walk_.shares() && collect_shared(low, middle)) return true;
+    restore_source();
+    return collect_alone(low, middle, target);
   }
 
-  bool collect_alone(uint32_t low, uint32_t high, uint64_t target) {
-    begin(low, high);
+  bool collect_alone(uint32_t low, std::optional<band> middle, uint64_t target) {
+    begin(low, middle);
     unsigned cuts = 0;
-    constexpr unsigned cuts_most = 6;
+    constexpr unsigned cuts_max = 6;
     return walk_.each_run([&](size_t piece, const void* v, uint64_t at, uint32_t n) {
       const select_piece& p = s_.pieces[piece];
       out_.enter(p);
-      std::byte* const kept = out_.kept_at(out_.count);
+      std::byte* const selected = out_.kept_at(out_.count);
       const uint32_t found =
-          k_.collect(v, n, low_, p.position + static_cast<uint32_t>(at), out_.positions_at(out_.count), kept);
+          k_.collect(v, n, low_, p.position + static_cast<uint32_t>(at), out_.positions_at(out_.count), selected);
       out_.count += found;
-      if (low_ < high_) in_middle_ += k_.magnitudes(kept, found, low_, high_, scratch_.middle + in_middle_);
-      if (in_middle_ > scratch_.middle_room) high_ = 0;
-      if (taken_from_ != magnitudes_end) take(piece, out_.positions_at(out_.count - found), kept, found);
+      if (middle_)
+        in_middle_ += k_.magnitudes(selected, found, middle_->low, middle_->high, scratch_.middle + in_middle_);
+      if (in_middle_ > scratch_.middle_room) middle_.reset();
+      if (taken_from_ != magnitudes_end) clear_source(piece, out_.positions_at(out_.count - found), selected, found);
       if (s_.found) s_.found(s_.self, piece, out_.positions_at(out_.count - found), found, out_.count - found);
       if (out_.count <= m_.room) return true;
-      if (cuts++ == cuts_most) return false;
-      // More than the target are collected already: of the following values only larger ones matter.
+      if (cuts++ == cuts_max) return false;
+      // More than the target are collected: from here on only larger values matter.
       m_.ends[out_.range] = out_.count;
       low_ = cut(target) + 1;
-      high_ = 0;
+      middle_.reset();
       return true;
     });
   }
 
-  // false: too much to keep for workers who know nothing of one another.
-  bool collect_shared(uint32_t low, uint32_t high) {
-    begin(low, high);
+  // Workers do not see one another's results, so none can cut. false: there is not enough room.
+  bool collect_shared(uint32_t low, std::optional<band> middle) {
+    begin(low, middle);
     bool fits = true;
     struct found {
       uint64_t n, near;
@@ -128,36 +136,37 @@ class keeper {
         [&](const select_piece& p) { out_.enter(p); },
         [&](found& block, size_t worker, size_t piece, const void* v, uint64_t at, uint32_t n) {
           const select_scratch& w = crew_.scratch[worker];
-          auto* const kept = static_cast<std::byte*>(w.kept) + block.n * value_size(s_.dtype);
+          auto* const selected = static_cast<std::byte*>(w.kept) + block.n * value_size(s_.dtype);
           const uint32_t more = k_.collect(v, n, low_, s_.pieces[piece].position + static_cast<uint32_t>(at),
-                                           w.positions + block.n, kept);
-          if (low_ < high_) block.near += k_.magnitudes(kept, more, low_, high_, w.near + block.near);
+                                           w.positions + block.n, selected);
+          if (middle_) block.near += k_.magnitudes(selected, more, middle_->low, middle_->high, w.near + block.near);
           block.n += more;
         },
         [&](const found& block, size_t worker, size_t piece, auto&& next) {
           const select_scratch& w = crew_.scratch[worker];
           const uint64_t to = out_.count, to_middle = in_middle_;
-          const bool goes = fits = fits && to + block.n <= m_.room && to_middle + block.near <= scratch_.middle_room;
-          if (goes) {
+          const bool block_fits = fits =
+              fits && to + block.n <= m_.room && to_middle + block.near <= scratch_.middle_room;
+          if (block_fits) {
             out_.count += block.n;
             in_middle_ += block.near;
           }
           next();
-          if (!goes) return;
+          if (!block_fits) return;
           out_.put(to, w.positions, w.kept, block.n);
           if (block.near) std::memcpy(scratch_.middle + to_middle, w.near, block.near * sizeof(uint32_t));
-          if (taken_from_ != magnitudes_end) take(piece, w.positions, w.kept, block.n);
+          if (taken_from_ != magnitudes_end) clear_source(piece, w.positions, w.kept, block.n);
           if (s_.found) s_.found(s_.self, piece, w.positions, block.n, to);
         });
     return fits;
   }
 
-  // Of pairs that were found in a piece, takes those that are surely kept. (Inlined it costs the loop 8 % even where
-  // nothing is taken.)
-  [[gnu::noinline]] void take(size_t piece, const uint32_t* positions, const void* values, uint64_t n) const {
+  // Sets the values that are certainly selected to 0 in the source, of pairs that were found in a piece. (Inlined it
+  // costs the loop 8 % even where it is not called.)
+  [[gnu::noinline]] void clear_source(size_t piece, const uint32_t* positions, const void* values, uint64_t n) const {
     const uint32_t first = s_.pieces[piece].position;
     float* const to = s_.place(s_.self, piece);
-    for (uint64_t i = 0; i < n; ++i) {  // without a branch: the others are written again
+    for (uint64_t i = 0; i < n; ++i) {  // without a branch: the other values are written back unchanged
       uint32_t bits;
       std::memcpy(&bits, static_cast<const std::byte*>(values) + 4 * i, sizeof bits);
       bits &= 0 - uint32_t{magnitude<f32_type>(bits) < taken_from_};
@@ -165,9 +174,9 @@ class keeper {
     }
   }
 
-  // The estimate of the sample failed: all collected values go back to their places.
-  void put_back() {
-    if (told_) drop();
+  // The estimate of the sample failed: writes all collected values back to the source.
+  void restore_source() {
+    if (notified_) withdraw_all();
     if (taken_from_ == magnitudes_end) return;
     taken_from_ = magnitudes_end;
     uint64_t i = 0;
@@ -180,9 +189,9 @@ class keeper {
     }
   }
 
-  // No collected value remains to be taken from the source.
-  void drop() {
-    told_ = false;
+  // Notifies the source that no pair found so far is selected.
+  void withdraw_all() {
+    notified_ = false;
     uint64_t begin = 0;
     for (uint32_t r = 0; r <= out_.range; ++r) {
       const uint64_t end = r < out_.range ? m_.ends[r] : out_.count;
@@ -191,32 +200,32 @@ class keeper {
     }
   }
 
-  // Magnitudes of jittered cache lines, one of each stretch; of all values if there are few.
+  // Magnitudes of jittered cache lines, one per stretch; of all values if there are few.
   uint64_t sample() {
-    uint64_t wanted = sample_wanted(n_);
-    // Values that stand for several elements cost more to find in vain.
-    if (s_.found && wanted < n_) wanted = std::min({3 * wanted, n_ / 8, scratch_.sample_room});
-    uint64_t taken = 0;
-    if (wanted >= n_) {
+    uint64_t wanted_size = sample_size(n_);
+    // Where a value stands for several elements, a surplus costs more.
+    if (s_.found && wanted_size < n_) wanted_size = std::min({3 * wanted_size, n_ / 8, scratch_.sample_room});
+    uint64_t sampled = 0;
+    if (wanted_size >= n_) {
       walk_.each_run([&](size_t, const void* v, uint64_t, uint32_t n) {
-        taken += k_.magnitudes(v, n, 0, magnitudes_end, scratch_.sample + taken);
+        sampled += k_.magnitudes(v, n, 0, magnitudes_end, scratch_.sample + sampled);
         return true;
       });
-      return taken;
+      return sampled;
     }
-    const uint64_t size = value_size(s_.dtype), line = 64 / size, lines = wanted / line, stretch = n_ / lines;
-    // Some at a time, all of them on their way before the first is looked at.
+    const uint64_t size = value_size(s_.dtype), line = 64 / size, lines = wanted_size / line, stretch = n_ / lines;
+    // In groups: all lines of a group are prefetched before the first is read.
     struct run {
       size_t piece;
       uint64_t at;
       uint32_t n;
     };
-    constexpr uint64_t together = 32;
-    run runs[together];
+    constexpr uint64_t group = 32;
+    run runs[group];
     size_t i = 0;
     uint64_t begin = 0;  // of piece i
-    for (uint64_t from = 0; from < lines; from += together) {
-      const uint64_t to = std::min(lines, from + together);
+    for (uint64_t from = 0; from < lines; from += group) {
+      const uint64_t to = std::min(lines, from + group);
       for (uint64_t k = from; k < to; ++k) {
         const uint64_t at = k * stretch + draw(k, n_) % (stretch - line + 1);
         while (at >= begin + s_.pieces[i].n) begin += s_.pieces[i++].n;
@@ -238,29 +247,30 @@ class keeper {
           v = static_cast<const std::byte*>(values) + r.at * size;
         else
           v = s_.load(s_.self, r.piece, r.at, r.n, walk_.loaded() ? select_load::again : select_load::peek, room);
-        taken += k_.magnitudes(v, r.n, 0, magnitudes_end, scratch_.sample + taken);
+        sampled += k_.magnitudes(v, r.n, 0, magnitudes_end, scratch_.sample + sampled);
       }
     }
-    return taken;
+    return sampled;
   }
 
   ranked sampled_rank(const uint32_t* keys, uint64_t n, uint64_t rank, uint32_t low) const {
     return find_rank(keys_, keys, n, rank, low, magnitudes_end, scratch_.middle);
   }
 
-  // Keeps the `target` largest of the collected values; returns the smallest magnitude of them.
+  // Reduces the collected values to the `target` largest; returns the smallest magnitude of these.
   uint32_t cut(uint64_t target) {
     selection s{};
     const uint64_t above = out_.count - in_middle_;
-    if (low_ < high_ && above < target) {
-      const ranked r = find_rank(keys_, scratch_.middle, in_middle_, target - above, low_, high_, scratch_.middle);
+    if (middle_ && above < target) {
+      const ranked r =
+          find_rank(keys_, scratch_.middle, in_middle_, target - above, middle_->low, middle_->high, scratch_.middle);
       s = {r.key, target - above - r.above, target};
-    } else if (const uint64_t larger = k_.count(m_.kept, out_.count, least_ + 1); larger < target) {
-      s = {least_, target - larger, target};  // as where much is equal: clipped, constant
+    } else if (const uint64_t larger = k_.count(m_.kept, out_.count, smallest_ + 1); larger < target) {
+      s = {smallest_, target - larger, target};  // (many equal values: clipped or constant data)
     } else {
       s = select_largest(s_.dtype, m_.kept, out_.count, target);
     }
-    if (s.above >= taken_from_) put_back();
+    if (s.above >= taken_from_) restore_source();
     uint64_t begin = 0, out = 0;
     for (uint32_t r = 0; r <= out_.range; ++r) {
       const uint64_t end = m_.ends[r];
@@ -272,7 +282,7 @@ class keeper {
     }
     out_.count = out;
     in_middle_ = 0;
-    least_ = s.above;
+    smallest_ = s.above;
     return s.above;
   }
 
@@ -292,9 +302,9 @@ class keeper {
       const uint64_t found = compact_selected(s_.dtype, v, n, s, positions);
       with_value_type(s_.dtype, [&](auto type) {
         using bits = typename decltype(type)::bits;
-        auto* const kept = reinterpret_cast<bits*>(out_.kept_at(out_.count));
+        auto* const selected = reinterpret_cast<bits*>(out_.kept_at(out_.count));
         for (uint64_t i = 0; i < found; ++i) {
-          kept[i] = static_cast<const bits*>(v)[positions[i]];
+          selected[i] = static_cast<const bits*>(v)[positions[i]];
           positions[i] += p.position + static_cast<uint32_t>(at);
         }
       });
@@ -313,11 +323,12 @@ class keeper {
   source_walk walk_;
   const uint64_t n_;
   kept_pairs out_;
-  uint64_t in_middle_ = 0;  // of those collected, in [low_, high_): their magnitudes are in the middle
-  uint32_t low_ = 1, high_ = 0;
-  uint32_t least_ = 1;  // no magnitude collected is below it
+  uint32_t low_ = 1;            // the least magnitude to collect
+  std::optional<band> middle_;  // if tracked: the collected magnitudes in it are in scratch_.middle
+  uint64_t in_middle_ = 0;      // how many they are
+  uint32_t smallest_ = 1;       // no collected magnitude is below it
   uint32_t taken_from_ = magnitudes_end;
-  bool told_ = false;  // the source, of what was found
+  bool notified_ = false;  // the source, of pairs that were found (select_source::found)
 };
 
 // Twice the target, and at least the margin of error of a sample.
@@ -338,8 +349,8 @@ select_memory select_memory::take(arena& memory, uint32_t dtype, uint64_t n, uin
 void select_scratch::grow(uint64_t n, uint64_t target, bool shared) {
   if (shared && n >= select_shared) block_room = select_block;
   if (target >= n) return;
-  // (Of fewer values than there may be, all may be the sample.)
-  sample_room = std::max({sample_room, std::min(n, sample_whole), sample_wanted(n)});
+  // (With fewer values than `n`, the sample may be all of them.)
+  sample_room = std::max({sample_room, std::min(n, sample_whole), sample_size(n)});
   middle_room = std::max({middle_room, room_for(n, target) / 2, sample_room});
 }
 
@@ -355,13 +366,13 @@ select_scratch select_scratch::take(arena& memory) const {
 }
 
 kept_count keep_from(const select_source& source, uint32_t low, const select_memory& memory, const select_crew& crew) {
-  return keeper(source, memory, crew, false).from(low);
+  return selection_pass(source, memory, crew, false).from(low);
 }
 
 kept_count keep_largest(const select_source& source, uint64_t target, const select_memory& memory,
                         const select_crew& crew, bool loaded) {
-  keeper k(source, memory, crew, loaded);
-  return target >= source.elements() ? k.from(1) : k.largest(target);
+  selection_pass pass(source, memory, crew, loaded);
+  return target >= source.elements() ? pass.from(1) : pass.largest(target);
 }
 
 }  // namespace dr

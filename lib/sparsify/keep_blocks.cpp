@@ -9,12 +9,12 @@
 namespace dr {
 namespace {
 
-constexpr uint64_t span = uint64_t{1} << 31;  // so many blocks are numbered together, in 32 bits
-constexpr uint32_t block_most = 1u << (block_sizes - 1);
+constexpr uint64_t span = uint64_t{1} << 31;  // blocks whose numbers of 32 bits have one base
+constexpr uint32_t block_max = 1u << (block_sizes - 1);
 
 // Values that are loaded together: for the sample, a cache line.
-constexpr uint64_t made_together = 1024;
-uint64_t peeked_together(uint32_t dtype) { return 64 / value_size(dtype); }
+constexpr uint64_t load_group = 1024;
+uint64_t peek_group(uint32_t dtype) { return 64 / value_size(dtype); }
 
 struct energy_source {
   const select_source& from;
@@ -24,12 +24,12 @@ struct energy_source {
   // Energies of n blocks from b on.
   void make(uint64_t b, uint64_t n, select_load what, float* to) const {
     const uint64_t size = value_size(from.dtype), block = map.block();
-    alignas(64) std::byte room[4 * (made_together + block_most)], broken[4 * block_most];
-    uint64_t begun = 0;  // values of a block that goes on in the next piece, or in what is asked for next
+    alignas(64) std::byte room[4 * (load_group + block_max)], broken[4 * block_max];
+    uint64_t partial = 0;  // values of a block that continues in the next piece or the next load
     const auto one = [&] {
-      std::memset(broken + begun * size, 0, (block - begun) * size);
+      std::memset(broken + partial * size, 0, (block - partial) * size);
       energies(broken, 1, to++);
-      begun = 0;
+      partial = 0;
     };
     map.each_part(
         b, n,
@@ -37,39 +37,39 @@ struct energy_source {
           while (count) {
             uint64_t some = count;
             if (!from.pieces[piece].values)
-              some = std::min(count, what == select_load::peek ? peeked_together(from.dtype)
-                                                               : made_together + (begun ? block - begun : 0));
+              some = std::min(count, what == select_load::peek ? peek_group(from.dtype)
+                                                               : load_group + (partial ? block - partial : 0));
             const auto* v =
                 static_cast<const std::byte*>(values_of(from, piece, at, static_cast<uint32_t>(some), what, room));
             at += some;
             count -= some;
-            if (begun) {
-              const uint64_t more = std::min(some, block - begun);
-              std::memcpy(broken + begun * size, v, more * size);
-              begun += more;
+            if (partial) {
+              const uint64_t more = std::min(some, block - partial);
+              std::memcpy(broken + partial * size, v, more * size);
+              partial += more;
               v += more * size;
               some -= more;
-              if (begun == block) one();
+              if (partial == block) one();
             }
             if (!some) continue;
             energies(v, some / block, to);
             to += some / block;
-            begun = some % block;
-            std::memcpy(broken, v + (some - begun) * size, begun * size);
+            partial = some % block;
+            std::memcpy(broken, v + (some - partial) * size, partial * size);
           }
         },
         [&] {
-          if (begun) one();
+          if (partial) one();
         });
   }
-  // To have blocks at hand, the first lines of each piece are enough: the CPU prefetches the following ones.
+  // Prefetches the first lines of blocks in each piece; the CPU prefetches the following ones.
   void hint(uint64_t b, uint64_t n) const {
-    constexpr uint64_t most = 8;
+    constexpr uint64_t lines = 8;
     const uint64_t line = 64 / value_size(from.dtype);
     map.each_part(
         b, n,
         [&](size_t piece, uint64_t at, uint64_t count) {
-          for (uint64_t i = 0; i < std::min(count, most * line); i += line) {
+          for (uint64_t i = 0; i < std::min(count, lines * line); i += line) {
             const auto some = static_cast<uint32_t>(std::min(line, count - i));
             if (const void* const v = from.pieces[piece].values)
               __builtin_prefetch(static_cast<const std::byte*>(v) + (at + i) * value_size(from.dtype));
@@ -95,19 +95,19 @@ void with_row_bytes(uint64_t bytes, F&& f) {
   }
 }
 
-// Values of blocks, in rows in the memory: row after row as they are found, while they are in the cache.
+// Copies the values of blocks to rows in the memory as blocks are found, while they are in the cache.
 class block_rows {
  public:
   block_rows(const select_source& source, const block_map& map, std::byte* to) : source_(source), map_(map), to_(to) {}
 
-  // Of blocks ids[i] + before, ascending, i < n, from element `at` of the memory on. Returns where they end.
+  // Copies blocks ids[i] + before, ascending, i < n, to element `at` of the memory and on. Returns their end.
   uint64_t copy(const uint32_t* ids, uint64_t n, uint64_t before, uint64_t at) const {
     if (n == 0) return at;
     block_map::place p = map_.find(before + ids[0]);
     for (uint64_t i = 0; i < n;) {
       const uint64_t b = before + ids[i];
       if (!map_.holds(p, b)) p = map_.find(b);
-      // Those that are whole in this piece at once.
+      // All blocks that lie within this piece at once.
       const uint64_t behind = map_.whole_until(p);
       if (b >= behind) {
         at += one(b, nullptr, to_ + at * size());
@@ -124,13 +124,13 @@ class block_rows {
     }
     return at;
   }
-  // Gives a block's values back to their place.
-  void put_back(uint64_t b, const std::byte* from) const { (void)one(b, from, nullptr); }
+  // Writes a block's values back to the source.
+  void restore(uint64_t b, const std::byte* from) const { (void)one(b, from, nullptr); }
 
   uint64_t size() const { return value_size(source_.dtype); }
 
  private:
-  // A block, wherever its elements are. Returns how many.
+  // Copies a block, which may lie in several pieces. Returns its number of elements.
   uint64_t one(uint64_t b, const std::byte* from, std::byte* to) const {
     uint64_t count = 0;
     map_.each_part(
@@ -139,15 +139,15 @@ class block_rows {
           if (from)
             std::memcpy(source_.place(source_.self, piece) + at, from + count * size(), n * size());
           else
-            take(piece, at, static_cast<uint32_t>(n), to + count * size());
+            take_values(piece, at, static_cast<uint32_t>(n), to + count * size());
           count += n;
         },
         [] {});
     return count;
   }
-  // Values of a piece, which leave their place if there is one.
-  void take(size_t piece, uint64_t at, uint32_t n, std::byte* to) const {
-    alignas(64) std::byte room[4 * block_most];
+  // Copies values of a piece and, if the source has a place for them, sets them to 0 there.
+  void take_values(size_t piece, uint64_t at, uint32_t n, std::byte* to) const {
+    alignas(64) std::byte room[4 * block_max];
     std::memcpy(to, values_of(source_, piece, at, n, select_load::again, room), n * size());
     if (source_.place) std::fill_n(source_.place(source_.self, piece) + at, n, 0.0f);
   }
@@ -167,7 +167,7 @@ class block_rows {
     };
     for (uint64_t i = 0; i < n; ++i, to += row) {
       if (!values) {
-        take(p.piece, at(i), static_cast<uint32_t>(block), to);
+        take_values(p.piece, at(i), static_cast<uint32_t>(block), to);
         continue;
       }
       if (i + ahead < n) __builtin_prefetch(values + at(i + ahead) * (row / block));
@@ -182,7 +182,7 @@ class block_rows {
   std::byte* const to_;
 };
 
-// The source of energies, and the use of the blocks that were found.
+// The source of energies, and what selecting does with the blocks that are found.
 struct found_blocks {
   energy_source energies;
   block_rows rows;
@@ -209,7 +209,7 @@ struct found_blocks {
         const bool tie = e[i] == above && left;
         left -= tie;
         if (e[i] <= above && !tie)
-          s.rows.put_back(range * span + ids[i], static_cast<const std::byte*>(s.memory.kept) + (from + i) * s.row());
+          s.rows.restore(range * span + ids[i], static_cast<const std::byte*>(s.memory.kept) + (from + i) * s.row());
       }
     if (above == magnitudes_end) return;
     with_row_bytes(s.row(), [&]<uint32_t row>() {
@@ -218,9 +218,9 @@ struct found_blocks {
       for (uint64_t i = 0, left = ties; i < n; ++i, v += row) {  // without a branch, which would be unpredictable
         const bool tie = e[i] == above && left;
         left -= tie;
-        std::byte kept[row];
-        std::memcpy(kept, v, row);
-        std::memcpy(out, kept, row);
+        std::byte block[row];
+        std::memcpy(block, v, row);
+        std::memcpy(out, block, row);
         out += e[i] > above || tie ? row : 0;
       }
     });
@@ -228,8 +228,8 @@ struct found_blocks {
   uint64_t row() const { return energies.map.block() * rows.size(); }
 };
 
-// Positions of the elements of kept blocks, range after range. memory.ends are the map's before, and the elements'
-// then.
+// Positions of the elements of the selected blocks, range after range. Replaces the map's memory.ends by those of the
+// elements.
 class block_positions {
  public:
   block_positions(const select_source& source, uint32_t block, const select_memory& memory)
@@ -249,7 +249,7 @@ class block_positions {
         count_ -= missing;
     }
   }
-  // Returns how many there are.
+  // Returns their number.
   uint64_t end() {
     while (!source_.pieces.empty() && range_ <= source_.pieces.back().range) close();
     return count_;
@@ -294,8 +294,8 @@ class block_positions {
 
 constexpr uint64_t spans(uint64_t blocks) { return blocks / span + 1; }
 
-// Of blocks that there are, how many are wanted: all, where so many whole ones would be all elements.
-constexpr uint64_t wanted_of(uint64_t blocks, uint64_t universe, uint32_t block, uint64_t target_blocks) {
+// The target number of blocks: all blocks, if so many full ones would have all elements.
+constexpr uint64_t target_of(uint64_t blocks, uint64_t universe, uint32_t block, uint64_t target_blocks) {
   return target_blocks >= ceil_div(universe, block) ? blocks : target_blocks;
 }
 
@@ -304,7 +304,7 @@ constexpr uint64_t wanted_of(uint64_t blocks, uint64_t universe, uint32_t block,
 uint64_t keep_blocks_scratch(uint64_t universe, uint32_t block, uint64_t target_blocks) {
   arena memory;
   (void)memory.take<select_piece>(spans(universe));
-  const uint64_t target = wanted_of(universe, universe, block, target_blocks);
+  const uint64_t target = target_of(universe, universe, block, target_blocks);
   (void)select_memory::take(memory, DR_F32, universe, target, spans(universe));
   return memory.used() + arena::alignment;
 }
@@ -312,37 +312,37 @@ uint64_t keep_blocks_scratch(uint64_t universe, uint32_t block, uint64_t target_
 kept_count keep_blocks(const select_source& source, uint64_t universe, uint32_t block, uint64_t target_blocks,
                        const select_memory& memory, const select_crew& crew, void* scratch) {
   const block_map map(source, block, memory.ends);
-  const uint64_t blocks = map.blocks(), target = wanted_of(blocks, universe, block, target_blocks);
+  const uint64_t blocks = map.blocks(), target = target_of(blocks, universe, block, target_blocks);
   arena room(scratch, keep_blocks_scratch(universe, block, target_blocks));
   auto* const pieces = room.take<select_piece>(spans(blocks));
-  select_memory kept = select_memory::take(room, DR_F32, blocks, target, spans(blocks));
+  select_memory selected = select_memory::take(room, DR_F32, blocks, target, spans(blocks));
   uint32_t n = 0;
   for (uint64_t b = 0; b < blocks; b += span, ++n) pieces[n] = {nullptr, std::min(span, blocks - b), 0, n, b};
   found_blocks found{{source, map, energies_at(crew.level, source.dtype, block)},
                      {source, map, static_cast<std::byte*>(memory.kept)},
                      memory};
   select_source from{DR_F32, {pieces, n}, found_blocks::load, &found};
-  // Where no block is short but the last, rows are as long as one another: then values are taken as blocks are found.
+  // If only the last block may be short, all rows have one length, and values can be copied as blocks are found.
   const bool at_once = map.only_last_short();
   if (at_once) {
     from.found = found_blocks::found;
     from.cut = found_blocks::cut;
-    // (Of n values less than all have room, and a run beside; blocks are looked at for a run before there are too
-    // many.)
+    // (The memory has room for fewer values than the source has, and for one run more. Blocks are found in runs, after
+    // which the room is checked.)
     if (memory.room < source.elements())
-      kept.room = std::min(kept.room, (memory.room + select_run) / block - select_run / 4);
+      selected.room = std::min(selected.room, (memory.room + select_run) / block - select_run / 4);
   }
-  (void)keep_largest(from, target, kept, crew);
+  (void)keep_largest(from, target, selected, crew);
   uint64_t begin = 0, at = 0;
   for (uint32_t k = 0; k < n && !at_once; ++k) {
-    at = found.rows.copy(kept.positions + begin, kept.ends[k] - begin, k * span, at);
-    begin = kept.ends[k];
+    at = found.rows.copy(selected.positions + begin, selected.ends[k] - begin, k * span, at);
+    begin = selected.ends[k];
   }
   block_positions positions(source, block, memory);
   begin = 0;
   for (uint32_t k = 0; k < n; ++k) {
-    positions.add(kept.positions + begin, kept.ends[k] - begin, k * span);
-    begin = kept.ends[k];
+    positions.add(selected.positions + begin, selected.ends[k] - begin, k * span);
+    begin = selected.ends[k];
   }
   return {positions.end(), source.place ? 1 : 0x80000000, block};
 }

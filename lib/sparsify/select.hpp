@@ -1,6 +1,6 @@
-// Which elements are kept. `keep_*` find them and their values in one pass over the gradient, at every level of
-// instructions; the rest is the plain definition: a magnitude and how many of those that equal it. There selecting is
-// one thing, compacting another, so a tensor may be selected as a whole and compacted in segments.
+// Selection of elements. `keep_*` find the selected positions and values in one pass over the gradient, with every
+// instruction set. The other functions are the plain definition, in two steps: select_* find a magnitude and the number of
+// ties, compact_* the positions, so a tensor may be selected as a whole and compacted in segments.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@
 namespace dr {
 
 struct selection {
-  uint32_t above;  // keeps every magnitude above it,
+  uint32_t above;  // every magnitude above it is selected,
   uint64_t ties;   // and the first so many that equal it
-  uint64_t kept;
+  uint64_t kept;   // the number of selected values
 };
 
 // The `target` largest magnitudes of n values, never zeros; by radix: 11 + 10 + 10 bits, at most three reads.
@@ -26,10 +26,10 @@ selection select_largest(uint32_t dtype, const void* values, uint64_t n, uint64_
 // The smallest magnitude of at least `threshold` >= 0, never that of zero; infinity if there is none.
 uint32_t magnitude_from(uint32_t dtype, double threshold);
 
-// Magnitudes of at least `threshold` >= 0, never zeros. NaN ranks above infinity, so it is kept.
+// Magnitudes of at least `threshold` >= 0, never zeros. NaN ranks above infinity, so it is selected.
 selection select_from(uint32_t dtype, const void* values, uint64_t n, double threshold);
 
-// Positions of the kept among n values, from `first` on, below 2^32; `ties` goes down as they are taken.
+// Positions of the selected among n values, below 2^32; subtracts the ties that it selects from s.ties.
 uint64_t compact_selected(uint32_t dtype, const void* values, uint64_t n, selection& s, uint32_t* positions);
 
 // Calls f(first, n) for each run of rows of `width` values that are not all zeros, of either sign: a masked gradient has
@@ -52,7 +52,7 @@ void each_kept_run(uint32_t dtype, const void* values, uint64_t rows, uint32_t w
   });
 }
 
-// The positions of those rows.
+// The positions of rows that are not all zeros.
 uint64_t compact_rows(uint32_t dtype, const void* values, uint64_t rows, uint32_t width, uint32_t* positions);
 
 // ---- In one pass ------------------------------------------------------------------------------------------
@@ -65,21 +65,21 @@ struct select_piece {
   uint32_t range;     // ascending
   uint64_t before;    // values of the pieces before it
 };
-// Requests to a source that computes its values: to have a few at hand (nothing comes back); those few, before the
-// rest; each once, in runs that follow one another; or again.
+// Requests to a source that computes its values. hint: prefetch a few (returns nothing); peek: these few, before the
+// pass; first: every value once, in consecutive runs; again: once more.
 enum class select_load { hint, peek, first, again };
 
 struct select_source {
   uint32_t dtype;
   std::span<const select_piece> pieces;
-  // n values of a piece, from `at` on; n <= select_run, of which `room` has room.
+  // n values of a piece, from `at` on; n <= select_run. `room` is a buffer for n values.
   const void* (*load)(void* self, size_t piece, uint64_t at, uint32_t n, select_load what, void* room) = nullptr;
   void* self = nullptr;
-  // Where `load` makes a piece's values of f32. If given, selected values are taken from there as they are found, which
-  // leaves 0: later that would be a cache miss each.
+  // The f32 values of a piece that `load` makes. If set, selected values become 0 there as they are found: later every one
+  // would be a cache miss.
   float* (*place)(void* self, size_t piece) = nullptr;
-  // Of values that stand for more than themselves (blocks): `found` is told of the pairs [to, to + n), just found in a
-  // piece, while what they stand for is at hand; by several workers at once. `cut`: of the pairs [from, from + n) of a
+  // For values that stand for several elements (blocks). `found` is called with the pairs [to, to + n) that were found in
+  // a piece, while their elements are in the cache; by several workers at once. `cut`: of the pairs [from, from + n) of a
   // range those above `above`, and the first `ties` that equal it, become the pairs from `to` on.
   void (*found)(void* self, size_t piece, const uint32_t* positions, uint64_t n, uint64_t to) = nullptr;
   void (*cut)(void* self, uint32_t range, const uint32_t* positions, const void* kept, uint64_t from, uint64_t n,
@@ -88,48 +88,47 @@ struct select_source {
   uint64_t elements() const { return pieces.empty() ? 0 : pieces.back().before + pieces.back().n; }
 };
 
-// How many values were kept, from which magnitude on they were taken from their place, and in blocks of how many.
+// How many values were selected; from which magnitude on they are 0 in their place; the elements of a block.
 struct kept_count {
   uint64_t count;
   uint32_t taken_from = 0x80000000;
   uint32_t block = 1;
 };
 
-// Where kept pairs go.
+// The selected pairs.
 struct select_memory {
   uint32_t* positions;  // of each range ascending,
   void* kept;           // and the values there
   uint64_t* ends;       // [ranges]: the pairs of range k are [ends[k - 1], ends[k])
-  uint64_t room;        // pairs, before there are too many
+  uint64_t room;        // pairs that fit
 
-  // For n values in `ranges` ranges, of which `target` are wanted (n: all that are large enough).
+  // For `target` of n values in `ranges` ranges (target = n: any number of them).
   static select_memory take(arena& memory, uint32_t dtype, uint64_t n, uint64_t target, uint64_t ranges);
 };
 
-// Memory to find the target-th magnitude: magnitudes of a sample, and of those near it. For each worker.
+// Memory of a worker to find the target-th magnitude: the magnitudes of a sample, and those near the target-th.
 struct select_scratch {
   uint32_t *sample, *middle;
   uint64_t sample_room, middle_room;
-  // With several workers, the finds of each in a block.
+  // With several workers: what one finds in a block.
   uint32_t *positions, *near;
   void* kept;
   uint64_t block_room;
 
-  // Does for all that it grew for.
+  // Grows to the largest of all calls.
   void grow(uint64_t n, uint64_t target, bool shared);
   select_scratch take(arena& memory) const;
 };
 
-// Who works on a selection: with a pool, all its workers, each with scratch of its own. The result is the same for any
-// number.
+// The workers of a selection: those of a pool, every one with its own scratch. The result is the same for any number.
 struct select_crew {
   const select_scratch* scratch = nullptr;  // [workers]
   pool* workers = nullptr;                  // nullptr: the caller alone
   cpu_level level = cpu();
 };
-inline constexpr uint64_t select_shared = 1 << 18;  // from so many values on a piece is worth sharing
+inline constexpr uint64_t select_shared = 1 << 18;  // the least number of values that is worth sharing
 
-// Keeps every magnitude of at least `low` >= 1. There has to be room for all.
+// Selects every magnitude of at least `low` >= 1. The memory must have room for all.
 kept_count keep_from(const select_source& source, uint32_t low, const select_memory& memory,
                      const select_crew& crew = {});
 

@@ -11,11 +11,11 @@
 
 namespace dr {
 
-inline constexpr uint64_t select_block = 32768;  // values of a block: the finds of one worker in it stay in L2
+inline constexpr uint64_t select_block = 32768;  // values of a block: what one worker finds in it stays in L2
 
 class source_walk {
  public:
-  // loaded: every value that the source makes has been made before.
+  // loaded: the source has computed all of its values before.
   source_walk(const select_source& source, const select_crew& crew, bool loaded = false)
       : source_(source), crew_(crew), n_(source.elements()), loaded_(loaded ? all_runs : 0) {}
 
@@ -46,9 +46,9 @@ class source_walk {
     return true;
   }
 
-  // The same on all workers. For each piece enter(piece), by the caller; for each run of a block find(state, worker,
+  // The same on all workers. For every piece enter(piece), by the caller; for every run of a block find(state, worker,
   // piece, values, at, n); then, block after block in order, settle(state, worker, piece, next), which calls next()
-  // once it knows where its finds go.
+  // as soon as it knows the place of its results.
   template <class State, class Enter, class Find, class Settle>
   void each_block(Enter&& enter, Find&& find, Settle&& settle) {
     const bool loaded = loaded_ != 0;
@@ -67,7 +67,7 @@ class source_walk {
           at += n;
         }
         if (!p.values) fence_streams();
-        // Blocks are begun in order, so a worker that others wait for is running.
+        // Blocks begin in order, so a worker that others wait for is running.
         for (unsigned spins = 0; turn.load(std::memory_order_acquire) != block; ++spins)
           if (spins > 1000) std::this_thread::yield();
         settle(state, worker, k, [&] { turn.store(block + 1, std::memory_order_release); });
@@ -87,8 +87,8 @@ class source_walk {
   static constexpr uint64_t all_runs = ~uint64_t{0};
   static constexpr uint64_t made_run = select_run / 4;  // its output stays in L1
 
-  // Values of a piece before its first cache line: runs and blocks begin with one, for reading across lines takes twice
-  // the time.
+  // Values of a piece before its first full cache line. Runs and blocks begin with a line, because reading across lines
+  // costs twice the time.
   uint64_t ahead_of(const select_piece& p) const {
     return reinterpret_cast<uintptr_t>(p.values) % 64 / value_size(source_.dtype);
   }
@@ -103,7 +103,7 @@ class source_walk {
   uint64_t n_, loaded_;  // runs
 };
 
-// Where the pairs of a walk go, range after range.
+// The destination of the pairs of a walk, range after range.
 struct kept_pairs {
   const select_memory& memory;
   uint32_t dtype;
@@ -127,10 +127,10 @@ struct kept_pairs {
   }
 };
 
-// Collects the results of find(piece, values, at, n, positions, kept), which appends the pairs of a run and returns
-// their number. Returns how many there are; if there are more than `most`, at most the memory's room, only that.
+// Collects the results of find(piece, values, at, n, positions, values out), which appends the pairs of a run and returns
+// their number. Returns the number of pairs; if it exceeds `limit`, at most the memory's room, then any number above it.
 template <class Find>
-uint64_t keep_found(source_walk& walk, const select_memory& memory, uint64_t most, Find&& find) {
+uint64_t keep_found(source_walk& walk, const select_memory& memory, uint64_t limit, Find&& find) {
   const select_source& source = walk.source();
   const select_crew& crew = walk.crew();
   kept_pairs out{memory, source.dtype};
@@ -146,15 +146,15 @@ uint64_t keep_found(source_walk& walk, const select_memory& memory, uint64_t mos
                            },
                            [&](const found& block, size_t worker, size_t, auto&& next) {
                              const uint64_t to = out.count;
-                             const bool fits = to <= most && to + block.n <= most;
-                             out.count = fits ? to + block.n : most + 1;
+                             const bool fits = to <= limit && to + block.n <= limit;
+                             out.count = fits ? to + block.n : limit + 1;
                              next();
                              if (fits) out.put(to, crew.scratch[worker].positions, crew.scratch[worker].kept, block.n);
                            });
   } else {
     walk.each_run([&](size_t piece, const void* v, uint64_t at, uint32_t n) {
       out.enter(source.pieces[piece]);
-      if (out.count <= most) out.count += find(piece, v, at, n, out.positions_at(out.count), out.kept_at(out.count));
+      if (out.count <= limit) out.count += find(piece, v, at, n, out.positions_at(out.count), out.kept_at(out.count));
       return true;
     });
   }
