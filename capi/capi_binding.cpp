@@ -10,8 +10,8 @@ struct dr_binding : dr::bound_batch {
   using bound_batch::bound_batch;
 
   // The caller's outputs, which get the counts.
-  dr_tensor_out* told = nullptr;
-  size_t told_stride = 0;
+  dr_tensor_out* callers_outs = nullptr;
+  size_t callers_stride = 0;
   // Room to read others into.
   std::vector<dr::tensor_view> next_tensors;
   std::vector<dr::tensor_out> next_outs;
@@ -35,7 +35,7 @@ struct dr_binding : dr::bound_batch {
  private:
   void write_counts() const {
     for (size_t i = 0; i < outs.size(); ++i) {
-      auto* const to = reinterpret_cast<dr_tensor_out*>(reinterpret_cast<char*>(told) + i * told_stride);
+      auto* const to = reinterpret_cast<dr_tensor_out*>(reinterpret_cast<char*>(callers_outs) + i * callers_stride);
       if (dr::size_of_struct(to) >= offsetof(dr_tensor_out, count) + sizeof to->count)
         std::memcpy(&to->count, &outs[i].count, sizeof to->count);
     }
@@ -62,10 +62,10 @@ dr_status dr_binding_create(dr_context* context, const dr_batch* batch, const dr
     if (outs || !n) {
       if (const dr_status s = dr::read_array(outs, out_stride, n, "outputs", b->outs, c.error)) return s;
       if (const dr_status s = b->bind_outputs()) return s;
-      b->told = outs;
-      b->told_stride = out_stride;
+      b->callers_outs = outs;
+      b->callers_stride = out_stride;
     }
-    if (const dr_status s = b->take_workspace()) return s;
+    if (const dr_status s = b->allocate_workspace()) return s;
     *binding = b.release();
     return DR_OK;
   });
@@ -81,7 +81,7 @@ dr_status dr_binding_rebind(dr_binding* binding, const dr_tensor* tensors, size_
     if (n != b.batch.shapes.size())
       return fail(c.error, DR_E_ARGUMENT, "n is %zu; the batch was prepared for %zu tensors", n, b.batch.shapes.size());
     if ((tensors && !b.encodes) || (outs && !b.decodes))
-      return fail(c.error, DR_E_ARGUMENT, "binding: created without %s, so there are none to replace",
+      return fail(c.error, DR_E_ARGUMENT, "binding: created without %s; these cannot be replaced",
                   tensors && !b.encodes ? "tensors" : "outputs");
     if (tensors)
       if (const dr_status s = dr::read_array(tensors, stride, n, "tensors", b.next_tensors, c.error)) return s;
@@ -89,8 +89,8 @@ dr_status dr_binding_rebind(dr_binding* binding, const dr_tensor* tensors, size_
       if (const dr_status s = dr::read_array(outs, out_stride, n, "outputs", b.next_outs, c.error)) return s;
     if (const dr_status s = b.rebind(tensors ? &b.next_tensors : nullptr, outs ? &b.next_outs : nullptr)) return s;
     if (!outs) return DR_OK;
-    b.told = outs;
-    b.told_stride = out_stride;
+    b.callers_outs = outs;
+    b.callers_stride = out_stride;
     return DR_OK;
   });
 }

@@ -7,7 +7,7 @@ using dr::reported;
 
 struct dr_book {
   std::vector<dr::book_line> lines;
-  std::vector<std::unique_ptr<dr_plan>> plans;  // of each line; nullptr: dense
+  std::vector<std::unique_ptr<dr_plan>> plans;  // [line]; nullptr: dense
   std::string text;
 
   // All of it or, if memory runs out, nothing.
@@ -35,7 +35,7 @@ dr_status dr_book_parse(const char* text, size_t size, const char* where, dr_boo
     if ((!text && size) || !book) return fail(e, DR_E_ARGUMENT, "%s is NULL", book ? "text" : "book");
     *book = nullptr;
     auto made = std::make_unique<dr_book>();
-    const auto take = [&](dr::book_line line, const std::optional<std::string>& plan, dr_error& why) {
+    const auto add_line = [&](dr::book_line line, const std::optional<std::string>& plan, dr_error& why) {
       std::unique_ptr<dr_plan> bound;
       if (plan) {
         bound = std::make_unique<dr_plan>();
@@ -44,7 +44,7 @@ dr_status dr_book_parse(const char* text, size_t size, const char* where, dr_boo
       made->add(std::move(line), std::move(bound));
       return dr_status{DR_OK};
     };
-    if (const dr_status s = dr::parse_book({text ? text : "", size}, where ? where : "book", take, e)) return s;
+    if (const dr_status s = dr::parse_book({text ? text : "", size}, where ? where : "book", add_line, e)) return s;
     *book = made.release();
     return DR_OK;
   });

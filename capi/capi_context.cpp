@@ -24,14 +24,14 @@ dr_status read_place(const dr_place* place, target& out, dr_error& error) {
 namespace {
 
 struct refusal {
-  uint64_t context;  // its number; 0: there is none
+  uint64_t context;  // its number; 0: no refusal
   dr_error error;
 };
 constinit thread_local refusal refused{};
 
 }  // namespace
 
-dr_error& turn::error() const { return taken_ ? c_.error : refused.error; }
+dr_error& turn::error() const { return has_turn_ ? c_.error : refused.error; }
 const dr_error* turn::refusal_of(const context& c) { return refused.context == c.number ? &refused.error : nullptr; }
 void turn::forget_refusal() const {
   if (refused.context == c_.number) refused.context = 0;
@@ -121,7 +121,7 @@ dr_status dr_context_create(const dr_context_options* options, dr_context** cont
     dr_context_options o;
     if (const dr_status s = read_struct(options, "options", o, e)) return s;
     if (!o.allocate != !o.release)
-      return fail(e, DR_E_ARGUMENT, "options: %s is NULL; give both allocate and release, or neither",
+      return fail(e, DR_E_ARGUMENT, "options: %s is NULL; set both allocate and release, or neither",
                   o.allocate ? "release" : "allocate");
     if (o.threads > dr::threads_max)
       return fail(e, DR_E_ARGUMENT, "options: %u threads; at most %u", o.threads, dr::threads_max);

@@ -48,8 +48,8 @@ dr_status dr::read_call(const encode_arguments& a, bool on_cpu, dr_call& c, enco
   out.result = a.result;
   if (const dr_status s = read_struct(a.call, "call", c, error)) return s;
   out.call = {c.step, c.seed, c.private_seed, c.tag, c.flags, c.trace, c.trace_user, c.faults, c.fault_stride};
-  if (dr_result told; on_cpu)
-    if (const dr_status s = read_struct(a.result, "result", told, error)) return s;
+  if (dr_result checked; on_cpu)
+    if (const dr_status s = read_struct(a.result, "result", checked, error)) return s;
   if ((c.flags & ~call_flags) || c.reserved)
     return fail(error, DR_E_UNSUPPORTED, "call: unknown flags 0x%x, or reserved is not 0", c.flags);
   if (!a.frame && (a.capacity || !on_cpu)) return fail(error, DR_E_ARGUMENT, "frame is NULL");
@@ -71,7 +71,7 @@ void dr::finish_call(const encode_arguments& a, const encode_request& request, d
                      const encode_result& made, const dr_error& error) {
   dr_result result = result_of(status, made, error);
   if (status) result.size = write_failure(request, status, error);
-  tell(a.result, result);
+  set_result(a.result, result);
 }
 
 dr_status dr_bound(dr_context* context, const dr_plan* plan, const dr_call* call, const dr_place* place,

@@ -18,13 +18,13 @@ struct dr_exchange : dr::exchange {
   using exchange::exchange;
 
   // The caller's outputs, which get the counts.
-  dr_tensor_out* told = nullptr;
-  size_t told_stride = 0;
+  dr_tensor_out* callers_outs = nullptr;
+  size_t callers_stride = 0;
 
   void write_counts() {
     const std::span<const uint64_t> rows = count_rows();
     for (size_t i = 0; i < rows.size(); ++i) {
-      auto* const to = reinterpret_cast<dr_tensor_out*>(reinterpret_cast<char*>(told) + i * told_stride);
+      auto* const to = reinterpret_cast<dr_tensor_out*>(reinterpret_cast<char*>(callers_outs) + i * callers_stride);
       const uint64_t count = rows[i];
       if (dr::size_of_struct(to) >= offsetof(dr_tensor_out, count) + sizeof count)
         std::memcpy(&to->count, &count, sizeof count);
@@ -69,8 +69,8 @@ dr_status dr_exchange_create(dr_context* context, const dr_plan* plan, const dr_
     if (const dr_status s = read_arrays(tensors, stride, outs, out_stride, n, arrays, c.error)) return s;
     auto x = std::make_unique<dr_exchange>(c);
     if (const dr_status s = x->create(request, std::move(arrays.tensors), std::move(arrays.outs))) return s;
-    x->told = outs;
-    x->told_stride = out_stride;
+    x->callers_outs = outs;
+    x->callers_stride = out_stride;
     *exchange = x.release();
     return DR_OK;
   });
@@ -84,8 +84,8 @@ dr_status dr_exchange_rebind(dr_exchange* exchange, const dr_tensor* tensors, si
     exchange_arrays arrays;
     if (const dr_status s = read_arrays(tensors, stride, outs, out_stride, n, arrays, c.error)) return s;
     if (const dr_status s = exchange->rebind(std::move(arrays.tensors), std::move(arrays.outs))) return s;
-    exchange->told = outs;
-    exchange->told_stride = out_stride;
+    exchange->callers_outs = outs;
+    exchange->callers_stride = out_stride;
     return DR_OK;
   });
 }

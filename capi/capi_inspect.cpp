@@ -21,13 +21,13 @@ dr_status describe_frame(const void* frame, dr_frame_info* info, dr_tensor_info*
                 dr::first_of<dr_tensor_info>.size);
   dr::frame_view f;
   if (const dr_status s = read(static_cast<const uint8_t*>(frame), f)) return s;
-  const size_t wanted = infos ? std::min<size_t>(capacity, f.tensors) : 0;
+  const size_t count = infos ? std::min<size_t>(capacity, f.tensors) : 0;
   const auto info_at = [&](size_t k) { return reinterpret_cast<char*>(infos) + k * stride; };
   dr_tensor_info t;
-  for (size_t k = 0; k < wanted; ++k)
+  for (size_t k = 0; k < count; ++k)
     if (const dr_status s = read_struct(info_at(k), "infos", t, e, stride)) return s;
   write_struct(dr::info_of(f), info);
-  for (size_t k = 0, row = 0; k < wanted; ++k) {
+  for (size_t k = 0, row = 0; k < count; ++k) {
     row = dr::info_of_tensor(f, row, t);
     write_struct(t, info_at(k));
   }

@@ -45,7 +45,7 @@ dr_status check_shape(const dr_tensor& t, size_t i, dr_error& error) {
   dr::tensor_shape shape;
   if (const dr_status s = dr::read_shape(t, i, shape, error)) return s;
   if (t.dtype != DR_F32 || t.index_dtype)
-    return bad_tensor(error, i, DR_E_UNSUPPORTED, t.dtype, "lowrank takes dense f32 tensors");
+    return bad_tensor(error, i, DR_E_UNSUPPORTED, t.dtype, "lowrank requires dense f32 tensors");
   if (t.plan || t.state || t.state_size)
     return bad_tensor(error, i, DR_E_ARGUMENT, 0, "has a plan or a state of its own; a transform has one for all");
   if (t.flags) return bad_tensor(error, i, DR_E_ARGUMENT, t.flags, "flags 0x%x are of sparse tensors", t.flags);
@@ -105,7 +105,7 @@ dr_status dr_transform_create(dr_context* context, const dr_plan* plan, const dr
     t->method = plan->bound;
     if (const dr_status s = read_array(tensors, stride, n, "tensors", t->tensors, c.error)) return s;
     if (given.flags && !n)
-      return fail(c.error, DR_E_ARGUMENT, "options: flag MARKS is of the last tensor; there is none");
+      return fail(c.error, DR_E_ARGUMENT, "options: flag MARKS requires a last tensor; there are 0 tensors");
     std::vector<dr::lowrank_shape> shapes;
     for (size_t i = 0; i < n; ++i) {
       if (const dr_status s = check_shape(t->tensors[i], i, c.error)) return s;
@@ -183,10 +183,11 @@ dr_status dr_transform_residual(dr_transform* transform, size_t tensor, float** 
     if (tensor >= transform->state.items().size())
       return fail(c.error, DR_E_ARGUMENT, "tensor %zu: not below the %zu of the transform", tensor,
                   transform->state.items().size());
-    if (!transform->state.keeps()) return fail(c.error, DR_E_ARGUMENT, "plan: no feedback, so there is no residual");
-    const std::span<float> kept = transform->state.residual(tensor);
-    *residual = kept.data();
-    *elements = kept.size();
+    if (!transform->state.keeps())
+      return fail(c.error, DR_E_ARGUMENT, "plan: it has no feedback, so there is no residual");
+    const std::span<float> values = transform->state.residual(tensor);
+    *residual = values.data();
+    *elements = values.size();
     return DR_OK;
   });
 }

@@ -19,12 +19,12 @@ dr_status read_call(const encode_arguments& a, bool on_cpu, dr_call& call, encod
 // ARGUMENT: the call differs from the prepared batch.
 dr_status check_repeated(const placed_batch& batch, const dr_call& call, std::span<const dr_tensor> tensors,
                          dr_error& error);
-// Fills the caller's result and the status frame that it asked for.
+// Fills the caller's result and, if the call requests one, the status frame.
 void finish_call(const encode_arguments& a, const encode_request& request, dr_status status, const encode_result& made,
                  const dr_error& error);
 
-// Reads the call, finds the place and runs encode(call, request, made). The call comes first: it says whether a failure
-// of the others is to be a status frame. On a device the kernels fill the result; an error before their launch is in
+// Reads the call, finds the place and runs encode(call, request, made). The call is read first: its flags decide whether
+// a failure of the others becomes a status frame. On a device the kernels fill the result; an error before their launch is in
 // the status alone.
 template <class Place, class Encode>
 dr_status run_call(context& c, const encode_arguments& a, bool on_cpu, Place&& find_place, Encode&& encode) noexcept {

@@ -15,9 +15,9 @@
 
 namespace dr {
 
-// Frameworks flush denormals and change rounding; bytes must not depend on it. Where the environment is the default one
-// but for flags, as mostly, it stays: loading it whole takes longer than a small call does. The flags that were raised
-// go with us.
+// Frameworks flush denormals and change rounding; bytes must not depend on it. If only exception flags differ from the
+// default, the environment stays (loading all of it costs more than a small call), and the flags are restored at the
+// end.
 class default_environment {
  public:
   default_environment() {

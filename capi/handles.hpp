@@ -24,33 +24,33 @@ struct dr_context : dr::context {};
 namespace dr {
 
 inline constexpr uint32_t threads_max = 256;
-// The flags that calls take.
+// The flags that calls accept.
 inline constexpr uint32_t call_flags = DR_CALL_TAG | DR_CALL_STATUS_FRAME | DR_CALL_LIST | DR_CALL_FIT,
                           decode_flags = DR_DECODE_ADD | DR_DECODE_TAG | DR_DECODE_VOTE | DR_DECODE_APPLY,
                           place_flags = DR_PLACE_ALLOW_HOST;
 
-// A call's turn on its context, which serves one at a time. A call that is refused leaves all of the context alone: its
-// error belongs to the call under way, so the refusal is kept for the thread (dr_last_error).
+// A call's turn on its context, which serves one call at a time. A call that is refused changes nothing in the context:
+// the error there belongs to the call under way, so the refusal is stored for the thread (dr_last_error).
 class turn {
  public:
-  // (In a forked child nobody has it any more, whatever it says.)
-  explicit turn(context& c) : c_(c), taken_(c.lost() || !c.in_use.exchange(true, std::memory_order_acquire)) {}
+  // (In a forked child no thread has the turn, even if in_use is set.)
+  explicit turn(context& c) : c_(c), has_turn_(c.lost() || !c.in_use.exchange(true, std::memory_order_acquire)) {}
   ~turn() {
-    if (taken_) c_.in_use.store(false, std::memory_order_release);
+    if (has_turn_) c_.in_use.store(false, std::memory_order_release);
   }
   turn(const turn&) = delete;
   turn& operator=(const turn&) = delete;
 
-  bool taken() const { return taken_; }
+  bool has_turn() const { return has_turn_; }
   // Where the error of this call is.
   dr_error& error() const;
   // ARGUMENT: another call has the context, or it was left behind by fork().
   dr_status check() const {
-    if (!taken_) [[unlikely]]
+    if (!has_turn_) [[unlikely]]
       return refuse();
     return c_.lost() ? c_.fail_lost() : dr_status{DR_OK};
   }
-  // Runs f() if it may. A failure takes the place of an earlier refusal.
+  // Runs f() if this call has the turn. A failure replaces an earlier refusal.
   template <class F>
   dr_status run(F&& f) const noexcept {
     if (const dr_status s = check()) [[unlikely]]
@@ -58,7 +58,7 @@ class turn {
     return end(guarded(c_.error, f));
   }
   dr_status end(dr_status status) const {
-    if (status && taken_) [[unlikely]]
+    if (status && has_turn_) [[unlikely]]
       forget_refusal();
     return status;
   }
@@ -70,7 +70,7 @@ class turn {
   void forget_refusal() const;
 
   context& c_;
-  const bool taken_;
+  const bool has_turn_;
 };
 
 // For functions with one: it remembers.
@@ -124,8 +124,8 @@ dr_status read_options(const dr_decode_options* from, dr_decode_options& out, dr
 
 inline std::shared_ptr<const plan> method_of(const dr_plan* plan) { return plan ? plan->bound : nullptr; }
 
-// On the CPU: sets the caller's result, if it is one.
-inline void tell(dr_result* to, const dr_result& result) {
+// On the CPU: sets the caller's result, if its size is valid.
+inline void set_result(dr_result* to, const dr_result& result) {
   if (to && size_of_struct(to) >= struct_size_min) write_struct(result, to);
 }
 
@@ -135,11 +135,11 @@ template <class F>
 dr_status with_result(context& c, bool on_cpu, dr_result* result, F&& decode) noexcept {
   const turn mine(c);
   const dr_status status = mine.run([&]() -> dr_status {
-    if (dr_result told; on_cpu)
-      if (const dr_status s = read_struct(result, "result", told, c.error)) return s;
+    if (dr_result checked; on_cpu)
+      if (const dr_status s = read_struct(result, "result", checked, c.error)) return s;
     return decode();
   });
-  if (on_cpu) tell(result, result_of(status, {}, mine.error()));
+  if (on_cpu) set_result(result, result_of(status, {}, mine.error()));
   return status;
 }
 

@@ -33,12 +33,12 @@ enum {
   DR_OK = 0,
   DR_E_ARGUMENT = 1,    /* the caller: an argument, a plan or an input value is wrong */
   DR_E_CAPACITY = 2,    /* the caller: a buffer is too small, or a limit too low */
-  DR_E_CORRUPT = 3,     /* the bytes are no frame, or damaged */
+  DR_E_CORRUPT = 3,     /* the bytes are not a frame, or are damaged */
   DR_E_UNSUPPORTED = 4, /* the bytes or the plan need a feature that this build lacks */
   DR_E_MEMORY = 5,      /* the allocator failed */
   DR_E_DEVICE = 6,      /* the device failed */
   DR_E_INTERNAL = 7,    /* a bug of this library or of a codec: please report it */
-  DR_E_PEER = 8,        /* another rank could not encode; its frame says so */
+  DR_E_PEER = 8,        /* another rank could not encode; its frame has the reason */
   DR_E_TIMEOUT = 9,     /* a rank did not answer in time (exchange.h) */
   DR_PENDING = 10       /* no error: not done yet, call again (exchange.h) */
 };
@@ -69,7 +69,7 @@ enum {
   DR_ROLE_FEEDBACK = 8
 };
 
-/* How an index codec takes a support. All take lists. A codec with ALL sends the whole universe in no bytes, for any
+/* How an index codec accepts a support. All accept lists. A codec with ALL sends the whole universe in no bytes, for any
  * input, and has no wire fields; the library makes a list for it, and calls it, only where a list is needed. */
 typedef uint32_t dr_form;
 enum { DR_FORM_LIST = 1, DR_FORM_ALL = 3 };
@@ -79,7 +79,7 @@ enum {
   DR_EXACT = 1u << 0,            /* decode(encode(x)) is x, bit for bit */
   DR_REPLACES_SUPPORT = 1u << 1, /* index: the decoded support differs from the one given */
   DR_REORDERS = 1u << 2,         /* value: decodes in another order, and reports it */
-  DR_CARRIES_ORDER = 1u << 3,    /* index: takes indices in any order and preserves it */
+  DR_CARRIES_ORDER = 1u << 3,    /* index: accepts indices in any order and preserves it */
   DR_LINEAR = 1u << 4,           /* payloads may be summed (all-reduce) */
   DR_FIXED_SIZE = 1u << 5,       /* the payload size follows from header and count; it is not stored */
   DR_NEEDS_FINITE = 1u << 6,     /* value: NaN and infinities are an error before encode */
@@ -119,7 +119,7 @@ typedef struct dr_param {
   size_t struct_size;
   const char *name, *summary; /* no two parameters of a codec have the same name */
   dr_param_type type;
-  uint32_t required;       /* 1: the plan must give it */
+  uint32_t required;       /* 1: the plan must set it */
   double minimum, maximum; /* inclusive; of the number */
   double fallback;         /* the default, in the range (a choice: its position, from 0), unless required */
   const char *choices;     /* of a choice: "p0|leftmost" */
@@ -190,7 +190,7 @@ typedef struct dr_job {
   /* Of a codec with DR_NEEDS_BASE, aligned to its elements. index: the `universe` rows that the receiver has, of `dtype`
    * and `width`; value: those at the support, `count` rows. Else NULL. */
   const void *base;
-  /* Of a codec with DR_NEEDS_HISTORY: what earlier patches tell of these words, a byte each (dr_tensor.history). NULL:
+  /* Of a codec with DR_NEEDS_HISTORY: what earlier patches say about these words, a byte per word (dr_tensor.history). NULL:
    * all are 0 */
   const uint8_t *history;
 } dr_job;
@@ -255,7 +255,7 @@ static inline void dr_job_fault(const dr_job *job, dr_status code, uint64_t wher
 
 /* ---- Kernels: the way of a codec's `cuda` operations to the GPU ----------------------------------------- */
 
-/* A kernel takes one argument by value, which carries the jobs to the device: the host copies what a kernel needs of each
+/* A kernel has one argument by value, which carries the jobs to the device: the host copies what a kernel needs of each
  * (pointers, bounds, the number of its first block) into the argument, so many as fit, 400 in 80 bytes each, and each block
  * looks for its job by its number. More jobs are more launches, of 400 jobs each. `device` returns its __global__ function; `host` runs block `block` of a grid
  * on the CPU, so that machines without a GPU can test whole pipelines (the library's own kernels are templates over
@@ -328,7 +328,7 @@ typedef struct dr_codec {
   uint32_t id; /* built in: below 0x8000; private: dr_private_id of a reverse-DNS name */
   dr_role role;
   uint32_t traits;
-  uint32_t dtypes; /* DR_DTYPE_BIT set of the values it takes; 0 where that has no meaning */
+  uint32_t dtypes; /* DR_DTYPE_BIT set of the values it accepts; 0 where that has no meaning */
   uint32_t forms;  /* index: bit set of 1 << DR_FORM_* */
   uint32_t reserved;
   const dr_param *params;

@@ -6,7 +6,7 @@
  *
  * A controller chooses a rung of a ladder of plans, from the densest (0) to the smallest, by how long transfers take:
  * delay-aware control of compression, after the idea of DC2; the laws are ours (docs/CONTROL.md). It has no clock: the
- * caller tells it what a step's transfers took, lets ranks exchange a few words, and asks. All ranks decide from the
+ * caller reports the time of a step's transfers, exchanges a few words among ranks, and requests a decision. All ranks decide from the
  * same words, so they decide the same. What stays the caller's: to carry the residual from rung to rung
  * (dr_exchange_read_residual, dr_exchange_write_residual). One call at a time.
  *
@@ -52,7 +52,7 @@ typedef struct dr_control_info {
   uint64_t step;         /* at which it was made: the first that it is for */
   uint64_t next_step;    /* not before which the next one is due */
   uint64_t decisions, changes;
-  /* What ranks agreed on: ns of a step's transfers, bytes a step, ns of an empty transfer (0: none was told). */
+  /* What ranks agreed on: ns of a step's transfers, bytes a step, ns of an empty transfer (0: none was reported). */
   uint64_t transfer_ns, bytes, empty_ns;
   uint64_t median_ns;          /* of the last transfer_ns: what the law judges */
   double budget;               /* aimd: bytes a step */
@@ -60,13 +60,13 @@ typedef struct dr_control_info {
 } dr_control_info;
 
 /* options: `aimd(target_ms=20,…)` or `fit(target_ms=20,…)`, with or without `control=` before it.
- * bytes [rungs], or NULL: what a step of each sends, 0: not known. It is measured while a rung is in use. 1 to 64 rungs,
+ * bytes [rungs], or NULL: sent by a step of every rung, 0: not known. It is measured while a rung is in use. 1 to 64 rungs,
  * those that are known descending. ARGUMENT, MEMORY. */
 DR_API dr_status dr_control_create(const char *options, const uint64_t *bytes, size_t rungs, dr_control **control,
                                    dr_error *error);
 DR_API void dr_control_destroy(dr_control *control); /* NULL is fine */
 /* A step of this rank: bytes that it sent, ns that it waited for transfers, without encode, decode and merge. 0 bytes:
- * an empty transfer, which tells the latency; sending the words is one. ARGUMENT: NULL. */
+ * an empty transfer, which measures the latency; sending the words is one. ARGUMENT: NULL. */
 DR_API dr_status dr_control_observe(dr_control *control, uint64_t bytes, uint64_t transfer_ns);
 /* words [DR_CONTROL_WORDS]: of this rank, for all ranks, as they are. ARGUMENT: NULL. */
 DR_API dr_status dr_control_report(const dr_control *control, uint64_t *words);

@@ -19,7 +19,7 @@ class control {
  public:
   using words = std::array<uint64_t, DR_CONTROL_WORDS>;
 
-  // options: "fit(target_ms=20)", say. bytes: what a step of each rung sends, 0: not known.
+  // options: "fit(target_ms=20)", say. bytes: sent by a step of every rung, 0: not known.
   control(const std::string& options, std::span<const uint64_t> bytes) : control(options, bytes.data(), bytes.size()) {}
   control(const std::string& options, size_t rungs) : control(options, nullptr, rungs) {}
   dr_control* get() const { return handle.get(); }

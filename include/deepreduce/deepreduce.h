@@ -71,7 +71,7 @@ DR_API uint64_t dr_feature(uint32_t feature);
 
 /* Why, where a status has several reasons that a program treats differently. The list only grows. */
 enum {
-  DR_REASON_NONE = 0,      /* none of these; the message says it */
+  DR_REASON_NONE = 0,       /* none of these; the message has the reason */
   DR_REASON_WRONG_BASE = 1, /* ARGUMENT: a patch is for other weights. `tensor` has them, `what` is their check */
   DR_REASON_OUT_OF_STEP = 2 /* ARGUMENT: ranks are at different steps, or some did not complete one that others did
                                (sender.h). `frame` is the first rank that is behind */
@@ -96,7 +96,7 @@ typedef struct dr_error {
 
 typedef struct dr_context_options {
   size_t struct_size;
-  /* Host memory for workspaces, which grow with the tensors: of calls (kept until dr_context_trim), bindings,
+  /* Host memory for workspaces, which grow with the tensors: of calls (until dr_context_trim), bindings,
    * transforms and exchanges. Handles, and lists that grow with the number of tensors, come from operator new; so do the
    * copies of DR_PLACE_ALLOW_HOST. Set both or neither. alignment is a power of two up to 64. allocate may return NULL. */
   void *(*allocate)(void *user, size_t size, size_t alignment);
@@ -117,7 +117,7 @@ DR_API const dr_error *dr_last_error(const dr_context *context);
 
 /* ---- Plans -------------------------------------------------------------------------------------------- */
 
-/* Parses and checks a plan: stages, or the name of a preset, behind which stages take the place of its own ("dgc",
+/* Parses and checks a plan: stages, or the name of a preset, behind which stages replace its own ("dgc",
  * "BF-P0 sparsify=topr(ratio=0.1)"). error may be NULL. ARGUMENT (syntax, unknown preset, codec or parameter, a value
  * out of range, stages that do not fit together), MEMORY. */
 DR_API dr_status dr_plan_parse(const char *text, dr_plan **plan, dr_error *error);
@@ -156,7 +156,7 @@ DR_API dr_status dr_plan_describe(const dr_plan *plan, dr_plan_info *info, dr_er
 /* Plans of tensors that travel beside others of `plan`; to be destroyed like any plan. ARGUMENT, MEMORY.
  * dr_plan_exact: of a tensor that is too small to be worth `plan`, as `dense_below` has it (exchange.h): all of it,
  *   exactly. It keeps the feedback, so that the gradient has the same weight (gamma) and the same momentum, which is not
- *   masked, for all is sent; and so that its residual can take back what never arrived. With merge=vote or
+ *   masked, for all is sent; and so that its residual can restore what never arrived. With merge=vote or
  *   transform= it is `plan` itself: a mean beside signs would be of another scale.
  * dr_plan_rows: of a sparse tensor whose rows are selected already: the index, value and order codecs of `plan`, without
  *   sparsifier and feedback. An index codec that sends other rows than it is given becomes golomb. Of transform=:
@@ -195,7 +195,7 @@ DR_API dr_status dr_plan_stage(const dr_plan *plan, size_t position, dr_stage *s
 static inline const dr_stage_param *dr_stage_param_at(const dr_stage *stage, size_t i) {
   return (const dr_stage_param *)((const char *)stage->params + i * stage->params->struct_size);
 }
-/* A plan in which stages take the place of those of `plan`, to be destroyed like any plan: "feedback=none",
+/* A plan in which `stages` replace those of `plan`, to be destroyed like any plan: "feedback=none",
  * "bucket=flat exchange=owner(parts=4)". ARGUMENT, UNSUPPORTED (the stages do not go together), MEMORY. */
 DR_API dr_status dr_plan_with(const dr_plan *plan, const char *stages, dr_plan **made, dr_error *error);
 
@@ -207,8 +207,8 @@ DR_API void dr_stages_destroy(dr_stages *stages); /* NULL is fine */
 DR_API size_t dr_stages_count(const dr_stages *stages);
 DR_API dr_status dr_stages_at(const dr_stages *stages, size_t position, dr_stage *stage, dr_error *error);
 
-/* What plans may name beside codecs: `auto`, and the names that regather=, bucket=, merge=, exchange= and transform= take.
- * Of each of these roles the first is the default. The list only grows. */
+/* What plans may name beside codecs: `auto`, and the names that regather=, bucket=, merge=, exchange= and transform= accept.
+ * The first name of a role is the default. The list only grows. */
 typedef struct dr_stage_word {
   size_t struct_size;
   const char *role, *name, *summary;
@@ -232,7 +232,7 @@ DR_API const dr_preset *dr_preset_at(size_t position); /* NULL past the end */
 /* ---- Plan books: which tensor has which plan, by its name ------------------------------------------------ */
 
 /* A text in UTF-8, a line `pattern: plan` or `pattern: dense` (docs/PLAN_BOOK.md). Patterns: * ? [abc] [a-c] [!abc], as
- * Python's fnmatch.fnmatchcase has them. The first one that matches a name counts. */
+ * Python's fnmatch.fnmatchcase has them. The first one that matches a name is used. */
 typedef struct dr_book dr_book;
 #define DR_NO_LINE UINT64_MAX
 typedef struct dr_book_line {
@@ -263,7 +263,7 @@ enum {
   DR_LINE_UNMATCHED = 1, /* its pattern matches none of the names */
   DR_LINE_UNREACHED = 2  /* lines before it match all names that it does */
 };
-/* What n names make of each line: DR_LINE_*, dr_book_line_count of them. */
+/* The use of every line by n names: DR_LINE_*, dr_book_line_count of them. */
 DR_API dr_status dr_book_uses(const dr_book *book, const char *const *names, size_t n, uint32_t *uses, dr_error *error);
 /* The lines as dr_book_parse reads them, with canonical plans. Valid as long as no line is added. */
 DR_API const char *dr_book_text(const dr_book *book);
@@ -276,7 +276,7 @@ DR_API const dr_codec *dr_codec_at(size_t position); /* NULL past the end */
 /* Adds a codec; its structs must live as long as the process. ARGUMENT: malformed, or its id is taken, or its name by
  * another that was added. CAPACITY: the registry is full.
  * A built-in codec of the same role may have its name: in plans `value=fp8` is the built-in then, and `value=plugin.fp8`
- * this one; with DR_OK error->message says so (else nothing is written there). "plugin." may stand before the name of any
+ * this one; with DR_OK error->message names it (else nothing is written there). "plugin." may stand before the name of any
  * codec that was added, so a plan that has it means the same in later releases, whatever they build in. */
 DR_API dr_status dr_codec_register(const dr_codec *codec, dr_error *error);
 /* Loads a plug-in (a shared object that exports DR_PLUGIN_SYMBOL) and registers its codecs, all or none, with the errors
@@ -293,7 +293,7 @@ enum {
 
 /* A gradient, borrowed. Dense: values[universe * width], indices NULL, index_dtype 0. Sparse: `count`
  * indices in any order, each below universe, and values[count * width]. Row-major. Aligned to its dtype.
- * A dense tensor's zeros are not sent, whatever their sign: -0.0 may come back as +0.0. Bits that are no numbers (an XOR
+ * A dense tensor's zeros are not sent, whatever their sign: -0.0 may come back as +0.0. Bits that are not numbers (an XOR
  * of weights, say) go as a sparse tensor, with value=raw and no sparsifier: of it every value is sent. */
 typedef struct dr_tensor {
   size_t struct_size;
@@ -314,9 +314,9 @@ typedef struct dr_tensor {
   /* NULL, or the sums of the base (dr_base_sums), which become those of `values` if the call succeeds: no check is
    * computed anew */
   uint64_t *sums;
-  /* sparsify=changed: NULL, or the history of the base, a byte for each of its universe * width values: what the patches
-   * before this one tell of it, which index=history and value=history go by. All bytes are 0 before the first patch. It
-   * becomes that of `values` if the call succeeds. Sender and receivers have each their own */
+  /* sparsify=changed: NULL, or the history of the base, a byte per value of its universe * width: a summary of
+   * earlier patches, which index=history and value=history read. All bytes are 0 before the first patch. It
+   * becomes that of `values` if the call succeeds. The sender and every receiver have their own */
   uint8_t *history;
 } dr_tensor;
 
@@ -433,7 +433,7 @@ DR_API dr_status dr_batch_create(dr_context *context, const dr_plan *plan, const
                                  dr_batch **batch);
 DR_API void dr_batch_destroy(dr_batch *batch);
 DR_API dr_status dr_batch_describe(const dr_batch *batch, dr_batch_info *info, dr_error *error);
-/* As dr_encode, without allocating: the caller gives the workspace, one for each call under way. ARGUMENT unless shapes
+/* As dr_encode, without allocating: the caller passes the workspace, one per call under way. ARGUMENT unless shapes
  * (a sparse count may be smaller), plans (or NULL) and segment_rows (or 0) are the prepared ones. */
 DR_API dr_status dr_batch_encode(dr_context *context, const dr_batch *batch, const dr_call *call, const dr_place *place,
                                  const dr_tensor *tensors, size_t stride, size_t n, void *workspace,
@@ -545,8 +545,8 @@ DR_API dr_status dr_batch_merge_workspace(const dr_batch *batch, size_t k, size_
 /* Tensors, outputs and workspace of a batch, read and checked once; later calls do not read the structs again. The
  * fields of `tensors` are copied (a sparse count, too). The memory that they point to, `outs`, the context and the
  * batch must stay valid until the binding is destroyed or rebound; on a GPU, until its calls have ended. Errors are in the
- * context; its allocator gives the workspace. tensors may be NULL if the binding only decodes, outs if it only encodes.
- * `frames`: the most that a merge takes (1 for decode). ARGUMENT, UNSUPPORTED, MEMORY. */
+ * context; its allocator provides the workspace. tensors may be NULL if the binding only decodes, outs if it only encodes.
+ * `frames`: the largest number in a merge (1 for decode). ARGUMENT, UNSUPPORTED, MEMORY. */
 typedef struct dr_binding dr_binding;
 DR_API dr_status dr_binding_create(dr_context *context, const dr_batch *batch, const dr_place *place,
                                    const dr_tensor *tensors, size_t stride, dr_tensor_out *outs, size_t out_stride,
@@ -587,7 +587,7 @@ DR_API dr_status dr_state_size(const dr_plan *plan, const dr_tensor *tensor, siz
  * states that were saved. ARGUMENT. */
 DR_API dr_status dr_state_check(const dr_plan *plan, const dr_tensor *tensor, const void *state, size_t state_size,
                                 dr_error *error);
-/* The residual in a state: f32[universe * width]. To take back a frame that never arrived, merge it
+/* The residual in a state: f32[universe * width]. To restore a frame that never arrived, merge it
  * into the residual with DR_DECODE_ADD. Of dgc that restores v; u stays 0 where it was sent: the momentum of those
  * elements begins anew. ARGUMENT if the state is fresh or invalid, or has none (momentum). */
 DR_API dr_status dr_state_residual(void *state, size_t state_size, float **residual, uint64_t *elements,
@@ -656,7 +656,7 @@ DR_API dr_status dr_frame_size(const void *frame, size_t size, size_t *frame_siz
 
 /* Reads the header and verifies every check; decodes nothing. Any alignment. infos may be NULL; at most `capacity` are
  * written. size may exceed the frame. CORRUPT, UNSUPPORTED (a codec that is not loaded). A status frame
- * is no error here. */
+ * is not an error here. */
 DR_API dr_status dr_inspect(const void *frame, size_t size, dr_frame_info *info, dr_tensor_info *infos, size_t stride,
                             size_t capacity, dr_error *error);
 

@@ -45,7 +45,7 @@ T sized() {
 }
 
 namespace detail {
-// Of a function that tells its error in a struct.
+// For a function that returns its error in a struct.
 template <class F>
 void require(F&& call) {
   auto e = sized<dr_error>();
@@ -197,7 +197,7 @@ class book {
     detail::require([&](dr_error* e) { return dr_book_line_at(get(), i, &line, e); });
     return line;
   }
-  // DR_LINE_* of each line.
+  // DR_LINE_* of every line.
   std::vector<uint32_t> uses(std::span<const std::string> names) const {
     std::vector<const char*> list;
     for (const std::string& name : names) list.push_back(name.c_str());
@@ -299,7 +299,7 @@ inline size_t state_size(const plan& p, const dr_tensor& tensor) {
   detail::require([&](dr_error* e) { return dr_state_size(p.get(), &tensor, &bytes, e); });
   return bytes;
 }
-// Throws unless an encode of such a tensor takes it.
+// Throws unless an encode of such a tensor accepts it.
 inline void check_state(const plan& p, const dr_tensor& tensor, std::span<const std::byte> state) {
   detail::require([&](dr_error* e) { return dr_state_check(p.get(), &tensor, state.data(), state.size(), e); });
 }
@@ -502,7 +502,7 @@ class batch {
 };
 
 // Tensors and outputs, in a batch prepared for them and bound to it: the calls of a training step, on the CPU. What they
-// point to, the outputs themselves and the context must outlive it. No outputs: it only encodes. merges: frames of one merge, at most.
+// point to, the outputs themselves and the context must outlive it. No outputs: it only encodes. merges: largest number of frames of a merge.
 class binding {
  public:
   binding(context& c, const plan& p, std::span<const dr_tensor> tensors, std::span<dr_tensor_out> outs = {},

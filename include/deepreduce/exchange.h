@@ -3,7 +3,7 @@
  *
  *   sparsify=topr(ratio=0.01) feedback=residual index=golomb value=raw exchange=owner(parts=4)
  *
- * The stage `exchange` says which rank sends to which. It is compiled for (ranks, rank, parts) into a program, a list
+ * The stage `exchange` defines which rank sends to which. It is compiled for (ranks, rank, parts) into a program, a list
  * of steps in their final order; dr_exchange_advance runs steps until one has to wait. All ranks make the same calls,
  * with the same plan, shapes and options.
  *
@@ -20,7 +20,7 @@
  * parts: number of pieces of a rank's elements that are under way at a time, 1 (the default) to 64.
  *
  * A plan with `transform=lowrank(rank=r)` sends no frames, but two factors (transform.h), each cut into a chunk
- * for each rank, which adds up those of all in rank order and sends the sum to all. Tensors and outputs: dense f32.
+ * per rank, which sums the chunks of all ranks in rank order and sends the sum to all. Tensors and outputs: dense f32.
  *
  * Rules beside those of deepreduce.h:
  * - Every rank ends with the same bits: all apply the same frames in the same order.
@@ -33,7 +33,7 @@
  * - Sums of f16 and bf16 tensors are rounded to that type before they are encoded again, to infinity beyond its range;
  *   no residual keeps the rounding.
  * - If a verdict is lost on its way to one rank, that rank fails alone: its outputs differ from those of the others,
- *   and its residual has taken back what they applied. The next call fails on all ranks, names it, and in dr_error.what
+ *   and its residual contains what they applied. The next call fails on all ranks, names it, and in dr_error.what
  *   a rank that is not behind: copy that rank's parameters to it, and set its residual to zero. Of several ranks that
  *   are behind, each call names one.
  * - A transport serves one exchange object: late messages of another one could be taken for its own.
@@ -83,7 +83,7 @@ typedef struct dr_transport {
   dr_status (*cancel)(void *user, uint64_t request);
   /* A monotonic clock in ns; NULL: the machine's. */
   uint64_t (*now)(void *user);
-  /* NULL, or called after each step that computes, before each message that is sent (DR_STEP_SEND), after each that came
+  /* NULL, or called after each step that computes, before a message is sent (DR_STEP_SEND), after one has arrived
    * (DR_STEP_WAIT; 0 elements: a verdict): where time is modelled, it advances the clock by the cost. */
   void (*spend)(void *user, uint32_t step, uint64_t elements, uint64_t bytes);
 } dr_transport;
@@ -92,9 +92,9 @@ typedef struct dr_transport {
 
 enum {
   DR_EXCHANGE_SUM = 1u << 0,   /* the sum over ranks; otherwise their mean */
-  DR_EXCHANGE_TRACE = 1u << 1, /* records when each step of the last exchange began and ended (dr_exchange_trace) */
+  DR_EXCHANGE_TRACE = 1u << 1, /* records when the steps of the last exchange began and ended (dr_exchange_trace) */
   /* A model: nothing is encoded, merged or written. Messages have sizes but no bytes, for transports that are models,
-   * too; `frame_size` says how large a frame is. */
+   * too; `frame_size` returns the size of a frame. */
   DR_EXCHANGE_DRY = 1u << 2
 };
 
@@ -118,7 +118,7 @@ typedef struct dr_exchange_options {
  * tensors' own memory. The exchange allocates all of its memory here, the states of feedback, too: `state` and `plan` of
  * a tensor must be NULL, and state_size 0. tensors, outs and the context (which serves only the exchange while one is
  * under way) must stay valid until it is destroyed; transport and options are copied. CPU memory only.
- * Sparse tensors: with `gather` and `owner`. Their `count` is here the most rows that they may have, the same on all
+ * Sparse tensors: with `gather` and `owner`. Their `count` is here the largest number of rows, the same on all
  * ranks (a rank with another is named by the first exchange); dr_exchange_rebind sets the rows of a step. Sparse
  * outputs, with `gather` of tensors that parts= does not cut, need capacity for the largest possible union.
  * ARGUMENT, CAPACITY (of such an output; `needed` is sufficient), UNSUPPORTED, MEMORY. */
@@ -141,8 +141,8 @@ DR_API dr_status dr_exchange_rebind(dr_exchange *exchange, const dr_tensor *tens
  * another field of `call` is set. */
 DR_API dr_status dr_exchange_start(dr_exchange *exchange, const dr_call *call);
 /* Runs steps until one has to wait, or for `advance_ns`. DR_PENDING: call again. DR_OK: the outputs hold the result. An error ends the
- * exchange: PEER (a rank is gone, as a transport says, or could not encode), TIMEOUT (a rank is late, or gone and no
- * transport says so), CORRUPT (a frame is damaged), ARGUMENT (this rank's data, or ranks that are out of step), …;
+ * exchange: PEER (a rank could not encode, or a transport reports it as gone), TIMEOUT (a rank is late, or gone without
+ * such a report), CORRUPT (a frame is damaged), ARGUMENT (this rank's data, or ranks that are out of step), …;
  * dr_last_error has the rank in `frame`, and that rank's tensor in `tensor`. */
 DR_API dr_status dr_exchange_advance(dr_exchange *exchange);
 /* Cancels an exchange under way. Advance it until it ends: the outcome is PEER and names this rank, on all ranks, unless
@@ -221,7 +221,7 @@ typedef struct dr_loopback_options {
   /* Cost of a step in ns; NULL: 0. */
   uint64_t (*cost)(void *user, uint32_t rank, uint32_t step, uint64_t elements, uint64_t bytes);
   void *cost_user;
-  /* NULL, or in place of bytes_per_second: ns that a message of so many bytes takes on a port if it begins to leave
+  /* NULL, or in place of bytes_per_second: ns that a message of so many bytes needs on a port if it begins to leave
    * `rank` at now_ns. For links whose rate changes. */
   uint64_t (*takes)(void *user, uint32_t rank, uint64_t now_ns, uint64_t bytes);
   void *takes_user;
@@ -232,7 +232,7 @@ DR_API dr_status dr_loopback_create(const dr_loopback_options *options, dr_loopb
 DR_API void dr_loopback_destroy(dr_loopback *loopback); /* NULL is fine; exchanges that use it are destroyed before */
 /* Fills a rank's transport, which is valid as long as the loopback. ARGUMENT. */
 DR_API dr_status dr_loopback_transport(dr_loopback *loopback, uint32_t rank, dr_transport *transport);
-/* Advances the started exchanges of all ranks until each has ended; statuses [ranks], or NULL: their outcomes. A NULL
+/* Advances the started exchanges of all ranks until all have ended; statuses [ranks], or NULL: their outcomes. A NULL
  * among the exchanges is a missing rank. With DR_LOOPBACK_ALIKE: one exchange, rank 0's, and one status. ARGUMENT: an
  * exchange of another rank or loopback. Returns the first status that is not DR_OK. */
 DR_API dr_status dr_loopback_run(dr_loopback *loopback, dr_exchange *const *exchanges, dr_status *statuses);

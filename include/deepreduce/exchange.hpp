@@ -110,8 +110,8 @@ class loopback {
       throw std::invalid_argument("loopback: rank " + std::to_string(rank) + ": " + dr_status_name(status));
     return made;
   }
-  // Until each has ended. Returns the first status that is not DR_OK: it throws nothing, for a rank's context has its
-  // error. statuses: of each, or empty. nullptr: that rank is missing.
+  // Until all have ended. Returns the first status that is not DR_OK: it throws nothing, for a rank's context has its
+  // error. statuses: of every rank, or empty. nullptr: that rank is missing.
   dr_status run(std::span<dr_exchange* const> exchanges, std::span<dr_status> statuses = {}) {
     if (exchanges.size() != exchanges_ || (!statuses.empty() && statuses.size() != exchanges_))
       throw std::invalid_argument("loopback: " + std::to_string(exchanges.size()) + " exchanges and " +

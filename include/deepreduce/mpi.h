@@ -9,7 +9,7 @@
  * - The caller owns MPI_Init and MPI_Finalize. One thread at a time calls; MPI_THREAD_SERIALIZED if it is not always
  *   the same.
  * - Frames go from point to point, on a duplicate of the caller's communicator, with MPI_ERRORS_RETURN.
- *   MPICH 4.0 asks MPI_COMM_WORLD's handler about requests: give it MPI_ERRORS_RETURN, too, or a message that is too
+ *   MPICH 4.0 asks MPI_COMM_WORLD's handler about requests: set it to MPI_ERRORS_RETURN, too, or a message that is too
  *   long aborts.
  * - No call blocks in MPI: it polls, and sleeps in between, until the deadline (dr_exchange_options.timeout_ns).
  * - Messages of more than DR_MPI_ROUND bytes go in rounds of that size, because MPI 3 counts in int. Compile all ranks
@@ -64,12 +64,12 @@ static inline dr_status dr_mpi_until_(const dr_mpi_transport *t, MPI_Request *re
   dr_mpi_pause_ pause = {0, 0, 0};
   for (int done = 0;;) {
     const int code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
-    if (code != MPI_SUCCESS) return dr_mpi_say_(error, DR_E_PEER, DR_NO_FRAME, what, code);
+    if (code != MPI_SUCCESS) return dr_mpi_fail_(error, DR_E_PEER, DR_NO_FRAME, what, code);
     if (done) return DR_OK;
     if (MPI_Wtime() > deadline) {
       char late[96];
       snprintf(late, sizeof late, "%s did not end in time: not all ranks take part", what);
-      return dr_mpi_say_(error, DR_E_TIMEOUT, DR_NO_FRAME, late, MPI_SUCCESS);
+      return dr_mpi_fail_(error, DR_E_TIMEOUT, DR_NO_FRAME, late, MPI_SUCCESS);
     }
     dr_mpi_rest_(t->crowded, t->ended, &pause);
   }
@@ -82,10 +82,10 @@ static inline dr_status dr_mpi_gather_(dr_mpi_transport *t, uint64_t word, uint6
   dr_status status;
   int code;
   *words = (uint64_t *)malloc(((size_t)t->ranks + 1) * sizeof **words);
-  if (!*words) return dr_mpi_say_(error, DR_E_MEMORY, DR_NO_FRAME, "no memory for ranks", MPI_SUCCESS);
+  if (!*words) return dr_mpi_fail_(error, DR_E_MEMORY, DR_NO_FRAME, "no memory for ranks", MPI_SUCCESS);
   (*words)[t->ranks] = word;
   code = MPI_Iallgather(*words + t->ranks, 8, MPI_BYTE, *words, 8, MPI_BYTE, t->comm, &request);
-  if (code != MPI_SUCCESS) return dr_mpi_say_(error, DR_E_PEER, DR_NO_FRAME, "MPI_Iallgather", code);
+  if (code != MPI_SUCCESS) return dr_mpi_fail_(error, DR_E_PEER, DR_NO_FRAME, "MPI_Iallgather", code);
   status = dr_mpi_until_(t, &request, deadline, "MPI_Iallgather", error);
   if (status != DR_OK) t->held = 1;
   return status;
@@ -106,11 +106,11 @@ static inline void dr_mpi_transport_destroy(dr_mpi_transport *t) {
 }
 
 /* All ranks of `comm` call it, within timeout_ns (0: 60 s) of one another. error may be NULL.
- * ARGUMENT (MPI is not initialized, or `comm` is none), UNSUPPORTED (tags below 2^28, 65536 ranks), TIMEOUT, PEER,
+ * ARGUMENT (MPI is not initialized, or `comm` is MPI_COMM_NULL), UNSUPPORTED (tags below 2^28, 65536 ranks), TIMEOUT, PEER,
  * MEMORY. */
 static inline dr_status dr_mpi_transport_create(MPI_Comm comm, uint64_t timeout_ns, dr_mpi_transport **transport,
                                                 dr_error *error) {
-  int initialized = 0, finalized = 0, inter = 0, found = 0, length = 0, code, together = 0, *tag_most = NULL;
+  int initialized = 0, finalized = 0, inter = 0, found = 0, length = 0, code, together = 0, *tag_max = NULL;
   char host[MPI_MAX_PROCESSOR_NAME + 1] = "", what[96];
   uint64_t name = 14695981039346656037u, *names = NULL; /* FNV-1a */
   dr_status status;
@@ -122,17 +122,18 @@ static inline dr_status dr_mpi_transport_create(MPI_Comm comm, uint64_t timeout_
   MPI_Initialized(&initialized);
   MPI_Finalized(&finalized);
   if (!initialized || finalized)
-    return dr_mpi_say_(error, DR_E_ARGUMENT, DR_NO_FRAME, finalized ? "MPI is finalized" : "MPI is not initialized", 0);
-  if (comm == MPI_COMM_NULL) return dr_mpi_say_(error, DR_E_ARGUMENT, DR_NO_FRAME, "comm is MPI_COMM_NULL", 0);
+    return dr_mpi_fail_(error, DR_E_ARGUMENT, DR_NO_FRAME, finalized ? "MPI is finalized" : "MPI is not initialized",
+                        0);
+  if (comm == MPI_COMM_NULL) return dr_mpi_fail_(error, DR_E_ARGUMENT, DR_NO_FRAME, "comm is MPI_COMM_NULL", 0);
   MPI_Comm_test_inter(comm, &inter);
-  if (inter) return dr_mpi_say_(error, DR_E_ARGUMENT, DR_NO_FRAME, "comm is an intercommunicator", 0);
-  MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &tag_most, &found);
-  if (!found || *tag_most < (1 << 28) - 1) {
-    snprintf(what, sizeof what, "MPI_TAG_UB is %d, and exchanges need 2^28 - 1", found ? *tag_most : 0);
-    return dr_mpi_say_(error, DR_E_UNSUPPORTED, DR_NO_FRAME, what, 0);
+  if (inter) return dr_mpi_fail_(error, DR_E_ARGUMENT, DR_NO_FRAME, "comm is an intercommunicator", 0);
+  MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &tag_max, &found);
+  if (!found || *tag_max < (1 << 28) - 1) {
+    snprintf(what, sizeof what, "MPI_TAG_UB is %d, and exchanges need 2^28 - 1", found ? *tag_max : 0);
+    return dr_mpi_fail_(error, DR_E_UNSUPPORTED, DR_NO_FRAME, what, 0);
   }
   t = (dr_mpi_transport *)calloc(1, sizeof *t);
-  if (!t) return dr_mpi_say_(error, DR_E_MEMORY, DR_NO_FRAME, "no memory for a transport", 0);
+  if (!t) return dr_mpi_fail_(error, DR_E_MEMORY, DR_NO_FRAME, "no memory for a transport", 0);
   t->comm = MPI_COMM_NULL;
   t->free = DR_MPI_NONE_;
   t->crowded = 1; /* until it is known */
@@ -140,18 +141,18 @@ static inline dr_status dr_mpi_transport_create(MPI_Comm comm, uint64_t timeout_
   MPI_Comm_size(comm, &t->ranks);
   MPI_Comm_rank(comm, &t->rank);
   if (t->ranks > 65536) {
-    snprintf(what, sizeof what, "%d ranks, of 65536 at most", t->ranks);
+    snprintf(what, sizeof what, "%d ranks; at most 65536", t->ranks);
     dr_mpi_transport_destroy(t);
-    return dr_mpi_say_(error, DR_E_UNSUPPORTED, DR_NO_FRAME, what, 0);
+    return dr_mpi_fail_(error, DR_E_UNSUPPORTED, DR_NO_FRAME, what, 0);
   }
 
   deadline = MPI_Wtime() + (timeout_ns ? (double)timeout_ns * 1e-9 : 60);
   code = MPI_Comm_idup(comm, &t->comm, &request);
   status = code == MPI_SUCCESS ? dr_mpi_until_(t, &request, deadline, "MPI_Comm_idup", error)
-                               : dr_mpi_say_(error, DR_E_PEER, DR_NO_FRAME, "MPI_Comm_idup", code);
+                               : dr_mpi_fail_(error, DR_E_PEER, DR_NO_FRAME, "MPI_Comm_idup", code);
   if (status != DR_OK) return status; /* MPI may still write to *t */
   MPI_Comm_set_errhandler(t->comm, MPI_ERRORS_RETURN);
-  /* Ranks of this host by its name: MPI_Comm_split_type would wait for all, and takes MPICH's NOLOCAL at its word. */
+  /* Ranks of this host by its name: MPI_Comm_split_type would wait for all, and obeys MPICH's NOLOCAL. */
   MPI_Get_processor_name(host, &length);
   for (int i = 0; i < length; ++i) name = (name ^ (unsigned char)host[i]) * 1099511628211u;
   status = dr_mpi_gather_(t, name, &names, deadline, error);
@@ -215,7 +216,7 @@ static inline dr_status dr_mpi_create(dr_context *context, const dr_plan *plan, 
 
   *made = NULL;
   m = (dr_mpi *)calloc(1, sizeof *m);
-  if (!m) return dr_mpi_say_(error, DR_E_MEMORY, DR_NO_FRAME, "no memory for an exchange", 0);
+  if (!m) return dr_mpi_fail_(error, DR_E_MEMORY, DR_NO_FRAME, "no memory for an exchange", 0);
   m->context = context;
   m->error.struct_size = sizeof m->error;
   status = dr_mpi_transport_create(comm, timeout_ns, &m->transport, error);
@@ -229,7 +230,7 @@ static inline dr_status dr_mpi_create(dr_context *context, const dr_plan *plan, 
                           MPI_Wtime() + (timeout_ns ? (double)timeout_ns * 1e-9 : 60), error);
   for (int i = 0; i < m->transport->ranks && agreed == DR_OK; ++i) {
     if (statuses[i] == DR_OK) continue;
-    agreed = dr_mpi_say_(error, DR_E_PEER, (uint64_t)i, "it cannot prepare the exchange", 0);
+    agreed = dr_mpi_fail_(error, DR_E_PEER, (uint64_t)i, "it cannot prepare the exchange", 0);
   }
   if (agreed != DR_E_TIMEOUT) free(statuses);
   if (status != DR_OK) { /* its own reason is the better one */
@@ -298,7 +299,7 @@ static inline dr_status dr_mpi_waitany(dr_mpi *const *list, size_t n, size_t *wh
 }
 
 /* Until all have ended. statuses [n], or NULL: of the last exchange of each, DR_OK for a NULL. Returns the first in the
- * list that is not DR_OK; dr_mpi_last_error of that object says why. */
+ * list that is not DR_OK; dr_mpi_last_error of that object has the reason. */
 static inline dr_status dr_mpi_waitall(dr_mpi *const *list, size_t n, dr_status *statuses) {
   dr_status first = DR_OK;
   size_t which;

@@ -18,7 +18,7 @@
 /* A receive, or a round of a send. */
 typedef struct dr_mpi_slot_ {
   MPI_Request request; /* of the round under way */
-  char *bytes;         /* receive: [capacity], of which `size` came */
+  char *bytes;         /* receive: [capacity], of which `size` arrived */
   size_t capacity, size;
   uint64_t order; /* of posting */
   uint32_t peer, tag;
@@ -38,35 +38,36 @@ typedef struct dr_mpi_transport {
   int held;            /* MPI holds on to memory: the communicator is not freed */
   dr_mpi_slot_ *slots; /* [capacity], only ever more */
   uint32_t capacity, free;
-  uint32_t long_receives; /* that are BEHIND, or that take a whole round */
+  uint32_t long_receives; /* that are BEHIND, or of a whole round */
   uint64_t posted, ended;
   dr_error error; /* the first error of MPI; code DR_OK: none */
 } dr_mpi_transport;
 
-static inline dr_status dr_mpi_say_(dr_error *error, dr_status code, uint64_t rank, const char *what, int mpi_code) {
-  char said[MPI_MAX_ERROR_STRING + 1] = "", who[32] = "";
+static inline dr_status dr_mpi_fail_(dr_error *error, dr_status code, uint64_t rank, const char *what, int mpi_code) {
+  char reason[MPI_MAX_ERROR_STRING + 1] = "", who[32] = "";
   int length = 0;
   if (!error || error->struct_size < sizeof *error) return code;
-  if (mpi_code != MPI_SUCCESS && MPI_Error_string(mpi_code, said, &length) != MPI_SUCCESS) length = 0;
-  said[length] = '\0';
+  if (mpi_code != MPI_SUCCESS && MPI_Error_string(mpi_code, reason, &length) != MPI_SUCCESS) length = 0;
+  reason[length] = '\0';
   if (rank != DR_NO_FRAME) snprintf(who, sizeof who, "rank %llu: ", (unsigned long long)rank);
   memset(error, 0, sizeof *error);
   error->struct_size = sizeof *error;
   error->code = code;
   error->tensor = DR_NO_TENSOR;
   error->frame = rank;
-  snprintf(error->message, sizeof error->message, "%s%.120s%s%.90s", who, what, length ? ": " : "", said);
+  snprintf(error->message, sizeof error->message, "%s%.120s%s%.90s", who, what, length ? ": " : "", reason);
   return code;
 }
 
 /* Room for a request. Allocates only while more are under way than ever before. */
-static inline dr_status dr_mpi_take_(dr_mpi_transport *t, uint32_t peer, uint32_t tag, uint32_t state, uint32_t *at) {
+static inline dr_status dr_mpi_take_slot_(dr_mpi_transport *t, uint32_t peer, uint32_t tag, uint32_t state,
+                                          uint32_t *at) {
   dr_mpi_slot_ *slot;
-  if (peer >= (uint32_t)t->ranks) return dr_mpi_say_(&t->error, DR_E_ARGUMENT, peer, "there is no such rank", 0);
+  if (peer >= (uint32_t)t->ranks) return dr_mpi_fail_(&t->error, DR_E_ARGUMENT, peer, "there is no such rank", 0);
   if (t->free == DR_MPI_NONE_) {
     const uint32_t first = t->capacity, end = first ? 2 * first : 64;
     dr_mpi_slot_ *slots = (dr_mpi_slot_ *)realloc(t->slots, end * sizeof *slots);
-    if (!slots) return dr_mpi_say_(&t->error, DR_E_MEMORY, DR_NO_FRAME, "no memory for requests", 0);
+    if (!slots) return dr_mpi_fail_(&t->error, DR_E_MEMORY, DR_NO_FRAME, "no memory for requests", 0);
     for (uint32_t i = first; i < end; ++i) {
       slots[i].state = DR_MPI_FREE_;
       slots[i].next = i + 1 < end ? i + 1 : DR_MPI_NONE_;
@@ -118,7 +119,7 @@ static inline void dr_mpi_end_(dr_mpi_transport *t, dr_mpi_slot_ *slot, int code
   MPI_Error_class(code, &kind);
   slot->status = kind == MPI_ERR_TRUNCATE ? DR_E_CAPACITY : DR_E_PEER;
   if (t->error.code == DR_OK)
-    dr_mpi_say_(&t->error, slot->status, slot->peer, sends ? "cannot send to it" : "cannot receive from it", code);
+    dr_mpi_fail_(&t->error, slot->status, slot->peer, sends ? "cannot send to it" : "cannot receive from it", code);
 }
 
 static inline void dr_mpi_receive_round_(dr_mpi_transport *t, dr_mpi_slot_ *slot) {
@@ -165,7 +166,7 @@ static inline dr_status dr_mpi_send_(void *user, uint32_t peer, uint32_t tag, co
   const char *from = (const char *)bytes;
   uint32_t first = DR_MPI_NONE_, at = 0;
   for (size_t round = 0; round <= size / DR_MPI_ROUND; ++round) {
-    const dr_status status = dr_mpi_take_(t, peer, tag, DR_MPI_SEND_, &at);
+    const dr_status status = dr_mpi_take_slot_(t, peer, tag, DR_MPI_SEND_, &at);
     if (status != DR_OK) {
       dr_mpi_drop_(t, first);
       return status;
@@ -190,7 +191,7 @@ static inline dr_status dr_mpi_recv_(void *user, uint32_t peer, uint32_t tag, vo
   dr_mpi_transport *t = (dr_mpi_transport *)user;
   dr_mpi_slot_ *slot;
   uint32_t at = 0;
-  const dr_status status = dr_mpi_take_(t, peer, tag, DR_MPI_BEHIND_, &at);
+  const dr_status status = dr_mpi_take_slot_(t, peer, tag, DR_MPI_BEHIND_, &at);
   if (status != DR_OK) return status;
   *request = at;
   slot = &t->slots[at];

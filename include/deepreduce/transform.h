@@ -15,7 +15,7 @@
  * orthonormal columns. The outputs are P Q^T of the mean Q, the residual is M - P Q^T. Q starts the next round (warm
  * start); the first Q is drawn from the seed.
  *
- * All ranks make the same calls. If the all-reduce gives each rank the same bits, so does the transform. */
+ * All ranks make the same calls. If all ranks have the same bits after the all-reduce, all have the same outputs. */
 #ifndef DEEPREDUCE_TRANSFORM_H
 #define DEEPREDUCE_TRANSFORM_H
 
@@ -35,8 +35,8 @@ typedef struct dr_transform_options {
   uint32_t reserved;
 } dr_transform_options;
 enum dr_transform_flags {
-  /* The last tensor is the caller's own, an element for each rank, say: it is sent as it is, has no residual, and is no
-   * part of a state, which so fits any number of ranks. */
+  /* The last tensor is the caller's own, an element for each rank, say: it is sent as it is, has no residual, and is not
+   * in a saved state, which therefore fits any number of ranks. */
   DR_TRANSFORM_MARKS = 1u << 0
 };
 
@@ -55,12 +55,13 @@ DR_API dr_status dr_transform_begin(dr_transform *transform, const dr_tensor *te
                                     const dr_tensor_out *outs, size_t out_stride, size_t n);
 /* The factor to be all-reduced now: f32[count], valid until the next call of another function. ARGUMENT: no round. */
 DR_API dr_status dr_transform_factor(dr_transform *transform, float **factor, uint64_t *count);
-/* Takes the factor, which times `mean` is the mean over ranks. DR_PENDING: there is another one. DR_OK: the outputs
+/* Reads the all-reduced factor, which times `mean` is the mean over ranks. DR_PENDING: there is another one. DR_OK: the outputs
  * are written, and the round has ended. ARGUMENT (no round; `mean` is not finite; a value of the factor is not, or its
  * mean exceeds 2^90 in the second factor, by which a residual could exceed f32: all ranks see that): cancel the round. */
 DR_API dr_status dr_transform_next(dr_transform *transform, float mean);
 enum {
-  DR_TRANSFORM_KEEP = 1u << 0 /* the gradients go to the residual, as in an exchange that failed: pass them no more */
+  DR_TRANSFORM_KEEP =
+      1u << 0 /* the gradients go to the residual, as in an exchange that failed: do not pass these again */
 };
 /* Ends a round without a result: all is as it was before, or with KEEP the gradients are in the residual. Does nothing
  * if none is under way. ARGUMENT (KEEP without feedback), UNSUPPORTED (flags). */
@@ -71,7 +72,7 @@ DR_API dr_status dr_transform_cancel(dr_transform *transform, uint32_t flags);
 DR_API dr_status dr_transform_residual(dr_transform *transform, size_t tensor, float **residual, uint64_t *elements);
 /* Writes, or reads, the state between rounds: residuals of this rank, and Q. `size` is state_size of
  * dr_transform_describe. The bytes may be loaded on any machine, by a transform of the same shapes and rank; one with
- * MARKS takes states that have marks, too, of any number of ranks if they have residuals. ARGUMENT (a
+ * MARKS accepts states with marks, too, of any number of ranks if they have residuals. ARGUMENT (a
  * round is under way, another size, other shapes, a value that is not finite): nothing has changed. */
 DR_API dr_status dr_transform_save(dr_transform *transform, void *state, size_t size);
 DR_API dr_status dr_transform_load(dr_transform *transform, const void *state, size_t size);

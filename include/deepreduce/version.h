@@ -10,7 +10,7 @@
 /* Grows when a program built against an older header could no longer run. It is the soname. */
 #define DR_ABI_VERSION 1
 
-/* What a plug-in speaks (codec.h), and what a frame says of itself (FORMAT.md). Frames of version 1 stay readable. */
+/* The interface of plug-ins (codec.h), and the version that a frame states (FORMAT.md). Frames of version 1 stay readable. */
 #define DR_CODEC_ABI_VERSION 2
 #define DR_FORMAT_VERSION 1
 

@@ -62,7 +62,7 @@ dr_status bound_batch::rebind(std::vector<tensor_view>* in, std::vector<tensor_o
   return DR_OK;
 }
 
-dr_status bound_batch::take_workspace() {
+dr_status bound_batch::allocate_workspace() {
   if (!workspace_size_) return DR_OK;
   workspace_ = where.where ? where.where->allocate(workspace_size_) : context.allocate(workspace_size_);
   if (workspace_) return DR_OK;
@@ -79,9 +79,9 @@ dr_status bound_batch::decode(const decode_request& request, const dr_decode_opt
   return decode_placed(context, batch, where, request, options, outs, memory, result);
 }
 
-dr_status bound_batch::measure_ahead(decode_memory& most) const {
-  if (const dr_status s = decode_workspace(batch, frames, most, context.error)) return s;
-  most.kept += rows_ahead(batch.rows.size() * frames);
+dr_status bound_batch::measure_ahead(decode_memory& needed) const {
+  if (const dr_status s = decode_workspace(batch, frames, needed, context.error)) return s;
+  needed.kept += rows_ahead(batch.rows.size() * frames);
   return DR_OK;
 }
 

@@ -10,7 +10,7 @@ struct bound_batch {
   dr::context& context;
   const placed_batch& batch;
   target where;
-  size_t frames = 1;  // of a merge, at most
+  size_t frames = 1;  // at most, of a merge
   bool encodes = false, decodes = false;
   std::vector<tensor_view> tensors;
   std::vector<tensor_out> outs;
@@ -27,7 +27,7 @@ struct bound_batch {
   dr_status bind_outputs_again() { return list_ranges(outs, ranges_, context.error); }
   // Others for what was bound before (nullptr: they stay), swapped with these. If it fails, all is as it was.
   dr_status rebind(std::vector<tensor_view>* in, std::vector<tensor_out>* out);
-  dr_status take_workspace();
+  dr_status allocate_workspace();
   // Or one of the caller's, of at least workspace_size() bytes, aligned as an arena is, on the CPU.
   size_t workspace_size() const { return workspace_size_; }
   void lend_workspace(void* memory) { lent_ = memory; }
@@ -35,9 +35,9 @@ struct bound_batch {
   dr_status encode(encode_request& request, encode_result& made);
   dr_status decode(const decode_request& request, const dr_decode_options& options, dr_result* result);
 
-  // A merge on the CPU, of frames whose checks were verified, in two calls: run_decode.hpp. `most`: of memory, for any
+  // A merge on the CPU, of frames whose checks were verified, in two calls: run_decode.hpp. `needed`: memory for any
   // `frames` frames.
-  dr_status measure_ahead(decode_memory& most) const;
+  dr_status measure_ahead(decode_memory& needed) const;
   dr_status decode_ahead(std::span<const dr_bytes> of, arena& memory, std::span<const decoded_frame>& decoded);
   dr_status merge_decoded(std::span<const decoded_frame> decoded, const float* weights, arena& memory);
 

@@ -11,7 +11,7 @@ namespace dr {
 namespace {
 
 void* default_allocate(void*, size_t size, size_t alignment) {
-  // Large workspaces in large pages, where the system has them: a page of 4 KiB for every few kept values is many.
+  // Large workspaces in large pages, where the system has them: selected values are sparse, and pages of 4 KiB are many.
   constexpr size_t large_page = size_t{2} << 20;
   if (size >= 2 * large_page) alignment = large_page;
   const size_t whole = (size + alignment - 1) / alignment * alignment;
@@ -68,7 +68,7 @@ dr_status context::reserve(uint64_t size) {
 dr_status context::trim() {
   if (const dr_status s = on_device.trim(error)) return s;
   drop_workspace();
-  const auto drop = [](auto&... kept) { ((kept = std::remove_reference_t<decltype(kept)>()), ...); };
+  const auto drop = [](auto&... lists) { ((lists = std::remove_reference_t<decltype(lists)>()), ...); };
   drop(tensors, outs, frames, rows, rooms, ranges, batches);
   return DR_OK;
 }

@@ -19,7 +19,7 @@ struct context {
   pool serial{1};
   dr_error error = no_error();
   std::atomic<bool> in_use = false;  // by a call
-  const uint64_t number;             // another for each context of the process, from 1
+  const uint64_t number;             // unique among the contexts of the process, from 1
   device_memory on_device;
   // Of the call under way. They keep their room, so that steady state allocates nothing.
   tensor_list tensors;

@@ -84,17 +84,17 @@ struct device_call {
   }
 
   dr_status detour() const {
-    std::vector<std::vector<uint8_t>> kept;
-    if (const dr_status s = fetch_frames(request.frames, where, at.stream, kept, c.error)) return s;
+    std::vector<std::vector<uint8_t>> on_host;
+    if (const dr_status s = fetch_frames(request.frames, where, at.stream, on_host, c.error)) return s;
     std::vector<dr_bytes> frames;
-    frames.reserve(kept.size());
-    for (const auto& k : kept) frames.push_back({k.data(), k.size()});
+    frames.reserve(on_host.size());
+    for (const auto& f : on_host) frames.push_back({f.data(), f.size()});
     decode_request here = request;
     here.frames = frames;
     host_outputs host;
     if (const dr_status s = host.fetch(outs, request.adds, where, at.stream, c.error)) return s;
     if (const dr_status s = decode_on_host(c, here, host_decode{options}, host.own)) return s;
-    return host.give_back(outs, where, at.stream, c.error);
+    return host.copy_back(outs, where, at.stream, c.error);
   }
 
   dr_status clear_outputs() const {
@@ -111,18 +111,18 @@ struct device_call {
     const uint64_t room = device_decode_workspace(shape, part.frames.size()), behind = (room + 63) / 64 * 64;
     return c.on_device.lend(at, behind + sizeof(dr_result), c.error, [&](void* workspace, uint64_t) -> dr_status {
       auto* const result = reinterpret_cast<dr_result*>(static_cast<std::byte*>(workspace) + behind);
-      dr_result told{.struct_size = sizeof told};
-      if (const dr_status s = copy(result, &told, sizeof told)) return s;
+      dr_result reported{.struct_size = sizeof reported};
+      if (const dr_status s = copy(result, &reported, sizeof reported)) return s;
       device_queue queue{at.where, nullptr, at.stream};
       if (const dr_status s =
               decode_on_device(shape, part, outs, queue, workspace, room, result, c.on_device.decoding, c.error))
         return s;
-      if (const dr_status s = copy(&told, result, sizeof told)) return s;
+      if (const dr_status s = copy(&reported, result, sizeof reported)) return s;
       if (const dr_status s = wait()) return s;
-      if (!told.status) return DR_OK;
-      const dr_fault fault{sizeof fault, told.status, told.stream, told.where, told.what, nullptr};
-      fail(c.error, fault, told.tensor, nullptr);
-      return request.copies ? told.status : blame_frame(c.error, first + told.frame);
+      if (!reported.status) return DR_OK;
+      const dr_fault fault{sizeof fault, reported.status, reported.stream, reported.where, reported.what, nullptr};
+      fail(c.error, fault, reported.tensor, nullptr);
+      return request.copies ? reported.status : blame_frame(c.error, first + reported.frame);
     });
   }
 

@@ -13,10 +13,11 @@ namespace {
 // UNSUPPORTED: an output of a type in which counts of so many votes are rounded.
 dr_status check_votes(const voters& votes, size_t frames, std::span<const tensor_out> outs, dr_error& error) {
   for (size_t i = 0; i < outs.size(); ++i) {
-    const uint64_t most = exact_counts(outs[i].dtype);
-    if (!votes(i) || frames <= most) continue;
+    const uint64_t exact_max = exact_counts(outs[i].dtype);
+    if (!votes(i) || frames <= exact_max) continue;
     fail(error, DR_E_UNSUPPORTED,
-         "output %zu: %zu votes exceed the %" PRIu64 " that its type counts exactly; vote into f32", i, frames, most);
+         "output %zu: %zu votes exceed the %" PRIu64 " that its type counts exactly; vote into f32", i, frames,
+         exact_max);
     error.tensor = i;
     error.what = frames;
     return DR_E_UNSUPPORTED;
@@ -61,12 +62,12 @@ struct host_call {
   trace_span span(const char* stage) const { return {how.options.trace, how.options.trace_user, stage}; }
   sparse_outputs sparse() const { return request.copies ? sparse_outputs::one_frame : sparse_outputs::unions; }
 
-  // A patch is applied, and nothing else is: whoever passes one in place of a gradient, or the reverse, would lose weights.
+  // Only patches are applied, and patches are only applied: to confuse a patch with a gradient would lose weights.
   dr_status check_patch(const frame_view& f) const {
     const bool applies = how.options.flags & DR_DECODE_APPLY;
     if (is_patch(f) == applies) return DR_OK;
     return fail(c.error, DR_E_ARGUMENT,
-                applies ? "options: DR_DECODE_APPLY takes patches, and the frame is none"
+                applies ? "options: DR_DECODE_APPLY requires a patch; the frame is not one"
                         : "frame: is a patch of weights: decode it with DR_DECODE_APPLY, into its base");
   }
 
@@ -111,7 +112,7 @@ struct host_call {
     return s;
   }
 
-  // Within the limits, and apart from the outputs; the workspace that it takes.
+  // Checks limits and overlap with the outputs; `bytes`: of the workspace.
   dr_status measure(std::span<const frame_view> frames, uint64_t& bytes) const {
     if (const dr_status s = decode_workspace(frames, outs, how.options, workers.workers(), bytes, c.error)) return s;
     const auto frame_at = [&](size_t i) { return dr_bytes{frames[i].data, frames[i].frame_size}; };

@@ -61,7 +61,7 @@ dr_status decode_placed(context& c, const placed_batch& b, const target& t, cons
     return fail(c.error, DR_E_ARGUMENT, "%zu outputs; the batch has %zu tensors", outs.size(), b.shapes.size());
   if (reinterpret_cast<uintptr_t>(memory.workspace) % arena::alignment)
     return fail(c.error, DR_E_ARGUMENT, "workspace is not aligned to 64 bytes");
-  if (request.frames.empty() && !memory.checked)  // otherwise each frame is the occasion
+  if (request.frames.empty() && !memory.checked)  // otherwise they are checked with the first frame
     if (const dr_status s = b.check_outputs(outs, c.error)) return s;
   return decode_on_host(c, request, host_decode{options, &b, memory}, outs);
 }

@@ -16,7 +16,7 @@ dr_status device_memory::trim(dr_error& error) {
 dr_status device_memory::reserve(const target& t, uint64_t size, dr_error& error) {
   if (where_ == t.where && size <= size_) return check_device(where_->follow(t.stream, event_), *where_, error);
   drop();
-  where_ = t.where;  // before what may throw: drop() gives it back
+  where_ = t.where;  // before anything that may throw: drop() releases it
   memory_ = where_->allocate(size);
   event_ = memory_ ? where_->make_event() : nullptr;
   size_ = size;

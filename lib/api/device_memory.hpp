@@ -39,7 +39,7 @@ class device_memory {
     } const until_the_end{*this, t.stream};
     return f(memory_, size_);
   }
-  // Waits for the work that uses the memory, and gives all back.
+  // Waits for the work that uses the memory, and releases all.
   dr_status trim(dr_error& error);
 
   device_encode_scratch encoding;

@@ -5,7 +5,7 @@
 
 namespace dr {
 
-// Bytes that the headers of frames may take.
+// The largest size of the headers of frames, in bytes.
 inline uint64_t header_room(const dr_decode_options& o) { return o.max_workspace ? o.max_workspace : UINT64_MAX; }
 
 // Reads a whole frame in host memory and checks it. ARGUMENT: NULL. PEER: a status frame. Else as read_frame.
@@ -15,7 +15,7 @@ dr_status check_tag(const frame_view& f, const dr_decode_options& o, dr_error& e
 // ARGUMENT: a weight is not finite. One such weight would be in every sum.
 dr_status check_weights(const float* weights, size_t k, dr_error& error);
 
-// Says which frame of a merge an error is about; returns its code.
+// Adds the position of the frame to the error of a merge; returns its code.
 dr_status blame_frame(dr_error& error, size_t frame);
 
 // ARGUMENT: two outputs overlap, or one of n frames lies in an output; the error names that frame if `names_frame`.

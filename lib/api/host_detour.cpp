@@ -16,11 +16,11 @@ dr_status device_failed(dr_status s, device& where, dr_error& error) {
 struct fetcher {
   device& where;
   void* stream;
-  std::vector<std::vector<uint64_t>> kept;
+  std::vector<std::vector<uint64_t>> on_host;
 
   dr_status get(const void* from, uint64_t size, void*& to) {
-    kept.emplace_back(size / 8 + 1);
-    to = kept.back().data();
+    on_host.emplace_back(size / 8 + 1);
+    to = on_host.back().data();
     return size ? where.copy(stream, to, from, size) : DR_OK;
   }
 };
@@ -62,7 +62,7 @@ dr_status encode_by_host(const batch& b, const encode_call& call, std::span<cons
   return device_failed(s, where, error);
 }
 
-dr_status tell_by_host(const dr_result& from, device& where, void* stream, dr_result* to) {
+dr_status set_result_by_host(const dr_result& from, device& where, void* stream, dr_result* to) {
   dr_result own{};
   if (const dr_status s = where.copy(stream, &own, to, sizeof own.struct_size)) return s;
   if (const dr_status s = where.wait(stream)) return s;
@@ -73,12 +73,12 @@ dr_status tell_by_host(const dr_result& from, device& where, void* stream, dr_re
 }
 
 dr_status fetch_frames(std::span<const dr_bytes> frames, device& where, void* stream,
-                       std::vector<std::vector<uint8_t>>& kept, dr_error& error) {
-  kept.clear();
+                       std::vector<std::vector<uint8_t>>& on_host, dr_error& error) {
+  on_host.clear();
   for (const dr_bytes& f : frames) {
-    kept.emplace_back(f.size);
+    on_host.emplace_back(f.size);
     if (f.size)
-      if (const dr_status s = device_failed(where.copy(stream, kept.back().data(), f.data, f.size), where, error))
+      if (const dr_status s = device_failed(where.copy(stream, on_host.back().data(), f.data, f.size), where, error))
         return s;
   }
   return device_failed(where.wait(stream), where, error);
@@ -101,7 +101,7 @@ dr_status host_outputs::fetch(std::span<const tensor_out> outs, bool reads, devi
   return device_failed(where.wait(stream), where, error);
 }
 
-dr_status host_outputs::give_back(std::span<tensor_out> outs, device& where, void* stream, dr_error& error) {
+dr_status host_outputs::copy_back(std::span<tensor_out> outs, device& where, void* stream, dr_error& error) {
   for (size_t i = 0; i < own.size(); ++i) {
     const tensor_out& o = own[i];
     const uint64_t rows = o.index_dtype ? o.count : o.universe;

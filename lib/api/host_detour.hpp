@@ -17,18 +17,18 @@ dr_status encode_by_host(const batch& b, const encode_call& call, std::span<cons
                          device& where, void* stream, uint8_t* frame, uint64_t capacity, encode_result& result,
                          dr_error& error);
 
-// As kernels set a result (tell_result).
-dr_status tell_by_host(const dr_result& from, device& where, void* stream, dr_result* to);
+// Sets a result as kernels do (tell_result).
+dr_status set_result_by_host(const dr_result& from, device& where, void* stream, dr_result* to);
 
-// Frames from device memory, in host memory that `kept` holds.
+// Copies frames from device memory to `on_host`.
 dr_status fetch_frames(std::span<const dr_bytes> frames, device& where, void* stream,
-                       std::vector<std::vector<uint8_t>>& kept, dr_error& error);
+                       std::vector<std::vector<uint8_t>>& on_host, dr_error& error);
 
-// Outputs of host memory in place of those on a device: as they are there if `reads`; and back.
+// Outputs in host memory in place of those on a device, with their contents if `reads`.
 class host_outputs {
  public:
   dr_status fetch(std::span<const tensor_out> outs, bool reads, device& where, void* stream, dr_error& error);
-  dr_status give_back(std::span<tensor_out> outs, device& where, void* stream, dr_error& error);
+  dr_status copy_back(std::span<tensor_out> outs, device& where, void* stream, dr_error& error);
   std::vector<tensor_out> own;
 
  private:

@@ -8,8 +8,8 @@ namespace dr {
 // DR_FEATURE_CPU.
 uint64_t cpu_feature();
 
-// Registers the codecs of a shared object, which stays loaded. UNSUPPORTED: it cannot be loaded, or is no plug-in of
-// this version. Errors of register_codecs.
+// Registers the codecs of a shared object, which stays loaded. UNSUPPORTED: it cannot be loaded, or is not a plug-in
+// of this version. Errors of register_codecs.
 dr_status load_plugin(const char* path, dr_error& error);
 
 }  // namespace dr

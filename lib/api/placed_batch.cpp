@@ -68,7 +68,7 @@ dr_status placed_batch::check_plan(size_t tensor, const plan& own, dr_error& err
       std::upper_bound(units.begin(), units.end(), tensor, [](size_t i, const unit& u) { return i < u.first_tensor; });
   if (after == units.begin()) return DR_OK;
   const unit& u = after[-1];
-  // (That there are more tensors than the batch has is said elsewhere.)
+  // (More tensors than the batch has are an error elsewhere.)
   if (tensor - u.first_tensor >= u.tensors || &own == u.method || own.text == u.method->text) return DR_OK;
   fail(error, DR_E_ARGUMENT, "tensor %zu: its plan is %.80s; the batch was prepared for %.80s", tensor,
        own.text.c_str(), u.method->text.c_str());

@@ -22,14 +22,14 @@ struct host_decode {
 };
 dr_status decode_on_host(context& c, const decode_request& request, const host_decode& how, std::span<tensor_out> outs);
 
-// A merge into such outputs in two calls: the first does what can fail. `memory` has then taken what `decoded` refers to,
-// and is there until the second call, of the same request but for its frames, which takes a part of `memory` meanwhile.
-// Into outputs of a type and a room that suffice for any such frames the second does not fail.
+// A merge into such outputs in two calls, of which only the first can fail if the type and capacity of the outputs suffice
+// for any such frames. `decoded` refers to memory that the first call allocates from `memory`; it stays valid until the
+// second, which has the same request but for its frames, and allocates from `memory`, too.
 dr_status decode_ahead(context& c, const decode_request& request, const host_decode& how, std::span<tensor_out> outs,
                        arena& memory, std::span<const decoded_frame>& decoded);
 dr_status merge_decoded(context& c, const decode_request& request, const host_decode& how, std::span<tensor_out> outs,
                         arena& memory, std::span<const decoded_frame> decoded);
-// What it takes of memory beside what a decode does: a place for each row.
+// The memory that it uses in addition to a decode: a place per row.
 uint64_t rows_ahead(size_t rows);
 
 // Frames of whatever shape in device memory: their headers come to the host, which waits for them, and for the end.

@@ -12,11 +12,11 @@ size_t write_failure_at(uint8_t* at, const encode_call& call, dr_status status, 
   return write_status_frame(status, error.message, call.flags & DR_CALL_TAG, call.tag, at);
 }
 
-bool wants_failure(const encode_request& r) {
+bool requests_status_frame(const encode_request& r) {
   return (r.call.flags & DR_CALL_STATUS_FRAME) && r.frame && r.capacity >= status_frame_max;
 }
 
-// The host's lists grow before anything is enqueued: a device cannot take back what it has done when memory runs out.
+// Grows the host's lists before anything is enqueued: work on a device cannot be undone when memory runs out.
 dr_status make_room(const placed_batch& b, device_encode_scratch& host, dr_error& error) {
   const std::array<size_t, 3> now{b.rows.size(), b.wire.size(), b.headers[1].head.size()};
   if (std::equal(now.begin(), now.end(), host.seen.begin(), std::less_equal<>())) return DR_OK;
@@ -35,13 +35,13 @@ dr_status detour(context& c, const placed_batch& b, const encode_request& r, std
   const dr_status status =
       encode_by_host(b, r.call, tensors, c.workers_for(b), where, stream, r.frame, r.capacity, made, c.error);
   dr_result result = result_of(status, made, c.error);
-  uint8_t said[status_frame_max];
+  uint8_t status_frame[status_frame_max];
   dr_status copied = DR_OK;
-  if (status && wants_failure(r)) {
-    result.size = write_failure_at(said, r.call, status, c.error);
-    copied = where.copy(stream, r.frame, said, result.size);
+  if (status && requests_status_frame(r)) {
+    result.size = write_failure_at(status_frame, r.call, status, c.error);
+    copied = where.copy(stream, r.frame, status_frame, result.size);
   }
-  if (r.result && !copied) copied = tell_by_host(result, where, stream, r.result);
+  if (r.result && !copied) copied = set_result_by_host(result, where, stream, r.result);
   const dr_status waited = where.wait(stream);
   return status ? status : copied ? copied : waited;
 }
@@ -79,7 +79,7 @@ dr_result result_of(dr_status status, const encode_result& made, const dr_error&
 }
 
 size_t write_failure(const encode_request& r, dr_status status, const dr_error& error) {
-  return wants_failure(r) ? write_failure_at(r.frame, r.call, status, error) : 0;
+  return requests_status_frame(r) ? write_failure_at(r.frame, r.call, status, error) : 0;
 }
 
 }  // namespace dr

@@ -7,7 +7,7 @@ namespace dr {
 
 // Bytes of a tensor's state; 0 if its plan keeps none. ARGUMENT: a tensor beyond any.
 dr_status state_size(const plan& method, const tensor_view& tensor, size_t& bytes, dr_error& error);
-// Whether an encode would take the state. ARGUMENT.
+// Whether an encode accepts the state. ARGUMENT.
 dr_status fits_state(const plan& method, const tensor_view& tensor, const void* state, size_t state_size,
                      dr_error& error);
 // The residual in a state and its elements. ARGUMENT: no state, or a fresh one.

@@ -17,18 +17,18 @@ struct reader {
     return fail(error, DR_E_ARGUMENT, "control: %s(%s=%.40s): %s expected", law.c_str(), a.key.c_str(), a.value.c_str(),
                 what);
   }
-  dr_status number(const plan_argument& a, double least, double most, bool open, double& to) {
+  dr_status number(const plan_argument& a, double smallest, double largest, bool open, double& to) {
     double value = 0;
     if (!read_number(a.value, value)) return not_a(a, "a number");
-    if (value < least || value > most || (open && value == least))
+    if (value < smallest || value > largest || (open && value == smallest))
       return fail(error, DR_E_ARGUMENT, "control: %s(%s=%.40s) is not %s %g%s%g", law.c_str(), a.key.c_str(),
-                  a.value.c_str(), open ? "above" : "in", least, open ? ", up to " : " … ", most);
+                  a.value.c_str(), open ? "above" : "in", smallest, open ? ", up to " : " … ", largest);
     to = value;
     return DR_OK;
   }
-  dr_status count(const plan_argument& a, uint32_t least, uint32_t most, uint32_t& to) {
+  dr_status count(const plan_argument& a, uint32_t smallest, uint32_t largest, uint32_t& to) {
     double value = 0;
-    if (const dr_status s = number(a, least, most, false, value)) return s;
+    if (const dr_status s = number(a, smallest, largest, false, value)) return s;
     to = static_cast<uint32_t>(value);
     return to == value ? DR_OK : not_a(a, "a whole number");
   }

@@ -17,18 +17,18 @@ struct control_options {
   uint32_t interval = 1, window = 3;       // steps between decisions; decisions that the median is of
   double increase = 0.25, decrease = 0.5;  // aimd: added to the budget, as a share of the densest rung's bytes; factor
   uint32_t samples = 8;                    // fit: decisions that the line is fitted to
-  uint32_t patience = 3;                   // decisions in a row that must want a denser rung
+  uint32_t patience = 3;                   // decisions in a row for a denser rung, before it is chosen
   // Decisions before a rung that was too slow is tried again; 0: not before the link is twice as fast.
   uint32_t retry = 50;
   uint32_t densest = 0, smallest = 0, start = 0;  // rungs
-  double share = 1;                               // of the last decisions, the most at the smallest rung
+  double share = 1;                               // largest share of the last decisions at the smallest rung
   rank_choice agree = rank_choice::least;
 };
 
 inline constexpr uint32_t control_rungs_max = 64, control_window_max = 256, control_samples_max = 256;
 inline constexpr uint32_t control_share_window = 20;  // decisions
 
-// rungs: of the ladder. ARGUMENT says which option, which value and what is allowed.
+// rungs: of the ladder. ARGUMENT names the option, the value and the allowed range.
 dr_status read_control_options(std::string_view text, uint32_t rungs, control_options& out, dr_error& error);
 
 }  // namespace dr

@@ -9,9 +9,9 @@ namespace dr {
 namespace {
 
 // A trial that fails doubles the wait for the next one, up to so many times the first.
-constexpr uint64_t closed_for_most = 8;
-constexpr size_t empties_kept = 9;
-// Bits of the word that says who speaks: rung, digest of the options, decisions.
+constexpr uint64_t closed_for_max = 8;
+constexpr size_t empties_max = 9;
+// Bits of the word that identifies the sender's state: rung, digest of the options, decisions.
 constexpr unsigned rung_bits = 8, digest_bits = 16;
 
 uint64_t digest_of(std::string_view options, size_t rungs) {  // FNV-1a
@@ -20,16 +20,16 @@ uint64_t digest_of(std::string_view options, size_t rungs) {  // FNV-1a
   return h >> 32 & ((1u << digest_bits) - 1);
 }
 
-// Of one word of all ranks. Who measured nothing has no say.
+// One number from a word of all ranks. A rank that measured nothing does not count.
 uint64_t chosen(rank_choice choice, const uint64_t* all, size_t ranks, size_t word) {
   uint64_t least = UINT64_MAX, most = 0, count = 0;
   double sum = 0;
   for (size_t i = 0; i < ranks; ++i) {
-    const uint64_t* const told = all + i * DR_CONTROL_WORDS;
-    if (told[word == 0 ? 1 : word] == 0) continue;
-    least = std::min(least, told[word]);
-    most = std::max(most, told[word]);
-    sum += static_cast<double>(told[word]);
+    const uint64_t* const words = all + i * DR_CONTROL_WORDS;
+    if (words[word == 0 ? 1 : word] == 0) continue;
+    least = std::min(least, words[word]);
+    most = std::max(most, words[word]);
+    sum += static_cast<double>(words[word]);
     ++count;
   }
   if (count == 0) return 0;
@@ -72,9 +72,9 @@ dr_status controller::create(std::string_view options, const uint64_t* bytes, si
   const size_t steps = std::min(options_.interval, control_window_max);
   times_.values.resize(steps);
   sizes_.values.resize(steps);
-  empties_.values.resize(empties_kept);
+  empties_.values.resize(empties_max);
   agreed_.values.resize(options_.window);
-  scratch_.resize(std::max({steps, size_t{options_.window}, empties_kept}));
+  scratch_.resize(std::max({steps, size_t{options_.window}, empties_max}));
   at_smallest_.resize(control_share_window);
   if (options_.law == control_law::fit) fit_.create(options_.samples);
   digest_ = digest_of(options, rungs);
@@ -155,13 +155,13 @@ controller::wish controller::by_budget() {
     info_.reason = DR_CONTROL_IN_BAND;
     return wish::stay;
   }
-  if (info_.rung == 0) return wish::denser;  // (there is none; `limited` says so)
-  uint64_t most = 0;
-  for (const rung& r : rungs_) most = std::max(most, r.bytes);
-  budget_ += options_.increase * static_cast<double>(most);
+  if (info_.rung == 0) return wish::denser;  // (there is no denser rung; `limited` handles it)
+  uint64_t bytes_max = 0;
+  for (const rung& r : rungs_) bytes_max = std::max(bytes_max, r.bytes);
+  budget_ += options_.increase * static_cast<double>(bytes_max);
   const double denser = static_cast<double>(rungs_[info_.rung - 1].bytes);  // 0: not known, so it is tried
   if (budget_ < denser) {
-    ++wanted_;
+    ++denser_votes_;
     info_.reason = DR_CONTROL_NO_ROOM;
     return wish::stay;
   }
@@ -172,7 +172,7 @@ controller::wish controller::by_budget() {
 // Law B: the bytes that meet the target, by t = A + B · bytes.
 controller::wish controller::by_fit() {
   const double ns = now_ns(), bytes = static_cast<double>(info_.bytes), target = options_.target_ns;
-  // The link has changed: what was measured before says nothing.
+  // The link has changed: earlier measurements no longer hold.
   if (fit_.count() && std::abs(ns - fit_.at(bytes)) > 2 * options_.band * std::max(ns, fit_.at(bytes))) fit_.clear();
   fit_.add(bytes, ns);
   fit_.solve(static_cast<double>(info_.empty_ns), info_.empty_ns > 0);
@@ -191,10 +191,10 @@ controller::wish controller::by_fit() {
   // now and then.
   if (options_.retry && ++no_room_ >= options_.retry) {
     no_room_ = 0;
-    wanted_ = options_.patience;
+    denser_votes_ = options_.patience;
     return wish::denser;
   }
-  wanted_ = 0;
+  denser_votes_ = 0;
   info_.reason = DR_CONTROL_NO_ROOM;
   return wish::stay;
 }
@@ -208,9 +208,9 @@ uint32_t controller::limited(wish w) {
   const bool on_trial = tried_ && info_.decisions - entered_ <= uint64_t{options_.patience} + options_.window;
   if (w != wish::smaller && !on_trial) rungs_[at].closed_for = 0;
   if (w == wish::denser)
-    ++wanted_;
+    ++denser_votes_;
   else if (w == wish::smaller || info_.reason == DR_CONTROL_IN_BAND)
-    wanted_ = 0;
+    denser_votes_ = 0;
   const uint32_t next = next_smaller();
   if (sends_no_less() && (w != wish::smaller || next == at) && !is_closed(rungs_[at - 1], now_ns())) {
     rungs_[at].passed_until = options_.retry ? info_.decisions + options_.retry : UINT64_MAX;
@@ -227,7 +227,7 @@ uint32_t controller::limited(wish w) {
     } else {
       rung& r = rungs_[at];
       if (on_trial) {
-        r.closed_for = r.closed_for ? std::min(2 * r.closed_for, closed_for_most * options_.retry) : options_.retry;
+        r.closed_for = r.closed_for ? std::min(2 * r.closed_for, closed_for_max * options_.retry) : options_.retry;
         r.closed_until = options_.retry ? info_.decisions + r.closed_for : UINT64_MAX;
       } else {
         r.closed_for = r.closed_until = 0;
@@ -245,7 +245,7 @@ uint32_t controller::limited(wish w) {
     info_.reason = DR_CONTROL_DENSEST;
   } else if (is_closed(rungs_[at - 1], now_ns())) {
     info_.reason = DR_CONTROL_CLOSED;
-  } else if (wanted_ < options_.patience) {
+  } else if (denser_votes_ < options_.patience) {
     info_.reason = DR_CONTROL_WAITS;
   } else {
     info_.reason = DR_CONTROL_FAST;
@@ -269,7 +269,7 @@ bool controller::sends_no_less() const {
   return denser && info_.bytes >= denser;
 }
 
-// One rung away, but for those that sent no less when they were tried; this one, if there is none.
+// The next rung, skipping those that sent no less when they were tried; this rung, if there is no other.
 uint32_t controller::next_smaller() const {
   for (uint32_t i = info_.rung + 1; i <= options_.smallest; ++i)
     if (info_.decisions >= rungs_[i].passed_until) return i;
@@ -288,7 +288,7 @@ void controller::move(uint32_t to) {
   info_.rung = to;
   ++info_.changes;
   entered_ = info_.decisions;
-  wanted_ = no_room_ = 0;
+  denser_votes_ = no_room_ = 0;
   agreed_.clear();
   budget_ = std::max(budget_, static_cast<double>(rungs_[to].bytes));
 }

@@ -1,7 +1,7 @@
 // Chooses a rung of a ladder of plans, from the densest (0) to the smallest, by how long transfers take. After the idea
 // of DC2 (Abdelmoniem and Canini, INFOCOM 2021), delay-aware control of compression; its law could not be read, so both
-// laws here are ours. No clock, no random numbers, no state but what it was told: the same inputs give the same
-// decisions, on every rank.
+// laws here are ours. No clock, no random numbers, no other inputs: the same inputs lead to the same decisions,
+// on every rank.
 #pragma once
 
 #include <array>
@@ -18,15 +18,15 @@ class controller {
  public:
   using words = std::array<uint64_t, DR_CONTROL_WORDS>;
 
-  // bytes [rungs]: that a step of each sends, 0: not known yet. Descending, as far as they are known.
+  // bytes [rungs]: sent by a step of every rung, 0: not known yet. Those that are known descend.
   dr_status create(std::string_view options, const uint64_t* bytes, size_t rungs, dr_error& error);
 
-  // What a step, or an empty transfer (0 bytes), took on this rank.
+  // Records the time of a step, or of an empty transfer (0 bytes), on this rank.
   void observe(uint64_t bytes, uint64_t transfer_ns);
-  // What this rank tells all others: median ns and bytes of the steps since the last decision (0: there was none), median
-  // ns of an empty transfer (0: none), and who says it: decisions so far, options, rung.
+  // This rank's words for all ranks: median ns and bytes of the steps since the last decision (0: no step), median ns of an
+  // empty transfer (0: none), and its state: decisions so far, options, rung.
   words report() const;
-  // all [ranks][DR_CONTROL_WORDS]: what all ranks told, in the same order on all. step: the next one.
+  // all [ranks][DR_CONTROL_WORDS]: the words of all ranks, in the same order on all. step: the next one.
   dr_status decide(uint64_t step, const uint64_t* all, size_t ranks, dr_error& error);
 
   const dr_control_info& info() const { return info_; }
@@ -72,10 +72,10 @@ class controller {
   uint64_t digest_ = 0;                    // of the options
   double budget_ = 0;                      // aimd: bytes a step
   transfer_fit fit_;
-  std::vector<uint8_t> at_smallest_;   // the last decisions; a ring
-  uint64_t wanted_ = 0, no_room_ = 0;  // decisions in a row that wanted a denser rung, and had no room for it
-  uint64_t entered_ = 0;               // the decision that entered this rung
-  bool tried_ = false;                 // it was entered from a smaller one
+  std::vector<uint8_t> at_smallest_;         // the last decisions; a ring
+  uint64_t denser_votes_ = 0, no_room_ = 0;  // decisions in a row for a denser rung, and without room for it
+  uint64_t entered_ = 0;                     // the decision that entered this rung
+  bool tried_ = false;                       // it was entered from a smaller one
   dr_control_info info_{};
 };
 

@@ -1,5 +1,5 @@
-// The size of each struct that callers pass in the first header of version 1 that had it (VERSIONING.md). No client has a
-// smaller one. A struct that grows keeps its number here; a new one gets its own.
+// The sizes of the structs that callers pass, in the first header of version 1 that had them (VERSIONING.md). No client
+// has a smaller one. A struct that grows keeps its number here; a new one gets its own.
 #pragma once
 
 #include "deepreduce/control.h"

@@ -12,7 +12,7 @@ std::atomic<uint32_t> pool::forks_{0};
 pool::pool(uint32_t workers) {
   if (workers > 1) {
     static const int watched = pthread_atfork(nullptr, nullptr, [] { forks_.fetch_add(1, std::memory_order_relaxed); });
-    if (watched) throw std::bad_alloc();  // ENOMEM is all that it may say
+    if (watched) throw std::bad_alloc();  // (ENOMEM is its only error)
     born_ = forks_.load(std::memory_order_relaxed);
   }
   try {
@@ -48,13 +48,13 @@ void pool::run(size_t n, task f, void* arg) {
     ++round_;
   }
   start_.notify_all();
-  take(0);
+  run_items(0);
   std::unique_lock lock(mutex_);
   done_.wait(lock, [this] { return busy_ == 0; });
 }
 
-// (The inputs of an item were written before the lock that its worker took first.)
-void pool::take(size_t worker) {
+// (The inputs of an item were written before its worker locked the mutex.)
+void pool::run_items(size_t worker) {
   for (size_t item; (item = next_.fetch_add(1, std::memory_order_relaxed)) < n_;) f_(arg_, item, worker);
 }
 
@@ -68,7 +68,7 @@ void pool::serve(size_t worker) {
       if (stop_) return;
       seen = round_;
     }
-    take(worker);
+    run_items(worker);
     std::lock_guard lock(mutex_);
     if (--busy_ == 0) done_.notify_one();
   }

@@ -25,13 +25,12 @@ class pool {
   bool lost() const { return born_ != forks_.load(std::memory_order_relaxed) && !threads_.empty(); }
 
   uint32_t workers() const { return static_cast<uint32_t>(threads_.size()) + 1; }
-  // Calls f(arg, item, worker) for each item below n. Items are begun in order, so an item may wait for those before
-  // it.
+  // Calls f(arg, item, worker) for every item below n. Items begin in order, so an item may wait for earlier ones.
   void run(size_t n, task f, void* arg);
 
  private:
   void serve(size_t worker);
-  void take(size_t worker);
+  void run_items(size_t worker);
   void stop();
 
   // How often the process and those before it have forked, as counted since the first pool with threads.

@@ -47,7 +47,7 @@ bool valid_name(const char* name) {
 
 bool same_name(const dr_codec& a, const dr_codec& b) { return a.role == b.role && std::strcmp(a.name, b.name) == 0; }
 
-// How far apart the structs of an array are: the first says it, and an absurd distance is refused there.
+// The stride of an array of structs, from the size in the first struct, where an absurd size is refused.
 size_t stride_of(const void* first) { return std::min(size_of_struct(first), struct_size_max); }
 
 // Shortest, and never of the locale.
@@ -77,7 +77,7 @@ dr_status check_param(const dr_codec& c, size_t i, dr_error& error) {
   if (choice) {
     const size_t n = choices_of(p.choices);
     if (whole && p.fallback >= 0 && p.fallback < static_cast<double>(n)) return DR_OK;
-    return fail(error, DR_E_ARGUMENT, "codec %s: parameter %s: default %s is no position among its %zu choices, %s",
+    return fail(error, DR_E_ARGUMENT, "codec %s: parameter %s: default %s is not a position among its %zu choices, %s",
                 c.name, p.name, number.text, n, p.choices);
   }
   if (!(p.fallback >= p.minimum && p.fallback <= p.maximum))
@@ -209,13 +209,13 @@ dr_status register_codecs(const dr_codec* const* codecs, size_t n, dr_error& err
       if (known || other.role != c.role) continue;
       if (other.id == c.id)
         return fail(error, DR_E_ARGUMENT,
-                    "%s codec %s: its id 0x%x is taken by %s: another reverse-DNS name gives another",
+                    "%s codec %s: its id 0x%x is used by %s; another reverse-DNS name has another id",
                     role_name(c.role), c.name, c.id, other.name);
       if (!same_name(other, c)) continue;
       if (j >= built_in)
         return fail(error, DR_E_ARGUMENT,
-                    "%s codec %s, id 0x%x: the name is taken by a codec of another plug-in, id 0x%x; plans could not "
-                    "tell them apart",
+                    "%s codec %s, id 0x%x: the name is used by a codec of another plug-in, id 0x%x; plans could not "
+                    "distinguish them",
                     role_name(c.role), c.name, c.id, other.id);
       shared += (shared.empty() ? "" : ", ") + std::string(role_name(c.role)) + "=plugin." + c.name;
     }

@@ -19,8 +19,8 @@ const dr_codec* find_codec(dr_role role, uint32_t id);
 // The name by which plans find this codec: its own, or with "plugin." before it where a built-in has that.
 std::string plan_name(const dr_codec& codec);
 
-// ARGUMENT: malformed, or its id is taken, or its name by another registered one. All of them or none. With OK the message
-// of `error` says which names are a built-in's, too; otherwise nothing is written there.
+// ARGUMENT: a codec is malformed, or its id or name is that of another registered one. Registers all or none. With OK the
+// message of `error` lists the names that a built-in has, too; without such names nothing is written there.
 dr_status register_codecs(const dr_codec* const* codecs, size_t n, dr_error& error);
 
 // The list of built-in codecs: codecs/builtin.cpp.

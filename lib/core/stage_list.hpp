@@ -20,7 +20,7 @@ struct stage {
   dr_params params() const { return {sizeof(dr_params), values, fields.data(), 0, 0}; }
 };
 
-// Whether it has a CUDA path with these fields: a codec may have one for some only, and says so of no job at all.
+// Whether it has a CUDA path with these fields: `need` of 0 jobs returns UNSUPPORTED if not.
 inline bool runs_on_cuda(const stage& s) {
   const dr_params params = s.params();
   return s.codec->cuda && s.codec->cuda->need(&params, nullptr, 0, nullptr) != DR_E_UNSUPPORTED;
@@ -74,16 +74,16 @@ inline dr_job shape_job(const stream_shape& s) {
   return job;
 }
 
-// Bounds of each stage of a list.
+// Bounds of the stages of a list.
 struct list_need {
   std::array<uint64_t, stages_max> payload{};
   uint64_t tell = 0, encode_scratch = 0, decode_scratch = 0;
   bool tell_suffices = false;
   uint64_t last(const stage_list& list) const { return payload[list.count - 1]; }
   uint64_t largest() const {
-    uint64_t most = 0;
-    for (const uint64_t p : payload) most = p > most ? p : most;
-    return most;
+    uint64_t bytes = 0;
+    for (const uint64_t p : payload) bytes = p > bytes ? p : bytes;
+    return bytes;
   }
 };
 

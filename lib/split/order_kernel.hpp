@@ -15,7 +15,7 @@ DR_HD inline void copy_value(uint32_t value_size, const void* from, uint64_t i, 
     static_cast<uint16_t*>(to)[j] = static_cast<const uint16_t*>(from)[i];
 }
 
-// Takes place `to` of n in a bitmap; false if there is no such place, or it was taken. set(word, bit) sets a bit and
+// Marks place `to` of n in a bitmap; false if it is not below n, or is marked already. set(word, bit) sets a bit and
 // returns the word as it was.
 template <class Set>
 DR_HD bool take_place(uint32_t* seen, uint64_t n, uint32_t to, Set&& set) {

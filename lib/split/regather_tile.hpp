@@ -1,4 +1,4 @@
-// Between the streams, on a GPU: values at the support that decode will give.
+// Between the streams, on a GPU: values at the support that decode will return.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct replaced_row {
 };
 
 enum regather_flags : uint8_t {
-  regather_from_source = 1,    // otherwise the values that were kept, and zeros behind them
+  regather_from_source = 1,    // otherwise the selected values, and zeros behind them
   regather_sparse = 2,         // the source is sparse: `values` at `support`
   regather_from_residual = 4,  // the source is the accumulator of feedback, in f32
   regather_needs_finite = 8
@@ -106,7 +106,7 @@ struct regather_values {
       if (there && !(j.flags & regather_from_source)) {
         value = static_cast<const bits*>(j.kept)[at];
       } else if (there && j.flags & regather_from_residual) {
-        // As rounded_finite, which would take more registers here than there are.
+        // As rounded_finite, which would need more registers than there are.
         const double acc = exact_f64(static_cast<const float*>(j.values)[at]);
         value = T::from_f64(is_finite<f32_type>(static_cast<const uint32_t*>(j.values)[at]) ? saturate<T>(acc) : acc);
       } else if (there) {

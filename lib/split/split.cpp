@@ -53,7 +53,7 @@ dr_status sort_as(const I* indices, uint64_t n, uint64_t universe, bool sum_dupl
 
 // Copies n rows, with a width known to the compiler where that is a single value.
 template <class Move>
-void each_row(uint64_t row_bytes, uint64_t n, Move&& move) {
+void for_each_row(uint64_t row_bytes, uint64_t n, Move&& move) {
   if (row_bytes == 8)
     for (uint64_t i = 0; i < n; ++i) move(i, 8);
   else if (row_bytes == 4)
@@ -110,7 +110,7 @@ constexpr uint64_t rows_ahead = 32;
 void gather(uint64_t row_bytes, const void* values, const uint32_t* positions, uint64_t n, void* out) {
   const auto* from = static_cast<const char*>(values);
   auto* to = static_cast<char*>(out);
-  each_row(row_bytes, n, [&](uint64_t i, uint64_t bytes) {
+  for_each_row(row_bytes, n, [&](uint64_t i, uint64_t bytes) {
     if (i + rows_ahead < n) __builtin_prefetch(from + positions[i + rows_ahead] * bytes);
     std::memcpy(to + i * bytes, from + positions[i] * bytes, bytes);
   });
@@ -119,7 +119,7 @@ void gather(uint64_t row_bytes, const void* values, const uint32_t* positions, u
 void scatter(uint64_t row_bytes, const void* values, const uint32_t* positions, uint64_t n, void* out) {
   const auto* from = static_cast<const char*>(values);
   auto* to = static_cast<char*>(out);
-  each_row(row_bytes, n, [&](uint64_t i, uint64_t bytes) {
+  for_each_row(row_bytes, n, [&](uint64_t i, uint64_t bytes) {
     if (i + rows_ahead < n) __builtin_prefetch(to + positions[i + rows_ahead] * bytes, 1);
     std::memcpy(to + positions[i] * bytes, from + i * bytes, bytes);
   });
@@ -150,12 +150,12 @@ uint64_t sort_by_keys(uint32_t* keys, uint64_t n, uint64_t row_bytes, const void
 }
 
 void gather_known(uint64_t row_bytes, const uint64_t* indices, const void* values, uint64_t n, uint64_t first,
-                  const uint32_t* wanted, uint64_t wanted_count, void* out) {
+                  const uint32_t* positions, uint64_t position_count, void* out) {
   const auto* from = static_cast<const char*>(values);
   auto* to = static_cast<char*>(out);
   uint64_t at = 0;
-  each_row(row_bytes, wanted_count, [&](uint64_t i, uint64_t bytes) {
-    const uint64_t index = first + (wanted ? wanted[i] : i);
+  for_each_row(row_bytes, position_count, [&](uint64_t i, uint64_t bytes) {
+    const uint64_t index = first + (positions ? positions[i] : i);
     while (at < n && indices[at] < index) ++at;
     if (at < n && indices[at] == index)
       std::memcpy(to + i * bytes, from + at * bytes, bytes);

@@ -38,9 +38,9 @@ uint64_t first_misplaced(const uint32_t* order, uint64_t n, uint32_t* seen);
 // that comes twice.
 uint64_t sort_by_keys(uint32_t* keys, uint64_t n, uint64_t row_bytes, const void* values, uint64_t* sorted, void* out);
 
-// Values of ascending `wanted` (below a segment's first + 2^32; nullptr: 0, 1, …) among n ascending `indices`; +0 where
+// Values at ascending `positions` (below a segment's first + 2^32; nullptr: 0, 1, …) among n ascending `indices`; +0 where
 // unknown.
 void gather_known(uint64_t row_bytes, const uint64_t* indices, const void* values, uint64_t n, uint64_t first,
-                  const uint32_t* wanted, uint64_t wanted_count, void* out);
+                  const uint32_t* positions, uint64_t position_count, void* out);
 
 }  // namespace dr

@@ -14,19 +14,19 @@
 namespace dr {
 namespace {
 
-// At least so many elements, or columns, a task; at most so many tasks a tensor.
-constexpr uint64_t task_elements = uint64_t{1} << 16, task_columns = 2048, tasks_most = 1024;
+// The least elements, or columns, of a task; the largest number of tasks of a tensor.
+constexpr uint64_t task_elements = uint64_t{1} << 16, task_columns = 2048, tasks_max = 1024;
 
 // A product of P's row, which is no longer than 1, with a column of Q below this is below half a unit in the last place
 // of FLT_MAX: neither an output nor a residual leaves f32, whatever a rank sent.
-constexpr float second_most = 0x1p90f;
+constexpr float second_max = 0x1p90f;
 
-// Whether no magnitude of x, times `by`, exceeds `most`; NaN does. Bits of magnitudes are in order (and compilers add up
+// Whether no magnitude of x, times `by`, exceeds `limit`; NaN does. Bits of magnitudes are in order (and compilers add up
 // differences of integers four or more at a time, but no comparisons of floats).
-bool all_within(const float* x, uint64_t n, float by = 1, float most = FLT_MAX) {
-  const auto limit = std::bit_cast<int32_t>(most);
+bool all_within(const float* x, uint64_t n, float by = 1, float limit = FLT_MAX) {
+  const auto bits_max = std::bit_cast<int32_t>(limit);
   int32_t signs = 0;
-  for (uint64_t i = 0; i < n; ++i) signs |= limit - (std::bit_cast<int32_t>(by * x[i]) & INT32_MAX);
+  for (uint64_t i = 0; i < n; ++i) signs |= bits_max - (std::bit_cast<int32_t>(by * x[i]) & INT32_MAX);
   return signs >= 0;
 }
 
@@ -84,9 +84,9 @@ void lowrank::place(std::byte* memory) {
 void lowrank::list_tasks(uint32_t workers) {
   for (const uint32_t i : low_) {
     const lowrank_item& item = items_[i];
-    const uint64_t rows = std::max<uint64_t>(task_elements / item.columns, item.rows / tasks_most + 1);
+    const uint64_t rows = std::max<uint64_t>(task_elements / item.columns, item.rows / tasks_max + 1);
     for (uint64_t at = 0; at < item.rows; at += rows) row_tasks_.push_back({i, at, std::min(item.rows, at + rows)});
-    const uint64_t columns = workers > 1 ? std::max(task_columns, item.columns / tasks_most + 1) : item.columns;
+    const uint64_t columns = workers > 1 ? std::max(task_columns, item.columns / tasks_max + 1) : item.columns;
     for (uint64_t at = 0; at < item.columns; at += columns)
       column_tasks_.push_back({i, at, std::min(item.columns, at + columns)});
   }
@@ -150,7 +150,7 @@ void lowrank::reset() {
 // ---- A round ----------------------------------------------------------------------------------------------
 
 // M of a tensor, all of it.
-void lowrank::take(size_t item, float* to) const {
+void lowrank::copy_input(size_t item, float* to) const {
   const uint64_t n = items_[item].elements();
   if (n && !how_.keeps) std::copy_n(gradients_[item], n, to);
   if (!how_.keeps) return;
@@ -174,7 +174,7 @@ dr_status lowrank::begin(std::span<const float* const> gradients, std::span<floa
   });
   run(workers, dense_.size(), [&](size_t i, size_t) {
     const lowrank_item& item = items_[dense_[i]];
-    take(dense_[i], first_.data() + item.p);
+    copy_input(dense_[i], first_.data() + item.p);
   });
   // A value that is not finite makes its row's sums not finite: no product of it is.
   for (size_t i = 0; i < items_.size(); ++i) {
@@ -198,7 +198,7 @@ dr_status lowrank::find_fault(size_t item, dr_error& error) const {
          static_cast<double>(g));
     error.where = at;
   } else {
-    fail(error, DR_E_ARGUMENT, "tensor %zu: element %" PRIu64 " of the gradient is %g; lowrank takes finite values",
+    fail(error, DR_E_ARGUMENT, "tensor %zu: element %" PRIu64 " of the gradient is %g; lowrank requires finite values",
          item, at, static_cast<double>(g));
     error.where = at;
   }
@@ -206,11 +206,11 @@ dr_status lowrank::find_fault(size_t item, dr_error& error) const {
   return DR_E_ARGUMENT;
 }
 
-dr_status lowrank::check_factor(std::span<const float> factor, const char* name, float mean, float most,
+dr_status lowrank::check_factor(std::span<const float> factor, const char* name, float mean, float limit,
                                 dr_error& error) const {
   // (A mean below 1 would hide nothing: infinities stay.)
-  if (all_within(factor.data(), factor.size(), mean, most)) return DR_OK;
-  const auto at = std::find_if(factor.begin(), factor.end(), [=](float x) { return !(std::abs(mean * x) <= most); });
+  if (all_within(factor.data(), factor.size(), mean, limit)) return DR_OK;
+  const auto at = std::find_if(factor.begin(), factor.end(), [=](float x) { return !(std::abs(mean * x) <= limit); });
   const auto where = static_cast<uint64_t>(at - factor.begin());
   const double found = *at;
   if (!std::isfinite(found))
@@ -224,7 +224,7 @@ dr_status lowrank::check_factor(std::span<const float> factor, const char* name,
     fail(error, DR_E_ARGUMENT,
          "%s factor: element %" PRIu64
          " is %g after the all-reduce; its mean is above %g, and a residual could exceed f32",
-         name, where, found, static_cast<double>(most));
+         name, where, found, static_cast<double>(limit));
   error.where = where;
   return DR_E_ARGUMENT;
 }
@@ -248,7 +248,7 @@ dr_status lowrank::advance(float mean, float scale, pool& workers, dr_error& err
 }
 
 dr_status lowrank::finish(float mean, float scale, pool& workers, dr_error& error) {
-  if (const dr_status s = check_factor(second_, "second", mean, second_most, error)) return s;
+  if (const dr_status s = check_factor(second_, "second", mean, second_max, error)) return s;
   for (float& x : second_) x *= mean;
   run(workers, row_tasks_.size(), [&](size_t i, size_t) {
     const task& t = row_tasks_[i];
@@ -272,7 +272,7 @@ dr_status lowrank::finish(float mean, float scale, pool& workers, dr_error& erro
 
 void lowrank::cancel(bool keep) {
   if (keep && phase_ && how_.keeps)
-    for (size_t i = 0; i < saved_items(); ++i) take(i, residual_ + items_[i].first);
+    for (size_t i = 0; i < saved_items(); ++i) copy_input(i, residual_ + items_[i].first);
   phase_ = 0;
 }
 

@@ -24,7 +24,7 @@ struct lowrank_options {
   float beta = 1, gamma = 1;
   uint64_t seed = 0;         // of the first Q, the same on every rank
   uint64_t dense_below = 0;  // tensors of fewer elements travel dense
-  bool marks = false;        // the last tensor travels dense, keeps no residual and is no part of a state
+  bool marks = false;        // the last tensor is sent dense, has no residual and is not in a saved state
 };
 
 // A tensor as a matrix of `rows` by `columns`. It is dense, and in the first factor as it is, if two factors would have
@@ -99,18 +99,18 @@ class lowrank {
   uint64_t saved_elements() const { return elements_ - (how_.marks ? items_.back().elements() : 0); }
   uint64_t fingerprint(uint64_t marks) const;
   lowrank_matrix matrix(size_t item) const;
-  void take(size_t item, float* to) const;
+  void copy_input(size_t item, float* to) const;
   float value(size_t item, uint64_t element) const;
   void draw_column(size_t item, uint32_t column);
   void orthonormalise_q(size_t item, double* room);
   dr_status find_fault(size_t item, dr_error& error) const;
-  dr_status check_factor(std::span<const float> factor, const char* name, float mean, float most,
+  dr_status check_factor(std::span<const float> factor, const char* name, float mean, float limit,
                          dr_error& error) const;
   dr_status finish(float mean, float scale, pool& workers, dr_error& error);
 
   lowrank_options how_;
   std::vector<lowrank_item> items_;
-  std::vector<uint32_t> low_, dense_;  // items of each kind
+  std::vector<uint32_t> low_, dense_;  // items of either kind
   std::vector<task> row_tasks_, column_tasks_;
   uint64_t elements_ = 0, first_size_ = 0, second_size_ = 0, room_ = 0, memory_size_ = 0;
   uint32_t workers_ = 1;

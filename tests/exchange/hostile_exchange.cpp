@@ -110,7 +110,7 @@ bytes other_frame(const bytes& honest, const std::string& plan, const std::vecto
   dr::bound_batch bound(c, batch);
   bound.tensors = list.views;
   REQUIRE(bound.bind_tensors() == DR_OK);
-  REQUIRE(bound.take_workspace() == DR_OK);
+  REQUIRE(bound.allocate_workspace() == DR_OK);
   bytes frame(batch.bound());
   dr::encode_request request;
   request.call.flags = DR_CALL_TAG;
