@@ -268,5 +268,5 @@ TEST_CASE("a required parameter has no default, so any number stands there") {
   dr_error error{};
   error.struct_size = sizeof error;
   CHECK(dr_codec_register(&k.codec.known, &error) == DR_E_ARGUMENT);
-  CHECK(std::string(error.message).find("taken") != std::string::npos);
+  CHECK(std::string(error.message).find("is used by") != std::string::npos);
 }

@@ -138,7 +138,7 @@ TEST_CASE("every refused plug-in says why and registers none of its codecs") {
     CHECK(find(DR_ROLE_VALUE, "sound_but_unlucky") == nullptr);
   };
   refused(DR_CLASH_NAME, DR_E_ARGUMENT, {"zigzag", "name is used by a codec of another plug-in", "0xa7e1"});
-  refused(DR_CLASH_ID, DR_E_ARGUMENT, {"zagzig", "taken by zigzag", "0xa7e1"});
+  refused(DR_CLASH_ID, DR_E_ARGUMENT, {"zagzig", "used by zigzag", "0xa7e1"});
   refused(DR_CLASH_BUILTIN_ID, DR_E_ARGUMENT, {"intruder", "0x11", "private"});
   refused(DR_CLASH_VERSION, DR_E_UNSUPPORTED, {DR_CLASH_VERSION, "version 2"});
   refused(DR_CLASH_SYMBOL, DR_E_UNSUPPORTED, {DR_CLASH_SYMBOL, DR_PLUGIN_SYMBOL});

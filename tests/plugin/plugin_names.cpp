@@ -97,7 +97,7 @@ TEST_CASE("of two plug-ins with one name, or one id, the second is refused whole
   const size_t before = dr_codec_count();
   std::string sentence;
   CHECK(load(DR_CLASH_NAMESAKE, sentence) == DR_E_ARGUMENT);
-  for (const char* part : {"value codec qsgd", "taken by a codec of another plug-in"}) CHECK(contains(sentence, part));
+  for (const char* part : {"value codec qsgd", "used by a codec of another plug-in"}) CHECK(contains(sentence, part));
   CHECK(dr_codec_count() == before);
 }
 
