@@ -192,7 +192,7 @@ dr_status bind_patch(plan& p, dr_error& error) {
                 p.sparsify.codec->name, index.name);
   if (!p.regather) return takes_no("regather=off: each value goes to its own row");
   if ((index.forms & 1u << DR_FORM_ALL) && p.index.size() > 1)
-    return takes_no("bytes codec behind an index that has no bytes");
+    return takes_no((std::string("bytes codec behind index=") + index.name).c_str());
   if (p.flat) return takes_no("bucket=flat: each tensor has its own base");
   if (p.votes) return takes_no("merge=vote: a patch is not merged");
   if (p.exchange.kind != exchange_kind::gather || p.exchange.parts != 1)
