@@ -139,6 +139,7 @@ class sender {
   std::vector<unit> units_;
   std::vector<tensor_view> views_;  // where the tensors are
   std::vector<tensor_out> outs_;    // where merge writes: what the caller gave, or f32 that is rounded to it
+  std::vector<const void*> given_;  // tensors, where the caller placed them
   std::vector<void*> given_outs_;
   std::vector<uint32_t> clipped_;  // tensors whose plan has a clip
   double clip_ = 0;                // 0: no call of clip is needed

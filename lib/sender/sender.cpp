@@ -52,6 +52,7 @@ dr_status sender::create(std::vector<named_tensor> tensors, sender_options optio
   options_.rules.scatters = options_.flags & DR_SENDER_SCATTER;
   if (const dr_status s = check_options()) return s;
   if (const dr_status s = plan_units(tensors_, options_.rules, plans_, c_.error)) return s;
+  given_.resize(tensors_.size());
   given_outs_.resize(tensors_.size());
   unit_of_.resize(tensors_.size());
   position_of_.resize(tensors_.size());
@@ -70,14 +71,14 @@ dr_status sender::create(std::vector<named_tensor> tensors, sender_options optio
     o.universe = t.elements;
     o.width = 1;
     outs_.push_back(o);
-    plan_ptr sum = plans_.methods[i];
-    if (sum->exchange.kind == exchange_kind::owner)
-      if (const dr_status s = bind_sum(plans_.methods[i], sum, c_.error)) return s;
-    sum_plans_.push_back(std::move(sum));
     if (clip_of(*plans_.methods[i]) > 0) clipped_.push_back(static_cast<uint32_t>(i));
   }
+  sum_plans_ = plans_.methods;
   for (size_t u = 0; u < plans_.units.size(); ++u) {
     unit_list& list = plans_.units[u];
+    if (list.kind == DR_UNIT_OWNER)
+      for (const uint32_t i : list.tensors)
+        if (const dr_status s = bind_sum(plans_.methods[i], sum_plans_[i], c_.error)) return s;
     for (uint32_t i = 0; i < list.tensors.size(); ++i) {
       unit_of_[list.tensors[i]] = static_cast<uint32_t>(u);
       position_of_[list.tensors[i]] = i;
@@ -268,6 +269,7 @@ void sender::place(size_t first, std::span<const void* const> in, std::span<void
                    std::span<void* const> states) {
   for (size_t i = 0; i < in.size(); ++i) {
     tensor_view& v = views_[first + i];
+    given_[first + i] = in[i];
     if (v.values == in[i]) continue;
     v.values = in[i];
     units_[unit_of_[first + i]].tensors_moved = true;

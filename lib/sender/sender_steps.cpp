@@ -110,7 +110,11 @@ dr_status sender::clip() {
   double sum = 0;
   uint64_t bytes = 0;
   for (const uint32_t i : clipped_) {
-    const tensor_view& v = views_[i];
+    tensor_view& v = views_[i];
+    if (v.values != given_[i]) {  // a step before this one was scaled
+      v.values = given_[i];
+      units_[unit_of_[i]].tensors_moved = true;
+    }
     if (!v.values && v.universe)
       return fail(c_.error, DR_E_ARGUMENT, "%.80s: was not placed", tensors_[i].name.c_str());
     sum += with_type(v.dtype, [&](auto type) { return squares<decltype(type)>(v.values, v.universe); });
@@ -123,7 +127,6 @@ dr_status sender::clip() {
   for (const uint32_t i : clipped_) {
     tensor_view& v = views_[i];
     with_type(v.dtype, [&](auto type) { scale_values<decltype(type)>(v.values, to, clip_ / norm, v.universe); });
-    // (What the caller places next is another address, or the same: it is looked at again.)
     v.values = to;
     units_[unit_of_[i]].tensors_moved = true;
     to += round_up(v.universe * value_size(v.dtype), arena::alignment);

@@ -66,7 +66,8 @@ dr_status choose_plan(const named_tensor& t, const unit_rules& rules, const plan
       return prefix(error, "%.80s: its gradient is sparse: ", t.name.c_str()), s;
   } else {
     if (const dr_status s = make_flat(out, rules.flat, error)) return s;
-    if (t.elements < dense_below_of(*out, rules.dense_below)) {
+    const uint64_t elements = t.elements / (rules.scatters ? rules.ranks : 1);
+    if (elements < dense_below_of(*out, rules.dense_below)) {
       const plan_ptr large = out;
       if (const dr_status s = bind_exact(large, out, error)) return s;
       if (!out->votes)
@@ -88,13 +89,14 @@ dr_status choose_plan(const named_tensor& t, const unit_rules& rules, const plan
               own->text.c_str(), names.c_str());
 }
 
-uint32_t kind_of(const named_tensor& t, const plan& method, const unit_rules& rules) {
+// how: that of the plan of its line, for small tensors go the way of the others.
+uint32_t kind_of(const named_tensor& t, const plan& method, exchange_kind how, const unit_rules& rules) {
   if (t.is_rows) return DR_UNIT_ROWS;
   if (method.transforms()) return DR_UNIT_FACTORS;
   const auto same = [&](const plan_ptr& a) { return a->text == method.text; };
   if (std::ranges::any_of(rules.apart, same)) return DR_UNIT_APART;
   if (rules.scatters) return DR_UNIT_SCATTER;
-  return method.exchange.kind == exchange_kind::owner ? DR_UNIT_OWNER : DR_UNIT_FRAMES;
+  return how == exchange_kind::owner ? DR_UNIT_OWNER : DR_UNIT_FRAMES;
 }
 
 // Frames of a unit: of each flat plan one; of the rest one for each kind of feedback, so that a frame can be taken back
@@ -171,7 +173,8 @@ dr_status plan_units(std::span<const named_tensor> tensors, const unit_rules& ru
     }
     plan_ptr method;
     if (const dr_status s = choose_plan(t, rules, dense, method, error)) return fail_at(error, i, s);
-    const uint32_t kind = kind_of(t, *method, rules);
+    const exchange_kind how = (t.method ? *t.method : *dense).exchange.kind;
+    const uint32_t kind = kind_of(t, *method, how, rules);
     const bool alone = kind == DR_UNIT_ROWS || kind == DR_UNIT_SCATTER;
     std::string key = std::to_string(kind) + " " + std::to_string(t.dtype);
     if (kind == DR_UNIT_FACTORS || kind == DR_UNIT_APART) key += " " + method->text;

@@ -117,8 +117,8 @@ def clipping_is_by_the_norm_of_the_whole_gradient_however_it_is_cut():
         x = [torch.full((50,), float(i)) for i in range(4)]
         AllReduce(plan, frame_bytes=frame_bytes, bypass=0)(x)
         assert abs(float(torch.cat(x).norm()) - 0.25) < 1e-5, frame_bytes
-    with raises(deepreduce.ArgumentError, "'a' has clip=0.25", "'b' has clip=2", "whole gradient"):
-        DDPHook({"a": plan, "b": plan.replace("0.25", "2")})
+    with raises(deepreduce.ArgumentError, "a has clip=0.25", "b clip=2", "whole gradient"):
+        AllReduce({"a": plan, "b": plan.replace("0.25", "2")})({"a": torch.ones(9), "b": torch.ones(9)})
     with raises(deepreduce.Unsupported, "clip= is of the whole gradient", "clip_grad_norm_"):
         ReduceScatter(plan)
 

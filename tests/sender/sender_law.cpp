@@ -155,6 +155,11 @@ TEST_CASE("a clip is of the norm of all tensors, also of those in other units") 
     for (const float x : w.out(0, 0)) REQUIRE(std::abs(x - 0.3 / norm) < 1e-6);
     for (const float x : w.out(0, 1)) REQUIRE(std::abs(x + 0.4 / norm) < 1e-6);
     CHECK(w.in(0, 0)[0] == 0.3f);  // the gradient is as it was
+    // In the next step it is looked at anew, where it lies.
+    w.set(0, 0, std::vector<float>(2000, 0.001f));
+    w.set(0, 1, std::vector<float>(3000, 0.002f));
+    REQUIRE(w.all_ok(1));
+    for (const float x : w.out(0, 0)) REQUIRE(std::abs(x - 0.001f) < 1e-6);
   }
 }
 

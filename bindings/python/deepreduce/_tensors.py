@@ -236,8 +236,8 @@ def name_outputs(out: object, what: str = "out") -> Named:
     return [(f"{what}[{i}]", each) for i, each in enumerate(out)] if isinstance(out, (list, tuple)) else [(what, out)]
 
 
-def dtype_code(dtype: Any) -> Optional[int]:
-    """DR_* of a type that a caller names: "float16", numpy's or torch's."""
+def dtype_code(dtype: Any, what: str = "dtype") -> Optional[int]:
+    """DR_* of a type that a caller names: "float16", numpy's or torch's. what: its name in errors"""
     if dtype is None:
         return None
     name = dtype if isinstance(dtype, str) else str(dtype)
@@ -247,8 +247,8 @@ def dtype_code(dtype: Any) -> Optional[int]:
         try:
             name = numpy.dtype(dtype).name
         except TypeError:
-            raise ArgumentError(f"dtype is {dtype!r}, which is no type of values") from None
-    return _memory.code_of(name, "dtype", _memory.FLOATS)
+            raise ArgumentError(f"{what} is {dtype!r}, which is no type of values") from None
+    return _memory.code_of(name, what, _memory.FLOATS)
 
 
 def maker_of(place: Optional[_device.Place], like: object, dtype: Optional[int]) -> Maker:

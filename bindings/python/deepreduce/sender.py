@@ -33,11 +33,13 @@ class TensorSpec(NamedTuple):
 
     dtype   "float32", "float16" or "bfloat16"; numpy's or torch's
     sparse  its gradient is sparse rows: a unit of its own, of kind "rows"
+    plan    of this tensor; None: the sender's
     """
 
     shape: Tuple[int, ...]
     dtype: Any
     sparse: bool = False
+    plan: Union[None, str, Plan] = None
 
 
 class Unit(NamedTuple):
@@ -227,14 +229,17 @@ class Sender(Uncopied):
         book = Book(plan.items()) if isinstance(plan, Mapping) else as_book(plan)
         method = None if book is not None or plan is None else as_plan(plan)  # type: ignore[arg-type]
         listed = (_abi_sender.dr_named_tensor * len(self._specs))()
+        self._plans_alive: List[Plan] = []
         for each, name, spec in zip(listed, self._names, self._specs):
             each.struct_size = ctypes.sizeof(_abi_sender.dr_named_tensor)
             each.name, each.dtype = c_string(name, "a name"), spec.dtype
             each.flags = _abi_sender.DR_NAMED_ROWS if spec.sparse else 0
             each.elements = math.prod(spec.shape)
             each.rows = spec.shape[0] if spec.shape else 1
-            if method is not None:
-                each.plan = method.handle
+            own = method if spec.plan is None else as_plan(spec.plan)
+            if own is not None:
+                each.plan = own.handle
+                self._plans_alive.append(own)
         size = ctypes.sizeof(_abi_sender.dr_named_tensor)
         named = None if book is None else book._handle
         where = self._context.handle, None, named, listed, size, len(listed), options
@@ -464,12 +469,21 @@ class Sender(Uncopied):
         self._call.step, self._call.private_seed = step, private_seed
         return self._sent(self._c_encode(self._sender, unit, self._at_call, address, size, self._at_result))
 
+    def _sum_at(self, unit: int, step: int, places: Sequence[Tuple[int, int]], address: int, size: int) -> Sent:
+        self._at_places(step, places)
+        return self._sent(
+            self._c_sum(self._sender, unit, self._at_call, self._at_slots, len(places), address, size, self._at_result)
+        )
+
     def _merge_at(self, unit: int, step: int, places: Sequence[Tuple[int, int]]) -> Sent:
         """places: (address, bytes) of the slot of each rank"""
+        self._at_places(step, places)
+        return self._sent(self._c_merge(self._sender, unit, self._at_call, self._at_slots, len(places), self._at_result))
+
+    def _at_places(self, step: int, places: Sequence[Tuple[int, int]]) -> None:
         for slot, place in zip(self._each_slot, places):
             slot.data, slot.size = place
-        self._call.step = step
-        return self._sent(self._c_merge(self._sender, unit, self._at_call, self._at_slots, len(places), self._at_result))
+        self._call.step, self._call.private_seed = step, self._rank
 
     # ---- States ----
 
@@ -509,6 +523,24 @@ class Sender(Uncopied):
                     self._handle, unsigned(state["failures"], "failures"), unsigned(state["failed"], "failed")
                 )
             )
+
+    def read_state(self, name: str, field: str = "states") -> Array:
+        """The bytes that feedback keeps of a tensor, in the order of its elements. field: "states", or "sums" (exchange=owner)"""
+        which, size = _STATES[field]
+        with self._turn():
+            return self._read_state(self._position(name), which, getattr(self.tensor(name), size))
+
+    def write_state(self, name: str, field: str, state: Any) -> None:
+        """Takes what read_state gave. Raises ArgumentError for a state of another tensor or feedback."""
+        found = _memory.borrow_bytes(state, f"{name}: its state")
+        with self._turn():
+            where = self._handle, self._position(name), _STATES[field][0], found.address, found.size
+            self._check(self._library.dr_sender_write_state(*where))
+
+    def resume(self, failures: int, failed: int) -> None:
+        """Goes on from a checkpoint: `failures` and `failed` of info."""
+        with self._turn():
+            self._check(self._library.dr_sender_resume(self._handle, unsigned(failures, "failures"), unsigned(failed, "failed")))
 
     def scale(self, factor: float) -> None:
         """Multiplies all residuals: after a change of the learning rate, or of the loss's scale."""
@@ -581,12 +613,12 @@ def _specs_of(tensors: Union[Mapping[str, Any], Sequence[Any]]) -> Dict[str, Ten
 def _spec_of(name: Any, given: Any) -> TensorSpec:
     if not isinstance(name, str):
         raise ArgumentError(f"the name of a tensor is a str, not {name!r}")
-    if isinstance(given, tuple) and len(given) in (2, 3):
+    if isinstance(given, tuple) and len(given) in (2, 3, 4):
         spec = TensorSpec(*given)
-        code = dtype_code(spec.dtype)
+        code = dtype_code(spec.dtype, name)
         if code is None:
             raise _at_tensor(name, "has no dtype")
-        return TensorSpec(tuple(unsigned(n, f"{name}: its shape") for n in spec.shape), code, spec.sparse)
+        return TensorSpec(tuple(unsigned(n, f"{name}: its shape") for n in spec.shape), code, spec.sparse, spec.plan)
     found = _memory.describe(given, name)
     return TensorSpec(found.shape, found.dtype)
 

@@ -22,7 +22,8 @@ from ..recording._model_times import Recording, record
 from ._all_reduce import AllReduce, all_reduce
 from ._checkpoint import load_checkpoint
 from ._ddp import DDPHook, _hook
-from ._engine import ExchangeError, MissingRank, OutOfStep, Stats, Step
+from ..errors import OutOfStep
+from ._engine import ExchangeError, MissingRank, Stats, Step
 from ._rules import OnePlan, Plans
 from ._saved import state_for_new_rank
 from ._shards import ReduceScatter
@@ -46,6 +47,6 @@ __all__ = [
 ]
 
 # Pickles (of a model with its hook, say) and tracebacks name where programs find them, not the file.
-for _each in (AllReduce, DDPHook, _hook, ExchangeError, MissingRank, OutOfStep, ReduceScatter, Stats, Step):
+for _each in (AllReduce, DDPHook, _hook, ExchangeError, MissingRank, ReduceScatter, Stats, Step):
     _each.__module__ = __name__
 del _each

@@ -31,7 +31,8 @@ class DDPHook(Exchange):
 
     plan     a plan or its text; or {pattern of parameter names: plan}, or a list of such pairs, of which the first that
              matches counts (fnmatch); or a Book of deepreduce.book, or "book:PATH". None, or no match: dense, exactly.
-             Frames are gathered, whatever a plan's `exchange=` says; `index=all value=half(…)` is an all-reduce of halves.
+             Frames are gathered, or with `exchange=owner` each rank adds up a range of the elements: what a rank sends does not
+             grow with the ranks then. `index=all value=half(…)` is an all-reduce of halves.
              "auto": ten dense steps, after which dense, bf16, 8 bits, 4 bits and lowrank are measured on the gradients
              and the link, and one is chosen: the most accurate whose step is within 10 % of the fastest (`choice`, and a
              line of the logger "deepreduce.torch"). That step takes some 20 exchanges, and memory for two copies of the

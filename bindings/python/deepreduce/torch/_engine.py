@@ -17,7 +17,7 @@ from torch.distributed.distributed_c10d import AllgatherOptions, AllreduceOption
 
 from .. import errors
 from .._native import _abi
-from ..errors import ArgumentError, Error, Unsupported
+from ..errors import ArgumentError, Error, OutOfStep, Unsupported
 
 # Lets destroy_process_group end its group, where this is imported before init_process_group: the defaults of
 # torch.distributed.nn's functions are the process group that is there when it is imported, and the first step of an
@@ -50,19 +50,11 @@ class MissingRank(ExchangeError, errors.MissingRank):
     code = _abi.DR_E_TIMEOUT
 
 
-class OutOfStep(ArgumentError):
-    """Ranks are at different steps, or some did not complete a step that others did: all ranks raise it, and nothing of the
-    step is applied. The group is as good as before.
-
-    rank    the first of `ranks`
-    ranks   of the default group, that are behind
-    source  one that is not: the others copy parameters and the optimizer's state from it
-    step    that they did not complete; None where they are at other steps
-    """
-
-    def __init__(self, message: str, ranks: Sequence[int], source: int, step: Optional[int] = None) -> None:
-        super().__init__(message)
-        self.rank, self.ranks, self.source, self.step = ranks[0], tuple(ranks), source, step
+def out_of_step(message: str, ranks: Sequence[int], source: int, step: Optional[int] = None) -> OutOfStep:
+    """The error with its fields."""
+    error = OutOfStep(message)
+    error.rank, error.ranks, error.source, error.step = ranks[0], tuple(ranks), source, step
+    return error
 
 
 @dataclasses.dataclass

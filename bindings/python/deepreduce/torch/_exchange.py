@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import time
-from typing import Any, Container, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Container, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
+import numpy
 import torch
 import torch.distributed as dist
 
-from .._adapters._plan_beside import bypass_of
 from .._native._call import real
 from ..control import Controller
-from ..errors import ArgumentError, Error
+from ..errors import ArgumentError, Error, OutOfStep, Unsupported
+from ..plan import Plan
+from ..sender import Sender, TensorSpec
 from ..tensor import State
-from ._clip import Clip
-from ._engine import Engine, ExchangeError, OutOfStep, Stats, Step, all_reduce, is_finite
+from ._engine import Engine, ExchangeError, Stats, Step, all_reduce, is_finite
 from ._factors import TransformUnit, carry_residuals, load_states, states_of
 from ._figures import metrics_of, words_of
 from ._ladder import Ladder, Rung, keeper_of, plans_of
-from ._reduced import ReducedUnit, half_of
+from ._reduced import ReducedUnit
 from ._rules import Plans, Rules, warn_of_plans
 from ._saved import Saved, check_residuals
 from ._sparse_rows import RowsUnit, bytes_of
@@ -29,10 +31,7 @@ from ._unit import Item, Unit
 
 _log = logging.getLogger("deepreduce.torch")
 
-# Of tensors that travel together. On links of 100 Mbit/s units of 2 to 4 MiB, which backward hides, took a quarter off the
-# step of a GPT of 13 MB, which was one unit before; at 1 Gbit/s they made no difference (bench/results/hook_steps.md).
-UNIT_BYTES = 4 << 20
-_FACTOR_BYTES = 25 << 20  # of tensors whose factors travel: a unit's second one is sent behind backward, after the last's
+UNIT_BYTES = 4 << 20  # of tensors that travel together, unless the caller says more: the sender's (lib/sender/units.cpp)
 
 
 class Exchange(Saved):
@@ -64,13 +63,15 @@ class Exchange(Saved):
             raise ArgumentError("with control the plan is a ladder, not pairs of a pattern and a plan: each rung has its own")
         self._rules = [Rules(each, bypass, flat) for each in ladder]
         self._ladder = None if control is None else Ladder(control, [each.all_dense for each in self._rules])
-        self._tensors: List[Tuple[List[Item], ...]] = []  # of each unit the items of each rung
+        self._sender: Optional[Sender] = None  # of the rung that is in use
+        self._rung_senders: List[Callable[[], Sender]] = []
+        self._shapes_of: Dict[str, Tuple[torch.Size, torch.dtype]] = {}
         self._units: List[Unit] = []
         self._where: Dict[str, Tuple[Unit, int]] = {}
         self._states: Dict[str, State] = {}
         self._pending: List[Unit] = []
         self._held: List[Unit] = []  # their tensors are there, but not yet the norm to clip by
-        self._clip: Optional[Clip] = None
+        self._clips = False
         self._is_behind = False  # others have applied what this rank took back last
         self._dense: List[Tuple[str, Any, torch.Tensor]] = []  # collectives that are under way
         self._now, self._last, self._total, self._ended = Step(), Step(), Step(), 0
@@ -96,76 +97,120 @@ class Exchange(Saved):
     ) -> None:
         """The tensors, of which each unit has at most `most` bytes of one type, as frames or of one transform. Those that
         are sparse, by name, are each a unit."""
-        cuts: Dict[Any, List[List[Tuple[Item, ...]]]] = {}
-        room: Dict[Any, int] = {}
-        shared: Dict[str, State] = {}
-        told: Dict[str, str] = {}
-        for name, shape, dtype in tensors:
-            elements = shape.numel()
-            if name in sparse:
-                plans = [rules.plan_of_rows(name, dtype) for rules in self._rules]
-                cuts["rows", name] = [[tuple(Item(name, elements, dtype, plan, shape=shape) for plan in plans)]]
-                told[name] = f"rows of {tuple(shape)} {dtype}, {', '.join(map(str, plans))}"
-                continue
-            found = [rules.plan_of(name, elements, dtype) for rules in self._rules]
-            plans = plans_of(name, found, self._rules[0].dense) if self._ladder else found
-            apart = [plan if plan.info.transforms or (half_of(plan) and not self._ladder) else None for plan in plans]
-            size, kind = elements * dtype.itemsize, (dtype, *apart)
-            if size > room.get(kind, -1):
-                cuts.setdefault(kind, []).append([])
-                usual = _FACTOR_BYTES if plans[0].info.transforms else UNIT_BYTES
-                room[kind] = max(usual if most is None else most, size)
-            room[kind] -= size
-            rows = shape[0] if len(shape) > 1 else 1
-            cuts[kind][-1].append(tuple(Item(name, elements, dtype, plan, rows) for plan in plans))
-            told[name] = f"{rows} x {elements // max(1, rows)} {dtype}, {', '.join(map(str, plans))}"
-            if self._ladder and any(plan.info.feedback for plan in plans):
-                shared[name] = State(keeper_of(plans), torch.empty(elements, dtype=dtype))
-        every = [rungs for each in cuts.values() for items in each for rungs in items]
-        warn_of_plans(self._rules, [name for name, _, _ in tensors], every, self._bypass)
         engine = Engine(self._group, self._timeout)
         engine.skips = self._arguments["nonfinite"] == "skip"
-        beside = f"start={self._start}, seed={self._seed}, skips={engine.skips}, units of {[[len(items) for items in each] for each in cuts.values()]}"
+        self._shapes_of = {name: (shape, dtype) for name, shape, dtype in tensors}
+        senders = [self._sender_of(rules, most, sparse, engine) for rules in self._rules]
+        names = [name for name, _, _ in tensors]
+        plans = {name: [sender.plan_of(name) for sender in senders] for name in names}
+        self._rung_senders = [lambda: senders[0]]
+        if self._ladder:
+            exact = self._rules[0].dense
+            plans = {name: found if name in sparse else plans_of(name, found, exact) for name, found in plans.items()}
+            self._rung_senders = [
+                functools.partial(self._sender_of, rules, most, sparse, engine, {name: found[i] for name, found in plans.items()})
+                for i, rules in enumerate(self._rules)
+            ]
+        warn_of_plans(self._rules, plans, sparse, self._bypass)
+        units = [len(unit.tensors) for unit in senders[0].units]
+        beside = f"start={self._start}, seed={self._seed}, skips={engine.skips}, units of {units}"
         if any(rules.transforms for rules in self._rules):
             beside += f", bypass={self._bypass}"  # which tensors have factors
         options = {name: value for name, value in self._arguments.items() if name not in ("timeout", "control")}
         options.update(start=self._start, frame_bytes=UNIT_BYTES if most is None else most)
+        told = {name: self._words(name, found, name in sparse) for name, found in plans.items()}
         lines = [rules.lines for rules in self._rules]
         require_same(self._arguments["control"], lines, options, beside, told, engine, self._timeout)
         if self._engine is not None:
             engine.failures, engine.failed = self._engine.failures, self._engine.failed
         self._engine = engine
-        self._states.update(shared)
-        self._tensors = [tuple(map(list, zip(*items))) for each in cuts.values() for items in each]
+        if self._ladder:
+            for name, found in plans.items():
+                if name not in sparse and any(plan.info.feedback for plan in found):
+                    self._states[name] = State(keeper_of(found), self._like(name))
         self._enter()
         self._take_loaded()
 
+    def _sender_of(
+        self, rules: Rules, most: Optional[int], sparse: Container[str], engine: Engine, plans: Optional[Mapping[str, Plan]] = None
+    ) -> Sender:
+        specs = {
+            name: TensorSpec(tuple(shape), dtype, name in sparse, None if plans is None or name in sparse else plans[name])
+            for name, (shape, dtype) in self._shapes_of.items()
+        }
+        try:
+            return self._new_sender(specs, rules, most, engine)
+        except Unsupported as error:
+            if error.tensor is not None and error.tensor in sparse:
+                out = f"give it a plan without: {{{error.tensor!r}: None, '*': …}} sends its rows exactly"
+                error.args = (f"{error}; {out}",)
+            raise
+
+    def _new_sender(self, specs: Mapping[str, TensorSpec], rules: Rules, most: Optional[int], engine: Engine) -> Sender:
+        return Sender(
+            specs,
+            rules.book,
+            ranks=engine.size,
+            rank=engine.rank,
+            seed=self._seed,
+            dense_below=self._bypass,
+            flat=rules.flat,
+            unit_bytes=most,
+            caller_states=True,
+            skip_nonfinite=engine.skips,
+            apart=() if self._ladder else rules.halves,
+            numbers=[engine.global_rank(rank) for rank in range(engine.size)],
+        )
+
+    def _resume(self) -> None:
+        if self._sender is not None and self._engine is not None:
+            self._sender.resume(self._engine.failures, self._engine.failed)
+
+    def _like(self, name: str) -> torch.Tensor:
+        shape, dtype = self._shapes_of[name]
+        return torch.empty(shape.numel(), dtype=dtype)
+
+    def _words(self, name: str, plans: Sequence[Plan], is_sparse: bool) -> str:
+        """Of a tensor, to compare ranks by."""
+        shape, dtype = self._shapes_of[name]
+        texts = ", ".join(map(str, plans))
+        rows = shape[0] if len(shape) > 1 else 1
+        return f"rows of {tuple(shape)} {dtype}, {texts}" if is_sparse else f"{rows} x {shape.numel() // max(1, rows)} {dtype}, {texts}"
+
     def _rung(self, number: int) -> Rung:
-        return Rung.of([self._unit(items[number]) for items in self._tensors])
+        sender = self._rung_senders[number]()
+        return Rung.of(sender, [self._unit(sender, i) for i in range(len(sender.units))])
 
     def _enter(self, carry: bool = True) -> None:
         """Goes on with the units of the rung that is in use. carry: and with the residuals of the one before."""
-        for part in (part for unit in self._units for part in unit.parts):
-            part.release()
+        assert self._engine is not None
         number = self._ladder.control.rung if self._ladder else 0
         rung = (self._ladder.rungs[number] if self._ladder else None) or self._rung(number)
         if self._ladder:
             self._ladder.rungs[number] = rung
             carry_residuals(self._units if carry else [], rung.units if carry else [], self._states)
-        self._units, self._where = rung
-        clip = Clip(self._units)
-        self._clip = clip if clip.is_needed else None
+        self._sender, self._units, self._where = rung
+        self._resume()
+        self._clips = self._sender.info.clips
         self._forget_places()
 
-    def _unit(self, items: Sequence[Item]) -> Any:
+    def _unit(self, sender: Sender, number: int) -> Any:
         assert self._engine is not None
-        if items[0].shape is not None:
+        unit, items = sender.unit(number), []
+        for name in unit.tensors:
+            shape, dtype = self._shapes_of[name]
+            rows = shape[0] if len(shape) > 1 else 1
+            items.append(Item(name, shape.numel(), dtype, sender.plan_of(name), rows, shape if unit.kind == "rows" else None))
+        if unit.kind == "rows":
             return RowsUnit(items, self._engine, self._seed)
-        if items[0].plan.info.transforms:
-            return TransformUnit(items, self._engine, self._seed, bypass_of(items[0].plan, self._bypass))
-        if half_of(items[0].plan) and all(item.plan == items[0].plan for item in items):
+        if unit.kind == "factors":
+            return TransformUnit(items, self._engine, self._seed, 1000 if self._bypass is None else self._bypass)
+        for item in items:
+            if item.plan.info.feedback and item.name not in self._states and unit.kind != "owner":
+                self._states[item.name] = State(item.plan, self._like(item.name))
+        if unit.kind == "apart":
             return ReducedUnit(items, self._engine, self._states)
-        return Unit(items, self._engine, self._states, self._seed)
+        return Unit(sender, number, items, self._engine, self._states)
 
     def _forget_places(self) -> None:
         """Units have changed: they are to be told anew where tensors are."""
@@ -191,7 +236,7 @@ class Exchange(Saved):
 
     def _ready(self, unit: Unit) -> None:
         """All its tensors are there."""
-        if self._clip is None:
+        if not self._clips:
             self._issue(unit)
         else:
             unit.arrived = 0
@@ -201,7 +246,10 @@ class Exchange(Saved):
         """All tensors of all units are there."""
         if self._held:
             begin = time.perf_counter()
-            self._clip.apply()  # type: ignore[union-attr]
+            for unit in self._held:
+                if isinstance(unit, Unit):
+                    unit.fetch()
+            self._sender.clip()  # type: ignore[union-attr]
             self._now.encode += time.perf_counter() - begin
             for unit in self._held:
                 self._issue(unit)
@@ -217,16 +265,23 @@ class Exchange(Saved):
         deadline = time.monotonic() + self._timeout
         failed: Optional[Error] = None
         for unit in self._pending:
+            if isinstance(unit, Unit) and unit.owns:
+                unit.turn(deadline, self._now)
+        for unit in self._pending:
             try:
                 self._now.skipped |= unit.finish(deadline, self._now)
             except ExchangeError:
                 raise
             except Error as error:
                 failed = failed or error
+                if isinstance(error, OutOfStep) and isinstance(unit, Unit):  # from now on this rank counts as the others do
+                    told = unit.sender.info
+                    self._engine.failures, self._engine.failed = told.failures, told.failed  # type: ignore[union-attr]
         self._is_behind = isinstance(failed, OutOfStep) and failed.step is not None and dist.get_rank() in failed.ranks
         if failed is not None:
             raise failed
         if self._now.skipped:
+            self._sender.skip(self._number)  # type: ignore[union-attr]
             for unit in self._pending:
                 unit.skip()
         self._pending.clear()
@@ -262,6 +317,11 @@ class Exchange(Saved):
             except Exception as error:
                 told = "step %d: what %s … %s sent is lost, it cannot go back to the residuals: %s"
                 _log.warning(told, self._number, unit.items[0].name, unit.items[-1].name, error)
+        try:
+            if self._sender is not None and not self._plain:
+                self._sender.take_back(self._number)
+        except Exception as error:
+            _log.warning("%s", error)
         for unit in self._units:
             unit.arrived = 0
             if self._is_behind:
@@ -279,6 +339,8 @@ class Exchange(Saved):
         self._last, self._now = self._now, Step()
         if self._engine is not None:
             self._engine.end_step(self._number - 1, done)
+            if not done:
+                self._resume()
 
     # ---- Beside the steps ----
 
@@ -293,6 +355,7 @@ class Exchange(Saved):
         total.add(self._total)
         kept = sum(state.size for state in self._states.values())
         units: List[Any] = self._units
+        kept += sum(told.state + told.sum_state for told in map(self._told, self._owned))
         kept += sum(unit.transform.info().state_size for unit in units if isinstance(unit, TransformUnit))
         return Stats(self._ended, self._last, total, kept)
 
@@ -301,7 +364,7 @@ class Exchange(Saved):
         gradient, and `ratio`, by which the frames are smaller; now `residual_norm`, of this rank's residuals together, which
         are read for it, and `residual_bytes`; in all `steps` and `skipped`. Not within a step: ArgumentError."""
         self._require_idle()
-        return metrics_of(self.stats(), self._states.values(), self._units)
+        return metrics_of(self.stats(), self._all_states().values(), self._units)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {words_of(self._rules, self._units, self.stats(), self._start)}>"
@@ -311,6 +374,8 @@ class Exchange(Saved):
         self._require_idle()
         for state in self._states.values():
             state.memory[:] = 0
+        for field in ("states", "sums"):
+            self._put_owned(field, {name: numpy.zeros(each.size, numpy.uint8) for name, each in self._owned_states(field).items()})
         for unit in self._units:
             if isinstance(unit, TransformUnit):
                 unit.transform.reset()
@@ -320,8 +385,9 @@ class Exchange(Saved):
                 self._enter(carry=False)
         self._loaded = None
         self._number, self._ended = 0, 0
-        if self._engine is not None:
+        if self._engine is not None and self._sender is not None:
             self._engine.failures = self._engine.failed = 0
+            self._sender.resume(0, 0)
         self._now, self._last, self._total = Step(), Step(), Step()
 
     def scale_residuals(self, factor: float) -> None:
@@ -339,29 +405,62 @@ class Exchange(Saved):
         self._scale(factor)
 
     def _scale(self, factor: float) -> None:
-        for name, state in self._states.items():
-            unit, position = self._where[name]
-            if unit.items[position].plan.info.residual:
-                state.scale(factor)
+        for field in ("states", "sums"):
+            states = {**self._states, **self._owned_states(field)} if field == "states" else self._owned_states(field)
+            for name, state in states.items():
+                unit, position = self._where[name]
+                if unit.items[position].plan.info.residual:
+                    state.scale(factor)
+            self._put_owned(field, {name: states[name].memory for name in self._owned})
         for unit in self._units:
             if isinstance(unit, TransformUnit):
                 unit.scale(factor)
 
+    # States of ranges, with exchange=owner, are the sender's: here they are copies, of whole tensors.
+
+    @property
+    def _owned(self) -> List[str]:
+        """Tensors whose states are those."""
+        owners = (unit for unit in self._units if isinstance(unit, Unit) and unit.owns)
+        return [item.name for unit in owners for item in unit.items if item.plan.info.feedback]
+
+    def _told(self, name: str) -> Any:
+        assert self._sender is not None
+        return self._sender.tensor(name)
+
+    def _owned_states(self, field: str) -> Dict[str, State]:
+        """field: "states", or "sums": of the elements that this rank owns"""
+        if not self._owned:
+            return {}
+        assert self._sender is not None
+        return {name: State.from_bytes(self._sender.read_state(name, field)) for name in self._owned}
+
+    def _put_owned(self, field: str, states: Mapping[str, Any]) -> None:
+        for name, memory in states.items():
+            assert self._sender is not None
+            self._sender.write_state(name, field, memory)
+
+    def _all_states(self) -> Dict[str, State]:
+        return {**self._states, **self._owned_states("states")}
+
     def _residuals(self) -> Dict[str, Any]:
         """By name; with control, its decisions."""
         control = {"control": self._ladder.trace()} if self._ladder else {}
+        sums = {name: torch.from_numpy(state.memory.copy()) for name, state in self._owned_states("sums").items()}
         return {
             **control,
             **states_of(self._units),
+            **({"sums": sums} if sums else {}),
             "residuals": {
                 name: {"elements": self._elements(name), "state": torch.from_numpy(state.memory.copy())}
-                for name, state in self._states.items()
-            }
+                for name, state in self._all_states().items()
+            },
         }
 
     def _set_residuals(self, loaded: Mapping[str, Any], more: Sequence[Mapping[str, Any]], scale: float) -> None:
+        states = self._all_states()
         for part in (loaded, *more):
-            check_residuals(part["residuals"], self._states, {name: unit.items[i] for name, (unit, i) in self._where.items()})
+            check_residuals(part["residuals"], states, {name: unit.items[i] for name, (unit, i) in self._where.items()})
         if self._ladder:
             control = self._ladder.replayed(loaded.get("control"))
             rung = self._rung(control.rung)
@@ -371,25 +470,29 @@ class Exchange(Saved):
             self._enter(carry=False)
         else:
             load_states(self._units, loaded, more)
-        for name, state in self._states.items():
+        for name, state in states.items():
             saved = loaded["residuals"].get(name)
             state.memory[:] = 0 if saved is None else saved["state"].cpu().numpy()
             for part in more:
                 if name in part["residuals"]:
-                    self._add_residual(name, State.from_bytes(part["residuals"][name]["state"].cpu().numpy()))
+                    self._add_residual(name, state, State.from_bytes(part["residuals"][name]["state"].cpu().numpy()))
+        self._put_owned("states", {name: states[name].memory for name in self._owned})
+        for name in self._owned:
+            sums = loaded.get("sums", {}).get(name)
+            zeros = torch.zeros(self._told(name).sum_state, dtype=torch.uint8)
+            self._put_owned("sums", {name: (zeros if sums is None else sums.cpu()).numpy()})
         if scale != 1:
             self._scale(scale)
 
-    def _add_residual(self, name: str, other: State) -> None:
+    def _add_residual(self, name: str, state: State, other: State) -> None:
         unit, position = self._where[name]
-        item, state = unit.items[position], self._states[name]
+        item = unit.items[position]
         if not item.plan.info.residual or not other.memory.any():  # (a fresh one has none)
             return
         if state.memory.any():
             state.residual[:] += other.residual
         else:
-            like = torch.empty(item.elements, dtype=item.dtype)
-            state.memory[:] = State.from_residual(item.plan, like, other.residual).memory
+            state.memory[:] = State.from_residual(item.plan, self._like(name), other.residual).memory
 
     def _elements(self, name: str) -> Optional[int]:
         if name not in self._where:

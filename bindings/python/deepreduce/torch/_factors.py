@@ -11,10 +11,10 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 import numpy
 import torch
 
-from ..errors import ArgumentError, Error, PeerError
+from ..errors import ArgumentError, Error, OutOfStep, PeerError
 from ..tensor import State
 from ..transform import Transform
-from ._engine import HOST, Engine, OutOfStep, Step, all_reduce
+from ._engine import HOST, Engine, Step, all_reduce
 from ._heads import Head, compare
 from ._ladder import keeper_of
 from ._unit import Item

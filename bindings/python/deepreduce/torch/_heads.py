@@ -8,7 +8,7 @@ import zlib
 from typing import Any, List, NamedTuple, Sequence
 
 from ..errors import ArgumentError, CorruptFrame, Error
-from ._engine import Engine, OutOfStep
+from ._engine import Engine, out_of_step
 
 HEAD = 24  # bytes; sizes of frames follow
 NOT_FINITE = 1  # of a rank that asks all to skip the step, and sends no frame
@@ -74,7 +74,7 @@ def compare(heads: Sequence[Head], engine: Engine) -> None:
         ranks = [engine.global_rank(rank) for rank in late]
         told = ", ".join(f"rank {rank} is at step {steps[i]}" for rank, i in zip(ranks, late))
         words = f"{told}, rank {engine.global_rank(source)} at step {steps[source]}: load states of one step on all ranks"
-        raise OutOfStep(words, ranks, engine.global_rank(source))
+        raise out_of_step(words, ranks, engine.global_rank(source))
     if min(failures) == max(failures):
         return
     late = [rank for rank, count in enumerate(failures) if count > min(failures)]
@@ -92,4 +92,4 @@ def _behind(ranks: List[int], source: int, step: int) -> Error:
         f"{names} behind: {it} did not complete step {step}, which rank {source} completed; copy parameters and the optimizer's"
         f" state from rank {source} to {them} before you go on"
     )
-    return OutOfStep(words, ranks, source, step)
+    return out_of_step(words, ranks, source, step)

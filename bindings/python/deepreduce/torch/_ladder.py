@@ -11,20 +11,21 @@ from .._native._abi_control import DR_CONTROL_WORDS
 from ..control import Controller, check_order
 from ..errors import ArgumentError
 from ..plan import Plan, as_plan
+from ..sender import Sender
 from ._engine import Engine, Step
 from ._terms import gathered, signed
-from ._unit import Unit
 
 
 class Rung(NamedTuple):
-    """Units of a rung's plans. where: {name of a tensor: (unit, position in it)}"""
+    """The sender of a rung's plans, and its units. where: {name of a tensor: (unit, position in it)}"""
 
-    units: List[Unit]
-    where: Dict[str, Tuple[Unit, int]]
+    sender: Sender
+    units: List[Any]
+    where: Dict[str, Tuple[Any, int]]
 
     @classmethod
-    def of(cls, units: List[Unit]) -> Rung:
-        return cls(units, {item.name: (unit, i) for unit in units for i, item in enumerate(unit.items)})
+    def of(cls, sender: Sender, units: List[Any]) -> Rung:
+        return cls(sender, units, {item.name: (unit, i) for unit in units for i, item in enumerate(unit.items)})
 
 
 class Ladder:

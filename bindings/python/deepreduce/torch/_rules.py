@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Container, List, Mapping, Optional, Sequence, Tuple, Union
 
-import torch
-
-from .._adapters._plan_beside import bypass_of, exact_beside, flat_or_not
 from ..book import Book, as_book
-from ..errors import ArgumentError, Unsupported
+from ..errors import ArgumentError
 from ..plan import Plan, as_plan
-from ._clip import require_one_clip
+from ..sender import Sender
+from ._reduced import half_of
 
 OnePlan = Union[None, str, Plan]
 Plans = Union[OnePlan, Mapping[str, OnePlan], Sequence[Tuple[str, OnePlan]]]
@@ -41,12 +39,11 @@ class Rules:
                     "the plan is an empty text: name its stages, or a preset such as 'recommended' (deepreduce.presets());"
                     " None is dense"
                 )
-        self.dense, self._bypass = as_plan(exact_plan), bypass
-        self.pairs = [
-            (pattern, self.dense if each is None else flat_or_not(as_plan(each), flat)) for pattern, each in pairs
-        ]
-        self._book = Book(self.pairs)
-        require_one_clip(self.pairs)
+        self.dense, self.flat = as_plan(exact_plan), flat
+        self.pairs = [(pattern, self.dense if each is None else as_plan(each)) for pattern, each in pairs]
+        self.book = Book(self.pairs)
+        if self.pairs:
+            Sender({}, self.book)  # refuses what no sender takes
 
     @property
     def lines(self) -> List[str]:
@@ -58,7 +55,7 @@ class Rules:
     def idle(self, names: Sequence[str]) -> List[str]:
         """Sentences about patterns that no name has its plan from, and about plans by name that are none."""
         told = [] if self.pairs else ["plans by name: there is none, so all tensors are dense"]
-        for (pattern, _), use in zip(self.pairs, self._book.uses(names)):
+        for (pattern, _), use in zip(self.pairs, self.book.uses(names)):
             if use == "unmatched":
                 told.append(f"plans by name: pattern {pattern!r} matches no tensor")
             elif use == "unreached" and pattern != "*":
@@ -80,7 +77,7 @@ class Rules:
 
     @property
     def all_dense(self) -> bool:
-        return all(plan == self.dense for _, plan in self.pairs)
+        return all(sends_all(plan) and plan.with_stages("bucket=flat") == self.dense for _, plan in self.pairs)
 
     @property
     def sends_all(self) -> bool:
@@ -90,35 +87,11 @@ class Rules:
     def transforms(self) -> bool:
         return any(plan.info.transforms for _, plan in self.pairs)
 
-    def plan_of(self, name: str, elements: int, dtype: torch.dtype) -> Plan:
-        found = self._found(name)
-        if elements < bypass_of(found, self._bypass):
-            found = exact_beside(found)
-        # (A transform's unit computes with copies in float32.)
-        _require_type(name, dtype, found, self.dense if found.info.transforms else found)
-        return found
-
-    def plan_of_rows(self, name: str, dtype: torch.dtype) -> Plan:
-        """Of a tensor that is sparse: its rows are selected already, however few elements they have."""
-        found = self._found(name)
-        try:
-            rows = found.rows
-        except Unsupported as error:
-            raise Unsupported(
-                f"{name}: its gradient is sparse; {error}; give it a plan without: {{{name!r}: None, '*': …}} sends its rows exactly"
-            ) from None
-        _require_type(name, dtype, found, rows)
-        return rows
-
-    def _found(self, name: str) -> Plan:
-        found = self._book.find(name)
-        return self.dense if found is None else self.pairs[found][1]
-
-
-def _require_type(name: str, dtype: torch.dtype, plan: Plan, used: Plan) -> None:
-    kind = str(dtype).rpartition(".")[2]
-    if kind not in used.info.dtypes:
-        raise ArgumentError(f"{name} is {kind}; the plan `{plan}` takes {', '.join(used.info.dtypes)}")
+    @property
+    def halves(self) -> List[Plan]:
+        """Plans that an all-reduce of 16 bits does as well (ReducedUnit), as tensors may have them."""
+        found = [plan for _, plan in self.pairs if half_of(plan)]
+        return found + [plan.with_stages("bucket=flat") for plan in found]
 
 
 def sends_all(plan: Plan) -> bool:
@@ -126,14 +99,17 @@ def sends_all(plan: Plan) -> bool:
     return not (info.sparsifies or info.lossy_values or info.transforms)
 
 
-def warn_of_plans(rules: Sequence[Rules], names: Sequence[str], every: Sequence[Sequence[Any]], bypass: Optional[int]) -> None:
-    """Warnings of the user's line: nothing is compressed, or plans by name that no tensor has. every: of each tensor its items,
-    of each rung."""
-    dense = [rungs for rungs in every if rungs[0].shape is None]
-    if dense and all(sends_all(item.plan) for rungs in every for item in rungs) and not all(each.sends_all for each in rules):
+def warn_of_plans(
+    rules: Sequence[Rules], plans: Mapping[str, Sequence[Plan]], sparse: Container[str], bypass: Optional[int]
+) -> None:
+    """Warnings of the user's line: nothing is compressed, or plans by name that no tensor has. plans: of each tensor, of each
+    rung"""
+    dense = [found for name, found in plans.items() if name not in sparse]
+    every = [plan for found in plans.values() for plan in found]
+    if dense and all(map(sends_all, every)) and not all(each.sends_all for each in rules):
         limit = "`bypass`" if bypass is None else f"bypass={bypass}"
         words = f"fewer elements than {limit}, or a name that no pattern matches"
         warnings.warn(f"nothing is compressed: each of {len(dense)} tensors has {words}", stacklevel=4)
-    idle = [sentence for each in rules for sentence in each.idle(names)]
-    if names and idle:
+    idle = [sentence for each in rules for sentence in each.idle(list(plans))]
+    if plans and idle:
         warnings.warn("; ".join(dict.fromkeys(idle)), stacklevel=4)

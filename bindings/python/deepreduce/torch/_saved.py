@@ -97,6 +97,10 @@ class Saved:
         """Those of this rank's part, plus those of ranks that are gone, all times `scale`; or an ArgumentError and none."""
         raise NotImplementedError
 
+    def _resume(self) -> None:
+        """The sender has the failures that the engine has."""
+        raise NotImplementedError
+
     def _require_idle(self) -> None:
         """ArgumentError while a step is under way."""
 
@@ -184,6 +188,7 @@ class Saved:
         self._set_residuals(own, [loaded[f"rank{each}"] for each in gone if each in there], scale)
         engine.failures, engine.failed = int(own.get("failures", 0)), int(own.get("failed", 0))
         self._loaded, self._number = None, int(loaded["step"])
+        self._resume()
 
 
 def check_residuals(residuals: Mapping[str, Any], states: Mapping[str, State], items: Mapping[str, Any]) -> None:

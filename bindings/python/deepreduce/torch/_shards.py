@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import logging
 import time
-import zlib
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Sequence
 
-import numpy
 import torch
 import torch.distributed as dist
 
-from .._adapters._plan_beside import exact_beside
-from ..batch import Batch
-from ..errors import ArgumentError, CorruptFrame, Error, Unsupported
-from ..merging import merge
+from ..errors import ArgumentError, OutOfStep, Unsupported
 from ..plan import as_plan
+from ..sender import Sender, TensorSpec
 from ..tensor import State
-from ._clip import clip_of
-from ._engine import Engine, OutOfStep, Stats, Step, all_to_all
+from ._engine import Engine, Stats, Step
 from ._figures import metrics_of
-from ._heads import HEAD, read_heads, write_head
 from ._rules import OnePlan, exact_plan
 from ._saved import Saved, require_bytes
-from ._slots import Room, of_one_size, rounded
+from ._slots import Slots
 from ._terms import require_same
-from ._unit import decay_of
+from ._unit import SenderRoom, places, until_whole
 
-# Bytes of a slot before its frame: a head, the size of the largest frame that its sender sends, and that of this one.
-_PREFIX = HEAD + 16
+_NAME = "the gradient"
 _numbers = itertools.count()
 _log = logging.getLogger("deepreduce.torch")
 
@@ -67,20 +61,17 @@ class ReduceScatter(Saved):
         self._plan, self._bypass, self._timeout, self._seed = as_plan(plan or exact_plan), bypass, timeout, seed
         if self._plan.info.transforms:
             raise Unsupported(f"`{self._plan}`: ReduceScatter sends frames; shards have no matrices for transform=")
-        if clip_of(self._plan):
+        if self._plan.stages["feedback"].parameters.get("clip"):
             raise Unsupported(
                 f"`{self._plan}`: clip= is of the whole gradient, and a ReduceScatter sees one module's. Leave it out, and clip with"
                 " torch.nn.utils.clip_grad_norm_ between backward and the optimizer's step"
             )
         self._name = f"reduce-scatter {next(_numbers)}"
-        self._digest = 0  # of what it sends
-        self._returned: Optional[List[bytes]] = None  # frames that went back, of a step that others may have completed
-        self._batch: Any = None
-        self._states: List[Optional[State]] = []  # of the shards
-        self._made: List[bytearray] = []
-        self._sum: Any = None
+        self._sender: Any = None
+        self._sums = False  # rather than means
         self._shape: Any = None  # elements of a shard, type
-        self._room: Any = None  # of the slots to come
+        self._slots: Any = None  # [ranks, bound] uint8
+        self._travel: Any = None
         self._ended = 0
         self._last, self._total = Step(), Step()
 
@@ -94,39 +85,43 @@ class ReduceScatter(Saved):
         """output_tensor [d] becomes the sum or mean over ranks of their input_tensor[rank * d : (rank + 1) * d]."""
         if async_op:
             raise Unsupported("ReduceScatter waits where it is called; async_op=True is not supported")
-        weight = {dist.ReduceOp.SUM: 1.0, dist.ReduceOp.AVG: 1 / dist.get_world_size(group)}.get(op)
-        if weight is None:
+        if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
             raise Unsupported(f"ReduceScatter takes the operations SUM and AVG, not {op}")
-        self._prepare(output_tensor, input_tensor, group)
+        self._prepare(output_tensor, input_tensor, group, op == dist.ReduceOp.SUM)
         begin, step, done = time.perf_counter(), Step(), False
         try:
-            self._exchange(output_tensor.view(-1), input_tensor.view(-1), weight, step)
+            self._exchange(output_tensor.view(-1), input_tensor.view(-1), step)
             done = True
         finally:
+            if not done:
+                self._take_back()
             step.own = time.perf_counter() - begin - step.spent
             self._last = step
             self._total.add(step)
             self._number += 1
             self._ended += 1
-            self._engine.end_step(self._number - 1, done)  # type: ignore[union-attr]
+            assert self._engine is not None
+            self._engine.end_step(self._number - 1, done)
+            if not done:
+                self._resume()
 
-    def _prepare(self, output: torch.Tensor, whole: torch.Tensor, group: Any) -> None:
+    def _prepare(self, output: torch.Tensor, whole: torch.Tensor, group: Any, sums: bool) -> None:
         shape = (output.numel(), output.dtype)
         if self._engine is None:
             if output.device.type != "cpu":
                 raise Unsupported(f"the gradient is on {output.device}; ReduceScatter takes gradients on the CPU")
-            self._engine, self._shape = Engine(group, self._timeout), shape
-            plan = exact_beside(self._plan) if output.numel() < self._bypass else self._plan
-            self._takes_back, self._votes = plan.info.residual, plan.info.votes
-            like = torch.empty(output.numel(), dtype=output.dtype)
-            self._chosen, self._batch = plan, Batch(like, plan, frames=self._engine.size)
-            self._states = [State(plan, like) if plan.info.feedback else None for _ in range(self._engine.size)]
-            # Of each rank a frame; and the sum, which is rounded once.
-            self._room = Room(_PREFIX + self._batch.bound, None if of_one_size(plan) else _PREFIX)
-            self._made = [bytearray(self._batch.bound) for _ in range(self._engine.size)]
-            self._sum = torch.empty(0 if output.dtype == torch.float32 else output.numel())
-            self._digest = zlib.crc32(f"{self._shape} {plan}".encode())
-            self._require_same()
+            engine = Engine(group, self._timeout)
+            numbers = [engine.global_rank(rank) for rank in range(engine.size)]
+            specs = {_NAME: TensorSpec((output.numel() * engine.size,), output.dtype)}
+            ranks: Any = {"ranks": engine.size, "rank": engine.rank, "numbers": numbers}
+            options: Any = {"seed": self._seed, "dense_below": self._bypass, "flat": False}
+            self._sender = Sender(specs, self._plan, **ranks, **options, scatter=True, sum=sums)
+            self._shape, self._sums = shape, sums
+            unit = self._sender.unit(0)
+            self._slots = torch.empty(unit.slots, unit.bound, dtype=torch.uint8)
+            self._travel = Slots(engine, SenderRoom(self._sender, 0, "slot"))
+            self._require_same(engine)
+            self._engine = engine
             self._take_loaded()
         if shape != self._shape or whole.numel() != output.numel() * self._engine.size:
             raise ArgumentError(
@@ -134,141 +129,98 @@ class ReduceScatter(Saved):
                 f"not {shape[0]} of {shape[1]}; parameters of the module had no gradient in some step, or were frozen or"
                 " unfrozen: shard them as modules of their own, or set a new ReduceScatter"
             )
+        if sums != self._sums:
+            raise Unsupported("a ReduceScatter has the operation of its first call; this one has another")
 
-    def _require_same(self) -> None:
-        engine, self._engine = self._engine, None  # (The next call asks again, if this raises.)
-        assert engine is not None
-        options, plan = {"bypass": self._bypass, "seed": self._seed}, self._chosen
+    def _require_same(self, engine: Engine) -> None:
+        plan = self._sender.plan_of(_NAME)
         shards = {"shards": f"of {self._shape[0]} elements of {self._shape[1]}, by {plan}"}
+        options = {"bypass": self._bypass, "seed": self._seed}
         require_same(None, [[str(self._plan)]], options, f"{plan} {self._seed}", shards, engine, self._timeout)
-        self._engine = engine
 
-    def _exchange(self, output: torch.Tensor, whole: torch.Tensor, weight: float, step: Step) -> None:
-        engine, begin = self._engine, time.perf_counter()
+    def _exchange(self, output: torch.Tensor, whole: torch.Tensor, step: Step) -> None:
+        engine, sender, number, deadline = self._engine, self._sender, self._number, time.monotonic() + self._timeout
         assert engine is not None
-        frames, sound = self._encode(whole.view(engine.size, -1))
+        begin = time.perf_counter()
+        place = ctypes.c_void_p * 1
+        sender._place_at(0, 1, place(whole.data_ptr()), place(output.data_ptr()))
+        sent = sender._encode_at(0, number, self._slots.data_ptr(), self._slots.numel(), engine.rank)
         step.encode += time.perf_counter() - begin
-        step.frame += sum(map(len, frames))
+        step.frame += sent.frames
+        step.kept += sent.kept
         step.dense += whole.numel() * whole.element_size()
+        self._travel.issue(f"{self._name}, step {number}", self._slots, None, step)
         try:
-            received = self._swap(engine, frames, step)
-            self._returned = None  # ranks agree on all steps before
-            begin = time.perf_counter()
-            halves = self._sum.numel() > 0
-            try:
-                out = self._sum if halves else output
-                self._batch.merge(received, out, [weight if not self._votes else 1.0] * engine.size, add=False, tag=self._number)
-            except Error as error:
-                raise engine.named(error) from None
-            if halves:
-                output.copy_(self._sum)
-            step.merge += time.perf_counter() - begin
-        except BaseException as error:
-            if sound:
-                self._give_back(frames)
-            if isinstance(error, OutOfStep) and error.step is not None and dist.get_rank() in error.ranks:
-                self._withdraw()
-            elif sound and self._returned is None:
-                self._returned = [bytes(each) for each in frames]
+            until_whole(self._travel, lambda slots: sender._merge_at(0, number, places(slots)), deadline, step)
+        except OutOfStep:
+            engine.failures, engine.failed = sender.info.failures, sender.info.failed
             raise
 
-    def _withdraw(self) -> None:
-        """Others have completed the step whose frames went back: the residuals are as if this rank had, too."""
-        for frame, state in zip(self._returned or [], self._states):
-            if state is not None and self._takes_back:
-                merge([frame], weights=[-decay_of(self._chosen)], out=state.residual)
-        self._returned = None
+    def _resume(self) -> None:
+        if self._engine is not None:
+            self._sender.resume(self._engine.failures, self._engine.failed)
 
-    def _give_back(self, frames: Sequence[Any]) -> None:
-        """What the shards' frames hold goes back to the residuals, as far as it can: the error of the step is on its way."""
-        for i, (frame, state) in enumerate(zip(frames, self._states)):
-            if state is not None and self._takes_back:
-                try:
-                    merge([frame], out=state.residual)
-                except Error as error:
-                    told = "%s, step %d: what was sent of shard %d is lost, it cannot go back to the residual: %s"
-                    _log.warning(told, self._name, self._number, i, error)
-
-    def _encode(self, shards: torch.Tensor) -> Tuple[List[Any], bool]:
-        """A frame for each rank; if one of them cannot be encoded, for all the one that says so, and False."""
-        assert self._engine is not None
-        rank, frames = self._engine.rank, []
-        for i, shard in enumerate(shards):
-            step = self._number
-            options = {"step": step, "seed": self._seed, "private_seed": rank, "tag": step, "key": i + 1}
-            try:
-                frames.append(self._batch.encode(shard, self._made[i], state=self._states[i], **options))
-            except Error:
-                told = self._batch.encode(shard, self._made[i], state=self._states[i], status_frame=True, **options)
-                self._give_back(frames)
-                return [told] * len(shards), False
-        return frames, True
-
-    def _swap(self, engine: Engine, frames: List[Any], step: Step) -> List[Any]:
-        """The frames of all ranks for this one. The largest that any rank sends is known to all, as in Unit."""
-        what, n, least = f"{self._name}, step {self._number}", engine.size, rounded(_PREFIX)
-        most, begin, deadline = max(map(len, frames)), time.perf_counter(), time.monotonic() + self._timeout
-        slot = self._room.size
-        while True:
-            send, receive = (torch.zeros(n * slot, dtype=torch.uint8) for _ in range(2))
-            for row, frame in zip(send.numpy().reshape(n, slot), frames):
-                row[HEAD:_PREFIX].view(numpy.uint64)[:] = most, len(frame)
-                write_head(row[:_PREFIX], engine, self._digest << 32 | self._number & 0xFFFFFFFF)
-                part = numpy.frombuffer(frame, numpy.uint8)[: slot - _PREFIX]
-                row[_PREFIX : _PREFIX + part.size] = part
-            work = engine.issue(what, all_to_all, receive, send)
-            engine.wait(what, work, deadline)
-            step.sent += (n - 1) * slot
-            step.received += (n - 1) * slot
-            rows = receive.numpy().reshape(n, slot)
-            read_heads(rows[:, :_PREFIX].copy(), engine)
-            told = rows[:, HEAD:_PREFIX].copy().view(numpy.uint64).tolist()
-            for rank, (largest, size) in enumerate(told):
-                if not size <= largest <= self._batch.bound:
-                    words = f"a frame of {size} bytes, more than the {self._batch.bound} of any"
-                    raise engine.named(CorruptFrame(words, frame=rank))
-            most_of_all = max(largest for largest, _ in told)
-            if _PREFIX + most_of_all <= slot:
-                break
-            step.repeats += slot > least  # the first exchange is of sizes, on purpose
-            slot = rounded(_PREFIX + most_of_all)
-        self._room.took(_PREFIX + most_of_all)
-        step.wait += time.perf_counter() - begin
-        return [row[_PREFIX : _PREFIX + size] for row, (_, size) in zip(rows, told)]
+    def _take_back(self) -> None:
+        """What was sent goes back to the residuals, as far as it can: the error of the step is on its way."""
+        try:
+            self._sender.take_back(self._number)
+        except Exception as error:
+            _log.warning("%s: %s", self._name, error)
 
     def stats(self) -> Stats:
         """What the calls took: the last, and all together. `kept` is not counted."""
         total = Step()
         total.add(self._total)
-        return Stats(self._ended, self._last, total, sum(each.size for each in self._states if each is not None))
+        return Stats(self._ended, self._last, total, 0 if self._sender is None else self._sender.info.states)
 
     def metrics(self) -> Dict[str, float]:
         """As DDPHook.metrics, of this module's gradient."""
-        return metrics_of(self.stats(), [each for each in self._states if each is not None])
+        return metrics_of(self.stats(), [State.from_bytes(self._sender.read_state(_NAME))] if self._keeps else [])
+
+    @property
+    def _keeps(self) -> bool:
+        return self._sender is not None and self._sender.tensor(_NAME).state > 0
 
     def __repr__(self) -> str:
         words = "no tensors yet"
         if self._engine is not None:
-            words = f"shards of {self._shape[0]} x {self._shape[1]} for {self._engine.size} ranks, frames of at most {self._batch.bound} bytes"
+            words = f"shards of {self._shape[0]} x {self._shape[1]} for {self._engine.size} ranks, frames of at most {self._slots.shape[1]} bytes"
         return f"<ReduceScatter {self._plan}; {words}>"
 
     def _residuals(self) -> Dict[str, Any]:
-        """By shard."""
-        return {"states": [None if each is None else torch.from_numpy(each.memory.copy()) for each in self._states]}
+        """Of all shards together; version 0.2 had a list of one for each."""
+        return {"states": [torch.from_numpy(self._sender.read_state(_NAME))] if self._keeps else []}
 
     def _set_residuals(self, loaded: Mapping[str, Any], more: Sequence[Mapping[str, Any]], scale: float) -> None:
         # (Of another number of ranks the shards have other sizes: they are refused.)
-        states = loaded["states"] or [None] * len(self._states)
+        states = [each for each in loaded["states"] if each is not None]
         for i, each in enumerate(states):
-            if each is not None:
-                require_bytes(f"shard {i}", each)
-        sizes = [None if each is None else each.numel() for each in states]
-        wanted = [None if each is None else each.size for each in self._states]
-        if loaded["states"] and sizes != wanted:
-            raise ArgumentError(f"the residuals have {sizes} bytes, {wanted} are wanted here")
-        for saved in states:
-            if saved is not None:
-                State.from_bytes(saved.cpu().numpy()).check(self._chosen, torch.empty(self._shape[0], dtype=self._shape[1]))
-        for state, saved in zip(self._states, states):
-            if state is not None:
-                state.memory[:] = 0 if saved is None else saved.cpu().numpy()
+            require_bytes(f"shard {i}", each)
+        size = self._sender.tensor(_NAME).state
+        plan = self._sender.plan_of(_NAME)
+        whole = torch.zeros(size, dtype=torch.uint8).numpy()
+        if len(states) == 1:
+            whole = states[0].cpu().numpy()
+        elif states and plan.info.feedback:
+            whole = self._joined([State.from_bytes(each.cpu().numpy()) for each in states]).memory
+        if whole.size != size:
+            sizes = [each.numel() for each in states]
+            raise ArgumentError(f"the residuals have {sizes} bytes, {size} are needed here")
+        if size:
+            self._sender.write_state(_NAME, "states", whole)
+            if scale != 1:
+                self._sender.scale(scale)
+
+    def _joined(self, shards: List[State]) -> State:
+        """The state of all shards, of which each was saved apart."""
+        elements, dtype = self._shape
+        assert self._engine is not None
+        if len(shards) != self._engine.size:
+            raise ArgumentError(f"the state has {len(shards)} shards, here are {self._engine.size}")
+        plan = self._sender.plan_of(_NAME)
+        like = torch.empty(elements, dtype=dtype)
+        joined = State.from_residual(plan, torch.empty(elements * len(shards), dtype=dtype))
+        for i, shard in enumerate(shards):
+            shard.check(plan, like)
+            joined.copy_from(shard, at=i * elements, elements=elements)
+        return joined

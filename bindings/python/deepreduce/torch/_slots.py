@@ -1,4 +1,4 @@
-"""deepreduce.torch: the slots of all ranks, by all-gathers."""
+"""deepreduce.torch: the slots of all ranks, by all-gathers and all-to-alls."""
 
 from __future__ import annotations
 
@@ -7,20 +7,12 @@ from typing import Any, List, Optional, Tuple
 
 import torch
 
-from ..plan import Plan
-from ._engine import Engine, Step, all_gather
+from ._engine import Engine, Step, all_gather, all_to_all
 
 ALIGNMENT = 64  # of slots
 # Bytes of a slot that travel in one collective, at most, where gloo carries them. Its all-gather of one buffer of 8 MB takes
 # 1.45 times its all-reduce, eight of 1 MB in flight 1.05 times (two ranks, 100 Mbit/s); below 2 MB it makes no difference.
 PIECE = 2 << 20
-
-
-def of_one_size(plan: Plan) -> bool:
-    """Whether frames of the same tensors have one size, whatever their values are: `fixed_size` is of equal counts, and
-    how many elements a sparsifier or an index codec finds is the gradient's matter."""
-    info = plan.info
-    return info.fixed_size and info.lossy_support and not info.sparsifies  # index=all and the like
 
 
 class Room:
@@ -56,12 +48,12 @@ class Room:
 
 class Slots:
     """A slot of each rank, of one size. It begins with what says how long its frames are; so all ranks know in the same
-    step if there is no room for the longest, and a second all-gather brings the rest of it.
+    step if there is no room for the longest, and a second collective brings the rest of it.
 
     room  of the slots to come; all ranks have the same
     """
 
-    def __init__(self, engine: Engine, room: Room) -> None:
+    def __init__(self, engine: Engine, room: Any) -> None:
         self.room, self.is_first = room, True
         self._engine = engine
         self._what = ""
@@ -72,9 +64,14 @@ class Slots:
         self._pieces: List[Tuple[int, int, Any, Any]] = []  # under way: begin, end, where they are received, the Work
 
     def issue(self, what: str, sent: torch.Tensor, device: Optional[torch.device], step: Step) -> None:
-        """Sends as much of this rank's slot as there is room for. what: its name in errors; device: where the engine wants
-        it, if it is not the CPU; sent: what is behind its end are zeros."""
-        self._what, self._sent, self._device = what, sent, device
+        """Sends as much of this rank's slots as there is room for. what: their name in errors; device: where the engine wants
+        them, if it is not the CPU.
+
+        sent  [size] or [1, size]: the slot that all ranks get, by all-gather; [ranks, size]: one for each, by all-to-all. What is
+              behind its end are zeros
+        """
+        self._what, self._device = what, device
+        self._sent = sent if sent.dim() > 1 else sent[None]
         if self._pieces:  # of a step that was given up: they may still arrive where they should have
             self._pieces.clear()
             self._memory = torch.empty(0, dtype=torch.uint8)
@@ -91,14 +88,14 @@ class Slots:
         piece = rounded(-(-(end - begin) // count))
         for at in range(begin, end, piece):
             stop = min(at + piece, end)
-            sent = self._sent[at:stop]
-            if sent.numel() < stop - at:  # another rank's slot is longer
-                sent = torch.cat([sent, torch.zeros(stop - at - sent.numel(), dtype=torch.uint8)])
-            if self._device is not None:
-                sent = sent.to(self._device)
+            sent = self._sent[:, at:stop]
+            if sent.shape[1] < stop - at:  # another rank's slot is longer
+                sent = torch.nn.functional.pad(sent, (0, stop - at - sent.shape[1]))
+            collective = all_gather if len(sent) == 1 else all_to_all
+            sent = sent.reshape(-1) if self._device is None else sent.to(self._device).reshape(-1)
             whole = at == 0 and stop == end and self._device is None
             received = self._memory[: n * end] if whole else torch.empty(n * (stop - at), dtype=torch.uint8, device=sent.device)
-            self._pieces.append((at, stop, received, self._engine.issue(self._what, all_gather, received, sent)))
+            self._pieces.append((at, stop, received, self._engine.issue(self._what, collective, received, sent)))
         self._size = end
         step.sent += (n - 1) * (end - begin)
         step.received += (n - 1) * (end - begin)
