@@ -290,7 +290,7 @@ dr_status encode_value(const encoding& e, uint32_t plan, streams& out);
 dr_status reorder_keys(const encoding& e, uint32_t plan, streams& out);
 dr_status encode_order(const encoding& e, uint32_t plan, streams& out);
 // False, and a fault, if a value that a row sends is not finite.
-bool check_finite(const encoding& e, size_t row, dr_fault& out);
+bool check_finite(const encoding& e, size_t i, dr_fault& out);
 
 // report_faults.cpp: the first tensor at fault is the error's; all that are go to the caller, if asked for.
 dr_status first_fault(const encoding& e);

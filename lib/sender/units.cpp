@@ -112,8 +112,10 @@ void cut_frames(unit_list& unit, const unit_plan& all) {
     if (at == frames.end()) at = frames.insert(at, {key, {}});
     at->second.push_back(i);
   }
-  std::ranges::stable_partition(
-      frames, [&](const auto& f) { return traits_of(*all.methods[f.second[0]]).flags & DR_PLAN_FIXED_SIZE; });
+  const auto has_fixed_size = [&](const auto& f) {
+    return (traits_of(*all.methods[f.second[0]]).flags & DR_PLAN_FIXED_SIZE) != 0;
+  };
+  std::stable_partition(frames.begin(), frames.end(), has_fixed_size);
   unit.tensors.clear();
   for (auto& [key, list] : frames) {
     unit.tensors.insert(unit.tensors.end(), list.begin(), list.end());

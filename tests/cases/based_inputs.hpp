@@ -103,7 +103,7 @@ inline std::vector<input> with_histories(std::vector<input> all, std::string_vie
                                     : word_of(in.base, size, i) != word_of(in.elements, size, i);
       next += is_index && changes;
       const uint64_t any = random.below(256);
-      in.history[i] = static_cast<uint8_t>(changes && any % 4 ? 1 + any % 3 | (any & 0xe0) : any % 8 ? 0 : any);
+      in.history[i] = static_cast<uint8_t>(changes && any % 4 ? (1 + any % 3) | (any & 0xe0) : any % 8 ? 0 : any);
     }
     all.push_back(std::move(in));
   }

@@ -73,6 +73,19 @@ def test_schedules_run_their_programs(profile, model):
     assert "1024 ranks" in many["rows"][3]["error"] and many["rows"][3]["step_ns"] is None
 
 
+def test_the_hook_with_owners_sends_as_much_by_any_number_of_ranks(profile, model):
+    def rows(ranks):
+        told = predict(profile, "--model", model, "--link", "100Mb/s,50us", "--ranks", ranks, "--plan", LOSSY, "--plan", f"{LOSSY} exchange=owner")
+        return told["rows"][3:]
+
+    (gather_4, owner_4), (gather_16, owner_16) = rows(4), rows(16)
+    assert gather_16["bytes"] == pytest.approx(5 * gather_4["bytes"], rel=0.02)
+    assert owner_16["bytes"] == pytest.approx(owner_4["bytes"] * (15 / 16) / (3 / 4), rel=0.1)
+    assert owner_16["bytes"] < gather_16["bytes"] / 5 and owner_16["step_ns"] < gather_16["step_ns"]
+    refused = run("predict", profile, "--model", model, "--link", "100Mb/s", "--ranks", 4, "--plan", f"{LOSSY} exchange=ring", status=2)
+    assert "takes exchange=gather and exchange=owner" in refused.stderr.decode()
+
+
 def test_what_is_unknown_is_told(profile, tmp_path):
     report = predict(profile, "--sizes", "100000000,512x2048", "--link", "1Gb/s")
     assert report["model"]["elements"] == 100000000 + 512 * 2048

@@ -51,12 +51,15 @@ struct part {
   double elements, tensors;
 };
 
-// Tensors that are sent together: one frame per plan in one all-gather; or the tensors of one plan that is all-reduced:
-// values of 16 bits, or the two factors of a transform, one after another.
+// Tensors that are sent together: one frame per plan in one all-gather; or, with exchange=owner, a frame for each owner of a
+// range in one all-to-all, and the owners' sums in an all-gather; or the tensors of one plan that is all-reduced: values of 16
+// bits, or the two factors of a transform, one after another.
 struct unit {
   size_t bucket = 0;  // the bucket that completes it
   std::vector<part> parts;
-  double encode_ns = 0, merge_ns = 0, slot_bytes = 0;
+  double encode_ns = 0, merge_ns = 0, slot_bytes = 0;  // slot_bytes: of one slot
+  bool owned = false;
+  double sum_ns = 0;                   // of this rank's range: to add up and encode
   const plan_work* reduced = nullptr;  // the only one of `parts`
   double first_bytes = 0, second_bytes = 0;
 };
@@ -82,17 +85,19 @@ std::vector<unit> units_of(const training& t, std::span<const plan_work* const> 
     size_t unit;
     double room;
   };
-  std::map<const plan_work*, open> last;  // by all-reduced plan; nullptr: frames
+  std::map<std::pair<const plan_work*, bool>, open> last;  // by all-reduced plan; nullptr: frames, of owners or not
   for (size_t i = t.tensors.size(); i-- > 0;) {
     const tensor_spec& tensor = t.tensors[i];
     const double size = 4 * tensor.elements;
     const bool small = choice[i] && tensor.elements < bypass_of(how, *choice[i]);
     const bool is_reduced = choice[i] && (choice[i]->factor_rank() || (choice[i]->is_half() && !small));
     const plan_work* const reduced = is_reduced ? choice[i] : nullptr;
-    const auto [at, fresh] = last.try_emplace(reduced);
+    const bool owned = !reduced && choice[i] && choice[i]->schedule() == "owner";
+    const auto [at, fresh] = last.try_emplace({reduced, owned});
     if (fresh || size > at->second.room) {
       at->second = {units.size(), std::max(how.bucket_bytes, size)};
-      units.emplace_back().reduced = reduced;
+      units.push_back({.reduced = reduced});
+      units.back().owned = owned;
     }
     at->second.room -= size;
     unit& u = units[at->second.unit];
@@ -111,16 +116,19 @@ std::vector<unit> units_of(const training& t, std::span<const plan_work* const> 
     else
       known->elements += tensor.elements, ++known->tensors;
   }
-  constexpr double size_bytes = 8, head = 24;  // bytes of a frame's size, and of the unit's head with the step
+  constexpr double size_bytes = 8, head = 40;  // bytes of a frame's size, and of the slot's header
   for (unit& u : units) {
+    const double owners = u.owned ? net.ranks : 1;
     double size = head + size_bytes * static_cast<double>(u.parts.size()), bound = size;
     for (const part& p : u.parts) {
       u.encode_ns += p.plan->encode_ns(p.elements);
-      u.merge_ns += p.plan->merge_ns(p.elements, u.reduced ? 1 : net.ranks);
+      u.merge_ns += p.plan->merge_ns(p.elements, u.reduced || u.owned ? 1 : net.ranks);
       if (u.reduced) continue;
-      size += p.plan->batch_bytes(p.elements, p.tensors);
-      bound += p.plan == &exact ? exact.frame_bytes(p.elements)
-                                : std::max(p.plan->bound_bytes(p.elements), p.plan->batch_bytes(p.elements, p.tensors));
+      const double elements = p.elements / owners, tensors = std::max(1.0, p.tensors / owners);
+      if (u.owned) u.sum_ns += p.plan->merge_ns(elements, net.ranks) + p.plan->encode_ns(elements);
+      size += p.plan->batch_bytes(elements, tensors);
+      bound += p.plan == &exact ? exact.frame_bytes(elements)
+                                : std::max(p.plan->bound_bytes(elements), p.plan->batch_bytes(elements, tensors));
     }
     // Numbers with a rank's step and status: three of f32, or 16 of 16 bits.
     if (u.reduced) u.first_bytes += (u.reduced->factor_rank() ? 12.0 : 32.0) * net.ranks;
@@ -165,13 +173,23 @@ outcome hook_step(const training& t, std::span<const plan_work* const> choice, c
         arrives.push_back(lanes.send(net.allreduce_ns(u.first_bytes), "allreduce", name));
         bytes += 2 * (net.ranks - 1.0) / net.ranks * (u.first_bytes + u.second_bytes);
       } else {
-        arrives.push_back(lanes.send(gather_ns(net, u.slot_bytes), "allgather", name));
-        bytes += (net.ranks - 1.0) * u.slot_bytes;
+        // (An all-to-all moves as much as an all-gather of one of its slots.)
+        arrives.push_back(lanes.send(gather_ns(net, u.slot_bytes), u.owned ? "alltoall" : "allgather", name));
+        bytes += (net.ranks - 1.0) * u.slot_bytes * (u.owned ? 2 : 1);
       }
     }
   }
   lanes.compute(how.hook_ns, "hook", "hook");
-  // In the hook of the last bucket; the rest of backward follows.
+  // In the hook of the last bucket; the rest of backward follows. Owners send their sums before anyone merges.
+  for (size_t i = 0; i < units.size(); ++i) {
+    const unit& u = units[i];
+    if (!u.owned) continue;
+    const std::string name = traced ? numbered("unit", i) : std::string();
+    lanes.wait(arrives[i]);
+    lanes.compute(u.sum_ns, "merge", name);
+    merge += u.sum_ns;
+    arrives[i] = lanes.send(gather_ns(net, u.slot_bytes), "allgather", name, true);
+  }
   for (size_t i = 0; i < units.size(); ++i) {
     const unit& u = units[i];
     const std::string name = traced ? numbered("unit", i) : std::string();

@@ -3,7 +3,8 @@
 // Follows bindings/python/deepreduce/torch/_ddp.py. DDP's buckets become ready one after another during backward. The hook has
 // its own units of parameters. When the bucket with a unit's last tensor is ready, the thread of backward encodes the unit
 // and issues an all-gather of slots, which gloo's thread runs. At the end of backward the hook waits for the units in
-// order and merges them. Encode and merge are computing: they delay all later work.
+// order and merges them; with exchange=owner it first adds up its range of each and sends the sum.
+// Encode and merge are computing: they delay all later work.
 #pragma once
 
 #include <optional>

@@ -136,7 +136,8 @@ std::vector<std::shared_ptr<const plan_work>> read_works(const case_options& o, 
           !known.plan.starts_with("powersgd"))  // (plan text: torch's own method, which is not a plan)
         texts.push_back(known.plan);
   if (!o.exchanges.empty() && c.model.hook == hook_kind::ddp)
-    throw usage_error("--exchange: the DDP hook gathers; schedules are of --hook exchange");
+    throw usage_error(
+        "--exchange: the DDP hook has the schedule of its plan, gather or owner; others are of --hook exchange");
   std::vector<std::shared_ptr<const plan_work>> works;
   try {
     std::vector<std::string> crossed;
@@ -160,8 +161,8 @@ std::vector<std::shared_ptr<const plan_work>> read_works(const case_options& o, 
     throw input_error(e.what());
   }
   for (const auto& w : works)
-    if (c.model.hook == hook_kind::ddp && !w->stage().empty())
-      c.notes.insert("the DDP hook gathers, whatever `exchange` a plan names");
+    if (c.model.hook == hook_kind::ddp && !w->schedule().empty() && w->schedule() != "owner")
+      throw usage_error("--plan '" + w->text() + "': the DDP hook takes exchange=gather and exchange=owner");
   return works;
 }
 
