@@ -69,7 +69,7 @@ def accumulator():
     total = min(totals) if min(totals) == max(totals) else f"{min(totals)} to {max(totals)}"
     return f"""
 ResNet-20 ({copy['d']:,} parameters) in the middle of training, `sparsify=topr(ratio=0.01)` of the gradient plus the residual; {machine(made)}, medians.
-The *coding error* is the relative L2 error against the 1 % that was kept. The *total error*, against all, is {total} for all of these plans: the residual sends the rest in later steps. Sparsifying takes another {us(sparsify)}.
+The *coding error* is the relative L2 error against the 1 % that was selected. The *total error*, against all, is {total} for all of these plans: the residual sends the rest in later steps. Sparsifying takes another {us(sparsify)}.
 
 {chr(10).join(lines)}
 
@@ -95,7 +95,7 @@ The bound for a uniform support is {first['index_bound_bits_per_nonzero']:.2f} b
 
 {table(rows)}
 
-The relative L2 error is the coding error, against the values that Top-r kept; the energy that is lost, ‖g − c‖² / ‖g‖², is against the whole gradient. P0's error comes from {p0['false_positives']:,} values that it sends in addition: they are true, and it loses less energy than Top-r. P2 finds {100 * p2['index_recall']:.1f} % of the indices.
+The relative L2 error is the coding error, against the values that Top-r selected; the energy that is lost, ‖g − c‖² / ‖g‖², is against the whole gradient. P0's error comes from {p0['false_positives']:,} values that it sends in addition: they are true, and it loses less energy than Top-r. P2 finds {100 * p2['index_recall']:.1f} % of the indices.
 With Top-r in each tensor apart the frame of `auto` takes {100 * joined['bytes_by_tensor'] / (4 * first['d']):.3f} % instead of {100 * joined['relative_volume']:.3f} %.
 
 The supports of LSTM gradients are more clustered: `golomb(adaptive=1)` takes {lstm_bits("golomb(adaptive=1)")} bits an index at 1 %, `gap_huffman` {lstm_bits("gap_huffman")}. On the tensor of the paper's Fig. 8 (20 seeds, median volume and error) `bloom(policy=p2,fpr=0.001)` + `qsgd` has {fig8("index=bloom(policy=p2,fpr=0.001) value=qsgd")},

@@ -11,6 +11,7 @@ import deepreduce
 import torch
 import torch.distributed as dist
 
+SENDER_HEAD = 40  # bytes, of a sender's slot (lib/sender/slot.hpp); rows that are sparse have another
 SIZE = 8  # bytes: a slot of deepreduce.torch begins with a head, and the sizes of its frames
 
 
@@ -60,9 +61,10 @@ def frames_of(slot: bytes) -> Iterator[bytes]:
     that are whole."""
     from deepreduce.torch._heads import HEAD
 
-    count = next((n for n in range(1, (len(slot) - HEAD) // SIZE) if is_frame(slot[HEAD + n * SIZE :])), 0)
-    begin = HEAD + count * SIZE
-    for size in struct.unpack_from(f"<{count}Q", slot, HEAD) if count else ():
+    found = ((head, n) for head in (SENDER_HEAD, HEAD) for n in range(1, (len(slot) - head) // SIZE) if is_frame(slot[head + n * SIZE :]))
+    head, count = next(found, (0, 0))
+    begin = head + count * SIZE
+    for size in struct.unpack_from(f"<{count}Q", slot, head) if count else ():
         if begin + size <= len(slot):
             yield slot[begin : begin + size]
         begin += size

@@ -112,15 +112,17 @@ void cut_frames(unit_list& unit, const unit_plan& all) {
     if (at == frames.end()) at = frames.insert(at, {key, {}});
     at->second.push_back(i);
   }
-  const auto has_fixed_size = [&](const auto& f) {
-    return (traits_of(*all.methods[f.second[0]]).flags & DR_PLAN_FIXED_SIZE) != 0;
+  const auto has_fixed_size = [&](const std::vector<uint32_t>& list) {
+    return (traits_of(*all.methods[list[0]]).flags & DR_PLAN_FIXED_SIZE) != 0;
   };
-  std::stable_partition(frames.begin(), frames.end(), has_fixed_size);
   unit.tensors.clear();
-  for (auto& [key, list] : frames) {
-    unit.tensors.insert(unit.tensors.end(), list.begin(), list.end());
-    unit.frames.push_back(std::move(list));
-  }
+  for (const bool fixed : {true, false})
+    for (auto& [key, list] : frames)
+      if (!list.empty() && has_fixed_size(list) == fixed) {
+        unit.tensors.insert(unit.tensors.end(), list.begin(), list.end());
+        unit.frames.push_back(std::move(list));
+        list.clear();
+      }
 }
 
 uint32_t digest_of(const unit_list& unit, std::span<const named_tensor> tensors, const unit_plan& all) {

@@ -458,7 +458,7 @@ TEST_CASE("registering codecs: MEMORY, and then they are not there") {
   CHECK(dr_codec_count() > before + 1);
 }
 
-TEST_CASE("every exported function is tried, here, in exchange_allocations.cpp or in transform_allocations.cpp") {
+TEST_CASE("every exported function is tried, here, or in exchange_, sender_ or transform_allocations.cpp") {
   std::set<std::string> tried(std::begin(tried_apart), std::end(tried_apart));
   for (const function& f : functions) tried.insert(f.name);
   for (const char* const name : {"create", "destroy", "rebind", "start", "advance", "cancel", "read_residual",
@@ -469,6 +469,10 @@ TEST_CASE("every exported function is tried, here, in exchange_allocations.cpp o
   for (const char* const name : {"create", "decide", "describe", "destroy", "log", "observe", "reason", "report"})
     tried.insert(std::string("dr_control_") + name);
   tried.insert("dr_step_name");
+  for (const char* const name :
+       {"create", "destroy", "describe", "unit", "tensor", "place", "clip", "encode", "sum", "merge", "take_back",
+        "skip", "behind", "read_state", "write_state", "scale", "resume"})
+    tried.insert(std::string("dr_sender_") + name);
   for (const char* const name :
        {"create", "destroy", "begin", "factor", "next", "cancel", "residual", "save", "load", "reset", "describe"})
     tried.insert(std::string("dr_transform_") + name);

@@ -81,16 +81,18 @@ def test_a_file_that_is_none_is_named(tmp_path):
 
 
 def test_the_hooks_rules_are_those_of_the_book(tmp_path):
-    torch = pytest.importorskip("torch", reason="torch is missing: pip install torch")
+    pytest.importorskip("torch", reason="torch is missing: pip install torch")
     from deepreduce.torch._rules import Rules
 
     parse(f"*.bias: dense\n*: {TOP}\n").write(tmp_path / "x.book")
     for plan in (f"book:{tmp_path / 'x.book'}", read(tmp_path / "x.book"), {"*.bias": None, "*": TOP}):
         rules = Rules(plan, 100, False)
-        assert rules.keep and rules.plan_of("a.weight", 200, torch.float32) == Plan(TOP)
-        assert rules.plan_of("a.bias", 200, torch.float32) == Plan("bucket=flat index=all value=raw")
+        tensors = {"a.weight": ((200,), "float32"), "a.bias": ((200,), "float32"), "b.weight": ((50,), "float32")}
+        sender = deepreduce.Sender(tensors, rules.book, dense_below=100, flat=rules.flat)
+        assert rules.keep and sender.plan_of("a.weight") == Plan(TOP)
+        assert sender.plan_of("a.bias") == Plan("bucket=flat index=all value=raw")
         small = Plan("bucket=flat feedback=residual index=all value=raw")  # with the feedback of its pattern's plan
-        assert rules.plan_of("a.weight", 50, torch.float32) == small
+        assert sender.plan_of("b.weight") == small
 
 
 def test_a_pattern_without_tensors_is_told():

@@ -173,7 +173,7 @@ def _paths_of(inputs: object, folder: pathlib.Path) -> List[str]:
         if tensor is not None:  # a parameter without a gradient
             _add_array(arrays, str(name), tensor)
     if not arrays:
-        raise ArgumentError("there is no tensor to compare")
+        raise ArgumentError("the inputs have no tensor to compare")
     write_npz(folder / "arrays.npz", arrays, made_of="array")
     return [str(folder / "arrays.npz")]
 
