@@ -58,7 +58,6 @@ dr_status read_named(const dr_book* book, const dr_named_tensor* tensors, size_t
     made.name = t.name;
     made.dtype = t.dtype;
     made.is_rows = t.flags & DR_NAMED_ROWS;
-    made.rows = t.rows ? t.rows : 1;
     made.elements = t.elements;
     if (const dr_status s = find_plan(book, t, made.method, error)) return refuse(s);
     out.push_back(std::move(made));

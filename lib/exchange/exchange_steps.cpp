@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <cstring>
 
-#include "api/frame_checks.hpp"
 #include "exchange/rank_exchange.hpp"
 #include "primitive/rng.hpp"
 
@@ -167,18 +166,7 @@ void exchange::judge(const step& s, size_t size) {
       return poison(bad, s.peer, slot.depth, "range %u: %s", s.range, e.message);
     return spend(s, size);
   }
-  view_.clear();
-  dr_decode_options tagged{};
-  tagged.flags = DR_DECODE_TAG;
-  tagged.tag = frame_tag(slot);
-  const placed_batch& b = ranges_[s.range].batch_of(slot.kind);
-  const uint64_t header_max = frame_view::memory_of(b.wire.size(), b.rows.size(), b.layout[1].table.size());
-  dr_status status = read_sound_frame({frame_of(s.slot), size}, view_, e, header_max);
-  if (status == DR_E_CAPACITY) status = DR_E_CORRUPT;  // a header that is not of these tensors
-  if (!status && view_.frame_size != size)
-    status = fail(e, DR_E_CORRUPT, "frame: %" PRIu64 " bytes in a message of %zu", view_.frame_size, size);
-  if (!status) status = check_tag(view_, tagged, e);
-  if (!status) status = ranges_[s.range].check_frame(slot.kind, view_, e);
+  const dr_status status = ranges_[s.range].judge(slot.kind, {frame_of(s.slot), size}, frame_tag(slot), view_, e);
   // (A rank that forwards a frame has validated it before.)
   if (status) return poison(status, s.peer, slot.depth, "range %u: %s", s.range, e.message);
   spend(s, size);

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <cinttypes>
 #include <cstring>
 
+#include "api/frame_checks.hpp"
 #include "api/state.hpp"
 #include "deepreduce/exchange.h"
 #include "primitive/value_rows.hpp"
@@ -27,14 +29,6 @@ uint64_t finite_values(const void* values, uint64_t n) {
   uint64_t i = 0;
   while (i < n && is_finite<Type>(from[i])) ++i;
   return i;
-}
-
-// f(type) of a dtype of values.
-template <class F>
-auto with_type(uint32_t dtype, F&& f) {
-  if (dtype == DR_F16) return f(f16_type{});
-  if (dtype == DR_BF16) return f(bf16_type{});
-  return f(f32_type{});
 }
 
 }  // namespace
@@ -125,9 +119,21 @@ dr_status range_work::choose_twice(const exchange_memory& at_memory, bool alone)
   return DR_OK;
 }
 
-dr_status range_work::check_frame(frame_kind kind, const frame_view& frame, dr_error& error) const {
-  if (const dr_status s = dr::check_frame(batch_of(kind), frame, error)) return s;
-  return check_limits(batch_of(kind), limits_[at(kind)], frame, error);
+dr_status range_work::judge(frame_kind kind, const dr_bytes& frame, uint64_t tag, frame_view& view,
+                            dr_error& error) const {
+  view.clear();
+  dr_decode_options tagged{};
+  tagged.flags = DR_DECODE_TAG;
+  tagged.tag = tag;
+  const placed_batch& b = batch_of(kind);
+  const uint64_t header_max = frame_view::memory_of(b.wire.size(), b.rows.size(), b.layout[1].table.size());
+  dr_status status = read_sound_frame(frame, view, error, header_max);
+  if (status == DR_E_CAPACITY) status = DR_E_CORRUPT;  // a header that is not of these tensors
+  if (!status && view.frame_size != frame.size)
+    status = fail(error, DR_E_CORRUPT, "frame: %" PRIu64 " bytes in a message of %zu", view.frame_size, frame.size);
+  if (!status) status = check_tag(view, tagged, error);
+  if (!status) status = dr::check_frame(b, view, error);
+  return status ? status : check_limits(b, limits_[at(kind)], view, error);
 }
 
 uint64_t range_work::support_max(size_t piece, uint64_t frames) const {

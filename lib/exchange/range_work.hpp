@@ -69,9 +69,10 @@ class range_work {
   uint64_t elements() const { return elements_; }
   uint64_t frame_bound(frame_kind kind) const { return batch_of(kind).layout[1].frame_bound; }
   const placed_batch& batch_of(frame_kind kind) const { return *batches_[at(kind)]; }
-  // ARGUMENT: a frame of other tensors. CORRUPT: one that needs more than the plan's do: so once ranks have agreed, there
-  // is room to merge it.
-  dr_status check_frame(frame_kind kind, const frame_view& frame, dr_error& error) const;
+  // A frame that came: whole, sound, with this tag and of these tensors. `view` is its header then. ARGUMENT: a frame of
+  // other tensors. CORRUPT: also one that needs more than the plan's do: so once ranks have agreed, there is room to merge
+  // it. PEER: its sender could not encode.
+  dr_status judge(frame_kind kind, const dr_bytes& frame, uint64_t tag, frame_view& view, dr_error& error) const;
   bool merges() const { return merge_ != nullptr; }
   const placed_batch* batch_if(frame_kind kind) const { return batches_[at(kind)].get(); }  // nullptr: not used
   // Rows that sparse outputs may get of so many frames.

@@ -36,6 +36,14 @@ struct bf16_type {
   DR_HD static bits from_f32(float v) { return f32_to_bf16(v); }
 };
 
+// f(type) of a dtype of values.
+template <class F>
+auto with_type(uint32_t dtype, F&& f) {
+  if (dtype == DR_F16) return f(f16_type{});
+  if (dtype == DR_BF16) return f(bf16_type{});
+  return f(f32_type{});
+}
+
 // Of a type of values; for messages.
 inline const char* dtype_name(uint32_t dtype) {
   constexpr const char* names[] = {"?", "f32", "f16", "bf16", "u32", "i32", "u64", "i64", "f64", "u8", "u16"};

@@ -126,6 +126,8 @@ class sender {
   }
   dr_status name_rank(size_t rank);
   void name_tensor(const frame& f, size_t range);
+  // ARGUMENT: the sender has no such state, or it is of another size.
+  dr_status check_state_call(size_t tensor, uint32_t which, const void* state, size_t size) const;
   // Of a tensor's pieces, f(range, position of the piece, element that is its first).
   template <class F>
   dr_status each_piece(size_t tensor, F&& f);
@@ -145,7 +147,7 @@ class sender {
   double clip_ = 0;                // 0: no call of clip is needed
   std::vector<std::byte> scaled_;  // gradients that were clipped
   std::byte* block_ = nullptr;     // states, sums, f32 outputs, workspace
-  size_t block_size_ = 0, workspace_size_ = 0, states_size_ = 0;
+  size_t block_size_ = 0, workspace_size_ = 0;
   std::byte* workspace_ = nullptr;
   uint64_t failures_ = 0, failed_ = 0;
   bool is_behind_ = false;

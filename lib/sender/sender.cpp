@@ -215,7 +215,6 @@ dr_status sender::take_memory() {
       }
     workspace = std::max(workspace, decoded.kept + decoded.passing);
   }
-  states_size_ = states;
   workspace_size_ = workspace;
   block_size_ = states + outputs + workspace;
   if (!block_size_) return DR_OK;
@@ -393,8 +392,7 @@ void sender::name_tensor(const frame& f, size_t range) {
   const piece_list& pieces = f.ranges[range].pieces();
   if (e.tensor >= pieces.size()) return;
   const piece& p = pieces[e.tensor];
-  const dr_error inner = e;
-  const char* why = inner.message;
+  const char* why = e.message;
   // The sentence counts tensors from the frame's first.
   for (const char* const word : {"tensor ", "output "})
     if (!std::strncmp(why, word, std::strlen(word))) {

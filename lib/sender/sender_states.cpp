@@ -131,23 +131,25 @@ dr_status sender::each_piece(size_t tensor, F&& f) {
 
 namespace {
 
-dr_status check_which(uint32_t which, dr_error& error) {
-  if (which <= DR_STATE_SUM) return DR_OK;
-  return fail(error, DR_E_ARGUMENT, "which: %u is neither DR_STATE_OWN nor DR_STATE_SUM", which);
-}
-
 residual_kind kind_of_state(uint32_t which) { return which == DR_STATE_SUM ? residual_kind::sum : residual_kind::own; }
 
 }  // namespace
 
-dr_status sender::read_state(size_t tensor, uint32_t which, void* state, size_t size) {
-  if (const dr_status s = check_which(which, c_.error)) return s;
+dr_status sender::check_state_call(size_t tensor, uint32_t which, const void* state, size_t size) const {
+  dr_error& error = c_.error;
+  if (which > DR_STATE_SUM)
+    return fail(error, DR_E_ARGUMENT, "which: %u is neither DR_STATE_OWN nor DR_STATE_SUM", which);
   const dr_sent_tensor known = tensor_info(tensor);
   const uint64_t needed = which == DR_STATE_SUM ? known.sum_state : known.state;
   if (size != needed || (!state && size))
-    return fail(c_.error, DR_E_ARGUMENT, "%.80s: its state has %" PRIu64 " bytes, not %zu",
-                tensors_[tensor].name.c_str(), needed, size);
-  if (borrows_state(tensor)) return fail(c_.error, DR_E_ARGUMENT, "state: the caller has it (DR_SENDER_CALLER_STATES)");
+    return fail(error, DR_E_ARGUMENT, "%.80s: its state has %" PRIu64 " bytes, not %zu", tensors_[tensor].name.c_str(),
+                needed, size);
+  if (borrows_state(tensor)) return fail(error, DR_E_ARGUMENT, "state: the caller has it (DR_SENDER_CALLER_STATES)");
+  return DR_OK;
+}
+
+dr_status sender::read_state(size_t tensor, uint32_t which, void* state, size_t size) {
+  if (const dr_status s = check_state_call(tensor, which, state, size)) return s;
   if (!size) return DR_OK;
   std::memset(state, 0, size);
   const plan& method = *(which == DR_STATE_SUM ? sum_plans_ : plans_.methods)[tensor];
@@ -172,13 +174,7 @@ dr_status sender::read_state(size_t tensor, uint32_t which, void* state, size_t 
 }
 
 dr_status sender::write_state(size_t tensor, uint32_t which, const void* state, size_t size) {
-  if (const dr_status s = check_which(which, c_.error)) return s;
-  const dr_sent_tensor known = tensor_info(tensor);
-  const uint64_t needed = which == DR_STATE_SUM ? known.sum_state : known.state;
-  if (size != needed || (!state && size))
-    return fail(c_.error, DR_E_ARGUMENT, "%.80s: its state has %" PRIu64 " bytes, not %zu",
-                tensors_[tensor].name.c_str(), needed, size);
-  if (borrows_state(tensor)) return fail(c_.error, DR_E_ARGUMENT, "state: the caller has it (DR_SENDER_CALLER_STATES)");
+  if (const dr_status s = check_state_call(tensor, which, state, size)) return s;
   if (!size) return DR_OK;
   const plan& method = *(which == DR_STATE_SUM ? sum_plans_ : plans_.methods)[tensor];
   if (const dr_status s = fits_state(method, views_[tensor], state, size, c_.error))

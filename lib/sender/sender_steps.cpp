@@ -4,9 +4,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "api/frame_checks.hpp"
 #include "core/arena.hpp"
 #include "exchange/program.hpp"
+#include "feedback/velocity.hpp"
 #include "primitive/rng.hpp"
 #include "primitive/value_type.hpp"
 #include "sender/rank_sender.hpp"
@@ -17,14 +17,6 @@ namespace {
 // Of a sum's slot: the rank at fault, behind the flags.
 constexpr uint32_t culprit_shift = 8;
 constexpr uint64_t sum_draws = 1;  // of an owner's random numbers: others than those of its gradient
-
-// f(type) of a dtype of values.
-template <class F>
-auto with_type(uint32_t dtype, F&& f) {
-  if (dtype == DR_F16) return f(f16_type{});
-  if (dtype == DR_BF16) return f(bf16_type{});
-  return f(f32_type{});
-}
 
 template <class Type>
 bool all_finite(const void* values, uint64_t n) {
@@ -39,17 +31,6 @@ template <class Type>
 void round_values(const float* from, void* to, uint64_t n) {
   auto* const out = static_cast<typename Type::bits*>(to);
   for (uint64_t i = 0; i < n; ++i) out[i] = Type::from_f32(from[i]);
-}
-
-template <class Type>
-double squares(const void* values, uint64_t n) {
-  const auto* const from = static_cast<const typename Type::bits*>(values);
-  double sum = 0;
-  for (uint64_t i = 0; i < n; ++i) {
-    const double x = Type::to_f32(from[i]);
-    sum += x * x;
-  }
-  return sum;
 }
 
 template <class Type>
@@ -117,7 +98,7 @@ dr_status sender::clip() {
     }
     if (!v.values && v.universe)
       return fail(c_.error, DR_E_ARGUMENT, "%.80s: was not placed", tensors_[i].name.c_str());
-    sum += with_type(v.dtype, [&](auto type) { return squares<decltype(type)>(v.values, v.universe); });
+    sum += squares_of(v.dtype, v.values, v.universe);
     bytes += round_up(v.universe * value_size(v.dtype), arena::alignment);
   }
   const double norm = std::sqrt(sum);
@@ -294,26 +275,12 @@ dr_status sender::read_slots(unit& u, const dr_call& call, std::span<const dr_by
 // Frames of one range that came: whole, sound, of this step and of these tensors. The error's frame is the position.
 dr_status sender::judge(const unit& u, size_t f, size_t range, frame_kind kind, uint64_t step,
                         std::span<const dr_bytes> frames) {
-  const range_work& r = u.frames[f].ranges[range];
-  dr_decode_options tagged{};
-  tagged.flags = DR_DECODE_TAG;
-  tagged.tag = tag_of(u, step);
-  const placed_batch& b = r.batch_of(kind);
-  const uint64_t room = frame_view::memory_of(b.wire.size(), b.rows.size(), b.layout[1].table.size());
   for (size_t i = 0; i < frames.size(); ++i) {
-    view_.clear();
-    dr_status status = read_sound_frame(frames[i], view_, c_.error, room);
-    if (status == DR_E_CAPACITY) status = DR_E_CORRUPT;  // a header that is not of these tensors
-    if (status == DR_E_PEER) {
-      const std::string why = view_.message;
-      fail(c_.error, DR_E_PEER, "could not encode (%s): %s", status_name(view_.status), why.c_str());
-    }
-    if (!status && view_.frame_size != frames[i].size)
-      status = fail(c_.error, DR_E_CORRUPT, "a frame of %" PRIu64 " bytes in the place of one of %zu", view_.frame_size,
-                    frames[i].size);
-    if (!status) status = check_tag(view_, tagged, c_.error);
-    if (!status) status = r.check_frame(kind, view_, c_.error);
+    const dr_status status = u.frames[f].ranges[range].judge(kind, frames[i], tag_of(u, step), view_, c_.error);
     if (!status) continue;
+    if (status == DR_E_PEER)
+      fail(c_.error, status, "could not encode (%s): %s", status_name(view_.status),
+           std::string(view_.message).c_str());
     c_.error.code = status;
     c_.error.frame = i;
     return status;

@@ -16,7 +16,7 @@ struct named_tensor {
   std::string name;
   dr_dtype dtype = DR_F32;
   bool is_rows = false;
-  uint64_t rows = 1, elements = 0;
+  uint64_t elements = 0;
   plan_ptr method;  // of its line in the book, or its own; nullptr: dense
 };
 
