@@ -86,7 +86,7 @@ def test_the_hooks_rules_are_those_of_the_book(tmp_path):
 
     parse(f"*.bias: dense\n*: {TOP}\n").write(tmp_path / "x.book")
     for plan in (f"book:{tmp_path / 'x.book'}", read(tmp_path / "x.book"), {"*.bias": None, "*": TOP}):
-        rules = Rules(plan, 100, False)
+        rules = Rules(plan, False)
         tensors = {"a.weight": ((200,), "float32"), "a.bias": ((200,), "float32"), "b.weight": ((50,), "float32")}
         sender = deepreduce.Sender(tensors, rules.book, dense_below=100, flat=rules.flat)
         assert rules.keep and sender.plan_of("a.weight") == Plan(TOP)
@@ -100,10 +100,10 @@ def test_a_pattern_without_tensors_is_told():
     from deepreduce.torch._rules import Rules
 
     names = ["a.weight", "a.bias"]
-    assert Rules(TOP, 100, False).idle(names) == Rules({"*.bias": None, "a.*": TOP, "*": None}, 100, False).idle(names) == []
-    told = Rules(parse("b.*: dense\na.*: dense\n*.bias: dense\n"), 100, False).idle(names)
+    assert Rules(TOP, False).idle(names) == Rules({"*.bias": None, "a.*": TOP, "*": None}, False).idle(names) == []
+    told = Rules(parse("b.*: dense\na.*: dense\n*.bias: dense\n"), False).idle(names)
     assert len(told) == 2 and "'b.*' matches no tensor" in told[0] and "'*.bias' is never reached" in told[1]
-    assert "all tensors are dense" in Rules(parse("# none"), 100, False).idle(names)[0]
+    assert "all tensors are dense" in Rules(parse("# none"), False).idle(names)[0]
 
 
 def test_it_is_part_of_the_package():

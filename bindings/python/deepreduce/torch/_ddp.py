@@ -226,7 +226,7 @@ class DDPHook(Exchange):
         assert self._auto is not None
         self._auto.choice = choice
         self._start = sys.maxsize if choice.plan is None else 0
-        self._rules = [Rules(choice.plan, self._bypass, self._arguments["flat"])]
+        self._rules = [Rules(choice.plan, self._arguments["flat"])]
         if self._engine is not None:
             self._set_tensors(self._named, self._frame_bytes, self._sparse)
 

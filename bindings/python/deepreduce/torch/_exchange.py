@@ -61,7 +61,7 @@ class Exchange(Saved):
         ladder: Any = [plan] if control is None else plan
         if control is not None and any(isinstance(each, tuple) for each in ladder):
             raise ArgumentError("with control the plan is a ladder, not pairs of a pattern and a plan: each rung has its own")
-        self._rules = [Rules(each, bypass, flat) for each in ladder]
+        self._rules = [Rules(each, flat) for each in ladder]
         self._ladder = None if control is None else Ladder(control, [each.all_dense for each in self._rules])
         self._sender: Optional[Sender] = None  # of the rung that is in use
         self._rung_senders: List[Callable[[], Sender]] = []

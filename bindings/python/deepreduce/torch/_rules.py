@@ -8,7 +8,6 @@ from typing import Container, List, Mapping, Optional, Sequence, Tuple, Union
 from ..book import Book, as_book
 from ..errors import ArgumentError
 from ..plan import Plan, as_plan
-from ..sender import Sender
 from ._reduced import half_of
 
 OnePlan = Union[None, str, Plan]
@@ -19,9 +18,9 @@ exact_plan = "bucket=flat index=all value=raw"
 
 
 class Rules:
-    """Which plan a parameter has: the first whose pattern (of fnmatch) its name matches, unless it is small."""
+    """Plans by the patterns of names, of which the first that matches counts: what a sender goes by."""
 
-    def __init__(self, plan: Plans, bypass: Optional[int], flat: Optional[bool]) -> None:
+    def __init__(self, plan: Plans, flat: Optional[bool]) -> None:
         if isinstance(plan, str) and plan == "auto":
             raise ArgumentError("'auto' measures and chooses in training: DDPHook takes it, as its whole plan")
         pairs: Sequence[Tuple[str, OnePlan]]
@@ -42,8 +41,6 @@ class Rules:
         self.dense, self.flat = as_plan(exact_plan), flat
         self.pairs = [(pattern, self.dense if each is None else as_plan(each)) for pattern, each in pairs]
         self.book = Book(self.pairs)
-        if self.pairs:
-            Sender({}, self.book)  # refuses what no sender takes
 
     @property
     def lines(self) -> List[str]:

@@ -34,7 +34,7 @@ class Item(NamedTuple):
 
 
 class SenderRoom:
-    """How large the next slot is, as the sender has it."""
+    """How large the next slot is: the sender follows the sizes itself."""
 
     def __init__(self, sender: Sender, unit: int, field: str) -> None:
         self._sender, self._unit, self._field = sender, unit, field
@@ -42,9 +42,6 @@ class SenderRoom:
     @property
     def size(self) -> int:
         return int(getattr(self._sender._refresh(self._unit), self._field))
-
-    def took(self, longest: int) -> None:
-        """Merge has told the sender."""
 
 
 class Unit:
@@ -165,5 +162,5 @@ def until_whole(travel: Slots, use: Callable[[Any], Sent], deadline: float, step
         step.merge += time.perf_counter() - begin
         if needed:
             received = travel.rest(needed, deadline, step)
-    travel.took(0)
+    travel.is_first = False
     return received, made
