@@ -84,8 +84,8 @@ template <class F>
 dr_status with_sent(dr_sender* sender, const dr_call* call, dr_sent* result, F&& f) noexcept {
   dr_sent made{};
   const dr_status status = in_sender(sender, [&](dr::context& c) -> dr_status {
-    dr_sent told;
-    if (const dr_status s = read_struct(result, "result", told, c.error)) return s;
+    dr_sent readable;
+    if (const dr_status s = read_struct(result, "result", readable, c.error)) return s;
     dr_call read;
     if (const dr_status s = read_struct(call, "call", read, c.error)) return s;
     return f(read, made);

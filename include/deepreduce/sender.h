@@ -11,14 +11,14 @@
  *   All ranks send slots of one size, `slot` of dr_unit_info. One that is too short for its frames still says so: then
  *   merge is CAPACITY on all ranks, and all send the rest.
  * - With `exchange=owner` in its plan a unit travels twice: each rank encodes a frame for each owner of a range of the
- *   elements (encode, an all-to-all), the owner adds them up and encodes the sum (dr_sender_sum, an all-gather). The bytes
- *   of a rank do not grow with the number of ranks.
+ *   elements (encode, an all-to-all), the owner adds them up and encodes the sum (dr_sender_sum, an all-gather). What
+ *   a rank sends does not grow with the number of ranks.
  * - Feedback keeps its states in the sender, by tensor; or where the caller wants them (DR_SENDER_CALLER_STATES).
  * - A rank that cannot encode sends a slot that says why; merge fails on all ranks, and names rank and tensor.
  * - If a step fails, dr_sender_take_back gives what it sent back to the residuals: nothing is lost.
  *
  * A sender belongs to a context, and one thread at a time calls it. Errors are in the context: `tensor` is the position of
- * the tensor at fault, `frame` that of the rank, both are named in the message.
+ * the tensor at fault, `frame` that of the rank; the message names both.
  *
  * Law. The plan of a tensor is that of the first line of the book that matches its name; without a line it is dense:
  * `bucket=flat index=all value=raw`. A tensor of fewer than `dense_below` elements has dr_plan_exact of its plan. Random
@@ -43,7 +43,7 @@ enum {
 };
 typedef struct dr_named_tensor {
   size_t struct_size;
-  const char *name; /* UTF-8; another for each tensor */
+  const char *name; /* UTF-8, unique */
   dr_dtype dtype;   /* DR_F32, DR_F16, DR_BF16 */
   uint32_t flags;   /* DR_NAMED_* */
   uint64_t rows;    /* of its matrix, for a transform: the first dimension. 0 means 1 */
@@ -54,8 +54,8 @@ typedef struct dr_named_tensor {
 enum {
   DR_SENDER_SUM = 1u << 0,           /* merge gives the sum over ranks, not the mean */
   DR_SENDER_F32 = 1u << 1,           /* outputs are f32, whatever the type of the tensors */
-  DR_SENDER_CALLER_STATES = 1u << 2, /* states are where dr_sender_place says, but for those of units
-                                        of kind OWNER: states of ranges, which the sender has */
+  DR_SENDER_CALLER_STATES = 1u << 2, /* the caller has the states, where dr_sender_place says; but the
+                                        sender has those of OWNER units, which are of ranges */
   DR_SENDER_SKIP = 1u << 3,          /* a step in which some rank's gradient is not finite is skipped on all ranks */
   DR_SENDER_SCATTER = 1u << 4 /* a reduce-scatter: `ranks` equal shards of each tensor; the output is this rank's */
 };

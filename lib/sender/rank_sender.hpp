@@ -128,7 +128,7 @@ class sender {
   void name_tensor(const frame& f, size_t range);
   // ARGUMENT: the sender has no such state, or it is of another size.
   dr_status check_state_call(size_t tensor, uint32_t which, const void* state, size_t size) const;
-  // Of a tensor's pieces, f(range, position of the piece, element that is its first).
+  // f(range, position of the piece) of each piece of a tensor.
   template <class F>
   dr_status each_piece(size_t tensor, F&& f);
 

@@ -19,7 +19,7 @@ float decay_of(const plan& p) {
 
 }  // namespace
 
-// f(state, its size, elements) of each state of the unit, wherever it lies.
+// f(state, its size, its plan) of each state of the unit, wherever it lies.
 template <class F>
 void sender::each_state(const unit& u, F&& f) {
   for (const frame& part : u.frames)
@@ -116,7 +116,6 @@ void sender::withdraw(unit& u) {
   u.returned.clear();
 }
 
-// f(range, position of the piece) of each piece of a tensor.
 template <class F>
 dr_status sender::each_piece(size_t tensor, F&& f) {
   for (frame& part : units_[unit_of_[tensor]].frames) {

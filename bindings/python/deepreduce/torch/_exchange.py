@@ -266,7 +266,7 @@ class Exchange(Saved):
         failed: Optional[Error] = None
         for unit in self._pending:
             if isinstance(unit, Unit) and unit.owns:
-                unit.turn(deadline, self._now)
+                unit.add_up(deadline, self._now)
         for unit in self._pending:
             try:
                 self._now.skipped |= unit.finish(deadline, self._now)
@@ -275,8 +275,8 @@ class Exchange(Saved):
             except Error as error:
                 failed = failed or error
                 if isinstance(error, OutOfStep) and isinstance(unit, Unit):  # from now on this rank counts as the others do
-                    told = unit.sender.info
-                    self._engine.failures, self._engine.failed = told.failures, told.failed  # type: ignore[union-attr]
+                    info = unit.sender.info
+                    self._engine.failures, self._engine.failed = info.failures, info.failed  # type: ignore[union-attr]
         self._is_behind = isinstance(failed, OutOfStep) and failed.step is not None and dist.get_rank() in failed.ranks
         if failed is not None:
             raise failed
@@ -355,7 +355,7 @@ class Exchange(Saved):
         total.add(self._total)
         kept = sum(state.size for state in self._states.values())
         units: List[Any] = self._units
-        kept += sum(told.state + told.sum_state for told in map(self._told, self._owned))
+        kept += sum(sent.state + sent.sum_state for sent in map(self._sent_tensor, self._owned))
         kept += sum(unit.transform.info().state_size for unit in units if isinstance(unit, TransformUnit))
         return Stats(self._ended, self._last, total, kept)
 
@@ -424,7 +424,7 @@ class Exchange(Saved):
         owners = (unit for unit in self._units if isinstance(unit, Unit) and unit.owns)
         return [item.name for unit in owners for item in unit.items if item.plan.info.feedback]
 
-    def _told(self, name: str) -> Any:
+    def _sent_tensor(self, name: str) -> Any:
         assert self._sender is not None
         return self._sender.tensor(name)
 
@@ -479,7 +479,7 @@ class Exchange(Saved):
         self._put_owned("states", {name: states[name].memory for name in self._owned})
         for name in self._owned:
             sums = loaded.get("sums", {}).get(name)
-            zeros = torch.zeros(self._told(name).sum_state, dtype=torch.uint8)
+            zeros = torch.zeros(self._sent_tensor(name).sum_state, dtype=torch.uint8)
             self._put_owned("sums", {name: (zeros if sums is None else sums.cpu()).numpy()})
         if scale != 1:
             self._scale(scale)

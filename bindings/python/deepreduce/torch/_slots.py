@@ -75,8 +75,9 @@ class Slots:
         if self._pieces:  # of a step that was given up: they may still arrive where they should have
             self._pieces.clear()
             self._memory = torch.empty(0, dtype=torch.uint8)
-        self._memory = self._grown(self._memory, self.room.size)
-        self._issue(0, self.room.size, step)
+        size = self.room.size
+        self._memory = self._grown(self._memory, size)
+        self._issue(0, size, step)
 
     def _grown(self, memory: torch.Tensor, size: int) -> torch.Tensor:
         n = self._engine.size

@@ -57,22 +57,22 @@ class Unit:
     def __init__(self, sender: Sender, number: int, items: Sequence[Item], engine: Engine, states: Dict[str, State]) -> None:
         self.items, self.sender, self._number, self._engine = list(items), sender, number, engine
         self.arrived = 0  # tensors of this step that are where they were placed
-        told = sender.unit(number)
-        self.owns = told.kind == "owner"
+        info = sender.unit(number)
+        self.owns = info.kind == "owner"
         self._at = [sender._position(item.name) for item in self.items]
-        self._bytes = told.bytes
+        self._bytes = info.bytes
         self._tensors: List[Any] = [None] * len(self.items)
         self._copies: List[Optional[torch.Tensor]] = [None] * len(self.items)  # on the CPU, of tensors elsewhere
         self._states = [states.get(item.name) for item in self.items]
         # Slots that are sent, [slots, bound], and those of sums.
-        self._slots = torch.empty(told.slots, told.bound, dtype=torch.uint8)
-        self._sums = torch.empty(1, told.sum_bound, dtype=torch.uint8)
+        self._slots = torch.empty(info.slots, info.bound, dtype=torch.uint8)
+        self._sums = torch.empty(1, info.sum_bound, dtype=torch.uint8)
         self.most = self._slots.numel() + self._sums.numel()  # bytes that a step sends to each rank, at most
         self._travel = Slots(engine, SenderRoom(sender, number, "slot"))
         self._travel_back = Slots(engine, SenderRoom(sender, number, "sum_slot")) if self.owns else self._travel
         self._device: Optional[torch.device] = None  # of the slots that travel, if it is not the CPU
         self._received: Any = None
-        self._name, self._step = f"slot {told.tensors[0]} …", 0
+        self._name, self._step = f"slot {info.tensors[0]} …", 0
 
     def place(self, position: int, tensor: torch.Tensor) -> None:
         """Of this step's tensors the one of items[position]: flat, contiguous, read and overwritten where it lies."""
@@ -84,8 +84,8 @@ class Unit:
 
     def _place(self, position: int, address: int) -> None:
         where, state = (ctypes.c_void_p * 1)(address), self._states[position]
-        kept = None if state is None else (ctypes.c_void_p * 1)(state.memory.ctypes.data)
-        self.sender._place_at(self._at[position], 1, where, where, kept)
+        states = None if state is None else (ctypes.c_void_p * 1)(state.memory.ctypes.data)
+        self.sender._place_at(self._at[position], 1, where, where, states)
 
     def fetch(self) -> None:
         """Copies tensors elsewhere to the CPU."""
@@ -105,7 +105,7 @@ class Unit:
         step.dense += self._bytes
         self._travel.issue(f"step {number}, {self._name}", slots, self._device, step)
 
-    def turn(self, deadline: float, step: Step) -> None:
+    def add_up(self, deadline: float, step: Step) -> None:
         """Of owners, between the two collectives: waits for the first, adds up, and issues the second."""
         received, sent = until_whole(
             self._travel,
