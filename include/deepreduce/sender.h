@@ -17,6 +17,9 @@
  * - A rank that cannot encode sends a slot that says why; merge fails on all ranks, and names rank and tensor.
  * - If a step fails, dr_sender_take_back gives what it sent back to the residuals: nothing is lost.
  *
+ * Where there is no framework, and one plan for all tensors, dr_exchange drives the transport itself; exchange.h says which
+ * is for what.
+ *
  * A sender belongs to a context, and one thread at a time calls it. Errors are in the context: `tensor` is the position of
  * the tensor at fault, `frame` that of the rank; the message names both.
  *
@@ -57,7 +60,9 @@ enum {
   DR_SENDER_CALLER_STATES = 1u << 2, /* the caller has the states, where dr_sender_place says; but the
                                         sender has those of OWNER units, which are of ranges */
   DR_SENDER_SKIP = 1u << 3,          /* a step in which some rank's gradient is not finite is skipped on all ranks */
-  DR_SENDER_SCATTER = 1u << 4 /* a reduce-scatter: `ranks` equal shards of each tensor; the output is this rank's */
+  DR_SENDER_SCATTER = 1u << 4, /* a reduce-scatter: `ranks` equal shards of each tensor; the output is this rank's */
+  DR_SENDER_DRY = 1u << 5 /* for a look at its units and at the plans of tensors: it has no memory, sizes of slots and
+                                  states are 0; encode, sum and merge are UNSUPPORTED */
 };
 enum { DR_FLAT_BY_PLAN = 0, DR_FLAT = 1, DR_NOT_FLAT = 2 };
 #define DR_DENSE_BELOW_BY_PLAN UINT64_MAX

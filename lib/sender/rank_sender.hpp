@@ -85,6 +85,7 @@ class sender {
   };
 
   bool is_own(const unit& u) const { return u.list.kind <= DR_UNIT_SCATTER; }
+  bool is_dry() const { return options_.flags & DR_SENDER_DRY; }
   // States of ranges, which an owner has, are the sender's in any case.
   bool borrows_states(const unit& u) const {
     return (options_.flags & DR_SENDER_CALLER_STATES) && u.list.kind != DR_UNIT_OWNER;

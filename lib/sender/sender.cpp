@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t ranks_max = 65536;
 constexpr uint32_t known_flags =
-    DR_SENDER_SUM | DR_SENDER_F32 | DR_SENDER_CALLER_STATES | DR_SENDER_SKIP | DR_SENDER_SCATTER;
+    DR_SENDER_SUM | DR_SENDER_F32 | DR_SENDER_CALLER_STATES | DR_SENDER_SKIP | DR_SENDER_SCATTER | DR_SENDER_DRY;
 
 uint64_t align(uint64_t size) { return round_up(size, arena::alignment); }
 
@@ -76,7 +76,7 @@ dr_status sender::create(std::vector<named_tensor> tensors, sender_options optio
   sum_plans_ = plans_.methods;
   for (size_t u = 0; u < plans_.units.size(); ++u) {
     unit_list& list = plans_.units[u];
-    if (list.kind == DR_UNIT_OWNER)
+    if (list.kind == DR_UNIT_OWNER && !is_dry())
       for (const uint32_t i : list.tensors)
         if (const dr_status s = bind_sum(plans_.methods[i], sum_plans_[i], c_.error)) return s;
     for (uint32_t i = 0; i < list.tensors.size(); ++i) {
@@ -94,7 +94,7 @@ dr_status sender::create(std::vector<named_tensor> tensors, sender_options optio
       if (std::ranges::any_of(f.tensors, [&](uint32_t i) { return clip_of(*plans_.methods[i]) > 0; }))
         parts += static_cast<size_t>(std::ranges::count_if(f.ranges, [](const range_work& r) { return !r.empty(); }));
   if (parts > 1) clip_ = clip_of(*plans_.methods[clipped_[0]]);
-  return take_memory();
+  return is_dry() ? dr_status{DR_OK} : take_memory();
 }
 
 // The ranges of a frame's elements: one; or as many as there are ranks.
@@ -131,7 +131,7 @@ dr_status sender::cut(frame& f, const unit& u, std::vector<piece_list>& ranges) 
 
 dr_status sender::prepare(unit& u) {
   for (const uint32_t i : u.list.tensors) u.bytes += tensors_[i].elements * value_size(tensors_[i].dtype);
-  if (!is_own(u)) return DR_OK;
+  if (!is_own(u) || is_dry()) return DR_OK;
   const bool owns = u.list.kind == DR_UNIT_OWNER;
   bool fixed = true;
   for (auto& list : u.list.frames) {
@@ -352,7 +352,7 @@ dr_unit_info sender::unit_info(size_t unit) const {
   const auto& u = units_[unit];
   dr_unit_info i{};
   i.kind = u.list.kind;
-  i.frames = static_cast<uint32_t>(u.frames.size());
+  i.frames = is_own(u) ? static_cast<uint32_t>(u.list.frames.size()) : 0;
   i.tensors = u.list.tensors.data();
   i.count = u.list.tensors.size();
   i.bytes = u.bytes;
@@ -370,7 +370,7 @@ dr_sent_tensor sender::tensor_info(size_t tensor) const {
   i.unit = unit_of_[tensor];
   i.position = position_of_[tensor];
   i.key = plans_.keys[tensor];
-  if (!is_own(units_[i.unit])) return i;
+  if (!is_own(units_[i.unit]) || is_dry()) return i;
   const auto size = [&](const plan& p) {
     return p.keeps_feedback() ? state_size_of(p.feedback_rule().kind, tensors_[tensor].elements) : 0;
   };

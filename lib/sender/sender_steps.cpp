@@ -58,6 +58,8 @@ void drop_frame_number(dr_error& error) {
 dr_status sender::check_unit(size_t unit, bool sums, dr_error& error) const {
   if (unit >= units_.size())
     return fail(error, DR_E_ARGUMENT, "unit: %zu is not below the %zu units", unit, units_.size());
+  if (is_dry())
+    return fail(error, DR_E_UNSUPPORTED, "the sender was created with DR_SENDER_DRY: it encodes and merges nothing");
   const auto& u = units_[unit];
   if (!is_own(u)) return fail(error, DR_E_UNSUPPORTED, "unit %zu: its tensors are for the caller to send", unit);
   if (sums && u.list.kind != DR_UNIT_OWNER)

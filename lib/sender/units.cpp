@@ -1,6 +1,7 @@
 #include "sender/units.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cinttypes>
 #include <map>
 #include <unordered_set>
@@ -20,13 +21,20 @@ constexpr uint64_t factor_bytes = uint64_t{25} << 20;
 // are 1 to 3 % of the bytes. In one flat tensor small ones cost nothing.
 constexpr uint64_t small_elements = 1000;
 
+constexpr std::array<uint32_t, 256> crc_table = [] {
+  std::array<uint32_t, 256> table{};
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    uint32_t crc = byte;
+    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0);
+    table[byte] = crc;
+  }
+  return table;
+}();
+
 // As zlib has it: the keys of states that were saved go by it.
 uint32_t crc32_of(std::string_view text) {
   uint32_t crc = ~0u;
-  for (const char c : text) {
-    crc ^= static_cast<uint8_t>(c);
-    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0);
-  }
+  for (const char c : text) crc = crc >> 8 ^ crc_table[(crc ^ static_cast<uint8_t>(c)) & 0xff];
   return ~crc;
 }
 
@@ -34,6 +42,22 @@ uint32_t crc32_of(std::string_view text) {
 bool sends_values_alone(const plan& p) {
   constexpr uint32_t rounds_each = 4;
   return p.value_choices.empty() && p.value[0].codec->id == rounds_each;
+}
+
+// Plans beside those of the lines, each derived once: hundreds of tensors have one line.
+struct derived_plans {
+  std::map<const plan*, plan_ptr> flat, exact;
+};
+
+// make(out): derives the plan.
+template <class F>
+dr_status derive_once(std::map<const plan*, plan_ptr>& known, plan_ptr& method, F&& make) {
+  const auto found = known.find(method.get());
+  if (found != known.end()) return method = found->second, DR_OK;
+  const plan* const of = method.get();
+  if (const dr_status s = make(method)) return s;
+  known.emplace(of, method);
+  return DR_OK;
 }
 
 dr_status fail_at(dr_error& error, uint64_t tensor, dr_status status) {
@@ -54,8 +78,8 @@ dr_status make_flat(plan_ptr& method, uint32_t flat, dr_error& error) {
 }
 
 // The plan of a tensor's line becomes that by which it travels.
-dr_status choose_plan(const named_tensor& t, const unit_rules& rules, const plan_ptr& dense, plan_ptr& out,
-                      dr_error& error) {
+dr_status choose_plan(const named_tensor& t, const unit_rules& rules, const plan_ptr& dense, derived_plans& known,
+                      plan_ptr& out, dr_error& error) {
   out = t.method ? t.method : dense;
   const plan_ptr own = out;
   if (own->patches())
@@ -65,14 +89,16 @@ dr_status choose_plan(const named_tensor& t, const unit_rules& rules, const plan
     if (const dr_status s = bind_rows(*own, out, error))
       return prefix(error, "%.80s: its gradient is sparse: ", t.name.c_str()), s;
   } else {
-    if (const dr_status s = make_flat(out, rules.flat, error)) return s;
+    const auto flatten = [&](plan_ptr& method) { return make_flat(method, rules.flat, error); };
+    const auto make_exact = [&](plan_ptr& method) -> dr_status {
+      const plan_ptr large = method;
+      if (const dr_status s = bind_exact(large, method, error)) return s;
+      return method->votes ? dr_status{DR_OK} : make_flat(method, DR_FLAT, error);
+    };
+    if (const dr_status s = derive_once(known.flat, out, flatten)) return s;
     const uint64_t elements = t.elements / (rules.scatters ? rules.ranks : 1);
-    if (elements < dense_below_of(*out, rules.dense_below)) {
-      const plan_ptr large = out;
-      if (const dr_status s = bind_exact(large, out, error)) return s;
-      if (!out->votes)
-        if (const dr_status s = make_flat(out, DR_FLAT, error)) return s;
-    }
+    if (elements < dense_below_of(*out, rules.dense_below))
+      if (const dr_status s = derive_once(known.exact, out, make_exact)) return s;
   }
   const exchange_kind how = out->exchange.kind;
   if (how != exchange_kind::gather && how != exchange_kind::owner)
@@ -169,6 +195,7 @@ dr_status plan_units(std::span<const named_tensor> tensors, const unit_rules& ru
   };
   std::map<std::string, size_t> kinds;
   std::vector<filling> all;
+  derived_plans known;
   for (uint32_t i = 0; i < tensors.size(); ++i) {
     const named_tensor& t = tensors[i];
     if (!names.insert(t.name).second) {
@@ -176,7 +203,7 @@ dr_status plan_units(std::span<const named_tensor> tensors, const unit_rules& ru
       return fail_at(error, i, DR_E_ARGUMENT);
     }
     plan_ptr method;
-    if (const dr_status s = choose_plan(t, rules, dense, method, error)) return fail_at(error, i, s);
+    if (const dr_status s = choose_plan(t, rules, dense, known, method, error)) return fail_at(error, i, s);
     const exchange_kind how = (t.method ? *t.method : *dense).exchange.kind;
     const uint32_t kind = kind_of(t, *method, how, rules);
     const bool alone = kind == DR_UNIT_ROWS || kind == DR_UNIT_SCATTER;

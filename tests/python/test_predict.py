@@ -207,11 +207,12 @@ def test_the_skew_comes_from_the_option_the_model_or_the_profile(profile, model,
     def skew(of_profile=None, of_model=None, *more):
         saved, trained = json.loads(profile.read_text()), json.loads(model.read_text())
         saved["overlap"]["skew_ns"], trained["skew_ns"] = of_profile or 0, of_model
-        report = predict(write(tmp_path / "p.json", saved), "--model", write(tmp_path / "m.json", trained), "--plan", EXACT, "--no-break-even", *more)
+        report = predict(write(tmp_path / "p.json", saved), "--model", write(tmp_path / "m.json", trained), "--plan", EXACT, "--no-break-even", "--slowdown", 1, *more)
         return report["skew_ns"], step_of(report, EXACT), " ".join(report["notes"])
 
     assert [skew(*of)[0] for of in ((None, None), (3e6, None), (3e6, 4e6), (3e6, 0), (3e6, 4e6, "--skew", "5ms"))] == [0, 3e6, 4e6, 0, 5e6]
-    assert skew(None, 4e6)[1] == pytest.approx(skew()[1] + 4e6, abs=2)
+    # (Backward hides a little of it, where a unit is sent before its end.)
+    assert 3.9e6 < skew(None, 4e6)[1] - skew()[1] < 4e6 + 2
     assert "recorded among 2 ranks, not 4" in skew(None, 4e6, "--ranks", 4)[2] and "skew" not in skew(None, 4e6)[2]
     assert "skew" not in skew(None, 4e6, "--ranks", 4, "--skew", "1ms")[2]
     assert "'skew_ns' is -1" in refusal("predict", profile, "--model", write(tmp_path / "m.json", json.loads(model.read_text()) | {"skew_ns": -1}))

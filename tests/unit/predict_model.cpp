@@ -56,7 +56,7 @@ TEST_CASE("computing beside the link is slowed down, and only that") {
 
 TEST_CASE("the hook encodes on the thread of backward, and merges in order at its end") {
   toy t(training_of({7e6, 7e6}, 100 * ms), 1e9, 2);
-  // A unit has no more than 25 MiB: here each tensor is one. Encode: 8 µs + 3.5 ms; a merge of two frames: 6 µs + 0.7 ms.
+  // A unit has no more than 4 MiB: here each tensor is one. Encode: 8 µs + 3.5 ms; a merge of two frames: 6 µs + 0.7 ms.
   const double encode = 8e3 + 0.5 * 7e6, merge = 2 * (3e3 + 0.05 * 7e6);
   const double size = 24 + 8 + 60 + 0.04 * 7e6, slot = std::ceil(1.024 * size / 64) * 64;
   const double gather = 8e9 * slot / 1e9;
@@ -69,7 +69,7 @@ TEST_CASE("the hook encodes on the thread of backward, and merges in order at it
 }
 
 TEST_CASE("every exchange waits for the slowest rank") {
-  toy t(training_of({2e6, 2e6}, 100 * ms), 10e9, 4);
+  toy t(training_of({5e5, 5e5}, 100 * ms), 10e9, 4);  // (one unit: backward would hide the wait of the first of two)
   const candidate c = t.uniform(sparse_plan), dense = dense_candidate(false);
   const double before = t.model.step(c).step_ns, dense_before = t.model.step(dense).step_ns;
   t.model.how.skew_ns = 3 * ms;
@@ -93,6 +93,48 @@ TEST_CASE("small tensors travel exactly in the same frames") {
   const double both = t.model.step(c).bytes;
   CHECK(both > alone + 400);
   CHECK(both < alone + 1000);
+}
+
+TEST_CASE("units are those of a sender, whatever DDP's buckets are") {
+  // Of 4 MiB at most, from the last tensor to the first, but of a transform 25 MiB; halves are apart; small tensors of a plan
+  // with levels for each go exactly.
+  toy t(training_of({6e5, 6e5, 100, 6e5, 6e5}, 100 * ms), 1e9, 2);
+  const auto units_of = [&](const std::string& text, std::optional<double> dense_below = {}) {
+    nlohmann::json p = profile_json();
+    for (const char* const operation : {"encode", "merge"})
+      p["costs"].push_back({{"plan", std::string(dr::plan(text).text())},
+                            {"operation", operation},
+                            {"base_ns", 0},
+                            {"per_element_ns", 1}});
+    const profile costs = parse_profile(p, "p");
+    const plan_work w(costs, std::string(dr::plan(text).text()), t.notes);
+    const std::vector<const plan_work*> choice(5, &w);
+    return hook_units().of(t.model.model, choice, dense_below);
+  };
+  const auto sent = units_of(sparse_plan);
+  REQUIRE(sent.size() == 4);  // two of 2.4 MB are more than 4 MiB
+  CHECK(sent[0].tensors[0].position == 4);
+  CHECK(sent[1].tensors.size() == 2);
+  CHECK(sent[1].tensors[1].position == 2);
+  for (const hook_unit& u : sent) {
+    CHECK(u.kind == DR_UNIT_FRAMES);
+    CHECK(u.frames == 1);
+    for (const auto& tensor : u.tensors) CHECK((tensor.flat && !tensor.exact));
+  }
+  const auto below = units_of(sparse_plan, 1000);
+  CHECK(std::ranges::count_if(below[1].tensors, [](const auto& x) { return x.exact && x.position == 2; }) == 1);
+  CHECK(below[1].frames == 2);
+  const auto levels = units_of("index=all value=uniform_quant(bits=4) exchange=owner");
+  REQUIRE(levels.size() == 4);
+  CHECK(levels[1].kind == DR_UNIT_OWNER);
+  CHECK(std::ranges::any_of(levels[1].tensors, [](const auto& x) { return x.exact && x.position == 2; }));
+  CHECK(std::ranges::any_of(levels[1].tensors, [](const auto& x) { return !x.exact && !x.flat; }));
+  const auto factors = units_of("transform=lowrank(rank=4) feedback=residual");
+  REQUIRE(factors.size() == 1);
+  CHECK(factors[0].kind == DR_UNIT_FACTORS);
+  CHECK(units_of("index=all value=half")[0].kind == DR_UNIT_APART);
+  CHECK_THROWS_WITH_AS(units_of(std::string(sparse_plan) + " exchange=ring"), doctest::Contains("exchange=owner"),
+                       unsupported_model);
 }
 
 TEST_CASE("a hook without plans is no hook") {

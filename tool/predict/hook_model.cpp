@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <numeric>
 
 #include "study_model.hpp"
@@ -48,24 +47,25 @@ bucket_list buckets_of(const training& t, const hook_settings& how) {
 
 struct part {
   const plan_work* plan;
-  double elements, tensors;
+  double elements, tensors;  // tensors: those with a row of the frame's header and levels of their own
 };
 
-// Tensors that are sent together: one frame per plan in one all-gather; or, with exchange=owner, a frame for each owner of a
-// range in one all-to-all, and the owners' sums in an all-gather; or the tensors of one plan that is all-reduced: values of 16
-// bits, or the two factors of a transform, one after another.
+// What a unit costs. Its slots travel in one all-gather; or, with exchange=owner, in one all-to-all, and the owners' sums in
+// an all-gather; or its tensors are all-reduced: values of 16 bits, or the two factors of a transform, one after another.
 struct unit {
   size_t bucket = 0;  // the bucket that completes it
   std::vector<part> parts;
   double encode_ns = 0, merge_ns = 0, slot_bytes = 0;  // slot_bytes: of one slot
   bool owned = false;
-  double sum_ns = 0;                   // of this rank's range: to add up and encode
-  const plan_work* reduced = nullptr;  // the only one of `parts`
+  double sum_ns = 0;     // of this rank's range: to add up and encode
+  bool reduced = false;  // all-reduced, its only part
   double first_bytes = 0, second_bytes = 0;
 };
 
 // For slots whose frames vary by 1 % from step to step.
 constexpr double room_factor = 1.024;
+// A transform sends smaller tensors as they are (`dense_below` of torch/_factors.py).
+constexpr double small_elements = 1000;
 // Larger slots are sent in pieces, all at once.
 constexpr double piece_bytes = 2 << 20;
 
@@ -78,48 +78,42 @@ double gather_ns(const network& net, double bytes) {
 
 double rounded(double bytes) { return std::ceil(bytes / 64) * 64; }
 
-std::vector<unit> units_of(const training& t, std::span<const plan_work* const> choice, const plan_work& exact,
-                           const bucket_list& buckets, const network& net, const hook_settings& how) {
-  std::vector<unit> units;
-  struct open {
-    size_t unit;
-    double room;
-  };
-  std::map<std::pair<const plan_work*, bool>, open> last;  // by all-reduced plan; nullptr: frames, of owners or not
-  for (size_t i = t.tensors.size(); i-- > 0;) {
-    const tensor_spec& tensor = t.tensors[i];
-    const double size = 4 * tensor.elements;
-    const bool small = choice[i] && tensor.elements < bypass_of(how, *choice[i]);
-    const bool is_reduced = choice[i] && (choice[i]->factor_rank() || (choice[i]->is_half() && !small));
-    const plan_work* const reduced = is_reduced ? choice[i] : nullptr;
-    const bool owned = !reduced && choice[i] && choice[i]->schedule() == "owner";
-    const auto [at, fresh] = last.try_emplace({reduced, owned});
-    if (fresh || size > at->second.room) {
-      at->second = {units.size(), std::max(how.bucket_bytes, size)};
-      units.push_back({.reduced = reduced});
-      units.back().owned = owned;
+// The parts of a unit by plan, and the bytes of an all-reduce.
+unit gathered(const training& t, std::span<const plan_work* const> choice, const plan_work& exact,
+              const bucket_list& buckets, const hook_unit& of, const hook_settings& how) {
+  unit u;
+  u.owned = of.kind == DR_UNIT_OWNER;
+  u.reduced = of.kind == DR_UNIT_APART || of.kind == DR_UNIT_FACTORS;
+  for (const hook_unit::tensor& sent : of.tensors) {
+    const tensor_spec& tensor = t.tensors[sent.position];
+    const plan_work* const plan = sent.exact ? &exact : choice[sent.position];
+    u.bucket = std::max(u.bucket, buckets.of_tensor[sent.position]);
+    if (of.kind == DR_UNIT_APART) {
+      u.first_bytes += plan->half_bytes(tensor.elements);
+    } else if (of.kind == DR_UNIT_FACTORS) {
+      const bool small = tensor.elements < how.bypass.value_or(small_elements);
+      const factor_size f = factors_of(tensor, plan->factor_rank());
+      u.first_bytes += plan->factor_bytes(small ? tensor.elements : f.first);
+      u.second_bytes += small ? 0 : plan->factor_bytes(f.second);
     }
-    at->second.room -= size;
-    unit& u = units[at->second.unit];
-    u.bucket = std::max(u.bucket, buckets.of_tensor[i]);
-    if (reduced && reduced->factor_rank()) {
-      const factor_size f = factors_of(tensor, reduced->factor_rank());
-      u.first_bytes += reduced->factor_bytes(small ? tensor.elements : f.first);
-      u.second_bytes += small ? 0 : reduced->factor_bytes(f.second);
-    } else if (reduced) {
-      u.first_bytes += reduced->half_bytes(tensor.elements);
-    }
-    const plan_work* plan = reduced || (choice[i] && !small) ? choice[i] : &exact;
     const auto known = std::ranges::find(u.parts, plan, &part::plan);
     if (known == u.parts.end())
       u.parts.push_back({plan, tensor.elements, 1});
     else
-      known->elements += tensor.elements, ++known->tensors;
+      known->elements += tensor.elements, known->tensors += sent.flat ? 0 : 1;
   }
+  return u;
+}
+
+std::vector<unit> costs_of(const training& t, std::span<const plan_work* const> choice, std::span<const hook_unit> list,
+                           const plan_work& exact, const bucket_list& buckets, const network& net,
+                           const hook_settings& how) {
+  std::vector<unit> units;
   constexpr double size_bytes = 8, head = 40;  // bytes of a frame's size, and of the slot's header
-  for (unit& u : units) {
+  for (const hook_unit& of : list) {
+    unit& u = units.emplace_back(gathered(t, choice, exact, buckets, of, how));
     const double owners = u.owned ? net.ranks : 1;
-    double size = head + size_bytes * static_cast<double>(u.parts.size()), bound = size;
+    double size = head + size_bytes * static_cast<double>(of.frames), bound = size;
     for (const part& p : u.parts) {
       u.encode_ns += p.plan->encode_ns(p.elements);
       u.merge_ns += p.plan->merge_ns(p.elements, u.reduced || u.owned ? 1 : net.ranks);
@@ -131,7 +125,7 @@ std::vector<unit> units_of(const training& t, std::span<const plan_work* const> 
                                 : std::max(p.plan->bound_bytes(elements), p.plan->batch_bytes(elements, tensors));
     }
     // Numbers with a rank's step and status: three of f32, or 16 of 16 bits.
-    if (u.reduced) u.first_bytes += (u.reduced->factor_rank() ? 12.0 : 32.0) * net.ranks;
+    if (u.reduced) u.first_bytes += (of.kind == DR_UNIT_FACTORS ? 12.0 : 32.0) * net.ranks;
     // Room for growth from step to step, at most the bound of the frames.
     u.slot_bytes = std::max(rounded(size), std::min(rounded(size * room_factor), rounded(bound)));
   }
@@ -150,14 +144,10 @@ void backward_to(two_lanes& lanes, const bucket& b, size_t i, double& done) {
 
 }  // namespace
 
-double bypass_of(const hook_settings& how, const plan_work& plan) {
-  return how.bypass.value_or(plan.is_flat() && !plan.factor_rank() ? 0 : 1000);
-}
-
-outcome hook_step(const training& t, std::span<const plan_work* const> choice, const plan_work& exact,
-                  const network& net, const hook_settings& how, bool traced) {
+outcome hook_step(const training& t, std::span<const plan_work* const> choice, std::span<const hook_unit> list,
+                  const plan_work& exact, const network& net, const hook_settings& how, bool traced) {
   const bucket_list buckets = buckets_of(t, how);
-  const std::vector<unit> units = units_of(t, choice, exact, buckets, net, how);
+  const std::vector<unit> units = costs_of(t, choice, list, exact, buckets, net, how);
   two_lanes lanes(how.slowdown, traced, how.skew_ns);
   lanes.compute(t.forward_ns, "forward", "forward");
   double done = 0, encode = 0, merge = 0, bytes = 0;

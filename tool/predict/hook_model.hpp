@@ -1,7 +1,7 @@
 // A step of DistributedDataParallel, with or without the DDP hook of this library.
 //
 // Follows bindings/python/deepreduce/torch/_ddp.py. DDP's buckets become ready one after another during backward. The hook has
-// its own units of parameters. When the bucket with a unit's last tensor is ready, the thread of backward encodes the unit
+// its own units of parameters (hook_units.hpp). When the bucket with a unit's last tensor is ready, the thread of backward encodes the unit
 // and issues an all-gather of slots, which gloo's thread runs. At the end of backward the hook waits for the units in
 // order and merges them; with exchange=owner it first adds up its range of each and sends the sum.
 // Encode and merge are computing: they delay all later work.
@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 
+#include "hook_units.hpp"
 #include "network.hpp"
 #include "plan_work.hpp"
 #include "timeline.hpp"
@@ -18,7 +19,7 @@
 namespace dr::predict {
 
 struct hook_settings {
-  double bucket_bytes = 25 << 20;       // DDP's bucket_cap_mb; also the limit of a unit
+  double bucket_bytes = 25 << 20;       // DDP's bucket_cap_mb
   double first_bucket_bytes = 1 << 20;  // DDP's first bucket closes earlier
   std::optional<double> bypass;         // tensors with fewer elements are sent exactly; none: the plan's default
   double slowdown = 1;                  // of computing while the link is busy
@@ -26,12 +27,9 @@ struct hook_settings {
   double hook_ns = 0;                   // time of the hook per step beside encode and merge
 };
 
-// The hook's default: 0 for plans that join tensors, 1000 for others.
-double bypass_of(const hook_settings& how, const plan_work& plan);
-
-// choice: plan per tensor, nullptr for exact tensors in the same frames, whose costs are `exact`.
-outcome hook_step(const training& t, std::span<const plan_work* const> choice, const plan_work& exact,
-                  const network& net, const hook_settings& how, bool traced = false);
+// units: of these plans. exact: costs of what is sent exactly.
+outcome hook_step(const training& t, std::span<const plan_work* const> choice, std::span<const hook_unit> units,
+                  const plan_work& exact, const network& net, const hook_settings& how, bool traced = false);
 
 // Without a hook: an all-reduce per bucket, as soon as it is ready. factor: bytes / bytes of f32.
 outcome dense_step(const training& t, double factor, const network& net, const hook_settings& how, bool traced = false);

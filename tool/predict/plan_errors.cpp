@@ -96,7 +96,7 @@ double error_table::of(const std::string& plan, const std::string& tensor, note_
 }
 
 bool travels_exactly(const step_model& m, const tensor_spec& t, const plan_work& w) {
-  return (m.hook == hook_kind::ddp && t.elements < bypass_of(m.how, w)) ||
+  return (m.hook == hook_kind::ddp && is_exact(w, t.elements, m.how.bypass)) ||
          (w.factor_rank() > 0 && factors_of(t, w.factor_rank()).second == 0);
 }
 

@@ -19,8 +19,9 @@ double bound_of(const std::string& text, double elements) {
 
 }  // namespace
 
-plan_work::plan_work(const profile& p, const std::string& text, note_list& notes, double flops) : text_(text) {
-  const plan method(text);
+plan_work::plan_work(const profile& p, const std::string& text, note_list& notes, double flops)
+    : text_(text), method_(std::make_shared<const plan>(text)) {
+  const plan& method = *method_;
   const std::vector<dr_stage> stages = method.stages();
   const uint32_t flags = method.info().flags;
   // "" if the plan lacks the stage, or if bytes codecs follow it.
@@ -37,7 +38,6 @@ plan_work::plan_work(const profile& p, const std::string& text, note_list& notes
   feedback_ = (flags & DR_PLAN_FEEDBACK) != 0;
   const dr_stage* const value = find_stage(stages, "value");
   const bool halves = value && std::string_view(value->name) == "half";
-  flat_ = (flags & (DR_PLAN_FLAT | DR_PLAN_SPARSIFIES)) != 0 || (flags & DR_PLAN_LOSSY_VALUES) == 0 || halves;
   half_ = halves && !alone("value").empty() && alone("index") == "all" && (flags & DR_PLAN_SPARSIFIES) == 0 &&
           (!feedback_ || std::string_view(find_stage(stages, "feedback")->text) == "feedback=residual");
   const plan_profile* known = find_plan(p, text, &notes);
@@ -69,7 +69,8 @@ plan_work::plan_work(const profile& p, const std::string& text, note_list& notes
 
 plan_work plan_work::exact(const profile& p, note_list& notes) {
   plan_work w;
-  w.text_ = std::string(plan(exact_text).text());
+  w.method_ = std::make_shared<const plan>(exact_text);
+  w.text_ = std::string(w.method_->text());
   if (const plan_profile* known = find_plan(p, w.text_)) {
     if (known->encode) w.encode_ = *known->encode;
     if (known->merge) w.first_ = w.merge_ = *known->merge;
@@ -96,7 +97,7 @@ double plan_work::frame_bytes(double n) const {
 }
 
 double plan_work::batch_bytes(double n, double tensors) const {
-  return flat_ || tensors <= 1 ? frame_bytes(n) : tensors * frame_bytes(n / tensors);
+  return tensors <= 1 ? frame_bytes(n) : tensors * frame_bytes(n / tensors);
 }
 
 double plan_work::sum_growth(double ranks) const {

@@ -1,6 +1,7 @@
 // A plan and its costs on the machine of a profile.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <unordered_map>
 
@@ -41,10 +42,9 @@ class plan_work {
   // Whether it consists of plain 16-bit values, which the DDP hook all-reduces.
   bool is_half() const { return half_; }
   double half_bytes(double elements) const { return 2 * size_factor_ * elements; }
-  // Whether the DDP hook joins its tensors: a sparsifier, or a codec of single values. Else tensors have their own levels.
-  bool is_flat() const { return flat_; }
   // For a batch of `tensors` separate tensors with n elements in all.
   double batch_bytes(double n, double tensors) const;
+  const std::shared_ptr<const plan>& method() const { return method_; }
 
   // For an exchange among `ranks`; adding a dense tensor costs as in `exact`.
   exchange_work as_exchange_work(double ranks, const plan_work& exact) const;
@@ -59,9 +59,10 @@ class plan_work {
  private:
   plan_work() = default;
   std::string text_, stage_, schedule_;
+  std::shared_ptr<const plan> method_;
   curve encode_, first_, merge_, frame_;
   curve add_;  // of `exact`: adds a dense tensor to another
-  bool knows_frame_ = false, feedback_ = false, flat_ = true, half_ = false;
+  bool knows_frame_ = false, feedback_ = false, half_ = false;
   uint32_t factor_rank_ = 0;
   bool keeps_count_ = false;  // sparsified to a fixed number of elements
   double size_factor_ = 1;

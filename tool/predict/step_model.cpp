@@ -85,12 +85,17 @@ outcome step_model::unbounded_step(const candidate& c, bool traced) const {
   if (c.powersgd_rank) return powersgd_step(c.powersgd_rank, traced);
   if (hook == hook_kind::exchange) return exchange_step(c, traced);
   if (c.dense_factor > 0) return dense_step(model, c.dense_factor, net, how, traced);
-  std::vector<const plan_work*> choice;
-  for (const int which : c.choice) choice.push_back(which < 0 ? nullptr : c.works[static_cast<size_t>(which)].get());
+  const std::vector<const plan_work*> choice = works_of(c);
   // Only dense tensors: no hook.
   if (std::ranges::all_of(choice, [](const plan_work* w) { return w == nullptr; }))
     return dense_step(model, 1, net, how, traced);
-  return hook_step(model, choice, *exact, net, how, traced);
+  return hook_step(model, choice, units->of(model, choice, how.bypass), *exact, net, how, traced);
+}
+
+std::vector<const plan_work*> step_model::works_of(const candidate& c) const {
+  std::vector<const plan_work*> choice;
+  for (const int which : c.choice) choice.push_back(which < 0 ? nullptr : c.works[static_cast<size_t>(which)].get());
+  return choice;
 }
 
 // After backward: one exchange per plan, one after another, and an all-reduce of the dense tensors.
@@ -243,6 +248,11 @@ void step_model::note(const candidate& c, note_list& notes) const {
           "PowerSGD: its products are not counted, since neither the profile nor --flops has their cost; so it has "
           "no verdict");
   }
+  std::vector<hook_unit> sent;
+  if (hook == hook_kind::ddp && c.is_plan()) try {
+      sent = units->of(model, works_of(c), how.bypass);
+    } catch (const unsupported_model&) {  // (the row says so)
+    }
   for (size_t k = 0; k < c.works.size(); ++k) {
     if (c.works[k]->factor_rank() && std::ranges::any_of(model.tensors, [](const auto& t) { return t.rows <= 0; }))
       notes.insert("lowrank: shapes are unknown; tensors count as square matrices, a lower bound on its bytes");
@@ -258,15 +268,13 @@ void step_model::note(const candidate& c, note_list& notes) const {
         if (c.choice[i] == static_cast<int>(k)) sum += model.tensors[i].elements;
       low = high = sum;
     } else {
-      // The tensors of a unit count as one, up to DDP's bucket size.
-      double sum = 0;
-      for (size_t i = 0; i < model.tensors.size(); ++i)
-        if (c.choice[i] == static_cast<int>(k) && model.tensors[i].elements >= bypass_of(how, *c.works[k])) {
-          sum += model.tensors[i].elements;
-          high = std::max(high, model.tensors[i].elements);
-        }
-      high = std::max(high, std::min(sum, how.bucket_bytes / 4));
-      low = std::min(sum, high);
+      // The tensors of a unit count as one.
+      for (const hook_unit& u : sent) {
+        double sum = 0;
+        for (const hook_unit::tensor& t : u.tensors)
+          if (c.choice[t.position] == static_cast<int>(k) && !t.exact) sum += model.tensors[t.position].elements;
+        if (sum > 0) low = std::min(low, sum), high = std::max(high, sum);
+      }
     }
     if (high > 0) c.works[k]->note_range(low, high, notes);
   }

@@ -37,6 +37,7 @@ struct step_model {
   std::shared_ptr<const plan_work> exact;  // for tensors that frames carry exactly
   double flops = 0;                        // operations per second of PowerSGD's products; 0: not counted
   double products = 1;                     // factor on the time of these products
+  std::shared_ptr<hook_units> units = std::make_shared<hook_units>();  // of the hook; copies share it
 
   // Throws unsupported_model.
   outcome step(const candidate& c, bool traced = false) const;
@@ -69,6 +70,7 @@ struct step_model {
   };
   // For the tensors that have the transform `which`.
   factor_bytes factors_of_choice(const candidate& c, int which) const;
+  std::vector<const plan_work*> works_of(const candidate& c) const;  // of each tensor; nullptr: dense
 };
 
 // The rates, or factors of the batch, at which the candidate beats the faster dense ring, among 100 kbit/s to 10 Tbit/s
