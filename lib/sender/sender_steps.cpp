@@ -14,8 +14,6 @@
 namespace dr {
 namespace {
 
-// Of a sum's slot: the rank at fault, behind the flags.
-constexpr uint32_t culprit_shift = 8;
 constexpr uint64_t sum_draws = 1;  // of an owner's random numbers: others than those of its gradient
 
 template <class Type>
@@ -238,8 +236,9 @@ dr_status sender::read_slots(unit& u, const dr_call& call, std::span<const dr_by
                              dr_sent& result) {
   if (slots.size() != options_.ranks)
     return fail(c_.error, DR_E_ARGUMENT, "slots: %zu; the sender is one of %u ranks", slots.size(), options_.ranks);
-  const auto& bounds = of_sums ? u.sum_bounds : u.bounds;
-  if (const dr_status s = read_prefixes(slots, bounds, slots_, c_.error)) {
+  const slot_limits limits{of_sums ? u.sum_bounds : u.bounds, tensors_.size(), of_sums,
+                           (options_.flags & DR_SENDER_SKIP) != 0};
+  if (const dr_status s = read_prefixes(slots, limits, slots_, c_.error)) {
     name_rank(c_.error.frame);
     return s;
   }
@@ -348,7 +347,7 @@ dr_status sender::sum(size_t unit, const dr_call& call, std::span<const dr_bytes
                                     tag_of(u, call.step), reinterpret_cast<uint8_t*>(at));
       result.fault = s;
       if (c_.error.frame < slots.size()) {
-        head.flags |= static_cast<uint32_t>(c_.error.frame + 1) << culprit_shift;
+        head.flags |= static_cast<uint32_t>(c_.error.frame + 1) << slot_head::culprit_shift;
         head.tensor = s == DR_E_PEER ? slots_.heads[c_.error.frame].tensor : 0;
       }
     } else if (!encode_frame(u, f, options_.rank, frame_kind::sum, call, at, sizes[f], result)) {
@@ -417,7 +416,7 @@ dr_status sender::merge(size_t unit, const dr_call& call, std::span<const dr_byt
         if (!s) continue;
         drop_frame_number(c_.error);
         const size_t maker = of_sums ? j : k == 1 ? 0 : c_.error.frame;
-        const uint32_t culprit = maker < slots.size() ? slots_.heads[maker].flags >> culprit_shift : 0;
+        const uint32_t culprit = maker < slots.size() ? slots_.heads[maker].culprit() : 0;
         const plan& p = *plans_.methods[u.frames[i].tensors[0]];
         if (s != DR_E_PEER && !(p.flat && s == DR_E_CORRUPT)) name_tensor(u.frames[i], range);
         if (culprit && s == DR_E_PEER) {  // the owner's words name it

@@ -26,6 +26,30 @@ dr_status fail_of_rank(dr_error& error, size_t rank) {
   return error.code;
 }
 
+// The fields of a head that is whole.
+dr_status check_head(const slot_head& head, const slot_limits& limits, size_t ranks, uint64_t size, dr_error& error) {
+  uint64_t most = prefix_size(limits.bounds.size());
+  for (const uint64_t bound : limits.bounds) most += bound;
+  if (head.longest < size || head.longest > most)
+    return fail(error, DR_E_CORRUPT, "a slot of %" PRIu64 " bytes, its longest has %" PRIu64 ", any at most %" PRIu64,
+                size, head.longest, most);
+  const uint32_t low = head.flags & ((1u << slot_head::culprit_shift) - 1);
+  if (low & ~(slot_head::not_finite | slot_head::refused) || head.reserved)
+    return fail(error, DR_E_UNSUPPORTED, "its slot has flags 0x%x, reserved 0x%x: of a newer version", head.flags,
+                head.reserved);
+  if (!limits.of_sums && head.flags & ~slot_head::not_finite)
+    return fail(error, DR_E_CORRUPT, "its slot has flags 0x%x, which are of a sum", head.flags);
+  if (head.culprit() > ranks)
+    return fail(error, DR_E_CORRUPT, "its slot has flags 0x%x: there is no rank %u among %zu", head.flags,
+                head.culprit() - 1, ranks);
+  if (head.tensor > limits.tensors)
+    return fail(error, DR_E_CORRUPT, "its slot says that tensor %u is at fault, of %zu", head.tensor - 1,
+                limits.tensors);
+  if (head.flags & slot_head::not_finite && !limits.may_skip)
+    return fail(error, DR_E_ARGUMENT, "asks to skip the step (flags 0x%x), which this sender does not", head.flags);
+  return DR_OK;
+}
+
 std::string list_names(std::span<const uint32_t> ranks, const rank_names& names) {
   std::string out;
   for (const uint32_t rank : ranks) out += (out.empty() ? "" : ", ") + std::to_string(names[rank]);
@@ -41,8 +65,8 @@ void write_prefix(slot_head head, std::span<const uint64_t> sizes, void* slot) {
   std::memcpy(at, &head, sizeof head);
 }
 
-dr_status read_prefixes(std::span<const dr_bytes> slots, std::span<const uint64_t> bounds, slot_list& out,
-                        dr_error& error) {
+dr_status read_prefixes(std::span<const dr_bytes> slots, const slot_limits& limits, slot_list& out, dr_error& error) {
+  const auto& bounds = limits.bounds;
   const size_t frames = bounds.size(), prefix = prefix_size(frames);
   out.heads.resize(slots.size());
   out.sizes.resize(slots.size() * frames);
@@ -68,10 +92,7 @@ dr_status read_prefixes(std::span<const dr_bytes> slots, std::span<const uint64_
       fail(error, DR_E_CORRUPT, "a frame of %" PRIu64 " bytes, more than the %" PRIu64 " of any", sizes[i], bounds[i]);
       return fail_of_rank(error, rank);
     }
-    if (head.longest < size) {
-      fail(error, DR_E_CORRUPT, "a slot of %" PRIu64 " bytes, its longest has %" PRIu64, size, head.longest);
-      return fail_of_rank(error, rank);
-    }
+    if (check_head(head, limits, slots.size(), size, error)) return fail_of_rank(error, rank);
     out.longest = std::max(out.longest, head.longest);
     out.skips |= (head.flags & slot_head::not_finite) != 0;
   }

@@ -21,8 +21,11 @@ struct slot_head {
   uint32_t reserved = 0;
   uint32_t check = 0;  // of head and sizes
 
-  static constexpr uint32_t not_finite = 1;  // the rank asks all to skip the step, and sends no frame
-  static constexpr uint32_t refused = 2;     // of a sum: the owner found the ranks out of step
+  static constexpr uint32_t not_finite = 1;     // the rank asks all to skip the step, and sends no frame
+  static constexpr uint32_t refused = 2;        // of a sum: the owner found the ranks out of step
+  static constexpr uint32_t culprit_shift = 8;  // of a sum, the bits above: 1 and the rank at fault; 0: none
+
+  uint32_t culprit() const { return flags >> culprit_shift; }
 };
 static_assert(sizeof(slot_head) == 40);
 
@@ -40,9 +43,15 @@ struct slot_list {
   uint64_t longest = 0;
   bool skips = false;  // some rank asks for it
 };
-// CORRUPT: a prefix is damaged, or states more than `bounds` of a frame; the error's frame is the rank.
-dr_status read_prefixes(std::span<const dr_bytes> slots, std::span<const uint64_t> bounds, slot_list& out,
-                        dr_error& error);
+// What a sound prefix stays within.
+struct slot_limits {
+  std::span<const uint64_t> bounds;  // bytes of each frame
+  size_t tensors = 0;
+  bool of_sums = false, may_skip = false;
+};
+// CORRUPT: a prefix is damaged, or a field is out of its limits; UNSUPPORTED: of a newer version. The error's frame is the
+// rank.
+dr_status read_prefixes(std::span<const dr_bytes> slots, const slot_limits& limits, slot_list& out, dr_error& error);
 
 // How ranks number one another in errors.
 struct rank_names {
