@@ -77,51 +77,103 @@ def schedules():
 
 
 def books():
-    """Tensors by name, each by the plan of its book, are what exchanges of each alone make of them."""
-    sizes = {"conv.weight": 4000, "conv.bias": 40, "fc.weight": 3000, "fc.bias": 10}
-    book = deepreduce.book.parse(f"*.bias: dense\nfc.*: {TOP} exchange=ring\n*: {TOP} exchange=owner(parts=2)\n")
+    """Tensors by name, each by the plan of its book, are what senders of all ranks make of them in one process."""
+    sizes = {"conv.weight": 4000, "conv.bias": 40, "fc.weight": 3000, "fc.bias": 10, "head": 5000}
+    lines = f"*.bias: dense\nfc.*: {TOP} exchange=owner\nhead: value=qsgd(levels=7)\n*: {TOP}\n"
+    book = deepreduce.book.parse(lines)
     x = {name: numpy.empty(d, numpy.float32) for name, d in sizes.items()}
-    mean = NamedAllReduce(x, book, timeout=30)
-    alone = {name: AllReduce(each, book.plan_of(name), timeout=30) for name, each in x.items() if "weight" in name}
+    mean = NamedAllReduce(x, book, unit_bytes=20000, timeout=30)
+    senders = [deepreduce.Sender(x, book, unit_bytes=20000, ranks=RANKS, rank=rank) for rank in range(RANKS)]
+    expected = {name: numpy.empty_like(each) for name, each in x.items()}
+    kinds = {unit.kind for unit in senders[0].units}
+    assert kinds == {"frames", "owner"} and len(senders[0].units) > 2
     for step in range(3):
+        all_slots, outs = [], None
+        for rank, sender in enumerate(senders):
+            sender.place({name: gradient(rank, 10 * step + i, d) for i, (name, d) in enumerate(sizes.items())}, expected)
+            slots = [numpy.zeros((unit.slots, unit.bound), numpy.uint8) for unit in sender.units]
+            for i, each in enumerate(slots):
+                sender.encode(i, step, each.reshape(-1))
+            all_slots.append(slots)
+        sums = [[numpy.zeros(unit.sum_bound, numpy.uint8) for unit in sender.units] for sender in senders]
+        for i, unit in enumerate(senders[0].units):
+            if unit.kind == "owner":
+                for rank, sender in enumerate(senders):
+                    sender.sum(i, step, [each[i][rank] for each in all_slots], sums[rank][i])
+                outs = [each[i] for each in sums]
+            else:
+                outs = [each[i][0] for each in all_slots]
+            for sender in senders:
+                sender.merge(i, step, outs)
         for i, (name, d) in enumerate(sizes.items()):
             x[name][:] = gradient(RANK, 10 * step + i, d)
         out = mean(step)
-        assert out is mean.out and list(out) == ["conv.weight", "conv.bias", "fc.weight", "fc.bias"]
-        for i, (name, d) in enumerate(sizes.items()):
+        assert out is mean.out and list(out) == list(sizes)
+        for name in sizes:
             assert same_everywhere(out[name]), name
-            if name in alone:
-                assert numpy.array_equal(out[name], alone[name](step)), name
-            else:
-                each = [gradient(rank, 10 * step + i, d).astype(float) for rank in range(RANKS)]
-                assert numpy.allclose(out[name], sum(each) / RANKS, rtol=1e-4, atol=1e-4), name
-    assert str(mean.plans["conv.bias"]).endswith("value=raw exchange=owner")
+            assert numpy.array_equal(out[name], expected[name]), (name, step)
+    assert "value=raw" in str(mean.plans["conv.bias"]) and mean.plans["fc.weight"].name_of("exchange") == "owner"
+    saved = mean.state_dict()
+    again = NamedAllReduce(x, book, unit_bytes=20000, timeout=30)
+    again.load_state_dict(saved)
+    again(3)
+    mean(3)
+    assert all(numpy.array_equal(again.out[name], mean.out[name]) for name in x)
+    again.close()
     mean.close()
     plan = book if RANK else "book:/nowhere/x.book"
     error = raised(deepreduce.PeerError if RANK else deepreduce.ArgumentError, NamedAllReduce, x, plan, timeout=30)
-    assert ("rank 0: it cannot read its plan" if RANK else "nowhere") in str(error), error
+    assert ("rank 0: it cannot prepare the exchange" if RANK else "nowhere") in str(error), error
     assert error.rank == (0 if RANK else None)
+    error = raised(deepreduce.ArgumentError, NamedAllReduce, x, TOP if RANK == 1 else book, timeout=30)
+    assert RANKS == 2 or (error.rank == 1 and "rank 1 has other tensors" in str(error)), error
+    error = raised(deepreduce.Unsupported, NamedAllReduce, x, f"{TOP} exchange=ring", timeout=30)
+    assert "exchange=owner" in str(error) and error.tensor is not None, error
+    # Factors of a transform go beside frames.
+    x = {"matrix": numpy.ones((40, 50), numpy.float32), "vector": numpy.full(9, RANK, numpy.float32)}
+    mean = NamedAllReduce(x, {"matrix": "transform=lowrank(rank=2) feedback=residual", "*": None}, timeout=30)
+    mean()
+    assert numpy.allclose(mean.out["matrix"], 1, atol=1e-3) and (mean.out["vector"] == (RANKS - 1) / 2).all()
+    mean.close()
 
 
 def named_tensors_go_on_after_a_step_that_failed():
     x = {name: numpy.ones(3000, numpy.float32) for name in ("quantised", "exact", "top")}
-    plans = {"quantised": "value=qsgd(levels=127)", "exact": "index=all value=raw", "top": f"{TOP} exchange=ring"}
-    mean = NamedAllReduce(x, plans, timeout=30)
+    plans = {"quantised": "value=qsgd(levels=127)", "exact": "index=all value=raw", "top": f"{TOP} exchange=owner"}
+    mean, sound = (NamedAllReduce(x, plans, timeout=30) for _ in range(2))
     for _ in range(2):
         x["quantised"][7] = numpy.nan if RANK == 1 else 1
-        assert raised(deepreduce.ArgumentError if RANK == 1 else deepreduce.PeerError, mean).rank == 1
+        error = raised(deepreduce.PeerError, mean)
+        assert error.rank == 1 and error.tensor == "quantised" and "NaN" in str(error), error
         x["quantised"][7] = 1
         mean()
         assert (mean.out["exact"] == 1).all() and same_everywhere(mean.out["quantised"])
-    # One that cannot start takes those back that have.
-    last = mean._means[-1][1]
-    last.exchange.start(50)
-    assert "under way" in str(raised(deepreduce.ArgumentError, mean.start))
-    last.wait()
-    mean.start(100)
-    raised(deepreduce.ArgumentError, mean.start)  # under way: it goes on
-    assert (mean.wait()["exact"] == 1).all()
+    # What the steps that failed had sent of `top` is in its residuals: 4 gradients went in, and two means came out.
+    assert same_everywhere(mean.out["top"]) and mean.out["top"].any()
+    sound.start(100)
+    raised(deepreduce.ArgumentError, sound.start)  # under way: it goes on
+    assert (sound.wait()["exact"] == 1).all()
+    sound.start()
+    assert wait_all([sound]) == [sound.out]
+    sound.close()
+    assert "closed" in str(raised(deepreduce.ArgumentError, sound))
     mean.close()
+
+
+def named_killed():
+    """Rank 1 is killed in the third step by name."""
+    x = {"a": gradient(RANK, 0), "b": gradient(RANK, 1)}
+    mean = NamedAllReduce(x, {"a": TOP, "b": f"{TOP} exchange=owner"}, timeout=4)
+    mean(0)
+    mean(1)
+    if RANK == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    before, begin = {name: each.copy() for name, each in mean.out.items()}, time.monotonic()
+    error = raised((deepreduce.MissingRank, deepreduce.PeerError), mean, 2)
+    assert error.rank == 1, error
+    assert time.monotonic() - begin < 5
+    assert all(numpy.array_equal(before[name], mean.out[name]) for name in x)
+    assert raised(type(error), mean, 3) is error  # its messages could come later
 
 
 def several_at_once():
@@ -308,8 +360,8 @@ def main():
     if RANKS != int(sys.argv[1]):
         print(f"skipped: mpiexec and mpi4py are of different MPIs ({MPI.Get_library_version().splitlines()[0]})")
         return
-    if sys.argv[2:] == ["kill"]:
-        killed()
+    if sys.argv[2:]:
+        {"kill": killed, "kill named": named_killed}[sys.argv[2]]()
         print(f"rank {RANK}: good", flush=True)
         time.sleep(10)
         os._exit(0)  # MPI_Finalize would wait for rank 1

@@ -1,6 +1,6 @@
 """One law for named tensors: what a framework's adapter makes of gradients is what one_law_cases.py says, whichever it is.
 
-Each adapter runs the same cases, in this process or, of torch, on two ranks over gloo. Adapters whose framework is missing are skipped:
+Each adapter runs the same cases, in this process or, of torch and MPI, on two ranks. Adapters whose framework is missing are skipped:
 .venv has torch, .venv-frameworks the others. What an adapter is known to do otherwise is in DIFFERENT, with the reason.
 """
 
@@ -9,6 +9,7 @@ import functools
 import importlib.util
 import os
 import pathlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 
 np = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 
-RANKS = 4  # but of torch
+RANKS = 4  # but of torch and MPI
 os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count={RANKS}")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
@@ -146,12 +147,38 @@ class Loop:
         return self._words(self._step(STEP, loopback, exchanges, 1, [1, 0, 1, 1]))
 
 
-class Torch:
+class Ranks:
+    """Of a program that runs the cases on two ranks, one kind of senders."""
+
+    def __init__(self, kind):
+        self.kind, self.ranks = kind, 2
+
+    @staticmethod
+    def environment():
+        package = str(pathlib.Path(deepreduce.__file__).parents[1])
+        return {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": package}
+
+    def means(self, case):
+        (label,) = (label for label, each in CASES.items() if each is case)
+        at = lambda step, name: f"{self.kind}/{label}/{step}/{name}"
+        found = self._found()
+        if at(0, next(iter(case.tensors))) not in found[0]:
+            pytest.skip("torch is missing: numpy has no bfloat16")
+        return [[{name: each[at(step, name)] for name in case.tensors} for each in found] for step in range(case.steps)]
+
+    def nan(self):
+        return [str(each[f"{self.kind}/nan"]) for each in self._found()]
+
+    def step(self):
+        return [str(each[f"{self.kind}/step"]) for each in self._found()]
+
+
+class Torch(Ranks):
     """One of one_law_torch.py's."""
 
     def __init__(self, kind):
         needs("torch")
-        self.kind, self.ranks = kind, 2
+        super().__init__(kind)
 
     @staticmethod
     @functools.cache
@@ -161,12 +188,10 @@ class Torch:
             port = str(free.getsockname()[1])
             free.close()
             outs = [pathlib.Path(folder, f"{rank}.npz") for rank in range(2)]
-            package = str(pathlib.Path(deepreduce.__file__).parents[1])
-            environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": package}
             ranks = [
                 subprocess.Popen(
                     [sys.executable, "-B", HERE / "one_law_torch.py", str(rank), "2", port, outs[rank]],
-                    env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                    env=Ranks.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                 )
                 for rank in range(2)
             ]  # fmt: skip
@@ -178,16 +203,28 @@ class Torch:
             assert all(each.returncode == 0 for each in ranks), "\n".join(printed)
             return [dict(np.load(out)) for out in outs]
 
-    def means(self, case):
-        (label,) = (label for label, each in CASES.items() if each is case)
-        at = lambda step, name: f"{self.kind}/{label}/{step}/{name}"
-        return [[{name: each[at(step, name)] for name in case.tensors} for each in self._found()] for step in range(case.steps)]
 
-    def nan(self):
-        return [str(each[f"{self.kind}/nan"]) for each in self._found()]
+class Mpi(Ranks):
+    """one_law_mpi.py's."""
 
-    def step(self):
-        return [str(each[f"{self.kind}/step"]) for each in self._found()]
+    def __init__(self):
+        needs("mpi4py")
+        super().__init__("Named")
+
+    @staticmethod
+    @functools.cache
+    def _found():
+        mpiexec = shutil.which("mpiexec", path=os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]))
+        if mpiexec is None:
+            pytest.skip("mpiexec is missing: pip install mpich")
+        with tempfile.TemporaryDirectory() as folder:
+            words = [mpiexec, "-n", "2", sys.executable, "-B", str(HERE / "one_law_mpi.py"), f"{folder}/{{rank}}.npz"]
+            ran = subprocess.run(words, env=Ranks.environment(), capture_output=True, text=True, timeout=200)
+            assert ran.returncode == 0, ran.stdout + ran.stderr
+            outs = [pathlib.Path(folder, f"{rank}.npz") for rank in range(2)]
+            if not outs[1].exists():
+                pytest.skip("mpiexec and mpi4py are of different MPIs")
+            return [dict(np.load(out)) for out in outs]
 
 
 class Jax:
@@ -388,7 +425,7 @@ class Flower:
 
 ADAPTERS = {
     "sender": Sender, "exchange": Loop, "torch loop": lambda: Torch("Loop"), "torch hook": lambda: Torch("Hook"),
-    "jax": Jax, "keras": Keras, "flower": Flower,
+    "mpi": Mpi, "jax": Jax, "keras": Keras, "flower": Flower,
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple, Union
 
 import numpy
 
@@ -17,20 +17,21 @@ try:
 except ImportError as error:
     raise ImportError(f"deepreduce.mpi needs mpi4py and an MPI, say pip install mpi4py mpich: {error}") from error
 
-from ._adapters._control_terms import check_terms, terms_of
+from ._adapters._control_terms import check_terms, digest, first_other, terms_of
+from ._adapters._sender_messages import SenderSteps
 from ._native import _abi
 from ._native._call import Uncopied
+from ._tensors import arrays_like
 from .book import Book, as_book
 from .control import AdaptiveExchange, Controller, Rung, ladder_of
 from .errors import ArgumentError, Error, MissingRank, PeerError, Unsupported
 from .exchange import Exchange, Transport
 from .plan import Plan, as_plan
+from .sender import Sender
 
 __all__ = ["AllReduce", "MpiTransport", "NamedAllReduce", "all_reduce", "wait_all"]
 
 _ROUND = 2**30  # DR_MPI_ROUND of mpi_transport.h: a message goes in rounds of so many bytes, of which the last is not full
-# What is sent of a tensor without a plan: all of it, exactly, each element twice at most.
-_DENSE = "index=all value=raw exchange=owner"
 
 
 class _Send(NamedTuple):
@@ -269,7 +270,7 @@ class AllReduce(Uncopied):
                 Controller(control, len(plans))
         except Error as error:
             failed = error
-        self._agree(failed, terms_of(control, plans))
+        check_terms(_agreed(self.transport, failed, terms_of(control, plans)))
         try:
             options: Dict[str, Any] = {"sum": sum, "timeout": timeout, "dense_below": dense_below}
             options.update(trace=trace, threads=threads, rows=rows, budget=budget)
@@ -281,19 +282,8 @@ class AllReduce(Uncopied):
                 self._exchange = AdaptiveExchange(x, plans, control, self._transports, out, **options)
         except Error as error:
             failed = error
-        self._agree(failed, terms_of(control, plans))
+        check_terms(_agreed(self.transport, failed, terms_of(control, plans)))
 
-    def _agree(self, failed: Optional[Error], terms: List[int]) -> None:
-        """All ranks go on, with the same terms of control, or none does. Raises `failed`, PeerError, ArgumentError."""
-        told = self.transport.gather_words([0 if failed is None else failed.code, *terms])
-        if failed is not None:
-            raise failed
-        for rank, (code, *_) in enumerate(told):
-            if code:
-                refused = PeerError(f"rank {rank}: it cannot prepare the exchange")
-                refused.rank = rank
-                raise refused
-        check_terms([each for _, *each in told])
 
     @property
     def exchange(self) -> Union[Exchange, AdaptiveExchange]:
@@ -384,102 +374,155 @@ def all_reduce(
     return result
 
 
-class NamedAllReduce:
-    """The mean over all ranks of `comm` of tensors that have names, each by its plan; one exchange for each plan of
-    the book, and all of them are under way at the same time.
+class NamedAllReduce(Uncopied):
+    """The mean over all ranks of `comm` of tensors that have names, each by its plan: a deepreduce.Sender over MPI.
 
-    x        {name: array}, read where they lie at each call; the same names and shapes on all ranks
+    x        {name: array}, read where they lie at each call; the same names, types and shapes on all ranks
     plan     a Book, "book:PATH", a plan or its text, or {pattern: plan} or pairs, of which the first that matches
-             counts; None and no match: dense, exactly. A plan's `exchange=…` says who sends to whom
-    comm     of mpi4py; None: COMM_WORLD. Each exchange gets a communicator of its own
-    options  sum, timeout, dense_below, trace, threads of AllReduce
+             counts; None and no match: dense, exactly. Frames go to all ranks, or with `exchange=owner` to the owners of
+             ranges; AllReduce has the other schedules. Tensors of a transform= go by an AllReduce of their own
+    comm     of mpi4py; None: COMM_WORLD. It gets a communicator of its own
+    sum      the sum, not the mean
+    timeout  seconds that a rank may take to answer; MissingRank after that
+    dense_below, flat, unit_bytes, seed, threads  as of Sender
 
-    out      {name: array} of the means
-    plans    {name: plan} that each tensor has
+    out      {name: array} of the means, of the types of x
+    plans    {name: plan} that each tensor is sent by
 
-    Errors are those of AllReduce; the outputs of other exchanges may be written then.
+    All ranks make the same one, and the same calls. Errors are those of Sender.merge: all ranks raise them, and name the rank. After one
+    the next step can begin, and nothing is lost, but for MissingRank and a rank that is gone: end with comm.Abort().
+    A rank that alone received damage raises alone; the next step is OutOfStep on all.
     """
 
-    _failed: Optional[Error] = None  # what the first exchange of the step to fail raised
-
-    def __init__(self, x: Mapping[str, Any], plan: object, comm: object = None, **options: Any) -> None:
+    def __init__(
+        self,
+        x: Mapping[str, Any],
+        plan: object,
+        comm: object = None,
+        *,
+        sum: bool = False,
+        timeout: float = 60.0,
+        dense_below: Optional[int] = None,
+        flat: Optional[bool] = None,
+        unit_bytes: Optional[float] = None,
+        seed: int = 0,
+        threads: Optional[int] = None,
+    ) -> None:
         if not isinstance(x, Mapping) or not x:
             raise ArgumentError("x has no names: it is {name: array}, with one at least")
-        self.plans: Dict[str, Plan] = {}
-        self._means: List[Tuple[List[str], AllReduce]] = []
-        self._under_way: List[AllReduce] = []
-        # A book may be read by a rank and not by another; then all fail, and the first says why.
-        self._transport = MpiTransport(comm, options.get("timeout", 60.0))
-        book, failed = None, None
+        self.transport = MpiTransport(comm, timeout)
+        self._transports = [self.transport]
+        self._factors: List[AllReduce] = []
+        self._steps: Optional[SenderSteps] = None
+        self._step: Optional[Iterator[None]] = None  # what is left of the one under way
+        self._calls = 0
+        sender, words, failed = None, "", None
         try:
-            book = _book_of(plan)
+            sender = Sender(
+                x, _book_of(plan), ranks=self.transport.ranks, rank=self.transport.rank, seed=seed, dense_below=dense_below,
+                flat=flat, unit_bytes=unit_bytes, sum=sum, threads=threads,
+            )  # fmt: skip
+            self.out: Dict[str, Any] = dict(zip(x, arrays_like(list(x.values()), None, None)))
+            sender.place(x, self.out)
+            self.plans: Dict[str, Plan] = {name: sender.plan_of(name) for name in x}
+            words = repr([(*sender._specs[i], str(self.plans[name])) for i, name in enumerate(x)])
+            words += repr([(unit.kind, unit.tensors) for unit in sender.units])
         except Error as error:
             failed = error
-        codes = self._transport.gather(0 if failed is None else failed.code)
-        if failed is not None:
-            raise failed
-        for rank, code in enumerate(codes):
-            if code:
-                refused = PeerError(f"rank {rank}: it cannot read its plan")
-                refused.rank = rank
-                raise refused
-        assert book is not None
-        for each, names in book.groups(x).items():
-            chosen = as_plan(_DENSE) if each is None else each
-            self.plans.update(dict.fromkeys(names, chosen))
-            self._means.append((names, AllReduce([x[name] for name in names], chosen, comm, **options)))
-        of_plan = dict(pair for names, mean in self._means for pair in zip(names, mean.out))
-        self.out: Dict[str, Any] = {name: of_plan[name] for name in x}
+        told = _agreed(self.transport, failed, [digest(words)])
+        other, _, _ = first_other(told)
+        if other is not None:
+            differs = ArgumentError(f"rank {other} has other tensors, types, shapes or plans than the others")
+            differs.rank = other
+            raise differs
+        assert sender is not None
+        self._sender, self._steps = sender, SenderSteps(sender, self.transport, timeout)
+        for unit in sender.units:
+            if unit.kind == "factors":
+                arrays, outs = ([each[name] for name in unit.tensors] for each in (x, self.out))
+                small = 1000 if dense_below is None else dense_below
+                method = self.plans[unit.tensors[0]]
+                self._factors.append(AllReduce(arrays, method, comm, outs, sum=sum, timeout=timeout, dense_below=small, threads=threads))
+        self._transports += [each for factors in self._factors for each in factors._transports]
 
-    def __call__(self, step: Optional[int] = None, seed: int = 0) -> Dict[str, Any]:
+    def __call__(self, step: Optional[int] = None) -> Dict[str, Any]:
         """Begins, waits, returns `out`."""
-        self.start(step, seed)
+        self.start(step)
         return self.wait()
 
-    def start(self, step: Optional[int] = None, seed: int = 0) -> None:
-        """Begins all exchanges. The step (None: the number of the call) and the seed are those of all ranks."""
-        if self._under_way:
+    def start(self, step: Optional[int] = None) -> None:
+        """Begins, and sends the first slots; x stays as it is until the end. The step (None: the number of the call) is that of all
+        ranks."""
+        if self._step is not None:
             raise ArgumentError("a step is under way: go on with test() or wait()")
-        for _, mean in self._means:
-            try:
-                mean.start(step, seed)
-            except Error as error:  # none may stay under way, or no step could begin any more
-                self._failed = error
-                for each in self._under_way:
-                    each.exchange.cancel()
-                self.wait()  # which raises it
-            self._under_way.append(mean)
+        number = self._calls if step is None else step
+        running = self._run(number)
+        self._step, self._calls = running, number + 1
+        self.test()
+
+    def _run(self, number: int) -> Iterator[None]:
+        if self._steps is None:
+            raise ArgumentError("the NamedAllReduce is closed: it has given its communicator back to MPI")
+        if self._sender.info.clips:
+            self._sender.clip()
+        for each in self._factors:
+            each.start(number)
+        failed: Optional[Error] = None
+        try:
+            yield from self._steps.run(number)
+        except Error as caught:
+            failed = caught
+        left: Sequence[AllReduce] = self._factors
+        while left:
+            left, error = _advance(left)
+            failed = failed or error
+            if left:
+                yield
+        if failed is not None:
+            raise failed
 
     def test(self) -> bool:
-        """Goes on. True: all are done. MPI makes way only while it is called. What an exchange raises comes when the others
-        have ended, too: then the next step can begin."""
-        self._under_way, failed = _advance(self._under_way)
-        self._failed = self._failed or failed
-        if self._under_way or self._failed is None:
-            return not self._under_way
+        """Goes on, and waits for nobody. True: done, and `out` has the result. MPI makes way only while it is called."""
+        if self._step is None:
+            return True
         try:
-            raise self._failed
-        finally:
-            self._failed = None
+            next(self._step)
+            return False
+        except BaseException as error:
+            self._step = None
+            if isinstance(error, StopIteration):
+                return True
+            raise
 
     def wait(self) -> Dict[str, Any]:
         """Goes on to the end, and returns `out`."""
-        pause = _pause_of([mean for _, mean in self._means])
+        pause = _Pause(*self._transports)
         while not self.test():
             pause.rest()
         return self.out
 
+    def state_dict(self) -> Dict[str, Any]:
+        """What feedback keeps on this rank, by name: Sender.state_dict. Not of tensors of a transform=."""
+        return self._sender.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what state_dict gave."""
+        self._sender.load_state_dict(state)
+
     def close(self) -> None:
         """Gives the communicators back to MPI. All ranks call it, or none."""
-        for _, mean in self._means:
-            mean.close()
-        self._transport.close()
+        for each in self._factors:
+            each.close()
+        if self._steps is not None:
+            _LEFT.extend(self._steps.alive)
+            self.transport.close(self._steps.is_sound)
+        self._steps = None
 
 
 def wait_all(means: Sequence[AllReduce]) -> List[Any]:
     """Goes on with all that were started, side by side, to the end of each; their `out`. An error of one, the first in time,
     comes when the others have ended, too: they can start their next step."""
-    left, failed, pause = list(means), None, _pause_of(means)
+    left, failed, pause = list(means), None, _Pause(*(each for mean in means for each in mean._transports))
     while left:
         left, error = _advance(left)
         failed = failed or error
@@ -488,6 +531,19 @@ def wait_all(means: Sequence[AllReduce]) -> List[Any]:
     if failed is not None:
         raise failed
     return [mean.out for mean in means]
+
+
+def _agreed(transport: MpiTransport, failed: Optional[Error], terms: List[int]) -> List[List[int]]:
+    """All ranks go on, or none does. Returns the terms of each. Raises `failed`, PeerError."""
+    told = transport.gather_words([0 if failed is None else failed.code, *terms])
+    if failed is not None:
+        raise failed
+    for rank, (code, *_) in enumerate(told):
+        if code:
+            refused = PeerError(f"rank {rank}: it cannot prepare the exchange")
+            refused.rank = rank
+            raise refused
+    return [each for _, *each in told]
 
 
 def _advance(means: Sequence[AllReduce]) -> Tuple[List[AllReduce], Optional[Error]]:
@@ -500,10 +556,6 @@ def _advance(means: Sequence[AllReduce]) -> Tuple[List[AllReduce], Optional[Erro
         except Error as error:
             failed = failed or error
     return left, failed
-
-
-def _pause_of(means: Sequence[AllReduce]) -> _Pause:
-    return _Pause(*(each for mean in means for each in mean._transports))
 
 
 def _book_of(plan: Any) -> Book:

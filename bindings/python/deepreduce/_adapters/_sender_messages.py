@@ -1,0 +1,162 @@
+"""The steps of a Sender over messages between two ranks, where a Transport carries them: deepreduce.mpi has one.
+
+A message tells its length, so a slot travels with its own bytes, and nobody sends a rest.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+import numpy
+
+from .._native._transport import Transport
+from .._native._types import Array
+from ..errors import ArgumentError, Error, MissingRank, PeerError
+from ..sender import Sender
+
+_PHASES = 2  # of a unit: its slots; the slots of sums
+
+
+class _Message(NamedTuple):
+    peer: int
+    request: int
+
+
+class _Slots:
+    """One slot of each rank, for this one.
+
+    own       [1 or ranks, bound] bytes: the slot for all, or one for each rank
+    received  [ranks, bound]; the row of this rank is not used
+    """
+
+    def __init__(self, transport: Transport, tag: int, slots: int, bound: int) -> None:
+        self._transport, self._tag, self._bound = transport, tag, bound
+        # (Zeros: what is behind a slot is read by nobody, but it is never another program's.)
+        self.own = numpy.zeros((slots, bound), numpy.uint8)
+        self.received = numpy.zeros((transport.ranks, bound), numpy.uint8)
+        self.under_way: List[_Message] = []
+
+    def send(self, size: int) -> None:
+        """Starts to send `size` bytes of each slot, and to receive."""
+        me, ranks = self._transport.rank, self._transport.ranks
+        for distance in range(1, ranks):  # each rank begins with another one
+            to, source = (me + distance) % ranks, (me - distance) % ranks
+            for peer, start, row, n in (
+                (source, self._transport.recv, self.received[source], self._bound),
+                (to, self._transport.send, self.own[to if len(self.own) > 1 else 0], size),
+            ):
+                try:
+                    self.under_way.append(_Message(peer, start(peer, self._tag, row.ctypes.data, n)))
+                except Error as error:
+                    raise _lost(peer, error) from error
+
+    def places(self) -> List[Tuple[int, int]]:
+        """Address and room of each rank's slot."""
+        me = self._transport.rank
+        rows = [self.own[me if len(self.own) > 1 else 0] if rank == me else row for rank, row in enumerate(self.received)]
+        return [(row.ctypes.data, self._bound) for row in rows]
+
+    def arrived(self, deadline: float, timeout: float) -> Iterator[None]:
+        """Ends when all have come; until then it yields. MissingRank, PeerError: a rank does not answer, or is gone."""
+        while True:
+            self.under_way = [message for message in self.under_way if not self._is_over(message)]
+            if not self.under_way:
+                return
+            if time.monotonic() > deadline:
+                late = sorted({message.peer for message in self.under_way})
+                names = ", ".join(map(str, late))
+                error = MissingRank(f"rank {names} did not answer within {timeout:g} s")
+                error.rank = late[0]
+                raise error
+            yield
+
+    def _is_over(self, message: _Message) -> bool:
+        try:
+            return self._transport.test(message.request) is not None
+        except Error as error:
+            raise _lost(message.peer, error) from error
+
+    def give_up(self) -> bool:
+        """Ends what is under way. False: the transport holds on to the memory."""
+        left = [message for message in self.under_way if not self._transport.cancel(message.request)]
+        self.under_way = left
+        return not left
+
+
+def _lost(rank: int, error: Error) -> PeerError:
+    lost = PeerError(f"rank {rank}: {error}")
+    lost.rank = rank
+    return lost
+
+
+class SenderSteps:
+    """Steps of all units of a sender whose kind is "frames" or "owner". One is under way at a time.
+
+    timeout  seconds that a rank may take to answer. One that does not ends all steps: its messages may come later
+    """
+
+    def __init__(self, sender: Sender, transport: Transport, timeout: float) -> None:
+        self._sender, self._timeout = sender, timeout
+        self._slots: Dict[int, _Slots] = {}
+        self._sums: Dict[int, _Slots] = {}
+        for i, unit in enumerate(sender.units):
+            if unit.kind not in ("frames", "owner"):
+                continue
+            self._slots[i] = _Slots(transport, _PHASES * i, unit.slots, unit.bound)
+            if unit.kind == "owner":
+                self._sums[i] = _Slots(transport, _PHASES * i + 1, 1, unit.sum_bound)
+        self._rank = transport.rank
+        self._lost: Optional[Error] = None
+        self.alive: List[Array] = []  # memory that the transport holds on to
+
+    def run(self, step: int) -> Iterator[None]:
+        """A step of what is placed: it yields where it has to wait, and ends when the outputs are written.
+
+        An error is raised when all units have ended: then it has taken back what was sent, and the next step can begin. Not so after
+        MissingRank and the loss of a rank, which is PeerError: later steps raise it again.
+        """
+        sender, failed = self._sender, None
+        if self._lost is not None:
+            raise self._lost
+        with sender._turn():
+            try:
+                for i, slots in self._slots.items():
+                    slots.send(sender._encode_at(i, step, slots.own.ctypes.data, slots.own.size, self._rank).size)
+            except BaseException as error:
+                self._end(step, error)
+                raise
+        deadline = time.monotonic() + self._timeout
+        try:
+            for i, sums in self._sums.items():
+                yield from self._slots[i].arrived(deadline, self._timeout)
+                with sender._turn():
+                    made = sender._sum_at(i, step, self._slots[i].places(), sums.own.ctypes.data, sums.own.size)
+                sums.send(made.size)
+            for i in self._slots:
+                travelled = self._sums.get(i, self._slots[i])
+                yield from travelled.arrived(deadline, self._timeout)
+                try:
+                    with sender._turn():
+                        sender._merge_at(i, step, travelled.places())
+                except Error as error:
+                    failed = failed or error
+        except BaseException as error:
+            self._end(step, error)
+            raise
+        if failed is not None:
+            sender.take_back(step)
+            raise failed
+
+    def _end(self, step: int, error: BaseException) -> None:
+        """Messages are left: the other ranks wait for some, or some come later."""
+        for slots in (*self._slots.values(), *self._sums.values()):
+            if not slots.give_up():
+                self.alive += [slots.own, slots.received]
+        self._lost = error if isinstance(error, Error) else ArgumentError(f"step {step} was given up: {type(error).__name__}")
+        self._sender.take_back(step)
+
+    @property
+    def is_sound(self) -> bool:
+        """No rank was lost."""
+        return self._lost is None
