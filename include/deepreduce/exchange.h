@@ -22,6 +22,17 @@
  * A plan with `transform=lowrank(rank=r)` sends no frames, but two factors (transform.h), each cut into a chunk
  * per rank, which sums the chunks of all ranks in rank order and sends the sum to all. Tensors and outputs: dense f32.
  *
+ * An exchange or a sender (sender.h)? An exchange drives a transport: it says who sends what and when, has parts under way
+ * side by side, ends by its timeout, and lets all ranks agree before any of them writes an output. For that it needs the
+ * transport for itself, and its tensors have no names: a list by one plan. A sender has no transport. It makes and reads
+ * bytes, which the collectives of a framework (gloo, NCCL, XLA, a server) carry between its calls; so it has names, units,
+ * a book of plans and states by name, but only `gather` and `owner`, and what fails on one rank alone is found by all in
+ * the next step. Over MPI or sockets, and of one plan: an exchange. Under a framework, or of many plans: a sender. An
+ * exchange takes no sender: a unit is encoded as a whole, and a program has steps within. Both have one law: small
+ * tensors (dr_plan_exact), means, votes, clips and sums that are encoded again are the same. Where they differ, an exchange
+ * has no names to go by, and asks its caller: random numbers are seeded by the position of a tensor, `dense_below` is 0
+ * unless it is given, and tensors are one where the plan has bucket=flat.
+ *
  * Rules beside those of deepreduce.h:
  * - Every rank ends with the same bits: all apply the same frames in the same order.
  * - Before it writes an output, each rank sends all others its verdict: that it has decoded all frames, or which rank is
@@ -31,7 +42,8 @@
  *   the residual is found as a difference, to the precision of f32 beside the sum of other ranks, 0 where that is
  *   infinite.)
  * - Sums of f16 and bf16 tensors are rounded to that type before they are encoded again, to infinity beyond its range;
- *   no residual keeps the rounding.
+ *   no residual keeps the rounding. Outputs of these types are rounded at every frame that is added: f32 ones are not (a
+ *   sender adds in f32, and rounds once).
  * - If a verdict is lost on its way to one rank, that rank fails alone: its outputs differ from those of the others,
  *   and its residual contains what they applied. The next call fails on all ranks, names it, and in dr_error.what
  *   a rank that is not behind: copy that rank's parameters to it, and set its residual to zero. Of several ranks that
