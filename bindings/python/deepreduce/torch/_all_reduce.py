@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from typing import Any, Dict, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Set, Tuple, Union
 
 import torch
 
@@ -60,35 +61,64 @@ class AllReduce(Exchange):
         tensors  a list of them, or {name: tensor}: f32, f16 or bf16, contiguous, no two of the same memory. One of
                  torch.sparse_coo with one sparse dimension becomes the mean's rows, coalesced: those of all ranks
         """
+        self.start(tensors)
+        self.finish()
+
+    def start(self, tensors: Tensors) -> None:
+        """The first half of a call: encodes the tensors and sends them. Compute goes on meanwhile; until `finish` the tensors
+        are to stay as they are. All ranks call both, in the same order among their collectives."""
         named = tensors if isinstance(tensors, Mapping) else {str(i): each for i, each in enumerate(tensors)}
+        self._require_idle()
         self._check(named)
-        begin, step, done = time.perf_counter(), self._now, False
-        try:
+        with self._timed():
             if self._plain:
                 with torch.no_grad():
                     for each in named.values():
                         self._all_reduce(each.detach() if each.layout == torch.strided else each)
+                return
+            for name, each in named.items():
+                if each.layout != torch.strided:
+                    unit, position = self._where[name]
+                    unit.place(position, each)
+                elif each.data_ptr() != self._at.get(name):
+                    unit, position = self._where[name]
+                    unit.place(position, each.detach().view(-1))
+                    self._at[name] = each.data_ptr()
+            for unit in self._units:
+                self._ready(unit)
+            self._issue_held()
+
+    def finish(self) -> None:
+        """The second half: waits for what `start` sent, and makes the tensors the mean."""
+        with self._timed():
+            if self._plain:
                 self._finish_dense()
             else:
-                for name, each in named.items():
-                    if each.layout != torch.strided:
-                        unit, position = self._where[name]
-                        unit.place(position, each)
-                    elif each.data_ptr() != self._at.get(name):
-                        unit, position = self._where[name]
-                        unit.place(position, each.detach().view(-1))
-                        self._at[name] = each.data_ptr()
-                for unit in self._units:
-                    self._ready(unit)
-                self._issue_held()
                 self._finish()
             self._decide()
+        self._end_step(True)
+
+    def cancel(self) -> None:
+        """Gives up what `start` sent: it goes back to the residuals. All ranks do, or the next call is OutOfStep on all."""
+        try:
+            self._finish_dense()  # (the engine writes to these)
+        finally:
+            self._abort()
+        self._end_step(False)
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Half of a step, which an error ends."""
+        begin, step, before, done = time.perf_counter(), self._now, self._now.spent, False
+        try:
+            yield
             done = True
         finally:
             if not done:
                 self._abort()
-            step.own += time.perf_counter() - begin - step.spent
-            self._end_step(done)
+            step.own += time.perf_counter() - begin - (step.spent - before)
+            if not done:
+                self._end_step(False)
 
     def _forget_places(self) -> None:
         self._at.clear()

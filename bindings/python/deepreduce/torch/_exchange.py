@@ -501,5 +501,5 @@ class Exchange(Saved):
         return unit.items[position].elements
 
     def _require_idle(self) -> None:
-        if self._pending or self._held:
+        if self._pending or self._held or self._dense:
             raise ArgumentError("a step is under way: its last bucket has not come yet")
