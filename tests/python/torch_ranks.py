@@ -149,6 +149,7 @@ def load_checks():
     import torch_checks_memories  # noqa: F401
     import torch_checks_nonfinite  # noqa: F401
     import torch_checks_others  # noqa: F401
+    import torch_checks_outer  # noqa: F401
     import torch_checks_owner  # noqa: F401
     import torch_checks_plans  # noqa: F401
     import torch_checks_record  # noqa: F401

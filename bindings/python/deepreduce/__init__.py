@@ -26,6 +26,7 @@ patch                   weights that changed, exactly: what takes the weights th
 book                    plan books: files that say which tensor has which plan
 Error                   base of the exceptions
 torch                   frames over torch.distributed: DDP, FSDP2, loops. Of its own: import deepreduce.torch
+outer                   outer loops: what weights moved in many steps, over slow links. Of its own: import deepreduce.outer
 jax, keras, flower, lightning, accelerate   the same for these frameworks (docs/FRAMEWORKS.md), each of its own
 
 The library is loaded on first use: from the environment's DEEPREDUCE_LIBRARY, from beside this package, or from

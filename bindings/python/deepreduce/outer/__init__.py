@@ -1,0 +1,20 @@
+"""deepreduce.outer: outer loops, training over slow links. Imported on request; it needs torch.
+
+Each worker trains `every` steps alone; then the workers exchange what their weights moved, compressed, and all go on from the
+same weights (docs/OUTER.md).
+
+    outer = deepreduce.outer.Outer(model, "sparsify=topr(ratio=0.03) feedback=residual(beta=0.95) index=golomb value=lloyd(levels=4)", every=30)
+    …
+    inner.step()
+    outer.step()
+
+Outer    the loop of a worker, over a group of torch.distributed or a Folder
+Folder   workers that meet in a folder, and come and go
+Round, OuterInfo  what Outer.info tells
+"""
+
+from ._folder import Folder
+from ._outer import Outer
+from ._round import OuterInfo, Round
+
+__all__ = ["Folder", "Outer", "OuterInfo", "Round"]

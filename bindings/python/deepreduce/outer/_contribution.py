@@ -1,0 +1,121 @@
+"""Contributions to a round in a Folder: bytes, and what all workers judge by them alike.
+
+    "DROUTER1", the size of the header (u32, little-endian), the header (JSON: name, round, terms, base, weight, fault), slots of
+    a Sender, each behind its size (u64), the buffers that are copied, blake2b of all before (16 bytes)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import struct
+from typing import Any, List, NamedTuple, Sequence
+
+import numpy
+
+from .._native._types import Array
+from ..errors import Error
+
+_MAGIC, _SIZE, _SLOT, _CHECK = b"DROUTER1", struct.Struct("<I"), struct.Struct("<Q"), 16
+HEADER_MOST = 4096
+_LANES = 1 << 16
+
+
+class Refused(Error):
+    """A contribution that no worker applies, and why."""
+
+
+class Contribution(NamedTuple):
+    """base: of the agreed weights that it starts from. fault: why there are no slots; or ""."""
+
+    name: str
+    base: str
+    weight: float
+    fault: str
+    slots: List[memoryview]
+    copies: memoryview
+
+
+def pack(name: str, number: int, terms: str, base: str, weight: float, fault: str, slots: Sequence[Any], copies: bytes) -> bytes:
+    header = {"name": name, "round": number, "terms": terms, "base": base, "weight": weight, "fault": fault[:1000]}
+    text = json.dumps(header).encode()
+    data = bytearray(_MAGIC + _SIZE.pack(len(text)) + text + _SIZE.pack(len(slots)))
+    for slot in slots:
+        data += _SLOT.pack(len(slot))
+        data += bytes(slot)
+    data += copies
+    return bytes(data + hashlib.blake2b(data, digest_size=_CHECK).digest())
+
+
+def overhead(slots: int, copies: int) -> int:
+    """Bytes of a contribution beside its slots, at most."""
+    return len(_MAGIC) + 2 * _SIZE.size + HEADER_MOST + slots * _SLOT.size + copies + _CHECK
+
+
+def unpack(data: bytes, name: str, number: int, terms: str, copies: int) -> Contribution:
+    """Of a worker's file. Raises Refused: all workers read the same bytes, and refuse alike.
+
+    copies  bytes of the buffers that are copied
+    """
+    view = memoryview(data)
+    if len(data) < overhead(0, 0) - HEADER_MOST or bytes(view[: len(_MAGIC)]) != _MAGIC:
+        raise Refused(f"its {len(data)} bytes are no contribution")
+    if hashlib.blake2b(view[:-_CHECK], digest_size=_CHECK).digest() != bytes(view[-_CHECK:]):
+        raise Refused(f"its {len(data)} bytes are damaged: their check is another")
+    at, end = len(_MAGIC), len(data) - _CHECK
+    try:
+        (size,) = _SIZE.unpack_from(view, at)
+        at += _SIZE.size
+        header = json.loads(bytes(view[at : at + size]))
+        at += size
+        its_name, its_number, its_terms = str(header["name"]), int(header["round"]), str(header["terms"])
+        base, weight, fault = str(header["base"]), float(header["weight"]), str(header["fault"])
+        (count,) = _SIZE.unpack_from(view, at)
+        at += _SIZE.size
+        slots = []
+        for _ in range(count):
+            (size,) = _SLOT.unpack_from(view, at)
+            at += _SLOT.size
+            if size > end - at:
+                raise ValueError(f"a slot of {size} bytes of {end - at}")
+            slots.append(view[at : at + size])
+            at += size
+    except (ValueError, KeyError, TypeError, struct.error, RecursionError) as error:
+        raise Refused(f"its bytes are no contribution: {str(error)[:100]}") from None
+    if its_name != name:
+        raise Refused(f"it is by worker {its_name[:64]!r}")
+    if its_terms != terms:
+        raise Refused("it is of another model, plan or option")
+    if its_number != number:
+        raise Refused(f"it is of round {its_number}")
+    if fault:
+        raise Refused(fault)
+    if not (math.isfinite(weight) and weight > 0):
+        raise Refused(f"its weight is {weight}")
+    if end - at != copies:
+        raise Refused(f"its copied buffers have {end - at} bytes, not {copies}")
+    return Contribution(name, base, weight, fault, slots, view[at:end])
+
+
+def norm_of(arrays: Sequence[Array]) -> float:
+    """The L2 norm, to the same bit on every machine: lane by lane, then exactly."""
+    lanes = numpy.zeros(_LANES)
+    for each in arrays:
+        flat = each.reshape(-1)
+        for at in range(0, flat.size, _LANES):
+            wide = flat[at : at + _LANES].astype(numpy.float64)
+            lanes[: wide.size] += wide * wide
+    total = math.fsum(lanes) if numpy.isfinite(lanes).all() else math.inf
+    return math.sqrt(total)
+
+
+def beyond(norms: Sequence[float], bound: float) -> List[bool]:
+    """Which of the norms are more than `bound` times their median; of two in the middle the smaller one."""
+    middle = sorted(norms)[(len(norms) - 1) // 2] if norms else 0.0
+    return [middle > 0 and norm > bound * middle for norm in norms]
+
+
+def usual(bases: Sequence[str]) -> str:
+    """The base that most contributions have; of as many the one that comes first."""
+    return max(dict.fromkeys(bases), key=list(bases).count)

@@ -1,0 +1,413 @@
+"""Workers that meet in a Folder: rounds of those that answered. Nobody leads.
+
+A worker puts its contribution and waits until all that are at work have, or the deadline is over; whoever sees that first says
+which contributions the round has (Folder.close). All read that, judge the contributions by the same rules, and apply those that
+are sound, in the order of the names. A worker that finds itself left out takes its contribution back, and catches up: by the
+contributions of the rounds, or by the stored weights where these are gone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import time
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+
+import numpy
+import torch
+
+from .._adapters._sender_pool import method_of
+from .._native._types import Array
+from ..errors import ArgumentError, ConcurrentUse, CorruptFrame, Error, OutOfStep
+from ..sender import Sender
+from ..torch import Plans
+from ..torch._engine import is_finite
+from ..torch._rules import Rules
+from ._agreed import Agreed, Local, Tensors, bytes_of, tensors_from
+from ._contribution import Contribution, Refused, beyond, norm_of, overhead, pack, unpack, usual
+from ._folder import Closed, Folder, Listed
+from ._round import Round
+
+_log = logging.getLogger("deepreduce.outer")
+_MERGERS = 4  # senders that merge, of so many numbers of workers, are kept
+
+
+class _Coder:
+    """Tensors of a fragment to slots and back. It keeps the residuals of this worker."""
+
+    def __init__(self, shapes: Mapping[str, Tuple[int, ...]], plan: Any, options: Mapping[str, Any]) -> None:
+        self._specs = {name: (shape, "float32") for name, shape in shapes.items()}
+        self._plan, self._options = plan, {**options, "unit_bytes": math.inf}
+        self._mergers: Dict[int, Sender] = {}
+        self.sender = Sender(self._specs, plan, **self._options)
+        for unit in self.sender.units:
+            if unit.kind != "frames":
+                name = unit.tensors[0]
+                raise ArgumentError(f"{name}: the plan `{self.sender.plan_of(name)}` makes no frames that a folder has")
+        self.most = sum(unit.bound for unit in self.sender.units)
+        self.units = len(self.sender.units)
+        self._slots = [numpy.empty(unit.bound, numpy.uint8) for unit in self.sender.units]
+        self.outputs: Dict[str, Array] = {name: numpy.empty(shape, numpy.float32) for name, shape in shapes.items()}
+
+    def encode(self, tensors: Mapping[str, torch.Tensor], number: int, private_seed: int) -> List[Array]:
+        self.sender.place({name: each.numpy() for name, each in tensors.items()})
+        if self.sender.info.clips:
+            self.sender.clip()
+        found = []
+        for i, slot in enumerate(self._slots):
+            sent = self.sender.encode(i, number, slot, private_seed=private_seed)
+            if sent.fault:
+                raise ArgumentError("the plan cannot encode what was moved")
+            found.append(slot[: sent.size])
+        return found
+
+    def take_back(self, number: int) -> None:
+        self.sender.take_back(number)
+        self.sender.resume(0, 0)  # (workers of a folder do not compare failures)
+
+    def merge(self, slots: Sequence[Sequence[Any]], number: int) -> Dict[str, Array]:
+        """The mean of the contributions' slots, valid until the next call. Raises Error: slots of other tensors, or damaged."""
+        k = len(slots)
+        merger = self._mergers.pop(k, None) or Sender(self._specs, self._plan, ranks=k, caller_states=True, **self._options)
+        self._mergers[k] = merger
+        if len(self._mergers) > _MERGERS:
+            del self._mergers[next(iter(self._mergers))]
+        merger.place(out=self.outputs)
+        for i in range(self.units):
+            longest = max(len(each[i]) for each in slots)  # (a merge takes slots of one length)
+            merger.merge(i, number, [bytes(each[i]).ljust(longest, b"\0") for each in slots])
+        return self.outputs
+
+
+class _Sent(NamedTuple):
+    """This worker's contribution to a round. sha256: "" if it was not posted. dropped: it has nothing that can go back."""
+
+    number: int
+    sha256: str
+    size: int
+    dropped: bool
+
+
+class FolderExchange:
+    """Rounds of a Folder. round: the next that the agreed weights have not seen."""
+
+    def __init__(
+        self, local: Local, agreed: Agreed, fragments: Sequence[List[str]], plan: Plans, terms: Mapping[str, Any], *, folder: Folder,
+        dense_below: Optional[int], flat: Optional[bool], seed: int,
+    ) -> None:  # fmt: skip
+        self._folder, self._agreed, self._fragments = folder, agreed, fragments
+        rules = Rules(plan, flat)
+        for _, each in rules.pairs:
+            method_of(each)  # Unsupported, if it makes no frames for all
+        options = {"dense_below": dense_below, "flat": rules.flat, "seed": seed}
+        shapes = {name: tuple(each.shape) for name, each in local.weights.items()}
+        self._coders = [_Coder({name: shapes[name] for name in part}, rules.book, options) for part in fragments]
+        means = {name: tuple(each.shape) for name, each in local.means.items()}
+        self._buffers = _Coder(means, None, {"seed": seed}) if means else None
+        self._copies = sum(each.numel() * each.element_size() for each in local.copies.values())
+        tensors = {**local.weights, **local.means, **local.copies}
+        told = {name: f"{list(each.shape)} {each.dtype}" for name, each in tensors.items()}
+        bound = "inf" if math.isinf(folder.norm_bound) else folder.norm_bound
+        everything = {**terms, "plan": rules.lines, **options, "norm_bound": bound, "tensor": told}
+        self._terms = folder.require_terms(everything)
+        self._private_seed = int.from_bytes(hashlib.blake2b(folder.name.encode(), digest_size=8).digest(), "little")
+        self._members: Set[str] = set()
+        self._sent: Optional[_Sent] = None
+        self._until = 0.0
+        self._apart: Callable[[Sequence[str]], None] = lambda names: None
+        self.round = 0
+        self._begin()
+
+    # ---- Beginning ----
+
+    def _begin(self) -> None:
+        """The agreed weights become those of the folder, which has this worker's if it had none."""
+        folder = self._folder
+        with folder.store() as store:
+            end = folder._clock() + folder.deadline
+            while store.latest() is None:
+                try:
+                    store.put(0, self._agreed.arrays())
+                except (ConcurrentUse, ArgumentError):  # another is about to
+                    if folder._clock() >= end:
+                        raise
+                    folder.pause()
+        self._load_stored()
+        self._catch_up()
+        folder.announce(self.round)
+
+    def _load_stored(self) -> None:
+        store = self._folder.store()
+        latest = store.latest()
+        if latest is None:
+            raise CorruptFrame(f"{store.path}: there are no weights")
+        self._agreed.load_arrays(store.read(latest))
+        self.round = latest
+        before = self._folder.closed(latest - 1) if latest else None
+        self._members = {each.name for each in before.listed} if before else set()
+
+    # ---- Sending ----
+
+    def _coders_of(self, number: int) -> Tuple[_Coder, Optional[_Coder], int]:
+        """Of the weights, of the buffers, and the bytes of those that are copied."""
+        last = number % len(self._fragments) == len(self._fragments) - 1
+        return self._coders[number % len(self._fragments)], self._buffers if last else None, self._copies if last else 0
+
+    def _most(self, number: int) -> int:
+        """Bytes of a contribution."""
+        coder, buffers, copies = self._coders_of(number)
+        slots = coder.units + (buffers.units if buffers else 0)
+        return coder.most + (buffers.most if buffers else 0) + overhead(slots, copies)
+
+    def start(self, number: int, steps: int, moves: Tensors, means: Tensors, copies: Tensors, weight: float) -> None:
+        """Posts what this worker's weights and buffers moved, unless the round is closed."""
+        folder, (coder, buffers, _) = self._folder, self._coders_of(number)
+        moves, means = ({name: each.cpu() for name, each in given.items()} for given in (moves, means))
+        bad = next((name for name, each in {**moves, **means}.items() if not is_finite(each)), None)
+        slots: List[Any] = []
+        if bad is None:
+            slots = [each.copy() for each in coder.encode(moves, number, self._private_seed)]
+            slots += buffers.encode(means, number, self._private_seed) if buffers else []
+        self._until = folder._clock() + folder.deadline
+        self._sent = _Sent(number, "", 0, bad is not None)
+        if folder.closed(number) is not None:
+            return
+        fault = "" if bad is None else f"{bad}: what it moved is not finite"
+        copied = bytes_of(list(copies.values())) if bad is None else b""
+        data = pack(folder.name, number, self._terms, self._agreed.check(), weight, fault, slots, copied)
+        if folder.post(number, data):
+            self._sent = _Sent(number, hashlib.sha256(data).hexdigest(), len(data), bad is not None)
+
+    # ---- A round ----
+
+    def finish(self, before: Callable[[Sequence[str]], None]) -> Round:
+        """The agreed weights become those of the newest round. before: is called with names of weights and buffers that the
+        round which was sent is not about, and that are about to change."""
+        begin, folder = time.perf_counter(), self._folder
+        assert self._sent is not None
+        sent, self._sent = self._sent, None
+        self._apart = before
+        try:
+            done = self._closed_round(sent)
+            self._catch_up()
+        finally:
+            self._apart = lambda names: None
+        folder.announce(self.round)
+        return done._replace(waited=time.perf_counter() - begin)
+
+    def _closed_round(self, sent: _Sent) -> Round:
+        folder, number = self._folder, sent.number
+        while True:
+            closed = folder.closed(number)
+            if closed is not None:
+                break
+            if self._is_gone(number):
+                return self._left_behind(sent)
+            posted = folder.posted(number)
+            expected = self._members | set(folder.announced(number))
+            if expected <= set(posted) or folder._clock() >= self._until:
+                self._close(number, posted)
+            else:
+                folder.pause()
+        own = next((each for each in closed.listed if each.name == folder.name and each.sha256 == sent.sha256), None)
+        if own is None:
+            self._return(sent, "it came after the round was closed")
+        done = self._apply(number, closed)
+        if done is None:
+            return self._from_stored(sent)
+        if own is not None and folder.name in done.refused:
+            self._was_refused(sent, done.refused[folder.name])
+        return done._replace(sent=sent.size)
+
+    def _is_gone(self, number: int) -> bool:
+        """Whether the round's files were removed, since stored weights are newer."""
+        latest = self._folder.store().latest()
+        return latest is not None and latest > number and self._folder.closed(number) is None
+
+    def _left_behind(self, sent: _Sent) -> Round:
+        """The round is over, and its contributions are gone: it counts as applied if it was posted in time."""
+        if not sent.sha256:
+            self._return(sent, "its round is long over")
+        return self._from_stored(sent)
+
+    def _from_stored(self, sent: _Sent) -> Round:
+        self._apart([*self._agreed.weights, *self._agreed.means])
+        self._load_stored()
+        return Round(sent.number, (), {}, (), sent.size, 0, 0.0)
+
+    def _close(self, number: int, posted: Sequence[str]) -> None:
+        listed, most = [], self._most(number)
+        for name in posted:
+            data = self._folder.read_part(number, name, most)
+            if isinstance(data, int):
+                listed.append(Listed(name, "", data))
+            elif data is not None:
+                listed.append(Listed(name, hashlib.sha256(data).hexdigest(), len(data)))
+        self._folder.close(number, listed)
+
+    def _return(self, sent: _Sent, why: str) -> None:
+        if not sent.dropped:
+            self._coders_of(sent.number)[0].take_back(sent.number)
+        _log.warning("worker %s, round %d: its contribution goes to its residual: %s", self._folder.name, sent.number, why)
+
+    def _was_refused(self, sent: _Sent, why: str) -> None:
+        """Of what is sound the residual has it again. What is absurd would be sent again: it is dropped, with the residual."""
+        coder = self._coders_of(sent.number)[0]
+        if sent.dropped:
+            return
+        coder.take_back(sent.number)
+        if why.startswith(_ABSURD):
+            coder.sender.scale(0.0)
+
+    # ---- Applying ----
+
+    def _catch_up(self) -> None:
+        """Applies the rounds that are closed."""
+        while True:
+            closed = self._folder.closed(self.round)
+            if closed is None:
+                if not self._is_gone(self.round):
+                    return
+            elif self._apply(self.round, closed, foreign=True) is not None:
+                continue
+            self._apart([*self._agreed.weights, *self._agreed.means])
+            self._load_stored()
+
+    def _apply(self, number: int, closed: Closed, foreign: bool = False) -> Optional[Round]:
+        """One round. None: its files are gone, and stored weights are newer. Raises CorruptFrame, OutOfStep."""
+        coder, buffers, copies = self._coders_of(number)
+        found: List[Contribution] = []
+        refused: Dict[str, str] = {}
+        received = 0
+        for each in closed.listed:
+            if not each.sha256:
+                refused[each.name] = f"it has {each.size} bytes; {self._most(number)} are the most"
+                continue
+            data = self._fetch(number, each)
+            if data is None:
+                return None
+            received += len(data) if each.name != self._folder.name else 0
+            try:
+                found.append(unpack(data, each.name, number, self._terms, copies))
+            except Refused as error:
+                refused[each.name] = str(error)
+        accepted, base = self._judge(number, found, refused)
+        for name, why in refused.items():
+            _log.warning("round %d: the contribution of worker %s is refused: %s", number, name, why)
+        if accepted and base != self._agreed.check():
+            names = ", ".join(each.name for each in accepted)
+            raise OutOfStep(
+                f"worker {self._folder.name} has other agreed weights in round {number} than {names}: make a new Outer, which takes"
+                " those of the folder"
+            )
+        if foreign:
+            self._apart([*coder.outputs, *(buffers.outputs if buffers else ())])
+        if accepted:
+            self._merge(number, accepted)
+        here = {each.name for each in closed.listed}
+        absent, self._members = self._members - here, here
+        self.round = number + 1
+        if closed.by == self._folder.name and self.round % self._folder.store_every == 0:
+            self._put()
+        return Round(number, tuple(each.name for each in accepted), refused, tuple(sorted(absent)), 0, received, 0.0)
+
+    def _judge(self, number: int, found: Sequence[Contribution], refused: Dict[str, str]) -> Tuple[List[Contribution], str]:
+        """Those that are applied, and of which agreed weights they are. The same on all workers: it depends on the bytes alone."""
+        coder, buffers, _ = self._coders_of(number)
+        base = usual([each.base for each in found]) if found else ""
+        sound, norms = [], []
+        for each in found:
+            try:
+                if each.base != base:
+                    raise Refused("it starts from other agreed weights")
+                if len(each.slots) != coder.units + (buffers.units if buffers else 0):
+                    raise Refused(f"it has {len(each.slots)} slots")
+                moved = list(coder.merge([each.slots[: coder.units]], number).values())
+                norm = norm_of(moved) / each.weight
+                if buffers:
+                    moved = list(buffers.merge([each.slots[coder.units :]], number).values())
+                    norm += 0.0 if math.isfinite(norm_of(moved)) else math.inf
+                if not math.isfinite(norm):
+                    raise Refused(_ABSURD + "a value is not finite")
+            except Error as error:
+                refused[each.name] = str(error)
+                continue
+            sound.append(each)
+            norms.append(norm)
+        accepted = []
+        for each, norm, absurd in zip(sound, norms, beyond(norms, self._folder.norm_bound)):
+            if absurd:
+                refused[each.name] = f"{_ABSURD}its norm is {norm:.3g}, above {self._folder.norm_bound:g} times the median of the round"
+            else:
+                accepted.append(each)
+        return accepted, base
+
+    def _merge(self, number: int, accepted: Sequence[Contribution]) -> None:
+        coder, buffers, copies = self._coders_of(number)
+        moves = {name: torch.from_numpy(each) for name, each in coder.merge([each.slots[: coder.units] for each in accepted], number).items()}
+        scale = len(accepted) / math.fsum(each.weight for each in accepted)
+        if scale != 1:
+            for moved in moves.values():
+                moved.mul_(scale)
+        means: Tensors = {}
+        if buffers:
+            made = buffers.merge([each.slots[coder.units :] for each in accepted], number)
+            means = {name: torch.from_numpy(each) for name, each in made.items()}
+        copied = tensors_from(bytes(accepted[0].copies), self._agreed.copies) if copies else {}
+        self._agreed.apply(moves, means, copied)
+
+    def _fetch(self, number: int, listed: Listed) -> Optional[bytes]:
+        """The bytes that the round has of a worker. None: they are gone, and stored weights are newer. Raises CorruptFrame after
+        the deadline."""
+        folder = self._folder
+        end = folder._clock() + folder.deadline
+        while True:
+            data = folder.read_part(number, listed.name, listed.size)
+            if isinstance(data, bytes) and hashlib.sha256(data).hexdigest() == listed.sha256:
+                return data
+            latest = folder.store().latest()
+            if latest is not None and latest > number:
+                return None
+            if folder._clock() >= end:
+                what = "is not there" if data is None else "has other bytes"
+                raise CorruptFrame(f"round {number}: the contribution of worker {listed.name} {what} than when the round was closed")
+            folder.pause()
+
+    def _put(self) -> None:
+        """Stores the agreed weights, for workers that come later. What fails here fails another time."""
+        try:
+            with self._folder.store() as store:
+                before = store.latest() or 0
+                if before < self.round:
+                    store.put(self.round, self._agreed.arrays())
+                    store.prune(2)
+                    self._folder.sweep(before)
+        except (ConcurrentUse, ArgumentError, OSError) as error:
+            _log.warning("worker %s: the weights of round %d were not stored: %s", self._folder.name, self.round, error)
+
+    # ---- Checkpoints ----
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {"coders": {str(i): _saved(coder.sender.state_dict()) for i, coder in enumerate(self._coders)}, "members": sorted(self._members)}
+
+    def load_state_dict(self, state: Mapping[str, Any], number: int) -> None:
+        if "coders" not in state:
+            raise ArgumentError("the state is of a rank of a process group, and this worker has a Folder")
+        if len(state["coders"]) != len(self._coders):
+            raise ArgumentError(f"the state is of {len(state['coders'])} fragments; here are {len(self._coders)}")
+        for i, coder in enumerate(self._coders):
+            coder.sender.load_state_dict(state["coders"][str(i)])
+        self._members, self.round = set(state["members"]), number
+        folder, stored = self._folder, self._folder.store().latest() or 0
+        if stored < number and folder.closed(number - 1) is None:  # a new folder: others begin here
+            self._put()
+        folder.announce(number)
+
+
+_ABSURD = "absurd: "
+
+
+def _saved(state: Dict[str, Any]) -> Dict[str, Any]:
+    """With tensors, which torch.save takes."""
+    return {key: {name: torch.from_numpy(each) for name, each in value.items()} if isinstance(value, dict) else value for key, value in state.items()}

@@ -1,0 +1,309 @@
+"""What deepreduce.outer promises to the ranks of a process group."""
+
+import copy
+import io
+import warnings
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch_ranks import check, make_model, parameters_of, raises, same, same_on_all_ranks
+
+import deepreduce
+from deepreduce.outer import Outer
+
+SPARSE = "sparsify=topr(ratio=0.03) feedback=residual(beta=0.95) index=golomb value=lloyd(levels=4)"
+DENSE = {"f32": None, "bf16": "index=all value=half(type=bf16)", "int8": "index=all value=uniform_quant(bits=8)"}
+
+
+class Norms(nn.Module):
+    """A model with buffers of all kinds."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.body = nn.Sequential(nn.Linear(20, 30), nn.BatchNorm1d(30), nn.Tanh(), nn.Linear(30, 5))
+        self.register_buffer("mask", torch.linspace(0, 1, 7), persistent=False)
+        self.register_buffer("constant", torch.tensor([0.1, -0.0, 1 / 3]))
+        self.register_buffer("seen", torch.zeros(3, dtype=torch.int64))
+
+    def forward(self, x):
+        return self.body(x)
+
+
+def inner_steps(model, inner, outer, first, last, scale=1.0, **options):
+    rounds = []
+    for step in range(first, last):
+        torch.manual_seed(1000 * step + dist.get_rank())
+        inner.zero_grad()
+        (scale * model(torch.randn(8, 20)).float().square().mean()).backward()
+        inner.step()
+        if outer.step(**options):
+            rounds.append(step)
+    return rounds
+
+
+def adam(model):
+    return torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+def buffers_of(model):
+    return torch.cat([each.detach().reshape(-1).double() for each in model.state_dict().values()])
+
+
+@check("outer")
+def a_round_ends_with_the_same_bits_on_all_ranks():
+    for plan in (SPARSE, "transform=lowrank(rank=2) feedback=residual", "sparsify=topr(ratio=0.1) feedback=residual index=golomb exchange=owner", *DENSE.values()):
+        for dtype in (None, torch.bfloat16):
+            torch.manual_seed(dist.get_rank())  # each begins elsewhere
+            model = make_model(dtype)
+            with torch.no_grad():
+                next(model.parameters()).add_(dist.get_rank())
+            outer = Outer(model, plan, every=4)
+            assert same_on_all_ranks(parameters_of(model)), plan
+            inner = adam(model)
+            for step in range(8):
+                torch.manual_seed(step + 100 * dist.get_rank())
+                inner.zero_grad()
+                model(torch.randn(8, 20).to(dtype or torch.float32)).float().square().mean().backward()
+                inner.step()
+                if outer.step():
+                    assert step in (3, 7) and same_on_all_ranks(parameters_of(model)), plan
+                else:
+                    assert not same_on_all_ranks(parameters_of(model)), plan
+            assert outer.info.rounds == 2 and outer.info.last.workers == ("0", "1") and outer.info.sent > 0
+
+
+@check("outer")
+def a_dense_round_of_rate_one_is_the_mean_of_the_weights():
+    model = make_model()
+    outer = Outer(model, None, every=3, optimizer=lambda weights: torch.optim.SGD(weights, lr=1.0))
+    inner = adam(model)
+    inner_steps(model, inner, _Never(), 0, 3)
+    mean = parameters_of(model)
+    dist.all_reduce(mean)
+    for _ in range(3):
+        outer.step()
+    assert torch.allclose(parameters_of(model), mean / 2, atol=1e-6)
+
+
+class _Never:
+    def step(self):
+        return False
+
+
+@check("outer")
+def nesterov_and_a_residual_are_as_computed_by_hand():
+    """Two rounds of DiLoCo's outer optimizer; and of Top-k, whose residual decays."""
+    model, moves = nn.Linear(40, 40, bias=False), []
+    start = torch.linspace(-1, 1, 1600).view(40, 40)
+    model.weight.data.copy_(start)
+    outer = Outer(model, None, every=1)
+    momentum, expected = torch.zeros(40, 40), start.clone()
+    for number in range(3):
+        move = torch.randn(40, 40, generator=torch.Generator().manual_seed(number)) * (1 + dist.get_rank())
+        model.weight.data.sub_(move)
+        outer.step()
+        mean = move * 1.5 / (1 + dist.get_rank())
+        momentum = 0.9 * momentum + mean
+        expected -= 0.7 * (mean + 0.9 * momentum)
+        assert torch.allclose(model.weight.data, expected, atol=1e-4), number
+    plan = "sparsify=topr(ratio=0.25) feedback=residual(beta=0.5) index=golomb value=raw"
+    model.weight.data.copy_(start)
+    outer, residual = Outer(model, plan, every=1), torch.zeros(1600)
+    for number in range(4):
+        move = torch.randn(1600, generator=torch.Generator().manual_seed(10 * number + dist.get_rank()))
+        before = model.weight.data.clone()
+        model.weight.data.sub_(move.view(40, 40))
+        outer.step()
+        total = 0.5 * residual + move
+        sent = torch.zeros(1600)
+        places = total.abs().topk(400).indices
+        sent[places] = total[places]
+        residual = total - sent
+        dist.all_reduce(sent)
+        moves.append(torch.dist(model.weight.data, before - sent.view(40, 40) / 2))
+    assert max(moves) < 1e-4, moves
+
+
+@check("outer")
+def a_resumed_run_goes_on_bit_for_bit():
+    for options in (
+        {"plan": SPARSE, "every": 5},
+        {"plan": SPARSE, "every": 5, "overlap": 2},
+        {"plan": SPARSE, "every": 6, "fragments": 3, "overlap": 1},
+        {"plan": None, "every": 5},
+        {"plan": "transform=lowrank(rank=2) feedback=residual", "every": 5},
+    ):
+        expected = None
+        for cut in (None, 8, 10, 11, 15):
+            model = Norms()
+            outer, inner = Outer(model, **options), adam(model)
+            inner_steps(model, inner, outer, 0, cut or 20, weight=2.0 + dist.get_rank())
+            if cut:
+                file = io.BytesIO()
+                torch.save([model.state_dict(), inner.state_dict(), outer.state_dict()], file)
+                file.seek(0)
+                states = torch.load(file)
+                torch.manual_seed(17)
+                model = Norms()
+                model.body[0].weight.data.zero_()
+                outer, inner = Outer(model, **options), adam(model)
+                for each, state in zip((model, inner, outer), states):
+                    each.load_state_dict(state)
+                inner_steps(model, inner, outer, cut, 20, weight=2.0 + dist.get_rank())
+            found = buffers_of(model)
+            expected = found if expected is None else expected
+            assert torch.equal(found.view(torch.int64), expected.view(torch.int64)), (options, cut)
+
+
+@check("outer")
+def buffers_become_the_mean_and_counters_those_of_the_first_rank():
+    model = Norms()
+    outer = Outer(model, SPARSE, every=2)
+    model.seen += 5 + dist.get_rank()
+    model.mask += dist.get_rank()
+    inner_steps(model, adam(model), _Never(), 0, 2)
+    mean = model.body[1].running_mean.clone()
+    dist.all_reduce(mean)
+    outer.step()
+    assert outer.step()
+    assert torch.allclose(model.body[1].running_mean, mean / 2, atol=1e-6)
+    assert same_on_all_ranks(torch.cat([each.reshape(-1).float() for each in model.state_dict().values()]))
+    assert model.seen.tolist() == [5] * 3 and float(model.mask[0]) == dist.get_rank()
+    assert model.constant.view(torch.int32).tolist() == Norms().constant.view(torch.int32).tolist()
+
+
+@check("outer")
+def ranks_at_another_h_plan_or_model_are_named_with_the_difference():
+    rank = dist.get_rank()
+    with raises(deepreduce.ArgumentError, "rank 1 has every 6, others 5") as caught:
+        Outer(make_model(), SPARSE, every=5 + rank)
+    assert caught[0].rank == 1
+    with raises(deepreduce.ArgumentError, "rank 1 has plan", "ratio=0.5"):
+        Outer(make_model(), SPARSE.replace("0.03", "0.5") if rank else SPARSE, every=5)
+    with raises(deepreduce.ArgumentError, "rank 1 has the tensor weight [5, 4] torch.float32, others [4, 5]"):
+        Outer(nn.Linear(4, 5) if rank else nn.Linear(5, 4), SPARSE, every=5)
+    with raises(deepreduce.ArgumentError, "rank 1 has optimizer Adam"):
+        Outer(make_model(), SPARSE, every=5, optimizer=torch.optim.Adam if rank else None)
+
+
+@check("outer")
+def ranks_that_load_states_of_other_steps_are_named():
+    model = make_model()
+    outer, inner = Outer(model, SPARSE, every=4), adam(model)
+    states = []
+    for step in range(0, 8, 2):
+        inner_steps(model, inner, outer, step, step + 2)
+        states.append(outer.state_dict())
+    other = copy.deepcopy(states[2])
+    other["agreed"]["weights"]["0.bias"] += 1
+    for state, words in (
+        (states[0], "rank 1 is at inner step 4, round 0; rank 0 at inner step 8, round 1"),
+        (states[3], "rank 0 is at inner step 8, round 1; rank 1 at inner step 12, round 2"),
+        (other, "has other agreed weights than rank"),
+    ):
+        model = make_model()
+        outer = Outer(model, SPARSE, every=4)
+        outer.load_state_dict(state if dist.get_rank() else states[2])
+        with raises(deepreduce.OutOfStep, words):
+            while True:
+                outer.step()
+
+
+@check("outer")
+def overlap_counts_each_inner_step_once():
+    """With a dense plan and rate 1, what is applied late is what ranks moved, and what they moved meanwhile stays."""
+    model = nn.Linear(30, 30, bias=False)
+    model.weight.data.zero_()
+    outer = Outer(model, None, every=4, overlap=3, optimizer=lambda weights: torch.optim.SGD(weights, lr=1.0))
+    landed = []
+    for step in range(15):
+        model.weight.data += 1.0 + dist.get_rank()
+        if outer.step():
+            landed.append(step)
+    # Sent at steps 3, 7 and 11, of 4 steps each; landed three later, when three are on top.
+    assert landed == [6, 10, 14], landed
+    assert torch.equal(model.weight.data, torch.full((30, 30), 12 * 1.5 + 3 * (1.0 + dist.get_rank())))
+
+
+@check("outer")
+def fragments_travel_in_turn():
+    model = make_model()
+    outer = Outer(model, None, every=6, fragments=3, optimizer=lambda weights: torch.optim.SGD(weights, lr=1.0))
+    parts = outer._fragments
+    names = dict(model.named_parameters())
+    assert sorted(sum(parts, [])) == sorted(names) and all(parts)
+    for step in range(12):
+        for each in names.values():
+            each.data += 1.0 + dist.get_rank()
+        assert outer.step() == (step % 2 == 1)
+        if step % 2 == 1:
+            for i, part in enumerate(parts):
+                alike = same_on_all_ranks(torch.cat([names[name].detach().reshape(-1) for name in part]))
+                assert alike == (i == (step // 2) % 3), (step, i)
+
+
+@check("outer")
+def weights_are_those_of_the_mean():
+    for plan in (None, SPARSE.replace("0.03", "1")):
+        model = nn.Linear(30, 30, bias=False)
+        model.weight.data.zero_()
+        outer = Outer(model, plan, every=2, optimizer=lambda weights: torch.optim.SGD(weights, lr=1.0))
+        for _ in range(2):
+            model.weight.data += 1.0 + dist.get_rank()
+            outer.step(weight=[100, 300][dist.get_rank()])
+        assert torch.allclose(model.weight.data, torch.full((30, 30), (2 * 100 + 4 * 300) / 400), atol=1e-5)
+
+
+@check("outer")
+def a_rank_whose_weights_are_not_finite_is_named_and_goes_on():
+    for plan in (SPARSE, None):
+        model = make_model()
+        outer = Outer(model, plan, every=2)
+        before = parameters_of(model).clone()
+        if dist.get_rank():
+            model[3].weight.data[2, 2] = float("nan")
+        inner = torch.optim.SGD(model.parameters(), lr=0.01)
+        outer.step()
+        with raises(deepreduce.PeerError, "rank 1", "3.weight"):
+            outer.step()
+        assert same(parameters_of(model), before)
+        inner_steps(model, inner, outer, 0, 2)
+        assert same_on_all_ranks(parameters_of(model)) and bool(parameters_of(model).isfinite().all()) and outer.info.rounds == 2
+
+
+@check("outer")
+def the_defaults_are_by_the_plan():
+    found = {}
+    for name, plan in {"sparse": SPARSE, "dense": None, "bits": DENSE["int8"]}.items():
+        options = Outer(make_model(), plan, every=2).optimizer.defaults
+        found[name] = (options["lr"], options["momentum"], options["nesterov"])
+    assert found == {"sparse": (1.0, 0.0, False), "dense": (0.7, 0.9, True), "bits": (0.7, 0.9, True)}
+
+
+@check("outer")
+def what_makes_no_sense_is_refused():
+    model = make_model()
+    for options, words in (
+        ({"every": 0}, "every is 0"),
+        ({"every": 5, "fragments": 2}, "a multiple of fragments, 2"),
+        ({"every": 5, "fragments": 90}, "fragments is 90; the model has 10 parameters"),
+        ({"every": 5, "overlap": 5}, "overlap is 5, not from 0 to below 5"),
+        ({"every": 5, "optimizer": lambda weights: None}, "not a torch.optim.Optimizer"),
+    ):
+        with raises(deepreduce.ArgumentError, words):
+            Outer(model, SPARSE, **options)
+    with raises(deepreduce.Unsupported, "is a tensor of torch.float64"):
+        Outer([torch.zeros(3, dtype=torch.float64)], SPARSE, every=2)
+    with raises(deepreduce.ArgumentError, "nothing is trained"):
+        Outer(make_model().requires_grad_(False), SPARSE, every=2)
+    outer = Outer(model, SPARSE, every=2)
+    with raises(deepreduce.ArgumentError, "weight is nan"):
+        outer.step(weight=float("nan"))
+    state = outer.state_dict()
+    with raises(deepreduce.ArgumentError, "of another model"):
+        Outer(nn.Linear(3, 3), SPARSE, every=2).load_state_dict(copy.deepcopy(state))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        outer.load_state_dict(state)
