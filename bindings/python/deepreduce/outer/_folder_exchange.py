@@ -171,7 +171,7 @@ class FolderExchange:
             slots += buffers.encode(means, number, self._private_seed) if buffers else []
         self._until = folder._clock() + folder.deadline
         self._sent = _Sent(number, "", 0, bad is not None)
-        if folder.closed(number) is not None:
+        if folder.closed(number) is not None or self._is_gone(number):
             return
         fault = "" if bad is None else f"{bad}: what it moved is not finite"
         copied = bytes_of(list(copies.values())) if bad is None else b""
