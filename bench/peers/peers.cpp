@@ -3,6 +3,7 @@
 // name. --quick: small sets, few rounds, to see that all of it works.
 //
 // One thread, and its CPU time. DEEPREDUCE_CPU=avx2 takes our codecs' level of instructions down, not the peers'.
+#define FMT_HEADER_ONLY  // its print, too
 #include <fmt/format.h>
 
 #include <cmath>

@@ -4,6 +4,7 @@
 // Rows are data x plan. Plans are those of plans.txt, and of every codec in the library's list one with its defaults and one for each
 // of its choices: a codec that is registered without a row fails. Those of patches have rows of a step of training. Every round trip is
 // verified as the tool does it.
+#define FMT_HEADER_ONLY  // its print, too
 #include <fmt/core.h>
 #include <zlib.h>
 #if defined(DR_RATIO_ZSTD)

@@ -15,6 +15,7 @@
 #include "tool/read/presets.hpp"
 #include "tool/read/subjects.hpp"
 #include "tool/show/console.hpp"
+#include "tool/show/joined.hpp"
 #include "tool/show/machine.hpp"
 #include "tool/show/output.hpp"
 
@@ -67,7 +68,7 @@ gradients read_gradients(const std::vector<std::string>& inputs, console& consol
   options.globs = {"*"};  // one by one
   options.cast = compare::dtype::f32;
   gradients g;
-  g.pool.name = inputs.empty() ? "bundled" : fmt::format("{}", fmt::join(inputs, " "));
+  g.pool.name = inputs.empty() ? "bundled" : compare::joined(inputs, " ");
   g.tensors = compare::read_subjects(options, console);
   if (inputs.empty()) keep_gradients(g.tensors, g.pool.name);
   const std::string* input = nullptr;

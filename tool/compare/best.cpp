@@ -1,6 +1,6 @@
 #include "best.hpp"
 
-#include <fmt/ranges.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>
@@ -8,6 +8,7 @@
 #include <set>
 
 #include "layer_kind.hpp"
+#include "tool/show/joined.hpp"
 #include "tool/show/text_table.hpp"
 
 namespace dr::compare {
@@ -167,7 +168,7 @@ std::string best_text(const ordered_json& answers) {
                           a.at("nearest").get<std::string>(), numbers(total));
     else if (a.contains("unknown"))
       text += fmt::format("{}: the plan of least {} with {} is unknown, because {} is unknown.\n", what, by, condition,
-                          fmt::join(a.at("unknown").get<std::vector<std::string>>(), " and "));
+                          joined(a.at("unknown").get<std::vector<std::string>>(), " and "));
     else
       text += fmt::format("{}: no plan has {}.\n", what, condition);
   }

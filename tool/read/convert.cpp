@@ -1,6 +1,6 @@
 #include "convert.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <cmath>
 #include <limits>
 #include <type_traits>

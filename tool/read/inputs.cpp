@@ -1,6 +1,6 @@
 #include "inputs.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <filesystem>
 #include <new>
 #include <nlohmann/json.hpp>

@@ -1,6 +1,6 @@
 #include "npz.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <zlib.h>
 #include <initializer_list>
 #include <memory>
@@ -266,7 +266,7 @@ bool is_described(const member& m, bytes head) {
   if (size != m.size - array.data_at) {
     refuse(m.where, m.header_offset,
            fmt::format("unpacks to {} bytes of values, but its header describes {}; {}", m.size - array.data_at,
-                       size ? fmt::to_string(*size) : "more than 2^64", damaged));
+                       size ? std::to_string(*size) : "more than 2^64", damaged));
   }
   return true;
 }

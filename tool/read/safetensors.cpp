@@ -1,6 +1,6 @@
 #include "safetensors.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <set>

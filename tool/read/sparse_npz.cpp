@@ -1,11 +1,11 @@
 #include "sparse_npz.hpp"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
+#include <fmt/core.h>
 #include <optional>
 #include <utility>
 
 #include "number.hpp"
+#include "tool/show/joined.hpp"
 
 namespace dr::compare {
 
@@ -186,8 +186,8 @@ coordinates read_coordinates(const sparse_parts& parts) {
   require(
       std::ranges::equal(std::span(values.array.shape).subspan(std::min<size_t>(1, values.array.shape.size())), dense),
       values,
-      fmt::format("values of shape ({}) do not go with a tensor of shape ({})", fmt::join(values.array.shape, ", "),
-                  fmt::join(c.shape, ", ")));
+      fmt::format("values of shape ({}) do not go with a tensor of shape ({})", joined(values.array.shape, ", "),
+                  joined(c.shape, ", ")));
   return c;
 }
 
@@ -267,7 +267,7 @@ tensor make_dense(coordinates c, const sparse_part& values, const reading& how) 
     refuse(where, values.array.header_at,
            fmt::format("shape ({}) has {} elements; a sparse tensor is compared as a dense one, of at "
                        "most {}",
-                       fmt::join(c.shape, ", "), elements, elements_max));
+                       joined(c.shape, ", "), elements, elements_max));
   }
   require(c.may_have_more ? length(values) >= c.entries * c.width : length(values) == c.entries * c.width, values,
           fmt::format("{} values for {} entries of {}", length(values), c.entries, c.width));

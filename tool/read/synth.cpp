@@ -1,6 +1,6 @@
 #include "synth.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <charconv>
 #include <cmath>
 #include <limits>
