@@ -61,7 +61,7 @@ class PreparedRound:
     @property
     def size(self) -> int:
         """Bytes of its factors."""
-        told = self.transform.info()
+        told = self.transform.info
         return 4 * (told.first + told.second)
 
     def run(self) -> List[np.ndarray]:

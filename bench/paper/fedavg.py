@@ -68,7 +68,7 @@ class Sender:
 
         plans = [self.plan if t.dim() > 1 else VECTOR for t in tensors]
         if self.states is None:
-            self.states = deepreduce.State.for_(plans, tensors)
+            self.states = deepreduce.State.of(tensors, plans)
         frame = deepreduce.encode(tensors, plans, state=self.states, step=step, private_seed=self.rank)
         return Parcel(len(frame), frame=frame)
 

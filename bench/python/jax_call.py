@@ -69,7 +69,7 @@ def in_numpy(codec):
 
 def measure(elements, rounds, shim):
     x = np.random.default_rng(0).laplace(size=elements).astype(np.float32)
-    codec = deepreduce.jax.Codec(PLAN, jnp.zeros(elements), bypass=0, flat=False)
+    codec = deepreduce.jax.Codec(jnp.zeros(elements), PLAN, dense_below=0, flat=False)
     ways = {
         "numpy": in_numpy(codec),
         "deepreduce.jax": jax.jit(codec.encode, donate_argnums=1),

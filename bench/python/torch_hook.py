@@ -46,8 +46,8 @@ WAYS = {
     "plain DDP": None,
     "raw": {"plan": TOP + "value=raw"},
     "log_quant": {"plan": TOP + "value=log_quant"},
-    "log_quant, bypass=0": {"plan": TOP + "value=log_quant", "bypass": 0},
-    "log_quant, bypass=0, flat=False": {"plan": TOP + "value=log_quant", "bypass": 0, "flat": False},
+    "log_quant, dense_below=0": {"plan": TOP + "value=log_quant", "dense_below": 0},
+    "log_quant, dense_below=0, flat=False": {"plan": TOP + "value=log_quant", "dense_below": 0, "flat": False},
 }
 TIMES = ("encode", "wait", "merge", "own")
 

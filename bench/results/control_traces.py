@@ -72,13 +72,13 @@ def run(link, ladder, control, seconds, gradients):
         for each in ranks:
             each.finish()
         left = float(numpy.square(ranks[0].residual(), dtype=numpy.float64).sum())
-        info = ranks[0].info()
+        info = ranks[0].info
         if len(ladder) > 1 and ranks[0].due:
             for each in tiny:
                 each.start()
             finish(loopback, tiny)
             for each, told in zip(ranks, tiny):
-                each.control.observe(0, told.info().wait_ns / 1e9)
+                each.control.observe(0, told.info.wait_ns / 1e9)
             words = [each.report() for each in ranks]
             if len({each.decide(words) for each in ranks}) != 1:
                 raise SystemExit("ranks decided differently")

@@ -78,7 +78,7 @@ def train(method: Method, ratio: float, rate: float, seed: int, steps: int) -> T
     elements = sum(p.numel() for p in parameters)
     dense = ratio == 1
     plan = plan_of(method, ratio)
-    states = [] if dense else [deepreduce.State(plan, numpy.empty(elements, numpy.float32)) for _ in range(RANKS)]
+    states = [] if dense else [deepreduce.State(numpy.empty(elements, numpy.float32), plan) for _ in range(RANKS)]
     losses, sent = [], 0
     for step in range(steps):
         frames, mean, loss_sum = [], torch.zeros(elements), 0.0

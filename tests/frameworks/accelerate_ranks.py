@@ -34,7 +34,7 @@ def loop(name, plan, first=0, last=6, save_at=None, load=False):
     """A loop of one's own."""
     accelerator, model = accelerate.Accelerator(cpu=True), Model()
     ddp, optimizer = accelerator.prepare(model, torch.optim.Adam(model.parameters(), lr=0.01))
-    hook = None if plan is None else deepreduce.accelerate.compress(accelerator, ddp, plan, bypass=0)
+    hook = None if plan is None else deepreduce.accelerate.compress(accelerator, ddp, plan, dense_below=0)
     if load:
         accelerator.load_state(FOLDER / "state")
     for step in range(first, last):
@@ -52,7 +52,7 @@ def two_models(name, first=0, last=6, save_at=None, load=False):
     """A loop over two models of one accelerator, each with residuals of its own."""
     accelerator = accelerate.Accelerator(cpu=True)
     pairs = [(model, *accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1 + i))) for i, model in enumerate((Model(), Model()))]
-    hooks = [deepreduce.accelerate.compress(accelerator, ddp, LOSSY, bypass=0) for _, ddp, _ in pairs]
+    hooks = [deepreduce.accelerate.compress(accelerator, ddp, LOSSY, dense_below=0) for _, ddp, _ in pairs]
     if load:
         accelerator.load_state(FOLDER / "two_states")
     for step in range(first, last):
@@ -83,7 +83,7 @@ def train(name, plan, steps=6, resume=None):
         report_to="none", disable_tqdm=True, learning_rate=0.01, lr_scheduler_type="constant", ddp_backend="gloo", seed=5,
     )  # fmt: skip
     trainer = transformers.Trainer(Model(), arguments, train_dataset=Data())
-    callback = None if plan is None else deepreduce.accelerate.compress_trainer(trainer, plan, bypass=0)
+    callback = None if plan is None else deepreduce.accelerate.compress_trainer(trainer, plan, dense_below=0)
     trainer.train(resume_from_checkpoint=str(FOLDER / resume / "checkpoint-3") if resume else None)
     assert callback is None or callback.hook.state_dict()["step"] == steps
     write(name, trainer.model, arguments.process_index)

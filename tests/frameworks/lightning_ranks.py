@@ -60,25 +60,25 @@ def fit(name, callbacks, epochs=4, checkpoint=None, save=False, logger=False):
     np.save(FOLDER / f"{name}{trainer.global_rank}.npy", parameters.numpy())
 
 
-compress = Compress(LOSSY, bypass=0)
+compress = Compress(LOSSY, dense_below=0)
 fit("plain", [])
 fit("exact", [Compress(LOSSLESS)])
 fit("whole", [compress])
 first = compress.hook
 assert first and first.stats().steps == 16, first
-fit("half", [Compress(LOSSY, bypass=0)], epochs=2, save=True)
-fit("resumed", [Compress(LOSSY, bypass=0)], checkpoint=FOLDER / "saved.ckpt")
+fit("half", [Compress(LOSSY, dense_below=0)], epochs=2, save=True)
+fit("resumed", [Compress(LOSSY, dense_below=0)], checkpoint=FOLDER / "saved.ckpt")
 
 # Loggers get the hook's metrics.
 log = Log()
-fit("logged", [Compress(LOSSY, bypass=0)], logger=log)
+fit("logged", [Compress(LOSSY, dense_below=0)], logger=log)
 seen = {step: each for step, each in log.seen.items() if "deepreduce/ratio" in each}
 assert list(seen) == [5, 10, 15], log.seen
 assert all(each["deepreduce/steps"] == step and each["deepreduce/residual_norm"] > 0 for step, each in seen.items()), seen
 
 # The name of a preset is its plan.
-fit("preset", [Compress("terngrad", bypass=0)], epochs=1)
-fit("preset_plan", [Compress(deepreduce.presets()["terngrad"], bypass=0)], epochs=1)
+fit("preset", [Compress("terngrad", dense_below=0)], epochs=1)
+fit("preset_plan", [Compress(deepreduce.presets()["terngrad"], dense_below=0)], epochs=1)
 
 # A second fit has another DistributedDataParallel, and goes on with the residuals.
 fit("again", [compress], epochs=1)

@@ -101,7 +101,7 @@ def top(x, count):
 def test_up_is_top_r_with_the_residual_of_each_client():
     """Against numpy, for three rounds; down is exact enough to be told apart from nothing."""
     rounds, names, small = 3, ["w", "v", "half"], ["b"]
-    federation = Federation(Compressed(FedAvg(fraction_evaluate=0), TOP, LOSSLESS, bypass=1000))
+    federation = Federation(Compressed(FedAvg(fraction_evaluate=0), TOP, LOSSLESS, dense_below=1000))
     federation.start(rounds)
     server = federation.strategy
     residuals = {node: np.zeros(5200, np.float32) for node in (1, 2, 3)}
@@ -367,7 +367,7 @@ def test_arrays_without_a_dimension_go_along():
         return {**model, "w": model["w"] + 1, "scale": model["scale"] + np.ones((), "f4"), "batches": np.array(step)}
 
     as_arrays = lambda *given: {name: np.asarray(array) for name, array in train(*given).items()}  # noqa: E731
-    federation = Federation(Compressed(FedAvg(fraction_evaluate=0), TOP, LOSSLESS, bypass=1000), train=as_arrays)
+    federation = Federation(Compressed(FedAvg(fraction_evaluate=0), TOP, LOSSLESS, dense_below=1000), train=as_arrays)
     end = federation.start(3, model)
     assert not any(reply.has_error() for replies in federation.replies for reply in replies)
     assert end["scale"] == 5.5 and end["scale"].shape == () and round(float(end["batches"])) == 3

@@ -80,8 +80,8 @@ def top(x, count):
 
 
 def test_top_r_with_feedback_is_that_of_numpy():
-    """b and one are bypassed; v and w, in the tree's order, are one tensor."""
-    state, update = updater(deepreduce.jax.compress(TOP, "ranks", bypass=1000))
+    """b and one travel exactly; v and w, in the tree's order, are one tensor."""
+    state, update = updater(deepreduce.jax.compress(TOP, "ranks", dense_below=1000))
     residuals = [np.zeros(3200, np.float32) for _ in range(4)]
     for step in range(4):
         means, state = update(state, stacked(step))
@@ -114,7 +114,7 @@ def test_the_name_of_a_preset_is_its_plan(name):
 def test_a_mesh_of_explicit_axes_takes_a_state_that_is_placed():
     there = jax.make_mesh((4,), ("ranks",), axis_types=(jax.sharding.AxisType.Explicit,))
     like = {"w": jnp.zeros((40, 50), jnp.bfloat16), "v": jnp.zeros(3000), "one": jnp.zeros((), jnp.float16)}
-    optimizer = optax.chain(deepreduce.jax.compress(TOP, "ranks", bypass=1000), optax.sgd(1.0))
+    optimizer = optax.chain(deepreduce.jax.compress(TOP, "ranks", dense_below=1000), optax.sgd(1.0))
     state = optimizer.init(like)
     specs = deepreduce.jax.specs(state, "ranks")
     state = jax.device_put(state, jax.tree.map(lambda each: jax.sharding.NamedSharding(there, each), specs))
@@ -133,9 +133,9 @@ def test_a_mesh_of_explicit_axes_takes_a_state_that_is_placed():
 
 def test_a_plan_that_saves_nothing_is_a_warning():
     with pytest.warns(UserWarning, match="a row is .* frames may be of any size, saves nothing here"):
-        deepreduce.jax.Codec("threshold", params())
-    with pytest.warns(UserWarning, match="each of 4 tensors has fewer elements than `bypass`"):
-        deepreduce.jax.Codec(TOP, params(), bypass=10000)
+        deepreduce.jax.Codec(params(), "threshold")
+    with pytest.warns(UserWarning, match="each of 4 tensors has fewer elements than `dense_below`"):
+        deepreduce.jax.Codec(params(), TOP, dense_below=10000)
 
 
 def test_training_goes_on_bit_for_bit_from_a_saved_state():
@@ -167,7 +167,7 @@ def test_optax_trains_as_with_a_dense_mean():
 
 
 def test_random_plans_draw_anew_at_each_step_and_on_each_rank():
-    codec = deepreduce.jax.Codec("index=all value=qsgd(levels=3)", {"w": jnp.zeros(5000)})
+    codec = deepreduce.jax.Codec({"w": jnp.zeros(5000)}, "index=all value=qsgd(levels=3)")
     x, state = {"w": jnp.linspace(-1, 1, 5000)}, codec.init()
     encode = jax.jit(codec.encode)
     rows = [np.asarray(encode(x, state, step, rank)[0]).tobytes() for step, rank in ((0, 0), (0, 0), (1, 0), (0, 1))]
@@ -175,7 +175,7 @@ def test_random_plans_draw_anew_at_each_step_and_on_each_rank():
 
 
 def test_the_codec_is_pure_and_says_how_much_of_the_row_is_used():
-    codec = deepreduce.jax.Codec(TOP, params(), bypass=1000)
+    codec = deepreduce.jax.Codec(params(), TOP, dense_below=1000)
     state = codec.init()
     row, after, size = jax.jit(codec.encode)(gradients(0, 0), state, 5)
     assert row.shape == (codec.row_size,) and after.shape == (codec.state_size,) and state.sum() == 0
@@ -189,7 +189,7 @@ def test_the_codec_is_pure_and_says_how_much_of_the_row_is_used():
 
 def test_what_runs_where_xla_is_not_on_the_cpu_gives_the_same(monkeypatch):
     """The way of accelerators, by pure_callback, on the CPU."""
-    codec = deepreduce.jax.Codec(TOP, params())
+    codec = deepreduce.jax.Codec(params(), TOP)
 
     def there_and_back(state, tree):
         row, state, size = codec.encode(tree, state, 3, 1)
@@ -201,7 +201,7 @@ def test_what_runs_where_xla_is_not_on_the_cpu_gives_the_same(monkeypatch):
 
 
 def test_arrays_have_the_names_of_their_paths():
-    names = lambda tree: deepreduce.jax.Codec(LOSSLESS, tree).names
+    names = lambda tree: deepreduce.jax.Codec(tree, LOSSLESS).names
     x = jnp.zeros(3)
     assert names({"layer": {"weight": x, "bias": x}, "head": [x, x]}) == ["head.0", "head.1", "layer.bias", "layer.weight"]
     assert names(x) == ["array"] and len(set(names({"a": {"b": x}, "a.b": x}))) == 2
@@ -210,17 +210,17 @@ def test_arrays_have_the_names_of_their_paths():
 def test_random_numbers_go_by_name_and_a_book_gives_plans_by_it():
     x = jnp.linspace(-1, 1, 5000)
     book = deepreduce.book.parse("v: dense\n*: index=all value=qsgd(levels=3)")
-    codec = deepreduce.jax.Codec(book, {"u": x, "v": x, "w": x})
+    codec = deepreduce.jax.Codec({"u": x, "v": x, "w": x}, book)
     row, _, _ = codec.encode({"u": x, "v": x, "w": x}, codec.init(), 3)
     found = codec.mean(row[None], 3)
     assert same(found["v"], x) and not same(found["u"], found["w"])
-    alone = deepreduce.jax.Codec(book, {"w": x})
+    alone = deepreduce.jax.Codec({"w": x}, book)
     row, _, _ = alone.encode({"w": x}, alone.init(), 3)
     assert same(alone.mean(row[None], 3)["w"], found["w"])
 
 
 def test_vmap_takes_ranks_one_after_another():
-    codec = deepreduce.jax.Codec(TOP, params())
+    codec = deepreduce.jax.Codec(params(), TOP)
     tree = stacked(0)
     rows, states, _ = jax.vmap(codec.encode, in_axes=(0, 0, None, 0))(
         tree, codec.init(4).reshape(4, -1), 0, jnp.arange(4)
@@ -233,7 +233,7 @@ def test_vmap_takes_ranks_one_after_another():
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_types(dtype):
     like = {"w": jnp.zeros((50, 40), dtype), "x": jnp.zeros(3000)}
-    codec = deepreduce.jax.Codec("index=all value=raw", like)
+    codec = deepreduce.jax.Codec(like, "index=all value=raw")
     tree = {"w": jnp.linspace(-3, 3, 2000).reshape(50, 40).astype(dtype), "x": jnp.linspace(0, 1, 3000)}
     row, _, _ = codec.encode(tree, codec.init(), 0)
     assert same(codec.mean(row[None], 0), tree)
@@ -251,7 +251,7 @@ def test_init_within_the_axis_makes_the_state_of_a_rank():
     outside = transformation.init(params())
     specs = deepreduce.jax.specs(outside, "ranks")
     inside = jax.shard_map(transformation.init, mesh=mesh(), in_specs=SHARED, out_specs=specs, check_vma=False)(params())
-    assert same(inside, outside) and outside.memory.size == 4 * deepreduce.jax.Codec(TOP, params()).state_size
+    assert same(inside, outside) and outside.memory.size == 4 * deepreduce.jax.Codec(params(), TOP).state_size
 
 
 # ---- Faults -------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ def test_a_rank_that_cannot_encode_is_named_and_nobody_waits():
 
 
 def test_damaged_rows_are_an_error():
-    codec = deepreduce.jax.Codec(TOP, params())
+    codec = deepreduce.jax.Codec(params(), TOP)
     row, _, _ = codec.encode(gradients(0, 0), codec.init(), 0)
     for position in (0, 3, 20, 200):
         rows = jnp.stack([row, row.at[position].set(row[position] ^ 0xFF)])
@@ -279,7 +279,7 @@ def test_damaged_rows_are_an_error():
 
 
 def test_what_does_not_fit_is_refused_while_tracing():
-    codec = deepreduce.jax.Codec(TOP, params())
+    codec = deepreduce.jax.Codec(params(), TOP)
     with pytest.raises(deepreduce.ArgumentError, match="the codec is for"):
         codec.encode({"w": jnp.zeros(3)}, codec.init(), 0)
     with pytest.raises(deepreduce.ArgumentError, match=r"specs\(state, axis_name\)"):
@@ -287,9 +287,9 @@ def test_what_does_not_fit_is_refused_while_tracing():
     with pytest.raises(deepreduce.ArgumentError, match=f"not uint8.ranks, {codec.row_size}"):
         codec.mean(jnp.zeros((2, 9), jnp.uint8), 0)
     with pytest.raises(deepreduce.ArgumentError, match="float64|int32"):
-        deepreduce.jax.Codec(TOP, {"w": jnp.zeros(5000, jnp.int32)})
+        deepreduce.jax.Codec({"w": jnp.zeros(5000, jnp.int32)}, TOP)
     with pytest.raises(deepreduce.ArgumentError, match="no tensors"):
-        deepreduce.jax.Codec(TOP, {})
+        deepreduce.jax.Codec({}, TOP)
 
 
 # ---- Processes ----------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ def sgd(plan, **options):
 
 @pytest.mark.parametrize("compiled", [True, False])
 def test_top_r_with_feedback_is_that_of_numpy_on_both_replicas(compiled):
-    steps, residuals = Steps(sgd(TOP, bypass=1000), compiled), [np.zeros(3200, np.float32) for _ in range(2)]
+    steps, residuals = Steps(sgd(TOP, dense_below=1000), compiled), [np.zeros(3200, np.float32) for _ in range(2)]
     expected = np.zeros(3250, np.float32)
     for step in range(3):
         steps(step)

@@ -52,7 +52,7 @@ def schedules():
     for schedule in SCHEDULES:
         x = numpy.empty(5000, numpy.float32)
         mean = AllReduce(x, f"{TOP} exchange={schedule}", timeout=30)
-        states = [deepreduce.State(TOP, x) for _ in range(RANKS)]
+        states = [deepreduce.State(x, TOP) for _ in range(RANKS)]
         for step in range(4):
             x[:] = gradient(RANK, step)
             if step % 2:
@@ -67,7 +67,7 @@ def schedules():
                 frames = [deepreduce.encode(gradient(rank, step), TOP, state=states[rank], step=step) for rank in range(RANKS)]
                 expected = deepreduce.merge(frames, weights=[1 / RANKS] * RANKS)
                 assert numpy.array_equal(out, expected), (schedule, step)
-        info = mean.exchange.info()
+        info = mean.exchange.info
         assert info.calls == 4 and info.failures == 0 and 0 < info.sent <= info.sent_max
         kept = mean.exchange.residual()
         assert kept.any() or (schedule.startswith("hierarchy") and RANK % 2)  # who does not encode drops nothing
@@ -288,7 +288,7 @@ def control():
             left = sum(COMM.allgather(mean.exchange.residual().astype(float) + RANKS * mean.exchange.residual(0, "sum")))
             assert numpy.allclose(given - came, left, atol=0.01), (schedule, step, abs(given - came - left).max())
         assert COMM.allgather(rungs) == [rungs] * RANKS
-        assert COMM.allgather(mean.control.trace) == [mean.control.trace] * RANKS
+        assert COMM.allgather(mean.control.state_dict()["trace"]) == [mean.control.state_dict()["trace"]] * RANKS
         assert rungs == ([1, 1, 1] + [0] * 5 if "start" in options else [0, 1] + [2] * 6), rungs
         mean.close()
     error = raised(deepreduce.ArgumentError, AllReduce, x, plan, control="fit(target_ms=1)")
@@ -301,7 +301,7 @@ def control():
         end = time.monotonic() + 20
         while mean._telling is None and time.monotonic() < end:  # the others have ended the exchange, and rank 1 tells nothing yet
             assert not mean.test()
-        assert not mean.test() and mean.control.info().decisions == 0
+        assert not mean.test() and mean.control.info.decisions == 0
         raised(deepreduce.ArgumentError, mean.start)
     elif RANK == 1:
         while not mean.exchange.advance():
@@ -313,7 +313,7 @@ def control():
     if RANK == 1:
         mean._telling = mean.transport.begin_words(mean.exchange.report())
     mean.wait()
-    assert mean.control.rung == 1 and mean.control.info().decisions == 1
+    assert mean.control.rung == 1 and mean.control.info.decisions == 1
     assert same_everywhere(mean())
     mean.close()
     # A rank with other terms is named by all, at once.

@@ -21,7 +21,7 @@ class Case:
     tensors    {name: (shape, dtype)}
     gradient   f(step, rank, name) → float32 of the shape
     expected   f(case, ranks, numbers) → [step]{name: float32 array}: the means. numbers: the ranks' private seeds
-    below, flat  the options `bypass` or `dense_below`, and `flat`
+    below, flat  the options `dense_below` and `flat`
     atol       how far off a mean may be; 0: not a bit
     """
 

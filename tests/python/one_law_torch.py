@@ -21,7 +21,7 @@ def tensors_of(case, step, rank):
 
 
 def options_of(case):
-    return {"bypass": case.below, "flat": case.flat}
+    return {"dense_below": case.below, "flat": case.flat}
 
 
 class Loop:

@@ -590,11 +590,11 @@ def test_numbers_that_would_wrap_are_refused(name, bad):
 
 def test_one_array_or_state_for_two_tensors_is_refused():
     x, plan = [f32(1, 2), f32(3, 4)], "sparsify=topr(count=1) feedback=residual"
-    state = State(plan, x[0])
+    state = State(x[0], plan)
     with pytest.raises(deepreduce.ArgumentError, match=r"state\[1\] is that of x\[0\]") as raised:
         encode(x, plan, state=[state, state])
     assert raised.value.tensor == 1
-    encode(x, RAW, state=[State(RAW, x[0])] * 2)  # of no bytes, so nobody's
+    encode(x, RAW, state=[State(x[0], RAW)] * 2)  # of no bytes, so nobody's
     frame, room = encode(x, RAW), f32(0, 0)
     with pytest.raises(deepreduce.ArgumentError, match=r"out\[1\] is the memory of out\[0\]"):
         decode(frame, out=[room, room])
@@ -645,14 +645,14 @@ def test_a_frame_that_does_not_fit_the_last_ones_room(rng):
     context = _call.context_of_thread(None)
     deepreduce.trim()
     x = rng.standard_normal(100_000).astype(F32)
-    state, here = State(KEEP_2, x), State(KEEP_2, x)
+    state, here = State(x, KEEP_2), State(x, KEEP_2)
     for _ in range(2):  # larger than the first room, and then not
         assert same_bits(decode(encode(x, RAW)), x)
         assert context.scratch.size > x.nbytes
     frame = encode(x, "feedback=residual index=raw", state=state)
     deepreduce.trim()
     assert context.scratch is None
-    assert encode(x, "feedback=residual index=raw", state=here) == frame and here.to_bytes() == state.to_bytes()
+    assert encode(x, "feedback=residual index=raw", state=here) == frame and here.state_dict()["state"].tobytes() == state.state_dict()["state"].tobytes()
 
 
 def test_keys_name_tensors_in_random_numbers():
@@ -679,7 +679,7 @@ def test_a_trace_tells_the_stages(rng):
     frame = encode(
         x,
         "sparsify=topr(ratio=0.1) feedback=residual index=golomb value=qsgd",
-        state=State(KEEP_2, x),
+        state=State(x, KEEP_2),
         trace=told.append,
     )
     assert all(isinstance(each, deepreduce.Trace) for each in told)
@@ -699,8 +699,8 @@ def test_a_trace_tells_the_stages(rng):
 def test_a_frame_is_made_to_fit(rng):
     x = [rng.standard_normal(n).astype(F32) for n in (3000, 200, 1000)]
     plan = "feedback=residual index=raw value=raw"
-    states = State.for_(plan, x)
-    whole = len(encode(x, plan, state=State.for_(plan, x)))
+    states = State.of(x, plan)
+    whole = len(encode(x, plan, state=State.of(x, plan)))
     slot = bytearray(whole - 1000)
     frame = encode(x, plan, state=states, out=slot, fit=True)
     assert len(frame) <= len(slot)
@@ -1184,7 +1184,7 @@ def test_merge_of_what_is_no_list_of_frames(frames):
 
 def test_the_residual_is_what_was_not_sent():
     x = f32(1, -5, 2, 4)
-    state = State(KEEP_2, x)
+    state = State(x, KEEP_2)
     assert decode(encode(x, KEEP_2, state=state)).tolist() == [0, -5, 0, 4]
     assert state.residual.tolist() == [1, 0, 2, 0]
     assert decode(encode(x, KEEP_2, step=1, state=state)).tolist() == [0, -5, 4, 0]
@@ -1194,36 +1194,37 @@ def test_the_residual_is_what_was_not_sent():
 def test_a_saved_state_goes_on_as_if_nothing_had_happened(rng):
     plan = Plan("sparsify=topr(ratio=0.05) feedback=residual(beta=0.9) index=golomb value=qsgd(levels=31)")
     x = rng.standard_normal((8, 2000)).astype(F32)
-    state = State.for_(plan, x[0])
+    state = State.of(x[0], plan)
     for step in range(4):
         encode(x[step], plan, step=step, state=state)
-    saved = state.to_bytes()
-    loaded, pickled = State.from_bytes(saved), pickle.loads(pickle.dumps(state))
-    assert loaded.to_bytes() == saved
+    saved = state.state_dict()
+    loaded, pickled = State(x[0], plan), pickle.loads(pickle.dumps(state))
+    loaded.load_state_dict(saved)
+    assert loaded.state_dict()["state"].tolist() == saved["state"].tolist()
     for step in range(4, 8):
         frame = encode(x[step], plan, step=step, state=state)
         assert encode(x[step], plan, step=step, state=loaded) == frame
         assert encode(x[step], plan, step=step, state=pickled) == frame
-    assert state.to_bytes() == loaded.to_bytes() != saved
+    assert state.state_dict()["state"].tobytes() == loaded.state_dict()["state"].tobytes() != saved["state"].tobytes()
 
 
 def test_a_failed_encode_leaves_the_states_alone():
     plan = KEEP_2 + " value=qsgd"
     x = [f32(1, 2, 3), f32(4, 5, 6)]
-    states = State.for_(plan, x)
+    states = State.of(x, plan)
     encode(x, plan, state=states)
-    before = [state.to_bytes() for state in states]
+    before = [state.state_dict()["state"].tobytes() for state in states]
     for status_frame in (False, True):
         try:
             encode([x[0], f32(1, float("nan"), 2)], plan, state=states, status_frame=status_frame)
         except deepreduce.ArgumentError:
             assert not status_frame
-    assert [state.to_bytes() for state in states] == before
+    assert [state.state_dict()["state"].tobytes() for state in states] == before
 
 
 def test_states_of_lists():
     x = [f32(1, 2, 3), f32(4, 5, 6)]
-    states = State.for_(KEEP_2, x)
+    states = State.of(x, KEEP_2)
     encode(x, KEEP_2, state=states)
     assert [state.residual.tolist() for state in states] == [[1, 0, 0], [4, 0, 0]]
     for bad in (states[:1], states[0], [1, 2]):
@@ -1235,7 +1236,7 @@ def test_states_of_lists():
 
 def test_a_lost_frame_goes_back_into_the_residual():
     x = f32(1, -5, 2, 4)
-    state = State(KEEP_2, x)
+    state = State(x, KEEP_2)
     merge([encode(x, KEEP_2, state=state)], out=state.residual)
     assert state.residual.tolist() == x.tolist()
 
@@ -1243,48 +1244,69 @@ def test_a_lost_frame_goes_back_into_the_residual():
 def test_a_state_that_does_not_fit():
     x = f32(1, 2, 3, 4)
     with pytest.raises(deepreduce.ArgumentError):
-        State(KEEP_2, x).residual
+        State(x, KEEP_2).residual
     with pytest.raises(deepreduce.ArgumentError):
-        encode(f32(*range(100)), KEEP_2, state=State(KEEP_2, x))
+        encode(f32(*range(100)), KEEP_2, state=State(x, KEEP_2))
+    damaged = State(x, KEEP_2)
+    damaged.memory[:] = 0xFF
     with pytest.raises(deepreduce.ArgumentError):
-        encode(x, KEEP_2, state=State.from_bytes(b"\xff" * len(State(KEEP_2, x).to_bytes())))
+        encode(x, KEEP_2, state=damaged)
+
+
+def test_a_saved_state_that_does_not_fit_is_refused_and_changes_nothing():
+    x = f32(1, 2, 3, 4)
+    state = State(x, KEEP_2)
+    encode(x, KEEP_2, state=state)
+    before, size = state.residual.tolist(), state.size
+    other = State(f32(*range(100)), KEEP_2)
+    encode(f32(*range(100)), KEEP_2, state=other)
+    for wrong, words in (
+        ({"state": numpy.full(size, 0xFF, numpy.uint8)}, "state"),
+        (other.state_dict(), "the saved state has"),
+        ({"bytes": state.state_dict()["state"]}, "the state is a dict with 'state'"),
+        (b"\0" * size, "the state is a dict with 'state'"),
+        ({"state": "text"}, ""),
+    ):
+        with pytest.raises(deepreduce.ArgumentError, match=words):
+            state.load_state_dict(wrong)
+        assert state.residual.tolist() == before
 
 
 def test_a_plan_without_feedback_has_an_empty_state():
     x = f32(1, 2)
-    state = State(RAW, x)
-    assert state.to_bytes() == b""
+    state = State(x, RAW)
+    assert state.state_dict()["state"].tobytes() == b""
     assert decode(encode(x, RAW, state=state)).tolist() == [1, 2]
 
 
 def test_a_state_of_a_residual():
     x = f32(1, -5, 2, 4)
     for residual in (f32(1, 2, 3, 4), f32(1, 2, 3, 4).reshape(2, 2)):
-        state = State.from_residual(KEEP_2, x, residual)
-        assert state.residual.tolist() == [1, 2, 3, 4] and state.size == State(KEEP_2, x).size
+        state = State.from_residual(x, KEEP_2, residual)
+        assert state.residual.tolist() == [1, 2, 3, 4] and state.size == State(x, KEEP_2).size
     assert decode(encode(x, KEEP_2, state=state)).tolist() == [0, 0, 5, 8] and state.residual.tolist() == [2, -3, 0, 0]
-    assert State.from_residual(KEEP_2, x).residual.tolist() == [0] * 4
+    assert State.from_residual(x, KEEP_2).residual.tolist() == [0] * 4
     with pytest.raises(deepreduce.ArgumentError, match="3 elements"):
-        State.from_residual(KEEP_2, x, f32(1, 2, 3))
+        State.from_residual(x, KEEP_2, f32(1, 2, 3))
     with pytest.raises(deepreduce.ArgumentError, match="residual is float16, not float32$"):
-        State.from_residual(KEEP_2, x, numpy.ones(4, numpy.float16))
+        State.from_residual(x, KEEP_2, numpy.ones(4, numpy.float16))
     with pytest.raises(deepreduce.ArgumentError):
-        State.from_residual(RAW, x, x)
+        State.from_residual(x, RAW, x)
 
 
 def test_states_are_cut_anew(rng):
-    whole = State(KEEP_2, numpy.empty(100, F32))
+    whole = State(numpy.empty(100, F32), KEEP_2)
     encode(rng.standard_normal(100).astype(F32), KEEP_2, state=whole)
     residual = whole.residual.copy()
-    parts = [State.from_residual(KEEP_2, numpy.empty(n, F32)) for n in (30, 70)]
+    parts = [State.from_residual(numpy.empty(n, F32), KEEP_2) for n in (30, 70)]
     parts[0].copy_from(whole)
     parts[1].copy_from(whole, first=30)
     assert [part.residual.tolist() for part in parts] == [residual[:30].tolist(), residual[30:].tolist()]
-    again = State.from_residual(KEEP_2, numpy.empty(100, F32))
+    again = State.from_residual(numpy.empty(100, F32), KEEP_2)
     again.copy_from(parts[1], at=30)
     again.copy_from(parts[0], elements=30)
-    assert again.to_bytes() == whole.to_bytes()
-    again.copy_from(State(KEEP_2, numpy.empty(100, F32)), at=10, elements=20)  # fresh: zeros
+    assert again.state_dict()["state"].tobytes() == whole.state_dict()["state"].tobytes()
+    again.copy_from(State(numpy.empty(100, F32), KEEP_2), at=10, elements=20)  # fresh: zeros
     assert not again.residual[10:30].any() and again.residual[:10].tolist() == residual[:10].tolist()
     again.copy_from(again, first=50, at=0, elements=10)
     assert again.residual[:10].tolist() == residual[50:60].tolist()
@@ -1300,11 +1322,11 @@ def test_states_are_cut_anew(rng):
         with pytest.raises(deepreduce.ArgumentError):
             again.copy_from(again if (first, at) == (0, 5) else whole, first, at, elements)
     with pytest.raises(deepreduce.ArgumentError):
-        State(KEEP_2, numpy.empty(100, F32)).copy_from(whole)  # fresh: made by from_residual it would do
+        State(numpy.empty(100, F32), KEEP_2).copy_from(whole)  # fresh: made by from_residual it would do
 
 
 def test_a_part_of_a_state_that_is_not_there_is_named():
-    whole, part = State.from_residual(KEEP_2, numpy.empty(100, F32)), State.from_residual(KEEP_2, numpy.empty(30, F32))
+    whole, part = State.from_residual(numpy.empty(100, F32), KEEP_2), State.from_residual(numpy.empty(30, F32), KEEP_2)
     for first, at, words in (
         (101, 0, "first = 101 is not in 0 … 100"),
         (0, 31, "at = 31 is not in 0 … 30"),
@@ -1317,7 +1339,7 @@ def test_a_part_of_a_state_that_is_not_there_is_named():
 
 @pytest.mark.parametrize("factor", ["2", None, 1j, 10**400, numpy.ones(2)], ids=lambda factor: type(factor).__name__)
 def test_a_factor_that_is_no_number_is_named(factor):
-    state = State.from_residual(KEEP_2, numpy.empty(4, F32), f32(1, 2, 3, 4))
+    state = State.from_residual(numpy.empty(4, F32), KEEP_2, f32(1, 2, 3, 4))
     with pytest.raises(deepreduce.ArgumentError, match="factor is .*, not a number"):
         state.scale(factor)
     state.scale(F32(2))
@@ -1326,12 +1348,13 @@ def test_a_factor_that_is_no_number_is_named(factor):
 
 def test_the_norm_of_a_residual(rng):
     x = rng.standard_normal(1000).astype(F32)
-    state = State(KEEP_2, x)
+    state = State(x, KEEP_2)
     assert state.norm() == 0
     encode(x, KEEP_2, state=state)
     assert state.norm() == pytest.approx(numpy.linalg.norm(state.residual.astype(numpy.float64)), rel=1e-12)
     with pytest.raises(deepreduce.ArgumentError):
-        State.from_bytes(b"\xff" * state.size).norm()
+        state.memory[:] = 0xFF
+        state.norm()
 
 
 # ---- Errors and the library ---------------------------------------------------------------------

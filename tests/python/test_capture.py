@@ -178,7 +178,7 @@ def test_residual_is_what_the_library_keeps(accumulate, np, dr):
     plan = dr.Plan("sparsify=topr(ratio=0.01) feedback=residual index=golomb value=raw")
     state = None
     for step in accumulate.train(run, 2):
-        state = state or dr.State(plan, step.gradient)
+        state = state or dr.State(step.gradient, plan)
         rest = state.residual.copy() if step.number > 1 else np.zeros_like(step.gradient)
         assert (rest + step.gradient).tobytes() == step.seen.tobytes()
         sent = dr.decode(dr.encode(step.gradient, plan, state=state))

@@ -17,7 +17,7 @@ numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy
 
 import deepreduce  # noqa: E402
 from deepreduce import Batch, DeviceFrame, Sparse, State, decode, encode, inspect, merge  # noqa: E402
-from deepreduce._native import _device, _dlpack, _driver  # noqa: E402
+from deepreduce._native import _device, _dlpack, _driver, _memory  # noqa: E402
 from deepreduce._native._testing import Emulated, emulated  # noqa: E402
 
 F32 = numpy.float32
@@ -316,7 +316,7 @@ def test_an_output_must_be_writable(gpu):
 
 def test_all_arrays_of_a_call_are_in_one_place(gpu):
     x, out = gradient(40), numpy.empty(40, F32)
-    frame, state = encode(Emulated(x), RAW), State(KEEP, x)
+    frame, state = encode(Emulated(x), RAW), State(x, KEEP)
     for call, words in (
         (lambda: encode([Emulated(x), Emulated(x, device=1)], RAW), r"x\[1\] is on cuda:1, x\[0\] on cuda:0"),
         (lambda: encode([x, Emulated(x)], RAW), r"x\[1\] is on cuda:0, x\[0\] in the memory of the CPU"),
@@ -365,20 +365,21 @@ def test_without_a_driver_it_is_a_device_error():
 
 def test_a_state_lives_where_its_tensor_does(gpu):
     plan, steps = deepreduce.Plan(KEEP), [gradient(400, seed) for seed in range(4)]
-    here, there = State(plan, steps[0]), State(plan, Emulated(steps[0]))
-    assert there.to_bytes() == here.to_bytes() == bytes(here.size)
+    here, there = State(steps[0], plan), State(Emulated(steps[0]), plan)
+    assert there.state_dict()["state"].tobytes() == here.state_dict()["state"].tobytes() == bytes(here.size)
     with pytest.raises(deepreduce.ArgumentError, match="fresh"):
         there.residual  # noqa: B018
     for step, x in enumerate(steps[:3]):
         frame = encode(Emulated(x), plan, step=step, state=there)
         assert bytes(frame) == encode(x, plan, step=step, state=here)
-        assert there.to_bytes() == here.to_bytes()
+        assert there.state_dict()["state"].tobytes() == here.state_dict()["state"].tobytes()
     assert same_bits(host(there.residual), here.residual)
     merge([frame], out=there.residual)  # it never arrived
     merge([bytes(frame)], out=here.residual)
-    assert there.to_bytes() == here.to_bytes()
+    assert there.state_dict()["state"].tobytes() == here.state_dict()["state"].tobytes()
 
-    moved = State.from_bytes(here.to_bytes(), like=Emulated(steps[0]))
+    moved = State(Emulated(steps[0]), plan)
+    moved.load_state_dict(here.state_dict())
     assert "cuda:0" in repr(moved)
     assert bytes(encode(Emulated(steps[3]), plan, state=moved)) == encode(steps[3], plan, state=here)
     assert pickle.loads(pickle.dumps(moved)).residual.tolist() == here.residual.tolist()
@@ -387,20 +388,25 @@ def test_a_state_lives_where_its_tensor_does(gpu):
 def test_states_of_lists_and_of_plans_without_feedback(gpu):
     xs = [gradient(200, 1), gradient(50, 2)]
     on_gpu = [Emulated(x) for x in xs]
-    here, there = State.for_(KEEP, xs), State.for_(KEEP, on_gpu)
+    here, there = State.of(xs, KEEP), State.of(on_gpu, KEEP)
     for step in range(2):
         assert bytes(encode(on_gpu, KEEP, step=step, state=there)) == encode(xs, KEEP, step=step, state=here)
-    assert encode(on_gpu[0], RAW, state=State(RAW, on_gpu[0])).size() == len(encode(xs[0], RAW))
+    assert encode(on_gpu[0], RAW, state=State(on_gpu[0], RAW)).size() == len(encode(xs[0], RAW))
 
 
 def test_a_state_of_something_else_is_refused(gpu):
     x, y = gradient(50), gradient(60)
-    state = State(KEEP, Emulated(x))
+    state = State(Emulated(x), KEEP)
     with pytest.raises(deepreduce.ArgumentError, match="state"):
         encode(Emulated(y), KEEP, state=state)
     with pytest.raises(deepreduce.ArgumentError, match="state"):
         encode(Emulated(x), KEEP)
-    noise = State.from_bytes(b"\1" * state.size, like=Emulated(x))
+    before, noise = state.state_dict()["state"].tobytes(), {"state": numpy.ones(state.size, numpy.uint8)}
+    with pytest.raises(deepreduce.ArgumentError, match="state"):
+        state.load_state_dict(noise)
+    assert state.state_dict()["state"].tobytes() == before
+    noise = State(Emulated(x), KEEP)
+    noise._put(_memory.borrow_bytes(b"\1" * noise.size))
     with pytest.raises(deepreduce.ArgumentError, match="state"):
         encode(Emulated(x), KEEP, state=noise).size()
 
@@ -469,19 +475,19 @@ def test_a_batch_on_the_cpu():
     assert inspect(Batch(f32(1, numpy.nan), "value=qsgd").encode(f32(1, numpy.nan), status_frame=True)).status
     flat = Batch(xs, "bucket=flat index=golomb")  # one tensor in the frame, two that come out
     assert all(same_bits(a, b) for a, b in zip(flat.decode(flat.encode(xs)), xs))
-    state = State(KEEP, xs[1])
-    assert Batch(xs[1], KEEP).encode(xs[1], state=state) == encode(xs[1], KEEP, state=State(KEEP, xs[1]))
+    state = State(xs[1], KEEP)
+    assert Batch(xs[1], KEEP).encode(xs[1], state=state) == encode(xs[1], KEEP, state=State(xs[1], KEEP))
 
 
 def test_a_batch_takes_its_memory_once(gpu, monkeypatch):
     x = Emulated(gradient(500))
     out = Emulated(numpy.empty(500, F32))
     batch = Batch(x, KEEP, frames=2)
-    state, frame = State(KEEP, x), batch.frame()
+    state, frame = State(x, KEEP), batch.frame()
     with pytest.raises(deepreduce.ArgumentError, match="empty"):
         frame.size()
     monkeypatch.setattr(_driver.driver, "allocate", None)
-    here = State(KEEP, x.array)
+    here = State(x.array, KEEP)
     for step in range(3):
         assert batch.encode(x, frame, step=step, state=state) is frame
         expected = encode(x.array, KEEP, step=step, state=here)
@@ -498,7 +504,7 @@ def test_a_bound_batch_does_what_a_batch_does(gpu):
     xs = [gradient(700, 1).reshape(7, 100), gradient(50, 2)]
     on_gpu, outs = [Emulated(x) for x in xs], [Emulated(numpy.ones_like(x)) for x in xs]
     batch = Batch(on_gpu, KEEP, frames=2)
-    here, there = State.for_(KEEP, xs), State.for_(KEEP, on_gpu)
+    here, there = State.of(xs, KEEP), State.of(on_gpu, KEEP)
     bound, frame = batch.bind(on_gpu, outs, state=there, key=[5, 6], frames=2), batch.frame()
     for step in range(3):
         expected = encode(xs, KEEP, step=step, private_seed=4, tag=5, key=[5, 6], state=here)
@@ -509,7 +515,7 @@ def test_a_bound_batch_does_what_a_batch_does(gpu):
         bound.merge([frame, bytes_on_gpu(expected, 7)], [1, 0.5], add=False)
         bound.check()
         assert all(same_bits(a.array.reshape(-1), b) for a, b in zip(outs, merge([expected] * 2, weights=[1, 0.5])))
-    assert [each.to_bytes() for each in there] == [each.to_bytes() for each in here]
+    assert [each.state_dict()["state"].tobytes() for each in there] == [each.state_dict()["state"].tobytes() for each in here]
     assert isinstance(bound.encode(step=9), DeviceFrame)
     before = [each.array.copy() for each in outs]
     bad = bytearray(expected)
@@ -560,12 +566,12 @@ def test_encode_into_the_callers_buffer(gpu):
 
 def test_states_are_cut_anew_on_a_gpu(gpu):
     x = gradient(100)
-    here, there = State(KEEP, x), State(KEEP, Emulated(x))
+    here, there = State(x, KEEP), State(Emulated(x), KEEP)
     assert there.norm() == 0
     encode(x, KEEP, state=here)
     encode(Emulated(x), KEEP, state=there)
     assert there.norm() == here.norm() > 0
-    part = State.from_residual(KEEP, Emulated(x[:40]), Emulated(x[:40].copy()))
+    part = State.from_residual(Emulated(x[:40]), KEEP, Emulated(x[:40].copy()))
     assert "cuda:0" in repr(part) and same_bits(host(part.residual), x[:40])
     part.copy_from(there, first=60)
     assert same_bits(host(part.residual), here.residual[60:])
@@ -584,7 +590,7 @@ def test_states_are_cut_anew_on_a_gpu(gpu):
 )
 def test_a_residual_on_a_gpu_is_contiguous_float32(gpu, residual, words):
     with pytest.raises(deepreduce.ArgumentError, match=words):
-        State.from_residual(KEEP, Emulated(gradient(4)), Emulated(residual))
+        State.from_residual(Emulated(gradient(4)), KEEP, Emulated(residual))
 
 
 def test_a_frame_in_the_callers_buffer(gpu):
@@ -731,7 +737,7 @@ def test_torch_states_and_batches(played_torch):
     torch, x = played_torch, gradient(500)
     tensor = torch.from_numpy(x)
     batch = Batch(tensor.reshape(5, 100), KEEP, frames=2)
-    here, there = State(KEEP, x), State(KEEP, tensor)
+    here, there = State(x, KEEP), State(tensor, KEEP)
     assert isinstance(there.memory, torch.Tensor)
     out, frame = torch.empty(5, 100), batch.frame()
     for step in range(3):
@@ -739,8 +745,10 @@ def test_torch_states_and_batches(played_torch):
         assert bytes(batch.encode(tensor, frame, step=step, state=there)) == expected
         assert same_bits(batch.decode(frame, out).numpy().reshape(-1), decode(expected))
         batch.check()
-    assert there.to_bytes() == here.to_bytes() and same_bits(there.residual.numpy(), here.residual)
-    assert State.from_bytes(here.to_bytes(), like=tensor).residual.tolist() == here.residual.tolist()
+    assert there.state_dict()["state"].tobytes() == here.state_dict()["state"].tobytes() and same_bits(there.residual.numpy(), here.residual)
+    there = State(tensor, KEEP)
+    there.load_state_dict(here.state_dict())
+    assert there.residual.tolist() == here.residual.tolist()
     # As after an all-gather: ranks, one frame behind the other.
     received = torch.stack([frame.buffer, frame.buffer])
     assert batch.decode(frame).shape == (5, 100)
@@ -833,16 +841,17 @@ def test_cupy_gives_the_memory_and_the_stream(gpu, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     x = gradient(500)
     guest = Emulated(x)
-    expected = encode([x, x], KEEP, state=State.for_(KEEP, [x, x]))
+    expected = encode([x, x], KEEP, state=State.of([x, x], KEEP))
     mine = [cupy.ndarray(x), guest]
-    states = State.for_(KEEP, [mine[0], mine[0]])
+    states = State.of([mine[0], mine[0]], KEEP)
     frame = encode(mine, KEEP, state=states)
     assert guest.streams == [0x90] and bytes(frame) == expected
     assert isinstance(frame.buffer, cupy.ndarray) and isinstance(states[0].residual, cupy.ndarray)
     got = decode(frame)[0]
     assert isinstance(got, cupy.ndarray) and same_bits(got.array, decode(expected)[0])
     assert decode(frame, sparse=True)[0].indices.array.dtype == numpy.int64
-    moved = State.from_bytes(states[0].to_bytes(), like=mine[0])
+    moved = State(mine[0], KEEP)
+    moved.load_state_dict(states[0].state_dict())
     assert same_bits(moved.residual.array, states[0].residual.array)
     batch = Batch(mine[0], PLANS[1])
     assert same_bits(batch.decode(batch.encode(mine[0])).array, decode(encode(x, PLANS[1])))
@@ -918,10 +927,11 @@ def test_the_driver_gives_the_memory_where_no_framework_does(gpu, monkeypatch):
     monkeypatch.setattr(_driver, "driver", driver)
     x = gradient(500)
     for given in (Emulated(x), OnlyInterface(x)):
-        here, there = State(KEEP, x), State(KEEP, given)
+        here, there = State(x, KEEP), State(given, KEEP)
         frame = encode(given, KEEP, state=there)
-        assert bytes(frame) == encode(x, KEEP, state=here) and there.to_bytes() == here.to_bytes()
-        assert State.from_bytes(here.to_bytes(), like=given).to_bytes() == here.to_bytes()
+        assert bytes(frame) == encode(x, KEEP, state=here) and there.state_dict()["state"].tobytes() == here.state_dict()["state"].tobytes()
+        there.load_state_dict(here.state_dict())
+        assert there.state_dict()["state"].tobytes() == here.state_dict()["state"].tobytes()
         array = decode(frame)
         assert "float32[500] on cuda:0" in repr(array)
         assert same_bits(host(array[100:200]), decode(bytes(frame))[100:200])
@@ -1032,8 +1042,8 @@ def test_a_gpu_works_on_the_current_stream(cuda):
 def test_a_graph_repeats_a_batch(cuda):
     torch = cuda
     x, out = torch.from_numpy(gradient(50_000)).cuda(), torch.empty(50_000, device="cuda")
-    batch, state = Batch(x, KEEP, frames=2), State(KEEP, x)
-    frame, here = batch.frame(), State(KEEP, gradient(50_000))
+    batch, state = Batch(x, KEEP, frames=2), State(x, KEEP)
+    frame, here = batch.frame(), State(gradient(50_000), KEEP)
 
     def step():
         batch.encode(x, frame, step=5, state=state)
@@ -1056,7 +1066,7 @@ def test_a_graph_repeats_a_batch(cuda):
         assert bytes(frame) == expected
         batch.check()
         assert same_bits(out.cpu().numpy(), merge([expected] * 2, weights=[0.5, 0.5]))
-    assert state.to_bytes() == here.to_bytes()
+    assert state.state_dict()["state"].tobytes() == here.state_dict()["state"].tobytes()
 
 
 @pytest.mark.parametrize("protocol", ["__dlpack__", "__cuda_array_interface__"])
@@ -1072,9 +1082,9 @@ def test_a_gpu_takes_arrays_of_no_framework(cuda, protocol):
 
     x = gradient(5000)
     given, out = Foreign(cuda.from_numpy(x).cuda()), Foreign(cuda.empty(5000, device="cuda"))
-    here, there = State(KEEP, x), State(KEEP, given)
+    here, there = State(x, KEEP), State(given, KEEP)
     frame, expected = encode(given, KEEP, state=there), encode(x, KEEP, state=here)
-    assert bytes(frame) == expected and there.to_bytes() == here.to_bytes()
+    assert bytes(frame) == expected and there.state_dict()["state"].tobytes() == here.state_dict()["state"].tobytes()
     decode(frame, out=out)
     assert same_bits(out.tensor.cpu().numpy(), decode(expected))
     assert same_bits(cuda.as_tensor(decode(frame), device="cuda").cpu().numpy(), decode(expected))
@@ -1085,9 +1095,9 @@ def test_a_gpu_takes_cupy_arrays(cuda):
     x = gradient(5000)
     with cupy.cuda.Stream(non_blocking=True):
         given = cupy.asarray(x)
-        here, there = State(KEEP, x), State(KEEP, given)
+        here, there = State(x, KEEP), State(given, KEEP)
         frame, expected = encode(given, KEEP, state=there), encode(x, KEEP, state=here)
-        assert bytes(frame) == expected and there.to_bytes() == here.to_bytes()
+        assert bytes(frame) == expected and there.state_dict()["state"].tobytes() == here.state_dict()["state"].tobytes()
         assert isinstance(frame.buffer, cupy.ndarray)
         assert same_bits(decode(frame).get(), decode(expected))
 

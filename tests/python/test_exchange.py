@@ -43,14 +43,14 @@ def test_all_ranks_have_the_same_bits(n, schedule):
             x[rank][:] = gradient(rank, step)
         assert run(loopback, ranks, step) == [None] * n
         assert len({each.out.tobytes() for each in ranks}) == 1
-    assert ranks[0].info().calls == 3
+    assert ranks[0].info.calls == 3
 
 
 def test_gather_is_merge_in_rank_order():
     x = [gradient(rank, 0) for rank in range(3)]
     loopback, ranks = ranks_of(3, TOP, x)
     assert run(loopback, ranks) == [None] * 3
-    frames = [deepreduce.encode(each, TOP, state=deepreduce.State(TOP, each)) for each in x]
+    frames = [deepreduce.encode(each, TOP, state=deepreduce.State(each, TOP)) for each in x]
     expected = deepreduce.merge(frames, weights=[numpy.float32(1) / numpy.float32(3)] * 3)
     assert numpy.array_equal(ranks[1].out, expected)
 
@@ -382,7 +382,7 @@ def test_an_exchange_in_use_says_so_and_tells_how_the_last_one_went():
                     met.append(call())
                 except deepreduce.Error as error:
                     met.append(type(error))
-            met.append(each.info().calls)
+            met.append(each.info.calls)
 
         thread = threading.Thread(target=tried)
         thread.start()
@@ -393,4 +393,4 @@ def test_an_exchange_in_use_says_so_and_tells_how_the_last_one_went():
     loopback, ranks = ranks_of(2, TOP, x, Loopback(2, cost=on_another_thread), trace=True)
     assert run(loopback, ranks) == [None, None]
     assert met and set(met) == {deepreduce.ConcurrentUse, 0}
-    assert ranks[0].info().calls == 1
+    assert ranks[0].info.calls == 1

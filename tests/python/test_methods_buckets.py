@@ -237,7 +237,7 @@ def test_3lc_is_one_of_three_values_and_takes_the_papers_bytes(x, sparsity):
 def test_3lc_accumulates_its_error_over_steps(sparsity):
     plan = f"feedback=residual index=all value=three_lc(sparsity={sparsity})"
     residual = numpy.zeros(5000, F32)
-    state = State.from_residual(plan, residual)
+    state = State.from_residual(residual, plan)
     for step in range(3):
         x = laplace(5000, 20 + step)
         accumulated = residual + x
@@ -273,7 +273,7 @@ def test_graddrop_sends_what_reaches_a_threshold_and_keeps_the_rest_exactly():
     count, ratio, sample = 200_000, 0.01, 1024
     rank = int(ratio * sample)
     residual = numpy.zeros(count, F32)
-    state, shares = State.from_residual(GRADDROP, residual), []
+    state, shares = State.from_residual(residual, GRADDROP), []
     for step in range(30):
         x = laplace(count, 30 + step)
         residual = residual + x

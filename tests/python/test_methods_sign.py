@@ -89,7 +89,7 @@ def test_half_types_have_the_sums_of_their_values(rng):
 
 def test_one_bit_with_a_residual_loses_nothing_over_steps(rng):
     x, plan = rng.laplace(size=2000).astype(F32), "feedback=residual " + PLANS["onebit"]
-    state, sent = State.from_residual(plan, numpy.zeros_like(x)), numpy.zeros(x.size)
+    state, sent = State.from_residual(numpy.zeros_like(x), plan), numpy.zeros(x.size)
     for _ in range(50):
         sent += decode(encode(x, plan, state=state)).astype("f8")
     assert numpy.allclose(sent + state.residual, 50 * x.astype("f8"), atol=1e-3)
@@ -99,7 +99,7 @@ def test_one_bit_with_a_residual_loses_nothing_over_steps(rng):
 def test_tbq_sends_tau_and_keeps_the_rest(rng):
     """Strom 2015: what reaches τ is sent as ± τ; the residual keeps the difference for the next step."""
     x, residual, plan = rng.laplace(size=5000).astype(F32), numpy.zeros(5000, F32), "feedback=residual " + PLANS["tbq"]
-    state = State.from_residual(plan, residual)
+    state = State.from_residual(residual, plan)
     for _ in range(5):
         residual = residual + x
         quantised = numpy.where(numpy.abs(residual) >= F32(0.5), F32(0.5) * signs(residual), F32(0))

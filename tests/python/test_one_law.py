@@ -244,7 +244,7 @@ class Jax:
 
     def _begin(self, case):
         jax, axis = self.jax, self.jax.sharding.PartitionSpec("ranks")
-        transformation = deepreduce.jax.compress(case.plan, "ranks", bypass=case.below, flat=case.flat)
+        transformation = deepreduce.jax.compress(case.plan, "ranks", dense_below=case.below, flat=case.flat)
         like = {name: jax.numpy.zeros(each.shape[1:], each.dtype) for name, each in self._given(case, 0).items()}
         state = transformation.init(like)
         specs = deepreduce.jax.specs(state, "ranks")
@@ -300,7 +300,7 @@ class Keras:
 
     def _begin(self, case):
         with self.strategy.scope():
-            optimizer = deepreduce.keras.compress(self.keras.optimizers.SGD(1.0), case.plan, bypass=case.below, flat=case.flat)
+            optimizer = deepreduce.keras.compress(self.keras.optimizers.SGD(1.0), case.plan, dense_below=case.below, flat=case.flat)
             variables = [
                 self.keras.Variable(np.zeros(shape, np.float32), dtype=dtype, name=name) for name, (shape, dtype) in case.tensors.items()
             ]
@@ -393,7 +393,7 @@ class Flower:
                 models.append({name: each.numpy() for name, each in made[0].items()})
                 return made
 
-        options = {name: each for name, each in (("bypass", case.below), ("flat", case.flat)) if each is not None}
+        options = {name: each for name, each in (("dense_below", case.below), ("flat", case.flat)) if each is not None}
         strategy = deepreduce.flower.Compressed(Server(fraction_evaluate=0), case.plan, "index=all value=raw", **options)
         grid = deepreduce.flower.LocalGrid(app, RANKS)
         send = grid.send_and_receive

@@ -32,7 +32,7 @@ def test_a_name_stands_for_its_plan(name):
     if plan.info.patch:
         assert deepreduce.patch.encode(X, -X, name) == deepreduce.patch.encode(X, -X, plan)
         return
-    state, other = (deepreduce.State(each, X) if plan.info.feedback else None for each in (name, plan))
+    state, other = (deepreduce.State(X, each) if plan.info.feedback else None for each in (name, plan))
     frame = deepreduce.encode(X, name, step=1, seed=2, private_seed=3, state=state)
     assert bytes(frame) == bytes(deepreduce.encode(X, plan, step=1, seed=2, private_seed=3, state=other))
 

@@ -126,5 +126,5 @@ def test_what_has_no_rows_is_refused_by_name():
 def test_a_plan_that_saves_nothing_is_a_warning():
     with pytest.warns(UserWarning, match="a row is .* frames may be of any size, saves nothing here"):
         pool_of("threshold").warn_if_dense()
-    with pytest.warns(UserWarning, match="each of 2 tensors has fewer elements than `bypass`"):
+    with pytest.warns(UserWarning, match="each of 2 tensors has fewer elements than `dense_below`"):
         pool_of(TOP, dense_below=10000).warn_if_dense()

@@ -33,7 +33,7 @@ def run(ranks, x, outs=None):
 
 def first_q(transform, columns, r):
     """[columns, r] of the last matrix, from the end of a state (float32 [r, columns])."""
-    return transform.state()[-4 * columns * r :].view(numpy.float32).reshape(r, columns).T.astype(numpy.float64)
+    return transform.state_dict()["state"][-4 * columns * r :].view(numpy.float32).reshape(r, columns).T.astype(numpy.float64)
 
 
 class Paper:
@@ -71,7 +71,7 @@ def test_a_convolution_is_a_matrix_of_its_first_dimension():
     x = gradients(0, 0, [(24, 6, 3, 3)])
     (left,), (right,) = run([a], [x]), run([b], [[x[0].reshape(24, 54)]])
     assert left[0].tobytes() == right[0].tobytes()
-    assert a.info().matrices == 1 and a.info().first == 24 * 3 and a.info().second == 54 * 3
+    assert a.info.matrices == 1 and a.info.first == 24 * 3 and a.info.second == 54 * 3
 
 
 def test_outputs_may_be_the_inputs():
@@ -85,27 +85,27 @@ def test_outputs_may_be_the_inputs():
 def test_a_state_goes_on_with_the_same_bits():
     a, b = Transform(SHAPES, PLAN), Transform(SHAPES, PLAN)
     run([a], [gradients(0, 0)])
-    b.load_state(a.state())
+    b.load_state_dict(a.state_dict())
     left, right = run([a], [gradients(0, 1)]), run([b], [gradients(0, 1)])
     assert [out.tobytes() for out in left[0]] == [out.tobytes() for out in right[0]]
-    assert a.info().rounds == b.info().rounds == 2
+    assert a.info.rounds == b.info.rounds == 2
     with pytest.raises(deepreduce.ArgumentError, match="of other shapes|bytes"):
-        Transform(SHAPES[1:], PLAN).load_state(a.state())
+        Transform(SHAPES[1:], PLAN).load_state_dict(a.state_dict())
     a.reset()
-    assert a.state().tobytes() == Transform(SHAPES, PLAN).state().tobytes()
+    assert a.state_dict()["state"].tobytes() == Transform(SHAPES, PLAN).state_dict()["state"].tobytes()
 
 
 def test_a_round_that_fails_loses_nothing():
     each = Transform(SHAPES, PLAN)
     run([each], [gradients(0, 0)])
-    before = each.state().tobytes()
+    before = each.state_dict()["state"].tobytes()
 
     def broken(factor):
         raise OSError("the link is down")
 
     with pytest.raises(OSError):
         each.all_reduce(gradients(0, 1), broken)
-    assert each.state().tobytes() == before and not each.info().busy
+    assert each.state_dict()["state"].tobytes() == before and not each.info.busy
     x = gradients(0, 1)
     e = each.residual(2)
     each.begin(x)
@@ -116,12 +116,12 @@ def test_a_round_that_fails_loses_nothing():
 @pytest.mark.parametrize("bad", [numpy.nan, numpy.inf])
 def test_what_is_not_finite_is_named(bad):
     each = Transform(SHAPES, PLAN)
-    before, x = each.state().tobytes(), gradients(0, 0)
+    before, x = each.state_dict()["state"].tobytes(), gradients(0, 0)
     x[2].reshape(-1)[100] = bad
     with pytest.raises(deepreduce.ArgumentError, match="tensor 2: element 100 of the gradient") as caught:
         each.begin(x)
     assert caught.value.tensor == 2 and caught.value.where == 100
-    assert each.state().tobytes() == before
+    assert each.state_dict()["state"].tobytes() == before
 
 
 def test_bad_input_is_refused_in_words():
@@ -148,7 +148,7 @@ def test_bad_input_is_refused_in_words():
     turned[2] = numpy.asfortranarray(turned[2])
     with pytest.raises(deepreduce.ArgumentError, match="not contiguous"):
         each.begin(turned)
-    assert not each.info().busy
+    assert not each.info.busy
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -158,7 +158,7 @@ def test_an_output_is_float32(dtype):
     for call in (lambda: each.begin(x, narrow), lambda: each.all_reduce(x, lambda factor: None, out=[narrow])):
         with pytest.raises(deepreduce.ArgumentError, match=rf"out\[0\] is {dtype}, not float32") as caught:
             call()
-        assert caught.value.tensor == 0 and not each.info().busy and not narrow.any()
+        assert caught.value.tensor == 0 and not each.info.busy and not narrow.any()
 
 
 def test_outputs_live_until_the_round_ends():
@@ -191,7 +191,7 @@ def test_a_residual_is_finite_float32_of_the_shape():
 
 def test_a_transform_in_use_says_so():
     each, x = Transform([(4, 4)], PLAN), numpy.ones((4, 4), numpy.float32)
-    state = each.state()
+    state = each.state_dict()["state"]
     with each.lock:  # as a call of another thread holds it
         for call in (
             lambda: each.begin(x),
@@ -201,15 +201,15 @@ def test_a_transform_in_use_says_so():
             each.cancel,
             each.residual,
             lambda: each.set_residual(x),
-            each.state,
-            lambda: each.load_state(state),
+            each.state_dict,
+            lambda: each.load_state_dict({"state": state}),
             each.reset,
         ):
             with pytest.raises(deepreduce.ConcurrentUse, match="the transform is in another call"):
                 call()
-        assert each.info().rounds == 0
+        assert each.info.rounds == 0
     each.all_reduce(x, lambda factor: None)
-    assert each.info().rounds == 1
+    assert each.info.rounds == 1
 
 
 def test_a_plan_says_that_it_transforms():
@@ -241,4 +241,4 @@ def test_an_exchange_does_what_the_transform_does(n):
         for rank in range(n):
             assert [out.tobytes() for out in ranks[rank].out] == [out.tobytes() for out in outs[0]]
             assert ranks[rank].residual(2).tobytes() == by_hand[rank].residual(2).tobytes()
-    assert (ranks[0].info().sent_max > 0) == (n > 1)
+    assert (ranks[0].info.sent_max > 0) == (n > 1)

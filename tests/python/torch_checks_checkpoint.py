@@ -72,7 +72,7 @@ def logged():
 @check("two")
 def one_checkpoint_of_all_ranks_has_the_residuals_of_each_and_goes_on_with_the_same_bits():
     for number, plan in enumerate((EXACT_TOP, LOWRANK, DGC)):
-        hook = DDPHook(plan, bypass=0)
+        hook = DDPHook(plan, dense_below=0)
         ddp = wrapped(make_model(), hook)
         optimizer = sgd(ddp)
         steps_of(ddp, optimizer, 0, 3)
@@ -81,7 +81,7 @@ def one_checkpoint_of_all_ranks_has_the_residuals_of_each_and_goes_on_with_the_s
         dcp.save(saved, checkpoint_id=path)
         steps_of(ddp, optimizer, 3, 6)
         for way in ("filled by dcp", "before the tensors are known", "when they are"):
-            again, model = DDPHook(plan, bypass=0), make_model()
+            again, model = DDPHook(plan, dense_below=0), make_model()
             if way == "before the tensors are known":
                 load_checkpoint(again, path)
             other = wrapped(model, again)
@@ -105,7 +105,7 @@ def one_checkpoint_of_all_ranks_has_the_residuals_of_each_and_goes_on_with_the_s
 @check("two")
 def a_loop_and_a_reduce_scatter_are_loaded_before_they_know_their_tensors():
     rank = dist.get_rank()
-    reduce, scatter = AllReduce(EXACT_TOP, bypass=0), ReduceScatter(EXACT_TOP, bypass=0)
+    reduce, scatter = AllReduce(EXACT_TOP, dense_below=0), ReduceScatter(EXACT_TOP, dense_below=0)
 
     def scattered(comm, step):
         out = torch.empty(2000)
@@ -116,7 +116,7 @@ def a_loop_and_a_reduce_scatter_are_loaded_before_they_know_their_tensors():
         reduce(matrices(step, rank)), scattered(scatter, step)
     path = folder("loop")
     dcp.save({"a": reduce, "b": scatter}, checkpoint_id=path)
-    again, others = AllReduce(EXACT_TOP, bypass=0), ReduceScatter(EXACT_TOP, bypass=0)
+    again, others = AllReduce(EXACT_TOP, dense_below=0), ReduceScatter(EXACT_TOP, dense_below=0)
     with raises(deepreduce.ArgumentError, "2 ranks", "load_checkpoint loads all"):
         dcp.load({"a": again}, checkpoint_id=path)
     with raises(deepreduce.ArgumentError, "the checkpoint has no hook, but a, b"):
@@ -131,11 +131,11 @@ def a_loop_and_a_reduce_scatter_are_loaded_before_they_know_their_tensors():
 
 @check("two")
 def what_dcp_did_not_fill_is_no_state():
-    reduce, rank = AllReduce(EXACT_TOP, bypass=0), dist.get_rank()
+    reduce, rank = AllReduce(EXACT_TOP, dense_below=0), dist.get_rank()
     reduce(matrices(0, rank))
     path = folder("less")
     dcp.save({"hook": reduce}, checkpoint_id=path)
-    fewer = AllReduce(EXACT_TOP, bypass=0)
+    fewer = AllReduce(EXACT_TOP, dense_below=0)
     fewer(matrices(0, rank)[:2])
     with raises(deepreduce.ArgumentError, f"rank{rank} of the state holds `residuals 2`, and `residuals 3` was saved"):
         dcp.load({"hook": fewer}, checkpoint_id=path)
@@ -144,7 +144,7 @@ def what_dcp_did_not_fill_is_no_state():
 @check("two")
 def a_state_is_a_copy_that_a_later_step_does_not_change():
     for plan in (EXACT_TOP, LOWRANK):
-        reduce = AllReduce(plan, bypass=0)
+        reduce = AllReduce(plan, dense_below=0)
         reduce(matrices(0, dist.get_rank()))
         part = part_of(reduce.state_dict())
         tensors = [each["state"] for each in part["residuals"].values()] + [*part.get("transforms", {}).values()]
@@ -156,7 +156,7 @@ def a_state_is_a_copy_that_a_later_step_does_not_change():
 @check("two")
 def a_checkpoint_that_is_written_beside_later_steps_is_of_the_step_that_it_was_asked_at():
     rank, path = dist.get_rank(), folder("beside")
-    reduce, again = AllReduce(EXACT_TOP, bypass=0), AllReduce(EXACT_TOP, bypass=0)
+    reduce, again = AllReduce(EXACT_TOP, dense_below=0), AllReduce(EXACT_TOP, dense_below=0)
     reduce(matrices(0, rank))
     kept = residuals_of(reduce)
     writing = dcp.async_save({"hook": reduce}, checkpoint_id=path, process_group=dist.new_group(backend="gloo"))
@@ -178,7 +178,7 @@ def residuals_add_to_the_mean_of_another_number_of_ranks_what_they_would_have_ad
             (old, was), (new, is_here) = new_groups(before), new_groups(after)
             path, mean = folder(f"ranks{number}{before}{after}"), torch.zeros(3540, dtype=torch.float64)
             if was:
-                saver = AllReduce(plan, bypass=0, group=old)
+                saver = AllReduce(plan, dense_below=0, group=old)
                 for step in range(3):
                     saver(matrices(step, rank))
                 mean = summed(residuals_of(saver), old) / before
@@ -188,7 +188,7 @@ def residuals_add_to_the_mean_of_another_number_of_ranks_what_they_would_have_ad
             dist.broadcast(mean, 0)
             dist.barrier()
             if is_here:
-                loaded = AllReduce(plan, bypass=0, group=new)
+                loaded = AllReduce(plan, dense_below=0, group=new)
                 with logged() as lines:
                     load_checkpoint(loaded, path)
                     loaded([torch.zeros_like(each) for each in matrices(0, rank)])  # (it learns of its tensors)
@@ -208,7 +208,7 @@ def residuals_add_to_the_mean_of_another_number_of_ranks_what_they_would_have_ad
 @check("four")
 def ranks_of_plain_files_that_are_gone_are_named_in_the_log_unless_their_state_is_given():
     rank, files = dist.get_rank(), folder("plain")
-    saver = AllReduce(EXACT_TOP, bypass=0)
+    saver = AllReduce(EXACT_TOP, dense_below=0)
     for step in range(2):
         saver(matrices(step, rank))
     torch.save(saver.state_dict(), f"{files}{rank}.pt")
@@ -218,7 +218,7 @@ def ranks_of_plain_files_that_are_gone_are_named_in_the_log_unless_their_state_i
     if is_here:
         own, gone = (torch.load(f"{files}{each}.pt", weights_only=True) for each in (rank, rank + 2))
         for state, told in ((own, [f"residuals of rank {rank + 2} of 4 are lost: the state has none"]), ({**gone, **own}, [])):
-            reduce = AllReduce(EXACT_TOP, bypass=0, group=group)
+            reduce = AllReduce(EXACT_TOP, dense_below=0, group=group)
             reduce(matrices(0, rank))
             with logged() as lines:
                 reduce.load_state_dict(state)
@@ -230,7 +230,7 @@ def ranks_of_plain_files_that_are_gone_are_named_in_the_log_unless_their_state_i
 @check("four")
 def accelerates_files_lose_no_residuals_where_ranks_are_gone():
     rank, path = dist.get_rank(), pathlib.Path(folder("accelerate"))
-    saver = AllReduce(EXACT_TOP, bypass=0)
+    saver = AllReduce(EXACT_TOP, dense_below=0)
     for step in range(2):
         saver(matrices(step, rank))
     path.mkdir(exist_ok=True)
@@ -238,7 +238,7 @@ def accelerates_files_lose_no_residuals_where_ranks_are_gone():
     dist.barrier()
     mean = summed(residuals_of(saver)) / 4
     group, is_here = new_groups(3)
-    reduce = AllReduce(EXACT_TOP, bypass=0, group=group)
+    reduce = AllReduce(EXACT_TOP, dense_below=0, group=group)
     if is_here:
         reduce(matrices(0, rank))
     world, torch.distributed.get_world_size = torch.distributed.get_world_size, lambda *_: 3  # of a job of 3 ranks
@@ -259,7 +259,7 @@ def states_of_version_1_are_loaded():
     for each in torch.load(FILES / f"torch_state_v1_rank{rank}.pt", weights_only=True).values():
         assert each["state"]["version"] == 1
         x = [[g.view(-1, 10) for g in gradients(3, rank, (300, 40))] for _ in range(2)]
-        known, waiting = AllReduce(each["plan"], bypass=0), AllReduce(each["plan"], bypass=0)
+        known, waiting = AllReduce(each["plan"], dense_below=0), AllReduce(each["plan"], dense_below=0)
         known([torch.zeros_like(g) for g in x[0]])
         for reduce, tensors in zip((known, waiting), x):
             reduce.load_state_dict(each["state"])
@@ -271,7 +271,7 @@ def states_of_version_1_are_loaded():
 def a_state_that_no_state_dict_gave_is_an_argument_error_and_changes_nothing():
     """Numbers beyond sense would be waited for, or scale residuals to something else; wrong types are no KeyError."""
     rank = dist.get_rank()
-    reduce = AllReduce(EXACT_TOP, bypass=0)
+    reduce = AllReduce(EXACT_TOP, dense_below=0)
     reduce(matrices(0, rank))
     good, own = reduce.state_dict(), f"rank{rank}"
     part = good[own]

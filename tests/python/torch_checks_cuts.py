@@ -13,7 +13,7 @@ from deepreduce.errors import PeerError
 from deepreduce.torch import AllReduce, DDPHook, OutOfStep
 
 EIGHT_BIT = "index=all value=uniform_quant(bits=8) feedback=residual"
-# Of one tensor with levels of its own: the same plans without `flat` and `bypass`.
+# Of one tensor with levels of its own: the same plans without `flat` and `dense_below`.
 LEVELS = (
     EIGHT_BIT,
     "index=all value=uniform_quant(bits=4)",
@@ -56,7 +56,7 @@ def levels_do_not_depend_on_bucket_sizes():
     for plan in (EIGHT_BIT, "onebit"):
         found = []
         for cap in (25, 0.008, 0.002):
-            hook = DDPHook(plan, bypass=0)
+            hook = DDPHook(plan, dense_below=0)
             ddp = torch.nn.parallel.DistributedDataParallel(make_model(), bucket_cap_mb=cap)
             hook.register(ddp)
             steps_of(ddp, torch.optim.SGD(ddp.parameters(), lr=0.01), 0, 3)
@@ -92,10 +92,10 @@ def a_plan_decides_whether_its_tensors_are_one():
 def small_tensors_travel_exactly_beside_levels_of_their_own_only():
     n = dist.get_world_size()
     mean = sum(several(0, rank)["bias"] / n for rank in range(n))
-    for plan, bypass, exact in ((TOP, None, False), (TOP, 1000, True), (EIGHT_BIT, None, True), (EIGHT_BIT, 0, False)):
+    for plan, below, exact in ((TOP, None, False), (TOP, 1000, True), (EIGHT_BIT, None, True), (EIGHT_BIT, 0, False)):
         x = several(0, dist.get_rank())
-        AllReduce(plan, bypass=bypass)(x)
-        assert torch.allclose(x["bias"], mean, rtol=1e-6, atol=1e-8) is exact, (plan, bypass)
+        AllReduce(plan, dense_below=below)(x)
+        assert torch.allclose(x["bias"], mean, rtol=1e-6, atol=1e-8) is exact, (plan, below)
 
 
 # ---- Slots --------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def large_slots_travel_in_pieces_of_at_most_2_mb():
 def frames_of_one_size_need_no_room_and_no_second_collective():
     for plan in ("index=all value=half(type=bf16) feedback=residual", "onebit", "8bit"):
         with Seen() as seen:
-            reduce = AllReduce(plan, bypass=0, flat=True, start=0)
+            reduce = AllReduce(plan, dense_below=0, flat=True, start=0)
             for step in range(4):
                 reduce([several(step, dist.get_rank())["head"]])
         stats = reduce.stats()
@@ -145,7 +145,7 @@ def frames_of_one_size_need_no_room_and_no_second_collective():
         assert stats.total.sent < 1.02 * (dist.get_world_size() - 1) * stats.total.frame + 4 * 128, (plan, stats)
     for plan in ("threshold", "index=raw value=raw", TOP):  # of one size only if as many elements are found
         with Seen() as seen:
-            reduce = AllReduce(plan, bypass=0)
+            reduce = AllReduce(plan, dense_below=0)
             for _ in range(2):
                 x = torch.zeros(20000)
                 x[:100] = 1.0
@@ -155,7 +155,7 @@ def frames_of_one_size_need_no_room_and_no_second_collective():
 
 @check("two")
 def only_the_rest_of_a_frame_that_outgrew_its_slot_is_sent():
-    rank, reduce = dist.get_rank(), AllReduce("sparsify=threshold(value=0.5) index=golomb value=raw", bypass=0)
+    rank, reduce = dist.get_rank(), AllReduce("sparsify=threshold(value=0.5) index=golomb value=raw", dense_below=0)
     for kept, second in ((100, True), (100, False), (5000, True), (5000, False)):
         x = torch.zeros(20000)
         x[:kept] = torch.arange(1, kept + 1) * (1 if rank else 3)

@@ -107,10 +107,10 @@ def unused_parameters_and_no_sync_are_as_in_plain_ddp():
         return parameters_of(ddp)
 
     expected = run(None)
-    hook = DDPHook(LOSSLESS, bypass=0)
+    hook = DDPHook(LOSSLESS, dense_below=0)
     assert same(run(hook), expected)
     assert hook.stats().steps == 8
-    assert same_on_all_ranks(run(DDPHook(LOSSY, bypass=0)))
+    assert same_on_all_ranks(run(DDPHook(LOSSY, dense_below=0)))
 
 
 @check("two")
@@ -127,7 +127,7 @@ def memory_layouts_other_than_row_major_work():
             ddp(torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)).square().mean().backward()
         return torch.cat([each.grad.reshape(-1) for each in ddp.parameters()])
 
-    assert same(run(DDPHook(LOSSLESS, bypass=0)), run(None))
+    assert same(run(DDPHook(LOSSLESS, dense_below=0)), run(None))
 
 
 @check("two")
@@ -141,7 +141,7 @@ def first_steps_may_be_dense():
 
 @check("two")
 def small_parameters_travel_exactly():
-    plain, ddp = wrapped(make_model(), None), wrapped(make_model(), DDPHook("sparsify=topr(count=3)", bypass=1000))
+    plain, ddp = wrapped(make_model(), None), wrapped(make_model(), DDPHook("sparsify=topr(count=3)", dense_below=1000))
     for model in (plain, ddp):
         torch.manual_seed(dist.get_rank())
         model(torch.randn(8, 20)).square().mean().backward()
@@ -157,7 +157,7 @@ def plans_go_by_name():
     plain = wrapped(make_model(), None)
     rules = [("0.*", None), ("*.bias", LOSSLESS), ("3.weight", "sparsify=threshold(value=1e30)"), ("5.*", LOSSLESS)]
     for plan in (rules, dict(rules)):
-        ddp = wrapped(make_model(), DDPHook(plan, bypass=0))
+        ddp = wrapped(make_model(), DDPHook(plan, dense_below=0))
         for model in (plain, ddp):
             torch.manual_seed(dist.get_rank())
             model.zero_grad()
@@ -186,7 +186,7 @@ def all_ranks_have_the_same_parameters():
 def random_numbers_follow_rank_and_step():
     # Shared ones: all ranks keep the same positions, so the mean has no more than each of them.
     x = torch.ones(10000)
-    reduce, kept = AllReduce("sparsify=random(ratio=0.01) index=golomb", bypass=0), []
+    reduce, kept = AllReduce("sparsify=random(ratio=0.01) index=golomb", dense_below=0), []
     for _ in range(2):
         x.fill_(1.0)
         reduce([x])
@@ -199,7 +199,7 @@ def random_numbers_follow_rank_and_step():
     assert not torch.equal(*twins) and all(each.sum() == 100 for each in twins)
     # Private ones: of the same gradient, ranks round differently.
     x = torch.full((16000,), 0.3)
-    AllReduce("index=all value=qsgd(levels=1,bucket=16)", bypass=0)([x])
+    AllReduce("index=all value=qsgd(levels=1,bucket=16)", dense_below=0)([x])
     assert len(x.unique()) == 3  # both ranks round down, one of them up, both up
 
 
@@ -278,7 +278,7 @@ def reset_begins_anew():
 
 @check("two")
 def figures_are_of_what_happened():
-    hook = DDPHook(LOSSY, bypass=0)
+    hook = DDPHook(LOSSY, dense_below=0)
     train(hook, 5, bucket_cap_mb=25)
     stats, elements = hook.stats(), parameters_of(make_model()).numel()
     assert stats.steps == 5 and stats.last.dense == 4 * elements and stats.total.dense == 20 * elements

@@ -32,7 +32,7 @@ def sending(rank, change):
 
 @check("two")
 def a_rank_whose_own_slot_is_damaged_numbers_the_step_as_all_do():
-    rank, reduce = dist.get_rank(), AllReduce(EXACT_TOP, bypass=0, frame_bytes=4000)
+    rank, reduce = dist.get_rank(), AllReduce(EXACT_TOP, dense_below=0, frame_bytes=4000)
     reduce(gradients(0, rank))
     before = [state.residual.copy() for state in reduce._states.values()]
 
@@ -93,7 +93,7 @@ def a_step_that_one_rank_alone_lost_is_named_by_all_in_the_next():
     rank, n = dist.get_rank(), dist.get_world_size()
     for plan in (EXACT_TOP, EXACT_TOP.replace("residual", "residual(beta=0.5)"), EXACT_TOP + " bucket=flat", "index=all value=uniform_quant(bits=8) feedback=residual"):
         for options in ({}, {"frame_bytes": 4000}):
-            reduce, twin = AllReduce(plan, bypass=0, **options), AllReduce(plan, bypass=0, **options)
+            reduce, twin = AllReduce(plan, dense_below=0, **options), AllReduce(plan, dense_below=0, **options)
             applied = torch.zeros(3540)
 
             def step(number, reduce=reduce):
@@ -142,11 +142,11 @@ def a_lost_step_is_named_whatever_travels():
         "rows": (AllReduce(EXACT_TOP), lambda each: each({"0": rows()})),
         "dense": (AllReduce(None), lambda each: each([torch.randn(400)])),
         "factors": (
-            AllReduce({"0": "transform=lowrank(rank=2) feedback=residual", "*": EXACT_TOP}, bypass=0),
+            AllReduce({"0": "transform=lowrank(rank=2) feedback=residual", "*": EXACT_TOP}, dense_below=0),
             lambda each: each([torch.randn(30, 20), torch.randn(900)]),
         ),
         "shards": (
-            ReduceScatter(EXACT_TOP, bypass=0),
+            ReduceScatter(EXACT_TOP, dense_below=0),
             lambda each: each(torch.empty(2000), torch.randn(4000), dist.group.WORLD, dist.ReduceOp.AVG),
         ),
     }
@@ -164,7 +164,7 @@ def a_lost_step_is_named_whatever_travels():
 @check("two")
 def a_state_says_that_its_rank_is_behind():
     """So does a hook that goes on from it; a state from the rank that is not behind is one that is not."""
-    rank, hook = dist.get_rank(), DDPHook(EXACT_TOP, bypass=0)
+    rank, hook = dist.get_rank(), DDPHook(EXACT_TOP, dense_below=0)
     ddp = wrapped(make_model(), hook, bucket_cap_mb=25)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
     steps_of(ddp, optimizer, 0, 3)
@@ -173,7 +173,7 @@ def a_state_says_that_its_rank_is_behind():
     states = [None, None]
     dist.all_gather_object(states, hook.state_dict())
     for recovered in (False, True):
-        again = DDPHook(EXACT_TOP, bypass=0)
+        again = DDPHook(EXACT_TOP, dense_below=0)
         again.load_state_dict(state_for_new_rank(states[1]) if recovered and rank == 0 else states[rank])
         ddp = wrapped(make_model(), again, bucket_cap_mb=25)
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
@@ -184,7 +184,7 @@ def a_state_says_that_its_rank_is_behind():
 
 @check("two")
 def a_damaged_head_names_its_rank():
-    rank, reduce = dist.get_rank(), AllReduce(EXACT_TOP, bypass=0)
+    rank, reduce = dist.get_rank(), AllReduce(EXACT_TOP, dense_below=0)
     for _ in range(2):
         reduce(gradients(0, rank))
     for byte in range(20):
@@ -199,7 +199,7 @@ def a_damaged_head_names_its_rank():
 
 @check("two")
 def ranks_that_call_exchanges_in_another_order_are_named():
-    rank, reduces = dist.get_rank(), [AllReduce(EXACT_TOP, bypass=0) for _ in range(2)]
+    rank, reduces = dist.get_rank(), [AllReduce(EXACT_TOP, dense_below=0) for _ in range(2)]
     sizes = (3000, 3001)
     for reduce, size in zip(reduces, sizes):
         for step in range(2):

@@ -51,7 +51,7 @@ def a_hook_says_its_plan_tensors_and_bytes():
 def metrics_are_the_figures_of_the_last_step():
     rank = dist.get_rank()
     for plan in (TOP, "transform=lowrank(rank=1) feedback=residual", "value=half(type=bf16) index=all", None):
-        reduce = AllReduce(plan, bypass=0)
+        reduce = AllReduce(plan, dense_below=0)
         for step in range(3):
             reduce([each.view(-1, 10) for each in gradients(step, rank)])
         found, last = reduce.metrics(), reduce.stats().last
@@ -62,6 +62,6 @@ def metrics_are_the_figures_of_the_last_step():
             kept = numpy.concatenate([state.residual for state in reduce._states.values()])
             assert abs(found["residual_norm"] / numpy.linalg.norm(kept) - 1) < 1e-6
         assert (found["residual_norm"] > 0) == (plan is not None and "residual" in plan), plan
-    comm = ReduceScatter(TOP, bypass=0)
+    comm = ReduceScatter(TOP, dense_below=0)
     comm(torch.ones(2000), torch.cat(gradients(0, rank, (4000,))), dist.group.WORLD, dist.ReduceOp.AVG)
     assert comm.metrics()["residual_norm"] > 0 and comm.metrics()["ratio"] > 10

@@ -45,7 +45,7 @@ def all_reduce_is_the_sum_in_rank_order():
     for other in range(n):
         for total, each in zip(expected, gradients(0, other)):
             total += torch.tensor(1 / n) * each
-    for options in ({}, {"flat": False}, {"bypass": 0, "frame_bytes": 4000}):
+    for options in ({}, {"flat": False}, {"dense_below": 0, "frame_bytes": 4000}):
         x = gradients(0, rank)
         deepreduce.torch.all_reduce(x, LOSSLESS, **options)
         assert all(map(same, x, expected)), options
@@ -60,7 +60,7 @@ def all_reduce_is_the_sum_in_rank_order():
 def what_was_sent_and_residuals_are_the_gradients():
     n, rank = dist.get_world_size(), dist.get_rank()
     for flat in (True, False):
-        reduce, sent, given = AllReduce(EXACT_TOP, bypass=0, flat=flat), 0, 0
+        reduce, sent, given = AllReduce(EXACT_TOP, dense_below=0, flat=flat), 0, 0
         for step in range(4):
             x = gradients(step, rank)
             given = given + sum(torch.cat(gradients(step, other)).double() for other in range(n))
@@ -139,11 +139,11 @@ def a_state_of_another_kind_is_refused_by_what_it_lacks():
 
 @check("two")
 def empty_and_tiny_tensors_work():
-    for bypass in (0, 1000):
+    for below in (0, 1000):
         x = [torch.zeros(0), torch.full((1,), 2.0 * dist.get_rank()), torch.zeros(0, 3)]
-        AllReduce(LOSSLESS, bypass=bypass)(x)
+        AllReduce(LOSSLESS, dense_below=below)(x)
         assert x[1].item() == 1.0 and x[0].numel() == 0
-        AllReduce(LOSSLESS, bypass=bypass)([torch.zeros(0)])
+        AllReduce(LOSSLESS, dense_below=below)([torch.zeros(0)])
     AllReduce(LOSSY)([])
 
 
@@ -152,7 +152,7 @@ def tensors_elsewhere_are_copied_and_slots_go_there():
     """As on a GPU with NCCL, but that everything is in the CPU's memory."""
     from deepreduce.torch import _engine
 
-    expected, lossy = train(None), train(DDPHook(LOSSY, bypass=0))
+    expected, lossy = train(None), train(DDPHook(LOSSY, dense_below=0))
     half = gradients(0, dist.get_rank())[0].bfloat16()
     halves = [half.clone(), half.clone()]
     AllReduce(LOSSY)([halves[0]])
@@ -160,7 +160,7 @@ def tensors_elsewhere_are_copied_and_slots_go_there():
     try:
         assert Engine(None, 1.0).slot_device(half.device) == half.device
         assert same(train(DDPHook(LOSSLESS)), expected)
-        assert same(train(DDPHook(LOSSY, bypass=0)), lossy)
+        assert same(train(DDPHook(LOSSY, dense_below=0)), lossy)
         AllReduce(LOSSY)([halves[1]])
         assert torch.equal(*halves)
     finally:
@@ -172,7 +172,7 @@ def tensors_elsewhere_are_copied_and_slots_go_there():
 
 @check("two")
 def a_frame_that_outgrows_its_slot_is_sent_again():
-    rank, reduce = dist.get_rank(), AllReduce("sparsify=threshold(value=0.5) index=golomb value=raw", bypass=0)
+    rank, reduce = dist.get_rank(), AllReduce("sparsify=threshold(value=0.5) index=golomb value=raw", dense_below=0)
     for step, (kept, repeats) in enumerate([(10, 0), (10, 0), (4000, 1), (4000, 0), (10, 0), (12, 0)]):
         x = torch.zeros(20000)
         x[:kept] = torch.arange(1, kept + 1) * (1 if rank else 3)
@@ -189,7 +189,7 @@ def a_frame_that_outgrows_its_slot_is_sent_again():
 @check("two")
 def a_rank_that_cannot_encode_is_named_by_all():
     for flat in (True, False):
-        hook = DDPHook(LOSSY, flat=flat, bypass=0)
+        hook = DDPHook(LOSSY, flat=flat, dense_below=0)
         ddp = wrapped(make_model(), hook, bucket_cap_mb=25)
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
         steps_of(ddp, optimizer, 0, 2)
@@ -204,7 +204,7 @@ def a_rank_that_cannot_encode_is_named_by_all():
         handle.remove()
         model = make_model()
         model.load_state_dict(ddp.module.state_dict())
-        again = DDPHook(LOSSY, flat=flat, bypass=0)
+        again = DDPHook(LOSSY, flat=flat, dense_below=0)
         again.load_state_dict(hook.state_dict())
         steps_of(wrapped(model, again), torch.optim.SGD(model.parameters(), lr=0.01), 3, 5)
         assert again.state_dict()["step"] == 5 and same_on_all_ranks(parameters_of(model))
@@ -214,7 +214,7 @@ def a_rank_that_cannot_encode_is_named_by_all():
 def what_a_failed_step_sent_goes_back_to_the_residuals():
     plan = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=uniform_quant"
     rank, n = dist.get_rank(), dist.get_world_size()
-    reduce, given, sent = AllReduce(plan, bypass=0, frame_bytes=4000), 0, 0
+    reduce, given, sent = AllReduce(plan, dense_below=0, frame_bytes=4000), 0, 0
     for step in range(6):
         x = gradients(step, rank)
         ours = torch.cat(gradients(step, rank)).double()
@@ -237,7 +237,7 @@ def what_a_failed_step_sent_goes_back_to_the_residuals():
 def a_damaged_frame_is_named_by_all():
     from deepreduce.torch import _slots
 
-    gather, reduce = _slots.all_gather, AllReduce(LOSSY, bypass=0)
+    gather, reduce = _slots.all_gather, AllReduce(LOSSY, dense_below=0)
     reduce(gradients(0, 0))
 
     def flipping(group, timeout, receive, send):
@@ -272,7 +272,7 @@ def a_damaged_frame_is_named_by_all():
 
             _slots.all_gather = growing
         with raises(deepreduce.CorruptFrame, "rank 1"):
-            AllReduce(LOSSY, bypass=0)(gradients(3, 0))
+            AllReduce(LOSSY, dense_below=0)(gradients(3, 0))
     finally:
         _slots.all_gather = gather
     reduce(gradients(4, 0))
@@ -307,7 +307,7 @@ def a_rank_with_other_tensors_is_named_by_all_in_the_first_call():
             ({"a": x["a"], "b": x["b"].half()}, LOSSY, {}, "torch.float16, "),
             (x, LOSSY, {"start": 1}, "has start 1, others 0;"),
             (x, LOSSY, {"seed": 5}, "has seed 5, others 0;"),
-            (x, LOSSY, {"bypass": 30000}, "has bypass 30000, others "),
+            (x, LOSSY, {"dense_below": 30000}, "has dense_below 30000, others "),
             (x, LOSSY, {"nonfinite": "skip"}, "has nonfinite skip, others error;"),
             (x, LOSSY, {"frame_bytes": 1000}, "has frame_bytes 1000, others 4194304;"),
             (x, LOSSLESS, {}, "has plan '*': "),
@@ -345,7 +345,7 @@ def subgroups_exchange_apart():
     AllReduce(LOSSLESS, group=groups[rank // 2])([x])
     assert (x == (0.5 if rank < 2 else 2.5)).all()
     ddp = DDP(make_model(), process_group=groups[rank // 2])
-    DDPHook(LOSSY, bypass=0).register(ddp)
+    DDPHook(LOSSY, dense_below=0).register(ddp)
     steps_of(ddp, torch.optim.SGD(ddp.parameters(), lr=0.01), 0, 3)
     mine, other = parameters_of(ddp), parameters_of(ddp)
     dist.broadcast(other, rank // 2 * 2, group=groups[rank // 2])

@@ -23,7 +23,7 @@ def momentum_in_the_memory_is_momentum_in_the_optimizer():
     """Of small parameters, too, which travel dense beside the others."""
     expected, plain = trained(None, 0.9), trained(None, 0.0)
     for plan in ("index=all value=raw feedback=dgc(momentum=0.9,masking=off)",):
-        for options in ({}, {"flat": False}, {"bypass": 0}, {"bypass": 10**6}):
+        for options in ({}, {"flat": False}, {"dense_below": 0}, {"dense_below": 10**6}):
             found = trained(DDPHook(plan, **options), 0.0)
             assert torch.allclose(found, expected, rtol=1e-4, atol=1e-6), options
             assert not torch.allclose(found, plain, rtol=1e-2)
@@ -38,9 +38,9 @@ def momentum_in_the_memory_is_momentum_in_the_optimizer():
 def beside_others_small_tensors_have_the_weight_of_the_gradient():
     """In each sender, as in deepreduce.exchange; and in later steps nothing else is added to it."""
     plan = "sparsify=topr(ratio=0.1) feedback=residual(beta=0.5,gamma=0.5)"
-    reduce, scatter, half = AllReduce(plan, bypass=1000), ReduceScatter(plan, bypass=1000), torch.full((10,), 0.5)
+    reduce, scatter, half = AllReduce(plan, dense_below=1000), ReduceScatter(plan, dense_below=1000), torch.full((10,), 0.5)
     for flat in (None, False):
-        ddp = wrapped(torch.nn.Linear(10, 1, bias=False), DDPHook(plan, bypass=1000, flat=flat))
+        ddp = wrapped(torch.nn.Linear(10, 1, bias=False), DDPHook(plan, dense_below=1000, flat=flat))
         for _ in range(3):
             x, out = torch.ones(10), torch.empty(10)
             reduce(x)
@@ -107,7 +107,7 @@ def clipping_is_by_the_norm_of_the_whole_gradient_however_it_is_cut():
     plan = "sparsify=none feedback=dgc(momentum=0.5,clip=0.25) index=golomb value=raw"
     whole, _ = norm_after(None)
     assert whole.norm() > 100
-    for options in ({}, {"bypass": 0}, {"flat": False}, {"bypass": 10**6}):
+    for options in ({}, {"dense_below": 0}, {"flat": False}, {"dense_below": 10**6}):
         for cap in (25, 0.008, 0.0005):
             found, hook = norm_after(DDPHook(plan, **options), bucket_cap_mb=cap)
             assert torch.allclose(found, whole * (0.25 / whole.norm()), rtol=1e-4, atol=1e-8), (options, cap)
@@ -115,7 +115,7 @@ def clipping_is_by_the_norm_of_the_whole_gradient_however_it_is_cut():
         assert torch.allclose(small, norm_after(None, data=1e-3)[0], rtol=1e-5)  # below the bound: as it is
     for frame_bytes in (25 << 20, 64):
         x = [torch.full((50,), float(i)) for i in range(4)]
-        AllReduce(plan, frame_bytes=frame_bytes, bypass=0)(x)
+        AllReduce(plan, frame_bytes=frame_bytes, dense_below=0)(x)
         assert abs(float(torch.cat(x).norm()) - 0.25) < 1e-5, frame_bytes
     with raises(deepreduce.ArgumentError, "a has clip=0.25", "b clip=2", "whole gradient"):
         AllReduce({"a": plan, "b": plan.replace("0.25", "2")})({"a": torch.ones(9), "b": torch.ones(9)})
@@ -126,7 +126,7 @@ def clipping_is_by_the_norm_of_the_whole_gradient_however_it_is_cut():
 @check("two")
 def a_gradient_that_cannot_be_clipped_is_named_and_the_next_step_goes_on():
     bad, plan = 1, "sparsify=topr(ratio=0.5) feedback=dgc(momentum=0.5,clip=0.25) index=golomb value=half"
-    reduce, x = AllReduce(plan, frame_bytes=400, bypass=0), [torch.randn(50, generator=torch.Generator().manual_seed(i)) for i in range(4)]
+    reduce, x = AllReduce(plan, frame_bytes=400, dense_below=0), [torch.randn(50, generator=torch.Generator().manual_seed(i)) for i in range(4)]
     reduce([each.clone() for each in x])
     nan = [each * (float("nan") if i == 2 and dist.get_rank() == bad else 1) for i, each in enumerate(x)]
     with raises(deepreduce.PeerError, f"rank {bad}", "NaN"):
@@ -140,11 +140,11 @@ def a_gradient_that_cannot_be_clipped_is_named_and_the_next_step_goes_on():
 def what_states_take_is_told():
     parameters = sum(each.numel() for each in make_model().parameters())
     for feedback, arrays in (("residual", 1), ("dgc(momentum=0.9)", 2)):
-        hook = DDPHook(TOP + f"feedback={feedback}", bypass=0)
+        hook = DDPHook(TOP + f"feedback={feedback}", dense_below=0)
         ddp = wrapped(make_model(), hook)
         steps_of(ddp, torch.optim.SGD(ddp.parameters(), lr=0.05), 0, 1)
         assert 0 <= hook.stats().memory - 4 * arrays * parameters < 64 * 10, feedback
     for plan, least in (("index=all value=half", 0), ("transform=lowrank(rank=2) feedback=residual", 4 * parameters)):
-        hook = DDPHook(plan, bypass=0)
+        hook = DDPHook(plan, dense_below=0)
         trained(hook, 0.0, 1)
         assert least <= hook.stats().memory <= 2 * least, plan

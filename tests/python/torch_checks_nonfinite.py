@@ -62,7 +62,7 @@ def scaled_steps(ddp, optimizer, scaler, first, last, overflow=()):
 def an_overflow_of_one_rank_is_a_step_that_grad_scaler_skips_on_all():
     for plan in PLANS:
         for name in ("0.weight", "6.bias"):  # the last gradient, after which others were sent; and the first
-            hook = DDPHook(plan, bypass=0, nonfinite="skip")
+            hook = DDPHook(plan, dense_below=0, nonfinite="skip")
             ddp = wrapped(make_model(), hook)
             optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01, momentum=0.9)
             scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -85,7 +85,7 @@ def a_training_that_skips_a_step_is_one_without_it():
     for plan in (*PLANS[:2], PLANS[3]):
         found = []
         for overflow in ({}, {2: (0, "3.weight"), 3: (1, "0.bias")}):
-            hook = DDPHook(plan, bypass=0, nonfinite="skip")
+            hook = DDPHook(plan, dense_below=0, nonfinite="skip")
             ddp = wrapped(make_model(), hook)
             optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
             scaler = torch.amp.GradScaler("cpu", init_scale=8.0, backoff_factor=0.9999999)
@@ -101,7 +101,7 @@ def a_loop_skips_an_overflow_too():
     rank = dist.get_rank()
     for plan in (*PLANS[:4], "index=all value=raw"):
         for dtype in (torch.float32, torch.float16):
-            reduce = AllReduce(plan, bypass=0, frame_bytes=4000, nonfinite="skip")
+            reduce = AllReduce(plan, dense_below=0, frame_bytes=4000, nonfinite="skip")
             for step in range(5):
                 x = [each.view(-1, 10).to(dtype) for each in gradients(step, rank)]
                 kept = bits_of(reduce.state_dict())
@@ -119,7 +119,7 @@ def a_loop_skips_an_overflow_too():
 
 @check("two")
 def rows_skip_an_overflow_too():
-    rank, reduce = dist.get_rank(), AllReduce(PLANS[0], bypass=0, nonfinite="skip")
+    rank, reduce = dist.get_rank(), AllReduce(PLANS[0], dense_below=0, nonfinite="skip")
     for step in range(4):
         rows = torch.sparse_coo_tensor(torch.tensor([[rank, 5]]), torch.ones(2, 40), (9, 40), check_invariants=True)
         dense = torch.ones(300)
@@ -142,7 +142,7 @@ def skipping_is_of_all_ranks_or_refused():
         ReduceScatter(PLANS[0], nonfinite="skip")
     with raises(deepreduce.ArgumentError, "rank 1 has"):
         AllReduce(PLANS[0], nonfinite="skip" if dist.get_rank() else "error")(x)
-    reduce = AllReduce(PLANS[0], bypass=0)
+    reduce = AllReduce(PLANS[0], dense_below=0)
     x[0][3] = float("nan")
     with raises(deepreduce.PeerError, "rank 0", "NaN"):
         reduce(x)

@@ -33,7 +33,7 @@ from deepreduce.torch import DDPHook, ReduceScatter
 @check("two")
 def a_plan_that_compresses_nothing_is_a_warning():
     for plan, options, told in (
-        (LOSSY, {"bypass": 10**9}, True), ({"module.typo*": LOSSY}, {}, True), ("signsgd", {"bypass": 10**9}, False),
+        (LOSSY, {"dense_below": 10**9}, True), ({"module.typo*": LOSSY}, {}, True), ("signsgd", {"dense_below": 10**9}, False),
         (LOSSY, {}, False), (LOSSLESS, {}, False), (None, {}, False),
     ):  # fmt: skip
         with warnings.catch_warnings(record=True) as caught:
@@ -100,12 +100,12 @@ def compiled_autograd_is_refused_by_name():
 # ---- FSDP2 --------------------------------------------------------------------------------------
 
 
-def shard(model, plan, bypass=0):
+def shard(model, plan, dense_below=0):
     mesh, found = init_device_mesh("cpu", (dist.get_world_size(),)), []
     for layer in [model[0], model[3], model]:
         fully_shard(layer, mesh=mesh)
         if plan is not None:
-            found.append(ReduceScatter(plan, bypass=bypass))
+            found.append(ReduceScatter(plan, dense_below=dense_below))
             layer.set_custom_reduce_scatter(found[-1])
     return model, found
 
@@ -162,9 +162,9 @@ def fsdp2_names_the_option_that_differs():
     for plan, options, words in [
         (LOSSLESS, {}, f"has plan {deepreduce.Plan(LOSSLESS)}, others {deepreduce.Plan(LOSSY)}"),
         (LOSSY, {"seed": 5}, "has seed 5, others 0"),
-        (LOSSY, {"bypass": 3000}, "has bypass 3000, others 0"),
+        (LOSSY, {"dense_below": 3000}, "has dense_below 3000, others 0"),
     ]:
-        comm = ReduceScatter(plan, **{"bypass": 0, **options}) if rank == 1 else ReduceScatter(LOSSY, bypass=0)
+        comm = ReduceScatter(plan, **{"dense_below": 0, **options}) if rank == 1 else ReduceScatter(LOSSY, dense_below=0)
         for _ in range(2):
             with raises(deepreduce.ArgumentError, "rank 1", words):
                 comm(torch.empty(2000), torch.randn(n * 2000), dist.group.WORLD, dist.ReduceOp.AVG)
@@ -172,7 +172,7 @@ def fsdp2_names_the_option_that_differs():
 
 @check("two")
 def fsdp2_names_a_rank_that_cannot_encode():
-    comm, n = ReduceScatter(LOSSY, bypass=0), dist.get_world_size()
+    comm, n = ReduceScatter(LOSSY, dense_below=0), dist.get_world_size()
     x, out = torch.randn(n * 2000), torch.empty(2000)
     comm(out, x, dist.group.WORLD, dist.ReduceOp.AVG)
     if dist.get_rank() == 1:

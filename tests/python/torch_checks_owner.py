@@ -47,8 +47,8 @@ def the_bytes_of_a_rank_with_owners_do_not_grow_with_the_ranks():
 @check("two")
 def ddp_trains_with_owners_and_goes_on_from_a_saved_state_bit_for_bit():
     plan = BITS4 + " exchange=owner"
-    whole = train(DDPHook(plan, bypass=0), 6, "SGD")
-    hook = DDPHook(plan, bypass=0)
+    whole = train(DDPHook(plan, dense_below=0), 6, "SGD")
+    hook = DDPHook(plan, dense_below=0)
     model = make_model()
     ddp = wrapped(model, hook)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
@@ -56,7 +56,7 @@ def ddp_trains_with_owners_and_goes_on_from_a_saved_state_bit_for_bit():
     state = hook.state_dict()
     part = state[f"rank{dist.get_rank()}"]
     assert any(bool(each.any()) for each in part["sums"].values())
-    again = DDPHook(plan, bypass=0)
+    again = DDPHook(plan, dense_below=0)
     again.load_state_dict(state)
     after = wrapped(model, again)
     steps_of(after, torch.optim.SGD(after.parameters(), lr=0.01), 3, 6)
@@ -70,7 +70,7 @@ def ddp_trains_with_owners_and_goes_on_from_a_saved_state_bit_for_bit():
 @check("two")
 def a_nan_before_an_owner_is_named_by_all_and_nothing_of_the_others_is_lost():
     rank, plan = dist.get_rank(), BITS4 + " exchange=owner"
-    reduce = AllReduce(plan, bypass=0)
+    reduce = AllReduce(plan, dense_below=0)
     for step in range(2):
         reduce({"a": gradients(step, rank, (3000,))[0], "b": gradients(step + 9, rank, (500,))[0]})
     before = {name: torch.from_numpy(state.residual.copy()) for name, state in reduce._all_states().items()}
@@ -92,7 +92,7 @@ def a_nan_before_an_owner_is_named_by_all_and_nothing_of_the_others_is_lost():
 @check("two")
 def a_slot_that_is_damaged_on_its_way_to_an_owner_fails_all_ranks():
     swap, plan = _slots.all_to_all, BITS4 + " exchange=owner"
-    reduce = AllReduce(plan, bypass=0)
+    reduce = AllReduce(plan, dense_below=0)
     reduce(gradients(0, 0))
 
     def flipping(group, timeout, receive, send):
@@ -115,7 +115,7 @@ def a_slot_that_is_damaged_on_its_way_to_an_owner_fails_all_ranks():
 
 @check("two")
 def ranks_at_other_steps_are_found_before_an_owner_adds_up():
-    rank, reduce = dist.get_rank(), AllReduce(BITS4 + " exchange=owner", bypass=0)
+    rank, reduce = dist.get_rank(), AllReduce(BITS4 + " exchange=owner", dense_below=0)
     reduce(gradients(0, 0))
     reduce._number += rank  # as after a state of another step
     with raises(OutOfStep, "rank 0 is at step 1, rank 1 at step 2") as caught:
@@ -129,7 +129,7 @@ def states_that_were_saved_before_the_sender_go_on_with_the_same_bits():
     rank = dist.get_rank()
     saved = torch.load(FILES / f"torch_state_v2_rank{rank}.pt", weights_only=True)
     plan = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=raw"
-    reduce, scatter = AllReduce({"1": "dgc", "*": plan}, bypass=0), ReduceScatter(plan, bypass=0)
+    reduce, scatter = AllReduce({"1": "dgc", "*": plan}, dense_below=0), ReduceScatter(plan, dense_below=0)
     reduce.load_state_dict(saved["reduce"])
     scatter.load_state_dict(saved["scatter"])
     x = gradients(3, rank, (300, 40, 500))

@@ -33,7 +33,7 @@ def warnings_of(register):
 def a_plan_that_drops_values_for_good_is_told_once():
     def told(plan):
         def trained():
-            ddp = wrapped(make_model(), DDPHook(plan, bypass=0))
+            ddp = wrapped(make_model(), DDPHook(plan, dense_below=0))
             steps_of(ddp, torch.optim.SGD(ddp.parameters(), lr=0.01), 0, 3)
 
         return [line for line in warnings_of(trained) if "no feedback" in line]
@@ -69,8 +69,8 @@ def a_book_may_have_transforms_beside_frames_and_dense_tensors():
         torch.manual_seed(100 * step + dist.get_rank())
         return {name: torch.randn(each.shape) for name, each in make_model().named_parameters()}
 
-    mixed = AllReduce(parse(BOOK), bypass=0)
-    frames, factors = AllReduce(EIGHT_BITS, bypass=0), AllReduce(LOWRANK, bypass=0)
+    mixed = AllReduce(parse(BOOK), dense_below=0)
+    frames, factors = AllReduce(EIGHT_BITS, dense_below=0), AllReduce(LOWRANK, dense_below=0)
     for step in range(4):
         x = drawn(step)
         mixed(x)
@@ -91,7 +91,7 @@ def a_book_with_transforms_trains_and_resumes():
         path = pathlib.Path(folder, "book.txt")
         path.write_text(BOOK, encoding="utf-8")
         plan = f"book:{path}"
-        hook = DDPHook(plan, bypass=0)
+        hook = DDPHook(plan, dense_below=0)
         ddp = wrapped(make_model(), hook)
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
         steps_of(ddp, optimizer, 0, 4)
@@ -100,7 +100,7 @@ def a_book_with_transforms_trains_and_resumes():
         assert same_on_all_ranks(parameters_of(ddp))
         kinds = {type(unit).__name__ for unit in hook._units}
         assert kinds == {"Unit", "TransformUnit"}, kinds
-        again = DDPHook(plan, bypass=0)
+        again = DDPHook(plan, dense_below=0)
         again.load_state_dict(state)
         other = wrapped(make_model(), again)
         with torch.no_grad():

@@ -36,7 +36,7 @@ def residuals_of(hook):
 @check("two")
 def a_step_that_an_exception_of_the_users_ended_goes_back_to_the_residuals():
     for plan in (EXACT_TOP, "transform=lowrank(rank=2) feedback=residual"):
-        hook = DDPHook(plan, bypass=0)
+        hook = DDPHook(plan, dense_below=0)
         ddp = wrapped(make_model(), hook)
         steps_of(ddp, sgd(ddp), 0, 2)
         alone, before, refusals = copy.deepcopy(ddp.module), residuals_of(hook), []
@@ -60,7 +60,7 @@ def a_step_that_an_exception_of_the_users_ended_goes_back_to_the_residuals():
             assert torch.allclose(residuals_of(hook)["6.weight"], before["6.weight"] + given, atol=1e-6)
         hook.load_state_dict(state)
         hook.reset()
-        again = DDPHook(plan, bypass=0)
+        again = DDPHook(plan, dense_below=0)
         again.load_state_dict(state)
         ddp = wrapped(make_model(), again)
         steps_of(ddp, sgd(ddp), 3, 5)
@@ -79,7 +79,7 @@ class TwoHeads(torch.nn.Module):
 @check("two")
 def a_step_of_two_backwards_is_not_given_up_between_them():
     for start in (0, 5):
-        hook = DDPHook(EXACT_TOP, bypass=0, start=start)
+        hook = DDPHook(EXACT_TOP, dense_below=0, start=start)
         ddp = wrapped(TwoHeads(), hook)
         half_done = 0
         for _ in range(3):
@@ -127,7 +127,7 @@ def a_pickle_names_the_public_place_and_one_of_release_0_3_is_read():
 @check("two")
 def a_model_with_a_hook_is_copied_and_saved():
     for plan in (EXACT_TOP, {"0.*": None, "*": deepreduce.Plan(EXACT_TOP)}, "transform=lowrank(rank=2) feedback=residual"):
-        hook = DDPHook(plan, bypass=0)
+        hook = DDPHook(plan, dense_below=0)
         ddp = wrapped(make_model(), hook)
         steps_of(ddp, sgd(ddp), 0, 2)
         file = io.BytesIO()
@@ -144,7 +144,7 @@ def a_model_with_a_hook_is_copied_and_saved():
             steps_of(copied, sgd(copied), 2, 4)
             results.append(parameters_of(copied))
         assert all(torch.equal(each, results[-1]) for each in results), plan
-    reduce, x = AllReduce(EXACT_TOP, bypass=0, frame_bytes=4000), gradients(0, dist.get_rank())
+    reduce, x = AllReduce(EXACT_TOP, dense_below=0, frame_bytes=4000), gradients(0, dist.get_rank())
     reduce([each.clone() for each in x])
     other = copy.deepcopy(reduce)
     found = [[each.clone() for each in x] for _ in range(2)]
@@ -157,7 +157,7 @@ def a_model_with_a_hook_is_copied_and_saved():
 
 @check("two")
 def residuals_of_factors_are_scaled_too():
-    reduce = AllReduce("transform=lowrank(rank=1) feedback=residual", bypass=0)
+    reduce = AllReduce("transform=lowrank(rank=1) feedback=residual", dense_below=0)
     reduce([torch.randn(30, 20), torch.randn(7)])
     transform = reduce._units[0].transform
     before = [transform.residual(i) for i in range(2)]
@@ -170,18 +170,18 @@ def residuals_of_factors_are_scaled_too():
 def a_state_that_waits_for_its_tensors_is_scaled_too():
     for plan in (EXACT_TOP, "transform=lowrank(rank=1) feedback=residual"):
         x = [each.view(-1, 10) for each in gradients(0, dist.get_rank())]
-        saver = AllReduce(plan, bypass=0)
+        saver = AllReduce(plan, dense_below=0)
         saver(x)
         found = []
         for order in ("scale first", "scale then", "through another"):
-            reduce, state = AllReduce(plan, bypass=0), saver.state_dict()
+            reduce, state = AllReduce(plan, dense_below=0), saver.state_dict()
             if order == "scale then":
                 reduce([torch.zeros_like(each) for each in x])
             reduce.load_state_dict(state)
             reduce.scale_residuals(2.0)
             reduce.scale_residuals(0.15)
             if order == "through another":
-                state, reduce = reduce.state_dict(), AllReduce(plan, bypass=0)
+                state, reduce = reduce.state_dict(), AllReduce(plan, dense_below=0)
                 reduce.load_state_dict(state)
             zeros = [torch.zeros_like(each) for each in x]
             reduce(zeros)
@@ -197,7 +197,7 @@ def a_plan_without_residuals_has_none_to_scale():
             with raises(deepreduce.ArgumentError, "keeps no residual"):
                 reduce.scale_residuals(0.5)
             reduce(gradients(0, dist.get_rank()))
-    mixed = AllReduce([("0", "feedback=momentum index=all value=raw"), ("*", EXACT_TOP)], bypass=0, flat=False)
+    mixed = AllReduce([("0", "feedback=momentum index=all value=raw"), ("*", EXACT_TOP)], dense_below=0, flat=False)
     mixed(gradients(0, dist.get_rank()))
     before = residuals_of_named(mixed, "1")
     mixed.scale_residuals(0.5)
@@ -230,14 +230,14 @@ def far(state):
 def a_state_may_be_loaded_to_another_device():
     x = gradients(0, dist.get_rank())
     for plan in (EXACT_TOP, "transform=lowrank(rank=1) feedback=residual"):
-        saver = AllReduce(plan, bypass=0)
+        saver = AllReduce(plan, dense_below=0)
         saver([each.view(-1, 10) for each in x])
-        other = AllReduce(plan, bypass=0)
+        other = AllReduce(plan, dense_below=0)
         other.load_state_dict(far(saver.state_dict()))
         found = [[torch.zeros(each.numel() // 10, 10) for each in x] for _ in range(2)]
         saver(found[0]), other(found[1])
         assert all(map(torch.equal, *found))
-    saver, other = (ReduceScatter(EXACT_TOP, bypass=0) for _ in range(2))
+    saver, other = (ReduceScatter(EXACT_TOP, dense_below=0) for _ in range(2))
     reduce_scatter(saver)
     other.load_state_dict(far(saver.state_dict()))
     assert torch.equal(reduce_scatter(saver), reduce_scatter(other))
@@ -259,13 +259,13 @@ def a_training_goes_on_with_more_ranks_than_before():
             shared = [own]
             dist.broadcast_object_list(shared)
             if dist.get_rank() in ranks:
-                hook = DDPHook(plan, bypass=0)
+                hook = DDPHook(plan, dense_below=0)
                 before = wrapped(make_model(), hook, process_group=group)
                 steps_of(before, sgd(before), 0, 3)
             if dist.get_rank() == 0:
                 accelerate._save(hook, own, 0)
             dist.barrier()
-            again = DDPHook(plan, bypass=0)
+            again = DDPHook(plan, dense_below=0)
             ddp = wrapped(make_model(), again)
             accelerate._load(again, shared[0], dist.get_rank())
             dist.barrier()
@@ -287,13 +287,13 @@ def reduce_scatter(comm):
 @check("two")
 def a_reduce_scatter_refuses_a_state_of_another_feedback_when_it_is_loaded():
     # (Their states have the same size.)
-    saver, other = ReduceScatter(EXACT_TOP, bypass=0), ReduceScatter("feedback=momentum index=all value=raw", bypass=0)
+    saver, other = ReduceScatter(EXACT_TOP, dense_below=0), ReduceScatter("feedback=momentum index=all value=raw", dense_below=0)
     reduce_scatter(saver)
     reduce_scatter(other)
     with raises(deepreduce.ArgumentError, "feedback=residual", "feedback=momentum"):
         other.load_state_dict(saver.state_dict())
     reduce_scatter(other)
-    waiting = ReduceScatter("feedback=momentum index=all value=raw", bypass=0)
+    waiting = ReduceScatter("feedback=momentum index=all value=raw", dense_below=0)
     waiting.load_state_dict(saver.state_dict())
     with raises(deepreduce.ArgumentError, "feedback=residual", "feedback=momentum"):
         reduce_scatter(waiting)

@@ -62,7 +62,7 @@ def a_sparse_gradient_by_an_exact_plan_is_that_of_plain_ddp_bit_for_bit():
 
 @check("two")
 def rows_travel_and_not_the_table():
-    hook = DDPHook("index=golomb value=half", bypass=0)
+    hook = DDPHook("index=golomb value=half", dense_below=0)
     got, gradients = run(hook)
     assert same_on_all_ranks(got) and gradients[0].is_sparse
     last = hook.stats().last
@@ -85,7 +85,7 @@ def lossy_plans_and_lowrank_train_a_sparse_table():
 def means_of_sparse_tensors_are_those_of_their_sum_in_rank_order():
     n = dist.get_world_size()
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        reduce = AllReduce(LOSSLESS, bypass=0)
+        reduce = AllReduce(LOSSLESS, dense_below=0)
         for step in range(4):
             drawn = []
             for rank in range(n):
@@ -151,18 +151,18 @@ def what_cannot_be_done_with_rows_names_the_tensor_and_a_way_out():
 
 @check("two")
 def a_ladder_and_auto_go_on_with_sparse_gradients():
-    hook = DDPHook([None, LOSSLESS, LOSSY], control="fit(target_ms=0.001)", bypass=1000)
+    hook = DDPHook([None, LOSSLESS, LOSSY], control="fit(target_ms=0.001)", dense_below=1000)
     got, gradients = run(hook, 12)
     assert same_on_all_ranks(got) and gradients[0].is_sparse
-    auto = DDPHook("auto", bypass=0)
+    auto = DDPHook("auto", dense_below=0)
     got, gradients = run(auto, 13)
     assert auto.choice is not None and same_on_all_ranks(got) and gradients[0].is_sparse
 
 
 @check("two")
 def a_table_is_no_part_of_a_state():
-    hook = DDPHook(LOSSY, bypass=0)
+    hook = DDPHook(LOSSY, dense_below=0)
     run(hook)
-    again = DDPHook(LOSSY, bypass=0)
+    again = DDPHook(LOSSY, dense_below=0)
     again.load_state_dict(hook.state_dict())
     assert same_on_all_ranks(run(again)[0]) and set(again._states) == {"head.weight", "head.bias"}

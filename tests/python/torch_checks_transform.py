@@ -33,11 +33,11 @@ def drawn(step, rank):
 
 @check("two")
 def lowrank_means_are_the_papers():
-    n, rank, reduce = dist.get_world_size(), dist.get_rank(), AllReduce(LOWRANK, bypass=0)
+    n, rank, reduce = dist.get_world_size(), dist.get_rank(), AllReduce(LOWRANK, dense_below=0)
     reduce([torch.zeros(shape) for shape in SHAPES])  # (makes it)
     transform = reduce._units[0].transform
     reduce.reset()
-    q = transform.state()[-4 * 75 * 2 :].view(np.float32).reshape(2, 75).T.astype(np.float64)
+    q = transform.state_dict()["state"][-4 * 75 * 2 :].view(np.float32).reshape(2, 75).T.astype(np.float64)
     residuals = [np.zeros((8, 75)) for _ in range(n)]
     for step in range(5):
         x = drawn(step, rank)
@@ -57,7 +57,7 @@ def lowrank_means_are_the_papers():
 @check("two")
 def means_of_half_types_are_those_of_f32_rounded_once():
     for dtype in (torch.float16, torch.bfloat16):
-        halves, whole = AllReduce(LOWRANK, bypass=0), AllReduce(LOWRANK, bypass=0)
+        halves, whole = AllReduce(LOWRANK, dense_below=0), AllReduce(LOWRANK, dense_below=0)
         for step in range(3):
             x = [each.to(dtype) for each in drawn(step, dist.get_rank())]
             expected = [each.float() for each in x]
@@ -94,7 +94,7 @@ def a_matrix_is_that_of_a_parameter_in_any_memory_layout():
     ):  # fmt: skip
         model = nn.Module()
         model.w, model.forward = nn.Parameter(parameter), lambda x, model=model, gradient=gradient: (model.w * gradient).sum() * x
-        ddp = wrapped(model, DDPHook("transform=lowrank(rank=1)", bypass=0))
+        ddp = wrapped(model, DDPHook("transform=lowrank(rank=1)", dense_below=0))
         for _ in range(2):
             ddp.zero_grad()
             ddp(torch.ones(())).backward()
@@ -103,7 +103,7 @@ def a_matrix_is_that_of_a_parameter_in_any_memory_layout():
 
 @check("two")
 def plans_by_name_send_frames_beside_factors():
-    hook = DDPHook([("0.*", LOWRANK), ("*", "index=golomb value=raw")], bypass=0)
+    hook = DDPHook([("0.*", LOWRANK), ("*", "index=golomb value=raw")], dense_below=0)
     assert same_on_all_ranks(train(hook, kind="SGD"))
     kinds = [type(unit).__name__ for unit in hook._units]
     assert "TransformUnit" in kinds and "Unit" in kinds
@@ -137,7 +137,7 @@ def a_checkpoint_of_lowrank_goes_on_with_the_same_bits():
 
 @check("two")
 def a_nan_of_one_rank_is_named_by_all_and_nothing_is_lost():
-    n, rank, reduce = dist.get_world_size(), dist.get_rank(), AllReduce(LOWRANK, bypass=0)
+    n, rank, reduce = dist.get_world_size(), dist.get_rank(), AllReduce(LOWRANK, dense_below=0)
     reduce(drawn(0, rank))
     transform = reduce._units[0].transform
     kept, x = [transform.residual(i) for i in range(4)], drawn(1, rank)

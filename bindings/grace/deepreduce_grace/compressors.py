@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -209,10 +210,10 @@ class PlanCompressor(Compressor):
             )
         state = self._states.get(name)
         if state is None:
-            state = State(plan, flat)
+            state = State(flat, plan)
             if name in self._loaded:
-                state = State.from_bytes(self._loaded[name])
-                state.check(plan, flat)
+                state.load_state_dict({"state": numpy.frombuffer(self._loaded[name], numpy.uint8)})
+                state.check(flat, plan)
                 del self._loaded[name]
             self._states[name], self._about[name] = state, about
         return state
@@ -236,8 +237,8 @@ class PlanCompressor(Compressor):
 
     def state_dict(self) -> Dict[str, Any]:
         # What was loaded and not used yet is kept as well.
-        kept = {**self._loaded, **{name: each.to_bytes() for name, each in self._states.items()}}
-        states = {name: torch.frombuffer(bytearray(each), dtype=torch.uint8) for name, each in kept.items()}
+        found = {name: torch.frombuffer(bytearray(data), dtype=torch.uint8) for name, data in self._loaded.items()}
+        states = {**found, **{name: torch.from_numpy(state.state_dict()["state"]) for name, state in self._states.items()}}
         about = {name: [elements, str(dtype).removeprefix("torch.")] for name, (elements, dtype) in self._about.items()}
         return {"steps": dict(self._steps.steps), "states": states, "about": about}
 

@@ -87,7 +87,7 @@ class PowerSGDCompressor(Compressor):
                 transform.cancel()
             raise
         count(sent, tensor)
-        exact = transform.info().matrices == 0
+        exact = transform.info.matrices == 0
         return [], Reduced(tensor.shape, tensor.dtype, mean.to(tensor.device), exact)
 
     def _reduce(self, factor: Tensor, wire: Wire) -> Tensor:
@@ -104,7 +104,7 @@ class PowerSGDCompressor(Compressor):
         if transform is None:
             transform = self._kind(shapes, self._plan, seed=self._seed)
             if name in self._loaded:
-                transform.load_state(self._loaded.pop(name).cpu().numpy())
+                transform.load_state_dict({"state": self._loaded.pop(name).cpu().numpy()})
             self._transforms[name] = transform
         if transform.shapes != shapes:
             raise ArgumentError(
@@ -124,7 +124,7 @@ class PowerSGDCompressor(Compressor):
     @property
     def nbytes(self) -> int:
         """Bytes of factors and of what computes them."""
-        factors: int = sum(each.info().memory for each in self._transforms.values())
+        factors: int = sum(each.info.memory for each in self._transforms.values())
         return factors + sum(map(len, self._loaded.values()))
 
     def reset(self, name: Optional[str] = None) -> None:
@@ -136,7 +136,7 @@ class PowerSGDCompressor(Compressor):
 
     def state_dict(self) -> Dict[str, Any]:
         # What was loaded and not used yet is kept as well.
-        return {**self._loaded, **{name: torch.from_numpy(each.state()) for name, each in self._transforms.items()}}
+        return {**self._loaded, **{name: torch.from_numpy(each.state_dict()["state"]) for name, each in self._transforms.items()}}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         self._transforms.clear()

@@ -23,6 +23,7 @@ from typing import Any, Dict, MutableMapping, Optional
 
 import torch
 
+from ._native._renamed import argument
 from .errors import Unsupported
 from .torch import DDPHook, Plans
 from .torch._saved import state_of_rank
@@ -30,6 +31,7 @@ from .torch._saved import state_of_rank
 __all__ = ["compress", "compress_trainer"]
 
 
+@argument("bypass", "dense_below")
 def compress(accelerator: Any, model: Any, plan: Plans, **options: Any) -> Optional[DDPHook]:
     """Registers a DDPHook with a model that accelerator.prepare gave, and returns it; None if there is one process.
 
@@ -53,6 +55,7 @@ def compress(accelerator: Any, model: Any, plan: Plans, **options: Any) -> Optio
 _compressed: MutableMapping[Any, int] = weakref.WeakKeyDictionary()  # models of an accelerator
 
 
+@argument("bypass", "dense_below")
 def compress_trainer(trainer: Any, plan: Plans, **options: Any) -> Any:
     """Adds a callback to a transformers.Trainer, and returns it. Its `hook` is the DDPHook of the last train().
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from typing import Any, List, Optional, Sequence
+from typing import Any, List, NoReturn, Optional, Sequence
 
 import numpy
 
 from ._native import _abi, _device, _library, _memory
 from ._native._call import Turns, Uncopied, check, context_of_thread, fail, new, unsigned
+from ._native._renamed import seed_of
 from ._tensors import (
     FRAMES_MOST,
     OUT_STRIDE,
@@ -52,7 +53,7 @@ class Batch(Uncopied):
                     fewer rows, never more
     plan            as for encode
     frames          as many frames merge takes without taking memory
-    segment_rows, sum_duplicates, allow_host, threads  as for encode
+    segment_rows, sum_duplicates, allow_host, threads, seed  as for encode
 
     What the calls need is taken here: afterwards encode(x, out=…), decode(frame, out=…) and merge(frames, out=…)
     allocate nothing, on a GPU launch at most `launches` kernels on the caller's current stream whatever the number
@@ -87,8 +88,10 @@ class Batch(Uncopied):
         sum_duplicates: bool = False,
         allow_host: bool = False,
         threads: Optional[int] = None,
+        seed: int = 0,
     ) -> None:
         library, context = _library.load(), context_of_thread(threads)
+        self._seed = unsigned(seed, "seed")
         self._threads, self._sum_duplicates, self._allow_host = threads, sum_duplicates, allow_host
         self.lock = threading.Lock()
         inputs = read_inputs(x, plan, None, None, sum_duplicates, [])
@@ -133,7 +136,7 @@ class Batch(Uncopied):
 
     @property
     def workspace(self) -> int:
-        """Bytes of memory that the batch keeps, beside tensors and frames."""
+        """Bytes of memory that the batch has, beside tensors and frames."""
         return self._room
 
     @property
@@ -178,7 +181,6 @@ class Batch(Uncopied):
         out: object = None,
         *,
         step: int = 0,
-        seed: int = 0,
         private_seed: int = 0,
         state: States = None,
         key: Keys = None,
@@ -186,6 +188,7 @@ class Batch(Uncopied):
         status_frame: bool = False,
         fit: bool = False,
         trace: Optional[TraceFunction] = None,
+        **old: NoReturn,
     ) -> Any:
         """As the function encode does it, into `out`.
 
@@ -203,6 +206,7 @@ class Batch(Uncopied):
         inputs = read_inputs(x, None, state, key, self._sum_duplicates, beside)
         if inputs.is_list != self._is_list:
             raise ArgumentError(f"the batch is for {'a list of tensors' if self._is_list else 'one tensor'}")
+        seed = seed_of(self._seed, "Batch.encode", (), old)
         call = make_call(step, seed, private_seed, tag, inputs.is_list, status_frame, fit)
         tracer = tracer_of(trace, call)
         result = new(_abi.dr_result)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, List, NoReturn, Optional, Sequence, Tuple
 
 import numpy
 
 from ._native import _abi, _device, _library, _memory
 from ._native._call import Context, Turns, Uncopied, busy, fail, new, thread_count, unsigned
+from ._native._renamed import seed_of
 from ._tensors import (
     FRAMES_MOST,
     OUT_STRIDE,
@@ -45,6 +46,7 @@ class Bound(Uncopied):
         library = _library.load()
         self.lock = threading.Lock()
         self._batch, self._x, self._out, self._is_list = batch, x, out, batch._is_list
+        self._seed = batch._seed
         if x is None and (state is not None or key is not None):
             raise ArgumentError("state and key are for tensors to encode, and there are none")
         if (x if x is not None else out) is None:
@@ -169,13 +171,14 @@ class Bound(Uncopied):
         out: object = None,
         *,
         step: int = 0,
-        seed: int = 0,
         private_seed: int = 0,
         tag: Optional[int] = None,
         status_frame: bool = False,
         fit: bool = False,
+        **old: NoReturn,
     ) -> Any:
         """As Batch.encode, of the tensors that are bound, with their states and keys."""
+        seed = self._seed if not old else seed_of(0, "Bound.encode", (), old)
         if not self.lock.acquire(False):
             raise busy("the bound batch")
         try:
@@ -277,41 +280,6 @@ class Bound(Uncopied):
         finally:
             self.lock.release()
 
-    # ---- For deepreduce.torch: what a step calls when training has emptied the caches. Each line counts there. ----
-
-    def _encode_at(self, address: int, size: int, step: int, seed: int, private_seed: int, tag: int) -> int:
-        """As encode(status_frame=True), to [size] bytes at an address of the CPU. Returns the bytes of the frame."""
-        if not self.lock.acquire(False):
-            raise busy("the bound batch")
-        try:
-            call = self._call
-            call.step, call.seed, call.private_seed, call.tag = step, seed, private_seed, tag
-            call.flags = _STATUS_LIST if self._is_list else _STATUS_ONE
-            status = self._encode(self._binding, self._call_at, address, size, self._result_at)
-            written = self._result.size
-            if status and not written:
-                fail(status, self._context)
-            return written  # type: ignore[no-any-return]
-        finally:
-            self.lock.release()
-
-    def _merge_at(self, places: Sequence[Tuple[int, int]], weights: Sequence[float], tag: int) -> None:
-        """As merge(add=False), of as many frames as were bound at most, each at (address, bytes) of the CPU."""
-        if not self.lock.acquire(False):
-            raise busy("the bound batch")
-        try:
-            for slot, place in zip(self._each_bytes, places):
-                slot.data, slot.size = place
-            self._weights[:] = weights  # type: ignore[call-overload]
-            self._last = k = self._most
-            options = self._options
-            options.flags, options.tag = _abi.DR_DECODE_TAG, tag
-            status = self._merge(self._binding, self._slots_at, self._weights_at, k, self._options_at, None)
-            if status:
-                fail(status, self._context)
-        finally:
-            self.lock.release()
-
     @property
     def kept(self) -> int:
         """Rows that went into the frame of the last encode, over all tensors (the sparsifier's r). On the CPU."""
@@ -371,8 +339,6 @@ class Bound(Uncopied):
 
 
 _END = 2**64
-_STATUS_ONE = call_flags(False, 0, True, False)
-_STATUS_LIST = call_flags(True, 0, True, False)
 
 
 # ---- What a Bound calls, and the memory that it passes ------------------------------------------

@@ -16,17 +16,19 @@ import json
 import numbers
 import os
 import threading
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, NoReturn, Optional, Sequence, TypedDict, Union, cast
 
 import numpy
 
 from ._native import _abi
 from ._native._abi_control import DR_CONTROL_WORDS, dr_control, dr_control_info
 from ._native._call import Turns, Uncopied, check, new, unsigned
+from ._native._renamed import seed_of, warn
 from ._native._transport import load_exchanges
 from .errors import ArgumentError
-from .exchange import Exchange, ExchangeInfo
+from .exchange import Exchange, ExchangeInfo, ExchangeState
 from .plan import Plan, as_plan
+from .tensor import saved_part
 
 __all__ = ["AdaptiveExchange", "ControlInfo", "Controller", "ladder_of"]
 
@@ -42,7 +44,7 @@ class ControlInfo(NamedTuple):
     reason               in words
     step, next_step      for which it was made; not before which the next one is due
     decisions, changes   so far
-    transfer_ns, bytes, empty_ns  what ranks agreed on: of a step's transfers, and of an empty one (0: not told)
+    transfer_ns, bytes, empty_ns  what ranks agreed on: of a step's transfers, and of an empty one (0: not measured)
     median_ns            of the last transfer_ns: what the law judges
     budget               bytes a step (aimd)
     base_ns, per_byte_ns t = A + B · bytes (fit)
@@ -65,6 +67,18 @@ class ControlInfo(NamedTuple):
     per_byte_ns: float
 
 
+    def __call__(self) -> ControlInfo:
+        """The old spelling: `info` was a method."""
+        warn("info()", "the property info")
+        return self
+
+
+class ControlState(TypedDict):
+    """What is saved of a Controller: of each decision step, transfer_ns, bytes, empty_ns."""
+
+    trace: List[int]
+
+
 class Controller(Uncopied):
     """Chooses a rung of a ladder. It has no clock, and all ranks decide from the same words: so they decide alike.
     One call at a time, but for `info`: another thread's is ConcurrentUse.
@@ -78,7 +92,7 @@ class Controller(Uncopied):
     >>> control.observe(4_000_000, 0.320)
     >>> control.decide(1, [control.report()])
     1
-    >>> control.info().reason
+    >>> control.info.reason
     'too slow: one rung smaller'
     """
 
@@ -89,9 +103,14 @@ class Controller(Uncopied):
         self._rungs = [0] * unsigned(rungs, "rungs", 2**16) if isinstance(rungs, int) else list(rungs)
         self._handle = ctypes.POINTER(dr_control)()
         self._destroy, self._process = load_exchanges().dr_control_destroy, os.getpid()
-        self.restart()
+        self.reset()
 
     def restart(self) -> None:
+        """The old spelling of `reset`."""
+        warn("Controller.restart()", "Controller.reset()")
+        self.reset()
+
+    def reset(self) -> None:
         """Forgets all, as if it were new."""
         sizes, error = (ctypes.c_uint64 * len(self._rungs))(), new(_abi.dr_error)
         for i, size in enumerate(self._rungs):
@@ -113,7 +132,7 @@ class Controller(Uncopied):
         """A step of this rank sent so many bytes, and waited so long for transfers, without encode, decode and merge.
         0 bytes: an empty transfer, which tells the latency. ArgumentError for what is no number of these."""
         if not isinstance(seconds, numbers.Real) or not abs(seconds) < _SECONDS_MAX:
-            raise ArgumentError(f"seconds = {seconds!r} is no time below {_SECONDS_MAX:g} s")
+            raise ArgumentError(f"seconds = {seconds!r} is not a time below {_SECONDS_MAX:g} s")
         ns = max(0, round(float(seconds) * 1e9))
         with Turns([(self, "the controller")]):
             load_exchanges().dr_control_observe(self._handle, unsigned(size, "size"), ns)
@@ -137,7 +156,7 @@ class Controller(Uncopied):
         flat, error = (ctypes.c_uint64 * (DR_CONTROL_WORDS * len(words)))(), new(_abi.dr_error)
         for i, each in enumerate(words):
             if len(each) != DR_CONTROL_WORDS:
-                raise ArgumentError(f"rank {i} told {len(each)} words, not {DR_CONTROL_WORDS}")
+                raise ArgumentError(f"rank {i} reported {len(each)} words, not {DR_CONTROL_WORDS}")
             flat[i * DR_CONTROL_WORDS : (i + 1) * DR_CONTROL_WORDS] = [unsigned(word, "word") for word in each]
         step = unsigned(step, "step")
         with Turns([(self, "the controller")]):
@@ -149,19 +168,20 @@ class Controller(Uncopied):
         return self.rung
 
     def _read(self) -> ControlInfo:
-        """After a decision, which alone changes what is told."""
+        """After a decision, which alone changes `info`."""
         info, error = new(dr_control_info), new(_abi.dr_error)
         check(load_exchanges().dr_control_describe(self._handle, info, error), error)
         values = {name: getattr(info, name) for name, *_ in dr_control_info._fields_ if name != "struct_size"}
         values["before"] = values.pop("from")
         values["reason"] = load_exchanges().dr_control_reason(values["reason"]).decode()
-        self._told = told = ControlInfo(**values)
-        self.rung, self.next_step = told.rung, told.next_step
-        return told
+        self._decided = decided = ControlInfo(**values)
+        self.rung, self.next_step = decided.rung, decided.next_step
+        return decided
 
+    @property
     def info(self) -> ControlInfo:
         """The last decision, and why. Any thread may ask at any time."""
-        return self._told
+        return self._decided
 
     def line(self) -> str:
         """The last decision as a line of JSON: its numbers are all that `replay` needs."""
@@ -170,38 +190,64 @@ class Controller(Uncopied):
             load_exchanges().dr_control_log(self._handle, room, len(room), size)
         return room.raw[: size.value].decode()
 
-    @property
-    def trace(self) -> List[int]:
-        """Of each decision: step, transfer_ns, bytes, empty_ns. 32 bytes of memory each."""
-        return list(self._trace)
+    def state_dict(self) -> ControlState:
+        """Its decisions, {"trace": 4 numbers for each}, 32 bytes of memory a decision."""
+        return {"trace": list(self._trace)}
 
-    def replay(self, trace: Union[Sequence[int], Sequence[str]]) -> int:
-        """Decides again what a `trace`, or the lines of a log, had decided, from the beginning; returns the rung.
+    def load_state_dict(self, state: ControlState) -> None:
+        """Decides again, from the beginning, what a controller with the same options had decided that `state_dict` is of.
 
-        ArgumentError for what is neither; nothing has changed then, but if it is of other decisions.
+        ArgumentError for what is not such a state; nothing has changed then, unless it is of other decisions.
         """
+        trace = saved_part(state, "trace")
+        if isinstance(trace, str) or not isinstance(trace, Iterable):
+            raise ArgumentError(f"trace of the state is of type {type(trace).__name__}, not a list of numbers")
+        self._replay([unsigned(word, f"number {number} of a trace") for number, word in enumerate(trace, 1)])
+
+    def replay(self, log: Sequence[str]) -> int:
+        """Decides again what the lines of a log (`line`) had decided, from the beginning; returns the rung.
+
+        ArgumentError for what is not a log; nothing has changed then, unless it is of other decisions.
+        """
+        listed: List[Union[str, int]] = list(log)
+        if not any(isinstance(line, str) for line in listed):
+            if listed:
+                warn("Controller.replay(trace)", 'Controller.load_state_dict({"trace": trace})')
+            self.load_state_dict({"trace": listed})  # type: ignore[typeddict-item]
+            return self.rung
         words: List[int] = []
-        for number, each in enumerate(trace, 1):
-            words += _logged(each, number) if isinstance(each, str) else [unsigned(each, f"number {number} of a trace")]
-        if len(words) % 4:
-            raise ArgumentError(f"a trace of {len(words)} numbers: 4 a decision are expected")
-        self.restart()
-        for i in range(0, len(words), 4):
-            step, *told = words[i : i + 4]
-            self.decide(step, [[*told, self.report()[3]]])
+        for number, line in enumerate(listed, 1):
+            words += _logged(line, number)
+        self._replay(words)
         return self.rung
 
+    @property
+    def trace(self) -> List[int]:
+        """The old spelling of `state_dict`."""
+        warn("Controller.trace", 'Controller.state_dict()["trace"]')
+        return list(self._trace)
 
-def _logged(line: str, number: int) -> List[int]:
+    def _replay(self, words: Sequence[int]) -> None:
+        if len(words) % 4:
+            raise ArgumentError(f"a trace of {len(words)} numbers: 4 a decision are expected")
+        self.reset()
+        for i in range(0, len(words), 4):
+            step, *measured = words[i : i + 4]
+            self.decide(step, [[*measured, self.report()[3]]])
+
+
+def _logged(line: Union[str, int], number: int) -> List[int]:
     """The numbers of a line of a log that `replay` needs."""
     where = f"line {number} of a log"
+    if not isinstance(line, str):
+        raise ArgumentError(f"{where} is {line!r}, not a line of JSON")
     try:
         read = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ArgumentError(f"{where} is no json: {error}") from None
+        raise ArgumentError(f"{where} is not JSON: {error}") from None
     keys = ("step", "transfer_ns", "bytes", "empty_ns")
     if not isinstance(read, dict) or not all(key in read for key in keys):
-        raise ArgumentError(f"{where} is no object with {', '.join(keys)}: {line[:80]}")
+        raise ArgumentError(f"{where} is not an object with {', '.join(keys)}: {line[:80]}")
     return [unsigned(read[key], f"{key} in {where}") for key in keys]
 
 
@@ -235,6 +281,14 @@ def ladder_of(plans: Sequence[Rung]) -> List[Plan]:
     return [dense if each is None else each for each in named]
 
 
+class AdaptiveState(TypedDict):
+    """What is saved of an AdaptiveExchange."""
+
+    step: int
+    control: ControlState
+    exchange: ExchangeState
+
+
 class AdaptiveExchange(Uncopied):
     """An Exchange of which each step goes by a rung of a ladder of plans. Residuals go with it from rung to rung.
 
@@ -243,7 +297,7 @@ class AdaptiveExchange(Uncopied):
     control    options of a Controller, or one
     transport  of all rungs; or a list of one for each
 
-    After a step: `report` on all ranks, and `decide` with what all of them told. mpi.AllReduce does it itself.
+    After a step: `report` on all ranks, and `decide` with all of their reports. mpi.AllReduce does it itself.
     After an error make a new one.
 
     >>> from deepreduce.control import AdaptiveExchange
@@ -268,8 +322,8 @@ class AdaptiveExchange(Uncopied):
     ) -> None:
         self.plans = ladder_of(ladder)
         self.control = Controller(control, len(self.plans)) if isinstance(control, str) else control
-        if self.control.info().rungs != len(self.plans):
-            raise ArgumentError(f"a controller of {self.control.info().rungs} rungs, a ladder of {len(self.plans)}")
+        if self.control.info.rungs != len(self.plans):
+            raise ArgumentError(f"a controller of {self.control.info.rungs} rungs, a ladder of {len(self.plans)}")
         transports = transport if isinstance(transport, (list, tuple)) else [transport] * len(self.plans)
         if len(transports) != len(self.plans):
             raise ArgumentError(f"{len(transports)} transports for {len(self.plans)} rungs")
@@ -277,7 +331,7 @@ class AdaptiveExchange(Uncopied):
         for plan, each in zip(self.plans, transports):
             self.exchanges.append(Exchange(x, plan, each, out, **options))
             out = self.exchanges[0].out
-        self.steps, self._sums = 0, bool(options.get("sum"))
+        self.steps, self._sums, self._seed = 0, bool(options.get("sum")), self.exchanges[0]._seed
         self._rung = self.control.rung
 
     @property
@@ -295,9 +349,12 @@ class AdaptiveExchange(Uncopied):
         """The arrays of the result, the same for all rungs."""
         return self.exchange.out
 
-    def start(self, step: Optional[int] = None, seed: int = 0) -> None:
+    def start(self, step: Optional[int] = None, *old: NoReturn, **older: NoReturn) -> None:
         """Begins a step. `step`, None: the number of the call."""
-        self.exchange.start(self.steps if step is None else step, seed)
+        self._start(step, seed_of(self._seed, "AdaptiveExchange.start", old, older))
+
+    def _start(self, step: Optional[int], seed: int) -> None:
+        self.exchange._start(self.steps if step is None else step, seed)
 
     def advance(self) -> bool:
         """Goes on as far as it can without waiting. True: done, and measured."""
@@ -309,7 +366,7 @@ class AdaptiveExchange(Uncopied):
     def finish(self) -> None:
         """Measures a step that Loopback.run took to its end; `advance` does it itself."""
         self.steps += 1
-        info = self.exchange.info()
+        info = self.exchange.info
         self.control.observe(info.sent, info.wait_ns / 1e9)
 
     @property
@@ -322,7 +379,7 @@ class AdaptiveExchange(Uncopied):
         return self.control.report()
 
     def decide(self, words: Sequence[Sequence[int]]) -> int:
-        """The rung of the next steps, from what all ranks told."""
+        """The rung of the next steps, from the reports of all ranks."""
         rung = self.control.decide(self.steps, words)
         if rung != self._rung:
             self._move(rung)
@@ -339,17 +396,34 @@ class AdaptiveExchange(Uncopied):
             except ArgumentError:
                 # This rung has other owners: what the result lacks becomes what this rank has not sent.
                 self.exchange._set_residual(numpy.zeros_like(total), tensor, "sum")
-                own += total * numpy.float32(1 if self._sums else before.info().ranks)
+                own += total * numpy.float32(1 if self._sums else before.info.ranks)
             self.exchange._set_residual(own, tensor, "own")
             self.exchange._set_residual(before.residual(tensor, "momentum"), tensor, "momentum")
 
     def residual(self, tensor: int = 0, which: str = "own") -> Any:
-        """As of Exchange; a rung takes what the one before it had."""
+        """As of Exchange. A rung goes on with what the one before it had."""
         return self.exchange.residual(tensor, which)
 
     def set_residual(self, residual: object, tensor: int = 0, which: str = "own") -> None:
-        """As of Exchange: float32 of a checkpoint, for the rung in use. ArgumentError."""
+        """As of Exchange, for the rung in use. ArgumentError."""
         self.exchange.set_residual(residual, tensor, which)
+
+    def state_dict(self) -> AdaptiveState:
+        """Steps, decisions, and what the exchange of the rung in use saves. Each rank saves its own, between steps."""
+        return {"step": self.steps, "control": self.control.state_dict(), "exchange": self.exchange.state_dict()}
+
+    def load_state_dict(self, state: AdaptiveState) -> None:
+        """Becomes what `state_dict` returned, of the same ladder: then it goes on at the same rung with the same residuals.
+        ArgumentError for anything else; nothing has changed then, unless the decisions are of another ladder."""
+        step = unsigned(saved_part(state, "step"), "step of the state")
+        exchange, before = saved_part(state, "exchange"), self.control.state_dict()
+        self.control.load_state_dict(cast(ControlState, saved_part(state, "control")))
+        try:
+            self.exchanges[self.control.rung].load_state_dict(cast(ExchangeState, exchange))
+        except ArgumentError:
+            self.control.load_state_dict(before)
+            raise
+        self._rung, self.steps = self.control.rung, step
 
     def rebind(self, x: object, out: object = None) -> None:
         """Other arrays of the same shapes for all rungs, as of Exchange. ArgumentError."""
@@ -361,6 +435,7 @@ class AdaptiveExchange(Uncopied):
         """Gives up the step under way, as of Exchange."""
         self.exchange.cancel()
 
+    @property
     def info(self) -> ExchangeInfo:
         """The exchange of this rung, and how its last step went."""
-        return self.exchange.info()
+        return self.exchange.info

@@ -147,7 +147,7 @@ def encode(
             else:
                 made = _encode_on_gpu(context, inputs, call, out, status_frame, allow_host, inputs.place)
     except ArgumentError as error:
-        explain_missing_state(error, plan, state, inputs)
+        explain_missing_state(error, inputs, plan, state)
         raise
     if tracer is not None:
         tracer.done()
@@ -179,14 +179,14 @@ def warn_of_repeated_draws(plan: Plans) -> None:
         )
 
 
-def explain_missing_state(error: ArgumentError, plan: Plans, state: States, inputs: Inputs) -> None:
+def explain_missing_state(error: ArgumentError, inputs: Inputs, plan: Plans, state: States) -> None:
     """Raises what a caller can do, where the library says that a tensor has no state."""
     at = error.tensor
     if not isinstance(at, int) or not 0 <= at < inputs.n or inputs.tensors[at].state:
         return
     plans = _plans_of(plan)
     if plans[at if len(plans) > 1 else 0].info.feedback:
-        name, how = (f"x[{at}]", "State.for_(plan, x)") if inputs.is_list else ("x", "State(plan, x)")
+        name, how = (f"x[{at}]", "State.of(x, plan)") if inputs.is_list else ("x", "State(x, plan)")
         raise ArgumentError(
             f"{name}: the plan keeps feedback, so it needs a state: state=deepreduce.{how}, the same one at every step",
             tensor=at,

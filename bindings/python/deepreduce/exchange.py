@@ -12,7 +12,7 @@ import math
 import os
 import sys
 import threading
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple, TypedDict, Union
 
 import numpy
 
@@ -32,6 +32,7 @@ from ._native._abi_exchange import (
     dr_transport,
 )
 from ._native._call import Context, Turns, Uncopied, check, fail, new, thread_count, unsigned
+from ._native._renamed import seed_of, warn
 from ._native._transport import Callbacks, Transport, load_exchanges
 from ._native._types import Array
 from ._tensors import (
@@ -48,7 +49,7 @@ from ._tensors import (
 )
 from .errors import ArgumentError, Error
 from .plan import Plan, as_plan
-from .tensor import Sparse
+from .tensor import Sparse, saved_part
 
 __all__ = ["Exchange", "ExchangeInfo", "Loopback", "Transport"]
 
@@ -89,6 +90,23 @@ class ExchangeInfo(NamedTuple):
     waits: int
 
 
+    def __call__(self) -> ExchangeInfo:
+        """The old spelling: `info` was a method."""
+        warn("info()", "the property info")
+        return self
+
+
+class ExchangeState(TypedDict, total=False):
+    """What is saved of an Exchange: the step that comes next; of each tensor a float32 array [elements] of each kind that
+    `Exchange.residual` has. A kind that is zero in all tensors is left out."""
+
+    step: int
+    own: List[Array]
+    sum: List[Array]
+    momentum: List[Array]
+    warm_start: List[Array]
+
+
 class Exchange(Uncopied):
     """The mean over all ranks of tensors that are read where they lie, each time that it is run.
 
@@ -102,6 +120,7 @@ class Exchange(Uncopied):
     dense_below  tensors of fewer elements go as they are
     trace      remember when each step began and ended (`trace_json`)
     threads    of the encoder
+    seed       of random numbers; the same on all ranks
     rows       the most rows of each Sparse, the same on all ranks; None: the rows that x has
     budget     seconds after which `advance` returns with the step that it is in, for event loops; 0: it goes on as far as it
                can. A step encodes or merges one range: parts= of the plan makes steps smaller
@@ -135,6 +154,7 @@ class Exchange(Uncopied):
         threads: Optional[int] = None,
         rows: Optional[int] = None,
         budget: float = 0.0,
+        seed: int = 0,
     ) -> None:
         library = load_exchanges()
         self.lock = threading.Lock()
@@ -143,6 +163,7 @@ class Exchange(Uncopied):
         self._transport = transport  # alive
         self._context = Context(thread_count(threads))
         self._destroy = library.dr_exchange_destroy
+        self._seed, self._first = unsigned(seed, "seed"), 0  # the step of the first call
         self._plan, self._rows = plan, None if rows is None else unsigned(rows, "rows")
         self._inputs, self._outs, self.out = _borrow(x, plan, out, self._rows)
         if not 0 < timeout <= 2**63 / 1e9:
@@ -195,12 +216,15 @@ class Exchange(Uncopied):
             self._check(load_exchanges().dr_exchange_rebind(self._handle, *arrays))
             self._inputs, self._outs, self.out = inputs, outs, made
 
-    def start(self, step: Optional[int] = None, seed: int = 0) -> None:
+    def start(self, step: Optional[int] = None, *old: NoReturn, **older: NoReturn) -> None:
         """Begins an exchange of what x holds now; it stays as it is until the end. On return the first frames are on their way.
-        What goes wrong then is what `advance` raises. The step (None: the number of the call) and the seed are those of all ranks.
+        What goes wrong then is what `advance` raises. The step is that of all ranks. None: the number of the call.
         """
+        self._start(step, seed_of(self._seed, "Exchange.start", old, older))
+
+    def _start(self, step: Optional[int], seed: int) -> None:
         call = new(_abi.dr_call)
-        call.step = self.info().calls if step is None else unsigned(step, "step")
+        call.step = self._first + self.info.calls if step is None else unsigned(step, "step")
         call.seed = unsigned(seed, "seed")
         with Turns([(self, "the exchange")]):
             if self._callbacks is not None:
@@ -228,27 +252,71 @@ class Exchange(Uncopied):
 
     def residual(self, tensor: int = 0, which: str = "own") -> Array:
         """A copy of what feedback keeps, float32 [elements of the tensor]; `which`: "own", "sum" of an owner,
-        "momentum" (u of feedback=dgc, m of feedback=momentum), or "warm_start" (Q of transform=lowrank, then zeros). All
-        four are a checkpoint of this rank."""
+        "momentum" (u of feedback=dgc, m of feedback=momentum), or "warm_start" (Q of transform=lowrank, then zeros).
+        For a checkpoint: `state_dict`."""
         residual = numpy.empty(self._size(tensor), numpy.float32)
         with Turns([(self, "the exchange")]):
             self._check(load_exchanges().dr_exchange_read_residual(self._handle, *_residual(which, tensor, residual)))
         return residual
 
     def set_residual(self, residual: object, tensor: int = 0, which: str = "own") -> None:
-        """What `residual` gave, of a checkpoint: finite float32 [elements of the tensor], of any shape, of numpy or of torch
-        on the CPU. ArgumentError, with `tensor`, for anything else."""
+        """Replaces what `residual` returns: finite float32 [elements of the tensor], of any shape, of numpy or of torch
+        on the CPU. ArgumentError, with `tensor`, for anything else. From a checkpoint: `load_state_dict`."""
         self._set_residual(_memory.borrow_finite(residual, "residual", tensor).reshape(-1), tensor, which)
 
     def _set_residual(self, flat: Array, tensor: int, which: str) -> None:
-        if flat.size != self._size(tensor):
-            raise ArgumentError(f"the residual has {flat.size} elements, the tensor {self._size(tensor)}", tensor=tensor)
+        self._require_size(flat, tensor)
         with Turns([(self, "the exchange")]):
             self._check(load_exchanges().dr_exchange_write_residual(self._handle, *_residual(which, tensor, flat)))
+
+    def state_dict(self) -> ExchangeState:
+        """The step and the residuals of this rank, copies: each rank saves its own. Not while an exchange is under way."""
+        state: ExchangeState = {"step": self._first + self.info.calls}
+        for which in _WHICH:
+            arrays = [self.residual(tensor, which) for tensor in range(len(self._sizes))]
+            if any(each.any() for each in arrays):
+                state[which] = arrays  # type: ignore[literal-required]
+        return state
+
+    def load_state_dict(self, state: ExchangeState) -> None:
+        """Becomes what `state_dict` returned of this rank's exchange of such tensors by such a plan: then it goes on with the
+        same bits. ArgumentError, with `tensor`, for anything else; nothing has changed then."""
+        step, arrays, before = unsigned(saved_part(state, "step"), "step of the state"), self._arrays_of(state), self.state_dict()
+        try:
+            self._write(arrays)
+        except ArgumentError:
+            self._write(self._arrays_of(before))
+            raise
+        self._first = step - self.info.calls
+
+    def _arrays_of(self, state: ExchangeState) -> Dict[str, List[Array]]:
+        """Of each kind, of each tensor."""
+        found: Dict[str, List[Array]] = {}
+        for which in _WHICH:
+            arrays = state.get(which)
+            if arrays is None:
+                found[which] = [numpy.zeros(size, numpy.float32) for size in self._sizes]
+                continue
+            if not isinstance(arrays, (list, tuple)) or len(arrays) != len(self._sizes):
+                raise ArgumentError(f"{which} of the state is not a list of {len(self._sizes)} arrays, one for each tensor")
+            found[which] = [_memory.borrow_finite(each, which, i).reshape(-1) for i, each in enumerate(arrays)]
+            for tensor, flat in enumerate(found[which]):
+                self._require_size(flat, tensor)
+        return found
+
+    def _write(self, arrays: Mapping[str, Sequence[Array]]) -> None:
+        for which, of_tensors in arrays.items():
+            for tensor, flat in enumerate(of_tensors):
+                self._set_residual(flat, tensor, which)
 
     def _size(self, tensor: int) -> int:
         return int(self._sizes[unsigned(tensor, "tensor", len(self._sizes))])
 
+    def _require_size(self, flat: Array, tensor: int) -> None:
+        if flat.size != self._size(tensor):
+            raise ArgumentError(f"the residual has {flat.size} elements, the tensor {self._size(tensor)}", tensor=tensor)
+
+    @property
     def info(self) -> ExchangeInfo:
         """What it is, and how the last exchange went. Any thread may ask at any time."""
         info, error = new(dr_exchange_info), new(_abi.dr_error)

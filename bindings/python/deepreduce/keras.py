@@ -21,6 +21,7 @@ import numpy
 import tensorflow as tf
 
 from ._adapters._sender_pool import SenderPool, method_of
+from ._native._renamed import argument
 from .book import Book
 from .errors import ArgumentError, Unsupported
 from .plan import Plan
@@ -44,10 +45,10 @@ class Compression(tf.train.experimental.PythonState):  # type: ignore[misc]
     """What `compress` keeps beside the optimizer: the residuals of the replicas of this process, by their number.
     tf.train.Checkpoint(optimizer=…) saves and restores them with the optimizer."""
 
-    def __init__(self, plan: Union[str, Plan, Book], bypass: Optional[int], flat: Optional[bool], seed: int) -> None:
+    def __init__(self, plan: Union[str, Plan, Book], dense_below: Optional[int], flat: Optional[bool], seed: int) -> None:
         """Not for callers: compress makes them."""
         self._plan = method_of(plan)
-        self._options: Dict[str, Any] = {"dense_below": bypass, "flat": flat, "seed": seed}
+        self._options: Dict[str, Any] = {"dense_below": dense_below, "flat": flat, "seed": seed}
         self._lock = threading.Lock()
         self._pool: Optional[SenderPool] = None
         self._states: Dict[int, Any] = {}
@@ -153,11 +154,12 @@ def _name_of(variable: Any) -> str:
     return str(getattr(variable, "path", None) or variable.name).removesuffix(":0")
 
 
+@argument("bypass", "dense_below")
 def compress(
     optimizer: Any,
     plan: Union[str, Plan, Book],
     *,
-    bypass: Optional[int] = None,
+    dense_below: Optional[int] = None,
     flat: Optional[bool] = None,
     seed: int = 0,
 ) -> Any:
@@ -166,7 +168,7 @@ def compress(
 
     optimizer  a Keras optimizer that has not been used yet
     plan       a plan or its text; or a book of plans by the variables' paths
-    bypass     gradients of fewer elements travel exactly, in the same row. None: of a plan that is flat none, of others
+    dense_below  gradients of fewer elements travel exactly, in the same row. None: of a plan that is flat none, of others
                those below 1000
     flat       the gradients of the plan are one tensor (bucket=flat). None: of a plan that sparsifies, or keeps each
                value by itself (raw, half); one that quantises all elements (8bit, onebit) has levels for each gradient
@@ -195,5 +197,5 @@ def compress(
         raise ArgumentError("the optimizer has been used already: compress a fresh one")
     compressed: Any = type(kind.__name__, (_Compressed, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__})
     made = compressed.from_config(optimizer.get_config())
-    made.compression = Compression(plan, bypass, flat, seed)
+    made.compression = Compression(plan, dense_below, flat, seed)
     return made

@@ -13,6 +13,7 @@ import lightning
 import torch
 import torch.distributed as dist
 
+from ._native._renamed import argument
 from .errors import Unsupported
 from .torch import DDPHook, Plans
 from .torch._saved import state_of_rank
@@ -35,6 +36,7 @@ class Compress(lightning.Callback):  # type: ignore[misc]
     bit for bit. Raises Unsupported for a strategy without DistributedDataParallel, and what DDPHook raises.
     """
 
+    @argument("bypass", "dense_below")
     def __init__(self, plan: Plans, **options: Any) -> None:
         self.hook: Optional[DDPHook] = None
         self._plan, self._options = plan, options

@@ -21,11 +21,12 @@ from ._adapters._control_terms import check_terms, digest, first_other, terms_of
 from ._adapters._sender_messages import SenderSteps
 from ._native import _abi
 from ._native._call import Uncopied
+from ._native._renamed import seed_of
 from ._tensors import arrays_like
 from .book import Book, as_book
-from .control import AdaptiveExchange, Controller, Rung, ladder_of
+from .control import AdaptiveExchange, AdaptiveState, Controller, Rung, ladder_of
 from .errors import ArgumentError, Error, MissingRank, PeerError, Unsupported
-from .exchange import Exchange, Transport
+from .exchange import Exchange, ExchangeState, Transport
 from .plan import Plan, as_plan
 from .sender import Sender
 
@@ -224,7 +225,7 @@ def _at(address: int, size: int) -> Any:
 class AllReduce(Uncopied):
     """The mean over all ranks of `comm` of x, which is read where it lies at each call; into `out`.
 
-    x, plan, out, sum, timeout, dense_below, trace, threads, rows, budget  as for deepreduce.exchange.Exchange
+    x, plan, out, sum, timeout, dense_below, trace, threads, rows, budget, seed  as for deepreduce.exchange.Exchange
     comm  of mpi4py; None: COMM_WORLD. It gets a communicator of its own
     control  "fit(target_ms=20)", say: chooses among plans by how long transfers take (docs/CONTROL.md). Then `plan` is a
           ladder, a list of plans from the densest to the smallest, None being dense. After a step the ranks tell one
@@ -256,6 +257,7 @@ class AllReduce(Uncopied):
         control: Optional[str] = None,
         rows: Optional[int] = None,
         budget: float = 0.0,
+        seed: int = 0,
     ) -> None:
         self.transport = MpiTransport(comm, timeout)
         self._sound = True  # the last exchange did not fail
@@ -273,7 +275,7 @@ class AllReduce(Uncopied):
         check_terms(_agreed(self.transport, failed, terms_of(control, plans)))
         try:
             options: Dict[str, Any] = {"sum": sum, "timeout": timeout, "dense_below": dense_below}
-            options.update(trace=trace, threads=threads, rows=rows, budget=budget)
+            options.update(trace=trace, threads=threads, rows=rows, budget=budget, seed=seed)
             if control is None:
                 self._exchange: Union[None, Exchange, AdaptiveExchange] = Exchange(x, plan, self.transport, out, **options)  # type: ignore[arg-type]
             else:
@@ -318,16 +320,29 @@ class AllReduce(Uncopied):
         self.exchange.decide(words)
         return True
 
-    def __call__(self, step: Optional[int] = None, seed: int = 0) -> Any:
+    def __call__(self, step: Optional[int] = None, *old: NoReturn, **older: NoReturn) -> Any:
         """Begins, waits, returns `out`."""
-        self.start(step, seed)
+        self._start(step, seed_of(self.exchange._seed, "AllReduce.__call__", old, older))
         return self.wait()
 
-    def start(self, step: Optional[int] = None, seed: int = 0) -> None:
-        """Begins, and sends the first frames; x stays as it is until the end. The step (None: the number of the call) and the seed are those of all ranks."""
+    def start(self, step: Optional[int] = None, *old: NoReturn, **older: NoReturn) -> None:
+        """Begins, and sends the first frames; x stays as it is until the end. The step is that of all ranks. None: the number
+        of the call."""
+        self._start(step, seed_of(self.exchange._seed, "AllReduce.start", old, older))
+
+    def _start(self, step: Optional[int], seed: int) -> None:
         if self._telling is not None:
             raise ArgumentError("a step is under way: its ranks agree on the next plan; go on with test() or wait()")
-        self.exchange.start(step, seed)
+        self.exchange._start(step, seed)
+
+    def state_dict(self) -> Union[ExchangeState, AdaptiveState]:
+        """Step and residuals of this rank, with `control` its decisions, too: each rank saves its own, between steps."""
+        return self.exchange.state_dict()
+
+    def load_state_dict(self, state: Union[ExchangeState, AdaptiveState]) -> None:
+        """Becomes what `state_dict` returned on this rank; then it goes on with the same bits. ArgumentError, and nothing has
+        changed, for anything else."""
+        self.exchange.load_state_dict(state)  # type: ignore[arg-type]
 
     def test(self) -> bool:
         """Goes on, and waits for nobody. True: done, and `out` has the result. MPI makes way only while it is called."""
@@ -368,8 +383,8 @@ def all_reduce(
     plan = as_plan(plan)
     if plan.info.feedback:
         raise ArgumentError(f"{plan} keeps feedback, which all_reduce would lose: make an AllReduce and keep it")
-    mean = AllReduce(x, plan, comm, out, **options)
-    result = mean(step, seed)
+    mean = AllReduce(x, plan, comm, out, seed=seed, **options)
+    result = mean(step)
     mean.close()
     return result
 
@@ -442,7 +457,7 @@ class NamedAllReduce(Uncopied):
                 arrays, outs = ([each[name] for name in unit.tensors] for each in (x, self.out))
                 small = 1000 if dense_below is None else dense_below
                 method = self.plans[unit.tensors[0]]
-                self._factors.append(AllReduce(arrays, method, comm, outs, sum=sum, timeout=timeout, dense_below=small, threads=threads))
+                self._factors.append(AllReduce(arrays, method, comm, outs, sum=sum, timeout=timeout, dense_below=small, threads=threads, seed=seed))
         self._transports += [each for factors in self._factors for each in factors._transports]
 
     def __call__(self, step: Optional[int] = None) -> Dict[str, Any]:

@@ -165,7 +165,7 @@ class Plan:
 
     @property
     def exact(self) -> Plan:
-        """Of a tensor that is too small to be worth this plan, beside others that have it (`bypass`, `dense_below`): all of
+        """Of a tensor that is too small to be worth this plan, beside others that have it (`dense_below`): all of
         it, exactly, with the same weight of the gradient and the same momentum. With merge=vote or transform= it is this
         plan.
 

@@ -7,12 +7,13 @@ import dataclasses
 import operator
 import threading
 import weakref
-from typing import Any, List, Optional, Sequence, Tuple, Union
+from typing import Any, List, Mapping, Optional, Sequence, Tuple, TypedDict, Union
 
 import numpy
 
 from ._native import _abi, _device, _library, _memory
 from ._native._call import Turns, check, new, real, unsigned
+from ._native._renamed import plan_first, warn
 from ._native._types import Array
 from .errors import ArgumentError
 from .plan import Plan, as_plan
@@ -108,35 +109,54 @@ _TENSOR_SIZE = ctypes.sizeof(_abi.dr_tensor)
 _FRESH = 8
 
 
+class StateDict(TypedDict):
+    """What is saved of a State, or of a Transform: its bytes, [size] uint8."""
+
+    state: Array
+
+
+def saved_part(state: Mapping[str, object], name: str) -> object:
+    """A part of a state_dict. ArgumentError where there is none."""
+    if not isinstance(state, Mapping) or name not in state:
+        raise ArgumentError(f"the state is a dict with {name!r}, as state_dict returns it, not {type(state).__name__}")
+    return state[name]
+
+
+def _is_plan(given: object) -> bool:
+    return isinstance(given, (str, Plan))
+
+
 class State:
     """What feedback keeps of one tensor from step to step. Opaque; encode changes it in place.
 
-    plan  a plan; one without feedback wants a state of no bytes, which is fine
     x     the tensor, or any of its shape and type: the values are not read
+    plan  a plan; the state for one without feedback has no bytes, which is fine
 
     One state a tensor, and one call at a time with it: another thread's is ConcurrentUse. A failed encode leaves it as
     it was. The bytes may be loaded on any machine, and another plan with the same feedback may go on with them. The
-    state of a tensor on a GPU lives there; it is copied by to_bytes, from_bytes and pickle, which gives a state on the
-    CPU. Raises ArgumentError for what encode would refuse too.
+    state of a tensor on a GPU lives there; state_dict, load_state_dict and pickle copy it, and pickle makes a state on
+    the CPU. Raises ArgumentError for what encode would refuse too.
 
     >>> x = numpy.array([4, 3, 2, 1], dtype=numpy.float32)
     >>> plan = deepreduce.Plan("sparsify=topr(count=1) feedback=residual")
-    >>> state = deepreduce.State(plan, x)
+    >>> state = deepreduce.State(x, plan)
     >>> lost = deepreduce.encode(x, plan, state=state)
     >>> state.residual.tolist()                     # what the receiver does not see
     [0.0, 3.0, 2.0, 1.0]
     >>> deepreduce.merge([lost], out=state.residual).tolist()    # the frame never arrived: take it back
     [4.0, 3.0, 2.0, 1.0]
-    >>> saved = state.to_bytes()
-    >>> state = deepreduce.State.from_bytes(saved)
+    >>> saved = state.state_dict()
+    >>> again = deepreduce.State(x, plan)
+    >>> again.load_state_dict(saved)
     """
 
     __slots__ = ("memory", "_place", "size", "lock", "bound", "__weakref__")
 
-    def __init__(self, plan: Union[str, Plan], x: object) -> None:
+    @plan_first(_is_plan)
+    def __init__(self, x: object, plan: Union[str, Plan]) -> None:
         if isinstance(x, (list, tuple)):
             raise ArgumentError(
-                f"x is a list of {len(x)}; a State is of one tensor: State.for_(plan, x) gives a list of states"
+                f"x is a list of {len(x)}; a State is of one tensor: State.of(x, plan) returns a list of states"
             )
         plan = as_plan(plan)
         place = _device.find(arrays_of(x, "x"))
@@ -155,30 +175,37 @@ class State:
             self.memory = place.zeros(size)
 
     @classmethod
-    def for_(cls, plan: Plans, x: object) -> Any:
+    def of(cls, x: object, plan: Plans) -> Any:
         """Fresh states in the structure of x: a State, or for a list of tensors a list of them.
 
         plan is a plan, or for a list of tensors a list of plans. Raises as State does.
 
         >>> x = [numpy.ones(4, dtype=numpy.float32), numpy.ones(9, dtype=numpy.float32)]
-        >>> len(deepreduce.State.for_("sparsify=topr(count=1) feedback=residual", x))
+        >>> len(deepreduce.State.of(x, "sparsify=topr(count=1) feedback=residual"))
         2
         """
         items, is_list = as_list(x)
         plans = one_each(plan, len(items), is_list, "plan")
-        states = [cls(each, item) for each, item in zip(plans, items)]
+        states = [cls(item, one) for item, one in zip(items, plans)]
         return states if is_list else states[0]
 
     @classmethod
-    def from_residual(cls, plan: Union[str, Plan], x: object, residual: object = None) -> State:
+    def for_(cls, plan: Plans, x: object) -> Any:
+        """The old spelling of `of`."""
+        warn("State.for_(plan, tensors)", "State.of(tensors, plan)")
+        return cls.of(x, plan)
+
+    @classmethod
+    @plan_first(_is_plan)
+    def from_residual(cls, x: object, plan: Union[str, Plan], residual: object = None) -> State:
         """A state that is not fresh but has this residual: where tensors are cut anew, or ranks come and go.
 
-        plan, x   as for State
+        x, plan   as for State
         residual  [universe * width] float32, of any shape; None: zeros, into which copy_from may write
 
         >>> x = numpy.array([4, 3, 2, 1], dtype=numpy.float32)
-        >>> whole = deepreduce.State.from_residual("sparsify=topr(count=1) feedback=residual", x, x / 2)
-        >>> half = deepreduce.State.from_residual("sparsify=topr(count=1) feedback=residual", x[:2])
+        >>> whole = deepreduce.State.from_residual(x, "sparsify=topr(count=1) feedback=residual", x / 2)
+        >>> half = deepreduce.State.from_residual(x[:2], "sparsify=topr(count=1) feedback=residual")
         >>> half.copy_from(whole, first=2)
         >>> half.residual.tolist(), round(whole.norm() ** 2, 3)
         ([1.0, 0.5], 7.5)
@@ -214,10 +241,13 @@ class State:
 
     @classmethod
     def from_bytes(cls, data: object, like: object = None) -> State:
-        """A state from the bytes of `to_bytes`: on the GPU of the array `like`, if that is on one, else on the CPU.
+        """The old spelling of `load_state_dict`: a state of these bytes, on the GPU of the array `like`, if that is on one,
+        else on the CPU. What is not a state is refused by the encode that gets it."""
+        warn("State.from_bytes(data)", 'State(tensors, plan).load_state_dict({"state": data})')
+        return cls._from_bytes(data, like)
 
-        Bytes that are no state are refused by the encode that gets them.
-        """
+    @classmethod
+    def _from_bytes(cls, data: object, like: object = None) -> State:
         source = _memory.borrow_bytes(data, "data")
         state = cls.__new__(cls)
         state._allocate(source.size, _device.find(arrays_of(like, "like")))
@@ -237,8 +267,27 @@ class State:
         elif source.size:
             _device.framework_of(self.memory).put(self.memory, source)
 
+    def state_dict(self) -> StateDict:
+        """{"state": [size] uint8 of numpy}: a copy, the same bytes on every machine. On a GPU it waits for the current stream."""
+        with Turns([(self, "the state")]):
+            return {"state": numpy.frombuffer(bytearray(self._bytes()), numpy.uint8)}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Becomes what `state_dict` returned, of a state of any place and of a tensor of this shape and type.
+
+        Raises ArgumentError for other than so many bytes, and for bytes that are not a state; nothing has changed then. Of
+        another plan's feedback, or another shape of as many elements, the next encode raises it; `check` does so before.
+        """
+        saved = State._from_bytes(saved_part(state, "state"))
+        if saved.size != self.size:
+            raise ArgumentError(f"the saved state has {saved.size} bytes, this one {self.size}: it is of another tensor or plan")
+        saved.norm()  # raises for what is not a state
+        with Turns([(self, "the state")]):
+            self._put(_memory.borrow_bytes(saved.memory, "the saved state"))
+
     def to_bytes(self) -> bytes:
-        """A copy of the state, the same bytes on every machine. On a GPU it waits for the current stream."""
+        """The old spelling of `state_dict`."""
+        warn("State.to_bytes()", 'State.state_dict()["state"].tobytes()')
         with Turns([(self, "the state")]):
             return self._bytes()
 
@@ -249,9 +298,10 @@ class State:
 
     def _on_host(self) -> State:
         """This state, or a copy of it on the CPU."""
-        return self if self._place is None else State.from_bytes(self._bytes())
+        return self if self._place is None else State._from_bytes(self._bytes())
 
-    def check(self, plan: Union[str, Plan], x: object) -> None:
+    @plan_first(_is_plan)
+    def check(self, x: object, plan: Union[str, Plan]) -> None:
         """Raises ArgumentError unless it is fresh, or of such a plan's feedback and such a tensor: for saved states."""
         tensor, error = _abi.dr_tensor(), new(_abi.dr_error)
         _alive = borrow_tensor(tensor, x, "x", place=_device.find(arrays_of(x, "x")))
@@ -354,7 +404,8 @@ class State:
             held.release()
 
     def __reduce__(self) -> Tuple[object, ...]:
-        return State.from_bytes, (self.to_bytes(),)
+        with Turns([(self, "the state")]):
+            return State._from_bytes, (self._bytes(),)
 
     def __repr__(self) -> str:
         return f"<State of {self.size} bytes{'' if self._place is None else f' on {self._place}'}>"

@@ -23,12 +23,16 @@ from ._native._abi_transform import (
     dr_transform_options,
 )
 from ._native._call import Context, Turns, Uncopied, check, fail, new, thread_count, unsigned
+from ._native._renamed import warn
 from ._native._transport import load_exchanges
+from ._native._types import Array
 from ._tensors import OUT_STRIDE, TENSOR_STRIDE
 from .errors import ArgumentError
 from .plan import Plan, as_plan
+from .tensor import StateDict, saved_part
 
 __all__ = ["Transform", "TransformInfo"]
+
 
 class TransformInfo(NamedTuple):
     """What a transform is.
@@ -54,6 +58,12 @@ class TransformInfo(NamedTuple):
     state_size: int
 
 
+    def __call__(self) -> TransformInfo:
+        """The old spelling: `info` was a method."""
+        warn("info()", "the property info")
+        return self
+
+
 class Transform(Uncopied):
     """Low-rank means over ranks of tensors of known shapes, round after round. It keeps the residuals and the warm start.
 
@@ -63,7 +73,7 @@ class Transform(Uncopied):
     seed         of the first factors; the same on every rank
     dense_below  tensors of fewer elements are sent as they are
     marks        the last tensor is the caller's own, an element for each rank, say: sent as it is, without a residual, and
-                 no part of `state`, which then fits any number of ranks
+                 no part of `state_dict`, which then fits any number of ranks
     threads      of the computation
 
     All ranks make the same one, and the same calls. If the all-reduce gives every rank the same bits, so does the
@@ -72,7 +82,7 @@ class Transform(Uncopied):
 
     >>> from deepreduce.transform import Transform
     >>> ranks = [Transform([(40, 30), (30,)], "transform=lowrank(rank=2) feedback=residual") for _ in range(2)]
-    >>> ranks[0].info().first, ranks[0].info().second  # 40 * 2 and the vector; 30 * 2
+    >>> ranks[0].info.first, ranks[0].info.second  # 40 * 2 and the vector; 30 * 2
     (110, 60)
     >>> gradients = [[numpy.full((40, 30), rank, numpy.float32), numpy.ones(30, numpy.float32)] for rank in (1, 3)]
     >>> outs = [each.begin(gradient) for each, gradient in zip(ranks, gradients)]
@@ -215,7 +225,7 @@ class Transform(Uncopied):
             return self._residual(tensor).copy()
 
     def set_residual(self, residual: object, tensor: int = 0) -> None:
-        """What `residual` gave, or other finite float32 of the tensor's shape, of numpy or of torch on the CPU. Between
+        """Replaces what `residual` returns: finite float32 of the tensor's shape, of numpy or of torch on the CPU. Between
         rounds. ArgumentError, with `tensor`, for anything else."""
         with Turns([(self, "the transform")]):
             kept, given = self._residual(tensor), _memory.borrow_finite(residual, "residual", tensor)
@@ -229,16 +239,32 @@ class Transform(Uncopied):
         self._check(load_exchanges().dr_transform_residual(self._handle, position, address, count))
         return self._view(address, count.value).reshape(self.shapes[position])
 
-    def state(self) -> Any:
-        """Residuals and warm start, for a checkpoint of this rank: uint8 [state_size]."""
-        state = numpy.empty(self.info().state_size, numpy.uint8)
+    def state_dict(self) -> StateDict:
+        """Residuals and warm start, for a checkpoint of this rank: {"state": uint8 [state_size]}."""
+        return {"state": self._state()}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Becomes what `state_dict` returned, of the same shapes and rank; then it goes on with the same bits. With marks a
+        state that has them, too, is loaded, as one without this option made it. ArgumentError, and nothing has changed."""
+        self._load(saved_part(state, "state"))
+
+    def state(self) -> Array:
+        """The old spelling of `state_dict`."""
+        warn("Transform.state()", 'Transform.state_dict()["state"]')
+        return self._state()
+
+    def load_state(self, state: object) -> None:
+        """The old spelling of `load_state_dict`."""
+        warn("Transform.load_state(state)", 'Transform.load_state_dict({"state": state})')
+        self._load(state)
+
+    def _state(self) -> Array:
+        state = numpy.empty(self.info.state_size, numpy.uint8)
         with Turns([(self, "the transform")]):
             self._check(load_exchanges().dr_transform_save(self._handle, state.ctypes.data, state.size))
         return state
 
-    def load_state(self, state: object) -> None:
-        """Takes what `state` gave, of the same shapes and rank; then it goes on with the same bits. With marks it takes a
-        state that has them, too, as one without this option gave it. ArgumentError, and nothing has changed."""
+    def _load(self, state: object) -> None:
         state = numpy.ascontiguousarray(state, numpy.uint8).reshape(-1)
         with Turns([(self, "the transform")]):
             self._check(load_exchanges().dr_transform_load(self._handle, state.ctypes.data, state.size))
@@ -249,12 +275,13 @@ class Transform(Uncopied):
             self._check(load_exchanges().dr_transform_reset(self._handle))
             self._borrowed = None
 
+    @property
     def info(self) -> TransformInfo:
         """What it is, and how many rounds it has done. Any thread may ask at any time."""
         info, error = new(dr_transform_info), new(_abi.dr_error)
         check(load_exchanges().dr_transform_describe(self._handle, info, error), error)
-        told = [getattr(info, name) for name in TransformInfo._fields]
-        return TransformInfo(*told)._replace(busy=bool(info.busy))
+        found = [getattr(info, name) for name in TransformInfo._fields]
+        return TransformInfo(*found)._replace(busy=bool(info.busy))
 
 
 def _matrix(shape: Tuple[int, ...], i: int) -> Tuple[int, int]:

@@ -13,6 +13,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 import numpy
 
 from .._native._memory import borrow_bytes
+from .._native._renamed import caller_level
 from ..book import Book, as_book
 from ..bound import address_of
 from ..errors import ArgumentError, CorruptFrame, Unsupported
@@ -111,9 +112,9 @@ class SenderPool:
         coded = any(_is_lossy(plan) for plan in self._used)
         if self.size < self.dense or not (coded or _is_lossy(self._plan)):
             return
-        why = "whose frames may be of any size" if coded else f"and each of {len(self.shapes)} tensors has fewer elements than `bypass`"
+        why = "whose frames may be of any size" if coded else f"and each of {len(self.shapes)} tensors has fewer elements than `dense_below`"
         words = f"a row is {self.size} bytes, the tensors are {self.dense}: `{self._plan}`, {why}, saves nothing here"
-        warnings.warn(words, stacklevel=4)
+        warnings.warn(words, stacklevel=caller_level())
 
     def encode(self, tensors: Sequence[Array], row: Array, states: Array, step: int, rank: int) -> List[int]:
         """Writes a row, and changes the states. Returns bytes of each slot of the row; what is behind them is zero.

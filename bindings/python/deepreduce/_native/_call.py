@@ -112,7 +112,7 @@ def _raise(status: int, error: _abi.dr_error) -> NoReturn:
     made = error_of(status, error)
     message = str(made).replace("decode it with DR_DECODE_APPLY, into its base", "deepreduce.patch.apply takes it, in a patch")
     made.args = (
-        re.sub(r"state: NULL; (.*) \(dr_state_size\)", r"state: None; \1: give state=State(plan, x), or of a list State.for_(plan, x)", message),
+        re.sub(r"state: NULL; (.*) \(dr_state_size\)", r"state: None; \1: give state=State(x, plan), or of a list State.of(x, plan)", message),
     )
     raise made
 

@@ -25,6 +25,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from flwr.serverapp.strategy import Strategy
 
 from .._adapters._sender_pool import SenderPool, plan_of_frames
+from .._native._renamed import argument
 from ..errors import ArgumentError, CorruptFrame, PeerError
 from ..plan import Plan
 from ._models import Model, copy, difference, finite, fits, holds, moved, of_type, read, same_kind, write
@@ -34,6 +35,7 @@ __all__ = ["Compressed", "LocalGrid", "Traffic", "mod"]
 _RECORD = "deepreduce"  # ConfigRecord of what this module says, in messages and in a client's state
 _FRAMES = "deepreduce.frames"  # stype of an Array: frames, one behind the other
 _STATES = "deepreduce.states"  # stype of an Array: what feedback keeps
+_DENSE_BELOW = "bypass"  # in messages, also to and from version 0.2
 _MODEL = "deepreduce.model"  # ArrayRecord in a client's state: the model that it has
 _CODED = ("float32", "float16")  # other arrays travel as they are
 
@@ -57,17 +59,17 @@ def _blob(data: bytes, stype: str) -> Any:
 
 @functools.lru_cache(maxsize=4)  # clients of one process share them
 def _pool(
-    names: Tuple[str, ...], shapes: Tuple[Tuple[int, ...], ...], plan: str, bypass: Optional[int], flat: Optional[bool], seed: int
+    names: Tuple[str, ...], shapes: Tuple[Tuple[int, ...], ...], plan: str, dense_below: Optional[int], flat: Optional[bool], seed: int
 ) -> SenderPool:
     tensors = {name: (shape, "float32") for name, shape in zip(names, shapes)}
-    return SenderPool(tensors, plan_of_frames(plan), dense_below=bypass, flat=flat, seed=seed)
+    return SenderPool(tensors, plan_of_frames(plan), dense_below=dense_below, flat=flat, seed=seed)
 
 
 def _pool_of(model: Model, plan: Any, meta: Any) -> Tuple[List[str], Optional[SenderPool]]:
     """The arrays that are coded, and how. Differences are float32."""
     names = [name for name, array in model.items() if array.dtype.name in _CODED]
     shapes = tuple(model[name].shape for name in names)
-    options = meta.get("bypass"), meta.get("flat"), meta["seed"]
+    options = meta.get(_DENSE_BELOW), meta.get("flat"), meta["seed"]
     return names, _pool(tuple(names), shapes, plan, *options) if names else None
 
 
@@ -147,7 +149,7 @@ class Compressed(Strategy):  # type: ignore[misc]
     strategy  averages models: FedAvg, FedAdam, …. It sees models as ever
     up        plan of what a client's training changed; feedback=residual belongs to it if it drops anything
     down      plan of what the server changed, without feedback: what it drops is in the next difference
-    bypass    arrays of fewer elements travel exactly. None: of a plan that is flat none, of others those below 1000
+    dense_below  arrays of fewer elements travel exactly. None: of a plan that is flat none, of others those below 1000
     flat      the arrays of a plan are one tensor (bucket=flat). None: of one that sparsifies, or keeps each value by itself
               (raw, half); one that quantises all elements (8bit, onebit) has levels for each array
     seed      of random numbers
@@ -161,13 +163,14 @@ class Compressed(Strategy):  # type: ignore[misc]
     Raises ArgumentError for plans that do not go together with this.
     """
 
+    @argument("bypass", "dense_below")
     def __init__(
         self,
         strategy: Any,
         up: Union[str, Plan],
         down: Union[str, Plan] = "index=all value=raw",
         *,
-        bypass: Optional[int] = None,
+        dense_below: Optional[int] = None,
         flat: Optional[bool] = None,
         seed: int = 0,
     ) -> None:
@@ -179,7 +182,7 @@ class Compressed(Strategy):  # type: ignore[misc]
             raise ArgumentError("down: the plan has feedback, but what a frame leaves out is in the next difference already")
         self._strategy = strategy
         # (A record has no None: what is not given is not there.)
-        given = {name: value for name, value in (("bypass", bypass), ("flat", flat)) if value is not None}
+        given = {name: value for name, value in ((_DENSE_BELOW, dense_below), ("flat", flat)) if value is not None}
         self._meta = {"up": str(up), "down": str(down), **given, "seed": seed}
         self._version = -1  # of the model that the clients have, or are about to
         self._model: Model = {}

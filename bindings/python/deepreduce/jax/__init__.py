@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from .._adapters._sender_pool import SenderPool, method_of
+from .._native._renamed import argument, plan_first
 from ..book import Book
 from ..errors import ArgumentError
 from ..plan import Plan
@@ -29,13 +30,17 @@ from ._callback import Arrays, call, number_of
 __all__ = ["Codec", "CompressState", "Transformation", "compress", "specs"]
 
 
+def _is_plan(given: object) -> bool:
+    return isinstance(given, (str, Plan, Book))
+
+
 class Codec:
     """Tensors of these shapes to rows of bytes, and rows to their mean. Its functions are pure, and work under jit,
     shard_map and vmap (one after another).
 
+    tensors  a pytree of arrays, or of what has a shape and a dtype: float32, float16 or bfloat16
     plan    a plan or its text; or a book of plans by the arrays' names
-    like    a pytree of arrays, or of what has a shape and a dtype: float32, float16 or bfloat16
-    bypass  arrays of fewer elements travel exactly, in the same row. None: of a plan that is flat none, of others those
+    dense_below  arrays of fewer elements travel exactly, in the same row. None: of a plan that is flat none, of others those
             below 1000
     flat    the arrays of the plan are one tensor (bucket=flat). None: of a plan that sparsifies, or keeps each value by
             itself (raw, half); one that quantises all elements (8bit, onebit) has levels for each array
@@ -48,19 +53,22 @@ class Codec:
     Raises ArgumentError for a plan that does not take such arrays.
     """
 
+    @argument("bypass", "dense_below")
+    @argument("like", "tensors")
+    @plan_first(_is_plan)
     def __init__(
         self,
+        tensors: Any,
         plan: Union[str, Plan, Book],
-        like: Any,
         *,
-        bypass: Optional[int] = None,
+        dense_below: Optional[int] = None,
         flat: Optional[bool] = None,
         seed: int = 0,
     ) -> None:
-        leaves, self._tree = jax.tree.flatten(like)
+        leaves, self._tree = jax.tree.flatten(tensors)
         self._like = [(tuple(each.shape), each.dtype) for each in leaves]
-        self.names = _names_of(like)
-        self._pool, self._numbers = _pool_of(self.names, self._like, method_of(plan), bypass, flat, seed)
+        self.names = _names_of(tensors)
+        self._pool, self._numbers = _pool_of(self.names, self._like, method_of(plan), dense_below, flat, seed)
         self.row_size, self.state_size = self._pool.size, self._pool.state_size
         self._pool.warn_if_dense()
 
@@ -71,7 +79,7 @@ class Codec:
     def encode(self, tree: Any, state: Any, step: Any, rank: Any = 0) -> Tuple[Any, Any, Any]:
         """A rank's row, its new state, and the bytes of the row that are in use: frames and what says how long they are.
 
-        tree   a pytree as `like`
+        tree   a pytree as `tensors`
         state  [state_size] uint8: the last call's, or `init`'s
         step   the same on every rank, and another at each call; below 2^32
         rank   another on every rank: jax.lax.axis_index
@@ -99,7 +107,7 @@ class Codec:
         rows  [ranks, row_size] uint8: jax.lax.all_gather of the ranks' rows
         step  as of `encode`
 
-        Returns a pytree as `like`. Raises, when it runs, JaxRuntimeError (without jit ValueError) with the words of
+        Returns a pytree as `tensors`. Raises, when it runs, JaxRuntimeError (without jit ValueError) with the words of
         PeerError (a rank could not encode), CorruptFrame, OutOfStep or ArgumentError (a row of another step or of other
         arrays); they name the rank.
         """
@@ -125,12 +133,12 @@ def _names_of(tree: Any) -> List[str]:
 
 
 def _pool_of(
-    names: Sequence[str], like: Sequence[Shape], plan: Union[Plan, Book], bypass: Optional[int], flat: Optional[bool], seed: int
+    names: Sequence[str], like: Sequence[Shape], plan: Union[Plan, Book], dense_below: Optional[int], flat: Optional[bool], seed: int
 ) -> Called:
     """Of equal codecs the same."""
-    key = tuple(names), tuple(like), plan, bypass, flat, seed
+    key = tuple(names), tuple(like), plan, dense_below, flat, seed
     if key not in _known:
-        pool = SenderPool(dict(zip(names, like)), plan, dense_below=bypass, flat=flat, seed=seed)
+        pool = SenderPool(dict(zip(names, like)), plan, dense_below=dense_below, flat=flat, seed=seed)
 
         def encode(arguments: Arrays, results: Arrays) -> None:
             before, step, rank, *tensors = arguments
@@ -162,12 +170,13 @@ class Transformation(NamedTuple):
     update: Any
 
 
+@argument("bypass", "dense_below")
 def compress(
     plan: Union[str, Plan, Book],
     axis_name: Optional[str] = None,
     *,
     ranks: Optional[int] = None,
-    bypass: Optional[int] = None,
+    dense_below: Optional[int] = None,
     flat: Optional[bool] = None,
     seed: int = 0,
 ) -> Transformation:
@@ -176,7 +185,7 @@ def compress(
     axis_name  of the shard_map (or pmap, or vmap) in which `update` is called; None: there is one rank, whose gradients
                are encoded and decoded, to see what the plan does to a training
     ranks      that the axis has, for an `init` outside of it; None: all devices. Within the axis it is not needed
-    plan, bypass, flat, seed  as of Codec
+    plan, dense_below, flat, seed  as of Codec
 
     `init` outside of shard_map gives the states of all ranks; `specs` tells shard_map how to cut them. All ranks get
     the same bits, or the step fails on all of them, as Codec.mean says; the state of before is as it was.
@@ -188,7 +197,7 @@ def compress(
         for other, found in known:
             if other == key:
                 return found
-        known.append((key, Codec(plan, tree, bypass=bypass, flat=flat, seed=seed)))
+        known.append((key, Codec(tree, plan, dense_below=dense_below, flat=flat, seed=seed)))
         return known[-1][1]
 
     def init(params: Any) -> CompressState:

@@ -42,7 +42,7 @@ class GroupExchange:
         self._reduces = [
             AllReduce(None, start=_ALWAYS, timeout=timeout, group=group)
             if rules.all_dense
-            else AllReduce(rules.pairs, bypass=dense_below, flat=flat, timeout=timeout, seed=seed, group=group)
+            else AllReduce(rules.pairs, dense_below=dense_below, flat=flat, timeout=timeout, seed=seed, group=group)
             for _ in fragments
         ]
         self._buffers = AllReduce(None, start=_ALWAYS, timeout=timeout, group=group)

@@ -213,7 +213,7 @@ def _encode_joined(plan: Plan, parts: Parts, before: Array, after: Array) -> Lis
 
 
 def _encode(plan: Plan, parts: Parts, before: Array, after: Array, known: Known) -> Made:
-    frame = encode_words(plan, parts[0].code, before, after, known)
+    frame = encode_words(before, after, plan, parts[0].code, known)
     change = change_of(memoryview(frame))
     if change.changed or known.history is not None:
         return Made(parts, frame, checks_of(parts, before) if len(parts) > 1 else ())

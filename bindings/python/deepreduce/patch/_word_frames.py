@@ -64,7 +64,7 @@ class Known(NamedTuple):
         tensor.history = None if self.history is None else ctypes.cast(self.history.ctypes.data, _BYTES)
 
 
-def encode_words(plan: Plan, code: int, old: Array, new_words: Array, known: Known) -> bytes:
+def encode_words(old: Array, new_words: Array, plan: Plan, code: int, known: Known) -> bytes:
     """The frame that takes words `old` to `new_words`, of the type DR_* `code`. known: of `old`."""
     context = context_of_thread(None)
     tensors = (_abi.dr_tensor * 1)()

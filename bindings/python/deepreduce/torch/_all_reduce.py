@@ -7,7 +7,10 @@ import time
 from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Set, Tuple, Union
 
 import torch
+import torch.distributed as dist
 
+from .._native._renamed import argument
+from .._native._types import SavedState
 from ..errors import ArgumentError
 from ._engine import require_place
 from ._exchange import Exchange
@@ -20,28 +23,29 @@ class AllReduce(Exchange):
     """The mean over ranks of a list of tensors, compressed, for loops without DistributedDataParallel. It keeps the
     residuals, so there is one for each list.
 
-    plan, bypass, start, flat, frame_bytes, timeout, seed, group, control, nonfinite  as of DDPHook
+    plan, dense_below, start, flat, frame_bytes, timeout, seed, group, control, nonfinite  as of DDPHook
 
     Errors are DDPHook's; the tensors are undefined then, and what was sent goes back to the residuals.
     A call that is refused for its tensors (another type, shape or number than the first call's, memory given twice) sends
     nothing, and is no step: the other ranks wait for this rank's next call, `timeout` at most.
     """
 
+    @argument("bypass", "dense_below")
     def __init__(
         self,
         plan: Union[Plans, Sequence[Plans]],
         *,
-        bypass: Optional[int] = None,
+        dense_below: Optional[int] = None,
         start: int = 0,
         flat: Optional[bool] = None,
         timeout: float = 60.0,
         seed: int = 0,
-        group: Any = None,
+        group: Optional[dist.ProcessGroup] = None,
         frame_bytes: Optional[int] = None,
         control: Optional[str] = None,
         nonfinite: str = "error",
     ) -> None:
-        super().__init__(plan, bypass, start, flat, timeout, seed, group, control, nonfinite)
+        super().__init__(plan, dense_below, start, flat, timeout, seed, group, control, nonfinite)
         self._frame_bytes = self._arguments["frame_bytes"] = frame_bytes
         self._shapes: Dict[str, Tuple[torch.Size, torch.dtype]] = {}
         self._at: Dict[str, int] = {}
@@ -50,7 +54,7 @@ class AllReduce(Exchange):
     def _begin_anew(self, **arguments: Any) -> None:
         AllReduce.__init__(self, **arguments)
 
-    def __getstate__(self) -> Dict[str, Any]:
+    def __getstate__(self) -> SavedState:
         if self._group is not None:
             raise ArgumentError("an AllReduce with a group is not copied: make one for the copy's group, which loads state_dict()")
         return super().__getstate__()
@@ -152,7 +156,8 @@ class AllReduce(Exchange):
             raise ArgumentError(f"{', '.join(names)}: not the tensors of the first call, in number, size or type")
 
 
-def all_reduce(tensors: Tensors, plan: Plans, group: Any = None, **options: Any) -> None:
+@argument("bypass", "dense_below")
+def all_reduce(tensors: Tensors, plan: Plans, group: Optional[dist.ProcessGroup] = None, **options: Any) -> None:
     """The mean over ranks of tensors, in place, once. What is kept from call to call is AllReduce's: a plan with
     feedback is refused here.
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import statistics
 import time
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
+from .._native._types import Options
 from ._all_reduce import AllReduce
 from ._engine import Engine, Step
 from ._terms import gathered
@@ -86,7 +87,7 @@ class Auto:
         self._ended = now
 
     def decide(
-        self, gradients: Mapping[str, torch.Tensor], engine: Engine, options: Mapping[str, Any]
+        self, gradients: Mapping[str, torch.Tensor], engine: Engine, options: Options
     ) -> Optional[Choice]:
         """Measures and chooses, the same on all ranks. None: a gradient is not finite, so this step has nothing to measure.
         Collective.

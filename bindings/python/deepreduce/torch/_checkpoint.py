@@ -12,6 +12,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
+from .._native._types import SavedState
 from ..errors import ArgumentError
 from ._saved import Saved, state_for_new_rank
 
@@ -45,7 +46,7 @@ def load_checkpoint(exchange: Saved, checkpoint: Union[str, os.PathLike[str], dc
     wanted = [each for each in there if each % size == rank]
     new = bool(there) and rank not in there
     of_parts = {f"rank{each}" for each in (there[:1] if new else wanted)}
-    asked: Dict[str, Any] = {}
+    asked: SavedState = {}
     for name, path in paths.items():
         if len(path) > 1 and (path[0] not in of_parts or (new and path[1] == "residuals")):
             continue

@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 
 from .._files._torch_arrays import named_parameters_of
+from .._native._renamed import argument
+from .._native._types import SavedPart, SavedState
 from ..errors import ArgumentError, Unsupported
 from ..recording._model_times import ModelRecorder, Recording, record
 from ._auto import STEPS, Auto, Choice
@@ -37,7 +39,7 @@ class DDPHook(Exchange):
              and the link, and one is chosen: the most accurate whose step is within 10 % of the fastest (`choice`, and a
              line of the logger "deepreduce.torch"). That step takes some 20 exchanges, and memory for two copies of the
              gradients
-    bypass   parameters of fewer elements travel dense, exactly, in the same unit (Plan.exact). None: of plans that are
+    dense_below  parameters of fewer elements travel dense, exactly, in the same unit (Plan.exact). None: of plans that are
              flat none, of others those below 1000
     start    so many first steps are dense, by all-reduce
     flat     the parameters of one plan are one tensor (bucket=flat). Residuals still belong to parameters. None: those
@@ -75,16 +77,17 @@ class DDPHook(Exchange):
     step is lost.
     """
 
+    @argument("bypass", "dense_below")
     def __init__(
         self,
         plan: Union[Plans, Sequence[Plans]],
         *,
-        bypass: Optional[int] = None,
+        dense_below: Optional[int] = None,
         start: int = 0,
         flat: Optional[bool] = None,
         timeout: float = 60.0,
         seed: int = 0,
-        group: Any = None,
+        group: Optional[dist.ProcessGroup] = None,
         frame_bytes: Optional[int] = None,
         control: Optional[str] = None,
         nonfinite: str = "error",
@@ -93,7 +96,7 @@ class DDPHook(Exchange):
         auto = isinstance(plan, str) and plan == "auto"
         if auto and control is not None:
             raise ArgumentError('"auto" chooses one plan; with control the plan is a ladder')
-        super().__init__(None if auto else plan, bypass, start, flat, timeout, seed, group, control, nonfinite)
+        super().__init__(None if auto else plan, dense_below, start, flat, timeout, seed, group, control, nonfinite)
         self._frame_bytes = self._arguments["frame_bytes"] = frame_bytes
         self._auto = Auto() if auto else None
         self._start = max(start, STEPS) if auto else start
@@ -105,7 +108,7 @@ class DDPHook(Exchange):
         self._names: Dict[int, str] = {}
         # Of each bucket what identified it last, and how many tensors of which units it has.
         self._buckets: Dict[int, Tuple[Tuple[int, ...], List[Tuple[Unit, int]]]] = {}
-        self._futures: List[Tuple[Any, torch.Tensor]] = []
+        self._futures: List[Tuple[torch.futures.Future, torch.Tensor]] = []
         self._came = 0  # parameters of this step's buckets
         self._thread = threading.get_ident()  # that runs backward, or waits for it
         self._task, self._ended_well = -1, True  # the backward that came last
@@ -113,7 +116,7 @@ class DDPHook(Exchange):
     def _begin_anew(self, **arguments: Any) -> None:
         DDPHook.__init__(self, **arguments)
 
-    def register(self, model: Any) -> DDPHook:
+    def register(self, model: torch.nn.Module) -> DDPHook:
         """Registers the hook with a DistributedDataParallel, and returns it. Once, and for one model."""
         if self._engine is not None:
             raise ArgumentError("this hook is registered with a model already; each model takes its own")
@@ -159,7 +162,7 @@ class DDPHook(Exchange):
             advice = f"DistributedDataParallel(…, bucket_cap_mb={UNIT_BYTES >> 20}) hands it over in parts"
             _log.info(words, bucket_bytes / (1 << 20), size / (1 << 20), advice)
 
-    def _take(self, bucket: Any) -> Any:
+    def _take(self, bucket: dist.GradBucket) -> torch.futures.Future:
         begin, step = time.perf_counter(), self._now
         if not isinstance(bucket, dist.GradBucket):
             raise Unsupported(
@@ -212,7 +215,7 @@ class DDPHook(Exchange):
             return
         self._auto.saw(self._now)
         if self._number + 1 == self._start:
-            options = {name: self._arguments[name] for name in ("bypass", "flat", "timeout", "seed")}
+            options = {name: self._arguments[name] for name in ("dense_below", "flat", "timeout", "seed")}
             options["frame_bytes"] = self._frame_bytes
             choice = self._auto.decide(self._gradients, self._engine, options)
             self._gradients.clear()
@@ -230,11 +233,11 @@ class DDPHook(Exchange):
         if self._engine is not None:
             self._set_tensors(self._named, self._frame_bytes, self._sparse)
 
-    def _residuals(self) -> Dict[str, Any]:
+    def _residuals(self) -> SavedState:
         chosen = {"auto": self.choice._asdict()} if self.choice else {}
         return {**super()._residuals(), **chosen}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: SavedPart) -> None:
         chosen = next((part["auto"] for part in (state, *state.values()) if isinstance(part, Mapping) and "auto" in part), None)
         if self._auto is not None and chosen:
             self._adopt(Choice(**chosen))
@@ -254,7 +257,7 @@ class DDPHook(Exchange):
 
         torch.autograd.Variable._execution_engine.queue_callback(ended)
 
-    def _arrive(self, bucket: Any, buffer: torch.Tensor) -> None:
+    def _arrive(self, bucket: dist.GradBucket, buffer: torch.Tensor) -> None:
         """Issues the units of which this bucket has the last tensors."""
         index, parameters = bucket.index(), bucket.parameters()
         # (A sparse gradient is another tensor in each step.)
@@ -269,7 +272,7 @@ class DDPHook(Exchange):
             if unit.arrived == len(unit.items):
                 self._ready(unit)
 
-    def _place(self, bucket: Any, buffer: torch.Tensor, parameters: Sequence[Any]) -> List[Tuple[Unit, int]]:
+    def _place(self, bucket: dist.GradBucket, buffer: torch.Tensor, parameters: Sequence[torch.nn.Parameter]) -> List[Tuple[Unit, int]]:
         """Tells the units where the bucket's tensors are now; how many of which it has."""
         if buffer.layout != torch.strided:
             unit, position = self._where[self._names[id(parameters[0])]]

@@ -108,7 +108,7 @@ class Stats:
 class Engine:
     """The collectives of a process group, each with a deadline. An error of theirs becomes one that names ranks."""
 
-    def __init__(self, group: Any, timeout: float) -> None:
+    def __init__(self, group: Optional[dist.ProcessGroup], timeout: float) -> None:
         self.group = dist.group.WORLD if group is None else group
         self.timeout = timeout
         self.size, self.rank = dist.get_world_size(self.group), dist.get_rank(self.group)
@@ -152,7 +152,7 @@ class Engine:
             return False
         return True
 
-    def issue(self, what: str, collective: Callable[..., Any], *tensors: Any) -> Any:
+    def issue(self, what: str, collective: Callable[..., dist.Work], *tensors: torch.Tensor) -> dist.Work:
         """Starts one of the collectives below and returns its Work. what: its name in errors.
 
         gloo cannot give up a collective, and the process does not end before it has: so it gets a timeout of its own,
@@ -163,7 +163,7 @@ class Engine:
         except RuntimeError as error:
             raise self.explained(what, error) from error
 
-    def wait(self, what: str, work: Any, deadline: float) -> None:
+    def wait(self, what: str, work: dist.Work, deadline: float) -> None:
         """Waits until `deadline` of time.monotonic. Raises MissingRank or ExchangeError."""
         left = max(deadline - time.monotonic(), 0.001)
         try:
@@ -216,17 +216,17 @@ class Engine:
             return
 
 
-def all_gather(group: Any, timeout: datetime.timedelta, received: torch.Tensor, sent: torch.Tensor) -> Any:
+def all_gather(group: dist.ProcessGroup, timeout: datetime.timedelta, received: torch.Tensor, sent: torch.Tensor) -> dist.Work:
     gather = getattr(group, "all_gather_single", None) or group._allgather_base  # its name before torch 2.13
     return gather(received, sent, _options(AllgatherOptions(), timeout))
 
 
-def all_to_all(group: Any, timeout: datetime.timedelta, received: torch.Tensor, sent: torch.Tensor) -> Any:
+def all_to_all(group: dist.ProcessGroup, timeout: datetime.timedelta, received: torch.Tensor, sent: torch.Tensor) -> dist.Work:
     swap = getattr(group, "all_to_all_single", None) or group.alltoall_base
     return swap(received, sent, [], [], _options(AllToAllOptions(), timeout))
 
 
-def all_reduce(group: Any, timeout: datetime.timedelta, tensor: torch.Tensor) -> Any:
+def all_reduce(group: dist.ProcessGroup, timeout: datetime.timedelta, tensor: torch.Tensor) -> dist.Work:
     return group.allreduce([tensor], _options(AllreduceOptions(), timeout))
 
 
@@ -237,7 +237,7 @@ def _options(options: Any, timeout: datetime.timedelta) -> Any:
     return options
 
 
-def _host_of(group: Any) -> Optional[int]:
+def _host_of(group: dist.ProcessGroup) -> Optional[int]:
     """The rank that serves the group's store, if one does: rank 0, unless an agent does (torchrun), or a file is it."""
     store = group.get_group_store()
     while isinstance(store, dist.PrefixStore):
@@ -259,7 +259,7 @@ def is_finite(tensor: torch.Tensor) -> bool:
     return tensor.numel() == 0 or all(map(math.isfinite, torch.stack(torch.aminmax(tensor)).tolist()))
 
 
-def require_place(tensor: Any, what: str, rows: bool = False) -> None:
+def require_place(tensor: torch.Tensor, what: str, rows: bool = False) -> None:
     """ArgumentError for what is no tensor, Unsupported for one that cannot be exchanged. rows: sparse ones can."""
     if tensor is None:
         raise ArgumentError(

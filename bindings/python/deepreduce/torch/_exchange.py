@@ -6,17 +6,18 @@ import functools
 import logging
 import math
 import time
-from typing import Any, Callable, Container, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Container, Dict, List, Mapping, Optional, Sequence, Tuple, Union, cast
 
 import numpy
 import torch
 import torch.distributed as dist
 
 from .._native._call import real
+from .._native._types import Array, Options, SavedPart, SavedState
 from ..control import Controller
 from ..errors import ArgumentError, Error, OutOfStep, Unsupported
 from ..plan import Plan
-from ..sender import Sender, TensorSpec
+from ..sender import Sender, SentTensor, TensorSpec
 from ..tensor import State
 from ._engine import Engine, ExchangeError, Stats, Step, all_reduce, is_finite
 from ._factors import TransformUnit, carry_residuals, load_states, states_of
@@ -40,25 +41,25 @@ class Exchange(Saved):
     def __init__(
         self,
         plan: Union[Plans, Sequence[Plans]],
-        bypass: Optional[int],
+        dense_below: Optional[int],
         start: int,
         flat: Optional[bool],
         timeout: float,
         seed: int,
-        group: Any,
+        group: Optional[dist.ProcessGroup],
         control: Optional[str] = None,
         nonfinite: str = "error",
     ) -> None:
-        self._arguments: Dict[str, Any] = {  # of a copy
-            "bypass": bypass, "start": start, "flat": flat, "timeout": timeout, "seed": seed, "control": control,
+        self._arguments: Options = {  # of a copy
+            "dense_below": dense_below, "start": start, "flat": flat, "timeout": timeout, "seed": seed, "control": control,
             "nonfinite": nonfinite,
         }  # fmt: skip
         if nonfinite not in ("error", "skip"):
             raise ArgumentError(f"nonfinite is {nonfinite!r}, not 'error' or 'skip'")
-        self._start, self._bypass, self._timeout, self._seed, self._group = start, bypass, timeout, seed, group
+        self._start, self._dense_below, self._timeout, self._seed, self._group = start, dense_below, timeout, seed, group
         if control is not None and (not isinstance(plan, (list, tuple)) or not plan):
             raise ArgumentError("with control the plan is a ladder: a list of plans from the densest to the smallest")
-        ladder: Any = [plan] if control is None else plan
+        ladder = cast("Sequence[Plans]", [plan] if control is None else plan)
         if control is not None and any(isinstance(each, tuple) for each in ladder):
             raise ArgumentError("with control the plan is a ladder, not pairs of a pattern and a plan: each rung has its own")
         self._rules = [Rules(each, flat) for each in ladder]
@@ -73,18 +74,21 @@ class Exchange(Saved):
         self._held: List[Unit] = []  # their tensors are there, but not yet the norm to clip by
         self._clips = False
         self._is_behind = False  # others have applied what this rank took back last
-        self._dense: List[Tuple[str, Any, torch.Tensor]] = []  # collectives that are under way
+        self._dense: List[Tuple[str, dist.Work, torch.Tensor]] = []  # collectives that are under way
         self._now, self._last, self._total, self._ended = Step(), Step(), Step(), 0
 
-    def __getstate__(self) -> Dict[str, Any]:
+    def __getstate__(self) -> SavedState:
         """A copy, or what a pickle gives back, has the arguments but for group and record, and waits for a model or tensors
         with what `state_dict` gives."""
         plans = [rules.pairs for rules in self._rules]  # (a book may be another by now)
         own = {name: value for name, value in vars(self).items() if not name.startswith("_")}  # of a subclass
         return {"arguments": {**self._arguments, "plan": plans if self._ladder else plans[0]}, "state": self.state_dict(), "own": own}
 
-    def __setstate__(self, state: Dict[str, Any]) -> None:
-        self._begin_anew(**state["arguments"])
+    def __setstate__(self, state: SavedState) -> None:
+        arguments = dict(state["arguments"])
+        if "bypass" in arguments:  # of a pickle of version 0.2
+            arguments["dense_below"] = arguments.pop("bypass")
+        self._begin_anew(**arguments)
         vars(self).update(state["own"])
         self.load_state_dict(state["state"])
 
@@ -111,11 +115,11 @@ class Exchange(Saved):
                 functools.partial(self._sender_of, rules, most, sparse, engine, {name: found[i] for name, found in plans.items()})
                 for i, rules in enumerate(self._rules)
             ]
-        warn_of_plans(self._rules, plans, sparse, self._bypass)
+        warn_of_plans(self._rules, plans, sparse, self._dense_below)
         units = [len(unit.tensors) for unit in senders[0].units]
         beside = f"start={self._start}, seed={self._seed}, skips={engine.skips}, units of {units}"
         if any(rules.transforms for rules in self._rules):
-            beside += f", bypass={self._bypass}"  # which tensors have factors
+            beside += f", dense_below={self._dense_below}"  # which tensors have factors
         options = {name: value for name, value in self._arguments.items() if name not in ("timeout", "control")}
         options.update(start=self._start, frame_bytes=UNIT_BYTES if most is None else most)
         told = {name: self._words(name, found, name in sparse) for name, found in plans.items()}
@@ -127,7 +131,7 @@ class Exchange(Saved):
         if self._ladder:
             for name, found in plans.items():
                 if name not in sparse and any(plan.info.feedback for plan in found):
-                    self._states[name] = State(keeper_of(found), self._like(name))
+                    self._states[name] = State(self._like(name), keeper_of(found))
         self._enter()
         self._take_loaded()
 
@@ -153,7 +157,7 @@ class Exchange(Saved):
             ranks=engine.size,
             rank=engine.rank,
             seed=self._seed,
-            dense_below=self._bypass,
+            dense_below=self._dense_below,
             flat=rules.flat,
             unit_bytes=most,
             caller_states=True,
@@ -204,10 +208,10 @@ class Exchange(Saved):
         if unit.kind == "rows":
             return RowsUnit(items, self._engine, self._seed)
         if unit.kind == "factors":
-            return TransformUnit(items, self._engine, self._seed, 1000 if self._bypass is None else self._bypass)
+            return TransformUnit(items, self._engine, self._seed, 1000 if self._dense_below is None else self._dense_below)
         for item in items:
             if item.plan.info.feedback and item.name not in self._states and unit.kind != "owner":
-                self._states[item.name] = State(item.plan, self._like(item.name))
+                self._states[item.name] = State(self._like(item.name), item.plan)
         if unit.kind == "apart":
             return ReducedUnit(items, self._engine, self._states)
         return Unit(sender, number, items, self._engine, self._states)
@@ -354,9 +358,9 @@ class Exchange(Saved):
         total = Step()
         total.add(self._total)
         kept = sum(state.size for state in self._states.values())
-        units: List[Any] = self._units
         kept += sum(sent.state + sent.sum_state for sent in map(self._sent_tensor, self._owned))
-        kept += sum(unit.transform.info().state_size for unit in units if isinstance(unit, TransformUnit))
+        factors = [unit.transform for unit in cast(List[Union[Unit, TransformUnit]], self._units) if isinstance(unit, TransformUnit)]
+        kept += sum(transform.info.state_size for transform in factors)
         return Stats(self._ended, self._last, total, kept)
 
     def metrics(self) -> Dict[str, float]:
@@ -424,7 +428,7 @@ class Exchange(Saved):
         owners = (unit for unit in self._units if isinstance(unit, Unit) and unit.owns)
         return [item.name for unit in owners for item in unit.items if item.plan.info.feedback]
 
-    def _sent_tensor(self, name: str) -> Any:
+    def _sent_tensor(self, name: str) -> SentTensor:
         assert self._sender is not None
         return self._sender.tensor(name)
 
@@ -433,9 +437,9 @@ class Exchange(Saved):
         if not self._owned:
             return {}
         assert self._sender is not None
-        return {name: State.from_bytes(self._sender.read_state(name, field)) for name in self._owned}
+        return {name: State._from_bytes(self._sender.read_state(name, field)) for name in self._owned}
 
-    def _put_owned(self, field: str, states: Mapping[str, Any]) -> None:
+    def _put_owned(self, field: str, states: Mapping[str, Array]) -> None:
         for name, memory in states.items():
             assert self._sender is not None
             self._sender.write_state(name, field, memory)
@@ -443,7 +447,7 @@ class Exchange(Saved):
     def _all_states(self) -> Dict[str, State]:
         return {**self._states, **self._owned_states("states")}
 
-    def _residuals(self) -> Dict[str, Any]:
+    def _residuals(self) -> SavedState:
         """By name; with control, its decisions."""
         control = {"control": self._ladder.trace()} if self._ladder else {}
         sums = {name: torch.from_numpy(state.memory.copy()) for name, state in self._owned_states("sums").items()}
@@ -457,7 +461,7 @@ class Exchange(Saved):
             },
         }
 
-    def _set_residuals(self, loaded: Mapping[str, Any], more: Sequence[Mapping[str, Any]], scale: float) -> None:
+    def _set_residuals(self, loaded: SavedPart, more: Sequence[SavedPart], scale: float) -> None:
         states = self._all_states()
         for part in (loaded, *more):
             check_residuals(part["residuals"], states, {name: unit.items[i] for name, (unit, i) in self._where.items()})
@@ -475,7 +479,7 @@ class Exchange(Saved):
             state.memory[:] = 0 if saved is None else saved["state"].cpu().numpy()
             for part in more:
                 if name in part["residuals"]:
-                    self._add_residual(name, state, State.from_bytes(part["residuals"][name]["state"].cpu().numpy()))
+                    self._add_residual(name, state, State._from_bytes(part["residuals"][name]["state"].cpu().numpy()))
         self._put_owned("states", {name: states[name].memory for name in self._owned})
         for name in self._owned:
             sums = loaded.get("sums", {}).get(name)
@@ -492,7 +496,7 @@ class Exchange(Saved):
         if state.memory.any():
             state.residual[:] += other.residual
         else:
-            state.memory[:] = State.from_residual(item.plan, self._like(name), other.residual).memory
+            state.memory[:] = State.from_residual(self._like(name), item.plan, other.residual).memory
 
     def _elements(self, name: str) -> Optional[int]:
         if name not in self._where:

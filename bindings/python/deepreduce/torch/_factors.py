@@ -43,7 +43,7 @@ class TransformUnit:
             self.transform = Transform([*shapes, (3 * engine.size,)], items[0].plan, seed=seed, dense_below=dense_below, marks=True)
         except Error as error:
             raise self._named(error) from None
-        self.most = 4 * (self.transform.info().first + self.transform.info().second)  # bytes of the factors
+        self.most = 4 * (self.transform.info.first + self.transform.info.second)  # bytes of the factors
         told = "\n".join(f"{each.name} {each.matrix} {each.plan}" for each in self.items)
         self._digest = zlib.crc32(told.encode())
         self._bytes = sum(item.elements * item.dtype.itemsize for item in self.items)
@@ -77,14 +77,14 @@ class TransformUnit:
             torch._foreach_copy_(self._copies, self._tensors)
         self._mark(number)
         if self._engine.skips:
-            self._kept = self.transform.state()
+            self._kept = self.transform._state()
         x = [*(self._copies or self._tensors), self._marks.view(-1)]
         try:
             self.transform.begin(x, x)
             self._factor = torch.from_numpy(self.transform.factor())
         except ArgumentError as error:
             self._failed = self._named(error)
-            self._factor = torch.zeros(self.transform.info().first)
+            self._factor = torch.zeros(self.transform.info.first)
             self._marks[0] *= -1
             self._factor[-self._marks.numel() :] = self._marks.view(-1)
         step.encode += time.perf_counter() - begin
@@ -167,7 +167,7 @@ class TransformUnit:
     def skip(self) -> None:
         """The step is skipped: residuals and warm start are as before, tensors NaN."""
         self.transform.cancel()
-        self.transform.load_state(self._kept)
+        self.transform._load(self._kept)
         for tensor in self._tensors:
             tensor.fill_(math.nan)
         self._done = False
@@ -213,7 +213,7 @@ def carry_residuals(before: Sequence[Any], after: Sequence[Any], states: Mapping
         for i, item in enumerate(unit.items if isinstance(unit, TransformUnit) and unit.transform.keeps else ()):
             residual = unit.transform.residual(i)
             like = torch.empty(item.elements, dtype=item.dtype)
-            states[item.name].memory[:] = State.from_residual(keeper_of([item.plan]), like, residual).memory
+            states[item.name].memory[:] = State.from_residual(like, keeper_of([item.plan]), residual).memory
             unit.transform.set_residual(numpy.zeros_like(residual), i)
     for unit in after:
         for i, item in enumerate(unit.items if isinstance(unit, TransformUnit) and unit.transform.keeps else ()):
@@ -225,7 +225,7 @@ def carry_residuals(before: Sequence[Any], after: Sequence[Any], states: Mapping
 
 def states_of(units: Sequence[Any]) -> Dict[str, Any]:
     """Of a checkpoint: {"transforms": {unit: its state}}, or nothing without such units."""
-    found = {each.key: torch.from_numpy(each.transform.state()) for each in units if isinstance(each, TransformUnit)}
+    found = {each.key: torch.from_numpy(each.transform._state()) for each in units if isinstance(each, TransformUnit)}
     return {"transforms": found} if found else {}
 
 
@@ -237,13 +237,13 @@ def load_states(units: Sequence[Any], loaded: Mapping[str, Any], more: Sequence[
         if set(part.get("transforms", {})) != set(here):
             names = ", ".join(sorted(set(part.get("transforms", {})) ^ set(here)))
             raise ArgumentError(f"the factors of {names}: the state has other tensors than there are here")
-    before = {key: transform.state() for key, transform in here.items()}
+    before = {key: transform._state() for key, transform in here.items()}
     try:
         for key, transform in here.items():
             _load_sum(transform, [part["transforms"][key].cpu().numpy() for part in (*more, loaded)])
     except ArgumentError as error:
         for key_here, state in before.items():
-            here[key_here].load_state(state)
+            here[key_here]._load(state)
         raise ArgumentError(f"the factors of {key}: {error}") from None
 
 
@@ -251,7 +251,7 @@ def _load_sum(transform: Transform, states: Sequence[Any]) -> None:
     """The last of the states, with the residuals of all."""
     total: List[Any] = []
     for state in states:
-        transform.load_state(state)
+        transform._load(state)
         if len(states) > 1 and transform.keeps:
             found = [transform.residual(i) for i in range(len(transform.shapes) - 1)]  # (of the marks there is none)
             total = [a + b for a, b in zip(total, found)] if total else found

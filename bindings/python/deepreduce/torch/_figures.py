@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, Iterable, Sequence
+from typing import TYPE_CHECKING, Dict, Iterable, Sequence
 
 import numpy
 
@@ -12,8 +12,11 @@ from ._engine import Stats
 from ._factors import TransformUnit
 from ._rules import sends_all
 
+if TYPE_CHECKING:
+    from ._unit import Unit
 
-def metrics_of(stats: Stats, states: Iterable[State], units: Sequence[Any] = ()) -> Dict[str, float]:
+
+def metrics_of(stats: Stats, states: Iterable[State], units: Sequence[object] = ()) -> Dict[str, float]:
     """Flat, for log_dict and the like. states, units: what keeps residuals"""
     last, norms = stats.last, [state.norm() for state in states]
     for each in (unit.transform for unit in units if isinstance(unit, TransformUnit)):
@@ -36,7 +39,7 @@ def metrics_of(stats: Stats, states: Iterable[State], units: Sequence[Any] = ())
     }
 
 
-def words_of(plans: Sequence[Any], units: Sequence[Any], stats: Stats, start: int) -> str:
+def words_of(plans: Sequence[object], units: Sequence[Unit], stats: Stats, start: int) -> str:
     """Which plan, how many tensors in how many units, and how many bytes a step."""
     plan = "; ".join(map(str, plans))
     if not units:

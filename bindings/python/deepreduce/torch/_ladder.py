@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
@@ -15,16 +15,19 @@ from ..sender import Sender
 from ._engine import Engine, Step
 from ._terms import gathered, signed
 
+if TYPE_CHECKING:
+    from ._unit import Unit
+
 
 class Rung(NamedTuple):
     """The sender of a rung's plans, and its units. where: {name of a tensor: (unit, position in it)}"""
 
     sender: Sender
-    units: List[Any]
-    where: Dict[str, Tuple[Any, int]]
+    units: List[Unit]
+    where: Dict[str, Tuple[Unit, int]]
 
     @classmethod
-    def of(cls, sender: Sender, units: List[Any]) -> Rung:
+    def of(cls, sender: Sender, units: List[Unit]) -> Rung:
         return cls(sender, units, {item.name: (unit, i) for unit in units for i, item in enumerate(unit.items)})
 
 
@@ -56,14 +59,14 @@ class Ladder:
         self.control.log = log
         self.clean, self._measures = clean, False
 
-    def replayed(self, trace: Any) -> Controller:
+    def replayed(self, trace: Optional[torch.Tensor]) -> Controller:
         """A controller that has decided what a `trace` says; None: nothing yet. ArgumentError."""
         control = Controller(self.control.options, len(self.rungs))
-        control.replay([] if trace is None else [each % 2**64 for each in trace.tolist()])
+        control.load_state_dict({"trace": [] if trace is None else [each % 2**64 for each in trace.tolist()]})
         return control
 
-    def trace(self) -> Any:
-        return torch.tensor([signed(each) for each in self.control.trace], dtype=torch.int64)
+    def trace(self) -> torch.Tensor:
+        return torch.tensor([signed(each) for each in self.control.state_dict()["trace"]], dtype=torch.int64)
 
     def end_step(self, number: int, step: Step, engine: Engine, timeout: float) -> bool:
         """A step has ended well: measures it and, if it is time, lets the ranks decide. True: the rung has changed.

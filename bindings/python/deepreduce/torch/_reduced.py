@@ -53,7 +53,7 @@ class ReducedUnit:
         self._half, self._keeps = half, items[0].plan.info.residual
         for item in items:
             if self._keeps and item.name not in states:
-                states[item.name] = State(item.plan, torch.empty(item.elements, dtype=item.dtype))
+                states[item.name] = State(torch.empty(item.elements, dtype=item.dtype), item.plan)
         told = "\n".join(f"{each.name} {each.elements} {each.dtype} {each.plan}" for each in self.items)
         self._digest = zlib.crc32(told.encode())
         self._bytes = sum(item.elements * item.dtype.itemsize for item in self.items)
@@ -143,7 +143,7 @@ class ReducedUnit:
         for item in self.items:
             state = self._states[item.name]
             if not state.memory[:8].any():  # a fresh one has none
-                state.memory[:] = State.from_residual(item.plan, torch.empty(item.elements, dtype=item.dtype)).memory
+                state.memory[:] = State.from_residual(torch.empty(item.elements, dtype=item.dtype), item.plan).memory
         return [torch.from_numpy(self._states[item.name].residual) for item in self.items]
 
     def _issue(self, step: Step) -> None:

@@ -97,14 +97,14 @@ def sends_all(plan: Plan) -> bool:
 
 
 def warn_of_plans(
-    rules: Sequence[Rules], plans: Mapping[str, Sequence[Plan]], sparse: Container[str], bypass: Optional[int]
+    rules: Sequence[Rules], plans: Mapping[str, Sequence[Plan]], sparse: Container[str], dense_below: Optional[int]
 ) -> None:
     """Warnings of the user's line: nothing is compressed, or plans by name that no tensor has. plans: of each tensor, of each
     rung"""
     dense = [found for name, found in plans.items() if name not in sparse]
     every = [plan for found in plans.values() for plan in found]
     if dense and all(map(sends_all, every)) and not all(each.sends_all for each in rules):
-        limit = "`bypass`" if bypass is None else f"bypass={bypass}"
+        limit = "`dense_below`" if dense_below is None else f"dense_below={dense_below}"
         words = f"fewer elements than {limit}, or a name that no pattern matches"
         warnings.warn(f"nothing is compressed: each of {len(dense)} tensors has {words}", stacklevel=4)
     idle = [sentence for each in rules for sentence in each.idle(list(plans))]

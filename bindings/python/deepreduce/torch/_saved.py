@@ -5,14 +5,18 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from typing import Any, Dict, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence
 
 import torch
 
+from .._native._types import SavedPart, SavedState
 from ..errors import ArgumentError
 from ..tensor import State
 from ._engine import Engine
 from ._ladder import keeper_of
+
+if TYPE_CHECKING:
+    from ._unit import Item
 
 # Of state_dict: {"version", "step", "ranks", "rank3": the part of rank 3}. Keys by rank, so that the ranks' states go
 # together into one checkpoint of torch.distributed.checkpoint. A part for "any" rank has no residuals. Version 1 was of
@@ -24,7 +28,7 @@ _NUMBERS = {"step": 2**63 - 1, "ranks": _RANKS_MOST, "failures": 2**63 - 1, "fai
 _log = logging.getLogger("deepreduce.torch")
 
 
-def state_for_new_rank(state: Mapping[str, Any]) -> Dict[str, Any]:
+def state_for_new_rank(state: SavedPart) -> SavedState:
     """What a rank without a state loads where a training goes on with more ranks, of the state of any DDPHook or AllReduce
     that was saved at the same step: step, PowerSGD's factors, decisions of `control`. Its residuals begin at zero.
     """
@@ -36,7 +40,7 @@ def state_for_new_rank(state: Mapping[str, Any]) -> Dict[str, Any]:
     return {"version": _VERSION, "step": now["step"], "ranks": now["ranks"], **new}
 
 
-def state_of_rank(states: Mapping[int, Mapping[str, Any]], rank: int, size: int) -> Dict[str, Any]:
+def state_of_rank(states: Mapping[int, SavedPart], rank: int, size: int) -> SavedState:
     """What one of `size` ranks loads of the states that ranks saved, {rank: state}: its own, with those of ranks that are
     gone and whose residuals it takes; or that of a new rank."""
     if rank not in states:
@@ -46,7 +50,7 @@ def state_of_rank(states: Mapping[int, Mapping[str, Any]], rank: int, size: int)
     return {**merged, "ranks": merged["ranks"] or max(states) + 1}
 
 
-def _as_now(state: Mapping[str, Any]) -> Dict[str, Any]:
+def _as_now(state: SavedPart) -> SavedState:
     """The state in this version; how many ranks one of version 1 was saved by is not known: 0."""
     if state.get("version") != 1:
         return dict(state)
@@ -56,12 +60,12 @@ def _as_now(state: Mapping[str, Any]) -> Dict[str, Any]:
     return {"version": _VERSION, **step, "ranks": 0, "any" if rank is None else f"rank{rank}": part}
 
 
-def _holds(part: Mapping[str, Any]) -> str:
+def _holds(part: SavedPart) -> str:
     """What a part has, in words: a checkpoint may give less than was saved."""
     return ", ".join(f"{key} {len(part[key])}" for key in sorted(part) if hasattr(part[key], "__len__") and key != "holds")
 
 
-def require_numbers(where: str, given: Mapping[str, Any]) -> None:
+def require_numbers(where: str, given: SavedPart) -> None:
     """ArgumentError for numbers in a state that no state_dict gives: files come from other people."""
     for key, most in _NUMBERS.items():
         number = given.get(key, 0)
@@ -72,11 +76,11 @@ def require_numbers(where: str, given: Mapping[str, Any]) -> None:
         raise ArgumentError(f"scale of {where} is {_short(scale)}, no finite number")
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     return "beyond 128 bits" if isinstance(value, int) and value.bit_length() > 128 else str(value)[:40]
 
 
-def require_bytes(name: str, saved: Any) -> None:
+def require_bytes(name: str, saved: object) -> None:
     """ArgumentError for what is no state of a tensor, as `state_dict` gives it."""
     if not isinstance(saved, torch.Tensor) or saved.dtype != torch.uint8 or saved.dim() != 1:
         raise ArgumentError(f"the state of {name} is no tensor of bytes")
@@ -86,14 +90,14 @@ class Saved:
     """Step and residuals of one rank. What is loaded before the tensors are known waits for them."""
 
     _engine: Optional[Engine] = None
-    _loaded: Optional[Mapping[str, Any]] = None  # a state that waits for the tensors
+    _loaded: Optional[SavedPart] = None  # a state that waits for the tensors
     _number = 0  # of the step
     _kept_as = "residuals"  # what `_residuals` has in any case
 
-    def _residuals(self) -> Dict[str, Any]:
+    def _residuals(self) -> SavedState:
         raise NotImplementedError
 
-    def _set_residuals(self, loaded: Mapping[str, Any], more: Sequence[Mapping[str, Any]], scale: float) -> None:
+    def _set_residuals(self, loaded: SavedPart, more: Sequence[SavedPart], scale: float) -> None:
         """Those of this rank's part, plus those of ranks that are gone, all times `scale`; or an ArgumentError and none."""
         raise NotImplementedError
 
@@ -104,7 +108,7 @@ class Saved:
     def _require_idle(self) -> None:
         """ArgumentError while a step is under way."""
 
-    def state_dict(self) -> Dict[str, Any]:
+    def state_dict(self) -> SavedState:
         """Step and residuals of this rank: numbers, and tensors of bytes, which torch.save takes: copies. Each rank saves
         its own, to a file of its own or to one checkpoint of torch.distributed.checkpoint. A training that goes on from it
         is the same, bit for bit, as one that was not interrupted. With control it goes on at the same rung, with all that
@@ -113,13 +117,13 @@ class Saved:
         self._require_idle()
         if self._loaded is not None:
             return dict(self._loaded)
-        state: Dict[str, Any] = {"version": _VERSION, "step": self._number, "ranks": 0}
+        state: SavedState = {"version": _VERSION, "step": self._number, "ranks": 0}
         if self._engine is not None:
             part = {**self._residuals(), "failures": self._engine.failures, "failed": self._engine.failed}
             state.update({"ranks": self._engine.size, f"rank{self._engine.rank}": {**part, "holds": _holds(part)}})
         return state
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: SavedPart) -> None:
         """Takes what `state_dict` gave on this rank; before the tensors are known it waits for them.
 
         With another number of ranks residuals are multiplied by ranks now / ranks then, so that they add as much to the
@@ -169,7 +173,7 @@ class Saved:
             self._engine = None
             raise
 
-    def _accept(self, loaded: Mapping[str, Any], engine: Engine) -> None:
+    def _accept(self, loaded: SavedPart, engine: Engine) -> None:
         """A residual e of n ranks adds e / n to a later mean; so that it adds as much to one of m, it becomes m / n e."""
         rank, size, ranks = engine.rank, engine.size, int(loaded["ranks"]) or engine.size
         there = {int(key[4:]) for key in loaded if _PART.fullmatch(key) and key != "any"}
@@ -191,7 +195,7 @@ class Saved:
         self._resume()
 
 
-def check_residuals(residuals: Mapping[str, Any], states: Mapping[str, State], items: Mapping[str, Any]) -> None:
+def check_residuals(residuals: SavedPart, states: Mapping[str, State], items: Mapping[str, Item]) -> None:
     """ArgumentError for residuals of tensors that are not here, or of another size or feedback.
 
     residuals  {name: what a state_dict has of a tensor}
@@ -207,8 +211,8 @@ def check_residuals(residuals: Mapping[str, Any], states: Mapping[str, State], i
         if residual["state"].numel() != size:
             raise ArgumentError(f"the state of {name} has {residual['state'].numel()} bytes, its plan wants {size}")
         if size:
-            saved = State.from_bytes(residual["state"].cpu().numpy())
+            saved = State._from_bytes(residual["state"].cpu().numpy())
             try:
-                saved.check(keeper_of([items[name].plan]), torch.empty(items[name].elements, dtype=items[name].dtype))
+                saved.check(torch.empty(items[name].elements, dtype=items[name].dtype), keeper_of([items[name].plan]))
             except ArgumentError as error:
                 raise ArgumentError(f"{name}: {error}") from None

@@ -6,11 +6,13 @@ import ctypes
 import itertools
 import logging
 import time
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
 
+from .._native._renamed import argument
+from .._native._types import Options, SavedPart, SavedState
 from ..errors import ArgumentError, OutOfStep, Unsupported
 from ..plan import as_plan
 from ..sender import Sender, TensorSpec
@@ -33,7 +35,7 @@ class ReduceScatter(Saved):
     after `fully_shard(module)`. Each module takes its own, made in the same order on all ranks.
 
     plan     a plan or its text; None: exact
-    bypass   shards of fewer elements travel exactly
+    dense_below  shards of fewer elements travel exactly
     timeout  seconds that it waits for the other ranks
     seed     of random numbers; the same on every rank
     nonfinite  "error"; the "skip" of DDPHook is of a whole gradient, and Unsupported here
@@ -49,8 +51,9 @@ class ReduceScatter(Saved):
 
     _kept_as = "states"
 
+    @argument("bypass", "dense_below")
     def __init__(
-        self, plan: OnePlan, *, bypass: int = 1000, timeout: float = 60.0, seed: int = 0, nonfinite: str = "error"
+        self, plan: OnePlan, *, dense_below: int = 1000, timeout: float = 60.0, seed: int = 0, nonfinite: str = "error"
     ) -> None:
         if nonfinite != "error":
             raise Unsupported(
@@ -58,7 +61,7 @@ class ReduceScatter(Saved):
                 " their residuals changed, when one of them overflows. Train in bf16, or with a plan that sends what is not"
                 " finite (value=raw)"
             )
-        self._plan, self._bypass, self._timeout, self._seed = as_plan(plan or exact_plan), bypass, timeout, seed
+        self._plan, self._dense_below, self._timeout, self._seed = as_plan(plan or exact_plan), dense_below, timeout, seed
         if self._plan.info.transforms:
             raise Unsupported(f"`{self._plan}`: ReduceScatter sends frames; shards have no matrices for transform=")
         if self._plan.stages["feedback"].parameters.get("clip"):
@@ -67,20 +70,20 @@ class ReduceScatter(Saved):
                 " torch.nn.utils.clip_grad_norm_ between backward and the optimizer's step"
             )
         self._name = f"reduce-scatter {next(_numbers)}"
-        self._sender: Any = None
+        self._sender: Sender = None  # type: ignore[assignment]
         self._sums = False  # rather than means
-        self._shape: Any = None  # elements of a shard, type
-        self._slots: Any = None  # [ranks, bound] uint8
-        self._travel: Any = None
+        self._shape: Tuple[int, torch.dtype] = (0, None)  # elements of a shard, type
+        self._slots: torch.Tensor = None  # [ranks, bound] uint8
+        self._travel: Slots = None  # type: ignore[assignment]
         self._ended = 0
         self._last, self._total = Step(), Step()
 
-    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """What FSDP asks for its buffers."""
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(
-        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, op: Any, async_op: bool = False
+        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Optional[dist.ProcessGroup], op: dist.ReduceOp, async_op: bool = False
     ) -> None:
         """output_tensor [d] becomes the sum or mean over ranks of their input_tensor[rank * d : (rank + 1) * d]."""
         if async_op:
@@ -105,7 +108,7 @@ class ReduceScatter(Saved):
             if not done:
                 self._resume()
 
-    def _prepare(self, output: torch.Tensor, whole: torch.Tensor, group: Any, sums: bool) -> None:
+    def _prepare(self, output: torch.Tensor, whole: torch.Tensor, group: Optional[dist.ProcessGroup], sums: bool) -> None:
         shape = (output.numel(), output.dtype)
         if self._engine is None:
             if output.device.type != "cpu":
@@ -113,8 +116,8 @@ class ReduceScatter(Saved):
             engine = Engine(group, self._timeout)
             numbers = [engine.global_rank(rank) for rank in range(engine.size)]
             specs = {_NAME: TensorSpec((output.numel() * engine.size,), output.dtype)}
-            ranks: Any = {"ranks": engine.size, "rank": engine.rank, "numbers": numbers}
-            options: Any = {"seed": self._seed, "dense_below": self._bypass, "flat": False}
+            ranks: Options = {"ranks": engine.size, "rank": engine.rank, "numbers": numbers}
+            options: Options = {"seed": self._seed, "dense_below": self._dense_below, "flat": False}
             self._sender = Sender(specs, self._plan, **ranks, **options, scatter=True, sum=sums)
             self._shape, self._sums = shape, sums
             unit = self._sender.unit(0)
@@ -135,7 +138,7 @@ class ReduceScatter(Saved):
     def _require_same(self, engine: Engine) -> None:
         plan = self._sender.plan_of(_NAME)
         shards = {"shards": f"of {self._shape[0]} elements of {self._shape[1]}, by {plan}"}
-        options = {"bypass": self._bypass, "seed": self._seed}
+        options = {"dense_below": self._dense_below, "seed": self._seed}
         require_same(None, [[str(self._plan)]], options, f"{plan} {self._seed}", shards, engine, self._timeout)
 
     def _exchange(self, output: torch.Tensor, whole: torch.Tensor, step: Step) -> None:
@@ -175,7 +178,7 @@ class ReduceScatter(Saved):
 
     def metrics(self) -> Dict[str, float]:
         """As DDPHook.metrics, of this module's gradient."""
-        return metrics_of(self.stats(), [State.from_bytes(self._sender.read_state(_NAME))] if self._keeps else [])
+        return metrics_of(self.stats(), [State._from_bytes(self._sender.read_state(_NAME))] if self._keeps else [])
 
     @property
     def _keeps(self) -> bool:
@@ -187,11 +190,11 @@ class ReduceScatter(Saved):
             words = f"shards of {self._shape[0]} x {self._shape[1]} for {self._engine.size} ranks, frames of at most {self._slots.shape[1]} bytes"
         return f"<ReduceScatter {self._plan}; {words}>"
 
-    def _residuals(self) -> Dict[str, Any]:
+    def _residuals(self) -> SavedState:
         """Of all shards together; version 0.2 had a list of one for each."""
         return {"states": [torch.from_numpy(self._sender.read_state(_NAME))] if self._keeps else []}
 
-    def _set_residuals(self, loaded: Mapping[str, Any], more: Sequence[Mapping[str, Any]], scale: float) -> None:
+    def _set_residuals(self, loaded: SavedPart, more: Sequence[SavedPart], scale: float) -> None:
         # (Of another number of ranks the shards have other sizes: they are refused.)
         states = [each for each in loaded["states"] if each is not None]
         for i, each in enumerate(states):
@@ -202,7 +205,7 @@ class ReduceScatter(Saved):
         if len(states) == 1:
             whole = states[0].cpu().numpy()
         elif states and plan.info.feedback:
-            whole = self._joined([State.from_bytes(each.cpu().numpy()) for each in states]).memory
+            whole = self._joined([State._from_bytes(each.cpu().numpy()) for each in states]).memory
         if whole.size != size:
             sizes = [each.numel() for each in states]
             raise ArgumentError(f"the residuals have {sizes} bytes, {size} are needed here")
@@ -219,8 +222,8 @@ class ReduceScatter(Saved):
             raise ArgumentError(f"the state has {len(shards)} shards, here are {self._engine.size}")
         plan = self._sender.plan_of(_NAME)
         like = torch.empty(elements, dtype=dtype)
-        joined = State.from_residual(plan, torch.empty(elements * len(shards), dtype=dtype))
+        joined = State.from_residual(torch.empty(elements * len(shards), dtype=dtype), plan)
         for i, shard in enumerate(shards):
-            shard.check(plan, like)
+            shard.check(like, plan)
             joined.copy_from(shard, at=i * elements, elements=elements)
         return joined

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any, List, Mapping, Optional, Sequence
+from typing import List, Mapping, Optional, Sequence
 
 import numpy
 import torch
 
 from .._adapters._control_terms import check_terms, digest, first_other, terms_of
+from .._native._types import Json
 from ..errors import ArgumentError
 from ._engine import Engine, all_gather
 
@@ -18,7 +19,7 @@ from ._engine import Engine, all_gather
 def require_same(
     control: Optional[str],
     plans: Sequence[Sequence[str]],
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
     effective: str,
     tensors: Mapping[str, str],
     engine: Engine,
@@ -48,7 +49,7 @@ def require_same(
     raise error
 
 
-def _difference(options: Any, tensors: Any, other_options: Any, other_tensors: Any) -> str:
+def _difference(options: Json, tensors: Json, other_options: Json, other_tensors: Json) -> str:
     """The first, of what a rank has and what others have, in words."""
     for name, usual in other_options.items():
         value = options.get(name)
