@@ -1,8 +1,9 @@
-// Selection: what Top-r costs beside a pass that only counts, and blocks.
+// Selection: what Top-r, chunks and blocks cost beside a pass that only counts.
 #include <cmath>
 #include <memory>
 #include <vector>
 
+#include "codecs/sparsifiers.hpp"
 #include "kernel_bench.hpp"
 #include "primitive/rng.hpp"
 #include "sparsify/block_size.hpp"
@@ -55,6 +56,20 @@ struct work {
     const select_piece piece{values(), d, 0, 0};
     kept = keep_blocks({dtype, {&piece, 1}}, d, block, target, memory, crew(level), blocks).count;
   }
+  // The `count` largest of every chunk.
+  void keep_chunks(uint64_t size, uint64_t count, cpu_level level) {
+    dr_value given[3] = {};
+    for (dr_value& value : given) value.struct_size = sizeof value;
+    given[share_count] = {sizeof(dr_value), 1, 0, static_cast<double>(count)};
+    given[2].number = static_cast<double>(size);
+    dr_params params{};
+    params.struct_size = sizeof params;
+    params.values = given;
+    prepare(chunks_sparsifier.target(params, d), chunks_sparsifier.scratch(params, d, d));
+    const select_piece piece{values(), d, 0, 0, 0};
+    const select_source source{dtype, {&piece, 1}};
+    kept = chunks_sparsifier.keep({params, source, d, nullptr, 0, blocks, memory, crew(level)}).count;
+  }
   // What it takes to choose a size; kept is the size.
   void choose(uint64_t single, cpu_level level) {
     uint64_t targets[block_choices];
@@ -91,6 +106,14 @@ void add_selection(subjects& all) {
                        const select_piece piece{x.values(), d, 0, 0};
                        x.kept = keep_largest({dtype, {&piece, 1}}, target, x.memory, x.crew(l)).count;
                      },
+                     [ready, dtype = dtype] {
+                       work& x = ready();
+                       return digest_of(x.memory.positions, x.kept * 4) ^
+                              digest_of(x.memory.kept, x.kept * value_size(dtype));
+                     }});
+    for (const uint64_t count : {4, 64, 410})
+      all.push_back({"select chunks", input + " " + std::to_string(count) + " of 4096", "element", d, bytes, levels,
+                     [ready, count](cpu_level l) { ready().keep_chunks(4096, count, l); },
                      [ready, dtype = dtype] {
                        work& x = ready();
                        return digest_of(x.memory.positions, x.kept * 4) ^

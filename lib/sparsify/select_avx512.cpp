@@ -176,12 +176,15 @@ inline uint64_t wide_mask(__mmask32 m) {
   return number;
 }
 
+constexpr uint64_t aligned_from =
+    4096;  // values; of fewer, those before the first line cost more than lines across others
+
 uint64_t count_32(const void* values, uint64_t n, uint32_t low) {
   if (low > 0x7fffffff) return 0;
   const auto* v = static_cast<const uint32_t*>(values);
   const __m512i least = _mm512_set1_epi32(static_cast<int>(low)), magnitude = _mm512_set1_epi32(0x7fffffff);
   uint64_t found = 0, i = 0;
-  for (; i < n && reinterpret_cast<uintptr_t>(v + i) % 64; ++i) found += (v[i] & 0x7fffffff) >= low;
+  for (; n >= aligned_from && reinterpret_cast<uintptr_t>(v + i) % 64; ++i) found += (v[i] & 0x7fffffff) >= low;
   for (; i + 64 <= n; i += 64) {
     uint64_t m = 0;
     for (unsigned k = 0; k < 4; ++k)
@@ -189,7 +192,11 @@ uint64_t count_32(const void* values, uint64_t n, uint32_t low) {
            << 16 * k;
     found += static_cast<uint64_t>(__builtin_popcountll(m));
   }
-  for (; i < n; ++i) found += (v[i] & 0x7fffffff) >= low;
+  for (; i < n; i += 16) {
+    const __mmask16 there = first_lanes(n - i);
+    found += static_cast<uint64_t>(__builtin_popcount(_mm512_mask_cmpge_epi32_mask(
+        there, _mm512_and_si512(_mm512_maskz_loadu_epi32(there, v + i), magnitude), least)));
+  }
   return found;
 }
 
@@ -198,7 +205,7 @@ uint64_t count_16(const void* values, uint64_t n, uint32_t low) {
   const auto* v = static_cast<const uint16_t*>(values);
   const __m512i least = _mm512_set1_epi16(static_cast<short>(low)), magnitude = _mm512_set1_epi16(0x7fff);
   uint64_t found = 0, i = 0;
-  for (; i < n && reinterpret_cast<uintptr_t>(v + i) % 64; ++i) found += (v[i] & 0x7fffu) >= low;
+  for (; n >= aligned_from && reinterpret_cast<uintptr_t>(v + i) % 64; ++i) found += (v[i] & 0x7fffu) >= low;
   for (; i + 64 <= n; i += 64) {
     uint64_t m = 0;
     for (unsigned k = 0; k < 2; ++k)
@@ -206,7 +213,11 @@ uint64_t count_16(const void* values, uint64_t n, uint32_t low) {
            << 32 * k;
     found += static_cast<uint64_t>(__builtin_popcountll(m));
   }
-  for (; i < n; ++i) found += (v[i] & 0x7fffu) >= low;
+  for (; i < n; i += 32) {
+    const auto there = static_cast<__mmask32>(n - i < 32 ? (1u << (n - i)) - 1 : ~0u);
+    found += static_cast<uint64_t>(__builtin_popcount(_mm512_mask_cmpge_epi16_mask(
+        there, _mm512_and_si512(_mm512_maskz_loadu_epi16(there, v + i), magnitude), least)));
+  }
   return found;
 }
 

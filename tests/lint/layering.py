@@ -234,7 +234,7 @@ def check_codecs(tree, listed):
 
 
 # Names of codecs that are English words, too: in a sentence they are not a codec.
-WORDS = {"all", "block", "blocks", "changed", "half", "history", "magnitude", "momentum", "natural", "none", "planes", "random", "raw", "residual",
+WORDS = {"all", "block", "blocks", "changed", "chunks", "half", "history", "magnitude", "momentum", "natural", "none", "planes", "random", "raw", "residual",
          "seeded", "sign", "sketch", "ternary", "threshold"}
 # What in lib/ may name codecs: presets, and the declarations of feedback.
 NAMING = {"lib/plan/named_plans.cpp", "lib/plan/named_plans.hpp", "lib/feedback/feedback_kinds.cpp"}

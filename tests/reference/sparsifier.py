@@ -7,7 +7,7 @@ import math
 
 from decoder import EXPONENT_BITS, MANTISSA_BITS, MASK64, PHI, mix64, round_to, to_double
 
-IDS = {"none": 0, "topr": 1, "threshold": 2, "random": 3, "dgc": 4, "blocks": 5, "adaq": 6, "changed": 7}
+IDS = {"none": 0, "topr": 1, "threshold": 2, "random": 3, "dgc": 4, "blocks": 5, "adaq": 6, "changed": 7, "chunks": 8}
 
 
 def magnitudes(values, dtype):
@@ -41,6 +41,15 @@ def topr(values, dtype, **wanted):
     m = magnitudes(values, dtype)
     order = sorted(none(values, dtype), key=lambda i: -m[i])  # stable: ties by lower index
     return sorted(order[:target(len(values), **wanted)])
+
+
+def chunks(values, dtype, size=4096, **wanted):
+    whole = target(size, **wanted)
+    out = []
+    for at in range(0, len(values), size):
+        part = values[at:at + size]
+        out += [at + i for i in topr(part, dtype, count=max(1, whole * len(part) // size))]
+    return out
 
 
 def threshold(values, dtype, value):

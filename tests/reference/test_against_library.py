@@ -122,6 +122,8 @@ KEEPS = [  # a stage, and what it keeps of values of a type with a key
     ("random(ratio=0.9)", lambda v, t, key: sparsifier.random(v, t, key, ratio=0.9)),  # those that are not drawn
     *((f"blocks(ratio=0.05,block={s})", lambda v, t, key, s=s: sparsifier.blocks(v, t, s, ratio=0.05)) for s in (1, 2, 8, 32)),
     ("blocks(count=70,block=16)", lambda v, t, key: sparsifier.blocks(v, t, 16, count=70)),
+    ("chunks(count=64)", lambda v, t, key: sparsifier.chunks(v, t, count=64)),
+    ("chunks(ratio=0.05,size=300)", lambda v, t, key: sparsifier.chunks(v, t, 300, ratio=0.05)),
     ("adaq(ratio=0.05)", lambda v, t, key: sparsifier.adaq(v, t, 0.05)),
     ("dgc(ratio=0.02)", lambda v, t, key: sparsifier.dgc(v, t, key, 0.02)),
     ("dgc(ratio=0.02,sample=0.3)", lambda v, t, key: sparsifier.dgc(v, t, key, 0.02, 0.3)),
