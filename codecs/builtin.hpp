@@ -8,7 +8,8 @@ namespace dr {
 
 extern const dr_codec index_raw_codec, golomb_codec, rice_codec, bloom_codec;
 extern const dr_codec bitmap_codec, rle_codec, elias_fano_codec, delta_varint_codec, delta_bitpack_codec,
-    delta_pfor_codec, gap_huffman_codec, seeded_codec, all_codec, block_codec, magnitude_codec, index_history_codec;
+    delta_pfor_codec, gap_huffman_codec, seeded_codec, all_codec, block_codec, magnitude_codec, index_history_codec,
+    index_chunks_codec;
 extern const dr_codec value_raw_codec, qsgd_codec, fit_poly_codec, half_codec, sketch_codec, three_lc_codec,
     fit_dexp_codec, rank_fit_codec;
 extern const dr_codec uniform_quant_codec, log_quant_codec, lloyd_codec;

@@ -3,6 +3,7 @@
 
 #include "codecs/bytes/huffman/huffman_kernel.hpp"
 #include "codecs/index/bitmap/bitmap_kernel.hpp"
+#include "codecs/index/chunks/chunks_kernel.hpp"
 #include "codecs/index/delta_bitpack/delta_bitpack_kernel.hpp"
 #include "codecs/index/delta_pfor/delta_pfor_kernel.hpp"
 #include "codecs/index/delta_varint/delta_varint_kernel.hpp"
@@ -88,6 +89,25 @@ void add_support(subjects& all, const std::string& input, uint64_t universe, uin
       });
 }
 
+// As many in every chunk of 4096.
+void add_chunks(subjects& all, uint64_t chunks, uint64_t count) {
+  auto s = std::make_shared<support>(support{4096 * chunks, std::vector<uint32_t>(count * chunks)});
+  std::vector<std::byte> scratch(seeded_scratch(4096));
+  for (uint64_t k = 0; k < chunks; ++k) {
+    uint32_t* const x = s->x.data() + k * count;
+    seeded_support(k, 4096, count, cpu_level::scalar, scratch.data(), x);
+    for (uint64_t i = 0; i < count; ++i) x[i] += static_cast<uint32_t>(4096 * k);
+  }
+  const chunk_shape shape{s->universe, 4096};
+  add(
+      all, "chunks", std::to_string(count) + " of 4096", s, index_chunks_bound(shape, s->n()),
+      [=](cpu_level, uint8_t* out) { return index_chunks_encode(s->x.data(), s->n(), shape, out); },
+      [=](cpu_level, const std::vector<uint8_t>& payload, uint32_t* x) {
+        uint64_t where;
+        index_chunks_decode(payload.data(), payload.size(), s->n(), shape, x, &where);
+      });
+}
+
 void add_draws(subjects& all, const std::string& input, uint64_t universe, uint64_t count) {
   struct memory {
     std::vector<std::byte> scratch;
@@ -141,6 +161,8 @@ void add_index(subjects& all) {
   add_support(all, "d=1e6 r=300e3", 1000000, 300000);
   add_support(all, "d=1e6 r=600e3", 1000000, 600000);
   add_support(all, "d=1e6 r=900e3", 1000000, 900000);
+  add_chunks(all, 6000, 64);
+  add_chunks(all, 24000, 4);
   add_draws(all, "d=25e6 r=250e3", 25000000, 250000);
   add_draws(all, "d=1e6 r=100e3", 1000000, 100000);
   for (const uint64_t count : {250000, 2500000}) {

@@ -10,7 +10,8 @@ namespace dr::cases {
 
 codec_case index_raw(), index_golomb(), index_rice(), index_bloom();
 codec_case index_bitmap(), index_rle(), index_elias_fano(), index_delta_varint(), index_delta_bitpack(),
-    index_delta_pfor(), index_gap_huffman(), index_seeded(), index_all(), index_magnitude(), index_history();
+    index_delta_pfor(), index_gap_huffman(), index_seeded(), index_all(), index_magnitude(), index_history(),
+    index_chunks();
 codec_case value_raw(), value_qsgd(), value_fit_poly(), value_half(), value_sketch(), value_three_lc(),
     value_fit_dexp(), value_rank_fit(), value_uniform_quant(), value_log_quant(), value_lloyd(), value_sign(),
     value_ternary(), value_natural(), value_dynamic_tree(), value_inceptionn(), value_ulp(), value_xor(),
@@ -20,14 +21,14 @@ codec_case bytes_deflate(), bytes_zstd(), bytes_huffman();
 
 std::span<const codec_case> all() {
   static const codec_case list[] = {
-      index_raw(),         index_golomb(),     index_rice(),         index_bloom(),         index_bitmap(),
-      index_rle(),         index_elias_fano(), index_delta_varint(), index_delta_bitpack(), index_delta_pfor(),
-      index_gap_huffman(), index_seeded(),     index_all(),          index_magnitude(),     index_history(),
-      value_raw(),         value_qsgd(),       value_fit_poly(),     value_half(),          value_sketch(),
-      value_three_lc(),    value_fit_dexp(),   value_rank_fit(),     value_uniform_quant(), value_log_quant(),
-      value_lloyd(),       value_sign(),       value_ternary(),      value_natural(),       value_dynamic_tree(),
-      value_inceptionn(),  value_ulp(),        value_xor(),          value_planes(),        value_history(),
-      order_bitpack(),     bytes_deflate(),    bytes_zstd(),         bytes_huffman()};
+      index_raw(),          index_golomb(),     index_rice(),         index_bloom(),         index_bitmap(),
+      index_rle(),          index_elias_fano(), index_delta_varint(), index_delta_bitpack(), index_delta_pfor(),
+      index_gap_huffman(),  index_seeded(),     index_all(),          index_magnitude(),     index_history(),
+      index_chunks(),       value_raw(),        value_qsgd(),         value_fit_poly(),      value_half(),
+      value_sketch(),       value_three_lc(),   value_fit_dexp(),     value_rank_fit(),      value_uniform_quant(),
+      value_log_quant(),    value_lloyd(),      value_sign(),         value_ternary(),       value_natural(),
+      value_dynamic_tree(), value_inceptionn(), value_ulp(),          value_xor(),           value_planes(),
+      value_history(),      order_bitpack(),    bytes_deflate(),      bytes_zstd(),          bytes_huffman()};
   return list;
 }
 

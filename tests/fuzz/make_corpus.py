@@ -55,6 +55,7 @@ sparsify=changed index=auto value=ulp
 sparsify=changed index=magnitude+huffman value=auto(error=0)
 index=magnitude value=xor
 sparsify=changed index=history value=history
+sparsify=chunks(size=64,count=4) feedback=residual index=chunks(size=64) value=lloyd(levels=4)
 """.split("\n")[1:-1]
 
 VALUES = struct.pack("<9f", 1.0, -2.5, 0.0, -0.0, 1e-42, 3e38, 0.125, 0.125, -1e-3)
@@ -96,7 +97,7 @@ def script_seeds(name, count, size):
 
 
 # In the order of their registration.
-CODECS = """raw golomb rice bloom bitmap rle elias_fano delta_varint delta_bitpack delta_pfor gap_huffman seeded all magnitude history
+CODECS = """raw golomb rice bloom bitmap rle elias_fano delta_varint delta_bitpack delta_pfor gap_huffman seeded all magnitude history chunks
     value_raw qsgd fit_poly half sketch three_lc fit_dexp rank_fit uniform_quant log_quant lloyd sign ternary natural dynamic_tree inceptionn ulp xor planes
     bitpack deflate zstd huffman""".split()
 
@@ -120,6 +121,10 @@ def payload_seeds():
         "inceptionn_padding": ("inceptionn", 9, b"\x09", b"\0\0\xf0"),
         "inceptionn_raw": ("inceptionn", 9, b"\x09", b"\3\0\0" + infinite),
         "elias_fano_last": ("elias_fano", 9, struct.pack("<I", 9), b"\xff\0\0\0\x80"),
+        # (Of 9 elements, or of 9 of 16.)
+        "chunks_named": ("chunks", 9, struct.pack("<I", 4), b"\2\2\0\4\0\4\0"),
+        "chunks_empty": ("chunks", 9, struct.pack("<I", 4), b"\0\3\0\3\0\3\0\3" + bytes(9)),
+        "chunks_far": ("chunks", 9, struct.pack("<I", 32768), b"\x09\0" + bytes(40)),
         # (Of 9 words of f32.)
         "planes_mode": ("planes", 9, b"", b"\0\0\0\3" + bytes(36)),
         "planes_constant": ("planes", 9, b"", b"\2\0\0\2" + bytes(18) + b"\5"),
@@ -312,7 +317,7 @@ def large_seeds():
     inverted, levels = "index=golomb value=", "sparsify=topr(ratio=0.3) index="
     indices = [
         "raw", "golomb", "golomb(adaptive=1)", "rice", "bitmap", "rle", "elias_fano", "delta_varint", "delta_bitpack", "delta_pfor", "gap_huffman",
-        "all", "golomb(block=9)", "rice(block=13)", "rle(code=runs8)", "rle(code=gaps16)", "seeded", "bloom(layout=split_block,fpr=0.01)",
+        "all", "chunks", "chunks(size=100)", "golomb(block=9)", "rice(block=13)", "rle(code=runs8)", "rle(code=gaps16)", "seeded", "bloom(layout=split_block,fpr=0.01)",
         "bloom(policy=middle,fpr=0.01)", "bloom(policy=rightmost,bits=9)", "bloom(policy=p0,fpr=0.01)", "bloom(policy=p1,fpr=0.01)", "bloom(policy=p2,fpr=0.01)", "auto",
     ]  # fmt: skip
     values = [
@@ -323,7 +328,7 @@ def large_seeds():
         "natural(rounding=nearest)", "dynamic_tree", "inceptionn", "inceptionn(error=0.01)",
     ]  # fmt: skip
     byte_codecs = ["deflate", "zstd", "huffman", "deflate(level=9)", "zstd(level=19)", "huffman+deflate"]
-    sparsifiers = ["random(ratio=0.2)", "threshold(value=0.001)", "dgc(ratio=0.01)", "blocks(ratio=0.1,block=16)"]
+    sparsifiers = ["random(ratio=0.2)", "threshold(value=0.001)", "dgc(ratio=0.01)", "blocks(ratio=0.1,block=16)", "chunks(count=64)"]
     plans = [f"{levels}{index} value=raw" for index in indices] + [f"sparsify=topr(ratio=0.03) index={index} value=raw" for index in indices]
     plans += [f"sparsify=topr(ratio=0.5) {inverted}{value}" for value in values] + [f"index=all value={value}" for value in values]
     plans += [f"{levels}raw+{each} value=raw+{each}" for each in byte_codecs] + [f"index=all value=uniform_quant(bits=4)+{each}" for each in byte_codecs]

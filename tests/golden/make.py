@@ -681,6 +681,40 @@ def blocks():
     encoded("encode_blocks_tail", "sparsify=blocks(count=500,block=8) index=raw value=raw", plan([KEYS]), [("dense", 1003, tail, 0)], pick=lambda r: largest_blocks(r, 1003, 8, 63))
 
 
+def chunks():
+    """Of U = 25 in chunks of 10: 2, 2 and 1 indices are usual."""
+    def code(size=10):
+        return entry("f32", [RAW], [stage("index", "chunks", size=size)])
+
+    def rows(*indices):
+        return {i: [ONE + i] for i in indices}
+    good("chunks_usual", "as many in every chunk", encode([(25, rows(2, 7, 13, 18, 24))], code()))
+    good("chunks_full", "a chunk of all its elements", encode([(30, rows(3, *range(10, 20), 25))], code()))
+    good("chunks_few", "indices in less than half of the chunks", encode([(3000, rows(5, 1207, 1208, 2999))], code(100)))
+    good("chunks_gap", "a gap of 15 bits", encode([(4096, rows(*range(10), 4000, 4001))], code(4096)))
+    good("chunks_one", "one chunk: its count is that of the support", encode([(10, rows(0, 9))], code()))
+    good("chunks_largest", "a chunk of 32768", encode([(40000, rows(0, 17, 32767, 32768, 39999))], code(32768)))
+    good("chunks_of_one", "chunks of one element", encode([(20, rows(*range(0, 20, 3)))], code(1)))
+    good("chunks_segments", "segments: each has chunks of its own", encode([(100, rows(2, 31, 64, 99))], code(), segment=30))
+
+    def refused(name, why, payload, universe=25, n=5):
+        bad(f"chunks_{name}", why, index_frame(code(), universe, n, bytes.fromhex(payload)), "decode")
+    good("chunks_by_hand", "the example of SPEC.md", index_frame(code(), 25, 5, bytes.fromhex("02 00 b2 77")))
+    refused("above_size", "a usual count above the size", "0b 00 b2 77")
+    refused("too_many_named", "more named chunks than there are", "02 04 b2 77")
+    refused("usual_named", "the usual count under a name", "02 01 00 02 b2 77")
+    refused("beyond_last", "a chunk beyond the last", "01 01 03 0a 2b", 30, 12)
+    refused("above_elements", "a chunk of more than its elements", "01 01 01 0b 2b", 30, 13)
+    refused("other_count", "counts that do not add up", "02 00 b2 77", 25, 4)
+    refused("padding", "padding that is not zero", "02 00 b2 f7")
+    refused("byte_behind", "a byte too many", "02 00 b2 77 00")
+    refused("byte_missing", "a byte too few", "02 00 b2")
+    refused("far_gap", "a gap beyond its chunk", "00 06", 10, 2)
+    refused("short_gap", "a gap in 15 bits that needs none", "00 00 00 02 00 07", 10, 2)
+    bad("chunks_size_0", "chunks of no elements", short_frame(encode_row(code(), 25, rows(3)), plan=bytes.fromhex("09 01 02 23 01 00")))
+    bad("chunks_size_32769", "chunks of 32769", short_frame(encode_row(code(), 25, rows(3)), plan=bytes.fromhex("09 01 02 23 01 81 80 02")))
+
+
 def planes():
     whole = stage("index", "all")
 
@@ -1001,7 +1035,7 @@ def make():
     index_raw()
     split("golomb", "golomb")
     split("rice", "rice")
-    for part in (bloom, value_raw, qsgd, signs, fit_poly, bitpack, deflate, blocks, planes, encode_cases, patch_frames):
+    for part in (bloom, value_raw, qsgd, signs, fit_poly, bitpack, deflate, blocks, chunks, planes, encode_cases, patch_frames):
         part()
 
 
@@ -1039,7 +1073,8 @@ LATER = [
     ("blocks_fit_poly", "all", "sparsify=blocks(ratio=0.1,block=8) index=raw value=fit_poly"), ("blocks_auto", "rows", "sparsify=blocks(ratio=0.1,block=16) index=auto value=auto(error=0.1)"),
     ("natural", "rows", "value=natural"), ("natural_nearest", "rows", "value=natural(rounding=nearest)"), ("dynamic_tree", "rows", "value=dynamic_tree"), ("inceptionn", "rows", "value=inceptionn(error=0.01)"),
     ("sign", "all", "index=all value=sign"), ("sign_mean", "rows", "value=sign(scale=mean)"), ("sign_means", "all", "sparsify=adaq(ratio=0.1) index=golomb value=sign(scale=means)"),
-    ("sign_level", "rows", "value=sign(scale=level,level=0.01)"), ("ternary", "all", "index=all value=ternary"), ("ternary_rows", "rows", "value=ternary(clip=0)")]
+    ("sign_level", "rows", "value=sign(scale=level,level=0.01)"), ("ternary", "all", "index=all value=ternary"), ("ternary_rows", "rows", "value=ternary(clip=0)"),
+    ("chunks", "all", "sparsify=chunks(count=3,size=64) index=chunks(size=64) value=lloyd(levels=4)"), ("chunks_rows", "rows", "index=chunks(size=30)")]
 
 
 def from_library(path):

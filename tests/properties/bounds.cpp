@@ -73,6 +73,7 @@ std::vector<usual> usual_plans() {
     for (const char* index : {"golomb(adaptive=1)", "bitmap", "auto"}) all.push_back({topr + "index=" + index + with});
     for (const char* index : {"delta_varint", "delta_bitpack", "delta_pfor", "gap_huffman", "rle", "rle(code=gaps16)"})
       all.push_back({topr + "index=" + index + with, by_gaps});
+    all.push_back({"sparsify=chunks(ratio=RATIO) index=chunks" + with, by_gaps});
     for (const char* index : {"bloom(fpr=0.001)", "bloom(policy=rightmost,fpr=0.001)"})
       all.push_back({topr + "index=" + index + with});
     for (const char* policy : {"p0", "middle", "p1", "p2"})

@@ -566,6 +566,67 @@ def elias_fano_bound(shape, fields):
     return max(size(min(shape.count, shape.universe >> l)) for l in range(32) if shape.universe >> l)
 
 
+CHUNK_QUOTIENT_MOST = 24
+
+
+def chunk_elements(universe, size):
+    return [min(size, universe - first) for first in range(0, universe, size)]
+
+
+def usual_count(c, n, size):
+    return max(1, c * n // size) if c else 0
+
+
+def chunk_divisor(m, r):
+    return m if r == 1 else max(1, (2 * (m - r) + r + 1) * ((22713 << 16) // (r + 1)) + 2**31 >> 32)
+
+
+def decode_chunks(payload, shape, fields):
+    reader, size = Reader(payload), fields["size"]
+    elements = chunk_elements(shape.universe, size)
+    c, named, chunk, counts = 0, 0, -1, [shape.count]
+    if len(elements) > 1:
+        c, named = reader.varint(), reader.varint()
+        counts = [usual_count(c, n, size) for n in elements]
+    refuse(c > size, f"chunks: {c} indices of {size} elements")
+    for _ in range(named):
+        chunk += 1 + reader.varint()
+        refuse(chunk >= len(elements), "chunks: a chunk beyond the last")
+        k = reader.varint()
+        refuse(k > elements[chunk] or k == counts[chunk], f"chunks: chunk {chunk} has {k}")
+        counts[chunk] = k
+    refuse(sum(counts) != shape.count, f"chunks: {sum(counts)} indices, the frame says {shape.count}")
+    bits, indices = Bits(payload[reader.position:]), []
+    for chunk, (n, k) in enumerate(zip(elements, counts)):
+        m, at = n, chunk * size
+        for r in range(k, 0, -1):
+            gap = chunk_gap(bits, m, r) if r < m else 0
+            refuse(gap > m - r, "chunks: a gap beyond its chunk")
+            at += gap + 1
+            m -= gap + 1
+            indices.append(at - 1)
+    bits.pad()
+    refuse(bits.position != 8 * len(bits.data), "chunks: bytes behind the last gap")
+    return indices
+
+
+def chunk_gap(bits, m, r):
+    divisor, q = chunk_divisor(m, r), 0
+    if r > 1:
+        while q < CHUNK_QUOTIENT_MOST and not bits.take(1):
+            q += 1
+        if q == CHUNK_QUOTIENT_MOST:
+            gap = bits.take(15)
+            refuse(gap // divisor < q, "chunks: a gap in 15 bits that has a quotient")
+            return gap
+    if divisor == 1:
+        return q
+    b = log2_ceil(divisor)
+    t = 2**b - divisor
+    v = bits.take(b - 1)
+    return q * divisor + (v if v < t else 2 * v + bits.take(1) - t)
+
+
 def from_gaps(gaps, universe, name):
     indices, at = [], -1
     for gap in gaps:
@@ -1597,6 +1658,8 @@ CODECS = {
     ("bytes", 3): Codec("bytes", "huffman", unpack=unhuffman, grown=lambda b: b + ((2 * b + 1).bit_length() + 6) // 7),
     ("index", 15): Codec("index", "magnitude", decode=decode_magnitude, needs_base=True, width_one=True,
                          bound=lambda shape, f: 8 + split_bound(shape, {"block": 12})),
+    ("index", 17): Codec("index", "chunks", (("size", 1, 32768, 4096),), decode=decode_chunks,
+                         bound=lambda shape, f: 16 + 8 * min(-(-shape.universe // f["size"]), 2 * shape.count + 1) + 5 * shape.count),
     ("index", 16): Codec("index", "history", decode=decode_history_index, needs_base=True, width_one=True,
                          bound=lambda shape, f: GRADES_MOST + 8 + split_bound(shape, {"block": 12})),
     ("value", 20): Codec("value", "history", decode=decode_history_value, needs_base=True, exact=True,

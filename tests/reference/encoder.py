@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import decoder
 from decoder import (CODECS, HALVES, LIST, MASK32, MASK64, PHI, SHORT, STATUS, TAG, VALUE_SIZE, Entry, Shape, Stage,
-                     bloom_bits, bloom_places, check, convert, decode_bloom, decode_seeded, dynamic_tree_entry, elias_fano_low, fit_poly_segments, huffman_codes, rle_unit, clustered_parameter, golomb_parameter, gram, gram_b, expand, in_blocks, is_fixed, largest, level_divisor, log2_ceil,
+                     bloom_bits, bloom_places, check, CHUNK_QUOTIENT_MOST, chunk_divisor, chunk_elements, usual_count, convert, decode_bloom, decode_seeded, dynamic_tree_entry, elias_fano_low, fit_poly_segments, huffman_codes, rle_unit, clustered_parameter, golomb_parameter, gram, gram_b, expand, in_blocks, is_fixed, largest, level_divisor, log2_ceil,
                      WORDS, check_of_words, in_order, word_key, mix64, replaces, rank_fit_levels, rice_parameter, round_to, to_double, without_check)
 
 IDS = {(codec.role, codec.name): number for (_, number), codec in CODECS.items()}
@@ -238,6 +238,47 @@ def encode_elias_fano(indices, shape, fields):
     l = elias_fano_low(shape.universe, len(indices))
     ones = {(x >> l) + i for i, x in enumerate(indices)}
     return pack_bits([(x & (1 << l) - 1, l) for x in indices]) + pack_bits([(p in ones, 1) for p in range(max(ones) + 1)])
+
+
+def encode_chunks(indices, shape, fields):
+    size = fields["size"]
+    elements = chunk_elements(shape.universe, size)
+    chunks = [[] for _ in elements]
+    for x in indices:
+        chunks[x // size].append(x % size)
+    whole = [len(chunk) for chunk, n in zip(chunks, elements) if n == size]
+    c = votes = 0
+    for k in filter(None, whole):
+        if votes == 0:
+            c = k
+        votes += 1 if k == c else -1
+    if 2 * sum(map(bool, whole)) <= len(whole):
+        c = 0
+    out, before = [], -1
+    for i, (chunk, n) in enumerate(zip(chunks, elements)):
+        if len(chunk) != usual_count(c, n, size):
+            out.append(varint(i - before - 1) + varint(len(chunk)))
+            before = i
+    pairs = []
+    for chunk, n in zip(chunks, elements):
+        m = n
+        for r, gap in zip(range(len(chunk), 0, -1), gaps_of(chunk)):
+            if r < m:
+                pairs += chunk_pairs(gap, m, r)
+            m -= gap + 1
+    head = varint(c) + varint(len(out)) + b"".join(out) if len(elements) > 1 else b""
+    return head + pack_bits(pairs)
+
+
+def chunk_pairs(gap, m, r):
+    divisor = chunk_divisor(m, r)
+    q, x = (0, gap) if r == 1 else divmod(gap, divisor)
+    if q >= CHUNK_QUOTIENT_MOST:
+        return [(0, CHUNK_QUOTIENT_MOST), (gap, 15)]
+    b = log2_ceil(divisor)
+    t = 2**b - divisor
+    rest = [] if divisor == 1 else [(x, b - 1)] if x < t else [(x + t >> 1, b - 1), (x + t & 1, 1)]
+    return ([] if r == 1 else [(0, q), (1, 1)]) + rest
 
 
 def encode_delta_varint(indices, shape, fields):
@@ -765,7 +806,7 @@ ENCODERS = {("index", "raw"): encode_index_raw, ("index", "golomb"): encode_spli
             ("index", "bitmap"): encode_bitmap, ("index", "rle"): encode_rle, ("index", "elias_fano"): encode_elias_fano,
             ("index", "delta_varint"): encode_delta_varint, ("index", "delta_bitpack"): encode_delta_bitpack,
             ("index", "gap_huffman"): encode_gap_huffman, ("index", "delta_pfor"): encode_delta_pfor,
-            ("index", "seeded"): encode_seeded, ("index", "all"): encode_all,
+            ("index", "seeded"): encode_seeded, ("index", "chunks"): encode_chunks, ("index", "all"): encode_all,
             ("value", "uniform_quant"): encode_uniform_quant, ("value", "log_quant"): encode_log_quant,
             ("value", "lloyd"): encode_lloyd, ("value", "natural"): encode_natural,
             ("value", "dynamic_tree"): encode_dynamic_tree, ("value", "inceptionn"): encode_inceptionn,

@@ -162,7 +162,8 @@ def test_split_codecs_over_block_borders(kind, universe, count):
 
 INDEX = {"raw": [KEYS], "golomb": [stage("index", "golomb")], "golomb9": [stage("index", "golomb", block=9)],
          "rice": [stage("index", "rice")], **{name: [BLOOM[name]] for name in ("leftmost", "p0", "p2")}}
-INDEX |= {name: [stage("index", name)] for name in ("bitmap", "elias_fano", "delta_varint", "delta_bitpack", "delta_pfor", "gap_huffman", "seeded", "all")}
+INDEX |= {name: [stage("index", name)] for name in ("bitmap", "elias_fano", "delta_varint", "delta_bitpack", "delta_pfor", "gap_huffman", "seeded", "all", "chunks")}
+INDEX["chunks10"] = [stage("index", "chunks", size=10)]
 INDEX |= {f"rle{code}": [stage("index", "rle", code=code)] for code in range(7)}
 INDEX |= {name + "+huffman": INDEX[name] + [HUFFMAN] for name in ("raw", "delta_varint", "p0", "all")}
 INDEX |= {name + "+deflate": stages + [DEFLATE] for name, stages in INDEX.items() if not name.startswith("rle")}
@@ -631,6 +632,13 @@ REFUSED = {
     "elias_fano: padding": index_frame(ONLY["elias_fano"], 100, 5, bytes.fromhex("132213 4d04")), "elias_fano: high ends with nothing": index_frame(ONLY["elias_fano"], 100, 5, bytes.fromhex("132203 4d0400")),
     "elias_fano: a one too many": index_frame(ONLY["elias_fano"], 100, 5, bytes.fromhex("132203 4d0c")), "elias_fano: not below universe": index_frame(ONLY["elias_fano"], 99, 5, bytes.fromhex("132203 4d04")),
     "elias_fano: not ascending": index_frame(ONLY["elias_fano"], 100, 5, bytes.fromhex("132103 4d04")), "elias_fano: no high": index_frame(ONLY["elias_fano"], 100, 5, bytes.fromhex("132203")),
+    # of its first example, 02 00 b2 77, and of others
+    "chunks: more than a chunk has": index_frame(ONLY["chunks10"], 25, 5, bytes.fromhex("0b00b277")), "chunks: padding": index_frame(ONLY["chunks10"], 25, 5, bytes.fromhex("0200b2f7")),
+    "chunks: behind the last": index_frame(ONLY["chunks10"], 25, 5, bytes.fromhex("0200b27700")), "chunks: cut off": index_frame(ONLY["chunks10"], 25, 5, bytes.fromhex("0200b2")),
+    "chunks: another count": index_frame(ONLY["chunks10"], 25, 4, bytes.fromhex("0200b277")), "chunks: the usual count named": index_frame(ONLY["chunks10"], 25, 5, bytes.fromhex("02010002b277")),
+    "chunks: a chunk beyond the last": index_frame(ONLY["chunks10"], 30, 12, bytes.fromhex("0101030a2b")), "chunks: more of a chunk than there are": index_frame(ONLY["chunks10"], 30, 13, bytes.fromhex("0101010b2b")),
+    "chunks: a gap beyond its chunk": index_frame(ONLY["chunks10"], 10, 2, pack_bits([(0, 9), (1, 1), (0, 1)])),
+    "chunks: 15 bits for a short gap": index_frame(ONLY["chunks10"], 10, 2, pack_bits([(0, 24), (2, 15), (3, 2), (1, 1)])),
     "delta_varint: a zero group": index_frame(ONLY["delta_varint"], 100, 1, b"\x83\0"), "delta_varint: out of universe": index_frame(ONLY["delta_varint"], 100, 2, b"\x03\x60"),
     "delta_varint: cut off": index_frame(ONLY["delta_varint"], 1000, 1, b"\x83"), "delta_varint: behind the last": index_frame(ONLY["delta_varint"], 100, 1, b"\3\0"),
     "delta_bitpack: 33 bits": index_frame(ONLY["delta_bitpack"], 100, 1, b"\x21" + bytes(5)), "delta_bitpack: a bit too many": index_frame(ONLY["delta_bitpack"], 100, 1, b"\3\3"), "delta_bitpack: padding": index_frame(ONLY["delta_bitpack"], 100, 4, bytes.fromhex("05 a3811f")),
