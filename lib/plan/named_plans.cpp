@@ -77,6 +77,14 @@ constexpr dr_preset list[] = {
     of("grace", "onebit", "sparsify=none feedback=residual index=all value=sign(scale=means)"),
     of("grace", "terngrad", "sparsify=none index=all value=ternary"),
     of("grace", "dgc", "sparsify=dgc(ratio=0.001) feedback=dgc(momentum=0.9) index=golomb value=raw"),
+    of("outer", "sparseloco",
+       "sparsify=chunks(count=64) feedback=residual(beta=0.95) index=gap_huffman value=lloyd(levels=2)",
+       "SparseLoCo (arXiv 2508.15706): of a pseudo-gradient the 64 largest of each 4,096 elements, in 2 bits, and a\n"
+       "residual that decays. Here chunks are contiguous, not 64 x 64 of a matrix; two magnitudes are fitted to the\n"
+       "values; and indices are entropy-coded: 9.1 bits an element or fewer, 14 there."),
+    of("outer", "distro", "sparsify=chunks(count=4) feedback=residual(beta=0.999) index=chunks value=sign(scale=mean)",
+       "DisTrO (github.com/PsycheFoundation/nousnet): the signs of 4 of each 4,096 elements, which there are DCT\n"
+       "coefficients of 64 x 64 chunks, and here the elements themselves. 12 bits an element, 17 there."),
     of("transforms", "powersgd", "transform=lowrank(rank=4) feedback=residual",
        "Two factors that ranks all-reduce, and no frame: for exchanges, deepreduce.torch and deepreduce.transform."),
 };
