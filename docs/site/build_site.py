@@ -23,7 +23,7 @@ import c_headers  # noqa: E402
 import html_links  # noqa: E402
 
 HEADERS = ("version.h", "codec.h", "deepreduce.h", "exchange.h", "sender.h", "transform.h", "control.h", "mpi.h")
-MODULES = ("patch", "torch", "mpi", "book", "sender", "control", "transform", "grace", "jax", "keras", "flower", "lightning", "accelerate")
+MODULES = ("patch", "torch", "outer", "mpi", "book", "sender", "control", "transform", "grace", "jax", "keras", "flower", "lightning", "accelerate")
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#:\s]+)(#[^)]*)?\)")
 
 

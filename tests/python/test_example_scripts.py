@@ -152,6 +152,15 @@ def test_train_ddp():
     assert re.search(r"accuracy (0\.9\d+|1\.000); a rank sends \d+ bytes", said[0]) and said[1] == ""
 
 
+def test_outer_loop(tmp_path):
+    """Over torch.distributed, and over a folder: equal weights at the end."""
+    ranks = on_two_ranks("outer_loop.py")
+    workers = [start("outer_loop.py", tmp_path / "run", name, OMP_NUM_THREADS="1") for name in ("alice", "bob")]
+    for said in (ranks, [printed_by(each) for each in workers]):
+        found = [re.search(r"accuracy (\S+), weights (\S+); sent (\d+) bytes a round instead of (\d+)", each) for each in said]
+        assert all(float(each[1]) > 0.9 and int(each[3]) < 0.01 * int(each[4]) for each in found) and found[0][2] == found[1][2]
+
+
 def test_train_grace():
     """Ten classes: who knows nothing has a loss of 2.3. Equal weights on both ranks."""
     found = [re.search(r"loss (\S+), weights (\S+); sends (\d+) bytes a step instead of (\d+)", each) for each in on_two_ranks("train_grace.py")]

@@ -1,0 +1,675 @@
+"""deepreduce.outer.Folder: workers that come and go. All workers are in this process, on a clock of their own; a few are processes."""
+
+import contextlib
+import hashlib
+import importlib.util
+import json
+import logging
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
+if not importlib.util.find_spec("torch"):
+    pytest.skip("torch is missing: pip install torch", allow_module_level=True)
+
+import torch  # noqa: E402
+
+import deepreduce  # noqa: E402
+from deepreduce.outer import Folder, Outer  # noqa: E402
+from deepreduce.outer import _contribution, _folder  # noqa: E402
+
+HERE = pathlib.Path(__file__).parent
+TOP = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=raw"
+SPARSE = "sparsify=topr(ratio=0.03) feedback=residual(beta=0.95) index=golomb value=lloyd(levels=4)"
+DEADLINE = 10.0
+UNIT = 2.0**-6  # of all weights of the test of many rounds, so that sums are exact
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    logging.getLogger("deepreduce.outer").setLevel(logging.CRITICAL)
+    yield
+    logging.getLogger("deepreduce.outer").setLevel(logging.NOTSET)
+
+
+class Killed(BaseException):
+    """What ends a worker in the middle of what it does."""
+
+
+class World:
+    """Workers as threads, of which one runs at a time, in an order that is the same each time. Their clock moves when all wait."""
+
+    def __init__(self):
+        self.now, self.baton, self.running = 0.0, threading.Condition(), None
+        self.wakes, self.errors, self.doomed = {}, {}, set()
+
+    def start(self, name, work):
+        def run():
+            self.wait_for_turn(name)
+            try:
+                work()
+            except Killed:
+                pass
+            except BaseException as error:  # noqa: B036
+                self.errors[name] = error
+            with self.baton:
+                del self.wakes[name]
+                self.running = None
+                self.baton.notify_all()
+
+        self.wakes[name] = self.now
+        threading.Thread(target=run, daemon=True).start()
+
+    def wait_for_turn(self, name):
+        with self.baton:
+            self.baton.wait_for(lambda: self.running == name)
+        if name in self.doomed:
+            self.doomed.discard(name)
+            raise Killed
+
+    def sleep(self, name, seconds):
+        with self.baton:
+            self.wakes[name] = self.now + seconds
+            self.running = None
+            self.baton.notify_all()
+        self.wait_for_turn(name)
+
+    def run(self, limit=1e6):
+        """Until all workers have ended."""
+        while self.wakes:
+            name = min(sorted(self.wakes), key=lambda each: self.wakes[each])
+            self.now = max(self.now, self.wakes[name])
+            assert self.now < limit, f"{name} hangs: {self.wakes}"
+            with self.baton:
+                self.running = name
+                self.baton.notify_all()
+                assert self.baton.wait_for(lambda: self.running is None, 60), f"{name} does not end"
+        if self.errors:
+            name, error = next(iter(self.errors.items()))
+            raise AssertionError(f"worker {name}: {type(error).__name__}: {error}") from error
+
+    def folder(self, path, name, **options):
+        made = Folder(path, name, DEADLINE, **options)
+        made._clock, made._sleep = lambda: self.now, lambda seconds: self.sleep(name, 20 * seconds)
+        return made
+
+
+class Rounded(torch.optim.Optimizer):
+    """SGD whose weights are multiples of UNIT, so that the test of many rounds adds without rounding."""
+
+    def __init__(self, weights):
+        super().__init__(weights, {"lr": 1.0})
+
+    def step(self):
+        for group in self.param_groups:
+            for each in group["params"]:
+                if each.grad is not None:
+                    each.sub_(torch.round(each.grad / UNIT) * UNIT)
+
+
+def model_of(seed=0, size=2000):
+    """Weights that are small multiples of UNIT, and a counter."""
+    made = torch.nn.Module()
+    generator = torch.Generator().manual_seed(seed)
+    made.weight = torch.nn.Parameter(torch.randint(-50, 50, (size,), generator=generator) * UNIT)
+    made.bias = torch.nn.Parameter(torch.zeros(30))
+    made.register_buffer("seen", torch.zeros(1, dtype=torch.int64))
+    return made
+
+
+def move(model, generator, most=40):
+    """An inner step: exact multiples of UNIT."""
+    for each in model.parameters():
+        each.data += torch.round(most * torch.randn(each.shape, generator=generator).clamp(-3, 3) ** 3 / 9) * UNIT
+    model.seen += 1
+
+
+def weights_of(outer):
+    return {name: each.clone() for name, each in outer._agreed.weights.items()}
+
+
+def residual_of(outer):
+    """[elements], f64"""
+    sender, found = outer._exchange._coders[0].sender, []
+    for name, each in outer._agreed.weights.items():
+        memory = sender.read_state(name)
+        fresh = not memory[:8].any()
+        found.append(numpy.zeros(each.numel()) if fresh else deepreduce.State.from_bytes(memory).residual.astype(numpy.float64))
+    return numpy.concatenate(found)
+
+
+def decoded(outer, listed, number):
+    """What the file of a contribution adds, [elements] f64; by a sender of the test's."""
+    data = outer._exchange._folder.read_part(number, listed.name, 1 << 30)
+    assert hashlib.sha256(data).hexdigest() == listed.sha256
+    found = _contribution.unpack(data, listed.name, number, outer._exchange._terms, outer._exchange._copies)
+    coder = outer._exchange._coders[0]
+    arrays = coder.merge([found.slots], number)
+    return numpy.concatenate([each.reshape(-1).astype(numpy.float64) for each in arrays.values()])
+
+
+def same_bits(a, b):
+    return all(torch.equal(a[name].view(torch.int32), b[name].view(torch.int32)) for name in a)
+
+
+# ---- 200 rounds of eight workers -----------------------------------------------------------------
+
+
+class Story:
+    """What the test knows of all workers: an account of what was moved, and where it went."""
+
+    FAULTS = (
+        ["none"] * 60
+        + ["slow"] * 8
+        + ["late", "late", "killed before it posts", "killed after it posted", "killed while it waits", "killed while it stores"]
+        + ["nan", "absurd", "garbage", "damaged", "another round", "another model", "another name", "long"]
+    )
+
+    def __init__(self, path, seed, rounds):
+        self.path, self.random, self.rounds = path, random.Random(seed), rounds
+        self.world = World()
+        self.agreed = {}  # {round: weights after it}
+        self.seen = {}  # {round: (accepted, refused)}, as the first to apply it had it
+        self.moved = self.applied = self.lost = self.dropped = 0.0
+        self.counts = dict.fromkeys([*self.FAULTS, "restart from a checkpoint", "restart anew", "caught up by stored weights"], 0)
+        self.live, self.fault_of, self.checkpoints = {}, {}, {}
+        self.in_hand, self.gone = {}, {}  # of the living, and of the killed: what is sent and neither applied nor kept
+
+    def worker(self, name, fresh=True):
+        """Lives until the rounds are over, or it is killed; then another life begins, later."""
+
+        def live():
+            model, generator = model_of(hash_of(name)), torch.Generator().manual_seed(hash_of(name) + self.random.randrange(1 << 20))
+            folder = self.world.folder(self.path, name, store_every=4)
+            outer = Outer(model, TOP, every=2, optimizer=Rounded, group=folder)
+            self.watch(outer, name)
+            saved = self.checkpoints.get(name)
+            if saved is not None and self.random.random() < 0.5:
+                self.counts["restart from a checkpoint"] += 1
+                model.load_state_dict(saved[0])
+                outer.load_state_dict(saved[1])
+                self.lost = self.lost - residual_of(outer)
+            elif not fresh:
+                self.counts["restart anew"] += 1
+            self.live[name] = outer
+            while outer._round < self.rounds:
+                self.world.sleep(name, 1.0 + self.random.random())  # at work
+                self.steps(name, model, outer, generator)
+                if self.random.random() < 0.2:
+                    self.checkpoints[name] = (
+                        {key: each.clone() for key, each in model.state_dict().items()},
+                        outer.state_dict(),
+                    )
+
+        def guarded():
+            try:
+                live()
+            except Killed:
+                outer = self.live.pop(name, None)
+                if outer is not None:
+                    self.lost = self.lost + residual_of(outer)
+                    if name in self.in_hand:  # (applied all the same, if it was posted and the round has it)
+                        self.gone.setdefault(name, []).append(self.in_hand.pop(name))
+                        self.lost = self.lost + self.gone[name][-1]
+                if len(self.world.wakes) > 1:
+                    again = self.world.now + self.random.choice([3.0, 30.0, 300.0])
+
+                    def later():
+                        self.world.sleep(name, again - self.world.now)
+                        self.worker(name, fresh=False)()
+
+                    later()
+
+        return guarded
+
+    def steps(self, name, model, outer, generator):
+        fault = self.random.choice(self.FAULTS) if outer._round > 2 and outer._round < self.rounds - 20 else "none"
+        self.counts[fault] += 1
+        self.fault_of[name] = fault
+        if fault == "late":
+            self.world.sleep(name, self.random.choice([1.5, 8.0]) * DEADLINE)
+        if fault == "slow":
+            self.world.sleep(name, 0.8 * DEADLINE)
+        for _ in range(2):
+            move(model, generator)
+            if _ == 1 and fault == "nan":
+                model.weight.data[7] = float("nan")
+            if _ == 1 and fault == "absurd":
+                model.weight.data += 2.0**13
+            outer.step()
+        self.fault_of[name] = "none"
+        here = weights_of(outer)
+        assert same_bits(here, {key: each.data for key, each in model.named_parameters()}), name
+
+    def watch(self, outer, name):
+        """Reads along what the worker's exchange does, and makes its faults."""
+        exchange, folder = outer._exchange, outer._exchange._folder
+        start, merge, post, put = exchange.start, exchange._merge, folder.post, exchange._put
+        give_back, was_refused, load = exchange._return, exchange._was_refused, exchange._load_stored
+
+        def started(number, steps, moves, means, copies, weight):
+            fault = self.fault_of[name]
+            total = numpy.concatenate([each.numpy().reshape(-1).astype(numpy.float64) for each in moves.values()])
+            if fault != "nan":
+                self.moved = self.moved + total
+            before = residual_of(outer) if fault != "nan" else 0.0
+            try:
+                start(number, steps, moves, means, copies, weight)
+            finally:
+                if fault != "nan":
+                    self.in_hand[name] = before + total - residual_of(outer)
+
+        def posted(number, data):
+            fault = self.fault_of[name]
+            if fault == "killed before it posts":
+                raise Killed
+            if fault in ("garbage", "damaged", "another round", "another model", "another name", "long"):
+                data = self.spoilt(fault, number, data, outer)
+            done = post(number, data)
+            if fault == "killed after it posted":
+                raise Killed
+            if fault == "killed while it waits":
+                self.world.doomed.add(name)
+            return done
+
+        def merged(number, accepted):
+            names = tuple(each.name for each in accepted)
+            if number not in self.seen:
+                self.seen[number] = names
+                closed = folder.closed(number)
+                parts = {each.name: each for each in closed.listed}
+                for each in names:
+                    sent = decoded(outer, parts[each], number)
+                    self.applied = self.applied + sent
+                    if numpy.array_equal(sent, self.in_hand.get(each)):
+                        del self.in_hand[each]
+                    else:
+                        assert any(numpy.array_equal(sent, other) for other in self.gone.get(each, [])), (each, number, name)
+                        self.lost = self.lost - sent
+            assert self.seen[number] == names, (name, number)
+            merge(number, accepted)
+            here = weights_of(outer)
+            there = self.agreed.setdefault(number, here)
+            assert same_bits(here, there), f"{name} has other weights after round {number}"
+
+        def returned(sent, why):
+            give_back(sent, why)
+            self.in_hand.pop(name, None)
+
+        def refused(sent, why):
+            before = residual_of(outer) + self.in_hand.pop(name, 0.0) if not sent.dropped else None
+            was_refused(sent, why)
+            if before is not None:
+                self.dropped = self.dropped + before - residual_of(outer)
+
+        def stored():
+            if self.fault_of[name] == "killed while it stores":
+                (folder.path / "weights").mkdir(exist_ok=True)
+                (folder.path / "weights" / ".0000000099-00000000.drpatch.1").write_bytes(b"half")
+                raise Killed
+            put()
+
+        def loaded():
+            load()
+            self.counts["caught up by stored weights"] += exchange.round > 0
+            before = self.agreed.get(exchange.round - 1)
+            assert before is None or same_bits(weights_of(outer), before), f"{name}: the stored weights of round {exchange.round}"
+
+        exchange.start, exchange._merge, folder.post, exchange._put = started, merged, posted, stored
+        exchange._return, exchange._was_refused, exchange._load_stored = returned, refused, loaded
+
+    def spoilt(self, fault, number, data, outer):
+        exchange = outer._exchange
+        if fault == "garbage":
+            return self.random.randbytes(self.random.choice([0, 1, 40, 3000]))
+        if fault == "damaged":
+            at = self.random.randrange(len(data))
+            return data[:at] + bytes([data[at] ^ 1 << self.random.randrange(8)]) + data[at + 1 :]
+        if fault == "long":
+            return data + bytes(1 << 20)
+        found = _contribution.unpack(data, exchange._folder.name, number, exchange._terms, exchange._copies)
+        name, terms = exchange._folder.name, exchange._terms
+        if fault == "another round":
+            number -= 1
+        if fault == "another model":
+            terms = "0123456789abcdef"
+        if fault == "another name":
+            name = "stranger"
+        return _contribution.pack(name, number, terms, found.base, 1.0, "", found.slots, bytes(found.copies))
+
+
+def hash_of(name):
+    return int(hashlib.sha256(name.encode()).hexdigest()[:6], 16)
+
+
+def test_200_rounds_of_eight_workers_with_faults(tmp_path):
+    """Survivors agree bit for bit, nothing hangs, and residuals add up: what was applied, plus what all workers keep, plus what
+    went with the killed, is what all have moved, exactly."""
+    story = Story(tmp_path / "run", seed=20261126, rounds=200)
+    for i in range(8):
+        story.world.start(f"w{i}", story.worker(f"w{i}"))
+    begin = time.monotonic()
+    story.world.run()
+    print(f"{time.monotonic() - begin:.1f} s", story.counts)
+    finals = [weights_of(outer) for outer in story.live.values()]
+    assert len(finals) >= 6 and all(same_bits(finals[0], each) for each in finals)
+    assert {outer._round for outer in story.live.values()} == {story.rounds}
+    assert all(story.counts.values()), story.counts
+    kept = sum(residual_of(outer) for outer in story.live.values())
+    total = story.applied + kept + story.lost + story.dropped
+    assert numpy.array_equal(total, story.moved), numpy.abs(total - story.moved).max()
+
+
+# ---- One promise at a time -----------------------------------------------------------------------
+
+
+def together(world, path, works, plan=TOP, **options):
+    """{name: (model, outer)} after each worker has run its function of (model, outer)."""
+    found = {}
+
+    def worker(name, work):
+        def live():
+            model = model_of(hash_of(name))
+            outer = Outer(model, plan, every=2, optimizer=Rounded, group=world.folder(path, name, **options))
+            found[name] = model, outer
+            work(model, outer)
+
+        world.start(name, live)
+
+    for name, work in works.items():
+        worker(name, work)
+    world.run()
+    return found
+
+
+def rounds(count, seed=0, before=None, pause=1.0):
+    """Work of so many rounds."""
+
+    def work(model, outer):
+        world_sleep, generator = outer._exchange._folder._sleep, torch.Generator().manual_seed(seed)
+        for number in range(count):
+            world_sleep(pause / 20)
+            if before:
+                before(number, model, outer)
+            for _ in range(2):
+                move(model, generator)
+                outer.step()
+
+    return work
+
+
+def test_a_round_has_the_weights_and_counters_of_all_and_each_ends_with_the_same_bits(tmp_path):
+    found = together(World(), tmp_path, {f"w{i}": rounds(4, i) for i in range(3)})
+    (first, outer), *others = found.values()
+    assert outer.info.last.workers == ("w0", "w1", "w2") and outer.info.rounds == 4 and not outer.info.last.refused
+    for model, other in others:
+        assert same_bits(weights_of(outer), weights_of(other)) and torch.equal(model.weight, first.weight)
+    assert first.seen.tolist() == [8]
+
+
+def test_a_worker_that_is_refused_is_named_by_all_with_the_reason(tmp_path):
+    def spoil(number, model, outer):
+        if number == 1:
+            model.weight.data[3] = float("inf")
+        if number == 2:
+            model.weight.data *= 2.0**14
+
+    seen = {}
+
+    def work(name, before=None):
+        def run(model, outer):
+            def remember(number, *_):
+                seen.setdefault(number - 1, []).append(outer.info.last and outer.info.last.refused)
+                if before:
+                    before(number, model, outer)
+
+            rounds(4, hash_of(name), remember)(model, outer)
+
+        return run
+
+    found = together(World(), tmp_path, {"w0": work("w0"), "w1": work("w1", spoil), "w2": work("w2")})
+    assert seen[0] == [{}] * 3
+    assert seen[1] == [{"w1": "weight: what it moved is not finite"}] * 3
+    assert [list(each) for each in seen[2]] == [["w1"]] * 3 and seen[2][0] == seen[2][1] == seen[2][2]
+    assert "times the median of the round" in seen[2][0]["w1"]
+    assert all(same_bits(weights_of(found["w0"][1]), weights_of(outer)) for _, outer in found.values())
+    assert found["w0"][1].info.last.workers == ("w0", "w1", "w2")  # it is back
+
+
+def test_what_a_late_worker_sends_is_not_lost(tmp_path):
+    """It is left out of the round, its contribution goes to its residual, and it catches up."""
+    late = {}
+
+    def sleep(number, model, outer):
+        if number == 1:
+            outer._exchange._folder._sleep(4 * DEADLINE / 20)
+        if number == 2:
+            late["round"], late["residual"] = outer.info.last, numpy.abs(residual_of(outer)).sum()
+
+    found = together(World(), tmp_path, {"w0": rounds(3, 0, pause=6), "w1": rounds(3, 1, sleep)})
+    (_, first), (_, second) = found.values()
+    assert late["round"].sent == 0 and late["round"].workers == ("w0",) and late["residual"] > 0
+    assert second.info.last.workers == ("w1",) and second.info.rounds == 4  # all three of the other's are in it
+    first._exchange._catch_up()
+    assert same_bits(weights_of(first), weights_of(second))
+
+
+def test_a_worker_that_comes_later_catches_up_by_stored_weights_and_rounds(tmp_path):
+    world, first = World(), {}
+
+    def long(model, outer):
+        rounds(11, 1)(model, outer)
+
+    def newcomer(model, outer):
+        first["round"] = outer.info.rounds
+        rounds(1, 2)(model, outer)
+
+    old = together(world, tmp_path, {"w0": long, "w1": long}, store_every=4)
+    names = sorted(each.name for each in (tmp_path / "rounds").iterdir())
+    assert int(names[0]) >= 4  # those before are gone
+    new = together(world, tmp_path, {"w2": newcomer}, store_every=4)
+    assert first["round"] == 11 and new["w2"][1].info.rounds == 12
+    before = old["w0"][1]
+    before._exchange._catch_up()
+    assert same_bits(weights_of(before), weights_of(new["w2"][1]))
+
+
+@pytest.mark.parametrize("make", [torch.optim.Adam, lambda weights: torch.optim.SGD(weights, lr=0.7, momentum=0.9, nesterov=True)])
+def test_a_newcomer_has_the_outer_optimizer_of_the_others(tmp_path, make):
+    world, found = World(), {}
+
+    def worker(name, count):
+        def live():
+            model = torch.nn.Sequential(torch.nn.Linear(40, 50), torch.nn.BatchNorm1d(50)).to(torch.bfloat16)
+            outer = Outer(model, SPARSE, every=1, optimizer=make, group=world.folder(tmp_path, name, store_every=2))
+            for _ in range(count):
+                world.sleep(name, 1.0)
+                with torch.no_grad():
+                    for each in model.parameters():
+                        each += 0.1 * torch.randn(each.shape, generator=torch.Generator().manual_seed(hash_of(name)))
+                model[1].running_mean += 1
+                outer.step()
+            found[name] = outer
+
+        world.start(name, live)
+
+    worker("w0", 5)
+    world.run()
+    worker("w1", 3)
+    world.run()
+    found["w0"]._exchange._catch_up()
+    assert same_bits(weights_of(found["w0"]), weights_of(found["w1"])) and found["w1"].info.rounds == 8
+    assert str(found["w0"].optimizer.state_dict()) == str(found["w1"].optimizer.state_dict())
+
+
+def test_workers_of_another_h_plan_or_model_are_told_what_differs(tmp_path):
+    Outer(model_of(), TOP, every=2, group=Folder(tmp_path, "w0"))
+    for model, plan, every, words in (
+        (model_of(), TOP, 3, "worker w1 has every 3, and .* is of 2 .by worker w0"),
+        (model_of(), TOP.replace("0.05", "0.5"), 2, "worker w1 has plan .*ratio=0.5"),
+        (model_of(size=2001), TOP, 2, r"worker w1 has tensor weight \[2001\] torch.float32, and .* \[2000\]"),
+    ):
+        with pytest.raises(deepreduce.ArgumentError, match=words):
+            Outer(model, plan, every=every, group=Folder(tmp_path, "w1"))
+    with pytest.raises(deepreduce.ArgumentError, match="the name of a worker is '../w'"):
+        Folder(tmp_path, "../w")
+    with pytest.raises(deepreduce.Unsupported, match="exchange=owner"):
+        Outer(model_of(), TOP + " exchange=owner", every=2, group=Folder(tmp_path / "b", "w0"))
+
+
+@pytest.mark.parametrize("overlap, fragments", [(0, 1), (1, 1), (1, 2)])
+def test_a_worker_that_resumes_goes_on_bit_for_bit(tmp_path, overlap, fragments):
+    finals = []
+    for cut in (None, 3, 4, 6, 7):
+        world, found, path = World(), {}, tmp_path / str(cut)
+
+        def worker(name, cut=cut, world=world, found=found, path=path):
+            def live():
+                model, generator = model_of(hash_of(name)), torch.Generator().manual_seed(hash_of(name))
+                outer = new(model)
+                for step in range(16):
+                    world.sleep(name, 1.0)
+                    if step == cut:
+                        saved = {key: each.clone() for key, each in model.state_dict().items()}, outer.state_dict()
+                        model = model_of(99)
+                        outer = new(model)
+                        model.load_state_dict(saved[0])
+                        outer.load_state_dict(saved[1])
+                    move(model, generator)
+                    outer.step()
+                found[name] = {key: each.detach().clone() for key, each in model.named_parameters()}
+
+            def new(model):
+                group = world.folder(path, name)
+                return Outer(model, SPARSE, every=4, overlap=overlap, fragments=fragments, group=group)
+
+            world.start(name, live)
+
+        worker("w0")
+        worker("w1")
+        world.run()
+        finals.append(found)
+    for each in finals[1:]:
+        assert all(same_bits(each[name], finals[0][name]) for name in ("w0", "w1"))
+
+
+def test_the_set_of_a_round_is_made_once_also_without_hard_links(tmp_path, monkeypatch):
+    for links in (True, False):
+        if not links:
+            monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError(95, "no links here")))
+        folders = [Folder(tmp_path / str(links), f"w{i}") for i in range(2)]
+        for i, each in enumerate(folders):
+            each.close(3, [_folder.Listed(f"w{i}", "00", 1)])
+        assert [each.closed(3).by for each in folders] == ["w0", "w0"]
+        assert sorted(each.name for each in folders[0]._round(3).iterdir()) == ["closed.json"]
+
+
+def test_a_set_that_is_damaged_is_an_error_not_a_hang(tmp_path):
+    folder = Folder(tmp_path, "w0", deadline=0.2)
+    folder._round(0).mkdir(parents=True)
+    for text in (b"", b"{", b"[]", b'{"format": "deepreduce-outer-1", "by": "w", "contributions": [{"name": 3}]}'):
+        (folder._round(0) / "closed.json").write_bytes(text)
+        with pytest.raises(deepreduce.CorruptFrame, match="closed.json is damaged"):
+            folder.closed(0)
+
+
+def test_a_contribution_that_changed_after_the_round_was_closed_is_an_error_not_a_hang(tmp_path):
+    folder = Folder(tmp_path, "w0", deadline=0.2)
+    outer = Outer(model_of(), TOP, every=2, optimizer=Rounded, group=folder)
+    before = weights_of(outer)
+    folder.close(0, [_folder.Listed("w1", hashlib.sha256(b"x").hexdigest(), 1)])
+    for words, data in (("is not there", None), ("has other bytes", b"y")):
+        if data:
+            (folder._round(0) / "w1.part").write_bytes(data)
+        with pytest.raises(deepreduce.CorruptFrame, match=f"round 0: the contribution of worker w1 {words}"):
+            outer._exchange._catch_up()
+    assert same_bits(weights_of(outer), before)
+
+
+def test_no_bytes_of_a_contribution_do_more_than_be_refused():
+    good = _contribution.pack("w0", 3, "terms", "base", 1.0, "", [b"slot"], b"copies")
+    assert bytes(_contribution.unpack(good, "w0", 3, "terms", 6).slots[0]) == b"slot"
+    random_bytes = random.Random(5)
+
+    def signed(body):
+        return bytes(body) + hashlib.blake2b(body, digest_size=16).digest()
+
+    for _ in range(2000):
+        body = bytearray(good[:-16])
+        for _ in range(random_bytes.randrange(1, 4)):
+            body[random_bytes.randrange(len(body))] = random_bytes.randrange(256)
+        body = body[: random_bytes.choice([len(body), random_bytes.randrange(len(body))])]
+        for data in (bytes(body) + good[-16:], signed(body)):
+            with contextlib.suppress(_contribution.Refused):
+                _contribution.unpack(data, "w0", 3, "terms", 6)
+
+
+def test_norms_are_compared_with_the_median():
+    assert _contribution.beyond([1.0, 2.0, 3.0, 100.0], 10) == [False, False, False, True]
+    assert _contribution.beyond([1.0, 100.0], 10) == [False, True] and _contribution.beyond([5.0], 10) == [False]
+    assert _contribution.beyond([0.0, 0.0, 1.0], 10) == [False] * 3 and _contribution.beyond([], 10) == []
+    values = numpy.random.default_rng(0).standard_normal(200_001).astype(numpy.float32)
+    assert abs(_contribution.norm_of([values[:70_000], values[70_000:]]) - numpy.linalg.norm(values.astype(float))) < 1e-9
+
+
+# ---- Processes -----------------------------------------------------------------------------------
+
+WORKER = """
+import pathlib, sys, time, torch
+import deepreduce.outer
+path, name, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
+torch.manual_seed(hash(name) % 1000)
+model = torch.nn.Sequential(torch.nn.Linear(30, 40), torch.nn.Tanh(), torch.nn.Linear(40, 3))
+outer = deepreduce.outer.Outer(model, sys.argv[4], every=3, group=deepreduce.outer.Folder(path, name, deadline=3.0, store_every=3))
+inner = torch.optim.SGD(model.parameters(), lr=0.01)
+while outer.info.rounds < rounds:
+    inner.zero_grad()
+    (model(torch.randn(16, 30)) - 1).square().mean().backward()
+    inner.step()
+    if outer.step():
+        print(outer.info.rounds, flush=True)
+torch.save(dict(model.named_parameters()), pathlib.Path(path) / f"{name}.final")
+"""
+
+
+def test_processes_that_are_killed_and_restarted(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1] / "bindings/python"), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+    last, dice = 30, random.Random(7)
+
+    def start(name):
+        arguments = [sys.executable, "-B", "-c", textwrap.dedent(WORKER), str(tmp_path), name, str(last), SPARSE]
+        return subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    running = {f"w{i}": start(f"w{i}") for i in range(3)}
+    try:
+        for number in (4, 9, 14):  # whoever comes to it is killed, at once or a little later, and begins again
+            name = dice.choice(sorted(running))
+            for line in running[name].stdout:
+                if int(line) >= number:
+                    break
+            time.sleep(dice.random() / 10)
+            if running[name].poll() is None:
+                running[name].send_signal(signal.SIGKILL)
+                running[name].communicate()
+                running[name] = start(name)
+        for name, each in running.items():
+            _, error = each.communicate(timeout=200)
+            assert each.returncode == 0, (name, error)
+    finally:
+        for each in running.values():
+            each.kill()
+            each.wait()
+    finals = [torch.load(tmp_path / f"w{i}.final") for i in range(3)]
+    assert all(same_bits(finals[0], each) for each in finals)
+    rounds_left = sorted((tmp_path / "rounds").iterdir())
+    closed = [json.loads((each / "closed.json").read_text()) for each in rounds_left if (each / "closed.json").exists()]
+    assert closed and all(len(each["contributions"]) >= 1 for each in closed)
