@@ -214,8 +214,18 @@ def a_rank_that_fails_is_named_by_all_and_nothing_is_lost():
 @check("grace")
 def ranks_that_are_out_of_step_are_told_so():
     grc = grace.grace_from_params({"compressor": "topk", "communicator": "allgather"})
-    with raises(deepreduce.ArgumentError, "tag"):
-        grc.step(torch.ones(10), "a" if dist.get_rank() == 0 else "b")
+    with raises(deepreduce.ArgumentError, "rank 1 sends other tensors than rank 0") as caught:
+        grc.step(torch.ones(10), "b" if dist.get_rank() == 1 else "a")
+    assert caught[0].rank == 1
+    grc = grace.grace_from_params({"compressor": "topk", "communicator": "allgather"})
+    before = grc.state_dict()
+    for _ in range(2):
+        grc.step(torch.ones(10), "a")
+    if dist.get_rank() == 1:
+        grc.load_state_dict(before)
+    with raises(deepreduce.errors.OutOfStep, "rank 1 is at step 0, rank 0 at step 2") as caught:
+        grc.step(torch.ones(10), "a")
+    assert (caught[0].rank, caught[0].ranks, caught[0].source) == (1, (1,), 0)
 
 
 @check("grace")

@@ -11,6 +11,7 @@ from one_law_cases import CASES, NAN, STEP
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+from deepreduce import grace
 from deepreduce.torch import AllReduce, DDPHook
 
 
@@ -59,11 +60,21 @@ class Hook:
         return {name: each.grad for name, each in self.model.module.named_parameters()}
 
 
+class Grace:
+    """GRACE's all-gather of the frames of a PlanCompressor, tensor by tensor."""
+
+    def __init__(self, case):
+        self.case, self.sender = case, grace.Allgather(grace.PlanCompressor(case.plan), grace.NoneMemory())
+
+    def __call__(self, step, rank):
+        return {name: self.sender.step(each, name) for name, each in tensors_of(self.case, step, rank).items()}
+
+
 def words_of(call, *arguments):
     try:
         call(*arguments)
     except Exception as error:
-        return f"{error.rank} {type(error).__name__}: {error}"
+        return f"rank {error.rank}, {type(error).__name__}: {error}"
     return "no error"
 
 
@@ -72,7 +83,7 @@ def main():
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     dist.init_process_group("gloo", rank=rank, world_size=ranks)
     found = {}
-    for kind in (Loop, Hook):
+    for kind in (Loop, Hook, Grace):
         for label, case in CASES.items():
             run = kind(case)
             for step in range(case.steps):

@@ -36,6 +36,10 @@ DIFFERENT = {
     ("exchange", "random numbers go by name"): "its tensors have no names",
     ("exchange", "wherever the tensor stands"): "its tensors have no names",
     ("exchange", "halves are rounded once"): "it adds in the type of its outputs: of other types than float32 each sum is rounded",
+    ("grace", "small tensors have the weight of the gradient"): "its tensors come one by one: none is small beside others",
+    ("grace", "below dense_below tensors travel exactly"): "its tensors come one by one: none is small beside others",
+    ("grace", "tensors of a plan that sparsifies are one"): "its tensors come one by one",
+    ("grace", "a clip is of the norm of all frames"): "its tensors come one by one: it knows no other norm",
     ("flower", "votes are counted, and a tie is one"): "votes are no difference of models",
     ("flower", "halves are rounded once"): "its models are float32 and float16, and differences float32",
 }
@@ -155,8 +159,9 @@ class Ranks:
 
     @staticmethod
     def environment():
-        package = str(pathlib.Path(deepreduce.__file__).parents[1])
-        return {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": package}
+        packages = [pathlib.Path(deepreduce.__file__).parents[1], HERE.parents[1] / "bindings" / "grace"]
+        path = os.pathsep.join(map(str, packages))
+        return {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": path}
 
     def means(self, case):
         (label,) = (label for label, each in CASES.items() if each is case)
@@ -425,7 +430,7 @@ class Flower:
 
 ADAPTERS = {
     "sender": Sender, "exchange": Loop, "torch loop": lambda: Torch("Loop"), "torch hook": lambda: Torch("Hook"),
-    "mpi": Mpi, "jax": Jax, "keras": Keras, "flower": Flower,
+    "grace": lambda: Torch("Grace"), "mpi": Mpi, "jax": Jax, "keras": Keras, "flower": Flower,
 }  # fmt: skip
 
 

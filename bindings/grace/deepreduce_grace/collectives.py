@@ -1,5 +1,9 @@
 """Communicators over torch.distributed. What travels is one tensor of bytes a payload, whatever tensors that has: any
-type, of no dimension too, in one collective beside that of the sizes."""
+type, of no dimension too, in one collective beside that of the sizes.
+
+They carry what any compressor makes, so they stand on no deepreduce.Sender (compressors.py says why frames by plan do not, either). AllToAll
+has a sender's `exchange=owner` for tensors that come one by one, and whose loss is in a memory of the caller, not in the plan.
+"""
 
 from __future__ import annotations
 

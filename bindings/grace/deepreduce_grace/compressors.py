@@ -1,8 +1,15 @@
-"""Compressors by plan: a frame is the payload."""
+"""Compressors by plan: a frame is the payload.
+
+They go by the law of a deepreduce.Sender (sender.h): random numbers by name, a tag of tensor and step, ranks out of step named alike by
+all, means added in float32 in rank order and rounded once. They are no Sender, for GRACE's interface takes a step apart: what a payload
+loses belongs to a memory of the caller, which decodes it before it is sent; a plan may differ from rank to rank and step to step (a Bloom
+filter's rate by what a threshold has selected); and a payload decodes by itself, without ranks. One tensor at a time comes, so that
+tensors are never one frame, none is small beside others, and a clip knows one norm.
+"""
 
 from __future__ import annotations
 
-import hashlib
+import zlib
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy
@@ -13,11 +20,13 @@ from deepreduce.batch import Batch
 from deepreduce.decoding import decode
 from deepreduce.encoding import encode
 from deepreduce.errors import ArgumentError, CorruptFrame, Error
+from deepreduce.header import inspect
 from deepreduce.merging import merge
 from deepreduce.plan import Plan, as_plan
 from deepreduce.tensor import Sparse, State
 from .contracts import Compressor, Memory, rank_of
 from .meters import count
+from .rank_wire import compare_tags
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _HEADER = 4096  # bytes of a frame beside its values, at most; found are up to 300
@@ -37,6 +46,11 @@ class Context(NamedTuple):
     tag: Optional[int]
 
 
+def tag_of(what: str, step: int) -> int:
+    """As a sender's: a digest of what is sent, times 2^32, plus the step."""
+    return zlib.crc32(what.encode()) << 32 | step % 2**32
+
+
 class Steps:
     """How often each name was compressed: what random numbers depend on, beside the name."""
 
@@ -47,9 +61,7 @@ class Steps:
         """(step, key) of this compress."""
         step = self.steps.get(name, 0)
         self.steps[name] = step + 1
-        # 0 would stand for a position in a list.
-        key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") or 1
-        return step, key
+        return step, zlib.crc32(name.encode()) + 1  # a sender's key
 
 
 def require_keys(kept: Any, state: Mapping[str, Any], *keys: str, optional: Sequence[str] = ()) -> None:
@@ -85,8 +97,8 @@ class PlanCompressor(Compressor):
              random generator of torch's is touched
     group    whose ranks draw private random numbers; None: torch.distributed's own
 
-    All ranks' frames of a name and a step are of one tag: a rank that is a step ahead, or at another name, is an
-    ArgumentError. A plan with feedback keeps a State for each name; no other memory of what was not sent goes with it.
+    All ranks' frames of a name and a step are of one tag: ranks that are at different steps raise OutOfStep, at different names
+    ArgumentError, the same on all. A plan with feedback keeps a State for each name; no other memory of what was not sent goes with it.
     """
 
     linear: Optional[bool] = False
@@ -121,8 +133,7 @@ class PlanCompressor(Compressor):
         """([frame], Context). ArgumentError for what the plan cannot encode, a NaN where it is lossy, say."""
         step, key = self._steps.next(name)
         flat = flat_on_host(tensor, name)
-        # Odd, so that neither two names nor two steps of one meet easily.
-        tag = (key + step * 0x9E3779B97F4A7C15) % 2**64
+        tag = tag_of(f"{name} {flat.numel()} {flat.dtype}", step)
         ctx = Context(tensor.shape, tensor.dtype, tag)
         plan = self.plan_for(flat.numel())
         options: Dict[str, Any] = {
@@ -173,8 +184,13 @@ class PlanCompressor(Compressor):
         """The sum in rank order, by the library: one dense tensor, in float32, for any number of ranks."""
         if type(self).aggregate is not PlanCompressor.aggregate:  # a subclass has its own
             return super().merge(payloads, ctx)
-        total = torch.zeros(ctx.shape, dtype=torch.float32)
-        merge([bytes_of(each) for each in payloads], out=total.view(-1), tag=ctx.tag)
+        total, frames = torch.zeros(ctx.shape, dtype=torch.float32), [bytes_of(each) for each in payloads]
+        try:
+            merge(frames, out=total.view(-1), tag=ctx.tag)
+        except ArgumentError:
+            if ctx.tag is not None:
+                compare_tags([inspect(each).tag or 0 for each in frames], self._group)
+            raise
         return self.finish(total).to(payloads[0][0].device)
 
     def aggregate(self, tensors: Sequence[Tensor]) -> Tensor:

@@ -1,4 +1,8 @@
-"""Collectives of bytes and numbers over torch.distributed, and how ranks agree that one of them has failed."""
+"""Collectives of bytes and numbers over torch.distributed, and how ranks agree that one of them has failed.
+
+A deepreduce.Sender has this in its slots. GRACE's payloads have no such header: they are any tensors, of any user's compressor, and what
+makes them may raise anything before there is one.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from deepreduce.errors import ArgumentError, CorruptFrame, Error, PeerError
+from deepreduce.errors import ArgumentError, CorruptFrame, Error, OutOfStep, PeerError
 from deepreduce.torch._engine import Engine
 from .contracts import global_rank, rank_of
 
@@ -114,6 +118,26 @@ class Wire:
         with self.explained():
             dist.all_gather(all_of_them, own, group=self.group)
         return all_of_them
+
+
+def compare_tags(tags: Sequence[int], group: Any) -> None:
+    """Of frames of all ranks, which are not of one tag: raises what a sender does, the same on all ranks."""
+    ranks = [global_rank(group, rank) for rank in range(len(tags))]
+    names, steps = [tag >> 32 for tag in tags], [tag % 2**32 for tag in tags]
+    other = next((rank for rank, name in enumerate(names) if name != names[0]), None)
+    if other is not None:
+        words = f"rank {ranks[other]} sends other tensors than rank {ranks[0]} at this point: steps are called in another order there"
+        error = ArgumentError(words)
+        error.rank = ranks[other]
+        raise error
+    late = [rank for rank, step in enumerate(steps) if step < max(steps)]
+    if not late:
+        return
+    source = steps.index(max(steps))
+    told = ", ".join(f"rank {ranks[rank]} is at step {steps[rank]}" for rank in late)
+    behind = OutOfStep(f"{told}, rank {ranks[source]} at step {steps[source]}: load states of one step on all ranks")
+    behind.rank, behind.ranks, behind.source = ranks[late[0]], tuple(ranks[rank] for rank in late), ranks[source]
+    raise behind
 
 
 def _timeout_of(group: Any, device: torch.device) -> float:

@@ -14,7 +14,7 @@ from deepreduce.errors import ArgumentError
 from deepreduce.header import inspect
 from deepreduce.plan import Plan, as_plan
 from deepreduce.tensor import Sparse
-from .compressors import Context, PlanCompressor, Steps, bytes_of, flat_on_host, frame_bound, require_keys, sparse_of
+from .compressors import Context, PlanCompressor, Steps, bytes_of, flat_on_host, frame_bound, require_keys, sparse_of, tag_of
 from .contracts import Communicator, Compressor, rank_of
 from .factory import UnknownName, grace_from_params
 from .meters import count
@@ -143,10 +143,11 @@ class SparseWrapper(Compressor):
         self._set_fpr(indices.numel(), elements)
         plan: Plan = as_plan(self._plan(elements))
         draws = {"seed": self._draws["seed"], "private_seed": rank_of(self._draws["group"])}
-        frame = encode(sparse, plan, step=step, key=key, tag=key ^ step, **draws)
+        tag = tag_of(f"{name} {elements} {values.dtype}", step)
+        frame = encode(sparse, plan, step=step, key=key, tag=tag, **draws)
         payload = [torch.frombuffer(bytearray(frame), dtype=torch.uint8).to(tensor.device)]
         count(payload, tensor)
-        return payload, (Context(tensor.shape, tensor.dtype, key ^ step), inner)
+        return payload, (Context(tensor.shape, tensor.dtype, tag), inner)
 
     def decompress(self, tensors: Sequence[Tensor], ctx: Any) -> Tensor:
         begin = time.perf_counter()
