@@ -70,7 +70,7 @@ dr_status read_options(const dr_decode_options* from, dr_decode_options& out, dr
   if ((out.flags & DR_DECODE_ADD) && (out.flags & DR_DECODE_VOTE))
     return fail(error, DR_E_ARGUMENT, "options: DR_DECODE_VOTE does not go with DR_DECODE_ADD");
   if ((out.flags & DR_DECODE_APPLY) && (out.flags & (DR_DECODE_ADD | DR_DECODE_VOTE)))
-    return fail(error, DR_E_ARGUMENT, "options: DR_DECODE_APPLY assigns; it goes with neither ADD nor VOTE");
+    return fail(error, DR_E_ARGUMENT, "options: DR_DECODE_APPLY assigns; it cannot be combined with ADD or VOTE");
   return DR_OK;
 }
 

@@ -1,6 +1,6 @@
-// pipeline_bench [--json FILE] [--rounds N] [a|b|c|d|e|f]: whole calls on one thread beside the least that memory allows: a pass that only
-// counts, one that adds a residual, a scatter. All candidates of a letter alternate in one run; each row says how many times its measure
-// it takes.
+// pipeline_bench [--json FILE] [--rounds N] [a|b|c|d|e|f]: whole calls on one thread, compared with a lower bound by
+// memory: a pass that only counts, one that adds a residual, a scatter. All candidates of a letter alternate in one
+// run; a row has the ratio to its lower bound.
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -54,7 +54,7 @@ dr_tensor_out dense_out(std::vector<float>& v) {
   return o;
 }
 
-// A tensor, its plan, and what encoding it takes.
+// A tensor, its plan, and the time to encode it.
 struct encoding {
   dr_context* context = nullptr;
   dr_plan* plan = nullptr;
@@ -86,7 +86,7 @@ struct encoding {
     stages.clear();
     dr_call call{};
     call.struct_size = sizeof call;
-    // A trace reads the wall clock; what passed of the thread's since the stage before is the stage's.
+    // A trace reads the wall clock; the thread's time since the previous stage is the time of the stage.
     begun = thread_seconds();
     call.trace = [](void* self, const dr_trace* t) {
       auto& e = *static_cast<encoding*>(self);
@@ -116,7 +116,7 @@ struct report {
   int rounds;
   nlohmann::ordered_json rows = nlohmann::json::array();
 
-  // Candidate 0 is the measure.
+  // Candidate 0 is the lower bound.
   std::vector<double> compare(const char* letter, const std::vector<candidate>& all, double (*now)() = thread_seconds) {
     std::vector<std::function<void()>> runs;
     for (const candidate& c : all) runs.push_back(c.run);
@@ -153,8 +153,8 @@ struct selecting {
       if (real) a = arena(block.data() + (64 - reinterpret_cast<uintptr_t>(block.data()) % 64) % 64, block.size() - 64);
       scratch = {};
       scratch.grow(d, target, false);
-      memory = select_memory::take(a, DR_F32, d, target, 1);
-      scratch = scratch.take(a);
+      memory = select_memory::lay_out(a, DR_F32, d, target, 1);
+      scratch = scratch.lay_out(a);
       if (!real) block.resize(a.used() + 64);
     }
   }
@@ -197,7 +197,8 @@ void feedback(report& r) {
   for (const char* stage : {"sparsify", "feedback"})
     r.row("b", std::string("  ") + stage, with.seconds({stage}), with.seconds({stage}) / t[0], 0);
   r.row("b", "feedback, without what selection takes beyond counting", over, over / t[0], 0);
-  // (What a lossy codec leaves has to go back where it came from, a cache miss each, and the codec decodes once more.)
+  // (The errors of a lossy codec are written back to the residual, one cache miss per value, and the codec decodes once
+  // more.)
   r.row("b", "feedback, the same, uniform_quant", lossy_over, lossy_over / t[0], 0);
 }
 
@@ -319,7 +320,7 @@ void ncf(report& r) {
   }
 }
 
-// Dense quantisers: what the quantiser itself takes is in the row, so what stands around it shows.
+// Dense quantisers: rows show the time of the quantiser itself, so the rest is overhead.
 void whole(report& r) {
   const auto g = laplace(25000000, 1);
   std::vector<float> out(g.size());

@@ -1,4 +1,4 @@
-// value=planes on normally distributed weights, 16 MiB: blocks as the codec makes and reads them, at each level.
+// value=planes on normally distributed weights, 16 MiB, in the blocks of the codec, with every instruction set.
 #include <cmath>
 #include <memory>
 #include <numbers>
@@ -39,11 +39,11 @@ void add(subjects& all, const char* type) {
   m->out.resize(n);
   m->coded.resize(planes_bound(n, sizeof(bits)));
   m->ends.resize(blocks);
-  m->scratch.resize(std::max(planes_room::encode_size(n, Word::size), planes_room::decode_size(n, Word::size)));
+  m->scratch.resize(std::max(planes_scratch::encode_size(n, Word::size), planes_scratch::decode_size(n, Word::size)));
   const auto encode = [m](cpu_level level) {
     uint8_t* at = m->coded.data();
     for (uint64_t b = 0; b < blocks; ++b) {
-      const auto room = planes_room::at(m->scratch.data(), n, Word::size);
+      const auto room = planes_scratch::at(m->scratch.data(), n, Word::size);
       at = planes_encode<Word>(m->in.data() + b * planes_block, planes_block, room, at, true, level);
       m->ends[b] = static_cast<uint64_t>(at - m->coded.data());
     }
@@ -51,7 +51,7 @@ void add(subjects& all, const char* type) {
   const auto decode = [m](cpu_level level) {
     const uint8_t* at = m->coded.data();
     for (uint64_t b = 0; b < blocks; b += 2) {
-      const auto room = planes_room::at(m->scratch.data(), n, Word::size);
+      const auto room = planes_scratch::at(m->scratch.data(), n, Word::size);
       const uint8_t *const middle = m->coded.data() + m->ends[b], *const end = m->coded.data() + m->ends[b + 1],
                            *const readable = m->coded.data() + m->ends.back();
       if (!planes_decode<Word>(at, middle, end, readable, 2 * planes_block, room, m->out.data() + b * planes_block,

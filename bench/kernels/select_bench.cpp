@@ -1,4 +1,4 @@
-// Selection: what Top-r, chunks and blocks cost beside a pass that only counts.
+// Selection: Top-r, chunks and blocks, compared with a pass that only counts.
 #include <cmath>
 #include <memory>
 #include <vector>
@@ -24,7 +24,7 @@ struct work {
   uint64_t kept = 0;
   select_memory memory{};
   select_scratch scratch{};
-  void* blocks = nullptr;  // scratch of theirs
+  void* blocks = nullptr;  // scratch for blocks
 
   explicit work(uint32_t type) : dtype(type) {
     for (uint64_t i = 0; i < d; ++i) {
@@ -39,16 +39,16 @@ struct work {
   const void* values() const { return dtype == DR_F32 ? static_cast<const void*>(f32.data()) : f16.data(); }
   void prepare(uint64_t target, uint64_t blocks_scratch = 0) {
     arena measuring;
-    (void)select_memory::take(measuring, dtype, d, target, 1);
+    (void)select_memory::lay_out(measuring, dtype, d, target, 1);
     scratch = {};
     scratch.grow(d, target, false);
-    (void)scratch.take(measuring);
-    (void)measuring.take<std::byte>(blocks_scratch);
+    (void)scratch.lay_out(measuring);
+    (void)measuring.allocate<std::byte>(blocks_scratch);
     if (block.size() < measuring.used() + 64) block.resize(measuring.used() + 64);
     arena real(block.data() + (64 - reinterpret_cast<uintptr_t>(block.data()) % 64) % 64, measuring.used());
-    memory = select_memory::take(real, dtype, d, target, 1);
-    scratch = scratch.take(real);
-    blocks = real.take<std::byte>(blocks_scratch);
+    memory = select_memory::lay_out(real, dtype, d, target, 1);
+    scratch = scratch.lay_out(real);
+    blocks = real.allocate<std::byte>(blocks_scratch);
   }
   select_crew crew(cpu_level level) const { return {&scratch, nullptr, level}; }
   void keep_blocks_of(uint32_t block, uint64_t target, cpu_level level) {
@@ -70,7 +70,7 @@ struct work {
     const select_source source{dtype, {&piece, 1}};
     kept = chunks_sparsifier.keep({params, source, d, nullptr, 0, blocks, memory, crew(level)}).count;
   }
-  // What it takes to choose a size; kept is the size.
+  // Chooses a block size; `kept` becomes the size.
   void choose(uint64_t single, cpu_level level) {
     uint64_t targets[block_choices];
     for (uint32_t k = 0; k < block_choices; ++k) targets[k] = blocks_worth(d, single, 2, 1u << k);
@@ -109,7 +109,7 @@ void add_selection(subjects& all) {
                      [ready, dtype = dtype] {
                        work& x = ready();
                        return digest_of(x.memory.positions, x.kept * 4) ^
-                              digest_of(x.memory.kept, x.kept * value_size(dtype));
+                              digest_of(x.memory.values, x.kept * value_size(dtype));
                      }});
     for (const uint64_t count : {4, 64, 410})
       all.push_back({"select chunks", input + " " + std::to_string(count) + " of 4096", "element", d, bytes, levels,
@@ -117,19 +117,20 @@ void add_selection(subjects& all) {
                      [ready, dtype = dtype] {
                        work& x = ready();
                        return digest_of(x.memory.positions, x.kept * 4) ^
-                              digest_of(x.memory.kept, x.kept * value_size(dtype));
+                              digest_of(x.memory.values, x.kept * value_size(dtype));
                      }});
     for (const auto& [name, part] : {std::pair{"1%", 100}, std::pair{"10%", 10}})
       for (uint32_t block = 1; block <= 32; block *= 2)
-        all.push_back(
-            {"select blocks " + std::string(name), input + " s=" + std::to_string(block), "element", d, bytes, levels,
-             [ready, block, target = d / block / static_cast<uint64_t>(part)](cpu_level l) {
-               ready().keep_blocks_of(block, target, l);
-             },
-             [ready, dtype = dtype] {
-               work& x = ready();
-               return digest_of(x.memory.positions, x.kept * 4) ^ digest_of(x.memory.kept, x.kept * value_size(dtype));
-             }});
+        all.push_back({"select blocks " + std::string(name), input + " s=" + std::to_string(block), "element", d, bytes,
+                       levels,
+                       [ready, block, target = d / block / static_cast<uint64_t>(part)](cpu_level l) {
+                         ready().keep_blocks_of(block, target, l);
+                       },
+                       [ready, dtype = dtype] {
+                         work& x = ready();
+                         return digest_of(x.memory.positions, x.kept * 4) ^
+                                digest_of(x.memory.values, x.kept * value_size(dtype));
+                       }});
     all.push_back({"select auto block 1%", input, "element", d, bytes, levels,
                    [ready](cpu_level l) { ready().choose(d / 100, l); }, [ready] { return ready().kept; }});
   }

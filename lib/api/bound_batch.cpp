@@ -81,7 +81,7 @@ dr_status bound_batch::decode(const decode_request& request, const dr_decode_opt
 
 dr_status bound_batch::measure_ahead(decode_memory& needed) const {
   if (const dr_status s = decode_workspace(batch, frames, needed, context.error)) return s;
-  needed.kept += rows_ahead(batch.rows.size() * frames);
+  needed.stored += rows_ahead(batch.rows.size() * frames);
   return DR_OK;
 }
 

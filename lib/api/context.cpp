@@ -69,7 +69,7 @@ dr_status context::trim() {
   if (const dr_status s = on_device.trim(error)) return s;
   drop_workspace();
   const auto drop = [](auto&... lists) { ((lists = std::remove_reference_t<decltype(lists)>()), ...); };
-  drop(tensors, outs, frames, rows, rooms, ranges, batches);
+  drop(tensors, outs, frames, rows, scratches, ranges, batches);
   return DR_OK;
 }
 

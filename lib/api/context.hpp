@@ -26,7 +26,7 @@ struct context {
   std::vector<tensor_out> outs;
   std::vector<frame_view> frames;
   std::vector<decoded_row> rows;
-  std::vector<deliver_room> rooms;
+  std::vector<merge_scratch> scratches;
   std::vector<out_range> ranges;
   batch_cache batches;
 

@@ -129,32 +129,32 @@ struct host_call {
     return DR_OK;
   }
 
-  // Into c.rooms.
-  const deliver_room* take_rooms(arena& memory, size_t frames) const {
-    c.rooms.resize(workers.workers());
-    dr::take_rooms(memory, frames, outs.size(), workers.workers(), c.rooms.data());
-    return memory.fits() ? c.rooms.data() : nullptr;
+  // Into c.scratches.
+  const merge_scratch* lay_out_merge(arena& memory, size_t frames) const {
+    c.scratches.resize(workers.workers());
+    dr::lay_out_merge(memory, frames, outs.size(), workers.workers(), c.scratches.data());
+    return memory.fits() ? c.scratches.data() : nullptr;
   }
   dr_status fail_room() const { return fail(c.error, DR_E_INTERNAL, "decode: the workspace is too small"); }
 
   dr_status deliver_frame(const frame_view& frame, decoded_frame decoded, arena& memory) const {
     trace_span deliver = span("deliver");
-    const deliver_room* const rooms = take_rooms(memory, 1);
-    if (!rooms) return fail_room();
-    dr::deliver(frame, decoded, rooms, workers, outs);
+    const merge_scratch* const scratch = lay_out_merge(memory, 1);
+    if (!scratch) return fail_room();
+    dr::deliver(frame, decoded, scratch, workers, outs);
     deliver.bytes = bytes_of(outs);
     return DR_OK;
   }
   dr_status merge_frames(std::span<const decoded_frame> frames, arena& memory) const {
     trace_span merge = span("merge");
-    const deliver_room* const rooms = take_rooms(memory, frames.size());
-    if (!rooms) return fail_room();
+    const merge_scratch* const scratch = lay_out_merge(memory, frames.size());
+    if (!scratch) return fail_room();
     const bool by_plan = how.batch && !how.batch->votes.empty() && !request.adds;
     const voters votes{request.votes, by_plan ? how.batch->votes.data() : nullptr};
     if (const dr_status s = check_votes(votes, frames.size(), outs, c.error)) return s;
-    if (const dr_status s = count_unions(frames, rooms, workers, outs, c.error)) return s;
+    if (const dr_status s = count_unions(frames, scratch, workers, outs, c.error)) return s;
     // Every frame is sound, and there is room: from here on nothing fails.
-    dr::merge(frames, request.weights, request.adds, votes, rooms, workers, outs);
+    dr::merge(frames, request.weights, request.adds, votes, scratch, workers, outs);
     merge.bytes = bytes_of(outs);
     return DR_OK;
   }
@@ -196,7 +196,7 @@ dr_status decode_on_host(context& c, const decode_request& request, const host_d
   if (const dr_status s = call.find_workspace(bytes, workspace)) return s;
   arena memory(workspace, bytes);
   c.rows.resize(rows_of(frames));
-  c.rooms.resize(call.workers.workers());  // before the sums of a patch move: behind that nothing may fail
+  c.scratches.resize(call.workers.workers());  // before the sums of a patch move: behind that nothing may fail
   std::span<const decoded_frame> decoded;
   if (const dr_status s = call.decode_frames(frames, memory, c.rows.data(), decoded)) return s;
   return request.copies ? call.deliver_frame(frames[0], decoded[0], memory) : call.merge_frames(decoded, memory);
@@ -209,14 +209,14 @@ dr_status decode_ahead(context& c, const decode_request& request, const host_dec
   if (const dr_status s = call.read_headers(frames)) return s;
   uint64_t bytes = 0;  // (fits if the frames are the batch's)
   if (const dr_status s = call.measure(frames, bytes)) return s;
-  auto* const rows = memory.take<decoded_row>(rows_of(frames));
+  auto* const rows = memory.allocate<decoded_row>(rows_of(frames));
   if (!memory.fits()) return call.fail_room();
   return call.decode_frames(frames, memory, rows, decoded);
 }
 
 uint64_t rows_ahead(size_t rows) {
   arena memory;
-  memory.take<decoded_row>(rows);
+  memory.allocate<decoded_row>(rows);
   return memory.used();
 }
 

@@ -15,10 +15,10 @@ dr_status placed_batch::decode_room(size_t k, size_t& bytes, dr_error& error) co
                 "batch: its plan runs on the CPU (DR_PLACE_ALLOW_HOST); use dr_decode or dr_merge");
   decode_memory room;
   if (where)
-    room.passing = device_decode_workspace(frames, k);
+    room.transient = device_decode_workspace(frames, k);
   else if (const dr_status s = decode_workspace(*this, k, room, error))
     return s;
-  bytes = static_cast<size_t>(room.kept + room.passing);
+  bytes = static_cast<size_t>(room.stored + room.transient);
   return DR_OK;
 }
 

@@ -16,7 +16,7 @@ namespace dr {
 // An entry of the plan table.
 struct wire_plan {
   uint32_t dtype = DR_F32, width = 1;
-  bool carries_order = false;  // the keys do
+  bool carries_order = false;  // the keys carry it
   bool patch = false;          // of a base that the receiver has
   std::array<stage_list, section_count> lists{};
 
@@ -28,8 +28,8 @@ struct wire_plan {
 
 struct wire_row {
   uint32_t plan = 0, mode = mode_plan;
-  uint32_t entry = 0;      // of the plan table, as it was read: plans that no row names are not kept
-  bool continues = false;  // the tensor of the row before
+  uint32_t entry = 0;      // in the plan table of the frame; wire plans exist only for entries that rows name
+  bool continues = false;  // the previous row's tensor
   uint32_t tensor = 0;     // of the frame, from 0 (set by the reader)
   uint64_t universe = 0, count = 0, support = 0;
   std::array<uint64_t, section_count> size{};
@@ -49,18 +49,18 @@ struct row_bound {
   uint64_t universe, count, support, value, order, index, payload;
 };
 
-// Everything of a header that no data decides: so a GPU knows its offsets before it starts.
+// The part of a header that does not depend on data: a GPU call knows its offsets in advance.
 struct header_layout {
   bool short_form = false, has_tag = false;
-  uint8_t short_width = 3;  // of count, support and sizes in the short form: 2 or 3
+  uint8_t short_width = 3;  // bytes of count, support and sizes in the short form: 2 or 3
   uint64_t rows = 0;
   std::pmr::vector<uint8_t> table;  // serialised plan entries
   std::array<uint8_t, frame_columns> width{};
   uint64_t header_size = 0, frame_bound = 0;
 };
 
-// `out` is fresh; its table may have memory of its own. UNSUPPORTED: more plans or bytes of them than a header can
-// hold.
+// `out` is newly constructed; its table may use another memory resource. UNSUPPORTED: more plans, or larger ones, than
+// a header can store.
 dr_status lay_out_header(std::span<const wire_plan> plans, std::span<const row_bound> rows, bool has_tag,
                          header_layout& out, dr_error& error);
 
@@ -73,7 +73,7 @@ size_t entry_size(const wire_plan& plan);
 // Sets the rows' offsets; returns the frame's size.
 uint64_t place_rows(const header_layout& layout, std::span<wire_row> rows);
 
-// Writes the header; padding and payloads are there already. Ends with the checks.
+// Writes the header and the checks, after padding and payloads.
 void write_header(const header_layout& layout, std::span<const wire_plan> plans, std::span<const wire_row> rows,
                   uint64_t tag, bool list, uint8_t* frame);
 
@@ -91,19 +91,20 @@ struct frame_view {
   uint32_t tensors = 0, entries = 0;  // entries: of the plan table
   std::vector<wire_plan> plans;       // those that a row names
   std::vector<wire_row> rows;
-  header_layout layout;  // as the writer laid it out, but without its tag
+  header_layout layout;  // the writer's, without its tag
   char message[256] = {};
-  std::vector<uint64_t> checks;  // of rows, if there are several
+  std::vector<uint64_t> checks;  // of rows, if the frame has several
 
-  // As new, but with the room that it had.
+  // Resets all; the vectors keep their capacity.
   void clear();
-  // Bytes that a header takes when it is read: a plan for every 14 bytes of it at most, and less than 10 for each of
-  // its own beside.
+  // Bytes of memory to read a header: at most a wire_plan for every 14 bytes of it, and less than 10 for every byte
+  // besides.
   static uint64_t memory_of(uint64_t plans, uint64_t rows, uint64_t table) {
     return plans * sizeof(wire_plan) + rows * (sizeof(wire_row) + sizeof(uint64_t)) + table;
   }
   uint64_t memory() const { return memory_of(plans.size(), rows.size(), layout.table.size()); }
-  // Forgets all but so many tensors from `first` on, which are there. `tensors` is then their number; rows keep theirs.
+  // Removes all but n tensors from `first` on, which exist. `tensors` becomes n; the tensor numbers of rows do not
+  // change.
   void keep(uint32_t first, uint32_t n);
 };
 
@@ -120,12 +121,12 @@ void each_tensor(const frame_view& frame, F&& f) {
   }
 }
 
-// Judges a header of which `available` bytes are here, of a frame of at most `size`; looks at no payload and at no
-// check. CORRUPT, UNSUPPORTED; CAPACITY, if it would take more than memory_max bytes.
+// Validates a header of which `available` bytes are present, of a frame of at most `size`; reads no payload and no
+// check. CORRUPT, UNSUPPORTED; CAPACITY: it needs more than memory_max bytes.
 dr_status read_header(const uint8_t* data, size_t available, uint64_t size, frame_view& out, dr_error& error,
                       uint64_t memory_max = UINT64_MAX);
 
-// Judges a whole header once, and every check. `size` may exceed the frame. CORRUPT, UNSUPPORTED, CAPACITY.
+// Validates a complete header once, and all checks. `size` may exceed the frame. CORRUPT, UNSUPPORTED, CAPACITY.
 dr_status read_frame(const uint8_t* data, size_t size, frame_view& out, dr_error& error,
                      uint64_t memory_max = UINT64_MAX);
 

@@ -14,7 +14,7 @@ device_header device_header::of(const header_layout& layout, std::span<const wir
   h.short_width = layout.short_width;
   h.has_tag = layout.has_tag;
   std::copy(layout.width.begin(), layout.width.end(), h.width);
-  // All that write_header writes except the contents of rows, so from empty rows.
+  // All that write_header writes except the contents of rows, so it is called with empty rows.
   std::vector<wire_row> rows(layout.short_form ? 1 : 0);
   if (layout.short_form) rows[0].universe = universe;
   header_layout bare = layout;

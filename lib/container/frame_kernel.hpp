@@ -10,7 +10,7 @@
 
 namespace dr {
 
-// ---- Places -----------------------------------------------------------------------------------------------
+// ---- Positions --------------------------------------------------------------------------------------------
 
 namespace frame_at {
 inline constexpr uint32_t version = 2, flags = 3, check = 4;
@@ -33,16 +33,16 @@ DR_HD inline void put_prologue(uint8_t* frame, uint32_t flags) {
   frame[frame_at::flags] = static_cast<uint8_t>(flags);
 }
 DR_HD constexpr uint64_t padded(uint64_t size) { return (size + 3) & ~uint64_t{3}; }
-// The flags of a short frame have the mode.
+// The flags of a short frame include the mode.
 DR_HD constexpr uint32_t short_mode(uint32_t flags) { return flags >> 4 & 3; }
 DR_HD constexpr uint32_t short_mode_flags(uint32_t mode) { return mode << 4; }
-// Bytes in front of the plan table, general form.
+// Bytes before the plan table, general form.
 DR_HD constexpr uint64_t frame_head_size(bool tagged) { return frame_at::tag + (tagged ? frame_tag_size : 0); }
 
-// The columns of a row, in wire order; in the short form those from `col_support` on stand behind the plan's entry.
+// The columns of a row, in wire order; in the short form those from `col_support` on follow the plan's entry.
 enum frame_column : uint32_t { col_info, col_universe, col_count, col_support, col_size, frame_columns = 7 };
 
-// Row info: mode, whether it continues the tensor before, entry of the plan table.
+// Row info: mode, whether it continues the previous row's tensor, entry of the plan table.
 DR_HD constexpr uint32_t row_info(uint32_t mode, bool continues, uint32_t entry) {
   return mode | (continues ? 4u : 0u) | entry << 3;
 }
@@ -52,8 +52,7 @@ DR_HD constexpr uint32_t entry_of(uint64_t info) { return static_cast<uint32_t>(
 
 // ---- Plans ------------------------------------------------------------------------------------------------
 
-// The two bytes that a plan's entry begins with. Some of their values are reserved for later versions: UNSUPPORTED, not
-// CORRUPT.
+// The first two bytes of a plan's entry. Some values are reserved for later versions: UNSUPPORTED, not CORRUPT.
 struct entry_head {
   uint32_t counts, type;
 
@@ -69,7 +68,7 @@ struct entry_head {
   DR_HD constexpr bool carries_order() const { return type & 16; }
   DR_HD constexpr bool has_width() const { return type & 32; }
   DR_HD constexpr bool is_patch() const { return type & 64; }
-  // (A device has no patches: all of theirs are reserved there.)
+  // (A device has no patches: their types are reserved there.)
   DR_HD constexpr bool has_reserved_type() const { return dtype() > DR_BF16 || type >> 6; }
   constexpr bool has_unknown_type() const {
     return is_patch() ? type >> 7 || (dtype() && !is_word_type(dtype())) : has_reserved_type();
@@ -80,7 +79,7 @@ struct entry_head {
 // The rules that a plan sets for its rows.
 enum row_flag : uint32_t {
   row_lists_section = 1,          // << section
-  row_stores_size = 8,            // << section: its size does not follow from the header
+  row_stores_size = 8,            // << section: the header stores its size
   row_replaces_support = 1 << 6,  // stores it, too
 };
 // Whether a short header has a column from `col_support` on.
@@ -90,7 +89,7 @@ DR_HD constexpr bool short_stores(uint32_t flags, uint32_t c) {
 
 // ---- Rows -------------------------------------------------------------------------------------------------
 
-// A row as its header states it. (wire_row of the host has fields of these names.)
+// A row in a header. (The host's wire_row has fields of the same names.)
 struct row_columns {
   uint32_t mode;
   uint64_t universe, count, support, size[section_count];
@@ -100,19 +99,19 @@ struct row_columns {
 
 DR_HD constexpr bool is_raw_index(uint32_t mode, uint32_t s) { return s == section_index && mode == mode_raw_index; }
 DR_HD constexpr uint64_t raw_index_size(uint64_t count) { return 4 * count; }
-// The size of a section. (Without an index, which would keep the row in a GPU's local memory.)
+// The size of a section. (An array index would force the row into a GPU's local memory.)
 template <class Row>
 DR_HD uint64_t section_size(const Row& row, uint32_t s) {
   return s == section_value   ? row.size[section_value]
          : s == section_order ? row.size[section_order]
                               : row.size[section_index];
 }
-// Elements of a section.
+// The number of elements of a section.
 template <class Row>
 DR_HD uint64_t section_elements(const Row& row, uint32_t s) {
   return s == section_index ? row.count : row.support;
 }
-// The support of a row that has no column for it.
+// The support of a row without a column for it.
 DR_HD constexpr uint64_t implied_support(uint32_t mode, uint64_t count) { return mode == mode_dense ? 0 : count; }
 
 // The value of a row in a column from `col_universe` on.
@@ -128,7 +127,7 @@ DR_HD uint64_t stored_column(const Row& row, uint32_t flags, uint32_t c) {
 
 enum class row_rule : uint32_t {
   none,
-  mode,  // it is of a later version: UNSUPPORTED
+  mode,  // reserved for a later version: UNSUPPORTED
   universe,
   support_is_count,
   dense_stores_nothing,
@@ -140,7 +139,7 @@ enum class row_rule : uint32_t {
   fixed_stores_no_size,
   whole_blocks
 };
-// The first rule that a row breaks, and the value that breaks it.
+// The first rule that a row breaks, and the value at fault.
 struct row_fault {
   row_rule broken;
   uint64_t what;
@@ -168,7 +167,7 @@ DR_HD constexpr bool product_overflows(uint64_t a, uint64_t b) {
 }
 
 // Validates the fields of a row, and sets the support and the sizes that follow from the header. row_bytes: width ·
-// size of the type. size_of(section, elements, size) gives the size of a section that stores none; returns
+// size of the type. size_of(section, elements, size) computes the size of a section that stores none; it returns
 // row_rule::none, size_overflows, fields_fit or whole_blocks.
 template <class Row, class SizeOf>
 DR_HD row_fault check_sizes(Row& row, uint32_t flags, uint64_t row_bytes, SizeOf&& size_of) {
@@ -203,7 +202,7 @@ DR_HD row_fault check_sizes(Row& row, uint32_t flags, uint64_t row_bytes, SizeOf
 // ---- Status frames ----------------------------------------------------------------------------------------
 
 DR_HD constexpr bool is_status(uint32_t status) { return status >= DR_E_ARGUMENT && status <= DR_E_INTERNAL; }
-// A status frame has no rows and no columns, and a message in the place of the plan table.
+// A status frame has no rows and no columns, and a message in place of the plan table.
 DR_HD constexpr bool is_status_head(uint32_t rows, uint32_t widths, uint32_t message) {
   return rows == 0 && widths == 0 && message <= status_message_max;
 }
@@ -219,7 +218,7 @@ DR_HD uint64_t short_check(uint64_t size, F&& word) {
   return mix64(sum);
 }
 
-// Writes one; returns its size. `length`: of the message, at most status_message_max bytes.
+// Writes a status frame; returns its size. `length`: of the message, at most status_message_max bytes.
 DR_HD inline uint64_t put_status_frame(uint32_t status, const char* message, uint64_t length, bool tagged, uint64_t tag,
                                        uint8_t* frame) {
   const uint64_t at = frame_head_size(tagged), size = padded(at + length);

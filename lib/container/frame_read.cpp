@@ -14,9 +14,9 @@ namespace {
 constexpr uint64_t plan_entry_min = 4;  // bytes: counts, type, an id of each of two codecs
 constexpr uint32_t known_flags = DR_FRAME_SHORT | DR_FRAME_TAG | DR_FRAME_LIST | DR_FRAME_STATUS;
 
-dr_status truncated(dr_error& error, uint64_t size, uint64_t wanted) {
+dr_status truncated(dr_error& error, uint64_t size, uint64_t needed) {
   return fail(error, DR_E_CORRUPT, "truncated frame: %" PRIu64 " bytes given, at least %" PRIu64 " needed", size,
-              wanted);
+              needed);
 }
 
 bool zeros(const uint8_t* from, const uint8_t* to) {
@@ -41,7 +41,7 @@ const char* sentence_of(row_rule broken) {
   return "";
 }
 
-// Sizes that are not stored, and bounds on those that are.
+// Computes the sizes that are not stored, and checks the stored ones against their bounds.
 dr_status read_sizes(const wire_plan& plan, uint32_t rule, wire_row& row, uint64_t number, dr_error& error) {
   const uint64_t row_bytes = uint64_t{plan.width} * value_size(plan.dtype);
   const auto size_of = [&](uint32_t s, uint64_t elements, uint64_t& size) {
@@ -99,17 +99,17 @@ dr_status read_short(const uint8_t* data, size_t size, frame_view& out, dr_error
   return DR_OK;
 }
 
-// Entries of a plan table that rows name, of the 2^13 that they can.
+// The set of plan table entries that rows name, below 2^13.
 class named_entries {
  public:
-  static constexpr uint32_t most = 1u << 13;
+  static constexpr uint32_t entries_max = 1u << 13;
 
   void add(uint32_t entry) {
     while (words_ <= entry / 64) word_[words_++] = 0;
     word_[entry / 64] |= uint64_t{1} << (entry % 64);
   }
   bool has(uint32_t entry) const { return entry / 64 < words_ && (word_[entry / 64] >> (entry % 64) & 1); }
-  // When all are added: counts those before each word.
+  // After the last addition: counts the entries before every word; returns the number of all.
   uint32_t count() {
     uint32_t all = 0;
     for (uint32_t w = 0; w < words_; ++w) {
@@ -124,10 +124,10 @@ class named_entries {
   }
 
  private:
-  // (Most frames name a few of the first entries, so the rest of the words is not even set to zero.)
+  // (Frames usually name a few of the first entries, so the other words are not initialised.)
   uint32_t words_ = 0;
-  uint64_t word_[most / 64];
-  uint32_t before_[most / 64];
+  uint64_t word_[entries_max / 64];
+  uint32_t before_[entries_max / 64];
 };
 
 dr_status read_general(const uint8_t* data, size_t size, frame_view& out, dr_error& error, uint64_t memory_max) {
@@ -167,11 +167,11 @@ dr_status read_general(const uint8_t* data, size_t size, frame_view& out, dr_err
   const uint8_t* const infos = data + head + table + (rows == 1 ? 0 : 8 * rows);
   for (uint64_t i = 0; i < rows; ++i)
     named.add(entry_of(load_bytes(infos + i * width[col_info], static_cast<unsigned>(width[col_info]))));
-  const uint64_t kept = std::min<uint64_t>(named.count(), table / plan_entry_min);
-  if (const uint64_t memory = frame_view::memory_of(kept, rows, table); memory > memory_max)
+  const uint64_t entries = std::min<uint64_t>(named.count(), table / plan_entry_min);
+  if (const uint64_t memory = frame_view::memory_of(entries, rows, table); memory > memory_max)
     return fail(error, DR_E_CAPACITY, "frame: the header needs %" PRIu64 " bytes; the limit leaves %" PRIu64, memory,
                 memory_max);
-  out.plans.reserve(kept);
+  out.plans.reserve(entries);
   frame_cursor in{data + head, data + head + table};
   bool replaces = false;
   while (in.left()) {
@@ -218,7 +218,7 @@ dr_status read_general(const uint8_t* data, size_t size, frame_view& out, dr_err
                                            : corrupt_frame(error, "the header's padding is not zero", out.header_size);
 }
 
-// Header and rows; of the payloads only that they are there.
+// Reads header and rows; checks of the payloads only that they are present.
 dr_status read_rows(const uint8_t* data, size_t available, uint64_t size, frame_view& out, dr_error& error,
                     uint64_t memory_max) {
   out.clear();
@@ -252,7 +252,7 @@ dr_status read_rows(const uint8_t* data, size_t available, uint64_t size, frame_
       if (before.dtype != plan.dtype || before.width != plan.width || before.patch != plan.patch)
         return corrupt_frame(error, "a segment differs in type from the one before", i);
       if (plan.patch && out.rows[i - 1].universe % patch_segment_rows)
-        return corrupt_frame(error, "a segment of a patch begins at no multiple of 4096 rows", i);
+        return corrupt_frame(error, "a segment of a patch does not begin at a multiple of 4096 rows", i);
     } else {
       ++out.tensors;
     }

@@ -18,15 +18,15 @@ namespace dr {
 inline constexpr unsigned frame_lanes = 256;
 inline constexpr uint64_t frame_tile = 4 * check_chunk_words;  // a block makes or reads one chunk of the check
 
-// A header, as bounds decide it.
+// The part of a header that follows from bounds.
 struct header_shape {
   uint64_t header_size;
-  uint32_t rows, head_size;  // head: the bytes in front of the columns; of a short header, all of it
-  uint32_t short_at;         // of a short header: where support and sizes stand
+  uint32_t rows, head_size;  // head: the bytes before the columns; of a short header, all of it
+  uint32_t short_at;         // of a short header: the offset of support and sizes
   uint8_t short_width, width[frame_columns];
   uint8_t short_form, has_tag, reserved[2];
 
-  // Where column c begins: the table of checks, if there is one, stands before the first.
+  // The offset of column c: the table of checks, if there is one, precedes the first.
   DR_HD uint64_t column(unsigned c) const {
     uint64_t at = head_size + (rows == 1 ? 0 : uint64_t{8} * rows);
     for (unsigned i = 0; i < c; ++i) at += uint64_t{width[i]} * rows;
@@ -36,16 +36,16 @@ struct header_shape {
   DR_HD uint32_t header_chunks() const { return static_cast<uint32_t>(ceil_div(header_size, frame_tile)); }
 };
 
-// A row on its way into a frame. Slots are 16-byte aligned.
+// A row to be packed into a frame. Slots are 16-byte aligned.
 struct pack_row {
   const uint8_t* slot[3];
-  const uint32_t* support;  // the sparsifier's selection,
-  const uint8_t* kept;      // with its values: of dense rows, and of raw keys
-  const uint32_t* told;     // the support that decode will give,
-  const uint8_t* sent;      // with its values
+  const uint32_t* support;   // the sparsifier's selection,
+  const uint8_t* selected;   // with its values: of dense rows, and of raw keys
+  const uint32_t* reported;  // the support that decode will return,
+  const uint8_t* sent;       // with its values
   uint32_t universe, width;
   uint32_t first_tile;   // of the launch
-  uint32_t dense_above;  // more rows than that go dense
+  uint32_t dense_above;  // with more rows it is sent dense
   uint16_t plan;
   uint8_t dtype, flags;
   uint32_t tensor;
@@ -54,10 +54,10 @@ static_assert(sizeof(pack_row) == 80);
 
 // Σ over blocks, for one frame; zero when a call begins.
 struct pack_state {
-  uint32_t done, failed, unfinite;  // unfinite: of what is left of a sent value
+  uint32_t done, failed, unfinite;  // unfinite: the remainder of a sent value is not finite
 };
 
-// A row that goes dense because there is too much of it has asked no codec.
+// No codec runs for a row that is sent dense because its selection is too large.
 DR_HD inline bool goes_dense(const device_row& r, const pack_row& d) { return r.count > d.dense_above; }
 DR_HD inline bool is_faulty(const device_row& r, const pack_row& d) {
   return r.fault.code != DR_OK && !(goes_dense(r, d) && r.fault.stream != DR_STREAM_NONE);
@@ -72,7 +72,7 @@ DR_HD inline row_columns place_row(const device_row& r, const pack_row& d) {
   if (is_faulty(r, d) || (r.count == 0 && !must)) return p;
   const uint64_t dense = uint64_t{d.universe} * d.width * value_size(d.dtype);
   p.mode = r.mode;
-  p.support = r.told;
+  p.support = r.support_count;
   for (unsigned s = 0; s < section_count; ++s) p.size[s] = d.flags & row_lists_section << s ? r.size[s] : 0;
   if (p.mode == mode_raw_index) p.size[section_index] = raw_index_size(r.count);
   if (must || p.payload() > dense) p = {mode_dense, d.universe, r.count, d.universe, {dense, 0, 0}};
@@ -80,8 +80,8 @@ DR_HD inline row_columns place_row(const device_row& r, const pack_row& d) {
 }
 
 DR_HD inline uint32_t first_bytes(uint32_t word, uint64_t n) { return n >= 4 ? word : word & ((1u << (8 * n)) - 1); }
-// Four bytes at any position of 16-byte aligned memory, zeros for those behind the next `left`: they are not touched,
-// because it may be unwritten.
+// Four bytes at any position of 16-byte aligned memory. Bytes after the next `left` are not read, because they may be
+// uninitialised, and are zero in the result.
 DR_HD inline uint32_t word_at(const uint8_t* from, uint64_t at, uint64_t left) {
   const unsigned shift = 8 * (at % 4);
   if (left < (shift ? 8 : 4)) {
@@ -93,7 +93,7 @@ DR_HD inline uint32_t word_at(const uint8_t* from, uint64_t at, uint64_t left) {
   return shift ? words[0] >> shift | words[1] << (32 - shift) : words[0];
 }
 
-// Four bytes of a dense row: +0 where nothing was kept. Rare, so it searches.
+// Four bytes of a dense row: +0 where nothing was selected. It searches, because dense rows are rare.
 DR_HD inline uint32_t dense_word(const device_row& r, const pack_row& d, uint64_t at) {
   const uint32_t size = value_size(d.dtype);
   uint32_t word = 0;
@@ -102,14 +102,14 @@ DR_HD inline uint32_t dense_word(const device_row& r, const pack_row& d, uint64_
     if (i >= uint64_t{d.universe} * d.width) break;
     const uint64_t k = lower_bound(d.support, r.count, i / d.width);
     if (k == r.count || d.support[k] != i / d.width) continue;
-    const uint8_t* const from = d.kept + (k * d.width + i % d.width) * size;
+    const uint8_t* const from = d.selected + (k * d.width + i % d.width) * size;
     word |= size == 4 ? *reinterpret_cast<const uint32_t*>(from)
                       : uint32_t{*reinterpret_cast<const uint16_t*>(from)} << (8 * part);
   }
   return word;
 }
 
-// Four bytes of a row's payload: value, order, index and zeros, with nothing between them.
+// Four bytes of a row's payload: value, order, index and zeros, without gaps.
 DR_HD inline uint32_t payload_word(const device_row& r, const pack_row& d, const row_columns& p, uint64_t at) {
   if (p.mode == mode_dense) return dense_word(r, d, at);
   uint32_t word = 0;
@@ -138,22 +138,22 @@ DR_HD inline uint64_t get_bytes(const uint8_t* from, unsigned bytes) {
   return x;
 }
 
-// Sums a chunk of the check, whose words come from word(i), over all lanes; returns its term. The loads of a lane are on
-// their way at once; then(lane) is called when they are here.
+// Sums a chunk of the check, whose words are word(i), over all lanes; returns its term. A lane issues all its loads at
+// once; then(lane) is called after them.
 template <class Block, class F, class Then>
 DR_HD uint64_t chunk_term(Block& b, uint64_t words, uint64_t chunk, F&& word, Then&& then) {
   typename Block::template each<uint64_t> sum;
-  constexpr unsigned most = check_chunk_words / frame_lanes;
+  constexpr unsigned per_lane = check_chunk_words / frame_lanes;
   b.phase([&](unsigned lane) {
-    uint32_t x[most];
+    uint32_t x[per_lane];
 #pragma unroll
-    for (unsigned k = 0; k < most; ++k) {
+    for (unsigned k = 0; k < per_lane; ++k) {
       const uint64_t i = k * frame_lanes + lane;
       x[k] = i < words ? word(i) : 0;
     }
     sum[lane] = 0;
 #pragma unroll
-    for (unsigned k = 0; k < most; ++k) {
+    for (unsigned k = 0; k < per_lane; ++k) {
       const uint32_t i = k * frame_lanes + lane;
       if (i < words) sum[lane] += (uint64_t{x[k]} + 1) * check_factor(i);
     }
@@ -168,8 +168,8 @@ DR_HD uint64_t chunk_term(Block& b, uint64_t words, uint64_t chunk, F&& word) {
 
 // The sums over all rows that a block of pack_frame needs.
 struct pack_totals {
-  uint64_t rows, bytes;  // in front of the block's row
-  uint64_t all, faulty;  // bytes, rows
+  uint64_t rows, bytes;  // before the block's row
+  uint64_t all, faulty;  // bytes of all; rows
   DR_HD friend pack_totals operator+(const pack_totals& a, const pack_totals& b) {
     return {a.rows + b.rows, a.bytes + b.bytes, a.all + b.all, a.faulty + b.faulty};
   }
@@ -177,15 +177,15 @@ struct pack_totals {
 
 // ---- Pack -------------------------------------------------------------------------------------------------
 
-// Copies the payloads of all rows to their places, one chunk a block; the last block writes the header, the checks and
+// Copies the payloads of all rows into the frame, one chunk per block; the last block writes the header, the checks and
 // the result.
 struct pack_frame {
   static constexpr const char* name = "pack_frame";
   static constexpr unsigned lanes = frame_lanes, grid_phases = 1;
   struct args {
     device_row* rows;
-    const pack_row* place;  // one more than rows, whose first_tile ends the last
-    const uint8_t* head;    // with zeros where data decides
+    const pack_row* place;  // one more than rows: its first_tile is the end of the last
+    const uint8_t* head;    // with zeros in fields that depend on data
     pack_state* state;
     uint64_t* check;  // a row; zero when the call begins
     uint8_t* frame;   // 16-byte aligned
@@ -193,15 +193,15 @@ struct pack_frame {
     dr_result* result;  // or NULL
     uint64_t tag;
     header_shape shape;
-    uint32_t status_frame;  // write one if a row failed,
-    char said[24];          // with this message
+    uint32_t status_frame;  // whether to write one if a row failed,
+    char message[24];       // with this message
   };
   struct shared {};
 
   template <class Block>
   DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
     const pack_totals totals = add_up(b, a);
-    // A frame that does not come to be leaves its place as it was.
+    // Without a frame its memory does not change.
     if (totals.faulty == 0 && a.shape.header_size + totals.all <= a.capacity) place_payload(b, a, totals);
     if (last_of(b, &a.state->done, b.blocks())) seal(b, a, totals);
   }
@@ -233,7 +233,7 @@ struct pack_frame {
     const device_row& r = a.rows[totals.rows];
     const pack_row& d = a.place[totals.rows];
     const row_columns p = place_row(r, d);
-    // A lone row's chunks count from the frame's first byte, every other's from its own.
+    // The chunks of a single row count from the frame's first byte, those of several rows from their own first byte.
     const uint64_t chunk = tile - d.first_tile, skipped = n == 1 ? a.shape.header_size : 0;
     const uint64_t end = skipped + padded(p.payload()), begin = chunk * frame_tile;
     if (begin >= end) return;
@@ -243,21 +243,21 @@ struct pack_frame {
     typename Block::template each<uint64_t> sum;
     b.phase([&](unsigned lane) { sum[lane] = put_words(r, d, p, to + begin, begin, skipped, words, lane); });
     const uint64_t term = mix64(b.sum(sum) + chunk * golden);
-    if (has_header) return;  // the last block sums this chunk, once the header is there
+    if (has_header) return;  // the last block sums this chunk, after it has written the header
     b.phase([&](unsigned lane) {
       if (lane == 0) atomic_add(a.check + totals.rows, term);
     });
   }
 
-  // A lane's words of a chunk that begins at `begin` of what has `skipped` bytes in front of the payload; returns their
-  // part of the check. All loads are on their way at once; words at the end of a section come afterwards.
+  // Writes a lane's words of a chunk that begins at `begin` of the checked bytes, of which `skipped` precede the
+  // payload; returns their part of the check. All loads are issued at once; words at the end of a section follow.
   DR_HD static uint64_t put_words(const device_row& r, const pack_row& d, const row_columns& p, uint8_t* to,
                                   uint64_t begin, uint64_t skipped, uint64_t words, unsigned lane) {
-    constexpr unsigned most = check_chunk_words / lanes;
-    uint32_t low[most], high[most], shift[most], rest = 0;
+    constexpr unsigned per_lane = check_chunk_words / lanes;
+    uint32_t low[per_lane], high[per_lane], shift[per_lane], rest = 0;
     const uint64_t first = p.size[0], second = first + p.size[1], third = second + p.size[2];
 #pragma unroll
-    for (unsigned k = 0; k < most; ++k) {
+    for (unsigned k = 0; k < per_lane; ++k) {
       const uint64_t at = begin + 4 * (k * lanes + lane), in = at - skipped;
       low[k] = high[k] = shift[k] = 0;
       if (k * lanes + lane >= words || at < skipped) continue;
@@ -288,7 +288,7 @@ struct pack_frame {
       sum += (uint64_t{word} + 1) * check_factor(i);
     };
 #pragma unroll
-    for (unsigned k = 0; k < most; ++k)
+    for (unsigned k = 0; k < per_lane; ++k)
       if (k * lanes + lane < words && !(rest >> k & 1)) put(k * lanes + lane, funnel(low[k], high[k], shift[k]));
 #pragma unroll 1
     for (; rest; rest &= rest - 1) {
@@ -322,7 +322,7 @@ struct pack_frame {
     });
   }
 
-  // Of values that are not finite the lowest index counts, independent of timing.
+  // Of the values that are not finite the first is reported, independent of timing.
   DR_HD static dr_fault refined(const args& a, uint32_t row) {
     const device_row& r = a.rows[row];
     const pack_row& d = a.place[row];
@@ -330,8 +330,8 @@ struct pack_frame {
     f.message = nullptr;
     if (f.code != DR_E_ARGUMENT || f.stream != DR_STREAM_VALUE || r.not_finite == 0) return f;
     const uint64_t at = ~r.not_finite;
-    if (at / d.width >= r.told) return f;
-    f.where = d.told[at / d.width];
+    if (at / d.width >= r.support_count) return f;
+    f.where = d.reported[at / d.width];
     f.what = d.dtype == DR_F32 ? reinterpret_cast<const uint32_t*>(d.sent)[at]
                                : reinterpret_cast<const uint16_t*>(d.sent)[at];
     return f;
@@ -381,16 +381,17 @@ struct pack_frame {
     });
   }
 
-  // No frame; a status frame if the caller asked for one: decoding it is DR_E_PEER everywhere.
+  // There is no frame; if requested, a status frame, which every decoder reports as DR_E_PEER.
   template <class Block>
   DR_HD static void failed(Block& b, const args& a, const dr_fault& fault, uint64_t tensor) {
-    constexpr uint64_t length = sizeof a.said;
+    constexpr uint64_t length = sizeof a.message;
     const uint64_t size = padded(frame_head_size(a.shape.has_tag) + length);
     const bool writes = a.status_frame && a.capacity >= size;
     b.phase([&](unsigned lane) {
       if (lane != 0) return;
       a.state->failed = 1;
-      if (writes) put_status_frame(static_cast<uint32_t>(fault.code), a.said, length, a.shape.has_tag, a.tag, a.frame);
+      if (writes)
+        put_status_frame(static_cast<uint32_t>(fault.code), a.message, length, a.shape.has_tag, a.tag, a.frame);
       tell(a, fault, tensor, writes ? size : 0);
     });
   }

@@ -21,35 +21,35 @@ dr_status lay_out_header(std::span<const wire_plan> plans, std::span<const row_b
   if (plans.size() > 8192 || out.table.size() > 0xffff || rows.size() > UINT32_MAX)
     return fail(error, DR_E_UNSUPPORTED, "frame: %zu plans in %zu bytes, %zu segments: more than a header holds",
                 plans.size(), out.table.size(), rows.size());
-  uint64_t most[frame_columns] = {}, payloads = 0;
+  uint64_t max[frame_columns] = {}, payloads = 0;
   bool fits_short = rows.size() == 1 && !has_tag;
   for (const row_bound& r : rows) {
     const wire_plan& plan = plans[r.plan];
     const uint64_t size[section_count] = {r.value, r.order, r.index};
-    most[col_universe] = std::max(most[col_universe], r.universe);
-    most[col_count] = std::max(most[col_count], r.count);
-    if (plan.replaces_support()) most[col_support] = std::max({most[col_support], r.support, r.count, uint64_t{1}});
+    max[col_universe] = std::max(max[col_universe], r.universe);
+    max[col_count] = std::max(max[col_count], r.count);
+    if (plan.replaces_support()) max[col_support] = std::max({max[col_support], r.support, r.count, uint64_t{1}});
     for (uint32_t s = 0; s < section_count; ++s)
       if (plan.lists[s].count && !plan.lists[s].fixed_size()) {
-        most[col_size + s] = std::max(most[col_size + s], std::max<uint64_t>(size[s], 1));
+        max[col_size + s] = std::max(max[col_size + s], std::max<uint64_t>(size[s], 1));
       }
     fits_short = fits_short && r.universe < short_limit;
     payloads += padded(r.payload);
   }
-  // Where there is the column, every row states its support: the count, if its codec keeps it.
-  if (most[col_support]) most[col_support] = std::max(most[col_support], most[col_count]);
+  // If the column exists, every row states its support: the count, if its codec does not replace the support.
+  if (max[col_support]) max[col_support] = std::max(max[col_support], max[col_count]);
   if (fits_short) {
-    const uint64_t largest = *std::max_element(most + col_count, most + frame_columns);
+    const uint64_t largest = *std::max_element(max + col_count, max + frame_columns);
     out.short_width = largest < 1u << 16 ? 2 : 3;
     uint64_t size = frame_at::count + out.short_width + out.table.size();
-    for (size_t c = col_support; c < frame_columns; ++c) size += most[c] ? out.short_width : 0;
+    for (size_t c = col_support; c < frame_columns; ++c) size += max[c] ? out.short_width : 0;
     out.short_form = size <= short_header_max && largest < short_limit;
     out.header_size = padded(size);
   }
   if (!out.short_form) {
     out.width[col_info] = plans.size() > 32 ? 2 : 1;
-    out.width[col_universe] = static_cast<uint8_t>(std::max(1u, bytes_for(most[col_universe])));
-    for (size_t c = col_count; c < out.width.size(); ++c) out.width[c] = static_cast<uint8_t>(bytes_for(most[c]));
+    out.width[col_universe] = static_cast<uint8_t>(std::max(1u, bytes_for(max[col_universe])));
+    for (size_t c = col_count; c < out.width.size(); ++c) out.width[c] = static_cast<uint8_t>(bytes_for(max[c]));
     uint64_t row = rows.size() == 1 ? 0 : 8;
     for (const uint8_t w : out.width) row += w;
     out.header_size = padded(frame_head_size(has_tag) + out.table.size() + row * rows.size());

@@ -8,15 +8,15 @@
 
 namespace dr {
 
-// The part of a plan that a GPU needs to validate a row: sizes that are not stored.
+// The part of a plan by which a GPU validates a row: rules for sizes that are not stored.
 struct plan_rule {
   dr_size_rule size[3];
   uint64_t value_bytes;  // of a row: width · size of the type
   uint32_t flags;        // row_flag bits
-  uint32_t entry_at;     // of the header's head: where its entry begins
+  uint32_t entry_at;     // the offset of its entry in the header's head
 };
 
-// A row of one frame on its way out. Slots are 16-byte aligned and have 32 zeroed bytes behind their capacity.
+// A row to be unpacked from a frame. Slots are 16-byte aligned and have 32 zeroed bytes after their capacity.
 struct unpack_row {
   uint8_t* slot[3];
   uint8_t* support;  // of raw keys
@@ -32,16 +32,16 @@ struct unpack_frame {
   const uint8_t* data;  // 16-byte aligned
   uint64_t size;        // readable; the frame may be shorter
 };
-// Fields that decode needs beside device_row, for a row of a frame.
+// What decode needs besides device_row, for a row of a frame.
 struct unpack_result {
-  uint64_t coded;     // count that the index codec is asked for: 0 if the row has raw keys or is dense
-  uint64_t expected;  // support that it must give
+  uint64_t coded;     // the count that the index codec decodes: 0 if the row has raw keys or is dense
+  uint64_t expected;  // the support that it must return
   uint64_t check;     // as stored
   uint64_t seen;      // as found; zero when the call begins
 };
 
 struct unpack_args {
-  device_row* rows;  // frames · rows of a frame, as the following
+  device_row* rows;  // frames · rows of a frame, as for the next field
   const unpack_row* place;
   unpack_result* result;
   const unpack_frame* frames;
@@ -57,7 +57,7 @@ DR_HD inline void fail_frame(unpack_state& f, dr_status code, uint64_t where, ui
   raise(&f.fault, code, DR_STREAM_NONE, where, what);
 }
 
-// Header of each frame, one block a frame: each byte is read once.
+// Validates the header of every frame, one block per frame: a byte is read once.
 struct judge_frames {
   static constexpr const char* name = "judge_frames";
   static constexpr unsigned lanes = frame_lanes, grid_phases = 1;
@@ -101,7 +101,7 @@ struct judge_frames {
   }
 
   static constexpr uint32_t refused = 256;
-  static constexpr uint64_t of_later = uint64_t{1} << 63;  // of a place: a value that a later version may have
+  static constexpr uint64_t of_later = uint64_t{1} << 63;  // flag of a position: a reserved value
 
   // The prologue; returns the flags.
   DR_HD static uint32_t judge_head(const unpack_frame& f, unpack_state& state, const args& a) {
@@ -118,13 +118,13 @@ struct judge_frames {
     if (flags & DR_FRAME_STATUS)
       return refuse(is_status_frame(f) ? DR_E_PEER : DR_E_CORRUPT, frame_at::status,
                     f.size > frame_at::status ? x[frame_at::status] : 0);
-    // Tag and list are the sender's; so is, in the short form, the mode.
+    // The sender chooses tag and list, and in the short form the mode.
     const uint32_t free = DR_FRAME_LIST | (a.shape.short_form ? short_mode_flags(3) : uint32_t{DR_FRAME_TAG});
     if ((flags & ~free) != (a.head[frame_at::flags] & ~free)) return refuse(DR_E_CORRUPT, frame_at::flags, flags);
     return flags;
   }
 
-  // Whether the frame soundly says why there is none. One lane looks: it has at most 288 bytes.
+  // Whether it is a sound status frame. One lane reads it: it has at most 288 bytes.
   DR_HD static bool is_status_frame(const unpack_frame& f) {
     const uint8_t* const x = f.data;
     const uint32_t flags = x[frame_at::flags];
@@ -143,7 +143,7 @@ struct judge_frames {
            get_bytes(x + frame_at::check, frame_check_size);
   }
 
-  // Whether all that the batch decides stands there.
+  // Whether all fields that follow from the batch are equal.
   template <class Block>
   DR_HD static bool same_head(Block& b, const unpack_frame& f, const args& a, bool tagged) {
     typename Block::template each<uint32_t> differs;
@@ -164,8 +164,8 @@ struct judge_frames {
     return i >= frame_at::count && i < uint64_t{frame_at::count} + h.short_width;
   }
 
-  // Whether the first byte that differs from the batch's head is in a plan's entry, which has a type or a number of
-  // codecs that there is room for. One lane looks, when the frame is refused.
+  // Whether the first byte that differs from the batch's head is in a plan's entry, with a type or a number of codecs
+  // that is reserved. One lane reads it, after the frame is refused.
   DR_HD static bool is_of_later(const unpack_frame& f, const args& a, bool tagged) {
     const header_shape& h = a.shape;
     const uint64_t end = h.short_form ? h.short_at : h.head_size, skipped = tagged ? frame_tag_size : 0;
@@ -183,7 +183,7 @@ struct judge_frames {
     return false;
   }
 
-  // Reads and checks row i; returns 0, or where it is wrong.
+  // Reads and checks row i; returns 0, or the position of the fault.
   DR_HD static uint64_t judge_row(const unpack_frame& f, const header_shape& h, const plan_rule* plans,
                                   const unpack_row& d, uint32_t i, device_row& r, unpack_result& out) {
     const plan_rule& plan = plans[d.plan];
@@ -232,7 +232,7 @@ struct judge_frames {
       if (row.size[s] > (is_raw_index(row.mode, s) ? raw_index_size(d.count_max) : d.capacity[s])) return at;
     r.mode = row.mode;
     r.count = row.count;
-    r.told = dense ? 0 : row.support;  // of a dense row no codec is asked
+    r.support_count = dense ? 0 : row.support;  // no codec runs for a dense row
 #pragma unroll
     for (unsigned s = 0; s < section_count; ++s) r.size[s] = row.size[s];
     out.coded = row.mode == mode_plan ? row.count : 0;
@@ -261,7 +261,7 @@ struct judge_frames {
         r.offset = offset + at[lane];
         const uint64_t payload = padded(payload_of(r));
         if (r.offset > f.size || payload > f.size - r.offset) fail_frame(state, DR_E_CORRUPT, r.offset, f.size);
-        // The number of blocks came from a bound: a longer frame would be neither checked nor copied.
+        // The number of blocks is a bound: the end of a longer frame would be neither checked nor copied.
         const uint64_t counted = (h.rows == 1 ? h.header_size : 0) + payload;
         if (counted > frame_tile * chunks(a, first + i)) fail_frame(state, DR_E_CORRUPT, r.offset, payload);
       });
@@ -269,7 +269,7 @@ struct judge_frames {
     }
   }
 
-  // Blocks for the row at `at`.
+  // The number of blocks for the row at `at`.
   DR_HD static uint64_t chunks(const args& a, uint64_t at) {
     const uint64_t end = at + 1 < uint64_t{a.frame_count} * a.shape.rows ? a.place[at + 1].first_tile : a.tiles;
     return end - a.place[at].first_tile;
@@ -288,7 +288,7 @@ struct judge_frames {
     });
   }
 
-  // Four bytes of a frame, those of its check read as 0.
+  // Four bytes of a frame; those of its check count as 0.
   DR_HD static uint32_t frame_word(const unpack_frame& f, uint64_t at) {
     return at - frame_at::check < frame_check_size ? 0 : *reinterpret_cast<const uint32_t*>(f.data + at);
   }

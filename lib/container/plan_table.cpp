@@ -35,7 +35,7 @@ void put_stage(std::pmr::vector<uint8_t>& out, const stage& s) {
   out[length] = static_cast<uint8_t>(out.size() - length - 1);
 }
 
-// `block` of a list that has it.
+// The stage `block` of a list with blocks.
 stage block_stage(const stage_list& list) {
   constexpr uint32_t index_block = 14;
   stage s{find_codec(DR_ROLE_INDEX, index_block), nullptr, {}};
@@ -144,9 +144,9 @@ dr_status read_plan(frame_cursor& in, wire_plan& out, dr_error& error) {
     return corrupt_frame(error, "a value codec does not support this type or width", head.type);
   if (out.patch && (!out.value().has(DR_EXACT) || reorders || out.index().block != 1 ||
                     (out.replaces_support() && !(out.index().front().codec->forms & 1u << DR_FORM_ALL))))
-    return corrupt_frame(error, "codecs that a patch does not take", head.type);
+    return corrupt_frame(error, "codecs that a patch does not support", head.type);
   if (!out.patch && (out.value().has(DR_NEEDS_BASE) || out.index().has(DR_NEEDS_BASE)))
-    return corrupt_frame(error, "a codec needs a base, but this is no patch", head.type);
+    return corrupt_frame(error, "a codec needs a base, but this is not a patch", head.type);
   if (out.carries_order && !(reorders && out.index().has(DR_CARRIES_ORDER) && out.index().block == 1))
     return corrupt_frame(error, "the keys cannot carry an order", head.type);
   if ((out.order().count != 0) != (reorders && !out.carries_order))

@@ -11,7 +11,7 @@
 
 namespace dr {
 
-// A reader that never passes its end.
+// A reader that does not read past its end.
 struct frame_cursor {
   const uint8_t* at;
   const uint8_t* end;
@@ -31,15 +31,15 @@ struct frame_cursor {
 
 // CORRUPT: frame: what (value N).
 dr_status corrupt_frame(dr_error& error, const char* what, uint64_t value);
-// UNSUPPORTED: a value that FORMAT.md leaves for later versions.
+// UNSUPPORTED: a value that FORMAT.md reserves for later versions.
 dr_status reserved_in_frame(dr_error& error, const char* what, uint64_t value);
 
 // Appends a plan's entry.
 void serialise(const wire_plan& plan, std::pmr::vector<uint8_t>& out);
-// Reads the entry at the cursor into a fresh plan. CORRUPT, UNSUPPORTED.
+// Reads the entry at the cursor into a newly constructed plan. CORRUPT, UNSUPPORTED.
 dr_status read_plan(frame_cursor& in, wire_plan& out, dr_error& error);
 
-// Stages with wire fields, as an inspector shows them: block(log2_size=3)+golomb(block=12).
+// Stages with their wire fields, for inspectors: block(log2_size=3)+golomb(block=12).
 std::string describe_list(const stage_list& list);
 
 }  // namespace dr

@@ -1,5 +1,5 @@
-// Payloads of frames of a known batch on a GPU: checks are verified, and sections brought into aligned slots, so that
-// no codec sees a byte that was not checked (FORMAT.md is normative).
+// Payloads of frames of a known batch on a GPU: verifies checks and copies sections to aligned slots, so that no codec
+// reads an unchecked byte (FORMAT.md is normative).
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace dr {
 
-// Payloads: one chunk of the check a block, summed and copied in the same read.
+// Payloads: a block reads one chunk of the check once, sums it and copies it.
 struct unpack_frames {
   static constexpr const char* name = "unpack_frames";
   static constexpr unsigned lanes = frame_lanes, grid_phases = 1;
@@ -26,7 +26,7 @@ struct unpack_frames {
     uint64_t term = 0;
     const bool sound = b.template once<uint32_t>([&] { return state.fault.code == DR_OK; });
     if (sound) term = copy_chunk(b, a, row, d, state);
-    // Sums only have to be there before the count: nobody here reads what was copied.
+    // Only the sums must be visible before the count: this launch does not read the copies.
     const uint32_t before = b.template once<uint32_t>([&] {
       if (term) atomic_add(&a.result[row].seen, term);
       fence_grid();
@@ -48,7 +48,7 @@ struct unpack_frames {
     return b.sum(before) - 1;
   }
 
-  // Returns the chunk's term of the check.
+  // Returns the term of the chunk.
   template <class Block>
   DR_HD static uint64_t copy_chunk(Block& b, const args& a, uint32_t row, const unpack_row& d, unpack_state& state) {
     const device_row& r = a.rows[row];
@@ -76,7 +76,8 @@ struct unpack_frames {
         });
   }
 
-  // Words of section s, which begins at `at` of the payload, whose first byte is in [from, to) of the section.
+  // Copies the words of section s whose first byte is in [from, to) of the section, which begins at `at` of the
+  // payload.
   DR_HD static void copy_section(const args&, const device_row& r, const unpack_row& d, const uint8_t* payload,
                                  uint64_t at, unsigned s, uint64_t from, uint64_t to, unsigned lane) {
     const bool raw = is_raw_index(r.mode, s);
@@ -85,7 +86,7 @@ struct unpack_frames {
     if (end > capacity) end = capacity;
     auto* const out = reinterpret_cast<uint32_t*>(raw ? d.support : d.slot[s]);
     for (uint64_t k = ceil_div(from, 4) + lane; 4 * k < end; k += lanes) {
-      // Never a word that holds no byte of the section: it may lie behind the frame.
+      // Words without a byte of the section are not read: they may be past the end of the frame.
       const uint64_t left = r.size[s] - 4 * k, byte = at + 4 * k;
       const auto* const words = reinterpret_cast<const uint32_t*>(payload) + byte / 4;
       const unsigned shift = 8 * (byte % 4);
@@ -93,12 +94,12 @@ struct unpack_frames {
       if (shift && left > 4 - byte % 4) word |= words[1] << (32 - shift);
       out[k] = first_bytes(word, left);
     }
-    // Codecs read by vectors, and look at a word behind.
+    // Codecs read vectors, and one word past the end.
     if (r.size[s] == 0 || r.size[s] > to || r.size[s] < from || r.size[s] > capacity) return;
     for (uint64_t k = ceil_div(r.size[s], 4) + lane; k < ceil_div(r.size[s], 16) * 4 + 4; k += lanes) out[k] = 0;
   }
 
-  // All chunks of a frame are summed: compare with its check.
+  // After all chunks of a frame: compares the sum with its check.
   template <class Block>
   DR_HD static void compare(Block& b, const args& a, uint32_t first, unpack_state& state) {
     b.phase([&](unsigned lane) {

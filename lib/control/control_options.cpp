@@ -90,7 +90,7 @@ dr_status read_control_options(std::string_view text, uint32_t rungs, control_op
     return fail(error, DR_E_ARGUMENT, "control: %s(target_ms=…) is missing: how long may transfers of a step take?",
                 call.name.c_str());
   if (o.densest > o.smallest)
-    return fail(error, DR_E_ARGUMENT, "control: densest=%u is behind smallest=%u", o.densest, o.smallest);
+    return fail(error, DR_E_ARGUMENT, "control: densest=%u exceeds smallest=%u", o.densest, o.smallest);
   if (!has_start) o.start = o.densest;
   if (o.start < o.densest || o.start > o.smallest)
     return fail(error, DR_E_ARGUMENT, "control: start=%u is not in densest=%u … smallest=%u", o.start, o.densest,

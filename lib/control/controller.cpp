@@ -22,19 +22,19 @@ uint64_t digest_of(std::string_view options, size_t rungs) {  // FNV-1a
 
 // One number from a word of all ranks. A rank that measured nothing does not count.
 uint64_t chosen(rank_choice choice, const uint64_t* all, size_t ranks, size_t word) {
-  uint64_t least = UINT64_MAX, most = 0, count = 0;
+  uint64_t least = UINT64_MAX, largest = 0, count = 0;
   double sum = 0;
   for (size_t i = 0; i < ranks; ++i) {
     const uint64_t* const words = all + i * DR_CONTROL_WORDS;
     if (words[word == 0 ? 1 : word] == 0) continue;
     least = std::min(least, words[word]);
-    most = std::max(most, words[word]);
+    largest = std::max(largest, words[word]);
     sum += static_cast<double>(words[word]);
     ++count;
   }
   if (count == 0) return 0;
   if (choice == rank_choice::least) return least;
-  return choice == rank_choice::largest ? most
+  return choice == rank_choice::largest ? largest
                                         : static_cast<uint64_t>(std::min(sum / static_cast<double>(count), 0x1p60));
 }
 

@@ -18,9 +18,9 @@ class arena {
   arena() = default;  // measures
   arena(void* base, size_t size) : base_(static_cast<std::byte*>(base)), size_(size) {}
 
-  // Room for n objects, uninitialised; nullptr when measuring or full.
+  // Memory for n objects, uninitialised; nullptr when measuring or full.
   template <class T>
-  T* take(uint64_t n) {
+  T* allocate(uint64_t n) {
     const size_t begin = used_;
     constexpr uint64_t top = std::numeric_limits<size_t>::max() / 2;
     if (n > top / sizeof(T) || n * sizeof(T) + alignment > top - used_) {

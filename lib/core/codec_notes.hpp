@@ -8,7 +8,7 @@
 
 namespace dr {
 
-// A parameter that is not at its default; `name` nullptr: all are.
+// A parameter that differs from its default. name == nullptr: none does.
 struct codec_argument {
   const char* name = nullptr;
   double value = 0;
@@ -16,24 +16,25 @@ struct codec_argument {
 
 struct codec_notes {
   const dr_codec* codec;
-  // The arguments with which index=auto or value=auto tries the codec, one by one; of a value codec, those that may meet
-  // a relative L2 error. nullptr: auto does not try it. One with DR_NEEDS_BASE is tried in patches only.
+  // The arguments with which index=auto or value=auto tries the codec, one after the other; for a value codec, those
+  // that may meet a relative L2 error. nullptr: auto does not try it. A codec with DR_NEEDS_BASE is tried in patches
+  // only.
   std::vector<codec_argument> (*tries)(double error) = nullptr;
-  // The support that it reports follows from the tensor's shape, its count and the shared key: the same on every rank.
+  // The reported support follows from the tensor's shape, its count and the shared key: it is the same on every rank.
   bool blind = false;
 };
 
 // For codecs that need no arguments, whatever the error.
 inline std::vector<codec_argument> tried_once(double) { return {{}}; }
 
-// Of those that have something to declare, in the order in which auto tries them (codecs/builtin.cpp).
+// The notes of the codecs that declare any, in the order in which auto tries them (codecs/builtin.cpp).
 std::span<const codec_notes* const> builtin_notes();
 
-// Without anything, if the codec declares nothing.
+// Empty if the codec declares nothing.
 codec_notes notes_of(const dr_codec& codec);
 // Whether auto tries it outside of patches.
 bool is_candidate(const codec_notes& notes, dr_role role);
-// The built-in index codec of a form, or with a trait, as errors name it; "?": there is none.
+// The name, for errors, of the built-in index codec with a form or with a trait; "?" if there is none.
 const char* index_of_form(dr_form form);
 const char* index_with(uint32_t trait);
 

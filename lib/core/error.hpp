@@ -7,7 +7,7 @@
 
 namespace dr {
 
-// As it is before anything fails.
+// The value before anything fails.
 inline dr_error no_error() {
   return {sizeof(dr_error), DR_OK, DR_STREAM_NONE, DR_NO_TENSOR, 0, 0, DR_NO_FRAME, 0, {}, DR_REASON_NONE, 0};
 }

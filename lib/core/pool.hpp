@@ -20,8 +20,8 @@ class pool {
   pool(const pool&) = delete;
   pool& operator=(const pool&) = delete;
 
-  // Whether it has threads, and they are in the process that this one was forked from. Then it must not be destroyed:
-  // its condition variables would wait for them. (It is left to the process's end.)
+  // Whether its threads are in the process that this one was forked from. Such a pool must not be destroyed, because
+  // its condition variables would wait for these threads: it exists until the process ends.
   bool lost() const { return born_ != forks_.load(std::memory_order_relaxed) && !threads_.empty(); }
 
   uint32_t workers() const { return static_cast<uint32_t>(threads_.size()) + 1; }
@@ -33,7 +33,7 @@ class pool {
   void run_items(size_t worker);
   void stop();
 
-  // How often the process and those before it have forked, as counted since the first pool with threads.
+  // The number of forks of this process and its ancestors since the first pool with threads.
   static std::atomic<uint32_t> forks_;
   uint32_t born_ = 0;
 

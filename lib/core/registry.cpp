@@ -47,10 +47,10 @@ bool valid_name(const char* name) {
 
 bool same_name(const dr_codec& a, const dr_codec& b) { return a.role == b.role && std::strcmp(a.name, b.name) == 0; }
 
-// The stride of an array of structs, from the size in the first struct, where an absurd size is refused.
+// The stride of an array of structs: the size in its first struct. (check_struct refuses a size above the maximum.)
 size_t stride_of(const void* first) { return std::min(size_of_struct(first), struct_size_max); }
 
-// Shortest, and never of the locale.
+// The shortest text of a number, independent of the locale.
 struct number_text {
   char text[32] = {};
   explicit number_text(double number) { std::to_chars(text, text + sizeof text - 1, number); }
@@ -94,7 +94,7 @@ dr_status check(const dr_codec* c, dr_error& error) {
   if (const dr_status s = check_struct(c, sizeof(dr_codec), sizeof *c, struct_size_max, "codec", error)) return s;
   if (!valid_name(c->name))
     return fail(error, DR_E_ARGUMENT, "codec %u: name is not [a-z][a-z0-9_]* of at most 48 characters", c->id);
-  // index=auto and value=auto choose among codecs (pipeline/bind.cpp). In every role, so that the word keeps one meaning.
+  // index=auto and value=auto choose among codecs (pipeline/bind.cpp). Reserved in every role: one word, one meaning.
   if (std::strcmp(c->name, "auto") == 0)
     return fail(error, DR_E_ARGUMENT, "codec auto, id 0x%x: the name is reserved: plans choose a codec by it", c->id);
   if (c->role < DR_ROLE_INDEX || c->role > DR_ROLE_BYTES)
@@ -198,7 +198,7 @@ dr_status register_codecs(const dr_codec* const* codecs, size_t n, dr_error& err
   std::lock_guard lock(r.mutex);
   const size_t before = codec_count(), built_in = builtin_codecs().size();
   size_t added = before;
-  std::string shared;  // names that a built-in has, too
+  std::string shared;  // names that are also names of built-ins
   for (size_t i = 0; i < n; ++i) {
     if (const dr_status s = check(codecs[i], error)) return s;
     const dr_codec& c = *codecs[i];

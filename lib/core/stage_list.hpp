@@ -9,7 +9,7 @@
 namespace dr {
 
 inline constexpr uint32_t stages_max = 5;
-// Of an order list: its count has two bits in a frame (FORMAT.md).
+// The longest order list: a frame stores its count in two bits (FORMAT.md).
 inline constexpr uint32_t order_stages_max = 3;
 
 struct stage {
@@ -20,7 +20,7 @@ struct stage {
   dr_params params() const { return {sizeof(dr_params), values, fields.data(), 0, 0}; }
 };
 
-// Whether it has a CUDA path with these fields: `need` of 0 jobs returns UNSUPPORTED if not.
+// Whether a stage has a CUDA path with its fields: if not, `need` of 0 jobs returns UNSUPPORTED.
 inline bool runs_on_cuda(const stage& s) {
   const dr_params params = s.params();
   return s.codec->cuda && s.codec->cuda->need(&params, nullptr, 0, nullptr) != DR_E_UNSUPPORTED;
@@ -29,25 +29,25 @@ inline bool runs_on_cuda(const stage& s) {
 struct stage_list {
   std::array<stage, stages_max> stages{};
   uint32_t count = 0;
-  // Of an index list: elements of a block, a power of two. Above 1 the codecs see blocks, and a frame has `block`
+  // Of an index list: elements of a block, a power of two. Above 1 the codecs code blocks, and a frame lists `block`
   // before them.
   uint32_t block = 1;
 
   const stage* begin() const { return stages.data(); }
   const stage* end() const { return stages.data() + count; }
   const stage& front() const { return stages[0]; }
-  // Keys, as the codecs see them, of so many elements.
+  // The number of keys that the codecs code for a number of elements.
   uint64_t keys(uint64_t elements) const { return elements / block + (elements % block != 0); }
   bool has(uint32_t trait) const { return count && (stages[0].codec->traits & trait); }
-  // Its size follows from header and count, so frames do not store it.
+  // Whether the size follows from header and count, so that frames do not store it.
   bool fixed_size() const { return count == 1 && has(DR_FIXED_SIZE); }
   bool total() const { return count == 1 && has(DR_TOTAL); }
-  // An index stream of no bytes that stands for the whole universe: no list of it is needed.
+  // Whether an index stream without bytes represents the whole universe: no list of indices is made for it.
   bool whole() const { return count == 1 && (stages[0].codec->forms & 1u << DR_FORM_ALL); }
   bool exact() const { return count && has(DR_EXACT); }  // bytes stages always are
 };
 
-// Codecs of a list as a frame lists them.
+// The number of codecs that a frame lists.
 inline uint32_t listed(const stage_list& list) { return list.count + (list.block > 1); }
 
 // Whether n elements of a universe can be whole blocks, of which the last one of the universe may be short.
@@ -61,7 +61,7 @@ struct stream_shape {
   uint32_t dtype = 0, width = 1;
 };
 
-// Of a job that has not begun.
+// The fault of a job that has not begun.
 inline dr_fault no_fault(uint32_t stream = DR_STREAM_NONE) { return {sizeof(dr_fault), DR_OK, stream, 0, 0, nullptr}; }
 
 inline dr_job shape_job(const stream_shape& s) {
@@ -87,7 +87,7 @@ struct list_need {
   }
 };
 
-// CORRUPT if wire fields do not fit the shape, which counts elements, as does the reported support.
+// The shape and the reported support count elements. CORRUPT: wire fields do not fit the shape.
 inline dr_status list_needs(const stage_list& list, const stream_shape& shape, list_need& out) {
   out = {};
   dr_job job = shape_job({list.keys(shape.universe), list.keys(shape.count_max), shape.dtype, shape.width});

@@ -1,4 +1,4 @@
-// Structs of the ABI, of whatever version their owner has (VERSIONING.md). A struct begins with its size.
+// Structs of the ABI in the version of their owner (VERSIONING.md). A struct begins with its size.
 #pragma once
 
 #include <cstddef>
@@ -16,18 +16,18 @@ inline size_t size_of_struct(const void* what) {
   return size;
 }
 
-// No struct comes near it: a larger size is uninitialised memory.
+// Far above the size of every struct: a larger size is uninitialised memory.
 inline constexpr size_t struct_size_max = 4096;
 
-// The least size with anything behind it. What is written as far as it reaches needs no more.
+// The smallest size with a byte of a field: enough for structs that are written only as far as they reach.
 inline constexpr size_t struct_size_min = sizeof(size_t) + 1;
 
-// Whether a struct has a size from `least` to `room` (an array's stride), and zeros behind the bytes that are known
-// here. type: its name, for the error.
+// Checks that a struct has a size from `least` to `room` (an array's stride), and zeros after the bytes that this
+// library knows. type: its name, for the error.
 dr_status check_struct(const void* from, size_t least, size_t known, size_t room, const char* what, dr_error& error,
                        const char* type = nullptr);
 
-// A caller's struct, in this library's version: missing fields are zero. NULL: all zero.
+// A caller's struct converted to this library's version: missing fields are zero. NULL: all zero.
 template <class T>
 dr_status read_struct(const void* from, const char* what, T& out, dr_error& error, size_t room = struct_size_max) {
   out = T{};
@@ -39,7 +39,7 @@ dr_status read_struct(const void* from, const char* what, T& out, dr_error& erro
   return DR_OK;
 }
 
-// The other way, as much as the caller's version has room for; its struct_size stays.
+// Copies a struct to the caller's, as far as the caller's version reaches; its struct_size does not change.
 template <class T>
 void write_struct(const T& from, void* to) {
   size_t size = size_of_struct(to);

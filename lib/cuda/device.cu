@@ -16,11 +16,11 @@ thread_local cudaError_t last = cudaSuccess;
 dr_status status(cudaError_t e) {
   if (e == cudaSuccess) return DR_OK;
   last = e;
-  (void)cudaGetLastError();  // so that it is not another library's
+  (void)cudaGetLastError();  // cleared, so that no other library reads it
   return e == cudaErrorMemoryAllocation ? DR_E_MEMORY : DR_E_DEVICE;
 }
 
-// f calls CUDA. The caller's current device is his; ours for the call, or there is none.
+// f calls CUDA on this device. The caller's current device is restored afterwards.
 template <class F>
 dr_status on_device(int number, F&& f) {
   int before = number;
@@ -122,8 +122,8 @@ class cuda_device final : public device {
     return static_cast<uint32_t>(blocks * processors_);
   }
   uint32_t processors() const override { return static_cast<uint32_t>(processors_); }
-  // CUB names its kernels to nobody, so they run: for few pairs and for many they are not the same. Nobody waits for
-  // another's stream.
+  // CUB does not export its kernels, so they are loaded by running them: few and many pairs use different ones. No
+  // other stream waits.
   void load_sort() override {
     std::lock_guard lock(loading_);
     if (sort_loaded_) return;
@@ -170,7 +170,7 @@ dr_status find_cuda_device(int32_t number, device*& out, dr_error& error) {
   static auto& all = *new std::vector<std::unique_ptr<device>>;  // contexts may end after main
   std::lock_guard lock(mutex);
   if (all.empty()) {
-    // Without a driver this gives 35 or 100, and 35 of one that is too old.
+    // Returns 35 or 100 without a driver, 35 with a driver that is too old.
     int count = 0;
     if (const cudaError_t e = cudaGetDeviceCount(&count); e != cudaSuccess) {
       (void)cudaGetLastError();

@@ -13,17 +13,17 @@ class device {
  public:
   virtual ~device() = default;
 
-  // Stream-ordered: they enqueue, and neither allocate nor wait.
+  // Stream-ordered: these functions enqueue, and neither allocate nor wait.
   virtual dr_status launch(void* stream, const dr_kernel& kernel, uint32_t blocks, const void* args) = 0;
   virtual dr_status sort(void* stream, const dr_sort& sort) = 0;
   virtual dr_status clear(void* stream, void* to, uint64_t size) = 0;
   virtual dr_status copy(void* stream, void* to, const void* from, uint64_t size) = 0;
-  // An event is a point of a stream, the one where it was recorded last; before that, one that is over. Who waits for
-  // it touches no stream but its own: that of the record may be gone by then, or another of the same handle.
+  // An event is the point of a stream where it was last recorded; before the first record it is complete. To wait for
+  // it touches no other stream: the recorded one may be destroyed by then, or its handle may belong to another stream.
   virtual dr_status record(void* event, void* stream) = 0;
   virtual dr_status follow(void* stream, void* event) = 0;  // later work on the stream waits for the event
 
-  // Not in prepared calls.
+  // Not used in prepared calls.
   virtual dr_status wait(void* stream) = 0;
   virtual dr_status wait_event(void* event) = 0;
   virtual void* make_event() = 0;  // or nullptr
@@ -31,25 +31,25 @@ class device {
   virtual void* allocate(uint64_t size) = 0;  // aligned to 256, or nullptr
   virtual void release(void* memory) = 0;
 
-  // Blocks of a cooperative launch that run at once. Also loads the kernel, which a capture must not have to do.
+  // Blocks of a cooperative launch that run at once. Also loads the kernel, because a capture must not.
   virtual uint32_t resident_blocks(const dr_kernel& kernel) = 0;
   virtual uint32_t processors() const = 0;
-  // Loads those of `sort`.
+  // Loads the kernels of `sort`.
   virtual void load_sort() = 0;
   // Why the last call of this thread failed.
   virtual const char* reason() const = 0;
 };
 
-// UNSUPPORTED (built without CUDA), DEVICE (no such device). Lives as long as the process.
+// UNSUPPORTED (built without CUDA), DEVICE (no such device). The device exists until the process ends.
 extern const bool built_with_cuda;
 dr_status find_device(const dr_place& place, device*& out, dr_error& error);
 
-// Why CUDA's runtime found no device (`why`, in its words). Versions as CUDA counts them, 13000 for 13.0; of a driver
-// that is not there 0.
+// The error of CUDA's runtime that found no device, with its reason `why`. Versions as CUDA counts them: 13.0 is 13000;
+// without a driver 0.
 dr_status fail_without_device(int runtime, int driver, const char* why, dr_error& error);
 
-// A call's launches, in order on one stream; or, without a device, how many there would be (and their kernels are
-// loaded, on `loads`: in a capture that would be too late).
+// A call's launches, in order on one stream. Without a device it counts them (and loads their kernels on `loads`,
+// because a capture must not load).
 struct device_queue {
   device* where = nullptr;
   device* loads = nullptr;
@@ -63,21 +63,21 @@ struct device_queue {
 
 // ---- Emulation --------------------------------------------------------------------------------------------
 
-// The next action of a kernel after a phase: the next phase; uniform code that reads what phases wrote (get, once); or
-// it meets a barrier anyhow (a collective, the end).
+// The next action of a kernel after a phase: another phase; uniform code that reads the output of phases (get, once);
+// or a barrier of its own (a collective, the end).
 enum class phase_then { phase, uniform, barrier };
 
 // For tests, per process: settings of the emulator beside its seed, and its counters.
 struct emulator_control {
-  uint32_t threads = 1;  // that run blocks at the same time
+  uint32_t threads = 1;  // run blocks concurrently
   uint32_t strands = 0;  // control flows that share the lanes of a block (cuda/strands.hpp); 0: a loop
-  // Strands leave out the barrier behind this phase of this kernel, as if it had been forgotten.
+  // Strands omit the barrier after this phase of this kernel, as if it were missing.
   const char* planted_kernel = nullptr;
   const char* planted_file = nullptr;
   unsigned planted_line = 0;
-  // Told of whatever touches a stream, as a GPU would: with its event, if it has one.
+  // Called for every access to a stream, with its event if there is one.
   std::function<void(const char* what, void* stream, void* event)> stream_seen;
-  // Told of every launch, and by strands of every phase.
+  // Called for every launch; by strands, for every phase.
   std::function<void(const dr_kernel&, uint32_t blocks)> seen;
   std::function<void(const dr_kernel&, const char* file, unsigned line, phase_then)> phase_seen;
 };

@@ -1,6 +1,5 @@
 // A GPU emulated on the CPU: blocks in shuffled order, lanes in shuffled order, shared memory poisoned before each
-// block. It tests everything that does not depend on time or on a warp: barriers, bounds, counts of launches, and every
-// byte.
+// block. It tests all that does not depend on timing or warps: barriers, bounds, counts of launches, and all bytes.
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -29,18 +28,18 @@ void set_order(std::vector<uint32_t>& order, uint32_t n, uint64_t seed) {
     for (uint32_t i = n; i > 1; --i) std::swap(order[i - 1], order[draw(seed, i) % i]);
 }
 
-// Of a thread, and kept: a GPU allocates nothing either, and tests count.
-struct launch_room {
+// The memory of a thread's launches. It is reused, because tests count allocations, and a GPU allocates nothing.
+struct launch_memory {
   std::vector<uint32_t> blocks, lanes, descending, dealt;
   std::vector<std::byte> shared;
 
-  static launch_room& own() {
-    static thread_local launch_room room;
+  static launch_memory& own() {
+    static thread_local launch_memory room;
     return room;
   }
 };
 
-// Of a small GPU. More blocks than that run at once, as on a real one.
+// As on a small GPU. More blocks run at once, as on a real one.
 constexpr uint32_t emulated_processors = 3;
 
 class emulated_device final : public device {
@@ -52,21 +51,20 @@ class emulated_device final : public device {
     touch("launch", stream);
     const emulator_control& control = emulator();
     const uint64_t key = seed_ ? combine(seed_, launches_++) : 0;
-    launch_room& room = launch_room::own();
+    launch_memory& room = launch_memory::own();
     const auto &order = room.blocks, &lanes = room.lanes, &descending = room.descending;
     set_order(room.blocks, blocks, key);
     set_order(room.lanes, kernel.lanes, seed_ % 3 == 2 ? 0 : key);
     room.descending.assign(lanes.rbegin(), lanes.rend());
-    // As on a GPU, blocks of one launch may run at the same time; look-back needs no more than that they begin in
-    // ticket order.
+    // As on a GPU, blocks of one launch may run concurrently; look-back only requires that they begin in ticket order.
     const uint32_t threads = std::max(1u, std::min(control.threads, blocks));
     std::atomic<bool> parted{false};
     for (uint32_t phase = 0; phase < std::max(1u, kernel.grid_phases); ++phase) {
       std::atomic<uint32_t> next{0};
       const auto work = [&] {
-        launch_room& own = launch_room::own();
+        launch_memory& own = launch_memory::own();
         own.shared.resize(std::max<size_t>(own.shared.size(), kernel.shared_size + 16));
-        // At its end, so that a sanitizer sees who goes beyond.
+        // At the end of the memory, so that a sanitizer reports accesses past it.
         std::byte* const at = own.shared.data() + own.shared.size() - kernel.shared_size;
         const std::span shared{at - reinterpret_cast<uintptr_t>(at) % 16, kernel.shared_size};
         strands split(kernel, std::min(control.strands, kernel.lanes));
@@ -97,7 +95,7 @@ class emulated_device final : public device {
     touch("sort", stream);
     if (s.temp_size < dr_sort_temp(s.n)) return DR_E_INTERNAL;
     if (s.n > 0x7fffffff) return DR_E_UNSUPPORTED;
-    // Stable by the position, in the other buffer: std::stable_sort would allocate.
+    // Made stable by the position, in the other buffer: std::stable_sort would allocate.
     uint32_t* const order = s.other_values;
     std::iota(order, order + s.n, 0u);
     const uint64_t mask = s.bits >= 64 ? ~uint64_t{0} : (uint64_t{1} << s.bits) - 1;
@@ -124,7 +122,7 @@ class emulated_device final : public device {
     if (size) std::memmove(to, from, size);
     return DR_OK;
   }
-  // Whatever is enqueued is done at once, so an event is no more than its address.
+  // Enqueued work is done at once, so an event is only an address.
   dr_status record(void* event, void* stream) override {
     touch("record", stream, event);
     return DR_OK;
@@ -170,7 +168,7 @@ emulator_control& emulator() {
   return control;
 }
 
-// One a seed, for as long as the process lives.
+// One device per seed, until the process ends.
 device* emulated(int32_t seed) {
   static std::mutex mutex;
   static auto& all = *new std::unordered_map<int32_t, std::unique_ptr<device>>;  // contexts may end after main

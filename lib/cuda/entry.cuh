@@ -88,11 +88,11 @@ __global__ void __launch_bounds__(K::lanes) entry(const __grid_constant__ typena
   __shared__ alignas(16) unsigned char shared[sizeof(typename K::shared)];
   device_block<K::lanes> block;
 #if __CUDA_ARCH__ >= 900
-  // The next kernel's blocks may take their places once all of ours have; nobody reads or writes before the kernel ahead
-  // has ended, so the order of the stream holds.
+  // The next kernel's blocks may be scheduled after all of this kernel's are; none reads or writes before the previous
+  // kernel has ended, so the order of the stream holds.
   asm volatile("griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;" ::: "memory");
 #endif
-  // A kernel of many grid phases may say beforehand that there is nothing to do, the same for all blocks.
+  // A kernel of several grid phases may have nothing to do, which is then the same for all blocks.
   if constexpr (requires { K::idle(args); })
     if (K::idle(args)) return;
   for (unsigned phase = 0; phase < K::grid_phases; ++phase) {

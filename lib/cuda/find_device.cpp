@@ -28,7 +28,7 @@ dr_status find_device(const dr_place& place, device*& out, dr_error& error) {
 
 dr_status fail_without_device(int runtime, int driver, const char* why, dr_error& error) {
   if (driver / 1000 >= runtime / 1000) return fail(error, DR_E_DEVICE, "place: no CUDA device here (%s)", why);
-  // Drivers of the same major version will do, of any minor one.
+  // Any driver of the same major version suffices.
   char found[40] = "there is none", linux_driver[40] = "";
   if (driver) std::snprintf(found, sizeof found, "it is of CUDA %d.%d", driver / 1000, driver % 1000 / 10);
   if (const int number = runtime / 1000 == 12 ? 525 : runtime / 1000 == 13 ? 580 : 0)

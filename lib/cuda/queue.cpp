@@ -6,7 +6,7 @@ namespace {
 
 // CUB's launches for a sort of keys of up to 64 bits: two clears, histograms and their sums; then, for each 8 bits and
 // each portion, a clear and a kernel. (A portion has 2^28 - 1 pairs, down to a multiple of a tile. Few pairs take one
-// kernel.) And device.cu may copy keys and values.
+// kernel.) In addition device.cu may copy keys and values.
 uint32_t nodes_of(const dr_sort& s) {
   const auto portions = static_cast<uint32_t>(ceil_div(s.n, uint64_t{1} << 27));
   return 4 + 2 * 8 * portions + 2;

@@ -17,7 +17,7 @@
 #endif
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
-// Bookkeeping of ours, which TSan, taking strands for threads, would call a race.
+// Our bookkeeping: TSan regards strands as threads and would report races in it.
 #define DR_BOOKKEEPING __attribute__((no_sanitize("thread")))
 #else
 #define DR_BOOKKEEPING
@@ -26,8 +26,8 @@
 namespace dr {
 namespace {
 
-// Memory that costs nothing until it is touched, with pages past its end that must not be: a kernel's frame has an
-// array where a GPU has a register.
+// A large stack with guard pages: a kernel's frame has an array where a GPU has a register. Untouched pages cost
+// nothing.
 class stack {
  public:
   static constexpr size_t size = size_t{384} << 10, guard = size_t{64} << 10;
@@ -42,7 +42,7 @@ class stack {
 
   void* data() const { return static_cast<std::byte*>(all_) + guard; }
 
-  // Used ones, for launches to come.
+  // Stacks that later launches reuse.
   static std::vector<std::unique_ptr<stack>>& spare() {
     static thread_local std::vector<std::unique_ptr<stack>> all;
     return all;
@@ -58,8 +58,8 @@ class stack {
   void* const all_;
 };
 
-// Where a control flow stands while others run. TSan takes strands for threads that only barriers put in order: what
-// two of them do to the same memory between two barriers is a race to it, whoever comes first.
+// The state of a control flow while others run. To TSan strands are threads that only barriers order: it reports
+// accesses of two strands to the same memory between two barriers as a race.
 struct flow {
   ucontext_t context{};
 #if defined(__SANITIZE_THREAD__)
@@ -77,7 +77,7 @@ struct flow {
   }
   void begin() {}
 #else
-  // swapcontext asks the kernel twice, which takes longer than all the rest.
+  // swapcontext makes two system calls, which cost more than all the rest.
   [[gnu::noinline]] static void change(flow& from, flow& to) {
     if (__builtin_setjmp(from.resume_) == 0) to.go();
   }
@@ -100,7 +100,7 @@ void tell_order([[maybe_unused]] char& mark) {
   __tsan_release(&mark);
 #endif
 }
-void take_order([[maybe_unused]] char& mark) {
+void acquire([[maybe_unused]] char& mark) {
 #if defined(__SANITIZE_THREAD__)
   __tsan_acquire(&mark);
 #endif
@@ -116,7 +116,7 @@ bool is_planted(const dr_kernel& kernel, const char* file, unsigned line) {
 
 class strands::member final : public strand {
  public:
-  // The barrier that it waits at. The strands must agree.
+  // The barrier at which it waits. The strands must agree.
   struct barrier {
     enum kind { none, phase, get, complete, follow, end } what = none;
     const char* file = nullptr;
@@ -155,7 +155,7 @@ class strands::member final : public strand {
     makecontext(&own_.context, reinterpret_cast<void (*)()>(&member::enter), 2, static_cast<unsigned>(self >> 32),
                 static_cast<unsigned>(self));
   }
-  // Up to the next barrier, or the end.
+  // Runs up to the next barrier, or the end.
   DR_BOOKKEEPING barrier go_on() {
     flow::change(caller_, own_);
     return at_;
@@ -193,7 +193,7 @@ class strands::member final : public strand {
  private:
   DR_BOOKKEEPING static void enter(unsigned high, unsigned low) {
     auto& m = *reinterpret_cast<member*>(static_cast<uintptr_t>(high) << 32 | low);
-    take_order(m.all_.marks_.begin);
+    acquire(m.all_.marks_.begin);
     m.kernel_.host(&m.grid_, m.block_, m.grid_phase_, m.args_);
     m.tell_phase(phase_then::barrier);
     m.at_ = {barrier::end};
@@ -205,7 +205,7 @@ class strands::member final : public strand {
     char& mark = all_.marks_.barrier[barriers_++ % 2];
     tell_order(mark);
     flow::change(own_, caller_);
-    take_order(mark);
+    acquire(mark);
   }
   void tell_phase(phase_then then) {
     if (last_.what && emulator().phase_seen)
@@ -220,7 +220,7 @@ class strands::member final : public strand {
   uint32_t block_ = 0, grid_phase_ = 0, barriers_ = 0;
   const void* args_ = nullptr;
   std::byte* shown_ = nullptr;  // to the other strands
-  barrier at_, last_;           // last_: the phase before, until the next one is known
+  barrier at_, last_;           // last_: the previous phase, until the next one is known
   flow own_, caller_;
 };
 
@@ -243,7 +243,7 @@ bool strands::run(const emulated_grid& grid, std::span<const uint32_t> order, ui
     for (size_t i = 1; i < n; ++i) together = members_[i]->go_on() == first && together;
     ended = first.what == member::barrier::end;
   }
-  for (char* mark : {&marks_.barrier[0], &marks_.barrier[1], &marks_.end}) take_order(*mark);
+  for (char* mark : {&marks_.barrier[0], &marks_.barrier[1], &marks_.end}) acquire(*mark);
   return together;
 }
 

@@ -1,7 +1,7 @@
-// The lanes of a block in several control flows ("strands"), for tests that one loop over lanes cannot make: that
-// code between phases is uniform, and that each barrier is needed. Every strand runs the kernel for its share of the
-// lanes, on a stack of its own; in turn, each up to the next barrier. Where a barrier is left out, the first is through
-// the next phase before the last has begun the one before.
+// The lanes of a block in several control flows ("strands"), for tests that a loop over lanes cannot make: that code
+// between phases is uniform, and that every barrier is needed. A strand runs the kernel for its share of the lanes, on
+// a stack of its own; strands run in turn, up to the next barrier. Without a barrier the first strand completes the
+// next phase before the last one begins the previous phase.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ class strands {
   strands(const dr_kernel& kernel, uint32_t n);
   ~strands();
 
-  // Runs a block whose lanes are dealt out in this order. False if the strands come to different barriers: a GPU would
-  // hang, or worse. (Then they are left where they stand.)
+  // Runs a block, whose lanes are assigned in this order. False if the strands reach different barriers, where a GPU
+  // might hang. (Then they are abandoned.)
   bool run(const emulated_grid& grid, std::span<const uint32_t> order, uint32_t block, uint32_t grid_phase,
            const void* args);
 

@@ -171,7 +171,7 @@ dr_status exchange::agree() {
     // The others no longer wait for this rank, though their frames and verdicts may be here: its findings reach no rank.
     if (last && program_.ranks > 1) {
       if (own().culprit != program_.rank) own().code = DR_OK;
-      poison(DR_E_TIMEOUT, program_.rank, 0, "it came too late to agree");
+      poison(DR_E_TIMEOUT, program_.rank, 0, "it was too late to agree");
     }
     send_verdict();
   }
@@ -198,7 +198,7 @@ void exchange::conclude_all() {
 }
 
 // Undoes all encodes of this exchange, the last first: adds the part that was sent to the residual, and subtracts the
-// part that came from other ranks.
+// part of other ranks.
 void exchange::restore_residuals() {
   if (factors_) return factors_->restore_residual();
   if (!plans_.method->keeps_feedback() || dry()) return;

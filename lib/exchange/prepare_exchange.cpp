@@ -176,10 +176,10 @@ dr_status exchange::allocate_all() {
     workspace = std::max(workspace, ranges_[j].workspace());
     decode_memory of_range;
     if (const dr_status s = ranges_[j].decode_memory_of(of_range)) return s;
-    decoded.kept += of_range.kept;
-    decoded.passing = std::max(decoded.passing, of_range.passing);
+    decoded.stored += of_range.stored;
+    decoded.transient = std::max(decoded.transient, of_range.transient);
   }
-  workspace = std::max(workspace, decoded.kept + decoded.passing);
+  workspace = std::max(workspace, decoded.stored + decoded.transient);
   workspace_size_ = workspace;
   if (workspace && !(workspace_ = c_.allocate(workspace_size_)))
     return fail(c_.error, DR_E_MEMORY, "exchange: cannot allocate %zu bytes of workspace", workspace_size_);
@@ -340,7 +340,7 @@ void exchange::make_room() {
   for (size_t i = 0; i < k; ++i) prepare(c_.frames[i]);
   prepare(view_);
   c_.rows.reserve(k * rows);
-  c_.rooms.reserve(c_.workers->workers());
+  c_.scratches.reserve(c_.workers->workers());
 }
 
 std::span<const uint64_t> exchange::count_rows() {

@@ -113,7 +113,7 @@ dr_status range_work::choose_twice(const exchange_memory& at_memory, bool alone)
     decode_memory needed;
     if (!uses_.merges[at(kind)]) continue;
     if (const dr_status s = decode_workspace(batch_of(kind), std::max(1u, uses_.merged), needed, c_.error)) return s;
-    stored = std::max(stored, needed.kept);
+    stored = std::max(stored, needed.stored);
   }
   twice_ = !alone && stored >= bytes;
   return DR_OK;
@@ -405,7 +405,7 @@ void range_work::round_sum() {
 
 dr_status range_work::decode_memory_of(decode_memory& needed) const {
   if (const dr_status s = merge_->measure_ahead(needed)) return s;
-  if (twice_) needed = {0, needed.kept + needed.passing};
+  if (twice_) needed = {0, needed.stored + needed.transient};
   return DR_OK;
 }
 

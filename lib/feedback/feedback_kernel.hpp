@@ -7,7 +7,7 @@
 
 namespace dr {
 
-// A state is 16 bytes of header, then the arrays of its kind (feedback_kind.hpp). Zeroed memory is a fresh one.
+// A state is 16 bytes of header, then the arrays of its kind (feedback_kind.hpp). Zeroed memory is a fresh state.
 struct residual_state {
   uint32_t magic, kind;
   uint64_t elements;
@@ -27,7 +27,8 @@ DR_HD inline float accumulated(float gamma, float g, float beta, float m) {
 
 DR_HD inline bool is_finite_residual(float x) { return is_finite<f32_type>(std::bit_cast<uint32_t>(x)); }
 
-// The residual after `sent` was sent; 0 and `unfinite` where that is not finite, so that it does not poison later steps.
+// The residual after `sent` was sent. If it is not finite: 0, and `unfinite` is set, so that later steps are not
+// affected.
 DR_HD inline float remaining(float acc, float sent, bool& unfinite) {
   const float rest = acc - sent;
   const bool finite = is_finite_residual(rest);

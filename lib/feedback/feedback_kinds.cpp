@@ -33,13 +33,13 @@ feedback_weights residual_weights(const dr_params& p, const feedback_step&) {
   return {static_cast<float>(number(p, residual_beta)), static_cast<float>(number(p, residual_gamma))};
 }
 
-// A fresh state has nothing to scale. (A residual of 0 stays 0, however far the rates are apart.)
+// A fresh state has nothing to scale. (A residual of 0 stays 0 with any ratio of rates.)
 feedback_weights efsignsgd_weights(const dr_params& p, const feedback_step& step) {
   if (!(step.last_rate > 0)) return {1, 1};
   return {static_cast<float>(std::min<double>(step.last_rate / number(p, efsignsgd_lr), FLT_MAX)), 1};
 }
 
-// (Of a norm that is not finite some value is not: it is reported where it lies.)
+// (If the norm is not finite, a value is not; its position is reported.)
 feedback_weights dgc_weights(const dr_params& p, const feedback_step& step) {
   const double clip = number(p, dgc_clip);
   const bool clips = clip > 0 && step.norm > clip && std::isfinite(step.norm);
@@ -77,7 +77,7 @@ constinit const feedback_kind efsignsgd_feedback = {
     .weights = efsignsgd_weights,
     .rate = [](const dr_params& p) { return number(p, efsignsgd_lr); }};
 
-// Its residual is v, the velocity that was not sent; its momentum is u.
+// The residual is v, the velocity that was not sent; the momentum is u.
 constinit const feedback_kind dgc_feedback = {
     .entry = feedback_entry(
         "dgc", "momentum correction and momentum factor masking of Deep Gradient Compression (Lin et al. 2017)", 3,

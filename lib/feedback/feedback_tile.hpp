@@ -11,7 +11,7 @@
 
 namespace dr {
 
-// Checks the states of feedback, and marks those that are fresh as used.
+// Checks the states of feedback, and marks fresh ones as used.
 template <class Args>
 struct open_states {
   static constexpr const char* name = "open_states";
@@ -19,8 +19,8 @@ struct open_states {
   using args = Args;
   struct shared {};
 
-  // job.out: the state; job.key: its elements; job.extra: its kind; job.tell_count: the row (as a pointer). One tile a
-  // job.
+  // job.out: the state; job.key: its elements; job.extra: its kind; job.tell_count: the row (as a pointer). One tile
+  // per job.
   template <class Block>
   DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
     const tile_job& job = a.job[b.index()];
@@ -36,21 +36,21 @@ struct open_states {
   }
 };
 
-// acc[support[i]] -= sent value i; 0 where the rest is not finite, which `unfinite` tells. Without a frame nothing was
-// sent: what was accumulated stays. Launched again, where either is told: values that are not finite, which would stay
-// for ever, become 0.
+// acc[support[i]] -= sent value i; if the rest is not finite: 0, and `unfinite` is set. Without a frame nothing was
+// sent, and the accumulator does not change. A second launch, after `failed` or `unfinite`, replaces values that are
+// not finite, which would remain for ever, by 0.
 struct subtract_job {
   float* acc;
-  const uint32_t* told;  // the support, in the order of the values that the receiver will see
+  const uint32_t* reported;  // the support, in the order of the values that the receiver will see
   const void* values;
   const uint32_t* support;  // of a row that was sent dense: the selection
-  const void* kept;
+  const void* selected;
   const device_row* row;
-  uint32_t universe, told_max, first_tile, reserved;
+  uint32_t universe, reported_max, first_tile, reserved;
 };
 static_assert(sizeof(subtract_job) == 64);
 
-// `again`, where other values may be sent than those that were selected.
+// `again` of a second launch that always tidies: the sent values may differ from the selected ones.
 inline constexpr uint32_t tidies_always = 2;
 
 template <size_t N>
@@ -71,16 +71,17 @@ struct subtract_rows {
     if (a.again) return a.again == tidies_always || *a.failed || *a.unfinite ? tidy(b, j) : void();
     if (*a.failed) return;
     const bool dense = j.row->mode == mode_dense;
-    const uint64_t wanted = dense ? j.row->count : j.row->told, n = wanted < j.told_max ? wanted : j.told_max;
+    const uint64_t count = dense ? j.row->count : j.row->support_count,
+                   n = count < j.reported_max ? count : j.reported_max;
     const uint64_t begin = uint64_t{b.index() - j.first_tile} * row_tile;
     b.phase([&](unsigned lane) {
       for (unsigned k = 0; k < row_tile / lanes; ++k) {
         const uint64_t i = begin + k * lanes + lane;
         if (i >= n) continue;
-        const uint32_t at = (dense ? j.support : j.told)[i];
+        const uint32_t at = (dense ? j.support : j.reported)[i];
         if (at >= j.universe) continue;
         bool unfinite = false;
-        j.acc[at] = remaining(j.acc[at], value_at(a.dtype, dense ? j.kept : j.values, i), unfinite);
+        j.acc[at] = remaining(j.acc[at], value_at(a.dtype, dense ? j.selected : j.values, i), unfinite);
         if (unfinite) atomic_or(a.unfinite, 1u);
       }
     });
@@ -88,7 +89,7 @@ struct subtract_rows {
 
   template <class Block>
   DR_HD static void tidy(Block& b, const subtract_job& j) {
-    const uint64_t tiles = ceil_div(j.told_max ? j.told_max : 1, row_tile);
+    const uint64_t tiles = ceil_div(j.reported_max ? j.reported_max : 1, row_tile);
     b.phase([&](unsigned lane) {
       if (!j.row->accumulates) return;
       for (uint64_t i = uint64_t{b.index() - j.first_tile} * lanes + lane; i < j.universe; i += tiles * lanes)

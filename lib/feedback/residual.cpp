@@ -25,11 +25,11 @@ DR_AVX2_BEGIN
 namespace dr {
 namespace {
 
-// A step of training leaves neither in a cache, and a core's own prefetching begins anew in each page: this far ahead
-// both are asked for.
+// After a step of training neither array is in a cache, and the CPU's prefetchers stop at page boundaries: so both are
+// prefetched this far ahead.
 constexpr uint64_t ahead = 512;
 
-// (It is bound by memory: wider vectors gain nothing.)
+// (Memory limits the speed: wider vectors gain nothing.)
 template <class T>
 void advance_avx2(const void* g, float* m, uint64_t n, float beta, float gamma, float* undo, bool streams) {
   const auto* v = static_cast<const typename T::bits*>(g);
@@ -118,19 +118,19 @@ bool subtract_sent(uint32_t dtype, const uint32_t* support, const void* values, 
   });
 }
 
-bool clear_sent(const uint32_t* support, const void* values, uint64_t count, uint32_t taken_from, float* acc,
+bool clear_sent(const uint32_t* support, const void* values, uint64_t count, uint32_t cleared_from, float* acc,
                 uint32_t first) {
   constexpr uint64_t block = 256;
   uint32_t left[block], largest = 0;
   for (uint64_t i = 0; i < count;) {
     uint32_t n = 0;
-    // (Nearly all were sent; the branch would be unpredictable.)
+    // (Nearly all were sent; a branch would be unpredictable.)
     for (const uint64_t end = std::min(count, i + block); i < end; ++i) {
       uint32_t bits;
       std::memcpy(&bits, static_cast<const std::byte*>(values) + 4 * i, sizeof bits);
       left[n] = support[i] - first;
       largest = std::max(largest, magnitude<f32_type>(bits));
-      n += magnitude<f32_type>(bits) < taken_from;
+      n += magnitude<f32_type>(bits) < cleared_from;
     }
     for (uint32_t k = 0; k < n; ++k) acc[left[k]] = 0;
   }

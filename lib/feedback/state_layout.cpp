@@ -13,7 +13,7 @@
 namespace dr {
 namespace {
 
-// nullptr: there is none of the number.
+// nullptr: no kind has the number.
 const feedback_kind* find_kind(uint32_t number) {
   const dr_codec* const entry = find_codec(DR_ROLE_FEEDBACK, number + 1);
   return entry ? &feedback_of(*entry) : nullptr;
@@ -40,7 +40,7 @@ dr_status not_a_state(const residual_state& head, dr_error& error) {
   return bad_state(error, head.magic, "not a residual of this version (a fresh state is all zeros)");
 }
 
-// The learning rate divides.
+// The learning rate is a divisor.
 dr_status check_rate(const void* state, const residual_state& head, const feedback_kind& kind, dr_error& error) {
   if (!head.magic || !kind.rate) return DR_OK;
   const double rate = rate_of(state, head.elements);
@@ -58,7 +58,7 @@ dr_status check_state(const void* state, uint64_t state_size, const feedback_kin
   if (!state) return bad_state(error, 0, "NULL; a plan with feedback needs %" PRIu64 " bytes (dr_state_size)", needed);
   if (const dr_status s = check_aligned(state, error)) return s;
   residual_state head{};
-  if (!on_device && state_size >= sizeof head) {  // of another feedback: that is the reason, whatever its size
+  if (!on_device && state_size >= sizeof head) {  // another kind of feedback is the first reason, before the size
     std::memcpy(&head, state, sizeof head);
     if (!head.is_fresh() && !head.is_of(kind.number())) {
       const feedback_kind* const other = head.magic == residual_state::magic_value ? find_kind(head.kind) : nullptr;
@@ -108,7 +108,7 @@ void map_fresh([[maybe_unused]] void* state, [[maybe_unused]] uint64_t size) {
   if (begin + 16 * page > end) return;
   residual_state head;
   std::memcpy(&head, state, sizeof head);
-  // (An old kernel cannot; then they fault.)
+  // (An old kernel does not support it; then the pages fault.)
   if (head.is_fresh()) (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE);
 #endif
 }

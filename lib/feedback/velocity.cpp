@@ -31,7 +31,7 @@ DR_AVX2_BEGIN
 namespace dr {
 namespace {
 
-// As in residual.cpp: a core's own prefetching begins anew in each page.
+// As in residual.cpp: the CPU's prefetchers stop at page boundaries.
 constexpr uint64_t ahead = 512;
 
 inline void keep_old(float* undo, __m256 was, bool streams) {
@@ -41,7 +41,7 @@ inline void keep_old(float* undo, __m256 was, bool streams) {
     _mm256_store_ps(undo, was);
 }
 
-// (Bound by memory: wider vectors gain nothing.)
+// (Memory limits the speed: wider vectors gain nothing.)
 template <class T>
 void correct_avx2(const void* g, const velocity& to, uint64_t n, float momentum, float clip, bool streams) {
   const auto* in = static_cast<const typename T::bits*>(g);
@@ -56,7 +56,7 @@ void correct_avx2(const void* g, const velocity& to, uint64_t n, float momentum,
     correct_one(T::to_f32(in[i]), momentum, clip, u[i], v[i]);
     ++i;
   };
-  // (Both undo copies lie alike.)
+  // (Both undo copies have the same alignment.)
   while (undo_v && i < n && reinterpret_cast<uintptr_t>(undo_v + i) % 32) one();
   for (; i + 8 <= n; i += 8) {
     __builtin_prefetch(in + i + ahead);
@@ -127,7 +127,7 @@ double squares_of(uint32_t dtype, const void* values, uint64_t n) {
 }
 
 void drop_unfinite(float* m, uint64_t n) {
-  constexpr uint64_t block = 1024;  // they are rare: written only where there are some
+  constexpr uint64_t block = 1024;  // such values are rare: a block without any is not written
   for (uint64_t begin = 0; begin < n; begin += block) {
     const uint64_t end = std::min(n, begin + block);
     uint32_t bad = 0;

@@ -9,23 +9,23 @@
 namespace dr {
 namespace {
 
-// Elements of a tile: those of one frame stay in L1; of many, so that a frame has enough in it to be worth turning to.
+// Elements of a tile: with one frame it fits in L1; with several, every frame has enough pairs in a tile.
 uint64_t tile_elements(size_t frames) { return frames < 2 ? 8192 : 32768; }
-// Larger outputs do not stay in the caches, so they are written past them.
+// Larger outputs do not fit in the caches, so they are written past them.
 constexpr uint64_t streamed_from = uint64_t{8} << 20;
 
-// A tile of an output after the other and in it frame after frame: every element is added up as if frame after frame
-// had been added to the whole. Rows and outputs are cut where either ends.
+// Merges tile by tile, and in a tile frame by frame: every element is summed as if whole frames were added in order.
+// A piece of work ends where a row or an output ends.
 class dense_merger {
  public:
   dense_merger(std::span<const decoded_frame> frames, const float* weights, merge_mode mode, const voters& votes,
-               const deliver_room* rooms, pool& workers, std::span<tensor_out> outs)
+               const merge_scratch* scratch, pool& workers, std::span<tensor_out> outs)
       : frames_(frames),
         weights_(weights),
         copies_(mode == merge_mode::copy),
         clears_(mode != merge_mode::add),
         votes_(votes),
-        rooms_(rooms),
+        scratch_(scratch),
         pool_(workers),
         outs_(outs) {}
 
@@ -36,7 +36,7 @@ class dense_merger {
       if (!o.index_dtype) bytes += o.universe * width_of(o) * value_size(o.dtype);
     }
     streams_ = clears_ && bytes >= streamed_from;
-    // A few items a worker, for frames are not evenly filled.
+    // A few items per worker, because pairs are not evenly distributed.
     const uint64_t items = pool_.workers() > 1 ? 8 * uint64_t{pool_.workers()} : 1;
     each_ = std::max<uint64_t>(1, ceil_div(tiles_, items));
     pool_.run(
@@ -51,7 +51,7 @@ class dense_merger {
   uint64_t tiles_of(const tensor_out& o) const { return o.index_dtype ? 0 : ceil_div(o.universe, tile_rows(o)); }
 
   void run_item(size_t item, size_t worker) {
-    const deliver_room& room = rooms_[worker];
+    const merge_scratch& scratch = scratch_[worker];
     uint64_t tile = item * each_, left = std::min(each_, tiles_ - tile);
     uint64_t before = 0;  // rows of the outputs before
     size_t i = 0;
@@ -59,8 +59,9 @@ class dense_merger {
       tile -= tiles_of(outs_[i]);
       before += outs_[i].universe;
     }
-    for (size_t f = 0; f < frames_.size(); ++f) room.cursors[f] = find(frames_[f], before + tile * tile_rows(outs_[i]));
-    if (streams_) std::memset(room.tile, 0, deliver_room::tile_bytes);
+    for (size_t f = 0; f < frames_.size(); ++f)
+      scratch.cursors[f] = find(frames_[f], before + tile * tile_rows(outs_[i]));
+    if (streams_) std::memset(scratch.tile, 0, merge_scratch::tile_bytes);
     for (; left; --left, ++tile) {
       for (; tile >= tiles_of(outs_[i]); ++i) {
         tile = 0;
@@ -70,22 +71,23 @@ class dense_merger {
       const uint64_t begin = tile * tile_rows(o), n = std::min(tile_rows(o), o.universe - begin);
       const uint64_t bytes = n * width_of(o) * value_size(o.dtype);
       std::byte* const out = at_element(o, begin * width_of(o));
-      const bool streams = streams_ && bytes <= deliver_room::tile_bytes;
+      const bool streams = streams_ && bytes <= merge_scratch::tile_bytes;
       if (!streams && clears_) std::memset(out, 0, bytes);
-      const deliver_room::cursor from = frames_.empty() ? deliver_room::cursor{0, 0, 0} : room.cursors[0];
-      const uint64_t pairs = fill(room, o, before + begin, n, streams ? room.tile : out);
-      if (votes_(i)) take_signs(o.dtype, streams ? room.tile : out, n * width_of(o));
+      const merge_scratch::cursor from = frames_.empty() ? merge_scratch::cursor{0, 0, 0} : scratch.cursors[0];
+      const uint64_t pairs = fill(scratch, o, before + begin, n, streams ? scratch.tile : out);
+      if (votes_(i)) replace_by_signs(o.dtype, streams ? scratch.tile : out, n * width_of(o));
       if (streams) {
-        stream_out(room.tile, bytes, out);
-        if (votes_(i) || !clear_pairs(from, pairs, before + begin, n, o, room.tile)) std::memset(room.tile, 0, bytes);
+        stream_out(scratch.tile, bytes, out);
+        if (votes_(i) || !clear_pairs(from, pairs, before + begin, n, o, scratch.tile))
+          std::memset(scratch.tile, 0, bytes);
       }
       std::atomic_ref(o.count).fetch_add(pairs, std::memory_order_relaxed);
     }
   }
 
-  // Sets a tile's pairs to 0 again, which is sooner done than to clear all of it: where they are few, single numbers, and
-  // of a row of the one frame that spans the tile. Otherwise false.
-  bool clear_pairs(const deliver_room::cursor& from, uint64_t pairs, uint64_t first, uint64_t n, const tensor_out& o,
+  // Sets a tile's pairs to 0 again, if that is faster than to clear the whole tile: for few pairs of single values from
+  // one row, of the only frame, that spans the tile. Otherwise returns false.
+  bool clear_pairs(const merge_scratch::cursor& from, uint64_t pairs, uint64_t first, uint64_t n, const tensor_out& o,
                    std::byte* tile) const {
     if (frames_.size() != 1 || from.row >= frames_[0].size() || pairs > n / 16) return false;
     const decoded_row& row = frames_[0][from.row];
@@ -95,21 +97,21 @@ class dense_merger {
     return true;
   }
 
-  // The place of the first row of the universe from `first` on.
-  static deliver_room::cursor find(decoded_frame frame, uint64_t first) {
-    deliver_room::cursor c{0, 0, 0};
+  // The position of the first row of the universe from `first` on.
+  static merge_scratch::cursor find(decoded_frame frame, uint64_t first) {
+    merge_scratch::cursor c{0, 0, 0};
     while (c.row < frame.size() && c.first + frame[c.row].universe <= first) c.first += frame[c.row++].universe;
     if (c.row < frame.size()) c.at = frame[c.row].position_of(first - c.first);
     return c;
   }
 
-  // Rows [first, first + n) of the universe. Returns how many pairs that were.
-  uint64_t fill(const deliver_room& room, const tensor_out& o, uint64_t first, uint64_t n, std::byte* out) const {
+  // Merges rows [first, first + n) of the universe. Returns the number of pairs.
+  uint64_t fill(const merge_scratch& scratch, const tensor_out& o, uint64_t first, uint64_t n, std::byte* out) const {
     uint64_t pairs = 0;
     for (size_t f = 0; f < frames_.size(); ++f) {
       const decoded_frame frame = frames_[f];
-      if (f + 1 < frames_.size()) fetch(frames_[f + 1], room.cursors[f + 1]);
-      deliver_room::cursor& c = room.cursors[f];
+      if (f + 1 < frames_.size()) fetch(frames_[f + 1], scratch.cursors[f + 1]);
+      merge_scratch::cursor& c = scratch.cursors[f];
       while (c.row < frame.size() && c.first < first + n) {
         const decoded_row& row = frame[c.row];
         const pair_sink sink{row.dtype, o.dtype, row.width, !copies_, weights_ ? weights_[f] : 1};
@@ -135,7 +137,7 @@ class dense_merger {
   }
 
   // Prefetches the next part of a frame while the part before it is processed.
-  static void fetch(decoded_frame frame, const deliver_room::cursor& c) {
+  static void fetch(decoded_frame frame, const merge_scratch::cursor& c) {
     if (c.row >= frame.size() || !frame[c.row].support) return;
     const auto* const support = reinterpret_cast<const char*>(frame[c.row].support + c.at);
     const std::byte* const values = frame[c.row].values_at(c.at);
@@ -149,7 +151,7 @@ class dense_merger {
   const float* weights_;
   bool copies_, clears_, streams_ = false;
   voters votes_;
-  const deliver_room* rooms_;
+  const merge_scratch* scratch_;
   pool& pool_;
   std::span<tensor_out> outs_;
   uint64_t tiles_ = 0, each_ = 1;
@@ -158,8 +160,8 @@ class dense_merger {
 }  // namespace
 
 void merge_dense(std::span<const decoded_frame> frames, const float* weights, merge_mode mode, const voters& votes,
-                 const deliver_room* rooms, pool& workers, std::span<tensor_out> outs) {
-  dense_merger(frames, weights, mode, votes, rooms, workers, outs).run();
+                 const merge_scratch* scratch, pool& workers, std::span<tensor_out> outs) {
+  dense_merger(frames, weights, mode, votes, scratch, workers, outs).run();
 }
 
 }  // namespace dr

@@ -9,13 +9,13 @@
 namespace dr {
 namespace {
 
-// NaN are rare, and a comparison for each sum would take a quarter of a merge's time. A sum of a few numbers is NaN if
-// one of them is, so NaN are looked for a block at a time. Blocks are small: of the last one in a tile, the values
-// behind the tile's end are fetched for nothing, which is much where many frames have few pairs in a tile.
+// NaN are rare, and a comparison per sum would cost a quarter of a merge's time. A sum of a few numbers is NaN if one
+// of them is, so NaN are detected by blocks. Blocks are small, because in the last one of a tile the values past the
+// end of the tile are fetched in vain, which matters where many frames have few pairs in a tile.
 constexpr uint64_t pairs_block = 64;
 
-// out[support[i] - first] += weight · values[i] of f32, of an ascending support below `end`. Returns how many those
-// were.
+// out[support[i] - first] += weight · values[i] in f32, for an ascending support, up to `end`. Returns the number of
+// pairs below `end`.
 uint64_t add_f32_pairs(const uint32_t* support, const uint32_t* values, uint64_t n, float weight, uint64_t first,
                        uint64_t end, uint32_t* out) {
   float terms[pairs_block];
@@ -23,7 +23,7 @@ uint64_t add_f32_pairs(const uint32_t* support, const uint32_t* values, uint64_t
     const uint32_t *const v = values + begin, *const at = support + begin;
     uint64_t count = std::min(n - begin, pairs_block);
     if (at[count - 1] >= end) {
-      uint64_t below = 0;  // counted in their order, which the cache expects, and not searched
+      uint64_t below = 0;  // counted, not searched: the prefetchers expect ascending reads
       for (uint64_t i = 0; i < count; ++i) below += at[i] < end;
       n = begin + (count = below);
     }
@@ -149,7 +149,7 @@ void put_rows(const pair_sink& sink, const void* values, uint64_t count, void* o
     scatter(sink.from_type, nullptr, values, count, sink.width, sink.to_type, out);
 }
 
-void take_signs(uint32_t dtype, void* values, uint64_t n) {
+void replace_by_signs(uint32_t dtype, void* values, uint64_t n) {
   with_value_type(dtype, [&](auto type) {
     using T = decltype(type);
     using bits = typename T::bits;

@@ -7,10 +7,10 @@
 
 namespace dr {
 
-// A number of one type as another: bit for bit if they are the same.
+// Converts values to another type; copies the bits if the types are equal.
 void convert(uint32_t from_type, const void* from, uint64_t n, uint32_t to_type, void* to);
 
-// out[support[i]] = values[i], rows of `width`; support nullptr: all rows from 0.
+// out[support[i]] = values[i], for rows of `width`; support nullptr: all rows from 0.
 void scatter(uint32_t from_type, const uint32_t* support, const void* values, uint64_t count, uint32_t width,
              uint32_t to_type, void* out);
 
@@ -18,26 +18,26 @@ void scatter(uint32_t from_type, const uint32_t* support, const void* values, ui
 void scatter_add(uint32_t from_type, const uint32_t* support, const void* values, uint64_t count, uint32_t width,
                  float weight, uint32_t to_type, void* out);
 
-// How pairs reach a dense gradient: stored, or weighted and added.
+// How pairs are merged into a dense gradient: stored, or weighted and added.
 struct pair_sink {
   uint32_t from_type, to_type, width;
   bool adds;
   float weight;
 };
 
-// The pairs of an ascending support, below `end`, at out[(support[i] - first) · width]. Returns how many those were.
+// Merges the pairs of an ascending support, up to `end`, to out[(support[i] - first) · width]. Returns their number.
 uint64_t put_pairs(const pair_sink& sink, const uint32_t* support, const void* values, uint64_t count, uint64_t first,
                    uint64_t end, void* out);
-// Rows without a support, one after the other.
+// Merges rows without a support, in order.
 void put_rows(const pair_sink& sink, const void* values, uint64_t count, void* out);
 
-// The sign of each value, +1 of ±0; NaN stay.
-void take_signs(uint32_t dtype, void* values, uint64_t n);
+// Replaces every value by its sign, ±0 by +1; NaN do not change.
+void replace_by_signs(uint32_t dtype, void* values, uint64_t n);
 
-// A copy past the caches, for data larger than they are.
+// Copies past the caches, for data that exceeds them.
 void stream_out(const void* from, uint64_t size, void* to);
 
-// first + support[i] as a framework's index type; support nullptr: i.
+// Writes first + support[i] as a framework's index type; support nullptr: first + i.
 void write_indices(const uint32_t* support, uint64_t count, uint64_t first, uint32_t index_type, void* out);
 
 }  // namespace dr

@@ -29,7 +29,7 @@ struct decoded_row {
 
   uint64_t row_bytes() const { return uint64_t{width} * value_size(dtype); }
   const std::byte* values_at(uint64_t at) const { return static_cast<const std::byte*>(values) + at * row_bytes(); }
-  // Position of the first row of the support that is not below `row`.
+  // The position of the first row of the support that is not below `row`.
   uint64_t position_of(uint64_t row) const {
     return support ? static_cast<uint64_t>(std::lower_bound(support, support + count, row) - support) : row;
   }
@@ -37,7 +37,7 @@ struct decoded_row {
 using decoded_frame = std::span<const decoded_row>;
 
 // The memory of a worker that merges frames.
-struct deliver_room {
+struct merge_scratch {
   struct cursor {
     size_t row;      // of its frame
     uint64_t first;  // rows of the universe before it
@@ -56,9 +56,9 @@ struct deliver_room {
   size_t* busy = nullptr;      // [frames]: of a tile
   uint64_t* counts = nullptr;  // [outputs · parts]: rows of unions
 
-  static deliver_room take(arena& memory, size_t frames, size_t outs) {
-    return {memory.take<cursor>(frames), memory.take<std::byte>(tile_bytes), memory.take<waiting>(frames),
-            memory.take<size_t>(frames), memory.take<uint64_t>(parts * uint64_t{outs})};
+  static merge_scratch lay_out(arena& memory, size_t frames, size_t outs) {
+    return {memory.allocate<cursor>(frames), memory.allocate<std::byte>(tile_bytes), memory.allocate<waiting>(frames),
+            memory.allocate<size_t>(frames), memory.allocate<uint64_t>(parts * uint64_t{outs})};
   }
 };
 
@@ -75,20 +75,20 @@ struct voters {
   bool operator()(size_t output) const { return all || (each && each[output]); }
 };
 
-// Merges frames into the dense ones of the outputs, which they cover one after the other: frame after frame for every
-// element. Adds to `count` of each how many pairs it got. weights [frames]; nullptr: all 1.
+// Merges frames into the dense outputs, which they cover one after the other, in the order of the frames for every
+// element. Adds the number of merged pairs to an output's `count`. weights [frames]; nullptr: all 1.
 void merge_dense(std::span<const decoded_frame> frames, const float* weights, merge_mode mode, const voters& votes,
-                 const deliver_room* rooms, pool& workers, std::span<tensor_out> outs);
+                 const merge_scratch* scratch, pool& workers, std::span<tensor_out> outs);
 
-// Writes the tensors of one frame to those of the outputs that are sparse, and sets their `count`.
+// Writes the tensors of one frame to the sparse outputs, and sets their `count`.
 void write_sparse(decoded_frame frame, std::span<tensor_out> outs);
 
-// Merges frames into the sparse ones of the outputs, tensor by tensor: first the rows of each union are counted, into
-// the rooms, then they are written, and `count` is set.
-void count_union_rows(std::span<const decoded_frame> frames, const deliver_room* rooms, pool& workers,
+// Merges frames into the sparse outputs, tensor by tensor: the first function counts the rows of the unions, in
+// scratch; the last one writes them and sets `count`.
+void count_union_rows(std::span<const decoded_frame> frames, const merge_scratch* scratch, pool& workers,
                       std::span<const tensor_out> outs);
-uint64_t union_rows(const deliver_room* rooms, const pool& workers, size_t output);
-void merge_unions(std::span<const decoded_frame> frames, const float* weights, const deliver_room* rooms, pool& workers,
-                  std::span<tensor_out> outs);
+uint64_t union_rows(const merge_scratch* scratch, const pool& workers, size_t output);
+void merge_unions(std::span<const decoded_frame> frames, const float* weights, const merge_scratch* scratch,
+                  pool& workers, std::span<tensor_out> outs);
 
 }  // namespace dr

@@ -20,7 +20,7 @@ DR_HD typename To::bits added(typename To::bits to, float weight, typename From:
   return converted<f32_type, To>(std::bit_cast<uint32_t>(weighted_sum(To::to_f32(to), weight, From::to_f32(from))));
 }
 
-// A value of one type in another that is known when a kernel runs, as `converted`.
+// `converted` for types that are known only when a kernel runs.
 DR_HD inline uint32_t bits_as(uint32_t from_type, const void* values, uint64_t i, uint32_t to_type) {
   return from_type == to_type ? load_bits(from_type, values, i) : bits_of(to_type, value_at(from_type, values, i));
 }

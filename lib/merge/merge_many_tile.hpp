@@ -5,11 +5,11 @@
 
 namespace dr {
 
-// A tile of the output is held in shared memory, and the frames' parts of it are added in the order of the frames.
+// A tile of the output is in shared memory, and the frames' parts of it are added in the order of the frames.
 struct merge_tiles {
   static constexpr const char* name = "merge_tiles";
   static constexpr unsigned lanes = 256, grid_phases = 1;
-  static constexpr uint32_t group = 64;         // frames whose parts are looked up together
+  static constexpr uint32_t group = 64;         // frames whose parts are found together
   static constexpr uint32_t stage = 4 * lanes;  // values that are fetched together
   struct args {
     const merge_row* rows;  // [frames][outs]
@@ -29,9 +29,9 @@ struct merge_tiles {
   };
   struct shared {
     alignas(16) uint32_t bits[merge_tile];
-    uint32_t loaded[merge_tile / 32];  // `touches`: a bit for each
+    uint32_t loaded[merge_tile / 32];  // `touches`: a bit per value
     part parts[group];
-    uint32_t before[group + 1];  // values of the group in front of each frame's
+    uint32_t before[group + 1];  // values of the group before those of a frame
     uint32_t value[stage];       // weighted, or bits to copy
     uint16_t place[stage];       // in the tile; merge_tile: in another
   };
@@ -95,9 +95,9 @@ struct merge_tiles {
     return b.sum(before) - 1;
   }
 
-  // What m has for the tile; returns how many values. With rows of several values, some may lie in tiles beside it.
+  // Finds the part of m in the tile; returns its number of values. Rows of several values may extend to adjacent tiles.
   DR_HD static uint32_t part_of(const merge_row& m, uint32_t tile, uint64_t first, uint32_t length, part& p) {
-    const uint64_t told = rows_told(m);
+    const uint64_t rows = support_rows(m);
     const bool dense = is_dense(m);
     uint64_t begin = 0, end = 0;
     if (dense) {
@@ -107,7 +107,7 @@ struct merge_tiles {
       begin = m.starts[tile];
       end = m.starts[tile + 1] + uint64_t{m.width > 1};
     }
-    if (end > told) end = told;
+    if (end > rows) end = rows;
     p = {dense ? nullptr : m.support,
          dense ? m.dense : m.values,
          static_cast<uint32_t>(begin),
@@ -117,7 +117,7 @@ struct merge_tiles {
     return begin < end ? static_cast<uint32_t>(end - begin) * m.width : 0;
   }
 
-  // The frame of a value of the group: the last that has none before it, or fewer.
+  // The frame of value i of the group: the last one with at most i values before it.
   DR_HD static uint32_t frame_of(const shared& s, uint32_t frames, uint32_t i) {
     uint32_t low = 0, high = frames;
     while (high - low > 1) {
@@ -130,17 +130,17 @@ struct merge_tiles {
     return low;
   }
 
-  // Brings values and their places: several a lane, all on their way at once, so nothing branches around a load. The
-  // frames' values are of one type.
+  // Loads values and their positions, several per lane, all issued at once: no branch depends on a load. The frames'
+  // values have one type.
   DR_HD static void fetch(shared& s, const args& a, const merge_out& o, uint64_t first, uint32_t length,
                           uint32_t frames, uint32_t from, uint32_t to, unsigned lane) {
     with_value_type(s.parts[0].dtype, [&](auto type) {
       using T = decltype(type);
-      constexpr unsigned most = stage / lanes;
-      uint32_t at[most], bits[most], column[most], frame[most];
+      constexpr unsigned per_lane = stage / lanes;
+      uint32_t at[per_lane], bits[per_lane], column[per_lane], frame[per_lane];
 #pragma unroll
-      for (unsigned k = 0; k < most; ++k) {
-        const uint32_t wanted = from + k * lanes + lane, i = wanted < to ? wanted : to - 1;
+      for (unsigned k = 0; k < per_lane; ++k) {
+        const uint32_t next = from + k * lanes + lane, i = next < to ? next : to - 1;
         frame[k] = frames == 1 ? 0 : frame_of(s, frames, i);
         const part& p = s.parts[frame[k]];
         const uint32_t j = i - s.before[frame[k]];
@@ -148,13 +148,13 @@ struct merge_tiles {
         column[k] = p.width == 1 ? 0 : j % p.width;
       }
 #pragma unroll
-      for (unsigned k = 0; k < most; ++k) {
+      for (unsigned k = 0; k < per_lane; ++k) {
         const part& p = s.parts[frame[k]];
         bits[k] = static_cast<const typename T::bits*>(p.values)[uint64_t{at[k]} * p.width + column[k]];
         if (p.support) at[k] = p.support[at[k]];
       }
 #pragma unroll
-      for (unsigned k = 0; k < most; ++k) {
+      for (unsigned k = 0; k < per_lane; ++k) {
         const uint32_t i = k * lanes + lane;
         const part& p = s.parts[frame[k]];
         const uint64_t place = uint64_t{at[k]} * p.width + column[k];
@@ -168,12 +168,12 @@ struct merge_tiles {
     });
   }
 
-  // Loads what the lane's values are added to, each once.
+  // Loads the output values to which this lane adds, once each.
   DR_HD static void touch(shared& s, const merge_out& o, uint64_t first, uint32_t n, unsigned lane) {
-    constexpr unsigned most = stage / lanes;
-    uint32_t bits[most], place[most];
+    constexpr unsigned per_lane = stage / lanes;
+    uint32_t bits[per_lane], place[per_lane];
 #pragma unroll
-    for (unsigned k = 0; k < most; ++k) {
+    for (unsigned k = 0; k < per_lane; ++k) {
       const uint32_t i = k * lanes + lane;
       place[k] = i < n ? uint32_t{s.place[i]} : merge_tile;
       bits[k] = 0;
@@ -185,11 +185,11 @@ struct merge_tiles {
         bits[k] = load_bits(o.dtype, o.values, first + place[k]);
     }
 #pragma unroll
-    for (unsigned k = 0; k < most; ++k)
+    for (unsigned k = 0; k < per_lane; ++k)
       if (place[k] < merge_tile) s.bits[place[k]] = bits[k];
   }
 
-  // The values [from, to) of the group that are frame f's; its places differ.
+  // Adds the values [from, to) of the group that belong to frame f; their positions differ.
   DR_HD static void add(shared& s, const args& a, const merge_out& o, uint32_t f, uint32_t from, uint32_t to,
                         unsigned lane) {
     const uint32_t begin = s.before[f] > from ? s.before[f] - from : 0,
@@ -207,14 +207,14 @@ struct merge_tiles {
                               unsigned lane) {
     if (!a.adds || o.dtype == DR_F32) {
       const uint32_t* const from = static_cast<const uint32_t*>(o.values) + first;
-      constexpr unsigned most = merge_tile / (4 * lanes);
-      four_words four[most] = {};
+      constexpr unsigned per_lane = merge_tile / (4 * lanes);
+      four_words four[per_lane] = {};
       const bool whole = length == merge_tile && aligned_to_four(from);
 #pragma unroll
-      for (unsigned k = 0; k < most; ++k)
+      for (unsigned k = 0; k < per_lane; ++k)
         if (a.adds && whole) four[k] = reinterpret_cast<const four_words*>(from)[k * lanes + lane];
 #pragma unroll
-      for (unsigned k = 0; k < most; ++k) {
+      for (unsigned k = 0; k < per_lane; ++k) {
         if (a.adds && !whole) four[k] = load_four(from, 4 * (k * lanes + lane), length);
         reinterpret_cast<four_words*>(s.bits)[k * lanes + lane] = four[k];
       }

@@ -1,5 +1,5 @@
-// From decoded rows to gradients on a GPU: supports are checked, the values of one frame are added (of many:
-// merge_many_tile.hpp) or handed over.
+// From decoded rows to gradients on a GPU: checks supports, adds the values of one frame (several frames:
+// merge_many_tile.hpp) or returns them sparse.
 #pragma once
 
 #include <cstdint>
@@ -20,20 +20,20 @@ inline constexpr uint32_t merge_tile = 4096;  // values of an output a block
 
 // A decoded row. Uploaded once a call.
 struct merge_row {
-  const uint32_t* support;  // NULL in dense mode, as the row says
+  const uint32_t* support;  // not used in dense mode (device_row)
   const void* values;
   const void* dense;  // values of a row in dense mode
   const device_row* row;
-  uint32_t* starts;  // rows before each merge_tile of the output, and all rows; NULL: nobody asks
+  uint32_t* starts;  // rows before every merge_tile of the output, and all rows; NULL: not needed
   uint32_t universe, width;
-  uint32_t told_max;
+  uint32_t support_max;
   uint32_t first_tile;  // of launches over rows
   float weight;
   uint8_t dtype, reserved[3];
 };
 static_assert(sizeof(merge_row) == 64);
 
-// Where rows go: an output's part that one row of every frame covers.
+// The part of an output that one row of every frame covers.
 struct merge_out {
   void* values;
   uint64_t elements;  // universe · width
@@ -47,8 +47,8 @@ struct gate_state {
 };
 
 DR_HD inline bool is_dense(const merge_row& m) { return m.row->mode == mode_dense; }
-DR_HD inline uint64_t rows_told(const merge_row& m) {
-  return is_dense(m) ? m.universe : m.row->told < m.told_max ? m.row->told : m.told_max;
+DR_HD inline uint64_t support_rows(const merge_row& m) {
+  return is_dense(m) ? m.universe : m.row->support_count < m.support_max ? m.row->support_count : m.support_max;
 }
 
 template <class Block>
@@ -62,7 +62,7 @@ DR_HD uint32_t row_of_tile(Block& b, const merge_row* rows, uint32_t n, uint32_t
   return b.sum(before) - 1;
 }
 
-// The output's tiles as a support sees them. The first row of one, and the first tile whose first row is above a row.
+// The first row of a tile of the output, and the first tile whose first row is above a row.
 DR_HD inline uint64_t first_row(const merge_row& m, uint64_t tile) {
   return m.width == 1 ? tile * merge_tile : tile * merge_tile / m.width;
 }
@@ -70,8 +70,9 @@ DR_HD inline uint64_t tile_above(const merge_row& m, uint64_t row) {
   return ((row + 1) * m.width + merge_tile - 1) / merge_tile;
 }
 
-// Supports ascend below their universe, and no row has a fault; otherwise the gate closes, and nothing that follows
-// writes. Finds where the tiles of the output begin in each support, too. The last block tells the result.
+// Checks that supports ascend below their universe, and that no row has a fault; otherwise the gate closes, and no
+// later launch writes. Finds the beginning of the output's tiles in every support, too. The last block reports the
+// result.
 struct judge_supports {
   static constexpr const char* name = "judge_supports";
   static constexpr unsigned lanes = 256, grid_phases = 1;
@@ -86,8 +87,8 @@ struct judge_supports {
     alignas(16) uint32_t support[row_tile];
     uint32_t before;
   };
-  struct view {  // one lane reads it for all: other blocks may raise a fault at any time
-    uint64_t told;
+  struct view {  // read by one lane for all: other blocks may raise a fault at any time
+    uint64_t rows;
     uint32_t sound, dense;
   };
 
@@ -97,28 +98,28 @@ struct judge_supports {
     const merge_row& m = a.rows[row];
     device_row& r = a.states[row];
     const view v = b.template once<view>([&] {
-      return view{rows_told(m), r.fault.code == DR_OK, r.mode == mode_dense};
+      return view{support_rows(m), r.fault.code == DR_OK, r.mode == mode_dense};
     });
     const uint64_t begin = uint64_t{b.index() - m.first_tile} * row_tile;
-    // What a codec that failed has not written is not read.
+    // After a codec's failure its output is not read: it may be uninitialised.
     if (!v.sound)
       b.phase([&](unsigned lane) {
         if (lane == 0) atomic_or(&a.gate->failed, 1u);
       });
-    else if (!v.dense && (begin == 0 || begin < v.told))
-      judge(b, s, a, m, r, v.told, begin);
+    else if (!v.dense && (begin == 0 || begin < v.rows))
+      judge(b, s, a, m, r, v.rows, begin);
     if (!a.tells.result || !last_of(b, &a.gate->done, b.blocks())) return;
     tell_decoded::tell(b, a.tells, a.gate->failed);
   }
 
   template <class Block>
-  DR_HD static void judge(Block& b, shared& s, const args& a, const merge_row& m, device_row& r, uint64_t told,
+  DR_HD static void judge(Block& b, shared& s, const args& a, const merge_row& m, device_row& r, uint64_t rows,
                           uint64_t begin) {
-    const uint32_t n = told - begin < row_tile ? static_cast<uint32_t>(told - begin) : row_tile;
+    const uint32_t n = rows - begin < row_tile ? static_cast<uint32_t>(rows - begin) : row_tile;
     b.phase([&](unsigned lane) {
       for (unsigned k = 0; k < row_tile / (4 * lanes); ++k) {
         const uint32_t i = 4 * (k * lanes + lane);
-        *reinterpret_cast<four_words*>(s.support + i) = load_four(m.support, begin + i, told);
+        *reinterpret_cast<four_words*>(s.support + i) = load_four(m.support, begin + i, rows);
       }
       if (lane == 0) s.before = begin ? m.support[begin - 1] : 0;
     });
@@ -132,21 +133,21 @@ struct judge_supports {
       }
       if (bad) atomic_or(&a.gate->failed, 1u);
       if (!m.starts) return;
-      // Each tile has one block: whose part of the support its first row lies in, or above if there is no more.
+      // A tile belongs to one block: the one whose part of the support includes its first row, else the last one.
       const uint64_t end = ceil_div(uint64_t{m.universe} * m.width, merge_tile) + 1;
-      const uint64_t above = begin + n < told ? tile_above(m, s.support[n - 1]) : end;
+      const uint64_t above = begin + n < rows ? tile_above(m, s.support[n - 1]) : end;
       for (uint64_t t = (begin ? tile_above(m, s.before) : 0) + lane; t < above && t < end; t += lanes)
         m.starts[t] = static_cast<uint32_t>(begin + lower_bound(s.support, n, first_row(m, t)));
     });
   }
 };
 
-// out[support[i]] += weight · value, in f32, rounded to the output's type: the rows of one frame, whose places are its
-// own.
+// out[support[i]] += weight · value, in f32, rounded to the output's type: for the rows of one frame, whose positions
+// are distinct.
 struct add_rows {
   static constexpr const char* name = "add_rows";
   static constexpr unsigned lanes = 256, grid_phases = 1;
-  static constexpr uint32_t parts = row_tile / lanes;  // blocks of a tile: a lane waits for one place in memory
+  static constexpr uint32_t parts = row_tile / lanes;  // blocks of a tile: a lane waits for one access to memory
   struct args {
     const merge_row* rows;
     const merge_out* outs;
@@ -164,14 +165,14 @@ struct add_rows {
     const merge_out& o = a.outs[row];
     const bool dense = is_dense(m);
     const void* const values = dense ? m.dense : m.values;
-    const uint64_t told = rows_told(m),
+    const uint64_t rows = support_rows(m),
                    tiles =
                        (row + 1 < a.n ? a.rows[row + 1].first_tile : b.blocks() / parts + a.tile_base) - m.first_tile;
     const uint64_t begin = uint64_t{tile - m.first_tile} * row_tile + b.index() % parts * lanes;
     if (failed) return;
     b.phase([&](unsigned lane) {
-      // A row in dense mode has more elements than its tiles were made for.
-      for (uint64_t i = begin + lane; i < told; i += tiles * row_tile)
+      // A row in dense mode has more elements than its tiles cover.
+      for (uint64_t i = begin + lane; i < rows; i += tiles * row_tile)
         for (uint32_t w = 0; w < m.width; ++w) {
           const uint64_t at = (dense ? i : uint64_t{m.support[i]}) * m.width + w;
           const float value = value_at(m.dtype, values, i * m.width + w);
@@ -183,7 +184,7 @@ struct add_rows {
   }
 };
 
-// A row as a sparse output: indices of a framework's type and values. One row.
+// Writes one row to a sparse output: indices of a framework's type, and values.
 struct hand_over_row {
   static constexpr const char* name = "hand_over_row";
   static constexpr unsigned lanes = 256, grid_phases = 1;
@@ -203,9 +204,9 @@ struct hand_over_row {
     const merge_row& m = *a.row;
     const bool dense = is_dense(m);
     const void* const values = dense ? m.dense : m.values;
-    const uint64_t told = rows_told(m) < a.capacity ? rows_told(m) : a.capacity;
+    const uint64_t rows = support_rows(m) < a.capacity ? support_rows(m) : a.capacity;
     b.phase([&](unsigned lane) {
-      for (uint64_t i = uint64_t{b.index()} * lanes + lane; i < told; i += uint64_t{b.blocks()} * lanes) {
+      for (uint64_t i = uint64_t{b.index()} * lanes + lane; i < rows; i += uint64_t{b.blocks()} * lanes) {
         const uint64_t index = a.first + (dense ? i : m.support[i]);
         store_index(a.index_dtype, a.indices, i, index);
         for (uint32_t w = 0; w < m.width; ++w) {

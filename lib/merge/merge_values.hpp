@@ -1,4 +1,4 @@
-// Values converted or added to those of a gradient, for each instruction set.
+// Converts values, or adds them to those of a gradient, for every instruction set.
 #pragma once
 
 #include "merge/merge_kernel.hpp"
@@ -11,7 +11,7 @@ using convert_values_fn = void (*)(const typename From::bits* values, uint64_t n
 template <class From, class To>
 using add_values_fn = void (*)(const typename From::bits* values, uint64_t n, float weight, typename To::bits* out);
 
-// Pairs of an ascending support, those below `end`, are added at out[support[i] - first]. Returns how many those were.
+// Adds the pairs of an ascending support, up to `end`, to out[support[i] - first]. Returns their number.
 template <class From, class To>
 using add_pairs_fn = uint64_t (*)(const uint32_t* support, const typename From::bits* values, uint64_t n, float weight,
                                   uint64_t first, uint64_t end, typename To::bits* out);

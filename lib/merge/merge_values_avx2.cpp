@@ -7,7 +7,7 @@ DR_AVX2_BEGIN
 namespace dr {
 namespace {
 
-// One value, where this set of instructions knows its type.
+// One value, of a type that this instruction set supports.
 template <class T>
 float number_avx2(typename T::bits b) {
   if constexpr (std::is_same_v<T, f16_type>)
@@ -30,7 +30,7 @@ void convert_values_avx2(const typename From::bits* values, uint64_t n, typename
   uint64_t i = 0;
   for (; i + 8 <= n; i += 8) {
     const __m256 v = load_8<From>(values + i);
-    if (any_nan(v)) [[unlikely]]  // which keep their payload
+    if (any_nan(v)) [[unlikely]]  // whose payload must not change
       convert_values_scalar<From, To>(values + i, 8, out + i);
     else
       store_8<To>(v, out + i);

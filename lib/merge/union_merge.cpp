@@ -8,31 +8,31 @@
 namespace dr {
 namespace {
 
-// Unions are found and added up a tile at a time. Tiles begin where some frame has a row, and a frame that has none in
-// a tile is not asked, so the work goes with the pairs. An output is cut into parts for the workers; what its sums are
-// does not depend on that.
-uint32_t parts_of(const pool& workers) { return workers.workers() > 1 ? deliver_room::parts * workers.workers() : 1; }
+// Finds and sums unions tile by tile. A tile begins where some frame has a row, and frames without rows in a tile are
+// skipped, so the time is proportional to the number of pairs. An output is cut into parts for the workers; its sums do
+// not depend on the cut.
+uint32_t parts_of(const pool& workers) { return workers.workers() > 1 ? merge_scratch::parts * workers.workers() : 1; }
 
 // Rows of the union in a part of an output.
-uint64_t& count_of(const deliver_room* rooms, size_t output, uint32_t part) {
-  constexpr uint32_t each = deliver_room::parts;
-  return rooms[part / each].counts[each * output + part % each];
+uint64_t& count_of(const merge_scratch* scratch, size_t output, uint32_t part) {
+  constexpr uint32_t each = merge_scratch::parts;
+  return scratch[part / each].counts[each * output + part % each];
 }
-// Those in the parts before one.
-uint64_t rows_before(const deliver_room* rooms, size_t output, uint32_t part) {
+// Rows of the union in the parts before one.
+uint64_t rows_before(const merge_scratch* scratch, size_t output, uint32_t part) {
   uint64_t n = 0;
-  for (uint32_t p = 0; p < part; ++p) n += count_of(rooms, output, p);
+  for (uint32_t p = 0; p < part; ++p) n += count_of(scratch, output, p);
   return n;
 }
 
 class union_merger {
  public:
-  union_merger(std::span<const decoded_frame> frames, const float* weights, bool counts, const deliver_room* rooms,
+  union_merger(std::span<const decoded_frame> frames, const float* weights, bool counts, const merge_scratch* scratch,
                pool& workers, std::span<const tensor_out> outs)
       : frames_(frames),
         weights_(weights),
         counts_(counts),
-        rooms_(rooms),
+        scratch_(scratch),
         pool_(workers),
         outs_(outs),
         parts_(parts_of(workers)) {}
@@ -45,8 +45,8 @@ class union_merger {
   }
 
  private:
-  using cursor = deliver_room::cursor;
-  using waiting = deliver_room::waiting;
+  using cursor = merge_scratch::cursor;
+  using waiting = merge_scratch::waiting;
 
   void run_item(size_t item, size_t worker) {
     const size_t output = item / parts_;
@@ -55,9 +55,9 @@ class union_merger {
     if (!o.index_dtype) return;
     const uint64_t each = ceil_div(o.universe, parts_), begin = std::min(o.universe, part * each),
                    end = std::min(o.universe, begin + each);
-    const uint64_t at = counts_ ? 0 : rows_before(rooms_, output, part);
-    const uint64_t n = merge_part(o, output, begin, end, at, rooms_[worker]);
-    if (counts_) count_of(rooms_, output, part) = n;
+    const uint64_t at = counts_ ? 0 : rows_before(scratch_, output, part);
+    const uint64_t n = merge_part(o, output, begin, end, at, scratch_[worker]);
+    if (counts_) count_of(scratch_, output, part) = n;
   }
 
   uint32_t tensor_of(size_t f, size_t output) const {
@@ -75,7 +75,7 @@ class union_merger {
     return row == frame.size() || frame[row].tensor != tensor;
   }
 
-  // Goes to the next row that is there; false if there is none below `end`.
+  // Moves the cursor to the next row of the support; false: there is none below `end`.
   static bool settle(decoded_frame frame, uint32_t tensor, uint64_t end, cursor& c, uint64_t& next) {
     while (!is_over(frame, c.row, tensor) && c.first < end) {
       const decoded_row& row = frame[c.row];
@@ -88,8 +88,8 @@ class union_merger {
     return false;
   }
 
-  // Calls f(row, part) for what a frame has below row `end` of the output, in a tile that begins at `tile`; moves the
-  // cursor behind it. f returns how many rows that were.
+  // Calls f(row, part) for a frame's rows below row `end` of the output, in a tile that begins at `tile`, and moves the
+  // cursor past them. f returns their number.
   template <class F>
   static void each_part(decoded_frame frame, uint32_t tensor, uint64_t tile, uint64_t end, cursor& c, F&& f) {
     while (!is_over(frame, c.row, tensor) && c.first < end) {
@@ -102,7 +102,7 @@ class union_merger {
     }
   }
 
-  // Where a tensor of a frame has its rows from `begin` on.
+  // The position of the first row from `begin` on of a frame's tensor.
   cursor find(size_t f, size_t output, uint64_t begin) const {
     const decoded_frame frame = frames_[f];
     const uint32_t tensor = tensor_of(f, output);
@@ -114,20 +114,20 @@ class union_merger {
     return c;
   }
 
-  // Rows [begin, end) of an output, whose part of the union goes to its rows from `at` on. Returns how many they are.
+  // Merges rows [begin, end) of an output; their union is written to its rows from `at` on. Returns the number of rows.
   uint64_t merge_part(const tensor_out& o, size_t output, uint64_t begin, uint64_t end, uint64_t at,
-                      const deliver_room& room) const {
+                      const merge_scratch& scratch) const {
     if (begin == end || frames_.empty()) return 0;
     const auto columns = static_cast<uint32_t>(std::min<uint64_t>(width_of(o), union_tile::elements));
     const uint64_t tile_rows = std::min(union_tile::elements / columns, end - begin);
-    union_tile tile(reinterpret_cast<float*>(room.tile), counts_ ? 0 : tile_rows, columns);
+    union_tile tile(reinterpret_cast<float*>(scratch.tile), counts_ ? 0 : tile_rows, columns);
     const auto later = [](const waiting& a, const waiting& b) { return a.next > b.next; };
-    waiting* const heap = room.heap;
+    waiting* const heap = scratch.heap;
     size_t left = 0;
     for (size_t f = 0; f < frames_.size(); ++f) {
-      room.cursors[f] = find(f, output, begin);
+      scratch.cursors[f] = find(f, output, begin);
       waiting w{0, f};
-      if (settle(frames_[f], tensor_of(f, output), end, room.cursors[f], w.next)) heap[left++] = w;
+      if (settle(frames_[f], tensor_of(f, output), end, scratch.cursors[f], w.next)) heap[left++] = w;
     }
     std::make_heap(heap, heap + left, later);
     uint64_t n = 0;
@@ -136,15 +136,15 @@ class union_merger {
       size_t busy = 0;
       while (left && heap[0].next < behind) {
         std::pop_heap(heap, heap + left, later);
-        room.busy[busy++] = heap[--left].frame;
+        scratch.busy[busy++] = heap[--left].frame;
       }
-      std::sort(room.busy, room.busy + busy);
-      const std::span<const size_t> asked(room.busy, busy);
-      n += counts_ ? count_tile(tile, output, first, behind, asked, room)
-                   : add_tile(tile, o, output, first, behind, at + n, asked, room);
+      std::sort(scratch.busy, scratch.busy + busy);
+      const std::span<const size_t> asked(scratch.busy, busy);
+      n += counts_ ? count_tile(tile, output, first, behind, asked, scratch)
+                   : add_tile(tile, o, output, first, behind, at + n, asked, scratch);
       for (const size_t f : asked) {
         waiting w{0, f};
-        if (!settle(frames_[f], tensor_of(f, output), end, room.cursors[f], w.next)) continue;
+        if (!settle(frames_[f], tensor_of(f, output), end, scratch.cursors[f], w.next)) continue;
         heap[left++] = w;
         std::push_heap(heap, heap + left, later);
       }
@@ -153,25 +153,25 @@ class union_merger {
   }
 
   uint64_t count_tile(union_tile& tile, size_t output, uint64_t first, uint64_t behind, std::span<const size_t> asked,
-                      const deliver_room& room) const {
+                      const merge_scratch& scratch) const {
     for (const size_t f : asked)
-      each_part(frames_[f], tensor_of(f, output), first, behind, room.cursors[f],
+      each_part(frames_[f], tensor_of(f, output), first, behind, scratch.cursors[f],
                 [&](const decoded_row&, const tile_part& p) { return tile.mark(p); });
     return tile.count_and_clear();
   }
 
   uint64_t add_tile(union_tile& tile, const tensor_out& o, size_t output, uint64_t first, uint64_t behind, uint64_t at,
-                    std::span<const size_t> asked, const deliver_room& room) const {
+                    std::span<const size_t> asked, const merge_scratch& scratch) const {
     const uint32_t width = width_of(o);
     uint64_t n = 0;
     for (uint64_t band = 0; band < width; band += union_tile::elements) {
       const bool last = width - band <= union_tile::elements;
       for (const size_t f : asked) {
-        cursor c = room.cursors[f];
+        cursor c = scratch.cursors[f];
         each_part(frames_[f], tensor_of(f, output), first, behind, c, [&](const decoded_row& row, const tile_part& p) {
           return tile.add(p, row.dtype, width, band, weights_ ? weights_[f] : 1);
         });
-        if (last) room.cursors[f] = c;
+        if (last) scratch.cursors[f] = c;
       }
       n = tile.hand_over(first, at, o.index_dtype, band ? nullptr : o.indices, o.dtype, width, band, o.values);
     }
@@ -181,7 +181,7 @@ class union_merger {
   std::span<const decoded_frame> frames_;
   const float* weights_;
   bool counts_;
-  const deliver_room* rooms_;
+  const merge_scratch* scratch_;
   pool& pool_;
   std::span<const tensor_out> outs_;
   const uint32_t parts_;
@@ -204,20 +204,20 @@ void write_sparse(decoded_frame frame, std::span<tensor_out> outs) {
   }
 }
 
-void count_union_rows(std::span<const decoded_frame> frames, const deliver_room* rooms, pool& workers,
+void count_union_rows(std::span<const decoded_frame> frames, const merge_scratch* scratch, pool& workers,
                       std::span<const tensor_out> outs) {
-  union_merger(frames, nullptr, true, rooms, workers, outs).run();
+  union_merger(frames, nullptr, true, scratch, workers, outs).run();
 }
 
-uint64_t union_rows(const deliver_room* rooms, const pool& workers, size_t output) {
-  return rows_before(rooms, output, parts_of(workers));
+uint64_t union_rows(const merge_scratch* scratch, const pool& workers, size_t output) {
+  return rows_before(scratch, output, parts_of(workers));
 }
 
-void merge_unions(std::span<const decoded_frame> frames, const float* weights, const deliver_room* rooms, pool& workers,
-                  std::span<tensor_out> outs) {
-  union_merger(frames, weights, false, rooms, workers, outs).run();
+void merge_unions(std::span<const decoded_frame> frames, const float* weights, const merge_scratch* scratch,
+                  pool& workers, std::span<tensor_out> outs) {
+  union_merger(frames, weights, false, scratch, workers, outs).run();
   for (size_t i = 0; i < outs.size(); ++i)
-    if (outs[i].index_dtype) outs[i].count = union_rows(rooms, workers, i);
+    if (outs[i].index_dtype) outs[i].count = union_rows(scratch, workers, i);
 }
 
 }  // namespace dr

@@ -14,7 +14,7 @@ union_tile::union_tile(float* sums, uint64_t rows, uint32_t columns) : sums_(sum
   std::memset(touched_, 0, sizeof touched_);
 }
 
-// Calls f(row of the tile, position) for the rows of a part; returns their number.
+// Calls f(row of the tile, position) for every row of a part; returns their number.
 template <class F>
 uint64_t union_tile::each_row(const tile_part& p, F&& f) {
   if (!p.support) {

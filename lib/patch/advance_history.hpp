@@ -1,16 +1,16 @@
-// The history of weights (primitive/change_history.hpp), as a patch makes it.
+// Updates the history of weights (primitive/change_history.hpp) by a patch.
 #pragma once
 
 #include <cstdint>
 
 namespace dr {
 
-// Of `rows` rows of `width` words of a type, one patch later. Rows at positions [n] were `old` and are `now`; nullptr:
-// rows 0 to n - 1.
+// Advances the history of `rows` rows of `width` words of a type by one patch. Rows at positions [n] were `old` and are
+// `now`; nullptr: rows 0 to n - 1.
 void advance_history(uint8_t* history, uint64_t rows, uint32_t dtype, uint32_t width, const uint32_t* positions,
                      uint64_t n, const void* old, const void* now);
 
-// The bytes of rows at ascending positions.
+// Copies the history of rows at ascending positions.
 void gather_history(const uint8_t* history, uint32_t width, const uint32_t* positions, uint64_t n, uint8_t* to);
 
 }  // namespace dr

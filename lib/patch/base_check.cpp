@@ -8,7 +8,7 @@
 namespace dr {
 namespace {
 
-// mix64 backwards: its multiplications by odd numbers and its shifts have inverses.
+// The inverse of mix64: multiplications by odd numbers and xor-shifts have inverses.
 constexpr uint64_t unshift(uint64_t x, unsigned by) {
   uint64_t y = x;
   for (unsigned k = by; k < 64; k += by) y = x ^ y >> by;
@@ -16,7 +16,7 @@ constexpr uint64_t unshift(uint64_t x, unsigned by) {
 }
 constexpr uint64_t inverse(uint64_t odd) {
   uint64_t x = odd;
-  for (int i = 0; i < 6; ++i) x *= 2 - odd * x;  // (Newton: each doubles the bits that are right)
+  for (int i = 0; i < 6; ++i) x *= 2 - odd * x;  // (Newton: a step doubles the number of correct bits)
   return x;
 }
 constexpr uint64_t unmix64(uint64_t x) {
@@ -29,7 +29,7 @@ static_assert(unmix64(mix64(0x0123456789abcdef)) == 0x0123456789abcdef && unmix6
 }  // namespace
 
 void base_sums(const void* from, uint64_t bytes, uint64_t* sums) {
-  const auto terms = check_terms.best();  // of one chunk, from which its sum follows
+  const auto terms = check_terms.best();  // the sum of a chunk follows from its term
   const auto* at = static_cast<const uint8_t*>(from);
   for (; bytes >= base_chunk; bytes -= base_chunk, at += base_chunk) *sums++ = unmix64(terms(at, check_chunk_words, 0));
   if (!bytes) return;
@@ -46,7 +46,7 @@ uint64_t fold_sums(const uint64_t* sums, uint64_t chunks) {
 
 namespace {
 
-// What a word at byte `at` of the tensor adds to the sum of its chunk.
+// The contribution of the word at byte `at` of the tensor to the sum of its chunk.
 template <class Bits>
 uint64_t moved(uint64_t at, Bits old, Bits now) {
   const uint64_t word = at % base_chunk / 4;

@@ -1,4 +1,4 @@
-// Which words of a tensor differ from its base, bit for bit.
+// Finds the words of a tensor that differ from its base, bit for bit.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,15 @@ struct word_diff {
   uint32_t size, width;
 };
 
-// Of rows [first, first + n): those of which a word differs, ascending from 0 = row `first`. Returns how many.
-//   positions [n], old and values [n · width]: room for all; with nullptr they are only counted
+// Lists the rows of [first, first + n) in which a word differs, ascending, 0 is row `first`. Returns their number.
+//   positions [n], old and values [n · width]: space for all rows; with nullptr they are only counted
 uint64_t diff_rows(const word_diff& d, uint64_t first, uint64_t n, uint32_t* positions, void* old, void* values);
 
-// Of n words of one value a row, as diff_rows; positions count from `at`.
+// diff_rows for n words in rows of one value; positions count from `at`.
 uint64_t diff_words(const word_diff& d, uint64_t first, uint64_t n, uint32_t at, uint32_t* positions, std::byte* old,
                     std::byte* values, cpu_level level);
 
-// Of n words, a multiple of diff_step. Twins: word_diff_avx2.cpp and …_avx512.cpp. (The scalar one takes any n.)
+// n is a multiple of diff_step. Vector versions: word_diff_avx2.cpp and …_avx512.cpp. (The scalar one accepts any n.)
 inline constexpr uint64_t diff_step = 64;
 uint64_t diff_words_scalar(const word_diff& d, uint64_t first, uint64_t n, uint32_t at, uint32_t* positions,
                            std::byte* old, std::byte* values);
@@ -30,7 +30,7 @@ uint64_t diff_words_avx2(const word_diff& d, uint64_t first, uint64_t n, uint32_
                          std::byte* old, std::byte* values);
 uint64_t diff_words_avx512(const word_diff& d, uint64_t first, uint64_t n, uint32_t at, uint32_t* positions,
                            std::byte* old, std::byte* values);
-// The twins look for changes in blocks, as offsets that fit in 16 bits, and fetch the words while they are in a cache.
+// The vector versions list changes by blocks, as offsets of 16 bits, and read the words while they are in a cache.
 inline constexpr uint64_t diff_block = 4096;
 template <class Bits>
 DR_EVERYWHERE void fetch_found(const Bits* base, const Bits* now, const uint16_t* offsets, uint64_t n, Bits* old,

@@ -9,7 +9,7 @@ namespace {
 
 __m256i vector(const void* at) { return _mm256_loadu_si256(static_cast<const __m256i*>(at)); }
 
-// A bit for each of 64 words: whether it differs.
+// One bit for every one of 64 words: whether it differs.
 template <class Bits>
 uint64_t differing(const Bits* a, const Bits* b) {
   uint64_t same = 0;

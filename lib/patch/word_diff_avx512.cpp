@@ -23,12 +23,12 @@ __m512i packed(uint64_t mask, __m512i words) {
   return _mm512_maskz_compress_epi8(mask, words);
 }
 
-// Nothing branches on whether a vector has a change, which is hard to predict.
+// No branch depends on whether a vector has a change, because it would be unpredictable.
 template <class Bits>
 uint64_t diff(const word_diff& d, uint64_t first, uint64_t n, uint32_t at, uint32_t* positions, std::byte* old,
               std::byte* values) {
   constexpr unsigned lanes = 64 / sizeof(Bits);
-  constexpr uint64_t ahead = 2048 / sizeof(Bits);  // (The processor's own prefetch ends with a page.)
+  constexpr uint64_t ahead = 2048 / sizeof(Bits);  // (The CPU's prefetchers stop at page boundaries.)
   const auto* a = reinterpret_cast<const Bits*>(d.base) + first;
   const auto* b = reinterpret_cast<const Bits*>(d.now) + first;
   auto *const x = reinterpret_cast<Bits*>(old), *const y = reinterpret_cast<Bits*>(values);
@@ -41,7 +41,8 @@ uint64_t diff(const word_diff& d, uint64_t first, uint64_t n, uint32_t at, uint3
       _mm_prefetch(reinterpret_cast<const char*>(a + i + ahead), _MM_HINT_T0);
       _mm_prefetch(reinterpret_cast<const char*>(b + i + ahead), _MM_HINT_T0);
       uint64_t differ = differing<Bits>(_mm512_loadu_si512(a + i), _mm512_loadu_si512(b + i));
-      // In a general register: where GCC 12 is short of them it keeps a mask of 8 bits in one byte of memory, and reads 8.
+      // Forces a general register: otherwise GCC 12 may spill a mask of 8 bits to one byte of memory, and reload 8
+      // bytes.
       asm("" : "+r"(differ));
       const auto offset = static_cast<uint32_t>(i);
       here += lanes == 64 ? set_bits_avx512::put(differ, offset, offsets + here)

@@ -21,7 +21,7 @@ dr_status check_unit(const unit& u, const tensor_shape& shape, uint64_t tensor, 
                       p.sparsify.codec->name);
   for (const bound_stage& s : p.value) {
     if (s.codec->role == DR_ROLE_VALUE && p.value_choices.empty() && !(s.codec->dtypes & DR_DTYPE_BIT(u.dtype)))
-      return bad_tensor(error, tensor, DR_E_ARGUMENT, u.dtype, "%s does not take %s values", s.codec->name,
+      return bad_tensor(error, tensor, DR_E_ARGUMENT, u.dtype, "%s does not support %s values", s.codec->name,
                         dtype_name(u.dtype));
     if ((s.codec->traits & DR_REORDERS) && u.width != 1)
       return bad_tensor(error, tensor, DR_E_ARGUMENT, u.width, "%s reorders values, which requires width 1, not %u",
@@ -29,7 +29,7 @@ dr_status check_unit(const unit& u, const tensor_shape& shape, uint64_t tensor, 
   }
   if ((shape.flags & DR_TENSOR_SUM_DUPLICATES) && clip_of(p) > 0)
     return bad_tensor(error, tensor, DR_E_UNSUPPORTED, shape.flags,
-                      "feedback=%s(clip=…) does not take DR_TENSOR_SUM_DUPLICATES: the norm is that of the sums",
+                      "feedback=%s(clip=…) does not support DR_TENSOR_SUM_DUPLICATES: the norm is that of the sums",
                       p.feedback.codec->name);
   if (u.sparse && p.sparsifier().how.block)
     return bad_tensor(error, tensor, DR_E_UNSUPPORTED, 0, "%s requires dense tensors: a sparse tensor has no blocks",
@@ -40,28 +40,29 @@ dr_status check_unit(const unit& u, const tensor_shape& shape, uint64_t tensor, 
                       p.sparsify.codec->name, u.width, sparsifier_with(&sparsifier::passes_on));
   if (const uint64_t n = u.sparse ? shape.count : u.universe, max = p.sparsifier().how.elements_max; n > max)
     return bad_tensor(error, tensor, DR_E_UNSUPPORTED, n,
-                      "%s takes at most %" PRIu64 " values of a tensor, not %" PRIu64, p.sparsify.codec->name, max, n);
+                      "%s supports at most %" PRIu64 " values of a tensor, not %" PRIu64, p.sparsify.codec->name, max,
+                      n);
   return DR_OK;
 }
 
-// The plans of a batch, each once: those of one text are one, whatever handles they come by.
+// The distinct plans of a batch: plans of equal text are one plan, even with different handles.
 class plan_list {
  public:
-  explicit plan_list(std::vector<std::shared_ptr<const plan>>& kept) : kept_(kept) {}
+  explicit plan_list(std::vector<std::shared_ptr<const plan>>& plans) : plans_(plans) {}
 
-  // The first of them that is equal. Most often it is that of the tensor before.
+  // Returns the first equal plan, usually that of the previous tensor.
   const plan* add(const std::shared_ptr<const plan>& p) {
-    if (p.get() == given_) return found_;
+    if (p.get() == last_) return found_;
     const auto [place, is_new] = by_text_.try_emplace(p->text, p.get());
-    if (is_new) kept_.push_back(p);
-    given_ = p.get();
+    if (is_new) plans_.push_back(p);
+    last_ = p.get();
     return found_ = place->second;
   }
 
  private:
-  std::vector<std::shared_ptr<const plan>>& kept_;
+  std::vector<std::shared_ptr<const plan>>& plans_;
   std::unordered_map<std::string_view, const plan*> by_text_;
-  const plan *given_ = nullptr, *found_ = nullptr;
+  const plan *last_ = nullptr, *found_ = nullptr;
 };
 
 }  // namespace
@@ -80,11 +81,11 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
     const plan* const p = methods.add(own);
     if (p->transforms())
       return bad_tensor(error, i, DR_E_UNSUPPORTED, 0,
-                        "`%s` makes factors, not frames: dr_transform_create or an exchange takes it", p->text.c_str());
+                        "`%s` makes factors, not frames: use dr_transform_create or an exchange", p->text.c_str());
     if (i && p->patches() != out.units[0].patches())
-      return bad_tensor(error, i, DR_E_ARGUMENT, 0,
-                        "`%s` %s patches, and tensor 0's plan does %s; a frame has one kind", p->text.c_str(),
-                        p->patches() ? "makes" : "makes no", p->patches() ? "not" : "so");
+      return bad_tensor(error, i, DR_E_ARGUMENT, 0, "`%s` makes %s, and tensor 0's plan %s; a frame has one kind",
+                        p->text.c_str(), p->patches() ? "patches" : "gradients",
+                        p->patches() ? "gradients" : "patches");
     const tensor_shape& shape = out.shapes.back();
     if (p->votes) out.votes.resize(tensors.size()), out.votes[i] = 1;
     const bool joins = i > 0 && p->flat && out.units.back().method == p;
@@ -104,11 +105,11 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
   for (unit& u : out.units) {
     if (const dr_status s = check_unit(u, out.shapes[u.first_tensor], u.first_tensor, error)) return s;
     u.source_max = u.sparse ? std::min(out.shapes[u.first_tensor].count, tensor_elements_max) : u.universe;
-    u.kept_max = std::min(u.source_max, u.method->sparsifier().most(u.universe));
+    u.selected_max = std::min(u.source_max, u.method->sparsifier().selected_max(u.universe));
     u.dense_above = u.method->sparsifier().dense_above(u.universe);
     if (const dr_status s = add_rows(out, u, error)) return s;
     const bound_sparsifier sparsifier = u.method->sparsifier();
-    // (A blind one keeps zeros, too, and a frame says how many were kept.)
+    // (A blind sparsifier selects zeros, too, and a frame stores the number of selected rows.)
     u.whole = !u.sparse && u.method->regather && sparsifier.keeps_all() && !sparsifier.how.blind &&
               out.wire[out.rows[u.first_row].plan].index().whole();
   }

@@ -1,5 +1,5 @@
-// The first launch of a call: zeroes counters, and carries descriptors to the device inside its own argument,
-// so that nothing is copied and a graph may be replayed.
+// The first launch of a call: zeroes counters, and transfers descriptors to the device in its own argument, so that
+// there is no copy and a graph may be replayed.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace dr {
 
-inline constexpr uint64_t begin_few = 3840, begin_many = 32640;  // bytes that travel with a launch
+inline constexpr uint64_t begin_few = 3840, begin_many = 32640;  // bytes that a launch transfers
 
 template <uint64_t Bytes>
 struct begin_call {

@@ -12,7 +12,7 @@
 namespace dr {
 namespace {
 
-// "did you mean": names of the role, for the sentence.
+// The names of a role's codecs, for errors.
 std::string names_of(dr_role role) {
   std::string text;
   for (size_t i = 0; i < codec_count(); ++i)
@@ -35,9 +35,9 @@ dr_status bind_call(dr_role role, const plan_call& call, bound_stage& out, dr_er
   return bind_arguments({codec.name, codec.params, codec.param_count}, call.arguments, out.values, error);
 }
 
-// The one name of a stage that is not a codec's; a role without such a name is ARGUMENT.
+// Binds the only name of a stage, a word that is not a codec. ARGUMENT: the role has no such word.
 dr_status bind_word(const plan_stage& stage, plan& out, const bound_word*& bound, dr_error& error) {
-  if (stage.calls.size() != 1) return fail(error, DR_E_ARGUMENT, "plan: %s= takes one name", stage.role.c_str());
+  if (stage.calls.size() != 1) return fail(error, DR_E_ARGUMENT, "plan: %s= requires one name", stage.role.c_str());
   const plan_call& call = stage.calls[0];
   bound_word& w = out.words.emplace_back();
   w.word = find_word(stage.role, call.name);
@@ -61,11 +61,12 @@ dr_status bind_list(dr_role role, const plan_stage& stage, std::vector<bound_sta
 }
 
 dr_status bind_single(dr_role role, const plan_stage& stage, bound_stage& out, dr_error& error) {
-  if (stage.calls.size() != 1) return fail(error, DR_E_ARGUMENT, "plan: %s= takes one name", stage.role.c_str());
+  if (stage.calls.size() != 1) return fail(error, DR_E_ARGUMENT, "plan: %s= requires one name", stage.role.c_str());
   return bind_call(role, stage.calls[0], out, error);
 }
 
-// The codecs that auto tries: in patches those that read a base, else the others. On a tie the first is chosen.
+// Binds the codecs that auto tries: in patches those that read a base, otherwise the others. On a tie the first is
+// chosen.
 dr_status bind_choices(dr_role role, double error_max, bool in_patches, std::vector<bound_stage>& out,
                        dr_error& error) {
   for (const codec_notes* notes : builtin_notes()) {
@@ -81,11 +82,11 @@ dr_status bind_choices(dr_role role, double error_max, bool in_patches, std::vec
                      : DR_OK;
 }
 
-// auto has no bytes codec behind it: it chooses by the size that a codec writes.
+// No bytes codec may follow auto: it chooses by the size that a codec writes.
 dr_status bind_auto(const plan_stage& stage, plan& out, dr_error& error) {
   const bound_word* bound = nullptr;
   if (stage.calls.size() != 1)
-    return fail(error, DR_E_ARGUMENT, "plan: %s=auto takes no bytes codec behind it", stage.role.c_str());
+    return fail(error, DR_E_ARGUMENT, "plan: %s=auto does not support a bytes codec after it", stage.role.c_str());
   if (const dr_status s = bind_word(stage, out, bound, error)) return s;
   const bool index = stage.role == "index";
   if (!index) out.value_error = bound->value(0);
@@ -98,8 +99,8 @@ dr_status bind_auto(const plan_stage& stage, plan& out, dr_error& error) {
 
 uint32_t whole(double number) { return static_cast<uint32_t>(number); }
 
-// Of a role whose names are no codecs': its declared parameters, in their order (plan/stage_words.cpp).
-void take_word(std::string_view role, const bound_word& w, plan& out) {
+// Sets what a word selects. Its parameters have the order of their declaration (plan/stage_words.cpp).
+void set_word(std::string_view role, const bound_word& w, plan& out) {
   const std::string_view name = w.word->name;
   if (role == "regather") out.regather = name == "on";
   if (role == "bucket") out.flat = name == "flat";
@@ -114,7 +115,7 @@ void take_word(std::string_view role, const bound_word& w, plan& out) {
   out.exchange.parts = whole(w.values.back().number);
 }
 
-// Whether a stage says by a word what is so without it.
+// Whether a stage is the default of its role.
 bool says_default(const plan_stage& stage, const plan& p) {
   const bound_word* const w = p.word_of(stage.role);
   if (!w || w->word != first_word(stage.role) || stage.role == "index" || stage.role == "value") return false;
@@ -123,15 +124,15 @@ bool says_default(const plan_stage& stage, const plan& p) {
   return true;
 }
 
-// A transform makes factors, not frames: no other stage would do anything, but for the feedback.
+// A transform makes factors, not frames: all stages but feedback would have no effect.
 dr_status check_transform(const std::vector<plan_stage>& stages, const plan& p, dr_error& error) {
   for (const plan_stage& stage : stages)
     if (stage.role != "transform" && stage.role != "feedback" && !says_default(stage, p))
       return fail(error, DR_E_UNSUPPORTED,
-                  "plan: transform=lowrank takes no stage but feedback; leave out %s=", stage.role.c_str());
+                  "plan: transform=lowrank supports no stage but feedback; leave out %s=", stage.role.c_str());
   if (p.keeps_feedback() && !p.feedback_rule().kind.plain)
-    return fail(error, DR_E_UNSUPPORTED, "plan: transform=lowrank takes feedback=%s, not feedback=%s", plain_feedback(),
-                p.feedback.codec->name);
+    return fail(error, DR_E_UNSUPPORTED, "plan: transform=lowrank supports feedback=%s, not feedback=%s",
+                plain_feedback(), p.feedback.codec->name);
   return DR_OK;
 }
 
@@ -147,15 +148,15 @@ dr_status bind_stage(const plan_stage& stage, plan& out, dr_error& error) {
   if (stage.role == "order") return bind_list(DR_ROLE_ORDER, stage, out.order, error);
   if (!first_word(stage.role))
     return fail(error, DR_E_ARGUMENT,
-                "plan: '%s' is no stage; there are: sparsify, feedback, index, value, order, regather, bucket, merge, "
+                "plan: unknown stage '%s'; known: sparsify, feedback, index, value, order, regather, bucket, merge, "
                 "exchange, transform",
                 stage.role.c_str());
   if (const dr_status s = bind_word(stage, out, bound, error)) return s;
-  take_word(stage.role, *bound, out);
+  set_word(stage.role, *bound, out);
   return DR_OK;
 }
 
-// Votes are counted over all ranks, of all elements.
+// A vote is over all ranks and of all elements.
 dr_status check_vote(const plan& p, dr_error& error) {
   if (!(p.index[0].codec->forms & 1u << DR_FORM_ALL) || !p.index_choices.empty())
     return fail(error, DR_E_ARGUMENT, "plan: merge=vote requires index=%s: an element that no rank sends would be +1",
@@ -166,7 +167,7 @@ dr_status check_vote(const plan& p, dr_error& error) {
   return DR_OK;
 }
 
-// Of the codecs that a patch can have its values in.
+// The names of the value codecs for patches.
 std::string names_of_exact() {
   std::string text;
   for (const dr_codec* codec : builtin_codecs())
@@ -175,28 +176,28 @@ std::string names_of_exact() {
   return text;
 }
 
-// A patch is exact, and its receiver has the base: what neither needs has no place in it. auto chooses among codecs that
-// read the base, too.
+// A patch is exact, and its receiver has the base: stages that this excludes are errors. auto chooses among the codecs
+// that read the base.
 dr_status bind_patch(plan& p, dr_error& error) {
-  const auto takes_no = [&](const char* what) {
-    return fail(error, DR_E_UNSUPPORTED, "plan: sparsify=%s takes no %s", p.sparsify.codec->name, what);
+  const auto unsupported = [&](const char* what) {
+    return fail(error, DR_E_UNSUPPORTED, "plan: sparsify=%s does not support %s", p.sparsify.codec->name, what);
   };
-  if (p.keeps_feedback()) return takes_no("feedback: a patch is exact");
-  if (p.value_error != 0) return takes_no("value=auto with an error above 0: a patch is exact");
+  if (p.keeps_feedback()) return unsupported("feedback: a patch is exact");
+  if (p.value_error != 0) return unsupported("value=auto with an error above 0: a patch is exact");
   const dr_codec &value = *p.value[0].codec, &index = *p.index[0].codec;
   if (!(value.traits & DR_EXACT) || (value.traits & DR_REORDERS))
-    return fail(error, DR_E_UNSUPPORTED, "plan: sparsify=%s takes an exact value codec (%s), not %s",
+    return fail(error, DR_E_UNSUPPORTED, "plan: sparsify=%s requires an exact value codec (%s), not %s",
                 p.sparsify.codec->name, names_of_exact().c_str(), value.name);
   if (!(index.forms & 1u << DR_FORM_ALL) && (index.traits & DR_REPLACES_SUPPORT))
-    return fail(error, DR_E_UNSUPPORTED, "plan: sparsify=%s takes no %s, which replaces the support",
+    return fail(error, DR_E_UNSUPPORTED, "plan: sparsify=%s does not support %s, which replaces the support",
                 p.sparsify.codec->name, index.name);
-  if (!p.regather) return takes_no("regather=off: each value goes to its own row");
+  if (!p.regather) return unsupported("regather=off: each value goes to its own row");
   if ((index.forms & 1u << DR_FORM_ALL) && p.index.size() > 1)
-    return takes_no((std::string("bytes codec behind index=") + index.name).c_str());
-  if (p.flat) return takes_no("bucket=flat: each tensor has its own base");
-  if (p.votes) return takes_no("merge=vote: a patch is not merged");
+    return unsupported((std::string("bytes codec behind index=") + index.name).c_str());
+  if (p.flat) return unsupported("bucket=flat: each tensor has its own base");
+  if (p.votes) return unsupported("merge=vote: a patch is not merged");
   if (p.exchange.kind != exchange_kind::gather || p.exchange.parts != 1)
-    return takes_no("exchange=: a patch is not merged");
+    return unsupported("exchange=: a patch is not merged");
   if (!p.index_choices.empty())
     if (const dr_status s = bind_choices(DR_ROLE_INDEX, 0, true, p.index_choices, error)) return s;
   if (!p.value_choices.empty())
@@ -233,7 +234,7 @@ dr_status bind_stages(std::vector<plan_stage> stages, std::shared_ptr<const plan
 
   const uint32_t index = p->index[0].codec->traits, value = p->value[0].codec->traits;
   if (const dr_status s = bind_base(*p, error)) return s;
-  // A codec of the whole universe has no keys that could be blocks.
+  // A codec of the whole universe has no keys, so no blocks.
   if (!(p->index[0].codec->forms & 1u << DR_FORM_ALL)) p->block = p->sparsifier().block();
   if (p->votes)
     if (const dr_status s = check_vote(*p, error)) return s;
@@ -248,7 +249,7 @@ dr_status bind_stages(std::vector<plan_stage> stages, std::shared_ptr<const plan
     return fail(error, DR_E_UNSUPPORTED, "plan: auto is not supported beside %s, which %s",
                 p->index_choices.empty() ? p->index[0].codec->name : p->value[0].codec->name,
                 index & DR_REPLACES_SUPPORT ? "replaces the support" : "reorders the values");
-  // Stages without effect are left out of the canonical text.
+  // The canonical text omits stages without effect.
   if (!(index & DR_REPLACES_SUPPORT)) p->regather = true;
   if ((value & DR_REORDERS) && !p->carries_order())
     fall_back(DR_ROLE_ORDER, p->order);

@@ -1,4 +1,4 @@
-// A plan: its text bound to the codecs that it names.
+// A plan: its text, bound to the codecs that it names.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ struct bound_stage {
   dr_params params() const { return {sizeof(dr_params), values.data(), nullptr, 0, 0}; }
 };
 
-// A name that is not a codec's.
+// A name that is not a codec.
 struct bound_word {
   const dr_stage_word* word = nullptr;
   std::vector<dr_value> values;  // one for each declared parameter
@@ -32,7 +32,7 @@ struct bound_word {
   double value(size_t param) const { return values[param].number; }
 };
 
-// The stage exchange: which rank sends to which. Only lib/exchange reads it.
+// The stage exchange: which rank sends to which. Only lib/exchange and lib/sender read it.
 enum class exchange_kind : uint8_t { gather, owner, ring, hierarchy };  // in the order of the words (plan/stage_words)
 struct exchange_stage {
   exchange_kind kind = exchange_kind::gather;
@@ -49,21 +49,21 @@ struct transform_stage {
 struct plan {
   bound_stage sparsify, feedback;  // feedback.codec is nullptr without one
   std::vector<bound_stage> value, order, index;
-  // index=auto, value=auto: their candidates, one codec each; then `index` and `value` have the first. A value codec is
+  // index=auto, value=auto: the candidates, single codecs; `index` and `value` are then the first. A value codec is
   // chosen if its relative L2 error is at most value_error.
   std::vector<bound_stage> index_choices, value_choices;
   double value_error = 0;
-  uint32_t block = 1;  // elements that an index stands for; 0: the sparsifier says, tensor by tensor
+  uint32_t block = 1;  // elements per index; 0: the sparsifier chooses it for every tensor
   bool regather = true, flat = false;
   bool votes = false;  // merge=vote: a merge is the sign of the sum
   exchange_stage exchange;
   transform_stage transform;
-  std::vector<bound_word> words;  // that the text has
+  std::vector<bound_word> words;  // in the text
   listed_stages stages;           // for callers
   std::string text;               // canonical
 
   bound_sparsifier sparsifier() const { return {sparsifier_of(*sparsify.codec), sparsify.params()}; }
-  // nullptr: the role has no word.
+  // nullptr: the text has no word of the role.
   const bound_word* word_of(std::string_view role) const {
     const auto found = std::ranges::find_if(words, [&](const bound_word& w) { return role == w.word->role; });
     return found == words.end() ? nullptr : &*found;
@@ -73,7 +73,7 @@ struct plan {
   bool transforms() const { return transform.rank != 0; }
   bool patches() const { return sparsify.codec && sparsifier().how.patches; }
   bool keeps_feedback() const { return feedback.codec != nullptr; }
-  // Of a plan with feedback.
+  // For plans with feedback only.
   bound_feedback feedback_rule() const { return {feedback_of(*feedback.codec), feedback.params()}; }
   bool keeps_residual() const { return keeps_feedback() && feedback_rule().kind.keeps_residual; }
   bool keeps_momentum() const { return keeps_feedback() && feedback_rule().kind.keeps_momentum; }
@@ -82,28 +82,27 @@ struct plan {
   }
 };
 
-// Sets `stages` of a plan that is bound (list_stages.cpp).
+// Sets `stages` of a bound plan (list_stages.cpp).
 void list_stages(plan& p);
 
 dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_error& error);
-// A plan in which the stages of a text take the place of its own.
+// A plan in which the stages of a text replace its own.
 dr_status bind_with(const plan& of, std::string_view text, std::shared_ptr<const plan>& out, dr_error& error);
 
-// The plans that senders need beside a tensor's own (derive_plan.cpp).
-// All of a tensor, exactly, with the same weight of the gradient and the same momentum; with feedback=dgc u is not masked,
-// for all is sent. With merge=vote or transform= the plan itself: a mean beside signs is of another scale, and a transform
-// sends small tensors as they are anyhow.
+// The plans that senders need besides a tensor's own (derive_plan.cpp). All of a tensor, exactly, with the same weight
+// of the gradient and the same momentum; with feedback=dgc u is not masked, because all is sent. With merge=vote or
+// transform= the plan itself: means and signs have different scales, and a transform sends small tensors dense.
 dr_status bind_exact(const std::shared_ptr<const plan>& of, std::shared_ptr<const plan>& out, dr_error& error);
 // All of all tensors, exactly, in one bucket.
 dr_status bind_flat(std::shared_ptr<const plan>& out, dr_error& error);
-// Of rows that are selected already: the codecs. An index codec that replaces the support gives way to one of lists. Nothing is
-// kept of rows; UNSUPPORTED: votes, and feedback with a momentum, which are of all elements.
+// For rows that are selected already: only the codecs. An index codec that replaces the support is replaced by one for
+// lists. There is no feedback for rows; UNSUPPORTED: votes, and feedback with a momentum, which concern all elements.
 dr_status bind_rows(const plan& method, std::shared_ptr<const plan>& out, dr_error& error);
-// Of a sum that an owner encodes again: its residual is a plain one, for momentum is in the sum already; with merge=vote
-// the sum is signs, one bit each, exactly.
+// For a sum that an owner encodes again: with a plain residual, because the sum includes the momentum; with merge=vote
+// the sum is signs, exactly, one bit an element.
 dr_status bind_sum(const std::shared_ptr<const plan>& method, std::shared_ptr<const plan>& out, dr_error& error);
 
-// The norm that its feedback clips gradients to (clip.cpp); 0: it does not.
+// The norm to which feedback clips gradients (clip.cpp); 0: it does not clip.
 double clip_of(const plan& p);
 
 // Properties of a plan: DR_PLAN_* flags, and the DR_DTYPE_BIT set of supported tensors.

@@ -1,5 +1,5 @@
-// The choice of auto for a row: the index codec with the fewest bytes, and of the value codecs within the error the
-// smallest.
+// The choice of auto for a row: the index codec with the fewest bytes, and the value codec with the fewest bytes among
+// those within the error.
 #include <algorithm>
 #include <bit>
 
@@ -8,7 +8,7 @@
 namespace dr {
 namespace {
 
-// Some codecs know the size of a payload without writing it. What others write is theirs if they are chosen.
+// Some codecs compute the size of a payload without writing it. The output of the others is used if they are chosen.
 dr_status choose_index(const encoding& e, size_t i, std::span<const row_choice> choices, streams& coded,
                        chosen_row& out, uint32_t& chosen) {
   const batch_row& r = e.b.rows[i];
@@ -44,7 +44,7 @@ dr_status choose_index(const encoding& e, size_t i, std::span<const row_choice> 
   return DR_OK;
 }
 
-// ‖s − ŝ‖ <= error · ‖s‖, in sums of one order.
+// ‖s − ŝ‖ <= error · ‖s‖, by sums in a fixed order.
 bool meets_error(const encoding& e, size_t i) {
   const void *const sent = e.w.selected.rows[i].values, *const seen = e.w.chosen[i].seen;
   const double error = e.unit_of(i).method->value_error;
@@ -61,7 +61,7 @@ bool meets_error(const encoding& e, size_t i) {
   });
 }
 
-// Tries all. One that refuses the values (they are not finite, say) is passed over.
+// Tries all. A codec that refuses the values (such as values that are not finite) is skipped.
 dr_status choose_value(const encoding& e, size_t i, std::span<const row_choice> choices, streams& coded,
                        chosen_row& out, uint32_t& chosen) {
   const batch_row& r = e.b.rows[i];

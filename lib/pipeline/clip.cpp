@@ -1,5 +1,5 @@
-// What feedback weighs gradients and states by. Clipping needs the norm of all gradients of a call before any of them is
-// added (Lin et al. 2017; Pascanu et al. 2013).
+// The weights of gradients and states in feedback. Clipping needs the norm of all gradients of a call before the first
+// of them is added (Lin et al. 2017; Pascanu et al. 2013).
 #include <algorithm>
 #include <cmath>
 
@@ -9,7 +9,7 @@
 namespace dr {
 namespace {
 
-constexpr uint64_t block = 1 << 16;  // values; the sum does not depend on who adds which block
+constexpr uint64_t block = 1 << 16;  // values; the sum does not depend on the distribution of blocks to workers
 
 uint64_t present(const tensor_shape& s) { return (s.sparse() ? s.count : s.universe) * s.width; }
 

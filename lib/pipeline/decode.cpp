@@ -24,7 +24,7 @@ class decoder {
   dr_status run(decoded_row* out) {
     for (size_t i = 0; i < f_.rows.size(); ++i)
       if (const dr_status status = check_base(i)) return status;
-    // Rows by plan, once: a hostile frame has as many plans and rows as it has bytes.
+    // Sorts the rows by plan once: a hostile frame may have as many plans and rows as bytes.
     const size_t n = f_.rows.size();
     std::iota(w_.by_plan, w_.by_plan + n, 0u);
     std::sort(w_.by_plan, w_.by_plan + n, [&](uint32_t a, uint32_t b) {
@@ -100,7 +100,7 @@ class decoder {
     return fail(error_, dr_fault{sizeof(dr_fault), DR_E_CORRUPT, stream, where, what, message}, tensor_of(i), nullptr);
   }
 
-  // Support ascending, values in its order, for all codecs: later steps need no validation.
+  // Makes the support ascend, with the values in its order, for all codecs: later steps need no validation.
   dr_status finish(size_t i, decoded_row& out) {
     const wire_row& row = f_.rows[i];
     const wire_plan& plan = plan_of(i);
@@ -144,7 +144,7 @@ class decoder {
     return corrupt(i, DR_STREAM_INDEX, k, o.support[k], "indices do not ascend, or one is not below the universe");
   }
 
-  // ---- Of a patch: its base is the one that it was made for, and becomes what its sender had ------------------
+  // ---- Patches: the receiver's base is the one of the patch, and the result is that of its sender -------------
 
   dr_status check_base(size_t i) {
     const wire_row& row = f_.rows[i];
@@ -202,23 +202,23 @@ class decoder {
   stage_runner run_;
 };
 
-// Calls f(row, its place in the outputs) for each row of a frame, until it returns false.
+// Calls f(row, its memory in the outputs) for every row of a frame, until it returns false.
 template <class F>
 bool each_place(const frame_view& frame, std::span<const tensor_out> outs, F&& f) {
-  bool goes_on = true;
+  bool continues = true;
   size_t next = 0;
   each_tensor(frame, [&](size_t begin, size_t end, uint64_t) {
     const tensor_out& o = outs[next++];
     uint64_t first = 0;
-    for (size_t i = begin; goes_on && i < end; first += frame.rows[i++].universe)
-      goes_on = f(i, o, at_element(o, first * width_of(o)));
+    for (size_t i = begin; continues && i < end; first += frame.rows[i++].universe)
+      continues = f(i, o, at_element(o, first * width_of(o)));
   });
-  return goes_on;
+  return continues;
 }
 
 // ---- Patches --------------------------------------------------------------------------------------------------
 
-// Where each segment's base is, and the sums of its chunks, if the caller has them.
+// Finds the segments' bases, and the sums of their chunks, if the caller has them.
 void find_bases(const frame_view& frame, std::span<const tensor_out> outs, decode_row* rows) {
   size_t next = 0;
   each_tensor(frame, [&](size_t begin, size_t end, uint64_t) {
@@ -233,7 +233,7 @@ void find_bases(const frame_view& frame, std::span<const tensor_out> outs, decod
   });
 }
 
-// The caller's sums are now those of the result. (What follows cannot fail.)
+// Updates the caller's sums to those of the result. (The following steps cannot fail.)
 void keep_sums(const frame_view& frame, const decode_row* rows) {
   for (size_t i = 0; i < frame.rows.size(); ++i)
     if (rows[i].known)
@@ -241,7 +241,7 @@ void keep_sums(const frame_view& frame, const decode_row* rows) {
                   base_chunks(row_size(frame.plans[frame.rows[i].plan], frame.rows[i])) * sizeof(uint64_t));
 }
 
-// So are the histories.
+// Updates the caller's histories.
 void keep_history(const frame_view& frame, const decode_row* rows, const decoded_row* decoded) {
   for (size_t i = 0; i < frame.rows.size(); ++i) {
     const wire_plan& plan = frame.plans[frame.rows[i].plan];
@@ -253,7 +253,7 @@ void keep_history(const frame_view& frame, const decode_row* rows, const decoded
   }
 }
 
-// Assigns what changed: to the bases themselves, or to pairs.
+// Writes the changed words to the bases themselves, or returns them as pairs.
 void apply_patch(const frame_view& frame, decoded_frame rows, std::span<tensor_out> outs) {
   write_sparse(rows, outs);
   each_place(frame, outs, [&](size_t i, const tensor_out& o, std::byte* to) {
@@ -286,8 +286,8 @@ bool decodes_in_place(const frame_view& frame, std::span<const tensor_out> outs)
 
 dr_status decode_rows(std::span<const frame_view> frames, std::span<const tensor_out> outs, bool copies, pool& workers,
                       arena& memory, decoded_row* rows, std::span<const decoded_frame>& decoded, dr_error& error) {
-  arena kept;
-  const decode_work w = decode_work::take(memory, frames, workers.workers(), kept);
+  arena stored;
+  const decode_work w = decode_work::lay_out(memory, frames, workers.workers(), stored);
   if (!memory.fits()) return fail(error, DR_E_INTERNAL, "decode: the workspace is too small");
   const bool patches = copies && is_patch(frames[0]);
   if (patches) find_bases(frames[0], outs, w.rows);
@@ -314,11 +314,11 @@ dr_status decode_rows(std::span<const frame_view> frames, std::span<const tensor
     keep_history(frames[0], w.rows, rows);
   }
   decoded = {w.frames, frames.size()};
-  memory = kept;
+  memory = stored;
   return DR_OK;
 }
 
-void deliver(const frame_view& frame, decoded_frame decoded, const deliver_room* rooms, pool& workers,
+void deliver(const frame_view& frame, decoded_frame decoded, const merge_scratch* scratch, pool& workers,
              std::span<tensor_out> outs) {
   if (decodes_in_place(frame, outs)) {
     for (tensor_out& o : outs) o.count = o.universe;
@@ -326,16 +326,16 @@ void deliver(const frame_view& frame, decoded_frame decoded, const deliver_room*
   }
   for (tensor_out& o : outs) o.count = 0;
   if (is_patch(frame)) return apply_patch(frame, decoded, outs);
-  merge_dense({&decoded, 1}, nullptr, merge_mode::copy, {}, rooms, workers, outs);
+  merge_dense({&decoded, 1}, nullptr, merge_mode::copy, {}, scratch, workers, outs);
   if (!is_cut(frame, outs.size())) write_sparse(decoded, outs);
 }
 
-dr_status count_unions(std::span<const decoded_frame> frames, const deliver_room* rooms, pool& workers,
+dr_status count_unions(std::span<const decoded_frame> frames, const merge_scratch* scratch, pool& workers,
                        std::span<const tensor_out> outs, dr_error& error) {
-  count_union_rows(frames, rooms, workers, outs);
+  count_union_rows(frames, scratch, workers, outs);
   for (size_t i = 0; i < outs.size(); ++i) {
     if (!outs[i].index_dtype) continue;
-    const uint64_t n = union_rows(rooms, workers, i);
+    const uint64_t n = union_rows(scratch, workers, i);
     if (n <= outs[i].capacity) continue;
     fail(error, DR_E_CAPACITY, "output %zu: capacity %" PRIu64 "; the union of the supports has %" PRIu64 " rows", i,
          outs[i].capacity, n);
@@ -347,12 +347,13 @@ dr_status count_unions(std::span<const decoded_frame> frames, const deliver_room
 }
 
 void merge(std::span<const decoded_frame> frames, const float* weights, bool adds, const voters& votes,
-           const deliver_room* rooms, pool& workers, std::span<tensor_out> outs) {
+           const merge_scratch* scratch, pool& workers, std::span<tensor_out> outs) {
   for (tensor_out& o : outs) o.count = 0;
-  merge_dense(frames, weights, adds ? merge_mode::add : merge_mode::sum, votes, rooms, workers, outs);
-  merge_unions(frames, weights, rooms, workers, outs);
+  merge_dense(frames, weights, adds ? merge_mode::add : merge_mode::sum, votes, scratch, workers, outs);
+  merge_unions(frames, weights, scratch, workers, outs);
   for (size_t i = 0; i < outs.size(); ++i)
-    if (outs[i].index_dtype && votes(i)) take_signs(outs[i].dtype, outs[i].values, outs[i].count * width_of(outs[i]));
+    if (outs[i].index_dtype && votes(i))
+      replace_by_signs(outs[i].dtype, outs[i].values, outs[i].count * width_of(outs[i]));
 }
 
 }  // namespace dr

@@ -12,86 +12,86 @@ namespace dr {
 
 struct batch;
 
-// Which sparse outputs a call takes.
+// Which sparse outputs a call accepts.
 enum class sparse_outputs {
   none,
-  one_frame,  // with room for its support
-  unions      // of frames' supports; how large they are is known when they are decoded
+  one_frame,  // with capacity for its support
+  unions      // of the frames' supports; their sizes are known after decoding
 };
 
-// Workspace to decode these frames into such outputs, or to add them up there; also refuses frames beyond the limits,
+// The workspace to decode these frames into these outputs, or to merge them there. Refuses frames above the limits
 // before anything is allocated. The memory of the frames' headers counts, too.
 dr_status decode_workspace(std::span<const frame_view> frames, std::span<const tensor_out> outs,
                            const dr_decode_options& limits, uint32_t workers, uint64_t& bytes, dr_error& error);
-// Workspace that suffices for any `frames` frames of a batch. MEMORY: it exceeds the address space.
+// The workspace that suffices for any `frames` frames of a batch. MEMORY: it exceeds the address space.
 struct decode_memory {
-  uint64_t kept = 0;     // by decoded rows, until they are merged
-  uint64_t passing = 0;  // beside them, of one call
+  uint64_t stored = 0;     // for decoded rows, until they are merged
+  uint64_t transient = 0;  // in addition, during a call
 };
 dr_status decode_workspace(const batch& b, size_t frames, decode_memory& room, dr_error& error);
 
-// Whether a frame has the tensors of a batch. ARGUMENT.
+// ARGUMENT: a frame does not have the tensors of a batch.
 dr_status check_frame(const batch& b, const frame_view& frame, dr_error& error);
 
-// Bytes that a frame of a batch takes to decode, at most: its rows, and a worker's scratch.
+// The maximum of memory to decode a frame of a batch: for its rows, and for a worker's scratch.
 struct frame_limits {
   uint64_t rows = 0, scratch = 0;
 };
 frame_limits limits_of(const batch& b);
-// CORRUPT: a frame (of these tensors: check_frame) that no plan of the batch makes, for it has or takes more.
+// CORRUPT: a frame with the batch's tensors (check_frame) that exceeds what the batch's plans can make.
 dr_status check_limits(const batch& b, const frame_limits& most, const frame_view& frame, dr_error& error);
-// The common part of all frames of a batch, to check outputs before there is a frame.
+// The common part of all frames of a batch, to check outputs before a frame exists.
 frame_view common_frame(const batch& b);
 
-// Leaves of a frame the tensors that options ask for, which go to so many outputs. ARGUMENT: it has not so many.
+// Removes all tensors of a frame but those that the options request, one for every output. ARGUMENT: it has fewer.
 dr_status keep_range(frame_view& frame, const dr_decode_options& options, size_t outs, dr_error& error);
 
-// Whether outputs are right in themselves; total: their rows.
+// Checks outputs without a frame; total: their rows.
 dr_status check_outputs(std::span<const tensor_out> outs, sparse_outputs sparse, uint64_t& total, dr_error& error);
-// Whether outputs have the shapes of a frame's tensors. One frame tensor may be cut over dense outputs (bucket=flat).
+// Checks that outputs have the shapes of a frame's tensors. One frame tensor may be cut over dense outputs
+// (bucket=flat).
 dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> outs, sparse_outputs sparse,
                         dr_error& error);
 
-// All tensors of a frame are, or none.
+// Either all tensors of a frame are patches, or none is.
 inline bool is_patch(const frame_view& frame) { return !frame.plans.empty() && frame.plans[0].patch; }
 
 // Whether one frame tensor is cut over several dense outputs (bucket=flat).
 inline bool is_cut(const frame_view& frame, size_t outs) { return frame.tensors == 1 && outs > 1 && !is_patch(frame); }
 
-// Where an output lies.
+// The memory of an output.
 struct out_range {
   uintptr_t begin, end;
   size_t output;
 };
-// Of all outputs, ascending. ARGUMENT: two of them overlap.
+// Lists the memory of all outputs, ascending. ARGUMENT: two of them overlap.
 dr_status list_ranges(std::span<const tensor_out> outs, std::vector<out_range>& ranges, dr_error& error);
-// ARGUMENT: one of them overlaps a frame.
+// ARGUMENT: an output overlaps a frame.
 dr_status check_apart(std::span<const out_range> ranges, const void* frame, uint64_t size, dr_error& error);
 
-// A merge takes no more frames: so many have positions of their own in 32 bits, and in sums of workspaces.
+// The maximum number of frames of a merge: positions of frames fit in 32 bits, and sums of workspaces do not overflow.
 inline constexpr size_t merged_max = size_t{1} << 20;
 
-// Whether value codecs can write a frame's values to the outputs themselves: each row is all of its universe, in the
-// output's type, and its place is aligned as codecs take it.
+// Whether value codecs can write a frame's values to the outputs directly: a row is its whole universe, in the output's
+// type, and its memory has the alignment that codecs require.
 bool decodes_in_place(const frame_view& frame, std::span<const tensor_out> outs);
 
-// Decodes every row of every frame; rows [Σ rows of the frames]. copies: the one frame is to be delivered, so that its
-// outputs may be written before it is known to be sound. `memory` has then taken all that `decoded` refers to.
+// Decodes all rows of all frames; rows [Σ rows of the frames]. copies: the only frame is to be delivered, so its
+// outputs may be written before it is known to be sound. All that `decoded` refers to is allocated from `memory`.
 dr_status decode_rows(std::span<const frame_view> frames, std::span<const tensor_out> outs, bool copies, pool& workers,
                       arena& memory, decoded_row* rows, std::span<const decoded_frame>& decoded, dr_error& error);
-// The memory of workers that deliver or merge frames; rooms [workers], or nullptr to measure.
-void take_rooms(arena& memory, size_t frames, size_t outs, uint32_t workers, deliver_room* rooms);
+// Lays out the memory of workers that deliver or merge frames; scratch [workers], or nullptr to measure.
+void lay_out_merge(arena& memory, size_t frames, size_t outs, uint32_t workers, merge_scratch* scratch);
 
-// Hands a frame's rows over, as far as they are not there.
-void deliver(const frame_view& frame, decoded_frame decoded, const deliver_room* rooms, pool& workers,
+// Writes a frame's rows to the outputs, except those that were decoded in place.
+void deliver(const frame_view& frame, decoded_frame decoded, const merge_scratch* scratch, pool& workers,
              std::span<tensor_out> outs);
-// How many rows sparse outputs of a merge get, which stays in rooms. CAPACITY: there is too little room.
-dr_status count_unions(std::span<const decoded_frame> frames, const deliver_room* rooms, pool& workers,
+// Counts the rows of the sparse outputs of a merge, in scratch. CAPACITY: an output is too small.
+dr_status count_unions(std::span<const decoded_frame> frames, const merge_scratch* scratch, pool& workers,
                        std::span<const tensor_out> outs, dr_error& error);
-// Σ weight · frame: into dense outputs, from zero or added to their contents; frame after frame for every element. Into
-// sparse ones, whose unions were counted, from zero.
-// Of those of the outputs that vote, the signs.
+// Σ weight · frame: to dense outputs, from zero or added to their contents, in the order of the frames for every
+// element; to sparse outputs, whose unions were counted, from zero. Outputs that vote become the signs of the sums.
 void merge(std::span<const decoded_frame> frames, const float* weights, bool adds, const voters& votes,
-           const deliver_room* rooms, pool& workers, std::span<tensor_out> outs);
+           const merge_scratch* scratch, pool& workers, std::span<tensor_out> outs);
 
 }  // namespace dr

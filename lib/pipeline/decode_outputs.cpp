@@ -14,7 +14,7 @@ dr_status bad_output(dr_error& error, uint64_t i, dr_status code, const char* wh
   return code;
 }
 
-// Of an output by itself, before a frame is looked at.
+// An error of an output alone, before a frame is read.
 dr_status bad_field(dr_error& error, uint64_t i, dr_status code, const char* what, uint64_t has) {
   fail(error, code, "output %" PRIu64 ": %s (value %" PRIu64 ")", i, what, has);
   error.tensor = i;
@@ -41,7 +41,7 @@ dr_status check_frame(const batch& b, const frame_view& frame, dr_error& error) 
     }
     if (!status && p.patch != u->patches()) {
       status = fail(error, DR_E_ARGUMENT, "frame: tensor %u is %s patch; the batch was prepared for %s",
-                    u->first_tensor, p.patch ? "a" : "no", p.patch ? "gradients" : "patches");
+                    u->first_tensor, p.patch ? "a" : "not a", p.patch ? "gradients" : "patches");
       error.tensor = u->first_tensor;
     }
     ++u;
@@ -100,7 +100,7 @@ dr_status list_ranges(std::span<const tensor_out> outs, std::vector<out_range>& 
 
 dr_status check_apart(std::span<const out_range> ranges, const void* frame, uint64_t size, dr_error& error) {
   const auto begin = reinterpret_cast<uintptr_t>(frame);
-  // They ascend and are apart, so do their ends.
+  // The ranges ascend without overlap, and so do their ends.
   const auto found =
       std::partition_point(ranges.begin(), ranges.end(), [&](const out_range& r) { return r.end <= begin; });
   if (found == ranges.end() || !size || (found->begin > begin && found->begin - begin >= size)) return DR_OK;

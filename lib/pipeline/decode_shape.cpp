@@ -50,7 +50,7 @@ dr_status shape_of_frame(const frame_view& f, decode_shape& out, bool& host_woul
   host_would_do = true;
   for (const wire_row& r : f.rows) {
     if (r.continues) return fail(error, DR_E_UNSUPPORTED, "frame: segments have no CUDA path");
-    // Bounds of streams without a codec call were not computed, and are 0.
+    // The bounds of streams without a codec call are 0.
     const bool coded = r.mode == mode_plan && r.count != 0;
     out.rows.push_back({r.plan, r.entry, r.universe, r.count, r.mode == mode_dense ? 0 : r.support, r.payload(),
                         coded ? r.count : 0, r.support, r.size});
@@ -75,7 +75,7 @@ void join_shapes(std::vector<decode_shape>& shapes) {
       x.support_max = std::max(x.support_max, y.support_max);
       x.payload = std::max(x.payload, y.payload);
       x.coded_max = std::max(x.coded_max, y.coded_max);
-      x.given_max = std::max(x.given_max, y.given_max);
+      x.decoded_max = std::max(x.decoded_max, y.decoded_max);
       for (uint32_t k = 0; k < section_count; ++k) x.size[k] = std::max(x.size[k], y.size[k]);
     }
   }

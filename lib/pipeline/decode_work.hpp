@@ -11,7 +11,7 @@
 
 namespace dr {
 
-// The memory to decode a row. nullptr: not needed.
+// The memory to decode a row; nullptr where it is not needed.
 struct decode_row {
   dr_fault fault;
   uint64_t out_size[section_count];
@@ -20,8 +20,8 @@ struct decode_row {
   uint32_t* order;
   uint32_t* seen;    // to check a permutation, a bit an element
   uint64_t* sorted;  // of keys that carry the order: key and position
-  void* in_order;    // values, once they are in index order
-  // Of a patch: the segment that the receiver has, its words at the support, and the sums of its chunks.
+  void* in_order;    // values in index order
+  // For a patch: the receiver's segment, its words at the support, and the sums of its chunks.
   const std::byte* base;
   void* based;
   uint64_t* sums;
@@ -33,22 +33,23 @@ struct decode_row {
 
 struct decode_work {
   decode_row* rows;       // of all frames
-  decoded_frame* frames;  // once they are decoded
+  decoded_frame* frames;  // after decoding
   job_list jobs;
   uint32_t *selected, *by_plan;
   std::byte* scratch;
-  uint64_t scratch_stride;  // a worker's
+  uint64_t scratch_stride;  // per worker
 
-  // With a measuring arena, nothing but its size. `kept`: the arena without the scratch, which nothing decoded lies in.
-  static decode_work take(arena& memory, std::span<const frame_view> frames, uint32_t workers, arena& kept);
+  // With a measuring arena only its size is computed. `stored`: the arena before the scratch, in which no decoded data
+  // is.
+  static decode_work lay_out(arena& memory, std::span<const frame_view> frames, uint32_t workers, arena& stored);
 };
 
 inline uint64_t row_bytes(const wire_plan& p) { return uint64_t{p.width} * value_size(p.dtype); }
-inline uint64_t row_size(const wire_plan& p, const wire_row& r) { return r.universe * row_bytes(p); }  // all of it
+inline uint64_t row_size(const wire_plan& p, const wire_row& r) { return r.universe * row_bytes(p); }  // dense
 inline bool coded(const wire_row& r) { return r.mode != mode_dense && r.count != 0; }
 
-// A support that is all of the universe, as the index codec of the plan says of every row: nothing is read for it, and
-// no list made. (A row that states another is the codec's to refuse.)
+// Whether the support is the whole universe, by the plan's index codec: nothing is read for it, and no list is made.
+// (The codec refuses a row that states another support.)
 inline bool whole(const wire_plan& plan, const wire_row& row) {
   return plan.index().whole() && row.mode == mode_plan && row.support == row.universe;
 }

@@ -18,7 +18,7 @@ dr_status read_feedback(const plan& method, std::vector<plan_stage>& stages, pla
   return DR_OK;
 }
 
-// The index codec of rows whose plan has none for lists of any kind: the first that auto tries.
+// The index codec for rows if the plan's codec does not code arbitrary lists: the first that auto tries.
 std::string list_codec() {
   for (const codec_notes* notes : builtin_notes())
     if (is_candidate(*notes, DR_ROLE_INDEX)) return notes->codec->name;

@@ -1,4 +1,4 @@
-// Whether a batch runs on a GPU, and the start of a call there.
+// Whether a batch runs on a GPU, and the beginning of a call there.
 #include <algorithm>
 #include <cstring>
 

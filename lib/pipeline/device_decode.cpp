@@ -35,12 +35,12 @@ class device_decoder {
     if (const dr_status s = launched(launch<unpack_frames>(exec, chunks_, args))) return s;
     for (uint32_t p = 0; p < s_.wire.size(); ++p)
       if (const dr_status s = streams(p)) return s;
-    const tell_decoded::args told{w_.rows, w_.state, result, static_cast<uint32_t>(frames_),
-                                  static_cast<uint32_t>(s_.rows.size())};
-    const judge_supports::args judged{at<merge_row>(4), w_.rows, w_.gate, static_cast<uint32_t>(work_.size()), told};
+    const tell_decoded::args reports{w_.rows, w_.state, result, static_cast<uint32_t>(frames_),
+                                     static_cast<uint32_t>(s_.rows.size())};
+    const judge_supports::args judged{at<merge_row>(4), w_.rows, w_.gate, static_cast<uint32_t>(work_.size()), reports};
     if (const dr_status s = launched(launch<judge_supports>(exec, row_tiles_, judged))) return s;
     if (work_.empty() && result)
-      if (const dr_status s = launched(launch<tell_decoded>(exec, 1, told))) return s;
+      if (const dr_status s = launched(launch<tell_decoded>(exec, 1, reports))) return s;
     return request.delivers ? deliver(request, outs) : DR_OK;
   }
 
@@ -102,12 +102,12 @@ class device_decoder {
         m.starts = (way_ == way::tiles || way_ == way::touched) && outs[i].index_dtype == 0 ? o.starts : nullptr;
         m.universe = u.universe;
         m.width = plan.width;
-        m.told_max = u.support_max;
+        m.support_max = u.support_max;
         m.first_tile = static_cast<uint32_t>(row_tiles_);
         m.weight = request.weights ? request.weights[f] : 1;
         m.dtype = static_cast<uint8_t>(plan.dtype);
         host_.merge.push_back(m);
-        row_tiles_ += std::max<uint64_t>(1, ceil_div(r.given_max, row_tile));
+        row_tiles_ += std::max<uint64_t>(1, ceil_div(r.decoded_max, row_tile));
       }
     }
     host_.rules.clear();
@@ -142,7 +142,7 @@ class device_decoder {
     for (uint32_t s = 0; s < section_count; ++s) {
       rule.size[s].struct_size = sizeof(dr_size_rule);
       rule.size[s].granule = 8;
-      // The rule is the same for all rows, but fields fit those only that have been validated with them.
+      // The rule is the same for all rows, but fields fit only the rows that have been validated with them.
       for (size_t i = 0; i < s_.rows.size(); ++i) {
         const stream_shape shape = stream_of(s_, i, s);
         if (s_.rows[i].plan != p || shape.count_max == 0) continue;
@@ -153,8 +153,8 @@ class device_decoder {
     return rule;
   }
 
-  // Jobs for the rows of a plan that have elements in a stream, frame by frame. The others call no codec, whose fields
-  // they need not fit.
+  // Lists jobs for the rows of a plan with elements in a stream, frame by frame. No codec runs for the other rows,
+  // whose fields may not fit it.
   template <class Fill>
   void jobs_of(uint32_t p, uint32_t s, Fill&& fill) {
     jobs_.clear();
@@ -168,7 +168,7 @@ class device_decoder {
       job.in_size = &w_.rows[i].size[s];
       job.out_size = w_.made + i;
       job.fault = &w_.rows[i].fault;
-      job.count = &w_.rows[i].told;
+      job.count = &w_.rows[i].support_count;
       fill(i, job);
       jobs_.push_back(job);
     }
@@ -228,7 +228,7 @@ class device_decoder {
         }));
   }
 
-  // Keys that carry the order: sorted, and their values with them. Keys also hold the number of the job in the launch.
+  // Sorts keys that carry the order, and permutes their values. Keys include the number of the job in the launch.
   dr_status sort(uint32_t p) {
     jobs_of(p, section_value, [&](size_t i, dr_job& job) {
       job.in = work_[i].support;
@@ -268,7 +268,7 @@ class device_decoder {
       if (!o.index_dtype) continue;
       const hand_over_row::args args{at<merge_row>(4) + i, w_.gate, o.indices,     o.values,
                                      o.capacity,           0,       o.index_dtype, o.dtype};
-      const uint64_t blocks = std::clamp<uint64_t>(ceil_div(s_.rows[i].given_max, row_tile), 1, 4096);
+      const uint64_t blocks = std::clamp<uint64_t>(ceil_div(s_.rows[i].decoded_max, row_tile), 1, 4096);
       if (const dr_status s = launched(launch<hand_over_row>(exec, blocks, args))) return s;
     }
     if (way_ == way::none) return DR_OK;
@@ -286,17 +286,18 @@ class device_decoder {
     return launched(launch<merge_tiles>(exec, out_tiles_, args));
   }
 
-  // How values get to dense outputs: each on its own; by tiles; or by tiles of which only places of values are touched.
+  // How values are merged into dense outputs: pair by pair; by tiles; or by tiles in which only positions of values are
+  // read and written.
   enum class way { none, pairs, touched, tiles };
   way way_of(const decode_request& request, std::span<const tensor_out> outs) const {
     uint64_t elements = 0, pairs = 0;
     for (const tensor_out& o : outs) elements += o.index_dtype ? 0 : o.universe * std::max(1u, o.width);
     if (!request.delivers || elements == 0) return way::none;
-    for (const auto& r : s_.rows) pairs += r.given_max * frames_;
-    // Bytes that move: a pair on its own touches two sectors of 32 in the output; a tile reads and writes all of it
+    for (const auto& r : s_.rows) pairs += r.decoded_max * frames_;
+    // Bytes of traffic: a single pair accesses two sectors of 32 bytes in the output; tiles read and write all of it
     // once.
     if (!request.adds || request.copies || pairs * 64 >= elements * 8) return way::tiles;
-    // A tile of few pairs costs more than a launch a frame.
+    // A tile with few pairs costs more than a launch per frame.
     return frames_ > 1 && pairs >= elements / merge_tile * 128 ? way::touched : way::pairs;
   }
 
@@ -304,7 +305,7 @@ class device_decoder {
   uint64_t ceil_tiles(uint32_t f, uint32_t i) const {
     uint64_t a_frame = 0, before = 0;
     for (uint32_t k = 0; k < s_.rows.size(); ++k) {
-      const uint64_t tiles = std::max<uint64_t>(1, ceil_div(s_.rows[k].given_max, row_tile));
+      const uint64_t tiles = std::max<uint64_t>(1, ceil_div(s_.rows[k].decoded_max, row_tile));
       a_frame += tiles;
       before += k < i ? tiles : 0;
     }
@@ -331,14 +332,14 @@ class device_decoder {
 
 uint64_t device_decode_workspace(const decode_shape& shape, size_t frames) {
   device_decode_scratch host;
-  return device_decode_work::take(shape, frames, nullptr, host).size;
+  return device_decode_work::lay_out(shape, frames, nullptr, host).size;
 }
 
 void load_decode_kernels(const decode_shape& shape, device& where) {
   device_queue dry;
   dry.loads = &where;
   device_decode_scratch host;
-  dr_error error;  // of so many frames: no concern of one that decodes fewer
+  dr_error error;  // ignored: it is about the maximum number of frames, and a call may decode fewer
   std::vector<tensor_out> outs;
   for (const auto& r : shape.rows) {
     tensor_out& o = outs.emplace_back();
@@ -346,12 +347,12 @@ void load_decode_kernels(const decode_shape& shape, device& where) {
     o.width = shape.wire[r.plan].width;
     o.dtype = DR_F32;
   }
-  // Jobs and descriptors travel in two sizes, and there are two ways to deliver.
+  // Jobs and descriptors have two sizes of argument, and there are two ways to deliver.
   for (const size_t k : {size_t{1}, jobs_few + 1}) {
     const std::vector<dr_bytes> frames(k);
     decode_request request{frames};
-    auto* const base = reinterpret_cast<std::byte*>(uintptr_t{1} << 32);  // never looked at
-    device_decoder d(shape, k, device_decode_work::take(shape, k, base, host), dry, host, error);
+    auto* const base = reinterpret_cast<std::byte*>(uintptr_t{1} << 32);  // never read
+    device_decoder d(shape, k, device_decode_work::lay_out(shape, k, base, host), dry, host, error);
     (void)d.run(request, outs, reinterpret_cast<dr_result*>(uintptr_t{1} << 32));
   }
   (void)where.resident_blocks(kernel<add_rows>);
@@ -361,7 +362,7 @@ void load_decode_kernels(const decode_shape& shape, device& where) {
 dr_status decode_on_device(const decode_shape& shape, const decode_request& request, std::span<const tensor_out> outs,
                            device_queue& queue, void* workspace, uint64_t workspace_size, dr_result* result,
                            device_decode_scratch& host, dr_error& error) {
-  const auto work = device_decode_work::take(shape, request.frames.size(), static_cast<std::byte*>(workspace), host);
+  const auto work = device_decode_work::lay_out(shape, request.frames.size(), static_cast<std::byte*>(workspace), host);
   if (!workspace || workspace_size < work.size) {
     fail(error, DR_E_CAPACITY, "workspace: %" PRIu64 " bytes given, %" PRIu64 " needed", workspace ? workspace_size : 0,
          work.size);

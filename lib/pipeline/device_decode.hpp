@@ -15,17 +15,17 @@
 
 namespace dr {
 
-// The shape of frames, known before a GPU reads them: of a prepared batch, or of one frame whose header the host has
-// read.
+// The shape of frames, known before a GPU reads them: from a prepared batch, or from one frame whose header the host
+// has read.
 struct decode_shape {
   struct row {
     uint32_t plan, entry;  // entry: of the plan table
     uint64_t universe, count_max, support_max, payload;
-    // Elements that its index codec is asked for: count_max, or of a frame that was read, 0 with raw keys or if dense.
+    // Elements that its index codec decodes: count_max, or for a frame that was read, 0 with raw keys or if dense.
     uint64_t coded_max;
-    // Elements that it gives: support_max, or of a frame that was read, all of a dense row.
-    uint64_t given_max;
-    std::array<uint64_t, section_count> size;  // of a frame that was read: another encoder's may be longer than ours
+    // Elements of the decoded row: support_max, or for a frame that was read, all of a dense row.
+    uint64_t decoded_max;
+    std::array<uint64_t, section_count> size;  // of a frame that was read: other encoders may write longer sections
   };
   std::vector<wire_plan> wire;
   std::vector<row> rows;
@@ -42,7 +42,7 @@ struct device_decode_row {
   uint32_t* starts;  // of the output's tiles
 };
 
-// Host memory that a context keeps for the descriptors of a call, so that steady state allocates nothing.
+// Host memory for the descriptors of a call. A context reuses it, so that steady state allocates nothing.
 struct device_decode_scratch {
   struct room {
     std::byte* at;
@@ -70,20 +70,20 @@ struct decode_request {
   const float* weights = nullptr;    // in host memory; nullptr: all 1
   bool adds = false;                 // to the outputs' contents
   bool copies = false;               // one frame, bit for bit
-  bool votes = false;                // the signs of the sums (on the CPU)
-  bool delivers = true;              // otherwise they are validated only
-  bool verified = false;             // the checks of the frames were, since they came; in host memory
+  bool votes = false;                // outputs are the signs of the sums (on the CPU)
+  bool delivers = true;              // otherwise frames are only validated
+  bool verified = false;             // the checks of the frames have been verified; in host memory
 };
 
-// Leaves one shape, with the larger of each bound, if all frames have the same headers except for the numbers that
+// Joins shapes to one, with the maximum of every bound, if all frames have the same headers except for the numbers that
 // depend on data.
 void join_shapes(std::vector<decode_shape>& shapes);
 
 uint64_t device_decode_workspace(const decode_shape& shape, size_t frames);
-// Loads the kernels of prepared calls, whatever number of frames they get.
+// Loads the kernels of prepared calls, for any number of frames.
 void load_decode_kernels(const decode_shape& shape, device& where);
 
-// Enqueues. A frame's rows go to outs, one each; nothing is written unless all frames are sound. `result` is device
+// Enqueues. Row i of a frame is merged into outs[i]; nothing is written unless all frames are sound. `result` is device
 // memory, or nullptr.
 dr_status decode_on_device(const decode_shape& shape, const decode_request& request, std::span<const tensor_out> outs,
                            device_queue& queue, void* workspace, uint64_t workspace_size, dr_result* result,

@@ -9,21 +9,21 @@ namespace {
 
 constexpr uint64_t slack = 32;
 
-// Of a row without elements in a stream nothing: its codec is not called, and its fields need not fit.
+// The need of a row's codec; zero for a row without elements in the stream, whose codec is not called.
 dr_need row_need(const decode_shape& shape, size_t row, uint32_t s) {
   const stream_shape stream = stream_of(shape, row, s);
   return stream.count_max ? need_of(shape.wire[shape.rows[row].plan].lists[s], stream) : dr_need{};
 }
 
 template <class Bytes>
-device_decode_row take_slots(const decode_shape& shape, size_t row, Bytes&& bytes) {
+device_decode_row lay_out_slots(const decode_shape& shape, size_t row, Bytes&& bytes) {
   const auto& r = shape.rows[row];
   const wire_plan& plan = shape.wire[r.plan];
   const uint64_t dense = r.universe * plan.width * value_size(plan.dtype);
   device_decode_row o{};
   for (uint32_t s = 0; s < section_count; ++s) {
     uint64_t size = std::max(row_need(shape, row, s).payload, r.size[s]);
-    // A dense row comes in the place of values, if its bound lets it come at all.
+    // A dense row replaces the values, if its bound permits a dense row.
     if (s == section_value && dense <= r.payload) size = std::max(size, dense);
     o.capacity[s] = size;
     o.slot[s] = reinterpret_cast<uint8_t*>(bytes(size + slack + 16));
@@ -32,7 +32,7 @@ device_decode_row take_slots(const decode_shape& shape, size_t row, Bytes&& byte
 }
 
 template <class Bytes>
-void take_row(const decode_shape& shape, size_t row, device_decode_row& o, Bytes&& bytes) {
+void lay_out_row(const decode_shape& shape, size_t row, device_decode_row& o, Bytes&& bytes) {
   const auto& r = shape.rows[row];
   const wire_plan& plan = shape.wire[r.plan];
   const uint64_t row_bytes = uint64_t{plan.width} * value_size(plan.dtype);
@@ -62,17 +62,17 @@ dr_need need_of(const stage_list& list, const stream_shape& shape, dr_size_rule*
   if (list.count == 0) return need;
   const dr_job job = shape_job(shape);
   const dr_params params = list.front().params();
-  (void)list.front().codec->cuda->need(&params, &job, 1, &need);  // validated when the shape was made
+  (void)list.front().codec->cuda->need(&params, &job, 1, &need);  // validated with the shape
   return need;
 }
 
-device_decode_work device_decode_work::take(const decode_shape& shape, size_t frames, std::byte* base,
-                                            device_decode_scratch& host) {
+device_decode_work device_decode_work::lay_out(const decode_shape& shape, size_t frames, std::byte* base,
+                                               device_decode_scratch& host) {
   device_decode_work w;
   arena memory;
   const auto bytes = [&](uint64_t size) {
     const uint64_t offset = memory.used();
-    memory.take<std::byte>(size);
+    memory.allocate<std::byte>(size);
     return base ? base + offset : nullptr;
   };
   const size_t n = shape.rows.size(), all = n * frames;
@@ -99,9 +99,9 @@ device_decode_work device_decode_work::take(const decode_shape& shape, size_t fr
     host.seen[p] = reinterpret_cast<uint32_t*>(bytes(4 * words * frames));
   }
   host.rows.clear();
-  for (size_t i = 0; i < all; ++i) host.rows.push_back(take_slots(shape, i % n, bytes));
+  for (size_t i = 0; i < all; ++i) host.rows.push_back(lay_out_slots(shape, i % n, bytes));
   w.zero_size = memory.used();
-  for (size_t i = 0; i < all; ++i) take_row(shape, i % n, host.rows[i], bytes);
+  for (size_t i = 0; i < all; ++i) lay_out_row(shape, i % n, host.rows[i], bytes);
   host.sort.assign(shape.wire.size(), {});
   for (uint32_t p = 0; p < shape.wire.size(); ++p) {
     if (!shape.wire[p].carries_order) continue;

@@ -1,4 +1,4 @@
-// The layout of a decode's memory on a GPU: in one workspace, or measured only.
+// The layout of a decode's memory on a GPU: in one workspace, or only measured.
 #pragma once
 
 #include "core/arena.hpp"
@@ -17,8 +17,8 @@ struct device_decode_work {
   std::byte* blob = nullptr;  // descriptors
 
   // base nullptr: only measures. Fills the rows, scratch, bitmaps and sorts of `host`.
-  static device_decode_work take(const decode_shape& shape, size_t frames, std::byte* base,
-                                 device_decode_scratch& host);
+  static device_decode_work lay_out(const decode_shape& shape, size_t frames, std::byte* base,
+                                    device_decode_scratch& host);
 };
 
 stream_shape stream_of(const decode_shape& shape, size_t row, uint32_t s);

@@ -28,9 +28,9 @@ class device_encoder {
   dr_status run(const device_headers& headers, uint8_t* frame, uint64_t capacity, dr_result* result) {
     for (size_t i = 0; i < rows_.size(); ++i)
       if (b_.units[b_.rows[i].unit].sparse && queue_.where) {
-        // Values that arrive sparse are used where they are.
-        rows_[i].kept = static_cast<std::byte*>(const_cast<void*>(tensor_of(i).values));
-        if (!wire_of(i).replaces_support()) rows_[i].sent = rows_[i].kept;
+        // Sparse values are used in place.
+        rows_[i].selected = static_cast<std::byte*>(const_cast<void*>(tensor_of(i).values));
+        if (!wire_of(i).replaces_support()) rows_[i].sent = rows_[i].selected;
       }
     if (const dr_status s = begin(headers)) return s;
     if (const dr_status s = select()) return s;
@@ -46,7 +46,7 @@ class device_encoder {
   const unit& unit_of(size_t row) const { return b_.units[b_.rows[row].unit]; }
   uint64_t row_bytes(size_t row) const { return uint64_t{unit_of(row).width} * value_size(unit_of(row).dtype); }
   const codec_scratch& scratch_of(uint32_t p, section s, bool decode) const {
-    constexpr uint32_t position[section_count] = {1, 2, 0};  // the order in which take asks
+    constexpr uint32_t position[section_count] = {1, 2, 0};  // the order of lay_out
     return scratch_[2 * (section_count * p + position[s]) + decode];
   }
 
@@ -113,7 +113,7 @@ class device_encoder {
       }
       if (!queue_.where) j.entries = j.count_max;
       j.support = rows_[i].support;
-      j.kept = rows_[i].kept;
+      j.selected = rows_[i].selected;
       j.row = w_.rows + i;
       select_.push_back(j);
     }
@@ -137,7 +137,7 @@ class device_encoder {
     return DR_OK;
   }
 
-  // The jobs of one stream: for the rows of a plan, in their order.
+  // Lists the jobs of one stream for the rows of a plan, in order.
   template <class Fill>
   void jobs_of(uint32_t p, section s, Fill&& fill) {
     host_.jobs.clear();
@@ -155,7 +155,7 @@ class device_encoder {
       job.out_capacity = round_up(b_.rows[i].need[s].payload[0], 16);
       job.out_size = &w_.rows[i].size[s];
       fill(i, job);
-      if (!job.out) continue;  // (feedback decodes nothing where there is none)
+      if (!job.out) continue;  // (without feedback nothing is decoded)
       host_.jobs.push_back(job);
     }
   }
@@ -182,9 +182,9 @@ class device_encoder {
       if (!plan.replaces_support()) return;
       job.fault = &w_.replaced[i].fault;
       job.out_size = &w_.replaced[i].size;
-      job.tell = rows_[i].told;
+      job.tell = rows_[i].reported;
       job.tell_capacity = b_.rows[i].support_max;
-      job.tell_count = &w_.replaced[i].told;
+      job.tell_count = &w_.replaced[i].count;
     });
     return run_codec(p, section_index);
   }
@@ -196,14 +196,14 @@ class device_encoder {
       const unit& u = unit_of(i);
       regather_job j{};
       if (queue_.where) j.values = tensor_of(i).values;
-      j.kept = rows_[i].kept;
+      j.selected = rows_[i].selected;
       j.support = rows_[i].support;
-      j.told = rows_[i].told;
+      j.reported = rows_[i].reported;
       j.sent = rows_[i].sent;
       j.row = w_.rows + i;
       j.replaced = w_.replaced + i;
       j.width = u.width;
-      j.told_max = static_cast<uint32_t>(b_.rows[i].support_max);
+      j.reported_max = static_cast<uint32_t>(b_.rows[i].support_max);
       j.dtype = static_cast<uint8_t>(u.dtype);
       uint32_t flags = u.method->regather ? regather_from_source : 0;
       if (u.sparse) flags |= regather_sparse;
@@ -216,7 +216,7 @@ class device_encoder {
       host_.regather.push_back(j);
     }
     return launched(launch_own<regather_values>(queue_, host_.regather, [](const regather_job& j) {
-      return ceil_div(std::max(1u, j.told_max), regather_tile);
+      return ceil_div(std::max(1u, j.reported_max), regather_tile);
     }));
   }
 
@@ -224,25 +224,25 @@ class device_encoder {
     jobs_of(p, section_value, [&](size_t i, dr_job& job) {
       job.in = rows_[i].sent;
       job.in_max = b_.rows[i].support_max * row_bytes(i);
-      job.count = &w_.rows[i].told;
+      job.count = &w_.rows[i].support_count;
       if (!rows_[i].order) return;
       job.tell = rows_[i].order;
       job.tell_capacity = b_.rows[i].support_max;
-      job.tell_count = &w_.rows[i].order_told;
+      job.tell_count = &w_.rows[i].order_count;
     });
     return run_codec(p, section_value);
   }
 
-  // The support in the order of the values.
+  // Puts the support in the order of the values.
   dr_status reorder(uint32_t p) {
     host_.jobs.clear();
     for (size_t i = 0; i < rows_.size(); ++i) {
       if (b_.rows[i].plan != p || !rows_[i].keys) continue;
       dr_job job{sizeof(dr_job)};
       job.in = rows_[i].order;
-      job.tell = rows_[i].told;
+      job.tell = rows_[i].reported;
       job.out = rows_[i].keys;
-      job.count = &w_.rows[i].told;
+      job.count = &w_.rows[i].support_count;
       job.count_max = b_.rows[i].support_max;
       job.fault = &w_.rows[i].fault;
       host_.jobs.push_back(job);
@@ -256,7 +256,7 @@ class device_encoder {
     jobs_of(p, section_order, [&](size_t i, dr_job& job) {
       job.in = rows_[i].order;
       job.in_max = 4 * b_.rows[i].support_max;
-      job.count = &w_.rows[i].told;
+      job.count = &w_.rows[i].support_count;
       job.universe = b_.rows[i].support_max;
     });
     return run_codec(p, section_order);
@@ -276,7 +276,7 @@ class device_encoder {
                           shape_,
                           call_.flags & DR_CALL_STATUS_FRAME,
                           {}};
-    std::memcpy(args.said, "encode failed on the GPU", sizeof args.said);
+    std::memcpy(args.message, "encode failed on the GPU", sizeof args.message);
     return launched(launch<pack_frame>(queue_.exec(), std::max<uint64_t>(1, tiles_), args));
   }
 
@@ -291,13 +291,13 @@ class device_encoder {
         const device_encode_row& o = rows_[i];
         subtract_job j{};
         if (queue_.where) j.acc = residual_of(tensor_of(i).state);
-        j.told = o.order ? o.keys : o.told;
+        j.reported = o.order ? o.keys : o.reported;
         j.values = o.decoded ? o.decoded : o.sent;
         j.support = o.support;
-        j.kept = o.kept;
+        j.selected = o.selected;
         j.row = w_.rows + i;
         j.universe = static_cast<uint32_t>(u.universe);
-        j.told_max = static_cast<uint32_t>(b_.rows[i].support_max);
+        j.reported_max = static_cast<uint32_t>(b_.rows[i].support_max);
         subtract_.push_back(j);
         decodes = decodes || o.decoded;
       }
@@ -310,7 +310,7 @@ class device_encoder {
           job.out = rows_[i].decoded;
           job.out_capacity = b_.rows[i].support_max * row_bytes(i);
           job.out_size = &w_.rows[i].decoded_size;
-          job.count = &w_.rows[i].told;
+          job.count = &w_.rows[i].support_count;
         });
         if (const dr_status s = run_codec(p, section_value, true)) return s;
       }
@@ -318,7 +318,8 @@ class device_encoder {
       const bool replaces = b_.wire[p].replaces_support() && !b_.wire[p].index().whole();
       for (const uint32_t again : {0u, 1u})
         if (const dr_status s = launched(launch_own<subtract_rows>(
-                queue_, subtract_, [](const subtract_job& j) { return ceil_div(std::max(1u, j.told_max), row_tile); },
+                queue_, subtract_,
+                [](const subtract_job& j) { return ceil_div(std::max(1u, j.reported_max), row_tile); },
                 [&](auto& args) {
                   args.failed = &w_.state->failed;
                   args.unfinite = &w_.state->unfinite;
@@ -363,7 +364,7 @@ dr_status count_device_launches(const batch& b, const device_headers& headers, d
   encode_call call;
   call.flags = DR_CALL_TAG;
   device_encoder e(b, call, {}, dry, host, error);
-  e.lay_out(reinterpret_cast<std::byte*>(uintptr_t{1} << 32));  // never looked at
+  e.lay_out(reinterpret_cast<std::byte*>(uintptr_t{1} << 32));  // never read
   if (const dr_status s = e.run(headers, nullptr, 0, nullptr)) return s;
   launches = dry.nodes;
   return DR_OK;

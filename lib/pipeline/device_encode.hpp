@@ -12,7 +12,7 @@
 
 namespace dr {
 
-// Host memory that a context keeps for the descriptors of a call, so that steady state allocates nothing.
+// Host memory for the descriptors of a call. A context reuses it, so that steady state allocates nothing.
 struct device_encode_scratch {
   std::vector<device_encode_row> rows;
   std::vector<codec_scratch> scratch;
@@ -23,20 +23,20 @@ struct device_encode_scratch {
   std::vector<subtract_job> subtract;
   std::vector<uint8_t> blob;
   std::vector<state_range> states;
-  std::array<size_t, 3> seen{};  // rows, plans and bytes of header of the largest batches that it had room for
+  std::array<size_t, 3> seen{};  // maximum of rows, plans and header bytes for which it has memory
 };
 
 // The headers of a batch: without and with a tag.
 using device_headers = std::array<device_header, 2>;
 device_headers headers_of(const batch& b);
 
-// UNSUPPORTED, with the reason, if a batch has no path on a GPU. `host_would_do`: only because CUDA operations are
+// UNSUPPORTED, with the reason, if a batch cannot run on a GPU. `host_would_do`: only because CUDA operations are
 // missing.
 dr_status check_device_batch(const batch& b, bool& host_would_do, dr_error& error);
 
 uint64_t device_encode_workspace(const batch& b);
-// Launches of an encode, of which nothing is enqueued; `host` has the room for it then, and the kernels are loaded on `loads`, if it is
-// not NULL.
+// Counts the launches of an encode without enqueuing. Allocates in `host`, and loads the kernels on `loads`, unless it
+// is NULL.
 dr_status count_device_launches(const batch& b, const device_headers& headers, device* loads,
                                 device_encode_scratch& host, uint32_t& launches, dr_error& error);
 
@@ -47,7 +47,7 @@ dr_status encode_on_device(const batch& b, const device_headers& headers, const 
                            uint64_t workspace_size, uint8_t* frame, uint64_t capacity, dr_result* result,
                            device_encode_scratch& host, dr_error& error);
 
-// Zeroes [zero, zero + zero_size) and brings `blob` to `to`, both multiples of 16 bytes.
+// Zeroes [zero, zero + zero_size) and copies `blob` to `to`, both multiples of 16 bytes.
 dr_status begin_on_device(const dr_exec& exec, std::byte* zero, uint64_t zero_size, std::byte* to,
                           std::span<const uint8_t> blob);
 

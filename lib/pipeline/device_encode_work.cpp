@@ -9,27 +9,27 @@ namespace {
 
 constexpr uint64_t slack = 32;  // readable past the end, because kernels read words
 
-// Scratch of a call to a codec: the sum over its jobs.
+// The scratch of a codec's call: the sum over its jobs.
 uint64_t call_scratch(const stage_list& list, const stream_shape& shape, bool decode) {
   const dr_need need = need_of(list, shape);
   return round_up(decode ? need.decode_scratch : need.encode_scratch, 64);
 }
 
 template <class Bytes>
-device_encode_row take_row(Bytes&& bytes, const batch& b, size_t i) {
+device_encode_row lay_out_row(Bytes&& bytes, const batch& b, size_t i) {
   const batch_row& r = b.rows[i];
   const unit& u = b.units[r.unit];
   const wire_plan& wire = b.wire[r.plan];
   const uint64_t row_bytes = uint64_t{u.width} * value_size(u.dtype);
   device_encode_row o{};
   o.support = reinterpret_cast<uint32_t*>(bytes(4 * r.count_max + slack));
-  if (!u.sparse) o.kept = bytes(r.count_max * row_bytes + slack);
+  if (!u.sparse) o.selected = bytes(r.count_max * row_bytes + slack);
   if (wire.replaces_support()) {
-    o.told = reinterpret_cast<uint32_t*>(bytes(4 * r.support_max + slack));
+    o.reported = reinterpret_cast<uint32_t*>(bytes(4 * r.support_max + slack));
     o.sent = bytes(r.support_max * row_bytes + slack);
   } else {
-    o.told = o.support;
-    o.sent = o.kept;
+    o.reported = o.support;
+    o.sent = o.selected;
   }
   if (wire.value().has(DR_REORDERS)) {
     o.order = reinterpret_cast<uint32_t*>(bytes(4 * r.support_max + slack));
@@ -73,7 +73,7 @@ device_select_job device_select_job_of(const batch& b, size_t row) {
   j.needs_finite = b.wire[r.plan].value().has(DR_NEEDS_FINITE) && !b.wire[r.plan].replaces_support();
   if (p.keeps_feedback()) {
     static float anything;
-    j.residual = &anything;  // says that there is one
+    j.residual = &anything;  // any pointer: feedback exists
     const feedback_weights weights = p.feedback_rule().weights();
     j.beta = weights.beta;
     j.gamma = weights.gamma;
@@ -92,7 +92,7 @@ uint64_t device_encode_work::lay_out(const batch& b, std::byte* base, std::vecto
   const auto at = [&](uint64_t offset) { return base ? base + offset : nullptr; };
   const auto bytes = [&](uint64_t size) {
     const uint64_t offset = memory.used();
-    memory.take<std::byte>(size);
+    memory.allocate<std::byte>(size);
     return at(offset);
   };
   zero = at(0);
@@ -107,7 +107,7 @@ uint64_t device_encode_work::lay_out(const batch& b, std::byte* base, std::vecto
     selects.plain += round_up(need.plain, 64);
   }
   select_zeroed = bytes(selects.zeroed);
-  // Every call of a codec has scratch of its own, because all of it is zeroed at once.
+  // Every call of a codec has scratch of its own, because all scratch is zeroed at once.
   for (uint32_t p = 0; p < b.wire.size(); ++p)
     for (const section s : {section_index, section_value, section_order}) {
       uint64_t encodes = 0, decodes = 0;
@@ -124,7 +124,7 @@ uint64_t device_encode_work::lay_out(const batch& b, std::byte* base, std::vecto
   select_plain = bytes(selects.plain);
   uint64_t head = 64 + std::max(b.layout[0].table.size(), b.layout[0].short_form ? b.layout[0].header_size : 0);
   blob = bytes((n + 1) * sizeof(pack_row) + round_up(head, 16));
-  for (size_t i = 0; i < n; ++i) rows_of.push_back(take_row(bytes, b, i));
+  for (size_t i = 0; i < n; ++i) rows_of.push_back(lay_out_row(bytes, b, i));
   return memory.used();
 }
 
@@ -133,8 +133,8 @@ void describe_row(const batch& b, size_t i, const device_encode_row& o, pack_row
   const unit& u = b.units[r.unit];
   for (uint32_t s = 0; s < section_count; ++s) p.slot[s] = o.slot[s];
   p.support = o.support;
-  p.kept = reinterpret_cast<const uint8_t*>(o.kept);
-  p.told = o.told;
+  p.selected = reinterpret_cast<const uint8_t*>(o.selected);
+  p.reported = o.reported;
   p.sent = reinterpret_cast<const uint8_t*>(o.sent);
   p.universe = static_cast<uint32_t>(r.universe);
   p.width = u.width;

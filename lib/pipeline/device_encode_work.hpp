@@ -13,11 +13,11 @@ namespace dr {
 
 // Device addresses of the memory of a row.
 struct device_encode_row {
-  uint32_t *support, *told, *order, *keys;
-  std::byte *kept, *sent, *decoded;
+  uint32_t *support, *reported, *order, *keys;
+  std::byte *selected, *sent, *decoded;
   uint8_t* slot[section_count];
 };
-// Of a call to a codec.
+// The scratch of a codec's call.
 struct codec_scratch {
   std::byte* at;
   uint64_t size;
@@ -32,8 +32,8 @@ struct device_encode_work {
   uint64_t* check;
   std::byte *select_zeroed, *select_plain, *blob;
 
-  // Lays a workspace out from `base`; nullptr: as if it were there. Scratch of codecs: for each plan, of the index,
-  // value and order codec, to encode and to decode. Returns its bytes.
+  // Lays out a workspace at `base` (nullptr: only measures). Scratch of codecs: for every plan, of the index, value and
+  // order codec, to encode and to decode. Returns its bytes.
   uint64_t lay_out(const batch& b, std::byte* base, std::vector<device_encode_row>& rows_of,
                    std::vector<codec_scratch>& scratch_of);
 };
@@ -41,10 +41,10 @@ struct device_encode_work {
 stream_shape device_stream_shape(const batch& b, size_t row, section s);
 // Whether the payload of a row is decoded again, for feedback.
 bool decodes_sent(const batch& b, size_t row);
-// All of a row's selection but where its memory is.
+// A row's selection without the addresses of its memory.
 device_select_job device_select_job_of(const batch& b, size_t row);
 
-// Where a row lies, for the kernel that packs the frame; its first tile is the caller's.
+// Describes a row for the kernel that packs the frame; the caller sets its first tile.
 void describe_row(const batch& b, size_t i, const device_encode_row& o, pack_row& p);
 
 }  // namespace dr

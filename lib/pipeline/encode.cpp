@@ -1,4 +1,4 @@
-// The sentence of the house. A stage a file: encoding.hpp lists them in this order.
+// The sequence of stages. Every stage has a file: encoding.hpp lists them in this order.
 #include "pipeline/encode.hpp"
 
 #include <cinttypes>
@@ -32,7 +32,7 @@ void map_states(const batch& b, std::span<const tensor_view> tensors) {
       map_fresh(tensors[i].state, state_size_of(u.method->feedback_rule().kind, b.shapes[i].elements()));
 }
 
-// `e` sees what is in `w`, and each stage fills one part of it.
+// `e` reads `w`, and every stage fills one part of it.
 dr_status run_stages(const encoding& e, encode_work& w, uint8_t* frame, uint64_t capacity, uint64_t& size) {
   if (const dr_status s = sparsify(e, w.selected)) return s;
   begin_streams(e, w.coded);
@@ -55,12 +55,12 @@ dr_status encode(const batch& b, const encode_call& call, std::span<const tensor
     if (const dr_status s = check_tensors(b, tensors, false, error)) return s;
   if (call.flags & DR_CALL_FIT)
     if (const dr_status s = check_fit(b, error)) return s;
-  // Before anything is laid out in it: half a workspace has pointers to nothing.
+  // Tested before the layout: in a workspace that is too small pointers would be nullptr.
   if (workspace_size < b.workspace || (!workspace && b.workspace))
     return fail(error, DR_E_ARGUMENT, "workspace: %" PRIu64 " bytes given, %" PRIu64 " needed", workspace_size,
                 b.workspace);
   arena memory(workspace, workspace_size);
-  encode_work w = encode_work::take(memory, b);
+  encode_work w = encode_work::lay_out(memory, b);
   if (w.states && !call.checked)
     if (const dr_status s = check_states_apart(b, tensors, w.states, error)) return s;
 

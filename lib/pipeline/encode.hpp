@@ -11,7 +11,7 @@ struct encode_call {
   uint32_t flags = 0;
   void (*trace)(void*, const dr_trace*) = nullptr;
   void* trace_user = nullptr;
-  // One of the caller's structs for each tensor, of any version; nullptr: not requested. Only faults are written.
+  // One of the caller's structs per tensor, of any version; nullptr: not requested. Only faults are written.
   dr_fault* faults = nullptr;
   size_t fault_stride = 0;
   bool checked = false;  // check_tensors and check_states_apart have passed these tensors
@@ -19,12 +19,12 @@ struct encode_call {
 
 struct encode_result {
   uint64_t size = 0;
-  uint64_t kept = 0;  // rows that went in
+  uint64_t kept = 0;  // rows in the frame
 };
 
-// Bytes of workspace of an encode. (Measured by the code that lays it out.)
+// The workspace of an encode in bytes. (Measured by the code that lays it out.)
 uint64_t encode_workspace(const batch& b);
-// place_payloads.cpp: what a frame has room for beyond its rows, so that they can be made there.
+// place_payloads.cpp: bytes of capacity beyond a frame's rows that are needed to write payloads in place.
 uint64_t payload_excess(const batch& b);
 
 dr_status encode(const batch& b, const encode_call& call, std::span<const tensor_view> tensors, pool& workers,

@@ -1,4 +1,4 @@
-// The streams of the rows of a plan, each in one call of its codec.
+// The streams of the rows of a plan, one call of a codec for every stream.
 #include <algorithm>
 #include <cinttypes>
 #include <cstring>
@@ -69,7 +69,7 @@ dr_status encode_index(const encoding& e, uint32_t p, streams& out) {
     if (plan.carries_order) job.in = row.keys;
     if (plan.replaces_support()) {
       job.tell = row.support;
-      // (So many blocks have room as elements.)
+      // (So many blocks fit after they are expanded to elements.)
       job.tell_capacity =
           chosen.support_max == e.b.rows[i].universe ? job.universe : chosen.support_max / plan.index().block;
       job.tell_count = &row.count;
@@ -90,7 +90,7 @@ dr_status encode_index(const encoding& e, uint32_t p, streams& out) {
     if (row.fault.code == DR_OK)
       row.count = expand_blocks(row.support, row.count, plan.index().block, e.b.rows[i].universe);
     if (row.fault.code != DR_E_CAPACITY || row.slots[section_index].need.tell_suffices) continue;
-    // More support than the plan allows: the keys go raw.
+    // The support exceeds the plan's bound: raw keys are sent.
     row.fault = no_fault();
     row.count = selected;
     row.raw_index = true;
@@ -98,7 +98,7 @@ dr_status encode_index(const encoding& e, uint32_t p, streams& out) {
   return DR_OK;
 }
 
-// Values at the reported support: of the source if the plan re-gathers, else the selected ones, in order.
+// Gathers the values at the reported support: from the source if the plan re-gathers, else the selected ones, in order.
 dr_status regather(const encoding& e, uint32_t p, streams& out) {
   trace_span span = e.span("regather");
   e.each_coded(p, out.jobs, [&](size_t i) {

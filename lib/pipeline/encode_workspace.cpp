@@ -11,15 +11,15 @@ bool sums_on_the_way(const batch& b, const unit& u) {
   return u.method->keeps_feedback() && u.width == 1 && !b.shapes[u.first_tensor].sparse();
 }
 
-// Whether each row of a unit that is sent whole lies together, in the type in which it is sent.
+// Whether the rows of a unit that is sent whole are contiguous, in the type in which they are sent.
 bool lies_together(const batch& b, const unit& u) {
   return u.tensors == 1 && (u.dtype == DR_F32 || !sums_on_the_way(b, u));
 }
 
-// Of a worker, so that each begins aligned.
+// Bytes per worker, a multiple of the alignment.
 uint64_t scratch_stride(const batch& b) { return round_up(b.scratch, arena::alignment); }
 
-// Whether anything can go wrong once the gradient has joined the states.
+// Whether the call can fail after the gradient has been added to the states.
 bool may_fail(const batch& b, const encode_call& call, uint64_t capacity) {
   const auto total = [](const wire_plan& p) {
     return p.index().total() && p.value().total() && (!p.order().count || p.order().total());
@@ -31,19 +31,19 @@ bool may_fail(const batch& b, const encode_call& call, uint64_t capacity) {
 
 }  // namespace
 
-selected_rows selected_rows::take(arena& memory, const batch& b) {
+selected_rows selected_rows::lay_out(arena& memory, const batch& b) {
   const size_t units = b.units.size(), rows = b.rows.size();
   selected_rows out{};
-  out.sources = {memory.take<unit_source>(units)};
-  out.source_rows = {memory.take<source_row>(rows)};
-  out.sums = {memory.take<unit_sums>(units)};
-  if (const uint64_t n = squares_max(b)) out.squares = memory.take<double>(n);
-  out.units = {memory.take<selected_unit>(units)};
-  out.rows = {memory.take<selected_row>(rows)};
+  out.sources = {memory.allocate<unit_source>(units)};
+  out.source_rows = {memory.allocate<source_row>(rows)};
+  out.sums = {memory.allocate<unit_sums>(units)};
+  if (const uint64_t n = squares_max(b)) out.squares = memory.allocate<double>(n);
+  out.units = {memory.allocate<selected_unit>(units)};
+  out.rows = {memory.allocate<selected_row>(rows)};
   const bool patches = std::any_of(b.units.begin(), b.units.end(), [](const unit& u) { return u.patches(); });
   if (patches) {
-    out.patched_units = {memory.take<patched_unit>(units)};
-    out.patched_rows = {memory.take<patched_row>(rows)};
+    out.patched_units = {memory.allocate<patched_unit>(units)};
+    out.patched_rows = {memory.allocate<patched_row>(rows)};
   }
   const bool real = !memory.measures();
   select_scratch scratch{};
@@ -56,42 +56,42 @@ selected_rows selected_rows::take(arena& memory, const batch& b) {
     selected_unit selected{};
     patched_unit patched{};
     if (const tensor_shape& shape = b.shapes[u.first_tensor]; shape.sparse()) {
-      source.entries = memory.take<sparse_entry>(shape.count);
-      source.indices = memory.take<uint64_t>(shape.count);
-      source.buffer = memory.take<std::byte>(shape.count * row_bytes);
+      source.entries = memory.allocate<sparse_entry>(shape.count);
+      source.indices = memory.allocate<uint64_t>(shape.count);
+      source.buffer = memory.allocate<std::byte>(shape.count * row_bytes);
     }
-    source.pieces = memory.take<select_piece>(u.tensors + u.rows);
+    source.pieces = memory.allocate<select_piece>(u.tensors + u.rows);
     if (u.method->keeps_feedback()) {
       const bool velocity = u.method->feedback_rule().kind.is_velocity();
       if (sums_on_the_way(b, u)) {
-        sums.pieces = memory.take<summed>(u.tensors + u.rows);
-        sums.undo = memory.take<float>(u.universe);  // (Never touched by a call that cannot fail: may_fail.)
-        if (velocity) sums.undo_u = memory.take<float>(u.universe);
+        sums.pieces = memory.allocate<summed>(u.tensors + u.rows);
+        sums.undo = memory.allocate<float>(u.universe);  // (Not used by a call that cannot fail: may_fail.)
+        if (velocity) sums.undo_u = memory.allocate<float>(u.universe);
       } else {
-        sums.acc = memory.take<float>(u.universe * u.width);
-        if (u.dtype != DR_F32) sums.rounded = memory.take<std::byte>(u.universe * row_bytes);
-        if (velocity) sums.acc_u = memory.take<float>(u.universe * u.width);
+        sums.acc = memory.allocate<float>(u.universe * u.width);
+        if (u.dtype != DR_F32) sums.rounded = memory.allocate<std::byte>(u.universe * row_bytes);
+        if (velocity) sums.acc_u = memory.allocate<float>(u.universe * u.width);
       }
     }
-    if (u.sparse) selected.support = memory.take<uint32_t>(u.source_max);
+    if (u.sparse) selected.support = memory.allocate<uint32_t>(u.source_max);
     if (u.patches()) {
-      patched.base_sums = memory.take<uint64_t>(base_chunks(u.universe * row_bytes));
+      patched.base_sums = memory.allocate<uint64_t>(base_chunks(u.universe * row_bytes));
       if (!u.whole) {
-        selected.memory.positions = memory.take<uint32_t>(u.universe);
-        selected.memory.kept = memory.take<std::byte>(u.universe * row_bytes);
-        patched.based = memory.take<std::byte>(u.universe * row_bytes);
+        selected.memory.positions = memory.allocate<uint32_t>(u.universe);
+        selected.memory.values = memory.allocate<std::byte>(u.universe * row_bytes);
+        patched.based = memory.allocate<std::byte>(u.universe * row_bytes);
         if (u.method->value[0].codec->traits & DR_NEEDS_HISTORY)
-          patched.past = memory.take<uint8_t>(u.universe * u.width);
+          patched.past = memory.allocate<uint8_t>(u.universe * u.width);
       }
     } else if (u.whole) {
       // Nothing is selected.
     } else if (u.width == 1) {
-      selected.memory = select_memory::take(memory, u.dtype, u.source_max, std::max(target, u.kept_max), u.rows);
+      selected.memory = select_memory::lay_out(memory, u.dtype, u.source_max, std::max(target, u.selected_max), u.rows);
       scratch.grow(u.source_max, target, b.workers > 1);
-      selected.scratch = memory.take<std::byte>(sparsifier.scratch(u.universe, u.source_max));
+      selected.scratch = memory.allocate<std::byte>(sparsifier.scratch(u.universe, u.source_max));
     } else if (!u.sparse) {
-      selected.memory.positions = memory.take<uint32_t>(u.source_max);
-      selected.memory.kept = memory.take<std::byte>(u.source_max * row_bytes);
+      selected.memory.positions = memory.allocate<uint32_t>(u.source_max);
+      selected.memory.values = memory.allocate<std::byte>(u.source_max * row_bytes);
     }
     if (!real) continue;
     out.sources[i] = source;
@@ -104,25 +104,25 @@ selected_rows selected_rows::take(arena& memory, const batch& b) {
     const unit& u = b.units[r.unit];
     selected_row row{};
     if (const uint32_t block = u.method->block; block != 1)
-      row.blocks = memory.take<uint32_t>(ceil_div(r.count_max, block ? block : 2));
+      row.blocks = memory.allocate<uint32_t>(ceil_div(r.count_max, block ? block : 2));
     if (u.whole && !u.patches() && !lies_together(b, u))
-      row.copies = memory.take<std::byte>(r.support_max * u.width * value_size(u.dtype));
+      row.copies = memory.allocate<std::byte>(r.support_max * u.width * value_size(u.dtype));
     if (!real) continue;
     out.rows[i] = row;
     if (patches) out.patched_rows[i] = {};
   }
-  out.scratch = memory.take<select_scratch>(b.workers);
+  out.scratch = memory.allocate<select_scratch>(b.workers);
   for (uint32_t k = 0; k < b.workers; ++k) {
-    const select_scratch part = scratch.take(memory);
+    const select_scratch part = scratch.lay_out(memory);
     if (real) out.scratch[k] = part;
   }
   return out;
 }
 
-streams streams::take(arena& memory, const batch& b) {
-  streams out{{memory.take<coded_row>(b.rows.size())},
-              job_list::take(memory, b.rows.size()),
-              memory.take<uint32_t>(b.rows.size())};
+streams streams::lay_out(arena& memory, const batch& b) {
+  streams out{{memory.allocate<coded_row>(b.rows.size())},
+              job_list::lay_out(memory, b.rows.size()),
+              memory.allocate<uint32_t>(b.rows.size())};
   coded_row measured;
   for (size_t i = 0; i < b.rows.size(); ++i) {
     const batch_row& r = b.rows[i];
@@ -131,41 +131,41 @@ streams streams::take(arena& memory, const batch& b) {
     coded_row& row = memory.measures() ? measured : out.rows[i];
     row.support = row.order = row.keys = nullptr;
     row.values = nullptr;
-    if (wire.replaces_support() && !wire.index().whole()) row.support = memory.take<uint32_t>(r.support_max);
+    if (wire.replaces_support() && !wire.index().whole()) row.support = memory.allocate<uint32_t>(r.support_max);
     if (wire.replaces_support() && !u.patches() && !u.whole)
-      row.values = memory.take<std::byte>(r.support_max * u.width * value_size(u.dtype));
+      row.values = memory.allocate<std::byte>(r.support_max * u.width * value_size(u.dtype));
     if (wire.value().has(DR_REORDERS)) {
-      row.order = memory.take<uint32_t>(r.support_max);
-      row.keys = memory.take<uint32_t>(r.support_max);
+      row.order = memory.allocate<uint32_t>(r.support_max);
+      row.keys = memory.allocate<uint32_t>(r.support_max);
     }
     for (uint32_t s = 0; s < section_count; ++s)
-      if (wire.lists[s].count) row.slots[s] = stream_slot::take(memory, wire.lists[s], r.need[s], false);
+      if (wire.lists[s].count) row.slots[s] = stream_slot::lay_out(memory, wire.lists[s], r.need[s], false);
   }
   return out;
 }
 
-framed framed::take(arena& memory, const batch& b) {
+framed framed::lay_out(arena& memory, const batch& b) {
   framed out{};
-  out.rows = {memory.take<wire_row>(b.rows.size())};
-  out.by_size = memory.take<uint32_t>(b.rows.size());
+  out.rows = {memory.allocate<wire_row>(b.rows.size())};
+  out.by_size = memory.allocate<uint32_t>(b.rows.size());
   if (!b.chooses()) return out;
-  out.plans = memory.take<wire_plan>(b.wire.size());
-  out.bounds = memory.take<row_bound>(b.rows.size());
-  out.places = memory.take<uint32_t>(b.wire.size());
-  out.table = memory.take<std::byte>(table_max(b));
+  out.plans = memory.allocate<wire_plan>(b.wire.size());
+  out.bounds = memory.allocate<row_bound>(b.rows.size());
+  out.places = memory.allocate<uint32_t>(b.wire.size());
+  out.table = memory.allocate<std::byte>(table_max(b));
   return out;
 }
 
-encode_work encode_work::take(arena& memory, const batch& b) {
+encode_work encode_work::lay_out(arena& memory, const batch& b) {
   encode_work w{};
-  w.keys = {memory.take<draw_keys>(b.rows.size())};
-  w.selected = selected_rows::take(memory, b);
-  w.chosen = {memory.take<chosen_row>(b.rows.size())};
-  w.coded = streams::take(memory, b);
-  w.wire = framed::take(memory, b);
-  w.feedback = {{memory.take<fed_back_row>(b.rows.size())}, w.coded.jobs};
-  w.scratch = memory.take<std::byte>(scratch_stride(b) * b.workers);
-  if (const uint64_t n = states_of(b)) w.states = memory.take<state_range>(n);
+  w.keys = {memory.allocate<draw_keys>(b.rows.size())};
+  w.selected = selected_rows::lay_out(memory, b);
+  w.chosen = {memory.allocate<chosen_row>(b.rows.size())};
+  w.coded = streams::lay_out(memory, b);
+  w.wire = framed::lay_out(memory, b);
+  w.feedback = {{memory.allocate<fed_back_row>(b.rows.size())}, w.coded.jobs};
+  w.scratch = memory.allocate<std::byte>(scratch_stride(b) * b.workers);
+  if (const uint64_t n = states_of(b)) w.states = memory.allocate<state_range>(n);
   const bool real = !memory.measures();
   for (size_t i = 0; i < b.rows.size(); ++i) {
     const batch_row& r = b.rows[i];
@@ -175,13 +175,13 @@ encode_work encode_work::take(arena& memory, const batch& b) {
     const bool chooses_value = r.value_choices > 1;
     std::byte *seen = nullptr, *decoded = nullptr;
     if (chooses_value) {
-      const stream_slot trial = stream_slot::take(memory, value, r.need[section_value], false);
-      seen = memory.take<std::byte>(bytes);
+      const stream_slot trial = stream_slot::lay_out(memory, value, r.need[section_value], false);
+      seen = memory.allocate<std::byte>(bytes);
       if (real) w.chosen[i].trial = trial;
     }
     if (u.method->keeps_residual() && (chooses_value || !value.exact())) {
-      decoded = memory.take<std::byte>(bytes);
-      const stream_slot slot = stream_slot::take(memory, value, r.need[section_value], true);
+      decoded = memory.allocate<std::byte>(bytes);
+      const stream_slot slot = stream_slot::lay_out(memory, value, r.need[section_value], true);
       if (real) w.feedback.rows[i].slot = slot;
     }
     if (!real) continue;
@@ -219,7 +219,7 @@ encoding::encoding(const batch& batch, const encode_call& of_call, std::span<con
 
 uint64_t encode_workspace(const batch& b) {
   arena memory;
-  encode_work::take(memory, b);
+  encode_work::lay_out(memory, b);
   return memory.used();
 }
 

@@ -1,5 +1,5 @@
-// Feedback: decodes the payload itself, and subtracts the result from the residual. A failure before that takes the
-// gradient out of the residuals again, and nothing after can fail.
+// Feedback: decodes the payload itself, and subtracts the result from the residual. An earlier failure restores the
+// residuals; after that nothing can fail.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -25,7 +25,7 @@ dr_status decode_sent(const encoding& e, uint32_t p, fed_back& out) {
     job.out_size = &row.size;
     row.slot.data = coded.slots[section_value].data;
     row.slot.size = coded.slots[section_value].size;
-    // The bounds of the encoded streams, for the actual number of values: exact sizes depend on it.
+    // The bounds of the encoded streams for the actual number of values, on which exact sizes depend.
     (void)list_needs(list, {e.b.rows[i].universe, coded.count, e.plan_of(i).dtype, e.plan_of(i).width}, row.slot.need);
     jobs.add(job, row.slot);
   });
@@ -40,7 +40,7 @@ dr_status decode_sent(const encoding& e, uint32_t p, fed_back& out) {
   return DR_OK;
 }
 
-// The values that a row sends, decoded.
+// The sent values of a row, decoded.
 struct sent_values {
   const uint32_t* support;
   const void* values;
@@ -58,32 +58,33 @@ sent_values sent_of(const encoding& e, size_t i) {
     return {coded.order ? coded.keys : e.support(i), decoded, count, !coded.order};
   return {e.support(i), e.sent(i), count, true};
 }
-// Whether a row was left out of the frame: all of it stays in the state.
+// Whether a row was left out of the frame, so that all of it remains in the state.
 bool is_left_out(const encoding& e, size_t i) { return e.w.selected.rows[i].count && !e.w.wire.rows[i].count; }
 
-// What sending takes from a state: the sent values from m; and of u, which masks, all that was sent is of.
-struct taken_from_state {
+// Updates a state after sending: subtracts the sent values from m, and sets u, if it is masked, to 0 where elements
+// were sent.
+struct state_update {
   uint32_t dtype, width;
   float *m, *u;                 // u: nullptr, or to be masked
-  std::atomic<bool>& unfinite;  // set where the rest of some sent value is not finite
+  std::atomic<bool>& unfinite;  // set if the rest of a sent value is not finite
 
-  taken_from_state at(uint64_t row) const {
+  state_update at(uint64_t row) const {
     return {dtype, width, m + row * width, u ? u + row * width : nullptr, unfinite};
   }
   // support nullptr: the first `count` rows
-  void take(const uint32_t* support, const void* values, uint64_t count, uint32_t first) const {
+  void subtract(const uint32_t* support, const void* values, uint64_t count, uint32_t first) const {
     if (subtract_sent(dtype, support, values, count, width, m, first)) unfinite = true;
     if (u) mask_sent(support, count, width, u, first);
   }
-  // Of f32 that arrive as they are.
-  void clear(const uint32_t* support, const void* values, uint64_t count, uint32_t taken_from, uint32_t first) const {
-    if (clear_sent(support, values, count, taken_from, m, first)) unfinite = true;
+  // For f32 values that are sent exactly.
+  void clear(const uint32_t* support, const void* values, uint64_t count, uint32_t cleared_from, uint32_t first) const {
+    if (clear_sent(support, values, count, cleared_from, m, first)) unfinite = true;
   }
-  // Of values without a list, those that a dense row of a frame has: zeros are not sent.
-  void take_kept(const void* values, uint64_t rows) const {
+  // For the values of a dense row: zeros are not sent.
+  void subtract_dense(const void* values, uint64_t rows) const {
     const uint64_t bytes = uint64_t{width} * value_size(dtype);
-    each_kept_run(dtype, values, rows, width, [&](uint64_t first, uint64_t n) {
-      at(first).take(nullptr, static_cast<const std::byte*>(values) + first * bytes, n, 0);
+    each_nonzero_run(dtype, values, rows, width, [&](uint64_t first, uint64_t n) {
+      at(first).subtract(nullptr, static_cast<const std::byte*>(values) + first * bytes, n, 0);
     });
   }
 };
@@ -98,8 +99,8 @@ void subtract_unordered(const unit& u, const select_piece* first, const unit_sum
         *std::prev(std::upper_bound(pieces.begin(), pieces.end(), s.support[i],
                                     [](uint32_t at, const select_piece& p) { return at < p.position; }));
     const summed& sum = sums.pieces[&piece - first];
-    const taken_from_state state{u.dtype, 1, sum.m(), masks(u) ? sum.to.u : nullptr, unfinite};
-    state.at(s.support[i] - piece.position).take(nullptr, values + i * value_size(u.dtype), 1, 0);
+    const state_update state{u.dtype, 1, sum.m(), masks(u) ? sum.to.u : nullptr, unfinite};
+    state.at(s.support[i] - piece.position).subtract(nullptr, values + i * value_size(u.dtype), 1, 0);
   }
 }
 
@@ -110,7 +111,7 @@ void subtract(const encoding& e, size_t i, uint32_t p, std::atomic<bool>& unfini
   const unit_sums& sums = e.w.selected.sums[i];
   const select_piece& piece = source.pieces[p];
   float* const m = sums.pieces[p].m();
-  const taken_from_state state{u.dtype, 1, m, masks(u) ? sums.pieces[p].to.u : nullptr, unfinite};
+  const state_update state{u.dtype, 1, m, masks(u) ? sums.pieces[p].to.u : nullptr, unfinite};
   const sent_values s = sent_of(e, u.first_row + piece.range);
   const auto* const values = static_cast<const std::byte*>(s.values);
   const uint64_t size = value_size(u.dtype);
@@ -120,32 +121,32 @@ void subtract(const encoding& e, size_t i, uint32_t p, std::atomic<bool>& unfini
       subtract_unordered(u, source.pieces, sums, pieces, s, unfinite);  // of the row's other pieces, too
     return;
   }
-  // The part of what was sent that is of the piece.
+  // The part of the sent values that belongs to the piece.
   const auto until = [&](uint64_t position) {
     if (!s.support) return std::min(position, s.count);
     return static_cast<uint64_t>(std::lower_bound(s.support, s.support + s.count, position) - s.support);
   };
   const uint64_t from = until(piece.position), count = until(piece.position + piece.n) - from;
   if (!s.support && e.w.wire.rows[u.first_row + piece.range].mode == mode_dense)
-    return state.take_kept(values + from * size, count);
+    return state.subtract_dense(values + from * size, count);
   struct job {
-    const taken_from_state* state;
+    const state_update* state;
     const uint32_t* support;
     const std::byte* values;
     uint64_t count;
-    uint32_t position, taken_from;
+    uint32_t position, cleared_from;
   } job{&state,         s.support ? s.support + from : nullptr, values + from * size, count,
-        piece.position, e.w.selected.units[i].taken_from};
+        piece.position, e.w.selected.units[i].cleared_from};
   static constexpr uint64_t block = 16384;
   const auto one = [](void* arg, size_t item, size_t) {
     const auto& j = *static_cast<const struct job*>(arg);
     const uint64_t first = item * block, n = std::min(block, j.count - first);
     if (!j.support)
-      j.state->at(first).take(nullptr, j.values + first * value_size(j.state->dtype), n, 0);
-    else if (j.taken_from)
-      j.state->clear(j.support + first, j.values + 4 * first, n, j.taken_from, j.position);
+      j.state->at(first).subtract(nullptr, j.values + first * value_size(j.state->dtype), n, 0);
+    else if (j.cleared_from)
+      j.state->clear(j.support + first, j.values + 4 * first, n, j.cleared_from, j.position);
     else
-      j.state->take(j.support + first, j.values + first * value_size(j.state->dtype), n, j.position);
+      j.state->subtract(j.support + first, j.values + first * value_size(j.state->dtype), n, j.position);
   };
   e.workers.run(static_cast<size_t>(ceil_div(job.count, block)), one, &job);
 }
@@ -168,7 +169,7 @@ uint64_t store_states(const encoding& e, size_t i) {
   }
   std::atomic<bool> unfinite = !kind.keeps_residual || sums.unfinite;
   for (uint32_t k = u.first_row; k < u.first_row + u.rows; ++k)
-    if (is_left_out(e, k)) unfinite = true;  // perhaps: nothing is sent that would tell
+    if (is_left_out(e, k)) unfinite = true;  // possibly: without sent values it is not known
   const bool whole_velocity = !masks(u);
   if (!sums.acc) {
     for (uint32_t p = 0; p < source.piece_count && kind.keeps_residual; ++p) subtract(e, i, p, unfinite);
@@ -183,11 +184,11 @@ uint64_t store_states(const encoding& e, size_t i) {
   for (uint32_t k = u.first_row; kind.keeps_residual && k < u.first_row + u.rows; ++k) {
     const sent_values s = sent_of(e, k);
     const uint64_t first = e.b.rows[k].first * u.width;
-    const taken_from_state state{u.dtype, u.width, sums.acc + first, masks(u) ? sums.acc_u + first : nullptr, unfinite};
+    const state_update state{u.dtype, u.width, sums.acc + first, masks(u) ? sums.acc_u + first : nullptr, unfinite};
     if (!s.support && e.w.wire.rows[k].mode == mode_dense)
-      state.take_kept(s.values, s.count);
+      state.subtract_dense(s.values, s.count);
     else
-      state.take(s.support, s.values, s.count, 0);
+      state.subtract(s.support, s.values, s.count, 0);
   }
   if (unfinite) drop_unfinite(sums.acc, elements);
   if (kind.is_velocity() && (unfinite || whole_velocity)) drop_unfinite(sums.acc_u, elements);

@@ -1,4 +1,4 @@
-// Launches kernels over descriptors of their own (in place of dr_job), as many as fit an argument at a time.
+// Launches kernels over their own descriptors (in place of dr_job), with as many as fit in an argument per launch.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace dr {
 
-// tiles_of(job): its tiles. set(args): the arguments that all jobs share.
+// tiles_of(job): its number of tiles. set(args): sets the arguments that all jobs share.
 template <template <size_t> class K, class Job, class Tiles, class Set>
 dr_status launch_own(device_queue& queue, std::vector<Job>& jobs, Tiles&& tiles_of, Set&& set) {
   const dr_exec exec = queue.exec();

@@ -9,7 +9,7 @@
 namespace dr {
 namespace {
 
-// Compared at a time, so that base and tensor are read from memory once: whole chunks, of any width.
+// Compared together, so that base and tensor are read from memory once: whole chunks, of any width.
 constexpr uint64_t compared_bytes = 16 * base_chunk;
 
 }  // namespace
@@ -32,10 +32,10 @@ void compare_unit(const encoding& e, size_t i, selected_rows& out) {
     uint64_t* const sums = patched.base_sums + r.first * row_bytes / base_chunk;
     const uint64_t bytes = r.universe * row_bytes, chunks = base_chunks(bytes);
     std::byte* const old = u.whole ? nullptr : patched.based + r.first * row_bytes;
-    std::byte* const values = u.whole ? nullptr : static_cast<std::byte*>(memory.kept) + r.first * row_bytes;
+    std::byte* const values = u.whole ? nullptr : static_cast<std::byte*>(memory.values) + r.first * row_bytes;
     uint32_t* const positions = u.whole ? nullptr : memory.positions + r.first;
     row.count = row.largest = 0;
-    // (Rows of a width that is no power of two do not end where chunks do: their sums are a walk of their own.)
+    // (With a width that is not a power of two rows and chunks have different ends: then the sums are a separate loop.)
     const bool together = compared_bytes % row_bytes == 0;
     if (!t.sums && !together) base_sums(patch.base, bytes, sums);
     for (uint64_t at = 0; at < r.universe; at += step) {

@@ -1,4 +1,4 @@
-// What the patches of a chain tell of a tensor's words: found for the codecs, and advanced once nothing can fail.
+// The histories of a tensor's words in a chain of patches: gathered for the codecs, and advanced when nothing can fail.
 #include "patch/advance_history.hpp"
 #include "pipeline/encoding.hpp"
 

@@ -1,4 +1,4 @@
-// Payloads that are made where the frame has them, and not copied.
+// Payloads that codecs write to the frame directly, without a copy.
 #include <algorithm>
 
 #include "pipeline/encoding.hpp"
@@ -6,13 +6,13 @@
 namespace dr {
 namespace {
 
-// Whether a list writes to any address, and never fails: `codec.h` promises an aligned one to plug-ins.
+// Whether a list writes to any address, and never fails: codec.h promises an aligned address to plug-ins.
 bool writes_anywhere(const stage_list& value) {
   return (value.fixed_size() || value.total()) && !value.has(DR_REORDERS | DR_NEEDS_BASE) &&
          value.front().codec->id < 0x8000;
 }
 
-// Whether a row is sent whole, by a codec that will not fail.
+// Whether a row is sent whole, by a codec that cannot fail.
 bool is_sound(const encoding& e, size_t i) {
   const wire_plan& plan = e.plan_of(i);
   if (!e.unit_of(i).whole || !plan.index().whole() || !writes_anywhere(plan.value())) return false;
@@ -21,14 +21,14 @@ bool is_sound(const encoding& e, size_t i) {
   return finite || !plan.value().has(DR_NEEDS_FINITE);
 }
 
-// Whether the frame has bytes of a tensor, at `values`: those are read while it is written.
+// Whether the frame overlaps a tensor's `values`, which are read while the frame is written.
 bool overlaps(const tensor_shape& shape, const void* values, const uint8_t* frame, uint64_t size) {
   const auto begin = reinterpret_cast<uintptr_t>(values), at = reinterpret_cast<uintptr_t>(frame);
   return begin < at + size && at < begin + shape.elements() * value_size(shape.dtype);
 }
 
-// Bytes that a row has in the frame until all are made. A code that varies in size may exceed the dense row meanwhile,
-// which is sent instead then.
+// Bytes for a row in the frame until all rows are coded. A code of variable size may exceed the dense row, which is
+// then sent instead.
 uint64_t room_of(const batch& b, const batch_row& r) {
   const wire_plan& plan = b.wire[r.plan];
   const uint64_t dense = r.universe * plan.width * value_size(plan.dtype), size = r.need[section_value].payload[0];
@@ -48,7 +48,7 @@ uint64_t payload_excess(const batch& b) {
   return all;
 }
 
-// A call that fails leaves the frame untouched, so this is for calls that cannot fail any more.
+// A failing call must not change the frame, so this is only for calls that can no longer fail.
 void place_payloads(const encoding& e, uint8_t* frame, uint64_t capacity, streams& out) {
   const header_layout& layout = e.b.layout[(e.call.flags & DR_CALL_TAG) != 0];
   if (e.b.chooses() || capacity < layout.frame_bound) return;
@@ -58,7 +58,7 @@ void place_payloads(const encoding& e, uint8_t* frame, uint64_t capacity, stream
       return;
   for (size_t i = 0; i < e.b.rows.size(); ++i)
     if (e.dense_fallback(i) || (e.w.selected.rows[i].count && !is_sound(e, i))) return;
-  // Rows are written in their order, each no further than here: write_frame moves those that stand behind their place.
+  // Rows are written in order, at or after their final position: write_frame moves those that are after it.
   uint64_t at = layout.header_size;
   for (size_t i = 0; i < e.b.rows.size(); ++i) {
     const batch_row& r = e.b.rows[i];
@@ -69,7 +69,7 @@ void place_payloads(const encoding& e, uint8_t* frame, uint64_t capacity, stream
     }
     stream_slot& slot = out.rows[i].slots[section_value];
     const uint64_t room = room_of(e.b, r);
-    // (One of fixed size that is sent dense instead is made elsewhere.)
+    // (A row of fixed size that is sent dense instead is coded elsewhere.)
     if (padded(prefix + slot.need.payload[0]) <= room) slot.buffer[0] = frame + at + prefix;
     at += room;
   }

@@ -1,4 +1,4 @@
-// What a plan says of itself, so that no caller parses its text.
+// The properties of a plan, so that no caller parses its text.
 #include <algorithm>
 
 #include "core/codec_notes.hpp"
@@ -10,7 +10,7 @@ namespace {
 // Whether the support that an index codec reports follows from the tensor's shape, its count and the shared key.
 bool is_blind(const dr_codec& index) { return (index.forms & 1u << DR_FORM_ALL) || notes_of(index).blind; }
 
-// A stage without the bytes codecs after it: of fixed size without any.
+// A list of codecs has a fixed size if its first codec has, and no bytes codec follows.
 bool has_fixed_size(const std::vector<bound_stage>& list) {
   return list.empty() || (list.size() == 1 && (list[0].codec->traits & DR_FIXED_SIZE));
 }
@@ -18,7 +18,7 @@ bool has_fixed_size(const std::vector<bound_stage>& list) {
 }  // namespace
 
 plan_traits traits_of(const plan& p) {
-  // With auto: of any of its choices; a single choice counts as fixed.
+  // With auto: a trait of any of its choices; a single choice counts as fixed.
   const auto& values = p.value_choices.empty() ? p.value : p.value_choices;
   const auto& indices = p.index_choices.empty() ? p.index : p.index_choices;
   const bool replaces = p.index[0].codec->traits & DR_REPLACES_SUPPORT, blind = is_blind(*p.index[0].codec);
@@ -34,7 +34,7 @@ plan_traits traits_of(const plan& p) {
     const uint32_t traits = s.codec->traits;
     set(traits & DR_SHARED_RANDOM, DR_PLAN_SHARED_RANDOM);
     set(traits & DR_PRIVATE_RANDOM, DR_PLAN_PRIVATE_RANDOM);
-    // (A sparsifier or feedback has no operations: its trait says it.)
+    // (A sparsifier or feedback has no operations, but a trait.)
     set((traits & DR_HOST_ONLY) || (s.codec->cpu && !s.codec->cuda), DR_PLAN_HOST_ONLY);
   };
   each(p.sparsify);
@@ -43,7 +43,7 @@ plan_traits traits_of(const plan& p) {
   set(p.keeps_feedback(), DR_PLAN_FEEDBACK);
   set(p.keeps_residual(), DR_PLAN_RESIDUAL);
   if (p.keeps_feedback()) each(p.feedback);
-  // A bytes codec is always exact. Without regather values go where they were not.
+  // A bytes codec is always exact. Without regather values are decoded at other positions.
   const auto lossy = [](const bound_stage& s) {
     return s.codec->role == DR_ROLE_VALUE && !(s.codec->traits & DR_EXACT);
   };
@@ -51,9 +51,9 @@ plan_traits traits_of(const plan& p) {
   set(replaces, DR_PLAN_LOSSY_SUPPORT);
   const bool one_choice = p.index_choices.size() <= 1 && p.value_choices.size() <= 1;
   const bool fixed = one_choice && has_fixed_size(indices) && has_fixed_size(values) && has_fixed_size(p.order) &&
-                     (!replaces || blind) && p.block == 1;  // (the last block may be a short one)
+                     (!replaces || blind) && p.block == 1;  // (the last block may be short)
   set(fixed, DR_PLAN_FIXED_SIZE);
-  // Added up are values at the same positions on every rank.
+  // Whether values have the same positions on every rank, so that they can be summed.
   const bool same_support = p.block == 1 && (replaces ? blind : p.sparsifier().how.blind);
   set(one_choice && same_support && !p.votes && has_fixed_size(values) && (values[0].codec->traits & DR_LINEAR),
       DR_PLAN_LINEAR);

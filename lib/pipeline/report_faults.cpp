@@ -1,4 +1,4 @@
-// Which tensors are at fault, and how the caller hears of it.
+// Finds the tensors at fault, and reports them to the caller.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -10,13 +10,13 @@
 namespace dr {
 namespace {
 
-// Compared by their addresses.
-constexpr char says_infinite[] = "the gradient is infinite; this codec takes finite values";
-constexpr char says_nan[] = "the gradient is NaN; this codec takes finite values";
+// These are compared by their addresses.
+constexpr char says_infinite[] = "the gradient is infinite; this codec requires finite values";
+constexpr char says_nan[] = "the gradient is NaN; this codec requires finite values";
 
 bool is_unfinite(const dr_fault& fault) { return fault.message == says_nan || fault.message == says_infinite; }
 
-// Names a value that is not finite in the sentence, which has its bits.
+// Replaces the bits of a value that is not finite in the error's text by its name.
 void name_value(dr_error& error, const dr_fault& fault, uint32_t dtype) {
   constexpr std::string_view before = ", value ";
   const size_t at = std::string_view(error.message).rfind(before);
@@ -26,12 +26,13 @@ void name_value(dr_error& error, const dr_fault& fault, uint32_t dtype) {
   std::snprintf(error.message + at + before.size(), sizeof error.message - at - before.size(), "%s", name);
 }
 
-// Finds the tensors of elements at fault. These ascend, over the rows of a unit too, so it is one walk over its tensors.
+// Finds the tensors of elements at fault. These ascend, also over the rows of a unit, so one walk over the tensors
+// suffices.
 class tensor_walk {
  public:
   explicit tensor_walk(const encoding& e) : e_(e) {}
 
-  // The tensor of a unit that has an element of it, which becomes one of the tensor.
+  // The tensor with an element of a unit; `where` becomes the element's position in the tensor.
   uint32_t find(const unit& u, uint64_t& where) {
     if (unit_ != &u || where < before_) {
       unit_ = &u;
@@ -56,10 +57,10 @@ void report(const encoding& e, uint32_t tensor, dr_fault fault) {
   dr_fault was = no_fault();
   const size_t size = std::min(size_of_struct(to), sizeof was);
   std::memcpy(&was, to, size);
-  if (!was.code) write_struct(fault, to);  // of several segments the first is reported
+  if (!was.code) write_struct(fault, to);  // with several segments at fault the first is reported
 }
 
-// Each tensor of a bucket that has such values.
+// Reports every tensor of a bucket with values that are not finite.
 void report_unfinite(const encoding& e, size_t i, tensor_walk& tensors) {
   const unit& u = e.unit_of(i);
   with_value_type(e.plan_of(i).dtype, [&](auto type) {

@@ -36,26 +36,26 @@ bool same_on_wire(const wire_plan& a, const wire_plan& b) {
     if (a.lists[s].count != b.lists[s].count || a.lists[s].block != b.lists[s].block) return false;
     for (uint32_t i = 0; i < a.lists[s].count; ++i) {
       const stage &x = a.lists[s].stages[i], &y = b.lists[s].stages[i];
-      // Parameters that are not sent still distinguish plans: these run apart.
+      // Parameters that are not sent distinguish plans, too: such plans are coded separately.
       if (x.codec != y.codec || x.values != y.values || x.fields != y.fields) return false;
     }
   }
   return true;
 }
 
-// The job that wire fields are resolved for: a tensor, or, so that all its segments have the same fields, one segment
-// with its share of the rows that may be kept. (Any segment may hold all of them, but fields that depend on density use
+// The job for which wire fields are resolved: a tensor, or, so that all its segments have the same fields, one segment
+// with its share of the selected rows. (One segment may have all selected rows, but fields that depend on density use
 // the tensor's.)
 struct typical_row {
   uint64_t universe, count;
 };
 typical_row typical_of(const unit& u, uint64_t segment) {
-  if (u.universe <= segment) return {u.universe, std::min(u.universe, u.kept_max)};
-  const double density = static_cast<double>(std::min(u.universe, u.kept_max)) / static_cast<double>(u.universe);
+  if (u.universe <= segment) return {u.universe, std::min(u.universe, u.selected_max)};
+  const double density = static_cast<double>(std::min(u.universe, u.selected_max)) / static_cast<double>(u.universe);
   return {segment, std::min(segment, static_cast<uint64_t>(std::ceil(density * static_cast<double>(segment))))};
 }
 
-// Wire fields of every codec.
+// Resolves the wire fields of all codecs.
 dr_status resolve(wire_plan& wire, const typical_row& row, uint64_t tensor, dr_error& error) {
   for (stage_list& list : wire.lists)
     for (uint32_t i = 0; i < list.count; ++i) {
@@ -73,10 +73,10 @@ dr_status resolve(wire_plan& wire, const typical_row& row, uint64_t tensor, dr_e
   return DR_OK;
 }
 
-// Whether rows go dense because there is too much of them, even where their codes would be shorter.
+// Whether rows may be sent dense because too many elements are selected, even if their codes are shorter.
 bool may_go_dense(const unit& u) { return u.dense_above < u.universe; }
 
-// Bounds of a row's sections, and of its payload: the largest of the modes that can occur.
+// The bounds of a row's sections, and of its payload: the maxima over the modes that can occur.
 dr_status bound_row(const unit& u, const wire_plan& wire, batch_row& row, dr_error& error) {
   const uint64_t tensor = u.first_tensor;
   const auto needs = [&](section s, uint64_t count, list_need& need) -> dr_status {
@@ -108,14 +108,14 @@ dr_status bound_row(const unit& u, const wire_plan& wire, batch_row& row, dr_err
        0};
   b.payload = b.value + b.order + b.index;
   if (may_go_raw) {
-    // Of as many values as there are keys.
+    // For as many values as keys.
     list_need fewer_values, fewer_orders;
     if (const dr_status s = needs(section_value, row.count_max, fewer_values)) return s;
     if (const dr_status s = needs(section_order, row.count_max, fewer_orders)) return s;
     b.payload =
         std::max(b.payload, size(section_value, fewer_values) + size(section_order, fewer_orders) + 4 * row.count_max);
   }
-  // A row that is longer than dense is sent dense.
+  // A row whose streams exceed the dense row is sent dense.
   const uint64_t dense = row.universe * wire.width * value_size(wire.dtype);
   b.payload = prefix_size(wire) + (may_go_dense(u) ? dense : std::min(dense, b.payload));
   return DR_OK;
@@ -134,17 +134,17 @@ void grow(list_need& all, const list_need& one) {
   all.decode_scratch = std::max(all.decode_scratch, one.decode_scratch);
 }
 
-// Whether an index list may be the shortest of those that auto chooses from, of which one has `least` bytes at the most.
-// A codec of fixed size has no fewer than those of one index: a bitmap of a large universe needs no memory.
+// Whether an index list may be the shortest of auto's candidates, one of which has at most `least` bytes. A codec of
+// fixed size has at least the bytes of one index: so a bitmap of a large universe needs no memory.
 bool may_be_shortest(const wire_plan& wire, uint64_t universe, uint64_t least) {
   list_need one;
   return !wire.index().fixed_size() || list_needs(wire.index(), {universe, 1, wire.dtype, wire.width}, one) ||
          one.last(wire.index()) <= least;
 }
 
-// The payload of a row for which auto chooses among these. Its index codec costs no more than any other of them, and
-// none costs more than its bound. Its value codec writes no more than any other that meets the error, and what is exact
-// and takes everything always does.
+// The bound of the payload of a row for which auto chooses among these. The chosen index codec writes no more than any
+// other candidate, and none exceeds its bound. The chosen value codec writes no more than any other that meets the
+// error, which an exact codec that accepts all values always does.
 uint64_t bound_chosen(std::span<const row_choice> choices, std::span<const wire_plan> plans) {
   if (choices.size() == 1) return choices[0].bound.payload;
   uint64_t index = ~uint64_t{0}, value = ~uint64_t{0}, longest = 0;
@@ -157,11 +157,11 @@ uint64_t bound_chosen(std::span<const row_choice> choices, std::span<const wire_
   return prefix_size(plans[choices[0].plan]) + index + std::min(value, longest);
 }
 
-// All that auto may choose for a row whose own plan is bound.
+// Lists all choices of auto for a row whose own plan has been bound.
 dr_status bound_choices(const unit& u, const typical_row& typical, batch& out, batch_row& row, dr_error& error) {
   const plan& method = *u.method;
   std::vector<const bound_stage*> indices, values;
-  // (Codecs of a base go by its words: of wider rows there are none.)
+  // (Codecs that read a base code single words, not wider rows.)
   for (const bound_stage& i : method.index_choices)
     if (u.width == 1 || !(i.codec->traits & DR_NEEDS_BASE)) indices.push_back(&i);
   if (indices.empty()) indices.push_back(&method.index[0]);
@@ -216,7 +216,7 @@ dr_status bound_choices(const unit& u, const typical_row& typical, batch& out, b
 }  // namespace
 
 dr_status add_rows(batch& out, unit& u, dr_error& error) {
-  // Whole blocks, so that they are those of the tensor, however it is cut; of a patch, whole chunks of the base's check.
+  // Whole blocks, so that the cut does not change the tensor's blocks; for a patch, whole chunks of the base's check.
   const uint64_t block = u.patches()       ? base_chunk
                          : u.method->block ? u.method->block
                                            : block_max,
@@ -235,7 +235,7 @@ dr_status add_rows(batch& out, unit& u, dr_error& error) {
     row.continues = k > 0;
     row.first = k * segment;
     row.universe = std::min(segment, u.universe - row.first);
-    row.count_max = std::min(row.universe, u.kept_max);
+    row.count_max = std::min(row.universe, u.selected_max);
     wire_plan wire = wire_of(*u.method, u);
     if (const dr_status s = resolve(wire, typical, u.first_tensor, error)) return s;
     if (!u.method->chooses()) row.plan = find_or_add(out.wire, wire);
@@ -248,8 +248,8 @@ dr_status add_rows(batch& out, unit& u, dr_error& error) {
   return DR_OK;
 }
 
-// A header of any of the plans that auto may choose from, with the widest columns: it has either one row and a lone
-// check, or several. (The short form has fewer bytes than the general one.)
+// The largest header with any of the plans that auto may choose, with the widest columns: for one row, with a single
+// check, or for several rows. (The short form has fewer bytes than the general one.)
 uint64_t header_bound(const batch& b, const header_layout& all) {
   uint64_t universe = 1, count = 0, support = 0, size[section_count] = {};
   for (const batch_row& row : b.rows) {

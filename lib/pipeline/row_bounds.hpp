@@ -1,14 +1,14 @@
-// How long the rows of a batch can become: from shapes and plans alone, before any data is seen.
+// The bounds of a batch's rows, from shapes and plans alone, without data.
 #pragma once
 
 #include "pipeline/batch.hpp"
 
 namespace dr {
 
-// Adds the rows of a unit, one a segment, with their plans, needs and bounds.
+// Adds the rows of a unit, one per segment, with their plans, needs and bounds.
 dr_status add_rows(batch& out, unit& u, dr_error& error);
 
-// The longest header of a batch in which auto chooses plans; `all`: the layout with every plan that it may choose.
+// The longest header of a batch in which auto chooses plans; `all`: the layout with all plans that it may choose.
 uint64_t header_bound(const batch& b, const header_layout& all);
 
 }  // namespace dr

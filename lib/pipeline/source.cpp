@@ -1,4 +1,4 @@
-// The values that a unit is selected from: the caller's, or sorted, or summed with the residual.
+// The values from which a unit is selected: the caller's, or sorted, or summed with the residual.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -10,7 +10,7 @@
 namespace dr {
 namespace {
 
-// From so many elements on, the undo copy goes past the caches.
+// From so many elements on, the undo copy is written past the caches.
 constexpr uint64_t undo_streams = 1 << 18;
 
 // The state of a unit's tensor from its element `first` on, which is element `at` of the unit.
@@ -33,7 +33,7 @@ bool all_finite(const float* sums, uint64_t n) {
 
 }  // namespace
 
-// The values to select from where they are not the caller's: sorted, or summed with the residual.
+// Computes the values to select from, unless they are the caller's: sorted, or summed with the residual.
 dr_status load_source(const encoding& e, size_t i, selected_rows& out) {
   const unit& u = e.b.units[i];
   unit_source& source = out.sources[i];
@@ -71,7 +71,7 @@ dr_status load_source(const encoding& e, size_t i, selected_rows& out) {
   return DR_OK;
 }
 
-// Runs of values that belong to one tensor and one segment; of a sparse source, to one segment.
+// Cuts runs of values of one tensor and one segment; in a sparse source, of one segment.
 void cut_to_pieces(const encoding& e, size_t i, selected_rows& out) {
   const unit& u = e.b.units[i];
   unit_source& source = out.sources[i];
@@ -155,7 +155,7 @@ float* place_of_sums(void* self, size_t piece) {
   return static_cast<const sums_source*>(self)->sums->pieces[piece].m();
 }
 
-// The part of the source that belongs to a segment.
+// Sets the part of the source that belongs to a segment.
 void set_source(const encoding& e, size_t row, selected_rows& out) {
   const batch_row& r = e.b.rows[row];
   source_row& part = out.source_rows[row] = {r.first, r.universe};
@@ -167,7 +167,7 @@ void set_source(const encoding& e, size_t row, selected_rows& out) {
   part.rows = static_cast<uint64_t>(std::lower_bound(low, end, r.first + r.universe) - low);
 }
 
-// Values of the source at ascending positions of a segment; nullptr: all of them.
+// Gathers the source's values at ascending positions of a segment; nullptr: all values.
 void gather_source(const encoding& e, size_t row, const uint32_t* positions, uint64_t n, void* out) {
   const unit& u = e.unit_of(row);
   const unit_source& source = e.w.selected.sources[e.b.rows[row].unit];

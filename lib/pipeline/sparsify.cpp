@@ -10,8 +10,8 @@
 namespace dr {
 namespace {
 
-// Whether the f32 values that a unit sends are decoded exactly, so that its residual is 0 there, and nothing but the
-// residual is kept.
+// Whether the f32 values that a unit sends are decoded exactly, so that its residual is 0 there, and its state is only
+// a residual.
 bool leaves_nothing(const encoding& e, const unit& u) {
   if (u.method->keeps_momentum()) return false;
   const auto exact = [&](uint32_t plan) {
@@ -24,7 +24,7 @@ bool leaves_nothing(const encoding& e, const unit& u) {
          });
 }
 
-// Where positions in a sparse source are in the segment.
+// Converts positions in a sparse source to the segment's indices.
 void read_support(const encoding& e, size_t row, selected_rows& out) {
   const selected_row& selected = out.rows[row];
   const uint64_t* const indices = out.sources[e.b.rows[row].unit].indices + out.source_rows[row].first;
@@ -33,7 +33,7 @@ void read_support(const encoding& e, size_t row, selected_rows& out) {
         static_cast<uint32_t>(indices[selected.positions ? selected.positions[i] : i] - e.b.rows[row].first);
 }
 
-// Without selecting: a sparse source as it is; of rows of a dense one, those that are not zeros.
+// Without a selection: all rows of a sparse source; the rows of a dense source that are not zeros.
 void adopt_row(const encoding& e, size_t row, selected_rows& out) {
   set_source(e, row, out);
   const unit& u = e.unit_of(row);
@@ -52,26 +52,26 @@ void adopt_row(const encoding& e, size_t row, selected_rows& out) {
   }
   const void* const values = static_cast<const std::byte*>(source.values) + first * bytes;
   selected.positions = selected.support = unit.memory.positions + first;
-  selected.values = static_cast<std::byte*>(unit.memory.kept) + first * bytes;
+  selected.values = static_cast<std::byte*>(unit.memory.values) + first * bytes;
   selected.count = compact_rows(u.dtype, values, rows, u.width, selected.positions);
   gather(bytes, values, selected.positions, selected.count, selected.values);
 }
 
-// What is known of values that are sent as they lie.
+// The properties of values that are sent in place.
 struct surveyed {
   uint64_t nonzero;
   uint32_t largest;
 };
 
-// Of a unit that is sent whole: makes the sums, if any, and reads all values once. Values that do not lie together are
-// copied at the same time.
+// For a unit that is sent whole: computes the sums, if any, and reads all values once. Values that are not contiguous
+// are copied at the same time.
 void survey_unit(const encoding& e, size_t i, const select_crew& crew, selected_rows& out) {
   const unit& u = e.b.units[i];
   selected_unit& selected = out.units[i];
   cut_to_pieces(e, i, out);
   const unit_source& source = out.sources[i];
   unit_sums& sums = out.sums[i];
-  selected.taken_from = 0;
+  selected.cleared_from = 0;
   selected.block = 1;
   const uint64_t size = value_size(u.dtype);
   bool copies = false;
@@ -121,7 +121,7 @@ void survey_unit(const encoding& e, size_t i, const select_crew& crew, selected_
       row.count = rows;
     } else if (u.width != 1) {
       row.count = 0;
-      each_kept_run(u.dtype, row.values, rows, u.width, [&](uint64_t, uint64_t n) { row.count += n; });
+      each_nonzero_run(u.dtype, row.values, rows, u.width, [&](uint64_t, uint64_t n) { row.count += n; });
     }
     count += row.count;
   }
@@ -140,7 +140,7 @@ void sparsify_unit(const encoding& e, size_t i, const select_crew& crew, selecte
     return find_history(e, i, out);
   }
   const wire_plan& plan = e.b.wire[e.b.rows[u.first_row].plan];
-  sums.watched = !u.method->sparsifier().goes_by_magnitude() || (plan.replaces_support() && !plan.index().whole());
+  sums.watched = !u.method->sparsifier().selects_by_magnitude() || (plan.replaces_support() && !plan.index().whole());
   sums.unfinite = 0;
   if (load_source(e, i, out)) return;
   if (u.whole) return survey_unit(e, i, crew, out);
@@ -156,18 +156,18 @@ void sparsify_unit(const encoding& e, size_t i, const select_crew& crew, selecte
       u.dtype, {source.pieces, source.piece_count}, load_sums, &summing, nothing_left ? place_of_sums : nullptr};
   const uint64_t key = sparsifier_key(e.w.keys[u.first_row].shared, sparsifier.how.entry);
   const select_memory& memory = selected.memory;
-  const kept_count kept =
+  const selection_result result =
       sparsifier.how.keep({sparsifier.params, pieces, u.universe, u.sparse ? source.indices : nullptr, key,
                            selected.scratch, memory, crew});
   fence_streams();
-  selected.block = u.method->block ? u.method->block : kept.block;
-  selected.dense_fallback = kept.count > u.dense_above;
-  selected.taken_from = nothing_left ? kept.taken_from : 0;
+  selected.block = u.method->block ? u.method->block : result.block;
+  selected.dense_fallback = result.count > u.dense_above;
+  selected.cleared_from = nothing_left ? result.cleared_from : 0;
   uint64_t begin = 0;
   for (uint32_t k = 0; k < u.rows; ++k) {
     selected_row& row = out.rows[u.first_row + k];
     row.positions = row.support = memory.positions + begin;
-    row.values = static_cast<std::byte*>(memory.kept) + begin * value_size(u.dtype);
+    row.values = static_cast<std::byte*>(memory.values) + begin * value_size(u.dtype);
     row.count = memory.ends[k] - begin;
     if (u.sparse) {
       row.support = selected.support + begin;
@@ -178,7 +178,7 @@ void sparsify_unit(const encoding& e, size_t i, const select_crew& crew, selecte
   }
 }
 
-// Whether a unit is worth the work of all.
+// Whether a unit is large enough for all workers.
 bool is_shared(const encoding& e, size_t i) {
   return e.workers.workers() > 1 && e.b.units[i].source_max >= select_shared;
 }
@@ -188,7 +188,7 @@ bool is_shared(const encoding& e, size_t i) {
 dr_status sparsify(const encoding& e, selected_rows& out) {
   trace_span span = e.span("sparsify");
   out.norm = out.squares ? measure_norm(e, out.squares) : 0;
-  // Large units one after the other, each by all; the others side by side.
+  // Large units one after the other, by all workers; small ones in parallel, by one worker.
   for (size_t i = 0; i < e.b.units.size(); ++i)
     if (is_shared(e, i)) sparsify_unit(e, i, {out.scratch, &e.workers}, out);
   struct job {

@@ -42,7 +42,7 @@ dr_status read_shape(const tensor_view& t, uint64_t i, tensor_shape& out, dr_err
 
 namespace {
 
-// The first number of a tensor's shape that is not the prepared one; true if there is none.
+// True if the shape equals the prepared one; otherwise `what` is the first number that differs.
 bool same_shape(const tensor_shape& now, const tensor_shape& was, uint64_t& what) {
   const auto same = [&what](uint64_t x, uint64_t y) {
     what = x;
@@ -58,7 +58,7 @@ dr_status bad_pointer(dr_error& error, uint64_t tensor, uint32_t stream, const v
   return DR_E_ARGUMENT;
 }
 
-// Of memory that only patches have.
+// An error about memory that is only for patches.
 dr_status bad_without_patch(dr_error& error, uint64_t tensor, const void* at, const char* what) {
   bad_tensor(error, tensor, DR_E_ARGUMENT, reinterpret_cast<uintptr_t>(at), "has %s, but its plan has no sparsify=%s",
              what, sparsifier_with(&sparsifier::patches));
@@ -120,7 +120,7 @@ uint64_t states_of(const batch& b) {
 }
 
 dr_status check_states_apart(const batch& b, std::span<const tensor_view> tensors, state_range* room, dr_error& error) {
-  if (states_of(b) == 0) return DR_OK;  // and then there is no room either
+  if (states_of(b) == 0) return DR_OK;  // `room` is empty then
   size_t n = 0;
   bool ascending = true;
   for (const unit& u : b.units) {

@@ -1,4 +1,4 @@
-// The checks of tensors before their memory is read.
+// Checks of tensors before their memory is read.
 #pragma once
 
 #include "pipeline/batch.hpp"
@@ -10,11 +10,11 @@ namespace dr {
 [[gnu::format(printf, 5, 6)]] dr_status bad_tensor(dr_error& error, uint64_t tensor, dr_status code, uint64_t what,
                                                    const char* format, ...);
 
-// ARGUMENT, UNSUPPORTED: no tensor has such a shape.
+// ARGUMENT, UNSUPPORTED: the shape is invalid.
 dr_status read_shape(const tensor_view& t, uint64_t i, tensor_shape& out, dr_error& error);
 
-// ARGUMENT: an output of dense tensors that are still read while it is written: it overlaps another one, or its own not in
-// place. ranges: of the outputs (list_ranges).
+// For outputs that are written while dense tensors are still read. ARGUMENT: an output overlaps another tensor, or its
+// own tensor from another address on. ranges: of the outputs (list_ranges).
 dr_status check_in_place(std::span<const tensor_view> tensors, std::span<const out_range> ranges, dr_error& error);
 
 // ARGUMENT: DR_CALL_FIT, but a tensor's plan has no feedback.

@@ -1,4 +1,4 @@
-// Reports the time of a stage, if the caller traces.
+// Reports the time of a stage if the caller traces.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// The container: the streams, or the dense row where that is shorter, behind the header.
+// The container: the header, then the streams, or the dense row where that is shorter.
 #include <algorithm>
 #include <cinttypes>
 #include <cstring>
@@ -32,8 +32,8 @@ void choose_modes(const encoding& e, framed& out) {
 
 // ---- Rows that do not fit (DR_CALL_FIT) -----------------------------------------------------------------------
 
-// The values that selection took from the state.
-void put_back(const encoding& e, size_t i) {
+// Restores the values that selection cleared in the state.
+void restore_selected(const encoding& e, size_t i) {
   const selected_row& row = e.w.selected.rows[i];
   const unit_sums& sums = e.w.selected.sums[e.b.rows[i].unit];
   const select_piece* const first = e.w.selected.sources[e.b.rows[i].unit].pieces;
@@ -46,16 +46,16 @@ void put_back(const encoding& e, size_t i) {
   }
 }
 
-// As if nothing of it had been selected: then all of its gradient stays in the state.
+// Empties a row as if nothing had been selected: all of its gradient remains in the state.
 void empty_row(const encoding& e, size_t i, wire_row& wire) {
-  if (e.w.selected.units[e.b.rows[i].unit].taken_from) put_back(e, i);
+  if (e.w.selected.units[e.b.rows[i].unit].cleared_from) restore_selected(e, i);
   wire.mode = mode_plan;
   wire.count = wire.support = 0;
   wire.size = {};
 }
 
-// Sends rows empty until the frame is `excess` bytes shorter, or all are: the smallest that will do, as long as none
-// does the largest.
+// Empties rows until the frame is `excess` bytes shorter, or all are empty: repeatedly the smallest row that suffices,
+// or the largest row if none suffices.
 void leave_out(const encoding& e, uint64_t excess, framed& out) {
   const auto saved = [&out](uint32_t i) { return padded(out.rows[i].payload()); };
   uint32_t* const begin = out.by_size;
@@ -104,7 +104,7 @@ dr_status write_rows(const encoding& e, const header_layout& layout, std::span<c
       std::memset(at, 0, rows[i].payload());
       const uint64_t bytes = e.row_bytes(i);
       if (u.whole)
-        each_kept_run(u.dtype, row.values, e.b.rows[i].universe, u.width, [&](uint64_t first, uint64_t n) {
+        each_nonzero_run(u.dtype, row.values, e.b.rows[i].universe, u.width, [&](uint64_t first, uint64_t n) {
           std::memcpy(at + first * bytes, static_cast<const std::byte*>(row.values) + first * bytes, n * bytes);
         });
       else
@@ -114,7 +114,7 @@ dr_status write_rows(const encoding& e, const header_layout& layout, std::span<c
       for (uint32_t s = 0; s < section_count; ++s) {
         const bool raw = s == section_index && rows[i].mode == mode_raw_index;
         const void* const from = raw ? static_cast<const void*>(row.support) : e.w.coded.rows[i].slots[s].data;
-        if (rows[i].size[s] && from != at) std::memmove(at, from, rows[i].size[s]);  // (may be in the frame)
+        if (rows[i].size[s] && from != at) std::memmove(at, from, rows[i].size[s]);  // (may be in the frame already)
         at += rows[i].size[s];
       }
     }
@@ -127,7 +127,7 @@ dr_status write_rows(const encoding& e, const header_layout& layout, std::span<c
 
 }  // namespace
 
-// auto: the header names only the plans that were taken.
+// With auto the header names only the chosen plans.
 dr_status write_frame(const encoding& e, uint8_t* frame, uint64_t capacity, uint64_t& size, framed& out) {
   choose_modes(e, out);
   if (!e.b.chooses())

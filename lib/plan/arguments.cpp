@@ -19,7 +19,7 @@ dr_status bind_value(const char* name, const dr_param& param, const std::string&
   }
   if (!read_number(text, out.number))
     return fail(error, DR_E_ARGUMENT, "plan: %s(%s=%s): not a number", name, param.name, text.c_str());
-  if (out.number == 0) out.number = 0;  // -0 has no text of its own
+  if (out.number == 0) out.number = 0;  // -0 is printed as 0
   if (param.type == DR_PARAM_INT && out.number != std::floor(out.number))
     return fail(error, DR_E_ARGUMENT, "plan: %s(%s=%s): not an integer", name, param.name, text.c_str());
   if (out.number < param.minimum || out.number > param.maximum)

@@ -1,4 +1,4 @@
-// The parameters of a name in a plan, as they are declared: of a codec, or of a word that is not a codec (stage_words.hpp).
+// The declared parameters of a name in a plan: of a codec, or of a word that is not a codec (stage_words.hpp).
 #pragma once
 
 #include <algorithm>
@@ -10,19 +10,19 @@
 
 namespace dr {
 
-// What a name of a plan takes.
+// The parameters that a name of a plan accepts.
 struct declared_params {
   const char* name;  // for errors
   const dr_param* params;
   size_t count;
 };
 
-// One value for each declared parameter: its default, or what the plan has. ARGUMENT: an unknown parameter, a value of
-// another type or out of range, or a required one that is not there.
+// One value for each declared parameter: the plan's, or its default. ARGUMENT: an unknown parameter, a value of
+// another type or out of range, or a missing required parameter.
 dr_status bind_arguments(const declared_params& of, const std::vector<plan_argument>& arguments,
                          std::vector<dr_value>& out, dr_error& error);
 
-// A value as the canonical text has it: "p0", or the shortest number.
+// A value in the canonical text: "p0", or the shortest number.
 std::string value_text(const dr_param& param, double number);
 inline bool is_default(const dr_param& param, double number) { return !param.required && number == param.fallback; }
 

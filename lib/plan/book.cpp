@@ -19,7 +19,7 @@ size_t point_size(std::string_view text) {
   const unsigned first = byte(0), second = byte(1);
   if (first < 0x80) return 1;
   if (first < 0xc2 || first > 0xf4) return 0;
-  // Neither longer than it has to be, nor a surrogate, nor above U+10FFFF.
+  // Neither overlong, nor a surrogate, nor above U+10FFFF.
   if ((first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) || (first == 0xf0 && second < 0x90) ||
       (first == 0xf4 && second > 0x8f))
     return 0;
@@ -58,7 +58,7 @@ size_t find_comment(std::string_view line) {
   return line.npos;
 }
 
-// Behind the bracket at `at`: where its set ends; npos: it is not a set, but the character '['.
+// The end of the set that begins with the bracket at `at`; npos: there is no set, and '[' is a character.
 size_t end_of_set(std::u32string_view pattern, size_t at) {
   size_t end = at + 1;
   if (end < pattern.size() && pattern[end] == U'!') ++end;
@@ -83,7 +83,7 @@ bool in_set(std::u32string_view set, char32_t c) {
 
 std::string quoted(std::string_view text) { return '\'' + std::string(text) + '\''; }
 
-dr_status parse_line(std::string_view line, uint64_t number, const take_line& take, dr_error& error) {
+dr_status parse_line(std::string_view line, uint64_t number, const line_handler& handle, dr_error& error) {
   if (const size_t at = first_fault(line); at != line.npos)
     return fail(error, DR_E_ARGUMENT, "byte %zu is 0x%02x: a plan book is UTF-8 without NUL", at + 1,
                 static_cast<unsigned>(static_cast<unsigned char>(line[at])));
@@ -94,21 +94,22 @@ dr_status parse_line(std::string_view line, uint64_t number, const take_line& ta
   const std::string_view pattern = trimmed(line.substr(0, colon)), plan = trimmed(line.substr(colon + 1));
   if (pattern.empty()) return fail(error, DR_E_ARGUMENT, "no pattern before the colon");
   if (plan.empty())
-    return fail(error, DR_E_ARGUMENT, "pattern %s: no plan behind the colon; `dense` leaves a tensor as it is",
+    return fail(error, DR_E_ARGUMENT, "pattern %s: no plan after the colon; `dense` leaves a tensor as it is",
                 quoted(pattern).c_str());
   const auto text = plan == "dense" ? std::nullopt : std::optional(std::string(plan));
-  if (take({std::string(pattern), number}, text, error)) return prefix(error, "pattern %s: ", quoted(pattern).c_str());
+  if (handle({std::string(pattern), number}, text, error))
+    return prefix(error, "pattern %s: ", quoted(pattern).c_str());
   return DR_OK;
 }
 
 }  // namespace
 
-dr_status parse_book(std::string_view text, const std::string& where, const take_line& take, dr_error& error) {
+dr_status parse_book(std::string_view text, const std::string& where, const line_handler& handle, dr_error& error) {
   if (text.starts_with(byte_order_mark)) text.remove_prefix(byte_order_mark.size());
   uint64_t number = 0;
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
-    if (parse_line(text.substr(at, end - at), ++number, take, error)) {
+    if (parse_line(text.substr(at, end - at), ++number, handle, error)) {
       error.where = number;
       return prefix(error, "%s: line %llu: ", where.c_str(), static_cast<unsigned long long>(number));
     }
@@ -132,7 +133,7 @@ dr_status check_pattern(std::string_view pattern, dr_error& error) {
 bool matches_pattern(std::string_view pattern_text, std::string_view name_text) {
   const std::u32string points = points_of(pattern_text), name = points_of(name_text);
   const std::u32string_view pattern = points;
-  size_t p = 0, n = 0, star = pattern.npos, from = 0;  // back to the last star, which takes one more
+  size_t p = 0, n = 0, star = pattern.npos, from = 0;  // on a mismatch the last star matches one character more
   while (n < name.size()) {
     const char32_t c = p < pattern.size() ? pattern[p] : U'\0';
     const size_t end = c == U'[' ? end_of_set(pattern, p) : pattern.npos;
@@ -159,7 +160,7 @@ std::string pattern_of(std::string_view name) {
 }
 
 std::string line_text(std::string_view pattern, std::string_view plan, bool first) {
-  // (Of a text's beginning a mark would be taken off.)
+  // (A byte order mark at the beginning of a text would be skipped.)
   std::string text = first && pattern.starts_with(byte_order_mark) ? "\n" : "";
   ((text += pattern) += ": ") += plan;
   return text += '\n';

@@ -1,7 +1,7 @@
 // A plan book: which tensor has which plan, by its name (docs/PLAN_BOOK.md).
 //   book = line*      line = [ pattern ":" ( plan | "dense" ) ] [ comment ]
-// A line is cut at its last colon; `#` begins a comment at the beginning of a line or behind a blank. Patterns are those of
-// Python's fnmatchcase. The first pattern that matches counts.
+// The last colon separates pattern and plan; `#` begins a comment at the beginning of a line or after a blank. Patterns
+// are those of Python's fnmatchcase. The first pattern that matches counts.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ struct book_line {
   uint64_t number = 0;  // of the line in its text, from 1; 0: it was added
 };
 
-// Called with each line of a book and its plan, nullopt for `dense`, which it may refuse.
-using take_line = std::function<dr_status(book_line, const std::optional<std::string>& plan, dr_error&)>;
+// Called for every line of a book with its plan, nullopt for `dense`; it may refuse the plan.
+using line_handler = std::function<dr_status(book_line, const std::optional<std::string>& plan, dr_error&)>;
 
 // ARGUMENT "WHERE: line 3: …", the line in `error.where`.
-dr_status parse_book(std::string_view text, const std::string& where, const take_line& take, dr_error& error);
+dr_status parse_book(std::string_view text, const std::string& where, const line_handler& handle, dr_error& error);
 
-// ARGUMENT: no line can hold this pattern.
+// ARGUMENT: a pattern that cannot be written in a line.
 dr_status check_pattern(std::string_view pattern, dr_error& error);
 
 // As Python's fnmatch.fnmatchcase; a byte that is not UTF-8 stands for itself.

@@ -12,7 +12,7 @@ namespace dr {
 
 // A name of a stage with its bound parameters.
 struct listed_call {
-  std::string name;  // as plans have it
+  std::string name;  // in a plan
   const dr_codec* codec;
   const dr_param* params;
   size_t param_count;
@@ -27,7 +27,7 @@ class listed_stages {
 
   // is_default: the canonical text leaves the stage out.
   void add(const char* role, std::span<const listed_call> calls, bool is_default);
-  // As it was written: nothing is known of its names.
+  // Adds a stage as it was written, without binding its names.
   void add(const plan_stage& stage);
 
   std::span<const dr_stage> all() const { return stages_; }
@@ -37,7 +37,7 @@ class listed_stages {
   void add_stage(const plan_stage& written, std::span<const listed_call> bound, bool is_default);
   const char* hold(std::string word) { return words_.emplace_back(std::move(word)).c_str(); }
 
-  std::deque<std::string> words_;  // (they stay where they are)
+  std::deque<std::string> words_;  // (a deque does not move its elements)
   std::deque<std::vector<dr_stage_param>> params_;
   std::vector<dr_stage> stages_;
 };

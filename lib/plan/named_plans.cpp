@@ -11,14 +11,15 @@ constexpr dr_preset of(const char* set, const char* name, const char* plan, cons
   return {sizeof(dr_preset), name, set, plan, note};
 }
 
-// The paper's own in its settings: a false-positive rate of 0.001, pieces of degree 5, 127 levels and buckets of 512.
+// The paper's methods with its settings: a false-positive rate of 0.001, pieces of degree 5, 127 levels, buckets of
+// 512.
 constexpr dr_preset list[] = {
     of("start", "recommended", "transform=lowrank(rank=4) feedback=residual",
        "For DDP and other all-reduces, where a step waits for the link. A GPT of 3.3 M parameters (AdamW, 2 ranks) "
        "reached a\n"
        "loss of 2.5 in 11, 11 and 13 s on an unshaped link, at 1 Gbit/s and at 100 Mbit/s; dense f32 in 9, 16 and 88 "
        "s, Top-1 %\n"
-       "in 24, 28 and 29. Where frames are wanted, or no loss may be risked:\n"
+       "in 24, 28 and 29. Where frames are needed, or no loss may be risked:\n"
        "index=all value=uniform_quant(bits=8) feedback=residual. Measure yours: DDPHook(\"auto\"), deepreduce "
        "predict."),
     of("start", "patch", "sparsify=changed index=auto value=ulp",
@@ -89,13 +90,13 @@ constexpr dr_preset list[] = {
        "Two factors that ranks all-reduce, and no frame: for exchanges, deepreduce.torch and deepreduce.transform."),
 };
 
-constexpr const char* any_sparsifier = "sparsify=topr(ratio=0.01)";  // of a combination for which nobody named one
+constexpr const char* any_sparsifier = "sparsify=topr(ratio=0.01)";  // if neither name nor stages have one
 
 constexpr size_t name_max = 32;
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
 
-// Letters to insert, delete or replace (Levenshtein 1966), in whatever case.
+// Letters to insert, delete or replace (Levenshtein 1966), ignoring case.
 size_t distance(std::string_view a, std::string_view b) {
   std::array<size_t, name_max + 1> row{};
   for (size_t k = 0; k <= b.size(); ++k) row[k] = k;
@@ -122,7 +123,7 @@ dr_status unknown(std::string_view name, dr_error& error) {
               word.c_str(), std::size(list));
 }
 
-// A preset's name as plans may have it: a word without what only stages have.
+// Whether a word may be a preset's name: it has no character that only stages have.
 bool is_preset_word(std::string_view word) {
   return !word.empty() && word.size() <= name_max && std::ranges::all_of(word, [](char c) {
     return (lower(c) >= 'a' && lower(c) <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '+';
@@ -156,7 +157,7 @@ dr_status read_plan(std::string_view text, std::vector<plan_stage>& stages, dr_e
 
   const auto preset = std::ranges::find(list, name, [](const dr_preset& p) { return std::string_view(p.name); });
   if (preset == std::end(list)) return unknown(name, error);
-  // Blanks where the name was keep the columns of errors.
+  // Blanks in place of the name preserve the columns that errors report.
   std::string given(text);
   std::fill_n(given.begin() + static_cast<ptrdiff_t>(begin), name.size(), ' ');
   if (const dr_status s = parse_plan(given, stages, error)) return s;

@@ -29,7 +29,7 @@ constexpr dr_stage_word word(const char* role, const char* name, const char* sum
   return {sizeof(dr_stage_word), role, name, summary, params, n};
 }
 
-// A summary that names codecs of the build. Of fixed size, so that the functions of the C ABI cannot fail.
+// A summary that names codecs of the build. Its size is fixed, so that the functions of the C ABI cannot fail.
 struct sentence {
   char text[200] = {};
 

@@ -9,7 +9,9 @@ namespace {
 constexpr size_t text_max = 4096;
 
 bool is_name(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; }
-bool is_key(char c) { return is_name(c) || (c >= 'A' && c <= 'Z'); }  // (a codec of Python has parameters of its own)
+bool is_key(char c) {
+  return is_name(c) || (c >= 'A' && c <= 'Z');
+}  // (codecs in Python have parameters with capitals)
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
 struct parser {

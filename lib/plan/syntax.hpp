@@ -1,4 +1,4 @@
-// The text of a plan as a tree, and back. Knows no codec.
+// The text of a plan as a tree, and back; independent of the codecs.
 //   plan = stage (space stage)*      stage = role "=" call ("+" call)*
 //   call = ["plugin."] name [ "(" [ key "=" value ("," key "=" value)* ] ")" ]
 #pragma once
@@ -23,14 +23,14 @@ struct plan_stage {
   std::vector<plan_call> calls;
 };
 
-// ARGUMENT with the column of the first thing that does not fit.
+// ARGUMENT, with the column of the first syntax error.
 dr_status parse_plan(std::string_view text, std::vector<plan_stage>& stages, dr_error& error);
 
 std::string print_plan(const std::vector<plan_stage>& stages);
 
 // Shortest text that reads back as the same number; never depends on the locale.
 std::string print_number(double number);
-// The whole of `text` as a finite number.
+// Reads all of `text` as a finite number.
 bool read_number(std::string_view text, double& number);
 
 }  // namespace dr

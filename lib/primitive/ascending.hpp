@@ -7,12 +7,12 @@
 
 namespace dr {
 
-// Elements of list[n] below `wanted`.
-DR_HD inline uint64_t lower_bound(const uint32_t* list, uint64_t n, uint64_t wanted) {
+// The number of elements of list[n] below `value`.
+DR_HD inline uint64_t lower_bound(const uint32_t* list, uint64_t n, uint64_t value) {
   uint64_t low = 0, high = n;
   while (low < high) {
     const uint64_t middle = low + (high - low) / 2;
-    if (list[middle] < wanted)
+    if (list[middle] < value)
       low = middle + 1;
     else
       high = middle;
@@ -29,7 +29,7 @@ DR_HD inline bool ascends(const uint32_t* list, uint64_t i, uint64_t universe) {
 // The first element of list[n] that does not ascend below the universe, or n.
 inline uint64_t first_descent(const uint32_t* list, uint64_t n, uint64_t universe) {
   if (n == 0) return 0;
-  uint32_t falls = list[n - 1] >= universe;  // without a branch, for most lists have none
+  uint32_t falls = list[n - 1] >= universe;  // no branch: a sound list has no descent
   for (uint64_t i = 1; i < n; ++i) falls |= list[i] <= list[i - 1];
   if (!falls) return n;
   uint64_t i = 0;

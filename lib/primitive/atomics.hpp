@@ -24,11 +24,11 @@ DR_HD inline T atomic_or(T* to, T x) {
   DR_ATOMIC(atomicOr(reinterpret_cast<device_word<T>*>(to), x), std::atomic_ref(*to).fetch_or(x));
 }
 template <class T>
-DR_HD inline T atomic_cas(T* to, T expected, T wanted) {
+DR_HD inline T atomic_cas(T* to, T expected, T desired) {
 #if !defined(__CUDA_ARCH__)
-  std::atomic_ref(*to).compare_exchange_strong(expected, wanted);
+  std::atomic_ref(*to).compare_exchange_strong(expected, desired);
 #endif
-  DR_ATOMIC(atomicCAS(reinterpret_cast<device_word<T>*>(to), expected, wanted), expected);
+  DR_ATOMIC(atomicCAS(reinterpret_cast<device_word<T>*>(to), expected, desired), expected);
 }
 template <class T>
 DR_HD inline T atomic_min(T* to, T x) {

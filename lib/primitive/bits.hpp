@@ -24,7 +24,7 @@ void store(void* to, T value) {
   std::memcpy(to, &value, sizeof value);
 }
 
-// The `bytes` lowest bytes of an integer.
+// An integer of `bytes` bytes, at most 8.
 inline uint64_t load_bytes(const uint8_t* from, unsigned bytes) {
   uint64_t value = 0;
   std::memcpy(&value, from, bytes);
@@ -33,7 +33,7 @@ inline uint64_t load_bytes(const uint8_t* from, unsigned bytes) {
 inline void store_bytes(uint8_t* to, uint64_t value, unsigned bytes) { std::memcpy(to, &value, bytes); }
 
 // <bit>, for devices too. There std::bit_width, bit_floor and popcount of 64 bits and std::countr_zero of any are
-// silently wrong: libstdc++ takes builtins (clzl, ctz, popcountl) that nvcc 13 has for the host only, and
+// silently wrong: libstdc++ uses builtins (clzl, ctz, popcountl) that nvcc 13 has for the host only, and
 // --expt-relaxed-constexpr lets them through, as constants. nvcc documents no behaviour for the others: a device has
 // its own.
 #if defined(__CUDA_ARCH__)
@@ -130,7 +130,7 @@ class bit_writer {
   unsigned fill_ = 0;
 };
 
-// As bit_writer, a word at a time: 8 bytes past the output must be writable.
+// Like bit_writer, but stores whole words: 8 bytes past the output must be writable.
 struct bit_appender {
   uint8_t* out;
   uint64_t word = 0;
@@ -155,12 +155,12 @@ struct bit_appender {
   }
 };
 
-// Bits appended at any position, by words.
+// Appends bits at any position, by stores of words.
 class word_writer {
  public:
   explicit word_writer(uint8_t* out) : out_(out) {}
 
-  // bits < 2^length, length <= 64. Writes up to 8 bytes, of which those beyond the end are rewritten.
+  // bits < 2^length, length <= 64. Stores up to 8 bytes; later calls overwrite those beyond the end.
   void put(uint64_t bits, unsigned length) {
     const uint64_t joined = word_ | bits << fill_, carry = bits >> 1 >> (63 - fill_);
     store(out_, joined);
@@ -207,12 +207,12 @@ class bit_reader {
   unsigned fill_ = 0;
 };
 
-// Four words at once, where memory lies so that a GPU can.
+// Four words that a GPU loads at once if they are aligned.
 struct alignas(16) four_words {
   uint32_t of[4];
 };
 DR_HD inline bool aligned_to_four(const void* p) { return reinterpret_cast<uintptr_t>(p) % sizeof(four_words) == 0; }
-// from[i … i+3], but for those at n and behind, which are not touched and count as 0. i is a multiple of 4.
+// from[i … i+3]; words from n on are not read and count as 0. i is a multiple of 4.
 DR_HD inline four_words load_four(const uint32_t* from, uint64_t i, uint64_t n) {
   four_words x{};
   if (i + 4 <= n && aligned_to_four(from)) return *reinterpret_cast<const four_words*>(from + i);
@@ -228,17 +228,17 @@ DR_HD inline void store_four(uint32_t* to, uint64_t i, uint64_t n, const four_wo
   for (unsigned j = 0; j < 4; ++j)
     if (i + j < n) to[i + j] = x.of[j];
 }
-// The 32 bits from bit `shift` < 32 of two words on.
+// The 32 bits that begin at bit `shift` < 32 of two words.
 DR_HD constexpr uint32_t funnel(uint32_t low, uint32_t high, unsigned shift) {
   return static_cast<uint32_t>((uint64_t{high} << 32 | low) >> shift);
 }
-// Up to 32 bits of a string in words. Looks at the word behind as well.
+// Up to 32 bits of a bit string in words. Reads the following word, too.
 DR_HD inline uint32_t bits_at(const uint32_t* words, uint32_t bit, unsigned bits) {
   const uint32_t* const from = words + bit / 32;
   return funnel(from[0], from[1], bit % 32) & static_cast<uint32_t>(low_mask(bits));
 }
 
-// Whether the bits behind the first `bits` of the byte that holds them are zero.
+// Whether the last byte of a string of `bits` bits is padded with zeros.
 DR_HD inline bool padding_is_zero(const uint8_t* in, uint64_t bits) {
   return bits % 8 == 0 || in[bits / 8] >> (bits % 8) == 0;
 }

@@ -1,20 +1,20 @@
-// Tile algorithms, written once: lanes that meet at the end of every phase. On the CPU a phase is a loop over lanes, in
-// whatever order a test likes; on a GPU it is the threads of a block and a barrier (cuda/entry.cuh).
+// Tile algorithms, written once: lanes that wait for one another at the end of every phase. On the CPU a phase is a
+// loop over lanes, in an order that tests choose; on a GPU it is the threads of a block and a barrier (cuda/entry.cuh).
 //
 //   struct my_kernel {
 //     static constexpr const char* name = "my_kernel";
 //     static constexpr unsigned lanes = 256;     // threads of a block
 //     static constexpr unsigned grid_phases = 1; // more: every block ends a phase before any begins the next
 //     struct args { … };                         // trivially copyable; at most 32764 bytes
-//     struct shared { … };                       // trivially default constructible; holds anything when a block begins
+//     struct shared { … };                       // trivially default constructible; uninitialised when a block begins
 //     template <class Block> DR_HD static void run(Block& b, shared& s, const args& a, unsigned grid_phase);
 //   };
 //
 // Rules of `run`. Shared memory is written in phases only, and the output of a phase is read in later phases, or
-// between them through b.get(s.x), which all lanes call. Code between phases is uniform: every lane takes the same way,
-// and each has its own copy of the variables there, so that a phase may read it but not write it. Registers that
-// outlive a phase are `typename Block::template each<T>`. Every store to global memory whose place depends on data is
-// predicated on its bound, there. Loops are bounded by constants or by bounds from the host. Nothing depends on the
+// between them through b.get(s.x), which all lanes call. Code between phases is uniform: every lane follows the same
+// path and has its own copy of the variables there, so a phase may read but not write them. Registers that outlive a
+// phase are `typename Block::template each<T>`. Every store to global memory at an address that depends on data checks
+// the bound of this address itself. Loops are bounded by constants or by bounds from the host. Nothing depends on the
 // order of lanes or blocks.
 #pragma once
 
@@ -33,11 +33,11 @@ namespace dr {
 // them (cuda/strands.hpp). The interface between these control flows.
 class strand {
  public:
-  // Ends a phase: waits for the others, unless a test left this barrier out.
+  // Ends a phase: waits for the others, unless a test omits this barrier.
   virtual void end_phase(const char* file, unsigned line) = 0;
   // The value of shared memory was read.
   virtual void end_get() = 0;
-  // x: an element of `size` bytes for each lane. Sets those of other strands' lanes.
+  // x: an element of `size` bytes for every lane. Sets the elements of other strands' lanes.
   virtual void complete(void* x, size_t size) = 0;
   // Sets x to its value in the strand of lane 0.
   virtual void follow(void* x, size_t size) = 0;
@@ -74,7 +74,7 @@ class host_block {
   uint32_t index() const { return index_; }
   uint32_t blocks() const { return grid_.blocks; }
 
-  // f(lane) for every lane; then they meet.
+  // Calls f(lane) for every lane, then waits for all.
   template <class F>
   void phase(F&& f, const char* file = __builtin_FILE(), unsigned line = __builtin_LINE()) {
     if (grid_.lane_order.empty())
@@ -84,7 +84,7 @@ class host_block {
     if (grid_.others) grid_.others->end_phase(file, line);
   }
 
-  // Replaces each lane's x by the sum of those of the lanes before it; returns the sum of all.
+  // Replaces every lane's x by the sum over the lanes before it; returns the sum over all.
   template <class T>
   T exclusive_sum(each<T>& x) {
     complete(x);
@@ -106,9 +106,9 @@ class host_block {
   template <class T>
   T max(const each<T>& x) {
     complete(x);
-    T most = x[0];
-    for (unsigned i = 1; i < Lanes; ++i) most = x[i] > most ? x[i] : most;
-    return most;
+    T largest = x[0];
+    for (unsigned i = 1; i < Lanes; ++i) largest = x[i] > largest ? x[i] : largest;
+    return largest;
   }
   template <class T>
   T min(const each<T>& x) {
@@ -117,7 +117,7 @@ class host_block {
     for (unsigned i = 1; i < Lanes; ++i) least = x[i] < least ? x[i] : least;
     return least;
   }
-  // The value of shared memory, the same for all lanes; later phases may write there again.
+  // Reads shared memory, the same value for all lanes; later phases may overwrite it.
   template <class T>
   T get(const T& shared) {
     const T value = shared;
@@ -158,7 +158,7 @@ void run_on_host(void* grid, uint32_t block, uint32_t grid_phase, const void* ar
 template <class K>
 const void* device_entry();
 
-// A kernel as launches name it.
+// The description of a kernel for its launches.
 template <class K>
 inline constexpr dr_kernel kernel = {
     sizeof(dr_kernel), K::name, K::lanes, sizeof(typename K::args), sizeof(typename K::shared), K::grid_phases,

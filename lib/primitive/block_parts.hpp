@@ -1,4 +1,4 @@
-// One large payload of blocks coded by all workers, for index codecs whose blocks do not wait for one another. A
+// One large payload of blocks coded by all workers, for index codecs whose blocks do not depend on one another. A
 // payload has
 //   blocks()                             part    blocks that are coded together, from a multiple of part on
 //   put(x, first, last, entries, body)   writes blocks and their entries of the table; returns the bodies' end
@@ -45,7 +45,7 @@ size_t encode_parts(const Payload& all, const uint32_t* x, uint8_t* out, std::by
   return static_cast<size_t>(body - out);
 }
 
-// False, and the first place that is wrong: the one that a single worker would have come to.
+// If the payload is corrupt: false, and the first place at fault, which is the one that a single worker would find.
 template <class Payload>
 bool decode_parts(const Payload& all, const dr_job& job, uint64_t* where, const dr_exec& exec) {
   struct decoding {
@@ -68,7 +68,7 @@ bool decode_parts(const Payload& all, const dr_job& job, uint64_t* where, const 
   };
   exec.parallel(exec.pool, ceil_div(all.blocks(), now.part), one, &now);
   const uint64_t bad = now.first_bad;
-  return bad == ~uint64_t{0} || now.get(bad, where);  // once more, to say where
+  return bad == ~uint64_t{0} || now.get(bad, where);  // again, to find the place
 }
 
 }  // namespace dr

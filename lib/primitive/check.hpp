@@ -1,4 +1,4 @@
-// The frame's check: integer and free of order, so any number of threads or blocks computes it in one pass (FORMAT.md).
+// The frame's check: a sum of integers in any order, so any number of threads or blocks computes it in one pass.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@ namespace dr {
 
 inline constexpr size_t check_chunk_words = 1024;
 
-// T[i]. A GPU computes it anew: cheaper there than a table.
+// T[i]. A GPU computes it, which is cheaper there than a table.
 DR_HD constexpr uint32_t check_factor(uint32_t i) { return static_cast<uint32_t>(mix64((i + 1) * golden) >> 32) | 1; }
 
 inline constexpr auto check_table = [] {
@@ -28,7 +28,7 @@ inline constexpr uint64_t check_table_sum = [] {
   return sum;
 }();
 
-// The terms of chunks `first`, `first` + 1, … of so many words; only the last one may be short.
+// The sum of the terms of the chunks `first`, `first` + 1, … of `words` words; only the last chunk may be short.
 DR_EVERYWHERE uint64_t check_terms_with(const uint8_t* from, size_t words, uint64_t first) {
   uint64_t total = 0;
   for (; words; ++first) {
@@ -51,7 +51,7 @@ uint64_t check_terms_avx512(const uint8_t* from, size_t words, uint64_t first);
 inline constexpr cpu_table<decltype(&check_terms_scalar)> check_terms{check_terms_scalar, on_x86(check_terms_avx2),
                                                                       on_x86(check_terms_avx512)};
 
-// Of `size` bytes, a multiple of 4.
+// The check of `size` bytes, a multiple of 4.
 inline uint64_t check(const uint8_t* from, size_t size) { return check_terms.best()(from, size / 4, 0); }
 
 // The same, with the 8 bytes at `hole` (within the first chunk, a multiple of 4) read as 0.

@@ -7,14 +7,14 @@ namespace dr {
 namespace {
 
 __m256i check_load_avx2(const void* from) { return _mm256_loadu_si256(static_cast<const __m256i*>(from)); }
-// Memory a chunk ahead, also across the ends of pages, which processors do not fetch by themselves.
+// Prefetches a chunk ahead, also across page boundaries, which the CPU's prefetchers do not cross.
 void check_fetch_avx2(const uint8_t* from) {
   _mm_prefetch(reinterpret_cast<const char*>(from) + 4 * check_chunk_words, _MM_HINT_T0);
 }
 
 }  // namespace
 
-// Whole chunks: Σ w · T of even and of odd words, to which Σ T is added once. A short one is scalar's.
+// Whole chunks: Σ w · T of even and of odd words, to which Σ T is added once. Scalar code adds a short chunk.
 uint64_t check_terms_avx2(const uint8_t* from, size_t words, uint64_t first) {
   uint64_t total = 0;
   for (; words >= check_chunk_words; words -= check_chunk_words, from += 4 * check_chunk_words, ++first) {

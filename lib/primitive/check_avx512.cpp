@@ -6,8 +6,8 @@ DR_AVX512_BEGIN
 namespace dr {
 namespace {
 
-// Memory is fetched a chunk ahead, also across the ends of pages, which processors do not do by themselves. (Without that,
-// loads that cross lines are the slower the further the memory is.)
+// Prefetches a chunk ahead, also across page boundaries, which the CPU's prefetchers do not cross. (Otherwise loads
+// across cache lines cost more in every more distant level of memory.)
 __m512i check_load_avx512(const uint8_t* from) {
   _mm_prefetch(reinterpret_cast<const char*>(from) + 4 * check_chunk_words, _MM_HINT_T0);
   return _mm512_loadu_si512(from);
@@ -15,7 +15,7 @@ __m512i check_load_avx512(const uint8_t* from) {
 
 }  // namespace
 
-// Whole chunks: Σ w · T of even and of odd words, to which Σ T is added once. A short one is scalar's.
+// Whole chunks: Σ w · T of even and of odd words, to which Σ T is added once. Scalar code adds a short chunk.
 uint64_t check_terms_avx512(const uint8_t* from, size_t words, uint64_t first) {
   uint64_t total = 0;
   for (; words >= check_chunk_words; words -= check_chunk_words, from += 4 * check_chunk_words, ++first) {

@@ -7,8 +7,8 @@
 #include <cstring>
 
 // Code between DR_AVX2_BEGIN or DR_AVX512_BEGIN and DR_ISA_END may use those instructions, whatever the build's flags;
-// only functions written there do, so nothing of a header shared with other code is compiled for a CPU that may not be
-// there. Include everything before.
+// only functions written there do, so no function of a shared header is compiled for a CPU that may be absent. All
+// #include lines come before.
 #if defined(__x86_64__) && defined(__GNUC__)
 #define DR_X86 1
 #include <cpuid.h>
@@ -39,7 +39,7 @@
 #define DR_X86 0
 #endif
 
-// Inlined into the function of each instruction set, so that its shifts are of that set.
+// Inlined into the function of every instruction set, so that its shifts use that set.
 #if defined(__GNUC__)
 #define DR_EVERYWHERE inline __attribute__((always_inline))
 #else
@@ -77,28 +77,28 @@ inline cpu_level cpu_detected() {
 inline cpu_level cpu() {
   static const cpu_level level = [] {
     const cpu_level found = cpu_detected();
-    if (const char* wanted = std::getenv("DEEPREDUCE_CPU"))
+    if (const char* requested = std::getenv("DEEPREDUCE_CPU"))
       for (const cpu_level l : cpu_levels)
-        if (!std::strcmp(wanted, cpu_level_names[static_cast<uint32_t>(l)])) return l < found ? l : found;
+        if (!std::strcmp(requested, cpu_level_names[static_cast<uint32_t>(l)])) return l < found ? l : found;
     return found;
   }();
   return level;
 }
 
-// Call it before other threads read data that was written past the caches.
+// Needed before other threads read data that was written past the caches.
 inline void fence_streams() {
 #if DR_X86
   _mm_sfence();
 #endif
 }
 
-// A twin of a scalar function, where this is x86: its file is empty elsewhere.
+// The vector version of a scalar function, which exists on x86 only; elsewhere nullptr.
 template <class F>
 constexpr F* on_x86(F* twin) {
   return DR_X86 ? twin : nullptr;
 }
 
-// A function pointer for each instruction set; a set without its own has that of the next smaller one.
+// A function pointer for every instruction set; a set without a version of its own uses that of the next smaller one.
 template <class F>
 struct cpu_table {
   F scalar, avx2 = nullptr, avx512 = nullptr;

@@ -1,4 +1,4 @@
-// What a GPU decode tells.
+// The report of a decode on a GPU.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ struct unpack_state {
   uint32_t done, failed;
 };
 
-// The result of a decode: of the first unsound frame, the fault of the frame, or of its first unsound row. Launched for
-// frames of no rows; judge_supports tells it of others.
+// Reports the result of a decode: the fault of the first unsound frame, or of the first unsound row of that frame.
+// Launched for frames without rows; otherwise judge_supports reports it.
 struct tell_decoded {
   static constexpr const char* name = "tell_decoded";
   static constexpr unsigned lanes = 256, grid_phases = 1;

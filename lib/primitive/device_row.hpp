@@ -17,9 +17,9 @@ inline constexpr uint32_t row_tile = 2048;  // elements of a row a block, in lau
 
 struct device_row {
   dr_fault fault;
-  uint64_t count;  // that the sparsifier kept
-  uint64_t told;   // of the support that decode gives
-  uint64_t order_told;
+  uint64_t count;          // selected by the sparsifier
+  uint64_t support_count;  // of the support that decode returns
+  uint64_t order_count;
   uint64_t size[section_count];  // payload bytes of the sections, in their order on the wire
   uint64_t decoded_size;         // of the decoded values, with feedback
   uint64_t not_finite;           // ~position of the first value of the support that is not finite; 0: there is none
@@ -29,20 +29,21 @@ struct device_row {
 };
 static_assert(sizeof(device_row) == 120);
 
-// Into a caller's result, as much as his version of the struct has room for: only device memory knows how much that is.
-// Nothing, if not even the status has a place.
+// Copies to a caller's result as far as the caller's version of the struct reaches, which is stored in device memory.
+// Nothing is written to a struct without a status.
 DR_HD inline void tell_result(const dr_result& from, dr_result* to) {
   const uint64_t own = to->struct_size, size = own < sizeof from ? own : sizeof from;
   if (size < offsetof(dr_result, status) + sizeof from.status) return;
 #pragma unroll
-  for (uint64_t at = offsetof(dr_result, size); at < sizeof from; at += 4)  // (of constant places, which are registers)
+  for (uint64_t at = offsetof(dr_result, size); at < sizeof from;
+       at += 4)  // (constant offsets, so `from` stays in registers)
     if (at + 4 <= size)
       std::memcpy(reinterpret_cast<uint8_t*>(to) + at, reinterpret_cast<const uint8_t*>(&from) + at, 4);
 }
 
 inline constexpr uint64_t no_tensor = ~uint64_t{0}, no_frame = ~uint64_t{0};
 
-// Sets the result of a call. Kept rows are not counted on a device.
+// Sets the result of a call. Selected rows are not counted on a device.
 DR_HD inline void set_result(dr_result* to, const dr_fault& fault, uint64_t size, uint64_t tensor, uint64_t frame) {
   dr_result r{};
   r.size = size;

@@ -1,4 +1,4 @@
-// Division by a number that is known long before: one multiplication (Barrett 1987) and one correction.
+// Division by a number that is known in advance: one multiplication (Barrett 1987) and one correction.
 #pragma once
 
 #include <cstdint>

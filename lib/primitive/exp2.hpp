@@ -1,5 +1,5 @@
-// Powers and logarithms of two that are the same everywhere: libm's differ between machines, and what decides a byte,
-// or a value that comes out of decode, must not. IEEE double, in the order written, without contraction, round to
+// Powers and logarithms of two that are the same everywhere. (Those of libm differ between machines, so they must not
+// decide a byte or a decoded value.) IEEE double, in the order written, without contraction, round to
 // nearest.
 #pragma once
 
@@ -12,8 +12,8 @@ namespace dr {
 
 inline constexpr double exp2_range = 1020;
 
-// 2^x for |x| <= exp2_range, by less than 2^-51 of it: the series of e^(f ln 2), |f| <= 1/2, in Horner's form.
-//   Cut off behind f^13: less than 0.3466^14 / 14! < 2^-57 of the sum, which is above 0.7.
+// 2^x for |x| <= exp2_range, to a relative error of 2^-51: the series of e^(f ln 2), |f| <= 1/2, in Horner's form.
+//   Truncation after f^13: less than 0.3466^14 / 14! < 2^-57 of the sum, which is above 0.7.
 //   Roundings: a step s = c + f s' makes two; s' is weighed by |f| <= 1/2, and s' < 0.7 s for every step, so those of
 //   all steps together are below 2^-53 (1 + 0.35 (2 + 0.35 (2 + …))) < 2.1 · 2^-53 of the largest; constants add less
 //   than half of that.
@@ -34,15 +34,15 @@ DR_HD inline double portable_exp2(double x) {
                           0x1.e8cac7351bb25p-32,
                           0x1.c3bd650fc2986p-36,
                           0x1.816193166d0f9p-40};
-  constexpr double shift = 0x1.8p52;  // added, it rounds to an integer, ties to even
+  constexpr double shift = 0x1.8p52;  // adding it rounds to an integer, ties to even
   const double whole = (x + shift) - shift, f = x - whole;
   double sum = c[13];
   for (int k = 12; k >= 0; --k) sum = c[k] + f * sum;
   return sum * std::bit_cast<double>(static_cast<uint64_t>(static_cast<int64_t>(whole) + 1023) << 52);
 }
 
-// log2 of a normal, positive, finite x, by less than 2^-50 + 2^-52 |log2 x|: with x = 2^e m, m in [3/4, 3/2), and
-// s = (m - 1) / (m + 1), |s| <= 1/5, it is e + (2 / ln 2) (s + s^3 / 3 + s^5 / 5 + …), cut off behind s^23.
+// log2 of a normal, positive, finite x, to an error of 2^-50 + 2^-52 |log2 x|: with x = 2^e m, m in [3/4, 3/2), and
+// s = (m - 1) / (m + 1), |s| <= 1/5, it is e + (2 / ln 2) (s + s^3 / 3 + s^5 / 5 + …), truncated after s^23.
 DR_HD inline double portable_log2(double x) {
   const auto bits = std::bit_cast<uint64_t>(x);
   int64_t e = static_cast<int64_t>(bits >> 52) - 1023;

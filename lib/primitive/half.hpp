@@ -16,7 +16,7 @@ DR_HD inline float f16_to_f32(uint16_t h) {
   const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(magnitude));
 #else
-  // A subnormal one is what a number above 2^-14 has beyond it. No branch: small gradients are of both kinds.
+  // A subnormal is the excess over 2^-14 of a number. No branch: small gradients have both kinds.
   const uint32_t sign = uint32_t{h & 0x8000u} << 16, m = h & 0x7fffu, moved = (m << 13) + 0x38000000;
   const float beyond = std::bit_cast<float>(moved + 0x00800000) - 0x1p-14f;
   const uint32_t wide = m < 0x400 ? std::bit_cast<uint32_t>(beyond) : m < 0x7c00 ? moved : moved + 0x38000000;
@@ -33,7 +33,7 @@ DR_HD inline uint16_t round_to_half(double value) {
   const uint16_t sign = static_cast<uint16_t>(bits >> 63 << 15);
   const int exponent = static_cast<int>((bits >> 52) & 0x7ff);
   uint64_t mantissa = bits & ((uint64_t{1} << 52) - 1);
-  if (exponent == 0x7ff) {  // infinity, or NaN: keeps the top of its payload, quiet
+  if (exponent == 0x7ff) {  // infinity, or NaN: quiet, with the top of its payload
     const uint64_t payload = mantissa ? (mantissa >> (52 - mantissa_bits)) | (uint64_t{1} << (mantissa_bits - 1)) : 0;
     return static_cast<uint16_t>(sign | top << mantissa_bits | payload);
   }
@@ -56,7 +56,7 @@ DR_HD inline uint16_t round_to_half(double value) {
 DR_HD inline uint16_t f64_to_f16(double value) { return round_to_half<10, 5>(value); }
 DR_HD inline uint16_t f64_to_bf16(double value) { return round_to_half<7, 8>(value); }
 
-// From f32, rounded once; NaN stay, quiet.
+// From f32, rounded once; NaN become quiet NaN.
 DR_HD inline uint16_t f32_to_f16(float x) {
   const uint32_t b = std::bit_cast<uint32_t>(x), sign = b >> 16 & 0x8000, m = b & 0x7fffffff;
   if (m > 0x7f800000) return static_cast<uint16_t>(sign | 0x7e00 | (m >> 13 & 0x3ff));
@@ -70,7 +70,7 @@ DR_HD inline uint16_t f32_to_bf16(float x) {
   if (m > 0x7f800000) return static_cast<uint16_t>(sign | 0x7fc0 | m >> 16);
   return static_cast<uint16_t>(sign | (m + 0x7fff + (m >> 16 & 1)) >> 16);
 }
-// From f32, rounded once: finite values stay finite, so too large ones become the largest number.
+// From f32, rounded once. Finite values stay finite: values above the largest number become that.
 DR_HD inline uint16_t f32_to_f16_finite(float x) {
   const uint32_t b = std::bit_cast<uint32_t>(x), sign = b >> 16 & 0x8000;
   uint32_t m = b & 0x7fffffff;

@@ -1,4 +1,5 @@
-// The largest magnitude of values, as bits: magnitudes are ordered as their bits are. Plain, for twins to inline.
+// The largest magnitude of values, as bits: magnitudes are ordered as their bits are. Scalar; vector versions inline
+// it.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +10,12 @@ namespace dr {
 
 template <class T>
 DR_EVERYWHERE typename T::bits largest_magnitude_with(const typename T::bits* values, uint64_t n) {
-  typename T::bits most = 0;
+  typename T::bits largest = 0;
   for (uint64_t i = 0; i < n; ++i) {
     const auto m = static_cast<typename T::bits>(values[i] & T::magnitude_mask);
-    most = m > most ? m : most;
+    largest = m > largest ? m : largest;
   }
-  return most;
+  return largest;
 }
 
 }  // namespace dr

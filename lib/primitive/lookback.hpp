@@ -1,5 +1,5 @@
-// Decoupled look-back (Merrill, Garland 2016): a running sum over tiles in one launch. Blocks take tiles by ticket, so
-// whoever waits, waits for a tile whose block runs.
+// Decoupled look-back (Merrill, Garland 2016): a running sum over tiles in one launch. Blocks draw tiles by ticket, so
+// a block waits only for tiles whose blocks are running.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ DR_HD uint32_t take_tile(Block& b, uint32_t* ticket) {
   return b.template once<uint32_t>([&] { return atomic_add(ticket, 1u); });
 }
 
-// The sum of the tiles before `tile`; publishes the own one's. `state`: a word a tile, zero before the launch; sums are
-// below 2^62. A word: bit 0: it is there; bit 1: it is the sum up to and with its tile, otherwise of its tile alone;
-// the rest is the sum. All lanes call it: they look at as many predecessors at once. A block's earlier reads and writes
+// The sum of the tiles before `tile`; publishes this tile's sum. `state`: a word a tile, zero before the launch; sums
+// are below 2^62. A word: bit 0: it is published; bit 1: it is the sum up to and including its tile, otherwise of its
+// tile alone; the rest is the sum. All lanes call it and read one predecessor each. A block's earlier reads and writes
 // are visible to its successors.
 template <class Block>
 DR_HD uint64_t lookback(Block& b, uint64_t* state, uint64_t tile, uint64_t own) {
@@ -53,10 +53,10 @@ DR_HD uint64_t lookback(Block& b, uint64_t* state, uint64_t tile, uint64_t own) 
 }
 
 // Whether this is the last of `blocks` blocks to arrive here; it then sees the writes of all of them. `done`: a word
-// that was zero.
+// that is zero before the launch.
 template <class Block>
 DR_HD bool last_of(Block& b, uint32_t* done, uint32_t blocks) {
-  // One lane's fences do for all: barriers order the others' accesses before and after them.
+  // One lane's fences suffice: barriers order the other lanes' accesses before and after them.
   return b.template once<uint32_t>([&] {
     fence_grid();
     const uint32_t before = atomic_add(done, 1u);

@@ -20,7 +20,7 @@ inline uint8_t* pack_scalar(const uint32_t* v, size_t n, unsigned bits, uint8_t*
 }
 
 // in: packed_size(n, bits) bytes, in memory that may be read up to `end`
-// v: their n, and room for whole vectors of 16: entries past the last are undefined
+// v: the n numbers, in memory for whole vectors of 16: entries past the last are undefined
 inline void unpack_scalar(const uint8_t* in, const uint8_t*, size_t n, unsigned bits, uint32_t* v) {
   bit_reader reader(in, n * bits);
   for (size_t i = 0; i < n; ++i) v[i] = static_cast<uint32_t>(reader.get(bits));

@@ -5,7 +5,7 @@
 DR_AVX2_BEGIN
 namespace dr {
 
-// Eight numbers are as many bytes as one has bits, so each eight begin on a byte and none waits for those before.
+// Eight numbers of k bits have k bytes, so eight numbers begin on a byte and do not depend on those before.
 uint8_t* pack_avx2(const uint32_t* v, size_t n, unsigned bits, uint8_t* out) {
   uint8_t* const end = out + (n * bits + 7) / 8;
   size_t i = 0;
@@ -26,7 +26,7 @@ uint8_t* pack_avx2(const uint32_t* v, size_t n, unsigned bits, uint8_t* out) {
       std::memcpy(out + bits / 2, &second, 8);
     }
   } else if (bits <= 28 && bits > 0) {
-    // Two numbers a step through one word; at most 7 bits of it wait.
+    // Two numbers a step through one word; at most 7 bits stay in it.
     uint64_t word = 0;
     unsigned fill = 0;
     for (; i + 8 <= n && static_cast<size_t>(end - out) >= bits + 8; i += 8)

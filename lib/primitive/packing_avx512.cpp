@@ -5,7 +5,7 @@
 DR_AVX512_BEGIN
 namespace dr {
 
-// Numbers of a byte each; others are AVX2's.
+// Numbers of 8 bits; AVX2 packs all others.
 uint8_t* pack_avx512(const uint32_t* v, size_t n, unsigned bits, uint8_t* out) {
   if (bits != 8) return pack_avx2(v, n, bits, out);
   for (size_t i = 0; i < n; i += 16) {

@@ -1,4 +1,4 @@
-// Vectors of numbers of k bits from a bit string, for twins that unpack as they go.
+// Vectors of numbers of k bits from a bit string, for vector code that unpacks while it decodes.
 #pragma once
 
 #include <array>
@@ -7,7 +7,7 @@
 
 namespace dr {
 
-// A vector takes each number from the four bytes that hold it: bits + 7 <= 32.
+// A vector reads a number from the four bytes that hold it: bits + 7 <= 32.
 inline constexpr unsigned fast_bits_max = 25;
 
 // Where the four bytes of each of `n` numbers of so many bits lie, and by how much to shift them. Of 8 numbers, the

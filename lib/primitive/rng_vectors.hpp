@@ -9,7 +9,7 @@ DR_AVX2_BEGIN
 namespace dr {
 
 inline __m256i multiply_4(__m256i a, uint64_t by) {
-  // Of the products with the other half only the lower 32 bits matter.
+  // Only the lower 32 bits of the products with the other half matter.
   const __m256i factor = _mm256_set1_epi64x(static_cast<long long>(by)),
                 other = _mm256_set1_epi64x(static_cast<long long>(by << 32 | by >> 32));
   const __m256i cross = _mm256_mullo_epi32(a, other);
@@ -28,7 +28,7 @@ class draws_4 {
     const __m256i x = next_upper();
     return _mm256_xor_si256(x, _mm256_srli_epi64(x, 31));
   }
-  // Of the next draws the upper 31 bits: mix64 without its last step, which is below them.
+  // The upper 31 bits of the next draws: mix64 without its last step, which changes lower bits.
   __m256i next_upper() {
     __m256i x = counter_;
     counter_ = _mm256_add_epi64(counter_, _mm256_set1_epi64x(static_cast<long long>(4 * golden)));
@@ -73,7 +73,7 @@ class draws_8 {
   __m512i counter_;
 };
 
-// The upper 24 bits of sixteen draws, of which draws_8 gave the first and the second eight.
+// The upper 24 bits of sixteen draws, which draws_8 returned in two halves.
 inline __m512i drawn_16(__m512i first, __m512i second) {
   const __m512i upper = _mm512_set_epi32(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
   return _mm512_srli_epi32(_mm512_permutex2var_epi32(first, upper, second), 8);

@@ -7,7 +7,7 @@
 
 namespace dr {
 
-// How a row travels.
+// How a row is sent.
 enum row_mode : uint32_t {
   mode_plan = DR_FALLBACK_NONE,            // as its stage lists say
   mode_raw_index = DR_FALLBACK_RAW_INDEX,  // u32 keys in place of the index list

@@ -1,5 +1,5 @@
-// The places of the bits that are set, in words of 64, each in a form for an instruction set: for masks of which most have
-// few, where a branch on how many would be mispredicted.
+// The positions of the set bits in words of 64, in a version for every instruction set: for masks that usually have
+// few, where a branch on their number would be mispredicted.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace dr {
 
-// Writes first + i for each bit i of a mask; `to` has room for 64 from there on, whatever the mask. Returns how many.
+// Writes first + i for every set bit i of a mask and returns their number; `to` has space for 64, whatever the mask.
 struct set_bits_scalar {
   static unsigned put(uint64_t mask, uint32_t first, uint16_t* to) {
     unsigned n = 0;
@@ -31,7 +31,7 @@ struct set_bits_avx2 {
 DR_ISA_END
 
 DR_AVX512_BEGIN
-// (A compression to memory is slow on some processors: whole vectors are stored, and what is behind is overwritten.)
+// (Compressing stores are slow on some CPUs: whole vectors are stored, and the next store overwrites the excess.)
 struct set_bits_avx512 {
   static __m512i from(uint32_t first) {
     const __m512i pairs =
@@ -39,7 +39,7 @@ struct set_bits_avx512 {
                           0x150014, 0x170016, 0x190018, 0x1b001a, 0x1d001c, 0x1f001e);
     return _mm512_add_epi16(pairs, _mm512_set1_epi16(static_cast<short>(first)));
   }
-  // Of a mask of at most 32 bits.
+  // put for a mask of at most 32 bits.
   static unsigned put_half(uint64_t mask, uint32_t first, uint16_t* to) {
     _mm512_storeu_si512(to, _mm512_maskz_compress_epi16(static_cast<__mmask32>(mask), from(first)));
     return static_cast<unsigned>(_mm_popcnt_u64(mask));

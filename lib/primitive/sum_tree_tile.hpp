@@ -1,4 +1,4 @@
-// The order of addition of primitive/sum_tree.hpp, kept by the lanes of a block: many tiles of up to 1024 terms side by
+// The order of addition of primitive/sum_tree.hpp, for the lanes of a block: many tiles of up to 1024 terms side by
 // side.
 #pragma once
 
@@ -25,10 +25,10 @@ DR_HD constexpr uint32_t tree_lanes(uint32_t n) {
   return n <= tree_fold_terms ? 1 : static_cast<uint32_t>(bit_ceil(n)) / tree_fold_terms;
 }
 
-// The sums of Block::lanes / group tiles at once, each as tree_sum adds it (where tree_sum gives +0, perhaps -0: it
-// adds to 0).
-//   group        tree_lanes(most terms of a tile)
-//   term(t, i)   term i < 8 * group of tile t; 0 behind its last, and for tiles that there are not
+// The sums of Block::lanes / group tiles at once, added as tree_sum does. (Where tree_sum returns +0, a sum may be -0:
+// tree_sum begins with 0.)
+//   group        tree_lanes(maximum number of terms of a tile)
+//   term(t, i)   term i < 8 * group of tile t; 0 past its last, and for tiles that do not exist
 //   part         [Block::lanes] in shared memory; part[t * group] is the sum of tile t in the phases that follow
 template <class Block, class F>
 DR_HD void tree_sums(Block& b, double* part, uint32_t group, F&& term) {
@@ -36,7 +36,7 @@ DR_HD void tree_sums(Block& b, double* part, uint32_t group, F&& term) {
     const uint32_t tile = lane >> countr_zero(group), first = lane & (group - 1);
     part[lane] = tree_fold([&](uint32_t i) { return term(tile, first + group * i); });
   });
-  // Only this lane reads the entries that it replaces: its terms are `next` apart.
+  // No other lane reads the entries that this one replaces: its terms are `next` apart.
   for (uint32_t left = group; left > 1;) {
     const uint32_t next = left > tree_fold_terms ? left / tree_fold_terms : 1;
     b.phase([&](unsigned lane) {

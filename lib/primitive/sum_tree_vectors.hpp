@@ -1,4 +1,4 @@
-// tree_sum of values by vectors: the same additions, four or eight at a time. Short tiles are scalar's.
+// tree_sum of values by vectors: the same additions, four or eight at a time. Scalar code adds short tiles.
 #pragma once
 
 #include "primitive/sum_tree.hpp"
@@ -8,8 +8,8 @@
 DR_AVX2_BEGIN
 namespace dr {
 
-// Σ term(v[i]), i < n. term(__m256d) and one(double) are the same function of one value. (A term is a class: of a lambda
-// in a template gcc forgets the instruction set.)
+// Σ term(v[i]), i < n. term(__m256d) and one(double) are the same function of one value. (A term is a class: of a
+// lambda in a template gcc forgets the instruction set.)
 template <class T, class Term, class One>
 [[gnu::always_inline]] inline double tree_sum_avx2(const typename T::bits* v, uint64_t n, Term term, One one) {
   double total = 0;
@@ -42,7 +42,8 @@ inline double tree_lanes_sum(__m512d v) {
   return _mm_cvtsd_f64(two) + _mm_cvtsd_f64(_mm_unpackhi_pd(two, two));
 }
 
-// Of leaves j, j + s, … j + 7 s, in registers: the even ones' sum and the odd ones', and so on down.
+// The sum of the leaves j, j + s, … j + 7 s, in registers: of the sum of the even and the sum of the odd ones, and so
+// on.
 template <class Leaf>
 [[gnu::always_inline]] inline auto tree_eight(Leaf leaf, size_t j, size_t s) {
   const auto even = tree_add(tree_add(leaf(j), leaf(j + 4 * s)), tree_add(leaf(j + 2 * s), leaf(j + 6 * s)));

@@ -1,4 +1,4 @@
-// The jobs of a call as kernels see them: 80 bytes each, so that 400 travel as one kernel argument, without a copy.
+// The jobs of a call as kernels see them: 80 bytes a job, so that 400 fit into a kernel argument, without a copy.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,7 @@ struct tile_job {
 };
 static_assert(sizeof(tile_job) == 80);
 
-inline constexpr size_t jobs_few = 40, jobs_many = 400;  // a launch's arguments come in two sizes
+inline constexpr size_t jobs_few = 40, jobs_many = 400;  // a launch's arguments have one of two sizes
 
 // Arguments of a kernel over jobs. Common: the shared part, at most 512 bytes.
 template <class Common, size_t N>
@@ -43,7 +43,7 @@ struct tile_args {
   tile_job job[N];
 };
 
-// Of kernels whose jobs share nothing.
+// For kernels whose jobs share nothing.
 struct no_common {};
 
 // The job that a tile belongs to: the last whose first tile is not after it.
@@ -62,12 +62,12 @@ DR_HD const auto& job_of_tile(const Args& a, uint32_t tile) {
 
 // Elements of a job, or 0 if it has a fault. A count in device memory is never trusted beyond its bound.
 DR_HD inline uint64_t live_count(const tile_job& j) {
-  const dr_status code = j.fault->code;  // both are on their way at once
+  const dr_status code = j.fault->code;  // both loads are issued at once
   const uint64_t count = j.count ? *j.count : j.count_max;
   return code != DR_OK ? 0 : count < j.count_max ? count : j.count_max;
 }
 
-// The first to come keeps its fault. `message` stays NULL: device memory has no sentences.
+// Sets the fault unless there is one. `message` stays NULL: device memory has no texts.
 DR_HD inline void raise(dr_fault* fault, dr_status code, uint32_t stream, uint64_t where, uint64_t what) {
   if (atomic_cas(reinterpret_cast<uint32_t*>(&fault->code), 0u, static_cast<uint32_t>(code)) != 0) return;
   fault->stream = stream;

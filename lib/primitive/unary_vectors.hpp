@@ -1,4 +1,4 @@
-// Unary codes, q zeros and a one each, written by AVX2 and BMI2.
+// Unary codes, q zeros and a one, written by AVX2 and BMI2.
 #pragma once
 
 #include "primitive/bits.hpp"
@@ -13,7 +13,7 @@ inline void store256(void* to, __m256i v) { _mm256_storeu_si256(static_cast<__m2
 inline __m256i all16(uint64_t x) { return _mm256_set1_epi16(static_cast<short>(x)); }
 inline __m256i all32(uint64_t x) { return _mm256_set1_epi32(static_cast<int>(x)); }
 
-// 2^q of bytes below 8, 0 of those from 8 to 15.
+// 2^q for bytes q below 8, 0 for bytes from 8 to 15.
 inline __m256i powers() {
   return _mm256_broadcastsi128_si256(_mm_setr_epi8(1, 2, 4, 8, 16, 32, 64, -128, 0, 0, 0, 0, 0, 0, 0, 0));
 }
@@ -23,9 +23,9 @@ inline __m256i powers() {
   return out;
 }
 
-// Unary codes of n quotients: q, or 255 if q is above 254, and exact(i) then; zeros up to a multiple of 32. A
-// code of up to 7 is a byte with one bit, of which those up to that bit are kept: a pext takes eight. A longer one is a
-// byte without, which is all kept, and what it has beyond 8.
+// Writes the unary codes of n quotients. q[i] is the quotient, or 255 if exact(i) is above 254; zeros pad q to a
+// multiple of 32. A quotient of up to 7 is a byte with one set bit; one pext extracts eight codes, each byte up to its
+// set bit. A larger one is a zero byte, which is part of the code, and the rest of the code after these 8 bits.
 template <class Exact>
 [[gnu::always_inline]] inline void put_quotients(bit_appender& to, const uint8_t* q, size_t n, Exact&& exact) {
   constexpr unsigned put_max = 56;
@@ -63,7 +63,7 @@ template <class Exact>
       };
       uint64_t longs = is_long >> 8 * j & low_mask(there);
       const auto quotient = [&](size_t at) -> uint64_t { return q[at] < 255 ? q[at] : exact(at); };
-      if (popcount(longs) > 2) {  // then one by one is sooner done
+      if (popcount(longs) > 2) {  // then one by one is faster
         for (size_t l = 0; l < there; ++l) out.put_unary(quotient(i + 8 * j + l));
         continue;
       }

@@ -1,4 +1,4 @@
-// Values of a type of 16 bits as f32 and back, for each instruction set. (Of f32 both are copies that nobody needs.)
+// Values of 16 bits as f32 and back, for every instruction set. (For f32 both would be copies.)
 #pragma once
 
 #include "primitive/bits.hpp"
@@ -11,7 +11,7 @@ template <class T>
 void widen_values_scalar(const typename T::bits* values, uint64_t n, uint32_t* wide) {
   for (uint64_t i = 0; i < n; ++i) wide[i] = std::bit_cast<uint32_t>(T::to_f32(values[i]));
 }
-// By rounded_finite. to: of any alignment; it may be `wide`'s own memory, where it begins.
+// Rounds as rounded_finite does. to: any alignment; it may be the beginning of `wide`.
 template <class T>
 void round_values_scalar(const float* wide, uint64_t n, void* to) {
   auto* const out = static_cast<uint8_t*>(to);

@@ -44,7 +44,7 @@ auto with_type(uint32_t dtype, F&& f) {
   return f(f32_type{});
 }
 
-// Of a type of values; for messages.
+// The name of a value type, for messages.
 inline const char* dtype_name(uint32_t dtype) {
   constexpr const char* names[] = {"?", "f32", "f16", "bf16", "u32", "i32", "u64", "i64", "f64", "u8", "u16"};
   return dtype < sizeof names / sizeof *names ? names[dtype] : "?";
@@ -60,13 +60,13 @@ DR_HD constexpr bool is_finite(typename T::bits b) {
   return (b & T::magnitude_mask) < T::infinity;
 }
 
-// The pattern of -0: those above it, as integers, are below zero, or NaN.
+// The bits of -0: larger bits, as integers, are negative numbers or NaN.
 template <class T>
 inline constexpr typename T::bits minus_zero = T::magnitude_mask + uint32_t{1};
 
-// The result of arithmetic. Processors differ in NaN: x86 keeps the sign and payload of an operand, or makes a negative
-// one; a GPU makes 0x7fffffff. So a NaN that is computed becomes this one. Values that are copied, or converted, keep
-// theirs.
+// CPUs and GPUs compute different NaN: x86 returns one with the sign and payload of an operand, or a negative one; a
+// GPU returns 0x7fffffff. So this is the NaN of every result of arithmetic. The bits of NaN that are copied or
+// converted do not change.
 inline constexpr uint32_t computed_nan = 0x7fc00000;
 DR_HD inline float computed(float x) {
 #if defined(__CUDA_ARCH__)
@@ -76,14 +76,14 @@ DR_HD inline float computed(float x) {
   return x != x ? std::bit_cast<float>(computed_nan) : x;
 #endif
 }
-// In f64, a NaN with the same sign and payload: the result of an instruction on it is its own.
+// Converts to f64; a NaN has the same sign and payload, which the CPU's instruction does not promise.
 DR_HD inline double exact_f64(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   if (is_finite<f32_type>(bits)) return static_cast<double>(x);
   return std::bit_cast<double>(uint64_t{bits & 0x80000000} << 32 | 0x7ff0000000000000 |
                                uint64_t{bits & 0x7fffff} << 29);
 }
-// A value of one type in another, rounded once.
+// Converts a value to another type, rounded once.
 template <class From, class To>
 DR_HD typename To::bits converted(typename From::bits b) {
   if constexpr (std::is_same_v<From, To>)
@@ -92,13 +92,13 @@ DR_HD typename To::bits converted(typename From::bits b) {
     return To::from_f32(From::to_f32(b));
 }
 
-// A finite number beyond the largest of the type becomes that one, with its sign.
+// A finite number above the largest of the type becomes that one, with its sign.
 template <class T>
 DR_HD inline double saturate(double v) {
   return v > T::largest ? T::largest : v < -T::largest ? -T::largest : v;
 }
 
-// A number in the type, rounded once; finite values stay finite.
+// Rounds a number to the type once; finite values stay finite.
 template <class T>
 DR_HD inline typename T::bits rounded_finite(float x) {
   if constexpr (std::is_same_v<T, f32_type>)
@@ -131,14 +131,14 @@ constexpr uint64_t exact_counts(uint32_t dtype) {
   return uint64_t{1} << (dtype == DR_F32 ? 24 : dtype == DR_F16 ? 11 : 8);
 }
 DR_HD constexpr bool is_value_type(uint32_t dtype) { return dtype >= DR_F32 && dtype <= DR_BF16; }
-// A patch has these, and words whose bits are no number to the library.
+// The types of patches: these, and words whose bits the library does not interpret as numbers.
 DR_HD constexpr bool is_word_type(uint32_t dtype) {
   return is_value_type(dtype) || dtype == DR_U32 || (dtype >= DR_F64 && dtype <= DR_U16);
 }
 constexpr bool is_index_type(uint32_t dtype) { return dtype >= DR_U32 && dtype <= DR_I64; }
 DR_HD constexpr unsigned index_type_size(uint32_t dtype) { return dtype == DR_U64 || dtype == DR_I64 ? 8 : 4; }
 
-// Values of a type that is known when a kernel runs.
+// Values of a type that is known only when a kernel runs.
 template <class T>
 DR_HD float number_at(const void* values, uint64_t i) {
   return T::to_f32(static_cast<const typename T::bits*>(values)[i]);

@@ -23,7 +23,7 @@ inline __m256 load_8(const typename T::bits* v) {
 
 inline bool any_nan(__m256 v) { return _mm256_movemask_ps(_mm256_cmp_ps(v, v, _CMP_UNORD_Q)) != 0; }
 
-// Rounded once, as T::from_f32. v: no NaN, but computed_nan. Unaligned.
+// Stores v, rounded once as by T::from_f32. Its NaN are computed_nan. out: any alignment.
 template <class T>
 inline void store_8(__m256 v, typename T::bits* out) {
   if constexpr (std::is_same_v<T, f32_type>) {

@@ -16,13 +16,13 @@ constexpr decltype(auto) with_word(uint64_t size, F&& f) {
   return f(uint8_t{});
 }
 
-// A type of words: where those are numbers of sign and magnitude (f64, f32, bf16, f16, fp8), or in two's complement.
+// A type of words: numbers with sign and magnitude (f64, f32, bf16, f16, fp8), or in two's complement.
 template <class Bits, bool has_sign>
 struct word_type {
   using bits = Bits;
   static constexpr Bits top = static_cast<Bits>(Bits{1} << (8 * sizeof(Bits) - 1));
 
-  // In the order of its numbers, as two's complement, so that neighbours differ by 1; it is its own inverse.
+  // A word as two's complement in the order of its numbers, so that neighbours differ by 1; it is its own inverse.
   DR_HD static constexpr Bits ordered(Bits b) {
     // (Without a branch, for vectors.)
     const auto sign = static_cast<Bits>(Bits{0} - static_cast<Bits>(b >> (8 * sizeof(Bits) - 1)));

@@ -207,13 +207,13 @@ dr_status sender::take_memory() {
         states += align(r.place(nullptr));
         r.make_bindings();
         if (const dr_status s = r.measure_workspace(workspace)) return s;
-        decode_memory most;
+        decode_memory needed;
         if (!r.merges()) continue;
-        if (const dr_status s = r.decode_memory_of(most)) return s;
-        decoded.kept += most.kept;
-        decoded.passing = std::max(decoded.passing, most.passing);
+        if (const dr_status s = r.decode_memory_of(needed)) return s;
+        decoded.stored += needed.stored;
+        decoded.transient = std::max(decoded.transient, needed.transient);
       }
-    workspace = std::max(workspace, decoded.kept + decoded.passing);
+    workspace = std::max(workspace, decoded.stored + decoded.transient);
   }
   workspace_size_ = workspace;
   block_size_ = states + outputs + workspace;

@@ -30,7 +30,7 @@ class block_map {
   }
 
   uint32_t block() const { return block_; }
-  // Whether every block but the last has all its elements.
+  // Whether only the last block may be short.
   bool only_last_short() const { return only_last_short_; }
   uint64_t blocks() const { return ranges_ ? ends_[ranges_ - 1] : 0; }
 
@@ -59,7 +59,8 @@ class block_map {
     return p.first + (piece.position + piece.n) / block_;
   }
 
-  // Calls f(piece, at, n) for the parts of n blocks from b on in the pieces, in order, and end() after those of a range.
+  // Calls f(piece, at, n) for the parts of n blocks from b on in the pieces, in order, and end() after those of a
+  // range.
   template <class F, class E>
   void each_part(uint64_t b, uint64_t n, F&& f, E&& end) const {
     for (const uint64_t last = b + n; b < last;) {
@@ -84,7 +85,7 @@ class block_map {
   bool only_last_short_ = true;
 };
 
-// n values of a piece from `at` on, computed before; `room` is a buffer for them.
+// n values of a piece from `at` on, which have been loaded before; `room` is a buffer for them.
 inline const void* values_of(const select_source& source, size_t piece, uint64_t at, uint32_t n, select_load what,
                              void* room) {
   if (const void* const values = source.pieces[piece].values)

@@ -11,7 +11,7 @@
 namespace dr {
 namespace {
 
-// log2 x of x >= 1, to 1e-14: by operations that IEEE 754 rounds alike everywhere, so not the C library's.
+// log2 x for x >= 1, to 1e-14, by operations that IEEE 754 defines exactly; the C library's log2 differs by machine.
 double log2_of(double x) {
   const uint64_t bits = std::bit_cast<uint64_t>(x);
   double exponent = static_cast<double>(static_cast<int>(bits >> 52) - 1023);
@@ -41,8 +41,8 @@ uint64_t stretches_sampled(uint64_t n) {
   return n <= sampled_whole ? n : std::min(std::max(sampled_whole, n / 16), sampled_most);
 }
 
-// Sampled stretches, jittered, one of each so many; all of a few.
-void take_sample(const select_source& source, const block_map& map, uint64_t n, std::byte* to) {
+// Copies jittered stretches at regular distances; all stretches if there are few.
+void read_sample(const select_source& source, const block_map& map, uint64_t n, std::byte* to) {
   const uint64_t size = value_size(source.dtype), line = 64 / size, all = map.blocks(), each = all / n;
   const auto at = [&](uint64_t k) { return n == all ? k : k * each + draw(k, all) % each; };
   std::memset(to, 0, n * stretch * size);
@@ -79,13 +79,13 @@ void take_sample(const select_source& source, const block_map& map, uint64_t n, 
   }
 }
 
-// The energy of the `wanted` largest of n; values that are not finite count 0.
-double energy_of(const select_kernels& keys, const float* energies, uint64_t n, uint64_t wanted, uint32_t* scratch) {
+// The energy of the `rank` largest of n; values that are not finite count 0.
+double energy_of(const select_kernels& keys, const float* energies, uint64_t n, uint64_t rank, uint32_t* scratch) {
   const auto* bits = reinterpret_cast<const uint32_t*>(energies);
-  const ranked r = find_rank(keys, bits, n, wanted, 0, magnitudes_end, scratch);
+  const ranked r = find_rank(keys, bits, n, rank, 0, magnitudes_end, scratch);
   const auto counted = [](uint32_t b) { return is_finite<f32_type>(b) ? double{std::bit_cast<float>(b)} : 0; };
   const double sum = tree_sum(n, [&](uint64_t i) { return bits[i] > r.key ? counted(bits[i]) : 0; });
-  return sum + static_cast<double>(wanted - r.above) * counted(r.key);
+  return sum + static_cast<double>(rank - r.above) * counted(r.key);
 }
 
 struct sample_memory {
@@ -93,11 +93,11 @@ struct sample_memory {
   float* energies;
   uint32_t* rank;
 
-  static sample_memory take(arena& memory, uint64_t n) {
+  static sample_memory lay_out(arena& memory, uint64_t n) {
     sample_memory m{};
-    m.values = memory.take<std::byte>(n * stretch * sizeof(float));
-    m.energies = memory.take<float>(n * stretch);
-    m.rank = memory.take<uint32_t>(n * stretch + select_run + select_spare);
+    m.values = memory.allocate<std::byte>(n * stretch * sizeof(float));
+    m.energies = memory.allocate<float>(n * stretch);
+    m.rank = memory.allocate<uint32_t>(n * stretch + select_run + select_spare);
     return m;
   }
 };
@@ -107,20 +107,20 @@ struct sample_memory {
 uint64_t blocks_worth(uint64_t d, uint64_t count, double value_bits, uint32_t block) {
   if (block == 1) return count;
   const auto elements = static_cast<double>(d);
-  const double most = bits_of(elements, log2_of(elements), static_cast<double>(count), value_bits);
+  const double limit = bits_of(elements, log2_of(elements), static_cast<double>(count), value_bits);
   const uint64_t blocks = ceil_div(d, block);
   const double all = static_cast<double>(blocks), log2_all = log2_of(all), each = value_bits * block;
   uint64_t fits = 1, above = blocks + 1;
   while (above - fits > 1) {
     const uint64_t middle = fits + (above - fits) / 2;
-    (bits_of(all, log2_all, static_cast<double>(middle), each) <= most ? fits : above) = middle;
+    (bits_of(all, log2_all, static_cast<double>(middle), each) <= limit ? fits : above) = middle;
   }
   return fits;
 }
 
 uint64_t block_size_scratch(uint64_t universe) {
   arena memory;
-  (void)sample_memory::take(memory, std::min(universe, sampled_most));
+  (void)sample_memory::lay_out(memory, std::min(universe, sampled_most));
   return memory.used() + arena::alignment;
 }
 
@@ -129,18 +129,18 @@ uint32_t choose_block(const select_source& source, uint64_t universe, const uint
   const block_map map(source, stretch, ends);
   const uint64_t all = map.blocks(), n = stretches_sampled(all);
   arena room(scratch, block_size_scratch(universe));
-  const sample_memory m = sample_memory::take(room, n);
-  if (n) take_sample(source, map, n, m.values);
+  const sample_memory m = sample_memory::lay_out(room, n);
+  if (n) read_sample(source, map, n, m.values);
   const select_kernels& keys = select_at(crew.level, DR_F32);
   uint32_t best = 1;
-  double most = 0;
+  double largest = 0;
   for (uint32_t k = 0; n && k < block_choices; ++k) {
     const uint64_t blocks = n * stretch >> k;
     energies_at(crew.level, source.dtype, 1u << k)(m.values, blocks, m.energies);
     const auto share = static_cast<uint64_t>(static_cast<unsigned __int128>(targets[k]) * n / all);
     const double energy = energy_of(keys, m.energies, blocks, std::clamp<uint64_t>(share, 1, blocks), m.rank);
-    if (energy > most) {
-      most = energy;
+    if (energy > largest) {
+      largest = energy;
       best = 1u << k;
     }
   }

@@ -52,7 +52,7 @@ struct vectors {
 
 template <class T, uint32_t block>
 void energies(const void* values, uint64_t n, float* to) {
-  // Vectors across cache lines take twice the time of a pass; half as long ones do not.
+  // Vectors across cache lines would double the time of a pass; vectors of half the length do not.
   if (sizeof(typename T::bits) == 4 && reinterpret_cast<uintptr_t>(values) % 64)
     return energy_avx2[0][bit_width(block) - 1](values, n, to);
   energy_loop<vectors, T, block>::run(values, n, to);

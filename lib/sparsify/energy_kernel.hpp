@@ -10,9 +10,9 @@ namespace dr {
 
 inline constexpr uint32_t block_sizes = 6;  // of 1, 2, 4, …, 32 elements
 
-// The energy of each of n blocks of s values that follow one another. Of the squares q, each rounded to f32, halves are
-// added, q[i] + q[i + s/2], then halves of those sums, until one is left. A NaN becomes computed_nan: energies order as
-// their bits do.
+// The energies of n consecutive blocks of s values. The squares q, rounded to f32, are added by halves: q[i] + q[i +
+// s/2], then the halves of these sums, until one is left. A NaN becomes computed_nan, so energies have the order of
+// their bits.
 using energies_of = void (*)(const void* values, uint64_t n, float* energies);
 
 // [type of values][log2 of a block's elements]
@@ -21,7 +21,7 @@ extern const energy_kernels energy_scalar;
 #if DR_X86
 extern const energy_kernels energy_avx2, energy_avx512;
 #endif
-// The table of a level, whose file has them as energies<type, block>.
+// The table of an instruction set, whose file defines energies<type, block>.
 #define DR_ENERGIES_OF(T) \
   { energies<T, 1>, energies<T, 2>, energies<T, 4>, energies<T, 8>, energies<T, 16>, energies<T, 32> }
 #define DR_ENERGY_KERNELS \

@@ -1,5 +1,5 @@
-// Energies in vectors: a fold makes one vector of two, in which of each block the halves are added. To be included
-// where the code of an instruction set begins, after DR_AVX2_BEGIN or DR_AVX512_BEGIN, so that it is compiled for that
+// Energies in vectors: a fold combines two vectors into one, by adding the halves of every block. Included after
+// DR_AVX2_BEGIN or DR_AVX512_BEGIN, where the code of an instruction set begins, so that it is compiled for that
 // set.
 #pragma once
 
@@ -11,25 +11,25 @@
 
 namespace dr {
 
-// V has a level's vectors: `squares`, `add`, `fold<g>`, which leaves g lanes of each block, and `store`, which puts
-// blocks in order.
+// V has an instruction set's vectors: `squares`, `add`, `fold<g>`, which leaves g lanes per block, and `store`, which
+// sorts the blocks.
 template <class V, class T, uint32_t block>
 struct energy_loop {
   using bits = typename T::bits;
   using vector = typename V::vector;
   static constexpr uint32_t lanes = V::lanes;
 
-  // Of the vectors 0, stride, 2 stride, … of a block.
+  // The sum of the vectors 0, stride, 2 stride, … of a block.
   template <uint32_t stride>
   static vector sum(const bits* v) {
     if constexpr (stride * lanes >= block) {
       return V::template squares<T>(v);
-    } else {  // (in the order in which they lie, which arguments of a call are not in)
+    } else {  // (two statements, because the arguments of a call have no order)
       const vector first = sum<2 * stride>(v), second = sum<2 * stride>(v + stride * lanes);
       return V::add(first, second);
     }
   }
-  // `left` lanes of each of lanes / left blocks.
+  // A vector with `left` lanes for every one of lanes / left blocks.
   template <uint32_t left>
   static vector folded(const bits* v) {
     if constexpr (left >= std::min(block, lanes)) {

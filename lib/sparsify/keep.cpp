@@ -37,13 +37,13 @@ class selection_pass {
         n_(walk_.elements()),
         out_{memory, source.dtype} {}
 
-  kept_count from(uint32_t low) {
+  selection_result from(uint32_t low) {
     collect(low, std::nullopt, 0);
     out_.close(s_);
     return result();
   }
 
-  kept_count largest(uint64_t target) {
+  selection_result largest(uint64_t target) {
     const uint64_t sampled = n_ ? sample() : 0;
     double part = static_cast<double>(sampled) / static_cast<double>(n_);
     double expected = part * static_cast<double>(target);
@@ -80,14 +80,14 @@ class selection_pass {
   }
 
  private:
-  kept_count result() const { return {out_.count, taken_from_}; }
+  selection_result result() const { return {out_.count, cleared_from_}; }
 
   void begin(uint32_t low, std::optional<band> middle) {
     out_.count = in_middle_ = 0;
     out_.range = 0;
     low_ = smallest_ = low;
     middle_ = middle;
-    taken_from_ = s_.place ? (middle ? middle->high : low) : magnitudes_end;
+    cleared_from_ = s_.place ? (middle ? middle->high : low) : magnitudes_end;
     notified_ = s_.found != nullptr;
   }
 
@@ -106,16 +106,16 @@ class selection_pass {
     return walk_.each_run([&](size_t piece, const void* v, uint64_t at, uint32_t n) {
       const select_piece& p = s_.pieces[piece];
       out_.enter(p);
-      std::byte* const selected = out_.kept_at(out_.count);
+      std::byte* const selected = out_.values_at(out_.count);
       const uint32_t found =
           k_.collect(v, n, low_, p.position + static_cast<uint32_t>(at), out_.positions_at(out_.count), selected);
       out_.count += found;
       if (middle_)
         in_middle_ += k_.magnitudes(selected, found, middle_->low, middle_->high, scratch_.middle + in_middle_);
-      if (in_middle_ > scratch_.middle_room) middle_.reset();
-      if (taken_from_ != magnitudes_end) clear_source(piece, out_.positions_at(out_.count - found), selected, found);
+      if (in_middle_ > scratch_.middle_capacity) middle_.reset();
+      if (cleared_from_ != magnitudes_end) clear_source(piece, out_.positions_at(out_.count - found), selected, found);
       if (s_.found) s_.found(s_.self, piece, out_.positions_at(out_.count - found), found, out_.count - found);
-      if (out_.count <= m_.room) return true;
+      if (out_.count <= m_.capacity) return true;
       if (cuts++ == cuts_max) return false;
       // More than the target are collected: from here on only larger values matter.
       m_.ends[out_.range] = out_.count;
@@ -136,7 +136,7 @@ class selection_pass {
         [&](const select_piece& p) { out_.enter(p); },
         [&](found& block, size_t worker, size_t piece, const void* v, uint64_t at, uint32_t n) {
           const select_scratch& w = crew_.scratch[worker];
-          auto* const selected = static_cast<std::byte*>(w.kept) + block.n * value_size(s_.dtype);
+          auto* const selected = static_cast<std::byte*>(w.values) + block.n * value_size(s_.dtype);
           const uint32_t more = k_.collect(v, n, low_, s_.pieces[piece].position + static_cast<uint32_t>(at),
                                            w.positions + block.n, selected);
           if (middle_) block.near += k_.magnitudes(selected, more, middle_->low, middle_->high, w.near + block.near);
@@ -146,16 +146,16 @@ class selection_pass {
           const select_scratch& w = crew_.scratch[worker];
           const uint64_t to = out_.count, to_middle = in_middle_;
           const bool block_fits = fits =
-              fits && to + block.n <= m_.room && to_middle + block.near <= scratch_.middle_room;
+              fits && to + block.n <= m_.capacity && to_middle + block.near <= scratch_.middle_capacity;
           if (block_fits) {
             out_.count += block.n;
             in_middle_ += block.near;
           }
           next();
           if (!block_fits) return;
-          out_.put(to, w.positions, w.kept, block.n);
+          out_.put(to, w.positions, w.values, block.n);
           if (block.near) std::memcpy(scratch_.middle + to_middle, w.near, block.near * sizeof(uint32_t));
-          if (taken_from_ != magnitudes_end) clear_source(piece, w.positions, w.kept, block.n);
+          if (cleared_from_ != magnitudes_end) clear_source(piece, w.positions, w.values, block.n);
           if (s_.found) s_.found(s_.self, piece, w.positions, block.n, to);
         });
     return fits;
@@ -169,7 +169,7 @@ class selection_pass {
     for (uint64_t i = 0; i < n; ++i) {  // without a branch: the other values are written back unchanged
       uint32_t bits;
       std::memcpy(&bits, static_cast<const std::byte*>(values) + 4 * i, sizeof bits);
-      bits &= 0 - uint32_t{magnitude<f32_type>(bits) < taken_from_};
+      bits &= 0 - uint32_t{magnitude<f32_type>(bits) < cleared_from_};
       std::memcpy(to + (positions[i] - first), &bits, sizeof bits);
     }
   }
@@ -177,15 +177,15 @@ class selection_pass {
   // The estimate of the sample failed: writes all collected values back to the source.
   void restore_source() {
     if (notified_) withdraw_all();
-    if (taken_from_ == magnitudes_end) return;
-    taken_from_ = magnitudes_end;
+    if (cleared_from_ == magnitudes_end) return;
+    cleared_from_ = magnitudes_end;
     uint64_t i = 0;
     for (size_t piece = 0; piece < s_.pieces.size(); ++piece) {
       const select_piece& p = s_.pieces[piece];
       const uint64_t end = p.range < out_.range ? m_.ends[p.range] : p.range == out_.range ? out_.count : 0;
       float* const to = s_.place(s_.self, piece);
       for (; i < end && m_.positions[i] - p.position < p.n; ++i)
-        std::memcpy(to + (m_.positions[i] - p.position), out_.kept_at(i), sizeof(float));
+        std::memcpy(to + (m_.positions[i] - p.position), out_.values_at(i), sizeof(float));
     }
   }
 
@@ -195,7 +195,7 @@ class selection_pass {
     uint64_t begin = 0;
     for (uint32_t r = 0; r <= out_.range; ++r) {
       const uint64_t end = r < out_.range ? m_.ends[r] : out_.count;
-      s_.cut(s_.self, r, out_.positions_at(begin), out_.kept_at(begin), begin, end - begin, 0, magnitudes_end, 0);
+      s_.cut(s_.self, r, out_.positions_at(begin), out_.values_at(begin), begin, end - begin, 0, magnitudes_end, 0);
       begin = end;
     }
   }
@@ -204,7 +204,7 @@ class selection_pass {
   uint64_t sample() {
     uint64_t wanted_size = sample_size(n_);
     // Where a value stands for several elements, a surplus costs more.
-    if (s_.found && wanted_size < n_) wanted_size = std::min({3 * wanted_size, n_ / 8, scratch_.sample_room});
+    if (s_.found && wanted_size < n_) wanted_size = std::min({3 * wanted_size, n_ / 8, scratch_.sample_capacity});
     uint64_t sampled = 0;
     if (wanted_size >= n_) {
       walk_.each_run([&](size_t, const void* v, uint64_t, uint32_t n) {
@@ -265,18 +265,18 @@ class selection_pass {
       const ranked r =
           find_rank(keys_, scratch_.middle, in_middle_, target - above, middle_->low, middle_->high, scratch_.middle);
       s = {r.key, target - above - r.above, target};
-    } else if (const uint64_t larger = k_.count(m_.kept, out_.count, smallest_ + 1); larger < target) {
+    } else if (const uint64_t larger = k_.count(m_.values, out_.count, smallest_ + 1); larger < target) {
       s = {smallest_, target - larger, target};  // (many equal values: clipped or constant data)
     } else {
-      s = select_largest(s_.dtype, m_.kept, out_.count, target);
+      s = select_largest(s_.dtype, m_.values, out_.count, target);
     }
-    if (s.above >= taken_from_) restore_source();
+    if (s.above >= cleared_from_) restore_source();
     uint64_t begin = 0, out = 0;
     for (uint32_t r = 0; r <= out_.range; ++r) {
       const uint64_t end = m_.ends[r];
       if (s_.cut)
-        s_.cut(s_.self, r, out_.positions_at(begin), out_.kept_at(begin), begin, end - begin, out, s.above, s.ties);
-      out += k_.cut(begin - out, end - begin, s.above, s.ties, m_.positions + out, out_.kept_at(out));
+        s_.cut(s_.self, r, out_.positions_at(begin), out_.values_at(begin), begin, end - begin, out, s.above, s.ties);
+      out += k_.cut(begin - out, end - begin, s.above, s.ties, m_.positions + out, out_.values_at(out));
       begin = end;
       m_.ends[r] = out;
     }
@@ -302,7 +302,7 @@ class selection_pass {
       const uint64_t found = compact_selected(s_.dtype, v, n, s, positions);
       with_value_type(s_.dtype, [&](auto type) {
         using bits = typename decltype(type)::bits;
-        auto* const selected = reinterpret_cast<bits*>(out_.kept_at(out_.count));
+        auto* const selected = reinterpret_cast<bits*>(out_.values_at(out_.count));
         for (uint64_t i = 0; i < found; ++i) {
           selected[i] = static_cast<const bits*>(v)[positions[i]];
           positions[i] += p.position + static_cast<uint32_t>(at);
@@ -322,55 +322,56 @@ class selection_pass {
   const select_kernels &k_, &keys_;
   source_walk walk_;
   const uint64_t n_;
-  kept_pairs out_;
+  selected_pairs out_;
   uint32_t low_ = 1;            // the least magnitude to collect
   std::optional<band> middle_;  // if tracked: the collected magnitudes in it are in scratch_.middle
-  uint64_t in_middle_ = 0;      // how many they are
+  uint64_t in_middle_ = 0;      // their number
   uint32_t smallest_ = 1;       // no collected magnitude is below it
-  uint32_t taken_from_ = magnitudes_end;
+  uint32_t cleared_from_ = magnitudes_end;
   bool notified_ = false;  // the source, of pairs that were found (select_source::found)
 };
 
 // Twice the target, and at least the margin of error of a sample.
-uint64_t room_for(uint64_t n, uint64_t target) { return target < n ? std::min(n, 2 * target + 65536) : n; }
+uint64_t capacity_for(uint64_t n, uint64_t target) { return target < n ? std::min(n, 2 * target + 65536) : n; }
 
 }  // namespace
 
-select_memory select_memory::take(arena& memory, uint32_t dtype, uint64_t n, uint64_t target, uint64_t ranges) {
+select_memory select_memory::lay_out(arena& memory, uint32_t dtype, uint64_t n, uint64_t target, uint64_t ranges) {
   select_memory m{};
-  m.room = room_for(n, target);
-  const uint64_t spare = (m.room < n ? select_run : 0) + select_spare;
-  m.positions = memory.take<uint32_t>(m.room + spare);
-  m.kept = memory.take<std::byte>((m.room + spare) * value_size(dtype));
-  m.ends = memory.take<uint64_t>(ranges);
+  m.capacity = capacity_for(n, target);
+  const uint64_t spare = (m.capacity < n ? select_run : 0) + select_spare;
+  m.positions = memory.allocate<uint32_t>(m.capacity + spare);
+  m.values = memory.allocate<std::byte>((m.capacity + spare) * value_size(dtype));
+  m.ends = memory.allocate<uint64_t>(ranges);
   return m;
 }
 
 void select_scratch::grow(uint64_t n, uint64_t target, bool shared) {
-  if (shared && n >= select_shared) block_room = select_block;
+  if (shared && n >= select_shared) block_capacity = select_block;
   if (target >= n) return;
   // (With fewer values than `n`, the sample may be all of them.)
-  sample_room = std::max({sample_room, std::min(n, sample_whole), sample_size(n)});
-  middle_room = std::max({middle_room, room_for(n, target) / 2, sample_room});
+  sample_capacity = std::max({sample_capacity, std::min(n, sample_whole), sample_size(n)});
+  middle_capacity = std::max({middle_capacity, capacity_for(n, target) / 2, sample_capacity});
 }
 
-select_scratch select_scratch::take(arena& memory) const {
-  const auto some = [&](uint64_t n) { return memory.take<uint32_t>(n ? n + select_run + select_spare : 0); };
+select_scratch select_scratch::lay_out(arena& memory) const {
+  const auto some = [&](uint64_t n) { return memory.allocate<uint32_t>(n ? n + select_run + select_spare : 0); };
   select_scratch s = *this;
-  s.sample = some(sample_room);
-  s.middle = some(middle_room);
-  s.positions = some(block_room);
-  s.near = some(block_room);
-  s.kept = some(block_room);
+  s.sample = some(sample_capacity);
+  s.middle = some(middle_capacity);
+  s.positions = some(block_capacity);
+  s.near = some(block_capacity);
+  s.values = some(block_capacity);
   return s;
 }
 
-kept_count keep_from(const select_source& source, uint32_t low, const select_memory& memory, const select_crew& crew) {
+selection_result keep_from(const select_source& source, uint32_t low, const select_memory& memory,
+                           const select_crew& crew) {
   return selection_pass(source, memory, crew, false).from(low);
 }
 
-kept_count keep_largest(const select_source& source, uint64_t target, const select_memory& memory,
-                        const select_crew& crew, bool loaded) {
+selection_result keep_largest(const select_source& source, uint64_t target, const select_memory& memory,
+                              const select_crew& crew, bool loaded) {
   selection_pass pass(source, memory, crew, loaded);
   return target >= source.elements() ? pass.from(1) : pass.largest(target);
 }

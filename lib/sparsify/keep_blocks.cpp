@@ -9,7 +9,7 @@
 namespace dr {
 namespace {
 
-constexpr uint64_t span = uint64_t{1} << 31;  // blocks whose numbers of 32 bits have one base
+constexpr uint64_t span = uint64_t{1} << 31;  // blocks whose 32-bit numbers have the same base
 constexpr uint32_t block_max = 1u << (block_sizes - 1);
 
 // Values that are loaded together: for the sample, a cache line.
@@ -139,14 +139,14 @@ class block_rows {
           if (from)
             std::memcpy(source_.place(source_.self, piece) + at, from + count * size(), n * size());
           else
-            take_values(piece, at, static_cast<uint32_t>(n), to + count * size());
+            move_values(piece, at, static_cast<uint32_t>(n), to + count * size());
           count += n;
         },
         [] {});
     return count;
   }
   // Copies values of a piece and, if the source has a place for them, sets them to 0 there.
-  void take_values(size_t piece, uint64_t at, uint32_t n, std::byte* to) const {
+  void move_values(size_t piece, uint64_t at, uint32_t n, std::byte* to) const {
     alignas(64) std::byte room[4 * block_max];
     std::memcpy(to, values_of(source_, piece, at, n, select_load::again, room), n * size());
     if (source_.place) std::fill_n(source_.place(source_.self, piece) + at, n, 0.0f);
@@ -167,7 +167,7 @@ class block_rows {
     };
     for (uint64_t i = 0; i < n; ++i, to += row) {
       if (!values) {
-        take_values(p.piece, at(i), static_cast<uint32_t>(block), to);
+        move_values(p.piece, at(i), static_cast<uint32_t>(block), to);
         continue;
       }
       if (i + ahead < n) __builtin_prefetch(values + at(i + ahead) * (row / block));
@@ -182,7 +182,7 @@ class block_rows {
   std::byte* const to_;
 };
 
-// The source of energies, and what selecting does with the blocks that are found.
+// The source of energies, and the reaction to blocks that the selection finds.
 struct found_blocks {
   energy_source energies;
   block_rows rows;
@@ -209,12 +209,12 @@ struct found_blocks {
         const bool tie = e[i] == above && left;
         left -= tie;
         if (e[i] <= above && !tie)
-          s.rows.restore(range * span + ids[i], static_cast<const std::byte*>(s.memory.kept) + (from + i) * s.row());
+          s.rows.restore(range * span + ids[i], static_cast<const std::byte*>(s.memory.values) + (from + i) * s.row());
       }
     if (above == magnitudes_end) return;
     with_row_bytes(s.row(), [&]<uint32_t row>() {
-      const auto* v = static_cast<const std::byte*>(s.memory.kept) + from * row;
-      std::byte* out = static_cast<std::byte*>(s.memory.kept) + to * row;
+      const auto* v = static_cast<const std::byte*>(s.memory.values) + from * row;
+      std::byte* out = static_cast<std::byte*>(s.memory.values) + to * row;
       for (uint64_t i = 0, left = ties; i < n; ++i, v += row) {  // without a branch, which would be unpredictable
         const bool tie = e[i] == above && left;
         left -= tie;
@@ -228,14 +228,14 @@ struct found_blocks {
   uint64_t row() const { return energies.map.block() * rows.size(); }
 };
 
-// Positions of the elements of the selected blocks, range after range. Replaces the map's memory.ends by those of the
-// elements.
+// Writes the positions of the elements of the selected blocks, range after range. Replaces memory.ends by the ends of
+// the elements.
 class block_positions {
  public:
   block_positions(const select_source& source, uint32_t block, const select_memory& memory)
       : source_(source), block_(block), memory_(memory) {}
 
-  // Of blocks ids[i] + before, ascending, i < n.
+  // Adds the elements of blocks ids[i] + before, ascending, i < n.
   void add(const uint32_t* ids, uint64_t n, uint64_t before) {
     for (uint64_t i = 0; i < n;) {
       while (before + ids[i] >= memory_.ends[range_]) close();
@@ -260,7 +260,7 @@ class block_positions {
     first_ = memory_.ends[range_];
     memory_.ends[range_++] = count_;
   }
-  // Of the range.
+  // Elements of the range.
   uint64_t elements() {
     while (piece_ + 1 < source_.pieces.size() && source_.pieces[piece_ + 1].range <= range_) ++piece_;
     return source_.pieces[piece_].position + source_.pieces[piece_].n;
@@ -303,23 +303,23 @@ constexpr uint64_t target_of(uint64_t blocks, uint64_t universe, uint32_t block,
 
 uint64_t keep_blocks_scratch(uint64_t universe, uint32_t block, uint64_t target_blocks) {
   arena memory;
-  (void)memory.take<select_piece>(spans(universe));
+  (void)memory.allocate<select_piece>(spans(universe));
   const uint64_t target = target_of(universe, universe, block, target_blocks);
-  (void)select_memory::take(memory, DR_F32, universe, target, spans(universe));
+  (void)select_memory::lay_out(memory, DR_F32, universe, target, spans(universe));
   return memory.used() + arena::alignment;
 }
 
-kept_count keep_blocks(const select_source& source, uint64_t universe, uint32_t block, uint64_t target_blocks,
-                       const select_memory& memory, const select_crew& crew, void* scratch) {
+selection_result keep_blocks(const select_source& source, uint64_t universe, uint32_t block, uint64_t target_blocks,
+                             const select_memory& memory, const select_crew& crew, void* scratch) {
   const block_map map(source, block, memory.ends);
   const uint64_t blocks = map.blocks(), target = target_of(blocks, universe, block, target_blocks);
   arena room(scratch, keep_blocks_scratch(universe, block, target_blocks));
-  auto* const pieces = room.take<select_piece>(spans(blocks));
-  select_memory selected = select_memory::take(room, DR_F32, blocks, target, spans(blocks));
+  auto* const pieces = room.allocate<select_piece>(spans(blocks));
+  select_memory selected = select_memory::lay_out(room, DR_F32, blocks, target, spans(blocks));
   uint32_t n = 0;
   for (uint64_t b = 0; b < blocks; b += span, ++n) pieces[n] = {nullptr, std::min(span, blocks - b), 0, n, b};
   found_blocks found{{source, map, energies_at(crew.level, source.dtype, block)},
-                     {source, map, static_cast<std::byte*>(memory.kept)},
+                     {source, map, static_cast<std::byte*>(memory.values)},
                      memory};
   select_source from{DR_F32, {pieces, n}, found_blocks::load, &found};
   // If only the last block may be short, all rows have one length, and values can be copied as blocks are found.
@@ -329,8 +329,8 @@ kept_count keep_blocks(const select_source& source, uint64_t universe, uint32_t 
     from.cut = found_blocks::cut;
     // (The memory has room for fewer values than the source has, and for one run more. Blocks are found in runs, after
     // which the room is checked.)
-    if (memory.room < source.elements())
-      selected.room = std::min(selected.room, (memory.room + select_run) / block - select_run / 4);
+    if (memory.capacity < source.elements())
+      selected.capacity = std::min(selected.capacity, (memory.capacity + select_run) / block - select_run / 4);
   }
   (void)keep_largest(from, target, selected, crew);
   uint64_t begin = 0, at = 0;

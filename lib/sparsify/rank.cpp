@@ -5,15 +5,15 @@
 namespace dr {
 namespace {
 
-// The rank-th largest of n <= most keys, 1 <= rank <= n: each is compared with each, so no branch depends on them.
-template <size_t most>
+// The rank-th largest of n <= max keys, 1 <= rank <= n: compares all pairs, so no branch depends on the keys.
+template <size_t max>
 ranked rank_of_few(const uint32_t* keys, size_t stride, size_t n, uint64_t rank) {
-  int32_t few[most] = {};  // (zeros are above none, and keys are below 2^31)
+  int32_t few[max] = {};  // (zeros are above none, and keys are below 2^31)
   for (size_t i = 0; i < n; ++i) few[i] = static_cast<int32_t>(keys[i * stride]);
   ranked least{magnitudes_end, 0};
   for (size_t i = 0; i < n; ++i) {
     int32_t above = 0;
-    for (size_t k = 0; k < most; ++k) above += few[k] > few[i];
+    for (size_t k = 0; k < max; ++k) above += few[k] > few[i];
     const auto key = static_cast<uint32_t>(few[i]);
     const bool lower = static_cast<uint64_t>(above) < rank && key < least.key;
     least.key = lower ? key : least.key;
@@ -48,11 +48,11 @@ ranked rank_by_radix(const select_kernels& k, const uint32_t* keys, uint64_t n, 
 
 }  // namespace
 
-// As rank_by_radix, whose counters cost more than a few thousand keys do: halves of them go, by pivots that 16 of the
-// keys tell (Hoare 1961), until few are left. Keys that mislead it cost eight passes.
+// As rank_by_radix, but for up to a few thousand keys, where the radix counters would cost more than the keys:
+// quickselect (Hoare 1961), with pivots from 16 of the keys, until few keys remain. Adversarial keys cost eight passes.
 ranked find_rank(const select_kernels& k, const uint32_t* keys, uint64_t n, uint64_t rank, uint32_t low, uint32_t high,
                  uint32_t* scratch) {
-  constexpr uint64_t many = 8192, few = 32, told = 16;
+  constexpr uint64_t many = 8192, few = 32, sampled = 16;
   constexpr int passes = 8;
   uint64_t above = 0;
   for (int pass = 0; n <= many && pass < passes; ++pass) {
@@ -63,12 +63,12 @@ ranked find_rank(const select_kernels& k, const uint32_t* keys, uint64_t n, uint
       return {static_cast<uint32_t>(largest), above};
     }
     if (n <= few) {
-      const ranked r = n <= told ? rank_of_few<told>(keys, 1, n, rank) : rank_of_few<few>(keys, 1, n, rank);
+      const ranked r = n <= sampled ? rank_of_few<sampled>(keys, 1, n, rank) : rank_of_few<few>(keys, 1, n, rank);
       return {r.key, above + r.above};
     }
-    // A little below the rank, so that the larger part goes at once.
-    const uint64_t expected = rank * told / n;
-    const uint32_t pivot = rank_of_few<told>(keys, n / told, told, std::min(told, expected + 2)).key;
+    // A little below the rank, so that the larger part is dropped at once.
+    const uint64_t expected = rank * sampled / n;
+    const uint32_t pivot = rank_of_few<sampled>(keys, n / sampled, sampled, std::min(sampled, expected + 2)).key;
     const uint64_t larger = k.count(keys, n, pivot + 1);
     if (larger >= rank) {
       low = pivot + 1;

@@ -28,7 +28,7 @@ void histogram(const typename T::bits* v, uint64_t n, unsigned shift, unsigned b
   }
 }
 
-// each(f) calls f(values, n) for all runs of the values, in whatever order.
+// each(f) calls f(values, n) for all runs of the values, in any order.
 template <class Each>
 selection radix_select(uint32_t dtype, uint64_t target, Each&& each) {
   return with_value_type(dtype, [&](auto type) -> selection {
@@ -48,7 +48,7 @@ selection radix_select(uint32_t dtype, uint64_t target, Each&& each) {
       uint32_t digit = (1u << bits) - 1;
       while (digit > 0 && above + bins[digit] < target) above += bins[digit--];
       prefix = prefix << bits | digit;
-      if (prefix == 0 && shift == 0) return {0, 0, above};  // fewer nonzeros than wanted: all of them
+      if (prefix == 0 && shift == 0) return {0, 0, above};  // fewer nonzeros than `target`: all of them
       if (shift == 0) return {prefix, target - above, target};
     }
     return {0, 0, 0};

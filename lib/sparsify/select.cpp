@@ -45,7 +45,7 @@ uint64_t compact_selected(uint32_t dtype, const void* values, uint64_t n, select
 
 uint64_t compact_rows(uint32_t dtype, const void* values, uint64_t rows, uint32_t width, uint32_t* positions) {
   uint64_t count = 0;
-  each_kept_run(dtype, values, rows, width, [&](uint64_t first, uint64_t n) {
+  each_nonzero_run(dtype, values, rows, width, [&](uint64_t first, uint64_t n) {
     for (uint64_t i = first; i < first + n; ++i) positions[count++] = static_cast<uint32_t>(i);
   });
   return count;

@@ -19,7 +19,7 @@ struct adopt_common {
 DR_HD inline uint64_t index_at(uint32_t index_dtype, const void* indices, uint64_t i) {
   if (index_dtype == DR_U32) return static_cast<const uint32_t*>(indices)[i];
   if (index_dtype == DR_I32) return static_cast<uint64_t>(int64_t{static_cast<const int32_t*>(indices)[i]});
-  return static_cast<const uint64_t*>(indices)[i];  // a negative one is beyond every universe
+  return static_cast<const uint64_t*>(indices)[i];  // a negative index exceeds every universe
 }
 
 inline constexpr uint32_t adopt_tile = 1024;
@@ -37,19 +37,19 @@ struct select_adopt {
     auto* const row = reinterpret_cast<device_row*>(job.tell_count);
     const uint64_t begin = uint64_t{b.index() - job.first_tile} * adopt_tile, n = job.extra, width = job.key;
     b.phase([&](unsigned lane) {
-      // All loads of a lane are on their way at once.
-      constexpr unsigned most = adopt_tile / lanes;
-      uint64_t own[most], before[most];
+      // A lane issues all its loads at once.
+      constexpr unsigned per_lane = adopt_tile / lanes;
+      uint64_t own[per_lane], before[per_lane];
 #pragma unroll
-      for (unsigned k = 0; k < most; ++k) {
-        const uint64_t wanted = begin + k * lanes + lane, i = wanted < n ? wanted : n - 1;
+      for (unsigned k = 0; k < per_lane; ++k) {
+        const uint64_t next = begin + k * lanes + lane, i = next < n ? next : n - 1;
         own[k] = before[k] = 0;
         if (n == 0) continue;
         own[k] = index_at(a.common.index_dtype, job.in, i);
         before[k] = index_at(a.common.index_dtype, job.in, i ? i - 1 : 0);
       }
 #pragma unroll
-      for (unsigned k = 0; k < most; ++k) {
+      for (unsigned k = 0; k < per_lane; ++k) {
         const uint64_t i = begin + k * lanes + lane;
         if (i >= n) continue;
         if (own[k] >= job.universe || (i && before[k] >= own[k]))
@@ -58,7 +58,7 @@ struct select_adopt {
           static_cast<uint32_t*>(job.out)[i] = static_cast<uint32_t>(own[k]);
         if (a.common.needs_finite) judge(a.common.dtype, job.tell, i, width, row);
       }
-      if (begin == 0 && lane == 0) row->count = row->told = n;
+      if (begin == 0 && lane == 0) row->count = row->support_count = n;
     });
   }
 

@@ -6,7 +6,7 @@
 namespace dr {
 namespace {
 
-// For each mask of 8 lanes, which lanes it names, in front.
+// For every mask of 8 lanes: the lanes with a set bit, first.
 constexpr auto compressing = [] {
   std::array<std::array<uint8_t, 8>, 256> all{};
   for (unsigned m = 0; m < 256; ++m)
@@ -63,7 +63,7 @@ inline uint32_t collect_chunk(const Bits* v, uint32_t n, uint32_t low, uint32_t 
   const uint32_t whole = n / 8;
   for (uint32_t i = 0; i < whole; ++i)
     masks[i] = static_cast<uint8_t>(bits_of(_mm256_cmpgt_epi32(magnitude_8<Bits>(load_8(v + 8 * i)), below)));
-  // Those that are not empty: a branch on each would be mispredicted.
+  // The masks that are not empty: a branch on every mask would be mispredicted.
   uint32_t some = 0;
   for (uint32_t i = 0; i < whole; ++i) {
     list[some] = static_cast<uint16_t>(i);
@@ -86,12 +86,12 @@ inline uint32_t collect_chunk(const Bits* v, uint32_t n, uint32_t low, uint32_t 
 }
 
 template <class Bits>
-uint32_t collect(const void* values, uint32_t n, uint32_t low, uint32_t first, uint32_t* positions, void* kept) {
+uint32_t collect(const void* values, uint32_t n, uint32_t low, uint32_t first, uint32_t* positions, void* selected) {
   constexpr uint32_t chunk = select_chunk / sizeof(Bits);
   uint32_t found = 0;
   for (uint32_t i = 0; i < n; i += chunk)
     found += collect_chunk(static_cast<const Bits*>(values) + i, n - i < chunk ? n - i : chunk, low, first + i,
-                           positions + found, static_cast<Bits*>(kept) + found);
+                           positions + found, static_cast<Bits*>(selected) + found);
   return found;
 }
 
@@ -117,8 +117,8 @@ uint64_t magnitudes(const void* values, uint64_t n, uint32_t low, uint32_t high,
 }
 
 template <class Bits>
-uint64_t cut(uint64_t from, uint64_t n, uint32_t above, uint64_t& ties, uint32_t* positions, void* kept) {
-  auto* out = static_cast<Bits*>(kept);
+uint64_t cut(uint64_t from, uint64_t n, uint32_t above, uint64_t& ties, uint32_t* positions, void* selected) {
+  auto* out = static_cast<Bits*>(selected);
   const __m256i edge = _mm256_set1_epi32(static_cast<int>(above));
   uint64_t found = 0, left = ties, i = from;
   for (; i + 8 <= from + n; i += 8) {

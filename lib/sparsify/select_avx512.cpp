@@ -11,7 +11,8 @@ namespace {
 inline __mmask16 first_lanes(uint64_t n) { return static_cast<__mmask16>(n < 16 ? (1u << n) - 1 : 0xffff); }
 inline __m512i ascending() { return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
 
-// Positions of the masks that are not zero. Most are at r/d = 1 %, and a branch on each would be mispredicted.
+// The positions of the masks that are not zero: at r/d = 1 % these are the majority, and a branch would be
+// mispredicted.
 template <class Mask>
 inline uint32_t list_nonzero(const Mask* masks, uint32_t n, uint16_t* list) {
   uint32_t found = 0;
@@ -93,15 +94,15 @@ inline uint32_t collect_chunk(const Bits* v, const typename lanes<Bits>::mask* m
 }
 
 template <class Bits>
-uint32_t collect(const void* values, uint32_t n, uint32_t low, uint32_t first, uint32_t* positions, void* kept) {
+uint32_t collect(const void* values, uint32_t n, uint32_t low, uint32_t first, uint32_t* positions, void* selected) {
   using l = lanes<Bits>;
   if (low > (sizeof(Bits) == 4 ? 0x7fffffff : 0x7fff)) return 0;
   constexpr uint32_t chunk = select_chunk / sizeof(Bits), each = 64 / sizeof(Bits);
   const auto* v = static_cast<const Bits*>(values);
-  auto* out = static_cast<Bits*>(kept);
+  auto* out = static_cast<Bits*>(selected);
   uint32_t found = 0, i = 0;
-  // A chunk is collected when the next one has been compared: its masks have reached the cache by then, and what a
-  // branch in it costs when mispredicted does not hold up the memory.
+  // A chunk is collected after the next one is compared: its masks have reached the cache by then, and mispredicted
+  // branches do not stall the memory.
   alignas(64) typename l::mask masks[2][select_chunk / 64];
   if (n >= chunk) compare_chunk(v, low, masks[0]);
   for (unsigned turn = 0; i + chunk <= n; i += chunk, turn ^= 1) {
@@ -143,8 +144,8 @@ uint64_t magnitudes(const void* values, uint64_t n, uint32_t low, uint32_t high,
 }
 
 template <class Bits>
-uint64_t cut(uint64_t from, uint64_t n, uint32_t above, uint64_t& ties, uint32_t* positions, void* kept) {
-  auto* out = static_cast<Bits*>(kept);
+uint64_t cut(uint64_t from, uint64_t n, uint32_t above, uint64_t& ties, uint32_t* positions, void* selected) {
+  auto* out = static_cast<Bits*>(selected);
   const __m512i edge = _mm512_set1_epi32(static_cast<int>(above));
   uint64_t found = 0, left = ties;
   for (uint64_t i = from; i < from + n; i += 16) {
@@ -154,7 +155,7 @@ uint64_t cut(uint64_t from, uint64_t n, uint32_t above, uint64_t& ties, uint32_t
     const uint32_t taken = _pdep_u32(left < 16 ? (1u << left) - 1 : 0xffff, equal);
     left -= static_cast<uint64_t>(__builtin_popcount(taken));
     const auto m = static_cast<__mmask16>(_mm512_mask_cmpgt_epi32_mask(there, key, edge) | taken);
-    // No further than what was just read: whoever's pairs follow, they are still to be cut.
+    // Not past the pairs just read: the following ones have not been processed.
     const __mmask16 written = there == 0xffff ? there : first_lanes(static_cast<uint64_t>(__builtin_popcount(m)));
     if constexpr (sizeof(Bits) == 4)
       _mm512_mask_storeu_epi32(out + found, written,
@@ -169,7 +170,8 @@ uint64_t cut(uint64_t from, uint64_t n, uint32_t above, uint64_t& ties, uint32_t
   return found;
 }
 
-// gcc 12 at -O1 under UBSan stores 32 bits of a mask to memory and reads 64 back, unless it is a number in between.
+// gcc 12 at -O1 under UBSan stores 32 bits of a mask to memory and reloads 64, unless it is in a general register
+// between.
 inline uint64_t wide_mask(__mmask32 m) {
   uint32_t number = m;
   __asm__("" : "+r"(number));
@@ -221,19 +223,19 @@ uint64_t count_16(const void* values, uint64_t n, uint32_t low) {
   return found;
 }
 
-// Four vectors at a time. Counters of as many bits as values have room for 2^15 of them.
+// Four vectors at a time. A counter has as many bits as a value and counts up to 2^15.
 template <class Bits>
 uint64_t survey(const void* values, uint64_t n, uint32_t& largest) {
   constexpr bool wide = sizeof(Bits) == 4;
-  constexpr uint64_t each = 64 / sizeof(Bits), most = each << 15;
+  constexpr uint64_t each = 64 / sizeof(Bits), counted_max = each << 15;
   const auto* v = static_cast<const Bits*>(values);
   const __m512i magnitude = wide ? _mm512_set1_epi32(0x7fffffff) : _mm512_set1_epi16(0x7fff);
   const __m512i one = wide ? _mm512_set1_epi32(1) : _mm512_set1_epi16(1);
   __m512i top[4] = {};
-  uint64_t kept = 0;
+  uint64_t nonzeros = 0;
   alignas(64) Bits lanes[each];
   for (; n >= 4 * each;) {
-    const uint64_t part = (n < most ? n : most) / (4 * each) * (4 * each);
+    const uint64_t part = (n < counted_max ? n : counted_max) / (4 * each) * (4 * each);
     __m512i counts[2] = {};
     for (uint64_t i = 0; i < part; i += 4 * each)
 #pragma GCC unroll 4
@@ -246,7 +248,7 @@ uint64_t survey(const void* values, uint64_t n, uint32_t& largest) {
       }
     for (const __m512i& some : counts) {
       _mm512_store_si512(lanes, some);
-      for (const Bits lane : lanes) kept += lane;
+      for (const Bits lane : lanes) nonzeros += lane;
     }
     v += part;
     n -= part;
@@ -255,7 +257,7 @@ uint64_t survey(const void* values, uint64_t n, uint32_t& largest) {
     _mm512_store_si512(lanes, some);
     for (const Bits lane : lanes) largest = lane > largest ? lane : largest;
   }
-  return kept + survey_with<Bits>(v, n, largest);
+  return nonzeros + survey_with<Bits>(v, n, largest);
 }
 
 }  // namespace

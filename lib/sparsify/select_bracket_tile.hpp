@@ -9,10 +9,10 @@
 
 namespace dr {
 
-// Ranks in a sample: six standard deviations, and some, where they are few.
+// The margin of a rank in a sample: six standard deviations, plus a constant for small ranks.
 DR_HD inline double bracket_slack(double expected) { return 6 * sqrt(expected) + 4; }
 
-// Lanes that have runs of 32 each find them in banks of their own.
+// Lanes that read runs of 32 words use different banks.
 DR_HD constexpr uint32_t bank_place(uint32_t i) { return i + i / 32; }
 
 template <class Bits, size_t N>
@@ -21,7 +21,7 @@ struct select_bracket {
   static constexpr unsigned lanes = select_lanes, grid_phases = 1;
   using args = select_args<N>;
   using view = select_view<Bits>;
-  // A sample's bins; or all keys of a small tensor, behind bins of theirs.
+  // A sample's bins; or the bins of a small tensor, followed by all its keys.
   struct shared {
     alignas(16) uint32_t word[select_bins + bank_place(select_small)];
   };
@@ -62,7 +62,7 @@ struct select_bracket {
     });
     const uint64_t all = write_range<Bits>(b, v.common, u, 0, u.d, (u.d + lanes - 1) / lanes, r, 0, key);
     b.phase([&](unsigned lane) {
-      if (lane == 0) tell_count(u, kept_of(all, r.ties));
+      if (lane == 0) tell_count(u, selected_of(all, r.ties));
     });
   }
 
@@ -75,13 +75,13 @@ struct select_bracket {
       for (uint32_t i = lane; i < select_sample_bins; i += lanes) s.word[i] = 0;
     });
     b.phase([&](unsigned lane) {
-      constexpr uint32_t own = sample_tile / lanes;  // all under way before the first is looked at
+      constexpr uint32_t own = sample_tile / lanes;  // all loads are issued before the first value is used
       uint32_t at[own];
       Bits value[own];
 #pragma unroll
       for (uint32_t k = 0; k < own; ++k) {
         const uint32_t i = k * lanes + lane, piece = tile * pieces + i / sample_piece;
-        // A piece at a place of its own in every stratum, so that no period of the data meets one of ours.
+        // A piece at a random position in every stratum, so that periodic data does not bias the sample.
         const uint64_t chance = mix64(piece + golden) >> 32;
         at[k] = piece * stratum + static_cast<uint32_t>(chance * room >> 32) + i % sample_piece;
         value[k] = at[k] < u.d ? static_cast<const Bits*>(u.values)[at[k]] : Bits{0};
@@ -104,7 +104,7 @@ struct select_bracket {
     });
   }
 
-  // lo and hi beside the sample's expected rank.
+  // lo and hi around the sample's expected rank.
   template <class Block>
   DR_HD static void set_bracket(Block& b, const view& v) {
     const select_unit& u = v.unit;
@@ -126,8 +126,7 @@ struct select_bracket {
     });
   }
 
-  // A key of the bin, as far from its top as the rank says; `below`: rather too low than too high, by a 32nd of the
-  // bin.
+  // A key in the bin, interpolated by the rank from the top; `below`: lower by a 32nd of the bin.
   DR_HD static uint32_t inside(const uint32_t* bins, const rank_place& p, bool below) {
     constexpr uint32_t width = 1u << sample_shift, margin = width / 32;
     const auto down = static_cast<uint32_t>(uint64_t{width} * p.rank / bins[p.bin]);

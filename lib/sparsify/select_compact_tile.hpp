@@ -17,8 +17,8 @@ struct select_compact {
   struct shared {
     alignas(16) uint32_t position[select_slice];
     alignas(16) Bits value[select_slice];
-    // Offset from the number of a candidate to where it is noted: of a tile that begins with it; and at multiples
-    // of 32, of a tile that began before. `starts`: a bit for each candidate with which a tile begins.
+    // The offset from the number of a candidate to its position in the tile's list: for the tile that begins with it;
+    // at multiples of 32, for a tile that began before. `starts`: a bit for every candidate with which a tile begins.
     uint32_t offset[select_slice], starts[words], goes_on[words];
   };
   struct part {
@@ -31,7 +31,8 @@ struct select_compact {
     const select_unit& u = job_of_tile(a, b.index());
     const view v = view::of(a, u);
     select_state& state = v.state();
-    // (Not the row's fault: other blocks of this launch may raise it, and none may leave while others look back.)
+    // (The row's fault is not tested: other blocks of this launch may raise it, and none may return while others look
+    // back.)
     if (!state.ready || state.failed) return;
     const auto noted = static_cast<uint32_t>(state.noted);
     const uint32_t blocks = noted ? (noted - 1) / select_slice + 1 : 0, index = b.index() - u.first_tile;
@@ -69,7 +70,7 @@ struct select_compact {
         for (uint32_t w = (start + 31) / 32; w * 32 < end; ++w) s.goes_on[w] = offset;
       }
     });
-    // All that a lane reads is under way before it writes.
+    // A lane issues all its loads before it writes.
     typename Block::template each<part> mine;
     b.phase([&](unsigned lane) {
       part& p = mine[lane];
@@ -81,7 +82,7 @@ struct select_compact {
         p.position[k] = v.positions()[offset + i];
         p.value[k] = v.is_ranked() ? v.noted()[offset + i] : Bits{0};
       }
-      // (Of a row of many values every candidate is kept.)
+      // (With rows of several values every candidate is selected.)
       if (!v.is_ranked() && v.unit.width == 1) {
 #pragma unroll
         for (uint32_t k = 0; k < share; ++k) p.value[k] = stored<Bits>(v.common, v.unit, p.position[k]);
@@ -94,7 +95,7 @@ struct select_compact {
     });
   }
 
-  // Of candidates in order, those above the threshold and the first that equal it.
+  // Selects the candidates above the threshold, and the first ones that equal it.
   template <class Block>
   DR_HD static void cut(Block& b, shared& s, const view& v, uint32_t slice, uint32_t count, bool last) {
     const select_unit& u = v.unit;
@@ -120,7 +121,7 @@ struct select_compact {
       places[lane] = static_cast<uint64_t>(popcount(over[lane])) << 31 | popcount(equal[lane]);
     });
     const uint64_t all = b.exclusive_sum(places), before = lookback(b, v.lookback(), slice, all);
-    const uint64_t first = kept_of(before, ties), end = kept_of(before + all, ties);
+    const uint64_t first = selected_of(before, ties), end = selected_of(before + all, ties);
     b.phase([&](unsigned lane) {
       const uint64_t sum = before + places[lane];
       uint64_t to = (sum >> 31) - first, tie = sum & low_half;
@@ -147,8 +148,8 @@ struct select_compact {
   }
 
   static constexpr uint64_t low_half = (uint64_t{1} << 31) - 1;
-  // Two counts of 31 bits each: how many are kept.
-  DR_HD static uint64_t kept_of(uint64_t counts, uint32_t ties) {
+  // The number of selected candidates, from two counts of 31 bits.
+  DR_HD static uint64_t selected_of(uint64_t counts, uint32_t ties) {
     return (counts >> 31) + ((counts & low_half) < ties ? counts & low_half : ties);
   }
 
@@ -169,8 +170,8 @@ struct select_compact {
       uint32_t row = lane / u.width, column = lane % u.width;
       for (uint64_t at = first * u.width + lane; row < n; at += lanes) {
         const Bits value = static_cast<const Bits*>(u.values)[uint64_t{s.position[row]} * u.width + column];
-        static_cast<Bits*>(u.kept)[at] = value;
-        judge_kept(v.common, u, key_of(value), at);
+        static_cast<Bits*>(u.selected)[at] = value;
+        judge_selected(v.common, u, key_of(value), at);
         row += whole;
         column += rest;
         if (column >= u.width) {

@@ -21,21 +21,21 @@ select_kind kind_of(const device_select_job& j) {
                                               : select_nonzero;
 }
 
-// As many values that six standard deviations of the r-th rank are about r/8, but no more than one of 32: of many tensors
-// of a model the samples would take longer than the read. And room for the candidates that this gives, five standard
-// deviations away.
+// The sample is so large that six standard deviations of the r-th rank are about r/8, but at most one value in 32: for
+// the many tensors of a model larger samples would take longer than the read. The capacity for candidates covers five
+// standard deviations.
 void plan_sample(const device_select_job& j, select_unit& u) {
   const double d = static_cast<double>(j.d), target = static_cast<double>(u.target);
-  const double wanted = std::clamp(std::min(2304 * d / target, d / 32), 8192.0, 1048576.0);
-  const double blocks = std::max(1.0, std::floor(std::min(wanted, d / 2) / sample_tile));
+  const double sample = std::clamp(std::min(2304 * d / target, d / 32), 8192.0, 1048576.0);
+  const double blocks = std::max(1.0, std::floor(std::min(sample, d / 2) / sample_tile));
   u.sample_blocks = static_cast<uint16_t>(blocks);
   const double expected = blocks * sample_tile * target / d, rank = expected + bracket_slack(expected);
-  // (With feedback values crowd below the threshold, where the bins of the sample are coarse: hence a quarter more.)
+  // (With feedback many values are just below the threshold, where the sample's bins are coarse: hence a quarter more.)
   const double candidates = (rank + 5 * std::sqrt(rank)) * d / (blocks * sample_tile) + target / 4 + 64;
   u.capacity = static_cast<uint32_t>(std::min(d, std::ceil(candidates)));
 }
 
-// All but where it is.
+// All fields but the addresses.
 select_unit unit_of(const device_select_job& j) {
   select_unit u{};
   u.d = static_cast<uint32_t>(j.d);
@@ -55,7 +55,7 @@ bool together(const device_select_job& a, const device_select_job& b) {
   return a.dtype == b.dtype && !a.residual == !b.residual && (!a.residual || (a.beta == b.beta && a.gamma == b.gamma));
 }
 
-// All dense jobs of one type and feedback, up to N.
+// Up to N dense jobs of one type, all with or all without feedback.
 template <class Bits, size_t N>
 struct group {
   const dr_exec& exec;
@@ -100,7 +100,7 @@ struct group {
     u.values = j.values;
     u.residual = j.residual;
     u.support = j.support;
-    u.kept = j.kept;
+    u.selected = j.selected;
     u.row = j.row;
     u.low = j.kind == device_select_job::from ? magnitude_from(j.dtype, j.threshold) : 1;
     u.zeroed = static_cast<uint32_t>(p.zeroed / 64);
@@ -120,7 +120,7 @@ struct group {
     return launch<K>(exec, tiles, args);
   }
 
-  // No more blocks than there is work for.
+  // At most as many blocks as there are tiles.
   dr_status fall_back() {
     device* const where = static_cast<device_queue*>(exec.device)->where;
     const uint64_t resident = where ? std::min(where->resident_blocks(kernel<select_fallback<Bits, N>>),
@@ -181,7 +181,7 @@ dr_status select_on_device(const dr_exec& exec, std::span<const device_select_jo
   left.clear();
   uint64_t zeroed_at = 0, plain_at = 0;
   for (const device_select_job& j : jobs) {
-    // Counts of 31 bits look back together; offsets of scratch have 32, of 64 bytes each.
+    // Two counts of 31 bits share a word of the look-back; offsets of scratch have 32 bits, in units of 64 bytes.
     if (j.d > 0xffffffff || j.count_max >= 0x7fffffff) return DR_E_UNSUPPORTED;
     if (is_dense(j) && unit_of(j).capacity >= 0x7fffffff) return DR_E_UNSUPPORTED;
     left.push_back({&j, zeroed_at, plain_at});

@@ -19,21 +19,20 @@ struct device_select_job {
   uint64_t d;          // below 2^32
   uint32_t dtype, width;
   kind_t kind;
-  uint64_t target;   // largest: how many
+  uint64_t target;   // largest: their number
   double threshold;  // from: |v| >= threshold, never zeros
   const void*
-      indices;  // adopt: strictly ascending, below d, or it is an ARGUMENT fault of the row; `values` are used in place
+      indices;  // adopt: strictly ascending, below d, otherwise an ARGUMENT fault of the row; `values` are used in place
   uint32_t index_dtype;
   uint64_t entries;
-  // Feedback (width 1): the source of the selection is acc = gamma · g + beta · m, and m := acc. nullptr: there is
-  // none.
+  // Feedback (width 1): the source of the selection is acc = gamma · g + beta · m, and m := acc. nullptr: no feedback.
   float* residual;
   float beta, gamma;
   uint64_t count_max;  // of the selection
   uint32_t* support;   // ascending positions,
-  void* kept;          // and their values, in rows
-  device_row* row;     // count, told, not_finite, fault
-  bool needs_finite;   // a kept value that is not finite is a fault
+  void* selected;      // and their values, in rows
+  device_row* row;     // count, support_count, not_finite, fault
+  bool needs_finite;   // a selected value that is not finite is a fault
 };
 
 // Bytes of scratch: `zeroed` is zero when the call begins. From d, dtype, width, kind, target and count_max alone.
@@ -42,19 +41,19 @@ struct device_select_need {
 };
 device_select_need select_need(const device_select_job& job);
 
-// Host memory that stays, so that a call allocates nothing once there is enough of it.
+// Host memory that is reused, so that calls stop allocating once it is large enough.
 struct device_select_scratch {
   struct placed {
     const device_select_job* job;
-    uint64_t zeroed, plain;  // where its scratch begins
+    uint64_t zeroed, plain;  // the offsets of its scratch
   };
   std::vector<placed> left, now, later;
   std::vector<dr_job> jobs;
 };
 
-// Enqueues. Scratch: the sums over jobs, each rounded up to 64, in their order. At most 5 launches for all jobs of one
-// type and one kind of feedback, one of which exits at once unless the estimate of the sample failed; 1 more for the
-// sparse.
+// Enqueues. Scratch: the sums over jobs, every need rounded up to 64, in the order of the jobs. At most 5 launches for
+// all jobs of one type, with or without feedback, one of which exits at once unless the estimate of the sample failed;
+// 1 more for sparse jobs.
 dr_status select_on_device(const dr_exec& exec, std::span<const device_select_job> jobs, std::byte* zeroed,
                            std::byte* plain, device_select_scratch& host);
 

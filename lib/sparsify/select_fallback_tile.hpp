@@ -10,8 +10,8 @@ namespace dr {
 
 template <class Bits, size_t N>
 struct select_fallback {
-  // It is launched whether it is needed or not, and cooperative: all blocks must be there before one begins. So there
-  // are few (blocks_a_processor), and each has many loads under way.
+  // It is launched even if it is not needed, and cooperative: all blocks must be resident before one begins. So there
+  // are few (blocks_a_processor), and a block issues many loads at once.
   static constexpr const char* name = "select_fallback";
   static constexpr unsigned lanes = select_lanes;
   static constexpr unsigned grid_phases = 6;  // zero · three digits · counts · writes
@@ -22,7 +22,7 @@ struct select_fallback {
     alignas(16) uint32_t hist[select_bins];
   };
 
-  // Whether there is nothing to do: then no block waits for another.
+  // Whether there is nothing to do: no block waits for another then.
   DR_HD static bool idle(const args& a) { return view::of(a, a.job[0]).state().any_failed == 0; }
 
   template <class Block>
@@ -32,8 +32,9 @@ struct select_fallback {
       if (u.d <= select_small || u.kind != select_largest_kind) continue;
       const view v = view::of(a, u);
       if (!v.state().failed) continue;
-      // Blocks have runs of elements; of a short tensor some have none.
-      const uint32_t most = (u.d - 1) / fallback_tile + 1, blocks = b.blocks() < most ? b.blocks() : most;
+      // A block has a run of elements; with a short tensor some have none.
+      const uint32_t blocks_max = (u.d - 1) / fallback_tile + 1,
+                     blocks = b.blocks() < blocks_max ? b.blocks() : blocks_max;
       if (b.index() >= blocks) continue;
       const uint32_t each = u.d / blocks, longer = u.d % blocks, index = b.index();
       const uint32_t begin = each * index + (index < longer ? index : longer), end = begin + each + (index < longer);
@@ -50,7 +51,7 @@ struct select_fallback {
 
   DR_HD static constexpr uint32_t digit_bits(uint32_t digit) { return digit == 0 ? 11 : 10; }
 
-  // Three histograms, where the sample's was.
+  // Three histograms, in the memory of the sample's.
   template <class Block>
   DR_HD static void zero(Block& b, const view& v, uint32_t blocks) {
     b.phase([&](unsigned lane) {
@@ -58,13 +59,13 @@ struct select_fallback {
     });
   }
 
-  // The threshold, as far as `digits` digits determine it.
+  // The threshold's first `digits` digits.
   template <class Block>
   DR_HD static exact_rank known(Block& b, const view& v, uint32_t digits) {
     exact_rank r{0, v.unit.target};
     for (uint32_t k = 0; k < digits; ++k) {
       const rank_place p = find_rank<select_bins>(b, v.sample() + k * select_bins, r.ties);
-      if (p.rank == 0) return {0, 0};  // fewer than wanted are not zero: all of them are kept
+      if (p.rank == 0) return {0, 0};  // fewer than `target` are not zero: all of them are selected
       r = {r.key << digit_bits(k) | p.bin, p.rank};
     }
     return r;
@@ -78,7 +79,7 @@ struct select_fallback {
     b.phase([&](unsigned lane) {
       for (uint32_t i = lane; i < select_bins; i += lanes) s.hist[i] = 0;
     });
-    // Runs of one bin, of which such data have many, are added at once.
+    // A run of one bin, frequent in such data, is added at once.
     b.phase([&](unsigned lane) {
       uint32_t bin = 0, run = 0;
       each_key(v, begin, end, lane, [&](uint32_t key) {
@@ -116,11 +117,11 @@ struct select_fallback {
     });
   }
 
-  // The key of a number of the tensor, or of its residual.
+  // The key of a value of the tensor, or of its residual.
   DR_HD static uint32_t key_in(const view&, Bits b) { return key_of(b); }
   DR_HD static uint32_t key_in(const view& v, float acc) { return key_of(rounded_value<Bits>(v.common, acc)); }
 
-  // f(key) for a lane's part of the elements [begin, end), in no order.
+  // Calls f(key) for a lane's part of the elements [begin, end), in any order.
   template <class F>
   DR_HD static void each_key(const view& v, uint32_t begin, uint32_t end, unsigned lane, F&& f) {
     if (v.unit.residual)
@@ -150,7 +151,7 @@ struct select_fallback {
     }
   }
 
-  // As write_range, but of vectors. `from`: the tensor, or its residual.
+  // write_range by vectors. `from`: the tensor, or its residual.
   template <class Block, class T>
   DR_HD static uint64_t write_from(Block& b, const view& v, const T* from, uint32_t begin, uint32_t end,
                                    const exact_rank& cut, uint64_t before) {
@@ -214,7 +215,7 @@ struct select_fallback {
                              : write_from(b, v, static_cast<const Bits*>(v.unit.values), begin, end, r, before);
     if (!last) return;
     b.phase([&](unsigned lane) {
-      if (lane == 0) tell_count(v.unit, kept_of(all, r.ties));
+      if (lane == 0) tell_count(v.unit, selected_of(all, r.ties));
     });
   }
 };

@@ -14,17 +14,17 @@ struct select_filter {
   static constexpr unsigned lanes = select_lanes, grid_phases = 1;
   using args = select_args<N>;
   using view = select_view<Bits>;
-  // A lane reads `vectors` vectors of `length` values, one every `lanes`; and then decides about all of `own`
+  // A lane reads `vectors` vectors of `length` values, at a stride of `lanes` vectors; afterwards it processes `own`
   // consecutive values.
   static constexpr uint32_t length = 16 / sizeof(Bits), own = select_tile / lanes, vectors = own / length;
-  // Of a vector: a bit for each of its values that is a candidate; above them, one for each above hi.
+  // A vector's mask: a bit per value for candidates; above these, a bit per value for keys above hi.
   using mask = std::conditional_t<length == 4, uint8_t, uint16_t>;
   static constexpr uint64_t candidates = length == 4 ? 0x0f0f0f0f0f0f0f0f : 0x00ff00ff00ff00ff;
   struct shared {
     union {
       alignas(8) mask of[lanes * vectors];
-      uint16_t place[select_tile];         // of candidates, in the tile
-      uint32_t row[select_tile / 2 / 32];  // a bit for each row of many values that is not all zeros
+      uint16_t place[select_tile];         // the candidates' positions in the tile
+      uint32_t row[select_tile / 2 / 32];  // for rows of several values: a bit per row that is not all zeros
     };
   };
 
@@ -47,7 +47,7 @@ struct select_filter {
       vector16 x[vectors];
 #pragma unroll
       for (uint32_t r = 0; r < vectors; ++r) x[r] = read(u, begin + (r * lanes + lane) * length, inner);
-      // (Now, not before: that it is live is still on its way, too.)
+      // (Tested here, not before, because `live` is loaded at the same time.)
       if (!live) return;
 #pragma unroll
       for (uint32_t r = 0; r < vectors; ++r) {
@@ -64,7 +64,7 @@ struct select_filter {
     const uint32_t all = b.exclusive_sum(places), count = all & 0xffff;
     const uint64_t was = note(b, v, tile, count, all >> 16);
     if (count == 0) return;
-    // Lanes have few candidates or many; so all lanes note all of them, side by side.
+    // The number of candidates varies by lane; so all lanes together store all of them.
     b.phase([&](unsigned lane) {
       uint32_t to = places[lane] & 0xffff;
       for (uint64_t left = masks[lane] & candidates; left; left &= left - 1) {
@@ -101,8 +101,7 @@ struct select_filter {
       x.word[c / 2] = (x.word[c / 2] & (c % 2 ? 0xffff : 0xffff0000)) | value << c % 2 * 16;
   }
 
-  // key >= lo where key + (top - lo) reaches the sign's bit, which nothing carries beyond; two keys a word, if they are
-  // short.
+  // key >= lo if key + (top - lo) sets the sign's bit, from which nothing carries; two keys per word for 16-bit values.
   DR_HD static mask judge(const vector16& x, uint32_t lo, uint32_t hi) {
     constexpr uint32_t ones = length == 4 ? 1 : 0x10001, top = 1u << key_bits<Bits>, step = length / 4;
     const uint32_t from = (top - lo) * ones, beyond = (top - 1 - hi) * ones;
@@ -120,7 +119,7 @@ struct select_filter {
     return static_cast<mask>(some | above << length);
   }
 
-  // m := acc, and its rounded values.
+  // m := acc; x becomes the rounded values.
   DR_HD static void accumulate(const select_common& c, const select_unit& u, uint64_t i, bool inner, vector16& x) {
     const bool wide = inner && reinterpret_cast<uintptr_t>(u.residual + i) % 16 == 0;
 #pragma unroll
@@ -150,7 +149,7 @@ struct select_filter {
     }
   }
 
-  // Reserves room for a tile's candidates, and publishes it. Returns the earlier value.
+  // Reserves and publishes the range of a tile's candidates. Returns the earlier value.
   template <class Block>
   DR_HD static uint64_t note(Block& b, const view& v, uint32_t tile, uint32_t count, uint32_t above) {
     return b.template once<uint64_t>([&] {
@@ -161,7 +160,7 @@ struct select_filter {
     });
   }
 
-  // Rows of many values: kept if any of them is not a zero.
+  // Rows of several values: a candidate if any value is not a zero.
   template <class Block>
   DR_HD static void rows(Block& b, shared& s, const view& v, uint32_t tile) {
     const select_unit& u = v.unit;

@@ -1,4 +1,4 @@
-// The loops of selection, for values of 32 and of 16 bits, for every instruction set. All write the same.
+// The loops of selection, for values of 32 and of 16 bits, for every instruction set. All write the same bytes.
 #pragma once
 
 #include <cstdint>
@@ -10,50 +10,50 @@
 
 namespace dr {
 
-inline constexpr uint32_t select_run = 4096;  // values that are looked at together
-// Bytes that are compared before their finds are collected. Measured with a page of 4 KiB on Zen 4: with 2, 8
-// and 16 KiB, and with any prefetch of our own, the CPU's prefetching is disturbed (1.2 to 1.6 times the time at r/d =
-// 1 %).
+inline constexpr uint32_t select_run = 4096;  // values that are processed together
+// Bytes that are compared before their selected values are collected. Measured with pages of 4 KiB on Zen 4: 2, 8 and
+// 16 KiB, and any explicit prefetch, disturb the CPU's prefetchers (1.2 to 1.6 times the time at r/d = 1 %).
 inline constexpr uint32_t select_chunk = 4096;
-inline constexpr uint32_t select_spare = 64;  // elements that may be written behind the last one of any list below
+inline constexpr uint32_t select_spare = 64;  // elements that may be written past the end of the lists below
 
 struct select_kernels {
   // Appends position (first + i) and bits of each of n <= select_run values whose magnitude is at least low >= 1.
-  // Returns how many.
-  uint32_t (*collect)(const void* values, uint32_t n, uint32_t low, uint32_t first, uint32_t* positions, void* kept);
-  // Appends the magnitudes in [low, high) of n values. Returns how many.
+  // Returns their number.
+  uint32_t (*collect)(const void* values, uint32_t n, uint32_t low, uint32_t first, uint32_t* positions,
+                      void* selected);
+  // Appends the magnitudes in [low, high) of n values. Returns their number.
   uint64_t (*magnitudes)(const void* values, uint64_t n, uint32_t low, uint32_t high, uint32_t* keys);
-  // Leaves, in their order, values above `above` and the first `ties` that equal it; ties goes down as they are taken.
-  // From n pairs at `from` to where `positions` and `kept` begin, which is not behind them. Returns how many.
-  uint64_t (*cut)(uint64_t from, uint64_t n, uint32_t above, uint64_t& ties, uint32_t* positions, void* kept);
-  // How many magnitudes are at least low.
+  // Selects, in order, the values above `above` and the first `ties` that equal it, and subtracts these from `ties`.
+  // Reads n pairs from index `from` on; writes to the beginning of `positions` and `selected`. Returns their number.
+  uint64_t (*cut)(uint64_t from, uint64_t n, uint32_t above, uint64_t& ties, uint32_t* positions, void* selected);
+  // The number of magnitudes of at least low.
   uint64_t (*count)(const void* values, uint64_t n, uint32_t low);
-  // How many of n values are not zeros; `largest` becomes the largest magnitude, if it is above it.
+  // The number of values that are not zeros; raises `largest` to the largest magnitude.
   uint64_t (*survey)(const void* values, uint64_t n, uint32_t& largest);
 };
 
-// `survey`, plain, for twins to inline: the compiler's vectors are bound by memory, too. Counters have the width of the
-// values, so that a vector has as many of both.
+// `survey` in scalar code, which the vector versions inline: memory limits the compiler's vectors, too. Counters have
+// the width of the values, so that a vector has the same number of both.
 template <class Bits>
 DR_EVERYWHERE uint64_t survey_with(const void* values, uint64_t n, uint32_t& largest) {
   using number = std::make_signed_t<Bits>;  // SSE2 compares no others
   constexpr auto magnitude = std::numeric_limits<number>::max();
-  constexpr uint64_t most = 16384;  // below 2^15, which a counter of 16 bits has room for
+  constexpr uint64_t counted_max = 16384;  // below 2^15, which a counter of 16 bits has room for
   const auto* v = static_cast<const Bits*>(values);
   auto top = static_cast<number>(largest);
-  uint64_t kept = 0;
-  for (uint64_t i = 0; i < n; i += most) {
-    const uint64_t end = n - i < most ? n : i + most;
+  uint64_t nonzeros = 0;
+  for (uint64_t i = 0; i < n; i += counted_max) {
+    const uint64_t end = n - i < counted_max ? n : i + counted_max;
     number zeros = 0;
     for (uint64_t k = i; k < end; ++k) {
       const auto m = static_cast<number>(v[k] & magnitude);
       top = m > top ? m : top;
       zeros = static_cast<number>(zeros + (m == 0));
     }
-    kept += end - i - static_cast<uint64_t>(zeros);
+    nonzeros += end - i - static_cast<uint64_t>(zeros);
   }
   largest = static_cast<uint32_t>(top);
-  return kept;
+  return nonzeros;
 }
 
 // [0]: of 32 bits, [1]: of 16.

@@ -8,10 +8,10 @@
 namespace dr {
 
 struct rank_place {
-  uint32_t bin, rank;  // rank: in the bin, from 1; 0 if there are not so many
+  uint32_t bin, rank;  // rank: in the bin, from 1; 0: there are fewer elements
 };
 
-// The bins, from the top, that hold the elements of two ranks (from 1). `bins`: aligned to 16 bytes; fewer than 2^32
+// Finds the bins, from the top, of the elements of two ranks (from 1). `bins`: aligned to 16 bytes; fewer than 2^32
 // elements.
 template <uint32_t Bins, class Block>
 DR_HD void find_ranks(Block& b, const uint32_t* bins, uint32_t rank, uint32_t other, rank_place& at,
@@ -60,11 +60,11 @@ DR_HD rank_place find_rank(Block& b, const uint32_t* bins, uint32_t rank) {
 }
 
 struct exact_rank {
-  uint32_t key, ties;  // ties: the rank among those that equal it; 0: there are not so many keys
+  uint32_t key, ties;  // ties: the rank among equal keys; 0: there are fewer keys
 };
 
-// The key of rank `rank` among n keys key(i), by radix: keys of `bits` bits, at most 31; others do not count. `hist`:
-// 2048 words of shared memory.
+// The key of rank `rank` among n keys key(i), by radix: keys of `bits` bits, at most 31; larger keys do not count.
+// `hist`: 2048 words of shared memory.
 template <class Block, class F>
 DR_HD exact_rank select_exactly(Block& b, uint32_t* hist, uint32_t n, uint32_t rank, uint32_t bits, F&& key) {
   constexpr uint32_t digit = 11;
@@ -90,9 +90,9 @@ DR_HD exact_rank select_exactly(Block& b, uint32_t* hist, uint32_t n, uint32_t r
   return {prefix, rank};
 }
 
-// Elements [begin, end) in order, key(i): those above `above`, and those equal to it while fewer than `ties` came
-// before; never zeros. Each lane has `share` of them at a time. Returns how many there are: above in the high half,
-// equal in the low half.
+// Selects from the elements [begin, end), keys key(i), in order: those above `above`, and the first `ties` that equal
+// it; never zeros. A lane processes `share` of them at a time. Returns their number: above in the high half, equal in
+// the low half.
 template <class Bits, class Block, class F>
 DR_HD uint64_t write_range(Block& b, const select_common& c, const select_unit& u, uint32_t begin, uint32_t end,
                            uint32_t share, const exact_rank& cut, uint64_t before, F&& key) {
@@ -124,7 +124,7 @@ DR_HD uint64_t write_range(Block& b, const select_common& c, const select_unit& 
   }
   return before;
 }
-DR_HD inline uint64_t kept_of(uint64_t counted, uint32_t ties) {
+DR_HD inline uint64_t selected_of(uint64_t counted, uint32_t ties) {
   const uint64_t equal = static_cast<uint32_t>(counted);
   return (counted >> 32) + (equal < ties ? equal : ties);
 }

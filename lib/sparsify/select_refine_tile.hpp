@@ -1,4 +1,4 @@
-// The bin of rank r, and in it the exact threshold; and an order of tiles.
+// Finds the exact threshold in the bin of rank r, and orders the tiles.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct select_refine {
     const auto noted = static_cast<uint32_t>(state.noted), above = static_cast<uint32_t>(state.noted >> 32);
     const uint32_t lo = state.lo, shift = state.shift, index = b.index() - u.first_tile;
     const bool all = !v.is_ranked() || (noted < u.target && lo == 1);
-    // Some blocks put tiles in order, the others find the threshold: none has both to wait for.
+    // Some blocks order the tiles, the others find the threshold, so none waits for both.
     const bool orders = index < v.at.order_blocks;
     if (orders) order(b, v);
     if (orders && v.is_ranked()) return;
@@ -50,7 +50,7 @@ struct select_refine {
     });
   }
 
-  // Sums of the tiles' counts, so that candidates have an order; and where in it slices begin.
+  // Sums the tiles' counts, which orders the candidates, and finds the beginning of slices in this order.
   template <class Block>
   DR_HD static void order(Block& b, const view& v) {
     constexpr uint32_t share = order_tile / lanes;
@@ -76,7 +76,7 @@ struct select_refine {
       for (uint32_t i = 0; i < share; ++i) {
         const uint32_t t = k * order_tile + lane * share + i, count = mine[lane].count[i];
         if (t > v.at.tiles) break;
-        v.table()[2 * uint64_t{t} + 1] = rank;  // (behind the last: of all)
+        v.table()[2 * uint64_t{t} + 1] = rank;  // (after the last tile: of all)
         for (uint64_t m = (uint64_t{rank} + select_slice - 1) / select_slice;
              m * select_slice < uint64_t{rank} + count && m < v.at.slices; ++m)
           v.slice()[m] = t;
@@ -85,7 +85,7 @@ struct select_refine {
     });
   }
 
-  // The keys of a bin among the candidates from `begin` on, in any order: listed while there is room.
+  // Lists the keys of a bin among the candidates from `begin` on, in any order, up to the capacity.
   template <class Block>
   DR_HD static void collect(Block& b, shared& s, const view& v, uint32_t begin, uint32_t n, uint32_t bin) {
     constexpr uint32_t share = collect_tile / lanes;
@@ -123,8 +123,8 @@ struct select_refine {
       }
     });
     const uint32_t at = b.template once<uint32_t>([&] {
-      atomic_max(&state.least, s.hist[0]);
-      atomic_max(&state.most, s.hist[1]);
+      atomic_max(&state.smallest, s.hist[0]);
+      atomic_max(&state.largest, s.hist[1]);
       return atomic_add(&state.listed, all);
     });
     b.phase([&](unsigned lane) {
@@ -138,7 +138,7 @@ struct select_refine {
     });
   }
 
-  // The key in the bin. False if there are too many, and not all the same.
+  // Finds the key in the bin. False: there are too many keys, and they are not all equal.
   template <class Block>
   DR_HD static bool settle(Block& b, shared& s, const view& v, exact_rank& cut) {
     const select_state& state = v.state();
@@ -147,8 +147,8 @@ struct select_refine {
       cut = settle_few(b, s, v, n, cut.ties);
       return true;
     }
-    if (~state.least == state.most) {
-      cut.key = state.most;
+    if (~state.smallest == state.largest) {
+      cut.key = state.largest;
       return true;
     }
     if (n > select_layout::list_size(v.unit.target)) return false;
@@ -157,7 +157,7 @@ struct select_refine {
     return true;
   }
 
-  // Of so few keys each lane compares its own with all.
+  // With few keys a lane compares its own with all.
   static constexpr uint32_t few = 2 * lanes;
   template <class Block>
   DR_HD static exact_rank settle_few(Block& b, shared& s, const view& v, uint32_t n, uint32_t rank) {

@@ -7,9 +7,9 @@ template <class Bits>
 constexpr uint32_t magnitude_mask = sizeof(Bits) == 4 ? 0x7fffffff : 0x7fff;
 
 template <class Bits>
-uint32_t collect(const void* values, uint32_t n, uint32_t low, uint32_t first, uint32_t* positions, void* kept) {
+uint32_t collect(const void* values, uint32_t n, uint32_t low, uint32_t first, uint32_t* positions, void* selected) {
   const auto* v = static_cast<const Bits*>(values);
-  auto* out = static_cast<Bits*>(kept);
+  auto* out = static_cast<Bits*>(selected);
   uint32_t found = 0;
   for (uint32_t i = 0; i < n; ++i) {
     const Bits x = v[i];
@@ -33,8 +33,8 @@ uint64_t magnitudes(const void* values, uint64_t n, uint32_t low, uint32_t high,
 }
 
 template <class Bits>
-uint64_t cut(uint64_t from, uint64_t n, uint32_t above, uint64_t& ties, uint32_t* positions, void* kept) {
-  auto* out = static_cast<Bits*>(kept);
+uint64_t cut(uint64_t from, uint64_t n, uint32_t above, uint64_t& ties, uint32_t* positions, void* selected) {
+  auto* out = static_cast<Bits*>(selected);
   uint64_t found = 0;
   for (uint64_t i = from; i < from + n; ++i) {
     const uint32_t key = out[i] & magnitude_mask<Bits>;

@@ -15,28 +15,28 @@
 namespace dr {
 
 inline constexpr unsigned select_lanes = 256;
-inline constexpr uint32_t select_small = 8192;  // elements that one block solves
+inline constexpr uint32_t select_small = 8192;  // up to so many elements one block selects all
 inline constexpr uint32_t select_tile = 8192;   // elements a block, in filter
 inline constexpr uint32_t select_bins = 2048, select_sample_bins = 8192;
 inline constexpr uint32_t sample_piece = 4, sample_tile = 2048;  // consecutive values; values a block
-inline constexpr uint32_t order_tile = 1024;                     // tiles that a block of refine puts in order
-inline constexpr uint32_t collect_tile = 4096;                   // candidates that a block of refine looks at
+inline constexpr uint32_t order_tile = 1024;                     // tiles that a block of refine orders
+inline constexpr uint32_t collect_tile = 4096;                   // candidates that a block of refine reads
 inline constexpr uint32_t select_slice = 2048;                   // candidates a block, in compact
-inline constexpr uint32_t fallback_tile = 8192;                  // elements that a block of the fall-back has at least
+inline constexpr uint32_t fallback_tile = 8192;                  // minimum of elements of a block of the fall-back
 
 enum select_kind : uint8_t { select_nonzero = 0, select_largest_kind = 1, select_from_kind = 2 };
 enum select_flag : uint8_t { select_needs_finite = 1 };
 
-// One dense tensor, as kernels see it. Scratch is given by offsets, in units of 64 bytes, from the base in the launch.
+// One dense tensor, for kernels. Scratch has offsets, in units of 64 bytes, from the base in the launch.
 struct select_unit {
   const void* values;
   float* residual;  // or NULL
   uint32_t* support;
-  void* kept;
+  void* selected;
   device_row* row;
   uint32_t d, target, count_max, width;
   uint32_t capacity;    // of candidates
-  uint32_t low;         // of a threshold: keys from here on
+  uint32_t low;         // with a threshold: the smallest selected key
   uint32_t first_tile;  // of the launch
   uint32_t zeroed, plain;
   uint16_t sample_blocks;
@@ -47,7 +47,7 @@ static_assert(sizeof(select_unit) == 80);
 struct select_common {
   std::byte *zeroed, *plain;
   float beta, gamma;
-  uint32_t dtype, infinity;  // the least key that is not finite
+  uint32_t dtype, infinity;  // infinity: the smallest key that is not finite
 };
 
 template <size_t N>
@@ -57,28 +57,28 @@ struct select_args {
   select_unit job[N];
 };
 
-// The state of a unit that blocks share. Zero when a call begins.
+// The state of a unit, shared by blocks. Zero when a call begins.
 struct select_state {
-  uint64_t noted;        // low half: candidates; high half: keys above hi
-  uint32_t lo, hi;       // keys
-  uint32_t shift;        // (key - lo) >> shift is the bin
-  uint32_t listed;       // keys of the bin of rank r,
-  uint32_t least, most;  // ~ the least of them, and the most
-  uint32_t above, ties;  // the result: keys above it, and the first so many that equal it
+  uint64_t noted;              // counts: low half: candidates; high half: keys above hi
+  uint32_t lo, hi;             // keys
+  uint32_t shift;              // (key - lo) >> shift is the bin
+  uint32_t listed;             // keys of the bin of rank r,
+  uint32_t smallest, largest;  // ~ the smallest of them, and the largest
+  uint32_t above, ties;        // the result: keys above `above`, and the first `ties` that equal it
   uint32_t done_bracket, done_refine, order_ticket, ticket;
-  uint16_t ready, failed;  // by refine; failed: to be done by the fall-back
+  uint16_t ready, failed;  // set by refine; failed: the fall-back selects
   uint32_t any_failed;     // of the first unit of a launch: whether any of its units did
 };
 static_assert(sizeof(select_state) == 64);
 
-// A tile of rows of `width` values: 2^tile_shift rows. (From the vector on in which the first value lies, if the width
-// is 1.)
+// A tile of rows of `width` values has 2^tile_shift rows. (With width 1 tiles count from the aligned vector that
+// includes the first value.)
 DR_HD constexpr uint32_t tile_shift(uint32_t width) {
   const unsigned log = ceil_log2(width);
   return log < 10 ? 13 - log : 3;
 }
 
-// Where things are in a unit's scratch: in bytes. The host asks for as much.
+// The layout of a unit's scratch, offsets in bytes; its size is the need that the host reports.
 struct select_layout {
   uint32_t tiles, order_blocks, refine_blocks, slices;  // tiles: of the read; slices: of candidates
   uint64_t bins, sample, order, lookback, zeroed;       // zeroed
@@ -95,7 +95,7 @@ struct select_layout {
     }
     const uint32_t shift = tile_shift(u.width), skew = u.width == 1 ? 16 / value_size - 1 : 0;
     l.tiles = static_cast<uint32_t>((uint64_t{u.d} + skew + (1u << shift) - 1) >> shift);
-    l.order_blocks = l.tiles / order_tile + 1;  // (behind the last tile is the sum of all)
+    l.order_blocks = l.tiles / order_tile + 1;  // (after the last tile is the sum of all)
     l.slices = static_cast<uint32_t>((uint64_t{u.capacity} + select_slice - 1) / select_slice);
     l.refine_blocks = l.order_blocks + (ranked ? (u.capacity - 1) / collect_tile + 1 : 0);
     l.bins = 64;
@@ -138,12 +138,12 @@ struct select_view {
   DR_HD uint64_t* order() const { return reinterpret_cast<uint64_t*>(zeroed + at.order); }
   DR_HD uint64_t* lookback() const { return reinterpret_cast<uint64_t*>(zeroed + at.lookback); }
   DR_HD uint32_t* positions() const { return reinterpret_cast<uint32_t*>(plain); }
-  // Of a tile: where its candidates begin in `positions`, and how many there are; from refine on, how many are in tiles
-  // before it.
+  // Per tile: the offset of its candidates in `positions`, and their number; from refine on, the number of candidates
+  // in the tiles before it.
   DR_HD uint32_t* table() const { return reinterpret_cast<uint32_t*>(plain + at.table); }
   // The tile in which each slice begins.
   DR_HD uint32_t* slice() const { return reinterpret_cast<uint32_t*>(plain + at.slice); }
-  // The values at `positions`, of a ranked unit. (Of others they are read again: any element may be a candidate.)
+  // The values at `positions`, of a ranked unit. (Other units read them again: any element may be a candidate.)
   DR_HD Bits* noted() const { return reinterpret_cast<Bits*>(plain + at.noted); }
   DR_HD uint32_t* list() const { return reinterpret_cast<uint32_t*>(plain + at.list); }  // those of one bin
   DR_HD uint64_t* counts() const { return reinterpret_cast<uint64_t*>(plain + at.counts); }
@@ -198,24 +198,24 @@ DR_HD Bits stored(const select_common& c, const select_unit& u, uint64_t i) {
   return u.residual ? rounded_value<Bits>(c, u.residual[i]) : static_cast<const Bits*>(u.values)[i];
 }
 
-// Of selected values that are not finite the first is reported. (Where the support is replaced, the values that are
-// sent are others, and validated when they are gathered.)
-DR_HD inline void judge_kept(const select_common& c, const select_unit& u, uint32_t key, uint64_t at) {
+// Reports the first selected value that is not finite. (If the support is replaced, other values are sent, which are
+// validated when they are gathered.)
+DR_HD inline void judge_selected(const select_common& c, const select_unit& u, uint32_t key, uint64_t at) {
   if (key < c.infinity || !(u.flags & select_needs_finite)) return;
   atomic_max(&u.row->not_finite, ~at);
   raise(&u.row->fault, DR_E_ARGUMENT, DR_STREAM_VALUE, 0, 0);
 }
-// A kept value, the k-th.
+// The k-th selected value.
 template <class Bits>
 DR_HD void keep(const select_common& c, const select_unit& u, uint64_t k, uint32_t position, Bits value) {
   if (k >= u.count_max) return;
   u.support[k] = position;
-  static_cast<Bits*>(u.kept)[k] = value;
-  judge_kept(c, u, key_of(value), k);
+  static_cast<Bits*>(u.selected)[k] = value;
+  judge_selected(c, u, key_of(value), k);
 }
 DR_HD inline void tell_count(const select_unit& u, uint64_t count) {
   u.row->count = count < u.count_max ? count : u.count_max;
-  u.row->told = u.row->count;
+  u.row->support_count = u.row->count;
 }
 
 }  // namespace dr

@@ -26,8 +26,8 @@ class source_walk {
   // Whether there are workers to share the values with, and enough values.
   bool shares() const { return crew_.workers && crew_.workers->workers() > 1 && n_ >= select_shared; }
 
-  // Calls f(piece, values, where in the piece, n) for each run in order, until it returns false. Every walk has the
-  // same runs; the first to reach one makes its values.
+  // Calls f(piece, values, position in the piece, n) for every run in order, until it returns false. All walks have the
+  // same runs; the first walk that reaches a run computes its values.
   template <class F>
   bool each_run(F&& f) {
     alignas(64) std::byte room[4 * select_run];
@@ -104,14 +104,14 @@ class source_walk {
 };
 
 // The destination of the pairs of a walk, range after range.
-struct kept_pairs {
+struct selected_pairs {
   const select_memory& memory;
   uint32_t dtype;
   uint64_t count = 0;
   uint32_t range = 0;
 
   uint32_t* positions_at(uint64_t i) const { return memory.positions + i; }
-  std::byte* kept_at(uint64_t i) const { return static_cast<std::byte*>(memory.kept) + i * value_size(dtype); }
+  std::byte* values_at(uint64_t i) const { return static_cast<std::byte*>(memory.values) + i * value_size(dtype); }
   void enter(const select_piece& p) {
     for (; range < p.range; ++range) memory.ends[range] = count;
   }
@@ -121,19 +121,20 @@ struct kept_pairs {
     enter(source.pieces.back());
     memory.ends[range] = count;
   }
-  void put(uint64_t to, const uint32_t* positions, const void* kept, uint64_t n) const {
+  void put(uint64_t to, const uint32_t* positions, const void* values, uint64_t n) const {
     std::memcpy(positions_at(to), positions, n * sizeof(uint32_t));
-    std::memcpy(kept_at(to), kept, n * value_size(dtype));
+    std::memcpy(values_at(to), values, n * value_size(dtype));
   }
 };
 
-// Collects the results of find(piece, values, at, n, positions, values out), which appends the pairs of a run and returns
-// their number. Returns the number of pairs; if it exceeds `limit`, at most the memory's room, then any number above it.
+// Collects the results of find(piece, values, at, n, positions, values out), which appends the pairs of a run and
+// returns their number. Returns the number of pairs; if it exceeds `limit`, at most the memory's room, then any number
+// above it.
 template <class Find>
 uint64_t keep_found(source_walk& walk, const select_memory& memory, uint64_t limit, Find&& find) {
   const select_source& source = walk.source();
   const select_crew& crew = walk.crew();
-  kept_pairs out{memory, source.dtype};
+  selected_pairs out{memory, source.dtype};
   if (walk.shares()) {
     struct found {
       uint64_t n;
@@ -142,19 +143,20 @@ uint64_t keep_found(source_walk& walk, const select_memory& memory, uint64_t lim
                            [&](found& block, size_t worker, size_t piece, const void* v, uint64_t at, uint32_t n) {
                              const select_scratch& w = crew.scratch[worker];
                              block.n += find(piece, v, at, n, w.positions + block.n,
-                                             static_cast<std::byte*>(w.kept) + block.n * value_size(source.dtype));
+                                             static_cast<std::byte*>(w.values) + block.n * value_size(source.dtype));
                            },
                            [&](const found& block, size_t worker, size_t, auto&& next) {
                              const uint64_t to = out.count;
                              const bool fits = to <= limit && to + block.n <= limit;
                              out.count = fits ? to + block.n : limit + 1;
                              next();
-                             if (fits) out.put(to, crew.scratch[worker].positions, crew.scratch[worker].kept, block.n);
+                             if (fits)
+                               out.put(to, crew.scratch[worker].positions, crew.scratch[worker].values, block.n);
                            });
   } else {
     walk.each_run([&](size_t piece, const void* v, uint64_t at, uint32_t n) {
       out.enter(source.pieces[piece]);
-      if (out.count <= limit) out.count += find(piece, v, at, n, out.positions_at(out.count), out.kept_at(out.count));
+      if (out.count <= limit) out.count += find(piece, v, at, n, out.positions_at(out.count), out.values_at(out.count));
       return true;
     });
   }

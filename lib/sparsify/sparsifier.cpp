@@ -14,8 +14,8 @@ const char* sparsifier_with(bool sparsifier::*trait) {
 }
 
 uint64_t share_target(double ratio, double count, uint64_t d) {
-  const double wanted = count > 0 ? count : std::floor(ratio * static_cast<double>(d) + 1e-9);
-  return wanted >= static_cast<double>(d) ? d : std::max<uint64_t>(1, static_cast<uint64_t>(wanted));
+  const double target = count > 0 ? count : std::floor(ratio * static_cast<double>(d) + 1e-9);
+  return target >= static_cast<double>(d) ? d : std::max<uint64_t>(1, static_cast<uint64_t>(target));
 }
 
 uint64_t share_target(const dr_params& params, uint64_t universe) {
@@ -24,7 +24,8 @@ uint64_t share_target(const dr_params& params, uint64_t universe) {
 
 dr_status check_share(const dr_codec& entry, const dr_params& params, dr_error& error) {
   const dr_value &ratio = param_value(params, share_ratio), &count = param_value(params, share_count);
-  if (ratio.given == count.given) return fail(error, DR_E_ARGUMENT, "plan: %s takes either ratio or count", entry.name);
+  if (ratio.given == count.given)
+    return fail(error, DR_E_ARGUMENT, "plan: %s requires either ratio or count", entry.name);
   if (ratio.given ? ratio.number <= 0 : count.number < 1)
     return fail(error, DR_E_ARGUMENT, "plan: %s(%s) must be above 0", entry.name, ratio.given ? "ratio" : "count");
   return DR_OK;

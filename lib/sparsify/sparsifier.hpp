@@ -1,5 +1,5 @@
 // A sparsifier: selects the elements of a gradient that are sent. Its entry is for the registry; the rest is its
-// interface to the pipeline, so that it knows none by name. A folder of codecs/sparsify each (codecs/README.md).
+// interface to the pipeline, which has no sparsifier's name. One folder of codecs/sparsify (codecs/README.md).
 #pragma once
 
 #include <cstdint>
@@ -20,60 +20,63 @@ struct keep_call {
   const uint64_t* indices;  // of a sparse source: the positions of its values, ascending; else nullptr
   uint64_t key;             // of draws: shared by all ranks (FORMAT.md, Random numbers)
   void* scratch;
-  const select_memory& memory;  // with room for `most`
+  const select_memory& memory;  // for selected_max pairs
   const select_crew& crew;
 };
 
-// Pairs that are kept go to call.memory; every value that the source makes must be made (source_walk.hpp does).
+// The selected pairs are written to call.memory. A source that computes its values must be read completely
+// (source_walk.hpp does).
 struct sparsifier {
-  dr_codec entry;  // name, summary, id, parameters, traits. First, so that an entry leads here.
+  dr_codec entry;  // name, summary, id, parameters, traits. First, so that its address is the sparsifier's.
 
-  kept_count (*keep)(const keep_call&);
+  selection_result (*keep)(const keep_call&);
   // Target number of elements. nullptr: all that qualify.
   uint64_t (*target)(const dr_params&, uint64_t universe) = nullptr;
-  // How many it keeps at the most. nullptr: the target.
-  uint64_t (*most)(const dr_params&, uint64_t universe) = nullptr;
-  // Contiguous elements that it keeps together, in each range from its first on; a power of two up to block_max. 0:
-  // `keep` says. nullptr: 1. Sparse tensors have no blocks.
+  // The maximum number of selected elements. nullptr: the target.
+  uint64_t (*selected_max)(const dr_params&, uint64_t universe) = nullptr;
+  // The elements of a block: contiguous elements of a range, from its first on, that are selected together; a power of
+  // two up to block_max. 0: `keep` returns it. nullptr: 1. Sparse tensors have no blocks.
   uint32_t (*block)(const dr_params&) = nullptr;
-  // A tensor of which it keeps more than so many is sent dense. nullptr: none is.
+  // A tensor with more selected elements is sent dense. nullptr: none is.
   uint64_t (*dense_above)(const dr_params&, uint64_t universe) = nullptr;
   // Bytes of scratch for `present` values.
   uint64_t (*scratch)(const dr_params&, uint64_t universe, uint64_t present) = nullptr;
-  // ARGUMENT: parameters that do not go together.
+  // ARGUMENT: parameters that cannot be combined.
   dr_status (*check)(const dr_codec& entry, const dr_params&, dr_error&) = nullptr;
-  // The most values of a tensor: one that numbers all of them has 32 bits.
+  // The maximum number of values of a tensor, for sparsifiers that number values in 32 bits.
   uint64_t elements_max = UINT64_MAX;
-  // Whether it keeps everything that is not zero. nullptr: it does not.
+  // Whether it selects all that is not zero. nullptr: no.
   bool (*keeps_all)(const dr_params&) = nullptr;
-  // The kind of selection on a GPU, and its numbers. nullptr: it runs on the CPU only (DR_HOST_ONLY).
+  // Sets the kind of selection on a GPU, and its parameters. nullptr: it runs on the CPU only (DR_HOST_ONLY).
   void (*on_device)(const dr_params&, uint64_t universe, device_select_job&) = nullptr;
-  // Sparse tensors, and rows of any width, pass unchanged: no other sparsifier takes them.
+  // Sparse tensors, and rows of any width, pass unchanged; other sparsifiers refuse them.
   bool passes_on = false;
-  // Positions follow from the key and the universe alone: every rank keeps the same.
+  // Positions follow from the key and the universe alone: all ranks select the same.
   bool blind = false;
-  // Keeps the rows that differ from a base: a patch (lib/patch). The pipeline does it, and `keep` is nullptr.
+  // Selects the rows that differ from a base: a patch (lib/patch). The pipeline does it, and `keep` is nullptr.
   bool patches = false;
 };
 
 // The sparsifier of an entry of role DR_ROLE_SPARSIFY: only built-ins have that role.
 inline const sparsifier& sparsifier_of(const dr_codec& entry) { return reinterpret_cast<const sparsifier&>(entry); }
 
-// The first sparsifier with a trait, as errors name it; "?": there is none.
+// The name, for errors, of the first sparsifier with a trait; "?" if there is none.
 const char* sparsifier_with(bool sparsifier::*trait);
 
 inline constexpr uint32_t block_max = 32;
 
-// A plan that names no sparsifier has the one with this id.
+// The id of the sparsifier of a plan that names none.
 inline constexpr uint32_t default_sparsifier = 0;
 
-// A sparsifier with the parameters that a plan gave.
+// A sparsifier with the parameters of a plan.
 struct bound_sparsifier {
   const sparsifier& how;
   dr_params params;
 
   uint64_t target(uint64_t universe) const { return how.target ? how.target(params, universe) : universe; }
-  uint64_t most(uint64_t universe) const { return how.most ? how.most(params, universe) : target(universe); }
+  uint64_t selected_max(uint64_t universe) const {
+    return how.selected_max ? how.selected_max(params, universe) : target(universe);
+  }
   uint32_t block() const { return how.block ? how.block(params) : 1; }
   uint64_t dense_above(uint64_t universe) const {
     return how.dense_above ? how.dense_above(params, universe) : universe;
@@ -81,18 +84,18 @@ struct bound_sparsifier {
   uint64_t scratch(uint64_t universe, uint64_t present) const {
     return how.scratch ? how.scratch(params, universe, present) : 0;
   }
-  bool goes_by_magnitude() const { return !how.blind && !how.block; }
+  bool selects_by_magnitude() const { return !how.blind && !how.block; }
   bool keeps_all() const { return how.keeps_all && how.keeps_all(params); }
 };
 
-// ---- For sparsifiers that keep a share of the elements, or so many ----------------------------------------
+// ---- For sparsifiers that select a ratio or a count of the elements ---------------------------------------
 
 enum share_param : size_t { share_ratio, share_count };
 
-// min(d, max(1, floor(ratio·d + 1e-9))), or `count` if that is given.
+// min(d, max(1, floor(ratio·d + 1e-9))), or `count` if it is set.
 uint64_t share_target(double ratio, double count, uint64_t d);
 uint64_t share_target(const dr_params& params, uint64_t universe);
-// Exactly one of ratio and count is given, and above 0.
+// ARGUMENT unless exactly one of ratio and count is set, and above 0.
 dr_status check_share(const dr_codec& entry, const dr_params& params, dr_error& error);
 inline bool whole_share(const dr_params& params) { return param_value(params, share_ratio).number == 1; }
 

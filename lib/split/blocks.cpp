@@ -3,7 +3,7 @@
 namespace dr {
 namespace {
 
-// From the last block on, so that none is written over before it was read. (A known size, for the compiler to write
+// Backwards, so that no block is overwritten before it is read. (The size is a constant, so that the compiler emits
 // vectors.)
 template <uint32_t Block>
 void expand(uint32_t* list, uint64_t n) {

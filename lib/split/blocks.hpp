@@ -5,10 +5,10 @@
 
 namespace dr {
 
-// The blocks of n elements that are whole blocks, ascending; returns how many.
+// Lists the blocks of n ascending elements that form whole blocks; returns their number.
 uint64_t list_blocks(const uint32_t* elements, uint64_t n, uint32_t block, uint32_t* blocks);
 
-// Elements of n blocks, ascending and below those of the universe.
+// The number of elements of n blocks, ascending and below the number of blocks of the universe.
 inline uint64_t elements_of_blocks(const uint32_t* blocks, uint64_t n, uint32_t block, uint64_t universe) {
   const uint64_t elements = n * block;
   if (n == 0) return 0;
@@ -16,7 +16,7 @@ inline uint64_t elements_of_blocks(const uint32_t* blocks, uint64_t n, uint32_t 
   return end > universe ? elements - (end - universe) : elements;
 }
 
-// The same elements, in place: `list` has room for them. Returns how many they are.
+// Replaces blocks by their elements, in place: `list` has space for them. Returns their number.
 uint64_t expand_blocks(uint32_t* list, uint64_t n, uint32_t block, uint64_t universe);
 
 }  // namespace dr

@@ -18,7 +18,7 @@ DR_HD inline void copy_value(uint32_t value_size, const void* from, uint64_t i, 
 // Marks place `to` of n in a bitmap; false if it is not below n, or is marked already. set(word, bit) sets a bit and
 // returns the word as it was.
 template <class Set>
-DR_HD bool take_place(uint32_t* seen, uint64_t n, uint32_t to, Set&& set) {
+DR_HD bool mark_place(uint32_t* seen, uint64_t n, uint32_t to, Set&& set) {
   return to < n && (set(seen + to / 32, 1u << (to % 32)) >> (to % 32) & 1) == 0;
 }
 

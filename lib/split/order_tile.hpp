@@ -1,4 +1,4 @@
-// Orders on a GPU: values in the order of an order stream, or of keys that carry it.
+// Orders on a GPU: sorts values by an order stream, or by keys that carry the order.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,8 @@ struct reorder_keys {
   }
 };
 
-// in_order[order[k]] = values[k]; refuses other lists than permutations. job.in: values, job.tell: order, job.out:
-// in_order, job.extra: words of the zeroed bitmap in front of this job's, in scratch.
+// in_order[order[k]] = values[k]; a list that is not a permutation is a fault. job.in: values, job.tell: order,
+// job.out: in_order, job.extra: words of the zeroed bitmap before this job's, in scratch.
 struct apply_order_common {
   uint32_t* seen;
   uint32_t value_size;
@@ -56,7 +56,7 @@ struct apply_order {
         const uint64_t i = begin + k * lanes + lane;
         if (i >= n) continue;
         const uint32_t to = static_cast<const uint32_t*>(job.tell)[i];
-        if (take_place(a.common.seen + job.extra, n, to,
+        if (mark_place(a.common.seen + job.extra, n, to,
                        [](uint32_t* word, uint32_t bit) { return atomic_or(word, bit); }))
           copy_value(a.common.value_size, job.in, i, job.out, to);
         else
@@ -89,7 +89,7 @@ struct sort_keys {
       for (unsigned k = 0; k < row_tile / lanes; ++k) {
         const uint64_t i = begin + k * lanes + lane;
         if (i >= job.count_max) continue;
-        // Padding of a job sorts behind its keys, so a job stays where it is.
+        // Padding of a job is sorted after its keys, so a job does not move.
         a.common.keys[first + i] = number << 33 | (i < n ? static_cast<const uint32_t*>(job.in)[i] : uint64_t{1} << 32);
         a.common.positions[first + i] = static_cast<uint32_t>(i);
       }

@@ -13,15 +13,15 @@ namespace dr {
 
 inline constexpr uint32_t regather_tile = row_tile;  // elements a block
 
-// The support that an index codec reported for a row; apart from the row's own, because too large a support is no
-// fault of it.
+// The support that an index codec reported for a row; not stored in the row, because a support that is too large is not
+// a fault of the row.
 struct replaced_row {
   dr_fault fault;
-  uint64_t told, size;
+  uint64_t count, size;
 };
 
 enum regather_flags : uint8_t {
-  regather_from_source = 1,    // otherwise the selected values, and zeros behind them
+  regather_from_source = 1,    // otherwise the selected values, followed by zeros
   regather_sparse = 2,         // the source is sparse: `values` at `support`
   regather_from_residual = 4,  // the source is the accumulator of feedback, in f32
   regather_needs_finite = 8
@@ -29,13 +29,13 @@ enum regather_flags : uint8_t {
 
 struct regather_job {
   const void* values;
-  const void* kept;
+  const void* selected;
   const uint32_t* support;
-  uint32_t* told;
+  uint32_t* reported;
   void* sent;
   device_row* row;
   const replaced_row* replaced;
-  uint32_t width, told_max, first_tile;
+  uint32_t width, reported_max, first_tile;
   uint8_t dtype, flags;
   uint16_t reserved;
   uint64_t unused;
@@ -55,18 +55,18 @@ struct regather_values {
   template <class Block>
   DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
     const regather_job& j = job_of_tile(a, b.index());
-    // Whether the row has a fault is not asked: other blocks may raise it meanwhile, and the lowest value that is not
-    // finite must be found in any order of blocks. For a row that had a fault before, this memory is only read, and no
-    // step uses the output.
+    // The row's fault is not tested: other blocks may raise it at the same time, and the first value that is not finite
+    // must be found in any order of blocks. For a row with an earlier fault, this reads valid memory, and no step uses
+    // the output.
     if (j.row->count == 0) return;
     const dr_status index = j.replaced->fault.code;
-    // More support than the plan allows: the keys go raw.
+    // The support exceeds the plan's bound: raw keys are sent.
     const bool raw = index == DR_E_CAPACITY;
-    const uint64_t told = raw ? j.row->count : j.replaced->told < j.told_max ? j.replaced->told : j.told_max;
+    const uint64_t count = raw ? j.row->count : j.replaced->count < j.reported_max ? j.replaced->count : j.reported_max;
     const uint64_t begin = uint64_t{b.index() - j.first_tile} * regather_tile;
     b.phase([&](unsigned lane) {
       if (begin == 0 && lane == 0) {
-        j.row->told = told;
+        j.row->support_count = count;
         j.row->size[section_index] = j.replaced->size;
         if (raw) j.row->mode = mode_raw_index;
         if (index != DR_OK && !raw)
@@ -74,39 +74,39 @@ struct regather_values {
       }
       for (unsigned k = 0; k < regather_tile / lanes; ++k) {
         const uint64_t i = begin + k * lanes + lane;
-        if (i >= told || i >= j.told_max) continue;
-        if (raw) j.told[i] = j.support[i];
-        copy_row(j, j.told, i);
+        if (i >= count || i >= j.reported_max) continue;
+        if (raw) j.reported[i] = j.support[i];
+        copy_row(j, j.reported, i);
       }
     });
   }
 
-  DR_HD static void copy_row(const regather_job& j, const uint32_t* told, uint64_t i) {
-    if (j.dtype == DR_F32) return copy_typed<f32_type>(j, told, i);
-    if (j.dtype == DR_F16) return copy_typed<f16_type>(j, told, i);
-    return copy_typed<bf16_type>(j, told, i);
+  DR_HD static void copy_row(const regather_job& j, const uint32_t* support, uint64_t i) {
+    if (j.dtype == DR_F32) return copy_typed<f32_type>(j, support, i);
+    if (j.dtype == DR_F16) return copy_typed<f16_type>(j, support, i);
+    return copy_typed<bf16_type>(j, support, i);
   }
 
   template <class T>
-  DR_HD static void copy_typed(const regather_job& j, const uint32_t* told, uint64_t i) {
+  DR_HD static void copy_typed(const regather_job& j, const uint32_t* support, uint64_t i) {
     using bits = typename T::bits;
     uint64_t from = i;
     bool there = i < j.row->count;
     if (j.flags & regather_from_source) {
-      from = told[i];
+      from = support[i];
       there = true;
       if (j.flags & regather_sparse) {
-        from = lower_bound(j.support, j.row->count, told[i]);
-        there = from < j.row->count && j.support[from] == told[i];
+        from = lower_bound(j.support, j.row->count, support[i]);
+        there = from < j.row->count && j.support[from] == support[i];
       }
     }
     for (uint32_t w = 0; w < j.width; ++w) {
       const uint64_t at = from * j.width + w;
       bits value = 0;
       if (there && !(j.flags & regather_from_source)) {
-        value = static_cast<const bits*>(j.kept)[at];
+        value = static_cast<const bits*>(j.selected)[at];
       } else if (there && j.flags & regather_from_residual) {
-        // As rounded_finite, which would need more registers than there are.
+        // Equal to rounded_finite, which needs more registers than are available.
         const double acc = exact_f64(static_cast<const float*>(j.values)[at]);
         value = T::from_f64(is_finite<f32_type>(static_cast<const uint32_t*>(j.values)[at]) ? saturate<T>(acc) : acc);
       } else if (there) {

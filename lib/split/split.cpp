@@ -51,7 +51,7 @@ dr_status sort_as(const I* indices, uint64_t n, uint64_t universe, bool sum_dupl
   return DR_OK;
 }
 
-// Copies n rows, with a width known to the compiler where that is a single value.
+// Copies n rows; for a single value the compiler knows the width.
 template <class Move>
 void for_each_row(uint64_t row_bytes, uint64_t n, Move&& move) {
   if (row_bytes == 8)
@@ -104,7 +104,7 @@ uint64_t gather_entries(uint32_t dtype, uint32_t width, const void* values, cons
   });
 }
 
-// Rows at positions that are too far apart for the processor to fetch them by itself.
+// Rows at positions that are too far apart for the CPU's prefetchers.
 constexpr uint64_t rows_ahead = 32;
 
 void gather(uint64_t row_bytes, const void* values, const uint32_t* positions, uint64_t n, void* out) {
@@ -133,7 +133,7 @@ uint64_t first_misplaced(const uint32_t* order, uint64_t n, uint32_t* seen) {
     return was;
   };
   uint64_t i = 0;
-  while (i < n && take_place(seen, n, order[i], set)) ++i;
+  while (i < n && mark_place(seen, n, order[i], set)) ++i;
   return i;
 }
 

@@ -5,7 +5,7 @@
 namespace dr {
 namespace {
 
-// The job of a bytes stage, which reads `from` and writes to the other buffer.
+// The job of a bytes stage, which reads `in`; the caller sets the output.
 dr_job bytes_job(const dr_job& row, const uint8_t* in, uint64_t in_max, const uint64_t* in_size) {
   dr_job job{};
   job.struct_size = sizeof job;

@@ -1,4 +1,4 @@
-// Runs a stream's codecs over the rows that share them, one call a codec.
+// Runs a stream's codecs over the rows that share them, one call per codec.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace dr {
 
-// Where codecs run: scratch for the largest of them, and the workers.
+// The scratch that suffices for all codecs of a call, and the workers.
 struct stage_runner {
   void* scratch = nullptr;
   uint64_t scratch_size = 0;  // a worker
@@ -23,7 +23,7 @@ struct stage_runner {
   }
 };
 
-// A stream of a row between its codecs: two buffers take turns where bytes stages follow.
+// A stream of a row between its codecs: two buffers alternate if bytes stages follow.
 struct stream_slot {
   list_need need;
   uint8_t* buffer[2] = {nullptr, nullptr};
@@ -31,12 +31,12 @@ struct stream_slot {
   const uint8_t* data = nullptr;  // the payload
   uint64_t size = 0;
 
-  // Memory to encode, or to undo the bytes stages; the last output of decode is the caller's.
-  static stream_slot take(arena& memory, const stage_list& list, const list_need& need, bool decodes) {
+  // Memory to encode, or to decode the bytes stages; the caller has the memory for the last output of decode.
+  static stream_slot lay_out(arena& memory, const stage_list& list, const list_need& need, bool decodes) {
     stream_slot slot;
     slot.need = need;
     const uint32_t buffers = decodes ? list.count - (list.count > 0) : list.count;
-    for (uint32_t b = 0; b < buffers && b < 2; ++b) slot.buffer[b] = memory.take<uint8_t>(need.largest());
+    for (uint32_t b = 0; b < buffers && b < 2; ++b) slot.buffer[b] = memory.allocate<uint8_t>(need.largest());
     return slot;
   }
 };
@@ -48,8 +48,8 @@ struct job_list {
   stream_slot** slots = nullptr;
   size_t n = 0;
 
-  static job_list take(arena& memory, size_t n) {
-    return {memory.take<dr_job>(n), memory.take<dr_job>(n), memory.take<stream_slot*>(n), 0};
+  static job_list lay_out(arena& memory, size_t n) {
+    return {memory.allocate<dr_job>(n), memory.allocate<dr_job>(n), memory.allocate<stream_slot*>(n), 0};
   }
   void add(const dr_job& job, stream_slot& slot) {
     jobs[n] = job;
@@ -57,11 +57,11 @@ struct job_list {
   }
 };
 
-// Encodes: jobs[i] describes the elements of a row (in, count, tell, fault, keys); the payload ends in slots[i]->data.
+// Encodes: jobs[i] describes the elements of a row (in, count, tell, fault, keys); slots[i]->data is then the payload.
 // Faults of the data are in the jobs; INTERNAL if a codec breaks its contract.
 dr_status encode_chain(const stage_list& list, const stage_runner& run, const job_list& rows);
 
-// Decodes slots[i]->data to jobs[i].out: exactly out_capacity bytes, or it is a CORRUPT fault of the job.
+// Decodes slots[i]->data to jobs[i].out. A size other than out_capacity bytes is a CORRUPT fault of the job.
 dr_status decode_chain(const stage_list& list, const stage_runner& run, const job_list& rows);
 
 }  // namespace dr

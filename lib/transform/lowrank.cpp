@@ -14,15 +14,15 @@
 namespace dr {
 namespace {
 
-// The least elements, or columns, of a task; the largest number of tasks of a tensor.
+// The minimum of elements, or columns, of a task; the maximum number of tasks of a tensor.
 constexpr uint64_t task_elements = uint64_t{1} << 16, task_columns = 2048, tasks_max = 1024;
 
-// A product of P's row, which is no longer than 1, with a column of Q below this is below half a unit in the last place
-// of FLT_MAX: neither an output nor a residual leaves f32, whatever a rank sent.
+// P's row has a norm of at most 1, so its product with a column of Q below this limit is below half a unit in the last
+// place of FLT_MAX: neither an output nor a residual overflows f32, whatever another rank sent.
 constexpr float second_max = 0x1p90f;
 
-// Whether no magnitude of x, times `by`, exceeds `limit`; NaN does. Bits of magnitudes are in order (and compilers add up
-// differences of integers four or more at a time, but no comparisons of floats).
+// Whether no magnitude of x, times `by`, exceeds `limit`; NaN does. The bits of magnitudes have the same order (and
+// compilers vectorise sums of integer differences, but not of comparisons of floats).
 bool all_within(const float* x, uint64_t n, float by = 1, float limit = FLT_MAX) {
   const auto bits_max = std::bit_cast<int32_t>(limit);
   int32_t signs = 0;
@@ -47,13 +47,13 @@ dr_status lowrank::create(const lowrank_options& how, std::span<const lowrank_sh
       return fail(error, DR_E_ARGUMENT, "tensors: more than 2^56 elements in all");
     elements_ += elements;
     const uint64_t longer = std::max(s.rows, s.columns), shorter = std::min(s.rows, s.columns);
-    // (With the rank below both, its products are below the number of elements.)
+    // (The rank is below both, so its products are below the number of elements.)
     const bool is_marks = how.marks && items_.size() + 1 == shapes.size();
     item.dense =
         is_marks || elements < how.dense_below || shorter <= how.rank || how.rank * (longer + shorter) >= elements;
     first_size_ += item.dense ? elements : s.rows * how.rank;
     second_size_ += item.dense ? 0 : s.columns * how.rank;
-    if (!item.dense) room_ = std::max(room_, orthonormal_room(longer, how.rank));
+    if (!item.dense) scratch_size_ = std::max(scratch_size_, orthonormal_scratch(longer, how.rank));
     (item.dense ? dense_ : low_).push_back(static_cast<uint32_t>(items_.size()));
     items_.push_back(item);
   }
@@ -66,21 +66,21 @@ dr_status lowrank::create(const lowrank_options& how, std::span<const lowrank_sh
 }
 
 uint64_t lowrank::lay_out(arena& memory) {
-  residual_ = memory.take<float>(how_.keeps ? elements_ : 0);
-  q_ = memory.take<float>(second_size_);
-  first_ = {memory.take<float>(first_size_), first_size_};
-  second_ = {memory.take<float>(second_size_), second_size_};
-  rooms_ = memory.take<double>(workers_ * room_);
+  residual_ = memory.allocate<float>(how_.keeps ? elements_ : 0);
+  q_ = memory.allocate<float>(second_size_);
+  first_ = {memory.allocate<float>(first_size_), first_size_};
+  second_ = {memory.allocate<float>(second_size_), second_size_};
+  scratch_ = memory.allocate<double>(workers_ * scratch_size_);
   return memory.used();
 }
 
 void lowrank::place(std::byte* memory) {
-  arena room(memory, memory_size_);
-  lay_out(room);
+  arena scratch(memory, memory_size_);
+  lay_out(scratch);
   reset();
 }
 
-// Tasks are cut for the threads that there are; no bit depends on where.
+// Tasks are cut for the number of threads; no bit depends on the cut.
 void lowrank::list_tasks(uint32_t workers) {
   for (const uint32_t i : low_) {
     const lowrank_item& item = items_[i];
@@ -116,7 +116,7 @@ std::span<float> lowrank::warm_start(size_t tensor) const {
 
 // ---- Q ----------------------------------------------------------------------------------------------------
 
-// A column of about normal numbers, each the sum of four uniform ones: integers, so the same bits everywhere.
+// A column of approximately normal numbers, sums of four uniform integers: the same bits everywhere.
 void lowrank::draw_column(size_t item, uint32_t column) {
   const uint64_t key = combine(combine(how_.seed, item), column);
   const uint64_t n = items_[item].columns;
@@ -129,14 +129,14 @@ void lowrank::draw_column(size_t item, uint32_t column) {
   }
 }
 
-// M Q has the same columns' span whatever basis Q is of its own; an orthonormal one neither underflows nor loses the
-// small directions beside the large ones. A column of zeros finds nothing, ever: it is drawn anew.
-void lowrank::orthonormalise_q(size_t item, double* room) {
+// The span of M Q's columns does not depend on Q's basis; an orthonormal basis neither underflows nor loses the small
+// directions to the large ones. A column of zeros would stay zero for ever, so it is drawn again.
+void lowrank::orthonormalise_q(size_t item, double* scratch) {
   const uint64_t n = items_[item].columns;
   float* const q = q_ + items_[item].q;
   for (uint32_t c = 0; c < how_.rank; ++c)
     if (std::all_of(q + c * n, q + (c + 1) * n, [](float x) { return x == 0; })) draw_column(item, c);
-  orthonormalise({q, n, 1, n, how_.rank}, room);
+  orthonormalise({q, n, 1, n, how_.rank}, scratch);
 }
 
 void lowrank::reset() {
@@ -144,12 +144,12 @@ void lowrank::reset() {
   rounds_ = 0;
   if (how_.keeps) std::fill_n(residual_, elements_, 0.0f);
   std::fill_n(q_, second_size_, 0.0f);
-  for (const uint32_t i : low_) orthonormalise_q(i, rooms_);
+  for (const uint32_t i : low_) orthonormalise_q(i, scratch_);
 }
 
 // ---- A round ----------------------------------------------------------------------------------------------
 
-// M of a tensor, all of it.
+// Copies all of a tensor's M.
 void lowrank::copy_input(size_t item, float* to) const {
   const uint64_t n = items_[item].elements();
   if (n && !how_.keeps) std::copy_n(gradients_[item], n, to);
@@ -176,7 +176,7 @@ dr_status lowrank::begin(std::span<const float* const> gradients, std::span<floa
     const lowrank_item& item = items_[dense_[i]];
     copy_input(dense_[i], first_.data() + item.p);
   });
-  // A value that is not finite makes its row's sums not finite: no product of it is.
+  // A value that is not finite makes its row's sums not finite, because all its products are.
   for (size_t i = 0; i < items_.size(); ++i) {
     const lowrank_item& item = items_[i];
     if (!all_within(first_.data() + item.p, item.dense ? item.elements() : item.rows * how_.rank))
@@ -208,7 +208,7 @@ dr_status lowrank::find_fault(size_t item, dr_error& error) const {
 
 dr_status lowrank::check_factor(std::span<const float> factor, const char* name, float mean, float limit,
                                 dr_error& error) const {
-  // (A mean below 1 would hide nothing: infinities stay.)
+  // (A mean below 1 hides nothing: infinities stay infinite.)
   if (all_within(factor.data(), factor.size(), mean, limit)) return DR_OK;
   const auto at = std::find_if(factor.begin(), factor.end(), [=](float x) { return !(std::abs(mean * x) <= limit); });
   const auto where = static_cast<uint64_t>(at - factor.begin());
@@ -236,7 +236,7 @@ dr_status lowrank::advance(float mean, float scale, pool& workers, dr_error& err
   if (low_.empty()) return finish(mean, scale, workers, error);
   run(workers, low_.size(), [&](size_t i, size_t worker) {
     const lowrank_item& item = items_[low_[i]];
-    orthonormalise({first_.data() + item.p, item.rows, how_.rank, 1, how_.rank}, rooms_ + worker * room_);
+    orthonormalise({first_.data() + item.p, item.rows, how_.rank, 1, how_.rank}, scratch_ + worker * scratch_size_);
   });
   run(workers, column_tasks_.size(), [&](size_t i, size_t) {
     const task& t = column_tasks_[i];
@@ -256,7 +256,7 @@ dr_status lowrank::finish(float mean, float scale, pool& workers, dr_error& erro
     kernels_->expand(matrix(t.item), first_.data() + item.p, second_.data() + item.q, scale, outs_[t.item], t.first,
                      t.last);
   });
-  // All of a dense tensor was sent.
+  // A dense tensor was sent completely.
   run(workers, dense_.size(), [&](size_t i, size_t) {
     const lowrank_item& item = items_[dense_[i]];
     float* const out = outs_[dense_[i]];
@@ -266,7 +266,8 @@ dr_status lowrank::finish(float mean, float scale, pool& workers, dr_error& erro
   std::copy(second_.begin(), second_.end(), q_);
   phase_ = 0;
   ++rounds_;
-  run(workers, low_.size(), [&](size_t i, size_t worker) { orthonormalise_q(low_[i], rooms_ + worker * room_); });
+  run(workers, low_.size(),
+      [&](size_t i, size_t worker) { orthonormalise_q(low_[i], scratch_ + worker * scratch_size_); });
   return DR_OK;
 }
 
@@ -288,7 +289,7 @@ struct state_head {
 
 }  // namespace
 
-// marks: elements of a last tensor that a state has beside the saved items; 0: it has none.
+// marks: elements of a last tensor that a state includes besides the saved items; 0: none.
 uint64_t lowrank::fingerprint(uint64_t marks) const {
   uint64_t sum = combine(combine(how_.rank, how_.keeps), saved_items() + (marks != 0));
   const auto add = [&](uint64_t rows, uint64_t columns, bool dense) {
@@ -307,14 +308,14 @@ void lowrank::save(std::byte* state) const {
   const state_head head{state_magic, fingerprint(0), rounds_, 0};
   std::memcpy(state, &head, sizeof head);
   state += sizeof head;
-  const uint64_t kept = sizeof(float) * (how_.keeps ? saved_elements() : 0);
-  if (kept) std::memcpy(state, residual_, kept);
-  if (second_size_) std::memcpy(state + kept, q_, sizeof(float) * second_size_);
+  const uint64_t residual_size = sizeof(float) * (how_.keeps ? saved_elements() : 0);
+  if (residual_size) std::memcpy(state, residual_, residual_size);
+  if (second_size_) std::memcpy(state + residual_size, q_, sizeof(float) * second_size_);
 }
 
 dr_status lowrank::load(const std::byte* state, uint64_t size, dr_error& error) {
   state_head head;
-  // Of a state with marks in it their number follows from its size; without residuals it is this transform's.
+  // If a state includes marks, their number follows from its size; without residuals it is this transform's number.
   const uint64_t own = state_size(), more = how_.marks && how_.keeps && size > own ? size - own : 0;
   uint64_t marks = more / sizeof(float);
   if (how_.marks && !how_.keeps) marks = items_.back().elements();
@@ -335,9 +336,9 @@ dr_status lowrank::load(const std::byte* state, uint64_t size, dr_error& error) 
     error.where = i;
     return DR_E_ARGUMENT;
   }
-  const uint64_t kept = sizeof(float) * (how_.keeps ? saved_elements() : 0);
-  if (kept) std::memcpy(residual_, state, kept);
-  if (second_size_) std::memcpy(q_, state + kept + more, sizeof(float) * second_size_);
+  const uint64_t residual_size = sizeof(float) * (how_.keeps ? saved_elements() : 0);
+  if (residual_size) std::memcpy(residual_, state, residual_size);
+  if (second_size_) std::memcpy(q_, state + residual_size + more, sizeof(float) * second_size_);
   rounds_ = head.rounds;
   phase_ = 0;
   return DR_OK;

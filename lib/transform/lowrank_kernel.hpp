@@ -1,5 +1,5 @@
-// The loops of PowerSGD over a gradient and its residual. Each sum has one order, so every instruction set gives the
-// same bits: no product is contracted into a sum.
+// The loops of PowerSGD over a gradient and its residual. A sum has one order, and no product is contracted into a sum,
+// so every instruction set computes the same bits.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,10 @@ struct lowrank_matrix {
 };
 
 struct lowrank_kernels {
-  // p [rows][rank] = M q of rows [first, last), with q [rank][columns]. Element j of a row adds to sum j mod 16; the
-  // sixteen are added as a tree.
+  // p [rows][rank] = M q for rows [first, last), with q [rank][columns]. Element j of a row is added to sum j mod 16;
+  // the sixteen sums are added as a tree.
   void (*project)(const lowrank_matrix& m, const float* q, float* p, uint64_t first, uint64_t last);
-  // q [rank][columns] = Mᵀ p of columns [first, last), summed from row 0 on.
+  // q [rank][columns] = Mᵀ p for columns [first, last), summed from row 0 on.
   void (*gather)(const lowrank_matrix& m, const float* p, uint64_t rows, float* q, uint64_t first, uint64_t last);
   // Rows [first, last): out = scale · p q, and residual = M − p q. `out` may be the gradient.
   void (*expand)(const lowrank_matrix& m, const float* p, const float* q, float scale, float* out, uint64_t first,

@@ -1,4 +1,5 @@
-// The loops of lowrank_kernel.hpp over the vectors V of an instruction set. Included where its instructions are allowed.
+// The loops of lowrank_kernel.hpp over the vectors V of an instruction set. Included where its instructions are
+// allowed.
 #pragma once
 
 #include <cstring>
@@ -11,7 +12,7 @@ template <class V, bool keeps>
 struct lowrank_loops {
   using vector = typename V::vector;
   static constexpr uint32_t sums = 16, lanes = V::lanes, parts = sums / lanes;
-  // A row of a step of training comes from memory; a core prefetches within a page only.
+  // In training, rows are not in a cache; the CPU's prefetchers stop at page boundaries.
   static constexpr uint64_t ahead = 256;
 
   struct source {
@@ -41,12 +42,12 @@ struct lowrank_loops {
     }
   };
 
-  // f(first column of the factor, how many at once) of all of them.
-  template <uint32_t most, class F>
+  // Calls f<number of columns>(first column) for all columns of the factor.
+  template <uint32_t group, class F>
   DR_EVERYWHERE static void in_groups(uint32_t rank, F&& f) {
     uint32_t c = 0;
-    for (; c + most <= rank; c += most) f.template operator()<most>(c);
-    if constexpr (most > 1)
+    for (; c + group <= rank; c += group) f.template operator()<group>(c);
+    if constexpr (group > 1)
       for (; c < rank; ++c) f.template operator()<1>(c);
   }
 
@@ -86,9 +87,9 @@ struct lowrank_loops {
 
   static void gather(const lowrank_matrix& m, const float* p, uint64_t rows, float* q, uint64_t first, uint64_t last) {
     for (uint32_t c = 0; c < m.rank; ++c) std::memset(q + c * m.columns + first, 0, (last - first) * sizeof(float));
-    constexpr uint32_t most = 4;  // rows for which a sum is loaded once
+    constexpr uint32_t group = 4;  // rows for which a sum is loaded once
     uint64_t i = 0;
-    for (; i + most <= rows; i += most) gather_rows<most>(m, p + i * m.rank, i, q, first, last);
+    for (; i + group <= rows; i += group) gather_rows<group>(m, p + i * m.rank, i, q, first, last);
     for (; i < rows; ++i) gather_rows<1>(m, p + i * m.rank, i, q, first, last);
   }
 

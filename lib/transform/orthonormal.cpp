@@ -1,6 +1,6 @@
 #include "transform/orthonormal.hpp"
 
-// Eigen's vectors sum in an order that depends on the build; its assertions are the compiler's.
+// Eigen's vector code sums in an order that depends on the build.
 #define EIGEN_DONT_VECTORIZE
 #define EIGEN_MPL2_ONLY
 #include <Eigen/Core>
@@ -14,14 +14,14 @@ using column = Eigen::Map<Eigen::VectorXd>;
 
 }  // namespace
 
-void orthonormalise(const tall_matrix& m, double* room) {
+void orthonormalise(const tall_matrix& m, double* scratch) {
   using strides = Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>;
   const auto n = static_cast<Eigen::Index>(m.n), r = static_cast<Eigen::Index>(m.r);
   Eigen::Map<Eigen::MatrixXf, 0, strides> given(
       m.at, n, r, strides(static_cast<Eigen::Index>(m.column), static_cast<Eigen::Index>(m.row)));
-  matrix a(room, n, r), q(room + n * r, n, r);
-  column tau(room + 2 * n * r, r);
-  double* const row = room + 2 * n * r + r;
+  matrix a(scratch, n, r), q(scratch + n * r, n, r);
+  column tau(scratch + 2 * n * r, r);
+  double* const row = scratch + 2 * n * r + r;
   a = given.cast<double>();
   for (Eigen::Index k = 0; k < r; ++k) {
     double beta;

@@ -12,14 +12,14 @@ struct tall_matrix {
   uint32_t r;
 };
 
-// f64 that orthonormalise needs.
-constexpr uint64_t orthonormal_room(uint64_t n, uint32_t r) { return 2 * n * r + 2 * r; }
+// The number of f64 of scratch for orthonormalise.
+constexpr uint64_t orthonormal_scratch(uint64_t n, uint32_t r) { return 2 * n * r + 2 * r; }
 
 // Replaces the columns by the orthonormal ones of a QR decomposition (Householder reflections; Golub and Van Loan,
-// 5.2), up to signs. They span at least what the columns spanned: a column that depends on those before it, or is zero,
-// becomes some unit vector that is orthogonal to all others. Finite for finite input: it is computed in f64, where no
+// 5.2), up to signs. Their span includes that of the old columns: a column that depends on those before it, or is zero,
+// becomes a unit vector orthogonal to all others. Finite for finite input, because it is computed in f64, where no
 // square of an f32 overflows. One thread, scalar, one order of sums: the same bits everywhere.
-//   room [orthonormal_room(n, r)]
-void orthonormalise(const tall_matrix& m, double* room);
+//   scratch [orthonormal_scratch(n, r)]
+void orthonormalise(const tall_matrix& m, double* scratch);
 
 }  // namespace dr

@@ -76,7 +76,7 @@ TEST_CASE("a book comes again from its text") {
 TEST_CASE("a wrong line is named: the text, the line, the pattern and the stage") {
   CHECK(said("*: dense\nnonsense\n") == "x.book: line 2: 'nonsense' is not `pattern: plan`");
   CHECK(said("\n: dense") == "x.book: line 2: no pattern before the colon");
-  CHECK(said("a:") == "x.book: line 1: pattern 'a': no plan behind the colon; `dense` leaves a tensor as it is");
+  CHECK(said("a:") == "x.book: line 1: pattern 'a': no plan after the colon; `dense` leaves a tensor as it is");
   CHECK(said("# x\n\nw*: index=nobody").find("x.book: line 3: pattern 'w*': plan: no index codec is called 'nobody'") ==
         0);
   CHECK(said("w: exchange=owner(parts=0)") == "x.book: line 1: pattern 'w': plan: owner(parts=0): not in 1 … 64");

@@ -13,7 +13,7 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 
 }  // namespace
 
-TEST_CASE("a plan that does not parse says which stage, name, value or column, and what there is instead") {
+TEST_CASE("a plan that does not parse reports which stage, name, value or column, and what there is instead") {
   const struct {
     const char* text;
     std::vector<std::string> parts;
@@ -127,7 +127,7 @@ TEST_CASE("a failing call leaves one sentence in the context: what, where, which
   }
 }
 
-TEST_CASE("a damaged frame says what is wrong with it") {
+TEST_CASE("an error names the damage of a frame") {
   client::context c;
   const floats g = client::laplace(100, 1);
   const bytes good = client::encode(c, "index=golomb value=qsgd", {client::dense(g)});
@@ -182,7 +182,7 @@ TEST_CASE("a trace names the stages, on a clock that runs forward, and the bytes
   CHECK(stages == std::set<std::string>{"sparsify", "index", "regather", "value", "order", "feedback", "container"});
 }
 
-TEST_CASE("tag and list travel; flags that nobody knows are refused") {
+TEST_CASE("tag and list are sent; unknown flags are refused") {
   client::context c;
   const floats g = client::laplace(100, 1);
   for (const uint32_t flags :
@@ -207,7 +207,7 @@ TEST_CASE("tag and list travel; flags that nobody knows are refused") {
   CHECK(has(c.error(), "0x100000"));
 }
 
-TEST_CASE("a codec that is malformed is not registered, and the sentence says where") {
+TEST_CASE("a codec that is malformed is not registered, and the sentence reports where") {
   const size_t before = dr_codec_count();
   static dr_ops ops;
   ops.struct_size = sizeof ops;
@@ -281,5 +281,5 @@ TEST_CASE("adaq numbers the values of a tensor in 32 bits, and refuses one of mo
     CHECK(dr_bound(c.handle, p.handle, nullptr, nullptr, &t, sizeof t, 1, &bound) ==
           (universe > UINT32_MAX ? DR_E_UNSUPPORTED : DR_OK));
   }
-  CHECK(c.error() == "tensor 0: adaq takes at most 4294967295 values of a tensor, not 4294967296");
+  CHECK(c.error() == "tensor 0: adaq supports at most 4294967295 values of a tensor, not 4294967296");
 }

@@ -1,4 +1,4 @@
-// The stages of a plan: role, name and typed parameters, so that nobody reads its text.
+// The stages of a plan: role, name and typed parameters, so that no caller reads its text.
 #include <map>
 
 #include "client.hpp"
@@ -107,7 +107,7 @@ TEST_CASE("equal plans have equal stages, whatever their texts gave") {
   }
 }
 
-TEST_CASE("a plan is made of another by stages that take the place of its own") {
+TEST_CASE("a plan is made of another by stages that replace its own") {
   const std::string top = "sparsify=topr(ratio=0.01) feedback=residual index=golomb value=raw";
   CHECK(with(top, "feedback=none") == "sparsify=topr(ratio=0.01) index=golomb value=raw");
   CHECK(with(top, "bucket=flat exchange=owner(parts=4)") == top + " bucket=flat exchange=owner(parts=4)");
@@ -148,7 +148,7 @@ TEST_CASE("words that are not codecs declare their parameters as codecs do, and 
   CHECK(said("index=golomb(bits=1)").find("plan: golomb has no parameter 'bits'; it has: ") == 0);
   CHECK(said("exchange=owner(parts=x)") == "plan: owner(parts=x): not a number");
   CHECK(said("bucket=flat(on=1)") == "plan: flat has no parameter 'on'; it has: none");
-  CHECK(said("regather=off+zstd") == "plan: regather= takes one name");
+  CHECK(said("regather=off+zstd") == "plan: regather= requires one name");
 }
 
 TEST_CASE("a text of names that this library does not know has stages, too") {

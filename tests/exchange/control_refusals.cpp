@@ -1,4 +1,4 @@
-// Options and ladders that no controller is made of: what is said of them.
+// Options and ladders that are refused, and their errors.
 #include <deepreduce/control.h>
 
 #include <string>
@@ -32,7 +32,7 @@ TEST_CASE("options that make no sense are refused in words") {
   CHECK(refusal("fit(target_ms=1,increase=0.1)") == "control: fit has no option 'increase'");
   CHECK(refusal("fit(target_ms=1,start=5)") == "control: fit(start=5) is not in 0 … 4");
   CHECK(refusal("fit(target_ms=1,start=0,densest=1)") == "control: start=0 is not in densest=1 … smallest=4");
-  CHECK(refusal("fit(target_ms=1,densest=3,smallest=2)") == "control: densest=3 is behind smallest=2");
+  CHECK(refusal("fit(target_ms=1,densest=3,smallest=2)") == "control: densest=3 exceeds smallest=2");
   CHECK(refusal("fit(target_ms=1,agree=median)") == "control: fit(agree=median): min, mean or max expected");
   CHECK(refusal("fit(target_ms=1,target_ms=2)").starts_with("control: 'control=fit(target_ms=1,target_ms=2)': plan: "));
   CHECK(refusal("fit(target_ms=1,target_ms=2)").find("given twice") != std::string::npos);

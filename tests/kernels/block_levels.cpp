@@ -177,16 +177,17 @@ kept found(uint32_t dtype, const std::vector<Bits>& v, uint32_t block, uint64_t 
     arena room;
     if (real)
       room = arena(bytes.data() + (64 - reinterpret_cast<uintptr_t>(bytes.data()) % 64) % 64, bytes.size() - 64);
-    memory = select_memory::take(room, dtype, n, most, ranges);
+    memory = select_memory::lay_out(room, dtype, n, most, ranges);
     select_scratch s{};
     s.grow(n, most, true);
     scratches.clear();
-    for (uint32_t k = 0; k < crew; ++k) scratches.push_back(s.take(room));
-    scratch = room.take<std::byte>(keep_blocks_scratch(n, block, target));
+    for (uint32_t k = 0; k < crew; ++k) scratches.push_back(s.lay_out(room));
+    scratch = room.allocate<std::byte>(keep_blocks_scratch(n, block, target));
     if (real) REQUIRE(room.fits());
     bytes.assign(room.used() + 64, std::byte{0xee});
   }
-  const kept_count result = keep_blocks(from, n, block, target, memory, {scratches.data(), workers, level}, scratch);
+  const selection_result result =
+      keep_blocks(from, n, block, target, memory, {scratches.data(), workers, level}, scratch);
   CHECK(result.block == block);
   CHECK(source.sound.load());
   REQUIRE(result.count <= most);
@@ -194,11 +195,11 @@ kept found(uint32_t dtype, const std::vector<Bits>& v, uint32_t block, uint64_t 
     CHECK(std::all_of(source.first.begin(), source.first.end(), [](uint8_t f) { return f == 1; }));
   kept out;
   out.positions.assign(memory.positions, memory.positions + result.count);
-  const auto* const values = static_cast<const Bits*>(memory.kept);
+  const auto* const values = static_cast<const Bits*>(memory.values);
   out.values.assign(values, values + result.count);
   if (n) out.ends.assign(memory.ends, memory.ends + ranges);
   if (how == values_are::taken) {
-    CHECK(result.taken_from == 1);
+    CHECK(result.cleared_from == 1);
     uint64_t i = 0;
     for (uint32_t r = 0; r < ranges; ++r)
       for (; i < memory.ends[r]; ++i) {

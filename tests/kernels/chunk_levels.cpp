@@ -150,28 +150,29 @@ kept found(uint32_t dtype, const std::vector<Bits>& v, chunked how, cuts c, sour
   const sparsifier& chunks = chunks_sparsifier;
   const uint64_t target = chunks.target(params, n);
   arena measuring;
-  (void)select_memory::take(measuring, dtype, n, target, ranges);
+  (void)select_memory::lay_out(measuring, dtype, n, target, ranges);
   select_scratch scratch{};
   scratch.grow(n, target, true);
   const uint32_t crew = workers ? workers->workers() : 1;
-  for (uint32_t k = 0; k < crew; ++k) (void)scratch.take(measuring);
-  (void)measuring.take<std::byte>(chunks.scratch(params, n, n));
+  for (uint32_t k = 0; k < crew; ++k) (void)scratch.lay_out(measuring);
+  (void)measuring.allocate<std::byte>(chunks.scratch(params, n, n));
   std::vector<std::byte> block(measuring.used() + 64, std::byte{0xee});
   arena memory(block.data() + (64 - reinterpret_cast<uintptr_t>(block.data()) % 64) % 64, measuring.used());
-  const select_memory m = select_memory::take(memory, dtype, n, target, ranges);
+  const select_memory m = select_memory::lay_out(memory, dtype, n, target, ranges);
   std::vector<select_scratch> scratches;
-  for (uint32_t k = 0; k < crew; ++k) scratches.push_back(scratch.take(memory));
-  void* const room = memory.take<std::byte>(chunks.scratch(params, n, n));
+  for (uint32_t k = 0; k < crew; ++k) scratches.push_back(scratch.lay_out(memory));
+  void* const room = memory.allocate<std::byte>(chunks.scratch(params, n, n));
   REQUIRE(memory.fits());
-  const kept_count result = chunks.keep({params, source, n, nullptr, 0, room, m, {scratches.data(), workers, level}});
+  const selection_result result =
+      chunks.keep({params, source, n, nullptr, 0, room, m, {scratches.data(), workers, level}});
   kept out;
   out.positions.assign(m.positions, m.positions + result.count);
-  out.values.assign(static_cast<const Bits*>(m.kept), static_cast<const Bits*>(m.kept) + result.count);
+  out.values.assign(static_cast<const Bits*>(m.values), static_cast<const Bits*>(m.values) + result.count);
   if (n) out.ends.assign(m.ends, m.ends + ranges);
   if (kind != source_kind::there)
     CHECK(std::count(values.first.begin(), values.first.end(), 1) == static_cast<ptrdiff_t>(n));
   if (kind != source_kind::taken) return out;
-  CHECK(result.taken_from == 1);
+  CHECK(result.cleared_from == 1);
   std::vector<float> rest(n + 1);
   std::memcpy(rest.data(), v.data(), n * sizeof(Bits));
   uint64_t k = 0;

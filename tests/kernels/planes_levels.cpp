@@ -52,9 +52,9 @@ void compare_words() {
 template <class Bits>
 std::vector<uint8_t> encoded(const std::vector<Bits>& words, bool past, cpu_level level) {
   using Word = planes_word<Bits, true>;
-  std::vector<std::byte> scratch(planes_room::encode_size(words.size(), Word::size));
+  std::vector<std::byte> scratch(planes_scratch::encode_size(words.size(), Word::size));
   std::vector<uint8_t> out(words.size() * Word::size + Word::size);
-  const auto room = planes_room::at(scratch.data(), words.size(), Word::size);
+  const auto room = planes_scratch::at(scratch.data(), words.size(), Word::size);
   out.resize(
       static_cast<size_t>(planes_encode<Word>(words.data(), words.size(), room, out.data(), past, level) - out.data()));
   return out;
@@ -128,7 +128,7 @@ TEST_CASE("planes: every level writes the same blocks, and each reads them") {
       each_fast_level([&](cpu_level level) {
         for (const bool past : {false, true}) CHECK(encoded(words, past, level) == expected);
       });
-      std::vector<std::byte> scratch(planes_room::decode_size(n, 4));
+      std::vector<std::byte> scratch(planes_scratch::decode_size(n, 4));
       for (const cpu_level level : cpu_levels) {
         if (level > cpu_detected()) continue;
         CAPTURE(n);
@@ -139,7 +139,7 @@ TEST_CASE("planes: every level writes the same blocks, and each reads them") {
         for (const bool past : {false, true}) {
           std::fill(found.begin(), found.end(), 0);
           CHECK(planes_decode<planes_word<uint32_t, true>>(
-              tight.data(), end, end, end, n, planes_room::at(scratch.data(), n, 4), found.data(), past, level));
+              tight.data(), end, end, end, n, planes_scratch::at(scratch.data(), n, 4), found.data(), past, level));
           CHECK(found == words);
         }
       }

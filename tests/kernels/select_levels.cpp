@@ -58,10 +58,10 @@ std::vector<gradient> gradients(uint64_t n) {
   return all;
 }
 
-struct kept_pairs {
+struct selected_pairs {
   std::vector<uint32_t> positions, values;
   std::vector<uint64_t> ends;
-  bool operator==(const kept_pairs&) const = default;
+  bool operator==(const selected_pairs&) const = default;
 };
 
 // Cut into pieces and ranges, as tensors and segments are.
@@ -83,9 +83,9 @@ std::vector<select_piece> pieces_of(const std::vector<Bits>& v, cuts c, bool mad
 }
 
 template <class Bits>
-kept_pairs expected(uint32_t dtype, const std::vector<Bits>& v, uint64_t target, uint64_t range) {
+selected_pairs expected(uint32_t dtype, const std::vector<Bits>& v, uint64_t target, uint64_t range) {
   selection s = select_largest(dtype, v.data(), v.size(), target);
-  kept_pairs out;
+  selected_pairs out;
   std::vector<uint32_t> found(v.size());
   for (uint64_t at = 0; at < v.size(); at += range) {
     const uint64_t n = compact_selected(dtype, v.data() + at, std::min(range, v.size() - at), s, found.data());
@@ -101,7 +101,7 @@ kept_pairs expected(uint32_t dtype, const std::vector<Bits>& v, uint64_t target,
 template <class Bits>
 struct made_values {
   const std::vector<Bits>* v;
-  std::vector<float> sums;          // of a source whose kept values are taken
+  std::vector<float> sums;          // of a source whose selected values are cleared
   std::vector<uint64_t> begin;      // of each piece
   std::atomic<uint64_t> first = 0;  // values that were asked for the first time
   bool shared = false;
@@ -124,23 +124,23 @@ struct made_values {
     auto& m = *static_cast<made_values*>(self);
     return m.sums.data() + m.begin[piece];
   }
-  // What was kept has left from a magnitude on, all else stands as it was.
-  void check_taken(const std::vector<select_piece>& pieces, const select_memory& memory, kept_count result) {
+  // Selected values are cleared from a magnitude on; all others are unchanged.
+  void check_taken(const std::vector<select_piece>& pieces, const select_memory& memory, selection_result result) {
     std::vector<float> rest(v->size());
     std::memcpy(rest.data(), v->data(), 4 * rest.size());
     uint64_t i = 0;
     for (size_t k = 0; k < pieces.size(); ++k)
       for (; i < memory.ends[pieces[k].range] && memory.positions[i] - pieces[k].position < pieces[k].n; ++i) {
-        const uint32_t bits = static_cast<const uint32_t*>(memory.kept)[i];
-        if ((bits & 0x7fffffff) >= result.taken_from) rest[begin[k] + memory.positions[i] - pieces[k].position] = 0;
+        const uint32_t bits = static_cast<const uint32_t*>(memory.values)[i];
+        if ((bits & 0x7fffffff) >= result.cleared_from) rest[begin[k] + memory.positions[i] - pieces[k].position] = 0;
       }
     CHECK(std::memcmp(rest.data(), sums.data(), 4 * rest.size()) == 0);
   }
 };
 
 template <class Bits>
-kept_pairs found(uint32_t dtype, const std::vector<Bits>& v, uint64_t target, cuts c, bool made, cpu_level level,
-                 pool* workers = nullptr, bool taken = false, uint64_t* left = nullptr) {
+selected_pairs found(uint32_t dtype, const std::vector<Bits>& v, uint64_t target, cuts c, bool made, cpu_level level,
+                     pool* workers = nullptr, bool taken = false, uint64_t* left = nullptr) {
   const auto pieces = pieces_of(v, c, made);
   select_source source{dtype, pieces};
   made_values<Bits> values{&v, {}};
@@ -159,26 +159,27 @@ kept_pairs found(uint32_t dtype, const std::vector<Bits>& v, uint64_t target, cu
   source.self = &values;
   const uint64_t ranges = v.empty() ? 1 : (v.size() - 1) / c.range + 1;
   arena measuring;
-  (void)select_memory::take(measuring, dtype, v.size(), target, ranges);
+  (void)select_memory::lay_out(measuring, dtype, v.size(), target, ranges);
   select_scratch scratch{};
   scratch.grow(v.size(), target, true);
   const uint32_t crew = workers ? workers->workers() : 1;
-  for (uint32_t k = 0; k < crew; ++k) (void)scratch.take(measuring);
+  for (uint32_t k = 0; k < crew; ++k) (void)scratch.lay_out(measuring);
   std::vector<std::byte> block(measuring.used() + 64, std::byte{0xee});
   arena memory(block.data() + (64 - reinterpret_cast<uintptr_t>(block.data()) % 64) % 64, measuring.used());
-  const select_memory m = select_memory::take(memory, dtype, v.size(), target, ranges);
+  const select_memory m = select_memory::lay_out(memory, dtype, v.size(), target, ranges);
   std::vector<select_scratch> scratches;
-  for (uint32_t k = 0; k < crew; ++k) scratches.push_back(scratch.take(memory));
+  for (uint32_t k = 0; k < crew; ++k) scratches.push_back(scratch.lay_out(memory));
   REQUIRE(memory.fits());
-  const kept_count kept = keep_largest(source, target, m, {scratches.data(), workers, level});
-  const uint64_t n = kept.count;
+  const selection_result result = keep_largest(source, target, m, {scratches.data(), workers, level});
+  const uint64_t n = result.count;
   if (made) CHECK(values.first == v.size());
-  if (taken) values.check_taken(pieces, m, kept);
+  if (taken) values.check_taken(pieces, m, result);
   if (left)
-    for (uint64_t i = 0; i < n; ++i) *left += (static_cast<const Bits*>(m.kept)[i] & 0x7fffffff) >= kept.taken_from;
-  kept_pairs out;
+    for (uint64_t i = 0; i < n; ++i)
+      *left += (static_cast<const Bits*>(m.values)[i] & 0x7fffffff) >= result.cleared_from;
+  selected_pairs out;
   out.positions.assign(m.positions, m.positions + n);
-  out.values.assign(static_cast<const Bits*>(m.kept), static_cast<const Bits*>(m.kept) + n);
+  out.values.assign(static_cast<const Bits*>(m.values), static_cast<const Bits*>(m.values) + n);
   if (!v.empty()) out.ends.assign(m.ends, m.ends + ranges);
   return out;
 }

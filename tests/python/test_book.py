@@ -58,7 +58,7 @@ def test_a_book_that_cannot_be_written_leaves_nothing_beside(tmp_path, monkeypat
 @pytest.mark.parametrize("text, sentence", [
     ("*: dense\nnonsense\n", "plans: line 2: 'nonsense' is not `pattern: plan`"),
     ("\n: dense", "plans: line 2: no pattern before the colon"),
-    ("a:", "plans: line 1: pattern 'a': no plan behind the colon"),
+    ("a:", "plans: line 1: pattern 'a': no plan after the colon"),
     ("# x\n\n*: index=none_such", "plans: line 3: pattern '\\*': plan: no index codec is called 'none_such'"),
 ])  # fmt: skip
 def test_a_wrong_line_is_named(text, sentence):

@@ -1720,7 +1720,7 @@ def read_entry(reader):
     first = entry.value[0].codec
     if entry.patch:
         key = entry.index[0].codec
-        refuse(not first.exact or entry.block > 1 or key.replaces and key.name != "all", "codecs that a patch does not take")
+        refuse(not first.exact or entry.block > 1 or key.replaces and key.name != "all", "codecs that a patch does not support")
     else:
         refuse(first.needs_base or entry.index[0].codec.needs_base, "a codec that needs a base, but no patch")
     refuse(entry.carries and not (first.reorders and entry.index[0].codec.carries and entry.block == 1), "the keys cannot carry the order")

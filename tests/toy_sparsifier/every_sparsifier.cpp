@@ -1,4 +1,5 @@
-// A sparsifier as somebody would add one: this folder, its line in the list of built-ins (list.cpp) and its case. Keeps one element of
+// An example of a new sparsifier: this folder, its line in the list of built-ins (list.cpp) and its case. Selects one
+// element of
 // every `stride`, from a place that its key says, zeros too.
 #include "sparsify/source_walk.hpp"
 #include "sparsify/sparsifier.hpp"
@@ -11,7 +12,7 @@ constexpr dr_param params[] = {param_int("stride", "of so many elements one is k
 uint64_t stride(const dr_params& p) { return static_cast<uint64_t>(param_value(p, 0).number); }
 uint64_t most(const dr_params& p, uint64_t universe) { return ceil_div(universe, stride(p)); }
 
-kept_count keep(const keep_call& call) {
+selection_result keep(const keep_call& call) {
   source_walk walk(call.source, call.crew);
   const uint64_t step = stride(call.params), start = call.key % step;
   const auto find = [&](size_t piece, const void* values, uint64_t at, uint32_t n, uint32_t* positions, void* kept) {

@@ -64,7 +64,7 @@ TEST_CASE("columns become orthonormal, also those that are zero, dependent or as
         if (std::string(what) == "dependent") a[i * r + 2] = a[i * r];
       }
       const floats was = a;
-      std::vector<double> room(dr::orthonormal_room(n, r));
+      std::vector<double> room(dr::orthonormal_scratch(n, r));
       dr::orthonormalise({a.data(), n, r, 1, r}, room.data());
       for (uint32_t c = 0; c < r; ++c)
         for (uint32_t d = 0; d <= c; ++d) {

@@ -57,7 +57,7 @@ TEST_CASE("a gradient that is not finite is named, and the state is untouched") 
   CHECK(r.state() == before);
 }
 
-TEST_CASE("a factor that came back as NaN or infinity ends nothing and writes nothing") {
+TEST_CASE("a factor that is received as NaN or infinity ends nothing and writes nothing") {
   for (const uint32_t phase : {0, 1}) {
     rank r(plan2, of);
     r.draw(1);
@@ -135,7 +135,7 @@ TEST_CASE("an output in the place of another tensor, which is still read, is ref
   CHECK(begin() == DR_OK);
 }
 
-TEST_CASE("a transform is not made of what it does not take") {
+TEST_CASE("a transform refuses what it does not support") {
   client::context c;
   const floats x = normal(600, 1);
   dr_tensor good = client::dense(x), half = good, sparse = good, planned = good, kept = good, marked = good,
@@ -259,7 +259,7 @@ TEST_CASE("a state of something else is refused, and nothing has changed") {
   CHECK(refused(reserved));
 }
 
-TEST_CASE("a plan with a transform: what it may say, and who takes it") {
+TEST_CASE("a plan with a transform: what it may contain, and which calls accept it") {
   const struct {
     const char* text;
     dr_status status;
@@ -270,7 +270,7 @@ TEST_CASE("a plan with a transform: what it may say, and who takes it") {
                {"transform=lowrank(rank=5000)", DR_E_ARGUMENT, "not in 1 … 4096"},
                {"transform=lowrank(r=2)", DR_E_ARGUMENT, "no parameter 'r'"},
                {"transform=wavelet", DR_E_ARGUMENT, "no transform is called 'wavelet'; there are: none, lowrank"},
-               {"transform=lowrank(rank=2)+zstd", DR_E_ARGUMENT, "takes one name"},
+               {"transform=lowrank(rank=2)+zstd", DR_E_ARGUMENT, "requires one name"},
                {"transform=lowrank(rank=2) index=golomb", DR_E_UNSUPPORTED, "leave out index="},
                {"transform=lowrank(rank=2) exchange=owner", DR_E_UNSUPPORTED, "leave out exchange="}};
   for (const auto& c : cases) {

@@ -38,9 +38,9 @@ struct kept {
   std::vector<uint32_t> sample;
 
   kept(uint32_t dtype, uint64_t n, uint64_t most, uint64_t target, uint64_t ranges) {
-    room = select_memory::take(from, dtype, n, most, ranges);
+    room = select_memory::lay_out(from, dtype, n, most, ranges);
     scratch.grow(n, target, false);
-    scratch = scratch.take(from);
+    scratch = scratch.lay_out(from);
     sample.resize(n);
   }
   // In the tensor, ranges having so many positions; all values checked.
@@ -50,7 +50,7 @@ struct kept {
     for (uint64_t k = 0, i = 0; k < ranges; ++k)
       for (; i < room.ends[k]; ++i) {
         out.push_back(k * range + room.positions[i]);
-        const bool same = static_cast<const Bits*>(room.kept)[i] == values[out.back()];
+        const bool same = static_cast<const Bits*>(room.values)[i] == values[out.back()];
         CHECK(same);
       }
     CHECK(out.size() == count);
@@ -164,7 +164,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("dgc: as defined, in every type, for any shape of values; never more than 1.3 of what is wanted") {
+TEST_CASE("dgc: as defined, in every type, for any shape of values; never more than 1.3 of what is requested") {
   for (const uint32_t dtype : {DR_F32, DR_F16, DR_BF16})
     with_value_type(dtype, [&](auto type) {
       using T = decltype(type);
@@ -182,7 +182,7 @@ TEST_CASE("dgc: as defined, in every type, for any shape of values; never more t
       add(20000, [&](uint64_t i) { return T::from_f64(laplace(i)); });
       add(900, [&](uint64_t i) { return T::from_f64(laplace(i)); });
       add(20000, [&](uint64_t) { return T::from_f64(0.25); });
-      add(20000, [&](uint64_t i) { return i % 1000 ? bits{0} : T::from_f64(laplace(i)); });  // fewer than are wanted
+      add(20000, [&](uint64_t i) { return i % 1000 ? bits{0} : T::from_f64(laplace(i)); });  // fewer than requested
       add(20000, [&](uint64_t i) { return i < 150 ? T::from_f64(1 + laplace(i)) : T::from_f64(0.01 * laplace(i)); });
       add(20000, [&](uint64_t i) { return static_cast<bits>(draw(6, i) >> 9); });  // NaN and infinities
       add(20000, [&](uint64_t i) { return static_cast<bits>(i % 7); });            // subnormals

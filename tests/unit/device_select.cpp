@@ -189,7 +189,7 @@ answer on_cpu(const problem& p) {
     dr::selection s = p.kind == device_select_job::largest ? dr::select_largest(p.dtype, from, p.d, p.target)
                                                            : dr::select_from(p.dtype, from, p.d, p.threshold);
     a.support.resize(dr::compact_selected(p.dtype, from, p.d, s, a.support.data()));
-    REQUIRE(a.support.size() == s.kept);
+    REQUIRE(a.support.size() == s.count);
   }
   a.kept.resize(a.support.size() * p.row_bytes());
   for (size_t i = 0; i < a.support.size(); ++i)
@@ -243,7 +243,7 @@ seen check(const std::vector<problem>& problems, int seed) {
     j.gamma = p.feedback ? p.gamma : 0;
     j.count_max = most;
     j.support = m.support.as<uint32_t>();
-    j.kept = m.kept.as();
+    j.selected = m.kept.as();
     j.row = m.row.as<device_row>();
     j.needs_finite = p.needs_finite;
     const dr::device_select_need need = dr::select_need(j);
@@ -309,7 +309,7 @@ seen check(const std::vector<problem>& problems, int seed) {
     }
     if (a.fault) CHECK(row.fault.stream == DR_STREAM_VALUE);
     REQUIRE(row.count == a.support.size());
-    CHECK(row.told == a.support.size());
+    CHECK(row.support_count == a.support.size());
     CHECK(row.not_finite == a.not_finite);
     CHECK(m.support.untouched(4 * a.support.size()));
     CHECK(m.kept.at.intact());

@@ -15,8 +15,8 @@
 
 namespace {
 
-using dr::change_room;
-using dr::changed_room;
+using dr::change_scratch;
+using dr::changed_scratch;
 
 template <class Bits>
 struct weights {
@@ -73,10 +73,10 @@ weights<Bits> random_words(size_t n, double share, uint32_t seed) {
 template <class Bits>
 std::vector<uint8_t> encode_at(const weights<Bits>& w) {
   const dr::base_words base{sizeof(Bits), w.old.data(), w.old.size()};
-  std::vector<std::byte> scratch(changed_room::size(base.n, w.at.size()));
+  std::vector<std::byte> scratch(changed_scratch::size(base.n, w.at.size()));
   std::vector<uint8_t> out(dr::changed_bound(base.n, w.at.size()));
-  out.resize(dr::changed_encode(base, w.at.data(), w.at.size(), changed_room::at(scratch.data(), base.n, w.at.size()),
-                                out.data()));
+  out.resize(dr::changed_encode(base, w.at.data(), w.at.size(),
+                                changed_scratch::at(scratch.data(), base.n, w.at.size()), out.data()));
   return out;
 }
 
@@ -85,30 +85,30 @@ template <class Bits>
 bool decode_at(const std::vector<Bits>& old, const std::vector<uint8_t>& payload, size_t count,
                std::vector<uint32_t>& at) {
   const dr::base_words base{sizeof(Bits), old.data(), old.size()};
-  std::vector<std::byte> scratch(changed_room::size(base.n, count));
+  std::vector<std::byte> scratch(changed_scratch::size(base.n, count));
   const std::vector<uint8_t> in(payload);
   at.assign(count, 0);
   at.shrink_to_fit();
-  return dr::changed_decode(base, in.data(), in.size(), count, changed_room::at(scratch.data(), base.n, count),
+  return dr::changed_decode(base, in.data(), in.size(), count, changed_scratch::at(scratch.data(), base.n, count),
                             at.data());
 }
 
 template <class Change, class Bits>
 std::vector<uint8_t> encode_changes(const weights<Bits>& w) {
-  std::vector<std::byte> scratch(change_room::size(w.at.size()));
+  std::vector<std::byte> scratch(change_scratch::size(w.at.size()));
   std::vector<uint8_t> out(dr::changes_bound<Bits>(w.at.size()));
   out.resize(dr::changes_encode<Change>(w.before.data(), w.after.data(), w.at.size(),
-                                        change_room::at(scratch.data(), w.at.size()), out.data()));
+                                        change_scratch::at(scratch.data(), w.at.size()), out.data()));
   return out;
 }
 
 template <class Change, class Bits>
 bool decode_changes(const std::vector<Bits>& before, const std::vector<uint8_t>& payload, std::vector<Bits>& after) {
-  std::vector<std::byte> scratch(change_room::size(before.size()));
+  std::vector<std::byte> scratch(change_scratch::size(before.size()));
   const std::vector<uint8_t> in(payload);
   after.assign(before.size(), 0);
   return dr::changes_decode<Change>(before.data(), in.data(), in.size(), before.size(),
-                                    change_room::at(scratch.data(), before.size()), after.data());
+                                    change_scratch::at(scratch.data(), before.size()), after.data());
 }
 
 template <class Change, class Bits>
@@ -162,7 +162,7 @@ TEST_CASE("the next number up is one unit away, through zero and over exponents"
   }
 }
 
-TEST_CASE("the worked example of changed words is what its README says") {
+TEST_CASE("the worked example of changed words is what its README states") {
   const std::vector<uint16_t> old{0x3e00, 0x3e80, 0xbe00, 0x3e00, 0xbe80, 0x3f00,
                                   0x3e00, 0x3e80, 0x3f80, 0xbe00, 0x3e00, 0x3f00};
   std::vector<uint32_t> at;

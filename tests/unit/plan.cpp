@@ -128,7 +128,7 @@ TEST_CASE("naive is leftmost without re-gathering") {
   CHECK(canonical("index=bloom(policy=naive) regather=on") == "index=bloom value=raw regather=off");
 }
 
-TEST_CASE("a preset's name is a plan, and stages behind it take the place of its own") {
+TEST_CASE("a preset's name is a plan, and stages after it replace its own") {
   CHECK(canonical("terngrad") == "index=all value=ternary");
   CHECK(canonical(" dgc\n") == canonical("sparsify=dgc(ratio=0.001) feedback=dgc(momentum=0.9) index=golomb"));
   CHECK(canonical("dgc sparsify=topr(ratio=0.01) exchange=owner") ==
@@ -148,7 +148,7 @@ TEST_CASE("a preset's name is a plan, and stages behind it take the place of its
   CHECK(refused("dgc index=what", "what"));
 }
 
-TEST_CASE("a plan that says nothing sensible is refused, with the word that is wrong") {
+TEST_CASE("a senseless plan is refused, and the error names the wrong word") {
   CHECK(refused("index", "'index' is neither"));
   CHECK(refused("index=", "a name"));
   CHECK(refused("index=golomb(", "a key"));
@@ -157,7 +157,7 @@ TEST_CASE("a plan that says nothing sensible is refused, with the word that is w
   CHECK(refused("index=golomb)", "a space"));
   CHECK(refused("index=golomb index=rice", "given twice"));
   CHECK(refused("index=golomb(block=12,block=12)", "given twice"));
-  CHECK(refused("indices=golomb", "'indices' is no stage"));
+  CHECK(refused("indices=golomb", "unknown stage 'indices'"));
   CHECK(refused("index=golom", "golomb"));
   CHECK(refused("index=qsgd", "no index codec"));
   CHECK(refused("index=golomb+qsgd", "no bytes codec"));
@@ -170,7 +170,7 @@ TEST_CASE("a plan that says nothing sensible is refused, with the word that is w
   CHECK(refused("sparsify=topr", "either ratio or count"));
   CHECK(refused("sparsify=topr(ratio=0.1,count=3)", "either ratio or count"));
   CHECK(refused("sparsify=topr(ratio=0)", "above 0"));
-  CHECK(refused("sparsify=random", "random takes either ratio or count"));
+  CHECK(refused("sparsify=random", "random requires either ratio or count"));
   CHECK(refused("sparsify=random(count=0)", "random(count) must be above 0"));
   CHECK(refused("sparsify=dgc", "needs ratio"));
   CHECK(refused("sparsify=dgc(ratio=0)", "dgc(ratio) must be above 0"));

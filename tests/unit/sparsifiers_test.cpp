@@ -52,7 +52,7 @@ TEST_CASE("topr keeps exactly the largest, ties by lower index, never zeros") {
                                   uint64_t{2999}, uint64_t{3000}}) {
       const dr::selection s = dr::select_largest(DR_F32, bits.data(), bits.size(), target);
       const auto expected = largest(bits, target);
-      CHECK(s.kept == expected.size());
+      CHECK(s.count == expected.size());
       CHECK(compact(bits, s) == expected);
     }
 }
@@ -81,7 +81,7 @@ TEST_CASE("threshold keeps |v| >= value in every type, never zeros, and NaN") {
           if (std::isnan(x) || (x >= threshold && x != 0)) expected.push_back(i);
         }
         dr::selection s = dr::select_from(dtype, v.data(), v.size(), threshold);
-        CHECK(s.kept == expected.size());
+        CHECK(s.count == expected.size());
         positions.resize(dr::compact_selected(dtype, v.data(), v.size(), s, positions.data()));
         CHECK(positions == expected);
       }

@@ -39,32 +39,32 @@ inline uint64_t changed_bound(uint64_t universe, uint64_t count) {
 inline constexpr uint64_t changed_bitmap_words = 32768;
 
 // Scratch of an encode or a decode.
-struct changed_room {
+struct changed_scratch {
   uint32_t *rank, *ranks;   // [count], [count + classes_max]: by position, and by class
   uint8_t *of, *bitmap;     // [count], [words / 8 + 8]
   uint8_t *coded, *bodies;  // rans_bound(words / 8), changed_bound
 
   static uint64_t size(uint64_t universe, uint64_t count) { return lay_out(nullptr, universe, count, nullptr); }
-  static changed_room at(std::byte* scratch, uint64_t universe, uint64_t count) {
-    changed_room room;
+  static changed_scratch at(std::byte* scratch, uint64_t universe, uint64_t count) {
+    changed_scratch room;
     lay_out(scratch, universe, count, &room);
     return room;
   }
 
  private:
-  static uint64_t lay_out(std::byte* scratch, uint64_t universe, uint64_t count, changed_room* room) {
+  static uint64_t lay_out(std::byte* scratch, uint64_t universe, uint64_t count, changed_scratch* room) {
     uint64_t used = 0;
-    const auto take = [&](auto changed_room::*member, uint64_t bytes) {
+    const auto take = [&](auto changed_scratch::*member, uint64_t bytes) {
       if (room) room->*member = reinterpret_cast<std::remove_reference_t<decltype(room->*member)>>(scratch + used);
       used += (bytes + 63) / 64 * 64;
     };
     const uint64_t bytes = universe < changed_bitmap_words ? 0 : ceil_div(universe, 8);
-    take(&changed_room::rank, 4 * count);
-    take(&changed_room::ranks, 4 * (count + classes_max));
-    take(&changed_room::of, count);
-    take(&changed_room::bitmap, bytes + 8);
-    take(&changed_room::coded, rans_bound(bytes) + rans_table::size_max(256));
-    take(&changed_room::bodies, changed_bound(universe, count));
+    take(&changed_scratch::rank, 4 * count);
+    take(&changed_scratch::ranks, 4 * (count + classes_max));
+    take(&changed_scratch::of, count);
+    take(&changed_scratch::bitmap, bytes + 8);
+    take(&changed_scratch::coded, rans_bound(bytes) + rans_table::size_max(256));
+    take(&changed_scratch::bodies, changed_bound(universe, count));
     return used;
   }
 };
@@ -125,7 +125,7 @@ inline class_list changed_classes(const base_words& base, const uint32_t* change
 // ---- Encode ---------------------------------------------------------------------------------------------------
 
 // The ranks of a class as a coded bitmap. Returns its size; `room.coded` ends with it, `begin` is where it begins.
-inline uint64_t changed_put_bitmap(const changed_class& c, const uint32_t* ranks, const changed_room& room,
+inline uint64_t changed_put_bitmap(const changed_class& c, const uint32_t* ranks, const changed_scratch& room,
                                    const uint8_t*& begin, rans_table& table) {
   const uint64_t n = c.bitmap_size();
   std::fill_n(room.bitmap, n, uint8_t{0});
@@ -141,7 +141,7 @@ inline uint64_t changed_put_bitmap(const changed_class& c, const uint32_t* ranks
 }
 
 // A class into `out`, of which `capacity` bytes are there. Returns false if it may not fit.
-inline bool changed_put_class(changed_class& c, const uint32_t* ranks, const changed_room& room, uint8_t* out,
+inline bool changed_put_class(changed_class& c, const uint32_t* ranks, const changed_scratch& room, uint8_t* out,
                               uint64_t capacity) {
   const bool dense = c.words >= changed_bitmap_words && c.changed > c.words / 6;
   const uint8_t* coded = nullptr;
@@ -175,7 +175,7 @@ inline bool changed_put_class(changed_class& c, const uint32_t* ranks, const cha
 
 // All classes into `out`, of which `capacity` bytes are there. Returns the bytes written; 0: they may not fit.
 inline uint64_t changed_put(const base_words& base, const uint32_t* changed, uint64_t count, const class_list& classes,
-                            const changed_room& room, uint8_t* out, uint64_t capacity) {
+                            const changed_scratch& room, uint8_t* out, uint64_t capacity) {
   class_counts counts{};
   changed_class c[classes_max];
   const uint32_t* ranks[classes_max] = {changed};
@@ -227,7 +227,7 @@ inline uint64_t changed_put(const base_words& base, const uint32_t* changed, uin
 
 // Into changed_bound bytes.
 inline uint64_t changed_encode(const base_words& base, const uint32_t* changed, uint64_t count,
-                               const changed_room& room, uint8_t* out) {
+                               const changed_scratch& room, uint8_t* out) {
   const uint64_t bound = changed_bound(base.n, count);
   const class_list classes = changed_classes(base, changed, count);
   if (classes.count > 1)
@@ -238,8 +238,8 @@ inline uint64_t changed_encode(const base_words& base, const uint32_t* changed, 
 // ---- Decode ---------------------------------------------------------------------------------------------------
 
 // The ranks of a class from [in, end). Returns false if it is corrupt.
-inline bool changed_get_class(const changed_class& c, const uint8_t* in, const uint8_t* end, const changed_room& room,
-                              uint32_t* ranks) {
+inline bool changed_get_class(const changed_class& c, const uint8_t* in, const uint8_t* end,
+                              const changed_scratch& room, uint32_t* ranks) {
   if (c.coder != changed_coder::bitmap) {
     uint64_t where = 0;
     return golomb_decode(c.golomb(), in, static_cast<size_t>(end - in), ranks, &where);
@@ -262,7 +262,7 @@ inline bool changed_get_class(const changed_class& c, const uint8_t* in, const u
 
 // Returns false if the payload is corrupt, or of another base.
 inline bool changed_decode(const base_words& base, const uint8_t* in, uint64_t size, uint64_t count,
-                           const changed_room& room, uint32_t* out) {
+                           const changed_scratch& room, uint32_t* out) {
   const uint8_t* const end = in + size;
   class_list classes;
   in = classes.get(in, end);

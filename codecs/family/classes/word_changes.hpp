@@ -57,7 +57,7 @@ constexpr uint64_t changes_bound(uint64_t n) {
 }
 
 // Scratch of an encode or a decode of n words.
-struct change_room {
+struct change_scratch {
   uint8_t *symbol, *of, *coded;  // [n], [n], rans_bound(n)
   rans_lookup* lookups;          // [classes_max]: of a decode
 
@@ -65,7 +65,7 @@ struct change_room {
   static constexpr uint64_t size(uint64_t n) {
     return 2 * aligned(n) + aligned(rans_bound(n)) + sizeof(rans_lookup) * classes_max;
   }
-  static change_room at(std::byte* scratch, uint64_t n) {
+  static change_scratch at(std::byte* scratch, uint64_t n) {
     auto* const at = reinterpret_cast<uint8_t*>(scratch);
     return {at, at + aligned(n), at + 2 * aligned(n),
             reinterpret_cast<rans_lookup*>(at + 2 * aligned(n) + aligned(rans_bound(n)))};
@@ -129,7 +129,7 @@ uint64_t change_symbols_of(const Bits* old, const Bits* now, uint64_t n, uint8_t
 
 // n >= 1 words, into changes_bound bytes. Returns the bytes written. given: the classes; nullptr: choose them.
 template <class Change, class Bits = typename Change::bits>
-uint64_t changes_encode(const Bits* old, const Bits* now, uint64_t n, const change_room& room, uint8_t* out,
+uint64_t changes_encode(const Bits* old, const Bits* now, uint64_t n, const change_scratch& room, uint8_t* out,
                         const class_list* given = nullptr) {
   using symbols = change_symbols<8 * sizeof(Bits)>;
   const uint64_t extra = change_symbols_of<Change>(old, now, n, room.symbol);
@@ -184,7 +184,8 @@ uint64_t changes_encode(const Bits* old, const Bits* now, uint64_t n, const chan
 
 // n >= 1 words from a payload. Returns false if it is corrupt.
 template <class Change, class Bits = typename Change::bits>
-bool changes_decode(const Bits* old, const uint8_t* in, uint64_t size, uint64_t n, const change_room& room, Bits* now) {
+bool changes_decode(const Bits* old, const uint8_t* in, uint64_t size, uint64_t n, const change_scratch& room,
+                    Bits* now) {
   using symbols = change_symbols<8 * sizeof(Bits)>;
   const uint8_t* const end = in + size;
   if (size && *in == change_raw) {

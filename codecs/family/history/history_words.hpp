@@ -41,22 +41,22 @@ inline uint64_t history_changed_bound(uint64_t universe, uint64_t count) {
   return history_head_max + changed_bound(universe, count);
 }
 
-struct history_room {
+struct history_scratch {
   uint8_t* grades;  // [universe]
-  changed_room changed;
+  changed_scratch changed;
 
   static uint64_t size(uint64_t universe, uint64_t count) {
-    return change_room::aligned(universe) + changed_room::size(universe, count);
+    return change_scratch::aligned(universe) + changed_scratch::size(universe, count);
   }
-  static history_room at(std::byte* scratch, uint64_t universe, uint64_t count) {
+  static history_scratch at(std::byte* scratch, uint64_t universe, uint64_t count) {
     return {reinterpret_cast<uint8_t*>(scratch),
-            changed_room::at(scratch + change_room::aligned(universe), universe, count)};
+            changed_scratch::at(scratch + change_scratch::aligned(universe), universe, count)};
   }
 };
 
 // Into history_changed_bound bytes.
 inline uint64_t history_changed_encode(const base_words& base, const uint8_t* history, const uint32_t* changed,
-                                       uint64_t count, const history_room& room, uint8_t* out) {
+                                       uint64_t count, const history_scratch& room, uint8_t* out) {
   const grade_map m = choose_changed_grades(base.word_size, base.words, history, base.n, changed, count);
   uint8_t* const at = put_history_head(history, base.n, m, out);
   grade_words(m, base.word_size, base.words, history, base.n, room.grades);
@@ -68,7 +68,7 @@ inline uint64_t history_changed_encode(const base_words& base, const uint8_t* hi
 }
 
 inline history_fault history_changed_decode(const base_words& base, const uint8_t* history, const uint8_t* in,
-                                            uint64_t size, uint64_t count, const history_room& room, uint32_t* out) {
+                                            uint64_t size, uint64_t count, const history_scratch& room, uint32_t* out) {
   const uint8_t* const end = in + size;
   grade_map m(history_states::since_and_stood);
   if (const history_fault fault = get_history_head(history, base.n, in, end, m); fault != history_fault::none)
@@ -121,19 +121,19 @@ constexpr uint64_t history_changes_bound(uint64_t n) {
 }
 
 template <class Bits>
-struct history_change_room {
+struct history_change_scratch {
   Bits *keys, *numbers;       // [n]
   uint8_t *grades, *symbols;  // [n]
-  change_room changes;
+  change_scratch changes;
 
   static uint64_t size(uint64_t n) {
-    return 2 * change_room::aligned(n * sizeof(Bits)) + 2 * change_room::aligned(n) + change_room::size(n);
+    return 2 * change_scratch::aligned(n * sizeof(Bits)) + 2 * change_scratch::aligned(n) + change_scratch::size(n);
   }
-  static history_change_room at(std::byte* scratch, uint64_t n) {
-    const uint64_t words = change_room::aligned(n * sizeof(Bits)), bytes = change_room::aligned(n);
+  static history_change_scratch at(std::byte* scratch, uint64_t n) {
+    const uint64_t words = change_scratch::aligned(n * sizeof(Bits)), bytes = change_scratch::aligned(n);
     auto* const small = reinterpret_cast<uint8_t*>(scratch + 2 * words);
     return {reinterpret_cast<Bits*>(scratch), reinterpret_cast<Bits*>(scratch + words), small, small + bytes,
-            change_room::at(scratch + 2 * words + 2 * bytes, n)};
+            change_scratch::at(scratch + 2 * words + 2 * bytes, n)};
   }
   void set_keys(const grade_map& m, const Bits* old, const uint8_t* history, uint64_t n) const {
     grade_words(m, sizeof(Bits), old, history, n, grades);
@@ -144,7 +144,7 @@ struct history_change_room {
 // n >= 1 words, into history_changes_bound bytes. history: of these words.
 template <class Word, class Bits = typename Word::bits>
 uint64_t history_changes_encode(const Bits* old, const Bits* now, const uint8_t* history, uint64_t n,
-                                const history_change_room<Bits>& room, uint8_t* out) {
+                                const history_change_scratch<Bits>& room, uint8_t* out) {
   for (uint64_t i = 0; i < n; ++i) {
     const uint64_t z = forward_change<Word>::of(old[i], now[i], history ? history[i] : uint8_t{0});
     room.numbers[i] = static_cast<Bits>(z);
@@ -160,7 +160,7 @@ uint64_t history_changes_encode(const Bits* old, const Bits* now, const uint8_t*
 
 template <class Word, class Bits = typename Word::bits>
 history_fault history_changes_decode(const Bits* old, const uint8_t* history, const uint8_t* in, uint64_t size,
-                                     uint64_t n, const history_change_room<Bits>& room, Bits* now) {
+                                     uint64_t n, const history_change_scratch<Bits>& room, Bits* now) {
   const uint8_t* const end = in + size;
   grade_map m(history_states::since);
   if (const history_fault fault = get_history_head(history, n, in, end, m); fault != history_fault::none) return fault;

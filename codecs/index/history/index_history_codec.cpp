@@ -13,12 +13,12 @@ bool need(const dr_params&, const dr_job& job, dr_need& need) {
   if (job.width != 1) return false;
   need.payload = history_changed_bound(job.universe, job.count_max);
   need.tell = job.count_max;
-  need.encode_scratch = need.decode_scratch = history_room::size(job.universe, job.count_max);
+  need.encode_scratch = need.decode_scratch = history_scratch::size(job.universe, job.count_max);
   return true;
 }
 
 void encode(const dr_params&, const dr_job& job, std::byte* scratch) {
-  const auto room = history_room::at(scratch, job.universe, job.count_max);
+  const auto room = history_scratch::at(scratch, job.universe, job.count_max);
   *job.out_size = history_changed_encode(base_of(job), job.history, job_in<uint32_t>(job), job_count(job), room,
                                          job_out<uint8_t>(job));
   tell_same(job);
@@ -26,7 +26,7 @@ void encode(const dr_params&, const dr_job& job, std::byte* scratch) {
 
 void decode(const dr_params&, const dr_job& job, std::byte* scratch) {
   const uint64_t n = job_count(job);
-  const auto room = history_room::at(scratch, job.universe, job.count_max);
+  const auto room = history_scratch::at(scratch, job.universe, job.count_max);
   const history_fault found = history_changed_decode(base_of(job), job.history, job_in<uint8_t>(job), job_in_size(job),
                                                      n, room, job_out<uint32_t>(job));
   if (found == history_fault::none)

@@ -13,19 +13,19 @@ bool need(const dr_params&, const dr_job& job, dr_need& need) {
   if (job.width != 1) return false;
   need.payload = changed_bound(job.universe, job.count_max);
   need.tell = job.count_max;
-  need.encode_scratch = need.decode_scratch = changed_room::size(job.universe, job.count_max);
+  need.encode_scratch = need.decode_scratch = changed_scratch::size(job.universe, job.count_max);
   return true;
 }
 
 void encode(const dr_params&, const dr_job& job, std::byte* scratch) {
-  const auto room = changed_room::at(scratch, job.universe, job.count_max);
+  const auto room = changed_scratch::at(scratch, job.universe, job.count_max);
   *job.out_size = changed_encode(base_of(job), job_in<uint32_t>(job), job_count(job), room, job_out<uint8_t>(job));
   tell_same(job);
 }
 
 void decode(const dr_params&, const dr_job& job, std::byte* scratch) {
   const uint64_t n = job_count(job);
-  const auto room = changed_room::at(scratch, job.universe, job.count_max);
+  const auto room = changed_scratch::at(scratch, job.universe, job.count_max);
   if (changed_decode(base_of(job), job_in<uint8_t>(job), job_in_size(job), n, room, job_out<uint32_t>(job)))
     *job.out_size = 4 * n;
   else

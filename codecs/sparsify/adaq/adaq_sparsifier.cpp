@@ -109,24 +109,24 @@ uint64_t keep_sign(const keep_call& call, bool below, uint64_t count, const sele
   const bool has_scratch = target(call.params, call.universe) < whole.n;
   const uint64_t selected = keep_largest(source, has_scratch ? count : whole.n, memory, call.crew, true).count;
   if (selected <= count) return selected;
-  selection s = select_largest(source.dtype, memory.kept, selected, count);
-  return select_at(call.crew.level, source.dtype).cut(0, selected, s.above, s.ties, memory.positions, memory.kept);
+  selection s = select_largest(source.dtype, memory.values, selected, count);
+  return select_at(call.crew.level, source.dtype).cut(0, selected, s.above, s.ties, memory.positions, memory.values);
 }
 
 // Pairs of two lists in the order of their positions; the first has room for all, and is the result.
 template <class Bits>
-void merge_pairs(uint32_t* a, Bits* a_kept, uint64_t n, const uint32_t* b, const Bits* b_kept, uint64_t m) {
+void merge_pairs(uint32_t* a, Bits* a_values, uint64_t n, const uint32_t* b, const Bits* b_values, uint64_t m) {
   while (m) {
     const bool first = n && a[n - 1] > b[m - 1];
     const uint64_t to = n + m - 1, from = first ? --n : --m;
     a[to] = first ? a[from] : b[from];
-    a_kept[to] = first ? a_kept[from] : b_kept[from];
+    a_values[to] = first ? a_values[from] : b_values[from];
   }
 }
 
 // Places among all values become positions in ranges.
 void cut_to_ranges(const select_source& source, uint64_t n, const select_memory& memory) {
-  kept_pairs out{memory, source.dtype};
+  selected_pairs out{memory, source.dtype};
   for (const select_piece& p : source.pieces) {
     out.enter(p);
     for (; out.count < n && memory.positions[out.count] < p.before + p.n; ++out.count)
@@ -135,18 +135,18 @@ void cut_to_ranges(const select_source& source, uint64_t n, const select_memory&
   out.close(source);
 }
 
-kept_count keep(const keep_call& call) {
+selection_result keep(const keep_call& call) {
   const sign_counts counts = count_signs(call.source, call.crew);
   const uint64_t present = call.source.elements();
   arena room(call.scratch, SIZE_MAX);
   const select_memory others =
-      select_memory::take(room, call.source.dtype, present, target(call.params, call.universe), 1);
+      select_memory::lay_out(room, call.source.dtype, present, target(call.params, call.universe), 1);
   const uint64_t above = keep_sign(call, false, sign_target(call.params, counts.above), call.memory),
                  below = keep_sign(call, true, sign_target(call.params, counts.below), others);
   with_value_type(call.source.dtype, [&](auto type) {
     using bits = typename decltype(type)::bits;
-    merge_pairs(call.memory.positions, static_cast<bits*>(call.memory.kept), above, others.positions,
-                static_cast<const bits*>(others.kept), below);
+    merge_pairs(call.memory.positions, static_cast<bits*>(call.memory.values), above, others.positions,
+                static_cast<const bits*>(others.values), below);
   });
   cut_to_ranges(call.source, above + below, call.memory);
   return {above + below};
@@ -154,7 +154,7 @@ kept_count keep(const keep_call& call) {
 
 uint64_t scratch(const dr_params& p, uint64_t universe, uint64_t present) {
   arena memory;
-  (void)select_memory::take(memory, DR_F32, present, target(p, universe), 1);
+  (void)select_memory::lay_out(memory, DR_F32, present, target(p, universe), 1);
   return memory.used();
 }
 

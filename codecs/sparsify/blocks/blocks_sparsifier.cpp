@@ -64,7 +64,7 @@ uint64_t scratch(const dr_params& p, uint64_t universe, uint64_t) {
   return block(p) ? bytes : std::max(bytes, block_size_scratch(universe));
 }
 
-kept_count keep(const keep_call& call) {
+selection_result keep(const keep_call& call) {
   uint32_t s = block(call.params);
   if (s) {
     const uint64_t m = target_blocks(call.params, call.universe, s);
@@ -83,7 +83,7 @@ constinit const sparsifier blocks_sparsifier = {
                          params, DR_HOST_ONLY),
     .keep = keep,
     .target = target,
-    .most = max_selected,
+    .selected_max = max_selected,
     .block = block,
     .scratch = scratch,
     .check = check_share};

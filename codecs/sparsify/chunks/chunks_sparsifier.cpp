@@ -59,23 +59,23 @@ class chunk_pass {
         octave_(cut_guess::octave(s_.dtype)),
         guess_(s_.dtype) {}
 
-  kept_count run() {
-    const uint32_t taken_from = s_.place ? 1 : magnitudes_end;
-    if (s_.pieces.empty()) return {0, taken_from};
+  selection_result run() {
+    const uint32_t cleared_from = s_.place ? 1 : magnitudes_end;
+    if (s_.pieces.empty()) return {0, cleared_from};
     const select_crew& crew = call_.crew;
     if (!crew.workers || crew.workers->workers() == 1 || n_ < select_shared) {
       auto* const keys = static_cast<uint32_t*>(call_.scratch);
-      return {keep_group(0, chunks_, {call_.memory.positions, call_.memory.kept, keys}), taken_from};
+      return {keep_group(0, chunks_, {call_.memory.positions, call_.memory.values, keys}), cleared_from};
     }
     const uint64_t each = std::max<uint64_t>(1, select_block / size_);
     const auto groups = static_cast<size_t>(ceil_div(chunks_, each));
     std::atomic<size_t> turn = 0;
     uint64_t total = 0;
-    const kept_pairs out{call_.memory, s_.dtype};
+    const selected_pairs out{call_.memory, s_.dtype};
     auto one = [&](size_t group, size_t worker) {
       const select_scratch& w = crew.scratch[worker];
       const uint64_t first = group * each, behind = std::min(chunks_, first + each);
-      const uint64_t found = keep_group(first, behind, {w.positions, w.kept, w.near});
+      const uint64_t found = keep_group(first, behind, {w.positions, w.values, w.near});
       fence_streams();
       // Groups begin in order, so a worker that others wait for is running.
       for (unsigned spins = 0; turn.load(std::memory_order_acquire) != group; ++spins)
@@ -83,19 +83,19 @@ class chunk_pass {
       const uint64_t to = total;
       total += found;
       turn.store(group + 1, std::memory_order_release);
-      out.put(to, w.positions, w.kept, found);
+      out.put(to, w.positions, w.values, found);
       for (uint32_t r = range_of(first), end = closed_by(behind); r < end; ++r) call_.memory.ends[r] += to;
     };
     using task = decltype(one);
     crew.workers->run(
         groups, [](void* f, size_t group, size_t worker) { (*static_cast<task*>(f))(group, worker); }, &one);
-    return {total, taken_from};
+    return {total, cleared_from};
   }
 
  private:
   struct group_memory {
     uint32_t* positions;
-    void* kept;
+    void* values;
     uint32_t* keys;  // of a chunk, and select_spare
   };
   struct cut_at {
@@ -169,14 +169,14 @@ class chunk_pass {
       each_part(piece, begin, end, [&](const part& p) {
         for (; range < s_.pieces[p.piece].range; ++range) call_.memory.ends[range] = out + found;
         found +=
-            collect(p, low, what, m.positions + out + found, static_cast<std::byte*>(m.kept) + (out + found) * width);
+            collect(p, low, what, m.positions + out + found, static_cast<std::byte*>(m.values) + (out + found) * width);
       });
       if (found >= target || low == 1) break;
       below = std::min(below, magnitudes_end / 8) * 4;
       low = low > below ? low - below : 1;
     }
     if (found > target) {
-      const cut_at at = find_cut(static_cast<std::byte*>(m.kept) + out * width, found, target, low, key, m.keys);
+      const cut_at at = find_cut(static_cast<std::byte*>(m.values) + out * width, found, target, low, key, m.keys);
       learn(key, margin, at.above, below != margin, found > 2 * target);
       cut(m, from_range, range, out, found, at);
       found = target;
@@ -242,7 +242,7 @@ class chunk_pass {
     for (uint64_t begin = out; range <= last; ++range) {
       const uint64_t end = range < last ? call_.memory.ends[range] : behind;
       out += k_.cut(begin - out, end - begin, at.above, at.ties, m.positions + out,
-                    static_cast<std::byte*>(m.kept) + out * width);
+                    static_cast<std::byte*>(m.values) + out * width);
       begin = end;
       if (range < last) call_.memory.ends[range] = out;
     }
@@ -269,7 +269,7 @@ class chunk_pass {
   cut_guess guess_;
 };
 
-kept_count keep(const keep_call& call) { return chunk_pass(call).run(); }
+selection_result keep(const keep_call& call) { return chunk_pass(call).run(); }
 
 uint64_t scratch(const dr_params& p, uint64_t universe, uint64_t) {
   return (std::min(universe, chunk_size(p)) + select_spare) * sizeof(uint32_t);

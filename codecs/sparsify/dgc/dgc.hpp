@@ -19,7 +19,7 @@ uint64_t dgc_sample(double share, uint64_t n);
 
 // sample: dgc_sample numbers. crew: as keep_largest requires for `target`. Room for dgc_most(target); without
 // corrections, for all.
-kept_count keep_dgc(const select_source& source, uint64_t key, uint64_t target, double share, uint32_t* sample,
-                    const select_memory& memory, const select_crew& crew, uint32_t corrections = dgc_corrections);
+selection_result keep_dgc(const select_source& source, uint64_t key, uint64_t target, double share, uint32_t* sample,
+                          const select_memory& memory, const select_crew& crew, uint32_t corrections = dgc_corrections);
 
 }  // namespace dr

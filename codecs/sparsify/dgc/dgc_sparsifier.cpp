@@ -12,7 +12,7 @@ namespace {
 
 // Magnitudes of one value per stretch, for m stretches.
 template <class T>
-void take_sample(const select_source& s, uint64_t key, uint64_t n, uint64_t m, uint32_t* sample) {
+void read_sample(const select_source& s, uint64_t key, uint64_t n, uint64_t m, uint32_t* sample) {
   using bits = typename T::bits;
   // Some at a time, all of them on their way before the first is looked at.
   constexpr uint64_t together = 64;
@@ -61,11 +61,11 @@ uint64_t dgc_sample(double share, uint64_t n) {
   return std::min(n, std::max<uint64_t>(rounded, 1024));
 }
 
-kept_count keep_dgc(const select_source& source, uint64_t key, uint64_t target, double share, uint32_t* sample,
-                    const select_memory& memory, const select_crew& crew, uint32_t corrections) {
+selection_result keep_dgc(const select_source& source, uint64_t key, uint64_t target, double share, uint32_t* sample,
+                          const select_memory& memory, const select_crew& crew, uint32_t corrections) {
   const uint64_t n = source.elements(), m = dgc_sample(share, n);
   if (m == n || target >= n) return keep_largest(source, target, memory, crew);
-  with_value_type(source.dtype, [&](auto type) { take_sample<decltype(type)>(source, key, n, m, sample); });
+  with_value_type(source.dtype, [&](auto type) { read_sample<decltype(type)>(source, key, n, m, sample); });
   const auto rank = static_cast<uint64_t>(static_cast<unsigned __int128>(target) * m / n);
   // (Magnitudes of any type order as those of f32 do. Of too few nonzeros the threshold is the smallest magnitude there
   // is.)
@@ -76,9 +76,9 @@ kept_count keep_dgc(const select_source& source, uint64_t key, uint64_t target, 
   const select_kernels& kernels = select_at(crew.level, source.dtype);
   const auto keep_reached = [&] {
     return keep_found(walk, memory, limit,
-                      [&](size_t piece, const void* v, uint64_t at, uint32_t n, uint32_t* positions, void* kept) {
+                      [&](size_t piece, const void* v, uint64_t at, uint32_t n, uint32_t* positions, void* selected) {
                         return kernels.collect(v, n, low, source.pieces[piece].position + static_cast<uint32_t>(at),
-                                               positions, kept);
+                                               positions, selected);
                       });
   };
   uint64_t found = keep_reached();
@@ -86,7 +86,7 @@ kept_count keep_dgc(const select_source& source, uint64_t key, uint64_t target, 
     low = lowered(source.dtype, low);
     found = keep_reached();
   }
-  return found <= limit ? kept_count{found} : keep_largest(source, target, memory, crew, true);
+  return found <= limit ? selection_result{found} : keep_largest(source, target, memory, crew, true);
 }
 
 namespace {
@@ -119,7 +119,7 @@ dr_status check(const dr_codec&, const dr_params& params, dr_error& error) {
   return fail(error, DR_E_ARGUMENT, "plan: dgc(ratio) must be above 0");
 }
 
-kept_count keep(const keep_call& call) {
+selection_result keep(const keep_call& call) {
   return keep_dgc(call.source, call.key, target_count(call.params, call.universe),
                   param_value(call.params, sample).number, static_cast<uint32_t*>(call.scratch), call.memory, call.crew,
                   rounds(call.params));
@@ -132,7 +132,7 @@ constinit const sparsifier dgc_sparsifier = {
                               dgc_params, DR_SHARED_RANDOM | DR_HOST_ONLY),
     .keep = keep,
     .target = target_count,
-    .most = max_selected,
+    .selected_max = max_selected,
     .scratch = scratch,
     .check = check};
 

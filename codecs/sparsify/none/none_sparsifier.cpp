@@ -4,7 +4,7 @@
 namespace dr {
 namespace {
 
-kept_count keep(const keep_call& call) { return keep_from(call.source, 1, call.memory, call.crew); }
+selection_result keep(const keep_call& call) { return keep_from(call.source, 1, call.memory, call.crew); }
 bool keeps_all(const dr_params&) { return true; }
 void on_device(const dr_params&, uint64_t, device_select_job& job) { job.kind = device_select_job::nonzero; }
 

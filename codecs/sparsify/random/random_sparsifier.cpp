@@ -57,7 +57,7 @@ uint64_t keep_chosen(const select_source& source, const uint64_t* indices, const
 
 namespace {
 
-kept_count keep(const keep_call& call) {
+selection_result keep(const keep_call& call) {
   auto* const chosen = static_cast<uint64_t*>(call.scratch);
   choose_random(call.key, call.universe, share_target(call.params, call.universe), chosen);
   return {keep_chosen(call.source, call.indices, chosen, call.memory, call.crew)};

@@ -13,7 +13,7 @@ constexpr dr_param threshold_params[] = {
     {sizeof(dr_param), "value", "selects |v| >= value, and never zeros", DR_PARAM_REAL, 1, 0, FLT_MAX, 0, nullptr},
     param_real("max_ratio", "the tensor is sent dense if more than this share of the elements is selected", 0, 1, 1)};
 
-kept_count keep(const keep_call& call) {
+selection_result keep(const keep_call& call) {
   const uint32_t low = magnitude_from(call.source.dtype, param_value(call.params, value).number);
   return keep_from(call.source, low, call.memory, call.crew);
 }

@@ -4,7 +4,7 @@
 namespace dr {
 namespace {
 
-kept_count keep(const keep_call& call) {
+selection_result keep(const keep_call& call) {
   return keep_largest(call.source, share_target(call.params, call.universe), call.memory, call.crew);
 }
 

@@ -13,7 +13,7 @@ bool need(const dr_params&, const dr_job& job, dr_need& need) {
   const uint64_t n = words_of(job, job.count_max);
   with_word(value_size(job.dtype), [&](auto word) {
     need.payload = history_changes_bound<decltype(word)>(n);
-    need.encode_scratch = need.decode_scratch = history_change_room<decltype(word)>::size(n);
+    need.encode_scratch = need.decode_scratch = history_change_scratch<decltype(word)>::size(n);
   });
   return true;
 }
@@ -24,7 +24,7 @@ void encode(const dr_params&, const dr_job& job, std::byte* scratch) {
     using Bits = typename decltype(type)::bits;
     *job.out_size =
         history_changes_encode<decltype(type)>(static_cast<const Bits*>(job.base), job_in<Bits>(job), job.history, n,
-                                               history_change_room<Bits>::at(scratch, n), job_out<uint8_t>(job));
+                                               history_change_scratch<Bits>::at(scratch, n), job_out<uint8_t>(job));
   });
 }
 
@@ -34,7 +34,7 @@ void decode(const dr_params&, const dr_job& job, std::byte* scratch) {
     using Bits = typename decltype(type)::bits;
     const history_fault found = history_changes_decode<decltype(type)>(
         static_cast<const Bits*>(job.base), job.history, job_in<uint8_t>(job), job_in_size(job), n,
-        history_change_room<Bits>::at(scratch, n), job_out<Bits>(job));
+        history_change_scratch<Bits>::at(scratch, n), job_out<Bits>(job));
     if (found == history_fault::none)
       *job.out_size = n * sizeof(Bits);
     else

@@ -15,8 +15,8 @@ bool need(const dr_params&, const dr_job& job, dr_need& need) {
   const uint64_t n = words_of(job, job.count_max);
   const unsigned size = value_size(job.dtype);
   need.payload = planes_bound(n, size);
-  need.encode_scratch = planes_room::encode_size(n, size);
-  need.decode_scratch = planes_room::decode_size(n, size);
+  need.encode_scratch = planes_scratch::encode_size(n, size);
+  need.decode_scratch = planes_scratch::decode_size(n, size);
   return true;
 }
 
@@ -64,7 +64,7 @@ void encode(const dr_params&, const dr_job& job, std::byte* scratch, const dr_ex
       uint8_t* const to = exec ? body + b * block_max : next;
       uint8_t* const end =
           planes_encode<Word>(job_in<typename Word::bits>(job) + first, std::min(planes_block, n - first),
-                              planes_room::at(own, n, Word::size), to, past, cpu());
+                              planes_scratch::at(own, n, Word::size), to, past, cpu());
       if (past) fence_streams();
       if (b + 1 < blocks)
         store(sizes + 4 * b, static_cast<uint32_t>(end - to));
@@ -100,10 +100,11 @@ void decode(const dr_params&, const dr_job& job, std::byte* scratch, const dr_ex
       const uint64_t middle = b + 1 < blocks ? begin + load<uint32_t>(in + 4 * b) : size;
       const uint64_t end = b + 2 < blocks ? middle + load<uint32_t>(in + 4 * (b + 1)) : size;
       std::byte* const own = scratch + (exec ? worker * exec->scratch_size : 0);
-      const bool sound = begin <= middle && middle <= end && end <= size &&
-                         planes_decode<Word>(in + begin, in + middle, in + end, in + size,
-                                             std::min(2 * planes_block, n - first), planes_room::at(own, n, Word::size),
-                                             job_out<typename Word::bits>(job) + first, past, cpu());
+      const bool sound =
+          begin <= middle && middle <= end && end <= size &&
+          planes_decode<Word>(in + begin, in + middle, in + end, in + size, std::min(2 * planes_block, n - first),
+                              planes_scratch::at(own, n, Word::size), job_out<typename Word::bits>(job) + first, past,
+                              cpu());
       if (past) fence_streams();
       if (sound) return;
       for (uint64_t before = bad; b < before && !bad.compare_exchange_weak(before, b);) {

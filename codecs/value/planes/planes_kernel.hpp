@@ -19,7 +19,7 @@ enum planes_mode : uint8_t { planes_raw, planes_coded, planes_constant };
 // ---- Encode ---------------------------------------------------------------------------------------------------
 
 // Scratch of n words of some bytes each: of one block to encode, of two to decode.
-struct planes_room {
+struct planes_scratch {
   uint8_t* planes[2 * 8];  // of the first block, then of the second
   uint8_t* coded;          // for encode: planes_strings_max strings of rans_bound bytes
   rans_lookup* lookup;     // to decode: two
@@ -35,8 +35,8 @@ struct planes_room {
   static constexpr uint64_t decode_size(uint64_t n, unsigned size) {
     return 2 * (size * stride(n) + sizeof(rans_lookup));
   }
-  static planes_room at(std::byte* scratch, uint64_t n, unsigned size) {
-    planes_room room{};
+  static planes_scratch at(std::byte* scratch, uint64_t n, unsigned size) {
+    planes_scratch room{};
     auto* at = reinterpret_cast<uint8_t*>(scratch);
     for (unsigned p = 0; p < size; ++p, at += stride(n)) room.planes[p] = at;
     room.coded = at;
@@ -96,10 +96,10 @@ constexpr bool planes_samples(uint64_t n) { return n > uint64_t{1} << 15; }
 
 // Counts the bytes of 64 words in every 512, and decides which planes to code. The others are copied.
 template <class Word>
-void planes_sample(const typename Word::bits* words, uint64_t n, const planes_room& room, uint32_t (*counts)[256],
+void planes_sample(const typename Word::bits* words, uint64_t n, const planes_scratch& room, uint32_t (*counts)[256],
                    bool* tried, cpu_level level) {
   constexpr uint64_t step = 512;
-  const uint64_t stride = planes_room::aligned(n / 8 + 64);  // as many samples at most; room.coded has more in all
+  const uint64_t stride = planes_scratch::aligned(n / 8 + 64);  // as many samples at most; room.coded has more in all
   planes_target<Word> at;
   for (unsigned p = 0; p < Word::size; ++p) at.planes[p] = room.coded + p * stride;
   uint64_t sampled = 0;
@@ -121,7 +121,7 @@ void planes_sample(const typename Word::bits* words, uint64_t n, const planes_ro
 
 // Codes a plane of n bytes to `out`, if that saves a 64th of them; else returns nullptr. counts: of a share, if the
 // block has been sampled. Changes the plane meanwhile.
-inline uint8_t* planes_code(uint8_t* plane, uint64_t n, uint32_t* counts, const planes_room& room, uint8_t* out,
+inline uint8_t* planes_code(uint8_t* plane, uint64_t n, uint32_t* counts, const planes_scratch& room, uint8_t* out,
                             cpu_level level) {
   if (n < 64) return nullptr;
   const bool sampled = planes_samples(n);
@@ -187,8 +187,8 @@ inline uint8_t* planes_code(uint8_t* plane, uint64_t n, uint32_t* counts, const 
 // A block of 1 <= n <= planes_block words. out: n · size + size bytes. past: copies bypass the caches.
 // Returns the end.
 template <class Word>
-uint8_t* planes_encode(const typename Word::bits* words, uint64_t n, const planes_room& room, uint8_t* out, bool past,
-                       cpu_level level) {
+uint8_t* planes_encode(const typename Word::bits* words, uint64_t n, const planes_scratch& room, uint8_t* out,
+                       bool past, cpu_level level) {
   constexpr unsigned size = Word::size;
   uint32_t counts[size][256];
   bool tried[size];
@@ -295,7 +295,7 @@ struct planes_read {
 // Returns false if they are none. readable >= end: of the memory. past: words go past the caches.
 template <class Word>
 bool planes_decode(const uint8_t* in, const uint8_t* middle, const uint8_t* end, const uint8_t* readable, uint64_t n,
-                   const planes_room& room, typename Word::bits* words, bool past, cpu_level level) {
+                   const planes_scratch& room, typename Word::bits* words, bool past, cpu_level level) {
   planes_read<Word> blocks[2];
   const unsigned count = n > planes_block ? 2 : 1;
   const uint64_t first = count == 2 ? planes_block : n, second = n - first;

@@ -12,7 +12,7 @@ uint64_t words_of(const dr_job& job, uint64_t count) { return count * job.width;
 bool need(const dr_params&, const dr_job& job, dr_need& need) {
   const uint64_t n = words_of(job, job.count_max);
   need.payload = 1 + n * value_size(job.dtype);
-  need.encode_scratch = need.decode_scratch = change_room::size(n);
+  need.encode_scratch = need.decode_scratch = change_scratch::size(n);
   return true;
 }
 
@@ -28,7 +28,7 @@ void encode(const dr_params&, const dr_job& job, std::byte* scratch) {
   with_change<Change>(job.dtype, [&](auto change) {
     using Bits = typename decltype(change)::bits;
     *job.out_size = changes_encode<decltype(change)>(static_cast<const Bits*>(job.base), job_in<Bits>(job), n,
-                                                     change_room::at(scratch, n), job_out<uint8_t>(job));
+                                                     change_scratch::at(scratch, n), job_out<uint8_t>(job));
   });
 }
 
@@ -38,7 +38,7 @@ void decode(const dr_params&, const dr_job& job, std::byte* scratch) {
   with_change<Change>(job.dtype, [&](auto change) {
     using Bits = typename decltype(change)::bits;
     if (changes_decode<decltype(change)>(static_cast<const Bits*>(job.base), job_in<uint8_t>(job), job_in_size(job), n,
-                                         change_room::at(scratch, n), job_out<Bits>(job)))
+                                         change_scratch::at(scratch, n), job_out<Bits>(job)))
       *job.out_size = n * sizeof(Bits);
     else
       fault(job, DR_E_CORRUPT, 0, n, "invalid classes, tables or coded symbols");
