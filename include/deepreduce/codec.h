@@ -4,13 +4,13 @@
  *   index   the support: r ascending indices below a universe          in: u32 list    out: bytes
  *   value   count * width numbers in the order of the support          in: f32/f16/bf16
  *   order   a permutation of 0..count-1                                in: u32 list
- *   bytes   any bytes, behind another codec (written `+name`)          in: bytes
+ *   bytes   any bytes, after another codec (written `+name`)           in: bytes
  * Every operation takes an array of jobs: the streams of all tensors of a batch that share codec, data
  * type and wire header. A CPU codec may loop over them; a CUDA codec covers up to 400 of them in at most
  * `launches` launches. No operation allocates, synchronises, prints, throws or aborts; an error in the data
  * becomes the fault of its job, and the other jobs continue.
  *
- * Version 2. Structs grow at their end only, and each begins with its size, as compiled by its owner. So:
+ * Version 2. Structs grow at their end only, and begin with their size, as compiled by their owner. So:
  * - The stride of an array of structs is the struct_size of its first element, not sizeof: dr_job_at and its
  *   siblings return element i. That holds for jobs and needs, and for a codec's parameters, values and fields.
  * - A reader reads no field that begins beyond struct_size; such a field counts as zero.
@@ -65,19 +65,20 @@ enum {
   DR_ROLE_ORDER = 3,
   DR_ROLE_BYTES = 4,
   DR_ROLE_PAIR = 5,     /* reserved: joint coding of indices and values */
-  DR_ROLE_SPARSIFY = 7, /* listed like codecs, built in only; they never travel */
+  DR_ROLE_SPARSIFY = 7, /* listed like codecs, built in only; never in a frame */
   DR_ROLE_FEEDBACK = 8
 };
 
-/* How an index codec accepts a support. All accept lists. A codec with ALL sends the whole universe in no bytes, for any
- * input, and has no wire fields; the library makes a list for it, and calls it, only where a list is needed. */
+/* The forms of a support that an index codec accepts. All accept lists. A codec with ALL sends the whole universe in
+ * no bytes, for any input, and has no wire fields; the library makes a list for it, and calls it, only if a list is
+ * needed. */
 typedef uint32_t dr_form;
 enum { DR_FORM_LIST = 1, DR_FORM_ALL = 3 };
 
-/* Traits decide the order in which the pipeline runs the stages; each has a property test. */
+/* Traits determine the order in which the pipeline runs the stages; every trait has a property test. */
 enum {
   DR_EXACT = 1u << 0,            /* decode(encode(x)) is x, bit for bit */
-  DR_REPLACES_SUPPORT = 1u << 1, /* index: the decoded support differs from the one given */
+  DR_REPLACES_SUPPORT = 1u << 1, /* index: the decoded support differs from the input */
   DR_REORDERS = 1u << 2,         /* value: decodes in another order, and reports it */
   DR_CARRIES_ORDER = 1u << 3,    /* index: accepts indices in any order and preserves it */
   DR_LINEAR = 1u << 4,           /* payloads may be summed (all-reduce) */
@@ -110,7 +111,7 @@ typedef struct dr_fault {
   const char *message;
 } dr_fault;
 
-/* ---- Parameters: declared by the codec, given in the plan's text, local to the encoder ---------------- */
+/* ---- Parameters: declared by the codec, set in the plan's text, local to the encoder ------------------ */
 
 typedef uint32_t dr_param_type;
 enum { DR_PARAM_INT = 1, DR_PARAM_REAL = 2, DR_PARAM_CHOICE = 3 };
@@ -120,7 +121,7 @@ typedef struct dr_param {
   const char *name, *summary; /* no two parameters of a codec have the same name */
   dr_param_type type;
   uint32_t required;       /* 1: the plan must set it */
-  double minimum, maximum; /* inclusive; of the number */
+  double minimum, maximum; /* of the number, inclusive */
   double fallback;         /* the default, in the range (a choice: its position, from 0), unless required */
   const char *choices;     /* of a choice: "p0|leftmost" */
 } dr_param;
@@ -129,7 +130,7 @@ typedef struct dr_value {
   size_t struct_size;
   uint32_t given; /* 1: the plan named it */
   uint32_t reserved;
-  double number; /* of the number or, of a choice, its position */
+  double number; /* the number or, for a choice, its position */
 } dr_value;
 
 /* ---- Wire fields: up to DR_FIELDS_MAX integers that decode needs and that do not depend on data ------- */
@@ -140,11 +141,11 @@ typedef struct dr_field {
   size_t struct_size;
   const char *name;
   uint64_t minimum, maximum; /* inclusive; a frame with any other value is corrupt, and the codec is not called */
-  uint64_t fallback;         /* the default; trailing fields that equal it are left out of the frame */
+  uint64_t fallback;         /* the default; frames omit trailing fields that equal it */
 } dr_field;
 
-/* The arguments of an operation besides its jobs. `resolve`, `cost` and `encode` have values; decode has fields only, and
- * since `need` is called before a decode, too, it reads fields only: what either needs of a parameter is a wire field. */
+/* The arguments of an operation besides its jobs. `resolve`, `cost` and `encode` have values; decode has fields
+ * only, and so has `need`, which is called before a decode, too: parameters that these two need are wire fields. */
 typedef struct dr_params {
   size_t struct_size;
   const dr_value *values; /* one for each declared param; NULL in decode and in the `need` before it */
@@ -157,16 +158,16 @@ typedef struct dr_params {
 /* ---- Jobs --------------------------------------------------------------------------------------------- */
 
 /* One stream of one tensor. The array is in host memory, read during the call only. A number that depends on data is
- * a pointer to the place of the data, beside an upper bound in host memory.
+ * a pointer to memory in the place of the data, with an upper bound in host memory.
  *
- * In CUDA operations all pointers but the array point to device memory; count, in_size, out_size, tell_count and fault
- * are never NULL where they have a meaning. Encode: `in` is aligned to its elements, `out` to 16, with room for
- * need.payload rounded up to 16. Decode: `in` and `out` are aligned to 16; the payload is followed by zeros up to a
- * multiple of 16 and by 16 more. An index codec that replaces the support finds in tell_count, on decode, the size of
- * the support in the frame. If the count there is 0 the row does not ask the codec: it sets out_size to 0, whatever
- * payload there is (of raw keys, say). A fault has no message there, and its struct_size is 0: fields of version 2 are
- * written.
- * Bytes, tells and statuses equal those of the CPU operations. */
+ * In CUDA operations all pointers but the array point to device memory; count, in_size, out_size, tell_count and
+ * fault are never NULL where they have a meaning. Encode: `in` is aligned to its elements, `out` to 16, with space
+ * for need.payload rounded up to 16. Decode: `in` and `out` are aligned to 16; the payload is followed by zeros up
+ * to a multiple of 16 and by 16 more. For an index codec that replaces the support, tell_count is, on decode, the
+ * size of the support in the frame. If the count on the device is 0 the row does not use the codec, which sets
+ * out_size to 0 for any payload (raw keys, for example). A fault on a device has no message, and its struct_size is
+ * 0: fields of version 2 are written. Bytes, reported supports and orders, and statuses equal those of the CPU
+ * operations. */
 typedef struct dr_job {
   size_t struct_size;
   uint64_t universe;                /* index: indices are below it (< 2^32); value, order: the same, for scale */
@@ -187,11 +188,10 @@ typedef struct dr_job {
   uint64_t *tell_count;             /* elements */
   uint64_t shared_key, private_key; /* randomness: draw i depends on (key, i) only */
   dr_fault *fault;                  /* code != DR_OK on entry: skip the job */
-  /* Of a codec with DR_NEEDS_BASE, aligned to its elements. index: the `universe` rows that the receiver has, of `dtype`
-   * and `width`; value: those at the support, `count` rows. Else NULL. */
+  /* For a codec with DR_NEEDS_BASE, aligned to its elements. index: the receiver's `universe` rows, of `dtype` and
+   * `width`; value: those at the support, `count` rows. Otherwise NULL. */
   const void *base;
-  /* Of a codec with DR_NEEDS_HISTORY: what earlier patches say about these words, a byte per word (dr_tensor.history). NULL:
-   * all are 0 */
+  /* For a codec with DR_NEEDS_HISTORY: the history of these words, a byte per word (dr_tensor.history). NULL: all are 0 */
   const uint8_t *history;
 } dr_job;
 
@@ -214,12 +214,12 @@ typedef struct dr_need {
   size_t struct_size;
   uint64_t payload; /* bytes that encode may write */
   uint64_t tell;    /* bound of the support (index codecs that replace it), in elements */
-  /* Bytes of one job. A CPU call gets, for each worker, those of its largest job. A CUDA call gets a piece a job, in the
-   * order of the jobs, each rounded up to 64 bytes and filled with zeros by the caller. */
+  /* Bytes of one job. A CPU call receives, for every worker, those of its largest job. A CUDA call receives a piece
+   * per job, in the order of the jobs, rounded up to 64 bytes and filled with zeros by the caller. */
   uint64_t encode_scratch, decode_scratch;
   dr_size_rule *rule; /* CUDA operations: to be filled by a codec with DR_FIXED_SIZE, unless NULL */
   /* Index codecs that replace the support, 1: for any data the support has at most `tell` elements; so keys are never
-   * sent raw, and the bound of a frame leaves them out. */
+   * sent raw, and the bound of a frame does not include them. */
   uint32_t tell_suffices, reserved;
 } dr_need;
 
@@ -244,7 +244,7 @@ static inline const dr_field *dr_field_at(const dr_field *fields, size_t i) {
 static inline uint64_t dr_job_count(const dr_job *job) { return job->count ? *job->count : job->count_max; }
 static inline uint64_t dr_job_in_size(const dr_job *job) { return job->in_size ? *job->in_size : job->in_max; }
 
-/* Records the fault of a job, unless it has one: the first stays. `message`: a static string. */
+/* Records the fault of a job, unless it has one: the first is reported. `message`: a static string. */
 static inline void dr_job_fault(const dr_job *job, dr_status code, uint64_t where, uint64_t what, const char *message) {
   if (job->fault->code != DR_OK) return;
   job->fault->code = code;
@@ -253,13 +253,13 @@ static inline void dr_job_fault(const dr_job *job, dr_status code, uint64_t wher
   job->fault->message = message;
 }
 
-/* ---- Kernels: the way of a codec's `cuda` operations to the GPU ----------------------------------------- */
+/* ---- Kernels: how a codec's `cuda` operations run on the GPU -------------------------------------------- */
 
-/* A kernel has one argument by value, which carries the jobs to the device: the host copies what a kernel needs of each
- * (pointers, bounds, the number of its first block) into the argument, so many as fit, 400 in 80 bytes each, and each block
- * looks for its job by its number. More jobs are more launches, of 400 jobs each. `device` returns its __global__ function; `host` runs block `block` of a grid
- * on the CPU, so that machines without a GPU can test whole pipelines (the library's own kernels are templates over
- * both, lib/primitive/block.hpp). */
+/* A kernel has one argument by value, with the jobs: the host copies what a kernel needs of a job (pointers, bounds,
+ * the number of its first block) to the argument, for up to 400 jobs of 80 bytes, and a block finds its job by its
+ * block number. More jobs are more launches. `device` returns its __global__ function; `host` runs block `block` of
+ * a grid on the CPU, so that machines without a GPU can test whole pipelines (the library's own kernels are
+ * templates over both, lib/primitive/block.hpp). */
 typedef struct dr_kernel {
   size_t struct_size;
   const char *name;
@@ -282,17 +282,17 @@ typedef struct dr_sort {
   void *temp;
   uint64_t temp_size; /* at least dr_sort_temp(n) */
 } dr_sort;
-/* Bytes of temp for dr_sort of n pairs: for each tile of at least 2048 keys 256 counters of 4 bytes, so n / 2, and 32768
- * for histograms. Of several sorts at once: of the sum of their n. */
+/* Bytes of temp for dr_sort of n pairs: 256 counters of 4 bytes for every tile of at least 2048 keys, so n / 2, and
+ * 32768 for histograms. For several sorts at once: with the sum of their n. */
 static inline uint64_t dr_sort_temp(uint64_t n) { return n / 2 + 32768; }
 
-/* Where an operation runs. `parallel` calls f(arg, item, worker) for each item below n, worker < workers;
+/* Where an operation runs. `parallel` calls f(arg, item, worker) for every item below n, worker < workers;
  * scratch of worker w begins at scratch + w * scratch_size and is 64-byte aligned. */
 typedef struct dr_exec {
   size_t struct_size;
   void *scratch;
   uint64_t scratch_size;
-  void *stream; /* cudaStream_t, or NULL on the CPU and where a GPU is emulated */
+  void *stream; /* cudaStream_t, or NULL on the CPU and on an emulated GPU */
   uint32_t workers, reserved;
   void *pool;
   void (*parallel)(void *pool, size_t n, void (*f)(void *arg, size_t item, size_t worker), void *arg);
@@ -304,8 +304,8 @@ typedef struct dr_exec {
 
 typedef struct dr_ops {
   size_t struct_size;
-  /* Computes wire fields from parameters, on the host, from the bounds of a job alone. NULL: no fields. A status that is
-   * not DR_OK refuses the plan for this job; the fault may say why. */
+  /* Computes wire fields from parameters, on the host, from the bounds of a job alone. NULL: no fields. A status
+   * other than DR_OK refuses the plan for this job; the fault may state the reason. */
   dr_status (*resolve)(const dr_params *, const dr_job *, uint64_t *fields, dr_fault *);
   /* Bounds of each job; DR_E_CORRUPT if the wire fields do not fit a job. The `need` of CUDA operations is first called
    * with n = 0: DR_E_UNSUPPORTED means that these fields have no CUDA path. */
@@ -313,17 +313,17 @@ typedef struct dr_ops {
   /* Optional: exact payload bytes of each job, without writing them. CPU. */
   dr_status (*cost)(const dr_exec *, const dr_params *, const dr_job *, size_t n, uint64_t *bytes);
   dr_status (*encode)(const dr_exec *, const dr_params *, const dr_job *, size_t n);
-  /* The payload is hostile and may end anywhere. One that ends early or goes on is DR_E_CORRUPT (a bytes codec, which
-   * knows no count, may decode it to other bytes); what else encode would not write is that, too, or decodes to elements
-   * in range. params->values is NULL. */
+  /* The payload is hostile and may end anywhere. A payload that is too short or too long is DR_E_CORRUPT (a bytes
+   * codec, which has no count, may decode it to other bytes); any other payload that encode would not write is
+   * DR_E_CORRUPT, too, or decodes to elements in range. params->values is NULL. */
   dr_status (*decode)(const dr_exec *, const dr_params *, const dr_job *, size_t n);
   uint16_t launches[2]; /* encode, decode: at most, for each 400 jobs; a sort is one */
 } dr_ops;
 
 typedef struct dr_codec {
   size_t struct_size;
-  /* name: [a-z][a-z0-9_]*; "auto" is reserved. Plans may write "plugin.name" for a codec that is not built in, and must
-   * where a built-in of this role has the name, too: a later release may bring one */
+  /* name: [a-z][a-z0-9_]*; "auto" is reserved. In plans "plugin.name" is a codec that is not built in; the prefix is
+   * required if a built-in of this role has the same name, which a later release may add */
   const char *name, *summary;
   uint32_t id; /* built in: below 0x8000; private: dr_private_id of a reverse-DNS name */
   dr_role role;
@@ -335,7 +335,7 @@ typedef struct dr_codec {
   size_t param_count;
   const dr_field *fields;
   size_t field_count;
-  const dr_ops *cpu, *cuda; /* both read and write the same bytes; NULL: not there */
+  const dr_ops *cpu, *cuda; /* both read and write the same bytes; NULL: missing */
 } dr_codec;
 
 /* Bytes of a payload of `rows` rows by a rule; saturates below 2^61. (Marked for CUDA compilers.) */
@@ -360,22 +360,22 @@ __host__ __device__
 
 /* ---- Plug-ins ----------------------------------------------------------------------------------------- */
 
-/* The library, as a plug-in sees it. */
+/* The properties of the library for a plug-in. */
 typedef struct dr_host {
   size_t struct_size;
   uint32_t codec_abi; /* DR_CODEC_ABI_VERSION of the library */
   uint32_t reserved;
 } dr_host;
 
-/* A plug-in exports this one symbol. It returns `*count` codecs that live as long as the process, or NULL
+/* A plug-in exports this one symbol. It returns `*count` codecs that exist until the process ends, or NULL
  * if it cannot work with this library. It is never unloaded. */
 typedef const dr_codec *const *(*dr_plugin_fn)(const dr_host *, size_t *count);
 #define DR_PLUGIN_SYMBOL "dr_plugin_v2"
 
-/* The id of a private codec: FNV-1a of its reverse-DNS name ("org.example.zigzag"), folded to 15 bits,
- * with the top bit set. It stands in frames, and no built-in ever has it. Of two loaded plug-ins two codecs of a role with
- * one id, or with one name, are an error.
- * No constant of C: the codec's struct is a static variable whose id the entry point sets, before it returns it. */
+/* The id of a private codec: FNV-1a of its reverse-DNS name ("org.example.zigzag"), folded to 15 bits, with the top
+ * bit set. Frames store it, and no built-in ever has it. It is an error if codecs of one role in two loaded plug-ins
+ * have the same id or the same name. It is not a constant in C: the entry point sets the id of the codec's static
+ * struct before it returns it. */
 static inline uint32_t dr_private_id(const char *name) {
   uint32_t hash = 2166136261u;
   while (*name) hash = (hash ^ (uint8_t)*name++) * 16777619u;

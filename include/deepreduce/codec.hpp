@@ -16,7 +16,7 @@
 
 namespace dr {
 
-// What a plan gave for declared parameter i. Not in decode, nor in `need`: those have wire fields only.
+// The value of declared parameter i. Not available in decode and `need`, which have wire fields only.
 inline const dr_value& param_value(const dr_params& params, size_t i) { return *dr_value_at(params.values, i); }
 
 inline uint64_t job_count(const dr_job& job) { return dr_job_count(&job); }
@@ -38,8 +38,8 @@ inline bool fault(const dr_job& job, dr_status code, uint64_t where, uint64_t wh
   return false;
 }
 
-// A dr_ops operation that calls F(params, job, scratch) for every job without a fault, on as many workers as there
-// are. Scratch is as `need` computed. Always DR_OK: an error is the fault of a job.
+// A dr_ops operation that calls F(params, job, scratch) for every job without a fault, on all workers. Scratch has the
+// size that `need` computed. Always DR_OK: an error is the fault of a job.
 template <auto F>
 dr_status each_job(const dr_exec* exec, const dr_params* params, const dr_job* jobs, size_t n) {
   struct call {
@@ -57,8 +57,8 @@ dr_status each_job(const dr_exec* exec, const dr_params* params, const dr_job* j
   return DR_OK;
 }
 
-// The same, for codecs that can do one job on all workers: those that `large` says are, one after the other, by
-// F(params, job, scratch, exec); then the others side by side, with exec NULL.
+// The same, for codecs that can run one job on all workers: jobs for which Large is true run one after the other, by
+// F(params, job, scratch, exec); then the others run in parallel, with exec NULL.
 template <auto F, auto Large>
 dr_status each_job_or_part(const dr_exec* exec, const dr_params* params, const dr_job* jobs, size_t n) {
   const auto alone = [](const dr_exec& e, const dr_job& job) { return e.workers > 1 && Large(job); };
@@ -95,7 +95,7 @@ dr_status each_need(const dr_params* params, const dr_job* jobs, size_t n, dr_ne
   return DR_OK;
 }
 
-// A dr_ops `cost` that asks F(params, job) or F(params, job, scratch) for the bytes of every job without a fault.
+// A dr_ops `cost` that computes the bytes of every job without a fault by F(params, job) or F(params, job, scratch).
 template <auto F>
 dr_status each_cost(const dr_exec* exec, const dr_params* params, const dr_job* jobs, size_t n, uint64_t* bytes) {
   struct call {
@@ -145,7 +145,7 @@ constexpr dr_ops cpu_ops(dr_status (*resolve)(const dr_params*, const dr_job*, u
 
 // The size of a payload of so many bits a row, rounded up to bytes.
 constexpr dr_size_rule fixed_rate(uint64_t bits) { return {sizeof(dr_size_rule), bits << 16, 0, 8, 0, 0, 0, 0}; }
-// Gives the caller of a CUDA `need` the rule of a payload's size, if it asked.
+// Sets the rule of a payload's size in a CUDA `need`, if the caller requests it.
 inline void set_rule(dr_need& need, const dr_size_rule& rule) {
   if (need.rule)
     std::memcpy(need.rule, &rule, need.rule->struct_size < sizeof rule ? need.rule->struct_size : sizeof rule);
@@ -155,14 +155,14 @@ constexpr dr_field wire_field(const char* name, uint64_t minimum, uint64_t maxim
   return {sizeof(dr_field), name, minimum, maximum, fallback};
 }
 
-// Operations on a GPU: encode and decode take all jobs at once. `encodes`, `decodes`: their launches.
+// Operations on a GPU: encode and decode process all jobs at once. `encodes`, `decodes`: their launches.
 template <auto Need>
 constexpr dr_ops cuda_ops(decltype(dr_ops::encode) encode, decltype(dr_ops::decode) decode, uint16_t encodes,
                           uint16_t decodes) {
   return {sizeof(dr_ops), nullptr, each_need<Need>, nullptr, encode, decode, {encodes, decodes}};
 }
 
-// Optional fields of a codec, beside name, traits and operations.
+// Optional fields of a codec, besides name, traits and operations.
 struct codec_parts {
   uint32_t dtypes = 0, forms = 0;
   std::span<const dr_param> params{};
@@ -198,7 +198,7 @@ dr_status fields_are_params(const dr_params* params, const dr_job*, uint64_t* fi
 
 inline constexpr uint32_t list_form = 1u << DR_FORM_LIST, all_form = 1u << DR_FORM_ALL;
 inline constexpr uint32_t all_value_dtypes = DR_DTYPE_BIT(DR_F32) | DR_DTYPE_BIT(DR_F16) | DR_DTYPE_BIT(DR_BF16);
-// Those of patches, too.
+// Including the types of patches.
 inline constexpr uint32_t all_word_dtypes =
     all_value_dtypes | DR_DTYPE_BIT(DR_F64) | DR_DTYPE_BIT(DR_U8) | DR_DTYPE_BIT(DR_U16) | DR_DTYPE_BIT(DR_U32);
 

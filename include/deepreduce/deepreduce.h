@@ -1,6 +1,6 @@
 /* DeepReduce: sparse gradient compression behind a C ABI. C11 and C++20.
  *
- * A dense gradient is sparsified, or arrives sparse. Its indices and values are coded apart. The streams of a whole
+ * A dense gradient is sparsified, or is sparse already. Its indices and values are coded separately. The streams of a
  * batch of tensors become one frame: bytes that any rank can decode. A plan, one line of text, names the methods:
  *
  *   sparsify=topr(ratio=0.01) index=golomb value=qsgd(levels=127)
@@ -10,22 +10,21 @@
  *   destroyed, a transform until its round ends, dr_codec_register as long as the process runs. Nothing is written past
  *   the end of memory.
  * - A function that can fail returns dr_status; the message is in the context (dr_last_error) or in the
- *   dr_error that was passed. Bytes off the wire may be hostile: they give an error, never a crash.
+ *   dr_error that was passed. Received bytes may be hostile: they cause an error, never a crash.
  * - A struct begins with struct_size, which the caller sets to sizeof, for outputs too; arrays of structs pass
  *   the stride between elements. A size below that of the first header of version 1 is ARGUMENT: no client has such a
  *   struct. (A dr_error and a dr_result on a GPU are written as far as they reach.) Fields that the caller's version
  *   lacks are zero. Fields that the library does not know, `reserved` and unknown flags must be zero, or the call is
  *   UNSUPPORTED (VERSIONING.md). Only dr_bytes has no size: it never grows.
- * - A context serves one call at a time, and so do its bindings, transforms and exchanges together. Another thread's
- *   call, or one of a callback, is ARGUMENT ("in use by another call") and changes nothing; the caller sees to it that
- *   nothing is destroyed under a call. Plans and batches are immutable and serve any number.
- * - The same input, plan, seeds and step give the same frame, on every machine and for any thread count
+ * - A context serves one call at a time, and so do its bindings, transforms and exchanges together. A concurrent call
+ *   of another thread, or of a callback, is ARGUMENT ("in use by another call") and changes nothing; the caller must
+ *   not destroy an object during its call. Plans and batches are immutable and serve any number of calls.
+ * - The same input, plan, seeds and step result in the same frame, on every machine and for any thread count
  *   (except with Deflate and Zstandard, whose bytes depend on the versions of zlib and libzstd).
  * - After fork() a context with threads is unusable in the child: calls return ARGUMENT; destroying it is allowed.
  *
  * Words: a row is the `width` values at one index; with width 1 it is one element. The support of a tensor is the set
- * of indices that its frame carries. A segment is a range of rows that is coded on its own. (docs/GLOSSARY.md has the
- * rest.)
+ * of indices in its frame. A segment is a range of rows that is coded separately. (docs/GLOSSARY.md has all words.)
  */
 #ifndef DEEPREDUCE_H
 #define DEEPREDUCE_H
@@ -69,10 +68,10 @@ DR_API uint64_t dr_feature(uint32_t feature);
 #define DR_NO_TENSOR UINT64_MAX
 #define DR_NO_FRAME UINT64_MAX
 
-/* Why, where a status has several reasons that a program treats differently. The list only grows. */
+/* The reason, for statuses with several reasons that a program may handle differently. The list only grows. */
 enum {
-  DR_REASON_NONE = 0,       /* none of these; the message has the reason */
-  DR_REASON_WRONG_BASE = 1, /* ARGUMENT: a patch is for other weights. `tensor` has them, `what` is their check */
+  DR_REASON_NONE = 0,       /* another reason, which the message states */
+  DR_REASON_WRONG_BASE = 1, /* ARGUMENT: a patch is for other weights than those of `tensor`, whose check is `what` */
   DR_REASON_OUT_OF_STEP = 2 /* ARGUMENT: ranks are at different steps, or some did not complete one that others did
                                (sender.h). `frame` is the first rank that is behind */
 };
@@ -96,9 +95,9 @@ typedef struct dr_error {
 
 typedef struct dr_context_options {
   size_t struct_size;
-  /* Host memory for workspaces, which grow with the tensors: of calls (until dr_context_trim), bindings,
-   * transforms and exchanges. Handles, and lists that grow with the number of tensors, come from operator new; so do the
-   * copies of DR_PLACE_ALLOW_HOST. Set both or neither. alignment is a power of two up to 64. allocate may return NULL. */
+  /* Host memory for workspaces, which grow with the tensors: of calls (until dr_context_trim), bindings, transforms
+   * and exchanges. Handles, and lists that grow with the number of tensors, come from operator new; so do the copies
+   * of DR_PLACE_ALLOW_HOST. Set both or neither. alignment is a power of two up to 64. allocate may return NULL. */
   void *(*allocate)(void *user, size_t size, size_t alignment);
   void (*release)(void *user, void *memory, size_t size);
   void *user;
@@ -111,15 +110,15 @@ DR_API dr_status dr_context_create(const dr_context_options *options, dr_context
 DR_API void dr_context_destroy(dr_context *context); /* NULL is fine */
 /* Frees the memory that a context caches between calls: workspace, prepared batches, device memory. */
 DR_API dr_status dr_context_trim(dr_context *context);
-/* The error of the last call that failed on this context; code DR_OK if none failed. To a thread whose call was refused
- * because the context was in use, that error, until a call of this thread fails. Never NULL. */
+/* The error of the last call that failed on this context; code DR_OK if none failed. A thread whose call was refused
+ * because the context was in use sees that error until another call of this thread fails. Never NULL. */
 DR_API const dr_error *dr_last_error(const dr_context *context);
 
 /* ---- Plans -------------------------------------------------------------------------------------------- */
 
-/* Parses and checks a plan: stages, or the name of a preset, behind which stages replace its own ("dgc",
+/* Parses and checks a plan: stages, or the name of a preset, optionally followed by stages that replace its own ("dgc",
  * "BF-P0 sparsify=topr(ratio=0.1)"). error may be NULL. ARGUMENT (syntax, unknown preset, codec or parameter, a value
- * out of range, stages that do not fit together), MEMORY. */
+ * out of range, stages that cannot be combined), MEMORY. */
 DR_API dr_status dr_plan_parse(const char *text, dr_plan **plan, dr_error *error);
 /* Canonical text: index, value and every other stage that is not the default, in a fixed order; parameters that
  * differ from their default; shortest numbers. Two plans are equivalent if and only if their texts are equal.
@@ -127,8 +126,8 @@ DR_API dr_status dr_plan_parse(const char *text, dr_plan **plan, dr_error *error
 DR_API const char *dr_plan_text(const dr_plan *plan);
 DR_API void dr_plan_destroy(dr_plan *plan); /* NULL is fine */
 
-/* Properties of a plan, so that no caller parses its text. With auto: of any of its choices. LINEAR holds for dense
- * tensors and equal seeds and steps: then every rank sends the same rows, with unchanged values. */
+/* Properties of a plan, so that no caller parses its text. With auto: properties of any of its choices. LINEAR holds
+ * for dense tensors and equal seeds and steps: then all ranks send the same rows, with unchanged values. */
 enum {
   DR_PLAN_SPARSIFIES = 1u << 0,     /* drops values other than zeros */
   DR_PLAN_FEEDBACK = 1u << 1,       /* needs a state (dr_state_size) */
@@ -142,7 +141,7 @@ enum {
   DR_PLAN_HOST_ONLY = 1u << 9,      /* a stage has no CUDA path at all */
   DR_PLAN_FLAT = 1u << 10,          /* bucket=flat: the batch is one tensor in the frame */
   DR_PLAN_TRANSFORMS = 1u << 11,    /* makes factors, not frames: exchange.h, transform.h */
-  DR_PLAN_RESIDUAL = 1u << 12,      /* its state has a residual: a frame that never arrived can be taken back */
+  DR_PLAN_RESIDUAL = 1u << 12,      /* its state has a residual: an undelivered frame can be restored to it */
   DR_PLAN_VOTE = 1u << 13,          /* merge=vote: a merge is the sign of the sum */
   DR_PLAN_PATCH = 1u << 14          /* sparsify=changed: tensors have a base, and decodes DR_DECODE_APPLY */
 };
@@ -153,61 +152,61 @@ typedef struct dr_plan_info {
 } dr_plan_info;
 DR_API dr_status dr_plan_describe(const dr_plan *plan, dr_plan_info *info, dr_error *error);
 
-/* Plans of tensors that travel beside others of `plan`; to be destroyed like any plan. ARGUMENT, MEMORY.
- * dr_plan_exact: of a tensor that is too small to be worth `plan`, as `dense_below` has it (exchange.h): all of it,
- *   exactly. It keeps the feedback, so that the gradient has the same weight (gamma) and the same momentum, which is not
- *   masked, for all is sent; and so that its residual can restore what never arrived. With merge=vote or
- *   transform= it is `plan` itself: a mean beside signs would be of another scale.
- * dr_plan_rows: of a sparse tensor whose rows are selected already: the index, value and order codecs of `plan`, without
- *   sparsifier and feedback. An index codec that sends other rows than it is given becomes golomb. Of transform=:
- *   `index=golomb value=raw`. UNSUPPORTED: merge=vote, or a momentum, which are of all elements. */
+/* Plans for tensors that are sent together with others of `plan`; to be destroyed like any plan. ARGUMENT, MEMORY.
+ * dr_plan_exact: for a tensor that is too small for `plan` (`dense_below`, exchange.h): all of it, exactly. It has the
+ *   feedback of `plan`, so that the gradient has the same weight (gamma) and the same momentum, which is not masked,
+ *   because all is sent; and so that its residual can restore an undelivered frame. With merge=vote or transform= it is
+ *   `plan` itself: means and signs have different scales.
+ * dr_plan_rows: for a sparse tensor whose rows are selected already: the index, value and order codecs of `plan`,
+ *   without sparsifier and feedback. golomb replaces an index codec that would send other rows. With transform=:
+ *   `index=golomb value=raw`. UNSUPPORTED: merge=vote, or a momentum, which concern all elements. */
 DR_API dr_status dr_plan_exact(const dr_plan *plan, dr_plan **exact, dr_error *error);
 DR_API dr_status dr_plan_rows(const dr_plan *plan, dr_plan **rows, dr_error *error);
 
-/* A parameter of a stage. `text` is its value as the canonical text has it. */
+/* A parameter of a stage. `text` is its value in the canonical text. */
 typedef struct dr_stage_param {
   size_t struct_size;
   const char *name, *text;
   dr_param_type type;       /* 0: of dr_stages_parse, which looks up no names */
-  uint32_t is_default;      /* 1: the canonical text leaves it out */
-  double number;            /* of the number or, of a choice, its position */
+  uint32_t is_default;      /* 1: the canonical text omits it */
+  double number;            /* the number or, for a choice, its position */
   const dr_param *declared; /* its range, choices and default; NULL where type is 0 */
 } dr_stage_param;
-/* A name of a stage, with all of its parameters. A stage `index=raw+huffman` is two of these: raw at position 0, and the
- * bytes codec behind it at position 1. */
+/* A name of a stage, with all of its parameters. A stage `index=raw+huffman` is two of these: raw at position 0, and
+ * the bytes codec after it at position 1. */
 typedef struct dr_stage {
   size_t struct_size;
   const char *role; /* "sparsify", "feedback", "index", "value", "order", "regather", "bucket", "merge", "exchange",
                        "transform" */
-  const char *name; /* as plans have it: "golomb", "plugin.zigzag", "auto", "owner"; "none", "gather", …: the default */
+  const char *name; /* in a plan: "golomb", "plugin.zigzag", "auto", "owner"; "none", "gather", …: the default */
   const char *text; /* of the whole stage: "index=raw+huffman" */
   uint32_t position;
-  uint32_t is_default;          /* 1: the canonical text leaves the stage out */
+  uint32_t is_default;          /* 1: the canonical text omits the stage */
   const dr_codec *codec;        /* NULL: the name is not a codec's (dr_stage_word) */
   const dr_stage_param *params; /* param_count of them; their struct_size is the stride */
   size_t param_count;
 } dr_stage;
-/* The stages of a plan in the order of its canonical text, those that it leaves out at their places; of a plan with
- * transform=lowrank only that and feedback. order= is there where values are reordered. `stage`: valid as long as the plan.
- * ARGUMENT: NULL, or past the end. */
+/* The stages of a plan in the order of its canonical text, including those that the text omits; of a plan with
+ * transform=lowrank only that and feedback. order= is included if values are reordered. `stage` is valid as long as the
+ * plan. ARGUMENT: NULL, or past the end. */
 DR_API size_t dr_plan_stage_count(const dr_plan *plan);
 DR_API dr_status dr_plan_stage(const dr_plan *plan, size_t position, dr_stage *stage, dr_error *error);
 static inline const dr_stage_param *dr_stage_param_at(const dr_stage *stage, size_t i) {
   return (const dr_stage_param *)((const char *)stage->params + i * stage->params->struct_size);
 }
 /* A plan in which `stages` replace those of `plan`, to be destroyed like any plan: "feedback=none",
- * "bucket=flat exchange=owner(parts=4)". ARGUMENT, UNSUPPORTED (the stages do not go together), MEMORY. */
+ * "bucket=flat exchange=owner(parts=4)". ARGUMENT, UNSUPPORTED (the stages cannot be combined), MEMORY. */
 DR_API dr_status dr_plan_with(const dr_plan *plan, const char *stages, dr_plan **made, dr_error *error);
 
-/* The stages of a text whose names are not looked up: of plans that other builds know, or another program's codecs. There
- * are only the stages, names and parameters that the text has. ARGUMENT (syntax, NULL, past the end), MEMORY. */
+/* The stages of a text without a lookup of its names: for plans of other builds, or with codecs of another program. The
+ * list has only the stages, names and parameters of the text. ARGUMENT (syntax, NULL, past the end), MEMORY. */
 typedef struct dr_stages dr_stages;
 DR_API dr_status dr_stages_parse(const char *text, dr_stages **stages, dr_error *error);
 DR_API void dr_stages_destroy(dr_stages *stages); /* NULL is fine */
 DR_API size_t dr_stages_count(const dr_stages *stages);
 DR_API dr_status dr_stages_at(const dr_stages *stages, size_t position, dr_stage *stage, dr_error *error);
 
-/* What plans may name beside codecs: `auto`, and the names that regather=, bucket=, merge=, exchange= and transform= accept.
+/* The names in plans that are not codecs: `auto`, and those of regather=, bucket=, merge=, exchange= and transform=.
  * The first name of a role is the default. The list only grows. */
 typedef struct dr_stage_word {
   size_t struct_size;
@@ -218,21 +217,21 @@ typedef struct dr_stage_word {
 DR_API size_t dr_stage_word_count(void);
 DR_API const dr_stage_word *dr_stage_word_at(size_t position); /* NULL past the end */
 
-/* Presets: plans by the names that the literature has for them. The list only grows. */
+/* Presets: plans by their names in the literature. The list only grows. */
 typedef struct dr_preset {
   size_t struct_size;
   const char *name; /* "terngrad" */
-  const char *set;  /* where it is from: "paper" (Xu et al. 2021), "grace" (Xu et al. 2021), … */
-  const char *plan; /* without sparsify= and transform=: for any sparsifier; topr(ratio=0.01) unless one is given */
-  const char *note; /* what differs from the method's paper; "" */
+  const char *set;  /* its source: "paper" (Xu et al. 2021), "grace" (Xu et al. 2021), … */
+  const char *plan; /* without sparsify= and transform=: for any sparsifier, by default topr(ratio=0.01) */
+  const char *note; /* differences from the method's paper; "": none */
 } dr_preset;
 DR_API size_t dr_preset_count(void);
 DR_API const dr_preset *dr_preset_at(size_t position); /* NULL past the end */
 
 /* ---- Plan books: which tensor has which plan, by its name ------------------------------------------------ */
 
-/* A text in UTF-8, a line `pattern: plan` or `pattern: dense` (docs/PLAN_BOOK.md). Patterns: * ? [abc] [a-c] [!abc], as
- * Python's fnmatch.fnmatchcase has them. The first one that matches a name is used. */
+/* A text in UTF-8 with lines `pattern: plan` or `pattern: dense` (docs/PLAN_BOOK.md). Patterns: * ? [abc] [a-c]
+ * [!abc], as in Python's fnmatch.fnmatchcase. The first pattern that matches a name is used. */
 typedef struct dr_book dr_book;
 #define DR_NO_LINE UINT64_MAX
 typedef struct dr_book_line {
@@ -243,15 +242,15 @@ typedef struct dr_book_line {
   const dr_plan *plan; /* the book's, valid as long as it; NULL: dense, as the tensor is */
 } dr_book_line;
 
-/* where: what errors call the text, its path for example; NULL: "book". They name the line (also in error->where), the
- * pattern and what is wrong with its plan: ARGUMENT, UNSUPPORTED. MEMORY. */
+/* where: the name of the text in errors, for example its path; NULL: "book". Errors name the line (also in
+ * error->where), the pattern and the fault of its plan: ARGUMENT, UNSUPPORTED. MEMORY. */
 DR_API dr_status dr_book_parse(const char *text, size_t size, const char *where, dr_book **book, dr_error *error);
 DR_API void dr_book_destroy(dr_book *book); /* NULL is fine */
 enum {
   DR_BOOK_NAME = 1u << 0 /* the pattern is a name: its * ? [ stand for themselves */
 };
-/* Adds a line at the end (a book without lines: dr_book_parse of 0 bytes). plan: NULL is dense; it is not kept,
- * and may be destroyed. ARGUMENT: a pattern that no line can hold (empty, a line's end, a blank at an end, " #", not
+/* Adds a line at the end (a book without lines: dr_book_parse of 0 bytes). plan: NULL is dense; it may be destroyed
+ * afterwards. ARGUMENT: a pattern that cannot be written in a line (empty, a line's end, a blank at an end, " #", not
  * UTF-8). MEMORY. */
 DR_API dr_status dr_book_add(dr_book *book, const char *pattern, uint32_t flags, const dr_plan *plan, dr_error *error);
 DR_API size_t dr_book_line_count(const dr_book *book);
@@ -261,11 +260,11 @@ DR_API dr_status dr_book_match(const dr_book *book, const char *name, dr_book_li
 enum {
   DR_LINE_USED = 0,
   DR_LINE_UNMATCHED = 1, /* its pattern matches none of the names */
-  DR_LINE_UNREACHED = 2  /* lines before it match all names that it does */
+  DR_LINE_UNREACHED = 2  /* earlier lines match all names that it matches */
 };
 /* The use of every line by n names: DR_LINE_*, dr_book_line_count of them. */
 DR_API dr_status dr_book_uses(const dr_book *book, const char *const *names, size_t n, uint32_t *uses, dr_error *error);
-/* The lines as dr_book_parse reads them, with canonical plans. Valid as long as no line is added. */
+/* The lines in the form that dr_book_parse reads, with canonical plans. Valid until a line is added. */
 DR_API const char *dr_book_text(const dr_book *book);
 
 /* ---- Codecs ------------------------------------------------------------------------------------------- */
@@ -273,15 +272,15 @@ DR_API const char *dr_book_text(const dr_book *book);
 /* Codecs, sparsifiers and feedback in order of registration: built-ins first. The list only grows. */
 DR_API size_t dr_codec_count(void);
 DR_API const dr_codec *dr_codec_at(size_t position); /* NULL past the end */
-/* Adds a codec; its structs must live as long as the process. ARGUMENT: malformed, or its id is taken, or its name by
- * another that was added. CAPACITY: the registry is full.
- * A built-in codec of the same role may have its name: in plans `value=fp8` is the built-in then, and `value=plugin.fp8`
- * this one; with DR_OK error->message names it (else nothing is written there). "plugin." may stand before the name of any
- * codec that was added, so a plan that has it means the same in later releases, whatever they build in. */
+/* Adds a codec; its structs must exist until the process ends. ARGUMENT: it is malformed, or another codec has its
+ * id, or another added codec its name. CAPACITY: the registry is full. A built-in codec of the same role may have
+ * the same name: in plans `value=fp8` is then the built-in one, and `value=plugin.fp8` the added one; with DR_OK
+ * error->message names it (otherwise error is not written). "plugin." may precede the name of any added codec, so a
+ * plan with it has the same meaning in later releases with more built-ins. */
 DR_API dr_status dr_codec_register(const dr_codec *codec, dr_error *error);
-/* Loads a plug-in (a shared object that exports DR_PLUGIN_SYMBOL) and registers its codecs, all or none, with the errors
- * and names of dr_codec_register. UNSUPPORTED: cannot be loaded, or has another version of codec.h. Loading the same codecs
- * twice is allowed. */
+/* Loads a plug-in (a shared object that exports DR_PLUGIN_SYMBOL) and registers its codecs, all or none, with the
+ * errors and names of dr_codec_register. UNSUPPORTED: cannot be loaded, or has another version of codec.h. Loading
+ * the same codecs twice is allowed. */
 DR_API dr_status dr_plugin_load(const char *path, dr_error *error);
 
 /* ---- Tensors ------------------------------------------------------------------------------------------ */
@@ -292,9 +291,9 @@ enum {
 };
 
 /* A gradient, borrowed. Dense: values[universe * width], indices NULL, index_dtype 0. Sparse: `count`
- * indices in any order, each below universe, and values[count * width]. Row-major. Aligned to its dtype.
- * A dense tensor's zeros are not sent, whatever their sign: -0.0 may come back as +0.0. Bits that are not numbers (an XOR
- * of weights, say) go as a sparse tensor, with value=raw and no sparsifier: of it every value is sent. */
+ * indices in any order, all below universe, and values[count * width]. Row-major. Aligned to its dtype.
+ * A dense tensor's zeros of either sign are not sent: -0.0 may be decoded as +0.0. For bits that are not numbers (for
+ * example an XOR of weights) use a sparse tensor with value=raw and no sparsifier, of which every value is sent. */
 typedef struct dr_tensor {
   size_t struct_size;
   dr_dtype dtype;       /* DR_F32, DR_F16, DR_BF16; with sparsify=changed also DR_F64, DR_U8, DR_U16, DR_U32 */
@@ -309,10 +308,10 @@ typedef struct dr_tensor {
   void *state;         /* only with feedback: dr_state_size bytes, aligned to 8 */
   uint64_t state_size; /* 0: no state */
   uint64_t key;        /* seeds the random numbers of this tensor; 0: its position in the batch */
-  /* sparsify=changed: what the receiver has, of the same type and shape. Else NULL */
+  /* sparsify=changed: the receiver's values, of the same type and shape. Otherwise NULL */
   const void *base;
-  /* NULL, or the sums of the base (dr_base_sums), which become those of `values` if the call succeeds: no check is
-   * computed anew */
+  /* NULL, or the sums of the base (dr_base_sums), which become those of `values` if the call succeeds, so that no
+   * check is computed again */
   uint64_t *sums;
   /* sparsify=changed: NULL, or the history of the base, a byte per value of its universe * width: a summary of
    * earlier patches, which index=history and value=history read. All bytes are 0 before the first patch. It
@@ -382,11 +381,11 @@ typedef struct dr_call {
   size_t fault_stride;
 } dr_call;
 
-/* Result of an encode, or of a prepared decode or merge, in the same place as the data. On the CPU it is set however the
- * call ends, as far as its struct_size reaches, unless the context or the binding is NULL. On a GPU an error before the
- * launch is only in the status that the function returns; struct_size is read there, too, so it must be set before the
- * call; if it does not reach `status`, nothing is written. A place that is refused counts as the one that it names; if
- * that cannot be read, nothing is written. */
+/* Result of an encode, or of a prepared decode or merge, in the same place as the data. On the CPU it is always set,
+ * as far as its struct_size reaches, unless the context or the binding is NULL. On a GPU an error before the launch
+ * is only in the returned status; struct_size is read on the device, too, so it must be set before the call; if it
+ * does not reach `status`, nothing is written. The result of a call with a refused place is in the place that it
+ * names; if that cannot be read, nothing is written. */
 typedef struct dr_result {
   size_t struct_size;
   uint64_t size; /* bytes of the frame, or of the status frame; else 0 */
@@ -400,7 +399,7 @@ typedef struct dr_result {
 } dr_result;
 
 /* Bytes that suffice for any frame of such tensors, or a status frame. Values, indices and state are not read; the
- * count of a sparse tensor is a bound. Of `call` (or NULL) only segment_rows is used. ARGUMENT, UNSUPPORTED (also if
+ * count of a sparse tensor is a bound. `call` may be NULL; only its segment_rows is used. ARGUMENT, UNSUPPORTED (also if
  * the plan does not run in the place), MEMORY. */
 DR_API dr_status dr_bound(dr_context *context, const dr_plan *plan, const dr_call *call, const dr_place *place,
                           const dr_tensor *tensors, size_t stride, size_t n, size_t *bytes);
@@ -415,7 +414,7 @@ DR_API dr_status dr_encode(dr_context *context, const dr_plan *plan, const dr_ca
                            const dr_tensor *tensors, size_t stride, size_t n, void *frame, size_t capacity,
                            dr_result *result);
 
-/* ---- Prepared encode: bounds, layout and workspace worked out once ------------------------------------ */
+/* ---- Prepared encode: bounds, layout and workspace computed once -------------------------------------- */
 
 typedef struct dr_batch_info {
   size_t struct_size;
@@ -433,7 +432,7 @@ DR_API dr_status dr_batch_create(dr_context *context, const dr_plan *plan, const
                                  dr_batch **batch);
 DR_API void dr_batch_destroy(dr_batch *batch);
 DR_API dr_status dr_batch_describe(const dr_batch *batch, dr_batch_info *info, dr_error *error);
-/* As dr_encode, without allocating: the caller passes the workspace, one per call under way. ARGUMENT unless shapes
+/* As dr_encode, without allocating: the caller passes the workspace, one per concurrent call. ARGUMENT unless shapes
  * (a sparse count may be smaller), plans (or NULL) and segment_rows (or 0) are the prepared ones. */
 DR_API dr_status dr_batch_encode(dr_context *context, const dr_batch *batch, const dr_call *call, const dr_place *place,
                                  const dr_tensor *tensors, size_t stride, size_t n, void *workspace,
@@ -456,18 +455,19 @@ typedef struct dr_tensor_out {
   uint64_t capacity; /* sparse: rows that fit */
   uint64_t count;    /* output. decode: rows of the support, of a patch rows assigned. merge, sparse: rows of the union;
                         merge, dense: rows added, over all frames */
-  /* Of a sparse output of a patch: what the receiver has. Else NULL: a dense output is its own base */
+  /* Of a sparse output of a patch: the receiver's values. Otherwise NULL: a dense output is its own base */
   const void *base;
   uint64_t *sums; /* of a patch: as in dr_tensor, of the base, which is not read for its check then */
-  /* Of a patch: NULL, or the history of the base, as in dr_tensor. CORRUPT: the patch goes by a history, and it is another
-   * one than the sender's; NULL is one of zeros */
+  /* Of a patch: NULL, or the history of the base, as in dr_tensor. CORRUPT: the patch uses a history, and this one
+   * differs from the sender's; NULL is a history of zeros */
   uint8_t *history;
 } dr_tensor_out;
 
-/* The sums of `bytes` bytes of weights, one for each 4096 bytes begun: from them follows the check by which a patch knows
- * its base, and they follow a patch without another reading. ARGUMENT: NULL, or `capacity` is too small. */
+/* The sums of `bytes` bytes of weights, one for every 4096 bytes, the last of which may be fewer. They determine the
+ * check by which a patch identifies its base, and a patch updates them without reading the weights again. ARGUMENT:
+ * NULL, or `capacity` is too small. */
 DR_API dr_status dr_base_sums(const void *values, uint64_t bytes, uint64_t *sums, size_t capacity, dr_error *error);
-/* The check of such sums: of weights of less than 2^32 - 4096 rows the number that a patch has, base or result. */
+/* The check of such sums: for weights of less than 2^32 - 4096 rows, the check of a base or a result in a patch. */
 DR_API uint64_t dr_base_check(const uint64_t *sums, size_t n);
 
 enum {
@@ -476,7 +476,7 @@ enum {
                               weight 1: rounded as there, and outputs are untouched unless the frame is sound */
   DR_DECODE_TAG = 1u << 1,  /* ARGUMENT unless every frame has the tag `tag`: ranks are out of step */
   DR_DECODE_VOTE = 1u << 2, /* merge: the sign of the sum, +1 where that is 0 (majority vote, Bernstein et al. 2018). A
-                              NaN stays. A prepared batch whose plan has merge=vote does it without the flag, unless it
+                              NaN is not changed. A prepared batch whose plan has merge=vote votes without the flag, unless it
                               adds. ARGUMENT with ADD, and for a decode; on the CPU. UNSUPPORTED: more than 256 frames
                               into bf16, 2048 into f16, whose sums would be rounded */
   DR_DECODE_APPLY = 1u << 3 /* decode: the frame is a patch (sparsify=changed), and the outputs hold its base, to which
@@ -544,18 +544,18 @@ DR_API dr_status dr_batch_merge_workspace(const dr_batch *batch, size_t k, size_
 
 /* Tensors, outputs and workspace of a batch, read and checked once; later calls do not read the structs again. The
  * fields of `tensors` are copied (a sparse count, too). The memory that they point to, `outs`, the context and the
- * batch must stay valid until the binding is destroyed or rebound; on a GPU, until its calls have ended. Errors are in the
- * context; its allocator provides the workspace. tensors may be NULL if the binding only decodes, outs if it only encodes.
- * `frames`: the largest number in a merge (1 for decode). ARGUMENT, UNSUPPORTED, MEMORY. */
+ * batch must stay valid until the binding is destroyed or rebound; on a GPU, until its calls have ended. Errors are
+ * in the context; its allocator provides the workspace. tensors may be NULL if the binding only decodes, outs if it
+ * only encodes. `frames`: the largest number in a merge (1 for decode). ARGUMENT, UNSUPPORTED, MEMORY. */
 typedef struct dr_binding dr_binding;
 DR_API dr_status dr_binding_create(dr_context *context, const dr_batch *batch, const dr_place *place,
                                    const dr_tensor *tensors, size_t stride, dr_tensor_out *outs, size_t out_stride,
                                    size_t n, size_t frames, dr_binding **binding);
 DR_API void dr_binding_destroy(dr_binding *binding); /* NULL is fine */
-/* Other memory for a binding: tensors and outputs of the batch, as in dr_binding_create; a sparse count may be any up to
- * the batch's, an output dense or sparse. tensors or outs NULL: these stay. Allocates nothing from the second time on.
- * If it fails, the binding is as it was. ARGUMENT (also tensors or outs that the binding was created without),
- * UNSUPPORTED, MEMORY. */
+/* Other memory for a binding: tensors and outputs of the batch, as in dr_binding_create; a sparse count may be any
+ * up to the batch's, an output dense or sparse. tensors or outs NULL: these do not change. Allocates only the first
+ * time. If it fails, the binding does not change. ARGUMENT (also tensors or outs that the binding was created
+ * without), UNSUPPORTED, MEMORY. */
 DR_API dr_status dr_binding_rebind(dr_binding *binding, const dr_tensor *tensors, size_t stride, dr_tensor_out *outs,
                                    size_t out_stride, size_t n);
 /* As dr_batch_encode, dr_batch_decode and dr_batch_merge. The counts are set in the `outs` that are bound.
@@ -575,27 +575,27 @@ DR_API dr_status dr_binding_merge(dr_binding *binding, const dr_bytes *frames, c
  * with another feedback is ARGUMENT.
  *
  *   residual   m: the part of the gradient that was not sent (Seide et al. 2014; Stich et al. 2018)
- *   efsignsgd  m, and the learning rate of its step: the next step adds m · (rate before / rate), for the update is the
- *              rate times what is sent (Karimireddy et al. 2019; Zheng et al. 2019). At a constant rate: residual
- *   dgc        u = momentum · u + g, v += u; v is sent from and is the residual. Where an element was sent, a row of
- *              the support that the receiver decodes, u becomes 0, and v what the decoded value leaves of it: 0 with
- *              value=raw (Lin et al. 2017). Of a segment that is sent dense: where an element was selected
- *   momentum   m = (1 - beta) · g + beta · m is sent, and nothing is taken from it: there is no residual (Signum,
+ *   efsignsgd  m, and the learning rate of its step: the next step adds m · (last rate / rate), because the update is
+ *              the rate times what is sent (Karimireddy et al. 2019; Zheng et al. 2019). At a constant rate: residual
+ *   dgc        u = momentum · u + g, v += u; v is the residual, from which values are selected and sent. At the support
+ *              that the receiver decodes u becomes 0, and the decoded value is subtracted from v, which becomes 0 with
+ *              value=raw (Lin et al. 2017). In a segment that is sent dense: at the selected elements
+ *   momentum   m = (1 - beta) · g + beta · m is sent, and nothing is subtracted: there is no residual (Signum,
  *              Bernstein et al. 2018) */
 DR_API dr_status dr_state_size(const dr_plan *plan, const dr_tensor *tensor, size_t *bytes, dr_error *error);
-/* Whether a state may be given to an encode of such a tensor: fresh, or of the plan's feedback and the tensor's size. For
- * states that were saved. ARGUMENT. */
+/* Checks that a saved state is valid for an encode of such a tensor: fresh, or of the plan's feedback and the tensor's
+ * size. ARGUMENT. */
 DR_API dr_status dr_state_check(const dr_plan *plan, const dr_tensor *tensor, const void *state, size_t state_size,
                                 dr_error *error);
-/* The residual in a state: f32[universe * width]. To restore a frame that never arrived, merge it
- * into the residual with DR_DECODE_ADD. Of dgc that restores v; u stays 0 where it was sent: the momentum of those
- * elements begins anew. ARGUMENT if the state is fresh or invalid, or has none (momentum). */
+/* The residual in a state: f32[universe * width]. To restore an undelivered frame, merge it into the residual with
+ * DR_DECODE_ADD. With dgc that restores v; u remains 0 where it was sent: the momentum of those elements begins again.
+ * ARGUMENT if the state is fresh or invalid, or has none (momentum). */
 DR_API dr_status dr_state_residual(void *state, size_t state_size, float **residual, uint64_t *elements,
                                    dr_error *error);
 /* The momentum in a state: u of dgc, m of momentum. ARGUMENT if the state is fresh or invalid, or has none. */
 DR_API dr_status dr_state_momentum(void *state, size_t state_size, float **momentum, uint64_t *elements,
                                    dr_error *error);
-/* Writes a state of dr_state_size bytes with a given residual, f32[universe * width] (NULL: zeros); u of dgc and m of
+/* Writes a state of dr_state_size bytes with a residual, f32[universe * width] (NULL: zeros); u of dgc and m of
  * momentum are zeros, and the learning rate of efsignsgd is the plan's. ARGUMENT: a residual for momentum. */
 DR_API dr_status dr_state_fill(const dr_plan *plan, const dr_tensor *tensor, const float *residual, void *state,
                                size_t state_size, dr_error *error);
@@ -605,8 +605,8 @@ DR_API dr_status dr_state_fill(const dr_plan *plan, const dr_tensor *tensor, con
  * rates of efsignsgd the residual is scaled. ARGUMENT. */
 DR_API dr_status dr_state_copy(const void *from, size_t from_size, uint64_t first, void *to, size_t to_size,
                                uint64_t at, uint64_t elements, dr_error *error);
-/* Multiplies the residual by a finite factor, each product rounded once (0 where it is not finite). With the learning
- * rate before over that of the next step, what a schedule changes, residual and dgc do what efsignsgd does. A fresh
+/* Multiplies the residual by a finite factor, every product rounded once (0 where it is not finite). With the ratio
+ * of the last learning rate to the next one, under a schedule, residual and dgc are scaled as efsignsgd is. A fresh
  * state stays fresh. ARGUMENT if the state is invalid, or has no residual. */
 DR_API dr_status dr_state_scale(void *state, size_t state_size, double factor, dr_error *error);
 /* L2 norm of the residual, summed in f64; 0 for a fresh state, and of momentum. ARGUMENT if the state is invalid. */
@@ -619,7 +619,7 @@ enum {
   DR_FRAME_TAG = 1u << 1,
   DR_FRAME_LIST = 1u << 2,
   DR_FRAME_STATUS = 1u << 3,
-  DR_FRAME_PATCH = 1u << 8 /* its tensors are patches: decode with DR_DECODE_APPLY. (No flag of the frame's) */
+  DR_FRAME_PATCH = 1u << 8 /* its tensors are patches: decode with DR_DECODE_APPLY. (Not a flag on the wire) */
 };
 
 typedef struct dr_frame_info {
@@ -651,7 +651,7 @@ typedef struct dr_tensor_info {
 } dr_tensor_info;
 
 /* Size of the frame at `frame`, of which `size` bytes are readable; reads the header only and verifies no check. For
- * frames one behind the other, or in slots. CORRUPT (no frame, or longer than size), UNSUPPORTED. */
+ * consecutive frames, or frames in slots. CORRUPT (not a frame, or longer than size), UNSUPPORTED. */
 DR_API dr_status dr_frame_size(const void *frame, size_t size, size_t *frame_size, dr_error *error);
 
 /* Reads the header and verifies every check; decodes nothing. Any alignment. infos may be NULL; at most `capacity` are

@@ -1,7 +1,6 @@
-// DeepReduce for C++20: deepreduce.h with destructors, spans and exceptions. Header only, and no more than that:
-// that header documents each function and its errors. exchange.hpp, transform.hpp and control.hpp are the same of the
-// headers of their names. All of it is for the CPU: for a dr_place call the functions of C with the handles that `get`
-// returns.
+// DeepReduce for C++20: deepreduce.h with destructors, spans and exceptions. Header only; deepreduce.h documents the
+// functions and their errors. exchange.hpp, transform.hpp and control.hpp do the same for the headers of their names.
+// All is for the CPU: for a dr_place call the C functions with the handles that `get` returns.
 //
 //   dr::plan plan("sparsify=topr(ratio=0.01) index=golomb value=raw");
 //   dr::context context;
@@ -26,9 +25,9 @@
 #include "deepreduce.h"
 
 namespace dr {
-inline namespace v1 {  // so that two versions of this header in one program are two sets of classes
+inline namespace v1 {  // two versions of this header in one program are two sets of classes
 
-// what() is "CORRUPT: the sentence".
+// what() is "CORRUPT: the message".
 struct error : std::runtime_error {
   explicit error(const dr_error& e)
       : std::runtime_error(std::string(dr_status_name(e.code)) + ": " + e.message), detail(e) {}
@@ -36,7 +35,7 @@ struct error : std::runtime_error {
   dr_error detail;
 };
 
-// A struct that the library may grow, zero but for its size.
+// A versioned struct, all zero except for its size.
 template <class T>
 T sized() {
   T t{};
@@ -60,7 +59,7 @@ inline const float* weights_of(std::span<const dr_bytes> frames, std::span<const
   throw std::invalid_argument("merge: " + std::to_string(weights.size()) + " weights for " +
                               std::to_string(frames.size()) + " frames");
 }
-// write(buffer, capacity, size), once for the size and once for the text. The context, or nullptr, has the error.
+// Calls write(buffer, capacity, size) twice, for the size and for the text. Errors are in the context, or nullptr.
 template <class F>
 std::string read_text(const dr_context* c, F&& write) {
   size_t size = 0;
@@ -91,7 +90,7 @@ class plan {
     detail::require([&](dr_error* e) { return dr_plan_parse(text.c_str(), &parsed, e); });
     handle.reset(parsed);
   }
-  // Canonical; lives as long as the plan.
+  // Canonical; valid as long as the plan.
   std::string_view text() const { return dr_plan_text(handle.get()); }
   dr_plan_info info() const {
     auto found = sized<dr_plan_info>();
@@ -106,12 +105,12 @@ class plan {
       detail::require([&](dr_error* e) { return dr_plan_stage(get(), i, &list[i], e); });
     return list;
   }
-  // Stages in the place of its own: "feedback=none".
+  // A plan in which stages replace its own: "feedback=none".
   plan with(const std::string& stages) const {
     return beside(
         [&](const dr_plan* p, dr_plan** made, dr_error* e) { return dr_plan_with(p, stages.c_str(), made, e); });
   }
-  // Of tensors that travel beside those of this plan: small ones, and rows that are selected already.
+  // Plans for tensors that are sent with those of this plan: small ones, and rows that are selected already.
   plan exact() const { return beside(dr_plan_exact); }
   plan rows() const { return beside(dr_plan_rows); }
 
@@ -131,7 +130,7 @@ class plan {
   std::unique_ptr<dr_plan, destroy> handle;
 };
 
-// The stages of a text whose names are not looked up; valid as long as this.
+// The stages of a text without a lookup of its names; valid as long as this object.
 class parsed_stages {
  public:
   explicit parsed_stages(const std::string& text) {
@@ -174,18 +173,18 @@ inline std::vector<const dr_stage_word*> stage_words() {
 // Which tensor has which plan.
 class book {
  public:
-  // where: what errors call it.
+  // where: its name in errors.
   explicit book(std::string_view text = {}, const std::string& where = "book") {
     dr_book* parsed = nullptr;
     detail::require([&](dr_error* e) { return dr_book_parse(text.data(), text.size(), where.c_str(), &parsed, e); });
     handle.reset(parsed);
   }
-  // nullptr: dense. is_name: the pattern matches itself alone.
+  // nullptr: dense. is_name: the pattern matches only itself.
   void add(const std::string& pattern, const plan* p, bool is_name = false) {
     const uint32_t flags = is_name ? static_cast<uint32_t>(DR_BOOK_NAME) : 0;
     detail::require([&](dr_error* e) { return dr_book_add(get(), pattern.c_str(), flags, p ? p->get() : nullptr, e); });
   }
-  // Of a name; position DR_NO_LINE: none, so it is dense.
+  // The line of a name; position DR_NO_LINE: none, so the tensor is dense.
   dr_book_line match(const std::string& name) const {
     auto line = sized<dr_book_line>();
     detail::require([&](dr_error* e) { return dr_book_match(get(), name.c_str(), &line, e); });
@@ -227,13 +226,13 @@ inline std::vector<const dr_codec*> codecs() {
   return list;
 }
 
-// Returns "", or a note on names that a built-in has, too.
+// Returns "", or a note on names that are also names of built-ins.
 inline std::string load_plugin(const std::string& path) {
   auto e = sized<dr_error>();
   if (dr_plugin_load(path.c_str(), &e) != DR_OK) throw error(e);
   return e.message;
 }
-// The codec's structs must live as long as the process.
+// The codec's structs must exist until the process ends.
 inline void register_codec(const dr_codec& codec) {
   detail::require([&](dr_error* e) { return dr_codec_register(&codec, e); });
 }
@@ -282,7 +281,7 @@ inline dr_tensor_out sparse_out(dr_dtype dtype, void* values, dr_dtype index_dty
 
 // ---- Patches of weights ---------------------------------------------------------------------------------
 
-// One number for each 4096 bytes of weights: for `sums` of a dr_tensor or dr_tensor_out of a patch.
+// A number for every 4096 bytes of weights: for `sums` of a dr_tensor or dr_tensor_out of a patch.
 inline std::vector<uint64_t> base_sums(std::span<const std::byte> weights) {
   std::vector<uint64_t> sums((weights.size() + 4095) / 4096);
   detail::require(
@@ -315,7 +314,7 @@ inline std::span<float> momentum_of(std::span<std::byte> state) {
   detail::require([&](dr_error* e) { return dr_state_momentum(state.data(), state.size(), &values, &n, e); });
   return {values, static_cast<size_t>(n)};
 }
-// residual: of each element of the tensor, or empty: zeros.
+// residual: of all elements of the tensor, or empty: zeros.
 inline void fill_state(const plan& p, const dr_tensor& tensor, std::span<const float> residual,
                        std::span<std::byte> state) {
   const uint64_t elements = tensor.universe * (tensor.width ? tensor.width : 1);
@@ -348,7 +347,7 @@ struct frame {
 };
 
 namespace detail {
-// read(info, tensors, capacity, error), once for their number and once for them.
+// Calls read(info, tensors, capacity, error) twice, for the number of tensors and for the tensors.
 template <class F>
 frame read_frame(F&& read) {
   frame f{sized<dr_frame_info>(), {}};
@@ -365,14 +364,14 @@ inline frame inspect(std::span<const std::byte> bytes) {
     return dr_inspect(bytes.data(), bytes.size(), info, tensors, sizeof(dr_tensor_info), capacity, e);
   });
 }
-// The header only, of a frame of at most `size` bytes whose first are `available`; no check is verified.
+// Reads only the header of a frame of at most `size` bytes, whose first bytes are `available`; verifies no check.
 inline frame read_header(std::span<const std::byte> available, size_t size) {
   return detail::read_frame([&](dr_frame_info* info, dr_tensor_info* tensors, size_t capacity, dr_error* e) {
     return dr_frame_header(available.data(), available.size(), size, info, tensors, sizeof(dr_tensor_info), capacity,
                            e);
   });
 }
-// Of the frame that `bytes` begin with.
+// The size of the frame at the beginning of `bytes`.
 inline size_t frame_size(std::span<const std::byte> bytes) {
   size_t size = 0;
   detail::require([&](dr_error* e) { return dr_frame_size(bytes.data(), bytes.size(), &size, e); });
@@ -397,7 +396,7 @@ class context {
     return bytes;
   }
 
-  // Into memory of the caller; returns the frame's size.
+  // Encodes to the caller's memory; returns the frame's size.
   size_t encode_into(std::span<std::byte> room, const plan& p, std::span<const dr_tensor> tensors,
                      const dr_call* call = nullptr) {
     auto result = sized<dr_result>();
@@ -419,13 +418,13 @@ class context {
     check(dr_decode(get(), nullptr, bytes.data(), bytes.size(), options, outs.data(), sizeof(dr_tensor_out),
                     outs.size()));
   }
-  // A frame of one tensor; returns the rows of its support.
+  // Decodes a frame of one tensor; returns the rows of its support.
   uint64_t decode(std::span<const std::byte> bytes, dr_tensor_out out, const dr_decode_options* options = nullptr) {
     decode(bytes, std::span(&out, 1), options);
     return out.count;
   }
 
-  // weights: one for each frame, or empty: all 1.
+  // weights: one per frame, or empty: all 1.
   void merge(std::span<const dr_bytes> frames, std::span<const float> weights, std::span<dr_tensor_out> outs,
              const dr_decode_options* options = nullptr) {
     check(dr_merge(get(), nullptr, frames.data(), detail::weights_of(frames, weights), frames.size(), options,
@@ -447,8 +446,8 @@ class context {
 
 inline dr_bytes bytes_of(std::span<const std::byte> bytes) { return {bytes.data(), bytes.size()}; }
 
-// Bounds, layout and workspace, worked out once. It serves any number of threads, each with a context and workspace of its
-// own: at least info().workspace bytes to encode, merge_workspace(k) to merge k frames, aligned to 64 bytes.
+// Bounds, layout and workspace, computed once. It serves any number of threads, each with its own context and
+// workspace: at least info().workspace bytes to encode, merge_workspace(k) to merge k frames, aligned to 64 bytes.
 class batch {
  public:
   batch(context& c, const plan& p, std::span<const dr_tensor> tensors, uint64_t segment_rows = 0) {

@@ -1,23 +1,23 @@
 /* DeepReduce: ranks. An exchange encodes this rank's tensors, sends frames to the other ranks, and merges theirs: an
- * all-reduce of compressed gradients, over whatever carries bytes. C11 and C++20.
+ * all-reduce of compressed gradients over any transport. C11 and C++20.
  *
  *   sparsify=topr(ratio=0.01) feedback=residual index=golomb value=raw exchange=owner(parts=4)
  *
- * The stage `exchange` defines which rank sends to which. It is compiled for (ranks, rank, parts) into a program, a list
- * of steps in their final order; dr_exchange_advance runs steps until one has to wait. All ranks make the same calls,
- * with the same plan, shapes and options.
+ * The stage `exchange` defines which rank sends to which. It is compiled for (ranks, rank, parts) into a program, a
+ * list of steps in their final order; dr_exchange_advance runs steps until one has to wait. All ranks make the same
+ * calls, with the same plan, shapes and options.
  *
- *   gather(parts=K)              the default: each rank sends its frames to all others, and each merges the frames
- *                                of all in rank order
- *   owner(parts=K)               each range of elements has an owner, a rank that merges the frames of all, encodes
- *                                the sum and sends it to all. What this second encode drops stays in a residual of
- *                                the owner
- *   ring(parts=K)                a range goes from rank to rank; each adds its own and encodes again; the last frame
- *                                goes round
+ *   gather(parts=K)              the default: every rank sends its frames to all others and merges the frames of all in
+ *                                rank order
+ *   owner(parts=K)               a range of elements has an owner, a rank that merges the frames of all, encodes the
+ *                                sum and sends it to all. What this second encode drops remains in a residual of the
+ *                                owner
+ *   ring(parts=K)                a range passes from rank to rank; each adds its own and encodes again; the last frame
+ *                                is passed on to all
  *   hierarchy(inner=G,parts=K)   one of G consecutive ranks (of one host) sums their dense gradients, and these ranks
  *                                exchange by `gather`
  *
- * parts: number of pieces of a rank's elements that are under way at a time, 1 (the default) to 64.
+ * parts: number of pieces of a rank's elements that are in progress at a time, 1 (the default) to 64.
  *
  * A plan with `transform=lowrank(rank=r)` sends no frames, but two factors (transform.h), each cut into a chunk
  * per rank, which sums the chunks of all ranks in rank order and sends the sum to all. Tensors and outputs: dense f32.
@@ -33,25 +33,25 @@
  * has no names to go by, and asks its caller: random numbers are seeded by the position of a tensor, `dense_below` is 0
  * unless it is given, and tensors are one where the plan has bucket=flat.
  *
- * Rules beside those of deepreduce.h:
+ * Rules in addition to those of deepreduce.h:
  * - Every rank ends with the same bits: all apply the same frames in the same order.
- * - Before it writes an output, each rank sends all others its verdict: that it has decoded all frames, or which rank is
- *   at fault. An output is untouched unless every rank has decoded all frames. With feedback the gradient of a failed step
- *   is then in the residual: it is not lost, and must not be passed again. (Exceptions: the residual of a range that this
- *   rank could not encode is unchanged; feedback=momentum keeps a momentum, not a residual; with `ring` and `hierarchy`
- *   the residual is found as a difference, to the precision of f32 beside the sum of other ranks, 0 where that is
- *   infinite.)
+ * - Before it writes an output, a rank sends its verdict to all others: that it has decoded all frames, or which rank
+ *   is at fault. An output is untouched unless every rank has decoded all frames. With feedback the gradient of a
+ *   failed step is then in the residual: it is not lost, and must not be passed again. (Exceptions: the residual of a
+ *   range that this rank could not encode is unchanged; feedback=momentum has no residual; with `ring` and `hierarchy`
+ *   the residual is computed as a difference, to the precision of f32 relative to the sum of other ranks, 0 where that
+ *   is infinite.)
  * - Sums of f16 and bf16 tensors are rounded to that type before they are encoded again, to infinity beyond its range;
  *   no residual keeps the rounding. Outputs of these types are rounded at every frame that is added: f32 ones are not (a
  *   sender adds in f32, and rounds once).
- * - If a verdict is lost on its way to one rank, that rank fails alone: its outputs differ from those of the others,
+ * - If a verdict is lost on its way to one rank, only that rank fails: its outputs differ from those of the others,
  *   and its residual contains what they applied. The next call fails on all ranks, names it, and in dr_error.what
- *   a rank that is not behind: copy that rank's parameters to it, and set its residual to zero. Of several ranks that
- *   are behind, each call names one.
- * - A transport serves one exchange object: late messages of another one could be taken for its own.
+ *   a rank that is not behind: copy that rank's parameters to it, and set its residual to zero. If several ranks are
+ *   behind, a call names one of them.
+ * - A transport serves one exchange object: otherwise late messages of another one could be mistaken for its own.
  * - No call waits longer than `timeout_ns`. An error names the rank that caused it (dr_error.frame), the same on every
- *   rank. Of several faults at once all ranks name the same one, unless a verdict is lost, or two ranks lose one
- *   another while both go on.
+ *   rank. With several faults at once all ranks name the same one, unless a verdict is lost, or two ranks lose their
+ *   connection while both continue.
  */
 #ifndef DEEPREDUCE_EXCHANGE_H
 #define DEEPREDUCE_EXCHANGE_H
@@ -71,13 +71,13 @@ typedef struct dr_exchange dr_exchange;
 /* ---- Transport: carries bytes --------------------------------------------------------------------------- */
 
 /* Functions that never block. Messages from a rank to another with equal tags arrive in the order in which they were
- * sent. A request is a number that the transport chooses, and may use again when it has ended; it ends when `test` returns
- * other than DR_PENDING, or `cancel` DR_OK.
+ * sent. A request is a number that the transport chooses, and may use again when it has ended; it ends when `test`
+ * returns other than DR_PENDING, or `cancel` DR_OK.
  *
- * A message may come before its receive is posted, by whole steps: a transport keeps it until then, or leaves it with its
- * sender. One buffer may be sent to several ranks at once. At most info.steps + 2 * ranks requests (dr_exchange_describe)
- * are open at a time. Between two calls nothing runs: progress is made in these functions, or by the transport's own
- * threads. examples/unix_transport.h has one over sockets, in C. */
+ * A message may arrive whole steps before its receive is posted: a transport stores it until then, or leaves it with
+ * its sender. One buffer may be sent to several ranks at once. At most info.steps + 2 * ranks requests
+ * (dr_exchange_describe) are open at a time. Between two calls nothing runs: progress is made in these functions, or
+ * by the transport's own threads. examples/unix_transport.h has one over sockets, in C. */
 typedef struct dr_transport {
   size_t struct_size;
   void *user;
@@ -87,15 +87,16 @@ typedef struct dr_transport {
   dr_status (*send)(void *user, uint32_t peer, uint32_t tag, const void *bytes, size_t size, uint64_t *request);
   /* Starts to receive at most `capacity` bytes from another rank. */
   dr_status (*recv)(void *user, uint32_t peer, uint32_t tag, void *bytes, size_t capacity, uint64_t *request);
-  /* DR_OK: done; after a receive `size` is the size of the message (larger than the capacity: CAPACITY), of a send nobody
-   * reads it. DR_PENDING: not yet. Any other, as from `send` and `recv`: it will never be done. The exchange then fails
-   * at once: TIMEOUT becomes TIMEOUT, MEMORY this rank's error, and the rest PEER: the connection to that rank is lost. */
+  /* DR_OK: done; after a receive `size` is the size of the message (larger than the capacity: CAPACITY), after a
+   * send it is not read. DR_PENDING: not yet. Any other, as from `send` and `recv`: it will never be done. The
+   * exchange then fails at once: TIMEOUT becomes TIMEOUT, MEMORY this rank's error, and the rest PEER: the
+   * connection to that rank is lost. */
   dr_status (*test)(void *user, uint64_t request, size_t *size);
   /* Ends a request. DR_OK: its memory is free. DR_PENDING: the transport still uses its memory. */
   dr_status (*cancel)(void *user, uint64_t request);
   /* A monotonic clock in ns; NULL: the machine's. */
   uint64_t (*now)(void *user);
-  /* NULL, or called after each step that computes, before a message is sent (DR_STEP_SEND), after one has arrived
+  /* NULL, or called after every step that computes, before a message is sent (DR_STEP_SEND), after one has arrived
    * (DR_STEP_WAIT; 0 elements: a verdict): where time is modelled, it advances the clock by the cost. */
   void (*spend)(void *user, uint32_t step, uint64_t elements, uint64_t bytes);
 } dr_transport;
@@ -115,60 +116,60 @@ typedef struct dr_exchange_options {
   uint32_t flags; /* DR_EXCHANGE_* */
   uint32_t reserved;
   uint64_t timeout_ns;  /* of one exchange; 0: 60 s */
-  uint64_t dense_below; /* tensors of fewer elements are sent dense and exact, beside the others; 0: none */
-  /* DRY: bytes of the frame of so many elements, at least 1. sum is 1: of a sum that an owner encodes; 2: dense and exact, as a
-   * host's ranks send theirs to the one that sums them (hierarchy). */
+  uint64_t dense_below; /* tensors of fewer elements are sent dense and exact, with the others; 0: none */
+  /* DRY: bytes of a frame of `elements` elements, at least 1. sum is 1: of a sum that an owner encodes; 2: dense and
+   * exact, from a host's ranks to the one that sums theirs (hierarchy). */
   uint64_t (*frame_size)(void *user, uint64_t elements, uint32_t sum);
   void *frame_size_user;
-  /* dr_exchange_advance returns after the step that ends so many ns, or more, after it began (by the transport's clock);
-   * 0: it runs all that need not wait. A step encodes or merges one range, so parts= makes it smaller; only the gradient
-   * of a failed exchange goes back to the residual in one step. */
+  /* dr_exchange_advance returns after the step that ends at least so many ns after the call began (by the
+   * transport's clock); 0: it runs all steps that need not wait. A step encodes or merges one range, so parts= makes
+   * it shorter; only the gradient of a failed exchange is restored to the residual in one step. */
   uint64_t advance_ns;
 } dr_exchange_options;
 
 /* Prepares the exchange of n tensors. `outs` receive the result: dense, of the tensors' shapes; they may be the
- * tensors' own memory. The exchange allocates all of its memory here, the states of feedback, too: `state` and `plan` of
- * a tensor must be NULL, and state_size 0. tensors, outs and the context (which serves only the exchange while one is
- * under way) must stay valid until it is destroyed; transport and options are copied. CPU memory only.
- * Sparse tensors: with `gather` and `owner`. Their `count` is here the largest number of rows, the same on all
- * ranks (a rank with another is named by the first exchange); dr_exchange_rebind sets the rows of a step. Sparse
- * outputs, with `gather` of tensors that parts= does not cut, need capacity for the largest possible union.
- * ARGUMENT, CAPACITY (of such an output; `needed` is sufficient), UNSUPPORTED, MEMORY. */
+ * tensors' own memory. The exchange allocates all of its memory here, the states of feedback, too: `state` and
+ * `plan` of a tensor must be NULL, and state_size 0. tensors, outs and the context (which serves only the exchange
+ * while one is under way) must stay valid until it is destroyed; transport and options are copied. CPU memory only.
+ * Sparse tensors: with `gather` and `owner`. Their `count` is here the largest number of rows, the same on all ranks
+ * (a rank with another is named by the first exchange); dr_exchange_rebind sets the rows of a step. Sparse outputs,
+ * with `gather` of tensors that parts= does not cut, need capacity for the largest possible union. ARGUMENT,
+ * CAPACITY (of such an output; `needed` is sufficient), UNSUPPORTED, MEMORY. */
 DR_API dr_status dr_exchange_create(dr_context *context, const dr_plan *plan, const dr_transport *transport,
                                     const dr_exchange_options *options, const dr_tensor *tensors, size_t stride,
                                     dr_tensor_out *outs, size_t out_stride, size_t n, dr_exchange **exchange);
 /* NULL is fine. An exchange under way is cancelled. Memory that the transport still uses is never freed. */
 DR_API void dr_exchange_destroy(dr_exchange *exchange);
 /* Sets other memory for tensors and outs of the same shapes, and the counts of sparse tensors, up to those that the
- * exchange was created with. Not while an exchange is under way. ARGUMENT, CAPACITY, UNSUPPORTED, MEMORY: it is bound as
- * before. */
+ * exchange was created with. Not while an exchange is under way. ARGUMENT, CAPACITY, UNSUPPORTED, MEMORY: it is
+ * bound as before. */
 DR_API dr_status dr_exchange_rebind(dr_exchange *exchange, const dr_tensor *tensors, size_t stride, dr_tensor_out *outs,
                                     size_t out_stride, size_t n);
 
 /* Starts an exchange of the contents of the tensors, which must not change until it ends, and runs it as
- * dr_exchange_advance does: on return the first frames are on their way. (DRY: not before dr_exchange_advance.) Its
- * outcome, even of that, is what dr_exchange_advance returns. `call`: only step, seeds and trace may be set; NULL: the
- * step is the number of the call. The exchange mixes the rank into private random numbers. An error: nothing is started.
- * ARGUMENT: one is under way, or the transport still uses memory of an earlier one: create a new exchange. UNSUPPORTED:
- * another field of `call` is set. */
+ * dr_exchange_advance does: on return the first frames have been sent. (DRY: not before dr_exchange_advance.) Its
+ * outcome, even of these steps, is what dr_exchange_advance returns. `call`: only step, seeds and trace may be set;
+ * NULL: the step is the number of the call. The exchange mixes the rank into private random numbers. An error:
+ * nothing is started. ARGUMENT: one is under way, or the transport still uses memory of an earlier one: create a new
+ * exchange. UNSUPPORTED: another field of `call` is set. */
 DR_API dr_status dr_exchange_start(dr_exchange *exchange, const dr_call *call);
-/* Runs steps until one has to wait, or for `advance_ns`. DR_PENDING: call again. DR_OK: the outputs hold the result. An error ends the
- * exchange: PEER (a rank could not encode, or a transport reports it as gone), TIMEOUT (a rank is late, or gone without
- * such a report), CORRUPT (a frame is damaged), ARGUMENT (this rank's data, or ranks that are out of step), …;
- * dr_last_error has the rank in `frame`, and that rank's tensor in `tensor`. */
+/* Runs steps until one has to wait, or for `advance_ns`. DR_PENDING: call again. DR_OK: the outputs hold the result.
+ * An error ends the exchange: PEER (a rank could not encode, or a transport reports it as gone), TIMEOUT (a rank is
+ * late, or gone without such a report), CORRUPT (a frame is damaged), ARGUMENT (this rank's data, or ranks that are
+ * out of step), …; dr_last_error has the rank in `frame`, and that rank's tensor in `tensor`. */
 DR_API dr_status dr_exchange_advance(dr_exchange *exchange);
-/* Cancels an exchange under way. Advance it until it ends: the outcome is PEER and names this rank, on all ranks, unless
- * they had agreed already. */
+/* Cancels an exchange under way. Advance it until it ends: the outcome is PEER and names this rank, on all ranks,
+ * unless they had agreed already. */
 DR_API dr_status dr_exchange_cancel(dr_exchange *exchange);
 
 /* Residuals, in the order of the tensors' elements, for any number of ranks and parts: for a checkpoint. SUM: the
  * residual of an owner, dropped by the second encode, in units of the result (of means, unless DR_EXCHANGE_SUM); ranges
  * of other owners read as zeros and must be written as zeros. MOMENTUM: this rank's u of feedback=dgc, or m of
  * feedback=momentum; zeros with any other. WARM_START: Q of transform=lowrank, the same on all ranks, which is
- * f32[rank][width], then zeros; all zeros where a tensor is sent as it is. To go on as before, write all. */
+ * f32[rank][width], then zeros; all zeros for a tensor that is sent dense. To continue as before, write all. */
 enum { DR_RESIDUAL_OWN = 0, DR_RESIDUAL_SUM = 1, DR_RESIDUAL_MOMENTUM = 2, DR_RESIDUAL_WARM_START = 3 };
-/* residual: f32[elements], elements = universe * width of the tensor. Zeros where a plan keeps nothing. ARGUMENT (also
- * while an exchange is under way; of a transform, a value that is not finite). */
+/* residual: f32[elements], elements = universe * width of the tensor. Zeros for a plan without such a state.
+ * ARGUMENT (also while an exchange is under way; of a transform, a value that is not finite). */
 DR_API dr_status dr_exchange_read_residual(dr_exchange *exchange, uint32_t which, size_t tensor, float *residual,
                                            uint64_t elements);
 DR_API dr_status dr_exchange_write_residual(dr_exchange *exchange, uint32_t which, size_t tensor, const float *residual,
@@ -184,8 +185,8 @@ typedef struct dr_exchange_info {
   uint64_t sent, received, messages; /* bytes of frames and verdicts; messages that were sent */
   uint64_t kept;                     /* rows of this rank's frames */
   uint64_t total_ns, encode_ns, wait_ns, merge_ns;
-  /* Of a dr_exchange_advance that returned DR_PENDING. 1: it has to wait for messages. 0: its advance_ns were over, and
-   * there is something to do. */
+  /* After a dr_exchange_advance that returned DR_PENDING. 1: it has to wait for messages. 0: its advance_ns have
+   * passed, and there are steps that can run. */
   uint32_t waits;
   uint32_t reserved; /* 0 */
 } dr_exchange_info;
@@ -197,7 +198,7 @@ enum {
   DR_STEP_SEND = 2,
   DR_STEP_RECV = 3, /* posts the receive of a frame */
   DR_STEP_WAIT = 4, /* until a frame has arrived; validates it */
-  DR_STEP_SUM = 5,  /* merges frames of a range, in rank order, beside the outputs */
+  DR_STEP_SUM = 5,  /* merges frames of a range, in rank order, to memory of its own */
   DR_STEP_ADD = 6,  /* adds the gradient to that sum */
   DR_STEP_ENCODE_SUM = 7,
   DR_STEP_AGREE = 8,  /* all ranks exchange verdicts */
@@ -213,14 +214,14 @@ DR_API dr_status dr_exchange_trace(dr_exchange *exchange, char *json, size_t cap
 
 /* ---- Loopback: all ranks in one thread, with a virtual clock --------------------------------------------- */
 
-/* For tests of an integration, and for models of a network: each rank has a clock and one port. A message leaves when
- * the port is free, takes size / bytes_per_second and arrives latency_ns later; the port of the receiver is busy as
- * long. */
+/* For tests of an integration, and for models of a network: a rank has a clock and one port. A message leaves when
+ * the port is free, occupies it for size / bytes_per_second and arrives latency_ns later; the port of the receiver
+ * is busy for the same time. */
 typedef struct dr_loopback dr_loopback;
 enum {
-  /* Only rank 0 exists; it stands for all ranks, which do the same at the same time. A model of many ranks takes the time
-   * and memory of one. For DRY exchanges by `gather`, `owner` and `ring` in which each rank has elements; else
-   * dr_loopback_run returns ARGUMENT. */
+  /* Only rank 0 exists; it stands for all ranks, which do the same at the same time. A model of many ranks takes the
+   * time and memory of one. For DRY exchanges by `gather`, `owner` and `ring` in which every rank has elements;
+   * otherwise dr_loopback_run returns ARGUMENT. */
   DR_LOOPBACK_ALIKE = 1u << 0
 };
 typedef struct dr_loopback_options {

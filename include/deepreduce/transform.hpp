@@ -5,7 +5,7 @@
 
 #include "deepreduce.hpp"
 
-#if __cplusplus >= 201709L  // (otherwise that header has said so)
+#if __cplusplus >= 201709L  // (otherwise that header is the error)
 
 #include "transform.h"
 
