@@ -1,4 +1,4 @@
-/* Ranks that go on without a dead one: after an exchange that failed the others take their residuals to a new exchange of
+/* Ranks that continue without a dead one: after a failed exchange the others copy their residuals to a new exchange of
  * fewer ranks. What they had not sent, the failed step's gradient with it, is sent then. Over the sockets of
  * unix_transport.h; with MPI or a network of your own only the making of the second transport differs.
  *
@@ -14,11 +14,11 @@
 
 enum { ranks = 4, dies = 2, dies_at = 3, steps = 8, d = 20000 };
 static float gradient[d], sum[d], residual[d];
-/* Of all ranks: sockets of two meshes, and what the parent compares. A cluster would connect anew. */
+/* Of all ranks: sockets of two meshes, and the reports that the parent compares. A cluster would connect again. */
 static int fds[2][ranks][ranks];
 typedef struct report {
-  double given, taken, kept; /* all of this rank's gradients, of the sums of all ranks, of its residual at the end */
-  double checksum;           /* of its replica */
+  double produced, applied, left; /* sums: of this rank's gradients, of the means of all ranks, of its last residual */
+  double checksum;                /* of its replica */
 } report;
 
 static int fail(uint32_t rank, const char *what, const char *why) {
@@ -26,7 +26,7 @@ static int fail(uint32_t rank, const char *what, const char *why) {
   return 1;
 }
 
-/* What is bound to the ranks that there are: the sockets to them and the exchange. */
+/* What depends on the set of ranks: the sockets to them and the exchange. */
 typedef struct group {
   uint32_t count, place; /* ranks, and this one's number among them */
   unix_transport *sockets;
@@ -66,7 +66,7 @@ static int run(uint32_t rank, report *own) {
     for (int i = 0; i < d; ++i) {
       /* Integers, whose sums are exact; and none of the rank that dies: what it had not sent is lost, of all others nothing. */
       gradient[i] = rank == dies ? 0 : (float)((i * 7919 + (int)rank * 104729 + step * 1299709) % 2001 - 1000);
-      own->given += gradient[i];
+      own->produced += gradient[i];
     }
     if (rank == dies && step == dies_at) raise(SIGKILL);
     dr_call call = {.struct_size = sizeof call, .step = (uint64_t)step};
@@ -89,13 +89,13 @@ static int run(uint32_t rank, report *own) {
     }
     if (status != DR_OK) return fail(rank, dr_status_name(status), dr_last_error(context)->message);
     for (int i = 0; i < d; ++i) {
-      own->taken += sum[i];
+      own->applied += sum[i];
       own->checksum += sum[i] * cos(i + step);
     }
   }
   if (dr_exchange_read_residual(g.exchange, DR_RESIDUAL_OWN, 0, residual, d) != DR_OK)
     return fail(rank, "residual", dr_last_error(context)->message);
-  for (int i = 0; i < d; ++i) own->kept += residual[i];
+  for (int i = 0; i < d; ++i) own->left += residual[i];
   dr_exchange_destroy(g.exchange);
   unix_transport_destroy(g.sockets);
   dr_context_destroy(context);
@@ -138,14 +138,14 @@ int main(void) {
     bad |= WIFEXITED(status) && WEXITSTATUS(status);
   }
   if (killed != 1) bad = fail(dies, "was not killed", "");
-  double given = 0, kept = 0;
+  double produced = 0, left = 0;
   for (int i = 0; i < ranks; ++i) {
-    given += reports[i].given;
-    kept += reports[i].kept;
+    produced += reports[i].produced;
+    left += reports[i].left;
     if (i != dies && reports[i].checksum != reports[0].checksum)
       bad = fail((uint32_t)i, "sum", "differs from rank 0's");
   }
-  if (given != reports[0].taken + kept) bad = fail(0, "sum", "a part of the gradients is lost");
-  if (!bad) printf("%d ranks went on to step %d with equal replicas; nothing is lost\n", ranks - 1, steps);
+  if (produced != reports[0].applied + left) bad = fail(0, "sum", "a part of the gradients is lost");
+  if (!bad) printf("%d ranks continued to step %d with equal replicas; nothing is lost\n", ranks - 1, steps);
   return bad;
 }

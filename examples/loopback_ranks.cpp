@@ -1,5 +1,5 @@
-// The loopback: all ranks of an exchange in one thread, on a link that is a model. For tests of an integration, and to see
-// what a plan's schedule does before there is a cluster.
+// The loopback: all ranks of an exchange in one thread, on a modelled link. For tests of an integration, and to try a
+// plan's schedule without a cluster.
 //
 //   c++ -std=c++20 loopback_ranks.cpp $(pkg-config --cflags --libs deepreduce) -o loopback_ranks && ./loopback_ranks
 #include <cstdio>
@@ -18,7 +18,7 @@ struct rank {
   dr_tensor_out out = dr::dense_out(mean);
 };
 
-// The time of a step of each rank, and what it sends, by a plan. The frames are real, the link is not.
+// The time of a step, and the bytes that a rank sends, by a plan. The frames are real, the link is not.
 void run(const char* text) {
   auto link = dr::sized<dr_loopback_options>();
   link.ranks = ranks;
@@ -29,7 +29,7 @@ void run(const char* text) {
   auto traced = dr::sized<dr_exchange_options>();
   traced.flags = DR_EXCHANGE_TRACE;
   std::vector<rank> list(ranks);
-  std::vector<dr::exchange> exchanges;  // goes before `list` and `net`
+  std::vector<dr::exchange> exchanges;  // destroyed before `list` and `net`
   std::vector<dr_exchange*> all;
   for (uint32_t i = 0; i < ranks; ++i) {
     std::mt19937 draw(i);
@@ -47,7 +47,7 @@ void run(const char* text) {
               static_cast<unsigned long long>(exchanges[0].info().sent), exchanges[0].trace().size(), text);
 }
 
-// A rank that does not come: the others wait for it in virtual time, and all of them name it.
+// A missing rank: the others wait for it in virtual time, and all of them name it.
 void lose_one() {
   dr::loopback net(ranks);
   const dr::plan plan("sparsify=topr(ratio=0.01) feedback=residual index=golomb value=raw");

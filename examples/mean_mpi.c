@@ -27,7 +27,7 @@ int main(int argc, char **argv) {
     MPI_Abort(MPI_COMM_WORLD, 1);
   }
 
-  double checksum = 0, least, most;
+  double checksum = 0, smallest, largest;
   for (int step = 0; step < steps; ++step) {
     for (int i = 0; i < d; ++i) gradient[i] = (float)((i + rank) * 7919 % d) / d - 0.5f;
     if (dr_mpi_allreduce(reduce, NULL) != DR_OK) {
@@ -38,13 +38,13 @@ int main(int argc, char **argv) {
   }
   dr_exchange_info info = {.struct_size = sizeof info};
   dr_exchange_describe(reduce->exchange, &info, &error);
-  MPI_Allreduce(&checksum, &least, 1, MPI_DOUBLE, MPI_MIN, MPI_COMM_WORLD);
-  MPI_Allreduce(&checksum, &most, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+  MPI_Allreduce(&checksum, &smallest, 1, MPI_DOUBLE, MPI_MIN, MPI_COMM_WORLD);
+  MPI_Allreduce(&checksum, &largest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
   if (rank == 0) printf("sent %llu bytes of %zu\n", (unsigned long long)info.sent, sizeof gradient);
 
   dr_mpi_destroy(reduce);
   dr_plan_destroy(plan);
   dr_context_destroy(context);
   MPI_Finalize();
-  return least != most; /* the replicas are the same, bit for bit */
+  return smallest != largest; /* the replicas are the same, bit for bit */
 }

@@ -1,4 +1,4 @@
-// A model's gradients in one frame, in C++20: encode, inspect, decode, and a frame that was damaged on its way.
+// A model's gradients in one frame, in C++20: encode, inspect, decode, and a damaged frame.
 //
 //   c++ -std=c++20 model_batch.cpp $(pkg-config --cflags --libs deepreduce) -o model_batch && ./model_batch
 #include <cmath>

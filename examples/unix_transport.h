@@ -1,4 +1,4 @@
-/* A transport of one's own, over Unix stream sockets: what deepreduce/exchange.h asks of one, in 200 lines of C. Ranks are
+/* A transport over Unix stream sockets: all that deepreduce/exchange.h requires of one, in 200 lines of C. Ranks are
  * processes of one host; each pair has a socket. unix_mean.c and elastic_ranks.c use it.
  *
  * A message is a head, its tag and size, and the bytes. Of each peer messages arrive in the order in which they were sent,
@@ -31,11 +31,11 @@ typedef enum { UNIX_FREE, UNIX_SEND, UNIX_RECV, UNIX_OVER } unix_state;
 typedef struct unix_request {
   unix_state state;
   uint32_t peer;
-  unix_head head;   /* send: what goes; receive: its tag, and the size that came */
+  unix_head head;   /* send: of the message; receive: its tag, and the received size */
   char *bytes;      /* of the exchange, until the request ends */
   size_t capacity;  /* receive */
-  uint64_t order;   /* of posting: the oldest receive of a tag gets the first message */
-  int owned;        /* a send that was cancelled halfway: `bytes` is ours, and nobody asks for it any more */
+  uint64_t order;   /* of posting: the oldest receive of a tag receives the first message */
+  int owned;        /* a send that was cancelled halfway: `bytes` is ours, and its request has ended */
   dr_status status; /* OVER */
 } unix_request;
 
@@ -43,10 +43,10 @@ typedef struct unix_peer {
   int fd;
   int lost;
   uint64_t sent;                     /* of the message that is being sent, with its head */
-  unix_head head;                    /* of the message that comes */
-  uint64_t came;                     /* of it, with its head */
+  unix_head head;                    /* of the message that is being received */
+  uint64_t received;                 /* of it, with its head */
   unix_early *early, *last, *coming; /* complete ones in order; the one that has no receive yet */
-  uint64_t receives;                 /* number of the request that it goes to, or UINT64_MAX */
+  uint64_t receives;                 /* number of its request, or UINT64_MAX */
 } unix_peer;
 
 typedef struct unix_transport {
@@ -78,7 +78,7 @@ static inline void unix_end(unix_request *r, dr_status status) {
   }
 }
 
-/* The peer is gone: what is open will never be done. What has come stays. */
+/* The peer is gone: open requests will never be done. Received messages stay. */
 static inline void unix_lose(unix_transport *t, uint32_t peer) {
   t->peers[peer].lost = 1;
   for (uint64_t i = 0; i < t->room; ++i) {
@@ -87,7 +87,7 @@ static inline void unix_lose(unix_transport *t, uint32_t peer) {
   }
 }
 
-/* Sends as much as the socket takes. */
+/* Sends as much as the socket accepts. */
 static inline void unix_push(unix_transport *t, uint32_t peer) {
   unix_peer *p = &t->peers[peer];
   while (!p->lost) {
@@ -111,13 +111,13 @@ static inline void unix_push(unix_transport *t, uint32_t peer) {
   }
 }
 
-/* A head has come: where its bytes go. */
+/* A head is complete: finds the memory for its bytes. */
 static inline dr_status unix_place(unix_transport *t, uint32_t peer) {
   unix_peer *p = &t->peers[peer];
   p->receives = unix_oldest(t, peer, UNIX_RECV, p->head.tag);
   if (p->receives != UINT64_MAX && p->head.size <= t->requests[p->receives].capacity) return DR_OK;
   p->receives = UINT64_MAX;
-  /* (Also one that is longer than its receive, which is then CAPACITY. A size is a peer's word: here peers are friends.) */
+  /* (Also one that is longer than its receive, which is then CAPACITY. Sizes are not limited: peers are trusted here.) */
   p->coming = (unix_early *)calloc(1, sizeof *p->coming);
   if (p->coming) p->coming->bytes = (char *)malloc(p->head.size + 1);
   if (!p->coming || !p->coming->bytes) return DR_E_MEMORY;
@@ -125,7 +125,7 @@ static inline dr_status unix_place(unix_transport *t, uint32_t peer) {
   return DR_OK;
 }
 
-/* An early message meets its receive. */
+/* Delivers an early message to its receive. */
 static inline void unix_hand_over(unix_request *r, unix_early *e) {
   const int fits = e->head.size <= r->capacity;
   if (fits) memcpy(r->bytes, e->bytes, e->head.size);
@@ -135,14 +135,14 @@ static inline void unix_hand_over(unix_request *r, unix_early *e) {
   free(e);
 }
 
-/* A message is whole. */
+/* A message is complete. */
 static inline void unix_deliver(unix_transport *t, uint32_t peer) {
   unix_peer *p = &t->peers[peer];
   if (!p->coming) {
     t->requests[p->receives].head.size = p->head.size;
     unix_end(&t->requests[p->receives], DR_OK);
   } else {
-    /* Its receive may have been posted while it came. */
+    /* Its receive may have been posted during its arrival. */
     const uint64_t at = unix_oldest(t, peer, UNIX_RECV, p->head.tag);
     if (at != UINT64_MAX) {
       unix_hand_over(&t->requests[at], p->coming);
@@ -157,22 +157,22 @@ static inline void unix_deliver(unix_transport *t, uint32_t peer) {
   }
   p->coming = NULL;
   p->receives = UINT64_MAX;
-  p->came = 0;
+  p->received = 0;
 }
 
-/* Receives as much as there is. */
+/* Receives as much as is available. */
 static inline void unix_pull(unix_transport *t, uint32_t peer) {
   unix_peer *p = &t->peers[peer];
   while (!p->lost) {
     char *to;
     uint64_t part;
     ssize_t n = 0;
-    if (p->came < sizeof p->head) {
-      to = (char *)&p->head + p->came;
-      part = sizeof p->head - p->came;
+    if (p->received < sizeof p->head) {
+      to = (char *)&p->head + p->received;
+      part = sizeof p->head - p->received;
     } else {
-      to = (p->coming ? p->coming->bytes : t->requests[p->receives].bytes) + (p->came - sizeof p->head);
-      part = p->head.size + sizeof p->head - p->came;
+      to = (p->coming ? p->coming->bytes : t->requests[p->receives].bytes) + (p->received - sizeof p->head);
+      part = p->head.size + sizeof p->head - p->received;
     }
     if (part) {
       n = recv(p->fd, to, part, MSG_DONTWAIT);
@@ -182,12 +182,12 @@ static inline void unix_pull(unix_transport *t, uint32_t peer) {
         return;
       }
     }
-    p->came += (uint64_t)n;
-    if (p->came == sizeof p->head && unix_place(t, peer) != DR_OK) {
+    p->received += (uint64_t)n;
+    if (p->received == sizeof p->head && unix_place(t, peer) != DR_OK) {
       unix_lose(t, peer);
       return;
     }
-    if (p->came == sizeof p->head + p->head.size) unix_deliver(t, peer);
+    if (p->received == sizeof p->head + p->head.size) unix_deliver(t, peer);
   }
 }
 
@@ -252,18 +252,18 @@ static inline dr_status unix_test(void *user, uint64_t request, size_t *size) {
   if (r->state == UNIX_SEND) unix_push(t, r->peer);
   if (r->state == UNIX_RECV) unix_pull(t, r->peer);
   if (r->state != UNIX_OVER) return DR_PENDING;
-  *size = r->head.size; /* (of a send nobody reads it) */
+  *size = r->head.size; /* (not read after a send) */
   r->state = UNIX_FREE;
   return r->status;
 }
 
-/* Afterwards the exchange may use the memory for something else, at once. */
+/* Afterwards the exchange may reuse the memory at once. */
 static inline dr_status unix_cancel(void *user, uint64_t request) {
   unix_transport *t = (unix_transport *)user;
   unix_request *r = &t->requests[request];
   unix_peer *p = &t->peers[r->peer];
   if (r->state == UNIX_SEND && p->sent && unix_oldest(t, r->peer, UNIX_SEND, UINT64_MAX) == request) {
-    /* Half of it is on its way: the stream goes on with a copy of the rest. */
+    /* Half of it has been sent: the stream continues with a copy of the rest. */
     char *copy = (char *)malloc(r->head.size + 1);
     if (!copy) return DR_PENDING;
     memcpy(copy, r->bytes, r->head.size);
@@ -271,8 +271,8 @@ static inline dr_status unix_cancel(void *user, uint64_t request) {
     r->owned = 1;
     return DR_OK;
   }
-  if (r->state == UNIX_RECV && p->receives == request && p->came >= sizeof p->head && !p->coming) {
-    /* Half of it has come: the rest goes elsewhere, and counts as an early message. */
+  if (r->state == UNIX_RECV && p->receives == request && p->received >= sizeof p->head && !p->coming) {
+    /* Half of it has been received: the rest is received elsewhere, as an early message. */
     unix_early *e = (unix_early *)calloc(1, sizeof *e);
     if (e) e->bytes = (char *)malloc(p->head.size + 1);
     if (!e || !e->bytes) {
@@ -280,7 +280,7 @@ static inline dr_status unix_cancel(void *user, uint64_t request) {
       return DR_PENDING;
     }
     e->head = p->head;
-    memcpy(e->bytes, r->bytes, p->came - sizeof p->head);
+    memcpy(e->bytes, r->bytes, p->received - sizeof p->head);
     p->coming = e;
   }
   if (p->receives == request) p->receives = UINT64_MAX;
@@ -290,7 +290,7 @@ static inline dr_status unix_cancel(void *user, uint64_t request) {
 
 /* ---- Making and waiting ---------------------------------------------------------------------------------- */
 
-/* fds [ranks]: the socket to each rank; its own is not looked at. They are the transport's from now on. */
+/* fds [ranks]: the socket to every rank; its own is ignored. The transport owns them from now on. */
 static inline unix_transport *unix_transport_create(uint32_t ranks, uint32_t rank, const int *fds) {
   unix_transport *t = (unix_transport *)calloc(1, sizeof *t);
   if (!t || ranks > UNIX_RANKS_MAX) return NULL;
@@ -303,7 +303,7 @@ static inline unix_transport *unix_transport_create(uint32_t ranks, uint32_t ran
   return t;
 }
 
-/* After the exchange that uses it. */
+/* To be called after the exchange that uses it is destroyed. */
 static inline void unix_transport_destroy(unix_transport *t) {
   for (uint32_t i = 0; t && i < t->ranks; ++i) {
     unix_peer *p = &t->peers[i];
@@ -337,7 +337,7 @@ static inline dr_transport unix_transport_of(unix_transport *t) {
   return made;
 }
 
-/* Until a socket has something to read or, where messages wait for it, room to write; 10 ms at most. */
+/* Waits until a socket can be read or, if messages wait for it, written; 10 ms at most. */
 static inline void unix_wait(unix_transport *t) {
   struct pollfd list[UNIX_RANKS_MAX];
   for (uint32_t i = 0; i < t->ranks; ++i) {
@@ -354,7 +354,7 @@ static inline void unix_wait(unix_transport *t) {
   }
 }
 
-/* Runs an exchange that was started to its end. */
+/* Runs a started exchange to its end. */
 static inline dr_status unix_finish(unix_transport *t, dr_exchange *exchange) {
   dr_status status;
   while ((status = dr_exchange_advance(exchange)) == DR_PENDING) unix_wait(t);

@@ -1,4 +1,4 @@
-// Times of DeepReduce on a GPU, beside what they must be. `gpu_bench --help`; README.md says how a session with a device goes.
+// Times of DeepReduce on a GPU, with their limits. `gpu_bench --help`; README.md describes a session with a device.
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -88,7 +88,7 @@ class bench {
 
   uint64_t scaled(uint64_t d) const { return std::max<uint64_t>(1, d / o_.scale); }
 
-  // Makes the candidates of a group, takes their times, and lets go of their memory.
+  // Makes the candidates of a group, measures them, and frees their memory.
   template <class F>
   void group(const char* name, F&& fill) {
     if (!o_.only.empty() && std::string(name).find(o_.only) == std::string::npos && std::string(name) != "machine")
@@ -123,7 +123,7 @@ class bench {
     std::fflush(stdout);
   }
 
-  // Adds what `make` makes; or a row that says why it could not be.
+  // Adds the candidate of `make`, or a row with the reason why there is none.
   template <class F>
   void attempt(std::vector<candidate>& g, const std::string& name, const std::string& text, const limits& l, F&& make) {
     candidate c;
@@ -166,7 +166,7 @@ class bench {
     });
   }
 
-  // Work of the machine's own, that needs no proof.
+  // A baseline of the machine, which needs no verification.
   void plain(std::vector<candidate>& g, const std::string& name, uint64_t bytes, size_t sets,
              std::function<void(size_t)> enqueue, std::shared_ptr<void> keeps) {
     candidate c;
@@ -199,7 +199,7 @@ class bench {
 
   void dense_rows(std::vector<candidate>& g, uint64_t d) {
     encode(g, "25.6e6, 1 %", topr("ratio=0.01", usual), {{d}}, {85.0, 65.0});
-    // The same with one stage or the other left raw: the differences are what the stages cost.
+    // The same with one of the stages raw: the differences are the costs of the stages.
     encode(g, "  raw values", topr("ratio=0.01", "index=golomb value=raw"), {{d}}, {});
     encode(g, "  raw indices", topr("ratio=0.01", "index=raw value=qsgd"), {{d}}, {});
     encode(g, "  raw both", topr("ratio=0.01", "index=raw value=raw"), {{d}}, {});
@@ -308,7 +308,7 @@ class bench {
   static constexpr const char* one_name = "one tensor as large as ResNet-50";
   static constexpr const char* model_name = "ResNet-50: 161 tensors, 1 % of each";
 
-  // Its gate is a multiple of its neighbour's time in the same run.
+  // The gate is a multiple of the previous row's time in the same run.
   static void judge_model(std::vector<candidate>& all) {
     double one = 0;
     for (const candidate& c : all)

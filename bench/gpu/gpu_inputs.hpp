@@ -22,7 +22,7 @@ DR_EITHER inline uint64_t bits_at(uint64_t seed, uint64_t i) {
   return x ^ (x >> 31);
 }
 
-// What gradients look like in the paper's Fig. 8, and what a selection by sampled thresholds likes least.
+// Values like the gradients of the paper's Fig. 8, and the worst case of a selection by sampled thresholds.
 DR_EITHER inline float element_at(input_kind kind, uint64_t seed, uint64_t i, uint64_t d) {
   const uint64_t bits = bits_at(seed, i);
   switch (kind) {

@@ -1,4 +1,4 @@
-// Candidates, how their time is taken, and what is said of it.
+// Candidates, their measurement, and the report.
 #pragma once
 
 #include <algorithm>
@@ -34,26 +34,26 @@ struct row {
   std::string group, name, plan;
   uint64_t elements = 0, kept = 0, tensors = 1;
   uint64_t frame_bytes = 0;
-  uint64_t bytes = 0;          // of device memory, read and written, that no implementation can do without
-  uint64_t launches = 0;       // nodes of its graph
-  uint64_t launches_most = 0;  // 0: no gate
-  std::string verified;        // against what
-  std::string failed;          // why there is no time, or ""
-  std::string missing;         // what this build lacks for it, or ""
+  uint64_t bytes = 0;                            // of device memory that every implementation must read and write
+  uint64_t launches = 0;                         // nodes of its graph
+  uint64_t launches_most = 0;                    // 0: no gate
+  std::string verified;                          // against what
+  std::string failed;                            // the reason of a missing time, or ""
+  std::string missing;                           // what this build lacks, or ""
   std::optional<double> gate, aim, stream_gate;  // of the median of graph replays, of plain launches
   std::string gate_rule;                         // where the gate follows from another row
   spread graph, stream;
-  double back_to_back = 0;  // of replays one behind the other
-  bool cold = false;        // the caches were read over before each replay
+  double back_to_back = 0;  // of consecutive replays
+  bool cold = false;        // the caches were evicted before every replay
 };
 
-// What is measured: enqueue(set) on the session's stream, for each of so many sets of inputs.
+// What is measured: enqueue(set) on the session's stream, for every set of inputs.
 struct candidate {
   row about;
   size_t sets = 1;
   bool fits_cache = false;  // all sets together
   std::function<void(size_t set)> enqueue;
-  std::shared_ptr<void> keeps;  // whatever its memory is
+  std::shared_ptr<void> keeps;  // the owner of its memory
 };
 
 struct settings {
@@ -62,7 +62,7 @@ struct settings {
   size_t replays_most = 200, replays_least = 15;
 };
 
-// The stream of all, and memory to drive others out of the caches.
+// The stream of all candidates, and memory to evict the caches.
 struct session {
   place::stream stream;
   settings how;
@@ -79,9 +79,9 @@ struct session {
   void chill() { read_all(raw(), large.at(), large_size, reinterpret_cast<uint64_t*>(sink.at())); }
 };
 
-// Takes the times of a group, candidate by candidate in turn, so that what changes on the machine changes for all. Nothing waits between
-// replays: a GPU that always has the next one at hand shows no latency of launches in them. Plain launches are taken one at a time, from a
-// GPU that has nothing to do, so that it shows there.
+// Measures the candidates of a group in turn, so that a change of the machine affects all. Nothing waits between
+// replays: a GPU with a queued replay shows no launch latency. Plain launches are measured one at a time, on an idle
+// GPU, so that they show it.
 inline void measure(session& s, std::vector<candidate>& group) {
   struct timed {
     candidate* what;
@@ -102,7 +102,7 @@ inline void measure(session& s, std::vector<candidate>& group) {
   if (all.empty()) return;
 
   place::stopwatch round;
-  for (int i = 0; i < 3; ++i) {  // warms up; the last round tells how long a round takes
+  for (int i = 0; i < 3; ++i) {  // warms up; the last round measures the time of a round
     s.stream.wait();
     round.start(s.stream);
     for (timed& t : all) {

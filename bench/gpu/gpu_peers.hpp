@@ -1,5 +1,5 @@
-// What the benchmark enqueues itself: inputs, copies that set the scale, and top-k as CUB's users write it. gpu_peers.cu is CUDA's;
-// gpu_peers_emulated.cpp plays it in plain loops, so that the benchmark can be rehearsed without a device.
+// The benchmark's own work: inputs, copies as a baseline, and top-k as users of CUB write it. gpu_peers.cu is for CUDA;
+// gpu_peers_emulated.cpp emulates it by plain loops, so that the benchmark can be rehearsed without a device.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ void read_all(void* stream, const void* from, uint64_t size, uint64_t* sink);
 
 uint64_t cache_size();  // L2, in bytes
 
-// The k largest by size, as indices and values; not in the order of the indices.
+// The k largest by magnitude, as indices and values, in any order.
 class top_k {
  public:
   virtual ~top_k() = default;
@@ -30,7 +30,8 @@ class top_k {
 };
 // Sorts all of it: cub::DeviceRadixSort of (size, index), then the first k are gathered.
 std::unique_ptr<top_k> sort_top_k(uint64_t n, uint64_t k);
-// What is at least `threshold`: cub::DeviceSelect, then a gather. The least that a selection does which knows its threshold. At most k.
+// All of at least `threshold`, at most k: cub::DeviceSelect, then a gather. The minimum for a selection with a known
+// threshold.
 std::unique_ptr<top_k> select_top_k(uint64_t n, uint64_t k, float threshold);
 
 }  // namespace gpu_bench

@@ -1,4 +1,4 @@
-// Rows as JSON, and as a table for those who watch.
+// Rows as JSON, and as a table on the terminal.
 #pragma once
 
 #include <cstdio>
@@ -92,7 +92,7 @@ inline std::string json_of(const std::vector<row>& rows, const machine& m) {
   return out + "  ]\n}\n";
 }
 
-// In a rehearsal launches are what there is to judge.
+// A rehearsal only judges the number of launches.
 inline bool missed(const row& r, const machine& m) {
   const bool late = (r.gate && r.graph.n && r.graph.median > *r.gate) ||
                     (r.stream_gate && r.stream.n && r.stream.median > *r.stream_gate);

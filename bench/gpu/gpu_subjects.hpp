@@ -1,4 +1,4 @@
-// Encoders and decoders at the place, each with sets of inputs, that answer to the CPU before their time is taken.
+// Encoders and decoders at the place, with sets of inputs; they are verified against the CPU before they are measured.
 #pragma once
 
 #include <cstring>
@@ -14,7 +14,7 @@ struct tensor_shape {
   uint64_t count = 0;  // 0: dense; else so many pairs of i64 and f32
 };
 
-// This build has no operations for it.
+// This build lacks its operations.
 struct not_here : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -53,14 +53,14 @@ using bytes = std::vector<uint8_t>;
 
 inline uint64_t rounded(uint64_t size) { return (size + 255) / 256 * 256; }
 
-// So many sets that they are past twice the L2 together, if 16 can be.
+// The number of sets whose size exceeds twice the L2, at most 16.
 inline size_t sets_for(uint64_t bytes_of_a_set) {
   const uint64_t wanted = 2 * cache_size();
   return static_cast<size_t>(std::clamp<uint64_t>(wanted / std::max<uint64_t>(1, bytes_of_a_set) + 1, 2, 16));
 }
 inline bool fits_cache(uint64_t bytes_of_a_set, size_t sets) { return sets * bytes_of_a_set < 2 * cache_size(); }
 
-// Set i of an encoder's inputs: the values of all tensors one behind the other, their indices likewise.
+// Set i of an encoder's inputs: the values of all tensors contiguously, and their indices.
 struct input_set {
   place::buffer values, indices;
   std::vector<dr_tensor> tensors;
@@ -116,10 +116,10 @@ class encoder {
     if (!workspace_.intact() || !frame_.intact()) throw std::runtime_error("something was written out of bounds");
     return frame_.bytes(told.size);
   }
-  // Other gradients in the place of a set.
+  // Replaces the gradients of a set.
   void refill(size_t set, uint64_t seed) { fill_set(sets_[set], seed); }
 
-  // The frame is the CPU's, byte for byte, and so are the states. Throws what differs.
+  // Throws unless the frame and the states equal those of the CPU, byte for byte.
   void verify() {
     const size_t set = sets_.size() - 1;
     const bytes got = frame_of(set);
@@ -164,7 +164,7 @@ class encoder {
     c.about.kept = kept();
     c.about.frame_bytes = frame_bytes_;
     c.about.launches = info_.launches;
-    // What must be read, what must be written; a residual is both.
+    // The bytes that must be read and written; a residual is both.
     c.about.bytes = input_bytes() + frame_bytes_ + (states_.empty() ? 0 : 8 * elements_);
     c.sets = sets_.size();
     c.fits_cache = fits_cache(input_bytes(), sets_.size());
@@ -262,7 +262,7 @@ class encoder {
   uint64_t elements_ = 0, pairs_ = 0, value_bytes_ = 0, index_bytes_ = 0, frame_bytes_ = 0;
 };
 
-// k frames of one tensor of an encoder's, decoded into a dense tensor or added to one.
+// Decodes k frames of an encoder's tensor to a dense tensor, or adds them to one.
 class decoder {
  public:
   decoder(session& s, std::shared_ptr<encoder> from, size_t k, bool adds)
@@ -313,7 +313,7 @@ class decoder {
                            sizeof o.out, 1, workspace_.at(), workspace_size_, result));
   }
 
-  // The sums are the CPU's, to the bit.
+  // Throws unless the sums equal those of the CPU, bit for bit.
   void verify() {
     own_set& o = sets_.back();
     const size_t i = sets_.size() - 1;

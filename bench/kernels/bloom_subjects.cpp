@@ -1,4 +1,4 @@
-// index=bloom: a filter asked for every element, made, and p2's choice among what it gives.
+// index=bloom: queries of all elements, insertion, and p2's choice among the positives.
 #include <cmath>
 #include <memory>
 #include <numeric>

@@ -1,4 +1,5 @@
-// call_bench [--json FILE] [--rounds N] [FILTER]: what a call costs where there is little to do, in a warm context: dr_encode, dr_batch_encode
+// call_bench [--json FILE] [--rounds N] [FILTER]: the cost of calls with little work, in a warm context: dr_encode,
+// dr_batch_encode
 // and dr_decode of tensors of 100, 1,000 and 10,000 elements, of ResNet-20's 59 and of ResNet-50's 161. Through the C ABI of the
 // shared library, so that LD_LIBRARY_PATH compares two builds of it. Frames are verified first. FILTER: a part of the input's name.
 #include <cmath>
@@ -120,7 +121,7 @@ class call_set {
     ok(dr_decode(context_, nullptr, frame_.data(), size_, nullptr, outs_.data(), sizeof(dr_tensor_out), outs_.size()));
   }
 
-  // Both encodes write the same; what comes back is Top-r, each value to within a level of its bucket.
+  // Both encodes write the same frame; it decodes to Top-r, all values to within a level of their bucket.
   void verify() {
     encode();
     const std::vector<uint8_t> first(frame_.begin(), frame_.begin() + static_cast<ptrdiff_t>(size_));

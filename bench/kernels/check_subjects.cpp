@@ -1,4 +1,4 @@
-// The frame's check, of a payload as it lies behind a short header.
+// The frame's check, of a payload after a short header.
 #include <memory>
 
 #include "kernel_subjects.hpp"

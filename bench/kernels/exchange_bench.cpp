@@ -1,6 +1,6 @@
-// exchange_bench [--rounds N]: what an exchange costs beside encode and merge. 4 ranks in one thread over the loopback, one tensor, in turn
-// with the same encodes and merges by bound batches, without an exchange. Results are compared first. The loopback's own work is in the
-// difference. Times are a rank's.
+// exchange_bench [--rounds N]: the cost of an exchange in addition to encode and merge. 4 ranks in one thread over the
+// loopback, one tensor, in turn with the same encodes and merges by bound batches, without an exchange. Results are
+// compared first. The difference includes the loopback's own work. Times are per rank.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>

@@ -73,7 +73,7 @@ void add_gap_huffman(subjects& all) {
   };
   add_gaps(all, "as captured", 2697, captured);
   add_gaps(all, "as captured", 300000, captured);
-  // Rows of other densities, each of a block or two: most blocks have codes of their own.
+  // Rows of other densities, of a block or two, so that usually a block has codes of its own.
   add_gaps(all, "clustered", 300000,
            [](uint64_t draw, uint64_t i) { return draw >> 20 & low_mask(mix64(i / 6000) % 9); });
 }

@@ -1,5 +1,6 @@
-// kernel_bench [--json FILE] [--rounds N] [FILTER]: times each kernel at each level of instructions, in turn in one run, after a
-// check that all levels write the same; a copy of as many bytes stands beside it. FILTER: a part of the kernel's name.
+// kernel_bench [--json FILE] [--rounds N] [FILTER]: times every kernel with every instruction set, in turn in one run,
+// after a check that all write the same bytes, and a copy of as many bytes for comparison. FILTER: a part of the
+// kernel's name.
 #include <cstdio>
 #include <cstring>
 #include <fstream>

@@ -1,4 +1,4 @@
-// What bench/kernels times: one function at every level of instructions that this CPU has, all in turn.
+// A subject of bench/kernels: one function with every instruction set of this CPU, all in turn.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ struct subject {
   std::string kernel, input;      // "golomb decode", "d=25e6 r=250e3 uniform"
   std::string unit;               // what is counted: "index", "value", "element"
   double items;                   // of one call
-  double bytes;                   // the fewest that must move in one call: read and written once
-  std::vector<cpu_level> levels;  // those with code of their own
+  double bytes;                   // the minimum for one call: read and written once
+  std::vector<cpu_level> levels;  // instruction sets with code of their own
   std::function<void(cpu_level)> run;
-  std::function<uint64_t()> digest;  // of what the last call wrote: the same for every level, or the bench fails
+  std::function<uint64_t()> digest;  // of the last call's output: equal for all instruction sets, or the bench fails
 };
 
 using subjects = std::vector<subject>;

@@ -1,4 +1,4 @@
-// The written list of what kernel_bench times; a file of its own for each kind of kernel.
+// The list of the subjects of kernel_bench; a file per kind of kernel.
 #pragma once
 
 #include "kernel_bench.hpp"

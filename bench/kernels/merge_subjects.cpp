@@ -1,4 +1,4 @@
-// A frame's values and pairs, added to a gradient of their type and taken away again: all is 0 at the end.
+// A frame's values and pairs, added to a gradient of their type and subtracted again: all is 0 at the end.
 #include <memory>
 
 #include "kernel_subjects.hpp"

@@ -1,4 +1,4 @@
-// qsgd's payloads of what Top-1 % keeps of Laplace values.
+// qsgd's payloads of the Top-1 % of Laplace values.
 #include <cmath>
 #include <memory>
 

@@ -1,4 +1,5 @@
-// The quantisers' kernels, and the codecs as a whole at the level in use (DEEPREDUCE_CPU), on what Top-1 % keeps of Laplace values.
+// The quantisers' kernels, and whole codecs with the instruction set in use (DEEPREDUCE_CPU), on the Top-1 % of Laplace
+// values.
 #include <cmath>
 #include <memory>
 
@@ -27,7 +28,7 @@ std::vector<float> tail() {
   return v;
 }
 
-// Blocks of 16 normal values, whose scales have a short tail: what a selection of blocks keeps of a sum of gradients.
+// Blocks of 16 normal values, whose scales have a short tail, like selected blocks of a sum of gradients.
 std::vector<float> blocks() {
   std::vector<float> v(count);
   double scale = 1;
@@ -58,7 +59,7 @@ struct exec_serial {
   }
 };
 
-// Of a codec's operations: values to payload, payload to values.
+// Adds a codec's operations: values to payload, payload to values.
 void add_codec(subjects& all, const dr_codec& codec, const std::string& text, std::vector<dr_value> values,
                const std::vector<float>& in = tail()) {
   struct state {

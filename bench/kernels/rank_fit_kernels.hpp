@@ -10,7 +10,7 @@
 namespace dr::bench {
 
 inline void add_rank_fit(subjects& all) {
-  // Laplace values above a threshold, as a sparsifier keeps them.
+  // Laplace values above a threshold, as a sparsifier selects them.
   constexpr uint64_t n = 250000;
   struct data {
     std::vector<uint32_t> values = std::vector<uint32_t>(n), decoded = std::vector<uint32_t>(n);

@@ -1,4 +1,4 @@
-// General compressors behind one face: bytes to bytes.
+// General compressors with one interface: bytes to bytes.
 #pragma once
 
 #include <cstdint>

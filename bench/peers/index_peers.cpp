@@ -1,4 +1,4 @@
-// What codes sorted index sets elsewhere.
+// Codecs of other libraries for sorted index sets.
 #include <cstring>
 
 #include "byte_peers.hpp"
@@ -170,7 +170,7 @@ index_candidate packed_gaps_row(const index_set& set, const byte_peer& p) {
   return c;
 }
 
-// Keys or gaps of 32 bits each, as they are.
+// Uncoded keys or gaps of 32 bits.
 index_candidate packed_words_row(const index_set& set, const byte_peer& p, bool gaps) {
   auto c = made(set, p.name + (gaps ? " of u32 gaps" : " of u32 keys"), p.of);
   if (!p.missing.empty()) return c.missing = p.missing, c;

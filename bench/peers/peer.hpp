@@ -1,4 +1,4 @@
-// What bench/peers times: something that codes an index set or values, and gives them back.
+// A subject of bench/peers: a codec of index sets or values, with its decoder.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ template <class T>
 struct candidate {
   std::string name;     // "golomb(block=9)", "zstd -1 of LEB128 gaps"
   std::string of;       // "deepreduce", "reference" (plain code of this benchmark), or a library and its version
-  std::string missing;  // not empty: why there is nothing to measure
+  std::string missing;  // not empty: the reason why it cannot be measured
   std::function<uint64_t()> encode;  // bytes
-  std::function<void()> decode;      // of what encode made, to `out`
+  std::function<void()> decode;      // decodes the output of encode to `out`
   std::shared_ptr<std::vector<T>> out{};
   std::shared_ptr<std::vector<T>>
       expected{};  // what decode has to give, if that is not the input: a codec that tells another support
@@ -44,7 +44,7 @@ struct value_set {
 
 inline std::string not_here(const char* library) { return std::string("built without ") + library; }
 
-// Peers and plain reference code; a library that is not there has a row that says so.
+// Peers and plain reference code; a missing library has a row that states it.
 std::vector<index_candidate> index_peers(const index_set& set);
 std::vector<value_candidate> value_peers(const value_set& set);
 

@@ -16,14 +16,14 @@ index_set uniform_set(uint64_t d, uint64_t r, uint64_t seed);
 // over a local entropy of 7.38 (7.34), at sigma 2 5.87 and 6.60 over 5.43 (5.76 and 6.34 over 5.15); runs of 32,768 give 7.73 and 8.02.
 index_set clustered_set(uint64_t d, double density, double sigma, uint64_t seed);
 
-// A bundled gradient, all its tensors joined: what Top-r keeps of it (ratio 0: what is not zero).
+// The Top-r of a bundled gradient, all its tensors joined (ratio 0: the nonzeros).
 struct captured_set {
   index_set set;
   value_set values;
 };
 captured_set captured(const std::string& datasets, const std::string& name, double ratio);
 
-// Values as `synth:` of the tool draws them: those that Top-r would keep of d elements.
+// Values as drawn by `synth:` of the tool: those that Top-r selects of d elements.
 value_set synth_values(const std::string& law, uint64_t d, double density, uint64_t seed);
 
 }  // namespace dr::bench

@@ -1,8 +1,8 @@
-// peers [--json FILE] [--rounds N] [--quick] [FILTER]: codes index sets and values with every codec in the library's list, with what
-// there is elsewhere and with plain reference code, all in turn in one run, after each round trip was checked. FILTER: a part of a set's
-// name. --quick: small sets, few rounds, to see that all of it works.
+// peers [--json FILE] [--rounds N] [--quick] [FILTER]: codes index sets and values with every codec in the library's
+// list, with other libraries and with plain reference code, all in turn in one run, after all round trips are checked.
+// FILTER: a part of a set's name. --quick: small sets, few rounds, as a smoke test.
 //
-// One thread, and its CPU time. DEEPREDUCE_CPU=avx2 takes our codecs' level of instructions down, not the peers'.
+// One thread, and its CPU time. DEEPREDUCE_CPU=avx2 limits the instruction set of our codecs, not of the peers.
 #define FMT_HEADER_ONLY  // its print, too
 #include <fmt/format.h>
 
@@ -24,7 +24,7 @@ using namespace dr;
 using namespace dr::bench;
 using json = nlohmann::ordered_json;
 
-// Settings beside the defaults. What a build does not have yet, or refuses, is reported as missing.
+// Settings besides the defaults. What a build lacks or refuses is reported as missing.
 const std::vector<std::string> index_settings{
     "golomb(block=9)", "golomb(block=10)",     "golomb(adaptive=1)",         "golomb(block=9,adaptive=1)",
     "rice(block=9)",   "bloom(fpr=0.001)",     "bloom(policy=p0,fpr=0.001)", "golomb+deflate",
@@ -70,7 +70,7 @@ class report {
   int failures() const { return failures_; }
   void fail(const std::string& what) { fmt::print(stderr, "peers: {}\n", what), ++failures_; }
 
-  // Times all candidates that are whole; `facts` says what was learned of each when it was checked.
+  // Times all sound candidates; `facts` has the results of their checks.
   template <class T, class Facts>
   void measure(json common, std::vector<candidate<T>> all, size_t elements, Facts facts) {
     fmt::print("\n{}: {}\n{:<34} {:>8} {:>9} {:>9} {:>9}  {}\n", common["group"].get<std::string>(),
@@ -131,7 +131,7 @@ class report {
   }
 
  private:
-  // A line a row, so that a diff can be read.
+  // One line per row, so that diffs are readable.
   void write_to(const std::string& path) const {
     json head = out_;
     head.erase("rows");
@@ -220,7 +220,7 @@ void measure_frames(report& to, const index_set& set, const value_set& values) {
         auto out = sparse_out(DR_F32, s->values.data(), DR_U32, s->indices.data(), s->indices.size(), d);
         s->on.decode(std::span(s->room).first(s->size), out);
       };
-      // What the check below reads.
+      // Read by the check below.
       c.expected = std::make_shared<std::vector<pair>>();
       c.encode();
       c.decode();
@@ -245,14 +245,14 @@ int run(const settings& s) {
   report to(s);
   const double scale = s.quick ? 0.01 : 1;
   const auto d = [&](double full) { return static_cast<uint64_t>(full * scale); };
-  // Made one at a time: the largest take 100 MB.
+  // Made one at a time: the largest need 100 MB.
   for (const double density : {0.001, 0.01, 0.1})
     measure_indices(to, uniform_set(d(25e6), static_cast<uint64_t>(density * static_cast<double>(d(25e6)) + 0.5), 1));
   for (const double sigma : {1.0, 2.0}) measure_indices(to, clustered_set(d(25e6), 0.01, sigma, 1));
   measure_indices(to, uniform_set(d(2.5e9), d(250e3), 2));
   for (const double density : {0.3, 0.6, 0.9})
     measure_indices(to, uniform_set(d(1e6), static_cast<uint64_t>(density * static_cast<double>(d(1e6)) + 0.5), 3));
-  // What the paper's Fig. 8 has.
+  // The set of the paper's Fig. 8.
   measure_indices(to, uniform_set(36864, 368, 4));
   std::vector<captured_set> captures;
   captures.push_back(captured(DR_DATASETS, "resnet20_digits_step0150", 0.01));

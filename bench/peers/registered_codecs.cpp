@@ -1,4 +1,4 @@
-// Our codecs by name, called as the pipeline calls them, without the pipeline around: no selection, no frame, no check.
+// Our codecs by name, called as in the pipeline, but without it: no selection, no frame, no check.
 #include <cassert>
 #include <cmath>
 #include <cstring>
@@ -79,7 +79,7 @@ stage read_stage(dr_role role, const std::string& text) {
 template <class T>
 constexpr dr_dtype dtype_of = std::is_same_v<T, float> ? DR_F32 : DR_U32;
 
-// A stream of r elements through a codec and the bytes stages behind it.
+// A stream of r elements through a codec and the bytes stages after it.
 template <class T>
 class coded_stream {
  public:
@@ -197,7 +197,7 @@ class coded_stream {
   std::vector<aligned_bytes> back_;
 };
 
-// Codecs that ask a filter for every element are timed on sets where that ends.
+// Codecs that query a filter for every element are timed on small universes only.
 constexpr uint64_t largest_universe_asked = 4'000'000;
 
 template <class T>
@@ -208,7 +208,7 @@ candidate<T> make(dr_role role, const std::string& text, uint64_t d, std::span<c
     const uint32_t traits = stream->front().traits;
     if ((traits & DR_REPLACES_SUPPORT) && d > largest_universe_asked)
       throw refused("takes time of d: see the smaller sets");
-    stream->encode();  // how many there are to decode
+    stream->encode();  // sets the number of elements to decode
     c.out = std::make_shared<std::vector<T>>(traits & DR_REPLACES_SUPPORT ? stream->tell_count() : in.size());
     c.exact = traits & DR_EXACT;
     if constexpr (std::is_same_v<T, uint32_t>)

@@ -1,5 +1,6 @@
-// StreamVByte with deltas (Lemire, Kurz, Rupp 2018): Debian's library is built without SSSE3 and loops over bytes, which is no peer to be
-// proud of beating. This writes the same bytes as streamvbyte_delta_encode with previous 0; the benchmark checks it where both are there.
+// StreamVByte with deltas (Lemire, Kurz, Rupp 2018): Debian's library is built without SSSE3 and loops over bytes,
+// which is not a fair peer. This writes the same bytes as streamvbyte_delta_encode with previous 0; the benchmark
+// checks that where both are available.
 #pragma once
 
 #include <array>
@@ -36,7 +37,8 @@ inline constexpr tables table;
 
 inline bool usable() { return __builtin_cpu_supports("avx2"); }
 
-// Up to 16 bytes behind what is written or read are touched. count is a multiple of 8 (decode: of 4); what is left over is the caller's.
+// Reads and writes up to 16 bytes past the end. count is a multiple of 8 (decode: of 4); the caller codes the
+// remainder.
 __attribute__((target("avx2"))) inline uint8_t* encode_eights(const uint32_t* in, size_t count, uint8_t* control,
                                                               uint8_t* data) {
   const __m128i ones = _mm_set1_epi8(1), high = _mm_set1_epi16(0x7f00);

@@ -1,4 +1,4 @@
-// What codes values elsewhere, lossless and lossy.
+// Codecs of other libraries for values, lossless and lossy.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -13,7 +13,7 @@
 #include <zfp.h>
 #endif
 
-// The loops below are the compiler's to vectorise, at the best level that the CPU has.
+// The compiler vectorises the loops below, for the best instruction set of the CPU.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define DR_EACH_LEVEL __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4"), optimize("O3")))
 #else
@@ -91,14 +91,15 @@ __attribute__((target("avx2,f16c"))) void from_fp16(const uint16_t* in, float* o
                                             _mm256_set1_ps(scale)));
 }
 
-// Scaled by a power of two so that the largest magnitude is near 2^15: gradients are often below what fp16 has without.
+// Scaled by a power of two so that the largest magnitude is near 2^15: unscaled gradients are often below the range of
+// fp16.
 value_candidate fp16_row(const value_set& set) {
   auto c = made(set, "fp16, scaled", reference, false);
   if (!__builtin_cpu_supports("f16c")) return c.missing = "no F16C here", c;
   const size_t n = set.values.size(), eights = n / 8 * 8;
   struct state {
     std::vector<uint16_t> half;
-    float scale = 1, in[8] = {}, out[8] = {};  // what does not fill a vector goes through these
+    float scale = 1, in[8] = {}, out[8] = {};  // for elements that do not fill a vector
   };
   auto s = std::make_shared<state>();
   s->half.resize(eights + 8);
