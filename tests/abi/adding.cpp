@@ -180,7 +180,7 @@ TEST_CASE("a decode refuses flags that it does not do, in words, and writes noth
   }
 }
 
-TEST_CASE("a decode with DR_DECODE_ADD takes some tensors of a frame, and cuts one over many outputs") {
+TEST_CASE("a decode with DR_DECODE_ADD decodes some tensors of a frame, and cuts one over many outputs") {
   client::context c;
   const floats a = client::laplace(300, 1), b = client::laplace(200, 2);
   const std::vector<dr_tensor> two = {client::dense(a), client::dense(b)};
@@ -220,7 +220,7 @@ TEST_CASE("a decode with DR_DECODE_ADD adds in a batch whose plan has merge=vote
   CHECK(x == expected);
 }
 
-TEST_CASE("a merge on a device tells how many rows were added, as on the CPU") {
+TEST_CASE("a merge on a device reports how many rows were added, as on the CPU") {
   fixture f(DR_PLACE_EMULATED);
   const dr_bytes list[] = {{f.frame->data, f.size}, {f.frame->data, f.size}};
   numbers x(DR_F32, n), y(DR_F32, n);

@@ -361,7 +361,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("a binding, a state, and codecs: the same, of what wants one to begin with") {
+TEST_CASE("a binding, a state, and codecs: the same, of calls that need one") {
   for (const job& j : jobs) {
     if (j.by_host) continue;
     INFO(std::string(j.plan));

@@ -119,7 +119,7 @@ TEST_CASE("value=auto meets its error at every scale, with outliers and without"
       }
 }
 
-TEST_CASE("value=auto sends what no lossy codec takes as it is") {
+TEST_CASE("value=auto sends exactly what no lossy codec accepts") {
   client::context c;
   floats g = gradient(5000, 0.1, false, 6);
   g[4321] = NAN;
@@ -144,7 +144,7 @@ TEST_CASE("auto keeps feedback: what is not sent stays in the state") {
   for (size_t i = 0; i < g.size(); ++i) REQUIRE(rest[i] == g[i] - sent[i]);
 }
 
-TEST_CASE("auto says what it does not do") {
+TEST_CASE("auto reports what it does not do") {
   const auto refused = [](const char* text) {
     dr_plan* plan = nullptr;
     dr_error error{sizeof(dr_error)};

@@ -27,7 +27,7 @@ TEST_CASE("a binding encodes the frames of dr_batch_encode and decodes them, on 
   for (const uint32_t kind : places) {
     CAPTURE(kind);
     fixture f(kind);
-    // What the structs said is taken over.
+    // The binding has copied the structs.
     f.tensors[0].assign(2, dr_tensor{});
     for (uint64_t step = 0; step < 4; ++step) {
       CAPTURE(step);
@@ -137,7 +137,7 @@ TEST_CASE("the faults of a bound call are those of a prepared one") {
   }
 }
 
-TEST_CASE("what is wrong with tensors and outputs is said when they are bound") {
+TEST_CASE("faults of tensors and outputs are reported when they are bound") {
   for (const uint32_t kind : places) {
     CAPTURE(kind);
     fixture f(kind);

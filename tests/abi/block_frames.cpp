@@ -88,7 +88,7 @@ TEST_CASE("blocks of every size go with every index and every value codec, the l
   for (const uint64_t d : {4096, 1003, 33, 5})
     for (const uint32_t block : sizes) {
       floats g = client::laplace(d, d + block);
-      g.back() = 0.5f;  // so that the last block is kept
+      g.back() = 0.5f;  // so that the last block is selected
       const auto kept = kept_of(g, block, target_of(d, 0.2, block));
       std::map<std::string, floats> first;  // of a value codec, whatever the index codec
       for (const char* index : exact_indices)
@@ -144,7 +144,7 @@ TEST_CASE("an index codec that replaces the support replaces blocks, and values 
   CHECK(client::decode_sparse(c, frame).indices == kept_of(g, 8, 125));
 }
 
-TEST_CASE("index=all sends everything, whatever blocks were kept") {
+TEST_CASE("index=all sends everything, whatever blocks were selected") {
   client::context c;
   const floats g = client::laplace(1003, 4);
   for (const uint32_t block : {8u, 0u}) {

@@ -66,7 +66,7 @@ int in_child(const std::function<int()>& f) {
 
 }  // namespace
 
-TEST_CASE("a context with threads says ARGUMENT in a forked child and can be destroyed there; a new one works") {
+TEST_CASE("a context with threads reports ARGUMENT in a forked child and can be destroyed there; a new one works") {
   const floats g = client::laplace(20000, 1);
   const dr_tensor t = client::dense(g);
   client::plan p(text);
@@ -153,7 +153,7 @@ TEST_CASE("no thread to be had is MEMORY, in words, and the next try may do") {
   CHECK(said == 0);
 }
 
-TEST_CASE("trim gives back all that the context asked its allocator for, and the next call works as before") {
+TEST_CASE("trim returns all that the context asked its allocator for, and the next call works as before") {
   struct counts {
     std::map<void*, size_t> blocks;
     size_t bytes() const {

@@ -69,7 +69,7 @@ TEST_CASE("C++: a state is filled, read, copied and scaled") {
   CHECK(thrown([&] { dr::check_state(plan, tensor, std::span(state).first(8)); }) == DR_E_ARGUMENT);
 }
 
-TEST_CASE("C++: a prepared batch makes a context's frames, and their header tells what inspect does") {
+TEST_CASE("C++: a prepared batch makes a context's frames, and their header reports what inspect does") {
   const dr::plan plan("sparsify=topr(ratio=0.1) index=golomb value=raw");
   const floats a = client::laplace(3000, 1), b = client::laplace(70, 2);
   const dr_tensor tensors[] = {dr::dense(a), dr::dense(b)};

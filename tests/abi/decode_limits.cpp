@@ -66,7 +66,7 @@ TEST_CASE("max_workspace bounds what decode allocates: the limit that suffices i
   CHECK(c.error().find(std::to_string(high)) != std::string::npos);
 }
 
-TEST_CASE("a union has no room for what a frame says beyond its output's capacity: nothing is allocated for it") {
+TEST_CASE("a union has no space for what a frame states beyond its output's capacity: nothing is allocated for it") {
   client::context c;
   const std::vector<uint16_t> ones(1 << 22, 0x3c00);
   dr_tensor t{};
@@ -89,7 +89,7 @@ TEST_CASE("a union has no room for what a frame says beyond its output's capacit
   CHECK(dr_last_error(c.handle)->tensor == 0);
 }
 
-TEST_CASE("a frame decodes at any address, and whatever lies behind it is ignored") {
+TEST_CASE("a frame decodes at any address, and the bytes after it are ignored") {
   client::context c;
   const floats g = client::laplace(300, 1);
   for (const char* text : {"sparsify=topr(ratio=0.1) index=golomb value=qsgd", "index=raw value=raw",
@@ -173,7 +173,7 @@ TEST_CASE("a dense output is written as a whole, a sparse one as far as its coun
   for (size_t i = 30; i < 40; ++i) CHECK((y[i] == 7 && indices[i] == -7));
 }
 
-TEST_CASE("values that are all sent arrive at any address, whatever lies around them") {
+TEST_CASE("values that are all sent arrive at any address, with any bytes around them") {
   client::context c;
   const uint64_t n = 1003;
   floats g = client::laplace(n, 1);
@@ -223,7 +223,7 @@ TEST_CASE("every truncation of a frame is CORRUPT, in both forms and with severa
   }
 }
 
-TEST_CASE("a place that is not there is refused, and says so") {
+TEST_CASE("a missing place is refused, and the error states it") {
   client::context c;
   const floats g = client::laplace(10, 1);
   client::plan p("index=raw");

@@ -360,7 +360,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("sign: a level belongs to scale=level; the default one says nothing, as in the canonical text") {
+TEST_CASE("sign: a level belongs to scale=level; the default one is omitted, as in the canonical text") {
   client::context c;
   const floats x = {1, -2, 3};
   bytes frame, plain = client::encode(c, "index=all value=sign(scale=mean)", {client::dense(x)});

@@ -85,7 +85,8 @@ class group {
         given[e] += static_cast<double>(all[i].in[e]);
       }
   }
-  // One exchange on all ranks; rank 1 goes ahead. A call that said MEMORY before it did anything is made again by the next of these.
+  // One exchange on all ranks; rank 1 is first. A call that returned MEMORY before any effect is repeated by the next
+  // of these.
   dr_status begin() {
     for (uint32_t i = 0; i < ranks; ++i) {
       if (started[i]) continue;
@@ -109,7 +110,7 @@ class group {
     for (bool& s : started) s = false;
     return DR_OK;
   }
-  // How an exchange ended: nobody has half of a result, those that have one have the same.
+  // Checks the end of an exchange: no rank has half of a result, and all results are equal.
   void judge() const {
     const member* first = nullptr;
     for (uint32_t i = 0; i < ranks; ++i) {
@@ -162,7 +163,7 @@ class group {
   member all[ranks];
   dr_status statuses[ranks] = {};
   bool started[ranks] = {};
-  double given[elements] = {};  // Σ over ranks and steps, less what came out
+  double given[elements] = {};  // Σ of inputs over ranks and steps, minus the outputs
 
  private:
   static const client::plan& plan_of(const char* schedule) {
@@ -250,7 +251,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("a controller: making it says MEMORY and works the next time; nothing else allocates") {
+TEST_CASE("a controller: making it reports MEMORY and works the next time; nothing else allocates") {
   dr_error error{};
   error.struct_size = sizeof error;
   dr_control* control = nullptr;

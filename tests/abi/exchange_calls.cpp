@@ -259,7 +259,7 @@ TEST_CASE("an exchange under way may be destroyed") {
   REQUIRE(dr_exchange_advance(r.handle) == DR_PENDING);
 }
 
-TEST_CASE("an exchange refuses what it cannot do, and says why") {
+TEST_CASE("an exchange refuses what it cannot do, and reports why") {
   const net n(2);
   const auto said = [&](const std::string& plan, uint32_t flags = 0) {
     rank r;
@@ -284,7 +284,7 @@ TEST_CASE("an exchange refuses what it cannot do, and says why") {
   CHECK(dr_exchange_rebind(r.handle, nullptr, 0, nullptr, 0, 0) == DR_E_ARGUMENT);
 }
 
-TEST_CASE("an exchange goes on at other memory") {
+TEST_CASE("an exchange continues at other memory") {
   const net n(1);
   rank r;
   r.in = {1, 2, 3};
@@ -326,7 +326,7 @@ TEST_CASE("NULL where something is needed is ARGUMENT") {
   CHECK(std::string(dr_step_name(12)) == "?");
 }
 
-TEST_CASE("a plan says its exchange, and refuses another") {
+TEST_CASE("a plan states its exchange, and refuses another") {
   const auto text = [](const std::string& plan) {
     const client::plan p(plan);
     return std::string(dr_plan_text(p.handle));

@@ -1,4 +1,5 @@
-// Allocations of a program that fail when they are told to, and are counted. It replaces operator new, for the library too, so it is included
+// Allocations of a program that are counted, and fail on request. It replaces operator new, for the library too, so it
+// is included
 // in one file of a program. `counted` is an allocator for contexts that goes the same way.
 #pragma once
 

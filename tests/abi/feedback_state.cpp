@@ -44,7 +44,7 @@ const char* const plans[] = {"sparsify=topr(ratio=0.1) feedback=residual index=g
 
 }  // namespace
 
-TEST_CASE("a state's size is told, and is nothing for plans without feedback") {
+TEST_CASE("a state's size is reported, and is nothing for plans without feedback") {
   client::plan with("feedback=residual"), without("index=raw");
   const floats g(1001);
   dr_tensor t = client::dense(g);
@@ -158,7 +158,7 @@ TEST_CASE("what arrives sparse leaves a residual, too: of what it brings and of 
   }
 }
 
-TEST_CASE("a zeroed state is a fresh one, and a saved state goes on as if nothing had been") {
+TEST_CASE("a zeroed state is a fresh one, and a saved state continues as if nothing had been") {
   const floats g = client::laplace(800, 5);
   for (const char* text : plans) {
     INFO(std::string(text));
@@ -196,7 +196,7 @@ TEST_CASE("a plan may change between steps without losing the residual") {
   }
 }
 
-TEST_CASE("an encode that fails leaves the state's bytes as they were, whoever fails") {
+TEST_CASE("an encode that fails leaves the state's bytes as they were, whichever tensor fails") {
   const floats g = client::laplace(400, 1);
   floats nan(g);
   nan[399] = NAN;
@@ -221,7 +221,7 @@ TEST_CASE("an encode that fails leaves the state's bytes as they were, whoever f
   CHECK(s.memory == before);
 }
 
-TEST_CASE("after a step with infinities what is kept is finite again, also of those that were not sent") {
+TEST_CASE("after a step with infinities the state is finite again, also of those that were not sent") {
   floats g = client::laplace(20000, 1);
   for (const size_t i : {3u, 4u, 77u, 9000u, 19999u}) g[i] = i % 2 ? INFINITY : -INFINITY;
   g[5] = NAN;
@@ -240,7 +240,7 @@ TEST_CASE("after a step with infinities what is kept is finite again, also of th
     const client::plan p(plan);
     dr_tensor t = client::dense(g);
     REQUIRE(dr_state_size(p.handle, &t, &t.state_size, nullptr) == DR_OK);
-    std::vector<float> memory(t.state_size / sizeof(float));  // a head of 16 bytes, then what is kept
+    std::vector<float> memory(t.state_size / sizeof(float));  // a head of 16 bytes, then the arrays
     t.state = memory.data();
     client::encode(c, plan, {t});
     CHECK(std::any_of(memory.begin() + 4, memory.end(), [](float x) { return x != 0; }));
@@ -248,7 +248,7 @@ TEST_CASE("after a step with infinities what is kept is finite again, also of th
   }
 }
 
-TEST_CASE("a frame that never arrived is taken back by merging it into the residual") {
+TEST_CASE("an undelivered frame is restored by merging it into the residual") {
   const floats g = client::laplace(1000, 2);
   for (const char* value : {"raw", "qsgd", "fit_poly"}) {
     INFO(std::string(value));

@@ -15,7 +15,7 @@ using client::floats;
 
 constexpr size_t n = 4 << 20;
 
-// Memory that nobody has touched.
+// Untouched memory.
 struct untouched {
   size_t size;
   void* data;
@@ -86,7 +86,7 @@ TEST_CASE("the undo copy of feedback takes no memory where nothing can fail, and
 }
 
 #ifdef MADV_POPULATE_WRITE
-TEST_CASE("an encode to a fresh state that nobody has touched takes each page of it once, not twice") {
+TEST_CASE("an encode to a fresh, untouched state faults every page of it once, not twice") {
   untouched page(65536);
   if (madvise(page.data, page.size, MADV_POPULATE_WRITE)) return;  // the kernel cannot
   encoder e("sparsify=topr(ratio=0.01) feedback=residual index=golomb value=raw");

@@ -18,7 +18,7 @@ constexpr const char* plan_text = "sparsify=topr(ratio=0.1) index=golomb value=q
 }  // namespace
 
 // The numbers are those of the first header of version 1 that had the struct; a client may still have it.
-TEST_CASE("a struct smaller than version 1's is refused by name, size and minimum, in every call that takes one") {
+TEST_CASE("a struct smaller than version 1's is refused by name, size and minimum, in every call with one") {
   client::context context;
   client::plan plan(plan_text);
   dr_context* const c = context.handle;

@@ -224,7 +224,7 @@ TEST_CASE("other inputs than dense f32 are left out without loss, too") {
   }
 }
 
-TEST_CASE("a large tensor that several threads select from goes back whole") {
+TEST_CASE("a large tensor that several threads select from is restored completely") {
   const char* text = "sparsify=topr(ratio=0.01) feedback=residual index=golomb value=raw";
   client::plan p(text);
   for (const uint32_t threads : {1u, 4u}) {
@@ -293,7 +293,7 @@ TEST_CASE("left out are the fewest bytes that a greedy choice finds, and what fi
   CHECK(s.memory == first.memory);
 }
 
-TEST_CASE("less than an empty frame is CAPACITY; `needed` says how much would do, and states stay") {
+TEST_CASE("less than an empty frame is CAPACITY; `needed` reports how much would do, and states stay") {
   for (const char* text : plans) {
     INFO(std::string(text));
     client::context c;

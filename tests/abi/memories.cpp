@@ -144,7 +144,7 @@ TEST_CASE("efsignsgd: a residual of 0 stays 0, however far two learning rates ar
   }
 }
 
-TEST_CASE("momentum: m = (1 - beta) g + beta m is sent, and nothing is taken from it") {
+TEST_CASE("momentum: m = (1 - beta) g + beta m is sent, and nothing is subtracted from it") {
   for (const char* stages : {"index=all value=raw", "sparsify=topr(ratio=0.2) index=golomb value=qsgd"}) {
     const std::string plan = std::string(stages) + " feedback=momentum(beta=0.75)";
     client::context c;
@@ -205,7 +205,7 @@ TEST_CASE("efsignsgd: sent values times lr are the paper's updates, from the fir
       applied[i] += lr * double{sent[i]};
     }
     const floats kept = m.residual();
-    // Nothing is lost: updates that were asked for = those that were applied and the error that is kept.
+    // Nothing is lost: the requested updates = the applied ones + the remaining error.
     for (size_t i = 0; i < n; ++i) {
       REQUIRE(lr * double{kept[i]} == doctest::Approx(e[i]).epsilon(1e-5).scale(0.01));
       REQUIRE(applied[i] + e[i] == doctest::Approx(told[i]).epsilon(1e-9).scale(1));

@@ -3,7 +3,7 @@
 
 using namespace abi;
 
-TEST_CASE("a frame that never arrived goes back to v; u stays 0 where it was sent") {
+TEST_CASE("an undelivered frame is restored to v; u stays 0 where it was sent") {
   const std::string plan = "sparsify=topr(ratio=0.1) index=golomb value=qsgd feedback=dgc(momentum=0.6)";
   client::context c;
   const floats g = client::laplace(500, 8);

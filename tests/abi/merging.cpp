@@ -151,7 +151,7 @@ TEST_CASE("outputs are untouched unless every frame is sound, however late the d
   untouched(client::encode(f.c, "index=raw", {client::dense(floats(700, 1))}), DR_E_ARGUMENT);
 }
 
-TEST_CASE("merge takes outputs of the frame's shape only") {
+TEST_CASE("merge accepts outputs of the frame's shape only") {
   fixture f;
   floats x(700), y(90);
   CHECK(merge(f.c, f.frames, nullptr, 0, {client::dense_out(x)}) == DR_E_ARGUMENT);

@@ -3,7 +3,7 @@
 
 #include "client.hpp"
 
-TEST_CASE("every pointer that may not be NULL gives ARGUMENT where it is") {
+TEST_CASE("every pointer that may not be NULL yields ARGUMENT where it is") {
   client::context context;
   client::plan plan("index=raw value=raw"), feedback("feedback=residual");
   dr_context* const c = context.handle;

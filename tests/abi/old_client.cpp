@@ -209,7 +209,7 @@ TEST_CASE("inspection fills older and newer structs, one a tensor, and nothing b
   CHECK(infos.read(1).universe == 0);
 }
 
-TEST_CASE("options, limits, places and batch infos of older and newer clients are taken") {
+TEST_CASE("options, limits, places and batch infos of older and newer clients are accepted") {
   fixture f;
   dr_context_options options{};
   options.threads = 2;
@@ -314,7 +314,7 @@ TEST_CASE("a field that this library does not know must be zero, or the call is 
         DR_E_UNSUPPORTED);
 }
 
-TEST_CASE("a struct whose size is not set is refused in every call that takes one") {
+TEST_CASE("a struct whose size is not set is refused in every call with one") {
   fixture f;
   const dr_tensor t = client::dense(f.a);
   floats x(f.a.size());

@@ -104,7 +104,7 @@ dr_result no_result() {
 
 }  // namespace
 
-TEST_CASE("every call on a context in use is ARGUMENT, in words, and writes nothing; the call under way goes on") {
+TEST_CASE("every call on a context in use is ARGUMENT, in words, and writes nothing; the call under way continues") {
   struct world {
     fixture f;
     std::vector<std::string> wrong;

@@ -33,7 +33,7 @@ long fails_everywhere(
   return 0;
 }
 
-// The caller's allocator: checks what it is asked and given back, and fails when told to.
+// The caller's allocator: checks requests and releases, and fails on request.
 struct allocator {
   std::map<void*, size_t> blocks;
   std::mutex mutex;
@@ -141,7 +141,7 @@ TEST_CASE("stages and books: memory that runs out leaves nothing behind, and a b
   dr_plan_destroy(p);
 }
 
-TEST_CASE("a plan that is refused for want of memory leaves no plan, and its error says MEMORY") {
+TEST_CASE("a plan that is refused for want of memory leaves no plan, and its error reports MEMORY") {
   dr_plan* p = nullptr;
   dr_error error{sizeof(dr_error)};
   error.struct_size = sizeof error;
@@ -176,7 +176,7 @@ TEST_CASE("a context: creating it fails cleanly, with and without threads") {
   }
 }
 
-TEST_CASE("encode: MEMORY wherever operator new fails, the state stays, and the context goes on") {
+TEST_CASE("encode: MEMORY wherever operator new fails, the state stays, and the context continues") {
   fixture f;
   client::context c;
   const std::vector<uint64_t> fresh = f.state;
@@ -367,7 +367,7 @@ TEST_CASE("an allocation that no machine has is MEMORY or an argument, never a c
   CHECK((s == DR_E_MEMORY || s == DR_E_UNSUPPORTED || s == DR_E_ARGUMENT));
 }
 
-TEST_CASE("trim gives back every block that calls have left in the context") {
+TEST_CASE("trim returns every block that calls have left in the context") {
   fixture f;
   allocator counts;
   dr_context* const c = counts.context();

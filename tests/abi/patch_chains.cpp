@@ -71,7 +71,7 @@ TEST_CASE("a chain of patches goes by its history: of every type, width and plan
       }
 }
 
-TEST_CASE("a chain of weights that go on as they went is a fifth shorter by its history") {
+TEST_CASE("a chain of weights that continue as they went is a fifth shorter by its history") {
   client::context c;
   chain with(abi::word_kinds[2], 200000);
   size_t by_it = 0, without = 0;

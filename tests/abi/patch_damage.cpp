@@ -36,7 +36,7 @@ forged::entry plain_patch(dr_dtype dtype = DR_F32) {
   return e;
 }
 
-// Applies a frame that somebody made up, dense and as pairs: refused with the base and its sums as they were, or right.
+// Applies a forged frame, dense and as pairs: refused, with base and sums unchanged, or correct.
 void check_forged(client::context& c, const bytes& frame, const weights& base, const weights& now) {
   weights got = base;
   std::vector<uint64_t> sums = base.sums(), kept = sums;
@@ -326,7 +326,7 @@ TEST_CASE("limits hold for patches: elements, and a workspace that follows the b
   CHECK(got.data == now.data);
 }
 
-TEST_CASE("a patch of rows that nobody's memory could have is refused by its outputs, without a byte read") {
+TEST_CASE("a patch of rows that exceeds all memory is refused by its outputs, without a byte read") {
   client::context c;
   forged::entry e = plain_patch(DR_F64);
   e.width = UINT32_MAX;

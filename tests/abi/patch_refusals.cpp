@@ -66,7 +66,7 @@ TEST_CASE("a patch for another base is an ARGUMENT that names both checks, and n
   }
 }
 
-TEST_CASE("of several tensors none is touched if one has another base, and the error says which") {
+TEST_CASE("of several tensors none is touched if one has another base, and the error reports which") {
   client::context c;
   std::vector<weights> bases, nows;
   std::vector<dr_tensor> tensors;
@@ -138,7 +138,7 @@ TEST_CASE("a patch is decoded with DR_DECODE_APPLY only, and nothing else is; pa
   CHECK(got.data == p.base.data);
 }
 
-TEST_CASE("a device has no patches, and says so") {
+TEST_CASE("a device has no patches, and reports it") {
   patched p;
   dr_place place{};
   place.struct_size = sizeof place;

@@ -235,7 +235,7 @@ TEST_CASE("a prepared batch, and a binding, make and apply patches, also of othe
   }
 }
 
-TEST_CASE("pairs of a small patch of a large base are within the limits that nobody set") {
+TEST_CASE("pairs of a small patch of a large base are within the default limits") {
   client::context c;
   const weights base = abi::some_weights(abi::word_kinds[2], 3000000), now = abi::one_changed(base);
   for (const char* text : {usual, "sparsify=changed index=golomb value=raw"}) {

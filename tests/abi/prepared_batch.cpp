@@ -47,7 +47,7 @@ constexpr const char* plan_text = "sparsify=topr(ratio=0.05) index=golomb value=
 
 }  // namespace
 
-TEST_CASE("a prepared batch gives the bytes of dr_encode, again and again, in segments too") {
+TEST_CASE("a prepared batch yields the bytes of dr_encode, again and again, in segments too") {
   for (const uint64_t segment_rows : {uint64_t{0}, uint64_t{700}}) {
     CAPTURE(segment_rows);
     fixture f;
@@ -83,7 +83,7 @@ TEST_CASE("a prepared batch gives the bytes of dr_encode, again and again, in se
   }
 }
 
-TEST_CASE("a prepared batch takes fewer nonzeros than it was prepared for, and no other change of shape") {
+TEST_CASE("a prepared batch accepts fewer nonzeros than it was prepared for, and no other change of shape") {
   fixture f;
   client::context c;
   client::plan p(plan_text);
@@ -319,7 +319,7 @@ TEST_CASE("a batch outlives the plans that it was made from") {
   CHECK(client::same_bits(client::decode(c, frame, 100), g));
 }
 
-TEST_CASE("a small support that is replaced and a large one that is kept share a frame") {
+TEST_CASE("a small support that is replaced and a large one that is not replaced share a frame") {
   client::context c;
   client::plan bloom("sparsify=topr(count=20) index=bloom(fpr=0.01)"), raw("sparsify=topr(count=4000) index=raw");
   const floats a = client::laplace(1000, 1), b = client::laplace(70000, 2);

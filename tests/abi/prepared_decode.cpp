@@ -131,7 +131,7 @@ bool guard_stands(const aligned_bytes& workspace, size_t size) {
 
 }  // namespace
 
-TEST_CASE("a prepared decode or merge gives what dr_decode and dr_merge give, in the workspace that was asked for") {
+TEST_CASE("a prepared decode or merge yields what dr_decode and dr_merge give, in the workspace that was asked for") {
   std::array<size_t, 3> seen{};  // rows in each mode
   for (const char* text : plans)
     for (const uint64_t segment_rows : {uint64_t{0}, uint64_t{700}})
@@ -269,7 +269,7 @@ struct two {
 
 }  // namespace
 
-TEST_CASE("a frame of other tensors than the batch's is ARGUMENT, and the sentence says which") {
+TEST_CASE("a frame of other tensors than the batch's is ARGUMENT, and the sentence reports which") {
   two t;
   const auto refused = [&](const std::vector<dr_tensor>& tensors, const char* says) {
     const bytes other = client::encode(t.c, "sparsify=topr(ratio=0.1) index=golomb value=qsgd", tensors);
@@ -319,7 +319,7 @@ TEST_CASE("outputs that are not shaped as the batch's tensors are ARGUMENT") {
   CHECK(t.decode(t.frame) == DR_OK);
 }
 
-TEST_CASE("a workspace that is too small is CAPACITY and says what would do; one that is not aligned is ARGUMENT") {
+TEST_CASE("a workspace that is too small is CAPACITY and reports what would do; one that is not aligned is ARGUMENT") {
   two t;
   // Of another sender: all there is, by a plan that needs more.
   const bytes large = client::encode(t.c, "index=delta_varint+huffman value=fit_poly", t.tensors);
@@ -365,7 +365,7 @@ TEST_CASE("limits of a prepared decode: elements, and workspace that it takes") 
   CHECK(t.decode(t.frame, &o) == DR_E_UNSUPPORTED);
 }
 
-TEST_CASE("the result of a prepared decode tells what its context tells") {
+TEST_CASE("the result of a prepared decode reports what its context reports") {
   two t;
   const auto same = [&](dr_status s) {
     const dr_error& e = *dr_last_error(t.c.handle);

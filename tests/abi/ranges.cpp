@@ -41,7 +41,7 @@ struct slot {
 
 }  // namespace
 
-TEST_CASE("some tensors of a frame, decoded and merged: what all of it gives there") {
+TEST_CASE("some tensors of a frame, decoded and merged: what all of it yields there") {
   client::context c;
   const std::vector<floats> g = {client::laplace(700, 1), client::laplace(90, 2), client::laplace(0, 3),
                                  client::laplace(400, 4), client::laplace(50, 5)};
@@ -140,7 +140,7 @@ TEST_CASE("a range beyond the frame is ARGUMENT and names both; what is left out
         DR_E_UNSUPPORTED);
 }
 
-TEST_CASE("a frame of another step, or without a tag, is ARGUMENT where a tag is wanted") {
+TEST_CASE("a frame of another step, or without a tag, is ARGUMENT where a tag is requested") {
   client::context c;
   const floats g = client::laplace(60, 1);
   dr_call call{};
@@ -348,7 +348,7 @@ TEST_CASE("an output that overlaps a frame or another output is ARGUMENT") {
         DR_OK);
 }
 
-TEST_CASE("many outputs that lie in no order are told apart") {
+TEST_CASE("many outputs in any order are distinguished") {
   client::context c;
   constexpr size_t n = 200;
   floats memory(n * 10), g(10, 1);

@@ -136,7 +136,7 @@ TEST_CASE("an index type that cannot hold the universe is refused on the way out
   }
 }
 
-TEST_CASE("bucket=flat: many dense tensors become one, and decode gives the parts or the whole") {
+TEST_CASE("bucket=flat: many dense tensors become one, and decode yields the parts or the whole") {
   const floats a = client::laplace(300, 1), b = client::laplace(1, 2), none, d = client::laplace(500, 3);
   client::context c;
   floats all(a);
@@ -149,7 +149,7 @@ TEST_CASE("bucket=flat: many dense tensors become one, and decode gives the part
     dr_frame_info head{};
     CHECK(client::inspect(frame, &head).universe == all.size());
     CHECK(head.tensors == 1);
-    CHECK(client::inspect(frame).count == 80);  // a tenth of all together, whoever holds it
+    CHECK(client::inspect(frame).count == 80);  // a tenth of all together, in any tensor
     const floats whole = client::decode(c, frame, all.size());
     CHECK(client::same_bits(
         whole, client::decode(c,
@@ -255,7 +255,7 @@ TEST_CASE("bloom in segments: each has a filter of its own, of the size that its
   CHECK(info.index_size == filters);
 }
 
-TEST_CASE("bloom in segments: every policy keeps its promise in each, and decode gives what encode told") {
+TEST_CASE("bloom in segments: every policy keeps its promise in each, and decode yields what encode reported") {
   const clustered c;
   client::context context;
   for (const char* policy : {"leftmost", "rightmost", "middle", "p0", "p1", "p2", "naive"})
@@ -265,7 +265,7 @@ TEST_CASE("bloom in segments: every policy keeps its promise in each, and decode
       const bytes frame = abi::encode_segmented(context, c.topr() + index, {client::dense(c.g)}, in_segments(c.rows));
       const dr_tensor_info info = client::inspect(frame);
       const client::pairs p = client::decode_sparse(context, frame);
-      CHECK(info.support == p.indices.size());  // what encode told
+      CHECK(info.support == p.indices.size());  // the support that encode reported
       const bool p0 = index.ends_with("p0)"), naive = index.ends_with("naive)");
       CHECK(info.support >= c.support.size());
       if (!p0) CHECK(info.support == c.support.size());

@@ -100,7 +100,7 @@ class lonely {
 
 }  // namespace
 
-TEST_CASE("a sender: wherever an allocation fails a call says MEMORY, or its slot does, and works the next time") {
+TEST_CASE("a sender: wherever an allocation fails a call reports MEMORY, or its slot does, and works the next time") {
   struct tried {
     const char* name;
     int stage;  // of the step, before it

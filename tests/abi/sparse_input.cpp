@@ -11,7 +11,7 @@ using client::floats;
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("sparse input in any order gives the frame of the sorted one", I, uint32_t, int32_t, uint64_t,
+TEST_CASE_TEMPLATE("sparse input in any order yields the frame of the sorted one", I, uint32_t, int32_t, uint64_t,
                    int64_t) {
   const std::vector<I> indices = {90, 3, 17, 0, 99};
   const std::vector<I> sorted = {0, 3, 17, 90, 99};
@@ -109,7 +109,7 @@ TEST_CASE("no nonzero at all, and all of them, are sparse tensors like others") 
   CHECK(floats(back.rbegin(), back.rend()) == values);
 }
 
-TEST_CASE("index=all sends every element, of whatever came, in no bytes") {
+TEST_CASE("index=all sends every element, of any input, in no bytes") {
   client::context c;
   const std::vector<uint64_t> indices = {7, 2, 5};
   const floats values = {1, 2, 3}, rows = {1, 2, 3, 4, 5, 6};
@@ -124,7 +124,7 @@ TEST_CASE("index=all sends every element, of whatever came, in no bytes") {
                        10) == floats{0, 0, 2, 0, 0, 3, 0, 1, 0, 0});
   CHECK(client::decode(c, client::encode(c, "index=all value=raw+deflate", {client::sparse(indices, rows, 8, 2)}), 8,
                        2) == floats{0, 0, 0, 0, 3, 4, 0, 0, 0, 0, 5, 6, 0, 0, 1, 2});
-  // What a sparsifier dropped comes back; values of a codec that reorders find their places; a NaN is told by its own.
+  // Dropped values are sent, too; values of a codec that reorders are at their indices; the error names the NaN itself.
   floats g = client::laplace(3000, 1);
   CHECK(client::same_bits(
       client::decode(c, client::encode(c, "sparsify=topr(ratio=0.1) index=all value=raw+deflate", {client::dense(g)}),

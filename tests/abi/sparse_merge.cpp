@@ -208,7 +208,7 @@ TEST_CASE("dense and sparse outputs of one merge") {
     for (uint32_t w = 0; w < 2; ++w) CHECK(middle[2 * row + w] == (wanted[1].count(row) ? wanted[1][row][w] : 0.0f));
 }
 
-TEST_CASE("a union that has no room is CAPACITY, says how many rows would do, and no output is touched") {
+TEST_CASE("a union that has no room is CAPACITY, reports how many rows would do, and no output is touched") {
   client::context c;
   client::rng random{3};
   const std::vector<shape> shapes = {{3000, 1}, {3000, 1}};

@@ -1,4 +1,4 @@
-// States that are filled, cut anew and measured: what a run that grows, shrinks or resumes does with its residuals.
+// States that are filled, cut again and measured, as a run does that grows, shrinks or resumes.
 #include <functional>
 
 #include "client.hpp"
@@ -64,7 +64,7 @@ TEST_CASE("a state that was filled is the one that held the residual, to the las
   CHECK(used.memory == before);
 }
 
-TEST_CASE("a model's states, cut anew over other tensors, hold the same residuals and go on with them") {
+TEST_CASE("a model's states, cut again over other tensors, hold the same residuals and continue with them") {
   client::plan p(text);
   const std::vector<std::vector<uint64_t>> cuts = {{1000, 1, 499, 2500}, {4000}, {7, 993, 3000}, {1500, 2500}};
   floats model = client::laplace(4000, 3);

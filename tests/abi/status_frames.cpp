@@ -1,4 +1,4 @@
-// A rank that cannot encode says so in a frame, and it is an error on every rank: nobody waits for it.
+// A rank that cannot encode sends a status frame, which is an error on every rank: no rank waits for it.
 #include "client.hpp"
 
 namespace {
@@ -151,7 +151,7 @@ struct asking {
     call.struct_size = sizeof call;
     call.flags = DR_CALL_STATUS_FRAME;
   }
-  // Whether the failed call said so in the result and in a frame.
+  // Whether the failed call reported it in the result and in a frame.
   void check_told(dr_status status, const client::context& c) const {
     CAPTURE(c.error());
     CHECK(status != DR_OK);
@@ -180,7 +180,7 @@ std::vector<dr_place> refused_on_cpu() {
   return {flags, reserved};
 }
 
-// Places of which nobody knows where their memory is, or where the host cannot reach it.
+// Places whose memory is unknown, or inaccessible to the host.
 std::vector<dr_place> refused_elsewhere() {
   dr_place unread{}, unknown{}, gpu{};
   unknown.struct_size = gpu.struct_size = sizeof(dr_place);
@@ -193,7 +193,9 @@ std::vector<dr_place> refused_elsewhere() {
 
 }  // namespace
 
-TEST_CASE("an encode whose place is refused says so where the place is the CPU, and else in its status alone") {
+TEST_CASE(
+    "an encode whose place is refused reports it in the result where the place is the CPU, and else in its status "
+    "alone") {
   client::context c;
   const client::plan p("index=golomb value=raw");
   const floats g = client::laplace(50, 1);
@@ -249,7 +251,7 @@ TEST_CASE("a prepared decode or merge whose place is refused sets its result whe
   dr_batch_destroy(batch);
 }
 
-TEST_CASE("a binding tells of a direction that is not bound, and of too many frames, in result and status frame") {
+TEST_CASE("a binding reports a direction that is not bound, and too many frames, in result and status frame") {
   client::context c;
   const client::plan p("index=golomb value=raw");
   const floats g = client::laplace(50, 1);

@@ -1,4 +1,4 @@
-// Every stage that deepreduce.h lists is told by some call, and none that it does not list.
+// Every stage that deepreduce.h lists is traced by some call, and no other stage.
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -55,7 +55,7 @@ struct heard {
 
 }  // namespace
 
-TEST_CASE("every stage that the header lists is told by some call, and no other") {
+TEST_CASE("every stage that the header lists is reported by some call, and no other") {
   const auto known = listed();
   CHECK(known.at("decode").size() == 3);
   client::context c;
@@ -145,7 +145,7 @@ TEST_CASE("a sparse output counts the pairs that were delivered") {
   CHECK(decode.bytes("deliver") == 20 * 12);
 }
 
-TEST_CASE("a stage that fails is told too, and those behind it are not") {
+TEST_CASE("a stage that fails is reported too, and later ones are not") {
   client::context c;
   const floats g = client::laplace(300, 1);
   bytes f = client::encode(c, "sparsify=topr(count=20) index=golomb value=raw", {client::dense(g)});

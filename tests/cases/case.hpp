@@ -13,7 +13,7 @@
 
 namespace dr::cases {
 
-// What came of it.
+// The result.
 struct observation {
   const input& in;
   std::span<const uint64_t> fields;  // of the wire header

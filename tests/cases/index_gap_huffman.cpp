@@ -13,7 +13,7 @@ unsigned bit_length(uint64_t x) {
 }
 
 // At least the entropy of each block's symbols and their extras; not above 6 bits a symbol, 10 bytes of lengths, and what is
-// padded and said of sizes.
+// padded, and stated about sizes.
 std::string judge(const observation& o) {
   const auto indices = words(o.in.elements);
   const double size = static_cast<double>(o.payload.size());

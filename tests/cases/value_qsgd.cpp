@@ -23,7 +23,7 @@ std::string judge(const observation& o) {
     for (size_t i = begin; i < end; ++i) {
       const double step = sent / static_cast<double>(o.fields[levels]),
                    rounding = std::ldexp(std::fabs(got[i]), -f.mantissa_bits) + smallest;
-      // The norm that could not be told is the largest number: there, levels end before the value does.
+      // A norm above the largest number is that number: there, levels end below the value.
       if (std::fabs(got[i] - v[i]) > step * (1 + 1e-12) + rounding)
         return "value " + std::to_string(i) + " moves by more than a level";
       if (got[i] != 0 && std::signbit(got[i]) != std::signbit(v[i]))

@@ -9,7 +9,7 @@ namespace {
 
 enum { bits_, degree_ };  // wire fields
 
-// Signs stay; a magnitude becomes the nearest of those that came out, which are at most 2^bits; and none is worse off in all
+// Signs stay; a magnitude becomes the nearest decoded one, of which there are at most 2^bits; and none is worse in all
 // than with as many levels uniform in the logarithm.
 std::string judge(const observation& o) {
   const auto v = numbers(o.in.dtype, o.in.elements), got = numbers(o.in.dtype, o.decoded);

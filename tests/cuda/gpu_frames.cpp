@@ -56,7 +56,7 @@ TEST_CASE("sizes around a warp, a block and a tile: every pair of codecs, every 
   require_no_trouble();
 }
 
-TEST_CASE("as many values kept as fill a warp, a block or a tile, one less, one more") {
+TEST_CASE("as many values selected as fill a warp, a block or a tile, one less, one more") {
   for (const std::string& pair : pairs_of_codecs())
     for (const uint64_t r : edge_sizes()) {
       if (only_small() && r > 300 && pair.find("bloom") != std::string::npos) continue;
@@ -173,7 +173,7 @@ TEST_CASE("a value that is not finite is the same fault where it is one, and the
   require_no_trouble();
 }
 
-TEST_CASE("feedback: states go on as on the CPU, step after step") {
+TEST_CASE("feedback: states continue as on the CPU, step after step") {
   const int steps = only_small() ? 3 : 6;
   for (const char* p : {"index=raw value=raw", "index=golomb value=qsgd", "index=golomb value=fit_poly",
                         "index=bloom(policy=p0,fpr=0.01) value=qsgd", "index=bloom(fpr=0.02) value=raw"})

@@ -27,7 +27,7 @@ gradients few() {
 
 }  // namespace
 
-TEST_CASE("an encode is captured before it ever ran, and replays give the CPU's frames of whatever is there by then") {
+TEST_CASE("an encode is captured before it ever ran, and replays yield the CPU's frames of whatever is there by then") {
   for (const std::string& text : plans()) {
     INFO(text);
     const gradients first = few();
@@ -248,7 +248,7 @@ TEST_CASE("one batch from four threads of the host, each with its own context an
   require_no_trouble();
 }
 
-TEST_CASE("the same input gives the same frame a hundred times, however blocks are scheduled") {
+TEST_CASE("the same input yields the same frame a hundred times, however blocks are scheduled") {
   for (const std::string& text : plans()) {
     INFO(text);
     const gradients g = few();

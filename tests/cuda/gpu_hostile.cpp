@@ -35,7 +35,7 @@ class victim {
     for (size_t i = 0; i < like_.size(); ++i) require_same(got.values[i], want.values[i], "values");
   }
   void expose(const bytes& frame) { expose(frame, frame.size()); }
-  // As it came, and with its checks put right, which lets codecs see it.
+  // As it is, and with corrected checks, so that codecs read it.
   void expose_both(bytes frame) {
     expose(frame);
     frame_check::fix(frame.data(), frame.size());
@@ -102,7 +102,7 @@ TEST_CASE("every bit of a small frame flipped: refused, or what the CPU reads") 
         INFO("bit " << bit);
         v.expose_both(damaged);
       }
-      CHECK(v.refused > v.count / 2);  // every flip as it came
+      CHECK(v.refused > v.count / 2);  // every flip without corrected checks
       v.finish();
     }
 }

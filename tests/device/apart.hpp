@@ -17,7 +17,7 @@ inline constexpr bool sanitizes = __has_feature(address_sanitizer);
 inline constexpr bool sanitizes = false;
 #endif
 
-// Runs f apart, without its words. True if it came back with true: it was not killed, and took no longer than 20 seconds.
+// Runs f in a process of its own, without output. True if it returned true within 20 seconds.
 template <class F>
 bool survives(F&& f) {
   std::fflush(nullptr);

@@ -1,5 +1,5 @@
 // Each barrier of each kernel is there for a reason: left out, some byte differs, a guard breaks, or the kernel hangs. Those
-// whose loss nobody notices are in redundant_barriers.csv, with the reason why they stay.
+// whose loss goes unnoticed are in redundant_barriers.csv, with the reason why they remain.
 #include <algorithm>
 #include <chrono>
 #include <fstream>

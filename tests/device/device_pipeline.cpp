@@ -446,7 +446,8 @@ struct prepared {
   }
 };
 
-TEST_CASE("a prepared batch encodes and decodes, in the workspace that it said, with the launches that it said") {
+TEST_CASE(
+    "a prepared batch encodes and decodes, in the workspace that it reported, with the launches that it reported") {
   for (const std::string& text : all_plans()) {
     INFO(text);
     const plan p(text);
@@ -743,7 +744,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("whatever a frame with a right check says, a GPU that knows its batch takes nothing that the CPU refuses") {
+TEST_CASE("for any frame with a right check, a GPU that knows its batch accepts nothing that the CPU refuses") {
   size_t taken = 0;
   for (const char* text :
        {"sparsify=topr(count=9) index=golomb value=raw", "sparsify=topr(count=9) index=raw value=fit_poly",
@@ -780,7 +781,7 @@ TEST_CASE("whatever a frame with a right check says, a GPU that knows its batch 
   CHECK(taken > 1000);
 }
 
-TEST_CASE("a frame that says why there is none is judged by a GPU before it is believed") {
+TEST_CASE("a status frame is judged by a GPU before it is believed") {
   const plan p("sparsify=topr(count=9) index=golomb value=qsgd");
   for (const bool many : {false, true})
     for (const uint32_t tag : {0u, uint32_t{DR_CALL_TAG}}) {
@@ -844,7 +845,7 @@ TEST_CASE("of many values that are not finite the lowest is the fault, whichever
 }
 
 TEST_CASE("a dense row is a dense row, whatever its codecs would say of its count") {
-  // A filter of c = 2^32 - 1 for 70000 keys would have more than 2^32 bits, but nobody is asked for it.
+  // A filter of c = 2^32 - 1 for 70000 keys would have more than 2^32 bits, but it is never requested.
   constexpr uint64_t universe = 70000;
   bytes f{'D', 'R', DR_FORMAT_VERSION, 1 | 2 << 4, 0, 0, 0, 0, 0, 0, 0, 0};
   for (int i = 0; i < 2; ++i)
@@ -876,7 +877,7 @@ TEST_CASE("headers of one row that is not short: too large a universe, too long 
   }
 }
 
-TEST_CASE("more rows than a launch takes, some of them empty, under a header of several chunks") {
+TEST_CASE("more rows than a launch covers, some of them empty, under a header of several chunks") {
   for (const char* p :
        {"index=raw value=raw", "index=golomb value=qsgd", "index=bloom(policy=p0,fpr=0.1) value=fit_poly",
         "index=rice value=fit_poly", "index=raw value=fit_poly"}) {
@@ -1076,7 +1077,7 @@ TEST_CASE("feedback of rows of several values is the CPU's") {
   CHECK(e.error.find("several values") != std::string::npos);
 }
 
-TEST_CASE("the CPU's detour takes a batch of fewer workers, and says why there is no frame") {
+TEST_CASE("the CPU's detour accepts a batch of fewer workers, and reports why there is no frame") {
   const plan p("sparsify=topr(ratio=0.1) index=golomb value=qsgd+deflate");
   std::vector<gradient> g;
   for (uint64_t i = 0; i < 64; ++i) g.push_back(make(DR_F32, 3000, i));

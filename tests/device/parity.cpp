@@ -51,7 +51,7 @@ TEST_CASE("every codec with CUDA operations has cases here") {
     if (const dr_codec& c = *codec_at(i); c.cuda) CHECK(covered.count(std::string(role_name(c.role)) + "=" + c.name));
 }
 
-TEST_CASE("encode makes the CPU's payload and tells the same") {
+TEST_CASE("encode makes the CPU's payload and reports the same") {
   each_group(false, [](const subject& s, const group& g) {
     const encode_call call = make_encode_call(s, g);
     for (const order& how : orders) expect_none(encode_differs(call, how));
@@ -67,7 +67,7 @@ TEST_CASE("encode knows counts from device memory, below the bounds of the host"
   });
 }
 
-TEST_CASE("encode tells nobody who does not ask, and has other keys' random numbers") {
+TEST_CASE("encode reports only on request, and has other keys' random numbers") {
   each_group(false, [](const subject& s, const group& g) {
     properties::encode_options options;
     options.ask = false;
@@ -77,7 +77,7 @@ TEST_CASE("encode tells nobody who does not ask, and has other keys' random numb
   });
 }
 
-TEST_CASE("encode refuses to tell more than there is room for") {
+TEST_CASE("encode refuses to report more than there is room for") {
   size_t refused = 0;
   each_group(false, [&](const subject& s, const group& g) {
     if (!s.has(DR_REPLACES_SUPPORT)) return;
@@ -242,7 +242,7 @@ TEST_CASE("of a payload of any bytes and any length the device thinks as the CPU
   });
 }
 
-TEST_CASE("of a header that lies the device thinks as the CPU does") {
+TEST_CASE("a device and the CPU judge a false header alike") {
   attack([&](const subject& s, const claim& truth, const std::vector<uint8_t>& payload, const wire_fields& fields,
              auto&& add) {
     const auto try_it = [&](const wire_fields& other, const claim& lie) {

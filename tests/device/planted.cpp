@@ -20,7 +20,7 @@ constexpr unsigned tile = 128;
 
 struct compaction_args {
   const uint32_t* in;
-  const uint64_t* base;  // where the kept ones of a tile begin in `out`: off the wire
+  const uint64_t* base;  // offset of a tile's selected values in `out`: a received number
   uint32_t* out;
   uint64_t capacity;
   uint64_t* told;  // of each number: how many its tile keeps, and the last of them
@@ -165,7 +165,7 @@ TEST_CASE("code between phases that is not uniform is seen by strands, and only 
   }
 }
 
-TEST_CASE("a barrier that strands are told to leave out is missed") {
+TEST_CASE("a barrier that strands omit on purpose is missed") {
   std::vector<std::pair<unsigned, phase_then>> phases;
   const char* file = nullptr;
   emulator().phase_seen = [&](const dr_kernel&, const char* where, unsigned line, phase_then then) {
@@ -184,7 +184,7 @@ TEST_CASE("a barrier that strands are told to leave out is missed") {
     CHECK(needed == (i != 0 && i != 4));  // a sum stands behind the first, and nothing behind the last
     const bool noticed = std::ranges::any_of(strands, [](const order& how) { return is_wrong<fault::none>(how, 140); });
     INFO("phase " << i);
-    CHECK(noticed == (needed && i != 2));  // what the third writes, nobody reads
+    CHECK(noticed == (needed && i != 2));  // the output of the third is not read
   }
   emulator().planted_kernel = nullptr;
 }

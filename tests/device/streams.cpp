@@ -1,5 +1,5 @@
 // Memory that a context keeps on a GPU is lent to one call after the other, of whatever streams. A stream belongs to the caller, who may
-// destroy it as soon as a call is back: from then on nobody may touch it, and its handle may be another stream's.
+// destroy it as soon as a call has returned: from then on it must not be used, and its handle may be another stream's.
 #include <deepreduce/deepreduce.h>
 #include <doctest/doctest.h>
 

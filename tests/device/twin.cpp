@@ -60,7 +60,7 @@ struct stream {
     job.out_size = &out_size;
     job.fault = &fault;
   }
-  // What is wrong whatever came of it.
+  // Faults that are independent of the outcome.
   std::string complaint() const {
     if (!in.intact() || !out.intact() || !tell.intact()) return "it wrote beside its memory";
     if (what == true_one) return "";

@@ -192,7 +192,7 @@ TEST_CASE("all ranks decide alike although they measure differently; who is late
     }
 }
 
-TEST_CASE("ranks that are out of step, or have other options, are told so and nothing changes") {
+TEST_CASE("ranks that are out of step, or have other options, are informed and nothing changes") {
   control a("aimd(target_ms=40)"), b("aimd(target_ms=41)"), d("aimd(target_ms=40)");
   train({&d}, 1, [](uint64_t) { return slow; });
   for (const control* const other : {&b, &d}) {
@@ -250,7 +250,7 @@ TEST_CASE("the fit finds latency and rate") {
   CHECK(1e9 / c.info().per_byte_ns == doctest::Approx(12.5e6).epsilon(0.01));
 }
 
-TEST_CASE("sizes that nobody told are measured, and the ladder works without them") {
+TEST_CASE("sizes that are not known are measured, and the ladder works without them") {
   for (const char* const law : laws) {
     INFO(std::string(law));
     control c(std::string(law) + "(target_ms=15)", {0, 0, 0, 0, 0});
@@ -260,7 +260,7 @@ TEST_CASE("sizes that nobody told are measured, and the ladder works without the
   }
 }
 
-TEST_CASE("the same inputs give the same log") {
+TEST_CASE("the same inputs yield the same log") {
   const auto link_at = [](uint64_t step) { return wire{step / 40 % 2 ? 12.5e6 : 125e6, 1e5}; };
   for (const char* const law : laws) {
     std::vector<std::string> first, again;
@@ -301,7 +301,8 @@ TEST_CASE("a rank that measured nothing has no say; if none did, nothing changes
   }
 }
 
-TEST_CASE("a ladder in the wrong order, of sizes that nobody told: it stays where the fewest bytes are, and says so") {
+TEST_CASE(
+    "a ladder in the wrong order, of sizes that are not known: it stays where the fewest bytes are, and reports it") {
   const auto run = [](control& c, const std::vector<uint64_t>& bytes, uint64_t steps) {
     std::vector<uint32_t> rungs;
     std::vector<uint32_t> reasons;
@@ -336,7 +337,7 @@ TEST_CASE("a ladder in the wrong order, of sizes that nobody told: it stays wher
   }
 }
 
-TEST_CASE("extreme words are taken as they are, and no number overflows") {
+TEST_CASE("extreme words are used unchanged, and no number overflows") {
   for (const char* const law : laws)
     for (const uint64_t ns : {uint64_t{0}, uint64_t{1}, UINT64_MAX})
       for (const uint64_t bytes : {uint64_t{1}, UINT64_MAX}) {

@@ -82,7 +82,7 @@ struct script : dr::message_faults {
   }
 };
 
-// A group under faults, and the balance of what went in and came out.
+// A group under faults, and the balance of inputs and outputs.
 struct trial {
   world::options how;
   std::unique_ptr<group> g;
@@ -153,7 +153,7 @@ struct trial {
 
     if (s.died) return restart();
     if (!good.empty() && !bad.empty()) {
-      // Somebody's verdict was lost to somebody. Now all learn who is behind.
+      // A verdict was lost. Now all ranks learn which one is behind.
       meet();
       g->draw(++step);
       const std::vector<dr_status> then = g->run(step);

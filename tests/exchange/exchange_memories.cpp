@@ -40,7 +40,7 @@ floats read(const world::rank& r, uint32_t which, size_t tensor, size_t n) {
 
 }  // namespace
 
-TEST_CASE("a gradient meets its momentum once, whoever sums") {
+TEST_CASE("a gradient meets its momentum once, whichever rank sums") {
   for (const std::string schedule : {"gather", "gather(parts=3)", "owner", "owner(parts=2)"}) {
     check_plain_momentum("index=all value=raw feedback=dgc(momentum=0.5,masking=off) exchange=" + schedule, 0.5, 1);
     check_plain_momentum("index=all value=raw feedback=momentum(beta=0.5) exchange=" + schedule, 0.5, 0.5);
@@ -64,7 +64,7 @@ TEST_CASE("tensors that go dense beside others have the same momentum, unmasked,
   }
 }
 
-TEST_CASE("an exchange with momentum that was saved and loaded goes on bit for bit") {
+TEST_CASE("an exchange with momentum that was saved and loaded continues bit for bit") {
   for (const std::string feedback : {"dgc(momentum=0.7)", "momentum", "efsignsgd(lr=0.2)"})
     for (const std::string schedule : {"gather(parts=2)", "owner"}) {
       world::options o;

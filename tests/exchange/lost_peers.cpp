@@ -118,7 +118,7 @@ TEST_CASE("a rank that transports say is gone is PEER on every rank, long before
     }
 }
 
-TEST_CASE("where one transport says that a rank is gone, the verdict carries it to the others") {
+TEST_CASE("where one transport reports that a rank is gone, the verdict carries it to the others") {
   for (const std::string& schedule : world::schedules) {
     CAPTURE(schedule);
     bereft b(four(schedule), says::by_test, {3});

@@ -55,7 +55,7 @@ TEST_CASE("inputs = sent + residuals to rounding, for lossy values") {
                   4, 0.05);
 }
 
-TEST_CASE("a run that was saved and loaded goes on bit for bit") {
+TEST_CASE("a run that was saved and loaded continues bit for bit") {
   for (const std::string& schedule : world::schedules) {
     CAPTURE(schedule);
     world::options o;
@@ -83,7 +83,7 @@ TEST_CASE("a run that was saved and loaded goes on bit for bit") {
   }
 }
 
-TEST_CASE("gamma scales once, so only gather takes it") {
+TEST_CASE("gamma scales once, so only gather accepts it") {
   dr_error error = dr::no_error();
   dr::loopback net;
   dr_loopback_options l{};
@@ -154,7 +154,7 @@ TEST_CASE("bf16 and f16 gradients: ranks alike, and within rounding of the mean,
         if (k > 0 || dtype == DR_BF16) REQUIRE(std::abs(got - mean) <= 4 * step * std::max(2048.0, mean));
         if (k == 0 && dtype == DR_F16) {
           const bool encodes_sums = schedule.starts_with("ring") || schedule.starts_with("hierarchy(inner=3");
-          CHECK(got == (encodes_sums ? INFINITY : 30000));  // and no gradient that nobody had
+          CHECK(got == (encodes_sums ? INFINITY : 30000));  // and not a gradient that no rank had
         }
       }
     }

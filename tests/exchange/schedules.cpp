@@ -14,7 +14,7 @@ std::vector<size_t> many_sizes() {
 
 }  // namespace
 
-TEST_CASE("a lossless plan gives the exact mean on every rank, whatever the schedule") {
+TEST_CASE("a lossless plan yields the exact mean on every rank, whatever the schedule") {
   for (const std::string& schedule : schedules)
     for (const uint32_t ranks : {1u, 2u, 3u, 4u, 5u, 8u}) {
       CAPTURE(schedule);

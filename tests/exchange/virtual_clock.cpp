@@ -73,7 +73,7 @@ TEST_CASE("64 and 1,000 ranks run every schedule") {
   }
 }
 
-TEST_CASE("the same seed gives the same times, and costs of steps count") {
+TEST_CASE("the same seed yields the same times, and costs of steps count") {
   const auto run = [](uint64_t cost) {
     world::options o;
     o.ranks = 4;

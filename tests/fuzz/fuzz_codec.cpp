@@ -1,5 +1,6 @@
 // Each codec by itself, through its operations: a payload of any bytes under any claim of a frame decodes to something in range or is
-// CORRUPT; elements that it takes encode within their bounds and decode to what was told; and a payload of its own, changed, is judged too.
+// CORRUPT; accepted elements encode within their bounds and decode to what was reported; and a changed payload of its
+// own is judged, too.
 //
 // Input: codec, mode, type, width, universe, count, fields or parameters; then the payload, or elements and changes.
 #include <deepreduce/deepreduce.h>
@@ -98,7 +99,7 @@ struct stream {
   }
 };
 
-// Whether what came of a payload is in range. `support`: elements that the frame says come of it.
+// Whether the elements of a payload are in range. `support`: their number by the frame.
 bytes decode(stream& s, const bytes& payload, uint64_t support, bool sound) {
   dr_need need;
   if (!s.need(false, need)) return {};
@@ -168,7 +169,7 @@ bytes elements_of(const stream& s, script& from, uint64_t count) {
   return out;
 }
 
-// What the pipeline wants to know of an encode: within its bounds, and what it told is what decode gives.
+// What the pipeline requires of an encode: it is within its bounds, and reports what decode returns.
 void encode(stream& s, script& from, uint64_t count) {
   dr_job& job = s.job;
   for (size_t i = 0; i < s.codec->param_count; ++i) {

@@ -1,5 +1,5 @@
 // Controllers of ranks, one of them hostile: whatever options, times and words they are given, a rung is one of the ladder, a refusal
-// changes nothing, ranks that are told the same decide the same, and what is logged is a line of JSON.
+// changes nothing, ranks with the same words decide the same, and the log is a line of JSON.
 //
 // Input: options (a text that ends with a zero), the ladder; then for each step what was measured, and what the hostile rank tells.
 #include <deepreduce/control.h>

@@ -118,7 +118,7 @@ size_t value_size(uint32_t dtype) {
 struct gradient {
   dr_tensor view{};
   std::unique_ptr<block> values, indices, state, base;
-  std::vector<uint64_t> keys;  // of a sparse one, as they came
+  std::vector<uint64_t> keys;  // of a sparse one, in input order
 
   gradient(script& from, const plan& p) {
     const uint8_t what = from.byte();

@@ -114,7 +114,7 @@ void check_refused(client::context& c, const bytes& frame, dr_status status, con
 
 }  // namespace
 
-TEST_CASE("every golden frame decodes to its bits, or fails with its status where it is said to") {
+TEST_CASE("every golden frame decodes to its bits, or fails with its recorded status") {
   client::context c, threads(3);
   for (const char* table : {"manifest.tsv", "library.tsv"})
     for (const auto& row : read_table(table, 6)) {
@@ -149,7 +149,7 @@ TEST_CASE("every golden frame that is cut off, anywhere, is CORRUPT") {
   }
 }
 
-TEST_CASE("a header alone tells how long its frame is; cut off, damaged or beside others") {
+TEST_CASE("a header alone reports how long its frame is; cut off, damaged or beside others") {
   bytes slots;
   std::vector<size_t> ends;
   for (const auto& row : read_table("manifest.tsv", 6)) {
@@ -172,7 +172,7 @@ TEST_CASE("a header alone tells how long its frame is; cut off, damaged or besid
       REQUIRE(dr_frame_size(n ? cut.data() : frame.data(), n, &size, nullptr) == DR_E_CORRUPT);
       REQUIRE(size == 0);
     }
-    // The check is nobody's business here.
+    // The check is not verified here.
     const inspected seen(frame);
     bytes damaged(frame);
     damaged[5] ^= 1;
@@ -208,7 +208,7 @@ TEST_CASE("a header alone tells how long its frame is; cut off, damaged or besid
   CHECK(dr_frame_size(slots.data(), slots.size(), nullptr, nullptr) == DR_E_ARGUMENT);
 }
 
-TEST_CASE("a prepared decode takes rows in every mode, in the workspace of its batch") {
+TEST_CASE("a prepared decode accepts rows in every mode, in the workspace of its batch") {
   client::context c;
   const std::vector<uint64_t> indices = {5, 17, 40};
   const client::floats values = {1, 2, 0.5f};
@@ -256,7 +256,7 @@ TEST_CASE("every bit of a golden frame counts: flipped, it is noticed") {
   }
 }
 
-TEST_CASE("the checks of every sound golden frame are those that FORMAT.md says, worked out a third time") {
+TEST_CASE("the checks of every sound golden frame are those that FORMAT.md states, worked out a third time") {
   for (const auto& row : read_table("manifest.tsv", 6)) {
     if (row[1] != "OK" && row[1] != "PEER") continue;
     INFO(row[0]);

@@ -20,7 +20,7 @@ static uint64_t plain_check(const uint8_t* from, size_t words, uint64_t first) {
   return total;
 }
 
-TEST_CASE("check: every level sums as FORMAT.md says, at any address") {
+TEST_CASE("check: every level sums as FORMAT.md states, at any address") {
   std::mt19937_64 s(1);
   std::vector<uint8_t> bytes(4 * 5000 + 64);
   for (const int kind : {0, 1}) {

@@ -79,7 +79,7 @@ TEST_CASE("diff: every level finds the words that differ, of every size, length 
       }
 }
 
-TEST_CASE("diff: rows differ if one of their words does, and only these are told") {
+TEST_CASE("diff: rows differ if one of their words does, and only these are listed") {
   for (const uint32_t size : {1, 2, 4, 8})
     for (const uint32_t width : {2, 3, 7}) {
       const words w = some_words(size, 40 * width, 0.05, width);

@@ -90,7 +90,7 @@ TEST_CASE("gap_huffman: every level writes and reads what scalar does, and refus
   CHECK(taken > 10);
 }
 
-TEST_CASE("gap_huffman: gaps whose sum goes round 2^32 are refused at every level") {
+TEST_CASE("gap_huffman: gaps whose sum overflows 2^32 are refused at every level") {
   // One block whose gaps are all 2^k − 1: their sum is a multiple of 2^32, and `end` what 32 bits would make of it.
   for (unsigned k = 20; k <= 31; ++k) {
     const size_t n = 4096;

@@ -8,7 +8,7 @@
 namespace dr {
 namespace {
 
-// Every number of counts 0 to 40 elements, then all at once; a byte before and behind, which nobody may touch.
+// All counts from 0 to 40 elements, then all at once; a byte before and after, which must not change.
 template <class From, class To>
 void compare(const std::vector<typename From::bits>& numbers) {
   using to = typename To::bits;

@@ -128,7 +128,7 @@ std::vector<uint32_t> values_of(source& s, size_t n, double spread) {
   return bits;
 }
 
-TEST_CASE("uniform quantiser: every level gives scalar's range, sums, levels, signs and values") {
+TEST_CASE("uniform quantiser: every level yields scalar's range, sums, levels, signs and values") {
   source s;
   for (const size_t n : lengths)
     for (const double spread : {0.0, 1.0, 300.0})

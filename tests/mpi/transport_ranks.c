@@ -72,7 +72,7 @@ static void too_long_a_message_is_capacity(void) {
   uint64_t send, recv;
   const uint32_t next = (uint32_t)((rank + 1) % ranks), before = (uint32_t)((rank + ranks - 1) % ranks);
   EXPECT(t.recv(t.user, before, 3, in, 10, &recv) == DR_OK);
-  meet(); /* MPICH cuts what came before the receive without a word, so the receive is first */
+  meet(); /* MPICH silently truncates a message that arrives before the receive, so the receive is first */
   EXPECT(t.send(t.user, next, 3, out, sizeof out, &send) == DR_OK);
   EXPECT(wait_for(recv, NULL) == DR_E_CAPACITY);
   EXPECT(mpi->error.code == DR_E_CAPACITY && mpi->error.frame == before && mpi->error.message[0]);

@@ -255,7 +255,7 @@ TEST_CASE("what is refused of a plug-in's parameters holds of those that the lib
   }
 }
 
-TEST_CASE("a required parameter has no default, so any number stands there") {
+TEST_CASE("a required parameter has no default, so any number may be there") {
   load_wider();
   candidate k;
   k.params[0].known.required = 1;

@@ -123,7 +123,7 @@ TEST_CASE("loading a plug-in again is fine and adds nothing") {
   CHECK(dr_codec_count() == before);
 }
 
-TEST_CASE("every refused plug-in says why and registers none of its codecs") {
+TEST_CASE("every refused plug-in reports why and registers none of its codecs") {
   need_plugins();
   const size_t before = dr_codec_count();
   std::string sentence;
@@ -189,7 +189,7 @@ TEST_CASE("plug-ins and built-ins mix in a plan, and what decodes is bit-exact, 
   }
 }
 
-TEST_CASE("plug-ins take what arrives sparse, rows of any width, halves and segments") {
+TEST_CASE("plug-ins accept sparse input, rows of any width, halves and segments") {
   need_plugins();
   client::context c;
   std::vector<uint16_t> halves(4 * 300);
@@ -229,7 +229,7 @@ TEST_CASE("plug-ins take what arrives sparse, rows of any width, halves and segm
   }
 }
 
-TEST_CASE("a frame says which fields its plug-in codec had, and takes no more than its bound") {
+TEST_CASE("a frame reports which fields its plug-in codec had, and takes no more than its bound") {
   need_plugins();
   client::context c;
   floats worst(1000);  // alternating signs and far exponents: long varints

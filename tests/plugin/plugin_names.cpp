@@ -44,7 +44,7 @@ TEST_CASE("a plug-in with names of built-ins loads, and the note says how plans 
   REQUIRE(load(DR_NAMESAKES, note) == DR_OK);
   CHECK(dr_codec_count() == before + 3);
   CHECK(contains(note, "index=plugin.rice, value=plugin.qsgd, bytes=plugin.zstd"));
-  std::string again;  // whoever loads it hears it
+  std::string again;  // every load reports it
   CHECK(load(DR_NAMESAKES, again) == DR_OK);
   CHECK(again == note);
   CHECK(dr_codec_count() == before + 3);
@@ -80,7 +80,7 @@ TEST_CASE("plugin.NAME names a plug-in's codec whose name is free, too, so that 
   CHECK(canonical("value=plugin.zigzag(stride=2)") == "index=raw value=zigzag(stride=2)");
 }
 
-TEST_CASE("plugin. names neither a built-in nor a codec of another role, and wants a name behind it") {
+TEST_CASE("plugin. names neither a built-in nor a codec of another role, and requires a name after it") {
   need_namesakes();
   CHECK(contains(refusal("index=plugin.golomb"), "no index codec is called 'plugin.golomb'"));
   CHECK(contains(refusal("index=plugin.golomb"), "plugin.rice"));

@@ -4,7 +4,7 @@
 namespace dr::properties {
 namespace {
 
-// The values that go to a support: of the gradient at it, or (without re-gathering) the kept ones from the first on, then zeros.
+// The values for a support: of the gradient there, or (without re-gathering) the selected ones in order, then zeros.
 bytes sent(const gradient& g, const rows& kept, const std::vector<uint32_t>& support, bool regather) {
   bytes out(support.size() * g.row_size());
   if (!regather) {
@@ -221,7 +221,7 @@ TEST_CASE("a tensor that would cost more than dense goes dense, bit for bit") {
   }
 }
 
-TEST_CASE("what lossy values cannot hold is refused, and told to the ranks that wait") {
+TEST_CASE("what lossy values cannot hold is refused, and reported to the ranks that wait") {
   client::context c;
   cases::random_source random("NaN");
   const auto finite = dense(random, 300);
@@ -242,7 +242,7 @@ TEST_CASE("what lossy values cannot hold is refused, and told to the ranks that 
     }
 }
 
-TEST_CASE("one thread and four give the same frame") {
+TEST_CASE("one thread and four yield the same frame") {
   client::context serial, four(4);
   cases::random_source random("threads");
   std::vector<gradient> batch;

@@ -181,7 +181,7 @@ void check_bounds(const bytes& frame, const forged::entry& e, const forged::row&
     out.capacity = r.support;
     out.base = sparse && e.patch ? base.data() : nullptr;
     const uint64_t both = frame.size() + values.size() + 8 * indices.size() + (sparse ? base.size() : 0);
-    // Dense outputs: the codecs keep it, without anybody's limit. Sparse ones: what decode allows, where nobody says.
+    // Dense outputs: the codecs satisfy it without a limit. Sparse ones: the default limits of decode.
     dr_decode_options limits{};
     limits.struct_size = sizeof limits;
     limits.max_workspace = sparse ? 0 : UINT64_MAX;
@@ -212,7 +212,7 @@ struct shape {
   uint64_t universe, count, support;
 };
 
-// Of a stream of `need` bytes: none, so many of one value, a part, and as many as nobody needs.
+// Sizes of a stream of `need` bytes: none, all of one value, a part, and too many.
 std::vector<bytes> streams(const forged::list& list, uint64_t need, client::rng& random) {
   const forged::list tail(list.begin() + 1, list.end());
   std::vector<bytes> out;
@@ -362,7 +362,7 @@ TEST_CASE("bloom hashes no more than its universe bounds, whatever the fields") 
 
 // ---- Sparse outputs of huge universes -----------------------------------------------------------------------------
 
-TEST_CASE("a sparse output of a huge universe is not gone through for a few bytes, unless the receiver says so") {
+TEST_CASE("a sparse output of a huge universe is not scanned for a few bytes, unless the receiver permits it") {
   const dr_codec& bloom = codec(DR_ROLE_INDEX, "bloom");
   forged::entry e;
   e.value = {{&codec(DR_ROLE_VALUE, "raw"), {}}};
@@ -430,7 +430,7 @@ TEST_CASE("plans that no row names take no memory, however many there are") {
     });
     CHECK(one.status == DR_OK);
     CHECK(one.taken < 300000);
-    // A table of each is kept, since a device would want it.
+    // A table of each is stored, because a device needs it.
     const outcome all = measured([&](dr_context* c) {
       return dr_merge(c, nullptr, frames.data(), nullptr, frames.size(), &options, &out, sizeof out, 1);
     });
@@ -439,7 +439,7 @@ TEST_CASE("plans that no row names take no memory, however many there are") {
   }
 }
 
-TEST_CASE("headers count against max_workspace, before they are kept") {
+TEST_CASE("headers count against max_workspace, before they are stored") {
   const std::vector<forged::entry> entries(8192, small_entry());
   std::vector<forged::row> rows(8192);
   for (size_t i = 0; i < rows.size(); ++i) rows[i].entry = i;

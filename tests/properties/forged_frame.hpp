@@ -1,4 +1,4 @@
-// Frames that nobody's encoder makes: every wire field and every stream is what a test says, and the checks are right.
+// Frames that no encoder makes: a test sets every wire field and every stream, and the checks are right.
 #pragma once
 
 #include <deepreduce/deepreduce.h>

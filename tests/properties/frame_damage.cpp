@@ -163,7 +163,7 @@ TEST_CASE("a status frame that was cut off or damaged is refused") {
   }
 }
 
-// ---- Frames that somebody made up: the check is right, the rest need not be -------------------------------
+// ---- Forged frames: the check is right, the rest need not be ----------------------------------------------
 
 // The bytes may say that they are of another shape (ARGUMENT, CAPACITY), or of a peer's failure.
 void check_forged(client::context& c, receiver& out, std::span<const uint8_t> frame) {

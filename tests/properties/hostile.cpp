@@ -91,7 +91,7 @@ TEST_CASE("any bit of a payload may flip") {
 }
 
 // A decoder of ours uses up its payload. (Of one of fixed size the pipeline sees to it: the last test here.)
-TEST_CASE("a payload that ends early, or goes on by a byte, is refused") {
+TEST_CASE("a payload that ends early, or continues by a byte, is refused") {
   each_small_stream([](const subject& s, const wire_fields& fields, const input& in, const encoded& e) {
     if (s.has(DR_FIXED_SIZE)) return;
     const auto check = [&](std::span<const uint8_t> other) {
@@ -150,7 +150,7 @@ TEST_CASE("wire fields may be at their extremes") {
   });
 }
 
-TEST_CASE("count, support and universe may be lies") {
+TEST_CASE("count, support and universe may be false") {
   each_small_stream([](const subject& s, const wire_fields& fields, const input& in, const encoded& e) {
     if (s.is(DR_ROLE_BYTES)) return;
     const claim truth = claim_of(s, in, e);
@@ -203,7 +203,7 @@ TEST_CASE("decode of a hostile payload ends") {
 }
 
 // Of a codec of fixed size in front of a bytes stage, which may give anything.
-TEST_CASE("a bytes stage that gives another size than the codec before it writes is refused") {
+TEST_CASE("a bytes stage that yields another size than the codec before it writes is refused") {
   const auto deflates = [](const subject& s) { return s.is(DR_ROLE_BYTES); };
   const subject& bytes = *std::ranges::find_if(every_subject(), deflates);
   pool serial(1);

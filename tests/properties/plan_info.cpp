@@ -23,7 +23,7 @@ uint32_t flags_of(const std::string& text) {
   return info.flags;
 }
 
-// As many kept everywhere, of distributions that codecs treat unlike.
+// Equal numbers of selected values, of distributions that codecs treat differently.
 std::vector<floats> samples() {
   std::vector<floats> all;
   for (uint64_t seed = 1; seed <= 4; ++seed) all.push_back(client::laplace(elements, seed));
@@ -270,7 +270,7 @@ TEST_CASE("plan info: dtypes are those that dr_bound takes") {
   }
 }
 
-TEST_CASE("plan info: a patch takes words of seven types") {
+TEST_CASE("plan info: a patch accepts words of seven types") {
   client::plan p("sparsify=changed index=auto value=ulp");
   dr_plan_info info{};
   info.struct_size = sizeof info;

@@ -15,7 +15,7 @@ void check_same(const subject& s, const group& g, const std::vector<encoded>& a,
   }
 }
 
-TEST_CASE("encode gives the same bytes twice, over dirty buffers and for any number of workers") {
+TEST_CASE("encode yields the same bytes twice, over dirty buffers and for any number of workers") {
   each_group([](const subject& s, const group& g, const std::vector<encoded>& made) {
     encode_options dirty, four;
     dirty.poison = 0xff;
@@ -26,14 +26,14 @@ TEST_CASE("encode gives the same bytes twice, over dirty buffers and for any num
   });
 }
 
-TEST_CASE("encode gives the same bytes alone and among others") {
+TEST_CASE("encode yields the same bytes alone and among others") {
   each_group([](const subject& s, const group& g, const std::vector<encoded>& made) {
     for (size_t i = 0; i < made.size(); ++i)
       check_same(s, {g.fields, {g.inputs[i]}}, {made[i]}, encode(s, {g.fields, {g.inputs[i]}}));
   });
 }
 
-TEST_CASE("encode gives the same bytes where nobody asks it to tell") {
+TEST_CASE("encode yields the same bytes where it is not requested to report") {
   each_group([](const subject& s, const group& g, const std::vector<encoded>& made) {
     encode_options silent;
     silent.ask = false;
@@ -61,7 +61,7 @@ bool decode_all(const subject& s, const group& g, const std::vector<std::unique_
   return decode(s, g.fields, all, options);
 }
 
-TEST_CASE("decode gives the same elements alone, among others, over dirty buffers and for any number of workers") {
+TEST_CASE("decode yields the same elements alone, among others, over dirty buffers and for any number of workers") {
   each_group([](const subject& s, const group& g, const std::vector<encoded>& made) {
     for (const decode_options& options : {decode_options{1, 0}, decode_options{1, 0xff}, decode_options{4, 0x33}}) {
       const auto streams = streams_of(s, g, made);
@@ -77,7 +77,7 @@ TEST_CASE("decode gives the same elements alone, among others, over dirty buffer
   });
 }
 
-TEST_CASE("a job with a fault is skipped, and the others go on") {
+TEST_CASE("a job with a fault is skipped, and the others continue") {
   each_group([](const subject& s, const group& g, const std::vector<encoded>& made) {
     INFO(s.text);
     encode_options options;
@@ -119,7 +119,7 @@ TEST_CASE("a corrupt payload leaves the other jobs as they are") {
   CHECK(refused > 0);
 }
 
-TEST_CASE("an index codec that would tell more than there is room for faults with CAPACITY, alone") {
+TEST_CASE("an index codec that would report more than there is room for faults with CAPACITY, alone") {
   each_group([](const subject& s, const group& g, const std::vector<encoded>& made) {
     if (!s.has(DR_REPLACES_SUPPORT)) return;
     INFO(s.text << ": " << g.inputs[0]->name);

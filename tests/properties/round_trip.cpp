@@ -7,7 +7,7 @@
 namespace dr::properties {
 namespace {
 
-TEST_CASE("an exact codec gives back every bit") {
+TEST_CASE("an exact codec returns every bit") {
   each_stream([](const subject& s, const wire_fields& fields, const input& in, const encoded& e) {
     if (!s.has(DR_EXACT)) return;
     const bool same = decode_one(s, fields, claim_of(s, in, e), e.payload) == in.elements;
@@ -15,7 +15,7 @@ TEST_CASE("an exact codec gives back every bit") {
   });
 }
 
-TEST_CASE("a lossy value codec gives back finite numbers, the same ones each time") {
+TEST_CASE("a lossy value codec returns finite numbers, the same ones each time") {
   each_stream([](const subject& s, const wire_fields& fields, const input& in, const encoded& e) {
     if (!s.is(DR_ROLE_VALUE) || s.has(DR_EXACT)) return;
     const auto once = decode_one(s, fields, claim_of(s, in, e), e.payload);
@@ -26,7 +26,7 @@ TEST_CASE("a lossy value codec gives back finite numbers, the same ones each tim
   });
 }
 
-TEST_CASE("what an index codec tells is the support that decode gives, ascending and below the universe") {
+TEST_CASE("what an index codec reports is the support that decode gives, ascending and below the universe") {
   each_stream([](const subject& s, const wire_fields& fields, const input& in, const encoded& e) {
     if (!s.is(DR_ROLE_INDEX)) return;
     const bool same = decode_one(s, fields, claim_of(s, in, e), e.payload) == cases::bytes_of(e.told);

@@ -150,7 +150,7 @@ TEST_CASE("every sparsifier of the library has a case") {
   CHECK(known == listed);
 }
 
-TEST_CASE("a sparsifier keeps what its SPEC.md says, of any values of any type, in any segments") {
+TEST_CASE("a sparsifier keeps what its SPEC.md states, of any values of any type, in any segments") {
   for (const uint32_t dtype : {DR_F32, DR_F16, DR_BF16})
     for (const auto bits : {laplace, mostly_zero, constant, anything})
       for (const uint64_t n : {0, 1, 64, 1000, 4000}) {
@@ -174,7 +174,7 @@ TEST_CASE("a sparsifier keeps the same on several threads, and frames are the sa
   }
 }
 
-TEST_CASE("a sparsifier takes a bucket as one tensor") {
+TEST_CASE("a sparsifier accepts a bucket as one tensor") {
   for (const uint32_t dtype : {DR_F32, DR_BF16}) {
     const kept_input in = dense(dtype, 6000, laplace);
     const uint64_t parts[] = {1, 2500, 0, 3499};

@@ -211,7 +211,7 @@ TEST_CASE("ternary: no bias over private seeds but for the clipping, and TernGra
 }
 
 // E ||(d / r) C(x) - x||² = (d / r - 1) ||x||²: Stich et al. 2018.
-TEST_CASE("random and seeded: d / r times what is kept has no bias over shared seeds, and Random-k's variance") {
+TEST_CASE("random and seeded: d / r times what is selected has no bias over shared seeds, and Random-k's variance") {
   constexpr double d = 1500, r = 150;
   for (const auto& [name, x] : shapes(1500))
     for (const char* plan :

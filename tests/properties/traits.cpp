@@ -43,7 +43,7 @@ TEST_CASE("FIXED_SIZE: the payload is as long as header and count say") {
   });
 }
 
-TEST_CASE("without REPLACES_SUPPORT an index codec tells what it was given; with it, not always") {
+TEST_CASE("without REPLACES_SUPPORT an index codec reports what it was given; with it, not always") {
   std::map<std::string, bool> differs;
   each_stream([&](const subject& s, const wire_fields&, const input& in, const encoded& e) {
     if (s.is(DR_ROLE_INDEX)) differs[s.codec().name] |= cases::bytes_of(e.told) != in.elements;
@@ -54,7 +54,7 @@ TEST_CASE("without REPLACES_SUPPORT an index codec tells what it was given; with
   }
 }
 
-TEST_CASE("REORDERS: it tells a permutation, and in that order values are where they were") {
+TEST_CASE("REORDERS: it reports a permutation, and in that order values are where they were") {
   each_stream([](const subject& s, const wire_fields& fields, const input& in, const encoded& e) {
     if (!s.has(DR_REORDERS)) return;
     REQUIRE(e.told.size() == in.count);
@@ -208,7 +208,7 @@ TEST_CASE("TOTAL: whatever is given is coded, in the room that was asked for") {
   CHECK(total >= 10);
 }
 
-TEST_CASE("a need never falls when the count grows: the workspace of a prepared decode stands on it") {
+TEST_CASE("a need never falls when the count grows: the workspace of a prepared decode relies on it") {
   for (const subject& s : subjects())
     for (const group& g : groups(s)) {
       const input& in = *g.inputs.back();

@@ -1,5 +1,6 @@
 // ratio [--update]: recomputes every row of expected.csv through the library and compares exactly, so that a change of any codec's
-// bytes or error shows, and `git log` of the table is its history. --update writes the table anew and says what became of it.
+// bytes or error shows, and `git log` of the table is its history. --update writes the table again and prints the
+// changes.
 //
 // Rows are data x plan. Plans are those of plans.txt, and of every codec in the library's list one with its defaults and one for each
 // of its choices: a codec that is registered without a row fails. Those of patches have rows of a step of training. Every round trip is

@@ -6,7 +6,7 @@ using namespace sending;
 
 namespace {
 
-// What went into a world and came out of it, of its first tensors; less the residuals that is the same.
+// The inputs and outputs of a world, of its first tensors; up to the residuals they are equal.
 struct balance {
   std::vector<std::vector<double>> given, got;
 
@@ -166,7 +166,7 @@ TEST_CASE("a rank that did not complete a step is found by all, once, and its re
   REQUIRE(w.all_ok(4));
 }
 
-TEST_CASE("ranks at other steps are told apart from ranks with other tensors") {
+TEST_CASE("ranks at other steps are distinguished from ranks with other tensors") {
   world w({{"a", 3000}}, {.ranks = 3});
   w.set_random(1);
   REQUIRE(w.all_ok(0));
@@ -255,7 +255,7 @@ TEST_CASE("a step whose gradient is not finite on one rank is skipped by all: st
   }
 }
 
-TEST_CASE("states that were saved go on bit for bit") {
+TEST_CASE("states that were saved continue bit for bit") {
   const std::vector<tensor> list{{"a", 3000}, {"b", 70000}};
   const std::string dgc = "*: sparsify=topr(ratio=0.05) feedback=dgc index=golomb";
   for (const std::string& book : {plans[0], plans[1], dgc}) {

@@ -80,7 +80,7 @@ TEST_CASE("flat goes by the plan unless it is requested") {
   CHECK(!is_flat(topr, DR_NOT_FLAT));
 }
 
-TEST_CASE("random numbers go by names: the same tensor sends the same, wherever it stands") {
+TEST_CASE("random numbers go by names: the same tensor sends the same, at any position") {
   const std::string book = "*: index=all value=qsgd(levels=15)";
   world one({{"w", 3000}, {"v", 4000}}, {.book = book}),
       two({{"v", 4000}, {"w", 3000}}, {.book = book, .unit_bytes = 1});
@@ -155,7 +155,7 @@ TEST_CASE("a clip is of the norm of all tensors, also of those in other units") 
     for (const float x : w.out(0, 0)) REQUIRE(std::abs(x - 0.3 / norm) < 1e-6);
     for (const float x : w.out(0, 1)) REQUIRE(std::abs(x + 0.4 / norm) < 1e-6);
     CHECK(w.in(0, 0)[0] == 0.3f);  // the gradient is as it was
-    // In the next step it is looked at anew, where it lies.
+    // In the next step it is checked again, in place.
     w.set(0, 0, std::vector<float>(2000, 0.001f));
     w.set(0, 1, std::vector<float>(3000, 0.002f));
     REQUIRE(w.all_ok(1));
@@ -163,7 +163,7 @@ TEST_CASE("a clip is of the norm of all tensors, also of those in other units") 
   }
 }
 
-TEST_CASE("what a sender does not take is refused, by name") {
+TEST_CASE("what a sender does not support is refused, by name") {
   CHECK(refusal({{"w", 10}, {"w", 20}}, {}).find("'w' is another tensor's, too") != std::string::npos);
   CHECK(refusal({{"", 10}}, {}).find("tensor 0: has no name") != std::string::npos);
   CHECK(refusal({{"w", 10}}, {.book = "*: index=all value=raw exchange=ring"}, DR_E_UNSUPPORTED).find("w: `") == 0);

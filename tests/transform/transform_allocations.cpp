@@ -47,7 +47,7 @@ struct counted_rank {
 
 }  // namespace
 
-TEST_CASE("making a transform says MEMORY wherever it allocates, and works the next time") {
+TEST_CASE("making a transform reports MEMORY wherever it allocates, and works the next time") {
   for (const uint32_t threads : {1u, 2u})
     for (long k = 0; k < allocations_most; k = next_failure(k)) {
       CAPTURE(k);
@@ -137,7 +137,7 @@ TEST_CASE("each call of a transform: the first begin may say MEMORY, nothing els
   }
 }
 
-TEST_CASE("an exchange of factors: making it says MEMORY wherever it allocates; the second one allocates nothing") {
+TEST_CASE("an exchange of factors: making it reports MEMORY wherever it allocates; the second one allocates nothing") {
   dr_loopback_options net{};
   net.struct_size = sizeof net;
   net.ranks = 1;

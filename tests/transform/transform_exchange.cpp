@@ -285,7 +285,7 @@ TEST_CASE("a message that is damaged on its way is seen, and whose it was") {
   }
 }
 
-TEST_CASE("residuals of an exchange of factors are read and written; what it does not take is refused") {
+TEST_CASE("residuals of an exchange of factors are read and written; what it does not support is refused") {
   group g(2, plan3, of);
   g.draw(1);
   floats given = normal(2250, 5);
@@ -319,7 +319,7 @@ TEST_CASE("residuals of an exchange of factors are read and written; what it doe
   CHECK(create(r.tensors[0], r.outs[0], DR_EXCHANGE_DRY) == DR_E_UNSUPPORTED);
 }
 
-TEST_CASE("residuals and the warm start are all of a checkpoint: the exchange goes on bit for bit") {
+TEST_CASE("residuals and the warm start are all of a checkpoint: the exchange continues bit for bit") {
   group whole(2, plan3, of), resumed(2, plan3, of), cold(2, plan3, of);
   for (uint64_t step = 0; step < 3; ++step) {
     whole.draw(step);

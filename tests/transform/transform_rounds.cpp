@@ -83,7 +83,7 @@ TEST_CASE("a matrix of the factors' rank comes out as it is, at once") {
   }
 }
 
-TEST_CASE("with feedback the sum of what came out approaches the sum of what went in") {
+TEST_CASE("with feedback the sum of outputs approaches the sum of inputs") {
   ranks all = make(2, "transform=lowrank(rank=2) feedback=residual", {{24, 24}});
   const floats a = normal(576, 1), b = normal(576, 2);
   double total[2] = {};
@@ -208,7 +208,7 @@ TEST_CASE("a cancelled round leaves nothing behind; with KEEP the gradient is in
   CHECK(all[0]->residual(1) == floats(6, 0.0f));
 }
 
-TEST_CASE("a state that is saved and loaded goes on with the same bits; reset is a new transform") {
+TEST_CASE("a state that is saved and loaded continues with the same bits; reset is a new transform") {
   const shapes of = {{30, 40}, {6, 1}};
   rank a(plan4, of), b(plan4, of), fresh(plan4, of);
   const auto round = [](rank& r, uint64_t step) {
@@ -266,7 +266,7 @@ TEST_CASE("a state of a transform with marks is of any number of ranks, as are o
   CHECK(dr_transform_load(other.handle, fitting.data(), fitting.size()) == DR_OK);
 }
 
-TEST_CASE("marks keep no residual, and a state of other shapes is not taken for one with marks") {
+TEST_CASE("marks keep no residual, and a state of other shapes is not mistaken for one with marks") {
   const shapes of = {{30, 40}, {6, 1}, {3, 1}};
   rank r(plan4, of, 1, 0, 0, DR_TRANSFORM_MARKS), longer(plan4, shapes{{30, 40}, {9, 1}});
   r.draw(1);

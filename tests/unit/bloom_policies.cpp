@@ -48,7 +48,7 @@ constexpr row rows[] = {{36864, 368, "0.001", 0.9993, 0.9993, 200},  {36864, 368
 
 }  // namespace
 
-TEST_CASE("p2 gives back at least what the published rule does, and p1 what chance does") {
+TEST_CASE("p2 returns at least what the published rule does, and p1 what chance does") {
   context c;
   for (const row& x : rows) {
     const std::string fpr = std::string(",fpr=") + x.fpr;
@@ -87,7 +87,7 @@ TEST_CASE("split blocks keep the rate that was asked for, and the policies' prom
   CHECK(recovered(c, "policy=p2,layout=split_block,fpr=0.001", d, r, 3) > 0.99);
 }
 
-TEST_CASE("bits gives a filter of that many bits an index, whatever the row's size") {
+TEST_CASE("bits yields a filter of that many bits an index, whatever the row's size") {
   context c;
   for (const char* layout : {"standard", "split_block"})
     for (const uint64_t r : {400, 4000}) {

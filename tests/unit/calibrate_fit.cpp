@@ -57,7 +57,7 @@ TEST_CASE("a small size that was disturbed does not lift the others") {
   CHECK(fit.r2 < 0.99);
 }
 
-TEST_CASE("what a busy machine leaves behind is told, and nothing else") {
+TEST_CASE("what a busy machine leaves behind is reported, and nothing else") {
   dr::calibrate::disturbance busy;
   std::vector<sample> samples = samples_of([](double n) { return 2000 + 0.25 * n; });
   busy.add("encode of 'a'", fit_affine(samples), samples);
@@ -85,7 +85,7 @@ TEST_CASE("no rank of a sum has another's elements") {
   CHECK(growth_size(8191, 1 << 22) == 0);
   CHECK(growth_size(uint64_t{1} << 30, 1 << 22) == 1 << 18);
   CHECK(growth_size(uint64_t{1} << 30, 4096) == 4096);
-  CHECK(growth_size(96, 12) == 12);  // sizes that somebody asked for
+  CHECK(growth_size(96, 12) == 12);  // requested sizes
   CHECK(growth_size(90, 12) == 0);
 }
 

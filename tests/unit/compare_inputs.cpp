@@ -297,7 +297,7 @@ TEST_CASE("npy reads a scalar, empty arrays, and a header in any order of keys")
   CHECK(values_of(npy(npy_of_header(other, floats({1, 2})))[0]) == std::vector<float>{1, 2});
 }
 
-TEST_CASE("npy refuses what it does not read, and says what to do") {
+TEST_CASE("npy refuses what it does not read, and reports what to do") {
   const std::string four = floats({1});
   check_refused(npy, npy_of("<f16", "(1,)", four + four + four + four),
                 "a.npy: byte 10: dtype '<f16' is not read; save x.astype('<f4')");
@@ -391,7 +391,7 @@ TEST_CASE("npz reads stored, deflated, zip64 and streamed members under their nu
   CHECK(npz(zip_file().end()).empty());
 }
 
-TEST_CASE("npz skips members that are no float arrays and says so") {
+TEST_CASE("npz skips members that are not float arrays and reports it") {
   std::vector<std::string> notes;
   const std::string file =
       zip_file().add({"step.npy", npy_of("<i8", "()", u64(3))}).add({"README", "hello"}).add({"w.npy", one_two}).end();
@@ -399,7 +399,7 @@ TEST_CASE("npz skips members that are no float arrays and says so") {
   REQUIRE(notes.size() == 2);
   CHECK(notes[0].find("a.npz: step.npy: byte 10: dtype '<i8' is not a float") != std::string::npos);
   CHECK(notes[1].find("README") != std::string::npos);
-  CHECK(npz(file).size() == 1);  // nobody has to listen
+  CHECK(npz(file).size() == 1);  // the callback is optional
 }
 
 TEST_CASE("npz refuses every truncation and survives every changed byte") {
@@ -679,7 +679,7 @@ TEST_CASE("read_input reads a folder by name, not what is in its folders") {
   CHECK(refusal(argument, folder.path.string()).find("d.npy") != std::string::npos);
 }
 
-TEST_CASE("a cast takes integers and booleans and says what it changed; without one only float64 is converted") {
+TEST_CASE("a cast accepts integers and booleans and reports what it changed; without one only float64 is converted") {
   const auto cast = [](const std::string& file, std::optional<dtype> type) {
     return parse_npy(bytes_of(file), "a.npy", {nullptr, type});
   };
@@ -810,13 +810,13 @@ TEST_CASE("npz reads sparse tensors in coordinates, beside others") {
   check_changes_survived(npz, coordinates(rows, row_values, shape));
 }
 
-TEST_CASE("an archive may say what it was made of") {
+TEST_CASE("an archive may name its source") {
   const std::string file = zip_file().add({"w.npy", one_two}).end("deepreduce:input=g\x1b.pt");
   CHECK(npz(file)[0].input == "g\\u001b.pt");
   CHECK(npz(zip_file().add({"w.npy", one_two}).end("input=g.pt"))[0].input == "a.npz");
 }
 
-TEST_CASE("elements of a file are not copied where they are aligned, and nobody sees a change of a copy") {
+TEST_CASE("elements of a file are not copied where they are aligned, and a change of a copy is invisible") {
   const std::string file =
       safetensors_of("{" + entry_of("a", "F32", "[2]", "[0,8]") + "," + entry_of("b", "F32", "[1]", "[8,12]") + "}  ",
                      floats({1, 2, 3}));
@@ -848,13 +848,13 @@ TEST_CASE("a folder skips an array of integers with a note, a file of one array 
   CHECK(read_input(folder.path.string(), &notes, dtype::f32).size() == 2);
 }
 
-TEST_CASE("a pickle is not opened, and the error says what reads it") {
+TEST_CASE("a pickle is not opened, and the error reports what reads it") {
   const temporary_folder folder;
   check_refused(argument, folder.write("g.pt", "x"), "`python -m deepreduce compare`");
   check_refused(argument, folder.write("g.pth", "x"), "`python -m deepreduce compare`");
 }
 
-TEST_CASE("a large file is mapped and gives what a small one does") {
+TEST_CASE("a large file is mapped and yields what a small one does") {
   const temporary_folder folder;
   const uint64_t n = 5'000'000;  // 20 MB: above 16 MiB
   std::vector<float> values(n);
@@ -865,7 +865,7 @@ TEST_CASE("a large file is mapped and gives what a small one does") {
   CHECK(t.data.size() == 4 * n);
 }
 
-TEST_CASE("synth takes d in thousands, millions and with an exponent, whole numbers only") {
+TEST_CASE("synth accepts d in thousands, millions and with an exponent, whole numbers only") {
   const auto d_of = [](const std::string& d) { return make_synth("synth:density=1e-9,d=" + d).elements; };
   CHECK(d_of("1k") == 1000);
   CHECK(d_of("1.5M") == 1'500'000);
@@ -995,7 +995,7 @@ TEST_CASE("synth's supports are uniform, lognormal by block, and by 1 / rank") {
 }
 
 // FNV-1a over the bytes, taken down from the first implementation: other machines and compilers must give the same.
-TEST_CASE("synth gives the same bytes everywhere") {
+TEST_CASE("synth yields the same bytes everywhere") {
   const auto digest = [](const std::string& text) {
     uint64_t h = 0xcbf29ce484222325;
     for (const std::byte b : make_synth(text).data) h = (h ^ static_cast<uint64_t>(b)) * 0x100000001b3;

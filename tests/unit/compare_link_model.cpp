@@ -100,7 +100,7 @@ TEST_CASE("a hierarchy's members send dense tensors") {
   CHECK(step_ns(c, "exchange=hierarchy(inner=4)", 4, l) > 3 * time_of(c.dense_bytes, l));
 }
 
-TEST_CASE("what the model cannot take is no number") {
+TEST_CASE("what the model cannot take is not a number") {
   const step_costs c = costs_of(1000, 1e5);
   const link l = parse_link("1Gb/s");
   CHECK(std::isnan(step_ns(c, "exchange=hierarchy(inner=4)", 1000, l)));

@@ -145,7 +145,7 @@ TEST_CASE("an operator with operands of a wrong type is refused before there are
   CHECK(refusal_of("", "bytes,plan") == "--pareto 'bytes,plan': 'plan' is a text, not a number");
 }
 
-TEST_CASE("of a text there is no least, so that none is told where no row passes") {
+TEST_CASE("a text has no minimum, so none is reported where no row passes") {
   const std::vector<json_row> rows{a_row()};
   CHECK(selection("plan < 'a'", "", "", columns).why_none(rows) == "--where 'plan < 'a'': none of 1 rows");
   CHECK(says(selection("bytes < 1", "", "", columns).why_none(rows), "the least bytes is 1e+03"));

@@ -1,4 +1,4 @@
-// Histograms of what a sparsifier kept, and a page that takes every text for data.
+// Histograms of selected values, and a page that treats every text as data.
 #include <doctest/doctest.h>
 
 #include <limits>
@@ -47,7 +47,7 @@ TEST_CASE("histograms count each gap and each magnitude in its power of two") {
   CHECK(facts["gradient_energy"].get<double>() == doctest::Approx(1 + 0.5625 + 36 + 12 * 0.0625));
 }
 
-TEST_CASE("histograms of a batch begin anew with each tensor") {
+TEST_CASE("histograms of a batch restart with each tensor") {
   subject batch = of_floats({1, 1, 1});
   batch.push_back(of_floats({2, 2}).front());
   const ordered_json facts = subject_facts(batch, "sparsify=none", {{2}, {0}});

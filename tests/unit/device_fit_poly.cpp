@@ -232,7 +232,7 @@ void check_same(const std::vector<output>& cpu, const std::vector<output>& cuda,
   }
 }
 
-// Payloads as a decoder gets them, beside the counts of what they came from.
+// Payloads as a decoder receives them, and the counts of their sources.
 std::vector<input> payloads(const std::vector<output>& encoded, const std::vector<input>& from) {
   std::vector<input> all;
   for (size_t i = 0; i < encoded.size(); ++i) {
@@ -395,7 +395,7 @@ TEST_CASE("hostile payloads get the CPU's verdict") {
             for (const size_t at : {0u, 4u}) add([&](bytes& x) { dr::store(x.data() + at, count); });
           for (const uint32_t number : {0x7f800000u, 0xff800001u, 0x7f7fffffu, 0xff7fffffu, 0x80000000u, 1u})
             for (size_t i = 0; i < 3; ++i)
-              add([&](bytes& x) {  // two of them, so that the first is told
+              add([&](bytes& x) {  // two of them, so that the first is reported
                 dr::store(x.data() + 4 + 4 * (draw(key, i) % (x.size() / 4 - 1)), number);
                 dr::store(x.data() + 4 + 4 * (draw(key, i + 9) % (x.size() / 4 - 1)), number);
               });

@@ -193,7 +193,7 @@ void check_encode(const coder& c, const std::vector<list>& lists, int32_t seed) 
   }
 }
 
-// A payload and what is said of it. The CPU is asked for the verdict.
+// A payload and its sizes. The CPU's result is the expected one.
 struct wire {
   std::vector<uint8_t> payload;
   uint64_t count, universe;
@@ -365,7 +365,7 @@ TEST_CASE("every list has the CPU's payload and comes back, whatever the order o
   }
 }
 
-TEST_CASE("every seed of the emulator, and blocks at the same time, give the same bytes") {
+TEST_CASE("every seed of the emulator, and blocks at the same time, yield the same bytes") {
   for (const coder& c :
        {coder::index("golomb", 9), coder::index("golomb", 12), coder::index("rice", 13), coder::index("raw", 0)})
     for (int32_t seed = 0; seed < 6; ++seed)

@@ -73,7 +73,7 @@ dr::device* emulated(int32_t seed) {
   return device;
 }
 
-// What data decides of a job. Sizes that nobody writes keep their mark.
+// The numbers of a job that depend on data. Sizes that are not written keep their mark.
 struct device_words {
   static constexpr uint64_t mark = 0x1234567812345678;
   uint64_t count = 0, in_size = 0, out_size = mark, told = mark;
@@ -242,7 +242,7 @@ void check_qsgd(uint32_t dtype, uint64_t levels, uint64_t bucket, const std::vec
 
 }  // namespace
 
-TEST_CASE("a divisor gives quotient and remainder") {
+TEST_CASE("a divisor yields quotient and remainder") {
   random_source random{1};
   const auto check = [](uint32_t d, uint32_t x) {
     const auto by = dr::divisor::of(d);
@@ -287,7 +287,7 @@ TEST_CASE("a block adds up tiles in the order of the tree") {
     }
 }
 
-TEST_CASE("qsgd on a GPU gives the CPU's bytes and values") {
+TEST_CASE("qsgd on a GPU yields the CPU's bytes and values") {
   random_source random{3};
   const std::vector<qsgd_shape> shapes = {
       {1, 1, 1},       {5, 0, 1},         {0, 0, 3},       {7, 7, 3},         {31, 31, 1},
@@ -320,7 +320,7 @@ TEST_CASE("qsgd on a GPU: a bucket whose codes end with a word only after 32 of 
   check_qsgd(DR_F32, 63, 2501, {{200000, 200000, 1}, {2501 * 32 + 1, 2501 * 32 + 1, 1}, {2501, 2501, 1}}, 1, random);
 }
 
-TEST_CASE("qsgd on a GPU takes many jobs in a launch") {
+TEST_CASE("qsgd on a GPU accepts many jobs in a launch") {
   random_source random{6};
   for (const size_t n : {40, 41, 400, 403, 900}) {
     std::vector<qsgd_shape> shapes;
@@ -569,7 +569,7 @@ size_t check_bloom(const bloom_plan& plan, const std::vector<bloom_row>& rows, i
 
 }  // namespace
 
-TEST_CASE("bloom on a GPU gives the CPU's filter and support") {
+TEST_CASE("bloom on a GPU yields the CPU's filter and support") {
   random_source random{8};
   const std::vector<bloom_row> rows = {{1, 1, 1},
                                        {1, 1, 0},
@@ -628,7 +628,7 @@ TEST_CASE("bloom on a GPU: p0 beyond its capacity is a fault") {
   }
 }
 
-TEST_CASE("bloom on a GPU takes many jobs in a launch") {
+TEST_CASE("bloom on a GPU accepts many jobs in a launch") {
   random_source random{11};
   for (const size_t n : {40, 41, 400, 401, 850})
     for (const uint64_t policy : {0, 1}) {

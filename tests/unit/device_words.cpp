@@ -1,4 +1,5 @@
-// What kernels read beside what was written, which compute-sanitizer's initcheck would find; and what is said where there is no device.
+// Kernels' reads of uninitialised memory, which compute-sanitizer's initcheck would find; and the errors without a
+// device.
 #include <doctest/doctest.h>
 
 #include <memory>
@@ -52,7 +53,7 @@ TEST_CASE("packing reads no byte behind a section, wherever sections begin and e
         for (const uint64_t c : {0, 1, 3, 4, 15, 16, 31, 32}) check_payload({a, b, c}, on_heap);
 }
 
-TEST_CASE("without a device it is said which driver is needed, and which is there") {
+TEST_CASE("without a device the error names the required driver and the present one") {
   const auto said = [](int runtime, int driver) {
     dr_error e{};
     CHECK(fail_without_device(runtime, driver, "initialization error", e) == DR_E_DEVICE);

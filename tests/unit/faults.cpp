@@ -146,7 +146,7 @@ TEST_CASE("a filter works beyond 18 million elements and with many hashes") {
   CHECK(std::string(inspect(frame).plan).find("k=40") != std::string::npos);
 }
 
-TEST_CASE("QSGD gives zeros for a zero bucket, and takes more levels than a byte holds") {
+TEST_CASE("QSGD yields zeros for a zero bucket, and takes more levels than a byte holds") {
   context c;
   floats g(1200, 0);
   for (size_t i = 512; i < 1200; ++i) g[i] = static_cast<float>(i) * 1e-3f;

@@ -17,7 +17,7 @@ constexpr double fig8_d = 36864, fig8_r = 368;
 double per_nonzero(uint64_t size) { return 8 * static_cast<double>(size) / fig8_r; }
 double volume(uint64_t size, double d) { return static_cast<double>(size) / (4 * d); }
 
-// Of the values on the support that was kept.
+// Of the values on the selected support.
 double squared_relative_error(const floats& g, const floats& decoded) {
   double error = 0, norm = 0;
   for (size_t i = 0; i < g.size(); ++i)

@@ -1,4 +1,4 @@
-// Large index sets: their blocks are coded side by side, and nobody can tell.
+// Large index sets: their blocks are coded in parallel, and no byte shows it.
 #include <doctest/doctest.h>
 
 #include <vector>
@@ -61,7 +61,7 @@ TEST_CASE("a large index set has the same payload, and is read alike, for any nu
       REQUIRE(code(x, universe, fields, workers).payload == one.payload);
       REQUIRE(code(x, universe, fields, workers, &one.payload).decoded == x);
     }
-    // Two places that are wrong: the first is told, whoever finds it.
+    // Two faults: the first is reported, whichever worker finds it.
     for (const size_t where : {size_t{0}, one.payload.size() / 3, one.payload.size() / 2}) {
       std::vector<uint8_t> bad = one.payload;
       bad[where] ^= 0x10, bad[one.payload.size() - 2] ^= 0x10;

@@ -6,7 +6,7 @@
 
 using namespace dr::compare;
 
-TEST_CASE("a build without a report refuses it, and says which option and package it lacks") {
+TEST_CASE("a build without a report refuses it, and reports which option and package it lacks") {
   CHECK(!has_html_report());
   for (const char* word : {"--report: unsupported", "-Dreport=disabled", "libjs-chart.js", "compare --from rows.json"})
     CHECK_THROWS_WITH_AS(html_report({{"rows", nlohmann::ordered_json::array()}}), doctest::Contains(word),

@@ -221,7 +221,7 @@ TEST_CASE("costs beyond what was measured are noted") {
   CHECK(notes.empty());
 }
 
-TEST_CASE("a profile's fault is told with its place") {
+TEST_CASE("a profile's fault is reported with its place") {
   nlohmann::json wrong = profile_json();
   wrong["costs"][1]["per_element_ns"] = "fast";
   CHECK_THROWS_WITH(parse_profile(wrong, "p.json"),
@@ -239,7 +239,7 @@ TEST_CASE("a profile's fault is told with its place") {
   CHECK_THROWS_WITH(parse_profile(wrong, "p.json"), doctest::Contains("not a number from 2 to 65536"));
 }
 
-TEST_CASE("a shape whose product is no number is refused, like one that is too large") {
+TEST_CASE("a shape whose product is not a number is refused, like one that is too large") {
   const nlohmann::json model = {{"schema", "deepreduce-model-1"}, {"tensors", {{{"shape", {1e308, 1e308, 0}}}}}};
   CHECK_THROWS_WITH(parse_training(model, "m.json"), doctest::Contains("m.json: tensors[0]: 1e+308 elements; at most"));
   std::string text = "1000,1000000000000000";

@@ -137,7 +137,7 @@ TEST_CASE("units are those of a sender, whatever DDP's buckets are") {
                        unsupported_model);
 }
 
-TEST_CASE("a hook without plans is no hook") {
+TEST_CASE("a hook without plans is not a hook") {
   toy t(training_of({2e6, 2e6}, 100 * ms), 1e9, 4);
   candidate c = t.uniform(sparse_plan);
   c.choice = {-1, -1};
@@ -241,7 +241,7 @@ TEST_CASE("a step that takes over 31 years is unsupported, and no break-even tri
   CHECK(break_even_rate(huge.model, huge.uniform(sparse_plan)).below > 0);
 }
 
-TEST_CASE("every exchange of a book goes on where the one before ended, with the ranks level") {
+TEST_CASE("every exchange of a book continues where the one before ended, with the ranks level") {
   toy t(training_of({3e6, 2e6, 1e6}, 100 * ms), 1e9, 4);
   t.model.hook = hook_kind::exchange;
   candidate c;
@@ -386,7 +386,7 @@ TEST_CASE("among other ranks the profile's nearest link counts, and a note says 
   CHECK(notes.empty());
   t.model.with_ranks(8).note_link(notes);
   CHECK(notes == note_list{"extrapolation: the link was measured among 4 ranks, not 8"});
-  // Of a stated rate, too, if nobody stated the latency.
+  // Also for a stated rate without a stated latency.
   n.stated = true, notes.clear();
   CHECK(t.model.with_ranks(8).net.wire.bits_per_second == 2e10);
   t.model.with_ranks(8).note_link(notes);

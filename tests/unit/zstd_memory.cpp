@@ -1,4 +1,5 @@
-// What zstd's memory is said to be suffices at every level, for inputs of every size up to the bound and around the sizes at which
+// The declared memory of zstd suffices at every level, for inputs of every size up to the bound and around the sizes at
+// which
 // a level changes its meaning.
 #include <doctest/doctest.h>
 

@@ -32,7 +32,7 @@ static void encode_one(void *arg, size_t item, size_t worker) {
     *out++ = (uint8_t)gap;
   }
   *job->out_size = (uint64_t)(out - (uint8_t *)job->out);
-  if (!job->tell) return; /* somebody asked which support decode will give: the same */
+  if (!job->tell) return; /* the support that decode will return is requested: the same */
   for (uint64_t i = 0; i < n; ++i) ((uint32_t *)job->tell)[i] = x[i];
   *job->tell_count = n;
 }
