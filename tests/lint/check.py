@@ -36,6 +36,7 @@ def steps(build, everything):
         "sizes": [(".", [python, "tests/lint/long_files.py", "."])],  # warnings, at the end
         "promises": [(".", [python, "tests/lint/promises.py", "."])],
         "plans": [(".", [python, "tests/lint/plan_text.py", "."])],
+        "words": [(".", [python, "tests/lint/words.py", "."])],
         "symbols": [(".", [python, "tests/lint/symbols.py", "."])],
         "tidy": [(".", [python, "tests/lint/tidy.py", str(build), *(["--all"] if everything else [])])],
     }
@@ -54,7 +55,7 @@ def quick_steps(changed):
         "shell": [*((".", ["bash", "-n", script]) for script in of["shell"]), (".", ["shellcheck", *of["shell"]])],
         "ruff": [(".", [python, "-m", "ruff", "check", "--quiet", "--output-format", "concise", *of["ruff"]])],
         "layering": [(".", [*layering, "."]), *([(".", [*layering, "--self-test", "."])] if "tests/lint/layering.py" in changed else [])],
-        **{name: [(".", [python, f"tests/lint/{script}.py", "."])] for name, script in (("promises", "promises"), ("symbols", "symbols"))},
+        **{name: [(".", [python, f"tests/lint/{script}.py", "."])] for name, script in (("promises", "promises"), ("words", "words"), ("symbols", "symbols"))},
     }
     return {name: words for name, words in commands.items() if of.get(name, True)}
 
