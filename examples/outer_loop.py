@@ -18,7 +18,7 @@ from torch import nn
 
 import deepreduce.outer
 
-PLAN = "sparsify=topr(ratio=0.0156) feedback=residual(beta=0.95) index=golomb value=lloyd(levels=4)"
+PLAN = "sparseloco"  # the 64 largest of every 4,096 elements in 2 bits, and a residual
 
 
 def samples(count: int) -> "tuple[torch.Tensor, torch.Tensor]":

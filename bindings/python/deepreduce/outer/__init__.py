@@ -3,7 +3,7 @@
 Each worker trains `every` steps alone; then the workers exchange what their weights moved, compressed, and all go on from the
 same weights (docs/OUTER.md).
 
-    outer = deepreduce.outer.Outer(model, "sparsify=topr(ratio=0.03) feedback=residual(beta=0.95) index=golomb value=lloyd(levels=4)", every=30)
+    outer = deepreduce.outer.Outer(model, "sparseloco", every=30)
     …
     inner.step()
     outer.step()

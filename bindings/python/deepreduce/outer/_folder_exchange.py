@@ -14,70 +14,20 @@ import math
 import time
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-import numpy
 import torch
 
 from .._adapters._sender_pool import method_of
-from .._native._types import Array
 from ..errors import ArgumentError, ConcurrentUse, CorruptFrame, Error, OutOfStep
-from ..sender import Sender
 from ..torch import Plans
 from ..torch._engine import is_finite
 from ..torch._rules import Rules
 from ._agreed import Agreed, Local, Tensors, bytes_of, tensors_from
 from ._contribution import Contribution, Refused, beyond, norm_of, overhead, pack, unpack, usual
+from ._fragment_coder import FragmentCoder
 from ._folder import Closed, Folder, Listed
 from ._round import Round
 
 _log = logging.getLogger("deepreduce.outer")
-_MERGERS = 4  # senders that merge, of so many numbers of workers, are kept
-
-
-class _Coder:
-    """Tensors of a fragment to slots and back. It keeps the residuals of this worker."""
-
-    def __init__(self, shapes: Mapping[str, Tuple[int, ...]], plan: Any, options: Mapping[str, Any]) -> None:
-        self._specs = {name: (shape, "float32") for name, shape in shapes.items()}
-        self._plan, self._options = plan, {**options, "unit_bytes": math.inf}
-        self._mergers: Dict[int, Sender] = {}
-        self.sender = Sender(self._specs, plan, **self._options)
-        for unit in self.sender.units:
-            if unit.kind != "frames":
-                name = unit.tensors[0]
-                raise ArgumentError(f"{name}: the plan `{self.sender.plan_of(name)}` makes no frames that a folder has")
-        self.most = sum(unit.bound for unit in self.sender.units)
-        self.units = len(self.sender.units)
-        self._slots = [numpy.empty(unit.bound, numpy.uint8) for unit in self.sender.units]
-        self.outputs: Dict[str, Array] = {name: numpy.empty(shape, numpy.float32) for name, shape in shapes.items()}
-
-    def encode(self, tensors: Mapping[str, torch.Tensor], number: int, private_seed: int) -> List[Array]:
-        self.sender.place({name: each.numpy() for name, each in tensors.items()})
-        if self.sender.info.clips:
-            self.sender.clip()
-        found = []
-        for i, slot in enumerate(self._slots):
-            sent = self.sender.encode(i, number, slot, private_seed=private_seed)
-            if sent.fault:
-                raise ArgumentError("the plan cannot encode what was moved")
-            found.append(slot[: sent.size])
-        return found
-
-    def take_back(self, number: int) -> None:
-        self.sender.take_back(number)
-        self.sender.resume(0, 0)  # (workers of a folder do not compare failures)
-
-    def merge(self, slots: Sequence[Sequence[Any]], number: int) -> Dict[str, Array]:
-        """The mean of the contributions' slots, valid until the next call. Raises Error: slots of other tensors, or damaged."""
-        k = len(slots)
-        merger = self._mergers.pop(k, None) or Sender(self._specs, self._plan, ranks=k, caller_states=True, **self._options)
-        self._mergers[k] = merger
-        if len(self._mergers) > _MERGERS:
-            del self._mergers[next(iter(self._mergers))]
-        merger.place(out=self.outputs)
-        for i in range(self.units):
-            longest = max(len(each[i]) for each in slots)  # (a merge takes slots of one length)
-            merger.merge(i, number, [bytes(each[i]).ljust(longest, b"\0") for each in slots])
-        return self.outputs
 
 
 class _Sent(NamedTuple):
@@ -102,9 +52,9 @@ class FolderExchange:
             method_of(each)  # Unsupported, if it makes no frames for all
         options = {"dense_below": dense_below, "flat": rules.flat, "seed": seed}
         shapes = {name: tuple(each.shape) for name, each in local.weights.items()}
-        self._coders = [_Coder({name: shapes[name] for name in part}, rules.book, options) for part in fragments]
+        self._coders = [FragmentCoder({name: shapes[name] for name in part}, rules.book, options) for part in fragments]
         means = {name: tuple(each.shape) for name, each in local.means.items()}
-        self._buffers = _Coder(means, None, {"seed": seed}) if means else None
+        self._buffers = FragmentCoder(means, None, {"seed": seed}) if means else None
         self._copies = sum(each.numel() * each.element_size() for each in local.copies.values())
         tensors = {**local.weights, **local.means, **local.copies}
         told = {name: f"{list(each.shape)} {each.dtype}" for name, each in tensors.items()}
@@ -149,7 +99,7 @@ class FolderExchange:
 
     # ---- Sending ----
 
-    def _coders_of(self, number: int) -> Tuple[_Coder, Optional[_Coder], int]:
+    def _coders_of(self, number: int) -> Tuple[FragmentCoder, Optional[FragmentCoder], int]:
         """Of the weights, of the buffers, and the bytes of those that are copied."""
         last = number % len(self._fragments) == len(self._fragments) - 1
         return self._coders[number % len(self._fragments)], self._buffers if last else None, self._copies if last else 0

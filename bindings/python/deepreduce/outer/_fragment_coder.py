@@ -1,0 +1,62 @@
+"""Tensors of a fragment to the slots of a contribution, and back."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
+
+import numpy
+import torch
+
+from .._native._types import Array
+from ..errors import ArgumentError
+from ..sender import Sender
+
+_MERGERS = 4  # senders that merge, of so many numbers of workers, are kept
+
+
+class FragmentCoder:
+    """A Sender that encodes, with the residuals of this worker, and those that merge, by the number of contributions."""
+
+    def __init__(self, shapes: Mapping[str, Tuple[int, ...]], plan: Any, options: Mapping[str, Any]) -> None:
+        self._specs = {name: (shape, "float32") for name, shape in shapes.items()}
+        self._plan, self._options = plan, {**options, "unit_bytes": math.inf}
+        self._mergers: Dict[int, Sender] = {}
+        self.sender = Sender(self._specs, plan, **self._options)
+        for unit in self.sender.units:
+            if unit.kind != "frames":
+                name = unit.tensors[0]
+                raise ArgumentError(f"{name}: the plan `{self.sender.plan_of(name)}` makes no frames that a folder has")
+        self.most = sum(unit.bound for unit in self.sender.units)
+        self.units = len(self.sender.units)
+        self._slots = [numpy.empty(unit.bound, numpy.uint8) for unit in self.sender.units]
+        self.outputs: Dict[str, Array] = {name: numpy.empty(shape, numpy.float32) for name, shape in shapes.items()}
+
+    def encode(self, tensors: Mapping[str, torch.Tensor], number: int, private_seed: int) -> List[Array]:
+        self.sender.place({name: each.numpy() for name, each in tensors.items()})
+        if self.sender.info.clips:
+            self.sender.clip()
+        found = []
+        for i, slot in enumerate(self._slots):
+            sent = self.sender.encode(i, number, slot, private_seed=private_seed)
+            if sent.fault:
+                raise ArgumentError("the plan cannot encode what was moved")
+            found.append(slot[: sent.size])
+        return found
+
+    def take_back(self, number: int) -> None:
+        self.sender.take_back(number)
+        self.sender.resume(0, 0)  # (workers of a folder do not compare failures)
+
+    def merge(self, slots: Sequence[Sequence[Any]], number: int) -> Dict[str, Array]:
+        """The mean of the contributions' slots, valid until the next call. Raises Error: slots of other tensors, or damaged."""
+        k = len(slots)
+        merger = self._mergers.pop(k, None) or Sender(self._specs, self._plan, ranks=k, caller_states=True, **self._options)
+        self._mergers[k] = merger
+        if len(self._mergers) > _MERGERS:
+            del self._mergers[next(iter(self._mergers))]
+        merger.place(out=self.outputs)
+        for i in range(self.units):
+            longest = max(len(each[i]) for each in slots)  # (a merge takes slots of one length)
+            merger.merge(i, number, [bytes(each[i]).ljust(longest, b"\0") for each in slots])
+        return self.outputs
