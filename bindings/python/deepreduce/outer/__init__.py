@@ -11,10 +11,12 @@ same weights (docs/OUTER.md).
 Outer    the loop of a worker, over a group of torch.distributed or a Folder
 Folder   workers that meet in a folder, and come and go
 Round, OuterInfo  what Outer.info tells
+TopKCompressor  for programs that call the one of SparseLoCo's published code
 """
 
 from ._folder import Folder
 from ._outer import Outer
 from ._round import OuterInfo, Round
+from ._topk_compressor import TopKCompressor
 
-__all__ = ["Folder", "Outer", "OuterInfo", "Round"]
+__all__ = ["Folder", "Outer", "OuterInfo", "Round", "TopKCompressor"]
