@@ -171,8 +171,8 @@ RENAMED = [
     ("State.to_bytes()", "State.state_dict()", lambda: used_state().to_bytes(), lambda: used_state().state_dict()["state"].tobytes()),
     ("State.from_bytes(data)", "State(tensors, plan).load_state_dict", lambda: deepreduce.State.from_bytes(used_state().memory.tobytes()),
      lambda: loaded(deepreduce.State(X, TOP), used_state().state_dict())),
-    ("the seed of Batch.encode", "seed= of the constructor", lambda: deepreduce.Batch(X, DRAWS).encode(X, seed=3), lambda: deepreduce.Batch(X, DRAWS, seed=3).encode(X)),
-    ("the seed of Bound.encode", "seed= of the constructor", lambda: deepreduce.Batch(X, DRAWS).bind(X).encode(seed=3), lambda: deepreduce.Batch(X, DRAWS, seed=3).bind(X).encode()),
+    ("the seed of Batch.encode", "seed= of the constructor", lambda: deepreduce.Batch(X, DRAWS).encode(X, seed=3), lambda: deepreduce.Batch(X, DRAWS, seed=3).encode(X)),  # type: ignore[arg-type]
+    ("the seed of Bound.encode", "seed= of the constructor", lambda: deepreduce.Batch(X, DRAWS).bind(X).encode(seed=3), lambda: deepreduce.Batch(X, DRAWS, seed=3).bind(X).encode()),  # type: ignore[arg-type]
     ("the seed of Exchange.start", "seed= of the constructor", lambda: sent(one_rank(DRAWS), 1, 3), lambda: sent(one_rank(DRAWS, seed=3), 1)),
     ("the seed of AdaptiveExchange.start", "seed= of the constructor", lambda: sent(adaptive(), seed=3), lambda: sent(adaptive(seed=3))),
     ("info()", "the property info", lambda: one_rank().info()._replace(memory=0), lambda: one_rank().info._replace(memory=0)),

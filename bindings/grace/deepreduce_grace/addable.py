@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import List, NamedTuple, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from deepreduce.decoding import decode
 from deepreduce.encoding import encode
 from deepreduce.errors import ArgumentError, CorruptFrame
 from .compressors import Context, Steps, count_of, flat_on_host, require_keys, require_ratio
-from .contracts import Compressor
+from .contracts import Compressor, SavedState
 from .meters import count
 
 
@@ -105,9 +105,9 @@ class RandomKCompressor(Compressor):
             return super().merge(payloads, ctx)
         return self.decompress([Compressor.aggregate(self, [each[0] for each in payloads])], ctx)
 
-    def state_dict(self) -> Dict[str, Any]:
+    def state_dict(self) -> SavedState:
         return {"steps": dict(self._steps.steps)}
 
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
+    def load_state_dict(self, state: SavedState) -> None:
         require_keys(self, state, "steps")
         self._steps.steps = dict(state["steps"])

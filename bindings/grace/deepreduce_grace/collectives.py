@@ -8,7 +8,7 @@ has a sender's `exchange=owner` for tensors that come one by one, and whose loss
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from deepreduce.errors import ArgumentError, CorruptFrame, Error, Unsupported
 from .compressors import Context, PlanCompressor
-from .contracts import Communicator, Compressor, Memory, global_rank, listed
+from .contracts import Communicator, Compressor, Ctx, Handles, Memory, SavedState, global_rank, listed
 from .memories import without_infinities
 from .meters import timer
 from .rank_wire import REFUSED, Wire, other_size
@@ -53,14 +53,14 @@ class Arriving(NamedTuple):
             rank's, and a byte behind them says that this rank has refused
     """
 
-    works: List[Any]
+    works: List[dist.Work]
     buffers: List[Tensor]
     like: List[Tensor]
     name: str
     error: Optional[Exception]
     failed: bool
     told: bool
-    kept: Any  # what must live as long as the works
+    kept: object  # what must live as long as the works
 
     def payloads(self, wire: Wire) -> List[List[Tensor]]:
         """Waits for them. Raises on all ranks if one has refused."""
@@ -135,11 +135,11 @@ class Gathering(Communicator):
         sizes = "of one size" if self.compressor.tensors_size_are_same else "of sizes that differ"
         return f"payloads {sizes}, {types_of(like)}, by {self._collective}"
 
-    def _exchange(self, wire: Wire, blob: Tensor, lengths: List[int]) -> Tuple[List[Tensor], List[Any], Any]:
+    def _exchange(self, wire: Wire, blob: Tensor, lengths: List[int]) -> Tuple[List[Tensor], List[dist.Work], object]:
         """(a buffer for each rank, works, what they need), started."""
         raise NotImplementedError
 
-    def wait_receive(self, handles: Arriving, ctx: Any) -> Tensor:
+    def wait_receive(self, handles: Arriving, ctx: Ctx) -> Tensor:
         payloads = handles.payloads(Wire(self.group, handles.name))
         begin = time.perf_counter()
         merge: Callable[..., Tensor] = getattr(self.compressor, "merge", None) or self._merge
@@ -147,7 +147,7 @@ class Gathering(Communicator):
         timer["en/decoding"] += time.perf_counter() - begin
         return total
 
-    def _merge(self, payloads: Sequence[Sequence[Tensor]], ctx: Any) -> Tensor:
+    def _merge(self, payloads: Sequence[Sequence[Tensor]], ctx: Ctx) -> Tensor:
         return self.compressor.aggregate([self.compressor.decompress(each, ctx) for each in payloads])
 
 
@@ -155,7 +155,7 @@ class Allgather(Gathering):
     """One all-gather of bytes, padded to the longest, behind one of sizes if these may differ. For every compressor but
     powersgd; async: send_step and receive_step."""
 
-    def _exchange(self, wire: Wire, blob: Tensor, lengths: List[int]) -> Tuple[List[Tensor], List[Any], Any]:
+    def _exchange(self, wire: Wire, blob: Tensor, lengths: List[int]) -> Tuple[List[Tensor], List[dist.Work], object]:
         longest = max(lengths)
         buffers = [torch.empty(longest, dtype=torch.uint8, device=wire.device) for _ in lengths]
         if longest == 0:  # all ranks know: nobody sends, nobody waits
@@ -175,12 +175,12 @@ class Broadcast(Gathering):
     _collective = "broadcasts"
 
     def __init__(
-        self, compressor: Compressor, memory: Memory, world_size: Optional[int] = None, rank: Optional[int] = None, *, group: Any = None
+        self, compressor: Compressor, memory: Memory, world_size: Optional[int] = None, rank: Optional[int] = None, *, group: Optional[dist.ProcessGroup] = None
     ) -> None:
         super().__init__(compressor, memory, world_size, group=group)
         self.rank = rank
 
-    def _exchange(self, wire: Wire, blob: Tensor, lengths: List[int]) -> Tuple[List[Tensor], List[Any], Any]:
+    def _exchange(self, wire: Wire, blob: Tensor, lengths: List[int]) -> Tuple[List[Tensor], List[dist.Work], object]:
         if self.rank not in (None, wire.rank):
             raise ArgumentError(f"rank is {self.rank}, this is rank {wire.rank} of the process group")
         works, buffers = [], []
@@ -200,17 +200,17 @@ class Allreduce(Communicator):
             return "its payloads cannot be added up: take communicator allgather; those of none, fp16, bf16, randomk and powersgd can"
         return None
 
-    def async_send(self, tensors: Sequence[Tensor], name: str) -> Any:
+    def async_send(self, tensors: Sequence[Tensor], name: str) -> Handles:
         like = listed(tensors)
         wrong = next((each.dtype for each in like if not each.is_floating_point()), None)
         if wrong is not None:
             return self.async_refuse(name, ArgumentError(f"{name}: the payload is {wrong}, which an all-reduce cannot average: take allgather"))
         return self._send(like, name, None)
 
-    def async_refuse(self, name: str, error: Exception) -> Any:
+    def async_refuse(self, name: str, error: Exception) -> Handles:
         return self._send([], name, error)
 
-    def _send(self, like: List[Tensor], name: str, error: Optional[Exception]) -> Any:
+    def _send(self, like: List[Tensor], name: str, error: Optional[Exception]) -> Handles:
         ranks, begin, wire = self.ranks(), time.perf_counter(), Wire(self.group, name)
         if not like and error is None:  # the compressor has reduced already
             return [], [], [], name, None
@@ -237,7 +237,7 @@ class Allreduce(Communicator):
         timer["comm"] += time.perf_counter() - begin
         return moved, works, like, name, error
 
-    def wait_receive(self, handles: Any, ctx: Any) -> Tensor:
+    def wait_receive(self, handles: Handles, ctx: Ctx) -> Tensor:
         moved, works, like, name, error = handles
         begin, wire = time.perf_counter(), Wire(self.group, name)
         wire.wait(works)
@@ -260,7 +260,7 @@ class Parts(NamedTuple):
 
     shape: torch.Size
     dtype: torch.dtype
-    parts: List[Any]
+    parts: List[Context]
 
 
 class InParts(Compressor):
@@ -305,7 +305,7 @@ class AllToAll(Communicator):
     """
 
     def __init__(
-        self, compressor: Compressor, memory: Memory, world_size: Optional[int] = None, *, group: Any = None
+        self, compressor: Compressor, memory: Memory, world_size: Optional[int] = None, *, group: Optional[dist.ProcessGroup] = None
     ) -> None:
         super().__init__(compressor, memory, world_size, group=group)
         self.sums: Dict[str, Tensor] = {}  # of this rank's part, in the units of the memory
@@ -319,10 +319,10 @@ class AllToAll(Communicator):
         super().reset(name)
         self.sums = {} if name is None else {key: each for key, each in self.sums.items() if key != name}
 
-    def state_dict(self) -> Dict[str, Any]:
+    def state_dict(self) -> SavedState:
         return {**super().state_dict(), "sums": {name: each.clone() for name, each in self.sums.items()}}
 
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
+    def load_state_dict(self, state: SavedState) -> None:
         super().load_state_dict(state)
         self.sums = {name: each.clone() for name, each in state.get("sums", {}).items()}
 
@@ -339,10 +339,10 @@ class AllToAll(Communicator):
             raise Unsupported(f"AllToAll takes compressors by plan, not {type(inner).__name__}")
         return InParts(inner, self.ranks())
 
-    def async_refuse(self, name: str, error: Exception) -> Any:
+    def async_refuse(self, name: str, error: Exception) -> Handles:
         return error, name
 
-    def send_receive(self, tensors: Any, name: str, ctx: Parts) -> Tensor:
+    def send_receive(self, tensors: Sequence[Tensor], name: str, ctx: Parts) -> Tensor:
         begin, wire = time.perf_counter(), Wire(self.group, name)
         refused = tensors if isinstance(tensors, Exception) else None
         own = [] if refused else listed(tensors)

@@ -10,10 +10,11 @@ tensors are never one frame, none is small beside others, and a clip knows one n
 from __future__ import annotations
 
 import zlib
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from deepreduce.batch import Batch
@@ -24,7 +25,7 @@ from deepreduce.header import inspect
 from deepreduce.merging import merge
 from deepreduce.plan import Plan, as_plan
 from deepreduce.tensor import Sparse, State
-from .contracts import Compressor, Memory, rank_of
+from .contracts import Compressor, Memory, Options, SavedPart, SavedState, rank_of
 from .meters import count
 from .rank_wire import compare_tags
 
@@ -64,7 +65,7 @@ class Steps:
         return step, zlib.crc32(name.encode()) + 1  # a sender's key
 
 
-def require_keys(kept: Any, state: Mapping[str, Any], *keys: str, optional: Sequence[str] = ()) -> None:
+def require_keys(kept: object, state: SavedPart, *keys: str, optional: Sequence[str] = ()) -> None:
     """ArgumentError for a state of something else."""
     if set(state) - set(optional) != set(keys):
         found = ", ".join(sorted(map(str, state))) or "nothing"
@@ -89,7 +90,7 @@ def bytes_of(payload: Sequence[Tensor], name: str = "the payload") -> Tensor:
 
 
 class PlanCompressor(Compressor):
-    """Any plan: the payload is a frame, [n] uint8 of at least one byte, which tells its codecs, its size and its type.
+    """A plan of any kind: the payload is a frame, [n] uint8 of at least one byte, which tells its codecs, its size and its type.
 
     plan     text, name of a preset, or Plan; or a function of the number of elements that gives one
     average  as Compressor has it
@@ -109,7 +110,7 @@ class PlanCompressor(Compressor):
         average: bool = True,
         *,
         seed: int = 0,
-        group: Any = None,
+        group: Optional[dist.ProcessGroup] = None,
     ) -> None:
         self._plan, self._seed, self._group = plan, seed, group
         sample = self.plan_for(1024)
@@ -136,7 +137,7 @@ class PlanCompressor(Compressor):
         tag = tag_of(f"{name} {flat.numel()} {flat.dtype}", step)
         ctx = Context(tensor.shape, tensor.dtype, tag)
         plan = self.plan_for(flat.numel())
-        options: Dict[str, Any] = {
+        options: Options = {
             "step": step, "seed": self._seed, "private_seed": rank_of(self._group), "key": key, "tag": tag,
         }  # fmt: skip
         try:
@@ -158,7 +159,7 @@ class PlanCompressor(Compressor):
         if self._returns and name in self._states:
             merge([bytes_of(tensors)], out=self._states[name].residual, tag=ctx.tag)
 
-    def _encode(self, flat: Tensor, plan: Plan, options: Dict[str, Any]) -> Tensor:
+    def _encode(self, flat: Tensor, plan: Plan, options: Options) -> Tensor:
         if not self._uniform:
             return torch.frombuffer(bytearray(encode(flat, plan, **options)), dtype=torch.uint8)
         about = flat.numel(), flat.dtype
@@ -251,14 +252,14 @@ class PlanCompressor(Compressor):
             else:
                 kept.pop(name, None)
 
-    def state_dict(self) -> Dict[str, Any]:
+    def state_dict(self) -> SavedState:
         # What was loaded and not used yet is kept as well.
         found = {name: torch.frombuffer(bytearray(data), dtype=torch.uint8) for name, data in self._loaded.items()}
         states = {**found, **{name: torch.from_numpy(state.state_dict()["state"]) for name, state in self._states.items()}}
         about = {name: [elements, str(dtype).removeprefix("torch.")] for name, (elements, dtype) in self._about.items()}
         return {"steps": dict(self._steps.steps), "states": states, "about": about}
 
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
+    def load_state_dict(self, state: SavedState) -> None:
         require_keys(self, state, "steps", "states", optional=("about",))
         if state["states"] and not self.keeps:
             raise ArgumentError(f"the state has feedback of {', '.join(state['states'])}, the plan keeps none: {self.plan_for(1024)}")
@@ -332,6 +333,6 @@ class EFSignCompressor(PlanCompressor):
         return None
 
 
-def sparse_of(frame: Any, like: Tensor) -> Sparse:
+def sparse_of(frame: object, like: Tensor) -> Sparse:
     """The one tensor of a frame, as indices and values of torch's."""
     return decode(frame, sparse=True, like=like, tensors=0)

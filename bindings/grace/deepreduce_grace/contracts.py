@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import abc
 import time
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,13 @@ from torch import Tensor
 from deepreduce.errors import ArgumentError, Error, PeerError
 from deepreduce.torch import ExchangeError
 from .meters import timer
+
+Ctx = Any  # what `compress` returns beside the payload, for `decompress`: shape, type and what else that compressor needs
+Handles = Any  # what `async_send` returns for `wait_receive`: works and buffers of a communicator
+Params = Mapping[str, Any]  # GRACE's parameters, by name
+Options = Dict[str, Any]  # keyword arguments of a call, by name
+SavedState = Dict[str, Any]  # of state_dict: numbers, texts, tensors, and dicts and lists of these
+SavedPart = Mapping[str, Any]  # the same, to be read
 
 
 class Keeper:
@@ -32,11 +39,11 @@ class Keeper:
     def reset(self, name: Optional[str] = None) -> None:
         """Forgets what it keeps of a name, or of all of them, and frees that memory. Random numbers go on."""
 
-    def state_dict(self) -> Dict[str, Any]:
+    def state_dict(self) -> SavedState:
         """What it keeps from step to step, for torch.save."""
         return {}
 
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
+    def load_state_dict(self, state: SavedState) -> None:
         """Takes what `state_dict` gave."""
         if state:
             raise ArgumentError(f"{type(self).__name__} keeps nothing, the state has {', '.join(map(str, state))}")
@@ -60,11 +67,11 @@ class Compressor(Keeper, abc.ABC):
         self.average, self.tensors_size_are_same = average, tensors_size_are_same
 
     @abc.abstractmethod
-    def compress(self, tensor: Tensor, name: str) -> Tuple[Sequence[Tensor], Any]:
+    def compress(self, tensor: Tensor, name: str) -> Tuple[Sequence[Tensor], Ctx]:
         """The tensors to send and the ctx that decompresses those of any rank. `tensor` stays as it is."""
 
     @abc.abstractmethod
-    def decompress(self, tensors: Sequence[Tensor], ctx: Any) -> Tensor:
+    def decompress(self, tensors: Sequence[Tensor], ctx: Ctx) -> Tensor:
         """A new tensor, of the shape and the type that were compressed."""
 
     def aggregate(self, tensors: Sequence[Tensor]) -> Tensor:
@@ -74,11 +81,11 @@ class Compressor(Keeper, abc.ABC):
             total += each
         return total
 
-    def merge(self, payloads: Sequence[Sequence[Tensor]], ctx: Any) -> Tensor:
+    def merge(self, payloads: Sequence[Sequence[Tensor]], ctx: Ctx) -> Tensor:
         """`aggregate` of what all ranks have sent, or that in float32. Compressors by plan need no dense tensor a rank."""
         return self.aggregate([self.decompress(each, ctx) for each in payloads])
 
-    def decompress_add(self, tensors: Sequence[Tensor], ctx: Any, out: Tensor, scale: float = 1.0) -> None:
+    def decompress_add(self, tensors: Sequence[Tensor], ctx: Ctx, out: Tensor, scale: float = 1.0) -> None:
         """Adds `scale` times the decompressed tensor to `out`, which is contiguous."""
         out.add_(self.decompress(tensors, ctx), alpha=scale)
 
@@ -90,7 +97,7 @@ class Compressor(Keeper, abc.ABC):
     def skip(self, name: str) -> None:  # noqa: B027
         """A step of this name that comes to nothing before `compress`: the other ranks have made one."""
 
-    def take_back(self, name: str, tensors: Sequence[Tensor], ctx: Any) -> None:  # noqa: B027
+    def take_back(self, name: str, tensors: Sequence[Tensor], ctx: Ctx) -> None:  # noqa: B027
         """What `compress` gave was not received: the exchange failed. For a feedback of its own."""
 
     def refuses(self, memory: Memory) -> Optional[str]:
@@ -110,7 +117,7 @@ class Memory(Keeper, abc.ABC):
     def compensate(self, tensor: Tensor, name: str) -> Tensor:
         """What is compressed in the place of `tensor`, which stays as it is."""
 
-    def update(self, tensor: Tensor, name: str, compressor: Compressor, tensor_compressed: Any, ctx: Any) -> None:  # noqa: B027
+    def update(self, tensor: Tensor, name: str, compressor: Compressor, tensor_compressed: Sequence[Tensor], ctx: Ctx) -> None:  # noqa: B027
         """`tensor` is the compensated one, of which `tensor_compressed` is sent."""
 
     def skip(self, name: str) -> None:  # noqa: B027
@@ -119,7 +126,7 @@ class Memory(Keeper, abc.ABC):
     def keep(self, tensor: Tensor, name: str) -> None:  # noqa: B027
         """Nothing of the compensated `tensor` was sent: another rank refused its own."""
 
-    def take_back(self, name: str, compressor: Compressor, tensor_compressed: Any, ctx: Any) -> None:  # noqa: B027
+    def take_back(self, name: str, compressor: Compressor, tensor_compressed: Sequence[Tensor], ctx: Ctx) -> None:  # noqa: B027
         """What `update` was told of was not received: the exchange failed."""
 
     def refuses(self, compressor: Compressor) -> Optional[str]:
@@ -130,7 +137,7 @@ class Memory(Keeper, abc.ABC):
 class Sent(NamedTuple):
     """A tensor on its way, between send_step and receive_step."""
 
-    handles: Any
+    handles: Handles
     name: str
     payload: Sequence[Tensor]
     error: Optional[Exception]  # of this rank, which tells the others of it
@@ -146,7 +153,7 @@ class Communicator:
     """
 
     def __init__(
-        self, compressor: Compressor, memory: Memory, world_size: Optional[int] = None, *, group: Any = None
+        self, compressor: Compressor, memory: Memory, world_size: Optional[int] = None, *, group: Optional[dist.ProcessGroup] = None
     ) -> None:
         kind = type(self)
         if kind.send_receive is Communicator.send_receive and kind.async_send is Communicator.async_send:
@@ -200,7 +207,7 @@ class Communicator:
         """
         return self.receive_step(*self.send_step(tensor, name))
 
-    def send_step(self, tensor: Tensor, name: str) -> Tuple[Any, Any]:
+    def send_step(self, tensor: Tensor, name: str) -> Tuple[Handles, Ctx]:
         """The first half of `step`, up to the sending: (handles, ctx) for `receive_step`."""
         begin, codec = time.perf_counter(), self._codec()
         payload: Sequence[Tensor] = []
@@ -237,7 +244,7 @@ class Communicator:
             raise
         return Sent(handles, name, payload, error), ctx
 
-    def receive_step(self, handles: Any, ctx: Any) -> Tensor:
+    def receive_step(self, handles: Handles, ctx: Ctx) -> Tensor:
         """The second half of `step`. Steps are received in the order in which they were sent."""
         try:
             return self.wait_receive(handles.handles, ctx)
@@ -248,26 +255,26 @@ class Communicator:
             self._name(error)
             raise
 
-    def _take_back(self, name: str, payload: Sequence[Tensor], ctx: Any) -> None:
+    def _take_back(self, name: str, payload: Sequence[Tensor], ctx: Ctx) -> None:
         codec = self._codec()
         getattr(self.memory, "take_back", lambda *_: None)(name, codec, payload, ctx)
         getattr(codec, "take_back", lambda *_: None)(name, payload, ctx)
 
-    def async_send(self, tensors: Sequence[Tensor], name: str) -> Any:
+    def async_send(self, tensors: Sequence[Tensor], name: str) -> Handles:
         """Begins to send what a compress gave; what comes back goes to `wait_receive`."""
         return tensors, name
 
-    def async_refuse(self, name: str, error: Exception) -> Any:
+    def async_refuse(self, name: str, error: Exception) -> Handles:
         """In the place of `async_send` where this rank has nothing to send: makes the step fail on all ranks. What comes
         back goes to `wait_receive`. A subclass that cannot tell the others raises at once."""
         raise error
 
-    def wait_receive(self, handles: Any, ctx: Any) -> Tensor:
+    def wait_receive(self, handles: Handles, ctx: Ctx) -> Tensor:
         """Waits for the tensors of all ranks, and aggregates them."""
         tensors, name = handles
         return self.send_receive(tensors, name, ctx)
 
-    def send_receive(self, tensors: Sequence[Tensor], name: str, ctx: Any) -> Tensor:
+    def send_receive(self, tensors: Sequence[Tensor], name: str, ctx: Ctx) -> Tensor:
         """`async_send` and `wait_receive` in one."""
         return self.wait_receive(self.async_send(tensors, name), ctx)
 
@@ -286,7 +293,7 @@ class Communicator:
             raise ArgumentError(f"world_size is {self.world_size}, the process group has {size} ranks")
         return size
 
-    def averaged(self, total: Tensor, ctx: Any) -> Tensor:
+    def averaged(self, total: Tensor, ctx: Ctx) -> Tensor:
         """An aggregate, divided by the ranks if the compressor says so, of the type that was compressed."""
         if self.compressor.average:
             total = total.div_(self.ranks())
@@ -327,13 +334,13 @@ class Communicator:
         """What goes by a learning rate."""
         return [each for each in (self.memory, self.compressor) if hasattr(each, "lr")]
 
-    def state_dict(self) -> Dict[str, Any]:
+    def state_dict(self) -> SavedState:
         """Memory and compressor of this rank, what they are, and the learning rate that they go by. Each rank saves its own."""
         followers = self._followers()
         rate = {"lr": followers[0].lr} if followers else {}
         return {"of": self._kinds(), **rate, "memory": self.memory.state_dict(), "compressor": self.compressor.state_dict()}
 
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
+    def load_state_dict(self, state: SavedState) -> None:
         """Takes what `state_dict` gave on this rank; the steps that follow are the same, bit for bit.
 
         Raises ArgumentError for what is no such state, and for one of another compressor or memory.
@@ -357,7 +364,7 @@ class Communicator:
         }
 
 
-def _checked(tensor: Any, name: Any) -> str:
+def _checked(tensor: object, name: object) -> str:
     """The name. ArgumentError for what is no tensor or no name."""
     if not isinstance(name, str):
         raise ArgumentError(f"the name of a tensor is a str, not {name!r}")
@@ -367,15 +374,15 @@ def _checked(tensor: Any, name: Any) -> str:
     return name
 
 
-def global_rank(group: Any, rank: int) -> int:
+def global_rank(group: Optional[dist.ProcessGroup], rank: int) -> int:
     """The rank in torch.distributed's own group."""
     return rank if group is None else dist.get_global_rank(group, rank)
 
 
-def rank_of(group: Any = None) -> int:
+def rank_of(group: Optional[dist.ProcessGroup] = None) -> int:
     """This rank; 0 where there are no ranks."""
     return dist.get_rank(group) if dist.is_available() and dist.is_initialized() else 0
 
 
-def listed(tensors: Any) -> List[Tensor]:
+def listed(tensors: Union[Tensor, Sequence[Tensor]]) -> List[Tensor]:
     return [tensors] if torch.is_tensor(tensors) else list(tensors)

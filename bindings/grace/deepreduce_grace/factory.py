@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from typing import Any, Callable, Dict, Iterable, Mapping, Optional
+from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Type
 
 from deepreduce.errors import ArgumentError
 from .collectives import Allgather, Allreduce, AllToAll, Broadcast
-from .contracts import Communicator, Compressor
+from .contracts import Communicator, Compressor, Params
 from .low_rank import PowerSGDMemory
 from .memories import DgcMemory, EFSignSGDMemory, NoneMemory, ResidualMemory
 from .method_table import DEFAULTS, METHODS, SYNONYMS, TOP_K_KERNELS
@@ -35,12 +35,12 @@ MEMORIES: Makers = {
     "powersgd": lambda params: PowerSGDMemory(compress_rank=params["compress_rank"]),
 }
 
-COMMUNICATORS: Mapping[str, Any] = {
+COMMUNICATORS: Mapping[str, Type[Communicator]] = {
     "allreduce": Allreduce, "allgather": Allgather, "broadcast": Broadcast, "alltoall": AllToAll,
 }  # fmt: skip
 
 
-def named(what: str, name: Any, there_are: Iterable[str]) -> str:
+def named(what: str, name: object, there_are: Iterable[str]) -> str:
     """`name`, or UnknownName."""
     known = list(there_are)
     if name not in known:
@@ -48,7 +48,7 @@ def named(what: str, name: Any, there_are: Iterable[str]) -> str:
     return str(name)
 
 
-def compressor_from(params: Mapping[str, Any]) -> Compressor:
+def compressor_from(params: Params) -> Compressor:
     """The compressor of checked parameters."""
     name = named("compressor", params["compressor"], [*METHODS, *SYNONYMS])
     if name == "topk":
@@ -56,7 +56,7 @@ def compressor_from(params: Mapping[str, Any]) -> Compressor:
     return METHODS[SYNONYMS.get(name, name)].make(params)
 
 
-def checked(params: Mapping[str, Any], lenient: bool = False) -> Dict[str, Any]:
+def checked(params: Params, lenient: bool = False) -> Dict[str, Any]:
     """The parameters with defaults in the place of those that are not there, and numbers as numbers.
 
     Raises ArgumentError for an unknown key (lenient: a UserWarning), and for what should be a number and is none.
@@ -83,10 +83,10 @@ def checked(params: Mapping[str, Any], lenient: bool = False) -> Dict[str, Any]:
 
 
 def grace_from_params(
-    params: Mapping[str, Any],
+    params: Params,
     *,
     lenient: bool = False,
-    make_compressor: Callable[[Mapping[str, Any]], Compressor] = compressor_from,
+    make_compressor: Callable[[Params], Compressor] = compressor_from,
 ) -> Communicator:
     """A communicator, with compressor and memory.
 

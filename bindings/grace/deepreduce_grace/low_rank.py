@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from deepreduce.errors import ArgumentError, Error, Unsupported
 from deepreduce.plan import as_plan
 from .compressors import flat_on_host
-from .contracts import Compressor, Memory
+from .contracts import Compressor, Ctx, Memory, SavedState
 from .memories import ResidualMemory, without_infinities
 from .meters import count
 from .rank_wire import Wire
+
+if TYPE_CHECKING:
+    from deepreduce.transform import Transform
 
 
 class Reduced(NamedTuple):
@@ -37,14 +41,14 @@ class PowerSGDCompressor(Compressor):
 
     linear, sparse, reduces = True, False, True
 
-    def __init__(self, rank: int = 1, use_memory: bool = False, world_size: int = 1, *, seed: int = 0, group: Any = None) -> None:
+    def __init__(self, rank: int = 1, use_memory: bool = False, world_size: int = 1, *, seed: int = 0, group: Optional[dist.ProcessGroup] = None) -> None:
         super().__init__()
         try:
-            self._kind: Any = importlib.import_module("deepreduce.transform").Transform
+            self._kind: Type[Transform] = importlib.import_module("deepreduce.transform").Transform
         except ModuleNotFoundError:
             raise Unsupported("powersgd: this package has no deepreduce.transform (transform=lowrank)") from None
         self._plan, self._seed, self._group = as_plan(f"transform=lowrank(rank={rank})"), seed, group
-        self._transforms: Dict[str, Any] = {}
+        self._transforms: Dict[str, Transform] = {}
         self._loaded: Dict[str, Tensor] = {}
         self._sizes: Dict[str, int] = {}  # of first factors, which all ranks know
 
@@ -98,7 +102,7 @@ class PowerSGDCompressor(Compressor):
             factor.copy_(there)
         return factor
 
-    def _transform(self, name: str, x: Tensor, ranks: int) -> Any:
+    def _transform(self, name: str, x: Tensor, ranks: int) -> Transform:
         shapes = [tuple(x.shape), (ranks,)]
         transform = self._transforms.get(name)
         if transform is None:
@@ -134,11 +138,11 @@ class PowerSGDCompressor(Compressor):
             else:
                 kept.pop(name, None)
 
-    def state_dict(self) -> Dict[str, Any]:
+    def state_dict(self) -> SavedState:
         # What was loaded and not used yet is kept as well.
         return {**self._loaded, **{name: torch.from_numpy(each.state_dict()["state"]) for name, each in self._transforms.items()}}
 
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
+    def load_state_dict(self, state: SavedState) -> None:
         self._transforms.clear()
         self._loaded = dict(state)
 
@@ -150,10 +154,10 @@ class PowerSGDMemory(ResidualMemory):
     q_memory, compress_rank  GRACE's, without a meaning here: the compressor keeps its factors itself
     """
 
-    def __init__(self, q_memory: Any = None, compress_rank: int = 1) -> None:
+    def __init__(self, q_memory: object = None, compress_rank: int = 1) -> None:
         super().__init__()
 
-    def update(self, tensor: Tensor, name: str, compressor: Compressor, tensor_compressed: Any, ctx: Any) -> None:
+    def update(self, tensor: Tensor, name: str, compressor: Compressor, tensor_compressed: Sequence[Tensor], ctx: Ctx) -> None:
         if ctx.exact:
             self.residuals.pop(name, None)
         else:

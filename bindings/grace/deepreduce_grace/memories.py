@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Tuple
+from typing import Dict, Optional, Sequence, Tuple, Union
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from deepreduce.errors import ArgumentError
-from .contracts import Compressor, Memory
+from .contracts import Compressor, Ctx, Memory, SavedState
 from .rank_wire import Wire
 
 
@@ -47,10 +47,10 @@ class KeptMemory(Memory):
         """Bytes that are kept, of all names."""
         return sum(each.numel() * each.element_size() for slot in self._slots for each in getattr(self, slot).values())
 
-    def state_dict(self) -> Dict[str, Any]:
+    def state_dict(self) -> SavedState:
         return {slot: {name: each.clone() for name, each in getattr(self, slot).items()} for slot in self._slots}
 
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
+    def load_state_dict(self, state: SavedState) -> None:
         if set(state) != set(self._slots):
             raise ArgumentError(
                 f"the state has {', '.join(sorted(state)) or 'nothing'}; {type(self).__name__} keeps {', '.join(self._slots)}"
@@ -115,15 +115,15 @@ class ResidualMemory(KeptMemory):
             return tensor if self.gamma == 1 else self.gamma * tensor
         return self.beta * kept.to(tensor.dtype) + self.gamma * tensor
 
-    def update(self, tensor: Tensor, name: str, compressor: Compressor, tensor_compressed: Any, ctx: Any) -> None:
+    def update(self, tensor: Tensor, name: str, compressor: Compressor, tensor_compressed: Sequence[Tensor], ctx: Ctx) -> None:
         self._add(tensor.detach(), name, compressor, tensor_compressed, ctx, -1)
         self._types[name] = tensor.dtype
 
-    def take_back(self, name: str, compressor: Compressor, tensor_compressed: Any, ctx: Any) -> None:
+    def take_back(self, name: str, compressor: Compressor, tensor_compressed: Sequence[Tensor], ctx: Ctx) -> None:
         if name in self.residuals:
             self._add(self.residuals[name], name, compressor, tensor_compressed, ctx, 1)
 
-    def _add(self, base: Tensor, name: str, compressor: Compressor, payload: Any, ctx: Any, scale: float) -> None:
+    def _add(self, base: Tensor, name: str, compressor: Compressor, payload: Sequence[Tensor], ctx: Ctx, scale: float) -> None:
         # A copy even where it is the caller's alone: memory and gradient must not be one.
         residual = base.clone(memory_format=torch.contiguous_format)
         compressor.decompress_add(payload, ctx, residual, scale)
@@ -141,7 +141,7 @@ class ResidualMemory(KeptMemory):
         super().reset(name)
         self._types = {} if name is None else {each: kind for each, kind in self._types.items() if each != name}
 
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
+    def load_state_dict(self, state: SavedState) -> None:
         super().load_state_dict(state)
         self._types.clear()
 
@@ -167,7 +167,7 @@ class EFSignSGDMemory(ResidualMemory):
 
     gamma = lr  # what scales the tensor
 
-    def update(self, tensor: Tensor, name: str, compressor: Compressor, tensor_compressed: Any, ctx: Any) -> None:
+    def update(self, tensor: Tensor, name: str, compressor: Compressor, tensor_compressed: Sequence[Tensor], ctx: Ctx) -> None:
         reason = self.refuses(getattr(compressor, "inner", compressor))
         if reason:  # one of the two was set
             raise ArgumentError(f"{name}: {reason}: set_lr of the communicator sets both")
@@ -196,7 +196,7 @@ class DgcMemory(KeptMemory):
     _slots = ("residuals", "gradients")
 
     def __init__(
-        self, momentum: float = 0.9, gradient_clipping: Any = False, world_size: Optional[int] = None, *, group: Any = None
+        self, momentum: float = 0.9, gradient_clipping: Union[bool, float] = False, world_size: Optional[int] = None, *, group: Optional[dist.ProcessGroup] = None
     ) -> None:
         super().__init__()
         if gradient_clipping is not True and not float(gradient_clipping) >= 0:
@@ -220,7 +220,7 @@ class DgcMemory(KeptMemory):
         if self.gradient_clipping is True:
             self._clipped(torch.zeros(1, device=Wire(self.group, name).device if self._grouped else None), name)
 
-    def update(self, tensor: Tensor, name: str, compressor: Compressor, tensor_compressed: Any, ctx: Any) -> None:
+    def update(self, tensor: Tensor, name: str, compressor: Compressor, tensor_compressed: Sequence[Tensor], ctx: Ctx) -> None:
         decoded = compressor.decompress(tensor_compressed, ctx)
         if isinstance(ctx, tuple) and len(ctx) == 3 and torch.is_tensor(ctx[1]) and ctx[1].dtype == torch.bool:
             sent = ctx[1].view(tensor.shape)  # GRACE's ctx: (shape, mask, number of elements)
@@ -231,7 +231,7 @@ class DgcMemory(KeptMemory):
         self.gradients[name] = without_infinities(velocity - decoded.view(velocity.shape))
         self.residuals[name] = without_infinities(momentum.masked_fill(sent, 0))
 
-    def take_back(self, name: str, compressor: Compressor, tensor_compressed: Any, ctx: Any) -> None:
+    def take_back(self, name: str, compressor: Compressor, tensor_compressed: Sequence[Tensor], ctx: Ctx) -> None:
         if name in self.gradients:
             velocity = self.gradients[name].clone(memory_format=torch.contiguous_format)
             compressor.decompress_add(tensor_compressed, ctx, velocity)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Callable, Dict, Mapping, Tuple, Type
+from typing import Callable, Dict, Tuple, Type
 
 import torch
 
 from deepreduce.errors import ArgumentError
 from .addable import HalfCompressor, NoneCompressor, RandomKCompressor
 from .compressors import EFSignCompressor, PlanCompressor, Sparsifier, VoteCompressor, count_of, require_ratio
-from .contracts import Compressor
+from .contracts import Compressor, Options, Params
 from .low_rank import PowerSGDCompressor
 
-Params = Mapping[str, Any]
 
 # What a key is where a dict of parameters does not say: GRACE's own, and below them ours.
-DEFAULTS: Dict[str, Any] = {
+DEFAULTS: Options = {
     "compressor": "none",
     "memory": "none",
     "communicator": "allreduce",
@@ -56,7 +55,7 @@ class Method:
     source: str
     plan: str
     kind: Type[Compressor]
-    arguments: Callable[[Params], Dict[str, Any]]
+    arguments: Callable[[Params], Options]
 
     def make(self, params: Params) -> Compressor:
         return self.kind(**self.arguments(params))
@@ -100,7 +99,7 @@ SPARSIFIERS: Dict[str, Callable[[Params], Callable[[int], str]]] = {
 }
 
 
-def _random(params: Params) -> Dict[str, Any]:
+def _random(params: Params) -> Options:
     return {"seed": params["seed"], "group": params["group"]}
 
 
@@ -118,7 +117,7 @@ def _sparse(source: str, name: str, plan: str) -> Method:
     return Method(source, plan, Sparsifier, lambda params: {"sparsify": SPARSIFIERS[name](params), **_random(params)})
 
 
-def _inceptionn(params: Params) -> Dict[str, Any]:
+def _inceptionn(params: Params) -> Options:
     """GRACE takes int(log10(error_bound / 2)) as the bound's exponent of two: its 2e-10 is the paper's 2^-10."""
     bound = params["error_bound"]
     exponent = int(math.log10(bound / 2)) if 0 < bound < math.inf else 0
@@ -129,13 +128,13 @@ def _inceptionn(params: Params) -> Dict[str, Any]:
     return {"plan": f"{_DENSE}inceptionn(error={2.0**exponent!r})", **_random(params)}
 
 
-def _given_plan(params: Params) -> Dict[str, Any]:
+def _given_plan(params: Params) -> Options:
     if params["plan"] is None:
         raise ArgumentError("compressor 'plan' takes the text of a plan from the key 'plan', which is not there")
     return {"plan": params["plan"], **_random(params)}
 
 
-def _sk_compress(params: Params) -> Dict[str, Any]:
+def _sk_compress(params: Params) -> Options:
     if params["sparsifier"] not in SPARSIFIERS:
         raise ArgumentError(f"no sparsifier is called {params['sparsifier']!r}; there are: {', '.join(SPARSIFIERS)}")
     return {

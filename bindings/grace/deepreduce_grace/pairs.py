@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Sequence, Tuple
+from typing import Callable, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from deepreduce.encoding import encode
 from deepreduce.errors import CorruptFrame
 from .compressors import Steps, count_of, flat_on_host, require_keys, require_ratio, sparse_of
-from .contracts import Compressor
+from .contracts import Compressor, Ctx, SavedState
 from .factory import named
 from .method_table import TOP_K_KERNELS, Threshold, dgc, top_k
 from .meters import count
@@ -31,7 +31,7 @@ class PairCompressor(Compressor):
         super().__init__(True, tensors_size_are_same)
         self.sparsify, self._steps = sparsify, Steps()
 
-    def compress(self, tensor: Tensor, name: str) -> Tuple[Sequence[Tensor], Any]:
+    def compress(self, tensor: Tensor, name: str) -> Tuple[Sequence[Tensor], Ctx]:
         payload = self._select(tensor, name)
         count(payload, tensor)
         return payload, tensor.size()
@@ -49,19 +49,19 @@ class PairCompressor(Compressor):
     def skip(self, name: str) -> None:
         self._steps.next(name)
 
-    def decompress(self, tensors: Sequence[Tensor], ctx: Any) -> Tensor:
+    def decompress(self, tensors: Sequence[Tensor], ctx: Ctx) -> Tensor:
         values, _ = tensors
         dense = torch.zeros(self._shape(ctx), dtype=values.dtype, device=values.device)
         self.decompress_add(tensors, ctx, dense)
         return dense
 
-    def decompress_add(self, tensors: Sequence[Tensor], ctx: Any, out: Tensor, scale: float = 1.0) -> None:
+    def decompress_add(self, tensors: Sequence[Tensor], ctx: Ctx, out: Tensor, scale: float = 1.0) -> None:
         values, indices = tensors
         if values.shape != indices.shape or (len(indices) and not 0 <= indices.min() <= indices.max() < out.numel()):
             raise CorruptFrame(f"{len(values)} values at {len(indices)} indices, which are not all below {out.numel()}")
         out.view(-1).index_add_(0, indices.to(out.device, torch.int64), values.to(out.dtype), alpha=scale)
 
-    def merge(self, payloads: Sequence[Sequence[Tensor]], ctx: Any) -> Tensor:
+    def merge(self, payloads: Sequence[Sequence[Tensor]], ctx: Ctx) -> Tensor:
         if type(self).aggregate is not Compressor.aggregate:
             return super().merge(payloads, ctx)
         total = torch.zeros(self._shape(ctx), dtype=payloads[0][0].dtype, device=payloads[0][0].device)
@@ -73,13 +73,13 @@ class PairCompressor(Compressor):
                 raise
         return total
 
-    def _shape(self, ctx: Any) -> Any:
+    def _shape(self, ctx: Ctx) -> torch.Size:
         return ctx
 
-    def state_dict(self) -> Dict[str, Any]:
+    def state_dict(self) -> SavedState:
         return {"steps": dict(self._steps.steps)}
 
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
+    def load_state_dict(self, state: SavedState) -> None:
         require_keys(self, state, "steps")
         self._steps.steps = dict(state["steps"])
 
@@ -118,13 +118,13 @@ class DgcCompressor(PairCompressor):
         super().__init__(dgc(compress_ratio), tensors_size_are_same=False)
         self.compress_ratio = require_ratio(compress_ratio)
 
-    def compress(self, tensor: Tensor, name: str) -> Tuple[Sequence[Tensor], Any]:
+    def compress(self, tensor: Tensor, name: str) -> Tuple[Sequence[Tensor], Ctx]:
         payload, shape = super().compress(tensor, name)
         mask = torch.zeros(tensor.numel(), dtype=torch.bool, device=tensor.device)
         mask[payload[1].long()] = True
         return payload, (shape, mask, tensor.numel())
 
-    def _shape(self, ctx: Any) -> Any:
+    def _shape(self, ctx: Ctx) -> torch.Size:
         return ctx[0]
 
 

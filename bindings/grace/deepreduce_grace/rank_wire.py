@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from typing import Any, Iterator, List, Optional, Sequence
+from typing import Iterator, List, Optional, Sequence
 
 import torch
 import torch.distributed as dist
@@ -28,7 +28,7 @@ class Wire:
     name  of the tensor, in errors
     """
 
-    def __init__(self, group: Any, name: str) -> None:
+    def __init__(self, group: Optional[dist.ProcessGroup], name: str) -> None:
         self.group, self.name, self.size, self.rank = group, name, dist.get_world_size(group), rank_of(group)
         backend = str(dist.get_backend(group))
         self.device = torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")
@@ -42,7 +42,7 @@ class Wire:
         except RuntimeError as error:
             raise Engine(self.group, _timeout_of(self.group, self.device)).explained(self.name, error) from error
 
-    def wait(self, works: Sequence[Any]) -> None:
+    def wait(self, works: Sequence[dist.Work]) -> None:
         with self.explained():
             for work in works:
                 work.wait()
@@ -120,7 +120,7 @@ class Wire:
         return all_of_them
 
 
-def compare_tags(tags: Sequence[int], group: Any) -> None:
+def compare_tags(tags: Sequence[int], group: Optional[dist.ProcessGroup]) -> None:
     """Of frames of all ranks, which are not of one tag: raises what a sender does, the same on all ranks."""
     ranks = [global_rank(group, rank) for rank in range(len(tags))]
     names, steps = [tag >> 32 for tag in tags], [tag % 2**32 for tag in tags]
@@ -140,7 +140,7 @@ def compare_tags(tags: Sequence[int], group: Any) -> None:
     raise behind
 
 
-def _timeout_of(group: Any, device: torch.device) -> float:
+def _timeout_of(group: Optional[dist.ProcessGroup], device: torch.device) -> float:
     """Seconds that a collective of the group may take; torch's default where its backend does not say."""
     backend = (dist.group.WORLD if group is None else group)._get_backend(device)
     limit = getattr(getattr(backend, "options", None), "_timeout", dist.default_pg_timeout)

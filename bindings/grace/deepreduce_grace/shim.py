@@ -17,19 +17,22 @@ import pathlib
 import runpy
 import sys
 import types
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Type
+from typing import Dict, List, Optional, Sequence, Type
 
 from deepreduce import __version__
 from deepreduce.errors import ArgumentError
 from . import collectives, contracts, low_rank, memories, meters, pairs, wrappers
-from .contracts import Communicator, Compressor
+from .contracts import Communicator, Compressor, Options, Params
 from .factory import compressor_from, grace_from_params
 from .method_table import DEFAULTS, METHODS, SYNONYMS
 
 _NAME = "grace_dl"
 
 
-def _compressor(params: Mapping[str, Any]) -> Compressor:
+Contents = Dict[str, Options]  # of modules, by name
+
+
+def _compressor(params: Params) -> Compressor:
     """The same compressors, of which GRACE's sparsifiers have its public payloads."""
     name = SYNONYMS.get(params["compressor"], params["compressor"])
     if name == "topk":
@@ -41,12 +44,12 @@ def _compressor(params: Mapping[str, Any]) -> Compressor:
     return compressor_from(params)
 
 
-def shim_grace_from_params(params: Mapping[str, Any]) -> Communicator:
+def shim_grace_from_params(params: Params) -> Communicator:
     """grace_from_params as GRACE's helper has it: an unknown key is a UserWarning."""
     return grace_from_params(params, lenient=True, make_compressor=_compressor)
 
 
-def shim_deepreduce_from_params(params: Mapping[str, Any]) -> Communicator:
+def shim_deepreduce_from_params(params: Params) -> Communicator:
     """deepreduce_from_params as DeepReduce's scripts call it: an unknown key is a UserWarning."""
     return wrappers.deepreduce_from_params(params, lenient=True, make_compressor=_compressor)
 
@@ -55,7 +58,7 @@ def _class(name: str, compressor: str, *keys: str) -> Type[Compressor]:
     """A compressor's class with the name and the arguments, `keys`, of GRACE's."""
     method = METHODS[compressor]
 
-    def init(self: Any, *args: Any, **named: Any) -> None:
+    def init(self: Compressor, *args: object, **named: object) -> None:
         if len(args) > len(keys) or set(named) - set(keys[len(args) :]):
             raise TypeError(f"{name} takes {', '.join(keys) or 'no arguments'}")
         params = {**DEFAULTS, **dict(zip(keys, args)), **named}
@@ -65,7 +68,7 @@ def _class(name: str, compressor: str, *keys: str) -> Type[Compressor]:
     return type(name, (method.kind,), contents)
 
 
-_COMPRESSORS: Dict[str, Dict[str, Any]] = {
+_COMPRESSORS: Contents = {
     "none": {"NoneCompressor": _class("NoneCompressor", "none")},
     "fp16": {"FP16Compressor": _class("FP16Compressor", "fp16")},
     "topk": {"TopKCompressor": pairs.TopKCompressor},
@@ -87,19 +90,19 @@ _COMPRESSORS: Dict[str, Dict[str, Any]] = {
         **{kind.__name__: kind for kind in (wrappers.ValueCompressor, wrappers.IndexCompressor, wrappers.DeepReduce)},
     },
 }
-_MEMORIES: Dict[str, Dict[str, Any]] = {
+_MEMORIES: Contents = {
     "none": {"NoneMemory": memories.NoneMemory},
     "residual": {"ResidualMemory": memories.ResidualMemory},
     "efsignsgd": {"EFSignSGDMemory": memories.EFSignSGDMemory},
     "dgc": {"DgcMemory": memories.DgcMemory},
     "powersgd": {"PowerSGDMemory": low_rank.PowerSGDMemory},
 }
-_COMMUNICATORS: Dict[str, Dict[str, Any]] = {
+_COMMUNICATORS: Contents = {
     "allreduce": {"Allreduce": collectives.Allreduce},
     "allgather": {"Allgather": collectives.Allgather},
     "broadcast": {"Broadcast": collectives.Broadcast},
 }
-_HELPER: Dict[str, Any] = {
+_HELPER: Options = {
     "grace_from_params": shim_grace_from_params,
     "deepreduce_from_params": shim_deepreduce_from_params,
     "tensor_bits": meters.tensor_bits,
@@ -108,9 +111,9 @@ _HELPER: Dict[str, Any] = {
 }
 
 
-def _contents() -> Dict[str, Dict[str, Any]]:
+def _contents() -> Contents:
     """{module: what is in it}."""
-    found: Dict[str, Dict[str, Any]] = {_NAME: {"__version__": "1.0", "__deepreduce__": __version__}}
+    found: Contents = {_NAME: {"__version__": "1.0", "__deepreduce__": __version__}}
     for flavour in ("dist", "torch"):
         base = f"{_NAME}.{flavour}"
         found[base] = {"Memory": contracts.Memory, "Compressor": contracts.Compressor, "Communicator": contracts.Communicator}
@@ -127,7 +130,7 @@ def _contents() -> Dict[str, Dict[str, Any]]:
 class _Refusal(importlib.abc.MetaPathFinder):
     """Says why a module of grace_dl is not there."""
 
-    def find_spec(self, fullname: str, path: Optional[Sequence[str]] = None, target: Any = None) -> None:
+    def find_spec(self, fullname: str, path: Optional[Sequence[str]] = None, target: object = None) -> None:
         if fullname.startswith(f"{_NAME}.tensorflow"):
             raise ImportError(
                 f"{fullname}: GRACE's TensorFlow side runs over a patched Horovod, which deepreduce has no part in;"

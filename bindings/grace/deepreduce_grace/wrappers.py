@@ -4,7 +4,7 @@ indices, values, or both. Its names and keys; the frames are the library's."""
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -15,11 +15,10 @@ from deepreduce.header import inspect
 from deepreduce.plan import Plan, as_plan
 from deepreduce.tensor import Sparse
 from .compressors import Context, PlanCompressor, Steps, bytes_of, flat_on_host, frame_bound, require_keys, sparse_of, tag_of
-from .contracts import Communicator, Compressor, rank_of
+from .contracts import Communicator, Compressor, Ctx, Options, Params, SavedState, rank_of
 from .factory import UnknownName, grace_from_params
 from .meters import count
 
-Params = Mapping[str, Any]
 
 SMALL = 1000  # tensors of up to so many elements are not coded: key and value each, in a frame
 
@@ -56,7 +55,7 @@ VALUE: Dict[str, Callable[[Params], str]] = {
 }
 
 
-def codec_of(role: str, name: Any, params: Params) -> str:
+def codec_of(role: str, name: object, params: Params) -> str:
     """The text of a codec: of DeepReduce's names, or as a plan has it, "golomb(adaptive=1)", say. UnknownName."""
     known = INDEX if role == "index" else VALUE
     if name in known:
@@ -100,7 +99,7 @@ class SparseWrapper(Compressor):
             self.sparsify: Callable[[int], str] = inner.sparsify
         self._fpr = "0"  # of the selected share, as the library has it
         self._steps, self._told = Steps(), bool(params.get("micro-benchmark"))
-        self._draws: Dict[str, Any] = {key: getattr(inner, f"_{key}", params.get(key, of)) for key, of in (("seed", 0), ("group", None))}
+        self._draws: Options = {key: getattr(inner, f"_{key}", params.get(key, of)) for key, of in (("seed", 0), ("group", None))}
         self._plans: PlanCompressor = PlanCompressor(self._plan, inner.average, **self._draws)
 
     def _plan(self, elements: int) -> str:
@@ -113,7 +112,7 @@ class SparseWrapper(Compressor):
         """The paper's default. To two digits, so that a plan is parsed once for many steps."""
         self._fpr = f"{0.1 * max(count, 1) / max(elements, 1):.1e}"
 
-    def compress(self, tensor: Tensor, name: str) -> Tuple[List[Tensor], Any]:
+    def compress(self, tensor: Tensor, name: str) -> Tuple[List[Tensor], Ctx]:
         begin = time.perf_counter()
         if hasattr(self, "sparsify"):
             if "{fpr}" in self.index and hasattr(self.sparsify, "count"):
@@ -135,7 +134,7 @@ class SparseWrapper(Compressor):
             self._steps.next(name)
             getattr(self.sparsifier, "skip", lambda _: None)(name)
 
-    def _compress_another(self, tensor: Tensor, name: str) -> Tuple[List[Tensor], Any]:
+    def _compress_another(self, tensor: Tensor, name: str) -> Tuple[List[Tensor], Ctx]:
         step, key = self._steps.next(name)
         (values, indices), inner = self.sparsifier.compress(tensor, name)
         elements = tensor.numel()
@@ -149,7 +148,7 @@ class SparseWrapper(Compressor):
         count(payload, tensor)
         return payload, (Context(tensor.shape, tensor.dtype, tag), inner)
 
-    def decompress(self, tensors: Sequence[Tensor], ctx: Any) -> Tensor:
+    def decompress(self, tensors: Sequence[Tensor], ctx: Ctx) -> Tensor:
         begin = time.perf_counter()
         if isinstance(ctx, Context):
             dense = self._plans.decompress(tensors, ctx)
@@ -162,13 +161,13 @@ class SparseWrapper(Compressor):
             print(f"decompress: {1e3 * (time.perf_counter() - begin):.3f} ms")
         return dense
 
-    def decompress_add(self, tensors: Sequence[Tensor], ctx: Any, out: Tensor, scale: float = 1.0) -> None:
+    def decompress_add(self, tensors: Sequence[Tensor], ctx: Ctx, out: Tensor, scale: float = 1.0) -> None:
         if isinstance(ctx, Context):
             self._plans.decompress_add(tensors, ctx, out, scale)
         else:
             super().decompress_add(tensors, ctx, out, scale)
 
-    def merge(self, payloads: Sequence[Sequence[Tensor]], ctx: Any) -> Tensor:
+    def merge(self, payloads: Sequence[Sequence[Tensor]], ctx: Ctx) -> Tensor:
         begin = time.perf_counter()
         if not isinstance(ctx, Context):
             return super().merge(payloads, ctx)
@@ -191,7 +190,7 @@ class SparseWrapper(Compressor):
             f"frame {payload[0].numel() / dense:.5f}"
         )
 
-    def state_dict(self) -> Dict[str, Any]:
+    def state_dict(self) -> SavedState:
         return {"plans": self._plans.state_dict(), "steps": dict(self._steps.steps), "sparsifier": self.sparsifier.state_dict()}
 
     @property
@@ -206,7 +205,7 @@ class SparseWrapper(Compressor):
         self._plans.reset(name)
         self.sparsifier.reset(name)
 
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
+    def load_state_dict(self, state: SavedState) -> None:
         require_keys(self, state, "plans", "steps", "sparsifier")
         self._plans.load_state_dict(state["plans"])
         self._steps.steps = dict(state["steps"])

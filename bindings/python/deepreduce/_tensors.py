@@ -6,12 +6,13 @@ import ctypes
 import dataclasses
 import operator
 import sys
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, Union
+from typing import Callable, Dict, Iterable, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, Union
 
 import numpy
 
 from ._native import _abi, _device, _memory
 from ._native._call import Trace, Tracer, new, unsigned
+from ._native._types import DTypeLike, Pointer, Structs, Tensor
 from .errors import ArgumentError
 from .frame import DeviceFrame
 from .plan import as_plan
@@ -20,7 +21,7 @@ from .tensor import Plans, Sparse, State, States, arrays_of, as_list, borrow_sta
 TENSOR_STRIDE = ctypes.sizeof(_abi.dr_tensor)
 OUT_STRIDE = ctypes.sizeof(_abi.dr_tensor_out)
 
-Named = List[Tuple[str, Any]]  # arrays with the names that errors give them
+Named = List[Tuple[str, object]]  # arrays with the names that errors give them
 Keys = Union[None, int, Sequence[int]]
 TraceFunction = Callable[[Trace], object]
 
@@ -29,8 +30,8 @@ TraceFunction = Callable[[Trace], object]
 class Inputs:
     place: Optional[_device.Place]
     is_list: bool
-    tensors: Any  # dr_tensor[n]
-    plan: Any  # dr_plan *, or None if each tensor has its own
+    tensors: Structs  # dr_tensor[n]
+    plan: Optional[Pointer]  # dr_plan *, or None if each tensor has its own
     alive: List[object]  # owners of what tensors and plan point to
     states: List[Tuple[State, str]]  # which serve this call alone (Turns)
 
@@ -162,7 +163,7 @@ def make_options(
     return options
 
 
-def tracer_of(trace: Optional[TraceFunction], struct: object) -> Optional[Tracer]:
+def tracer_of(trace: Optional[TraceFunction], struct: Union[_abi.dr_call, _abi.dr_decode_options]) -> Optional[Tracer]:
     """Puts a caller's function into a dr_call or dr_decode_options."""
     if trace is None:
         return None
@@ -171,7 +172,7 @@ def tracer_of(trace: Optional[TraceFunction], struct: object) -> Optional[Tracer
     return tracer
 
 
-def weights_of(weights: Optional[Sequence[float]], frames: int) -> Any:
+def weights_of(weights: Optional[Sequence[float]], frames: int) -> Structs:
     """float[frames], or None."""
     if weights is None:
         return None
@@ -196,7 +197,7 @@ def weights_of(weights: Optional[Sequence[float]], frames: int) -> Any:
 FRAMES_MOST = 2**20  # of a merge: deepreduce.h
 
 
-def frames_of(frames: Any) -> Sequence[Any]:
+def frames_of(frames: Iterable[Tensor]) -> Sequence[Tensor]:
     """Frames as a list: an array [k, bytes] is a list of its rows, but bytes are one frame."""
     if type(frames) is list or type(frames) is tuple:
         return frames
@@ -227,7 +228,7 @@ def shape_of(tensor: _abi.dr_tensor, x: object) -> Shape:
 
 
 # New arrays of a shape and a DR_*, where the others of the call are.
-Maker = Callable[[Tuple[int, ...], int], Any]
+Maker = Callable[[Tuple[int, ...], int], Tensor]
 
 
 def name_outputs(out: object, what: str = "out") -> Named:
@@ -236,7 +237,7 @@ def name_outputs(out: object, what: str = "out") -> Named:
     return [(f"{what}[{i}]", each) for i, each in enumerate(out)] if isinstance(out, (list, tuple)) else [(what, out)]
 
 
-def dtype_code(dtype: Any, what: str = "dtype") -> Optional[int]:
+def dtype_code(dtype: DTypeLike, what: str = "dtype") -> Optional[int]:
     """DR_* of a type that a caller names: "float16", numpy's or torch's. what: its name in errors"""
     if dtype is None:
         return None
@@ -264,7 +265,7 @@ def maker_of(place: Optional[_device.Place], like: object, dtype: Optional[int])
     return lambda shape, code: _memory.empty(shape, _memory.result_dtype(code)[0])
 
 
-def arrays_like(like: object, dtype: Optional[int], place: Optional[_device.Place]) -> Any:
+def arrays_like(like: object, dtype: Optional[int], place: Optional[_device.Place]) -> Tensor:
     """New arrays of the kind, the shape and, if dtype is None, the type of `like`, in its structure."""
     made = []
     for what, each in name_outputs(like, "like"):
@@ -275,12 +276,12 @@ def arrays_like(like: object, dtype: Optional[int], place: Optional[_device.Plac
 
 def dense_outputs(
     shapes: Sequence[Shape],
-    out: Any,
+    out: Tensor,
     is_list: bool,
     dtype: Optional[int],
     place: Optional[_device.Place],
     make: Optional[Maker] = None,
-) -> Tuple[Any, List[Any]]:
+) -> Tuple[Structs, List[Tensor]]:
     """dr_tensor_out[n] at the arrays in `out`, or if that is None at new ones of `dtype` (None: the tensors')."""
     outs = (_abi.dr_tensor_out * len(shapes))()
     if out is None:
@@ -318,7 +319,7 @@ def sparse_outputs(
     dtype: Optional[int],
     place: Optional[_device.Place],
     make: Optional[Maker] = None,
-) -> Tuple[Any, List[Sparse]]:
+) -> Tuple[Structs, List[Sparse]]:
     """dr_tensor_out[n] at new arrays with room for so many rows."""
     outs, results = (_abi.dr_tensor_out * len(shapes))(), []
     make = make or maker_of(place, None, dtype)
@@ -334,7 +335,7 @@ def sparse_outputs(
     return outs, results
 
 
-def cut(results: List[Sparse], outs: Any) -> List[Sparse]:
+def cut(results: List[Sparse], outs: Structs) -> List[Sparse]:
     """The rows that were written."""
     return [
         (

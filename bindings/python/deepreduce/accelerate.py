@@ -19,20 +19,27 @@ import functools
 import os
 import pathlib
 import weakref
-from typing import Any, Dict, MutableMapping, Optional
+from typing import TYPE_CHECKING, Any, MutableMapping, Optional, Type, Union
 
 import torch
 
 from ._native._renamed import argument
+from ._native._types import Options, SavedState
 from .errors import Unsupported
 from .torch import DDPHook, Plans
 from .torch._saved import state_of_rank
 
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
 __all__ = ["compress", "compress_trainer"]
+
+Folder = Union[str, os.PathLike[str]]
 
 
 @argument("bypass", "dense_below")
-def compress(accelerator: Any, model: Any, plan: Plans, **options: Any) -> Optional[DDPHook]:
+def compress(accelerator: Accelerator, model: torch.nn.Module, plan: Plans, **options: Any) -> Optional[DDPHook]:
     """Registers a DDPHook with a model that accelerator.prepare gave, and returns it; None if there is one process.
 
     plan, options  as of deepreduce.torch.DDPHook
@@ -52,11 +59,11 @@ def compress(accelerator: Any, model: Any, plan: Plans, **options: Any) -> Optio
     return hook
 
 
-_compressed: MutableMapping[Any, int] = weakref.WeakKeyDictionary()  # models of an accelerator
+_compressed: MutableMapping[Accelerator, int] = weakref.WeakKeyDictionary()  # models of an accelerator
 
 
 @argument("bypass", "dense_below")
-def compress_trainer(trainer: Any, plan: Plans, **options: Any) -> Any:
+def compress_trainer(trainer: Trainer, plan: Plans, **options: Any) -> TrainerCallback:
     """Adds a callback to a transformers.Trainer, and returns it. Its `hook` is the DDPHook of the last train().
 
     plan, options  as of deepreduce.torch.DDPHook
@@ -68,7 +75,7 @@ def compress_trainer(trainer: Any, plan: Plans, **options: Any) -> Any:
     train = trainer.train
 
     @functools.wraps(train)
-    def noting_the_checkpoint(resume_from_checkpoint: Any = None, *more: Any, **named: Any) -> Any:
+    def noting_the_checkpoint(resume_from_checkpoint: object = None, *more: object, **named: object) -> object:
         # A callback is not told of it, and it may be in another folder than output_dir.
         callback.resumed = resume_from_checkpoint if isinstance(resume_from_checkpoint, (str, os.PathLike)) else None
         return train(resume_from_checkpoint, *more, **named)
@@ -77,19 +84,19 @@ def compress_trainer(trainer: Any, plan: Plans, **options: Any) -> Any:
     return callback
 
 
-def _callback_class() -> Any:
+def _callback_class() -> Type[TrainerCallback]:
     """The class, made once transformers is wanted: Accelerate does not need it."""
     import transformers
 
     class Callback(transformers.TrainerCallback):  # type: ignore[misc]
         """Its `hook` is the DDPHook of the last train(); None before, and with one process."""
 
-        def __init__(self, trainer: Any, plan: Plans, options: Any) -> None:
+        def __init__(self, trainer: Trainer, plan: Plans, options: Options) -> None:
             self.hook: Optional[DDPHook] = None
-            self.resumed: Any = None  # the folder of the checkpoint that train() was given
+            self.resumed: Optional[Folder] = None  # the folder of the checkpoint that train() was given
             self._trainer, self._plan, self._options = trainer, plan, options
 
-        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
             """The model is in DistributedDataParallel by now."""
             if args.world_size == 1:
                 return
@@ -100,18 +107,18 @@ def _callback_class() -> Any:
             elif old is not None:
                 self.hook.load_state_dict(old.state_dict())
 
-        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
             if self.hook is not None:
                 _save(self.hook, _folder(args, state), args.process_index)
 
     return Callback
 
 
-def _folder(args: Any, state: Any) -> pathlib.Path:
+def _folder(args: TrainingArguments, state: TrainerState) -> pathlib.Path:
     return pathlib.Path(args.output_dir) / f"checkpoint-{state.global_step}"
 
 
-def _ddp_of(model: Any) -> Any:
+def _ddp_of(model: torch.nn.Module) -> torch.nn.parallel.DistributedDataParallel:
     if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
         raise Unsupported(
             f"{type(model).__name__} is no DistributedDataParallel, which is what the hook is for: prepare the model first;"
@@ -120,19 +127,19 @@ def _ddp_of(model: Any) -> Any:
     return model
 
 
-def _path(folder: Any, rank: int, number: int) -> pathlib.Path:
+def _path(folder: Folder, rank: int, number: int) -> pathlib.Path:
     return pathlib.Path(folder) / (f"deepreduce_{rank}.pt" if number == 0 else f"deepreduce_{rank}_model{number}.pt")
 
 
-def _read(folder: Any, rank: int, number: int) -> Dict[str, Any]:
+def _read(folder: Folder, rank: int, number: int) -> SavedState:
     return torch.load(_path(folder, rank, number), weights_only=True)  # type: ignore[no-any-return]
 
 
-def _save(hook: DDPHook, folder: Any, rank: int, number: int = 0) -> None:
+def _save(hook: DDPHook, folder: Folder, rank: int, number: int = 0) -> None:
     torch.save(hook.state_dict(), _path(folder, rank, number))
 
 
-def _load(hook: DDPHook, folder: Any, rank: int, number: int = 0) -> None:
+def _load(hook: DDPHook, folder: Folder, rank: int, number: int = 0) -> None:
     own = rank if _path(folder, rank, number).exists() else 0  # there are more ranks than there were
     if _path(folder, own, number).exists():
         size, states = torch.distributed.get_world_size(), {own: _read(folder, own, number)}

@@ -11,6 +11,7 @@ import numpy
 from ._native import _abi, _device, _library, _memory
 from ._native._call import Turns, Uncopied, check, context_of_thread, fail, new, unsigned
 from ._native._renamed import seed_of
+from ._native._types import Tensor
 from ._tensors import (
     FRAMES_MOST,
     OUT_STRIDE,
@@ -117,11 +118,11 @@ class Batch(Uncopied):
         check(library.dr_batch_describe(self.handle, self._info, error), error)
         # Of what goes from a GPU by way of the CPU there is no prepared decode.
         self._decodes = not library.dr_batch_merge_workspace(self.handle, 1, ctypes.c_size_t(), None)
-        self._memory: Any = None
-        self._frame: Any = None  # of an encode on the CPU that is given none
+        self._memory: Tensor = None
+        self._frame: Tensor = None  # of an encode on the CPU that is given none
         self._room = 0
         self._reserve(max(1, unsigned(frames, "frames", FRAMES_MOST + 1)))
-        self._result: Any = None if self._place is None else start_result(self._place.empty((RESULT_SIZE,)))
+        self._result: Tensor = None if self._place is None else start_result(self._place.empty((RESULT_SIZE,)))
         self._last = 0
 
     def __del__(self) -> None:
@@ -189,7 +190,7 @@ class Batch(Uncopied):
         fit: bool = False,
         trace: Optional[TraceFunction] = None,
         **old: NoReturn,
-    ) -> Any:
+    ) -> Tensor:
         """As the function encode does it, into `out`.
 
         out  on a GPU a DeviceFrame of this batch (`frame`); on the CPU writable bytes (a bytearray, an array or tensor
@@ -212,7 +213,7 @@ class Batch(Uncopied):
         result = new(_abi.dr_result)
         with Turns([(self, "the batch"), *inputs.states]):
             workspace = self._borrow_workspace(inputs.place)
-            made: Any
+            made: Tensor
             if inputs.place is not None:
                 made = self.frame() if out is None else out
                 if not isinstance(made, DeviceFrame):
@@ -254,7 +255,7 @@ class Batch(Uncopied):
         max_workspace: Optional[int] = None,
         tag: Optional[int] = None,
         trace: Optional[TraceFunction] = None,
-    ) -> Any:
+    ) -> Tensor:
         """Decodes a frame of such tensors into `out`, or into new arrays of their shapes, and returns them.
 
         The frame is one that a batch of the same plan made. One that another plan made of such tensors may take more
@@ -284,7 +285,7 @@ class Batch(Uncopied):
         max_workspace: Optional[int] = None,
         tag: Optional[int] = None,
         trace: Optional[TraceFunction] = None,
-    ) -> Any:
+    ) -> Tensor:
         """Adds weights[i] * frame i to `out`, or to new float32 arrays of zero, and returns them.
 
         frames   frames as for decode; on a GPU an array [k, bytes] is a list of its rows
@@ -321,7 +322,7 @@ class Batch(Uncopied):
         merges: bool,
         options: _abi.dr_decode_options,
         trace: Optional[TraceFunction],
-    ) -> Any:
+    ) -> Tensor:
         if not frames:
             raise ArgumentError("merge needs at least one frame")
         library, context = _library.load(), context_of_thread(self._threads)

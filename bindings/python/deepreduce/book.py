@@ -24,6 +24,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tupl
 from ._files._whole_file import whole_file
 from ._native import _abi, _abi_plan, _library
 from ._native._call import c_string, check, new, text
+from ._native._types import Pointer
 from .errors import ArgumentError
 from .plan import Plan, as_plan
 
@@ -127,7 +128,7 @@ def parse(text: str, where: str = "book") -> Book:
     return book
 
 
-def _parsed(content: Union[str, bytes], where: str) -> Any:
+def _parsed(content: Union[str, bytes], where: str) -> Pointer:
     data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
     handle, error = ctypes.POINTER(_abi_plan.dr_book)(), new(_abi.dr_error)
     place = c_string(where, "where")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from typing import TYPE_CHECKING, Any, List, NoReturn, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Callable, List, NoReturn, Optional, Sequence, Tuple, Union
 
 import numpy
 
 from ._native import _abi, _device, _library, _memory
 from ._native._call import Context, Turns, Uncopied, busy, fail, new, thread_count, unsigned
 from ._native._renamed import seed_of
+from ._native._types import Array, CType, Structs, Tensor
 from ._tensors import (
     FRAMES_MOST,
     OUT_STRIDE,
@@ -83,7 +84,7 @@ class Bound(Uncopied):
                 each.bind(self)
                 self._states.append(each)
 
-    def _borrow(self, x: object, out: object) -> Tuple[Optional[Inputs], Any, Any, Optional[_device.Place]]:
+    def _borrow(self, x: object, out: object) -> Tuple[Optional[Inputs], Optional[Structs], Optional[List[Tensor]], Optional[_device.Place]]:
         """x and out as the library sees them: dr_tensors, dr_tensor_outs and their arrays, and where they are."""
         batch = self._batch
         beside = [("the batch", batch._memory), *name_outputs(out)]
@@ -114,9 +115,9 @@ class Bound(Uncopied):
         self._slots_at, self._weights_at = ctypes.addressof(self._slots), ctypes.addressof(self._weights)
         self._most, self._last = most, 0
         # Of the last `out` that was given: itself, its bytes flat, address and size.
-        self._room: Tuple[Any, Any, int, int] = (None, None, 0, 0)
-        self._own: Any = None
-        self._told: Any = None
+        self._room: Tuple[object, Tensor, int, int] = (None, None, 0, 0)
+        self._own: Optional[Tuple[Array, int, int]] = None
+        self._told: Tensor = None
         self._told_at: Optional[int] = None
         if self._place is not None:
             self._told = start_result(self._place.empty((RESULT_SIZE,)))
@@ -176,7 +177,7 @@ class Bound(Uncopied):
         status_frame: bool = False,
         fit: bool = False,
         **old: NoReturn,
-    ) -> Any:
+    ) -> Tensor:
         """As Batch.encode, of the tensors that are bound, with their states and keys."""
         seed = self._seed if not old else seed_of(0, "Bound.encode", (), old)
         if not self.lock.acquire(False):
@@ -211,12 +212,12 @@ class Bound(Uncopied):
         finally:
             self.lock.release()
 
-    def decode(self, frame: object, *, add: bool = False, tag: Optional[int] = None) -> Any:
+    def decode(self, frame: object, *, add: bool = False, tag: Optional[int] = None) -> Tensor:
         """As Batch.decode, to the arrays that are bound, which it returns."""
         if not self.lock.acquire(False):
             raise busy("the bound batch")
         try:
-            data: Any
+            data: Union[int, bytes]
             if self._place is not None:
                 self._require_stream(self._place)
                 data, size = self._place.borrow_bytes(array_of(frame), "frame")[:2]
@@ -240,7 +241,7 @@ class Bound(Uncopied):
         *,
         add: Optional[bool] = None,
         tag: Optional[int] = None,
-    ) -> Any:
+    ) -> Tensor:
         """As Batch.merge, to the arrays that are bound, which it returns."""
         if not self.lock.acquire(False):
             raise busy("the bound batch")
@@ -303,13 +304,13 @@ class Bound(Uncopied):
         options.tag = 0 if tag is None else unsigned(tag, "tag")
         return self._options_at
 
-    def _make_own(self) -> Tuple[Any, int, int]:
+    def _make_own(self) -> Tuple[Array, int, int]:
         """Room for the frames of an encode that is given none."""
         room = _memory.empty((self._batch.bound,), numpy.uint8)
         self._own = room, address_of(room), room.size
-        return self._own  # type: ignore[no-any-return]
+        return self._own
 
-    def _borrow_room(self, out: object) -> Tuple[Any, Any, int, int]:
+    def _borrow_room(self, out: object) -> Tuple[object, Tensor, int, int]:
         borrowed = _memory.borrow_room(out)
         flat = _memory.part_of_room(out, borrowed.size)
         room = (out, flat, borrowed.address, borrowed.size)
@@ -360,11 +361,11 @@ class Calls:
         self.merge = self._function(library, "merge", address, address, size, address, address)
 
     @staticmethod
-    def _function(library: ctypes.CDLL, name: str, *arguments: Any) -> Any:
+    def _function(library: ctypes.CDLL, name: str, *arguments: CType) -> Callable[..., int]:
         return ctypes.CFUNCTYPE(_abi.dr_status, ctypes.c_void_p, *arguments)((f"dr_binding_{name}", library))
 
 
-def address_of(flat: Any) -> int:
+def address_of(flat: Tensor) -> int:
     """Where the bytes of a flat array or tensor are now: a framework may have moved them."""
     if isinstance(flat, numpy.ndarray):
         return flat.__array_interface__["data"][0]  # type: ignore[no-any-return]

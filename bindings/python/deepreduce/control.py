@@ -25,6 +25,7 @@ from ._native._abi_control import DR_CONTROL_WORDS, dr_control, dr_control_info
 from ._native._call import Turns, Uncopied, check, new, unsigned
 from ._native._renamed import seed_of, warn
 from ._native._transport import load_exchanges
+from ._native._types import Array, Tensor
 from .errors import ArgumentError
 from .exchange import Exchange, ExchangeInfo, ExchangeState
 from .plan import Plan, as_plan
@@ -180,7 +181,7 @@ class Controller(Uncopied):
 
     @property
     def info(self) -> ControlInfo:
-        """The last decision, and why. Any thread may ask at any time."""
+        """The last decision, and why. Every thread may ask at any time."""
         return self._decided
 
     def line(self) -> str:
@@ -345,7 +346,7 @@ class AdaptiveExchange(Uncopied):
         return self._rung
 
     @property
-    def out(self) -> Any:
+    def out(self) -> Tensor:
         """The arrays of the result, the same for all rungs."""
         return self.exchange.out
 
@@ -400,7 +401,7 @@ class AdaptiveExchange(Uncopied):
             self.exchange._set_residual(own, tensor, "own")
             self.exchange._set_residual(before.residual(tensor, "momentum"), tensor, "momentum")
 
-    def residual(self, tensor: int = 0, which: str = "own") -> Any:
+    def residual(self, tensor: int = 0, which: str = "own") -> Array:
         """As of Exchange. A rung goes on with what the one before it had."""
         return self.exchange.residual(tensor, which)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import (
     TYPE_CHECKING,
-    Any,
     Callable,
     List,
     Literal,
@@ -18,6 +17,7 @@ from typing import (
 
 from ._native import _device, _library
 from ._native._call import context_of_thread, fail
+from ._native._types import Structs, Tensor
 from ._tensors import (
     OUT_STRIDE,
     TraceFunction,
@@ -132,7 +132,7 @@ def decode(
     dtype: object = None,
     tensors: Optional[Tensors] = None,
     **options: Unpack[Options],
-) -> Any: ...
+) -> Tensor: ...
 
 
 def decode(
@@ -150,7 +150,7 @@ def decode(
     trace: Optional[TraceFunction] = None,
     allow_host: bool = False,
     threads: Optional[int] = None,
-) -> Any:
+) -> Tensor:
     """Decodes a frame to what was encoded: a tensor, or the list of them.
 
     frame          bytes, or what has a buffer of bytes. It may be longer than the frame is. Of a DeviceFrame, or an
@@ -231,12 +231,12 @@ def decode(
 class Room(NamedTuple):
     """What a decode or merge writes to."""
 
-    outs: Any  # dr_tensor_out[n]
-    results: List[Any]
+    outs: Structs  # dr_tensor_out[n]
+    results: List[Tensor]
     asked: Optional[range]  # of the frame's tensors; None: all
     one: bool
 
-    def result(self, sparse: bool) -> Any:
+    def result(self, sparse: bool) -> Tensor:
         results = cut(self.results, self.outs) if sparse else self.results
         return results[0] if self.one else results
 

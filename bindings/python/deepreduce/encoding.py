@@ -10,7 +10,7 @@ import numpy
 
 from ._native import _abi, _device, _library, _memory
 from ._native._call import Context, Turns, context_of_thread, fail, new
-from ._native._types import Array
+from ._native._types import Array, Pointer, Tensor
 from ._tensors import TENSOR_STRIDE, Inputs, Keys, TraceFunction, make_call, name_outputs, read_inputs, tracer_of
 from .errors import ArgumentError
 from .frame import DeviceFrame, array_of, borrow_target
@@ -51,14 +51,14 @@ def encode(
 
 
 @overload
-def encode(x: Any, plan: Plans, *, out: Any = None, **options: Unpack[Options]) -> Any: ...
+def encode(x: Tensor, plan: Plans, *, out: Tensor = None, **options: Unpack[Options]) -> Tensor: ...
 
 
 def encode(
-    x: Any,
+    x: Tensor,
     plan: Plans,
     *,
-    out: Any = None,
+    out: Tensor = None,
     step: Optional[int] = None,
     seed: int = 0,
     private_seed: Optional[int] = None,
@@ -72,7 +72,7 @@ def encode(
     trace: Optional[TraceFunction] = None,
     allow_host: bool = False,
     threads: Optional[int] = None,
-) -> Any:
+) -> Tensor:
     """Encodes a tensor, or a list of tensors, into one frame.
 
     x               an array of float32, float16 or bfloat16, of any shape, taken row-major as [d]; or a Sparse;
@@ -197,7 +197,7 @@ def _encode_on_gpu(
     context: Context,
     inputs: Inputs,
     call: _abi.dr_call,
-    out: Any,
+    out: Tensor,
     status_frame: bool,
     allow_host: bool,
     place: _device.Place,
@@ -214,7 +214,7 @@ def _encode_on_gpu(
     return made
 
 
-def _encode_on_cpu(context: Context, inputs: Inputs, call: _abi.dr_call, out: Any, status_frame: bool) -> Any:
+def _encode_on_cpu(context: Context, inputs: Inputs, call: _abi.dr_call, out: Tensor, status_frame: bool) -> Tensor:
     result = new(_abi.dr_result)
     if out is not None:
         status = _encode(context, inputs, call, None, _memory.borrow_room(out), result)
@@ -236,7 +236,7 @@ def _encode_on_cpu(context: Context, inputs: Inputs, call: _abi.dr_call, out: An
     return frame
 
 
-def _encode(context: Context, inputs: Inputs, call: _abi.dr_call, where: Any, buffer: _memory.Bytes, told: Any) -> int:
+def _encode(context: Context, inputs: Inputs, call: _abi.dr_call, where: Optional[_abi.dr_place], buffer: _memory.Bytes, told: Pointer) -> int:
     status: int = _library.load().dr_encode(
         context.handle,
         inputs.plan,
@@ -252,7 +252,7 @@ def _encode(context: Context, inputs: Inputs, call: _abi.dr_call, where: Any, bu
     return status
 
 
-def _bound(context: Context, inputs: Inputs, call: _abi.dr_call, where: Any) -> int:
+def _bound(context: Context, inputs: Inputs, call: _abi.dr_call, where: Optional[_abi.dr_place]) -> int:
     """Bytes that suffice for a frame."""
     size = ctypes.c_size_t()
     status = _library.load().dr_bound(

@@ -12,7 +12,7 @@ import math
 import os
 import sys
 import threading
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple, TypedDict, Union
+from typing import Callable, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple, TypedDict, Union
 
 import numpy
 
@@ -34,7 +34,7 @@ from ._native._abi_exchange import (
 from ._native._call import Context, Turns, Uncopied, check, fail, new, thread_count, unsigned
 from ._native._renamed import seed_of, warn
 from ._native._transport import Callbacks, Transport, load_exchanges
-from ._native._types import Array
+from ._native._types import Array, Pointer, Structs, Tensor
 from ._tensors import (
     OUT_STRIDE,
     TENSOR_STRIDE,
@@ -191,7 +191,7 @@ class Exchange(Uncopied):
         if getattr(self, "_handle", None) and self._context.process == os.getpid() and not sys.is_finalizing():
             self._destroy(self._handle)
 
-    def _arrays(self) -> Sequence[Any]:
+    def _arrays(self) -> Sequence[Union[Structs, int]]:
         return self._inputs.tensors, TENSOR_STRIDE, self._outs, OUT_STRIDE, self._inputs.n
 
     def _check(self, status: int) -> None:
@@ -318,7 +318,7 @@ class Exchange(Uncopied):
 
     @property
     def info(self) -> ExchangeInfo:
-        """What it is, and how the last exchange went. Any thread may ask at any time."""
+        """What it is, and how the last exchange went. Every thread may ask at any time."""
         info, error = new(dr_exchange_info), new(_abi.dr_error)
         check(load_exchanges().dr_exchange_describe(self._handle, info, error), error)
         return ExchangeInfo(*(getattr(info, name) for name in ExchangeInfo._fields))
@@ -335,7 +335,7 @@ class Exchange(Uncopied):
         return room.raw[: size.value].decode()
 
 
-def _residual(which: str, tensor: int, flat: Array) -> Sequence[Any]:
+def _residual(which: str, tensor: int, flat: Array) -> Sequence[Union[int, Pointer]]:
     if which not in _WHICH:
         raise ArgumentError(f"which is {which!r}, not 'own', 'sum', 'momentum' or 'warm_start'")
     return _WHICH[which], tensor, flat.ctypes.data_as(ctypes.POINTER(ctypes.c_float)), flat.size
@@ -395,7 +395,7 @@ class Loopback(Uncopied):
             self._error = self._error or error
             return 0
 
-    def transport(self, rank: int) -> Any:
+    def transport(self, rank: int) -> dr_transport:
         """A rank's transport, for Exchange."""
         struct = new(dr_transport)
         if load_exchanges().dr_loopback_transport(self._handle, unsigned(rank, "rank", 2**32), struct):
@@ -439,7 +439,7 @@ class Loopback(Uncopied):
 # ---- The tensors of an exchange, and where its result goes --------------------------------------
 
 
-def _borrow(x: Any, plan: Union[str, Plan], out: Any, rows: Optional[int]) -> Tuple[Inputs, Any, Any]:
+def _borrow(x: Tensor, plan: Union[str, Plan], out: Tensor, rows: Optional[int]) -> Tuple[Inputs, Structs, Tensor]:
     """dr_tensors of x, dr_tensor_outs, and the arrays that those are. rows: the most of each Sparse."""
     if isinstance(plan, (list, tuple)):
         raise ArgumentError("an exchange has one plan for all tensors")
@@ -459,7 +459,7 @@ def _borrow(x: Any, plan: Union[str, Plan], out: Any, rows: Optional[int]) -> Tu
     return inputs, outs, out if out is not None else made if inputs.is_list else made[0]
 
 
-def _as_matrices(tensors: Any, outs: Any, shapes: Sequence[Shape]) -> None:
+def _as_matrices(tensors: Structs, outs: Structs, shapes: Sequence[Shape]) -> None:
     """A transform sees the first dimension by all others."""
     for tensor, out, each in zip(tensors, outs, shapes):
         rows = each.shape[0] if len(each.shape) > 1 and each.shape[0] else 1
@@ -482,7 +482,7 @@ def _require_rows(inputs: Inputs, rows: int) -> None:
 _NO_ROW = (ctypes.c_uint64 * 1)()  # where rows would be that nobody reads
 
 
-def _of_rows(tensors: Any, rows: int) -> Any:
+def _of_rows(tensors: Structs, rows: int) -> Structs:
     """dr_tensors like these, but with so many rows of each Sparse: to make room for."""
     most = type(tensors).from_buffer_copy(tensors)
     for each in most:

@@ -7,6 +7,7 @@ from typing import Any, Dict, NoReturn, Tuple
 
 from ._native import _abi, _device, _library, _memory
 from ._native._call import STREAMS
+from ._native._types import Pointer, Tensor
 from .errors import BY_CODE, ArgumentError, InternalError
 
 RESULT_SIZE = ctypes.sizeof(_abi.dr_result)
@@ -31,7 +32,7 @@ class DeviceFrame:
         room = (capacity + 15) // 16 * 16 if buffer is None else 0
         whole = place.empty((room + RESULT_SIZE,))
         part = place.framework.part
-        self.buffer: Any = part(whole, 0, room) if buffer is None else buffer
+        self.buffer: Tensor = part(whole, 0, room) if buffer is None else buffer
         self._result = start_result(part(whole, room, room + RESULT_SIZE))
         self._place = place
         self._status_frame = False
@@ -61,13 +62,13 @@ class DeviceFrame:
         return f"<DeviceFrame on {self._place}>"
 
 
-def borrow_target(frame: DeviceFrame, place: _device.Place, status_frame: bool) -> Tuple[_memory.Bytes, Any]:
+def borrow_target(frame: DeviceFrame, place: _device.Place, status_frame: bool) -> Tuple[_memory.Bytes, Pointer]:
     """The memory of a frame that is about to be written, and a dr_result * there."""
     frame._status_frame = status_frame
     return place.borrow_bytes(frame.buffer, "out"), result_at(frame._result, place)
 
 
-def array_of(frame: object) -> Any:
+def array_of(frame: object) -> Tensor:
     """What holds the bytes of a frame."""
     return frame.buffer if isinstance(frame, DeviceFrame) else frame
 
@@ -82,7 +83,7 @@ _WORDS = {
 }
 
 
-def start_result(memory: object) -> Any:
+def start_result(memory: object) -> Tensor:
     """Makes memory on a GPU a dr_result that says nothing yet but its size; does not wait. Returns it."""
     framework = _device.framework_of(memory)
     framework.fill(memory, 0)
@@ -90,7 +91,7 @@ def start_result(memory: object) -> Any:
     return memory
 
 
-def result_at(memory: object, place: _device.Place) -> Any:
+def result_at(memory: object, place: _device.Place) -> Pointer:
     """dr_result * of memory on a GPU."""
     return ctypes.cast(place.borrow_bytes(memory, "the result").address, ctypes.POINTER(_abi.dr_result))
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-from typing import Any, List, NamedTuple, Optional
+from typing import List, NamedTuple, Optional
 
 from ._native import _abi, _device, _library, _memory
 from ._native._call import check, new, text, unsigned
+from ._native._types import Structs
 from ._tensors import Shape
 from .errors import CapacityError, CorruptFrame
 from .frame import DeviceFrame, array_of
@@ -153,7 +154,7 @@ class Header(NamedTuple):
     """What the header of a frame tells."""
 
     info: _abi.dr_frame_info
-    infos: Any  # dr_tensor_info[tensors]
+    infos: Structs  # dr_tensor_info[tensors]
 
     @property
     def is_status(self) -> bool:

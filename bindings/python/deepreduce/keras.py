@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import io
 import threading
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
 import keras
 import numpy
@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from ._adapters._sender_pool import SenderPool, method_of
 from ._native._renamed import argument
+from ._native._types import Array, Options, SavedPart, SavedState
 from .book import Book
 from .errors import ArgumentError, Unsupported
 from .plan import Plan
@@ -48,10 +49,10 @@ class Compression(tf.train.experimental.PythonState):  # type: ignore[misc]
     def __init__(self, plan: Union[str, Plan, Book], dense_below: Optional[int], flat: Optional[bool], seed: int) -> None:
         """Not for callers: compress makes them."""
         self._plan = method_of(plan)
-        self._options: Dict[str, Any] = {"dense_below": dense_below, "flat": flat, "seed": seed}
+        self._options: Options = {"dense_below": dense_below, "flat": flat, "seed": seed}
         self._lock = threading.Lock()
         self._pool: Optional[SenderPool] = None
-        self._states: Dict[int, Any] = {}
+        self._states: Dict[int, Array] = {}
         self._steps: Dict[int, int] = {}
         self._used: Dict[int, int] = {}
 
@@ -62,14 +63,14 @@ class Compression(tf.train.experimental.PythonState):  # type: ignore[misc]
             return Stats(0, 0, 0, 0)
         return Stats(self._steps[replica], pool.dense, self._used[replica], pool.size)
 
-    def state_dict(self) -> Dict[str, Any]:
+    def state_dict(self) -> SavedState:
         """Steps and residuals of the replicas of this process: numbers and arrays of bytes, which numpy.savez takes.
         A training that goes on from them, and from the optimizer and the model, is the same, bit for bit."""
         return {f"{i}": numpy.array(state) for i, state in self._states.items()} | {
             f"step{i}": step for i, step in self._steps.items()
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: SavedPart) -> None:
         """Takes what state_dict gave. Raises ArgumentError for residuals of other gradients, now or in the next step."""
         states = {int(name): numpy.array(each) for name, each in state.items() if not name.startswith("step")}
         if self._pool is not None and any(each.size != self._pool.state_size for each in states.values()):
@@ -88,7 +89,7 @@ class Compression(tf.train.experimental.PythonState):  # type: ignore[misc]
         with numpy.load(io.BytesIO(string_value)) as state:
             self.load_state_dict(dict(state))
 
-    def sum(self, gradients: Sequence[Any], names: Optional[Sequence[str]] = None) -> List[Any]:
+    def sum(self, gradients: Sequence[tf.Tensor], names: Optional[Sequence[str]] = None) -> List[tf.Tensor]:
         """The sum over replicas, in a replica context: each gets the same bits. names: of the gradients, for errors, books and
         random numbers; None: "tensor 0", "tensor 1", …"""
         with self._lock:  # replicas of an eager step are threads
@@ -114,7 +115,7 @@ class Compression(tf.train.experimental.PythonState):  # type: ignore[misc]
             each.set_shape(gradient.shape)
         return [tf.cast(each, gradient.dtype) for each, gradient in zip(sums, gradients)]
 
-    def _encode(self, replica: Any, *gradients: Any) -> Tuple[Any, Any]:
+    def _encode(self, replica: Array, *gradients: Array) -> Tuple[Array, numpy.int64]:
         pool, i = self._pool, int(replica)
         assert pool is not None
         with self._lock:
@@ -129,9 +130,12 @@ class Compression(tf.train.experimental.PythonState):  # type: ignore[misc]
         self._used[i] = sum(pool.encode(gradients, row, states, step, i))
         return row.view(numpy.int32), numpy.int64(step)
 
-    def _sum(self, step: Any, gathered: Any) -> List[Any]:
+    def _sum(self, step: Array, gathered: Array) -> List[Array]:
         assert self._pool is not None
         return list(self._pool.merge(list(gathered.view(numpy.uint8)), int(step)))
+
+
+GradientAndVariable = Tuple[Optional[tf.Tensor], keras.Variable]
 
 
 class _Compressed:
@@ -139,30 +143,30 @@ class _Compressed:
 
     compression: Compression
 
-    def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
+    def _all_reduce_sum_gradients(self, grads_and_vars: Iterable[GradientAndVariable]) -> List[GradientAndVariable]:
         pairs = list(grads_and_vars)
         gradients = [tf.convert_to_tensor(gradient) for gradient, _ in pairs if gradient is not None]
         if not gradients or tf.distribute.get_replica_context() is None:
-            return super()._all_reduce_sum_gradients(pairs)  # type: ignore[misc]
+            return super()._all_reduce_sum_gradients(pairs)  # type: ignore[misc,no-any-return]
         names = [_name_of(variable) for gradient, variable in pairs if gradient is not None]
         sums = iter(self.compression.sum(gradients, names))
         return [(gradient if gradient is None else next(sums), variable) for gradient, variable in pairs]
 
 
-def _name_of(variable: Any) -> str:
+def _name_of(variable: keras.Variable) -> str:
     """The path of Keras: "sequential/dense/kernel". Of TensorFlow's variable in its place it is the name, with ":0"."""
     return str(getattr(variable, "path", None) or variable.name).removesuffix(":0")
 
 
 @argument("bypass", "dense_below")
 def compress(
-    optimizer: Any,
+    optimizer: keras.optimizers.Optimizer,
     plan: Union[str, Plan, Book],
     *,
     dense_below: Optional[int] = None,
     flat: Optional[bool] = None,
     seed: int = 0,
-) -> Any:
+) -> keras.optimizers.Optimizer:
     """A new optimizer of the same kind and configuration, whose replicas exchange frames. What Keras does with it
     is as ever: clipping, weight decay, schedules; it is saved as the optimizer that it was made of.
 
@@ -195,7 +199,7 @@ def compress(
         raise Unsupported(f"Keras {keras.__version__} does not sum the gradients of replicas where 3.15 does")
     if optimizer.built:
         raise ArgumentError("the optimizer has been used already: compress a fresh one")
-    compressed: Any = type(kind.__name__, (_Compressed, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__})
+    compressed: Type[keras.optimizers.Optimizer] = type(kind.__name__, (_Compressed, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__})
     made = compressed.from_config(optimizer.get_config())
     made.compression = Compression(plan, dense_below, flat, seed)
     return made

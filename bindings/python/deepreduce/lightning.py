@@ -7,13 +7,14 @@ A callback, since DDPStrategy(ddp_comm_hook=…) is ignored without a GPU, and w
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Any, List, Optional
 
 import lightning
 import torch
 import torch.distributed as dist
 
 from ._native._renamed import argument
+from ._native._types import SavedState
 from .errors import Unsupported
 from .torch import DDPHook, Plans
 from .torch._saved import state_of_rank
@@ -41,9 +42,9 @@ class Compress(lightning.Callback):  # type: ignore[misc]
         self.hook: Optional[DDPHook] = None
         self._plan, self._options = plan, options
         self._logged = 0  # the step whose metrics were logged last
-        self._loaded: Optional[Dict[str, Any]] = None
+        self._loaded: Optional[SavedState] = None
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Lightning calls it once the model is in DistributedDataParallel."""
         if trainer.world_size == 1:
             return
@@ -58,7 +59,7 @@ class Compress(lightning.Callback):  # type: ignore[misc]
             hook.load_state_dict(state)
         self.hook, self._loaded = hook.register(ddp), None
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, outputs: object, batch: object, batch_idx: int) -> None:
         """Logs the hook's metrics, as deepreduce/NAME, as often as the trainer logs."""
         steps = trainer.global_step
         if self.hook is None or not trainer.loggers or steps == self._logged or steps % max(1, trainer.log_every_n_steps):
@@ -68,15 +69,15 @@ class Compress(lightning.Callback):  # type: ignore[misc]
         for logger in trainer.loggers:
             logger.log_metrics(metrics, steps)
 
-    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Dict[str, Any]) -> None:
+    def on_save_checkpoint(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, checkpoint: SavedState) -> None:
         """Lightning calls it on all ranks, and writes what rank 0 has."""
         if self.hook is None:
             return
-        states: List[Any] = [None] * trainer.world_size
+        states: List[Optional[SavedState]] = [None] * trainer.world_size
         dist.gather_object(self.hook.state_dict(), states if trainer.global_rank == 0 else None)
         checkpoint[_KEY] = states
 
-    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Dict[str, Any]) -> None:
+    def on_load_checkpoint(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, checkpoint: SavedState) -> None:
         """Takes this rank's state, and with fewer ranks than before those of ranks that are gone. Of a checkpoint without
         any, the residuals begin at zero, and so do those of a rank that is new."""
         states = checkpoint.get(_KEY)

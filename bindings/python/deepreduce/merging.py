@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, List, Literal, Optional, Sequence, Union, overload
+from typing import TYPE_CHECKING, List, Literal, Optional, Sequence, Union, overload
 
 from ._native import _abi, _device, _library, _memory
 from ._native._call import context_of_thread, fail
+from ._native._types import Tensor
 from ._tensors import OUT_STRIDE, TraceFunction, dtype_code, make_options, name_outputs, tracer_of, weights_of
 from .decoding import Options, Out, Tensors, make_room
 from .errors import ArgumentError, Error
@@ -60,7 +61,7 @@ def merge(
     tensors: Optional[Tensors] = None,
     vote: bool = False,
     **options: Unpack[Options],
-) -> Any: ...
+) -> Tensor: ...
 
 
 def merge(
@@ -79,7 +80,7 @@ def merge(
     trace: Optional[TraceFunction] = None,
     allow_host: bool = False,
     threads: Optional[int] = None,
-) -> Any:
+) -> Tensor:
     """The sum of the tensors of several frames, in the structure of the frames.
 
     frames   of tensors of the same sizes; added in this order, in float32

@@ -22,6 +22,7 @@ from ._adapters._sender_messages import SenderSteps
 from ._native import _abi
 from ._native._call import Uncopied
 from ._native._renamed import seed_of
+from ._native._types import Array, Options, Tensor
 from ._tensors import arrays_like
 from .book import Book, as_book
 from .control import AdaptiveExchange, AdaptiveState, Controller, Rung, ladder_of
@@ -36,7 +37,7 @@ _ROUND = 2**30  # DR_MPI_ROUND of mpi_transport.h: a message goes in rounds of s
 
 
 class _Send(NamedTuple):
-    rounds: List[Any]  # requests
+    rounds: List[MPI.Request]  # requests
 
 
 class _Recv:
@@ -51,8 +52,8 @@ class _Recv:
 class _Telling(NamedTuple):
     """Ranks tell one another words."""
 
-    request: Any
-    words: Any  # [ranks + 1][words]; the last are those of this rank
+    request: MPI.Request
+    words: Array  # [ranks + 1][words]; the last are those of this rank
     begin: float  # of time.perf_counter
 
     def told(self) -> List[List[int]]:
@@ -176,7 +177,7 @@ class MpiTransport(Uncopied, Transport):
             self._lost(telling.request, "MPI_Iallgather", telling)
         return None
 
-    def _until(self, request: Any, what: str, kept: object) -> None:
+    def _until(self, request: MPI.Request, what: str, kept: object) -> None:
         deadline, pause = time.monotonic() + self._timeout, _Pause(self)
         while not request.Test():
             if time.monotonic() > deadline:
@@ -218,7 +219,7 @@ class _Pause:
             time.sleep(50e-6 if self._crowded or time.monotonic() - self._since > 1e-3 else 0)
 
 
-def _at(address: int, size: int) -> Any:
+def _at(address: int, size: int) -> MPI.memory:
     return MPI.memory.fromaddress(address, size)
 
 
@@ -274,7 +275,7 @@ class AllReduce(Uncopied):
             failed = error
         check_terms(_agreed(self.transport, failed, terms_of(control, plans)))
         try:
-            options: Dict[str, Any] = {"sum": sum, "timeout": timeout, "dense_below": dense_below}
+            options: Options = {"sum": sum, "timeout": timeout, "dense_below": dense_below}
             options.update(trace=trace, threads=threads, rows=rows, budget=budget, seed=seed)
             if control is None:
                 self._exchange: Union[None, Exchange, AdaptiveExchange] = Exchange(x, plan, self.transport, out, **options)  # type: ignore[arg-type]
@@ -295,7 +296,7 @@ class AllReduce(Uncopied):
         return self._exchange
 
     @property
-    def out(self) -> Any:
+    def out(self) -> Tensor:
         """The arrays of the mean, in the structure of x."""
         return self.exchange.out
 
@@ -320,7 +321,7 @@ class AllReduce(Uncopied):
         self.exchange.decide(words)
         return True
 
-    def __call__(self, step: Optional[int] = None, *old: NoReturn, **older: NoReturn) -> Any:
+    def __call__(self, step: Optional[int] = None, *old: NoReturn, **older: NoReturn) -> Tensor:
         """Begins, waits, returns `out`."""
         self._start(step, seed_of(self.exchange._seed, "AllReduce.__call__", old, older))
         return self.wait()
@@ -351,7 +352,7 @@ class AllReduce(Uncopied):
         self._sound = True
         return done
 
-    def wait(self) -> Any:
+    def wait(self) -> Tensor:
         """Goes on to the end, and returns `out`."""
         pause = _Pause(*self._transports)
         self._waits = True
@@ -374,7 +375,7 @@ class AllReduce(Uncopied):
 
 def all_reduce(
     x: object, plan: Union[str, Plan], comm: object = None, out: object = None, *, step: int = 0, seed: int = 0, **options: Any
-) -> Any:
+) -> Tensor:
     """The mean over all ranks of `comm` of x, once. Returns `out`; None: new arrays.
 
     options: those of AllReduce, which is the one to keep where there are many steps. A plan with feedback is an ArgumentError:
@@ -411,7 +412,7 @@ class NamedAllReduce(Uncopied):
 
     def __init__(
         self,
-        x: Mapping[str, Any],
+        x: Mapping[str, Tensor],
         plan: object,
         comm: object = None,
         *,
@@ -437,7 +438,7 @@ class NamedAllReduce(Uncopied):
                 x, _book_of(plan), ranks=self.transport.ranks, rank=self.transport.rank, seed=seed, dense_below=dense_below,
                 flat=flat, unit_bytes=unit_bytes, sum=sum, threads=threads,
             )  # fmt: skip
-            self.out: Dict[str, Any] = dict(zip(x, arrays_like(list(x.values()), None, None)))
+            self.out: Dict[str, Tensor] = dict(zip(x, arrays_like(list(x.values()), None, None)))
             sender.place(x, self.out)
             self.plans: Dict[str, Plan] = {name: sender.plan_of(name) for name in x}
             words = repr([(*sender._specs[i], str(self.plans[name])) for i, name in enumerate(x)])
@@ -460,7 +461,7 @@ class NamedAllReduce(Uncopied):
                 self._factors.append(AllReduce(arrays, method, comm, outs, sum=sum, timeout=timeout, dense_below=small, threads=threads, seed=seed))
         self._transports += [each for factors in self._factors for each in factors._transports]
 
-    def __call__(self, step: Optional[int] = None) -> Dict[str, Any]:
+    def __call__(self, step: Optional[int] = None) -> Dict[str, Tensor]:
         """Begins, waits, returns `out`."""
         self.start(step)
         return self.wait()
@@ -509,14 +510,14 @@ class NamedAllReduce(Uncopied):
                 return True
             raise
 
-    def wait(self) -> Dict[str, Any]:
+    def wait(self) -> Dict[str, Tensor]:
         """Goes on to the end, and returns `out`."""
         pause = _Pause(*self._transports)
         while not self.test():
             pause.rest()
         return self.out
 
-    def state_dict(self) -> Dict[str, Any]:
+    def state_dict(self) -> Dict[str, Tensor]:
         """What feedback keeps on this rank, by name: Sender.state_dict. Not of tensors of a transform=."""
         return self._sender.state_dict()
 
@@ -534,7 +535,7 @@ class NamedAllReduce(Uncopied):
         self._steps = None
 
 
-def wait_all(means: Sequence[AllReduce]) -> List[Any]:
+def wait_all(means: Sequence[AllReduce]) -> List[Tensor]:
     """Goes on with all that were started, side by side, to the end of each; their `out`. An error of one, the first in time,
     comes when the others have ended, too: they can start their next step."""
     left, failed, pause = list(means), None, _Pause(*(each for mean in means for each in mean._transports))

@@ -10,12 +10,13 @@ import ctypes
 import math
 import os
 import threading
-from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple, Union
 
 import numpy
 
 from ._native import _abi, _abi_sender, _library, _memory
 from ._native._call import Context, Uncopied, busy, c_string, check, error_of, new, read, real, text, thread_count, unsigned
+from ._native._types import Array, CType, DTypeLike, SavedPart, SavedState, Tensor
 from ._tensors import dtype_code, frames_of
 from .book import Book, as_book
 from .errors import ArgumentError, Error, OutOfStep
@@ -23,9 +24,8 @@ from .plan import Plan, as_plan
 
 __all__ = ["Sender", "SenderInfo", "Sent", "SentTensor", "TensorSpec", "Unit"]
 
-Array = numpy.ndarray[Any, Any]
 Plans = Union[None, str, Plan, Book, Mapping[str, Union[None, str, Plan]]]
-Arrays = Union[Mapping[str, Any], Sequence[Any]]  # by name, or of all tensors in order
+Arrays = Union[Mapping[str, Tensor], Sequence[Tensor]]  # by name, or of all tensors in order
 
 
 class TensorSpec(NamedTuple):
@@ -37,7 +37,7 @@ class TensorSpec(NamedTuple):
     """
 
     shape: Tuple[int, ...]
-    dtype: Any
+    dtype: DTypeLike
     sparse: bool = False
     plan: Union[None, str, Plan] = None
 
@@ -170,7 +170,7 @@ class Sender(Uncopied):
 
     def __init__(
         self,
-        tensors: Union[Mapping[str, Any], Sequence[Any]],
+        tensors: Union[Mapping[str, Tensor], Sequence[Tensor]],
         plan: Plans = None,
         *,
         ranks: int = 1,
@@ -225,7 +225,7 @@ class Sender(Uncopied):
         self._create(plan, options)
         self._prepare()
 
-    def _create(self, plan: Plans, options: Any) -> None:
+    def _create(self, plan: Plans, options: _abi_sender.dr_sender_options) -> None:
         book = Book(plan.items()) if isinstance(plan, Mapping) else as_book(plan)
         method = None if book is not None or plan is None else as_plan(plan)  # type: ignore[arg-type]
         listed = (_abi_sender.dr_named_tensor * len(self._specs))()
@@ -249,7 +249,7 @@ class Sender(Uncopied):
         n, library = len(self._names), self._library
         self._plans: Dict[int, Plan] = {}
         self._told = [self._read_tensor(i) for i in range(n)]
-        self._alive: List[List[Any]] = [[None] * n for _ in range(3)]  # what inputs, outputs and states are in
+        self._alive: List[List[object]] = [[None] * n for _ in range(3)]  # what inputs, outputs and states are in
         self._call, self._result = new(_abi.dr_call), new(_abi_sender.dr_sent)
         self._call.seed = self._seed
         self._slots = (_abi.dr_bytes * self._ranks)()
@@ -348,27 +348,27 @@ class Sender(Uncopied):
                     self._check(self._c_place(self._sender, i, 1, *(where if kind == j else None for j in range(3))))
                     self._alive[kind][i] = owner
 
-    def _listed(self, arrays: Arrays) -> List[Tuple[int, Any]]:
+    def _listed(self, arrays: Arrays) -> List[Tuple[int, object]]:
         if isinstance(arrays, Mapping):
             return [(self._position(name), each) for name, each in arrays.items()]
         if len(arrays) != len(self._names):
             raise ArgumentError(f"there are {len(arrays)} arrays for {len(self._names)} tensors")
         return list(enumerate(arrays))
 
-    def _borrow_input(self, i: int, x: Any) -> Tuple[int, Any]:
+    def _borrow_input(self, i: int, x: Tensor) -> Tuple[int, object]:
         name = self._names[i]
         if not _memory.is_in_place(x):
             raise _at_tensor(name, "is not contiguous and aligned; it is read where it lies")
         found = _memory.borrow(x, name)
         return self._fits(name, found, self._specs[i].dtype, math.prod(self._specs[i].shape))
 
-    def _borrow_output(self, i: int, x: Any) -> Tuple[int, Any]:
+    def _borrow_output(self, i: int, x: Tensor) -> Tuple[int, object]:
         name, spec = self._names[i], self._specs[i]
         found = _memory.borrow_output(x, name)
         shards = self._ranks if self._scatter else 1
         return self._fits(name, found, _abi.DR_F32 if self._float32 else spec.dtype, math.prod(spec.shape) // shards)
 
-    def _borrow_state(self, i: int, x: Any) -> Tuple[int, Any]:
+    def _borrow_state(self, i: int, x: Tensor) -> Tuple[int, object]:
         name, size = self._names[i], self._told[i].state
         if x is None and not size:
             return 0, None
@@ -378,7 +378,7 @@ class Sender(Uncopied):
         return found.address, found.owner
 
     @staticmethod
-    def _fits(name: str, found: _memory.Memory, dtype: int, elements: int) -> Tuple[int, Any]:
+    def _fits(name: str, found: _memory.Memory, dtype: int, elements: int) -> Tuple[int, object]:
         if found.dtype != dtype:
             raise _at_tensor(name, f"is {_memory.NAMES[found.dtype]}, not {_memory.NAMES[dtype]}")
         if found.elements != elements:
@@ -391,7 +391,7 @@ class Sender(Uncopied):
         with self._turn():
             self._check(self._library.dr_sender_clip(self._handle))
 
-    def encode(self, unit: int, step: int, slots: Any, *, private_seed: Optional[int] = None) -> Sent:
+    def encode(self, unit: int, step: int, slots: Tensor, *, private_seed: Optional[int] = None) -> Sent:
         """Encodes a unit.
 
         step   the same on every rank, another at each call
@@ -405,7 +405,7 @@ class Sender(Uncopied):
         with self._turn():
             return self._encode_at(unit, unsigned(step, "step"), room.address, room.size, self._private(private_seed))
 
-    def sum(self, unit: int, step: int, slots: Sequence[Any], slot: Any) -> Sent:
+    def sum(self, unit: int, step: int, slots: Sequence[Tensor], slot: Tensor) -> Sent:
         """Of a unit of kind "owner": the slots that the ranks sent to this one, in order, become its sum, which is encoded into
         `slot`, `sum_bound` writable bytes. CapacityError as of merge; all else that is wrong with them the slot says."""
         room = _memory.borrow_room(slot, "slot")
@@ -417,7 +417,7 @@ class Sender(Uncopied):
             )
             return self._sent(status)
 
-    def merge(self, unit: int, step: int, slots: Sequence[Any]) -> Sent:
+    def merge(self, unit: int, step: int, slots: Sequence[Tensor]) -> Sent:
         """The slots of all ranks, in order, become the outputs: a list of bytes or an array [ranks, bytes].
 
         Raises CapacityError: `needed` bytes of each slot are to come, with which it is called again. CorruptFrame; PeerError (a rank
@@ -445,7 +445,7 @@ class Sender(Uncopied):
     def _start(self, step: int, private_seed: int) -> None:
         self._call.step, self._call.private_seed = unsigned(step, "step"), private_seed
 
-    def _take_slots(self, slots: Sequence[Any]) -> List[Any]:
+    def _take_slots(self, slots: Sequence[Tensor]) -> List[Any]:
         listed = frames_of(slots)
         if len(listed) != self._ranks:
             raise ArgumentError(f"there are {len(listed)} slots; the sender is one of {self._ranks} ranks")
@@ -487,13 +487,13 @@ class Sender(Uncopied):
 
     # ---- States ----
 
-    def state_dict(self) -> Dict[str, Any]:
+    def state_dict(self) -> SavedState:
         """What to save: {"states": {name: bytes}, "sums": {name: bytes}, "failures": …, "failed": …}, bytes as uint8 arrays.
 
         A state is of the whole tensor, in the order of its elements, so a training goes on with another number of ranks or other
         units. `sums` (exchange=owner) are of the elements that this rank owns.
         """
-        found: Dict[str, Any] = {"failures": self.info.failures, "failed": self.info.failed}
+        found: SavedState = {"failures": self.info.failures, "failed": self.info.failed}
         with self._turn():
             for key, (which, size) in _STATES.items():
                 found[key] = {
@@ -503,7 +503,7 @@ class Sender(Uncopied):
                 }
         return found
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: SavedPart) -> None:
         """Goes on from what state_dict gave. Raises ArgumentError for states of other tensors or plans; then nothing has
         changed."""
         for key, (_, size) in _STATES.items():
@@ -530,7 +530,7 @@ class Sender(Uncopied):
         with self._turn():
             return self._read_state(self._position(name), which, getattr(self.tensor(name), size))
 
-    def write_state(self, name: str, field: str, state: Any) -> None:
+    def write_state(self, name: str, field: str, state: Tensor) -> None:
         """Takes what read_state gave. Raises ArgumentError for a state of another tensor or feedback."""
         found = _memory.borrow_bytes(state, f"{name}: its state")
         with self._turn():
@@ -552,7 +552,7 @@ class Sender(Uncopied):
         self._check(self._library.dr_sender_read_state(self._handle, i, which, made.ctypes.data, size))
         return made
 
-    def _write_states(self, state: Mapping[str, Any]) -> None:
+    def _write_states(self, state: SavedPart) -> None:
         for key, (which, _) in _STATES.items():
             for name, each in state[key].items():
                 found = _memory.borrow_bytes(each, f"{name}: its state")
@@ -584,7 +584,7 @@ class Sender(Uncopied):
         raise error
 
 
-def _function(library: ctypes.CDLL, name: str, *arguments: Any) -> Any:
+def _function(library: ctypes.CDLL, name: str, *arguments: CType) -> Callable[..., int]:
     return ctypes.CFUNCTYPE(_abi.dr_status, ctypes.c_void_p, *arguments)((f"dr_sender_{name}", library))
 
 
@@ -604,13 +604,13 @@ class _Turn:
         self._lock.release()
 
 
-def _specs_of(tensors: Union[Mapping[str, Any], Sequence[Any]]) -> Dict[str, TensorSpec]:
+def _specs_of(tensors: Union[Mapping[str, Tensor], Sequence[Tensor]]) -> Dict[str, TensorSpec]:
     """By name; dtype is a DR_*."""
     listed = tensors if isinstance(tensors, Mapping) else {f"tensor {i}": each for i, each in enumerate(tensors)}
     return {name: _spec_of(name, each) for name, each in listed.items()}
 
 
-def _spec_of(name: Any, given: Any) -> TensorSpec:
+def _spec_of(name: object, given: Tensor) -> TensorSpec:
     if not isinstance(name, str):
         raise ArgumentError(f"the name of a tensor is a str, not {name!r}")
     if isinstance(given, tuple) and len(given) in (2, 3, 4):

@@ -14,7 +14,7 @@ import numpy
 from ._native import _abi, _device, _library, _memory
 from ._native._call import Turns, check, new, real, unsigned
 from ._native._renamed import plan_first, warn
-from ._native._types import Array
+from ._native._types import Array, Locked, Tensor
 from .errors import ArgumentError
 from .plan import Plan, as_plan
 
@@ -35,8 +35,8 @@ class Sparse:
     [0.0, 2.0, 0.0, 0.0, -3.0, 0.0]
     """
 
-    indices: Any
-    values: Any
+    indices: Tensor
+    values: Tensor
     shape: Tuple[int, ...]
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ def _rows(x: Sparse, indices: Tuple[int, ...], values: Tuple[int, ...], what: st
     return indices[0]
 
 
-def arrays_of(x: object, what: str) -> List[Tuple[str, Any]]:
+def arrays_of(x: object, what: str) -> List[Tuple[str, Tensor]]:
     """The arrays that a tensor is made of, with their names."""
     return [(f"{what}.indices", x.indices), (f"{what}.values", x.values)] if isinstance(x, Sparse) else [(what, x)]
 
@@ -167,10 +167,10 @@ class State:
     def _allocate(self, size: int, place: Optional[_device.Place]) -> None:
         """[size] bytes of zero, aligned to 8."""
         self.size, self._place = size, place
-        self.lock: Any = threading.Lock()  # taken for each call; of a bound state its Bound's
-        self.bound: Any = None
+        self.lock = threading.Lock()  # taken for each call; of a bound state its Bound's
+        self.bound: Optional[weakref.ref[Locked]] = None
         if place is None:
-            self.memory: Any = numpy.zeros((size + 7) // 8, numpy.uint64).view(numpy.uint8)[:size]
+            self.memory: Tensor = numpy.zeros((size + 7) // 8, numpy.uint64).view(numpy.uint8)[:size]
         else:
             self.memory = place.zeros(size)
 
@@ -359,7 +359,7 @@ class State:
                 self._put(_memory.borrow_bytes(to.memory, "the state"))
 
     @property
-    def residual(self) -> Any:
+    def residual(self) -> Tensor:
         """[universe * width] float32, a view into the state: writing to it changes the state.
 
         A numpy array, or an array on the state's GPU: then the state is copied to the CPU and looked at first.
@@ -368,11 +368,11 @@ class State:
         return self._view("dr_state_residual")
 
     @property
-    def momentum(self) -> Any:
+    def momentum(self) -> Tensor:
         """As `residual`: u of feedback=dgc, m of feedback=momentum. Raises ArgumentError for another."""
         return self._view("dr_state_momentum")
 
-    def _view(self, function: str) -> Any:
+    def _view(self, function: str) -> Tensor:
         with Turns([(self, "the state")]):
             begin, elements = self._on_host()._part(function)
         end = begin + 4 * elements
@@ -393,7 +393,7 @@ class State:
         except ArgumentError:
             return self._part("dr_state_momentum")[1]
 
-    def bind(self, to: Any) -> None:
+    def bind(self, to: Locked) -> None:
         """Not for callers: Batch.bind does it, while it holds the lock."""
         self.lock, self.bound = to.lock, weakref.ref(to)
 
@@ -428,7 +428,7 @@ Plans = Union[str, Plan, Sequence[Union[str, Plan]]]
 States = Union[None, State, Sequence[Optional[State]]]
 
 
-def as_list(x: object) -> Tuple[List[Any], bool]:
+def as_list(x: object) -> Tuple[List[Tensor], bool]:
     return (list(x), True) if isinstance(x, (list, tuple)) else ([x], False)
 
 

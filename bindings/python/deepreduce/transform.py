@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy
 
@@ -25,7 +25,7 @@ from ._native._abi_transform import (
 from ._native._call import Context, Turns, Uncopied, check, fail, new, thread_count, unsigned
 from ._native._renamed import warn
 from ._native._transport import load_exchanges
-from ._native._types import Array
+from ._native._types import Array, Pointer, Structs, Tensor
 from ._tensors import OUT_STRIDE, TENSOR_STRIDE
 from .errors import ArgumentError
 from .plan import Plan, as_plan
@@ -119,7 +119,7 @@ class Transform(Uncopied):
             rows, width = _matrix(shape, i)
             for each, size in ((self._tensors[i], TENSOR_STRIDE), (self._outs[i], OUT_STRIDE)):
                 each.struct_size, each.dtype, each.universe, each.width = size, _abi.DR_F32, rows, width
-        self._borrowed: Any = None  # alive while a round is under way
+        self._borrowed: object = None  # alive while a round is under way
         options = new(dr_transform_options)
         options.seed, options.dense_below = unsigned(seed, "seed"), unsigned(dense_below, "dense_below")
         options.flags = DR_TRANSFORM_MARKS if marks else 0
@@ -137,7 +137,7 @@ class Transform(Uncopied):
         if status:
             fail(status, self._context)
 
-    def begin(self, x: object, out: object = None) -> List[Any]:
+    def begin(self, x: object, out: object = None) -> List[Tensor]:
         """Begins a round, and cancels one that is under way; returns where its result will be.
 
         x    float32 arrays of the shapes, contiguous, of numpy or of torch on the CPU; not to be changed until the end
@@ -163,7 +163,7 @@ class Transform(Uncopied):
             self._borrowed = items, list(outs)
         return outs
 
-    def factor(self) -> Any:
+    def factor(self) -> Array:
         """The factor that is to be all-reduced now: float32 [elements], in the library's memory, until the next call of
         another method. ArgumentError if no round is under way."""
         address, count = ctypes.POINTER(ctypes.c_float)(), ctypes.c_uint64()
@@ -171,13 +171,14 @@ class Transform(Uncopied):
             self._check(load_exchanges().dr_transform_factor(self._handle, address, count))
             return self._view(address, count.value)
 
-    def _view(self, address: Any, count: int) -> Any:
+    def _view(self, address: Pointer, count: int) -> Array:
         """The library's memory, which lives as long as the array: a collective that nobody waits for may still write."""
         if not count:
             return numpy.empty(0, numpy.float32)
-        memory: Any = (ctypes.c_float * count).from_address(ctypes.addressof(address.contents))
+        memory: Structs = (ctypes.c_float * count).from_address(ctypes.addressof(address.contents))
         memory.owner = self
-        return numpy.frombuffer(memory, numpy.float32)
+        array: Array = numpy.frombuffer(memory, numpy.float32)
+        return array
 
     def next(self, mean: float = 1.0) -> bool:
         """Takes the factor, which times `mean` is the mean over ranks. True: the result is there; False: there is
@@ -193,7 +194,7 @@ class Transform(Uncopied):
             self._borrowed = None
             return True
 
-    def all_reduce(self, x: object, reduce: Callable[[object], object], mean: float = 1.0, out: object = None) -> List[Any]:
+    def all_reduce(self, x: object, reduce: Callable[[object], object], mean: float = 1.0, out: object = None) -> List[Tensor]:
         """A whole round.
 
         x, out  as of begin
@@ -219,7 +220,7 @@ class Transform(Uncopied):
             self._check(load_exchanges().dr_transform_cancel(self._handle, DR_TRANSFORM_KEEP if keep else 0))
             self._borrowed = None
 
-    def residual(self, tensor: int = 0) -> Any:
+    def residual(self, tensor: int = 0) -> Array:
         """A copy of what feedback keeps of a tensor, float32 of its shape."""
         with Turns([(self, "the transform")]):
             return self._residual(tensor).copy()
@@ -233,7 +234,7 @@ class Transform(Uncopied):
                 raise ArgumentError(f"residual has the shape {given.shape}, not {kept.shape}", tensor=tensor)
             kept[...] = given
 
-    def _residual(self, tensor: int) -> Any:
+    def _residual(self, tensor: int) -> Array:
         position = unsigned(tensor, "tensor", len(self.shapes))
         address, count = ctypes.POINTER(ctypes.c_float)(), ctypes.c_uint64()
         self._check(load_exchanges().dr_transform_residual(self._handle, position, address, count))
@@ -277,7 +278,7 @@ class Transform(Uncopied):
 
     @property
     def info(self) -> TransformInfo:
-        """What it is, and how many rounds it has done. Any thread may ask at any time."""
+        """What it is, and how many rounds it has done. Every thread may ask at any time."""
         info, error = new(dr_transform_info), new(_abi.dr_error)
         check(load_exchanges().dr_transform_describe(self._handle, info, error), error)
         found = [getattr(info, name) for name in TransformInfo._fields]
@@ -294,7 +295,7 @@ def _matrix(shape: Tuple[int, ...], i: int) -> Tuple[int, int]:
     return (rows, width) if width else (0, 1)
 
 
-def _arrays(given: object, shapes: Sequence[Tuple[int, ...]], what: str) -> List[Any]:
+def _arrays(given: object, shapes: Sequence[Tuple[int, ...]], what: str) -> List[Tensor]:
     items = list(given) if isinstance(given, (list, tuple)) else [given]
     if len(items) != len(shapes):
         raise ArgumentError(f"{what} has {len(items)} arrays, the transform {len(shapes)}")

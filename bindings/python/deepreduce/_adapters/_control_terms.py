@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import collections
 import hashlib
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Callable, List, Optional, Sequence, Tuple
 
 from ..errors import ArgumentError
 
 
-def terms_of(options: Optional[str], ladder: Sequence[Any]) -> List[int]:
+def terms_of(options: Optional[str], ladder: Sequence[object]) -> List[int]:
     """Three words that ranks which go together have the same: of the options, the rungs, what the rungs are.
 
     options  None: no control, all words are 0

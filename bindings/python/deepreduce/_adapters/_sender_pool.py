@@ -8,19 +8,18 @@ import ctypes
 import math
 import threading
 import warnings
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy
 
 from .._native._memory import borrow_bytes
 from .._native._renamed import caller_level
+from .._native._types import Array, DTypeLike, Options, Tensor
 from ..book import Book, as_book
 from ..bound import address_of
 from ..errors import ArgumentError, CorruptFrame, Unsupported
 from ..plan import Plan, as_plan
 from ..sender import Sender
-
-Array = numpy.ndarray[Any, Any]
 
 _ALIGNMENT = 8  # of states
 _FACTORS = "makes factors for an all-reduce, not frames: deepreduce.torch and deepreduce.transform take it"
@@ -55,7 +54,7 @@ class SenderPool:
 
     def __init__(
         self,
-        tensors: Mapping[str, Tuple[Tuple[int, ...], Any]],
+        tensors: Mapping[str, Tuple[Tuple[int, ...], DTypeLike]],
         plan: Union[Plan, Book],
         *,
         dense_below: Optional[int] = None,
@@ -66,7 +65,7 @@ class SenderPool:
         if not tensors:
             raise ArgumentError("there are no tensors to send")
         self._tensors, self._plan = dict(tensors), plan
-        self._options: Dict[str, Any] = {"dense_below": dense_below, "flat": flat, "seed": seed, "sum": sum}
+        self._options: Options = {"dense_below": dense_below, "flat": flat, "seed": seed, "sum": sum}
         self._options |= {"unit_bytes": math.inf, "float32": True, "caller_states": True}
         self.shapes = [(tuple(map(int, shape)), numpy.dtype(dtype)) for shape, dtype in tensors.values()]
         self._counts = [(math.prod(shape), dtype) for shape, dtype in self.shapes]
@@ -167,7 +166,7 @@ class SenderPool:
         sizes = self.encode(tensors, row, states, step, rank)
         return b"".join(row[at : at + size].tobytes() for (at, _), size in zip(self._slots, sizes))
 
-    def unpack(self, data: Any, step: int) -> Sequence[Array]:
+    def unpack(self, data: Tensor, step: int) -> Sequence[Array]:
         """The tensors of what pack gave, as new float32 arrays. Raises as merge does."""
         found = [numpy.empty(shape, numpy.float32) for shape, _ in self.shapes]
         left = borrow_bytes(data)

@@ -6,13 +6,16 @@ import os
 import re
 import sys
 import zipfile
-from typing import Any, Dict, List, Mapping, Tuple, Union
+from typing import TYPE_CHECKING, Dict, List, Mapping, Tuple, Union
 
 import numpy
 
 from .._native._types import Array
 from ..errors import ArgumentError, LibraryError
 from ._npz import write_npz
+
+if TYPE_CHECKING:
+    import torch
 
 Arrays = Dict[str, "Array"]
 
@@ -27,7 +30,7 @@ _BYTES_PER_BYTE, _BYTES_FREE = 16, 1 << 30
 _TYPES = "float32 float16 bfloat16 float64 int8 uint8 int16 int32 int64 bool".split()
 
 
-def add_tensor(arrays: Arrays, name: str, tensor: Any) -> bool:
+def add_tensor(arrays: Arrays, name: str, tensor: torch.Tensor) -> bool:
     """Adds a tensor's members to `arrays`: one array, of a sparse tensor `indices`, `values` and `shape` behind the name
     and a dot. False if it is of a type that is not read.
     """
@@ -50,11 +53,11 @@ def add_tensor(arrays: Arrays, name: str, tensor: Any) -> bool:
     return True
 
 
-def _is_read(tensor: Any) -> bool:
+def _is_read(tensor: torch.Tensor) -> bool:
     return str(tensor.dtype)[len("torch.") :] in _TYPES and not tensor.is_quantized and tensor.device.type != "meta"
 
 
-def array_of(tensor: Any) -> Array:
+def array_of(tensor: torch.Tensor) -> Array:
     """[tensor's shape] of a dense tensor, C order, on the CPU; shares the memory where it can."""
     import torch
 
@@ -64,7 +67,7 @@ def array_of(tensor: Any) -> Array:
     return tensor.numpy()  # type: ignore[no-any-return]
 
 
-def unwrapped(module: object) -> Any:
+def unwrapped(module: object) -> torch.nn.Module:
     """The module, without wrappers of torch.nn.parallel and torch.compile around it."""
     from torch import nn
 
@@ -79,7 +82,7 @@ def unwrapped(module: object) -> Any:
             return module
 
 
-def named_parameters_of(module: object) -> List[Tuple[str, Any]]:
+def named_parameters_of(module: object) -> List[Tuple[str, torch.Tensor]]:
     """(name, parameter) in the order of `module.named_parameters()`. Wrappers of torch.nn.parallel around the module, and
     those of torch.compile around it or its parts, are no part of a name."""
     named = unwrapped(module).named_parameters()
@@ -136,7 +139,7 @@ def read_file(path: Union[str, os.PathLike[str]]) -> Tuple[Arrays, List[str]]:
     return arrays, notes
 
 
-def _bytes_of(tensor: Any) -> int:
+def _bytes_of(tensor: torch.Tensor) -> int:
     """About what its arrays take, if it is read: a tensor's elements may be one and the same."""
     import torch
 
@@ -149,9 +152,9 @@ def _bytes_of(tensor: Any) -> int:
     return int(8 * indices + values.numel() * values.element_size())
 
 
-def _flatten(loaded: object, file: str) -> List[Tuple[str, Any]]:
+def _flatten(loaded: object, file: str) -> List[Tuple[str, torch.Tensor]]:
     """(name, leaf) in order. ArgumentError if there is too much, as soon as that is known."""
-    found: List[Tuple[str, Any]] = []
+    found: List[Tuple[str, torch.Tensor]] = []
     met, characters = 0, 0
 
     def add(value: object, name: str, depth: int) -> None:

@@ -1,10 +1,11 @@
 """sender.h, line by line. tests/python/test_abi.py compares them."""
 
 from ctypes import POINTER, Structure, c_char_p, c_double, c_size_t, c_uint32, c_uint64, c_void_p
-from typing import Any, Dict, List, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from ._abi import dr_bytes, dr_call, dr_context, dr_dtype, dr_error, dr_place, dr_plan, dr_status
 from ._abi_plan import dr_book
+from ._types import CType
 
 
 class dr_sender(Structure):
@@ -124,12 +125,12 @@ DR_STATE_SUM = 1
 # ---- Functions: result, arguments ---------------------------------------------------------------
 
 _SENDER, _ERROR, _SLOTS = POINTER(dr_sender), POINTER(dr_error), [POINTER(dr_bytes), c_size_t]
-_STEP: List[Any] = [_SENDER, c_size_t, POINTER(dr_call)]
-_MEMORY: List[Any] = [c_void_p, c_size_t]
-_STATE: List[Any] = [_SENDER, c_size_t, c_uint32, *_MEMORY]
+_STEP: List[CType] = [_SENDER, c_size_t, POINTER(dr_call)]
+_MEMORY: List[CType] = [c_void_p, c_size_t]
+_STATE: List[CType] = [_SENDER, c_size_t, c_uint32, *_MEMORY]
 _POINTERS = POINTER(c_void_p)
 
-FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
+FUNCTIONS: Dict[str, Tuple[Optional[CType], List[CType]]] = {
     "dr_sender_create": (
         dr_status,
         [

@@ -7,10 +7,11 @@ import operator
 import os
 import re
 import threading
-from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, Type, TypeVar
+from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, Type, TypeVar, Union
 
 from ..errors import BY_CODE, ArgumentError, ConcurrentUse, Error, InternalError, OutOfStep, WrongBase
 from . import _abi, _library
+from ._types import Locked, Pointer, Tensor
 
 Struct = TypeVar("Struct", bound=ctypes.Structure)
 
@@ -37,7 +38,7 @@ class Context(Uncopied):
         library = _library.load()
         self.handle = ctypes.POINTER(_abi.dr_context)()
         self.process = os.getpid()
-        self.scratch: Any = None  # uint8[], a frame's first room
+        self.scratch: Tensor = None  # uint8[], a frame's first room
         self._destroy = library.dr_context_destroy
         options, error = new(_abi.dr_context_options), new(_abi.dr_error)
         options.threads = threads
@@ -126,9 +127,9 @@ class Turns:
 
     __slots__ = ("_held", "_owners")
 
-    def __init__(self, owners: Sequence[Tuple[Any, str]]) -> None:
+    def __init__(self, owners: Sequence[Tuple[Locked, str]]) -> None:
         self._owners = owners
-        self._held: List[Any] = []
+        self._held: List[threading.Lock] = []
 
     def __enter__(self) -> None:
         for owner, what in self._owners:
@@ -179,11 +180,11 @@ class Tracer:
         self._function = function
         self._error: Optional[BaseException] = None
 
-    def give(self, struct: Any) -> None:
+    def give(self, struct: Union[_abi.dr_call, _abi.dr_decode_options]) -> None:
         """To a dr_call or dr_decode_options, which keeps it alive."""
         struct.trace = _TRACE(self._told)
 
-    def _told(self, _user: object, trace: Any) -> None:
+    def _told(self, _user: object, trace: Pointer) -> None:
         # What the function calls must not meet the context of the call under way.
         contexts = _of_thread.__dict__.pop("contexts", None)
         try:
@@ -213,7 +214,7 @@ def new(kind: type[Struct]) -> Struct:
     return struct
 
 
-def read(pointer: Any, kind: type[Struct]) -> Struct:
+def read(pointer: Pointer, kind: type[Struct]) -> Struct:
     """A copy of a struct that may be of an older or newer version; what it lacks is zero."""
     struct = kind()
     size = min(pointer.contents.struct_size, ctypes.sizeof(kind))

@@ -18,7 +18,7 @@ from ..errors import ArgumentError, OutOfMemory
 from . import _abi, _dlpack, _driver
 from ._call import new
 from ._memory import FLOATS, NAMES, Bytes, Memory, code_of, require_strided, torch_tensor
-from ._types import Array
+from ._types import Array, Tensor
 
 
 class Framework:
@@ -39,14 +39,14 @@ class Framework:
         """Its memory, ready for work on `stream`."""
         raise NotImplementedError
 
-    def empty(self, number: int, stream: int, shape: Tuple[int, ...], dtype: str) -> Any:
+    def empty(self, number: int, stream: int, shape: Tuple[int, ...], dtype: str) -> Tensor:
         raise NotImplementedError
 
     def fill(self, x: object, byte: int) -> None:
         """All bytes of a contiguous array of bytes; does not wait."""
         raise NotImplementedError
 
-    def part(self, x: object, begin: int, end: int, dtype: str = "uint8") -> Any:
+    def part(self, x: object, begin: int, end: int, dtype: str = "uint8") -> Tensor:
         """Bytes [begin, end) of a contiguous array of bytes, seen as a 1-D array of another type."""
         raise NotImplementedError
 
@@ -64,10 +64,10 @@ class Framework:
 
 
 class Torch(Framework):
-    def has(self, x: Any) -> bool:
+    def has(self, x: Tensor) -> bool:
         return torch_tensor(x) and bool(x.is_cuda)
 
-    def number(self, x: Any) -> int:
+    def number(self, x: Tensor) -> int:
         return int(x.device.index)
 
     def stream(self, number: int) -> int:
@@ -76,30 +76,30 @@ class Torch(Framework):
     def device(self, number: int) -> Any:
         return sys.modules["torch"].device("cuda", number)
 
-    def view(self, x: Any, what: str, stream: int) -> _dlpack.View:
+    def view(self, x: Tensor, what: str, stream: int) -> _dlpack.View:
         require_strided(x, what)
         name = str(x.dtype)[len("torch.") :]
         return _dlpack.View(x.data_ptr(), name, x.element_size(), tuple(x.shape), x.stride(), not x.requires_grad, x)
 
-    def empty(self, number: int, stream: int, shape: Tuple[int, ...], dtype: str) -> Any:
+    def empty(self, number: int, stream: int, shape: Tuple[int, ...], dtype: str) -> Tensor:
         torch = sys.modules["torch"]
         try:
             return torch.empty(shape, dtype=getattr(torch, dtype), device=self.device(number))
         except torch.cuda.OutOfMemoryError as error:
             raise OutOfMemory(f"no memory for {shape} elements of {dtype} on cuda:{number}: {error}") from None
 
-    def fill(self, x: Any, byte: int) -> None:
+    def fill(self, x: Tensor, byte: int) -> None:
         x.fill_(byte)
 
-    def part(self, x: Any, begin: int, end: int, dtype: str = "uint8") -> Any:
+    def part(self, x: Tensor, begin: int, end: int, dtype: str = "uint8") -> Tensor:
         torch = sys.modules["torch"]
         return x.detach().reshape(-1).view(torch.uint8)[begin:end].view(getattr(torch, dtype))
 
-    def to_host(self, x: Any) -> bytes:
+    def to_host(self, x: Tensor) -> bytes:
         torch = sys.modules["torch"]
         return x.detach().reshape(-1).view(torch.uint8).cpu().numpy().tobytes()  # type: ignore[no-any-return]
 
-    def put(self, x: Any, source: Bytes) -> None:
+    def put(self, x: Tensor, source: Bytes) -> None:
         x.copy_(sys.modules["torch"].from_numpy(_host_array(source)))
 
     def result(self, code: int) -> str:
@@ -111,18 +111,18 @@ class CuPy(Framework):
         cupy = sys.modules.get("cupy")
         return cupy is not None and isinstance(x, getattr(cupy, "ndarray", ()))
 
-    def number(self, x: Any) -> int:
+    def number(self, x: Tensor) -> int:
         return int(x.device.id)
 
     def stream(self, number: int) -> int:
         with sys.modules["cupy"].cuda.Device(number):
             return int(sys.modules["cupy"].cuda.get_current_stream().ptr)
 
-    def view(self, x: Any, what: str, stream: int) -> _dlpack.View:
+    def view(self, x: Tensor, what: str, stream: int) -> _dlpack.View:
         strides = tuple(stride // x.dtype.itemsize for stride in x.strides)
         return _dlpack.View(int(x.data.ptr), x.dtype.name, x.dtype.itemsize, x.shape, strides, True, x)
 
-    def empty(self, number: int, stream: int, shape: Tuple[int, ...], dtype: str) -> Any:
+    def empty(self, number: int, stream: int, shape: Tuple[int, ...], dtype: str) -> Tensor:
         cupy = sys.modules["cupy"]
         try:
             with cupy.cuda.Device(number):
@@ -130,18 +130,18 @@ class CuPy(Framework):
         except cupy.cuda.memory.OutOfMemoryError as error:
             raise OutOfMemory(f"no memory for {shape} elements of {dtype} on cuda:{number}: {error}") from None
 
-    def fill(self, x: Any, byte: int) -> None:
+    def fill(self, x: Tensor, byte: int) -> None:
         with x.device:
             x.fill(byte)
 
-    def part(self, x: Any, begin: int, end: int, dtype: str = "uint8") -> Any:
+    def part(self, x: Tensor, begin: int, end: int, dtype: str = "uint8") -> Tensor:
         return x.reshape(-1).view("uint8")[begin:end].view(dtype)
 
-    def to_host(self, x: Any) -> bytes:
+    def to_host(self, x: Tensor) -> bytes:
         with x.device:
             return x.get().tobytes()  # type: ignore[no-any-return]
 
-    def put(self, x: Any, source: Bytes) -> None:
+    def put(self, x: Tensor, source: Bytes) -> None:
         with x.device:
             x.set(_host_array(source))
             sys.modules["cupy"].cuda.get_current_stream().synchronize()
@@ -153,7 +153,7 @@ class Bare(Framework):
     def has(self, x: object) -> bool:
         return not torch_tensor(x) and (_is_foreign(x) or hasattr(x, "__cuda_array_interface__"))
 
-    def number(self, x: Any) -> int:
+    def number(self, x: Tensor) -> int:
         if isinstance(x, _driver.DeviceArray):
             return x.device
         if _is_foreign(x):
@@ -169,14 +169,14 @@ class Bare(Framework):
             return _dlpack.from_dlpack(x, what, stream or _driver.LEGACY_STREAM)
         return _dlpack.from_cuda_array_interface(x, what)
 
-    def empty(self, number: int, stream: int, shape: Tuple[int, ...], dtype: str) -> Any:
+    def empty(self, number: int, stream: int, shape: Tuple[int, ...], dtype: str) -> Tensor:
         return _driver.DeviceArray(number, stream, shape, dtype)
 
     def fill(self, x: object, byte: int) -> None:
         x = self._seen(x)
         _driver.driver.fill(x.device, x.stream, x.address, byte, x.nbytes)
 
-    def part(self, x: object, begin: int, end: int, dtype: str = "uint8") -> Any:
+    def part(self, x: object, begin: int, end: int, dtype: str = "uint8") -> Tensor:
         return self._seen(x).part(begin, ((end - begin) // _driver.SIZES[dtype],), dtype)
 
     def to_host(self, x: object) -> bytes:
@@ -186,7 +186,7 @@ class Bare(Framework):
         x = self._seen(x)
         _driver.driver.from_host(x.device, x.stream, x.address, source.address, source.size)
 
-    def _seen(self, x: Any) -> _driver.DeviceArray:
+    def _seen(self, x: Tensor) -> _driver.DeviceArray:
         """A contiguous array as a DeviceArray of the same memory."""
         if isinstance(x, _driver.DeviceArray):
             return x
@@ -277,16 +277,16 @@ class Place:
             raise ArgumentError(f"{what} is not aligned to its type")
         return view
 
-    def empty(self, shape: Tuple[int, ...], dtype: str = "uint8") -> Any:
+    def empty(self, shape: Tuple[int, ...], dtype: str = "uint8") -> Tensor:
         return self.framework.empty(self.number, self.stream, shape, dtype)
 
-    def zeros(self, size: int) -> Any:
+    def zeros(self, size: int) -> Tensor:
         x = self.empty((size,))
         self.framework.fill(x, 0)
         return x
 
 
-def find(named: Iterable[Tuple[str, Any]]) -> Optional[Place]:
+def find(named: Iterable[Tuple[str, Tensor]]) -> Optional[Place]:
     """The GPU that has all of these arrays, and the caller's stream there; None if all are the CPU's.
 
     Raises ArgumentError if they are not in one place, or ready on streams of their own that differ.

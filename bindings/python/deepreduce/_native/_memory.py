@@ -8,13 +8,13 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, NamedTuple, Optional, Tuple, Union
 
 import numpy
 
 from ..errors import ArgumentError, OutOfMemory
 from . import _abi
-from ._types import Array, DType
+from ._types import Array, DType, Tensor
 
 if TYPE_CHECKING:
     from ._device import Place
@@ -77,7 +77,7 @@ def result_dtype(code: int) -> Tuple[DType, int]:
     return _DTYPES[code], code
 
 
-def empty(shape: Tuple[int, ...], dtype: Any) -> Array:
+def empty(shape: Tuple[int, ...], dtype: Union[str, DType, type]) -> Array:
     """numpy.empty that says what it was for. numpy answers a size past the address space with ValueError."""
     try:
         return numpy.empty(shape, dtype)
@@ -91,7 +91,7 @@ def torch_tensor(x: object) -> bool:
     return torch is not None and isinstance(x, getattr(torch, "Tensor", ()))
 
 
-def borrow(x: Any, what: str, allowed: Tuple[int, ...] = FLOATS, place: Optional[Place] = None) -> Memory:
+def borrow(x: Tensor, what: str, allowed: Tuple[int, ...] = FLOATS, place: Optional[Place] = None) -> Memory:
     """The memory of an input of any shape, in row-major order. A copy only if x is on the CPU and not contiguous,
     not aligned or to be negated (torch's z.conj().imag). ArgumentError, which calls x `what`, if x is no array there of
     one of the types `allowed`."""
@@ -126,7 +126,7 @@ def borrow_finite(x: object, what: str, tensor: int) -> Array:
     return array
 
 
-def borrow_output(x: Any, what: str, place: Optional[Place] = None) -> Memory:
+def borrow_output(x: Tensor, what: str, place: Optional[Place] = None) -> Memory:
     """The memory of an output, which must be writable, contiguous and aligned: a copy would be lost."""
     if place is not None:
         return place.borrow_output(x, what)
@@ -149,7 +149,7 @@ def borrow_output(x: Any, what: str, place: Optional[Place] = None) -> Memory:
     return _of_array(array, what, FLOATS)
 
 
-def is_in_place(x: Any) -> bool:
+def is_in_place(x: Tensor) -> bool:
     """Whether `borrow` takes x, on the CPU, without a copy."""
     if torch_tensor(x):
         return x.is_contiguous() and _aligned(x) and not x.is_neg()
@@ -171,7 +171,7 @@ def of_new(array: object, place: Optional[Place] = None) -> Tuple[int, int]:
     return _of_tensor(array, "the output", FLOATS + INTEGERS)[:2]
 
 
-def describe(x: Any, what: str, place: Optional[Place] = None) -> Memory:
+def describe(x: Tensor, what: str, place: Optional[Place] = None) -> Memory:
     """Shape and type of an array of whatever layout, of which new ones shall be like."""
     if torch_tensor(x):
         return Memory(0, code_of(str(x.dtype)[len("torch.") :], what, FLOATS), tuple(x.shape), x)
@@ -181,7 +181,7 @@ def describe(x: Any, what: str, place: Optional[Place] = None) -> Memory:
     return Memory(0, code_of(array.dtype.name, what, FLOATS), array.shape, x)
 
 
-def borrow_room(out: Any, what: str = "out") -> Bytes:
+def borrow_room(out: Tensor, what: str = "out") -> Bytes:
     """Writable bytes: bytearray, memoryview, an array or a tensor of bytes."""
     if torch_tensor(out):
         _require_cpu_tensor(out, what)
@@ -198,7 +198,7 @@ def borrow_room(out: Any, what: str = "out") -> Bytes:
     return Bytes(_address(array), array.size, array)
 
 
-def part_of_room(out: Any, size: int) -> Any:
+def part_of_room(out: Tensor, size: int) -> Tensor:
     """The first bytes of what `borrow_room` took: of a tensor a tensor, of an array an array, else a memoryview."""
     if torch_tensor(out):
         return out.detach().view(-1)[:size]
@@ -207,7 +207,7 @@ def part_of_room(out: Any, size: int) -> Any:
     return memoryview(out).cast("B")[:size]
 
 
-def borrow_bytes(frame: Any, what: str = "frame") -> Bytes:
+def borrow_bytes(frame: Tensor, what: str = "frame") -> Bytes:
     """The bytes of a frame: bytes, bytearray, memoryview, or a one-byte array or tensor."""
     if type(frame) is bytes and frame:
         array = numpy.frombuffer(frame, numpy.uint8)
@@ -228,7 +228,7 @@ def borrow_bytes(frame: Any, what: str = "frame") -> Bytes:
     return Bytes(_address(array), array.size, array)
 
 
-def as_array(x: Any, what: str) -> Array:
+def as_array(x: Tensor, what: str) -> Array:
     """x as a numpy array; bfloat16 of torch widened to float32 if ml_dtypes is not installed."""
     if not torch_tensor(x):
         return _host_array(x, what)
@@ -242,7 +242,7 @@ def as_array(x: Any, what: str) -> Array:
     return x.contiguous().view(sys.modules["torch"].int16).numpy().view(narrow)  # type: ignore[no-any-return]
 
 
-def _of_tensor(x: Any, what: str, allowed: Tuple[int, ...]) -> Memory:
+def _of_tensor(x: Tensor, what: str, allowed: Tuple[int, ...]) -> Memory:
     code = _CODE_OF.get(x.dtype, 0)
     if code not in allowed:
         code = _CODE_OF[x.dtype] = code_of(str(x.dtype)[len("torch.") :], what, allowed)
@@ -258,7 +258,7 @@ def _of_array(array: Array, what: str, allowed: Tuple[int, ...]) -> Memory:
 
 
 # DR_* of the dtypes that were met, numpy's and torch's.
-_CODE_OF: Dict[Any, int] = {}
+_CODE_OF: Dict[object, int] = {}
 
 
 def _address(array: Array) -> int:
@@ -275,7 +275,7 @@ def code_of(name: str, what: str, allowed: Tuple[int, ...]) -> int:
     return code
 
 
-def _host_array(x: Any, what: str) -> Array:
+def _host_array(x: Tensor, what: str) -> Array:
     """x as a numpy array that shares its memory, if x is an array of some kind. Numbers and nested lists are
     not: they would become float64, which is not what a gradient is."""
     if isinstance(x, numpy.ndarray):
@@ -300,13 +300,13 @@ def _require_cpu(x: object, what: str) -> None:
         raise ArgumentError(f"{what} is not in the memory of the CPU; copy it there first")
 
 
-def _require_cpu_tensor(x: Any, what: str) -> None:
+def _require_cpu_tensor(x: Tensor, what: str) -> None:
     if x.device.type != "cpu":
         raise ArgumentError(f"{what} is on {x.device}; copy it to the CPU first")
     require_strided(x, what)
 
 
-def require_strided(x: Any, what: str) -> None:
+def require_strided(x: Tensor, what: str) -> None:
     """ArgumentError for a tensor of torch whose memory does not have its values as they are."""
     if str(x.layout) != "torch.strided":
         raise ArgumentError(f"{what} has layout {x.layout}; pass a Sparse of its indices and values")
@@ -314,7 +314,7 @@ def require_strided(x: Any, what: str) -> None:
         raise ArgumentError(f"{what} has the negated values of its memory; pass {what}.resolve_neg(), a copy")
 
 
-def _aligned(x: Any) -> bool:
+def _aligned(x: Tensor) -> bool:
     return int(x.data_ptr()) % int(x.element_size()) == 0
 
 

@@ -19,7 +19,7 @@ class _Played(_driver.Cuda):
     def __init__(self, seed: int) -> None:
         super().__init__()
         self._seed = seed
-        self._held: Dict[int, Any] = {}
+        self._held: Dict[int, object] = {}
 
     def number(self, device: int) -> int:
         return self._seed
@@ -63,7 +63,7 @@ class Emulated:
     def __init__(self, array: object, device: int = 0) -> None:
         self.array, self.device = numpy.asarray(array), device
         self.streams: List[Optional[int]] = []
-        self._told: List[Any] = []
+        self._told: List[object] = []
 
     @property
     def shape(self) -> Tuple[int, ...]:

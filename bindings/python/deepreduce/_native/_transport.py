@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import Any, Optional
+from typing import Callable, Optional
 
 from ..errors import Error, LibraryError
 from . import _abi, _abi_control, _abi_exchange, _abi_transform, _library
 from ._abi_exchange import dr_transport
 from ._call import new, unsigned
+from ._types import Pointer
 
 
 @functools.cache
@@ -71,14 +72,14 @@ class Callbacks:
         self.struct.test = kinds["test"](self._test)
         self.struct.cancel = kinds["cancel"](self._cancel)
 
-    def _start(self, method: Any, _user: Any, peer: int, tag: int, address: int, size: int, request: Any) -> int:
+    def _start(self, method: Callable[[int, int, int, int], int], _user: object, peer: int, tag: int, address: int, size: int, request: Pointer) -> int:
         try:
             request[0] = method(peer, tag, address or 0, size)
             return _abi.DR_OK
         except BaseException as error:
             return self._lost(error)
 
-    def _test(self, _user: object, request: int, size: Any) -> int:
+    def _test(self, _user: object, request: int, size: Pointer) -> int:
         try:
             came = self.transport.test(request)
             if came is None:

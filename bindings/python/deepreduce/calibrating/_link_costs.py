@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import statistics
 import time
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy
 
 from .._native._types import Array, Json
 from ._cost_fit import fit_affine
-from ._rank_links import Ranks, clock
+from ._rank_links import Ranks, Request, clock
 
 _LEAST, _MOST = 3, 40  # rounds
 _LONGEST = 3e9  # ns of a round; larger sizes are left out then
@@ -222,7 +222,7 @@ class _Traffic:
 
     def __init__(self, ranks: Ranks, data: Array, count: int) -> None:
         self._ranks, self._data, self._left = ranks, data, count
-        self._request: Any = None
+        self._request: Optional[Request] = None
 
     def go_on(self) -> None:
         if self._left and (self._request is None or self._ranks.test(self._request)):

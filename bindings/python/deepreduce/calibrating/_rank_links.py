@@ -14,6 +14,9 @@ _MPI_RANK = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MPI_LOCALRANKID")
 _TIMEOUT = 300.0  # seconds that a rank waits for another
 
 
+Request = Any  # of a transport: a transfer that is under way
+
+
 class Ranks:
     """Messages are arrays of bytes; none of the methods that start one wait. All ranks make the same calls.
 
@@ -24,24 +27,24 @@ class Ranks:
     rank: int
     ranks: int
 
-    def send(self, peer: int, data: Array) -> Any:
+    def send(self, peer: int, data: Array) -> Request:
         raise NotImplementedError
 
-    def recv(self, peer: int, data: Array) -> Any:
+    def recv(self, peer: int, data: Array) -> Request:
         raise NotImplementedError
 
-    def all_reduce(self, data: Array) -> Any:
+    def all_reduce(self, data: Array) -> Request:
         """data [n] f32, summed in place."""
         raise NotImplementedError
 
-    def all_gather(self, received: Array, sent: Array) -> Any:
+    def all_gather(self, received: Array, sent: Array) -> Request:
         """received [ranks * n], sent [n]"""
         raise NotImplementedError
 
-    def test(self, request: object) -> bool:
+    def test(self, request: Request) -> bool:
         raise NotImplementedError
 
-    def wait(self, request: object) -> None:
+    def wait(self, request: Request) -> None:
         raise NotImplementedError
 
     def gather(self, value: object) -> List[Any]:
@@ -93,24 +96,24 @@ class GlooRanks(Ranks):
             dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=_TIMEOUT))
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
 
-    def send(self, peer: int, data: Array) -> Any:
+    def send(self, peer: int, data: Array) -> Request:
         return self._dist.isend(self._torch.from_numpy(data), peer)
 
-    def recv(self, peer: int, data: Array) -> Any:
+    def recv(self, peer: int, data: Array) -> Request:
         return self._dist.irecv(self._torch.from_numpy(data), peer)
 
-    def all_reduce(self, data: Array) -> Any:
+    def all_reduce(self, data: Array) -> Request:
         return self._dist.all_reduce(self._torch.from_numpy(data), async_op=True)
 
-    def all_gather(self, received: Array, sent: Array) -> Any:
+    def all_gather(self, received: Array, sent: Array) -> Request:
         tensors = self._torch.from_numpy(received), self._torch.from_numpy(sent)
         gather = getattr(self._dist, "all_gather_single", None) or self._dist.all_gather_into_tensor  # before torch 2.13
         return gather(*tensors, async_op=True)
 
-    def test(self, request: Any) -> bool:
+    def test(self, request: Request) -> bool:
         return bool(request.is_completed())
 
-    def wait(self, request: Any) -> None:
+    def wait(self, request: Request) -> None:
         request.wait()
 
     def gather(self, value: object) -> List[Any]:
@@ -138,22 +141,22 @@ class MpiRanks(Ranks):
         self._comm, self._mpi, self._pause = self._transport.comm, MPI, _Pause
         self.rank, self.ranks = self._transport.rank, self._transport.ranks
 
-    def send(self, peer: int, data: Array) -> Any:
+    def send(self, peer: int, data: Array) -> Request:
         return self._comm.Isend([data, self._mpi.BYTE], peer, 1)
 
-    def recv(self, peer: int, data: Array) -> Any:
+    def recv(self, peer: int, data: Array) -> Request:
         return self._comm.Irecv([data, self._mpi.BYTE], peer, 1)
 
-    def all_reduce(self, data: Array) -> Any:
+    def all_reduce(self, data: Array) -> Request:
         return self._comm.Iallreduce(self._mpi.IN_PLACE, [data, self._mpi.FLOAT])
 
-    def all_gather(self, received: Array, sent: Array) -> Any:
+    def all_gather(self, received: Array, sent: Array) -> Request:
         return self._comm.Iallgather([sent, self._mpi.BYTE], [received, sent.size, self._mpi.BYTE])
 
-    def test(self, request: Any) -> bool:
+    def test(self, request: Request) -> bool:
         return bool(request.Test())
 
-    def wait(self, request: Any) -> None:
+    def wait(self, request: Request) -> None:
         pause = self._pause(self._transport)
         while not request.Test():
             pause.rest()

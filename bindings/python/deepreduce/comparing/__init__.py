@@ -15,7 +15,7 @@ import numpy
 from .._files._npz import made_of, write_npz
 from .._files._torch_arrays import Arrays, add_tensor, array_of, convert_file, is_pickle
 from .._native import _memory, _tool
-from .._native._types import Array, Json
+from .._native._types import Array, Json, Tensor
 from ..errors import ArgumentError, Error
 from ..plan import Plan
 from ..tensor import Sparse
@@ -66,7 +66,7 @@ def compare(inputs: object, plans: Union[str, Plan, Sequence[Union[str, Plan]]] 
     return rows
 
 
-def measured(paths: Sequence[str], plans: Sequence[str], settings: Mapping[str, object], folder: pathlib.Path) -> Document:
+def measured(paths: Sequence[str], plans: Sequence[str], settings: Mapping[str, Any], folder: pathlib.Path) -> Document:
     """The document of a run, in which rows of plans with Python codecs stand behind the others of their tensor."""
     python = [plan for plan in plans if _codecs.is_of_python(plan)]
     if not python:
@@ -118,7 +118,7 @@ def add_python_rows(
 
 
 def _measured_by_the_tool(
-    paths: Sequence[str], plans: Sequence[str], settings: Mapping[str, object], folder: pathlib.Path
+    paths: Sequence[str], plans: Sequence[str], settings: Mapping[str, Any], folder: pathlib.Path
 ) -> Document:
     told = [word for plan in plans for word in ("--plan", plan)]
     return _document_of([*paths, *told, *_options(settings)], folder)
@@ -139,7 +139,7 @@ def _document_of(words: Sequence[str], folder: pathlib.Path) -> Document:
     return document
 
 
-def _options(settings: Mapping[str, object]) -> List[str]:
+def _options(settings: Mapping[str, Any]) -> List[str]:
     words = []
     for name, value in settings.items():
         option = "--" + name.replace("_", "-")
@@ -178,7 +178,7 @@ def _paths_of(inputs: object, folder: pathlib.Path) -> List[str]:
     return [str(folder / "arrays.npz")]
 
 
-def _add_array(arrays: Arrays, name: str, tensor: Any) -> None:
+def _add_array(arrays: Arrays, name: str, tensor: Tensor) -> None:
     if _memory.torch_tensor(tensor):
         if not add_tensor(arrays, name, tensor):
             raise ArgumentError(f"'{name}': {tensor.dtype} is not read")
@@ -201,16 +201,16 @@ def _plain(array: object, what: str) -> Array:
 class _Arrays:
     """The tensors of a run as the tool read them: it writes them to a .safetensors file."""
 
-    def __init__(self, paths: Sequence[str], settings: Mapping[str, object], folder: pathlib.Path) -> None:
+    def __init__(self, paths: Sequence[str], settings: Mapping[str, Any], folder: pathlib.Path) -> None:
         # An .npz that was made for this run is named by what it was made of.
         self._paths = {made_of(path) or path: path for path in paths}
         self._target = folder / "tensors.safetensors"
         self._options = {name: value for name, value in settings.items() if name in _CHOOSES}
         if not self._options.get("tensor") and not settings.get("per_tensor"):
             self._options["flat"] = True
-        self._loaded: Tuple[str, Dict[str, Any]] = ("", {})
+        self._loaded: Tuple[str, Dict[str, Array]] = ("", {})
 
-    def of(self, row: Row) -> Any:
+    def of(self, row: Row) -> Array:
         """[d], of the tensor that a row is of."""
         if row["dtype"] == "bf16":
             raise ArgumentError("a Python codec takes float32 and float16, not bfloat16; --cast f32 converts it")
@@ -223,14 +223,14 @@ class _Arrays:
             raise ArgumentError(f"{row['input']}: tensor '{row['tensor']}' is not found again")
         return found.copy()
 
-    def _read(self, path: str) -> Dict[str, Any]:
+    def _read(self, path: str) -> Dict[str, Array]:
         done = _tool.run_quietly(["convert", path, *_options(self._options), "--output", str(self._target)])
         if done.returncode:
             raise Error(done.stderr.decode("utf-8", "replace").strip().replace("deepreduce: ", ""))
         return read_safetensors(self._target)
 
 
-def read_safetensors(path: pathlib.Path) -> Dict[str, Any]:
+def read_safetensors(path: pathlib.Path) -> Dict[str, Array]:
     """name -> [d] of the float32 and float16 tensors of a file that the tool wrote."""
     data = numpy.fromfile(path, numpy.uint8)
     (size,) = struct.unpack("<Q", data[:8].tobytes())

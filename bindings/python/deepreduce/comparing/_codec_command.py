@@ -7,9 +7,10 @@ import os
 import pathlib
 import runpy
 import sys
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Dict, List, Sequence, Tuple
 
 from .._native import _tool
+from .._native._types import Options
 from ..errors import ArgumentError, Error
 from . import NOT_OF_PYTHON, _codecs, measured
 
@@ -32,7 +33,7 @@ def run(words: Sequence[str], folder: pathlib.Path) -> int:
     python = [plan for plan in told["--plan"] if _codecs.is_of_python(plan)]
     if not python:
         raise ArgumentError("--python-codec: no --plan names a codec that the file registers")
-    settings: Dict[str, Any] = {"tensor": told["--tensor"]}
+    settings: Options = {"tensor": told["--tensor"]}
     settings.update({name[2:]: told[name][-1] for name in ("--repeat", "--seed", "--cast") if told[name]})
     settings.update({flag[2:].replace("-", "_"): True for flag in _FLAGS if flag in others})
     document = measured(inputs, told["--plan"], {**settings, **_measuring(others)}, folder)
@@ -84,9 +85,9 @@ def _split(words: List[str]) -> Tuple[Dict[str, List[str]], List[str], List[str]
     return told, inputs, others
 
 
-def _measuring(words: List[str]) -> Dict[str, Any]:
+def _measuring(words: List[str]) -> Options:
     """Of the other words those that a measurement by the tool needs."""
-    settings: Dict[str, Any] = {}
+    settings: Options = {}
     for name in _MEASURING:
         values = [words[i + 1] for i, word in enumerate(words[:-1]) if word == name]
         values += [word.partition("=")[2] for word in words if word.startswith(name + "=")]

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy
 
-from .._native._types import Array, Json
+from .._native._types import Array, Json, Options
 from ..decoding import decode
 from ..encoding import encode
 from ..errors import ArgumentError
@@ -31,8 +31,8 @@ class Stages:
 
     text: str
     sparsify: str
-    index: Tuple[Optional[codecs.Registered], Any]
-    value: Tuple[Optional[codecs.Registered], Any]
+    index: Tuple[Optional[codecs.Registered], codecs.CodecObject]
+    value: Tuple[Optional[codecs.Registered], codecs.CodecObject]
 
 
 def read_plan(text: str) -> Stages:
@@ -75,14 +75,14 @@ class Once(NamedTuple):
     decode_ns: int
 
 
-def kept_by(sparsify: str, g: Array, numbers: Any) -> Array:
+def kept_by(sparsify: str, g: Array, numbers: Options) -> Array:
     """int64 [r], ascending. Zeros go in as -0, so that one that is kept can be told from the others."""
     seen = numpy.where(g == 0, numpy.array(-0.0, g.dtype), g)
     arrived = decode(encode(seen, f"{sparsify} index=raw value=raw", **numbers))
     return numpy.flatnonzero(arrived.view(f"u{g.itemsize}")).astype(numpy.int64)
 
 
-def _native(stages: str, indices: Array, values: Array, d: int, numbers: Any, times: Tuple[Timer, Timer]) -> Any:
+def _native(stages: str, indices: Array, values: Array, d: int, numbers: Options, times: Tuple[Timer, Timer]) -> Any:
     """The library's half: (info, header bytes, decoded Sparse)."""
     x = Sparse(indices, values, (d,))
     frame = times[0](lambda: encode(x, stages, **numbers))
@@ -96,7 +96,7 @@ def _native(stages: str, indices: Array, values: Array, d: int, numbers: Any, ti
     return info, len(frame) - info.index_size - info.value_size - info.order_size, found
 
 
-def run_once(plan: Stages, g: Array, kept: Array, numbers: object) -> Once:
+def run_once(plan: Stages, g: Array, kept: Array, numbers: Options) -> Once:
     """Encodes and decodes; raises codec.Broken for what a codec must not do."""
     encoding, decoding = Timer(), Timer()
     times, d = (encoding, decoding), g.size

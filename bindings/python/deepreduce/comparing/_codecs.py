@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple, TypeVar, Union
 
 import numpy
 
@@ -14,6 +14,7 @@ from .._native._types import Array
 from ..errors import ArgumentError, Error
 from ..plan import Stage, read_stages
 
+CodecObject = Any  # an instance of a codec: it has encode and decode, whose arguments depend on its role
 Kind = TypeVar("Kind", bound=Callable[..., Any])
 
 
@@ -93,7 +94,7 @@ def registered(role: str, name: str) -> Optional[Registered]:
     return found
 
 
-def of_stage(stage: Stage) -> Tuple[Optional[Registered], Any]:
+def of_stage(stage: Stage) -> Tuple[Optional[Registered], CodecObject]:
     """The codec and an instance of a stage; None, None if the library has to know it."""
     codec = registered(stage.role, stage.name)
     if codec is None:
@@ -108,7 +109,7 @@ def of_stage(stage: Stage) -> Tuple[Optional[Registered], Any]:
     return codec, codec.make(**parameters)
 
 
-def _number(text: str) -> Any:
+def _number(text: str) -> Union[int, float, str]:
     for kind in (int, float):
         try:
             return kind(text)
@@ -127,7 +128,7 @@ def as_bytes(data: Any, what: str) -> bytes:
         raise Broken(f"{what}: encode returns {type(data).__name__}, not bytes") from None
 
 
-def decode_indices(codec: Any, data: bytes, count: int, universe: int, what: str) -> Array:
+def decode_indices(codec: CodecObject, data: bytes, count: int, universe: int, what: str) -> Array:
     """int64, ascending, below universe."""
     found = numpy.asarray(codec.decode(data, count, universe))
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
@@ -140,7 +141,7 @@ def decode_indices(codec: Any, data: bytes, count: int, universe: int, what: str
     return indices
 
 
-def decode_values(codec: Any, data: bytes, values: Array, what: str) -> Array:
+def decode_values(codec: CodecObject, data: bytes, values: Array, what: str) -> Array:
     """As many as `values`, of their type."""
     found = numpy.asarray(codec.decode(data, values.size, values.dtype))
     if found.shape != values.shape or found.dtype != values.dtype:
@@ -166,7 +167,7 @@ def require_same_values(sent: Array, found: Array, what: str) -> None:
         )
 
 
-def encode_twice(codec: Any, what: str, *arguments: object) -> bytes:
+def encode_twice(codec: CodecObject, what: str, *arguments: object) -> bytes:
     for each in arguments:
         if isinstance(each, numpy.ndarray):
             each.flags.writeable = False  # it is the caller's
@@ -202,7 +203,7 @@ def _supports() -> Iterator[_Support]:
     yield _Support("clusters", (starts[:, None] + numpy.arange(40)).ravel(), 100000)
 
 
-def _values(dtype: Any) -> Iterator[Tuple[str, Array, bool]]:
+def _values(dtype: type) -> Iterator[Tuple[str, Array, bool]]:
     """(name, values, whether all are finite)"""
     random, info = numpy.random.default_rng(2), numpy.finfo(dtype)
     yield "none", numpy.zeros(0, dtype), True

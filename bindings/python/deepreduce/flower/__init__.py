@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple, Union
+from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple, Union
 
 import numpy
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
@@ -26,9 +26,14 @@ from flwr.serverapp.strategy import Strategy
 
 from .._adapters._sender_pool import SenderPool, plan_of_frames
 from .._native._renamed import argument
+from .._native._types import Options
 from ..errors import ArgumentError, CorruptFrame, PeerError
 from ..plan import Plan
 from ._models import Model, copy, difference, finite, fits, holds, moved, of_type, read, same_kind, write
+
+if TYPE_CHECKING:
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid
 
 __all__ = ["Compressed", "LocalGrid", "Traffic", "mod"]
 
@@ -49,11 +54,11 @@ class Traffic(NamedTuple):
     dense_up: int = 0
 
 
-def _size(record: Any) -> int:
+def _size(record: ArrayRecord) -> int:
     return sum(len(array.data) for array in record.values())
 
 
-def _blob(data: bytes, stype: str) -> Any:
+def _blob(data: bytes, stype: str) -> Array:
     return Array("uint8", (len(data),), stype, data)
 
 
@@ -65,7 +70,7 @@ def _pool(
     return SenderPool(tensors, plan_of_frames(plan), dense_below=dense_below, flat=flat, seed=seed)
 
 
-def _pool_of(model: Model, plan: Any, meta: Any) -> Tuple[List[str], Optional[SenderPool]]:
+def _pool_of(model: Model, plan: str, meta: ConfigRecord) -> Tuple[List[str], Optional[SenderPool]]:
     """The arrays that are coded, and how. Differences are float32."""
     names = [name for name, array in model.items() if array.dtype.name in _CODED]
     shapes = tuple(model[name].shape for name in names)
@@ -76,7 +81,7 @@ def _pool_of(model: Model, plan: Any, meta: Any) -> Tuple[List[str], Optional[Se
 # ---- Client -------------------------------------------------------------------------------------
 
 
-def mod(message: Any, context: Any, call_next: Any) -> Any:
+def mod(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
     """A client mod, for ClientApp(mods=[…]): the app sees models, the wire differences. What it does, the server's
     Compressed says; from a server without, messages pass as they are.
 
@@ -93,7 +98,7 @@ def mod(message: Any, context: Any, call_next: Any) -> Any:
     return reply
 
 
-def _receive(content: Any, meta: Any, context: Any) -> Model:
+def _receive(content: RecordDict, meta: ConfigRecord, context: Context) -> Model:
     """Puts the model where the app looks for it, and notes it."""
     key, base, version = meta["key"], meta["base"], meta["version"]
     record = content[key]
@@ -119,7 +124,7 @@ def _receive(content: Any, meta: Any, context: Any) -> Model:
     return model
 
 
-def _answer(content: Any, meta: Any, model: Model, context: Any) -> None:
+def _answer(content: RecordDict, meta: ConfigRecord, model: Model, context: Context) -> None:
     """Replaces the trained model by the difference that the training made."""
     told = ConfigRecord({"version": meta["version"], "key": ""})
     for key, record in list(content.array_records.items()):
@@ -166,7 +171,7 @@ class Compressed(Strategy):  # type: ignore[misc]
     @argument("bypass", "dense_below")
     def __init__(
         self,
-        strategy: Any,
+        strategy: Strategy,
         up: Union[str, Plan],
         down: Union[str, Plan] = "index=all value=raw",
         *,
@@ -183,33 +188,33 @@ class Compressed(Strategy):  # type: ignore[misc]
         self._strategy = strategy
         # (A record has no None: what is not given is not there.)
         given = {name: value for name, value in ((_DENSE_BELOW, dense_below), ("flat", flat)) if value is not None}
-        self._meta = {"up": str(up), "down": str(down), **given, "seed": seed}
+        self._meta: Options = {"up": str(up), "down": str(down), **given, "seed": seed}
         self._version = -1  # of the model that the clients have, or are about to
         self._model: Model = {}
         self._own: Model = {}  # the server's, which has what `down` left out
         self._names: List[str] = []
         self._down: Optional[SenderPool] = None
         self._up: Optional[SenderPool] = None
-        self._given: Any = None  # the arrays of which that model is what clients get
-        self._history: Dict[int, Any] = {}  # version: frames that lead to it
+        self._given: Optional[ArrayRecord] = None  # the arrays of which that model is what clients get
+        self._history: Dict[int, Array] = {}  # version: frames that lead to it
         self._known: Dict[int, int] = {}  # node: the version that it has
-        self._sent: Dict[int, Any] = {}  # node: this round's message
+        self._sent: Dict[int, Message] = {}  # node: this round's message
         self._asked: Dict[int, Tuple[str, Set[str]]] = {}  # node: the model's record in that message, and all its records
         self.traffic = Traffic()
 
     def summary(self) -> None:
         self._strategy.summary()
 
-    def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Iterable[Any]:
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
         """The strategy's messages, with frames."""
         return self._pack(self._strategy.configure_train(server_round, arrays, config, grid), arrays)
 
-    def configure_evaluate(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Iterable[Any]:
+    def configure_evaluate(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
         """The strategy's messages, with frames. The model of the evaluation is the one that training goes on from."""
         return self._pack(self._strategy.configure_evaluate(server_round, arrays, config, grid), arrays)
 
     def aggregate_train(
-        self, server_round: int, replies: Iterable[Any]
+        self, server_round: int, replies: Iterable[Message]
     ) -> Tuple[Optional[ArrayRecord], Optional[MetricRecord]]:
         """What the strategy makes of the decoded models."""
         made: Tuple[Optional[ArrayRecord], Optional[MetricRecord]] = self._strategy.aggregate_train(
@@ -217,12 +222,12 @@ class Compressed(Strategy):  # type: ignore[misc]
         )
         return made
 
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Any]) -> Optional[MetricRecord]:
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> Optional[MetricRecord]:
         """What the strategy makes of the replies."""
         made: Optional[MetricRecord] = self._strategy.aggregate_evaluate(server_round, self._unpack(replies))
         return made
 
-    def _advance(self, arrays: Any) -> None:
+    def _advance(self, arrays: ArrayRecord) -> None:
         """Makes the frames that bring the clients' model nearer to these arrays."""
         if arrays is self._given:
             return
@@ -261,13 +266,13 @@ class Compressed(Strategy):  # type: ignore[misc]
         """Bytes of the arrays that are coded."""
         return sum(self._model[name].nbytes for name in self._names)
 
-    def _pack(self, messages: Iterable[Any], arrays: Any) -> List[Any]:
+    def _pack(self, messages: Iterable[Message], arrays: ArrayRecord) -> List[Message]:
         listed = list(messages)
         self._sent, self._asked = {message.metadata.dst_node_id: message for message in listed}, {}
         if not listed:
             return listed
         self._advance(arrays)
-        records: Dict[int, Any] = {}  # by base
+        records: Dict[int, ArrayRecord] = {}  # by base
         for message in listed:
             key = next((key for key, record in message.content.array_records.items() if record is arrays), None)
             if key is None:
@@ -283,7 +288,7 @@ class Compressed(Strategy):  # type: ignore[misc]
             self._count(down=_size(records[base]), dense_down=_size(arrays))
         return listed
 
-    def _record(self, base: int) -> Any:
+    def _record(self, base: int) -> ArrayRecord:
         """What leads from a version to this one; -1: the model."""
         if base < 0:
             return write(self._model)
@@ -291,7 +296,7 @@ class Compressed(Strategy):  # type: ignore[misc]
         plain = write({name: array for name, array in self._model.items() if name not in self._names})
         return ArrayRecord({**frames, **plain})
 
-    def _unpack(self, replies: Iterable[Any], trained: bool = False) -> List[Any]:
+    def _unpack(self, replies: Iterable[Message], trained: bool = False) -> List[Message]:
         found = []
         for reply in replies:
             node = reply.metadata.src_node_id
@@ -310,7 +315,7 @@ class Compressed(Strategy):  # type: ignore[misc]
             found.append(reply)
         return found
 
-    def _move(self, content: Any) -> None:
+    def _move(self, content: RecordDict) -> None:
         """The models of a client without the mod, which began at the clients' model, as if they had begun at the own."""
         for key, record in list(content.array_records.items()):
             trained = read(record)
@@ -318,7 +323,7 @@ class Compressed(Strategy):  # type: ignore[misc]
                 by = difference(self._own, self._model, self._names)
                 content[key] = write(moved(trained, self._names, by))
 
-    def _require_models(self, content: Any, asked: Optional[Tuple[str, Set[str]]]) -> None:
+    def _require_models(self, content: RecordDict, asked: Optional[Tuple[str, Set[str]]]) -> None:
         """Dense arrays are as hostile as frames: one NaN would be in the average, as would a number that the model's type
         does not hold; another shape or record would end the server. asked: of a training, what was sent."""
         models = {key: read(record) for key, record in content.array_records.items()}
@@ -335,7 +340,7 @@ class Compressed(Strategy):  # type: ignore[misc]
         if not fits(models[key], self._model):
             raise CorruptFrame(f"{key}: other arrays than the model's, or of other shapes or types")
 
-    def _decode(self, content: Any) -> None:
+    def _decode(self, content: RecordDict) -> None:
         """Puts a trained model in place of the frames: the own one, and what the training changed. So what `down` left
         out is still there when models are averaged, and in the next difference."""
         told = content.config_records[_RECORD]
@@ -371,7 +376,7 @@ class LocalGrid:
     nodes  how many clients; they have the numbers 1 …
     """
 
-    def __init__(self, app: Any, nodes: int) -> None:
+    def __init__(self, app: ClientApp, nodes: int) -> None:
         self._app = app
         self.contexts = {node: Context(0, node, {}, RecordDict(), {}) for node in range(1, nodes + 1)}
         with contextlib.suppress(ImportError):  # where messages learn who sends them, from Flower 1.41 on
@@ -382,11 +387,11 @@ class LocalGrid:
     def get_node_ids(self) -> List[int]:
         return list(self.contexts)
 
-    def send_and_receive(self, messages: Iterable[Any], *, timeout: Optional[float] = None) -> List[Any]:
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: Optional[float] = None) -> List[Message]:
         """The replies, in the order of the messages."""
         return [self._answer(message) for message in messages]
 
-    def _answer(self, message: Any) -> Any:
+    def _answer(self, message: Message) -> Message:
         try:
             return self._app(message, self.contexts[message.metadata.dst_node_id])
         except Exception as error:

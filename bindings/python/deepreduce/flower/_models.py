@@ -2,44 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List
+from typing import Dict, Iterable, List
 
 import numpy
 from flwr.app import Array, ArrayRecord
+from .._native._types import DType
 
-Model = Dict[str, "numpy.ndarray[Any, Any]"]
+Model = Dict[str, Array]
 
 
-def read(record: Any) -> Model:
+def read(record: ArrayRecord) -> Model:
     return {name: array.numpy() for name, array in record.items()}
 
 
-def write(model: Model) -> Any:
+def write(model: Model) -> ArrayRecord:
     return ArrayRecord({name: Array(array) for name, array in model.items()})
 
 
-def copy(record: Any) -> Any:
+def copy(record: ArrayRecord) -> ArrayRecord:
     """Another record of the same arrays: an app may take the arrays out of the one that it is given."""
     return ArrayRecord(dict(record))
 
 
-def difference(new: Model, old: Model, names: Iterable[str]) -> List[Any]:
+def difference(new: Model, old: Model, names: Iterable[str]) -> List[Array]:
     # What numpy makes of arrays without a dimension is no array.
     return [numpy.asarray(numpy.subtract(new[name], old[name], dtype=numpy.float32)) for name in names]
 
 
-def moved(model: Model, names: Iterable[str], by: Iterable[Any]) -> Model:
+def moved(model: Model, names: Iterable[str], by: Iterable[Array]) -> Model:
     """The model with differences added: the same bits on both sides."""
     found = {name: numpy.asarray(model[name] + each, model[name].dtype) for name, each in zip(names, by)}
     return {name: found.get(name, array) for name, array in model.items()}
 
 
-def of_type(array: Any, dtype: Any) -> Any:
+def of_type(array: Array, dtype: DType) -> Array:
     """An average of integers has become floats, and FedAdam's models are float64."""
     return numpy.asarray(numpy.rint(array) if array.dtype.kind == "f" and dtype.kind in "iu" else array, dtype)
 
 
-def holds(dtype: Any, array: Any) -> bool:
+def holds(dtype: DType, array: Array) -> bool:
     """Whether numbers are finite in a type: 1e300 is infinite in float32, 2^62 in float16."""
     if dtype.kind in "iu":  # of an array of floats, too, which may be NaN
         limits = numpy.iinfo(dtype)

@@ -15,7 +15,7 @@ device are copied there and back, by jax.pure_callback.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,9 @@ from ..book import Book
 from ..errors import ArgumentError
 from ..plan import Plan
 from ._callback import Arrays, call, number_of
+
+Tree = Any  # a pytree: arrays in dicts, lists, tuples and registered classes
+ArrayLike = Union[int, jax.Array]
 
 __all__ = ["Codec", "CompressState", "Transformation", "compress", "specs"]
 
@@ -58,7 +61,7 @@ class Codec:
     @plan_first(_is_plan)
     def __init__(
         self,
-        tensors: Any,
+        tensors: Tree,
         plan: Union[str, Plan, Book],
         *,
         dense_below: Optional[int] = None,
@@ -72,11 +75,11 @@ class Codec:
         self.row_size, self.state_size = self._pool.size, self._pool.state_size
         self._pool.warn_if_dense()
 
-    def init(self, ranks: int = 1) -> Any:
+    def init(self, ranks: int = 1) -> jax.Array:
         """The state before the first step: [ranks * state_size] uint8, which shard_map cuts into the ranks'."""
         return jnp.zeros(ranks * self.state_size, jnp.uint8)
 
-    def encode(self, tree: Any, state: Any, step: Any, rank: Any = 0) -> Tuple[Any, Any, Any]:
+    def encode(self, tree: Tree, state: jax.Array, step: ArrayLike, rank: ArrayLike = 0) -> Tuple[jax.Array, jax.Array, jax.Array]:
         """A rank's row, its new state, and the bytes of the row that are in use: frames and what says how long they are.
 
         tree   a pytree as `tensors`
@@ -101,7 +104,7 @@ class Codec:
         after, row, size = call(self._numbers[0], results, [state, jnp.uint32(step), jnp.uint32(rank), *leaves], {0: 0})
         return row, after, size
 
-    def mean(self, rows: Any, step: Any) -> Any:
+    def mean(self, rows: jax.Array, step: ArrayLike) -> Tree:
         """The mean of the ranks' rows, added up in their order in float32: the same bits on every rank.
 
         rows  [ranks, row_size] uint8: jax.lax.all_gather of the ranks' rows
@@ -118,12 +121,12 @@ class Codec:
         return jax.tree.unflatten(self._tree, [each.astype(dtype) for each, (_, dtype) in zip(sums, self._like)])
 
 
-Shape = Tuple[Tuple[int, ...], Any]  # and dtype
+Shape = Tuple[Tuple[int, ...], jnp.dtype]  # and dtype
 Called = Tuple[SenderPool, Tuple[int, int]]  # senders, and the numbers of their encode and merge
-_known: Dict[Any, Called] = {}  # what XLA's programs may call
+_known: Dict[Tuple[object, ...], Called] = {}  # what XLA's programs may call
 
 
-def _names_of(tree: Any) -> List[str]:
+def _names_of(tree: Tree) -> List[str]:
     """Of the leaves, in order."""
     paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
     names = [jax.tree_util.keystr(path, simple=True, separator=".") for path in paths]
@@ -159,15 +162,15 @@ class CompressState(NamedTuple):
     """What `compress` keeps: the number of the step, and the states of feedback: [state_size] uint8 within shard_map,
     [ranks * state_size] outside."""
 
-    step: Any
-    memory: Any
+    step: jax.Array
+    memory: jax.Array
 
 
 class Transformation(NamedTuple):
     """optax.GradientTransformation, without the need of optax."""
 
-    init: Any
-    update: Any
+    init: Callable[[Tree], CompressState]
+    update: Callable[..., Tuple[Tree, CompressState]]
 
 
 @argument("bypass", "dense_below")
@@ -190,9 +193,9 @@ def compress(
     `init` outside of shard_map gives the states of all ranks; `specs` tells shard_map how to cut them. All ranks get
     the same bits, or the step fails on all of them, as Codec.mean says; the state of before is as it was.
     """
-    known: List[Tuple[Any, Codec]] = []
+    known: List[Tuple[object, Codec]] = []
 
-    def codec_of(tree: Any) -> Codec:
+    def codec_of(tree: Tree) -> Codec:
         key = jax.tree.structure(tree), [(each.shape, each.dtype) for each in jax.tree.leaves(tree)]
         for other, found in known:
             if other == key:
@@ -200,11 +203,11 @@ def compress(
         known.append((key, Codec(tree, plan, dense_below=dense_below, flat=flat, seed=seed)))
         return known[-1][1]
 
-    def init(params: Any) -> CompressState:
+    def init(params: Tree) -> CompressState:
         there = 1 if axis_name is None or _bound(axis_name) else jax.device_count() if ranks is None else ranks
         return CompressState(jnp.zeros((), jnp.uint32), codec_of(params).init(there))
 
-    def update(updates: Any, state: CompressState, params: Any = None, **_: Any) -> Tuple[Any, CompressState]:
+    def update(updates: Tree, state: CompressState, params: Tree = None, **_: object) -> Tuple[Tree, CompressState]:
         codec = codec_of(updates)
         if axis_name is None:
             row, memory, _size = codec.encode(updates, state.memory, state.step)
@@ -217,7 +220,7 @@ def compress(
     return Transformation(init, update)
 
 
-def specs(state: Any, axis_name: str) -> Any:
+def specs(state: Tree, axis_name: str) -> Tree:
     """PartitionSpecs of an optimizer's state, for shard_map and jax.device_put: each rank has its own memory of
     feedback, all the rest is the same on every rank.
 

@@ -17,8 +17,9 @@ import jax
 import numpy
 
 from .._native._memory import bfloat16
+from .._native._types import Array, DType, Pointer
 
-Arrays = List["numpy.ndarray[Any, Any]"]
+Arrays = List[Array]
 Function = Callable[[Arrays, Arrays], None]  # of arguments, which it may not change, and results, which it fills
 
 _TARGET = "deepreduce_call"
@@ -119,7 +120,7 @@ class _Frame(ctypes.Structure):
 
 
 @functools.cache
-def _dtypes() -> Dict[int, Any]:
+def _dtypes() -> Dict[int, DType]:
     """By XLA's number."""
     found = {4: "int32", 6: "uint8", 8: "uint32", 10: "float16", 11: "float32", 16: bfloat16()}
     return {number: numpy.dtype(each) for number, each in found.items() if each is not None}
@@ -144,7 +145,7 @@ _numbers = itertools.count(1)
 
 
 @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_Frame))  # type: ignore[untyped-decorator]
-def _handler(at: Any) -> Any:
+def _handler(at: Pointer) -> Any:
     frame = at.contents
     if frame.extension_start and frame.extension_start.contents.base.type == _METADATA:
         told, here = frame.extension_start.contents.metadata.contents, frame.api.contents.version
@@ -177,22 +178,22 @@ def number_of(function: Function) -> int:
     return number
 
 
-def call(number: int, results: Sequence[Any], arguments: Sequence[Any], aliases: Dict[int, int]) -> Tuple[Any, ...]:
+def call(number: int, results: Sequence[jax.ShapeDtypeStruct], arguments: Sequence[jax.Array], aliases: Dict[int, int]) -> Tuple[jax.Array, ...]:
     """What the function of that number makes of arrays, traced or not. It is pure; vmap calls it for one after another.
 
     results  jax.ShapeDtypeStruct of each
     aliases  {argument: result} that may share their memory: then the function finds the one in the other
     """
 
-    def on_cpu(*each: Any) -> Any:
+    def on_cpu(*each: jax.Array) -> Sequence[jax.Array]:
         _register()
         there = jax.ffi.ffi_call(_TARGET, list(results), vmap_method="sequential", input_output_aliases=aliases)
         return tuple(there(*each, handle=numpy.int64(number)))
 
-    def elsewhere(*each: Any) -> Any:
+    def elsewhere(*each: jax.Array) -> Sequence[jax.Array]:
         return tuple(jax.pure_callback(by_copies, list(results), *each, vmap_method="sequential"))
 
-    def by_copies(*each: Any) -> Arrays:
+    def by_copies(*each: jax.Array) -> Arrays:
         given = [numpy.asarray(array) for array in each]
         made = [numpy.empty(result.shape, result.dtype) for result in results]
         for i, o in aliases.items():
@@ -200,5 +201,5 @@ def call(number: int, results: Sequence[Any], arguments: Sequence[Any], aliases:
         _functions[number](given, made)
         return made
 
-    found: Tuple[Any, ...] = jax.lax.platform_dependent(*arguments, cpu=on_cpu, default=elsewhere)
+    found: Tuple[jax.Array, ...] = jax.lax.platform_dependent(*arguments, cpu=on_cpu, default=elsewhere)
     return found

@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import io
 import zlib
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy
 
 from .._native._memory import as_array, borrow_bytes
-from .._native._types import Array
+from .._native._types import Array, Tensor, Weights
 from ..errors import ArgumentError
 from ..plan import Plan, as_plan
 from ._apply import apply_to, look, tensors_of, written_of
@@ -166,7 +166,7 @@ def apply(
     sums: Optional[Sums] = None,
     history: Optional[History] = None,
     threads: Optional[int] = None,
-) -> Any:
+) -> Weights:
     """Assigns what changed to its base, in place, and returns it.
 
     weights  the base: an array, or a dict of arrays, writable and contiguous. JAX's arrays are immutable: of these new ones are
@@ -199,7 +199,7 @@ def apply(
     return made(held)
 
 
-def changes(patch: object, base: object, *, history: Optional[History] = None) -> Any:
+def changes(patch: object, base: object, *, history: Optional[History] = None) -> Weights:
     """What the patch assigns, for engines that take sparse updates; nothing is written.
 
     patch    bytes of `encode`
@@ -227,7 +227,7 @@ def changes(patch: object, base: object, *, history: Optional[History] = None) -
     return made if isinstance(base, Mapping) else made[""]
 
 
-def _joined(rows: Sequence[Tuple[Array, Array]], of: Words) -> Tuple[Array, Any]:
+def _joined(rows: Sequence[Tuple[Array, Array]], of: Words) -> Tuple[Array, Tensor]:
     places, values = zip(*rows)
     return numpy.concatenate(places), like(numpy.concatenate(values), of.owner)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy
 
-from .._native._types import Array
+from .._native._types import Array, Tensor, Weights
 from ..errors import ArgumentError, WrongBase
 from ._element_types import Words, words_of
 from ._patch_file import Patch, Tensors, Unit, checks_of, gather, places_of
@@ -24,17 +24,17 @@ def tensors_of(weights: object, what: str, written: bool = False) -> Dict[str, W
     return {name: words_of(each, f"{what}[{name!r}]", written) for name, each in weights.items()}
 
 
-def written_of(weights: object) -> Tuple[Dict[str, Words], Any]:
+def written_of(weights: object) -> Tuple[Dict[str, Words], Weights]:
     """The memory that is written, and what makes the result of it."""
     jax = sys.modules.get("jax")
     arrays = list(weights.values()) if isinstance(weights, Mapping) else [weights]
     if jax is None or not any(isinstance(each, jax.Array) for each in arrays):
         return tensors_of(weights, "weights", written=True), lambda _: weights
 
-    def copied(x: object) -> Any:
+    def copied(x: object) -> Tensor:
         return numpy.array(x) if isinstance(x, jax.Array) else x
 
-    def returned(x: Any) -> Any:
+    def returned(x: Tensor) -> Tensor:
         return jax.numpy.asarray(x.owner) if isinstance(x.owner, numpy.ndarray) else x.owner
 
     copies = {name: copied(x) for name, x in weights.items()} if isinstance(weights, Mapping) else copied(weights)

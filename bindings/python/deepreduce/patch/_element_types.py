@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import numpy
 
 from .._native import _abi, _memory
-from .._native._types import Array, DType
+from .._native._types import Array, DType, Tensor
 from ..errors import ArgumentError
+
+if TYPE_CHECKING:
+    import torch
 
 
 class ElementType(NamedTuple):
@@ -111,7 +114,7 @@ def words_of(x: object, what: str, written: bool = False) -> Words:
     return Words(dtype, array.shape, array.reshape(-1).view(word_type(dtype)), x)
 
 
-def _of_tensor(x: Any, what: str, written: bool) -> Words:
+def _of_tensor(x: torch.Tensor, what: str, written: bool) -> Words:
     torch = sys.modules["torch"]
     if not written:
         x = x.resolve_neg().resolve_conj()
@@ -151,7 +154,7 @@ def array_of(words: Array, dtype: str, shape: Tuple[int, ...], what: str) -> Arr
     return words.view(made).reshape(shape)
 
 
-def like(words: Array, x: Any) -> Any:
+def like(words: Array, x: Tensor) -> Tensor:
     """Words as an array [n] of the kind and type of x, of which they are."""
     if _memory.torch_tensor(x):
         return sys.modules["torch"].from_numpy(words.view(numpy.uint8)).view(x.dtype)

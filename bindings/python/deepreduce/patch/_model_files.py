@@ -8,7 +8,7 @@ import os
 import pathlib
 import sys
 import threading
-from typing import Any, BinaryIO, Dict, Iterator, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
+from typing import BinaryIO, Dict, Iterator, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 import numpy
 
@@ -190,7 +190,7 @@ def _open_shards(path: pathlib.Path, stack: contextlib.ExitStack) -> Model:
     return Model(path, tensors, shards, {}, index)
 
 
-def _arrays_of_npz(path: pathlib.Path) -> Dict[str, Any]:
+def _arrays_of_npz(path: pathlib.Path) -> Dict[str, Array]:
     try:
         with numpy.load(path, allow_pickle=False) as members:
             return {name: members[name] for name in members.files}

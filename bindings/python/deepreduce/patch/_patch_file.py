@@ -7,11 +7,11 @@ import mmap
 import os
 import struct
 import zlib
-from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import BinaryIO, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy
 
-from .._native._types import Array
+from .._native._types import Array, Tensor
 from ..errors import ArgumentError, CorruptFrame, Error, Unsupported, WrongBase
 from ..plan import Plan
 from ._element_types import ELEMENT_TYPES, word_type
@@ -38,7 +38,7 @@ JOIN = 1 << 22  # bytes of tensors that share a frame: one head and one set of t
 APART = 1 << 18  # or these: where much changes, tensors of unlike statistics take fewer bytes with tables of their own
 _DENSE = 16  # ... which is tried where the frame has more than this part of the words' bytes
 
-Tensors = Dict[str, Any]  # Words, or what has dtype, shape, length and part(first, count, room)
+Tensors = Dict[str, Tensor]  # Words, or what has dtype, shape, length and part(first, count, room)
 Watch = Optional[Callable[[str, int], None]]  # called with a tensor's name and bytes, as they are done
 
 
@@ -73,7 +73,7 @@ class Part(NamedTuple):
 Parts = Tuple[Part, ...]  # side by side, of one type: one part, or whole tensors
 
 
-def parts_of(name: str, tensor: Any, piece: int = 0) -> Parts:
+def parts_of(name: str, tensor: Tensor, piece: int = 0) -> Parts:
     step = max(CHUNK, (piece or PIECE) // word_type(tensor.dtype).itemsize)
     return tuple(Part(name, tensor.dtype, first, min(step, tensor.length - first)) for first in range(0, max(tensor.length, 1), step))
 
@@ -88,7 +88,7 @@ def joined(tensors: Tensors) -> Iterator[Parts]:
     return _join((part for (part,) in _apart(tensors)), min(JOIN, PIECE), PIECE)
 
 
-def _join(parts: Any, most: int, piece: int) -> Iterator[Parts]:
+def _join(parts: Iterable[Part], most: int, piece: int) -> Iterator[Parts]:
     held: List[Part] = []
     for part in parts:
         if held and (part.dtype != held[0].dtype or part.first or held[0].first or sum(each.size for each in held) + part.size > most):

@@ -6,10 +6,11 @@ import hashlib
 import json
 import struct
 import zlib
-from typing import Any, Iterable, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
+from typing import Iterable, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 import numpy
 
+from .._native._types import Tensor
 from ..errors import ArgumentError, CorruptFrame
 from ._tensor_header import HEADER_MOST, Entry, entry_of
 from ._word_frames import CHUNK, check_of
@@ -56,7 +57,7 @@ class Index(NamedTuple):
 # ---- Tensors -------------------------------------------------------------------------------------
 
 
-def order_of(tensors: Mapping[str, Any]) -> List[str]:
+def order_of(tensors: Mapping[str, Tensor]) -> List[str]:
     """Names in the order of a patch: tensors of a type side by side, small ones first."""
     return sorted(tensors, key=lambda name: (tensors[name].dtype, Entry("", tensors[name].dtype, tuple(tensors[name].shape)).size, name))
 
@@ -69,7 +70,7 @@ def _hash(text: str) -> int:
     return 1 + int.from_bytes(hashlib.sha256(data).digest()[:4], "little") % (_PRIME - 1)
 
 
-def _hashes(name: str, tensor: Any) -> Tuple[int, int]:
+def _hashes(name: str, tensor: Tensor) -> Tuple[int, int]:
     """Of the name, and of name, type and shape."""
     return _hash(name), _hash(f"{name}\0{tensor.dtype}\0{','.join(map(str, tensor.shape))}")
 

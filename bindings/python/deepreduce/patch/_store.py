@@ -12,7 +12,7 @@ import numpy
 
 from .._files._whole_file import whole_file
 from .._native._call import unsigned
-from .._native._types import Array
+from .._native._types import Array, Json, Weights
 from ..errors import ArgumentError, CorruptFrame, WrongBase
 from ..plan import as_plan
 from . import _store_files
@@ -194,7 +194,7 @@ class Store:
         """Those that can be read, ascending."""
         return read_manifest(self.path).steps if self.path.is_dir() else []
 
-    def read(self, step: int, out: object = None, *, threads: Optional[int] = None) -> Any:
+    def read(self, step: int, out: object = None, *, threads: Optional[int] = None) -> Weights:
         """The weights of a step, bit for bit as they were put.
 
         out  an array or a dict of arrays of the right names, shapes and types, to overwrite and return: as for `apply`. If a
@@ -363,15 +363,15 @@ class Store:
         return read()
 
 
-def _shapes(tensors: Mapping[str, Any]) -> Dict[str, Any]:
+def _shapes(tensors: Mapping[str, Words]) -> Json:
     return {name: (each.dtype, tuple(each.shape)) for name, each in tensors.items()}
 
 
-def _empty(like: Any) -> Words:
+def _empty(like: Words) -> Words:
     return Words(like.dtype, like.shape, numpy.empty(like.length, word_type(like.dtype)), None)
 
 
-def _no_sums(like: Any) -> Array:
+def _no_sums(like: Words) -> Array:
     return numpy.empty(chunks_of(like.length * word_type(like.dtype).itemsize), numpy.uint64)
 
 

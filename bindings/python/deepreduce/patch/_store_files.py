@@ -8,7 +8,7 @@ import json
 import os
 import pathlib
 import re
-from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 from .._files._whole_file import whole_file
 from .._native._stages import read_stages
@@ -21,6 +21,9 @@ ANCHOR_PLAN = "sparsify=changed index=all value=planes"
 _FORMAT = "deepreduce-store-1"
 _OURS = re.compile(r"\d{10,20}-[0-9a-f]{8}\.(safetensors|drpatch)|\.(\d{10,20}-[0-9a-f]{8}\.\w+|manifest\.json)\.\d+")
 _NUMBER_END = 2**63
+
+
+Fail = Callable[[str], NoReturn]  # raises what is wrong with a file
 
 
 class AnchorFile(NamedTuple):
@@ -104,7 +107,7 @@ def _parsed(text: bytes, where: str) -> Manifest:
         fail("names no format")
     if document["format"] != _FORMAT:
         raise Unsupported(f"{where}: format {document['format'][:40]!r}; this library reads {_FORMAT!r}")
-    kinds: Dict[str, Any] = {"anchors": AnchorFile, "patches": PatchFile}
+    kinds: Dict[str, type] = {"anchors": AnchorFile, "patches": PatchFile}
     found: Dict[str, List[Any]] = {}
     for name, kind in kinds.items():
         rows = document.get(name)
@@ -131,7 +134,7 @@ def _makes_patches(plan: str) -> bool:
     return "sparsify" in stages and stages["sparsify"].name == "changed"
 
 
-def _row(row: Dict[str, object], kind: Any, name: str, fail: Any) -> Any:
+def _row(row: Dict[str, object], kind: Any, name: str, fail: Fail) -> Any:
     if set(row) != set(kind._fields):
         fail(f"an entry of {name} has {sorted(row)[:6]}, not {list(kind._fields)}")
     for field, value in row.items():

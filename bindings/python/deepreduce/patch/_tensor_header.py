@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, NoReturn, Sequence, Tuple
 
+from .._native._types import Json
 from ..errors import ArgumentError
 from ._element_types import ELEMENT_TYPES, size_of, word_type
 
@@ -12,6 +13,9 @@ METADATA = "__metadata__"  # the one key that names no tensor, but strings
 HEADER_MOST = 100_000_000  # bytes: the limit of the format's own reader
 _DIMENSIONS_MOST = 64
 _NUMBER_END = 2**63
+
+
+Fail = Callable[[str], NoReturn]  # raises what is wrong with a file
 
 
 class Entry(NamedTuple):
@@ -35,7 +39,7 @@ class Entry(NamedTuple):
 
 
 def write_entries(metadata: Mapping[str, str], entries: Sequence[Entry]) -> bytes:
-    document: Dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
+    document: Json = {METADATA: dict(metadata)} if metadata else {}
     for each in entries:
         document[each.name] = {"dtype": each.dtype, "shape": each.shape, "data_offsets": (each.begin, each.end)}
     return json.dumps(document, separators=(",", ":")).encode()
@@ -48,7 +52,7 @@ def read_entries(text: bytes, data: int, where: str) -> Tuple[Dict[str, str], Li
     def fail(why: str) -> NoReturn:
         raise ArgumentError(f"{where}: {why}; the header is damaged")
 
-    def object_of(pairs: List[Tuple[str, object]]) -> Dict[str, Any]:
+    def object_of(pairs: List[Tuple[str, object]]) -> Json:
         made = dict(pairs)
         if len(made) != len(pairs):
             fail(f"a key stands twice among {sorted(key for key, _ in pairs)[:3]}")
@@ -77,7 +81,7 @@ def read_entries(text: bytes, data: int, where: str) -> Tuple[Dict[str, str], Li
     return metadata, entries
 
 
-def _entry(name: str, fields: Any, fail: Any) -> Entry:
+def _entry(name: str, fields: Any, fail: Fail) -> Entry:
     if not isinstance(fields, dict) or set(fields) != {"dtype", "shape", "data_offsets"}:
         fail(f"{name}: needs dtype, shape and data_offsets")
     offsets = fields["data_offsets"]
@@ -87,7 +91,7 @@ def _entry(name: str, fields: Any, fail: Any) -> Entry:
     return entry_of(name, fields["dtype"], fields["shape"], fail)._replace(begin=offsets[0], end=offsets[1])
 
 
-def entry_of(name: str, dtype: Any, shape: Any, fail: Any) -> Entry:
+def entry_of(name: str, dtype: Any, shape: Any, fail: Fail) -> Entry:
     """A tensor of a file that may be hostile. fail(why) raises what is wrong with it."""
     if not isinstance(dtype, str) or dtype not in ELEMENT_TYPES:
         fail(f"{name}: dtype is {str(dtype)[:20]!r}, not one of {', '.join(ELEMENT_TYPES)}")
@@ -102,6 +106,6 @@ def entry_of(name: str, dtype: Any, shape: Any, fail: Any) -> Entry:
     return Entry(name, dtype, tuple(shape))
 
 
-def _require_numbers(name: str, what: str, numbers: object, fail: Any) -> None:
+def _require_numbers(name: str, what: str, numbers: object, fail: Fail) -> None:
     if not isinstance(numbers, list) or not all(type(n) is int and 0 <= n < _NUMBER_END for n in numbers):
         fail(f"{name}: {what} is no list of sizes")

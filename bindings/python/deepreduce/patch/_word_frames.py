@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import collections
 import ctypes
-from typing import TYPE_CHECKING, Any, Callable, Deque, Iterable, Iterator, NamedTuple, Optional, Tuple, TypeVar
+from typing import TYPE_CHECKING, Callable, Deque, Iterable, Iterator, NamedTuple, Optional, Tuple, TypeVar, Union
 
 import numpy
 
 from .._native import _abi, _library, _memory
 from .._native._call import check, context_of_thread, fail, new, thread_count
-from .._native._types import Array
+from .._native._types import Array, Pointer, Structs
 from .._tensors import OUT_STRIDE, TENSOR_STRIDE, Inputs, make_call, make_options
 from ..encoding import _SCRATCH_MOST, _bound, _encode
 from ..errors import CorruptFrame, Error, WrongBase
@@ -45,7 +45,7 @@ def check_of(sums: Array) -> int:
     return found
 
 
-def _pointer(sums: Optional[Array]) -> Any:
+def _pointer(sums: Optional[Array]) -> Pointer:
     return None if sums is None else ctypes.cast(sums.ctypes.data, _UINT64)
 
 
@@ -58,7 +58,7 @@ class Known(NamedTuple):
     def copy(self) -> Known:
         return Known(*(None if each is None else each.copy() for each in self))
 
-    def put(self, tensor: Any) -> None:
+    def put(self, tensor: Union[_abi.dr_tensor, _abi.dr_tensor_out]) -> None:
         """Into a dr_tensor or a dr_tensor_out."""
         tensor.sums = _pointer(self.sums)
         tensor.history = None if self.history is None else ctypes.cast(self.history.ctypes.data, _BYTES)
@@ -126,7 +126,7 @@ def pairs(frame: memoryview, changed: int, code: int, words: Array, known: Known
     return indices[: out[0].count], values[: out[0].count]
 
 
-def _apply(frame: memoryview, code: int, out: Any, words: Array, known: Known) -> None:
+def _apply(frame: memoryview, code: int, out: Structs, words: Array, known: Known) -> None:
     context = context_of_thread(None)
     out[0].struct_size, out[0].dtype, out[0].width = OUT_STRIDE, code, 1
     out[0].universe = words.size

@@ -20,12 +20,17 @@ import pathlib
 import shutil
 import subprocess
 import sys
-from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from .._files._npz import write_npz
 from .._files._torch_arrays import Arrays, add_tensor, named_parameters_of
 from .._files._whole_file import whole_file
 from ..errors import Error
+
+if TYPE_CHECKING:
+    import types
+
+    import torch
 
 __all__ = ["Recorder", "Settings", "gradients", "main", "start", "write_npz"]
 
@@ -67,7 +72,7 @@ class Settings:
         return cls(**told)
 
 
-def gradients(named_parameters: Sequence[Tuple[str, Any]]) -> Arrays:
+def gradients(named_parameters: Sequence[Tuple[str, torch.nn.Parameter]]) -> Arrays:
     """name -> array, of the parameters that have a gradient. The arrays may share memory with it."""
     arrays: Arrays = {}
     for name, parameter in named_parameters:
@@ -86,7 +91,7 @@ class Recorder:
         self.files, self.bytes = 0, 0
         self._over = False
         self._optimizers: Dict[
-            int, List[Any]
+            int, List[torch.nn.Parameter]
         ] = {}  # id: number, steps, names, the optimizer, so that its id stays taken
 
     def before_step(self, optimizer: object, *_: object) -> None:
@@ -172,7 +177,7 @@ def rank_of_process() -> Optional[int]:
     return int(os.environ.get("RANK", "0")) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else None
 
 
-def names_of(optimizer: Any) -> List[Tuple[str, Any]]:
+def names_of(optimizer: torch.optim.Optimizer) -> List[Tuple[str, torch.nn.Parameter]]:
     """(name, parameter) of all groups of an optimizer: as its groups or the modules that hold them call them, else by number.
 
     A wrapper of torch.nn.parallel or torch.compile is no part of a name.
@@ -197,11 +202,11 @@ def names_of(optimizer: Any) -> List[Tuple[str, Any]]:
     return result
 
 
-def _parameters_of(optimizer: Any) -> List[Any]:
+def _parameters_of(optimizer: torch.optim.Optimizer) -> List[torch.nn.Module]:
     return [each for group in optimizer.param_groups for each in group["params"]]
 
 
-def _outermost() -> List[Any]:
+def _outermost() -> List[torch.nn.Module]:
     """The modules that are in no other."""
     from torch import nn
 
@@ -211,7 +216,7 @@ def _outermost() -> List[Any]:
     return [module for module in modules if id(module) not in inner]
 
 
-def _model_of(optimizer: object) -> Any:
+def _model_of(optimizer: object) -> Optional[torch.nn.Module]:
     """The module with the most of an optimizer's elements; None if none has any."""
     own = {id(each): each.numel() for each in _parameters_of(optimizer)}
     counts = [(sum(own.get(id(each), 0) for each in module.parameters()), module) for module in _outermost()]
@@ -219,7 +224,7 @@ def _model_of(optimizer: object) -> Any:
     return model if most else None
 
 
-def start(optimizer_module: Any) -> Optional[Recorder]:
+def start(optimizer_module: types.ModuleType) -> Optional[Recorder]:
     """Records from now on in this process, as the environment says; None if it says nothing. Called by sitecustomize."""
     text = os.environ.get(ENVIRONMENT)
     if not text:

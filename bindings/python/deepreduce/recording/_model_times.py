@@ -15,13 +15,14 @@ import platform
 import statistics
 import sys
 import time
-from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
+from typing import Dict, Iterator, List, Optional, Tuple, Union
 
 import torch
 import torch.distributed as dist
 
 from .._files._torch_arrays import named_parameters_of, unwrapped
 from .._files._whole_file import whole_file
+from .._native._types import Json
 from ..errors import ArgumentError, Unsupported
 from ._skew import Peers, Skew
 
@@ -74,7 +75,7 @@ class _Step:
 class ModelRecorder:
     """Listens to a model's forward and backward passes; a DDPHook tells it what it takes itself."""
 
-    def __init__(self, model: Any, settings: Recording) -> None:
+    def __init__(self, model: torch.nn.Module, settings: Recording) -> None:
         self._settings = settings
         wrapped = isinstance(model, torch.nn.parallel.DistributedDataParallel)
         self._module = unwrapped(model)
@@ -84,7 +85,7 @@ class ModelRecorder:
         self._steps: List[_Step] = []
         self._rests: List[float] = []
         self._now: Optional[_Step] = None
-        self._handles: List[Any] = []
+        self._handles: List[torch.utils.hooks.RemovableHandle] = []
         wanted = [(name, each) for name, each in named_parameters_of(model) if each.requires_grad]
         if not wanted:
             raise ArgumentError(f"record: {type(self._module).__name__} has no parameter that wants a gradient")
@@ -181,7 +182,7 @@ class ModelRecorder:
     def _tell(self, reason: str) -> None:
         print(f"deepreduce: record: {os.fspath(self._settings.path)}: not written: {reason}", file=sys.stderr)
 
-    def _document(self, steps: List[_Step], rests: List[float], skew: Optional[Skew]) -> Dict[str, Any]:
+    def _document(self, steps: List[_Step], rests: List[float], skew: Optional[Skew]) -> Json:
         times: Dict[str, List[float]] = {}
         for step in steps:
             for name, seconds in step.ready.items():
@@ -232,7 +233,7 @@ def _writes() -> bool:
     return not dist.is_initialized() or dist.get_rank() == 0
 
 
-def machine_facts() -> Dict[str, Any]:
+def machine_facts() -> Json:
     cpu = None
     try:
         for line in pathlib.Path("/proc/cpuinfo").read_text("utf-8").splitlines():

@@ -10,7 +10,7 @@ import collections
 import datetime
 import json
 import statistics
-from typing import Any, Counter, List, NamedTuple, Optional, Sequence
+from typing import Counter, List, NamedTuple, Optional, Sequence
 
 import torch.distributed as dist
 
@@ -36,7 +36,7 @@ class Peers:
     """The ranks that record the same. name: what they agree on"""
 
     def __init__(self, name: str, group: object = None) -> None:
-        self._store: Any = None
+        self._store: dist.Store = None
         if not dist.is_initialized():
             return
         self._ranks = dist.get_process_group_ranks(group) if group is not None else list(range(dist.get_world_size()))
