@@ -85,7 +85,7 @@ gradients read_gradients(const std::vector<std::string>& inputs, console& consol
   if (inputs.empty() || g.by_input.size() < 2 ||
       std::ranges::any_of(g.by_input, [&](const auto& v) { return v.size() != g.by_input[0].size(); }))
     g.by_input.clear();
-  // Tensors that the DDP hook's `bypass` sends exactly count only if there are no others.
+  // Tensors that the DDP hook's `dense_below` sends exactly count only if there are no others.
   const auto is_small = [](const compare::tensor& t) { return t.elements < 1000; };
   if (!std::ranges::all_of(g.tensors, is_small)) std::erase_if(g.tensors, is_small);
   return g;

@@ -86,8 +86,8 @@ void add_place(CLI::App& app, case_options& o) {
       ->check(CLI::Range(0.001, 1e6))
       ->type_name("MIB");
   app.add_option(
-         "--bypass", o.bypass,
-         "Tensors with fewer elements are sent exactly, as by the hook's `bypass`; default: 1000 for plans that "
+         "--dense-below,--bypass", o.bypass,
+         "Tensors with fewer elements are sent exactly, as by the hook's `dense_below`; default: 1000 for plans that "
          "quantise all elements, 0 for others")
       ->check(CLI::Range(0, 1000000000))
       ->type_name("N");
