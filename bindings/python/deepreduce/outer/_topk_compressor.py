@@ -32,7 +32,6 @@ class TopKCompressor:
     def __init__(self, *, use_quantization: bool = False, quantization_bins: int = 4, quantization_range: int = 6) -> None:
         self.use_quantization, self.n_bins, self.range_in_sigmas = use_quantization, quantization_bins, quantization_range
 
-    @torch.no_grad()
     def compress(self, x: torch.Tensor, topk: int) -> Tuple[Any, ...]:
         """The `topk` largest of each chunk, an even number from 2 to all. x: chunks, [y, x, h, w] of a matrix or [x, w].
         Returns (idx, val, shape, elements of a chunk), and with use_quantization None behind these."""
@@ -53,14 +52,12 @@ class TopKCompressor:
         found = idx, val, tuple(x.shape), size
         return (*found, None) if self.use_quantization else found
 
-    @torch.no_grad()
     def decompress(
         self, p: torch.Tensor, idx: torch.Tensor, val: torch.Tensor, xshape: Sequence[int], totalk: int, quantize_params: Any = None
     ) -> torch.Tensor:
         """The chunks, of p's type and on its device. Raises CorruptFrame, and ArgumentError for a frame of another shape."""
         return self._decoded(idx, xshape).reshape(tuple(xshape)).to(p.device, p.dtype)
 
-    @torch.no_grad()
     def batch_decompress(
         self, p: torch.Tensor, idx: Tensors, val: Tensors, xshape: Sequence[int], totalk: int, quantize_params: Any = None, *,
         block_norms: Optional[torch.Tensor] = None, normalise: bool = False, clip_norm: bool = True,
