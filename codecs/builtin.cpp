@@ -12,8 +12,8 @@ std::span<const dr_codec* const> builtin_codecs() {
       // sparsify, feedback
       &none_sparsifier.entry, &topr_sparsifier.entry, &threshold_sparsifier.entry, &random_sparsifier.entry,
       &dgc_sparsifier.entry, &blocks_sparsifier.entry, &adaq_sparsifier.entry, &changed_sparsifier.entry,
-      &chunks_sparsifier.entry, &residual_feedback.entry, &efsignsgd_feedback.entry, &dgc_feedback.entry,
-      &momentum_feedback.entry,
+      &chunks_sparsifier.entry, &visible_sparsifier.entry, &residual_feedback.entry, &efsignsgd_feedback.entry,
+      &dgc_feedback.entry, &momentum_feedback.entry,
       // index
       &index_raw_codec, &golomb_codec, &rice_codec, &bloom_codec, &bitmap_codec, &rle_codec, &elias_fano_codec,
       &delta_varint_codec, &delta_bitpack_codec, &delta_pfor_codec, &gap_huffman_codec, &seeded_codec, &all_codec,

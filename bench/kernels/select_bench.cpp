@@ -68,7 +68,7 @@ struct work {
     prepare(chunks_sparsifier.target(params, d), chunks_sparsifier.scratch(params, d, d));
     const select_piece piece{values(), d, 0, 0, 0};
     const select_source source{dtype, {&piece, 1}};
-    kept = chunks_sparsifier.keep({params, source, d, nullptr, 0, blocks, memory, crew(level)}).count;
+    kept = chunks_sparsifier.keep({params, source, d, nullptr, 0, nullptr, blocks, memory, crew(level)}).count;
   }
   // Chooses a block size; `kept` becomes the size.
   void choose(uint64_t single, cpu_level level) {

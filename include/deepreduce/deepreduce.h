@@ -308,7 +308,8 @@ typedef struct dr_tensor {
   void *state;         /* only with feedback: dr_state_size bytes, aligned to 8 */
   uint64_t state_size; /* 0: no state */
   uint64_t key;        /* seeds the random numbers of this tensor; 0: its position in the batch */
-  /* sparsify=changed: the receiver's values, of the same type and shape. Otherwise NULL */
+  /* sparsify=changed: the receiver's values, of the same type and shape; sparsify=visible: the weights that the tensor
+   * is to move, likewise. Otherwise NULL */
   const void *base;
   /* NULL, or the sums of the base (dr_base_sums), which become those of `values` if the call succeeds, so that no
    * check is computed again */

@@ -54,6 +54,9 @@ dr_status exchange::check_request(const exchange_request& request) {
   if (request.method->patches())
     return fail(c_.error, DR_E_UNSUPPORTED, "plan: sparsify=%s makes patches; an exchange merges gradients",
                 request.method->sparsify.codec->name);
+  if (request.method->takes_base())
+    return fail(c_.error, DR_E_UNSUPPORTED, "plan: sparsify=%s compares with a base, which an exchange has not",
+                request.method->sparsify.codec->name);
   if (o.dense_below && request.method->flat)
     return fail(c_.error, DR_E_UNSUPPORTED,
                 "options: dense_below %" PRIu64 " is not supported with bucket=flat, which joins all tensors",

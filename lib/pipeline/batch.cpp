@@ -16,7 +16,7 @@ dr_status check_unit(const unit& u, const tensor_shape& shape, uint64_t tensor, 
   const plan& p = *u.method;
   if (!p.patches() && !is_value_type(u.dtype))
     return bad_tensor(error, tensor, DR_E_ARGUMENT, u.dtype, "dtype %u is not f32, f16 or bf16", u.dtype);
-  if (p.patches() && u.sparse)
+  if (p.takes_base() && u.sparse)
     return bad_tensor(error, tensor, DR_E_UNSUPPORTED, 0, "%s requires dense tensors: a base has all rows",
                       p.sparsify.codec->name);
   for (const bound_stage& s : p.value) {

@@ -206,6 +206,9 @@ dr_status bind_patch(plan& p, dr_error& error) {
 }
 dr_status bind_base(plan& p, dr_error& error) {
   if (p.patches()) return bind_patch(p, error);
+  if (p.takes_base() && (p.flat || p.exchange.kind != exchange_kind::gather || p.exchange.parts != 1))
+    return fail(error, DR_E_UNSUPPORTED, "plan: sparsify=%s takes no %s: each tensor has its own base",
+                p.sparsify.codec->name, p.flat ? "bucket=flat" : "exchange=");
   for (const auto* list : {&p.index, &p.value})
     if ((*list)[0].codec->traits & DR_NEEDS_BASE)
       return fail(error, DR_E_ARGUMENT, "plan: %s codes against a base: it needs sparsify=%s", (*list)[0].codec->name,

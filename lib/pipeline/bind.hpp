@@ -72,6 +72,8 @@ struct plan {
   bool chooses() const { return has_auto() || block == 0; }
   bool transforms() const { return transform.rank != 0; }
   bool patches() const { return sparsify.codec && sparsifier().how.patches; }
+  // Whether its tensors have a base: weights that a patch is made of, or that a sparsifier looks at.
+  bool takes_base() const { return patches() || (sparsify.codec && sparsifier().how.weighs); }
   bool keeps_feedback() const { return feedback.codec != nullptr; }
   // For plans with feedback only.
   bound_feedback feedback_rule() const { return {feedback_of(*feedback.codec), feedback.params()}; }

@@ -158,7 +158,7 @@ void sparsify_unit(const encoding& e, size_t i, const select_crew& crew, selecte
   const select_memory& memory = selected.memory;
   const selection_result result =
       sparsifier.how.keep({sparsifier.params, pieces, u.universe, u.sparse ? source.indices : nullptr, key,
-                           selected.scratch, memory, crew});
+                           e.tensors[u.first_tensor].base, selected.scratch, memory, crew});
   fence_streams();
   selected.block = u.method->block ? u.method->block : result.block;
   selected.dense_fallback = result.count > u.dense_above;

@@ -78,8 +78,8 @@ dr_status check_tensor(const tensor_view& t, uint64_t i, const tensor_shape& was
     return bad_pointer(error, i, DR_STREAM_INDEX, nullptr, "indices is NULL");
   if (reinterpret_cast<uintptr_t>(t.values) % value_size(t.dtype))
     return bad_pointer(error, i, DR_STREAM_VALUE, t.values, "values are not aligned to their dtype");
-  if (!method.patches() && t.base && present) return bad_without_patch(error, i, t.base, "a base");
-  if (method.patches() && !t.base && present) return bad_pointer(error, i, DR_STREAM_VALUE, t.base, "base is NULL");
+  if (!method.takes_base() && t.base && present) return bad_without_patch(error, i, t.base, "a base");
+  if (method.takes_base() && !t.base && present) return bad_pointer(error, i, DR_STREAM_VALUE, t.base, "base is NULL");
   if (reinterpret_cast<uintptr_t>(t.base) % value_size(t.dtype))
     return bad_pointer(error, i, DR_STREAM_VALUE, t.base, "base is not aligned to its dtype");
   if (reinterpret_cast<uintptr_t>(t.sums) % sizeof *t.sums)

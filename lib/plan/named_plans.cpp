@@ -86,6 +86,10 @@ constexpr dr_preset list[] = {
     of("outer", "distro", "sparsify=chunks(count=4) feedback=residual(beta=0.999) index=chunks value=sign(scale=mean)",
        "DisTrO (github.com/PsycheFoundation/nousnet): the signs of 4 of each 4,096 elements, which there are DCT\n"
        "coefficients of 64 x 64 chunks, and here the elements themselves. 12 bits an element, 17 there."),
+    of("outer", "pulseloco", "sparsify=visible feedback=residual index=golomb(adaptive=1) value=raw",
+       "PULSELoCo (arXiv 2602.03839): of a pseudo-gradient what would change the weights in bf16, in f32; the rest "
+       "waits.\n"
+       "It takes the weights beside: dr_tensor.base, encode(weights=)."),
     of("transforms", "powersgd", "transform=lowrank(rank=4) feedback=residual",
        "Two factors that ranks all-reduce, and no frame: for exchanges, deepreduce.torch and deepreduce.transform."),
 };

@@ -19,6 +19,7 @@ struct keep_call {
   uint64_t universe;        // elements of the tensor; of a dense source, its values
   const uint64_t* indices;  // of a sparse source: the positions of its values, ascending; else nullptr
   uint64_t key;             // of draws: shared by all ranks (FORMAT.md, Random numbers)
+  const void* base;         // of the tensor, if the sparsifier compares with it; else nullptr
   void* scratch;
   const select_memory& memory;  // for selected_max pairs
   const select_crew& crew;
@@ -55,6 +56,8 @@ struct sparsifier {
   bool blind = false;
   // Selects the rows that differ from a base: a patch (lib/patch). The pipeline does it, and `keep` is nullptr.
   bool patches = false;
+  // Compares with a tensor's base, the weights beside the gradient; the frame is as any other.
+  bool weighs = false;
 };
 
 // The sparsifier of an entry of role DR_ROLE_SPARSIFY: only built-ins have that role.

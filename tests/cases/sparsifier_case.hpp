@@ -30,6 +30,7 @@ struct sparsifier_plan {
   positions (*keeps)(const kept_input& in);  // ascending positions in `bits`
   uint64_t whole = 1;                        // segments are multiples of so many elements
   bool of_base = false;                      // makes patches: here of a base of zeros
+  bool weighs = false;                       // looks at weights beside: here weight_at(i)
 };
 
 struct sparsifier_case {
@@ -40,6 +41,8 @@ struct sparsifier_case {
 
 // One for each built-in sparsifier: a written list, in sparsifier_cases.cpp.
 std::span<const sparsifier_case> sparsifiers();
+
+inline double weight_at(uint64_t i) { return i % 7 ? 0.02 * static_cast<double>(i * 37 % 101) - 1 : 0; }
 
 // ---- What several of them need -----------------------------------------------------------------------------
 

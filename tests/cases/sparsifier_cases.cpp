@@ -4,12 +4,12 @@
 namespace dr::cases {
 
 sparsifier_case sparsify_none(), sparsify_topr(), sparsify_threshold(), sparsify_random(), sparsify_dgc(),
-    sparsify_blocks(), sparsify_adaq(), sparsify_changed(), sparsify_chunks();
+    sparsify_blocks(), sparsify_adaq(), sparsify_changed(), sparsify_chunks(), sparsify_visible();
 
 std::span<const sparsifier_case> sparsifiers() {
-  static const sparsifier_case list[] = {sparsify_none(),   sparsify_topr(),    sparsify_threshold(),
-                                         sparsify_random(), sparsify_dgc(),     sparsify_blocks(),
-                                         sparsify_adaq(),   sparsify_changed(), sparsify_chunks()};
+  static const sparsifier_case list[] = {sparsify_none(),   sparsify_topr(),   sparsify_threshold(), sparsify_random(),
+                                         sparsify_dgc(),    sparsify_blocks(), sparsify_adaq(),      sparsify_changed(),
+                                         sparsify_chunks(), sparsify_visible()};
   return list;
 }
 

@@ -40,7 +40,7 @@ void use(const dr_plan* plan, const std::vector<float>& values) {
   if (dr_plan_describe(plan, &info, nullptr)) wrong("a plan that cannot be described", dr_plan_text(plan));
   const std::vector<float> zeros(values.size());
   const bool patch = info.flags & DR_PLAN_PATCH;
-  if (patch) t.base = zeros.data();
+  if (patch || std::strstr(dr_plan_text(plan), "sparsify=visible")) t.base = zeros.data();
   size_t bytes = 0;
   if (const dr_status s = dr_state_size(plan, &t, &bytes, nullptr); s == DR_E_UNSUPPORTED)
     bytes = 0;  // a transform, which keeps its own and makes no frame

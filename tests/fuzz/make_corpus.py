@@ -56,6 +56,7 @@ sparsify=changed index=magnitude+huffman value=auto(error=0)
 index=magnitude value=xor
 sparsify=changed index=history value=history
 sparsify=chunks(size=64,count=4) feedback=residual index=chunks(size=64) value=lloyd(levels=4)
+sparsify=visible(type=f16,rate=0.5) feedback=residual index=golomb value=half
 """.split("\n")[1:-1]
 
 VALUES = struct.pack("<9f", 1.0, -2.5, 0.0, -0.0, 1e-42, 3e38, 0.125, 0.125, -1e-3)

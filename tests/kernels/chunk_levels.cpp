@@ -164,7 +164,7 @@ kept found(uint32_t dtype, const std::vector<Bits>& v, chunked how, cuts c, sour
   void* const room = memory.allocate<std::byte>(chunks.scratch(params, n, n));
   REQUIRE(memory.fits());
   const selection_result result =
-      chunks.keep({params, source, n, nullptr, 0, room, m, {scratches.data(), workers, level}});
+      chunks.keep({params, source, n, nullptr, 0, nullptr, room, m, {scratches.data(), workers, level}});
   kept out;
   out.positions.assign(m.positions, m.positions + result.count);
   out.values.assign(static_cast<const Bits*>(m.values), static_cast<const Bits*>(m.values) + result.count);

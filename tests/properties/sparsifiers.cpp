@@ -48,7 +48,10 @@ std::vector<uint32_t> decoded(const kept_input& in, const cases::sparsifier_plan
                               std::span<const uint64_t> parts, uint64_t& count) {
   const unsigned width = cases::format_of(in.dtype).bytes;
   const bytes values = cases::bytes_of(in.bits, width);
-  const bytes zeros(plan.of_base ? values.size() : 0);
+  std::vector<uint32_t> weights;
+  for (uint64_t i = 0; i < in.bits.size(); ++i)
+    weights.push_back(plan.weighs ? cases::bits_of(in.dtype, cases::weight_at(i)) : 0);
+  const bytes base = cases::bytes_of(weights, width);
   const std::string text = std::string("sparsify=") + plan.text + " index=raw value=raw" + how.more;
   std::vector<dr_tensor> tensors;
   std::vector<std::vector<uint64_t>> states;
@@ -60,7 +63,7 @@ std::vector<uint32_t> decoded(const kept_input& in, const cases::sparsifier_plan
     t.universe = in.indices.empty() ? n : in.universe;
     t.values = values.data() + at * width;
     t.key = tensor_key;
-    if (plan.of_base) t.base = zeros.data() + at * width;
+    if (plan.of_base || plan.weighs) t.base = base.data() + at * width;
     if (!in.indices.empty()) {
       t.index_dtype = DR_U64;
       t.indices = in.indices.data();
@@ -179,7 +182,7 @@ TEST_CASE("a sparsifier accepts a bucket as one tensor") {
     const kept_input in = dense(dtype, 6000, laplace);
     const uint64_t parts[] = {1, 2500, 0, 3499};
     each_plan([&](const auto& plan) {
-      if (plan.of_base) return;  // (each tensor has its own)
+      if (plan.of_base || plan.weighs) return;  // (each tensor has its own)
       check(in, plan, {1, 0, " bucket=flat"}, parts);
       check(in, plan, {2, 1000, " bucket=flat"}, parts);
       check(in, plan, {1, 0, " feedback=residual bucket=flat"}, parts);

@@ -7,7 +7,7 @@ import math
 
 from decoder import EXPONENT_BITS, MANTISSA_BITS, MASK64, PHI, mix64, round_to, to_double
 
-IDS = {"none": 0, "topr": 1, "threshold": 2, "random": 3, "dgc": 4, "blocks": 5, "adaq": 6, "changed": 7, "chunks": 8}
+IDS = {"none": 0, "topr": 1, "threshold": 2, "random": 3, "dgc": 4, "blocks": 5, "adaq": 6, "changed": 7, "chunks": 8, "visible": 9}
 
 
 def magnitudes(values, dtype):
@@ -117,6 +117,20 @@ def dgc(values, dtype, key, ratio, sample=0.01, corrections=10):
         low = round_to(least, dtype)
         low += to_double(low, dtype) < least  # the smallest number that is not below it
     return topr(values, dtype, count=count) if len(reached()) > count + 3 * count // 10 else reached()
+
+
+def visible(values, weights, dtype, of="bf16", rate=1.0):
+    """Those that move a weight to another number of type `of`, and what is not finite. Products and differences are of f32."""
+    def f32(x):
+        return to_double(round_to(x, "f32"), "f32")
+    kept, infinity = [], ((1 << EXPONENT_BITS[dtype]) - 1) << MANTISSA_BITS[dtype]
+    for i, (m, v, w) in enumerate(zip(magnitudes(values, dtype), values, weights)):
+        old = to_double(w, dtype)
+        before = round_to(old, of)
+        after = round_to(f32(old - f32(f32(rate) * to_double(v, dtype))), of) if m < infinity else before
+        if m >= infinity or before != after and (before | after) & 0x7fff:
+            kept.append(i)
+    return kept
 
 
 def changed(values, base, width=1):

@@ -132,6 +132,19 @@ KEEPS = [  # a stage, and what it keeps of values of a type with a key
 ]
 
 
+@pytest.mark.parametrize("stage,wanted", [("visible", {}), ("visible(type=f16,rate=0.3)", {"of": "f16", "rate": 0.3})])
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_visible_keeps_what_plain_python_keeps(stage, wanted, dtype):
+    kind = {"f32": ("f4", "u4"), "f16": ("f2", "u2")}[dtype]
+    g, w = (0.0005 * gradient(5000, 31)).astype(kind[0]), gradient(5000, 32).astype(kind[0])
+    g[7], w[::50] = 0, 0
+    kept = sparsifier.visible(g.view(kind[1]).tolist(), w.view(kind[1]).tolist(), dtype, **wanted)
+    assert 0 < len(kept) < len(g) - 1
+    frame = deepreduce.encode(g, f"sparsify={stage} index=raw value=raw", weights=w)
+    assert deepreduce.decode(frame, sparse=True).indices.tolist() == kept
+    same(frame)
+
+
 @pytest.mark.parametrize("stage,keep", KEEPS, ids=[stage for stage, _ in KEEPS])
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 def test_sparsifiers_keep_what_plain_python_keeps(stage, keep, dtype):

@@ -40,7 +40,9 @@ class Inputs:
         return len(self.tensors)
 
 
-def read_inputs(x: object, plan: Optional[Plans], state: States, key: Keys, sum_duplicates: bool, beside: Named) -> Inputs:
+def read_inputs(
+    x: object, plan: Optional[Plans], state: States, key: Keys, sum_duplicates: bool, beside: Named
+) -> Inputs:
     """x, of which all arrays must be in one place with the states and those `beside`. plan None: of a batch."""
     items, is_list = as_list(x)
     names = [f"x[{i}]" for i in range(len(items))] if is_list else ["x"]
@@ -73,6 +75,22 @@ def read_inputs(x: object, plan: Optional[Plans], state: States, key: Keys, sum_
         for i, number in enumerate(one_each(key, len(items), is_list, "key")):
             inputs.tensors[i].key = unsigned(number, f"key[{i}]" if is_list else "key")
     return inputs
+
+
+def give_weights(inputs: Inputs, weights: object) -> None:
+    """Each tensor's base: the weights that a plan compares it with, of its type and number of elements."""
+    for i, each in enumerate(one_each(weights, inputs.n, inputs.is_list, "weights")):
+        if each is None:
+            continue
+        name, held, tensor = f"weights[{i}]" if inputs.is_list else "weights", _abi.dr_tensor(), inputs.tensors[i]
+        inputs.alive.append(borrow_tensor(held, each, name, False, inputs.place))
+        if (held.dtype, held.universe, held.index_dtype) != (tensor.dtype, tensor.universe, 0):
+            raise ArgumentError(
+                f"{name} has {held.universe} elements of dtype {held.dtype}; its tensor {tensor.universe} of dtype"
+                f" {tensor.dtype}",
+                tensor=i,
+            )
+        tensor.base = held.values
 
 
 def _states(state: States, names: Sequence[str], is_list: bool) -> Dict[int, State]:

@@ -11,7 +11,17 @@ import numpy
 from ._native import _abi, _device, _library, _memory
 from ._native._call import Context, Turns, context_of_thread, fail, new
 from ._native._types import Array, Pointer, Tensor
-from ._tensors import TENSOR_STRIDE, Inputs, Keys, TraceFunction, make_call, name_outputs, read_inputs, tracer_of
+from ._tensors import (
+    TENSOR_STRIDE,
+    Inputs,
+    Keys,
+    TraceFunction,
+    give_weights,
+    make_call,
+    name_outputs,
+    read_inputs,
+    tracer_of,
+)
 from .errors import ArgumentError
 from .frame import DeviceFrame, array_of, borrow_target
 from .plan import Plan, as_plan
@@ -33,6 +43,7 @@ class Options(TypedDict, total=False):
     seed: int
     private_seed: Optional[int]
     state: States
+    weights: object
     key: Keys
     tag: Optional[int]
     sum_duplicates: bool
@@ -63,6 +74,7 @@ def encode(
     seed: int = 0,
     private_seed: Optional[int] = None,
     state: States = None,
+    weights: object = None,
     key: Keys = None,
     tag: Optional[int] = None,
     sum_duplicates: bool = False,
@@ -88,6 +100,8 @@ def encode(
                     every step
     private_seed    different on every rank: the rank will do. None is 0
     state           the State of the tensor, for a list a list of them (None where there is none)
+    weights         of a plan with sparsify=visible: the weights that the tensor is to move, of its type and shape, for a
+                    list a list of them
     key             a number that names the tensor in random numbers, for a list a list of them; 0 or None: its position
                     in the list. Tensors that are encoded one a call want keys that differ, or Random-k keeps the same
                     positions of each
@@ -125,6 +139,8 @@ def encode(
     context = context_of_thread(threads)
     beside = name_outputs(array_of(out))
     inputs = read_inputs(x, plan, state, key, sum_duplicates, beside)
+    if weights is not None:
+        give_weights(inputs, weights)
     if step is None:
         warn_of_repeated_draws(plan)
     call = make_call(

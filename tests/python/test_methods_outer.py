@@ -1,0 +1,77 @@
+"""The methods of outer loops against plain numpy: SparseLoCo's chunks and 2 bits, DisTrO's signs, PULSELoCo's visible elements."""
+
+import deepreduce
+import numpy as np
+import pytest
+
+
+def gradient(n, seed):
+    return np.random.Generator(np.random.Philox(seed)).standard_normal(n).astype("f4")
+
+
+def bf16(x):
+    """f32 to the bits of bf16, nearest, ties to even."""
+    b = x.astype("f4").view("u4").astype("u8")
+    return ((b + 0x7FFF + (b >> 16 & 1)) >> 16).astype("u2")
+
+
+def test_sparseloco_sends_the_64_largest_of_each_4096_in_at_most_9_6_bits():
+    x = gradient(4096 * 500, 1)
+    frame = deepreduce.encode(x, "sparseloco", state=deepreduce.State(x, "sparseloco"))
+    y = deepreduce.decode(frame)
+    kept = np.sort(np.argsort(-np.abs(x.reshape(-1, 4096)), axis=1)[:, :64], axis=1)
+    assert np.array_equal(np.flatnonzero(y), (kept + 4096 * np.arange(500)[:, None]).ravel())
+    assert len(np.unique(y[y != 0])) == 4  # two magnitudes of either sign
+    assert 8 * len(frame) / (64 * 500) <= 9.6
+
+
+def test_distro_sends_signs_of_4_of_each_4096_in_at_most_12_bits():
+    x = gradient(4096 * 3000, 2)
+    frame = deepreduce.encode(x, "distro", state=deepreduce.State(x, "distro"))
+    y = deepreduce.decode(frame)
+    assert (np.count_nonzero(y.reshape(-1, 4096), axis=1) == 4).all()
+    assert len(np.unique(np.abs(y[y != 0]))) == 1 and np.array_equal(np.sign(y[y != 0]), np.sign(x[y != 0]))
+    assert 8 * len(frame) / (4 * 3000) <= 12
+
+
+def test_the_residual_of_chunks_has_what_was_not_sent():
+    x = gradient(10000, 3)
+    plan = "sparsify=chunks(count=64) feedback=residual index=chunks value=lloyd(levels=2)"
+    state = deepreduce.State(x, plan)
+    sent = sum(deepreduce.decode(deepreduce.encode(x, plan, state=state)) for _ in range(5))
+    left = np.abs(5 * x - sent).max()
+    assert left < np.abs(5 * x).max()
+    assert np.allclose(state.residual, 5 * x - sent, atol=1e-4)
+
+
+def test_visible_sends_what_moves_weights_of_bf16():
+    w, x = gradient(20000, 4), gradient(20000, 5) * np.float32(1e-3)
+    y = deepreduce.decode(deepreduce.encode(x, "sparsify=visible index=golomb value=raw", weights=w))
+    moves = bf16(w) != bf16(w - x)
+    assert 0 < moves.sum() < len(x) and np.array_equal(y, np.where(moves, x, 0))
+    y = deepreduce.decode(deepreduce.encode(x, "sparsify=visible(rate=0.5) value=raw", weights=w))
+    assert np.array_equal(y != 0, bf16(w) != bf16(w - np.float32(0.5) * x))
+
+
+def test_small_elements_wait_in_the_residual_until_they_are_seen():
+    w, x = np.ones(100, "f4"), np.full(100, 1e-3, "f4")  # half a last place of bf16 below 1 is 2^-9
+    state = deepreduce.State(x, "pulseloco")
+    counts = [
+        np.count_nonzero(deepreduce.decode(deepreduce.encode(x, "pulseloco", state=state, weights=w))) for _ in range(3)
+    ]
+    assert counts == [0, 100, 0]
+
+
+def test_weights_are_asked_for_and_compared():
+    x = gradient(100, 6)
+    with pytest.raises(deepreduce.ArgumentError, match="base is NULL"):
+        deepreduce.encode(x, "sparsify=visible")
+    with pytest.raises(deepreduce.ArgumentError, match="weights has 99 elements"):
+        deepreduce.encode(x, "sparsify=visible", weights=x[:99])
+    with pytest.raises(deepreduce.ArgumentError, match="has a base"):
+        deepreduce.encode(x, "sparsify=topr(count=3)", weights=x)
+    for rest in ("bucket=flat", "exchange=owner"):
+        with pytest.raises(deepreduce.Unsupported, match="its own base"):
+            deepreduce.Plan(f"sparsify=visible {rest}")
+    with pytest.raises(deepreduce.ArgumentError, match="above size"):
+        deepreduce.Plan("sparsify=chunks(count=65,size=64)")
