@@ -23,6 +23,11 @@ dr_status in_sender(dr_sender* sender, F&& f) noexcept {
   return in_context(&sender->of(), [&](dr::context& c) { return f(c); });
 }
 
+dr_status check_tensor(const dr_sender& sender, size_t tensor) {
+  if (tensor < sender.tensors()) return DR_OK;
+  return fail(sender.of().error, DR_E_ARGUMENT, "tensor: %zu is not below the %zu tensors", tensor, sender.tensors());
+}
+
 // The plan of a tensor's line; nullptr: dense.
 dr_status find_plan(const dr_book* book, const dr_named_tensor& t, dr::plan_ptr& out, dr_error& error) {
   out = dr::method_of(t.plan);
@@ -59,6 +64,7 @@ dr_status read_named(const dr_book* book, const dr_named_tensor* tensors, size_t
     made.dtype = t.dtype;
     made.is_rows = t.flags & DR_NAMED_ROWS;
     made.elements = t.elements;
+    made.rows = std::max<uint64_t>(1, t.rows);
     if (const dr_status s = find_plan(book, t, made.method, error)) return refuse(s);
     out.push_back(std::move(made));
   }
@@ -73,6 +79,7 @@ dr::sender_options options_of(const dr_sender_options& o) {
   made.rules.flat = o.flat;
   made.rules.dense_below = o.dense_below;
   made.rules.unit_bytes = o.unit_bytes;
+  made.seed = o.seed;
   for (size_t i = 0; i < o.apart_count; ++i)
     if (o.apart[i]) made.rules.apart.push_back(o.apart[i]->bound);
   if (o.numbers) made.numbers.assign(o.numbers, o.numbers + made.ranks);
@@ -167,6 +174,29 @@ dr_status dr_sender_place(dr_sender* sender, size_t first, size_t n, const void*
   });
 }
 
+dr_status dr_sender_place_rows(dr_sender* sender, size_t tensor, const dr_sent_rows* rows) {
+  return in_sender(sender, [&](dr::context& c) -> dr_status {
+    if (!rows) return fail(c.error, DR_E_ARGUMENT, "rows is NULL");
+    dr_sent_rows read;
+    if (const dr_status s = read_struct(rows, "rows", read, c.error)) return s;
+    if (const dr_status s = check_tensor(*sender, tensor)) return s;
+    if (read.reserved) return fail(c.error, DR_E_UNSUPPORTED, "rows: reserved is not 0");
+    return sender->place_rows(tensor, read);
+  });
+}
+
+dr_status dr_sender_rows(dr_sender* sender, size_t tensor, dr_sent_rows* rows) {
+  return in_sender(sender, [&](dr::context& c) -> dr_status {
+    if (!rows) return fail(c.error, DR_E_ARGUMENT, "rows is NULL");
+    dr_sent_rows made;
+    if (const dr_status s = read_struct(rows, "rows", made, c.error)) return s;
+    if (const dr_status s = check_tensor(*sender, tensor)) return s;
+    if (const dr_status s = sender->rows_of(tensor, made)) return s;
+    write_struct(made, rows);
+    return DR_OK;
+  });
+}
+
 dr_status dr_sender_clip(dr_sender* sender) {
   return in_sender(sender, [&](dr::context&) { return sender->clip(); });
 }
@@ -213,17 +243,15 @@ size_t dr_sender_behind(const dr_sender* sender, uint32_t* ranks, size_t capacit
 }
 
 dr_status dr_sender_read_state(dr_sender* sender, size_t tensor, uint32_t which, void* state, size_t size) {
-  return in_sender(sender, [&](dr::context& c) -> dr_status {
-    if (tensor >= sender->tensors())
-      return fail(c.error, DR_E_ARGUMENT, "tensor: %zu is not below the %zu tensors", tensor, sender->tensors());
+  return in_sender(sender, [&](dr::context&) -> dr_status {
+    if (const dr_status s = check_tensor(*sender, tensor)) return s;
     return sender->read_state(tensor, which, state, size);
   });
 }
 
 dr_status dr_sender_write_state(dr_sender* sender, size_t tensor, uint32_t which, const void* state, size_t size) {
-  return in_sender(sender, [&](dr::context& c) -> dr_status {
-    if (tensor >= sender->tensors())
-      return fail(c.error, DR_E_ARGUMENT, "tensor: %zu is not below the %zu tensors", tensor, sender->tensors());
+  return in_sender(sender, [&](dr::context&) -> dr_status {
+    if (const dr_status s = check_tensor(*sender, tensor)) return s;
     return sender->write_state(tensor, which, state, size);
   });
 }

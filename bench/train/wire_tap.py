@@ -59,10 +59,8 @@ class Tap:
 def frames_of(slot: bytes) -> Iterator[bytes]:
     """The frames of a slot: as many as the sizes in front of the first. Of a piece of one, or one without room for all, those
     that are whole."""
-    from deepreduce.torch._heads import HEAD
-
-    found = ((head, n) for head in (SENDER_HEAD, HEAD) for n in range(1, (len(slot) - head) // SIZE) if is_frame(slot[head + n * SIZE :]))
-    head, count = next(found, (0, 0))
+    head = SENDER_HEAD
+    count = next((n for n in range(1, (len(slot) - head) // SIZE) if is_frame(slot[head + n * SIZE :])), 0)
     begin = head + count * SIZE
     for size in struct.unpack_from(f"<{count}Q", slot, head) if count else ():
         if begin + size <= len(slot):

@@ -10,6 +10,11 @@
  * - A slot has a header, which says at which step its sender is and how long its frames are, and one frame or several.
  *   All ranks send slots of one size, `slot` of dr_unit_info. One that is too short for its frames still says so: then
  *   merge is CAPACITY on all ranks, and all send the rest.
+ * - Slots of halves (DR_SENDER_HALVES) and of factors (transform=lowrank) are numbers that an all-reduce adds up in place:
+ *   encode, an all-reduce, merge; of factors between them dr_sender_sum, which reads the first and writes the second, and
+ *   another all-reduce. The rank's head is among the numbers.
+ * - Sparse rows (DR_NAMED_ROWS) differ in number from rank to rank: dr_sender_place_rows says in each step where they are,
+ *   dr_sender_rows where their mean is. They travel as frames do.
  * - With `exchange=owner` in its plan a unit travels twice: each rank encodes a frame for each owner of a range of the
  *   elements (encode, an all-to-all), the owner adds them up and encodes the sum (dr_sender_sum, an all-gather). What
  *   a rank sends does not grow with the number of ranks.
@@ -58,11 +63,14 @@ enum {
   DR_SENDER_SUM = 1u << 0,           /* merge gives the sum over ranks, not the mean */
   DR_SENDER_F32 = 1u << 1,           /* outputs are f32, whatever the type of the tensors */
   DR_SENDER_CALLER_STATES = 1u << 2, /* the caller has the states, where dr_sender_place says; but the
-                                        sender has those of OWNER units, which are of ranges */
+                                        sender has those of OWNER units, which are of ranges, and of FACTORS */
   DR_SENDER_SKIP = 1u << 3,          /* a step in which some rank's gradient is not finite is skipped on all ranks */
   DR_SENDER_SCATTER = 1u << 4, /* a reduce-scatter: `ranks` equal shards of each tensor; the output is this rank's */
-  DR_SENDER_DRY = 1u << 5 /* for a look at its units and at the plans of tensors: it has no memory, sizes of slots and
+  DR_SENDER_DRY = 1u << 5, /* for a look at its units and at the plans of tensors: it has no memory, sizes of slots and
                                   states are 0; encode, sum and merge are UNSUPPORTED */
+  /* Tensors of a plan that sends all values as halves (index=all value=half, alone or with feedback=residual) are units
+   * of kind DR_UNIT_HALVES: an all-reduce of that type, of n ranks 2 / n of the bytes of an all-gather of frames */
+  DR_SENDER_HALVES = 1u << 6
 };
 enum { DR_FLAT_BY_PLAN = 0, DR_FLAT = 1, DR_NOT_FLAT = 2 };
 #define DR_DENSE_BELOW_BY_PLAN UINT64_MAX
@@ -81,6 +89,7 @@ typedef struct dr_sender_options {
   size_t apart_count;
   /* how errors number the ranks, [ranks]; NULL: by position */
   const uint32_t *numbers;
+  uint64_t seed; /* of the first factors of transforms; the same on every rank */
 } dr_sender_options;
 
 /* book: NULL if each tensor has its plan. place: NULL, or the CPU (UNSUPPORTED elsewhere).
@@ -108,9 +117,10 @@ enum {
   DR_UNIT_FRAMES = 0,  /* encode, all-gather, merge */
   DR_UNIT_OWNER = 1,   /* encode, all-to-all, sum, all-gather, merge */
   DR_UNIT_SCATTER = 2, /* encode, all-to-all, merge (DR_SENDER_SCATTER) */
-  DR_UNIT_FACTORS = 3, /* the caller's: dr_transform */
+  DR_UNIT_FACTORS = 3, /* encode, all-reduce, and if sum_slot is not 0: sum, all-reduce; merge */
   DR_UNIT_APART = 4,   /* the caller's: `apart` of the options */
-  DR_UNIT_ROWS = 5     /* the caller's: its plan is dr_plan_rows */
+  DR_UNIT_ROWS = 5,    /* place_rows, encode, all-gather, merge, rows; its plan is dr_plan_rows */
+  DR_UNIT_HALVES = 6   /* encode, all-reduce, merge */
 };
 typedef struct dr_unit_info {
   size_t struct_size;
@@ -124,6 +134,8 @@ typedef struct dr_unit_info {
   uint64_t bound, slot;
   uint64_t slots;
   uint64_t sum_bound, sum_slot;
+  dr_dtype numbers; /* HALVES, FACTORS: the type of a slot's numbers, for the all-reduce. Else 0 */
+  uint32_t reserved;
 } dr_unit_info;
 DR_API dr_status dr_sender_unit(const dr_sender *sender, size_t unit, dr_unit_info *info, dr_error *error);
 
@@ -133,6 +145,7 @@ typedef struct dr_sent_tensor {
   const dr_plan *plan;       /* that it is sent by; the sender's */
   uint64_t key;              /* of its random numbers */
   uint64_t state, sum_state; /* bytes of its states (dr_sender_read_state) */
+  uint64_t warm_state;       /* FACTORS: of its warm start; 0 of a tensor that is sent as it is */
 } dr_sent_tensor;
 DR_API dr_status dr_sender_tensor(const dr_sender *sender, size_t tensor, dr_sent_tensor *info, dr_error *error);
 
@@ -141,6 +154,19 @@ DR_API dr_status dr_sender_tensor(const dr_sender *sender, size_t tensor, dr_sen
  * NULL leaves these as they were. ARGUMENT. */
 DR_API dr_status dr_sender_place(dr_sender *sender, size_t first, size_t n, const void *const *in, void *const *out,
                                  void *const *states);
+/* Rows of a tensor: indices[count], ascending and below its rows, and values[count][elements / rows] of its type. */
+typedef struct dr_sent_rows {
+  size_t struct_size;
+  uint64_t count;
+  const void *indices, *values;
+  dr_dtype index_dtype; /* DR_U32, DR_I32, DR_U64, DR_I64 */
+  uint32_t reserved;
+} dr_sent_rows;
+/* ROWS: the rows of a tensor in this step; encode reads them. ARGUMENT. */
+DR_API dr_status dr_sender_place_rows(dr_sender *sender, size_t tensor, const dr_sent_rows *rows);
+/* ROWS: the mean's rows, the union of those of all ranks, with indices of DR_I64 and values of the type of an output; in the sender's
+ * memory, until the next merge of the unit. After dr_sender_skip: a row of NaN. ARGUMENT: there was no merge. */
+DR_API dr_status dr_sender_rows(dr_sender *sender, size_t tensor, dr_sent_rows *rows);
 /* Where clips of dr_sender_info is 1. Reads the norm of the tensors that have a clip; if it is above the bound, encode
  * sends them scaled, until dr_sender_place or the end of the step. The tensors are not changed. MEMORY. */
 DR_API dr_status dr_sender_clip(dr_sender *sender);
@@ -162,10 +188,13 @@ typedef struct dr_sent {
 DR_API dr_status dr_sender_encode(dr_sender *sender, size_t unit, const dr_call *call, void *slots, size_t capacity,
                                   dr_sent *result);
 /* OWNER: the slots that the ranks sent to this one, in order, become its sum, which is encoded into `slot`, of
- * `sum_bound` bytes. What is wrong with them is not an error here but for CAPACITY: the slot says it to all ranks. */
+ * `sum_bound` bytes. What is wrong with them is not an error here but for CAPACITY: the slot says it to all ranks.
+ * FACTORS: one slot, the sum of those of all ranks; the second factor goes to `slot`. What is wrong merge says. */
 DR_API dr_status dr_sender_sum(dr_sender *sender, size_t unit, const dr_call *call, const dr_bytes *slots, size_t ranks,
                                void *slot, size_t capacity, dr_sent *result);
-/* The slots of all ranks, in order, become the outputs. Those are untouched unless all is sound.
+/* The slots of all ranks, in order, become the outputs. Those are untouched unless all is sound. HALVES, FACTORS: one slot,
+ * the sum of those of all ranks, which must have the same bits on all; the tensors of FACTORS must be as they were when it
+ * was encoded, and their outputs stay until the step ends.
  * CAPACITY: `needed` bytes of each slot are to come, with which it is called again. CORRUPT, PEER (a rank could not
  * encode), ARGUMENT (a rank sends other tensors; reason DR_REASON_OUT_OF_STEP: is at another step, or did not complete one
  * that others did). */
@@ -184,10 +213,12 @@ DR_API size_t dr_sender_behind(const dr_sender *sender, uint32_t *ranks, size_t 
 
 enum {
   DR_STATE_OWN = 0, /* of the part that this rank did not send */
-  DR_STATE_SUM = 1  /* OWNER: of the part of sums that this rank did not send as their owner */
+  DR_STATE_SUM = 1, /* OWNER: of the part of sums that this rank did not send as their owner */
+  DR_STATE_WARM = 2 /* FACTORS: Q of the next step, f32[rank of the factors][columns], the same on every rank;
+                       zeros: as of a new sender */
 };
-/* The state of a tensor, in the order of its elements, whatever the number of ranks: `state` or `sum_state` bytes of
- * dr_sent_tensor (dr_state_size of its plan). Of a sum it is of the elements that this rank owns. For checkpoints, by
+/* The state of a tensor, in the order of its elements, whatever the number of ranks: `state`, `sum_state` or `warm_state`
+ * bytes of dr_sent_tensor (dr_state_size of its plan, of FACTORS that of its feedback with frames). Of a sum it is of the elements that this rank owns. For checkpoints, by
  * name. ARGUMENT. */
 DR_API dr_status dr_sender_read_state(dr_sender *sender, size_t tensor, uint32_t which, void *state, size_t size);
 DR_API dr_status dr_sender_write_state(dr_sender *sender, size_t tensor, uint32_t which, const void *state,

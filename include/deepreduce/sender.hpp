@@ -50,6 +50,12 @@ class sender {
   void place(size_t first, std::span<const void* const> in, std::span<void* const> out = {}) {
     check(dr_sender_place(get(), first, in.size(), in.data(), out.empty() ? nullptr : out.data(), nullptr));
   }
+  void place_rows(size_t position, const dr_sent_rows& rows) { check(dr_sender_place_rows(get(), position, &rows)); }
+  dr_sent_rows rows(size_t position) const {
+    auto found = sized<dr_sent_rows>();
+    check(dr_sender_rows(get(), position, &found));
+    return found;
+  }
   void clip() { check(dr_sender_clip(get())); }
   dr_sent encode(size_t unit, const dr_call& call, std::span<std::byte> slots) {
     auto result = sized<dr_sent>();
@@ -78,7 +84,8 @@ class sender {
   // which: DR_STATE_*
   std::vector<std::byte> read_state(size_t position, uint32_t which = DR_STATE_OWN) const {
     const dr_sent_tensor t = tensor(position);
-    std::vector<std::byte> state(static_cast<size_t>(which == DR_STATE_SUM ? t.sum_state : t.state));
+    const uint64_t size = which == DR_STATE_WARM ? t.warm_state : which == DR_STATE_SUM ? t.sum_state : t.state;
+    std::vector<std::byte> state(static_cast<size_t>(size));
     check(dr_sender_read_state(get(), position, which, state.data(), state.size()));
     return state;
   }

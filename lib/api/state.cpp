@@ -39,15 +39,14 @@ dr_status no_residual(const feedback_kind& kind, dr_error& error) {
   return fail(error, DR_E_ARGUMENT, "state: of feedback=%s, which keeps no residual", kind.entry.name);
 }
 
-// Rounded once; 0 where the product is not finite.
-void scale(float* m, uint64_t n, double factor) {
-  for (uint64_t i = 0; i < n; ++i) {
-    const auto product = static_cast<float>(double{m[i]} * factor);
-    m[i] = is_finite_residual(product) ? product : 0;
+}  // namespace
+
+void scale_residual(std::span<float> residual, double factor) {
+  for (float& x : residual) {
+    const auto product = static_cast<float>(double{x} * factor);
+    x = is_finite_residual(product) ? product : 0;
   }
 }
-
-}  // namespace
 
 dr_status state_size(const plan& method, const tensor_view& tensor, size_t& bytes, dr_error& error) {
   uint64_t elements = 0;
@@ -150,7 +149,7 @@ dr_status copy_state(const state_part& from, void* to, size_t to_size, uint64_t 
   if (kind.arrays() > 1) copy(out + target.elements, in + there);
   if (kind.rate && source.magic) {
     const double was = rate_of(from.state, there), is = rate_of(to, target.elements);
-    if (was != is) scale(out, elements, was / is);
+    if (was != is) scale_residual({out, elements}, was / is);
   }
   return DR_OK;
 }
@@ -161,7 +160,7 @@ dr_status scale_state(void* state, size_t state_size, double factor, dr_error& e
   if (const dr_status s = read_state(state, state_size, head, error)) return s;
   if (!head.magic) return DR_OK;
   if (!kind_of(head).keeps_residual) return no_residual(kind_of(head), error);
-  scale(residual_of(state), head.elements, factor);
+  scale_residual({residual_of(state), head.elements}, factor);
   return DR_OK;
 }
 

@@ -31,7 +31,8 @@ struct state_part {
 };
 // Copies so many elements from one state to another; a fresh source is zeros.
 dr_status copy_state(const state_part& from, void* to, size_t to_size, uint64_t at, uint64_t elements, dr_error& error);
-// Multiplies a residual.
+// Multiplies a residual: each value rounded once, 0 where it is not finite.
+void scale_residual(std::span<float> residual, double factor);
 dr_status scale_state(void* state, size_t state_size, double factor, dr_error& error);
 // The L2 norm of a residual.
 dr_status state_norm(const void* state, size_t state_size, double& norm, dr_error& error);

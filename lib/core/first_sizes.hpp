@@ -51,6 +51,7 @@ DR_FIRST_SIZE(dr_sender_info, 72);
 DR_FIRST_SIZE(dr_unit_info, 80);
 DR_FIRST_SIZE(dr_sent_tensor, 48);
 DR_FIRST_SIZE(dr_sent, 48);
+DR_FIRST_SIZE(dr_sent_rows, 40);
 #undef DR_FIRST_SIZE
 
 template <class T>

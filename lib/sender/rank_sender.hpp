@@ -7,6 +7,9 @@
 #include <vector>
 
 #include "exchange/range_work.hpp"
+#include "primitive/value_type.hpp"
+#include "sender/factor_unit.hpp"
+#include "sender/row_unit.hpp"
 #include "sender/slot.hpp"
 #include "sender/units.hpp"
 
@@ -14,9 +17,13 @@ namespace dr {
 
 struct sender_options {
   uint32_t ranks = 1, rank = 0, flags = 0;
+  uint64_t seed = 0;  // of the first factors of transforms
   unit_rules rules;
   std::vector<uint32_t> numbers;
 };
+
+// An error of a merge, without the number of the frame, whose rank is named in its place.
+void drop_frame_number(dr_error& error);
 
 class sender {
  public:
@@ -29,6 +36,8 @@ class sender {
 
   void place(size_t first, std::span<const void* const> in, std::span<void* const> out, std::span<void* const> states);
   dr_status check_place(size_t first, size_t n, const void* const* in, void* const* out, void* const* states);
+  dr_status place_rows(size_t tensor, const dr_sent_rows& rows);
+  dr_status rows_of(size_t tensor, dr_sent_rows& rows) const;
   dr_status clip();
   dr_status encode(size_t unit, const dr_call& call, void* slots, size_t capacity, dr_sent& result);
   dr_status sum(size_t unit, const dr_call& call, std::span<const dr_bytes> slots, void* slot, size_t capacity,
@@ -82,27 +91,48 @@ class sender {
     dr_error refusal;
     std::vector<std::vector<std::byte>> before;  // states, where the step may be skipped
     std::vector<taken> returned;
+    // In the place of frames: numbers that an all-reduce adds up; or rows.
+    std::unique_ptr<number_unit> numbers;
+    factor_unit* factors = nullptr;  // `numbers`, if they are factors
+    std::unique_ptr<row_unit> rows;
+    bool skips = false;                // some rank asked for it, when the first numbers were added up
+    std::string words;                 // why this rank's numbers are zeros
+    std::vector<number_place> places;  // of this step
   };
 
-  bool is_own(const unit& u) const { return u.list.kind <= DR_UNIT_SCATTER; }
+  bool is_own(const unit& u) const { return u.list.kind != DR_UNIT_APART; }
+  bool makes_frames(const unit& u) const { return u.list.kind <= DR_UNIT_SCATTER; }
   bool is_dry() const { return options_.flags & DR_SENDER_DRY; }
-  // States of ranges, which an owner has, are the sender's in any case.
+  // States of ranges, which an owner has, and of factors are the sender's in any case.
   bool borrows_states(const unit& u) const {
-    return (options_.flags & DR_SENDER_CALLER_STATES) && u.list.kind != DR_UNIT_OWNER;
+    return (options_.flags & DR_SENDER_CALLER_STATES) && u.list.kind != DR_UNIT_OWNER && !u.factors;
   }
   bool borrows_state(size_t tensor) const {
     return plans_.methods[tensor]->keeps_feedback() && borrows_states(units_[unit_of_[tensor]]);
   }
-  size_t slots_of(const unit& u) const { return u.list.kind == DR_UNIT_FRAMES ? 1 : options_.ranks; }
+  size_t slots_of(const unit& u) const {
+    return u.list.kind == DR_UNIT_OWNER || u.list.kind == DR_UNIT_SCATTER ? options_.ranks : 1;
+  }
   bool is_mean(const frame& f) const { return !f.votes && !(options_.flags & DR_SENDER_SUM); }
   float weight_of(const frame& f) const { return is_mean(f) ? 1.0f / static_cast<float>(options_.ranks) : 1.0f; }
   uint64_t tag_of(const unit& u, uint64_t step) const {
     return uint64_t{u.list.digest} << 32 | static_cast<uint32_t>(step);
   }
+  bool is_rounded(uint32_t tensor) const {  // as an output
+    return tensors_[tensor].dtype != DR_F32 && !(options_.flags & DR_SENDER_F32);
+  }
+  // Bytes of the slot of encode, where an all-reduce adds up numbers.
+  uint64_t first_size(const unit& u) const {
+    return u.numbers->first() * value_size(u.numbers->type()) + summed_heads_size(options_.ranks);
+  }
+  float output_scale() const { return options_.flags & DR_SENDER_SUM ? static_cast<float>(options_.ranks) : 1.0f; }
   exchange_memory memory() const { return {views_, outs_}; }
 
   dr_status check_options();
   dr_status prepare(unit& u);
+  dr_status prepare_halves(unit& u);
+  dr_status prepare_factors(unit& u);
+  dr_status prepare_rows(unit& u);
   dr_status cut(frame& f, const unit& u, std::vector<piece_list>& ranges);
   dr_status take_memory();
   dr_status check_unit(size_t unit, bool sums, dr_error& error) const;
@@ -114,10 +144,23 @@ class sender {
   template <class F>
   void each_state(const unit& u, F&& f);
 
+  dr_status check_room(const void* slots, size_t capacity, uint64_t needed);
+  dr_status check_placed(const unit& u, bool outputs);
+  dr_status encode_numbers(unit& u, const dr_call& call, void* slot, dr_sent& result);
+  dr_status sum_numbers(unit& u, const dr_call& call, std::span<const dr_bytes> slots, void* slot, dr_sent& result);
+  dr_status merge_numbers(unit& u, const dr_call& call, std::span<const dr_bytes> slots, dr_sent& result);
+  dr_status read_numbers(unit& u, const dr_call& call, const dr_bytes& slot);
+  dr_status check_sum(const unit& u, std::span<const dr_bytes> slots, uint64_t numbers);
+  std::byte* state_at(unit& u, uint32_t tensor);
+  dr_status encode_rows(unit& u, const dr_call& call, void* slot, dr_sent& result);
+  dr_status merge_rows(unit& u, const dr_call& call, std::span<const dr_bytes> slots, dr_sent& result);
+
   slot_head head_of(const unit& u, uint64_t step) const;
   dr_status encode_frame(unit& u, size_t f, size_t range, frame_kind kind, const dr_call& call, void* at,
                          uint64_t& size, dr_sent& result);
   dr_status read_slots(unit& u, const dr_call& call, std::span<const dr_bytes> slots, bool of_sums, dr_sent& result);
+  // Whether all ranks are at this step of this unit (slots_.heads).
+  dr_status compare(const unit& u, const dr_call& call);
   dr_status judge(const unit& u, size_t f, size_t range, frame_kind kind, uint64_t step,
                   std::span<const dr_bytes> frames);
   void withdraw(unit& u);
@@ -126,7 +169,12 @@ class sender {
     return c_.error.tensor < tensors_.size() ? static_cast<uint32_t>(c_.error.tensor) + 1 : 0;
   }
   dr_status name_rank(size_t rank);
+  void name_tensor(uint32_t tensor, uint64_t first = 0);
   void name_tensor(const frame& f, size_t range);
+  // The memory of a state of factors: of a residual, or a warm start.
+  std::span<float> factor_state(size_t tensor, uint32_t which) const;
+  dr_status read_factor_state(size_t tensor, uint32_t which, void* state, size_t size) const;
+  dr_status write_factor_state(size_t tensor, uint32_t which, const void* state, size_t size);
   // ARGUMENT: the sender has no such state, or it is of another size.
   dr_status check_state_call(size_t tensor, uint32_t which, const void* state, size_t size) const;
   // f(range, position of the piece) of each piece of a tensor.

@@ -14,8 +14,8 @@ namespace dr {
 namespace {
 
 constexpr uint32_t ranks_max = 65536;
-constexpr uint32_t known_flags =
-    DR_SENDER_SUM | DR_SENDER_F32 | DR_SENDER_CALLER_STATES | DR_SENDER_SKIP | DR_SENDER_SCATTER | DR_SENDER_DRY;
+constexpr uint32_t known_flags = DR_SENDER_SUM | DR_SENDER_F32 | DR_SENDER_CALLER_STATES | DR_SENDER_SKIP |
+                                 DR_SENDER_SCATTER | DR_SENDER_DRY | DR_SENDER_HALVES;
 
 uint64_t align(uint64_t size) { return round_up(size, arena::alignment); }
 
@@ -50,6 +50,7 @@ dr_status sender::create(std::vector<named_tensor> tensors, sender_options optio
   options_ = std::move(options);
   options_.rules.ranks = options_.ranks;
   options_.rules.scatters = options_.flags & DR_SENDER_SCATTER;
+  options_.rules.reduces_halves = options_.flags & DR_SENDER_HALVES;
   if (const dr_status s = check_options()) return s;
   if (const dr_status s = plan_units(tensors_, options_.rules, plans_, c_.error)) return s;
   given_.resize(tensors_.size());
@@ -131,7 +132,14 @@ dr_status sender::cut(frame& f, const unit& u, std::vector<piece_list>& ranges) 
 
 dr_status sender::prepare(unit& u) {
   for (const uint32_t i : u.list.tensors) u.bytes += tensors_[i].elements * value_size(tensors_[i].dtype);
-  if (!is_own(u) || is_dry()) return DR_OK;
+  if (is_dry()) return DR_OK;
+  switch (u.list.kind) {
+    case DR_UNIT_APART: return DR_OK;
+    case DR_UNIT_HALVES: return prepare_halves(u);
+    case DR_UNIT_FACTORS: return prepare_factors(u);
+    case DR_UNIT_ROWS: return prepare_rows(u);
+    default: break;
+  }
   const bool owns = u.list.kind == DR_UNIT_OWNER;
   bool fixed = true;
   for (auto& list : u.list.frames) {
@@ -189,7 +197,6 @@ dr_status sender::prepare(unit& u) {
 // One block: states and sums; f32 outputs of the largest unit of another type; a workspace for all.
 dr_status sender::take_memory() {
   uint64_t states = 0, outputs = 0, workspace = 0;
-  const auto is_rounded = [&](uint32_t i) { return tensors_[i].dtype != DR_F32 && !(options_.flags & DR_SENDER_F32); };
   const auto out_size = [&](uint32_t i) {
     const uint64_t n = tensors_[i].elements / (options_.flags & DR_SENDER_SCATTER ? options_.ranks : 1);
     return align(sizeof(float) * n);
@@ -198,7 +205,7 @@ dr_status sender::take_memory() {
   for (unit& u : units_) {
     uint64_t of_unit = 0;
     decode_memory decoded;
-    for (const uint32_t i : u.list.tensors) of_unit += is_own(u) && is_rounded(i) ? out_size(i) : 0;
+    for (const uint32_t i : u.list.tensors) of_unit += makes_frames(u) && is_rounded(i) ? out_size(i) : 0;
     outputs = std::max(outputs, of_unit);
     for (frame& f : u.frames)
       for (range_work& r : f.ranges) {
@@ -226,7 +233,7 @@ dr_status sender::take_memory() {
   for (unit& u : units_) {
     std::byte* out = block_ + states;
     for (const uint32_t i : u.list.tensors)
-      if (is_own(u) && is_rounded(i)) {
+      if (makes_frames(u) && is_rounded(i)) {
         outs_[i].values = out;
         out += out_size(i);
       }
@@ -284,7 +291,7 @@ void sender::place(size_t first, std::span<const void* const> in, std::span<void
     const size_t t = first + i;
     if (given_outs_[t] == out[i]) continue;
     given_outs_[t] = out[i];
-    if (tensors_[t].dtype != DR_F32 && !(options_.flags & DR_SENDER_F32)) continue;
+    if (is_rounded(static_cast<uint32_t>(t))) continue;
     outs_[t].values = out[i];
     units_[unit_of_[t]].outputs_moved = true;
   }
@@ -343,6 +350,7 @@ dr_sender_info sender::info() const {
     i.states += of.state + of.sum_state;
   }
   i.memory = block_size_;
+  for (const unit& u : units_) i.memory += u.numbers ? u.numbers->memory() : 0;
   i.failures = failures_;
   i.failed = failed_;
   return i;
@@ -357,6 +365,13 @@ dr_unit_info sender::unit_info(size_t unit) const {
   i.count = u.list.tensors.size();
   i.bytes = u.bytes;
   if (!is_own(u)) return i;
+  if (u.numbers) {
+    i.numbers = u.numbers->type();
+    i.slots = 1;
+    i.bound = i.slot = first_size(u);
+    i.sum_bound = i.sum_slot = u.numbers->second() * value_size(i.numbers);
+    return i;
+  }
   i.bound = u.room.bound();
   i.slot = u.room.size();
   i.slots = slots_of(u);
@@ -376,6 +391,7 @@ dr_sent_tensor sender::tensor_info(size_t tensor) const {
   };
   i.state = size(*plans_.methods[tensor]);
   if (units_[i.unit].list.kind == DR_UNIT_OWNER) i.sum_state = size(*sum_plans_[tensor]);
+  if (units_[i.unit].factors) i.warm_state = factor_state(tensor, DR_STATE_WARM).size_bytes();
   return i;
 }
 
@@ -390,8 +406,11 @@ dr_status sender::name_rank(size_t rank) {
 void sender::name_tensor(const frame& f, size_t range) {
   dr_error& e = c_.error;
   const piece_list& pieces = f.ranges[range].pieces();
-  if (e.tensor >= pieces.size()) return;
-  const piece& p = pieces[e.tensor];
+  if (e.tensor < pieces.size()) name_tensor(pieces[e.tensor].tensor, pieces[e.tensor].first);
+}
+
+void sender::name_tensor(uint32_t tensor, uint64_t first) {
+  dr_error& e = c_.error;
   const char* why = e.message;
   // The sentence counts tensors from the frame's first.
   for (const char* const word : {"tensor ", "output "})
@@ -401,11 +420,11 @@ void sender::name_tensor(const frame& f, size_t range) {
       why += std::strspn(why, ",: ");
       break;
     }
-  std::string words = tensors_[p.tensor].name.substr(0, 80);
-  if (p.first) words += ", from element " + std::to_string(p.first) + " on";
+  std::string words = tensors_[tensor].name.substr(0, 80);
+  if (first) words += ", from element " + std::to_string(first) + " on";
   words += std::string(": ") + why;
   std::snprintf(e.message, sizeof e.message, "%.255s", words.c_str());
-  e.tensor = p.tensor;
+  e.tensor = tensor;
 }
 
 }  // namespace dr

@@ -53,10 +53,12 @@ void sender::skip(uint64_t step) {
       if (next < u.before.size() && u.before[next].size() == size) std::memcpy(state, u.before[next].data(), size);
       ++next;
     });
+    if (u.numbers) u.numbers->restore();
+    if (u.rows) u.rows->merge_nan();
     for (const uint32_t i : u.list.tensors) {
       const uint64_t n = tensors_[i].elements / (u.list.kind == DR_UNIT_SCATTER ? options_.ranks : 1);
       if (!given_outs_[i]) continue;
-      if (tensors_[i].dtype == DR_F32 || (options_.flags & DR_SENDER_F32))
+      if (!is_rounded(i))
         std::fill_n(static_cast<float*>(given_outs_[i]), n, std::numeric_limits<float>::quiet_NaN());
       else
         std::fill_n(static_cast<uint16_t*>(given_outs_[i]), n,
@@ -71,6 +73,7 @@ dr_status sender::take_back(uint64_t step) {
   failed_ = step;
   dr_status status = DR_OK;
   for (unit& u : units_) {
+    if (u.step == step && u.numbers) u.numbers->take_back(u.places);
     if (u.step == step) {
       std::vector<taken> now;
       const auto back = [&](range_work& r, residual_kind which, frame_kind kind, const dr_bytes& bytes, float weight) {
@@ -85,7 +88,7 @@ dr_status sender::take_back(uint64_t step) {
         const auto* const from = static_cast<const std::byte*>(bytes.data);
         if (u.returned.empty()) now.push_back({&r, which, kind, {from, from + bytes.size}, weight});
       };
-      for (size_t f = 0; f < u.frames.size(); ++f) {
+      for (size_t f = 0; f < u.frames.size() && !u.numbers; ++f) {
         frame& part = u.frames[f];
         if (f < u.summed.size() && u.summed[f].size) {
           range_work& own = part.ranges[options_.rank];
@@ -108,6 +111,7 @@ dr_status sender::take_back(uint64_t step) {
 // Others have completed the step whose frames were taken back: the residuals are as if this rank had, too. Since then a
 // step has been encoded, and has failed on all ranks.
 void sender::withdraw(unit& u) {
+  if (u.numbers) u.numbers->withdraw(u.places);
   for (const taken& t : u.returned) {
     const float weight = -decay_of(t.range->plan_of(t.which, 0)) * t.weight;
     const dr_bytes bytes{t.bytes.data(), t.bytes.size()};
@@ -136,10 +140,11 @@ residual_kind kind_of_state(uint32_t which) { return which == DR_STATE_SUM ? res
 
 dr_status sender::check_state_call(size_t tensor, uint32_t which, const void* state, size_t size) const {
   dr_error& error = c_.error;
-  if (which > DR_STATE_SUM)
-    return fail(error, DR_E_ARGUMENT, "which: %u is neither DR_STATE_OWN nor DR_STATE_SUM", which);
+  if (which > DR_STATE_WARM) return fail(error, DR_E_ARGUMENT, "which: %u is not one of DR_STATE_*", which);
   const dr_sent_tensor known = tensor_info(tensor);
-  const uint64_t needed = which == DR_STATE_SUM ? known.sum_state : known.state;
+  const uint64_t needed = which == DR_STATE_WARM  ? known.warm_state
+                          : which == DR_STATE_SUM ? known.sum_state
+                                                  : known.state;
   if (size != needed || (!state && size))
     return fail(error, DR_E_ARGUMENT, "%.80s: its state has %" PRIu64 " bytes, not %zu", tensors_[tensor].name.c_str(),
                 needed, size);
@@ -150,6 +155,7 @@ dr_status sender::check_state_call(size_t tensor, uint32_t which, const void* st
 dr_status sender::read_state(size_t tensor, uint32_t which, void* state, size_t size) {
   if (const dr_status s = check_state_call(tensor, which, state, size)) return s;
   if (!size) return DR_OK;
+  if (units_[unit_of_[tensor]].factors) return read_factor_state(tensor, which, state, size);
   std::memset(state, 0, size);
   const plan& method = *(which == DR_STATE_SUM ? sum_plans_ : plans_.methods)[tensor];
   bool filled = false;
@@ -175,6 +181,7 @@ dr_status sender::read_state(size_t tensor, uint32_t which, void* state, size_t 
 dr_status sender::write_state(size_t tensor, uint32_t which, const void* state, size_t size) {
   if (const dr_status s = check_state_call(tensor, which, state, size)) return s;
   if (!size) return DR_OK;
+  if (units_[unit_of_[tensor]].factors) return write_factor_state(tensor, which, state, size);
   const plan& method = *(which == DR_STATE_SUM ? sum_plans_ : plans_.methods)[tensor];
   if (const dr_status s = fits_state(method, views_[tensor], state, size, c_.error))
     return prefix(c_.error, "%.80s: ", tensors_[tensor].name.c_str()), s;
@@ -200,11 +207,14 @@ dr_status sender::write_state(size_t tensor, uint32_t which, const void* state, 
 dr_status sender::scale(double factor) {
   if (!std::isfinite(factor)) return fail(c_.error, DR_E_ARGUMENT, "factor: %g is not finite", factor);
   dr_status status = DR_OK;
-  for (const unit& u : units_)
+  for (const unit& u : units_) {
     each_state(u, [&](std::byte* state, uint64_t size, const plan& p) {
       if (!p.keeps_residual()) return;
       if (const dr_status s = scale_state(state, size, factor, c_.error); s && !status) status = s;
     });
+    if (u.factors)
+      for (size_t i = 0; i < u.list.tensors.size(); ++i) scale_residual(u.factors->residual(i), factor);
+  }
   return status;
 }
 

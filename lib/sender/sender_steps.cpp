@@ -9,21 +9,13 @@
 #include "feedback/velocity.hpp"
 #include "primitive/rng.hpp"
 #include "primitive/value_type.hpp"
+#include "sender/finite.hpp"
 #include "sender/rank_sender.hpp"
 
 namespace dr {
 namespace {
 
 constexpr uint64_t sum_draws = 1;  // of an owner's random numbers: others than those of its gradient
-
-template <class Type>
-bool all_finite(const void* values, uint64_t n) {
-  const auto* const from = static_cast<const typename Type::bits*>(values);
-  typename Type::bits largest = 0;
-  for (uint64_t i = 0; i < n; ++i)
-    largest = std::max<typename Type::bits>(largest, static_cast<typename Type::bits>(from[i] & Type::magnitude_mask));
-  return largest < Type::infinity;
-}
 
 template <class Type>
 void round_values(const float* from, void* to, uint64_t n) {
@@ -39,7 +31,8 @@ void scale_values(const void* values, void* to, double factor, uint64_t n) {
     out[i] = Type::from_f32(static_cast<float>(factor * static_cast<double>(Type::to_f32(from[i]))));
 }
 
-// An error of a merge, without the number of the frame, whose rank is named in its place.
+}  // namespace
+
 void drop_frame_number(dr_error& error) {
   constexpr const char word[] = "frame ";
   const char* at = error.message;
@@ -51,8 +44,6 @@ void drop_frame_number(dr_error& error) {
   std::memmove(error.message, at, std::strlen(at) + 1);
 }
 
-}  // namespace
-
 dr_status sender::check_unit(size_t unit, bool sums, dr_error& error) const {
   if (unit >= units_.size())
     return fail(error, DR_E_ARGUMENT, "unit: %zu is not below the %zu units", unit, units_.size());
@@ -60,8 +51,9 @@ dr_status sender::check_unit(size_t unit, bool sums, dr_error& error) const {
     return fail(error, DR_E_UNSUPPORTED, "the sender was created with DR_SENDER_DRY: it encodes and merges nothing");
   const auto& u = units_[unit];
   if (!is_own(u)) return fail(error, DR_E_UNSUPPORTED, "unit %zu: its tensors are for the caller to send", unit);
-  if (sums && u.list.kind != DR_UNIT_OWNER)
-    return fail(error, DR_E_ARGUMENT, "unit %zu: its plans have no exchange=owner, so there are no sums", unit);
+  if (sums && u.list.kind != DR_UNIT_OWNER && !(u.numbers && u.numbers->second()))
+    return fail(error, DR_E_ARGUMENT, "unit %zu: there are no sums: its plans have no exchange=owner, and no factors",
+                unit);
   return DR_OK;
 }
 
@@ -73,8 +65,7 @@ dr_status sender::check_call(const dr_call& call) {
 
 bool sender::are_finite(const unit& u) const {
   return std::ranges::all_of(u.list.tensors, [&](uint32_t i) {
-    return with_type(views_[i].dtype,
-                     [&](auto type) { return all_finite<decltype(type)>(views_[i].values, tensors_[i].elements); });
+    return are_all_finite(views_[i].dtype, views_[i].values, tensors_[i].elements);
   });
 }
 
@@ -141,23 +132,32 @@ dr_status sender::encode_frame(unit& u, size_t f, size_t range, frame_kind kind,
   return status;
 }
 
+dr_status sender::check_room(const void* slots, size_t capacity, uint64_t needed) {
+  if (slots && capacity >= needed) return DR_OK;
+  fail(c_.error, slots ? DR_E_CAPACITY : DR_E_ARGUMENT, "slots: %zu bytes; %" PRIu64 " are needed", capacity, needed);
+  c_.error.needed = needed;
+  return c_.error.code;
+}
+
+dr_status sender::check_placed(const unit& u, bool outputs) {
+  for (const uint32_t i : u.list.tensors)
+    if (!(outputs ? given_outs_[i] : views_[i].values) && tensors_[i].elements) {
+      fail(c_.error, DR_E_ARGUMENT, "%.80s: %swas not placed", tensors_[i].name.c_str(), outputs ? "its output " : "");
+      c_.error.tensor = i;
+      return DR_E_ARGUMENT;
+    }
+  return DR_OK;
+}
+
 dr_status sender::encode(size_t unit, const dr_call& call, void* slots, size_t capacity, dr_sent& result) {
   if (const dr_status s = check_unit(unit, false, c_.error)) return s;
   if (const dr_status s = check_call(call)) return s;
   auto& u = units_[unit];
   const size_t n = slots_of(u), frames = u.frames.size(), prefix = prefix_size(frames);
-  if (!slots || capacity < n * u.room.bound()) {
-    fail(c_.error, slots ? DR_E_CAPACITY : DR_E_ARGUMENT, "slots: %zu bytes; %zu of %" PRIu64 " are needed", capacity,
-         n, u.room.bound());
-    c_.error.needed = n * u.room.bound();
-    return c_.error.code;
-  }
-  for (const uint32_t i : u.list.tensors)
-    if (!views_[i].values && views_[i].universe) {
-      fail(c_.error, DR_E_ARGUMENT, "%.80s: was not placed", tensors_[i].name.c_str());
-      c_.error.tensor = i;
-      return DR_E_ARGUMENT;
-    }
+  if (const dr_status s = check_room(slots, capacity, n * unit_info(unit).bound)) return s;
+  if (u.rows) return encode_rows(u, call, slots, result);
+  if (const dr_status s = check_placed(u, false)) return s;
+  if (u.numbers) return encode_numbers(u, call, slots, result);
   if (const dr_status s = bind_tensors(u)) return s;
   u.step = call.step;
   u.refuses = false;
@@ -242,6 +242,21 @@ dr_status sender::read_slots(unit& u, const dr_call& call, std::span<const dr_by
     name_rank(c_.error.frame);
     return s;
   }
+  if (const dr_status s = compare(u, call)) return s;
+  const uint64_t room = std::ranges::min(slots, {}, [](const dr_bytes& b) { return b.size; }).size;
+  if (slots_.longest > room) {
+    result.needed = slots_.longest;
+    fail(c_.error, DR_E_CAPACITY, "slots: %" PRIu64 " bytes; the longest has %" PRIu64, room, slots_.longest);
+    c_.error.needed = slots_.longest;
+    return DR_E_CAPACITY;
+  }
+  (of_sums ? u.sum_room : u.room).observe(slots_.longest);
+  // Ranks agree on all steps before this one.
+  u.returned.clear();
+  return DR_OK;
+}
+
+dr_status sender::compare(const unit& u, const dr_call& call) {
   if (const dr_status s = compare_heads(slots_.heads, {options_.numbers}, behind_, c_.error)) {
     const auto self = std::ranges::find(behind_, options_.rank);
     if (c_.error.where != UINT64_MAX && self != behind_.end()) {
@@ -260,16 +275,6 @@ dr_status sender::read_slots(unit& u, const dr_call& call, std::span<const dr_by
   }
   if (slots_.heads[0].tag >> 32 != u.list.digest)
     return fail(c_.error, DR_E_ARGUMENT, "slots: of other tensors, or another plan, than this unit");
-  const uint64_t room = std::ranges::min(slots, {}, [](const dr_bytes& b) { return b.size; }).size;
-  if (slots_.longest > room) {
-    result.needed = slots_.longest;
-    fail(c_.error, DR_E_CAPACITY, "slots: %" PRIu64 " bytes; the longest has %" PRIu64, room, slots_.longest);
-    c_.error.needed = slots_.longest;
-    return DR_E_CAPACITY;
-  }
-  (of_sums ? u.sum_room : u.room).observe(slots_.longest);
-  // Ranks agree on all steps before this one.
-  u.returned.clear();
   return DR_OK;
 }
 
@@ -295,11 +300,8 @@ dr_status sender::sum(size_t unit, const dr_call& call, std::span<const dr_bytes
   if (const dr_status s = check_call(call)) return s;
   auto& u = units_[unit];
   const size_t frames = u.frames.size(), prefix = prefix_size(frames);
-  if (!slot || capacity < u.sum_room.bound()) {
-    fail(c_.error, slot ? DR_E_CAPACITY : DR_E_ARGUMENT, "slot: %zu bytes; %" PRIu64 " are needed", capacity,
-         u.sum_room.bound());
-    return c_.error.code;
-  }
+  if (const dr_status s = check_room(slot, capacity, unit_info(unit).sum_bound)) return s;
+  if (u.numbers) return sum_numbers(u, call, slots, slot, result);
   if (const dr_status s = bind_tensors(u)) return s;
   slot_head head = head_of(u, call.step);
   std::vector<uint64_t> sizes(frames);
@@ -371,12 +373,9 @@ dr_status sender::merge(size_t unit, const dr_call& call, std::span<const dr_byt
     c_.error = u.refusal;
     return c_.error.code;
   }
-  for (const uint32_t i : u.list.tensors)
-    if (!given_outs_[i] && tensors_[i].elements) {
-      fail(c_.error, DR_E_ARGUMENT, "%.80s: its output was not placed", tensors_[i].name.c_str());
-      c_.error.tensor = i;
-      return DR_E_ARGUMENT;
-    }
+  if (u.rows) return merge_rows(u, call, slots, result);
+  if (const dr_status s = check_placed(u, true)) return s;
+  if (u.numbers) return merge_numbers(u, call, slots, result);
   if (const dr_status s = bind_outputs(u)) return s;
   const bool of_sums = u.list.kind == DR_UNIT_OWNER;
   if (const dr_status s = read_slots(u, call, slots, of_sums, result)) return s;

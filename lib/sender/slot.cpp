@@ -6,9 +6,29 @@
 #include <string>
 
 #include "primitive/rng.hpp"
+#include "primitive/value_type.hpp"
 
 namespace dr {
 namespace {
+
+// What travels of a head among numbers.
+struct summed_head {
+  uint64_t tag;
+  uint32_t failures, failed, tensor, check;
+};
+static_assert(sizeof(summed_head) == 24);
+
+uint32_t check_of(const summed_head& h) {
+  const uint64_t failed = uint64_t{h.failures} << 32 | h.failed;
+  return static_cast<uint32_t>(combine(combine(h.tag, failed), h.tensor) >> 32);
+}
+
+// A digit is as many bytes as the numbers of a type have exactly, in half of the bytes of a number.
+template <class Type>
+using digit = std::conditional_t<sizeof(typename Type::bits) == 4, uint16_t, uint8_t>;
+template <class Type>
+constexpr size_t digits = sizeof(summed_head) / sizeof(digit<Type>);
+static_assert(summed_head_size == 2 * sizeof(summed_head));
 
 uint32_t check_of(const slot_head& head, const void* sizes, size_t frames) {
   uint64_t sum = combine(combine(head.tag, head.longest), uint64_t{head.failures} << 32 | head.failed);
@@ -95,6 +115,50 @@ dr_status read_prefixes(std::span<const dr_bytes> slots, const slot_limits& limi
     if (check_head(head, limits, slots.size(), size, error)) return fail_of_rank(error, rank);
     out.longest = std::max(out.longest, head.longest);
     out.skips |= (head.flags & slot_head::not_finite) != 0;
+  }
+  return DR_OK;
+}
+
+void write_summed_head(const slot_head& head, dr_dtype type, size_t ranks, size_t rank, void* at) {
+  summed_head h{head.tag, head.failures, head.failed, head.tensor, 0};
+  h.check = check_of(h);
+  std::memset(at, 0, summed_heads_size(ranks));
+  with_type(type, [&](auto t) {
+    using type_of = decltype(t);
+    auto* const to = static_cast<typename type_of::bits*>(at) + rank * digits<type_of>;
+    digit<type_of> from[digits<type_of>];
+    std::memcpy(from, &h, sizeof h);
+    for (size_t i = 0; i < digits<type_of>; ++i) to[i] = type_of::from_f32(from[i]);
+  });
+}
+
+dr_status read_summed_heads(dr_dtype type, size_t ranks, const void* at, std::vector<slot_head>& out, dr_error& error) {
+  out.assign(ranks, {});
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    summed_head h;
+    const bool whole = with_type(type, [&](auto t) {
+      using type_of = decltype(t);
+      const auto* const from = static_cast<const typename type_of::bits*>(at) + rank * digits<type_of>;
+      digit<type_of> to[digits<type_of>];
+      bool sound = true;
+      for (size_t i = 0; i < digits<type_of>; ++i) {
+        const float number = type_of::to_f32(from[i]);
+        const bool is_digit = number >= 0 && number <= static_cast<float>(digit<type_of>(-1));
+        to[i] = is_digit ? static_cast<digit<type_of>>(number) : digit<type_of>{0};
+        sound &= is_digit && static_cast<float>(to[i]) == number;
+      }
+      std::memcpy(&h, to, sizeof h);
+      return sound;
+    });
+    if (!whole || h.check != check_of(h)) {
+      fail(error, DR_E_CORRUPT, "its head among the sums is damaged");
+      return fail_of_rank(error, rank);
+    }
+    slot_head& head = out[rank];
+    head.tag = h.tag;
+    head.failures = h.failures;
+    head.failed = h.failed;
+    head.tensor = h.tensor;
   }
   return DR_OK;
 }

@@ -53,6 +53,15 @@ struct slot_limits {
 // rank.
 dr_status read_prefixes(std::span<const dr_bytes> slots, const slot_limits& limits, slot_list& out, dr_error& error);
 
+// The heads of all ranks in a slot whose numbers an all-reduce adds up, behind them: each as numbers that every type has
+// exactly, to which the other ranks add zeros.
+constexpr uint64_t summed_head_size = 48;  // bytes of a rank's
+constexpr uint64_t summed_heads_size(size_t ranks) { return summed_head_size * ranks; }
+// This rank's among zeros. type: DR_F32, DR_F16, DR_BF16, of the numbers. Of the head tag, failures and tensor travel.
+void write_summed_head(const slot_head& head, dr_dtype type, size_t ranks, size_t rank, void* at);
+// CORRUPT: a head is damaged; the error's frame is the rank.
+dr_status read_summed_heads(dr_dtype type, size_t ranks, const void* at, std::vector<slot_head>& out, dr_error& error);
+
 // How ranks number one another in errors.
 struct rank_names {
   std::span<const uint32_t> numbers;  // empty: by position

@@ -38,11 +38,10 @@ uint32_t crc32_of(std::string_view text) {
   return ~crc;
 }
 
-// Whether the value codec rounds each value by itself, by no levels of its tensor: the id is that of value=half.
-bool sends_values_alone(const plan& p) {
-  constexpr uint32_t rounds_each = 4;
-  return p.value_choices.empty() && p.value[0].codec->id == rounds_each;
-}
+// Ids of value=half, which rounds each value by itself, by no levels of its tensor, and of index=all.
+constexpr uint32_t rounds_each = 4, all_elements = 11;
+
+bool sends_values_alone(const plan& p) { return p.value_choices.empty() && p.value[0].codec->id == rounds_each; }
 
 // Plans beside those of the lines, each derived once: hundreds of tensors have one line.
 struct derived_plans {
@@ -105,6 +104,8 @@ dr_status choose_plan(const named_tensor& t, const unit_rules& rules, const plan
     return fail(error, DR_E_UNSUPPORTED,
                 "%.80s: `%.80s`: a sender's frames go by exchange=gather or exchange=owner; dr_exchange has the others",
                 t.name.c_str(), own->text.c_str());
+  if (rules.scatters && out->transforms())
+    return fail(error, DR_E_UNSUPPORTED, "%.80s: `%.80s`: shards have no matrices", t.name.c_str(), own->text.c_str());
   // (Copies in f32 are what a transform sees.)
   const uint32_t types = traits_of(out->transforms() ? *dense : *out).dtypes;
   if (types & DR_DTYPE_BIT(t.dtype)) return DR_OK;
@@ -122,6 +123,7 @@ uint32_t kind_of(const named_tensor& t, const plan& method, exchange_kind how, c
   const auto same = [&](const plan_ptr& a) { return a->text == method.text; };
   if (std::ranges::any_of(rules.apart, same)) return DR_UNIT_APART;
   if (rules.scatters) return DR_UNIT_SCATTER;
+  if (rules.reduces_halves && half_of(method)) return DR_UNIT_HALVES;
   return how == exchange_kind::owner ? DR_UNIT_OWNER : DR_UNIT_FRAMES;
 }
 
@@ -179,6 +181,17 @@ dr_status check_clips(std::span<const named_tensor> tensors, const unit_plan& al
 
 }  // namespace
 
+dr_dtype half_of(const plan& p) {
+  if (p.transforms() || p.patches() || p.chooses() || p.votes || p.block != 1 || !sends_values_alone(p)) return {};
+  const bool codes_all = p.index.size() == 1 && p.index[0].codec->id == all_elements && p.value.size() == 1;
+  if (!codes_all || (traits_of(p).flags & DR_PLAN_SPARSIFIES) || p.exchange.kind != exchange_kind::gather) return {};
+  if (p.keeps_feedback()) {
+    const bound_feedback rule = p.feedback_rule();
+    if (!rule.kind.plain || rule.kind.rate || rule.weights().beta != 1 || rule.weights().gamma != 1) return {};
+  }
+  return p.value[0].value(0) == 0 ? DR_F16 : DR_BF16;
+}
+
 uint64_t dense_below_of(const plan& method, uint64_t asked) {
   if (asked != DR_DENSE_BELOW_BY_PLAN) return asked;
   return method.flat ? 0 : small_elements;
@@ -208,7 +221,7 @@ dr_status plan_units(std::span<const named_tensor> tensors, const unit_rules& ru
     const uint32_t kind = kind_of(t, *method, how, rules);
     const bool alone = kind == DR_UNIT_ROWS || kind == DR_UNIT_SCATTER;
     std::string key = std::to_string(kind) + " " + std::to_string(t.dtype);
-    if (kind == DR_UNIT_FACTORS || kind == DR_UNIT_APART) key += " " + method->text;
+    if (kind == DR_UNIT_FACTORS || kind == DR_UNIT_APART || kind == DR_UNIT_HALVES) key += " " + method->text;
     if (alone) key += " " + std::to_string(i);
     const auto [at, is_new] = kinds.try_emplace(key, all.size());
     if (is_new) all.emplace_back();

@@ -17,7 +17,8 @@ struct named_tensor {
   dr_dtype dtype = DR_F32;
   bool is_rows = false;
   uint64_t elements = 0;
-  plan_ptr method;  // of its line in the book, or its own; nullptr: dense
+  uint64_t rows = 1;  // of its matrix
+  plan_ptr method;    // of its line in the book, or its own; nullptr: dense
 };
 
 struct unit_rules {
@@ -26,6 +27,7 @@ struct unit_rules {
   uint64_t dense_below = DR_DENSE_BELOW_BY_PLAN;
   uint64_t unit_bytes = 0;
   bool scatters = false;
+  bool reduces_halves = false;  // DR_SENDER_HALVES
   std::vector<plan_ptr> apart;
 };
 
@@ -45,6 +47,10 @@ struct unit_plan {
 
 // ARGUMENT (the error's tensor), UNSUPPORTED.
 dr_status plan_units(std::span<const named_tensor> tensors, const unit_rules& rules, unit_plan& out, dr_error& error);
+
+// The type in which a plan sends all values, with no more than a residual of what rounding loses; 0: it does otherwise.
+// An all-reduce of that type has the bits of an exchange of such frames but for the rounding of sums.
+dr_dtype half_of(const plan& method);
 
 // Elements below which a tensor of such a plan travels exactly.
 uint64_t dense_below_of(const plan& method, uint64_t asked);

@@ -147,6 +147,11 @@ void lowrank::reset() {
   for (const uint32_t i : low_) orthonormalise_q(i, scratch_);
 }
 
+void lowrank::redraw(size_t tensor) {
+  std::ranges::fill(warm_start(tensor), 0.0f);
+  if (!items_[tensor].dense) orthonormalise_q(tensor, scratch_);
+}
+
 // ---- A round ----------------------------------------------------------------------------------------------
 
 // Copies all of a tensor's M.

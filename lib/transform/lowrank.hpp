@@ -8,6 +8,7 @@
 // with this rank's own Q; the sum over ranks is the same, and so is the next mean.
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -57,6 +58,8 @@ class lowrank {
   // and nothing has changed.
   dr_status begin(std::span<const float* const> gradients, std::span<float* const> outs, pool& workers,
                   dr_error& error);
+  // Other outputs than those of begin, before the last advance writes them.
+  void set_outputs(std::span<float* const> outs) { std::copy(outs.begin(), outs.end(), outs_.begin()); }
   bool busy() const { return phase_ != 0; }
   uint32_t phase() const { return phase_; }  // the number of the factor to be all-reduced; 0: none
   // The factor to be all-reduced now.
@@ -72,6 +75,8 @@ class lowrank {
   std::span<float> residual(size_t tensor) const;
   // Q of the next round, [rank][columns]; empty for a dense tensor.
   std::span<float> warm_start(size_t tensor) const;
+  // Draws Q of a tensor as a new one has it.
+  void redraw(size_t tensor);
   bool keeps() const { return how_.keeps; }
   uint64_t elements() const { return elements_; }
   uint64_t first_size() const { return first_size_; }

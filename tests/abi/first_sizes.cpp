@@ -54,6 +54,13 @@ TEST_CASE("a struct smaller than version 1's is refused by name, size and minimu
   dr_unit_info unit_info{};
   dr_sent_tensor sent_tensor{};
   dr_sent sent{};
+  const int64_t row_at[] = {1};
+  const float row_values[] = {2};
+  dr_sent_rows sent_rows{};
+  sent_rows.count = 1;
+  sent_rows.indices = row_at;
+  sent_rows.values = row_values;
+  sent_rows.index_dtype = DR_I64;
   dr_sender* sender = nullptr;
   dr_book_line line{};
   dr_error e{sizeof e};
@@ -69,6 +76,11 @@ TEST_CASE("a struct smaller than version 1's is refused by name, size and minimu
   REQUIRE(dr_sender_create(c, nullptr, nullptr, &named, sizeof named, 1, nullptr, &sender) == DR_OK);
   const void* const in[] = {gradient.data()};
   REQUIRE(dr_sender_place(sender, 0, 1, in, nullptr, nullptr) == DR_OK);
+  dr_named_tensor of_rows = named;
+  of_rows.flags = DR_NAMED_ROWS;
+  of_rows.rows = of_rows.elements;
+  dr_sender* row_sender = nullptr;
+  REQUIRE(dr_sender_create(c, nullptr, nullptr, &of_rows, sizeof of_rows, 1, nullptr, &row_sender) == DR_OK);
   const auto senders = [&](const dr_sender_options* o) {
     dr_sender* none = nullptr;
     const dr_status s = dr_sender_create(c, nullptr, nullptr, &named, sizeof named, 1, o, &none);
@@ -154,6 +166,7 @@ TEST_CASE("a struct smaller than version 1's is refused by name, size and minimu
       {"dr_sender_info", 72, &sender_info.struct_size, [&] { return dr_sender_describe(sender, &sender_info, &e); }},
       {"dr_unit_info", 80, &unit_info.struct_size, [&] { return dr_sender_unit(sender, 0, &unit_info, &e); }},
       {"dr_sent_tensor", 48, &sent_tensor.struct_size, [&] { return dr_sender_tensor(sender, 0, &sent_tensor, &e); }},
+      {"dr_sent_rows", 40, &sent_rows.struct_size, [&] { return dr_sender_place_rows(row_sender, 0, &sent_rows); }},
       {"dr_sent", 48, &sent.struct_size,
        [&] { return dr_sender_encode(sender, 0, nullptr, room.data(), room.size(), &sent); }},
       {"dr_exchange_options", 48, &exchange_options.struct_size,
@@ -194,5 +207,6 @@ TEST_CASE("a struct smaller than version 1's is refused by name, size and minimu
   dr_control_destroy(control);
   dr_book_destroy(book);
   dr_sender_destroy(sender);
+  dr_sender_destroy(row_sender);
   dr_batch_destroy(batch);
 }

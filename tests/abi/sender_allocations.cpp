@@ -13,6 +13,8 @@ namespace {
 constexpr const char* plans[] = {
     "sparsify=topr(ratio=0.1) feedback=dgc(clip=1) index=golomb value=uniform_quant",
     "index=all value=uniform_quant(bits=4) feedback=residual exchange=owner",
+    "index=all value=half feedback=residual",
+    "transform=lowrank(rank=2) feedback=residual",
 };
 
 // The only rank of its exchange.
@@ -23,13 +25,13 @@ class lonely {
   lonely(const char* plan, const dr_context_options& options) : plan_(plan) {
     REQUIRE(dr_context_create(&options, &context, nullptr) == DR_OK);
     for (size_t i = 0; i < 2; ++i) {
-      named[i] = {sizeof named[i], i ? "b" : "a", DR_F32, 0, 0, elements, plan_.handle};
+      named[i] = {sizeof named[i], i ? "b" : "a", DR_F32, 0, 20, elements, plan_.handle};
       values[i] = client::laplace(elements, i + 1);
       in[i] = values[i].data();
       out[i] = outs[i].data();
     }
     choice.struct_size = sizeof choice;
-    choice.flags = DR_SENDER_SKIP;
+    choice.flags = DR_SENDER_SKIP | DR_SENDER_HALVES;
     choice.unit_bytes = 1;  // two units
     error.struct_size = sizeof error;
     call.struct_size = sizeof call;
@@ -59,7 +61,7 @@ class lonely {
     const dr_bytes bytes = sent();
     return dr_sender_sum(sender, 0, &call, &bytes, 1, sums.data(), sums.size(), &result);
   }
-  bool owns() { return unit().kind == DR_UNIT_OWNER; }
+  bool owns() { return unit().sum_bound != 0; }  // and factors, which have a second slot
   dr_status merge() {
     const dr_bytes bytes = owns() ? dr_bytes{sums.data(), unit().sum_bound} : sent();
     return dr_sender_merge(sender, 0, &call, &bytes, 1, &result);

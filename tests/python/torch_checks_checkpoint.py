@@ -9,7 +9,7 @@ import warnings
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch_ranks import check, gradients, make_model, parameters_of, part_of, raises, same, steps_of, wrapped
+from torch_ranks import check, factor_residual, gradients, make_model, parameters_of, part_of, raises, same, steps_of, wrapped
 
 import deepreduce
 from deepreduce import accelerate
@@ -41,8 +41,8 @@ def residuals_of(exchange):
         for name, state in exchange._states.items()
     ]
     for unit in exchange._units:
-        if hasattr(unit, "transform"):
-            found += [torch.from_numpy(unit.transform.residual(i)).reshape(-1) for i in range(len(unit.items))]
+        if unit.kind == "factors":
+            found += [torch.from_numpy(factor_residual(exchange, item.name)) for item in unit.items]
     return torch.cat(found).double()
 
 

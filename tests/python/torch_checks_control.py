@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from deepreduce.torch import _ladder
 from deepreduce.torch import AllReduce, DDPHook
-from torch_ranks import check, gradients, make_model, part_of, raises, same, same_on_all_ranks, steps_of, train, wrapped
+from torch_ranks import check, factor_residual, gradients, make_model, part_of, raises, same, same_on_all_ranks, steps_of, train, wrapped
 
 TEN = "sparsify=topr(ratio=0.1) feedback=residual index=golomb value=log_quant"
 ONE = "sparsify=topr(ratio=0.01) feedback=residual index=golomb value=raw"
@@ -89,10 +89,9 @@ def kept_by(reduce):
     for i, size in enumerate((3000, 40, 600)):
         state = reduce._states[str(i)]
         kept = torch.from_numpy(state.residual.copy()).double() if state.memory.any() else torch.zeros(size).double()
-        unit, position = reduce._where[str(i)]
-        if hasattr(unit, "transform"):
+        if reduce._where[str(i)][0].kind == "factors":
             assert not kept.any()  # a residual is in one place
-            kept = torch.from_numpy(unit.transform.residual(position)).double().reshape(-1)
+            kept = torch.from_numpy(factor_residual(reduce, str(i))).double()
         own.append(kept)
     total = torch.cat(own)
     dist.all_reduce(total)

@@ -24,6 +24,8 @@ import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 
+from deepreduce.tensor import State  # noqa: E402
+
 LOSSLESS = "index=golomb value=raw"
 LOSSY = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=log_quant"
 SUITES: dict = {}  # {name: {check: function}}
@@ -124,6 +126,12 @@ def part_of(state):
 def gradients(step, rank, sizes=(3000, 40, 500)):
     rng = np.random.default_rng([step, rank])
     return [torch.from_numpy(rng.laplace(size=size).astype(np.float32)) for size in sizes]
+
+
+def factor_residual(reduce, name):
+    """[d] what the sender keeps of a tensor that is sent as factors."""
+    state = State._from_bytes(reduce._sender.read_state(name))
+    return state.residual.copy() if state.memory.any() else np.zeros(reduce._elements(name), np.float32)
 
 
 def residual_sum(reduce):

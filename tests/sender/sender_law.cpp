@@ -178,8 +178,9 @@ TEST_CASE("what a sender does not support is refused, by name") {
 }
 
 TEST_CASE("tensors whose plans the caller sends itself are units that it finds, and encode refuses") {
-  world w({{"m", 5000}, {"x", 5000}}, {.book = "m: transform=lowrank(rank=2)\n*: dense", .ranks = 1});
-  CHECK(w.unit(0).kind == DR_UNIT_FACTORS);
+  world w({{"m", 5000}, {"x", 5000}},
+          {.book = "m: index=all value=half\n*: dense", .ranks = 1, .apart = "index=all value=half bucket=flat"});
+  CHECK(w.unit(0).kind == DR_UNIT_APART);
   CHECK(w.unit(0).bound == 0);
   CHECK(w.unit(1).kind == DR_UNIT_FRAMES);
   client::bytes room(1 << 20);

@@ -17,12 +17,15 @@ struct tensor {
   uint64_t elements;
   dr_dtype dtype = DR_F32;
   std::string plan = "";  // "": the book's
+  uint64_t rows = 0;
+  bool is_sparse = false;  // its gradient is rows
 };
 
 struct settings {
   std::string book = "*: sparsify=topr(ratio=0.1) feedback=residual index=golomb";
   uint32_t ranks = 2, flags = 0, flat = DR_FLAT_BY_PLAN;
   uint64_t dense_below = DR_DENSE_BELOW_BY_PLAN, unit_bytes = 0;
+  std::string apart = "";  // a plan that the caller sends itself
 };
 
 inline size_t size_of(dr_dtype type) { return type == DR_F32 ? 4 : 2; }
@@ -44,6 +47,17 @@ inline uint16_t to_bf16(float x) {
   uint32_t bits;
   std::memcpy(&bits, &x, 4);
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+// A rank's numbers added to those of the ranks before it, as an all-reduce does.
+inline void add_numbers(client::bytes& sum, const client::bytes& more, dr_dtype type) {
+  for (size_t at = 0; at < sum.size(); at += size_of(type)) {
+    const float x = number(sum.data() + at, type) + number(more.data() + at, type);
+    if (const uint16_t h = to_bf16(x); type == DR_F32)
+      std::memcpy(sum.data() + at, &x, 4);
+    else
+      std::memcpy(sum.data() + at, &h, 2);
+  }
 }
 
 // One rank.
@@ -86,6 +100,8 @@ struct world {
       n.name = t.name.c_str();
       n.dtype = t.dtype;
       n.elements = t.elements;
+      n.rows = t.rows;
+      n.flags = t.is_sparse ? DR_NAMED_ROWS : 0;
       if (!t.plan.empty()) {
         plans.push_back(std::make_unique<client::plan>(t.plan));
         n.plan = plans.back()->handle;
@@ -100,6 +116,11 @@ struct world {
     o.flat = how.flat;
     o.dense_below = how.dense_below;
     o.unit_bytes = how.unit_bytes;
+    std::unique_ptr<client::plan> apart;
+    if (!how.apart.empty()) apart = std::make_unique<client::plan>(how.apart);
+    const dr_plan* const listed[] = {apart ? apart->handle : nullptr};
+    o.apart = listed;
+    o.apart_count = apart ? 1 : 0;
     status = dr_sender_create(r->context.handle, nullptr, book, named.data(), sizeof(dr_named_tensor), named.size(), &o,
                               &r->sender);
     error = r->context.error();
@@ -255,6 +276,40 @@ struct world {
         }
         return out;
       };
+      if (info[0].numbers) {
+        // What all ranks have of `own` slots after an all-reduce.
+        const auto summed = [&](bool of_sums) {
+          client::bytes total;
+          for (size_t from = 0; from < n; ++from) {
+            client::bytes bytes = of_sums ? ranks[from]->sums[u][0] : ranks[from]->sent[u][0];
+            if (on_the_way) on_the_way(u, from, SIZE_MAX, bytes);
+            if (from)
+              add_numbers(total, bytes, info[0].numbers);
+            else
+              total = std::move(bytes);
+          }
+          return total;
+        };
+        client::bytes total = summed(false);
+        bytes_sent += 2 * (n - 1) * (info[0].slot + info[0].sum_slot) / n;
+        for (size_t r = 0; r < n && info[0].sum_slot; ++r) {
+          const dr_call c = call(steps[r], r);
+          const dr_bytes given{total.data(), total.size()};
+          ranks[r]->sums[u].assign(1, client::bytes(info[r].sum_bound));
+          REQUIRE(dr_sender_sum(ranks[r]->sender, u, &c, &given, 1, ranks[r]->sums[u][0].data(),
+                                ranks[r]->sums[u][0].size(), nullptr) == DR_OK);
+        }
+        if (info[0].sum_slot) total = summed(true);
+        for (size_t r = 0; r < n; ++r) {
+          const dr_call c = call(steps[r], r);
+          const dr_bytes given{total.data(), total.size()};
+          dr_sent result{};
+          result.struct_size = sizeof result;
+          fail(r, dr_sender_merge(ranks[r]->sender, u, &c, &given, 1, &result));
+          if (result.skips) skips[r] = true;
+        }
+        continue;
+      }
       if (info[0].kind == DR_UNIT_OWNER) {
         for (size_t r = 0; r < n; ++r) {
           rank& me = *ranks[r];
@@ -272,8 +327,9 @@ struct world {
         }
       }
       if (info[0].slots)
-        bytes_sent +=
-            info[0].kind == DR_UNIT_FRAMES ? (n - 1) * info[0].slot : (n - 1) * (info[0].slot + info[0].sum_slot);
+        bytes_sent += info[0].kind == DR_UNIT_FRAMES || info[0].kind == DR_UNIT_ROWS
+                          ? (n - 1) * info[0].slot
+                          : (n - 1) * (info[0].slot + info[0].sum_slot);
       for (size_t r = 0; r < n; ++r) {
         rank& me = *ranks[r];
         const dr_call c = call(steps[r], r);

@@ -46,14 +46,16 @@ class Unit(NamedTuple):
     """Tensors that travel in one slot.
 
     kind     "frames": encode, all-gather, merge. "owner": encode, all-to-all, sum, all-gather, merge. "scatter": encode,
-             all-to-all, merge. The caller's: "factors" (deepreduce.transform), "apart", "rows"
+             all-to-all, merge. "rows": place_rows, encode, all-gather, merge, rows. "halves": encode, all-reduce, merge.
+             "factors": encode, all-reduce, and if there is a `sum_slot` sum, all-reduce; merge. The caller's: "apart"
     tensors  their names, as they lie in the slot
     frames   how many frames a slot has
     bytes    of the tensors
     bound    bytes of each of the `slots` slots that encode writes, one behind the other
     slot     bytes of each that travel in the next step, the same on every rank
     slots    1, or the number of ranks
-    sum_bound, sum_slot  "owner": the same of the slots of sums
+    sum_bound, sum_slot  "owner", "factors": the same of the slots of sums
+    numbers  "halves", "factors": the type of a slot's numbers, for the all-reduce: "float16", "bfloat16", "float32"; else ""
     """
 
     kind: str
@@ -65,6 +67,7 @@ class Unit(NamedTuple):
     slots: int
     sum_bound: int
     sum_slot: int
+    numbers: str = ""
 
 
 class Sent(NamedTuple):
@@ -89,7 +92,7 @@ class Sent(NamedTuple):
 
 class SentTensor(NamedTuple):
     """How a tensor travels: in which unit, where among the unit's tensors, by which plan; the key of its random numbers; bytes of
-    its states."""
+    its states, and of the warm start of its factors."""
 
     unit: int
     position: int
@@ -97,6 +100,7 @@ class SentTensor(NamedTuple):
     key: int
     state: int
     sum_state: int
+    warm_state: int = 0
 
 
 class SenderInfo(NamedTuple):
@@ -125,8 +129,15 @@ _KINDS = {
     _abi_sender.DR_UNIT_FACTORS: "factors",
     _abi_sender.DR_UNIT_APART: "apart",
     _abi_sender.DR_UNIT_ROWS: "rows",
+    _abi_sender.DR_UNIT_HALVES: "halves",
 }
-_STATES = {"states": (_abi_sender.DR_STATE_OWN, "state"), "sums": (_abi_sender.DR_STATE_SUM, "sum_state")}
+_INDEX_TYPES = (_abi.DR_U32, _abi.DR_I32, _abi.DR_U64, _abi.DR_I64)
+_NUMBERS = {_abi.DR_F32: "float32", _abi.DR_F16: "float16", _abi.DR_BF16: "bfloat16"}
+_STATES = {
+    "states": (_abi_sender.DR_STATE_OWN, "state"),
+    "sums": (_abi_sender.DR_STATE_SUM, "sum_state"),
+    "warm": (_abi_sender.DR_STATE_WARM, "warm_state"),
+}
 
 
 class Sender(Uncopied):
@@ -146,6 +157,8 @@ class Sender(Uncopied):
     caller_states  feedback keeps its states where `place` says. Not with exchange=owner
     skip_nonfinite a step in which some rank's gradient is not finite is skipped on all ranks (Sent.skips)
     scatter      a reduce-scatter: outputs are this rank's shards, of as many equal ones as there are ranks
+    halves       tensors of a plan that sends all values as halves (index=all value=half) travel by an all-reduce: units of kind
+                 "halves". Else their frames are gathered
     apart        plans whose tensors the caller sends itself: units of kind "apart"
     numbers      how errors number the ranks, [ranks]; None: by position
     threads      that it works with; None: 1
@@ -184,6 +197,7 @@ class Sender(Uncopied):
         caller_states: bool = False,
         skip_nonfinite: bool = False,
         scatter: bool = False,
+        halves: bool = False,
         apart: Sequence[Union[str, Plan]] = (),
         numbers: Optional[Sequence[int]] = None,
         threads: Optional[int] = None,
@@ -205,8 +219,10 @@ class Sender(Uncopied):
             _abi_sender.DR_SENDER_CALLER_STATES: caller_states,
             _abi_sender.DR_SENDER_SKIP: skip_nonfinite,
             _abi_sender.DR_SENDER_SCATTER: scatter,
+            _abi_sender.DR_SENDER_HALVES: halves,
         }
         options = new(_abi_sender.dr_sender_options)
+        options.seed = self._seed
         options.ranks, options.rank = self._ranks, unsigned(rank, "rank", 2**32)
         for bit, given in flags.items():
             options.flags |= bit if given else 0
@@ -295,11 +311,8 @@ class Sender(Uncopied):
     def unit(self, unit: int) -> Unit:
         """One of `units`."""
         told = self._refresh(unit)
-        return Unit(
-            _KINDS.get(told.kind, "?"),
-            self._unit_names[unit],
-            *(int(getattr(told, name)) for name in Unit._fields[2:]),
-        )
+        counts = [int(getattr(told, name)) for name in Unit._fields[2:-1]]
+        return Unit._make([_KINDS.get(told.kind, "?"), self._unit_names[unit], *counts, _NUMBERS.get(told.numbers, "")])
 
     def tensor(self, name: str) -> SentTensor:
         """How the tensor of that name travels."""
@@ -320,7 +333,7 @@ class Sender(Uncopied):
         told, error = new(_abi_sender.dr_sent_tensor), new(_abi.dr_error)
         check(self._library.dr_sender_tensor(self._handle, i, told, error), error)
         plan = as_plan(text(self._library.dr_plan_text(told.plan)))
-        return SentTensor(told.unit, told.position, plan, told.key, told.state, told.sum_state)
+        return SentTensor(told.unit, told.position, plan, told.key, told.state, told.sum_state, told.warm_state)
 
     def _position(self, name: str) -> int:
         if name not in self._at:
@@ -385,6 +398,27 @@ class Sender(Uncopied):
             raise _at_tensor(name, f"has {found.elements} elements, not {elements}")
         return found.address, found.owner
 
+    def place_rows(self, name: str, indices: Any, values: Any) -> None:
+        """Where the rows of a sparse tensor are in this step: indices [rows], ascending, of 32 or 64 bits, and values [rows, width] of
+        its type; contiguous, on the CPU. They are kept alive. Raises ArgumentError."""
+        i = self._position(name)
+        where, what = _memory.borrow(indices, f"{name}: indices", _INDEX_TYPES), _memory.borrow(values, name)
+        self._fits(name, what, self._specs[i].dtype, where.elements * math.prod(self._specs[i].shape[1:]))
+        with self._turn():
+            self._place_rows_at(i, where.elements, where.address, what.address, where.dtype)
+            self._alive[0][i] = where.owner, what.owner
+
+    def rows(self, name: str) -> Tuple[Array, Array]:
+        """The rows of the mean of a sparse tensor, after merge: indices, int64 [rows], and values [rows, width], of its type (of bfloat16
+        the bits, uint16) or float32 (`float32`). The union of the ranks' rows; after `skip` a row of NaN. ArgumentError."""
+        i = self._position(name)
+        dtype = _abi.DR_F32 if self._float32 else self._specs[i].dtype
+        kind = {_abi.DR_F32: numpy.float32, _abi.DR_F16: numpy.float16}.get(dtype, numpy.uint16)
+        width = math.prod(self._specs[i].shape[1:])
+        with self._turn():
+            found = self._rows_at(i)
+            return _copy_at(found.indices, found.count, numpy.int64), _copy_at(found.values, found.count * width, kind).reshape(-1, width)
+
     def clip(self) -> None:
         """Where `info.clips`: reads the norm of the tensors whose plan has a clip; if it is above the bound, encode sends them
         scaled, until `place` or the end of the step. The tensors are not changed."""
@@ -407,10 +441,11 @@ class Sender(Uncopied):
 
     def sum(self, unit: int, step: int, slots: Sequence[Tensor], slot: Tensor) -> Sent:
         """Of a unit of kind "owner": the slots that the ranks sent to this one, in order, become its sum, which is encoded into
-        `slot`, `sum_bound` writable bytes. CapacityError as of merge; all else that is wrong with them the slot says."""
+        `slot`, `sum_bound` writable bytes. CapacityError as of merge; all else that is wrong with them the slot says. Of "factors":
+        the all-reduced slot alone; the second factor goes to `slot`, and what is wrong merge says."""
         room = _memory.borrow_room(slot, "slot")
         with self._turn():
-            owners = self._take_slots(slots)
+            owners = self._take_slots(unit, slots)
             self._start(step, self._rank)
             status = self._c_sum(
                 self._sender, unit, self._at_call, self._at_slots, len(owners), room.address, room.size, self._at_result
@@ -418,13 +453,14 @@ class Sender(Uncopied):
             return self._sent(status)
 
     def merge(self, unit: int, step: int, slots: Sequence[Tensor]) -> Sent:
-        """The slots of all ranks, in order, become the outputs: a list of bytes or an array [ranks, bytes].
+        """The slots of all ranks, in order, become the outputs: a list of bytes or an array [ranks, bytes]. Of "halves" and "factors":
+        the all-reduced slot alone.
 
         Raises CapacityError: `needed` bytes of each slot are to come, with which it is called again. CorruptFrame; PeerError (a rank
         could not encode); OutOfStep; ArgumentError (a rank sends other tensors). The outputs are untouched then.
         """
         with self._turn():
-            owners = self._take_slots(slots)
+            owners = self._take_slots(unit, slots)
             self._start(step, self._rank)
             return self._sent(self._c_merge(self._sender, unit, self._at_call, self._at_slots, len(owners), self._at_result))
 
@@ -445,9 +481,9 @@ class Sender(Uncopied):
     def _start(self, step: int, private_seed: int) -> None:
         self._call.step, self._call.private_seed = unsigned(step, "step"), private_seed
 
-    def _take_slots(self, slots: Sequence[Tensor]) -> List[Any]:
+    def _take_slots(self, unit: int, slots: Sequence[Tensor]) -> List[Any]:
         listed = frames_of(slots)
-        if len(listed) != self._ranks:
+        if len(listed) != (1 if self._refresh(unit).numbers else self._ranks):
             raise ArgumentError(f"there are {len(listed)} slots; the sender is one of {self._ranks} ranks")
         found = [_memory.borrow_bytes(each, "a slot") for each in listed]
         for slot, borrowed in zip(self._each_slot, found):
@@ -485,13 +521,24 @@ class Sender(Uncopied):
             slot.data, slot.size = place
         self._call.step, self._call.private_seed = step, self._rank
 
+    def _place_rows_at(self, tensor: int, count: int, indices: int, values: int, index_dtype: int) -> None:
+        given = new(_abi_sender.dr_sent_rows)
+        given.count, given.indices, given.values, given.index_dtype = count, indices, values, index_dtype
+        self._check(self._library.dr_sender_place_rows(self._handle, tensor, given))
+
+    def _rows_at(self, tensor: int) -> Any:
+        """dr_sent_rows: in the sender's memory, until the next merge."""
+        found = new(_abi_sender.dr_sent_rows)
+        self._check(self._library.dr_sender_rows(self._handle, tensor, found))
+        return found
+
     # ---- States ----
 
     def state_dict(self) -> SavedState:
-        """What to save: {"states": {name: bytes}, "sums": {name: bytes}, "failures": …, "failed": …}, bytes as uint8 arrays.
+        """What to save: {"states": {name: bytes}, "sums": …, "warm": …, "failures": …, "failed": …}, bytes as uint8 arrays.
 
         A state is of the whole tensor, in the order of its elements, so a training goes on with another number of ranks or other
-        units. `sums` (exchange=owner) are of the elements that this rank owns.
+        units. `sums` (exchange=owner) are of the elements that this rank owns, `warm` the warm starts of factors.
         """
         found: SavedState = {"failures": self.info.failures, "failed": self.info.failed}
         with self._turn():
@@ -507,7 +554,7 @@ class Sender(Uncopied):
         """Goes on from what state_dict gave. Raises ArgumentError for states of other tensors or plans; then nothing has
         changed."""
         for key, (_, size) in _STATES.items():
-            there, here = set(state[key]), {name for name, told in zip(self._names, self._told) if getattr(told, size)}
+            there, here = set(state.get(key, {})), {name for name, told in zip(self._names, self._told) if getattr(told, size)}
             if there != here:
                 lacks, extra = sorted(here - there), sorted(there - here)
                 raise ArgumentError(f"the {key} are of other tensors or plans: without {lacks}, and with {extra}")
@@ -525,7 +572,8 @@ class Sender(Uncopied):
             )
 
     def read_state(self, name: str, field: str = "states") -> Array:
-        """The bytes that feedback keeps of a tensor, in the order of its elements. field: "states", or "sums" (exchange=owner)"""
+        """The bytes that feedback keeps of a tensor, in the order of its elements. field: "states", "sums"
+        (exchange=owner) or "warm" (transform=lowrank)"""
         which, size = _STATES[field]
         with self._turn():
             return self._read_state(self._position(name), which, getattr(self.tensor(name), size))
@@ -554,7 +602,7 @@ class Sender(Uncopied):
 
     def _write_states(self, state: SavedPart) -> None:
         for key, (which, _) in _STATES.items():
-            for name, each in state[key].items():
+            for name, each in state.get(key, {}).items():
                 found = _memory.borrow_bytes(each, f"{name}: its state")
                 where = self._handle, self._at[name], which, found.address, found.size
                 self._check(self._library.dr_sender_write_state(*where))
@@ -586,6 +634,11 @@ class Sender(Uncopied):
 
 def _function(library: ctypes.CDLL, name: str, *arguments: CType) -> Callable[..., int]:
     return ctypes.CFUNCTYPE(_abi.dr_status, ctypes.c_void_p, *arguments)((f"dr_sender_{name}", library))
+
+
+def _copy_at(address: Any, n: int, kind: Any) -> Array:
+    size = n * numpy.dtype(kind).itemsize
+    return numpy.frombuffer(ctypes.string_at(address, size) if size else b"", kind).copy()
 
 
 class _Turn:

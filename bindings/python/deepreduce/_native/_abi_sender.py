@@ -33,6 +33,7 @@ DR_SENDER_CALLER_STATES = 1 << 2
 DR_SENDER_SKIP = 1 << 3
 DR_SENDER_SCATTER = 1 << 4
 DR_SENDER_DRY = 1 << 5
+DR_SENDER_HALVES = 1 << 6
 
 DR_FLAT_BY_PLAN = 0
 DR_FLAT = 1
@@ -52,6 +53,7 @@ class dr_sender_options(Structure):
         ("apart", POINTER(POINTER(dr_plan))),
         ("apart_count", c_size_t),
         ("numbers", POINTER(c_uint32)),
+        ("seed", c_uint64),
     ]
 
 
@@ -77,6 +79,7 @@ DR_UNIT_SCATTER = 2
 DR_UNIT_FACTORS = 3
 DR_UNIT_APART = 4
 DR_UNIT_ROWS = 5
+DR_UNIT_HALVES = 6
 
 
 class dr_unit_info(Structure):
@@ -92,6 +95,8 @@ class dr_unit_info(Structure):
         ("slots", c_uint64),
         ("sum_bound", c_uint64),
         ("sum_slot", c_uint64),
+        ("numbers", dr_dtype),
+        ("reserved", c_uint32),
     ]
 
 
@@ -104,6 +109,18 @@ class dr_sent_tensor(Structure):
         ("key", c_uint64),
         ("state", c_uint64),
         ("sum_state", c_uint64),
+        ("warm_state", c_uint64),
+    ]
+
+
+class dr_sent_rows(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("count", c_uint64),
+        ("indices", c_void_p),
+        ("values", c_void_p),
+        ("index_dtype", dr_dtype),
+        ("reserved", c_uint32),
     ]
 
 
@@ -121,6 +138,7 @@ class dr_sent(Structure):
 
 DR_STATE_OWN = 0
 DR_STATE_SUM = 1
+DR_STATE_WARM = 2
 
 # ---- Functions: result, arguments ---------------------------------------------------------------
 
@@ -149,6 +167,8 @@ FUNCTIONS: Dict[str, Tuple[Optional[CType], List[CType]]] = {
     "dr_sender_unit": (dr_status, [_SENDER, c_size_t, POINTER(dr_unit_info), _ERROR]),
     "dr_sender_tensor": (dr_status, [_SENDER, c_size_t, POINTER(dr_sent_tensor), _ERROR]),
     "dr_sender_place": (dr_status, [_SENDER, c_size_t, c_size_t, _POINTERS, _POINTERS, _POINTERS]),
+    "dr_sender_place_rows": (dr_status, [_SENDER, c_size_t, POINTER(dr_sent_rows)]),
+    "dr_sender_rows": (dr_status, [_SENDER, c_size_t, POINTER(dr_sent_rows)]),
     "dr_sender_clip": (dr_status, [_SENDER]),
     "dr_sender_encode": (dr_status, [*_STEP, *_MEMORY, POINTER(dr_sent)]),
     "dr_sender_sum": (dr_status, [*_STEP, *_SLOTS, *_MEMORY, POINTER(dr_sent)]),

@@ -22,8 +22,7 @@ from ._auto import STEPS, Auto, Choice
 from ._engine import require_place
 from ._exchange import UNIT_BYTES, Exchange
 from ._rules import Plans, Rules
-from ._sparse_rows import sparse_parameters
-from ._unit import Unit
+from ._unit import Unit, sparse_parameters
 
 _log = logging.getLogger("deepreduce.torch")
 

@@ -20,15 +20,13 @@ from ..plan import Plan
 from ..sender import Sender, SentTensor, TensorSpec
 from ..tensor import State
 from ._engine import Engine, ExchangeError, Stats, Step, all_reduce, is_finite
-from ._factors import TransformUnit, carry_residuals, load_states, states_of
+from ._factors import by_name, carry_residuals, checked_warm_starts
 from ._figures import metrics_of, words_of
 from ._ladder import Ladder, Rung, keeper_of, plans_of
-from ._reduced import ReducedUnit
 from ._rules import Plans, Rules, warn_of_plans
 from ._saved import Saved, check_residuals
-from ._sparse_rows import RowsUnit, bytes_of
 from ._terms import require_same
-from ._unit import Item, Unit
+from ._unit import Item, NumberUnit, RowsUnit, Unit, bytes_of
 
 _log = logging.getLogger("deepreduce.torch")
 
@@ -73,7 +71,6 @@ class Exchange(Saved):
         self._pending: List[Unit] = []
         self._held: List[Unit] = []  # their tensors are there, but not yet the norm to clip by
         self._clips = False
-        self._is_behind = False  # others have applied what this rank took back last
         self._dense: List[Tuple[str, dist.Work, torch.Tensor]] = []  # collectives that are under way
         self._now, self._last, self._total, self._ended = Step(), Step(), Step(), 0
 
@@ -162,7 +159,7 @@ class Exchange(Saved):
             unit_bytes=most,
             caller_states=True,
             skip_nonfinite=engine.skips,
-            apart=() if self._ladder else rules.halves,
+            halves=self._ladder is None,
             numbers=[engine.global_rank(rank) for rank in range(engine.size)],
         )
 
@@ -203,18 +200,12 @@ class Exchange(Saved):
         unit, items = sender.unit(number), []
         for name in unit.tensors:
             shape, dtype = self._shapes_of[name]
-            rows = shape[0] if len(shape) > 1 else 1
-            items.append(Item(name, shape.numel(), dtype, sender.plan_of(name), rows, shape if unit.kind == "rows" else None))
-        if unit.kind == "rows":
-            return RowsUnit(items, self._engine, self._seed)
-        if unit.kind == "factors":
-            return TransformUnit(items, self._engine, self._seed, 1000 if self._dense_below is None else self._dense_below)
+            items.append(Item(name, shape.numel(), dtype, sender.plan_of(name), shape if unit.kind == "rows" else None))
         for item in items:
-            if item.plan.info.feedback and item.name not in self._states and unit.kind != "owner":
+            if item.plan.info.feedback and item.name not in self._states and unit.kind not in ("owner", "factors"):
                 self._states[item.name] = State(self._like(item.name), item.plan)
-        if unit.kind == "apart":
-            return ReducedUnit(items, self._engine, self._states)
-        return Unit(sender, number, items, self._engine, self._states)
+        kind = RowsUnit if unit.kind == "rows" else NumberUnit if unit.numbers else Unit
+        return kind(sender, number, items, self._engine, self._states)
 
     def _forget_places(self) -> None:
         """Units have changed: they are to be told anew where tensors are."""
@@ -251,8 +242,7 @@ class Exchange(Saved):
         if self._held:
             begin = time.perf_counter()
             for unit in self._held:
-                if isinstance(unit, Unit):
-                    unit.fetch()
+                unit.fetch()
             self._sender.clip()  # type: ignore[union-attr]
             self._now.encode += time.perf_counter() - begin
             for unit in self._held:
@@ -269,7 +259,7 @@ class Exchange(Saved):
         deadline = time.monotonic() + self._timeout
         failed: Optional[Error] = None
         for unit in self._pending:
-            if isinstance(unit, Unit) and unit.owns:
+            if unit.adds_up:
                 unit.add_up(deadline, self._now)
         for unit in self._pending:
             try:
@@ -278,10 +268,9 @@ class Exchange(Saved):
                 raise
             except Error as error:
                 failed = failed or error
-                if isinstance(error, OutOfStep) and isinstance(unit, Unit):  # from now on this rank counts as the others do
+                if isinstance(error, OutOfStep):  # from now on this rank counts as the others do
                     info = unit.sender.info
                     self._engine.failures, self._engine.failed = info.failures, info.failed  # type: ignore[union-attr]
-        self._is_behind = isinstance(failed, OutOfStep) and failed.step is not None and dist.get_rank() in failed.ranks
         if failed is not None:
             raise failed
         if self._now.skipped:
@@ -315,12 +304,6 @@ class Exchange(Saved):
     def _abort(self) -> None:
         """The step has failed: what was sent goes back to the residuals, of each unit as far as it can. Raises nothing: the
         error of the step is on its way, and the step is to be numbered."""
-        for unit in self._pending:
-            try:
-                unit.take_back()
-            except Exception as error:
-                told = "step %d: what %s … %s sent is lost, it cannot go back to the residuals: %s"
-                _log.warning(told, self._number, unit.items[0].name, unit.items[-1].name, error)
         try:
             if self._sender is not None and not self._plain:
                 self._sender.take_back(self._number)
@@ -328,9 +311,6 @@ class Exchange(Saved):
             _log.warning("%s", error)
         for unit in self._units:
             unit.arrived = 0
-            if self._is_behind:
-                unit.withdraw()
-        self._is_behind = False
         self._pending.clear()
         self._held.clear()
         self._dense.clear()
@@ -358,9 +338,7 @@ class Exchange(Saved):
         total = Step()
         total.add(self._total)
         kept = sum(state.size for state in self._states.values())
-        kept += sum(sent.state + sent.sum_state for sent in map(self._sent_tensor, self._owned))
-        factors = [unit.transform for unit in cast(List[Union[Unit, TransformUnit]], self._units) if isinstance(unit, TransformUnit)]
-        kept += sum(transform.info.state_size for transform in factors)
+        kept += sum(sent.state + sent.sum_state + sent.warm_state for sent in map(self._sent_tensor, self._owned))
         return Stats(self._ended, self._last, total, kept)
 
     def metrics(self) -> Dict[str, float]:
@@ -368,7 +346,7 @@ class Exchange(Saved):
         gradient, and `ratio`, by which the frames are smaller; now `residual_norm`, of this rank's residuals together, which
         are read for it, and `residual_bytes`; in all `steps` and `skipped`. Not within a step: ArgumentError."""
         self._require_idle()
-        return metrics_of(self.stats(), self._all_states().values(), self._units)
+        return metrics_of(self.stats(), self._all_states().values())
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {words_of(self._rules, self._units, self.stats(), self._start)}>"
@@ -378,11 +356,8 @@ class Exchange(Saved):
         self._require_idle()
         for state in self._states.values():
             state.memory[:] = 0
-        for field in ("states", "sums"):
-            self._put_owned(field, {name: numpy.zeros(each.size, numpy.uint8) for name, each in self._owned_states(field).items()})
-        for unit in self._units:
-            if isinstance(unit, TransformUnit):
-                unit.transform.reset()
+        for field in ("states", "sums", "warm"):
+            self._put_owned(field, {name: numpy.zeros_like(each) for name, each in self._owned_bytes(field).items()})
         if self._ladder:
             self._ladder.restart(clean=True)
             if self._engine is not None:
@@ -415,29 +390,26 @@ class Exchange(Saved):
                 unit, position = self._where[name]
                 if unit.items[position].plan.info.residual:
                     state.scale(factor)
-            self._put_owned(field, {name: states[name].memory for name in self._owned})
-        for unit in self._units:
-            if isinstance(unit, TransformUnit):
-                unit.scale(factor)
+            self._put_owned(field, {name: states[name].memory for name in self._owned if name in states})
 
-    # States of ranges, with exchange=owner, are the sender's: here they are copies, of whole tensors.
+    # States of ranges, with exchange=owner, and of factors are the sender's: here they are copies, of whole tensors.
 
     @property
     def _owned(self) -> List[str]:
         """Tensors whose states are those."""
-        owners = (unit for unit in self._units if isinstance(unit, Unit) and unit.owns)
-        return [item.name for unit in owners for item in unit.items if item.plan.info.feedback]
+        return [item.name for unit in self._units if unit.holds_states for item in unit.items]
 
     def _sent_tensor(self, name: str) -> SentTensor:
         assert self._sender is not None
         return self._sender.tensor(name)
 
+    def _owned_bytes(self, field: str) -> Dict[str, Any]:
+        """field: "states"; "sums", of the elements that this rank owns; "warm", of factors. Of tensors that have one"""
+        found = {name: self._sender.read_state(name, field) for name in self._owned if self._sender is not None}
+        return {name: each for name, each in found.items() if each.size}
+
     def _owned_states(self, field: str) -> Dict[str, State]:
-        """field: "states", or "sums": of the elements that this rank owns"""
-        if not self._owned:
-            return {}
-        assert self._sender is not None
-        return {name: State._from_bytes(self._sender.read_state(name, field)) for name in self._owned}
+        return {name: State._from_bytes(each) for name, each in self._owned_bytes(field).items()}
 
     def _put_owned(self, field: str, states: Mapping[str, Array]) -> None:
         for name, memory in states.items():
@@ -450,11 +422,10 @@ class Exchange(Saved):
     def _residuals(self) -> SavedState:
         """By name; with control, its decisions."""
         control = {"control": self._ladder.trace()} if self._ladder else {}
-        sums = {name: torch.from_numpy(state.memory.copy()) for name, state in self._owned_states("sums").items()}
+        owned = {field: {name: torch.from_numpy(each) for name, each in self._owned_bytes(field).items()} for field in ("sums", "warm")}
         return {
             **control,
-            **states_of(self._units),
-            **({"sums": sums} if sums else {}),
+            **{field: found for field, found in owned.items() if found},
             "residuals": {
                 name: {"elements": self._elements(name), "state": torch.from_numpy(state.memory.copy())}
                 for name, state in self._all_states().items()
@@ -462,29 +433,34 @@ class Exchange(Saved):
         }
 
     def _set_residuals(self, loaded: SavedPart, more: Sequence[SavedPart], scale: float) -> None:
+        control = self._ladder.replayed(loaded.get("control")) if self._ladder else None
+        rung = None if control is None else self._rung(control.rung)
+        sender, units = (self._sender, self._units) if rung is None else (rung.sender, rung.units)
+        assert sender is not None
+        loaded, *more = (by_name(part, units, sender) for part in (loaded, *more))
+        warm = checked_warm_starts(loaded, sender)
         states = self._all_states()
         for part in (loaded, *more):
             check_residuals(part["residuals"], states, {name: unit.items[i] for name, (unit, i) in self._where.items()})
-        if self._ladder:
-            control = self._ladder.replayed(loaded.get("control"))
-            rung = self._rung(control.rung)
-            load_states(rung.units, loaded, more)
+        if self._ladder and control is not None:
             self._ladder.restart(False, control)
             self._ladder.rungs[control.rung] = rung
             self._enter(carry=False)
-        else:
-            load_states(self._units, loaded, more)
+            states = self._all_states()
+        self._put_owned("warm", warm)
         for name, state in states.items():
             saved = loaded["residuals"].get(name)
             state.memory[:] = 0 if saved is None else saved["state"].cpu().numpy()
             for part in more:
                 if name in part["residuals"]:
                     self._add_residual(name, state, State._from_bytes(part["residuals"][name]["state"].cpu().numpy()))
-        self._put_owned("states", {name: states[name].memory for name in self._owned})
+        self._put_owned("states", {name: states[name].memory for name in self._owned if name in states})
         for name in self._owned:
+            if name in self._states:  # (of another rung: a residual is in one place)
+                self._states[name].memory[:] = 0
+        for name, zeros in self._owned_bytes("sums").items():
             sums = loaded.get("sums", {}).get(name)
-            zeros = torch.zeros(self._sent_tensor(name).sum_state, dtype=torch.uint8)
-            self._put_owned("sums", {name: (zeros if sums is None else sums.cpu()).numpy()})
+            self._put_owned("sums", {name: numpy.zeros_like(zeros) if sums is None else sums.cpu().numpy()})
         if scale != 1:
             self._scale(scale)
 
@@ -496,7 +472,7 @@ class Exchange(Saved):
         if state.memory.any():
             state.residual[:] += other.residual
         else:
-            state.memory[:] = State.from_residual(self._like(name), item.plan, other.residual).memory
+            state.memory[:] = State.from_residual(self._like(name), keeper_of([item.plan]), other.residual).memory
 
     def _elements(self, name: str) -> Optional[int]:
         if name not in self._where:

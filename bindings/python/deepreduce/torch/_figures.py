@@ -5,23 +5,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Dict, Iterable, Sequence
 
-import numpy
-
 from ..tensor import State
 from ._engine import Stats
-from ._factors import TransformUnit
 from ._rules import sends_all
 
 if TYPE_CHECKING:
     from ._unit import Unit
 
-
-def metrics_of(stats: Stats, states: Iterable[State], units: Sequence[object] = ()) -> Dict[str, float]:
-    """Flat, for log_dict and the like. states, units: what keeps residuals"""
+def metrics_of(stats: Stats, states: Iterable[State]) -> Dict[str, float]:
+    """Flat, for log_dict and the like. states: what keeps residuals"""
     last, norms = stats.last, [state.norm() for state in states]
-    for each in (unit.transform for unit in units if isinstance(unit, TransformUnit)):
-        if each.keeps:  # (of the marks, the last tensor, there is none)
-            norms.extend(float(numpy.linalg.norm(each.residual(i))) for i in range(len(each.shapes) - 1))
     return {
         "steps": float(stats.steps),
         "skipped": float(stats.total.skipped),

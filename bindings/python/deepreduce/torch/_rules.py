@@ -8,7 +8,6 @@ from typing import Container, List, Mapping, Optional, Sequence, Tuple, Union
 from ..book import Book, as_book
 from ..errors import ArgumentError
 from ..plan import Plan, as_plan
-from ._reduced import half_of
 
 OnePlan = Union[None, str, Plan]
 Plans = Union[OnePlan, Mapping[str, OnePlan], Sequence[Tuple[str, OnePlan]]]
@@ -83,12 +82,6 @@ class Rules:
     @property
     def transforms(self) -> bool:
         return any(plan.info.transforms for _, plan in self.pairs)
-
-    @property
-    def halves(self) -> List[Plan]:
-        """Plans that an all-reduce of 16 bits does as well (ReducedUnit), as tensors may have them."""
-        found = [plan for _, plan in self.pairs if half_of(plan)]
-        return found + [plan.with_stages("bucket=flat") for plan in found]
 
 
 def sends_all(plan: Plan) -> bool:

@@ -15,37 +15,6 @@ ALIGNMENT = 64  # of slots
 PIECE = 2 << 20
 
 
-class Room:
-    """How large the next slot is: for frames as large as the last ones, and as much more as they have been seen to grow.
-
-    In 300 steps of a GPT of 13 MB (bench/train/byte_gpt.py, four units, two ranks) slots had 1.044 times the bytes of the
-    frames with Top-1 %, 1.050 with 8 bits, and 26 and 30 of 1,200 had a rest; with room for 1/8 more it was 1.127 and
-    1.124. A level that falls faster, or a margin that does, saves 1 % and has two to three times as many.
-
-    most   bytes of a slot, at most
-    least  bytes that say how large the frames are: of the first slot, which has nothing else. None: all slots are `most`
-    """
-
-    MARGIN, LEAST_MARGIN = 1 / 8, 1 / 256
-
-    def __init__(self, most: int, least: Optional[int]) -> None:
-        self._most, self._fixed = rounded(most), least is None
-        self.size = self._most if least is None else rounded(least)
-        self._level = 0.0  # what the frames need: it falls slowly
-        self._margin = self.LEAST_MARGIN  # by which they grow
-
-    def took(self, longest: int) -> None:
-        """The longest slot of a step, of any rank's: the same on all."""
-        if self._fixed:
-            return
-        if self._level and longest > self.size:
-            self._margin = min(max(2 * self._margin, 1.25 * (longest / self._level - 1)), self.MARGIN)
-        else:
-            self._margin = max(self._margin * (1 - 1 / 64), self.LEAST_MARGIN)
-        self._level = max(longest, min(self._level - (self._level - longest) / 8, longest * (1 + self.MARGIN)))
-        self.size = min(rounded(int(self._level * (1 + self._margin))), self._most)
-
-
 class Slots:
     """A slot of each rank, of one size. It begins with what says how long its frames are; so all ranks know in the same
     step if there is no room for the longest, and a second collective brings the rest of it.
@@ -124,11 +93,6 @@ class Slots:
         self._memory, self._spare = self._spare, self._memory
         self._issue(before, size, step)
         return self.wait(deadline, step)
-
-    def took(self, longest: int) -> None:
-        """The longest slot of this step, of any rank's, which decides how large those of the next are."""
-        self.is_first = False
-        self.room.took(longest)
 
 
 def rounded(size: int) -> int:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import torch
 
+from .._native import _abi
 from ..errors import CapacityError
 from ..plan import Plan
 from ..sender import Sender, Sent
 from ..tensor import State
-from ._engine import HOST, Engine, Step
+from ._engine import HOST, Engine, Step, all_reduce
 from ._slots import Slots
 
 
@@ -24,13 +26,7 @@ class Item(NamedTuple):
     elements: int
     dtype: torch.dtype
     plan: Plan
-    rows: int = 1  # of its matrix, of a transform
     shape: Optional[torch.Size] = None  # of a tensor that is sparse
-
-    @property
-    def matrix(self) -> Tuple[int, int]:
-        """Its shape as a matrix: of the first dimension by all others."""
-        return self.rows, self.elements // max(1, self.rows)
 
 
 class SenderRoom:
@@ -58,21 +54,27 @@ class Unit:
         self.items, self.sender, self._number, self._engine = list(items), sender, number, engine
         self.arrived = 0  # tensors of this step that are where they were placed
         info = sender.unit(number)
-        self.owns = info.kind == "owner"
+        self.kind, self.adds_up = info.kind, info.sum_bound > 0
+        self.holds_states = info.kind in ("owner", "factors")  # the sender has them, not `states`
         self._at = [sender._position(item.name) for item in self.items]
         self._bytes = info.bytes
         self._tensors: List[Any] = [None] * len(self.items)
         self._copies: List[Optional[torch.Tensor]] = [None] * len(self.items)  # on the CPU, of tensors elsewhere
-        self._states = [states.get(item.name) for item in self.items]
+        self._states = [None if self.holds_states else states.get(item.name) for item in self.items]
+        self._device: Optional[torch.device] = None  # of what travels, if it is not the CPU
+        self._name, self._step = f"slot {info.tensors[0]} …", 0
+        self.most = info.slots * info.bound + info.sum_bound  # bytes that a step sends to each rank, at most
+        self._prepare(info)
+
+    def _prepare(self, info: Any) -> None:
+        """What travels."""
         # Slots that are sent, [slots, bound], and those of sums.
         self._slots = torch.empty(info.slots, info.bound, dtype=torch.uint8)
         self._sums = torch.empty(1, info.sum_bound, dtype=torch.uint8)
-        self.most = self._slots.numel() + self._sums.numel()  # bytes that a step sends to each rank, at most
-        self._travel = Slots(engine, SenderRoom(sender, number, "slot"))
-        self._travel_back = Slots(engine, SenderRoom(sender, number, "sum_slot")) if self.owns else self._travel
-        self._device: Optional[torch.device] = None  # of the slots that travel, if it is not the CPU
+        room = functools.partial(SenderRoom, self.sender, self._number)
+        self._travel = Slots(self._engine, room("slot"))
+        self._travel_back = Slots(self._engine, room("sum_slot")) if self.adds_up else self._travel
         self._received: Any = None
-        self._name, self._step = f"slot {info.tensors[0]} …", 0
 
     def place(self, position: int, tensor: torch.Tensor) -> None:
         """Of this step's tensors the one of items[position]: flat, contiguous, read and overwritten where it lies."""
@@ -125,10 +127,13 @@ class Unit:
         )
         if merged.skips:
             return True
+        self._put_back()
+        return False
+
+    def _put_back(self) -> None:
         for copy, tensor in zip(self._copies, self._tensors):
             if copy is not None:
                 tensor.copy_(copy)
-        return False
 
     def skip(self) -> None:
         """The step is skipped: the sender has filled what is on the CPU with NaN."""
@@ -136,11 +141,110 @@ class Unit:
             if copy is not None:
                 tensor.fill_(math.nan)
 
-    def take_back(self) -> None:
-        """The step has failed. The sender takes back all its units at once."""
 
-    def withdraw(self) -> None:
-        """Others have completed the step that was taken back. The sender knows."""
+class NumberUnit(Unit):
+    """Encode, an all-reduce of numbers, merge: of halves. Of factors the sender reads the sum of the first and writes the second
+    (`add_up`), which another all-reduce adds up. The engine of the group must give all ranks the same bits."""
+
+    def _prepare(self, info: Any) -> None:
+        kind = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}[info.numbers]
+        self._first, self._second = (torch.empty(size // kind.itemsize, dtype=kind) for size in (info.bound, info.sum_bound))
+        self._work, self._far = None, torch.empty(0)
+
+    def start(self, number: int, step: Step) -> None:
+        begin, self._step = time.perf_counter(), number
+        self.fetch()
+        sent = self.sender._encode_at(self._number, number, *_place_of(self._first), self._engine.rank)
+        step.encode += time.perf_counter() - begin
+        step.kept += sent.kept
+        step.dense += self._bytes
+        self._issue(self._first, step)
+
+    def _issue(self, numbers: torch.Tensor, step: Step) -> None:
+        begin, size, n = time.perf_counter(), numbers.nbytes, self._engine.size
+        self._far = numbers if self._device is None else numbers.to(self._device)
+        self._work = self._engine.issue(f"step {self._step}, {self._name}", all_reduce, self._far)
+        step.frame += size
+        step.sent += 2 * (n - 1) * size // n
+        step.received += 2 * (n - 1) * size // n
+        step.wait += time.perf_counter() - begin
+
+    def _wait(self, numbers: torch.Tensor, deadline: float, step: Step) -> List[Tuple[int, int]]:
+        """The sum, as the sender takes it."""
+        begin = time.perf_counter()
+        self._engine.wait(f"step {self._step}, {self._name}", self._work, deadline)
+        if self._far is not numbers:
+            numbers.copy_(self._far)
+        step.wait += time.perf_counter() - begin
+        return [_place_of(numbers)]
+
+    def add_up(self, deadline: float, step: Step) -> None:
+        """Of factors, between the two all-reduces."""
+        summed, begin = self._wait(self._first, deadline, step), time.perf_counter()
+        self.sender._sum_at(self._number, self._step, summed, *_place_of(self._second))
+        step.merge += time.perf_counter() - begin
+        self._issue(self._second, step)
+
+    def finish(self, deadline: float, step: Step) -> bool:
+        summed = self._wait(self._second if self.adds_up else self._first, deadline, step)
+        begin = time.perf_counter()
+        merged = self.sender._merge_at(self._number, self._step, summed)
+        if not merged.skips:
+            self._put_back()
+        step.merge += time.perf_counter() - begin
+        return merged.skips
+
+
+class RowsUnit(Unit):
+    """A tensor of torch.sparse_coo, whose rows travel as Unit's frames do. The mean, the union of all ranks' rows, takes its place."""
+
+    def place(self, position: int, tensor: torch.Tensor) -> None:
+        self._tensors[position] = tensor
+        self._device = self._engine.slot_device(tensor.device)
+
+    def fetch(self) -> None:
+        given = self._tensors[0].detach().coalesce()
+        rows, values = given.indices()[0].cpu().contiguous(), given.values().cpu().contiguous()
+        self._bytes, self._alive = bytes_of(given), (rows, values)
+        self.sender._place_rows_at(self._at[0], rows.numel(), rows.data_ptr(), values.data_ptr(), _abi.DR_I64)
+
+    def _put_back(self) -> None:
+        item, found = self.items[0], self.sender._rows_at(self._at[0])
+        assert item.shape is not None
+        count, width = int(found.count), item.shape[1:].numel()
+        indices, values = _copy_of(found.indices, count, torch.int64), _copy_of(found.values, count * width, item.dtype)
+        made = torch.sparse_coo_tensor(
+            indices[None], values.view(count, *item.shape[1:]), item.shape, is_coalesced=True, check_invariants=False
+        )
+        with torch.no_grad():
+            self._tensors[0].copy_(made.to(self._tensors[0].device))
+
+    def skip(self) -> None:
+        """The step is skipped: the tensor has a row of NaN."""
+        self._put_back()
+
+
+def sparse_parameters(module: Any) -> Set[int]:
+    """Ids of the parameters whose gradients DistributedDataParallel expects to be sparse."""
+    kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    found = [each for each in module.modules() if isinstance(each, kinds) and each.sparse]
+    return {id(parameter) for each in found for parameter in each.parameters(recurse=False)}
+
+
+def bytes_of(tensor: torch.Tensor) -> int:
+    """Of a sparse tensor's indices and values."""
+    return int(tensor._indices().nbytes + tensor._values().nbytes)
+
+
+def _place_of(numbers: torch.Tensor) -> Tuple[int, int]:
+    return numbers.data_ptr(), numbers.nbytes
+
+
+def _copy_of(address: int, elements: int, dtype: torch.dtype) -> torch.Tensor:
+    if not elements:
+        return torch.empty(0, dtype=dtype)
+    memory = (ctypes.c_char * (elements * dtype.itemsize)).from_address(address)
+    return torch.frombuffer(memory, dtype=dtype).clone()
 
 
 def places(received: Any) -> List[Tuple[int, int]]:

@@ -1,0 +1,160 @@
+// Halves that an all-reduce adds up.
+#include <algorithm>
+#include <cinttypes>
+#include <cstring>
+#include <utility>
+
+#include "feedback/state_layout.hpp"
+#include "primitive/value_rows.hpp"
+#include "sender/finite.hpp"
+#include "sender/number_unit.hpp"
+
+namespace dr {
+namespace {
+
+constexpr uint64_t block = 4096;  // values that stay in the cache from one loop to the next
+
+// f(first, how many) of each block.
+template <class F>
+void each_block(uint64_t n, F&& f) {
+  for (uint64_t i = 0; i < n; i += block) f(i, std::min(block, n - i));
+}
+
+template <class Type>
+void widen(const void* values, uint64_t first, uint64_t n, float* to) {
+  const auto* const from = static_cast<const typename Type::bits*>(values) + first;
+  if constexpr (std::is_same_v<Type, f32_type>)
+    std::memcpy(to, from, n * sizeof(float));
+  else
+    widen_values<Type>.best()(from, n, reinterpret_cast<uint32_t*>(to));
+}
+
+}  // namespace
+
+dr_status number_unit::take(uint64_t bytes) {
+  memory_ = {static_cast<std::byte*>(c_.allocate(bytes)), {&c_, bytes}};
+  if (!memory_) return fail(c_.error, DR_E_MEMORY, "sender: cannot allocate %" PRIu64 " bytes", bytes);
+  memory_size_ = bytes;
+  return DR_OK;
+}
+
+dr_status half_unit::create(dr_dtype type, bool keeps, uint32_t ranks, float scale,
+                            std::span<const number_tensor> tensors) {
+  type_ = type;
+  keeps_ = keeps;
+  ranks_ = static_cast<float>(ranks);
+  scale_ = scale;
+  largest_ = static_cast<float>(type == DR_F16 ? f16_type::largest : bf16_type::largest);
+  tensors_.assign(tensors.begin(), tensors.end());
+  for (const number_tensor& t : tensors_) first_ += t.elements;
+  if (!keeps_) return DR_OK;
+  const dr_status s = take(std::max<uint64_t>(1, first_) * sizeof(float));
+  totals_ = reinterpret_cast<float*>(at());
+  return s;
+}
+
+// Of the mean. What is too large for the type is its largest number, as in a frame.
+float half_unit::share(float x) const { return std::min(std::max(x, -largest_), largest_) / ranks_; }
+
+dr_status half_unit::begin(std::span<const number_place> tensors, void* numbers) {
+  begun_ = false;
+  float* total = totals_;
+  float room[block];
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    const uint64_t n = tensors_[t].elements;
+    bool finite = true;
+    const float* const residual = keeps_ ? residual_of(tensors[t].state) : nullptr;
+    each_block(n, [&](uint64_t i, uint64_t m) {
+      float* const to = keeps_ ? total + i : room;
+      with_type(tensors_[t].dtype, [&](auto type) { widen<decltype(type)>(tensors[t].in, i, m, to); });
+      for (uint64_t k = 0; residual && k < m; ++k) to[k] += residual[i + k];
+      finite &= are_all_finite(DR_F32, to, m);
+    });
+    if (keeps_) total += n;
+    if (finite) continue;
+    fail(c_.error, DR_E_ARGUMENT, "a value of the gradient%s is not finite (infinite or NaN)",
+         keeps_ ? ", with its residual," : "");
+    c_.error.tensor = t;
+    return DR_E_ARGUMENT;
+  }
+  if (type_ == DR_F16)
+    send<f16_type>(tensors, static_cast<uint16_t*>(numbers));
+  else
+    send<bf16_type>(tensors, static_cast<uint16_t*>(numbers));
+  begun_ = true;
+  return DR_OK;
+}
+
+// Writes the shares; what rounding loses is the next residual.
+template <class Type>
+void half_unit::send(std::span<const number_place> tensors, typename Type::bits* numbers) {
+  const float* total = totals_;
+  float room[block];
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    const uint64_t n = tensors_[t].elements;
+    float* const residual = keeps_ ? residual_of(tensors[t].state) : nullptr;
+    each_block(n, [&](uint64_t i, uint64_t m) {
+      if (keeps_)
+        std::memcpy(room, total + i, m * sizeof(float));
+      else
+        with_type(tensors_[t].dtype, [&](auto type) { widen<decltype(type)>(tensors[t].in, i, m, room); });
+      for (uint64_t k = 0; k < m; ++k) room[k] = share(room[k]);
+      round_values_at<Type>.best()(room, m, numbers + i);
+      if (!residual) return;
+      widen<Type>(numbers, i, m, room);
+      for (uint64_t k = 0; k < m; ++k) residual[i + k] = total[i + k] - ranks_ * room[k];
+    });
+    numbers += n;
+    if (keeps_) total += n;
+  }
+}
+
+dr_status half_unit::finish(std::span<const number_place> tensors, const void* sum) {
+  const auto* from = static_cast<const uint16_t*>(sum);
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    const number_place& p = tensors[t];
+    const uint64_t n = tensors_[t].elements;
+    const auto deliver = [&](auto in) {
+      with_type(p.out_dtype, [&](auto out) {
+        using in_type = decltype(in);
+        using out_type = decltype(out);
+        auto* const to = static_cast<typename out_type::bits*>(p.out);
+        if (scale_ != 1) {
+          for (uint64_t i = 0; i < n; ++i) to[i] = out_type::from_f32(scale_ * in_type::to_f32(from[i]));
+        } else if constexpr (std::is_same_v<out_type, f32_type>) {
+          widen<in_type>(from, 0, n, static_cast<float*>(p.out));
+        } else {
+          for (uint64_t i = 0; i < n; ++i) to[i] = converted<in_type, out_type>(from[i]);
+        }
+      });
+    };
+    type_ == DR_F16 ? deliver(f16_type{}) : deliver(bf16_type{});
+    from += n;
+  }
+  return DR_OK;
+}
+
+void half_unit::take_back(std::span<const number_place> tensors) {
+  if (!std::exchange(begun_, false) || !keeps_) return;
+  const bool first = returned_.empty();
+  if (first) returned_.resize(first_);
+  uint64_t at = 0;
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    float* const residual = residual_of(tensors[t].state);
+    for (uint64_t i = 0; i < tensors_[t].elements; ++i, ++at) {
+      if (first) returned_[at] = totals_[at] - residual[i];
+      residual[i] = totals_[at];
+    }
+  }
+}
+
+void half_unit::withdraw(std::span<const number_place> tensors) {
+  size_t at = 0;
+  for (size_t t = 0; t < tensors.size() && !returned_.empty(); ++t) {
+    float* const residual = residual_of(tensors[t].state);
+    for (uint64_t i = 0; i < tensors_[t].elements; ++i, ++at) residual[i] -= returned_[at];
+  }
+  returned_.clear();
+}
+
+}  // namespace dr
