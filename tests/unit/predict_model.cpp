@@ -132,7 +132,7 @@ TEST_CASE("units are those of a sender, whatever DDP's buckets are") {
   const auto factors = units_of("transform=lowrank(rank=4) feedback=residual");
   REQUIRE(factors.size() == 1);
   CHECK(factors[0].kind == DR_UNIT_FACTORS);
-  CHECK(units_of("index=all value=half")[0].kind == DR_UNIT_APART);
+  CHECK(units_of("index=all value=half")[0].kind == DR_UNIT_HALVES);
   CHECK_THROWS_WITH_AS(units_of(std::string(sparse_plan) + " exchange=ring"), doctest::Contains("exchange=owner"),
                        unsupported_model);
 }

@@ -83,12 +83,12 @@ unit gathered(const training& t, std::span<const plan_work* const> choice, const
               const bucket_list& buckets, const hook_unit& of, const hook_settings& how) {
   unit u;
   u.owned = of.kind == DR_UNIT_OWNER;
-  u.reduced = of.kind == DR_UNIT_APART || of.kind == DR_UNIT_FACTORS;
+  u.reduced = of.kind == DR_UNIT_HALVES || of.kind == DR_UNIT_FACTORS;
   for (const hook_unit::tensor& sent : of.tensors) {
     const tensor_spec& tensor = t.tensors[sent.position];
     const plan_work* const plan = sent.exact ? &exact : choice[sent.position];
     u.bucket = std::max(u.bucket, buckets.of_tensor[sent.position]);
-    if (of.kind == DR_UNIT_APART) {
+    if (of.kind == DR_UNIT_HALVES) {
       u.first_bytes += plan->half_bytes(tensor.elements);
     } else if (of.kind == DR_UNIT_FACTORS) {
       const bool small = tensor.elements < how.bypass.value_or(small_elements);

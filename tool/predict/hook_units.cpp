@@ -32,18 +32,8 @@ const std::vector<hook_unit>& hook_units::of(const training& t, std::span<const 
     if (choice[i]) works.insert(choice[i]);
   }
   auto options = sized<dr_sender_options>();
-  options.flags = DR_SENDER_DRY;
+  options.flags = DR_SENDER_DRY | DR_SENDER_HALVES;
   options.dense_below = dense_below ? static_cast<uint64_t>(*dense_below) : DR_DENSE_BELOW_BY_PLAN;
-  // What it all-reduces as halves is apart, with and without the hook's bucket=flat.
-  std::vector<plan> flat;
-  std::vector<const dr_plan*> apart;
-  for (const plan_work* const w : works)
-    if (w->is_half()) {
-      flat.push_back(w->method()->with("bucket=flat"));
-      apart.push_back(w->method()->get());
-      apart.push_back(flat.back().get());
-    }
-  options.apart = apart.data(), options.apart_count = apart.size();
   const sender dry = [&] {
     try {
       return sender(context_, nullptr, tensors, options);

@@ -36,10 +36,6 @@ plan_work::plan_work(const profile& p, const std::string& text, note_list& notes
     if (const dr_stage_param* const rank = find_param(*transform, "rank"))
       factor_rank_ = static_cast<uint32_t>(rank->number);
   feedback_ = (flags & DR_PLAN_FEEDBACK) != 0;
-  const dr_stage* const value = find_stage(stages, "value");
-  const bool halves = value && std::string_view(value->name) == "half";
-  half_ = halves && !alone("value").empty() && alone("index") == "all" && (flags & DR_PLAN_SPARSIFIES) == 0 &&
-          (!feedback_ || std::string_view(find_stage(stages, "feedback")->text) == "feedback=residual");
   const plan_profile* known = find_plan(p, text, &notes);
   if (factor_rank_ && flops > 0 && (!known || !known->encode)) {
     // Three products: one before each factor, and the restoring one (Agarwal et al. 2022).

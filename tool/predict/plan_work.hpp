@@ -40,7 +40,6 @@ class plan_work {
   uint32_t factor_rank() const { return factor_rank_; }
   double factor_bytes(double elements) const { return 4 * size_factor_ * elements; }
   // Whether it consists of plain 16-bit values, which the DDP hook all-reduces.
-  bool is_half() const { return half_; }
   double half_bytes(double elements) const { return 2 * size_factor_ * elements; }
   // For a batch of `tensors` separate tensors with n elements in all.
   double batch_bytes(double n, double tensors) const;
@@ -62,7 +61,7 @@ class plan_work {
   std::shared_ptr<const plan> method_;
   curve encode_, first_, merge_, frame_;
   curve add_;  // of `exact`: adds a dense tensor to another
-  bool knows_frame_ = false, feedback_ = false, half_ = false;
+  bool knows_frame_ = false, feedback_ = false;
   uint32_t factor_rank_ = 0;
   bool keeps_count_ = false;  // sparsified to a fixed number of elements
   double size_factor_ = 1;
