@@ -24,7 +24,7 @@ RULES = [
     # "is no text", but neither "there is no text" nor "is no larger"
     (r"(?<!there )(?:is|are) no (?!\w+er\b|more\b|less\b|worse\b|doubt\b|\w+ (?:in|of) (?:it|them)\b)\w+", "is not a"),
 ]
-RULES = [(re.compile(rf"\b(?:{words})\b", re.IGNORECASE), plain) for words, plain in RULES]
+FOUND_BY = [(re.compile(rf"\b(?:{words})\b", re.IGNORECASE), plain) for words, plain in RULES]
 STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
@@ -44,7 +44,7 @@ def strings(text):
 
 def faults(name, lines):
     for number, line in enumerate(lines, 1):
-        for rule, plain in RULES:
+        for rule, plain in FOUND_BY:
             if found := rule.search(line):
                 yield f"{name}:{number}: '{found[0]}' has a plain word: {plain}"
 

@@ -86,11 +86,14 @@ void add_place(CLI::App& app, case_options& o) {
       ->check(CLI::Range(0.001, 1e6))
       ->type_name("MIB");
   app.add_option(
-         "--dense-below,--bypass", o.bypass,
+         "--dense-below", o.bypass,
          "Tensors with fewer elements are sent exactly, as by the hook's `dense_below`; default: 1000 for plans that "
          "quantise all elements, 0 for others")
       ->check(CLI::Range(0, 1000000000))
       ->type_name("N");
+  app.add_option("--bypass", o.bypass, "--dense-below, as it was called before version 0.3")
+      ->check(CLI::Range(0, 1000000000))
+      ->group("");  // works, and --help does not list it
   app.add_option("--slowdown", o.slowdown, "Slowdown of computing during communication; default: the profile's")
       ->check(finite)
       ->check(CLI::Range(0.5, 100.0))
