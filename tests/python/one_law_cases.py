@@ -156,6 +156,36 @@ TYPES = {"a": ((2000,), "float32"), "b": ((1500,), "float16")}
 BF16 = {"w": ((3000,), "bfloat16")}
 ONE = {"w": ((2000,), "float32")}
 
+MATRIX = {"m": ((40, 50), "float32"), "small": ((10,), "float32")}
+
+
+def product(step, rank, name):
+    """Of a matrix the same of all ranks, times a number."""
+    x = random(MATRIX)(step, 0, name)
+    return x if name == "small" else np.float32(0.01 * (rank + 1)) * np.outer(x[:, 0], x[0]).astype("f")
+
+
+# Sparse rows of a table [60, 4]: how many differs from step to step and rank to rank.
+ROWS_SHAPE, ROWS_STEPS = (60, 4), 3
+
+
+def rows(step, rank):
+    """(indices, values)"""
+    draw = np.random.default_rng([step, rank, 60])
+    at = np.sort(draw.choice(60, size=draw.integers(0, 20), replace=False)).astype(np.int64)
+    return at, draw.standard_normal((len(at), 4)).astype("f")
+
+
+def mean_of_rows(step, ranks):
+    """(the union of the ranks' indices, the mean of the table)"""
+    total, union = np.zeros(ROWS_SHAPE, "f"), set()
+    for rank in range(ranks):
+        at, values = rows(step, rank)
+        total[at] += np.float32(1 / ranks) * values
+        union |= set(at.tolist())
+    return sorted(union), total
+
+
 CASES = {
     "small tensors have the weight of the gradient": Case(
         LARGE, "sparsify=topr(count=40) feedback=residual(beta=0.5,gamma=0.5) index=golomb value=raw",
@@ -171,6 +201,10 @@ CASES = {
         TYPES, "feedback=dgc(clip=1,momentum=0) index=all value=raw", random(TYPES), clipped, atol=1e-4
     ),
     "votes are counted, and a tie is one": Case(LARGE, "signsgd", random(LARGE), voted),
+    "values as halves are near the mean": Case(ONE, "index=all value=half feedback=residual", random(ONE), plainly, atol=0.05),
+    "factors of a gradient of rank 1 are its mean": Case(
+        MATRIX, "transform=lowrank(rank=2) feedback=residual", product, plainly, atol=1e-4
+    ),
     "halves are rounded once": Case(BF16, "index=all value=raw", random(BF16), plainly),
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import torch
 import torch.distributed as dist
-from one_law_cases import CASES, NAN, STEP
+from one_law_cases import CASES, NAN, ROWS_SHAPE, ROWS_STEPS, STEP, rows
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -85,6 +85,8 @@ def main():
     found = {}
     for kind in (Loop, Hook, Grace):
         for label, case in CASES.items():
+            if kind is Grace and "transform=" in case.plan:
+                continue  # it has its own PowerSGD
             run = kind(case)
             for step in range(case.steps):
                 for name, each in run(step, rank).items():
@@ -99,6 +101,12 @@ def main():
         if rank == 1:
             run.sender.load_state_dict(before)
         found[f"{kind.__name__}/step"] = words_of(run, 2, rank)
+    reduce = AllReduce("index=golomb value=raw", dense_below=0)
+    for step in range(ROWS_STEPS):
+        at, values = rows(step, rank)
+        table = torch.sparse_coo_tensor(torch.from_numpy(at)[None], torch.from_numpy(values), ROWS_SHAPE, check_invariants=True)
+        reduce({"table": table})
+        found[f"rows/{step}/at"], found[f"rows/{step}/table"] = table.indices()[0].numpy(), table.to_dense().numpy()
     np.savez(out, **found)
     dist.destroy_process_group()
 

@@ -41,6 +41,7 @@ DIFFERENT = {
     ("grace", "tensors of a plan that sparsifies are one"): "its tensors come one by one",
     ("grace", "a clip is of the norm of all frames"): "its tensors come one by one: it knows no other norm",
     ("flower", "votes are counted, and a tie is one"): "votes are no difference of models",
+    **{(name, "factors of a gradient of rank 1 are its mean"): "it gathers frames" for name in ("grace", "jax", "keras", "flower")},
     ("flower", "halves are rounded once"): "its models are float32 and float16, and differences float32",
 }
 
@@ -65,13 +66,18 @@ def arrays_of(case, step, rank):
 # Each: means(case) → [step]{name: float32}, the same on all ranks; nan() and step() → words of all ranks' errors; RANKS.
 
 
+def added(slots, numbers):
+    """As an all-reduce has them."""
+    return sum(each.view(numbers) for each in slots).view(np.uint8)
+
+
 class Sender:
     def __init__(self):
         self.numbers = range(RANKS)
 
     def _begin(self, case):
         tensors = {name: (shape, array_of([], dtype).dtype) for name, (shape, dtype) in case.tensors.items()}
-        options = {"ranks": RANKS, "dense_below": case.below, "flat": case.flat}
+        options = {"ranks": RANKS, "dense_below": case.below, "flat": case.flat, "halves": True}
         return [deepreduce.Sender(tensors, case.plan, rank=rank, **options) for rank in range(RANKS)]
 
     def _step(self, case, senders, step, numbers=None):
@@ -84,12 +90,21 @@ class Sender:
         for rank, sender in enumerate(senders):
             for unit in range(len(sender.units)):
                 sender.encode(unit, step if numbers is None else numbers[rank], slots[rank][unit])
+        reduced = {}  # where an all-reduce carries numbers
+        for i, unit in enumerate(senders[0].units):
+            if unit.numbers:
+                reduced[i] = added([each[i] for each in slots], unit.numbers)
+                if unit.sum_bound:
+                    sums = [np.empty(unit.sum_bound, np.uint8) for _ in senders]
+                    for rank, sender in enumerate(senders):
+                        sender.sum(i, step if numbers is None else numbers[rank], [reduced[i]], sums[rank])
+                    reduced[i] = added(sums, unit.numbers)
         for sender in senders:
             outs.append({name: array_of(np.zeros(shape), dtype) for name, (shape, dtype) in case.tensors.items()})
             sender.place(out=outs[-1])
             try:
                 for unit in range(len(sender.units)):
-                    sender.merge(unit, step, [each[unit] for each in slots])
+                    sender.merge(unit, step, [reduced[unit]] if unit in reduced else [each[unit] for each in slots])
             except deepreduce.Error as error:
                 words.append(f"{error.rank} {type(error).__name__}: {error}")
                 sender.take_back(step)
@@ -454,6 +469,29 @@ def test_means(name, label):
                 what = np.asarray(found[key], np.float32)
                 assert what.shape == each.shape
                 assert np.array_equal(what, each) or abs(what - each).max() <= atol, f"step {step}, rank {rank}, {key}: {abs(what - each).max()}"
+
+
+def test_sparse_rows_are_the_union_and_the_mean_of_the_ranks_rows():
+    """Through the sender, and through torch."""
+    senders = [
+        deepreduce.Sender({"table": deepreduce.sender.TensorSpec(cases.ROWS_SHAPE, "float32", True)}, "index=golomb value=raw", ranks=RANKS, rank=rank)
+        for rank in range(RANKS)
+    ]
+    for step in range(cases.ROWS_STEPS):
+        slots = [np.empty(sender.units[0].bound, np.uint8) for sender in senders]
+        for rank, sender in enumerate(senders):
+            sender.place_rows("table", *cases.rows(step, rank))
+            sender.encode(0, step, slots[rank])
+        union, table = cases.mean_of_rows(step, RANKS)
+        for sender in senders:
+            sender.merge(0, step, slots)
+            at, values = sender.rows("table")
+            assert at.tolist() == union and np.array_equal(values, table[at])
+    needs("torch")
+    for step in range(cases.ROWS_STEPS):
+        union, table = cases.mean_of_rows(step, 2)
+        for found in Torch._found():
+            assert found[f"rows/{step}/at"].tolist() == union and np.array_equal(found[f"rows/{step}/table"], table)
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
