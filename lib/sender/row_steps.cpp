@@ -67,7 +67,7 @@ dr_status sender::encode_rows(unit& u, const dr_call& call, void* slot, dr_sent&
   if (status) {
     c_.error.tensor = tensor;
     name_tensor(tensor);
-    skips = may_skip;
+    skips = may_skip && status != DR_E_MEMORY;
     made = {};
     if (!skips) {
       result.fault = status;

@@ -471,7 +471,7 @@ TEST_CASE("every exported function is tried, here, or in exchange_, sender_ or t
   tried.insert("dr_step_name");
   for (const char* const name :
        {"create", "destroy", "describe", "unit", "tensor", "place", "clip", "encode", "sum", "merge", "take_back",
-        "skip", "behind", "read_state", "write_state", "scale", "resume"})
+        "skip", "behind", "read_state", "write_state", "scale", "resume", "place_rows", "rows"})
     tried.insert(std::string("dr_sender_") + name);
   for (const char* const name :
        {"create", "destroy", "begin", "factor", "next", "cancel", "residual", "save", "load", "reset", "describe"})

@@ -4,6 +4,7 @@
 #include <deepreduce/sender.h>
 
 #include <functional>
+#include <span>
 #include <utility>
 
 #include "client.hpp"
@@ -22,10 +23,11 @@ class lonely {
  public:
   static constexpr uint64_t elements = 300;
 
-  lonely(const char* plan, const dr_context_options& options) : plan_(plan) {
+  // flags: DR_NAMED_*
+  lonely(const char* plan, uint32_t flags, const dr_context_options& options) : plan_(plan), sparse_(flags) {
     REQUIRE(dr_context_create(&options, &context, nullptr) == DR_OK);
     for (size_t i = 0; i < 2; ++i) {
-      named[i] = {sizeof named[i], i ? "b" : "a", DR_F32, 0, 20, elements, plan_.handle};
+      named[i] = {sizeof named[i], i ? "b" : "a", DR_F32, flags, 20, elements, plan_.handle};
       values[i] = client::laplace(elements, i + 1);
       in[i] = values[i].data();
       out[i] = outs[i].data();
@@ -48,7 +50,22 @@ class lonely {
     dr_sender_destroy(std::exchange(sender, nullptr));
     return dr_sender_create(context, nullptr, nullptr, named, sizeof *named, 2, &choice, &sender);
   }
-  dr_status place() { return dr_sender_place(sender, 0, 2, in, out, nullptr); }
+  dr_status place() {
+    if (!sparse_) return dr_sender_place(sender, 0, 2, in, out, nullptr);
+    for (size_t i = 0; i < 2; ++i)
+      if (const dr_status s = place_rows(i)) return s;
+    return DR_OK;
+  }
+  dr_status place_rows(size_t tensor) {
+    const dr_sent_rows rows{sizeof rows, 3, indices, values[tensor].data(), DR_I64, 0};
+    return dr_sender_place_rows(sender, tensor, &rows);
+  }
+  dr_status mean_rows() {
+    dr_sent_rows rows{};
+    rows.struct_size = sizeof rows;
+    if (const dr_status s = dr_sender_rows(sender, unit().tensors[0], &rows)) return s;
+    return rows.count == 3 ? DR_OK : DR_E_INTERNAL;
+  }
   dr_unit_info unit() {
     dr_unit_info info{};
     info.struct_size = sizeof info;
@@ -75,6 +92,7 @@ class lonely {
     state.resize(4096);
     if (stage > 0) REQUIRE(encode() == DR_OK);
     if (stage > 1 && owns()) REQUIRE(sum() == DR_OK);
+    if (stage > 2) REQUIRE(merge() == DR_OK);
   }
   uint64_t state_size() {
     dr_sent_tensor info{};
@@ -97,18 +115,50 @@ class lonely {
   dr_error error{};
 
  private:
+  static constexpr int64_t indices[] = {2, 5, 19};
   client::plan plan_;
+  bool sparse_;
 };
 
 }  // namespace
 
+namespace {
+
+struct tried {
+  const char* name;
+  int stage;  // of the step, before it
+  bool allocates;
+  std::function<dr_status(lonely&)> f;
+};
+
+void try_each(std::span<const tried> calls, const char* plan, uint32_t flags) {
+  const dr_context_options options = counted(1);
+  for (const tried& c : calls) {
+    INFO(std::string(plan) << ": " << std::string(c.name));
+    for (long k = 0; k < allocations_most; k = next_failure(k)) {
+      CAPTURE(k);
+      bool met = false;
+      const long before = live;
+      {
+        lonely s(plan, flags, options);
+        s.ready(c.stage);
+        s.result.fault = DR_OK;
+        const dr_status status = run(
+            k, [&] { return c.f(s); }, &met);
+        INFO(dr_last_error(s.context)->message);
+        REQUIRE((met ? status == DR_E_MEMORY || s.result.fault == DR_E_MEMORY : status == DR_OK));
+        if (met) REQUIRE(c.f(s) == DR_OK);
+      }
+      REQUIRE(live == before);
+      if (!c.allocates) REQUIRE(!met);
+      if (!met) break;
+    }
+  }
+}
+
+}  // namespace
+
 TEST_CASE("a sender: wherever an allocation fails a call reports MEMORY, or its slot does, and works the next time") {
-  struct tried {
-    const char* name;
-    int stage;  // of the step, before it
-    bool allocates;
-    std::function<dr_status(lonely&)> f;
-  };
   const tried calls[] = {
       {"dr_sender_create", 0, true, [](lonely& s) { return s.create(); }},
       {"dr_sender_destroy", 0, false,
@@ -137,27 +187,17 @@ TEST_CASE("a sender: wherever an allocation fails a call reports MEMORY, or its 
       {"dr_sender_scale", 2, false, [](lonely& s) { return dr_sender_scale(s.sender, 2); }},
       {"dr_sender_resume", 0, false, [](lonely& s) { return dr_sender_resume(s.sender, 1, 2); }},
   };
-  const dr_context_options options = counted(1);
-  for (const char* const plan : plans)
-    for (const tried& c : calls) {
-      INFO(std::string(plan) << ": " << std::string(c.name));
-      for (long k = 0; k < allocations_most; k = next_failure(k)) {
-        CAPTURE(k);
-        bool met = false;
-        const long before = live;
-        {
-          lonely s(plan, options);
-          s.ready(c.stage);
-          s.result.fault = DR_OK;
-          const dr_status status = run(
-              k, [&] { return c.f(s); }, &met);
-          INFO(dr_last_error(s.context)->message);
-          REQUIRE((met ? status == DR_E_MEMORY || s.result.fault == DR_E_MEMORY : status == DR_OK));
-          if (met) REQUIRE(c.f(s) == DR_OK);
-        }
-        REQUIRE(live == before);
-        if (!c.allocates) REQUIRE(!met);
-        if (!met) break;
-      }
-    }
+  for (const char* const plan : plans) try_each(calls, plan, 0);
+}
+
+TEST_CASE("a sender of sparse rows: wherever an allocation fails a call reports MEMORY, and works the next time") {
+  const tried calls[] = {
+      {"dr_sender_create", 0, true, [](lonely& s) { return s.create(); }},
+      {"dr_sender_place_rows", 0, true, [](lonely& s) { return s.place(); }},
+      {"dr_sender_encode", 0, true, [](lonely& s) { return s.encode(); }},
+      {"dr_sender_merge", 1, true, [](lonely& s) { return s.merge(); }},
+      {"dr_sender_rows", 3, false, [](lonely& s) { return s.mean_rows(); }},
+      {"dr_sender_take_back", 1, true, [](lonely& s) { return dr_sender_take_back(s.sender, 0); }},
+  };
+  try_each(calls, "index=all value=half", DR_NAMED_ROWS);
 }

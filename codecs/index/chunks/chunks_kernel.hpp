@@ -22,11 +22,13 @@ struct chunk_shape {
   }
 };
 
-// c and the number of named chunks have up to 3 and 5 bytes, a named chunk up to 5 and 3, an index 39 bits; the appender
-// writes 8 bytes beyond its end. Of more than 2n + 1 chunks the majority is empty, and then c is 0 and n are named at most.
+// c and the number of named chunks have up to 3 and 5 bytes, an index 39 bits; the appender writes 8 bytes beyond its end. Of
+// more than 2n + 1 chunks the majority is empty, and then c is 0 and n are named at most. A named chunk has two bytes, and
+// more where the distances between chunks, which add up to `chunks`, or the counts, which add up to n, reach 128.
 constexpr uint64_t index_chunks_bound(chunk_shape shape, uint64_t n) {
-  const uint64_t chunks = shape.chunks();
-  return 16 + 8 * (chunks < 2 * n + 1 ? chunks : 2 * n + 1) + 5 * n;
+  const uint64_t chunks = shape.chunks(), named = chunks < 2 * n + 1 ? chunks : 2 * n + 1;
+  const uint64_t longer = chunks / 127 < 4 * named ? chunks / 127 : 4 * named;
+  return 16 + 2 * named + longer + n / 127 + 5 * n;
 }
 
 namespace chunk_code {
