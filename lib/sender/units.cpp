@@ -84,6 +84,9 @@ dr_status choose_plan(const named_tensor& t, const unit_rules& rules, const plan
   if (own->patches())
     return fail(error, DR_E_UNSUPPORTED, "%.80s: `%.80s` makes patches of weights, not means of gradients",
                 t.name.c_str(), own->text.c_str());
+  if (own->takes_base())
+    return fail(error, DR_E_UNSUPPORTED, "%.80s: `%.80s` compares with a base, which a sender has not", t.name.c_str(),
+                own->text.c_str());
   if (t.is_rows) {
     if (const dr_status s = bind_rows(*own, out, error))
       return prefix(error, "%.80s: its gradient is sparse: ", t.name.c_str()), s;

@@ -169,6 +169,8 @@ TEST_CASE("what a sender does not support is refused, by name") {
   CHECK(refusal({{"w", 10}}, {.book = "*: index=all value=raw exchange=ring"}, DR_E_UNSUPPORTED).find("w: `") == 0);
   CHECK(refusal({{"w", 10}}, {.book = "*: sparsify=changed value=planes"}, DR_E_UNSUPPORTED).find("makes patches") !=
         std::string::npos);
+  CHECK(refusal({{"w", 10}}, {.book = "*: sparsify=visible"}, DR_E_UNSUPPORTED).find("compares with a base") !=
+        std::string::npos);
   CHECK(refusal({{"a", 10}, {"b", 10}}, {.book = "a: sparsify=topr(ratio=0.1) feedback=dgc(clip=1)\nb: "
                                                  "sparsify=topr(ratio=0.1) feedback=dgc(clip=2)"})
             .find("a has clip=1, b clip=2") != std::string::npos);
