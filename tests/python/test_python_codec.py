@@ -97,9 +97,9 @@ def test_varints_are_leb128():
     ("index", {"decode": lambda self, data, n, d: numpy.frombuffer(data, "f8")}, "not integers"),
     ("index", {"encode": lambda self, x, d: [1]}, "not bytes"),
     ("value", {"encode": lambda self, v: numpy.abs(v).tobytes()}, "decoded bits 0x0, sent 0x80000000"),
-    ("value", {"encode": lambda self, v: v.tobytes() + b"12345678"}, "decode gives float32"),
+    ("value", {"encode": lambda self, v: v.tobytes() + b"12345678"}, "decode returns float32"),
     ("value", {"encode": lambda self, v: v.tobytes() + os.urandom(8), "decode": lambda self, data, n, t:
-               numpy.frombuffer(data[:-8], t)}, "other bytes the second time"),
+               numpy.frombuffer(data[:-8], t)}, "different bytes the second time"),
     ("value", {"decode": lambda self, data, n, t: numpy.frombuffer(data, t) * 2, "exact": False, "error": 0.5},
      "promised 0.5"),
     ("value", {"decode": lambda self, data, n, t: numpy.frombuffer(data, t) * t.type(numpy.inf), "exact": False}, "finite"),
@@ -118,12 +118,12 @@ def test_a_codec_may_not_change_its_input():
 
 def test_names_and_classes_are_judged(x):
     for name in ("", "A", "a b", "a(1)"):
-        with pytest.raises(deepreduce.ArgumentError, match="small letters"):
+        with pytest.raises(deepreduce.ArgumentError, match="lower-case letters"):
             codec.value(name)
     with pytest.raises(deepreduce.ArgumentError, match="no method decode"):
         codec.value("half_done")(type("Half", (), {"encode": len}))
     codec.index("golomb")(codec.registered("index", "py_gaps").make)
-    with pytest.raises(deepreduce.ArgumentError, match="the library has one of that name"):
+    with pytest.raises(deepreduce.ArgumentError, match="the library has a codec of that name"):
         deepreduce.compare(x, "index=golomb value=py_zigzag")
     with pytest.raises(deepreduce.ArgumentError, match="no value codec is registered as 'none'"):
         codec.check("value", "none")
@@ -187,7 +187,7 @@ def _below(indices, universe):
 @needs_tool
 @pytest.mark.parametrize("plan, sentence", [
     ("index=py_gaps value=py_zigzag+deflate", "no further stage ('+deflate')"),
-    ("sparsify=topr(ratio=0.1) feedback=residual index=py_gaps", "'feedback=residual' does not go"),
+    ("sparsify=topr(ratio=0.1) feedback=residual index=py_gaps", "'feedback=residual' cannot be combined"),
     ("index=py_gaps(width=3)", "width"),
     ("index=py_gaps(3)", "'=' (arguments are key=value) expected at column 16"),
 ])
@@ -202,7 +202,7 @@ def test_what_python_does_not_do_is_said(x, plan, sentence):
     "index=rice value=log_quant(bits=3..5)|py_zigzag", "index=raw value=(raw|py_zigzag)",
 ])  # fmt: skip
 def test_a_sweep_that_names_a_python_codec_is_refused(x, plan):
-    with pytest.raises(deepreduce.ArgumentError, match="is no sweep .*give each plan by itself"):
+    with pytest.raises(deepreduce.ArgumentError, match="cannot be a sweep .*pass the plans one by one"):
         deepreduce.compare(x, plan, repeat=1)
 
 

@@ -1,4 +1,4 @@
-"""compare: what plans do to gradients, measured by the native tool; and plans with Python codecs, measured here."""
+"""compare: size, error and time of plans. The native tool measures plans; plans with Python codecs are measured here."""
 
 from __future__ import annotations
 
@@ -24,37 +24,39 @@ from . import _codec_run, _codecs
 Row = Json
 Document = Json
 
-# Of the tool's options those that say which tensors there are (`deepreduce convert` has them, too).
-_CHOOSES = {"tensor", "flat", "cast"}
-# Those that choose among rows or show them: they wait until the rows of Python codecs are there.
-_SHOWS = {"where", "sort", "pareto", "best", "best_by", "against", "fail_if_worse", "report"}
-NOT_OF_PYTHON = ("steps", "each_step", "batch", "book", "resume", "from")  # what plans with Python codecs do not take
-_CHEAPEST = "index=raw value=raw"  # where a run is for its list of tensors
+# The tool's options that select tensors (`deepreduce convert` has them, too).
+_TENSOR_OPTIONS = {"tensor", "flat", "cast"}
+# The tool's options that select or show rows: they apply after the rows of Python codecs are added.
+_ROW_OPTIONS = {"where", "sort", "pareto", "best", "best_by", "against", "fail_if_worse", "report"}
+NOT_OF_PYTHON = ("steps", "each_step", "batch", "book", "resume", "from")  # not available for plans with Python codecs
+_CHEAPEST = "index=raw value=raw"  # for a run that only lists the tensors
 
 
 def compare(inputs: object, plans: Union[str, Plan, Sequence[Union[str, Plan]]] = (), **settings: object) -> List[Row]:
-    """Compresses gradients by plans; a row each of bytes, errors and times, as `deepreduce compare --format json` has them.
+    """Compresses gradients with plans and returns a row for each plan and tensor: bytes, errors and times.
 
-    inputs    a path, or a `synth:` text, or a list of these; or an array, a dict name -> array, or a list of arrays, whose
-              names are 0, 1, … Arrays are numpy's or torch's, or Sparse; of float32, float16, bfloat16 or float64, which
-              becomes float32. None is left out
-    plans     a plan, its text or a preset's name, or a list; none: a set that fits the input. Texts may name codecs of
-              deepreduce.codec
+    The rows are those of `deepreduce compare --format json`.
+
+    inputs    a path or a `synth:` text, or a list of these; or an array, a dict name -> array, or a list of arrays, which are
+              named 0, 1, … Arrays are numpy or torch arrays or Sparse. Their type is float32, float16, bfloat16 or float64;
+              float64 is converted to float32. None is skipped
+    plans     a plan, its text or the name of a preset, or a list of these. Without plans the tool chooses a set that fits the
+              input. Texts may name codecs of deepreduce.codec
     settings  options of the tool, with underscores: repeat=5, seed=1, threads=2, per_tensor=True, tensor=["conv*"],
-              where="total_error < 0.1", …; but output and format: rows are returned
+              where="total_error < 0.1", … The options output and format are not accepted, because the rows are returned
 
-    The first row of each tensor is that of `memcpy`; `deepreduce compare --help` says what the columns are. Plans that fail
-    are a warning each, and have no row. Times are in nanoseconds. Raises ArgumentError for what the tool refuses, Error if it
-    fails, LibraryError if it is not there.
+    The first row of each tensor is that of `memcpy`. `deepreduce compare --help` describes the columns. Times are in
+    nanoseconds. A plan that fails causes a warning and has no row. Raises ArgumentError if the tool refuses an argument, Error
+    if the tool fails, LibraryError if the tool is not installed.
 
     >>> rows = deepreduce.compare(numpy.ones(2000, numpy.float32), "index=golomb value=raw", repeat=1)
     >>> [row["plan"] for row in rows], rows[1]["relative_l2_error"]
     (['memcpy', 'index=golomb value=raw'], 0.0)
     """
-    told = sorted({"output", "format"} & settings.keys())
-    if told:
+    refused = sorted({"output", "format"} & settings.keys())
+    if refused:
         raise ArgumentError(
-            f"compare returns rows, and takes no {told[0]}=: json.dump writes them, `deepreduce compare` any format"
+            f"compare has no argument {refused[0]}=: it returns rows; json.dump writes them, `deepreduce compare` writes any format"
         )
     texts = [str(plan) for plan in ([plans] if isinstance(plans, (str, Plan)) else plans)]
     with tempfile.TemporaryDirectory(prefix="deepreduce-") as folder:
@@ -67,7 +69,7 @@ def compare(inputs: object, plans: Union[str, Plan, Sequence[Union[str, Plan]]] 
 
 
 def measured(paths: Sequence[str], plans: Sequence[str], settings: Mapping[str, Any], folder: pathlib.Path) -> Document:
-    """The document of a run, in which rows of plans with Python codecs stand behind the others of their tensor."""
+    """The document of a run. The rows of plans with Python codecs follow the other rows of their tensor."""
     python = [plan for plan in plans if _codecs.is_of_python(plan)]
     if not python:
         return _measured_by_the_tool(paths, plans, settings, folder)
@@ -75,19 +77,19 @@ def measured(paths: Sequence[str], plans: Sequence[str], settings: Mapping[str, 
         if settings.get(name):
             raise ArgumentError(f"{name}={settings[name]!r} does not go with plans that have Python codecs")
     for plan in python:
-        _codec_run.read_plan(plan)  # before anything is measured
+        _codec_run.read_plan(plan)  # reports errors before anything is measured
     texts = [plan for plan in plans if plan not in python]
     native = bool(texts or settings.get("preset"))
-    options = {name: value for name, value in settings.items() if name not in _SHOWS}
+    options = {name: value for name, value in settings.items() if name not in _ROW_OPTIONS}
     if not native:
         options.update(repeat=1, time=None)
     document = _measured_by_the_tool(paths, texts if native else [_CHEAPEST], options, folder)
     add_python_rows(document, python, paths, settings, folder, native)
-    shows = {name: value for name, value in settings.items() if name in _SHOWS}
-    if not shows:
+    shown = {name: value for name, value in settings.items() if name in _ROW_OPTIONS}
+    if not shown:
         return document
     (folder / "all.json").write_text(json.dumps(document), "utf-8")
-    return _document_of(["--from", str(folder / "all.json"), *_options(shows)], folder)
+    return _document_of(["--from", str(folder / "all.json"), *_options(shown)], folder)
 
 
 def add_python_rows(
@@ -98,8 +100,10 @@ def add_python_rows(
     folder: pathlib.Path,
     native: bool,
 ) -> None:
-    """Measures plans with Python codecs on the tensors of a document and adds rows and failures; `native` False: only
-    memcpy's rows stay of those that were there."""
+    """Measures plans with Python codecs on the tensors of a document, and adds rows and failures to it.
+
+    native  whether to keep all rows of the document; False: keep only the rows of memcpy
+    """
     repeat, seed = int(settings.get("repeat") or 15), int(settings.get("seed") or 0)
     rows: List[Row] = []
     failures = document.setdefault("failures", [])
@@ -110,32 +114,31 @@ def add_python_rows(
         for plan in plans:
             try:
                 rows.append(_codec_run.measure(plan, arrays.of(subject), subject, repeat, seed))
-            except Exception as error:  # whatever a codec raises
+            except Exception as error:  # a codec may raise anything
                 what = str(error) if isinstance(error, Error) else repr(error)
-                told = {"input": subject["input"], "tensor": subject["tensor"], "plan": plan, "error": what}
-                failures.append(told)
+                failures.append({"input": subject["input"], "tensor": subject["tensor"], "plan": plan, "error": what})
     document["rows"] = rows
 
 
 def _measured_by_the_tool(
     paths: Sequence[str], plans: Sequence[str], settings: Mapping[str, Any], folder: pathlib.Path
 ) -> Document:
-    told = [word for plan in plans for word in ("--plan", plan)]
-    return _document_of([*paths, *told, *_options(settings)], folder)
+    chosen = [word for plan in plans for word in ("--plan", plan)]
+    return _document_of([*paths, *chosen, *_options(settings)], folder)
 
 
 def _document_of(words: Sequence[str], folder: pathlib.Path) -> Document:
-    """What `deepreduce compare` gives as json. Raises ArgumentError and Error, as compare does."""
+    """The JSON document that `deepreduce compare` writes. Raises ArgumentError and Error, as compare does."""
     target = folder / "document.json"
     target.unlink(missing_ok=True)
     done = _tool.run_quietly(["compare", *words, "--format", "json", "--output", str(target)])
-    told = done.stderr.decode("utf-8", "replace").strip()
+    messages = done.stderr.decode("utf-8", "replace").strip()
     if done.returncode not in (0, 1) or not target.exists():
-        sentence = told.replace("deepreduce: ", "") or f"the tool exited with {done.returncode}"
+        sentence = messages.replace("deepreduce: ", "") or f"the tool exited with {done.returncode}"
         raise (ArgumentError if done.returncode == 2 else Error)(sentence)
     document: Document = json.loads(target.read_text("utf-8"))
     if done.returncode == 1 and not document.get("failures"):
-        document["failures"] = [{"input": "", "tensor": "", "plan": "", "error": line} for line in told.splitlines()]
+        document["failures"] = [{"input": "", "tensor": "", "plan": "", "error": line} for line in messages.splitlines()]
     return document
 
 
@@ -146,9 +149,9 @@ def _options(settings: Mapping[str, Any]) -> List[str]:
         if value is True:
             words.append(option)
         elif value is not None and value is not False:
-            for each in value if isinstance(value, (list, tuple)) else [value]:
-                # (A word behind --pareto is an input.)
-                words += [f"{option}={each}"] if name == "pareto" else [option, str(each)]
+            for item in value if isinstance(value, (list, tuple)) else [value]:
+                # (The tool reads a separate word after --pareto as an input.)
+                words += [f"{option}={item}"] if name == "pareto" else [option, str(item)]
     return words
 
 
@@ -160,13 +163,13 @@ def _paths_of(inputs: object, folder: pathlib.Path) -> List[str]:
         return _paths_of([inputs], folder)
     named: Any = inputs.items() if isinstance(inputs, Mapping) else [("", inputs)]
     if isinstance(inputs, (list, tuple)):
-        paths = [os.fspath(each) for each in inputs if isinstance(each, (str, os.PathLike))]
+        paths = [os.fspath(item) for item in inputs if isinstance(item, (str, os.PathLike))]
         if paths and len(paths) == len(inputs):
             return [
                 convert_file(path, folder / f"{i}.npz") if is_pickle(path) else path for i, path in enumerate(paths)
             ]
         if paths:
-            raise ArgumentError(f"'{paths[0]}' is a path, and other inputs of the list are not: give paths or arrays")
+            raise ArgumentError(f"the inputs mix paths ('{paths[0]}') and arrays: pass either paths or arrays")
         named = enumerate(inputs)
     arrays: Arrays = {}
     for name, tensor in named:
@@ -199,28 +202,28 @@ def _plain(array: object, what: str) -> Array:
 
 
 class _Arrays:
-    """The tensors of a run as the tool read them: it writes them to a .safetensors file."""
+    """The tensors of a run as the tool reads them. The tool converts each input to a .safetensors file."""
 
     def __init__(self, paths: Sequence[str], settings: Mapping[str, Any], folder: pathlib.Path) -> None:
-        # An .npz that was made for this run is named by what it was made of.
+        # Rows name an .npz that was made for this run by its origin, not by its path.
         self._paths = {made_of(path) or path: path for path in paths}
         self._target = folder / "tensors.safetensors"
-        self._options = {name: value for name, value in settings.items() if name in _CHOOSES}
+        self._options = {name: value for name, value in settings.items() if name in _TENSOR_OPTIONS}
         if not self._options.get("tensor") and not settings.get("per_tensor"):
             self._options["flat"] = True
         self._loaded: Tuple[str, Dict[str, Array]] = ("", {})
 
     def of(self, row: Row) -> Array:
-        """[d], of the tensor that a row is of."""
+        """The tensor of a row: [d]."""
         if row["dtype"] == "bf16":
-            raise ArgumentError("a Python codec takes float32 and float16, not bfloat16; --cast f32 converts it")
+            raise ArgumentError("Python codecs accept float32 and float16, not bfloat16; --cast f32 converts it")
         if self._loaded[0] != row["input"]:
-            # (What a folder or a sweep of synth: has is named by itself.)
+            # (An input that a folder or a sweep of synth: expands to has its own name in the row.)
             name: str = row["input"]
             self._loaded = (name, self._read(self._paths.get(name, name)))
         found = self._loaded[1].get(row["tensor"])
         if found is None or found.size != row["d"]:
-            raise ArgumentError(f"{row['input']}: tensor '{row['tensor']}' is not found again")
+            raise ArgumentError(f"{row['input']}: tensor '{row['tensor']}' is missing when the input is read again, or has another size")
         return found.copy()
 
     def _read(self, path: str) -> Dict[str, Array]:
@@ -235,8 +238,8 @@ def read_safetensors(path: pathlib.Path) -> Dict[str, Array]:
     data = numpy.fromfile(path, numpy.uint8)
     (size,) = struct.unpack("<Q", data[:8].tobytes())
     found = {}
-    for name, told in json.loads(data[8 : 8 + size].tobytes()).items():
-        begin, end = (8 + size + offset for offset in told["data_offsets"])
-        if told["dtype"] in ("F32", "F16"):
-            found[name] = data[begin:end].view("<f4" if told["dtype"] == "F32" else "<f2")
+    for name, entry in json.loads(data[8 : 8 + size].tobytes()).items():
+        begin, end = (8 + size + offset for offset in entry["data_offsets"])
+        if entry["dtype"] in ("F32", "F16"):
+            found[name] = data[begin:end].view("<f4" if entry["dtype"] == "F32" else "<f2")
     return found

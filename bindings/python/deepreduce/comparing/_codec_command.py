@@ -1,4 +1,4 @@
-"""`deepreduce compare --python-codec FILE …`: plans with Python codecs in the tool's own table and report."""
+"""`deepreduce compare --python-codec FILE …`: rows of plans with Python codecs in the tool's table and report."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from .._native._types import Options
 from ..errors import ArgumentError, Error
 from . import NOT_OF_PYTHON, _codecs, measured
 
-# Options that Python has to know, with what follows them.
+# Options with a value that Python reads.
 _OURS = ("--python-codec", "--plan", "--format", "--output", "--repeat", "--seed", "--tensor", "--cast")
 _FLAGS = ("--flat", "--per-tensor")
-# What a measurement by the tool takes, and the showing of its saved rows in the end does not.
+# Options that the tool accepts when it measures, but not when it shows saved rows.
 _MEASURING = ("--preset", "--time", "--threads", "--segment-rows", "--ranks", "--link", "--plugin", "--limit")
 _NOT_YET = tuple("--" + name.replace("_", "-") for name in NOT_OF_PYTHON)
 
 
 def run(words: Sequence[str], folder: pathlib.Path) -> int:
-    """words: "compare" and what follows it. The exit status."""
-    told, inputs, others = _split(list(words[1:]))
+    """Runs the command and returns its exit status. words: "compare" and its arguments"""
+    values, inputs, others = _split(list(words[1:]))
     for word in others:
         if word.partition("=")[0] in _NOT_YET:
             raise ArgumentError(f"--python-codec: {word.partition('=')[0]} does not go with it")
-    for file in told["--python-codec"]:
+    for file in values["--python-codec"]:
         load(file)
-    python = [plan for plan in told["--plan"] if _codecs.is_of_python(plan)]
+    python = [plan for plan in values["--plan"] if _codecs.is_of_python(plan)]
     if not python:
         raise ArgumentError("--python-codec: no --plan names a codec that the file registers")
-    settings: Options = {"tensor": told["--tensor"]}
-    settings.update({name[2:]: told[name][-1] for name in ("--repeat", "--seed", "--cast") if told[name]})
+    settings: Options = {"tensor": values["--tensor"]}
+    settings.update({name[2:]: values[name][-1] for name in ("--repeat", "--seed", "--cast") if values[name]})
     settings.update({flag[2:].replace("-", "_"): True for flag in _FLAGS if flag in others})
-    document = measured(inputs, told["--plan"], {**settings, **_measuring(others)}, folder)
+    document = measured(inputs, values["--plan"], {**settings, **_measuring(others)}, folder)
     rows = folder / "rows.json"
     rows.write_text(json.dumps(document), "utf-8")
     for failure in document.get("failures", []):
         print("deepreduce: {input}: {plan}: {error}".format(**failure), file=sys.stderr)
     failed = 1 if document.get("failures") else 0
-    printed = [word for name in ("--format", "--output") if told[name] for word in (name, told[name][-1])]
-    shows = _without([word for word in others if word not in _FLAGS], *_MEASURING)
-    return _tool.run(["compare", "--from", str(rows), *printed, *shows]) or failed
+    printed = [word for name in ("--format", "--output") if values[name] for word in (name, values[name][-1])]
+    shown = _without([word for word in others if word not in _FLAGS], *_MEASURING)
+    return _tool.run(["compare", "--from", str(rows), *printed, *shown]) or failed
 
 
 def load(file: str) -> None:
@@ -60,8 +60,8 @@ def load(file: str) -> None:
 
 
 def _split(words: List[str]) -> Tuple[Dict[str, List[str]], List[str], List[str]]:
-    """Values of our options, inputs, and all other words in their order."""
-    told: Dict[str, List[str]] = {name: [] for name in _OURS}
+    """(values of the options in _OURS, inputs, all other words in their order)"""
+    values: Dict[str, List[str]] = {name: [] for name in _OURS}
     inputs: List[str] = []
     others: List[str] = []
     valued = _tool.options_with_values("compare")
@@ -69,24 +69,24 @@ def _split(words: List[str]) -> Tuple[Dict[str, List[str]], List[str], List[str]
     while at < len(words):
         word = words[at]
         name, equals, value = word.partition("=")
-        if word.startswith("--") and name in told:
+        if word.startswith("--") and name in values:
             if not equals:
                 at += 1
                 if at == len(words):
                     raise ArgumentError(f"{name}: a value is missing")
                 value = words[at]
-            told[name].append(value)
+            values[name].append(value)
         elif word in valued:
             others += words[at : at + 2]
             at += 1
         else:
             (others if word.startswith("-") else inputs).append(word)
         at += 1
-    return told, inputs, others
+    return values, inputs, others
 
 
 def _measuring(words: List[str]) -> Options:
-    """Of the other words those that a measurement by the tool needs."""
+    """The options among the words that a measurement by the tool needs."""
     settings: Options = {}
     for name in _MEASURING:
         values = [words[i + 1] for i, word in enumerate(words[:-1]) if word == name]
@@ -97,7 +97,7 @@ def _measuring(words: List[str]) -> Options:
 
 
 def _without(words: List[str], *options: str) -> List[str]:
-    """The words but for some options, and their values where these are words of their own."""
+    """The words without some options and without those options' values."""
     return [
         word
         for i, word in enumerate(words)

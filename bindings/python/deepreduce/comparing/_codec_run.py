@@ -1,7 +1,7 @@
-"""Runs plans that have a Python codec, and measures them as the native tool measures its own: the same columns.
+"""Runs and measures plans that have a Python codec. The columns are those of the native tool.
 
-The library does the other half: it sparsifies, and codes the stream that has a codec of its own. Times are those of
-Python, and rows say so (timed: "python").
+The library sparsifies, and codes the stream that has a native codec. Times are measured in Python, which the rows report
+(timed: "python").
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Row = Json
 
 @dataclasses.dataclass(frozen=True)
 class Stages:
-    """A plan in parts; index and value are (the registered codec, an instance), or None and the stage's text."""
+    """A plan in parts; index and value are (the registered codec, an instance), or (None, the text of the stage)."""
 
     text: str
     sparsify: str
@@ -36,11 +36,11 @@ class Stages:
 
 
 def read_plan(text: str) -> Stages:
-    """Raises ArgumentError for roles that do not go with a Python codec."""
+    """Raises ArgumentError for a stage that cannot be combined with a Python codec."""
     stages = {**read_stages("sparsify=none index=raw value=raw"), **read_stages(text)}
     for role, stage in stages.items():
         if role not in ("sparsify", "index", "value"):
-            raise ArgumentError(f"plan '{text}': '{stage}' does not go with a Python codec; sparsify, index and value do")
+            raise ArgumentError(f"plan '{text}': '{stage}' cannot be combined with a Python codec; sparsify, index and value can")
     halves = []
     for role in ("index", "value"):
         codec, made = codecs.of_stage(stages[role])
@@ -49,7 +49,7 @@ def read_plan(text: str) -> Stages:
 
 
 class Timer:
-    """Times of one side, summed up over its two halves, a sample a round."""
+    """The time of encode or of decode in a round, summed over the index and the value codec."""
 
     def __init__(self) -> None:
         self.ns = 0
@@ -64,9 +64,9 @@ class Timer:
 class Once(NamedTuple):
     """One run of a plan; sizes in bytes."""
 
-    support: Array  # int64, that decode gives
+    support: Array  # int64, that decode returns
     sent: Array  # the gradient's values there
-    arrived: Array
+    decoded: Array
     index_size: int
     value_size: int
     order_size: int
@@ -75,92 +75,92 @@ class Once(NamedTuple):
     decode_ns: int
 
 
-def kept_by(sparsify: str, g: Array, numbers: Options) -> Array:
-    """int64 [r], ascending. Zeros go in as -0, so that one that is kept can be told from the others."""
-    seen = numpy.where(g == 0, numpy.array(-0.0, g.dtype), g)
-    arrived = decode(encode(seen, f"{sparsify} index=raw value=raw", **numbers))
-    return numpy.flatnonzero(arrived.view(f"u{g.itemsize}")).astype(numpy.int64)
+def selected_by(sparsify: str, g: Array, numbers: Options) -> Array:
+    """The indices that the stage selects: int64 [r], ascending."""
+    marked = numpy.where(g == 0, numpy.array(-0.0, g.dtype), g)  # a selected zero decodes to -0, the others to +0
+    decoded = decode(encode(marked, f"{sparsify} index=raw value=raw", **numbers))
+    return numpy.flatnonzero(decoded.view(f"u{g.itemsize}")).astype(numpy.int64)
 
 
 def _native(stages: str, indices: Array, values: Array, d: int, numbers: Options, times: Tuple[Timer, Timer]) -> Any:
-    """The library's half: (info, header bytes, decoded Sparse)."""
+    """Runs the library's codecs: (info, header bytes, decoded Sparse)."""
     x = Sparse(indices, values, (d,))
     frame = times[0](lambda: encode(x, stages, **numbers))
     found = times[1](lambda: decode(frame, sparse=True))
     info = inspect(frame).tensors[0]
     if info.fallback != "none":
         raise ArgumentError(
-            f"'{stages}' falls back to {info.fallback} here, as {indices.size} of {d} elements take more than without it;"
-            " a Python codec has no fallback"
+            f"'{stages}' falls back to {info.fallback}: {indices.size} of {d} elements would take more bytes;"
+            " plans with a Python codec have no fallback"
         )
     return info, len(frame) - info.index_size - info.value_size - info.order_size, found
 
 
-def run_once(plan: Stages, g: Array, kept: Array, numbers: Options) -> Once:
-    """Encodes and decodes; raises codec.Broken for what a codec must not do."""
+def run_once(plan: Stages, g: Array, selected: Array, numbers: Options) -> Once:
+    """Encodes and decodes once. Raises codec.Broken if a codec breaks its contract."""
     encoding, decoding = Timer(), Timer()
     times, d = (encoding, decoding), g.size
     header, order_size = 0, 0
     index, made = plan.index
     if index is not None:
         what = f"index={index.name}"
-        data = codecs.as_bytes(encoding(lambda: made.encode(kept, d)), what)
-        support = decoding(lambda: codecs.decode_indices(made, data, kept.size, d, what))
+        data = codecs.as_bytes(encoding(lambda: made.encode(selected, d)), what)
+        support = decoding(lambda: codecs.decode_indices(made, data, selected.size, d, what))
         if index.exact:
-            codecs.require_same_indices(kept, support, what)
+            codecs.require_same_indices(selected, support, what)
         index_size = len(data)
     else:
-        info, header, found = _native(f"{made} value=raw", kept, g[kept], d, numbers, times)
+        info, header, found = _native(f"{made} value=raw", selected, g[selected], d, numbers, times)
         support, index_size = found.indices.astype(numpy.int64), info.index_size
     sent = g[support]
     value, made = plan.value
     if value is not None:
         what = f"value={value.name}"
         data = codecs.as_bytes(encoding(lambda: made.encode(sent)), what)
-        arrived = decoding(lambda: codecs.decode_values(made, data, sent, what))
+        decoded = decoding(lambda: codecs.decode_values(made, data, sent, what))
         value_size = len(data)
         if value.exact:
-            codecs.require_same_values(sent, arrived, what)
+            codecs.require_same_values(sent, decoded, what)
         if not header:
             header = _native("index=raw value=raw", support, sent, d, numbers, (Timer(), Timer()))[1]
     else:
         info, header, found = _native(f"index=raw {made}", support, sent, d, numbers, times)
-        arrived, value_size, order_size = found.values, info.value_size, info.order_size
-    return Once(support, sent, arrived, index_size, value_size, order_size, header, encoding.ns, decoding.ns)
+        decoded, value_size, order_size = found.values, info.value_size, info.order_size
+    return Once(support, sent, decoded, index_size, value_size, order_size, header, encoding.ns, decoding.ns)
 
 
 def measure(text: str, g: Array, template: Row, repeat: int, seed: int) -> Row:
     """A row of a plan with a Python codec.
 
     g         [d] float32 or float16
-    template  a row of the native tool of the same tensor: its columns are the row's
+    template  a row of the native tool for the same tensor, which has the columns
     repeat    timed rounds, after one that is not counted
 
-    Raises codec.Broken, ArgumentError, and what the codec raises.
+    Raises codec.Broken, ArgumentError, and any exception of the codec.
     """
     plan, numbers = read_plan(text), {"seed": seed, "private_seed": seed, "step": 0}
     for codec, made in (plan.index, plan.value):
         if codec is not None:
             codecs.check_instance(codec, made)
     begin = time.perf_counter_ns()
-    kept = kept_by(plan.sparsify, g, numbers)
+    selected = selected_by(plan.sparsify, g, numbers)
     sparsify_ns = time.perf_counter_ns() - begin
-    kept.flags.writeable = g.flags.writeable = False
-    first = run_once(plan, g, kept, numbers)
-    rounds = [run_once(plan, g, kept, numbers) for _ in range(repeat)]
+    selected.flags.writeable = g.flags.writeable = False
+    first = run_once(plan, g, selected, numbers)
+    rounds = [run_once(plan, g, selected, numbers) for _ in range(repeat)]
     row: Row = dict.fromkeys(template)
     row.update({name: template.get(name) for name in ("input", "tensor", "kind", "step", "dtype", "d")})
-    row.update(plan=text, timed="python", fallback="none", r=kept.size, support=first.support.size, rounds=repeat)
-    row.update(_sizes(first, g.size, kept.size))
-    row.update(_distortion(g, kept, first))
+    row.update(plan=text, timed="python", fallback="none", r=selected.size, support=first.support.size, rounds=repeat)
+    row.update(_sizes(first, g.size, selected.size))
+    row.update(_distortion(g, selected, first))
     row["sparsify_ns"] = sparsify_ns
     for side in ("encode_ns", "decode_ns"):
-        samples = [getattr(each, side) for each in rounds]
+        samples = [getattr(once, side) for once in rounds]
         row[side] = int(numpy.median(samples))
         low, high = numpy.percentile(samples, [25, 75])
         row[side + "_spread"] = float((high - low) / row[side]) if row[side] else None
     if "samples" in template:
-        row["samples"] = {side: [getattr(each, side) for each in rounds] for side in ("encode_ns", "decode_ns")}
+        row["samples"] = {side: [getattr(once, side) for once in rounds] for side in ("encode_ns", "decode_ns")}
         row["samples"]["merge_ns"] = []
     return row
 
@@ -192,13 +192,13 @@ def _finite(x: float) -> Optional[float]:
     return x if math.isfinite(x) else None
 
 
-def _distortion(g: Array, kept: Array, once: Once) -> Row:
-    """As tool/compare/metrics.cpp has it: s is what the sparsifier kept, h what arrives. Equal bits do not differ."""
-    common = numpy.intersect1d(kept, once.support, assume_unique=True).size
-    union = numpy.union1d(kept, once.support)
+def _distortion(g: Array, selected: Array, once: Once) -> Row:
+    """The formulas of tool/compare/metrics.cpp: s has the selected values, h the decoded ones. Equal bits do not differ."""
+    common = numpy.intersect1d(selected, once.support, assume_unique=True).size
+    union = numpy.union1d(selected, once.support)
     s, h = numpy.zeros(union.size, g.dtype), numpy.zeros(union.size, g.dtype)
-    s[numpy.searchsorted(union, kept)] = g[kept]
-    h[numpy.searchsorted(union, once.support)] = once.arrived
+    s[numpy.searchsorted(union, selected)] = g[selected]
+    h[numpy.searchsorted(union, once.support)] = once.decoded
     bits = f"u{g.itemsize}"
 
     def difference(a: Array, b: Array) -> Array:
@@ -211,14 +211,14 @@ def _distortion(g: Array, kept: Array, once: Once) -> Row:
     x, y, z = at.astype(numpy.float64), h.astype(numpy.float64), s.astype(numpy.float64)
     gg, hh, gh, ss = float(dense @ dense), float(y @ y), float(x @ y), float(z @ z)
     coding = difference(s, h)
-    outside = gg - float(x @ x)  # what is neither kept nor sent is lost
+    outside = gg - float(x @ x)  # elements that are neither selected nor sent are lost
     lost = max(0.0, outside if union.size < g.size else 0.0) + float(numpy.sum(difference(at, h) ** 2))
     contraction = _quotient(lost, gg)
     largest = float(numpy.abs(z).max(initial=0))
     return {
-        "missed": kept.size - common,
+        "missed": selected.size - common,
         "false_positives": once.support.size - common,
-        "index_recall": _quotient(float(common), kept.size) if kept.size else 1.0,
+        "index_recall": _quotient(float(common), selected.size) if selected.size else 1.0,
         "energy_recall": _quotient(float(numpy.sum(once.sent.astype(numpy.float64) ** 2)), gg) if gg else 1.0,
         "relative_l2_error": _quotient(math.sqrt(float(coding @ coding)), math.sqrt(ss)),
         "max_relative_error": _quotient(float(numpy.abs(coding).max(initial=0)), largest),
@@ -231,8 +231,8 @@ def _distortion(g: Array, kept: Array, once: Once) -> Row:
 
 
 def subjects_of(rows: List[Row]) -> List[Row]:
-    """The row of each tensor that stands first (memcpy's)."""
-    seen: Dict[Tuple[str, str, int], Row] = {}
+    """The first row of each tensor (memcpy's)."""
+    first: Dict[Tuple[str, str, int], Row] = {}
     for row in rows:
-        seen.setdefault((row["input"], row["tensor"], row["step"]), row)
-    return list(seen.values())
+        first.setdefault((row["input"], row["tensor"], row["step"]), row)
+    return list(first.values())

@@ -1,4 +1,4 @@
-"""deepreduce.codec: codecs written in Python, and whether they keep what they promise."""
+"""deepreduce.codec: codecs written in Python, and checks of their contracts."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Kind = TypeVar("Kind", bound=Callable[..., Any])
 
 
 class Broken(Error):
-    """A codec does not keep what it promises; the message says which, on what input."""
+    """A codec breaks its contract. The message names the codec, the input and the rule."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Registered:
-    """A codec: `make` is the class that was registered; its arguments are the parameters that a plan may give.
+    """A registered codec. `make` is its class, whose arguments are the parameters that a plan may have.
 
-    error  of a lossy value codec: the relative L2 error that it never passes; None: any
+    error  of a lossy value codec: the largest relative L2 error; None: no limit
     """
 
     role: str
@@ -41,31 +41,31 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def index(name: str, *, exact: bool = True) -> Callable[[Kind], Kind]:
-    """Registers a class as an index codec; again under the same name: in its place.
+    """Registers a class as an index codec. A second registration under the same name replaces the first.
 
-    name   as plans name it: small letters, digits and underscores; none of the library's
-    exact  decode gives the indices that encode was given. Else it may give others, and the gradient's values at those
-           are sent, as the library does it
+    name   the name in plans: lower-case letters, digits and underscores; not a name of the library's codecs
+    exact  True: decode returns the indices that encode received. False: decode may return other indices; then the gradient's
+           values at those indices are sent, as for the library's lossy index codecs
 
     encode(self, indices, universe) -> bytes      indices: int64 [r], ascending, below universe
-    decode(self, data, count, universe)           bytes, and r -> integers [any], ascending, below universe
+    decode(self, data, count, universe)           bytes and count = r -> integers [any], ascending, below universe
 
-    Raises ArgumentError for a name that cannot be or is taken, and for a class without the two.
+    Raises ArgumentError if the name is invalid, or if the class has no encode or no decode.
     """
     return _register("index", name, exact, None)
 
 
 def value(name: str, *, exact: bool = True, error: Optional[float] = None) -> Callable[[Kind], Kind]:
-    """Registers a class as a value codec; again under the same name: in its place.
+    """Registers a class as a value codec. A second registration under the same name replaces the first.
 
-    name   as plans name it
-    exact  decode gives the bits that encode was given
-    error  not exact: the relative L2 error, |x - y| / |x|, that it never passes; None: any
+    name   the name in plans
+    exact  True: decode returns the bits that encode received
+    error  if not exact: the largest relative L2 error, |x - y| / |x|; None: no limit
 
     encode(self, values) -> bytes                 values: float32 or float16 [n], in the order of their indices
-    decode(self, data, count, dtype)              bytes, n and numpy's type -> values [n]
+    decode(self, data, count, dtype)              bytes, count = n and a numpy dtype -> values [n]
 
-    Raises as `index` does.
+    Raises as `index` does, and ArgumentError for an exact codec with an error.
     """
     if exact and error is not None:
         raise ArgumentError(f"value codec '{name}': an exact codec has no error")
@@ -74,7 +74,7 @@ def value(name: str, *, exact: bool = True, error: Optional[float] = None) -> Ca
 
 def _register(role: str, name: str, exact: bool, error: Optional[float]) -> Callable[[Kind], Kind]:
     if not _NAME.fullmatch(name):
-        raise ArgumentError(f"{role} codec {name!r}: a name has small letters, digits and underscores")
+        raise ArgumentError(f"{role} codec {name!r}: a name has lower-case letters, digits and underscores, and begins with a letter")
 
     def register(kind: Kind) -> Kind:
         for method in ("encode", "decode"):
@@ -87,20 +87,20 @@ def _register(role: str, name: str, exact: bool, error: Optional[float]) -> Call
 
 
 def registered(role: str, name: str) -> Optional[Registered]:
-    """The codec that was registered so; None if there is none. ArgumentError if the library has one of that name, too."""
+    """The registered codec of this name, or None. Raises ArgumentError if the library has a codec of that name, too."""
     found = _registered.get((role, name))
     if found and any((codec.role, codec.name) == (role, name) for codec in _plan.codecs()):
-        raise ArgumentError(f"{role} codec '{name}': the library has one of that name; choose another")
+        raise ArgumentError(f"{role} codec '{name}': the library has a codec of that name; choose another name")
     return found
 
 
 def of_stage(stage: Stage) -> Tuple[Optional[Registered], CodecObject]:
-    """The codec and an instance of a stage; None, None if the library has to know it."""
+    """(codec, instance) of a stage; (None, None) if no Python codec has this name."""
     codec = registered(stage.role, stage.name)
     if codec is None:
         return None, None
     if stage.behind:
-        raise ArgumentError(f"{stage}: behind a Python codec there is no further stage ('+{stage.behind[0].name}')")
+        raise ArgumentError(f"{stage}: no further stage ('+{stage.behind[0].name}') can follow a Python codec")
     parameters = {name: _number(str(value)) for name, value in stage.parameters.items()}
     try:
         inspect.signature(codec.make).bind(**parameters)
@@ -118,7 +118,7 @@ def _number(text: str) -> Union[int, float, str]:
     return text
 
 
-# ---- Calls of a codec, judged -------------------------------------------------------------------
+# ---- Checked calls of a codec -------------------------------------------------------------------
 
 
 def as_bytes(data: Any, what: str) -> bytes:
@@ -129,10 +129,10 @@ def as_bytes(data: Any, what: str) -> bytes:
 
 
 def decode_indices(codec: CodecObject, data: bytes, count: int, universe: int, what: str) -> Array:
-    """int64, ascending, below universe."""
+    """int64, ascending, below universe. Raises Broken if the codec returns anything else."""
     found = numpy.asarray(codec.decode(data, count, universe))
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
-        raise Broken(f"{what}: decode gives {found.dtype} of shape {found.shape}, not integers [r]")
+        raise Broken(f"{what}: decode returns {found.dtype} of shape {found.shape}, not integers [r]")
     indices = found.astype(numpy.int64)
     wrong = numpy.flatnonzero((indices < 0) | (indices >= universe) | (numpy.diff(indices, prepend=-1) <= 0))
     if wrong.size:
@@ -142,10 +142,10 @@ def decode_indices(codec: CodecObject, data: bytes, count: int, universe: int, w
 
 
 def decode_values(codec: CodecObject, data: bytes, values: Array, what: str) -> Array:
-    """As many as `values`, of their type."""
+    """As many values as `values`, of the same type. Raises Broken if the codec returns anything else."""
     found = numpy.asarray(codec.decode(data, values.size, values.dtype))
     if found.shape != values.shape or found.dtype != values.dtype:
-        raise Broken(f"{what}: decode gives {found.dtype} {found.shape}, not {values.dtype} {values.shape}")
+        raise Broken(f"{what}: decode returns {found.dtype} {found.shape}, not {values.dtype} {values.shape}")
     return found
 
 
@@ -168,12 +168,12 @@ def require_same_values(sent: Array, found: Array, what: str) -> None:
 
 
 def encode_twice(codec: CodecObject, what: str, *arguments: object) -> bytes:
-    for each in arguments:
-        if isinstance(each, numpy.ndarray):
-            each.flags.writeable = False  # it is the caller's
+    for argument in arguments:
+        if isinstance(argument, numpy.ndarray):
+            argument.flags.writeable = False  # the memory is the caller's
     first, second = (as_bytes(codec.encode(*arguments), what) for _ in range(2))
     if first != second:
-        raise Broken(f"{what}: encode gives other bytes the second time")
+        raise Broken(f"{what}: encode returns different bytes the second time")
     return first
 
 
@@ -219,12 +219,16 @@ def _values(dtype: type) -> Iterator[Tuple[str, Array, bool]]:
 
 
 def check(role: str, name: str, **parameters: object) -> None:
-    """Runs a registered codec over supports or values of every kind: none, one, all, runs, the widest universe; zeros of
-    both signs, subnormals, infinity.
+    """Tests a registered codec with many kinds of input.
 
-    Encode gives the same bytes twice and leaves its input alone; decode gives as much as was sent, ascending and in range;
-    an exact codec gives the same indices or bits, a lossy one finite values, and no larger error than promised. A lossy
-    value codec gets finite values only. Raises Broken, ArgumentError for an unknown name; what the codec raises passes.
+    Index codecs are tested with no indices, one index, all indices, runs and the widest universe. Value codecs are tested with
+    zeros of both signs, subnormals and infinities; lossy value codecs with finite values only.
+
+    encode must return the same bytes twice and must not change its input. decode must return as many values as were sent, or
+    ascending indices in range. An exact codec must return the same indices or bits. A lossy value codec must return finite
+    values, with at most the promised error.
+
+    Raises Broken if the codec fails a test, ArgumentError for an unknown name, and any exception of the codec.
     """
     codec = registered(role, name)
     if codec is None:
@@ -255,7 +259,7 @@ def judge_values(codec: Registered, sent: Array, found: Array, what: str) -> Non
         require_same_values(sent, found, what)
         return
     if not numpy.isfinite(found).all():
-        raise Broken(f"{what}: decode gives {found[~numpy.isfinite(found)][0]} of finite values")
+        raise Broken(f"{what}: decode returns {found[~numpy.isfinite(found)][0]} for finite values")
     if codec.error is not None:
         x, y = sent.astype(numpy.float64), found.astype(numpy.float64)
         error, norm = float(numpy.linalg.norm(x - y)), float(numpy.linalg.norm(x))
@@ -267,7 +271,7 @@ def judge_values(codec: Registered, sent: Array, found: Array, what: str) -> Non
 
 
 def varints(numbers: object) -> bytes:
-    """LEB128 of whole numbers [n] from 0 to 2^63 - 1: 7 bits a byte, low first; the top bit says that another follows.
+    """LEB128 of integers [n] from 0 to 2^63 - 1: 7 bits a byte, low bits first; the top bit means that another byte follows.
 
     >>> deepreduce.codec.varints([1, 300]).hex()
     '01ac02'
@@ -276,15 +280,15 @@ def varints(numbers: object) -> bytes:
     if x.size and x.min() < 0:
         raise ArgumentError(f"varints: {x.min()} is negative")
     groups = x[:, None] >> numpy.arange(0, 63, 7)
-    there = groups > 0
-    there[:, 0] = True
-    more = numpy.zeros_like(there)
-    more[:, :-1] = there[:, 1:]
-    return ((groups & 127) | more << 7).astype(numpy.uint8)[there].tobytes()
+    used = groups > 0
+    used[:, 0] = True
+    more = numpy.zeros_like(used)
+    more[:, :-1] = used[:, 1:]
+    return ((groups & 127) | more << 7).astype(numpy.uint8)[used].tobytes()
 
 
 def from_varints(data: bytes) -> Array:
-    """int64 [n], of what varints gives; ArgumentError for bytes that break off or hold more than 63 bits a number.
+    """Decodes the bytes of `varints`: int64 [n]. Raises ArgumentError if the bytes are cut off or a number has more than 63 bits.
 
     >>> deepreduce.codec.from_varints(bytes.fromhex("01ac02")).tolist()
     [1, 300]
@@ -294,7 +298,7 @@ def from_varints(data: bytes) -> Array:
     first = numpy.concatenate([[0], last[:-1] + 1]) if last.size else last
     lengths = last - first + 1
     if (b.size and (not last.size or last[-1] != b.size - 1)) or (lengths > 9).any():
-        raise ArgumentError("varints: the bytes break off, or a number is beyond 63 bits")
+        raise ArgumentError("varints: the bytes are cut off, or a number has more than 63 bits")
     if not last.size:
         return numpy.zeros(0, numpy.int64)
     shifts = 7 * (numpy.arange(b.size) - numpy.repeat(first, lengths))
@@ -303,18 +307,18 @@ def from_varints(data: bytes) -> Array:
 
 
 def is_of_python(plan: str) -> bool:
-    """Whether a plan names a registered codec. ArgumentError for a sweep, which only the tool spreads out, that names one."""
-    if re.search(r"\||\.\.", plan):  # (plan text: a sweep is the tool's, which makes plans of it)
+    """Whether a plan names a registered codec. Raises ArgumentError for a sweep that names one: only the tool expands sweeps."""
+    if re.search(r"\||\.\.", plan):  # (plan text: only the tool expands a sweep to plans)
         for role, name in _registered:
             if re.search(rf"(?:^|\s){role}=(?:\S*[|(+])?{name}(?![\w=])", plan):  # (plan text: a sweep)
                 raise ArgumentError(
-                    f"plan '{plan}': a plan with a Python codec ({role}={name}) is no sweep ('|', '..'); give each plan by itself"
+                    f"plan '{plan}': a plan with a Python codec ({role}={name}) cannot be a sweep ('|', '..'); pass the plans one by one"
                 )
         return False
     try:
         stages = read_stages(plan)
     except ArgumentError:
-        if any(re.search(rf"\b{name}\b", plan) for _, name in _registered):  # (plan text: it is wrong, whose it may be)
+        if any(re.search(rf"\b{name}\b", plan) for _, name in _registered):  # (plan text: it cannot be parsed, but names a Python codec)
             raise
-        return False  # the tool says what is wrong with it
+        return False  # the tool reports the error
     return any(of_stage(stage)[0] is not None for stage in stages.values())
