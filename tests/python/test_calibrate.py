@@ -247,7 +247,7 @@ def test_costs_of_ranks_are_medians():
 @pytest.mark.parametrize("text", ["{", "[]", '{"schema": "other"}'])
 def test_what_is_no_profile_is_refused(text, tmp_path):
     (tmp_path / "p.json").write_text(text)
-    with pytest.raises(ArgumentError, match="p.json: no profile"):
+    with pytest.raises(ArgumentError, match="p.json: not a profile"):
         calibrating.read_profile(str(tmp_path / "p.json"))
 
 

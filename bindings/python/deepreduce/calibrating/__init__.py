@@ -1,11 +1,11 @@
-"""`deepreduce calibrate --link`: the costs of plans, and what the link between ranks carries, in one profile.
+"""`deepreduce calibrate --link`: measures the costs of plans and the link between ranks, and writes one profile.
 
     mpiexec -n 4 deepreduce calibrate --link --overlap -o profile.json
     torchrun --nproc-per-node 4 -m deepreduce calibrate --link -o profile.json
 
-Or each rank by hand, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (gloo). Rank 0 writes the profile
-(docs/profile.schema.json). Costs are measured by the native tool on all ranks at the same time, because ranks that
-share cores slow one another, as they do in a step; the profile has the medians of the ranks.
+Ranks may also be started by hand, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (gloo). Rank 0 writes the profile
+(docs/profile.schema.json). The native tool measures costs on all ranks at the same time, because ranks that share cores
+slow one another down in a training step, too. The profile has the medians over the ranks.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ SIZES = tuple(1 << power for power in range(10, 25, 2))  # bytes: 1 KiB to 16 Mi
 
 
 def wanted(words: Sequence[str]) -> bool:
-    """Whether ranks have to do it, not the native tool alone."""
+    """Whether the arguments need several ranks. Otherwise the native tool runs the command alone."""
     return any(word in ("--link", "--overlap") for word in words)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`deepreduce calibrate --link …`; the exit status. Options that it does not know are the native tool's."""
+    """Runs `deepreduce calibrate --link …` and returns the exit status. Unknown options go to the native tool."""
     options, native = _parser().parse_known_args(list(arguments))
     if options.costs and native:
-        raise ArgumentError(f"calibrate: --costs measures no costs, so {native[0]} means nothing")
+        raise ArgumentError(f"calibrate: {native[0]} has no effect: with --costs, costs are not measured")
     saved = read_profile(options.costs) if options.costs else None
     ranks = of_environment(os.environ)()
-    sound = False
+    done = False
     try:
         _measure(ranks, options, native, saved)
-        sound = True
-    finally:  # after an error, too: a thread of gloo's that outlives the interpreter aborts the process
-        ranks.close(sound)
+        done = True
+    finally:  # after an error, too: a gloo thread that outlives the interpreter aborts the process
+        ranks.close(done)
     return 0
 
 
 def _measure(ranks: Ranks, options: argparse.Namespace, native: Sequence[str], saved: Optional[Json]) -> None:
     if ranks.ranks < 2:
-        raise ArgumentError("calibrate: --link and --overlap need at least 2 ranks, here is 1")
+        raise ArgumentError("calibrate: --link and --overlap need at least 2 ranks, and there is 1")
     refused = ranks.gather(_refusal(options.output) if ranks.rank == 0 else "")[0]
     if refused:
         raise ArgumentError(refused)
@@ -73,26 +73,26 @@ def _measure(ranks: Ranks, options: argparse.Namespace, native: Sequence[str], s
 
 
 def add_link(profile: Json, ranks: Ranks, sizes: Sequence[int] = SIZES, seconds: float = 0.5) -> None:
-    """Measures the link, in place of one of the same transport and ranks that the profile may have."""
+    """Measures the link and adds it to the profile. It replaces a link of the same transport and ranks."""
     link = measure_link(ranks, sizes, seconds)
     same = ("transport", "ranks", "ranks_per_host")
-    others = [each for each in profile.get("links", []) if any(each[key] != link[key] for key in same)]
+    others = [other for other in profile.get("links", []) if any(other[key] != link[key] for key in same)]
     profile["links"] = [*others, link]
 
 
 def read_profile(path: str) -> Json:
-    """ArgumentError: it cannot be read, or is none."""
+    """Reads a profile. Raises ArgumentError if the file cannot be read or is not a profile."""
     try:
         profile = json.loads(pathlib.Path(path).read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise ArgumentError(f"{path}: no profile: {error}") from None
+        raise ArgumentError(f"{path}: not a profile: {error}") from None
     if not isinstance(profile, dict) or profile.get("schema") != SCHEMA:
-        raise ArgumentError(f"{path}: no profile: its schema is not {SCHEMA}")
+        raise ArgumentError(f"{path}: not a profile: its schema is not {SCHEMA}")
     return profile
 
 
 def write(profile: Json, output: str) -> None:
-    """The file is there whole or not at all. ArgumentError: it cannot be written. "": stdout"""
+    """Writes a profile, whole or not at all. output: a path, or "" for stdout. Raises ArgumentError if it cannot be written."""
     text = json.dumps(profile, indent=1) + "\n"
     if not output:
         sys.stdout.write(text)
@@ -105,7 +105,7 @@ def write(profile: Json, output: str) -> None:
 
 
 def _refusal(output: str) -> str:
-    """Why it cannot be written, before measuring; "": it probably can."""
+    """Why the output cannot be written, for a check before measuring; "": it probably can."""
     folder = os.path.dirname(output) or "."
     if not output or (os.access(folder, os.W_OK | os.X_OK) and not os.path.isdir(output)):
         return ""
@@ -114,11 +114,13 @@ def _refusal(output: str) -> str:
 
 
 def measure_costs(ranks: Ranks, native: Sequence[str], alone: bool = False) -> Json:
-    """A profile without links. All ranks measure at the same time, or rank 0 alone.
+    """Measures a profile without links. All ranks measure at the same time, or rank 0 alone.
 
-    native: options of the native tool. Error: it failed on some rank
+    native  options of the native tool
+
+    Raises Error if the native tool fails on a rank.
     """
-    told: Any = None
+    result: Any = None  # a profile, or an error message
     ranks.barrier()
     if ranks.rank == 0 or not alone:
         with tempfile.TemporaryDirectory(prefix="deepreduce-") as folder:
@@ -126,57 +128,57 @@ def measure_costs(ranks: Ranks, native: Sequence[str], alone: bool = False) -> J
             count = 1 if alone else ranks.ranks
             done = _tool.run_quietly(["calibrate", *native, "--ranks", str(count), "--output", output])
             failure = done.stderr.decode(errors="replace").strip()
-            told = failure if done.returncode else json.loads(pathlib.Path(output).read_text("utf-8"))
-    each = [profile for profile in ranks.gather(told) if profile is not None]
-    failures = [(rank, profile) for rank, profile in enumerate(each) if isinstance(profile, str)]
+            result = failure if done.returncode else json.loads(pathlib.Path(output).read_text("utf-8"))
+    results = [profile for profile in ranks.gather(result) if profile is not None]
+    failures = [(rank, message) for rank, message in enumerate(results) if isinstance(message, str)]
     if failures:
         raise Error(f"calibrate: rank {failures[0][0]}: {failures[0][1].removeprefix('deepreduce: ')}")
-    return pooled(each)
+    return pooled(results)
 
 
 def pooled(profiles: Sequence[Json]) -> Json:
-    """The first of them, with the medians over all in place of each sample, and lines fitted to these."""
+    """The first profile, with each sample replaced by the median over all profiles, and with lines fitted to the medians."""
     profile = profiles[0]
     if len(profiles) == 1:
         return profile
     for i, entry in enumerate(profile["costs"]):
-        samples = _medians([each["costs"][i]["samples"] for each in profiles])
+        samples = _medians([other["costs"][i]["samples"] for other in profiles])
         fit = fit_affine([(sample[0], sample[1]) for sample in samples])
         entry.update(samples=samples, floor_ns=fit.floor, base_ns=fit.base, per_element_ns=fit.per_unit, r2=fit.r2)
     return profile
 
 
 def disturbance(profile: Json) -> str:
-    """What a machine that does other things, too, leaves behind, as the native tool tells it; "": nothing."""
-    fits = [(f"{each['operation']} of '{each['plan']}'", each) for each in profile["costs"]]
+    """Signs in the measurements that other work disturbed them, in the words of the native tool; "": none."""
+    fits = [(f"{cost['operation']} of '{cost['plan']}'", cost) for cost in profile["costs"]]
     for link in profile["links"]:
-        fits += [(f"{name} of the link", each) for name, each in link.items() if isinstance(each, dict) and "r2" in each]
-    samples = [(s[2] / s[1], f"{name}, {s[0]:.0f}") for name, each in fits for s in each["samples"] if s[1] > 0]
-    poor = [(each["r2"], name) for name, each in fits if each["r2"] < 0.9]
-    wide = [each for each in samples if each[0] > 0.3]
+        fits += [(f"{name} of the link", fit) for name, fit in link.items() if isinstance(fit, dict) and "r2" in fit]
+    samples = [(s[2] / s[1], f"{name}, {s[0]:.0f}") for name, fit in fits for s in fit["samples"] if s[1] > 0]
+    poor = [(fit["r2"], name) for name, fit in fits if fit["r2"] < 0.9]
+    wide = [sample for sample in samples if sample[0] > 0.3]
     words = []
     if poor:
         least = min(poor)
         words.append(f"r2 is below 0.9 of {len(poor)} of {len(fits)} fits (least {least[0]:.2f}: {least[1]})")
     if wide:
-        most = max(wide)
+        widest = max(wide)
         words.append(
             f"quartiles are more than 30 % of the median apart in {len(wide)} of {len(samples)} samples"
-            f" (most {100 * most[0]:.0f} %: {most[1]})"
+            f" (most {100 * widest[0]:.0f} %: {widest[1]})"
         )
     return "; ".join(words) + ". A machine that does nothing else gives better costs" if words else ""
 
 
 def _medians(lists: Sequence[List[List[float]]]) -> List[List[float]]:
     return [
-        [same[0][0], *(statistics.median(each[k] for each in same) for k in range(1, len(same[0])))] for same in zip(*lists)
+        [same[0][0], *(statistics.median(sample[k] for sample in same) for k in range(1, len(same[0])))] for same in zip(*lists)
     ]
 
 
 def _byte_sizes(text: str) -> List[int]:
     words = text.split(",")
     if not all(word.isdigit() and 4 <= int(word) <= 1 << 30 for word in words):
-        raise argparse.ArgumentTypeError(f"'{text}' is no list of bytes from 4 to {1 << 30}, such as 1024,65536")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list of bytes from 4 to {1 << 30}, such as 1024,65536")
     return sorted({(int(word) + 3) // 4 * 4 for word in words})
 
 
@@ -186,7 +188,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"'{text}' is no time above 0, at most 3600 s")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a time above 0 s and at most 3600 s")
     return seconds
 
 

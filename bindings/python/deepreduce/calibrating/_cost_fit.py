@@ -1,4 +1,4 @@
-"""Costs as functions of size, as tool/calibrate/affine_fit.cpp fits them: cost(n) = max(floor, base + per_unit n)."""
+"""Fits costs as functions of size, as tool/calibrate/affine_fit.cpp does: cost(n) = max(floor, base + per_unit n)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Samples = Sequence[Tuple[float, float]]
 
 
 class Affine(NamedTuple):
-    """Units are those of the values, per_unit's per unit of size. r2: of relative errors."""
+    """A fitted cost, in the unit of the samples' values; per_unit: per unit of size. r2: of relative errors."""
 
     floor: float
     base: float
@@ -22,23 +22,25 @@ class Affine(NamedTuple):
 
 
 def fit_affine(samples: Samples) -> Affine:
-    """Least squares of relative errors: for each number of smallest sizes that the floor may be the cost of, a line is
-    fitted to the others; the best pair wins. A size counts as no dearer than a larger one: what disturbs a measurement
-    makes it longer.
+    """Fits by least squares of relative errors.
+
+    The floor is the cost of the k smallest sizes, and a line is fitted to the others. Every k is tried, and the fit with the
+    smallest error is returned. Disturbances only make a measurement longer, so a size that costs more than a larger size is
+    lowered to the larger size's cost.
 
     samples  (size, value), sizes ascending, values above 0, at least one
     """
     measured, samples = samples, list(samples)
     for i in range(len(samples) - 2, -1, -1):
         samples[i] = (samples[i][0], min(samples[i][1], samples[i + 1][1]))
-    best, least = Affine(0, 0, 0), float("inf")
-    for flat in range(max(len(samples) - 2, 1)):  # a line through fewer than three would say nothing of the others
+    best, smallest = Affine(0, 0, 0), float("inf")
+    for flat in range(max(len(samples) - 2, 1)):  # a line needs three samples: it fits two exactly
         _, base, per_unit, _ = _line(samples[flat:])
         floor = _constant(samples[:flat]) if flat else base if base > 0 else samples[0][1]
         fit = Affine(floor, base, per_unit)
         error = _error(samples, fit)
-        if error < least:
-            best, least = fit, error
+        if error < smallest:
+            best, smallest = fit, error
     constant = _constant(measured)
     spread = _error(measured, Affine(constant, constant, 0))
     return best._replace(r2=1 - _error(measured, best) / spread if spread > 0 else 1.0)

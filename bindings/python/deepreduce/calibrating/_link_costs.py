@@ -1,4 +1,4 @@
-"""What the link between ranks carries, and how it slows what is computed beside it. Rounds are the slowest rank's."""
+"""Measures the link between ranks, and how much communication slows computation down. A round's time is the slowest rank's."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from .._native._types import Array, Json
 from ._cost_fit import fit_affine
 from ._rank_links import Ranks, Request, clock
 
-_LEAST, _MOST = 3, 40  # rounds
-_LONGEST = 3e9  # ns of a round; larger sizes are left out then
-# Before each round, as a backward pass leaves the link idle before gradients are ready: a shaped link's bucket fills
-# meanwhile.
+_MIN_ROUNDS, _MAX_ROUNDS = 3, 40
+_MAX_ROUND_NS = 3e9  # larger sizes are not measured once a round takes longer
+# Seconds before each round. A backward pass also leaves the link idle before gradients are ready, and the token bucket of a
+# shaped link fills in that time.
 _IDLE = 3e-3
-_TRIPS = 16  # of a word, there and back: ranks that wait for one another do not sleep in an exchange
-_SHORT, _LONG = 8, 40  # hops of two chains: what they differ by has nothing of how ranks leave a barrier
-_MESSAGES = 4  # at the same time, beside one
+_TRIPS = 16  # round trips of one word: ranks that wait for one another do not sleep in an exchange
+_SHORT, _LONG = 8, 40  # hops of two chains: their difference does not depend on how ranks leave a barrier
+_MESSAGES = 4  # messages at the same time, compared with one
 _SMALL = 64  # bytes of these messages
 _BEYOND_BUFFERS = 1 << 16  # bytes
-_REST = 50e-6  # seconds, as mpi.h and deepreduce.mpi rest
-_LEAST_BURST = 4096  # bytes: less is noise
-_QUICKEST = 1000.0  # times the rate
+_REST = 50e-6  # seconds of a sleep between two polls in mpi.h and deepreduce.mpi
+_MIN_BURST = 4096  # bytes: a smaller burst is noise
+_MAX_SPEEDUP = 1000.0  # of a burst, times the rate
 Sample = Tuple[int, float, float]  # size, median ns, q75 - q25
 
 
@@ -34,18 +34,18 @@ def sample_of(size: int, times: Sequence[float]) -> Sample:
 
 
 class Rounds:
-    """Times one operation after another, all ranks at the same time, for about `seconds` each."""
+    """Times operations one after another, on all ranks at the same time, for about `seconds` per operation."""
 
     def __init__(self, ranks: Ranks, seconds: float) -> None:
         self._ranks, self._seconds = ranks, seconds
 
     def times(self, work: Callable[[], None]) -> List[float]:
-        """ns, of each round the slowest rank's. The first, in which connections are made, does not count."""
+        """The time of the slowest rank in each round, in ns. The first round, which opens connections, is not counted."""
         work()
         pilot = max(self._ranks.gather(self._once(work)))
-        rounds = int(min(max(1e9 * self._seconds / (pilot + 1e9 * _IDLE), _LEAST), _MOST))
-        told = self._ranks.gather([self._once(work) for _ in range(rounds)])
-        return [max(each) for each in zip(*told)]
+        rounds = int(min(max(1e9 * self._seconds / (pilot + 1e9 * _IDLE), _MIN_ROUNDS), _MAX_ROUNDS))
+        by_rank = self._ranks.gather([self._once(work) for _ in range(rounds)])
+        return [max(times) for times in zip(*by_rank)]
 
     def _once(self, work: Callable[[], None]) -> float:
         time.sleep(_IDLE)
@@ -55,11 +55,11 @@ class Rounds:
         return clock() - begin
 
     def over(self, sizes: Sequence[int], make: Callable[[int], Callable[[], None]]) -> List[Sample]:
-        """make(size): what is timed. Ends where a round takes too long."""
+        """Times make(size) for each size. Stops after the first size whose rounds take too long."""
         samples: List[Sample] = []
         for size in sizes:
             samples.append(sample_of(size, self.times(make(size))))
-            if samples[-1][1] > _LONGEST:
+            if samples[-1][1] > _MAX_ROUND_NS:
                 break
         return samples
 
@@ -73,12 +73,12 @@ def curve(samples: Sequence[Sample]) -> Json:
         "r2": fit.r2,
         "from": samples[0][0],
         "to": samples[-1][0],
-        "samples": [list(each) for each in samples],
+        "samples": [list(sample) for sample in samples],
     }
 
 
 def measure_link(ranks: Ranks, sizes: Sequence[int], seconds: float) -> Json:
-    """An entry of a profile's `links`. sizes: bytes, multiples of 4 * ranks are best, ascending."""
+    """Measures an entry of a profile's `links`. sizes: bytes, ascending; best are multiples of 4 * ranks"""
     rounds, n, own = Rounds(ranks, seconds), ranks.ranks, ranks.rank
     right, left = (own + 1) % n, (own - 1) % n
 
@@ -113,7 +113,7 @@ def measure_link(ranks: Ranks, sizes: Sequence[int], seconds: float) -> Json:
         return work
 
     def hop(messages: int) -> float:
-        # (Lower quartiles: what disturbs a chain of many hops makes it longer, and they are subtracted.)
+        # (Lower quartiles, because disturbances only make a chain longer, and the times are subtracted.)
         short, long = (float(numpy.percentile(rounds.times(chain(hops, messages)), 25)) for hops in (_SHORT, _LONG))
         return (long - short) / (_LONG - _SHORT) if long > short else long / _LONG
 
@@ -151,8 +151,11 @@ def measure_link(ranks: Ranks, sizes: Sequence[int], seconds: float) -> Json:
 
 
 def _rate(samples: Sequence[Sample], messages: int) -> float:
-    """bit/s: the median of what is added from a size to the next one, of sizes that no bucket or buffer swallows. Where a rank
-    gets messages of several at once the largest ones are lost and sent again, now and then."""
+    """The rate in bit/s: the median over pairs of neighbouring sizes of added bytes by added time.
+
+    Sizes that fit into a token bucket or a buffer are left out. The median is used because, where a rank receives messages of
+    several ranks at once, some of the largest are lost and sent again.
+    """
     pairs = [(b[0] - a[0], b[1] - a[1]) for a, b in zip(samples, samples[1:]) if a[0] >= _BEYOND_BUFFERS]
     rates = [8e9 * messages * size / ns for size, ns in pairs if ns > 0]
     if rates:
@@ -164,7 +167,7 @@ def _rate(samples: Sequence[Sample], messages: int) -> float:
 
 
 def rest_ns() -> float:
-    """What a sleep of 50 us takes, between two polls of a rank that waits."""
+    """The measured time of a sleep of 50 us, as a waiting rank sleeps between two polls; ns."""
     times = []
     for _ in range(40):
         begin = clock()
@@ -174,31 +177,31 @@ def rest_ns() -> float:
 
 
 def burst_of(samples: Sequence[Sample]) -> Tuple[float, float]:
-    """(bytes that an idle link lets pass beyond its rate, bit/s at which they pass); (0, 0): none.
+    """(bytes that an idle link passes faster than its rate, bit/s of these bytes); (0, 0): there is no such burst.
 
-    samples  of single messages, sizes ascending. A message that fits the bucket of a shaped link takes hardly longer than
-             the smallest one; a larger one takes the time of what is beyond the bucket
+    samples  of single messages, sizes ascending. A message that fits into the token bucket of a shaped link takes hardly longer
+             than the smallest one. The time of a larger message is that of the bytes beyond the bucket
     """
     if len(samples) < 3:
         return 0.0, 0.0
-    least, rate = samples[0][1], _rate(samples, 1) / 8e9
-    beyond = [(size, ns - least, size - rate * (ns - least)) for size, ns, _ in samples]
+    fixed, rate = samples[0][1], _rate(samples, 1) / 8e9
+    beyond = [(size, ns - fixed, size - rate * (ns - fixed)) for size, ns, _ in samples]
     limited = [i for i, (size, _, more) in enumerate(beyond) if more < 0.75 * size]
     if not limited or limited[0] == 0:
         return 0.0, 0.0
     burst = max(0.0, *(beyond[i][2] for i in limited[:2]))
     size, longer, _ = beyond[limited[0] - 1]  # the largest that passes
-    fast = size / longer if longer > size / (_QUICKEST * rate) else _QUICKEST * rate
-    return (burst, 8e9 * fast) if burst > _LEAST_BURST and fast > 2 * rate else (0.0, 0.0)
+    fast = size / longer if longer > size / (_MAX_SPEEDUP * rate) else _MAX_SPEEDUP * rate
+    return (burst, 8e9 * fast) if burst > _MIN_BURST and fast > 2 * rate else (0.0, 0.0)
 
 
 def _wait_all(ranks: Ranks, requests: Sequence[object]) -> None:
-    for each in requests:
-        ranks.wait(each)
+    for request in requests:
+        ranks.wait(request)
 
 
 class _Backward:
-    """As a backward pass computes: for each layer the gradients of inputs and of weights, two products of matrices."""
+    """The computation of a backward pass: two matrix products per layer, for the gradients of weights and of inputs."""
 
     def __init__(self, layers: int = 24, batch: int = 64, width: int = 384) -> None:
         draw = numpy.random.default_rng(1).standard_normal
@@ -207,7 +210,7 @@ class _Backward:
         self._inputs = draw((batch, width), numpy.float32)
 
     def run(self, between: Callable[[], None]) -> float:
-        """ns; `between` is called after each product."""
+        """Runs one pass and returns its time in ns. Calls `between` after each product."""
         gradient, begin = self._inputs, clock()
         for _ in range(self._layers):
             self._inputs.T @ gradient
@@ -218,7 +221,7 @@ class _Backward:
 
 
 class _Traffic:
-    """So many all-reduces, one after the other: all ranks make the same number of them."""
+    """`count` all-reduces, one after the other. All ranks run the same number."""
 
     def __init__(self, ranks: Ranks, data: Array, count: int) -> None:
         self._ranks, self._data, self._left = ranks, data, count
@@ -237,9 +240,10 @@ class _Traffic:
 
 
 def measure_overlap(ranks: Ranks, seconds: float, size: int = 1 << 20) -> Dict[str, float]:
-    """How much longer a backward pass takes while the ranks communicate; alone and busy rounds take turns.
+    """Measures how much longer a backward pass takes while the ranks communicate. Rounds without and with traffic alternate.
 
-    size: bytes of an all-reduce. There is always one under way: as many are made as fill twice the pass alone
+    size  bytes of an all-reduce. One is under way during the whole pass: enough all-reduces are run to fill twice the time of
+          the pass alone
     """
     work, data, ratios = _Backward(), numpy.zeros(size // 4, numpy.float32), []
     nothing = lambda: None
@@ -256,6 +260,6 @@ def measure_overlap(ranks: Ranks, seconds: float, size: int = 1 << 20) -> Dict[s
         busy = work.run(traffic.go_on)
         traffic.finish()
         pairs = ranks.gather((alone, busy))
-        ratios.append(max(each[1] for each in pairs) / max(each[0] for each in pairs))
+        ratios.append(max(pair[1] for pair in pairs) / max(pair[0] for pair in pairs))
     low, median, high = numpy.percentile(ratios, [25, 50, 75])
     return {"slowdown": float(median), "spread": float((high - low) / median)}

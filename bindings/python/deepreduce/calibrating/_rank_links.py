@@ -1,4 +1,4 @@
-"""What calibration needs of ranks, over MPI (mpi4py, under mpiexec) or gloo (torch, under torchrun)."""
+"""Communication between ranks for calibration, over MPI (mpi4py, under mpiexec) or gloo (torch, under torchrun)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ _MPI_RANK = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MPI_LOCALRANKID")
 _TIMEOUT = 300.0  # seconds that a rank waits for another
 
 
-Request = Any  # of a transport: a transfer that is under way
+Request = Any  # a transfer that is under way, in the transport's own type
 
 
 class Ranks:
-    """Messages are arrays of bytes; none of the methods that start one wait. All ranks make the same calls.
+    """Ranks that exchange messages, which are arrays of bytes. Methods that start a transfer do not wait. All ranks make the same
+    calls.
 
-    name  of the transport in a profile
+    name  the name of the transport in a profile
     """
 
     name: str
@@ -34,11 +35,11 @@ class Ranks:
         raise NotImplementedError
 
     def all_reduce(self, data: Array) -> Request:
-        """data [n] f32, summed in place."""
+        """Starts to sum data [n] f32 over the ranks, in place."""
         raise NotImplementedError
 
     def all_gather(self, received: Array, sent: Array) -> Request:
-        """received [ranks * n], sent [n]"""
+        """Starts an all-gather: received [ranks * n], sent [n]."""
         raise NotImplementedError
 
     def test(self, request: Request) -> bool:
@@ -48,24 +49,24 @@ class Ranks:
         raise NotImplementedError
 
     def gather(self, value: object) -> List[Any]:
-        """Of all ranks, on all ranks; any object."""
+        """Returns the values of all ranks, on all ranks. A value may be any object."""
         raise NotImplementedError
 
     def barrier(self) -> None:
         self.gather(None)
 
     def close(self, sound: bool = True) -> None:
-        """sound: nothing is under way on any rank. Otherwise this rank leaves alone, after an error."""
+        """Closes the transport. sound: no transfer is under way on any rank; False: this rank leaves alone, after an error"""
 
     def per_machine(self) -> int:
-        """Ranks that share this rank's machine, the most of all machines."""
+        """The largest number of ranks on one machine."""
         names = self.gather(socket.gethostname())
-        return max(names.count(each) for each in names)
+        return max(names.count(name) for name in names)
 
     def per_host(self) -> int:
-        """Ranks that share this rank's host and network namespace, the most of all hosts."""
+        """The largest number of ranks in one host and network namespace."""
         places = self.gather(_place())
-        return max(places.count(each) for each in places)
+        return max(places.count(place) for place in places)
 
 
 def _place() -> str:
@@ -133,11 +134,11 @@ class MpiRanks(Ranks):
     name = "mpi"
 
     def __init__(self) -> None:
-        from ..mpi import MpiTransport, _Pause  # which says what to install, if there is no mpi4py
+        from ..mpi import MpiTransport, _Pause  # its error without mpi4py names what to install
 
         from mpi4py import MPI  # isort: skip
 
-        self._transport = MpiTransport(None, _TIMEOUT)  # with its ways to wait
+        self._transport = MpiTransport(None, _TIMEOUT)  # for its waiting
         self._comm, self._mpi, self._pause = self._transport.comm, MPI, _Pause
         self.rank, self.ranks = self._transport.rank, self._transport.ranks
 
@@ -162,7 +163,7 @@ class MpiRanks(Ranks):
             pause.rest()
 
     def gather(self, value: object) -> List[Any]:
-        self.barrier()  # with pauses: the blocking one would take the core from ranks that still work
+        self.barrier()  # waits with pauses: a blocking allgather would occupy a core that other ranks need
         return list(self._comm.allgather(value))
 
     def barrier(self) -> None:
@@ -173,7 +174,7 @@ class MpiRanks(Ranks):
 
 
 def of_environment(variables: Mapping[str, str]) -> Callable[[], Ranks]:
-    """The ranks that this process was started among. ArgumentError: among none."""
+    """The class of the ranks that this process was started with. Raises ArgumentError if it was started alone."""
     if any(name in variables for name in _MPI_RANK):
         return MpiRanks
     if "RANK" in variables and "WORLD_SIZE" in variables:
@@ -185,5 +186,5 @@ def of_environment(variables: Mapping[str, str]) -> Callable[[], Ranks]:
 
 
 def clock() -> float:
-    """ns"""
+    """The time in ns, from an arbitrary origin."""
     return 1e9 * time.perf_counter()
