@@ -169,7 +169,7 @@ def test_what_differs_is_named():
         ({**old, "bias": old["bias"].view(numpy.int32)}, r"'bias': weights has I32 of shape \[7\], patch another"),
         ({**old, "embed": old["embed"].reshape(-1)}, r"'embed': weights has F32 of shape \[9600\], patch another"),
         (old["bias"], "patch"),
-        ({**old, 3: old["bias"]}, "the name 3, which is no text"),
+        ({**old, 3: old["bias"]}, "the name 3, which is not a string"),
     ):
         with pytest.raises(deepreduce.ArgumentError, match=why):
             patch.apply(held, data)

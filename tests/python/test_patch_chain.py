@@ -96,7 +96,7 @@ def test_a_patch_by_another_history_is_refused_and_names_the_tensor():
     assert bits(held) == bits(newer) and history.check() == sent.check()
     for name, (indices, values) in pairs.items():
         assert bits({name: values}) == bits({name: held[name].reshape(-1)[indices]})
-    with pytest.raises(deepreduce.ArgumentError, match="history: of other weights"):
+    with pytest.raises(deepreduce.ArgumentError, match="history: it is of other weights"):
         patch.apply(held, second, history=patch.History({"other": numpy.zeros(3)}))
 
 

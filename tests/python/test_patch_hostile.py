@@ -69,7 +69,7 @@ def test_sums_stay_if_a_call_fails():
     assert bits(patch.apply(copied(old), data, sums=sums)) == bits(new)
     with pytest.raises(deepreduce.WrongBase):
         patch.apply(copied(old), data, sums=sums)  # they are of the result now
-    with pytest.raises(deepreduce.ArgumentError, match="sums: of other weights"):
+    with pytest.raises(deepreduce.ArgumentError, match="sums: they are of other weights"):
         patch.apply(copied(old), data, sums=patch.Sums(old["embed"]))
 
 
@@ -158,21 +158,21 @@ def listed(rows, pack=zlib.compress):
         (b"DRPATCH\x01" + bytes(4), "no patch"),
         (with_index(b"", size=2**32 - 1), "an index of 4294967295 bytes in 16"),
         (with_index(HEAD, crc=0), "its index has another check"),
-        (with_index(b""), "the base's name at byte 0 has 1 bytes, of 0"),
-        (with_index(b"\x05abc"), "the base's name at byte 1 has 5 bytes, of 3"),
-        (with_index(b"\x01\xff" + HEAD), "the base's name is no text"),
-        (with_index(b"\x80\x00" + HEAD), "the base's name before byte 2 is no number"),
-        (with_index(b"\xff" * 20), "the base's name before byte 9 is no number"),
+        (with_index(b""), "the base's name at byte 0 has 1 bytes, but only 0"),
+        (with_index(b"\x05abc"), "the base's name at byte 1 has 5 bytes, but only 3"),
+        (with_index(b"\x01\xff" + HEAD), "the base's name is not valid text"),
+        (with_index(b"\x80\x00" + HEAD), "the base's name before byte 2 is not a number"),
+        (with_index(b"\xff" * 20), "the base's name before byte 9 is not a number"),
         (with_index(HEAD), "the check of the list"),
         (with_index(HEAD + bytes([25 | 32])), "flags are 0x39"),
         (with_index(HEAD + b"\x03"), "flags are 0x3"),
         (with_index(HEAD + bytes([25 | 64]) + bytes(11)), "what has not changed"),
-        (with_index(HEAD + bytes([25]) + b"\x01\x00"), "unit 0 has no frame, and no check"),
+        (with_index(HEAD + bytes([25]) + b"\x01\x00"), "unit 0 has neither a frame nor a check"),
         (with_index(HEAD + bytes([25]) + b"\x00\x00"), "unit 0 has 0 tensors"),
-        (with_index(HEAD + bytes([25]) + b"\x01\x09", bytes(8)), "a frame of 9 bytes, of 8"),
+        (with_index(HEAD + bytes([25]) + b"\x01\x09", bytes(8)), "a frame of 9 bytes, but only 8"),
         (with_index(HEAD + bytes([25]) + b"\x02\x08", bytes(8)), "a locator"),
         (with_index(HEAD + bytes([25]) + b"\x01"), "a frame's size"),
-        (with_index(HEAD + bytes([25]) + b"\x01\x04", bytes(8)), "4 bytes behind the last frame"),
+        (with_index(HEAD + bytes([25]) + b"\x01\x04", bytes(8)), "4 bytes after the last frame"),
         (with_index(HEAD + bytes([25]) + b"\x01\x08", bytes(8)), "patch"),
         (with_index(STILL), "no unit has it; 1 tensors are left"),
         (with_index(STILL + b"\x02\x00"), "unit 0 of 2 tensors, 1 are left"),
@@ -182,19 +182,19 @@ def listed(rows, pack=zlib.compress):
         (with_index(listed(b"\xff[]")), "cannot be read"),
         (with_index(listed(b"[]", pack=lambda x: zlib.compress(x)[:-1])), "cut off, or too long"),
         (with_index(listed(b"[]", pack=lambda x: zlib.compress(x) + b"x")), "cut off, or too long"),
-        (with_index(listed(3)), "other rows than name, type and shape"),
-        (with_index(listed([3])), "other rows than name, type and shape"),
-        (with_index(listed([[3, "F32", [3]]])), "other rows than name, type and shape"),
+        (with_index(listed(3)), "a row that is not .name, type, shape."),
+        (with_index(listed([3])), "a row that is not .name, type, shape."),
+        (with_index(listed([[3, "F32", [3]]])), "a row that is not .name, type, shape."),
         (with_index(listed([["w", "F7", [3]]])), "dtype is 'F7'"),
         (with_index(listed([["w", ["F32"], [3]]])), "dtype is"),
-        (with_index(listed([["w", "F32", 3]])), "shape is no list of sizes"),
-        (with_index(listed([["w", "F32", [-1]]])), "shape is no list of sizes"),
-        (with_index(listed([["w", "F32", [True]]])), "shape is no list of sizes"),
-        (with_index(listed([["w", "F32", [1.5]]])), "shape is no list of sizes"),
+        (with_index(listed([["w", "F32", 3]])), "shape is not a list of sizes"),
+        (with_index(listed([["w", "F32", [-1]]])), "shape is not a list of sizes"),
+        (with_index(listed([["w", "F32", [True]]])), "shape is not a list of sizes"),
+        (with_index(listed([["w", "F32", [1.5]]])), "shape is not a list of sizes"),
         (with_index(listed([["w", "F32", [2**62, 2**62]]])), "too many"),
         (with_index(listed([["w", "F32", [1] * 65]])), "65 dimensions"),
         (with_index(listed([["w", "F4", [3]]])), "does not end at a byte"),
-        (with_index(listed([["\ud800", "F32", [3]]])), "no text"),
+        (with_index(listed([["\ud800", "F32", [3]]])), "not valid text"),
         (with_index(listed([["w", "F32", [3]], ["w", "F32", [3]]])), "a name twice"),
         (with_index(listed([["w", "F32", [3]]])), "the list of tensors has another check"),
     ],
@@ -208,7 +208,7 @@ def test_a_hostile_index_is_refused(data, why):
 
 def test_a_list_that_unpacks_to_too_much_is_refused(monkeypatch):
     """A thousand times its bytes."""
-    monkeypatch.setattr(_patch_index, "HEADER_MOST", 1000)
+    monkeypatch.setattr(_patch_index, "MAX_HEADER", 1000)
     with pytest.raises(deepreduce.CorruptFrame, match="cannot be read|cut off, or too long"):
         patch.apply(numpy.zeros(3, numpy.float32), with_index(listed(b" " * 10_000 + b"[]")))
 

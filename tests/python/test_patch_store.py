@@ -84,7 +84,7 @@ def test_torch_weights(tmp_path):
     if deepreduce._native._memory.bfloat16() is not None:
         assert Store(tmp_path).read(1)["w"].tobytes() == weights["w"].view(torch.uint8).numpy().tobytes()
     else:
-        with pytest.raises(deepreduce.ArgumentError, match="w is bfloat16, which numpy has by ml_dtypes"):
+        with pytest.raises(deepreduce.ArgumentError, match="w is bfloat16, which numpy has only with ml_dtypes"):
             Store(tmp_path).read(1)
 
 

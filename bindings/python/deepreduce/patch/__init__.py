@@ -1,7 +1,7 @@
 """Patches: the weights that changed, exactly, in few bytes.
 
-A patch takes the weights that a receiver has, the base, to those of the sender, bit for bit. Weights are one array, or a dict
-of them; a patch is bytes (docs/PATCH.md).
+A patch changes the weights that a receiver has, the base, to those of the sender, bit for bit. Weights are one array or a dict
+of arrays. A patch is bytes (docs/PATCH.md).
 
 >>> old = {"w": numpy.linspace(-1, 1, 10_000, dtype=numpy.float32)}
 >>> new = {"w": numpy.where(numpy.arange(10_000) % 100 == 0, old["w"] * 1.001, old["w"]).astype(numpy.float32)}
@@ -9,11 +9,11 @@ of them; a patch is bytes (docs/PATCH.md).
 >>> len(data) < 1000, deepreduce.patch.apply(old, data)["w"].tobytes() == new["w"].tobytes()
 (True, True)
 
-encode, apply   makes a patch; assigns it to its base, in place
-changes         the indices and values of a patch, for engines that take them
-Sums            8 bytes for each 4 KiB of weights, with which a chain of patches reads no base for its check
-History         a byte for each weight, with which the patches of a chain are shorter
-Store           a directory of anchors and patches, from which anyone has the weights of any step
+encode, apply   makes a patch; applies it to its base, in place
+changes         the indices and values of a patch, for engines that accept sparse updates
+Sums            8 bytes per 4 KiB of weights; with them a chain of patches need not read the base to check it
+History         one byte per weight; with it the patches of a chain are shorter
+Store           a directory of anchors and patches, from which the weights of any step can be read
 """
 
 from __future__ import annotations
@@ -38,10 +38,12 @@ __all__ = ["History", "Store", "Sums", "apply", "changes", "encode"]
 
 
 class Sums:
-    """What the checks of weights follow from. With the Sums of its base, `encode` reads the base no more than comparing
-    needs, and `apply` with most plans not at all; they become those of the result. Sender and receiver have each their own.
+    """The sums from which the checks of weights are computed.
 
-    weights  an array or a dict of arrays, read once
+    With the Sums of the base, `encode` reads the base only to compare it, and with most plans `apply` does not read it at all.
+    Both update the Sums to those of the result. Sender and receiver each have their own Sums.
+
+    weights  an array or a dict of arrays, which is read once
 
     >>> w = numpy.ones(4096, dtype=numpy.float32)
     >>> sums, at = deepreduce.patch.Sums(w), deepreduce.patch.Sums(w)
@@ -52,32 +54,33 @@ class Sums:
     """
 
     def __init__(self, weights: object) -> None:
-        self._sums = {name: new_sums(each.words) for name, each in tensors_of(weights, "weights").items()}
+        self._sums = {name: new_sums(tensor.words) for name, tensor in tensors_of(weights, "weights").items()}
 
     def check(self, name: str = "") -> int:
-        """The number of 64 bits by which a patch knows the tensor."""
+        """The 64-bit check by which a patch identifies the tensor."""
         return check_of(self._sums[name])
 
     def of(self, tensors: Tensors) -> Dict[str, Array]:
-        """Not for callers: the sums of these tensors. ArgumentError if they are of others."""
-        for name, each in tensors.items():
-            if name not in self._sums or self._sums[name].size != chunks_of(each.words.nbytes):
-                raise ArgumentError(f"sums: of other weights: {name!r} is not among them, or has another size")
+        """Internal: the sums of these tensors. Raises ArgumentError if the sums are of other tensors."""
+        for name, tensor in tensors.items():
+            if name not in self._sums or self._sums[name].size != chunks_of(tensor.words.nbytes):
+                raise ArgumentError(f"sums: they are of other weights: {name!r} is missing or has another size")
         return self._sums
 
     def keep(self, sums: Mapping[str, Array]) -> None:
-        """Not for callers: what the sums have become."""
-        for name, each in sums.items():
-            self._sums[name][:] = each
+        """Internal: replaces the sums of these tensors."""
+        for name, new in sums.items():
+            self._sums[name][:] = new
 
 
 class History:
-    """What the patches of a chain tell of its weights, a byte each: when and which way they changed last. With a History the
-    patches of recorded trainings take 4 to 19 % fewer bytes (docs/PATCH.md). Sender and receiver have each their own, made of the
-    same weights, and use them for every patch from there on; a receiver that joins later begins, as all others then, at weights
-    that were sent whole.
+    """One byte per weight: when the weight last changed in a chain of patches, and in which direction.
 
-    weights  an array or a dict of arrays, of which names and sizes count
+    With a History the patches of recorded trainings have 4 to 19 % fewer bytes (docs/PATCH.md). Sender and receiver each have
+    their own History, made from the same weights, and use it for every later patch. If a receiver joins later, whole weights
+    must be sent, and all sides start with a new or cleared History.
+
+    weights  an array or a dict of arrays; only names and sizes matter
 
     >>> w, at = numpy.ones(4096, dtype=numpy.float32), numpy.ones(4096, dtype=numpy.float32)
     >>> sent, received = deepreduce.patch.History(w), deepreduce.patch.History(at)
@@ -90,30 +93,30 @@ class History:
     """
 
     def __init__(self, weights: object) -> None:
-        self._bytes = {name: numpy.zeros(each.length, numpy.uint8) for name, each in tensors_of(weights, "weights").items()}
+        self._bytes = {name: numpy.zeros(tensor.length, numpy.uint8) for name, tensor in tensors_of(weights, "weights").items()}
 
     def clear(self) -> None:
-        """Forgets all patches, as where weights are sent whole."""
-        for each in self._bytes.values():
-            each.fill(0)
+        """Forgets all patches. Call it when weights are sent whole."""
+        for ages in self._bytes.values():
+            ages.fill(0)
 
     def copy(self) -> History:
         made = History({})
-        made._bytes = {name: each.copy() for name, each in self._bytes.items()}
+        made._bytes = {name: ages.copy() for name, ages in self._bytes.items()}
         return made
 
     def check(self) -> int:
-        """A number of 32 bits: that of another history is another, but by chance."""
+        """A 32-bit checksum; it differs between different histories, except by chance."""
         found = 0
-        for name, each in sorted(self._bytes.items()):
-            found = zlib.crc32(each.data, zlib.crc32(name.encode(), found))
+        for name, ages in sorted(self._bytes.items()):
+            found = zlib.crc32(ages.data, zlib.crc32(name.encode(), found))
         return found
 
     def of(self, tensors: Tensors) -> Dict[str, Array]:
-        """Not for callers: the histories of these tensors. ArgumentError if they are of others."""
-        for name, each in tensors.items():
-            if name not in self._bytes or self._bytes[name].size != each.length:
-                raise ArgumentError(f"history: of other weights: {name!r} is not among them, or has another size")
+        """Internal: the histories of these tensors. Raises ArgumentError if the history is of other tensors."""
+        for name, tensor in tensors.items():
+            if name not in self._bytes or self._bytes[name].size != tensor.length:
+                raise ArgumentError(f"history: it is of other weights: {name!r} is missing or has another size")
         return self._bytes
 
 
@@ -128,27 +131,30 @@ def encode(
     history: Optional[History] = None,
     threads: Optional[int] = None,
 ) -> bytes:
-    """The patch that takes `old` to `new`. Names, types and shapes are not in it, for the receiver has the same; small tensors
-    share a frame, so hundreds of them take few bytes more than one of their size.
+    """Returns the patch that changes `old` to `new`.
 
-    old, new      arrays of one shape and type, or dicts of them with the same names: numpy, torch, JAX and what speaks DLPack,
-                  on the CPU; of bfloat16, float16, float32, float64, or of 8, 16, 32 or 64 bits a value, which are bits then
-    plan          a Plan with sparsify=changed, or its text; None: "patch" or, with a history, "patch_chain"
-    base, result  names, of two steps say, that the patch bears
-    sums          the Sums of `old`, which become those of `new`
-    history       the History of `old`, likewise; `apply` then needs one. No tensors share a frame, so many small ones take more
-                  bytes than without
-    threads       to work with; None: one. The patch does not depend on it
+    The patch does not contain names, types and shapes, because the receiver has the same. Small tensors share a frame, so
+    hundreds of small tensors need few bytes more than one tensor of their total size.
 
-    Raises ArgumentError (shapes, types or names differ, no such plan), OutOfMemory.
+    old, new      arrays of the same shape and type, or dicts of arrays with the same names: numpy, torch, JAX or any array with
+                  DLPack, on the CPU. Types are bfloat16, float16, float32 and float64; values of any other type of 8, 16, 32 or
+                  64 bits are compared and sent as bits
+    plan          a Plan with sparsify=changed, or its text; None: "patch", or "patch_chain" with a history
+    base, result  names that the patch stores, for example those of two steps
+    sums          the Sums of `old`; they are updated to those of `new`
+    history       the History of `old`; it is updated, and `apply` then needs one, too. With a history tensors do not share
+                  frames, so many small tensors need more bytes
+    threads       number of threads; None: one. The patch does not depend on it
+
+    Raises ArgumentError (shapes, types or names differ, or the plan is unknown or makes no patches), OutOfMemory.
 
     >>> deepreduce.patch.encode(numpy.zeros(3, numpy.int8), numpy.ones(3, numpy.int8))[:7]
     b'DRPATCH'
     """
     before, after = tensors_of(old, "old"), tensors_of(new, "new")
-    require_same(before, after, "old", "new")  # before the sums, whose error would tell less
-    moved = None if sums is None else {name: each.copy() for name, each in sums.of(before).items()}
-    later = None if history is None else {name: each.copy() for name, each in history.of(before).items()}
+    require_same(before, after, "old", "new")  # before the sums, whose error would be less specific
+    moved = None if sums is None else {name: old_sums.copy() for name, old_sums in sums.of(before).items()}
+    later = None if history is None else {name: ages.copy() for name, ages in history.of(before).items()}
     chosen = as_plan(plan if plan is not None else "patch" if history is None else "patch_chain")
     file = io.BytesIO()
     write_patch(file, before, after, chosen, (base, result), moved, threads, history=later)
@@ -167,21 +173,21 @@ def apply(
     history: Optional[History] = None,
     threads: Optional[int] = None,
 ) -> Weights:
-    """Assigns what changed to its base, in place, and returns it.
+    """Applies a patch to its base, in place, and returns the weights.
 
-    weights  the base: an array, or a dict of arrays, writable and contiguous. JAX's arrays are immutable: of these new ones are
-             returned, and none is changed
+    weights  the base: an array or a dict of arrays, writable and contiguous. JAX arrays are immutable: for these, new arrays are
+             returned, and no array is changed
     patch    bytes of `encode`
-    sums     the Sums of `weights`, which become those of the result
-    history  the History of `weights`, likewise
-    threads  to work with; None: one
+    sums     the Sums of `weights`; they are updated to those of the result
+    history  the History of `weights`; it is updated
+    threads  number of threads; None: one
 
-    All tensors are patched or none: of more than one each is decoded twice, first to see that all are sound. Beside the
-    weights it takes memory for a piece of a tensor, and for the sums, 0.2 % of the weights.
+    Either all tensors are patched or none. If there is more than one tensor, each is decoded twice: first to check that all are
+    valid. The call needs additional memory for a piece of a tensor and for the sums, 0.2 % of the weights.
 
-    Raises WrongBase (the weights are not those that the patch was made for, or their history is another), ArgumentError (other
-    names, shapes or types; a history, and the patch was made without one), CorruptFrame, Unsupported, OutOfMemory; the weights,
-    sums and history are then as they were.
+    Raises WrongBase (the patch was made for other weights, or with another history), ArgumentError (names, shapes or types
+    differ; or a history is passed and the patch was made without one), CorruptFrame, Unsupported, OutOfMemory. After an error
+    the weights, sums and history are unchanged.
 
     >>> w = numpy.zeros(3, dtype=numpy.float16)
     >>> data = deepreduce.patch.encode(w, numpy.array([0, 1, 2], dtype=numpy.float16))
@@ -200,14 +206,14 @@ def apply(
 
 
 def changes(patch: object, base: object, *, history: Optional[History] = None) -> Weights:
-    """What the patch assigns, for engines that take sparse updates; nothing is written.
+    """Returns the changes of a patch, for engines that accept sparse updates. Nothing is written.
 
     patch    bytes of `encode`
-    base     the weights that it is for
-    history  their History, which stays
+    base     the weights that the patch is for
+    history  the History of the weights; it is not updated
 
-    Returns of an array (indices, values): [r] int64, ascending, into the flattened array, and [r] of its kind and type; of a
-    dict a dict of these. Raises as `apply` does.
+    Returns (indices, values) for an array, and a dict of such pairs for a dict. indices: [r] int64, ascending, into the flattened
+    array. values: [r], of the array's kind and type. Raises as `apply` does.
 
     >>> w = numpy.zeros(3, dtype=numpy.float16)
     >>> data = deepreduce.patch.encode(w, numpy.array([0, 1, 2], dtype=numpy.float16))

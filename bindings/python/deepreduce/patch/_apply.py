@@ -15,20 +15,20 @@ from ._word_frames import Known, check_of, in_order, new_sums
 
 
 def tensors_of(weights: object, what: str, written: bool = False) -> Dict[str, Words]:
-    """Of one array the name is ""."""
+    """name -> Words. A single array has the name "". Raises ArgumentError, which calls the weights `what`."""
     if not isinstance(weights, Mapping):
         return {"": words_of(weights, what, written)}
     for name in weights:
         if not isinstance(name, str):
-            raise ArgumentError(f"{what} has the name {name!r}, which is no text")
-    return {name: words_of(each, f"{what}[{name!r}]", written) for name, each in weights.items()}
+            raise ArgumentError(f"{what} has the name {name!r}, which is not a string")
+    return {name: words_of(array, f"{what}[{name!r}]", written) for name, array in weights.items()}
 
 
 def written_of(weights: object) -> Tuple[Dict[str, Words], Weights]:
-    """The memory that is written, and what makes the result of it."""
+    """(the memory to write, a function that converts it to the result)"""
     jax = sys.modules.get("jax")
     arrays = list(weights.values()) if isinstance(weights, Mapping) else [weights]
-    if jax is None or not any(isinstance(each, jax.Array) for each in arrays):
+    if jax is None or not any(isinstance(array, jax.Array) for array in arrays):
         return tensors_of(weights, "weights", written=True), lambda _: weights
 
     def copied(x: object) -> Tensor:
@@ -41,15 +41,15 @@ def written_of(weights: object) -> Tuple[Dict[str, Words], Weights]:
     made = tensors_of(copies, "weights", written=True)
     if not isinstance(weights, Mapping):
         return made, lambda held: returned(held[""])
-    return made, lambda held: {name: returned(each) if isinstance(weights[name], jax.Array) else weights[name] for name, each in held.items()}
+    return made, lambda held: {name: returned(words) if isinstance(weights[name], jax.Array) else weights[name] for name, words in held.items()}
 
 
 def memory_of(tensors: Tensors) -> Dict[Tuple[int, int], List[str]]:
-    """(address, bytes): names of tensors that are there, more than one if weights are tied. ArgumentError if they overlap
-    otherwise."""
+    """(address, bytes) -> names of the tensors in this memory, more than one if weights are tied. Raises ArgumentError if tensors
+    share only a part of their memory."""
     found: Dict[Tuple[int, int], List[str]] = {}
-    for name, each in tensors.items():
-        words: Words = each
+    for name, tensor in tensors.items():
+        words: Words = tensor
         if words.length:
             found.setdefault((words.words.ctypes.data, words.words.nbytes), []).append(name)
     end, last = 0, ""
@@ -61,11 +61,11 @@ def memory_of(tensors: Tensors) -> Dict[Tuple[int, int], List[str]]:
 
 
 class Looked(NamedTuple):
-    """What a unit does to the weights, which nothing has changed yet.
+    """The changes of a unit, before they are applied.
 
-    words   its base; of one part the weights' memory
-    places  indices into the words, ascending, that become `values`
-    sums    of the words, if there is one part
+    words   the base of the unit; if the unit has one part, the weights' own memory
+    places  indices into the words, ascending, which `values` replace
+    sums    of the words, if the unit has one part
     """
 
     unit: Unit
@@ -88,8 +88,8 @@ def look(
     threads: Optional[int],
     history: Optional[Dict[str, Array]] = None,
 ) -> Iterator[Looked]:
-    """Each unit, sound and for these weights; what has no frame last of all: with WrongBase if it is for others. Nothing is
-    written."""
+    """Decodes units and checks that they are for these weights. Nothing is written. Units without a frame are checked after all
+    others. Raises WrongBase if the patch is for other weights."""
     checks: Dict[int, Sequence[int]] = {}
     if history is not None and any(len(unit.parts) > 1 or not unit.frame for unit in units):
         raise ArgumentError("history: the patch was made without one")
@@ -118,21 +118,21 @@ def apply_to(
     threads: Optional[int],
     history: Optional[Dict[str, Array]] = None,
 ) -> None:
-    """All of the patch or, on any error, nothing. sums, history: of the weights; they become those of the result."""
+    """Applies all of the patch or, on any error, nothing. sums, history: of the weights; they are updated to those of the result"""
     units = patch.units(weights)
     owners = {name: names[0] for names in memory_of(weights).values() for name in names}
     tied = {name for names in memory_of(weights).values() if len(names) > 1 for name in names}
     known = {unit.number: unit.parts[0].known(sums, history) for unit in units}
     one = len(units) == 1 and units[0].frame and (sums is None and history is None or len(units[0].parts) == 1) and not tied
-    if not one:  # of which the library writes all or nothing
+    if not one:  # (the library itself writes all or nothing of a single frame)
         results: Dict[Tuple[str, int], Tuple[str, int]] = {}
         for seen in look(weights, patch, units, sums, threads, history):
             if sums is None:
                 known[seen.unit.number] = known[seen.unit.number]._replace(sums=seen.sums)
             if any(part.name in tied for part in seen.unit.parts):
                 _require_ties(seen, owners, results)
-    # Of what shares a frame a copy is made, before its memory is written by another name.
-    kept = {part: weights[part.name].words.copy() for unit in units if len(unit.parts) > 1 for part in unit.parts if part.name in tied}
+    # Tied weights in shared frames are copied before their memory is written under another name.
+    copies = {part: weights[part.name].words.copy() for unit in units if len(unit.parts) > 1 for part in unit.parts if part.name in tied}
 
     def write(unit: Unit) -> None:
         if len(unit.parts) == 1:
@@ -140,7 +140,7 @@ def apply_to(
             if owners.get(part.name, part.name) == part.name:
                 unit.assign(gather(weights, unit.parts, ""), known[unit.number])
             return
-        old = [kept[part] if part in kept else weights[part.name].words for part in unit.parts]
+        old = [copies[part] if part in copies else weights[part.name].words for part in unit.parts]
         words = numpy.concatenate(old)
         unit.assign(words, Known())
         for part, place, before in zip(unit.parts, places_of(unit.parts), old):
@@ -157,7 +157,7 @@ def apply_to(
 
 
 def _require_sums(unit: Unit, words: Array, sums: Dict[str, Array]) -> None:
-    """What shares a frame is read for its check, so sums of other weights are noticed."""
+    """Raises WrongBase if the sums are of other weights. Tensors that share a frame are read for its check in any case."""
     for part, place in zip(unit.parts, places_of(unit.parts)):
         here, there = new_sums(words[place]), part.sums_in(sums)
         if (here != there).any():
@@ -165,8 +165,10 @@ def _require_sums(unit: Unit, words: Array, sums: Dict[str, Array]) -> None:
 
 
 def _require_ties(seen: Looked, owners: Mapping[str, str], results: Dict[Tuple[str, int], Tuple[str, int]]) -> None:
-    """ArgumentError if a patch makes names of the same memory differ. results: by owner and first byte, a name and the check
-    of what it becomes"""
+    """Raises ArgumentError if a patch assigns different values to names of the same memory.
+
+    results: (owner, first byte) -> (a name, the check of its result)
+    """
     result = seen.result()
     for part, check in zip(seen.unit.parts, checks_of(seen.unit.parts, result)):
         key = owners.get(part.name, part.name), part.first * result.itemsize

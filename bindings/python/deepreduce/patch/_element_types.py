@@ -1,4 +1,4 @@
-"""Tensors as their bits: the element types of model files, and the memory of arrays as words."""
+"""Tensors as words of bits: the element types of model files, and the memory of arrays as words."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class ElementType(NamedTuple):
     code: int  # DR_* of its words in a patch
 
 
-# By the names that .safetensors files have. What the library has no type for is words of its size; of 8 bytes DR_F64, whose
-# order of numbers is as good as another for bits.
+# By the names of .safetensors files. A type that the library lacks is coded as words of its size. For 8 bytes that is DR_F64,
+# because for bits any order of numbers will do.
 ELEMENT_TYPES: Dict[str, ElementType] = {
     "F32": ElementType(32, _abi.DR_F32),
     "F16": ElementType(16, _abi.DR_F16),
@@ -36,7 +36,7 @@ ELEMENT_TYPES: Dict[str, ElementType] = {
     **dict.fromkeys(("F6_E2M3", "F6_E3M2"), ElementType(6, _abi.DR_U8)),
     "F4": ElementType(4, _abi.DR_U8),
 }
-# What numpy and torch call them; numpy has the narrow floats by ml_dtypes, and bfloat16 without it as void of two bytes.
+# Their names in numpy and torch. numpy has the narrow floats through ml_dtypes; without it bfloat16 is a void of two bytes.
 _NAMES = {
     "float32": "F32",
     "float16": "F16",
@@ -71,12 +71,12 @@ _WORDS: Dict[int, DType] = {
 
 
 def word_type(dtype: str) -> DType:
-    """The words of an element type, as numpy has them."""
+    """The numpy dtype of the words of an element type."""
     return _WORDS[ELEMENT_TYPES[dtype].code]
 
 
 def size_of(dtype: str, shape: Sequence[int]) -> Optional[int]:
-    """Bytes of a tensor; None if it does not end at a byte."""
+    """Bytes of a tensor; None if its bits do not fill whole bytes."""
     bits = math.prod(shape) * ELEMENT_TYPES[dtype].bits
     return None if bits % 8 else bits // 8
 
@@ -98,8 +98,11 @@ class Words(NamedTuple):
 
 
 def words_of(x: object, what: str, written: bool = False) -> Words:
-    """The memory of an array of the CPU, in row-major order. A copy if it is not contiguous, or not aligned; never if it is
-    `written`. ArgumentError, which calls x `what`, if it is no such array."""
+    """The memory of an array on the CPU as words, in row-major order.
+
+    An array that is not contiguous or not aligned is copied, or refused if it is `written`. Raises ArgumentError, which calls x
+    `what`, for any object that is not such an array.
+    """
     if _memory.torch_tensor(x):
         return _of_tensor(x, what, written)
     array = _memory._host_array(x, what)
@@ -129,7 +132,7 @@ def _of_tensor(x: torch.Tensor, what: str, written: bool) -> Words:
 
 def _name(name: str, what: str) -> str:
     if name not in _NAMES:
-        raise ArgumentError(f"{what} is {name}; patches take {', '.join(n for n in _NAMES if n != 'void16')}")
+        raise ArgumentError(f"{what} is {name}; patches accept {', '.join(n for n in _NAMES if n != 'void16')}")
     return _NAMES[name]
 
 
@@ -139,8 +142,8 @@ def _refuse_copy(what: str, written: bool, must: str) -> None:
 
 
 def array_of(words: Array, dtype: str, shape: Tuple[int, ...], what: str) -> Array:
-    """The same memory as an array of numpy's. ArgumentError if numpy lacks the type."""
-    name = next((each for each, known in _NAMES.items() if known == dtype), None)
+    """The same memory as a numpy array. Raises ArgumentError if numpy lacks the type."""
+    name = next((alias for alias, known in _NAMES.items() if known == dtype), None)
     if name is None:
         raise ArgumentError(f"{what} is {dtype}, which numpy has no type for")
     try:
@@ -149,13 +152,13 @@ def array_of(words: Array, dtype: str, shape: Tuple[int, ...], what: str) -> Arr
         try:
             import ml_dtypes
         except ImportError:
-            raise ArgumentError(f"{what} is {name}, which numpy has by ml_dtypes: pip install ml_dtypes") from None
+            raise ArgumentError(f"{what} is {name}, which numpy has only with ml_dtypes: pip install ml_dtypes") from None
         made = numpy.dtype(getattr(ml_dtypes, name))
     return words.view(made).reshape(shape)
 
 
 def like(words: Array, x: Tensor) -> Tensor:
-    """Words as an array [n] of the kind and type of x, of which they are."""
+    """Some words of x as an array [n] of the kind and type of x."""
     if _memory.torch_tensor(x):
         return sys.modules["torch"].from_numpy(words.view(numpy.uint8)).view(x.dtype)
     return words.view(_memory._host_array(x, "x").dtype)

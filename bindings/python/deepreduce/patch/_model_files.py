@@ -19,7 +19,7 @@ from ..errors import ArgumentError
 from ._element_types import Words, word_type, words_of
 from ._patch_file import Part, Parts, Patch, Tensors, Unit, Watch, gather, parts_of, places_of
 from ._patch_index import order_of
-from ._tensor_header import HEADER_MOST, Entry, read_entries, write_entries
+from ._tensor_header import MAX_HEADER, Entry, read_entries, write_entries
 from ._word_frames import Known, in_order, new_sums
 
 _INDEX = ".safetensors.index.json"
@@ -154,7 +154,7 @@ def _open_one(path: pathlib.Path, stack: contextlib.ExitStack) -> Tuple[Tensors,
     size = os.fstat(file.fileno()).st_size
     head = file.read(8)
     length = int.from_bytes(head, "little")
-    if len(head) < 8 or length > min(HEADER_MOST, size - 8):
+    if len(head) < 8 or length > min(MAX_HEADER, size - 8):
         raise ArgumentError(f"{path}: no .safetensors file: a header of {length} bytes in a file of {size}")
     text = file.read(length)
     metadata, entries = read_entries(text, size - 8 - length, str(path))

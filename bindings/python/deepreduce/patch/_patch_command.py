@@ -20,19 +20,19 @@ from ._progress import Progress, without_controls
 from ._word_frames import named
 
 _COMMANDS = ("apply", "show", "log", "checkout")
-_DESCRIPTION = """Writes the patch that takes the weights OLD to NEW: what changed, exactly. Weights are a .safetensors file, the
+_DESCRIPTION = """Writes the patch that changes the weights OLD to NEW, bit for bit. Weights are a .safetensors file, the
 .safetensors.index.json of shards, a folder that holds one of these, .npz or .pt."""
 _COMMANDS_HELP = """others:
   patch apply BASE FILE [-o NEW]        BASE with the patch FILE; without -o in place of BASE
   patch show FILE                       what is in a patch
   patch log STORE                       what is in a store of patches (deepreduce.patch.Store)
   patch checkout STORE STEP -o FILE     the weights of a step, as .safetensors
-`deepreduce patch COMMAND --help` describes them; a file of such a name is ./apply, say."""
+`deepreduce patch COMMAND --help` describes them. Write ./apply for a file with the name of a command."""
 
 
 def main(words: Sequence[str]) -> int:
-    """`deepreduce patch …`; the exit status: 1 for a patch or store that is damaged or for other weights, 2 for usage, input and
-    output."""
+    """Runs `deepreduce patch …` and returns the exit status: 1 for a patch or store that is damaged or for other weights, 2 for
+    errors of usage, input and output."""
     command = words[0] if words[:1] and words[0] in _COMMANDS else ""
     options = _parser(command).parse_args(list(words[1:] if command else words))
     try:
@@ -67,22 +67,22 @@ def _parser(command: str) -> argparse.ArgumentParser:
         parser.add_argument(
             "-o", "--output", metavar="FILE", default="", required=command != "apply", help=what.get(command, "the weights")
         )
-        parser.add_argument("--threads", type=_threads, metavar="N", help="to work with; default: one")
+        parser.add_argument("--threads", type=_threads, metavar="N", help="number of threads; default: one")
     if not command:
         parser.add_argument("--plan", default="patch", metavar="PLAN", help="one with sparsify=changed; default: patch")
     return parser
 
 
 _ARGUMENTS = {
-    "": [("old", "the weights that the receiver has"), ("new", "those that it shall have")],
+    "": [("old", "the weights that the receiver has"), ("new", "the weights that it shall have")],
     "apply": [("base", "the weights that the patch is for"), ("file", "the patch")],
     "show": [("file", "a patch")],
     "log": [("store", "a folder")],
     "checkout": [("store", "a folder"), ("step", "a number")],
 }
 _HELP = {
-    "apply": "Writes the weights that a patch makes of BASE. They are there whole or not at all; in place of BASE, too.",
-    "show": "Tells what is in a patch: its tensors, how much of them changed, and bytes. Small tensors share a row.",
+    "apply": "Applies a patch to BASE and writes the new weights, whole or not at all, also in place of BASE.",
+    "show": "Lists the tensors of a patch, with the share that changed and the bytes. Small tensors share a row.",
     "log": "Lists the steps of a store: their anchors, patches and bytes.",
     "checkout": "Writes the weights of a step.",
 }
@@ -92,7 +92,7 @@ def _threads(text: str) -> int:
     try:
         return max(1, thread_count(int(text)))
     except (ValueError, Error):
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of threads") from None
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of threads") from None
 
 
 def _make(options: argparse.Namespace) -> None:
@@ -133,7 +133,7 @@ def _show(options: argparse.Namespace) -> None:
         rows.append((name, tensor.dtype, str(tensor.support), share, str(row.size), _bits(row.size, tensor.support), tensor.plan))
     titles = [without_controls(name) or "(no name)" for name in (patch.base, patch.result)]
     print(f"{titles[0]} -> {titles[1]}")
-    words = sum(each.length for each in entries.values())
+    words = sum(entry.length for entry in entries.values())
     of = f" of {words}" if words else ""
     share = f" ({_share(changed, words)})" if words else ""
     print(f"{patch.size} bytes: {changed}{of} words changed{share}, {_bits(patch.size, changed)} bits each")

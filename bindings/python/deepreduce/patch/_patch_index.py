@@ -1,4 +1,4 @@
-"""The index at the end of a patch (docs/PATCH.md, "Layout"): which frames are of which tensors, and the checks that no frame has."""
+"""The index at the end of a patch (docs/PATCH.md, "Layout"): the tensors of each frame, and the checks of tensors without a frame."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ import numpy
 
 from .._native._types import Tensor
 from ..errors import ArgumentError, CorruptFrame
-from ._tensor_header import HEADER_MOST, Entry, entry_of
+from ._tensor_header import MAX_HEADER, Entry, entry_of
 from ._word_frames import CHUNK, check_of
 
 Locator = Tuple[int, int]
 
 _PRIME = 65521  # the largest below 2^16
 _UNCHANGED, _LISTED, _LOG_MASK = 64, 128, 31
-_CHECKS = struct.Struct("<QHH")  # of what has not changed: check and locator
+_CHECKS = struct.Struct("<QHH")  # check and locator of the tensors that have not changed
 _LOCATOR = struct.Struct("<HH")
 
 
 class UnitRow(NamedTuple):
-    """Tensors that share a frame, or a piece of one.
+    """Tensors that share a frame, or a piece of one tensor.
 
     parts    how many tensors
-    size     bytes of the frame; 0: nothing changed, and there is none
-    locator  of the checks of the parts, if there are more than one
+    size     bytes of the frame; 0: nothing changed, and there is no frame
+    locator  of the checks of the parts, if there is more than one part
     """
 
     parts: int
@@ -39,9 +39,9 @@ class UnitRow(NamedTuple):
 class Index(NamedTuple):
     """base, result  names that the sender chose
     list_check     of the tensors' names, types and shapes
-    piece          bytes: longer tensors are cut
+    piece          bytes: longer tensors are cut into pieces
     units          in the order of tensors (`in_order_of_units`)
-    unchanged      check and locator of the parts of units without a frame; None: there are none
+    unchanged      check and locator of the parts of units without a frame; None: there are no such units
     tensors        the list of tensors, in the sender's order; None: it is not in the patch
     """
 
@@ -58,7 +58,7 @@ class Index(NamedTuple):
 
 
 def order_of(tensors: Mapping[str, Tensor]) -> List[str]:
-    """Names in the order of a patch: tensors of a type side by side, small ones first."""
+    """Names in the order of a patch: sorted by type, then by size, then by name."""
     return sorted(tensors, key=lambda name: (tensors[name].dtype, Entry("", tensors[name].dtype, tuple(tensors[name].shape)).size, name))
 
 
@@ -66,30 +66,31 @@ def _hash(text: str) -> int:
     try:
         data = text.encode()
     except UnicodeEncodeError:
-        raise ArgumentError(f"the name {text.partition(chr(0))[0]!r} is no text") from None
+        raise ArgumentError(f"the name {text.partition(chr(0))[0]!r} is not valid text") from None
     return 1 + int.from_bytes(hashlib.sha256(data).digest()[:4], "little") % (_PRIME - 1)
 
 
 def _hashes(name: str, tensor: Tensor) -> Tuple[int, int]:
-    """Of the name, and of name, type and shape."""
+    """(hash of the name, hash of name, type and shape)"""
     return _hash(name), _hash(f"{name}\0{tensor.dtype}\0{','.join(map(str, tensor.shape))}")
 
 
 def list_check_of(tensors: Mapping[str, object]) -> Locator:
-    """Of names, types and shapes, in any order: two sums."""
-    found = [_hashes(name, each) for name, each in tensors.items()]
+    """The check of names, types and shapes: two sums, which do not depend on the order of the tensors."""
+    found = [_hashes(name, tensor) for name, tensor in tensors.items()]
     return sum(whole for _, whole in found) % _PRIME, sum(name * whole for name, whole in found) % _PRIME
 
 
 def misfit(tensors: Mapping[str, object], check: Locator) -> Tuple[Optional[str], bool]:
-    """If one of the tensors differs from the list of that check: its name, and whether the list has none of that name."""
+    """Finds the one tensor that differs from the list with this check: (its name, whether the list lacks that name); (None, False)
+    if more than one differs."""
     plain, weighted = list_check_of(tensors)
-    much = (plain - check[0]) % _PRIME
-    wanted = (weighted - check[1]) * pow(much, _PRIME - 2, _PRIME) % _PRIME
-    for name, each in tensors.items():
-        of_name, whole = _hashes(name, each)
-        if much and of_name == wanted:
-            return name, whole == much
+    difference = (plain - check[0]) % _PRIME
+    name_hash = (weighted - check[1]) * pow(difference, _PRIME - 2, _PRIME) % _PRIME
+    for name, tensor in tensors.items():
+        of_name, whole = _hashes(name, tensor)
+        if difference and of_name == name_hash:
+            return name, whole == difference
     return None, False
 
 
@@ -102,7 +103,7 @@ def combined(checks: Sequence[int]) -> int:
 
 
 def locator_of(checks: Iterable[int]) -> Locator:
-    """Two sums, from which follows which one of the checks is another later."""
+    """Two sums of checks. If one check differs later, `located` computes its place from them."""
     plain = weighted = 0
     for i, check in enumerate(checks):
         plain += check % _PRIME
@@ -111,12 +112,12 @@ def locator_of(checks: Iterable[int]) -> Locator:
 
 
 def located(checks: Sequence[int], locator: Locator) -> Optional[int]:
-    """Which of the checks differs from those that the locator is of; None: more than one, or that is not known."""
+    """The place of the one check that differs from the locator's checks; None: none or more than one differs."""
     plain, weighted = locator_of(checks)
-    much = (plain - locator[0]) % _PRIME
-    if not much:
+    difference = (plain - locator[0]) % _PRIME
+    if not difference:
         return None
-    place = (weighted - locator[1]) * pow(much, _PRIME - 2, _PRIME) % _PRIME - 1
+    place = (weighted - locator[1]) * pow(difference, _PRIME - 2, _PRIME) % _PRIME - 1
     return place if 0 <= place < len(checks) else None
 
 
@@ -133,28 +134,28 @@ def _varint(number: int) -> bytes:
 
 
 def write_index(index: Index) -> bytes:
-    """Raises ArgumentError: a name is no text, or there are too many tensors."""
+    """Raises ArgumentError if a name is not valid text, or if there are too many tensors."""
     made = bytearray()
     for what, name in (("base", index.base), ("result", index.result)):
         try:
             text = name.encode()
         except UnicodeEncodeError:
-            raise ArgumentError(f"{what} {name!r} is no text") from None
+            raise ArgumentError(f"{what} {name!r} is not valid text") from None
         made += _varint(len(text)) + text
     flags = index.piece.bit_length() - 1 | (0 if index.unchanged is None else _UNCHANGED) | (0 if index.tensors is None else _LISTED)
     made += struct.pack("<HHB", *index.list_check, flags)
     if index.unchanged is not None:
         made += _CHECKS.pack(index.unchanged[0], *index.unchanged[1])
     if index.tensors is not None:
-        rows = [[each.name, each.dtype, list(each.shape)] for each in index.tensors]
+        rows = [[entry.name, entry.dtype, list(entry.shape)] for entry in index.tensors]
         text = zlib.compress(json.dumps(rows, separators=(",", ":")).encode(), 9)
         made += _varint(len(text)) + text
     for unit in index.units:
         made += _varint(unit.parts) + _varint(unit.size)
         if unit.parts > 1 and unit.size:
             made += _LOCATOR.pack(*unit.locator)
-    if len(made) > HEADER_MOST:
-        raise ArgumentError(f"{sum(unit.parts for unit in index.units)} tensors: their index takes {len(made)} bytes, at most {HEADER_MOST}")
+    if len(made) > MAX_HEADER:
+        raise ArgumentError(f"{sum(unit.parts for unit in index.units)} tensors: their index takes {len(made)} bytes, at most {MAX_HEADER}")
     return bytes(made)
 
 
@@ -167,7 +168,7 @@ class _Reader:
 
     def take(self, size: int, what: str) -> bytes:
         if size > len(self.text) - self.at:
-            self.fail(f"{what} at byte {self.at} has {size} bytes, of {len(self.text) - self.at} that are left")
+            self.fail(f"{what} at byte {self.at} has {size} bytes, but only {len(self.text) - self.at} are left")
         self.at += size
         return self.text[self.at - size : self.at]
 
@@ -180,17 +181,17 @@ class _Reader:
                 if i and not byte:
                     break
                 return number
-        self.fail(f"{what} before byte {self.at} is no number")
+        self.fail(f"{what} before byte {self.at} is not a number")
 
     def name(self, what: str) -> str:
         try:
             return self.take(self.varint(what), what).decode()
         except UnicodeDecodeError:
-            self.fail(f"{what} is no text")
+            self.fail(f"{what} is not valid text")
 
 
 def read_index(text: bytes, data: int, where: str) -> Index:
-    """data: bytes of all frames. Raises CorruptFrame, which `where` begins."""
+    """Parses an index. data: bytes of all frames. Raises CorruptFrame, whose message begins with `where`."""
     reader = _Reader(text, where)
     base, result = reader.name("the base's name"), reader.name("the result's name")
     *list_check, flags = struct.unpack("<HHB", reader.take(5, "the check of the list"))
@@ -204,7 +205,7 @@ def read_index(text: bytes, data: int, where: str) -> Index:
     tensors = None
     if flags & _LISTED:
         tensors = _list(reader.take(reader.varint("the list of tensors"), "the list of tensors"), reader)
-        if list_check_of({each.name: each for each in tensors}) != (list_check[0], list_check[1]):
+        if list_check_of({entry.name: entry for entry in tensors}) != (list_check[0], list_check[1]):
             reader.fail("the list of tensors has another check")
     units: List[UnitRow] = []
     at = 0
@@ -212,28 +213,28 @@ def read_index(text: bytes, data: int, where: str) -> Index:
         parts, size = reader.varint("a unit's tensors"), reader.varint("a frame's size")
         sums: Sequence[int] = _LOCATOR.unpack(reader.take(4, "a locator")) if parts > 1 and size else (0, 0)
         if not parts or size > data - at:
-            reader.fail(f"unit {len(units)} has {parts} tensors and a frame of {size} bytes, of {data - at} that are left")
+            reader.fail(f"unit {len(units)} has {parts} tensors and a frame of {size} bytes, but only {data - at} bytes are left")
         if not size and unchanged is None:
-            reader.fail(f"unit {len(units)} has no frame, and no check")
+            reader.fail(f"unit {len(units)} has neither a frame nor a check")
         units.append(UnitRow(parts, size, (sums[0], sums[1])))
         at += size
     if at != data:
-        reader.fail(f"{data - at} bytes behind the last frame")
+        reader.fail(f"{data - at} bytes after the last frame")
     return Index(base, result, (list_check[0], list_check[1]), piece, units, unchanged, tensors)
 
 
 def _list(packed: bytes, reader: _Reader) -> List[Entry]:
     opened = zlib.decompressobj()
     try:
-        text = opened.decompress(packed, HEADER_MOST)
+        text = opened.decompress(packed, MAX_HEADER)
         rows = json.loads(text.decode())
     except (zlib.error, ValueError, RecursionError) as error:
         reader.fail(f"the list of tensors cannot be read ({str(error)[:100]})")
     if not opened.eof or opened.unused_data:
         reader.fail("the list of tensors is cut off, or too long")
     if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) == 3 and isinstance(row[0], str) for row in rows):
-        reader.fail("the list of tensors has other rows than name, type and shape")
+        reader.fail("the list of tensors has a row that is not [name, type, shape]")
     entries = [entry_of(row[0], row[1], row[2], reader.fail) for row in rows]
-    if len({each.name for each in entries}) != len(entries):
+    if len({entry.name for entry in entries}) != len(entries):
         reader.fail("the list of tensors has a name twice")
     return entries

@@ -1,4 +1,4 @@
-"""How far a long run of the tool is, on stderr if that is a terminal; as the native tool shows it (tool/show/console.hpp)."""
+"""Shows the progress of a long run on stderr, if that is a terminal, as the native tool does (tool/show/console.hpp)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _CLEAR = "\r\033[K"
 
 
 def without_controls(text: str) -> str:
-    """Names in files are for no terminal to obey."""
+    """Replaces control characters, so that names in files cannot control the terminal."""
     return "".join("?" if c < " " or "\x7f" <= c < "\xa0" else c for c in text)
 
 
@@ -22,13 +22,13 @@ def duration_text(seconds: float) -> str:
 
 
 class Progress:
-    """While a `with` lasts. all: bytes to do."""
+    """Shows progress during a `with` block. all: bytes to process"""
 
     def __init__(self, all: int) -> None:
         self._all, self._done = all, 0
         self._terminal = sys.stderr.isatty()
         self._begun = time.monotonic()
-        self._said = self._begun
+        self._shown = self._begun
 
     def __enter__(self) -> Progress:
         return self
@@ -41,9 +41,9 @@ class Progress:
     def __call__(self, name: str, bytes: int) -> None:
         self._done += bytes
         now = time.monotonic()
-        if not self._terminal or now < self._said + 0.1:
+        if not self._terminal or now < self._shown + 0.1:
             return
-        self._said = now
+        self._shown = now
         left = (now - self._begun) * (self._all - self._done) / max(self._done, 1)
         line = f"[{100 * self._done // max(self._all, 1)} %, {duration_text(max(left, 1))} left] {without_controls(name)}"
         sys.stderr.write(_CLEAR + line[:100])

@@ -9,17 +9,17 @@ from .._native._types import Json
 from ..errors import ArgumentError
 from ._element_types import ELEMENT_TYPES, size_of, word_type
 
-METADATA = "__metadata__"  # the one key that names no tensor, but strings
-HEADER_MOST = 100_000_000  # bytes: the limit of the format's own reader
-_DIMENSIONS_MOST = 64
+METADATA = "__metadata__"  # the only key that is not the name of a tensor; its value is an object of strings
+MAX_HEADER = 100_000_000  # bytes: the limit of the format's own reader
+_MAX_DIMENSIONS = 64
 _NUMBER_END = 2**63
 
 
-Fail = Callable[[str], NoReturn]  # raises what is wrong with a file
+Fail = Callable[[str], NoReturn]  # raises the error, given what is wrong with the file
 
 
 class Entry(NamedTuple):
-    """A tensor, and the bytes [begin, end) behind the header that are its."""
+    """A tensor, and the range [begin, end) of its bytes after the header."""
 
     name: str
     dtype: str  # of ELEMENT_TYPES
@@ -29,25 +29,25 @@ class Entry(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of its elements."""
+        """Bytes of the elements."""
         return size_of(self.dtype, self.shape) or 0
 
     @property
     def length(self) -> int:
-        """Its words."""
+        """Number of words."""
         return self.size // word_type(self.dtype).itemsize
 
 
 def write_entries(metadata: Mapping[str, str], entries: Sequence[Entry]) -> bytes:
     document: Json = {METADATA: dict(metadata)} if metadata else {}
-    for each in entries:
-        document[each.name] = {"dtype": each.dtype, "shape": each.shape, "data_offsets": (each.begin, each.end)}
+    for entry in entries:
+        document[entry.name] = {"dtype": entry.dtype, "shape": entry.shape, "data_offsets": (entry.begin, entry.end)}
     return json.dumps(document, separators=(",", ":")).encode()
 
 
 def read_entries(text: bytes, data: int, where: str) -> Tuple[Dict[str, str], List[Entry]]:
-    """Metadata and entries, in the order of their bytes, which are all of the `data` bytes behind the header. Raises
-    ArgumentError, which `where` begins."""
+    """(metadata, entries in the order of their bytes). The entries cover all of the `data` bytes after the header. Raises
+    ArgumentError, whose message begins with `where`."""
 
     def fail(why: str) -> NoReturn:
         raise ArgumentError(f"{where}: {why}; the header is damaged")
@@ -55,29 +55,29 @@ def read_entries(text: bytes, data: int, where: str) -> Tuple[Dict[str, str], Li
     def object_of(pairs: List[Tuple[str, object]]) -> Json:
         made = dict(pairs)
         if len(made) != len(pairs):
-            fail(f"a key stands twice among {sorted(key for key, _ in pairs)[:3]}")
+            fail(f"a key occurs twice among {sorted(key for key, _ in pairs)[:3]}")
         return made
 
     if text[:1] != b"{":
-        fail("no JSON object")
+        fail("not a JSON object")
     try:
         document = json.loads(text.decode("utf-8"), object_pairs_hook=object_of, parse_constant=fail)
     except (ValueError, RecursionError) as error:
-        fail(f"no JSON ({str(error)[:100]})")
+        fail(f"not valid JSON ({str(error)[:100]})")
     metadata = document.pop(METADATA, {})
-    if not isinstance(metadata, dict) or not all(isinstance(each, str) for each in metadata.values()):
-        fail(f"{METADATA} is no object of strings")
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        fail(f"{METADATA} is not an object of strings")
     entries = [_entry(name, fields, fail) for name, fields in document.items()]
-    entries.sort(key=lambda each: (each.begin, each.end))
+    entries.sort(key=lambda entry: (entry.begin, entry.end))
     at = 0
-    for each in entries:
-        if each.begin != at or not at <= each.end <= data:
-            fail(f"{each.name}: data_offsets [{each.begin}, {each.end}) should begin at {at} and end by {data}")
-        if each.end - each.begin != each.size:
-            fail(f"{each.name}: {each.end - each.begin} bytes for {each.dtype} of shape {list(each.shape)}")
-        at = each.end
+    for entry in entries:
+        if entry.begin != at or not at <= entry.end <= data:
+            fail(f"{entry.name}: data_offsets [{entry.begin}, {entry.end}) should begin at {at} and end by {data}")
+        if entry.end - entry.begin != entry.size:
+            fail(f"{entry.name}: {entry.end - entry.begin} bytes for {entry.dtype} of shape {list(entry.shape)}")
+        at = entry.end
     if at != data:
-        fail(f"{data - at} bytes behind the last tensor")
+        fail(f"{data - at} bytes after the last tensor")
     return metadata, entries
 
 
@@ -92,14 +92,14 @@ def _entry(name: str, fields: Any, fail: Fail) -> Entry:
 
 
 def entry_of(name: str, dtype: Any, shape: Any, fail: Fail) -> Entry:
-    """A tensor of a file that may be hostile. fail(why) raises what is wrong with it."""
+    """A checked tensor of a file that may be hostile. fail(why) raises the error."""
     if not isinstance(dtype, str) or dtype not in ELEMENT_TYPES:
         fail(f"{name}: dtype is {str(dtype)[:20]!r}, not one of {', '.join(ELEMENT_TYPES)}")
     _require_numbers(name, "shape", shape, fail)
-    if len(shape) > _DIMENSIONS_MOST:
-        fail(f"{name}: {len(shape)} dimensions, at most {_DIMENSIONS_MOST}")
+    if len(shape) > _MAX_DIMENSIONS:
+        fail(f"{name}: {len(shape)} dimensions, at most {_MAX_DIMENSIONS}")
     if any("\ud800" <= c <= "\udfff" for c in name):
-        fail(f"{name!r}: the name is no text")
+        fail(f"{name!r}: the name is not valid text")
     size = size_of(dtype, shape)
     if size is None or size >= _NUMBER_END:
         fail(f"{name}: {dtype} of shape {shape} does not end at a byte, or has too many")
@@ -108,4 +108,4 @@ def entry_of(name: str, dtype: Any, shape: Any, fail: Fail) -> Entry:
 
 def _require_numbers(name: str, what: str, numbers: object, fail: Fail) -> None:
     if not isinstance(numbers, list) or not all(type(n) is int and 0 <= n < _NUMBER_END for n in numbers):
-        fail(f"{name}: {what} is no list of sizes")
+        fail(f"{name}: {what} is not a list of sizes")

@@ -1,4 +1,4 @@
-"""Frames of patches, one tensor each: the library's calls on words. Nothing here is public."""
+"""Frames of patches, one tensor each: the library's calls on words. Internal."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_OTHER_HISTORY = "the history of these weights is another"  # of the codecs `history`
-CHUNK = 4096  # bytes of a base that have a sum; and rows, of which a piece of a tensor is a multiple
+_OTHER_HISTORY = "the history of these weights is another"  # in errors of the codecs `history`
+CHUNK = 4096  # bytes of a base per sum; and a piece of a tensor is a multiple of so many rows
 _UINT64, _BYTES = ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_ubyte)
 
 
@@ -50,22 +50,22 @@ def _pointer(sums: Optional[Array]) -> Pointer:
 
 
 class Known(NamedTuple):
-    """What is known of some words beside themselves, and becomes that of what a patch makes of them. None: nothing."""
+    """The sums and the history of some words. When a patch changes the words, both are updated. None: there are none."""
 
     sums: Optional[Array] = None  # [chunks] uint64
     history: Optional[Array] = None  # [words] uint8
 
     def copy(self) -> Known:
-        return Known(*(None if each is None else each.copy() for each in self))
+        return Known(*(None if array is None else array.copy() for array in self))
 
     def put(self, tensor: Union[_abi.dr_tensor, _abi.dr_tensor_out]) -> None:
-        """Into a dr_tensor or a dr_tensor_out."""
+        """Sets the fields of a dr_tensor or a dr_tensor_out."""
         tensor.sums = _pointer(self.sums)
         tensor.history = None if self.history is None else ctypes.cast(self.history.ctypes.data, _BYTES)
 
 
 def encode_words(old: Array, new_words: Array, plan: Plan, code: int, known: Known) -> bytes:
-    """The frame that takes words `old` to `new_words`, of the type DR_* `code`. known: of `old`."""
+    """The frame that changes words `old` to `new_words`, of the type DR_* `code`. known: of `old`"""
     context = context_of_thread(None)
     tensors = (_abi.dr_tensor * 1)()
     tensor = tensors[0]
@@ -87,7 +87,7 @@ def encode_words(old: Array, new_words: Array, plan: Plan, code: int, known: Kno
 
 
 class Change(NamedTuple):
-    """What the header of a patch's frame says."""
+    """Facts from the header of a patch's frame."""
 
     code: int  # DR_* of the words
     length: int  # words
@@ -96,12 +96,12 @@ class Change(NamedTuple):
 
 
 def change_of(frame: memoryview) -> Change:
-    """Raises CorruptFrame: it is no frame of one patch and nothing else; Unsupported."""
+    """Raises CorruptFrame if the bytes are not exactly one frame of a patch of one tensor; Unsupported."""
     data = _memory.borrow_bytes(frame)
     header = read_header(frame, data, None, verify=False)
     info = header.infos[0] if len(header.infos) == 1 and header.info.flags & _abi.DR_FRAME_PATCH else None
     if info is None or info.width != 1:
-        raise CorruptFrame("a frame that is no patch of one tensor")
+        raise CorruptFrame("a frame that is not a patch of one tensor")
     if header.info.frame_size != len(frame):
         raise CorruptFrame(f"a frame of {header.info.frame_size} bytes, in {len(frame)}")
     begin = header.info.header_size
@@ -116,8 +116,8 @@ def assign(frame: memoryview, code: int, words: Array, known: Known) -> None:
 
 
 def pairs(frame: memoryview, changed: int, code: int, words: Array, known: Known) -> Tuple[Array, Array]:
-    """What the frame assigns to its base: indices [r] uint32, ascending, and words [r]; `known` stays. changed: r, as
-    `change_of` says."""
+    """The changes of a frame: indices [r] uint32, ascending, and words [r]. `known` is not updated. changed: r, as `change_of`
+    returns it"""
     indices, values = _memory.empty((changed,), numpy.uint32), _memory.empty((changed,), words.dtype)
     out = (_abi.dr_tensor_out * 1)()
     out[0].base, out[0].values = words.ctypes.data, values.ctypes.data
@@ -132,7 +132,7 @@ def _apply(frame: memoryview, code: int, out: Structs, words: Array, known: Know
     out[0].universe = words.size
     known.put(out[0])
     data = _memory.borrow_bytes(frame)
-    # (The library's own limit goes by what it writes, and a base is read, too.)
+    # (The library's default limit depends on the bytes written only; here a base is read, too.)
     options = make_options(max_workspace=256 * (data.size + words.nbytes) + 2**20)
     options.flags |= _abi.DR_DECODE_APPLY
     status = _library.load().dr_decode(context.handle, None, data.address, data.size, options, out, OUT_STRIDE, 1)
@@ -144,7 +144,7 @@ def _apply(frame: memoryview, code: int, out: Structs, words: Array, known: Know
 
 
 def _of_tensor(error: Error) -> Error:
-    """The error of a call on one tensor, whose name goes before it."""
+    """The error of a call on one tensor, without "tensor 0: "; callers put the tensor's name in front."""
     text = str(error)
     text = text[len("tensor 0: ") :] if text.startswith("tensor 0: ") else text
     kind = WrongBase if _OTHER_HISTORY in text else type(error)
@@ -152,17 +152,18 @@ def _of_tensor(error: Error) -> Error:
 
 
 def named(error: Error, what: str) -> Error:
-    """The same error, of a thing that it names."""
+    """The same error, with a message that begins with `what`."""
     return type(error)(f"{what}: {error}" if what else str(error), code=error.code, where=error.where, what=error.what, needed=error.needed)
 
 
 def in_order(work: Callable[[Item], Result], items: Iterable[Item], threads: Optional[int]) -> Iterator[Result]:
-    """work(item) of each, in order, by so many threads (None: this one), which are at most as many again ahead."""
+    """Yields work(item) for the items, in order, computed by `threads` threads (None: this one). At most two results per thread are
+    computed ahead."""
     count = thread_count(threads)
     if count < 2:
         yield from map(work, items)
         return
-    from concurrent.futures import ThreadPoolExecutor  # 10 ms, which few need
+    from concurrent.futures import ThreadPoolExecutor  # imported here because it takes 10 ms and few calls need it
 
     pool = ThreadPoolExecutor(count)
     try:
