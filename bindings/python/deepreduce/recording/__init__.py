@@ -1,11 +1,11 @@
-"""Records the gradients of a live PyTorch run, which it does not change.
+"""Records the gradients of a live PyTorch run without changing the run.
 
     deepreduce capture --every 100 --output gradients -- python train.py --epochs 3
 
-A hook before the step of every optimizer (torch.optim's register_optimizer_step_pre_hook) copies the gradients as the step
-finds them: after accumulation, unscaling and clipping. A file a step: parameter's name -> array, which `deepreduce
-compare gradients/*.npz` reads. Parameters keep their type; sparse gradients stay sparse. With --model FILE rank 0 also writes
-when the gradients become ready (deepreduce.torch.record), which `deepreduce predict` and `plan` read.
+A hook (torch.optim's register_optimizer_step_pre_hook) runs before each optimizer step and copies the gradients, after
+accumulation, unscaling and clipping. It writes one file per step: parameter's name -> array. `deepreduce compare
+gradients/*.npz` reads these files. Types do not change, and sparse gradients stay sparse. With --model FILE rank 0 also writes
+the times at which gradients become ready (deepreduce.torch.record), for `deepreduce predict` and `plan`.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Settings:
     """What is recorded, and where.
 
     output  the folder of the files
-    steps   numbers of the steps, the first is 1; None: each `every`-th
-    every   of the steps, if `steps` does not name them
-    limit   bytes that the files of a rank may take together; a step that would pass it ends the recording
-    model   a file for the times at which gradients become ready; None: none
+    steps   numbers of the steps to record; the first is 1. None: every `every`-th step
+    every   interval of the steps, if `steps` is None
+    limit   maximum bytes of all files of a rank; the recording ends before a step that would exceed it
+    model   a file for the times at which gradients become ready; None: not written
     """
 
     output: str
@@ -60,20 +60,20 @@ class Settings:
         return step in self.steps if self.steps is not None else step % self.every == 0
 
     def to_json(self) -> str:
-        """The text that `from_json` takes."""
+        """The settings as text, for `from_json`."""
         steps = None if self.steps is None else sorted(self.steps)
         return json.dumps({**dataclasses.asdict(self), "steps": steps})
 
     @classmethod
     def from_json(cls, text: str) -> Settings:
-        """The settings of a text that `to_json` gave. ValueError, KeyError or TypeError for another."""
-        told = json.loads(text)
-        told["steps"] = None if told["steps"] is None else frozenset(told["steps"])
-        return cls(**told)
+        """Parses a text of `to_json`. Raises ValueError, KeyError or TypeError for any other text."""
+        fields = json.loads(text)
+        fields["steps"] = None if fields["steps"] is None else frozenset(fields["steps"])
+        return cls(**fields)
 
 
 def gradients(named_parameters: Sequence[Tuple[str, torch.nn.Parameter]]) -> Arrays:
-    """name -> array, of the parameters that have a gradient. The arrays may share memory with it."""
+    """name -> gradient, for the parameters that have one. The arrays may share memory with the gradients."""
     arrays: Arrays = {}
     for name, parameter in named_parameters:
         if parameter.grad is not None:
@@ -82,8 +82,8 @@ def gradients(named_parameters: Sequence[Tuple[str, torch.nn.Parameter]]) -> Arr
 
 
 class Recorder:
-    """Counts the steps of each optimizer, and writes the files of those that are wanted. With several ranks (those of
-    torch.distributed, or WORLD_SIZE and RANK of the environment) the names of the files begin with the rank.
+    """Counts the steps of each optimizer, and writes a file for each step that the settings select. With several ranks (of
+    torch.distributed, or by WORLD_SIZE and RANK of the environment) the names of the files begin with the rank.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -95,7 +95,7 @@ class Recorder:
         ] = {}  # id: number, steps, names, the optimizer, so that its id stays taken
 
     def before_step(self, optimizer: object, *_: object) -> None:
-        """The hook. What fails is said once, and the run goes on."""
+        """The hook. An error is reported once and ends the recording; the run continues."""
         try:
             self._count(optimizer)
         except Exception as error:
@@ -162,7 +162,7 @@ class Recorder:
         print(f"deepreduce: capture:{who} {what}", file=sys.stderr, flush=True)
 
     def finish(self) -> None:
-        """Says what there is."""
+        """Reports the number of steps and files."""
         steps = max((own[1] for own in self._optimizers.values()), default=0)
         if steps:
             files = f"{self.files} file{'' if self.files == 1 else 's'}, {_text(self.bytes)}, in {self.settings.output}"
@@ -170,7 +170,7 @@ class Recorder:
 
 
 def rank_of_process() -> Optional[int]:
-    """None if there is one rank."""
+    """The rank of this process; None if there is only one rank."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank()) if distributed.get_world_size() > 1 else None
@@ -207,7 +207,7 @@ def _parameters_of(optimizer: torch.optim.Optimizer) -> List[torch.nn.Module]:
 
 
 def _outermost() -> List[torch.nn.Module]:
-    """The modules that are in no other."""
+    """The modules that are not part of another module."""
     from torch import nn
 
     # By type(): isinstance asks an object that pretends to be another, which may do anything.
@@ -217,7 +217,7 @@ def _outermost() -> List[torch.nn.Module]:
 
 
 def _model_of(optimizer: object) -> Optional[torch.nn.Module]:
-    """The module with the most of an optimizer's elements; None if none has any."""
+    """The module that has the largest number of an optimizer's elements; None if no module has any."""
     own = {id(each): each.numel() for each in _parameters_of(optimizer)}
     counts = [(sum(own.get(id(each), 0) for each in module.parameters()), module) for module in _outermost()]
     most, model = max(counts, key=lambda each: each[0], default=(0, None))
@@ -225,7 +225,7 @@ def _model_of(optimizer: object) -> Optional[torch.nn.Module]:
 
 
 def start(optimizer_module: types.ModuleType) -> Optional[Recorder]:
-    """Records from now on in this process, as the environment says; None if it says nothing. Called by sitecustomize."""
+    """Starts to record in this process, with the settings of the environment; None if there are none. Called by sitecustomize."""
     text = os.environ.get(ENVIRONMENT)
     if not text:
         return None
@@ -239,7 +239,7 @@ def start(optimizer_module: types.ModuleType) -> Optional[Recorder]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`deepreduce capture`; the exit status is that of the program, 2 for usage, 1 if nothing was recorded."""
+    """Runs `deepreduce capture` and returns the exit status: the program's, 2 for errors of usage, 1 if nothing was recorded."""
     words = list(arguments)
     at = words.index("--") if "--" in words else len(words)
     options, command = _parser().parse_args(words[:at]), words[at + 1 :]
@@ -280,7 +280,7 @@ def _time_of(file: Optional[str]) -> Optional[int]:
 
 
 def _environment(settings: Settings) -> Dict[str, str]:
-    """With sitecustomize first on the path, and this package on it, last: it hides nothing of the program's."""
+    """The environment with sitecustomize first on the path, and this package last, so that it hides no module of the program."""
     room = pathlib.Path(__file__).resolve().parent
     known = os.environ.get("PYTHONPATH")
     paths = [str(room / "_capture_site")] + ([known] if known else []) + [str(room.parents[1])]

@@ -73,7 +73,7 @@ class _Step:
 
 
 class ModelRecorder:
-    """Listens to a model's forward and backward passes; a DDPHook tells it what it takes itself."""
+    """Measures a model's forward and backward passes with hooks. A DDPHook reports its own time with `took`."""
 
     def __init__(self, model: torch.nn.Module, settings: Recording) -> None:
         self._settings = settings
@@ -134,7 +134,7 @@ class ModelRecorder:
             step.ready[name] = time.perf_counter() - step.backward - step.hooks
 
     def took(self, seconds: float) -> None:
-        """A communication hook kept backward's thread for so long: gradients that come later are ready so much earlier."""
+        """Reports that a communication hook occupied backward's thread for `seconds`, which is subtracted from later ready times."""
         if self._now is not None and self._now.backward:
             self._now.hooks += seconds
 
@@ -153,7 +153,7 @@ class ModelRecorder:
         self.finish()
 
     def finish(self) -> None:
-        """Takes the hooks away, and writes what there is. Once. A file that cannot be written ends no training: a line says so."""
+        """Removes the hooks and writes the file, once. If the file cannot be written, it prints a line, and training continues."""
         if not self._handles:
             return
         for handle in self._handles:
@@ -214,9 +214,11 @@ def record(model: object, path: Union[str, os.PathLike[str], Recording]) -> Mode
     model  a DistributedDataParallel, without a hook of deepreduce (DDPHook has record=), or any module on the CPU
     path   of the file (docs/model.schema.json), or a Recording, which says more
 
-    The hooks that it registers are gone after the last step. Times are those of rank 0; where all ranks
-    record, so is by how much the slowest is behind it (skew_ns). Steps that accumulate gradients are steps of their own. ArgumentError for a path without a folder; Unsupported for what is not f32, f16
-    or bf16, and on a GPU.
+    The hooks are removed after the last step. Times are those of rank 0. If all ranks record, the file also has the time by which
+    the slowest rank is behind rank 0 (skew_ns). A step that accumulates gradients counts as a step of its own.
+
+    Raises ArgumentError if the path's folder does not exist; Unsupported for parameters that are not f32, f16 or bf16, or that
+    are on a GPU.
     """
     return ModelRecorder(model, path if isinstance(path, Recording) else Recording(path))
 
@@ -246,7 +248,7 @@ def machine_facts() -> Json:
 
 
 def _tensors(output: object) -> Iterator[torch.Tensor]:
-    """Those of a tensor, a list, tuple or mapping, or a dataclass, however deep."""
+    """All tensors in a tensor, a list, tuple or dict, or a dataclass, at any depth."""
     if isinstance(output, torch.Tensor):
         yield output
     elif isinstance(output, dict):

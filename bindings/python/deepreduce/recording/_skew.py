@@ -1,7 +1,7 @@
 """deepreduce.torch: by how much a training step's slowest rank is behind rank 0, of a recording on all ranks.
 
-Ranks tell their times through the process group's store, and rank 0 waits for them a while: a collective would hang
-where only one rank records, or where one ends early.
+Ranks send their times through the process group's store, and rank 0 waits for them with a timeout. A collective would hang
+if only one rank records, or if one ends early.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Skew(NamedTuple):
 
 
 def skew_of(steps: Sequence[Sequence[float]]) -> Optional[float]:
-    """steps: of each rank the seconds that its steps computed. Median of the slowest rank's, less rank 0's; at least 0."""
+    """The median of the slowest rank's step times less the median of rank 0's; at least 0. steps: for each rank, seconds per step"""
     together = list(zip(*steps))
     if not together:
         return None
@@ -33,7 +33,7 @@ def skew_of(steps: Sequence[Sequence[float]]) -> Optional[float]:
 
 
 class Peers:
-    """The ranks that record the same. name: what they agree on"""
+    """The ranks that record the same model. name: the name of the recording, the same on all ranks"""
 
     def __init__(self, name: str, group: object = None) -> None:
         self._store: dist.Store = None
@@ -49,7 +49,7 @@ class Peers:
             self._store = None
 
     def skew(self, steps: List[float]) -> Optional[Skew]:
-        """Tells this rank's steps. On rank 0 what all ranks' give; None if they are not all told in time, and elsewhere."""
+        """Sends this rank's step times. Returns the skew on rank 0 if all ranks send theirs in time; otherwise, and elsewhere, None."""
         if self._store is None or not dist.is_initialized() or len(self._ranks) < 2:
             return None
         try:
