@@ -90,16 +90,17 @@ def bytes_of(payload: Sequence[Tensor], name: str = "the payload") -> Tensor:
 
 
 class PlanCompressor(Compressor):
-    """A plan of any kind: the payload is a frame, [n] uint8 of at least one byte, which tells its codecs, its size and its type.
+    """Compresses with any plan. The payload is one frame, [n] uint8 of at least one byte, which contains its codecs, size and type.
 
-    plan     text, name of a preset, or Plan; or a function of the number of elements that gives one
-    average  as Compressor has it
-    seed     of random numbers, the same on every rank. Names, steps and ranks are told to the library anyhow, and no
-             random generator of torch's is touched
-    group    whose ranks draw private random numbers; None: torch.distributed's own
+    plan     text, the name of a preset, or a Plan; or a function that returns one for a number of elements
+    average  as in Compressor
+    seed     of random numbers, the same on every rank. Random numbers also depend on name, step and rank. The random
+             generators of torch are not used
+    group    the group whose ranks draw private random numbers; None: torch.distributed's own
 
-    All ranks' frames of a name and a step are of one tag: ranks that are at different steps raise OutOfStep, at different names
-    ArgumentError, the same on all. A plan with feedback keeps a State for each name; no other memory of what was not sent goes with it.
+    The frames of all ranks for a name and a step have the same tag. If ranks are at different steps, all ranks raise OutOfStep;
+    at different names, ArgumentError. A plan with feedback stores a State for each name, and cannot be combined with another
+    memory that stores what was not sent.
     """
 
     linear: Optional[bool] = False
@@ -131,7 +132,7 @@ class PlanCompressor(Compressor):
         return as_plan(self._plan(elements) if callable(self._plan) else self._plan)
 
     def compress(self, tensor: Tensor, name: str) -> Tuple[List[Tensor], Context]:
-        """([frame], Context). ArgumentError for what the plan cannot encode, a NaN where it is lossy, say."""
+        """Returns ([frame], Context). Raises ArgumentError for values that the plan cannot encode, such as a NaN with a lossy codec."""
         step, key = self._steps.next(name)
         flat = flat_on_host(tensor, name)
         tag = tag_of(f"{name} {flat.numel()} {flat.dtype}", step)
@@ -201,7 +202,7 @@ class PlanCompressor(Compressor):
         return self.finish(total).to(tensors[0].dtype)
 
     def finish(self, total: Tensor) -> Tensor:
-        """What becomes of the sum over ranks, in float32: of a plan with merge=vote its signs. It may be changed in place."""
+        """Converts the sum over ranks, in float32, to the result: its signs for a plan with merge=vote. May change it in place."""
         return torch.where(total >= 0, 1.0, -1.0) if self._votes else total
 
     def refuses(self, memory: Memory) -> Optional[str]:

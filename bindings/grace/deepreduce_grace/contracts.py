@@ -1,9 +1,9 @@
-"""GRACE's three contracts: what compresses, what remembers, what communicates (Xu et al., ICDCS 2021).
+"""GRACE's three contracts: Compressor, Memory and Communicator (Xu et al., ICDCS 2021).
 
     step = compensate, compress, update, communicate, decompress, aggregate, divide by the ranks
 
-A subclass of yours may take the place of each. Only tensors travel: the ctx of a compress stays on its rank and decodes
-the tensors of every rank, so it holds what all ranks have alike.
+You can subclass each contract. Only tensors are sent. The ctx that `compress` returns stays on its rank and decodes the tensors
+of every rank, so it may only hold what is the same on all ranks.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ SavedPart = Mapping[str, Any]  # the same, to be read
 
 
 class Keeper:
-    """What compressors and memories keep from step to step: nothing, unless they say otherwise."""
+    """The state that compressors and memories store from step to step: none, unless a subclass overrides the methods."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it keeps from step to step, of all names."""
+        """Bytes that it stores from step to step, for all names."""
         return 0
 
     def reset(self, name: Optional[str] = None) -> None:
-        """Forgets what it keeps of a name, or of all of them, and frees that memory. Random numbers go on."""
+        """Drops the state of a name, or of all names, and frees its memory. Random numbers continue."""
 
     def state_dict(self) -> SavedState:
-        """What it keeps from step to step, for torch.save."""
+        """The state that it stores from step to step, for torch.save."""
         return {}
 
     def load_state_dict(self, state: SavedState) -> None:
-        """Takes what `state_dict` gave."""
+        """Loads a state of `state_dict`."""
         if state:
             raise ArgumentError(f"{type(self).__name__} keeps nothing, the state has {', '.join(map(str, state))}")
 
 
 class Compressor(Keeper, abc.ABC):
-    """Makes tensors to send of a tensor, and the tensor of those.
+    """Converts a tensor to tensors to send, and back.
 
-    average                what is aggregated is divided by the number of ranks
-    tensors_size_are_same  all ranks send tensors of equal sizes, so that nobody need tell them
+    average                the aggregate is divided by the number of ranks
+    tensors_size_are_same  all ranks send tensors of equal sizes, so ranks need not exchange the sizes
     linear                 whether tensors of several ranks may be added up before they are decompressed; None: not known
     sparse                 whether it sends some elements exactly enough for a memory to forget them; None: not known
     """
@@ -68,21 +68,21 @@ class Compressor(Keeper, abc.ABC):
 
     @abc.abstractmethod
     def compress(self, tensor: Tensor, name: str) -> Tuple[Sequence[Tensor], Ctx]:
-        """The tensors to send and the ctx that decompresses those of any rank. `tensor` stays as it is."""
+        """Returns the tensors to send, and the ctx that decompresses those of any rank. `tensor` is not changed."""
 
     @abc.abstractmethod
     def decompress(self, tensors: Sequence[Tensor], ctx: Ctx) -> Tensor:
         """A new tensor, of the shape and the type that were compressed."""
 
     def aggregate(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Of the decompressed tensors of all ranks, in rank order: their sum."""
+        """The sum of the decompressed tensors of all ranks, in rank order."""
         total = tensors[0].clone()
         for each in tensors[1:]:
             total += each
         return total
 
     def merge(self, payloads: Sequence[Sequence[Tensor]], ctx: Ctx) -> Tensor:
-        """`aggregate` of what all ranks have sent, or that in float32. Compressors by plan need no dense tensor a rank."""
+        """`aggregate` of the payloads of all ranks, or the same in float32. Compressors by plan need no dense tensor per rank."""
         return self.aggregate([self.decompress(each, ctx) for each in payloads])
 
     def decompress_add(self, tensors: Sequence[Tensor], ctx: Ctx, out: Tensor, scale: float = 1.0) -> None:
@@ -90,47 +90,47 @@ class Compressor(Keeper, abc.ABC):
         out.add_(self.decompress(tensors, ctx), alpha=scale)
 
     def bound(self, elements: int) -> Optional[int]:
-        """Bytes that the payload of a tensor of so many elements has at most, whatever is in it. None: it is not known, and
-        room is made for what another rank says that it has."""
+        """The maximum bytes of the payload of a tensor of `elements` elements. None: not known; then memory is allocated for the size
+        that another rank reports."""
         return None
 
     def skip(self, name: str) -> None:  # noqa: B027
-        """A step of this name that comes to nothing before `compress`: the other ranks have made one."""
+        """Called in place of `compress` if a step of this name fails on this rank before it: the other ranks have made the step."""
 
     def take_back(self, name: str, tensors: Sequence[Tensor], ctx: Ctx) -> None:  # noqa: B027
-        """What `compress` gave was not received: the exchange failed. For a feedback of its own."""
+        """Called if the exchange failed and the payload of `compress` was not received; for compressors with feedback of their own."""
 
     def refuses(self, memory: Memory) -> Optional[str]:
-        """Why it does not go with a memory; None if it does."""
+        """Why it cannot be combined with a memory; None if it can."""
         return None
 
     @property
     def kind(self) -> str:
-        """What a state is of: one of another kind is refused."""
+        """The kind of a saved state: a state of another kind is refused."""
         return type(self).__name__
 
 
 class Memory(Keeper, abc.ABC):
-    """What was not sent, by the name of the tensor, for the next step."""
+    """Stores what was not sent, by the name of the tensor, for the next step."""
 
     @abc.abstractmethod
     def compensate(self, tensor: Tensor, name: str) -> Tensor:
-        """What is compressed in the place of `tensor`, which stays as it is."""
+        """Returns the tensor to compress in place of `tensor`, which is not changed."""
 
     def update(self, tensor: Tensor, name: str, compressor: Compressor, tensor_compressed: Sequence[Tensor], ctx: Ctx) -> None:  # noqa: B027
         """`tensor` is the compensated one, of which `tensor_compressed` is sent."""
 
     def skip(self, name: str) -> None:  # noqa: B027
-        """A step of this name that comes to nothing before `compensate`: the other ranks make one."""
+        """Called in place of `compensate` if a step of this name fails on this rank before it: the other ranks make the step."""
 
     def keep(self, tensor: Tensor, name: str) -> None:  # noqa: B027
         """Nothing of the compensated `tensor` was sent: another rank refused its own."""
 
     def take_back(self, name: str, compressor: Compressor, tensor_compressed: Sequence[Tensor], ctx: Ctx) -> None:  # noqa: B027
-        """What `update` was told of was not received: the exchange failed."""
+        """Called if the exchange failed and the payload passed to `update` was not received."""
 
     def refuses(self, compressor: Compressor) -> Optional[str]:
-        """Why it does not go with a compressor; None if it does."""
+        """Why it cannot be combined with a compressor; None if it can."""
         return None
 
 
@@ -140,15 +140,15 @@ class Sent(NamedTuple):
     handles: Handles
     name: str
     payload: Sequence[Tensor]
-    error: Optional[Exception]  # of this rank, which tells the others of it
+    error: Optional[Exception]  # of this rank, which reports it to the others
 
 
 class Communicator:
-    """Takes tensors to the other ranks and gives what comes of them. A subclass has either `send_receive`, or
-    `async_send` and `wait_receive`.
+    """Sends tensors to the other ranks and returns the aggregate. A subclass implements either `send_receive`, or `async_send`
+    and `wait_receive`.
 
-    compressor, memory  may be replaced at any time; a pair that gives wrong results is an ArgumentError
-    world_size          of the group; None: as it is
+    compressor, memory  may be replaced at any time; a pair that would compute wrong results is an ArgumentError
+    world_size          ranks of the group, which are checked; None: not checked
     group               a process group; None: torch.distributed's own
     """
 
@@ -187,7 +187,7 @@ class Communicator:
         self._memory = memory
 
     def refuses(self, compressor: Compressor) -> Optional[str]:
-        """Why it does not go with a compressor; None if it does."""
+        """Why it cannot be combined with a compressor; None if it can."""
         return None
 
     def _require_fit(self, compressor: Compressor, memory: Memory) -> None:
@@ -199,11 +199,11 @@ class Communicator:
     # ---- A step ----
 
     def step(self, tensor: Tensor, name: str) -> Tensor:
-        """What the ranks' tensors of this name come to: their mean, or what the compressor makes of them. A new tensor.
+        """Returns the aggregate of the ranks' tensors of this name, a new tensor: their mean, or as the compressor defines it.
 
-        All ranks call it with the same names in the same order. If it fails on a rank, it fails on all: PeerError and
-        CorruptFrame name the rank, and what was sent goes back to the memory. The rank itself raises its own error. Where
-        ranks are gone, that is deepreduce.torch's MissingRank, after which the group is of no use.
+        All ranks must call it with the same names in the same order. If it fails on one rank, it fails on all: PeerError and
+        CorruptFrame name the rank, and the values that were sent return to the memory. The rank that failed raises its own
+        error. If ranks do not answer, it raises deepreduce.torch's MissingRank; the group cannot be used afterwards.
         """
         return self.receive_step(*self.send_step(tensor, name))
 
