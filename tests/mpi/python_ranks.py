@@ -299,7 +299,7 @@ def control():
     mean.start()
     if RANK == 0:
         end = time.monotonic() + 20
-        while mean._telling is None and time.monotonic() < end:  # the others have ended the exchange, and rank 1 tells nothing yet
+        while mean._pending is None and time.monotonic() < end:  # the others have ended the exchange, and rank 1 has sent no words yet
             assert not mean.test()
         assert not mean.test() and mean.control.info.decisions == 0
         raised(deepreduce.ArgumentError, mean.start)
@@ -307,11 +307,11 @@ def control():
         while not mean.exchange.advance():
             pass
     else:
-        while mean._telling is None:
+        while mean._pending is None:
             assert not mean.test()
     COMM.Barrier()
     if RANK == 1:
-        mean._telling = mean.transport.begin_words(mean.exchange.report())
+        mean._pending = mean.transport.begin_words(mean.exchange.report())
     mean.wait()
     assert mean.control.rung == 1 and mean.control.info.decisions == 1
     assert same_everywhere(mean())

@@ -170,7 +170,7 @@ def test_a_log_is_replayed():
     again.load_state_dict(ranks[0].control.state_dict())
     assert again.rung == ranks[0].rung
     assert {"step", "from", "rung", "reason", "transfer_ns", "bytes"} <= set(json.loads(log[0]))
-    with pytest.raises(deepreduce.ArgumentError, match="4 a decision"):
+    with pytest.raises(deepreduce.ArgumentError, match="4 per decision"):
         again.load_state_dict({"trace": [1, 2, 3]})
 
 
@@ -301,7 +301,7 @@ def test_what_makes_no_ladder_is_refused():
     with pytest.raises(error, match="exchange=owner"):
         ladder_of([None, TEN, f"{ONE} exchange=owner"])
     assert str(ladder_of([None, f"{TEN} exchange=owner"])[0]) == "feedback=residual index=all value=raw exchange=owner"
-    with pytest.raises(error, match="a controller of 3 rungs, a ladder of 2"):
+    with pytest.raises(error, match="the controller has 3 rungs, the ladder 2"):
         AdaptiveExchange(gradient(0, 0), [None, TEN], Controller("fit(target_ms=1)", 3), Loopback(1).transport(0))
     with pytest.raises(error, match="control is 5, not a text"):
         Controller(5, 3)

@@ -1,11 +1,11 @@
-"""Control at run time: which of several plans a step sends, by how long transfers take (control.h, docs/CONTROL.md).
+"""Control at run time: selects one of several plans for a step by the times of transfers (control.h, docs/CONTROL.md).
 
     hook = deepreduce.torch.DDPHook([None, TEN_PERCENT, ONE_PERCENT], control="fit(target_ms=20)")
 
 A ladder is a list of plans from the densest to the smallest; None is dense and exact. The idea is DC2's (Abdelmoniem and
-Canini, INFOCOM 2021), whose law could not be read: both laws here are ours. Imported on request.
+Canini, INFOCOM 2021), whose law we could not read: both laws here are ours. Import it by itself: `import deepreduce.control`.
 
-Experimental: the laws, their options and what they choose may change in any release (docs/CONTROL.md has how often the goal is missed).
+Experimental: the laws, their options and their decisions may change in any release. docs/CONTROL.md says how often they miss the goal.
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ __all__ = ["AdaptiveExchange", "ControlInfo", "Controller", "ladder_of"]
 
 Rung = Union[None, str, Plan]
 _EXACT = "index=all value=raw"
-_SECONDS_MAX = 1e10  # in ns they fit into 64 bits
+_SECONDS_MAX = 1e10  # in ns it fits into 64 bits
 
 
 class ControlInfo(NamedTuple):
     """The last decision of a controller.
 
-    rungs, rung, before  of the ladder; the one to send by; the one before the decision
-    reason               in words
-    step, next_step      for which it was made; not before which the next one is due
-    decisions, changes   so far
-    transfer_ns, bytes, empty_ns  what ranks agreed on: of a step's transfers, and of an empty one (0: not measured)
-    median_ns            of the last transfer_ns: what the law judges
-    budget               bytes a step (aimd)
-    base_ns, per_byte_ns t = A + B · bytes (fit)
+    rungs, rung, before  number of rungs; the rung of the next steps; the rung before the decision
+    reason               a sentence
+    step, next_step      step of the decision; first step before which the next decision may be due
+    decisions, changes   number of decisions, and of those that changed the rung
+    transfer_ns, bytes, empty_ns  what the ranks agreed on: time and bytes of a step's transfers; time of an empty transfer (0:
+                         not measured)
+    median_ns            median of the last transfer_ns, the input of the law
+    budget               bytes per step (aimd)
+    base_ns, per_byte_ns A and B of t = A + B · bytes (fit)
     """
 
     rungs: int
@@ -75,18 +76,18 @@ class ControlInfo(NamedTuple):
 
 
 class ControlState(TypedDict):
-    """What is saved of a Controller: of each decision step, transfer_ns, bytes, empty_ns."""
+    """The saved state of a Controller: step, transfer_ns, bytes and empty_ns of each decision."""
 
     trace: List[int]
 
 
 class Controller(Uncopied):
-    """Chooses a rung of a ladder. It has no clock, and all ranks decide from the same words: so they decide alike.
-    One call at a time, but for `info`: another thread's is ConcurrentUse.
+    """Selects a rung of a ladder. It reads no clock: all ranks decide from the same words, so their decisions are equal.
+    Except `info`, a second call from another thread raises ConcurrentUse.
 
-    options  "aimd(target_ms=20)" or "fit(target_ms=20)" with more of docs/CONTROL.md
-    rungs    how many; or of each the bytes that a step sends, 0: not known
-    log      called with the line of JSON of each decision
+    options  "aimd(target_ms=20)" or "fit(target_ms=20)", with the options of docs/CONTROL.md
+    rungs    number of rungs; or for each rung the bytes that a step sends, 0: not known
+    log      a function that is called with each decision, as a line of JSON
 
     >>> from deepreduce.control import Controller
     >>> control = Controller("aimd(target_ms=20)", 3)
@@ -112,7 +113,7 @@ class Controller(Uncopied):
         self.reset()
 
     def reset(self) -> None:
-        """Forgets all, as if it were new."""
+        """Forgets all decisions and observations."""
         sizes, error = (ctypes.c_uint64 * len(self._rungs))(), new(_abi.dr_error)
         for i, size in enumerate(self._rungs):
             sizes[i] = unsigned(size, f"bytes of rung {i}")
@@ -130,8 +131,13 @@ class Controller(Uncopied):
             self._destroy(self._handle)
 
     def observe(self, size: int, seconds: float) -> None:
-        """A step of this rank sent so many bytes, and waited so long for transfers, without encode, decode and merge.
-        0 bytes: an empty transfer, which tells the latency. ArgumentError for what is no number of these."""
+        """Records a step of this rank.
+
+        size     bytes sent; 0: an empty transfer, which measures the latency
+        seconds  time that the step waited for transfers, without encode, decode and merge
+
+        Raises ArgumentError if `size` or `seconds` is not such a number.
+        """
         if not isinstance(seconds, numbers.Real) or not abs(seconds) < _SECONDS_MAX:
             raise ArgumentError(f"seconds = {seconds!r} is not a time below {_SECONDS_MAX:g} s")
         ns = max(0, round(float(seconds) * 1e9))
@@ -143,22 +149,22 @@ class Controller(Uncopied):
         return step >= self.next_step
 
     def report(self) -> List[int]:
-        """DR_CONTROL_WORDS words of this rank, for all ranks."""
+        """The report of this rank, DR_CONTROL_WORDS words, for `decide` on all ranks."""
         words = (ctypes.c_uint64 * DR_CONTROL_WORDS)()
         with Turns([(self, "the controller")]):
             load_exchanges().dr_control_report(self._handle, words)
         return list(words)
 
     def decide(self, step: int, words: Sequence[Sequence[int]]) -> int:
-        """The rung of `step` and those after it, from the words of all ranks in rank order.
+        """Selects the rung of `step` and the following steps from the reports of all ranks, in rank order.
 
-        Raises ArgumentError if ranks are not at the same decision (`frame` is the rank), or no decision is due.
+        Raises ArgumentError if a rank is at another decision (`frame` is the rank), or no decision is due.
         """
         flat, error = (ctypes.c_uint64 * (DR_CONTROL_WORDS * len(words)))(), new(_abi.dr_error)
-        for i, each in enumerate(words):
-            if len(each) != DR_CONTROL_WORDS:
-                raise ArgumentError(f"rank {i} reported {len(each)} words, not {DR_CONTROL_WORDS}")
-            flat[i * DR_CONTROL_WORDS : (i + 1) * DR_CONTROL_WORDS] = [unsigned(word, "word") for word in each]
+        for i, report in enumerate(words):
+            if len(report) != DR_CONTROL_WORDS:
+                raise ArgumentError(f"rank {i} reported {len(report)} words, not {DR_CONTROL_WORDS}")
+            flat[i * DR_CONTROL_WORDS : (i + 1) * DR_CONTROL_WORDS] = [unsigned(word, "word") for word in report]
         step = unsigned(step, "step")
         with Turns([(self, "the controller")]):
             check(load_exchanges().dr_control_decide(self._handle, step, flat, len(words), error), error)
@@ -169,7 +175,7 @@ class Controller(Uncopied):
         return self.rung
 
     def _read(self) -> ControlInfo:
-        """After a decision, which alone changes `info`."""
+        """Reads `info` anew: only a decision changes it."""
         info, error = new(dr_control_info), new(_abi.dr_error)
         check(load_exchanges().dr_control_describe(self._handle, info, error), error)
         values = {name: getattr(info, name) for name, *_ in dr_control_info._fields_ if name != "struct_size"}
@@ -181,24 +187,24 @@ class Controller(Uncopied):
 
     @property
     def info(self) -> ControlInfo:
-        """The last decision, and why. Every thread may ask at any time."""
+        """The last decision and its reason. Any thread may read it at any time."""
         return self._decided
 
     def line(self) -> str:
-        """The last decision as a line of JSON: its numbers are all that `replay` needs."""
+        """The last decision as a line of JSON, with the numbers that `replay` needs."""
         room, size = ctypes.create_string_buffer(1024), ctypes.c_size_t()
         with Turns([(self, "the controller")]):
             load_exchanges().dr_control_log(self._handle, room, len(room), size)
         return room.raw[: size.value].decode()
 
     def state_dict(self) -> ControlState:
-        """Its decisions, {"trace": 4 numbers for each}, 32 bytes of memory a decision."""
+        """The decisions: {"trace": 4 numbers per decision}. A decision takes 32 bytes of memory."""
         return {"trace": list(self._trace)}
 
     def load_state_dict(self, state: ControlState) -> None:
-        """Decides again, from the beginning, what a controller with the same options had decided that `state_dict` is of.
+        """Repeats, from the beginning, the decisions of the controller that was saved, which had the same options.
 
-        ArgumentError for what is not such a state; nothing has changed then, unless it is of other decisions.
+        Raises ArgumentError if it is not such a state; then nothing has changed, unless its decisions differ.
         """
         trace = saved_part(state, "trace")
         if isinstance(trace, str) or not isinstance(trace, Iterable):
@@ -206,9 +212,9 @@ class Controller(Uncopied):
         self._replay([unsigned(word, f"number {number} of a trace") for number, word in enumerate(trace, 1)])
 
     def replay(self, log: Sequence[str]) -> int:
-        """Decides again what the lines of a log (`line`) had decided, from the beginning; returns the rung.
+        """Repeats, from the beginning, the decisions of a log of lines (`line`); returns the rung.
 
-        ArgumentError for what is not a log; nothing has changed then, unless it is of other decisions.
+        Raises ArgumentError if it is not a log; then nothing has changed, unless its decisions differ.
         """
         listed: List[Union[str, int]] = list(log)
         if not any(isinstance(line, str) for line in listed):
@@ -230,7 +236,7 @@ class Controller(Uncopied):
 
     def _replay(self, words: Sequence[int]) -> None:
         if len(words) % 4:
-            raise ArgumentError(f"a trace of {len(words)} numbers: 4 a decision are expected")
+            raise ArgumentError(f"a trace of {len(words)} numbers: 4 per decision are expected")
         self.reset()
         for i in range(0, len(words), 4):
             step, *measured = words[i : i + 4]
@@ -238,7 +244,7 @@ class Controller(Uncopied):
 
 
 def _logged(line: Union[str, int], number: int) -> List[int]:
-    """The numbers of a line of a log that `replay` needs."""
+    """The numbers that `replay` needs from a line of a log."""
     where = f"line {number} of a log"
     if not isinstance(line, str):
         raise ArgumentError(f"{where} is {line!r}, not a line of JSON")
@@ -253,37 +259,37 @@ def _logged(line: Union[str, int], number: int) -> List[int]:
 
 
 def check_order(dense: Sequence[bool]) -> None:
-    """ArgumentError if a rung behind the first one is dense."""
-    for rung, each in enumerate(dense):
-        if each and rung:
+    """Raises ArgumentError if a rung after the first is dense."""
+    for rung, is_dense in enumerate(dense):
+        if is_dense and rung:
             raise ArgumentError(f"control: rung {rung} is dense: a ladder goes from dense to small, so that is rung 0")
 
 
 def ladder_of(plans: Sequence[Rung]) -> List[Plan]:
-    """The plans of a ladder that share one residual: None becomes dense and exact, and takes what the residual has.
+    """The plans of a ladder, which share one residual. None becomes a dense and exact plan that sends the residual, too.
 
-    Raises ArgumentError if there is no plan, None is not the first, or plans differ in feedback or exchange.
+    Raises ArgumentError if there is no plan, a None is not the first, or plans differ in feedback or exchange.
     """
     if not isinstance(plans, (list, tuple)) or not plans:
-        raise ArgumentError("control takes a ladder: a list of plans from the densest to the smallest, None is dense")
-    check_order([each is None for each in plans])
-    named = [None if each is None else as_plan(each) for each in plans]
+        raise ArgumentError("control requires a ladder: a list of plans from the densest to the smallest; None is dense")
+    check_order([plan is None for plan in plans])
+    named = [None if plan is None else as_plan(plan) for plan in plans]
     stages: Dict[str, str] = {}
     for role in ("feedback", "exchange"):
-        there = [each.text_of(role) for each in named if each is not None]
-        stages[role] = there[0] if there else ""
-        for rung, each in enumerate(named):
-            if each is not None and each.text_of(role) != stages[role]:
+        texts = [plan.text_of(role) for plan in named if plan is not None]
+        stages[role] = texts[0] if texts else ""
+        for rung, plan in enumerate(named):
+            if plan is not None and plan.text_of(role) != stages[role]:
                 raise ArgumentError(
-                    f"rung {rung}: `{each}` has {each.text_of(role) or f'no {role}'}, another rung has "
+                    f"rung {rung}: `{plan}` has {plan.text_of(role) or f'no {role}'}, another rung has "
                     f"{stages[role] or f'no {role}'}; rungs share one residual, so they have the same {role}"
                 )
     dense = as_plan(f"{_EXACT} {' '.join(stages.values())}")
-    return [dense if each is None else each for each in named]
+    return [dense if plan is None else plan for plan in named]
 
 
 class AdaptiveState(TypedDict):
-    """What is saved of an AdaptiveExchange."""
+    """The saved state of an AdaptiveExchange."""
 
     step: int
     control: ControlState
@@ -291,15 +297,15 @@ class AdaptiveState(TypedDict):
 
 
 class AdaptiveExchange(Uncopied):
-    """An Exchange of which each step goes by a rung of a ladder of plans. Residuals go with it from rung to rung.
+    """An Exchange that sends each step with a plan of a ladder. A change of the rung moves the residuals to the new rung.
 
-    x, out, options  as of Exchange. There is an exchange for each rung, and each takes its memory
+    x, out, options  as for Exchange. There is one exchange per rung, with its own memory
     ladder     plans from the densest to the smallest; None is dense and exact. All have the same feedback and exchange
-    control    options of a Controller, or one
-    transport  of all rungs; or a list of one for each
+    control    a Controller, or its options
+    transport  one for all rungs, or a list with one per rung
 
-    After a step: `report` on all ranks, and `decide` with all of their reports. mpi.AllReduce does it itself.
-    After an error make a new one.
+    After a step call `report` on all ranks, and `decide` with all reports; mpi.AllReduce does so itself. After an error construct
+    a new one.
 
     >>> from deepreduce.control import AdaptiveExchange
     >>> from deepreduce.exchange import Loopback
@@ -307,14 +313,14 @@ class AdaptiveExchange(Uncopied):
     >>> x = [numpy.ones(10000, dtype=numpy.float32) for rank in range(2)]
     >>> ladder = [None, "sparsify=topr(ratio=0.01) feedback=residual index=golomb value=raw"]
     >>> ranks = [AdaptiveExchange(x[r], ladder, "fit(target_ms=10)", loopback.transport(r)) for r in range(2)]
-    >>> for each in ranks:
-    ...     each.start()
-    >>> loopback.run([each.exchange for each in ranks])
+    >>> for adaptive in ranks:
+    ...     adaptive.start()
+    >>> loopback.run([adaptive.exchange for adaptive in ranks])
     [None, None]
-    >>> for each in ranks:
-    ...     each.finish()
-    >>> words = [each.report() for each in ranks]
-    >>> [each.decide(words) for each in ranks]
+    >>> for adaptive in ranks:
+    ...     adaptive.finish()
+    >>> words = [adaptive.report() for adaptive in ranks]
+    >>> [adaptive.decide(words) for adaptive in ranks]
     [1, 1]
     """
 
@@ -324,25 +330,25 @@ class AdaptiveExchange(Uncopied):
         self.plans = ladder_of(ladder)
         self.control = Controller(control, len(self.plans)) if isinstance(control, str) else control
         if self.control.info.rungs != len(self.plans):
-            raise ArgumentError(f"a controller of {self.control.info.rungs} rungs, a ladder of {len(self.plans)}")
+            raise ArgumentError(f"the controller has {self.control.info.rungs} rungs, the ladder {len(self.plans)}")
         transports = transport if isinstance(transport, (list, tuple)) else [transport] * len(self.plans)
         if len(transports) != len(self.plans):
-            raise ArgumentError(f"{len(transports)} transports for {len(self.plans)} rungs")
+            raise ArgumentError(f"there are {len(transports)} transports for {len(self.plans)} rungs")
         self.exchanges: List[Exchange] = []
-        for plan, each in zip(self.plans, transports):
-            self.exchanges.append(Exchange(x, plan, each, out, **options))
+        for plan, link in zip(self.plans, transports):
+            self.exchanges.append(Exchange(x, plan, link, out, **options))
             out = self.exchanges[0].out
         self.steps, self._sums, self._seed = 0, bool(options.get("sum")), self.exchanges[0]._seed
         self._rung = self.control.rung
 
     @property
     def exchange(self) -> Exchange:
-        """That of the rung that is in use."""
+        """The exchange of the rung in use."""
         return self.exchanges[self._rung]
 
     @property
     def rung(self) -> int:
-        """Of the ladder, by which the next step goes."""
+        """The rung of the next step."""
         return self._rung
 
     @property
@@ -351,36 +357,36 @@ class AdaptiveExchange(Uncopied):
         return self.exchange.out
 
     def start(self, step: Optional[int] = None, *old: NoReturn, **older: NoReturn) -> None:
-        """Begins a step. `step`, None: the number of the call."""
+        """Begins a step. step: its number, the same on all ranks; None: the number of the call"""
         self._start(step, seed_of(self._seed, "AdaptiveExchange.start", old, older))
 
     def _start(self, step: Optional[int], seed: int) -> None:
         self.exchange._start(self.steps if step is None else step, seed)
 
     def advance(self) -> bool:
-        """Goes on as far as it can without waiting. True: done, and measured."""
+        """Goes on as far as it can without waiting. True: done, and observed by the controller."""
         done = self.exchange.advance()
         if done:
             self.finish()
         return done
 
     def finish(self) -> None:
-        """Measures a step that Loopback.run took to its end; `advance` does it itself."""
+        """Ends a step that Loopback.run has run, and passes its times to the controller. `advance` does so itself."""
         self.steps += 1
         info = self.exchange.info
         self.control.observe(info.sent, info.wait_ns / 1e9)
 
     @property
     def due(self) -> bool:
-        """Whether ranks decide before the next step."""
+        """Whether a decision is due before the next step."""
         return self.control.due(self.steps)
 
     def report(self) -> List[int]:
-        """DR_CONTROL_WORDS words of this rank, for `decide` on all ranks."""
+        """The report of this rank, DR_CONTROL_WORDS words, for `decide` on all ranks."""
         return self.control.report()
 
     def decide(self, words: Sequence[Sequence[int]]) -> int:
-        """The rung of the next steps, from the reports of all ranks."""
+        """Selects the rung of the next steps from the reports of all ranks, in rank order, and returns it."""
         rung = self.control.decide(self.steps, words)
         if rung != self._rung:
             self._move(rung)
@@ -395,27 +401,29 @@ class AdaptiveExchange(Uncopied):
             try:
                 self.exchange._set_residual(total, tensor, "sum")
             except ArgumentError:
-                # This rung has other owners: what the result lacks becomes what this rank has not sent.
+                # This rung has other owners: add what the result lacks to what this rank has not sent.
                 self.exchange._set_residual(numpy.zeros_like(total), tensor, "sum")
                 own += total * numpy.float32(1 if self._sums else before.info.ranks)
             self.exchange._set_residual(own, tensor, "own")
             self.exchange._set_residual(before.residual(tensor, "momentum"), tensor, "momentum")
 
     def residual(self, tensor: int = 0, which: str = "own") -> Array:
-        """As of Exchange. A rung goes on with what the one before it had."""
+        """As Exchange.residual. A new rung begins with the residual of the rung before it."""
         return self.exchange.residual(tensor, which)
 
     def set_residual(self, residual: object, tensor: int = 0, which: str = "own") -> None:
-        """As of Exchange, for the rung in use. ArgumentError."""
+        """As Exchange.set_residual, for the rung in use. Raises ArgumentError."""
         self.exchange.set_residual(residual, tensor, which)
 
     def state_dict(self) -> AdaptiveState:
-        """Steps, decisions, and what the exchange of the rung in use saves. Each rank saves its own, between steps."""
+        """Steps, decisions, and the state of the exchange of the rung in use. Every rank saves its own, between steps."""
         return {"step": self.steps, "control": self.control.state_dict(), "exchange": self.exchange.state_dict()}
 
     def load_state_dict(self, state: AdaptiveState) -> None:
-        """Becomes what `state_dict` returned, of the same ladder: then it goes on at the same rung with the same residuals.
-        ArgumentError for anything else; nothing has changed then, unless the decisions are of another ladder."""
+        """Restores what `state_dict` returned for the same ladder: the rung and the residuals.
+
+        Raises ArgumentError for another state; then nothing has changed, unless the decisions are of another ladder.
+        """
         step = unsigned(saved_part(state, "step"), "step of the state")
         exchange, before = saved_part(state, "exchange"), self.control.state_dict()
         self.control.load_state_dict(cast(ControlState, saved_part(state, "control")))
@@ -427,16 +435,16 @@ class AdaptiveExchange(Uncopied):
         self._rung, self.steps = self.control.rung, step
 
     def rebind(self, x: object, out: object = None) -> None:
-        """Other arrays of the same shapes for all rungs, as of Exchange. ArgumentError."""
-        for each in self.exchanges:
-            each.rebind(x, out)
+        """Binds other arrays of the same shapes for all rungs, as Exchange.rebind. Raises ArgumentError."""
+        for exchange in self.exchanges:
+            exchange.rebind(x, out)
             out = self.exchanges[0].out
 
     def cancel(self) -> None:
-        """Gives up the step under way, as of Exchange."""
+        """Stops the step in progress, as Exchange.cancel."""
         self.exchange.cancel()
 
     @property
     def info(self) -> ExchangeInfo:
-        """The exchange of this rung, and how its last step went."""
+        """Exchange.info of the rung in use."""
         return self.exchange.info

@@ -1,8 +1,7 @@
-"""Ranks: tensors are encoded, frames travel, and every rank ends with the same sum or mean (exchange.h).
+"""All-reduce of encoded tensors: ranks exchange frames, and every rank ends with the same sum or mean (exchange.h).
 
-A plan's last stage says who sends what to whom: `exchange=gather`, `owner`, `ring` or `hierarchy(inner=G)`. A transport carries
-the bytes: deepreduce.mpi has one over MPI, Loopback one for many ranks in a thread. Imported on request:
-`import deepreduce.exchange`.
+The last stage of a plan names the schedule: `exchange=gather`, `owner`, `ring` or `hierarchy(inner=G)`. A transport carries the
+bytes: deepreduce.mpi has one over MPI; Loopback runs many ranks in one thread. Import it by itself: `import deepreduce.exchange`.
 """
 
 from __future__ import annotations
@@ -62,13 +61,14 @@ _WHICH = {
 
 
 class ExchangeInfo(NamedTuple):
-    """What an exchange is, and how the last one went. Times are the transport's, in ns; sizes in bytes.
+    """Numbers of an Exchange and of its last run. Times are the transport's, in ns; sizes are in bytes.
 
-    ranges, steps    that elements are cut into; of the program
-    memory, sent_max that it took; that it sends at most
-    calls, failures  exchanges that ended, and of those with an error
-    sent, received, messages, kept, total_ns, encode_ns, wait_ns, merge_ns   of the last exchange
-    waits            of one under way: 1, it has to wait for messages; 0, the `budget` of `advance` was over
+    ranks, rank      number of ranks, and this rank
+    ranges, steps    number of ranges that the elements are cut into; number of steps of the program
+    memory, sent_max memory in use; maximum size of what it sends
+    calls, failures  number of runs that ended, and of those that failed
+    sent, received, messages, kept, total_ns, encode_ns, wait_ns, merge_ns   of the last run; kept: selected rows
+    waits            of a run in progress. 1: it waits for messages; 0: the `budget` of `advance` is used up
     """
 
     ranks: int
@@ -97,8 +97,12 @@ class ExchangeInfo(NamedTuple):
 
 
 class ExchangeState(TypedDict, total=False):
-    """What is saved of an Exchange: the step that comes next; of each tensor a float32 array [elements] of each kind that
-    `Exchange.residual` has. A kind that is zero in all tensors is left out."""
+    """The saved state of an Exchange.
+
+    step  number of the next step
+    own, sum, momentum, warm_start  for each tensor a float32 array [elements], as `Exchange.residual` returns it; a kind that is
+          zero in all tensors is omitted
+    """
 
     step: int
     own: List[Array]
@@ -108,32 +112,32 @@ class ExchangeState(TypedDict, total=False):
 
 
 class Exchange(Uncopied):
-    """The mean over all ranks of tensors that are read where they lie, each time that it is run.
+    """The mean of tensors over all ranks. Each run reads the tensors in place.
 
     x          a tensor or a list of them: contiguous arrays of numpy or of torch on the CPU; a Sparse with gather and owner
-    plan       what is sent, and by `exchange=…` to whom; or transform=lowrank(rank=r), of the first dimension by all
-               others. It keeps the residuals itself
-    transport  a Transport, or what Loopback.transport gives
+    plan       the plan, whose `exchange=…` is the schedule; or transform=lowrank(rank=r), of the first dimension by all others.
+               The exchange stores the residuals
+    transport  a Transport, or the result of Loopback.transport
     out        arrays of the shapes of x, perhaps x itself; None: new float32 ones
     sum        the sum, not the mean
-    timeout    seconds; nothing waits longer
-    dense_below  tensors of fewer elements go as they are
-    trace      remember when each step began and ended (`trace_json`)
-    threads    of the encoder
-    seed       of random numbers; the same on all ranks
-    rows       the most rows of each Sparse, the same on all ranks; None: the rows that x has
-    budget     seconds after which `advance` returns with the step that it is in, for event loops; 0: it goes on as far as it
-               can. A step encodes or merges one range: parts= of the plan makes steps smaller
+    timeout    seconds; no call waits longer
+    dense_below  tensors of fewer elements are sent exactly
+    trace      record the begin and the end of each step (`trace_json`)
+    threads    number of the encoder's threads
+    seed       seed of random numbers; the same on all ranks
+    rows       maximum number of rows of each Sparse, the same on all ranks; None: the rows that x has
+    budget     seconds after which `advance` returns when it has done its current step, for event loops; 0: no limit. A step
+               encodes or merges one range: parts= of the plan makes steps smaller
 
-    All ranks make the same one, and the same calls. One call at a time, but for `info`: another thread's is ConcurrentUse.
-    Raises ArgumentError, Unsupported, OutOfMemory.
+    All ranks construct it with equal arguments and make the same calls. Except `info`, a second call from another thread raises
+    ConcurrentUse. Raises ArgumentError, Unsupported, OutOfMemory.
 
     >>> from deepreduce.exchange import Exchange, Loopback
     >>> loopback = Loopback(2)
     >>> x = [numpy.full(4, rank, dtype=numpy.float32) for rank in range(2)]
     >>> ranks = [Exchange(x[rank], "index=all value=raw", loopback.transport(rank)) for rank in range(2)]
-    >>> for each in ranks:
-    ...     each.start()
+    >>> for exchange in ranks:
+    ...     exchange.start()
     >>> loopback.run(ranks)
     [None, None]
     >>> ranks[0].out.tolist()
@@ -195,7 +199,7 @@ class Exchange(Uncopied):
         return self._inputs.tensors, TENSOR_STRIDE, self._outs, OUT_STRIDE, self._inputs.n
 
     def _check(self, status: int) -> None:
-        """Raises what the library says, with the guilty rank."""
+        """Raises the library's error; its `rank` is the rank at fault."""
         if not status:
             return
         try:
@@ -208,7 +212,7 @@ class Exchange(Uncopied):
             raise error from cause
 
     def rebind(self, x: object, out: object = None) -> None:
-        """Other arrays of the same shapes; a Sparse may have fewer rows, or up to `rows`. Not while it is under way.
+        """Binds other arrays of the same shapes; a Sparse may have fewer rows, or up to `rows`. Not during a run.
         Raises ArgumentError."""
         inputs, outs, made = _borrow(x, self._plan, out, self._rows)
         arrays = inputs.tensors, TENSOR_STRIDE, outs, OUT_STRIDE, inputs.n
@@ -217,8 +221,11 @@ class Exchange(Uncopied):
             self._inputs, self._outs, self.out = inputs, outs, made
 
     def start(self, step: Optional[int] = None, *old: NoReturn, **older: NoReturn) -> None:
-        """Begins an exchange of what x holds now; it stays as it is until the end. On return the first frames are on their way.
-        What goes wrong then is what `advance` raises. The step is that of all ranks. None: the number of the call.
+        """Begins a run with the current values of x, which must not change until the end. It sends the first frames.
+
+        step  number of the step, the same on all ranks; None: the number of the call
+
+        `advance` raises later errors.
         """
         self._start(step, seed_of(self._seed, "Exchange.start", old, older))
 
@@ -234,9 +241,9 @@ class Exchange(Uncopied):
     def advance(self) -> bool:
         """Goes on as far as it can without waiting, or for `budget` seconds. True: done, and `out` has the result.
 
-        What it raises ends the exchange; `rank` of the error is to blame, if one is: PeerError (it is gone, as a transport
-        says, or could not encode), MissingRank (late, or gone and no transport says so), CorruptFrame, ArgumentError (this rank's data, or ranks that are out of step).
-        `out` is untouched then.
+        An error ends the run, and `out` is untouched. `rank` of the error is the rank at fault, or None. Raises PeerError (the
+        transport reports that the rank is gone, or the rank could not encode), MissingRank (the rank is late, or gone without a
+        report), CorruptFrame, ArgumentError (this rank's data, or ranks that are out of step).
         """
         with Turns([(self, "the exchange")]):
             status = load_exchanges().dr_exchange_advance(self._handle)
@@ -246,14 +253,18 @@ class Exchange(Uncopied):
             return True
 
     def cancel(self) -> None:
-        """Gives up an exchange under way: the others see this rank fail. The next advance says how it ended."""
+        """Stops a run in progress: the other ranks see this rank fail. The next `advance` raises how it ended."""
         with Turns([(self, "the exchange")]):
             self._check(load_exchanges().dr_exchange_cancel(self._handle))
 
     def residual(self, tensor: int = 0, which: str = "own") -> Array:
-        """A copy of what feedback keeps, float32 [elements of the tensor]; `which`: "own", "sum" of an owner,
-        "momentum" (u of feedback=dgc, m of feedback=momentum), or "warm_start" (Q of transform=lowrank, then zeros).
-        For a checkpoint: `state_dict`."""
+        """A copy of what feedback stores, float32 [elements of the tensor].
+
+        which  "own", "sum" of an owner, "momentum" (u of feedback=dgc, m of feedback=momentum), or "warm_start" (Q of
+               transform=lowrank, then zeros)
+
+        For a checkpoint use `state_dict`.
+        """
         residual = numpy.empty(self._size(tensor), numpy.float32)
         with Turns([(self, "the exchange")]):
             self._check(load_exchanges().dr_exchange_read_residual(self._handle, *_residual(which, tensor, residual)))
@@ -270,17 +281,19 @@ class Exchange(Uncopied):
             self._check(load_exchanges().dr_exchange_write_residual(self._handle, *_residual(which, tensor, flat)))
 
     def state_dict(self) -> ExchangeState:
-        """The step and the residuals of this rank, copies: each rank saves its own. Not while an exchange is under way."""
+        """Copies of the step and of this rank's residuals: every rank saves its own. Not during a run."""
         state: ExchangeState = {"step": self._first + self.info.calls}
         for which in _WHICH:
             arrays = [self.residual(tensor, which) for tensor in range(len(self._sizes))]
-            if any(each.any() for each in arrays):
+            if any(array.any() for array in arrays):
                 state[which] = arrays  # type: ignore[literal-required]
         return state
 
     def load_state_dict(self, state: ExchangeState) -> None:
-        """Becomes what `state_dict` returned of this rank's exchange of such tensors by such a plan: then it goes on with the
-        same bits. ArgumentError, with `tensor`, for anything else; nothing has changed then."""
+        """Restores what `state_dict` returned on this rank, for the same tensors and plan. Later runs then have the same bits.
+
+        Raises ArgumentError, with `tensor`, for another state; then nothing has changed.
+        """
         step, arrays, before = unsigned(saved_part(state, "step"), "step of the state"), self._arrays_of(state), self.state_dict()
         try:
             self._write(arrays)
@@ -290,7 +303,7 @@ class Exchange(Uncopied):
         self._first = step - self.info.calls
 
     def _arrays_of(self, state: ExchangeState) -> Dict[str, List[Array]]:
-        """Of each kind, of each tensor."""
+        """{kind: [array of each tensor]}"""
         found: Dict[str, List[Array]] = {}
         for which in _WHICH:
             arrays = state.get(which)
@@ -299,7 +312,7 @@ class Exchange(Uncopied):
                 continue
             if not isinstance(arrays, (list, tuple)) or len(arrays) != len(self._sizes):
                 raise ArgumentError(f"{which} of the state is not a list of {len(self._sizes)} arrays, one for each tensor")
-            found[which] = [_memory.borrow_finite(each, which, i).reshape(-1) for i, each in enumerate(arrays)]
+            found[which] = [_memory.borrow_finite(array, which, i).reshape(-1) for i, array in enumerate(arrays)]
             for tensor, flat in enumerate(found[which]):
                 self._require_size(flat, tensor)
         return found
@@ -318,13 +331,13 @@ class Exchange(Uncopied):
 
     @property
     def info(self) -> ExchangeInfo:
-        """What it is, and how the last exchange went. Every thread may ask at any time."""
+        """Numbers of the exchange and of its last run. Any thread may read it at any time."""
         info, error = new(dr_exchange_info), new(_abi.dr_error)
         check(load_exchanges().dr_exchange_describe(self._handle, info, error), error)
         return ExchangeInfo(*(getattr(info, name) for name in ExchangeInfo._fields))
 
     def trace_json(self) -> str:
-        """The last exchange as Chrome's trace event JSON. ArgumentError without trace=True."""
+        """The last run as Chrome's trace event JSON. ArgumentError without trace=True."""
         size = ctypes.c_size_t(0)
         with Turns([(self, "the exchange")]):
             status = load_exchanges().dr_exchange_trace(self._handle, None, 0, size)
@@ -344,13 +357,14 @@ def _residual(which: str, tensor: int, flat: Array) -> Sequence[Union[int, Point
 class Loopback(Uncopied):
     """All ranks in one thread, with a virtual clock: for tests of an integration, and for models of a network.
 
-    ranks             how many
-    seed              of the order in which ranks of equal time get their turn
-    latency           seconds until a message that has left arrives
-    bytes_per_second  of each rank's one port; 0: no limit
-    takes             in its place, for links whose rate changes: takes(rank, seconds now, bytes) is how many seconds a
-                      message that begins to leave now is on the port
-    cost              cost(rank, step name, elements, bytes): seconds of a step that computes, as dr_step_name has it
+    ranks             number of ranks
+    seed              seed of the order in which ranks with equal clocks run
+    latency           seconds from the end of sending to the arrival of a message
+    bytes_per_second  rate of a rank's port; 0: no limit
+    takes             replaces bytes_per_second, for links whose rate changes: takes(rank, seconds now, bytes) returns for how
+                      many seconds a message that begins now occupies the port
+    cost              cost(rank, step name, elements, bytes) returns the seconds of a step that computes; dr_step_name has the
+                      names
     """
 
     def __init__(
@@ -369,7 +383,7 @@ class Loopback(Uncopied):
         self._ranks = options.ranks = unsigned(ranks, "ranks", 2**32)
         options.seed = unsigned(seed, "seed")
         options.latency_ns, options.bytes_per_second = int(latency * 1e9), bytes_per_second
-        self._error: Optional[BaseException] = None  # that a function of the caller raised
+        self._error: Optional[BaseException] = None  # raised by a function of the caller
         if takes is not None:
             options.takes = type(options.takes)(
                 lambda _, rank, now, size: self._ns(lambda: takes(rank, now / 1e9, size))
@@ -387,10 +401,10 @@ class Loopback(Uncopied):
         if getattr(self, "_handle", None) and self._process == os.getpid():
             self._destroy(self._handle)
 
-    def _ns(self, told: Callable[[], float]) -> int:
-        """Of the caller's function; what it raises comes out of `run`."""
+    def _ns(self, seconds: Callable[[], float]) -> int:
+        """The result of the caller's function in ns; `run` raises its exception."""
         try:
-            return max(0, min(round(told() * 1e9), 2**60))
+            return max(0, min(round(seconds() * 1e9), 2**60))
         except BaseException as error:
             self._error = self._error or error
             return 0
@@ -404,29 +418,31 @@ class Loopback(Uncopied):
         return struct
 
     def run(self, exchanges: Sequence[Optional[Exchange]]) -> List[Optional[Error]]:
-        """Takes exchanges that were started to their end, a None being a rank that is not there. For each None, or how it failed.
-        ArgumentError if there is not one for each rank, in rank order."""
+        """Runs started exchanges, in rank order, to their end. None in the list: this rank is missing.
+
+        Returns for each rank its error, or None. Raises ArgumentError if there is not one entry for each rank.
+        """
         n = len(exchanges)
         if n != self._ranks:
             raise ArgumentError(f"there are {n} exchanges, the loopback has {self._ranks} ranks")
         handles = (ctypes.POINTER(dr_exchange) * n)()
-        for i, each in enumerate(exchanges):
-            if each is not None:
-                handles[i] = each._handle
+        for i, exchange in enumerate(exchanges):
+            if exchange is not None:
+                handles[i] = exchange._handle
         statuses = (_abi.dr_status * n)()
         errors: List[Optional[Error]] = []
-        with Turns([(each, "an exchange") for each in exchanges if each is not None]):
+        with Turns([(exchange, "an exchange") for exchange in exchanges if exchange is not None]):
             status = load_exchanges().dr_loopback_run(self._handle, handles, statuses)
             if self._error is not None:
                 error, self._error = self._error, None
                 raise error
             if status == _abi.DR_E_ARGUMENT and not any(statuses):
                 raise ArgumentError("an exchange is not of this loopback, or not of the rank at its place")
-            for each, status in zip(exchanges, statuses):
+            for exchange, status in zip(exchanges, statuses):
                 try:
                     errors.append(None)
-                    if each is not None:
-                        each._check(status)
+                    if exchange is not None:
+                        exchange._check(status)
                 except Error as error:
                     errors[-1] = error
         return errors
@@ -436,56 +452,57 @@ class Loopback(Uncopied):
         return int(load_exchanges().dr_loopback_now(self._handle, unsigned(rank, "rank", 2**32))) / 1e9
 
 
-# ---- The tensors of an exchange, and where its result goes --------------------------------------
+# ---- The tensors of an exchange, and its outputs ------------------------------------------------
 
 
 def _borrow(x: Tensor, plan: Union[str, Plan], out: Tensor, rows: Optional[int]) -> Tuple[Inputs, Structs, Tensor]:
-    """dr_tensors of x, dr_tensor_outs, and the arrays that those are. rows: the most of each Sparse."""
+    """dr_tensors of x, dr_tensor_outs, and the arrays of these. rows: maximum number of rows of a Sparse."""
     if isinstance(plan, (list, tuple)):
         raise ArgumentError("an exchange has one plan for all tensors")
     inputs = read_inputs(x, plan, None, None, False, name_outputs(out))
     if inputs.place is not None:
-        raise ArgumentError("x is on a GPU; an exchange is of arrays on the CPU")
+        raise ArgumentError("x is on a GPU; an exchange accepts arrays on the CPU only")
     require_in_place(x)
     if rows is not None:
         _require_rows(inputs, rows)
-    shapes = [shape_of(tensor, each) for tensor, each in zip(inputs.tensors, x if inputs.is_list else [x])]
-    if out is None and not any(isinstance(each, Sparse) for each in (x if inputs.is_list else [x])):
+    items = x if inputs.is_list else [x]
+    shapes = [shape_of(tensor, item) for tensor, item in zip(inputs.tensors, items)]
+    if out is None and not any(isinstance(item, Sparse) for item in items):
         out = arrays_like(x, _abi.DR_F32, None)
     outs, made = dense_outputs(shapes, out, inputs.is_list, _abi.DR_F32, None)
-    inputs.alive += made  # and not the list, which is the caller's to change
+    inputs.alive += made  # the arrays, not the list: the caller may change the list
     if as_plan(plan).info.transforms:
         _as_matrices(inputs.tensors, outs, shapes)
     return inputs, outs, out if out is not None else made if inputs.is_list else made[0]
 
 
 def _as_matrices(tensors: Structs, outs: Structs, shapes: Sequence[Shape]) -> None:
-    """A transform sees the first dimension by all others."""
-    for tensor, out, each in zip(tensors, outs, shapes):
-        rows = each.shape[0] if len(each.shape) > 1 and each.shape[0] else 1
-        width = each.universe * each.width // rows
-        if len(each.shape) > 1 and 0 < width < 2**32:
+    """For a transform: the first dimension are the rows, all others the columns."""
+    for tensor, out, shape in zip(tensors, outs, shapes):
+        rows = shape.shape[0] if len(shape.shape) > 1 and shape.shape[0] else 1
+        width = shape.universe * shape.width // rows
+        if len(shape.shape) > 1 and 0 < width < 2**32:
             tensor.universe = out.universe = rows
             tensor.width = out.width = width
 
 
 def _require_rows(inputs: Inputs, rows: int) -> None:
     """ArgumentError for a Sparse of more rows."""
-    if not any(each.index_dtype for each in inputs.tensors):
-        raise ArgumentError(f"rows = {rows} is for a Sparse, and x has none")
-    for i, each in enumerate(inputs.tensors):
-        if each.index_dtype and each.count > rows:
+    if not any(tensor.index_dtype for tensor in inputs.tensors):
+        raise ArgumentError(f"rows = {rows} requires a Sparse, and x has none")
+    for i, tensor in enumerate(inputs.tensors):
+        if tensor.index_dtype and tensor.count > rows:
             name = f"x[{i}]" if inputs.is_list else "x"
-            raise ArgumentError(f"{name} has {each.count} rows, rows = {rows} is the most", tensor=i)
+            raise ArgumentError(f"{name} has {tensor.count} rows, more than rows = {rows}", tensor=i)
 
 
-_NO_ROW = (ctypes.c_uint64 * 1)()  # where rows would be that nobody reads
+_NO_ROW = (ctypes.c_uint64 * 1)()  # address of rows that are not read
 
 
 def _of_rows(tensors: Structs, rows: int) -> Structs:
-    """dr_tensors like these, but with so many rows of each Sparse: to make room for."""
-    most = type(tensors).from_buffer_copy(tensors)
-    for each in most:
-        if each.index_dtype:
-            each.count, each.indices, each.values = rows, ctypes.addressof(_NO_ROW), ctypes.addressof(_NO_ROW)
-    return most
+    """Copies of dr_tensors in which every Sparse has `rows` rows: sizes to allocate for."""
+    largest = type(tensors).from_buffer_copy(tensors)
+    for tensor in largest:
+        if tensor.index_dtype:
+            tensor.count, tensor.indices, tensor.values = rows, ctypes.addressof(_NO_ROW), ctypes.addressof(_NO_ROW)
+    return largest

