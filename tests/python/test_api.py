@@ -708,7 +708,7 @@ def test_a_frame_is_made_to_fit(rng):
         left = state.residual if got.any() else each
         assert same_bits(got + left, each) and (got.any() or same_bits(state.residual, each))
     assert not all(got.any() for got in decode(frame)) and any(got.any() for got in decode(frame))
-    with pytest.raises(deepreduce.ArgumentError, match="fit is for"):
+    with pytest.raises(deepreduce.ArgumentError, match="fit requires"):
         encode(x, plan, state=states, fit=True)
     with pytest.raises(deepreduce.Error):
         encode(x, RAW, out=slot, fit=True)  # without feedback something would be lost
@@ -915,7 +915,7 @@ def test_like_gives_the_kind_the_shape_and_the_type(torch):
     ):
         with pytest.raises(deepreduce.ArgumentError, match=words):
             decode(frame, like=bad)
-    with pytest.raises(deepreduce.ArgumentError, match="out is there"):
+    with pytest.raises(deepreduce.ArgumentError, match="cannot be combined with out="):
         decode(frame, out=numpy.empty(4, F32), like=x)
 
 

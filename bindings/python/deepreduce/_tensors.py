@@ -212,7 +212,7 @@ def weights_of(weights: Optional[Sequence[float]], frames: int) -> Structs:
         return listed
 
 
-FRAMES_MOST = 2**20  # of a merge: deepreduce.h
+MAX_FRAMES = 2**20  # of a merge: deepreduce.h
 
 
 def frames_of(frames: Iterable[Tensor]) -> Sequence[Tensor]:
@@ -224,7 +224,7 @@ def frames_of(frames: Iterable[Tensor]) -> Sequence[Tensor]:
             raise TypeError
         return list(frames)
     except TypeError:
-        raise ArgumentError(f"merge takes a list of frames, not a {type(frames).__name__}") from None
+        raise ArgumentError(f"merge requires a list of frames, not a {type(frames).__name__}") from None
 
 
 # ---- Outputs ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Prepared calls: what depends on shapes alone is worked out once, and memory is taken once."""
+"""Prepared calls: everything that depends on shapes alone is computed once, and memory is allocated once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._native._call import Turns, Uncopied, check, context_of_thread, fail, new,
 from ._native._renamed import seed_of
 from ._native._types import Tensor
 from ._tensors import (
-    FRAMES_MOST,
+    MAX_FRAMES,
     OUT_STRIDE,
     TENSOR_STRIDE,
     Keys,
@@ -53,25 +53,24 @@ class Batch(Uncopied):
     x               a tensor or a list of them, as for encode: their values are not read. A Sparse may later have
                     fewer rows, never more
     plan            as for encode
-    frames          as many frames merge takes without taking memory
+    frames          maximum number of frames that merge accepts without allocating memory
     segment_rows, sum_duplicates, allow_host, threads, seed  as for encode
 
-    What the calls need is taken here: afterwards encode(x, out=…), decode(frame, out=…) and merge(frames, out=…)
-    allocate nothing, on a GPU launch at most `launches` kernels on the caller's current stream whatever the number
-    of tensors, and wait for nothing. So they may be captured (torch.cuda.graph, after one call of each outside): a
-    graph repeats the addresses, the step and the seeds of its capture, so batch, frames and arrays must live as long
-    as it does. `check` waits, and raises what the last decode or merge met.
+    The constructor allocates the memory of the calls. Afterwards encode(x, out=…), decode(frame, out=…) and
+    merge(frames, out=…) allocate nothing. On a GPU they launch at most `launches` kernels on the caller's current stream, for
+    any number of tensors, and do not wait. They may be captured (torch.cuda.graph, after one call of each outside). A graph
+    repeats the addresses, the step and the seeds of its capture, so batch, frames and arrays must live as long as the graph.
+    `check` waits, and raises the error of the last decode or merge.
 
-    `bind` binds it to arrays: then a call takes no longer in Python for many tensors than for one.
+    `bind` binds a batch to arrays: then the time of a call in Python does not depend on the number of tensors.
 
-    A Batch serves one call at a time (another thread's is ConcurrentUse); on a GPU one stream at a time, as the arrays
-    of its framework do.
-    Raises what encode raises for such tensors.
+    A second call from another thread raises ConcurrentUse. On a GPU use a Batch on one stream at a time, like the arrays of
+    its framework. Raises the errors of encode for such tensors.
 
     >>> x = [numpy.ones(4, dtype=numpy.float32), numpy.arange(9, dtype=numpy.float32)]
     >>> batch = deepreduce.Batch(x, "sparsify=topr(count=2) index=golomb")
     >>> frame = batch.encode(x, step=1)
-    >>> [each.tolist() for each in batch.decode(frame)]
+    >>> [array.tolist() for array in batch.decode(frame)]
     [[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 7.0, 8.0]]
     >>> batch.merge([frame, frame], weights=[0.5, 0.5])[0].tolist()
     [1.0, 1.0, 0.0, 0.0]
@@ -98,8 +97,8 @@ class Batch(Uncopied):
         inputs = read_inputs(x, plan, None, None, sum_duplicates, [])
         self._place, self._is_list = inputs.place, inputs.is_list
         plans: Any = plan if isinstance(plan, (list, tuple)) else [plan]
-        self._votes = any(as_plan(each).info.votes for each in plans)
-        self._shapes = [shape_of(each, item) for each, item in zip(inputs.tensors, as_list(x)[0])]
+        self._votes = any(as_plan(one).info.votes for one in plans)
+        self._shapes = [shape_of(tensor, item) for tensor, item in zip(inputs.tensors, as_list(x)[0])]
         self.handle = ctypes.POINTER(_abi.dr_batch)()
         self._destroy = library.dr_batch_destroy
         status = library.dr_batch_create(
@@ -116,12 +115,12 @@ class Batch(Uncopied):
             fail(status, context)
         self._info, error = new(_abi.dr_batch_info), new(_abi.dr_error)
         check(library.dr_batch_describe(self.handle, self._info, error), error)
-        # Of what goes from a GPU by way of the CPU there is no prepared decode.
+        # With codecs that run on the CPU for a GPU there is no prepared decode.
         self._decodes = not library.dr_batch_merge_workspace(self.handle, 1, ctypes.c_size_t(), None)
         self._memory: Tensor = None
-        self._frame: Tensor = None  # of an encode on the CPU that is given none
+        self._frame: Tensor = None  # for encode on the CPU without `out`
         self._room = 0
-        self._reserve(max(1, unsigned(frames, "frames", FRAMES_MOST + 1)))
+        self._reserve(max(1, unsigned(frames, "frames", MAX_FRAMES + 1)))
         self._result: Tensor = None if self._place is None else start_result(self._place.empty((RESULT_SIZE,)))
         self._last = 0
 
@@ -137,37 +136,37 @@ class Batch(Uncopied):
 
     @property
     def workspace(self) -> int:
-        """Bytes of memory that the batch has, beside tensors and frames."""
+        """Bytes of the batch's workspace, beside tensors and frames."""
         return self._room
 
     @property
     def launches(self) -> int:
-        """Kernels that an encode launches at most, with what a sort launches and clears; 0 on the CPU."""
+        """Maximum number of kernels that an encode launches, including those of a sort; 0 on the CPU."""
         return int(self._info.launches)
 
     def frame(self, buffer: object = None) -> DeviceFrame:
-        """A frame for `encode(x, out=frame)`, with nothing in it yet. On a GPU only.
+        """An empty frame for `encode(x, out=frame)`. On a GPU only.
 
-        buffer  contiguous bytes on the batch's GPU, aligned to 16, of at least `bound` (a part of what a collective
-                sends, say); None: memory of its own
+        buffer  at least `bound` contiguous bytes on the batch's GPU, aligned to 16, for example a part of a collective's
+                buffer; None: new memory
         """
         if self._place is None:
             raise ArgumentError("a batch on the CPU has no DeviceFrame: pass a bytearray of `bound` bytes as out")
         return DeviceFrame(self._place, self.bound, buffer)
 
     def bind(self, x: object = None, out: object = None, *, state: States = None, key: Keys = None, frames: int = 1) -> Bound:
-        """This batch bound to arrays, which it reads and writes where they lie, for the calls of a training loop.
+        """Binds this batch to arrays, which the calls of a training loop read and write in place.
 
-        x       the tensors that its encode reads, contiguous; None: it does not encode
-        out     the arrays that its decode and merge write, as for the function decode; None: it does neither
-        state, key  as for encode; a state that is bound serves whoever holds it in turn with the calls here
-        frames  as many frames a merge takes at most
+        x       the tensors for encode, contiguous; None: no encode
+        out     the arrays for decode and merge, as for the function decode; None: neither
+        state, key  as for encode; other calls may use a bound state between the calls of the Bound
+        frames  maximum number of frames of a merge
 
-        The arrays are kept alive, and must stay where they are: a gradient is cleared by zero_grad(set_to_none=False).
-        On a GPU its calls are for the stream that is current now. Raises as encode and decode do.
+        The Bound holds references to the arrays, which must stay in place: clear gradients by zero_grad(set_to_none=False).
+        On a GPU its calls use the stream that is current now. Raises the errors of encode and decode.
 
         >>> x = [numpy.ones(4, dtype=numpy.float32), numpy.arange(9, dtype=numpy.float32)]
-        >>> sums = [numpy.zeros_like(each) for each in x]
+        >>> sums = [numpy.zeros_like(tensor) for tensor in x]
         >>> batch = deepreduce.Batch(x, "sparsify=topr(count=2) index=golomb")
         >>> bound = batch.bind(x, sums, frames=2)
         >>> frame = bound.encode(step=1)
@@ -191,14 +190,14 @@ class Batch(Uncopied):
         trace: Optional[TraceFunction] = None,
         **old: NoReturn,
     ) -> Tensor:
-        """As the function encode does it, into `out`.
+        """Encodes tensors as the function encode does, into `out`.
 
         out  on a GPU a DeviceFrame of this batch (`frame`); on the CPU writable bytes (a bytearray, an array or tensor
              of bytes). None: new memory
 
-        Returns on a GPU `out`; on the CPU bytes, or of `out` the part that the frame takes, as encode does.
-        Nobody looks whether a captured encode succeeded but by `out.size()`: status_frame=True lets the receivers
-        know. Raises as encode does, and ArgumentError for other shapes, types or places than the batch's.
+        Returns `out` on a GPU; on the CPU bytes, or the part of `out` that holds the frame, as encode does. Whether a captured
+        encode succeeded only `out.size()` shows; status_frame=True informs the receivers. Raises the errors of encode, and
+        ArgumentError for other shapes, types or places than the batch's.
         """
         library, context = _library.load(), context_of_thread(self._threads)
         beside: Named = [("the batch", self._memory)]
@@ -217,12 +216,12 @@ class Batch(Uncopied):
             if inputs.place is not None:
                 made = self.frame() if out is None else out
                 if not isinstance(made, DeviceFrame):
-                    raise ArgumentError("out is no DeviceFrame: Batch.frame(out) makes one of an array")
-                buffer, told = borrow_target(made, inputs.place, status_frame)
+                    raise ArgumentError("out is not a DeviceFrame: Batch.frame(out) makes one from an array")
+                buffer, target = borrow_target(made, inputs.place, status_frame)
             else:
                 if out is None and self._frame is None:
                     self._frame = _memory.empty((self.bound,), numpy.uint8)
-                buffer, told = _memory.borrow_room(self._frame if out is None else out), result
+                buffer, target = _memory.borrow_room(self._frame if out is None else out), result
             status = library.dr_batch_encode(
                 context.handle,
                 self.handle,
@@ -235,7 +234,7 @@ class Batch(Uncopied):
                 workspace.size,
                 buffer.address,
                 buffer.size,
-                told,
+                target,
             )
             if status and not (inputs.place is None and status_frame and result.size):
                 fail(status, context)
@@ -258,19 +257,19 @@ class Batch(Uncopied):
     ) -> Tensor:
         """Decodes a frame of such tensors into `out`, or into new arrays of their shapes, and returns them.
 
-        The frame is one that a batch of the same plan made. One that another plan made of such tensors may take more
-        memory than the batch has, which is a CapacityError: the function decode takes any.
+        The frame must be one of a batch with the same plan. A frame of another plan may need more memory than the batch has,
+        which is a CapacityError: the function decode accepts any frame.
 
-        frame  a DeviceFrame, or an array of bytes on the batch's GPU, aligned to 16 and perhaps longer than the
-               frame is; on the CPU bytes
+        frame  on a GPU a DeviceFrame, or an array of bytes there, aligned to 16, which may be longer than the frame; on the
+               CPU bytes
         out, add  as for the function decode
         max_elements, max_workspace, tag, trace  as for the function decode; on the CPU
 
-        On a GPU it does not wait: if the frame was not sound, the arrays of `out` are as they were, and `check` says
-        so. On the CPU it raises as decode does.
+        On a GPU it does not wait: if the frame is damaged, the arrays of `out` are unchanged, and `check` raises the error.
+        On the CPU it raises the errors of decode.
         """
         if add and out is None:
-            raise ArgumentError("add is for out: there is nothing to add to")
+            raise ArgumentError("add=True requires out=")
         options = make_options(max_elements, max_workspace, tag, add=add)
         return self._run([frame], ["frame"], None, out, False, options, trace)
 
@@ -290,12 +289,12 @@ class Batch(Uncopied):
 
         frames   frames as for decode; on a GPU an array [k, bytes] is a list of its rows
         weights  one for each frame; None: all 1
-        add      False: `out` is overwritten; None: it is not, unless a plan has merge=vote: then the signs of its sums
-                 (of all plans, if one of them has it) are written
+        add      True: add to `out`; False: overwrite it. None: True, but False if a plan has merge=vote: then the signs of the
+                 sums (of all tensors, if one plan has it) are written
         max_elements, max_workspace, tag, trace  as for the function decode; on the CPU
 
-        On a GPU it does not wait: if a frame was not sound, the arrays of `out` are as they were, and `check` says
-        so. On the CPU it raises as merge does.
+        On a GPU it does not wait: if a frame is damaged, the arrays of `out` are unchanged, and `check` raises the error.
+        On the CPU it raises the errors of merge.
         """
         listed = list(frames_of(frames))
         names = [f"frames[{i}]" for i in range(len(listed))]
@@ -306,12 +305,12 @@ class Batch(Uncopied):
         return not self._votes if add is None else add
 
     def check(self) -> None:
-        """Waits for the current stream, and raises what the last decode or merge met: CorruptFrame, PeerError, …"""
+        """Waits for the current stream, and raises the error of the last decode or merge: CorruptFrame, PeerError, …"""
         if self._result is None:
             return
-        told = read_result(self._result)
-        if told.status:
-            raise_result(told, self._last)
+        result = read_result(self._result)
+        if result.status:
+            raise_result(result, self._last)
 
     def _run(
         self,
@@ -326,18 +325,18 @@ class Batch(Uncopied):
         if not frames:
             raise ArgumentError("merge needs at least one frame")
         library, context = _library.load(), context_of_thread(self._threads)
-        arrays = [array_of(each) for each in frames]
+        arrays = [array_of(frame) for frame in frames]
         place = _device.find([("the batch", self._memory), *zip(names, arrays), *name_outputs(out)])
         borrowed = [
-            _memory.borrow_bytes(each, name) if place is None else place.borrow_bytes(each, name)
-            for each, name in zip(arrays, names)
+            _memory.borrow_bytes(array, name) if place is None else place.borrow_bytes(array, name)
+            for array, name in zip(arrays, names)
         ]
         outs, results = dense_outputs(self._shapes, out, self._is_list, _abi.DR_F32 if merges else None, place)
         room = (outs, OUT_STRIDE, len(outs))
         where, first = self._where(place), borrowed[0]
         tracer = tracer_of(trace, options)
         listed = (
-            (_abi.dr_bytes * len(borrowed))(*(_abi.dr_bytes(each.address, each.size) for each in borrowed)),
+            (_abi.dr_bytes * len(borrowed))(*(_abi.dr_bytes(frame.address, frame.size) for frame in borrowed)),
             weights_of(weights, len(borrowed)),
             len(borrowed),
             options,
@@ -353,8 +352,8 @@ class Batch(Uncopied):
             else:
                 self._reserve(len(borrowed))
                 workspace = self._borrow_workspace(place)
-                told = None if place is None else result_at(self._result, place)
-                work = (workspace.address, workspace.size, told)
+                result = None if place is None else result_at(self._result, place)
+                work = (workspace.address, workspace.size, result)
                 self._last = len(borrowed)
                 if merges:
                     status = library.dr_batch_merge(context.handle, self.handle, where, *listed, *room, *work)
@@ -374,18 +373,18 @@ class Batch(Uncopied):
         return None if place is None else place.struct(self._allow_host)
 
     def _reserve(self, frames: int) -> None:
-        """A workspace for so many frames at a time. It only grows."""
+        """Allocates the workspace for merges of `frames` frames. It only grows."""
         size, error = ctypes.c_size_t(0), new(_abi.dr_error)
         if self._decodes:
             check(_library.load().dr_batch_merge_workspace(self.handle, frames, size, error), error)
-        wanted = max(self._info.workspace, size.value)
-        if self._memory is not None and wanted <= self._room:
+        needed = max(self._info.workspace, size.value)
+        if self._memory is not None and needed <= self._room:
             return
-        self._room = wanted
+        self._room = needed
         if self._place is None:
-            self._memory = _memory.empty((wanted + _ALIGNMENT,), numpy.uint8)
+            self._memory = _memory.empty((needed + _ALIGNMENT,), numpy.uint8)
         else:
-            self._memory = self._place.empty((wanted,))
+            self._memory = self._place.empty((needed,))
 
     def _borrow_workspace(self, place: Optional[_device.Place]) -> _memory.Bytes:
         if place is not None:

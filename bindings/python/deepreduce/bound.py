@@ -1,4 +1,4 @@
-"""A batch bound to its arrays: what a training loop calls each step."""
+"""A batch bound to its arrays, for the calls of a training loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ._native._call import Context, Turns, Uncopied, busy, fail, new, thread_cou
 from ._native._renamed import seed_of
 from ._native._types import Array, CType, Structs, Tensor
 from ._tensors import (
-    FRAMES_MOST,
+    MAX_FRAMES,
     OUT_STRIDE,
     TENSOR_STRIDE,
     Inputs,
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 
 class Bound(Uncopied):
-    """Encode, decode and merge of a Batch, bound to arrays that are read and written where they lie (Batch.bind).
+    """Encode, decode and merge of a Batch, bound to arrays that are read and written in place (Batch.bind).
 
-    What depends on the arrays is looked at once, so that a call takes a few microseconds of Python, whatever the number
-    of tensors. It serves one call at a time: another thread's is ConcurrentUse.
+    The arrays are examined once, so a call takes a few microseconds of Python for any number of tensors. A second call from
+    another thread raises ConcurrentUse.
     """
 
     def __init__(self, batch: Batch, x: object, out: object, state: States, key: Keys, frames: int) -> None:
@@ -49,10 +49,10 @@ class Bound(Uncopied):
         self._batch, self._x, self._out, self._is_list = batch, x, out, batch._is_list
         self._seed = batch._seed
         if x is None and (state is not None or key is not None):
-            raise ArgumentError("state and key are for tensors to encode, and there are none")
+            raise ArgumentError("state and key require x: there are no tensors to encode")
         if (x if x is not None else out) is None:
             raise ArgumentError("there is neither x to encode nor out to decode to")
-        most = max(1, unsigned(frames, "frames", FRAMES_MOST + 1))
+        limit = max(1, unsigned(frames, "frames", MAX_FRAMES + 1))
         self._state, self._key = state, key
         self._inputs, self._outs, self._arrays, self._place = self._borrow(x, out)
         self._context = Context(thread_count(batch._threads))
@@ -61,8 +61,8 @@ class Bound(Uncopied):
         self._states: List[State] = []
         states = [] if self._inputs is None else self._inputs.states
         with Turns(states):
-            for each, _ in states:
-                if each.bound is not None and each.bound() is not None:
+            for state, _ in states:
+                if state.bound is not None and state.bound() is not None:
                     raise ArgumentError("a state is bound to another Bound that is still in use")
             status = library.dr_binding_create(
                 self._context.handle,
@@ -73,19 +73,19 @@ class Bound(Uncopied):
                 self._outs,
                 OUT_STRIDE,
                 len(batch._shapes),
-                most,
+                limit,
                 ctypes.byref(self._handle),
             )
             if status:
                 fail(status, self._context)
-            self._prepare(library, most)
-            # From now on, whoever uses one of them takes the lock of all.
-            for each, _ in states:
-                each.bind(self)
-                self._states.append(each)
+            self._prepare(library, limit)
+            # From now on a call with any of them takes the lock of all.
+            for state, _ in states:
+                state.bind(self)
+                self._states.append(state)
 
     def _borrow(self, x: object, out: object) -> Tuple[Optional[Inputs], Optional[Structs], Optional[List[Tensor]], Optional[_device.Place]]:
-        """x and out as the library sees them: dr_tensors, dr_tensor_outs and their arrays, and where they are."""
+        """x and out for the library: dr_tensors, dr_tensor_outs, the arrays of these, and their place."""
         batch = self._batch
         beside = [("the batch", batch._memory), *name_outputs(out)]
         inputs = None if x is None else read_inputs(x, None, self._state, self._key, batch._sum_duplicates, beside)
@@ -100,50 +100,49 @@ class Bound(Uncopied):
         outs, arrays = (None, None) if out is None else dense_outputs(batch._shapes, out, self._is_list, None, place)
         return inputs, outs, arrays, place
 
-    def _prepare(self, library: ctypes.CDLL, most: int) -> None:
-        """What calls would make anew."""
+    def _prepare(self, library: ctypes.CDLL, limit: int) -> None:
+        """Makes once what all calls use. limit: maximum number of frames"""
         calls = Calls(library)
         self._encode, self._decode, self._merge = calls.encode, calls.decode, calls.merge
         self._binding: Optional[int] = ctypes.addressof(self._handle.contents)
         self._call, self._result, self._options = new(_abi.dr_call), new(_abi.dr_result), new(_abi.dr_decode_options)
         self._call_at, self._options_at = ctypes.addressof(self._call), ctypes.addressof(self._options)
         self._result_at = ctypes.addressof(self._result)
-        self._slots = (Slot * most)()
-        self._each_slot = list(self._slots)
-        self._each_bytes = list((_abi.dr_bytes * most).from_buffer(self._slots))
-        self._weights = (ctypes.c_float * most)()
+        self._slots = (Slot * limit)()
+        self._slot_structs = list(self._slots)
+        self._bytes_structs = list((_abi.dr_bytes * limit).from_buffer(self._slots))
+        self._weights = (ctypes.c_float * limit)()
         self._slots_at, self._weights_at = ctypes.addressof(self._slots), ctypes.addressof(self._weights)
-        self._most, self._last = most, 0
-        # Of the last `out` that was given: itself, its bytes flat, address and size.
+        self._limit, self._last = limit, 0
+        # The last `out`: itself, its flat bytes, address and size.
         self._room: Tuple[object, Tensor, int, int] = (None, None, 0, 0)
         self._own: Optional[Tuple[Array, int, int]] = None
-        self._told: Tensor = None
-        self._told_at: Optional[int] = None
+        self._device_result: Tensor = None
+        self._device_result_at: Optional[int] = None
         if self._place is not None:
-            self._told = start_result(self._place.empty((RESULT_SIZE,)))
-            self._told_at = self._place.borrow_bytes(self._told, "the result").address
+            self._device_result = start_result(self._place.empty((RESULT_SIZE,)))
+            self._device_result_at = self._place.borrow_bytes(self._device_result, "the result").address
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None) and self._context.process == os.getpid():
             self._destroy(self._handle)
-        for each in getattr(self, "_states", ()):
-            each.unbind()
+        for state in getattr(self, "_states", ()):
+            state.unbind()
 
     def close(self) -> None:
-        """Lets go of its states, which may be bound anew then, though somebody still holds this (a traceback, say). Its
-        calls raise ArgumentError afterwards."""
+        """Releases its states, which may then be bound again even while this object exists (in a traceback, for example). Later
+        calls raise ArgumentError."""
         if not self.lock.acquire(False):
             raise busy("the bound batch")
         self._binding = None
         self.lock.release()
-        for each in self._states:
-            each.unbind()
+        for state in self._states:
+            state.unbind()
         self._states = []
 
     def rebind(self, x: object = None, out: object = None) -> None:
-        """Other arrays of the same shapes and types, where gradients or weights have moved; None: those that are bound
-        stay. States and keys stay. A Sparse may have any number of rows up to the batch's. If it raises, nothing has
-        changed."""
+        """Binds other arrays of the same shapes and types, for gradients or weights that have moved; None: no change. States and
+        keys do not change. A Sparse may have any number of rows up to the batch's. If it raises, nothing has changed."""
         if not self.lock.acquire(False):
             raise busy("the bound batch")
         try:
@@ -178,7 +177,7 @@ class Bound(Uncopied):
         fit: bool = False,
         **old: NoReturn,
     ) -> Tensor:
-        """As Batch.encode, of the tensors that are bound, with their states and keys."""
+        """As Batch.encode, with the bound tensors, states and keys."""
         seed = self._seed if not old else seed_of(0, "Bound.encode", (), old)
         if not self.lock.acquire(False):
             raise busy("the bound batch")
@@ -197,7 +196,7 @@ class Bound(Uncopied):
                 return self._encode_on_gpu(out, status_frame, self._place)
             if out is None:
                 if fit:
-                    raise ArgumentError("fit is for a frame that goes into `out`")
+                    raise ArgumentError("fit requires `out`")
                 flat, address, size = self._own or self._make_own()
             else:
                 room = self._room
@@ -213,7 +212,7 @@ class Bound(Uncopied):
             self.lock.release()
 
     def decode(self, frame: object, *, add: bool = False, tag: Optional[int] = None) -> Tensor:
-        """As Batch.decode, to the arrays that are bound, which it returns."""
+        """As Batch.decode, to the bound arrays, which it returns."""
         if not self.lock.acquire(False):
             raise busy("the bound batch")
         try:
@@ -227,7 +226,7 @@ class Bound(Uncopied):
                 data, size, _owner = _memory.borrow_bytes(frame)
             self._last = 1
             options = self._options_of(tag, add) if add or tag is not None else None
-            status = self._decode(self._binding, data, size, options, self._told_at)
+            status = self._decode(self._binding, data, size, options, self._device_result_at)
             if status:
                 fail(status, self._context)
             return self._out
@@ -242,19 +241,19 @@ class Bound(Uncopied):
         add: Optional[bool] = None,
         tag: Optional[int] = None,
     ) -> Tensor:
-        """As Batch.merge, to the arrays that are bound, which it returns."""
+        """As Batch.merge, to the bound arrays, which it returns."""
         if not self.lock.acquire(False):
             raise busy("the bound batch")
         try:
             frames = frames_of(frames)
             k = len(frames)
-            if not 0 < k <= self._most:
-                raise ArgumentError(f"{k} frames, of 1 to {self._most} that were bound")
+            if not 0 < k <= self._limit:
+                raise ArgumentError(f"{k} frames, not 1 to {self._limit} as were bound")
             owners = []
             place = self._place
             if place is not None:
                 self._require_stream(place)
-            for frame, slot, plain in zip(frames, self._each_slot, self._each_bytes):
+            for frame, slot, plain in zip(frames, self._slot_structs, self._bytes_structs):
                 if type(frame) is bytes and place is None:
                     slot.data, slot.size = frame, len(frame)
                     continue
@@ -274,7 +273,7 @@ class Bound(Uncopied):
                 except (TypeError, ValueError):
                     self._weights[:k] = list(weights_of(weights, k))
             self._last = k
-            status = self._merge(self._binding, self._slots_at, factors, k, self._options_of(tag, self._batch._adds(add)), self._told_at)
+            status = self._merge(self._binding, self._slots_at, factors, k, self._options_of(tag, self._batch._adds(add)), self._device_result_at)
             if status:
                 fail(status, self._context)
             return self._out
@@ -283,7 +282,7 @@ class Bound(Uncopied):
 
     @property
     def kept(self) -> int:
-        """Rows that went into the frame of the last encode, over all tensors (the sparsifier's r). On the CPU."""
+        """Number of rows in the frame of the last encode, over all tensors (the sparsifier's r). On the CPU."""
         return int(self._result.kept)
 
     @property
@@ -292,11 +291,11 @@ class Bound(Uncopied):
         return bool(self._result.status)
 
     def check(self) -> None:
-        """Waits for the current stream, and raises what the last decode or merge met, as Batch.check does."""
-        if self._told is not None:
-            told = read_result(self._told)
-            if told.status:
-                raise_result(told, self._last)
+        """Waits for the current stream, and raises the error of the last decode or merge, as Batch.check does."""
+        if self._device_result is not None:
+            result = read_result(self._device_result)
+            if result.status:
+                raise_result(result, self._last)
 
     def _options_of(self, tag: Optional[int], add: bool) -> int:
         options = self._options
@@ -305,7 +304,7 @@ class Bound(Uncopied):
         return self._options_at
 
     def _make_own(self) -> Tuple[Array, int, int]:
-        """Room for the frames of an encode that is given none."""
+        """Allocates memory for the frames of encode without `out`."""
         room = _memory.empty((self._batch.bound,), numpy.uint8)
         self._own = room, address_of(room), room.size
         return self._own
@@ -314,7 +313,7 @@ class Bound(Uncopied):
         borrowed = _memory.borrow_room(out)
         flat = _memory.part_of_room(out, borrowed.size)
         room = (out, flat, borrowed.address, borrowed.size)
-        # A kept view of a bytearray would keep it from growing.
+        # (A bytearray cannot grow while a view of it exists.)
         self._room = room if not isinstance(flat, memoryview) else (None, None, 0, 0)
         return room
 
@@ -324,10 +323,10 @@ class Bound(Uncopied):
         self._require_stream(place)
         made = self._batch.frame() if out is None else out
         if not isinstance(made, DeviceFrame):
-            raise ArgumentError("out is no DeviceFrame: Batch.frame(out) makes one of an array")
-        buffer, told = borrow_target(made, place, status_frame)
+            raise ArgumentError("out is not a DeviceFrame: Batch.frame(out) makes one from an array")
+        buffer, result = borrow_target(made, place, status_frame)
         status = self._encode(
-            self._binding, self._call_at, buffer.address, buffer.size, ctypes.addressof(told.contents)
+            self._binding, self._call_at, buffer.address, buffer.size, ctypes.addressof(result.contents)
         )
         if status:
             fail(status, self._context)
@@ -342,17 +341,17 @@ class Bound(Uncopied):
 _END = 2**64
 
 
-# ---- What a Bound calls, and the memory that it passes ------------------------------------------
+# ---- The functions of a Bound, and the memory that it passes ------------------------------------
 
 
 class Slot(ctypes.Structure):
-    """dr_bytes, whose `data` takes bytes as they are."""
+    """dr_bytes, whose `data` accepts a bytes object."""
 
     _fields_ = [("data", ctypes.c_char_p), ("size", ctypes.c_size_t)]
 
 
 class Calls:
-    """The functions that a Bound calls, with arguments that take the least of ctypes' time: addresses are numbers."""
+    """The functions that a Bound calls. Addresses are passed as numbers: ctypes converts them fastest."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         address, size = ctypes.c_void_p, ctypes.c_size_t
@@ -366,7 +365,7 @@ class Calls:
 
 
 def address_of(flat: Tensor) -> int:
-    """Where the bytes of a flat array or tensor are now: a framework may have moved them."""
+    """The current address of a flat array or tensor: a framework may have moved it."""
     if isinstance(flat, numpy.ndarray):
         return flat.__array_interface__["data"][0]  # type: ignore[no-any-return]
     return flat.data_ptr()  # type: ignore[no-any-return]

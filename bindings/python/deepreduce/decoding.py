@@ -1,4 +1,4 @@
-"""decode: a frame to tensors. It borrows the caller's arrays for the call and keeps none."""
+"""decode: a frame to tensors. It uses the caller's arrays during the call, and holds no reference afterwards."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Tensors = Union[int, slice, range]
 
 
 class Options(TypedDict, total=False):
-    """What decode and merge take in any case."""
+    """The options that decode and merge share."""
 
     max_elements: Optional[int]
     max_workspace: Optional[int]
@@ -151,34 +151,32 @@ def decode(
     allow_host: bool = False,
     threads: Optional[int] = None,
 ) -> Tensor:
-    """Decodes a frame to what was encoded: a tensor, or the list of them.
+    """Decodes a frame to the tensor, or the list of tensors, that was encoded.
 
-    frame          bytes, or what has a buffer of bytes. It may be longer than the frame is. Of a DeviceFrame, or an
-                   array of bytes on a GPU (aligned to 16), what comes out is on that GPU too
+    frame          bytes, or an object with a buffer of bytes; it may be longer than the frame. For a DeviceFrame, or an
+                   array of bytes on a GPU (aligned to 16), the result is on that GPU, too
     out            arrays to overwrite and return, one or a list as was encoded: numpy or torch, contiguous, of any
-                   shape with the right number of elements, of float32, float16 or bfloat16; where the frame is
-    add            add to what `out` holds instead of overwriting it, as a merge of the one frame does; then `out` is
-                   untouched if the frame is unsound
-    like           arrays, one or a list as was encoded, of whose kind (torch, numpy), shape and type new ones are
+                   shape with the right number of elements, of float32, float16 or bfloat16; in the frame's place
+    add            add to the values of `out` instead of overwriting them, as a merge of one frame does; then `out` is
+                   untouched if the frame is damaged
+    like           arrays, one or a list as was encoded: new ones of the same kind (torch, numpy), shape and type are
                    returned; their values are not read
-    sparse         give Sparse instead of dense arrays (of `like` only the kind counts); not with `out`
-    dtype          of what comes out: "float16", numpy's or torch's; None: the frame's. Rounded to nearest
-    tensors        decode some of the frame's tensors: a number gives that one, a range or a slice the list of them. On
-                   the CPU
-    max_elements   raise CapacityError for a frame of more elements, before memory is taken. A few bytes can claim
-                   any number: set it for frames from strangers. None: any number, but for sparse=True a codec that
-                   goes through all elements to find some (bloom, seeded) may go through 4096 for each byte of frame
-                   and output, and 2^20
-    max_workspace  raise CapacityError if decoding takes more bytes beside the frame and the outputs. None: 256 for
+    sparse         return Sparse instead of dense arrays (of `like` only the kind counts); not with `out`
+    dtype          type of the result: "float16", numpy's or torch's; None: the frame's. Rounded to nearest
+    tensors        decode some of the frame's tensors: a number returns that tensor, a range or a slice a list. On the CPU
+    max_elements   raise CapacityError for a frame of more elements, before memory is allocated. A few bytes can claim
+                   any number: set it for frames from untrusted sources. None: no limit; but with sparse=True a codec that
+                   searches all elements (bloom, seeded) may search 4096 for each byte of frame and output, and 2^20
+    max_workspace  raise CapacityError if decoding needs more bytes beside the frame and the outputs. None: 256 for
                    each byte of these and 1 MiB, for each thread
-    tag            the tag that the frame must have; otherwise it is an ArgumentError: ranks are out of step
-    trace          a function that is called with a Trace when a stage has ended
-    allow_host     on a GPU: decode what has no CUDA operations on the CPU; otherwise it is Unsupported
-    threads        to work with, on the CPU; None: one
+    tag            the tag that the frame must have; another is an ArgumentError: ranks are out of step
+    trace          a function that is called with a Trace at the end of each stage
+    allow_host     on a GPU: decode codecs without CUDA operations on the CPU; otherwise these are Unsupported
+    threads        number of threads, on the CPU; None: one
 
-    Frames carry no shapes: an array is [universe], or [universe, width] if width > 1. bfloat16 comes as that from
-    a GPU to torch, and to numpy if ml_dtypes is installed; else as float32. If it fails, what `out` holds is
-    unspecified, unless it adds. On a GPU it works on the caller's current stream and waits for it: Batch.decode does not.
+    Frames carry no shapes: an array is [universe], or [universe, width] if width > 1. bfloat16 is returned as bfloat16 from
+    a GPU to torch, and to numpy if ml_dtypes is installed; otherwise as float32. If decoding fails without `add`, the values
+    of `out` are unspecified. On a GPU it works on the caller's current stream and waits for it: Batch.decode does not.
     Raises CorruptFrame, PeerError (a status frame), ArgumentError (`out` does not fit), CapacityError,
     Unsupported (a codec that is not loaded), OutOfMemory, DeviceError.
 
@@ -194,9 +192,9 @@ def decode(
     [1.0, 3.0, 1.0, 1.0]
     """
     if out is not None and (sparse or like is not None or dtype is not None):
-        raise ArgumentError("sparse, like and dtype say what is made; out is there already")
+        raise ArgumentError("sparse=, like= and dtype= cannot be combined with out=")
     if add and out is None:
-        raise ArgumentError("add is for out: there is nothing to add to")
+        raise ArgumentError("add=True requires out=")
     code = dtype_code(dtype)
     context = context_of_thread(threads)
     place = _device.find([("frame", array_of(frame)), *name_outputs(out), *name_outputs(like, "like")])
@@ -207,9 +205,9 @@ def decode(
             header, out, like, sparse, code, tensors, max_elements, place, lambda i: int(header.infos[i].support)
         )
     except Error:
-        read_header(frame, data, place, verify=True)  # if it is damaged, that is what is wrong
+        read_header(frame, data, place, verify=True)  # a damaged frame is the better reason
         raise
-    options = make_options(max_elements, max_workspace, tag, room.asked, add=add)
+    options = make_options(max_elements, max_workspace, tag, room.selected, add=add)
     tracer = tracer_of(trace, options)
     status = _library.load().dr_decode(
         context.handle,
@@ -229,11 +227,11 @@ def decode(
 
 
 class Room(NamedTuple):
-    """What a decode or merge writes to."""
+    """The outputs of a decode or merge."""
 
     outs: Structs  # dr_tensor_out[n]
     results: List[Tensor]
-    asked: Optional[range]  # of the frame's tensors; None: all
+    selected: Optional[range]  # of the frame's tensors; None: all
     one: bool
 
     def result(self, sparse: bool) -> Tensor:
@@ -252,17 +250,17 @@ def make_room(
     place: Optional[_device.Place],
     rows: Callable[[int], int],
 ) -> Room:
-    """Outputs for the tensors that are asked for. rows: those of a tensor, where it comes out sparse."""
+    """Outputs for the selected tensors. rows: returns the number of rows of a tensor that is decoded as Sparse"""
     if header.is_status:
         return Room(None, [], None, not header.is_list)
     header.limit(max_elements)
-    asked, alone = range_of(tensors, len(header.infos))
-    one = alone or (not header.is_list and asked is None)
-    shapes = header.shapes(asked)
+    selected, alone = range_of(tensors, len(header.infos))
+    one = alone or (not header.is_list and selected is None)
+    shapes = header.shapes(selected)
     if sparse:
         kind = like[0] if isinstance(like, (list, tuple)) and like else like
-        rooms = map(rows, range(len(shapes)) if asked is None else asked)
+        rooms = map(rows, range(len(shapes)) if selected is None else selected)
         outs, results = sparse_outputs(shapes, rooms, dtype, place, maker_of(place, kind, dtype))
-        return Room(outs, results, asked, one)
+        return Room(outs, results, selected, one)
     given = out if like is None else arrays_like(like, dtype, place)
-    return Room(*dense_outputs(shapes, given, not one, dtype if given is None else None, place), asked, one)
+    return Room(*dense_outputs(shapes, given, not one, dtype if given is None else None, place), selected, one)

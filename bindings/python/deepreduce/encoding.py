@@ -1,4 +1,4 @@
-"""encode: tensors to a frame. It borrows the caller's arrays for the call and keeps none."""
+"""encode: tensors to a frame. It reads the caller's arrays during the call, and holds no reference afterwards."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 HostTensor = Union[Array, Sparse]
 
-# Room that a thread keeps for its frames: the first, and the most.
+# Buffer that a thread keeps for its frames, in bytes: initial and maximum size.
 _SCRATCH, _SCRATCH_MOST = 65536, 1 << 26
 
 
 class Options(TypedDict, total=False):
-    """What encode takes in any case."""
+    """The options of encode other than `out`."""
 
     step: Optional[int]
     seed: int
@@ -88,45 +88,44 @@ def encode(
     """Encodes a tensor, or a list of tensors, into one frame.
 
     x               an array of float32, float16 or bfloat16, of any shape, taken row-major as [d]; or a Sparse;
-                    or a list of these. On the CPU: numpy, torch, and what speaks DLPack or buffers; contiguous
-                    arrays are not copied, of others a contiguous copy is made. On a GPU: torch, CuPy, and what
-                    speaks DLPack or has a __cuda_array_interface__; contiguous, never copied
-    plan            a Plan or its text; for a list also a list with one for each tensor
-    out             where to write the frame: on the CPU a bytearray, or an array or tensor of bytes; on a GPU an array
-                    of bytes, aligned to 16, or a DeviceFrame, which has room for any frame (Batch.bound). None: new
-                    memory
-    step, seed      the same on every rank; they and private_seed decide all random numbers. None is step 0; the second
-                    call that leaves it out is a RuntimeWarning if the plan draws: Random-k would keep the same positions at
-                    every step
-    private_seed    different on every rank: the rank will do. None is 0
-    state           the State of the tensor, for a list a list of them (None where there is none)
-    weights         of a plan with sparsify=visible: the weights that the tensor is to move, of its type and shape, for a
-                    list a list of them
-    key             a number that names the tensor in random numbers, for a list a list of them; 0 or None: its position
-                    in the list. Tensors that are encoded one a call want keys that differ, or Random-k keeps the same
-                    positions of each
-    tag             a number that `inspect` gives back and `decode` compares: step and name hash, say
+                    or a list of these. On the CPU: numpy, torch, and objects with DLPack or the buffer protocol;
+                    contiguous arrays are read in place, others are copied first. On a GPU: torch, CuPy, and objects with
+                    DLPack or a __cuda_array_interface__; contiguous, never copied
+    plan            a Plan or its text; for a list of tensors also a list with one plan per tensor
+    out             memory for the frame: on the CPU a bytearray, or an array or tensor of bytes; on a GPU an array of
+                    bytes, aligned to 16, or a DeviceFrame. Batch.bound bytes suffice for any frame. None: new memory
+    step, seed      the same on every rank; they and private_seed determine all random numbers. None is step 0. The second
+                    call without a step is a RuntimeWarning if the plan draws random numbers: Random-k would select the
+                    same positions at every step
+    private_seed    different on every rank, for example the rank. None is 0
+    state           the State of the tensor; for a list a list of them (None where there is none)
+    weights         for a plan with sparsify=visible: the weights that the tensor updates, of its type and shape; for a list
+                    a list of them
+    key             a number that identifies the tensor in random draws; for a list a list of them. 0 or None: its position
+                    in the list. Tensors that are encoded by separate calls need different keys, otherwise Random-k
+                    selects the same positions in all of them
+    tag             a number that `inspect` returns and `decode` compares, for example a hash of step and name
     sum_duplicates  Sparse: add up the values of equal indices; otherwise a duplicate is an error
-    status_frame    if the library cannot encode, return a frame that says why instead of raising: it decodes to
-                    PeerError on every rank, so that nobody waits. What is no tensor at all is still raised, and
-                    so is, on a GPU, what does not depend on the values
-    fit             if the frame does not fit `out`, send some tensors (or segments) empty, the smallest that will do,
+    status_frame    if the library cannot encode, return a status frame with the reason instead of raising. It decodes to
+                    PeerError on every rank, so no rank waits. Arguments that are not tensors still raise; on a GPU so do
+                    all errors that do not depend on the values
+    fit             if the frame does not fit `out`, send some tensors (or segments) empty, the smallest that suffice,
                     and leave them to feedback, which all plans must have. On the CPU
-    segment_rows    cut tensors into segments of so many rows, each coded for itself: a Bloom filter of its own, say,
-                    sized by its own count. 0: one segment up to 2^32 - 1 rows. On the CPU
-    trace           a function that is called with a Trace when a stage has ended
-    allow_host      on a GPU: encode what has no CUDA operations (deflate, …) on the CPU, with copies and a wait.
-                    Otherwise it is Unsupported
-    threads         to work with, on the CPU; None: one. The frame does not depend on it
+    segment_rows    cut tensors into segments of this many rows, each coded on its own: a Bloom filter, for example, is
+                    sized by the segment's count. 0: one segment up to 2^32 - 1 rows. On the CPU
+    trace           a function that is called with a Trace at the end of each stage
+    allow_host      on a GPU: encode codecs without CUDA operations (deflate, …) on the CPU, with copies and a wait;
+                    otherwise these are Unsupported
+    threads         number of threads, on the CPU; None: one. The frame does not depend on it
 
-    On the CPU it returns bytes, or of `out` the part that the frame takes: of a tensor a tensor, of an array an array,
-    else a memoryview. On a GPU it works on the caller's current stream (torch's or CuPy's; else the one that a
-    __cuda_array_interface__ names, or the legacy default stream) and returns a DeviceFrame of the same bytes, without
-    waiting: what the values get wrong is raised when one asks the frame for anything.
+    On the CPU it returns bytes; with `out` the part of it that holds the frame: a tensor of a tensor, an array of an array,
+    else a memoryview. On a GPU it works on the caller's current stream: torch's or CuPy's, else the one that a
+    __cuda_array_interface__ names, else the legacy default stream. There it returns a DeviceFrame of the same bytes and does
+    not wait; errors in the values are raised when the frame is first read.
 
-    Raises ArgumentError (what is no tensor, a NaN where the codec is lossy, an index twice or out of range, arrays
-    in different places), CapacityError (`out` is too small; `needed` says what would do), ConcurrentUse (a state is in
-    another call), Unsupported, OutOfMemory, DeviceError. States are then as they were.
+    Raises ArgumentError (not a tensor, a NaN where the codec is lossy, an index twice or out of range, arrays in different
+    places), CapacityError (`out` is too small; `needed` is the size that suffices), ConcurrentUse (a state is in another
+    call), Unsupported, OutOfMemory, DeviceError. States are then unchanged.
 
     >>> x = numpy.array([0, 3, 0, -1, 0.5], dtype=numpy.float32)
     >>> frame = deepreduce.encode(x, "sparsify=topr(count=2) index=golomb")
@@ -154,7 +153,7 @@ def encode(
         segment_rows,
     )
     if fit and out is None:
-        raise ArgumentError("fit is for a frame that goes into `out`")
+        raise ArgumentError("fit requires `out`")
     tracer = tracer_of(trace, call)
     try:
         with Turns(inputs.states):
@@ -172,14 +171,14 @@ def encode(
 
 def _plans_of(plan: Plans) -> List[Plan]:
     given: Any = plan if isinstance(plan, (list, tuple)) else [plan]
-    return [as_plan(each) for each in given]
+    return [as_plan(one) for one in given]
 
 
-_drawn: Set[str] = set()  # plans that draw, and were encoded without a step
+_drawn: Set[str] = set()  # plans that draw random numbers, and were encoded without a step
 
 
 def warn_of_repeated_draws(plan: Plans) -> None:
-    """Once a plan: at its second encode without a step, if it draws random numbers."""
+    """Warns once per plan that draws random numbers, at its second encode without a step."""
     for parsed in _plans_of(plan):
         if not parsed.draws or parsed.warned:
             continue
@@ -189,14 +188,14 @@ def warn_of_repeated_draws(plan: Plans) -> None:
         parsed.warned = True
         warnings.warn(
             f"plan '{parsed}' draws random numbers, and encode was called again without step=: it draws the same as"
-            " before. Give step=, the same on every rank, and private_seed=rank",
+            " before. Pass step=, the same on every rank, and private_seed=rank",
             RuntimeWarning,
             stacklevel=3,
         )
 
 
 def explain_missing_state(error: ArgumentError, inputs: Inputs, plan: Plans, state: States) -> None:
-    """Raises what a caller can do, where the library says that a tensor has no state."""
+    """Where the library reports a missing state, raises an error that says how to make one."""
     at = error.tensor
     if not isinstance(at, int) or not 0 <= at < inputs.n or inputs.tensors[at].state:
         return
@@ -204,7 +203,7 @@ def explain_missing_state(error: ArgumentError, inputs: Inputs, plan: Plans, sta
     if plans[at if len(plans) > 1 else 0].info.feedback:
         name, how = (f"x[{at}]", "State.of(x, plan)") if inputs.is_list else ("x", "State(x, plan)")
         raise ArgumentError(
-            f"{name}: the plan keeps feedback, so it needs a state: state=deepreduce.{how}, the same one at every step",
+            f"{name}: the plan has feedback, so it needs a state: state=deepreduce.{how}, the same one at every step",
             tensor=at,
         ) from None
 
@@ -223,8 +222,8 @@ def _encode_on_gpu(
         made = out
     else:
         made = DeviceFrame(place, _bound(context, inputs, call, where) if out is None else 0, out)
-    buffer, told = borrow_target(made, place, status_frame)
-    status = _encode(context, inputs, call, where, buffer, told)
+    buffer, result = borrow_target(made, place, status_frame)
+    status = _encode(context, inputs, call, where, buffer, result)
     if status:
         fail(status, context)
     return made
@@ -235,7 +234,7 @@ def _encode_on_cpu(context: Context, inputs: Inputs, call: _abi.dr_call, out: Te
     if out is not None:
         status = _encode(context, inputs, call, None, _memory.borrow_room(out), result)
     else:
-        # Mostly what the last frames took is enough: then nobody works out a bound.
+        # The buffer of the last frames usually suffices; then no bound is computed.
         room, context.scratch = context.scratch, None  # a signal's handler may encode, too
         if room is None:
             room = _memory.empty((_SCRATCH,), numpy.uint8)
@@ -252,7 +251,7 @@ def _encode_on_cpu(context: Context, inputs: Inputs, call: _abi.dr_call, out: Te
     return frame
 
 
-def _encode(context: Context, inputs: Inputs, call: _abi.dr_call, where: Optional[_abi.dr_place], buffer: _memory.Bytes, told: Pointer) -> int:
+def _encode(context: Context, inputs: Inputs, call: _abi.dr_call, where: Optional[_abi.dr_place], buffer: _memory.Bytes, result: Pointer) -> int:
     status: int = _library.load().dr_encode(
         context.handle,
         inputs.plan,
@@ -263,7 +262,7 @@ def _encode(context: Context, inputs: Inputs, call: _abi.dr_call, where: Optiona
         inputs.n,
         buffer.address,
         buffer.size,
-        told,
+        result,
     )
     return status
 

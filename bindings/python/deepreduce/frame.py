@@ -14,15 +14,15 @@ RESULT_SIZE = ctypes.sizeof(_abi.dr_result)
 
 
 class DeviceFrame:
-    """A frame in the memory of a GPU, and what came of its encode: encode and Batch.encode give it for arrays there.
+    """A frame in the memory of a GPU, with the result of its encode. encode and Batch.encode return it for arrays there.
 
-    buffer  [multiple of 16] uint8, an array of the framework that the tensor came from. The frame is at its
-            beginning and tells its own end, so the whole buffer may be sent, received and decoded
+    buffer  [multiple of 16] uint8, an array of the tensor's framework. The frame is at its beginning and contains its own
+            size, so the whole buffer may be sent, received and decoded
 
-    Nobody has waited for it: its bytes are there for what follows on the encode's stream. The methods wait for the
-    stream that is current when they are called, and raise what the encode met (ArgumentError for a NaN where the
-    codec is lossy, …). decode, merge and inspect take a frame, and do the same. Batch.decode and Batch.merge do not
-    wait: a failed encode leaves its buffer as it was, or with a status frame if that was asked for.
+    The encode may still be in progress: the bytes are valid for later work on the encode's stream. The methods wait for the
+    stream that is current when they are called, and raise the error of the encode (ArgumentError for a NaN where the codec
+    is lossy, …); so do decode, merge and inspect. Batch.decode and Batch.merge do not wait. A failed encode leaves its buffer
+    unchanged, or with a status frame if that was requested.
     """
 
     __slots__ = ("buffer", "_result", "_place", "_status_frame")
@@ -39,15 +39,15 @@ class DeviceFrame:
 
     def size(self) -> int:
         """Bytes of the frame."""
-        told = read_result(self._result)
-        if told.status and not (self._status_frame and told.size):
-            raise_result(told)
-        if not told.size:
+        result = read_result(self._result)
+        if result.status and not (self._status_frame and result.size):
+            raise_result(result)
+        if not result.size:
             raise ArgumentError("the frame is empty: no encode has written it")
-        return int(told.size)
+        return int(result.size)
 
     def to_host(self) -> bytes:
-        """A copy on the CPU: the bytes that encode gives for the same tensors there."""
+        """A copy on the CPU: the bytes that encode returns for the same tensors there."""
         framework = _device.framework_of(self.buffer)
         return framework.to_host(framework.part(self.buffer, 0, self.size()))
 
@@ -63,13 +63,13 @@ class DeviceFrame:
 
 
 def borrow_target(frame: DeviceFrame, place: _device.Place, status_frame: bool) -> Tuple[_memory.Bytes, Pointer]:
-    """The memory of a frame that is about to be written, and a dr_result * there."""
+    """The memory of a frame to be written, and its dr_result *."""
     frame._status_frame = status_frame
     return place.borrow_bytes(frame.buffer, "out"), result_at(frame._result, place)
 
 
 def array_of(frame: object) -> Tensor:
-    """What holds the bytes of a frame."""
+    """The array, or other object, that holds the bytes of a frame."""
     return frame.buffer if isinstance(frame, DeviceFrame) else frame
 
 
@@ -79,12 +79,12 @@ _WORDS = {
     _abi.DR_E_CORRUPT: "not a frame of such tensors, or damaged",
     _abi.DR_E_UNSUPPORTED: "of a version that is not known here",
     _abi.DR_E_PEER: "the rank that sent it could not encode",
-    _abi.DR_E_CAPACITY: "more than there is room for",
+    _abi.DR_E_CAPACITY: "more than fits the memory",
 }
 
 
 def start_result(memory: object) -> Tensor:
-    """Makes memory on a GPU a dr_result that says nothing yet but its size; does not wait. Returns it."""
+    """Initialises memory on a GPU as an empty dr_result; does not wait. Returns it."""
     framework = _device.framework_of(memory)
     framework.fill(memory, 0)
     framework.fill(framework.part(memory, 0, 1), RESULT_SIZE)  # struct_size, whose other bytes are 0
@@ -101,16 +101,16 @@ def read_result(memory: object) -> _abi.dr_result:
     return _abi.dr_result.from_buffer_copy(_device.framework_of(memory).to_host(memory))
 
 
-def raise_result(told: _abi.dr_result, frames: int = 0) -> NoReturn:
-    """Raises what kernels found, in the words that the library has for it on the CPU. frames: of a decode or merge."""
-    status, stream = told.status, STREAMS.get(told.stream)
-    tensor = None if told.tensor == _abi.DR_NO_TENSOR else told.tensor
-    frame = None if told.frame == _abi.DR_NO_FRAME or not frames else told.frame
+def raise_result(result: _abi.dr_result, frames: int = 0) -> NoReturn:
+    """Raises the error that kernels found, in the words of the CPU's. frames: their number in a decode or merge"""
+    status, stream = result.status, STREAMS.get(result.stream)
+    tensor = None if result.tensor == _abi.DR_NO_TENSOR else result.tensor
+    frame = None if result.frame == _abi.DR_NO_FRAME or not frames else result.frame
     where = f"tensor {tensor}{f', {stream} stream' if stream else ''}" if tensor is not None else ""
     if frame is not None and (frames > 1 or tensor is None):
         where = f"frame {frame}{': ' if where else ''}{where}"
-    if status == _abi.DR_E_ARGUMENT and told.stream == _abi.DR_STREAM_VALUE:
-        words = "a value is NaN or infinite; the codec takes finite values"
+    if status == _abi.DR_E_ARGUMENT and result.stream == _abi.DR_STREAM_VALUE:
+        words = "a value is NaN or infinite; the codec requires finite values"
     elif status == _abi.DR_E_ARGUMENT:
         words = "indices do not ascend or are not below the universe, or the state is of something else"
     elif status == _abi.DR_E_CAPACITY and tensor is None:
@@ -118,12 +118,12 @@ def raise_result(told: _abi.dr_result, frames: int = 0) -> NoReturn:
     else:
         words = _WORDS.get(status) or _library.load().dr_status_name(status).decode()
     raise BY_CODE.get(status, InternalError)(
-        f"{where or 'frame'}: {words} (at {told.where}, value {told.what})",
+        f"{where or 'frame'}: {words} (at {result.where}, value {result.what})",
         code=status,
         tensor=tensor,
-        where=told.where,
-        what=told.what,
+        where=result.where,
+        what=result.what,
         frame=frame,
-        needed=told.needed or None,
+        needed=result.needed or None,
         stream=stream,
     )

@@ -1,4 +1,4 @@
-"""inspect and frame_size: what the header of a frame says, on the CPU or on a GPU."""
+"""inspect and frame_size: the header of a frame, on the CPU or on a GPU."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from .errors import CapacityError, CorruptFrame
 from .frame import DeviceFrame, array_of
 
 _INFO_STRIDE = ctypes.sizeof(_abi.dr_tensor_info)
-# Infos that the first reading of a header has room for. Longer frames take a second one.
+# Capacity for infos in the first read of a header. Frames of more tensors are read a second time.
 _INFO_CAPACITY = 16
-# Bytes that are copied from a GPU at first to read a frame that does not tell its size.
-_HEADER_USUALLY = 65536
+# Bytes that are copied from a GPU first, to read the header of a frame of unknown size.
+_FIRST_COPY = 65536
 
 
 @dataclasses.dataclass(frozen=True)
 class FrameTensor:
-    """One tensor of a frame, as its header tells.
+    """One tensor of a frame, from its header. Sizes are in bytes.
 
-    count is what went in (r, in rows), support what decode gives; sizes are in bytes. fallback is "none",
-    "raw_index" or "dense", the furthest of its segments. plan tells the codecs and their wire fields; host_only
-    whether one of them has no CUDA operations, so that a GPU needs allow_host.
+    universe, width  number of rows of the dense tensor; values per row
+    count            number of rows that were encoded (r)
+    support          number of rows that decode returns
+    fallback         "none", "raw_index" or "dense": the strongest fallback of its segments
+    plan             the codecs and their wire fields
+    host_only        whether one of the codecs has no CUDA operations, so that a GPU needs allow_host
     """
 
     universe: int
@@ -45,11 +48,12 @@ class FrameTensor:
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
-    """The header of a frame. Sizes are in bytes; tag is None if the frame has none.
+    """The header of a frame. Sizes are in bytes.
 
-    plans counts the entries of the plan table, segments those of all tensors. patch: its tensors are patches of weights, which
-    deepreduce.patch applies.
-    In a status frame, status is the reason ("ARGUMENT", …) and message the sentence; otherwise status is None.
+    patch            whether its tensors are patches of weights, which deepreduce.patch applies
+    tag              None if the frame has none
+    status, message  of a status frame: the reason ("ARGUMENT", …) and a sentence; else status is None
+    plans, segments  number of entries of the plan table; number of segments of all tensors
     """
 
     size: int
@@ -74,10 +78,10 @@ _FALLBACKS = {
 
 
 def inspect(frame: object) -> Frame:
-    """Reads the header of a frame and verifies its checks; decodes nothing. A status frame is no error here.
+    """Reads the header of a frame and verifies its checks; decodes nothing. A status frame is not an error here.
 
-    frame  bytes, or what has a buffer of bytes; a DeviceFrame or an array of bytes on a GPU, which is copied to
-           the CPU for it. It may be longer than the frame is
+    frame  bytes, or an object with a buffer of bytes; or a DeviceFrame or an array of bytes on a GPU, which is copied to the
+           CPU. It may be longer than the frame
 
     Raises CorruptFrame, Unsupported (a codec that is not loaded).
 
@@ -122,12 +126,13 @@ def inspect(frame: object) -> Frame:
 
 
 def frame_size(frame: object) -> int:
-    """Bytes of the frame at the beginning of `frame`, which may be longer: for frames that lie one behind the other, or
-    in slots. It reads the header only and verifies no check.
+    """Size in bytes of the frame at the beginning of `frame`, which may be longer: for frames one behind the other, or in
+    slots. It reads the header only and verifies no check.
 
-    frame  bytes, or what has a buffer of bytes; a DeviceFrame or an array of bytes on a GPU, which is copied to the CPU
+    frame  bytes, or an object with a buffer of bytes; or a DeviceFrame or an array of bytes on a GPU, which is copied to the
+           CPU
 
-    Raises CorruptFrame (no frame, or cut off), Unsupported.
+    Raises CorruptFrame (not a frame, or truncated), Unsupported.
 
     >>> frame = deepreduce.encode(numpy.ones(8, dtype=numpy.float32), "index=raw value=raw")
     >>> deepreduce.frame_size(frame + b"what follows") == len(frame)
@@ -151,7 +156,7 @@ def borrow_frame(frame: object, what: str, place: Optional[_device.Place]) -> _m
 
 
 class Header(NamedTuple):
-    """What the header of a frame tells."""
+    """The header of a frame."""
 
     info: _abi.dr_frame_info
     infos: Structs  # dr_tensor_info[tensors]
@@ -162,56 +167,57 @@ class Header(NamedTuple):
 
     @property
     def is_list(self) -> bool:
-        """Whether the frame gives a list. One of many tensors does, though its writer did not say so."""
+        """Whether the frame decodes to a list. A frame of several tensors does, even without the flag."""
         return bool(self.info.flags & _abi.DR_FRAME_LIST) or self.info.tensors != 1
 
-    def shapes(self, asked: Optional[range]) -> List[Shape]:
-        return [_shape_of(told) for told in (self.infos if asked is None else self.infos[asked.start : asked.stop])]
+    def shapes(self, selected: Optional[range]) -> List[Shape]:
+        """Of the selected tensors; None: all."""
+        return [_shape_of(info) for info in (self.infos if selected is None else self.infos[selected.start : selected.stop])]
 
     def limit(self, max_elements: Optional[int]) -> None:
         if max_elements is not None:
-            most = unsigned(max_elements, "max_elements")
-            elements = sum(each.universe * each.width for each in self.infos)
-            if elements > most:
-                raise CapacityError(f"the frame has {elements} elements, max_elements is {most}", needed=elements)
+            limit = unsigned(max_elements, "max_elements")
+            elements = sum(info.universe * info.width for info in self.infos)
+            if elements > limit:
+                raise CapacityError(f"the frame has {elements} elements, max_elements is {limit}", needed=elements)
 
 
-def _shape_of(told: _abi.dr_tensor_info) -> Shape:
-    universe, width = told.universe, told.width
-    return Shape(universe, width, told.dtype, (universe, width) if width > 1 else (universe,))
+def _shape_of(info: _abi.dr_tensor_info) -> Shape:
+    universe, width = info.universe, info.width
+    return Shape(universe, width, info.dtype, (universe, width) if width > 1 else (universe,))
 
 
 def read_header(frame: object, data: _memory.Bytes, place: Optional[_device.Place], verify: bool) -> Header:
-    """What the header of a frame tells. From a GPU it is copied for that.
+    """Reads the header of a frame, which is copied from a GPU.
 
-    verify  the checks, too, which a decode does itself
+    verify  also verify the checks, as a decode does itself
     """
     if place is None:
         return _read(data, data.size, verify)
     array = array_of(frame)
     framework = _device.framework_of(array)
-    for part in sorted({min(data.size, _HEADER_USUALLY), data.size}):
+    for part in sorted({min(data.size, _FIRST_COPY), data.size}):
         try:
             return _read(_memory.borrow_bytes(framework.to_host(framework.part(array, 0, part))), data.size, verify)
         except CorruptFrame:
-            if part == data.size:  # otherwise it may only be longer
+            if part == data.size:  # else the header may be longer than the part
                 raise
     raise AssertionError("not reached")
 
 
 def _read(frame: _memory.Bytes, size: int, verify: bool) -> Header:
-    """The header of a frame of at most `size` bytes, of which these are the first."""
+    """The header of a frame of at most `size` bytes; `frame` has the first of them."""
     library, info, error = _library.load(), new(_abi.dr_frame_info), new(_abi.dr_error)
     capacity = _INFO_CAPACITY
     while True:
         infos = (_abi.dr_tensor_info * capacity)()
-        for each in infos:
-            each.struct_size = _INFO_STRIDE
-        told = (info, infos, _INFO_STRIDE, capacity, error)
+        for tensor in infos:
+            tensor.struct_size = _INFO_STRIDE
+        outputs = (info, infos, _INFO_STRIDE, capacity, error)
         if verify:
-            check(library.dr_inspect(frame.address, frame.size, *told), error)
+            check(library.dr_inspect(frame.address, frame.size, *outputs), error)
         else:
-            check(library.dr_frame_header(frame.address, frame.size, size, *told), error)
+            check(library.dr_frame_header(frame.address, frame.size, size, *outputs), error)
         if info.tensors <= capacity:
             return Header(info, (_abi.dr_tensor_info * info.tensors).from_buffer(infos))
         capacity = info.tensors

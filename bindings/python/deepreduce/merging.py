@@ -1,4 +1,4 @@
-"""merge: the sum of frames. It borrows the caller's arrays for the call and keeps none."""
+"""merge: the sum of frames. It uses the caller's arrays during the call, and holds no reference afterwards."""
 
 from __future__ import annotations
 
@@ -81,18 +81,18 @@ def merge(
     allow_host: bool = False,
     threads: Optional[int] = None,
 ) -> Tensor:
-    """The sum of the tensors of several frames, in the structure of the frames.
+    """The sum of the tensors of several frames: a tensor, or a list as was encoded.
 
-    frames   of tensors of the same sizes; added in this order, in float32
+    frames   frames of tensors of equal sizes; added in this order, in float32
     weights  one for each frame; None: all 1
     out      arrays to add the sum to and to return, as for decode. A half type is rounded after each frame
-    like     arrays of whose kind, shape and type the sum is returned, as for decode
-    sparse   give Sparse: the union of the supports, rounded once. On the CPU
-    dtype    of the sum; None: float32, whatever the frames hold
-    vote     the sign of the sum, +1 where that is 0 (majority vote); then `out` is overwritten. On the CPU
+    like     arrays: the sum has their kind, shape and type, as for decode
+    sparse   return Sparse: the union of the supports, rounded once. On the CPU
+    dtype    type of the sum; None: float32, for frames of any type
+    vote     return the sign of the sum, +1 where the sum is 0 (majority vote); then `out` is overwritten. On the CPU
     tensors, max_elements, max_workspace, tag, trace, allow_host, threads  as for decode
 
-    `out` is untouched if any frame is unsound. Raises as decode does; the error's `frame` tells which.
+    `out` is untouched if a frame is damaged. Raises the errors of decode; their `frame` is the position of the frame.
 
     >>> a = deepreduce.encode(numpy.array([1, 0, 2], dtype=numpy.float32), "index=raw")
     >>> b = deepreduce.encode(numpy.array([0, 0, 4], dtype=numpy.float32), "index=golomb")
@@ -100,11 +100,11 @@ def merge(
     [1.0, 0.0, 4.0]
     """
     if not isinstance(frames, Sequence) or isinstance(frames, (str, bytes, bytearray, memoryview)):
-        raise ArgumentError(f"merge takes a list of frames, not a {type(frames).__name__}")
+        raise ArgumentError(f"merge requires a list of frames, not a {type(frames).__name__}")
     if not frames:
-        raise ArgumentError("merge needs at least one frame: it tells the sizes")
+        raise ArgumentError("merge needs at least one frame")
     if out is not None and (sparse or like is not None or dtype is not None):
-        raise ArgumentError("sparse, like and dtype say what is made; out is there already")
+        raise ArgumentError("sparse=, like= and dtype= cannot be combined with out=")
     code = dtype_code(dtype)
     context = context_of_thread(threads)
     names = [f"frames[{i}]" for i in range(len(frames))]
@@ -120,7 +120,7 @@ def merge(
     except Error:
         _sound_headers(frames, datas, place, all_of_them=True, verify=True)
         raise
-    options = make_options(max_elements, max_workspace, tag, room.asked, add=out is not None and not vote, vote=vote)
+    options = make_options(max_elements, max_workspace, tag, room.selected, add=out is not None and not vote, vote=vote)
     tracer = tracer_of(trace, options)
     status = _library.load().dr_merge(
         context.handle,
@@ -147,9 +147,9 @@ def _sound_headers(
     all_of_them: bool,
     verify: bool = False,
 ) -> List[Header]:
-    """Header of the first frame that is no status frame: it tells the sizes. If all are, of the first.
+    """The header of the first frame that is not a status frame, for the sizes. If all are status frames: of the first.
 
-    all_of_them  those of the frames behind it, too
+    all_of_them  also the headers of the frames behind it
     """
     found: List[Header] = []
     for i, (frame, data) in enumerate(zip(frames, datas)):
@@ -168,7 +168,7 @@ def _sound_headers(
 
 
 def _rows_of_union(headers: Sequence[Header], tensor: int) -> int:
-    """Rows that the union of the supports takes at most. Frames that do not go together are the library's to refuse."""
+    """Maximum number of rows of the union of the supports. The library rejects frames of different sizes."""
     supports: int = sum(header.infos[tensor].support for header in headers if tensor < len(header.infos))
     universe: int = headers[0].infos[tensor].universe
     return min(universe, supports)
