@@ -302,7 +302,7 @@ def test_values_of_options_are_no_inputs(x, tmp_path):
     assert "no.npy" in command(*words, "no.npy", status=2, folder=tmp_path)
     for name in ("encode", "convert"):
         told = command(name, "g.npy", "--python-codec", "mine.py", "--output", "out", status=2, folder=tmp_path)
-        assert "--python-codec goes with compare alone" in told and not (tmp_path / "out").exists()
+        assert "--python-codec requires compare" in told and not (tmp_path / "out").exists()
     command(*words[:-2], "--output", "rows.csv", folder=tmp_path)
     assert (tmp_path / "rows.csv").read_text("utf-8").startswith("input,")
 

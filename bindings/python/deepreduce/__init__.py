@@ -1,8 +1,7 @@
 """DeepReduce: sparse gradient compression.
 
-A gradient is sparsified (or arrives sparse), its indices and values are coded, and what comes out is a frame:
-bytes that any rank can decode. A plan, one line of text, says what is done. Examples here and below assume
-`import numpy, deepreduce`.
+encode sparsifies a gradient (or receives it sparse), codes its indices and values, and returns a frame: bytes that any
+rank can decode. A plan, one line of text, names the methods. Examples here and below assume `import numpy, deepreduce`.
 
 >>> gradient = numpy.linspace(-1, 1, 1000, dtype=numpy.float32)
 >>> plan = "sparsify=topr(ratio=0.01) index=golomb value=qsgd(levels=127)"
@@ -12,25 +11,25 @@ bytes that any rank can decode. A plan, one line of text, says what is done. Exa
 >>> deepreduce.decode(frame).shape
 (1000,)
 
-encode, decode, merge   tensors to frames and back; of arrays on a GPU, to a DeviceFrame there
-Batch                   the same, prepared for tensors of known shapes; Batch.bind binds it to arrays, a Bound
-Sender                  one rank's side of the exchange of many named tensors; adapters of frameworks are made of it
-inspect, frame_size     what a frame holds, and where it ends
-Plan, codecs            what can be done; Plan.stages says it, each a Stage; load_plugin adds to it
-presets                 plans of the literature: their names stand for plans everywhere
-State                   what feedback keeps from step to step
+encode, decode, merge   tensors to frames and back; arrays on a GPU to a DeviceFrame there
+Batch                   encode, decode and merge, prepared for tensors of known shapes; Batch.bind returns a Bound
+Sender                  one rank's side of the exchange of many named tensors; adapters of frameworks use it
+inspect, frame_size     the contents of a frame, and its size
+Plan, codecs            the methods; Plan.stages maps roles to Stage objects, load_plugin adds codecs
+presets                 plans of the literature, whose names every `plan` argument accepts
+State                   the memory of feedback from step to step
 Sparse                  a sparse tensor
-compare                 what plans do to gradients: bytes, errors and times, a row each
-codec                   codecs written in Python, for compare alone
-patch                   weights that changed, exactly: what takes the weights that a receiver has to new ones
-book                    plan books: files that say which tensor has which plan
+compare                 bytes, errors and times of plans on gradients, one row per plan
+codec                   codecs written in Python, for compare only
+patch                   exact differences of weights, which update the weights of a receiver
+book                    plan books: files that assign plans to tensors
 Error                   base of the exceptions
-torch                   frames over torch.distributed: DDP, FSDP2, loops. Of its own: import deepreduce.torch
-outer                   outer loops: what weights moved in many steps, over slow links. Of its own: import deepreduce.outer
-jax, keras, flower, lightning, accelerate   the same for these frameworks (docs/FRAMEWORKS.md), each of its own
+torch                   frames over torch.distributed: DDP, FSDP2, loops. Import it by itself: import deepreduce.torch
+outer                   outer loops, which exchange the changes of many steps over slow links: import deepreduce.outer
+jax, keras, flower, lightning, accelerate   adapters of these frameworks (docs/FRAMEWORKS.md); import them by themselves
 
-The library is loaded on first use: from the environment's DEEPREDUCE_LIBRARY, from beside this package, or from
-the system. Plans and functions serve all threads at once; every other object serves one call at a time (docs/PYTHON.md).
+The library is loaded on first use: from the path in the environment's DEEPREDUCE_LIBRARY, from beside this package, or from
+the system. Any number of threads may use plans and functions; every other object allows one call at a time (docs/PYTHON.md).
 """
 
 from . import book, codec, patch

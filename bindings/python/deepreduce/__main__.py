@@ -1,6 +1,6 @@
 """The command `deepreduce`, also as `python -m deepreduce`.
 
-It does what needs Python (.pt files, Python codecs, capture, figures) and hands the rest to the native tool, unchanged.
+Commands that need Python (.pt files, Python codecs, capture, figures) run here; the native tool runs all others.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Of the Python package:
   calibrate --link            Measures the link between ranks, too: mpiexec -n 2 deepreduce calibrate --link -o profile.json
   patch                       Writes what changed between two model files, exactly, and applies it: deepreduce patch OLD NEW -o FILE
   figure                      Draws saved rows (matplotlib): deepreduce figure rows.json --output x.svg
-  compare, encode, convert    also read .pt files; compare --python-codec FILE takes codecs written in Python
+  compare, encode, convert    also read .pt files; compare --python-codec FILE uses codecs written in Python
 """
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """Runs a command line; the exit status: 0 fine, 1 a codec or a check failed, 2 usage or input."""
+    """Runs a command line. Returns the exit status: 0 success, 1 a codec or a check failed, 2 usage or input."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if words[:1] == ["help"] and words[1:] in (["capture"], ["figure"], ["patch"]):
@@ -67,7 +67,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 def _run_on_inputs(words: List[str]) -> int:
     coded = any(word.split("=")[0] == "--python-codec" for word in words)
     if coded and words[0] != "compare":
-        raise ArgumentError(f"{words[0]}: --python-codec goes with compare alone: no frame holds a Python codec")
+        raise ArgumentError(f"{words[0]}: --python-codec requires compare: frames cannot hold Python codecs")
     if not coded and not any(is_pickle(word) for word in words):
         _tool.replace_process(words)
     with tempfile.TemporaryDirectory(prefix="deepreduce-") as folder:
@@ -80,7 +80,7 @@ def _run_on_inputs(words: List[str]) -> int:
 
 
 def _converted(words: List[str], folder: pathlib.Path) -> List[str]:
-    """The words, with an .npz in `folder` in place of each .pt file that is an input."""
+    """The words, in which an .npz in `folder` replaces each .pt file that is an input."""
     valued = _tool.options_with_values(words[0]) | {"--python-codec"}
     return [
         convert_file(word, folder / f"{i}.npz") if is_pickle(word) and words[i - 1] not in valued else word

@@ -1,12 +1,12 @@
-"""Plan books: which tensor has which plan, in a text file that `deepreduce plan` writes.
+"""Plan books: text files that assign plans to tensors. `deepreduce plan` writes them.
 
     # comment, at the beginning of a line or behind a blank
     layer4.*: sparsify=topr(ratio=0.01) feedback=residual index=golomb value=raw
     *.bias: dense
 
 A line is `pattern: plan`; the colon is its last one. Patterns are those of fnmatch.fnmatchcase (* ? [abc] [!abc], no
-escapes), and the first that matches a tensor's name counts. `dense` leaves a tensor as it is; so does no match.
-DDPHook and AllReduce of deepreduce.torch, and NamedAllReduce of deepreduce.mpi, take a book as their plan, or
+escapes), and the first that matches a tensor's name counts. `dense`, or no match: the tensor is sent exactly.
+DDPHook and AllReduce of deepreduce.torch, and NamedAllReduce of deepreduce.mpi, accept a book as their plan, or
 "book:PATH".
 
 >>> book = deepreduce.book.parse("head.*: dense\\n*: index=golomb value=raw")
@@ -36,13 +36,13 @@ Pairs = Iterable[Tuple[str, Union[None, str, Plan]]]
 
 
 class Book(Sequence[Tuple[str, Optional[Plan]]]):
-    """(pattern, plan) after (pattern, plan), of which the first that matches counts. None: dense.
+    """A sequence of pairs (pattern, plan), of which the first match counts. None: dense.
 
-    ArgumentError for a pattern or a plan that is none, or that a line cannot hold.
+    Raises ArgumentError for a pattern or a plan that is not valid, or that a line cannot hold.
     """
 
     def __init__(self, pairs: Pairs) -> None:
-        self._take(_parsed("", "book"))
+        self._read_lines(_parsed("", "book"))
         for pattern, plan in pairs:
             if not isinstance(pattern, str) or not pattern:
                 raise ArgumentError(f"a pattern is a text of at least one character, not {pattern!r}")
@@ -51,7 +51,8 @@ class Book(Sequence[Tuple[str, Optional[Plan]]]):
             check(_library.load().dr_book_add(self._handle, *line, error), error)
             self._pairs.append((pattern, method))
 
-    def _take(self, handle: object) -> None:
+    def _read_lines(self, handle: object) -> None:
+        """Makes this book that of `handle`, which it owns from now on."""
         self._handle, self._destroy = handle, _library.load().dr_book_destroy
         self._pairs: List[Tuple[str, Optional[Plan]]] = []
         for i in range(_library.load().dr_book_line_count(handle)):
@@ -89,42 +90,42 @@ class Book(Sequence[Tuple[str, Optional[Plan]]]):
             self._destroy(self._handle)
 
     def find(self, name: str) -> Optional[int]:
-        """The position of the line that a name has its plan from; None: no pattern matches it."""
+        """The position of the first line whose pattern matches the name; None: no line does."""
         line, error = new(_abi_plan.dr_book_line), new(_abi.dr_error)
         check(_library.load().dr_book_match(self._handle, c_string(name, "the name"), line, error), error)
         return None if line.position == _abi_plan.DR_NO_LINE else line.position
 
     def plan_of(self, name: str) -> Optional[Plan]:
-        """None: dense."""
+        """The plan of a name; None: dense."""
         found = self.find(name)
         return None if found is None else self._pairs[found][1]
 
     def groups(self, names: Iterable[str]) -> Dict[Optional[Plan], List[str]]:
-        """Names by their plans, both in the order of the names."""
+        """{plan: names}, both in the order of the names."""
         groups: Dict[Optional[Plan], List[str]] = {}
         for name in names:
             groups.setdefault(self.plan_of(name), []).append(name)
         return groups
 
     def uses(self, names: Sequence[str]) -> List[str]:
-        """Of each line "used", "unmatched" (its pattern matches none of the names) or "unreached" (lines before it match all
-        that it does)."""
+        """For each line "used", "unmatched" (its pattern matches none of the names) or "unreached" (lines before it match all
+        names that it matches)."""
         given = (ctypes.c_char_p * len(names))(*(c_string(name, "a name") for name in names))
         uses, error = (ctypes.c_uint32 * (len(self) or 1))(), new(_abi.dr_error)
         check(_library.load().dr_book_uses(self._handle, given, len(names), uses, error), error)
         return [_USES.get(use, "used") for use in uses[: len(self)]]
 
     def write(self, path: Union[str, os.PathLike[str]], comment: str = "") -> None:
-        """The file is there whole or not at all. OSError. comment: lines at its beginning"""
+        """Writes the file whole or not at all. comment: lines at its beginning. Raises OSError."""
         with whole_file(path) as partial:
             partial.write_text("".join(f"# {line}\n" for line in comment.splitlines()) + str(self), "utf-8")
 
 
 def parse(text: str, where: str = "book") -> Book:
-    """The book of a text. ArgumentError or Unsupported "WHERE: line 3: …", for a line that is none, or a plan that the library
-    does not know."""
+    """The book of a text. Raises ArgumentError or Unsupported, "WHERE: line 3: …", for a line that is not valid, or a plan
+    that the library does not know."""
     book = Book.__new__(Book)
-    book._take(_parsed(text, where))
+    book._read_lines(_parsed(text, where))
     return book
 
 
@@ -137,18 +138,18 @@ def _parsed(content: Union[str, bytes], where: str) -> Pointer:
 
 
 def read(path: Union[str, os.PathLike[str]]) -> Book:
-    """The book in a file. ArgumentError, also for a file that cannot be read or is not UTF-8."""
+    """The book in a file. Raises the errors of `parse`, and ArgumentError for a file that cannot be read or is not UTF-8."""
     name = os.fspath(path)
     book = Book.__new__(Book)
     try:
-        book._take(_parsed(pathlib.Path(path).read_bytes(), name))
+        book._read_lines(_parsed(pathlib.Path(path).read_bytes(), name))
     except OSError as error:
         raise ArgumentError(f"{name}: cannot be opened: {error.strerror}") from None
     return book
 
 
 def as_book(plan: object) -> Optional[Book]:
-    """A Book as it is, and what "book:PATH" names; None for anything else."""
+    """The Book itself, or the book that "book:PATH" names; None for another plan."""
     if isinstance(plan, Book):
         return plan
     if isinstance(plan, str) and plan.startswith(_PREFIX):  # (plan text: it names a file)

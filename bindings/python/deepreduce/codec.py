@@ -1,4 +1,4 @@
-"""Codecs written in Python, to be compared with the library's own before anybody writes C++.
+"""Codecs written in Python, to compare them with the library's own before writing C++.
 
     import numpy, deepreduce.codec
 
@@ -10,12 +10,12 @@
         def decode(self, data, count, universe):
             return numpy.cumsum(deepreduce.codec.from_varints(data) + 1) - 1
 
-From then on plans of deepreduce.compare may say `index=gaps`, and those of `deepreduce compare --python-codec FILE`, too.
-Frames never hold such a codec: encode and decode do not know it. docs/PYTHON_CODEC.md goes on to the same codec in C++.
+Then plans of deepreduce.compare, and of `deepreduce compare --python-codec FILE`, may contain `index=gaps`. Frames never
+contain such a codec: encode and decode do not know it. docs/PYTHON_CODEC.md continues with the same codec in C++.
 
 index, value   register a codec
-check          whether a codec keeps what it promises; compare does it, too
-varints, from_varints   LEB128, which many codecs want
+check          tests whether a codec does what it declares; compare runs it, too
+varints, from_varints   LEB128, which many codecs use
 """
 
 from .comparing import compare

@@ -1,4 +1,4 @@
-"""Exceptions, one for each dr_status, whose number is its `code`: named for who must act."""
+"""Exceptions, one for each dr_status, whose number is its `code`. The names say who must act."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Dict, Optional, Tuple, Type, Union
 
 
 class Error(Exception):
-    """Base of all that this package raises.
+    """Base of all exceptions of this package.
 
     code    the dr_status, as a number
-    tensor  position of the tensor in the list (0 if there was no list), of a Sender its name; None if none is to blame
-    where   element, or byte of a frame, that the message speaks of; 0 if there is none
+    tensor  position of the tensor in the list (0 without a list), or its name in a Sender; None if no tensor is at fault
+    where   the element, or byte of a frame, of the message; 0 if there is none
     what    the offending value, as an unsigned number; 0 if there is none
-    frame   position among the frames of a merge; None if none is to blame
-    needed  CapacityError: bytes, rows or elements that would do; None if that is not known
-    stream  "index", "value" or "order", of a tensor; None if none is to blame
-    rank    the rank to blame for a failed exchange; None if none is
+    frame   position among the frames of a merge; None if no frame is at fault
+    needed  CapacityError: bytes, rows or elements that suffice; None if unknown
+    stream  "index", "value" or "order", of a tensor; None if no stream is at fault
+    rank    the rank at fault in an exchange; None if no rank is
 
     >>> try:
     ...     deepreduce.decode(b"not a frame")
@@ -53,17 +53,17 @@ class ArgumentError(Error, ValueError):
 
 
 class WrongBase(ArgumentError):
-    """A patch is for other weights than these (deepreduce.patch). Nothing was changed."""
+    """The base of the patch differs from these weights (deepreduce.patch). Nothing has changed."""
 
 
 class OutOfStep(ArgumentError):
-    """Ranks are at different steps, or some did not complete a step that others did: all ranks raise it, and nothing of the
-    step is applied.
+    """Ranks are at different steps, or some did not complete a step that others did. All ranks raise it, and the step is not
+    applied.
 
     rank    the first of `ranks`
-    ranks   that are behind
-    source  one that is not: the others copy parameters and the optimizer's state from it
-    step    that they did not complete; None where they are at other steps
+    ranks   the ranks that are behind
+    source  a rank that is not behind: the others copy parameters and the optimizer's state from it
+    step    the step that they did not complete; None if they are at other steps
     """
 
     ranks: Tuple[int, ...] = ()
@@ -72,7 +72,7 @@ class OutOfStep(ArgumentError):
 
 
 class CapacityError(Error):
-    """`out` is too small, or a limit (`max_elements`, `max_workspace`) too low for the frame: see `needed`."""
+    """`out` is too small, or a limit (`max_elements`, `max_workspace`) is too low for the frame: see `needed`."""
 
     code = 2  # DR_E_CAPACITY
 
@@ -84,19 +84,19 @@ class CorruptFrame(Error):
 
 
 class Unsupported(Error):
-    """The frame or the plan asks for what this build lacks: a codec that is not loaded, a newer format."""
+    """The frame or the plan needs what this build does not have: a codec that is not loaded, a newer format."""
 
     code = 4  # DR_E_UNSUPPORTED
 
 
 class OutOfMemory(Error, MemoryError):
-    """The memory for a result or for the work could not be had."""
+    """Memory for a result or a workspace could not be allocated."""
 
     code = 5  # DR_E_MEMORY
 
 
 class DeviceError(Error):
-    """The accelerator refused."""
+    """An operation of the accelerator failed."""
 
     code = 6  # DR_E_DEVICE
 
@@ -108,20 +108,20 @@ class InternalError(Error):
 
 
 class PeerError(Error):
-    """A rank is gone, or says that it could not encode: `rank`, or the message, names it."""
+    """A rank is gone, or reports that it could not encode. `rank` or the message names it."""
 
     code = 8  # DR_E_PEER
 
 
 class MissingRank(Error, TimeoutError):
-    """A rank did not answer in time; the message names it."""
+    """A rank did not answer in time. The message names it."""
 
     code = 9  # DR_E_TIMEOUT
 
 
 class ConcurrentUse(Error, RuntimeError):
-    """A State, Batch, Bound, Exchange, Sender, Transform or Controller is in a call already, on another thread, or another process
-    writes to a patch.Store. Nothing was done: call again later, or give each its own."""
+    """A State, Batch, Bound, Exchange, Sender, Transform or Controller is in another call, on another thread; or another process
+    writes to a patch.Store. Nothing has changed: call again later, or use one object per thread."""
 
     code = 1  # DR_E_ARGUMENT
 

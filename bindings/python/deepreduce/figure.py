@@ -1,4 +1,4 @@
-"""Draws saved rows of `deepreduce compare` as a picture: the Pareto chart of two columns. Wants matplotlib."""
+"""Draws saved rows of `deepreduce compare` as a picture: the Pareto chart of two columns. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .plan import Stages, read_stages
 Row = Json
 Point = Tuple[float, float, str]  # x, y, plan
 
-# Okabe and Ito's colours, which most eyes tell apart; as the report has them.
+# Okabe and Ito's colours, which people with colour blindness can distinguish; the report uses them, too.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#b8a800", "#000000")
 MARKS = ("o", "s", "^", "D", "*", "X", "P", "v")
 TITLES = {"bytes": "bytes", "total_error": "total error", "relative_l2_error": "coding error"}
@@ -23,11 +23,11 @@ FORMATS = ("svg", "png", "pdf")
 
 
 class FigureError(Exception):
-    """Input or arguments of which no figure can be made."""
+    """Input or arguments that cannot be drawn."""
 
 
 def stages_of(plan: str) -> Stages:
-    """Empty of a row that has no plan of its own."""
+    """The stages of a row's plan; empty if it is not a plan."""
     try:
         return read_stages(plan)
     except ArgumentError:
@@ -49,7 +49,7 @@ def read_rows(paths: Sequence[str]) -> List[Row]:
         except OSError as error:
             raise FigureError(f"{path}: cannot be read: {error.strerror}") from None
         except (ValueError, KeyError, TypeError):
-            raise FigureError(f"{path}: no document of `deepreduce compare --format json`") from None
+            raise FigureError(f"{path}: not a document of `deepreduce compare --format json`") from None
     return rows
 
 
@@ -65,7 +65,7 @@ def value(row: Row, column: str) -> Optional[float]:
 
 
 def points_of(rows: Sequence[Row], x: str, y: str) -> List[Point]:
-    """Raises FigureError if there is no row, no such column, or more than one tensor or step."""
+    """The points of rows. Raises FigureError if there is no row, no such column, or more than one tensor or step."""
     if not rows:
         raise FigureError("no rows left to draw; see --input, --tensor, --step and --sparsify")
     for column in (name for text in (x, y) for name in text.split("+")):
@@ -75,7 +75,7 @@ def points_of(rows: Sequence[Row], x: str, y: str) -> List[Point]:
         values = {row.get(name) for row in rows}
         if len(values) > 1:
             some = ", ".join(sorted(map(repr, values))[:3])
-            raise FigureError(f"{len(values)} values of {name} ({some}, …): a figure is of one; choose it by --{name}")
+            raise FigureError(f"{len(values)} values of {name} ({some}, …): a figure shows one; select it with --{name}")
     found = [(value(row, x), value(row, y), row["plan"]) for row in rows]
     points = [(a, b, plan) for a, b, plan in found if a is not None and b is not None]
     if not points:
@@ -84,7 +84,7 @@ def points_of(rows: Sequence[Row], x: str, y: str) -> List[Point]:
 
 
 def pareto_front(points: Sequence[Point]) -> List[Point]:
-    """Those that no other point beats in both, by x."""
+    """The points that no other point beats in both columns, sorted by x."""
     front: List[Point] = []
     for point in sorted(points):
         if not front or point[1] < front[-1][1]:
@@ -160,13 +160,13 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             raise FigureError(f"--output {given.output}: not one of .{', .'.join(FORMATS)}")
         rows = read_rows(given.rows)
         for name in ("input", "tensor"):
-            asked = getattr(given, name)
-            rows = [row for row in rows if asked is None or row.get(name) == asked]
+            selected = getattr(given, name)
+            rows = [row for row in rows if selected is None or row.get(name) == selected]
         last = max((row.get("step") or 1 for row in rows), default=1)
         rows = [row for row in rows if (row.get("step") or 1) == (given.step or last)]
         if given.sparsify:
-            wanted = f"sparsify={given.sparsify}"
-            rows = [row for row in rows if str(stages_of(row["plan"]).get("sparsify", "sparsify=none")) == wanted]
+            stage = f"sparsify={given.sparsify}"
+            rows = [row for row in rows if str(stages_of(row["plan"]).get("sparsify", "sparsify=none")) == stage]
         points = points_of(rows, given.x, given.y)
         named = [str(rows[0].get("input", "")), str(rows[0].get("tensor", "")).replace("*", "")]
         draw(points, given.x, given.y, " ".join(filter(None, named)), given.output)

@@ -1,4 +1,4 @@
-"""Plans, and the codecs they are made of."""
+"""Plans and codecs."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from .errors import ArgumentError
 
 @dataclasses.dataclass(frozen=True)
 class PlanInfo:
-    """What a plan does (Plan.info).
+    """Properties of a plan (Plan.info).
 
-    sparsifies      it drops values, more than zeros
-    feedback        it keeps a State
-    residual        its State has a residual, to which a frame that never arrived can be given back
-    votes           merge=vote: a merge is the sign of the sum
-    lossy_values    what is kept is not decoded bit for bit
-    lossy_support   decode gives another support than the sparsifier kept
+    sparsifies      it drops values other than zeros
+    feedback        it needs a State
+    residual        its State has a residual, to which a lost frame can be added back
+    votes           merge=vote: a merge returns the sign of the sum
+    lossy_values    selected values are not decoded bit for bit
+    lossy_support   decode returns another support than the sparsifier selected
     fixed_size      frames of equal shapes and counts have equal sizes
     linear          payloads may be added up (all-reduce)
-    shared_random   it draws: the same on every rank
-    private_random  it draws: private_seed must differ between ranks
+    shared_random   it draws random numbers that are the same on every rank
+    private_random  it draws random numbers by private_seed, which must differ between ranks
     chooses         auto: the codecs depend on the data
-    host_only       some stage has no CUDA path at all
+    host_only       a stage has no CUDA path
     flat            bucket=flat: the batch is one tensor in the frame
-    transforms      transform=…: makes factors for an all-reduce, not frames (deepreduce.transform)
-    patch           sparsify=changed: it takes weights with their base (deepreduce.patch)
-    dtypes          of the tensors that it takes
+    transforms      transform=…: computes factors for an all-reduce, not frames (deepreduce.transform)
+    patch           sparsify=changed: it encodes weights against their base (deepreduce.patch)
+    dtypes          types of the tensors that it accepts
     """
 
     sparsifies: bool
@@ -80,12 +80,12 @@ _PLAN_FLAGS = {
 
 
 class Plan:
-    """What is done to a tensor, parsed and checked. Immutable; serves any number of threads.
+    """A parsed and checked plan: the methods that encode a tensor. Immutable; any number of threads may use it.
 
-    text  stages, each `role=codec(parameter=value,…)`, separated by spaces; or the name of a preset: "terngrad"
+    text  stages `role=codec(parameter=value,…)`, separated by spaces; or the name of a preset: "terngrad"
 
-    `str(plan)` is the canonical text: two plans are equal if and only if they do the same.
-    Raises ArgumentError for a text that is no plan.
+    `str(plan)` is the canonical text: two plans are equal if and only if their methods are the same.
+    Raises ArgumentError for a text that is not a plan.
 
     >>> plan = deepreduce.Plan("index=golomb(block=12)   sparsify=topr(ratio=0.010)")
     >>> str(plan)
@@ -108,11 +108,11 @@ class Plan:
         self._text: str = library.dr_plan_text(self.handle).decode()
         self._draws: Optional[bool] = None
         self._stages: Optional[Stages] = None
-        self.warned = False  # that it drew the same numbers twice (encode)
+        self.warned = False  # about drawing the same numbers twice (encode)
 
     @property
     def draws(self) -> bool:
-        """Whether encode draws random numbers. Worked out once."""
+        """Whether encode draws random numbers. Computed once."""
         if self._draws is None:
             info = self.info
             self._draws = info.shared_random or info.private_random
@@ -120,22 +120,22 @@ class Plan:
 
     @property
     def info(self) -> PlanInfo:
-        """What the plan does, so that nobody parses its text.
+        """Properties of the plan, without parsing its text.
 
         >>> info = deepreduce.Plan("sparsify=topr(ratio=0.01) feedback=residual index=golomb value=qsgd").info
         >>> info.sparsifies, info.feedback, info.lossy_values, info.lossy_support, info.private_random
         (True, True, True, False, True)
         """
-        told, error = new(_abi.dr_plan_info), new(_abi.dr_error)
-        check(_library.load().dr_plan_describe(self.handle, told, error), error)
+        info, error = new(_abi.dr_plan_info), new(_abi.dr_error)
+        check(_library.load().dr_plan_describe(self.handle, info, error), error)
         return PlanInfo(
-            **{name: bool(told.flags & bit) for name, bit in _PLAN_FLAGS.items()},
-            dtypes=tuple(name for code, name in NAMES.items() if told.dtypes >> code & 1),
+            **{name: bool(info.flags & bit) for name, bit in _PLAN_FLAGS.items()},
+            dtypes=tuple(name for code, name in NAMES.items() if info.dtypes >> code & 1),
         )
 
     @property
     def stages(self) -> Stages:
-        """{role: Stage}, also those that the plan's text leaves out; with transform=lowrank only that and feedback.
+        """{role: Stage}, including defaults that the text omits. With transform=lowrank: transform and feedback only.
 
         >>> stages = deepreduce.Plan("sparsify=topr(ratio=0.01) exchange=owner(parts=4) index=golomb").stages
         >>> stages["sparsify"].parameters["ratio"], stages["exchange"].name, stages["feedback"].name
@@ -146,17 +146,17 @@ class Plan:
         return self._stages
 
     def name_of(self, role: str) -> str:
-        """The name of a stage, bytes codecs behind it aside: "golomb"; "" where the plan has no such stage."""
+        """The name of a stage, without its bytes codecs: "golomb"; "" if the plan has no such stage."""
         stage = self.stages.get(role)
         return "" if stage is None else stage.name
 
     def text_of(self, role: str) -> str:
-        """A stage as the plan's text has it, "feedback=residual"; "" where that leaves it out."""
+        """A stage as in the plan's text, "feedback=residual"; "" if the text omits it."""
         stage = self.stages.get(role)
         return "" if stage is None or stage.is_default else stage.text
 
     def with_stages(self, stages: str) -> Plan:
-        """This plan with these in the place of its own. ArgumentError, Unsupported.
+        """This plan with its stages of the same roles replaced. Raises ArgumentError, Unsupported.
 
         >>> deepreduce.Plan("sparsify=topr(ratio=0.01) feedback=residual index=golomb").with_stages("feedback=none bucket=flat")
         Plan('sparsify=topr(ratio=0.01) index=golomb value=raw bucket=flat')
@@ -165,9 +165,10 @@ class Plan:
 
     @property
     def exact(self) -> Plan:
-        """Of a tensor that is too small to be worth this plan, beside others that have it (`dense_below`): all of
-        it, exactly, with the same weight of the gradient and the same momentum. With merge=vote or transform= it is this
-        plan.
+        """The plan for tensors that are too small for this plan, beside others that have it (`dense_below`).
+
+        It sends all elements exactly, with the same weight of the gradient and the same momentum. With merge=vote or
+        transform= it is this plan.
 
         >>> deepreduce.Plan("sparsify=topr(ratio=0.01) feedback=residual(gamma=0.5) index=golomb value=qsgd").exact
         Plan('feedback=residual(gamma=0.5) index=all value=raw')
@@ -176,8 +177,9 @@ class Plan:
 
     @property
     def rows(self) -> Plan:
-        """Of a sparse tensor whose rows are selected already: the index, value and order codecs. An index codec that sends
-        other rows than it is given becomes golomb, and nothing is kept of the rows. Unsupported: merge=vote, or a momentum.
+        """The plan for a sparse tensor whose rows are selected already: the index, value and order codecs, without feedback.
+
+        An index codec that sends other rows than its input becomes golomb. Raises Unsupported for merge=vote and momentum.
 
         >>> deepreduce.Plan("sparsify=topr(ratio=0.01) feedback=residual index=all value=half").rows
         Plan('index=golomb value=half')
@@ -206,7 +208,7 @@ class Plan:
 
 @functools.lru_cache(maxsize=256)
 def _beside(derive: str, plan: Plan, *more: bytes) -> Plan:
-    """What that function of the library makes of a plan; of equal texts the same object."""
+    """A plan that a function of the library derives from this one; for equal texts the same object."""
     library, made, error = _library.load(), ctypes.POINTER(_abi.dr_plan)(), new(_abi.dr_error)
     check(getattr(library, derive)(plan.handle, *more, ctypes.byref(made), ctypes.byref(error)), error)
     try:
@@ -225,10 +227,10 @@ def as_plan(plan: Union[str, Plan]) -> Plan:
 
 
 def presets() -> Dict[str, str]:
-    """{name: text of the plan}: methods of the literature. Plan, and all that takes a plan, takes the name in its place.
+    """{name: text of the plan}: methods of the literature. Plan, and every argument `plan`, accepts the name.
 
-    Stages behind a name take the place of its own. Combinations without a sparsifier, "BF-P0" say, have topr(ratio=0.01)
-    unless one is given.
+    Stages after a name replace stages of the preset. Combinations without a sparsifier, such as "BF-P0", have topr(ratio=0.01)
+    unless a sparsifier follows.
 
     >>> deepreduce.presets()["terngrad"]
     'index=all value=ternary'
@@ -247,8 +249,10 @@ def presets() -> Dict[str, str]:
 class Parameter:
     """A parameter of a codec, as plans name it.
 
-    type is "int", "real" or "choice"; range the least and the most, inclusive, of a number; choices the words
-    of a choice. default is None if the parameter is required, or if the codec works it out.
+    type     "int", "real" or "choice"
+    range    minimum and maximum of a number, inclusive
+    default  None if the parameter is required, or if the codec computes it
+    choices  the words of a choice
     """
 
     name: str
@@ -262,10 +266,12 @@ class Parameter:
 
 @dataclasses.dataclass(frozen=True)
 class Codec:
-    """A codec, or a sparsifier or feedback, which are listed like codecs but never travel.
+    """A codec; or a sparsifier or feedback, which are listed like codecs but have no payload.
 
-    name is that of plans: "plugin.rice" of a plug-in's codec where a built-in is rice. role is "index", "value", "order", "bytes", "sparsify" or "feedback"; traits are the words of DR_EXACT and so
-    on in codec.h, in lower case; dtypes the types of values it takes, if that has a meaning.
+    name    its name in plans; "plugin.rice" for a plug-in's codec if a built-in is rice
+    role    "index", "value", "order", "bytes", "sparsify" or "feedback"
+    traits  the names of DR_EXACT and so on in codec.h, in lower case
+    dtypes  types of values that it accepts, where that has a meaning
     """
 
     name: str
@@ -306,7 +312,7 @@ _PARAM_TYPES = {_abi.DR_PARAM_INT: "int", _abi.DR_PARAM_REAL: "real", _abi.DR_PA
 
 
 def codecs() -> List[Codec]:
-    """All codecs, in order of registration: the library's own, then those of plug-ins.
+    """All codecs, in the order of registration: first the library's own, then those of plug-ins.
 
     >>> rice = next(codec for codec in deepreduce.codecs() if codec.name == "rice")
     >>> rice.role, [(p.name, p.type, p.range, p.default) for p in rice.parameters]
@@ -334,11 +340,11 @@ def codecs() -> List[Codec]:
 
 
 def load_plugin(path: Union[str, os.PathLike[str]]) -> None:
-    """Loads a shared object with codecs and registers them for the rest of the process. Twice is fine.
+    """Loads a shared object with codecs and registers them for the rest of the process. Loading it again has no effect.
 
-    Raises Unsupported if it cannot be loaded or speaks another version, ArgumentError if an id is taken, or a name by
-    another plug-in. Warns where a built-in codec has the name: plans call the plug-in's "plugin.NAME" then. They always
-    may, and a plan that does means the same in later releases, whatever they build in.
+    Raises Unsupported if it cannot be loaded or has another version; ArgumentError if an id is in use, or a name by another
+    plug-in. Warns if a built-in codec has the name: then "plugin.NAME" is the plug-in's. Plans may always write "plugin.NAME",
+    which has the same meaning in later releases, whatever codecs they build in.
 
     >>> deepreduce.load_plugin("/nonexistent/libcodec.so")
     Traceback (most recent call last):
@@ -353,7 +359,7 @@ def load_plugin(path: Union[str, os.PathLike[str]]) -> None:
 def _parameters(codec: _abi.dr_codec) -> List[Parameter]:
     if not codec.param_count:
         return []
-    # A plug-in's structs have the size that its header gave them: it is the stride.
+    # The stride is the size of the struct in the plug-in's version of the header.
     address = ctypes.addressof(codec.params.contents)
     stride = codec.params[0].struct_size
     found = []

@@ -1,4 +1,4 @@
-"""Tensors that no array type covers, and what feedback keeps of a tensor."""
+"""Sparse tensors, and the states of feedback."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Sparse:
     values   [r], or [r, width]; float32, float16 or bfloat16
     shape    (universe,), or (universe, width); an int is (universe,)
 
-    decode gives numpy arrays (of a frame on a GPU: arrays there), ascending int64 indices, and 1-D values where
-    width is 1. encode takes whatever arrays it takes elsewhere; on a GPU the indices must ascend.
+    decode returns numpy arrays (of a frame on a GPU: arrays there), ascending int64 indices, and 1-D values if width is 1.
+    encode accepts the same kinds of arrays as for dense tensors; on a GPU the indices must ascend.
 
     >>> x = deepreduce.Sparse(numpy.array([1, 4]), numpy.array([2, -3], dtype=numpy.float32), (6,))
     >>> x.to_dense().tolist()
@@ -49,9 +49,9 @@ class Sparse:
         object.__setattr__(self, "shape", shape)
 
     def to_dense(self) -> Array:
-        """A new array of `shape`. Of an index that is there twice, the last value counts.
+        """A new array of `shape`. If an index occurs twice, its last value counts.
 
-        Raises ArgumentError for an index out of range, or values that do not fit.
+        Raises ArgumentError for an index out of range, or values of another shape.
         """
         indices, values = _memory.as_array(self.indices, "indices"), _memory.as_array(self.values, "values")
         _rows(self, indices.shape, values.shape, "")
@@ -63,26 +63,26 @@ class Sparse:
 
 
 def _rows(x: Sparse, indices: Tuple[int, ...], values: Tuple[int, ...], what: str) -> int:
-    """Rows of x (r), whose arrays have these shapes. ArgumentError if those do not go together."""
+    """The number of rows of x (r), whose arrays have these shapes. ArgumentError if the shapes do not match."""
     width = x.shape[1] if len(x.shape) == 2 else 1
     if len(indices) != 1:
         raise ArgumentError(f"{what}indices have shape {indices}, not (r,)")
     if values != (indices[0], width) and (width != 1 or values != indices):
         raise ArgumentError(
-            f"{what}values have shape {values}, which does not go with {indices[0]} indices and shape {x.shape}"
+            f"{what}values have shape {values}, which does not match {indices[0]} indices and shape {x.shape}"
         )
     return indices[0]
 
 
 def arrays_of(x: object, what: str) -> List[Tuple[str, Tensor]]:
-    """The arrays that a tensor is made of, with their names."""
+    """The arrays of a tensor, with their names."""
     return [(f"{what}.indices", x.indices), (f"{what}.values", x.values)] if isinstance(x, Sparse) else [(what, x)]
 
 
 def borrow_tensor(
     tensor: _abi.dr_tensor, x: object, what: str, sum_duplicates: bool = False, place: Optional[_device.Place] = None
 ) -> object:
-    """Writes to `tensor`, which is zero, what the library sees of x; returns what must be kept alive meanwhile."""
+    """Fills `tensor`, a zeroed struct, from x; returns the owner of the memory, which must outlive the struct."""
     tensor.struct_size, tensor.width = _TENSOR_SIZE, 1
     if not isinstance(x, Sparse):
         dense = _memory.borrow(x, what, place=place)
@@ -105,18 +105,18 @@ _TENSOR_SIZE = ctypes.sizeof(_abi.dr_tensor)
 # ---- State --------------------------------------------------------------------------------------
 
 
-# A fresh state begins with as many zero bytes; others with a mark.
+# A fresh state begins with this many zero bytes; others begin with a mark.
 _FRESH = 8
 
 
 class StateDict(TypedDict):
-    """What is saved of a State, or of a Transform: its bytes, [size] uint8."""
+    """The saved state of a State or a Transform: its bytes, [size] uint8."""
 
     state: Array
 
 
 def saved_part(state: Mapping[str, object], name: str) -> object:
-    """A part of a state_dict. ArgumentError where there is none."""
+    """A part of a state_dict. ArgumentError if it is missing."""
     if not isinstance(state, Mapping) or name not in state:
         raise ArgumentError(f"the state is a dict with {name!r}, as state_dict returns it, not {type(state).__name__}")
     return state[name]
@@ -127,21 +127,21 @@ def _is_plan(given: object) -> bool:
 
 
 class State:
-    """What feedback keeps of one tensor from step to step. Opaque; encode changes it in place.
+    """The memory of feedback for one tensor, from step to step. Opaque; encode changes it in place.
 
     x     the tensor, or any of its shape and type: the values are not read
-    plan  a plan; the state for one without feedback has no bytes, which is fine
+    plan  a plan. For a plan without feedback the state has no bytes
 
-    One state a tensor, and one call at a time with it: another thread's is ConcurrentUse. A failed encode leaves it as
-    it was. The bytes may be loaded on any machine, and another plan with the same feedback may go on with them. The
-    state of a tensor on a GPU lives there; state_dict, load_state_dict and pickle copy it, and pickle makes a state on
-    the CPU. Raises ArgumentError for what encode would refuse too.
+    Each tensor needs its own state. A second call with it from another thread raises ConcurrentUse. A failed encode does not
+    change it. The bytes may be loaded on any machine, and used with another plan that has the same feedback. The state of a
+    tensor on a GPU is in that GPU's memory; state_dict, load_state_dict and pickle copy it, and pickle restores it on the CPU.
+    Raises ArgumentError for tensors and plans that encode rejects, too.
 
     >>> x = numpy.array([4, 3, 2, 1], dtype=numpy.float32)
     >>> plan = deepreduce.Plan("sparsify=topr(count=1) feedback=residual")
     >>> state = deepreduce.State(x, plan)
     >>> lost = deepreduce.encode(x, plan, state=state)
-    >>> state.residual.tolist()                     # what the receiver does not see
+    >>> state.residual.tolist()                     # what was not sent
     [0.0, 3.0, 2.0, 1.0]
     >>> deepreduce.merge([lost], out=state.residual).tolist()    # the frame never arrived: take it back
     [4.0, 3.0, 2.0, 1.0]
@@ -156,7 +156,7 @@ class State:
     def __init__(self, x: object, plan: Union[str, Plan]) -> None:
         if isinstance(x, (list, tuple)):
             raise ArgumentError(
-                f"x is a list of {len(x)}; a State is of one tensor: State.of(x, plan) returns a list of states"
+                f"x is a list of {len(x)} tensors; a State is for one: State.of(x, plan) returns a list of states"
             )
         plan = as_plan(plan)
         place = _device.find(arrays_of(x, "x"))
@@ -167,7 +167,7 @@ class State:
     def _allocate(self, size: int, place: Optional[_device.Place]) -> None:
         """[size] bytes of zero, aligned to 8."""
         self.size, self._place = size, place
-        self.lock = threading.Lock()  # taken for each call; of a bound state its Bound's
+        self.lock = threading.Lock()  # held during a call; a bound state has the lock of its Bound
         self.bound: Optional[weakref.ref[Locked]] = None
         if place is None:
             self.memory: Tensor = numpy.zeros((size + 7) // 8, numpy.uint64).view(numpy.uint8)[:size]
@@ -176,9 +176,11 @@ class State:
 
     @classmethod
     def of(cls, x: object, plan: Plans) -> Any:
-        """Fresh states in the structure of x: a State, or for a list of tensors a list of them.
+        """Fresh states: a State, or for a list of tensors a list of States.
 
-        plan is a plan, or for a list of tensors a list of plans. Raises as State does.
+        plan  a plan; for a list of tensors also a list of plans
+
+        Raises the errors of State.
 
         >>> x = [numpy.ones(4, dtype=numpy.float32), numpy.ones(9, dtype=numpy.float32)]
         >>> len(deepreduce.State.of(x, "sparsify=topr(count=1) feedback=residual"))
@@ -198,10 +200,10 @@ class State:
     @classmethod
     @plan_first(_is_plan)
     def from_residual(cls, x: object, plan: Union[str, Plan], residual: object = None) -> State:
-        """A state that is not fresh but has this residual: where tensors are cut anew, or ranks come and go.
+        """A state with this residual, for tensors that are cut in another way, or another number of ranks.
 
         x, plan   as for State
-        residual  [universe * width] float32, of any shape; None: zeros, into which copy_from may write
+        residual  [universe * width] float32, of any shape; None: zeros, which copy_from may overwrite
 
         >>> x = numpy.array([4, 3, 2, 1], dtype=numpy.float32)
         >>> whole = deepreduce.State.from_residual(x, "sparsify=topr(count=1) feedback=residual", x / 2)
@@ -220,7 +222,7 @@ class State:
         if residual is not None:
             there = _device.find([("residual", residual)])
             if there is not None:
-                there.borrow(residual, "residual", (_abi.DR_F32,))  # its bytes alone come from there
+                there.borrow(residual, "residual", (_abi.DR_F32,))  # checks it; its bytes alone are copied from there
                 residual = numpy.frombuffer(_device.framework_of(residual).to_host(residual), numpy.float32)
             values = _memory.borrow(residual, "residual", (_abi.DR_F32,))
             if values.elements != tensor.universe * tensor.width:
@@ -242,7 +244,7 @@ class State:
     @classmethod
     def from_bytes(cls, data: object, like: object = None) -> State:
         """The old spelling of `load_state_dict`: a state of these bytes, on the GPU of the array `like`, if that is on one,
-        else on the CPU. What is not a state is refused by the encode that gets it."""
+        else on the CPU. The next encode rejects bytes that are not a state."""
         warn("State.from_bytes(data)", 'State(tensors, plan).load_state_dict({"state": data})')
         return cls._from_bytes(data, like)
 
@@ -273,15 +275,15 @@ class State:
             return {"state": numpy.frombuffer(bytearray(self._bytes()), numpy.uint8)}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Becomes what `state_dict` returned, of a state of any place and of a tensor of this shape and type.
+        """Restores what `state_dict` returned for a tensor of this shape and type, in any place.
 
-        Raises ArgumentError for other than so many bytes, and for bytes that are not a state; nothing has changed then. Of
-        another plan's feedback, or another shape of as many elements, the next encode raises it; `check` does so before.
+        Raises ArgumentError for another number of bytes, and for bytes that are not a state; then nothing has changed. For a
+        state of another feedback, or of another shape with as many elements, the next encode raises it; `check` does so before.
         """
         saved = State._from_bytes(saved_part(state, "state"))
         if saved.size != self.size:
-            raise ArgumentError(f"the saved state has {saved.size} bytes, this one {self.size}: it is of another tensor or plan")
-        saved.norm()  # raises for what is not a state
+            raise ArgumentError(f"the saved state has {saved.size} bytes, this one {self.size}: it is for another tensor or plan")
+        saved.norm()  # raises if the bytes are not a state
         with Turns([(self, "the state")]):
             self._put(_memory.borrow_bytes(saved.memory, "the saved state"))
 
@@ -302,7 +304,7 @@ class State:
 
     @plan_first(_is_plan)
     def check(self, x: object, plan: Union[str, Plan]) -> None:
-        """Raises ArgumentError unless it is fresh, or of such a plan's feedback and such a tensor: for saved states."""
+        """For saved states: raises ArgumentError unless the state is fresh, or is for this plan's feedback and such a tensor."""
         tensor, error = _abi.dr_tensor(), new(_abi.dr_error)
         _alive = borrow_tensor(tensor, x, "x", place=_device.find(arrays_of(x, "x")))
         with Turns([(self, "the state")]):
@@ -311,10 +313,10 @@ class State:
             check(_library.load().dr_state_check(as_plan(plan).handle, tensor, address, host.size, error), error)
 
     def scale(self, factor: float) -> None:
-        """Multiplies the residual, each product rounded once: by the learning rate before over that of the next step,
-        where a schedule changes it. A fresh state stays fresh. On a GPU it waits.
+        """Multiplies the residual by `factor`, each product rounded once. On a GPU it waits.
 
-        Raises ArgumentError if the bytes are no state, or one without a residual (feedback=momentum).
+        For a change of the learning rate the factor is the old rate divided by the new one. A fresh state stays fresh.
+        Raises ArgumentError if the bytes are not a state, or the state has no residual (feedback=momentum).
         """
         with Turns([(self, "the state")]):
             host, error = self._on_host(), new(_abi.dr_error)
@@ -325,7 +327,7 @@ class State:
     def norm(self) -> float:
         """The L2 norm of the residual, in float64; 0 of a fresh state, and of feedback=momentum. On a GPU it waits.
 
-        Raises ArgumentError if the bytes are no state.
+        Raises ArgumentError if the bytes are not a state.
         """
         with Turns([(self, "the state")]):
             host, norm, error = self._on_host(), ctypes.c_double(), new(_abi.dr_error)
@@ -334,13 +336,13 @@ class State:
         return norm.value
 
     def copy_from(self, source: State, first: int = 0, at: int = 0, elements: Optional[int] = None) -> None:
-        """Copies elements of another state, residual and momentum, into this one, not a fresh one (from_residual).
+        """Copies elements of another state, residual and momentum, into this one, which must not be fresh (from_residual).
 
-        first, at  the first element there, and here
-        elements   how many; None: all that fit
+        first, at  the first element in the source, and in this state
+        elements   number of elements; None: as many as both have
 
         A fresh source counts as zeros. A state on a GPU is copied to the CPU and back, which waits.
-        Raises ArgumentError for what does not fit.
+        Raises ArgumentError for elements out of range and states that differ.
         """
         with Turns([(source, "the source"), (self, "the state")]):
             to = self._on_host()
@@ -360,16 +362,16 @@ class State:
 
     @property
     def residual(self) -> Tensor:
-        """[universe * width] float32, a view into the state: writing to it changes the state.
+        """The residual, [universe * width] float32: a view into the state, so writing to it changes the state.
 
-        A numpy array, or an array on the state's GPU: then the state is copied to the CPU and looked at first.
-        Raises ArgumentError if no encode has used the state yet, or it has none (feedback=momentum).
+        A numpy array, or an array on the state's GPU, for which the state is copied to the CPU and examined first.
+        Raises ArgumentError if no encode has used the state yet, or it has no residual (feedback=momentum).
         """
         return self._view("dr_state_residual")
 
     @property
     def momentum(self) -> Tensor:
-        """As `residual`: u of feedback=dgc, m of feedback=momentum. Raises ArgumentError for another."""
+        """The momentum, as `residual`: u of feedback=dgc, m of feedback=momentum. Raises ArgumentError for other feedback."""
         return self._view("dr_state_momentum")
 
     def _view(self, function: str) -> Tensor:
@@ -394,11 +396,11 @@ class State:
             return self._part("dr_state_momentum")[1]
 
     def bind(self, to: Locked) -> None:
-        """Not for callers: Batch.bind does it, while it holds the lock."""
+        """Not for callers: Batch.bind calls it with the lock held."""
         self.lock, self.bound = to.lock, weakref.ref(to)
 
     def unbind(self) -> None:
-        """Not for callers: when a Bound goes, its states no longer wait for one another."""
+        """Not for callers: a Bound calls it at its end, and its states no longer share a lock."""
         if self.lock.acquire(False):
             held, self.lock, self.bound = self.lock, threading.Lock(), None
             held.release()
@@ -418,7 +420,7 @@ def _size_of(plan: Plan, tensor: _abi.dr_tensor) -> int:
 
 
 def borrow_state(state: State) -> _memory.Bytes:
-    """A state's memory, where it is."""
+    """The memory of a state, in its place."""
     if state._place is None:
         return _memory.Bytes(state.memory.ctypes.data, state.size, state.memory)
     return state._place.borrow_bytes(state.memory, "the state")
@@ -433,13 +435,13 @@ def as_list(x: object) -> Tuple[List[Tensor], bool]:
 
 
 def one_each(given: object, n: int, is_list: bool, what: str) -> List[Any]:
-    """`given` for each of n tensors: a plan may be shared, a list must have n, and one tensor takes no list."""
+    """`given` for each of n tensors: one value for all, or a list of n; a single tensor accepts no list."""
     if not isinstance(given, (list, tuple)):
         if is_list and what == "state":
-            raise ArgumentError("a list of tensors takes a list of states, one each")
+            raise ArgumentError("a list of tensors requires a list of states, one for each")
         return [given] * n
     if not is_list:
-        raise ArgumentError(f"one tensor takes one {what}, not a list")
+        raise ArgumentError(f"one tensor requires one {what}, not a list")
     if len(given) != n:
         raise ArgumentError(f"there are {len(given)} {what}s for {n} tensors")
     return list(given)

@@ -1,8 +1,8 @@
-"""PowerSGD (Vogels et al. 2019): matrices travel as two thin factors, which ranks all-reduce (transform.h).
+"""PowerSGD (Vogels et al. 2019): matrices are sent as two thin factors, which ranks all-reduce (transform.h).
 
-`transform=lowrank(rank=4) feedback=residual` makes no frames, so it is no plan for encode. A Transform computes the
-factors; any all-reduce of float32 adds them up. Imported on request: `import deepreduce.transform`. deepreduce.torch's
-DDPHook takes such a plan as it is.
+`transform=lowrank(rank=4) feedback=residual` makes no frames, so encode does not accept it. A Transform computes the
+factors; any all-reduce of float32 adds them up. Import it by itself: `import deepreduce.transform`. deepreduce.torch's
+DDPHook accepts such a plan.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ __all__ = ["Transform", "TransformInfo"]
 
 
 class TransformInfo(NamedTuple):
-    """What a transform is.
+    """Numbers of a Transform.
 
-    rank                of the factors
-    busy                whether a round is under way
-    tensors, matrices   all, and those of them that are sent as factors
-    elements            of all tensors
+    rank                rank of the factors
+    busy                whether a round is in progress
+    tensors, matrices   number of tensors, and of those that are sent as factors
+    elements            elements of all tensors
     first, second       elements of the two factors; second is 0 without matrices: then there is one factor
-    rounds              that gave a result
-    memory, state_size  bytes that it took; bytes of a state
+    rounds              number of rounds that ended with a result
+    memory, state_size  bytes in use; bytes of a state
     """
 
     rank: int
@@ -65,33 +65,33 @@ class TransformInfo(NamedTuple):
 
 
 class Transform(Uncopied):
-    """Low-rank means over ranks of tensors of known shapes, round after round. It keeps the residuals and the warm start.
+    """Low-rank means of tensors over ranks, round after round. It stores the residuals and the warm start.
 
-    shapes       of the tensors. The matrix of a shape [n, a, b] is [n, a b], as in the paper; one of one dimension, and
-                 one whose factors would not be smaller, is sent as it is
-    plan         transform=lowrank(rank=r), with feedback=residual or without
-    seed         of the first factors; the same on every rank
-    dense_below  tensors of fewer elements are sent as they are
-    marks        the last tensor is the caller's own, an element for each rank, say: sent as it is, without a residual, and
-                 no part of `state_dict`, which then fits any number of ranks
-    threads      of the computation
+    shapes       shapes of the tensors. The matrix of a shape [n, a, b] is [n, a b], as in the paper. Tensors of one dimension,
+                 and those whose factors would not be smaller, are sent exactly
+    plan         transform=lowrank(rank=r), with or without feedback=residual
+    seed         seed of the first factors; the same on every rank
+    dense_below  tensors of fewer elements are sent exactly
+    marks        the last tensor is the caller's own, for example one element per rank: sent exactly, without a residual, and
+                 not part of `state_dict`, which then fits any number of ranks
+    threads      number of threads
 
-    All ranks make the same one, and the same calls. If the all-reduce gives every rank the same bits, so does the
-    result. One call at a time, but for `info`: another thread's is ConcurrentUse. Raises ArgumentError, Unsupported,
-    OutOfMemory.
+    All ranks construct it with equal arguments and make the same calls. If the all-reduce returns the same bits on every rank,
+    the results have the same bits. Except `info`, a second call from another thread raises ConcurrentUse. Raises ArgumentError,
+    Unsupported, OutOfMemory.
 
     >>> from deepreduce.transform import Transform
     >>> ranks = [Transform([(40, 30), (30,)], "transform=lowrank(rank=2) feedback=residual") for _ in range(2)]
     >>> ranks[0].info.first, ranks[0].info.second  # 40 * 2 and the vector; 30 * 2
     (110, 60)
     >>> gradients = [[numpy.full((40, 30), rank, numpy.float32), numpy.ones(30, numpy.float32)] for rank in (1, 3)]
-    >>> outs = [each.begin(gradient) for each, gradient in zip(ranks, gradients)]
+    >>> outs = [transform.begin(gradient) for transform, gradient in zip(ranks, gradients)]
     >>> done = False
-    >>> while not done:  # one process has all ranks here; others call an all-reduce of theirs
+    >>> while not done:  # here one process has all ranks; a training calls its all-reduce
     ...     mean = (ranks[0].factor() + ranks[1].factor()) / 2
-    ...     for each in ranks:
-    ...         each.factor()[:] = mean
-    ...         done = each.next()
+    ...     for transform in ranks:
+    ...         transform.factor()[:] = mean
+    ...         done = transform.next()
     >>> numpy.allclose(outs[1][0], 2), numpy.array_equal(outs[0][0], outs[1][0])
     (True, True)
     """
@@ -117,9 +117,9 @@ class Transform(Uncopied):
         self._tensors, self._outs = (_abi.dr_tensor * n)(), (_abi.dr_tensor_out * n)()
         for i, shape in enumerate(self.shapes):
             rows, width = _matrix(shape, i)
-            for each, size in ((self._tensors[i], TENSOR_STRIDE), (self._outs[i], OUT_STRIDE)):
-                each.struct_size, each.dtype, each.universe, each.width = size, _abi.DR_F32, rows, width
-        self._borrowed: object = None  # alive while a round is under way
+            for struct, size in ((self._tensors[i], TENSOR_STRIDE), (self._outs[i], OUT_STRIDE)):
+                struct.struct_size, struct.dtype, struct.universe, struct.width = size, _abi.DR_F32, rows, width
+        self._borrowed: object = None  # kept alive during a round
         options = new(dr_transform_options)
         options.seed, options.dense_below = unsigned(seed, "seed"), unsigned(dense_below, "dense_below")
         options.flags = DR_TRANSFORM_MARKS if marks else 0
@@ -138,13 +138,13 @@ class Transform(Uncopied):
             fail(status, self._context)
 
     def begin(self, x: object, out: object = None) -> List[Tensor]:
-        """Begins a round, and cancels one that is under way; returns where its result will be.
+        """Begins a round, and cancels a round in progress. Returns the arrays of the result.
 
-        x    float32 arrays of the shapes, contiguous, of numpy or of torch on the CPU; not to be changed until the end
+        x    float32 arrays of the shapes, contiguous, of numpy or of torch on the CPU; they must not change until the end
         out  arrays of the shapes, perhaps x itself; None: new ones of numpy
 
-        Raises ArgumentError, with `tensor`, for arrays that are not so, and with `where` for a value that is not finite:
-        nothing has changed then.
+        Raises ArgumentError, with `tensor`, for other arrays, and with `where` for a value that is not finite; then nothing
+        has changed.
         """
         items = _arrays(x, self.shapes, "x")
         outs = [numpy.empty(shape, numpy.float32) for shape in self.shapes] if out is None else _arrays(out, self.shapes, "out")
@@ -164,15 +164,15 @@ class Transform(Uncopied):
         return outs
 
     def factor(self) -> Array:
-        """The factor that is to be all-reduced now: float32 [elements], in the library's memory, until the next call of
-        another method. ArgumentError if no round is under way."""
+        """The factor to all-reduce now: float32 [elements], in the library's memory, valid until the next call of another
+        method. Raises ArgumentError if no round is in progress."""
         address, count = ctypes.POINTER(ctypes.c_float)(), ctypes.c_uint64()
         with Turns([(self, "the transform")]):
             self._check(load_exchanges().dr_transform_factor(self._handle, address, count))
             return self._view(address, count.value)
 
     def _view(self, address: Pointer, count: int) -> Array:
-        """The library's memory, which lives as long as the array: a collective that nobody waits for may still write."""
+        """The library's memory as an array that keeps it alive: an unfinished collective may still write to it."""
         if not count:
             return numpy.empty(0, numpy.float32)
         memory: Structs = (ctypes.c_float * count).from_address(ctypes.addressof(address.contents))
@@ -181,10 +181,11 @@ class Transform(Uncopied):
         return array
 
     def next(self, mean: float = 1.0) -> bool:
-        """Takes the factor, which times `mean` is the mean over ranks. True: the result is there; False: there is
-        another factor.
+        """Continues the round with the all-reduced factor. True: the result is ready; False: all-reduce the next factor.
 
-        ArgumentError if a value of it is not finite, which all ranks see: the round is still under way, cancel it.
+        mean  what makes the factor the mean over ranks, by multiplication
+
+        Raises ArgumentError on all ranks if a value is not finite; the round is still in progress then: cancel it.
         """
         with Turns([(self, "the transform")]):
             status = load_exchanges().dr_transform_next(self._handle, mean)
@@ -195,13 +196,13 @@ class Transform(Uncopied):
             return True
 
     def all_reduce(self, x: object, reduce: Callable[[object], object], mean: float = 1.0, out: object = None) -> List[Tensor]:
-        """A whole round.
+        """Runs a whole round.
 
-        x, out  as of begin
-        reduce  adds up a factor over the ranks, in place: `lambda factor: comm.Allreduce(MPI.IN_PLACE, factor)`, say
-        mean    by which the sum becomes a mean: 1 / ranks; 1 if `reduce` makes the mean itself
+        x, out  as for begin
+        reduce  adds up a factor over the ranks, in place, for example `lambda factor: comm.Allreduce(MPI.IN_PLACE, factor)`
+        mean    1 / ranks, by which the sum is multiplied; 1 if `reduce` computes the mean itself
 
-        If something raises, the round is cancelled, and the residuals are as before.
+        An exception cancels the round, and the residuals are as before.
         """
         outs, done = self.begin(x, out), False
         try:
@@ -214,14 +215,14 @@ class Transform(Uncopied):
         return outs
 
     def cancel(self, keep: bool = False) -> None:
-        """Ends a round without a result. keep: its gradients go to the residuals, so they must not be passed again;
-        otherwise all is as before it."""
+        """Ends a round without a result. keep: its gradients are added to the residuals, so do not pass them again; otherwise
+        the residuals are as before the round."""
         with Turns([(self, "the transform")]):
             self._check(load_exchanges().dr_transform_cancel(self._handle, DR_TRANSFORM_KEEP if keep else 0))
             self._borrowed = None
 
     def residual(self, tensor: int = 0) -> Array:
-        """A copy of what feedback keeps of a tensor, float32 of its shape."""
+        """A copy of the residual of a tensor, float32 of its shape."""
         with Turns([(self, "the transform")]):
             return self._residual(tensor).copy()
 
@@ -229,10 +230,10 @@ class Transform(Uncopied):
         """Replaces what `residual` returns: finite float32 of the tensor's shape, of numpy or of torch on the CPU. Between
         rounds. ArgumentError, with `tensor`, for anything else."""
         with Turns([(self, "the transform")]):
-            kept, given = self._residual(tensor), _memory.borrow_finite(residual, "residual", tensor)
-            if given.shape != kept.shape:
-                raise ArgumentError(f"residual has the shape {given.shape}, not {kept.shape}", tensor=tensor)
-            kept[...] = given
+            own, given = self._residual(tensor), _memory.borrow_finite(residual, "residual", tensor)
+            if given.shape != own.shape:
+                raise ArgumentError(f"residual has the shape {given.shape}, not {own.shape}", tensor=tensor)
+            own[...] = given
 
     def _residual(self, tensor: int) -> Array:
         position = unsigned(tensor, "tensor", len(self.shapes))
@@ -245,8 +246,9 @@ class Transform(Uncopied):
         return {"state": self._state()}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Becomes what `state_dict` returned, of the same shapes and rank; then it goes on with the same bits. With marks a
-        state that has them, too, is loaded, as one without this option made it. ArgumentError, and nothing has changed."""
+        """Restores what `state_dict` returned for the same shapes and rank; later rounds then have the same bits. With marks it
+        also loads a state that includes them, from a Transform without this option. Raises ArgumentError; then nothing has
+        changed."""
         self._load(saved_part(state, "state"))
 
     def state(self) -> Array:
@@ -271,14 +273,14 @@ class Transform(Uncopied):
             self._check(load_exchanges().dr_transform_load(self._handle, state.ctypes.data, state.size))
 
     def reset(self) -> None:
-        """As if it were new."""
+        """Sets the residuals and the warm start as in a new Transform."""
         with Turns([(self, "the transform")]):
             self._check(load_exchanges().dr_transform_reset(self._handle))
             self._borrowed = None
 
     @property
     def info(self) -> TransformInfo:
-        """What it is, and how many rounds it has done. Every thread may ask at any time."""
+        """Numbers of the transform. Any thread may read it at any time."""
         info, error = new(dr_transform_info), new(_abi.dr_error)
         check(load_exchanges().dr_transform_describe(self._handle, info, error), error)
         found = [getattr(info, name) for name in TransformInfo._fields]
@@ -288,10 +290,10 @@ class Transform(Uncopied):
 def _matrix(shape: Tuple[int, ...], i: int) -> Tuple[int, int]:
     """Rows and columns of the matrix of a shape."""
     rows, width = (unsigned(shape[0], f"shapes[{i}]") if shape else 1), 1
-    for each in shape[1:]:
-        width *= unsigned(each, f"shapes[{i}]")
+    for size in shape[1:]:
+        width *= unsigned(size, f"shapes[{i}]")
     if width >= 2**32:
-        raise ArgumentError(f"shapes[{i}] is {shape}: a row of {width} elements, 2^32 - 1 is the most", tensor=i)
+        raise ArgumentError(f"shapes[{i}] is {shape}: a row of {width} elements is longer than 2^32 - 1", tensor=i)
     return (rows, width) if width else (0, 1)
 
 
