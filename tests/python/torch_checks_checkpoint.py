@@ -282,15 +282,15 @@ def a_state_that_no_state_dict_gave_is_an_argument_error_and_changes_nothing():
 
     for said, changed in [
         *[(f"{key} of the state is", {key: value}) for key in ("step", "ranks") for value in (-1, "1", None, 0.5, 10**30, 10**5000)],
-        ("ranks of the state is 10000000, no number from 0 to 65536", {"ranks": 10**7}),
+        ("ranks of the state is 10000000, not a number from 0 to 65536", {"ranks": 10**7}),
         *[("scale of the state is", {"scale": value}) for value in (float("nan"), "x", 10**5000)],
         (f"scale of {own} is inf", {own: {**part, "scale": float("inf")}}),
         ("scale of the state is inf", {"scale": 1e200, own: {**part, "scale": 1e200}}),
         (f"failures of {own} is", {own: {**part, "failures": float("nan")}}),
         (f"{own} of the state is of type", {own: None}),
         (f"{own} of the state is of type", {own: [1]}),
-        *[(f"the state of {name} is no tensor of bytes", residual(state=value)) for value in (None, "x", saved["state"].float())],
-        (f"the state of {name} is no tensor of bytes", residual(state=saved["state"].reshape(2, -1))),
+        *[(f"the state of {name} is not a tensor of bytes", residual(state=value)) for value in (None, "x", saved["state"].float())],
+        (f"the state of {name} is not a tensor of bytes", residual(state=saved["state"].reshape(2, -1))),
         (f"the residual of {name} is of None elements", residual(elements=None)),
     ]:
         with raises(deepreduce.ArgumentError, said):

@@ -251,14 +251,14 @@ def a_state_of_something_else_is_refused_by_name():
         other.load_state_dict({**state, mine: {"residuals": {"0.weight": residuals["0.weight"]}}})
     with raises(deepreduce.ArgumentError, "3.weight", "no such tensor"):
         other.load_state_dict({**state, mine: {"residuals": {"3.weight": residuals["3.weight"]}}})
-    with raises(deepreduce.ArgumentError, f"the state is of rank {1 - dist.get_rank()}, this is rank", "each has its own"):
+    with raises(deepreduce.ArgumentError, f"the state is of rank {1 - dist.get_rank()}, this is rank", "each rank has its own"):
         hook.load_state_dict({**{key: state[key] for key in state if key != mine}, f"rank{1 - dist.get_rank()}": state[mine]})
     with raises(deepreduce.ArgumentError, "version 9"):
         hook.load_state_dict({**state, "version": 9})
     unsaved = DDPHook(LOSSLESS)
     unsaved.load_state_dict(state)
     for _ in range(2):
-        with raises(deepreduce.ArgumentError, "its plan wants 0"):
+        with raises(deepreduce.ArgumentError, "its plan requires 0"):
             wrapped(make_model(), unsaved)
     unsaved.reset()
     wrapped(make_model(), unsaved)

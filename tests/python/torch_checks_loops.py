@@ -52,7 +52,7 @@ def all_reduce_is_the_sum_in_rank_order():
         x = {f"w{i}": each.view(-1, 10) for i, each in enumerate(gradients(0, rank))}
         deepreduce.torch.all_reduce(x, LOSSLESS, **options)
         assert all(same(a.view(-1), b) for a, b in zip(x.values(), expected)), options
-    with raises(deepreduce.ArgumentError, "AllReduce keeps"):
+    with raises(deepreduce.ArgumentError, "AllReduce stores"):
         deepreduce.torch.all_reduce(x, LOSSY)
 
 
@@ -128,7 +128,7 @@ def a_state_of_another_kind_is_refused_by_what_it_lacks():
     saver(out, torch.ones(2000 * dist.get_world_size()), dist.group.WORLD, dist.ReduceOp.AVG)
     other, mine = saver.state_dict(), f"rank{dist.get_rank()}"
     for _ in range(2):  # before the tensors are known, and then
-        with raises(deepreduce.ArgumentError, "no step, ranks or residuals, but", f"{mine}.states", "it is no state of AllReduce"):
+        with raises(deepreduce.ArgumentError, "no step, ranks or residuals, but", f"{mine}.states", "it is not a state of AllReduce"):
             reduce.load_state_dict(other)
         with raises(deepreduce.ArgumentError, "the state has no step, ranks or residuals, but version:"):
             reduce.load_state_dict({"version": 1})

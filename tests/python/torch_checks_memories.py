@@ -119,7 +119,7 @@ def clipping_is_by_the_norm_of_the_whole_gradient_however_it_is_cut():
         assert abs(float(torch.cat(x).norm()) - 0.25) < 1e-5, frame_bytes
     with raises(deepreduce.ArgumentError, "a has clip=0.25", "b clip=2", "whole gradient"):
         AllReduce({"a": plan, "b": plan.replace("0.25", "2")})({"a": torch.ones(9), "b": torch.ones(9)})
-    with raises(deepreduce.Unsupported, "clip= is of the whole gradient", "clip_grad_norm_"):
+    with raises(deepreduce.Unsupported, "clip= needs the whole gradient", "clip_grad_norm_"):
         ReduceScatter(plan)
 
 

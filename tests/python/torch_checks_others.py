@@ -152,7 +152,7 @@ def fsdp2_goes_on_from_a_state():
     with raises(deepreduce.ArgumentError, "bytes"):
         others[0].load_state_dict(others[1].state_dict())
     state, other = others[0].state_dict(), f"rank{1 - dist.get_rank()}"
-    with raises(deepreduce.ArgumentError, "each has its own"):
+    with raises(deepreduce.ArgumentError, "each rank has its own"):
         others[0].load_state_dict({"version": state["version"], "step": 3, "ranks": 2, other: part_of(state)})
 
 

@@ -51,7 +51,7 @@ def a_step_that_an_exception_of_the_users_ended_goes_back_to_the_residuals():
         ddp.module[0].weight.register_hook(fails)
         with raises(ValueError, "of the user's"):
             steps_of(ddp, sgd(ddp), 2, 3)
-        assert hook._pending and refusals == ["a step is under way: its last bucket has not come yet"]
+        assert hook._pending and refusals == ["a step is under way: its last bucket has not arrived yet"]
         state = hook.state_dict()
         assert state["step"] == 3 and hook.stats().steps == 3
         steps_of(alone, sgd(alone), 2, 3)
@@ -107,7 +107,7 @@ def what_a_copy_has_is_the_plan_in_force():
             self.name = name
 
     assert copy.deepcopy(Mine("x")).name == "x"
-    with raises(deepreduce.ArgumentError, "with a group is not copied"):
+    with raises(deepreduce.ArgumentError, "with a group cannot be copied"):
         copy.deepcopy(AllReduce(EXACT_TOP, group=dist.group.WORLD))
 
 

@@ -1,21 +1,21 @@
 """deepreduce.torch: compressed gradients for torch.distributed. Imported on request, so that the package needs no torch.
 
     hook = deepreduce.torch.DDPHook("sparsify=topr(ratio=0.01) feedback=residual index=golomb value=log_quant")
-    hook.register(ddp_model)                      # then train as ever
+    hook.register(ddp_model)                      # the training loop does not change
 
 DDPHook        gradients of DistributedDataParallel
 ReduceScatter  gradients of FSDP2 (fully_shard)
 AllReduce      tensors of a loop without either; all_reduce does it once
-load_checkpoint  residuals from a checkpoint of torch.distributed.checkpoint, by any number of ranks
-state_for_new_rank  what a rank without a state loads, where a training goes on with more ranks
-record         writes when a model's gradients become ready, for `deepreduce predict` and `plan`; Recording says more
-MissingRank, ExchangeError  what a broken exchange raises on all ranks that are left; PeerError and CorruptFrame name
-               the rank, too
-OutOfStep      what all ranks raise where one is at another step, or did not complete a step that others did
+load_checkpoint  loads residuals from a checkpoint of torch.distributed.checkpoint that any number of ranks saved
+state_for_new_rank  the state for a rank that has none, when a training resumes with more ranks
+record         writes when a model's gradients become ready, for `deepreduce predict` and `plan`; see Recording
+MissingRank, ExchangeError  the errors of a failed exchange, raised on all remaining ranks. PeerError and CorruptFrame also
+               name the rank
+OutOfStep      raised on all ranks if one is at another step, or did not complete a step that others completed
 
-Everything is on the caller's thread: encode, one asynchronous collective, and at the end of backward a wait with a
-deadline and a merge in rank order. It is tested over gloo, on the CPU. Tensors on a CUDA device are copied to the CPU,
-where frames are made, and back; over NCCL the frames travel between the devices (tested with one rank).
+All work runs on the caller's thread. A step encodes and starts one asynchronous collective. At the end of backward it
+waits, with a deadline, and merges in rank order. Tested over gloo, on the CPU. Tensors on a CUDA device are copied to the
+CPU, encoded there, and copied back; over NCCL the frames travel between the devices (tested with one rank).
 """
 
 from ..recording._model_times import Recording, record
@@ -46,7 +46,7 @@ __all__ = [
     "state_for_new_rank",
 ]
 
-# Pickles (of a model with its hook, say) and tracebacks name where programs find them, not the file.
-for _each in (AllReduce, DDPHook, _hook, ExchangeError, MissingRank, ReduceScatter, Stats, Step):
-    _each.__module__ = __name__
-del _each
+# Pickles (of a model with its hook, say) and tracebacks name the public module, not the file.
+for _public in (AllReduce, DDPHook, _hook, ExchangeError, MissingRank, ReduceScatter, Stats, Step):
+    _public.__module__ = __name__
+del _public

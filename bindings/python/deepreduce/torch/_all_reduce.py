@@ -20,14 +20,14 @@ Tensors = Union[Sequence[torch.Tensor], Mapping[str, torch.Tensor]]
 
 
 class AllReduce(Exchange):
-    """The mean over ranks of a list of tensors, compressed, for loops without DistributedDataParallel. It keeps the
-    residuals, so there is one for each list.
+    """The mean over ranks of a list of tensors, compressed, for loops without DistributedDataParallel. It stores the
+    residuals of one list: create one AllReduce for each list of tensors.
 
     plan, dense_below, start, flat, frame_bytes, timeout, seed, group, control, nonfinite  as of DDPHook
 
-    Errors are DDPHook's; the tensors are undefined then, and what was sent goes back to the residuals.
-    A call that is refused for its tensors (another type, shape or number than the first call's, memory given twice) sends
-    nothing, and is no step: the other ranks wait for this rank's next call, `timeout` at most.
+    Raises the errors of DDPHook. After an error the tensors are undefined, and the values sent are added back to the
+    residuals. A call whose tensors are refused (they differ from the first call's in type, shape or number, or share
+    memory) sends nothing and is not a step: the other ranks wait for this rank's next call, for at most `timeout`.
     """
 
     @argument("bypass", "dense_below")
@@ -56,44 +56,44 @@ class AllReduce(Exchange):
 
     def __getstate__(self) -> SavedState:
         if self._group is not None:
-            raise ArgumentError("an AllReduce with a group is not copied: make one for the copy's group, which loads state_dict()")
+            raise ArgumentError("an AllReduce with a group cannot be copied: create one for the copy's group and load state_dict() there")
         return super().__getstate__()
 
     def __call__(self, tensors: Tensors) -> None:
-        """Makes each tensor the mean over the ranks, in place. All ranks call it, with the same shapes, each time.
+        """Replaces each tensor by its mean over the ranks, in place. All ranks call it, with the same shapes in every call.
 
-        tensors  a list of them, or {name: tensor}: f32, f16 or bf16, contiguous, no two of the same memory. One of
-                 torch.sparse_coo with one sparse dimension becomes the mean's rows, coalesced: those of all ranks
+        tensors  a list, or {name: tensor}: f32, f16 or bf16, contiguous, no two in the same memory. A tensor of
+                 torch.sparse_coo with one sparse dimension becomes the rows of the mean, coalesced: the rows of all ranks
         """
         self.start(tensors)
         self.finish()
 
     def start(self, tensors: Tensors) -> None:
-        """The first half of a call: encodes the tensors and sends them. Compute goes on meanwhile; until `finish` the tensors
-        are to stay as they are. All ranks call both, in the same order among their collectives."""
-        named = tensors if isinstance(tensors, Mapping) else {str(i): each for i, each in enumerate(tensors)}
+        """The first half of a call: encodes the tensors and starts to send them. Computation may overlap; do not change the
+        tensors before `finish`. All ranks call both, in the same order relative to their other collectives."""
+        named = tensors if isinstance(tensors, Mapping) else {str(i): tensor for i, tensor in enumerate(tensors)}
         self._require_idle()
         self._check(named)
         with self._timed():
             if self._plain:
                 with torch.no_grad():
-                    for each in named.values():
-                        self._all_reduce(each.detach() if each.layout == torch.strided else each)
+                    for tensor in named.values():
+                        self._all_reduce(tensor.detach() if tensor.layout == torch.strided else tensor)
                 return
-            for name, each in named.items():
-                if each.layout != torch.strided:
+            for name, tensor in named.items():
+                if tensor.layout != torch.strided:
                     unit, position = self._where[name]
-                    unit.place(position, each)
-                elif each.data_ptr() != self._at.get(name):
+                    unit.place(position, tensor)
+                elif tensor.data_ptr() != self._at.get(name):
                     unit, position = self._where[name]
-                    unit.place(position, each.detach().view(-1))
-                    self._at[name] = each.data_ptr()
+                    unit.place(position, tensor.detach().view(-1))
+                    self._at[name] = tensor.data_ptr()
             for unit in self._units:
                 self._ready(unit)
             self._issue_held()
 
     def finish(self) -> None:
-        """The second half: waits for what `start` sent, and makes the tensors the mean."""
+        """The second half: waits for what `start` sent, and writes the means to the tensors."""
         with self._timed():
             if self._plain:
                 self._finish_dense()
@@ -103,7 +103,8 @@ class AllReduce(Exchange):
         self._end_step(True)
 
     def cancel(self) -> None:
-        """Gives up what `start` sent: it goes back to the residuals. All ranks do, or the next call is OutOfStep on all."""
+        """Abandons what `start` sent: it is added back to the residuals. All ranks must cancel; otherwise the next call raises
+        OutOfStep on all."""
         try:
             self._finish_dense()  # (the engine writes to these)
         finally:
@@ -112,7 +113,7 @@ class AllReduce(Exchange):
 
     @contextlib.contextmanager
     def _timed(self) -> Iterator[None]:
-        """Half of a step, which an error ends."""
+        """Measures half of a step. An error aborts the step."""
         begin, step, before, done = time.perf_counter(), self._now, self._now.spent, False
         try:
             yield
@@ -128,29 +129,29 @@ class AllReduce(Exchange):
         self._at.clear()
 
     def _check(self, named: Mapping[str, torch.Tensor]) -> None:
-        """ArgumentError for what is no tensor, for memory that is given twice, and for other tensors than the first call's."""
-        for name, each in named.items():
-            require_place(each, f"tensor {name}", rows=True)
-            if each.layout == torch.strided and not each.is_contiguous():
-                raise ArgumentError(f"tensor {name} is not contiguous: its mean cannot be written where it lies")
-        sparse = {name for name, each in named.items() if each.layout != torch.strided}
-        memory = [(str(name), each._values() if name in sparse else each) for name, each in named.items()]
-        spans = sorted((each.data_ptr(), each.nbytes, name) for name, each in memory if each.numel())
+        """ArgumentError for what is not a tensor, for tensors that share memory, and for other tensors than the first call's."""
+        for name, tensor in named.items():
+            require_place(tensor, f"tensor {name}", rows=True)
+            if tensor.layout == torch.strided and not tensor.is_contiguous():
+                raise ArgumentError(f"tensor {name} is not contiguous: its mean cannot be written in place")
+        sparse = {name for name, tensor in named.items() if tensor.layout != torch.strided}
+        memory = [(str(name), tensor._values() if name in sparse else tensor) for name, tensor in named.items()]
+        spans = sorted((part.data_ptr(), part.nbytes, name) for name, part in memory if part.numel())
         for (at, size, name), (then, _, other) in zip(spans, spans[1:]):
             if at + size > then:
-                raise ArgumentError(f"tensors {name} and {other} have memory in common: give it once (tied weights have one gradient)")
-        # (Only a transform sees more of a shape than its size.)
+                raise ArgumentError(f"tensors {name} and {other} have memory in common: pass it once (tied weights have one gradient)")
+        # (Only a transform uses the shape; for other plans the size is enough.)
         transforms = any(rules.transforms for rules in self._rules)
         shapes = {
-            name: (each.shape if transforms or name in sparse else torch.Size([each.numel()]), each.dtype)
-            for name, each in named.items()
+            name: (tensor.shape if transforms or name in sparse else torch.Size([tensor.numel()]), tensor.dtype)
+            for name, tensor in named.items()
         }
         if self._engine is None:
             self._set_tensors([(name, *shape) for name, shape in shapes.items()], self._frame_bytes, sparse)
             self._shapes, self._sparse = shapes, sparse
         elif sparse != self._sparse:
             names = sorted(map(str, sparse ^ self._sparse))
-            raise ArgumentError(f"{', '.join(names)}: sparse in one call and dense in another; give one kind in all calls, on all ranks")
+            raise ArgumentError(f"{', '.join(names)}: sparse in one call and dense in another; pass one kind in all calls, on all ranks")
         elif shapes != self._shapes:
             names = sorted({name for name, _ in shapes.items() ^ self._shapes.items()})
             raise ArgumentError(f"{', '.join(names)}: not the tensors of the first call, in number, size or type")
@@ -158,13 +159,13 @@ class AllReduce(Exchange):
 
 @argument("bypass", "dense_below")
 def all_reduce(tensors: Tensors, plan: Plans, group: Optional[dist.ProcessGroup] = None, **options: Any) -> None:
-    """The mean over ranks of tensors, in place, once. What is kept from call to call is AllReduce's: a plan with
-    feedback is refused here.
+    """The mean over ranks of tensors, in place, once. It stores nothing between calls, so a plan with feedback is
+    refused; use AllReduce.
 
     tensors, plan, group  as of AllReduce
     options  those of AllReduce but `start`
     """
     once = AllReduce(plan, group=group, **options)
     if once.keeps:
-        raise ArgumentError("the plan has feedback, which AllReduce keeps from call to call; all_reduce does not")
+        raise ArgumentError("the plan has feedback, which AllReduce stores from call to call; all_reduce does not")
     once(tensors)

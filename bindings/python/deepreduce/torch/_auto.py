@@ -24,18 +24,18 @@ CANDIDATES: Sequence[Tuple[str, Optional[str]]] = (
     ("lowrank", "transform=lowrank(rank=4) feedback=residual"),
 )
 STEPS = 10  # dense ones, before the choice
-_SKIPPED = 3  # of these: DDP cuts its buckets anew, caches fill
+_SKIPPED = 3  # of these: DDP rebuilds its buckets, caches fill
 _ROUNDS = 3  # exchanges by each candidate that are timed
-_MARGIN = 0.1  # a step that is so much longer than the fastest is worth a more accurate plan
+_MARGIN = 0.1  # a more accurate plan may take this share longer than the fastest one
 
 log = logging.getLogger("deepreduce.torch")
 
 
 class Choice(NamedTuple):
-    """What was measured, and what came of it: seconds a step, the slowest rank's.
+    """What was measured and chosen. Times are seconds per step, of the slowest rank.
 
-    name, plan  of the candidate chosen; None: dense
-    compute     of a step beside the exchange
+    name, plan  of the candidate chosen; plan None: dense
+    compute     seconds of a step without the exchange
     costs       of the exchange of each candidate, {name: seconds}
     bytes       that a rank sends in an exchange, {name: bytes}
     """
@@ -58,7 +58,7 @@ class Choice(NamedTuple):
 def choose(compute: float, costs: Mapping[str, float]) -> str:
     """The most accurate candidate whose step is at most 10 % longer than the fastest one's.
 
-    compute  seconds of a step beside the exchange
+    compute  seconds of a step without the exchange
     costs    seconds of the exchange, {name: seconds}, from the most accurate candidate to the least
     """
     limit = (1 + _MARGIN) * (compute + min(costs.values()))
@@ -68,8 +68,8 @@ def choose(compute: float, costs: Mapping[str, float]) -> str:
 class Auto:
     """Watches the dense steps, then measures each candidate on that step's gradients, and chooses.
 
-    An exchange in training overlaps with backward, a candidate's trial does not: so its cost is an upper bound, and dense
-    is not left for less than what was seen.
+    In training an exchange overlaps with backward; the trial of a candidate does not. So its cost is an upper bound. The cost
+    of dense is at most what the dense steps waited.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Auto:
         self._exposed: List[float] = []
         self._ended: Optional[float] = None
 
-    def saw(self, step: Step) -> None:
+    def observe(self, step: Step) -> None:
         """A dense step has ended."""
         now, exposed = time.monotonic(), step.wait
         if self._ended is not None:
@@ -89,15 +89,15 @@ class Auto:
     def decide(
         self, gradients: Mapping[str, torch.Tensor], engine: Engine, options: Options
     ) -> Optional[Choice]:
-        """Measures and chooses, the same on all ranks. None: a gradient is not finite, so this step has nothing to measure.
+        """Measures and chooses, the same on all ranks. None: a gradient is not finite, so this step cannot be measured.
         Collective.
 
         gradients  {name: the mean over the ranks}
         options    of the exchanges: AllReduce's
         """
-        if not all(bool(each.isfinite().all()) for each in gradients.values()):
+        if not all(bool(gradient.isfinite().all()) for gradient in gradients.values()):
             return None
-        copies = {name: torch.empty_like(each) for name, each in gradients.items()}
+        copies = {name: torch.empty_like(gradient) for name, gradient in gradients.items()}
         costs: List[float] = []
         sizes: List[int] = []
         for _, plan in CANDIDATES:
@@ -116,15 +116,15 @@ class Auto:
         compute = statistics.median(self._compute[_SKIPPED:] or self._compute or [0.0])
         slowest = _slowest([compute, *costs], engine, options["timeout"])
         names = [name for name, _ in CANDIDATES]
-        told = dict(zip(names, slowest[1:]))
-        name = choose(slowest[0], told)
-        self.choice = Choice(name, dict(CANDIDATES)[name], slowest[0], told, dict(zip(names, sizes)))
+        measured = dict(zip(names, slowest[1:]))
+        name = choose(slowest[0], measured)
+        self.choice = Choice(name, dict(CANDIDATES)[name], slowest[0], measured, dict(zip(names, sizes)))
         if engine.rank == 0:
             log.info("%s", self.choice)
         return self.choice
 
 
 def _slowest(seconds: Sequence[float], engine: Engine, timeout: float) -> List[float]:
-    """Of each figure the largest of any rank, in whole microseconds: the same on all."""
-    words = gathered("auto", [round(1e6 * each) for each in seconds], engine, timeout)
+    """The largest value of each figure over the ranks, in whole microseconds: the same on all."""
+    words = gathered("auto", [round(1e6 * figure) for figure in seconds], engine, timeout)
     return [max(column) / 1e6 for column in zip(*words)]

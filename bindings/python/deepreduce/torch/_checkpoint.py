@@ -1,4 +1,4 @@
-"""deepreduce.torch: what a checkpoint of torch.distributed.checkpoint has of an exchange, on any number of ranks."""
+"""deepreduce.torch: loads an exchange from a checkpoint of torch.distributed.checkpoint, on any number of ranks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ._saved import Saved, state_for_new_rank
 
 
 def load_checkpoint(exchange: Saved, checkpoint: Union[str, os.PathLike[str], dcp.StorageReader], key: str = "hook") -> None:
-    """Loads a DDPHook, an AllReduce or a ReduceScatter from what dcp.save({key: exchange, …}) wrote, by any number of
-    ranks, before or after it knows its tensors. Each rank calls it, and none waits for another.
+    """Loads a DDPHook, an AllReduce or a ReduceScatter from what dcp.save({key: exchange, …}) wrote, on any number of
+    ranks, before or after it knows its tensors. Each rank calls it; it is not a collective.
 
     checkpoint  its folder, or a StorageReader of it
 
-    Residuals are as load_state_dict says: with fewer ranks than before, rank r of m takes those of ranks r, r + m, …;
-    with more, those of new ranks begin at zero. Raises what load_state_dict raises, and ArgumentError for a checkpoint
-    that has no such key.
+    Residuals are distributed as load_state_dict says: with fewer ranks than before, rank r of m receives those of ranks r,
+    r + m, …; with more, the residuals of new ranks begin at zero. Raises what load_state_dict raises, and ArgumentError
+    for a checkpoint without that key.
 
         dcp.save({"model": model, "hook": hook}, checkpoint_id="step100")
         …
@@ -42,10 +42,10 @@ def load_checkpoint(exchange: Saved, checkpoint: Union[str, os.PathLike[str], dc
         raise ArgumentError(f"the checkpoint has no {key}, but {', '.join(keys)}")
     group = exchange._engine.group if exchange._engine else getattr(exchange, "_group", None)
     rank, size = dist.get_rank(group), dist.get_world_size(group)
-    there = sorted(int(found[1]) for found in (re.fullmatch(r"rank(\d+)", str(each)) for each in {path[0] for path in paths.values()}) if found)
-    wanted = [each for each in there if each % size == rank]
+    there = sorted(int(found[1]) for found in (re.fullmatch(r"rank(\d+)", str(first)) for first in {path[0] for path in paths.values()}) if found)
+    own = [number for number in there if number % size == rank]
     new = bool(there) and rank not in there
-    of_parts = {f"rank{each}" for each in (there[:1] if new else wanted)}
+    of_parts = {f"rank{number}" for number in (there[:1] if new else own)}
     asked: SavedState = {}
     for name, path in paths.items():
         if len(path) > 1 and (path[0] not in of_parts or (new and path[1] == "residuals")):
@@ -54,20 +54,20 @@ def load_checkpoint(exchange: Saved, checkpoint: Union[str, os.PathLike[str], dc
         is_tensor = isinstance(entry, TensorStorageMetadata)
         asked[name] = torch.empty(entry.size, dtype=entry.properties.dtype) if is_tensor else None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it works without the other ranks, as is wanted here
+        warnings.simplefilter("ignore")  # it warns that it runs without the other ranks, which is intended
         dcp.load(asked, storage_reader=reader, no_dist=True)
     state = _nested([(paths[name], value) for name, value in asked.items()])
     for part in of_parts:
-        state.setdefault(part, {}).setdefault(exchange._kept_as, {})
+        state.setdefault(part, {}).setdefault(exchange._state_key, {})
     exchange.load_state_dict(state_for_new_rank(state) if new else state)
 
 
 def _nested(leaves: List[Tuple[Tuple[Any, ...], Any]]) -> Any:
-    """Dicts of dicts, and of numbers as keys lists."""
+    """Nested dicts; a dict whose keys are numbers becomes a list."""
     groups: Dict[Any, List[Tuple[Tuple[Any, ...], Any]]] = {}
     for path, value in leaves:
         if not path:
             return value
         groups.setdefault(path[0], []).append((path[1:], value))
     made = {first: _nested(rest) for first, rest in groups.items()}
-    return [made[i] for i in sorted(made)] if made and all(isinstance(each, int) for each in made) else made
+    return [made[i] for i in sorted(made)] if made and all(isinstance(index, int) for index in made) else made

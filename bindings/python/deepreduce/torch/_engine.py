@@ -1,4 +1,4 @@
-"""deepreduce.torch: what it raises, what it counts, and how ranks that do not answer are found."""
+"""deepreduce.torch: its errors, its statistics, and how it finds ranks that do not answer."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from .. import errors
 from .._native import _abi
 from ..errors import ArgumentError, Error, OutOfStep, Unsupported
 
-# Lets destroy_process_group end its group, where this is imported before init_process_group: the defaults of
-# torch.distributed.nn's functions are the process group that is there when it is imported, and the first step of an
-# optimizer imports it. That group and its threads would live until the interpreter ends, where a thread that still frees a
-# tensor aborts the process ("terminate called without an active exception"; torch 2.13). So it is imported early.
+# torch.distributed.nn is imported early, so that destroy_process_group can end its group. The defaults of its functions are
+# the process group that exists when it is imported, and the first step of an optimizer imports it. That group and its
+# threads would live until the interpreter ends. There a thread that still frees a tensor aborts the process ("terminate
+# called without an active exception"; torch 2.13).
 if dist.is_available() and not dist.is_initialized():
     import torch.distributed.nn  # noqa: F401
 
-# Seconds within which a survivor answers a roll call, beside the time of a step; and those that its store may take on top.
+# Seconds within which a surviving rank answers a roll call, besides the time of a step; and extra seconds for the store.
 _ROLL, _STORE = 1.5, 1.5
 
 
 class ExchangeError(Error, RuntimeError):
-    """The engine (gloo, NCCL) could not deliver frames in time, though all ranks answer. The group is of no use
+    """The engine (gloo, NCCL) could not deliver frames in time, though all ranks answer. The group is unusable
     afterwards.
 
-    ranks  of the default group, that are to blame: none
+    ranks  of the default group that caused it: empty here
     """
 
     code = _abi.DR_E_INTERNAL
@@ -45,7 +45,7 @@ class ExchangeError(Error, RuntimeError):
 
 
 class MissingRank(ExchangeError, errors.MissingRank):
-    """Ranks are gone or late past the timeout: `ranks` of the default group. The group is of no use afterwards."""
+    """Ranks did not answer within the timeout: `ranks` of the default group. The group is unusable afterwards."""
 
     code = _abi.DR_E_TIMEOUT
 
@@ -59,16 +59,16 @@ def out_of_step(message: str, ranks: Sequence[int], source: int, step: Optional[
 
 @dataclasses.dataclass
 class Step:
-    """What a step took on this rank.
+    """Times and bytes of a step on this rank.
 
     encode, wait, merge  seconds: in the library's encode; in collectives, to issue them and to wait; in merge
-    own                  seconds that the hook took beside these
-    frame                bytes of the frames that it made
-    sent, received       bytes that the collectives moved: slots, to and from each of the others
+    own                  seconds of the hook besides these
+    frame                bytes of the frames that this rank encoded
+    sent, received       bytes that the collectives moved: slots, to and from all other ranks
     dense                bytes of the gradient
-    kept                 elements that went into the frames
-    repeats              collectives for the rest of frames that outgrew their slots
-    skipped              steps of a gradient that was not finite, with nonfinite="skip"
+    kept                 elements that were encoded into the frames
+    repeats              collectives for the rest of frames that were longer than their slots
+    skipped              steps with a gradient that was not finite, with nonfinite="skip"
     """
 
     encode: float = 0.0
@@ -89,15 +89,20 @@ class Step:
         return self.encode + self.wait + self.merge
 
     def add(self, other: Step) -> None:
-        """Adds what another step took, figure by figure."""
+        """Adds the figures of another step."""
         for field in dataclasses.fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
 
 @dataclasses.dataclass
 class Stats:
-    """steps: how many have ended; last: the last of them; total: the sum of all; memory: bytes that feedback keeps on this
-    rank, of all tensors (of PowerSGD the factors, too)."""
+    """Statistics of the steps of this rank.
+
+    steps   the number of steps that have ended
+    last    the last of them
+    total   the sum of all
+    memory  bytes that feedback stores for all tensors (of PowerSGD the factors, too)
+    """
 
     steps: int
     last: Step
@@ -106,7 +111,7 @@ class Stats:
 
 
 class Engine:
-    """The collectives of a process group, each with a deadline. An error of theirs becomes one that names ranks."""
+    """The collectives of a process group, each with a deadline. Their errors become errors that name ranks."""
 
     def __init__(self, group: Optional[dist.ProcessGroup], timeout: float) -> None:
         self.group = dist.group.WORLD if group is None else group
@@ -115,11 +120,11 @@ class Engine:
         if self.rank < 0:
             raise ArgumentError(f"rank {dist.get_rank()} is not in the group: only its ranks call this")
         self._beat, self._pace = time.monotonic(), 0.0
-        self.skips = False  # steps of a gradient that is not finite
+        self.skips = False  # steps with a gradient that is not finite
         self.failures, self.failed = 0, 0  # steps that this rank did not complete, and the last of them
 
     def end_step(self, number: int, done: bool) -> None:
-        """So that it knows how long a step takes, and which this rank did not complete."""
+        """Records how long the step took, and whether this rank completed it."""
         if not done:
             self.failures, self.failed = self.failures + 1, number
         now = time.monotonic()
@@ -129,12 +134,12 @@ class Engine:
         return dist.get_global_rank(self.group, rank)  # type: ignore[no-any-return]
 
     def named(self, error: Error) -> Error:
-        """The error of a merge of the ranks' frames, with the rank in words and as `rank`."""
+        """The error of a merge of the ranks' frames, with the rank in the message and as `rank`."""
         words = str(error)
         if error.frame is not None:
             error.rank = rank = self.global_rank(error.frame)
             words = f"rank {rank}: " + re.sub(r"^frame \d+: ", "", words)
-        # (Heads of slots are compared before: its slot has another head than frame.)
+        # (The headers of slots are compared before, so here the header of the slot differs from that of its frame.)
         words = re.sub(r"\btag \d+; expected \d+", "it is of another step, or of other tensors", words)
         error.args = (words,)
         return error
@@ -155,8 +160,8 @@ class Engine:
     def issue(self, what: str, collective: Callable[..., dist.Work], *tensors: torch.Tensor) -> dist.Work:
         """Starts one of the collectives below and returns its Work. what: its name in errors.
 
-        gloo cannot give up a collective, and the process does not end before it has: so it gets a timeout of its own,
-        which leaves time for the backward that goes on beside it.
+        gloo cannot cancel a collective, and the process does not end before the collective does. So the collective has a
+        timeout of its own, long enough for the backward that runs meanwhile.
         """
         try:
             return collective(self.group, datetime.timedelta(seconds=2 * (self.timeout + self._pace)), *tensors)
@@ -173,17 +178,17 @@ class Engine:
 
     def explained(self, what: str, error: RuntimeError) -> ExchangeError:
         """An error of a collective, with the ranks that do not answer."""
-        # Of gloo's, which begin with a path and end with advice: "Connection closed by peer [127.0.0.1]:39562".
+        # Messages of gloo begin with a path and end with advice: "Connection closed by peer [127.0.0.1]:39562".
         reason = re.sub(r"^\[.*?\] ", "", (str(error) or type(error).__name__).splitlines()[0]).partition(". ")[0]
         missing, silent = self._roll_call()
         if silent:
             host = _host_of(self.group)
             if host is None:
                 return ExchangeError(
-                    f"{what}: {reason}; the store does not answer, so nobody knows which rank is missing"
+                    f"{what}: {reason}; the store does not answer, so the missing rank is unknown"
                 )
             return MissingRank(f"{what}: rank {host}, which serves the store, does not answer ({reason})", [host])
-        ranks = [self.global_rank(each) for each in missing]
+        ranks = [self.global_rank(rank) for rank in missing]
         if not ranks:
             return ExchangeError(f"{what}: {reason} (timeout {self.timeout:g} s); all ranks answer a roll call")
         names = ", ".join(map(str, ranks))
@@ -192,8 +197,8 @@ class Engine:
     def _roll_call(self) -> Tuple[List[int], bool]:
         """Ranks of the group that do not answer, and whether the store is silent.
 
-        One that could finish the step in which another failed comes here a step later, so it gets the time of a step.
-        The store's calls have no deadline of their own, so another thread makes them: here only, where all is lost.
+        A rank that completed the step in which another failed answers one step later, so the time of a step is added. The
+        store's calls have no deadline, so another thread makes them. This happens only after the exchange has failed.
         """
         found: List[List[int]] = []
         seconds = _ROLL + min(self._pace, self.timeout)
@@ -208,7 +213,7 @@ class Engine:
             store.set(f"{key}/{self.rank}", b"here")
             missing, end = list(range(self.size)), time.monotonic() + seconds
             while missing and time.monotonic() < end:
-                missing = [each for each in missing if not store.check([f"{key}/{each}"])]
+                missing = [rank for rank in missing if not store.check([f"{key}/{rank}"])]
                 if missing:
                     time.sleep(0.02)
             found.append(missing)
@@ -238,7 +243,7 @@ def _options(options: Any, timeout: datetime.timedelta) -> Any:
 
 
 def _host_of(group: dist.ProcessGroup) -> Optional[int]:
-    """The rank that serves the group's store, if one does: rank 0, unless an agent does (torchrun), or a file is it."""
+    """The rank that serves the group's store: rank 0. None: an agent (torchrun) serves it, or it is a file."""
     store = group.get_group_store()
     while isinstance(store, dist.PrefixStore):
         store = store.underlying_store
@@ -250,27 +255,27 @@ def _host_of(group: dist.ProcessGroup) -> Optional[int]:
 
 
 # Kinds of devices whose memory the library reads and gloo sends. Tensors elsewhere are copied to the CPU and back, and
-# slots go where the group's backend wants them (NCCL): tests/python/torch_gpu.py; without a GPU, tested with this set empty.
+# slots go to the device that the group's backend requires (NCCL): tests/python/torch_gpu.py; without a GPU, tested with this set empty.
 HOST = {"cpu"}
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
-    """Of a dense tensor. (aminmax gives a NaN on, and reads once.)"""
+    """Whether all values of a dense tensor are finite. (aminmax propagates a NaN, and reads once.)"""
     return tensor.numel() == 0 or all(map(math.isfinite, torch.stack(torch.aminmax(tensor)).tolist()))
 
 
 def require_place(tensor: torch.Tensor, what: str, rows: bool = False) -> None:
-    """ArgumentError for what is no tensor, Unsupported for one that cannot be exchanged. rows: sparse ones can."""
+    """ArgumentError for what is not a tensor, Unsupported for one that cannot be exchanged. rows: sparse ones can."""
     if tensor is None:
         raise ArgumentError(
-            f"{what} is None: a parameter without a gradient; leave it out, or give zeros, on all ranks alike"
+            f"{what} is None: a parameter without a gradient; leave it out, or pass zeros, on all ranks alike"
         )
     if not isinstance(tensor, torch.Tensor):
         raise ArgumentError(f"{what} is of type {type(tensor).__name__}, not a torch.Tensor")
     if hasattr(tensor, "to_local"):
         raise Unsupported(
-            f"{what} is a {type(tensor).__name__}, of which this rank holds a part: give what its .to_local() returns; for the"
-            " gradients of FSDP2 there is ReduceScatter"
+            f"{what} is a {type(tensor).__name__}, of which this rank holds a part: pass what its .to_local() returns; for the"
+            " gradients of FSDP2 use ReduceScatter"
         )
     if tensor.device.type not in ("cpu", "cuda"):
         raise Unsupported(f"{what} is on {tensor.device}; tensors on the CPU and on CUDA devices are exchanged")
@@ -278,5 +283,5 @@ def require_place(tensor: torch.Tensor, what: str, rows: bool = False) -> None:
         return
     raise Unsupported(
         f"{what} is a sparse tensor ({tensor.layout}); dense ones are exchanged, and those of torch.sparse_coo with one sparse"
-        " dimension, as Embedding(sparse=True) gives: pass its .to_dense()"
+        " dimension, as of Embedding(sparse=True): pass its .to_dense()"
     )

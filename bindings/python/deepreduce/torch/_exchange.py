@@ -30,7 +30,7 @@ from ._unit import Item, NumberUnit, RowsUnit, Unit, bytes_of
 
 _log = logging.getLogger("deepreduce.torch")
 
-UNIT_BYTES = 4 << 20  # of tensors that travel together, unless the caller says more: the sender's (lib/sender/units.cpp)
+UNIT_BYTES = 4 << 20  # of tensors that are sent together, by default: as the sender's (lib/sender/units.cpp)
 
 
 class Exchange(Saved):
@@ -58,10 +58,10 @@ class Exchange(Saved):
         if control is not None and (not isinstance(plan, (list, tuple)) or not plan):
             raise ArgumentError("with control the plan is a ladder: a list of plans from the densest to the smallest")
         ladder = cast("Sequence[Plans]", [plan] if control is None else plan)
-        if control is not None and any(isinstance(each, tuple) for each in ladder):
+        if control is not None and any(isinstance(rung, tuple) for rung in ladder):
             raise ArgumentError("with control the plan is a ladder, not pairs of a pattern and a plan: each rung has its own")
-        self._rules = [Rules(each, flat) for each in ladder]
-        self._ladder = None if control is None else Ladder(control, [each.all_dense for each in self._rules])
+        self._rules = [Rules(rung, flat) for rung in ladder]
+        self._ladder = None if control is None else Ladder(control, [rules.all_dense for rules in self._rules])
         self._sender: Optional[Sender] = None  # of the rung that is in use
         self._rung_senders: List[Callable[[], Sender]] = []
         self._shapes_of: Dict[str, Tuple[torch.Size, torch.dtype]] = {}
@@ -69,15 +69,15 @@ class Exchange(Saved):
         self._where: Dict[str, Tuple[Unit, int]] = {}
         self._states: Dict[str, State] = {}
         self._pending: List[Unit] = []
-        self._held: List[Unit] = []  # their tensors are there, but not yet the norm to clip by
+        self._held: List[Unit] = []  # their tensors are ready, but the norm to clip by is not
         self._clips = False
         self._dense: List[Tuple[str, dist.Work, torch.Tensor]] = []  # collectives that are under way
         self._now, self._last, self._total, self._ended = Step(), Step(), Step(), 0
 
     def __getstate__(self) -> SavedState:
-        """A copy, or what a pickle gives back, has the arguments but for group and record, and waits for a model or tensors
-        with what `state_dict` gives."""
-        plans = [rules.pairs for rules in self._rules]  # (a book may be another by now)
+        """A copy, or an unpickled object, has the arguments (without group and record) and the state of `state_dict`, which
+        waits for a model or tensors."""
+        plans = [rules.pairs for rules in self._rules]  # (the file of a book may have changed)
         own = {name: value for name, value in vars(self).items() if not name.startswith("_")}  # of a subclass
         return {"arguments": {**self._arguments, "plan": plans if self._ladder else plans[0]}, "state": self.state_dict(), "own": own}
 
@@ -90,18 +90,18 @@ class Exchange(Saved):
         self.load_state_dict(state["state"])
 
     def _begin_anew(self, **arguments: Any) -> None:
-        """Makes it anew, also of a subclass whose constructor has other arguments."""
+        """Calls the constructor again; a subclass may have other arguments."""
         raise NotImplementedError
 
     def _set_tensors(
-        self, tensors: Sequence[Tuple[str, torch.Size, torch.dtype]], most: Optional[int], sparse: Container[str] = ()
+        self, tensors: Sequence[Tuple[str, torch.Size, torch.dtype]], max_bytes: Optional[int], sparse: Container[str] = ()
     ) -> None:
-        """The tensors, of which each unit has at most `most` bytes of one type, as frames or of one transform. Those that
-        are sparse, by name, are each a unit."""
+        """The tensors, cut into units of at most `max_bytes` bytes, of one type, as frames or of one transform. Each tensor
+        named in `sparse` is a unit of its own."""
         engine = Engine(self._group, self._timeout)
         engine.skips = self._arguments["nonfinite"] == "skip"
         self._shapes_of = {name: (shape, dtype) for name, shape, dtype in tensors}
-        senders = [self._sender_of(rules, most, sparse, engine) for rules in self._rules]
+        senders = [self._sender_of(rules, max_bytes, sparse, engine) for rules in self._rules]
         names = [name for name, _, _ in tensors]
         plans = {name: [sender.plan_of(name) for sender in senders] for name in names}
         self._rung_senders = [lambda: senders[0]]
@@ -109,19 +109,19 @@ class Exchange(Saved):
             exact = self._rules[0].dense
             plans = {name: found if name in sparse else plans_of(name, found, exact) for name, found in plans.items()}
             self._rung_senders = [
-                functools.partial(self._sender_of, rules, most, sparse, engine, {name: found[i] for name, found in plans.items()})
+                functools.partial(self._sender_of, rules, max_bytes, sparse, engine, {name: found[i] for name, found in plans.items()})
                 for i, rules in enumerate(self._rules)
             ]
         warn_of_plans(self._rules, plans, sparse, self._dense_below)
         units = [len(unit.tensors) for unit in senders[0].units]
         beside = f"start={self._start}, seed={self._seed}, skips={engine.skips}, units of {units}"
         if any(rules.transforms for rules in self._rules):
-            beside += f", dense_below={self._dense_below}"  # which tensors have factors
+            beside += f", dense_below={self._dense_below}"  # it decides which tensors have factors
         options = {name: value for name, value in self._arguments.items() if name not in ("timeout", "control")}
-        options.update(start=self._start, frame_bytes=UNIT_BYTES if most is None else most)
-        told = {name: self._words(name, found, name in sparse) for name, found in plans.items()}
+        options.update(start=self._start, frame_bytes=UNIT_BYTES if max_bytes is None else max_bytes)
+        descriptions = {name: self._words(name, found, name in sparse) for name, found in plans.items()}
         lines = [rules.lines for rules in self._rules]
-        require_same(self._arguments["control"], lines, options, beside, told, engine, self._timeout)
+        require_same(self._arguments["control"], lines, options, beside, descriptions, engine, self._timeout)
         if self._engine is not None:
             engine.failures, engine.failed = self._engine.failures, self._engine.failed
         self._engine = engine
@@ -133,21 +133,21 @@ class Exchange(Saved):
         self._take_loaded()
 
     def _sender_of(
-        self, rules: Rules, most: Optional[int], sparse: Container[str], engine: Engine, plans: Optional[Mapping[str, Plan]] = None
+        self, rules: Rules, max_bytes: Optional[int], sparse: Container[str], engine: Engine, plans: Optional[Mapping[str, Plan]] = None
     ) -> Sender:
         specs = {
             name: TensorSpec(tuple(shape), dtype, name in sparse, None if plans is None or name in sparse else plans[name])
             for name, (shape, dtype) in self._shapes_of.items()
         }
         try:
-            return self._new_sender(specs, rules, most, engine)
+            return self._new_sender(specs, rules, max_bytes, engine)
         except Unsupported as error:
             if error.tensor is not None and error.tensor in sparse:
-                out = f"give it a plan without: {{{error.tensor!r}: None, '*': …}} sends its rows exactly"
+                out = f"assign it a plan without: {{{error.tensor!r}: None, '*': …}} sends its rows exactly"
                 error.args = (f"{error}; {out}",)
             raise
 
-    def _new_sender(self, specs: Mapping[str, TensorSpec], rules: Rules, most: Optional[int], engine: Engine) -> Sender:
+    def _new_sender(self, specs: Mapping[str, TensorSpec], rules: Rules, max_bytes: Optional[int], engine: Engine) -> Sender:
         return Sender(
             specs,
             rules.book,
@@ -156,7 +156,7 @@ class Exchange(Saved):
             seed=self._seed,
             dense_below=self._dense_below,
             flat=rules.flat,
-            unit_bytes=most,
+            unit_bytes=max_bytes,
             caller_states=True,
             skip_nonfinite=engine.skips,
             halves=self._ladder is None,
@@ -172,7 +172,7 @@ class Exchange(Saved):
         return torch.empty(shape.numel(), dtype=dtype)
 
     def _words(self, name: str, plans: Sequence[Plan], is_sparse: bool) -> str:
-        """Of a tensor, to compare ranks by."""
+        """Describes a tensor, to compare the ranks by."""
         shape, dtype = self._shapes_of[name]
         texts = ", ".join(map(str, plans))
         rows = shape[0] if len(shape) > 1 else 1
@@ -183,7 +183,7 @@ class Exchange(Saved):
         return Rung.of(sender, [self._unit(sender, i) for i in range(len(sender.units))])
 
     def _enter(self, carry: bool = True) -> None:
-        """Goes on with the units of the rung that is in use. carry: and with the residuals of the one before."""
+        """Switches to the units of the current rung. carry: moves the residuals of the rung before to it."""
         assert self._engine is not None
         number = self._ladder.control.rung if self._ladder else 0
         rung = (self._ladder.rungs[number] if self._ladder else None) or self._rung(number)
@@ -208,20 +208,20 @@ class Exchange(Saved):
         return kind(sender, number, items, self._engine, self._states)
 
     def _forget_places(self) -> None:
-        """Units have changed: they are to be told anew where tensors are."""
+        """Units have changed: the addresses of tensors must be placed again."""
 
     @property
     def control(self) -> Optional[Controller]:
-        """The controller of `control=`: its rung, its last decision, its log."""
+        """The controller of `control=`, with its rung, its last decision and its log; None without control."""
         return self._ladder.control if self._ladder else None
 
     @property
     def _plain(self) -> bool:
-        """Whether the step under way is a dense all-reduce."""
+        """Whether the current step is a dense all-reduce."""
         return self._number < self._start or (self._ladder is not None and self._ladder.is_plain)
 
     def _decide(self) -> None:
-        """A step has ended well."""
+        """After a step without an error: lets the controller choose the next rung."""
         assert self._engine is not None
         if self._ladder and self._number >= self._start:
             if self._ladder.end_step(self._number - self._start, self._now, self._engine, self._timeout):
@@ -230,7 +230,7 @@ class Exchange(Saved):
     # ---- A step ----
 
     def _ready(self, unit: Unit) -> None:
-        """All its tensors are there."""
+        """Called when all tensors of the unit are ready."""
         if not self._clips:
             self._issue(unit)
         else:
@@ -238,7 +238,7 @@ class Exchange(Saved):
             self._held.append(unit)
 
     def _issue_held(self) -> None:
-        """All tensors of all units are there."""
+        """Called when all tensors of all units are ready: clips, and issues the units that waited for it."""
         if self._held:
             begin = time.perf_counter()
             for unit in self._held:
@@ -255,7 +255,7 @@ class Exchange(Saved):
         unit.start(self._number, self._now)
 
     def _finish(self) -> None:
-        """Waits for all that is pending, in order, and merges it."""
+        """Waits for the pending units, in order, and merges them."""
         deadline = time.monotonic() + self._timeout
         failed: Optional[Error] = None
         for unit in self._pending:
@@ -268,7 +268,7 @@ class Exchange(Saved):
                 raise
             except Error as error:
                 failed = failed or error
-                if isinstance(error, OutOfStep):  # from now on this rank counts as the others do
+                if isinstance(error, OutOfStep):  # this rank adopts the others' count
                     info = unit.sender.info
                     self._engine.failures, self._engine.failed = info.failures, info.failed  # type: ignore[union-attr]
         if failed is not None:
@@ -280,7 +280,7 @@ class Exchange(Saved):
         self._pending.clear()
 
     def _all_reduce(self, tensor: torch.Tensor) -> None:
-        """Issues what DDP does without a hook."""
+        """Issues the all-reduce that DDP runs without a hook."""
         assert self._engine is not None
         engine, step, begin = self._engine, self._now, time.perf_counter()
         what = f"step {self._number}, dense tensor {len(self._dense)}"
@@ -302,8 +302,8 @@ class Exchange(Saved):
         self._now.wait += time.perf_counter() - begin
 
     def _abort(self) -> None:
-        """The step has failed: what was sent goes back to the residuals, of each unit as far as it can. Raises nothing: the
-        error of the step is on its way, and the step is to be numbered."""
+        """After a failed step: adds what was sent back to the residuals of each unit, as far as possible. Raises nothing, since
+        the error of the step is being raised and the step must still be counted."""
         try:
             if self._sender is not None and not self._plain:
                 self._sender.take_back(self._number)
@@ -316,7 +316,7 @@ class Exchange(Saved):
         self._dense.clear()
 
     def _end_step(self, done: bool) -> None:
-        """Not before all its times are known."""
+        """Counts the step. Call it when all its times are known."""
         self._number += 1
         self._ended += 1
         self._total.add(self._now)
@@ -334,17 +334,20 @@ class Exchange(Saved):
         return any(rules.keep for rules in self._rules)
 
     def stats(self) -> Stats:
-        """What the steps took: the last, and all since the beginning or `reset`; and what the states take now."""
+        """Times and bytes of the steps: of the last, and the sum since the beginning or `reset`; and the memory of the states."""
         total = Step()
         total.add(self._total)
-        kept = sum(state.size for state in self._states.values())
-        kept += sum(sent.state + sent.sum_state + sent.warm_state for sent in map(self._sent_tensor, self._owned))
-        return Stats(self._ended, self._last, total, kept)
+        memory = sum(state.size for state in self._states.values())
+        memory += sum(sent.state + sent.sum_state + sent.warm_state for sent in map(self._sent_tensor, self._owned))
+        return Stats(self._ended, self._last, total, memory)
 
     def metrics(self) -> Dict[str, float]:
-        """A flat dict for a logger: of the last step `bytes_sent`, `encode_ms` and other fields of Step, `bytes_dense` of the
-        gradient, and `ratio`, by which the frames are smaller; now `residual_norm`, of this rank's residuals together, which
-        are read for it, and `residual_bytes`; in all `steps` and `skipped`. Not within a step: ArgumentError."""
+        """A flat dict for a logger.
+
+        Of the last step: `bytes_sent`, `encode_ms` and other fields of Step; `bytes_dense` of the gradient; `ratio`, dense bytes
+        over frame bytes. At this moment: `residual_norm`, over all residuals of this rank, which it reads; `residual_bytes`.
+        Totals: `steps` and `skipped`. Raises ArgumentError within a step.
+        """
         self._require_idle()
         return metrics_of(self.stats(), self._all_states().values())
 
@@ -352,12 +355,12 @@ class Exchange(Saved):
         return f"<{type(self).__name__} {words_of(self._rules, self._units, self.stats(), self._start)}>"
 
     def reset(self) -> None:
-        """Forgets residuals, steps and figures, as if it were new."""
+        """Clears residuals, steps and statistics, as in a new object."""
         self._require_idle()
         for state in self._states.values():
             state.memory[:] = 0
         for field in ("states", "sums", "warm"):
-            self._put_owned(field, {name: numpy.zeros_like(each) for name, each in self._owned_bytes(field).items()})
+            self._put_owned(field, {name: numpy.zeros_like(memory) for name, memory in self._owned_bytes(field).items()})
         if self._ladder:
             self._ladder.restart(clean=True)
             if self._engine is not None:
@@ -370,8 +373,8 @@ class Exchange(Saved):
         self._now, self._last, self._total = Step(), Step(), Step()
 
     def scale_residuals(self, factor: float) -> None:
-        """Multiplies all residuals: by the learning rate before over the one of the next step, where a schedule changes
-        it (efsignsgd, Zheng et al. 2019). Raises ArgumentError for plans that keep none (feedback=momentum).
+        """Multiplies all residuals by `factor`. Where a schedule changes the learning rate, pass the old rate over the rate of
+        the next step (efsignsgd, Zheng et al. 2019). Raises ArgumentError for plans without a residual (feedback=momentum).
         """
         self._require_idle()
         factor = real(factor, "factor")
@@ -379,7 +382,7 @@ class Exchange(Saved):
             raise ArgumentError(f"factor is {factor}, not finite")
         if not any(rules.keep_residuals for rules in self._rules):
             raise ArgumentError(f"the plan keeps no residual to scale: {self._rules[0]}")
-        if self._loaded is not None:  # no tensor is known yet
+        if self._loaded is not None:  # the tensors are not known yet
             self._loaded = {**self._loaded, "scale": factor * self._loaded.get("scale", 1.0)}
         self._scale(factor)
 
@@ -392,11 +395,11 @@ class Exchange(Saved):
                     state.scale(factor)
             self._put_owned(field, {name: states[name].memory for name in self._owned if name in states})
 
-    # States of ranges, with exchange=owner, and of factors are the sender's: here they are copies, of whole tensors.
+    # The sender holds the states of ranges (exchange=owner) and of factors. These methods copy them, as whole tensors.
 
     @property
     def _owned(self) -> List[str]:
-        """Tensors whose states are those."""
+        """Names of the tensors whose states the sender holds."""
         return [item.name for unit in self._units if unit.holds_states for item in unit.items]
 
     def _sent_tensor(self, name: str) -> SentTensor:
@@ -404,12 +407,12 @@ class Exchange(Saved):
         return self._sender.tensor(name)
 
     def _owned_bytes(self, field: str) -> Dict[str, Any]:
-        """field: "states"; "sums", of the elements that this rank owns; "warm", of factors. Of tensors that have one"""
+        """{name: bytes} of tensors that have the field: "states"; "sums", of the elements that this rank owns; "warm", of factors."""
         found = {name: self._sender.read_state(name, field) for name in self._owned if self._sender is not None}
-        return {name: each for name, each in found.items() if each.size}
+        return {name: memory for name, memory in found.items() if memory.size}
 
     def _owned_states(self, field: str) -> Dict[str, State]:
-        return {name: State._from_bytes(each) for name, each in self._owned_bytes(field).items()}
+        return {name: State._from_bytes(memory) for name, memory in self._owned_bytes(field).items()}
 
     def _put_owned(self, field: str, states: Mapping[str, Array]) -> None:
         for name, memory in states.items():
@@ -420,9 +423,9 @@ class Exchange(Saved):
         return {**self._states, **self._owned_states("states")}
 
     def _residuals(self) -> SavedState:
-        """By name; with control, its decisions."""
+        """By name; with control, also its decisions."""
         control = {"control": self._ladder.trace()} if self._ladder else {}
-        owned = {field: {name: torch.from_numpy(each) for name, each in self._owned_bytes(field).items()} for field in ("sums", "warm")}
+        owned = {field: {name: torch.from_numpy(memory) for name, memory in self._owned_bytes(field).items()} for field in ("sums", "warm")}
         return {
             **control,
             **{field: found for field, found in owned.items() if found},
@@ -456,7 +459,7 @@ class Exchange(Saved):
                     self._add_residual(name, state, State._from_bytes(part["residuals"][name]["state"].cpu().numpy()))
         self._put_owned("states", {name: states[name].memory for name in self._owned if name in states})
         for name in self._owned:
-            if name in self._states:  # (of another rung: a residual is in one place)
+            if name in self._states:  # (of another rung: a residual is stored once)
                 self._states[name].memory[:] = 0
         for name, zeros in self._owned_bytes("sums").items():
             sums = loaded.get("sums", {}).get(name)
@@ -482,4 +485,4 @@ class Exchange(Saved):
 
     def _require_idle(self) -> None:
         if self._pending or self._held or self._dense:
-            raise ArgumentError("a step is under way: its last bucket has not come yet")
+            raise ArgumentError("a step is under way: its last bucket has not arrived yet")

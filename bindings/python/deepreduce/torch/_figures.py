@@ -1,4 +1,4 @@
-"""deepreduce.torch: what an exchange says of itself, to a reader and to a logger of metrics."""
+"""deepreduce.torch: the figures of an exchange, as text and as metrics for a logger."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ._unit import Unit
 
 def metrics_of(stats: Stats, states: Iterable[State]) -> Dict[str, float]:
-    """Flat, for log_dict and the like. states: what keeps residuals"""
+    """A flat dict, for log_dict and the like. states: those that hold residuals"""
     last, norms = stats.last, [state.norm() for state in states]
     return {
         "steps": float(stats.steps),
@@ -33,7 +33,7 @@ def metrics_of(stats: Stats, states: Iterable[State]) -> Dict[str, float]:
 
 
 def words_of(plans: Sequence[object], units: Sequence[Unit], stats: Stats, start: int) -> str:
-    """Which plan, how many tensors in how many units, and how many bytes a step."""
+    """The plan, the numbers of tensors and units, and the bytes per step."""
     plan = "; ".join(map(str, plans))
     if not units:
         return f"{plan}; no tensors yet"
@@ -41,11 +41,11 @@ def words_of(plans: Sequence[object], units: Sequence[Unit], stats: Stats, start
     dense = sum(sends_all(item.plan) for item in items)
     size = sum(item.elements * item.dtype.itemsize for item in items)
     words = f"{_count(len(items), 'tensor')} of {_bytes(size)} in {_count(len(units), 'unit')}, {len(items) - dense} compressed and {dense} dense"
-    most = sum(unit.most for unit in units)
+    limit = sum(unit.max_bytes for unit in units)
     if stats.last.frame:
         words += f"; {_bytes(stats.last.frame)} in the last step"
-    elif most < size:
-        words += f"; at most {_bytes(most)} a step"
+    elif limit < size:
+        words += f"; at most {_bytes(limit)} a step"
     if stats.steps < start:
         words += f" after {start} dense steps"
     return f"{plan}; {words}"

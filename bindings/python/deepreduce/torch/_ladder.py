@@ -34,8 +34,10 @@ class Rung(NamedTuple):
 class Ladder:
     """The rungs of an exchange, and the controller that chooses among them.
 
-    A rung is made when it is first used, on all ranks at the same step. dense: of each rung, whether it leaves all
-    tensors as they are: such steps are plain all-reduces, but for the first one, which takes what the residuals have.
+    A rung is created when it is first used, on all ranks at the same step.
+
+    dense  for each rung, whether it changes no tensor. Its steps are plain all-reduces, except the first one, which
+           sends the residuals
     """
 
     def __init__(self, options: str, dense: Sequence[bool]) -> None:
@@ -44,15 +46,15 @@ class Ladder:
         self._dense = list(dense)
         self.rungs: List[Optional[Rung]] = [None] * len(dense)
         self.clean = True  # residuals are zero
-        self._measures = False  # the step under way is one that counts
+        self._measures = False  # whether the current step is measured
 
     @property
     def is_plain(self) -> bool:
         return self._dense[self.control.rung] and self.clean
 
     def restart(self, clean: bool, control: Optional[Controller] = None) -> None:
-        """As if it were new, or from the decisions of `control` on. Rungs are made anew: of the factors of others than that
-        which is in use a new rank has none."""
+        """Starts again, or continues from the decisions of `control`. Rungs are created again, since a new rank has no factors
+        of rungs other than the current one."""
         log = self.control.log
         self.rungs = [None] * len(self.rungs)
         self.control = control or Controller(self.control.options, len(self.rungs))
@@ -60,18 +62,18 @@ class Ladder:
         self.clean, self._measures = clean, False
 
     def replayed(self, trace: Optional[torch.Tensor]) -> Controller:
-        """A controller that has decided what a `trace` says; None: nothing yet. ArgumentError."""
+        """A controller that has made the decisions of `trace`; None: no decisions. Raises ArgumentError."""
         control = Controller(self.control.options, len(self.rungs))
-        control.load_state_dict({"trace": [] if trace is None else [each % 2**64 for each in trace.tolist()]})
+        control.load_state_dict({"trace": [] if trace is None else [word % 2**64 for word in trace.tolist()]})
         return control
 
     def trace(self) -> torch.Tensor:
-        return torch.tensor([signed(each) for each in self.control.state_dict()["trace"]], dtype=torch.int64)
+        return torch.tensor([signed(word) for word in self.control.state_dict()["trace"]], dtype=torch.int64)
 
     def end_step(self, number: int, step: Step, engine: Engine, timeout: float) -> bool:
-        """A step has ended well: measures it and, if it is time, lets the ranks decide. True: the rung has changed.
+        """After a step without an error: measures it and, if it is time, lets the ranks decide. True: the rung has changed.
 
-        Of a rung the first step is not counted: slots find their sizes, and residuals are sent.
+        The first step of a rung is not measured: the sizes of slots are found, and residuals are sent.
         """
         plain = self.is_plain
         if (self._measures or plain) and not step.repeats:
@@ -97,24 +99,24 @@ class Ladder:
 
 
 def keeper_of(plans: Sequence[Plan]) -> Plan:
-    """A plan that makes frames, with the feedback of the first of these that has some: by it the residual is kept."""
-    plan = next((each for each in plans if each.info.feedback), plans[0])
+    """A plan that produces frames, with the feedback of the first of these that has one. It defines how the residual is stored."""
+    plan = next((candidate for candidate in plans if candidate.info.feedback), plans[0])
     return as_plan(f"{plan.text_of('feedback')} index=all value=raw") if plan.info.transforms else plan
 
 
 def plans_of(name: str, found: Sequence[Plan], exact: Plan) -> List[Plan]:
-    """The plans of a tensor, of each rung. A rung that leaves it as it is takes what its residual has.
+    """The plans of a tensor, one for each rung. A rung that sends it exactly also sends its residual.
 
-    found  what the rungs say, `exact` for such
+    found  the plans of the rungs; `exact` where the tensor is sent exactly
     """
-    kept = {plan.stages["feedback"] for plan in found if plan.info.feedback}
-    if not kept:
+    feedbacks = {plan.stages["feedback"] for plan in found if plan.info.feedback}
+    if not feedbacks:
         return list(found)
-    feedback = kept.pop()
-    if kept:
-        raise ArgumentError(f"{name}: rungs have {feedback} and {kept.pop()}; they share one residual")
+    feedback = feedbacks.pop()
+    if feedbacks:
+        raise ArgumentError(f"{name}: rungs have {feedback} and {feedbacks.pop()}; they share one residual")
     if feedback.name in ("dgc", "momentum"):
-        raise ArgumentError(f"{name}: {feedback} has momentum, which a step without a plan would lose: no ladder with it")
+        raise ArgumentError(f"{name}: {feedback} has momentum, which a step without a plan would lose: it cannot be in a ladder")
     for rung, plan in enumerate(found):
         if plan != exact and not plan.info.feedback:
             raise ArgumentError(f"{name}: rung {rung}, `{plan}`, keeps no residual, and another rung has {feedback}")

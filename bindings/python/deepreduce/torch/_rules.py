@@ -12,16 +12,16 @@ from ..plan import Plan, as_plan
 OnePlan = Union[None, str, Plan]
 Plans = Union[OnePlan, Mapping[str, OnePlan], Sequence[Tuple[str, OnePlan]]]
 
-# All of a tensor, exactly. Those of a unit are one row of its frame.
+# Sends the whole tensor exactly. Such tensors of a unit are one row of its frame.
 exact_plan = "bucket=flat index=all value=raw"
 
 
 class Rules:
-    """Plans by the patterns of names, of which the first that matches counts: what a sender goes by."""
+    """Plans by patterns of names; the first pattern that matches counts. A sender uses them."""
 
     def __init__(self, plan: Plans, flat: Optional[bool]) -> None:
         if isinstance(plan, str) and plan == "auto":
-            raise ArgumentError("'auto' measures and chooses in training: DDPHook takes it, as its whole plan")
+            raise ArgumentError("'auto' measures and chooses in training: only DDPHook accepts it, as its whole plan")
         pairs: Sequence[Tuple[str, OnePlan]]
         book = as_book(plan)
         plan = plan if book is None else book  # (one without lines is false)
@@ -31,14 +31,14 @@ class Rules:
             pairs = list(plan.items()) if isinstance(plan, Mapping) else list(plan)
         for pair in pairs:
             if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not isinstance(pair[0], str):
-                raise ArgumentError(f"plans by name are pairs of a pattern and a plan, and {pair!r} is none")
+                raise ArgumentError(f"plans by name are pairs of a pattern and a plan, and {pair!r} is not such a pair")
             if isinstance(pair[1], str) and not pair[1].strip():
                 raise ArgumentError(
                     "the plan is an empty text: name its stages, or a preset such as 'recommended' (deepreduce.presets());"
                     " None is dense"
                 )
         self.dense, self.flat = as_plan(exact_plan), flat
-        self.pairs = [(pattern, self.dense if each is None else as_plan(each)) for pattern, each in pairs]
+        self.pairs = [(pattern, self.dense if one_plan is None else as_plan(one_plan)) for pattern, one_plan in pairs]
         self.book = Book(self.pairs)
 
     @property
@@ -49,14 +49,14 @@ class Rules:
         return ", ".join(self.lines)
 
     def idle(self, names: Sequence[str]) -> List[str]:
-        """Sentences about patterns that no name has its plan from, and about plans by name that are none."""
-        told = [] if self.pairs else ["plans by name: there is none, so all tensors are dense"]
+        """Sentences about patterns that give no name its plan, and about an empty list of plans by name."""
+        sentences = [] if self.pairs else ["plans by name: there is none, so all tensors are dense"]
         for (pattern, _), use in zip(self.pairs, self.book.uses(names)):
             if use == "unmatched":
-                told.append(f"plans by name: pattern {pattern!r} matches no tensor")
+                sentences.append(f"plans by name: pattern {pattern!r} matches no tensor")
             elif use == "unreached" and pattern != "*":
-                told.append(f"plans by name: pattern {pattern!r} is never reached: those before it match its tensors")
-        return told
+                sentences.append(f"plans by name: pattern {pattern!r} is never reached: those before it match its tensors")
+        return sentences
 
     @property
     def keep(self) -> bool:
@@ -68,7 +68,7 @@ class Rules:
 
     @property
     def loses(self) -> List[Plan]:
-        """Those that drop values for good: they sparsify, and no feedback sends the rest later."""
+        """Plans that drop values permanently: they sparsify, and no feedback sends the rest later."""
         return [plan for _, plan in self.pairs if plan.info.sparsifies and not plan.info.feedback]
 
     @property
@@ -92,14 +92,16 @@ def sends_all(plan: Plan) -> bool:
 def warn_of_plans(
     rules: Sequence[Rules], plans: Mapping[str, Sequence[Plan]], sparse: Container[str], dense_below: Optional[int]
 ) -> None:
-    """Warnings of the user's line: nothing is compressed, or plans by name that no tensor has. plans: of each tensor, of each
-    rung"""
+    """Warns, at the user's line, if nothing is compressed or a plan by name is used by no tensor.
+
+    plans  of each tensor, one for each rung
+    """
     dense = [found for name, found in plans.items() if name not in sparse]
     every = [plan for found in plans.values() for plan in found]
-    if dense and all(map(sends_all, every)) and not all(each.sends_all for each in rules):
+    if dense and all(map(sends_all, every)) and not all(rung_rules.sends_all for rung_rules in rules):
         limit = "`dense_below`" if dense_below is None else f"dense_below={dense_below}"
         words = f"fewer elements than {limit}, or a name that no pattern matches"
         warnings.warn(f"nothing is compressed: each of {len(dense)} tensors has {words}", stacklevel=4)
-    idle = [sentence for each in rules for sentence in each.idle(list(plans))]
+    idle = [sentence for rung_rules in rules for sentence in rung_rules.idle(list(plans))]
     if plans and idle:
         warnings.warn("; ".join(dict.fromkeys(idle)), stacklevel=4)

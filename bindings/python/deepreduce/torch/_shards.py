@@ -32,24 +32,25 @@ _log = logging.getLogger("deepreduce.torch")
 
 class ReduceScatter(Saved):
     """The reduce-scatter of one module of FSDP2, compressed: `module.set_custom_reduce_scatter(ReduceScatter(plan))`
-    after `fully_shard(module)`. Each module takes its own, made in the same order on all ranks.
+    after `fully_shard(module)`. Create one for each module, in the same order on all ranks.
 
     plan     a plan or its text; None: exact
-    dense_below  shards of fewer elements travel exactly
+    dense_below  shards of fewer elements are sent exactly
     timeout  seconds that it waits for the other ranks
     seed     of random numbers; the same on every rank
-    nonfinite  "error"; the "skip" of DDPHook is of a whole gradient, and Unsupported here
+    nonfinite  "error". The "skip" of DDPHook needs the whole gradient, and is Unsupported here
 
-    With feedback, all parameters of the module must get a gradient in each step. FSDP2 leaves out those that have none, and
-    tells nobody: the others move up, and one gets the residual of another. Shard such parameters as modules of their own.
+    With feedback, all parameters of the module must receive a gradient in each step. FSDP2 omits parameters without one and
+    does not report it. The others then shift, and one receives the residual of another. Shard such parameters as modules of
+    their own.
 
-    Each rank encodes a frame for each shard and keeps its residual; one all-to-all of slots brings them to the shards'
-    owners, who merge them in rank order. It waits where it is called, so nothing of it overlaps with backward.
-    Raises what DDPHook raises, in backward. gloo, CPU. The gradient is averaged or summed, as FSDP asks; other
-    operations are Unsupported.
+    Each rank encodes a frame for each shard and stores its residual. One all-to-all of slots sends the frames to the shards'
+    owners, who merge them in rank order. The call is synchronous, so it does not overlap with backward. Raises the errors of
+    DDPHook, in backward. For gloo, on the CPU. The gradient is averaged or summed, as FSDP requests; other operations are
+    Unsupported.
     """
 
-    _kept_as = "states"
+    _state_key = "states"
 
     @argument("bypass", "dense_below")
     def __init__(
@@ -66,7 +67,7 @@ class ReduceScatter(Saved):
             raise Unsupported(f"`{self._plan}`: ReduceScatter sends frames; shards have no matrices for transform=")
         if self._plan.stages["feedback"].parameters.get("clip"):
             raise Unsupported(
-                f"`{self._plan}`: clip= is of the whole gradient, and a ReduceScatter sees one module's. Leave it out, and clip with"
+                f"`{self._plan}`: clip= needs the whole gradient, and a ReduceScatter sees one module's. Leave it out, and clip with"
                 " torch.nn.utils.clip_grad_norm_ between backward and the optimizer's step"
             )
         self._name = f"reduce-scatter {next(_numbers)}"
@@ -79,17 +80,17 @@ class ReduceScatter(Saved):
         self._last, self._total = Step(), Step()
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """What FSDP asks for its buffers."""
+        """Allocates the buffers of FSDP."""
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Optional[dist.ProcessGroup], op: dist.ReduceOp, async_op: bool = False
     ) -> None:
-        """output_tensor [d] becomes the sum or mean over ranks of their input_tensor[rank * d : (rank + 1) * d]."""
+        """Writes to output_tensor [d] the sum or mean over ranks of input_tensor[rank * d : (rank + 1) * d]."""
         if async_op:
             raise Unsupported("ReduceScatter waits where it is called; async_op=True is not supported")
         if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
-            raise Unsupported(f"ReduceScatter takes the operations SUM and AVG, not {op}")
+            raise Unsupported(f"ReduceScatter supports the operations SUM and AVG, not {op}")
         self._prepare(output_tensor, input_tensor, group, op == dist.ReduceOp.SUM)
         begin, step, done = time.perf_counter(), Step(), False
         try:
@@ -112,7 +113,7 @@ class ReduceScatter(Saved):
         shape = (output.numel(), output.dtype)
         if self._engine is None:
             if output.device.type != "cpu":
-                raise Unsupported(f"the gradient is on {output.device}; ReduceScatter takes gradients on the CPU")
+                raise Unsupported(f"the gradient is on {output.device}; ReduceScatter supports gradients on the CPU")
             engine = Engine(group, self._timeout)
             numbers = [engine.global_rank(rank) for rank in range(engine.size)]
             specs = {_NAME: TensorSpec((output.numel() * engine.size,), output.dtype)}
@@ -164,14 +165,14 @@ class ReduceScatter(Saved):
             self._sender.resume(self._engine.failures, self._engine.failed)
 
     def _take_back(self) -> None:
-        """What was sent goes back to the residuals, as far as it can: the error of the step is on its way."""
+        """Adds what was sent back to the residuals, as far as possible. Raises nothing: the error of the step is being raised."""
         try:
             self._sender.take_back(self._number)
         except Exception as error:
             _log.warning("%s: %s", self._name, error)
 
     def stats(self) -> Stats:
-        """What the calls took: the last, and all together. `kept` is not counted."""
+        """Times and bytes of the calls: of the last, and the sum of all."""
         total = Step()
         total.add(self._total)
         return Stats(self._ended, self._last, total, 0 if self._sender is None else self._sender.info.states)
@@ -191,23 +192,23 @@ class ReduceScatter(Saved):
         return f"<ReduceScatter {self._plan}; {words}>"
 
     def _residuals(self) -> SavedState:
-        """Of all shards together; version 0.2 had a list of one for each."""
+        """The states of all shards as one; version 0.2 had a list with one for each."""
         return {"states": [torch.from_numpy(self._sender.read_state(_NAME))] if self._keeps else []}
 
     def _set_residuals(self, loaded: SavedPart, more: Sequence[SavedPart], scale: float) -> None:
-        # (Of another number of ranks the shards have other sizes: they are refused.)
-        states = [each for each in loaded["states"] if each is not None]
-        for i, each in enumerate(states):
-            require_bytes(f"shard {i}", each)
+        # (With another number of ranks shards have other sizes: such states are refused.)
+        states = [state for state in loaded["states"] if state is not None]
+        for i, state in enumerate(states):
+            require_bytes(f"shard {i}", state)
         size = self._sender.tensor(_NAME).state
         plan = self._sender.plan_of(_NAME)
         whole = torch.zeros(size, dtype=torch.uint8).numpy()
         if len(states) == 1:
             whole = states[0].cpu().numpy()
         elif states and plan.info.feedback:
-            whole = self._joined([State._from_bytes(each.cpu().numpy()) for each in states]).memory
+            whole = self._joined([State._from_bytes(state.cpu().numpy()) for state in states]).memory
         if whole.size != size:
-            sizes = [each.numel() for each in states]
+            sizes = [state.numel() for state in states]
             raise ArgumentError(f"the residuals have {sizes} bytes, {size} are needed here")
         if size:
             self._sender.write_state(_NAME, "states", whole)
@@ -215,11 +216,11 @@ class ReduceScatter(Saved):
                 self._sender.scale(scale)
 
     def _joined(self, shards: List[State]) -> State:
-        """The state of all shards, of which each was saved apart."""
+        """One state of all shards, from states that were saved one for each shard."""
         elements, dtype = self._shape
         assert self._engine is not None
         if len(shards) != self._engine.size:
-            raise ArgumentError(f"the state has {len(shards)} shards, here are {self._engine.size}")
+            raise ArgumentError(f"the state has {len(shards)} shards, and {self._engine.size} are needed here")
         plan = self._sender.plan_of(_NAME)
         like = torch.empty(elements, dtype=dtype)
         joined = State.from_residual(torch.empty(elements * len(shards), dtype=dtype), plan)

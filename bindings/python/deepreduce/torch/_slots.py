@@ -1,4 +1,4 @@
-"""deepreduce.torch: the slots of all ranks, by all-gathers and all-to-alls."""
+"""deepreduce.torch: exchanges the slots of all ranks, by all-gathers and all-to-alls."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import torch
 from ._engine import Engine, Step, all_gather, all_to_all
 
 ALIGNMENT = 64  # of slots
-# Bytes of a slot that travel in one collective, at most, where gloo carries them. Its all-gather of one buffer of 8 MB takes
+# Maximum bytes of a slot in one collective of gloo. Its all-gather of one buffer of 8 MB takes
 # 1.45 times its all-reduce, eight of 1 MB in flight 1.05 times (two ranks, 100 Mbit/s); below 2 MB it makes no difference.
 PIECE = 2 << 20
 
 
 class Slots:
-    """A slot of each rank, of one size. It begins with what says how long its frames are; so all ranks know in the same
-    step if there is no room for the longest, and a second collective brings the rest of it.
+    """One slot for each rank, all of one size. The header of a slot has the length of its frames. So all ranks know in the
+    same step if the longest does not fit, and a second collective transfers the rest.
 
-    room  of the slots to come; all ranks have the same
+    room  its `size` is the bytes of the next slots, the same on all ranks
     """
 
     def __init__(self, engine: Engine, room: Any) -> None:
@@ -33,15 +33,16 @@ class Slots:
         self._pieces: List[Tuple[int, int, Any, Any]] = []  # under way: begin, end, where they are received, the Work
 
     def issue(self, what: str, sent: torch.Tensor, device: Optional[torch.device], step: Step) -> None:
-        """Sends as much of this rank's slots as there is room for. what: their name in errors; device: where the engine wants
-        them, if it is not the CPU.
+        """Sends as much of this rank's slots as fits.
 
-        sent  [size] or [1, size]: the slot that all ranks get, by all-gather; [ranks, size]: one for each, by all-to-all. What is
-              behind its end are zeros
+        what    their name in errors
+        sent    [size] or [1, size]: the slot for all ranks, by all-gather; [ranks, size]: one for each rank, by all-to-all.
+                Zeros follow its end
+        device  where the engine requires them; None: the CPU
         """
         self._what, self._device = what, device
         self._sent = sent if sent.dim() > 1 else sent[None]
-        if self._pieces:  # of a step that was given up: they may still arrive where they should have
+        if self._pieces:  # of an abandoned step: they may still be written to their memory
             self._pieces.clear()
             self._memory = torch.empty(0, dtype=torch.uint8)
         size = self.room.size
@@ -72,7 +73,7 @@ class Slots:
         step.wait += time.perf_counter() - start
 
     def wait(self, deadline: float, step: Step) -> Any:
-        """[ranks, size] uint8: what has come of all slots."""
+        """Waits for the slots. Returns [ranks, size] uint8."""
         start = time.perf_counter()
         slots = self._memory[: self._engine.size * self._size].view(-1, self._size)
         for begin, end, received, work in self._pieces:
@@ -84,9 +85,9 @@ class Slots:
         return slots.numpy()
 
     def rest(self, longest: int, deadline: float, step: Step) -> Any:
-        """As `wait`, of slots that are as long as the longest."""
+        """As `wait`, with slots as long as the longest one."""
         before, size = self._size, rounded(longest)
-        step.repeats += not self.is_first  # whose slots have no room, on purpose
+        step.repeats += not self.is_first  # the first slots have no room for frames, by design
         self._spare = self._grown(self._spare, size)
         n = self._engine.size
         self._spare[: n * size].view(n, size)[:, :before] = self._memory[: n * before].view(n, before)

@@ -1,5 +1,5 @@
-"""deepreduce.torch: what ranks tell one another before the first step, so that all go by the same options, plans and
-tensors: with others, collectives of other sizes would meet, and gloo may end the process then."""
+"""deepreduce.torch: before the first step the ranks compare their options, plans and tensors. If they differed, collectives
+of different sizes would meet, and gloo may then end the process."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ def require_same(
     engine: Engine,
     timeout: float,
 ) -> None:
-    """ArgumentError, the same on all ranks, if one has another control, other options, plans or tensors: it names the rank,
-    the first that differs, and both values. Collective.
+    """ArgumentError, the same on all ranks, if a rank has another control, other options, plans or tensors. It names the rank,
+    the first difference, and both values. Collective.
 
     plans      of each rung, or of the one plan by names
-    options    as the user gave them, to name them: those that make no difference may differ
-    effective  a text of what steps go by
-    tensors    {name: a text of it, with its plans}
+    options    as the user passed them, for the message; options without an effect may differ
+    effective  a text of what determines the steps
+    tensors    {name: its description, with its plans}
     """
-    own = terms_of(control, ["\n".join(each) for each in plans])
+    own = terms_of(control, ["\n".join(lines) for lines in plans])
     texts = [digest(effective), digest(json.dumps(list(tensors.items()))), len(tensors)]
-    told = gathered("control", [*own, *texts], engine, timeout)
-    check_terms([[bool(words[1]), words[1], 0] for words in told], engine.global_rank)
-    rank, its, usual = first_other(told)
+    received = gathered("control", [*own, *texts], engine, timeout)
+    check_terms([[bool(words[1]), words[1], 0] for words in received], engine.global_rank)
+    rank, its, usual = first_other(received)
     if rank is None:
         return
-    kept = {"control": control, "plan": [line for each in plans for line in each], **options}
-    all_told = [json.loads(each) for each in gathered_texts("control", json.dumps([kept, tensors]), engine, timeout)]
-    words = _difference(*all_told[rank], *all_told[[tuple(each) for each in told].index(tuple(usual))])
+    settings = {"control": control, "plan": [line for lines in plans for line in lines], **options}
+    descriptions = [json.loads(text) for text in gathered_texts("control", json.dumps([settings, tensors]), engine, timeout)]
+    words = _difference(*descriptions[rank], *descriptions[[tuple(words) for words in received].index(tuple(usual))])
     number = engine.global_rank(rank)
-    error = ArgumentError(f"rank {number} has {words}; options, tensors, their order and their plans are the same on all ranks")
+    error = ArgumentError(f"rank {number} has {words}; options, tensors, their order and their plans must be the same on all ranks")
     error.rank = number
     raise error
 
 
 def _difference(options: Json, tensors: Json, other_options: Json, other_tensors: Json) -> str:
-    """The first, of what a rank has and what others have, in words."""
+    """Describes the first difference between what a rank has and what others have."""
     for name, usual in other_options.items():
         value = options.get(name)
         if value == usual:
@@ -75,22 +75,22 @@ def _difference(options: Json, tensors: Json, other_options: Json, other_tensors
 
 
 def gathered(what: str, own: Sequence[int], engine: Engine, timeout: float) -> List[List[int]]:
-    """Each rank's words, as many of each."""
+    """The words of every rank, by one all-gather; all ranks pass the same number of words."""
     place, n = "cpu" if engine.has_backend("cpu") else "cuda", len(own)
-    sent = torch.tensor([signed(each) for each in own], device=place)
+    sent = torch.tensor([signed(word) for word in own], device=place)
     received = torch.empty(engine.size * n, dtype=torch.int64, device=place)
     engine.wait(what, engine.issue(what, all_gather, received, sent), time.monotonic() + timeout)
-    words = [each % 2**64 for each in received.tolist()]
+    words = [word % 2**64 for word in received.tolist()]
     return [words[i : i + n] for i in range(0, len(words), n)]
 
 
 def gathered_texts(what: str, own: str, engine: Engine, timeout: float) -> List[str]:
-    """Each rank's text."""
+    """The texts of all ranks."""
     data = own.encode("utf-8", "replace")
     sizes = [words[0] for words in gathered(what, [len(data)], engine, timeout)]
     padded = data.ljust((max(sizes) + 8) // 8 * 8, b"\0")
-    told = gathered(what, numpy.frombuffer(padded, numpy.uint64).tolist(), engine, timeout)
-    return [numpy.array(words, numpy.uint64).tobytes()[:size].decode() for words, size in zip(told, sizes)]
+    received = gathered(what, numpy.frombuffer(padded, numpy.uint64).tolist(), engine, timeout)
+    return [numpy.array(words, numpy.uint64).tobytes()[:size].decode() for words, size in zip(received, sizes)]
 
 
 def signed(word: int) -> int:

@@ -1,4 +1,4 @@
-"""deepreduce.torch: a unit of a sender, the tensors that travel in one slot, over the collectives of torch.distributed."""
+"""deepreduce.torch: a unit of a sender (the tensors sent in one slot), over the collectives of torch.distributed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Item(NamedTuple):
 
 
 class SenderRoom:
-    """How large the next slot is: the sender follows the sizes itself."""
+    """The size of the next slot, which the sender adapts to the frames."""
 
     def __init__(self, sender: Sender, unit: int, field: str) -> None:
         self._sender, self._unit, self._field = sender, unit, field
@@ -44,18 +44,18 @@ class Unit:
     """Encode, one all-gather of slots, merge in rank order. With exchange=owner: encode, an all-to-all, the sum of this rank's
     range, an all-gather of sums, merge.
 
-    A slot that is too short still says how long it is, to all ranks in the same step, and all send the rest.
+    If a slot is too short, its header still has its length. All ranks read it in the same step, and all send the rest.
 
     number  of the unit in the sender
-    states  {name: what its feedback keeps}, where the caller has it
+    states  {name: the state of its feedback}, where the caller holds it
     """
 
     def __init__(self, sender: Sender, number: int, items: Sequence[Item], engine: Engine, states: Dict[str, State]) -> None:
         self.items, self.sender, self._number, self._engine = list(items), sender, number, engine
-        self.arrived = 0  # tensors of this step that are where they were placed
+        self.arrived = 0  # tensors of this step that are ready
         info = sender.unit(number)
         self.kind, self.adds_up = info.kind, info.sum_bound > 0
-        self.holds_states = info.kind in ("owner", "factors")  # the sender has them, not `states`
+        self.holds_states = info.kind in ("owner", "factors")  # the sender holds them, not `states`
         self._at = [sender._position(item.name) for item in self.items]
         self._bytes = info.bytes
         self._tensors: List[Any] = [None] * len(self.items)
@@ -63,11 +63,11 @@ class Unit:
         self._states = [None if self.holds_states else states.get(item.name) for item in self.items]
         self._device: Optional[torch.device] = None  # of what travels, if it is not the CPU
         self._name, self._step = f"slot {info.tensors[0]} …", 0
-        self.most = info.slots * info.bound + info.sum_bound  # bytes that a step sends to each rank, at most
+        self.max_bytes = info.slots * info.bound + info.sum_bound  # that a step sends to each rank
         self._prepare(info)
 
     def _prepare(self, info: Any) -> None:
-        """What travels."""
+        """Allocates the buffers that are exchanged."""
         # Slots that are sent, [slots, bound], and those of sums.
         self._slots = torch.empty(info.slots, info.bound, dtype=torch.uint8)
         self._sums = torch.empty(1, info.sum_bound, dtype=torch.uint8)
@@ -77,7 +77,7 @@ class Unit:
         self._received: Any = None
 
     def place(self, position: int, tensor: torch.Tensor) -> None:
-        """Of this step's tensors the one of items[position]: flat, contiguous, read and overwritten where it lies."""
+        """Places this step's tensor of items[position]: flat, contiguous, read and overwritten in place."""
         self._tensors[position] = tensor
         self._device = self._engine.slot_device(tensor.device)
         if tensor.device.type not in HOST:
@@ -90,13 +90,13 @@ class Unit:
         self.sender._place_at(self._at[position], 1, where, where, states)
 
     def fetch(self) -> None:
-        """Copies tensors elsewhere to the CPU."""
+        """Copies tensors on other devices to the CPU."""
         for copy, tensor in zip(self._copies, self._tensors):
             if copy is not None:
                 copy.copy_(tensor)
 
     def start(self, number: int, step: Step) -> None:
-        """Encodes the tensors and issues the collective. number: of the step."""
+        """Encodes the tensors and issues the collective. number: the step's."""
         begin, self._step = time.perf_counter(), number
         self.fetch()
         slots = self._slots
@@ -108,7 +108,7 @@ class Unit:
         self._travel.issue(f"step {number}, {self._name}", slots, self._device, step)
 
     def add_up(self, deadline: float, step: Step) -> None:
-        """Of owners, between the two collectives: waits for the first, adds up, and issues the second."""
+        """With exchange=owner, between the two collectives: waits for the first, adds up, and issues the second."""
         received, sent = until_whole(
             self._travel,
             lambda slots: self.sender._sum_at(self._number, self._step, places(slots), self._sums.data_ptr(), self._sums.numel()),
@@ -120,8 +120,8 @@ class Unit:
         self._travel_back.issue(f"step {self._step}, sums of {self._name}", self._sums, self._device, step)
 
     def finish(self, deadline: float, step: Step) -> bool:
-        """Waits, and merges the mean of all ranks into the tensors, which are untouched if something is raised. True: a rank asks
-        to skip the step, and they are untouched."""
+        """Waits, and writes the mean of all ranks to the tensors. True: a rank requests to skip the step. Then, and after an
+        error, the tensors are unchanged."""
         _, merged = until_whole(
             self._travel_back, lambda slots: self.sender._merge_at(self._number, self._step, places(slots)), deadline, step
         )
@@ -136,15 +136,16 @@ class Unit:
                 tensor.copy_(copy)
 
     def skip(self) -> None:
-        """The step is skipped: the sender has filled what is on the CPU with NaN."""
+        """After a skipped step: fills tensors on other devices with NaN. (The sender has filled those on the CPU.)"""
         for copy, tensor in zip(self._copies, self._tensors):
             if copy is not None:
                 tensor.fill_(math.nan)
 
 
 class NumberUnit(Unit):
-    """Encode, an all-reduce of numbers, merge: of halves. Of factors the sender reads the sum of the first and writes the second
-    (`add_up`), which another all-reduce adds up. The engine of the group must give all ranks the same bits."""
+    """Encode, an all-reduce of numbers, merge. For halves that is all. For factors the sender reads the sum of the first
+    factors and writes the second (`add_up`), which another all-reduce sums. The collective must return the same bits on all
+    ranks."""
 
     def _prepare(self, info: Any) -> None:
         kind = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}[info.numbers]
@@ -170,7 +171,7 @@ class NumberUnit(Unit):
         step.wait += time.perf_counter() - begin
 
     def _wait(self, numbers: torch.Tensor, deadline: float, step: Step) -> List[Tuple[int, int]]:
-        """The sum, as the sender takes it."""
+        """Waits for the sum. Returns its address and size, as the sender expects them."""
         begin = time.perf_counter()
         self._engine.wait(f"step {self._step}, {self._name}", self._work, deadline)
         if self._far is not numbers:
@@ -179,7 +180,7 @@ class NumberUnit(Unit):
         return [_place_of(numbers)]
 
     def add_up(self, deadline: float, step: Step) -> None:
-        """Of factors, between the two all-reduces."""
+        """For factors, between the two all-reduces."""
         summed, begin = self._wait(self._first, deadline, step), time.perf_counter()
         self.sender._sum_at(self._number, self._step, summed, *_place_of(self._second))
         step.merge += time.perf_counter() - begin
@@ -196,7 +197,8 @@ class NumberUnit(Unit):
 
 
 class RowsUnit(Unit):
-    """A tensor of torch.sparse_coo, whose rows travel as Unit's frames do. The mean, the union of all ranks' rows, takes its place."""
+    """A tensor of torch.sparse_coo. Its rows are sent as the frames of a Unit. The mean, with the union of all ranks' rows,
+    replaces it."""
 
     def place(self, position: int, tensor: torch.Tensor) -> None:
         self._tensors[position] = tensor
@@ -220,19 +222,19 @@ class RowsUnit(Unit):
             self._tensors[0].copy_(made.to(self._tensors[0].device))
 
     def skip(self) -> None:
-        """The step is skipped: the tensor has a row of NaN."""
+        """After a skipped step: the sender returns a row of NaN."""
         self._put_back()
 
 
 def sparse_parameters(module: Any) -> Set[int]:
     """Ids of the parameters whose gradients DistributedDataParallel expects to be sparse."""
     kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
-    found = [each for each in module.modules() if isinstance(each, kinds) and each.sparse]
-    return {id(parameter) for each in found for parameter in each.parameters(recurse=False)}
+    found = [embedding for embedding in module.modules() if isinstance(embedding, kinds) and embedding.sparse]
+    return {id(parameter) for embedding in found for parameter in embedding.parameters(recurse=False)}
 
 
 def bytes_of(tensor: torch.Tensor) -> int:
-    """Of a sparse tensor's indices and values."""
+    """Bytes of a sparse tensor's indices and values."""
     return int(tensor._indices().nbytes + tensor._values().nbytes)
 
 
@@ -254,7 +256,7 @@ def places(received: Any) -> List[Tuple[int, int]]:
 
 
 def until_whole(travel: Slots, use: Callable[[Any], Sent], deadline: float, step: Step) -> Tuple[Any, Sent]:
-    """Waits for the slots, and uses them; fetches the rest of those that were too short."""
+    """Waits for the slots and passes them to `use`; if some were too short, receives the rest first."""
     received = travel.wait(deadline, step)
     needed = 1
     while needed:
