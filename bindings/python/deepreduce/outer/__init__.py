@@ -1,7 +1,7 @@
 """deepreduce.outer: outer loops, training over slow links. Imported on request; it needs torch.
 
-Each worker trains `every` steps alone; then the workers exchange what their weights moved, compressed, and all go on from the
-same weights (docs/OUTER.md).
+Each worker trains `every` steps alone. Then the workers exchange how far their weights moved, compressed, and all continue
+from the same weights (docs/OUTER.md).
 
     outer = deepreduce.outer.Outer(model, "sparseloco", every=30)
     …
@@ -9,9 +9,9 @@ same weights (docs/OUTER.md).
     outer.step()
 
 Outer    the loop of a worker, over a group of torch.distributed or a Folder
-Folder   workers that meet in a folder, and come and go
-Round, OuterInfo  what Outer.info tells
-TopKCompressor  for programs that call the one of SparseLoCo's published code
+Folder   a folder that workers share; they may join and leave
+Round, OuterInfo  the statistics of Outer.info
+TopKCompressor  for programs that call the TopKCompressor of SparseLoCo's published code
 """
 
 from ._folder import Folder

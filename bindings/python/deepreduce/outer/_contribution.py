@@ -1,7 +1,7 @@
-"""Contributions to a round in a Folder: bytes, and what all workers judge by them alike.
+"""Contributions to a round in a Folder: their bytes, and the rules by which all workers judge them.
 
     "DROUTER1", the size of the header (u32, little-endian), the header (JSON: name, round, terms, base, weight, fault), slots of
-    a Sender, each behind its size (u64), the buffers that are copied, blake2b of all before (16 bytes)
+    a Sender, each after its size (u64), the buffers that are copied, blake2b of all before (16 bytes)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .._native._types import Array
 from ..errors import Error
 
 _MAGIC, _SIZE, _SLOT, _CHECK = b"DROUTER1", struct.Struct("<I"), struct.Struct("<Q"), 16
-HEADER_MOST = 4096
+HEADER_MAX = 4096
 _LANES = 1 << 16
 
 
@@ -27,7 +27,7 @@ class Refused(Error):
 
 
 class Contribution(NamedTuple):
-    """base: of the agreed weights that it starts from. fault: why there are no slots; or ""."""
+    """base: the check of the agreed weights that it starts from. fault: why there are no slots; or ""."""
 
     name: str
     base: str
@@ -49,20 +49,20 @@ def pack(name: str, number: int, terms: str, base: str, weight: float, fault: st
 
 
 def overhead(slots: int, copies: int) -> int:
-    """Bytes of a contribution beside its slots, at most."""
-    return len(_MAGIC) + 2 * _SIZE.size + HEADER_MOST + slots * _SLOT.size + copies + _CHECK
+    """The maximum bytes of a contribution without its slots."""
+    return len(_MAGIC) + 2 * _SIZE.size + HEADER_MAX + slots * _SLOT.size + copies + _CHECK
 
 
 def unpack(data: bytes, name: str, number: int, terms: str, copies: int) -> Contribution:
-    """Of a worker's file. Raises Refused: all workers read the same bytes, and refuse alike.
+    """Reads a worker's file. Raises Refused. All workers read the same bytes, so all refuse the same contributions.
 
     copies  bytes of the buffers that are copied
     """
     view = memoryview(data)
-    if len(data) < overhead(0, 0) - HEADER_MOST or bytes(view[: len(_MAGIC)]) != _MAGIC:
-        raise Refused(f"its {len(data)} bytes are no contribution")
+    if len(data) < overhead(0, 0) - HEADER_MAX or bytes(view[: len(_MAGIC)]) != _MAGIC:
+        raise Refused(f"its {len(data)} bytes are not a contribution")
     if hashlib.blake2b(view[:-_CHECK], digest_size=_CHECK).digest() != bytes(view[-_CHECK:]):
-        raise Refused(f"its {len(data)} bytes are damaged: their check is another")
+        raise Refused(f"its {len(data)} bytes are damaged: their check differs")
     at, end = len(_MAGIC), len(data) - _CHECK
     try:
         (size,) = _SIZE.unpack_from(view, at)
@@ -82,7 +82,7 @@ def unpack(data: bytes, name: str, number: int, terms: str, copies: int) -> Cont
             slots.append(view[at : at + size])
             at += size
     except (ValueError, KeyError, TypeError, struct.error, RecursionError) as error:
-        raise Refused(f"its bytes are no contribution: {str(error)[:100]}") from None
+        raise Refused(f"its bytes are not a contribution: {str(error)[:100]}") from None
     if its_name != name:
         raise Refused(f"it is by worker {its_name[:64]!r}")
     if its_terms != terms:
@@ -99,10 +99,10 @@ def unpack(data: bytes, name: str, number: int, terms: str, copies: int) -> Cont
 
 
 def norm_of(arrays: Sequence[Array]) -> float:
-    """The L2 norm, to the same bit on every machine: lane by lane, lanes by halves, then exactly."""
+    """The L2 norm, bit for bit the same on every machine: lanes are summed, then added in halves, then summed exactly."""
     lanes = numpy.zeros(_LANES)
-    for each in arrays:
-        flat = each.reshape(-1)
+    for array in arrays:
+        flat = array.reshape(-1)
         for at in range(0, flat.size, _LANES):
             wide = flat[at : at + _LANES].astype(numpy.float64)
             lanes[: wide.size] += wide * wide
@@ -112,11 +112,11 @@ def norm_of(arrays: Sequence[Array]) -> float:
 
 
 def beyond(norms: Sequence[float], bound: float) -> List[bool]:
-    """Which of the norms are more than `bound` times their median; of two in the middle the smaller one."""
+    """Whether each norm is more than `bound` times the median, which of two in the middle is the smaller one."""
     middle = sorted(norms)[(len(norms) - 1) // 2] if norms else 0.0
     return [middle > 0 and norm > bound * middle for norm in norms]
 
 
 def usual(bases: Sequence[str]) -> str:
-    """The base that most contributions have; of as many the one that comes first."""
+    """The most frequent base; in a tie the one that occurs first."""
     return max(dict.fromkeys(bases), key=list(bases).count)

@@ -1,4 +1,4 @@
-"""Folder: workers that meet in a folder that they share, and its files."""
+"""Folder: a folder that workers share, and its files."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ..errors import ArgumentError, CorruptFrame
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _FORMAT = "deepreduce-outer-1"
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV}
-_PAUSE = 0.05  # seconds between two looks at a round
+_PAUSE = 0.05  # seconds between two polls of a round
 
 
 class Listed(NamedTuple):
-    """A contribution that a round has: whose, and which bytes. sha256: "" if it is longer than any, so nobody reads it."""
+    """A contribution in the list of a round. name: its worker. sha256: of its bytes; "" if it is too long, so no worker reads it."""
 
     name: str
     sha256: str
@@ -31,26 +31,26 @@ class Listed(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """What a round has: the same for all workers. by: who closed it."""
+    """The contributions of a round, the same for all workers. by: the worker that closed it."""
 
     by: str
     listed: List[Listed]
 
 
 class Folder:
-    """A folder that workers share, by a network file system or a mounted object store: all that they need to train together.
-    Workers come and go: a round has those that answered in time.
+    """A folder that workers share, by a network file system or a mounted object store. They need nothing else to train together.
+    Workers may join and leave: a round has those that answered in time.
 
-    path      the folder; the first worker makes it
-    name      of this worker, another for each: letters, digits, `_`, `-` and `.`
-    deadline  seconds that a worker waits for those that are at work. Whoever has waited so long closes the round; a worker that
-              is later keeps its contribution in its residual, and catches up
-    norm_bound   a contribution whose L2 norm is more than so many times the median of its round's is refused; math.inf: none is
-    store_every  rounds after which the agreed weights are stored, for workers that come later
+    path      the folder; the first worker creates it
+    name      of this worker, unique: letters, digits, `_`, `-` and `.`
+    deadline  seconds that a worker waits for the active ones. A worker that has waited so long closes the round. The contribution
+              of a later worker returns to its residual, and the worker catches up
+    norm_bound   a contribution is refused if its L2 norm is more than this factor times the median of its round; math.inf: never
+    store_every  the agreed weights are stored after this number of rounds, for workers that join later
 
-    Files: `rounds/NUMBER/NAME.part`, a contribution, written whole by a rename; `rounds/NUMBER/closed.json`, which contributions
-    the round has, made exclusively (a hard link, or where the file system has none by O_EXCL) by whoever comes first;
-    `weights`, a patch.Store; `terms.json`, what all workers must have alike.
+    Files: `rounds/NUMBER/NAME.part`, a contribution, written atomically by a rename. `rounds/NUMBER/closed.json`, the list of
+    the round's contributions, created exclusively by the first worker (by a hard link; by O_EXCL if the file system has none).
+    `weights`, a patch.Store. `terms.json`, the options that must be the same for all workers.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Folder:
     # ---- Terms ----
 
     def require_terms(self, terms: Dict[str, Any]) -> str:
-        """All workers have the terms of the first: a digest of them. ArgumentError names what differs."""
+        """Checks that this worker has the terms of the first, and returns their digest. ArgumentError names the difference."""
         path, own = self.path / "terms.json", json.loads(json.dumps(terms))
         self.path.mkdir(parents=True, exist_ok=True)
         _create(path, json.dumps({"format": _FORMAT, "by": self.name, "terms": own}, indent=1).encode(), self.name)
@@ -86,7 +86,7 @@ class Folder:
                 continue
             its = own.get(key)
             if isinstance(value, dict) and isinstance(its, dict):
-                key, its, value = next((f"{key} {each}", its.get(each), value.get(each)) for each in {**value, **its} if its.get(each) != value.get(each))
+                key, its, value = next((f"{key} {name}", its.get(name), value.get(name)) for name in {**value, **its} if its.get(name) != value.get(name))
             raise ArgumentError(f"worker {self.name} has {key} {its}, and {self.path} is of {value} (by worker {found['by']})")
         return hashlib.sha256(json.dumps(theirs, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -96,7 +96,7 @@ class Folder:
         return self.path / "rounds" / f"{number:010d}"
 
     def announce(self, number: int) -> None:
-        """The others wait for this worker in that round, until the deadline."""
+        """Makes the others wait for this worker in that round, until the deadline."""
         folder = self._round(number)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{self.name}.here").touch()
@@ -112,11 +112,11 @@ class Folder:
             found = os.listdir(self._round(number))
         except FileNotFoundError:
             return []
-        names = (each[: -len(end)] for each in found if each.endswith(end))
-        return sorted(each for each in names if _NAME.fullmatch(each))
+        names = (file[: -len(end)] for file in found if file.endswith(end))
+        return sorted(name for name in names if _NAME.fullmatch(name))
 
     def post(self, number: int, data: bytes) -> bool:
-        """This worker's contribution. False: another of it is there, by a former life of this worker, and stays."""
+        """Writes this worker's contribution. False: this worker wrote another one before a restart, and that one counts."""
         path = self._round(number) / f"{self.name}.part"
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
@@ -125,34 +125,34 @@ class Folder:
             partial.write_bytes(data)
         return True
 
-    def read_part(self, number: int, name: str, most: int) -> Union[None, int, bytes]:
-        """A contribution; its size if that is above `most`; None if it is not there."""
+    def read_part(self, number: int, name: str, max_bytes: int) -> Union[None, int, bytes]:
+        """A contribution; its size if that is above `max_bytes`; None if it does not exist."""
         path = self._round(number) / f"{name}.part"
         try:
             size = path.stat().st_size
-            return size if size > most else path.read_bytes()
+            return size if size > max_bytes else path.read_bytes()
         except FileNotFoundError:
             return None
 
     def close(self, number: int, listed: Iterable[Listed]) -> None:
-        """Says which contributions the round has, unless another has said it: then that counts."""
-        document = {"format": _FORMAT, "by": self.name, "contributions": [each._asdict() for each in listed]}
+        """Writes the list of the round's contributions. If another worker has written one, that list counts."""
+        document = {"format": _FORMAT, "by": self.name, "contributions": [entry._asdict() for entry in listed]}
         _create(self._round(number) / "closed.json", json.dumps(document, indent=1).encode(), self.name)
 
     def closed(self, number: int) -> Optional[Closed]:
-        """What a round has; None: it is open. Raises CorruptFrame."""
+        """The contributions of a round; None: it is open. Raises CorruptFrame."""
         path = self._round(number) / "closed.json"
         if not path.exists():
             return None
         document = self._read_json(path, self.deadline)
         try:
-            listed = [Listed(str(each["name"]), str(each["sha256"]), int(each["size"])) for each in document["contributions"]]
+            listed = [Listed(str(entry["name"]), str(entry["sha256"]), int(entry["size"])) for entry in document["contributions"]]
             return Closed(str(document["by"]), listed)
         except (KeyError, TypeError, ValueError):
             raise CorruptFrame(f"{path} is damaged: {str(document)[:100]}") from None
 
     def _read_json(self, path: pathlib.Path, wait: float) -> Any:
-        """Where the file system has no links, its writer may not have ended."""
+        """Reads a document, and waits while it is incomplete: on a file system without links its writer may not have finished."""
         end = self._clock() + wait
         while True:
             try:
@@ -174,7 +174,7 @@ class Folder:
         return patch.Store(self.path / "weights")
 
     def sweep(self, first: int) -> None:
-        """Removes the rounds before one."""
+        """Removes the rounds before `first`."""
         rounds = self.path / "rounds"
         for name in os.listdir(rounds):
             if name.isdigit() and int(name) < first:
@@ -182,7 +182,7 @@ class Folder:
 
 
 def _create(path: pathlib.Path, data: bytes, name: str) -> None:
-    """Makes a file, whole, unless there is one."""
+    """Creates a file atomically, unless it exists."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         return
@@ -203,7 +203,7 @@ def _create(path: pathlib.Path, data: bytes, name: str) -> None:
 
 
 def _create_without_links(path: pathlib.Path, data: bytes) -> None:
-    """Readers wait until it is whole. (Object stores show a file when it is, and let one writer of several have it.)"""
+    """Readers wait until the file is complete. (Object stores show only complete files, and only one of several writers succeeds.)"""
     try:
         with open(path, "xb") as file:
             file.write(data)

@@ -1,9 +1,9 @@
-"""Workers that meet in a Folder: rounds of those that answered. Nobody leads.
+"""Rounds of workers that share a Folder. No worker leads.
 
-A worker puts its contribution and waits until all that are at work have, or the deadline is over; whoever sees that first says
-which contributions the round has (Folder.close). All read that, judge the contributions by the same rules, and apply those that
-are sound, in the order of the names. A worker that finds itself left out takes its contribution back, and catches up: by the
-contributions of the rounds, or by the stored weights where these are gone.
+A worker writes its contribution, and waits until all active workers have written theirs, or until the deadline. The first that
+sees this writes the list of the round's contributions (Folder.close). All read the list, judge the contributions by the same
+rules, and apply the valid ones in the order of the names. A worker that is not in the list adds its contribution back to its
+residual and catches up: by the contributions of the rounds or, if these were removed, by the stored weights.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _log = logging.getLogger("deepreduce.outer")
 
 
 class _Sent(NamedTuple):
-    """This worker's contribution to a round. sha256: "" if it was not posted. dropped: it has nothing that can go back."""
+    """This worker's contribution to a round. sha256: "" if it was not posted. dropped: nothing of it can return to the residual."""
 
     number: int
     sha256: str
@@ -40,7 +40,7 @@ class _Sent(NamedTuple):
 
 
 class FolderExchange:
-    """Rounds of a Folder. round: the next that the agreed weights have not seen."""
+    """Rounds of a Folder. round: the first that is not yet in the agreed weights."""
 
     def __init__(
         self, local: Local, agreed: Agreed, fragments: Sequence[List[str]], plan: Plans, terms: Mapping[str, Any], *, folder: Folder,
@@ -48,18 +48,18 @@ class FolderExchange:
     ) -> None:  # fmt: skip
         self._folder, self._agreed, self._fragments = folder, agreed, fragments
         rules = Rules(plan, flat)
-        for _, each in rules.pairs:
-            method_of(each)  # Unsupported, if it makes no frames for all
+        for _, one_plan in rules.pairs:
+            method_of(one_plan)  # raises Unsupported if it produces no frames for all
         options = {"dense_below": dense_below, "flat": rules.flat, "seed": seed}
-        shapes = {name: tuple(each.shape) for name, each in local.weights.items()}
+        shapes = {name: tuple(tensor.shape) for name, tensor in local.weights.items()}
         self._coders = [FragmentCoder({name: shapes[name] for name in part}, rules.book, options) for part in fragments]
-        means = {name: tuple(each.shape) for name, each in local.means.items()}
+        means = {name: tuple(tensor.shape) for name, tensor in local.means.items()}
         self._buffers = FragmentCoder(means, None, {"seed": seed}) if means else None
-        self._copies = sum(each.numel() * each.element_size() for each in local.copies.values())
+        self._copies = sum(tensor.numel() * tensor.element_size() for tensor in local.copies.values())
         tensors = {**local.weights, **local.means, **local.copies}
-        told = {name: f"{list(each.shape)} {each.dtype}" for name, each in tensors.items()}
+        descriptions = {name: f"{list(tensor.shape)} {tensor.dtype}" for name, tensor in tensors.items()}
         bound = "inf" if math.isinf(folder.norm_bound) else folder.norm_bound
-        everything = {**terms, "plan": rules.lines, **options, "norm_bound": bound, "tensor": told}
+        everything = {**terms, "plan": rules.lines, **options, "norm_bound": bound, "tensor": descriptions}
         self._terms = folder.require_terms(everything)
         self._private_seed = int.from_bytes(hashlib.blake2b(folder.name.encode(), digest_size=8).digest(), "little")
         self._members: Set[str] = set()
@@ -72,7 +72,7 @@ class FolderExchange:
     # ---- Beginning ----
 
     def _begin(self) -> None:
-        """The agreed weights become those of the folder, which has this worker's if it had none."""
+        """Loads the agreed weights from the folder. If it has none, first stores this worker's."""
         folder = self._folder
         with folder.store() as store:
             end = folder._clock() + folder.deadline
@@ -95,29 +95,29 @@ class FolderExchange:
         self._agreed.load_arrays(store.read(latest))
         self.round = latest
         before = self._folder.closed(latest - 1) if latest else None
-        self._members = {each.name for each in before.listed} if before else set()
+        self._members = {entry.name for entry in before.listed} if before else set()
 
     # ---- Sending ----
 
     def _coders_of(self, number: int) -> Tuple[FragmentCoder, Optional[FragmentCoder], int]:
-        """Of the weights, of the buffers, and the bytes of those that are copied."""
+        """The coder of the weights, that of the buffers, and the bytes of the buffers that are copied."""
         last = number % len(self._fragments) == len(self._fragments) - 1
         return self._coders[number % len(self._fragments)], self._buffers if last else None, self._copies if last else 0
 
-    def _most(self, number: int) -> int:
-        """Bytes of a contribution."""
+    def _max_bytes(self, number: int) -> int:
+        """The maximum bytes of a contribution."""
         coder, buffers, copies = self._coders_of(number)
         slots = coder.units + (buffers.units if buffers else 0)
-        return coder.most + (buffers.most if buffers else 0) + overhead(slots, copies)
+        return coder.max_bytes + (buffers.max_bytes if buffers else 0) + overhead(slots, copies)
 
     def start(self, number: int, steps: int, moves: Tensors, means: Tensors, copies: Tensors, weight: float) -> None:
-        """Posts what this worker's weights and buffers moved, unless the round is closed."""
+        """Writes how far this worker's weights and buffers moved, unless the round is closed."""
         folder, (coder, buffers, _) = self._folder, self._coders_of(number)
-        moves, means = ({name: each.cpu() for name, each in given.items()} for given in (moves, means))
-        bad = next((name for name, each in {**moves, **means}.items() if not is_finite(each)), None)
+        moves, means = ({name: tensor.cpu() for name, tensor in given.items()} for given in (moves, means))
+        bad = next((name for name, tensor in {**moves, **means}.items() if not is_finite(tensor)), None)
         slots: List[Any] = []
         if bad is None:
-            slots = [each.copy() for each in coder.encode(moves, number, self._private_seed)]
+            slots = [slot.copy() for slot in coder.encode(moves, number, self._private_seed)]
             slots += buffers.encode(means, number, self._private_seed) if buffers else []
         self._until = folder._clock() + folder.deadline
         self._sent = _Sent(number, "", 0, bad is not None)
@@ -132,8 +132,8 @@ class FolderExchange:
     # ---- A round ----
 
     def finish(self, before: Callable[[Sequence[str]], None]) -> Round:
-        """The agreed weights become those of the newest round. before: is called with names of weights and buffers that the
-        round which was sent is not about, and that are about to change."""
+        """Updates the agreed weights to the newest round. before: called with the names of weights and buffers that will change
+        although they are not part of the round that was sent."""
         begin, folder = time.perf_counter(), self._folder
         assert self._sent is not None
         sent, self._sent = self._sent, None
@@ -160,9 +160,9 @@ class FolderExchange:
                 self._close(number, posted)
             else:
                 folder.pause()
-        own = next((each for each in closed.listed if each.name == folder.name and each.sha256 == sent.sha256), None)
+        own = next((entry for entry in closed.listed if entry.name == folder.name and entry.sha256 == sent.sha256), None)
         if own is None:
-            self._return(sent, "it came after the round was closed")
+            self._return(sent, "it arrived after the round was closed")
         done = self._apply(number, closed)
         if done is None:
             return self._from_stored(sent)
@@ -171,12 +171,12 @@ class FolderExchange:
         return done._replace(sent=sent.size)
 
     def _is_gone(self, number: int) -> bool:
-        """Whether the round's files were removed, since stored weights are newer."""
+        """Whether the round's files were removed, because stored weights are newer."""
         latest = self._folder.store().latest()
         return latest is not None and latest > number and self._folder.closed(number) is None
 
     def _left_behind(self, sent: _Sent) -> Round:
-        """The round is over, and its contributions are gone: it counts as applied if it was posted in time."""
+        """For a round whose contributions were removed: this worker's counts as applied if it was written in time."""
         if not sent.sha256:
             self._return(sent, "its round is long over")
         return self._from_stored(sent)
@@ -187,9 +187,9 @@ class FolderExchange:
         return Round(sent.number, (), {}, (), sent.size, 0, 0.0)
 
     def _close(self, number: int, posted: Sequence[str]) -> None:
-        listed, most = [], self._most(number)
+        listed, max_bytes = [], self._max_bytes(number)
         for name in posted:
-            data = self._folder.read_part(number, name, most)
+            data = self._folder.read_part(number, name, max_bytes)
             if isinstance(data, int):
                 listed.append(Listed(name, "", data))
             elif data is not None:
@@ -199,10 +199,10 @@ class FolderExchange:
     def _return(self, sent: _Sent, why: str) -> None:
         if not sent.dropped:
             self._coders_of(sent.number)[0].take_back(sent.number)
-        _log.warning("worker %s, round %d: its contribution goes to its residual: %s", self._folder.name, sent.number, why)
+        _log.warning("worker %s, round %d: its contribution returns to its residual: %s", self._folder.name, sent.number, why)
 
     def _was_refused(self, sent: _Sent, why: str) -> None:
-        """Of what is sound the residual has it again. What is absurd would be sent again: it is dropped, with the residual."""
+        """Adds a valid contribution back to the residual. An absurd one would be sent again, so it and the residual are dropped."""
         coder = self._coders_of(sent.number)[0]
         if sent.dropped:
             return
@@ -225,90 +225,91 @@ class FolderExchange:
             self._load_stored()
 
     def _apply(self, number: int, closed: Closed, foreign: bool = False) -> Optional[Round]:
-        """One round. None: its files are gone, and stored weights are newer. Raises CorruptFrame, OutOfStep."""
+        """Applies a round. None: its files were removed, and stored weights are newer. Raises CorruptFrame, OutOfStep."""
         coder, buffers, copies = self._coders_of(number)
         found: List[Contribution] = []
         refused: Dict[str, str] = {}
         received = 0
-        for each in closed.listed:
-            if not each.sha256:
-                refused[each.name] = f"it has {each.size} bytes; {self._most(number)} are the most"
+        for entry in closed.listed:
+            if not entry.sha256:
+                refused[entry.name] = f"it has {entry.size} bytes; at most {self._max_bytes(number)} are allowed"
                 continue
-            data = self._fetch(number, each)
+            data = self._fetch(number, entry)
             if data is None:
                 return None
-            received += len(data) if each.name != self._folder.name else 0
+            received += len(data) if entry.name != self._folder.name else 0
             try:
-                found.append(unpack(data, each.name, number, self._terms, copies))
+                found.append(unpack(data, entry.name, number, self._terms, copies))
             except Refused as error:
-                refused[each.name] = str(error)
+                refused[entry.name] = str(error)
         accepted, base = self._judge(number, found, refused)
         for name, why in refused.items():
             _log.warning("round %d: the contribution of worker %s is refused: %s", number, name, why)
         if accepted and base != self._agreed.check():
-            names = ", ".join(each.name for each in accepted)
+            names = ", ".join(contribution.name for contribution in accepted)
             raise OutOfStep(
-                f"worker {self._folder.name} has other agreed weights in round {number} than {names}: make a new Outer, which takes"
+                f"worker {self._folder.name} has other agreed weights in round {number} than {names}: create a new Outer, which loads"
                 " those of the folder"
             )
         if foreign:
             self._apart([*coder.outputs, *(buffers.outputs if buffers else ())])
         if accepted:
             self._merge(number, accepted)
-        here = {each.name for each in closed.listed}
+        here = {entry.name for entry in closed.listed}
         absent, self._members = self._members - here, here
         self.round = number + 1
         if closed.by == self._folder.name and self.round % self._folder.store_every == 0:
             self._put()
-        return Round(number, tuple(each.name for each in accepted), refused, tuple(sorted(absent)), 0, received, 0.0)
+        return Round(number, tuple(contribution.name for contribution in accepted), refused, tuple(sorted(absent)), 0, received, 0.0)
 
     def _judge(self, number: int, found: Sequence[Contribution], refused: Dict[str, str]) -> Tuple[List[Contribution], str]:
-        """Those that are applied, and of which agreed weights they are. The same on all workers: it depends on the bytes alone."""
+        """The contributions to apply, and their base. It depends on the bytes alone, so it is the same on all workers."""
         coder, buffers, _ = self._coders_of(number)
-        base = usual([each.base for each in found]) if found else ""
+        base = usual([contribution.base for contribution in found]) if found else ""
         sound, norms = [], []
-        for each in found:
+        for contribution in found:
             try:
-                if each.base != base:
+                if contribution.base != base:
                     raise Refused("it starts from other agreed weights")
-                if len(each.slots) != coder.units + (buffers.units if buffers else 0):
-                    raise Refused(f"it has {len(each.slots)} slots")
-                moved = list(coder.merge([each.slots[: coder.units]], number).values())
-                norm = norm_of(moved) / each.weight
+                if len(contribution.slots) != coder.units + (buffers.units if buffers else 0):
+                    raise Refused(f"it has {len(contribution.slots)} slots")
+                moved = list(coder.merge([contribution.slots[: coder.units]], number).values())
+                norm = norm_of(moved) / contribution.weight
                 if buffers:
-                    moved = list(buffers.merge([each.slots[coder.units :]], number).values())
+                    moved = list(buffers.merge([contribution.slots[coder.units :]], number).values())
                     norm += 0.0 if math.isfinite(norm_of(moved)) else math.inf
                 if not math.isfinite(norm):
                     raise Refused(_ABSURD + "a value is not finite")
             except Error as error:
-                refused[each.name] = str(error)
+                refused[contribution.name] = str(error)
                 continue
-            sound.append(each)
+            sound.append(contribution)
             norms.append(norm)
         accepted = []
-        for each, norm, absurd in zip(sound, norms, beyond(norms, self._folder.norm_bound)):
+        for contribution, norm, absurd in zip(sound, norms, beyond(norms, self._folder.norm_bound)):
             if absurd:
-                refused[each.name] = f"{_ABSURD}its norm is {norm:.3g}, above {self._folder.norm_bound:g} times the median of the round"
+                refused[contribution.name] = f"{_ABSURD}its norm is {norm:.3g}, above {self._folder.norm_bound:g} times the median of the round"
             else:
-                accepted.append(each)
+                accepted.append(contribution)
         return accepted, base
 
     def _merge(self, number: int, accepted: Sequence[Contribution]) -> None:
         coder, buffers, copies = self._coders_of(number)
-        moves = {name: torch.from_numpy(each) for name, each in coder.merge([each.slots[: coder.units] for each in accepted], number).items()}
-        scale = len(accepted) / math.fsum(each.weight for each in accepted)
+        merged = coder.merge([contribution.slots[: coder.units] for contribution in accepted], number)
+        moves = {name: torch.from_numpy(array) for name, array in merged.items()}
+        scale = len(accepted) / math.fsum(contribution.weight for contribution in accepted)
         if scale != 1:
             for moved in moves.values():
                 moved.mul_(scale)
         means: Tensors = {}
         if buffers:
-            made = buffers.merge([each.slots[coder.units :] for each in accepted], number)
-            means = {name: torch.from_numpy(each) for name, each in made.items()}
+            made = buffers.merge([contribution.slots[coder.units :] for contribution in accepted], number)
+            means = {name: torch.from_numpy(array) for name, array in made.items()}
         copied = tensors_from(bytes(accepted[0].copies), self._agreed.copies) if copies else {}
         self._agreed.apply(moves, means, copied)
 
     def _fetch(self, number: int, listed: Listed) -> Optional[bytes]:
-        """The bytes that the round has of a worker. None: they are gone, and stored weights are newer. Raises CorruptFrame after
+        """The bytes of a worker's contribution. None: they were removed, and stored weights are newer. Raises CorruptFrame after
         the deadline."""
         folder = self._folder
         end = folder._clock() + folder.deadline
@@ -325,7 +326,7 @@ class FolderExchange:
             folder.pause()
 
     def _put(self) -> None:
-        """Stores the agreed weights, for workers that come later. What fails here fails another time."""
+        """Stores the agreed weights, for workers that join later. A failure is logged; a later round stores them again."""
         try:
             with self._folder.store() as store:
                 before = store.latest() or 0
@@ -345,12 +346,12 @@ class FolderExchange:
         if "coders" not in state:
             raise ArgumentError("the state is of a rank of a process group, and this worker has a Folder")
         if len(state["coders"]) != len(self._coders):
-            raise ArgumentError(f"the state is of {len(state['coders'])} fragments; here are {len(self._coders)}")
+            raise ArgumentError(f"the state is of {len(state['coders'])} fragments; this exchange has {len(self._coders)}")
         for i, coder in enumerate(self._coders):
             coder.sender.load_state_dict(state["coders"][str(i)])
         self._members, self.round = set(state["members"]), number
         folder, stored = self._folder, self._folder.store().latest() or 0
-        if stored < number and folder.closed(number - 1) is None:  # a new folder: others begin here
+        if stored < number and folder.closed(number - 1) is None:  # a new folder: other workers load these
             self._put()
         folder.announce(number)
 
@@ -359,5 +360,5 @@ _ABSURD = "absurd: "
 
 
 def _saved(state: Dict[str, Any]) -> Dict[str, Any]:
-    """With tensors, which torch.save takes."""
-    return {key: {name: torch.from_numpy(each) for name, each in value.items()} if isinstance(value, dict) else value for key, value in state.items()}
+    """The state with tensors in place of arrays, for torch.save."""
+    return {key: {name: torch.from_numpy(array) for name, array in value.items()} if isinstance(value, dict) else value for key, value in state.items()}

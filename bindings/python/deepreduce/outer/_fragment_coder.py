@@ -1,4 +1,4 @@
-"""Tensors of a fragment to the slots of a contribution, and back."""
+"""Encodes the tensors of a fragment to the slots of a contribution, and merges slots."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .._native._types import Array
 from ..errors import ArgumentError
 from ..sender import Sender
 
-_MERGERS = 4  # senders that merge, of so many numbers of workers, are kept
+_MERGERS_MAX = 4  # cached senders that merge, each for another number of workers
 
 
 class FragmentCoder:
-    """A Sender that encodes, with the residuals of this worker, and those that merge, by the number of contributions."""
+    """One Sender that encodes, with the residuals of this worker, and Senders that merge, one for each number of contributions."""
 
     def __init__(self, shapes: Mapping[str, Tuple[int, ...]], plan: Any, options: Mapping[str, Any]) -> None:
         self._specs = {name: (shape, "float32") for name, shape in shapes.items()}
@@ -26,14 +26,14 @@ class FragmentCoder:
         for unit in self.sender.units:
             if unit.kind != "frames":
                 name = unit.tensors[0]
-                raise ArgumentError(f"{name}: the plan `{self.sender.plan_of(name)}` makes no frames that a folder has")
-        self.most = sum(unit.bound for unit in self.sender.units)
+                raise ArgumentError(f"{name}: the plan `{self.sender.plan_of(name)}` produces no frames for a folder")
+        self.max_bytes = sum(unit.bound for unit in self.sender.units)
         self.units = len(self.sender.units)
         self._slots = [numpy.empty(unit.bound, numpy.uint8) for unit in self.sender.units]
         self.outputs: Dict[str, Array] = {name: numpy.empty(shape, numpy.float32) for name, shape in shapes.items()}
 
     def encode(self, tensors: Mapping[str, torch.Tensor], number: int, private_seed: int) -> List[Array]:
-        self.sender.place({name: each.numpy() for name, each in tensors.items()})
+        self.sender.place({name: tensor.numpy() for name, tensor in tensors.items()})
         if self.sender.info.clips:
             self.sender.clip()
         found = []
@@ -53,10 +53,10 @@ class FragmentCoder:
         k = len(slots)
         merger = self._mergers.pop(k, None) or Sender(self._specs, self._plan, ranks=k, caller_states=True, **self._options)
         self._mergers[k] = merger
-        if len(self._mergers) > _MERGERS:
+        if len(self._mergers) > _MERGERS_MAX:
             del self._mergers[next(iter(self._mergers))]
         merger.place(out=self.outputs)
         for i in range(self.units):
-            longest = max(len(each[i]) for each in slots)  # (a merge takes slots of one length)
-            merger.merge(i, number, [bytes(each[i]).ljust(longest, b"\0") for each in slots])
+            longest = max(len(worker_slots[i]) for worker_slots in slots)  # (a merge requires slots of one length)
+            merger.merge(i, number, [bytes(worker_slots[i]).ljust(longest, b"\0") for worker_slots in slots])
         return self.outputs

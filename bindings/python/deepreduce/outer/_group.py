@@ -1,4 +1,4 @@
-"""Workers that are the ranks of a process group of torch.distributed: a fixed number of them, over AllReduce."""
+"""Rounds of the ranks of a process group of torch.distributed: a fixed number of workers, over AllReduce."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ._agreed import Agreed, Local, Tensors
 from ._round import Round
 
 _ALWAYS = 2**62  # steps of a dense all-reduce
-_SAME = 4  # words that all ranks have alike; behind them, which tensor is not finite, and the weight
+_SAME = 4  # words that are the same on all ranks; after them, which tensor is not finite, and the weight
 
 
 class GroupExchange:
@@ -29,15 +29,15 @@ class GroupExchange:
         timeout: float, dense_below: Optional[int], flat: Optional[bool], seed: int,
     ) -> None:  # fmt: skip
         if not dist.is_available() or not dist.is_initialized():
-            raise ArgumentError("torch.distributed has no process group: call init_process_group first, or give group=Folder(…)")
+            raise ArgumentError("torch.distributed has no process group: call init_process_group first, or pass group=Folder(…)")
         self._engine, self._timeout, self._agreed, self._fragments = Engine(group, timeout), timeout, agreed, fragments
         rules = Rules(plan, flat)
         tensors = {**local.weights, **local.means, **local.copies}
-        told = {name: f"{list(each.shape)} {each.dtype}" for name, each in tensors.items()}
+        descriptions = {name: f"{list(tensor.shape)} {tensor.dtype}" for name, tensor in tensors.items()}
         options = {**terms, "dense_below": dense_below, "flat": flat, "seed": seed}
-        require_same(None, [rules.lines], options, f"{rules.lines} {options}", told, self._engine, timeout)
-        for each in (*agreed.weights.values(), *agreed.means.values(), *agreed.copies.values()):
-            dist.broadcast(each, self._engine.global_rank(0), group)
+        require_same(None, [rules.lines], options, f"{rules.lines} {options}", descriptions, self._engine, timeout)
+        for tensor in (*agreed.weights.values(), *agreed.means.values(), *agreed.copies.values()):
+            dist.broadcast(tensor, self._engine.global_rank(0), group)
         self._group = group
         self._reduces = [
             AllReduce(None, start=_ALWAYS, timeout=timeout, group=group)
@@ -47,19 +47,19 @@ class GroupExchange:
         ]
         self._buffers = AllReduce(None, start=_ALWAYS, timeout=timeout, group=group)
         self._is_fresh = True  # the next round compares weights, too
-        self._words: Any = None  # under way: received, the Work
+        self._words: Any = None  # while a round is exchanged: (received, the Work)
         self._moves: Tensors = {}
         self._means: Tensors = {}
         self._weight = 1.0
 
     def start(self, number: int, steps: int, moves: Tensors, means: Tensors, copies: Tensors, weight: float) -> None:
-        """Sends what this worker's weights and buffers moved."""
+        """Sends how far this worker's weights and buffers moved."""
         self._moves, self._means, self._copies, self._weight, self._number = moves, means, copies, weight, number
         check = int(self._agreed.check(), 16) if self._is_fresh else 0
-        bad = next((i for i, each in enumerate({**moves, **means}.values(), 1) if not is_finite(each)), 0)
+        bad = next((i for i, tensor in enumerate({**moves, **means}.values(), 1) if not is_finite(tensor)), 0)
         words = [number, steps, check, int(self._is_fresh), bad, *struct.unpack("<q", struct.pack("<d", weight))]
         engine, place = self._engine, "cpu" if self._engine.has_backend("cpu") else "cuda"
-        sent = torch.tensor([signed(each) for each in words], device=place)
+        sent = torch.tensor([signed(word) for word in words], device=place)
         received = torch.empty(engine.size * len(words), dtype=torch.int64, device=place)
         self._words = received, engine.issue(f"round {number}", all_gather, received, sent)
         begun: List[AllReduce] = []
@@ -77,7 +77,7 @@ class GroupExchange:
         return found + ([(self._buffers, self._means)] if self._means else [])
 
     def finish(self, before: Callable[[Sequence[str]], None]) -> Round:
-        """The agreed weights become those of the next round."""
+        """Updates the agreed weights to the next round."""
         begin, engine, pending = time.perf_counter(), self._engine, [reduce for reduce, _ in self._in_use()]
         try:
             received, work = self._words
@@ -92,27 +92,27 @@ class GroupExchange:
         self._is_fresh = False
         scale = engine.size / sum(weights)
         if scale != 1:
-            for each in self._moves.values():
-                each.mul_(scale)
-        for each in self._copies.values():  # (of the first rank)
-            dist.broadcast(each, engine.global_rank(0), self._group)
+            for move in self._moves.values():
+                move.mul_(scale)
+        for tensor in self._copies.values():  # (of the first rank)
+            dist.broadcast(tensor, engine.global_rank(0), self._group)
         self._agreed.apply(self._moves, self._means, self._copies)
         last = [reduce.stats().last for reduce, _ in self._in_use()]
         names = tuple(str(engine.global_rank(rank)) for rank in range(engine.size))
-        sent, received_bytes = (sum(getattr(each, field) for each in last) for field in ("sent", "received"))
+        sent, received_bytes = (sum(getattr(step, field) for step in last) for field in ("sent", "received"))
         return Round(self._number, names, {}, (), sent, received_bytes, time.perf_counter() - begin)
 
     def _compare(self, words: List[List[int]]) -> List[float]:
         """The weights of the ranks. Raises, the same on all ranks, OutOfStep if one is at another step, or has other agreed
-        weights; PeerError if what one moved is not finite."""
-        if any(each[:_SAME] != words[0][:_SAME] for each in words):
-            rounds = [each[0] for each in words]
+        weights; PeerError if a value of one is not finite."""
+        if any(report[:_SAME] != words[0][:_SAME] for report in words):
+            rounds = [report[0] for report in words]
             ahead = max(words)
             source = words.index(ahead)
-            late = [rank for rank, each in enumerate(words) if each[:_SAME] != ahead[:_SAME]]
+            late = [rank for rank, report in enumerate(words) if report[:_SAME] != ahead[:_SAME]]
             ranks, first = [self._engine.global_rank(rank) for rank in late], words[late[0]]
             if min(rounds) != max(rounds) or first[1] != ahead[1]:
-                its, usual = (f"inner step {each[1]}, round {each[0]}" for each in (first, ahead))
+                its, usual = (f"inner step {report[1]}, round {report[0]}" for report in (first, ahead))
                 why = f"is at {its}; rank {self._engine.global_rank(source)} at {usual}"
             else:
                 why = f"has other agreed weights than rank {self._engine.global_rank(source)}"
@@ -125,7 +125,7 @@ class GroupExchange:
                 error = PeerError(f"rank {number}: {name}: what it moved is not finite", tensor=name)
                 error.rank = number
                 raise error
-        return [struct.unpack("<d", struct.pack("<q", each[-1]))[0] for each in words]
+        return [struct.unpack("<d", struct.pack("<q", report[-1]))[0] for report in words]
 
     def state_dict(self) -> Dict[str, Any]:
         reduces = {str(i): reduce.state_dict() for i, reduce in enumerate(self._reduces)}
@@ -135,7 +135,7 @@ class GroupExchange:
         if "reduces" not in state:
             raise ArgumentError("the state is of a worker of a Folder, and this one has a process group")
         if len(state["reduces"]) != len(self._reduces):
-            raise ArgumentError(f"the state is of {len(state['reduces'])} fragments; here are {len(self._reduces)}")
+            raise ArgumentError(f"the state is of {len(state['reduces'])} fragments; this exchange has {len(self._reduces)}")
         for i, reduce in enumerate(self._reduces):
             reduce.load_state_dict(state["reduces"][str(i)])
         self._buffers.load_state_dict(state["buffers"])

@@ -20,29 +20,30 @@ _VERSION = 1
 
 
 class Outer:
-    """The outer loop of a worker: it trains `every` steps alone, then all workers exchange what their weights moved, and go on
-    from the same weights, bit for bit.
+    """The outer loop of a worker. It trains `every` steps alone. Then all workers exchange how far their weights moved, and
+    continue from the same weights, bit for bit.
 
     model      an nn.Module; or its parameters, as {name: tensor} or in order
-    plan       of what weights moved (the pseudo-gradient): as of deepreduce.torch.DDPHook. None: all of it, as float32
+    plan       for the pseudo-gradient (how far the weights moved): as of deepreduce.torch.DDPHook. None: all of it, as float32
     every      inner steps of a round
-    optimizer  makes the outer optimizer of a list of tensors: a torch.optim class, or a function. None: of plans that sparsify or
-               transform SGD with rate 1 and no momentum, of all others with 0.7 and Nesterov momentum 0.9 (DiLoCo)
+    optimizer  a torch.optim class, or a function, that returns the outer optimizer for a list of tensors. None: SGD. With plans
+               that sparsify or transform it has rate 1 and no momentum; with all others rate 0.7 and Nesterov momentum 0.9
+               (DiLoCo)
     group      a process group; None: the default one. Or a Folder
-    overlap    inner steps that go on while a round travels; what it agreed is applied after them
-    fragments  in how many parts the weights travel, one after the other: each part once in `every` steps
+    overlap    inner steps that run while a round is exchanged; the result is applied after them
+    fragments  the number of parts of the weights, exchanged one after the other: each part once in `every` steps
     dense_below, flat, seed  as of DDPHook
     timeout    seconds that a rank of a group waits for the others
 
-    At the beginning all workers get the weights and buffers of the group's first rank, or those that the Folder has. Inner
-    optimizers stay each worker's own. Buffers of floating point become the workers' mean in each round (with fragments: in the
-    last of each turn), sent exactly; all others, such as counters, become those of the first worker. Buffers that are not
-    saved (persistent=False) are left alone. A gradient scaler or clipping belongs to the inner steps.
+    At the beginning all workers receive the weights and buffers of the group's first rank, or those stored in the Folder. Each
+    worker has its own inner optimizer. Buffers of floating point are averaged over the workers in each round (with fragments:
+    in the last round of each cycle), and sent exactly. All others, such as counters, become those of the first worker. Buffers
+    that are not saved (persistent=False) do not change. Gradient scaling and clipping belong to the inner steps.
 
     optimizer  the outer optimizer, for a schedule of its rate
     info       an OuterInfo
 
-    Raises ArgumentError, the same on all ranks, if ranks have another model, plan or option: it names the rank and what differs.
+    Raises ArgumentError, the same on all ranks, if ranks have another model, plan or option: it names the rank and the difference.
 
     >>> outer = deepreduce.outer.Outer(model, plan, every=30)    # doctest: +SKIP
     >>> for batch in data:                                       # doctest: +SKIP
@@ -74,7 +75,7 @@ class Outer:
         self._period, self._overlap = every // fragments, overlap
         if not 0 <= overlap < self._period:
             raise ArgumentError(f"overlap is {overlap}, not from 0 to below {self._period}, the inner steps from a round to the next")
-        infos = [each.info for _, each in Rules(plan, flat).pairs]
+        infos = [one_plan.info for _, one_plan in Rules(plan, flat).pairs]
         sparse = any(info.sparsifies or info.transforms for info in infos)
         self._agreed = Agreed(self._local, optimizer or (sgd(1.0, 0.0) if sparse else sgd(0.7, 0.9)))
         terms = {"every": every, "overlap": overlap, "fragments": fragments, "optimizer": self._agreed.describe()}
@@ -88,8 +89,8 @@ class Outer:
             where = {"group": group, "timeout": timeout}
             self._exchange = GroupExchange(self._local, self._agreed, self._fragments, plan, terms, **where, **options)
         self._steps, self._since, self._weight = 0, 0, 0.0
-        self._sent: Optional[Tensors] = None  # weights and buffers as they were when a round was sent that has not been applied
-        self._shift: Tensors = {}  # what others have moved since, of weights that it was not about
+        self._sent: Optional[Tensors] = None  # weights and buffers at the time of a round that was sent and is not yet applied
+        self._shift: Tensors = {}  # how far other workers moved the weights that were not part of that round
         self._moves: List[Tensors] = [{} for _ in self._fragments]
         self._last: Optional[Round] = None
         self._totals = [0, 0, 0.0]
@@ -99,12 +100,12 @@ class Outer:
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """The outer optimizer. Its rate must be the same on all workers in every round."""
+        """The outer optimizer. Its learning rate must be the same on all workers in every round."""
         return self._agreed.optimizer
 
     @property
     def info(self) -> OuterInfo:
-        """What has been done."""
+        """The number of steps and rounds, the last round, and the bytes and times so far."""
         dense = 4 * sum(self._local.weights[name].numel() for name in self._fragments[0])
         sent, received, waited = self._totals
         return OuterInfo(self._steps, self._round, self._last, int(sent), int(received), waited, dense)
@@ -113,16 +114,17 @@ class Outer:
         return f"<Outer round {self._round}, inner step {self._since} of {self._period}>"
 
     def step(self, weight: float = 1.0) -> bool:
-        """Call it after each step of the inner optimizer. It does something in the last of a round: then it returns True, and the
-        weights have changed.
+        """Call it after each step of the inner optimizer. In the last step of a round it exchanges, changes the weights, and
+        returns True; in all others it returns False.
 
-        weight  of this step in the mean over workers, if they differ: the tokens of its batch, say
+        weight  of this step in the mean over workers, if weights differ: for example the tokens of its batch
 
-        If a round of a group fails, all ranks raise: PeerError where a rank's weights are not finite, MissingRank, OutOfStep. Then
-        the weights are the agreed ones, the round is as if it had moved nothing, and what plans with feedback keep is not lost.
+        If a round of a group fails, all ranks raise: PeerError if a rank's weights are not finite, MissingRank, or OutOfStep.
+        Then the weights are the agreed ones, the round has moved nothing, and the residuals of plans with feedback are not
+        lost.
         """
         if not (math.isfinite(weight) and weight > 0):
-            raise ArgumentError(f"weight is {weight}, no positive number")
+            raise ArgumentError(f"weight is {weight}, not a positive number")
         self._steps += 1
         self._since += 1
         self._weight += weight
@@ -141,23 +143,23 @@ class Outer:
         return number % len(self._fragments) == len(self._fragments) - 1
 
     def _send(self) -> None:
-        """What has been moved since the agreed weights, which are those of the model before these steps."""
+        """Sends how far the model has moved from the agreed weights, from which these steps started."""
         local, agreed, number = self._local, self._agreed, self._round
         moves, means, copies = self._moves[number % len(self._fragments)], {}, {}
         with torch.no_grad():
             for name in self._part(number):
                 moves[name] = _moved(agreed.weights[name], local.weights[name], moves.get(name))
             if self._with_buffers(number):
-                means = {name: _moved(agreed.means[name], each, None) for name, each in local.means.items()}
-                copies = {name: each.detach().clone() for name, each in local.copies.items()}
+                means = {name: _moved(agreed.means[name], buffer, None) for name, buffer in local.means.items()}
+                copies = {name: buffer.detach().clone() for name, buffer in local.copies.items()}
             self._sent = {}
             if self._overlap:
                 self._sent = {name: local.weights[name].detach().clone() for name in self._part(number)}
                 self._sent.update({name: local.means[name].detach().clone() for name in means})
             weight, self._weight = self._weight / self._since, 0.0
             if weight != 1:
-                for each in moves.values():
-                    each.mul_(weight)
+                for move in moves.values():
+                    move.mul_(weight)
         self._since = 0
         try:
             self._exchange.start(number, self._steps, moves, means, copies, weight)
@@ -167,17 +169,17 @@ class Outer:
             raise
         self._is_agreed = False
 
-    _is_agreed = True  # the round that was sent is in the agreed weights, though not yet in the model's
+    _is_agreed = True  # whether the round that was sent is in the agreed weights; it may not be in the model's yet
 
     def _agree(self) -> None:
-        """The round that was sent becomes part of the agreed weights."""
+        """Waits for the round that was sent, and applies it to the agreed weights."""
         if self._is_agreed or self._sent is None:
             return
         number, others = self._round, {}
         part = set(self._part(number)) | (set(self._local.means) if self._with_buffers(number) else set())
 
         def before(names: Sequence[str]) -> None:
-            """Of a folder: these are about to change, too, since this worker is behind."""
+            """With a folder: these will change, too, since this worker is behind. Copies them."""
             for name in names:
                 if name not in part and name not in others:
                     others[name] = {**self._agreed.weights, **self._agreed.means}[name].clone()
@@ -190,7 +192,7 @@ class Outer:
             self._copy_back(number)
             raise
         now = {**self._agreed.weights, **self._agreed.means}
-        self._shift = {name: now[name] - each for name, each in others.items()}
+        self._shift = {name: now[name] - earlier for name, earlier in others.items()}
         self._last = done
         self._totals = [total + new for total, new in zip(self._totals, done[-3:])]
         self._round = self._exchange.round if isinstance(self._exchange, FolderExchange) else number + 1
@@ -199,7 +201,7 @@ class Outer:
     _landing = 0
 
     def _land(self) -> bool:
-        """The model's weights become the agreed ones, plus what it has moved since the round was sent."""
+        """Sets the model's weights to the agreed ones, plus how far they moved since the round was sent."""
         self._agree()
         self._copy_back(self._landing)
         return True
@@ -209,14 +211,14 @@ class Outer:
         with torch.no_grad():
             targets = [(local.weights[name], agreed.weights[name], sent.get(name)) for name in self._part(number)]
             if self._with_buffers(number):
-                targets += [(each, agreed.means[name], sent.get(name)) for name, each in local.means.items()]
-                for name, each in local.copies.items():
-                    each.copy_(agreed.copies[name])
-            for each, new, then in targets:
+                targets += [(buffer, agreed.means[name], sent.get(name)) for name, buffer in local.means.items()]
+                for name, buffer in local.copies.items():
+                    buffer.copy_(agreed.copies[name])
+            for target, new, then in targets:
                 if then is None:
-                    each.copy_(new)
+                    target.copy_(new)
                 else:  # in float32, so that nothing is rounded twice
-                    each.copy_(new + (each.float() - then.float()))
+                    target.copy_(new + (target.float() - then.float()))
             both = {**local.weights, **local.means}
             for name, moved in self._shift.items():
                 both[name].copy_(both[name].float() + moved)
@@ -226,15 +228,15 @@ class Outer:
         agreed, local = self._agreed, self._local
         with torch.no_grad():
             for here, there in ((local.weights, agreed.weights), (local.means, agreed.means), (local.copies, agreed.copies)):
-                for name, each in here.items():
-                    each.copy_(there[name])
+                for name, tensor in here.items():
+                    tensor.copy_(there[name])
 
     # ---- Checkpoints ----
 
     def state_dict(self) -> Dict[str, Any]:
-        """What this worker saves beside the model and the inner optimizer, whose states it does not have: the agreed weights, the
-        outer optimizer, residuals, inner steps. Each worker saves its own, of the same step. A training that goes on from it is
-        the same, bit for bit. With overlap it waits for the round that travels."""
+        """The state of this worker: the agreed weights, the outer optimizer, residuals, inner steps. Save the model and the inner
+        optimizer besides; it does not contain them. Each worker saves its own, at the same step. A training that resumes from
+        it is the same, bit for bit. With overlap it first waits for the current round."""
         self._agree()
         flight = None if self._sent is None else {"number": self._landing, "sent": dict(self._sent), "shift": dict(self._shift)}
         return {
@@ -249,10 +251,10 @@ class Outer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what state_dict gave on this worker. The model and the inner optimizer are the caller's to load. Raises
+        """Resumes from what state_dict returned on this worker. The caller loads the model and the inner optimizer. Raises
         ArgumentError for a state of another model, plan or transport."""
         if state.get("version") != _VERSION:
-            raise ArgumentError(f"version {state.get('version')} of the state is not known here, {_VERSION} is")
+            raise ArgumentError(f"version {state.get('version')} of the state is unknown; this version reads {_VERSION}")
         if self._sent is not None:
             raise ArgumentError("a round is under way: load before the first step")
         flight = state["flight"]
@@ -268,8 +270,8 @@ class Outer:
         self._is_agreed = True
         if flight is not None:
             self._landing = int(flight["number"])
-            self._sent = {name: each.clone() for name, each in flight["sent"].items()}
-            self._shift = {name: each.clone() for name, each in flight["shift"].items()}
+            self._sent = {name: tensor.clone() for name, tensor in flight["sent"].items()}
+            self._shift = {name: tensor.clone() for name, tensor in flight["shift"].items()}
 
 
 def _moved(agreed: torch.Tensor, now: torch.Tensor, out: Optional[torch.Tensor]) -> torch.Tensor:

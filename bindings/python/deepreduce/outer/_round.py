@@ -1,4 +1,4 @@
-"""What a round was, and what all of them were."""
+"""The statistics of a round, and of all rounds."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ class Round(NamedTuple):
 
     number    the first is 0
     workers   whose contributions were applied, in this order: ranks of the default group, or names in a Folder
-    refused   {worker: why} of contributions that no worker applied
+    refused   {worker: reason} of contributions that no worker applied
     absent    workers of the round before that did not answer in time
-    sent, received  bytes of this worker's contribution, and of the others', as they travelled
-    waited    seconds, of this worker
+    sent, received  bytes of this worker's contribution, and of the others', as transferred
+    waited    seconds that this worker waited
     """
 
     number: int
@@ -26,12 +26,12 @@ class Round(NamedTuple):
 
 
 class OuterInfo(NamedTuple):
-    """What an Outer has done.
+    """The statistics of an Outer.
 
-    steps, rounds  inner steps, and rounds that its agreed weights have seen
-    last           the last round that it took part in; None before
-    sent, received, waited  of all rounds since it was made
-    dense          bytes of the float32 weights that a round is about
+    steps, rounds  inner steps, and rounds that are in its agreed weights
+    last           the last round of this worker; None before
+    sent, received, waited  of all rounds since it was created
+    dense          bytes of the float32 weights that a round exchanges
     """
 
     steps: int

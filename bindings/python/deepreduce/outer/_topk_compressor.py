@@ -1,4 +1,4 @@
-"""TopKCompressor: what SparseLoCo's open code calls, over frames."""
+"""TopKCompressor: the interface of SparseLoCo's published code, over frames."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Tensors = Union[torch.Tensor, Sequence[torch.Tensor]]
 
 
 class TopKCompressor:
-    """For programs that call the TopKCompressor of SparseLoCo's published code (tplr-ai/templar, src/tplr/compress.py): its calls,
-    and what they mean, in fewer bytes. `idx` is a frame, of indices and values; `val` is their norm alone. Code that looks into
-    either, such as templar's own check of received indices, is to be left out: decompressing a frame checks it.
+    """For programs that call the TopKCompressor of SparseLoCo's published code (tplr-ai/templar, src/tplr/compress.py): the same calls
+    with the same meaning, in fewer bytes. `idx` is a frame of indices and values; `val` is only their norm. Remove code that
+    reads inside either, such as templar's own check of received indices: decompressing a frame checks it.
 
-    use_quantization   values of 2 bits, two magnitudes and a sign that are fitted to them; else float32
-    quantization_bins, quantization_range  are taken, and make no difference
+    use_quantization   values of 2 bits: two fitted magnitudes and a sign; otherwise float32
+    quantization_bins, quantization_range  are accepted and ignored
 
     >>> compressor = deepreduce.outer.TopKCompressor(use_quantization=True)    # doctest: +SKIP
     >>> idx, val, xshape, totalk, quant_params = compressor.compress(chunks, 64)    # doctest: +SKIP
@@ -33,8 +33,8 @@ class TopKCompressor:
         self.use_quantization, self.n_bins, self.range_in_sigmas = use_quantization, quantization_bins, quantization_range
 
     def compress(self, x: torch.Tensor, topk: int) -> Tuple[Any, ...]:
-        """The `topk` largest of each chunk, an even number from 2 to all. x: chunks, [y, x, h, w] of a matrix or [x, w].
-        Returns (idx, val, shape, elements of a chunk), and with use_quantization None behind these."""
+        """Encodes the `topk` largest elements of each chunk (rounded to an even number, at least 2). x: chunks, [y, x, h, w] of a
+        matrix or [x, w]. Returns (idx, val, shape, elements of a chunk), with use_quantization followed by None."""
         if hasattr(x, "to_local"):
             x = x.to_local()
         if x.dim() not in (2, 4):
@@ -42,7 +42,7 @@ class TopKCompressor:
         size = math.prod(x.shape[2:]) if x.dim() == 4 else int(x.shape[1])
         count = max(min(topk, size), 2) // 2 * 2
         value = "lloyd(levels=2)" if self.use_quantization else "raw"
-        # (A chunk of one element has no two.)
+        # (A chunk of one element is sent whole.)
         chosen = f"sparsify=chunks(size={size},count={count})" if count < size else "sparsify=none"
         flat = x.detach().to("cpu", torch.float32).contiguous().reshape(-1)
         frame = encode(flat, f"{chosen} index={'gap_huffman' if count < size else 'all'} value={value}")
@@ -55,31 +55,31 @@ class TopKCompressor:
     def decompress(
         self, p: torch.Tensor, idx: torch.Tensor, val: torch.Tensor, xshape: Sequence[int], totalk: int, quantize_params: Any = None
     ) -> torch.Tensor:
-        """The chunks, of p's type and on its device. Raises CorruptFrame, and ArgumentError for a frame of another shape."""
+        """Returns the chunks, in p's type and on its device. Raises CorruptFrame, and ArgumentError for a frame of another shape."""
         return self._decoded(idx, xshape).reshape(tuple(xshape)).to(p.device, p.dtype)
 
     def batch_decompress(
         self, p: torch.Tensor, idx: Tensors, val: Tensors, xshape: Sequence[int], totalk: int, quantize_params: Any = None, *,
         block_norms: Optional[torch.Tensor] = None, normalise: bool = False, clip_norm: bool = True,
     ) -> torch.Tensor:  # fmt: skip
-        """Of each element the mean of those that sent it. clip_norm: contributions whose norm is above the median are scaled to
-        it; normalise: each chunk of a contribution has norm 1, and nothing is clipped."""
-        dense = [self._decoded(each, xshape) for each in ([idx] if isinstance(idx, torch.Tensor) else idx)]
+        """The mean of each element over the contributions that sent it. clip_norm: contributions whose norm is above the median
+        are scaled down to it; normalise: each chunk of a contribution is scaled to norm 1, and nothing is clipped."""
+        dense = [self._decoded(indices, xshape) for indices in ([idx] if isinstance(idx, torch.Tensor) else idx)]
         if normalise:
-            chunks = [each.reshape(-1, totalk) for each in dense]
-            dense = [(each / (each.norm(dim=1, keepdim=True) + 1e-8)).reshape(-1) for each in chunks]
+            chunks = [tensor.reshape(-1, totalk) for tensor in dense]
+            dense = [(tensor / (tensor.norm(dim=1, keepdim=True) + 1e-8)).reshape(-1) for tensor in chunks]
         elif clip_norm:
-            norms = torch.stack([each.norm() for each in dense]) if block_norms is None else block_norms.cpu()
-            dense = [each * torch.clamp(norms.median() / (norm + 1e-8), max=1) for each, norm in zip(dense, norms)]
+            norms = torch.stack([tensor.norm() for tensor in dense]) if block_norms is None else block_norms.cpu()
+            dense = [tensor * torch.clamp(norms.median() / (norm + 1e-8), max=1) for tensor, norm in zip(dense, norms)]
         total, count = torch.zeros_like(dense[0]), torch.zeros_like(dense[0])
-        for each in dense:
-            total += each
-            count += each != 0
+        for tensor in dense:
+            total += tensor
+            count += tensor != 0
         return (total / count.clamp(min=1)).reshape(tuple(xshape)).to(p.device, p.dtype)
 
     def maybe_dequantize_values(self, vals: Tensors, qparams: Any, device: torch.device) -> List[torch.Tensor]:
-        """The norms of contributions, as compress gave them: what callers take norms of."""
-        return [each.to(device) for each in ([vals] if isinstance(vals, torch.Tensor) else vals)]
+        """The norms of contributions, as `compress` returned them; callers compute norms of these."""
+        return [values.to(device) for values in ([vals] if isinstance(vals, torch.Tensor) else vals)]
 
     @staticmethod
     def _decoded(idx: torch.Tensor, xshape: Sequence[int]) -> torch.Tensor:
