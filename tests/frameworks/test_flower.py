@@ -384,10 +384,10 @@ def test_the_name_of_a_preset_is_its_plan():
 
 def test_plans_that_do_not_fit_are_refused():
     for up, down in (("signum", LOSSLESS), (LOSSLESS, "signsgd")):
-        with pytest.raises(deepreduce.ArgumentError, match="sends votes, which are no difference of models"):
+        with pytest.raises(deepreduce.ArgumentError, match="sends votes, which are not a difference of models"):
             Compressed(FedAvg(), up=up, down=down)
     for plans in (("transform=lowrank(rank=1)", LOSSLESS), (LOSSLESS, "transform=lowrank(rank=1)")):
-        with pytest.raises(deepreduce.Unsupported, match="makes factors for an all-reduce, not frames"):
+        with pytest.raises(deepreduce.Unsupported, match="produces factors for an all-reduce, not frames"):
             Compressed(FedAvg(), *plans)
     with pytest.raises(deepreduce.ArgumentError, match="down: the plan has feedback"):
         Compressed(FedAvg(), TOP, TOP)

@@ -110,9 +110,9 @@ def test_books_give_arrays_their_plans():
 
 
 def test_what_has_no_rows_is_refused_by_name():
-    with pytest.raises(deepreduce.Unsupported, match="deepreduce.torch and deepreduce.transform"):
+    with pytest.raises(deepreduce.Unsupported, match="use deepreduce.torch or deepreduce.transform"):
         plan_of_frames("powersgd")
-    with pytest.raises(deepreduce.Unsupported, match="b: the plan .* makes factors"):
+    with pytest.raises(deepreduce.Unsupported, match="b: the plan .* produces factors"):
         pool_of(deepreduce.book.parse(f"b: powersgd\n*: {TOP}"))
     with pytest.raises(deepreduce.Unsupported, match="has exchange=owner, but here all ranks get all frames"):
         plan_of_frames(f"{TOP} exchange=owner")

@@ -7,10 +7,10 @@ request.
     trainer = transformers.Trainer(…)
     deepreduce.accelerate.compress_trainer(trainer, plan)
 
-compress          the DDPHook of a prepared model; save_state and load_state take its residuals along
-compress_trainer  the same for a Trainer, whose checkpoints have the residuals
+compress          registers a DDPHook with a prepared model; save_state and load_state include its residuals
+compress_trainer  the same for a Trainer, whose checkpoints include the residuals
 
-DistributedDataParallelKwargs(comm_hook=…) has room for the hooks of PyTorch only.
+DistributedDataParallelKwargs(comm_hook=…) supports only the hooks of PyTorch.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ Folder = Union[str, os.PathLike[str]]
 
 @argument("bypass", "dense_below")
 def compress(accelerator: Accelerator, model: torch.nn.Module, plan: Plans, **options: Any) -> Optional[DDPHook]:
-    """Registers a DDPHook with a model that accelerator.prepare gave, and returns it; None if there is one process.
+    """Registers a DDPHook with a model that accelerator.prepare returned. Returns the hook; None if there is one process.
 
     plan, options  as of deepreduce.torch.DDPHook
 
     accelerator.save_state writes the residuals of each rank to a file of its own, and load_state reads them: the
-    training goes on bit for bit. With more ranks than before the new ones begin without residuals; with fewer, those that
-    are left take the residuals of those that are gone. Several models are told apart by the order in which they are compressed. Raises
-    Unsupported for a model without DistributedDataParallel, and what DDPHook raises.
+    training resumes bit for bit. With more ranks than before the new ones begin without residuals; with fewer, the remaining
+    ranks receive the residuals of the removed ones. Several models are identified by the order in which they are compressed.
+    Raises Unsupported for a model without DistributedDataParallel, and the errors of DDPHook.
     """
     if accelerator.num_processes == 1:
         return None
     hook = DDPHook(plan, **options).register(_ddp_of(model))
-    rank, number = accelerator.process_index, _compressed.get(accelerator, 0)  # of models that were compressed before
+    rank, number = accelerator.process_index, _compressed.get(accelerator, 0)  # of models compressed so far
     _compressed[accelerator] = number + 1
     accelerator.register_save_state_pre_hook(lambda models, weights, folder: _save(hook, folder, rank, number))
     accelerator.register_load_state_pre_hook(lambda models, folder: _load(hook, folder, rank, number))
@@ -68,24 +68,24 @@ def compress_trainer(trainer: Trainer, plan: Plans, **options: Any) -> TrainerCa
 
     plan, options  as of deepreduce.torch.DDPHook
 
-    Checkpoints get the residuals of each rank, in a file of its own, and a training that resumes takes them.
+    Checkpoints include the residuals of each rank, in a file of its own, and a training that resumes loads them.
     """
     callback = _callback_class()(trainer, plan, options)
     trainer.add_callback(callback)
     train = trainer.train
 
     @functools.wraps(train)
-    def noting_the_checkpoint(resume_from_checkpoint: object = None, *more: object, **named: object) -> object:
-        # A callback is not told of it, and it may be in another folder than output_dir.
+    def train_and_record_the_checkpoint(resume_from_checkpoint: object = None, *more: object, **named: object) -> object:
+        # A callback does not receive it, and it may be in another folder than output_dir.
         callback.resumed = resume_from_checkpoint if isinstance(resume_from_checkpoint, (str, os.PathLike)) else None
         return train(resume_from_checkpoint, *more, **named)
 
-    trainer.train = noting_the_checkpoint
+    trainer.train = train_and_record_the_checkpoint
     return callback
 
 
 def _callback_class() -> Type[TrainerCallback]:
-    """The class, made once transformers is wanted: Accelerate does not need it."""
+    """The class, defined on demand: only it needs transformers."""
     import transformers
 
     class Callback(transformers.TrainerCallback):  # type: ignore[misc]
@@ -93,7 +93,7 @@ def _callback_class() -> Type[TrainerCallback]:
 
         def __init__(self, trainer: Trainer, plan: Plans, options: Options) -> None:
             self.hook: Optional[DDPHook] = None
-            self.resumed: Optional[Folder] = None  # the folder of the checkpoint that train() was given
+            self.resumed: Optional[Folder] = None  # the folder of the checkpoint that was passed to train()
             self._trainer, self._plan, self._options = trainer, plan, options
 
         def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
@@ -121,8 +121,8 @@ def _folder(args: TrainingArguments, state: TrainerState) -> pathlib.Path:
 def _ddp_of(model: torch.nn.Module) -> torch.nn.parallel.DistributedDataParallel:
     if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
         raise Unsupported(
-            f"{type(model).__name__} is no DistributedDataParallel, which is what the hook is for: prepare the model first;"
-            " under FSDP there is deepreduce.torch.ReduceScatter"
+            f"{type(model).__name__} is not a DistributedDataParallel, which the hook requires: prepare the model first;"
+            " under FSDP use deepreduce.torch.ReduceScatter"
         )
     return model
 
@@ -140,10 +140,10 @@ def _save(hook: DDPHook, folder: Folder, rank: int, number: int = 0) -> None:
 
 
 def _load(hook: DDPHook, folder: Folder, rank: int, number: int = 0) -> None:
-    own = rank if _path(folder, rank, number).exists() else 0  # there are more ranks than there were
+    own = rank if _path(folder, rank, number).exists() else 0  # (this rank is new)
     if _path(folder, own, number).exists():
         size, states = torch.distributed.get_world_size(), {own: _read(folder, own, number)}
         for gone in range(rank + size, states[own].get("ranks", 0), size):
             states[gone] = _read(folder, gone, number)
         hook.load_state_dict(state_of_rank(states, rank, size))
-    # (A checkpoint from before has no file: residuals and steps begin at zero, on all ranks.)
+    # (A checkpoint without compression has no file: residuals and steps begin at zero, on all ranks.)

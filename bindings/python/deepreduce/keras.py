@@ -4,10 +4,10 @@
         model.compile(deepreduce.keras.compress(keras.optimizers.SGD(0.1), plan), loss, jit_compile=False)
 
 compress     an optimizer whose replicas exchange frames instead of dense gradients
-Compression  its residuals and figures
+Compression  its residuals and statistics
 
-The replicas of a tf.distribute strategy gather rows of bytes, which are as long at every step: frames and the room that
-they did not need. The codecs run on the CPU, called by tf.numpy_function, so XLA cannot compile the step.
+The replicas of a tf.distribute strategy gather rows of the same number of bytes at every step: frames and padding. The
+codecs run on the CPU, called by tf.numpy_function, so XLA cannot compile the step.
 """
 
 from __future__ import annotations
@@ -33,8 +33,13 @@ _WORD = 4  # bytes: collectives of TensorFlow take int32, not uint8
 
 
 class Stats(NamedTuple):
-    """Of a replica: steps, and bytes of the last step: gradients, frames with what says how long they are, and the row that
-    travelled."""
+    """Statistics of a replica.
+
+    steps  the number of steps
+    dense  bytes of the gradients in the last step
+    frame  bytes of frames and headers in it
+    row    bytes of the row that was sent
+    """
 
     steps: int
     dense: int
@@ -43,11 +48,11 @@ class Stats(NamedTuple):
 
 
 class Compression(tf.train.experimental.PythonState):  # type: ignore[misc]
-    """What `compress` keeps beside the optimizer: the residuals of the replicas of this process, by their number.
+    """The state of `compress` besides the optimizer: the residuals of the replicas of this process, by replica number.
     tf.train.Checkpoint(optimizer=…) saves and restores them with the optimizer."""
 
     def __init__(self, plan: Union[str, Plan, Book], dense_below: Optional[int], flat: Optional[bool], seed: int) -> None:
-        """Not for callers: compress makes them."""
+        """Not for callers: compress creates it."""
         self._plan = method_of(plan)
         self._options: Options = {"dense_below": dense_below, "flat": flat, "seed": seed}
         self._lock = threading.Lock()
@@ -57,26 +62,26 @@ class Compression(tf.train.experimental.PythonState):  # type: ignore[misc]
         self._used: Dict[int, int] = {}
 
     def stats(self, replica: int = 0) -> Stats:
-        """What the steps of a replica of this process took."""
+        """The statistics of a replica of this process."""
         pool = self._pool
         if pool is None or replica not in self._steps:
             return Stats(0, 0, 0, 0)
         return Stats(self._steps[replica], pool.dense, self._used[replica], pool.size)
 
     def state_dict(self) -> SavedState:
-        """Steps and residuals of the replicas of this process: numbers and arrays of bytes, which numpy.savez takes.
-        A training that goes on from them, and from the optimizer and the model, is the same, bit for bit."""
+        """Steps and residuals of the replicas of this process: numbers and arrays of bytes, for numpy.savez. A
+        training that resumes from them, and from the optimizer and the model, is the same, bit for bit."""
         return {f"{i}": numpy.array(state) for i, state in self._states.items()} | {
             f"step{i}": step for i, step in self._steps.items()
         }
 
     def load_state_dict(self, state: SavedPart) -> None:
-        """Takes what state_dict gave. Raises ArgumentError for residuals of other gradients, now or in the next step."""
-        states = {int(name): numpy.array(each) for name, each in state.items() if not name.startswith("step")}
-        if self._pool is not None and any(each.size != self._pool.state_size for each in states.values()):
+        """Loads what state_dict returned. Raises ArgumentError for residuals of other gradients, now or in the next step."""
+        states = {int(name): numpy.array(memory) for name, memory in state.items() if not name.startswith("step")}
+        if self._pool is not None and any(memory.size != self._pool.state_size for memory in states.values()):
             raise ArgumentError(f"the residuals are not of {self._pool.state_size} bytes: they are of other gradients")
         self._states = states
-        self._steps = {int(name[4:]): int(each) for name, each in state.items() if name.startswith("step")}
+        self._steps = {int(name[4:]): int(number) for name, number in state.items() if name.startswith("step")}
 
     def serialize(self) -> bytes:
         """state_dict, for tf.train.Checkpoint."""
@@ -90,11 +95,13 @@ class Compression(tf.train.experimental.PythonState):  # type: ignore[misc]
             self.load_state_dict(dict(state))
 
     def sum(self, gradients: Sequence[tf.Tensor], names: Optional[Sequence[str]] = None) -> List[tf.Tensor]:
-        """The sum over replicas, in a replica context: each gets the same bits. names: of the gradients, for errors, books and
-        random numbers; None: "tensor 0", "tensor 1", …"""
+        """The sum over replicas, the same bits on each. Call it in a replica context.
+
+        names  of the gradients, for errors, books and random numbers; None: "tensor 0", "tensor 1", …
+        """
         with self._lock:  # replicas of an eager step are threads
             if self._pool is None:
-                shapes = [(tuple(each.shape), each.dtype.as_numpy_dtype) for each in gradients]
+                shapes = [(tuple(gradient.shape), gradient.dtype.as_numpy_dtype) for gradient in gradients]
                 if any(None in shape for shape, _ in shapes):
                     raise Unsupported("a gradient has no static shape, so its row has no size")
                 if names is None or len(set(names)) < len(shapes):
@@ -110,10 +117,10 @@ class Compression(tf.train.experimental.PythonState):  # type: ignore[misc]
         row = row[None]
         rows = context.all_gather(row, axis=0) if replicas > 1 else row
         sums = tf.numpy_function(self._sum, [step, rows], [tf.float32] * len(gradients), name="deepreduce_sum")
-        sums = [sums] if tf.is_tensor(sums) else sums  # of a list of one
-        for each, gradient in zip(sums, gradients):
-            each.set_shape(gradient.shape)
-        return [tf.cast(each, gradient.dtype) for each, gradient in zip(sums, gradients)]
+        sums = [sums] if tf.is_tensor(sums) else sums  # of one gradient TensorFlow returns no list
+        for total, gradient in zip(sums, gradients):
+            total.set_shape(gradient.shape)
+        return [tf.cast(total, gradient.dtype) for total, gradient in zip(sums, gradients)]
 
     def _encode(self, replica: Array, *gradients: Array) -> Tuple[Array, numpy.int64]:
         pool, i = self._pool, int(replica)
@@ -124,7 +131,7 @@ class Compression(tf.train.experimental.PythonState):  # type: ignore[misc]
             self._steps[i] = step + 1
         if states.size != pool.state_size:
             raise ArgumentError(
-                f"the residuals of replica {i} have {states.size} bytes, these gradients want {pool.state_size}"
+                f"the residuals of replica {i} have {states.size} bytes, these gradients require {pool.state_size}"
             )
         row = numpy.empty(pool.size, numpy.uint8)
         self._used[i] = sum(pool.encode(gradients, row, states, step, i))
@@ -139,7 +146,7 @@ GradientAndVariable = Tuple[Optional[tf.Tensor], keras.Variable]
 
 
 class _Compressed:
-    """Before an optimizer's class: where TensorFlow's backend of Keras sums the gradients of the replicas."""
+    """A base class before an optimizer's own. It overrides the method in which Keras over TensorFlow sums the replicas' gradients."""
 
     compression: Compression
 
@@ -154,7 +161,7 @@ class _Compressed:
 
 
 def _name_of(variable: keras.Variable) -> str:
-    """The path of Keras: "sequential/dense/kernel". Of TensorFlow's variable in its place it is the name, with ":0"."""
+    """The path of a Keras variable, "sequential/dense/kernel". (A TensorFlow variable has it as its name, with ":0".)"""
     return str(getattr(variable, "path", None) or variable.name).removesuffix(":0")
 
 
@@ -167,23 +174,22 @@ def compress(
     flat: Optional[bool] = None,
     seed: int = 0,
 ) -> keras.optimizers.Optimizer:
-    """A new optimizer of the same kind and configuration, whose replicas exchange frames. What Keras does with it
-    is as ever: clipping, weight decay, schedules; it is saved as the optimizer that it was made of.
+    """Returns a new optimizer of the same class and configuration, whose replicas exchange frames. Clipping, weight decay and
+    schedules work as before. It is saved as an optimizer of the original class.
 
     optimizer  a Keras optimizer that has not been used yet
     plan       a plan or its text; or a book of plans by the variables' paths
-    dense_below  gradients of fewer elements travel exactly, in the same row. None: of a plan that is flat none, of others
-               those below 1000
-    flat       the gradients of the plan are one tensor (bucket=flat). None: of a plan that sparsifies, or keeps each
-               value by itself (raw, half); one that quantises all elements (8bit, onebit) has levels for each gradient
-    seed       of random numbers. A gradient's go by the path of its variable, which Keras numbers within a process: the second
-               model of a process draws others, unless keras.utils.clear_session() is before it
+    dense_below  gradients of fewer elements are sent exactly, in the same row. None: 1000, and for plans that are flat 0
+    flat       the gradients of the plan are one tensor (bucket=flat). None: flat if the plan sparsifies or codes each value
+               independently (raw, half). A plan that quantises all elements (8bit, onebit) has levels for each gradient
+    seed       of random numbers. Those of a gradient depend on the path of its variable, which Keras numbers within a process:
+               the second model of a process draws different numbers, unless keras.utils.clear_session() precedes it
 
-    Its `compression` has the residuals, which tf.train.Checkpoint takes along; beside files of Keras's own save them. With
-    one replica, its own gradients are encoded and decoded. A replica that cannot encode (a NaN, say) is an error of
-    TensorFlow on all replicas, with the words of PeerError; they name it.
+    Its `compression` holds the residuals. tf.train.Checkpoint saves them; if you save with Keras's own files, save them
+    separately. With one replica, its own gradients are encoded and decoded. If a replica cannot encode (for example a NaN),
+    TensorFlow raises an error on all replicas, with the message of PeerError, which names the replica.
 
-    Raises Unsupported over another backend than TensorFlow, ArgumentError for what is no fresh optimizer.
+    Raises Unsupported for a backend other than TensorFlow, and ArgumentError for what is not a new optimizer.
     """
     if keras.backend.backend() != "tensorflow":
         raise Unsupported(
@@ -191,14 +197,14 @@ def compress(
             " a loop of your own, over torch deepreduce.torch.DDPHook"
         )
     if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise ArgumentError(f"compress takes a Keras optimizer, not a {type(optimizer).__name__}")
+        raise ArgumentError(f"compress requires a Keras optimizer, not a {type(optimizer).__name__}")
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         raise ArgumentError("compress the inner optimizer: LossScaleOptimizer(compress(optimizer, plan))")
     kind = type(optimizer)
     if not hasattr(kind, "_all_reduce_sum_gradients"):
         raise Unsupported(f"Keras {keras.__version__} does not sum the gradients of replicas where 3.15 does")
     if optimizer.built:
-        raise ArgumentError("the optimizer has been used already: compress a fresh one")
+        raise ArgumentError("the optimizer has been used already: compress a new one")
     compressed: Type[keras.optimizers.Optimizer] = type(kind.__name__, (_Compressed, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__})
     made = compressed.from_config(optimizer.get_config())
     made.compression = Compression(plan, dense_below, flat, seed)

@@ -25,16 +25,16 @@ _KEY = "deepreduce"  # in a checkpoint
 
 
 class Compress(lightning.Callback):  # type: ignore[misc]
-    """Registers a DDPHook with the model of each fit. A trainer of one process is left as it is.
+    """Registers a DDPHook with the model of each fit. With one process it does nothing.
 
     plan     as of deepreduce.torch.DDPHook
     options  its other arguments
-    hook     the DDPHook of the last fit: stats() and the rest; None before the first
+    hook     the DDPHook of the last fit, for stats() and the like; None before the first
 
-    The trainer's loggers get the hook's metrics() as "deepreduce/bytes_sent" and so on, of rank 0, each `log_every_n_steps`.
+    The trainer's loggers receive the hook's metrics() of rank 0 every `log_every_n_steps`, as "deepreduce/bytes_sent" and so on.
 
     Checkpoints hold the residuals of all ranks (4 bytes an element and rank), so that a resumed training is the same,
-    bit for bit. Raises Unsupported for a strategy without DistributedDataParallel, and what DDPHook raises.
+    bit for bit. Raises Unsupported for a strategy without DistributedDataParallel, and the errors of DDPHook.
     """
 
     @argument("bypass", "dense_below")
@@ -45,7 +45,7 @@ class Compress(lightning.Callback):  # type: ignore[misc]
         self._loaded: Optional[SavedState] = None
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """Lightning calls it once the model is in DistributedDataParallel."""
+        """Registers the hook. Lightning calls it when the model is in DistributedDataParallel."""
         if trainer.world_size == 1:
             return
         ddp = trainer.strategy.model
@@ -70,7 +70,7 @@ class Compress(lightning.Callback):  # type: ignore[misc]
             logger.log_metrics(metrics, steps)
 
     def on_save_checkpoint(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, checkpoint: SavedState) -> None:
-        """Lightning calls it on all ranks, and writes what rank 0 has."""
+        """Gathers the states of all ranks on rank 0. Lightning calls it on all ranks, and writes the checkpoint of rank 0."""
         if self.hook is None:
             return
         states: List[Optional[SavedState]] = [None] * trainer.world_size
@@ -78,8 +78,8 @@ class Compress(lightning.Callback):  # type: ignore[misc]
         checkpoint[_KEY] = states
 
     def on_load_checkpoint(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, checkpoint: SavedState) -> None:
-        """Takes this rank's state, and with fewer ranks than before those of ranks that are gone. Of a checkpoint without
-        any, the residuals begin at zero, and so do those of a rank that is new."""
+        """Loads this rank's state, and with fewer ranks than before those of removed ranks. The residuals of a new rank, and
+        those of all ranks if the checkpoint has no states, begin at zero."""
         states = checkpoint.get(_KEY)
         if states is None:
             return

@@ -1,1 +1,1 @@
-"""What the adapters to frameworks share."""
+"""Code that the adapters to frameworks share."""

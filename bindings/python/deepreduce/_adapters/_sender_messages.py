@@ -1,6 +1,6 @@
-"""The steps of a Sender over messages between two ranks, where a Transport carries them: deepreduce.mpi has one.
+"""The steps of a Sender over point-to-point messages of a Transport, such as that of deepreduce.mpi.
 
-A message tells its length, so a slot travels with its own bytes, and nobody sends a rest.
+A message has a length, so only the used bytes of a slot are sent, and there is never a rest to send.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Message(NamedTuple):
 
 
 class _Slots:
-    """One slot of each rank, for this one.
+    """The slots that this rank sends, and one slot received from each rank.
 
     own       [1 or ranks, bound] bytes: the slot for all, or one for each rank
     received  [ranks, bound]; the row of this rank is not used
@@ -32,7 +32,7 @@ class _Slots:
 
     def __init__(self, transport: Transport, tag: int, slots: int, bound: int) -> None:
         self._transport, self._tag, self._bound = transport, tag, bound
-        # (Zeros: what is behind a slot is read by nobody, but it is never another program's.)
+        # (Zeros: the bytes after a slot are not read, but they must not be those of another program.)
         self.own = numpy.zeros((slots, bound), numpy.uint8)
         self.received = numpy.zeros((transport.ranks, bound), numpy.uint8)
         self.under_way: List[_Message] = []
@@ -52,13 +52,13 @@ class _Slots:
                     raise _lost(peer, error) from error
 
     def places(self) -> List[Tuple[int, int]]:
-        """Address and room of each rank's slot."""
+        """Address and capacity of each rank's slot."""
         me = self._transport.rank
         rows = [self.own[me if len(self.own) > 1 else 0] if rank == me else row for rank, row in enumerate(self.received)]
         return [(row.ctypes.data, self._bound) for row in rows]
 
     def arrived(self, deadline: float, timeout: float) -> Iterator[None]:
-        """Ends when all have come; until then it yields. MissingRank, PeerError: a rank does not answer, or is gone."""
+        """Yields until all messages have arrived. Raises MissingRank if a rank does not answer, PeerError if it is lost."""
         while True:
             self.under_way = [message for message in self.under_way if not self._is_over(message)]
             if not self.under_way:
@@ -78,7 +78,7 @@ class _Slots:
             raise _lost(message.peer, error) from error
 
     def give_up(self) -> bool:
-        """Ends what is under way. False: the transport holds on to the memory."""
+        """Cancels the current messages. False: the transport still uses their memory."""
         left = [message for message in self.under_way if not self._transport.cancel(message.request)]
         self.under_way = left
         return not left
@@ -91,9 +91,10 @@ def _lost(rank: int, error: Error) -> PeerError:
 
 
 class SenderSteps:
-    """Steps of all units of a sender whose kind is "frames" or "owner". One is under way at a time.
+    """Steps of all units of a sender whose kind is "frames" or "owner". One step runs at a time.
 
-    timeout  seconds that a rank may take to answer. One that does not ends all steps: its messages may come later
+    timeout  seconds within which a rank must answer. If one does not, no later step is possible, since its messages may
+             still arrive
     """
 
     def __init__(self, sender: Sender, transport: Transport, timeout: float) -> None:
@@ -108,13 +109,13 @@ class SenderSteps:
                 self._sums[i] = _Slots(transport, _PHASES * i + 1, 1, unit.sum_bound)
         self._rank = transport.rank
         self._lost: Optional[Error] = None
-        self.alive: List[Array] = []  # memory that the transport holds on to
+        self.alive: List[Array] = []  # memory that the transport still uses
 
     def run(self, step: int) -> Iterator[None]:
-        """A step of what is placed: it yields where it has to wait, and ends when the outputs are written.
+        """Runs a step of the placed tensors. It yields while it waits, and ends when the outputs are written.
 
-        An error is raised when all units have ended: then it has taken back what was sent, and the next step can begin. Not so after
-        MissingRank and the loss of a rank, which is PeerError: later steps raise it again.
+        An error is raised when all units have ended and what was sent is back in the residuals; the next step can begin. After
+        MissingRank, and PeerError for a lost rank, later steps raise the same error.
         """
         sender, failed = self._sender, None
         if self._lost is not None:
@@ -149,7 +150,7 @@ class SenderSteps:
             raise failed
 
     def _end(self, step: int, error: BaseException) -> None:
-        """Messages are left: the other ranks wait for some, or some come later."""
+        """Ends a step with messages left: other ranks wait for some, or some arrive later. No step can follow."""
         for slots in (*self._slots.values(), *self._sums.values()):
             if not slots.give_up():
                 self.alive += [slots.own, slots.received]
@@ -158,5 +159,5 @@ class SenderSteps:
 
     @property
     def is_sound(self) -> bool:
-        """No rank was lost."""
+        """Whether no rank was lost."""
         return self._lost is None

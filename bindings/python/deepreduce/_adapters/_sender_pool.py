@@ -1,5 +1,5 @@
-"""Rows: the slots of a Sender in bytes that are as many at every step. deepreduce.jax and deepreduce.keras gather such rows, since
-their shapes are static; deepreduce.flower sends a slot without the room behind it."""
+"""Rows: the slots of a Sender, padded to the same number of bytes at every step. deepreduce.jax and deepreduce.keras gather such
+rows, since their shapes are static; deepreduce.flower sends slots without the padding."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from ..plan import Plan, as_plan
 from ..sender import Sender
 
 _ALIGNMENT = 8  # of states
-_FACTORS = "makes factors for an all-reduce, not frames: deepreduce.torch and deepreduce.transform take it"
+_FACTORS = "produces factors for an all-reduce, not frames: use deepreduce.torch or deepreduce.transform"
 _ENCODE = 0  # in the place of a number of ranks: senders that encode
 
 
 def plan_of_frames(plan: Union[str, Plan]) -> Plan:
-    """as_plan. Unsupported if it makes no frames, or does not send them to all ranks."""
+    """as_plan. Raises Unsupported if the plan produces no frames, or does not send them to all ranks."""
     found = as_plan(plan)
     if found.info.transforms:
         raise Unsupported(f"the plan `{found}` {_FACTORS}")
@@ -42,8 +42,8 @@ def method_of(plan: Union[str, Plan, Book]) -> Union[Plan, Book]:
 
 
 class SenderPool:
-    """Senders of one list of tensors, as many as calls are under way: any number of threads may call it. It keeps nothing
-    from call to call: the states of feedback are bytes that the caller has.
+    """Senders of one list of tensors, one for each concurrent call: any number of threads may call it. It stores nothing
+    between calls: the states of feedback are bytes that the caller holds.
 
     tensors  {name: (shape, dtype)}
     plan, dense_below, flat, seed, sum  as of Sender
@@ -78,24 +78,24 @@ class SenderPool:
                 raise Unsupported(f"{unit.tensors[0]}: the plan `{sender.plan_of(unit.tensors[0])}` {_FACTORS}")
         self._idle[_ENCODE] = [first]
         self.size = self.dense = self.state_size = 0
-        self._slots: List[Tuple[int, int]] = []  # where each begins, and its room
+        self._slots: List[Tuple[int, int]] = []  # offset and capacity of each
         for unit in units:
             self._slots.append((self.size, unit.bound))
             self.size += unit.bound
             self.dense += unit.bytes
-        self._states: List[Optional[int]] = []  # where each begins
+        self._states: List[Optional[int]] = []  # the offset of each; None: no state
         for size in (sender.tensor(name).state for name in sender.names):
             self._states.append(self.state_size if size else None)
             self.state_size += (size + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
         self._used = {sender.plan_of(name) for name in sender.names}
 
     def _make(self, ranks: int) -> _Member:
-        """One that merges the rows of so many ranks, or that encodes: of any rank, which a call says."""
+        """A sender that merges the rows of `ranks` ranks, or one that encodes for the rank of each call."""
         return _Member(Sender(self._tensors, self._plan, ranks=max(1, ranks), **self._options))
 
     @contextlib.contextmanager
     def _borrowed(self, ranks: int) -> Iterator[_Member]:
-        """A sender that nobody else has meanwhile."""
+        """A sender for exclusive use."""
         with self._lock:
             idle = self._idle.setdefault(ranks, [])
             taken = idle.pop() if idle else None
@@ -107,7 +107,7 @@ class SenderPool:
                 idle.append(member)
 
     def warn_if_dense(self) -> None:
-        """A UserWarning if a lossy plan's rows are no smaller than the tensors: then nothing is gained."""
+        """Warns (UserWarning) if a lossy plan's rows are not smaller than the tensors."""
         coded = any(_is_lossy(plan) for plan in self._used)
         if self.size < self.dense or not (coded or _is_lossy(self._plan)):
             return
@@ -116,23 +116,23 @@ class SenderPool:
         warnings.warn(words, stacklevel=caller_level())
 
     def encode(self, tensors: Sequence[Array], row: Array, states: Array, step: int, rank: int) -> List[int]:
-        """Writes a row, and changes the states. Returns bytes of each slot of the row; what is behind them is zero.
+        """Writes a row, and changes the states. Returns the bytes used in each slot of the row; the rest is zero.
 
-        tensors  contiguous arrays of the types; of the shapes only the number of elements counts
+        tensors  contiguous arrays of the types and numbers of elements; shapes may differ
         row      [size] uint8, contiguous
         states   [state_size] uint8, contiguous, aligned to 8; zeros at first
         step     the same on every rank, below 2^32
-        rank     another on every rank
+        rank     unique for each rank
 
-        What cannot be encoded (a NaN, say) makes a slot that says so, which merge raises, on every rank.
+        If a value cannot be encoded (for example a NaN), the slot reports it, and merge raises it on every rank.
         """
         sizes = []
         with self._borrowed(_ENCODE) as member:
             sender = member.sender
-            for i, (each, kind) in enumerate(zip(tensors, self._counts)):
-                if (each.size, each.dtype) != kind or not each.flags.c_contiguous:
-                    raise ArgumentError(f"{sender.names[i]}: {each.dtype}{list(each.shape)} is not {kind[0]} contiguous {kind[1]}")
-                member.inputs[i] = address_of(each)
+            for i, (tensor, kind) in enumerate(zip(tensors, self._counts)):
+                if (tensor.size, tensor.dtype) != kind or not tensor.flags.c_contiguous:
+                    raise ArgumentError(f"{sender.names[i]}: {tensor.dtype}{list(tensor.shape)} is not {kind[0]} contiguous {kind[1]}")
+                member.inputs[i] = address_of(tensor)
             if self.state_size:
                 begin = address_of(states)
                 for i, at in enumerate(self._states):
@@ -147,7 +147,7 @@ class SenderPool:
         return sizes
 
     def merge(self, rows: Sequence[Array], step: int, out: Optional[Sequence[Array]] = None) -> Sequence[Array]:
-        """The mean of the ranks' rows, or their sum, as float32 arrays of the shapes (`out`, or new ones), added in this order.
+        """The mean of the ranks' rows, or their sum, as float32 arrays of the shapes (`out`, or new ones), added in their order.
 
         Raises PeerError (a rank could not encode), CorruptFrame, OutOfStep, ArgumentError (a row of another step or of other
         tensors); `rank` is the row's position.
@@ -161,13 +161,13 @@ class SenderPool:
         return found
 
     def pack(self, tensors: Sequence[Array], states: Array, step: int, rank: int) -> bytes:
-        """As encode, without the room behind the slots."""
+        """As encode, without the unused bytes of the slots."""
         row = numpy.empty(self.size, numpy.uint8)
         sizes = self.encode(tensors, row, states, step, rank)
         return b"".join(row[at : at + size].tobytes() for (at, _), size in zip(self._slots, sizes))
 
     def unpack(self, data: Tensor, step: int) -> Sequence[Array]:
-        """The tensors of what pack gave, as new float32 arrays. Raises as merge does."""
+        """Decodes what pack returned to new float32 arrays. Raises as merge does."""
         found = [numpy.empty(shape, numpy.float32) for shape, _ in self.shapes]
         left = borrow_bytes(data)
         start, size = left.address, left.size
@@ -186,7 +186,7 @@ def _is_lossy(plan: Union[Plan, Book]) -> bool:
 
 
 class _Member:
-    """A sender, and where a call says its arrays are."""
+    """A sender, and the addresses of the arrays of a call."""
 
     def __init__(self, sender: Sender) -> None:
         self.sender, self.clips = sender, sender.info.clips
@@ -194,6 +194,6 @@ class _Member:
         self.inputs, self.outputs, self.states = pointers(), pointers(), pointers()
 
     def place_outputs(self, arrays: Sequence[Array]) -> None:
-        for i, each in enumerate(arrays):
-            self.outputs[i] = address_of(each)
+        for i, array in enumerate(arrays):
+            self.outputs[i] = address_of(array)
         self.sender._place_at(0, len(arrays), None, self.outputs)

@@ -3,15 +3,15 @@
     app = ClientApp(mods=[deepreduce.flower.mod])
     strategy = deepreduce.flower.Compressed(FedAvg(), up="sparsify=topr(ratio=0.01) feedback=residual …", down="…")
 
-mod         what a client adds to its app
-Compressed  what the server wraps its strategy in; any strategy that averages models
-Traffic     the bytes that went through
+mod         the mod that a client adds to its app
+Compressed  wraps the server's strategy; any strategy that averages models
+Traffic     the bytes sent and received
 LocalGrid   clients in this process, for tests and experiments
 
-Both sides keep the model that the clients have. Down goes the difference of the new model to it, so what a frame leaves
-out is in the next difference; up goes the difference that a client's training made, with the residual of the
-client in its Context. Who has missed rounds gets the frames of these rounds, or the model where that is shorter; a
-client without the mod gets and sends models as ever.
+Both sides store the model that the clients have. The server sends the difference of the new model to it, so what a frame
+omits is in the next difference. A client sends the difference that its training made; its residual is in its Context. A
+client that missed rounds receives the frames of these rounds, or the model if that is shorter. A client without the mod
+receives and sends whole models.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Compressed", "LocalGrid", "Traffic", "mod"]
 
-_RECORD = "deepreduce"  # ConfigRecord of what this module says, in messages and in a client's state
-_FRAMES = "deepreduce.frames"  # stype of an Array: frames, one behind the other
-_STATES = "deepreduce.states"  # stype of an Array: what feedback keeps
+_RECORD = "deepreduce"  # ConfigRecord of this module, in messages and in a client's state
+_FRAMES = "deepreduce.frames"  # stype of an Array: frames, one after the other
+_STATES = "deepreduce.states"  # stype of an Array: the states of feedback
 _DENSE_BELOW = "bypass"  # in messages, also to and from version 0.2
 _MODEL = "deepreduce.model"  # ArrayRecord in a client's state: the model that it has
-_CODED = ("float32", "float16")  # other arrays travel as they are
+_CODED = ("float32", "float16")  # other arrays are sent unchanged
 
 
 class Traffic(NamedTuple):
-    """Bytes of arrays that were sent to clients and received from them, and what dense models would have been."""
+    """Bytes of arrays sent to clients (down) and received from them (up), and the bytes of dense models in their place."""
 
     down: int = 0
     up: int = 0
@@ -71,7 +71,7 @@ def _pool(
 
 
 def _pool_of(model: Model, plan: str, meta: ConfigRecord) -> Tuple[List[str], Optional[SenderPool]]:
-    """The arrays that are coded, and how. Differences are float32."""
+    """The names of the arrays that are coded, and their pool. Differences are float32."""
     names = [name for name, array in model.items() if array.dtype.name in _CODED]
     shapes = tuple(model[name].shape for name in names)
     options = meta.get(_DENSE_BELOW), meta.get("flat"), meta["seed"]
@@ -82,11 +82,11 @@ def _pool_of(model: Model, plan: str, meta: ConfigRecord) -> Tuple[List[str], Op
 
 
 def mod(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-    """A client mod, for ClientApp(mods=[…]): the app sees models, the wire differences. What it does, the server's
-    Compressed says; from a server without, messages pass as they are.
+    """A client mod, for ClientApp(mods=[…]): the app receives models, and differences are sent. The server's Compressed
+    chooses the plans; messages of a server without it pass unchanged.
 
-    The model that the server believes to be here, and the residuals, are in context.state, beside the app's own.
-    Raises ArgumentError if that model is not here: Flower tells the server, which sends all of it next time.
+    The client's model and residuals are in context.state, beside the app's own records. Raises ArgumentError if the model
+    that the server expects is not there. Flower reports this to the server, which then sends the whole model.
     """
     meta = message.content.config_records.get(_RECORD) if message.has_content() else None
     if meta is None:
@@ -99,14 +99,14 @@ def mod(message: Message, context: Context, call_next: Callable[[Message, Contex
 
 
 def _receive(content: RecordDict, meta: ConfigRecord, context: Context) -> Model:
-    """Puts the model where the app looks for it, and notes it."""
+    """Decodes the model to the record that the app reads, and stores it in the context."""
     key, base, version = meta["key"], meta["base"], meta["version"]
     record = content[key]
     if base >= 0:
         here = context.state.config_records.get(_RECORD)
         if here is None or here["version"] != base or _MODEL not in context.state:
             raise ArgumentError(
-                f"the server sent what follows model {base}, which is not here: it has to send all of it"
+                f"the server sent the difference to model {base}, which is not here: it must send the whole model"
             )
         model = read(context.state[_MODEL])
         names, pool = _pool_of(model, meta["down"], meta)
@@ -126,46 +126,46 @@ def _receive(content: RecordDict, meta: ConfigRecord, context: Context) -> Model
 
 def _answer(content: RecordDict, meta: ConfigRecord, model: Model, context: Context) -> None:
     """Replaces the trained model by the difference that the training made."""
-    told = ConfigRecord({"version": meta["version"], "key": ""})
+    answer = ConfigRecord({"version": meta["version"], "key": ""})
     for key, record in list(content.array_records.items()):
         trained = read(record)
         names, pool = _pool_of(model, meta["up"], meta)
-        if pool is None or told["key"] or not same_kind(trained, model):
+        if pool is None or answer["key"] or not same_kind(trained, model):
             continue
-        kept = context.state.array_records.get(_STATES, {}).get(meta["up"])
+        saved = context.state.array_records.get(_STATES, {}).get(meta["up"])
         states = numpy.zeros(pool.state_size, numpy.uint8)
-        if kept is not None and len(kept.data) == states.size:  # otherwise the plan or the model is another one
-            states[:] = numpy.frombuffer(kept.data, numpy.uint8)
+        if saved is not None and len(saved.data) == states.size:  # otherwise the plan or the model has changed
+            states[:] = numpy.frombuffer(saved.data, numpy.uint8)
         frames = pool.pack(difference(trained, model, names), states, meta["version"], context.node_id % 2**64)
         plain = {name: array for name, array in record.items() if name not in names}
         content[key] = ArrayRecord({_FRAMES: _blob(frames, _FRAMES), **plain})
         if states.size:
             context.state[_STATES] = ArrayRecord({meta["up"]: _blob(states.tobytes(), _STATES)})
-        told["key"] = key
-    content[_RECORD] = told
+        answer["key"] = key
+    content[_RECORD] = answer
 
 
 # ---- Server -------------------------------------------------------------------------------------
 
 
 class Compressed(Strategy):  # type: ignore[misc]
-    """A strategy whose models travel compressed, up and down.
+    """A strategy whose models are compressed in both directions.
 
-    strategy  averages models: FedAvg, FedAdam, …. It sees models as ever
-    up        plan of what a client's training changed; feedback=residual belongs to it if it drops anything
-    down      plan of what the server changed, without feedback: what it drops is in the next difference
-    dense_below  arrays of fewer elements travel exactly. None: of a plan that is flat none, of others those below 1000
-    flat      the arrays of a plan are one tensor (bucket=flat). None: of one that sparsifies, or keeps each value by itself
-              (raw, half); one that quantises all elements (8bit, onebit) has levels for each array
+    strategy  averages models: FedAvg, FedAdam, …. It receives and returns whole models
+    up        plan for the change by a client's training. It needs feedback=residual if it drops values
+    down      plan for the change by the server, without feedback: what it drops is in the next difference
+    dense_below  arrays of fewer elements are sent exactly. None: 1000, and for plans that are flat 0
+    flat      the arrays of a plan are one tensor (bucket=flat). None: flat if the plan sparsifies or codes each value
+              independently (raw, half). A plan that quantises all elements (8bit, onebit) has levels for each array
     seed      of random numbers
 
-    A reply that cannot be decoded (hostile bytes, another round's, values that are not finite in the model's types, array
-    records under other names than those that were sent) counts as that client's failure, with the reason in its Error; the
-    others are averaged. float32 and float16 are coded, other arrays travel as they are. Clients get arrays of the types
-    that the model began with, whatever an average makes of them. Where `down` cannot say what changed (a value that is not
-    finite, or a change that is not), clients get the model itself.
+    A reply that cannot be decoded counts as that client's failure, with the reason in its Error; the others are averaged.
+    Such replies have hostile bytes, bytes of another round, values that are not finite in the model's types, or array
+    records with other names than those sent. float32 and float16 are coded; other arrays are sent unchanged. Clients
+    receive arrays of the first model's types, also if an average has other types. If `down` cannot encode a change (a value
+    or its change is not finite), clients receive the whole model.
 
-    Raises ArgumentError for plans that do not go together with this.
+    Raises ArgumentError for plans that cannot be used here.
     """
 
     @argument("bypass", "dense_below")
@@ -182,24 +182,24 @@ class Compressed(Strategy):  # type: ignore[misc]
         up, down = map(plan_of_frames, (up, down))
         for side, plan in (("up", up), ("down", down)):
             if plan.info.votes:
-                raise ArgumentError(f"{side}: `{plan}` sends votes, which are no difference of models: take value=sign(scale=mean)")
+                raise ArgumentError(f"{side}: `{plan}` sends votes, which are not a difference of models: use value=sign(scale=mean)")
         if down.info.feedback:
-            raise ArgumentError("down: the plan has feedback, but what a frame leaves out is in the next difference already")
+            raise ArgumentError("down: the plan has feedback, but the next difference already includes what a frame omits")
         self._strategy = strategy
-        # (A record has no None: what is not given is not there.)
-        given = {name: value for name, value in ((_DENSE_BELOW, dense_below), ("flat", flat)) if value is not None}
-        self._meta: Options = {"up": str(up), "down": str(down), **given, "seed": seed}
-        self._version = -1  # of the model that the clients have, or are about to
+        # (A record has no None: an option that is not set is omitted.)
+        options = {name: value for name, value in ((_DENSE_BELOW, dense_below), ("flat", flat)) if value is not None}
+        self._meta: Options = {"up": str(up), "down": str(down), **options, "seed": seed}
+        self._version = -1  # of the model that the clients have, or are about to receive
         self._model: Model = {}
-        self._own: Model = {}  # the server's, which has what `down` left out
+        self._own: Model = {}  # the server's, which includes what `down` omitted
         self._names: List[str] = []
         self._down: Optional[SenderPool] = None
         self._up: Optional[SenderPool] = None
-        self._given: Optional[ArrayRecord] = None  # the arrays of which that model is what clients get
+        self._given: Optional[ArrayRecord] = None  # the strategy's arrays from which that model was made
         self._history: Dict[int, Array] = {}  # version: frames that lead to it
         self._known: Dict[int, int] = {}  # node: the version that it has
         self._sent: Dict[int, Message] = {}  # node: this round's message
-        self._asked: Dict[int, Tuple[str, Set[str]]] = {}  # node: the model's record in that message, and all its records
+        self._asked: Dict[int, Tuple[str, Set[str]]] = {}  # node: the key of the model in that message, and the keys of all its records
         self.traffic = Traffic()
 
     def summary(self) -> None:
@@ -210,25 +210,25 @@ class Compressed(Strategy):  # type: ignore[misc]
         return self._pack(self._strategy.configure_train(server_round, arrays, config, grid), arrays)
 
     def configure_evaluate(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
-        """The strategy's messages, with frames. The model of the evaluation is the one that training goes on from."""
+        """The strategy's messages, with frames. The evaluated model is the one from which training continues."""
         return self._pack(self._strategy.configure_evaluate(server_round, arrays, config, grid), arrays)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> Tuple[Optional[ArrayRecord], Optional[MetricRecord]]:
-        """What the strategy makes of the decoded models."""
+        """Passes the decoded models to the strategy."""
         made: Tuple[Optional[ArrayRecord], Optional[MetricRecord]] = self._strategy.aggregate_train(
             server_round, self._unpack(replies, trained=True)
         )
         return made
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> Optional[MetricRecord]:
-        """What the strategy makes of the replies."""
+        """Passes the replies to the strategy."""
         made: Optional[MetricRecord] = self._strategy.aggregate_evaluate(server_round, self._unpack(replies))
         return made
 
     def _advance(self, arrays: ArrayRecord) -> None:
-        """Makes the frames that bring the clients' model nearer to these arrays."""
+        """Encodes the frames that move the clients' model toward these arrays."""
         if arrays is self._given:
             return
         new = {name: of_type(array, self._model.get(name, array).dtype) for name, array in read(arrays).items()}
@@ -244,11 +244,11 @@ class Compressed(Strategy):  # type: ignore[misc]
             if self._down is not None:
                 self._history[self._version] = _blob(frames, _FRAMES)
         self._given, self._own = arrays, new
-        while self._history and sum(len(each.data) for each in self._history.values()) >= self._dense:
+        while self._history and sum(len(frame.data) for frame in self._history.values()) >= self._dense:
             del self._history[next(iter(self._history))]
 
     def _nearer(self, new: Model) -> Optional[Tuple[Model, bytes]]:
-        """The clients' model, brought nearer to a new one by frames; None if the plan has none for what is not finite."""
+        """The clients' model, moved toward a new one by frames, and the frames; None if a value cannot be encoded."""
         model = {name: self._model[name] if name in self._names else array for name, array in new.items()}
         if self._down is None:
             return model, b""
@@ -316,7 +316,7 @@ class Compressed(Strategy):  # type: ignore[misc]
         return found
 
     def _move(self, content: RecordDict) -> None:
-        """The models of a client without the mod, which began at the clients' model, as if they had begun at the own."""
+        """For a client without the mod, which trained from the clients' model: moves its models to start from the server's own."""
         for key, record in list(content.array_records.items()):
             trained = read(record)
             if fits(trained, self._model):
@@ -324,8 +324,8 @@ class Compressed(Strategy):  # type: ignore[misc]
                 content[key] = write(moved(trained, self._names, by))
 
     def _require_models(self, content: RecordDict, asked: Optional[Tuple[str, Set[str]]]) -> None:
-        """Dense arrays are as hostile as frames: one NaN would be in the average, as would a number that the model's type
-        does not hold; another shape or record would end the server. asked: of a training, what was sent."""
+        """Checks dense arrays, which may be as hostile as frames. A NaN, or a number beyond the model's type, would enter the
+        average; another shape or record would stop the server. asked: for a training, the model's key and all keys sent."""
         models = {key: read(record) for key, record in content.array_records.items()}
         for key, model in models.items():
             for name, array in model.items():
@@ -341,19 +341,19 @@ class Compressed(Strategy):  # type: ignore[misc]
             raise CorruptFrame(f"{key}: other arrays than the model's, or of other shapes or types")
 
     def _decode(self, content: RecordDict) -> None:
-        """Puts a trained model in place of the frames: the own one, and what the training changed. So what `down` left
-        out is still there when models are averaged, and in the next difference."""
-        told = content.config_records[_RECORD]
-        if told["version"] != self._version:
-            raise ArgumentError(f"it is about model {told['version']}, but {self._version} was sent")
-        key = told["key"]
+        """Replaces the frames by a trained model: the server's own model plus the change by the training. So what `down`
+        omitted is not lost in the average, and is in the next difference."""
+        answer = content.config_records[_RECORD]
+        if answer["version"] != self._version:
+            raise ArgumentError(f"it is about model {answer['version']}, but {self._version} was sent")
+        key = answer["key"]
         if key:
             record = content.array_records[key]
             if self._up is None or _FRAMES not in record:
                 raise CorruptFrame(f"{key} has no frames")
             size = _size(record)
             by = self._up.unpack(record[_FRAMES].data, self._version)
-            if not all(numpy.isfinite(each).all() for each in by):
+            if not all(numpy.isfinite(array).all() for array in by):
                 raise CorruptFrame("a value is NaN or infinite")
             model = moved(self._own, self._names, by)
             model.update({name: array.numpy() for name, array in record.items() if name != _FRAMES})
@@ -370,16 +370,16 @@ class Compressed(Strategy):  # type: ignore[misc]
 
 class LocalGrid:
     """A Grid whose clients run in this process, one after another: Flower without a network, for tests and experiments.
-    A client's exception is the Error of its reply, as it is elsewhere.
+    A client's exception becomes the Error of its reply, as on other grids.
 
     app    a ClientApp
-    nodes  how many clients; they have the numbers 1 …
+    nodes  the number of clients, which are numbered from 1
     """
 
     def __init__(self, app: ClientApp, nodes: int) -> None:
         self._app = app
         self.contexts = {node: Context(0, node, {}, RecordDict(), {}) for node in range(1, nodes + 1)}
-        with contextlib.suppress(ImportError):  # where messages learn who sends them, from Flower 1.41 on
+        with contextlib.suppress(ImportError):  # from Flower 1.41 on, messages read their sender from here
             from flwr.supercore.task_identity import TaskIdentity
 
             TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 0, 0, 0

@@ -20,29 +20,29 @@ def write(model: Model) -> ArrayRecord:
 
 
 def copy(record: ArrayRecord) -> ArrayRecord:
-    """Another record of the same arrays: an app may take the arrays out of the one that it is given."""
+    """Another record of the same arrays: an app may remove the arrays from the record that it receives."""
     return ArrayRecord(dict(record))
 
 
 def difference(new: Model, old: Model, names: Iterable[str]) -> List[Array]:
-    # What numpy makes of arrays without a dimension is no array.
+    # (For arrays without a dimension numpy returns scalars.)
     return [numpy.asarray(numpy.subtract(new[name], old[name], dtype=numpy.float32)) for name in names]
 
 
 def moved(model: Model, names: Iterable[str], by: Iterable[Array]) -> Model:
     """The model with differences added: the same bits on both sides."""
-    found = {name: numpy.asarray(model[name] + each, model[name].dtype) for name, each in zip(names, by)}
+    found = {name: numpy.asarray(model[name] + move, model[name].dtype) for name, move in zip(names, by)}
     return {name: found.get(name, array) for name, array in model.items()}
 
 
 def of_type(array: Array, dtype: DType) -> Array:
-    """An average of integers has become floats, and FedAdam's models are float64."""
+    """Converts an average to the model's type: an average of integers is of floats, and FedAdam's models are float64."""
     return numpy.asarray(numpy.rint(array) if array.dtype.kind == "f" and dtype.kind in "iu" else array, dtype)
 
 
 def holds(dtype: DType, array: Array) -> bool:
-    """Whether numbers are finite in a type: 1e300 is infinite in float32, 2^62 in float16."""
-    if dtype.kind in "iu":  # of an array of floats, too, which may be NaN
+    """Whether all numbers are finite in a type: 1e300 is infinite in float32, 2^62 in float16."""
+    if dtype.kind in "iu":  # (the array may be of floats, and have a NaN)
         limits = numpy.iinfo(dtype)
         return bool(((array >= limits.min) & (array < limits.max + 1)).all())
     with numpy.errstate(over="ignore", invalid="ignore"):
@@ -60,7 +60,7 @@ def same_kind(one: Model, other: Model) -> bool:
 
 
 def fits(one: Model, other: Model) -> bool:
-    """Whether it can be averaged with the other: an app of its own may train in another type."""
+    """Whether `one` can be averaged with `other`; an app may train in another type."""
     return one.keys() == other.keys() and all(
-        each.shape == other[name].shape and each.dtype.kind in "fiu" + other[name].dtype.kind for name, each in one.items()
+        array.shape == other[name].shape and array.dtype.kind in "fiu" + other[name].dtype.kind for name, array in one.items()
     )

@@ -4,13 +4,13 @@
     optimizer = optax.chain(deepreduce.jax.compress(plan, "ranks"), optax.sgd(0.1))
 
 compress  an optax transformation: the mean over an axis of shard_map, compressed
-specs     what shard_map must be told of an optimizer's state
+specs     PartitionSpecs of an optimizer's state, for shard_map
 Codec     encode and mean as pure functions of arrays, for collectives of one's own
 
-Every shape is static: a rank sends a row of as many bytes at every step, frames and the room that they did not need.
-For Top-r that room is small; a plan whose frames may be of any size (threshold) has rows of about the dense size.
-The state of feedback is an array, in and out. The codecs run on the CPU, on XLA's own memory; gradients on another
-device are copied there and back, by jax.pure_callback.
+Every shape is static: a rank sends a row of the same number of bytes at every step, frames and padding. For Top-r the
+padding is small; a plan whose frames may be of any size (threshold) has rows of about the dense size. The state of feedback is
+an array, passed in and returned. The codecs run on the CPU, on XLA's own memory; gradients on another device are copied there
+and back, by jax.pure_callback.
 """
 
 from __future__ import annotations
@@ -38,22 +38,21 @@ def _is_plan(given: object) -> bool:
 
 
 class Codec:
-    """Tensors of these shapes to rows of bytes, and rows to their mean. Its functions are pure, and work under jit,
-    shard_map and vmap (one after another).
+    """Encodes tensors of fixed shapes to rows of bytes, and decodes rows to their mean. Its functions are pure, and work
+    under jit, shard_map and vmap (sequentially).
 
-    tensors  a pytree of arrays, or of what has a shape and a dtype: float32, float16 or bfloat16
+    tensors  a pytree of arrays, or of objects with a shape and a dtype: float32, float16 or bfloat16
     plan    a plan or its text; or a book of plans by the arrays' names
-    dense_below  arrays of fewer elements travel exactly, in the same row. None: of a plan that is flat none, of others those
-            below 1000
-    flat    the arrays of the plan are one tensor (bucket=flat). None: of a plan that sparsifies, or keeps each value by
-            itself (raw, half); one that quantises all elements (8bit, onebit) has levels for each array
-    seed    of random numbers; the same on every rank. Step and rank are told to the library anyhow, and an array's numbers go
-            by its name
+    dense_below  arrays of fewer elements are sent exactly, in the same row. None: 1000, and for plans that are flat 0
+    flat    the arrays of the plan are one tensor (bucket=flat). None: flat if the plan sparsifies or codes each value
+            independently (raw, half). A plan that quantises all elements (8bit, onebit) has levels for each array
+    seed    of random numbers; the same on every rank. The library receives step and rank besides, and the numbers of an array
+            depend on its name
 
     row_size, state_size  bytes of a row, and of a rank's state
-    names                 of the arrays, by their paths in the tree: "layer.weight". Errors and books have them
+    names                 of the arrays: their paths in the tree, such as "layer.weight". Errors and books use them
 
-    Raises ArgumentError for a plan that does not take such arrays.
+    Raises ArgumentError for a plan that does not support such arrays.
     """
 
     @argument("bypass", "dense_below")
@@ -69,38 +68,38 @@ class Codec:
         seed: int = 0,
     ) -> None:
         leaves, self._tree = jax.tree.flatten(tensors)
-        self._like = [(tuple(each.shape), each.dtype) for each in leaves]
+        self._like = [(tuple(array.shape), array.dtype) for array in leaves]
         self.names = _names_of(tensors)
         self._pool, self._numbers = _pool_of(self.names, self._like, method_of(plan), dense_below, flat, seed)
         self.row_size, self.state_size = self._pool.size, self._pool.state_size
         self._pool.warn_if_dense()
 
     def init(self, ranks: int = 1) -> jax.Array:
-        """The state before the first step: [ranks * state_size] uint8, which shard_map cuts into the ranks'."""
+        """The state before the first step: [ranks * state_size] uint8, which shard_map splits by rank."""
         return jnp.zeros(ranks * self.state_size, jnp.uint8)
 
     def encode(self, tree: Tree, state: jax.Array, step: ArrayLike, rank: ArrayLike = 0) -> Tuple[jax.Array, jax.Array, jax.Array]:
-        """A rank's row, its new state, and the bytes of the row that are in use: frames and what says how long they are.
+        """Encodes a rank's arrays. Returns the row, the new state, and the number of bytes used in the row (headers and frames).
 
         tree   a pytree as `tensors`
         state  [state_size] uint8: the last call's, or `init`'s
-        step   the same on every rank, and another at each call; below 2^32
-        rank   another on every rank: jax.lax.axis_index
+        step   the same on every rank, different in each call; below 2^32
+        rank   unique for each rank: jax.lax.axis_index
 
-        What cannot be encoded (a NaN, say) makes a row that says so: `mean` raises PeerError, on every rank.
+        If a value cannot be encoded (for example a NaN), the row reports it, and `mean` raises PeerError on every rank.
         Returns ([row_size] uint8, [state_size] uint8, int32).
         """
         leaves, there = jax.tree.flatten(tree)
-        found = [(tuple(each.shape), each.dtype) for each in leaves]
+        found = [(tuple(array.shape), array.dtype) for array in leaves]
         if there != self._tree or found != self._like:
             raise ArgumentError(f"the codec is for {self._tree} of {self._like}, not for {there} of {found}")
         if state.shape != (self.state_size,) or state.dtype != jnp.uint8:
             raise ArgumentError(
-                f"the state is {state.dtype}{list(state.shape)}, a rank's is uint8[{self.state_size}]: give compress"
-                " ranks=, which the axis has, and shard_map the specs that deepreduce.jax.specs(state, axis_name) has for it"
+                f"the state is {state.dtype}{list(state.shape)}, a rank's is uint8[{self.state_size}]: pass compress"
+                " the axis's number of ranks as ranks=, and shard_map the specs of deepreduce.jax.specs(state, axis_name)"
             )
         shapes = [((self.state_size,), jnp.uint8), ((self.row_size,), jnp.uint8), ((), jnp.int32)]
-        results = [jax.ShapeDtypeStruct(*each) for each in shapes]
+        results = [jax.ShapeDtypeStruct(*shape) for shape in shapes]
         after, row, size = call(self._numbers[0], results, [state, jnp.uint32(step), jnp.uint32(rank), *leaves], {0: 0})
         return row, after, size
 
@@ -110,24 +109,24 @@ class Codec:
         rows  [ranks, row_size] uint8: jax.lax.all_gather of the ranks' rows
         step  as of `encode`
 
-        Returns a pytree as `tensors`. Raises, when it runs, JaxRuntimeError (without jit ValueError) with the words of
+        Returns a pytree as `tensors`. Raises, when it runs, JaxRuntimeError (without jit ValueError) with the message of
         PeerError (a rank could not encode), CorruptFrame, OutOfStep or ArgumentError (a row of another step or of other
-        arrays); they name the rank.
+        arrays). The message names the rank.
         """
         if rows.ndim != 2 or rows.shape[1] != self.row_size or rows.dtype != jnp.uint8:
             raise ArgumentError(f"rows are {rows.dtype}{list(rows.shape)}, not uint8[ranks, {self.row_size}]")
         shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape, _ in self._like]
         sums = call(self._numbers[1], shapes, [jnp.uint32(step), rows], {})
-        return jax.tree.unflatten(self._tree, [each.astype(dtype) for each, (_, dtype) in zip(sums, self._like)])
+        return jax.tree.unflatten(self._tree, [array.astype(dtype) for array, (_, dtype) in zip(sums, self._like)])
 
 
 Shape = Tuple[Tuple[int, ...], jnp.dtype]  # and dtype
-Called = Tuple[SenderPool, Tuple[int, int]]  # senders, and the numbers of their encode and merge
-_known: Dict[Tuple[object, ...], Called] = {}  # what XLA's programs may call
+Called = Tuple[SenderPool, Tuple[int, int]]  # senders, and the function numbers of their encode and merge
+_known: Dict[Tuple[object, ...], Called] = {}  # functions that XLA's programs may call
 
 
 def _names_of(tree: Tree) -> List[str]:
-    """Of the leaves, in order."""
+    """The names of the leaves, in order."""
     paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
     names = [jax.tree_util.keystr(path, simple=True, separator=".") for path in paths]
     if len(set(names)) < len(names):  # {"a": {"b": …}, "a.b": …}
@@ -138,7 +137,7 @@ def _names_of(tree: Tree) -> List[str]:
 def _pool_of(
     names: Sequence[str], like: Sequence[Shape], plan: Union[Plan, Book], dense_below: Optional[int], flat: Optional[bool], seed: int
 ) -> Called:
-    """Of equal codecs the same."""
+    """Equal codecs share one pool."""
     key = tuple(names), tuple(like), plan, dense_below, flat, seed
     if key not in _known:
         pool = SenderPool(dict(zip(names, like)), plan, dense_below=dense_below, flat=flat, seed=seed)
@@ -159,15 +158,15 @@ def _pool_of(
 
 
 class CompressState(NamedTuple):
-    """What `compress` keeps: the number of the step, and the states of feedback: [state_size] uint8 within shard_map,
-    [ranks * state_size] outside."""
+    """The state of `compress`: the number of the step, and the states of feedback ([state_size] uint8 within shard_map,
+    [ranks * state_size] outside)."""
 
     step: jax.Array
     memory: jax.Array
 
 
 class Transformation(NamedTuple):
-    """optax.GradientTransformation, without the need of optax."""
+    """As optax.GradientTransformation, without a dependency on optax."""
 
     init: Callable[[Tree], CompressState]
     update: Callable[..., Tuple[Tree, CompressState]]
@@ -183,20 +182,21 @@ def compress(
     flat: Optional[bool] = None,
     seed: int = 0,
 ) -> Transformation:
-    """An optax transformation: each rank's gradients become the mean of all ranks', compressed. First in optax.chain.
+    """An optax transformation that replaces each rank's gradients by their mean over the ranks, compressed. Put it first in
+    optax.chain.
 
-    axis_name  of the shard_map (or pmap, or vmap) in which `update` is called; None: there is one rank, whose gradients
-               are encoded and decoded, to see what the plan does to a training
-    ranks      that the axis has, for an `init` outside of it; None: all devices. Within the axis it is not needed
+    axis_name  of the shard_map (or pmap, or vmap) in which `update` is called; None: one rank, whose gradients are encoded
+               and decoded, to test how the plan affects a training
+    ranks      the size of the axis, for an `init` outside of it; None: all devices. Not needed within the axis
     plan, dense_below, flat, seed  as of Codec
 
-    `init` outside of shard_map gives the states of all ranks; `specs` tells shard_map how to cut them. All ranks get
-    the same bits, or the step fails on all of them, as Codec.mean says; the state of before is as it was.
+    `init` outside of shard_map returns the states of all ranks; `specs` returns how shard_map splits them. All ranks receive
+    the same bits, or the step fails on all of them, as Codec.mean says; then the state before the step is unchanged.
     """
     known: List[Tuple[object, Codec]] = []
 
     def codec_of(tree: Tree) -> Codec:
-        key = jax.tree.structure(tree), [(each.shape, each.dtype) for each in jax.tree.leaves(tree)]
+        key = jax.tree.structure(tree), [(array.shape, array.dtype) for array in jax.tree.leaves(tree)]
         for other, found in known:
             if other == key:
                 return found
@@ -222,15 +222,15 @@ def compress(
 
 def specs(state: Tree, axis_name: str) -> Tree:
     """PartitionSpecs of an optimizer's state, for shard_map and jax.device_put: each rank has its own memory of
-    feedback, all the rest is the same on every rank.
+    feedback; all else is the same on every rank.
 
-    state  of an optimizer of which `compress(plan, axis_name)` is a part
+    state  of an optimizer that includes `compress(plan, axis_name)`
     """
     own, shared = jax.sharding.PartitionSpec(axis_name), jax.sharding.PartitionSpec()
     return jax.tree.map(
-        lambda each: CompressState(shared, own) if isinstance(each, CompressState) else shared,
+        lambda part: CompressState(shared, own) if isinstance(part, CompressState) else shared,
         state,
-        is_leaf=lambda each: isinstance(each, CompressState),
+        is_leaf=lambda part: isinstance(part, CompressState),
     )
 
 

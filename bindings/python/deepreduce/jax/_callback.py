@@ -20,7 +20,7 @@ from .._native._memory import bfloat16
 from .._native._types import Array, DType, Pointer
 
 Arrays = List[Array]
-Function = Callable[[Arrays, Arrays], None]  # of arguments, which it may not change, and results, which it fills
+Function = Callable[[Arrays, Arrays], None]  # (arguments, results): it must not change arguments, and fills results
 
 _TARGET = "deepreduce_call"
 _METADATA, _EXECUTE, _SCALAR, _S64, _INTERNAL = 1, 3, 3, 5, 13  # enumerators
@@ -87,7 +87,7 @@ class _Buffers(ctypes.Structure):
         ("extension_start", ctypes.c_void_p),
         ("size", ctypes.c_int64),
         ("types", ctypes.c_void_p),
-        ("each", ctypes.POINTER(ctypes.POINTER(_Buffer))),
+        ("pointers", ctypes.POINTER(ctypes.POINTER(_Buffer))),
     ]
 
 
@@ -102,7 +102,7 @@ class _Attributes(ctypes.Structure):
         ("size", ctypes.c_int64),
         ("types", ctypes.POINTER(ctypes.c_int)),
         ("names", ctypes.c_void_p),
-        ("each", ctypes.POINTER(ctypes.POINTER(_Scalar))),
+        ("pointers", ctypes.POINTER(ctypes.POINTER(_Scalar))),
     ]
 
 
@@ -121,16 +121,16 @@ class _Frame(ctypes.Structure):
 
 @functools.cache
 def _dtypes() -> Dict[int, DType]:
-    """By XLA's number."""
+    """NumPy types by XLA's numbers."""
     found = {4: "int32", 6: "uint8", 8: "uint32", 10: "float16", 11: "float32", 16: bfloat16()}
-    return {number: numpy.dtype(each) for number, each in found.items() if each is not None}
+    return {number: numpy.dtype(dtype) for number, dtype in found.items() if dtype is not None}
 
 
 def _arrays(buffers: _Buffers, writable: bool) -> Arrays:
-    """XLA's memory, for the time of the call."""
+    """Arrays over XLA's memory, valid during the call."""
     found = []
     for i in range(buffers.size):
-        buffer = buffers.each[i].contents
+        buffer = buffers.pointers[i].contents
         dtype, shape = _dtypes()[buffer.dtype], tuple(buffer.dims[: buffer.rank])
         size = math.prod(shape) * dtype.itemsize
         memory = (ctypes.c_char * size).from_address(buffer.data) if size else bytearray()
@@ -148,18 +148,18 @@ _numbers = itertools.count(1)
 def _handler(at: Pointer) -> Any:
     frame = at.contents
     if frame.extension_start and frame.extension_start.contents.base.type == _METADATA:
-        told, here = frame.extension_start.contents.metadata.contents, frame.api.contents.version
-        told.version.major, told.version.minor, told.traits = _MAJOR, here.minor, 0
+        metadata, here = frame.extension_start.contents.metadata.contents, frame.api.contents.version
+        metadata.version.major, metadata.version.minor, metadata.traits = _MAJOR, here.minor, 0
         return None
     if frame.stage != _EXECUTE:
         return None
     try:
         attributes = frame.attributes
-        if attributes.size != 1 or attributes.types[0] != _SCALAR or attributes.each[0].contents.dtype != _S64:
-            raise RuntimeError("the call has other attributes than deepreduce.jax gave it")
-        function = _functions[attributes.each[0].contents.value[0]]
+        if attributes.size != 1 or attributes.types[0] != _SCALAR or attributes.pointers[0].contents.dtype != _S64:
+            raise RuntimeError("the attributes of the call are not those that deepreduce.jax passed")
+        function = _functions[attributes.pointers[0].contents.value[0]]
         function(_arrays(frame.arguments, False), _arrays(frame.results, True))
-    except BaseException as error:  # nothing may pass through XLA's frames
+    except BaseException as error:  # no exception may pass through XLA's stack frames
         words = f"{type(error).__name__}: {error}".encode()
         return frame.api.contents.error_create(_ErrorArgs(ctypes.sizeof(_ErrorArgs), None, words, _INTERNAL))
     return None
@@ -171,34 +171,34 @@ def _register() -> None:
 
 
 def number_of(function: Function) -> int:
-    """A number under which XLA finds the function, for as long as the process lives: nobody tells when the last
-    compiled program is gone."""
+    """Registers the function under a number, by which XLA's programs call it. It stays registered until the process ends,
+    since JAX does not report when the last compiled program is deleted."""
     number = next(_numbers)
     _functions[number] = function
     return number
 
 
 def call(number: int, results: Sequence[jax.ShapeDtypeStruct], arguments: Sequence[jax.Array], aliases: Dict[int, int]) -> Tuple[jax.Array, ...]:
-    """What the function of that number makes of arrays, traced or not. It is pure; vmap calls it for one after another.
+    """Calls the function of that number with arrays, traced or not. It must be pure; vmap calls it sequentially.
 
-    results  jax.ShapeDtypeStruct of each
-    aliases  {argument: result} that may share their memory: then the function finds the one in the other
+    results  jax.ShapeDtypeStruct of each result
+    aliases  {argument: result} that may share memory; then the result holds the argument's values at the start
     """
 
-    def on_cpu(*each: jax.Array) -> Sequence[jax.Array]:
+    def on_cpu(*arrays: jax.Array) -> Sequence[jax.Array]:
         _register()
         there = jax.ffi.ffi_call(_TARGET, list(results), vmap_method="sequential", input_output_aliases=aliases)
-        return tuple(there(*each, handle=numpy.int64(number)))
+        return tuple(there(*arrays, handle=numpy.int64(number)))
 
-    def elsewhere(*each: jax.Array) -> Sequence[jax.Array]:
-        return tuple(jax.pure_callback(by_copies, list(results), *each, vmap_method="sequential"))
+    def elsewhere(*arrays: jax.Array) -> Sequence[jax.Array]:
+        return tuple(jax.pure_callback(by_copies, list(results), *arrays, vmap_method="sequential"))
 
-    def by_copies(*each: jax.Array) -> Arrays:
-        given = [numpy.asarray(array) for array in each]
+    def by_copies(*arrays: jax.Array) -> Arrays:
+        copied = [numpy.asarray(array) for array in arrays]
         made = [numpy.empty(result.shape, result.dtype) for result in results]
         for i, o in aliases.items():
-            made[o] = given[i] = numpy.array(given[i])
-        _functions[number](given, made)
+            made[o] = copied[i] = numpy.array(copied[i])
+        _functions[number](copied, made)
         return made
 
     found: Tuple[jax.Array, ...] = jax.lax.platform_dependent(*arguments, cpu=on_cpu, default=elsewhere)
