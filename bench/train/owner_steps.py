@@ -84,10 +84,10 @@ def page(rows: Sequence[Dict[str, Any]]) -> str:
     return f"""# By owners and by gather
 
 `python -m bench.train.owner_steps` writes this page and `owner_steps.json`. {setting.title} ({setting.parameters:,} parameters, {setting.batch} a rank, {setting.optimizer}), gloo.
-**All ranks share one machine of {cores}**, a process of one thread and a network namespace each: what a step computes, encodes and merges queues for these cores, so times of 8 ranks are no times of 8 hosts, and
+**All ranks share one machine of {cores}**, a process of one thread and a network namespace each: what a step computes, encodes and merges queues for these cores, so times of 8 ranks are not times of 8 hosts, and
 what links cost is seen on the slow ones. What a socket between two ranks gets: {measured}. Commit: {where}.
 
-The plan is `index=all value=uniform_quant(bits=8) feedback=residual`, 4 bits alike, with `exchange=owner` and without. Milliseconds a step: median [10 %, 90 %] of {min(row["steps"] for row in rows)} steps
+The plan is `index=all value=uniform_quant(bits=8) feedback=residual`, 4 bits alike, with `exchange=owner` and without. Milliseconds a step: median [10 %, 90 %] of at least {min(row["steps"] for row in rows)} steps
 of the slowest rank; all methods take turns in one run. Sent: what the schedule has a rank send in a step. On the wire: what its network device counted, with headers and acknowledgements; *travelled* is read off it.
 Error: of two steps' means against dense ones, relative L2. The ranks' parameters are bit-identical in every row. Bold: within 3 % of the fastest of its column.
 {note}{"".join(table(rows, ranks) for ranks in sorted({row["ranks"] for row in rows}))}"""
