@@ -28,7 +28,7 @@ struct decode_memory {
   uint64_t stored = 0;     // for decoded rows, until they are merged
   uint64_t transient = 0;  // in addition, during a call
 };
-dr_status decode_workspace(const batch& b, size_t frames, decode_memory& room, dr_error& error);
+dr_status decode_workspace(const batch& b, size_t frames, decode_memory& needed, dr_error& error);
 
 // ARGUMENT: a frame does not have the tensors of a batch.
 dr_status check_frame(const batch& b, const frame_view& frame, dr_error& error);
@@ -39,7 +39,7 @@ struct frame_limits {
 };
 frame_limits limits_of(const batch& b);
 // CORRUPT: a frame with the batch's tensors (check_frame) that exceeds what the batch's plans can make.
-dr_status check_limits(const batch& b, const frame_limits& most, const frame_view& frame, dr_error& error);
+dr_status check_limits(const batch& b, const frame_limits& limits, const frame_view& frame, dr_error& error);
 // The common part of all frames of a batch, to check outputs before a frame exists.
 frame_view common_frame(const batch& b);
 

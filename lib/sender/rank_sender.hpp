@@ -150,7 +150,7 @@ class sender {
   dr_status sum_numbers(unit& u, const dr_call& call, std::span<const dr_bytes> slots, void* slot, dr_sent& result);
   dr_status merge_numbers(unit& u, const dr_call& call, std::span<const dr_bytes> slots, dr_sent& result);
   dr_status read_numbers(unit& u, const dr_call& call, const dr_bytes& slot);
-  dr_status check_sum(const unit& u, std::span<const dr_bytes> slots, uint64_t numbers);
+  dr_status check_sum(const unit& u, std::span<const dr_bytes> slots, uint64_t size);
   std::byte* state_at(unit& u, uint32_t tensor);
   dr_status encode_rows(unit& u, const dr_call& call, void* slot, dr_sent& result);
   dr_status merge_rows(unit& u, const dr_call& call, std::span<const dr_bytes> slots, dr_sent& result);

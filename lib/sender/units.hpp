@@ -50,7 +50,7 @@ dr_status plan_units(std::span<const named_tensor> tensors, const unit_rules& ru
 
 // The type in which a plan sends all values, with no more than a residual of what rounding loses; 0: it does otherwise.
 // An all-reduce of that type has the bits of an exchange of such frames but for the rounding of sums.
-dr_dtype half_of(const plan& method);
+dr_dtype half_of(const plan& p);
 
 // Elements below which a tensor of such a plan travels exactly.
 uint64_t dense_below_of(const plan& method, uint64_t asked);

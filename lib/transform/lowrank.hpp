@@ -107,7 +107,7 @@ class lowrank {
   void copy_input(size_t item, float* to) const;
   float value(size_t item, uint64_t element) const;
   void draw_column(size_t item, uint32_t column);
-  void orthonormalise_q(size_t item, double* room);
+  void orthonormalise_q(size_t item, double* scratch);
   dr_status find_fault(size_t item, dr_error& error) const;
   dr_status check_factor(std::span<const float> factor, const char* name, float mean, float limit,
                          dr_error& error) const;
