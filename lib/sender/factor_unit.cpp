@@ -33,7 +33,7 @@ dr_status factor_unit::create(const plan& method, uint64_t dense_below, uint64_t
   out_.resize(tensors.size());
   const bool copies = !tensors.empty() && tensors[0].dtype != DR_F32;
   const uint64_t own = round_up(state_.memory_size(), arena::alignment);
-  if (const dr_status s = take(std::max<uint64_t>(1, own + (copies ? elements * sizeof(float) : 0)))) return s;
+  if (const dr_status s = allocate(std::max<uint64_t>(1, own + (copies ? elements * sizeof(float) : 0)))) return s;
   state_.place(at());
   if (copies) copies_ = reinterpret_cast<float*>(at() + own);
   return DR_OK;

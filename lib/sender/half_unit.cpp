@@ -31,7 +31,7 @@ void widen(const void* values, uint64_t first, uint64_t n, float* to) {
 
 }  // namespace
 
-dr_status number_unit::take(uint64_t bytes) {
+dr_status number_unit::allocate(uint64_t bytes) {
   memory_ = {static_cast<std::byte*>(c_.allocate(bytes)), {&c_, bytes}};
   if (!memory_) return fail(c_.error, DR_E_MEMORY, "sender: cannot allocate %" PRIu64 " bytes", bytes);
   memory_size_ = bytes;
@@ -48,7 +48,7 @@ dr_status half_unit::create(dr_dtype type, bool keeps, uint32_t ranks, float sca
   tensors_.assign(tensors.begin(), tensors.end());
   for (const number_tensor& t : tensors_) first_ += t.elements;
   if (!keeps_) return DR_OK;
-  const dr_status s = take(std::max<uint64_t>(1, first_) * sizeof(float));
+  const dr_status s = allocate(std::max<uint64_t>(1, first_) * sizeof(float));
   totals_ = reinterpret_cast<float*>(at());
   return s;
 }
@@ -58,55 +58,55 @@ float half_unit::share(float x) const { return std::min(std::max(x, -largest_), 
 
 dr_status half_unit::begin(std::span<const number_place> tensors, void* numbers) {
   begun_ = false;
-  float* total = totals_;
-  float room[block];
+  const dr_status s = type_ == DR_F16 ? send<f16_type>(tensors, static_cast<uint16_t*>(numbers))
+                                      : send<bf16_type>(tensors, static_cast<uint16_t*>(numbers));
+  begun_ = s == DR_OK;
+  return s;
+}
+
+template <class Type>
+void half_unit::write_shares(float* values, uint64_t n, typename Type::bits* numbers) const {
+  for (uint64_t k = 0; k < n; ++k) values[k] = share(values[k]);
+  round_values_at<Type>.best()(values, n, numbers);
+}
+
+// Writes the shares. With residuals, which must not change if a value is not finite, after all values have been looked at: what
+// rounding loses is the next residual.
+template <class Type>
+dr_status half_unit::send(std::span<const number_place> tensors, typename Type::bits* numbers) {
+  float scratch[block];
+  uint64_t at = 0;
   for (size_t t = 0; t < tensors.size(); ++t) {
-    const uint64_t n = tensors_[t].elements;
     bool finite = true;
     const float* const residual = keeps_ ? residual_of(tensors[t].state) : nullptr;
-    each_block(n, [&](uint64_t i, uint64_t m) {
-      float* const to = keeps_ ? total + i : room;
+    each_block(tensors_[t].elements, [&](uint64_t i, uint64_t m) {
+      float* const to = keeps_ ? totals_ + at + i : scratch;
       with_type(tensors_[t].dtype, [&](auto type) { widen<decltype(type)>(tensors[t].in, i, m, to); });
       for (uint64_t k = 0; residual && k < m; ++k) to[k] += residual[i + k];
       finite &= are_all_finite(DR_F32, to, m);
+      if (!keeps_) write_shares<Type>(to, m, numbers + at + i);
     });
-    if (keeps_) total += n;
+    at += tensors_[t].elements;
     if (finite) continue;
     fail(c_.error, DR_E_ARGUMENT, "a value of the gradient%s is not finite (infinite or NaN)",
          keeps_ ? ", with its residual," : "");
     c_.error.tensor = t;
     return DR_E_ARGUMENT;
   }
-  if (type_ == DR_F16)
-    send<f16_type>(tensors, static_cast<uint16_t*>(numbers));
-  else
-    send<bf16_type>(tensors, static_cast<uint16_t*>(numbers));
-  begun_ = true;
-  return DR_OK;
-}
-
-// Writes the shares; what rounding loses is the next residual.
-template <class Type>
-void half_unit::send(std::span<const number_place> tensors, typename Type::bits* numbers) {
+  if (!keeps_) return DR_OK;
   const float* total = totals_;
-  float room[block];
   for (size_t t = 0; t < tensors.size(); ++t) {
-    const uint64_t n = tensors_[t].elements;
-    float* const residual = keeps_ ? residual_of(tensors[t].state) : nullptr;
-    each_block(n, [&](uint64_t i, uint64_t m) {
-      if (keeps_)
-        std::memcpy(room, total + i, m * sizeof(float));
-      else
-        with_type(tensors_[t].dtype, [&](auto type) { widen<decltype(type)>(tensors[t].in, i, m, room); });
-      for (uint64_t k = 0; k < m; ++k) room[k] = share(room[k]);
-      round_values_at<Type>.best()(room, m, numbers + i);
-      if (!residual) return;
-      widen<Type>(numbers, i, m, room);
-      for (uint64_t k = 0; k < m; ++k) residual[i + k] = total[i + k] - ranks_ * room[k];
+    float* const residual = residual_of(tensors[t].state);
+    each_block(tensors_[t].elements, [&](uint64_t i, uint64_t m) {
+      std::memcpy(scratch, total + i, m * sizeof(float));
+      write_shares<Type>(scratch, m, numbers + i);
+      widen<Type>(numbers, i, m, scratch);
+      for (uint64_t k = 0; k < m; ++k) residual[i + k] = total[i + k] - ranks_ * scratch[k];
     });
-    numbers += n;
-    if (keeps_) total += n;
+    numbers += tensors_[t].elements;
+    total += tensors_[t].elements;
   }
+  return DR_OK;
 }
 
 dr_status half_unit::finish(std::span<const number_place> tensors, const void* sum) {

@@ -33,7 +33,7 @@ class number_unit {
   uint64_t second() const { return second_; }  // numbers that follow when the first are added up
   uint64_t memory() const { return memory_size_; }
 
-  // Writes the first numbers. ARGUMENT: a value is not finite, the error's tensor is its position; nothing has changed.
+  // Writes the first numbers. ARGUMENT: a value is not finite, the error's tensor is its position; no state has changed.
   virtual dr_status begin(std::span<const number_place> tensors, void* numbers) = 0;
   // Takes their sum, and writes the second ones. ARGUMENT: it is not finite, on all ranks.
   virtual dr_status next(const void*, void*) { return DR_OK; }
@@ -52,7 +52,7 @@ class number_unit {
  protected:
   explicit number_unit(context& c) : c_(c) {}
   // MEMORY.
-  dr_status take(uint64_t bytes);
+  dr_status allocate(uint64_t bytes);
   std::byte* at() const { return memory_.get(); }
 
   context& c_;
@@ -85,7 +85,9 @@ class half_unit : public number_unit {
 
  private:
   template <class Type>
-  void send(std::span<const number_place> tensors, typename Type::bits* numbers);
+  dr_status send(std::span<const number_place> tensors, typename Type::bits* numbers);
+  template <class Type>
+  void write_shares(float* values, uint64_t n, typename Type::bits* numbers) const;
   float share(float x) const;
 
   std::vector<number_tensor> tensors_;
