@@ -103,6 +103,8 @@ class sender {
   bool is_own(const unit& u) const { return u.list.kind != DR_UNIT_APART; }
   bool makes_frames(const unit& u) const { return u.list.kind <= DR_UNIT_SCATTER; }
   bool is_dry() const { return options_.flags & DR_SENDER_DRY; }
+  // Whether a unit that cannot be encoded makes all ranks skip the step. A lack of memory does not: it would recur unseen.
+  bool skips_for(dr_status fault) const { return (options_.flags & DR_SENDER_SKIP) && fault != DR_E_MEMORY; }
   // States of ranges, which an owner has, and of factors are the sender's in any case.
   bool borrows_states(const unit& u) const {
     return (options_.flags & DR_SENDER_CALLER_STATES) && u.list.kind != DR_UNIT_OWNER && !u.factors;

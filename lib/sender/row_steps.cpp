@@ -55,19 +55,18 @@ dr_status sender::encode_rows(unit& u, const dr_call& call, void* slot, dr_sent&
     return DR_E_ARGUMENT;
   }
   u.step = call.step;
-  const bool may_skip = options_.flags & DR_SENDER_SKIP;
   slot_head head = head_of(u, call.step);
   encode_request r;
   r.call = {call.step, call.seed, call.private_seed, tag_of(u, call.step), DR_CALL_TAG, call.trace, call.trace_user};
   r.frame = static_cast<uint8_t*>(slot) + prefix_size(1);
   r.capacity = u.bounds[0];
   encode_result made;
-  bool skips = may_skip && !u.rows->is_finite();
+  bool skips = (options_.flags & DR_SENDER_SKIP) && !u.rows->is_finite();
   const dr_status status = skips ? DR_OK : u.rows->encode(r, made);
   if (status) {
     c_.error.tensor = tensor;
     name_tensor(tensor);
-    skips = may_skip && status != DR_E_MEMORY;
+    skips = skips_for(status);
     made = {};
     if (!skips) {
       result.fault = status;

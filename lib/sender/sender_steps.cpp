@@ -190,7 +190,7 @@ dr_status sender::encode(size_t unit, const dr_call& call, void* slots, size_t c
       at += size;
     }
   }
-  if (refusal && (options_.flags & DR_SENDER_SKIP) && result.fault != DR_E_MEMORY) {
+  if (refusal && skips_for(result.fault)) {
     skips = true;
     result.fault = DR_OK;
   } else if (refusal && n > 1) {
