@@ -52,6 +52,11 @@ class Local:
                 kind = type(tensor).__name__ if hasattr(tensor, "to_local") else f"tensor of {tensor.dtype}"
                 raise Unsupported(f"{name} is a {kind}; dense tensors of float32, float16 and bfloat16 are exchanged")
 
+    def descriptions(self) -> Dict[str, str]:
+        """Shape and type of each tensor, to compare workers by."""
+        tensors = {**self.weights, **self.means, **self.copies}
+        return {name: f"{list(tensor.shape)} {tensor.dtype}" for name, tensor in tensors.items()}
+
     def fragments(self, count: int) -> List[List[str]]:
         """The names of weights, cut into `count` runs of about the same number of elements."""
         if not 1 <= count <= len(self.weights):

@@ -56,10 +56,8 @@ class FolderExchange:
         means = {name: tuple(tensor.shape) for name, tensor in local.means.items()}
         self._buffers = FragmentCoder(means, None, {"seed": seed}) if means else None
         self._copies = sum(tensor.numel() * tensor.element_size() for tensor in local.copies.values())
-        tensors = {**local.weights, **local.means, **local.copies}
-        descriptions = {name: f"{list(tensor.shape)} {tensor.dtype}" for name, tensor in tensors.items()}
         bound = "inf" if math.isinf(folder.norm_bound) else folder.norm_bound
-        everything = {**terms, "plan": rules.lines, **options, "norm_bound": bound, "tensor": descriptions}
+        everything = {**terms, "plan": rules.lines, **options, "norm_bound": bound, "tensor": local.descriptions()}
         self._terms = folder.require_terms(everything)
         self._private_seed = int.from_bytes(hashlib.blake2b(folder.name.encode(), digest_size=8).digest(), "little")
         self._members: Set[str] = set()

@@ -32,10 +32,8 @@ class GroupExchange:
             raise ArgumentError("torch.distributed has no process group: call init_process_group first, or pass group=Folder(…)")
         self._engine, self._timeout, self._agreed, self._fragments = Engine(group, timeout), timeout, agreed, fragments
         rules = Rules(plan, flat)
-        tensors = {**local.weights, **local.means, **local.copies}
-        descriptions = {name: f"{list(tensor.shape)} {tensor.dtype}" for name, tensor in tensors.items()}
         options = {**terms, "dense_below": dense_below, "flat": flat, "seed": seed}
-        require_same(None, [rules.lines], options, f"{rules.lines} {options}", descriptions, self._engine, timeout)
+        require_same(None, [rules.lines], options, f"{rules.lines} {options}", local.descriptions(), self._engine, timeout)
         for tensor in (*agreed.weights.values(), *agreed.means.values(), *agreed.copies.values()):
             dist.broadcast(tensor, self._engine.global_rank(0), group)
         self._group = group
