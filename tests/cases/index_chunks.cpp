@@ -48,7 +48,7 @@ std::string judge(const observation& o) {
   const auto indices = words(o.in.elements);
   const uint64_t size = o.fields[0], universe = o.in.universe;
   uint64_t c = 0;
-  for (size_t i = 0, shift = 0; i < o.payload.size(); ++i, shift += 7) {
+  for (size_t i = 0, shift = 0; universe > size && i < o.payload.size(); ++i, shift += 7) {
     c |= uint64_t{o.payload[i] & 127u} << shift;
     if (o.payload[i] < 128) break;
   }

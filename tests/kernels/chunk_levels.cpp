@@ -135,7 +135,7 @@ kept found(uint32_t dtype, const std::vector<Bits>& v, chunked how, cuts c, sour
   select_source source{dtype, pieces, made_values<Bits>::load, &values};
   if (kind == source_kind::taken) {
     values.sums.resize(v.size() + 1);
-    std::memcpy(values.sums.data(), v.data(), v.size() * sizeof(Bits));
+    if (!v.empty()) std::memcpy(values.sums.data(), v.data(), v.size() * sizeof(Bits));
     source.place = made_values<Bits>::place;
   }
   const uint64_t n = v.size(), ranges = n ? (n - 1) / c.range + 1 : 1;
@@ -174,7 +174,7 @@ kept found(uint32_t dtype, const std::vector<Bits>& v, chunked how, cuts c, sour
   if (kind != source_kind::taken) return out;
   CHECK(result.cleared_from == 1);
   std::vector<float> rest(n + 1);
-  std::memcpy(rest.data(), v.data(), n * sizeof(Bits));
+  if (n) std::memcpy(rest.data(), v.data(), n * sizeof(Bits));
   uint64_t k = 0;
   for (uint64_t r = 0; r < out.ends.size(); ++r)
     for (; k < out.ends[r]; ++k) rest[r * c.range + out.positions[k]] = 0;
