@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Sequence
 from bench.train import step_times, train_plan
 from bench.train.methods import METHODS
 from bench.train.rank_pool import RankError
-from bench.train.shaped_links import RATES, Unsupported, WrongRate
+from bench.train.shaped_links import Unsupported, WrongRate
 from bench.train.task import ROOT, settings
 
 MODEL = "byte_gpt"
@@ -107,7 +107,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--ranks", type=int, nargs="+", default=[])
-    parser.add_argument("--link", nargs="+", choices=list(RATES), default=[])
+    parser.add_argument("--link", nargs="+", choices=LINKS, default=[])
     parser.add_argument("--method", nargs="+", default=[])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", action="store_true")

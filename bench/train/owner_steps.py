@@ -18,7 +18,7 @@ from typing import Any, Dict, List, Optional, Sequence
 from bench.train import hook_steps, step_times, train_plan
 from bench.train.methods import METHODS
 from bench.train.rank_pool import RankError
-from bench.train.shaped_links import RATES, Unsupported, WrongRate
+from bench.train.shaped_links import Unsupported, WrongRate
 from bench.train.task import ROOT, settings
 
 # Relative L2 of two steps' means against dense ones: rounding; bf16's 8 bits; twice what gathers of 8 and of 4 bits have, of owners, who
@@ -108,7 +108,7 @@ def measured(ranks: int, link: str, methods: Sequence[str], rounds: Optional[int
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[4, 8])
-    parser.add_argument("--link", nargs="+", choices=list(RATES), default=hook_steps.LINKS)
+    parser.add_argument("--link", nargs="+", choices=hook_steps.LINKS, default=hook_steps.LINKS)
     parser.add_argument("--method", nargs="+", default=METHOD_NAMES)
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--out", type=Path, default=OUT)

@@ -17,8 +17,8 @@ from typing import Any, List
 
 from bench.train.rank_pool import RankPool
 
-RATES = {"100mbit": 100e6, "1gbit": 1e9, "unshaped": 0.0}  # bits a second
-BURST = {"100mbit": "32kb", "1gbit": "128kb"}  # what a full bucket lets through at once: small beside a message
+RATES = {"10mbit": 10e6, "100mbit": 100e6, "1gbit": 1e9, "unshaped": 0.0}  # bits a second
+BURST = {"10mbit": "8kb", "100mbit": "32kb", "1gbit": "128kb"}  # what a full bucket lets through at once: small beside a message
 NETWORK = "10.77.0"
 # Of the rate, what a socket gets: below 1, for headers travel, too; busy machines fill 1 Gbit/s less well.
 LEAST, MOST = 0.7, 1.02

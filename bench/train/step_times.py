@@ -7,12 +7,13 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from bench.train import train_plan, train_results
 from bench.train.rank_pool import RankError, RankPool
-from bench.train.shaped_links import RATES, ShapedLinks, Unsupported, WrongRate
+from bench.train.shaped_links import ShapedLinks, Unsupported, WrongRate
 
 WARM_UP = 4  # steps: buckets are cut, slots find their sizes, PowerSGD begins
 # Of each method in turn. On links of 100 Mbit/s, where a dense step takes seconds, half the rounds.
 ROUNDS, STEPS = 8, 3
 TIMEOUT = 1500.0  # seconds, of all methods on one link
+LINKS = ("100mbit", "1gbit", "unshaped")
 LINKED = {"lstm_large": (2, 4), "lstm": (2,), "resnet20": (2,)}
 LINKED_METHODS = ["local", "dense", "fp16", "bf16", "powersgd1", "top1", "top1_log", "top1_auto", "top10_log"]
 BASES = ("dense", "bf16", "powersgd1")
@@ -39,7 +40,7 @@ def measure(
     )
     for model in models or plan:
         for n in ranks or plan.get(model, (2,)):
-            for link in RATES if links else ["loopback"]:
+            for link in LINKS if links else ["loopback"]:
                 if not again and all((model, n, link, m) in done for m in names):
                     continue
                 try:
