@@ -93,9 +93,9 @@ def test_the_tensors_are_read_where_they_lie(rng):
     bound = batch.bind(x)
     x[...] = 7
     assert decode(bound.encode()).tolist() == [7] * 24
-    with pytest.raises(deepreduce.ArgumentError, match="where it lies"):
+    with pytest.raises(deepreduce.ArgumentError, match="read in place"):
         batch.bind(numpy.zeros((6, 4), F32).T)
-    with pytest.raises(deepreduce.ArgumentError, match=r"x\[1\].*where it lies"):
+    with pytest.raises(deepreduce.ArgumentError, match=r"x\[1\].*read in place"):
         Batch([x, x], RAW).bind([x, numpy.zeros((4, 12), F32)[:, ::2]])
     odd = numpy.frombuffer(b"\0" + bytes(96), numpy.uint8)[1:].view(F32)
     if not odd.flags.aligned:
@@ -307,8 +307,8 @@ def test_errors(rng):
         (lambda: bound.merge(5), deepreduce.ArgumentError, "not a int"),
         (lambda: batch.merge(5), deepreduce.ArgumentError, "not a int"),
         (lambda: batch.bind(x, frames=2**20 + 1), deepreduce.ArgumentError, "frames"),
-        (lambda: kept.bind(x), deepreduce.ArgumentError, "give state=State"),
-        (lambda: kept.encode(x), deepreduce.ArgumentError, "give state=State"),
+        (lambda: kept.bind(x), deepreduce.ArgumentError, "pass state=State"),
+        (lambda: kept.encode(x), deepreduce.ArgumentError, "pass state=State"),
         (lambda: bound.merge([frame] * 3), deepreduce.ArgumentError, "3 frames"),
         (lambda: bound.merge([frame], [1, 2]), deepreduce.ArgumentError, "2 weights for 1"),
         (lambda: bound.merge([frame], ["a"]), deepreduce.ArgumentError, "weights"),

@@ -88,7 +88,7 @@ class OldDlpack(Emulated):
         super().__dlpack__(stream=stream)
         make = ctypes.pythonapi.PyCapsule_New
         make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        return make(ctypes.addressof(self._told[-1].tensor), b"dltensor", None)
+        return make(ctypes.addressof(self._exported[-1].tensor), b"dltensor", None)
 
 
 # ---- Encode, decode, merge, inspect -------------------------------------------------------------

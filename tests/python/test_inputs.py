@@ -271,7 +271,7 @@ def test_pt_files_are_read_by_the_command_and_named_in_the_rows(torch, tmp_path)
     assert f"{tmp_path / 'g.pt'}: seen.npy".encode() in done.stderr  # (of integers)
     assert [(row["tensor"], row["dtype"], row["d"]) for row in rows] == [
         ("model.weight", "f32", 1200), ("model.layers.0", "f32", 3), ("model.layers.1", "bf16", 2), ("emb", "f32", 36)]
-    assert b"step: skipped, is no tensor but int" in done.stderr and b"come again, added up" in done.stderr
+    assert b"step: skipped, is not a tensor but int" in done.stderr and b"come again, added up" in done.stderr
     command("convert", tmp_path / "g.pt", "--cast", "f32", "--output", tmp_path / "g.safetensors")
     found = comparing.read_safetensors(tmp_path / "g.safetensors")
     assert numpy.array_equal(found["model.weight"], weight.contiguous().numpy().ravel())

@@ -1,4 +1,4 @@
-"""What a call is given, as the library sees it: tensors with plans and states, outputs, numbers."""
+"""The arguments of calls as structs of the library: tensors with plans and states, outputs, numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .tensor import Plans, Sparse, State, States, arrays_of, as_list, borrow_sta
 TENSOR_STRIDE = ctypes.sizeof(_abi.dr_tensor)
 OUT_STRIDE = ctypes.sizeof(_abi.dr_tensor_out)
 
-Named = List[Tuple[str, object]]  # arrays with the names that errors give them
+Named = List[Tuple[str, object]]  # arrays with their names in errors
 Keys = Union[None, int, Sequence[int]]
 TraceFunction = Callable[[Trace], object]
 
@@ -32,8 +32,8 @@ class Inputs:
     is_list: bool
     tensors: Structs  # dr_tensor[n]
     plan: Optional[Pointer]  # dr_plan *, or None if each tensor has its own
-    alive: List[object]  # owners of what tensors and plan point to
-    states: List[Tuple[State, str]]  # which serve this call alone (Turns)
+    alive: List[object]  # owners of the memory of tensors and plan
+    states: List[Tuple[State, str]]  # states that only this call may use (Turns)
 
     @property
     def n(self) -> int:
@@ -43,14 +43,14 @@ class Inputs:
 def read_inputs(
     x: object, plan: Optional[Plans], state: States, key: Keys, sum_duplicates: bool, beside: Named
 ) -> Inputs:
-    """x, of which all arrays must be in one place with the states and those `beside`. plan None: of a batch."""
+    """Reads x. Its arrays, the states and the arrays `beside` must be in one place. plan: None for a batch"""
     items, is_list = as_list(x)
     names = [f"x[{i}]" for i in range(len(items))] if is_list else ["x"]
     named = list(beside)
     for name, item in zip(names, items):
         named += arrays_of(item, name)
     states = _states(state, names, is_list)
-    named += [(f"the state of {names[i]}", each.memory) for i, each in states.items()]
+    named += [(f"the state of {names[i]}", held.memory) for i, held in states.items()]
     inputs = Inputs(
         _device.find(named),
         is_list,
@@ -66,9 +66,9 @@ def read_inputs(
             error.tensor = i
             raise
     if plan is not None:
-        _give_plans(inputs, plan)
-    for i, each in states.items():
-        memory = borrow_state(each)
+        _set_plans(inputs, plan)
+    for i, held in states.items():
+        memory = borrow_state(held)
         inputs.tensors[i].state, inputs.tensors[i].state_size = memory.address, memory.size
         inputs.alive.append(memory.owner)
     if key is not None:
@@ -77,42 +77,42 @@ def read_inputs(
     return inputs
 
 
-def give_weights(inputs: Inputs, weights: object) -> None:
-    """Each tensor's base: the weights that a plan compares it with, of its type and number of elements."""
-    for i, each in enumerate(one_each(weights, inputs.n, inputs.is_list, "weights")):
-        if each is None:
+def set_weights(inputs: Inputs, weights: object) -> None:
+    """Sets the base of every tensor: weights of its type and number of elements, with which the plan compares it."""
+    for i, base in enumerate(one_each(weights, inputs.n, inputs.is_list, "weights")):
+        if base is None:
             continue
-        name, held, tensor = f"weights[{i}]" if inputs.is_list else "weights", _abi.dr_tensor(), inputs.tensors[i]
-        inputs.alive.append(borrow_tensor(held, each, name, False, inputs.place))
-        if (held.dtype, held.universe, held.index_dtype) != (tensor.dtype, tensor.universe, 0):
+        name, struct, tensor = f"weights[{i}]" if inputs.is_list else "weights", _abi.dr_tensor(), inputs.tensors[i]
+        inputs.alive.append(borrow_tensor(struct, base, name, False, inputs.place))
+        if (struct.dtype, struct.universe, struct.index_dtype) != (tensor.dtype, tensor.universe, 0):
             raise ArgumentError(
-                f"{name} has {held.universe} elements of dtype {held.dtype}; its tensor {tensor.universe} of dtype"
+                f"{name} has {struct.universe} elements of dtype {struct.dtype}; its tensor {tensor.universe} of dtype"
                 f" {tensor.dtype}",
                 tensor=i,
             )
-        tensor.base = held.values
+        tensor.base = struct.values
 
 
 def _states(state: States, names: Sequence[str], is_list: bool) -> Dict[int, State]:
-    """position: state, of those that keep anything."""
+    """{position: state}, of the states that have bytes."""
     if state is None:
         return {}
     found: Dict[int, State] = {}
-    taken: Dict[int, int] = {}  # id of a state: position
-    for i, each in enumerate(one_each(state, len(names), is_list, "state")):
-        if each is not None and not isinstance(each, State):
-            raise ArgumentError(f"a state is a State, not a {type(each).__name__}", tensor=i)
-        if each is not None and each.size:
-            if (first := taken.setdefault(id(each), i)) < i:
-                raise ArgumentError(f"state[{i}] is that of x[{first}], too: each tensor has its own", tensor=i)
-            found[i] = each
+    used: Dict[int, int] = {}  # id of a state: position
+    for i, given in enumerate(one_each(state, len(names), is_list, "state")):
+        if given is not None and not isinstance(given, State):
+            raise ArgumentError(f"state must be a State, not a {type(given).__name__}", tensor=i)
+        if given is not None and given.size:
+            if (first := used.setdefault(id(given), i)) < i:
+                raise ArgumentError(f"state[{i}] is that of x[{first}], too: each tensor needs its own", tensor=i)
+            found[i] = given
     return found
 
 
-def _give_plans(inputs: Inputs, plan: Plans) -> None:
+def _set_plans(inputs: Inputs, plan: Plans) -> None:
     if isinstance(plan, (list, tuple)):
-        for tensor, each in zip(inputs.tensors, one_each(plan, inputs.n, inputs.is_list, "plan")):
-            parsed = as_plan(each)
+        for tensor, own in zip(inputs.tensors, one_each(plan, inputs.n, inputs.is_list, "plan")):
+            parsed = as_plan(own)
             tensor.plan = parsed.handle
             inputs.alive.append(parsed)
     else:
@@ -122,13 +122,13 @@ def _give_plans(inputs: Inputs, plan: Plans) -> None:
 
 
 def require_in_place(x: object) -> None:
-    """ArgumentError for what encode would copy first: the copy would not change with it."""
+    """ArgumentError for arrays that encode would copy first: the copy would not follow their changes."""
     for i, item in enumerate(x if isinstance(x, (list, tuple)) else [x]):
-        for each in (item.indices, item.values) if isinstance(item, Sparse) else (item,):
-            if not _memory.is_in_place(each):
+        for array in (item.indices, item.values) if isinstance(item, Sparse) else (item,):
+            if not _memory.is_in_place(array):
                 what = f"x[{i}]" if isinstance(x, (list, tuple)) else "x"
                 raise ArgumentError(
-                    f"{what} is not contiguous and aligned; a bound tensor is read where it lies", tensor=i
+                    f"{what} is not contiguous and aligned; a bound tensor is read in place", tensor=i
                 )
 
 
@@ -172,7 +172,7 @@ def make_options(
     options = new(_abi.dr_decode_options)
     options.flags = (_abi.DR_DECODE_ADD if add else 0) | (0 if tag is None else _abi.DR_DECODE_TAG)
     options.flags |= _abi.DR_DECODE_VOTE if vote else 0
-    # 0 is no limit there, and nothing fits one here: then 1 is as good.
+    # 0 means "no limit" there; here it admits nothing, as a limit of 1 does.
     options.max_elements = 0 if max_elements is None else max(1, unsigned(max_elements, "max_elements"))
     options.max_workspace = 0 if max_workspace is None else max(1, unsigned(max_workspace, "max_workspace"))
     options.tag = 0 if tag is None else unsigned(tag, "tag")
@@ -182,11 +182,11 @@ def make_options(
 
 
 def tracer_of(trace: Optional[TraceFunction], struct: Union[_abi.dr_call, _abi.dr_decode_options]) -> Optional[Tracer]:
-    """Puts a caller's function into a dr_call or dr_decode_options."""
+    """Sets a caller's function in a dr_call or dr_decode_options."""
     if trace is None:
         return None
     tracer = Tracer(trace)
-    tracer.give(struct)
+    tracer.set_in(struct)
     return tracer
 
 
@@ -231,7 +231,7 @@ def frames_of(frames: Iterable[Tensor]) -> Sequence[Tensor]:
 
 
 class Shape(NamedTuple):
-    """A tensor that comes out; dtype is a DR_*. `shape` is what a new array gets."""
+    """An output tensor. dtype is a DR_*; `shape` is that of a new array."""
 
     universe: int
     width: int
@@ -240,23 +240,23 @@ class Shape(NamedTuple):
 
 
 def shape_of(tensor: _abi.dr_tensor, x: object) -> Shape:
-    """Of x, of which `tensor` was borrowed."""
+    """The Shape of x, from which `tensor` was borrowed."""
     shape = x.shape if isinstance(x, Sparse) else tuple(getattr(x, "shape", (tensor.universe,)))
     return Shape(tensor.universe, tensor.width, tensor.dtype, shape)
 
 
-# New arrays of a shape and a DR_*, where the others of the call are.
+# Makes an array of a shape and a DR_*, in the place of the call's other arrays.
 Maker = Callable[[Tuple[int, ...], int], Tensor]
 
 
 def name_outputs(out: object, what: str = "out") -> Named:
     if out is None:
         return []
-    return [(f"{what}[{i}]", each) for i, each in enumerate(out)] if isinstance(out, (list, tuple)) else [(what, out)]
+    return [(f"{what}[{i}]", x) for i, x in enumerate(out)] if isinstance(out, (list, tuple)) else [(what, out)]
 
 
 def dtype_code(dtype: DTypeLike, what: str = "dtype") -> Optional[int]:
-    """DR_* of a type that a caller names: "float16", numpy's or torch's. what: its name in errors"""
+    """The DR_* of a type: "float16", numpy's or torch's. what: its name in errors"""
     if dtype is None:
         return None
     name = dtype if isinstance(dtype, str) else str(dtype)
@@ -266,12 +266,12 @@ def dtype_code(dtype: DTypeLike, what: str = "dtype") -> Optional[int]:
         try:
             name = numpy.dtype(dtype).name
         except TypeError:
-            raise ArgumentError(f"{what} is {dtype!r}, which is no type of values") from None
+            raise ArgumentError(f"{what} is {dtype!r}, which is not a type of values") from None
     return _memory.code_of(name, what, _memory.FLOATS)
 
 
 def maker_of(place: Optional[_device.Place], like: object, dtype: Optional[int]) -> Maker:
-    """Makes arrays of the kind of `like`; numpy's if that is None. `dtype`: what the caller named."""
+    """A function that makes arrays of the kind of `like`; None: numpy's. dtype: that of the caller, or None"""
     if place is not None:
         here = place
         return lambda shape, code: here.empty(shape, here.framework.result(code))
@@ -279,16 +279,16 @@ def maker_of(place: Optional[_device.Place], like: object, dtype: Optional[int])
         torch = sys.modules["torch"]
         return lambda shape, code: torch.empty(shape, dtype=getattr(torch, _memory.NAMES[code]))
     if dtype == _abi.DR_BF16 and _memory.bfloat16() is None:
-        raise ArgumentError("dtype is bfloat16, which numpy has by ml_dtypes: pip install ml_dtypes")
+        raise ArgumentError("dtype is bfloat16, for which numpy needs ml_dtypes: pip install ml_dtypes")
     return lambda shape, code: _memory.empty(shape, _memory.result_dtype(code)[0])
 
 
 def arrays_like(like: object, dtype: Optional[int], place: Optional[_device.Place]) -> Tensor:
-    """New arrays of the kind, the shape and, if dtype is None, the type of `like`, in its structure."""
+    """New arrays of the kind, the shape and, if dtype is None, the type of `like`: one, or a list as `like` is."""
     made = []
-    for what, each in name_outputs(like, "like"):
-        told = _memory.describe(each, what, place)
-        made.append(maker_of(place, each, dtype)(told.shape, told.dtype if dtype is None else dtype))
+    for what, x in name_outputs(like, "like"):
+        layout = _memory.describe(x, what, place)
+        made.append(maker_of(place, x, dtype)(layout.shape, layout.dtype if dtype is None else dtype))
     return made if isinstance(like, (list, tuple)) else made[0]
 
 
@@ -300,7 +300,7 @@ def dense_outputs(
     place: Optional[_device.Place],
     make: Optional[Maker] = None,
 ) -> Tuple[Structs, List[Tensor]]:
-    """dr_tensor_out[n] at the arrays in `out`, or if that is None at new ones of `dtype` (None: the tensors')."""
+    """dr_tensor_out[n] for the arrays in `out`; None: for new ones of `dtype` (None: the tensors')."""
     outs = (_abi.dr_tensor_out * len(shapes))()
     if out is None:
         make = make or maker_of(place, None, dtype)
@@ -313,18 +313,18 @@ def dense_outputs(
             arrays.append(array)
         return outs, arrays
     if isinstance(out, (list, tuple)) != is_list:
-        raise ArgumentError(f"the frame holds a {'list' if is_list else 'single tensor'}, out does not")
+        raise ArgumentError(f"the frame holds a {'list' if is_list else 'single tensor'}, and out does not")
     arrays = list(out) if is_list else [out]
     if len(arrays) != len(shapes):
         raise ArgumentError(f"out has {len(arrays)} arrays, the frame {len(shapes)} tensors")
-    taken: Dict[int, int] = {}  # address: position
+    used: Dict[int, int] = {}  # address: position
     for i, (room, shape, array) in enumerate(zip(outs, shapes, arrays)):
         what = f"out[{i}]" if is_list else "out"
         memory = _memory.borrow_output(array, what, place)
         elements = memory.elements
         if elements != shape.universe * shape.width:
             raise ArgumentError(f"{what} has {elements} elements, the tensor {shape.universe * shape.width}", tensor=i)
-        if elements and (first := taken.setdefault(memory.address, i)) < i:
+        if elements and (first := used.setdefault(memory.address, i)) < i:
             raise ArgumentError(f"out[{i}] is the memory of out[{first}], too", tensor=i)
         room.struct_size, room.dtype, room.values = OUT_STRIDE, memory.dtype, memory.address
         room.universe, room.width = shape.universe, shape.width
@@ -338,7 +338,7 @@ def sparse_outputs(
     place: Optional[_device.Place],
     make: Optional[Maker] = None,
 ) -> Tuple[Structs, List[Sparse]]:
-    """dr_tensor_out[n] at new arrays with room for so many rows."""
+    """dr_tensor_out[n] for new arrays. rooms: the capacity of each, in rows"""
     outs, results = (_abi.dr_tensor_out * len(shapes))(), []
     make = make or maker_of(place, None, dtype)
     for room, shape, rows in zip(outs, shapes, rooms):
@@ -354,14 +354,14 @@ def sparse_outputs(
 
 
 def cut(results: List[Sparse], outs: Structs) -> List[Sparse]:
-    """The rows that were written."""
+    """The results, cut to the rows that were written."""
     return [
         (
-            each
-            if len(each.indices) == room.count
-            else Sparse(each.indices[: room.count], each.values[: room.count], each.shape)
+            result
+            if len(result.indices) == room.count
+            else Sparse(result.indices[: room.count], result.values[: room.count], result.shape)
         )
-        for room, each in zip(outs, results)
+        for room, result in zip(outs, results)
     ]
 
 
@@ -369,14 +369,14 @@ def cut(results: List[Sparse], outs: Structs) -> List[Sparse]:
 
 
 def range_of(tensors: Union[None, int, slice, range], n: int) -> Tuple[Optional[range], bool]:
-    """Of a frame's n tensors those that are asked for (None: all), and whether one was asked for by its number."""
+    """The selected ones of a frame's n tensors (None: all), and whether one was selected by its number."""
     if tensors is None:
         return None, False
     if isinstance(tensors, (slice, range)):
-        asked = range(n)[tensors] if isinstance(tensors, slice) else tensors
-        if asked.step != 1 or not asked or asked.start < 0 or asked.stop > n:
+        selected = range(n)[tensors] if isinstance(tensors, slice) else tensors
+        if selected.step != 1 or not selected or selected.start < 0 or selected.stop > n:
             _no_such(tensors, n)
-        return asked, False
+        return selected, False
     try:
         position = operator.index(tensors)
     except TypeError:
@@ -387,4 +387,4 @@ def range_of(tensors: Union[None, int, slice, range], n: int) -> Tuple[Optional[
 
 
 def _no_such(tensors: object, n: int) -> NoReturn:
-    raise ArgumentError(f"tensors is {tensors!r}: the frame has {n}, of which neighbours can be had, one or more")
+    raise ArgumentError(f"tensors is {tensors!r}: the frame has {n}, of which one or a contiguous range can be selected")

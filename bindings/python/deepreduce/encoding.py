@@ -16,10 +16,10 @@ from ._tensors import (
     Inputs,
     Keys,
     TraceFunction,
-    give_weights,
     make_call,
     name_outputs,
     read_inputs,
+    set_weights,
     tracer_of,
 )
 from .errors import ArgumentError
@@ -139,7 +139,7 @@ def encode(
     beside = name_outputs(array_of(out))
     inputs = read_inputs(x, plan, state, key, sum_duplicates, beside)
     if weights is not None:
-        give_weights(inputs, weights)
+        set_weights(inputs, weights)
     if step is None:
         warn_of_repeated_draws(plan)
     call = make_call(

@@ -381,7 +381,7 @@ class Sender(Uncopied):
     def _borrow_input(self, i: int, x: Tensor) -> Tuple[int, object]:
         name = self._names[i]
         if not _memory.is_in_place(x):
-            raise _at_tensor(name, "is not contiguous and aligned; it is read where it lies")
+            raise _at_tensor(name, "is not contiguous and aligned; it is read in place")
         found = _memory.borrow(x, name)
         return self._fits(name, found, self._specs[i].dtype, math.prod(self._specs[i].shape))
 

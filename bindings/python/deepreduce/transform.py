@@ -152,7 +152,7 @@ class Transform(Uncopied):
         with Turns([(self, "the transform")]):
             for i, item in enumerate(items):
                 if not _memory.is_in_place(item):
-                    raise ArgumentError(f"x[{i}] is not contiguous and aligned; it is read where it lies", tensor=i)
+                    raise ArgumentError(f"x[{i}] is not contiguous and aligned; it is read in place", tensor=i)
                 given = _memory.borrow(item, f"x[{i}]", (_abi.DR_F32,))
                 room = _memory.borrow_output(outs[i], f"out[{i}]")
                 if room.dtype != _abi.DR_F32:

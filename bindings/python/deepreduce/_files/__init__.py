@@ -1,1 +1,1 @@
-"""Files: written whole or not at all, .npz, and those of torch.save."""
+"""Files: atomic writes, .npz, and the files of torch.save."""

@@ -10,12 +10,12 @@ import numpy
 
 from .._native._types import Array
 
-# An archive with this comment was made of the file that it names (tool/read/npz.hpp).
+# The comment of an archive that was made from another file; the path of that file follows (tool/read/npz.hpp).
 _MADE_OF = "deepreduce:input="
 
 
 def made_of(path: str) -> str:
-    """The file that write_npz made the archive of, as it was told; "" of anything else."""
+    """The `made_of` with which write_npz wrote the archive; "" for other files."""
     try:
         with zipfile.ZipFile(path) as archive:
             comment = archive.comment.decode("utf-8", "replace")
@@ -30,14 +30,14 @@ def write_npz(
     deflate: bool = False,
     made_of: str = "",
 ) -> None:
-    """As numpy.savez, except that the bytes depend on the arrays only; and with `deflate` on zlib's version.
+    """As numpy.savez, except that the bytes depend on the arrays only, and with `deflate` also on the version of zlib.
 
     path     of the file
     arrays   member's name -> array, of any shape and type that needs no pickle; bfloat16 as void of two bytes
-    made_of  the file that the archive was made of, which the tool names in its place
+    made_of  the file from which the archive was made; the tool reports this name
 
-    numpy.savez leaves some header fields to the platform and always adds zip64 fields, which a small reader need not
-    know. Here the date, system and mode are fixed, and zip64 appears past 2 GiB only. Raises OSError.
+    numpy.savez leaves some header fields to the platform and always adds zip64 fields, which a small reader may not
+    support. Here the date, system and mode are fixed, and zip64 appears past 2 GiB only. Raises OSError.
     """
     method = zipfile.ZIP_DEFLATED if deflate else zipfile.ZIP_STORED
     with zipfile.ZipFile(path, "w", method, compresslevel=9) as archive:

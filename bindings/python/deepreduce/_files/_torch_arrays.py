@@ -1,4 +1,4 @@
-"""PyTorch's tensors as numpy arrays for an .npz: gradients of a live run, and those of .pt files."""
+"""PyTorch's tensors as numpy arrays for an .npz: gradients of a live run, and tensors of .pt files."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 Arrays = Dict[str, "Array"]
 
 PICKLES = (".pt", ".pth")
-# Of a file. What is in one another may be shared, so that a few bytes stand for 2^50 lists: all that is met counts.
-_DEPTH_MOST, _MEMBERS_MOST = 50, 1_000_000
-# Bytes of a name, which that of a zip's member holds; and characters of all names.
-_NAME_MOST, _NAMES_MOST = 60_000, 100_000_000
-# Bytes that all tensors may have for each byte of the file, where many share their elements; and those that are always fine.
+# Limits of a file. Nested lists may be shared, so a few bytes can stand for 2^50 lists: all occurrences count.
+_MAX_DEPTH, _MAX_MEMBERS = 50, 1_000_000
+# Maximum bytes of a name, which a zip member's name can hold; maximum characters of all names.
+_MAX_NAME, _MAX_NAMES = 60_000, 100_000_000
+# Maximum bytes of all tensors per byte of the file, whose tensors may share elements; bytes that are always accepted.
 _BYTES_PER_BYTE, _BYTES_FREE = 16, 1 << 30
-# What a tensor may hold; numpy has no bfloat16, so it is two bytes that the tool knows.
+# Types of tensors that are read. numpy has no bfloat16: it becomes two bytes, which the tool reads.
 _TYPES = "float32 float16 bfloat16 float64 int8 uint8 int16 int32 int64 bool".split()
 
 
 def add_tensor(arrays: Arrays, name: str, tensor: torch.Tensor) -> bool:
-    """Adds a tensor's members to `arrays`: one array, of a sparse tensor `indices`, `values` and `shape` behind the name
-    and a dot. False if it is of a type that is not read.
+    """Adds a tensor to `arrays`: one array `name`; for a sparse tensor `name.indices`, `name.values` and `name.shape`.
+    Returns False if its type is not supported.
     """
     import torch
 
     tensor = tensor.detach()
-    if hasattr(tensor, "to_local"):  # a DTensor: what this rank holds
+    if hasattr(tensor, "to_local"):  # a DTensor: the part of this rank
         tensor = tensor.to_local()
     if not _is_read(tensor):
         return False
@@ -58,7 +58,7 @@ def _is_read(tensor: torch.Tensor) -> bool:
 
 
 def array_of(tensor: torch.Tensor) -> Array:
-    """[tensor's shape] of a dense tensor, C order, on the CPU; shares the memory where it can."""
+    """A dense tensor as an array of its shape, in C order, on the CPU; it shares the memory if possible."""
     import torch
 
     tensor = tensor.detach().to("cpu").contiguous()
@@ -71,7 +71,7 @@ def unwrapped(module: object) -> torch.nn.Module:
     """The module, without wrappers of torch.nn.parallel and torch.compile around it."""
     from torch import nn
 
-    # (Importing dynamo takes seconds; if nobody has, nothing is compiled.)
+    # (Importing dynamo takes seconds; before its first import nothing is compiled.)
     compiled = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", ())
     while True:
         if isinstance(module, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
@@ -84,25 +84,25 @@ def unwrapped(module: object) -> torch.nn.Module:
 
 def named_parameters_of(module: object) -> List[Tuple[str, torch.Tensor]]:
     """(name, parameter) in the order of `module.named_parameters()`. Wrappers of torch.nn.parallel around the module, and
-    those of torch.compile around it or its parts, are no part of a name."""
+    those of torch.compile around it or its parts, are not part of a name."""
     named = unwrapped(module).named_parameters()
     return [(name.replace("_orig_mod.", ""), parameter) for name, parameter in named]
 
 
-def _why_refused(torch_says: str) -> str:
-    """Why torch.load(weights_only=True) would not read a file, without its advice on how to load it unsafely."""
-    found = re.search(r"GLOBAL (\S+)", torch_says)
+def _why_refused(torch_message: str) -> str:
+    """The reason why torch.load(weights_only=True) rejects a file, without torch's advice on unsafe loading."""
+    found = re.search(r"GLOBAL (\S+)", torch_message)
     if found:
         return f"it holds a {found[1]}, not tensors alone, and is not read, for a pickle of one can run any code"
     return "torch.load(weights_only=True) cannot read it: it is damaged, or was not written by torch.save"
 
 
 def read_file(path: Union[str, os.PathLike[str]]) -> Tuple[Arrays, List[str]]:
-    """The tensors of a .pt or .pth file that torch.save wrote, and a sentence for each thing that is no tensor.
+    """The tensors of a .pt or .pth file of torch.save, and a sentence for each object in it that is not a tensor.
 
-    A tensor, a dict or list of tensors, or such in one another: names are joined by dots. Sparse tensors stay sparse.
-    Only torch.load(weights_only=True) reads it, so that no pickle runs code. Raises LibraryError without PyTorch,
-    ArgumentError for a file that cannot be read so, that holds no tensor, or that is small and stands for very much.
+    The file holds a tensor, or nested dicts or lists of tensors, whose names are joined by dots. Sparse tensors stay sparse.
+    torch.load(weights_only=True) reads it, so no pickle runs code. Raises LibraryError without PyTorch; ArgumentError for a
+    file that cannot be read so, that holds no tensor, or whose tensors are too large for its size.
     """
     name = os.fspath(path)
     try:
@@ -118,18 +118,18 @@ def read_file(path: Union[str, os.PathLike[str]]) -> Tuple[Arrays, List[str]]:
         ) from None
     arrays: Arrays = {}
     notes = []
-    size, most = 0, _BYTES_FREE + _BYTES_PER_BYTE * os.path.getsize(name)
+    size, limit = 0, _BYTES_FREE + _BYTES_PER_BYTE * os.path.getsize(name)
     for member, value in _flatten(loaded, name):
         what = f"{name}: {member}" if member else name
         if not isinstance(value, torch.Tensor):
-            notes.append(f"{what}: skipped, is no tensor but {type(value).__name__}")
+            notes.append(f"{what}: skipped, is not a tensor but {type(value).__name__}")
             continue
-        if member in arrays or "\0" in member or len(member.encode()) > _NAME_MOST:
+        if member in arrays or "\0" in member or len(member.encode()) > _MAX_NAME:
             raise ArgumentError(f"{what[:200]}: two tensors have this name, or it cannot be that of a member")
         size += _bytes_of(value)
-        if size > most:
+        if size > limit:
             raise ArgumentError(
-                f"{what[:200]}: with it the tensors are {size} bytes, and a file of {os.path.getsize(name)} bytes may hold {most}"
+                f"{what[:200]}: with it the tensors are {size} bytes, and a file of {os.path.getsize(name)} bytes may hold {limit}"
             )
         if not add_tensor(arrays, member, value):
             notes.append(f"{what}: skipped, {value.dtype} is not read")
@@ -140,7 +140,7 @@ def read_file(path: Union[str, os.PathLike[str]]) -> Tuple[Arrays, List[str]]:
 
 
 def _bytes_of(tensor: torch.Tensor) -> int:
-    """About what its arrays take, if it is read: a tensor's elements may be one and the same."""
+    """The approximate bytes of its arrays, if it is read: a tensor's elements may share memory."""
     import torch
 
     if not _is_read(tensor):
@@ -153,37 +153,37 @@ def _bytes_of(tensor: torch.Tensor) -> int:
 
 
 def _flatten(loaded: object, file: str) -> List[Tuple[str, torch.Tensor]]:
-    """(name, leaf) in order. ArgumentError if there is too much, as soon as that is known."""
+    """[(name, leaf)] in order. ArgumentError as soon as a limit is exceeded."""
     found: List[Tuple[str, torch.Tensor]] = []
-    met, characters = 0, 0
+    members, characters = 0, 0
 
     def add(value: object, name: str, depth: int) -> None:
-        nonlocal met, characters
-        met, characters = met + 1, characters + len(name)
-        if depth > _DEPTH_MOST:
-            raise ArgumentError(f"{file}: {name[:100]}: more than {_DEPTH_MOST} dicts or lists in one another")
-        if met > _MEMBERS_MOST or characters > _NAMES_MOST:
+        nonlocal members, characters
+        members, characters = members + 1, characters + len(name)
+        if depth > _MAX_DEPTH:
+            raise ArgumentError(f"{file}: {name[:100]}: more than {_MAX_DEPTH} nested dicts or lists")
+        if members > _MAX_MEMBERS or characters > _MAX_NAMES:
             raise ArgumentError(
-                f"{file}: {name[:100]}: more than {_MEMBERS_MOST} members, or {_NAMES_MOST} characters of names"
+                f"{file}: {name[:100]}: more than {_MAX_MEMBERS} members, or {_MAX_NAMES} characters of names"
             )
         if not isinstance(value, (Mapping, list, tuple)):
             found.append((name, value))
             return
-        for key, each in value.items() if isinstance(value, Mapping) else enumerate(value):
-            add(each, f"{name}.{key}" if name else str(key), depth + 1)
+        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+            add(item, f"{name}.{key}" if name else str(key), depth + 1)
 
     add(loaded, "", 0)
     return found
 
 
 def is_pickle(path: str) -> bool:
-    """Whether it is a .pt or .pth file that is there."""
+    """Whether the path is that of an existing .pt or .pth file."""
     return path.lower().endswith(PICKLES) and os.path.isfile(path)
 
 
 def convert_file(path: str, target: Union[str, os.PathLike[str]]) -> str:
-    """Writes the tensors of a .pt or .pth file to an .npz, which the tool calls by the first path, and returns the path of
-    that. What is skipped is said on stderr. Raises as read_file does, and OSError."""
+    """Writes the tensors of a .pt or .pth file to an .npz; the tool reports the name of the first. Returns the path of the .npz.
+    Prints notes on skipped objects to stderr. Raises the errors of read_file, and OSError."""
     arrays, notes = read_file(path)
     for note in notes:
         print(f"deepreduce: note: {note}", file=sys.stderr)

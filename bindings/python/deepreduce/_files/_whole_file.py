@@ -1,4 +1,4 @@
-"""Writes a file whole or not at all."""
+"""Replaces a file as a whole, or leaves it unchanged."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Iterator, Union
 
 @contextlib.contextmanager
 def whole_file(path: Union[str, os.PathLike[str]], durable: bool = False) -> Iterator[pathlib.Path]:
-    """The path of a new file beside `path`, which takes its place when the block ends. If the block raises, or the new file
-    cannot take the place, `path` is as it was. Raises OSError.
+    """The path of a new file beside `path`, which replaces `path` at the end of the block. If the block raises, or the
+    replacement fails, `path` is unchanged. Raises OSError.
 
-    durable  also if the machine stops: its bytes are on the disk before it takes the place, and the place when this returns
+    durable  also safe if the machine stops: the bytes are on the disk before the replacement, and the new name at the return
     """
     target = pathlib.Path(path)
     if not target.name:
@@ -33,7 +33,7 @@ def whole_file(path: Union[str, os.PathLike[str]], durable: bool = False) -> Ite
 
 
 def sync(path: pathlib.Path) -> None:
-    """Waits until a file, or the names in a folder, are on the disk. Some file systems take no folder: then they do not wait."""
+    """Waits until a file, or the names in a folder, are on the disk. Some file systems do not sync folders: then it does not wait."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

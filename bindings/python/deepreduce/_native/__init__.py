@@ -1,1 +1,1 @@
-"""What speaks to the C library, to the program `deepreduce`, and to memory."""
+"""Access to the C library, to the program `deepreduce`, and to the memory of arrays."""

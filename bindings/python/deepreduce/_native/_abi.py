@@ -339,7 +339,7 @@ class dr_tensor_info(Structure):
 
 _CONTEXT, _PLAN, _BATCH, _BINDING = map(POINTER, (dr_context, dr_plan, dr_batch, dr_binding))
 _CALL, _PLACE, _OPTIONS, _RESULT, _ERROR = map(POINTER, (dr_call, dr_place, dr_decode_options, dr_result, dr_error))
-# Arguments that come together: an array, its stride, how many; memory and its size; frames, weights, how many.
+# Groups of arguments: an array, its stride, its length; memory and its size; frames, weights, their number.
 _TENSORS: List[type] = [POINTER(dr_tensor), c_size_t, c_size_t]
 _OUTS: List[type] = [POINTER(dr_tensor_out), c_size_t, c_size_t]
 _INFOS: List[type] = [POINTER(dr_frame_info), POINTER(dr_tensor_info), c_size_t, c_size_t]
@@ -401,7 +401,7 @@ FUNCTIONS: Dict[str, Tuple[Optional[type], List[type]]] = {
 
 
 def declare(library: CDLL, functions: Dict[str, Tuple[Optional[type], List[type]]] = FUNCTIONS) -> None:
-    """Gives every function its prototype. AttributeError if the library lacks one."""
+    """Declares result and arguments of every function. AttributeError if the library does not have one."""
     for name, (restype, argtypes) in functions.items():
         function = getattr(library, name)
         function.restype = restype

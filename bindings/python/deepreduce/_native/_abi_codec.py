@@ -1,6 +1,6 @@
-"""version.h and codec.h, line by line; _abi.py goes on.
+"""version.h and codec.h, line by line; _abi.py has the rest.
 
-Of codec.h only what a caller reads is here; jobs, operations and plug-ins concern who writes a codec in C.
+Of codec.h only the parts that callers read: jobs, operations and plug-ins are for codecs written in C.
 """
 
 from ctypes import POINTER, Structure, c_char_p, c_double, c_int32, c_size_t, c_uint32, c_uint64

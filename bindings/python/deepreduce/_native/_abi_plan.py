@@ -1,4 +1,4 @@
-"""deepreduce.h goes on: stages of plans, plan books, line by line. tests/python/test_abi.py compares them."""
+"""Stages of plans and plan books of deepreduce.h, line by line. tests/python/test_abi.py compares them."""
 
 from ctypes import POINTER, Structure, c_char_p, c_double, c_size_t, c_uint32, c_uint64
 from typing import Dict, List, Optional, Tuple

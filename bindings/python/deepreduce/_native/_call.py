@@ -21,24 +21,24 @@ STREAMS = {_abi.DR_STREAM_INDEX: "index", _abi.DR_STREAM_VALUE: "value", _abi.DR
 
 
 class Uncopied:
-    """What owns memory, a handle of the library or a channel. copy, deepcopy and pickle raise TypeError: two would give it
-    back twice."""
+    """Base of owners of memory, of a handle of the library or of a channel. copy, deepcopy and pickle raise TypeError: a copy
+    would release it a second time."""
 
     __slots__ = ()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(f"{type(self).__name__} is neither copied nor pickled: it owns what a copy would give back, too")
+        raise TypeError(f"{type(self).__name__} is neither copied nor pickled: a copy would release what it owns, too")
 
 
 class Context(Uncopied):
-    """A dr_context. It serves the one thread that made it; a forked child leaves it alone, since the threads of
-    its pool are not there."""
+    """A dr_context, for the thread that made it. A forked child does not destroy it, since the threads of its pool do not
+    exist there."""
 
     def __init__(self, threads: int) -> None:
         library = _library.load()
         self.handle = ctypes.POINTER(_abi.dr_context)()
         self.process = os.getpid()
-        self.scratch: Tensor = None  # uint8[], a frame's first room
+        self.scratch: Tensor = None  # uint8[], the buffer of an encode
         self._destroy = library.dr_context_destroy
         options, error = new(_abi.dr_context_options), new(_abi.dr_error)
         options.threads = threads
@@ -57,7 +57,7 @@ def thread_count(threads: Optional[int]) -> int:
 
 
 def context_of_thread(threads: Optional[int]) -> Context:
-    """This thread's context that works with so many threads."""
+    """This thread's context with a pool of `threads` threads (None: 1)."""
     count = thread_count(threads)
     contexts: Dict[int, Context] = _of_thread.__dict__.setdefault("contexts", {})
     context = contexts.get(count)
@@ -67,8 +67,8 @@ def context_of_thread(threads: Optional[int]) -> Context:
 
 
 def trim() -> None:
-    """Gives back the memory that calls on this thread have left for the next: workspaces, prepared batches, memory on
-    GPUs. The next calls take it again.
+    """Releases the memory that calls on this thread keep for later calls: workspaces, prepared batches, memory on GPUs.
+    Later calls allocate it again.
 
     >>> deepreduce.trim()
     """
@@ -81,18 +81,18 @@ def trim() -> None:
 
 
 def fail(status: int, context: Context) -> NoReturn:
-    """Raises what the context says of its last call."""
+    """Raises the error of the context's last call."""
     _raise(status, read(_library.load().dr_last_error(context.handle), _abi.dr_error))
 
 
 def check(status: int, error: _abi.dr_error) -> None:
-    """Raises what `error` says, if the call that was given it failed."""
+    """Raises `error` if the call that filled it failed."""
     if status:
         _raise(status, error)
 
 
 def error_of(status: int, error: _abi.dr_error) -> Error:
-    """The exception, as the engine words it."""
+    """The exception for an error of the engine, with its message."""
     kind = _BY_REASON.get(error.reason, BY_CODE.get(status, InternalError))
     return kind(
         text(error.message) or _library.load().dr_status_name(status).decode(),
@@ -111,19 +111,19 @@ _BY_REASON: Dict[int, Type[Error]] = {_abi.DR_REASON_WRONG_BASE: WrongBase, _abi
 
 def _raise(status: int, error: _abi.dr_error) -> NoReturn:
     made = error_of(status, error)
-    message = str(made).replace("decode it with DR_DECODE_APPLY, into its base", "deepreduce.patch.apply takes it, in a patch")
+    message = str(made).replace("decode it with DR_DECODE_APPLY, into its base", "apply it by deepreduce.patch.apply, in a patch")
     made.args = (
-        re.sub(r"state: NULL; (.*) \(dr_state_size\)", r"state: None; \1: give state=State(x, plan), or of a list State.of(x, plan)", message),
+        re.sub(r"state: NULL; (.*) \(dr_state_size\)", r"state: None; \1: pass state=State(x, plan), or for a list State.of(x, plan)", message),
     )
     raise made
 
 
-# ---- What serves one call at a time -------------------------------------------------------------
+# ---- Objects that allow one call at a time ------------------------------------------------------
 
 
 class Turns:
-    """Holds the try-locks of `owner.lock` while a `with` lasts; ConcurrentUse if one is taken. Of owners that share a
-    lock (states that are bound together) it is taken once."""
+    """Holds `owner.lock` of all owners for the time of a `with`; ConcurrentUse if another call holds one. A lock that owners
+    share (states that are bound together) is acquired once."""
 
     __slots__ = ("_held", "_owners")
 
@@ -134,13 +134,13 @@ class Turns:
     def __enter__(self) -> None:
         for owner, what in self._owners:
             lock = owner.lock
-            if any(lock is each for each in self._held):
+            if any(lock is held for held in self._held):
                 continue
             if not lock.acquire(False):
                 self.__exit__()
                 raise busy(what)
             self._held.append(lock)
-            if owner.lock is not lock:  # bound meanwhile
+            if owner.lock is not lock:  # it was bound meanwhile
                 self.__exit__()
                 raise busy(what)
 
@@ -150,19 +150,19 @@ class Turns:
 
 
 def busy(what: str) -> ConcurrentUse:
-    return ConcurrentUse(f"{what} is in another call; it serves one at a time")
+    return ConcurrentUse(f"{what} is in another call; it allows one at a time")
 
 
 # ---- Traces -------------------------------------------------------------------------------------
 
 
 class Trace(NamedTuple):
-    """A stage of a call, as `trace=` is told it when the stage has ended.
+    """A stage of a call. `trace=` is called with it at the end of the stage.
 
     stage   encode: "sparsify", "choose", "index", "regather", "value", "order", "container", "feedback";
             decode: "header", "decode", "deliver"; merge: "header", "decode", "merge"
     begin_ns, end_ns  of a monotonic clock
-    bytes   that the stage made
+    bytes   bytes that the stage wrote
     """
 
     stage: str
@@ -172,7 +172,7 @@ class Trace(NamedTuple):
 
 
 class Tracer:
-    """The library's way to a function of the caller's. What that raises is raised when the call is done."""
+    """Passes traces of the library to a function of the caller. An exception of the function is raised after the call."""
 
     def __init__(self, function: Callable[[Trace], object]) -> None:
         if not callable(function):
@@ -180,16 +180,16 @@ class Tracer:
         self._function = function
         self._error: Optional[BaseException] = None
 
-    def give(self, struct: Union[_abi.dr_call, _abi.dr_decode_options]) -> None:
-        """To a dr_call or dr_decode_options, which keeps it alive."""
-        struct.trace = _TRACE(self._told)
+    def set_in(self, struct: Union[_abi.dr_call, _abi.dr_decode_options]) -> None:
+        """Sets the callback in a dr_call or dr_decode_options, which keeps it alive."""
+        struct.trace = _TRACE(self._on_trace)
 
-    def _told(self, _user: object, trace: Pointer) -> None:
-        # What the function calls must not meet the context of the call under way.
+    def _on_trace(self, _user: object, trace: Pointer) -> None:
+        # Calls of the function must not use the context of the call in progress.
         contexts = _of_thread.__dict__.pop("contexts", None)
         try:
-            told = read(trace, _abi.dr_trace)
-            self._function(Trace(text(told.stage), told.begin_ns, told.end_ns, told.bytes))
+            stage = read(trace, _abi.dr_trace)
+            self._function(Trace(text(stage.stage), stage.begin_ns, stage.end_ns, stage.bytes))
         except BaseException as error:
             self._error = self._error or error
         finally:
@@ -204,18 +204,18 @@ class Tracer:
 _TRACE = next(field[1] for field in _abi.dr_call._fields_ if field[0] == "trace")
 
 
-# ---- Small things -------------------------------------------------------------------------------
+# ---- Structs, texts and numbers -----------------------------------------------------------------
 
 
 def new(kind: type[Struct]) -> Struct:
-    """A zeroed struct that knows its size."""
+    """A zeroed struct with its size in struct_size."""
     struct = kind()
     struct.struct_size = ctypes.sizeof(kind)
     return struct
 
 
 def read(pointer: Pointer, kind: type[Struct]) -> Struct:
-    """A copy of a struct that may be of an older or newer version; what it lacks is zero."""
+    """A copy of a struct of an older or newer version; missing fields are zero."""
     struct = kind()
     size = min(pointer.contents.struct_size, ctypes.sizeof(kind))
     ctypes.memmove(ctypes.addressof(struct), pointer, size)
@@ -245,8 +245,8 @@ def unsigned(value: Any, what: str, end: int = 2**64) -> int:
 
 
 def real(value: Any, what: str) -> float:
-    """value as a float. ArgumentError for a text, and for what else is no number."""
+    """value as a float. ArgumentError for a text and for other values that are not numbers."""
     try:
         return ctypes.c_double(value).value
-    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last of torch, of many elements
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # RuntimeError: a torch tensor of many elements
         raise ArgumentError(f"{what} is {value!r}, not a number") from None

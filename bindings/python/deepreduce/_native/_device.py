@@ -1,7 +1,6 @@
-"""Arrays in the memory of a GPU: on which they are, the caller's stream there, and memory beside them.
+"""Arrays in the memory of a GPU: which GPU, the caller's stream on it, and new memory there.
 
-torch and CuPy are asked only if the caller has imported them. Nothing is copied but by `to_host` and `put`, which
-wait for the stream.
+torch and CuPy are used only if the caller has imported them. Only `to_host` and `put` copy, and wait for the stream.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from ._types import Array, Tensor
 
 
 class Framework:
-    """Whose arrays they are. A stream is a cudaStream_t: 0 and 1 the legacy default stream, 2 the thread's."""
+    """The framework of arrays. A stream is a cudaStream_t: 0 and 1 the legacy default stream, 2 the thread's."""
 
     def has(self, x: object) -> bool:
         """Whether x is an array of this framework on a GPU."""
@@ -43,11 +42,11 @@ class Framework:
         raise NotImplementedError
 
     def fill(self, x: object, byte: int) -> None:
-        """All bytes of a contiguous array of bytes; does not wait."""
+        """Sets all bytes of a contiguous array of bytes; does not wait."""
         raise NotImplementedError
 
     def part(self, x: object, begin: int, end: int, dtype: str = "uint8") -> Tensor:
-        """Bytes [begin, end) of a contiguous array of bytes, seen as a 1-D array of another type."""
+        """A view of bytes [begin, end) of a contiguous array of bytes, as a 1-D array of another type."""
         raise NotImplementedError
 
     def to_host(self, x: object) -> bytes:
@@ -55,7 +54,7 @@ class Framework:
         raise NotImplementedError
 
     def put(self, x: object, source: Bytes) -> None:
-        """Copies to an array of as many bytes, and waits."""
+        """Copies to an array of the same number of bytes, and waits."""
         raise NotImplementedError
 
     def result(self, code: int) -> str:
@@ -148,7 +147,7 @@ class CuPy(Framework):
 
 
 class Bare(Framework):
-    """Arrays of whatever else tells of its memory, and DeviceArrays beside them."""
+    """Arrays of other libraries, with DLPack or a __cuda_array_interface__, and our DeviceArrays."""
 
     def has(self, x: object) -> bool:
         return not torch_tensor(x) and (_is_foreign(x) or hasattr(x, "__cuda_array_interface__"))
@@ -173,21 +172,21 @@ class Bare(Framework):
         return _driver.DeviceArray(number, stream, shape, dtype)
 
     def fill(self, x: object, byte: int) -> None:
-        x = self._seen(x)
+        x = self._as_device_array(x)
         _driver.driver.fill(x.device, x.stream, x.address, byte, x.nbytes)
 
     def part(self, x: object, begin: int, end: int, dtype: str = "uint8") -> Tensor:
-        return self._seen(x).part(begin, ((end - begin) // _driver.SIZES[dtype],), dtype)
+        return self._as_device_array(x).part(begin, ((end - begin) // _driver.SIZES[dtype],), dtype)
 
     def to_host(self, x: object) -> bytes:
-        return self._seen(x).to_host()
+        return self._as_device_array(x).to_host()
 
     def put(self, x: object, source: Bytes) -> None:
-        x = self._seen(x)
+        x = self._as_device_array(x)
         _driver.driver.from_host(x.device, x.stream, x.address, source.address, source.size)
 
-    def _seen(self, x: Tensor) -> _driver.DeviceArray:
-        """A contiguous array as a DeviceArray of the same memory."""
+    def _as_device_array(self, x: Tensor) -> _driver.DeviceArray:
+        """A DeviceArray of the memory of a contiguous array."""
         if isinstance(x, _driver.DeviceArray):
             return x
         stream = _driver.LEGACY_STREAM if _is_foreign(x) else x.__cuda_array_interface__.get("stream")
@@ -197,7 +196,7 @@ class Bare(Framework):
         )
 
 
-# The first that has an array is asked.
+# In the order of the search: the first framework that has an array is its framework.
 frameworks: List[Framework] = [Torch(), CuPy(), Bare()]
 
 
@@ -230,7 +229,7 @@ def _host_array(source: Bytes) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A GPU, the caller's stream there, and the framework that gives memory."""
+    """A GPU, the caller's stream on it, and the framework that allocates memory."""
 
     number: int
     stream: int
@@ -268,7 +267,7 @@ class Place:
 
     def _view(self, x: object, what: str) -> _dlpack.View:
         framework = _find_framework(x)
-        if framework is None:  # `find` saw to it
+        if framework is None:  # `find` excludes it
             raise ArgumentError(f"{what} is not on {self}")
         view = framework.view(x, what, self.stream)
         if not view.contiguous:
@@ -287,9 +286,9 @@ class Place:
 
 
 def find(named: Iterable[Tuple[str, Tensor]]) -> Optional[Place]:
-    """The GPU that has all of these arrays, and the caller's stream there; None if all are the CPU's.
+    """The GPU that has all of these arrays, and the caller's stream on it; None if all are on the CPU.
 
-    Raises ArgumentError if they are not in one place, or ready on streams of their own that differ.
+    Raises ArgumentError if they are in different places, or ready on different streams.
     """
     own: Optional[Framework] = None
     first: Optional[Tuple[str, Optional[int]]] = None
@@ -321,5 +320,5 @@ def find(named: Iterable[Tuple[str, Tensor]]) -> Optional[Place]:
 
 
 def _differ(what: str, number: Optional[int], first: str, other: Optional[int]) -> NoReturn:
-    where, there = ("in the memory of the CPU" if each is None else f"on cuda:{each}" for each in (number, other))
-    raise ArgumentError(f"{what} is {where}, {first} {there}: a call works in one place")
+    where, there = ("in the memory of the CPU" if device is None else f"on cuda:{device}" for device in (number, other))
+    raise ArgumentError(f"{what} is {where}, {first} {there}: all arrays of a call must be in one place")

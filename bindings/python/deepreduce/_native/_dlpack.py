@@ -1,4 +1,4 @@
-"""Reads what arrays on a GPU tell of their memory: DLPack capsules and __cuda_array_interface__. Copies nothing."""
+"""Reads the memory layout of arrays on a GPU from DLPack capsules and __cuda_array_interface__. Copies nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ READ_ONLY, IS_COPY = 1, 2
 
 
 class View(NamedTuple):
-    """Memory that an array tells of; strides are in elements, None: row-major."""
+    """The memory of an array. Strides are in elements; None: row-major."""
 
     address: int
     dtype: str
@@ -71,27 +71,27 @@ _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes
 
 
 def from_dlpack(x: Any, what: str, stream: int) -> View:
-    """What x tells of its memory, made ready for work on `stream` (DLPack's numbers: 1 the legacy default stream).
+    """The memory of x, ready for work on `stream` (DLPack's numbers: 1 is the legacy default stream).
 
-    The capsule is not consumed: it is the owner, and gives the memory back when it goes.
+    The capsule is not consumed: it owns the memory, and releases it at its end.
     """
     try:
         try:
             capsule = x.__dlpack__(stream=stream, max_version=(1, 0))
-        except TypeError:  # from before DLPack 1
+        except TypeError:  # of a version before DLPack 1
             capsule = x.__dlpack__(stream=stream)
     except (BufferError, RuntimeError, TypeError, ValueError, NotImplementedError) as error:
-        raise ArgumentError(f"{what} cannot be taken by DLPack: {error}") from error
+        raise ArgumentError(f"{what} cannot be read by DLPack: {error}") from error
     flags = 0
     if _is_valid(capsule, b"dltensor_versioned"):
         versioned = Versioned.from_address(_pointer(capsule, b"dltensor_versioned"))
         if versioned.major != 1:
-            raise ArgumentError(f"{what} speaks DLPack {versioned.major}.{versioned.minor}; 1.x is understood")
+            raise ArgumentError(f"{what} has DLPack {versioned.major}.{versioned.minor}; 1.x is supported")
         tensor, flags = versioned.tensor, versioned.flags
     elif _is_valid(capsule, b"dltensor"):
         tensor = Tensor.from_address(_pointer(capsule, b"dltensor"))
     else:
-        raise ArgumentError(f"{what}.__dlpack__ gives no DLPack capsule")
+        raise ArgumentError(f"{what}.__dlpack__ returns no DLPack capsule")
     if tensor.lanes != 1:
         raise ArgumentError(f"{what} has elements of {tensor.lanes} lanes")
     return View(
@@ -106,23 +106,23 @@ def from_dlpack(x: Any, what: str, stream: int) -> View:
 
 
 def from_cuda_array_interface(x: Any, what: str) -> View:
-    """What x.__cuda_array_interface__ tells; its stream is the caller's matter."""
-    told = x.__cuda_array_interface__
-    typestr: str = told["typestr"]
+    """The memory of x by its __cuda_array_interface__; the caller handles its stream."""
+    interface = x.__cuda_array_interface__
+    typestr: str = interface["typestr"]
     kind, itemsize = {"f": "float", "i": "int", "u": "uint"}.get(typestr[1], typestr[1]), int(typestr[2:])
-    if told.get("mask") is not None:
+    if interface.get("mask") is not None:
         raise ArgumentError(f"{what} has a mask")
     if typestr[0] == ">":
         raise ArgumentError(f"{what} is big-endian")
-    strides = told.get("strides")
+    strides = interface.get("strides")
     if strides is not None and any(stride % itemsize for stride in strides):
         raise ArgumentError(f"{what} has strides of parts of an element")
-    address, read_only = told["data"]
+    address, read_only = interface["data"]
     return View(
         address=address or 0,
         dtype=f"{kind}{8 * itemsize}",
         itemsize=itemsize,
-        shape=tuple(told["shape"]),
+        shape=tuple(interface["shape"]),
         strides=None if strides is None else tuple(stride // itemsize for stride in strides),
         writable=not read_only,
         owner=x,

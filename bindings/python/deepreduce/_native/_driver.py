@@ -1,4 +1,4 @@
-"""Memory of a GPU by the CUDA driver alone: for arrays whose framework gives none (neither torch nor CuPy)."""
+"""Memory of a GPU from the CUDA driver, for arrays of frameworks other than torch and CuPy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..errors import ArgumentError, DeviceError, OutOfMemory
 from . import _abi
 from ._call import Uncopied
 
-LEGACY_STREAM = 1  # cudaStreamLegacy; DLPack and the array interface count alike
+LEGACY_STREAM = 1  # cudaStreamLegacy, also in DLPack and the array interface
 
 SIZES = {"uint8": 1, "float16": 2, "bfloat16": 2, "float32": 4, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8}
 _TYPES = {"uint8": "|u1", "float16": "<f2", "float32": "<f4", "int64": "<i8"}
@@ -22,7 +22,7 @@ _DEVICE_ORDINAL = 9  # CUpointer_attribute
 
 
 class Cuda:
-    """What is asked of libcuda.so.1. All of it works in the primary context, as the CUDA runtime does."""
+    """Calls of libcuda.so.1, in the primary context, which the CUDA runtime uses, too."""
 
     kind = _abi.DR_PLACE_CUDA
 
@@ -34,7 +34,7 @@ class Cuda:
         return device
 
     def device_of(self, address: int) -> int:
-        """Number of the device that has the memory."""
+        """The number of the device with the memory."""
         number = ctypes.c_int()
         self._call("cuPointerGetAttribute", ctypes.byref(number), _DEVICE_ORDINAL, ctypes.c_uint64(address))
         return number.value
@@ -46,7 +46,7 @@ class Cuda:
         return address.value
 
     def release(self, device: int, address: int) -> None:
-        with self._on(device):  # waits for what works on the memory
+        with self._on(device):  # waits for work on the memory
             self._call("cuMemFree_v2", ctypes.c_uint64(address))
 
     def fill(self, device: int, stream: int, address: int, byte: int, size: int) -> None:
@@ -91,17 +91,17 @@ class Cuda:
             raise DeviceError(f"no CUDA driver here: {error}") from None
         status = library.cuInit(0)
         if status:
-            raise DeviceError(f"no CUDA device here: cuInit gives {status}")
+            raise DeviceError(f"no CUDA device here: cuInit returns {status}")
         return library
 
     def _call(self, name: str, *arguments: object) -> None:
         status = getattr(self._library, name)(*arguments)
         if status == 0:
             return
-        said = ctypes.c_char_p()
-        self._library.cuGetErrorString(status, ctypes.byref(said))
+        message = ctypes.c_char_p()
+        self._library.cuGetErrorString(status, ctypes.byref(message))
         kind = OutOfMemory if status == _OUT_OF_MEMORY else DeviceError
-        raise kind(f"{name}: {(said.value or b'?').decode()} ({status})")
+        raise kind(f"{name}: {(message.value or b'?').decode()} ({status})")
 
     @contextlib.contextmanager
     def _on(self, device: int) -> Iterator[None]:
@@ -117,11 +117,11 @@ class Cuda:
             self._call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
 
-driver: Cuda = Cuda()  # _testing puts another here
+driver: Cuda = Cuda()  # _testing replaces it
 
 
 class _Owned(Uncopied):
-    """Memory that is given back when nobody holds it any more."""
+    """Memory that is released with the last reference."""
 
     def __init__(self, device: int, size: int) -> None:
         self._driver, self._device = driver, device
@@ -129,18 +129,18 @@ class _Owned(Uncopied):
 
     def __del__(self) -> None:
         if hasattr(self, "address"):
-            with contextlib.suppress(DeviceError):  # the process ends, and its driver before us
+            with contextlib.suppress(DeviceError):  # at the end of the process the driver may end first
                 self._driver.release(self._device, self.address)
 
 
 class DeviceArray:
-    """A row-major array in the memory of a GPU, which other frameworks take by its __cuda_array_interface__.
+    """A row-major array in the memory of a GPU, which other frameworks read by its __cuda_array_interface__.
 
     shape   of the array
     dtype   "float32", …
     device  number of the GPU
 
-    What encode, decode and State give for arrays that are neither torch's nor CuPy's. Freed with the last reference.
+    encode, decode and State return it for arrays that are neither torch's nor CuPy's. Freed with the last reference.
     """
 
     __slots__ = ("address", "device", "dtype", "shape", "stream", "_owner")
@@ -154,13 +154,13 @@ class DeviceArray:
         address: Optional[int] = None,
         owner: Any = None,
     ) -> None:
-        """New memory; or that at `address`, which lives as long as `owner`."""
+        """New memory; or the memory at `address`, which is valid as long as `owner` exists."""
         self.device, self.stream, self.shape, self.dtype = device, stream, shape, dtype
         self._owner = _Owned(device, self.nbytes) if address is None else owner
         self.address: int = self._owner.address if address is None else address
 
     def part(self, begin: int, shape: Tuple[int, ...], dtype: str) -> DeviceArray:
-        """The memory from byte `begin` on, seen as another array."""
+        """A view of the memory from byte `begin` on, as another array."""
         return DeviceArray(self.device, self.stream, shape, dtype, self.address + begin, self._owner)
 
     @property
@@ -182,10 +182,10 @@ class DeviceArray:
         return self.shape[0]
 
     def __getitem__(self, rows: Union[int, slice]) -> DeviceArray:
-        """Rows [begin, end) of the same memory; only slices without a step."""
+        """A view of rows [begin, end); only slices without a step."""
         begin, end, step = rows.indices(len(self)) if isinstance(rows, slice) else (0, 0, 0)
         if step != 1:
-            raise ArgumentError("a DeviceArray is cut by slices without a step only")
+            raise ArgumentError("a DeviceArray accepts only slices without a step")
         row = math.prod(self.shape[1:]) * SIZES[self.dtype]
         return self.part(begin * row, (max(0, end - begin),) + self.shape[1:], self.dtype)
 

@@ -20,13 +20,13 @@ _loaded: Optional[ctypes.CDLL] = None
 
 
 def candidates() -> List[str]:
-    """Paths and names to try, in order. If the environment names a library, it is that one or none."""
+    """Paths and names to try, in order. If the environment names a library, only that one."""
     named = os.environ.get(ENVIRONMENT)
     if named:
         return [named]
     package = pathlib.Path(__file__).parents[1]
     found = [str(path) for path in sorted(package.glob("libdeepreduce.so*"))] or [str(package / "libdeepreduce.so")]
-    found.append(SONAME)  # what the dynamic linker knows: LD_LIBRARY_PATH, ld.so.cache
+    found.append(SONAME)  # found by the dynamic linker: LD_LIBRARY_PATH, ld.so.cache
     system = ctypes.util.find_library("deepreduce")
     if system and system not in found:
         found.append(system)
@@ -34,13 +34,13 @@ def candidates() -> List[str]:
 
 
 def open_library(path: str) -> ctypes.CDLL:
-    """Loads one library and gives it its prototypes. OSError if it cannot be loaded or does not fit."""
+    """Loads one library and declares its functions. OSError if it cannot be loaded or is of another version."""
     library = ctypes.CDLL(path)
     try:
         library.dr_abi_version.restype = ctypes.c_uint32
         version = library.dr_abi_version()
         if version != _abi.DR_ABI_VERSION:
-            raise OSError(f"it speaks ABI {version}, this package {_abi.DR_ABI_VERSION}")
+            raise OSError(f"its ABI is {version}, this package needs {_abi.DR_ABI_VERSION}")
         _abi.declare(library)
         _abi.declare(library, _abi_plan.FUNCTIONS)
     except AttributeError as error:

@@ -1,4 +1,4 @@
-"""Borrows the memory of arrays: numpy, torch, and whatever speaks DLPack, buffers or `__array__`.
+"""Borrows the memory of arrays: numpy, torch, and objects with DLPack, the buffer protocol or `__array__`.
 
 With a place (_device.Place) the memory is a GPU's; otherwise it is the CPU's.
 """
@@ -27,7 +27,7 @@ NAMES = {
     _abi.DR_I32: "int32",
     _abi.DR_U64: "uint64",
     _abi.DR_I64: "int64",
-    _abi.DR_F64: "float64",  # this and the next two of patches only
+    _abi.DR_F64: "float64",  # this and the next two for patches only
     _abi.DR_U8: "uint8",
     _abi.DR_U16: "uint16",
 }
@@ -40,7 +40,7 @@ _DLPACK_CPU = 1
 
 
 class Memory(NamedTuple):
-    """Contiguous, aligned memory, on the CPU or on a GPU. It lives as long as `owner`."""
+    """Contiguous, aligned memory, on the CPU or on a GPU. It is valid as long as `owner` exists."""
 
     address: int
     dtype: int  # DR_*
@@ -60,7 +60,7 @@ class Bytes(NamedTuple):
 
 @functools.cache
 def bfloat16() -> Optional[DType]:
-    """numpy's bfloat16, which is ml_dtypes' matter; None if that is not installed."""
+    """numpy's bfloat16, from ml_dtypes; None if that is not installed."""
     try:
         import ml_dtypes
     except ImportError:
@@ -78,7 +78,7 @@ def result_dtype(code: int) -> Tuple[DType, int]:
 
 
 def empty(shape: Tuple[int, ...], dtype: Union[str, DType, type]) -> Array:
-    """numpy.empty that says what it was for. numpy answers a size past the address space with ValueError."""
+    """numpy.empty, whose error names the shape and the type. numpy raises ValueError for sizes past the address space."""
     try:
         return numpy.empty(shape, dtype)
     except (MemoryError, ValueError) as error:
@@ -86,15 +86,20 @@ def empty(shape: Tuple[int, ...], dtype: Union[str, DType, type]) -> Array:
 
 
 def torch_tensor(x: object) -> bool:
-    """Whether x is a torch tensor, without importing torch: if nobody has, it is none."""
+    """Whether x is a torch tensor, without importing torch: before the first import there is none."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, getattr(torch, "Tensor", ()))
 
 
 def borrow(x: Tensor, what: str, allowed: Tuple[int, ...] = FLOATS, place: Optional[Place] = None) -> Memory:
-    """The memory of an input of any shape, in row-major order. A copy only if x is on the CPU and not contiguous,
-    not aligned or to be negated (torch's z.conj().imag). ArgumentError, which calls x `what`, if x is no array there of
-    one of the types `allowed`."""
+    """The memory of an input of any shape, in row-major order. It is a copy only if x is on the CPU and not contiguous, not
+    aligned or to be negated (torch's z.conj().imag).
+
+    what     the name of x in errors
+    allowed  types, DR_*
+
+    Raises ArgumentError if x is not an array of one of these types in that place.
+    """
     if place is not None:
         return place.borrow(x, what, allowed)
     if torch_tensor(x):
@@ -111,8 +116,8 @@ def borrow(x: Tensor, what: str, allowed: Tuple[int, ...] = FLOATS, place: Optio
 
 
 def borrow_finite(x: object, what: str, tensor: int) -> Array:
-    """The memory of float32 of the CPU, as `borrow` has it: an array of numpy of its shape. ArgumentError, with `tensor`, if
-    it is not that, or a value is not finite."""
+    """The memory of a float32 array on the CPU, as a numpy array of its shape. ArgumentError, with `tensor`, for other arrays,
+    and if a value is not finite."""
     try:
         array = as_array(borrow(x, what, (_abi.DR_F32,)).owner, what)
     except ArgumentError as error:
@@ -150,11 +155,11 @@ def borrow_output(x: Tensor, what: str, place: Optional[Place] = None) -> Memory
 
 
 def is_in_place(x: Tensor) -> bool:
-    """Whether `borrow` takes x, on the CPU, without a copy."""
+    """Whether `borrow` reads x, on the CPU, without a copy."""
     if torch_tensor(x):
         return x.is_contiguous() and _aligned(x) and not x.is_neg()
     if not isinstance(x, numpy.ndarray) and hasattr(x, "__array__") and not hasattr(x, "__array_interface__"):
-        return hasattr(x, "__dlpack__")  # __array__ alone makes a new array, or may
+        return hasattr(x, "__dlpack__")  # __array__ alone may make a new array
     flags = _host_array(x, "x").flags
     return bool(flags.c_contiguous and flags.aligned)
 
@@ -172,7 +177,7 @@ def of_new(array: object, place: Optional[Place] = None) -> Tuple[int, int]:
 
 
 def describe(x: Tensor, what: str, place: Optional[Place] = None) -> Memory:
-    """Shape and type of an array of whatever layout, of which new ones shall be like."""
+    """Shape and type of an array of any layout, for new arrays that are like it."""
     if torch_tensor(x):
         return Memory(0, code_of(str(x.dtype)[len("torch.") :], what, FLOATS), tuple(x.shape), x)
     if place is not None:
@@ -199,7 +204,7 @@ def borrow_room(out: Tensor, what: str = "out") -> Bytes:
 
 
 def part_of_room(out: Tensor, size: int) -> Tensor:
-    """The first bytes of what `borrow_room` took: of a tensor a tensor, of an array an array, else a memoryview."""
+    """The first bytes of an `out` that `borrow_room` accepted: a tensor of a tensor, an array of an array, else a memoryview."""
     if torch_tensor(out):
         return out.detach().view(-1)[:size]
     if isinstance(out, numpy.ndarray):
@@ -220,7 +225,7 @@ def borrow_bytes(frame: Tensor, what: str = "frame") -> Bytes:
         return Bytes(frame.data_ptr(), frame.numel(), frame)
     try:
         view = memoryview(frame)
-    except (TypeError, ValueError, BufferError):  # ValueError: numpy, of a type that buffers cannot name
+    except (TypeError, ValueError, BufferError):  # ValueError: a numpy type that buffers cannot name
         raise ArgumentError(f"{what} is {_kind(frame)}, not bytes") from None
     if view.itemsize != 1 or not view.c_contiguous:
         raise ArgumentError(f"{what} is not contiguous bytes (items of {view.itemsize} bytes)")
@@ -229,7 +234,7 @@ def borrow_bytes(frame: Tensor, what: str = "frame") -> Bytes:
 
 
 def as_array(x: Tensor, what: str) -> Array:
-    """x as a numpy array; bfloat16 of torch widened to float32 if ml_dtypes is not installed."""
+    """x as a numpy array; torch's bfloat16 is widened to float32 if ml_dtypes is not installed."""
     if not torch_tensor(x):
         return _host_array(x, what)
     x = x.detach().resolve_neg()
@@ -257,7 +262,7 @@ def _of_array(array: Array, what: str, allowed: Tuple[int, ...]) -> Memory:
     return Memory(_address(array), code, array.shape, array)
 
 
-# DR_* of the dtypes that were met, numpy's and torch's.
+# Cache of the DR_* of dtypes, numpy's and torch's.
 _CODE_OF: Dict[object, int] = {}
 
 
@@ -268,7 +273,7 @@ def _address(array: Array) -> int:
 def code_of(name: str, what: str, allowed: Tuple[int, ...]) -> int:
     code = CODES.get(name)
     if code not in allowed:
-        names = [NAMES[each] for each in allowed]
+        names = [NAMES[dtype] for dtype in allowed]
         hint = ": convert it to float32" if name == "float64" and allowed == FLOATS else ""
         listed = " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
         raise ArgumentError(f"{what} is {name}, not {listed}{hint}")
@@ -276,8 +281,8 @@ def code_of(name: str, what: str, allowed: Tuple[int, ...]) -> int:
 
 
 def _host_array(x: Tensor, what: str) -> Array:
-    """x as a numpy array that shares its memory, if x is an array of some kind. Numbers and nested lists are
-    not: they would become float64, which is not what a gradient is."""
+    """x as a numpy array that shares its memory. ArgumentError if x is not an array of some kind. Numbers and nested lists are
+    not: they would become float64."""
     if isinstance(x, numpy.ndarray):
         return x
     if hasattr(x, "__dlpack__"):
@@ -285,7 +290,7 @@ def _host_array(x: Tensor, what: str) -> Array:
         try:
             return numpy.from_dlpack(x)
         except (BufferError, RuntimeError, TypeError, NotImplementedError):
-            pass  # a type or a flag that numpy's DLPack lacks (bfloat16, read-only): the next ways may do
+            pass  # a type or a flag that numpy's DLPack does not support (bfloat16, read-only): try the next ways
     if hasattr(x, "__array__") or hasattr(x, "__array_interface__"):
         return numpy.asarray(x)
     try:
@@ -307,7 +312,7 @@ def _require_cpu_tensor(x: Tensor, what: str) -> None:
 
 
 def require_strided(x: Tensor, what: str) -> None:
-    """ArgumentError for a tensor of torch whose memory does not have its values as they are."""
+    """ArgumentError for a torch tensor whose memory does not hold its values directly."""
     if str(x.layout) != "torch.strided":
         raise ArgumentError(f"{what} has layout {x.layout}; pass a Sparse of its indices and values")
     if x.is_neg():

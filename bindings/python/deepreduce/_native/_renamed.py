@@ -1,6 +1,6 @@
-"""Old spellings of public names. Each works as before in this version, warns, and names the new one.
+"""Old spellings of public names. They work as before in this version, and warn with the new name.
 
-tests/python/test_vocabulary.py has them all in a table, and holds the rules that the new ones follow.
+tests/python/test_vocabulary.py has a table of all, and tests the rules of the new names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
 
 def caller_level() -> int:
-    """`stacklevel` of warnings.warn, for the function that calls this: the first line outside of this package."""
+    """The `stacklevel` for warnings.warn in the calling function: the first line outside of this package."""
     frame, level = sys._getframe(1), 1
     while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
         frame, level = frame.f_back, level + 1
@@ -30,7 +30,7 @@ def warn(old: str, new: str) -> None:
 
 
 def argument(old: str, new: str) -> Callable[[Call], Call]:
-    """A function whose keyword argument `old` is now `new`."""
+    """Decorates a function whose keyword argument `old` is now `new`."""
 
     def decorate(function: Call) -> Call:
         name = function.__qualname__.removesuffix(".__init__")
@@ -39,7 +39,7 @@ def argument(old: str, new: str) -> Callable[[Call], Call]:
         def call(*given: object, **named: object) -> object:
             if old in named:
                 if new in named:
-                    raise TypeError(f"{name}() takes {new}=, of which {old}= is the old spelling, not both")
+                    raise TypeError(f"{name}() accepts {new}= or its old spelling {old}=, not both")
                 warn(f"{name}({old}=…)", f"{name}({new}=…)")
                 named[new] = named.pop(old)
             return function(*given, **named)
@@ -50,7 +50,7 @@ def argument(old: str, new: str) -> Callable[[Call], Call]:
 
 
 def plan_first(is_plan: Callable[[object], bool]) -> Callable[[Call], Call]:
-    """A method of (tensors, plan, …) that was one of (plan, tensors, …). is_plan: whether an argument can only be a plan."""
+    """Decorates a method (tensors, plan, …) that was (plan, tensors, …). is_plan: whether an argument can only be a plan"""
 
     def decorate(function: Call) -> Call:
         name = function.__qualname__.removesuffix(".__init__")
@@ -71,11 +71,11 @@ def plan_first(is_plan: Callable[[object], bool]) -> Callable[[Call], Call]:
 
 
 def seed_of(seed: int, name: str, given: Sequence[object], named: Mapping[str, object]) -> int:
-    """The seed of a call: the constructor's, or the one that the call of `name` was given, as calls were before."""
+    """The seed of a call: the constructor's, or, in the old spelling, the argument of the call of `name`."""
     if not given and not named:
         return seed
     if len(given) + len(named) > 1 or not (given or "seed" in named):
-        wrong = next((each for each in named if each != "seed"), "more")
+        wrong = next((other for other in named if other != "seed"), "more")
         raise TypeError(f"{name}() got an unexpected argument: {wrong}")
     warn(f"the seed of {name}", "seed= of the constructor")
     return cast(int, given[0] if given else named["seed"])

@@ -1,4 +1,4 @@
-"""The stages of a plan as objects, so that nobody takes its text apart."""
+"""The stages of a plan as objects, so that no code parses its text."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Stage:
     """A stage of a plan, `role=name(parameter=value,…)`.
 
     role        "sparsify", "feedback", "index", "value", "order", "regather", "bucket", "merge", "exchange", "transform"
-    name        "golomb", "auto", "owner"; "none", "gather" and so on where the plan has the default
-    parameters  {name: value} of all that it takes: an int, a float, or a choice's word
-    given       the names of those that are not the default
-    behind      bytes codecs behind it: of `index=raw+huffman` huffman
-    text        of the whole stage, "index=raw+huffman"
-    is_default  the plan's text leaves the stage out
+    name        "golomb", "auto", "owner"; "none", "gather" and so on if the plan has the default
+    parameters  {name: value} of all parameters: an int, a float, or the word of a choice
+    given       the names of parameters that are not the default
+    behind      bytes codecs behind it: huffman in `index=raw+huffman`
+    text        text of the whole stage, "index=raw+huffman"
+    is_default  whether the plan's text omits the stage
 
     >>> stage = deepreduce.Plan("index=raw+huffman exchange=owner(parts=4)").stages["exchange"]
     >>> stage.name, dict(stage.parameters), stage.given, stage.is_default
@@ -47,14 +47,15 @@ Stages = Mapping[str, Stage]  # {role: stage}
 
 
 def stages_of(plan: object) -> Stages:
-    """Those of a plan's handle."""
+    """The stages of a plan's handle."""
     library = _library.load()
     return _stages(library.dr_plan_stage_count(plan), lambda i, stage, error: library.dr_plan_stage(plan, i, stage, error))
 
 
 def read_stages(plan: str) -> Stages:
-    """The stages of a text whose names need not be this library's, as they are written: parameters are texts, and what is
-    left out is not there. ArgumentError for what is not the text of a plan.
+    """The stages of a text as written, whose names the library need not know. Parameters are texts; there are no defaults.
+
+    Raises ArgumentError if it is not the text of a plan.
 
     >>> stages = deepreduce.plan.read_stages("index=mine(k=3) value=raw+zstd")
     >>> stages["index"].name, stages["index"].parameters["k"], stages["value"].behind[0].name
@@ -84,7 +85,7 @@ def _stage(stage: _abi_plan.dr_stage, behind: List[_abi_plan.dr_stage]) -> Stage
         name=text(stage.name),
         parameters=types.MappingProxyType({text(p.name): _value(p) for p in params}),
         given=tuple(text(p.name) for p in params if not p.is_default),
-        behind=tuple(_stage(each, []) for each in behind),
+        behind=tuple(_stage(codec, []) for codec in behind),
         text=text(stage.text),
         is_default=bool(stage.is_default),
     )

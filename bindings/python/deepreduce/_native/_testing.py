@@ -1,4 +1,4 @@
-"""A GPU that the CPU plays, for tests: the library's emulated place, and memory of the CPU that counts as a GPU's."""
+"""An emulated GPU for tests: the library's emulated place, and memory of the CPU as if it were a GPU's."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy
 from . import _abi, _dlpack, _driver
 
 
-class _Played(_driver.Cuda):
-    """Memory of the CPU instead of libcuda's. Not initialised memory is poisoned."""
+class _Emulation(_driver.Cuda):
+    """Memory of the CPU instead of libcuda's. Uninitialised memory is poisoned."""
 
     kind = _abi.DR_PLACE_EMULATED
 
@@ -48,9 +48,9 @@ class _Played(_driver.Cuda):
 
 @contextlib.contextmanager
 def emulated(seed: int = 1) -> Iterator[None]:
-    """While it lasts, what says that it is on a GPU is worked on by the emulated one (DR_PLACE_EMULATED, which
-    shuffles by `seed`), and may as well be memory of the CPU. For the whole process, so for one thread."""
-    before, _driver.driver = _driver.driver, _Played(seed)
+    """In its `with`, calls with arrays that report a GPU run on the emulated one (DR_PLACE_EMULATED, which shuffles by `seed`);
+    the arrays may be in memory of the CPU. It affects the whole process, so use it in one thread."""
+    before, _driver.driver = _driver.driver, _Emulation(seed)
     try:
         yield
     finally:
@@ -58,12 +58,12 @@ def emulated(seed: int = 1) -> Iterator[None]:
 
 
 class Emulated:
-    """A numpy array that says by DLPack that it is on a GPU. `streams` are those that it was asked to be ready on."""
+    """A numpy array whose DLPack device is a GPU. `streams`: the streams of all requests"""
 
     def __init__(self, array: object, device: int = 0) -> None:
         self.array, self.device = numpy.asarray(array), device
         self.streams: List[Optional[int]] = []
-        self._told: List[object] = []
+        self._exported: List[object] = []
 
     @property
     def shape(self) -> Tuple[int, ...]:
@@ -82,7 +82,7 @@ class Emulated:
         tensor.bits, tensor.lanes, tensor.ndim = 8 * self.array.itemsize, 1, self.array.ndim
         tensor.shape = (ctypes.c_int64 * self.array.ndim)(*self.array.shape)
         tensor.strides = (ctypes.c_int64 * self.array.ndim)(*(s // self.array.itemsize for s in self.array.strides))
-        self._told.append(versioned)  # nobody frees it before this array goes
+        self._exported.append(versioned)  # valid as long as this array exists
         return self._capsule(versioned)
 
     @staticmethod

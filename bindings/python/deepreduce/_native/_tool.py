@@ -16,12 +16,12 @@ _PACKAGE = pathlib.Path(__file__).resolve().parents[1]
 
 
 def candidates() -> List[pathlib.Path]:
-    """Paths to try, in order. If the environment names a tool, it is that one or none."""
+    """Paths to try, in order. If the environment names a tool, only that one."""
     named = os.environ.get(ENVIRONMENT)
     if named:
         return [pathlib.Path(named)]
-    found = [_PACKAGE / "deepreduce"]  # of a wheel
-    if (_PACKAGE.parents[2] / "meson.build").is_file():  # a checkout, in which somebody has built
+    found = [_PACKAGE / "deepreduce"]  # in a wheel
+    if (_PACKAGE.parents[2] / "meson.build").is_file():  # in a checkout with a build
         found += [_PACKAGE.parents[2] / build / "tool/deepreduce" for build in ("build-tool", "build")]
     return found
 
@@ -40,7 +40,7 @@ def find() -> str:
 
 
 def environment() -> Dict[str, str]:
-    """Of a run: a wheel's bundled data are beside the package."""
+    """The environment of a run: a wheel's data sets are beside the package."""
     variables = dict(os.environ)
     if not variables.get(DATA) and (_PACKAGE / "datasets").is_dir():
         variables[DATA] = str(_PACKAGE / "datasets")
@@ -49,9 +49,9 @@ def environment() -> Dict[str, str]:
 
 @functools.cache
 def options_with_values(command: str) -> FrozenSet[str]:
-    """Of the options of a command those that a value follows as a word of its own, as its help says: "--plan", …"""
-    told = run_quietly([command, "--help"]).stdout.decode("utf-8", "replace")
-    found = re.findall(r"^  (-[\w-]+(?:,-[\w-]+)*) (?! |\.\.\.|[A-Z][a-z]+:|REQUIRED)", told, re.MULTILINE)
+    """The options of a command that require a value as the next word, from its help: "--plan", …"""
+    text = run_quietly([command, "--help"]).stdout.decode("utf-8", "replace")
+    found = re.findall(r"^  (-[\w-]+(?:,-[\w-]+)*) (?! |\.\.\.|[A-Z][a-z]+:|REQUIRED)", text, re.MULTILINE)
     return frozenset(name for names in found for name in names.split(","))
 
 
@@ -62,10 +62,10 @@ def replace_process(arguments: Sequence[str]) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs the tool on this process's terminal; its exit status."""
+    """Runs the tool with this process's stdin, stdout and stderr. Returns its exit status."""
     return subprocess.call([find(), *arguments], env=environment())
 
 
 def run_quietly(arguments: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
-    """Runs the tool; stdout and stderr are in the result."""
+    """Runs the tool. The result has its stdout and stderr."""
     return subprocess.run([find(), *arguments], env=environment(), capture_output=True, check=False)

@@ -1,4 +1,4 @@
-"""What carries bytes between ranks, and the part of the library that exchanges them. Public as deepreduce.exchange.Transport."""
+"""Transports of bytes between ranks (public as deepreduce.exchange.Transport), and the exchanges of the library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         for header in (_abi_exchange, _abi_transform, _abi_control):
             _abi.declare(library, header.FUNCTIONS)
     except AttributeError as error:
-        raise LibraryError(f"the library that was loaded has no exchanges ({error})") from None
+        raise LibraryError(f"the loaded library has no exchanges ({error})") from None
     return library
 
 
@@ -28,12 +28,12 @@ def load_exchanges() -> ctypes.CDLL:
 
 
 class Transport:
-    """What carries bytes between ranks: derive from it. No method waits.
+    """Base class of transports of bytes between ranks. No method waits.
 
-    ranks, rank  how many there are, and which this is
+    ranks, rank  number of ranks, and this rank's number
 
-    An exception that a method raises is taken for the loss of the peer (TimeoutError: for its delay), and is the `__cause__` of
-    the PeerError (MissingRank) that the exchange raises.
+    If a method raises an exception, the exchange regards the peer as lost and raises PeerError; for a TimeoutError it regards
+    the peer as late and raises MissingRank. The exception is the `__cause__`.
     Messages from a rank to another with equal tags arrive in the order in which they were sent.
     """
 
@@ -41,28 +41,28 @@ class Transport:
     rank: int
 
     def send(self, peer: int, tag: int, address: int, size: int) -> int:
-        """Starts to send the `size` bytes at `address`, which stay until the request is over; returns its number."""
+        """Starts to send the `size` bytes at `address`, which are valid until the request ends. Returns the request's number."""
         raise NotImplementedError
 
     def recv(self, peer: int, tag: int, address: int, capacity: int) -> int:
-        """Starts to receive at most `capacity` bytes; returns the request's number."""
+        """Starts to receive at most `capacity` bytes to `address`. Returns the request's number."""
         raise NotImplementedError
 
     def test(self, request: int) -> Optional[int]:
-        """None: not yet. Otherwise it is over, and of a receive so many bytes came."""
+        """None if the request is pending. At its end, the number of bytes that a receive got."""
         raise NotImplementedError
 
     def cancel(self, request: int) -> bool:
-        """Ends a request. False: the transport holds on to its memory."""
+        """Ends a request. False if the transport still uses its memory."""
         raise NotImplementedError
 
 
 class Callbacks:
-    """A Transport as the library sees it."""
+    """A Transport as callbacks of the library."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
-        self.error: Optional[BaseException] = None  # the first that a method raised
+        self.error: Optional[BaseException] = None  # the first exception of a method
         kinds = {field[0]: field[1] for field in dr_transport._fields_}
         self.struct = new(dr_transport)
         self.struct.ranks = unsigned(transport.ranks, "ranks", 2**32)
@@ -81,11 +81,11 @@ class Callbacks:
 
     def _test(self, _user: object, request: int, size: Pointer) -> int:
         try:
-            came = self.transport.test(request)
-            if came is None:
+            received = self.transport.test(request)
+            if received is None:
                 return _abi.DR_PENDING
             if size:
-                size[0] = came
+                size[0] = received
             return _abi.DR_OK
         except BaseException as error:
             return self._lost(error)

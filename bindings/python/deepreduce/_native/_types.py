@@ -1,4 +1,4 @@
-"""What annotations call what has more than one type."""
+"""Names for the annotations of values that may have several types."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy
 
 Array = numpy.ndarray[Any, Any]  # numpy's, of any shape and type
 DType = numpy.dtype[Any]
-Tensor = Any  # an array of a framework: numpy, torch, CuPy, or one that speaks DLPack, buffers or __cuda_array_interface__
-DTypeLike = Any  # what numpy, or the framework of an array, takes for a type
-Weights = Any  # tensors by name, in the structure that the caller gave: a dict, a state_dict
-Pointer = Any  # of ctypes: a pointer, or a struct or number that it takes for one; an opaque handle
+Tensor = Any  # an array of numpy, torch or CuPy, or one with DLPack, the buffer protocol or __cuda_array_interface__
+DTypeLike = Any  # a type of elements, as numpy or the framework of an array accepts it
+Weights = Any  # tensors by name, in the structure of the caller: a dict, a state_dict
+Pointer = Any  # of ctypes: a pointer, or a struct or number that it accepts as one; an opaque handle
 Structs = Any  # of ctypes: an array of structs, [n]
-CType = Any  # a type of ctypes, as argtypes and restype have them
+CType = Any  # of ctypes: a type in argtypes or restype
 Options = Dict[str, Any]  # keyword arguments of a call, by name
-Json = Dict[str, Any]  # a document or a row, as json has it
-SavedState = Dict[str, Any]  # of state_dict: numbers, texts, arrays and tensors of bytes, and dicts and lists of these
-SavedPart = Mapping[str, Any]  # the same, to be read
+Json = Dict[str, Any]  # a document or a row of json
+SavedState = Dict[str, Any]  # of a state_dict: numbers, texts, arrays, tensors of bytes, and dicts and lists of these
+SavedPart = Mapping[str, Any]  # the same, read only
 
 
 class Locked(Protocol):
-    """An object that serves one call at a time."""
+    """An object that allows one call at a time."""
 
     lock: threading.Lock
