@@ -66,6 +66,18 @@ dr_status bad_without_patch(dr_error& error, uint64_t tensor, const void* at, co
   return DR_E_ARGUMENT;
 }
 
+// The words name who has a base: commands on gradients have none.
+dr_status bad_without_base(dr_error& error, uint64_t tensor, const plan& method) {
+  bad_tensor(error, tensor, DR_E_ARGUMENT, 0, "base is NULL: sparsify=%s compares with %s", method.sparsify.codec->name,
+             method.patches()
+                 ? "the receiver's values: dr_tensor.base, Python's deepreduce.patch, the command `deepreduce "
+                   "patch`"
+                 : "the weights that the tensor is to move: dr_tensor.base, Python's encode(weights=) and "
+                   "deepreduce.outer");
+  error.stream = DR_STREAM_VALUE;
+  return DR_E_ARGUMENT;
+}
+
 dr_status check_tensor(const tensor_view& t, uint64_t i, const tensor_shape& was, const plan& method, bool on_device,
                        dr_error& error) {
   tensor_shape shape{};
@@ -79,7 +91,7 @@ dr_status check_tensor(const tensor_view& t, uint64_t i, const tensor_shape& was
   if (reinterpret_cast<uintptr_t>(t.values) % value_size(t.dtype))
     return bad_pointer(error, i, DR_STREAM_VALUE, t.values, "values are not aligned to their dtype");
   if (!method.takes_base() && t.base && present) return bad_without_patch(error, i, t.base, "a base");
-  if (method.takes_base() && !t.base && present) return bad_pointer(error, i, DR_STREAM_VALUE, t.base, "base is NULL");
+  if (method.takes_base() && !t.base && present) return bad_without_base(error, i, method);
   if (reinterpret_cast<uintptr_t>(t.base) % value_size(t.dtype))
     return bad_pointer(error, i, DR_STREAM_VALUE, t.base, "base is not aligned to its dtype");
   if (reinterpret_cast<uintptr_t>(t.sums) % sizeof *t.sums)

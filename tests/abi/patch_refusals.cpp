@@ -197,7 +197,12 @@ TEST_CASE("tensors: a base where none belongs, none where one does, and what no 
   };
   dr_tensor t = abi::patch_of(p.base, p.now);
   t.base = nullptr;
-  refused(usual, {t}, "base is NULL");
+  refused(usual, {t},
+          "base is NULL: sparsify=changed compares with the receiver's values: dr_tensor.base, Python's "
+          "deepreduce.patch, the command `deepreduce patch`");
+  refused("sparsify=visible", {t},
+          "base is NULL: sparsify=visible compares with the weights that the tensor is to move: "
+          "dr_tensor.base, Python's encode(weights=) and deepreduce.outer");
   t = abi::patch_of(p.base, p.now);
   refused("index=golomb", {t}, "no sparsify=changed");
   t.base = p.base.data.data() + 1;

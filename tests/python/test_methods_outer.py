@@ -1,8 +1,13 @@
 """The methods of outer loops against plain numpy: SparseLoCo's chunks and 2 bits, DisTrO's signs, PULSELoCo's visible elements."""
 
+import os
+import subprocess
+
 import deepreduce
 import numpy as np
 import pytest
+
+TOOL = os.environ.get("DEEPREDUCE_TOOL")
 
 
 def gradient(n, seed):
@@ -62,9 +67,16 @@ def test_small_elements_wait_in_the_residual_until_they_are_seen():
     assert counts == [0, 100, 0]
 
 
+@pytest.mark.skipif(not TOOL, reason="DEEPREDUCE_TOOL does not name the tool")
+@pytest.mark.parametrize("plan, words", [("pulseloco", "encode(weights=) and deepreduce.outer"), ("sparsify=changed value=planes", "`deepreduce patch`")])
+def test_compare_names_what_has_the_weights_that_a_plan_compares_with(plan, words):
+    run = subprocess.run([TOOL, "compare", "synth:d=1000", "--plan", plan], capture_output=True, text=True)
+    assert run.returncode and "base is NULL: sparsify=" in run.stderr and run.stderr.strip().endswith(words), run.stderr
+
+
 def test_weights_are_asked_for_and_compared():
     x = gradient(100, 6)
-    with pytest.raises(deepreduce.ArgumentError, match="base is NULL"):
+    with pytest.raises(deepreduce.ArgumentError, match=r"base is NULL: .*weights that the tensor is to move: .*encode\(weights=\)"):
         deepreduce.encode(x, "sparsify=visible")
     with pytest.raises(deepreduce.ArgumentError, match="weights has 99 elements"):
         deepreduce.encode(x, "sparsify=visible", weights=x[:99])
