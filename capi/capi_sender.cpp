@@ -59,12 +59,15 @@ dr_status read_named(const dr_book* book, const dr_named_tensor* tensors, size_t
     if (t.elements > dr::tensor_elements_max || (t.rows && t.elements % t.rows))
       return refuse(fail(error, DR_E_ARGUMENT, "%.80s: %llu elements are not %llu rows", t.name,
                          static_cast<unsigned long long>(t.elements), static_cast<unsigned long long>(t.rows)));
+    if (reinterpret_cast<uintptr_t>(t.base) % dr::value_size(t.dtype))
+      return refuse(fail(error, DR_E_ARGUMENT, "%.80s: base is not aligned to its type", t.name));
     dr::named_tensor made;
     made.name = t.name;
     made.dtype = t.dtype;
     made.is_rows = t.flags & DR_NAMED_ROWS;
     made.elements = t.elements;
     made.rows = std::max<uint64_t>(1, t.rows);
+    made.base = t.base;
     if (const dr_status s = find_plan(book, t, made.method, error)) return refuse(s);
     out.push_back(std::move(made));
   }

@@ -57,6 +57,9 @@ typedef struct dr_named_tensor {
   uint64_t rows;    /* of its matrix, for a transform: the first dimension. 0 means 1 */
   uint64_t elements;
   const dr_plan *plan; /* NULL: the book's. Not kept; may be destroyed */
+  /* sparsify=visible: the weights that the tensor is to move, `elements` of its type, aligned; encode reads them. They stay
+   * there as long as the sender. Otherwise not read, and may be NULL */
+  const void *base;
 } dr_named_tensor;
 
 enum {
@@ -93,8 +96,8 @@ typedef struct dr_sender_options {
 } dr_sender_options;
 
 /* book: NULL if each tensor has its plan. place: NULL, or the CPU (UNSUPPORTED elsewhere).
- * ARGUMENT (names that are not apart, a type that a plan does not take, several clips), UNSUPPORTED (exchange=ring and
- * hierarchy, sparsify=changed), MEMORY. */
+ * ARGUMENT (names that are not apart, a type that a plan does not take, several clips, a base that is not aligned),
+ * UNSUPPORTED (exchange=ring and hierarchy, sparsify=changed, sparsify=visible without a base), MEMORY. */
 DR_API dr_status dr_sender_create(dr_context *context, const dr_place *place, const dr_book *book,
                                   const dr_named_tensor *tensors, size_t stride, size_t n,
                                   const dr_sender_options *options, dr_sender **sender);

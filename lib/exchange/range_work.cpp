@@ -261,6 +261,7 @@ dr_status range_work::set_tensors(const exchange_memory& at_memory, F&& bind_enc
     const tensor_view& given = at_memory.tensors[p.tensor];
     const uint64_t first = given.index_dtype ? 0 : p.first * width_of(given) * value_size(given.dtype);
     views_[i].values = given.values ? static_cast<const std::byte*>(given.values) + first : nullptr;
+    views_[i].base = given.base ? static_cast<const std::byte*>(given.base) + first : nullptr;
     views_[i].indices = given.indices;
     views_[i].count = given.count;
     views_[i].state = given.state;

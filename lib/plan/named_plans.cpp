@@ -89,7 +89,7 @@ constexpr dr_preset list[] = {
     of("outer", "pulseloco", "sparsify=visible feedback=residual index=golomb(adaptive=1) value=raw",
        "PULSELoCo (arXiv 2602.03839): of a pseudo-gradient what would change the weights in bf16, in f32; the rest "
        "waits.\n"
-       "It takes the weights beside: dr_tensor.base, encode(weights=)."),
+       "It takes the weights beside: dr_tensor.base, encode(weights=); deepreduce.outer.Outer has them."),
     of("transforms", "powersgd", "transform=lowrank(rank=4) feedback=residual",
        "Two factors that ranks all-reduce, and no frame: for exchanges, deepreduce.torch and deepreduce.transform."),
 };

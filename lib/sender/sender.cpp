@@ -65,6 +65,7 @@ dr_status sender::create(std::vector<named_tensor> tensors, sender_options optio
     v.universe = t.elements;
     v.width = 1;
     v.key = plans_.keys[i];
+    v.base = plans_.methods[i]->takes_base() ? t.base : nullptr;
     views_.push_back(v);
     tensor_out o{};
     o.struct_size = sizeof o;

@@ -71,7 +71,8 @@ dr_status make_flat(plan_ptr& method, uint32_t flat, dr_error& error) {
   const plan& p = *method;
   const uint32_t flags = traits_of(p).flags;
   const bool by_plan = (flags & DR_PLAN_SPARSIFIES) || !(flags & DR_PLAN_LOSSY_VALUES) || sends_values_alone(p);
-  if (p.flat || p.transforms() || !(flat == DR_FLAT_BY_PLAN ? by_plan : flat == DR_FLAT)) return DR_OK;
+  if (p.flat || p.transforms() || !(flat == DR_FLAT_BY_PLAN ? by_plan && !p.takes_base() : flat == DR_FLAT))
+    return DR_OK;
   const plan_ptr before = method;
   return bind_with(*before, "bucket=flat", method, error);
 }
@@ -84,9 +85,11 @@ dr_status choose_plan(const named_tensor& t, const unit_rules& rules, const plan
   if (own->patches())
     return fail(error, DR_E_UNSUPPORTED, "%.80s: `%.80s` makes patches of weights, not means of gradients",
                 t.name.c_str(), own->text.c_str());
-  if (own->takes_base())
-    return fail(error, DR_E_UNSUPPORTED, "%.80s: `%.80s` compares with a base, which a sender has not", t.name.c_str(),
-                own->text.c_str());
+  if (own->takes_base() && !t.is_rows && t.elements && !t.base)
+    return fail(error, DR_E_UNSUPPORTED,
+                "%.80s: `%.80s` compares with the weights that the tensor is to move, and the sender has none "
+                "(dr_named_tensor.base is NULL); deepreduce.outer.Outer has them",
+                t.name.c_str(), own->text.c_str());
   if (t.is_rows) {
     if (const dr_status s = bind_rows(*own, out, error))
       return prefix(error, "%.80s: its gradient is sparse: ", t.name.c_str()), s;

@@ -17,8 +17,9 @@ struct named_tensor {
   dr_dtype dtype = DR_F32;
   bool is_rows = false;
   uint64_t elements = 0;
-  uint64_t rows = 1;  // of its matrix
-  plan_ptr method;    // of its line in the book, or its own; nullptr: dense
+  uint64_t rows = 1;           // of its matrix
+  plan_ptr method;             // of its line in the book, or its own; nullptr: dense
+  const void* base = nullptr;  // the weights that it is to move
 };
 
 struct unit_rules {

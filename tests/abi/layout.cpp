@@ -609,7 +609,7 @@ VALUE(DR_DTYPE_BIT(DR_BF16), 8);
 
 static_assert(DR_DTYPE_BIT(DR_F32) == 2);
 
-SIZE(dr_named_tensor, 48);
+SIZE(dr_named_tensor, 56);
 FIELD(dr_named_tensor, struct_size, 0, 8);
 FIELD(dr_named_tensor, name, 8, 8);
 FIELD(dr_named_tensor, dtype, 16, 4);
@@ -617,6 +617,7 @@ FIELD(dr_named_tensor, flags, 20, 4);
 FIELD(dr_named_tensor, rows, 24, 8);
 FIELD(dr_named_tensor, elements, 32, 8);
 FIELD(dr_named_tensor, plan, 40, 8);
+FIELD(dr_named_tensor, base, 48, 8);
 
 SIZE(dr_sender_options, 72);
 FIELD(dr_sender_options, struct_size, 0, 8);

@@ -13,13 +13,15 @@ if sys.platform != "linux":
 
 import test_torch  # noqa: E402
 
-test_torch.SUITES["outer"] = (2, 200)
+SUITES = {"outer": (2, 200), "outer3": (3, 100)}  # ranks, seconds
+test_torch.SUITES.update(SUITES)
 
 
-@pytest.mark.parametrize("check", test_torch.CHECKS["outer"])
-def test_on_every_rank(check):
-    test_torch.test_on_every_rank("outer", check)
+@pytest.mark.parametrize("suite, check", [(suite, check) for suite in SUITES for check in test_torch.CHECKS[suite]])
+def test_on_every_rank(suite, check):
+    test_torch.test_on_every_rank(suite, check)
 
 
-def test_every_rank_ends():
-    test_torch.test_every_rank_ends("outer")
+@pytest.mark.parametrize("suite", SUITES)
+def test_every_rank_ends(suite):
+    test_torch.test_every_rank_ends(suite)

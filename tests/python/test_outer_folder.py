@@ -32,6 +32,7 @@ TOP = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=raw"
 SPARSE = "sparsify=topr(ratio=0.03) feedback=residual(beta=0.95) index=golomb value=lloyd(levels=4)"
 DEADLINE = 10.0
 UNIT = 2.0**-6  # of all weights of the test of many rounds, so that sums are exact
+COARSE = 512  # of weights of so many UNITs some moves are below what bf16 shows
 
 
 @pytest.fixture(autouse=True)
@@ -116,11 +117,11 @@ class Rounded(torch.optim.Optimizer):
                     each.sub_(torch.round(each.grad / UNIT) * UNIT)
 
 
-def model_of(seed=0, size=2000):
+def model_of(seed=0, size=2000, scale=1):
     """Weights that are small multiples of UNIT, and a counter."""
     made = torch.nn.Module()
     generator = torch.Generator().manual_seed(seed)
-    made.weight = torch.nn.Parameter(torch.randint(-50, 50, (size,), generator=generator) * UNIT)
+    made.weight = torch.nn.Parameter(torch.randint(-50, 50, (size,), generator=generator) * UNIT * scale)
     made.bias = torch.nn.Parameter(torch.zeros(30))
     made.register_buffer("seen", torch.zeros(1, dtype=torch.int64))
     return made
@@ -484,6 +485,41 @@ def test_a_worker_that_comes_later_catches_up_by_stored_weights_and_rounds(tmp_p
     assert same_bits(weights_of(before), weights_of(new["w2"][1]))
 
 
+def test_pulseloco_in_a_folder_all_agree_and_what_was_moved_adds_up(tmp_path):
+    world, found, shares = World(), {}, []
+
+    def worker(name):
+        def live():
+            model, generator = model_of(5, scale=COARSE), torch.Generator().manual_seed(hash_of(name))
+            outer = Outer(model, "pulseloco", every=2, group=world.folder(tmp_path, name))
+            moved, start = 0.0, outer._exchange.start
+
+            def started(number, steps, moves, means, copies, weight):
+                nonlocal moved
+                moved = moved + torch.cat([each.double() for each in moves.values()]).numpy()
+                start(number, steps, moves, means, copies, weight)
+                shares.append(numpy.count_nonzero(residual_of(outer)[:2000]) / 2000)
+
+            outer._exchange.start = started
+            first = weights_of(outer)
+            for _ in range(6):
+                world.sleep(name, 1.0)
+                for _ in range(2):
+                    move(model, generator)
+                    outer.step()
+            found[name] = outer, moved - residual_of(outer), first
+
+        world.start(name, live)
+
+    worker("w0")
+    worker("w1")
+    world.run()
+    (outer, sent, first), (other, sent_there, _) = found.values()
+    assert same_bits(weights_of(outer), weights_of(other)) and outer.info.rounds == 6 and all(0.1 < share < 0.9 for share in shares), shares
+    went = [2 * (first[name].double() - now.double()).numpy() for name, now in weights_of(outer).items()]
+    assert numpy.array_equal(numpy.concatenate(went), sent + sent_there)
+
+
 @pytest.mark.parametrize("make", [torch.optim.Adam, lambda weights: torch.optim.SGD(weights, lr=0.7, momentum=0.9, nesterov=True)])
 def test_a_newcomer_has_the_outer_optimizer_of_the_others(tmp_path, make):
     world, found = World(), {}
@@ -527,15 +563,15 @@ def test_workers_of_another_h_plan_or_model_are_told_what_differs(tmp_path):
         Outer(model_of(), TOP + " exchange=owner", every=2, group=Folder(tmp_path / "b", "w0"))
 
 
-@pytest.mark.parametrize("overlap, fragments", [(0, 1), (1, 1), (1, 2)])
-def test_a_worker_that_resumes_goes_on_bit_for_bit(tmp_path, overlap, fragments):
-    finals = []
+@pytest.mark.parametrize("plan, overlap, fragments", [(SPARSE, 0, 1), (SPARSE, 1, 1), (SPARSE, 1, 2), ("pulseloco", 0, 1), ("pulseloco", 1, 2)])
+def test_a_worker_that_resumes_goes_on_bit_for_bit(tmp_path, plan, overlap, fragments):
+    finals, scale = [], COARSE if plan == "pulseloco" else 1
     for cut in (None, 3, 4, 6, 7):
         world, found, path = World(), {}, tmp_path / str(cut)
 
         def worker(name, cut=cut, world=world, found=found, path=path):
             def live():
-                model, generator = model_of(hash_of(name)), torch.Generator().manual_seed(hash_of(name))
+                model, generator = model_of(hash_of(name), scale=scale), torch.Generator().manual_seed(hash_of(name))
                 outer = new(model)
                 for step in range(16):
                     world.sleep(name, 1.0)
@@ -551,7 +587,7 @@ def test_a_worker_that_resumes_goes_on_bit_for_bit(tmp_path, overlap, fragments)
 
             def new(model):
                 group = world.folder(path, name)
-                return Outer(model, SPARSE, every=4, overlap=overlap, fragments=fragments, group=group)
+                return Outer(model, plan, every=4, overlap=overlap, fragments=fragments, group=group)
 
             world.start(name, live)
 

@@ -359,6 +359,25 @@ def _frozen(shape):
     return array
 
 
+def test_weights_that_a_tensor_is_to_move_are_read_where_they_are():
+    weights = np.ones((40, 50), np.float32)
+    sender = Sender({"w": TensorSpec((40, 50), "float32", weights=weights)}, "pulseloco", flat=False)
+    slot, out = np.empty(sender.units[0].bound, np.uint8), np.empty((40, 50), np.float32)
+    sender.place({"w": np.full((40, 50), 1e-3, np.float32)}, {"w": out})  # half a last place of bf16 below 1 is 2^-9
+    for step, (weight, expected) in enumerate([(1.0, 0.0), (0.25, 2e-3)]):
+        weights[:] = weight
+        sender.encode(0, step, slot)
+        sender.merge(0, step, [slot])
+        assert np.array_equal(out, np.full((40, 50), expected, np.float32))
+    for given, why in ((weights[:, :20], "its weights: is not contiguous"), (weights[:20], "its weights: has 1000 elements, not 2000"),
+                       (weights.astype(np.float16), "its weights: is float16, not float32")):  # fmt: skip
+        with pytest.raises(deepreduce.ArgumentError, match=f"^w: {why}") as raised:
+            Sender({"w": TensorSpec((40, 50), "float32", weights=given)}, "pulseloco")
+        assert raised.value.tensor == "w"
+    with pytest.raises(deepreduce.Unsupported, match="^w: .*compares with the weights that the tensor is to move, and the sender has none"):
+        Sender({"w": ((40, 50), "float32")}, "pulseloco")
+
+
 def test_plans_that_do_not_fit_are_refused_by_name():
     with pytest.raises(deepreduce.ArgumentError, match="^w is float64|^w: .*float64"):
         Sender({"w": np.zeros(5)}, TOP)

@@ -53,7 +53,7 @@ def buffers_of(model):
 
 @check("outer")
 def a_round_ends_with_the_same_bits_on_all_ranks():
-    for plan in (SPARSE, "sparseloco", "distro", "transform=lowrank(rank=2) feedback=residual", "sparsify=topr(ratio=0.1) feedback=residual index=golomb exchange=owner", *DENSE.values()):
+    for plan in (SPARSE, "sparseloco", "distro", "pulseloco", "transform=lowrank(rank=2) feedback=residual", "sparsify=topr(ratio=0.1) feedback=residual index=golomb exchange=owner", *DENSE.values()):
         for dtype in (None, torch.bfloat16):
             torch.manual_seed(dist.get_rank())  # each begins elsewhere
             model = make_model(dtype)
@@ -126,6 +126,47 @@ def nesterov_and_a_residual_are_as_computed_by_hand():
     assert max(moves) < 1e-4, moves
 
 
+@check("outer3")
+def pulseloco_sends_what_moves_weights_in_bf16_and_what_was_moved_adds_up():
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    model = nn.Linear(60, 60, bias=False)
+    start = model.weight.data.copy_(torch.linspace(-1, 1, 3600).view(60, 60)).clone()
+    outer, residual, moved = Outer(model, "pulseloco", every=1), torch.zeros(60, 60), torch.zeros(60, 60, dtype=torch.float64)
+    for number in range(5):
+        before = model.weight.data.clone()
+        model.weight.data.sub_(0.002 * torch.randn(60, 60, generator=torch.Generator().manual_seed(10 * number + rank)))
+        move = before - model.weight.data  # (as rounded)
+        moved += move
+        outer.step()
+        total = residual + move
+        sent = torch.where((before - total).bfloat16() != before.bfloat16(), total, 0)
+        assert 0.2 < sent.count_nonzero() / 3600 < 0.9, sent.count_nonzero()
+        residual = total - sent
+        dist.all_reduce(sent)
+        assert torch.dist(model.weight.data, before - sent / ranks) < 1e-5, number
+        assert same_on_all_ranks(parameters_of(model))
+    part = outer.state_dict()["exchange"]["reduces"]["0"][f"rank{rank}"]["residuals"]["weight"]["state"]
+    kept = torch.from_numpy(deepreduce.State._from_bytes(part.numpy()).residual.copy()).view(60, 60)
+    assert torch.equal(kept, residual)
+    left = moved - kept.double()
+    dist.all_reduce(left)
+    assert torch.dist(ranks * (start.double() - model.weight.data.double()), left) < 1e-5
+
+
+@check("outer")
+def weights_of_any_strides_are_exchanged():
+    found = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        torch.manual_seed(2)
+        model = nn.Conv2d(20, 30, 3).to(memory_format=layout)
+        outer = Outer(model, "pulseloco", every=2)
+        for _ in range(4):
+            model.weight.data += 0.01 * (1 + dist.get_rank())
+            outer.step()
+        found.append(model.weight.detach().contiguous())
+    assert model.weight.is_contiguous(memory_format=torch.channels_last) and torch.equal(*found)
+
+
 @check("outer")
 def a_resumed_run_goes_on_bit_for_bit():
     for options in (
@@ -133,6 +174,8 @@ def a_resumed_run_goes_on_bit_for_bit():
         {"plan": SPARSE, "every": 5, "overlap": 2},
         {"plan": SPARSE, "every": 6, "fragments": 3, "overlap": 1},
         {"plan": None, "every": 5},
+        {"plan": "pulseloco", "every": 5, "dense_below": 0},
+        {"plan": "pulseloco", "every": 6, "dense_below": 0, "fragments": 3, "overlap": 1},
         {"plan": "transform=lowrank(rank=2) feedback=residual", "every": 5},
     ):
         expected = None

@@ -169,14 +169,59 @@ TEST_CASE("what a sender does not support is refused, by name") {
   CHECK(refusal({{"w", 10}}, {.book = "*: index=all value=raw exchange=ring"}, DR_E_UNSUPPORTED).find("w: `") == 0);
   CHECK(refusal({{"w", 10}}, {.book = "*: sparsify=changed value=planes"}, DR_E_UNSUPPORTED).find("makes patches") !=
         std::string::npos);
-  CHECK(refusal({{"w", 10}}, {.book = "*: sparsify=visible"}, DR_E_UNSUPPORTED).find("compares with a base") !=
+  CHECK(refusal({{"w", 10}}, {.book = "*: sparsify=visible"}, DR_E_UNSUPPORTED)
+            .find("compares with the weights that the tensor is to move, and the sender has none") !=
         std::string::npos);
+  const tensor weighed{.name = "w", .elements = 10, .base = ones(10)};
+  CHECK(refusal({weighed}, {.book = "*: sparsify=visible", .flat = DR_FLAT}, DR_E_UNSUPPORTED)
+            .find("takes no bucket=flat: each tensor has its own base") != std::string::npos);
+  CHECK(refusal({{.name = "w", .elements = 10, .dtype = DR_F32, .base = ones(10), .base_shift = 1}}, {})
+            .find("w: base is not aligned to its type") != std::string::npos);
   CHECK(refusal({{"a", 10}, {"b", 10}}, {.book = "a: sparsify=topr(ratio=0.1) feedback=dgc(clip=1)\nb: "
                                                  "sparsify=topr(ratio=0.1) feedback=dgc(clip=2)"})
             .find("a has clip=1, b clip=2") != std::string::npos);
   CHECK(refusal({{"w", 10}}, {.ranks = 3, .flags = DR_SENDER_SCATTER})
             .find("w: 10 elements are not shards for 3 ranks") != std::string::npos);
   CHECK(refusal({{"w", 10}}, {.flags = 1u << 20}, DR_E_UNSUPPORTED).find("unknown flags") != std::string::npos);
+}
+
+TEST_CASE("sparsify=visible sends what moves the weights in bf16, and its residual keeps the rest") {
+  constexpr size_t n = 6000;
+  std::vector<float> weights = client::laplace(n, 9), small = ones(10);
+  for (const uint32_t flags : {0u, uint32_t{DR_SENDER_SCATTER}}) {
+    // The base is read at each encode, and of shards at its own place. Small tensors travel exactly.
+    world w({{.name = "w", .elements = n, .base = weights}, {.name = "small", .elements = 10, .base = small}},
+            {.book = "*: sparsify=visible feedback=residual index=golomb(adaptive=1) value=raw", .flags = flags});
+    std::vector<std::vector<float>> kept(2, std::vector<float>(n));
+    for (uint64_t step = 0; step < 3; ++step) {
+      std::vector<float> mean(n);
+      size_t sent = 0;
+      for (size_t r = 0; r < 2; ++r) {
+        std::vector<float> move = client::laplace(n, 10 * step + r);
+        for (float& x : move) x *= 0.003f;
+        w.set(r, 0, move);
+        w.set(r, 1, ones(10));
+        for (size_t i = 0; i < n; ++i) {
+          const float total = kept[r][i] + move[i], before = w.tensors[0].base[i];
+          const bool seen = to_bf16(before - total) != to_bf16(before);
+          sent += seen;
+          mean[i] += 0.5f * (seen ? total : 0.0f);
+          kept[r][i] = seen ? 0.0f : total;
+        }
+      }
+      CHECK(sent > n / 4);
+      CHECK(sent < 2 * n - n / 4);
+      REQUIRE(w.all_ok(step));
+      for (size_t r = 0; r < 2; ++r) {
+        const size_t shard = flags ? n / 2 : n, first = flags ? r * shard : 0;
+        CHECK(w.out(r, 0) == std::vector<float>(mean.begin() + static_cast<std::ptrdiff_t>(first),
+                                                mean.begin() + static_cast<std::ptrdiff_t>(first + shard)));
+        CHECK(w.residual(r, 0) == kept[r]);
+        CHECK(w.out(r, 1) == std::vector<float>(flags ? 5 : 10, 1.0f));
+      }
+      for (size_t i = 0; i < n; ++i) w.tensors[0].base[i] -= mean[i];  // (all ranks have this base)
+    }
+  }
 }
 
 TEST_CASE("tensors whose plans the caller sends itself are units that it finds, and encode refuses") {

@@ -18,7 +18,9 @@ struct tensor {
   dr_dtype dtype = DR_F32;
   std::string plan = "";  // "": the book's
   uint64_t rows = 0;
-  bool is_sparse = false;  // its gradient is rows
+  bool is_sparse = false;        // its gradient is rows
+  std::vector<float> base = {};  // the weights that it is to move, the same on all ranks
+  size_t base_shift = 0;         // bytes
 };
 
 struct settings {
@@ -102,6 +104,7 @@ struct world {
       n.elements = t.elements;
       n.rows = t.rows;
       n.flags = t.is_sparse ? DR_NAMED_ROWS : 0;
+      n.base = t.base.empty() ? nullptr : reinterpret_cast<const std::byte*>(t.base.data()) + t.base_shift;
       if (!t.plan.empty()) {
         plans.push_back(std::make_unique<client::plan>(t.plan));
         n.plan = plans.back()->handle;

@@ -35,12 +35,15 @@ class TensorSpec(NamedTuple):
     dtype   "float32", "float16" or "bfloat16"; numpy's or torch's
     sparse  whether its gradient is sparse rows; the tensor is then a unit of its own, of kind "rows"
     plan    the plan of this tensor; None: the sender's
+    weights with sparsify=visible: the weights that the tensor is to move, of its type and number of elements, contiguous, on
+            the CPU. encode reads them where they are
     """
 
     shape: Tuple[int, ...]
     dtype: DTypeLike
     sparse: bool = False
     plan: Union[None, str, Plan] = None
+    weights: Optional[Tensor] = None
 
 
 class Unit(NamedTuple):
@@ -173,7 +176,8 @@ class Sender(Uncopied):
     threads      number of threads; None: 1
 
     In errors `tensor` is the name of the tensor at fault and `rank` the number of the rank; the message is the engine's.
-    Raises ArgumentError (for a type that a plan does not accept, for example) and Unsupported (exchange=ring, sparsify=changed).
+    Raises ArgumentError (for a type that a plan does not accept, for example) and Unsupported (exchange=ring, sparsify=changed,
+    sparsify=visible without TensorSpec.weights).
 
     >>> tensors = {"weight": ((40, 50), "float32"), "bias": ((50,), "float32")}
     >>> plan = "sparsify=topr(ratio=0.01) feedback=residual index=golomb"
@@ -261,6 +265,8 @@ class Sender(Uncopied):
             tensor.flags = _abi_sender.DR_NAMED_ROWS if spec.sparse else 0
             tensor.elements = math.prod(spec.shape)
             tensor.rows = spec.shape[0] if spec.shape else 1
+            if spec.weights is not None:
+                tensor.base, _ = self._borrow_input(self._at[name], spec.weights, "its weights: ")
             own = method if spec.plan is None else as_plan(spec.plan)
             if own is not None:
                 tensor.plan = own.handle
@@ -378,12 +384,12 @@ class Sender(Uncopied):
             raise ArgumentError(f"there are {len(arrays)} arrays for {len(self._names)} tensors")
         return list(enumerate(arrays))
 
-    def _borrow_input(self, i: int, x: Tensor) -> Tuple[int, object]:
+    def _borrow_input(self, i: int, x: Tensor, what: str = "") -> Tuple[int, object]:
         name = self._names[i]
         if not _memory.is_in_place(x):
-            raise _at_tensor(name, "is not contiguous and aligned; it is read in place")
+            raise _at_tensor(name, f"{what}is not contiguous and aligned; it is read in place")
         found = _memory.borrow(x, name)
-        return self._fits(name, found, self._specs[i].dtype, math.prod(self._specs[i].shape))
+        return self._fits(name, found, self._specs[i].dtype, math.prod(self._specs[i].shape), what)
 
     def _borrow_output(self, i: int, x: Tensor) -> Tuple[int, object]:
         name, spec = self._names[i], self._specs[i]
@@ -401,11 +407,11 @@ class Sender(Uncopied):
         return found.address, found.owner
 
     @staticmethod
-    def _fits(name: str, found: _memory.Memory, dtype: int, elements: int) -> Tuple[int, object]:
+    def _fits(name: str, found: _memory.Memory, dtype: int, elements: int, what: str = "") -> Tuple[int, object]:
         if found.dtype != dtype:
-            raise _at_tensor(name, f"is {_memory.NAMES[found.dtype]}, not {_memory.NAMES[dtype]}")
+            raise _at_tensor(name, f"{what}is {_memory.NAMES[found.dtype]}, not {_memory.NAMES[dtype]}")
         if found.elements != elements:
-            raise _at_tensor(name, f"has {found.elements} elements, not {elements}")
+            raise _at_tensor(name, f"{what}has {found.elements} elements, not {elements}")
         return found.address, found.owner
 
     def place_rows(self, name: str, indices: Any, values: Any) -> None:
@@ -696,12 +702,12 @@ def _specs_of(tensors: Union[Mapping[str, Tensor], Sequence[Tensor]]) -> Dict[st
 def _spec_of(name: object, given: Tensor) -> TensorSpec:
     if not isinstance(name, str):
         raise ArgumentError(f"the name of a tensor is a str, not {name!r}")
-    if isinstance(given, tuple) and len(given) in (2, 3, 4):
+    if isinstance(given, tuple) and 2 <= len(given) <= len(TensorSpec._fields):
         spec = TensorSpec(*given)
         code = dtype_code(spec.dtype, name)
         if code is None:
             raise _at_tensor(name, "has no dtype")
-        return TensorSpec(tuple(unsigned(n, f"{name}: its shape") for n in spec.shape), code, spec.sparse, spec.plan)
+        return spec._replace(shape=tuple(unsigned(n, f"{name}: its shape") for n in spec.shape), dtype=code)
     found = _memory.describe(given, name)
     return TensorSpec(found.shape, found.dtype)
 

@@ -24,6 +24,7 @@ class dr_named_tensor(Structure):
         ("rows", c_uint64),
         ("elements", c_uint64),
         ("plan", POINTER(dr_plan)),
+        ("base", c_void_p),
     ]
 
 

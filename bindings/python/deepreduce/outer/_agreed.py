@@ -77,9 +77,10 @@ class Agreed:
 
     def __init__(self, local: Local, make_optimizer: MakeOptimizer) -> None:
         with torch.no_grad():
-            self.weights = {name: tensor.detach().to(torch.float32, copy=True) for name, tensor in local.weights.items()}
-            self.means = {name: tensor.detach().to(torch.float32, copy=True) for name, tensor in local.means.items()}
+            self.weights = {name: _float32(tensor) for name, tensor in local.weights.items()}
+            self.means = {name: _float32(tensor) for name, tensor in local.means.items()}
             self.copies = {name: tensor.detach().clone() for name, tensor in local.copies.items()}
+        self._on_cpu: Tensors = {}
         self.optimizer = make_optimizer(list(self.weights.values()))
         if not isinstance(self.optimizer, torch.optim.Optimizer):
             raise ArgumentError(f"optimizer returned a {type(self.optimizer).__name__}, not a torch.optim.Optimizer")
@@ -96,6 +97,16 @@ class Agreed:
                 self.means[name].sub_(move.to(self.means[name].device))
             for name, value in (copies or {}).items():
                 self.copies[name].copy_(value)
+
+    def on_cpu(self, names: Iterable[str]) -> Tensors:
+        """These weights, on the CPU, at the same places in each call: plans with sparsify=visible read them."""
+        for name in names:
+            weight = self.weights[name]
+            if weight.device.type == "cpu":
+                self._on_cpu[name] = weight
+            else:
+                self._on_cpu.setdefault(name, torch.empty_like(weight, device="cpu")).copy_(weight)
+        return {name: self._on_cpu[name] for name in names}
 
     def describe(self) -> str:
         """The outer optimizer, to compare workers by."""
@@ -176,6 +187,11 @@ def require_same_tensors(given: Mapping[str, Any], here: Mapping[str, torch.Tens
     for name, tensor in here.items():
         if tuple(given[name].shape) != tuple(tensor.shape):
             raise ArgumentError(f"{what} are of another model: {name} is {list(given[name].shape)}, here {list(tensor.shape)}")
+
+
+def _float32(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy, contiguous whatever the tensor's strides (channels_last, say)."""
+    return tensor.detach().to(torch.float32, copy=True, memory_format=torch.contiguous_format)
 
 
 def sgd(rate: float, momentum: float) -> MakeOptimizer:

@@ -52,7 +52,11 @@ class FolderExchange:
             method_of(one_plan)  # raises Unsupported if it produces no frames for all
         options = {"dense_below": dense_below, "flat": rules.flat, "seed": seed}
         shapes = {name: tuple(tensor.shape) for name, tensor in local.weights.items()}
-        self._coders = [FragmentCoder({name: shapes[name] for name in part}, rules.book, options) for part in fragments]
+        self._weighs = rules.weighs
+        self._coders = [
+            FragmentCoder({name: shapes[name] for name in part}, rules.book, options, agreed.on_cpu(part) if rules.weighs else {})
+            for part in fragments
+        ]
         means = {name: tuple(tensor.shape) for name, tensor in local.means.items()}
         self._buffers = FragmentCoder(means, None, {"seed": seed}) if means else None
         self._copies = sum(tensor.numel() * tensor.element_size() for tensor in local.copies.values())
@@ -115,6 +119,8 @@ class FolderExchange:
         bad = next((name for name, tensor in {**moves, **means}.items() if not is_finite(tensor)), None)
         slots: List[Any] = []
         if bad is None:
+            if self._weighs:
+                self._agreed.on_cpu(moves)
             slots = [slot.copy() for slot in coder.encode(moves, number, self._private_seed)]
             slots += buffers.encode(means, number, self._private_seed) if buffers else []
         self._until = folder._clock() + folder.deadline

@@ -10,16 +10,21 @@ import torch
 
 from .._native._types import Array
 from ..errors import ArgumentError
-from ..sender import Sender
+from ..sender import Sender, TensorSpec
 
 _MERGERS_MAX = 4  # cached senders that merge, each for another number of workers
 
 
 class FragmentCoder:
-    """One Sender that encodes, with the residuals of this worker, and Senders that merge, one for each number of contributions."""
+    """One Sender that encodes, with the residuals of this worker, and Senders that merge, one for each number of contributions.
 
-    def __init__(self, shapes: Mapping[str, Tuple[int, ...]], plan: Any, options: Mapping[str, Any]) -> None:
-        self._specs = {name: (shape, "float32") for name, shape in shapes.items()}
+    weights  that plans with sparsify=visible compare with: on the CPU, at fixed places
+    """
+
+    def __init__(
+        self, shapes: Mapping[str, Tuple[int, ...]], plan: Any, options: Mapping[str, Any], weights: Mapping[str, torch.Tensor] = {}
+    ) -> None:
+        self._specs = {name: TensorSpec(shape, "float32", weights=weights.get(name)) for name, shape in shapes.items()}
         self._plan, self._options = plan, {**options, "unit_bytes": math.inf}
         self._mergers: Dict[int, Sender] = {}
         self.sender = Sender(self._specs, plan, **self._options)

@@ -43,6 +43,10 @@ class GroupExchange:
             else AllReduce(rules.pairs, dense_below=dense_below, flat=flat, timeout=timeout, seed=seed, group=group)
             for _ in fragments
         ]
+        self._weighs = rules.weighs
+        if rules.weighs:
+            for reduce, part in zip(self._reduces, fragments):
+                reduce._weights_of = agreed.on_cpu(part)
         self._buffers = AllReduce(None, start=_ALWAYS, timeout=timeout, group=group)
         self._is_fresh = True  # the next round compares weights, too
         self._words: Any = None  # while a round is exchanged: (received, the Work)
@@ -60,6 +64,8 @@ class GroupExchange:
         sent = torch.tensor([signed(word) for word in words], device=place)
         received = torch.empty(engine.size * len(words), dtype=torch.int64, device=place)
         self._words = received, engine.issue(f"round {number}", all_gather, received, sent)
+        if self._weighs:
+            self._agreed.on_cpu(moves)
         begun: List[AllReduce] = []
         try:
             for reduce, tensors in self._in_use():

@@ -277,4 +277,4 @@ class Outer:
 def _moved(agreed: torch.Tensor, now: torch.Tensor, out: Optional[torch.Tensor]) -> torch.Tensor:
     """Agreed less now, in float32. (A model of 16 bits begins at the agreed weights as rounded to its type.)"""
     then = agreed if now.dtype == torch.float32 else agreed.to(now.dtype).float()
-    return torch.sub(then, now.detach().float(), out=out)
+    return torch.sub(then, now.detach().float(), out=torch.empty_like(agreed) if out is None else out)

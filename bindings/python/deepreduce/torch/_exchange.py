@@ -65,6 +65,7 @@ class Exchange(Saved):
         self._sender: Optional[Sender] = None  # of the rung that is in use
         self._rung_senders: List[Callable[[], Sender]] = []
         self._shapes_of: Dict[str, Tuple[torch.Size, torch.dtype]] = {}
+        self._weights_of: Mapping[str, torch.Tensor] = {}  # for sparsify=visible: of the tensors, on the CPU, at fixed places
         self._units: List[Unit] = []
         self._where: Dict[str, Tuple[Unit, int]] = {}
         self._states: Dict[str, State] = {}
@@ -136,7 +137,9 @@ class Exchange(Saved):
         self, rules: Rules, max_bytes: Optional[int], sparse: Container[str], engine: Engine, plans: Optional[Mapping[str, Plan]] = None
     ) -> Sender:
         specs = {
-            name: TensorSpec(tuple(shape), dtype, name in sparse, None if plans is None or name in sparse else plans[name])
+            name: TensorSpec(
+                tuple(shape), dtype, name in sparse, None if plans is None or name in sparse else plans[name], self._weights_of.get(name)
+            )
             for name, (shape, dtype) in self._shapes_of.items()
         }
         try:

@@ -80,6 +80,11 @@ class Rules:
         return all(sends_all(plan) for _, plan in self.pairs)
 
     @property
+    def weighs(self) -> bool:
+        """Whether a plan compares tensors with the weights that they are to move."""
+        return any(plan.name_of("sparsify") == "visible" for _, plan in self.pairs)
+
+    @property
     def transforms(self) -> bool:
         return any(plan.info.transforms for _, plan in self.pairs)
 
