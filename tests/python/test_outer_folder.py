@@ -8,6 +8,7 @@ import logging
 import os
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -418,7 +419,8 @@ def test_a_round_has_the_weights_and_counters_of_all_and_each_ends_with_the_same
     assert first.seen.tolist() == [8]
 
 
-def test_a_worker_that_is_refused_is_named_by_all_with_the_reason(tmp_path):
+@pytest.mark.parametrize("plan", [TOP, None])
+def test_a_worker_that_is_refused_is_named_by_all_with_the_reason(tmp_path, plan):
     def spoil(number, model, outer):
         if number == 1:
             model.weight.data[3] = float("inf")
@@ -438,13 +440,55 @@ def test_a_worker_that_is_refused_is_named_by_all_with_the_reason(tmp_path):
 
         return run
 
-    found = together(World(), tmp_path, {"w0": work("w0"), "w1": work("w1", spoil), "w2": work("w2")})
+    found = together(World(), tmp_path, {"w0": work("w0"), "w1": work("w1", spoil), "w2": work("w2")}, plan)
     assert seen[0] == [{}] * 3
     assert seen[1] == [{"w1": "weight: what it moved is not finite"}] * 3
     assert [list(each) for each in seen[2]] == [["w1"]] * 3 and seen[2][0] == seen[2][1] == seen[2][2]
     assert "times the median of the round" in seen[2][0]["w1"]
     assert all(same_bits(weights_of(found["w0"][1]), weights_of(outer)) for _, outer in found.values())
     assert found["w0"][1].info.last.workers == ("w0", "w1", "w2")  # it is back
+
+
+@pytest.mark.parametrize("plan, more", [(None, 0), ("index=all value=uniform_quant(bits=8)", 0), (TOP, 1)])
+def test_a_round_decodes_a_contribution_once_and_hashes_the_agreed_weights_once(tmp_path, plan, more):
+    """(Of a sparse plan decoding again at the mean is cheaper than keeping what was decoded.)"""
+    counts = {}
+
+    def work(model, outer):
+        coder, agreed = outer._exchange._coders[0], outer._agreed
+        count = counts[outer._exchange._folder.name] = {"decoded": [], "hashes": 0}
+        merge, check = coder.merge, agreed._compute_check
+
+        def merged(slots, number):
+            count["decoded"].append(len(slots))
+            return merge(slots, number)
+
+        def checked():
+            count["hashes"] += 1
+            return check()
+
+        coder.merge, agreed._compute_check = merged, checked
+        rounds(5, hash_of(outer._exchange._folder.name))(model, outer)
+
+    found = together(World(), tmp_path, {f"w{i}": work for i in range(3)}, plan)
+    outers = [outer for _, outer in found.values()]
+    assert outers[0].info.last.workers == ("w0", "w1", "w2") and all(same_bits(weights_of(outers[0]), weights_of(each)) for each in outers)
+    for count in counts.values():
+        assert count == {"decoded": [1, 1, 1, *[3] * more] * 5, "hashes": 5}
+
+
+def test_a_mean_of_dense_contributions_is_theirs_also_where_one_is_refused_for_its_norm(tmp_path):
+    def work(model, outer):
+        for number in range(2):
+            outer._exchange._folder._sleep(0.05)
+            at = int(outer._exchange._folder.name[1])
+            model.weight.data += [1.0, 2.0, 6.0, 2.0**20 if number else 3.0][at]
+            outer.step()
+            outer.step()
+
+    found = together(World(), tmp_path, {f"w{i}": work for i in range(4)}, None)
+    model, outer = found["w0"]
+    assert outer.info.last.workers == ("w0", "w1", "w2") and torch.equal(model.weight - model_of(hash_of("w0")).weight, torch.full((2000,), 6.0))
 
 
 def test_what_a_late_worker_sends_is_not_lost(tmp_path):
@@ -605,7 +649,7 @@ def test_the_set_of_a_round_is_made_once_also_without_hard_links(tmp_path, monke
             monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError(95, "no links here")))
         folders = [Folder(tmp_path / str(links), f"w{i}") for i in range(2)]
         for i, each in enumerate(folders):
-            each.close(3, [_folder.Listed(f"w{i}", "00", 1)])
+            each.close(3, [_folder.Listed(f"w{i}", "00" * 32, 1)])
         assert [each.closed(3).by for each in folders] == ["w0", "w0"]
         assert sorted(each.name for each in folders[0]._round(3).iterdir()) == ["closed.json"]
 
@@ -617,6 +661,89 @@ def test_a_set_that_is_damaged_is_an_error_not_a_hang(tmp_path):
         (folder._round(0) / "closed.json").write_bytes(text)
         with pytest.raises(deepreduce.CorruptFrame, match="closed.json is damaged"):
             folder.closed(0)
+
+
+def listed(**other):
+    return {"name": "w1", "sha256": "0" * 64, "size": 3, **other}
+
+
+@pytest.mark.parametrize(
+    "document, words",
+    [
+        ({"contributions": [listed(name="../../secret")]}, "the name of a worker is '../../secret'"),
+        ({"contributions": [listed(name="/etc/passwd")]}, "the name of a worker is '/etc/passwd'"),
+        ({"contributions": [listed(name=".hidden")]}, "the name of a worker is '.hidden'"),
+        ({"contributions": [listed(name="w" * 65)]}, "the name of a worker is 'www"),
+        ({"contributions": [listed(name=7)]}, "the name of a worker is '7'"),
+        ({"contributions": [listed(name="w1\n")]}, "the name of a worker is"),
+        ({"contributions": [], "by": "../w"}, "the name of a worker is '../w'"),
+        ({"contributions": [listed(), listed(name="w2"), listed(size=4)]}, "a worker is listed twice"),
+        ({"contributions": [listed(size=-1)]}, "of worker w1 it lists size -1"),
+        ({"contributions": [listed(size=float("inf"))]}, "of worker w1 it lists size inf"),
+        ({"contributions": [listed(size=True)]}, "of worker w1 it lists size True"),
+        ({"contributions": [listed(sha256="../x")]}, "SHA-256 '../x'"),
+        ({"contributions": [listed(sha256=None)]}, "SHA-256 'None'"),
+        ({"contributions": [[1, 2]]}, "is damaged"),
+        ({"contributions": "w1"}, "is damaged"),
+        ({"contributions": None}, "is damaged"),
+    ],
+)
+def test_a_hostile_set_is_an_error_and_no_path_outside_the_folder_is_opened(tmp_path, monkeypatch, document, words):
+    folder = Folder(tmp_path / "run", "w0", deadline=0.2)
+    outer = Outer(model_of(), TOP, every=2, optimizer=Rounded, group=folder)
+    before = weights_of(outer)
+    (folder._round(0) / "closed.json").write_text(json.dumps({"format": "deepreduce-outer-1", "by": "w1", **document}))
+    opened, read = [], _folder._read
+    monkeypatch.setattr(_folder, "_read", lambda path, *more: opened.append(path.name) or read(path, *more))
+    with pytest.raises(deepreduce.CorruptFrame, match=re.escape(words)):
+        outer._exchange._catch_up()
+    assert set(opened) == {"closed.json"} and outer.info.rounds == 0 and same_bits(weights_of(outer), before)
+
+
+def test_no_file_of_the_folder_is_read_without_a_bound(tmp_path, monkeypatch):
+    folder = Folder(tmp_path, "w0", deadline=0.2)
+    outer = Outer(model_of(), TOP, every=2, optimizer=Rounded, group=folder)
+    limit, read = outer._exchange._max_bytes(0), _folder._read
+
+    def watched(path, max_bytes):
+        found = read(path, max_bytes)
+        assert len(found) <= max(limit, _folder._JSON_MAX) + 1
+        return found
+
+    monkeypatch.setattr(_folder, "_read", watched)
+    part = folder._round(0) / "w1.part"
+    part.touch()
+    os.truncate(part, 1 << 40)  # (holes)
+    # A size beyond any contribution's is refused by its name, unread; and a file that has grown is not what was listed.
+    folder.close(0, [_folder.Listed("w1", "0" * 64, 1 << 40)])
+    outer._exchange._catch_up()
+    assert outer._exchange.round == 1
+    folder.close(1, [_folder.Listed("w2", "0" * 64, 10)])
+    (folder._round(1) / "w2.part").write_bytes(bytes(11))
+    with pytest.raises(deepreduce.CorruptFrame, match="worker w2 has other bytes"):
+        outer._exchange._catch_up()
+    # A worker whose own file is another's, or has grown, is left out of the round.
+    own = folder._round(2) / "w0.part"
+    own.parent.mkdir()
+    own.touch()
+    os.truncate(own, 1 << 40)
+    assert folder.post(2, b"mine") is False
+    document = folder._round(3) / "closed.json"
+    document.parent.mkdir()
+    document.touch()
+    os.truncate(document, 1 << 40)
+    with pytest.raises(deepreduce.CorruptFrame, match="closed.json has more than 16777216 bytes"):
+        folder.closed(3)
+    (tmp_path / "rounds" / "²").mkdir()
+    folder.sweep(9)  # (a folder of another's is left alone)
+    assert [each.name for each in (tmp_path / "rounds").iterdir()] == ["²"]
+
+
+def test_terms_that_are_damaged_are_an_error(tmp_path):
+    for text in ("[]", "[" * 100000, '{"format": "deepreduce-outer-1"}', '{"format": "deepreduce-outer-1", "by": "../w", "terms": {}}'):
+        (tmp_path / "terms.json").write_text(text)
+        with pytest.raises(deepreduce.CorruptFrame, match="terms.json is damaged"):
+            Outer(model_of(), TOP, every=2, group=Folder(tmp_path, "w0", deadline=0.2))
 
 
 def test_a_contribution_that_changed_after_the_round_was_closed_is_an_error_not_a_hang(tmp_path):

@@ -81,12 +81,14 @@ class Agreed:
             self.means = {name: _float32(tensor) for name, tensor in local.means.items()}
             self.copies = {name: tensor.detach().clone() for name, tensor in local.copies.items()}
         self._on_cpu: Tensors = {}
+        self._check = ""  # "": they have changed since it was computed
         self.optimizer = make_optimizer(list(self.weights.values()))
         if not isinstance(self.optimizer, torch.optim.Optimizer):
             raise ArgumentError(f"optimizer returned a {type(self.optimizer).__name__}, not a torch.optim.Optimizer")
 
     def apply(self, moves: Mapping[str, Any], means: Mapping[str, Any], copies: Optional[Mapping[str, Any]]) -> None:
         """Applies a round: the mean pseudo-gradients of some weights, the moves of buffers, and copied buffers."""
+        self._check = ""
         with torch.no_grad():
             for name, move in moves.items():
                 self.weights[name].grad = move.to(self.weights[name].device)
@@ -116,7 +118,12 @@ class Agreed:
     # ---- The whole state, as arrays by name: for patch.Store ----
 
     def check(self) -> str:
-        """A hash of weights and buffers, in 16 hexadecimal digits."""
+        """A hash of weights and buffers, in 16 hexadecimal digits. It is computed once until they change."""
+        if not self._check:
+            self._check = self._compute_check()
+        return self._check
+
+    def _compute_check(self) -> str:
         arrays = self._tensors()
         sums = patch.Sums(arrays)
         lines = "\n".join(f"{name} {sums.check(name):016x}" for name in sorted(arrays))
@@ -145,6 +152,7 @@ class Agreed:
     def load_arrays(self, arrays: Mapping[str, Array]) -> None:
         """Loads what `arrays` returned. Raises CorruptFrame for the arrays of another model; then nothing has changed."""
         here = self._tensors()
+        self._check = ""
         others = [name for name in arrays if name != _META and not name.startswith("optimizer/")]
         if sorted(others) != sorted(here) or any(arrays[name].nbytes != here[name].nbytes for name in here):
             raise CorruptFrame("the stored weights are of another model")
@@ -172,6 +180,7 @@ class Agreed:
         groups = {"weights": self.weights, "means": self.means, "copies": self.copies}
         for kind, group in groups.items():
             require_same_tensors(state[kind], group, f"the state's {kind}")
+        self._check = ""
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         with torch.no_grad():
             for kind, group in groups.items():

@@ -20,6 +20,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _FORMAT = "deepreduce-outer-1"
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV}
 _PAUSE = 0.05  # seconds between two polls of a round
+_JSON_MAX = 1 << 24  # bytes of a document: closed.json has 200 for each worker, terms.json about as many for each tensor
+_SHA256 = re.compile(r"[0-9a-f]{64}|")
 
 
 class Listed(NamedTuple):
@@ -80,14 +82,16 @@ class Folder:
         self.path.mkdir(parents=True, exist_ok=True)
         _create(path, json.dumps({"format": _FORMAT, "by": self.name, "terms": own}, indent=1).encode(), self.name)
         found = self._read_json(path, self.deadline)
-        theirs = found["terms"]
+        theirs, by = found.get("terms"), found.get("by")
+        if not isinstance(theirs, dict) or not _is_name(by):
+            raise CorruptFrame(f"{path} is damaged: {str(found)[:100]}")
         for key, value in theirs.items():
             if own.get(key) == value:
                 continue
             its = own.get(key)
             if isinstance(value, dict) and isinstance(its, dict):
                 key, its, value = next((f"{key} {name}", its.get(name), value.get(name)) for name in {**value, **its} if its.get(name) != value.get(name))
-            raise ArgumentError(f"worker {self.name} has {key} {its}, and {self.path} is of {value} (by worker {found['by']})")
+            raise ArgumentError(f"worker {self.name} has {key} {its}, and {self.path} is of {value} (by worker {by})")
         return hashlib.sha256(json.dumps(theirs, sort_keys=True).encode()).hexdigest()[:16]
 
     # ---- A round ----
@@ -120,7 +124,7 @@ class Folder:
         path = self._round(number) / f"{self.name}.part"
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
-            return path.read_bytes() == data
+            return self.read_part(number, self.name, len(data)) == data
         with whole_file(path, durable=True) as partial:
             partial.write_bytes(data)
         return True
@@ -129,8 +133,8 @@ class Folder:
         """A contribution; its size if that is above `max_bytes`; None if it does not exist."""
         path = self._round(number) / f"{name}.part"
         try:
-            size = path.stat().st_size
-            return size if size > max_bytes else path.read_bytes()
+            data = _read(path, max_bytes)
+            return max(len(data), path.stat().st_size) if len(data) > max_bytes else data
         except FileNotFoundError:
             return None
 
@@ -140,27 +144,39 @@ class Folder:
         _create(self._round(number) / "closed.json", json.dumps(document, indent=1).encode(), self.name)
 
     def closed(self, number: int) -> Optional[Closed]:
-        """The contributions of a round; None: it is open. Raises CorruptFrame."""
+        """The contributions of a round; None: it is open. Raises CorruptFrame: names become paths, so they are those of workers."""
         path = self._round(number) / "closed.json"
         if not path.exists():
             return None
         document = self._read_json(path, self.deadline)
         try:
-            listed = [Listed(str(entry["name"]), str(entry["sha256"]), int(entry["size"])) for entry in document["contributions"]]
-            return Closed(str(document["by"]), listed)
-        except (KeyError, TypeError, ValueError):
-            raise CorruptFrame(f"{path} is damaged: {str(document)[:100]}") from None
+            entries = [(entry["name"], entry["sha256"], entry["size"]) for entry in document["contributions"]]
+            names = [name for name, _, _ in entries]
+            strange = next((name for name in [document["by"], *names] if not _is_name(name)), None)
+            if strange is not None:
+                raise ValueError(f"the name of a worker is {str(strange)[:80]!r}")
+            if len(set(names)) != len(names):
+                raise ValueError("a worker is listed twice")
+            for name, sha256, size in entries:
+                if type(size) is not int or size < 0 or not (isinstance(sha256, str) and _SHA256.fullmatch(sha256)):
+                    raise ValueError(f"of worker {name} it lists size {str(size)[:40]}, SHA-256 {str(sha256)[:80]!r}")
+            return Closed(document["by"], [Listed(*entry) for entry in entries])
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptFrame(f"{path} is damaged: {error}; {str(document)[:100]}") from None
 
     def _read_json(self, path: pathlib.Path, wait: float) -> Any:
         """Reads a document, and waits while it is incomplete: on a file system without links its writer may not have finished."""
         end = self._clock() + wait
         while True:
             try:
-                document = json.loads(path.read_bytes())
+                data = _read(path, _JSON_MAX)
+                if len(data) > _JSON_MAX:
+                    raise CorruptFrame(f"{path} has more than {_JSON_MAX} bytes")
+                document = json.loads(data)
                 if isinstance(document, dict) and document.get("format") == _FORMAT:
                     return document
                 raise ValueError(f"its format is {str(document)[:60]}")
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 if self._clock() >= end:
                     raise CorruptFrame(f"{path} is damaged: {error}") from None
             self._sleep(_PAUSE)
@@ -177,8 +193,18 @@ class Folder:
         """Removes the rounds before `first`."""
         rounds = self.path / "rounds"
         for name in os.listdir(rounds):
-            if name.isdigit() and int(name) < first:
+            if name.isascii() and name.isdigit() and int(name) < first:
                 shutil.rmtree(rounds / name, ignore_errors=True)
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def _read(path: pathlib.Path, max_bytes: int) -> bytes:
+    """The bytes of a file; one more than `max_bytes` of a longer one."""
+    with open(path, "rb") as file:
+        return file.read(max_bytes + 1)
 
 
 def _create(path: pathlib.Path, data: bytes, name: str) -> None:

@@ -233,10 +233,10 @@ class FolderExchange:
         coder, buffers, copies = self._coders_of(number)
         found: List[Contribution] = []
         refused: Dict[str, str] = {}
-        received = 0
+        received, max_bytes = 0, self._max_bytes(number)
         for entry in closed.listed:
-            if not entry.sha256:
-                refused[entry.name] = f"it has {entry.size} bytes; at most {self._max_bytes(number)} are allowed"
+            if not entry.sha256 or entry.size > max_bytes:
+                refused[entry.name] = f"it has {entry.size} bytes; at most {max_bytes} are allowed"
                 continue
             data = self._fetch(number, entry)
             if data is None:
@@ -269,6 +269,9 @@ class FolderExchange:
     def _judge(self, number: int, found: Sequence[Contribution], refused: Dict[str, str]) -> Tuple[List[Contribution], str]:
         """The contributions to apply, and their base. It depends on the bytes alone, so it is the same on all workers."""
         coder, buffers, _ = self._coders_of(number)
+        both = [coder, buffers] if buffers else [coder]
+        for used in both:
+            used.begin_sum()
         base = usual([contribution.base for contribution in found]) if found else ""
         sound, norms = [], []
         for contribution in found:
@@ -289,6 +292,8 @@ class FolderExchange:
                 continue
             sound.append(contribution)
             norms.append(norm)
+            for used in both:
+                used.add()
         accepted = []
         for contribution, norm, absurd in zip(sound, norms, beyond(norms, self._folder.norm_bound)):
             if absurd:
@@ -299,7 +304,7 @@ class FolderExchange:
 
     def _merge(self, number: int, accepted: Sequence[Contribution]) -> None:
         coder, buffers, copies = self._coders_of(number)
-        merged = coder.merge([contribution.slots[: coder.units] for contribution in accepted], number)
+        merged = coder.mean([contribution.slots[: coder.units] for contribution in accepted], number)
         moves = {name: torch.from_numpy(array) for name, array in merged.items()}
         scale = len(accepted) / math.fsum(contribution.weight for contribution in accepted)
         if scale != 1:
@@ -307,7 +312,7 @@ class FolderExchange:
                 moved.mul_(scale)
         means: Tensors = {}
         if buffers:
-            made = buffers.merge([contribution.slots[coder.units :] for contribution in accepted], number)
+            made = buffers.mean([contribution.slots[coder.units :] for contribution in accepted], number)
             means = {name: torch.from_numpy(array) for name, array in made.items()}
         copied = tensors_from(bytes(accepted[0].copies), self._agreed.copies) if copies else {}
         self._agreed.apply(moves, means, copied)

@@ -36,6 +36,10 @@ class FragmentCoder:
         self.units = len(self.sender.units)
         self._slots = [numpy.empty(unit.bound, numpy.uint8) for unit in self.sender.units]
         self.outputs: Dict[str, Array] = {name: numpy.empty(shape, numpy.float32) for name, shape in shapes.items()}
+        plans = [self.sender.plan_of(name) for name in shapes]
+        self._adds_up = not any(plan.info.sparsifies or plan.name_of("merge") == "vote" for plan in plans)
+        self._sums: Dict[str, Array] = {}
+        self._added = 0
 
     def encode(self, tensors: Mapping[str, torch.Tensor], number: int, private_seed: int) -> List[Array]:
         self.sender.place({name: tensor.numpy() for name, tensor in tensors.items()})
@@ -65,3 +69,29 @@ class FragmentCoder:
             longest = max(len(worker_slots[i]) for worker_slots in slots)  # (a merge requires slots of one length)
             merger.merge(i, number, [bytes(worker_slots[i]).ljust(longest, b"\0") for worker_slots in slots])
         return self.outputs
+
+    # A worker decodes each contribution to judge it, before it knows the mean's. Decoding a sparse one again, at the mean, costs
+    # less than keeping it: of 4.2 M weights by `sparseloco` 0.7 ms, adding its decoded elements 1.5 ms (and a copy 16 MB); of
+    # 8-bit ones it costs 12 ms. So dense ones are added up as they are decoded.
+
+    def begin_sum(self) -> None:
+        self._added = 0
+
+    def add(self) -> None:
+        """Adds what the last merge, of one contribution, returned."""
+        if self._adds_up:
+            for name, array in self.outputs.items():
+                if self._added:
+                    self._sums[name] += array
+                else:
+                    numpy.copyto(self._sums.setdefault(name, numpy.empty_like(array)), array)
+            self._added += 1
+
+    def mean(self, slots: Sequence[Sequence[Any]], number: int) -> Dict[str, Array]:
+        """As merge, of contributions that were added since begin_sum, or of some of them."""
+        if self._added != len(slots):
+            return self.merge(slots, number)
+        self._added = 0
+        for array in self._sums.values():
+            array *= numpy.float32(1 / len(slots))
+        return self._sums
