@@ -83,8 +83,6 @@ dr::sender_options options_of(const dr_sender_options& o) {
   made.rules.dense_below = o.dense_below;
   made.rules.unit_bytes = o.unit_bytes;
   made.seed = o.seed;
-  for (size_t i = 0; i < o.apart_count; ++i)
-    if (o.apart[i]) made.rules.apart.push_back(o.apart[i]->bound);
   if (o.numbers) made.numbers.assign(o.numbers, o.numbers + made.ranks);
   return made;
 }
@@ -118,7 +116,6 @@ dr_status dr_sender_create(dr_context* context, const dr_place* place, const dr_
     dr_sender_options o;
     if (const dr_status s = read_struct(options, "options", o, c.error)) return s;
     if (!options) o.dense_below = DR_DENSE_BELOW_BY_PLAN;
-    if (o.apart_count && !o.apart) return fail(c.error, DR_E_ARGUMENT, "options: apart is NULL");
     if (o.ranks > UINT16_MAX + 1u) return fail(c.error, DR_E_ARGUMENT, "options: %u ranks, not in 1 … 65536", o.ranks);
     std::vector<dr::named_tensor> named;
     if (const dr_status s = read_named(book, tensors, stride, n, named, c.error)) return s;

@@ -87,9 +87,6 @@ typedef struct dr_sender_options {
   uint32_t flat;
   uint64_t dense_below; /* elements; BY_PLAN: 0 of a flat plan, else 1000 */
   uint64_t unit_bytes;  /* 0: 4 MiB, of a transform 25 MiB; UINT64_MAX: tensors of one type are one unit */
-  /* plans whose tensors the caller sends itself (an all-reduce of halves, for example): units of kind DR_UNIT_APART */
-  const dr_plan *const *apart;
-  size_t apart_count;
   /* how errors number the ranks, [ranks]; NULL: by position */
   const uint32_t *numbers;
   uint64_t seed; /* of the first factors of transforms; the same on every rank */
@@ -121,9 +118,8 @@ enum {
   DR_UNIT_OWNER = 1,   /* encode, all-to-all, sum, all-gather, merge */
   DR_UNIT_SCATTER = 2, /* encode, all-to-all, merge (DR_SENDER_SCATTER) */
   DR_UNIT_FACTORS = 3, /* encode, all-reduce, and if sum_slot is not 0: sum, all-reduce; merge */
-  DR_UNIT_APART = 4,   /* the caller's: `apart` of the options */
-  DR_UNIT_ROWS = 5,    /* place_rows, encode, all-gather, merge, rows; its plan is dr_plan_rows */
-  DR_UNIT_HALVES = 6   /* encode, all-reduce, merge */
+  DR_UNIT_ROWS = 4,    /* place_rows, encode, all-gather, merge, rows; its plan is dr_plan_rows */
+  DR_UNIT_HALVES = 5   /* encode, all-reduce, merge */
 };
 typedef struct dr_unit_info {
   size_t struct_size;

@@ -46,7 +46,7 @@ DR_FIRST_SIZE(dr_transform_info, 80);
 DR_FIRST_SIZE(dr_loopback_options, 56);
 DR_FIRST_SIZE(dr_control_info, 112);
 DR_FIRST_SIZE(dr_named_tensor, 48);
-DR_FIRST_SIZE(dr_sender_options, 64);
+DR_FIRST_SIZE(dr_sender_options, 56);
 DR_FIRST_SIZE(dr_sender_info, 72);
 DR_FIRST_SIZE(dr_unit_info, 80);
 DR_FIRST_SIZE(dr_sent_tensor, 48);

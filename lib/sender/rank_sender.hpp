@@ -100,7 +100,6 @@ class sender {
     std::vector<number_place> places;  // of this step
   };
 
-  bool is_own(const unit& u) const { return u.list.kind != DR_UNIT_APART; }
   bool makes_frames(const unit& u) const { return u.list.kind <= DR_UNIT_SCATTER; }
   bool is_dry() const { return options_.flags & DR_SENDER_DRY; }
   // Whether a unit that cannot be encoded makes all ranks skip the step. A lack of memory does not: it would recur unseen.

@@ -135,7 +135,6 @@ dr_status sender::prepare(unit& u) {
   for (const uint32_t i : u.list.tensors) u.bytes += tensors_[i].elements * value_size(tensors_[i].dtype);
   if (is_dry()) return DR_OK;
   switch (u.list.kind) {
-    case DR_UNIT_APART: return DR_OK;
     case DR_UNIT_HALVES: return prepare_halves(u);
     case DR_UNIT_FACTORS: return prepare_factors(u);
     case DR_UNIT_ROWS: return prepare_rows(u);
@@ -361,11 +360,10 @@ dr_unit_info sender::unit_info(size_t unit) const {
   const auto& u = units_[unit];
   dr_unit_info i{};
   i.kind = u.list.kind;
-  i.frames = is_own(u) ? static_cast<uint32_t>(u.list.frames.size()) : 0;
+  i.frames = static_cast<uint32_t>(u.list.frames.size());
   i.tensors = u.list.tensors.data();
   i.count = u.list.tensors.size();
   i.bytes = u.bytes;
-  if (!is_own(u)) return i;
   if (u.numbers) {
     i.numbers = u.numbers->type();
     i.slots = 1;
@@ -386,7 +384,7 @@ dr_sent_tensor sender::tensor_info(size_t tensor) const {
   i.unit = unit_of_[tensor];
   i.position = position_of_[tensor];
   i.key = plans_.keys[tensor];
-  if (!is_own(units_[i.unit]) || is_dry()) return i;
+  if (is_dry()) return i;
   const auto size = [&](const plan& p) {
     return p.keeps_feedback() ? state_size_of(p.feedback_rule().kind, tensors_[tensor].elements) : 0;
   };

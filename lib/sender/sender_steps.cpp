@@ -50,7 +50,6 @@ dr_status sender::check_unit(size_t unit, bool sums, dr_error& error) const {
   if (is_dry())
     return fail(error, DR_E_UNSUPPORTED, "the sender was created with DR_SENDER_DRY: it encodes and merges nothing");
   const auto& u = units_[unit];
-  if (!is_own(u)) return fail(error, DR_E_UNSUPPORTED, "unit %zu: its tensors are for the caller to send", unit);
   if (sums && u.list.kind != DR_UNIT_OWNER && !(u.numbers && u.numbers->second()))
     return fail(error, DR_E_ARGUMENT, "unit %zu: there are no sums: its plans have no exchange=owner, and no factors",
                 unit);

@@ -126,8 +126,6 @@ dr_status choose_plan(const named_tensor& t, const unit_rules& rules, const plan
 uint32_t kind_of(const named_tensor& t, const plan& method, exchange_kind how, const unit_rules& rules) {
   if (t.is_rows) return DR_UNIT_ROWS;
   if (method.transforms()) return DR_UNIT_FACTORS;
-  const auto same = [&](const plan_ptr& a) { return a->text == method.text; };
-  if (std::ranges::any_of(rules.apart, same)) return DR_UNIT_APART;
   if (rules.scatters) return DR_UNIT_SCATTER;
   if (rules.reduces_halves && half_of(method)) return DR_UNIT_HALVES;
   return how == exchange_kind::owner ? DR_UNIT_OWNER : DR_UNIT_FRAMES;
@@ -227,7 +225,7 @@ dr_status plan_units(std::span<const named_tensor> tensors, const unit_rules& ru
     const uint32_t kind = kind_of(t, *method, how, rules);
     const bool alone = kind == DR_UNIT_ROWS || kind == DR_UNIT_SCATTER;
     std::string key = std::to_string(kind) + " " + std::to_string(t.dtype);
-    if (kind == DR_UNIT_FACTORS || kind == DR_UNIT_APART || kind == DR_UNIT_HALVES) key += " " + method->text;
+    if (kind == DR_UNIT_FACTORS || kind == DR_UNIT_HALVES) key += " " + method->text;
     if (alone) key += " " + std::to_string(i);
     const auto [at, is_new] = kinds.try_emplace(key, all.size());
     if (is_new) all.emplace_back();

@@ -29,7 +29,6 @@ struct unit_rules {
   uint64_t unit_bytes = 0;
   bool scatters = false;
   bool reduces_halves = false;  // DR_SENDER_HALVES
-  std::vector<plan_ptr> apart;
 };
 
 // Of a unit: the tensors of each of its frames, in order.

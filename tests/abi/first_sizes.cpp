@@ -162,7 +162,7 @@ TEST_CASE("a struct smaller than version 1's is refused by name, size and minimu
       {"dr_control_info", 112, &control_info.struct_size,
        [&] { return dr_control_describe(control, &control_info, &e); }},
       {"dr_named_tensor", 48, &named.struct_size, [&] { return senders(nullptr); }},
-      {"dr_sender_options", 64, &sender_options.struct_size, [&] { return senders(&sender_options); }},
+      {"dr_sender_options", 56, &sender_options.struct_size, [&] { return senders(&sender_options); }},
       {"dr_sender_info", 72, &sender_info.struct_size, [&] { return dr_sender_describe(sender, &sender_info, &e); }},
       {"dr_unit_info", 80, &unit_info.struct_size, [&] { return dr_sender_unit(sender, 0, &unit_info, &e); }},
       {"dr_sent_tensor", 48, &sent_tensor.struct_size, [&] { return dr_sender_tensor(sender, 0, &sent_tensor, &e); }},

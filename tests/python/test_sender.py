@@ -94,7 +94,6 @@ def test_a_list_of_arrays_has_names_by_position_and_kinds_are_the_callers():
     sender = Sender([np.zeros((3, 4), np.float32), TensorSpec((10, 2), "float32", sparse=True), ((8, 8), "float16")], "powersgd")
     assert sender.names == ["tensor 0", "tensor 1", "tensor 2"] and sender.tensor("tensor 1").unit == 1
     assert [unit.kind for unit in sender.units] == ["factors", "rows", "factors"]
-    assert Sender(SHAPES, TOP, apart=[f"{TOP} bucket=flat"]).units[0].kind == "apart"
 
 
 @pytest.mark.parametrize("position", [0, 3])

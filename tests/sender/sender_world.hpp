@@ -27,7 +27,6 @@ struct settings {
   std::string book = "*: sparsify=topr(ratio=0.1) feedback=residual index=golomb";
   uint32_t ranks = 2, flags = 0, flat = DR_FLAT_BY_PLAN;
   uint64_t dense_below = DR_DENSE_BELOW_BY_PLAN, unit_bytes = 0;
-  std::string apart = "";  // a plan that the caller sends itself
 };
 
 inline size_t size_of(dr_dtype type) { return type == DR_F32 ? 4 : 2; }
@@ -119,11 +118,6 @@ struct world {
     o.flat = how.flat;
     o.dense_below = how.dense_below;
     o.unit_bytes = how.unit_bytes;
-    std::unique_ptr<client::plan> apart;
-    if (!how.apart.empty()) apart = std::make_unique<client::plan>(how.apart);
-    const dr_plan* const listed[] = {apart ? apart->handle : nullptr};
-    o.apart = listed;
-    o.apart_count = apart ? 1 : 0;
     status = dr_sender_create(r->context.handle, nullptr, book, named.data(), sizeof(dr_named_tensor), named.size(), &o,
                               &r->sender);
     error = r->context.error();

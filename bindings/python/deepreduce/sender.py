@@ -51,7 +51,7 @@ class Unit(NamedTuple):
 
     kind     "frames": encode, all-gather, merge. "owner": encode, all-to-all, sum, all-gather, merge. "scatter": encode,
              all-to-all, merge. "rows": place_rows, encode, all-gather, merge, rows. "halves": encode, all-reduce, merge.
-             "factors": encode, all-reduce, and if there is a `sum_slot` sum, all-reduce; merge. "apart": the caller sends it
+             "factors": encode, all-reduce, and if there is a `sum_slot` sum, all-reduce; merge
     tensors  their names, in the order of the slot
     frames   number of frames in a slot
     bytes    size of the tensors
@@ -138,7 +138,6 @@ _KINDS = {
     _abi_sender.DR_UNIT_OWNER: "owner",
     _abi_sender.DR_UNIT_SCATTER: "scatter",
     _abi_sender.DR_UNIT_FACTORS: "factors",
-    _abi_sender.DR_UNIT_APART: "apart",
     _abi_sender.DR_UNIT_ROWS: "rows",
     _abi_sender.DR_UNIT_HALVES: "halves",
 }
@@ -171,7 +170,6 @@ class Sender(Uncopied):
     scatter      a reduce-scatter: each tensor is cut into one shard per rank, of equal sizes; outputs are this rank's shards
     halves       tensors of a plan that sends all values as halves (index=all value=half) are all-reduced, in units of kind
                  "halves". Otherwise their frames are gathered
-    apart        plans whose tensors the caller sends itself, in units of kind "apart"
     numbers      numbers of the ranks in errors, [ranks]; None: their positions
     threads      number of threads; None: 1
 
@@ -211,7 +209,6 @@ class Sender(Uncopied):
         skip_nonfinite: bool = False,
         scatter: bool = False,
         halves: bool = False,
-        apart: Sequence[Union[str, Plan]] = (),
         numbers: Optional[Sequence[int]] = None,
         threads: Optional[int] = None,
     ) -> None:
@@ -244,9 +241,6 @@ class Sender(Uncopied):
         options.dense_below = by_plan if dense_below is None else unsigned(dense_below, "dense_below", by_plan)
         everything = unit_bytes == math.inf
         options.unit_bytes = 0 if unit_bytes is None else 2**64 - 1 if everything else unsigned(unit_bytes, "unit_bytes")
-        others = [as_plan(method) for method in apart]
-        options.apart = (ctypes.POINTER(_abi.dr_plan) * len(others))(*(method.handle for method in others))
-        options.apart_count = len(others)
         options.numbers = (ctypes.c_uint32 * self._ranks)(*self._numbers)
         self._rank, self._float32, self._scatter = options.rank, float32, scatter
         self._context = Context(thread_count(threads))

@@ -51,8 +51,6 @@ class dr_sender_options(Structure):
         ("flat", c_uint32),
         ("dense_below", c_uint64),
         ("unit_bytes", c_uint64),
-        ("apart", POINTER(POINTER(dr_plan))),
-        ("apart_count", c_size_t),
         ("numbers", POINTER(c_uint32)),
         ("seed", c_uint64),
     ]
@@ -78,9 +76,8 @@ DR_UNIT_FRAMES = 0
 DR_UNIT_OWNER = 1
 DR_UNIT_SCATTER = 2
 DR_UNIT_FACTORS = 3
-DR_UNIT_APART = 4
-DR_UNIT_ROWS = 5
-DR_UNIT_HALVES = 6
+DR_UNIT_ROWS = 4
+DR_UNIT_HALVES = 5
 
 
 class dr_unit_info(Structure):
