@@ -6,13 +6,13 @@
  *   dr_mpi_allreduce(mean, NULL);        // each step; or dr_mpi_iallreduce, and dr_mpi_test, _wait, _waitany or _waitall
  *   dr_mpi_destroy(mean);                // before MPI_Finalize
  *
- * - The caller owns MPI_Init and MPI_Finalize. One thread at a time calls; MPI_THREAD_SERIALIZED if it is not always
- *   the same.
- * - Frames go from point to point, on a duplicate of the caller's communicator, with MPI_ERRORS_RETURN.
- *   MPICH 4.0 asks MPI_COMM_WORLD's handler about requests: set it to MPI_ERRORS_RETURN, too, or a message that is too
- *   long aborts.
+ * - The caller owns MPI_Init and MPI_Finalize. One thread at a time makes calls; if it is not always the same thread, MPI
+ *   needs MPI_THREAD_SERIALIZED.
+ * - Frames are sent point to point, on a duplicate of the caller's communicator, with MPI_ERRORS_RETURN.
+ *   MPICH 4.0 uses MPI_COMM_WORLD's error handler for requests: set that to MPI_ERRORS_RETURN, too. Otherwise a message
+ *   that is too long aborts.
  * - No call blocks in MPI: it polls, and sleeps in between, until the deadline (dr_exchange_options.timeout_ns).
- * - Messages of more than DR_MPI_ROUND bytes go in rounds of that size, because MPI 3 counts in int. Compile all ranks
+ * - Messages of more than DR_MPI_ROUND bytes are sent in rounds of that size, because MPI 3 counts in int. Compile all ranks
  *   with the same DR_MPI_ROUND.
  * - A failed exchange may leave sends that MPI cannot cancel. Their memory and the communicator are then never freed,
  *   and MPI_Finalize may wait for the lost rank: call MPI_Abort or _exit.
@@ -35,15 +35,15 @@
 
 /* ---- Waiting -------------------------------------------------------------------------------------------- */
 
-/* Between two polls: nothing 64 times, then the core goes to others for 1 ms, then 50 us of sleep each. The sleep comes
- * at once where a host has more ranks than cores (4 ranks on 2 cores, 4 MiB: 13 ms against 18). */
+/* Between two polls: nothing for the first 64, then sched_yield for 1 ms, then a sleep of 50 us. If a host has more ranks
+ * than cores, the sleep follows the first 64 at once (4 ranks on 2 cores, 4 MiB: 13 ms against 18). */
 typedef struct dr_mpi_pause_ {
   uint64_t ended; /* requests that had ended */
   uint32_t polls;
   double since;
 } dr_mpi_pause_;
 
-/* ended: requests so far, of all transports that are waited for. */
+/* ended: requests that have ended so far, of all transports that the caller waits for. */
 static inline void dr_mpi_rest_(int crowded, uint64_t ended, dr_mpi_pause_ *pause) {
   if (pause->ended != ended) pause->polls = 0; /* there was something to do */
   pause->ended = ended;
@@ -75,7 +75,7 @@ static inline dr_status dr_mpi_until_(const dr_mpi_transport *t, MPI_Request *re
   }
 }
 
-/* words [ranks] <- each rank's word. With TIMEOUT MPI keeps the memory, which is never freed. */
+/* words [ranks] <- each rank's word. After TIMEOUT MPI still uses the memory, which is never freed. */
 static inline dr_status dr_mpi_gather_(dr_mpi_transport *t, uint64_t word, uint64_t **words, double deadline,
                                        dr_error *error) {
   MPI_Request request;
@@ -93,8 +93,8 @@ static inline dr_status dr_mpi_gather_(dr_mpi_transport *t, uint64_t word, uint6
 
 /* ---- A transport by itself, for dr_exchange_create ------------------------------------------------------- */
 
-/* If MPI still uses memory of it, that memory and the communicator are not freed; otherwise all ranks call it
- * (MPI_Comm_free). NULL is fine. */
+/* All ranks call it (MPI_Comm_free). Memory that MPI still uses is not freed, nor is the communicator then. NULL is
+ * fine. */
 static inline void dr_mpi_transport_destroy(dr_mpi_transport *t) {
   int finalized = 0;
   if (!t) return;
@@ -136,7 +136,7 @@ static inline dr_status dr_mpi_transport_create(MPI_Comm comm, uint64_t timeout_
   if (!t) return dr_mpi_fail_(error, DR_E_MEMORY, DR_NO_FRAME, "no memory for a transport", 0);
   t->comm = MPI_COMM_NULL;
   t->free = DR_MPI_NONE_;
-  t->crowded = 1; /* until it is known */
+  t->crowded = 1; /* until the ranks of this host are counted */
   t->error.struct_size = sizeof t->error;
   MPI_Comm_size(comm, &t->ranks);
   MPI_Comm_rank(comm, &t->rank);
@@ -152,7 +152,7 @@ static inline dr_status dr_mpi_transport_create(MPI_Comm comm, uint64_t timeout_
                                : dr_mpi_fail_(error, DR_E_PEER, DR_NO_FRAME, "MPI_Comm_idup", code);
   if (status != DR_OK) return status; /* MPI may still write to *t */
   MPI_Comm_set_errhandler(t->comm, MPI_ERRORS_RETURN);
-  /* Ranks of this host by its name: MPI_Comm_split_type would wait for all, and obeys MPICH's NOLOCAL. */
+  /* Compares names of hosts, because MPI_Comm_split_type would wait for all ranks, and obeys MPICH's NOLOCAL. */
   MPI_Get_processor_name(host, &length);
   for (int i = 0; i < length; ++i) name = (name ^ (unsigned char)host[i]) * 1099511628211u;
   status = dr_mpi_gather_(t, name, &names, deadline, error);
@@ -192,7 +192,7 @@ typedef struct dr_mpi {
   dr_error error;
 } dr_mpi;
 
-/* All ranks call it, before MPI_Finalize. After an exchange that failed it waits for none of them. NULL is fine. */
+/* All ranks call it, before MPI_Finalize. After an exchange that failed it waits for no rank. NULL is fine. */
 static inline void dr_mpi_destroy(dr_mpi *m) {
   if (!m) return;
   if (m->last != DR_OK) m->transport->held = 1; /* a rank may be gone */
@@ -233,7 +233,7 @@ static inline dr_status dr_mpi_create(dr_context *context, const dr_plan *plan, 
     agreed = dr_mpi_fail_(error, DR_E_PEER, (uint64_t)i, "it cannot prepare the exchange", 0);
   }
   if (agreed != DR_E_TIMEOUT) free(statuses);
-  if (status != DR_OK) { /* its own reason is the better one */
+  if (status != DR_OK) { /* this rank's own error is more precise */
     if (error && error->struct_size >= sizeof *error) *error = *dr_last_error(context);
   } else {
     status = agreed;
@@ -246,7 +246,7 @@ static inline dr_status dr_mpi_create(dr_context *context, const dr_plan *plan, 
   return status;
 }
 
-/* Starts, as dr_exchange_start: encodes, and sends the first frames. */
+/* Starts an exchange, as dr_exchange_start does: encodes, and sends the first frames. */
 static inline dr_status dr_mpi_iallreduce(dr_mpi *m, const dr_call *call) {
   dr_status status;
   m->transport->error.code = DR_OK;
@@ -255,15 +255,15 @@ static inline dr_status dr_mpi_iallreduce(dr_mpi *m, const dr_call *call) {
   return status;
 }
 
-/* Continues, as dr_exchange_advance: DR_PENDING, DR_OK, or the error. MPI makes progress only while it is called: about
- * each ms, between the caller's own work, or by a thread. */
+/* Continues it, as dr_exchange_advance does: DR_PENDING, DR_OK, or the error. MPI makes progress only during calls: call
+ * it about once per ms, between the caller's own work or from a thread. */
 static inline dr_status dr_mpi_test(dr_mpi *m) {
   const dr_status status = dr_exchange_advance(m->exchange);
-  if (m->last == DR_PENDING) m->last = status; /* (else none is under way, which spoils nothing) */
+  if (m->last == DR_PENDING) m->last = status; /* (otherwise none is under way, and `last` stays) */
   return status;
 }
 
-/* Continues to the end: DR_OK, or the error. */
+/* Continues it until it ends: DR_OK, or the error. */
 static inline dr_status dr_mpi_wait(dr_mpi *m) {
   dr_mpi_pause_ pause = {0, 0, 0};
   for (;;) {
@@ -273,11 +273,11 @@ static inline dr_status dr_mpi_wait(dr_mpi *m) {
   }
 }
 
-/* Exchanges side by side, of buckets, say: each object has a context of its own. Both continue all that are under way,
- * and pass over a NULL, and over one that is not under way. */
+/* Several exchanges at a time, of buckets for example; each object has a context of its own. The next two functions
+ * continue all that are under way, and skip a NULL and one that is not under way. */
 
-/* Until one has ended: its position in `list` goes to `which`, its status is returned. If none is under way: `which` is
- * n, and DR_OK. */
+/* Waits until one has ended, writes its position in `list` to `which` and returns its status. If none is under way:
+ * `which` is n, and DR_OK. */
 static inline dr_status dr_mpi_waitany(dr_mpi *const *list, size_t n, size_t *which) {
   dr_mpi_pause_ pause = {0, 0, 0};
   for (;;) {
@@ -298,8 +298,8 @@ static inline dr_status dr_mpi_waitany(dr_mpi *const *list, size_t n, size_t *wh
   }
 }
 
-/* Until all have ended. statuses [n], or NULL: of the last exchange of each, DR_OK for a NULL. Returns the first in the
- * list that is not DR_OK; dr_mpi_last_error of that object has the reason. */
+/* Waits until all have ended. statuses [n], or NULL: the status of the last exchange of each, DR_OK for a NULL. Returns the
+ * first in the list that is not DR_OK; dr_mpi_last_error of that object has the reason. */
 static inline dr_status dr_mpi_waitall(dr_mpi *const *list, size_t n, dr_status *statuses) {
   dr_status first = DR_OK;
   size_t which;

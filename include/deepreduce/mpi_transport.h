@@ -1,4 +1,4 @@
-/* DeepReduce: a transport's four functions over MPI's point to point. A part of mpi.h. */
+/* DeepReduce: the four functions of a transport over MPI's point-to-point messages. A part of mpi.h. */
 #ifndef DEEPREDUCE_MPI_TRANSPORT_H
 #define DEEPREDUCE_MPI_TRANSPORT_H
 
@@ -24,21 +24,21 @@ typedef struct dr_mpi_slot_ {
   uint32_t peer, tag;
   uint32_t next; /* send: slot of the next round; free: of the next free one; or DR_MPI_NONE_ */
   uint32_t state;
-  uint32_t cancelled; /* MPI was asked to */
+  uint32_t cancelled; /* MPI_Cancel was called */
   dr_status status;   /* OVER: how it ended */
 } dr_mpi_slot_;
 #define DR_MPI_NONE_ UINT32_MAX
-/* BEHIND: a receive that waits until one before it, of the same peer and tag, has got all its rounds. */
+/* BEHIND: a receive that waits until an earlier one of the same peer and tag has received all its rounds. */
 enum { DR_MPI_FREE_, DR_MPI_SEND_, DR_MPI_RECV_, DR_MPI_BEHIND_, DR_MPI_OVER_ };
 
 typedef struct dr_mpi_transport {
   MPI_Comm comm; /* its own */
   int ranks, rank;
   int crowded;         /* this host has more ranks than cores */
-  int held;            /* MPI holds on to memory: the communicator is not freed */
-  dr_mpi_slot_ *slots; /* [capacity], only ever more */
+  int held;            /* MPI still uses memory: the communicator is not freed */
+  dr_mpi_slot_ *slots; /* [capacity], never fewer */
   uint32_t capacity, free;
-  uint32_t long_receives; /* that are BEHIND, or of a whole round */
+  uint32_t long_receives; /* receives that are BEHIND, or of a whole round */
   uint64_t posted, ended;
   dr_error error; /* the first error of MPI; code DR_OK: none */
 } dr_mpi_transport;
@@ -59,7 +59,7 @@ static inline dr_status dr_mpi_fail_(dr_error *error, dr_status code, uint64_t r
   return code;
 }
 
-/* Room for a request. Allocates only while more are under way than ever before. */
+/* A slot for a request. Allocates only if more requests are under way than ever before. */
 static inline dr_status dr_mpi_take_slot_(dr_mpi_transport *t, uint32_t peer, uint32_t tag, uint32_t state,
                                           uint32_t *at) {
   dr_mpi_slot_ *slot;
@@ -104,12 +104,12 @@ static inline int dr_mpi_is_long_(const dr_mpi_slot_ *slot) {
   return slot->state == DR_MPI_BEHIND_ || (slot->state == DR_MPI_RECV_ && slot->capacity >= DR_MPI_ROUND);
 }
 
-/* Whether the messages of `late` come after those of `early`. */
+/* Whether the messages of `late` arrive after those of `early`. */
 static inline int dr_mpi_follows_(const dr_mpi_slot_ *late, const dr_mpi_slot_ *early) {
   return dr_mpi_is_long_(early) && early->peer == late->peer && early->tag == late->tag && early->order < late->order;
 }
 
-/* Ends a slot: done, or with MPI's error code. */
+/* Ends a slot, with success or with MPI's error code. */
 static inline void dr_mpi_end_(dr_mpi_transport *t, dr_mpi_slot_ *slot, int code) {
   const int sends = slot->state == DR_MPI_SEND_;
   int kind = MPI_SUCCESS;
@@ -130,7 +130,7 @@ static inline void dr_mpi_receive_round_(dr_mpi_transport *t, dr_mpi_slot_ *slot
   if (code != MPI_SUCCESS) dr_mpi_end_(t, slot, code);
 }
 
-/* Takes a slot as far as it gets without waiting. */
+/* Advances a slot as far as it can without waiting. */
 static inline void dr_mpi_poll_(dr_mpi_transport *t, dr_mpi_slot_ *slot) {
   if (slot->state == DR_MPI_BEHIND_) {
     for (uint32_t i = 0; t->long_receives > 1 && i < t->capacity; ++i) {
@@ -144,11 +144,11 @@ static inline void dr_mpi_poll_(dr_mpi_transport *t, dr_mpi_slot_ *slot) {
   }
   while (slot->state == DR_MPI_SEND_ || slot->state == DR_MPI_RECV_) {
     MPI_Status status;
-    int done = 0, taken_back = 0, count = 0;
+    int done = 0, was_cancelled = 0, count = 0;
     int code = MPI_Test(&slot->request, &done, &status);
     if (code == MPI_SUCCESS && !done) return;
-    if (code == MPI_SUCCESS && slot->cancelled) code = MPI_Test_cancelled(&status, &taken_back);
-    if (code == MPI_SUCCESS && slot->state == DR_MPI_RECV_ && !taken_back)
+    if (code == MPI_SUCCESS && slot->cancelled) code = MPI_Test_cancelled(&status, &was_cancelled);
+    if (code == MPI_SUCCESS && slot->state == DR_MPI_RECV_ && !was_cancelled)
       code = MPI_Get_count(&status, MPI_BYTE, &count);
     slot->size += (size_t)count;
     if (code == MPI_SUCCESS && (unsigned)count == DR_MPI_ROUND && !slot->cancelled) {
@@ -159,7 +159,7 @@ static inline void dr_mpi_poll_(dr_mpi_transport *t, dr_mpi_slot_ *slot) {
   }
 }
 
-/* A message ends with a round that is not full, be it empty. */
+/* The last round of a message is not full; it may be empty. */
 static inline dr_status dr_mpi_send_(void *user, uint32_t peer, uint32_t tag, const void *bytes, size_t size,
                                      uint64_t *request) {
   dr_mpi_transport *t = (dr_mpi_transport *)user;
@@ -216,7 +216,7 @@ static inline dr_status dr_mpi_test_(void *user, uint64_t request, size_t *size)
   return status;
 }
 
-/* A receive can be taken back. A send cannot (MPI 4 deprecates it): it is over, or MPI keeps it. */
+/* A receive can be cancelled. A send cannot (MPI 4 deprecates it): it has ended, or MPI still uses its memory. */
 static inline dr_status dr_mpi_cancel_(void *user, uint64_t request) {
   dr_mpi_transport *t = (dr_mpi_transport *)user;
   dr_mpi_slot_ *slot;
@@ -228,7 +228,7 @@ static inline dr_status dr_mpi_cancel_(void *user, uint64_t request) {
     MPI_Cancel(&slot->request);
     slot->cancelled = 1;
   }
-  /* MPI may need a few polls to see that it is cancelled. One can take ms where cores are short. */
+  /* MPI may need a few polls to notice the cancellation. A poll can take ms if there are more ranks than cores. */
   for (double begin = MPI_Wtime(), polls = 0; polls < 4 || MPI_Wtime() - begin < 1e-3; ++polls) {
     if (dr_mpi_test_(t, request, NULL) != DR_PENDING) return DR_OK;
   }

@@ -46,7 +46,7 @@ class sender {
     return found;
   }
 
-  // Of the tensors from `first` on. out: empty, or as many.
+  // For the tensors from `first` on. out: empty, or as many.
   void place(size_t first, std::span<const void* const> in, std::span<void* const> out = {}) {
     check(dr_sender_place(get(), first, in.size(), in.data(), out.empty() ? nullptr : out.data(), nullptr));
   }
@@ -62,7 +62,7 @@ class sender {
     check(dr_sender_encode(get(), unit, &call, slots.data(), slots.size(), &result));
     return result;
   }
-  // False: of each slot `result.needed` bytes are to come.
+  // False: each slot has `result.needed` bytes; call again with all of them.
   bool sum(size_t unit, const dr_call& call, std::span<const dr_bytes> slots, std::span<std::byte> slot,
            dr_sent& result) {
     result.struct_size = sizeof result;
