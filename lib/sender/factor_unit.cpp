@@ -39,7 +39,7 @@ dr_status factor_unit::create(const plan& method, uint64_t dense_below, uint64_t
   return DR_OK;
 }
 
-// In f32.
+// Where the f32 output is.
 float* factor_unit::out_of(const number_place& p, size_t tensor) const {
   return p.out_dtype == DR_F32 ? static_cast<float*>(p.out) : copies_ + firsts_[tensor];
 }
@@ -102,7 +102,7 @@ void factor_unit::restore() {
   done_ = false;
 }
 
-// Of a round that gave its result that goes back: over all ranks it is what they gave. Of another one the gradients do.
+// If the round has a result, that goes back: over all ranks it is the sum of what they sent. Otherwise the gradients do.
 void factor_unit::take_back(std::span<const number_place> tensors) {
   if (done_ && state_.keeps()) {
     const bool first = returned_.empty();

@@ -10,7 +10,7 @@ namespace dr {
 class factor_unit : public number_unit {
  public:
   explicit factor_unit(context& c) : number_unit(c) {}
-  // seed: of the first Q, the same on every rank. scale: of the outputs, beside the mean.
+  // seed: of the first Q, the same on every rank. scale: a factor of the outputs, in addition to the mean.
   dr_status create(const plan& method, uint64_t dense_below, uint64_t seed, uint32_t ranks, float scale,
                    std::span<const number_tensor> tensors);
   dr_status begin(std::span<const number_place> tensors, void* numbers) override;
@@ -22,7 +22,7 @@ class factor_unit : public number_unit {
   void withdraw(std::span<const number_place> tensors) override;
   void forget() override { returned_.clear(); }
 
-  // Residuals and warm starts, between rounds; empty where a tensor has none.
+  // Residuals and warm starts, between rounds; empty if the tensor has none.
   std::span<float> residual(size_t tensor) const { return state_.residual(tensor); }
   std::span<float> warm_start(size_t tensor) const { return state_.warm_start(tensor); }
   void redraw(size_t tensor) { state_.redraw(tensor); }
@@ -34,7 +34,7 @@ class factor_unit : public number_unit {
   std::vector<number_tensor> tensors_;
   std::vector<uint64_t> firsts_;  // of each tensor among all elements
   float mean_ = 1, scale_ = 1;
-  float* copies_ = nullptr;  // in f32, of tensors of another type
+  float* copies_ = nullptr;  // f32 copies of tensors of another type
   bool done_ = false;        // the outputs have the result of this round
   std::vector<const float*> in_;
   std::vector<float*> out_;

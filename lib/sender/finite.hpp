@@ -1,4 +1,4 @@
-// Whether all values of an array are finite: by the largest magnitude, for bits of magnitudes are in order.
+// Whether all values of an array are finite: compares the largest magnitude; the bits of magnitudes are in order.
 #pragma once
 
 #include <algorithm>

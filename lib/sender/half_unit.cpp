@@ -14,9 +14,9 @@ namespace {
 
 constexpr uint64_t block = 4096;  // values that stay in the cache from one loop to the next
 
-// f(first, how many) of each block.
+// Calls f(first, count) for each block.
 template <class F>
-void each_block(uint64_t n, F&& f) {
+void for_each_block(uint64_t n, F&& f) {
   for (uint64_t i = 0; i < n; i += block) f(i, std::min(block, n - i));
 }
 
@@ -38,22 +38,22 @@ dr_status number_unit::allocate(uint64_t bytes) {
   return DR_OK;
 }
 
-dr_status half_unit::create(dr_dtype type, bool keeps, uint32_t ranks, float scale,
+dr_status half_unit::create(dr_dtype type, bool has_residual, uint32_t ranks, float scale,
                             std::span<const number_tensor> tensors) {
   type_ = type;
-  keeps_ = keeps;
+  has_residual_ = has_residual;
   ranks_ = static_cast<float>(ranks);
   scale_ = scale;
   largest_ = static_cast<float>(type == DR_F16 ? f16_type::largest : bf16_type::largest);
   tensors_.assign(tensors.begin(), tensors.end());
   for (const number_tensor& t : tensors_) first_ += t.elements;
-  if (!keeps_) return DR_OK;
+  if (!has_residual_) return DR_OK;
   const dr_status s = allocate(std::max<uint64_t>(1, first_) * sizeof(float));
   totals_ = reinterpret_cast<float*>(at());
   return s;
 }
 
-// Of the mean. What is too large for the type is its largest number, as in a frame.
+// This rank's share of the mean. A value too large for the type becomes its largest number, as in a frame.
 float half_unit::share(float x) const { return std::min(std::max(x, -largest_), largest_) / ranks_; }
 
 dr_status half_unit::begin(std::span<const number_place> tensors, void* numbers) {
@@ -70,34 +70,34 @@ void half_unit::write_shares(float* values, uint64_t n, typename Type::bits* num
   round_values_at<Type>.best()(values, n, numbers);
 }
 
-// Writes the shares. With residuals, which must not change if a value is not finite, after all values have been looked at: what
-// rounding loses is the next residual.
+// Writes the shares. Residuals must not change if a value is not finite: with residuals it checks all values first. The
+// next residual is the error of the rounding.
 template <class Type>
 dr_status half_unit::send(std::span<const number_place> tensors, typename Type::bits* numbers) {
   float scratch[block];
   uint64_t at = 0;
   for (size_t t = 0; t < tensors.size(); ++t) {
     bool finite = true;
-    const float* const residual = keeps_ ? residual_of(tensors[t].state) : nullptr;
-    each_block(tensors_[t].elements, [&](uint64_t i, uint64_t m) {
-      float* const to = keeps_ ? totals_ + at + i : scratch;
+    const float* const residual = has_residual_ ? residual_of(tensors[t].state) : nullptr;
+    for_each_block(tensors_[t].elements, [&](uint64_t i, uint64_t m) {
+      float* const to = has_residual_ ? totals_ + at + i : scratch;
       with_type(tensors_[t].dtype, [&](auto type) { widen<decltype(type)>(tensors[t].in, i, m, to); });
       for (uint64_t k = 0; residual && k < m; ++k) to[k] += residual[i + k];
       finite &= are_all_finite(DR_F32, to, m);
-      if (!keeps_) write_shares<Type>(to, m, numbers + at + i);
+      if (!has_residual_) write_shares<Type>(to, m, numbers + at + i);
     });
     at += tensors_[t].elements;
     if (finite) continue;
     fail(c_.error, DR_E_ARGUMENT, "a value of the gradient%s is not finite (infinite or NaN)",
-         keeps_ ? ", with its residual," : "");
+         has_residual_ ? ", with its residual," : "");
     c_.error.tensor = t;
     return DR_E_ARGUMENT;
   }
-  if (!keeps_) return DR_OK;
+  if (!has_residual_) return DR_OK;
   const float* total = totals_;
   for (size_t t = 0; t < tensors.size(); ++t) {
     float* const residual = residual_of(tensors[t].state);
-    each_block(tensors_[t].elements, [&](uint64_t i, uint64_t m) {
+    for_each_block(tensors_[t].elements, [&](uint64_t i, uint64_t m) {
       std::memcpy(scratch, total + i, m * sizeof(float));
       write_shares<Type>(scratch, m, numbers + i);
       widen<Type>(numbers, i, m, scratch);
@@ -135,7 +135,7 @@ dr_status half_unit::finish(std::span<const number_place> tensors, const void* s
 }
 
 void half_unit::take_back(std::span<const number_place> tensors) {
-  if (!std::exchange(begun_, false) || !keeps_) return;
+  if (!std::exchange(begun_, false) || !has_residual_) return;
   const bool first = returned_.empty();
   if (first) returned_.resize(first_);
   uint64_t at = 0;

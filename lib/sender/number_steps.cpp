@@ -9,7 +9,7 @@
 
 namespace dr {
 
-// States are those of frames: a range has them.
+// Their states are as those of frames, in a range.
 dr_status sender::prepare_halves(unit& u) {
   std::vector<number_tensor> list;
   for (auto& tensors : u.list.frames) {
@@ -53,7 +53,7 @@ dr_status sender::prepare_factors(unit& u) {
   return DR_OK;
 }
 
-// Where the feedback of halves has its state, begun.
+// Where the state of the feedback of halves is, with its head.
 std::byte* sender::state_at(unit& u, uint32_t tensor) {
   const plan& method = *plans_.methods[tensor];
   if (u.factors || !method.keeps_feedback()) return nullptr;
@@ -77,7 +77,7 @@ dr_status sender::encode_numbers(unit& u, const dr_call& call, void* slot, dr_se
     return fail(c_.error, DR_E_ARGUMENT, "slots: not aligned to their numbers");
   u.step = call.step;
   u.refuses = u.skips = false;
-  u.words.clear();
+  u.zeros_reason.clear();
   u.places.clear();
   for (const uint32_t i : u.list.tensors) {
     if (borrows_state(i))
@@ -100,7 +100,7 @@ dr_status sender::encode_numbers(unit& u, const dr_call& call, void* slot, dr_se
     const uint32_t tensor = u.list.tensors[known ? c_.error.tensor : 0];
     name_tensor(tensor);
     head.tensor = tensor + 1;
-    u.words = c_.error.message;
+    u.zeros_reason = c_.error.message;
     if (!may_skip) result.fault = s;
   } else {
     for (const uint32_t i : u.list.tensors) result.kept += tensors_[i].elements;
@@ -119,7 +119,7 @@ dr_status sender::check_sum(const unit& u, std::span<const dr_bytes> slots, uint
   return DR_OK;
 }
 
-// What the heads in the sum of the first numbers say.
+// Reads the heads in the sum of the first numbers.
 dr_status sender::read_numbers(unit& u, const dr_call& call, const dr_bytes& slot) {
   number_unit& n = *u.numbers;
   const auto* const heads = static_cast<const std::byte*>(slot.data) + n.first() * value_size(n.type());
@@ -137,8 +137,8 @@ dr_status sender::read_numbers(unit& u, const dr_call& call, const dr_bytes& slo
   }
   const auto rank = static_cast<size_t>(bad - slots_.heads.begin());
   const uint32_t tensor = bad->tensor - 1;
-  if (rank == options_.rank && !u.words.empty())
-    fail(c_.error, DR_E_PEER, "%s", u.words.c_str());
+  if (rank == options_.rank && !u.zeros_reason.empty())
+    fail(c_.error, DR_E_PEER, "%s", u.zeros_reason.c_str());
   else
     fail(c_.error, DR_E_PEER, "%.80s: could not encode: a value of the gradient%s is not finite (infinite or NaN)",
          tensor < tensors_.size() ? tensors_[tensor].name.c_str() : "?",
@@ -156,7 +156,7 @@ dr_status sender::sum_numbers(unit& u, const dr_call& call, std::span<const dr_b
   dr_status status = read_numbers(u, call, slots[0]);
   if (!status && !u.skips) {
     status = n.next(slots[0].data, slot);
-    // A sum that is not finite: all ranks have the same.
+    // The sum is not finite: it is the same on all ranks.
     if (status && (options_.flags & DR_SENDER_SKIP)) {
       u.skips = true;
       status = DR_OK;
@@ -164,7 +164,7 @@ dr_status sender::sum_numbers(unit& u, const dr_call& call, std::span<const dr_b
       return DR_OK;
     }
   }
-  // Merge says it, after an all-reduce in which the others may wait.
+  // Merge reports it: the others may wait in the second all-reduce.
   std::memset(slot, 0, result.size);
   if (status) {
     u.refuses = true;
@@ -206,7 +206,7 @@ dr_status sender::read_factor_state(size_t tensor, uint32_t which, void* state, 
   const std::span<float> from = factor_state(tensor, which);
   auto* to = static_cast<std::byte*>(state);
   if (which == DR_STATE_OWN) {
-    // A fresh one, where there is none, as that of a plan that makes frames.
+    // Without a residual it is a fresh state, as of a plan that sends frames.
     if (std::ranges::all_of(from, [](float x) { return x == 0; })) return std::memset(state, 0, size), DR_OK;
     const residual_state head = dr::head_of(plans_.methods[tensor]->feedback_rule().kind, from.size());
     std::memcpy(to, &head, sizeof head);

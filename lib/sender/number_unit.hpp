@@ -1,4 +1,4 @@
-// A unit whose slots are numbers that an all-reduce adds up, in the place of frames.
+// A unit whose slots are numbers, which an all-reduce adds up, instead of frames.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace dr {
 
-// Where a tensor of the unit is in this step. out: of type out_dtype; state: of its feedback, or nullptr.
+// Where a tensor of the unit is in this step. out has type out_dtype; state: that of its feedback, or nullptr.
 struct number_place {
   const void* in;
   void* out;
@@ -30,22 +30,23 @@ class number_unit {
 
   dr_dtype type() const { return type_; }
   uint64_t first() const { return first_; }    // numbers that encode sends
-  uint64_t second() const { return second_; }  // numbers that follow when the first are added up
+  uint64_t second() const { return second_; }  // numbers of the second all-reduce; 0: there is none
   uint64_t memory() const { return memory_size_; }
 
-  // Writes the first numbers. ARGUMENT: a value is not finite, the error's tensor is its position; no state has changed.
+  // Writes the first numbers. ARGUMENT: a value of the error's tensor is not finite; no state has changed.
   virtual dr_status begin(std::span<const number_place> tensors, void* numbers) = 0;
-  // Takes their sum, and writes the second ones. ARGUMENT: it is not finite, on all ranks.
+  // Reads their sum and writes the second numbers. ARGUMENT: the sum is not finite, on all ranks.
   virtual dr_status next(const void*, void*) { return DR_OK; }
-  // Takes the last sum and writes the outputs. ARGUMENT: as next; they are untouched.
+  // Reads the last sum and writes the outputs. ARGUMENT: as for next; no output has changed.
   virtual dr_status finish(std::span<const number_place> tensors, const void* sum) = 0;
 
-  // What the unit keeps apart from states: as it is now; and as it was then, the round having ended.
+  // Saves what the unit holds besides states; restores it, and ends the round.
   virtual void remember() {}
   virtual void restore() = 0;
-  // The step has failed: what was sent goes back to the residuals. The outputs are those of finish, if it ran.
+  // After a failed step: adds what was sent to the residuals. The outputs are those of finish, if it ran.
   virtual void take_back(std::span<const number_place> tensors) = 0;
-  // Others have completed the step that was taken back first since forget: the residuals are as if this rank had, too.
+  // Others completed the first step that was taken back since forget: makes the residuals what they would be if this rank
+  // had completed it, too.
   virtual void withdraw(std::span<const number_place> tensors) = 0;
   virtual void forget() = 0;
 
@@ -69,13 +70,14 @@ class number_unit {
   uint64_t memory_size_ = 0;
 };
 
-// All values as halves: each rank sends its share of the mean, x / ranks, rounded once; with a residual, what the rounding
-// lost is added to the next step's.
+// All values as halves. A rank sends its share of the mean, x / ranks, rounded once. With a residual, the error of the
+// rounding is added in the next step.
 class half_unit : public number_unit {
  public:
   explicit half_unit(context& c) : number_unit(c) {}
-  // keeps: a residual. scale: of the outputs, beside the mean.
-  dr_status create(dr_dtype type, bool keeps, uint32_t ranks, float scale, std::span<const number_tensor> tensors);
+  // scale: a factor of the outputs, in addition to the mean.
+  dr_status create(dr_dtype type, bool has_residual, uint32_t ranks, float scale,
+                   std::span<const number_tensor> tensors);
   dr_status begin(std::span<const number_place> tensors, void* numbers) override;
   dr_status finish(std::span<const number_place> tensors, const void* sum) override;
   void restore() override { begun_ = false; }
@@ -91,7 +93,7 @@ class half_unit : public number_unit {
   float share(float x) const;
 
   std::vector<number_tensor> tensors_;
-  bool keeps_ = false, begun_ = false;
+  bool has_residual_ = false, begun_ = false;
   float ranks_ = 1, scale_ = 1, largest_ = 0;
   float* totals_ = nullptr;  // of the step under way: gradients and residuals
   std::vector<float> returned_;

@@ -1,4 +1,4 @@
-// A sender: the units of one rank's named tensors, their states, and the slots that they make and read.
+// A sender: the units of one rank's named tensors, their states, and the slots that they write and read.
 #pragma once
 
 #include <memory>
@@ -22,7 +22,7 @@ struct sender_options {
   std::vector<uint32_t> numbers;
 };
 
-// An error of a merge, without the number of the frame, whose rank is named in its place.
+// Removes the number of the frame from an error of a merge: the rank is named instead.
 void drop_frame_number(dr_error& error);
 
 class sender {
@@ -61,14 +61,14 @@ class sender {
   size_t tensors() const { return tensors_.size(); }
 
  private:
-  // A frame of a unit's slot: its tensors, in one range, or in one for each owner.
+  // A frame of a unit's slot: its tensors, in one range or in one range for each owner.
   struct frame {
     std::vector<uint32_t> tensors;
     std::vector<range_work> ranges;
     bool votes = false;
   };
   // A frame that was taken back, of a step that others may have completed.
-  struct taken {
+  struct returned_frame {
     range_work* range;
     residual_kind which;
     frame_kind kind;
@@ -82,29 +82,29 @@ class sender {
     std::vector<uint64_t> bounds, sum_bounds;  // of the frames
     slot_room room, sum_room;
     bool tensors_moved = true, outputs_moved = true;  // since they were bound
-    // Of the step under way, until it is merged by all, or taken back:
+    // Of the step under way, until all ranks have merged it or it is taken back:
     uint64_t step = UINT64_MAX;
-    std::vector<dr_bytes> sent;    // frames, slot by slot; of no bytes: nothing to take back
-    std::vector<dr_bytes> summed;  // frames of sums; the frames that each consists of
-    std::vector<dr_bytes> inputs;
-    bool refuses = false;  // the ranks were out of step, when they sent to owners
+    std::vector<dr_bytes> sent;    // frames, slot by slot; 0 bytes: nothing to take back
+    std::vector<dr_bytes> summed;  // frames of sums
+    std::vector<dr_bytes> inputs;  // the frames that were added up, sum by sum
+    bool refuses = false;          // the ranks were out of step when they sent to owners
     dr_error refusal;
-    std::vector<std::vector<std::byte>> before;  // states, where the step may be skipped
-    std::vector<taken> returned;
-    // In the place of frames: numbers that an all-reduce adds up; or rows.
+    std::vector<std::vector<std::byte>> before;  // states before the step, if it may be skipped
+    std::vector<returned_frame> returned;
+    // Instead of frames: numbers that an all-reduce adds up, or rows.
     std::unique_ptr<number_unit> numbers;
     factor_unit* factors = nullptr;  // `numbers`, if they are factors
     std::unique_ptr<row_unit> rows;
-    bool skips = false;                // some rank asked for it, when the first numbers were added up
-    std::string words;                 // why this rank's numbers are zeros
+    bool skips = false;                // some rank asked for it in the sum of the first numbers
+    std::string zeros_reason;          // why this rank's numbers are zeros
     std::vector<number_place> places;  // of this step
   };
 
   bool makes_frames(const unit& u) const { return u.list.kind <= DR_UNIT_SCATTER; }
   bool is_dry() const { return options_.flags & DR_SENDER_DRY; }
-  // Whether a unit that cannot be encoded makes all ranks skip the step. A lack of memory does not: it would recur unseen.
+  // Whether all ranks skip the step if a unit cannot be encoded. Not for a lack of memory, which would recur unnoticed.
   bool skips_for(dr_status fault) const { return (options_.flags & DR_SENDER_SKIP) && fault != DR_E_MEMORY; }
-  // States of ranges, which an owner has, and of factors are the sender's in any case.
+  // The states of ranges, which an owner has, and of factors are always the sender's.
   bool borrows_states(const unit& u) const {
     return (options_.flags & DR_SENDER_CALLER_STATES) && u.list.kind != DR_UNIT_OWNER && !u.factors;
   }
@@ -122,7 +122,7 @@ class sender {
   bool is_rounded(uint32_t tensor) const {  // as an output
     return tensors_[tensor].dtype != DR_F32 && !(options_.flags & DR_SENDER_F32);
   }
-  // Bytes of the slot of encode, where an all-reduce adds up numbers.
+  // Bytes of the slot of encode, if it has numbers for an all-reduce.
   uint64_t first_size(const unit& u) const {
     return u.numbers->first() * value_size(u.numbers->type()) + summed_heads_size(options_.ranks);
   }
@@ -143,7 +143,7 @@ class sender {
   bool are_finite(const unit& u) const;
   void remember(unit& u);
   template <class F>
-  void each_state(const unit& u, F&& f);
+  void for_each_state(const unit& u, F&& f);
 
   dr_status check_room(const void* slots, size_t capacity, uint64_t needed);
   dr_status check_placed(const unit& u, bool outputs);
@@ -172,15 +172,15 @@ class sender {
   dr_status name_rank(size_t rank);
   void name_tensor(uint32_t tensor, uint64_t first = 0);
   void name_tensor(const frame& f, size_t range);
-  // The memory of a state of factors: of a residual, or a warm start.
+  // The memory of a state of factors: a residual or a warm start.
   std::span<float> factor_state(size_t tensor, uint32_t which) const;
   dr_status read_factor_state(size_t tensor, uint32_t which, void* state, size_t size) const;
   dr_status write_factor_state(size_t tensor, uint32_t which, const void* state, size_t size);
   // ARGUMENT: the sender has no such state, or it is of another size.
   dr_status check_state_call(size_t tensor, uint32_t which, const void* state, size_t size) const;
-  // f(range, position of the piece) of each piece of a tensor.
+  // Calls f(range, position of the piece) for each piece of a tensor.
   template <class F>
-  dr_status each_piece(size_t tensor, F&& f);
+  dr_status for_each_piece(size_t tensor, F&& f);
 
   context& c_;
   sender_options options_;
@@ -190,7 +190,7 @@ class sender {
   std::vector<uint32_t> unit_of_, position_of_;
   std::vector<unit> units_;
   std::vector<tensor_view> views_;  // where the tensors are
-  std::vector<tensor_out> outs_;    // where merge writes: what the caller gave, or f32 that is rounded to it
+  std::vector<tensor_out> outs_;  // where merge writes: the caller's output, or f32 values that are then rounded to it
   std::vector<const void*> given_;  // tensors, where the caller placed them
   std::vector<void*> given_outs_;
   std::vector<uint32_t> clipped_;  // tensors whose plan has a clip

@@ -74,7 +74,7 @@ dr_status row_unit::judge(const dr_bytes& frame, uint64_t tag, frame_view& view)
 
 dr_status row_unit::merge(std::span<const dr_bytes> frames, const float* weights, uint64_t tag) {
   merged_ = false;
-  // Rows that the union has at most.
+  // The maximum number of rows of the union.
   uint64_t capacity = 0;
   for (size_t i = 0; i < frames.size(); ++i) {
     frame_view f;

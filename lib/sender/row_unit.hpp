@@ -1,4 +1,4 @@
-// A sparse gradient that is a unit by itself: its rows in a frame, and their mean over ranks. How many rows there are differs
+// A sparse gradient that is a unit by itself: its rows in a frame, and their mean over ranks. The number of rows differs
 // between ranks and steps.
 #pragma once
 
@@ -15,7 +15,7 @@ class row_unit {
  public:
   explicit row_unit(context& c) : c_(c) {}
 
-  // Of a tensor [rows, width]. The plan is that of dr_plan_rows. UNSUPPORTED: it does not go with rows.
+  // For a tensor [rows, width]. method: from dr_plan_rows. UNSUPPORTED: the plan cannot send rows.
   dr_status create(std::shared_ptr<const plan> method, uint64_t key, dr_dtype dtype, dr_dtype out_dtype, uint64_t rows,
                    uint64_t width);
   uint64_t bound() const { return bound_; }  // of a frame
@@ -25,11 +25,11 @@ class row_unit {
   bool is_placed() const { return view_.index_dtype != 0; }
   bool is_finite() const;
   dr_status encode(encode_request& request, encode_result& made);
-  // A frame that came. As range_work::judge.
+  // Checks a received frame, as range_work::judge does.
   dr_status judge(const dr_bytes& frame, uint64_t tag, frame_view& view) const;
-  // The sum of frames that were judged, each times its weight.
+  // Adds up frames that were judged, each times its weight.
   dr_status merge(std::span<const dr_bytes> frames, const float* weights, uint64_t tag);
-  void merge_nan();  // instead: a row of NaN
+  void merge_nan();  // writes a row of NaN instead
   bool is_merged() const { return merged_; }
   dr_sent_rows result() const;
 
@@ -44,7 +44,7 @@ class row_unit {
   bool merged_ = false;
   std::vector<int64_t> indices_;
   std::vector<float> values_;
-  std::vector<uint16_t> rounded_;  // values, of an output of a type of 16 bits
+  std::vector<uint16_t> rounded_;  // the values, if the output has a type of 16 bits
 };
 
 }  // namespace dr

@@ -1,4 +1,4 @@
-// Making a sender: units, ranges, memory; and what callers ask of it.
+// Creates a sender (units, ranges, memory) and describes it to callers.
 #include "sender/rank_sender.hpp"
 
 #include <algorithm>
@@ -19,8 +19,8 @@ constexpr uint32_t known_flags = DR_SENDER_SUM | DR_SENDER_F32 | DR_SENDER_CALLE
 
 uint64_t align(uint64_t size) { return round_up(size, arena::alignment); }
 
-// Whether frames of the same tensors have one size, whatever their values are: FIXED_SIZE is of equal counts, and how many
-// elements a sparsifier or an index codec finds depends on the gradient.
+// Whether frames of the same tensors have one size for all values. FIXED_SIZE means equal sizes for equal counts, but the
+// number of elements that a sparsifier or an index codec selects depends on the gradient.
 bool has_one_size(const plan& p) {
   constexpr uint32_t all = DR_PLAN_FIXED_SIZE | DR_PLAN_LOSSY_SUPPORT, none = DR_PLAN_SPARSIFIES;
   const uint32_t flags = traits_of(p).flags;
@@ -69,7 +69,7 @@ dr_status sender::create(std::vector<named_tensor> tensors, sender_options optio
     views_.push_back(v);
     tensor_out o{};
     o.struct_size = sizeof o;
-    o.dtype = DR_F32;  // (of another type it is rounded behind the sum, once)
+    o.dtype = DR_F32;  // (an output of another type is rounded once, after the sum)
     o.universe = t.elements;
     o.width = 1;
     outs_.push_back(o);
@@ -89,7 +89,7 @@ dr_status sender::create(std::vector<named_tensor> tensors, sender_options optio
     units_.back().list = std::move(list);
     if (const dr_status s = prepare(units_.back())) return s;
   }
-  // A frame clips by its own norm; of several the norm is known when all tensors are.
+  // A single frame clips by its own norm. The norm of several is known when all tensors are placed.
   size_t parts = 0;
   for (const unit& u : units_)
     for (const frame& f : u.frames)
@@ -99,7 +99,7 @@ dr_status sender::create(std::vector<named_tensor> tensors, sender_options optio
   return is_dry() ? dr_status{DR_OK} : take_memory();
 }
 
-// The ranges of a frame's elements: one; or as many as there are ranks.
+// The ranges of a frame's elements: one, or one for each rank.
 dr_status sender::cut(frame& f, const unit& u, std::vector<piece_list>& ranges) {
   if (u.list.kind == DR_UNIT_FRAMES) {
     ranges.resize(1);
@@ -178,7 +178,7 @@ dr_status sender::prepare(unit& u) {
       bound = std::max(bound, r.frame_bound(frame_kind::part));
       if (owns) sum_bound = std::max(sum_bound, r.frame_bound(frame_kind::sum));
     }
-    // (Or a status frame, in its place.)
+    // (A status frame may take its place.)
     u.bounds.push_back(std::max<uint64_t>(bound, status_frame_max));
     u.sum_bounds.push_back(std::max<uint64_t>(sum_bound, status_frame_max));
     for (const uint32_t i : list) fixed &= has_one_size(*plans_.methods[i]) && !(owns && f.votes);
@@ -194,7 +194,7 @@ dr_status sender::prepare(unit& u) {
   return DR_OK;
 }
 
-// One block: states and sums; f32 outputs of the largest unit of another type; a workspace for all.
+// One block: states and sums; the f32 outputs of the largest unit of another type; a workspace for all units.
 dr_status sender::take_memory() {
   uint64_t states = 0, outputs = 0, workspace = 0;
   const auto out_size = [&](uint32_t i) {
@@ -314,7 +314,7 @@ dr_status sender::bind_tensors(unit& u) {
 
 dr_status sender::bind_outputs(unit& u) {
   if (!u.outputs_moved) return DR_OK;
-  // Of a scatter the output is this rank's shard alone: the whole would begin before it.
+  // The output of a scatter is this rank's shard alone; the whole tensor would begin before it.
   std::vector<tensor_out> outs;
   exchange_memory at = memory();
   if (u.list.kind == DR_UNIT_SCATTER) {
@@ -401,7 +401,7 @@ dr_status sender::name_rank(size_t rank) {
   return prefix(e, "rank %u: ", names[rank]);
 }
 
-// The error of a range, whose tensors are its pieces, with the tensor's position among all and its name.
+// An error of a range counts the pieces of the range: puts in the tensor's position among all tensors, and its name.
 void sender::name_tensor(const frame& f, size_t range) {
   dr_error& e = c_.error;
   const piece_list& pieces = f.ranges[range].pieces();

@@ -1,4 +1,4 @@
-// What a sender keeps between steps: residuals that take back what never arrived, and states for checkpoints.
+// What a sender holds between steps: residuals, which take back what never arrived, and states for checkpoints.
 #include <algorithm>
 #include <cinttypes>
 #include <cmath>
@@ -11,7 +11,7 @@
 namespace dr {
 namespace {
 
-// By what feedback multiplies a residual before it adds the next gradient.
+// The factor of a residual before feedback adds the next gradient.
 float decay_of(const plan& p) {
   if (!p.keeps_residual() || p.keeps_momentum() || p.feedback_rule().kind.rate) return 1;
   return p.feedback_rule().weights().beta;
@@ -19,9 +19,9 @@ float decay_of(const plan& p) {
 
 }  // namespace
 
-// f(state, its size, its plan) of each state of the unit, wherever it lies.
+// Calls f(state, its size, its plan) for each state of the unit, the caller's or the sender's.
 template <class F>
-void sender::each_state(const unit& u, F&& f) {
+void sender::for_each_state(const unit& u, F&& f) {
   for (const frame& part : u.frames)
     for (const range_work& r : part.ranges)
       for (size_t i = 0; i < r.pieces().size(); ++i)
@@ -39,7 +39,7 @@ void sender::each_state(const unit& u, F&& f) {
 
 void sender::remember(unit& u) {
   size_t next = 0;
-  each_state(u, [&](const std::byte* state, uint64_t size, const plan&) {
+  for_each_state(u, [&](const std::byte* state, uint64_t size, const plan&) {
     if (next == u.before.size()) u.before.emplace_back();
     u.before[next++].assign(state, state + size);
   });
@@ -49,7 +49,7 @@ void sender::skip(uint64_t step) {
   for (unit& u : units_) {
     if (u.step != step) continue;
     size_t next = 0;
-    each_state(u, [&](std::byte* state, uint64_t size, const plan&) {
+    for_each_state(u, [&](std::byte* state, uint64_t size, const plan&) {
       if (next < u.before.size() && u.before[next].size() == size) std::memcpy(state, u.before[next].data(), size);
       ++next;
     });
@@ -75,7 +75,7 @@ dr_status sender::take_back(uint64_t step) {
   for (unit& u : units_) {
     if (u.step == step && u.numbers) u.numbers->take_back(u.places);
     if (u.step == step) {
-      std::vector<taken> now;
+      std::vector<returned_frame> now;
       const auto back = [&](range_work& r, residual_kind which, frame_kind kind, const dr_bytes& bytes, float weight) {
         if (!bytes.size || !r.keeps_residual(which)) return;
         if (const dr_status lost = r.restore_residual(which, kind, {&bytes, 1}, &weight)) {
@@ -108,11 +108,11 @@ dr_status sender::take_back(uint64_t step) {
   return status;
 }
 
-// Others have completed the step whose frames were taken back: the residuals are as if this rank had, too. Since then a
-// step has been encoded, and has failed on all ranks.
+// Others completed the step whose frames were taken back: makes the residuals what they would be if this rank had completed
+// it, too. Since then one more step was encoded, and failed on all ranks.
 void sender::withdraw(unit& u) {
   if (u.numbers) u.numbers->withdraw(u.places);
-  for (const taken& t : u.returned) {
+  for (const returned_frame& t : u.returned) {
     const float weight = -decay_of(t.range->plan_of(t.which, 0)) * t.weight;
     const dr_bytes bytes{t.bytes.data(), t.bytes.size()};
     (void)t.range->restore_residual(t.which, t.kind, {&bytes, 1}, &weight);
@@ -121,7 +121,7 @@ void sender::withdraw(unit& u) {
 }
 
 template <class F>
-dr_status sender::each_piece(size_t tensor, F&& f) {
+dr_status sender::for_each_piece(size_t tensor, F&& f) {
   for (frame& part : units_[unit_of_[tensor]].frames) {
     if (std::ranges::find(part.tensors, tensor) == part.tensors.end()) continue;
     for (range_work& r : part.ranges)
@@ -159,12 +159,12 @@ dr_status sender::read_state(size_t tensor, uint32_t which, void* state, size_t 
   std::memset(state, 0, size);
   const plan& method = *(which == DR_STATE_SUM ? sum_plans_ : plans_.methods)[tensor];
   bool filled = false;
-  return each_piece(tensor, [&](range_work& r, size_t i) -> dr_status {
+  return for_each_piece(tensor, [&](range_work& r, size_t i) -> dr_status {
     uint64_t there = 0;
     const std::byte* const from = r.state_of(kind_of_state(which), i, there);
     if (!from) return DR_OK;
     const piece& p = r.pieces()[i];
-    if (there == size) {  // all of it
+    if (there == size) {  // the whole tensor
       std::memcpy(state, from, size);
       return DR_OK;
     }
@@ -187,7 +187,7 @@ dr_status sender::write_state(size_t tensor, uint32_t which, const void* state, 
     return prefix(c_.error, "%.80s: ", tensors_[tensor].name.c_str()), s;
   residual_state head;
   std::memcpy(&head, state, sizeof head);
-  return each_piece(tensor, [&](range_work& r, size_t i) -> dr_status {
+  return for_each_piece(tensor, [&](range_work& r, size_t i) -> dr_status {
     uint64_t there = 0;
     std::byte* const to = r.state_of(kind_of_state(which), i, there);
     if (!to) return DR_OK;
@@ -208,7 +208,7 @@ dr_status sender::scale(double factor) {
   if (!std::isfinite(factor)) return fail(c_.error, DR_E_ARGUMENT, "factor: %g is not finite", factor);
   dr_status status = DR_OK;
   for (const unit& u : units_) {
-    each_state(u, [&](std::byte* state, uint64_t size, const plan& p) {
+    for_each_state(u, [&](std::byte* state, uint64_t size, const plan& p) {
       if (!p.keeps_residual()) return;
       if (const dr_status s = scale_state(state, size, factor, c_.error); s && !status) status = s;
     });

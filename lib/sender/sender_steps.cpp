@@ -15,7 +15,7 @@
 namespace dr {
 namespace {
 
-constexpr uint64_t sum_draws = 1;  // of an owner's random numbers: others than those of its gradient
+constexpr uint64_t sum_draws = 1;  // an owner's sum has other random numbers than its gradient
 
 template <class Type>
 void round_values(const float* from, void* to, uint64_t n) {
@@ -82,7 +82,7 @@ dr_status sender::clip() {
   uint64_t bytes = 0;
   for (const uint32_t i : clipped_) {
     tensor_view& v = views_[i];
-    if (v.values != given_[i]) {  // a step before this one was scaled
+    if (v.values != given_[i]) {  // an earlier step was scaled
       v.values = given_[i];
       units_[unit_of_[i]].tensors_moved = true;
     }
@@ -92,7 +92,7 @@ dr_status sender::clip() {
     bytes += round_up(v.universe * value_size(v.dtype), arena::alignment);
   }
   const double norm = std::sqrt(sum);
-  if (!(norm > clip_) || !std::isfinite(norm)) return DR_OK;  // (encode says where one is not finite)
+  if (!(norm > clip_) || !std::isfinite(norm)) return DR_OK;  // (encode reports a value that is not finite)
   scaled_.resize(bytes + arena::alignment);
   std::byte* to = scaled_.data() + (-reinterpret_cast<uintptr_t>(scaled_.data()) % arena::alignment);
   for (const uint32_t i : clipped_) {
@@ -105,7 +105,7 @@ dr_status sender::clip() {
   return DR_OK;
 }
 
-// One frame; or, where the data do not allow it, one that says so.
+// Encodes one frame; if the data cannot be encoded, a status frame with the reason.
 dr_status sender::encode_frame(unit& u, size_t f, size_t range, frame_kind kind, const dr_call& call, void* at,
                                uint64_t& size, dr_sent& result) {
   encode_request r;
@@ -173,7 +173,7 @@ dr_status sender::encode(size_t unit, const dr_call& call, void* slots, size_t c
   const auto slot_at = [&](size_t slot) { return static_cast<std::byte*>(slots) + slot * u.room.bound(); };
   std::byte* refusal = nullptr;
   uint64_t refusal_size = 0;
-  uint32_t at_fault = 0;  // of the words that receivers read
+  uint32_t at_fault = 0;  // the tensor of the reason that receivers read
   for (size_t slot = 0; slot < n && !skips; ++slot) {
     std::byte* at = slot_at(slot) + prefix;
     for (size_t f = 0; f < frames; ++f) {
@@ -193,8 +193,8 @@ dr_status sender::encode(size_t unit, const dr_call& call, void* slots, size_t c
     skips = true;
     result.fault = DR_OK;
   } else if (refusal && n > 1) {
-    // Each owner is to know.
-    const std::vector<std::byte> words(refusal, refusal + refusal_size);
+    // All owners must read the reason.
+    const std::vector<std::byte> reason(refusal, refusal + refusal_size);
     for (size_t slot = 0; slot < n; ++slot) {
       std::byte* at = slot_at(slot) + prefix;
       for (size_t f = 0; f < frames; ++f) {
@@ -205,8 +205,8 @@ dr_status sender::encode(size_t unit, const dr_call& call, void* slots, size_t c
         made = {};
       }
       for (size_t f = 0; f < frames; ++f) {
-        std::memcpy(at, words.data(), words.size());
-        at += sizes[slot * frames + f] = words.size();
+        std::memcpy(at, reason.data(), reason.size());
+        at += sizes[slot * frames + f] = reason.size();
       }
     }
   }
@@ -230,7 +230,7 @@ dr_status sender::encode(size_t unit, const dr_call& call, void* slots, size_t c
   return DR_OK;
 }
 
-// What all slots say, before a frame is looked at.
+// Reads the headers of all slots, before any frame.
 dr_status sender::read_slots(unit& u, const dr_call& call, std::span<const dr_bytes> slots, bool of_sums,
                              dr_sent& result) {
   if (slots.size() != options_.ranks)
@@ -259,7 +259,7 @@ dr_status sender::compare(const unit& u, const dr_call& call) {
   if (const dr_status s = compare_heads(slots_.heads, {options_.numbers}, behind_, c_.error)) {
     const auto self = std::ranges::find(behind_, options_.rank);
     if (c_.error.where != UINT64_MAX && self != behind_.end()) {
-      // From now on it counts as the others do: it is reported once.
+      // From now on its count is that of the others: the fault is reported once.
       const slot_head& source = slots_.heads[c_.error.what];
       failures_ = source.failures;
       failed_ = source.failed;
@@ -277,7 +277,7 @@ dr_status sender::compare(const unit& u, const dr_call& call) {
   return DR_OK;
 }
 
-// Frames of one range that came: whole, sound, of this step and of these tensors. The error's frame is the position.
+// Checks received frames of one range: whole, sound, of this step and of these tensors. The error's frame is the position.
 dr_status sender::judge(const unit& u, size_t f, size_t range, frame_kind kind, uint64_t step,
                         std::span<const dr_bytes> frames) {
   for (size_t i = 0; i < frames.size(); ++i) {
@@ -307,7 +307,7 @@ dr_status sender::sum(size_t unit, const dr_call& call, std::span<const dr_bytes
   auto* at = static_cast<std::byte*>(slot) + prefix;
   dr_status status = read_slots(u, call, slots, false, result);
   if (status == DR_E_CAPACITY) return status;
-  // (Of ranks that are out of step all others conclude the same; this one says it when they have their sums.)
+  // (All ranks find out that ranks are out of step. This one reports it in merge, after they have its sum.)
   u.refuses = status && c_.error.reason == DR_REASON_OUT_OF_STEP;
   if (u.refuses) {
     u.refusal = c_.error;
@@ -341,9 +341,9 @@ dr_status sender::sum(size_t unit, const dr_call& call, std::span<const dr_bytes
         if (c_.error.frame < slots.size()) name_rank(c_.error.frame);
       }
     }
-    if (s) {  // (the inputs, or an earlier frame's: all that follow have the same words)
+    if (s) {  // (of the inputs, or of an earlier frame: all frames that follow report the same)
       status = s;
-      // (A status frame has no PEER: its words name the rank that could not encode.)
+      // (A status frame cannot have PEER: its message names the rank that could not encode.)
       sizes[f] = write_status_frame(s == DR_E_PEER ? dr_status{DR_E_ARGUMENT} : s, c_.error.message, true,
                                     tag_of(u, call.step), reinterpret_cast<uint8_t*>(at));
       result.fault = s;
@@ -392,7 +392,7 @@ dr_status sender::merge(size_t unit, const dr_call& call, std::span<const dr_byt
   }
   const size_t frames = u.frames.size(), prefix = prefix_size(frames);
   const frame_kind kind = of_sums ? frame_kind::sum : frame_kind::part;
-  // The frames of each range: one of its owner, or one of each rank.
+  // A range has one frame, of its owner, or one of each rank.
   const size_t ranges = of_sums ? options_.ranks : 1, k = of_sums ? 1 : slots.size();
   frames_.assign(frames * slots.size(), {});
   for (size_t rank = 0; rank < slots.size(); ++rank) {
@@ -403,8 +403,8 @@ dr_status sender::merge(size_t unit, const dr_call& call, std::span<const dr_byt
       at += size;
     }
   }
-  // f(work, frames) of each range that has elements.
-  const auto each_range = [&](auto&& f) -> dr_status {
+  // Calls f(frame, range, its frames) for each range that has elements.
+  const auto for_each_range = [&](auto&& f) -> dr_status {
     for (size_t i = 0; i < frames; ++i)
       for (size_t j = 0; j < ranges; ++j) {
         const size_t range = of_sums ? j : u.list.kind == DR_UNIT_SCATTER ? options_.rank : 0;
@@ -417,7 +417,7 @@ dr_status sender::merge(size_t unit, const dr_call& call, std::span<const dr_byt
         const uint32_t culprit = maker < slots.size() ? slots_.heads[maker].culprit() : 0;
         const plan& p = *plans_.methods[u.frames[i].tensors[0]];
         if (s != DR_E_PEER && !(p.flat && s == DR_E_CORRUPT)) name_tensor(u.frames[i], range);
-        if (culprit && s == DR_E_PEER) {  // the owner's words name it
+        if (culprit && s == DR_E_PEER) {  // the owner's message names it
           fail(c_.error, s, "%s", std::string(view_.message).c_str());
           c_.error.frame = culprit - 1;
         } else if (maker < slots.size()) {
@@ -430,12 +430,12 @@ dr_status sender::merge(size_t unit, const dr_call& call, std::span<const dr_byt
     return DR_OK;
   };
   arena memory(workspace_, workspace_size_);
-  dr_status status = each_range([&](size_t f, size_t range, std::span<const dr_bytes> of) {
+  dr_status status = for_each_range([&](size_t f, size_t range, std::span<const dr_bytes> of) {
     const dr_status s = judge(u, f, range, kind, call.step, of);
     return s ? s : u.frames[f].ranges[range].decode(of, memory);
   });
   if (status) return status;
-  status = each_range([&](size_t f, size_t range, std::span<const dr_bytes> of) {
+  status = for_each_range([&](size_t f, size_t range, std::span<const dr_bytes> of) {
     weights_.assign(k, of_sums ? 1.0f : weight_of(u.frames[f]));
     arena rest(workspace_ + memory.used(), workspace_size_ - memory.used());
     return u.frames[f].ranges[range].merge(of, weights_.data(), rest);

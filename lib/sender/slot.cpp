@@ -11,7 +11,7 @@
 namespace dr {
 namespace {
 
-// What travels of a head among numbers.
+// The part of a head that is sent among numbers.
 struct summed_head {
   uint64_t tag;
   uint32_t failures, failed, tensor, check;
@@ -23,7 +23,7 @@ uint32_t check_of(const summed_head& h) {
   return static_cast<uint32_t>(combine(combine(h.tag, failed), h.tensor) >> 32);
 }
 
-// A digit is as many bytes as the numbers of a type have exactly, in half of the bytes of a number.
+// A digit: an integer of half the bytes of a number, which the type holds exactly.
 template <class Type>
 using digit = std::conditional_t<sizeof(typename Type::bits) == 4, uint16_t, uint8_t>;
 template <class Type>
@@ -46,13 +46,13 @@ dr_status fail_of_rank(dr_error& error, size_t rank) {
   return error.code;
 }
 
-// The fields of a head that is whole.
+// Checks the fields of an undamaged head.
 dr_status check_head(const slot_head& head, const slot_limits& limits, size_t ranks, uint64_t size, dr_error& error) {
-  uint64_t most = prefix_size(limits.bounds.size());
-  for (const uint64_t bound : limits.bounds) most += bound;
-  if (head.longest < size || head.longest > most)
+  uint64_t max_size = prefix_size(limits.bounds.size());
+  for (const uint64_t bound : limits.bounds) max_size += bound;
+  if (head.longest < size || head.longest > max_size)
     return fail(error, DR_E_CORRUPT, "a slot of %" PRIu64 " bytes, its longest has %" PRIu64 ", any at most %" PRIu64,
-                size, head.longest, most);
+                size, head.longest, max_size);
   const uint32_t low = head.flags & ((1u << slot_head::culprit_shift) - 1);
   if (low & ~(slot_head::not_finite | slot_head::refused) || head.reserved)
     return fail(error, DR_E_UNSUPPORTED, "its slot has flags 0x%x, reserved 0x%x: of a newer version", head.flags,
@@ -171,12 +171,12 @@ dr_status compare_heads(std::span<const slot_head> heads, const rank_names& name
   for (uint32_t rank = 1; rank < heads.size(); ++rank)
     if (unit_of(heads[rank]) != unit_of(heads[0])) {
       fail(error, DR_E_ARGUMENT,
-           "rank %u sends other tensors, or by another plan, than rank %u at this point: exchanges were made otherwise "
-           "there, or are called in another order",
+           "rank %u sends other tensors, or by another plan, than rank %u at this point: the ranks created different "
+           "exchanges, or call them in another order",
            names[rank], names[0]);
       return fail_of_rank(error, rank);
     }
-  // The ranks that are behind one of the others, by a number that is to be the same.
+  // The ranks that are behind: a number that should be equal on all ranks is not.
   const auto find_behind = [&](auto&& is_behind) {
     for (uint32_t rank = 0; rank < heads.size(); ++rank)
       if (is_behind(heads[rank])) behind.push_back(rank);
@@ -193,9 +193,9 @@ dr_status compare_heads(std::span<const slot_head> heads, const rank_names& name
     error.what = source;
   } else {
     const auto failures_of = [](const slot_head& h) { return h.failures; };
-    const auto [fewest, most] = std::ranges::minmax(heads, {}, failures_of);
+    const auto [fewest, largest] = std::ranges::minmax(heads, {}, failures_of);
     const uint32_t usual = fewest.failures;
-    if (most.failures == usual) return DR_OK;
+    if (largest.failures == usual) return DR_OK;
     find_behind([&](const slot_head& h) { return h.failures > usual; });
     const auto source = static_cast<size_t>(std::ranges::find(heads, usual, failures_of) - heads.begin());
     const bool many = behind.size() > 1;

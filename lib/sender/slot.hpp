@@ -1,5 +1,5 @@
-// A slot: a header, the sizes of its frames, the frames. By their headers ranks know, from the collective that they need
-// anyway, how long all slots are, at which step the others are, and how many steps each of them did not complete.
+// A slot: a header, the sizes of its frames, the frames. The headers travel in the collective that is needed anyway. They
+// hold how long all slots are, the step of each rank, and the number of steps that it did not complete.
 #pragma once
 
 #include <cstddef>
@@ -12,16 +12,16 @@ namespace dr {
 
 // As it lies in memory, at any address. The sizes of frames follow, u64.
 struct slot_head {
-  uint64_t tag = 0;       // of its frames: a digest of the unit, times 2^32, plus the step
-  uint64_t longest = 0;   // bytes of the longest slot that the rank sends of this unit in this step
-  uint32_t failures = 0;  // steps that the rank did not complete, as far as it knows: others may have
+  uint64_t tag = 0;       // of the frames: a digest of the unit, times 2^32, plus the step
+  uint64_t longest = 0;   // bytes of the rank's longest slot of this unit in this step
+  uint32_t failures = 0;  // steps that the rank did not complete; others may have
   uint32_t failed = 0;    // the last of them
   uint32_t flags = 0;
   uint32_t tensor = 0;  // 1 and the position of the tensor at fault; 0: none
   uint32_t reserved = 0;
   uint32_t check = 0;  // of head and sizes
 
-  static constexpr uint32_t not_finite = 1;     // the rank asks all to skip the step, and sends no frame
+  static constexpr uint32_t not_finite = 1;     // the rank asks all to skip the step and sends no frame
   static constexpr uint32_t refused = 2;        // of a sum: the owner found the ranks out of step
   static constexpr uint32_t culprit_shift = 8;  // of a sum, the bits above: 1 and the rank at fault; 0: none
 
@@ -43,7 +43,7 @@ struct slot_list {
   uint64_t longest = 0;
   bool skips = false;  // some rank asks for it
 };
-// What a sound prefix stays within.
+// The limits of a sound prefix.
 struct slot_limits {
   std::span<const uint64_t> bounds;  // bytes of each frame
   size_t tensors = 0;
@@ -53,16 +53,17 @@ struct slot_limits {
 // rank.
 dr_status read_prefixes(std::span<const dr_bytes> slots, const slot_limits& limits, slot_list& out, dr_error& error);
 
-// The heads of all ranks in a slot whose numbers an all-reduce adds up, behind them: each as numbers that every type has
-// exactly, to which the other ranks add zeros.
-constexpr uint64_t summed_head_size = 48;  // bytes of a rank's
+// The heads of all ranks, behind the numbers of a slot that an all-reduce adds up. A head is numbers, which all types hold
+// exactly; the other ranks add zeros to it.
+constexpr uint64_t summed_head_size = 48;  // bytes of one rank
 constexpr uint64_t summed_heads_size(size_t ranks) { return summed_head_size * ranks; }
-// This rank's among zeros. type: DR_F32, DR_F16, DR_BF16, of the numbers. Of the head tag, failures and tensor travel.
+// Writes this rank's head, and zeros for the others. type: that of the numbers, DR_F32, DR_F16 or DR_BF16. Sends only tag,
+// failures, failed and tensor.
 void write_summed_head(const slot_head& head, dr_dtype type, size_t ranks, size_t rank, void* at);
 // CORRUPT: a head is damaged; the error's frame is the rank.
 dr_status read_summed_heads(dr_dtype type, size_t ranks, const void* at, std::vector<slot_head>& out, dr_error& error);
 
-// How ranks number one another in errors.
+// The numbers of ranks in errors.
 struct rank_names {
   std::span<const uint32_t> numbers;  // empty: by position
   uint32_t operator[](size_t rank) const { return rank < numbers.size() ? numbers[rank] : static_cast<uint32_t>(rank); }
@@ -73,22 +74,22 @@ struct rank_names {
 dr_status compare_heads(std::span<const slot_head> heads, const rank_names& names, std::vector<uint32_t>& behind,
                         dr_error& error);
 
-// How large the next slot is: for frames as large as the last ones, and as much more as they have been seen to grow. The
-// same on all ranks.
+// The size of the next slot: that of the last frames, plus the largest growth seen lately. The same on all ranks.
 //
-// In 300 steps of a GPT of 13 MB (bench/train/byte_gpt.py, four units, two ranks) slots had 1.044 times the bytes of the
-// frames with Top-1 %, 1.050 with 8 bits, and 26 and 30 of 1,200 had a rest; with room for 1/8 more it was 1.127 and
-// 1.124. A level that falls faster, or a margin that does, saves 1 % and has two to three times as many.
+// In 300 steps of a GPT of 13 MB (bench/train/byte_gpt.py, four units, two ranks) the slots had 1.044 times the bytes of
+// the frames with Top-1 %, and 1.050 times with 8 bits; 26 and 30 of 1,200 frames did not fit. With a constant margin of 1/8
+// the factors were 1.127 and 1.124. If the level or the margin falls faster, slots are 1 % smaller, and two to three times
+// as many frames do not fit.
 class slot_room {
  public:
   slot_room() = default;
-  // fixed: all slots have `bound` bytes. Else the first has room for `least` only, which says how long the frames are.
-  slot_room(uint64_t bound, uint64_t least, bool fixed)
-      : bound_(round_slot(bound)), size_(fixed ? bound_ : round_slot(least)), fixed_(fixed) {}
+  // fixed: all slots have `bound` bytes. Otherwise the first slot is the prefix alone, which has the sizes of the frames.
+  slot_room(uint64_t bound, uint64_t prefix, bool fixed)
+      : bound_(round_slot(bound)), size_(fixed ? bound_ : round_slot(prefix)), fixed_(fixed) {}
 
   uint64_t bound() const { return bound_; }
   uint64_t size() const { return size_; }
-  // The longest slot of a step, of any rank's.
+  // longest: bytes of the longest slot of a step, of all ranks.
   void observe(uint64_t longest);
 
  private:
@@ -96,7 +97,7 @@ class slot_room {
 
   uint64_t bound_ = 0, size_ = 0;
   bool fixed_ = true;
-  double level_ = 0;  // what the frames need: it falls slowly
+  double level_ = 0;  // bytes that the frames need; it falls slowly
   double margin_ = margin_min;
 };
 

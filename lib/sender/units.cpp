@@ -12,13 +12,13 @@
 namespace dr {
 namespace {
 
-// On links of 100 Mbit/s units of 2 to 4 MiB, which backward hides, took a quarter off the step of a GPT of 13 MB, which
-// was one unit before; at 1 Gbit/s they made no difference (bench/results/hook_steps.md).
+// On links of 100 Mbit/s units of 2 to 4 MiB, which backward hides, shortened the step of a GPT of 13 MB by a quarter
+// compared with one unit; at 1 Gbit/s there was no difference (bench/results/hook_steps.md).
 constexpr uint64_t unit_bytes = uint64_t{4} << 20;
-// Of tensors whose factors travel: a unit's second factor is sent behind backward.
+// For tensors that are sent as factors: the second factors of a unit are sent after backward.
 constexpr uint64_t factor_bytes = uint64_t{25} << 20;
-// Tensors apart have a row of the header and levels of their own: of fewer elements these buy little, and such tensors
-// are 1 to 3 % of the bytes. In one flat tensor small ones cost nothing.
+// A separate tensor has a row of the header and levels of its own. Below this size they gain little, and such tensors are
+// 1 to 3 % of the bytes. In one flat tensor small ones cost nothing.
 constexpr uint64_t small_elements = 1000;
 
 constexpr std::array<uint32_t, 256> crc_table = [] {
@@ -31,19 +31,19 @@ constexpr std::array<uint32_t, 256> crc_table = [] {
   return table;
 }();
 
-// As zlib has it: the keys of states that were saved go by it.
+// That of zlib. Saved states depend on it: it makes their keys.
 uint32_t crc32_of(std::string_view text) {
   uint32_t crc = ~0u;
   for (const char c : text) crc = crc >> 8 ^ crc_table[(crc ^ static_cast<uint8_t>(c)) & 0xff];
   return ~crc;
 }
 
-// Ids of value=half, which rounds each value by itself, by no levels of its tensor, and of index=all.
-constexpr uint32_t rounds_each = 4, all_elements = 11;
+// The ids of value=half, which rounds each value by itself, without levels of its tensor, and of index=all.
+constexpr uint32_t half_id = 4, all_elements_id = 11;
 
-bool sends_values_alone(const plan& p) { return p.value_choices.empty() && p.value[0].codec->id == rounds_each; }
+bool sends_values_alone(const plan& p) { return p.value_choices.empty() && p.value[0].codec->id == half_id; }
 
-// Plans beside those of the lines, each derived once: hundreds of tensors have one line.
+// Plans derived from those of the lines. A plan is derived once, because hundreds of tensors have one line.
 struct derived_plans {
   std::map<const plan*, plan_ptr> flat, exact;
 };
@@ -64,9 +64,10 @@ dr_status fail_at(dr_error& error, uint64_t tensor, dr_status status) {
   return status;
 }
 
-// With bucket=flat where the tensors of the plan are to be one. A sparsifier selects best among all elements. Levels are
-// best of one tensor: of a transformer one tensor has 98 % of the gradient's square, and 4 bits reach a loss of 2.095
-// apart, 2.360 as one tensor (bench/results/train.md). Of a plan that sends each value by itself it saves headers.
+// Adds bucket=flat if the tensors of the plan are to be one. A sparsifier selects best among all elements. Levels are best
+// for one tensor: in a transformer one tensor has 98 % of the gradient's square, and 4 bits reach a loss of 2.095 with
+// levels for each tensor, 2.360 as one tensor (bench/results/train.md). If a plan sends each value by itself, it saves
+// headers.
 dr_status make_flat(plan_ptr& method, uint32_t flat, dr_error& error) {
   const plan& p = *method;
   const uint32_t flags = traits_of(p).flags;
@@ -77,7 +78,7 @@ dr_status make_flat(plan_ptr& method, uint32_t flat, dr_error& error) {
   return bind_with(*before, "bucket=flat", method, error);
 }
 
-// The plan of a tensor's line becomes that by which it travels.
+// Derives the plan by which a tensor is sent from that of its line.
 dr_status choose_plan(const named_tensor& t, const unit_rules& rules, const plan_ptr& dense, derived_plans& known,
                       plan_ptr& out, dr_error& error) {
   out = t.method ? t.method : dense;
@@ -118,11 +119,11 @@ dr_status choose_plan(const named_tensor& t, const unit_rules& rules, const plan
   std::string names;
   for (const dr_dtype type : {DR_F32, DR_F16, DR_BF16})
     if (types & DR_DTYPE_BIT(type)) names += (names.empty() ? "" : ", ") + std::string(dtype_name(type));
-  return fail(error, DR_E_ARGUMENT, "%.80s is %s; the plan `%.80s` takes %s", t.name.c_str(), dtype_name(t.dtype),
+  return fail(error, DR_E_ARGUMENT, "%.80s is %s; the plan `%.80s` accepts %s", t.name.c_str(), dtype_name(t.dtype),
               own->text.c_str(), names.c_str());
 }
 
-// how: that of the plan of its line, for small tensors go the way of the others.
+// how: that of the plan of its line, because small tensors are exchanged as the others are.
 uint32_t kind_of(const named_tensor& t, const plan& method, exchange_kind how, const unit_rules& rules) {
   if (t.is_rows) return DR_UNIT_ROWS;
   if (method.transforms()) return DR_UNIT_FACTORS;
@@ -131,9 +132,9 @@ uint32_t kind_of(const named_tensor& t, const plan& method, exchange_kind how, c
   return how == exchange_kind::owner ? DR_UNIT_OWNER : DR_UNIT_FRAMES;
 }
 
-// Frames of a unit: of each flat plan one; of the rest one for each kind of feedback, so that a frame can be taken back
-// to all its residuals; votes are apart, for they have other weights. Those of one size come first: the frames behind
-// them stay where they are.
+// The frames of a unit: one for each flat plan; for the rest one for each kind of feedback, so that a frame can be taken
+// back to all its residuals. Votes have a frame of their own, because their weights differ. Frames of a fixed size are
+// first: those behind them do not move.
 void cut_frames(unit_list& unit, const unit_plan& all) {
   std::vector<std::pair<std::string, std::vector<uint32_t>>> frames;
   for (const uint32_t i : unit.tensors) {
@@ -187,7 +188,7 @@ dr_status check_clips(std::span<const named_tensor> tensors, const unit_plan& al
 
 dr_dtype half_of(const plan& p) {
   if (p.transforms() || p.patches() || p.chooses() || p.votes || p.block != 1 || !sends_values_alone(p)) return {};
-  const bool codes_all = p.index.size() == 1 && p.index[0].codec->id == all_elements && p.value.size() == 1;
+  const bool codes_all = p.index.size() == 1 && p.index[0].codec->id == all_elements_id && p.value.size() == 1;
   if (!codes_all || (traits_of(p).flags & DR_PLAN_SPARSIFIES) || p.exchange.kind != exchange_kind::gather) return {};
   if (p.keeps_feedback()) {
     const bound_feedback rule = p.feedback_rule();
@@ -196,8 +197,8 @@ dr_dtype half_of(const plan& p) {
   return p.value[0].value(0) == 0 ? DR_F16 : DR_BF16;
 }
 
-uint64_t dense_below_of(const plan& method, uint64_t asked) {
-  if (asked != DR_DENSE_BELOW_BY_PLAN) return asked;
+uint64_t dense_below_of(const plan& method, uint64_t requested) {
+  if (requested != DR_DENSE_BELOW_BY_PLAN) return requested;
   return method.flat ? 0 : small_elements;
 }
 
@@ -205,7 +206,7 @@ dr_status plan_units(std::span<const named_tensor> tensors, const unit_rules& ru
   plan_ptr dense;
   if (const dr_status s = bind_flat(dense, error)) return s;
   std::unordered_set<std::string_view> names;
-  // Units of one kind fill up one after the other. (Kinds in the order in which they come.)
+  // Units of one kind are filled one after the other. (Kinds in the order of their first tensors.)
   struct filling {
     std::vector<unit_list> units;
     uint64_t room = 0;

@@ -1,4 +1,4 @@
-// The law of a sender: by which plan a tensor travels, and with which others.
+// The rules of a sender: by which plan a tensor is sent, and together with which others.
 #pragma once
 
 #include <span>
@@ -18,8 +18,8 @@ struct named_tensor {
   bool is_rows = false;
   uint64_t elements = 0;
   uint64_t rows = 1;           // of its matrix
-  plan_ptr method;             // of its line in the book, or its own; nullptr: dense
-  const void* base = nullptr;  // the weights that it is to move
+  plan_ptr method;             // its own, or that of its line in the book; nullptr: dense
+  const void* base = nullptr;  // the weights that it is to change
 };
 
 struct unit_rules {
@@ -31,7 +31,7 @@ struct unit_rules {
   bool reduces_halves = false;  // DR_SENDER_HALVES
 };
 
-// Of a unit: the tensors of each of its frames, in order.
+// A unit: the tensors of its frames, in order.
 struct unit_list {
   uint32_t kind = DR_UNIT_FRAMES;
   std::vector<std::vector<uint32_t>> frames;
@@ -40,7 +40,7 @@ struct unit_list {
 };
 
 struct unit_plan {
-  std::vector<plan_ptr> methods;  // by which each tensor travels
+  std::vector<plan_ptr> methods;  // by which the tensors are sent
   std::vector<uint64_t> keys;     // of their random numbers
   std::vector<unit_list> units;
 };
@@ -48,11 +48,11 @@ struct unit_plan {
 // ARGUMENT (the error's tensor), UNSUPPORTED.
 dr_status plan_units(std::span<const named_tensor> tensors, const unit_rules& rules, unit_plan& out, dr_error& error);
 
-// The type in which a plan sends all values, with no more than a residual of what rounding loses; 0: it does otherwise.
-// An all-reduce of that type has the bits of an exchange of such frames but for the rounding of sums.
+// The type of a plan that rounds all values to it, alone or with a residual of the rounding; 0 for other plans. An
+// all-reduce of that type has the same bits as an exchange of such frames, except for the rounding of sums.
 dr_dtype half_of(const plan& p);
 
-// Elements below which a tensor of such a plan travels exactly.
-uint64_t dense_below_of(const plan& method, uint64_t asked);
+// A tensor of such a plan with fewer elements is sent exactly.
+uint64_t dense_below_of(const plan& method, uint64_t requested);
 
 }  // namespace dr
