@@ -130,7 +130,7 @@ def a_norm_of_all_ranks_does_not_wait_for_one_that_refuses():
     grc = grace_of("topk", "allgather", "dgc", gradient_clipping=True)
     grc.step(good(0), NAME)
     refused(grc, torch.ones(7, 7), "(7, 7)", "(300, 10)")
-    refused(grc, None, "is no tensor but None")
+    refused(grc, None, "is not a tensor but None")
     assert same_on_all_ranks(grc.step(good(2), NAME))
 
 
@@ -166,7 +166,7 @@ def all_ranks_that_refuse_are_named():
         with raises(deepreduce.ArgumentError, "int64"):
             grc.step(torch.arange(10), NAME)
     else:
-        with raises(deepreduce.PeerError, "rank 1: ", NAME, "int64", "(and so did ranks 2)"):
+        with raises(deepreduce.PeerError, "rank 1: ", NAME, "int64", "(ranks 2 failed, too)"):
             grc.step(torch.ones(10), NAME)
 
 
@@ -190,9 +190,9 @@ def ranks_with_other_compressors_are_told_at_once():
 def what_is_no_tensor_or_no_name_is_an_error_of_all_ranks():
     for compressor, communicator in (("topk", "allgather"), ("none", "allreduce"), ("powersgd", "allreduce"), ("qsgd", "alltoall")):
         grc = grace_of(compressor, communicator)
-        refused(grc, None, "is no tensor but None: a parameter without a gradient is left out")
-        refused(grc, [1.0], "is no tensor but list")
-        with raises(deepreduce.ArgumentError, "the name of a tensor is a str, not 3"):
+        refused(grc, None, "is not a tensor but None: omit parameters without a gradient")
+        refused(grc, [1.0], "is not a tensor but list")
+        with raises(deepreduce.ArgumentError, "the name of a tensor must be a str, not 3"):
             grc.step(torch.ones(300, 10), 3)
         assert same_on_all_ranks(grc.step(gradients(2, dist.get_rank())[0].view(-1, 10), NAME))
 

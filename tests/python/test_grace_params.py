@@ -103,11 +103,11 @@ def test_a_payload_that_lies_about_its_sizes_is_corrupt(sizes):
     blob = torch.cat([torch.tensor(sizes, dtype=torch.int64).view(torch.uint8), torch.zeros(3, dtype=torch.uint8)])
     like = [torch.zeros(5, dtype=torch.uint8)]
     arriving = grace.collectives.Arriving([], [blob, blob], like, "w", None, False, True, None)
-    with pytest.raises(deepreduce.CorruptFrame, match="are no payload of 1 tensors") as caught:
-        arriving._told(1, blob)
+    with pytest.raises(deepreduce.CorruptFrame, match="are not a payload of 1 tensors") as caught:
+        arriving._split(1, blob)
     assert caught.value.frame == 1
     whole = torch.cat([torch.tensor([3]).view(torch.uint8), torch.arange(3, dtype=torch.uint8)])
-    assert arriving._told(0, whole)[0].tolist() == [0, 1, 2]
+    assert arriving._split(0, whole)[0].tolist() == [0, 1, 2]
 
 
 def test_an_unknown_key_is_an_error_or_a_warning():
@@ -142,7 +142,7 @@ def test_a_wrong_value_is_an_error_that_names_it(params, words):
 # ---- Pairs that give wrong results --------------------------------------------------------------
 
 REFUSED = [
-    *[({"compressor": each, "communicator": "allreduce"}, "cannot be added up: take communicator allgather")
+    *[({"compressor": each, "communicator": "allreduce"}, "cannot be added up: use communicator allgather")
       for each in ("topk", "threshold", "qsgd", "terngrad", "onebit", "signsgd", "signum", "dgc", "natural", "sketch")],
     ({"compressor": "none", "communicator": "alltoall"}, "each part is a frame"),
     ({"compressor": "randomk", "communicator": "alltoall"}, "each part is a frame"),
@@ -168,7 +168,7 @@ def test_a_pair_that_gives_wrong_results_is_refused(params, words):
         pytest.skip(lacks(params["compressor"]))
     with pytest.raises(deepreduce.ArgumentError) as caught:
         grace.grace_from_params(params)
-    assert "does not go with" in str(caught.value) and words in str(caught.value)
+    assert "cannot be combined with" in str(caught.value) and words in str(caught.value)
 
 
 def test_a_pair_is_looked_at_when_one_is_replaced():
@@ -295,7 +295,7 @@ def test_the_shim_has_graces_modules_and_constructors(installed):
     grc = Allgather(TopKCompressor(0.3, kernel="cupy"), ResidualMemory(), 2)
     assert grc.world_size == 2 and grc.memory.residuals == {}
     assert Broadcast(TopKCompressor(0.3), ResidualMemory(), 2, 1).rank == 1
-    with pytest.raises(TypeError, match="RandomKCompressor takes compress_ratio"):
+    with pytest.raises(TypeError, match="RandomKCompressor accepts compress_ratio"):
         importlib.import_module("grace_dl.dist.compressor.randomk").RandomKCompressor(0.1, 0.2)
 
 
@@ -304,7 +304,7 @@ def test_the_shim_takes_no_installed_grace_away(monkeypatch):
     other = types.ModuleType("grace_dl")
     other.__file__ = "/site/grace_dl/__init__.py"
     monkeypatch.setitem(sys.modules, "grace_dl", other)
-    with pytest.raises(deepreduce.ArgumentError, match=r"grace_dl is there already \(/site/grace_dl.*force=True"):
+    with pytest.raises(deepreduce.ArgumentError, match=r"grace_dl exists already \(/site/grace_dl.*force=True"):
         shim.install()
     assert sys.modules["grace_dl"] is other
     shim.install(force=True)
@@ -352,7 +352,7 @@ def test_a_grace_beside_the_script_is_not_hidden(tmp_path):
         )
         for force in ([], ["--force"])
     ]  # fmt: skip
-    assert found[0].returncode == 1 and "grace_dl is there already" in found[0].stderr
+    assert found[0].returncode == 1 and "grace_dl exists already" in found[0].stderr
     assert (found[1].returncode, found[1].stdout) == (0, "1.0\n"), found[1].stderr
 
 

@@ -5,17 +5,17 @@
         parameter.grad.copy_(grc.step(parameter.grad, name))
 
 grace_from_params, deepreduce_from_params   a communicator from a dict of parameters
-Compressor, Memory, Communicator            the contracts, for yours
+Compressor, Memory, Communicator            the contracts, for your own subclasses
 PlanCompressor, Sparsifier                  any plan; its payload is one frame, [n] uint8
 NoneCompressor, HalfCompressor, RandomKCompressor, VoteCompressor, EFSignCompressor    others
 ValueCompressor, IndexCompressor, DeepReduce    wrappers of a sparsifier
 NoneMemory, ResidualMemory, EFSignSGDMemory, DgcMemory
 Allreduce, Allgather, Broadcast, AllToAll
 METHODS                                     GRACE's methods and ours by name: paper and plan
-timer, volume, tensor_bits                  what was sent, and the time that it took
-shim                                        modules named grace_dl, of its own: import deepreduce.grace.shim
+timer, volume, tensor_bits                  what was sent, and times
+shim                                        modules named grace_dl, imported apart: import deepreduce.grace.shim
 
-docs/GRACE.md says how a program moves from GRACE, and what differs.
+docs/GRACE.md explains how to move a program from GRACE, and the differences.
 """
 
 from .addable import HalfCompressor, NoneCompressor, RandomKCompressor

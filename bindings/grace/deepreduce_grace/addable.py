@@ -1,4 +1,4 @@
-"""Compressors that all-reduce can add up: the payload is numbers."""
+"""Compressors whose payloads are numbers, which an all-reduce can add up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .meters import count
 
 
 class NoneCompressor(Compressor):
-    """Nothing is done. The payload is the tensor's values, [d], not a copy."""
+    """Does not compress. The payload is the tensor's values, [d], not a copy."""
 
     linear, sparse = True, False
 
@@ -30,7 +30,7 @@ class NoneCompressor(Compressor):
 
 
 class HalfCompressor(NoneCompressor):
-    """The payload is the values in 16 bits, [d]; what is larger than the type's largest number becomes that.
+    """The payload is the values in 16 bits, [d]. Magnitudes above the type's maximum become the maximum.
 
     dtype  torch.float16 or torch.bfloat16
     """
@@ -43,17 +43,17 @@ class HalfCompressor(NoneCompressor):
 
     def compress(self, tensor: Tensor, name: str) -> Tuple[List[Tensor], Context]:
         if not tensor.is_floating_point():
-            raise ArgumentError(f"{name} is {tensor.dtype}: floating-point numbers are sent in 16 bits")
-        flat, most = tensor.detach().reshape(-1), torch.finfo(self.dtype).max
-        if torch.finfo(flat.dtype).max > most:
-            flat = flat.clamp(-most, most)
+            raise ArgumentError(f"{name} is {tensor.dtype}: only floating-point numbers can be sent in 16 bits")
+        flat, limit = tensor.detach().reshape(-1), torch.finfo(self.dtype).max
+        if torch.finfo(flat.dtype).max > limit:
+            flat = flat.clamp(-limit, limit)
         payload = [flat.to(self.dtype)]
         count(payload, tensor)
         return payload, Context(tensor.shape, tensor.dtype, None)
 
 
 class RandomContext(NamedTuple):
-    """indices [k] int64: the same on every rank, since name, step and seed decide them."""
+    """indices [k] int64: the same on every rank, since they depend on name, step and seed only."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -61,12 +61,12 @@ class RandomContext(NamedTuple):
 
 
 class RandomKCompressor(Compressor):
-    """Random-k (Stich et al. 2018): the values at positions that all ranks draw alike, without replacement.
+    """Random-k (Stich et al. 2018): the values at random positions, drawn without replacement, the same on all ranks.
 
-    compress_ratio  of k to d, above 0; k is int(d * ratio), at least 1
-    seed            the same on every rank; no random generator of torch's is touched
+    compress_ratio  k / d, above 0 and at most 1; k is int(d * ratio), at least 1
+    seed            the same on every rank; the random generators of torch are not used
 
-    The payload is the values alone, [k] of the tensor's type, so all-reduce can add them up.
+    The payload is only the values, [k] of the tensor's type, so an all-reduce can add them up.
     """
 
     linear, sparse = True, True
@@ -103,7 +103,7 @@ class RandomKCompressor(Compressor):
     def merge(self, payloads: Sequence[Sequence[Tensor]], ctx: RandomContext) -> Tensor:
         if type(self).aggregate is not Compressor.aggregate:
             return super().merge(payloads, ctx)
-        return self.decompress([Compressor.aggregate(self, [each[0] for each in payloads])], ctx)
+        return self.decompress([Compressor.aggregate(self, [payload[0] for payload in payloads])], ctx)
 
     def state_dict(self) -> SavedState:
         return {"steps": dict(self._steps.steps)}

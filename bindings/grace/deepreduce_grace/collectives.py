@@ -1,8 +1,9 @@
-"""Communicators over torch.distributed. What travels is one tensor of bytes a payload, whatever tensors that has: any
-type, of no dimension too, in one collective beside that of the sizes.
+"""Communicators over torch.distributed. A payload is sent as one tensor of bytes, by one collective after that of the
+sizes. Its own tensors may have any type and any number of dimensions.
 
-They carry what any compressor makes, so they stand on no deepreduce.Sender (compressors.py says why frames by plan do not, either). AllToAll
-has a sender's `exchange=owner` for tensors that come one by one, and whose loss is in a memory of the caller, not in the plan.
+Payloads may come from any compressor, so a deepreduce.Sender cannot send them (compressors.py explains why it does not send
+frames by plan, either). AllToAll corresponds to a sender's `exchange=owner`, for one tensor at a time, and with the error in a
+memory of the caller.
 """
 
 from __future__ import annotations
@@ -25,32 +26,33 @@ _NUMBER = 8  # bytes
 
 
 def as_bytes(tensors: Sequence[Tensor]) -> Tensor:
-    """[n] uint8, a copy: one tensor behind the other."""
-    return torch.cat([each.detach().contiguous().reshape(-1).view(torch.uint8) for each in tensors] or [torch.empty(0, dtype=torch.uint8)])
+    """[n] uint8: a copy of the tensors, one after the other."""
+    return torch.cat([tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in tensors] or [torch.empty(0, dtype=torch.uint8)])
 
 
 def from_bytes(blob: Tensor, like: Sequence[Tensor], sizes: Sequence[int]) -> List[Tensor]:
-    """Tensors of so many elements and of the types, and if they are as many, of the shapes of `like`, on its device."""
+    """Tensors of `sizes` elements, with the types and devices of `like`; if it has as many elements, with its shape, too."""
     found, at = [], 0
-    for each, elements in zip(like, sizes):
-        size = elements * each.element_size()
-        part = blob[at : at + size].clone().to(each.device).view(each.dtype)  # a clone is aligned
-        found.append(part.view(each.shape) if elements == each.numel() else part)
+    for template, elements in zip(like, sizes):
+        size = elements * template.element_size()
+        part = blob[at : at + size].clone().to(template.device).view(template.dtype)  # a clone is aligned
+        found.append(part.view(template.shape) if elements == template.numel() else part)
         at += size
     return found
 
 
 def types_of(tensors: Sequence[Tensor]) -> str:
-    return ", ".join(str(each.dtype) for each in tensors) or "empty"
+    return ", ".join(str(tensor.dtype) for tensor in tensors) or "empty"
 
 
 class Arriving(NamedTuple):
-    """Payloads on their way: of each rank a buffer of bytes.
+    """Payloads in transfer, a buffer of bytes per rank.
 
-    error   of this rank, which sends nothing
-    failed  some rank sends nothing, as all know already
-    told    the sizes are not known: each buffer begins with how many elements its tensors have. Otherwise all are of this
-            rank's, and a byte behind them says that this rank has refused
+    error   of this rank, which sends no payload; None: it sends one
+    failed  some rank sends no payload, and all ranks know it already
+    sized   a buffer begins with the numbers of elements of its tensors. Otherwise all ranks send tensors of the sizes of this
+            rank's, and a byte after them is 1 if the rank has refused
+    alive   an object that must exist as long as the works
     """
 
     works: List[dist.Work]
@@ -59,43 +61,46 @@ class Arriving(NamedTuple):
     name: str
     error: Optional[Exception]
     failed: bool
-    told: bool
-    kept: object  # what must live as long as the works
+    sized: bool
+    alive: object
 
     def payloads(self, wire: Wire) -> List[List[Tensor]]:
-        """Waits for them. Raises on all ranks if one has refused."""
+        """Waits for the payloads of all ranks. Raises on all ranks if one has refused."""
         begin = time.perf_counter()
         wire.wait(self.works)
-        refused = self.failed or (not self.told and any(int(each[-1]) for each in self.buffers))
+        refused = self.failed or (not self.sized and any(int(buffer[-1]) for buffer in self.buffers))
         timer["comm"] += time.perf_counter() - begin
         if refused:
             wire.raise_failure(self.error)
-        own = [each.numel() for each in self.like]
-        return [from_bytes(each, self.like, own) if not self.told else self._told(rank, each) for rank, each in enumerate(self.buffers)]
+        if self.sized:
+            return [self._split(rank, buffer) for rank, buffer in enumerate(self.buffers)]
+        own = [tensor.numel() for tensor in self.like]
+        return [from_bytes(buffer, self.like, own) for buffer in self.buffers]
 
-    def _told(self, rank: int, buffer: Tensor) -> List[Tensor]:
+    def _split(self, rank: int, buffer: Tensor) -> List[Tensor]:
+        """The tensors of a buffer that begins with their sizes. CorruptFrame if it is not such a buffer."""
         begin = _NUMBER * len(self.like)
         sizes: List[int] = buffer[:begin].cpu().clone().view(torch.int64).tolist() if len(buffer) >= begin else []
-        need = sum(n * each.element_size() for n, each in zip(sizes, self.like))
+        need = sum(n * tensor.element_size() for n, tensor in zip(sizes, self.like))
         if len(sizes) != len(self.like) or any(n < 0 for n in sizes) or begin + need > len(buffer):
-            raise CorruptFrame(f"{len(buffer)} bytes are no payload of {len(self.like)} tensors", frame=rank)
+            raise CorruptFrame(f"{len(buffer)} bytes are not a payload of {len(self.like)} tensors", frame=rank)
         return from_bytes(buffer[begin:], self.like, sizes)
 
 
 class Gathering(Communicator):
-    """What Allgather and Broadcast share: all ranks get the payloads of all ranks, and each aggregates them."""
+    """Base of Allgather and Broadcast: every rank receives the payloads of all ranks, and aggregates them."""
 
     _collective = "an all-gather"
 
     def refuses(self, compressor: Compressor) -> Optional[str]:
         if getattr(compressor, "reduces", False):
-            return "it reduces its factors while it compresses: take communicator allreduce"
+            return "it reduces its factors while it compresses: use communicator allreduce"
         return None
 
     def async_send(self, tensors: Sequence[Tensor], name: str) -> Arriving:
         like = listed(tensors)
-        if not self.compressor.tensors_size_are_same and any(each.dim() != 1 for each in like):
-            words = f"{name}: tensors of sizes that differ have one dimension; there is one of {[each.dim() for each in like]}"
+        if not self.compressor.tensors_size_are_same and any(tensor.dim() != 1 for tensor in like):
+            words = f"{name}: tensors whose sizes differ must have one dimension; these have {[tensor.dim() for tensor in like]}"
             return self.async_refuse(name, ArgumentError(words))
         return self._send(like, name, None)
 
@@ -104,16 +109,16 @@ class Gathering(Communicator):
 
     def _send(self, like: List[Tensor], name: str, error: Optional[Exception]) -> Arriving:
         self.ranks()
-        begin, wire, told = time.perf_counter(), Wire(self.group, name), not self.compressor.tensors_size_are_same
+        begin, wire, sized = time.perf_counter(), Wire(self.group, name), not self.compressor.tensors_size_are_same
         place = like[0].device if like else wire.device
-        if told:
-            numbers = torch.tensor([each.numel() for each in like], dtype=torch.int64, device=place)
+        if sized:
+            numbers = torch.tensor([tensor.numel() for tensor in like], dtype=torch.int64, device=place)
             blob = as_bytes([numbers, *like]).to(wire.device)
             lengths = wire.gather_sizes(len(blob), error, self._form(like))
             if REFUSED in lengths:
-                return Arriving([], [], like, name, error, True, told, None)
-            most = self._most.get(name)
-            wire.require_sizes(lengths, [None if most is None else max(len(blob), _NUMBER * len(like) + most)] * wire.size)
+                return Arriving([], [], like, name, error, True, sized, None)
+            bound = self._bounds.get(name)
+            wire.require_sizes(lengths, [None if bound is None else max(len(blob), _NUMBER * len(like) + bound)] * wire.size)
         else:
             blob = as_bytes([*like, torch.zeros(1, dtype=torch.uint8, device=place)]).to(wire.device)
             agreed = self._sizes.get(name)
@@ -126,17 +131,17 @@ class Gathering(Communicator):
                 blob = blob.new_ones(agreed + 1)
             lengths = [agreed + 1] * wire.size
         with wire.explained():
-            buffers, works, kept = self._exchange(wire, blob, lengths)
+            buffers, works, alive = self._exchange(wire, blob, lengths)
         timer["comm"] += time.perf_counter() - begin
-        return Arriving(works, buffers, like, name, error, False, told, kept)
+        return Arriving(works, buffers, like, name, error, False, sized, alive)
 
     def _form(self, like: Sequence[Tensor]) -> str:
-        """What is sent, in words: of other words, one rank would wait for what another does not send."""
+        """A description of what this rank sends, the same on all ranks (`Wire.gather_sizes`)."""
         sizes = "of one size" if self.compressor.tensors_size_are_same else "of sizes that differ"
         return f"payloads {sizes}, {types_of(like)}, by {self._collective}"
 
     def _exchange(self, wire: Wire, blob: Tensor, lengths: List[int]) -> Tuple[List[Tensor], List[dist.Work], object]:
-        """(a buffer for each rank, works, what they need), started."""
+        """Starts the exchange. Returns (a buffer per rank, works, an object that must exist as long as the works)."""
         raise NotImplementedError
 
     def wait_receive(self, handles: Arriving, ctx: Ctx) -> Tensor:
@@ -148,17 +153,17 @@ class Gathering(Communicator):
         return total
 
     def _merge(self, payloads: Sequence[Sequence[Tensor]], ctx: Ctx) -> Tensor:
-        return self.compressor.aggregate([self.compressor.decompress(each, ctx) for each in payloads])
+        return self.compressor.aggregate([self.compressor.decompress(payload, ctx) for payload in payloads])
 
 
 class Allgather(Gathering):
-    """One all-gather of bytes, padded to the longest, behind one of sizes if these may differ. For every compressor but
-    powersgd; async: send_step and receive_step."""
+    """One all-gather of bytes, padded to the longest payload. If sizes may differ, an all-gather of the sizes comes first. For every
+    compressor except powersgd. It is asynchronous by send_step and receive_step."""
 
     def _exchange(self, wire: Wire, blob: Tensor, lengths: List[int]) -> Tuple[List[Tensor], List[dist.Work], object]:
         longest = max(lengths)
         buffers = [torch.empty(longest, dtype=torch.uint8, device=wire.device) for _ in lengths]
-        if longest == 0:  # all ranks know: nobody sends, nobody waits
+        if longest == 0:  # all ranks know the lengths: no rank sends or waits
             return buffers, [], None
         if len(blob) < longest:
             blob = torch.cat([blob, blob.new_zeros(longest - len(blob))])
@@ -166,10 +171,10 @@ class Allgather(Gathering):
 
 
 class Broadcast(Gathering):
-    """A broadcast from each rank in turn, of as many bytes as it has: less to send than Allgather where sizes differ
-    widely, more to wait for.
+    """A broadcast from every rank in turn, of its own number of bytes. Compared with Allgather it sends less if sizes differ
+    widely, and has more rounds.
 
-    rank  this rank, which GRACE asks for; None: as it is
+    rank  this rank, an argument of GRACE; None: that of the process group
     """
 
     _collective = "broadcasts"
@@ -192,19 +197,19 @@ class Broadcast(Gathering):
 
 
 class Allreduce(Communicator):
-    """An all-reduce of the payload's numbers, which are decompressed once. For payloads that may be added up: none, fp16,
+    """An all-reduce of the payload's numbers. The sum is decompressed, once. For compressors whose payloads can be added up: none, fp16,
     bf16, randomk, powersgd."""
 
     def refuses(self, compressor: Compressor) -> Optional[str]:
         if getattr(compressor, "linear", None) is False:
-            return "its payloads cannot be added up: take communicator allgather; those of none, fp16, bf16, randomk and powersgd can"
+            return "its payloads cannot be added up: use communicator allgather; those of none, fp16, bf16, randomk and powersgd can"
         return None
 
     def async_send(self, tensors: Sequence[Tensor], name: str) -> Handles:
         like = listed(tensors)
-        wrong = next((each.dtype for each in like if not each.is_floating_point()), None)
+        wrong = next((tensor.dtype for tensor in like if not tensor.is_floating_point()), None)
         if wrong is not None:
-            return self.async_refuse(name, ArgumentError(f"{name}: the payload is {wrong}, which an all-reduce cannot average: take allgather"))
+            return self.async_refuse(name, ArgumentError(f"{name}: the payload is {wrong}, which an all-reduce cannot average: use allgather"))
         return self._send(like, name, None)
 
     def async_refuse(self, name: str, error: Exception) -> Handles:
@@ -214,26 +219,26 @@ class Allreduce(Communicator):
         ranks, begin, wire = self.ranks(), time.perf_counter(), Wire(self.group, name)
         if not like and error is None:  # the compressor has reduced already
             return [], [], [], name, None
-        kinds, size = [(each.numel(), each.dtype) for each in like], sum(each.numel() * each.element_size() for each in like)
+        kinds, size = [(tensor.numel(), tensor.dtype) for tensor in like], sum(tensor.numel() * tensor.element_size() for tensor in like)
         agreed = self._sizes.get(name)
         if agreed is None:
             wire.agree_on(size, error, f"payloads of one size, {types_of(like)}, by an all-reduce")
             agreed = self._sizes[name] = kinds
         if error is None and kinds != agreed:
             error = other_size(name, size, sum(n * dtype.itemsize for n, dtype in agreed))
-        # An element for each rank is reduced behind the last tensor: 1 where the rank has refused.
+        # One element per rank is appended to the last tensor: 1 if the rank has refused.
         marks, summed = torch.zeros(ranks), []
         if error is None:
-            # 16 bits overflow soon: the mean is formed before the sum.
-            halves = [each.element_size() < 4 and self.compressor.average for each in like]
-            summed = [(each.detach() / ranks if half else each.detach()).reshape(-1) for each, half in zip(like, halves)]
+            # 16 bits overflow soon: divide by the ranks before the sum.
+            halves = [tensor.element_size() < 4 and self.compressor.average for tensor in like]
+            summed = [(tensor.detach() / ranks if half else tensor.detach()).reshape(-1) for tensor, half in zip(like, halves)]
         else:
             marks[wire.rank] = 1
             summed = [torch.zeros(n, dtype=dtype) for n, dtype in agreed]
-        moved = [each.to(wire.device, copy=True) for each in summed[:-1]]
+        moved = [flat.to(wire.device, copy=True) for flat in summed[:-1]]
         moved.append(torch.cat([summed[-1].to(wire.device), marks.to(wire.device, summed[-1].dtype)]))
         with wire.explained():
-            works = [dist.all_reduce(each, group=self.group, async_op=True) for each in moved]
+            works = [dist.all_reduce(flat, group=self.group, async_op=True) for flat in moved]
         timer["comm"] += time.perf_counter() - begin
         return moved, works, like, name, error
 
@@ -248,7 +253,7 @@ class Allreduce(Communicator):
                 wire.raise_failure(error)
             moved[-1] = moved[-1][:-ranks]
         if self.compressor.average:
-            moved = [each if each.element_size() < 4 else each.div_(ranks) for each in moved]
+            moved = [flat if flat.element_size() < 4 else flat.div_(ranks) for flat in moved]
         return self.compressor.decompress([a.view(b.shape).to(b.device) for a, b in zip(moved, like)], ctx)
 
 
@@ -256,7 +261,7 @@ class Allreduce(Communicator):
 
 
 class Parts(NamedTuple):
-    """ctx of a tensor in as many parts as there are ranks."""
+    """The ctx of a tensor that is cut into one part per rank."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -264,7 +269,7 @@ class Parts(NamedTuple):
 
 
 class InParts(Compressor):
-    """A compressor of a tensor's parts, one for each rank: a frame for each."""
+    """Compresses one part of a tensor per rank, as a frame of its own."""
 
     def __init__(self, inner: PlanCompressor, ranks: int) -> None:
         super().__init__(inner.average, False)
@@ -274,12 +279,12 @@ class InParts(Compressor):
         flat, payload, ctx, error = tensor.detach().reshape(-1), [], [], None
         for i, part in enumerate(flat.tensor_split(self.ranks)):
             try:
-                (frame,), told = self.inner.compress(part, f"{name}[part {i}]")
-            except Exception as caught:  # the other parts have made a step, too, on the other ranks
+                (frame,), part_ctx = self.inner.compress(part, f"{name}[part {i}]")
+            except Exception as caught:  # compress the other parts, too: their steps continue on the other ranks
                 error = caught
                 continue
             payload.append(frame)
-            ctx.append(told)
+            ctx.append(part_ctx)
         if error is not None:
             raise error
         return payload, Parts(tensor.shape, tensor.dtype, ctx)
@@ -296,47 +301,47 @@ class InParts(Compressor):
 
 
 class AllToAll(Communicator):
-    """A compressed reduce-scatter and an all-gather: each rank owns a part of the tensor, merges what the others send of it,
-    compresses the sum, and sends that to all. With a memory that keeps what was not sent, the owner adds to the next sum what
-    the second compression lost (as DoubleSqueeze does: Tang et al. 2019); `sums` has that by name.
+    """A compressed reduce-scatter and an all-gather. Every rank owns a part of the tensor. It merges the frames of this part from
+    all ranks, compresses the sum, and sends it to all ranks. With a memory that stores what was not sent, the owner adds the error
+    of the second compression to the next sum (as DoubleSqueeze does: Tang et al. 2019); `sums` has these errors, by name.
 
-    For compressors by plan without a feedback of their own. Frames go from rank to rank: gloo has no all-to-all in old
-    versions of torch.
+    For compressors by plan without a feedback of their own. Frames are sent from rank to rank, because gloo has no all-to-all in
+    old versions of torch.
     """
 
     def __init__(
         self, compressor: Compressor, memory: Memory, world_size: Optional[int] = None, *, group: Optional[dist.ProcessGroup] = None
     ) -> None:
         super().__init__(compressor, memory, world_size, group=group)
-        self.sums: Dict[str, Tensor] = {}  # of this rank's part, in the units of the memory
+        self.sums: Dict[str, Tensor] = {}  # errors of this rank's part, in the units of the memory
 
     @property
     def nbytes(self) -> int:
-        own: int = sum(each.numel() * each.element_size() for each in self.sums.values())
+        own: int = sum(left.numel() * left.element_size() for left in self.sums.values())
         return super().nbytes + own
 
     def reset(self, name: Optional[str] = None) -> None:
         super().reset(name)
-        self.sums = {} if name is None else {key: each for key, each in self.sums.items() if key != name}
+        self.sums = {} if name is None else {key: left for key, left in self.sums.items() if key != name}
 
     def state_dict(self) -> SavedState:
-        return {**super().state_dict(), "sums": {name: each.clone() for name, each in self.sums.items()}}
+        return {**super().state_dict(), "sums": {name: left.clone() for name, left in self.sums.items()}}
 
     def load_state_dict(self, state: SavedState) -> None:
         super().load_state_dict(state)
-        self.sums = {name: each.clone() for name, each in state.get("sums", {}).items()}
+        self.sums = {name: left.clone() for name, left in state.get("sums", {}).items()}
 
     def refuses(self, compressor: Compressor) -> Optional[str]:
         if not isinstance(compressor, PlanCompressor):
-            return "each part is a frame: take a compressor by plan, or communicator allgather"
+            return "each part is a frame: use a compressor by plan, or communicator allgather"
         if compressor.keeps:
-            return f"the sum of a part is compressed again, with which the plan's feedback must not mix: {compressor.plan_for(1024)}"
+            return f"the sum of a part is compressed again, and must not be mixed with the plan's feedback: {compressor.plan_for(1024)}"
         return None
 
     def _codec(self) -> Compressor:
         inner = self.compressor
         if not isinstance(inner, PlanCompressor):
-            raise Unsupported(f"AllToAll takes compressors by plan, not {type(inner).__name__}")
+            raise Unsupported(f"AllToAll requires a compressor by plan, not {type(inner).__name__}")
         return InParts(inner, self.ranks())
 
     def async_refuse(self, name: str, error: Exception) -> Handles:
@@ -346,53 +351,53 @@ class AllToAll(Communicator):
         begin, wire = time.perf_counter(), Wire(self.group, name)
         refused = tensors if isinstance(tensors, Exception) else None
         own = [] if refused else listed(tensors)
-        sizes = wire.gather_numbers([REFUSED] * wire.size if refused else [each.numel() for each in own])
+        sizes = wire.gather_numbers([REFUSED] * wire.size if refused else [frame.numel() for frame in own])
         if any(REFUSED in row for row in sizes):
             wire.raise_failure(refused)
         inner, device = self.compressor, own[0].device
         assert isinstance(inner, PlanCompressor)
-        mosts = [inner.bound(each.shape.numel()) for each in ctx.parts]
-        for to, most in enumerate(mosts):
-            wire.require_sizes([row[to] for row in sizes], [most] * wire.size)
+        limits = [inner.bound(part_ctx.shape.numel()) for part_ctx in ctx.parts]
+        for to, limit in enumerate(limits):
+            wire.require_sizes([row[to] for row in sizes], [limit] * wire.size)
         frames = [torch.empty(row[wire.rank], dtype=torch.uint8, device=wire.device) for row in sizes]
         frames[wire.rank] = own[wire.rank].to(wire.device)
-        sent = [each.to(wire.device) for each in own]
+        sent = [frame.to(wire.device) for frame in own]
         works = []
         with wire.explained():
-            for distance in range(1, wire.size):  # each rank begins with another one
+            for distance in range(1, wire.size):  # every rank begins with a different one
                 to, source = (wire.rank + distance) % wire.size, (wire.rank - distance) % wire.size
                 works.append(dist.isend(sent[to], global_rank(self.group, to), group=self.group))
                 works.append(dist.irecv(frames[source], global_rank(self.group, source), group=self.group))
         wire.wait(works)
         timer["comm"] += time.perf_counter() - begin
-        part, told = torch.empty(0, dtype=torch.uint8), ctx.parts[wire.rank]
+        part, own_ctx = torch.empty(0, dtype=torch.uint8), ctx.parts[wire.rank]
         error: Optional[Exception] = None
         try:
-            total, left = self.averaged(inner.merge([[each] for each in frames], told), told), None
-            keeps, lr = getattr(self.memory, "keeps_what_was_not_sent", False), getattr(inner, "lr", 1.0)
-            if keeps and name in self.sums:
+            total, left = self.averaged(inner.merge([[frame] for frame in frames], own_ctx), own_ctx), None
+            has_residual, lr = getattr(self.memory, "keeps_what_was_not_sent", False), getattr(inner, "lr", 1.0)
+            if has_residual and name in self.sums:
                 total += self.sums[name].to(total) / lr
-            (part,), about = inner.compress(total.to(device), f"{name}[sum]")
-            if keeps:
+            (part,), sum_ctx = inner.compress(total.to(device), f"{name}[sum]")
+            if has_residual:
                 left = total.to("cpu", copy=True)
-                inner.decompress_add([part.to("cpu")], about, left, -1)
+                inner.decompress_add([part.to("cpu")], sum_ctx, left, -1)
         except Exception as caught:
             self._name(caught)
-            error = caught  # the others get no bytes, which is no frame
+            error = caught  # the others receive 0 bytes, which are not a frame
         begin = time.perf_counter()
         lengths = [row[0] for row in wire.gather_numbers([part.numel()])]
-        wire.require_sizes(lengths, mosts)
+        wire.require_sizes(lengths, limits)
         gather = Allgather(inner, self.memory, group=self.group)
         with wire.explained():
-            buffers, works, _kept = gather._exchange(wire, part.to(wire.device), lengths)
+            buffers, works, _alive = gather._exchange(wire, part.to(wire.device), lengths)
         wire.wait(works)
         timer["comm"] += time.perf_counter() - begin
         if error is not None:
             raise error
         found = []
-        for root, (buffer, length, told) in enumerate(zip(buffers, lengths, ctx.parts)):
+        for root, (buffer, length, part_ctx) in enumerate(zip(buffers, lengths, ctx.parts)):
             try:
-                found.append(inner.decompress([buffer[:length].to(device)], Context(told.shape, told.dtype, None)))
+                found.append(inner.decompress([buffer[:length].to(device)], Context(part_ctx.shape, part_ctx.dtype, None)))
             except Error as caught:
                 caught.frame = root
                 raise

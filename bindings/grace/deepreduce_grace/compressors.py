@@ -1,10 +1,12 @@
-"""Compressors by plan: a frame is the payload.
+"""Compressors by plan. The payload is a frame.
 
-They go by the law of a deepreduce.Sender (sender.h): random numbers by name, a tag of tensor and step, ranks out of step named alike by
-all, means added in float32 in rank order and rounded once. They are no Sender, for GRACE's interface takes a step apart: what a payload
-loses belongs to a memory of the caller, which decodes it before it is sent; a plan may differ from rank to rank and step to step (a Bloom
-filter's rate by what a threshold has selected); and a payload decodes by itself, without ranks. One tensor at a time comes, so that
-tensors are never one frame, none is small beside others, and a clip knows one norm.
+They follow the rules of a deepreduce.Sender (sender.h): random numbers depend on the name; a tag has tensor and step; all ranks report
+the same ranks as out of step; means are added in float32 in rank order and rounded once.
+
+They cannot use a Sender, because GRACE's interface splits a step. The error of a payload belongs to a memory of the caller, which decodes
+the payload before it is sent. A plan may differ between ranks and steps (the rate of a Bloom filter depends on how many elements a
+threshold selects). A payload is decoded by itself, without ranks. Tensors are passed one at a time, so several never share a frame, the
+rule for small tensors does not apply, and a clip sees the norm of one tensor.
 """
 
 from __future__ import annotations
@@ -30,17 +32,17 @@ from .meters import count
 from .rank_wire import compare_tags
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-_HEADER = 4096  # bytes of a frame beside its values, at most; found are up to 300
+_HEADER = 4096  # maximum bytes of a frame in addition to its values; up to 300 were measured
 
 
 def frame_bound(elements: int) -> int:
-    """Bytes of a frame: whatever the plan, what is larger than the dense tensor is sent dense."""
+    """Maximum bytes of a frame, for any plan: a tensor that would become larger than the dense one is sent dense."""
     return _HEADER + 4 * elements
 
 
 class Context(NamedTuple):
-    """What all ranks know of a payload: shape and type of its tensor, and the tag that its frame must have, made of name
-    and step; None: any."""
+    """The facts of a payload that all ranks know: shape and type of its tensor, and the tag that its frame must have, from name
+    and step; None: any tag."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -48,12 +50,12 @@ class Context(NamedTuple):
 
 
 def tag_of(what: str, step: int) -> int:
-    """As a sender's: a digest of what is sent, times 2^32, plus the step."""
+    """The tag of a sender: a digest of `what`, times 2^32, plus the step."""
     return zlib.crc32(what.encode()) << 32 | step % 2**32
 
 
 class Steps:
-    """How often each name was compressed: what random numbers depend on, beside the name."""
+    """The number of compressions of every name. Random numbers depend on it and on the name."""
 
     def __init__(self) -> None:
         self.steps: Dict[str, int] = {}
@@ -62,18 +64,18 @@ class Steps:
         """(step, key) of this compress."""
         step = self.steps.get(name, 0)
         self.steps[name] = step + 1
-        return step, zlib.crc32(name.encode()) + 1  # a sender's key
+        return step, zlib.crc32(name.encode()) + 1  # the key of a sender
 
 
-def require_keys(kept: object, state: SavedPart, *keys: str, optional: Sequence[str] = ()) -> None:
-    """ArgumentError for a state of something else."""
+def require_keys(owner: object, state: SavedPart, *keys: str, optional: Sequence[str] = ()) -> None:
+    """ArgumentError unless a saved state has these keys."""
     if set(state) - set(optional) != set(keys):
         found = ", ".join(sorted(map(str, state))) or "nothing"
-        raise ArgumentError(f"the state has {found}; {type(kept).__name__} keeps {', '.join(keys)}")
+        raise ArgumentError(f"the state has {found}; {type(owner).__name__} requires {', '.join(keys)}")
 
 
 def flat_on_host(tensor: Tensor, name: str) -> Tensor:
-    """[d] on the CPU, contiguous; the tensor's own memory where that is so. Errors call it `name`."""
+    """[d], contiguous on the CPU; it shares the tensor's memory if possible. name: the tensor's in errors"""
     if tensor.layout != torch.strided or tensor.dtype not in _FLOATS:
         raise ArgumentError(f"{name} is {tensor.dtype}, {tensor.layout}: dense float32, float16 and bfloat16 are compressed")
     return tensor.detach().to("cpu").reshape(-1)
@@ -82,8 +84,8 @@ def flat_on_host(tensor: Tensor, name: str) -> Tensor:
 def bytes_of(payload: Sequence[Tensor], name: str = "the payload") -> Tensor:
     """The frame of a payload, on the CPU."""
     if len(payload) != 1 or payload[0].dtype != torch.uint8 or payload[0].dim() != 1:
-        found = ", ".join(f"{each.dtype} of shape {tuple(each.shape)}" for each in payload)
-        raise ArgumentError(f"{name} is one tensor of bytes, a frame, not [{found}]")
+        found = ", ".join(f"{tensor.dtype} of shape {tuple(tensor.shape)}" for tensor in payload)
+        raise ArgumentError(f"{name} must be one tensor of bytes, a frame, not [{found}]")
     if not payload[0].numel():
         raise CorruptFrame(f"{name} is empty: a frame has a header at least")
     return payload[0].to("cpu")
@@ -117,18 +119,18 @@ class PlanCompressor(Compressor):
         sample = self.plan_for(1024)
         self.sparse = sample.name_of("index") != "all"
         self.keeps, self._returns = sample.info.feedback, sample.info.residual
-        # Without a support there is nothing that data changes the size of; zeros alone are shorter, and are padded.
+        # Without a support the size does not depend on the values, except that zeros alone are shorter: they are padded.
         self._uniform = sample.info.fixed_size and not self.sparse
         self._votes = sample.info.votes
         super().__init__(average and not self._votes, self._uniform)
         self._steps = Steps()
         self._states: Dict[str, State] = {}
-        self._about: Dict[str, Tuple[int, torch.dtype]] = {}  # elements and type of the states' tensors
+        self._forms: Dict[str, Tuple[int, torch.dtype]] = {}  # elements and type of the states' tensors
         self._loaded: Dict[str, bytes] = {}
-        self._rooms: Dict[Tuple[int, torch.dtype], int] = {}
+        self._sizes: Dict[Tuple[int, torch.dtype], int] = {}  # bytes of payloads, if all have one size
 
     def plan_for(self, elements: int) -> Plan:
-        """The plan of a tensor of so many elements."""
+        """The plan of a tensor of `elements` elements."""
         return as_plan(self._plan(elements) if callable(self._plan) else self._plan)
 
     def compress(self, tensor: Tensor, name: str) -> Tuple[List[Tensor], Context]:
@@ -163,11 +165,11 @@ class PlanCompressor(Compressor):
     def _encode(self, flat: Tensor, plan: Plan, options: Options) -> Tensor:
         if not self._uniform:
             return torch.frombuffer(bytearray(encode(flat, plan, **options)), dtype=torch.uint8)
-        about = flat.numel(), flat.dtype
-        room = self._rooms.get(about)
-        if room is None:
-            room = self._rooms[about] = Batch(flat, plan).bound
-        payload = torch.zeros(room, dtype=torch.uint8)
+        form = flat.numel(), flat.dtype
+        size = self._sizes.get(form)
+        if size is None:
+            size = self._sizes[form] = Batch(flat, plan).bound
+        payload = torch.zeros(size, dtype=torch.uint8)
         encode(flat, plan, out=payload, **options)
         return payload
 
@@ -183,22 +185,22 @@ class PlanCompressor(Compressor):
             out.copy_(host.view_as(out))
 
     def merge(self, payloads: Sequence[Sequence[Tensor]], ctx: Context) -> Tensor:
-        """The sum in rank order, by the library: one dense tensor, in float32, for any number of ranks."""
-        if type(self).aggregate is not PlanCompressor.aggregate:  # a subclass has its own
+        """The sum in rank order, in float32. The library needs one dense tensor for any number of ranks."""
+        if type(self).aggregate is not PlanCompressor.aggregate:  # a subclass overrides it
             return super().merge(payloads, ctx)
-        total, frames = torch.zeros(ctx.shape, dtype=torch.float32), [bytes_of(each) for each in payloads]
+        total, frames = torch.zeros(ctx.shape, dtype=torch.float32), [bytes_of(payload) for payload in payloads]
         try:
             merge(frames, out=total.view(-1), tag=ctx.tag)
         except ArgumentError:
             if ctx.tag is not None:
-                compare_tags([inspect(each).tag or 0 for each in frames], self._group)
+                compare_tags([inspect(frame).tag or 0 for frame in frames], self._group)
             raise
         return self.finish(total).to(payloads[0][0].device)
 
     def aggregate(self, tensors: Sequence[Tensor]) -> Tensor:
         total = torch.zeros(tensors[0].shape, dtype=torch.float32, device=tensors[0].device)
-        for each in tensors:
-            total += each
+        for tensor in tensors:
+            total += tensor
         return self.finish(total).to(tensors[0].dtype)
 
     def finish(self, total: Tensor) -> Tensor:
@@ -210,9 +212,9 @@ class PlanCompressor(Compressor):
         if not getattr(memory, "keeps_what_was_not_sent", False):
             return None
         if self._votes:
-            return f"the vote of signs has no scale, so what is left of a tensor without its sign only grows: {plan}. Take memory none"
+            return f"the vote of signs has no scale, so the residual of a tensor less its sign only grows: {plan}. Use memory none"
         if self.keeps and plan.name_of("feedback") != "momentum":
-            return f"the plan has a feedback of its own: {plan}. Take memory none"
+            return f"the plan has a feedback of its own: {plan}. Use memory none"
         return None
 
     # ---- State ----
@@ -220,11 +222,11 @@ class PlanCompressor(Compressor):
     def _state(self, name: str, plan: Plan, flat: Tensor) -> Optional[State]:
         if not self.keeps:
             return None
-        about, before = (flat.numel(), flat.dtype), self._about.get(name)
-        if before is not None and before != about:
+        form, before = (flat.numel(), flat.dtype), self._forms.get(name)
+        if before is not None and before != form:
             raise ArgumentError(
-                f"it has {about[0]} elements of {about[1]}, its state is of {before[0]} of {before[1]}:"
-                f" names are of one size and type; the communicator's reset({name!r}) forgets it"
+                f"it has {form[0]} elements of {form[1]}, its state has {before[0]} of {before[1]}:"
+                f" size and type of a name must not change; the communicator's reset({name!r}) forgets it"
             )
         state = self._states.get(name)
         if state is None:
@@ -233,47 +235,47 @@ class PlanCompressor(Compressor):
                 state.load_state_dict({"state": numpy.frombuffer(self._loaded[name], numpy.uint8)})
                 state.check(flat, plan)
                 del self._loaded[name]
-            self._states[name], self._about[name] = state, about
+            self._states[name], self._forms[name] = state, form
         return state
 
     @property
     def kind(self) -> str:
-        """The plan, less its parameters: another ratio may go on."""
-        stages = [each for each in self.plan_for(1024).stages.values() if not each.is_default]
-        return " ".join(f"{each.role}={'+'.join((each.name, *(more.name for more in each.behind)))}" for each in stages)
+        """The plan without its parameters: a state may be loaded with another ratio."""
+        stages = [stage for stage in self.plan_for(1024).stages.values() if not stage.is_default]
+        return " ".join(f"{stage.role}={'+'.join((stage.name, *(codec.name for codec in stage.behind)))}" for stage in stages)
 
     @property
     def nbytes(self) -> int:
-        return sum(each.size for each in self._states.values()) + sum(map(len, self._loaded.values()))
+        return sum(state.size for state in self._states.values()) + sum(map(len, self._loaded.values()))
 
     def reset(self, name: Optional[str] = None) -> None:
-        for kept in (self._states, self._about, self._loaded):
+        for by_name in (self._states, self._forms, self._loaded):
             if name is None:
-                kept.clear()
+                by_name.clear()
             else:
-                kept.pop(name, None)
+                by_name.pop(name, None)
 
     def state_dict(self) -> SavedState:
-        # What was loaded and not used yet is kept as well.
+        # States that were loaded and are not used yet are saved, too.
         found = {name: torch.frombuffer(bytearray(data), dtype=torch.uint8) for name, data in self._loaded.items()}
         states = {**found, **{name: torch.from_numpy(state.state_dict()["state"]) for name, state in self._states.items()}}
-        about = {name: [elements, str(dtype).removeprefix("torch.")] for name, (elements, dtype) in self._about.items()}
-        return {"steps": dict(self._steps.steps), "states": states, "about": about}
+        forms = {name: [elements, str(dtype).removeprefix("torch.")] for name, (elements, dtype) in self._forms.items()}
+        return {"steps": dict(self._steps.steps), "states": states, "about": forms}
 
     def load_state_dict(self, state: SavedState) -> None:
         require_keys(self, state, "steps", "states", optional=("about",))
         if state["states"] and not self.keeps:
-            raise ArgumentError(f"the state has feedback of {', '.join(state['states'])}, the plan keeps none: {self.plan_for(1024)}")
+            raise ArgumentError(f"the state has feedback of {', '.join(state['states'])}, but the plan has none: {self.plan_for(1024)}")
         self.reset()
         self._steps.steps = dict(state["steps"])
-        self._about = {name: (elements, getattr(torch, dtype)) for name, (elements, dtype) in state.get("about", {}).items()}
-        self._loaded = {name: each.cpu().numpy().tobytes() for name, each in state["states"].items()}
+        self._forms = {name: (elements, getattr(torch, dtype)) for name, (elements, dtype) in state.get("about", {}).items()}
+        self._loaded = {name: saved.cpu().numpy().tobytes() for name, saved in state["states"].items()}
 
 
 class Sparsifier(PlanCompressor):
-    """A plan in three parts, so that a wrapper can put other codecs in the place of its own (`wrappers`).
+    """A plan in three parts, so that a wrapper can replace its codecs (`wrappers`).
 
-    sparsify  a function of the number of elements that gives the stage `sparsify=`
+    sparsify  a function of the number of elements that returns the stage `sparsify=`
     index, value  the codecs of the two streams
     """
 
@@ -285,7 +287,7 @@ class Sparsifier(PlanCompressor):
 
 
 def count_of(ratio: float, elements: int) -> int:
-    """GRACE's k of a ratio: int(elements * ratio), at least one of what there is."""
+    """GRACE's k of a ratio: int(elements * ratio), at least 1 if there are elements."""
     return min(elements, max(1, int(elements * ratio)))
 
 
@@ -296,7 +298,7 @@ def require_ratio(ratio: float) -> float:
 
 
 class VoteCompressor(PlanCompressor):
-    """Signs, of which the majority counts; a tie is +1 (SignSGD with majority vote, Bernstein et al. 2019)."""
+    """Signs. The result is the sign of the majority; a tie is +1 (SignSGD with majority vote, Bernstein et al. 2019)."""
 
     def __init__(self, plan: str, **options: Any) -> None:
         super().__init__(plan, average=False, **options)
@@ -307,8 +309,8 @@ class VoteCompressor(PlanCompressor):
 
 
 class EFSignCompressor(PlanCompressor):
-    """Scaled signs of what EFSignSGDMemory has multiplied by lr: the mean of the ranks, divided by lr again, so that an
-    optimizer with this lr makes the paper's step (Karimireddy et al. 2019). GRACE gives the ranks' sum."""
+    """Scaled signs of a tensor that EFSignSGDMemory has multiplied by lr. The result is the mean over ranks, divided by lr again, so
+    that an optimizer with this lr makes the paper's step (Karimireddy et al. 2019). GRACE returns the sum over ranks."""
 
     def __init__(self, plan: str, lr: float, **options: Any) -> None:
         super().__init__(plan, **options)
@@ -316,7 +318,7 @@ class EFSignCompressor(PlanCompressor):
 
     @property
     def lr(self) -> float:
-        """It may be set, before a step; `set_lr` of the communicator sets the memory's, too."""
+        """The learning rate of the next step. `set_lr` of the communicator sets that of the memory, too."""
         return self._lr
 
     @lr.setter
@@ -330,10 +332,10 @@ class EFSignCompressor(PlanCompressor):
 
     def refuses(self, memory: Memory) -> Optional[str]:
         if getattr(memory, "lr", None) != self.lr:
-            return f"the result is divided by lr = {self.lr:g}, which memory efsignsgd of the same lr multiplies by first"
+            return f"the result is divided by lr = {self.lr:g}: it requires memory efsignsgd of the same lr, which multiplies by it"
         return None
 
 
 def sparse_of(frame: object, like: Tensor) -> Sparse:
-    """The one tensor of a frame, as indices and values of torch's."""
+    """The tensor of a frame of one, as indices and values. like: a tensor of their type"""
     return decode(frame, sparse=True, like=like, tensors=0)

@@ -20,7 +20,7 @@ from deepreduce.errors import ArgumentError, Error, PeerError
 from deepreduce.torch import ExchangeError
 from .meters import timer
 
-Ctx = Any  # what `compress` returns beside the payload, for `decompress`: shape, type and what else that compressor needs
+Ctx = Any  # the second result of `compress`, for `decompress`: shape, type and further facts that the compressor needs
 Handles = Any  # what `async_send` returns for `wait_receive`: works and buffers of a communicator
 Params = Mapping[str, Any]  # GRACE's parameters, by name
 Options = Dict[str, Any]  # keyword arguments of a call, by name
@@ -28,7 +28,7 @@ SavedState = Dict[str, Any]  # of state_dict: numbers, texts, tensors, and dicts
 SavedPart = Mapping[str, Any]  # the same, to be read
 
 
-class Keeper:
+class Stateful:
     """The state that compressors and memories store from step to step: none, unless a subclass overrides the methods."""
 
     @property
@@ -46,10 +46,10 @@ class Keeper:
     def load_state_dict(self, state: SavedState) -> None:
         """Loads a state of `state_dict`."""
         if state:
-            raise ArgumentError(f"{type(self).__name__} keeps nothing, the state has {', '.join(map(str, state))}")
+            raise ArgumentError(f"{type(self).__name__} has no state, but the saved state has {', '.join(map(str, state))}")
 
 
-class Compressor(Keeper, abc.ABC):
+class Compressor(Stateful, abc.ABC):
     """Converts a tensor to tensors to send, and back.
 
     average                the aggregate is divided by the number of ranks
@@ -77,13 +77,13 @@ class Compressor(Keeper, abc.ABC):
     def aggregate(self, tensors: Sequence[Tensor]) -> Tensor:
         """The sum of the decompressed tensors of all ranks, in rank order."""
         total = tensors[0].clone()
-        for each in tensors[1:]:
-            total += each
+        for tensor in tensors[1:]:
+            total += tensor
         return total
 
     def merge(self, payloads: Sequence[Sequence[Tensor]], ctx: Ctx) -> Tensor:
         """`aggregate` of the payloads of all ranks, or the same in float32. Compressors by plan need no dense tensor per rank."""
-        return self.aggregate([self.decompress(each, ctx) for each in payloads])
+        return self.aggregate([self.decompress(payload, ctx) for payload in payloads])
 
     def decompress_add(self, tensors: Sequence[Tensor], ctx: Ctx, out: Tensor, scale: float = 1.0) -> None:
         """Adds `scale` times the decompressed tensor to `out`, which is contiguous."""
@@ -110,7 +110,7 @@ class Compressor(Keeper, abc.ABC):
         return type(self).__name__
 
 
-class Memory(Keeper, abc.ABC):
+class Memory(Stateful, abc.ABC):
     """Stores what was not sent, by the name of the tensor, for the next step."""
 
     @abc.abstractmethod
@@ -135,7 +135,7 @@ class Memory(Keeper, abc.ABC):
 
 
 class Sent(NamedTuple):
-    """A tensor on its way, between send_step and receive_step."""
+    """A tensor in transfer, between send_step and receive_step."""
 
     handles: Handles
     name: str
@@ -160,13 +160,13 @@ class Communicator:
             raise TypeError(f"{kind.__name__} has neither send_receive nor async_send and wait_receive")
         self._compressor, self._memory, self.world_size, self.group = compressor, memory, world_size, group
         self._sizes: Dict[str, Any] = {}  # of payloads whose size all ranks know, by name
-        self._most: Dict[str, Optional[int]] = {}  # bytes of a payload, by name
+        self._bounds: Dict[str, Optional[int]] = {}  # maximum bytes of a payload, by name
         self._require_fit(compressor, memory)
 
     @property
     def compressor(self) -> Compressor:
-        """What tensors are encoded with. Another forgets the sizes that the ranks have agreed on, so all ranks set it at the
-        same step; ArgumentError, and the old one stays, if it does not go with the memory or the communicator."""
+        """Compresses the tensors. To set another one drops the sizes on which the ranks have agreed, so all ranks set it at the same
+        step. If it cannot be combined with the memory or the communicator, ArgumentError, and the old one remains."""
         return self._compressor
 
     @compressor.setter
@@ -177,8 +177,8 @@ class Communicator:
 
     @property
     def memory(self) -> Memory:
-        """What keeps what was not sent. Another begins with what it has kept itself; ArgumentError, and the old one stays, if
-        it does not go with the compressor."""
+        """Stores what was not sent. Another one begins with its own state. If it cannot be combined with the compressor, ArgumentError,
+        and the old one remains."""
         return self._memory
 
     @memory.setter
@@ -191,10 +191,10 @@ class Communicator:
         return None
 
     def _require_fit(self, compressor: Compressor, memory: Memory) -> None:
-        for object_, other in ((self, compressor), (memory, compressor), (compressor, memory)):
-            reason = getattr(object_, "refuses", lambda _: None)(other)
+        for one, other in ((self, compressor), (memory, compressor), (compressor, memory)):
+            reason = getattr(one, "refuses", lambda _: None)(other)
             if reason:
-                raise ArgumentError(f"{type(object_).__name__} does not go with {type(other).__name__}: {reason}")
+                raise ArgumentError(f"{type(one).__name__} cannot be combined with {type(other).__name__}: {reason}")
 
     # ---- A step ----
 
@@ -212,24 +212,24 @@ class Communicator:
         begin, codec = time.perf_counter(), self._codec()
         payload: Sequence[Tensor] = []
         ctx, error, reduces = None, None, getattr(codec, "reduces", False)
-        sound = False
+        is_valid = False
         try:
-            name, sound = _checked(tensor, name), True
+            name, is_valid = _checked(tensor, name), True
             compensated = self.memory.compensate(tensor, name)
-        except Exception as caught:  # a user's memory raises anything; the others wait for this rank
+        except Exception as caught:  # any kind, from a user's memory; the other ranks wait for this one
             error, name = caught, str(name)
-            if not sound:
+            if not is_valid:
                 getattr(self.memory, "skip", lambda _: None)(name)
             getattr(codec, "skip", lambda _: None)(name)
         try:
             if error is None:
-                self._most[name] = getattr(codec, "bound", lambda _: None)(compensated.numel())
+                self._bounds[name] = getattr(codec, "bound", lambda _: None)(compensated.numel())
                 payload, ctx = codec.compress(compensated, name)
                 self.memory.update(compensated, name, codec, payload, ctx)
             elif reduces:
                 codec.refuse(name, error)  # type: ignore[attr-defined]
         except Exception as caught:
-            if reduces:  # it has told the others
+            if reduces:  # the compressor has reported it to the others
                 if error is None and isinstance(caught, (PeerError, ExchangeError)):
                     getattr(self.memory, "keep", lambda *_: None)(compensated, name)
                 raise
@@ -248,7 +248,7 @@ class Communicator:
         """The second half of `step`. Steps are received in the order in which they were sent."""
         try:
             return self.wait_receive(handles.handles, ctx)
-        except Exception as error:  # ours, torch's, or of a user's compressor: nothing was received
+        except Exception as error:  # from this package, torch or a user's compressor: nothing was received
             if handles.error is not None:
                 raise handles.error from None
             self._take_back(handles.name, handles.payload, ctx)
@@ -261,12 +261,12 @@ class Communicator:
         getattr(codec, "take_back", lambda *_: None)(name, payload, ctx)
 
     def async_send(self, tensors: Sequence[Tensor], name: str) -> Handles:
-        """Begins to send what a compress gave; what comes back goes to `wait_receive`."""
+        """Begins to send the tensors of a `compress`. The result is passed to `wait_receive`."""
         return tensors, name
 
     def async_refuse(self, name: str, error: Exception) -> Handles:
-        """In the place of `async_send` where this rank has nothing to send: makes the step fail on all ranks. What comes
-        back goes to `wait_receive`. A subclass that cannot tell the others raises at once."""
+        """Called in place of `async_send` if this rank has nothing to send: makes the step fail on all ranks. The result is passed to
+        `wait_receive`. A subclass that cannot report to the other ranks raises at once."""
         raise error
 
     def wait_receive(self, handles: Handles, ctx: Ctx) -> Tensor:
@@ -275,17 +275,17 @@ class Communicator:
         return self.send_receive(tensors, name, ctx)
 
     def send_receive(self, tensors: Sequence[Tensor], name: str, ctx: Ctx) -> Tensor:
-        """`async_send` and `wait_receive` in one."""
+        """`async_send`, then `wait_receive`."""
         return self.wait_receive(self.async_send(tensors, name), ctx)
 
-    # ---- Beside the steps ----
+    # ---- Between steps ----
 
     def _codec(self) -> Compressor:
-        """What `send_step` compresses with."""
+        """The compressor that `send_step` uses."""
         return self._compressor
 
     def ranks(self) -> int:
-        """How many ranks there are. ArgumentError if they are not those that world_size promised."""
+        """The number of ranks. ArgumentError if it is not world_size."""
         if not (dist.is_available() and dist.is_initialized()):
             raise ArgumentError("torch.distributed has no process group: call torch.distributed.init_process_group first")
         size: int = dist.get_world_size(self.group)
@@ -294,64 +294,64 @@ class Communicator:
         return size
 
     def averaged(self, total: Tensor, ctx: Ctx) -> Tensor:
-        """An aggregate, divided by the ranks if the compressor says so, of the type that was compressed."""
+        """An aggregate, divided by the number of ranks if the compressor averages, in the type that was compressed."""
         if self.compressor.average:
             total = total.div_(self.ranks())
         return total.to(getattr(ctx, "dtype", total.dtype))
 
     def _name(self, error: Exception) -> None:
-        """Gives an error of frames the rank, in words and as `rank`."""
+        """Adds the rank to an error of a frame, in the message and as `rank`."""
         if isinstance(error, Error) and error.frame is not None and error.rank is None:
             error.rank = global_rank(self.group, error.frame)
             error.args = (f"rank {error.rank}: {str(error).removeprefix(f'frame {error.frame}: ')}",)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that memory and compressor keep from step to step, of all names."""
-        return sum(getattr(each, "nbytes", 0) for each in (self.memory, self.compressor))
+        """Bytes that memory and compressor store from step to step, for all names."""
+        return sum(getattr(part, "nbytes", 0) for part in (self.memory, self.compressor))
 
     def reset(self, name: Optional[str] = None) -> None:
-        """Forgets a name, or all of them: what memory and compressor keep, which is freed, and the sizes that the ranks have
-        agreed on. Its next tensor may have another shape and type. All ranks call it."""
-        for each in (self.memory, self.compressor):
-            getattr(each, "reset", lambda _: None)(name)
-        for kept in (self._sizes, self._most):
+        """Drops the state of a name, or of all names, in memory and compressor, frees its memory, and drops the sizes on which the
+        ranks have agreed. The next tensor may have another shape and type. All ranks must call it."""
+        for part in (self.memory, self.compressor):
+            getattr(part, "reset", lambda _: None)(name)
+        for by_name in (self._sizes, self._bounds):
             if name is None:
-                kept.clear()
+                by_name.clear()
             else:
-                kept.pop(name, None)
+                by_name.pop(name, None)
 
     def set_lr(self, lr: float) -> None:
-        """The learning rate of the next step, for what goes by it: memory and compressor efsignsgd. All ranks call it."""
-        followers = self._followers()
-        if not followers:
-            names = " and ".join(type(each).__name__ for each in (self.memory, self.compressor))
-            raise ArgumentError(f"neither {names} goes by a learning rate: efsignsgd does")
-        for each in followers:
-            each.lr = lr
+        """Sets the learning rate of the next step, which memory and compressor efsignsgd use. All ranks must call it."""
+        users = self._users_of_lr()
+        if not users:
+            names = " nor ".join(type(part).__name__ for part in (self.memory, self.compressor))
+            raise ArgumentError(f"neither {names} uses a learning rate: efsignsgd does")
+        for part in users:
+            part.lr = lr
 
-    def _followers(self) -> List[Any]:
-        """What goes by a learning rate."""
-        return [each for each in (self.memory, self.compressor) if hasattr(each, "lr")]
+    def _users_of_lr(self) -> List[Any]:
+        """Memory and compressor, if they use a learning rate."""
+        return [part for part in (self.memory, self.compressor) if hasattr(part, "lr")]
 
     def state_dict(self) -> SavedState:
-        """Memory and compressor of this rank, what they are, and the learning rate that they go by. Each rank saves its own."""
-        followers = self._followers()
-        rate = {"lr": followers[0].lr} if followers else {}
+        """The states of memory and compressor on this rank, their kinds, and their learning rate. Every rank saves its own."""
+        users = self._users_of_lr()
+        rate = {"lr": users[0].lr} if users else {}
         return {"of": self._kinds(), **rate, "memory": self.memory.state_dict(), "compressor": self.compressor.state_dict()}
 
     def load_state_dict(self, state: SavedState) -> None:
-        """Takes what `state_dict` gave on this rank; the steps that follow are the same, bit for bit.
+        """Loads a state that `state_dict` returned on this rank. The steps that follow are the same, bit for bit.
 
-        Raises ArgumentError for what is no such state, and for one of another compressor or memory.
+        Raises ArgumentError if it is not such a state, and for the state of another compressor or memory.
         """
         found = sorted(map(str, state)) if isinstance(state, Mapping) else [type(state).__name__]
         if not {"memory", "compressor"} <= set(found):
-            raise ArgumentError(f"a communicator's state has memory and compressor, this one {', '.join(found) or 'nothing'}")
+            raise ArgumentError(f"a communicator's state must have memory and compressor, this one has {', '.join(found) or 'nothing'}")
         for role, here in self._kinds().items():
             saved = state.get("of", {}).get(role, here)
             if saved != here:
-                raise ArgumentError(f"the state is of {role} {saved}, this one is {here}: what one keeps is nothing to the other")
+                raise ArgumentError(f"the state was saved by {role} {saved} and cannot be loaded into {here}")
         self.memory.load_state_dict(state["memory"])
         self.compressor.load_state_dict(state["compressor"])
         if "lr" in state:
@@ -365,22 +365,22 @@ class Communicator:
 
 
 def _checked(tensor: object, name: object) -> str:
-    """The name. ArgumentError for what is no tensor or no name."""
+    """The name. ArgumentError if `tensor` is not a tensor or `name` is not a str."""
     if not isinstance(name, str):
-        raise ArgumentError(f"the name of a tensor is a str, not {name!r}")
+        raise ArgumentError(f"the name of a tensor must be a str, not {name!r}")
     if not torch.is_tensor(tensor):
-        told = "None: a parameter without a gradient is left out, on all ranks" if tensor is None else type(tensor).__name__
-        raise ArgumentError(f"{name} is no tensor but {told}")
+        found = "None: omit parameters without a gradient, on all ranks" if tensor is None else type(tensor).__name__
+        raise ArgumentError(f"{name} is not a tensor but {found}")
     return name
 
 
 def global_rank(group: Optional[dist.ProcessGroup], rank: int) -> int:
-    """The rank in torch.distributed's own group."""
+    """The number of a group's rank in torch.distributed's default group."""
     return rank if group is None else dist.get_global_rank(group, rank)
 
 
 def rank_of(group: Optional[dist.ProcessGroup] = None) -> int:
-    """This rank; 0 where there are no ranks."""
+    """The rank of this process; 0 without a process group."""
     return dist.get_rank(group) if dist.is_available() and dist.is_initialized() else 0
 
 

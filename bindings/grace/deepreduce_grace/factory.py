@@ -13,7 +13,7 @@ from .low_rank import PowerSGDMemory
 from .memories import DgcMemory, EFSignSGDMemory, NoneMemory, ResidualMemory
 from .method_table import DEFAULTS, METHODS, SYNONYMS, TOP_K_KERNELS
 
-# Keys that deepreduce_from_params reads, or that scripts give it and that have no meaning here.
+# Keys that deepreduce_from_params reads, or that scripts pass to it and that have no effect here.
 DEEPREDUCE_KEYS = (
     "deepreduce", "value", "index", "fpr", "policy", "poly_degree", "sort", "micro-benchmark", "hash_table", "dense_tensor",
 )  # fmt: skip
@@ -22,7 +22,7 @@ Makers = Mapping[str, Callable[[Dict[str, Any]], Any]]
 
 
 class UnknownName(ArgumentError, NotImplementedError):
-    """A compressor, memory or communicator of no such name. GRACE raises NotImplementedError."""
+    """The name of a compressor, memory or communicator is not known. GRACE raises NotImplementedError."""
 
 
 MEMORIES: Makers = {
@@ -40,9 +40,9 @@ COMMUNICATORS: Mapping[str, Type[Communicator]] = {
 }  # fmt: skip
 
 
-def named(what: str, name: object, there_are: Iterable[str]) -> str:
-    """`name`, or UnknownName."""
-    known = list(there_are)
+def named(what: str, name: object, names: Iterable[str]) -> str:
+    """Returns `name` if it is one of `names`; otherwise raises UnknownName."""
+    known = list(names)
     if name not in known:
         raise UnknownName(f"no {what} is called {name!r}; there are: {', '.join(known)}")
     return str(name)
@@ -57,9 +57,9 @@ def compressor_from(params: Params) -> Compressor:
 
 
 def checked(params: Params, lenient: bool = False) -> Dict[str, Any]:
-    """The parameters with defaults in the place of those that are not there, and numbers as numbers.
+    """The parameters, with defaults for missing ones, and with numbers converted to int or float.
 
-    Raises ArgumentError for an unknown key (lenient: a UserWarning), and for what should be a number and is none.
+    Raises ArgumentError for an unknown key (lenient: a UserWarning), and for a value that must be a number and is not.
     """
     found = dict(DEFAULTS)
     for key, value in params.items():
@@ -93,17 +93,17 @@ def grace_from_params(
     params   GRACE's keys: compressor, memory, communicator, world_size, compress_ratio, threshold, quantum_num, bucket_size,
              momentum, gradient_clipping, lr, compress_rank, quantiles, error_bound, kernel; and beta, gamma (memory
              residual), clip (terngrad), rounding (natural), sparsity (3lc), plan (compressor plan), seed, group, rank.
-             None is required
-    lenient  an unknown key is a UserWarning. GRACE says nothing
+             All are optional
+    lenient  an unknown key is a UserWarning. GRACE ignores it silently
 
-    Raises UnknownName, ArgumentError (an unknown key, a value that does not go, a compressor that does not go with the
-    memory or the communicator), Unsupported and ArgumentError for a codec that the loaded library lacks.
+    Raises UnknownName, ArgumentError (an unknown key, an invalid value, a compressor that cannot be combined with the memory
+    or the communicator), Unsupported and ArgumentError for a codec that the loaded library does not have.
 
     >>> import deepreduce.grace
     >>> grc = deepreduce.grace.grace_from_params({"compressor": "topk", "memory": "residual", "communicator": "allgather"})
     >>> deepreduce.grace.grace_from_params({"compressor": "topk", "memory": "residual"})
     Traceback (most recent call last):
-    deepreduce.errors.ArgumentError: Allreduce does not go with Sparsifier: its payloads cannot be added up: ...
+    deepreduce.errors.ArgumentError: Allreduce cannot be combined with Sparsifier: its payloads cannot be added up: ...
     """
     chosen = checked(params, lenient)
     if chosen.get("deepreduce") and not lenient:

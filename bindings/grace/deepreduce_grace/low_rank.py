@@ -1,4 +1,4 @@
-"""PowerSGD under GRACE's contracts (Vogels et al. 2019): the library's Transform, of which all-reduces carry the factors."""
+"""PowerSGD under GRACE's contracts (Vogels et al. 2019): the library's Transform, whose factors are all-reduced."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Reduced(NamedTuple):
-    """The mean over ranks is known before anything is sent: of rank r, or exact where factors would not be smaller."""
+    """The mean over ranks, which `compress` computes: a matrix of rank r, or exact if factors would not be smaller."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -31,11 +31,11 @@ class Reduced(NamedTuple):
 
 
 class PowerSGDCompressor(Compressor):
-    """Means of rank `rank`, with a warm start for each name. `compress` reduces the factors, so its payload is empty, and
-    the communicator is allreduce. Tensors of one dimension are reduced as they are.
+    """Means of rank `rank`. The factors of a name's last step begin its next step. `compress` reduces the factors, so its payload is empty,
+    and the communicator must be allreduce. Tensors of one dimension are reduced uncompressed.
 
     rank                    of the factors, from 1
-    use_memory, world_size  GRACE's, without a meaning here: the mean is that of all ranks
+    use_memory, world_size  arguments of GRACE, without effect here: the mean is over all ranks
     group                   a process group; None: torch.distributed's own
     """
 
@@ -50,18 +50,18 @@ class PowerSGDCompressor(Compressor):
         self._plan, self._seed, self._group = as_plan(f"transform=lowrank(rank={rank})"), seed, group
         self._transforms: Dict[str, Transform] = {}
         self._loaded: Dict[str, Tensor] = {}
-        self._sizes: Dict[str, int] = {}  # of first factors, which all ranks know
+        self._sizes: Dict[str, int] = {}  # elements of first factors, on which all ranks have agreed
 
     def compress(self, tensor: Tensor, name: str) -> Tuple[List[Tensor], Reduced]:
         return self._run(tensor, name, None)
 
     def refuse(self, name: str, error: Exception) -> None:
-        """Takes part in the reduction of the other ranks, and raises."""
+        """Takes part in the other ranks' reduction, reports the error to them, and raises."""
         self._run(torch.empty(0), name, error)
 
     def _run(self, tensor: Tensor, name: str, error: Optional[Exception]) -> Tuple[List[Tensor], Reduced]:
         wire, transform, factor = Wire(self._group, name), None, torch.empty(0)
-        # An element for each rank is reduced beside the tensor: 1 where the rank cannot begin, so that nobody waits.
+        # One element per rank is reduced with the tensor: 1 if the rank cannot begin, so that no rank waits.
         marks, mean = torch.zeros(wire.size), torch.empty(0)
         if error is None:
             try:
@@ -69,7 +69,7 @@ class PowerSGDCompressor(Compressor):
                 found, mean = self._transform(name, x, wire.size), torch.empty_like(x)
                 found.begin([x, marks], [mean, marks])
                 transform, factor = found, torch.from_numpy(found.factor())
-            except Exception as caught:  # whatever it is, the others wait
+            except Exception as caught:  # of any kind: the other ranks wait
                 if isinstance(caught, Error) and not str(caught).startswith(f"{name} "):
                     caught.args = (f"{name}: {caught}",)
                 error = caught
@@ -96,10 +96,10 @@ class PowerSGDCompressor(Compressor):
 
     def _reduce(self, factor: Tensor, wire: Wire) -> Tensor:
         """The sum over ranks, in place."""
-        there = factor.to(wire.device)
-        wire.all_reduce(there)
-        if there is not factor:
-            factor.copy_(there)
+        moved = factor.to(wire.device)
+        wire.all_reduce(moved)
+        if moved is not factor:
+            factor.copy_(moved)
         return factor
 
     def _transform(self, name: str, x: Tensor, ranks: int) -> Transform:
@@ -113,7 +113,7 @@ class PowerSGDCompressor(Compressor):
         if transform.shapes != shapes:
             raise ArgumentError(
                 f"{name} has shape {tuple(x.shape)} on {ranks} ranks, its factors are of {transform.shapes}:"
-                f" names are of one shape; the communicator's reset({name!r}) forgets it"
+                f" the shape of a name must not change; the communicator's reset({name!r}) forgets it"
             )
         return transform
 
@@ -122,25 +122,25 @@ class PowerSGDCompressor(Compressor):
 
     def refuses(self, memory: Memory) -> Optional[str]:
         if getattr(memory, "keeps_what_was_not_sent", False) and not isinstance(memory, PowerSGDMemory):
-            return "what it keeps is the mean's error, not this rank's: take memory powersgd or none"
+            return "it would store the error of the mean, not of this rank: use memory powersgd or none"
         return None
 
     @property
     def nbytes(self) -> int:
-        """Bytes of factors and of what computes them."""
-        factors: int = sum(each.info.memory for each in self._transforms.values())
+        """Bytes of the factors and of the memory for their computation."""
+        factors: int = sum(transform.info.memory for transform in self._transforms.values())
         return factors + sum(map(len, self._loaded.values()))
 
     def reset(self, name: Optional[str] = None) -> None:
-        for kept in (self._transforms, self._loaded, self._sizes):
+        for by_name in (self._transforms, self._loaded, self._sizes):
             if name is None:
-                kept.clear()
+                by_name.clear()
             else:
-                kept.pop(name, None)
+                by_name.pop(name, None)
 
     def state_dict(self) -> SavedState:
-        # What was loaded and not used yet is kept as well.
-        return {**self._loaded, **{name: torch.from_numpy(each.state_dict()["state"]) for name, each in self._transforms.items()}}
+        # States that were loaded and are not used yet are saved, too.
+        return {**self._loaded, **{name: torch.from_numpy(found.state_dict()["state"]) for name, found in self._transforms.items()}}
 
     def load_state_dict(self, state: SavedState) -> None:
         self._transforms.clear()
@@ -148,10 +148,9 @@ class PowerSGDCompressor(Compressor):
 
 
 class PowerSGDMemory(ResidualMemory):
-    """Error feedback (algorithm 2 of the paper): residual = residual + tensor less the mean that all ranks got; 0 where that
-    is exact.
+    """Error feedback (algorithm 2 of the paper): residual = residual + tensor - mean over ranks, and 0 if the mean is exact.
 
-    q_memory, compress_rank  GRACE's, without a meaning here: the compressor keeps its factors itself
+    q_memory, compress_rank  arguments of GRACE, without effect here: the compressor stores its factors itself
     """
 
     def __init__(self, q_memory: object = None, compress_rank: int = 1) -> None:
@@ -167,4 +166,4 @@ class PowerSGDMemory(ResidualMemory):
         self.residuals[name] = without_infinities(tensor.detach().clone(memory_format=torch.contiguous_format))
 
     def refuses(self, compressor: Compressor) -> Optional[str]:
-        return None if isinstance(compressor, PowerSGDCompressor) else "it is for compressor powersgd"
+        return None if isinstance(compressor, PowerSGDCompressor) else "it requires compressor powersgd"

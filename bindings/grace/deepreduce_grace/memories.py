@@ -1,4 +1,4 @@
-"""Memories: what was not sent, by name, on the tensor's device. They are saved, restored, freed and measured."""
+"""Memories store what was not sent, by name, on the tensor's device. They can be saved, restored, freed and measured."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .rank_wire import Wire
 
 
 class NoneMemory(Memory):
-    """Forgets what was not sent."""
+    """Stores nothing: what was not sent is lost."""
 
     def compensate(self, tensor: Tensor, name: str) -> Tensor:
         return tensor
 
 
-class KeptMemory(Memory):
-    """Tensors by name, in the dicts that `_slots` names.
+class TensorMemory(Memory):
+    """Stores tensors by name, in the dicts that `_slots` lists.
 
-    A tensor of another shape or type than the first under its name is an ArgumentError: the communicator's `reset(name)`
-    forgets the old one.
+    A tensor of another shape or type than the first of its name is an ArgumentError, until the communicator's `reset(name)` drops the
+    first.
     """
 
     keeps_what_was_not_sent = True
@@ -34,33 +34,33 @@ class KeptMemory(Memory):
         self.residuals: Dict[str, Tensor] = {}
 
     def reset(self, name: Optional[str] = None) -> None:
-        """Forgets a name, or all of them, and frees their memory."""
+        """Drops the tensors of a name, or of all names, and frees their memory."""
         for slot in self._slots:
-            kept: Dict[str, Tensor] = getattr(self, slot)
+            stored: Dict[str, Tensor] = getattr(self, slot)
             if name is None:
-                kept.clear()
+                stored.clear()
             else:
-                kept.pop(name, None)
+                stored.pop(name, None)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are kept, of all names."""
-        return sum(each.numel() * each.element_size() for slot in self._slots for each in getattr(self, slot).values())
+        """Bytes of the stored tensors, for all names."""
+        return sum(stored.numel() * stored.element_size() for slot in self._slots for stored in getattr(self, slot).values())
 
     def state_dict(self) -> SavedState:
-        return {slot: {name: each.clone() for name, each in getattr(self, slot).items()} for slot in self._slots}
+        return {slot: {name: stored.clone() for name, stored in getattr(self, slot).items()} for slot in self._slots}
 
     def load_state_dict(self, state: SavedState) -> None:
         if set(state) != set(self._slots):
             raise ArgumentError(
-                f"the state has {', '.join(sorted(state)) or 'nothing'}; {type(self).__name__} keeps {', '.join(self._slots)}"
+                f"the state has {', '.join(sorted(state)) or 'nothing'}; {type(self).__name__} requires {', '.join(self._slots)}"
             )
         for slot in self._slots:
-            setattr(self, slot, {name: each.clone() for name, each in state[slot].items()})
+            setattr(self, slot, {name: saved.clone() for name, saved in state[slot].items()})
 
-    def _kept(self, kept: Dict[str, Tensor], tensor: Tensor, name: str) -> Optional[Tensor]:
-        """What is kept under the name, beside this tensor; None if that is the first."""
-        found = kept.get(name)
+    def _stored(self, slot: Dict[str, Tensor], tensor: Tensor, name: str) -> Optional[Tensor]:
+        """The stored tensor of a name, or None, on the device of `tensor`. ArgumentError if its shape or type differs."""
+        found = slot.get(name)
         if found is None:
             return None
         of = self._type_of(name, found, tensor)
@@ -68,18 +68,18 @@ class KeptMemory(Memory):
             one, other = (tuple(tensor.shape), tuple(found.shape)) if found.shape != tensor.shape else (tensor.dtype, of)
             what, verb = ("shape", "has shape") if found.shape != tensor.shape else ("type", "is")
             raise ArgumentError(
-                f"{name} {verb} {one}, its residual {other}: names are of one {what}; the communicator's reset({name!r}) forgets it"
+                f"{name} {verb} {one}, its residual {other}: the {what} of a name must not change; the communicator's reset({name!r}) forgets it"
             )
         return found.to(tensor.device)
 
-    def _type_of(self, name: str, kept: Tensor, tensor: Tensor) -> torch.dtype:
-        """The type of the tensors of which `kept` is left."""
-        return kept.dtype
+    def _type_of(self, name: str, stored: Tensor, tensor: Tensor) -> torch.dtype:
+        """The type of the tensors whose residual is `stored`."""
+        return stored.dtype
 
 
-def without_infinities(kept: Tensor) -> Tensor:
-    """The tensor, with 0 in the place of what is not finite: that would stay for good, and make all later steps NaN."""
-    return kept.masked_fill_(~kept.isfinite(), 0)
+def without_infinities(residual: Tensor) -> Tensor:
+    """Sets values that are not finite to 0, in place, and returns the tensor: they would make all later steps NaN."""
+    return residual.masked_fill_(~residual.isfinite(), 0)
 
 
 def require_lr(lr: float) -> float:
@@ -88,17 +88,17 @@ def require_lr(lr: float) -> float:
     return lr
 
 
-class ResidualMemory(KeptMemory):
-    """Error feedback (Seide et al. 2014; Stich et al. 2018): beta * residual + gamma * tensor, residual = that less what was
-    sent, as the receivers decode it. The first residual is 0, as is one that would not be finite.
+class ResidualMemory(TensorMemory):
+    """Error feedback (Seide et al. 2014; Stich et al. 2018): compensated = beta * residual + gamma * tensor; the new residual is
+    compensated less what was sent, as receivers decode it. The first residual is 0. Values that are not finite become 0.
 
-    dtype  of the residuals; None: that of the tensors. torch.float16 halves the memory, and rounds
+    dtype  type of the residuals; None: that of the tensors. torch.float16 halves the memory, and rounds
     """
 
     def __init__(self, beta: float = 1.0, gamma: float = 1.0, *, dtype: Optional[torch.dtype] = None) -> None:
         super().__init__()
         self.beta, self._gamma, self._dtype = beta, gamma, dtype
-        self._types: Dict[str, torch.dtype] = {}  # of the tensors, where residuals have another
+        self._types: Dict[str, torch.dtype] = {}  # types of the tensors, if residuals have another
 
     @property
     def gamma(self) -> float:
@@ -110,10 +110,10 @@ class ResidualMemory(KeptMemory):
         self._gamma = gamma
 
     def compensate(self, tensor: Tensor, name: str) -> Tensor:
-        kept = self._kept(self.residuals, tensor, name)
-        if kept is None:
+        residual = self._stored(self.residuals, tensor, name)
+        if residual is None:
             return tensor if self.gamma == 1 else self.gamma * tensor
-        return self.beta * kept.to(tensor.dtype) + self.gamma * tensor
+        return self.beta * residual.to(tensor.dtype) + self.gamma * tensor
 
     def update(self, tensor: Tensor, name: str, compressor: Compressor, tensor_compressed: Sequence[Tensor], ctx: Ctx) -> None:
         self._add(tensor.detach(), name, compressor, tensor_compressed, ctx, -1)
@@ -124,22 +124,22 @@ class ResidualMemory(KeptMemory):
             self._add(self.residuals[name], name, compressor, tensor_compressed, ctx, 1)
 
     def _add(self, base: Tensor, name: str, compressor: Compressor, payload: Sequence[Tensor], ctx: Ctx, scale: float) -> None:
-        # A copy even where it is the caller's alone: memory and gradient must not be one.
+        # Always a copy: the residual must not share memory with the gradient.
         residual = base.clone(memory_format=torch.contiguous_format)
         compressor.decompress_add(payload, ctx, residual, scale)
         if self._dtype is None:
             self.residuals[name] = without_infinities(residual)
             return
-        kept = residual.to(self._dtype)  # (which may be a type that does not know isfinite)
-        lost = ~kept.to(residual.dtype).isfinite()
-        self.residuals[name] = residual.masked_fill_(lost, 0).to(self._dtype) if lost.any() else kept
+        narrow = residual.to(self._dtype)  # (isfinite may not support this type)
+        lost = ~narrow.to(residual.dtype).isfinite()
+        self.residuals[name] = residual.masked_fill_(lost, 0).to(self._dtype) if lost.any() else narrow
 
-    def _type_of(self, name: str, kept: Tensor, tensor: Tensor) -> torch.dtype:
-        return kept.dtype if self._dtype is None else self._types.get(name, tensor.dtype)
+    def _type_of(self, name: str, stored: Tensor, tensor: Tensor) -> torch.dtype:
+        return stored.dtype if self._dtype is None else self._types.get(name, tensor.dtype)
 
     def reset(self, name: Optional[str] = None) -> None:
         super().reset(name)
-        self._types = {} if name is None else {each: kind for each, kind in self._types.items() if each != name}
+        self._types = {} if name is None else {other: dtype for other, dtype in self._types.items() if other != name}
 
     def load_state_dict(self, state: SavedState) -> None:
         super().load_state_dict(state)
@@ -147,10 +147,10 @@ class ResidualMemory(KeptMemory):
 
 
 class EFSignSGDMemory(ResidualMemory):
-    """residual + lr * tensor, from the first step on (Karimireddy et al. 2019). It goes with compressor efsignsgd, which
+    """Compensated = residual + lr * tensor, from the first step on (Karimireddy et al. 2019). It requires compressor efsignsgd, which
     divides by the same lr.
 
-    lr  may be set, before a step; `set_lr` of the communicator sets both. The residual is of parameters, so it stays as it is
+    lr  can be set between steps; `set_lr` of the communicator sets both. The residual has the scale of parameters, so it does not change
     """
 
     def __init__(self, lr: float = 0.1) -> None:
@@ -158,39 +158,39 @@ class EFSignSGDMemory(ResidualMemory):
 
     @property
     def lr(self) -> float:
-        """The learning rate of the next step, by which tensors are multiplied. ArgumentError if it is not above 0."""
+        """The learning rate of the next step, the factor of its tensors. ArgumentError if it is not above 0."""
         return self._gamma
 
     @lr.setter
     def lr(self, lr: float) -> None:
         self._gamma = require_lr(lr)
 
-    gamma = lr  # what scales the tensor
+    gamma = lr  # the factor of the tensor
 
     def update(self, tensor: Tensor, name: str, compressor: Compressor, tensor_compressed: Sequence[Tensor], ctx: Ctx) -> None:
         reason = self.refuses(getattr(compressor, "inner", compressor))
-        if reason:  # one of the two was set
+        if reason:  # the lr of only one was set
             raise ArgumentError(f"{name}: {reason}: set_lr of the communicator sets both")
         super().update(tensor, name, compressor, tensor_compressed, ctx)
 
     def refuses(self, compressor: Compressor) -> Optional[str]:
         if getattr(compressor, "lr", None) != self.lr:
-            return f"what it multiplies by lr = {self.lr:g} only compressor efsignsgd of the same lr divides by it again"
+            return f"it multiplies by lr = {self.lr:g}, and only compressor efsignsgd of the same lr divides by it again"
         return None
 
 
-class DgcMemory(KeptMemory):
-    """DGC's momentum correction (Lin et al. 2018): u = momentum * u + tensor, v = v + u; v is sent. Where an element was
-    sent, u becomes 0 (momentum factor masking), and v what the receivers do not see of it: 0 of exact values.
+class DgcMemory(TensorMemory):
+    """DGC's momentum correction (Lin et al. 2018): u = momentum * u + tensor, v = v + u; v is sent. For an element that was sent u
+    becomes 0 (momentum factor masking), and v becomes its error after decoding, which is 0 for exact values.
 
-    momentum            0.9, say
-    gradient_clipping   False; True: elements are cut to the root of the mean, over ranks, of the squared norm of the
-                        tensor, which takes an all-reduce a tensor, as GRACE has it; a number N: a tensor whose L2 norm is
-                        above N / sqrt(ranks) is scaled down to that, without an exchange. The paper's norm is of a node's
-                        whole gradient: torch.nn.utils.clip_grad_norm_ before the steps clips by that
-    world_size, group   ranks that clipping counts; None: torch.distributed's own
+    momentum            such as 0.9
+    gradient_clipping   False; True: limits elements to the root of the mean, over ranks, of the tensor's squared norm, as GRACE does,
+                        with an all-reduce per tensor; a number N: scales a tensor whose L2 norm is above N / sqrt(ranks) down to
+                        that norm, without an exchange. The paper's norm is that of a node's whole gradient: for it, call
+                        torch.nn.utils.clip_grad_norm_ before the steps
+    world_size, group   the ranks that clipping counts; None: those of torch.distributed's default group
 
-    residuals is u, gradients is v, by name. If an exchange fails, what was sent goes back to v.
+    residuals has u, gradients has v, by name. If an exchange fails, what was sent is added to v again.
     """
 
     _slots = ("residuals", "gradients")
@@ -203,20 +203,20 @@ class DgcMemory(KeptMemory):
             raise ArgumentError(f"gradient_clipping is {gradient_clipping!r}: False, True or a norm above 0")
         self.momentum, self.gradient_clipping, self.world_size, self.group = momentum, gradient_clipping, world_size, group
         self.gradients: Dict[str, Tensor] = {}
-        self._next: Dict[str, Tuple[Tensor, Tensor]] = {}  # u and v of a step that is not sent yet
+        self._next: Dict[str, Tuple[Tensor, Tensor]] = {}  # u and v of a step, before it is sent
 
     def compensate(self, tensor: Tensor, name: str) -> Tensor:
-        clipped = self._clipped(tensor.detach(), name)  # first: the other ranks reduce a norm, whatever this one refuses
-        before = self._kept(self.residuals, tensor, name)
+        clipped = self._clipped(tensor.detach(), name)  # first: the other ranks reduce a norm, even if this one raises below
+        before = self._stored(self.residuals, tensor, name)
         tensor = clipped
         momentum = tensor.clone() if before is None else self.momentum * before + tensor
         velocity = momentum.clone() if before is None else self.gradients[name].to(tensor.device) + momentum
-        # Not kept before `update`: a NaN that no compressor takes must not stay.
+        # Stored by `update` only: a NaN that the compressor refuses must not remain.
         self._next[name] = momentum, velocity
         return velocity
 
     def skip(self, name: str) -> None:
-        """Takes part in the other ranks' norm."""
+        """Takes part in the all-reduce of the other ranks' norm."""
         if self.gradient_clipping is True:
             self._clipped(torch.zeros(1, device=Wire(self.group, name).device if self._grouped else None), name)
 
@@ -227,7 +227,7 @@ class DgcMemory(KeptMemory):
         else:
             sent = decoded != 0
         momentum, velocity = self._next.pop(name)
-        # Out of place: `tensor` is v, which the caller has.
+        # Not in place: `tensor` is v, which the caller uses.
         self.gradients[name] = without_infinities(velocity - decoded.view(velocity.shape))
         self.residuals[name] = without_infinities(momentum.masked_fill(sent, 0))
 
@@ -239,7 +239,7 @@ class DgcMemory(KeptMemory):
 
     def refuses(self, compressor: Compressor) -> Optional[str]:
         if compressor.sparse is False:
-            return "it forgets the elements that were sent, and this compressor sends all of them, roughly"
+            return "it clears elements that were sent, and this compressor sends all of them, inexactly"
         return None
 
     @property

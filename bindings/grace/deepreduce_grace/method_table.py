@@ -1,4 +1,4 @@
-"""GRACE's methods by name, and those that it lacks: each is a plan, or numbers that all-reduce can add up."""
+"""GRACE's methods by name, and further ones. A method is a plan, or sends numbers that an all-reduce can add up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .contracts import Compressor, Options, Params
 from .low_rank import PowerSGDCompressor
 
 
-# What a key is where a dict of parameters does not say: GRACE's own, and below them ours.
+# The values of missing parameters: first GRACE's keys with its values, then ours.
 DEFAULTS: Options = {
     "compressor": "none",
     "memory": "none",
@@ -49,8 +49,8 @@ DEFAULTS: Options = {
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """source: paper and year; plan: the text that it comes to, with keys of DEFAULTS in braces; kind, arguments: the
-    compressor's class and what it is made with."""
+    """source: paper and year; plan: the text of the plan, with keys of DEFAULTS in braces; kind, arguments: the class of the
+    compressor and the arguments of its constructor."""
 
     source: str
     plan: str
@@ -68,7 +68,7 @@ def top_k(ratio: float) -> Callable[[int], str]:
 
 @dataclasses.dataclass(frozen=True)
 class Threshold:
-    """Magnitudes of at least `value`, never zeros: how many there are depends on the tensor."""
+    """Selects magnitudes of at least `value`, never zeros. Their number depends on the tensor."""
 
     value: float
 
@@ -90,7 +90,7 @@ def gradient_dropping(ratio: float) -> Callable[[int], str]:
     return lambda elements: f"dgc(ratio={float(ratio)!r},sample=0.001,corrections=0)"
 
 
-# By the name of a sparsifier, what the stage `sparsify=` is made of.
+# name of a sparsifier -> a function of the parameters that returns a function for the stage `sparsify=`.
 SPARSIFIERS: Dict[str, Callable[[Params], Callable[[int], str]]] = {
     "topk": lambda params: top_k(params["compress_ratio"]),
     "threshold": lambda params: Threshold(params["threshold"]),
@@ -104,7 +104,7 @@ def _random(params: Params) -> Options:
 
 
 def _plan(source: str, plan: str, kind: Type[Compressor] = PlanCompressor, *more: str) -> Method:
-    """Of a plan whose text depends on the parameters alone. more: keys that `kind` takes beside it."""
+    """A method whose plan depends on the parameters only. more: keys that are further arguments of `kind`"""
     return Method(
         source,
         plan,
@@ -118,19 +118,19 @@ def _sparse(source: str, name: str, plan: str) -> Method:
 
 
 def _inceptionn(params: Params) -> Options:
-    """GRACE takes int(log10(error_bound / 2)) as the bound's exponent of two: its 2e-10 is the paper's 2^-10."""
+    """GRACE uses int(log10(error_bound / 2)) as the bound's exponent of two: its 2e-10 is the paper's 2^-10."""
     bound = params["error_bound"]
     exponent = int(math.log10(bound / 2)) if 0 < bound < math.inf else 0
     if not -127 <= exponent <= -1:
         raise ArgumentError(
-            f"error_bound is {bound!r}: GRACE reads it as 2^int(log10(error_bound / 2)), which is to be from 2^-127 to 2^-1"
+            f"error_bound is {bound!r}: GRACE reads it as 2^int(log10(error_bound / 2)), which must be from 2^-127 to 2^-1"
         )
     return {"plan": f"{_DENSE}inceptionn(error={2.0**exponent!r})", **_random(params)}
 
 
 def _given_plan(params: Params) -> Options:
     if params["plan"] is None:
-        raise ArgumentError("compressor 'plan' takes the text of a plan from the key 'plan', which is not there")
+        raise ArgumentError("compressor 'plan' reads the text of a plan from the key 'plan', which is missing")
     return {"plan": params["plan"], **_random(params)}
 
 
@@ -187,7 +187,7 @@ METHODS: Dict[str, Method] = {
     "plan": Method("docs/PLANS.md", "{plan}", PlanCompressor, _given_plan),
 }
 
-# Other names of the same, mostly of kernels that GRACE has beside them: the library chooses its kernels itself.
+# Other names of the same methods, mostly for kernels of GRACE: the library selects its kernels itself.
 SYNONYMS: Dict[str, str] = {
     "natural_cuda": "natural",
     "qsgd_cuda": "qsgd",
@@ -197,5 +197,5 @@ SYNONYMS: Dict[str, str] = {
     "SKCompressGPU": "skcompress",
 }
 
-# GRACE's kernels of Top-k. Ours is one, exact, with ties by lower index.
+# GRACE's kernels of Top-k. All select exactly here; of equal magnitudes the lower index wins.
 TOP_K_KERNELS: Tuple[str, ...] = ("torch", "cupy", "rdxtopk_cuda")

@@ -1,4 +1,4 @@
-"""Sparsifiers with GRACE's public payloads, (values, indices): for code that looks into them. The shim gives these."""
+"""Sparsifiers with GRACE's public payloads, (values, indices), for code that reads them. The shim uses these."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .method_table import TOP_K_KERNELS, Threshold, dgc, top_k
 from .meters import count
 
 
-_VALUE, _INDEX = 4, 4  # bytes, at most
+_VALUE, _INDEX = 4, 4  # maximum bytes
 
 
 class PairCompressor(Compressor):
-    """compress gives ((values [k] of the tensor's type, indices [k] int32), the tensor's size); it selects by the library.
+    """`compress` returns ((values [k] of the tensor's type, indices [k] int32), the tensor's size). The library selects.
 
-    sparsify  as of Sparsifier: a wrapper of deepreduce_from_params codes what this selects
+    sparsify  as for Sparsifier: wrappers of deepreduce_from_params use this stage
     """
 
     linear, sparse = False, True
@@ -58,16 +58,16 @@ class PairCompressor(Compressor):
     def decompress_add(self, tensors: Sequence[Tensor], ctx: Ctx, out: Tensor, scale: float = 1.0) -> None:
         values, indices = tensors
         if values.shape != indices.shape or (len(indices) and not 0 <= indices.min() <= indices.max() < out.numel()):
-            raise CorruptFrame(f"{len(values)} values at {len(indices)} indices, which are not all below {out.numel()}")
+            raise CorruptFrame(f"{len(values)} values at {len(indices)} indices, which differ in number or are not all below {out.numel()}")
         out.view(-1).index_add_(0, indices.to(out.device, torch.int64), values.to(out.dtype), alpha=scale)
 
     def merge(self, payloads: Sequence[Sequence[Tensor]], ctx: Ctx) -> Tensor:
         if type(self).aggregate is not Compressor.aggregate:
             return super().merge(payloads, ctx)
         total = torch.zeros(self._shape(ctx), dtype=payloads[0][0].dtype, device=payloads[0][0].device)
-        for rank, each in enumerate(payloads):
+        for rank, payload in enumerate(payloads):
             try:
-                self.decompress_add(each, ctx, total)
+                self.decompress_add(payload, ctx, total)
             except CorruptFrame as error:
                 error.frame = rank
                 raise
@@ -85,8 +85,8 @@ class PairCompressor(Compressor):
 
 
 class TopKCompressor(PairCompressor):
-    """The int(d * compress_ratio) largest magnitudes, at least one; of equal ones the lower index. kernel: GRACE's names;
-    all are the library's exact selection."""
+    """The int(d * compress_ratio) largest magnitudes, at least one; of equal magnitudes the lower index wins. kernel: GRACE's names;
+    with all of them the library selects exactly."""
 
     def __init__(self, compress_ratio: float = 0.3, kernel: str = "torch") -> None:
         named("kernel of topk", kernel, TOP_K_KERNELS)
@@ -96,7 +96,7 @@ class TopKCompressor(PairCompressor):
     def _select(self, tensor: Tensor, name: str) -> Tuple[Tensor, Tensor]:
         values, indices = super()._select(tensor, name)
         k = count_of(self.compress_ratio, tensor.numel())
-        if len(values) < k:  # zeros are not selected, but all ranks send equally many
+        if len(values) < k:  # zeros are not selected, but all ranks must send the same number
             zeros = (tensor.detach().reshape(-1) == 0).nonzero().view(-1)[: k - len(values)]
             values = torch.cat([values, values.new_zeros(len(zeros))])
             indices = torch.cat([indices, zeros.to(torch.int32)])
@@ -104,7 +104,7 @@ class TopKCompressor(PairCompressor):
 
 
 class ThresholdCompressor(PairCompressor):
-    """All magnitudes of at least `threshold`, never zeros; perhaps none."""
+    """All magnitudes of at least `threshold`, never zeros. There may be none."""
 
     def __init__(self, threshold: float = 0.01) -> None:
         super().__init__(Threshold(threshold), tensors_size_are_same=False)
@@ -112,7 +112,7 @@ class ThresholdCompressor(PairCompressor):
 
 
 class DgcCompressor(PairCompressor):
-    """Deep Gradient Compression's sampled threshold; the ctx is (size, mask [d] bool, d), as DgcMemory wants it."""
+    """Deep Gradient Compression's sampled threshold; the ctx is (size, mask [d] bool, d), as DgcMemory requires it."""
 
     def __init__(self, compress_ratio: float = 0.3) -> None:
         super().__init__(dgc(compress_ratio), tensors_size_are_same=False)

@@ -1,12 +1,12 @@
-"""Modules named grace_dl for code that imports GRACE, where GRACE is not installed. Only on request:
+"""Modules named grace_dl for code that imports GRACE, if GRACE is not installed. Only on request:
 
     import deepreduce.grace.shim
     deepreduce.grace.shim.install()
 
-    python -m deepreduce.grace.shim script.py …      runs an unchanged script so
+    python -m deepreduce.grace.shim script.py …      runs an unchanged script with them
 
-There are grace_dl.dist and grace_dl.torch with helper, communicator.*, compressor.* and memory.*, under GRACE's names and
-with its constructors' arguments, over torch.distributed. grace_dl.tensorflow is refused: it needs Horovod.
+grace_dl.dist and grace_dl.torch have helper, communicator.*, compressor.* and memory.*, with GRACE's names and constructor arguments,
+over torch.distributed. grace_dl.tensorflow is refused: it needs Horovod.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from .method_table import DEFAULTS, METHODS, SYNONYMS
 _NAME = "grace_dl"
 
 
-Contents = Dict[str, Options]  # of modules, by name
+Contents = Dict[str, Options]  # name of a module -> its attributes
 
 
 def _compressor(params: Params) -> Compressor:
-    """The same compressors, of which GRACE's sparsifiers have its public payloads."""
+    """compressor_from, but sparsifiers of GRACE have its public payloads."""
     name = SYNONYMS.get(params["compressor"], params["compressor"])
     if name == "topk":
         return pairs.TopKCompressor(params["compress_ratio"], params["kernel"])
@@ -45,7 +45,7 @@ def _compressor(params: Params) -> Compressor:
 
 
 def shim_grace_from_params(params: Params) -> Communicator:
-    """grace_from_params as GRACE's helper has it: an unknown key is a UserWarning."""
+    """grace_from_params as in GRACE's helper: an unknown key is a UserWarning."""
     return grace_from_params(params, lenient=True, make_compressor=_compressor)
 
 
@@ -55,16 +55,16 @@ def shim_deepreduce_from_params(params: Params) -> Communicator:
 
 
 def _class(name: str, compressor: str, *keys: str) -> Type[Compressor]:
-    """A compressor's class with the name and the arguments, `keys`, of GRACE's."""
+    """A class of GRACE: a compressor with its name and its arguments, `keys`."""
     method = METHODS[compressor]
 
     def init(self: Compressor, *args: object, **named: object) -> None:
         if len(args) > len(keys) or set(named) - set(keys[len(args) :]):
-            raise TypeError(f"{name} takes {', '.join(keys) or 'no arguments'}")
+            raise TypeError(f"{name} accepts {', '.join(keys) or 'no arguments'}")
         params = {**DEFAULTS, **dict(zip(keys, args)), **named}
         method.kind.__init__(self, **method.arguments(params))
 
-    contents = {"__init__": init, "__doc__": f"{compressor!r} of deepreduce.grace; takes {', '.join(keys) or 'nothing'}."}
+    contents = {"__init__": init, "__doc__": f"{compressor!r} of deepreduce.grace. Arguments: {', '.join(keys) or 'none'}."}
     return type(name, (method.kind,), contents)
 
 
@@ -112,7 +112,7 @@ _HELPER: Options = {
 
 
 def _contents() -> Contents:
-    """{module: what is in it}."""
+    """The contents of all modules."""
     found: Contents = {_NAME: {"__version__": "1.0", "__deepreduce__": __version__}}
     for flavour in ("dist", "torch"):
         base = f"{_NAME}.{flavour}"
@@ -128,12 +128,12 @@ def _contents() -> Contents:
 
 
 class _Refusal(importlib.abc.MetaPathFinder):
-    """Says why a module of grace_dl is not there."""
+    """Raises an explanation for modules of grace_dl that are not supported."""
 
     def find_spec(self, fullname: str, path: Optional[Sequence[str]] = None, target: object = None) -> None:
         if fullname.startswith(f"{_NAME}.tensorflow"):
             raise ImportError(
-                f"{fullname}: GRACE's TensorFlow side runs over a patched Horovod, which deepreduce has no part in;"
+                f"{fullname}: GRACE's TensorFlow part needs a patched Horovod, which deepreduce does not support;"
                 " deepreduce.grace.shim has grace_dl.dist and grace_dl.torch",
                 name=fullname,
             )
@@ -143,28 +143,27 @@ _refusal = _Refusal()
 
 
 def installed() -> bool:
-    """Whether grace_dl is the shim."""
+    """Whether the imported grace_dl is the shim."""
     return hasattr(sys.modules.get(_NAME), "__deepreduce__")
 
 
 def install(force: bool = False) -> None:
-    """Puts the modules named grace_dl into sys.modules. Twice is fine.
+    """Adds the modules named grace_dl to sys.modules. If they are there already, it does nothing.
 
-    force  takes the place of an installed or imported grace_dl, for this process; otherwise that is an ArgumentError
+    force  replaces an installed or imported grace_dl in this process; without it that is an ArgumentError
     """
     if installed():
         return
     if not force:
-        there = sys.modules.get(_NAME) or importlib.util.find_spec(_NAME)
-        if there is not None:
-            where = getattr(there, "__file__", None) or getattr(there, "origin", None) or "this process"
-            raise ArgumentError(f"grace_dl is there already ({where}); install(force=True) takes its place in this process")
+        other = sys.modules.get(_NAME) or importlib.util.find_spec(_NAME)
+        if other is not None:
+            where = getattr(other, "__file__", None) or getattr(other, "origin", None) or "this process"
+            raise ArgumentError(f"grace_dl exists already ({where}); install(force=True) replaces it in this process")
     uninstall()
-    for name in [each for each in sys.modules if each.partition(".")[0] == _NAME]:
-        del sys.modules[name]
+    _remove_modules()
     for name, contents in _contents().items():
         module = types.ModuleType(name, __doc__)
-        module.__path__ = []  # a package, so that modules below it may be imported
+        module.__path__ = []  # a package, so that its submodules can be imported
         module.__dict__.update(contents)
         sys.modules[name] = module
         parent, _, leaf = name.rpartition(".")
@@ -174,12 +173,16 @@ def install(force: bool = False) -> None:
 
 
 def uninstall() -> None:
-    """Takes the shim's modules out again. What was imported from them stays as it is."""
+    """Removes the shim's modules. Objects that were imported from them do not change."""
     if _refusal in sys.meta_path:
         sys.meta_path.remove(_refusal)
     if installed():
-        for name in [each for each in sys.modules if each.partition(".")[0] == _NAME]:
-            del sys.modules[name]
+        _remove_modules()
+
+
+def _remove_modules() -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == _NAME]:
+        del sys.modules[name]
 
 
 def main(arguments: List[str]) -> None:
@@ -188,10 +191,10 @@ def main(arguments: List[str]) -> None:
     script = arguments[force:]
     if not script:
         raise SystemExit("usage: python -m deepreduce.grace.shim [--force] SCRIPT [ARGUMENTS]")
-    # Under -m this module is __main__; the one that others import must be the same as theirs.
+    # Under -m this module is __main__; install by the module that others import.
     from deepreduce_grace import shim
 
-    # First, so that a grace_dl beside the script counts as there.
+    # First, so that a grace_dl beside the script is found.
     sys.path[0] = str(pathlib.Path(script[0]).resolve().parent)
     try:
         shim.install(force)

@@ -1,5 +1,5 @@
-"""DeepReduce as its paper has it (Kostopoulou et al., NeurIPS 2021): a wrapper around a sparsifier of GRACE's, which codes
-indices, values, or both. Its names and keys; the frames are the library's."""
+"""DeepReduce as in its paper (Kostopoulou et al., NeurIPS 2021): a wrapper around a sparsifier of GRACE, which codes indices,
+values, or both. Names and keys are those of its scripts; the frames are the library's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .factory import UnknownName, grace_from_params
 from .meters import count
 
 
-SMALL = 1000  # tensors of up to so many elements are not coded: key and value each, in a frame
+SMALL = 1000  # elements; up to this size indices and values are sent in a frame as they are
 
 _POLICIES = {"leftmost": "leftmost", "random": "p1", "p0": "p0", "p1": "p1", "p2": "p2", "naive": "naive",
              "middle": "middle", "rightmost": "rightmost"}  # fmt: skip
@@ -31,7 +31,7 @@ def _bloom(params: Params) -> str:
     if policy not in _POLICIES:
         raise UnknownName(f"no policy is called {policy!r}; there are: {', '.join(_POLICIES)}")
     fpr = params.get("fpr")
-    # Left open: a tenth of the density, which `SparseWrapper` fills in.
+    # Without fpr, `SparseWrapper` replaces {fpr} by a tenth of the density.
     return f"bloom(policy={_POLICIES[policy]}" + (f",fpr={float(fpr)!r})" if fpr else ",fpr={fpr})")
 
 
@@ -56,23 +56,23 @@ VALUE: Dict[str, Callable[[Params], str]] = {
 
 
 def codec_of(role: str, name: object, params: Params) -> str:
-    """The text of a codec: of DeepReduce's names, or as a plan has it, "golomb(adaptive=1)", say. UnknownName."""
+    """The text of a codec, for a name of DeepReduce or the text of a codec in a plan, such as "golomb(adaptive=1)". Raises UnknownName."""
     known = INDEX if role == "index" else VALUE
     if name in known:
         return known[name](params)
     try:
         as_plan(f"{role}={name}")
     except ArgumentError as error:
-        raise UnknownName(f"no {role} codec is called {name!r}; there are: {', '.join(known)}, and plans' own: {error}") from None
+        raise UnknownName(f"no {role} codec is called {name!r}; there are: {', '.join(known)}, and those of plans: {error}") from None
     return str(name)
 
 
 class SparseWrapper(Compressor):
-    """What the wrappers share.
+    """Base of the wrappers.
 
-    sparsifier  topk or threshold, or any other compressor whose `compress` gives (values, indices) and a ctx. Ours are asked
-                for their stage `sparsify=` instead: then the false positives of a Bloom filter get the dense tensor's
-                values, and the support is selected once. Another's false positives get 0
+    sparsifier  topk or threshold, or any other compressor whose `compress` returns (values, indices) and a ctx. Of a sparsifier of
+                this package only the stage `sparsify=` is used: the support is selected once, and false positives of a Bloom filter
+                have the values of the dense tensor. With other sparsifiers false positives are 0
     params      the keys of deepreduce_from_params
 
     The payload is a frame. Tensors of up to 1000 elements are sent as keys and values.
@@ -87,7 +87,7 @@ class SparseWrapper(Compressor):
         super().__init__(sparsifier.average, tensors_size_are_same=False)
         texts = {"index": "raw", "value": "raw"}
         inner = sparsifier
-        if isinstance(sparsifier, SparseWrapper):  # what that codes stays
+        if isinstance(sparsifier, SparseWrapper):  # its codecs are used, too
             texts = {"index": sparsifier.index, "value": sparsifier.value}
             inner = sparsifier.sparsifier
         self.sparsifier: Compressor = inner
@@ -97,9 +97,9 @@ class SparseWrapper(Compressor):
         self.value: str = texts["value"]
         if hasattr(inner, "sparsify"):
             self.sparsify: Callable[[int], str] = inner.sparsify
-        self._fpr = "0"  # of the selected share, as the library has it
-        self._steps, self._told = Steps(), bool(params.get("micro-benchmark"))
-        self._draws: Options = {key: getattr(inner, f"_{key}", params.get(key, of)) for key, of in (("seed", 0), ("group", None))}
+        self._fpr = "0"  # false-positive rate, as in a plan
+        self._steps, self._prints = Steps(), bool(params.get("micro-benchmark"))
+        self._draws: Options = {key: getattr(inner, f"_{key}", params.get(key, default)) for key, default in (("seed", 0), ("group", None))}
         self._plans: PlanCompressor = PlanCompressor(self._plan, inner.average, **self._draws)
 
     def _plan(self, elements: int) -> str:
@@ -109,7 +109,7 @@ class SparseWrapper(Compressor):
         return f"sparsify={sparsify} index={self.index.replace('{fpr}', self._fpr)} value={self.value}"
 
     def _set_fpr(self, count: int, elements: int) -> None:
-        """The paper's default. To two digits, so that a plan is parsed once for many steps."""
+        """Sets the paper's default, rounded to two digits, so that a plan is parsed once for many steps."""
         self._fpr = f"{0.1 * max(count, 1) / max(elements, 1):.1e}"
 
     def compress(self, tensor: Tensor, name: str) -> Tuple[List[Tensor], Ctx]:
@@ -120,7 +120,7 @@ class SparseWrapper(Compressor):
             payload, ctx = self._plans.compress(tensor, name)
         else:
             payload, ctx = self._compress_another(tensor, name)
-        if self._told:
+        if self._prints:
             self._print(tensor, payload, begin)
         return payload, ctx
 
@@ -153,11 +153,11 @@ class SparseWrapper(Compressor):
         if isinstance(ctx, Context):
             dense = self._plans.decompress(tensors, ctx)
         else:
-            about, inner = ctx
+            form, inner = ctx
             device = tensors[0].device
-            found = sparse_of(bytes_of(tensors), torch.empty(0, dtype=about.dtype))
+            found = sparse_of(bytes_of(tensors), torch.empty(0, dtype=form.dtype))
             dense = self.sparsifier.decompress((found.values.to(device), found.indices.to(device)), inner)
-        if self._told:
+        if self._prints:
             print(f"decompress: {1e3 * (time.perf_counter() - begin):.3f} ms")
         return dense
 
@@ -172,7 +172,7 @@ class SparseWrapper(Compressor):
         if not isinstance(ctx, Context):
             return super().merge(payloads, ctx)
         total = self._plans.merge(payloads, ctx)
-        if self._told:
+        if self._prints:
             print(f"decompress: {1e3 * (time.perf_counter() - begin):.3f} ms, {len(payloads)} ranks")
         return total
 
@@ -181,12 +181,12 @@ class SparseWrapper(Compressor):
 
     def _print(self, tensor: Tensor, payload: Sequence[Tensor], begin: float) -> None:
         """The paper's micro-benchmark: times, and volumes relative to the dense tensor."""
-        took = time.perf_counter() - begin
-        (told,) = inspect(bytes_of(payload)).tensors
+        seconds = time.perf_counter() - begin
+        (info,) = inspect(bytes_of(payload)).tensors
         dense = max(1, tensor.numel() * tensor.element_size())
         print(
-            f"compress: {1e3 * took:.3f} ms, {tensor.numel()} elements, {told.support} sent; relative volume: "
-            f"indices {(told.index_size + told.order_size) / dense:.5f}, values {told.value_size / dense:.5f}, "
+            f"compress: {1e3 * seconds:.3f} ms, {tensor.numel()} elements, {info.support} sent; relative volume: "
+            f"indices {(info.index_size + info.order_size) / dense:.5f}, values {info.value_size / dense:.5f}, "
             f"frame {payload[0].numel() / dense:.5f}"
         )
 
@@ -225,7 +225,7 @@ class IndexCompressor(SparseWrapper):
 
 
 class DeepReduce(SparseWrapper):
-    """Codes both. The permutation of a value codec that sorts travels in as many bits as it needs."""
+    """Codes both. The permutation of a value codec that sorts is packed into the minimum number of bits."""
 
     coded = ("index", "value")
 
@@ -234,16 +234,16 @@ WRAPPERS = {"value": ValueCompressor, "index": IndexCompressor, "both": DeepRedu
 
 
 def deepreduce_from_params(params: Params, **options: Any) -> Communicator:
-    """grace_from_params, whose compressor is wrapped as params["deepreduce"] says: None, "value", "index" or "both".
+    """grace_from_params, with a wrapper around the compressor by params["deepreduce"]: None, "value", "index" or "both".
 
     value, poly_degree (5), quantum_num (127), bucket_size (512)  the codec of the values
-    index, policy (leftmost), fpr (a tenth of the density)        that of the indices
+    index, policy (leftmost), fpr (a tenth of the density)        the codec of the indices
     micro-benchmark                                               True: prints times and volumes
-    sort, hash_table, dense_tensor                                have no meaning here: nothing is hashed by a table, and
-                                                                  codecs sort what they need sorted
+    sort, hash_table, dense_tensor                                have no effect here: there is no hash table, and codecs sort
+                                                                  by themselves
     options                                                       those of grace_from_params
 
-    The sparsifier is topk or threshold; of ours dgc and randomk go, too. Raises as grace_from_params does.
+    The sparsifier is topk or threshold; dgc and randomk are accepted, too. Raises the errors of grace_from_params.
 
     >>> import deepreduce.grace
     >>> grc = deepreduce.grace.deepreduce_from_params({
