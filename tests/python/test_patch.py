@@ -54,7 +54,7 @@ def test_plans_of_patches(index, value):
 
 def test_a_plan_without_a_base_makes_no_patch():
     assert not deepreduce.Plan("index=golomb").info.patch
-    with pytest.raises(deepreduce.ArgumentError, match="makes no patches: they have sparsify=changed"):
+    with pytest.raises(deepreduce.ArgumentError, match="cannot make patches: it needs sparsify=changed"):
         patch.encode(weights(), weights(), "index=golomb")
 
 
@@ -63,7 +63,7 @@ def test_a_frame_of_a_patch_is_no_gradient():
     with pytest.raises(deepreduce.ArgumentError, match="base"):
         deepreduce.encode(x, "patch")
     ((_, frame),) = _patch_file.Patch(memoryview(patch.encode(x, x + 1))).frames()
-    with pytest.raises(deepreduce.ArgumentError, match="a patch of weights: deepreduce.patch.apply"):
+    with pytest.raises(deepreduce.ArgumentError, match="a patch of weights: apply it by deepreduce.patch.apply"):
         deepreduce.decode(frame)
 
 
@@ -163,7 +163,7 @@ def test_what_differs_is_named():
     old, data = weights(), patch.encode(weights(), stepped(weights()))
     fewer = {name: x for name, x in old.items() if name != "bias"}
     for held, why in (
-        (fewer, "weights: 2 tensors, which are not those of patch: one is missing, or more than one differs"),
+        (fewer, "weights: its 2 tensors are not those of patch: one is missing, or more than one differs"),
         ({**old, "more": old["bias"]}, "weights has 'more', patch does not"),
         ({**old, "bias": old["bias"][:6].copy()}, r"'bias': weights has F32 of shape \[6\], patch another type or shape"),
         ({**old, "bias": old["bias"].view(numpy.int32)}, r"'bias': weights has I32 of shape \[7\], patch another"),

@@ -209,10 +209,10 @@ def test_a_prune_while_somebody_reads(tmp_path, monkeypatch):
     """Between the reading of the manifest and that of a file, another process removes the file and adds a step."""
     digests = written(tmp_path, 6, anchor_every=3)
     reader = Store(tmp_path)
-    way, done = _store_files.Manifest.way, []
+    path_to, done = _store_files.Manifest.path_to, []
 
     def slow(manifest, step):
-        found = way(manifest, step)
+        found = path_to(manifest, step)
         if not done:
             done.append(True)
             with Store(tmp_path, anchor_every=1) as store:
@@ -220,7 +220,7 @@ def test_a_prune_while_somebody_reads(tmp_path, monkeypatch):
                 store.prune(keep=2)
         return found
 
-    monkeypatch.setattr(_store_files.Manifest, "way", slow)
+    monkeypatch.setattr(_store_files.Manifest, "path_to", slow)
     assert digest(reader.read(5)) == digests[5] and done
 
 
@@ -285,15 +285,15 @@ def test_damaged_files_are_named(tmp_path, anchors):
 @pytest.mark.parametrize(
     "change, kind, why",
     [
-        (lambda d: "{", "CorruptFrame", "no JSON"),
-        (lambda d: "[]", "CorruptFrame", "names no format"),
+        (lambda d: "{", "CorruptFrame", "not JSON"),
+        (lambda d: "[]", "CorruptFrame", "it has no format"),
         (lambda d: {**d, "format": "deepreduce-store-2"}, "Unsupported", "deepreduce-store-2"),
-        (lambda d: {**d, "anchors": 3}, "CorruptFrame", "no list"),
-        (lambda d: {**d, "patches": [3]}, "CorruptFrame", "no list"),
+        (lambda d: {**d, "anchors": 3}, "CorruptFrame", "is not a list"),
+        (lambda d: {**d, "patches": [3]}, "CorruptFrame", "is not a list"),
         (lambda d: {**d, "patches": [{"base": 0}]}, "CorruptFrame", "an entry of patches has"),
-        (lambda d: {**d, "patches": [{**d["patches"][0], "file": "../../etc/passwd"}]}, "CorruptFrame", "no name of a file"),
-        (lambda d: {**d, "patches": [{**d["patches"][0], "size": "1"}]}, "CorruptFrame", "no number"),
-        (lambda d: {**d, "patches": [{**d["patches"][0], "step": -1}]}, "CorruptFrame", "no number"),
+        (lambda d: {**d, "patches": [{**d["patches"][0], "file": "../../etc/passwd"}]}, "CorruptFrame", "not the name of a file"),
+        (lambda d: {**d, "patches": [{**d["patches"][0], "size": "1"}]}, "CorruptFrame", "not a number"),
+        (lambda d: {**d, "patches": [{**d["patches"][0], "step": -1}]}, "CorruptFrame", "not a number"),
         (lambda d: {**d, "patches": [{**d["patches"][0], "base": 1}]}, "CorruptFrame", "from step 1 to 1"),
         (lambda d: {**d, "patches": d["patches"][::-1]}, "CorruptFrame", "do not ascend"),
         (lambda d: {**d, "anchors": [{**d["anchors"][0], "plan": "index=all value=new"}]}, "Unsupported", "has plan"),

@@ -1,4 +1,4 @@
-"""Weights in files: .safetensors, alone or in shards, .npz and .pt. Read and written a piece of a tensor at a time."""
+"""Weights in files: .safetensors (one file or shards), .npz and .pt. A piece of a tensor is read and written at a time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _rooms = threading.local()
 
 
 def room_of(name: str, dtype: DType, count: int) -> Array:
-    """Memory of this thread's, which its next call with the name gets again."""
+    """[count] of a type: a buffer of this thread. The thread's next call with the same name returns the same memory."""
     rooms: Dict[str, Array] = _rooms.__dict__
     size = count * dtype.itemsize
     if name not in rooms or rooms[name].size < size:
@@ -36,8 +36,8 @@ def room_of(name: str, dtype: DType, count: int) -> Array:
 
 
 class FileTensor(NamedTuple):
-    """A tensor in a file that is open. (Read, not mapped: a file that is cut meanwhile is an error, no signal, and what was
-    read is no part of this process's memory.)"""
+    """A tensor in an open file. It is read, not mapped: if the file is cut meanwhile, that is an error and not a signal, and the
+    pages that were read do not count as this process's memory."""
 
     file: int
     path: str
@@ -55,13 +55,13 @@ class FileTensor(NamedTuple):
         while len(rest):
             done = os.preadv(self.file, [rest], at)
             if not done:
-                raise ArgumentError(f"{self.path}: cut off: there is no byte {at}")
+                raise ArgumentError(f"{self.path}: cut off: byte {at} is missing")
             rest, at = rest[done:], at + done
         return words
 
 
 class Zeros(NamedTuple):
-    """A tensor of zeros, which takes no memory: of it a patch makes another."""
+    """A tensor of zeros, without memory: the base of a patch that has all weights."""
 
     dtype: str
     shape: Tuple[int, ...]
@@ -75,7 +75,7 @@ class Zeros(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """A .safetensors file: its header as it is, and its tensors in the order of their bytes."""
+    """A .safetensors file: the bytes of its header, and its tensors in the order of their bytes."""
 
     name: str
     header: bytes
@@ -83,11 +83,11 @@ class Shard(NamedTuple):
 
 
 class Model(NamedTuple):
-    """Weights that are open.
+    """Open weights.
 
-    tensors  name -> Words or FileTensor
-    shards   of which files they are; of what is no .safetensors one without a name
-    listing  the bytes of the file that lists the shards; b"": there is one file alone
+    tensors  name -> Words, FileTensor or Zeros
+    shards   the files; for weights that are not in .safetensors files, one without a name
+    listing  the bytes of the file that lists the shards; b"": there is only one file
     """
 
     path: pathlib.Path
@@ -98,7 +98,7 @@ class Model(NamedTuple):
 
     @property
     def size(self) -> int:
-        return sum(each.size for shard in self.shards for each in shard.entries)
+        return sum(entry.size for shard in self.shards for entry in shard.entries)
 
     @property
     def is_read_only(self) -> bool:
@@ -135,18 +135,18 @@ def _open(path: pathlib.Path, stack: contextlib.ExitStack) -> Model:
             print(f"deepreduce: note: {note}", file=sys.stderr)
         return _of_arrays(path, arrays)
     path.stat()
-    raise ArgumentError(f"{path}: no .safetensors, {_INDEX[1:]}, .npz or .pt, and no folder with one of the first two")
+    raise ArgumentError(f"{path}: not a .safetensors, {_INDEX[1:]}, .npz or .pt file, nor a folder with one of the first two")
 
 
 def _of_folder(path: pathlib.Path) -> pathlib.Path:
-    names = sorted(each.name for each in path.iterdir())
+    names = sorted(file.name for file in path.iterdir())
     for end in (_INDEX, ".safetensors"):
         found = [name for name in names if name.endswith(end) and not name.startswith(".")]
         if len(found) == 1:
             return path / found[0]
         if found:
-            raise ArgumentError(f"{path}: holds {len(found)} files {end}: {found[0]}, {found[1]}, …; name one")
-    raise ArgumentError(f"{path}: a folder without .safetensors")
+            raise ArgumentError(f"{path}: has {len(found)} {end} files: {found[0]}, {found[1]}, …; pass one of them")
+    raise ArgumentError(f"{path}: a folder without a .safetensors file")
 
 
 def _open_one(path: pathlib.Path, stack: contextlib.ExitStack) -> Tuple[Tensors, Shard, Mapping[str, str]]:
@@ -155,7 +155,7 @@ def _open_one(path: pathlib.Path, stack: contextlib.ExitStack) -> Tuple[Tensors,
     head = file.read(8)
     length = int.from_bytes(head, "little")
     if len(head) < 8 or length > min(MAX_HEADER, size - 8):
-        raise ArgumentError(f"{path}: no .safetensors file: a header of {length} bytes in a file of {size}")
+        raise ArgumentError(f"{path}: not a .safetensors file: a header of {length} bytes in a file of {size}")
     text = file.read(length)
     metadata, entries = read_entries(text, size - 8 - length, str(path))
     at = 8 + length
@@ -172,21 +172,21 @@ def _open_shards(path: pathlib.Path, stack: contextlib.ExitStack) -> Model:
         places = json.loads(index)["weight_map"]
         names = sorted(set(places.values()))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        fail("holds no weight_map")
+        fail("has no weight_map")
     tensors: Tensors = {}
     shards = []
     for name in names:
         if not isinstance(name, str) or os.path.basename(name) != name or not name.endswith(".safetensors"):
-            fail(f"weight_map names {str(name)[:100]!r}, which is no .safetensors beside it")
+            fail(f"weight_map names {str(name)[:100]!r}, which is not a .safetensors file beside it")
         found, shard, _ = _open_one(path.parent / name, stack)
-        for each in found:
-            if places.get(each) != name:
-                fail(f"{name} holds {each!r}, which weight_map has elsewhere or not at all")
+        for tensor in found:
+            if places.get(tensor) != name:
+                fail(f"{name} has {tensor!r}, which weight_map has in another file or not at all")
         tensors.update(found)
         shards.append(shard)
-    for each in places:
-        if each not in tensors:
-            fail(f"{places[each]} does not hold {each!r}")
+    for tensor in places:
+        if tensor not in tensors:
+            fail(f"{places[tensor]} does not have {tensor!r}")
     return Model(path, tensors, shards, {}, index)
 
 
@@ -204,16 +204,16 @@ def _of_arrays(path: pathlib.Path, arrays: Mapping[str, object]) -> Model:
 
 
 def zeros_like(path: pathlib.Path, tensors: Tensors) -> Model:
-    """A model of zeros with the names, types and shapes of these tensors. path: for messages"""
-    zeros = {name: Zeros(each.dtype, tuple(each.shape)) for name, each in tensors.items()}
+    """A model of zeros with the names, types and shapes of these tensors. path: its name in errors"""
+    zeros = {name: Zeros(tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
     return Model(path, zeros, [shard_of(zeros, {})], {})
 
 
 def shard_of(tensors: Tensors, metadata: Mapping[str, str]) -> Shard:
-    """Of tensors that are in no .safetensors yet."""
+    """The header and entries of a new .safetensors file with these tensors."""
     at, entries = 0, []
-    for name, each in tensors.items():
-        entry = Entry(name, each.dtype, tuple(each.shape))
+    for name, tensor in tensors.items():
+        entry = Entry(name, tensor.dtype, tuple(tensor.shape))
         entries.append(entry._replace(begin=at, end=at + entry.size))
         at += entry.size
     text = write_entries(metadata, entries)
@@ -225,34 +225,34 @@ def shard_of(tensors: Tensors, metadata: Mapping[str, str]) -> Shard:
 
 
 class Job(NamedTuple):
-    """Words that are read, changed and written together: one part, or whole tensors. units: of each patch, which change them"""
+    """Words that are read, changed and written together: one part, or whole tensors. units: per patch, the units that change them"""
 
     parts: Parts
     units: Sequence[Sequence[Unit]]
 
 
 def cut(tensors: Tensors, units: Sequence[Sequence[Unit]]) -> Iterator[Job]:
-    """All words of the tensors, as patches of these units have them, and more together where they have cut in different places."""
+    """All words of the tensors, in jobs that begin where a unit of every patch begins. units: of every patch, in the order of its parts"""
     order = order_of(tensors)
     if not units:
         yield from (Job((part,), ()) for name in order for part in parts_of(name, tensors[name]))
         return
     at = {name: i for i, name in enumerate(order)}
-    begins = [[(at[unit.parts[0].name], unit.parts[0].first) for unit in each] for each in units]
+    begins = [[(at[unit.parts[0].name], unit.parts[0].first) for unit in of_patch] for of_patch in units]
     common = sorted(set.intersection(*map(set, begins)))
     where = [0] * len(units)
     for _, end in zip(common, [*common[1:], (len(order), 0)]):
         inside = []
-        for i, each in enumerate(units):
+        for i, of_patch in enumerate(units):
             first = where[i]
-            while where[i] < len(each) and begins[i][where[i]] < end:
+            while where[i] < len(of_patch) and begins[i][where[i]] < end:
                 where[i] += 1
-            inside.append(each[first : where[i]])
+            inside.append(of_patch[first : where[i]])
         yield Job(_covered([part for unit in inside[0] for part in unit.parts]), inside)
 
 
 def _covered(parts: Sequence[Part]) -> Parts:
-    """The same words in as few parts as can be."""
+    """The same words in the minimum number of parts."""
     made: List[Part] = []
     for part in parts:
         if made and made[-1].name == part.name:
@@ -263,7 +263,7 @@ def _covered(parts: Sequence[Part]) -> Parts:
 
 
 class Checks:
-    """What patches that are applied one after the other ask of words that they leave alone."""
+    """Applies patches one after the other, and checks the words that they do not change."""
 
     def __init__(self, patches: Sequence[Patch], tensors: Tensors) -> None:
         self._patches = patches
@@ -271,20 +271,20 @@ class Checks:
         self._found: List[Dict[int, Sequence[int]]] = [{} for _ in patches]
 
     def change(self, job: Job, words: Array, sums: Optional[Array]) -> None:
-        """Makes of the words of a job those of the result. sums: of one part, which follow"""
+        """Changes the words of a job to those of the result. sums: of a job of one part; they are updated, too"""
         for found, units in zip(self._found, job.units):
             at = 0
             for unit in units:
                 place, at = slice(at, at + unit.length), at + unit.length
                 begin = place.start * words.itemsize // 4096
-                some = None if sums is None else sums[begin : begin + -(-unit.size // 4096)]
+                of_unit = None if sums is None else sums[begin : begin + -(-unit.size // 4096)]
                 if unit.frame:
-                    unit.assign(words[place], Known(some))
+                    unit.assign(words[place], Known(of_unit))
                 else:
-                    found[unit.number] = unit.checks(words[place], some)
+                    found[unit.number] = unit.checks(words[place], of_unit)
 
     def require(self) -> None:
-        """WrongBase, if all jobs are done."""
+        """Call it after all jobs. WrongBase if words that a patch does not change are not those of its base."""
         for patch, units, found in zip(self._patches, self.units, self._found):
             patch.require_unchanged(units, found)
 
@@ -302,7 +302,7 @@ def write_tensors(
 def write_shards(
     files: Sequence[Tuple[BinaryIO, Shard]], tensors: Tensors, patches: Sequence[Patch], threads: Optional[int], watch: Watch = None
 ) -> None:
-    """Writes tensors, which the patches have changed one after the other, into empty files."""
+    """Writes the tensors, changed by the patches one after the other, to empty files."""
     places = {}  # name -> file, where its words begin
     for file, shard in files:
         _write(file.fileno(), numpy.frombuffer(shard.header, numpy.uint8), 0)
@@ -312,7 +312,7 @@ def write_shards(
     def write(job: Job) -> Job:
         words = gather(tensors, job.parts, "base")
         if job.units:
-            if len(job.parts) == 1 and isinstance(tensors[job.parts[0].name], Words):  # the caller's
+            if len(job.parts) == 1 and isinstance(tensors[job.parts[0].name], Words):  # the memory of the caller
                 room_of("base", words.dtype, words.size)[:] = words
                 words = room_of("base", words.dtype, words.size)
             checks.change(job, words, new_sums(words) if len(job.parts) == 1 else None)
@@ -335,38 +335,38 @@ def _write(handle: int, data: Array, at: int) -> None:
 
 
 def write_patched(base: Model, patches: Sequence[Patch], output: str, threads: Optional[int], watch: Watch = None) -> None:
-    """Writes a model that patches have changed: a file if it is one, else a folder with the shards' names. Each is there whole
-    or not at all. output "": in place of the base. Raises ArgumentError, OSError."""
+    """Writes a model, changed by patches: one file, or a folder of shards with the names of the base's. A file is
+    replaced as a whole or not at all. output: "": replaces the base. Raises ArgumentError, OSError."""
     for patch in patches[:1]:
         patch.require(base.tensors, str(base.path))
     if not base.listing:
         if base.is_read_only and not output:
-            raise ArgumentError(f"{base.path}: is read, but not written: name a .safetensors file by --output")
+            raise ArgumentError(f"{base.path}: files of this type are read, but not written: pass a .safetensors file by --output")
         if output and not output.endswith(".safetensors"):
-            raise ArgumentError(f"{output}: the name ends in .safetensors, for that is what is written")
+            raise ArgumentError(f"{output}: the name must end in .safetensors, the type that is written")
         with contextlib.ExitStack() as stack:
             _write_shards(stack, base, patches, [pathlib.Path(output) if output else base.path], threads, watch)
         return
     if not output:
-        with contextlib.ExitStack() as stack:  # which renames them all when the last is written
-            _write_shards(stack, base, patches, [base.path.parent / each.name for each in base.shards], threads, watch)
+        with contextlib.ExitStack() as stack:  # it renames all shards after the last is written
+            _write_shards(stack, base, patches, [base.path.parent / shard.name for shard in base.shards], threads, watch)
         return
     target = pathlib.Path(output)
     if target.exists():
-        raise ArgumentError(f"{output}: is there already, and {base.path.name} makes a folder")
+        raise ArgumentError(f"{output}: exists already, and the result for {base.path.name} is a new folder")
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         partial.mkdir()
         with contextlib.ExitStack() as stack:
-            _write_shards(stack, base, patches, [partial / each.name for each in base.shards], threads, watch)
+            _write_shards(stack, base, patches, [partial / shard.name for shard in base.shards], threads, watch)
         with whole_file(partial / base.path.name, durable=True) as path:
             path.write_bytes(base.listing)
         os.rename(partial, target)
         sync(target.parent)
     finally:
         if partial.is_dir():
-            for each in partial.iterdir():
-                each.unlink()
+            for file in partial.iterdir():
+                file.unlink()
             partial.rmdir()
 
 

@@ -158,8 +158,8 @@ def _log(options: argparse.Namespace) -> None:
     from ._store_files import read_manifest
 
     manifest = read_manifest(pathlib.Path(options.store))
-    rows = [(each.step, "anchor", "", each.size, each.file) for each in manifest.anchors]
-    rows += [(each.step, "patch", f"from {each.base}", each.size, each.file) for each in manifest.patches]
+    rows = [(anchor.step, "anchor", "", anchor.size, anchor.file) for anchor in manifest.anchors]
+    rows += [(patch.step, "patch", f"from {patch.base}", patch.size, patch.file) for patch in manifest.patches]
     _table(("step", "kind", "", "bytes", "file"), [tuple(map(str, row)) for row in sorted(rows)])
 
 

@@ -1,5 +1,4 @@
-"""Patches of named tensors (docs/PATCH.md, "Layout"), bytes in memory and files alike: which tensors share a frame, how they are
-written, and what is read of them."""
+"""Patches of named tensors (docs/PATCH.md, "Layout"), in memory and in files: which tensors share a frame; writing; reading."""
 
 from __future__ import annotations
 
@@ -33,13 +32,13 @@ from ._word_frames import CHUNK, Known, assign, change_of, check_of, encode_word
 
 MAGIC = b"DRPATCH\x01"
 _END = struct.Struct("<II")  # bytes of the index, and its CRC-32
-PIECE = 1 << 25  # bytes of a tensor that are a frame: what a call works on is a few times as much
-JOIN = 1 << 22  # bytes of tensors that share a frame: one head and one set of tables; of the bundled models 4 MiB is best
-APART = 1 << 18  # or these: where much changes, tensors of unlike statistics take fewer bytes with tables of their own
-_DENSE = 16  # ... which is tried where the frame has more than this part of the words' bytes
+PIECE = 1 << 25  # maximum bytes of a tensor in one frame; a call needs a few times as much memory
+JOIN = 1 << 22  # maximum bytes of tensors that share a frame, its header and tables; 4 MiB is best for the bundled models
+APART = 1 << 18  # the same if many words change: then tensors of different statistics need fewer bytes with tables of their own
+_DENSE = 16  # APART is tried if a frame has more than 1/16 of the words' bytes
 
-Tensors = Dict[str, Tensor]  # Words, or what has dtype, shape, length and part(first, count, room)
-Watch = Optional[Callable[[str, int], None]]  # called with a tensor's name and bytes, as they are done
+Tensors = Dict[str, Tensor]  # name -> Words, or another object with dtype, shape, length and part(first, count, room)
+Watch = Optional[Callable[[str, int], None]]  # called with a tensor's name and a number of bytes that are done
 
 
 class Part(NamedTuple):
@@ -60,17 +59,17 @@ class Part(NamedTuple):
         return self.length * word_type(self.dtype).itemsize
 
     def known(self, sums: Optional[Mapping[str, Array]], history: Optional[Mapping[str, Array]]) -> Known:
-        """What is known of these words, among that of all tensors."""
+        """The sums and the history of these words, from those of all tensors."""
         past = None if history is None else history[self.name][self.first : self.first + self.length]
         return Known(None if sums is None else self.sums_in(sums), past)
 
     def sums_in(self, sums: Mapping[str, Array]) -> Array:
-        """The sums of these words, among those of all tensors."""
+        """The sums of these words, from those of all tensors."""
         begin = self.first * word_type(self.dtype).itemsize // CHUNK
         return sums[self.name][begin : begin + -(-self.size // CHUNK)]
 
 
-Parts = Tuple[Part, ...]  # side by side, of one type: one part, or whole tensors
+Parts = Tuple[Part, ...]  # neighbours of one type: one part, or whole tensors
 
 
 def parts_of(name: str, tensor: Tensor, piece: int = 0) -> Parts:
@@ -84,23 +83,24 @@ def _apart(tensors: Tensors) -> Iterator[Parts]:
 
 
 def joined(tensors: Tensors) -> Iterator[Parts]:
-    """What shares a frame, in the order of a patch."""
-    return _join((part for (part,) in _apart(tensors)), min(JOIN, PIECE), PIECE)
+    """The parts that share a frame, in the order of a patch."""
+    return _join((part for (part,) in _apart(tensors)), min(JOIN, PIECE))
 
 
-def _join(parts: Iterable[Part], most: int, piece: int) -> Iterator[Parts]:
-    held: List[Part] = []
+def _join(parts: Iterable[Part], limit: int) -> Iterator[Parts]:
+    """Groups of neighbours that are whole tensors of one type, of at most `limit` bytes; a piece of a tensor is alone."""
+    group: List[Part] = []
     for part in parts:
-        if held and (part.dtype != held[0].dtype or part.first or held[0].first or sum(each.size for each in held) + part.size > most):
-            yield tuple(held)
-            held = []
-        held.append(part)
-    if held:
-        yield tuple(held)
+        if group and (part.dtype != group[0].dtype or part.first or group[0].first or sum(old.size for old in group) + part.size > limit):
+            yield tuple(group)
+            group = []
+        group.append(part)
+    if group:
+        yield tuple(group)
 
 
 def gather(tensors: Tensors, parts: Parts, room: str) -> Array:
-    """The words of parts, one behind the other; of one part its memory, where it is in memory."""
+    """The words of parts, one after the other. The words of one part in memory are not copied."""
     if len(parts) == 1:
         words: Array = tensors[parts[0].name].part(parts[0].first, parts[0].length, room)
         return words
@@ -111,7 +111,7 @@ def gather(tensors: Tensors, parts: Parts, room: str) -> Array:
 
 
 def places_of(parts: Sequence[Part]) -> List[slice]:
-    """Where the parts are among their words."""
+    """The place of every part in the words of all."""
     ends = numpy.cumsum([0, *(part.length for part in parts)]).tolist()
     return [slice(begin, end) for begin, end in zip(ends, ends[1:])]
 
@@ -121,7 +121,7 @@ def checks_of(parts: Parts, words: Array) -> List[int]:
 
 
 def require_same(here: Tensors, there: Tensors, what: str, other: str) -> None:
-    """ArgumentError unless both have the same names, types and shapes; it says the first that differs."""
+    """ArgumentError, with the first difference, unless both have the same names, types and shapes."""
     for name in here:
         if name not in there:
             raise ArgumentError(f"{what} has {name!r}, {other} does not")
@@ -140,7 +140,7 @@ def require_same(here: Tensors, there: Tensors, what: str, other: str) -> None:
 
 
 class Made(NamedTuple):
-    """A unit that was encoded. frame: b"" if nothing changed; checks: of its parts, if they are in no frame or share one."""
+    """An encoded unit. frame: b"" if nothing changed. checks: those of its parts, if it has no frame or several parts; else ()"""
 
     parts: Parts
     frame: bytes
@@ -161,12 +161,13 @@ def write_patch(
 ) -> None:
     """Writes the patch from `old` to `new`, a piece of a tensor at a time.
 
-    names    of base and result; sums: of `old`, which become those of `new`
-    listed   names, types and shapes are in it, too
-    history  of `old`, likewise. All of it grows older with a patch, so each part has a frame, if nothing changes, too
+    names    of base and result
+    sums     of `old`; they are updated to those of `new`
+    listed   the patch contains names, types and shapes, too
+    history  of `old`; it is updated, too. A patch changes the history of all words, so every part has a frame, even if no word changes
     """
     if not plan.info.patch:
-        raise ArgumentError(f"plan '{plan}' makes no patches: they have sparsify=changed")
+        raise ArgumentError(f"plan '{plan}' cannot make patches: it needs sparsify=changed")
     require_same(old, new, "old", "new")
 
     def encode(parts: Parts) -> List[Made]:
@@ -194,22 +195,22 @@ def write_patch(
             if watch is not None:
                 watch(unit.parts[0].name, sum(part.size for part in unit.parts))
     still = (combined(unchanged), locator_of(unchanged)) if unchanged else None
-    entries = [Entry(name, each.dtype, tuple(each.shape)) for name, each in old.items()] if listed else None
+    entries = [Entry(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in old.items()] if listed else None
     text = write_index(Index(*names, list_check_of(old), PIECE, rows, still, entries))
     file.write(text + _END.pack(len(text), zlib.crc32(text)))
 
 
 def _encode_joined(plan: Plan, parts: Parts, before: Array, after: Array) -> List[Made]:
-    """Tensors in one frame, or in several if that takes fewer bytes."""
+    """Encodes tensors in one frame, or in several if they have fewer bytes together."""
     one = _encode(plan, parts, before, after, Known())
     if _DENSE * len(one.frame) < before.nbytes:
         return [one]
     places = dict(zip(parts, places_of(parts)))
     apart = []
-    for few in _join(parts, APART, PIECE):
+    for few in _join(parts, APART):
         place = slice(places[few[0]].start, places[few[-1]].stop)
         apart.append(_encode(plan, few, before[place], after[place], Known()))
-    return apart if sum(len(each.frame) + 8 for each in apart) < len(one.frame) else [one]
+    return apart if sum(len(unit.frame) + 8 for unit in apart) < len(one.frame) else [one]
 
 
 def _encode(plan: Plan, parts: Parts, before: Array, after: Array, known: Known) -> Made:
@@ -231,11 +232,11 @@ def names_of(parts: Parts) -> str:
 
 
 class Unit(NamedTuple):
-    """Words that a patch changes together, or not at all; its tensors are known.
+    """Words that a patch changes together, with the names of their tensors.
 
-    number   of the unit in its patch
-    frame    empty: nothing changes
-    changed  words
+    number   number of the unit in its patch
+    frame    empty: no word changes
+    changed  number of words that change
     """
 
     number: int
@@ -243,7 +244,7 @@ class Unit(NamedTuple):
     frame: memoryview
     changed: int
     locator: Locator
-    where: str  # for messages: the patch
+    where: str  # begins errors: the name of the patch
 
     @property
     def code(self) -> int:
@@ -258,21 +259,21 @@ class Unit(NamedTuple):
         return sum(part.size for part in self.parts)
 
     def assign(self, words: Array, known: Known) -> None:
-        """Changes the unit's words, in place, and what is known of them; on an error nothing is written."""
+        """Changes the unit's words, in place, and updates their sums and history. On an error nothing is written."""
         try:
             assign(self.frame, self.code, words, known)
         except Error as error:
             raise self._named(error, words) from None
 
     def pairs(self, words: Array, known: Known) -> Tuple[Array, Array]:
-        """What it assigns: indices [r] uint32 into the unit's words, ascending, and words [r]."""
+        """The changes: indices [r] uint32 into the unit's words, ascending, and words [r]."""
         try:
             return pairs(self.frame, self.changed, self.code, words, known)
         except Error as error:
             raise self._named(error, words) from None
 
     def checks(self, words: Array, sums: Optional[Array]) -> List[int]:
-        """Of its parts. sums: of the words, if there is one part."""
+        """The checks of its parts. sums: of the words, if there is one part; else None"""
         return checks_of(self.parts, words) if sums is None else [check_of(sums)]
 
     def _named(self, error: Error, words: Array) -> Error:
@@ -283,11 +284,11 @@ class Unit(NamedTuple):
         return named(error, self.where + what)
 
 
-def _wrong(parts: Parts, checks: Sequence[int], locator: Locator, all: str) -> str:
-    """Which of the parts is another than the patch is for. all: what is to be said if that is not known"""
+def _wrong(parts: Parts, checks: Sequence[int], locator: Locator, text: str) -> str:
+    """The error if the base is wrong, with the part that differs. text: the error if more than one part differs"""
     place = located(checks, locator)
     if place is None:
-        return f"more than one of {names_of(parts)}: {all}"
+        return f"more than one of {names_of(parts)}: {text}"
     rest = (locator[0] - locator_of(checks)[0] + checks[place]) % 65521
     return (
         f"{names_of((parts[place],))}: its check is {checks[place]:016x}, {checks[place] % 65521} modulo 65521;"
@@ -296,14 +297,14 @@ def _wrong(parts: Parts, checks: Sequence[int], locator: Locator, all: str) -> s
 
 
 class Patch:
-    """A patch that was read. Errors are CorruptFrame, or Unsupported; `where` begins them.
+    """A parsed patch. Raises CorruptFrame and Unsupported, with messages that begin with `where`.
 
-    entries  its tensors by name, if their list is in it
+    entries  its tensors by name; None: their list is not in the patch
     """
 
     def __init__(self, data: memoryview, where: str = "patch") -> None:
         if len(data) < len(MAGIC) + _END.size or data[:7] != MAGIC[:7]:
-            raise CorruptFrame(f"{where}: no patch: it begins with other bytes than {MAGIC[:7].decode()}, or is cut off")
+            raise CorruptFrame(f"{where}: not a patch: it does not begin with {MAGIC[:7].decode()}, or is cut off")
         if data[:8] != MAGIC:
             raise Unsupported(f"{where}: version {data[7]} of patches; this library reads version {MAGIC[7]}")
         size, crc = _END.unpack(data[-_END.size :])
@@ -312,12 +313,12 @@ class Patch:
             raise CorruptFrame(f"{where}: cut off or damaged: an index of {size} bytes in {len(data)}")
         text = bytes(data[end : end + size])
         if zlib.crc32(text) != crc:
-            raise CorruptFrame(f"{where}: cut off or damaged: its index has another check")
+            raise CorruptFrame(f"{where}: cut off or damaged: the check of its index differs")
         self.where = where
         self._frames = data[len(MAGIC) : end]
         self.index = read_index(text, len(self._frames), where)
         self.base, self.result = self.index.base, self.index.result
-        self.entries = None if self.index.tensors is None else {each.name: each for each in self.index.tensors}
+        self.entries = None if self.index.tensors is None else {entry.name: entry for entry in self.index.tensors}
         self.size = len(data)
 
     def frames(self) -> Iterator[Tuple[UnitRow, memoryview]]:
@@ -327,7 +328,7 @@ class Patch:
             at += row.size
 
     def require(self, weights: Tensors, what: str) -> None:
-        """ArgumentError unless the weights have the tensors that it is of."""
+        """ArgumentError unless the weights have the tensors of the patch."""
         if self.entries is not None:
             require_same(weights, self.entries, what, self.where)
         if list_check_of(weights) == self.index.list_check:
@@ -338,10 +339,10 @@ class Patch:
         if name is not None:
             shape = f"{weights[name].dtype} of shape {list(weights[name].shape)}"
             raise ArgumentError(f"{name!r}: {what} has {shape}, {self.where} another type or shape")
-        raise ArgumentError(f"{what}: {len(weights)} tensors, which are not those of {self.where}: one is missing, or more than one differs")
+        raise ArgumentError(f"{what}: its {len(weights)} tensors are not those of {self.where}: one is missing, or more than one differs")
 
     def units(self, tensors: Tensors) -> List[Unit]:
-        """Those of the tensors that it is for."""
+        """The units of the patch, with the names of these tensors."""
 
         def fail(what: str, why: str) -> CorruptFrame:
             return CorruptFrame(f"{self.where}: {what}: {why}" if what else f"{self.where}: {why}")
@@ -353,7 +354,7 @@ class Patch:
         for number, (row, frame) in enumerate(self.frames()):
             parts = tuple(left[at : at + row.parts])
             if len(parts) < row.parts:
-                raise fail("", f"unit {number} of {row.parts} tensors, {len(parts)} are left")
+                raise fail("", f"unit {number} has {row.parts} tensors, but only {len(parts)} are left")
             if len(parts) > 1 and (
                 sum(part.size for part in parts) > self.index.piece
                 or any(part.dtype != parts[0].dtype or part.length != tensors[part.name].length for part in parts)
@@ -368,15 +369,15 @@ class Patch:
                     raise named(error, prefix + names_of(parts) or self.where) from None
                 length = sum(part.length for part in parts)
                 if (change.code, change.length) != (parts[0].code, length):
-                    raise fail(names_of(parts), f"a frame of {change.length} words, of {length}, or of another type")
+                    raise fail(names_of(parts), f"a frame of {change.length} words for {length}, or of another type")
                 changed = change.changed
             found.append(Unit(number, parts, frame, changed, row.locator, prefix))
         if at < len(left):
-            raise fail(left[at].name, f"no unit has it; {len(left) - at} tensors are left")
+            raise fail(left[at].name, f"no unit has it; {len(left) - at} tensors have no unit")
         return found
 
     def require_unchanged(self, units: Sequence[Unit], checks: Mapping[int, Sequence[int]]) -> None:
-        """WrongBase unless what has no frame is as it was when the patch was made. checks: by the number of the unit"""
+        """WrongBase unless the units without a frame are those of the base. checks: number of a unit -> checks of its parts"""
         if self.index.unchanged is None:
             return
         still = [unit for unit in units if not unit.frame]
@@ -390,8 +391,8 @@ class Patch:
 
 
 def open_patch(path: Union[str, os.PathLike[str]]) -> Patch:
-    """A patch in a file, which is mapped as long as it is used. Raises OSError."""
+    """A patch in a file, which is mapped as long as the patch is used. Raises OSError."""
     with open(path, "rb") as file:
         if not os.fstat(file.fileno()).st_size:
-            raise CorruptFrame(f"{os.fspath(path)}: no patch: the file is empty")
+            raise CorruptFrame(f"{os.fspath(path)}: not a patch: the file is empty")
         return Patch(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), os.fspath(path))

@@ -1,4 +1,4 @@
-"""Store: weights of many steps in a directory, as anchors and patches."""
+"""Store: the weights of many steps in a directory, as anchors and patches."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from ._word_frames import check_of, chunks_of, in_order, new_sums
 Result = TypeVar("Result")
 
 _PLAN = "patch"
-_CHECKS, _STEP = "deepreduce.checks", "deepreduce.step"  # in the metadata of an anchor: of its tensors, and whose weights they are
-_TRIES = 5  # of a reading that meets a prune
+_CHECKS, _STEP = "deepreduce.checks", "deepreduce.step"  # metadata of an anchor: checks of its tensors, its step
+_TRIES = 5  # attempts to read while another process prunes
 
 
 class Store:
-    """A directory from which anyone has the weights of any step: whole ones now and then (anchors, whose exponents are coded: of
-    bf16 two thirds), patches between. One process writes, any number read, on any file system that they share.
+    """A directory with the weights of many steps. Some steps are stored whole (anchors, with coded exponents: two thirds of the bytes
+    for bf16), the others as patches. One process writes and any number read, on a file system that they share.
 
-    path          the directory; the first `put` makes it
-    anchor_every  steps after which another anchor is written, or sooner, once the patches behind the last one take its bytes
+    path          the directory; the first `put` creates it
+    anchor_every  number of steps after which another anchor is written; sooner if the patches after the last anchor have its bytes
 
-    The writer keeps a copy of the last weights in memory. A file is there whole or not at all, also if the machine stops, and a
-    `put` that fails (a full disk is OSError) leaves the store as it was. The writer's right is held until `close`, or the end
-    of a `with`; another's `put` is ConcurrentUse meanwhile. Readers raise CorruptFrame for damaged files.
+    The writer stores a copy of the last weights in memory. Files are complete or absent, also if the machine stops. If a `put`
+    fails (OSError for a full disk), the store is unchanged. The first `put` locks the store for writing until `close` or the end
+    of the `with`; a `put` of another writer raises ConcurrentUse meanwhile. Readers raise CorruptFrame for damaged files.
 
     >>> import tempfile
     >>> w = {"w": numpy.zeros(1000, dtype=numpy.float32)}
@@ -64,7 +64,7 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Gives back the right to write, and the memory for it. The next `put` takes them again."""
+        """Releases the lock for writing and the copy of the weights. The next `put` acquires them again."""
         if self._writer is not None:
             self._writer.close()
         self._writer, self._last, self._sums = None, {}, {}
@@ -72,10 +72,10 @@ class Store:
     # ---- Writing ---------------------------------------------------------------------------------
 
     def put(self, step: int, weights: object, *, threads: Optional[int] = None) -> None:
-        """Adds the weights of a step, which is above those that are there.
+        """Adds the weights of a step, which must be above the last one.
 
-        weights  as for `encode`. Where names, types or shapes differ from the step before, an anchor is written, and readers
-                 of that step go on from there
+        weights  as for `encode`. If names, types or shapes differ from the last step, an anchor is written, and readers start
+                 from it
 
         Raises ConcurrentUse, ArgumentError, OSError.
         """
@@ -98,11 +98,11 @@ class Store:
             anchors = [*manifest.anchors, *filter(None, [made.get("anchor")])]
             writer.commit(Manifest(anchors, [*manifest.patches, *filter(None, [made.get("patch")])]))
         except BaseException:
-            self.close()  # whether it was done is not known here: the next put reads it
+            self.close()  # the manifest may have been written or not: the next put reads it
             with contextlib.suppress(Exception):
                 self._remove(set(names.values()) - set(read_manifest(self.path).files))
             raise
-        self._keep(tensors, sums)
+        self._set_last(tensors, sums)
 
     def _remove(self, names: Iterable[str]) -> None:
         for name in names:
@@ -118,23 +118,23 @@ class Store:
         names: Mapping[str, str],
         made: Dict[str, object],
     ) -> Dict[str, Array]:
-        """Writes the files of a step, adds them to `made`, and returns the sums of the weights."""
+        """Writes the files of a step and adds them to `made`. Returns the sums of the weights."""
         if last >= 0 and _shapes(self._last) == _shapes(tensors):
-            sums = {name: each.copy() for name, each in self._sums.items()}
+            sums = {name: old.copy() for name, old in self._sums.items()}
             name = names["patch"]
             with whole_file(self.path / name, durable=True) as partial, open(partial, "wb") as file:
                 write_patch(file, self._last, tensors, as_plan(_PLAN), (str(last), str(step)), sums, threads)
                 size = file.tell()
             made["patch"] = PatchFile(last, step, name, size)
-            anchor, patches = manifest.way(last)
+            anchor, patches = manifest.path_to(last)
             due = len(patches) + 1 >= self._every or _bytes(patches) + size > anchor.size
         else:
-            sums, due = {name: new_sums(each.words) for name, each in tensors.items()}, True
+            sums, due = {name: new_sums(tensor.words) for name, tensor in tensors.items()}, True
         if due:
             name, plan = names["anchor"], _store_files.ANCHOR_PLAN
             with whole_file(self.path / name, durable=True) as partial, open(partial, "wb") as file:
                 if plan == PLAIN:
-                    metadata = {_CHECKS: " ".join(f"{check_of(sums[each]):016x}" for each in tensors), _STEP: str(step)}
+                    metadata = {_CHECKS: " ".join(f"{check_of(sums[tensor]):016x}" for tensor in tensors), _STEP: str(step)}
                     write_tensors(file, tensors, metadata, threads)
                 else:
                     zeros = zeros_like(self.path, tensors).tensors
@@ -145,12 +145,12 @@ class Store:
         return sums
 
     def _take_turn(self) -> Writer:
-        """The writer, who knows the weights of the last step."""
+        """The writer. The weights of the last step and their sums are loaded."""
         if self._writer is None:
             writer = Writer(self.path)
             try:
                 if writer.manifest.steps:
-                    self._last, self._sums = self._load(*writer.manifest.way(writer.manifest.steps[-1]), None)
+                    self._last, self._sums = self._load(*writer.manifest.path_to(writer.manifest.steps[-1]), None)
             except BaseException:
                 writer.close()
                 raise
@@ -158,16 +158,17 @@ class Store:
         self._writer.require_turn()
         return self._writer
 
-    def _keep(self, tensors: Tensors, sums: Dict[str, Array]) -> None:
+    def _set_last(self, tensors: Tensors, sums: Dict[str, Array]) -> None:
+        """Copies the weights of the last step."""
         if _shapes(self._last) == _shapes(tensors):
-            for name, each in tensors.items():
-                self._last[name].words[:] = each.words
+            for name, tensor in tensors.items():
+                self._last[name].words[:] = tensor.words
         else:
-            self._last = {name: each._replace(words=each.words.copy(), owner=None) for name, each in tensors.items()}
+            self._last = {name: tensor._replace(words=tensor.words.copy(), owner=None) for name, tensor in tensors.items()}
         self._sums = sums
 
     def prune(self, keep: int) -> None:
-        """Removes what the last `keep` steps do not need, and files that a crash has left. Raises as `put` does."""
+        """Removes files that the last `keep` steps do not need, and files of a crash. Raises the errors of `put`."""
         keep = unsigned(keep, "keep")
         had = self._writer is not None
         writer = self._writer or Writer(self.path)
@@ -175,9 +176,9 @@ class Store:
             manifest = writer.manifest
             steps = manifest.steps[-max(keep, 1) :]
             if steps:
-                first = manifest.way(steps[0])[0].step
-                anchors = [each for each in manifest.anchors if each.step >= first]
-                patches = [each for each in manifest.patches if each.base >= first]
+                first = manifest.path_to(steps[0])[0].step
+                anchors = [anchor for anchor in manifest.anchors if anchor.step >= first]
+                patches = [patch for patch in manifest.patches if patch.base >= first]
                 writer.commit(Manifest(anchors, patches))
             writer.sweep()
         finally:
@@ -187,39 +188,39 @@ class Store:
     # ---- Reading ---------------------------------------------------------------------------------
 
     def latest(self) -> Optional[int]:
-        """The last step; None: there is none."""
+        """The last step; None if the store is empty."""
         return max(self.steps(), default=None)
 
     def steps(self) -> Sequence[int]:
-        """Those that can be read, ascending."""
+        """The steps that can be read, ascending."""
         return read_manifest(self.path).steps if self.path.is_dir() else []
 
     def read(self, step: int, out: object = None, *, threads: Optional[int] = None) -> Weights:
-        """The weights of a step, bit for bit as they were put.
+        """The weights of a step, bit for bit those of `put`.
 
-        out  an array or a dict of arrays of the right names, shapes and types, to overwrite and return: as for `apply`. If a
-             file is damaged what they hold is unspecified. None: new arrays of numpy (bfloat16 and narrower floats want ml_dtypes)
+        out  an array or a dict of arrays with the names, shapes and types of the step, to overwrite and return, as for `apply`. If a
+             file is damaged, their values are unspecified. None: new numpy arrays (bfloat16 and narrower floats need ml_dtypes)
 
         Raises ArgumentError (no such step), CorruptFrame, Unsupported, OSError.
         """
         held, made = (None, None) if out is None else written_of(out)
 
         def read() -> Dict[str, Words]:
-            return self._load(*read_manifest(self.path).way(unsigned(step, "step")), threads, held)[0]
+            return self._load(*read_manifest(self.path).path_to(unsigned(step, "step")), threads, held)[0]
 
         found = self._retried(read)
         if made is not None:
             return made(held)
-        arrays = {name: array_of(each.words, each.dtype, each.shape, name) for name, each in found.items()}
+        arrays = {name: array_of(tensor.words, tensor.dtype, tensor.shape, name) for name, tensor in found.items()}
         return arrays[""] if list(arrays) == [""] else arrays
 
     def checkout(self, step: int, path: Union[str, os.PathLike[str]], *, threads: Optional[int] = None) -> None:
-        """Writes the weights of a step to a .safetensors file, a piece of a tensor at a time. Raises as `read` does."""
+        """Writes the weights of a step to a .safetensors file, a piece of a tensor at a time. Raises the errors of `read`."""
 
         def write() -> None:
-            anchor, patches = read_manifest(self.path).way(unsigned(step, "step"))
+            anchor, patches = read_manifest(self.path).path_to(unsigned(step, "step"))
             with self._opened(anchor, patches) as (model, opened):
-                self._look(anchor, model)
+                self._check_anchor(anchor, model)
                 write_patched(model, opened, os.fspath(path), threads)
 
         self._retried(write)
@@ -227,11 +228,11 @@ class Store:
     def follow(
         self, weights: object, step: Optional[int] = None, *, wait: float = 1.0, threads: Optional[int] = None
     ) -> Iterator[int]:
-        """Brings weights to the latest step, in place, and gives its number; then waits for the next, without an end.
+        """Updates weights to the latest step, in place, and yields its number; then waits for the next step, for ever.
 
         weights  as for `apply`, writable
-        step     whose weights they are; None: of none, and the latest are read
-        wait     seconds between two looks at the directory
+        step     the step of these weights; None: they are of no step, and the latest step is read
+        wait     seconds between two reads of the manifest
 
         >>> for step in store.follow(model.state_dict()):    # doctest: +SKIP
         ...     engine.reload()
@@ -247,16 +248,16 @@ class Store:
             latest = max(manifest.steps, default=None)
             if latest is None or latest == at:
                 return
-            anchor, behind = manifest.way(latest)
+            anchor, after = manifest.path_to(latest)
             chain = None if at is None else manifest.chain(at, latest)
-            if chain is None or _bytes(chain) > anchor.size + _bytes(behind):
-                at, sums = latest, self._load(anchor, behind, threads, held)[1]
+            if chain is None or _bytes(chain) > anchor.size + _bytes(after):
+                at, sums = latest, self._load(anchor, after, threads, held)[1]
                 return
-            opened = [self._open(each) for each in chain]  # a prune may remove them from here on
-            sums = sums or {name: new_sums(each.words) for name, each in held.items()}
-            for each in opened:
-                apply_to(held, each, sums, threads)
-                at = int(each.result)
+            opened = [self._open(file) for file in chain]  # from here on a prune may remove the files
+            sums = sums or {name: new_sums(tensor.words) for name, tensor in held.items()}
+            for patch in opened:
+                apply_to(held, patch, sums, threads)
+                at = int(patch.result)
 
         while True:
             before = at
@@ -269,12 +270,12 @@ class Store:
     def _load(
         self, anchor: AnchorFile, patches: Sequence[PatchFile], threads: Optional[int], out: Optional[Tensors] = None
     ) -> Tuple[Dict[str, Words], Dict[str, Array]]:
-        """Weights and their sums, of an anchor and the patches behind it."""
+        """The weights and their sums, from an anchor and the patches after it."""
         with self._opened(anchor, patches) as (model, opened):
-            held = {name: _empty(each) for name, each in model.tensors.items()} if out is None else out
+            held = {name: _empty(tensor) for name, tensor in model.tensors.items()} if out is None else out
             require_same(held, model.tensors, "out", f"the store's step {anchor.step}")
             ties = [names for names in memory_of(held).values() if len(names) > 1]
-            before, sums = ({name: _no_sums(each) for name, each in model.tensors.items()} for _ in range(2))
+            before, sums = ({name: _empty_sums(tensor) for name, tensor in model.tensors.items()} for _ in range(2))
 
             checks = Checks(opened, model.tensors)
 
@@ -301,45 +302,45 @@ class Store:
                     pass
                 checks.require()
             except WrongBase as error:
-                raise CorruptFrame(f"{model.path}, or what follows it, is damaged: {error}") from None
+                raise CorruptFrame(f"{model.path} or a patch after it is damaged: {error}") from None
             if anchor.plan == PLAIN:
                 _compare(model, before)
         for names in ties:
             if len({check_of(sums[name]) for name in names}) > 1:
-                raise ArgumentError(f"{names[0]!r} and {names[1]!r} are the same memory, and the step has them differ")
+                raise ArgumentError(f"{names[0]!r} and {names[1]!r} are the same memory, but differ in this step")
         return held, sums
 
     @contextlib.contextmanager
     def _opened(self, anchor: AnchorFile, patches: Sequence[PatchFile]) -> Iterator[Tuple[Model, Sequence[Patch]]]:
-        """The model that patches begin with, and those that make the weights of a step of it."""
+        """The model that is the base of the first patch, and the opened patches. A patch of an anchor comes first."""
         path = self.path / anchor.file
         path.stat()
-        opened = [self._open(each) for each in patches]
+        opened = [self._open(file) for file in patches]
         if anchor.plan != PLAIN:
             first = self._open(PatchFile(-1, anchor.step, anchor.file, anchor.size))
             opened.insert(0, first)
             if first.entries is None:
                 raise CorruptFrame(f"{path}: an anchor without a list of tensors")
-            model = zeros_like(path, {each.name: Zeros(each.dtype, each.shape) for each in first.entries.values()})
+            model = zeros_like(path, {entry.name: Zeros(entry.dtype, entry.shape) for entry in first.entries.values()})
             yield self._required(model, opened)
             return
         try:
             with open_model(str(path)) as model:
                 if model.metadata.get(_STEP) != str(anchor.step):
-                    raise CorruptFrame(f"{path}: the weights of step {model.metadata.get(_STEP)}, not of {anchor.step}")
+                    raise CorruptFrame(f"{path}: has the weights of step {model.metadata.get(_STEP)}, not of {anchor.step}")
                 yield self._required(model._replace(shards=[shard_of(model.tensors, {})]), opened)
         except ArgumentError as error:
             raise CorruptFrame(str(error)) if str(error).startswith(str(path)) else error from None
 
     def _required(self, model: Model, opened: Sequence[Patch]) -> Tuple[Model, Sequence[Patch]]:
-        for each in opened:
-            each.require(model.tensors, str(model.path))
+        for patch in opened:
+            patch.require(model.tensors, str(model.path))
         return model, opened
 
-    def _look(self, anchor: AnchorFile, model: Model) -> None:
-        """CorruptFrame if a .safetensors anchor has other weights than were written. (Of a patch its frames tell.)"""
+    def _check_anchor(self, anchor: AnchorFile, model: Model) -> None:
+        """CorruptFrame if the weights of a .safetensors anchor have changed. (The frames of a patch have checks of their own.)"""
         if anchor.plan == PLAIN:
-            found = {name: _no_sums(each) for name, each in model.tensors.items()}
+            found = {name: _empty_sums(tensor) for name, tensor in model.tensors.items()}
             for job in cut(model.tensors, []):
                 job.parts[0].sums_in(found)[:] = new_sums(gather(model.tensors, job.parts, "anchor"))
             _compare(model, found)
@@ -352,7 +353,7 @@ class Store:
         return patch
 
     def _retried(self, read: Callable[[], Result]) -> Result:
-        """A prune may remove a file between the reading of the manifest and its own."""
+        """Calls `read` again if a prune has removed a file after the manifest was read."""
         for _ in range(_TRIES - 1):
             before = read_manifest(self.path) if self.path.is_dir() else None
             try:
@@ -364,22 +365,22 @@ class Store:
 
 
 def _shapes(tensors: Mapping[str, Words]) -> Json:
-    return {name: (each.dtype, tuple(each.shape)) for name, each in tensors.items()}
+    return {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
 
 
 def _empty(like: Words) -> Words:
     return Words(like.dtype, like.shape, numpy.empty(like.length, word_type(like.dtype)), None)
 
 
-def _no_sums(like: Words) -> Array:
+def _empty_sums(like: Words) -> Array:
     return numpy.empty(chunks_of(like.length * word_type(like.dtype).itemsize), numpy.uint64)
 
 
 def _compare(model: Model, sums: Mapping[str, Array]) -> None:
-    """CorruptFrame unless the weights of an anchor, whose sums these are, are those that were written."""
+    """CorruptFrame unless these sums of an anchor's weights have the checks in its metadata."""
     if model.metadata.get(_CHECKS, "").split() != [f"{check_of(sums[name]):016x}" for name in model.tensors]:
-        raise CorruptFrame(f"{model.path}: its weights have other checks than were written: it is damaged")
+        raise CorruptFrame(f"{model.path}: the checks of its weights are not those in its metadata: it is damaged")
 
 
 def _bytes(files: Sequence[PatchFile]) -> int:
-    return sum(each.size for each in files)
+    return sum(file.size for file in files)

@@ -1,5 +1,5 @@
-"""The layout of a store of patches (docs/PATCH.md, "Store"): a folder of files that never change, and a manifest that says which
-of them count. What the manifest does not name is not there: a crash leaves the store as it was."""
+"""The layout of a store of patches (docs/PATCH.md, "Store"): a folder of files that never change, and a manifest that lists the
+valid ones. Files that it does not list are ignored, so a crash leaves the store unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .._native._stages import read_stages
 from ..errors import ArgumentError, ConcurrentUse, CorruptFrame, Unsupported
 
 MANIFEST, LOCK = "manifest.json", "writer.lock"
-# How an anchor is written: as a .safetensors file, or as the patch that takes zeros to its weights, of a plan.
+# The formats of an anchor: a .safetensors file, or a patch, by a plan, that changes zeros to its weights.
 PLAIN = "safetensors"
 ANCHOR_PLAN = "sparsify=changed index=all value=planes"
 _FORMAT = "deepreduce-store-1"
@@ -23,7 +23,7 @@ _OURS = re.compile(r"\d{10,20}-[0-9a-f]{8}\.(safetensors|drpatch)|\.(\d{10,20}-[
 _NUMBER_END = 2**63
 
 
-Fail = Callable[[str], NoReturn]  # raises what is wrong with a file
+Fail = Callable[[str], NoReturn]  # raises the error of a file
 
 
 class AnchorFile(NamedTuple):
@@ -36,7 +36,7 @@ class AnchorFile(NamedTuple):
 
 
 class PatchFile(NamedTuple):
-    """What takes the weights of `base` to those of `step`."""
+    """A patch that changes the weights of `base` to those of `step`."""
 
     base: int
     step: int
@@ -45,7 +45,7 @@ class PatchFile(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    anchors: Sequence[AnchorFile]  # ascending, as the patches
+    anchors: Sequence[AnchorFile]  # ascending, as are the patches
     patches: Sequence[PatchFile]
 
     @property
@@ -57,16 +57,16 @@ class Manifest(NamedTuple):
         return [anchor.file for anchor in self.anchors] + [patch.file for patch in self.patches]
 
     def chain(self, begin: int, end: int) -> Optional[List[PatchFile]]:
-        """The patches that take the weights of a step to those of another; None: they are not all there."""
-        by_step = {each.step: each for each in self.patches}
+        """The patches that change the weights of a step to those of another; None if one is missing."""
+        by_step = {patch.step: patch for patch in self.patches}
         found: List[PatchFile] = []
         while end > begin and end in by_step:
             found.append(by_step[end])
             end = by_step[end].base
         return found[::-1] if end == begin else None
 
-    def way(self, step: int) -> Tuple[AnchorFile, List[PatchFile]]:
-        """From where the weights of a step come: of the last anchor that leads there."""
+    def path_to(self, step: int) -> Tuple[AnchorFile, List[PatchFile]]:
+        """The files of a step: the last anchor with a chain of patches to it, and this chain. ArgumentError if there are none."""
         for anchor in reversed(self.anchors):
             patches = self.chain(anchor.step, step) if anchor.step <= step else None
             if patches is not None:
@@ -79,12 +79,12 @@ def _spans(steps: Sequence[int]) -> str:
 
 
 def file_name(step: int, end: str) -> str:
-    """A name that no other writer gives a file."""
+    """A new file name, with random digits."""
     return f"{step:010d}-{os.urandom(4).hex()}.{end}"
 
 
 def read_manifest(folder: pathlib.Path) -> Manifest:
-    """Without a manifest the store is empty. Raises CorruptFrame, Unsupported, OSError; ArgumentError if there is no folder."""
+    """The manifest; an empty one if there is no file. Raises CorruptFrame, Unsupported, OSError; ArgumentError if there is no folder."""
     path = folder / MANIFEST
     try:
         text = path.read_bytes()
@@ -102,9 +102,9 @@ def _parsed(text: bytes, where: str) -> Manifest:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        fail(f"no JSON ({str(error)[:100]})")
+        fail(f"it is not JSON ({str(error)[:100]})")
     if not isinstance(document, dict) or not isinstance(document.get("format"), str):
-        fail("names no format")
+        fail("it has no format")
     if document["format"] != _FORMAT:
         raise Unsupported(f"{where}: format {document['format'][:40]!r}; this library reads {_FORMAT!r}")
     kinds: Dict[str, type] = {"anchors": AnchorFile, "patches": PatchFile}
@@ -112,14 +112,14 @@ def _parsed(text: bytes, where: str) -> Manifest:
     for name, kind in kinds.items():
         rows = document.get(name)
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            fail(f"{name} is no list of objects")
+            fail(f"{name} is not a list of objects")
         found[name] = [_row(row, kind, name, fail) for row in rows]
-        steps = [each.step for each in found[name]]
+        steps = [row.step for row in found[name]]
         if any(a >= b for a, b in zip(steps, steps[1:])):
             fail(f"the steps of {name} do not ascend")
-    for each in found["patches"]:
-        if each.base >= each.step:
-            fail(f"a patch from step {each.base} to {each.step}")
+    for patch in found["patches"]:
+        if patch.base >= patch.step:
+            fail(f"a patch from step {patch.base} to {patch.step}")
     for anchor in found["anchors"]:
         if anchor.plan != PLAIN and not _makes_patches(anchor.plan):
             raise Unsupported(f"{where}: the anchor of step {anchor.step} has plan {anchor.plan[:40]!r}")
@@ -140,19 +140,19 @@ def _row(row: Dict[str, object], kind: Any, name: str, fail: Fail) -> Any:
     for field, value in row.items():
         if field in ("file", "plan"):
             if not isinstance(value, str) or not value or os.path.basename(value) != value or value.startswith("."):
-                fail(f"{field} is {str(value)[:60]!r}, which is no name of a file beside it")
+                fail(f"{field} is {str(value)[:60]!r}, which is not the name of a file beside it")
         elif type(value) is not int or not 0 <= value < _NUMBER_END:
-            fail(f"{field} is {str(value)[:60]!r}, no number")
+            fail(f"{field} is {str(value)[:60]!r}, not a number")
     return kind(**row)
 
 
 def _text(manifest: Manifest) -> bytes:
-    document = {"format": _FORMAT, **{name: [each._asdict() for each in rows] for name, rows in manifest._asdict().items()}}
+    document = {"format": _FORMAT, **{name: [row._asdict() for row in rows] for name, rows in manifest._asdict().items()}}
     return (json.dumps(document, separators=(",", ":")).replace('{"', '\n{"') + "\n").encode()
 
 
 class Writer:
-    """The right to write: one process, and one object of it, at a time. ConcurrentUse if another has it."""
+    """The lock for writing: one object of one process has it at a time. ConcurrentUse if another has it."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -163,7 +163,7 @@ class Writer:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(self._lock, 0)
             os.pwrite(self._lock, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
-            self._seen = self._bytes()
+            self._text = self._bytes()  # of the manifest
             self.manifest = read_manifest(folder)
         except BlockingIOError:
             who = os.pread(self._lock, 200, 0).decode("utf-8", "replace").strip()
@@ -180,24 +180,24 @@ class Writer:
             return b""
 
     def require_turn(self) -> None:
-        """Where a file system has no locks, another's writing is noticed here."""
-        if self._bytes() != self._seen:
+        """ConcurrentUse if another writer has changed the manifest, on a file system without locks."""
+        if self._bytes() != self._text:
             raise ConcurrentUse(f"{self._folder}: another writer has changed it")
 
     def commit(self, manifest: Manifest) -> None:
-        """From now on these files count."""
+        """Replaces the manifest. From its return on these files are valid."""
         self.require_turn()
         text = _text(manifest)
         with whole_file(self._folder / MANIFEST, durable=True) as partial:
             partial.write_bytes(text)
-        self._seen, self.manifest = text, manifest
+        self._text, self.manifest = text, manifest
 
     def sweep(self) -> None:
-        """Removes files of stores that the manifest does not name."""
-        kept = set(self.manifest.files)
-        for each in self._folder.iterdir():
-            if _OURS.fullmatch(each.name) and each.name not in kept:
-                each.unlink(missing_ok=True)
+        """Removes files of the store that the manifest does not list."""
+        listed = set(self.manifest.files)
+        for file in self._folder.iterdir():
+            if _OURS.fullmatch(file.name) and file.name not in listed:
+                file.unlink(missing_ok=True)
 
     def close(self) -> None:
         if self._lock >= 0:
