@@ -254,6 +254,92 @@ def ranks_that_load_states_of_other_steps_are_named():
                 outer.step()
 
 
+def residuals_of(outer):
+    """Of feedback, by place: bytes."""
+    state, found = outer.state_dict()["exchange"], {}
+    for at, reduce in state["reduces"].items():
+        part = reduce.get(f"rank{dist.get_rank()}", {})
+        for kind in ("residuals", "sums"):
+            for name, saved in part.get(kind, {}).items():
+                found[at, kind, name] = (saved["state"] if kind == "residuals" else saved).clone()
+    return found
+
+
+def everything_agreed(outer):
+    """The weights, buffers and outer optimizer, as one tensor of bytes."""
+    return torch.cat([torch.from_numpy(array.copy()).view(torch.uint8) for array in outer._agreed.arrays().values()])
+
+
+@check("outer3")
+def ranks_that_are_behind_catch_up_and_keep_their_residuals():
+    """Rank 1 is newest; rank 0 has an older state, rank 2 none."""
+    rank = dist.get_rank()
+
+    def momentum(weights):
+        return torch.optim.SGD(weights, lr=0.7, momentum=0.9, nesterov=True)
+
+    for options in (
+        {"plan": SPARSE, "every": 4},
+        {"plan": SPARSE, "every": 4, "fragments": 2, "overlap": 1},
+        {"plan": "sparsify=topr(ratio=0.1) feedback=residual index=golomb exchange=owner", "every": 4},
+        {"plan": "transform=lowrank(rank=2) feedback=residual", "every": 4},
+        {"plan": None, "every": 4},
+    ):
+        for fails in (False, True):
+            model = Norms()
+            outer, inner = Outer(model, optimizer=momentum, **options), adam(model)
+            states = []
+            for last in range(1, 11):
+                inner_steps(model, inner, outer, 2 * last - 2, 2 * last)
+                states.append(copy.deepcopy([model.state_dict(), outer.state_dict()]))
+            torch.manual_seed(rank)
+            model = Norms()
+            outer, inner = Outer(model, optimizer=momentum, **options), adam(model)
+            if rank < 2:  # rank 0 within round 2, rank 1 after round 4
+                for each, state in zip((model, outer), states[[4, 9 if fails else 7][rank]]):
+                    each.load_state_dict(copy.deepcopy(state))
+            if fails:
+                with raises(deepreduce.OutOfStep, "or call catch_up() on all ranks"):
+                    while True:
+                        outer.step()
+            before, kept = everything_agreed(outer), residuals_of(outer)
+            assert outer.catch_up() == (rank != 1), options
+            assert rank != 1 or same(everything_agreed(outer), before)
+            assert same_on_all_ranks(everything_agreed(outer).float()), options
+            now = residuals_of(outer)
+            assert all(torch.equal(saved, now[place]) for place, saved in kept.items()), options
+            if rank != 1:
+                assert same(buffers_of(model), torch.cat([each.reshape(-1).double() for each in agreed_state(outer, model)]))
+            assert outer.catch_up() is False
+            rounds = outer.info.rounds
+            inner_steps(model, inner, outer, 0, 8)
+            assert outer.info.rounds > rounds and same_on_all_ranks(everything_agreed(outer).float()), options
+            assert outer.info.last.workers == ("0", "1", "2")
+
+
+def agreed_state(outer, model):
+    both = {**outer._agreed.weights, **outer._agreed.means, **outer._agreed.copies}
+    return [both[name] for name in model.state_dict()]
+
+
+@check("outer3")
+def ranks_at_another_inner_step_of_one_round_keep_what_they_trained():
+    rank, model = dist.get_rank(), make_model()
+    outer, inner = Outer(model, SPARSE, every=6), adam(model)
+    inner_steps(model, inner, outer, 0, 8 + rank)
+    before = parameters_of(model).clone()
+    assert outer.catch_up() is False and same(parameters_of(model), before) and not same_on_all_ranks(before)
+    inner_steps(model, inner, outer, 10, 12)
+    assert outer.info.rounds == 2 and same_on_all_ranks(parameters_of(model))
+    with raises(deepreduce.ArgumentError, "a round is under way"):
+        outer = Outer(model, SPARSE, every=2, overlap=1)
+        outer.step()
+        outer.step()
+        outer.catch_up()
+    outer.step()
+    assert outer.catch_up() is False
+
+
 @check("outer")
 def overlap_counts_each_inner_step_once():
     """With a dense plan and rate 1, what is applied late is what ranks moved, and what they moved meanwhile stays."""

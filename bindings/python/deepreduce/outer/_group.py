@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
+import numpy
 import torch
 import torch.distributed as dist
 
@@ -13,7 +15,7 @@ from ..errors import ArgumentError, PeerError
 from ..torch import AllReduce, Plans
 from ..torch._engine import Engine, all_gather, is_finite, out_of_step
 from ..torch._rules import Rules
-from ..torch._terms import require_same, signed
+from ..torch._terms import gathered, gathered_texts, require_same, signed
 from ._agreed import Agreed, Local, Tensors
 from ._round import Round
 
@@ -64,6 +66,8 @@ class GroupExchange:
         sent = torch.tensor([signed(word) for word in words], device=place)
         received = torch.empty(engine.size * len(words), dtype=torch.int64, device=place)
         self._words = received, engine.issue(f"round {number}", all_gather, received, sent)
+        if self._is_fresh:  # (ranks at other rounds may be at other fragments: their collectives would not match)
+            self._require_in_step(self._received())
         if self._weighs:
             self._agreed.on_cpu(moves)
         begun: List[AllReduce] = []
@@ -84,9 +88,7 @@ class GroupExchange:
         """Updates the agreed weights to the next round."""
         begin, engine, pending = time.perf_counter(), self._engine, [reduce for reduce, _ in self._in_use()]
         try:
-            received, work = self._words
-            engine.wait(f"round {self._number}", work, time.monotonic() + self._timeout)
-            weights = self._compare(received.view(engine.size, -1).tolist())
+            weights = self._compare(self._received())
             while pending:
                 pending.pop(0).finish()
         except BaseException:
@@ -106,9 +108,16 @@ class GroupExchange:
         sent, received_bytes = (sum(getattr(step, field) for step in last) for field in ("sent", "received"))
         return Round(self._number, names, {}, (), sent, received_bytes, time.perf_counter() - begin)
 
-    def _compare(self, words: List[List[int]]) -> List[float]:
-        """The weights of the ranks. Raises, the same on all ranks, OutOfStep if one is at another step, or has other agreed
-        weights; PeerError if a value of one is not finite."""
+    def _received(self) -> List[List[int]]:
+        """The words of all ranks."""
+        received, work = self._words
+        if work is not None:
+            self._engine.wait(f"round {self._number}", work, time.monotonic() + self._timeout)
+        self._words = received, None
+        return received.view(self._engine.size, -1).tolist()  # type: ignore[no-any-return]
+
+    def _require_in_step(self, words: List[List[int]]) -> None:
+        """Raises OutOfStep, the same on all ranks, if one is at another step, or has other agreed weights."""
         if any(report[:_SAME] != words[0][:_SAME] for report in words):
             rounds = [report[0] for report in words]
             ahead = max(words)
@@ -121,8 +130,12 @@ class GroupExchange:
             else:
                 why = f"has other agreed weights than rank {self._engine.global_rank(source)}"
             raise out_of_step(
-                f"rank {ranks[0]} {why}: load the states of one step on all ranks", ranks, self._engine.global_rank(source)
+                f"rank {ranks[0]} {why}: load the states of one step on all ranks, or call catch_up() on all ranks", ranks, self._engine.global_rank(source)
             )
+
+    def _compare(self, words: List[List[int]]) -> List[float]:
+        """The weights of the ranks. Raises, the same on all ranks, OutOfStep; PeerError if a value of one is not finite."""
+        self._require_in_step(words)
         for rank, (*_, bad, _) in enumerate(words):
             if bad:
                 number, name = self._engine.global_rank(rank), [*self._moves, *self._means][bad - 1]
@@ -130,6 +143,69 @@ class GroupExchange:
                 error.rank = number
                 raise error
         return [struct.unpack("<d", struct.pack("<q", report[-1]))[0] for report in words]
+
+    # ---- Catching up ----
+
+    def catch_up(self, place: Sequence[int]) -> Tuple[List[int], bool]:
+        """Collective. Ranks that have other agreed weights than the newest rank get its weights, buffers and outer optimizer, and
+        keep their residuals. (No rank has the weights of another's round, so they travel whole, not as a patch.)
+
+        place  [round, inner steps, inner steps since the round before] of this rank
+        Returns that of the newest rank, and whether this rank had other weights.
+        """
+        engine = self._engine
+        words = gathered("catch up", [*place, int(self._agreed.check(), 16)], engine, self._timeout)
+        newest = max(words)
+        source, own = words.index(newest), words[engine.rank]
+        if all(word == newest for word in words):
+            return list(place), False
+        arrays = self._agreed.arrays() if any(word[-1] != newest[-1] for word in words) else {}
+        reduces = [*self._reduces, self._buffers]
+        states = [reduce.state_dict() for reduce in reduces]
+        numbers = [self._numbers_of(state) for state in states]
+        warm = [self._part_of(state).get("warm", {}) for state in states]
+        sizes = {name: [str(array.dtype), array.size] for name, array in arrays.items()}
+        text = json.dumps([sizes, numbers, [{name: saved.numel() for name, saved in found.items()} for found in warm]])
+        sizes, numbers, lengths = json.loads(gathered_texts("catch up", text if engine.rank == source else "", engine, self._timeout)[source])
+        if engine.rank != source:
+            arrays = {name: numpy.empty(size, dtype) for name, (dtype, size) in sizes.items()}
+            warm = [{name: torch.empty(size, dtype=torch.uint8) for name, size in found.items()} for found in lengths]
+        given = (array if array.flags.writeable else array.copy() for array in arrays.values())
+        for sent in (*map(torch.from_numpy, given), *(saved for found in warm for saved in found.values())):
+            self._broadcast(sent, source)
+        if engine.rank != source:
+            for reduce, state, found, starts in zip(reduces, states, numbers, warm):
+                reduce.load_state_dict(self._adopted(state, found, starts))
+        has_others = own[-1] != newest[-1]
+        if has_others:
+            self._agreed.load_arrays(arrays)
+        self._is_fresh = True
+        return newest[:-1], has_others
+
+    def _part_of(self, state: Mapping[str, Any]) -> Dict[str, Any]:
+        """This rank's part of an AllReduce's state."""
+        return dict(state.get(f"rank{self._engine.rank}", state.get("any", {})))
+
+    def _numbers_of(self, state: Mapping[str, Any]) -> Dict[str, int]:
+        part = self._part_of(state)
+        return {"step": state["step"], "ranks": state["ranks"], **{key: part.get(key, 0) for key in ("failures", "failed")}}
+
+    def _adopted(self, state: Mapping[str, Any], newest: Mapping[str, int], warm: Mapping[str, torch.Tensor]) -> Dict[str, Any]:
+        """The state of an AllReduce at the newest rank's step, with this rank's residuals."""
+        part = {"residuals": {}, **self._part_of(state), "failures": newest["failures"], "failed": newest["failed"]}
+        part.pop("holds", None)
+        if warm:
+            part["warm"] = dict(warm)
+        adopted = {**state, "step": newest["step"], "ranks": state["ranks"] or newest["ranks"]}
+        return {**adopted, f"rank{self._engine.rank}": part} if newest["ranks"] or state["ranks"] else adopted
+
+    def _broadcast(self, tensor: torch.Tensor, source: int) -> None:
+        far = tensor if self._engine.has_backend("cpu") else tensor.cuda()
+        dist.broadcast(far, self._engine.global_rank(source), self._group)
+        if far is not tensor:
+            tensor.copy_(far)
+
+    # ---- Checkpoints ----
 
     def state_dict(self) -> Dict[str, Any]:
         reduces = {str(i): reduce.state_dict() for i, reduce in enumerate(self._reduces)}

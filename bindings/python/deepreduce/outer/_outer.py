@@ -43,7 +43,8 @@ class Outer:
     optimizer  the outer optimizer, for a schedule of its rate
     info       an OuterInfo
 
-    Raises ArgumentError, the same on all ranks, if ranks have another model, plan or option: it names the rank and the difference.
+    Raises ArgumentError, the same on all ranks, if ranks have another model, plan or option: it names the rank and the difference. Ranks
+    that loaded states of different rounds raise OutOfStep in the next round, and go on after `catch_up`.
 
     >>> outer = deepreduce.outer.Outer(model, plan, every=30)    # doctest: +SKIP
     >>> for batch in data:                                       # doctest: +SKIP
@@ -230,6 +231,24 @@ class Outer:
             for here, there in ((local.weights, agreed.weights), (local.means, agreed.means), (local.copies, agreed.copies)):
                 for name, tensor in here.items():
                     tensor.copy_(there[name])
+
+    def catch_up(self) -> bool:
+        """For ranks of a group that loaded states of different rounds, or of none, and for those whose step raised OutOfStep: the
+        ranks that are behind get the agreed weights, buffers and outer optimizer of the newest rank. They keep their residuals
+        and their inner optimizers; what they trained since their last round is dropped. All ranks call it, between two steps.
+
+        Returns whether this rank was behind. Workers of a Folder catch up in each round; there it does nothing.
+        """
+        if isinstance(self._exchange, FolderExchange):
+            return False
+        if not self._is_agreed:
+            raise ArgumentError("a round is under way: catch up before the first step, or after one that returned True or raised")
+        place, is_behind = self._exchange.catch_up([self._round, self._steps, self._since])
+        self._round, self._steps, self._since = place
+        if is_behind:
+            self._sent, self._shift, self._weight = None, {}, 0.0
+            self._copy_all()
+        return is_behind
 
     # ---- Checkpoints ----
 
