@@ -1,6 +1,7 @@
 // `deepreduce test-plugin`: checks the promises of codecs on those of a plug-in.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <map>

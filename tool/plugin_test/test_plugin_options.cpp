@@ -1,5 +1,7 @@
 #include "test_plugin_options.hpp"
 
+#include <CLI/CLI.hpp>
+
 #include "tool/read/whole_number.hpp"
 
 namespace dr::plugin_test {

@@ -1,9 +1,12 @@
 // The command line of `test-plugin` as a struct.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
+
+namespace CLI {
+class App;  // its header takes seconds to compile
+}
 
 namespace dr::plugin_test {
 

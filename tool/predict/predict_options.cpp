@@ -1,5 +1,6 @@
 #include "predict_options.hpp"
 
+#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>

@@ -1,13 +1,16 @@
 // The command lines of `predict` and `plan` as structs.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "link_text.hpp"
+
+namespace CLI {
+class App;  // its header takes seconds to compile
+}
 
 namespace dr::predict {
 
