@@ -92,7 +92,7 @@ def test_the_disk_is_bounded_and_the_run_goes_on(tmp_path, capsys):
     files = list(tmp_path.iterdir())
     assert [path.name for path in sorted(files)] == ["step000001.npz", "step000002.npz"]
     assert sum(path.stat().st_size for path in files) == recorder.bytes <= 10_000
-    assert capsys.readouterr().err.count("would pass the limit of 10 kB (--limit)") == 1
+    assert capsys.readouterr().err.count("would exceed the limit of 10 kB (--limit)") == 1
     (tmp_path / "file").write_text("")
     recorder = Recorder(Settings(str(tmp_path / "file"), every=1))
     recorder.before_step(optimizer), recorder.before_step(optimizer)

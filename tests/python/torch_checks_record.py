@@ -177,7 +177,7 @@ def a_file_that_cannot_be_written_ends_no_training():
 @check("two")
 def a_recording_that_cannot_be_made_says_so():
     if dist.get_rank() == 0:  # which writes
-        with raises(deepreduce.ArgumentError, "no such folder", "nowhere"):
+        with raises(deepreduce.ArgumentError, "its folder does not exist", "nowhere"):
             DDPHook(None, record="nowhere/at/all.json")
         with raises(deepreduce.ArgumentError, "it is a folder"):
             DDPHook(None, record=tempfile.gettempdir())

@@ -81,6 +81,20 @@ def gradients(named_parameters: Sequence[Tuple[str, torch.nn.Parameter]]) -> Arr
     return arrays
 
 
+@dataclasses.dataclass
+class _Optimizer:
+    """An optimizer of the program. The reference to it keeps its id from being used for another object.
+
+    number      in the order of the first steps
+    parameters  (name, parameter) of all groups; None: not read yet
+    """
+
+    number: int
+    optimizer: torch.optim.Optimizer
+    steps: int = 0
+    parameters: Optional[List[Tuple[str, torch.nn.Parameter]]] = None
+
+
 class Recorder:
     """Counts the steps of each optimizer, and writes a file for each step that the settings select. With several ranks (of
     torch.distributed, or by WORLD_SIZE and RANK of the environment) the names of the files begin with the rank.
@@ -89,55 +103,54 @@ class Recorder:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.files, self.bytes = 0, 0
-        self._over = False
-        self._optimizers: Dict[
-            int, List[torch.nn.Parameter]
-        ] = {}  # id: number, steps, names, the optimizer, so that its id stays taken
+        self._stopped = False
+        self._optimizers: Dict[int, _Optimizer] = {}  # by id
 
-    def before_step(self, optimizer: object, *_: object) -> None:
+    def before_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """The hook. An error is reported once and ends the recording; the run continues."""
         try:
             self._count(optimizer)
         except Exception as error:
             self._stop(f"stopped: {error!r}")
 
-    def _count(self, optimizer: object) -> None:
-        own = self._optimizers.setdefault(id(optimizer), [len(self._optimizers), 0, None, optimizer])
-        own[1] += 1
-        if self.settings.model and own[:2] == [0, 1]:
+    def _count(self, optimizer: torch.optim.Optimizer) -> None:
+        counted = self._optimizers.setdefault(id(optimizer), _Optimizer(len(self._optimizers), optimizer))
+        counted.steps += 1
+        if self.settings.model and (counted.number, counted.steps) == (0, 1):
             self._record_model(optimizer)
-        if self._over or not self.settings.wants(own[1]):
+        if self._stopped or not self.settings.wants(counted.steps):
             return
-        if own[2] is None or [id(each) for _, each in own[2]] != [id(each) for each in _parameters_of(optimizer)]:
-            own[2] = names_of(optimizer)  # the first time, or add_param_group has added some
-        arrays = gradients(own[2])
+        named = counted.parameters
+        if named is None or [id(parameter) for _, parameter in named] != [id(parameter) for parameter in _parameters_of(optimizer)]:
+            named = counted.parameters = names_of(optimizer)  # at the first step, and if add_param_group has added some
+        arrays = gradients(named)
         if not arrays:
-            self._say(f"step {own[1]}: no parameter has a gradient; nothing recorded")
+            self._print(f"step {counted.steps}: no parameter has a gradient; nothing recorded")
             return
         size = sum(array.nbytes + 256 for array in arrays.values())
         if self.bytes + size > self.settings.limit:
             self._stop(
-                f"ends before step {own[1]}: {_text(self.bytes)} recorded, {_text(size)} more would pass the limit of"
+                f"ends before step {counted.steps}: {_text(self.bytes)} recorded, {_text(size)} more would exceed the limit of"
                 f" {_text(self.settings.limit)} (--limit)"
             )
             return
         if self.files == 0:
             fit = self.settings.limit // size
-            self._say(f"{_text(size)} a step; {fit} of them fit into the limit of {_text(self.settings.limit)}")
-        self._write(own[0], own[1], arrays)
+            self._print(f"{_text(size)} per step; {fit} steps fit into the limit of {_text(self.settings.limit)}")
+        self._write(counted.number, counted.steps, arrays)
 
-    def _record_model(self, optimizer: object) -> None:
+    def _record_model(self, optimizer: torch.optim.Optimizer) -> None:
         from ._model_times import record
 
         path = self.settings.model
         try:
             model = _model_of(optimizer)
             if model is None:
-                self._say(f"{path}: not written: no module holds the parameters of the first optimizer")
+                self._print(f"{path}: not written: no module has parameters of the first optimizer")
             elif path is not None:
                 record(model, path)
         except Error as error:
-            self._say(f"{path}: not written: {error}")
+            self._print(f"{path}: not written: {error}")
 
     def _write(self, optimizer: int, step: int, arrays: Arrays) -> None:
         folder = pathlib.Path(self.settings.output)
@@ -151,22 +164,22 @@ class Recorder:
         self.files += 1
         self.bytes += (folder / f"{name}.npz").stat().st_size
 
-    def _stop(self, why: str) -> None:
-        if not self._over:
-            self._say(why)
-        self._over = True
+    def _stop(self, reason: str) -> None:
+        if not self._stopped:
+            self._print(reason)
+        self._stopped = True
 
-    def _say(self, what: str) -> None:
+    def _print(self, message: str) -> None:
         rank = rank_of_process()
-        who = "" if rank is None else f" rank {rank}:"
-        print(f"deepreduce: capture:{who} {what}", file=sys.stderr, flush=True)
+        prefix = "" if rank is None else f" rank {rank}:"
+        print(f"deepreduce: capture:{prefix} {message}", file=sys.stderr, flush=True)
 
     def finish(self) -> None:
         """Reports the number of steps and files."""
-        steps = max((own[1] for own in self._optimizers.values()), default=0)
+        steps = max((counted.steps for counted in self._optimizers.values()), default=0)
         if steps:
             files = f"{self.files} file{'' if self.files == 1 else 's'}, {_text(self.bytes)}, in {self.settings.output}"
-            self._say(f"{steps} steps; {files}")
+            self._print(f"{steps} steps; {files}")
 
 
 def rank_of_process() -> Optional[int]:
@@ -178,12 +191,12 @@ def rank_of_process() -> Optional[int]:
 
 
 def names_of(optimizer: torch.optim.Optimizer) -> List[Tuple[str, torch.nn.Parameter]]:
-    """(name, parameter) of all groups of an optimizer: as its groups or the modules that hold them call them, else by number.
+    """(name, parameter) of all groups of an optimizer. A name is that of the group or of the parameter's module, else a number.
 
-    A wrapper of torch.nn.parallel or torch.compile is no part of a name.
+    Wrappers of torch.nn.parallel and torch.compile are not part of a name.
     """
     named: Dict[int, str] = {}
-    bare: Dict[Tuple[int, str], str] = {}  # of a name with wrappers the one without
+    bare: Dict[Tuple[int, str], str] = {}  # (id, name with wrappers) -> name without
     for module in _outermost():
         for (whole, _), (name, parameter) in zip(module.named_parameters(), named_parameters_of(module)):
             named.setdefault(id(parameter), name)
@@ -191,37 +204,37 @@ def names_of(optimizer: torch.optim.Optimizer) -> List[Tuple[str, torch.nn.Param
     for group in optimizer.param_groups:
         for whole, parameter in zip(group.get("param_names") or (), group["params"]):
             named[id(parameter)] = bare.get((id(parameter), str(whole)), str(whole))
-    result, taken = [], set()
+    result, used = [], set()
     for i, group in enumerate(optimizer.param_groups):
         for k, parameter in enumerate(group["params"]):
             name = named.get(id(parameter), f"group{i}.{k}")
-            if name in taken:  # two models
+            if name in used:  # in two models
                 name = f"group{i}.{k}.{name}"
-            taken.add(name)
+            used.add(name)
             result.append((name, parameter))
     return result
 
 
-def _parameters_of(optimizer: torch.optim.Optimizer) -> List[torch.nn.Module]:
-    return [each for group in optimizer.param_groups for each in group["params"]]
+def _parameters_of(optimizer: torch.optim.Optimizer) -> List[torch.nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _outermost() -> List[torch.nn.Module]:
     """The modules that are not part of another module."""
     from torch import nn
 
-    # By type(): isinstance asks an object that pretends to be another, which may do anything.
-    modules = [each for each in gc.get_objects() if issubclass(type(each), nn.Module)]
+    # By type(): isinstance reads __class__, with which an object can run code of its own.
+    modules = [found for found in gc.get_objects() if issubclass(type(found), nn.Module)]
     inner = {id(child) for module in modules for child in module.children()}
     return [module for module in modules if id(module) not in inner]
 
 
-def _model_of(optimizer: object) -> Optional[torch.nn.Module]:
+def _model_of(optimizer: torch.optim.Optimizer) -> Optional[torch.nn.Module]:
     """The module that has the largest number of an optimizer's elements; None if no module has any."""
-    own = {id(each): each.numel() for each in _parameters_of(optimizer)}
-    counts = [(sum(own.get(id(each), 0) for each in module.parameters()), module) for module in _outermost()]
-    most, model = max(counts, key=lambda each: each[0], default=(0, None))
-    return model if most else None
+    sizes = {id(parameter): parameter.numel() for parameter in _parameters_of(optimizer)}
+    counts = [(sum(sizes.get(id(parameter), 0) for parameter in module.parameters()), module) for module in _outermost()]
+    count, model = max(counts, key=lambda pair: pair[0], default=(0, None))
+    return model if count else None
 
 
 def start(optimizer_module: types.ModuleType) -> Optional[Recorder]:
@@ -264,7 +277,7 @@ def main(arguments: Sequence[str]) -> int:
     elif _files(output) == before and _time_of(model) == model_before:
         print(
             "deepreduce: capture: nothing recorded; either no optimizer of torch.optim made a step that --steps or --every"
-            " names, or the program is no Python with PYTHONPATH (python -E, -I or -S)",
+            " names, or the program is not Python, or ignores PYTHONPATH (python -E, -I or -S)",
             file=sys.stderr,
         )
         return 1
@@ -291,18 +304,18 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="deepreduce capture",
         usage="deepreduce capture [OPTIONS] -- PROGRAM …",
-        description="Runs a PyTorch program and records gradients at optimizer steps, a .npz file a step; the run itself is"
-        " not changed. Several ranks (RANK and WORLD_SIZE, as torchrun sets them) write files of their own.",
+        description="Runs a PyTorch program and records gradients at optimizer steps, one .npz file per step; the run itself is"
+        " not changed. With several ranks (RANK and WORLD_SIZE, as torchrun sets them) every rank writes files of its own.",
         epilog="Then: deepreduce compare gradients/*.npz --plan …",
     )
     parser.add_argument("--steps", type=_steps, metavar="LIST", help="steps to record: 1,10,500-505; the first is 1")
-    parser.add_argument("--every", type=_positive, default=100, metavar="N", help="else each N-th; default: 100")
+    parser.add_argument("--every", type=_positive, default=100, metavar="N", help="without --steps: every N-th step; default: 100")
     parser.add_argument("--output", default="gradients", metavar="DIR", help="folder of the files; default: gradients")
     parser.add_argument(
         "--model", metavar="FILE", help="write when gradients become ready, too, for deepreduce predict and plan"
     )
     parser.add_argument(
-        "--limit", type=_size, default=10**9, metavar="SIZE", help="most that a rank writes (200M, 5G); default: 1G"
+        "--limit", type=_size, default=10**9, metavar="SIZE", help="maximum bytes that a rank writes (200M, 5G); default: 1G"
     )
     return parser
 

@@ -1,6 +1,6 @@
-"""deepreduce.torch: when the gradients of a model become ready, as `deepreduce predict` and `plan` read it.
+"""deepreduce.torch: the times at which the gradients of a model become ready, for `deepreduce predict` and `plan`.
 
-The file is docs/model.schema.json. Nothing of it runs unless a recording was asked for, nor after its last step.
+The format of the file is docs/model.schema.json. This code runs only if a recording was requested, and only until its last step.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _TYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 class Recording:
     """What to record, and where.
 
-    path   of the file, .json; rank 0 writes it, whole or not at all, after `steps`, or at the end of the program
-    name   of the model; None: its class
-    batch  samples of a rank and step; None: not known
-    steps  that times are the medians of
-    skip   so many first steps do not count, but at most half of all: DDP builds its buckets anew, memory is set up
+    path   path of the file, .json; rank 0 writes it after `steps`, or at the end of the program
+    name   name of the model; None: its class
+    batch  samples per rank and step; None: not known
+    steps  number of steps; times are medians over them
+    skip   number of first steps that do not count, at most half of all: in these DDP rebuilds its buckets and memory is allocated
     """
 
     path: Union[str, os.PathLike[str]]
@@ -53,17 +53,17 @@ class Recording:
                 " least 1, skip at least 0"
             )
         if _writes() and not pathlib.Path(self.path).absolute().parent.is_dir():
-            raise ArgumentError(f"record = {os.fspath(self.path)}: there is no such folder")
+            raise ArgumentError(f"record = {os.fspath(self.path)}: its folder does not exist")
         if _writes() and pathlib.Path(self.path).is_dir():
-            raise ArgumentError(f"record = {os.fspath(self.path)}: it is a folder, and the name of a file is wanted")
+            raise ArgumentError(f"record = {os.fspath(self.path)}: it is a folder; pass the path of a file")
 
 
 class _Step:
-    """Of one step, times of time.perf_counter: seconds."""
+    """The times of one step, of time.perf_counter: seconds."""
 
     def __init__(self, begin: float) -> None:
         self.begin, self.backward, self.end = begin, 0.0, 0.0
-        self.ready: Dict[str, float] = {}  # since the beginning of backward
+        self.ready: Dict[str, float] = {}  # name -> seconds since the beginning of backward
         self.hooks = 0.0  # seconds that communication hooks took on backward's thread
 
     @property
@@ -80,21 +80,21 @@ class ModelRecorder:
         wrapped = isinstance(model, torch.nn.parallel.DistributedDataParallel)
         self._module = unwrapped(model)
         self._ranks = dist.get_world_size(model.process_group) if wrapped else 1
-        self._writes = _writes()  # at the end of the program the group is gone
+        self._writes = _writes()  # read now: at the end of the program there is no group
         self._shapes: Dict[str, Tuple[List[int], str]] = {}
         self._steps: List[_Step] = []
         self._rests: List[float] = []
         self._now: Optional[_Step] = None
         self._handles: List[torch.utils.hooks.RemovableHandle] = []
-        wanted = [(name, each) for name, each in named_parameters_of(model) if each.requires_grad]
-        if not wanted:
-            raise ArgumentError(f"record: {type(self._module).__name__} has no parameter that wants a gradient")
-        for name, each in wanted:
-            _check(name, each)
-        for name, each in wanted:
-            self._add(name, each)
+        trained = [(name, parameter) for name, parameter in named_parameters_of(model) if parameter.requires_grad]
+        if not trained:
+            raise ArgumentError(f"record: {type(self._module).__name__} has no parameter that requires a gradient")
+        for name, parameter in trained:
+            _check(name, parameter)
+        for name, parameter in trained:
+            self._add(name, parameter)
         self._handles += [model.register_forward_pre_hook(self._forward), model.register_forward_hook(self._computed)]
-        named = f"{type(self._module).__name__}/{len(wanted)}/{settings.steps}+{settings.skip}"
+        named = f"{type(self._module).__name__}/{len(trained)}/{settings.steps}+{settings.skip}"
         self._peers: Optional[Peers] = Peers(named, model.process_group if wrapped else None)
         atexit.register(self._exit)
 
@@ -118,15 +118,15 @@ class ModelRecorder:
 
     def _computed(self, _module: object, _inputs: object, output: object) -> None:
         if self._now is not None and torch.is_grad_enabled():
-            for each in _tensors(output):
-                if each.requires_grad:
-                    each.register_hook(self._begins)
+            for tensor in _tensors(output):
+                if tensor.requires_grad:
+                    tensor.register_hook(self._begin_backward)
 
-    def _begins(self, _gradient: torch.Tensor) -> None:
+    def _begin_backward(self, _gradient: torch.Tensor) -> None:
         step = self._now
         if step is not None and not step.backward:
             step.backward = time.perf_counter()
-            torch.autograd.Variable._execution_engine.queue_callback(self._passed)
+            torch.autograd.Variable._execution_engine.queue_callback(self._queue_end)
 
     def _ready(self, name: str) -> None:
         step = self._now
@@ -138,18 +138,18 @@ class ModelRecorder:
         if self._now is not None and self._now.backward:
             self._now.hooks += seconds
 
-    def _passed(self) -> None:
-        # The reducer of DDP waits in a callback of its own, which is in the queue by now.
-        torch.autograd.Variable._execution_engine.queue_callback(self._ended)
+    def _queue_end(self) -> None:
+        # DDP's reducer waits in a callback of its own, which is in the queue by now: this one comes after it.
+        torch.autograd.Variable._execution_engine.queue_callback(self._end_step)
 
-    def _ended(self) -> None:
+    def _end_step(self) -> None:
         if self._now is not None:
             self._now.end = time.perf_counter()
 
     # ---- The file ----
 
     def _exit(self) -> None:
-        self._peers = None  # ranks end when they like, and their store with rank 0
+        self._peers = None  # ranks end at different times, and their store ends with rank 0
         self.finish()
 
     def finish(self) -> None:
@@ -160,26 +160,26 @@ class ModelRecorder:
             handle.remove()
         self._handles.clear()
         atexit.unregister(self._exit)
-        if self._now is not None and self._now.end:  # the last of the program
+        if self._now is not None and self._now.end:  # the program's last step
             self._steps.append(self._now)
         skip = min(self._settings.skip, len(self._steps) // 2)
         steps = [step for step in self._steps[skip:] if step.ready]
-        # (The last step of a program has no rest.)
+        # (The program's last step has no rest.)
         whole = [step.computed + rest for step, rest in zip(self._steps[skip:], self._rests[skip:]) if step.ready]
         skew = self._peers.skew(whole) if self._peers else None
         self._peers = None
         if not self._writes:
             return
         if not steps:
-            self._tell("no step had a forward and a backward pass")
+            self._print("no step had a forward and a backward pass")
             return
         try:
             with whole_file(self._settings.path) as partial:
                 partial.write_text(json.dumps(self._document(steps, self._rests[skip:], skew), indent=1) + "\n", "utf-8")
         except OSError as error:
-            self._tell(error.strerror or str(error))
+            self._print(error.strerror or str(error))
 
-    def _tell(self, reason: str) -> None:
+    def _print(self, reason: str) -> None:
         print(f"deepreduce: record: {os.fspath(self._settings.path)}: not written: {reason}", file=sys.stderr)
 
     def _document(self, steps: List[_Step], rests: List[float], skew: Optional[Skew]) -> Json:
@@ -187,7 +187,7 @@ class ModelRecorder:
         for step in steps:
             for name, seconds in step.ready.items():
                 times.setdefault(name, []).append(seconds)
-        ready = {name: _ns(each) for name, each in times.items()}
+        ready = {name: _ns(seconds) for name, seconds in times.items()}
         return {
             "schema": "deepreduce-model-1",
             "name": self._settings.name or type(self._module).__name__,
@@ -212,7 +212,7 @@ def record(model: object, path: Union[str, os.PathLike[str], Recording]) -> Mode
     """Records when the gradients of a model become ready, for `deepreduce predict` and `plan`.
 
     model  a DistributedDataParallel, without a hook of deepreduce (DDPHook has record=), or any module on the CPU
-    path   of the file (docs/model.schema.json), or a Recording, which says more
+    path   path of the file (docs/model.schema.json), or a Recording with further settings
 
     The hooks are removed after the last step. Times are those of rank 0. If all ranks record, the file also has the time by which
     the slowest rank is behind rank 0 (skew_ns). A step that accumulates gradients counts as a step of its own.
@@ -252,11 +252,11 @@ def _tensors(output: object) -> Iterator[torch.Tensor]:
     if isinstance(output, torch.Tensor):
         yield output
     elif isinstance(output, dict):
-        for each in output.values():
-            yield from _tensors(each)
+        for value in output.values():
+            yield from _tensors(value)
     elif isinstance(output, (list, tuple)):
-        for each in output:
-            yield from _tensors(each)
+        for item in output:
+            yield from _tensors(item)
     elif dataclasses.is_dataclass(output) and not isinstance(output, type):
         for field in dataclasses.fields(output):
             yield from _tensors(getattr(output, field.name))

@@ -1,4 +1,4 @@
-"""deepreduce.torch: by how much a training step's slowest rank is behind rank 0, of a recording on all ranks.
+"""deepreduce.torch: the time by which the slowest rank of a training step is behind rank 0, if all ranks record.
 
 Ranks send their times through the process group's store, and rank 0 waits for them with a timeout. A collective would hang
 if only one rank records, or if one ends early.
@@ -28,7 +28,7 @@ def skew_of(steps: Sequence[Sequence[float]]) -> Optional[float]:
     together = list(zip(*steps))
     if not together:
         return None
-    behind: float = statistics.median(max(each) for each in together) - statistics.median(each[0] for each in together)
+    behind: float = statistics.median(max(times) for times in together) - statistics.median(times[0] for times in together)
     return max(0.0, behind)
 
 
@@ -44,8 +44,8 @@ class Peers:
         self._key = f"deepreduce/record/{name}/{_recordings[name]}"
         try:
             self._store = dist.distributed_c10d._get_default_store()
-            self._tell("there", "")
-        except (RuntimeError, ValueError):  # a backend without a store, or one that is gone
+            self._set("there", "")
+        except (RuntimeError, ValueError):  # the backend has no store, or the store is closed
             self._store = None
 
     def skew(self, steps: List[float]) -> Optional[Skew]:
@@ -55,20 +55,20 @@ class Peers:
         try:
             rank = dist.get_rank()
             if rank != 0:
-                self._tell("steps", json.dumps(steps))
+                self._set("steps", json.dumps(steps))
                 return None
-            others = [each for each in self._ranks if each != 0]
-            if not self._store.check([self._of("there", each) for each in others]):
+            others = [other for other in self._ranks if other != 0]
+            if not self._store.check([self._key_of("there", other) for other in others]):
                 return None
-            keys = [self._of("steps", each) for each in others]
+            keys = [self._key_of("steps", other) for other in others]
             self._store.wait(keys, _WAIT)
             seconds = skew_of([steps, *(json.loads(self._store.get(key)) for key in keys)])
-        except (RuntimeError, ValueError):  # out of time, or the store is gone
+        except (RuntimeError, ValueError):  # a timeout, or the store is closed
             return None
         return None if seconds is None else Skew(len(self._ranks), seconds)
 
-    def _of(self, what: str, rank: int) -> str:
+    def _key_of(self, what: str, rank: int) -> str:
         return f"{self._key}/{what}/{rank}"
 
-    def _tell(self, what: str, text: str) -> None:
-        self._store.set(self._of(what, dist.get_rank()), text)
+    def _set(self, what: str, text: str) -> None:
+        self._store.set(self._key_of(what, dist.get_rank()), text)

@@ -1,6 +1,6 @@
 """Python runs this in every program that `deepreduce capture` starts, since its folder is the first on PYTHONPATH.
 
-It waits for torch.optim, then records gradients (deepreduce.recording). The machine's own sitecustomize runs, too.
+When torch.optim is imported, it starts to record gradients (deepreduce.recording). The machine's own sitecustomize runs, too.
 """
 
 import importlib.abc
@@ -11,14 +11,14 @@ import sys
 from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_WAITS_FOR = "torch.optim.optimizer"
+_OPTIMIZER = "torch.optim.optimizer"
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds nothing by itself: it asks the others, and has the loader of one module tell."""
+    """Finds torch's optimizer module by the other finders, and makes its loader start the recording."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != _WAITS_FOR:
+        if name != _OPTIMIZER:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -26,11 +26,11 @@ class _Finder(importlib.abc.MetaPathFinder):
             loader: Any = spec.loader
             run = loader.exec_module
 
-            def run_and_tell(module: Any) -> None:
+            def run_and_start(module: Any) -> None:
                 run(module)
                 _start(module)
 
-            loader.exec_module = run_and_tell
+            loader.exec_module = run_and_start
         return spec
 
 
@@ -39,12 +39,12 @@ def _start(module: Any) -> None:
         from deepreduce import recording
 
         recording.start(module)
-    except Exception as error:  # the program goes on
+    except Exception as error:  # the program continues
         print(f"deepreduce: capture: nothing is recorded: {error!r}", file=sys.stderr)
 
 
 def _run_the_next() -> None:
-    """The sitecustomize that this one hides."""
+    """Runs the sitecustomize that this one hides."""
     paths = [path for path in sys.path if os.path.abspath(path or ".") != _HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", paths)
     if spec is not None and spec.loader is not None:
