@@ -143,7 +143,8 @@ enum {
   DR_PLAN_TRANSFORMS = 1u << 11,    /* makes factors, not frames: exchange.h, transform.h */
   DR_PLAN_RESIDUAL = 1u << 12,      /* its state has a residual: an undelivered frame can be restored to it */
   DR_PLAN_VOTE = 1u << 13,          /* merge=vote: a merge is the sign of the sum */
-  DR_PLAN_PATCH = 1u << 14          /* sparsify=changed: tensors have a base, and decodes DR_DECODE_APPLY */
+  DR_PLAN_PATCH = 1u << 14,         /* sparsify=changed: tensors have a base, and decodes DR_DECODE_APPLY */
+  DR_PLAN_COEFFICIENTS = 1u << 15   /* transform=dct: a frame has coefficients, and so has a residual */
 };
 typedef struct dr_plan_info {
   size_t struct_size;
@@ -318,6 +319,9 @@ typedef struct dr_tensor {
    * earlier patches, which index=history and value=history read. All bytes are 0 before the first patch. It
    * becomes that of `values` if the call succeeds. The sender and every receiver have their own */
   uint8_t *history;
+  /* transform=dct: the first dimension of the matrix, which divides `universe`; its tiles have two dimensions. 0 or 1: a
+   * vector */
+  uint64_t rows;
 } dr_tensor;
 
 /* Where tensors, states, frames, workspaces and results are. NULL means the CPU. */
@@ -472,17 +476,20 @@ DR_API dr_status dr_base_sums(const void *values, uint64_t bytes, uint64_t *sums
 DR_API uint64_t dr_base_check(const uint64_t *sums, size_t n);
 
 enum {
-  DR_DECODE_ADD = 1u << 0,  /* dense outputs (a sparse one: ARGUMENT): adds to their contents; otherwise a merge starts
+  DR_DECODE_ADD = 1u << 0,   /* dense outputs (a sparse one: ARGUMENT): adds to their contents; otherwise a merge starts
                               from zero, and a decode overwrites. A decode that adds is a merge of its one frame, with
                               weight 1: rounded as there, and outputs are untouched unless the frame is sound */
-  DR_DECODE_TAG = 1u << 1,  /* ARGUMENT unless every frame has the tag `tag`: ranks are out of step */
-  DR_DECODE_VOTE = 1u << 2, /* merge: the sign of the sum, +1 where that is 0 (majority vote, Bernstein et al. 2018). A
+  DR_DECODE_TAG = 1u << 1,   /* ARGUMENT unless every frame has the tag `tag`: ranks are out of step */
+  DR_DECODE_VOTE = 1u << 2,  /* merge: the sign of the sum, +1 where that is 0 (majority vote, Bernstein et al. 2018). A
                               NaN is not changed. A prepared batch whose plan has merge=vote votes without the flag, unless it
                               adds. ARGUMENT with ADD, and for a decode; on the CPU. UNSUPPORTED: more than 256 frames
                               into bf16, 2048 into f16, whose sums would be rounded */
-  DR_DECODE_APPLY = 1u << 3 /* decode: the frame is a patch (sparsify=changed), and the outputs hold its base, to which
+  DR_DECODE_APPLY = 1u << 3, /* decode: the frame is a patch (sparsify=changed), and the outputs hold its base, to which
                                the changes are assigned: all of them, or on any error none. ARGUMENT: the base is
                                another one. On the CPU */
+  DR_DECODE_COEFFICIENTS = 1u << 4 /* frames of transform=dct: outputs become the coefficients that were sent, not the
+                                      tensor, and may be sparse. With ADD this returns an undelivered frame to its
+                                      residual. Other frames: no effect */
 };
 
 /* How to decode or merge. NULL means all zero.

@@ -4,6 +4,7 @@
 
 #include "api/frame_checks.hpp"
 #include "api/run_decode.hpp"
+#include "pipeline/inverse.hpp"
 #include "pipeline/trace.hpp"
 #include "primitive/value_type.hpp"
 
@@ -97,7 +98,7 @@ struct host_call {
       header.bytes += frames[i].frame_size;
     }
     read = frames;
-    return DR_OK;
+    return check_tiles(frames, outs, how.options, c.error);
   }
 
   // The caller's workspace in a prepared call, otherwise the context's.
@@ -137,11 +138,19 @@ struct host_call {
   }
   dr_status fail_room() const { return fail(c.error, DR_E_INTERNAL, "decode: the workspace is too small"); }
 
+  // The rows whose tiles are to be inverted.
+  decoded_frame inverted(decoded_frame like) const {
+    return how.options.flags & DR_DECODE_COEFFICIENTS ? decoded_frame{} : like;
+  }
+
   dr_status deliver_frame(const frame_view& frame, decoded_frame decoded, arena& memory) const {
     trace_span deliver = span("deliver");
     const merge_scratch* const scratch = lay_out_merge(memory, 1);
     if (!scratch) return fail_room();
-    dr::deliver(frame, decoded, scratch, workers, outs);
+    inverse back(memory, inverted(decoded), outs);
+    if (!memory.fits()) return fail_room();
+    dr::deliver(frame, decoded, scratch, workers, back.merged(false));
+    back.finish(false, workers);
     deliver.bytes = bytes_of(outs);
     return DR_OK;
   }
@@ -153,8 +162,11 @@ struct host_call {
     const voters votes{request.votes, by_plan ? how.batch->votes.data() : nullptr};
     if (const dr_status s = check_votes(votes, frames.size(), outs, c.error)) return s;
     if (const dr_status s = count_unions(frames, scratch, workers, outs, c.error)) return s;
+    inverse back(memory, frames.empty() ? decoded_frame{} : inverted(frames[0]), outs);
+    if (!memory.fits()) return fail_room();
     // Every frame is sound, and there is room: from here on nothing fails.
-    dr::merge(frames, request.weights, request.adds, votes, scratch, workers, outs);
+    dr::merge(frames, request.weights, request.adds, votes, scratch, workers, back.merged(request.adds));
+    back.finish(request.adds, workers);
     merge.bytes = bytes_of(outs);
     return DR_OK;
   }

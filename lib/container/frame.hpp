@@ -10,6 +10,7 @@
 #include "container/frame_kernel.hpp"
 #include "core/error.hpp"
 #include "core/stage_list.hpp"
+#include "primitive/tile_form.hpp"
 
 namespace dr {
 
@@ -18,6 +19,7 @@ struct wire_plan {
   uint32_t dtype = DR_F32, width = 1;
   bool carries_order = false;  // the keys carry it
   bool patch = false;          // of a base that the receiver has
+  tile_form tiles;             // its values are coefficients of these tiles
   std::array<stage_list, section_count> lists{};
 
   const stage_list& value() const { return lists[section_value]; }

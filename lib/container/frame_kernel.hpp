@@ -57,9 +57,9 @@ struct entry_head {
   uint32_t counts, type;
 
   DR_HD static constexpr entry_head of(uint32_t values, uint32_t orders, uint32_t indices, uint32_t dtype,
-                                       bool carries_order, uint32_t width, bool patch = false) {
+                                       bool carries_order, uint32_t width, bool patch = false, bool transform = false) {
     return {values | indices << 3 | orders << 6,
-            dtype | (carries_order ? 16u : 0u) | (width > 1 ? 32u : 0u) | (patch ? 64u : 0u)};
+            dtype | (carries_order ? 16u : 0u) | (width > 1 ? 32u : 0u) | (patch ? 64u : 0u) | (transform ? 128u : 0u)};
   }
   DR_HD constexpr uint32_t stages(uint32_t s) const {
     return s == section_value ? counts & 7 : s == section_index ? counts >> 3 & 7 : counts >> 6;
@@ -68,10 +68,11 @@ struct entry_head {
   DR_HD constexpr bool carries_order() const { return type & 16; }
   DR_HD constexpr bool has_width() const { return type & 32; }
   DR_HD constexpr bool is_patch() const { return type & 64; }
-  // (A device has no patches: their types are reserved there.)
+  constexpr bool has_transform() const { return type & 128; }
+  // (A device has neither patches nor transforms: their types are reserved there.)
   DR_HD constexpr bool has_reserved_type() const { return dtype() > DR_BF16 || type >> 6; }
   constexpr bool has_unknown_type() const {
-    return is_patch() ? type >> 7 || (dtype() && !is_word_type(dtype())) : has_reserved_type();
+    return is_patch() ? has_transform() || (dtype() && !is_word_type(dtype())) : dtype() > DR_BF16;
   }
   DR_HD constexpr bool has_reserved_count(uint32_t s) const { return stages(s) == 0 || stages(s) > entry_stages_max; }
 };

@@ -249,7 +249,8 @@ dr_status read_rows(const uint8_t* data, size_t available, uint64_t size, frame_
     if (row.continues) {
       if (i == 0) return corrupt_frame(error, "the first segment continues a tensor", 0);
       const wire_plan& before = out.plans[out.rows[i - 1].plan];
-      if (before.dtype != plan.dtype || before.width != plan.width || before.patch != plan.patch)
+      if (before.dtype != plan.dtype || before.width != plan.width || before.patch != plan.patch ||
+          before.tiles != plan.tiles)
         return corrupt_frame(error, "a segment differs in type from the one before", i);
       if (plan.patch && out.rows[i - 1].universe % patch_segment_rows)
         return corrupt_frame(error, "a segment of a patch does not begin at a multiple of 4096 rows", i);
@@ -273,7 +274,12 @@ dr_status read_rows(const uint8_t* data, size_t available, uint64_t size, frame_
     if (at > size) return truncated(error, size, at);
   }
   out.frame_size = at;
-  return DR_OK;
+  uint64_t ragged = 0;  // elements of a matrix that are not whole rows
+  each_tensor(out, [&](size_t begin, size_t, uint64_t universe) {
+    const uint64_t columns = out.plans[out.rows[begin].plan].tiles.columns;
+    if (columns && universe % columns) ragged = universe;
+  });
+  return ragged ? corrupt_frame(error, "a transformed matrix does not have whole rows", ragged) : DR_OK;
 }
 
 }  // namespace

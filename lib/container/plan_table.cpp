@@ -47,10 +47,14 @@ stage block_stage(const stage_list& list) {
 
 void serialise(const wire_plan& plan, std::pmr::vector<uint8_t>& out) {
   const entry_head head = entry_head::of(plan.value().count, plan.order().count, listed(plan.index()), plan.dtype,
-                                         plan.carries_order, plan.width, plan.patch);
+                                         plan.carries_order, plan.width, plan.patch, bool(plan.tiles));
   out.push_back(static_cast<uint8_t>(head.counts));
   out.push_back(static_cast<uint8_t>(head.type));
   if (plan.width > 1) append_varint(out, plan.width);
+  if (plan.tiles) {
+    out.push_back(static_cast<uint8_t>(plan.tiles.log2_size | static_cast<uint32_t>(plan.tiles.kind) << 4));
+    append_varint(out, plan.tiles.columns);
+  }
   for (const stage_list& list : plan.lists) {
     if (list.block > 1) put_stage(out, block_stage(list));
     for (const stage& s : list) put_stage(out, s);
@@ -105,6 +109,21 @@ dr_status read_stage(frame_cursor& in, dr_role role, stage& out, dr_error& error
   return DR_OK;
 }
 
+dr_status read_tiles(frame_cursor& in, wire_plan& plan, dr_error& error) {
+  uint32_t form = 0;
+  uint64_t columns = 0;
+  if (!in.u8(form)) return corrupt_frame(error, "truncated plan table in a transform", in.left());
+  const uint32_t log2_size = form & 15;
+  if (form >> 4 != static_cast<uint32_t>(tile_kind::cosines) || log2_size < 1 || log2_size > log2_tile_max)
+    return reserved_in_frame(error, "unknown transform", form);
+  if (!in.varint(columns) || columns > universe_max)
+    return corrupt_frame(error, "columns of a transform are not below 2^32", columns);
+  if (plan.dtype != DR_F32 || plan.width != 1)
+    return corrupt_frame(error, "a transform is of single values of f32", plan.dtype);
+  plan.tiles = {tile_kind::cosines, static_cast<uint8_t>(log2_size), static_cast<uint32_t>(columns)};
+  return DR_OK;
+}
+
 }  // namespace
 
 dr_status read_plan(frame_cursor& in, wire_plan& out, dr_error& error) {
@@ -123,6 +142,8 @@ dr_status read_plan(frame_cursor& in, wire_plan& out, dr_error& error) {
       return corrupt_frame(error, "width is not in 2 … 2^32 - 1", width);
     out.width = static_cast<uint32_t>(width);
   }
+  if (head.has_transform())
+    if (const dr_status s = read_tiles(in, out, error)) return s;
   constexpr dr_role role[section_count] = {DR_ROLE_VALUE, DR_ROLE_ORDER, DR_ROLE_INDEX};
   for (uint32_t s = 0; s < section_count; ++s) {
     stage_list& list = out.lists[s];

@@ -348,11 +348,15 @@ void range_work::lend_workspace(void* memory) {
 
 namespace {
 
-dr_status merge_into(bound_batch& b, std::span<const dr_bytes> frames, const float* weights, bool adds) {
+// coefficients: the output is a residual, which is of what frames have.
+dr_status merge_into(bound_batch& b, std::span<const dr_bytes> frames, const float* weights, bool adds,
+                     bool coefficients) {
   decode_request request{frames, weights};
   request.adds = adds;
   request.verified = true;  // on arrival, or they are this rank's own
-  return b.decode(request, dr_decode_options{}, nullptr);
+  dr_decode_options options{};
+  options.flags = coefficients ? uint32_t{DR_DECODE_COEFFICIENTS} : 0;
+  return b.decode(request, options, nullptr);
 }
 
 }  // namespace
@@ -373,7 +377,7 @@ bool range_work::find_not_finite(size_t& piece, uint64_t& element) const {
 }
 
 dr_status range_work::sum(frame_kind kind, std::span<const dr_bytes> frames, const float* weights) {
-  return merge_into(*sum_[at(kind)], frames, weights, false);
+  return merge_into(*sum_[at(kind)], frames, weights, false, false);
 }
 
 void range_work::clear_sum() {
@@ -427,7 +431,7 @@ dr_status range_work::restore_residual(residual_kind which, frame_kind kind, std
                                        const float* weights) {
   const binding& back = restore_[at(which)][at(kind)];
   if (!back) return DR_OK;
-  if (const dr_status s = merge_into(*back, frames, weights, true)) return s;
+  if (const dr_status s = merge_into(*back, frames, weights, true, true)) return s;
   // As after an encode: values that are not finite stay out of later steps.
   for (const tensor_out& o : back->outs) {
     auto* const residual = static_cast<float*>(o.values);

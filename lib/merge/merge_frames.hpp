@@ -9,6 +9,7 @@
 #include "core/arena.hpp"
 #include "core/pool.hpp"
 #include "deepreduce/deepreduce.h"
+#include "primitive/tile_form.hpp"
 #include "primitive/value_type.hpp"
 
 namespace dr {
@@ -26,6 +27,7 @@ struct decoded_row {
   uint64_t universe, count;
   uint32_t dtype, width;
   uint32_t tensor;  // of the frame
+  tile_form tiles{};  // the values are coefficients of these
 
   uint64_t row_bytes() const { return uint64_t{width} * value_size(dtype); }
   const std::byte* values_at(uint64_t at) const { return static_cast<const std::byte*>(values) + at * row_bytes(); }

@@ -31,6 +31,13 @@ dr_status check_unit(const unit& u, const tensor_shape& shape, uint64_t tensor, 
     return bad_tensor(error, tensor, DR_E_UNSUPPORTED, shape.flags,
                       "feedback=%s(clip=…) does not support DR_TENSOR_SUM_DUPLICATES: the norm is that of the sums",
                       p.feedback.codec->name);
+  if (p.has_tiles() && (shape.sparse() || shape.width != 1 || shape.dtype != DR_F32))
+    return bad_tensor(error, tensor, DR_E_UNSUPPORTED, shape.dtype,
+                      "transform=dct requires dense tensors of f32 with width 1, not %s%s of width %u",
+                      shape.sparse() ? "sparse ones of " : "", dtype_name(shape.dtype), shape.width);
+  if (p.has_tiles() && shape.rows > 1 && shape.universe % shape.rows)
+    return bad_tensor(error, tensor, DR_E_ARGUMENT, shape.rows,
+                      "universe %" PRIu64 " is not a multiple of its rows, %" PRIu64, shape.universe, shape.rows);
   if (u.sparse && p.sparsifier().how.block)
     return bad_tensor(error, tensor, DR_E_UNSUPPORTED, 0, "%s requires dense tensors: a sparse tensor has no blocks",
                       p.sparsify.codec->name);
@@ -64,6 +71,14 @@ class plan_list {
   std::unordered_map<std::string_view, const plan*> by_text_;
   const plan *last_ = nullptr, *found_ = nullptr;
 };
+
+// (Of a single row or column, a matrix is a vector: the same tiles. One with too many columns for a frame is cut as one.)
+tile_form tiles_of(const plan& p, const tensor_shape& shape) {
+  if (!p.has_tiles()) return {};
+  const uint64_t columns = shape.rows > 1 ? shape.universe / shape.rows : 0;
+  return {tile_kind::cosines, static_cast<uint8_t>(p.log2_tile),
+          columns > 1 && columns <= universe_max ? static_cast<uint32_t>(columns) : 0};
+}
 
 }  // namespace
 
@@ -99,7 +114,8 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
       u.universe += shape.universe;
     } else {
       out.units.push_back({static_cast<uint32_t>(i), 1, 0, 0, shape.dtype, shape.width,
-                           shape.sparse() && !p->keeps_feedback(), shape.universe, 0, 0, 0, p, false});
+                           shape.sparse() && !p->keeps_feedback(), shape.universe, 0, 0, 0, p, false,
+                           tiles_of(*p, shape)});
     }
   }
   for (unit& u : out.units) {

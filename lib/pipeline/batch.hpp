@@ -20,6 +20,7 @@ inline constexpr uint64_t tensor_elements_max = uint64_t{1} << 56;
 struct tensor_shape {
   uint32_t dtype, index_dtype, width, flags;
   uint64_t universe, count;  // count: the bound of a sparse tensor
+  uint64_t rows;             // of its matrix; at most 1: a vector
 
   uint64_t elements() const { return universe * width; }
   bool sparse() const { return index_dtype != 0; }
@@ -38,6 +39,7 @@ struct unit {
   const plan* method;
   // All of a dense source is sent, zeros too: the value codec reads it in place, and nothing is listed or copied.
   bool whole;
+  tile_form tiles;  // a frame has their coefficients in place of values
 
   bool patches() const { return method->patches(); }
 };

@@ -1,6 +1,7 @@
 #include "pipeline/bind.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <span>
@@ -106,6 +107,7 @@ void set_word(std::string_view role, const bound_word& w, plan& out) {
   if (role == "bucket") out.flat = name == "flat";
   if (role == "merge") out.votes = name == "vote";
   if (role == "transform" && name == "lowrank") out.transform.rank = whole(w.value(0));
+  if (role == "transform" && name == "dct") out.log2_tile = static_cast<uint32_t>(std::countr_zero(whole(w.value(0))));
   if (role != "exchange") return;
   out.exchange.kind = name == "gather"  ? exchange_kind::gather
                       : name == "owner" ? exchange_kind::owner
@@ -133,6 +135,23 @@ dr_status check_transform(const std::vector<plan_stage>& stages, const plan& p, 
   if (p.keeps_feedback() && !p.feedback_rule().kind.plain)
     return fail(error, DR_E_UNSUPPORTED, "plan: transform=lowrank supports feedback=%s, not feedback=%s",
                 plain_feedback(), p.feedback.codec->name);
+  return DR_OK;
+}
+
+// Coefficients are those of one tensor, and what adds up.
+dr_status check_tiles(const plan& p, dr_error& error) {
+  const auto unsupported = [&](const char* what, const char* why) {
+    return fail(error, DR_E_UNSUPPORTED, "plan: transform=dct does not support %s: %s", what, why);
+  };
+  const double size = p.word_of("transform")->value(0);
+  if (!std::has_single_bit(whole(size)))
+    return fail(error, DR_E_ARGUMENT, "plan: dct: size = %.0f is not a power of two", size);
+  const std::string sparsify = std::string("sparsify=") + p.sparsify.codec->name;
+  if (p.takes_base()) return unsupported(sparsify.c_str(), "it compares elements with those of a base");
+  if (p.flat) return unsupported("bucket=flat", "tiles are those of one tensor");
+  if (p.votes) return unsupported("merge=vote", "signs of coefficients are not signs of elements");
+  if (p.exchange.kind != exchange_kind::gather || p.exchange.parts != 1)
+    return unsupported("exchange=, but gather with parts=1", "ranges of elements are not ranges of coefficients");
   return DR_OK;
 }
 
@@ -234,6 +253,9 @@ dr_status bind_stages(std::vector<plan_stage> stages, std::shared_ptr<const plan
   fall_back(DR_ROLE_VALUE, p->value);
   if (const auto how = p->sparsifier(); how.how.check)
     if (const dr_status s = how.how.check(how.how.entry, how.params, error)) return s;
+
+  if (p->has_tiles())
+    if (const dr_status s = check_tiles(*p, error)) return s;
 
   const uint32_t index = p->index[0].codec->traits, value = p->value[0].codec->traits;
   if (const dr_status s = bind_base(*p, error)) return s;

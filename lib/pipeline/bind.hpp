@@ -58,6 +58,7 @@ struct plan {
   bool votes = false;  // merge=vote: a merge is the sign of the sum
   exchange_stage exchange;
   transform_stage transform;
+  uint32_t log2_tile = 0;         // transform=dct: frames have coefficients of tiles of this size; 0: they do not
   std::vector<bound_word> words;  // in the text
   listed_stages stages;           // for callers
   std::string text;               // canonical
@@ -71,6 +72,7 @@ struct plan {
   bool has_auto() const { return !index_choices.empty() || !value_choices.empty(); }
   bool chooses() const { return has_auto() || block == 0; }
   bool transforms() const { return transform.rank != 0; }
+  bool has_tiles() const { return log2_tile != 0; }
   bool patches() const { return sparsify.codec && sparsifier().how.patches; }
   // Whether its tensors have a base: weights that a patch is made of, or that a sparsifier looks at.
   bool takes_base() const { return patches() || (sparsify.codec && sparsifier().how.weighs); }

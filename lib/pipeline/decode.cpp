@@ -105,7 +105,7 @@ class decoder {
     const wire_row& row = f_.rows[i];
     const wire_plan& plan = plan_of(i);
     const decode_row& o = rows_[i];
-    out = {o.support, o.values, row.universe, row.support, plan.dtype, plan.width, row.tensor};
+    out = {o.support, o.values, row.universe, row.support, plan.dtype, plan.width, row.tensor, plan.tiles};
     if (row.mode == mode_dense) {
       if (!o.values)
         out.values = f_.data + row.offset + row.prefix;
@@ -276,6 +276,7 @@ void apply_patch(const frame_view& frame, decoded_frame rows, std::span<tensor_o
 
 bool decodes_in_place(const frame_view& frame, std::span<const tensor_out> outs) {
   return !is_cut(frame, outs.size()) && !is_patch(frame) &&
+         std::ranges::none_of(frame.plans, [](const wire_plan& p) { return bool(p.tiles); }) &&
          each_place(frame, outs, [&](size_t i, const tensor_out& o, std::byte* to) {
            const wire_row& row = frame.rows[i];
            const wire_plan& plan = frame.plans[row.plan];

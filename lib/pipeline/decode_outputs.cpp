@@ -44,6 +44,11 @@ dr_status check_frame(const batch& b, const frame_view& frame, dr_error& error) 
                     u->first_tensor, p.patch ? "a" : "not a", p.patch ? "gradients" : "patches");
       error.tensor = u->first_tensor;
     }
+    if (!status && p.tiles != u->tiles) {
+      status = fail(error, DR_E_ARGUMENT, "frame: tensor %u is of other tiles than the batch was prepared for",
+                    u->first_tensor);
+      error.tensor = u->first_tensor;
+    }
     ++u;
   });
   return status;

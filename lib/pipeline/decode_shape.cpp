@@ -9,6 +9,10 @@ namespace {
 dr_status finish_shape(decode_shape& shape, bool& host_would_do, dr_error& error) {
   host_would_do = true;
   for (const wire_plan& plan : shape.wire) {
+    if (plan.tiles)
+      return fail(error, DR_E_UNSUPPORTED,
+                  "frame: transform=dct runs on the CPU only; DR_PLACE_ALLOW_HOST decodes it there, with copies and a "
+                  "wait");
     if (plan.index().block > 1)
       return fail(error, DR_E_UNSUPPORTED,
                   "frame: %s runs on the CPU only; DR_PLACE_ALLOW_HOST decodes it there, with copies and a wait",

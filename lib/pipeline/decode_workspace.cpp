@@ -5,6 +5,7 @@
 #include "pipeline/batch.hpp"
 #include "pipeline/decode.hpp"
 #include "pipeline/decode_work.hpp"
+#include "pipeline/inverse.hpp"
 #include "primitive/bits.hpp"
 
 namespace dr {
@@ -228,6 +229,7 @@ dr_status decode_workspace(std::span<const frame_view> frames, std::span<const t
   arena memory, stored;
   decode_work::lay_out(memory, frames, workers, stored);
   lay_out_merge(memory, frames.size(), outs.size(), workers, nullptr);
+  measure_inverse(memory, frames, outs, limits);
   bytes = memory.used();
   if (bytes > SIZE_MAX / 4) return fail(error, DR_E_MEMORY, "decode: the workspace exceeds the address space");
   const uint64_t limit =
@@ -288,6 +290,7 @@ dr_status decode_workspace(const batch& b, size_t frames, decode_memory& needed,
   needed.stored = memory.used();
   lay_out_scratch(memory, limit.scratch, b.workers, w);
   lay_out_merge(memory, frames, b.shapes.size(), b.workers, nullptr);
+  measure_inverse(memory, b);
   needed.transient = memory.used() - needed.stored;
   return memory.used() > SIZE_MAX / 4 ? too_large() : DR_OK;
 }

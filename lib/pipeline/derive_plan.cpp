@@ -43,6 +43,8 @@ dr_status bind_exact(const std::shared_ptr<const plan>& of, std::shared_ptr<cons
     }
     exact.push_back(*feedback);
   }
+  // (The state of a plan with tiles holds coefficients.)
+  if (method.has_tiles()) exact.push_back(*std::ranges::find(stages, "transform", &plan_stage::role));
   return bind_plan(print_plan(exact), out, error);
 }
 

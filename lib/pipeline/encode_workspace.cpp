@@ -166,6 +166,7 @@ encode_work encode_work::lay_out(arena& memory, const batch& b) {
   w.feedback = {{memory.allocate<fed_back_row>(b.rows.size())}, w.coded.jobs};
   w.scratch = memory.allocate<std::byte>(scratch_stride(b) * b.workers);
   if (const uint64_t n = states_of(b)) w.states = memory.allocate<state_range>(n);
+  w.transformed = lay_out_transformed(memory, b);
   const bool real = !memory.measures();
   for (size_t i = 0; i < b.rows.size(); ++i) {
     const batch_row& r = b.rows[i];

@@ -180,12 +180,19 @@ struct encode_work {
   fed_back feedback;
   std::byte* scratch;   // [workers]
   state_range* states;  // to check that no two overlap
+  // [tensors] with transform=dct: the caller's, but for the values of those that are transformed; otherwise nullptr.
+  tensor_view* transformed;
 
   // The arena must be large enough; with a measuring arena, only its size is computed.
   static encode_work lay_out(arena& memory, const batch& b);
   // Initialises it for a call.
   void begin(const batch& b, const encode_call& call, std::span<const tensor_view> tensors);
 };
+
+// transform.cpp: the tensors with coefficients in place of the values of those that have tiles.
+tensor_view* lay_out_transformed(arena& memory, const batch& b);
+std::span<const tensor_view> transform(const batch& b, const encode_call& call, std::span<const tensor_view> tensors,
+                                       pool& workers, tensor_view* out);
 
 // The maximum size of a table of some of a batch's plans.
 inline uint64_t table_max(const batch& b) { return b.layout[0].table.size(); }

@@ -71,7 +71,10 @@ void list_stages(plan& p) {
   add(p.stages, "bucket", p.flat ? "flat" : "none", !p.flat);
   add(p.stages, "merge", p.votes ? "vote" : "mean", !p.votes);
   add_exchange(p);
-  add(p.stages, "transform", "none", true);
+  if (p.has_tiles())
+    add(p.stages, *p.word_of("transform"), false);
+  else
+    add(p.stages, "transform", "none", true);
 }
 
 }  // namespace dr

@@ -53,6 +53,8 @@ plan_traits traits_of(const plan& p) {
   const bool fixed = one_choice && has_fixed_size(indices) && has_fixed_size(values) && has_fixed_size(p.order) &&
                      (!replaces || blind) && p.block == 1;  // (the last block may be short)
   set(fixed, DR_PLAN_FIXED_SIZE);
+  // A transform rounds: not even all coefficients decode to the same bits.
+  set(p.has_tiles(), DR_PLAN_COEFFICIENTS | DR_PLAN_LOSSY_VALUES);
   // Whether values have the same positions on every rank, so that they can be summed.
   const bool same_support = p.block == 1 && (replaces ? blind : p.sparsifier().how.blind);
   set(one_choice && same_support && !p.votes && has_fixed_size(values) && (values[0].codec->traits & DR_LINEAR),
@@ -61,10 +63,11 @@ plan_traits traits_of(const plan& p) {
   set(p.chooses(), DR_PLAN_HOST_ONLY);
   set(p.flat, DR_PLAN_FLAT);
   set(p.votes, DR_PLAN_VOTE);
-  set(p.flat || p.votes, DR_PLAN_HOST_ONLY);
+  set(p.flat || p.votes || p.has_tiles(), DR_PLAN_HOST_ONLY);
   for (const bound_stage& v : values)
     if (v.codec->role == DR_ROLE_VALUE) out.dtypes |= v.codec->dtypes;
   if (!p.patches()) out.dtypes &= DR_DTYPE_BIT(DR_F32) | DR_DTYPE_BIT(DR_F16) | DR_DTYPE_BIT(DR_BF16);
+  if (p.has_tiles()) out.dtypes &= DR_DTYPE_BIT(DR_F32);
   set(p.patches(), DR_PLAN_PATCH);
   return out;
 }

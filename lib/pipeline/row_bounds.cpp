@@ -17,6 +17,7 @@ wire_plan wire_of(const plan& p, const unit& u) {
   out.dtype = u.dtype;
   out.patch = u.patches();
   out.width = u.width;
+  out.tiles = u.tiles;
   out.carries_order = p.carries_order();
   out.lists[section_index].block = std::max(1u, p.block);
   const std::vector<bound_stage>* lists[section_count] = {&p.value, &p.order, &p.index};
@@ -30,7 +31,8 @@ wire_plan wire_of(const plan& p, const unit& u) {
 }
 
 bool same_on_wire(const wire_plan& a, const wire_plan& b) {
-  if (a.dtype != b.dtype || a.width != b.width || a.carries_order != b.carries_order || a.patch != b.patch)
+  if (a.dtype != b.dtype || a.width != b.width || a.carries_order != b.carries_order || a.patch != b.patch ||
+      a.tiles != b.tiles)
     return false;
   for (uint32_t s = 0; s < section_count; ++s) {
     if (a.lists[s].count != b.lists[s].count || a.lists[s].block != b.lists[s].block) return false;

@@ -36,7 +36,7 @@ dr_status read_shape(const tensor_view& t, uint64_t i, tensor_shape& out, dr_err
                       t.universe, width);
   if (t.index_dtype && t.count > tensor_elements_max / width)
     return bad_tensor(error, i, DR_E_ARGUMENT, t.count, "count %" PRIu64 " exceeds 2^56 values", t.count);
-  out = {t.dtype, t.index_dtype, width, t.flags, t.universe, t.index_dtype ? t.count : 0};
+  out = {t.dtype, t.index_dtype, width, t.flags, t.universe, t.index_dtype ? t.count : 0, t.rows};
   return DR_OK;
 }
 
@@ -49,7 +49,8 @@ bool same_shape(const tensor_shape& now, const tensor_shape& was, uint64_t& what
     return x == y;
   };
   return same(now.dtype, was.dtype) && same(now.index_dtype, was.index_dtype) && same(now.width, was.width) &&
-         same(now.universe, was.universe) && same(now.count, std::min(now.count, was.count));
+         same(now.universe, was.universe) && same(now.rows, was.rows) &&
+         same(now.count, std::min(now.count, was.count));
 }
 
 dr_status bad_pointer(dr_error& error, uint64_t tensor, uint32_t stream, const void* at, const char* sentence) {
@@ -82,6 +83,7 @@ dr_status check_tensor(const tensor_view& t, uint64_t i, const tensor_shape& was
                        dr_error& error) {
   tensor_shape shape{};
   if (const dr_status s = read_shape(t, i, shape, error)) return s;
+  if (!method.has_tiles()) shape.rows = was.rows;
   if (uint64_t what = 0; !same_shape(shape, was, what))
     return bad_tensor(error, i, DR_E_ARGUMENT, what, "shape differs from the one that the batch was prepared for");
   const uint64_t present = shape.sparse() ? shape.count : shape.universe;

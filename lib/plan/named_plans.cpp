@@ -83,6 +83,12 @@ constexpr dr_preset list[] = {
        "SparseLoCo (arXiv 2508.15706): of a pseudo-gradient the 64 largest of each 4,096 elements, in 2 bits, and a\n"
        "residual that decays. Here chunks are contiguous, not 64 x 64 of a matrix; two magnitudes are fitted to the\n"
        "values; and indices are entropy-coded: 9.1 bits an element or fewer, 14 there."),
+    of("outer", "demo",
+       "sparsify=chunks(count=32) feedback=residual(beta=0.999) index=chunks value=half(type=bf16) transform=dct",
+       "DeMo (Peng et al. 2024, arXiv 2411.19870): of a momentum the 32 largest cosine coefficients of each 64 x 64\n"
+       "chunk of a matrix. Here the momentum is a residual of coefficients, the same in exact arithmetic; edges are\n"
+       "cut by powers of two, not divisors of a side; values are bf16; and the mean is not replaced by its signs,\n"
+       "which an optimizer may do."),
     of("outer", "distro", "sparsify=chunks(count=4) feedback=residual(beta=0.999) index=chunks value=sign(scale=mean)",
        "DisTrO (github.com/PsycheFoundation/nousnet): the signs of 4 of each 4,096 elements, which there are DCT\n"
        "coefficients of 64 x 64 chunks, and here the elements themselves. 12 bits an element, 17 there."),

@@ -21,6 +21,8 @@ constexpr dr_param flat_schedule[] = {parts};
 constexpr dr_param hosts[] = {required(param_int("inner", "ranks of a host", 1, 65536, 0)), parts};
 constexpr dr_param factors[] = {required(param_int("rank", "of the factors", 1, 4096, 0))};
 
+constexpr dr_param tiles[] = {param_int("size", "elements of a tile's side: a power of two", 2, 64, 64)};
+
 constexpr dr_stage_word word(const char* role, const char* name, const char* summary) {
   return {sizeof(dr_stage_word), role, name, summary, nullptr, 0};
 }
@@ -84,6 +86,10 @@ std::span<const dr_stage_word> stage_words() {
       word("transform", "lowrank",
            "PowerSGD: two factors that ranks all-reduce, in place of frames; beside it only feedback, a residual",
            factors),
+      word("transform", "dct",
+           "DeMo: frames of the coefficients of a cosine transform, of size x size tiles of matrices and runs of "
+           "vectors",
+           tiles),
   };
   return list;
 }

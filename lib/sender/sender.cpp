@@ -66,6 +66,7 @@ dr_status sender::create(std::vector<named_tensor> tensors, sender_options optio
     v.width = 1;
     v.key = plans_.keys[i];
     v.base = plans_.methods[i]->takes_base() ? t.base : nullptr;
+    v.rows = plans_.methods[i]->has_tiles() ? t.rows : 0;
     views_.push_back(v);
     tensor_out o{};
     o.struct_size = sizeof o;

@@ -72,7 +72,8 @@ dr_status make_flat(plan_ptr& method, uint32_t flat, dr_error& error) {
   const plan& p = *method;
   const uint32_t flags = traits_of(p).flags;
   const bool by_plan = (flags & DR_PLAN_SPARSIFIES) || !(flags & DR_PLAN_LOSSY_VALUES) || sends_values_alone(p);
-  if (p.flat || p.transforms() || !(flat == DR_FLAT_BY_PLAN ? by_plan && !p.takes_base() : flat == DR_FLAT))
+  if (p.flat || p.transforms() || p.has_tiles() ||
+      !(flat == DR_FLAT_BY_PLAN ? by_plan && !p.takes_base() : flat == DR_FLAT))
     return DR_OK;
   const plan_ptr before = method;
   return bind_with(*before, "bucket=flat", method, error);
@@ -99,6 +100,8 @@ dr_status choose_plan(const named_tensor& t, const unit_rules& rules, const plan
     const auto make_exact = [&](plan_ptr& method) -> dr_status {
       const plan_ptr large = method;
       if (const dr_status s = bind_exact(large, method, error)) return s;
+      if (const plan_ptr with_tiles = method; with_tiles->has_tiles())
+        if (const dr_status s = bind_with(*with_tiles, "transform=none", method, error)) return s;
       return method->votes ? dr_status{DR_OK} : make_flat(method, DR_FLAT, error);
     };
     if (const dr_status s = derive_once(known.flat, out, flatten)) return s;
@@ -111,7 +114,7 @@ dr_status choose_plan(const named_tensor& t, const unit_rules& rules, const plan
     return fail(error, DR_E_UNSUPPORTED,
                 "%.80s: `%.80s`: a sender's frames go by exchange=gather or exchange=owner; dr_exchange has the others",
                 t.name.c_str(), own->text.c_str());
-  if (rules.scatters && out->transforms())
+  if (rules.scatters && (out->transforms() || out->has_tiles()))
     return fail(error, DR_E_UNSUPPORTED, "%.80s: `%.80s`: shards have no matrices", t.name.c_str(), own->text.c_str());
   // (Copies in f32 are what a transform sees.)
   const uint32_t types = traits_of(out->transforms() ? *dense : *out).dtypes;
@@ -187,7 +190,9 @@ dr_status check_clips(std::span<const named_tensor> tensors, const unit_plan& al
 }  // namespace
 
 dr_dtype half_of(const plan& p) {
-  if (p.transforms() || p.patches() || p.chooses() || p.votes || p.block != 1 || !sends_values_alone(p)) return {};
+  if (p.transforms() || p.has_tiles() || p.patches() || p.chooses() || p.votes || p.block != 1 ||
+      !sends_values_alone(p))
+    return {};
   const bool codes_all = p.index.size() == 1 && p.index[0].codec->id == all_elements_id && p.value.size() == 1;
   if (!codes_all || (traits_of(p).flags & DR_PLAN_SPARSIFIES) || p.exchange.kind != exchange_kind::gather) return {};
   if (p.keeps_feedback()) {

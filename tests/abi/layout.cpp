@@ -228,7 +228,7 @@ FIELD(dr_preset, set, 16, 8);
 FIELD(dr_preset, plan, 24, 8);
 FIELD(dr_preset, note, 32, 8);
 
-SIZE(dr_tensor, 112);
+SIZE(dr_tensor, 120);
 FIELD(dr_tensor, struct_size, 0, 8);
 FIELD(dr_tensor, dtype, 8, 4);
 FIELD(dr_tensor, index_dtype, 12, 4);
@@ -245,6 +245,7 @@ FIELD(dr_tensor, key, 80, 8);
 FIELD(dr_tensor, base, 88, 8);
 FIELD(dr_tensor, sums, 96, 8);
 FIELD(dr_tensor, history, 104, 8);
+FIELD(dr_tensor, rows, 112, 8);
 
 SIZE(dr_place, 32);
 FIELD(dr_place, struct_size, 0, 8);
@@ -440,6 +441,7 @@ VALUE(DR_DECODE_ADD, 1);
 VALUE(DR_DECODE_TAG, 2);
 VALUE(DR_DECODE_VOTE, 4);
 VALUE(DR_DECODE_APPLY, 8);
+VALUE(DR_DECODE_COEFFICIENTS, 16);
 
 VALUE(DR_PLAN_SPARSIFIES, 1);
 VALUE(DR_PLAN_FEEDBACK, 2);
@@ -456,6 +458,7 @@ VALUE(DR_PLAN_TRANSFORMS, 2048);
 VALUE(DR_PLAN_RESIDUAL, 4096);
 VALUE(DR_PLAN_VOTE, 8192);
 VALUE(DR_PLAN_PATCH, 16384);
+VALUE(DR_PLAN_COEFFICIENTS, 32768);
 VALUE(DR_BOOK_NAME, 1);
 VALUE(DR_LINE_USED, 0);
 VALUE(DR_LINE_UNMATCHED, 1);

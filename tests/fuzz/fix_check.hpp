@@ -103,6 +103,7 @@ inline entry read_entry(reader& in) {
   e.dtype = type & 15;
   e.patch = type & 64;
   if (type & 32) e.width = static_cast<uint32_t>(in.varint());
+  if (type & 128) in.take(1), in.varint();  // a transform
   const uint64_t n[] = {counts & 7, counts >> 6, counts >> 3 & 7};
   constexpr dr_role role[] = {DR_ROLE_VALUE, DR_ROLE_ORDER, DR_ROLE_INDEX};
   for (unsigned l = 0; l < 3; ++l)

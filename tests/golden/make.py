@@ -715,6 +715,38 @@ def chunks():
     bad("chunks_size_32769", "chunks of 32769", short_frame(encode_row(code(), 25, rows(3)), plan=bytes.fromhex("09 01 02 23 01 81 80 02")))
 
 
+def transforms():
+    """Coefficients: of a vector, of a matrix."""
+    def code(size=64, columns=0, **more):
+        return entry("f32", [RAW], [GOLOMB], transform=(size, columns), **more)
+
+    def rows(*indices):
+        return {i: [ONE + i] for i in indices}
+    good("dct_vector", "coefficients of runs", encode([(200, rows(0, 63, 64, 199))], code()))
+    good("dct_matrix", "coefficients of tiles, of which some are not whole", encode([(70 * 13, rows(0, 5, 100, 909))], code(8, 13)))
+    good("dct_smallest", "tiles of 2 by 2", encode([(9, rows(0, 8))], code(2, 3)))
+    good("dct_segments", "segments: the transform is that of the tensor", encode([(64 * 64, rows(1, 999, 1000, 4095))], code(64, 64), segment=1000))
+    good("dct_general", "in the general form, beside a tensor that is not transformed",
+         general_frame([encode_row(code(), 64, rows(3)), encode_row(entry("f32", [RAW], [GOLOMB]), 64, rows(4))]))
+    row = encode_row(code(), 100, rows(3))
+    table = bytearray(entry_bytes(code()))
+    def form(kind, why, status="CORRUPT", **changed):
+        plan = bytearray(table)
+        for at, byte in changed.items():
+            plan[int(at[1:])] = byte
+        bad(f"dct_{kind}", why, short_frame(row, plan=bytes(plan)), status=status)
+    form("size_1", "tiles of one element", "UNSUPPORTED", _2=0x10)
+    form("size_128", "tiles of 128", "UNSUPPORTED", _2=0x17)
+    form("kind_0", "a transform of kind 0", "UNSUPPORTED", _2=0x06)
+    form("kind_2", "a transform of kind 2", "UNSUPPORTED", _2=0x26)
+    form("f16", "coefficients of half precision", _1=0x82)
+    form("patch", "a patch of coefficients", "UNSUPPORTED", _1=0xc1)
+    form("ragged", "rows of 7 columns do not fill 100 elements", _3=7)
+    wide = bytes(table[:3]) + varint(2**32) + bytes(table[4:])
+    bad("dct_columns", "columns that are not below 2^32", short_frame(row, plan=wide))
+    bad("dct_width", "coefficients of rows", short_frame(row, plan=bytes([table[0], 0xa1, 2]) + bytes(table[2:])))
+
+
 def planes():
     whole = stage("index", "all")
 
@@ -1035,7 +1067,7 @@ def make():
     index_raw()
     split("golomb", "golomb")
     split("rice", "rice")
-    for part in (bloom, value_raw, qsgd, signs, fit_poly, bitpack, deflate, blocks, chunks, planes, encode_cases, patch_frames):
+    for part in (bloom, value_raw, qsgd, signs, fit_poly, bitpack, deflate, blocks, chunks, transforms, planes, encode_cases, patch_frames):
         part()
 
 

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 SOURCES = {".h", ".hpp", ".c", ".cpp", ".cu", ".cuh"}
-MIDDLE = {"plan", "sparsify", "split", "patch", "stage", "container", "merge", "feedback"}
+MIDDLE = {"plan", "sparsify", "split", "patch", "stage", "container", "merge", "feedback", "dct"}
 # What a folder of lib/, and capi, may include beside itself.
 SEES = {"core": {"include"}, "primitive": {"include", "core"}, "cuda": {"include", "core", "primitive"},
         **{folder: {"include", "core", "primitive"} for folder in MIDDLE}, "pipeline": {"include", "core", "primitive", "cuda"} | MIDDLE,

@@ -86,6 +86,7 @@ class Entry:
     index: list                           # without `block`
     block: int = 1                        # elements of one: what a key of the index list stands for
     patch: bool = False
+    transform: tuple | None = None        # (size, columns): its values are coefficients; columns 0: a vector
 
 
 @dataclass
@@ -1702,14 +1703,21 @@ def read_entry(reader):
     counts, kind = reader.uint(1), reader.uint(1)
     values, indices, orders = counts & 7, counts >> 3 & 7, counts >> 6
     types = WORDS if kind & 64 else TYPES
-    unknown((kind & 15) > 3 and (kind & 15) not in types or kind >> 7, f"type {kind:#x}")
+    unknown((kind & 15) > 3 and (kind & 15) not in types or kind >> 6 == 3, f"type {kind:#x}")
     unknown(not 1 <= values <= 5 or not 1 <= indices <= 5, f"{values} value and {indices} index codecs")
     refuse((kind & 15) not in types, f"type {kind & 15}")
     width = 1
     if kind & 32:
         width = reader.varint()
         refuse(width < 2, "a written width below 2")
-    entry = Entry(types[kind & 15], width, bool(kind & 16), [], [], [], patch=bool(kind & 64))
+    transform = None
+    if kind & 128:
+        form = reader.uint(1)
+        unknown(form >> 4 != 1 or not 1 <= form & 15 <= 6, f"transform {form:#x}")
+        transform = 1 << (form & 15), reader.varint()
+        refuse(transform[1] > MASK32, "too many columns")
+        refuse(kind & 15 != 1 or width != 1, "a transform of another type than f32, or of rows")
+    entry = Entry(types[kind & 15], width, bool(kind & 16), [], [], [], patch=bool(kind & 64), transform=transform)
     for role, n in (("value", values), ("order", orders), ("index", indices)):
         stages = getattr(entry, role)
         for left in reversed(range(n)):
@@ -1955,10 +1963,75 @@ def decode_frame(data, bases=(), histories=()):
         tensor.values += values
         tensor.universe += row.universe
         tensor.rows.append(row)
+        refuse(row.entry.transform != tensor.rows[0].entry.transform, "a segment of another transform")
+    for tensor in tensors:
+        columns = tensor.rows[0].entry.transform[1] if tensor.rows[0].entry.transform else 0
+        refuse(columns and tensor.universe % columns, "a matrix of no whole rows")
     return Frame(version, flags, tag, status, message, tensors, reader.position)
 
 
+# ---- transforms: FORMAT.md ----
+
+def pieces(n, size):
+    """(first, length) of the pieces of a dimension."""
+    out = [(first, size) for first in range(0, n - size + 1, size)]
+    first = n - n % size
+    while first < n:
+        length = 1 << (n - first).bit_length() - 1
+        out.append((first, length))
+        first += length
+    return out
+
+
+def f32(x):
+    return struct.unpack("<f", struct.pack("<f", x))[0] if abs(x) < 2.0**128 else math.copysign(math.inf, x)
+
+
+def dct_factor(n, m, k, i):
+    return f32(math.sqrt(2 / n) * math.cos(math.pi * (2 * k + 1) * (2 * i + 1) / (2 * m)))
+
+
+def inverse_run(coefficients):
+    """The values of a run, every product and sum rounded to f32."""
+    n = len(coefficients)
+    values, m = [f32(f32(math.sqrt(1 / n)) * coefficients[0])], 2
+    while m <= n:
+        odd = []
+        for i in range(m // 2):
+            total = None
+            for k in range(m // 2):
+                term = f32(dct_factor(n, m, k, i) * coefficients[(2 * k + 1) * (n // m)])
+                total = term if total is None else f32(total + term)
+            odd.append(total)
+        values = [f32(e + o) for e, o in zip(values, odd)] + [f32(e - o) for e, o in reversed(list(zip(values, odd)))]
+        m *= 2
+    return values
+
+
+def inverse(coefficients, size, columns):
+    """The elements of a tensor of such coefficients."""
+    if not columns:
+        return [x for first, n in pieces(len(coefficients), size) for x in inverse_run(coefficients[first:first + n])]
+    out, at = [0.0] * len(coefficients), 0
+    tiles = list(itertools.product(pieces(len(coefficients) // columns, size), pieces(columns, size)))
+    for (top, h), (left, w) in sorted(tiles, key=lambda t: t[0][1] < size or t[1][1] < size):     # (stable)
+        tile, at = coefficients[at:at + h * w], at + h * w
+        across = [inverse_run([tile[v * h + u] for v in range(w)]) for u in range(h)]
+        for x in range(w):
+            for y, value in enumerate(inverse_run([across[u][x] for u in range(h)])):
+                out[(top + y) * columns + left + x] = value
+    return out
+
+
 def dense(tensor):
+    """Bit patterns. Of coefficients the elements."""
+    if tensor.rows and tensor.rows[0].entry.transform:
+        found = inverse([to_double(bits, "f32") for bits in dense_coefficients(tensor)], *tensor.rows[0].entry.transform)
+        return [0x7fc00000 if math.isnan(x) else struct.unpack("<I", struct.pack("<f", x))[0] for x in found]
+    return dense_coefficients(tensor)
+
+
+def dense_coefficients(tensor):
     out, width = [0] * (tensor.universe * tensor.width), tensor.width
     for j, i in enumerate(tensor.indices):
         out[i * width:(i + 1) * width] = tensor.values[j * width:(j + 1) * width]

@@ -832,8 +832,8 @@ def stage(role, name, **fields):
     return Stage(codec, {**{name: default for name, _, _, default in codec.fields}, **fields})
 
 
-def entry(dtype, value, index, order=(), width=1, carries=False, block=1, patch=False):
-    return Entry(dtype, width, carries, list(value), list(order), list(index), block, patch)
+def entry(dtype, value, index, order=(), width=1, carries=False, block=1, patch=False, transform=None):
+    return Entry(dtype, width, carries, list(value), list(order), list(index), block, patch, transform)
 
 
 def stage_bytes(s):
@@ -847,10 +847,13 @@ def stage_bytes(s):
 
 def entry_bytes(e):
     kind = {name: number for number, name in WORDS.items()}[e.dtype]
-    kind |= 16 * e.carries | 32 * (e.width != 1) | 64 * e.patch
+    kind |= 16 * e.carries | 32 * (e.width != 1) | 64 * e.patch | 128 * (e.transform is not None)
     block = [stage("index", "block", log2_size=e.block.bit_length() - 1)] if e.block > 1 else []
     head = bytes([len(e.value) | len(block + e.index) << 3 | len(e.order) << 6, kind])
-    return head + (varint(e.width) if e.width != 1 else b"") + b"".join(map(stage_bytes, e.value + e.order + block + e.index))
+    head += varint(e.width) if e.width != 1 else b""
+    if e.transform:
+        head += bytes([16 | e.transform[0].bit_length() - 1]) + varint(e.transform[1])
+    return head + b"".join(map(stage_bytes, e.value + e.order + block + e.index))
 
 
 # ---- rows ----

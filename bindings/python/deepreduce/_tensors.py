@@ -168,10 +168,11 @@ def make_options(
     tensors: Optional[range] = None,
     add: bool = False,
     vote: bool = False,
+    coefficients: bool = False,
 ) -> _abi.dr_decode_options:
     options = new(_abi.dr_decode_options)
     options.flags = (_abi.DR_DECODE_ADD if add else 0) | (0 if tag is None else _abi.DR_DECODE_TAG)
-    options.flags |= _abi.DR_DECODE_VOTE if vote else 0
+    options.flags |= (_abi.DR_DECODE_VOTE if vote else 0) | (_abi.DR_DECODE_COEFFICIENTS if coefficients else 0)
     # 0 means "no limit" there; here it admits nothing, as a limit of 1 does.
     options.max_elements = 0 if max_elements is None else max(1, unsigned(max_elements, "max_elements"))
     options.max_workspace = 0 if max_workspace is None else max(1, unsigned(max_workspace, "max_workspace"))

@@ -50,6 +50,7 @@ class Options(TypedDict, total=False):
     max_elements: Optional[int]
     max_workspace: Optional[int]
     tag: Optional[int]
+    coefficients: bool
     trace: Optional[TraceFunction]
     allow_host: bool
     threads: Optional[int]
@@ -147,6 +148,7 @@ def decode(
     max_elements: Optional[int] = None,
     max_workspace: Optional[int] = None,
     tag: Optional[int] = None,
+    coefficients: bool = False,
     trace: Optional[TraceFunction] = None,
     allow_host: bool = False,
     threads: Optional[int] = None,
@@ -170,6 +172,8 @@ def decode(
     max_workspace  raise CapacityError if decoding needs more bytes beside the frame and the outputs. None: 256 for
                    each byte of these and 1 MiB, for each thread
     tag            the tag that the frame must have; another is an ArgumentError: ranks are out of step
+    coefficients   of a frame of transform=dct: return the coefficients that were sent, in their order, not the tensor. With
+                   `out=state.residual, add=True` it takes a frame back that never arrived. Other frames: no effect
     trace          a function that is called with a Trace at the end of each stage
     allow_host     on a GPU: decode codecs without CUDA operations on the CPU; otherwise these are Unsupported
     threads        number of threads, on the CPU; None: one
@@ -207,7 +211,7 @@ def decode(
     except Error:
         read_header(frame, data, place, verify=True)  # a damaged frame is the better reason
         raise
-    options = make_options(max_elements, max_workspace, tag, room.selected, add=add)
+    options = make_options(max_elements, max_workspace, tag, room.selected, add=add, coefficients=coefficients)
     tracer = tracer_of(trace, options)
     status = _library.load().dr_decode(
         context.handle,

@@ -77,6 +77,7 @@ def merge(
     max_elements: Optional[int] = None,
     max_workspace: Optional[int] = None,
     tag: Optional[int] = None,
+    coefficients: bool = False,
     trace: Optional[TraceFunction] = None,
     allow_host: bool = False,
     threads: Optional[int] = None,
@@ -90,7 +91,7 @@ def merge(
     sparse   return Sparse: the union of the supports, rounded once. On the CPU
     dtype    type of the sum; None: float32, for frames of any type
     vote     return the sign of the sum, +1 where the sum is 0 (majority vote); then `out` is overwritten. On the CPU
-    tensors, max_elements, max_workspace, tag, trace, allow_host, threads  as for decode
+    tensors, max_elements, max_workspace, tag, coefficients, trace, allow_host, threads  as for decode
 
     `out` is untouched if a frame is damaged. Raises the errors of decode; their `frame` is the position of the frame.
 
@@ -120,7 +121,15 @@ def merge(
     except Error:
         _sound_headers(frames, datas, place, all_of_them=True, verify=True)
         raise
-    options = make_options(max_elements, max_workspace, tag, room.selected, add=out is not None and not vote, vote=vote)
+    options = make_options(
+        max_elements,
+        max_workspace,
+        tag,
+        room.selected,
+        add=out is not None and not vote,
+        vote=vote,
+        coefficients=coefficients,
+    )
     tracer = tracer_of(trace, options)
     status = _library.load().dr_merge(
         context.handle,

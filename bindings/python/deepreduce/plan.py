@@ -37,7 +37,8 @@ class PlanInfo:
     chooses         auto: the codecs depend on the data
     host_only       a stage has no CUDA path
     flat            bucket=flat: the batch is one tensor in the frame
-    transforms      transform=…: computes factors for an all-reduce, not frames (deepreduce.transform)
+    transforms      transform=lowrank: computes factors for an all-reduce, not frames (deepreduce.transform)
+    coefficients    transform=dct: frames and residuals hold coefficients, and the inverse is computed once, after a merge
     patch           sparsify=changed: it encodes weights against their base (deepreduce.patch)
     dtypes          types of the tensors that it accepts
     """
@@ -56,6 +57,7 @@ class PlanInfo:
     host_only: bool
     flat: bool
     transforms: bool
+    coefficients: bool
     patch: bool
     dtypes: Tuple[str, ...]
 
@@ -75,6 +77,7 @@ _PLAN_FLAGS = {
     "host_only": _abi.DR_PLAN_HOST_ONLY,
     "flat": _abi.DR_PLAN_FLAT,
     "transforms": _abi.DR_PLAN_TRANSFORMS,
+    "coefficients": _abi.DR_PLAN_COEFFICIENTS,
     "patch": _abi.DR_PLAN_PATCH,
 }
 

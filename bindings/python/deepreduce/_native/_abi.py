@@ -101,6 +101,7 @@ DR_PLAN_TRANSFORMS = 1 << 11
 DR_PLAN_RESIDUAL = 1 << 12
 DR_PLAN_VOTE = 1 << 13
 DR_PLAN_PATCH = 1 << 14
+DR_PLAN_COEFFICIENTS = 1 << 15
 
 
 class dr_plan_info(Structure):
@@ -144,6 +145,7 @@ class dr_tensor(Structure):
         ("base", c_void_p),
         ("sums", POINTER(c_uint64)),
         ("history", POINTER(c_ubyte)),
+        ("rows", c_uint64),
     ]
 
 
@@ -255,6 +257,7 @@ DR_DECODE_ADD = 1 << 0
 DR_DECODE_TAG = 1 << 1
 DR_DECODE_VOTE = 1 << 2
 DR_DECODE_APPLY = 1 << 3
+DR_DECODE_COEFFICIENTS = 1 << 4
 
 
 class dr_decode_options(Structure):

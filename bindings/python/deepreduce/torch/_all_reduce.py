@@ -141,9 +141,9 @@ class AllReduce(Exchange):
             if at + size > then:
                 raise ArgumentError(f"tensors {name} and {other} have memory in common: pass it once (tied weights have one gradient)")
         # (Only a transform uses the shape; for other plans the size is enough.)
-        transforms = any(rules.transforms for rules in self._rules)
+        of_matrices = any(rules.of_matrices for rules in self._rules)
         shapes = {
-            name: (tensor.shape if transforms or name in sparse else torch.Size([tensor.numel()]), tensor.dtype)
+            name: (tensor.shape if of_matrices or name in sparse else torch.Size([tensor.numel()]), tensor.dtype)
             for name, tensor in named.items()
         }
         if self._engine is None:

@@ -120,5 +120,7 @@ def plans_of(name: str, found: Sequence[Plan], exact: Plan) -> List[Plan]:
     for rung, plan in enumerate(found):
         if plan != exact and not plan.info.feedback:
             raise ArgumentError(f"{name}: rung {rung}, `{plan}`, keeps no residual, and another rung has {feedback}")
+    if any(plan.info.coefficients for plan in found) and len({str(plan.stages["transform"]) for plan in found}) > 1:
+        raise ArgumentError(f"{name}: a rung has transform=dct, and another rung has not, or of another size; they share one residual")
     dense = as_plan(f"{exact} {feedback}")
     return [dense if plan == exact else plan for plan in found]

@@ -88,6 +88,11 @@ class Rules:
     def transforms(self) -> bool:
         return any(plan.info.transforms for _, plan in self.pairs)
 
+    @property
+    def of_matrices(self) -> bool:
+        """Whether the shape of a tensor matters to a plan."""
+        return any(plan.info.transforms or plan.info.coefficients for _, plan in self.pairs)
+
 
 def sends_all(plan: Plan) -> bool:
     info = plan.info
