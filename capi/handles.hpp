@@ -26,7 +26,8 @@ namespace dr {
 inline constexpr uint32_t threads_max = 256;
 // The flags that calls accept.
 inline constexpr uint32_t call_flags = DR_CALL_TAG | DR_CALL_STATUS_FRAME | DR_CALL_LIST | DR_CALL_FIT,
-                          decode_flags = DR_DECODE_ADD | DR_DECODE_TAG | DR_DECODE_VOTE | DR_DECODE_APPLY | DR_DECODE_COEFFICIENTS,
+                          decode_flags =
+                              DR_DECODE_ADD | DR_DECODE_TAG | DR_DECODE_VOTE | DR_DECODE_APPLY | DR_DECODE_COEFFICIENTS,
                           place_flags = DR_PLACE_ALLOW_HOST;
 
 // A call's turn on its context, which serves one call at a time. A call that is refused changes nothing in the context:

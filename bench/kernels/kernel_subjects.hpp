@@ -8,6 +8,7 @@ namespace dr::bench {
 
 void add_bloom(subjects&);
 void add_check(subjects&);
+void add_dct(subjects&);
 void add_eight_bit(subjects&);
 void add_gap_huffman(subjects&);
 void add_golomb(subjects&);
@@ -24,6 +25,7 @@ inline subjects all_subjects() {
   subjects all;
   add_bloom(all);
   add_check(all);
+  add_dct(all);
   add_eight_bit(all);
   add_gap_huffman(all);
   add_golomb(all);

@@ -26,7 +26,7 @@ struct decoded_row {
   const void* values;       // [count · width] in the order of the support
   uint64_t universe, count;
   uint32_t dtype, width;
-  uint32_t tensor;  // of the frame
+  uint32_t tensor;    // of the frame
   tile_form tiles{};  // the values are coefficients of these
 
   uint64_t row_bytes() const { return uint64_t{width} * value_size(dtype); }

@@ -44,7 +44,7 @@ dr_status decode(client::context& c, const bytes& frame, const inspected& seen, 
   limits.struct_size = sizeof limits;
   limits.max_workspace = workspace_max;
   limits.flags = DR_DECODE_COEFFICIENTS;  // (of transforms; tests/reference compares their inverse)
-  const bytes exact(frame);  // so that a sanitizer sees a byte read behind it
+  const bytes exact(frame);               // so that a sanitizer sees a byte read behind it
   const dr_status s = dr_decode(c.handle, nullptr, exact.data(), exact.size(), &limits, outs.data(),
                                 sizeof(dr_tensor_out), outs.size());
   if (s == DR_OK && sparse)

@@ -1,4 +1,4 @@
-"""The methods of outer loops against plain numpy: SparseLoCo's chunks and 2 bits, DisTrO's signs, PULSELoCo's visible elements."""
+"""The methods of outer loops against plain numpy: SparseLoCo's chunks and 2 bits, DeMo's coefficients, DisTrO's signs, PULSELoCo's visible elements."""
 
 import os
 import subprocess
@@ -28,6 +28,68 @@ def test_sparseloco_sends_the_64_largest_of_each_4096_in_at_most_9_6_bits():
     assert np.array_equal(np.flatnonzero(y), (kept + 4096 * np.arange(500)[:, None]).ravel())
     assert len(np.unique(y[y != 0])) == 4  # two magnitudes of either sign
     assert 8 * len(frame) / (64 * 500) <= 9.6
+
+
+def cosines(n):
+    k, i = np.meshgrid(np.arange(n), np.arange(n), indexing="ij")
+    return np.sqrt(np.where(k == 0, 1, 2) / n) * np.cos(np.pi * k * (2 * i + 1) / (2 * n))
+
+
+def tiles(x, side=64):
+    """[tiles, side, side] of a matrix, row by row."""
+    rows, columns = x.shape
+    return x.reshape(rows // side, side, columns // side, side).transpose(0, 2, 1, 3).reshape(-1, side, side)
+
+
+def test_demo_sends_the_32_largest_coefficients_of_each_64_x_64_tile_in_at_most_25_bits():
+    x = gradient(192 * 320, 6).reshape(192, 320)
+    state = deepreduce.State(x, "demo")
+    frame = deepreduce.encode(x, "demo", state=state)
+    c = cosines(64)
+    there = np.einsum("ui,tij,vj->tvu", c, tiles(x.astype("f8")), c).reshape(-1, 4096)  # (v, u): column by column
+    kept = np.sort(np.argsort(-np.abs(there), axis=1)[:, :32], axis=1)
+    sent = deepreduce.decode(frame, coefficients=True).reshape(-1, 4096)
+    assert np.array_equal(np.flatnonzero(sent), (kept + 4096 * np.arange(15)[:, None]).ravel())
+    assert np.allclose(np.take_along_axis(sent, kept, 1), np.take_along_axis(there, kept, 1), rtol=2**-8)
+    assert np.allclose(state.residual, (there - sent).ravel(), atol=1e-5)
+    y = deepreduce.decode(frame, like=x)
+    assert np.allclose(tiles(y), np.einsum("ui,tvu,vj->tij", c, sent.reshape(-1, 64, 64).astype("f8"), c), atol=1e-5)
+    assert 8 * len(frame) / (32 * 15) <= 25  # of which 16 are a value
+
+
+def test_a_sender_takes_coefficients_back_to_the_residual():
+    x = gradient(130 * 70, 7).reshape(130, 70)
+    plan = "sparsify=chunks(count=64) feedback=residual index=chunks value=raw transform=dct"
+    sender = deepreduce.Sender({"w": (x.shape, "float32"), "small": ((5, 5), "float32")}, plan)
+    outs = {"w": np.empty(x.shape, "f4"), "small": np.empty((5, 5), "f4")}
+    assert [str(sender.plan_of(name)) for name in outs] == [plan, "feedback=residual index=all value=raw bucket=flat"]
+
+    slots = [np.empty(unit.bound, "u1") for unit in sender.units]  # (take_back reads them)
+
+    def round_of(number, gradient):
+        sender.place({"w": gradient, "small": gradient[:5, :5].copy()}, out=outs)
+        for i, slot in enumerate(slots):
+            made = sender.encode(i, number, slot)
+            assert not made.fault
+            sender.merge(i, number, [slot[: made.size].tobytes()])
+        return {name: out.copy() for name, out in outs.items()}
+
+    first = round_of(0, x)
+    assert np.array_equal(first["small"], x[:5, :5]) and 0 < np.linalg.norm(first["w"] - x) < np.linalg.norm(x)
+    sender.take_back(0)
+    sender.resume(0, 0)
+    again = round_of(1, np.zeros_like(x))
+    assert np.allclose(again["w"], first["w"], atol=1e-5) and np.allclose(again["small"], first["small"], atol=1e-6)
+
+
+def test_a_ladder_does_not_mix_coefficients_with_elements():
+    torch = pytest.importorskip("torch")
+    from deepreduce.torch._ladder import plans_of
+
+    assert torch
+    rungs = [deepreduce.Plan(f"sparsify=topr(ratio=0.1) feedback=residual index=golomb {more}") for more in ("", "transform=dct")]
+    with pytest.raises(deepreduce.ArgumentError, match="transform=dct"):
+        plans_of("w", rungs, deepreduce.Plan("index=all value=raw"))
 
 
 def test_distro_sends_signs_of_4_of_each_4096_in_at_most_12_bits():

@@ -53,7 +53,7 @@ def buffers_of(model):
 
 @check("outer")
 def a_round_ends_with_the_same_bits_on_all_ranks():
-    for plan in (SPARSE, "sparseloco", "distro", "pulseloco", "transform=lowrank(rank=2) feedback=residual", "sparsify=topr(ratio=0.1) feedback=residual index=golomb exchange=owner", *DENSE.values()):
+    for plan in (SPARSE, "sparseloco", "demo", "distro", "pulseloco", "transform=lowrank(rank=2) feedback=residual", "sparsify=topr(ratio=0.1) feedback=residual index=golomb exchange=owner", *DENSE.values()):
         for dtype in (None, torch.bfloat16):
             torch.manual_seed(dist.get_rank())  # each begins elsewhere
             model = make_model(dtype)

@@ -87,7 +87,7 @@ def borrow_tensor(
     if not isinstance(x, Sparse):
         dense = _memory.borrow(x, what, place=place)
         tensor.dtype, tensor.values, tensor.universe = dense.dtype, dense.address, dense.elements
-        shape = getattr(x, "shape", ())
+        shape: Tuple[int, ...] = tuple(getattr(x, "shape", ()))
         tensor.rows = shape[0] if len(shape) > 1 else 0
         return dense.owner
     indices = _memory.borrow(x.indices, f"{what}.indices", _memory.INTEGERS, place)
