@@ -31,6 +31,7 @@ class plan_work {
     if (n <= 0) return 0;
     return factor_rank_ ? first_(n) : first_(n) + (frames - 1) * merge_(n);
   }
+  double add_ns(double n) const { return n > 0 ? add_(n) : 0; }  // of `exact`: adds a dense tensor to another
   double frame_bytes(double n) const;
   double bound_bytes(double n) const;     // of a frame
   double sum_growth(double ranks) const;  // frame of the ranks' sum / frame of one; at most the whole tensor
@@ -60,7 +61,7 @@ class plan_work {
   std::string text_, stage_, schedule_;
   std::shared_ptr<const plan> method_;
   curve encode_, first_, merge_, frame_;
-  curve add_;  // of `exact`: adds a dense tensor to another
+  curve add_;  // of `exact`
   bool knows_frame_ = false, feedback_ = false;
   uint32_t factor_rank_ = 0;
   bool keeps_count_ = false;  // sparsified to a fixed number of elements

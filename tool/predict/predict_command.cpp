@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "outer_command.hpp"
 #include "plan_book.hpp"
 #include "plan_choice.hpp"
 #include "plan_errors.hpp"
@@ -20,16 +21,6 @@ namespace {
 
 using compare::usage_error;
 using nlohmann::ordered_json;
-
-// JSON has no infinity.
-// "always": no limits. A range with only a lower limit has no upper one.
-ordered_json upper_json(const paying_range& r, double unit = 1) {
-  if (!std::isinf(r.below)) return r.below * unit;
-  return r.above > 0 ? ordered_json(nullptr) : ordered_json("always");
-}
-ordered_json lower_json(const paying_range& r, double unit = 1) {
-  return r.above > 0 ? ordered_json(r.above * unit) : ordered_json(nullptr);
-}
 
 // The source of a candidate's step.
 const char* source_of(const candidate& c, hook_kind hook) {
@@ -178,6 +169,15 @@ void write_pictures(const predict_options& o, const predict_case& c, const std::
 
 }  // namespace
 
+ordered_json upper_json(const paying_range& r, double unit) {
+  if (!std::isinf(r.below)) return r.below * unit;
+  return r.above > 0 ? ordered_json(nullptr) : ordered_json("always");
+}
+
+ordered_json lower_json(const paying_range& r, double unit) {
+  return r.above > 0 ? ordered_json(r.above * unit) : ordered_json(nullptr);
+}
+
 ordered_json rounded_json(double x) {
   return std::abs(x) < 9e18 ? ordered_json(static_cast<int64_t>(std::llround(x))) : ordered_json(nullptr);
 }
@@ -247,6 +247,7 @@ std::string json_text(const ordered_json& document) {
 }
 
 int run_predict(const predict_options& o) {
+  if (!o.every.empty()) return run_rounds(o);
   compare::load_plugins(o.what.plugins);
   predict_case c = read_case(o.what);
   const error_table errors(o.what, *c.costs);

@@ -15,11 +15,15 @@ the model.
   pays below      the link rate up to which the candidate beats the faster dense ring
   pays to batch   the batch size up to which it does
   verdict         pays, slower, or even: within 3 % of the faster dense ring
+With --every, rounds of an outer loop (docs/OUTER.md): H steps of every worker by itself, then an exchange of what their weights
+moved. How long a round is and which share of it waits; from which H that is below 10 %, and up to which H and which rate of the
+link a plan's round is more than 3 % shorter than a dense one.
 What-ifs: bandwidth 1 … 100 Gbit/s; compute (codecs and hook included) 1 … 8 times as fast; ranks 2 … 1024; ratio: codecs k times
 as fast whose frames are k times as large, k = 1/8 … 8.
 
   deepreduce predict profile.json --model model.json --link 1Gb/s,50us --ranks 8
   deepreduce predict profile.json --sizes 25557032 --backward 122ms --ranks 64 --link 10Gb/s,15us --powersgd 4
+  deepreduce predict profile.json --preset sparseloco --sizes 1126410 --backward 60ms --ranks 4 --link 100Mb/s,20ms --every 30
   deepreduce predict profile.json --model model.json --hook exchange --exchange 'gather|owner(parts=1|4)|ring' --link 1Gb/s
   deepreduce predict profile.json --model model.json --link 1Gb/s --what-if bandwidth --curves curves.svg --timeline step.svg
 

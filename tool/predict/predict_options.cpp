@@ -141,6 +141,12 @@ void add_predict(CLI::App& app, predict_options& o) {
       ->allow_extra_args(false)
       ->check(CLI::Range(1, 4096))
       ->type_name("RANK");
+  auto* every =
+      app.add_option("--every", o.every,
+                     "Steps of a round of an outer loop (deepreduce.outer): predicts rounds in place of steps; "
+                     "may be repeated, as 10,30,100");
+  every->delimiter(',')->allow_extra_args(false)->check(CLI::Range(1, 1000000))->type_name("H,H…");
+  app.add_flag("--folder", o.folder, "With --every: the workers share a Folder, not a process group")->needs(every);
   add_list(app, "--what-if", o.what_ifs, "Curves over bandwidth, compute, ranks or ratio; may be repeated")
       ->check(CLI::IsMember({"bandwidth", "compute", "ranks", "ratio"}))
       ->type_name("bandwidth|compute|ranks|ratio");

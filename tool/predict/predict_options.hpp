@@ -32,6 +32,8 @@ struct predict_options {
   case_options what;
   std::vector<std::string> books, what_ifs;
   std::vector<uint32_t> powersgd;
+  std::vector<uint32_t> every;  // steps of a round of an outer loop; none: each step exchanges
+  bool folder = false;          // the workers of an outer loop share a Folder
   std::string form = "table", output, trace, timeline, curves, show;
   bool break_even = true;
 };

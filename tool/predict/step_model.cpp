@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <utility>
 
@@ -13,8 +12,6 @@
 namespace dr::predict {
 namespace {
 
-constexpr double even = 0.03;
-
 // The point between `yes` and `no` at which `pays` changes.
 double edge(double yes, double no, const std::function<bool(double)>& pays) {
   for (int i = 0; i < 20; ++i) {
@@ -22,17 +19,6 @@ double edge(double yes, double no, const std::function<bool(double)>& pays) {
     (pays(middle) ? yes : no) = middle;
   }
   return yes;
-}
-
-// The range of x in which `pays` holds: ends on a geometric grid, refined by bisection.
-paying_range where_it_pays(double low, double high, int points, const std::function<bool(double)>& pays) {
-  const double step = std::pow(high / low, 1.0 / (points - 1));
-  int last = points - 1;
-  while (last >= 0 && !pays(low * std::pow(step, last))) --last;
-  if (last < 0) return {};
-  const double x = low * std::pow(step, last);
-  return {last == 0 || pays(low) ? 0 : edge(x, low, pays),
-          last == points - 1 ? std::numeric_limits<double>::infinity() : edge(x, x * step, pays)};
 }
 
 // Infinity: not modelled, or more than 31 years.
@@ -287,6 +273,16 @@ void step_model::note_link(note_list& notes) const {
                            net.ranks));
 }
 
+paying_range where_it_pays(double low, double high, int points, const std::function<bool(double)>& pays) {
+  const double step = std::pow(high / low, 1.0 / (points - 1));
+  int last = points - 1;
+  while (last >= 0 && !pays(low * std::pow(step, last))) --last;
+  if (last < 0) return {};
+  const double x = low * std::pow(step, last);
+  return {last == 0 || pays(low) ? 0 : edge(x, low, pays),
+          last == points - 1 ? std::numeric_limits<double>::infinity() : edge(x, x * step, pays)};
+}
+
 paying_range break_even_rate(const step_model& m, const candidate& c, double stretch) {
   return where_it_pays(1e5, 1e13, 33, [&](double rate) { return is_faster(m.with_rate(rate), c, stretch); });
 }
@@ -296,7 +292,7 @@ paying_range break_even_batch(const step_model& m, const candidate& c, double st
 }
 
 const char* verdict_of(double step_ns, double dense_ns) {
-  return step_ns < (1 - even) * dense_ns ? "pays" : step_ns > (1 + even) * dense_ns ? "slower" : "even";
+  return step_ns < (1 - even_share) * dense_ns ? "pays" : step_ns > (1 + even_share) * dense_ns ? "slower" : "even";
 }
 
 }  // namespace dr::predict

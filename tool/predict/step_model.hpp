@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 
 #include "exchange_model.hpp"
@@ -73,17 +74,21 @@ struct step_model {
   std::vector<const plan_work*> works_of(const candidate& c) const;  // of each tensor; nullptr: dense
 };
 
-// The rates, or factors of the batch, at which the candidate beats the faster dense ring, among 100 kbit/s to 10 Tbit/s
-// and 1/64 to 64.
+// The rates, or factors of the batch, at which a candidate beats the faster dense ring.
 struct paying_range {
   double above = 0;  // 0: no lower limit
   double below = 0;  // 0: never; infinity: no upper limit
 };
-// `stretch`: factor on its step.
+// Among 100 kbit/s to 10 Tbit/s, and 1/64 to 64. `stretch`: factor on its step.
 paying_range break_even_rate(const step_model& m, const candidate& c, double stretch = 1);
 paying_range break_even_batch(const step_model& m, const candidate& c, double stretch = 1);
 
-// "pays", "even" or "slower": even within 3 %, less than two runs of one training differ.
+// The range of x in which `pays` holds, of a geometric grid of `points`; its ends are refined.
+paying_range where_it_pays(double low, double high, int points, const std::function<bool(double)>& pays);
+
+// Two runs of one training differ by more.
+inline constexpr double even_share = 0.03;
+// "pays", "even" or "slower": even within 3 %.
 const char* verdict_of(double step_ns, double dense_ns);
 
 }  // namespace dr::predict
