@@ -180,3 +180,43 @@ TEST_CASE("an exchange of factors: making it reports MEMORY wherever it allocate
     if (!met) break;
   }
 }
+
+TEST_CASE(
+    "coefficients: where an allocation fails, encode and merge say MEMORY; from the second call on nothing allocates") {
+  const client::plan plan("transform=dct sparsify=chunks(count=64) feedback=residual index=chunks value=half");
+  const floats x = normal(200 * 70, 5);
+  for (const uint32_t threads : {1u, 2u})
+    for (long k = 0; k < allocations_most; k = next_failure(k)) {
+      CAPTURE(k);
+      const dr_context_options options = counted(threads);
+      dr_context* context = nullptr;
+      REQUIRE(dr_context_create(&options, &context, nullptr) == DR_OK);
+      dr_tensor t = client::dense(x);
+      t.rows = 200;
+      std::vector<uint64_t> state(8 * 1024);
+      t.state = state.data();
+      t.state_size = 16 + 4 * x.size();
+      client::bytes frame(1 << 17);
+      floats out(x.size(), 3);
+      dr_tensor_out to = client::dense_out(out);
+      const auto both = [&] {
+        dr_result made{.struct_size = sizeof(dr_result)};
+        if (const dr_status s =
+                dr_encode(context, plan.handle, nullptr, nullptr, &t, sizeof t, 1, frame.data(), frame.size(), &made))
+          return s;
+        const dr_bytes one{frame.data(), made.size};
+        const dr_bytes frames[] = {one, one, one};
+        return dr_merge(context, nullptr, frames, nullptr, 3, nullptr, &to, sizeof to, 1);
+      };
+      bool met = false, again = false;
+      const dr_status s = run(k, both, &met);
+      INFO(dr_last_error(context)->message);
+      REQUIRE(s == (met ? DR_E_MEMORY : DR_OK));
+      if (met) CHECK(out == floats(x.size(), 3));
+      REQUIRE(both() == DR_OK);
+      REQUIRE(run(0, both, &again) == DR_OK);
+      CHECK(!again);
+      dr_context_destroy(context);
+      if (!met) break;
+    }
+}
