@@ -116,7 +116,7 @@ class Browser:
         self.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))")
 
     def run(self, script):
-        """The value of an expression in the page; of a promise, what it gives."""
+        """The value of an expression in the page; if it is a promise, its result."""
         answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(answer["exceptionDetails"].get("exception", {}).get("description", "exception"))

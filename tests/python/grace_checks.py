@@ -33,23 +33,23 @@ def lacks(method):
 def run(grc, step, scale=1.0):
     """The outputs of a step over tensors of three names, of which the first has two dimensions."""
     given = gradients(step, dist.get_rank())
-    return [grc.step((scale * each).view(-1, 10), name) for name, each in zip(NAMES, given)]
+    return [grc.step((scale * tensor).view(-1, 10), name) for name, tensor in zip(NAMES, given)]
 
 
 def oracle(select, steps=STEPS, beta=1.0, gamma=1.0):
     """[step][name]: GRACE's sum of the decompressed over ranks, divided by W, with residual memory. select: x to what is
     sent of it, dense."""
-    ranks, kept, found = dist.get_world_size(), {}, []
+    ranks, residuals, found = dist.get_world_size(), {}, []
     for step in range(steps):
         found.append([])
         for i, name in enumerate(NAMES):
             total = 0
             for rank in range(ranks):
                 x = gradients(step, rank)[i]
-                if (rank, name) in kept:
-                    x = beta * kept[rank, name] + gamma * x
+                if (rank, name) in residuals:
+                    x = beta * residuals[rank, name] + gamma * x
                 sent = select(x)
-                kept[rank, name] = x - sent
+                residuals[rank, name] = x - sent
                 total = total + sent
             found[-1].append((total / ranks).view(-1, 10))
     return found
@@ -95,7 +95,7 @@ def the_shims_pairs_are_graces_formulas_bit_for_bit():
         for step in range(STEPS):
             assert all(map(same, run(grc, step), expected[step])), (params, step)
         payload, ctx = grc.compressor.compress(gradients(0, 0)[0], "x")
-        assert [each.dtype for each in payload] == [torch.float32, torch.int32] and ctx == gradients(0, 0)[0].size()
+        assert [array.dtype for array in payload] == [torch.float32, torch.int32] and ctx == gradients(0, 0)[0].size()
 
 
 @check("grace")
@@ -118,13 +118,13 @@ def deepreduce_with_lossless_codecs_is_topk_bit_for_bit():
 def residual_memory_has_beta_and_gamma():
     grc = grace.Allgather(grace.Sparsifier(lambda d: f"topr(count={max(1, int(d * 0.05))})"), grace.ResidualMemory(0.5, 2.0))
     # The first step, too: gamma times the gradient, which is where GRACE has the gradient alone.
-    ranks, kept = dist.get_world_size(), {}
+    ranks, residuals = dist.get_world_size(), {}
     for step in range(STEPS):
         for i, (name, found) in enumerate(zip(NAMES, run(grc, step))):
             total = 0
             for rank in range(ranks):
-                x = 0.5 * kept.get((rank, name), 0) + 2.0 * gradients(step, rank)[i]
-                kept[rank, name] = x - plain_top(x)
+                x = 0.5 * residuals.get((rank, name), 0) + 2.0 * gradients(step, rank)[i]
+                residuals[rank, name] = x - plain_top(x)
                 total = total + plain_top(x)
             assert torch.allclose(found.view(-1), total / ranks, rtol=1e-6, atol=0), (name, step)
 
@@ -149,7 +149,7 @@ def allreduce_gives_the_mean_and_leaves_the_input():
 def randomk_sends_the_same_positions_on_all_ranks():
     ranks, rank = dist.get_world_size(), dist.get_rank()
     params = {"compressor": "randomk", "compress_ratio": 0.1, "memory": "residual"}
-    reduce, gather = (grace.grace_from_params({**params, "communicator": each}) for each in ("allreduce", "allgather"))
+    reduce, gather = (grace.grace_from_params({**params, "communicator": communicator}) for communicator in ("allreduce", "allgather"))
     seen = []
     for step in range(STEPS):
         x = gradients(step, rank)[0]
@@ -171,8 +171,8 @@ def sent_and_received_steps_are_those_of_step():
         both = [grace.grace_from_params({**params, "communicator": communicator, "compressor": compressor}) for _ in range(2)]
         for step in range(2):
             x = gradients(step, dist.get_rank())
-            under_way = [both[0].send_step(each, name) for name, each in zip(NAMES, x)]
-            found = [both[0].receive_step(*each) for each in under_way]
+            under_way = [both[0].send_step(tensor, name) for name, tensor in zip(NAMES, x)]
+            found = [both[0].receive_step(*sent_step) for sent_step in under_way]
             assert all(same(a, both[1].step(b, name)) for a, b, name in zip(found, x, NAMES)), communicator
 
 
@@ -184,7 +184,7 @@ def a_rank_that_selects_nothing_does_not_hang():
             grc = {"allgather": grace.Allgather, "broadcast": grace.Broadcast}[communicator](kind, grace.ResidualMemory())
             x = torch.full((50,), 0.9 if rank == 1 else 0.1)
             assert torch.allclose(grc.step(x, "some"), torch.full((50,), 0.9 / dist.get_world_size()))
-            assert not grc.step(torch.full((50,), 0.1), "none").any()  # nobody has anything
+            assert not grc.step(torch.full((50,), 0.1), "none").any()  # no rank has a value
             assert torch.allclose(grc.memory.residuals["none"], torch.full((50,), 0.1))
             assert grc.step(torch.empty(0), "empty").shape == (0,)
 
@@ -283,7 +283,7 @@ def dgc_memory_has_momentum_accumulation_masking_and_clipping():
         for step in range(STEPS):
             x = [gradients(step, rank)[0] * (1 + 9 * (rank == 2)) for rank in range(ranks)]
             total = 0
-            squares = [each.square().sum() for each in x]
+            squares = [tensor.square().sum() for tensor in x]
             for rank in range(ranks):
                 g = x[rank]
                 if clipping is True:
@@ -324,42 +324,42 @@ def a_restored_state_goes_on_bit_for_bit():
 
 @check("grace")
 def votes_of_the_majority_are_signs():
-    told = lacks("signsgd")
-    if told:
-        return told
+    refusal = lacks("signsgd")
+    if refusal:
+        return refusal
     ranks, rank = dist.get_world_size(), dist.get_rank()
     for communicator in ("allgather", "broadcast", "alltoall"):
         for params in ({"compressor": "signsgd"}, {"compressor": "plan", "plan": "signsgd"}):  # the method, and the preset
             grc = grace.grace_from_params({**params, "communicator": communicator})
             x = [gradients(0, other)[0] for other in range(ranks)]
-            votes = sum(torch.where(each >= 0, 1.0, -1.0) for each in x)
+            votes = sum(torch.where(tensor >= 0, 1.0, -1.0) for tensor in x)
             assert same(grc.step(x[rank], "w"), torch.where(votes >= 0, 1.0, -1.0)), (communicator, params)
-    told = lacks("signum")
-    if told:
-        return told
+    refusal = lacks("signum")
+    if refusal:
+        return refusal
     grc, m = grace.grace_from_params({"compressor": "signum", "momentum": 0.8, "communicator": "allgather"}), [0] * ranks
     for step in range(STEPS):
         x = [gradients(step, other)[0] for other in range(ranks)]
         m = [0.2 * g + 0.8 * before for g, before in zip(x, m)]
-        votes = sum(torch.where(each >= 0, 1.0, -1.0) for each in m)
+        votes = sum(torch.where(momentum >= 0, 1.0, -1.0) for momentum in m)
         found = grc.step(x[rank], "w")
-        sure = torch.stack([each.abs() for each in m]).amin(0) > 1e-6  # rounding may turn what is nearly 0
+        sure = torch.stack([momentum.abs() for momentum in m]).amin(0) > 1e-6  # rounding may turn what is nearly 0
         assert same(found[sure], torch.where(votes >= 0, 1.0, -1.0)[sure])
 
 
 @check("grace")
 def efsignsgd_makes_the_step_of_its_paper():
-    told = lacks("efsignsgd")
-    if told:
-        return told
-    ranks, rank, lr, kept = dist.get_world_size(), dist.get_rank(), 0.05, {}
+    refusal = lacks("efsignsgd")
+    if refusal:
+        return refusal
+    ranks, rank, lr, residuals = dist.get_world_size(), dist.get_rank(), 0.05, {}
     grc = grace.grace_from_params({"compressor": "efsignsgd", "memory": "efsignsgd", "lr": lr, "communicator": "allgather"})
     for step in range(STEPS):
         total = 0
         for other in range(ranks):
-            p = lr * gradients(step, other)[0] + kept.get(other, 0)
+            p = lr * gradients(step, other)[0] + residuals.get(other, 0)
             sent = p.abs().mean() * torch.where(p >= 0, 1.0, -1.0)
-            kept[other] = p - sent
+            residuals[other] = p - sent
             total = total + sent
         found = grc.step(gradients(step, rank)[0], "w")
         assert torch.allclose(lr * found, total / ranks, rtol=1e-4, atol=1e-6), step
@@ -395,10 +395,10 @@ class Slow(grace.Communicator):
     """Only send_receive, as grace_dl.dist has it; and a memory and an aggregate of its own."""
 
     def send_receive(self, tensors, name, ctx):
-        told = [None] * self.ranks()
-        dist.all_gather_object(told, (tensors, name))
-        assert {each for _, each in told} == {name}
-        return self.compressor.aggregate([self.compressor.decompress(each, ctx) for each, _ in told]) / self.ranks()
+        answers = [None] * self.ranks()
+        dist.all_gather_object(answers, (tensors, name))
+        assert {other for _, other in answers} == {name}
+        return self.compressor.aggregate([self.compressor.decompress(payload, ctx) for payload, _ in answers]) / self.ranks()
 
 
 class Doubling(grace.Memory):
@@ -411,7 +411,7 @@ def plug_ins_of_a_users_work():
     ranks, rank = dist.get_world_size(), dist.get_rank()
     x = [gradients(0, other)[0].view(30, 100) for other in range(ranks)]
     for same_sizes in (True, False):
-        expected = sum(2 * (each if same_sizes else each.clamp(min=0)) for each in x) / ranks
+        expected = sum(2 * (tensor if same_sizes else tensor.clamp(min=0)) for tensor in x) / ranks
         for kind in (Slow, grace.Allgather, grace.Broadcast):
             grc = kind(Everything(same_sizes), Doubling())
             assert torch.allclose(grc.step(x[rank], "w"), expected), kind
@@ -437,7 +437,7 @@ def a_users_sparsifier_is_wrapped():
 
     ranks, rank = dist.get_world_size(), dist.get_rank()
     x = [gradients(0, other)[0].view(30, 100) for other in range(ranks)]
-    expected = sum(torch.where(each > 1, each, torch.zeros(())) for each in x) / ranks
+    expected = sum(torch.where(tensor > 1, tensor, torch.zeros(())) for tensor in x) / ranks
     for keys in ({"index": "golomb", "value": "raw"}, {"index": "bloom", "policy": "p0", "value": "raw"}):
         grc = grace.Allgather(Positive(), grace.ResidualMemory())
         grc.compressor = DeepReduce(grc.compressor, keys)
@@ -460,9 +460,9 @@ def what_is_sent_is_counted():
 
 @check("grace")
 def powersgd_gives_the_mean_of_low_rank_with_a_warm_start():
-    told = lacks("powersgd")
-    if told:
-        return told
+    refusal = lacks("powersgd")
+    if refusal:
+        return refusal
     ranks, rank = dist.get_world_size(), dist.get_rank()
     generator = torch.Generator().manual_seed(7)
     u, v = torch.randn(40, 1, generator=generator), torch.randn(1, 30, generator=generator)

@@ -241,10 +241,10 @@ def what_powersgd_did_not_send_is_kept():
             grc.step(nan if rank == 1 else given(1), NAME)
         for step in (2, 3):
             total += grc.step(given(step), NAME)
-        kept = grc.memory.residuals.get(NAME, torch.zeros(shape)) / ranks
-        dist.all_reduce(kept)
+        residual = grc.memory.residuals.get(NAME, torch.zeros(shape)) / ranks
+        dist.all_reduce(residual)
         everything = sum(given(step, other) for step in range(4) for other in range(ranks) if (step, other) != (1, 1)) / ranks
-        assert torch.allclose(total + kept, everything, atol=1e-4), shape
+        assert torch.allclose(total + residual, everything, atol=1e-4), shape
 
 
 @check("grace")
@@ -260,10 +260,10 @@ def all_to_all_loses_nothing_of_the_sums_for_good():
             total = total + lr * grc.step(gradients(step, rank)[0], "w")
             if step == 5:
                 saved = grc.state_dict()
-        kept, sums = grc.memory.residuals["w"] / ranks, [torch.empty(0)] * ranks
-        dist.all_reduce(kept)
+        residual, sums = grc.memory.residuals["w"] / ranks, [torch.empty(0)] * ranks
+        dist.all_reduce(residual)
         dist.all_gather_object(sums, grc.sums["w"])
-        assert torch.allclose(total + kept + torch.cat(sums), given, atol=1e-3), compressor
+        assert torch.allclose(total + residual + torch.cat(sums), given, atol=1e-3), compressor
         assert torch.cat(sums).norm() > 0.001 * given.norm()  # it would have been lost
         assert grc.nbytes == 4 * (3000 + len(sums[rank]))
         other = grace_of(compressor, "alltoall", memory, lr=0.1)

@@ -1,4 +1,4 @@
-"""One law for named tensors: the cases of test_one_law.py, and what each comes to by numpy, however it is sent.
+"""One law for named tensors: the cases of test_one_law.py, and their means by numpy, for any way of sending.
 
 All is in float32 here, in values that the tensors' types have; an adapter of the test makes arrays of its own of them. Needs no framework.
 """
@@ -63,22 +63,22 @@ def random(case_or_tensors, scale=1.0):
     return gradient
 
 
-def mean(each, dtype="float32"):
+def mean(arrays, dtype="float32"):
     """Added in the order of the ranks in float32, and rounded once."""
-    total = np.zeros(each[0].shape, np.float32)
-    for x in each:
-        total += np.float32(1 / len(each)) * x
+    total = np.zeros(arrays[0].shape, np.float32)
+    for x in arrays:
+        total += np.float32(1 / len(arrays)) * x
     return rounded(total, dtype)
 
 
 def top(x, count):
-    kept, where = np.zeros_like(x), np.argsort(-np.abs(x), kind="stable")[:count]
-    kept[where] = x[where]
-    return kept
+    selected_values, where = np.zeros_like(x), np.argsort(-np.abs(x), kind="stable")[:count]
+    selected_values[where] = x[where]
+    return selected_values
 
 
 def selected(together, exactly=(), count=40, beta=1.0, gamma=1.0):
-    """Of Top-r with a residual. together: lists of names that are one tensor. exactly: names of tensors that are sent whole."""
+    """The means of Top-r with a residual. together: lists of names that are one tensor. exactly: names of tensors that are sent whole."""
 
     def expected(case, ranks, numbers):
         residuals, found = {}, []
@@ -89,20 +89,20 @@ def selected(together, exactly=(), count=40, beta=1.0, gamma=1.0):
                 for names in together:
                     whole = np.concatenate([given[name].ravel() for name in names]) * np.float32(gamma)
                     whole = whole + np.float32(beta) * residuals.get((rank, *names), np.float32(0))
-                    kept = top(whole, count)
-                    residuals[(rank, *names)] = whole - kept
+                    selected_values = top(whole, count)
+                    residuals[(rank, *names)] = whole - selected_values
                     ends = np.cumsum([given[name].size for name in names])[:-1]
-                    sent[rank].update(zip(names, np.split(kept, ends)))
+                    sent[rank].update(zip(names, np.split(selected_values, ends)))
                 sent[rank].update({name: np.float32(gamma) * given[name].ravel() for name in exactly})
             shapes = {name: shape for name, (shape, _) in case.tensors.items()}
-            found.append({name: mean([each[name] for each in sent]).reshape(shape) for name, shape in shapes.items()})
+            found.append({name: mean([parts[name] for parts in sent]).reshape(shape) for name, shape in shapes.items()})
         return found
 
     return expected
 
 
 def plainly(case, ranks, numbers):
-    """An exact plan."""
+    """The means of an exact plan."""
     return [
         {name: mean([case.gradients(step, rank)[name] for rank in range(ranks)], dtype) for name, (_, dtype) in case.tensors.items()}
         for step in range(case.steps)
@@ -110,7 +110,7 @@ def plainly(case, ranks, numbers):
 
 
 def drawn(case, ranks, numbers):
-    """By the function `encode`, of each tensor alone, with the key of its name."""
+    """The means of frames by the function `encode`, tensor by tensor, with the key of its name."""
     found = []
     for step in range(case.steps):
         found.append({})
@@ -126,21 +126,21 @@ def drawn(case, ranks, numbers):
 
 
 def clipped(case, ranks, numbers):
-    """By the norm of the whole gradient of a rank, whatever the frames it is in."""
+    """The means of gradients clipped by the norm of a rank's whole gradient, over all frames."""
     found = []
     for step in range(case.steps):
         scaled = []
         for rank in range(ranks):
             given = case.gradients(step, rank)
-            norm = np.sqrt(sum(float((each.astype(np.float64) ** 2).sum()) for each in given.values()))
+            norm = np.sqrt(sum(float((array.astype(np.float64) ** 2).sum()) for array in given.values()))
             assert norm > 1
-            scaled.append({name: (each / norm).astype(np.float32) for name, each in given.items()})
-        found.append({name: mean([each[name] for each in scaled]) for name in case.tensors})
+            scaled.append({name: (array / norm).astype(np.float32) for name, array in given.items()})
+        found.append({name: mean([gradients[name] for gradients in scaled]) for name in case.tensors})
     return found
 
 
 def voted(case, ranks, numbers):
-    """Each rank says 1 of what is not below zero, else -1; a tie is 1."""
+    """A rank votes 1 for a value that is not below zero, else -1; a tie is 1."""
     return [
         {
             name: np.where(sum(np.where(case.gradients(step, rank)[name] >= 0, 1, -1) for rank in range(ranks)) >= 0, 1, -1).astype("f")
@@ -160,7 +160,7 @@ MATRIX = {"m": ((40, 50), "float32"), "small": ((10,), "float32")}
 
 
 def product(step, rank, name):
-    """Of a matrix the same of all ranks, times a number."""
+    """A matrix of rank 1, equal on all ranks but for a factor."""
     x = random(MATRIX)(step, 0, name)
     return x if name == "small" else np.float32(0.01 * (rank + 1)) * np.outer(x[:, 0], x[0]).astype("f")
 

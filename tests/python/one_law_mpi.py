@@ -23,12 +23,12 @@ def array_of(x, dtype):
 class Named:
     def __init__(self, case):
         self.case = case
-        self.x = {name: array_of(each, case.tensors[name][1]) for name, each in case.gradients(0, RANK).items()}
+        self.x = {name: array_of(array, case.tensors[name][1]) for name, array in case.gradients(0, RANK).items()}
         self.mean = NamedAllReduce(self.x, case.plan, dense_below=case.below, flat=case.flat, timeout=30)
 
     def __call__(self, step, number=None):
-        for name, each in self.case.gradients(step, RANK).items():
-            self.x[name][...] = array_of(each, self.case.tensors[name][1])
+        for name, array in self.case.gradients(step, RANK).items():
+            self.x[name][...] = array_of(array, self.case.tensors[name][1])
         return self.mean(step if number is None else number)
 
     def words(self, *arguments):
@@ -46,8 +46,8 @@ def main():
             continue
         run = Named(case)
         for step in range(case.steps):
-            for name, each in run(step).items():
-                found[f"Named/{label}/{step}/{name}"] = np.array(each if isinstance(each, np.ndarray) else each.float(), np.float32)
+            for name, array in run(step).items():
+                found[f"Named/{label}/{step}/{name}"] = np.array(array if isinstance(array, np.ndarray) else array.float(), np.float32)
     run = Named(NAN)
     run(0)
     found["Named/nan"] = run.words(1)

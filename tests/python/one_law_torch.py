@@ -44,11 +44,11 @@ class Hook:
         class Model(nn.Module):
             def __init__(self):
                 super().__init__()
-                for name, each in tensors_of(case, 0, 0).items():
-                    self.register_parameter(name, nn.Parameter(torch.zeros_like(each)))
+                for name, tensor in tensors_of(case, 0, 0).items():
+                    self.register_parameter(name, nn.Parameter(torch.zeros_like(tensor)))
 
             def forward(self, gradients):
-                return sum((each * gradients[name]).sum().float() for name, each in self.named_parameters())
+                return sum((parameter * gradients[name]).sum().float() for name, parameter in self.named_parameters())
 
         self.case, self.sender = case, DDPHook(case.plan, **options_of(case))
         self.model = DDP(Model())
@@ -57,7 +57,7 @@ class Hook:
     def __call__(self, step, rank):
         self.model.zero_grad()
         self.model(tensors_of(self.case, step, rank)).backward()
-        return {name: each.grad for name, each in self.model.module.named_parameters()}
+        return {name: parameter.grad for name, parameter in self.model.module.named_parameters()}
 
 
 class Grace:
@@ -67,7 +67,7 @@ class Grace:
         self.case, self.sender = case, grace.Allgather(grace.PlanCompressor(case.plan), grace.NoneMemory())
 
     def __call__(self, step, rank):
-        return {name: self.sender.step(each, name) for name, each in tensors_of(self.case, step, rank).items()}
+        return {name: self.sender.step(tensor, name) for name, tensor in tensors_of(self.case, step, rank).items()}
 
 
 def words_of(call, *arguments):
@@ -89,8 +89,8 @@ def main():
                 continue  # it has its own PowerSGD
             run = kind(case)
             for step in range(case.steps):
-                for name, each in run(step, rank).items():
-                    found[f"{kind.__name__}/{label}/{step}/{name}"] = each.detach().float().numpy()
+                for name, tensor in run(step, rank).items():
+                    found[f"{kind.__name__}/{label}/{step}/{name}"] = tensor.detach().float().numpy()
         run = kind(NAN)
         run(0, rank)
         found[f"{kind.__name__}/nan"] = words_of(run, 1, rank)

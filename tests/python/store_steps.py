@@ -51,4 +51,4 @@ def written(folder, steps, anchor_every=64, begin=0):
 
 
 def names(folder):
-    return sorted(each.name for each in folder.iterdir() if each.name != _store_files.LOCK)
+    return sorted(path.name for path in folder.iterdir() if path.name != _store_files.LOCK)

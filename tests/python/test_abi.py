@@ -1,6 +1,6 @@
-"""deepreduce._native._abi and _abi_*.py say what the headers say: constants, structs, functions. Needs no library.
+"""deepreduce._native._abi and _abi_*.py agree with the headers: constants, structs, functions. Needs no library.
 
-The headers are read with a few regular expressions, and once more by the C compiler, which tells sizes and
+The headers are read with a few regular expressions, and once more by the C compiler, which prints sizes and
 offsets.
 """
 
@@ -97,7 +97,7 @@ def enumerators():
     found = {}
     for body in re.findall(r"\benum\s*\w*\s*\{([^}]*)\}", TEXT):
         following = 0
-        for entry in filter(None, (each.strip() for each in body.split(","))):
+        for entry in filter(None, (text.strip() for text in body.split(","))):
             name, _, value = (part.strip() for part in entry.partition("="))
             found[name] = constant(value) if value else following
             following = found[name] + 1
@@ -123,7 +123,7 @@ def bodies():
 def structs():
     """name: [(member, its ctypes type)]"""
     return {
-        name: [member for each in body.split(";") if each.strip() for member in members(each.strip())]
+        name: [member for declaration in body.split(";") if declaration.strip() for member in members(declaration.strip())]
         for name, body in bodies().items()
         if name not in NOT_MIRRORED
     }
@@ -261,15 +261,15 @@ def test_a_struct_that_may_grow_begins_with_its_size():
             assert fields[0] == ("struct_size", ctypes.c_size_t), name
 
 
-def said_by_the_compiler(statements, tmp_path):
+def printed_by_the_compiler(statements, tmp_path):
     """{name: text} of what a C program of these statements prints, a name and a text a line."""
     compiler = shutil.which(os.environ.get("CC", "cc").split()[0])
     if compiler is None:
         pytest.skip("no C compiler (CC, or cc in PATH)")
     lines = [*(f"#include <deepreduce/{name}>" for name in HEADERS), "#include <stdio.h>", "int main(void) {", *statements, "  return 0;", "}", ""]
-    (tmp_path / "said.c").write_text("\n".join(lines))
-    subprocess.run([compiler, "-std=c11", "-I", INCLUDE, tmp_path / "said.c", "-o", tmp_path / "said"], check=True)
-    return dict(line.split() for line in subprocess.check_output([tmp_path / "said"], text=True).splitlines())
+    (tmp_path / "layout.c").write_text("\n".join(lines))
+    subprocess.run([compiler, "-std=c11", "-I", INCLUDE, tmp_path / "layout.c", "-o", tmp_path / "layout"], check=True)
+    return dict(line.split() for line in subprocess.check_output([tmp_path / "layout"], text=True).splitlines())
 
 
 def test_sizes_and_offsets_are_those_of_the_compiler(tmp_path):
@@ -281,7 +281,7 @@ def test_sizes_and_offsets_are_those_of_the_compiler(tmp_path):
         for field, _ in structs()[name]:
             statements.append(f'  printf("{name}.{field} %zu\\n", offsetof({name}, {field}));')
             mirrored[f"{name}.{field}"] = str(getattr(struct, field).offset)
-    assert mirrored == said_by_the_compiler(statements, tmp_path)
+    assert mirrored == printed_by_the_compiler(statements, tmp_path)
 
 
 def test_constants_are_those_of_the_compiler(tmp_path):
@@ -294,7 +294,7 @@ def test_constants_are_those_of_the_compiler(tmp_path):
             if isinstance(value, str)
             else f'  printf("{name} %llu\\n", (unsigned long long){name});'
         )
-    assert mirrored == said_by_the_compiler(statements, tmp_path)
+    assert mirrored == printed_by_the_compiler(statements, tmp_path)
 
 
 # ---- What holds the ABI itself ------------------------------------------------------------------
@@ -302,14 +302,14 @@ def test_constants_are_those_of_the_compiler(tmp_path):
 
 def field_names(body):
     """`const T *a, *b` has a and b, `R (*f)(A, B)` has f."""
-    for declaration in filter(None, (each.strip() for each in body.split(";"))):
+    for declaration in filter(None, (text.strip() for text in body.split(";"))):
         pointer = re.search(r"\(\s*\*\s*(\w+)\s*\)", declaration)
         names = [pointer.group(1)] if pointer else [part.partition("[")[0].split()[-1] for part in declaration.split(",")]
         yield from (name.lstrip("*") for name in names)
 
 
 def test_layout_holds_every_struct_field_and_constant():
-    """tests/abi/layout.cpp says where each is; what it forgets, it does not hold."""
+    """tests/abi/layout.cpp has every field and constant: one that is missing there is not checked."""
     layout = (INCLUDE.parent / "tests/abi/layout.cpp").read_text(encoding="utf-8")
     sizes = set(re.findall(r"^SIZE\((\w+), ", layout, flags=re.M))
     fields = set(re.findall(r"^FIELD\((\w+), (\w+), ", layout, flags=re.M))

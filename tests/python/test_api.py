@@ -95,8 +95,8 @@ def test_every_index_codec_goes_with_every_value_codec(index, value, rng):
         # Of two or three levels: those of three_lc are nearer than 0, ternary draws them. natural has a variance of at
         # most 1/8, which is a norm of 0.36; that of the 30 values of `seeded` strays from it.
         coarse = {"three_lc": 1, "sign": 0.95, "ternary": 1.1, "natural": 0.55}
-        most = coarse.get(value.partition("(")[0], 0.25)
-        assert numpy.linalg.norm(dense - expected) < most * numpy.linalg.norm(expected)
+        bound = coarse.get(value.partition("(")[0], 0.25)
+        assert numpy.linalg.norm(dense - expected) < bound * numpy.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("stage", plans_of("bytes"))
@@ -113,19 +113,19 @@ def test_segments_have_a_bloom_filter_each(policy, rng):
         x[1000 * part + rng.choice(1000, count, replace=False)] = rng.choice([-1, 1], count) + rng.random(count) / 2
     plan = f"sparsify=topr(count=451) index=bloom(fpr=0.01,policy={policy})"
     frame = deepreduce.encode(x, plan, segment_rows=1000)
-    told, whole = (deepreduce.inspect(f).tensors[0] for f in (frame, deepreduce.encode(x, plan)))
-    assert (told.segments, whole.segments) == (64, 1)
+    tensor, whole = (deepreduce.inspect(f).tensors[0] for f in (frame, deepreduce.encode(x, plan)))
+    assert (tensor.segments, whole.segments) == (64, 1)
     per_index = numpy.log2(1 / 0.01) / numpy.log(2)
     filters = sum(max(4, -(-int(count * per_index) // 32) * 4) for count in (400, 1, 50))
-    assert told.index_size == filters + (3 * 4 if policy == "p2" else 0)
+    assert tensor.index_size == filters + (3 * 4 if policy == "p2" else 0)
     got = deepreduce.decode(frame, sparse=True)
-    assert len(got.indices) == told.support
-    kept = numpy.isin(numpy.flatnonzero(x), got.indices)
+    assert len(got.indices) == tensor.support
+    selected = numpy.isin(numpy.flatnonzero(x), got.indices)
     if policy == "p0":
-        assert kept.all() and set(got.indices // 1000) == {3, 10, 40}
+        assert selected.all() and set(got.indices // 1000) == {3, 10, 40}
     else:
         assert numpy.bincount(got.indices // 1000, minlength=64)[[3, 10, 40]].tolist() == [400, 1, 50]
-        assert kept.mean() > {"leftmost": 0.9, "p2": 0.97}[policy]
+        assert selected.mean() > {"leftmost": 0.9, "p2": 0.97}[policy]
     assert (x[got.indices] == got.values).all()
     batch = deepreduce.Batch(x, plan, segment_rows=1000)
     assert batch.encode(x) == frame and len(frame) <= batch.bound
@@ -226,11 +226,11 @@ def test_what_is_no_plan_is_an_argument_error(text):
 )
 def test_a_plan_says_what_it_does(text, flags):
     info = Plan(text).info
-    told = {name for name, value in vars(info).items() if value is True}
-    wanted = set(flags.split())
+    found = {name for name, value in vars(info).items() if value is True}
+    expected = set(flags.split())
     # Sizes, sums, draws of filters and where it runs are the codecs' matter: what the plan is for is not.
     loose = {"fixed_size", "linear", "shared_random", "host_only"}
-    assert told - loose == wanted - loose and wanted <= told
+    assert found - loose == expected - loose and expected <= found
     assert "float32" in info.dtypes
 
 
@@ -501,11 +501,11 @@ def test_a_list_comes_back_as_a_list(rng):
         assert isinstance(out, list) and len(out) == 5
         assert same_bits(out[0], x[0]) and same_bits(out[2], x[2]) and same_bits(out[4], x[4])
         assert out[1].tolist() == [2, 0, 1, 0] and out[3].shape == (0,)
-    assert [type(each) for each in decode(encode(x, RAW), sparse=True)] == [Sparse] * 5
+    assert [type(item) for item in decode(encode(x, RAW), sparse=True)] == [Sparse] * 5
 
 
 def test_a_list_of_one_and_of_none():
-    assert [each.tolist() for each in decode(encode([f32(1, 2)], RAW))] == [[1, 2]]
+    assert [tensor.tolist() for tensor in decode(encode([f32(1, 2)], RAW))] == [[1, 2]]
     assert decode(encode([], RAW)) == []
     assert decode(encode([], RAW), sparse=True) == []
     assert merge([encode([], RAW)]) == []
@@ -513,14 +513,14 @@ def test_a_list_of_one_and_of_none():
 
 def test_a_long_list():
     x = [f32(i) for i in range(200)]
-    assert [each.tolist() for each in decode(encode(x, RAW))] == [[i] for i in range(200)]
+    assert [tensor.tolist() for tensor in decode(encode(x, RAW))] == [[i] for i in range(200)]
     assert len(inspect(encode(x, RAW)).tensors) == 200
 
 
 def test_a_plan_for_each_tensor():
     x = [f32(1, 2, 3), f32(1, 2, 3)]
     out = decode(encode(x, [RAW, Plan("sparsify=topr(count=1)")]))
-    assert [each.tolist() for each in out] == [[1, 2, 3], [0, 0, 3]]
+    assert [tensor.tolist() for tensor in out] == [[1, 2, 3], [0, 0, 3]]
     with pytest.raises(deepreduce.ArgumentError, match="1 plans for 2"):
         encode(x, [RAW])
     with pytest.raises(deepreduce.ArgumentError):
@@ -551,9 +551,9 @@ def test_the_same_call_gives_the_same_frame(rng):
 def test_threads_of_python_do_not_disturb_one_another(rng):
     x = [rng.standard_normal(20000).astype(F32) for _ in range(8)]
     plan = "sparsify=topr(ratio=0.05) index=golomb value=qsgd"
-    expected = [encode(each, plan) for each in x]
+    expected = [encode(tensor, plan) for tensor in x]
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(lambda each: encode(each, plan), x)) == expected
+        assert list(pool.map(lambda tensor: encode(tensor, plan), x)) == expected
         assert all(map(numpy.array_equal, pool.map(decode, expected), map(decode, expected)))
 
 
@@ -594,14 +594,14 @@ def test_one_array_or_state_for_two_tensors_is_refused():
     with pytest.raises(deepreduce.ArgumentError, match=r"state\[1\] is that of x\[0\]") as raised:
         encode(x, plan, state=[state, state])
     assert raised.value.tensor == 1
-    encode(x, RAW, state=[State(x[0], RAW)] * 2)  # of no bytes, so nobody's
+    encode(x, RAW, state=[State(x[0], RAW)] * 2)  # without bytes, so it overlaps with nothing
     frame, room = encode(x, RAW), f32(0, 0)
     with pytest.raises(deepreduce.ArgumentError, match=r"out\[1\] is the memory of out\[0\]"):
         decode(frame, out=[room, room])
     with pytest.raises(deepreduce.ArgumentError, match=r"weights\[1\] is 'a', not a number"):
         merge([frame, frame], weights=[1, "a"])
     with pytest.raises(deepreduce.ArgumentError, match="weights is <generator .*>, not a list of 2 numbers"):
-        merge([frame, frame], weights=(each for each in (1, 2)))
+        merge([frame, frame], weights=(weight for weight in (1, 2)))
     with pytest.raises(deepreduce.ArgumentError, match=r"out\[1\] is int32"):
         decode(frame, out=[room, room.astype(numpy.int32)])
 
@@ -665,7 +665,7 @@ def test_keys_name_tensors_in_random_numbers():
     assert positions() == positions(key=0) == positions(key=None) == positions()
     assert len({tuple(positions(key=key)) for key in (0, 7, 8, 2**64 - 1)}) == 4
     both = decode(encode([x, x], plan, seed=1, key=[7, 8]), sparse=True)
-    assert [each.indices.tolist() for each in both] == [positions(key=7), positions(key=8)]
+    assert [item.indices.tolist() for item in both] == [positions(key=7), positions(key=8)]
     for bad in (-1, 2**64, "a", [7]):
         with pytest.raises(deepreduce.ArgumentError, match="key"):
             encode(x, plan, key=bad)
@@ -675,23 +675,23 @@ def test_keys_name_tensors_in_random_numbers():
 
 def test_a_trace_tells_the_stages(rng):
     x = rng.standard_normal(5000).astype(F32)
-    told = []
+    traces = []
     frame = encode(
         x,
         "sparsify=topr(ratio=0.1) feedback=residual index=golomb value=qsgd",
         state=State(x, KEEP_2),
-        trace=told.append,
+        trace=traces.append,
     )
-    assert all(isinstance(each, deepreduce.Trace) for each in told)
-    assert {"sparsify", "index", "value", "container", "feedback"} <= {each.stage for each in told}
-    assert all(0 < each.begin_ns <= each.end_ns for each in told)
+    assert all(isinstance(trace, deepreduce.Trace) for trace in traces)
+    assert {"sparsify", "index", "value", "container", "feedback"} <= {trace.stage for trace in traces}
+    assert all(0 < trace.begin_ns <= trace.end_ns for trace in traces)
     for call, stages in (
-        (lambda: decode(frame, trace=told.append), {"header", "decode", "deliver"}),
-        (lambda: merge([frame, frame], trace=told.append), {"header", "decode", "merge"}),
+        (lambda: decode(frame, trace=traces.append), {"header", "decode", "deliver"}),
+        (lambda: merge([frame, frame], trace=traces.append), {"header", "decode", "merge"}),
     ):
-        told.clear()
+        traces.clear()
         call()
-        assert {each.stage for each in told} == stages
+        assert {trace.stage for trace in traces} == stages
     with pytest.raises(deepreduce.ArgumentError, match="trace"):
         encode(x, RAW, trace=5)
 
@@ -704,9 +704,9 @@ def test_a_frame_is_made_to_fit(rng):
     slot = bytearray(whole - 1000)
     frame = encode(x, plan, state=states, out=slot, fit=True)
     assert len(frame) <= len(slot)
-    for got, each, state in zip(decode(frame), x, states):
-        left = state.residual if got.any() else each
-        assert same_bits(got + left, each) and (got.any() or same_bits(state.residual, each))
+    for got, tensor, state in zip(decode(frame), x, states):
+        left = state.residual if got.any() else tensor
+        assert same_bits(got + left, tensor) and (got.any() or same_bits(state.residual, tensor))
     assert not all(got.any() for got in decode(frame)) and any(got.any() for got in decode(frame))
     with pytest.raises(deepreduce.ArgumentError, match="fit requires"):
         encode(x, plan, state=states, fit=True)
@@ -772,14 +772,14 @@ def test_trim_gives_memory_back_and_takes_it_again(rng):
 def test_decode_takes_every_kind_of_buffer():
     frame = encode(f32(1, 2), RAW)
     shifted = memoryview(b"x" + frame)[1:]
-    for each in (
+    for source in (
         bytearray(frame),
         memoryview(frame),
         numpy.frombuffer(frame, numpy.uint8),
         shifted,
         frame + b"\0" * 99,
     ):
-        assert decode(each).tolist() == [1, 2]
+        assert decode(source).tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("frame", [None, 5, "text", [1], f32(1, 2)])
@@ -837,9 +837,9 @@ def test_max_workspace():
         lambda **limits: merge([frame, frame], **limits),
         lambda **limits: decode(frame, sparse=True, **limits),
     ):
-        for least in (0, 1, 3000):
+        for threshold in (0, 1, 3000):
             with pytest.raises(deepreduce.CapacityError, match=r"workspace of \d+ bytes|the header needs"):
-                call(max_workspace=least)
+                call(max_workspace=threshold)
         assert call(max_workspace=1 << 20) is not None
         with pytest.raises(deepreduce.ArgumentError, match="max_workspace"):
             call(max_workspace=-1)
@@ -872,11 +872,11 @@ def test_many_tensors_take_time_by_their_number():
 def test_max_elements():
     frame = encode([f32(1, 2), f32(3)], RAW)
     assert len(decode(frame, max_elements=3)) == 2
-    for most in (0, 2):
-        with pytest.raises(deepreduce.CapacityError, match=f"max_elements is {most}"):
-            decode(frame, max_elements=most)
+    for count in (0, 2):
+        with pytest.raises(deepreduce.CapacityError, match=f"max_elements is {count}"):
+            decode(frame, max_elements=count)
         with pytest.raises(deepreduce.CapacityError):
-            merge([frame], max_elements=most)
+            merge([frame], max_elements=count)
 
 
 def test_a_batch_has_limits_too(rng):
@@ -995,7 +995,7 @@ def test_many_empty_tensors_take_no_time_to_speak_of():
         got = decode(frame)
     finally:
         sys.setprofile(None)
-    assert len(got) == n and all(each.shape == (0,) for each in got)
+    assert len(got) == n and all(tensor.shape == (0,) for tensor in got)
     assert calls / n < 25
 
 
@@ -1030,7 +1030,7 @@ def test_damage_is_told_before_what_the_damaged_header_claims():
 
 
 def test_every_check_is_verified_once(monkeypatch):
-    """By the decode: the header that says what to make for it is read without."""
+    """Decode raises it; the header that decides the outputs is read without it."""
     frame = encode([f32(1, 2, 3), f32(4, 5)], RAW)
     library = deepreduce._native._library.load()
     monkeypatch.setattr(library, "dr_inspect", None)
@@ -1086,10 +1086,10 @@ def test_a_status_frame_of_what_has_no_bound():
 
 def test_merge_adds_up(rng):
     x = [rng.standard_normal(300).astype(F32) for _ in range(3)]
-    frames = [encode(each, "index=golomb") for each in x]
+    frames = [encode(tensor, "index=golomb") for tensor in x]
     expected = numpy.zeros(300, F32)
-    for each in x:
-        expected += each
+    for tensor in x:
+        expected += tensor
     assert same_bits(merge(frames), expected)
     assert same_bits(merge(tuple(frames), threads=2), expected)
 
@@ -1125,20 +1125,20 @@ def test_merge_of_lists_halves_and_rows():
     assert merge([half, encode(f32(10, 20), RAW)]).tolist() == [11, 22]
     assert merge([half]).dtype == F32
     lists = [encode([f32(1), f32(2, 3)], RAW)] * 2
-    assert [each.tolist() for each in merge(lists)] == [[2], [4, 6]]
+    assert [tensor.tolist() for tensor in merge(lists)] == [[2], [4, 6]]
     rows = encode(Sparse(numpy.array([1]), f32(1, 2).reshape(1, 2), (2, 2)), RAW)
     assert merge([rows, rows]).tolist() == [[0, 0], [2, 4]]
 
 
 def test_merge_of_sparse_sums_gives_the_union(rng):
     x = [rng.standard_normal(1000).astype(F32) for _ in range(3)]
-    frames = [encode(each, "sparsify=topr(ratio=0.05) index=golomb") for each in x]
+    frames = [encode(tensor, "sparsify=topr(ratio=0.05) index=golomb") for tensor in x]
     weights = [1, 0.5, -2]
     expected, union = numpy.zeros(1000, F32), set()
-    for each, weight in zip(x, weights):
-        kept = largest(each, 0.05)
-        expected[kept] += F32(weight) * each[kept]
-        union |= set(kept.tolist())
+    for tensor, weight in zip(x, weights):
+        selected = largest(tensor, 0.05)
+        expected[selected] += F32(weight) * tensor[selected]
+        union |= set(selected.tolist())
     got = merge(frames, weights=weights, sparse=True)
     assert isinstance(got, Sparse) and got.indices.tolist() == sorted(union) and got.values.dtype == F32
     assert same_bits(got.to_dense(), expected)
@@ -1444,8 +1444,8 @@ def test_rank_fit_is_as_near_at_any_scale():
     x[numpy.random.default_rng(2).random(5000) < 0.9] = 0
 
     def error(scale):
-        kept = (scale * x).astype(F32)
-        difference = decode(encode(kept, "index=all value=rank_fit(bits=6)")).astype("f8") - kept
+        scaled = (scale * x).astype(F32)
+        difference = decode(encode(scaled, "index=all value=rank_fit(bits=6)")).astype("f8") - scaled
         return numpy.linalg.norm(difference / scale)
 
     assert error(1e-33) < 1.05 * error(1)

@@ -52,7 +52,7 @@ def test_a_book_that_cannot_be_written_leaves_nothing_beside(tmp_path, monkeypat
     for path in ("folder", ".", "no/such/x.book"):
         with pytest.raises(OSError):
             parse(TEXT).write(path)
-    assert [each.name for each in tmp_path.iterdir()] == ["folder"]
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
 @pytest.mark.parametrize("text, sentence", [
@@ -101,8 +101,8 @@ def test_a_pattern_without_tensors_is_told():
 
     names = ["a.weight", "a.bias"]
     assert Rules(TOP, False).idle(names) == Rules({"*.bias": None, "a.*": TOP, "*": None}, False).idle(names) == []
-    told = Rules(parse("b.*: dense\na.*: dense\n*.bias: dense\n"), False).idle(names)
-    assert len(told) == 2 and "'b.*' matches no tensor" in told[0] and "'*.bias' is never reached" in told[1]
+    idle = Rules(parse("b.*: dense\na.*: dense\n*.bias: dense\n"), False).idle(names)
+    assert len(idle) == 2 and "'b.*' matches no tensor" in idle[0] and "'*.bias' is never reached" in idle[1]
     assert "all tensors are dense" in Rules(parse("# none"), False).idle(names)[0]
 
 

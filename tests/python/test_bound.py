@@ -54,12 +54,12 @@ def same_bits(a, b):
 def test_a_bound_batch_does_what_a_batch_does(plan, rng):
     x = gradients(rng, 700, 50, 1)
     batch = Batch(x, plan, frames=3, seed=2)
-    out = [numpy.full_like(each, 9) for each in x]
+    out = [numpy.full_like(array, 9) for array in x]
     bound = batch.bind(x, out, frames=3)
     frames = []
     for step in range(3):
-        for each in x:
-            each[...] = rng.laplace(size=each.size)
+        for array in x:
+            array[...] = rng.laplace(size=array.size)
         expected = batch.encode(x, step=step, private_seed=3, tag=4)
         frame = bound.encode(step=step, private_seed=3, tag=4)
         assert type(frame) is bytes and frame == expected == encode(x, plan, step=step, seed=2, private_seed=3, tag=4)
@@ -68,9 +68,9 @@ def test_a_bound_batch_does_what_a_batch_does(plan, rng):
         frames.append(frame)
     for weights in (None, [1, 0.5, -2], (1, 2, 3), numpy.array([1, 2, 3], F32), [numpy.float64(1), 2, 3]):
         for add in (True, False):
-            start = [numpy.ones_like(each) for each in out]
-            for each in out:
-                each[...] = 1
+            start = [numpy.ones_like(array) for array in out]
+            for array in out:
+                array[...] = 1
             assert bound.merge(frames, weights, add=add) is out
             assert all(map(same_bits, out, batch.merge(frames, start, weights, add=add)))
     bound.merge(frames[:1], add=False)
@@ -106,7 +106,7 @@ def test_the_tensors_are_read_where_they_lie(rng):
 def test_the_arrays_live_as_long_as_the_bound(rng):
     x = gradients(rng, 3000)[0]
     expected = encode(x, RAW)
-    bound = Batch(x, RAW).bind(x.copy(), numpy.empty(3000, F32))  # nobody else holds them, nor the batch
+    bound = Batch(x, RAW).bind(x.copy(), numpy.empty(3000, F32))  # no one else has a reference to them or the batch
     gc.collect()
     assert bound.encode() == expected
     assert same_bits(bound.decode(expected), x)
@@ -117,7 +117,7 @@ def test_a_bound_batch_goes_on_with_other_arrays(rng):
     x, y = gradients(rng, *sizes), gradients(rng, *sizes)
     batch, plain = Batch(x, KEEP, frames=2), Batch(x, KEEP)
     states, same = State.of(x, KEEP), State.of(x, KEEP)
-    first, second = ([numpy.full_like(each, 9) for each in x] for _ in range(2))
+    first, second = ([numpy.full_like(array, 9) for array in x] for _ in range(2))
     bound = batch.bind(x, first, state=states, frames=2)
     for step, (now, out) in enumerate([(x, first), (y, second), (x, second), (y, first)]):
         bound.rebind(now, out)
@@ -126,7 +126,7 @@ def test_a_bound_batch_goes_on_with_other_arrays(rng):
         assert bound.decode(frame) is out and all(map(same_bits, out, decode(frame)))
     bound.rebind(out=second)
     assert bound.merge([frame, frame], add=False) is second
-    bound.rebind(x=[each.copy() for each in x])  # nobody else holds them
+    bound.rebind(x=[array.copy() for array in x])  # no one else has a reference to them
     gc.collect()
     assert bound.encode(step=9) == plain.encode(x, step=9, state=same)
     # What is refused changes nothing.
@@ -148,10 +148,10 @@ def test_decode_adds_where_it_is_asked_to(kind, rng):
     frame = encode(x, TOPR + "index=golomb value=qsgd")
     sent = decode(frame)
     batch = Batch(x, TOPR + "index=golomb value=qsgd")
-    start = [rng.laplace(size=each.size).astype(kind) for each in x]
+    start = [rng.laplace(size=array.size).astype(kind) for array in x]
     expected = [(a.astype(F32) + b).astype(kind) for a, b in zip(start, sent)]
     for function in (decode, batch.decode, None):
-        out = [each.copy() for each in start]
+        out = [array.copy() for array in start]
         bound = batch.bind(None, out)
         if function is None:
             assert bound.decode(frame, add=True) is out
@@ -209,7 +209,7 @@ def test_states_go_on(rng):
     bound = Batch(x, KEEP).bind(x, state=there)
     for step in range(4):
         assert bound.encode(step=step) == encode(x, KEEP, step=step, state=here)
-        assert [each.state_dict()["state"].tobytes() for each in there] == [each.state_dict()["state"].tobytes() for each in here]
+        assert [state.state_dict()["state"].tobytes() for state in there] == [state.state_dict()["state"].tobytes() for state in here]
     encode(x, KEEP, step=4, state=there)  # in turn with the bound one
     encode(x, KEEP, step=4, state=here)
     assert bound.encode(step=5) == encode(x, KEEP, step=5, state=here)
@@ -276,18 +276,18 @@ def test_frames_of_every_kind(rng, torch):
     frame = bound.encode()
     padded = numpy.frombuffer(frame + b"behind", numpy.uint8).copy()
     kinds = [frame, bytearray(frame), memoryview(frame), padded, torch.from_numpy(padded)]
-    for each in kinds:
+    for kind in kinds:
         out[...] = 9
-        assert same_bits(bound.decode(each), x)
+        assert same_bits(bound.decode(kind), x)
     assert same_bits(bound.merge(kinds, add=False), merge([frame] * 5))
     assert same_bits(bound.merge(torch.from_numpy(numpy.stack([padded, padded])), add=False), merge([frame] * 2))
-    assert same_bits(bound.merge((each for each in kinds[:3]), add=False), merge([frame] * 3))
+    assert same_bits(bound.merge((kind for kind in kinds[:3]), add=False), merge([frame] * 3))
 
 
 def test_errors(rng):
     x = gradients(rng, 50, 40)
-    batch, kept = Batch(x, "value=qsgd"), Batch(x, "sparsify=topr(count=2) feedback=residual")
-    out = [numpy.empty_like(each) for each in x]
+    batch, stateful = Batch(x, "value=qsgd"), Batch(x, "sparsify=topr(count=2) feedback=residual")
+    out = [numpy.empty_like(array) for array in x]
     bound = batch.bind(x, out, frames=2)
     frame = bound.encode()
     bad = bytearray(frame)
@@ -307,8 +307,8 @@ def test_errors(rng):
         (lambda: bound.merge(5), deepreduce.ArgumentError, "not a int"),
         (lambda: batch.merge(5), deepreduce.ArgumentError, "not a int"),
         (lambda: batch.bind(x, frames=2**20 + 1), deepreduce.ArgumentError, "frames"),
-        (lambda: kept.bind(x), deepreduce.ArgumentError, "pass state=State"),
-        (lambda: kept.encode(x), deepreduce.ArgumentError, "pass state=State"),
+        (lambda: stateful.bind(x), deepreduce.ArgumentError, "pass state=State"),
+        (lambda: stateful.encode(x), deepreduce.ArgumentError, "pass state=State"),
         (lambda: bound.merge([frame] * 3), deepreduce.ArgumentError, "3 frames"),
         (lambda: bound.merge([frame], [1, 2]), deepreduce.ArgumentError, "2 weights for 1"),
         (lambda: bound.merge([frame], ["a"]), deepreduce.ArgumentError, "weights"),
@@ -370,7 +370,7 @@ def test_tags_are_compared(rng):
 
 def test_a_call_takes_no_memory(rng):
     x = gradients(rng, *[100] * 50)
-    out = [numpy.empty_like(each) for each in x]
+    out = [numpy.empty_like(array) for array in x]
     bound = Batch(x, PLANS[1], frames=2).bind(x, out, frames=2)
     frame, room = bound.encode(), numpy.empty(1 << 16, numpy.uint8)
 
@@ -398,7 +398,7 @@ def test_a_call_does_as_much_python_for_many_tensors_as_for_one(rng):
 
     def count(n):
         x = gradients(rng, *[10] * n)
-        out = [numpy.empty_like(each) for each in x]
+        out = [numpy.empty_like(array) for array in x]
         bound, room = Batch(x, RAW, frames=2).bind(x, out, frames=2), bytearray(1 << 16)
         frame, calls = bound.encode(), []
         sys.setprofile(lambda frame, event, arg: calls.append(event))
@@ -551,13 +551,13 @@ def test_two_threads_neither_crash_nor_lose_anything(what, rng):
                 met.append(error)
 
     threads = [threading.Thread(target=run, args=(i,)) for i in range(3)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert done and not wrong and len(met) + len(done) == 450
     if what != "batch":
-        # Each frame that went out came off the residual once: as many steps, one after the other, end there.
+        # A frame that was sent was subtracted from the residual once: as many steps in sequence have the same result.
         here = State(x, KEEP)
         expected = [encode(x, KEEP, state=here) for _ in done]
         assert sorted(done) == sorted(expected) and state.state_dict()["state"].tobytes() == here.state_dict()["state"].tobytes()

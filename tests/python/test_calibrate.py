@@ -1,4 +1,4 @@
-"""`deepreduce calibrate`: the profile is as docs/profile.schema.json says, of one process and of ranks over gloo and MPI."""
+"""`deepreduce calibrate`: the profile follows docs/profile.schema.json, for one process and for ranks over gloo and MPI."""
 
 import importlib.util
 import json
@@ -42,11 +42,11 @@ def profile(tmp_path_factory):
 
 
 def test_a_profile_is_as_described(profile):
-    assert [(each["plan"], each["operation"]) for each in profile["costs"]] == [
+    assert [(cost["plan"], cost["operation"]) for cost in profile["costs"]] == [
         (plan, operation) for plan in (PLAN, "index=all value=raw") for operation in ("encode", "merge", "decode")
     ] + [("index=all value=raw", "add")]
-    for each in profile["costs"]:
-        assert [sample[0] for sample in each["samples"]] == [1024, 4096, 32768] == [each["from"], 4096, each["to"]]
+    for cost in profile["costs"]:
+        assert [sample[0] for sample in cost["samples"]] == [1024, 4096, 32768] == [cost["from"], 4096, cost["to"]]
     exact = profile["frames"][1]
     assert exact["per_element_bytes"] == pytest.approx(4, rel=0.01) and 0 < exact["base_bytes"] < 64
     assert [ranks for ranks, _ in exact["sum_growth"]] == [2, 4, 8]
@@ -59,16 +59,16 @@ def test_without_gradients_it_takes_the_accumulators_that_a_package_bundles(tmp_
     (tmp_path / "accumulators").mkdir()
     shutil.copy(ROOT / "datasets/accumulators/resnet20_digits_residual_top1_step0225.npz", tmp_path / "accumulators")
     monkeypatch.setenv("DEEPREDUCE_DATASETS", str(tmp_path))
-    told = valid(json.loads(run("calibrate", "--plan", "index=all value=raw", "--sizes", "1024,4096", "--time", "0").stdout))
-    assert told["conditions"]["data"] == "bundled accumulators"
-    assert told["frames"][0]["per_element_bytes"] == pytest.approx(4, rel=0.01)
+    profile = valid(json.loads(run("calibrate", "--plan", "index=all value=raw", "--sizes", "1024,4096", "--time", "0").stdout))
+    assert profile["conditions"]["data"] == "bundled accumulators"
+    assert profile["frames"][0]["per_element_bytes"] == pytest.approx(4, rel=0.01)
 
 
 def test_both_languages_fit_alike(profile):
-    for each in profile["costs"]:
-        fit = fit_affine([(n, ns) for n, ns, _ in each["samples"]])
-        told = [each[key] for key in ("floor_ns", "base_ns", "per_element_ns", "r2")]
-        assert told == pytest.approx(list(fit), rel=1e-6, abs=1e-9)
+    for cost in profile["costs"]:
+        fit = fit_affine([(n, ns) for n, ns, _ in cost["samples"]])
+        figures = [cost[key] for key in ("floor_ns", "base_ns", "per_element_ns", "r2")]
+        assert figures == pytest.approx(list(fit), rel=1e-6, abs=1e-9)
 
 
 def test_supports_that_do_not_meet_make_larger_sums(tmp_path):
@@ -77,8 +77,8 @@ def test_supports_that_do_not_meet_make_larger_sums(tmp_path):
         gradient[1000 * rank : 1000 * rank + 500] = 1
         numpy.save(tmp_path / f"rank{rank}.npy", gradient)
     data = [word for rank in range(2) for word in ("--data", tmp_path / f"rank{rank}.npy")]
-    told = valid(json.loads(run("calibrate", "--plan", "index=bitmap value=raw", "--sizes", "1024", "--time", "0", *data).stdout))
-    [[ranks, factor]] = told["frames"][0]["sum_growth"]
+    profile = valid(json.loads(run("calibrate", "--plan", "index=bitmap value=raw", "--sizes", "1024", "--time", "0", *data).stdout))
+    [[ranks, factor]] = profile["frames"][0]["sum_growth"]
     assert ranks == 2 and 1.2 < factor < 2  # twice the values, the same bitmap
 
 
@@ -100,16 +100,16 @@ LINK = ("--link", "--overlap", "--link-time", "0.01", "--bytes", "1024,16384,655
 
 
 def check_ranks(file, transport):
-    told = valid(json.loads(file.read_text("utf-8")))
-    [link] = told["links"]
+    profile = valid(json.loads(file.read_text("utf-8")))
+    [link] = profile["links"]
     assert (link["transport"], link["ranks"], link["ranks_per_host"]) == (transport, 2, 2)
-    assert told["conditions"]["ranks"] == link["ranks_per_machine"] == 2 and len(told["costs"]) == 3
+    assert profile["conditions"]["ranks"] == link["ranks_per_machine"] == 2 and len(profile["costs"]) == 3
     assert link["message_ns"] >= 0 and 0 < link["hop_ns"] < 1e9 and link["rest_ns"] >= 50e3
     assert link["transfer"]["from"] == link["spread"]["from"] == 1024
     for name in ("allreduce", "allgather"):
         assert 1 <= len(link[name]["samples"]) and link[name]["from"] == 1024
-    assert math.isfinite(told["overlap"]["slowdown"])
-    return told
+    assert math.isfinite(profile["overlap"]["slowdown"])
+    return profile
 
 
 def test_an_output_that_cannot_be_written_is_told_before_anything_is_measured(tmp_path):
@@ -162,16 +162,16 @@ def test_ranks_over_gloo_write_one_profile_and_add_a_link_to_it(tmp_path):
             for rank in range(2)
         ]  # fmt: skip
         try:
-            assert [each.wait(120) for each in started] == [0, 0]
+            assert [process.wait(120) for process in started] == [0, 0]
         finally:
-            for each in started:
-                each.kill()
+            for process in started:
+                process.kill()
 
     start(*SMALL, *LINK)
-    told = check_ranks(file, "gloo")
+    profile = check_ranks(file, "gloo")
     start("--costs", file, "--link", "--link-time", "0.01", "--bytes", "4096")
     again = valid(json.loads(file.read_text("utf-8")))
-    assert again["costs"] == told["costs"] and [each["allreduce"]["to"] for each in again["links"]] == [4096]
+    assert again["costs"] == profile["costs"] and [link["allreduce"]["to"] for link in again["links"]] == [4096]
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("mpi4py"), reason="mpi4py is missing: pip install mpi4py mpich")
@@ -179,18 +179,18 @@ def test_ranks_over_mpi_write_one_profile(tmp_path):
     mpiexec = shutil.which("mpiexec", path=os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
     if not mpiexec:
         pytest.skip("no mpiexec")
-    told = command(*SMALL, *LINK, "-o", tmp_path / "profile.json")
-    done = subprocess.run([mpiexec, "-n", "2", *told["args"]], env=told["env"], capture_output=True, text=True, timeout=120)
+    call = command(*SMALL, *LINK, "-o", tmp_path / "profile.json")
+    done = subprocess.run([mpiexec, "-n", "2", *call["args"]], env=call["env"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     check_ranks(tmp_path / "profile.json", "mpi")
 
 
 def test_a_transform_has_costs_and_no_frames(tmp_path):
     lowrank = "transform=lowrank(rank=4) feedback=residual"
-    told = valid(json.loads(run("calibrate", "--plan", lowrank, "--plan", PLAN, "--sizes", "1024,16384", "--time", "0").stdout))
-    assert [each["operation"] for each in told["costs"] if each["plan"] == lowrank] == ["encode", "merge", "decode"]
-    assert [each["plan"] for each in told["frames"]] == [PLAN]
-    errors = {each["plan"]: each["error"] for each in told["errors"]}
+    profile = valid(json.loads(run("calibrate", "--plan", lowrank, "--plan", PLAN, "--sizes", "1024,16384", "--time", "0").stdout))
+    assert [cost["operation"] for cost in profile["costs"] if cost["plan"] == lowrank] == ["encode", "merge", "decode"]
+    assert [frame["plan"] for frame in profile["frames"]] == [PLAN]
+    errors = {error["plan"]: error["error"] for error in profile["errors"]}
     assert set(errors) == {lowrank, PLAN} and all(0 < e < 1 for e in errors.values())
 
 
@@ -200,9 +200,9 @@ def test_errors_are_of_the_datas_tensors_by_their_elements(tmp_path):
     left, right = random.standard_normal((200, 2)), random.standard_normal((2, 150))
     numpy.savez(tmp_path / "g.npz", large=1000 * large, small=small, low=(left @ right).astype("f4"), tiny=numpy.ones(10, "f4"))
     plan, exact, low = "sparsify=topr(ratio=0.1) index=golomb value=raw", "index=golomb value=raw", "transform=lowrank(rank=2)"
-    plans = [word for each in (plan, exact, low) for word in ("--plan", each)]
-    told = valid(json.loads(run("calibrate", *plans, "--data", tmp_path / "g.npz", "--sizes", "1024", "--time", "0").stdout))
-    errors = {each["plan"]: each["error"] for each in told["errors"]}
+    plans = [word for plan_text in (plan, exact, low) for word in ("--plan", plan_text)]
+    profile = valid(json.loads(run("calibrate", *plans, "--data", tmp_path / "g.npz", "--sizes", "1024", "--time", "0").stdout))
+    errors = {error["plan"]: error["error"] for error in profile["errors"]}
 
     def of_top(g):
         squares = numpy.sort(g.reshape(-1).astype("f8") ** 2)
@@ -223,15 +223,15 @@ def test_without_ranks_it_says_how_to_start_them():
 
 
 def test_what_a_busy_machine_leaves_behind_is_told():
-    def told(r2, spread, link_r2=1.0):
+    def disturbance(r2, spread, link_r2=1.0):
         cost = {"plan": "p", "operation": "encode", "r2": r2, "samples": [[1000, 10.0, 3.0], [2000, 20.0, 20 * spread]]}
         link = {"ranks": 2, "allreduce": {"r2": link_r2, "samples": [[1024, 10.0, 1.0]]}}
         return calibrating.disturbance({"costs": [cost], "links": [link]})
 
-    assert told(0.95, 0.3) == ""
-    assert told(0.5, 0.1).startswith("r2 is below 0.9 of 1 of 2 fits (least 0.50: encode of 'p'). A machine")
-    assert told(1.0, 0.1, 0.8).startswith("r2 is below 0.9 of 1 of 2 fits (least 0.80: allreduce of the link)")
-    assert told(1.0, 0.5).startswith("quartiles are more than 30 % of the median apart in 1 of 3 samples (most 50 %: encode of 'p', 2000)")
+    assert disturbance(0.95, 0.3) == ""
+    assert disturbance(0.5, 0.1).startswith("r2 is below 0.9 of 1 of 2 fits (least 0.50: encode of 'p'). A machine")
+    assert disturbance(1.0, 0.1, 0.8).startswith("r2 is below 0.9 of 1 of 2 fits (least 0.80: allreduce of the link)")
+    assert disturbance(1.0, 0.5).startswith("quartiles are more than 30 % of the median apart in 1 of 3 samples (most 50 %: encode of 'p', 2000)")
 
 
 def test_costs_of_ranks_are_medians():

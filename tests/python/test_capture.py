@@ -1,4 +1,4 @@
-"""datasets/: the bundled gradients are what the manifest says, and capture.py records what it promises."""
+"""datasets/: the bundled gradients agree with the manifest, and capture.py records what it promises."""
 
 import hashlib
 import json
@@ -19,9 +19,9 @@ ACCUMULATORS = [entry for entry in FILES if entry["file"].startswith("accumulato
 
 RESNET20 = [entry for entry in CAPTURES if entry["model"] == "resnet20_digits"]
 
-of_each_file = pytest.mark.parametrize("entry", FILES, ids=lambda entry: entry["file"])
-of_each_capture = pytest.mark.parametrize("entry", CAPTURES, ids=lambda entry: entry["file"])
-of_each_accumulator = pytest.mark.parametrize("entry", ACCUMULATORS, ids=lambda entry: entry["file"])
+for_every_file = pytest.mark.parametrize("entry", FILES, ids=lambda entry: entry["file"])
+for_every_capture = pytest.mark.parametrize("entry", CAPTURES, ids=lambda entry: entry["file"])
+for_every_accumulator = pytest.mark.parametrize("entry", ACCUMULATORS, ids=lambda entry: entry["file"])
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def backward(torch, model):
 def test_manifest_lists_every_bundled_file_once():
     listed = [entry["file"] for entry in FILES]
     folders = ("gradients", "accumulators")  # weights/ has a manifest of its own
-    assert listed == sorted(path.relative_to(DATASETS).as_posix() for each in folders for path in DATASETS.glob(f"{each}/*.npz"))
+    assert listed == sorted(path.relative_to(DATASETS).as_posix() for folder in folders for path in DATASETS.glob(f"{folder}/*.npz"))
     steps = {model: [entry["step"] for entry in CAPTURES if entry["model"] == model] for model in PARAMETERS}
     assert steps == {"resnet20_digits": [10, 150, 300], "neumf_names": [20, 600], "lstm_docs": [20, 1500], "transformer_docs": []}
     assert len(CAPTURES) == 7 and len(CAPTURES) + len(ACCUMULATORS) == len(FILES)
@@ -72,12 +72,12 @@ def test_bundled_files_stay_small(entries):
     assert sum((DATASETS / entry["file"]).stat().st_size for entry in entries) < 12_000_000
 
 
-@of_each_file
+@for_every_file
 def test_checksum_matches(entry):
     assert hashlib.sha256((DATASETS / entry["file"]).read_bytes()).hexdigest() == entry["sha256"]
 
 
-@of_each_file
+@for_every_file
 def test_arrays_match_the_manifest(entry, np):
     with np.load(DATASETS / entry["file"], allow_pickle=False) as arrays:
         assert [{"name": name, "shape": list(arrays[name].shape)} for name in arrays.files] == entry["tensors"]
@@ -92,7 +92,7 @@ def test_holds_the_convolution_of_36864_elements(entry):
     assert 36_864 in [math.prod(tensor["shape"]) for tensor in entry["tensors"]]
 
 
-@of_each_capture
+@for_every_capture
 def test_embeddings_have_rows_that_no_batch_touched(entry, np):
     with np.load(DATASETS / entry["file"], allow_pickle=False) as arrays:
         tables = [arrays[n] for n in arrays.files if n.startswith(("embedding", "user_", "item_"))]
@@ -104,11 +104,11 @@ def test_embeddings_have_rows_that_no_batch_touched(entry, np):
             assert round(zeros, 4) == entry["metrics"]["zeros"] and 0.35 < zeros < 0.45  # "NCF: 40 % zeros"
 
 
-@pytest.mark.parametrize("model, metric, least", [("resnet20_digits", "test_accuracy", 0.95), ("neumf_names", "hit_rate", 0.85),
+@pytest.mark.parametrize("model, metric, minimum", [("resnet20_digits", "test_accuracy", 0.95), ("neumf_names", "hit_rate", 0.85),
                                                   ("lstm_docs", "test_accuracy", 0.25)])
-def test_the_model_had_learned(model, metric, least):
+def test_the_model_had_learned(model, metric, minimum):
     entries = [entry for entry in CAPTURES if entry["model"] == model]
-    assert entries[-1]["metrics"][metric] > least
+    assert entries[-1]["metrics"][metric] > minimum
     losses = [entry["metrics"]["loss"] for entry in entries]
     assert losses == sorted(losses, reverse=True)
 
@@ -143,13 +143,13 @@ def dr(np):
     return deepreduce
 
 
-@of_each_accumulator
+@for_every_accumulator
 def test_accumulators_are_named_for_what_they_are(entry):
     name = f"{entry['model']}_{entry['memory']}_top{100 * entry['ratio']:g}_step{entry['step']:04d}.npz"
     assert entry["file"] == "accumulators/" + name
 
 
-@of_each_accumulator
+@for_every_accumulator
 def test_accumulators_have_8_significant_bits(entry, np):
     with np.load(DATASETS / entry["file"], allow_pickle=False) as arrays:
         for name in arrays.files:
@@ -209,8 +209,8 @@ def test_top_r_is_the_librarys(accumulate, np, dr):
     for x in (random.standard_normal(5000), random.integers(-3, 4, 5000), np.r_[np.zeros(4990), np.ones(10)], np.zeros(50)):
         x = x.astype(np.float32)
         for ratio in (0.001, 0.01, 0.3):
-            kept = dr.decode(dr.encode(x, f"sparsify=topr(ratio={ratio}) index=golomb value=raw"))
-            assert np.array_equal(np.flatnonzero(kept), accumulate.top_r(x, ratio))
+            selected = dr.decode(dr.encode(x, f"sparsify=topr(ratio={ratio}) index=golomb value=raw"))
+            assert np.array_equal(np.flatnonzero(selected), accumulate.top_r(x, ratio))
 
 
 @pytest.mark.parametrize("value", [1.0, 1 + 2**-8, 1 + 3 * 2**-8, -(1 + 2**-9), 2.0**-130, 3.3e38 / 2, 0.0])
@@ -295,7 +295,7 @@ def readme_examples():
 def test_example_of_weights_in_the_readme_runs(monkeypatch):
     pytest.importorskip("torch", reason="torch is missing: pip install torch")
     monkeypatch.syspath_prepend(str(DATASETS.parent))
-    (example,) = [each for each in readme_examples() if "bench.patch" in each]
+    (example,) = [example_ for example_ in readme_examples() if "bench.patch" in example_]
     names = {}
     exec(example, names)
     assert names["old"].size == names["new"].size == names["fp8"].size > 0
@@ -303,7 +303,7 @@ def test_example_of_weights_in_the_readme_runs(monkeypatch):
 
 def test_example_in_the_readme_runs(torch, capture, model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (example,) = [each for each in readme_examples() if "Capture(" in each]
+    (example,) = [example_ for example_ in readme_examples() if "Capture(" in example_]
     names = {
         "model": model,
         "optimizer": torch.optim.SGD(model.parameters(), lr=0.01),

@@ -53,7 +53,7 @@ def test_every_option_codec_and_preset_is_there(folder, name):
 
 
 def test_the_stages_that_no_codec_stands_for_are_the_librarys():
-    """A word that is no stage of the library's, or no choice of one, is refused by encode."""
+    """encode refuses a word that the library does not have as a stage or as a choice of one."""
     stages, _ = completions.plan_words(TOOL)
     for word in stages:
         if word.partition("=")[0] in completions.STAGES:
@@ -137,7 +137,7 @@ def test_zsh_reads_its_script(folder):
 def test_zsh_has_the_choices_of_each_command_where_it_is(folder):
     cases = dict(re.findall(r"^      (\w+)\)\n(.*?)^        ;;$", (folder / "_deepreduce").read_text(encoding="utf-8"), re.M | re.S))
     for command, option, choices in choices_of_commands():
-        (line,) = (each for each in cases[command].splitlines() if f"{option}[" in each)
+        (line,) = (line for line in cases[command].splitlines() if f"{option}[" in line)
         assert f":value:({' '.join(choices)})" in line, (command, option)
 
 
@@ -148,7 +148,7 @@ def fish_offers(folder, line):
         capture_output=True,
         encoding="utf-8",
     )
-    return [each.split("\t")[0] for each in done.stdout.splitlines()]
+    return [line.split("\t")[0] for line in done.stdout.splitlines()]
 
 
 def test_fish_offers_commands_options_and_plans(folder):
@@ -157,7 +157,7 @@ def test_fish_offers_commands_options_and_plans(folder):
     assert {"table", "csv", "json"} <= set(fish_offers(folder, "deepreduce compare --format "))
     assert "index=golomb" in fish_offers(folder, "deepreduce compare --plan index=golo")
     plan = fish_offers(folder, "deepreduce encode --plan 'sparsify=topr value=log_")
-    assert any(each.endswith("value=log_quant") for each in plan)
+    assert any(word.endswith("value=log_quant") for word in plan)
 
 
 def test_fish_offers_the_choices_of_the_command_at_hand(folder):

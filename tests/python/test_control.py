@@ -35,28 +35,28 @@ def train(rate_of, steps, law, n=2, schedule="gather", check=None, late=None):
     """On a link of so many bytes a second at each step. The rung of each, the ranks, the log."""
     rate = [0.0]
     loopback = Loopback(n, latency=1e-4, takes=lambda rank, now, size: size / rate[0], cost=late)
-    plans = [each and f"{each} exchange={schedule}" for each in (None, HALF, TEN, ONE)]
+    plans = [plan and f"{plan} exchange={schedule}" for plan in (None, HALF, TEN, ONE)]
     x = [gradient(rank, 0) for rank in range(n)]
     ranks = [AdaptiveExchange(x[r], plans, f"{law}(target_ms=4,retry=10)", loopback.transport(r)) for r in range(n)]
     logs = [[] for _ in ranks]
-    for each, log in zip(ranks, logs):
-        each.control.log = log.append
+    for rank, log in zip(ranks, logs):
+        rank.control.log = log.append
     rungs = []
     for step in range(steps):
         rate[0] = rate_of(step)
         for rank in range(n):
             x[rank][:] = gradient(rank, step)
         rungs.append(ranks[0].rung)
-        for each in ranks:
-            each.start()
-        assert loopback.run([each.exchange for each in ranks]) == [None] * n
-        for each in ranks:
-            each.finish()
-            each.control.observe(0, 1e-4)
+        for rank in ranks:
+            rank.start()
+        assert loopback.run([rank.exchange for rank in ranks]) == [None] * n
+        for rank in ranks:
+            rank.finish()
+            rank.control.observe(0, 1e-4)
         if check:
             check(step, x, ranks)
-        words = [each.report() for each in ranks]
-        assert len({each.decide(words) for each in ranks}) == 1
+        words = [rank.report() for rank in ranks]
+        assert len({rank.decide(words) for rank in ranks}) == 1
     assert all(log == logs[0] for log in logs)
     return rungs, ranks, logs[0]
 
@@ -65,15 +65,15 @@ def train(rate_of, steps, law, n=2, schedule="gather", check=None, late=None):
 @pytest.mark.parametrize("schedule", ["gather", "owner", "gather(parts=3)", "owner(parts=2)", "ring"])
 def test_residuals_go_along_from_rung_to_rung(law, schedule):
     n = 3
-    given, came = 0, 0
+    given, received = 0, 0
 
     def check(step, x, ranks):
-        nonlocal given, came
-        given = given + sum(each.astype(float) for each in x)
-        came = came + n * ranks[0].out.astype(float)
-        assert len({each.out.tobytes() for each in ranks}) == 1
-        left = sum(each.residual().astype(float) + n * each.residual(0, "sum") for each in ranks)
-        assert numpy.allclose(given - came, left, atol=0.02), step
+        nonlocal given, received
+        given = given + sum(array.astype(float) for array in x)
+        received = received + n * ranks[0].out.astype(float)
+        assert len({rank.out.tobytes() for rank in ranks}) == 1
+        left = sum(rank.residual().astype(float) + n * rank.residual(0, "sum") for rank in ranks)
+        assert numpy.allclose(given - received, left, atol=0.02), step
 
     rungs, ranks, _ = train(slow_between, 70, law, n, schedule, check)
     assert set(rungs) == {0, 1, 2} and rungs[29] == 2 and rungs[-1] == 0
@@ -85,23 +85,23 @@ def test_residuals_go_along_where_rungs_have_other_owners(sums):
     """A plan that keeps more cuts a tensor into more ranges."""
     n, d, end = 2, 8192, " feedback=residual index=golomb value=raw exchange=owner"
     loopback, x = Loopback(n), [gradient(rank, 0, d) for rank in range(n)]
-    ladder = [f"sparsify=topr({each}){end}" for each in ("ratio=0.1", "count=50")]
+    ladder = [f"sparsify=topr({parameter}){end}" for parameter in ("ratio=0.1", "count=50")]
     ranks = [AdaptiveExchange(x[r], ladder, "fit(target_ms=1)", loopback.transport(r), sum=sums) for r in range(n)]
-    given, came, refused = 0, 0, 0
+    given, received, refused = 0, 0, 0
     for step in range(6):
         for rank in range(n):
             x[rank][:] = gradient(rank, step, d)
-        for each in ranks:
-            each.start()
-        assert loopback.run([each.exchange for each in ranks]) == [None] * n
-        given = given + sum(each.astype(float) for each in x)
-        came = came + (1 if sums else n) * ranks[0].out.astype(float)
-        for each in ranks:
-            before = each.residual(0, "sum").any()
-            each._move(1 - each.rung)
-            refused += before and not each.residual(0, "sum").any()
-        left = sum(each.residual().astype(float) + (1 if sums else n) * each.residual(0, "sum") for each in ranks)
-        assert numpy.allclose(given - came, left, atol=0.01), step
+        for rank in ranks:
+            rank.start()
+        assert loopback.run([rank.exchange for rank in ranks]) == [None] * n
+        given = given + sum(array.astype(float) for array in x)
+        received = received + (1 if sums else n) * ranks[0].out.astype(float)
+        for rank in ranks:
+            before = rank.residual(0, "sum").any()
+            rank._move(1 - rank.rung)
+            refused += before and not rank.residual(0, "sum").any()
+        left = sum(rank.residual().astype(float) + (1 if sums else n) * rank.residual(0, "sum") for rank in ranks)
+        assert numpy.allclose(given - received, left, atol=0.01), step
     assert refused
 
 
@@ -118,15 +118,15 @@ def test_momentum_goes_along_from_rung_to_rung(feedback, schedule):
         for rank in range(2):
             x[rank][:] = gradient(rank, step)
         rungs.append(ranks[0].rung)
-        for each in (*plain, *ranks):
-            each.start()
-        assert one.run(plain) == two.run([each.exchange for each in ranks]) == [None, None]
-        for each in ranks:
-            each.finish()
+        for rank in (*plain, *ranks):
+            rank.start()
+        assert one.run(plain) == two.run([rank.exchange for rank in ranks]) == [None, None]
+        for rank in ranks:
+            rank.finish()
         assert numpy.array_equal(plain[0].out, ranks[0].out), step
-        words = [each.report() for each in ranks]
-        for each in ranks:
-            each.decide(words)
+        words = [rank.report() for rank in ranks]
+        for rank in ranks:
+            rank.decide(words)
     assert set(rungs) == {0, 1}
     assert numpy.array_equal(plain[0].residual(0, "momentum"), ranks[0].residual(0, "momentum"))
 
@@ -136,21 +136,21 @@ def test_a_ladder_of_factors_moves_its_residual():
     x, loopback = [gradient(rank, 0, 600).reshape(30, 20) for rank in range(2)], Loopback(2, latency=1e-3)
     ranks = [AdaptiveExchange(x[r], plans, "fit(target_ms=1e-3)", loopback.transport(r)) for r in range(2)]
     for _ in range(2):
-        for each in ranks:
-            each.start()
-        assert loopback.run([each.exchange for each in ranks]) == [None, None]
-        for each in ranks:
-            each.finish()
+        for rank in ranks:
+            rank.start()
+        assert loopback.run([rank.exchange for rank in ranks]) == [None, None]
+        for rank in ranks:
+            rank.finish()
         assert numpy.array_equal(ranks[0].out, ranks[1].out)
-        before, words = ranks[0].residual(), [each.report() for each in ranks]
-        assert [each.decide(words) for each in ranks] == [1, 1]
+        before, words = ranks[0].residual(), [rank.report() for rank in ranks]
+        assert [rank.decide(words) for rank in ranks] == [1, 1]
         assert before.any() and numpy.array_equal(ranks[0].residual(), before)
 
 
 def test_the_dense_rung_is_exact_and_empties_the_residual():
     rungs, ranks, _ = train(slow_between, 60, "fit")
     assert max(rungs) >= 2 and rungs[-1] == 0
-    assert all((each.residual() == 0).all() for each in ranks)
+    assert all((rank.residual() == 0).all() for rank in ranks)
     assert numpy.allclose(ranks[0].out, (gradient(0, 59) + gradient(1, 59)) / 2, atol=1e-6)
 
 
@@ -183,7 +183,7 @@ def test_on_traces_it_is_near_the_best_fixed_plan(trace, monkeypatch):
     *fixed, aimd, fit = proof.measure([trace], 30.0)[trace]["rows"]
     for row in (aimd, fit):
         assert row["good"], row
-        assert max(each["step_ms"] for each in fixed) > row["step_ms"]
+        assert max(fixed_row["step_ms"] for fixed_row in fixed) > row["step_ms"]
 
 
 def test_traces_of_live_links_begin_at_once_and_ascend():
@@ -225,17 +225,17 @@ def test_the_time_of_compute_is_measured_warm(monkeypatch, tmp_path):
     assert control_live.main() == 0
     rows = train_results.read(out)
     assert len(rows) == 8 and {(row["compute_ms"], row["target_ms"], row["warm"]) for row in rows} == {(18.0, 2.7, True)}
-    # The first run is not counted, the second gives the target; then one before each trace.
-    assert [name for name, _ in Pool.jobs] == ["local"] * 3 + [*(each := ["8 bit", "top 1 %", "aimd", "fit"]), "local", *each]
+    # The first run is not counted, the second sets the target; then one before each trace.
+    assert [name for name, _ in Pool.jobs] == ["local"] * 3 + [*(methods := ["8 bit", "top 1 %", "aimd", "fit"]), "local", *methods]
 
 
 def test_the_best_fixed_plan_of_live_rows_is_the_densest_that_meets_the_target():
     from bench.train import control_rows
 
     # A made-up result: 4 bit is the densest that meets the target, and aimd is too slow.
-    told = {"dense": (0.5, 90), "half": (0.6, 70), "8 bit": (0.7, 60), "4 bit": (0.95, 50), "top 10 %": (1, 40), "top 1 %": (1, 30)}
-    told.update(aimd=(0.9, 58), fit=(0.9, 57))
-    rows = [{"trace": "step", "name": name, "met": met, "step_ms": ms, "score": 0.1} for name, (met, ms) in told.items()]
+    measured = {"dense": (0.5, 90), "half": (0.6, 70), "8 bit": (0.7, 60), "4 bit": (0.95, 50), "top 10 %": (1, 40), "top 1 %": (1, 30)}
+    measured.update(aimd=(0.9, 58), fit=(0.9, 57))
+    rows = [{"trace": "step", "name": name, "met": met, "step_ms": ms, "score": 0.1} for name, (met, ms) in measured.items()]
     aimd, fit = control_rows.verdicts(rows)
     assert "1.16 x the best fixed plan's (4 bit)" in aimd and aimd.endswith("MISSED") and fit.endswith("good")
     assert control_rows.verdicts(rows[1:]) == []  # a run failed
@@ -254,12 +254,12 @@ def test_the_page_has_the_rows_of_both_files():
 
 def test_the_page_of_live_links_says_what_its_rows_say():
     page = proof.control_live_page
-    told = {"8 bit": (0.5, 20.0, 4.0), "top 1 %": (0.95, 18.0, 1.0), "aimd": (0.9, 22.0, 4.0), "fit": (0.9, 19.0, 4.0)}
+    measured = {"8 bit": (0.5, 20.0, 4.0), "top 1 %": (0.95, 18.0, 1.0), "aimd": (0.9, 22.0, 4.0), "fit": (0.9, 19.0, 4.0)}
 
     def rows(target, **more):
         common = {"model": "m", "trace": "constant 100", "target_ms": target, "commit": "abc", "date": "2026-01-01", "steps": 60, "score": 0.5}
         common.update(bytes=1000, compute_ms=30.0, changes=[[0, 0], [3, 1], [25, 0], [27, 1]], **more)
-        return [{**common, "name": n, "met": met, "step_ms": ms, "median_ms": ms, "wait_ms": w} for n, (met, ms, w) in told.items()]
+        return [{**common, "name": n, "met": met, "step_ms": ms, "median_ms": ms, "wait_ms": w} for n, (met, ms, w) in measured.items()]
 
     text = "\n".join(page.lines(rows(4)))
     assert "target 4 ms, 24 % of the compute" in text and "about 17 ms" in text  # 18 less 1, and not 30
@@ -284,8 +284,8 @@ def test_a_link_follows_its_trace():
 def test_a_function_of_the_caller_that_raises_comes_out_of_run():
     loopback = Loopback(2, takes=lambda rank, now, size: 1 / 0)
     ranks = [deepreduce.exchange.Exchange(gradient(r, 0), TEN, loopback.transport(r)) for r in range(2)]
-    for each in ranks:
-        each.start()
+    for rank in ranks:
+        rank.start()
     with pytest.raises(ZeroDivisionError):
         loopback.run(ranks)
 
@@ -364,10 +364,10 @@ def test_who_looks_at_a_controller_changes_nothing():
         control.observe(1000 - step, 1.0)
         control.decide(step, [control.report()])
         control.assigned = []
-        told = control.info
+        info = control.info
         assert control.assigned == []
-        assert (told.rung, told.next_step) == (control.rung, control.next_step)
-        assert (told.step, told.decisions, told.transfer_ns) == (step, step, 10**9)
+        assert (info.rung, info.next_step) == (control.rung, control.next_step)
+        assert (info.step, info.decisions, info.transfer_ns) == (step, step, 10**9)
 
 
 def test_a_controller_in_use_says_so_and_tells_its_last_decision():

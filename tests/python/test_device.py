@@ -66,7 +66,7 @@ def same_bits(a, b):
 
 
 class OnlyInterface:
-    """An array that tells of itself as Numba's do."""
+    """An array that describes itself as Numba's do."""
 
     def __init__(self, array, stream=None, read_only=False, **others):
         self.array = array
@@ -223,7 +223,7 @@ def test_damage_is_noticed(gpu):
 
 def test_what_the_values_get_wrong_is_raised_when_one_asks(gpu):
     x = [f32(1, 2), f32(1, numpy.nan, 3)]
-    frame = encode([Emulated(each) for each in x], "index=raw value=qsgd")
+    frame = encode([Emulated(array) for array in x], "index=raw value=qsgd")
     for ask in (frame.size, frame.to_host, lambda: bytes(frame), lambda: decode(frame), lambda: merge([frame])):
         with pytest.raises(deepreduce.ArgumentError, match="tensor 1, value stream: .*NaN.*at 1, value") as caught:
             ask()
@@ -424,7 +424,7 @@ def test_a_batch_does_what_the_functions_do(plan, gpu):
     expected = encode(xs, plan, step=3, private_seed=4, tag=5)
     assert bytes(frame) == expected
     got = batch.decode(frame)
-    assert [each.shape for each in got] == [(7, 100), (50,)]
+    assert [array.shape for array in got] == [(7, 100), (50,)]
     assert all(same_bits(host(a).reshape(-1), b) for a, b in zip(got, decode(expected)))
     batch.check()
     received = [frame.buffer, bytes_on_gpu(expected, 7)]
@@ -433,8 +433,8 @@ def test_a_batch_does_what_the_functions_do(plan, gpu):
         outs = [Emulated(numpy.ones((7, 100), F32)), Emulated(numpy.ones(50, F32))]
         assert batch.merge(received, outs, [1, 0.5], add=add) is outs
         batch.check()
-        wanted = merge([expected] * 2, weights=[1, 0.5], out=[x.copy() for x in into] if add else None)
-        assert all(same_bits(a.array.reshape(-1), b) for a, b in zip(outs, wanted))
+        merged = merge([expected] * 2, weights=[1, 0.5], out=[x.copy() for x in into] if add else None)
+        assert all(same_bits(a.array.reshape(-1), b) for a, b in zip(outs, merged))
     assert same_bits(host(batch.merge(received)[1]), merge([expected] * 2)[1])
     room = batch.workspace
     assert same_bits(host(batch.merge([frame] * 5)[1]), merge([expected] * 5)[1])
@@ -449,7 +449,7 @@ def test_a_batch_on_the_cpu():
     assert batch.encode(xs, step=1) == expected
     room = bytearray(batch.bound)
     assert batch.encode(xs, room, step=1) == expected and room[: len(expected)] == expected
-    assert [each.shape for each in batch.decode(expected)] == [(7, 100), (50,)]
+    assert [array.shape for array in batch.decode(expected)] == [(7, 100), (50,)]
     outs = [numpy.ones((7, 100), F32), numpy.ones(50, F32)]
     assert batch.merge([expected, expected], outs, [2, -1]) is outs
     assert same_bits(outs[1], decode(expected)[1] + 1)
@@ -515,9 +515,9 @@ def test_a_bound_batch_does_what_a_batch_does(gpu):
         bound.merge([frame, bytes_on_gpu(expected, 7)], [1, 0.5], add=False)
         bound.check()
         assert all(same_bits(a.array.reshape(-1), b) for a, b in zip(outs, merge([expected] * 2, weights=[1, 0.5])))
-    assert [each.state_dict()["state"].tobytes() for each in there] == [each.state_dict()["state"].tobytes() for each in here]
+    assert [state.state_dict()["state"].tobytes() for state in there] == [state.state_dict()["state"].tobytes() for state in here]
     assert isinstance(bound.encode(step=9), DeviceFrame)
-    before = [each.array.copy() for each in outs]
+    before = [out.array.copy() for out in outs]
     bad = bytearray(expected)
     bad[-1] ^= 1
     for call in (
@@ -558,7 +558,7 @@ def test_encode_into_the_callers_buffer(gpu):
     frame = encode(x, PLANS[1], out=memory, key=3)
     assert isinstance(frame, DeviceFrame) and frame.buffer is memory and bytes(frame) == expected
     assert encode(x, PLANS[2], out=frame) is frame and bytes(frame) == encode(x.array, PLANS[2])
-    with pytest.raises(deepreduce.CapacityError, match="16 bytes"):  # nobody waits to see how many it needs
+    with pytest.raises(deepreduce.CapacityError, match="16 bytes"):  # no call waits to learn how many it needs
         encode(x, PLANS[1], out=bytes_on_gpu(bytes(16)))
     with pytest.raises(deepreduce.ArgumentError, match="x is on cuda:0, out in the memory of the CPU"):
         encode(x, PLANS[1], out=bytearray(4096))
@@ -768,7 +768,7 @@ def test_page(played_torch):
 
 
 class FakeCupy(types.ModuleType):
-    """As much of CuPy as is asked for, over numpy."""
+    """The part of CuPy that the package uses, over numpy."""
 
     def __init__(self):
         super().__init__("cupy")
@@ -861,13 +861,13 @@ def test_cupy_gives_the_memory_and_the_stream(gpu, monkeypatch):
 
 
 class FakeLibcuda:
-    """As much of the CUDA driver as is asked for, over the CPU's memory."""
+    """The part of the CUDA driver that the package uses, over the CPU's memory."""
 
     def __init__(self):
         self.held, self.contexts, self.freed = {}, [], 0
 
-    def cuGetErrorString(self, status, said):
-        said._obj.value = b"out of memory"
+    def cuGetErrorString(self, status, text):
+        text._obj.value = b"out of memory"
 
     def cuDeviceGet(self, number, ordinal):
         number._obj.value = ordinal.value
@@ -945,7 +945,7 @@ def test_the_driver_gives_the_memory_where_no_framework_does(gpu, monkeypatch):
 
 
 def test_what_a_capsule_tells_is_checked():
-    class Told:
+    class Exporter:
         def __init__(self, **fields):
             self.tensor = _dlpack.Versioned(major=fields.pop("major", 1))
             for name, value in fields.items():
@@ -954,12 +954,12 @@ def test_what_a_capsule_tells_is_checked():
         def __dlpack__(self, *, stream, max_version):
             return Emulated._capsule(self.tensor)
 
-    view = _dlpack.from_dlpack(Told(data=4096, byte_offset=64, code=4, bits=16, lanes=1, ndim=0), "x", 1)
+    view = _dlpack.from_dlpack(Exporter(data=4096, byte_offset=64, code=4, bits=16, lanes=1, ndim=0), "x", 1)
     assert (view.address, view.dtype, view.itemsize, view.shape, view.strides) == (4160, "bfloat16", 2, (), None)
     with pytest.raises(deepreduce.ArgumentError, match="lanes"):
-        _dlpack.from_dlpack(Told(bits=32, lanes=4), "x", 1)
+        _dlpack.from_dlpack(Exporter(bits=32, lanes=4), "x", 1)
     with pytest.raises(deepreduce.ArgumentError, match="DLPack 2.0"):
-        _dlpack.from_dlpack(Told(major=2), "x", 1)
+        _dlpack.from_dlpack(Exporter(major=2), "x", 1)
     with pytest.raises(deepreduce.ArgumentError, match="no DLPack capsule"):
         _dlpack.from_dlpack(types.SimpleNamespace(__dlpack__=lambda **_: 3), "x", 1)
     for interface, words in (

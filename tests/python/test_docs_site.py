@@ -74,7 +74,7 @@ GOOD = '<a href="b.html#here">b</a> <img src="x.png"> <a href="https://example.o
 
 
 @pytest.mark.parametrize(
-    "page, said",
+    "page, fault",
     [
         (GOOD, None),
         (GOOD + '<a href="gone.html">', "a.html: the link to gone.html leads nowhere"),
@@ -82,14 +82,14 @@ GOOD = '<a href="b.html#here">b</a> <img src="x.png"> <a href="https://example.o
         (GOOD + '<img src="gone.png">', "a.html: the link to gone.png leads nowhere"),
     ],
 )
-def test_a_broken_link_is_found(tmp_path, page, said):
+def test_a_broken_link_is_found(tmp_path, page, fault):
     (tmp_path / "a.html").write_text(page)
     (tmp_path / "b.html").write_text('<p id="here"><a href="sub/">sub</a>')
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub/index.html").write_text('<a href="../a.html">')
     (tmp_path / "x.png").write_bytes(b"")
     broken, external = html_links.check(tmp_path)
-    assert broken == ([said] if said else [])
+    assert broken == ([fault] if fault else [])
     assert external == ["https://example.org/x"]
 
 
@@ -100,7 +100,7 @@ def test_no_page_is_no_site(tmp_path):
 def test_the_index_names_every_page():
     """Sphinx warns of a page that no list has; here without Sphinx."""
     index = (ROOT / "docs/site/index.rst").read_text(encoding="utf-8")
-    patterns = [re.escape(each).replace(r"\*", "[^/]*") for each in re.findall(r"^   ([^:\s]\S*)$", index, flags=re.M)]
+    patterns = [re.escape(pattern_).replace(r"\*", "[^/]*") for pattern_ in re.findall(r"^   ([^:\s]\S*)$", index, flags=re.M)]
     for page in build_site.tracked("*.md"):
         name = str(page.with_suffix(""))
-        assert any(re.fullmatch(each, name) for each in patterns), f"docs/site/index.rst lacks {name}"
+        assert any(re.fullmatch(pattern, name) for pattern in patterns), f"docs/site/index.rst lacks {name}"

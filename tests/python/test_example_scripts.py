@@ -1,4 +1,4 @@
-"""The scripts of examples/ run and say what they say; each example is run by some test."""
+"""The scripts of examples/ run and print what they promise; every example is run by a test."""
 
 import collections
 import os
@@ -51,18 +51,18 @@ def on_two_ranks(name):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    # What torchrun says to its ranks, without a third process that loads torch.
-    told = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
-    ranks = [start(name, RANK=str(rank), **told) for rank in range(2)]
-    return [printed_by(each) for each in ranks]
+    # The environment that torchrun sets, without a third process that loads torch.
+    environment = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+    ranks = [start(name, RANK=str(rank), **environment) for rank in range(2)]
+    return [printed_by(rank) for rank in ranks]
 
 
 def test_patch_rl():
     pytest.importorskip("torch", reason="torch is missing: ./dev setup")
-    said = printed_by(start("patch_rl.py", OMP_NUM_THREADS="1"))
-    rewards = [float(each) for each in re.findall(r"reward (\S+);", said)]
+    output = printed_by(start("patch_rl.py", OMP_NUM_THREADS="1"))
+    rewards = [float(number) for number in re.findall(r"reward (\S+);", output)]
     assert rewards[0] < 0.2 and rewards[-1] > 0.6  # who knows nothing has 0.1
-    sent, dense = map(int, re.search(r"equal weights; (\d+) bytes instead of (\d+)", said).groups())
+    sent, dense = map(int, re.search(r"equal weights; (\d+) bytes instead of (\d+)", output).groups())
     assert sent < 0.5 * dense
 
 
@@ -89,21 +89,21 @@ def test_patch_engines(monkeypatch):
     data, held = patch.encode(old, new), {name: x.clone() for name, x in old.items()}
     engine = {name: x.clone() for name, x in old.items()}
     sent = list(patch_engines.for_vllm(data, held))
-    assert [(each.name, each.shape, each.indices.dtype) for each in sent] == [("a", (30, 40), torch.int32), ("b", (50,), torch.int32)]
-    for each in sent:
-        engine[each.name].view(-1).index_copy_(0, each.indices.long(), each.values)
+    assert [(tensor.name, tensor.shape, tensor.indices.dtype) for tensor in sent] == [("a", (30, 40), torch.int32), ("b", (50,), torch.int32)]
+    for tensor in sent:
+        engine[tensor.name].view(-1).index_copy_(0, tensor.indices.long(), tensor.values)
     assert all(torch.equal(engine[name], new[name]) and torch.equal(held[name], new[name]) for name in new)
     held, engine = ({name: x.clone() for name, x in old.items()} for _ in range(2))
     positions, values, manifest = patch_engines.for_verl(data, held)
-    for each in manifest:
-        indices = positions[each.pos_start : each.pos_end].view(torch.int32)
-        engine[each.name].view(-1)[indices.long()] = values[each.val_start : each.val_end]
+    for entry in manifest:
+        indices = positions[entry.pos_start : entry.pos_end].view(torch.int32)
+        engine[entry.name].view(-1)[indices.long()] = values[entry.val_start : entry.val_end]
     assert all(torch.equal(engine[name], new[name]) and torch.equal(held[name], new[name]) for name in new)
     assert len(lines_of("patch_engines.py")) <= 60
 
 
 def test_patch_trl(monkeypatch):
-    """As the trainer of trl 1.16.0 calls a WeightTransferProtocol: init, then pause, send_weights, resume; destroy."""
+    """Calls it as the trainer of trl 1.16.0 calls a WeightTransferProtocol: init, then pause, send_weights, resume; destroy."""
     torch = pytest.importorskip("torch", reason="torch is missing: ./dev setup")
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     import patch_trl
@@ -148,31 +148,31 @@ def lines_of(name):
 
 
 def test_train_ddp():
-    said = on_two_ranks("train_ddp.py")
-    assert re.search(r"accuracy (0\.9\d+|1\.000); a rank sends \d+ bytes", said[0]) and said[1] == ""
+    output = on_two_ranks("train_ddp.py")
+    assert re.search(r"accuracy (0\.9\d+|1\.000); a rank sends \d+ bytes", output[0]) and output[1] == ""
 
 
 def test_outer_loop(tmp_path):
     """Over torch.distributed, and over a folder: equal weights at the end."""
     ranks = on_two_ranks("outer_loop.py")
     workers = [start("outer_loop.py", tmp_path / "run", name, OMP_NUM_THREADS="1") for name in ("alice", "bob")]
-    for said in (ranks, [printed_by(each) for each in workers]):
-        found = [re.search(r"accuracy (\S+), weights (\S+); sent (\d+) bytes a round instead of (\d+)", each) for each in said]
-        assert all(float(each[1]) > 0.9 and int(each[3]) < 0.01 * int(each[4]) for each in found) and found[0][2] == found[1][2]
+    for outputs in (ranks, [printed_by(worker) for worker in workers]):
+        found = [re.search(r"accuracy (\S+), weights (\S+); sent (\d+) bytes a round instead of (\d+)", output) for output in outputs]
+        assert all(float(match[1]) > 0.9 and int(match[3]) < 0.01 * int(match[4]) for match in found) and found[0][2] == found[1][2]
 
 
 def test_train_grace():
     """Ten classes: who knows nothing has a loss of 2.3. Equal weights on both ranks."""
-    found = [re.search(r"loss (\S+), weights (\S+); sends (\d+) bytes a step instead of (\d+)", each) for each in on_two_ranks("train_grace.py")]
-    assert all(float(each[1]) < 0.8 and int(each[3]) < 0.02 * int(each[4]) for each in found) and found[0][2] == found[1][2]
+    found = [re.search(r"loss (\S+), weights (\S+); sends (\d+) bytes a step instead of (\d+)", output) for output in on_two_ranks("train_grace.py")]
+    assert all(float(match[1]) < 0.8 and int(match[3]) < 0.02 * int(match[4]) for match in found) and found[0][2] == found[1][2]
     assert len(lines_of("train_grace.py")) < 30
 
 
 def test_train_deepreduce_keys():
-    found = [re.findall(r"loss (\S+), weights (\S+); (\S+) of dense", each) for each in on_two_ranks("train_deepreduce_keys.py")]
+    found = [re.findall(r"loss (\S+), weights (\S+); (\S+) of dense", output) for output in on_two_ranks("train_deepreduce_keys.py")]
     for first, last in found:
         assert float(last[0]) < 0.01 * float(first[0]) and 0.01 < float(last[2]) < 0.05
-    assert [each[1] for each in found[0]] == [each[1] for each in found[1]]
+    assert [figures[1] for figures in found[0]] == [figures[1] for figures in found[1]]
     assert len(lines_of("train_deepreduce_keys.py")) < 30
 
 

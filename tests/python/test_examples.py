@@ -1,4 +1,4 @@
-"""The examples in the docstrings, in README.md, docs/PYTHON.md and docs/PATCH.md run and print what they say."""
+"""The examples in the docstrings, in README.md, docs/PYTHON.md and docs/PATCH.md run and print what is written there."""
 
 import doctest
 import importlib
@@ -15,7 +15,7 @@ import deepreduce  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-# Named in the docstrings of the functions that give them, which show them; DeviceFrame needs a GPU (test_device.py).
+# Named in the docstrings of the functions that return them, which show them; DeviceFrame needs a GPU (test_device.py).
 SHOWN_ELSEWHERE = {"Bound", "Codec", "DeviceFrame", "Frame", "FrameTensor", "Parameter", "PlanInfo", "Trace"}
 
 
@@ -32,10 +32,10 @@ def examples():
 def test_docstring(test):
     if test.name.endswith("comparing.compare") and not os.environ.get("DEEPREDUCE_TOOL"):
         pytest.skip("DEEPREDUCE_TOOL does not name the tool")
-    said = []
+    outputs = []
     test.globs.update(numpy=numpy, deepreduce=deepreduce)
-    results = doctest.DocTestRunner(optionflags=OPTIONS).run(test, out=said.append)
-    assert results.failed == 0, "".join(said)
+    results = doctest.DocTestRunner(optionflags=OPTIONS).run(test, out=outputs.append)
+    assert results.failed == 0, "".join(outputs)
 
 
 def test_everything_public_has_an_example():

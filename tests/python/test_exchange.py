@@ -26,8 +26,8 @@ def ranks_of(n, plan, x, loopback=None, **options):
 
 
 def run(loopback, ranks, step=0):
-    for each in ranks:
-        each.start(step)
+    for rank in ranks:
+        rank.start(step)
     return loopback.run(ranks)
 
 
@@ -42,7 +42,7 @@ def test_all_ranks_have_the_same_bits(n, schedule):
         for rank in range(n):
             x[rank][:] = gradient(rank, step)
         assert run(loopback, ranks, step) == [None] * n
-        assert len({each.out.tobytes() for each in ranks}) == 1
+        assert len({rank.out.tobytes() for rank in ranks}) == 1
     assert ranks[0].info.calls == 3
 
 
@@ -50,7 +50,7 @@ def test_gather_is_merge_in_rank_order():
     x = [gradient(rank, 0) for rank in range(3)]
     loopback, ranks = ranks_of(3, TOP, x)
     assert run(loopback, ranks) == [None] * 3
-    frames = [deepreduce.encode(each, TOP, state=deepreduce.State(each, TOP)) for each in x]
+    frames = [deepreduce.encode(array, TOP, state=deepreduce.State(array, TOP)) for array in x]
     expected = deepreduce.merge(frames, weights=[numpy.float32(1) / numpy.float32(3)] * 3)
     assert numpy.array_equal(ranks[1].out, expected)
 
@@ -113,11 +113,11 @@ def test_ranks_have_as_many_rows_of_a_sparse_as_they_like_below_rows(schedule):
     plan, loopback = f"index=golomb value=raw exchange={schedule}", Loopback(3)
     ranks = [Exchange(sparse_of(r), plan, loopback.transport(r), sum=True, rows=5) for r in range(3)]
     assert run(loopback, ranks) == [None] * 3
-    assert all(numpy.array_equal(each.out, expected) for each in ranks)
+    assert all(numpy.array_equal(rank.out, expected) for rank in ranks)
     for rank in range(3):  # each has now what the next one had
         ranks[rank].rebind(sparse_of((rank + 1) % 3), ranks[rank].out)
     assert run(loopback, ranks) == [None] * 3
-    assert all(numpy.array_equal(each.out, expected) for each in ranks)
+    assert all(numpy.array_equal(rank.out, expected) for rank in ranks)
     x = deepreduce.Sparse(numpy.arange(6), numpy.ones((6, 2), numpy.float32), (8, 2))
     for call in (lambda: ranks[0].rebind(x), lambda: Exchange(x, plan, loopback.transport(0), rows=5)):
         with pytest.raises(deepreduce.ArgumentError, match="x has 6 rows, more than rows = 5") as caught:
@@ -145,17 +145,17 @@ def test_an_empty_sparse_of_torch_may_have_rows_later():
 def test_a_rank_with_other_rows_is_named_by_all(schedule):
     plan, loopback = f"index=golomb value=raw exchange={schedule}", Loopback(3)
     ranks = [Exchange(sparse_of(r), plan, loopback.transport(r), rows=6 if r == 2 else 5) for r in range(3)]
-    for each in run(loopback, ranks):
-        assert isinstance(each, deepreduce.ArgumentError) and each.rank == 2
-        assert "sparse counts differ from those of rank 0" in str(each)
+    for error in run(loopback, ranks):
+        assert isinstance(error, deepreduce.ArgumentError) and error.rank == 2
+        assert "sparse counts differ from those of rank 0" in str(error)
 
 
 def test_the_rungs_of_a_ladder_share_rows():
     loopback, ladder = Loopback(3), [None, "index=golomb value=half"]
     ranks = [AdaptiveExchange(sparse_of(r), ladder, "fit(target_ms=1)", loopback.transport(r), rows=5) for r in range(3)]
-    for each in ranks:
-        each.start()
-    assert loopback.run([each.exchange for each in ranks]) == [None] * 3
+    for rank in ranks:
+        rank.start()
+    assert loopback.run([rank.exchange for rank in ranks]) == [None] * 3
     assert numpy.allclose(ranks[0].out, sum(sparse_of(rank).to_dense() for rank in range(3)) / 3)
 
 
@@ -164,12 +164,12 @@ def test_outputs_live_though_the_callers_list_is_cleared():
     loopback = Loopback(2)
     ranks = [Exchange(x[0], "index=all value=raw", loopback.transport(0), out := [numpy.zeros(3000, numpy.float32)])]
     ranks.append(Exchange(x[1], "index=all value=raw", loopback.transport(1)))
-    kept = [weakref.ref(out[0]), weakref.ref(ranks[1].out[0])]
+    references = [weakref.ref(out[0]), weakref.ref(ranks[1].out[0])]
     out.clear(), ranks[1].out.clear()
     gc.collect()
-    assert all(each() is not None for each in kept)
+    assert all(reference() is not None for reference in references)
     assert run(loopback, ranks) == [None, None]
-    assert all((each() == 1.5).all() for each in kept)
+    assert all((reference() == 1.5).all() for reference in references)
 
 
 def test_rebind_lets_go_of_the_arrays_before():
@@ -235,12 +235,12 @@ def test_residual_of_a_checkpoint():
     x = [gradient(rank, 0) for rank in range(2)]
     loopback, ranks = ranks_of(2, f"{TOP} exchange=owner", x)
     run(loopback, ranks)
-    kept = [(each.residual(), each.residual(which="sum")) for each in ranks]
-    assert kept[0][0].any() and kept[0][1].any()
+    residuals = [(rank.residual(), rank.residual(which="sum")) for rank in ranks]
+    assert residuals[0][0].any() and residuals[0][1].any()
     again, fresh = ranks_of(2, f"{TOP} exchange=owner", x)
-    for each, (own, of_sum) in zip(fresh, kept):
-        each.set_residual(own)
-        each.set_residual(of_sum, which="sum")
+    for exchange, (own, of_sum) in zip(fresh, residuals):
+        exchange.set_residual(own)
+        exchange.set_residual(of_sum, which="sum")
     run(loopback, ranks, 1)
     run(again, fresh, 1)
     assert numpy.array_equal(ranks[0].out, fresh[0].out)
@@ -255,10 +255,10 @@ def test_residuals_and_warm_start_are_a_checkpoint_of_powersgd():
     loopback, ranks = ranks_of(2, plan, x)
     run(loopback, ranks)
     again, fresh = ranks_of(2, plan, x)
-    for each, old in zip(fresh, ranks):
+    for exchange, old in zip(fresh, ranks):
         assert old.residual(which="warm_start")[:30].any() and not old.residual(which="warm_start")[30:].any()
-        each.set_residual(old.residual())
-        each.set_residual(old.residual(which="warm_start"), which="warm_start")
+        exchange.set_residual(old.residual())
+        exchange.set_residual(old.residual(which="warm_start"), which="warm_start")
     run(loopback, ranks, 1)
     run(again, fresh, 1)
     assert numpy.array_equal(ranks[0].out, fresh[0].out)
@@ -268,31 +268,31 @@ def test_the_guilty_rank_is_named():
     x = [gradient(rank, 0) for rank in range(4)]
     x[2][5] = numpy.nan
     loopback, ranks = ranks_of(4, "sparsify=topr(ratio=0.1) value=log_quant exchange=owner", x)
-    before = [each.out.tobytes() for each in ranks]
+    before = [rank.out.tobytes() for rank in ranks]
     errors = run(loopback, ranks)
-    assert [type(each) for each in errors] == [deepreduce.PeerError] * 2 + [deepreduce.ArgumentError, deepreduce.PeerError]
-    assert all(each.rank == 2 and "NaN" in str(each) for each in errors)
-    assert [each.out.tobytes() for each in ranks] == before
+    assert [type(error) for error in errors] == [deepreduce.PeerError] * 2 + [deepreduce.ArgumentError, deepreduce.PeerError]
+    assert all(error.rank == 2 and "NaN" in str(error) for error in errors)
+    assert [rank.out.tobytes() for rank in ranks] == before
 
 
 def test_a_rank_that_is_not_there():
     x = [gradient(rank, 0) for rank in range(3)]
     loopback, ranks = ranks_of(3, f"{TOP} exchange=ring", x, timeout=0.5)
-    for each in ranks[:2]:
-        each.start()
+    for rank in ranks[:2]:
+        rank.start()
     errors = loopback.run([*ranks[:2], None])
-    assert all(isinstance(each, deepreduce.MissingRank) and each.rank == 2 for each in errors[:2]) and errors[2] is None
+    assert all(isinstance(error, deepreduce.MissingRank) and error.rank == 2 for error in errors[:2]) and errors[2] is None
     assert 0 < loopback.now(0) < 0.6
 
 
 def test_cancel():
     x = [gradient(rank, 0) for rank in range(2)]
     loopback, ranks = ranks_of(2, TOP, x)
-    for each in ranks:
-        each.start()
+    for rank in ranks:
+        rank.start()
     ranks[1].cancel()
     errors = loopback.run(ranks)
-    assert all(each is not None and each.rank == 1 for each in errors)
+    assert all(error is not None and error.rank == 1 for error in errors)
     assert run(loopback, ranks) == [None, None]
 
 
@@ -300,9 +300,9 @@ def test_trace():
     x = [gradient(rank, 0) for rank in range(2)]
     loopback, ranks = ranks_of(2, TOP, x, trace=True)
     run(loopback, ranks)
-    told = json.loads(ranks[0].trace_json())
-    events = told["traceEvents"] if isinstance(told, dict) else told
-    assert {"encode", "send", "merge"} <= {each["name"] for each in events}
+    trace = json.loads(ranks[0].trace_json())
+    events = trace["traceEvents"] if isinstance(trace, dict) else trace
+    assert {"encode", "send", "merge"} <= {event["name"] for event in events}
     _, plain = ranks_of(2, TOP, x)
     with pytest.raises(deepreduce.ArgumentError):
         plain[0].trace_json()
@@ -372,9 +372,9 @@ def test_an_exchange_in_use_says_so_and_tells_how_the_last_one_went():
     met = []
 
     def on_another_thread(rank, step, elements, size):
-        each = ranks[rank]
-        calls = [each.start, each.advance, each.cancel, each.residual, each.trace_json, lambda: each.rebind(x[rank]),
-                 lambda: each.set_residual(numpy.zeros(3000, numpy.float32)), lambda: loopback.run(ranks)]  # fmt: skip
+        exchange = ranks[rank]
+        calls = [exchange.start, exchange.advance, exchange.cancel, exchange.residual, exchange.trace_json, lambda: exchange.rebind(x[rank]),
+                 lambda: exchange.set_residual(numpy.zeros(3000, numpy.float32)), lambda: loopback.run(ranks)]  # fmt: skip
 
         def tried():
             for call in calls:
@@ -382,7 +382,7 @@ def test_an_exchange_in_use_says_so_and_tells_how_the_last_one_went():
                     met.append(call())
                 except deepreduce.Error as error:
                     met.append(type(error))
-            met.append(each.info.calls)
+            met.append(exchange.info.calls)
 
         thread = threading.Thread(target=tried)
         thread.start()

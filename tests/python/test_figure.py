@@ -31,7 +31,7 @@ def test_an_svg_has_the_points_and_names_the_front(tmp_path, capsys):
     assert sorted(named) == ["golomb · qsgd", "golomb · raw"]  # raw · raw and bloom · raw are beaten
     assert "total error" in text and "index golomb" in text and "value qsgd" in text
     assert figure.main([saved(tmp_path / "rows.json"), "--output", str(tmp_path / "y.svg")]) == 0
-    assert (tmp_path / "y.svg").read_bytes() == out.read_bytes()  # the same rows give the same picture
+    assert (tmp_path / "y.svg").read_bytes() == out.read_bytes()  # the same rows draw the same picture
 
 
 @needs_matplotlib

@@ -37,25 +37,25 @@ def on_ranks(commands):
         for words in commands
     ]
     try:
-        told = [process.communicate(timeout=SECONDS)[0] for process in processes]
+        outputs = [process.communicate(timeout=SECONDS)[0] for process in processes]
     finally:
         for process in processes:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-    return told, all(process.returncode == 0 for process in processes)
+    return outputs, all(process.returncode == 0 for process in processes)
 
 
 @functools.cache
 def ran(folder):
-    """(reports of the ranks: {check: what it told}, what they printed)"""
+    """(reports of the ranks: {check: why it was skipped}, what they printed)"""
     store = f"file://{folder}/store"
     code = "import grace_checks, grace_checks_refused, torch_ranks; torch_ranks.main()"
     reports = [pathlib.Path(folder, f"report{rank}") for rank in range(RANKS)]
     words = [[sys.executable, "-c", code, str(rank), str(RANKS), store, str(reports[rank]), "grace"] for rank in range(RANKS)]
-    told, _ = on_ranks(words)
-    lines = [each.read_text().splitlines() if each.exists() else [] for each in reports]
-    return [{each["check"]: each for each in map(json.loads, rank)} for rank in lines], "\n----\n".join(told)
+    outputs, _ = on_ranks(words)
+    lines = [report.read_text().splitlines() if report.exists() else [] for report in reports]
+    return [{result["check"]: result for result in map(json.loads, rank)} for rank in lines], "\n----\n".join(outputs)
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +69,8 @@ def test_on_every_rank(check, folder):
     for rank, report in enumerate(reports):
         assert check in report, f"rank {rank} did not come to it\n{printed}"
         assert "failed" not in report[check], f"rank {rank}\n{report[check]['failed']}\n{printed}"
-    if reports[0][check]["told"]:
-        pytest.skip(reports[0][check]["told"])
+    if reports[0][check]["skipped"]:
+        pytest.skip(reports[0][check]["skipped"])
 
 
 # Each pair has a group of its own, in which rank 1 is gone from the second step on.
@@ -122,11 +122,11 @@ def test_ranks_that_are_gone_are_named_and_residuals_keep_what_was_not_received(
     script = tmp_path / "gone.py"
     script.write_text(GONE)
     store = f"tcp://127.0.0.1:{free_port()}"
-    told, well = on_ranks([[sys.executable, str(script), str(rank), store] for rank in range(3)])
-    assert well, told
+    outputs, well = on_ranks([[sys.executable, str(script), str(rank), store] for rank in range(3)])
+    assert well, outputs
     for rank in (0, 2):
-        found = [json.loads(line) for line in told[rank].splitlines() if line.startswith("[[")]
-        assert len(found) == 6, told[rank]
+        found = [json.loads(line) for line in outputs[rank].splitlines() if line.startswith("[[")]
+        assert len(found) == 6, outputs[rank]
         for pair, ranks, named, soon, off in found:
             assert ranks == [1] and named and soon and off < 1e-5, (rank, pair, ranks, named, soon, off)
 
@@ -198,17 +198,17 @@ def trained(folder):
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_published_usage_runs_unchanged_under_the_shim(config, folder):
-    told, well = trained(folder)
-    assert well, "\n----\n".join(told)
-    parts = [each.partition(f"config {config}\n")[2].partition("config ")[0] for each in told]
-    found = [{line.split()[0]: line.split()[1:] for line in each.splitlines()} for each in parts]
+    outputs, well = trained(folder)
+    assert well, "\n----\n".join(outputs)
+    parts = [output.partition(f"config {config}\n")[2].partition("config ")[0] for output in outputs]
+    found = [{line.split()[0]: line.split()[1:] for line in part.splitlines()} for part in parts]
     assert found[0]["weights"] == found[1]["weights"]
-    for each in found:
-        assert float(each["last"][0]) < 0.5 * float(each["first"][0]), parts
-        assert 0 < float(each["ratio"][0]) < 1.1 and each["ratio"][1:] == ["True", "96"]
+    for figures in found:
+        assert float(figures["last"][0]) < 0.5 * float(figures["first"][0]), parts
+        assert 0 < float(figures["ratio"][0]) < 1.1 and figures["ratio"][1:] == ["True", "96"]
     assert ("micro-benchmark" in config) == bool(re.search(r"relative volume: indices 0\.\d+, values 0\.\d+", parts[0]))
 
 
 def test_a_script_that_does_not_train_is_named(tmp_path):
-    (told,), well = on_ranks([[sys.executable, "-m", "deepreduce.grace.shim"]])
-    assert not well and "usage" in told
+    (output,), well = on_ranks([[sys.executable, "-m", "deepreduce.grace.shim"]])
+    assert not well and "usage" in output

@@ -20,7 +20,7 @@ def gathered(**params):
     return grace.grace_from_params({"communicator": "allgather", "plan": "sparsify=topr(ratio=0.1) feedback=residual", **params})
 
 
-def kept_after(grc, x, name="w"):
+def remember_step(grc, x, name="w"):
     """A step of one rank, less the exchange: (payload, ctx)."""
     compensated = grc.memory.compensate(x, name)
     payload, ctx = grc.compressor.compress(compensated, name)
@@ -98,7 +98,7 @@ def test_a_residual_that_16_bits_cannot_hold_is_not_kept():
 
 def test_efsignsgd_follows_a_schedule():
     """Memory and compressor multiply and divide by the same rate, and the residual, of parameters, stays (the paper's)."""
-    grc, kept, x = gathered(compressor="efsignsgd", memory="efsignsgd", lr=0.1), torch.zeros(200), normal(200)
+    grc, residual, x = gathered(compressor="efsignsgd", memory="efsignsgd", lr=0.1), torch.zeros(200), normal(200)
     for step in range(6):
         lr = (0.1, 0.1, 0.1, 0.01, 0.01, 0.003)[step]
         if step == 3:
@@ -106,23 +106,23 @@ def test_efsignsgd_follows_a_schedule():
         if step == 5:
             grc.set_lr(lr)
         assert grc.memory.lr == grc.memory.gamma == grc.compressor.lr == lr
-        payload, ctx = kept_after(grc, x)
-        p = lr * x + kept
+        payload, ctx = remember_step(grc, x)
+        p = lr * x + residual
         sent = p.abs().mean() * torch.where(p >= 0, 1.0, -1.0)
-        kept = p - sent
-        assert torch.allclose(grc.memory.residuals["w"], kept, atol=1e-6), step
+        residual = p - sent
+        assert torch.allclose(grc.memory.residuals["w"], residual, atol=1e-6), step
         assert torch.allclose(grc.compressor.merge([payload], ctx), sent / lr, rtol=1e-4), step
 
 
 def test_a_state_has_the_learning_rate():
     grc, other = (gathered(compressor="efsignsgd", memory="efsignsgd", lr=0.1) for _ in range(2))
-    kept_after(grc, normal(200))
+    remember_step(grc, normal(200))
     grc.set_lr(0.01)
     other.load_state_dict(grc.state_dict())
     assert other.memory.lr == other.compressor.lr == 0.01
-    (one,), (two,) = (kept_after(each, normal(200))[0] for each in (grc, other))
+    (one,), (two,) = (remember_step(communicator, normal(200))[0] for communicator in (grc, other))
     assert torch.equal(one, two) and torch.equal(grc.memory.residuals["w"], other.memory.residuals["w"])
-    older = {key: each for key, each in grc.state_dict().items() if key != "lr"}  # of before there was one in it
+    older = {key: value for key, value in grc.state_dict().items() if key != "lr"}  # of before there was one in it
     gathered(compressor="efsignsgd", memory="efsignsgd", lr=0.1).load_state_dict(older)
 
 
@@ -130,7 +130,7 @@ def test_rates_that_differ_are_refused():
     grc = gathered(compressor="efsignsgd", memory="efsignsgd", lr=0.1)
     grc.memory.lr = 0.01
     with pytest.raises(deepreduce.ArgumentError, match="w: .*lr = 0.01.*set_lr of the communicator"):
-        kept_after(grc, normal(20))
+        remember_step(grc, normal(20))
     for part in (grc.memory, grc.compressor):
         with pytest.raises(deepreduce.ArgumentError, match="lr is 0, not above 0"):
             part.lr = 0
@@ -143,21 +143,21 @@ def test_rates_that_differ_are_refused():
 
 def test_memories_are_measured_reset_saved_and_refuse_other_shapes():
     compressor = make("topk", compress_ratio=0.1)
-    for memory, bytes_each in ((grace.ResidualMemory(), 4), (grace.ResidualMemory(dtype=torch.float16), 2), (grace.DgcMemory(0.9), 8)):
+    for memory, element_bytes in ((grace.ResidualMemory(), 4), (grace.ResidualMemory(dtype=torch.float16), 2), (grace.DgcMemory(0.9), 8)):
         for name, size in (("a", 100), ("b", 50)):
             x = memory.compensate(normal(size), name)
             memory.update(x, name, compressor, *compressor.compress(x, name))
-        assert memory.nbytes == 150 * bytes_each and set(memory.residuals) == {"a", "b"}
+        assert memory.nbytes == 150 * element_bytes and set(memory.residuals) == {"a", "b"}
         with pytest.raises(deepreduce.ArgumentError, match=r"b has shape \(60,\), its residual \(50,\).*reset\('b'\) forgets it"):
             memory.compensate(normal(60), "b")
         with pytest.raises(deepreduce.ArgumentError, match="b is torch.bfloat16, its residual torch.float32: the type of a name must not change"):
             memory.compensate(normal(50).bfloat16(), "b")
         saved = memory.state_dict()
         memory.reset("b")
-        assert memory.nbytes == 100 * bytes_each
+        assert memory.nbytes == 100 * element_bytes
         memory.compensate(normal(60), "b")
         memory.load_state_dict(saved)
-        assert memory.nbytes == 150 * bytes_each
+        assert memory.nbytes == 150 * element_bytes
         memory.reset()
         assert memory.nbytes == 0
         with pytest.raises(deepreduce.ArgumentError, match="the state has momenta; "):
@@ -175,34 +175,34 @@ KEEPERS = {  # bytes of a tensor of 100 elements, at least
 
 @pytest.mark.parametrize("kind", KEEPERS)
 def test_communicators_are_measured_and_reset_with_all_that_they_keep(kind):
-    params, least = KEEPERS[kind]
+    params, state_bytes = KEEPERS[kind]
     grc = gathered(**params)
     for name in ("a", "b"):
-        kept_after(grc, normal(100), name)
+        remember_step(grc, normal(100), name)
     both = grc.nbytes
-    assert 2 * least <= both <= 2 * least + 100
+    assert 2 * state_bytes <= both <= 2 * state_bytes + 100
     loaded = gathered(**params)
     loaded.load_state_dict(grc.state_dict())
     assert loaded.nbytes == both  # before a step, too
-    if least:
+    if state_bytes:
         for other in (normal(120), normal(100).bfloat16()):
-            for each in (grc, loaded):
+            for communicator in (grc, loaded):
                 with pytest.raises(deepreduce.ArgumentError, match=r"^a"):
-                    kept_after(each, other, "a")
+                    remember_step(communicator, other, "a")
         with pytest.raises(deepreduce.ArgumentError, match=r"communicator's reset\('a'\) forgets it"):
-            kept_after(grc, normal(120), "a")
-    for each in (grc, loaded):
-        each.reset("a")
-        assert each.nbytes == both / 2
-        kept_after(each, normal(120), "a")  # as the error says
-        kept_after(each, normal(100), "b")
-        each.reset()
-        assert each.nbytes == 0
-        kept_after(each, normal(7), "b")
+            remember_step(grc, normal(120), "a")
+    for communicator in (grc, loaded):
+        communicator.reset("a")
+        assert communicator.nbytes == both / 2
+        remember_step(communicator, normal(120), "a")  # as the error advises
+        remember_step(communicator, normal(100), "b")
+        communicator.reset()
+        assert communicator.nbytes == 0
+        remember_step(communicator, normal(7), "b")
 
 
 def test_wrappers_measure_and_reset_what_they_wrap():
-    class Kept(grace.Compressor):
+    class First(grace.Compressor):
         nbytes = 7
 
         def compress(self, tensor, name):
@@ -214,7 +214,7 @@ def test_wrappers_measure_and_reset_what_they_wrap():
         def reset(self, name=None):
             self.forgot = name
 
-    wrapper = grace.DeepReduce(Kept(), {"index": "rle", "value": "raw"})
+    wrapper = grace.DeepReduce(First(), {"index": "rle", "value": "raw"})
     assert wrapper.nbytes == 7
     wrapper.reset("w")
     assert wrapper.sparsifier.forgot == "w"
@@ -226,18 +226,18 @@ def test_dgc_gives_bf16_for_bf16():
         velocity = memory.compensate(normal(100).bfloat16(), "w")
         payload, ctx = compressor.compress(velocity, "w")
         memory.update(velocity, "w", compressor, payload, ctx)
-        kept = (velocity, compressor.decompress(payload, ctx), memory.residuals["w"], memory.gradients["w"])
-        assert {each.dtype for each in kept} == {torch.bfloat16}
+        tensors = (velocity, compressor.decompress(payload, ctx), memory.residuals["w"], memory.gradients["w"])
+        assert {tensor.dtype for tensor in tensors} == {torch.bfloat16}
 
 
 def test_residuals_of_16_bits_know_the_type_of_their_tensors():
     grc = grace.Allgather(make("topk"), grace.ResidualMemory(dtype=torch.float16))
-    kept_after(grc, normal(100))
-    kept_after(grc, normal(100))
+    remember_step(grc, normal(100))
+    remember_step(grc, normal(100))
     with pytest.raises(deepreduce.ArgumentError, match="w is torch.bfloat16, its residual torch.float32"):
-        kept_after(grc, normal(100).bfloat16())
+        remember_step(grc, normal(100).bfloat16())
     grc.reset("w")
-    kept_after(grc, normal(100).bfloat16())
+    remember_step(grc, normal(100).bfloat16())
 
 
 # ---- States that are of something else ----------------------------------------------------------
@@ -246,7 +246,7 @@ def test_residuals_of_16_bits_know_the_type_of_their_tensors():
 def state_of(steps=2, **params):
     grc = gathered(**params)
     for _ in range(steps):
-        kept_after(grc, normal(50))
+        remember_step(grc, normal(50))
     return grc.state_dict()
 
 

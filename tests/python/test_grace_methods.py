@@ -100,10 +100,10 @@ def is_qsgd(x, y):
 def is_tern_grad(x, y):
     # Clipped at 2.5 standard deviations; 0 or the largest magnitude, by chance.
     scale = x.clamp(-2.5 * x.std(), 2.5 * x.std()).abs().max()
-    kept = y != 0
-    assert torch.allclose(y[kept].abs(), scale, rtol=1e-3) and torch.equal(y[kept].sign(), x[kept].sign())
+    selected = y != 0
+    assert torch.allclose(y[selected].abs(), scale, rtol=1e-3) and torch.equal(y[selected].sign(), x[selected].sign())
     expected = float((x.clamp(-scale, scale).abs() / scale).mean())
-    assert abs(float(kept.float().mean()) - expected) < 0.02
+    assert abs(float(selected.float().mean()) - expected) < 0.02
 
 
 def is_one_bit(x, y):
@@ -293,8 +293,8 @@ def test_names_and_steps_draw_other_numbers():
     """Names of the same letters, too."""
     compressor, x = make("randomk", compress_ratio=0.1), normal(1000)
     chosen = {name: [compressor.compress(x, name)[1].indices for _ in range(2)] for name in ("w.ab", "w.ba")}
-    sets = [frozenset(each.tolist()) for pair in chosen.values() for each in pair]
-    assert len(set(sets)) == 4 and all(len(each) == 100 for each in sets)
+    sets = [frozenset(indices.tolist()) for pair in chosen.values() for indices in pair]
+    assert len(set(sets)) == 4 and all(len(indices) == 100 for indices in sets)
     other = make("randomk", compress_ratio=0.1)
     assert torch.equal(other.compress(x, "w.ba")[1].indices, chosen["w.ba"][0])  # whatever was before
 
@@ -330,10 +330,10 @@ def test_memory_and_gradient_are_not_one():
         x = normal(100)
         compensated = memory.compensate(x, "w")
         memory.update(compensated, "w", compressor, *compressor.compress(compensated, "w"))
-        kept = memory.residuals["w"].clone()
+        residual = memory.residuals["w"].clone()
         x.zero_()
         compensated.zero_()
-        assert torch.equal(memory.residuals["w"], kept) and kept.any()
+        assert torch.equal(memory.residuals["w"], residual) and residual.any()
 
 
 def test_the_first_step_of_efsignsgd_is_scaled():

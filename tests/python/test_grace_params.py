@@ -32,7 +32,7 @@ PACKAGES = os.pathsep.join([str(ROOT / "bindings/python"), str(ROOT / "bindings/
 
 def test_defaults_are_graces():
     grc = grace.grace_from_params({})
-    assert [type(each) for each in (grc.compressor, grc.memory, grc)] == [grace.NoneCompressor, grace.NoneMemory, grace.Allreduce]
+    assert [type(part) for part in (grc.compressor, grc.memory, grc)] == [grace.NoneCompressor, grace.NoneMemory, grace.Allreduce]
     grc = grace.grace_from_params({"compressor": "topk", "communicator": "allgather"})
     assert str(grc.compressor.plan_for(1000)) == "sparsify=topr(count=300) index=golomb value=raw"
     grc = grace.grace_from_params({"compressor": "threshold", "communicator": "allgather"})
@@ -54,7 +54,7 @@ def test_a_state_that_was_loaded_is_saved_again_before_a_step():
     second.compress(torch.ones(50), "a")  # and "b" has no step yet
     first.compress(torch.ones(50), "a")
     third.load_state_dict(second.state_dict())
-    before, after = (each.state_dict()["states"] for each in (first, third))
+    before, after = (communicator.state_dict()["states"] for communicator in (first, third))
     assert before.keys() == after.keys() == {"a", "b"} and all(torch.equal(before[name], after[name]) for name in before)
 
 
@@ -93,7 +93,7 @@ def test_the_name_of_a_preset_is_its_plan(name):
     for plan in (name, deepreduce.presets()[name], deepreduce.Plan(name)):
         grc = grace.grace_from_params({"compressor": "plan", "plan": plan, "communicator": "allgather"})
         payloads.append(grc.compressor.compress(x, "w")[0][0])
-    assert all(torch.equal(payloads[0], each) for each in payloads)
+    assert all(torch.equal(payloads[0], payload) for payload in payloads)
     with pytest.raises(deepreduce.ArgumentError, match="is it 'terngrad'"):
         grace.grace_from_params({"compressor": "plan", "plan": "terngard", "communicator": "allgather"})
 
@@ -139,19 +139,19 @@ def test_a_wrong_value_is_an_error_that_names_it(params, words):
     assert words in str(caught.value)
 
 
-# ---- Pairs that give wrong results --------------------------------------------------------------
+# ---- Pairs with wrong results --------------------------------------------------------------------
 
 REFUSED = [
-    *[({"compressor": each, "communicator": "allreduce"}, "cannot be added up: use communicator allgather")
-      for each in ("topk", "threshold", "qsgd", "terngrad", "onebit", "signsgd", "signum", "dgc", "natural", "sketch")],
+    *[({"compressor": name, "communicator": "allreduce"}, "cannot be added up: use communicator allgather")
+      for name in ("topk", "threshold", "qsgd", "terngrad", "onebit", "signsgd", "signum", "dgc", "natural", "sketch")],
     ({"compressor": "none", "communicator": "alltoall"}, "each part is a frame"),
     ({"compressor": "randomk", "communicator": "alltoall"}, "each part is a frame"),
     ({"compressor": "signum", "communicator": "alltoall"}, "the plan's feedback"),
     ({"compressor": "powersgd", "communicator": "allgather"}, "allreduce"),
     ({"compressor": "none", "memory": "dgc"}, "sends all of them"),
     ({"compressor": "qsgd", "memory": "dgc", "communicator": "allgather"}, "sends all of them"),
-    *[({"compressor": each, "memory": "residual", "communicator": "allgather"}, "only grows")
-      for each in ("signsgd", "signum")],
+    *[({"compressor": name, "memory": "residual", "communicator": "allgather"}, "only grows")
+      for name in ("signsgd", "signum")],
     ({"compressor": "plan", "plan": "signsgd", "memory": "residual", "communicator": "allgather"}, "only grows"),
     ({"compressor": "topk", "memory": "efsignsgd", "communicator": "allgather"}, "only compressor efsignsgd"),
     ({"compressor": "efsignsgd", "memory": "residual", "communicator": "allgather"}, "memory efsignsgd of the same lr"),
@@ -236,9 +236,9 @@ def test_an_inherently_sparse_gradient_gets_the_papers_false_positive_rate():
     )
     payload, ctx = grc.compressor.compress(x, "w")
     assert torch.equal(grc.compressor.decompress(payload, ctx), x)
-    told = deepreduce.inspect(payload[0].numpy()).tensors[0]
+    tensor = deepreduce.inspect(payload[0].numpy()).tensors[0]
     # log2(1 / fpr) / ln 2 bits an index, fpr = 0.1 * 500 / 50000
-    assert abs(8 * told.index_size / 500 - 14.4) < 0.7 and 500 <= told.support < 600
+    assert abs(8 * tensor.index_size / 500 - 14.4) < 0.7 and 500 <= tensor.support < 600
 
 
 # ---- The shim -----------------------------------------------------------------------------------
@@ -274,14 +274,14 @@ def test_the_shim_has_graces_modules_and_constructors(installed):
     assert grace_dl.__version__ == "1.0" and shim.installed()
     for place, modules in EXPORTS.items():
         for flavour in ("dist", "torch") if "{}" in place else ("",):
-            for name, wanted in modules.items():
+            for name, names in modules.items():
                 module = importlib.import_module(f"grace_dl.{place.format(flavour)}.{name}")
-                for each in wanted.split(" ") if name == "helper" else [wanted]:
-                    found = getattr(module, each.partition("(")[0])
+                for signature in names.split(" ") if name == "helper" else [names]:
+                    found = getattr(module, signature.partition("(")[0])
                     if place.endswith(("compressor", "memory")):
                         assert isinstance(found, type)
                         try:
-                            made = eval(each, vars(module))
+                            made = eval(signature, vars(module))
                         except (deepreduce.ArgumentError, deepreduce.Unsupported) as error:
                             assert "codec is called" in str(error) or "transform" in str(error)
                             continue
@@ -397,7 +397,7 @@ def test_every_line_of_the_checklist_has_a_test_or_a_reason():
     if not (ROOT / "tests/frameworks").is_dir():
         del rows["F6"], rows["F7"]
     for line, cell in rows.items():
-        named = {each for each in re.findall(r"`(\w+)`", cell) if "_" in each} - {"send_step", "receive_step"}
+        named = {name for name in re.findall(r"`(\w+)`", cell) if "_" in name} - {"send_step", "receive_step"}
         assert named or cell.startswith("refused: "), line
         assert named <= names, (line, named - names)
 

@@ -1,4 +1,4 @@
-"""What owns a handle of the library: it is not copied, and each of its methods says what it does."""
+"""Objects that own a handle of the library: they are not copied, and all their methods have a docstring."""
 
 import ast
 import copy
@@ -55,15 +55,15 @@ def test_plans_and_states_are_copied(how):
 
 @pytest.mark.parametrize("name", ["exchange", "control", "transform", "mpi", "sender"])
 def test_each_public_method_says_what_it_does(name):
-    """By its source, which does not initialize MPI. A method may have the words of the class that it is derived from."""
+    """Reads the source, which does not initialize MPI. A method may have the docstring of its base class."""
     path = pathlib.Path(deepreduce.__file__).parent / f"{name}.py"
-    inherited = {name for name, each in vars(Transport).items() if inspect.isfunction(each)}
+    inherited = {name for name, value in vars(Transport).items() if inspect.isfunction(value)}
     silent = [
-        f"{found.name}.{each.name}"
+        f"{found.name}.{statement.name}"
         for found in ast.parse(path.read_text("utf-8")).body
         if isinstance(found, ast.ClassDef) and not found.name.startswith("_")
-        for each in found.body
-        if isinstance(each, ast.FunctionDef) and not each.name.startswith("_") and not ast.get_docstring(each)
-        if not (found.name == "MpiTransport" and each.name in inherited)
+        for statement in found.body
+        if isinstance(statement, ast.FunctionDef) and not statement.name.startswith("_") and not ast.get_docstring(statement)
+        if not (found.name == "MpiTransport" and statement.name in inherited)
     ]
     assert silent == []

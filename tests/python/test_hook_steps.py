@@ -30,8 +30,8 @@ def test_a_new_row_takes_the_place_of_its_own_alone(tmp_path):
     out = tmp_path / "rows.json"
     hook_steps.write(out, hook_steps.added([], [row("halves", 30.0), row("dense", 100.0), row("dense", 99.0, ranks=4)]))
     hook_steps.write(out, hook_steps.added(hook_steps.read(out), [row("halves", 20.0), row("halves", 60.0, link="100mbit")]))
-    told = [(each["ranks"], each["link"], each["method"], each["median"]) for each in hook_steps.read(out)]
-    assert told == [(2, "1gbit", "dense", 100.0), (2, "1gbit", "halves", 20.0), (2, "100mbit", "halves", 60.0), (4, "1gbit", "dense", 99.0)]
+    found = [(row["ranks"], row["link"], row["method"], row["median"]) for row in hook_steps.read(out)]
+    assert found == [(2, "1gbit", "dense", 100.0), (2, "1gbit", "halves", 20.0), (2, "100mbit", "halves", 60.0), (4, "1gbit", "dense", 99.0)]
 
 
 def test_the_table_has_bytes_of_slots_beside_those_of_frames_and_marks_the_fastest():
@@ -63,10 +63,10 @@ def test_how_frames_travelled_is_what_the_device_sent_not_what_the_plan_says(ran
 
 def test_rows_of_other_replicas_or_another_mean_are_no_results():
     assert owner_steps.faults([owner_row("dense", 9000), owner_row("bits4", 900, error=0.13), owner_row("powersgd4", 90, error=0.9)]) == []
-    # A sum in place of a mean is off by 3 times the mean; what is no number is off, too.
+    # A sum in place of a mean is off by 3 times the mean; NaN is off, too.
     wrong = [owner_row("bf16", 900, error=3.0), owner_row("bits8", 900, error=float("nan")), owner_row("dense", 900, identical=False)]
-    told = owner_steps.faults(wrong)
-    assert [each.split(":")[0] for each in told] == ["dense", "bf16", "bits8"] and "parameters differ" in told[0]
+    faults = owner_steps.faults(wrong)
+    assert [fault.split(":")[0] for fault in faults] == ["dense", "bf16", "bits8"] and "parameters differ" in faults[0]
     assert set(owner_steps.METHOD_NAMES) <= set(METHODS)
 
 

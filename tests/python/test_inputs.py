@@ -50,8 +50,8 @@ def test_scipys_matrices_are_what_scipy_says_they_are(tmp_path):
     row, column = random.integers(0, 50, 400), random.integers(0, 70, 400)  # in no order, and some come again
     matrix = sparse.coo_matrix((random.integers(-8, 9, 400).astype("f4"), (row, column)), (50, 70))
     for form in ("coo", "csr", "csc"):
-        for kept in (matrix, matrix.astype("f8")):
-            sparse.save_npz(tmp_path / "m.npz", kept.asformat(form), compressed=form == "csr")
+        for array in (matrix, matrix.astype("f8")):
+            sparse.save_npz(tmp_path / "m.npz", array.asformat(form), compressed=form == "csr")
             (name, found), = read(tmp_path / "m.npz", folder=tmp_path).items()
             assert name == "" and numpy.array_equal(found, matrix.toarray().ravel())
     unordered = matrix.tocsr()[:, ::-1]  # indices of a row descend
@@ -138,7 +138,7 @@ def test_both_orders_of_bytes_and_of_dimensions_are_read_as_numpy_flattens_them(
             assert numpy.array_equal(read(tmp_path / "g.npy", *cast, folder=tmp_path)[""], expected), kind
             found = read(tmp_path / "g.npz", *cast, folder=tmp_path)
             assert list(found) == ["c", "f"], kind
-            assert all(numpy.array_equal(each, expected) for each in found.values()), kind
+            assert all(numpy.array_equal(array, expected) for array in found.values()), kind
         else:
             assert "no tensor to compare" in refusal("convert", tmp_path / "g.npy", *cast)
 
@@ -149,7 +149,7 @@ def test_indices_and_values_of_a_sparse_tensor_may_have_any_order(tmp_path):
     dense[tuple(indices)] = values
     for order, end in (("C", ">"), ("F", "<"), ("F", ">")):
         arrays = {"indices": indices.astype(f"{end}i8"), "values": values.astype(f"{end}f8"), "shape": numpy.array(dense.shape, f"{end}i4")}
-        numpy.savez(tmp_path / "g.npz", **{f"emb.{name}": numpy.asarray(each, order=order) for name, each in arrays.items()})
+        numpy.savez(tmp_path / "g.npz", **{f"emb.{name}": numpy.asarray(array, order=order) for name, array in arrays.items()})
         assert numpy.array_equal(read(tmp_path / "g.npz", folder=tmp_path)["emb"], dense.ravel()), (order, end)
 
 
@@ -170,7 +170,7 @@ def test_a_long_double_is_skipped_in_an_archive_and_in_a_directory(tmp_path):
     for given in ("g.npz", "folder"):
         done = run("convert", tmp_path / given, "--output", tmp_path / "read.safetensors")
         assert b"note: skipped: " in done.stderr and b"wide.npy: byte 10: dtype '<f16' is not read" in done.stderr
-        assert [each.size for each in comparing.read_safetensors(tmp_path / "read.safetensors").values()] == [20]
+        assert [array.size for array in comparing.read_safetensors(tmp_path / "read.safetensors").values()] == [20]
     assert "dtype '<f16' is not read" in refusal("convert", tmp_path / "folder" / "wide.npy")
 
 
@@ -333,15 +333,15 @@ def test_python_m_deepreduce_is_the_tool():
     assert command("--version").stdout == run("--version").stdout
     assert command("presets").stdout == run("presets").stdout
     assert b"no index codec is called 'nope'" in command("compare", SYNTH, "--plan", "index=nope", status=2).stderr
-    told = command("--help").stdout.decode()
-    assert "compare" in told and "capture" in told and "figure" in told
+    help_text = command("--help").stdout.decode()
+    assert "compare" in help_text and "capture" in help_text and "figure" in help_text
     assert b"--limit SIZE" in command("help", "capture").stdout
     message = command("presets", status=2, DEEPREDUCE_TOOL="/no/such/tool").stderr.decode()
     assert "tried:\n  /no/such/tool" in message
 
 
 def test_the_tool_says_which_options_take_a_value():
-    """By the rule of packaging/cli_help.py."""
+    """The options that packaging/cli_help.py finds with a value are those that the package knows."""
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "packaging"))
     import cli_help
 

@@ -124,7 +124,7 @@ def test_groff_finds_no_fault_in_the_page(source, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line, names, argument, value, said",
+    "line, names, argument, value, help_text",
     [
         ("  -h,--help                   Print this", ["-h", "--help"], "", "", "Print this"),
         ("  --plan PLAN ...             A plan", ["--plan"], "PLAN", "", "A plan"),
@@ -134,21 +134,21 @@ def test_groff_finds_no_fault_in_the_page(source, tmp_path):
         ("  INPUT REQUIRED              Gradients", ["INPUT"], "", "", "Gradients"),
     ],
 )
-def test_a_line_of_help_is_read(line, names, argument, value, said):
+def test_a_line_of_help_is_read(line, names, argument, value, help_text):
     section = "Options" if line.startswith("  -") else "Positionals"
     command = cli_help.parse("", f"About\nUsage: deepreduce [OPTIONS]\n\n{section}:\n{line}\n\nMore words: here\n  --no option\n")
     (option,) = command.options + command.positionals
-    assert [option.names, option.argument, option.value, option.help] == [names, argument, value, said]
+    assert [option.names, option.argument, option.value, option.help] == [names, argument, value, help_text]
     assert command.footer == "More words: here\n  --no option"
 
 
 def test_version_says_commit_build_and_level_of_instructions():
-    def said(**environment):
+    def version_of(**environment):
         return subprocess.run([TOOL, "--version"], check=True, capture_output=True, text=True, env={**os.environ, **environment}).stdout
 
     version = re.search(r'DR_VERSION_STRING "(.*)"', (ROOT / "include/deepreduce/version.h").read_text()).group(1)
-    assert re.fullmatch(rf"deepreduce {version}\ncommit  \S+\nbuild   \S+ .*, with(out)? CUDA\nCPU     \S+\n", said())
-    assert said(DEEPREDUCE_CPU="scalar").endswith("\nCPU     scalar\n")
+    assert re.fullmatch(rf"deepreduce {version}\ncommit  \S+\nbuild   \S+ .*, with(out)? CUDA\nCPU     \S+\n", version_of())
+    assert version_of(DEEPREDUCE_CPU="scalar").endswith("\nCPU     scalar\n")
 
 
 def test_a_line_of_help_that_is_not_understood_is_an_error():

@@ -60,18 +60,18 @@ def test_dgc_clips_by_the_norm_of_all_tensors():
     x = [gradient(1), gradient(2, d=300)]
     states = deepreduce.State.of(x, plan)
     deepreduce.encode(x, plan, state=states)
-    factor = 1.5 / numpy.sqrt(sum(float((each.astype(float) ** 2).sum()) for each in x))
+    factor = 1.5 / numpy.sqrt(sum(float((array.astype(float) ** 2).sum()) for array in x))
     assert factor < 1
-    for each, state in zip(x, states):
-        kept = state.momentum != 0
-        assert kept.sum() == each.size - int(0.05 * each.size)
-        assert numpy.allclose(state.momentum[kept], factor * each[kept], rtol=1e-6)
+    for array, state in zip(x, states):
+        selected = state.momentum != 0
+        assert selected.sum() == array.size - int(0.05 * array.size)
+        assert numpy.allclose(state.momentum[selected], factor * array[selected], rtol=1e-6)
     # A rank's own bound is thr / sqrt(N) in the paper; below it the gradient is as it was.
     states = deepreduce.State.of(x, plan)
-    small = [each / 1000 for each in x]
+    small = [array / 1000 for array in x]
     deepreduce.encode(small, plan, state=states)
-    kept = states[0].momentum != 0
-    assert numpy.array_equal(states[0].momentum[kept], small[0][kept])
+    selected = states[0].momentum != 0
+    assert numpy.array_equal(states[0].momentum[selected], small[0][selected])
 
 
 def test_momentum_is_signums():
@@ -108,18 +108,18 @@ def test_efsignsgd_is_the_papers_from_the_first_step():
         assert numpy.allclose(applied, update, rtol=1e-4, atol=1e-7), step
     # The first step of an exchange is C(g), neither scaled by lr nor by the number of ranks.
     exchanges = [Exchange(x[rank], f"{TOP} feedback=efsignsgd", loopback.transport(rank)) for rank in range(ranks)]
-    for each in exchanges:
-        each.start(0)
+    for exchange in exchanges:
+        exchange.start(0)
     assert loopback.run(exchanges) == [None] * ranks
     mean = numpy.zeros(D, f32)
-    for each in x:
-        at = largest(each, D // 20)
-        mean[at] += each[at] / 2
+    for array in x:
+        at = largest(array, D // 20)
+        mean[at] += array[at] / 2
     assert numpy.allclose(exchanges[0].out, mean)
 
 
 def test_a_residual_scaled_by_hand_is_efsignsgd():
-    states = [deepreduce.State(gradient(0), f"{TOP} feedback={each}") for each in ("efsignsgd", "residual")]
+    states = [deepreduce.State(gradient(0), f"{TOP} feedback={feedback}") for feedback in ("efsignsgd", "residual")]
     before = None
     for step, lr in enumerate([0.5, 0.25, 0.25, 1.0]):
         if before:
@@ -154,7 +154,7 @@ def test_a_state_that_was_saved_goes_on_bit_for_bit(feedback, how):
         assert bytes(a) == bytes(b) and numpy.array_equal(one.memory, two.memory)
     one.memory[:] = 0  # a reset state is a fresh one
     fresh = deepreduce.State(gradient(0), plan)
-    a, b = (deepreduce.encode(gradient(9), plan, state=each) for each in (one, fresh))
+    a, b = (deepreduce.encode(gradient(9), plan, state=state) for state in (one, fresh))
     assert a == b and numpy.array_equal(one.memory, fresh.memory)
 
 
@@ -198,7 +198,7 @@ def test_merge_votes():
     x = [numpy.round(gradient(0, rank)) for rank in range(4)]  # so that there are ties
     total = sum(x)
     assert (total == 0).any()
-    frames = [deepreduce.encode(each, "index=all value=raw") for each in x]
+    frames = [deepreduce.encode(array, "index=all value=raw") for array in x]
     assert numpy.array_equal(deepreduce.merge(frames, vote=True), sign(total))
     out = numpy.full(D, 5, f32)
     assert deepreduce.merge(frames, vote=True, out=out) is out and numpy.array_equal(out, sign(total))
@@ -220,10 +220,10 @@ def test_an_exchange_votes():
     loopback = Loopback(3)
     x = [numpy.round(gradient(0, rank)) for rank in range(3)]
     ranks = [Exchange(x[r], "index=all value=raw merge=vote", loopback.transport(r)) for r in range(3)]
-    for each in ranks:
-        each.start(0)
+    for rank in ranks:
+        rank.start(0)
     assert loopback.run(ranks) == [None] * 3
-    assert all(numpy.array_equal(each.out, sign(sum(x))) for each in ranks)
+    assert all(numpy.array_equal(rank.out, sign(sum(x))) for rank in ranks)
 
 
 def test_an_exchange_tells_its_momentum():

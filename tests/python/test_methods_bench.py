@@ -1,4 +1,4 @@
-"""bench/methods: the torch codes are the papers' definitions, quality is measured as it says, what is wrong is not timed."""
+"""bench/methods: the torch codes follow the papers' definitions, quality is measured as described, a wrong code is not timed."""
 
 import json
 import pathlib
@@ -27,8 +27,8 @@ def decoded(name, seed=1):
 
 
 def test_top_keeps_the_largest_and_dgc_about_as_many():
-    top, kept = np.argsort(-np.abs(X), kind="stable")[:50], np.flatnonzero(decoded("topk"))
-    assert set(top) == set(kept) and np.array_equal(decoded("topk")[top], X[top])
+    top, selected = np.argsort(-np.abs(X), kind="stable")[:50], np.flatnonzero(decoded("topk"))
+    assert set(top) == set(selected) and np.array_equal(decoded("topk")[top], X[top])
     dgc = decoded("dgc")
     assert 35 <= np.count_nonzero(dgc) <= 65 and np.array_equal(dgc[dgc != 0], X[dgc != 0])
     assert np.abs(X[dgc == 0]).max() <= np.abs(X[dgc != 0]).min()
@@ -42,10 +42,10 @@ def test_signs_and_their_scales_are_the_papers():
 
 
 def test_ternaries_are_unbiased_up_to_the_clip():
-    most = 2.5 * X.std()
+    limit = 2.5 * X.std()
     made = np.stack([decoded("terngrad", seed) for seed in range(200)])
     assert set(np.unique(made / np.abs(made).max())) == {-1, 0, 1}
-    clipped = np.clip(X, -most, most)
+    clipped = np.clip(X, -limit, limit)
     assert np.abs(made.mean(0) - clipped).max() < 6 * np.abs(made).max() / np.sqrt(200)
     assert abs((made.mean(0) - clipped).mean()) < 6 * np.abs(made).max() / np.sqrt(200 * D)
 
@@ -78,7 +78,7 @@ def test_the_dynamic_tree_has_128_values_and_the_nearest_is_taken():
 
 
 def test_power_iteration_projects_on_its_subspace():
-    """Of a matrix of rank 3, four columns hold all."""
+    """Four columns hold all of a matrix of rank 3."""
     random = np.random.default_rng(1)
     matrix = (random.standard_normal((50, 3)) @ random.standard_normal((3, 60))).astype(np.float32)
     code = CODES["powersgd4"]
@@ -107,7 +107,7 @@ def test_a_lead_within_the_spread_of_the_seeds_is_none():
     assert methods_page.standing(ours_now, [far, near]) == (False, near)
     assert methods_page.standing(ours_now, [far, beats]) is None
     assert methods_page.standing(ours_now, [large]) == (True, None)
-    assert methods_page.standing(ours_now, [made("top1", (0.5,), 90)])[0] is False  # one seed says nothing of its spread
+    assert methods_page.standing(ours_now, [made("top1", (0.5,), 90)])[0] is False  # one seed has no spread
 
 
 def test_what_decodes_to_something_else_is_not_timed():
@@ -132,6 +132,6 @@ def test_rows_say_bytes_times_and_what_is_missing(tmp_path, monkeypatch):
     assert "no value codec is called 'qsgd'" in rows["qsgd", "ours"]["missing"] and ("qsgd", "bound") not in rows
     assert rows["powersgd4", "bound"]["bytes"] == rows["powersgd4", "torch"]["bytes"] == 4 * 4 * (50 + 60)  # verified, whole rounds
     assert all(rows["powersgd4", what]["encode_ms"]["median"] > 0 for what in ("torch", "bound"))
-    told = {row["method"]: row for row in made["quality"]}
-    assert told["topk"]["contraction"] == told["topk"]["bias"] < 1 and "missing" in told["qsgd"]
+    quality = {row["method"]: row for row in made["quality"]}
+    assert quality["topk"]["contraction"] == quality["topk"]["bias"] < 1 and "missing" in quality["qsgd"]
     assert made["machine"]["level"] in ("scalar", "avx2", "avx512")

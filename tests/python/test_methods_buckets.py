@@ -25,7 +25,7 @@ def laplace(count, seed, scale=1.0):
 
 
 def octaves(count, seed):
-    """Of all sizes: the magnitudes of 60 octaves."""
+    """Values of all sizes: the magnitudes of 60 octaves."""
     return (random(seed).choice([-1, 1], count) * numpy.exp2(random(seed + 1).uniform(-50, 10, count))).astype(F32)
 
 
@@ -71,8 +71,8 @@ def through_bf16(x):
     magnitude = bits & 0x7FFFFFFF
     upper = numpy.minimum((magnitude + 0x7FFF + (magnitude >> 16 & 1)) >> 16, 0x7F7F)
     wide = ((upper | (bits >> 31 << 15)) << 16).astype("u4").view(F32)
-    most = numpy.finfo(x.dtype).max
-    return numpy.clip(wide, -most, most).astype(x.dtype)
+    largest = numpy.finfo(x.dtype).max
+    return numpy.clip(wide, -largest, largest).astype(x.dtype)
 
 
 @all_halves
@@ -144,8 +144,8 @@ def test_qsgd_is_unbiased_and_its_variance_is_that_of_its_draws(levels, bucket):
     squares = (errors**2).sum(1)
     assert abs(squares.mean() - variance.sum()) < 5 * squares.std() / numpy.sqrt(seeds)
     # Lemma 3.1: at most min(n / s², √n / s) of the squared norm.
-    most = min(bucket / levels**2, numpy.sqrt(bucket) / levels)
-    assert contraction(x, x + errors[0]) < most and variance.sum() < most * (x.astype("f8") ** 2).sum()
+    bound = min(bucket / levels**2, numpy.sqrt(bucket) / levels)
+    assert contraction(x, x + errors[0]) < bound and variance.sum() < bound * (x.astype("f8") ** 2).sum()
 
 
 def test_qsgd_of_a_bucket_of_zeros_is_zero():
@@ -207,9 +207,9 @@ def test_sketch_contracts_better_with_more_buckets_and_better_than_one_magnitude
 
 def three_values(x, sparsity=1.0):
     """(M, round(x / M)): M = s max |x|, halves away from zero"""
-    most = F32(min(float(numpy.abs(x).max(initial=0)) * sparsity, float(numpy.finfo(F32).max)))
-    quotient = numpy.abs(x.astype("f8")) / (float(most) or 1.0)
-    return most, numpy.where(quotient >= 0.5, numpy.sign(x), 0).astype(F32)
+    scale = F32(min(float(numpy.abs(x).max(initial=0)) * sparsity, float(numpy.finfo(F32).max)))
+    quotient = numpy.abs(x.astype("f8")) / (float(scale) or 1.0)
+    return scale, numpy.where(quotient >= 0.5, numpy.sign(x), 0).astype(F32)
 
 
 def packed_size(q):
@@ -227,9 +227,9 @@ def packed_size(q):
 def test_3lc_is_one_of_three_values_and_takes_the_papers_bytes(x, sparsity):
     frame = encode(x, f"index=all value=three_lc(sparsity={sparsity})")
     got = decode(frame)
-    most, q = three_values(x, sparsity)
-    assert numpy.array_equal(got, most * q)
-    assert numpy.abs(got - x).max() <= most / 2 * (1 + 1e-6)
+    scale, q = three_values(x, sparsity)
+    assert numpy.array_equal(got, scale * q)
+    assert numpy.abs(got - x).max() <= scale / 2 * (1 + 1e-6)
     assert inspect(frame).tensors[0].value_size == (packed_size(q) if x.any() else 0) <= 4 + -(-x.size // 5)
 
 
@@ -241,9 +241,9 @@ def test_3lc_accumulates_its_error_over_steps(sparsity):
     for step in range(3):
         x = laplace(5000, 20 + step)
         accumulated = residual + x
-        most, q = three_values(accumulated, sparsity)
-        assert numpy.array_equal(decode(encode(x, plan, state=state)), most * q)
-        residual = accumulated - most * q
+        scale, q = three_values(accumulated, sparsity)
+        assert numpy.array_equal(decode(encode(x, plan, state=state)), scale * q)
+        residual = accumulated - scale * q
         assert numpy.array_equal(state.residual, residual)
 
 
@@ -279,13 +279,13 @@ def test_graddrop_sends_what_reaches_a_threshold_and_keeps_the_rest_exactly():
         residual = residual + x
         frame = encode(x, GRADDROP, state=state, seed=step, step=step)
         got = decode(frame)
-        kept = got != 0
-        assert inspect(frame).tensors[0].count == kept.sum()
-        assert numpy.array_equal(got[kept], residual[kept])
-        assert numpy.abs(residual[kept]).min() > numpy.abs(residual[~kept]).max()
-        residual[kept] = 0
+        selected = got != 0
+        assert inspect(frame).tensors[0].count == selected.sum()
+        assert numpy.array_equal(got[selected], residual[selected])
+        assert numpy.abs(residual[selected]).min() > numpy.abs(residual[~selected]).max()
+        residual[selected] = 0
         assert numpy.array_equal(state.residual, residual)
-        shares.append(kept.mean())
+        shares.append(selected.mean())
     mean = rank / (sample + 1)
     deviation = numpy.sqrt(mean * (1 - mean) / (sample + 2))
     assert abs(numpy.mean(shares) - mean) < 5 * deviation / numpy.sqrt(len(shares))

@@ -13,7 +13,7 @@ def laplace(count, seed, scale=1e-3):
 
 
 def octaves(count, seed):
-    """Of all sizes: the magnitudes of 60 octaves."""
+    """Values of all sizes: the magnitudes of 60 octaves."""
     random = numpy.random.Generator(numpy.random.Philox(seed))
     return (random.choice([-1, 1], count) * numpy.exp2(random.uniform(-50, 10, count))).astype("f4")
 
@@ -47,8 +47,8 @@ def around(x):
     a = numpy.abs(x.astype("f8"))
     low = numpy.exp2(numpy.floor(numpy.log2(numpy.where(a > 0, a, 1))))
     low[a == 0] = 0
-    most = float(numpy.finfo(x.dtype).max)
-    return low, numpy.minimum(2 * low, most), numpy.where(a > 0, a / numpy.where(low > 0, low, 1) - 1, 0)
+    largest = float(numpy.finfo(x.dtype).max)
+    return low, numpy.minimum(2 * low, largest), numpy.where(a > 0, a / numpy.where(low > 0, low, 1) - 1, 0)
 
 
 @all_inputs
@@ -100,7 +100,7 @@ def test_natural_ranks_draw_by_themselves_and_a_rank_repeats_itself():
 
 
 def test_natural_contracts_as_measured():
-    """Of Laplace and normal values; nearest is at most a third off, each."""
+    """Laplace and normal values; with `nearest` a value is off by at most a third."""
     x = laplace(100000, 8)
     got, bits = sent("natural", x)
     assert 0.05 < relative(x, got) < 1 / 8 and 8 <= bits < 8.01

@@ -128,8 +128,8 @@ def test_terngrad_takes_1_6_bits_a_value(rng):
 def test_terngrad_is_zero_or_the_scale_and_tends_to_the_clipped_value(clip, rng):
     """Wen et al. 2017: clipped to c standard deviations; sign(v) with probability |v| / s, s the largest that is left."""
     x, keys = rng.laplace(size=4000).astype(F32), 500
-    most = numpy.abs(x).max()
-    scale = min(most, F32(clip * x.astype("f8").std())) if clip else most
+    largest = numpy.abs(x).max()
+    scale = min(largest, F32(clip * x.astype("f8").std())) if clip else largest
     clipped = numpy.clip(x, -scale, scale).astype("f8")
     total = numpy.zeros(x.size)
     for key in range(keys):
@@ -159,8 +159,8 @@ def adaq(x, ratio):
         if not at.size:
             continue
         count = max(1, int(ratio * at.size + 1e-9))
-        kept = at[numpy.argsort(-numpy.abs(x[at]), kind="stable")[:count]]
-        out[kept] = F32(x[kept].astype("f8").mean())
+        selected = at[numpy.argsort(-numpy.abs(x[at]), kind="stable")[:count]]
+        out[selected] = F32(x[selected].astype("f8").mean())
     return out
 
 
@@ -180,9 +180,9 @@ def test_adaq_takes_an_index_and_one_bit_a_value(rng):
 def test_graddrop_keeps_all_that_reach_a_threshold_of_a_sample(rng):
     x = rng.laplace(size=200_000).astype(F32)
     got = decode(encode(x, PLANS["graddrop"], seed=4))
-    kept = got != 0
-    assert numpy.array_equal(got[kept], x[kept]) and numpy.abs(x[kept]).min() > numpy.abs(x[~kept]).max()
-    assert 0.003 * x.size < kept.sum() < 0.03 * x.size
+    selected = got != 0
+    assert numpy.array_equal(got[selected], x[selected]) and numpy.abs(x[selected]).min() > numpy.abs(x[~selected]).max()
+    assert 0.003 * x.size < selected.sum() < 0.03 * x.size
 
 
 # ---- What every method promises ---------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""One law for named tensors: what a framework's adapter makes of gradients is what one_law_cases.py says, whichever it is.
+"""One law for named tensors: every framework's adapter returns the means of one_law_cases.py.
 
 Each adapter runs the same cases, in this process or, of torch and MPI, on two ranks. Adapters whose framework is missing are skipped:
 .venv has torch, .venv-frameworks the others. What an adapter is known to do otherwise is in DIFFERENT, with the reason.
@@ -60,15 +60,15 @@ def array_of(x, dtype):
 
 
 def arrays_of(case, step, rank):
-    return {name: array_of(each, case.tensors[name][1]) for name, each in case.gradients(step, rank).items()}
+    return {name: array_of(array, case.tensors[name][1]) for name, array in case.gradients(step, rank).items()}
 
 
 # Each: means(case) → [step]{name: float32}, the same on all ranks; nan() and step() → words of all ranks' errors; RANKS.
 
 
 def added(slots, numbers):
-    """As an all-reduce has them."""
-    return sum(each.view(numbers) for each in slots).view(np.uint8)
+    """The sum of the slots, as an all-reduce computes it."""
+    return sum(slot.view(numbers) for slot in slots).view(np.uint8)
 
 
 class Sender:
@@ -93,7 +93,7 @@ class Sender:
         reduced = {}  # where an all-reduce carries numbers
         for i, unit in enumerate(senders[0].units):
             if unit.numbers:
-                reduced[i] = added([each[i] for each in slots], unit.numbers)
+                reduced[i] = added([slots_of_rank[i] for slots_of_rank in slots], unit.numbers)
                 if unit.sum_bound:
                     sums = [np.empty(unit.sum_bound, np.uint8) for _ in senders]
                     for rank, sender in enumerate(senders):
@@ -104,7 +104,7 @@ class Sender:
             sender.place(out=outs[-1])
             try:
                 for unit in range(len(sender.units)):
-                    sender.merge(unit, step, [reduced[unit]] if unit in reduced else [each[unit] for each in slots])
+                    sender.merge(unit, step, [reduced[unit]] if unit in reduced else [slots_of_rank[unit] for slots_of_rank in slots])
             except deepreduce.Error as error:
                 words.append(f"{error.rank} {type(error).__name__}: {error}")
                 sender.take_back(step)
@@ -129,11 +129,11 @@ class Loop:
     def _begin(self, case):
         loopback = Loopback(RANKS)
         exchanges = []
-        is_one = deepreduce.Plan(case.plan).info.sparsifies and case.below is None  # of tensors the caller says it
+        is_one = deepreduce.Plan(case.plan).info.sparsifies and case.below is None  # for tensors the caller passes it
         plan = case.plan + (" bucket=flat" if is_one else "")
         for rank in range(RANKS):
             x = list(arrays_of(case, 0, rank).values())
-            outs = [np.zeros_like(each) for each in x]
+            outs = [np.zeros_like(array) for array in x]
             exchanges.append(Exchange(x, plan, loopback.transport(rank), outs, dense_below=case.below or 0))
         return loopback, exchanges
 
@@ -150,7 +150,7 @@ class Loop:
         found = []
         for step in range(case.steps):
             assert self._step(case, loopback, exchanges, step) == [None] * RANKS
-            found.append([dict(zip(case.tensors, map(np.copy, each.out))) for each in exchanges])
+            found.append([dict(zip(case.tensors, map(np.copy, exchange.out))) for exchange in exchanges])
         return found
 
     def _words(self, errors):
@@ -167,7 +167,7 @@ class Loop:
 
 
 class Ranks:
-    """Of a program that runs the cases on two ranks, one kind of senders."""
+    """The means of a program that runs the cases on two ranks, for one kind of senders."""
 
     def __init__(self, kind):
         self.kind, self.ranks = kind, 2
@@ -179,18 +179,18 @@ class Ranks:
         return {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": path}
 
     def means(self, case):
-        (label,) = (label for label, each in CASES.items() if each is case)
+        (label,) = (label for label, known in CASES.items() if known is case)
         at = lambda step, name: f"{self.kind}/{label}/{step}/{name}"
         found = self._found()
         if at(0, next(iter(case.tensors))) not in found[0]:
             pytest.skip("torch is missing: numpy has no bfloat16")
-        return [[{name: each[at(step, name)] for name in case.tensors} for each in found] for step in range(case.steps)]
+        return [[{name: arrays[at(step, name)] for name in case.tensors} for arrays in found] for step in range(case.steps)]
 
     def nan(self):
-        return [str(each[f"{self.kind}/nan"]) for each in self._found()]
+        return [str(arrays[f"{self.kind}/nan"]) for arrays in self._found()]
 
     def step(self):
-        return [str(each[f"{self.kind}/step"]) for each in self._found()]
+        return [str(arrays[f"{self.kind}/step"]) for arrays in self._found()]
 
 
 class Torch(Ranks):
@@ -216,11 +216,11 @@ class Torch(Ranks):
                 for rank in range(2)
             ]  # fmt: skip
             try:
-                printed = [each.communicate(timeout=200)[0] for each in ranks]
+                printed = [rank.communicate(timeout=200)[0] for rank in ranks]
             finally:
-                for each in ranks:
-                    each.kill()
-            assert all(each.returncode == 0 for each in ranks), "\n".join(printed)
+                for rank in ranks:
+                    rank.kill()
+            assert all(rank.returncode == 0 for rank in ranks), "\n".join(printed)
             return [dict(np.load(out)) for out in outs]
 
 
@@ -259,21 +259,21 @@ class Jax:
         self.jax = jax
 
     def _given(self, case, step):
-        each = [arrays_of(case, step, rank) for rank in range(RANKS)]
-        return {name: np.stack([one[name] for one in each]) for name in case.tensors}
+        per_rank = [arrays_of(case, step, rank) for rank in range(RANKS)]
+        return {name: np.stack([one[name] for one in per_rank]) for name in case.tensors}
 
     def _begin(self, case):
         jax, axis = self.jax, self.jax.sharding.PartitionSpec("ranks")
         transformation = deepreduce.jax.compress(case.plan, "ranks", dense_below=case.below, flat=case.flat)
-        like = {name: jax.numpy.zeros(each.shape[1:], each.dtype) for name, each in self._given(case, 0).items()}
+        like = {name: jax.numpy.zeros(array.shape[1:], array.dtype) for name, array in self._given(case, 0).items()}
         state = transformation.init(like)
         specs = deepreduce.jax.specs(state, "ranks")
         types_ = (jax.sharding.AxisType.Auto,)
         mesh = jax.make_mesh((RANKS,), ("ranks",), axis_types=types_, devices=jax.devices()[:RANKS])
 
         def update(state, given):
-            mine, state = transformation.update(jax.tree.map(lambda each: each[0], given), state)
-            return jax.tree.map(lambda each: each[None], mine), state
+            mine, state = transformation.update(jax.tree.map(lambda part: part[0], given), state)
+            return jax.tree.map(lambda part: part[None], mine), state
 
         return state, jax.jit(jax.shard_map(update, mesh=mesh, in_specs=(specs, axis), out_specs=(axis, specs)))
 
@@ -282,7 +282,7 @@ class Jax:
         found = []
         for step in range(case.steps):
             made, state = update(state, self._given(case, step))
-            found.append([{name: np.asarray(each[rank]) for name, each in made.items()} for rank in range(RANKS)])
+            found.append([{name: np.asarray(array[rank]) for name, array in made.items()} for rank in range(RANKS)])
         return found
 
     def nan(self):
@@ -330,8 +330,8 @@ class Keras:
     def _step(self, case, optimizer, variables, step):
         """The sum over replicas: from zero the variables go to what is opposite to it."""
         tf = self.tf
-        each = [arrays_of(case, step, rank) for rank in range(RANKS)]
-        given = [tf.constant(np.stack([one[name] for one in each])) for name in case.tensors]
+        per_rank = [arrays_of(case, step, rank) for rank in range(RANKS)]
+        given = [tf.constant(np.stack([one[name] for one in per_rank])) for name in case.tensors]
         for variable in variables:
             variable.assign(np.zeros(variable.shape))
 
@@ -352,9 +352,9 @@ class Keras:
         found = []
         for step in range(case.steps):
             self._step(case, optimizer, variables, step)
-            there = [self.strategy.experimental_local_results(each.value) for each in variables]
+            there = [self.strategy.experimental_local_results(variable.value) for variable in variables]
             found.append(
-                [{n: -np.asarray(each[rank].numpy(), "f") / scale for n, each in zip(case.tensors, there)} for rank in range(RANKS)]
+                [{n: -np.asarray(copies[rank].numpy(), "f") / scale for n, copies in zip(case.tensors, there)} for rank in range(RANKS)]
             )
         return found
 
@@ -392,16 +392,16 @@ class Flower:
         from flwr.clientapp import ClientApp
         from flwr.serverapp.strategy import FedAvg
 
-        record = lambda model: ArrayRecord({name: Array(each) for name, each in model.items()})
+        record = lambda model: ArrayRecord({name: Array(array) for name, array in model.items()})
         app, models, words = ClientApp(mods=[deepreduce.flower.mod]), [], []
         steps = dict.fromkeys(self.numbers, 0)
 
         @app.train()
         def train(message, context):
-            node, model = context.node_id, {name: each.numpy() for name, each in message.content["arrays"].items()}
+            node, model = context.node_id, {name: array.numpy() for name, array in message.content["arrays"].items()}
             given = arrays_of(case, steps[node], node - 1)
             steps[node] += 1
-            made = {name: np.asarray(each + given[name], each.dtype) for name, each in model.items()}
+            made = {name: np.asarray(array + given[name], array.dtype) for name, array in model.items()}
             content = {"arrays": record(made), "metrics": MetricRecord({"num-examples": 1})}
             return Message(RecordDict(content), reply_to=message)
 
@@ -410,14 +410,14 @@ class Flower:
                 replies = list(replies)
                 words.append([reply.error.reason for reply in replies if reply.has_error()])
                 made = super().aggregate_train(server_round, replies)
-                models.append({name: each.numpy() for name, each in made[0].items()})
+                models.append({name: array.numpy() for name, array in made[0].items()})
                 return made
 
-        options = {name: each for name, each in (("dense_below", case.below), ("flat", case.flat)) if each is not None}
+        options = {name: value for name, value in (("dense_below", case.below), ("flat", case.flat)) if value is not None}
         strategy = deepreduce.flower.Compressed(Server(fraction_evaluate=0), case.plan, "index=all value=raw", **options)
         grid = deepreduce.flower.LocalGrid(app, RANKS)
         send = grid.send_and_receive
-        grid.send_and_receive = lambda messages, *, timeout=None: [spoil(each) for each in send(messages)]
+        grid.send_and_receive = lambda messages, *, timeout=None: [spoil(message) for message in send(messages)]
         begin = {name: np.zeros(shape, dtype) for name, (shape, dtype) in case.tensors.items()}
         strategy.start(grid, record(begin), num_rounds=rounds)
         return [begin, *models], words
@@ -462,13 +462,13 @@ def test_means(name, label):
     adapter, case = adapter_of(name), CASES[label]
     expected = case.means(getattr(adapter, "ranks", RANKS), getattr(adapter, "numbers", None))
     atol = max(case.atol, getattr(adapter, "atol", 0))
-    for step, each_rank in enumerate(adapter.means(case)):
-        for rank, found in enumerate(each_rank):
+    for step, means_of_ranks in enumerate(adapter.means(case)):
+        for rank, found in enumerate(means_of_ranks):
             assert found.keys() == case.tensors.keys()
-            for key, each in expected[step].items():
+            for key, array in expected[step].items():
                 what = np.asarray(found[key], np.float32)
-                assert what.shape == each.shape
-                assert np.array_equal(what, each) or abs(what - each).max() <= atol, f"step {step}, rank {rank}, {key}: {abs(what - each).max()}"
+                assert what.shape == array.shape
+                assert np.array_equal(what, array) or abs(what - array).max() <= atol, f"step {step}, rank {rank}, {key}: {abs(what - array).max()}"
 
 
 def test_sparse_rows_are_the_union_and_the_mean_of_the_ranks_rows():
@@ -497,27 +497,27 @@ def test_sparse_rows_are_the_union_and_the_mean_of_the_ranks_rows():
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_a_rank_that_has_a_nan_is_named(name):
     words = adapter_of(name).nan()
-    assert words and all("rank 1" in each and "NaN" in each for each in words), words
+    assert words and all("rank 1" in word and "NaN" in word for word in words), words
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_a_rank_at_another_step_is_named(name):
     words = adapter_of(name).step()
-    assert words and all("rank 1" in each and "step" in each for each in words), words
+    assert words and all("rank 1" in word and "step" in word for word in words), words
 
 
 def test_other_laws_would_have_other_means():
-    """Of the cases whose means are close to those of the laws that adapters once had: each can fail."""
+    """The cases whose means are close to those of earlier, different laws of adapters can fail."""
 
     def is_other(label, expected, ranks=RANKS):
         case = CASES[label]
         pairs = zip(case.means(ranks), dataclasses.replace(case, expected=expected).means(ranks))
         return all(any(abs(one[name] - other[name]).max() > 10 * case.atol for name in one) for one, other in pairs)
 
-    def rounded_at_each_rank(case, ranks, numbers):
+    def rounded_at_every_rank(case, ranks, numbers):
         add = lambda total, x: cases.rounded(total + x / np.float32(ranks), "bfloat16")
-        each = lambda step: [case.gradients(step, rank)["w"] for rank in range(ranks)]
-        return [{"w": functools.reduce(add, each(step), np.zeros(3000, "f"))} for step in range(case.steps)]
+        gradients_of = lambda step: [case.gradients(step, rank)["w"] for rank in range(ranks)]
+        return [{"w": functools.reduce(add, gradients_of(step), np.zeros(3000, "f"))} for step in range(case.steps)]
 
     def clipped_by_frame(case, ranks, numbers):
         norm = lambda x: np.sqrt((x.astype(np.float64) ** 2).sum())
@@ -527,8 +527,8 @@ def test_other_laws_would_have_other_means():
             for step in range(case.steps)
         ]
 
-    assert is_other("halves are rounded once", rounded_at_each_rank)
+    assert is_other("halves are rounded once", rounded_at_every_rank)
     assert is_other("a clip is of the norm of all frames", clipped_by_frame, 2)
     assert is_other("small tensors have the weight of the gradient", cases.selected([["w"]], ["small"], beta=0.5), 2)
     assert is_other("tensors of a plan that sparsifies are one", cases.selected([["v"], ["w"]]), 2)
-    assert all(set(np.unique(each[name])) == {-1, 1} for each in CASES["votes are counted, and a tie is one"].means(2) for name in each)
+    assert all(set(np.unique(means[name])) == {-1, 1} for means in CASES["votes are counted, and a tie is one"].means(2) for name in means)

@@ -42,12 +42,12 @@ def last_model(monkeypatch, *arguments):
     """The server's model after a run."""
     servers = []
 
-    class Kept(Server):
+    class Recorded(Server):
         def __init__(self, *given):
             super().__init__(*given)
             servers.append(self)
 
-    monkeypatch.setattr(fedavg, "Server", Kept)
+    monkeypatch.setattr(fedavg, "Server", Recorded)
     row = fedavg.run(*arguments)
     return servers[0].x, row
 
@@ -95,8 +95,8 @@ def test_bytes_of_a_round_are_those_counted_by_hand():
     """Two matrices of 28 elements, of each a quarter as 4 + 4 bytes; a vector of 7 as it is."""
     tensors = [torch.randn(WORDS, WIDTH), torch.randn(WORDS, WIDTH), torch.randn(WORDS)]
     parcel = Sender(TOP, rank=1).pack(tensors, 1)
-    told = deepreduce.inspect(parcel.frame).tensors
-    assert [t.index_size + t.value_size for t in told] == [7 * 8, 7 * 8, 7 * 4]
+    packed = deepreduce.inspect(parcel.frame).tensors
+    assert [t.index_size + t.value_size for t in packed] == [7 * 8, 7 * 8, 7 * 4]
     assert parcel.size == len(parcel.frame) < 7 * 8 * 2 + 7 * 4 + 100
     row = fedavg.run(federation(), ONE_STEP, Wire("top", TOP, TOP), 1)
     assert row["curve"][-1]["up"] == 3 * parcel.size
@@ -113,7 +113,7 @@ def test_a_client_keeps_what_it_did_not_send():
 
 @pytest.mark.parametrize("way, arrives", [("update", True), ("difference", False)])
 def test_what_one_update_loses_is_in_the_next(way, arrives):
-    """Of a model that stands still; the paper's difference sends the same part each time."""
+    """The model does not change; the paper's difference sends the same part every time."""
     server = Server(Wire("", TOP, TOP, way), [torch.zeros(WORDS, WIDTH)])
     server.x = [torch.randn(WORDS, WIDTH)]
     for step in range(1, 5):
@@ -146,8 +146,8 @@ def test_a_seed_decides_the_whole_run():
 def test_perplexity_is_that_of_the_words():
     """A model that knows nothing is as perplexed as there are words; one that diverged is not a crash."""
     model, rows = tiny(), federation().held_out
-    told = fedavg.judge(model, [torch.zeros(WORDS, WIDTH), torch.zeros(WORDS, WIDTH), torch.zeros(WORDS)], rows)
-    assert told["perplexity"] == pytest.approx(WORDS)
+    quality = fedavg.judge(model, [torch.zeros(WORDS, WIDTH), torch.zeros(WORDS, WIDTH), torch.zeros(WORDS)], rows)
+    assert quality["perplexity"] == pytest.approx(WORDS)
     assert fedavg.judge(model, [torch.full((WORDS, WIDTH), 1e20), torch.randn(WORDS, WIDTH) * 1e15, torch.zeros(WORDS)], rows)["perplexity"] == float("inf")
 
 
@@ -163,10 +163,10 @@ def test_clients_differ_and_what_is_judged_is_not_learned():
 
 def test_volumes_of_raw_streams_are_by_definition():
     x = volumes.laplace(1)
-    kept = 368  # 1 % of 36,864, rounded down
-    told = volumes.volume(x, volumes.TOP + "index=raw value=raw")
-    assert told["index"] == told["value"] == 4 * kept / x.nbytes
-    assert told["total"] < told["frame"] < told["total"] + 100 / x.nbytes
+    count = 368  # 1 % of 36,864, rounded down
+    volume = volumes.volume(x, volumes.TOP + "index=raw value=raw")
+    assert volume["index"] == volume["value"] == 4 * count / x.nbytes
+    assert volume["total"] < volume["frame"] < volume["total"] + 100 / x.nbytes
 
 
 def test_a_quick_run_keeps_its_rows(tmp_path, monkeypatch):
@@ -180,7 +180,7 @@ def test_a_quick_run_keeps_its_rows(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "module, arguments, said",
+    "module, arguments, message",
     [
         (paper_main, ["--quick"], "--quick wants --out: a few rounds are no result to keep"),
         (paper_main, ["--seeds", "0"], "--seeds 0: at least 1"),
@@ -188,11 +188,11 @@ def test_a_quick_run_keeps_its_rows(tmp_path, monkeypatch):
         (train_main, ["--set", "all"], "invalid choice: 'all'"),
     ],
 )
-def test_wrong_arguments_are_told(monkeypatch, capsys, module, arguments, said):
+def test_wrong_arguments_are_told(monkeypatch, capsys, module, arguments, message):
     monkeypatch.setattr(sys, "argv", ["bench", *arguments])
     with pytest.raises(SystemExit) as stop:
         module.arguments()
-    assert stop.value.code == 2 and said in capsys.readouterr().err
+    assert stop.value.code == 2 and message in capsys.readouterr().err
 
 
 def test_a_set_leaves_out_what_the_library_lacks_and_says_so(monkeypatch, capsys):

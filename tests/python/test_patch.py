@@ -78,7 +78,7 @@ def layers(seed=0):
 
 
 def test_a_patch_for_another_base_names_the_tensor_and_both_checks():
-    """Of an array, which has a frame to itself."""
+    """An array has a frame to itself."""
     old, new = weights()["embed"], stepped(weights())["embed"]
     data, held = patch.encode(old, new), old.copy()
     held[3] += 1
@@ -147,7 +147,7 @@ def test_a_model_of_small_tensors_takes_the_bytes_of_one_array():
 
 
 def test_tensors_of_unlike_statistics_have_frames_of_their_own():
-    """In one frame they would share tables: of f32, one moved in its last places, the other anew."""
+    """In one frame they would share tables: two f32 tensors, one changed in its low bits, the other replaced."""
     rng = numpy.random.default_rng(0)
     old = {name: rng.normal(0, 0.02, 100_000).astype(numpy.float32) for name in ("still", "wild")}
     new = {"still": (old["still"].view(numpy.uint32) ^ rng.integers(0, 2, 100_000, numpy.uint32)).view(numpy.float32), "wild": -2 * old["wild"]}

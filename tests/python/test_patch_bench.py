@@ -1,5 +1,5 @@
 """bench/patch: the bundled weights are what is recorded of them, views and entropies are their definitions, and every code of
-a patch that is measured gives the result back."""
+a patch that is measured restores the result."""
 
 import json
 import math
@@ -16,14 +16,14 @@ from bench.patch import candidates, entropy, recordings  # noqa: E402
 import patch_page  # noqa: E402
 
 ENTRIES = recordings.entries(recordings.BUNDLED)
-of_each = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry["model"])
+for_every_model = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry["model"])
 RANDOM = np.random.Generator(np.random.PCG64(1))
 
 
 # ---- recordings ----------------------------------------------------------------------------------------------------
 
 
-@of_each
+@for_every_model
 def test_bundled_weights_are_what_the_list_says(entry):
     found = recordings.load(entry, recordings.BUNDLED)  # (it compares SHA-256)
     assert sum(math.prod(shape) for _, shape in found.tensors) == found.words["base"].size == entry["weights"]
@@ -153,7 +153,7 @@ def test_every_code_gives_the_result_back(name, old, new):
     assert np.array_equal(weights, new)
 
 
-@of_each
+@for_every_model
 def test_ours_gives_bundled_weights_back_in_fewer_bytes_than_what_engines_send(entry):
     from bench.patch.own_patches import PLANS, Public, ours
 
@@ -165,16 +165,16 @@ def test_ours_gives_bundled_weights_back_in_fewer_bytes_than_what_engines_send(e
         sizes = {}
         mine = [*ours("bf16").values(), Public("bf16", found.tensors)]
         mine[-1].name = "ours: deepreduce.patch, as a dict"
-        for each in mine:
-            each.prepare(base)
+        for candidate in mine:
+            candidate.prepare(base)
             weights = base.copy()
-            data = each.make(base, new)
-            each.apply(weights, data)
-            assert np.array_equal(weights, new), (name, each.name)
-            sizes[each.name] = len(data)
+            data = candidate.make(base, new)
+            candidate.apply(weights, data)
+            assert np.array_equal(weights, new), (name, candidate.name)
+            sizes[candidate.name] = len(data)
         others = {n: len(theirs[n].make(base, new)) for n in ("int32 + value", "u16 gaps + xor + zstd -1", "xor + zstd -1", "xor + zstd -3")}
-        for each in (next(iter(PLANS)), "ours: deepreduce.patch, as a dict"):
-            assert sizes[each] < min(others.values()), (name, sizes, others)
+        for what in (next(iter(PLANS)), "ours: deepreduce.patch, as a dict"):
+            assert sizes[what] < min(others.values()), (name, sizes, others)
         one, of_dict = sizes["ours: deepreduce.patch"], sizes["ours: deepreduce.patch, as a dict"]
         assert of_dict < 1.02 * one + 64, (name, one, of_dict)  # (the tensors' order is another)
 

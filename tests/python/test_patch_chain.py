@@ -58,8 +58,8 @@ def test_a_chain_of_100_patches_by_a_history_with_late_joiners():
         if step in (3, 24, 26, 60, 99):  # joins, by the last whole weights and the patches since
             held = copied(anchor[1])
             history = patch.History(held)
-            for each in since:
-                patch.apply(held, each, history=history)
+            for earlier in since:
+                patch.apply(held, earlier, history=history)
             engines[step] = (held, history)
         if step % 25 == 0:
             anchor, since = (step, copied(here)), []
@@ -181,11 +181,11 @@ def test_an_error_in_one_tensor_leaves_all_histories():
 
 @pytest.mark.parametrize("still", [[], ["embed", "layer.0"]])
 def test_a_history_for_a_patch_that_was_made_without_one_is_refused(still):
-    """Of tensors that share a frame, or that have none, a history could not follow."""
+    """A history could not follow tensors that share a frame or have none."""
     old = weights()
     new = {**stepped(old), **{name: old[name] for name in still}}
     names = list(old) if not still else ["embed", "bias"]
-    old, new = ({name: each[name] for name in names} for each in (old, new))
+    old, new = ({name: model[name] for name in names} for model in (old, new))
     for held, data in ((old, patch.encode(old, new)), (old["bias"], patch.encode(old["bias"], old["bias"]))):
         history, before = patch.History(held), bits(old)
         for call in (lambda: patch.apply(held, data, history=history), lambda: patch.changes(data, held, history=history)):

@@ -1,4 +1,4 @@
-"""Whoever writes to a store is killed, or the disk is full: the steps that were put can be read, and the next put goes on."""
+"""A process that writes to a store is killed, or the disk is full: the steps that were put can be read, and the next put works."""
 
 import builtins
 import errno
@@ -55,7 +55,7 @@ class Counter:
 
 
 def killed_at(number, work):
-    """Runs work in a child that ends at its call number `number`; whether it came so far."""
+    """Runs work in a child, which is killed at call `number`. Returns whether the child made that many calls."""
     child = os.fork()
     if child:
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -89,20 +89,20 @@ def test_killed_at_any_call_the_store_still_reads(tmp_path, what):
             with Store(folder, anchor_every=1 if what == "anchor" else 64) as store:  # noqa: B023
                 store.prune(keep=1) if what == "prune" else store.put(6, weights)
 
-        came = killed_at(number, work)
+        was_killed = killed_at(number, work)
         store = Store(folder)
         steps = store.steps()
         seen.add(tuple(steps))
         for step in steps:
             assert digest(store.read(step)) == digests[step]
         if what != "prune" and 6 not in steps:
-            work()  # what was left is in nobody's way
+            work()  # the files that were left do not disturb it
             assert digest(store.read(6)) == digests[6]
         with store:
             store.prune(keep=1)
             assert names(folder) == sorted([*_store_files.read_manifest(folder).files, _store_files.MANIFEST])
         shutil.rmtree(folder)
-        if not came:
+        if not was_killed:
             break
     before, after = tuple(range(6)), (6,) if what == "first" else (3, 4, 5) if what == "prune" else tuple(range(7))
     assert seen == {() if what == "first" else before, after}
@@ -146,19 +146,19 @@ def test_a_full_disk_is_an_error_that_loses_nothing(tmp_path, monkeypatch, call)
 
 
 def test_files_are_on_the_disk_before_the_manifest_names_them(tmp_path, monkeypatch):
-    said = []
+    progress = []
     replace, fsync = os.replace, os.fsync
 
     def named(a, b):
-        said.append("manifest" if os.path.basename(b) == _store_files.MANIFEST else "name")
+        progress.append("manifest" if os.path.basename(b) == _store_files.MANIFEST else "name")
         replace(a, b)
 
     def synced(handle):
-        said.append("folder" if os.path.isdir(f"/proc/self/fd/{handle}") else "file")
+        progress.append("folder" if os.path.isdir(f"/proc/self/fd/{handle}") else "file")
         fsync(handle)
 
     monkeypatch.setattr(os, "replace", named)
     monkeypatch.setattr(os, "fsync", synced)
     written(tmp_path, 2)
     anchor = patch = ["file", "name", "folder", "file", "manifest", "folder"]
-    assert said == anchor + patch
+    assert progress == anchor + patch

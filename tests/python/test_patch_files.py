@@ -1,4 +1,4 @@
-"""`deepreduce patch`: model files of all kinds, there whole or not at all, and what it says."""
+"""`deepreduce patch`: model files of all kinds, written whole or not at all, and its output."""
 
 import hashlib
 import io
@@ -59,7 +59,7 @@ def run(*words, status=0):
 
 
 def files(folder):
-    return {each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in sorted(folder.iterdir()) if each.is_file()}
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir()) if path.is_file()}
 
 
 @pytest.fixture(params=[None, 1 << 14])
@@ -80,9 +80,9 @@ def pair(tmp_path):
 def shards(folder, tensors, name="model"):
     folder.mkdir()
     names = list(tensors)
-    places = {each: f"{name}-{1 + (i > 1)}.safetensors" for i, each in enumerate(names)}
+    places = {tensor: f"{name}-{1 + (i > 1)}.safetensors" for i, tensor in enumerate(names)}
     for file in set(places.values()):
-        write_safetensors(folder / file, {each: tensors[each] for each in names if places[each] == file})
+        write_safetensors(folder / file, {tensor: tensors[tensor] for tensor in names if places[tensor] == file})
     index = folder / f"{name}.safetensors.index.json"
     index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": places}))
     return index
@@ -119,7 +119,7 @@ def test_a_patch_does_not_depend_on_the_kind_of_file(pair, capsys):
     whole = pair / "p"
     run(pair / "old.safetensors", pair / "new.safetensors", "-o", whole)
     run(old, pair / "b", "-o", pair / "q")
-    parts = [_patch_file.Patch(memoryview(each.read_bytes())) for each in (whole, pair / "q")]
+    parts = [_patch_file.Patch(memoryview(path.read_bytes())) for path in (whole, pair / "q")]
     assert [bytes(frame) for _, frame in parts[0].frames()] == [bytes(frame) for _, frame in parts[1].frames()]
     assert parts[0].entries == {name: parts[1].entries[name] for name in parts[0].entries}
     run("apply", old, whole, "-o", pair / "made")
@@ -159,15 +159,15 @@ def test_a_store_on_the_command_line(pair, capsys):
     with deepreduce.patch.Store(pair / "store") as store:
         for step in (3, 4, 8):
             store.put(step, numbers)
-            wanted = {name: x.tobytes() for name, x in numbers.items()}
+            expected = {name: x.tobytes() for name, x in numbers.items()}
             numbers = stepped(numbers, step)
     run("log", pair / "store")
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines[1:]] == [["3", "anchor"], ["4", "patch"], ["8", "patch"]]
     run("checkout", pair / "store", 8, "-o", pair / "made.safetensors")
     with _model_files.open_model(str(pair / "made.safetensors")) as made:
-        for name, each in made.tensors.items():
-            assert each.part(0, each.length, "x").tobytes() == wanted[name]
+        for name, tensor in made.tensors.items():
+            assert tensor.part(0, tensor.length, "x").tobytes() == expected[name]
     run("checkout", pair / "store", 5, "-o", pair / "other.safetensors", status=2)
     assert "step 5: the store has no such step; it has 3 from 3 to 8" in capsys.readouterr().err
     run("checkout", pair / "store", "last", "-o", pair / "other.safetensors", status=2)
@@ -175,14 +175,14 @@ def test_a_store_on_the_command_line(pair, capsys):
     assert not (pair / "other.safetensors").exists()
 
 
-# ---- What it says --------------------------------------------------------------------------------
+# ---- Its output ----------------------------------------------------------------------------------
 
 
 def test_show(pair, capsys):
-    """Tensors, and of those that share a frame all names: which of them changed how much only the base tells."""
+    """Lists tensors, and all names of those that share a frame: how much each of them changed depends on the base."""
     old, new = model(), stepped(model())
-    for file, each in (("old", old), ("new", new)):
-        write_safetensors(pair / f"{file}.safetensors", {**each, "bias": numpy.full(5, file == "new", numpy.uint16)})
+    for file, tensors in (("old", old), ("new", new)):
+        write_safetensors(pair / f"{file}.safetensors", {**tensors, "bias": numpy.full(5, file == "new", numpy.uint16)})
     run(pair / "old.safetensors", pair / "new.safetensors", "-o", pair / "p")
     run("show", pair / "p")
     lines = capsys.readouterr().out.splitlines()
@@ -236,9 +236,9 @@ def test_status_and_sentence_of_each_failure(pair, capsys):
         (["show", old], 1, "not a patch"),
     ):
         run(*words, status=status)
-        said = capsys.readouterr()
-        assert said.out == "" and said.err.startswith("deepreduce: ") and said.err.count("\n") == 1, said.err
-        assert why in said.err, said.err
+        printed = capsys.readouterr()
+        assert printed.out == "" and printed.err.startswith("deepreduce: ") and printed.err.count("\n") == 1, printed.err
+        assert why in printed.err, printed.err
         assert files(pair) == before
 
 
@@ -266,13 +266,13 @@ def test_a_file_that_shrinks_meanwhile_is_an_error(pair):
 
 
 def test_names_of_files_do_not_steer_a_terminal(pair, capsys):
-    for file, each in (("a", model()), ("b", stepped(model()))):
-        write_safetensors(pair / f"{file}.safetensors", {"\x1b[31mred": each["embed"]})
+    for file, tensors in (("a", model()), ("b", stepped(model()))):
+        write_safetensors(pair / f"{file}.safetensors", {"\x1b[31mred": tensors["embed"]})
     run(pair / "a.safetensors", pair / "b.safetensors", "-o", pair / "p")
     run("show", pair / "p")
     run("apply", pair / "b.safetensors", pair / "p", status=1)
-    said = capsys.readouterr()
-    assert "?[31mred" in said.out and "?[31mred" in said.err and "\x1b" not in said.out + said.err
+    printed = capsys.readouterr()
+    assert "?[31mred" in printed.out and "?[31mred" in printed.err and "\x1b" not in printed.out + printed.err
 
 
 def test_progress_is_for_terminals(monkeypatch):
@@ -284,13 +284,13 @@ def test_progress_is_for_terminals(monkeypatch):
 
     now = iter([0.0, 0.05, 1.0, 2.0])
     monkeypatch.setattr(_progress.time, "monotonic", lambda: next(now))
-    for stream, said in ((Terminal(), "\r\033[K[50 %, 1 s left] layer?\r\033[K[75 %, 1 s left] last\r\033[K"), (io.StringIO(), "")):
+    for stream, output in ((Terminal(), "\r\033[K[50 %, 1 s left] layer?\r\033[K[75 %, 1 s left] last\r\033[K"), (io.StringIO(), "")):
         now = iter([0.0, 0.05, 1.0, 2.0])
         monkeypatch.setattr(sys, "stderr", stream)
         with _progress.Progress(1000) as progress:
             for name, size in (("first", 100), ("layer\x1b", 400), ("last", 250)):
                 progress(name, size)
-        assert stream.getvalue() == said
+        assert stream.getvalue() == output
 
 
 def test_the_command(pair):

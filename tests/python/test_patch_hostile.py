@@ -118,7 +118,7 @@ def test_a_forged_patch_is_refused_or_right(plan, join, monkeypatch):
     old = {"w": random.normal(0, 0.02, 1200).astype(numpy.float32), "b": numpy.ones(7, numpy.float32), "i": numpy.arange(9), "n": numpy.ones(5)}
     new = {**stepped(old), "n": old["n"]}
     data, held = patch.encode(old, new, plan), copied(old)
-    wanted, before = bits(new), bits(old)
+    expected, before = bits(new), bits(old)
     frames, index = cut(data)
     ends = numpy.cumsum([0, *(row.size for row in _patch_file.Patch(memoryview(data)).index.units)]).tolist()
     rows = [(a, b) for a, b in zip(ends, ends[1:]) if a < b]
@@ -133,7 +133,7 @@ def test_a_forged_patch_is_refused_or_right(plan, join, monkeypatch):
             refused += 1
             assert bits(held) == before
         else:
-            assert bits(held) == wanted
+            assert bits(held) == expected
             held = copied(old)
     assert refused > 0.8 * count
 
@@ -214,7 +214,7 @@ def test_a_list_that_unpacks_to_too_much_is_refused(monkeypatch):
 
 
 def test_tensors_that_cannot_share_a_frame_are_refused():
-    """Of two types, too many bytes together, and pieces of one that is cut."""
+    """Tensors of two types, of too many bytes together, and pieces of a cut tensor."""
     old = {name: numpy.zeros(9000, numpy.float32) for name in "abc"}
     old["d"] = numpy.zeros(9000, numpy.int16)
     check = struct.pack("<HH", *_patch_index.list_check_of(patch.tensors_of(old, "w")))

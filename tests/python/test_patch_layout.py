@@ -25,7 +25,7 @@ def mix64(x):
 
 
 def check(data):
-    """Of bytes, as lib/container/FORMAT.md has it."""
+    """The check of bytes, as lib/container/FORMAT.md defines it."""
     total = 0
     for c in range(-(-len(data) // 4096)):
         words = numpy.frombuffer(data[4096 * c : 4096 * (c + 1)] + bytes(-len(data) % 4 if 4096 * (c + 1) >= len(data) else 0), "<u4").tolist()
@@ -34,7 +34,7 @@ def check(data):
 
 
 def sums(checks):
-    return sum(checks) % Q, sum((i + 1) * each for i, each in enumerate(checks)) % Q
+    return sum(checks) % Q, sum((i + 1) * check for i, check in enumerate(checks)) % Q
 
 
 def hashed(text):
@@ -94,7 +94,7 @@ def test_the_index_is_as_the_page_says():
     words = numpy.concatenate([old["b.\u00e4"].ravel(), old["a"]])
     assert (tensor.universe, tensor.dtype) == (62, "float32") and struct.pack("<Q", check(words.tobytes())) in frame
     still = [check(old[name].tobytes()) for name in ("z", "i")]
-    assert made["unchanged"] == (sum(mix64(each + i * PHI & MASK) for i, each in enumerate(still)) & MASK, *sums(still))
+    assert made["unchanged"] == (sum(mix64(position + i * PHI & MASK) for i, position in enumerate(still)) & MASK, *sums(still))
 
 
 def test_an_anchor_has_a_list(tmp_path):

@@ -1,4 +1,4 @@
-"""The store of patches: any step can be read, whoever is killed when, and writers notice one another."""
+"""The store of patches: any step can be read, whichever process is killed and when, and writers notice one another."""
 
 import json
 import os
@@ -38,11 +38,11 @@ def test_a_chain_of_100_patches_with_late_joiners(tmp_path):
     for step in range(101):
         assert digest(reader.read(step)) == digests[step]
     manifest = _store_files.read_manifest(tmp_path)
-    assert [each.step for each in manifest.anchors] == [0, 64] and len(manifest.patches) == 100
+    assert [anchor.step for anchor in manifest.anchors] == [0, 64] and len(manifest.patches) == 100
     one = manifest.anchors[0].size
-    assert sum(each.size for each in manifest.patches) < 1.6 * one  # 100 steps of which each changed 1 %
-    for each in (*manifest.anchors, *manifest.patches):
-        assert (tmp_path / each.file).stat().st_size == each.size
+    assert sum(patch.size for patch in manifest.patches) < 1.6 * one  # 100 steps of which each changed 1 %
+    for entry in (*manifest.anchors, *manifest.patches):
+        assert (tmp_path / entry.file).stat().st_size == entry.size
 
 
 def test_a_follower_that_was_away_takes_the_shorter_way(tmp_path):
@@ -128,7 +128,7 @@ def test_new_names_or_shapes_begin_with_an_anchor(tmp_path):
         store.put(6, weights)
     assert digest(Store(tmp_path).read(6)) == digest(weights)
     manifest = _store_files.read_manifest(tmp_path)
-    assert [each.step for each in manifest.anchors] == [0, 5] and [(each.base, each.step) for each in manifest.patches] == [(5, 6)]
+    assert [anchor.step for anchor in manifest.anchors] == [0, 5] and [(patch.base, patch.step) for patch in manifest.patches] == [(5, 6)]
 
 
 def test_what_is_not_there_is_said(tmp_path):
@@ -236,12 +236,12 @@ def anchors(request, monkeypatch):
 def test_anchors_of_both_kinds_read_alike(tmp_path, anchors):
     digests = written(tmp_path, 7, anchor_every=3)
     manifest = _store_files.read_manifest(tmp_path)
-    assert {each.plan for each in manifest.anchors} == {_store_files.ANCHOR_PLAN}
+    assert {anchor.plan for anchor in manifest.anchors} == {_store_files.ANCHOR_PLAN}
     for step in range(7):
         assert digest(Store(tmp_path).read(step)) == digests[step]
         Store(tmp_path).checkout(step, tmp_path / f"{step}.safetensors")
         with _model_files.open_model(str(tmp_path / f"{step}.safetensors")) as made:
-            whole = {name: each.part(0, each.length, name).copy() for name, each in made.tensors.items()}
+            whole = {name: tensor.part(0, tensor.length, name).copy() for name, tensor in made.tensors.items()}
             assert digest(whole) == digests[step] and not made.metadata
 
 
@@ -259,23 +259,23 @@ def test_an_anchor_takes_fewer_bytes_than_its_weights(tmp_path):
 def test_damaged_files_are_named(tmp_path, anchors):
     written(tmp_path, 3)
     manifest = _store_files.read_manifest(tmp_path)
-    for each in (*manifest.anchors, *manifest.patches):
-        path = tmp_path / each.file
+    for entry in (*manifest.anchors, *manifest.patches):
+        path = tmp_path / entry.file
         whole = path.read_bytes()
         for at in (3, len(whole) // 2, len(whole) - 1):
             path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
             for read in (lambda: Store(tmp_path).read(2), lambda: Store(tmp_path).checkout(2, tmp_path / "out.safetensors")):
-                with pytest.raises((deepreduce.CorruptFrame, deepreduce.Unsupported), match=each.file):
+                with pytest.raises((deepreduce.CorruptFrame, deepreduce.Unsupported), match=entry.file):
                     read()
             assert not (tmp_path / "out.safetensors").exists()
         path.write_bytes(whole[: len(whole) // 2])
-        with pytest.raises(deepreduce.CorruptFrame, match=each.file):
+        with pytest.raises(deepreduce.CorruptFrame, match=entry.file):
             Store(tmp_path).read(2)
         path.unlink()
-        with pytest.raises(OSError, match=each.file):
+        with pytest.raises(OSError, match=entry.file):
             Store(tmp_path).read(2)
         path.write_bytes(whole)
-    one, two = (tmp_path / each.file for each in manifest.patches)
+    one, two = (tmp_path / patch.file for patch in manifest.patches)
     whole = two.read_bytes()
     two.write_bytes(one.read_bytes())
     with pytest.raises(deepreduce.CorruptFrame, match="a patch from '0' to '1', not from '1' to '2'"):

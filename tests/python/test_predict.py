@@ -35,7 +35,7 @@ def test_a_prediction_has_all_baselines_and_the_profiles_plans(profile, model):
     assert dense["link_ns"] == pytest.approx(sum(2 * 7 * (50e3 + 8 * 4 * n / 8) for n in (2_000_000, 2_000_100 + 9408)), rel=1e-6)
     exact = report["rows"][3]
     assert exact["verdict"] == "pays" and exact["pays_below"] > 1e9 and report["verdict"].startswith(EXACT)
-    # PowerSGD's computing is not known: so it is no winner.
+    # The computing time of PowerSGD is not known, so it cannot win.
     assert report["rows"][2]["verdict"] is None and any("products are not counted" in note for note in report["notes"])
 
 
@@ -75,8 +75,8 @@ def test_schedules_run_their_programs(profile, model):
 
 def test_the_hook_with_owners_sends_as_much_by_any_number_of_ranks(profile, model):
     def rows(ranks):
-        told = predict(profile, "--model", model, "--link", "100Mb/s,50us", "--ranks", ranks, "--plan", LOSSY, "--plan", f"{LOSSY} exchange=owner")
-        return told["rows"][3:]
+        report = predict(profile, "--model", model, "--link", "100Mb/s,50us", "--ranks", ranks, "--plan", LOSSY, "--plan", f"{LOSSY} exchange=owner")
+        return report["rows"][3:]
 
     (gather_4, owner_4), (gather_16, owner_16) = rows(4), rows(16)
     assert gather_16["bytes"] == pytest.approx(5 * gather_4["bytes"], rel=0.02)
@@ -96,8 +96,8 @@ def test_what_is_unknown_is_told(profile, tmp_path):
     file = write_npz(tmp_path / "g.npz", a=write_npy(tmp_path / "a.npy", [1.0] * 5000), b=write_npy(tmp_path / "b.npy", [1.0] * 10))
     assert predict(profile, "--input", file, "--link", "1Gb/s")["model"]["tensors"] == 2
     guessed = [
-        any("shapes are unknown" in note for note in predict(profile, "--input", each, "--powersgd", 1, "--link", "1Gb/s")["notes"])
-        for each in (file, tmp_path / "a.npy")  # a vector of a model, and an array alone, which may be a flattened matrix
+        any("shapes are unknown" in note for note in predict(profile, "--input", source, "--powersgd", 1, "--link", "1Gb/s")["notes"])
+        for source in (file, tmp_path / "a.npy")  # a vector of a model, and an array alone, which may be a flattened matrix
     ]
     assert guessed == [False, True]
 
@@ -118,7 +118,7 @@ def test_a_measured_link_gives_one_answer(profile, model):
             assert row["pays_above"] is None
     assert report["ranks_per_host"] == 2 and any("--what-if ranks" in note for note in report["notes"])
     assert predict(profile, "--model", model, "--link", "1Gb/s,1us")["ranks_per_host"] == 1
-    # Of another number of ranks the profile's base counts, and it says so.
+    # For another number of ranks the base of the profile counts, with a note.
     notes = " ".join(predict(profile, "--model", model, "--link", "1Gb/s")["notes"])
     assert "beside its bytes was measured among 2 ranks, not 8" in notes
 
@@ -143,7 +143,7 @@ def test_what_ifs_are_curves(profile, model, tmp_path):
     assert exact[ratio["x"].index(1)] == step_of(report, EXACT) == bandwidth["series"][3]["step_ns"][0]
     for kind in ("bandwidth", "compute", "ranks", "ratio"):
         root = xml.etree.ElementTree.parse(tmp_path / f"x-{kind}.svg").getroot()
-        assert sum(1 for each in root.iter() if each.tag.endswith("path")) == 5
+        assert sum(1 for element in root.iter() if element.tag.endswith("path")) == 5
 
 
 @pytest.mark.parametrize("hook", ["ddp", "exchange"])
@@ -156,27 +156,27 @@ def test_a_step_is_drawn_and_traced(profile, model, tmp_path, hook):
     assert all(a["ts"] + a["dur"] <= b["ts"] + 1e-3 for a, b in zip(computing, computing[1:]))
     assert {"forward", "backward", "encode", "merge", "rest"} <= {event["cat"] for event in computing}
     root = xml.etree.ElementTree.parse(tmp_path / "t.svg").getroot()
-    assert sum(1 for each in root.iter() if each.tag.endswith("rect")) > len(events)
+    assert sum(1 for element in root.iter() if element.tag.endswith("rect")) > len(events)
 
 
 def test_a_plan_book_is_written_and_no_worse_than_a_uniform_plan(profile, model, tmp_path):
     book = tmp_path / "book.txt"
     arguments = (profile, "--model", model, "--link", "20Gb/s,50us", "--ranks", 4)
-    told = json.loads(run("plan", *arguments, "--format", "json").stdout)
-    assert told["exhaustive"] and told["step_ns"] <= told["uniform"]["step_ns"] and told["evaluations"] >= 3**4
+    planned = json.loads(run("plan", *arguments, "--format", "json").stdout)
+    assert planned["exhaustive"] and planned["step_ns"] <= planned["uniform"]["step_ns"] and planned["evaluations"] >= 3**4
     run("plan", *arguments, "-o", book)
     lines = [line for line in book.read_text().splitlines() if not line.startswith("#")]
-    assert [f"{line['pattern']}: {line['plan']}" for line in told["book"]] == lines and lines[-1].startswith("*: ")
+    assert [f"{line['pattern']}: {line['plan']}" for line in planned["book"]] == lines and lines[-1].startswith("*: ")
     report = predict(*arguments, "--book", book)
-    assert report["rows"][-1]["step_ns"] == told["step_ns"]
+    assert report["rows"][-1]["step_ns"] == planned["step_ns"]
     assert report["rows"][-1]["step_ns"] <= min(row["step_ns"] for row in report["rows"] if row["candidate"] not in ("dense bf16", "PowerSGD rank 4"))
 
 
 def test_a_plan_is_weighed_against_both_dense_rings(profile, model, tmp_path):
-    def told(link):
+    def planned(link):
         return json.loads(run("plan", profile, "--model", model, "--link", link, "--ranks", 8, "--format", "json").stdout)
 
-    slow, fast = told("1Gb/s,50us"), told("1Tb/s,1us")
+    slow, fast = planned("1Gb/s,50us"), planned("1Tb/s,1us")
     assert slow["verdict"] == "pays" and slow["dense_step_ns"] > slow["bf16_step_ns"] > slow["step_ns"]
     assert fast["verdict"] == "even"
     head = run("plan", profile, "--model", model, "--link", "1Tb/s,1us", "--ranks", 8).stdout.decode()
@@ -195,7 +195,7 @@ def test_compare_takes_each_tensors_plan_from_a_book(tmp_path):
     # Rows of another book, or of another run, are in no total of this one.
     write(tmp_path / "saved.json", json.dumps(report))
     more = json.loads(run("compare", file, "--from", tmp_path / "saved.json", "--book", book, "--repeat", 1, "--format", "json").stdout)
-    assert [each["bytes"] for each in more["totals"] if each["plan"] == f"book {book}"] == [total["bytes"]]
+    assert [total_["bytes"] for total_ in more["totals"] if total_["plan"] == f"book {book}"] == [total["bytes"]]
     assert "--book" in refusal("compare", file, "--book", book, "--best", "bytes < 1")
     assert total["bytes"] == sum(row["bytes"] for row in report["rows"] if row["plan"] != "memcpy")
     assert "line 1: 'x' is not `pattern: plan`" in refusal("compare", file, "--book", write(tmp_path / "bad.txt", "x"))
@@ -221,13 +221,13 @@ def test_the_skew_comes_from_the_option_the_model_or_the_profile(profile, model,
 def test_lines_of_a_book_that_no_tensor_takes_are_told(profile, model, tmp_path):
     book = write(tmp_path / "book.txt", f"# mine\nhaed.*: {EXACT}\nbody.*: dense\nbody.bias: dense\n*: dense\n")
     report = predict(profile, "--model", model, "--book", book)
-    told = [f"{book} line 2: pattern 'haed.*' matches no tensor", f"{book} line 4: pattern 'body.bias' is never reached: lines before it match its tensors"]
-    assert [note for note in report["notes"] if "pattern" in note] == told
+    notes = [f"{book} line 2: pattern 'haed.*' matches no tensor", f"{book} line 4: pattern 'body.bias' is never reached: lines before it match its tensors"]
+    assert [note for note in report["notes"] if "pattern" in note] == notes
     empty = write(tmp_path / "empty.txt", "# none\n")
     assert f"{empty}: no line; all tensors are dense" in predict(profile, "--model", model, "--book", empty)["notes"]
     file = write_npz(tmp_path / "g.npz", **{"body.weight": write_npy(tmp_path / "a.npy", [float(i % 13) for i in range(5000)])})
-    said = run("compare", file, "--book", book, "--repeat", 1, "--format", "json").stderr.decode()
-    assert f"note: {told[0]}" in said and "line 4: pattern 'body.bias' matches no tensor" in said and "line 3" not in said
+    printed = run("compare", file, "--book", book, "--repeat", 1, "--format", "json").stderr.decode()
+    assert f"note: {notes[0]}" in printed and "line 4: pattern 'body.bias' matches no tensor" in printed and "line 3" not in printed
     assert "pattern" not in run("compare", file, "--book", book, "--repeat", 1, "--format", "json", "--tensor", "body.*").stderr.decode()
 
 

@@ -24,17 +24,17 @@ def model(tmp_path):
 def test_an_error_budget_is_kept(profile, model):
     arguments = ("plan", profile, "--model", model, "--link", "1Gb/s,50us", "--ranks", 8, "--format", "json")
     errors = ("--error", f"{EXACT}: 0.9", "--error", f"{LOSSY}: 0.3")
-    told = [json.loads(run(*arguments, "--error-budget", e, *errors).stdout) for e in (0.01, 0.5, 1)]
-    assert [each["error"] <= limit for each, limit in zip(told, (0.01, 0.5, 1))] == [True] * 3
-    assert told[0]["step_ns"] >= told[1]["step_ns"] >= told[2]["step_ns"] and told[0]["step_ns"] == told[0]["dense_step_ns"]
+    reports = [json.loads(run(*arguments, "--error-budget", e, *errors).stdout) for e in (0.01, 0.5, 1)]
+    assert [report["error"] <= limit for report, limit in zip(reports, (0.01, 0.5, 1))] == [True] * 3
+    assert reports[0]["step_ns"] >= reports[1]["step_ns"] >= reports[2]["step_ns"] and reports[0]["step_ns"] == reports[0]["dense_step_ns"]
     assert "is not known" in refusal(*arguments, "--error-budget", 0.5)
-    told = json.loads(run(*arguments, "--error-budget", 0.5, "--error", f"{LOSSY}: 0.3").stdout)
-    assert any(note.startswith(f"'{EXACT}' is not a candidate") for note in told["notes"])
-    assert {line["plan"] for line in told["book"]} <= {"dense", LOSSY}
+    report = json.loads(run(*arguments, "--error-budget", 0.5, "--error", f"{LOSSY}: 0.3").stdout)
+    assert any(note.startswith(f"'{EXACT}' is not a candidate") for note in report["notes"])
+    assert {line["plan"] for line in report["book"]} <= {"dense", LOSSY}
 
 
 def test_a_budget_holds_for_each_tensor_whatever_its_share_of_the_norm(profile, tmp_path):
-    """Of a transformer one layer has 98 % of the gradient's square: a budget of the sum would be met by that layer alone."""
+    """In a transformer one layer has 98 % of the gradient's square: that layer alone would meet a budget of the sum."""
     sizes = {"head.weight": 65_000, "body.weight": 2_000_000, "body.bias": 1024}
     model = write(tmp_path / "m.json", {"schema": "deepreduce-model-1", "tensors": [{"name": name, "elements": n} for name, n in sizes.items()]})
 
@@ -45,16 +45,16 @@ def test_a_budget_holds_for_each_tensor_whatever_its_share_of_the_norm(profile, 
             for plan, error in ((EXACT, 0.9), (LOSSY, 0.5)) for tensor in sizes]
     file = write(tmp_path / "rows.json", {"rows": rows})
 
-    def told(*more):
+    def planned(*more):
         return run("plan", profile, "--model", model, "--link", "1Mb/s", "--ranks", 2, "--errors", file, *more).stdout.decode()
 
-    tight = json.loads(told("--error-budget", 0.1, "--format", "json"))
-    assert {each["tensor"]: each["error"] for each in tight["errors"]} == {"head.weight": pytest.approx(0.02), "body.weight": 0, "body.bias": 0}
+    tight = json.loads(planned("--error-budget", 0.1, "--format", "json"))
+    assert {error["tensor"]: error["error"] for error in tight["errors"]} == {"head.weight": pytest.approx(0.02), "body.weight": 0, "body.bias": 0}
     assert tight["book"] == [{"pattern": "head.weight", "plan": LOSSY}, {"pattern": "*", "plan": "dense"}]
-    wide = json.loads(told("--error-budget", 0.6, "--format", "json"))
-    assert all(each["error"] <= 0.6 for each in wide["errors"]) and {line["plan"] for line in wide["book"]} == {LOSSY}
+    wide = json.loads(planned("--error-budget", 0.6, "--format", "json"))
+    assert all(error["error"] <= 0.6 for error in wide["errors"]) and {line["plan"] for line in wide["book"]} == {LOSSY}
     # The head of a book has each tensor's error, and which is the worst.
-    head = told("--error-budget", 0.1)
+    head = planned("--error-budget", 0.1)
     assert "#   0.02  head.weight\n" in head and "#   0  body.weight\n" in head
     assert "0.02, of 'head.weight', is the largest, of at most 0.1" in head
     # The whole is weighed by elements, not by energies.
@@ -62,22 +62,22 @@ def test_a_budget_holds_for_each_tensor_whatever_its_share_of_the_norm(profile, 
     assert wide["error"] == pytest.approx((squares / sum(sizes.values())) ** 0.5)
     # Rows of other tensors: the plan's, by elements.
     file.write_text(json.dumps({"rows": [{"plan": LOSSY, "tensor": "x", "total_error": 0.4, "d": 990_000}, {"plan": LOSSY, "tensor": "y", "total_error": 2.0, "d": 1000}]}))
-    overall = json.loads(told("--error-budget", 0.5, "--plan", LOSSY, "--format", "json"))
+    overall = json.loads(planned("--error-budget", 0.5, "--plan", LOSSY, "--format", "json"))
     assert overall["error"] == pytest.approx(((0.16 * 990 + 4 * 1) / 991) ** 0.5)
 
 
 def test_a_plan_with_feedback_has_the_error_of_its_first_step(profile, model):
     arguments = ("plan", profile, "--model", model, "--link", "1Gb/s,50us", "--format", "json", "--error-budget", 0.5)
-    kept = LOSSY.replace(" index", " feedback=residual index")
-    told = json.loads(run(*arguments, "--plan", LOSSY, "--plan", kept, "--error", f"{LOSSY}: 0.3").stdout)
-    assert any(note.startswith(f"the error of '{kept}' is that of '{LOSSY}'") for note in told["notes"])
+    with_feedback = LOSSY.replace(" index", " feedback=residual index")
+    report = json.loads(run(*arguments, "--plan", LOSSY, "--plan", with_feedback, "--error", f"{LOSSY}: 0.3").stdout)
+    assert any(note.startswith(f"the error of '{with_feedback}' is that of '{LOSSY}'") for note in report["notes"])
 
 
 def test_a_budget_of_0_leaves_what_is_exact(profile, model):
     arguments = ("plan", profile, "--model", model, "--link", "1Gb/s,50us", "--ranks", 8, "--format", "json")
     errors = ("--error", f"{EXACT}: 0.9", "--error", f"{LOSSY}: 0")
-    told = json.loads(run(*arguments, "--error-budget", 0, *errors).stdout)
-    assert told["error"] == 0 and {line["plan"] for line in told["book"]} <= {"dense", LOSSY} and told["step_ns"] < told["dense_step_ns"]
+    report = json.loads(run(*arguments, "--error-budget", 0, *errors).stdout)
+    assert report["error"] == 0 and {line["plan"] for line in report["book"]} <= {"dense", LOSSY} and report["step_ns"] < report["dense_step_ns"]
     assert "'nan' is not a number" in refusal(*arguments, "--error-budget", "nan", *errors)
 
 
@@ -88,12 +88,12 @@ def test_errors_come_from_saved_rows(profile, tmp_path):
     rows.write_text(json.dumps(compare(file, "--per-tensor", plans=(EXACT, LOSSY))))
     saved = {(row["plan"], row["tensor"]): row["total_error"] for row in json.loads(rows.read_text())["rows"] if row["plan"] != "memcpy"}
     arguments = ("plan", profile, "--input", file, "--link", "10Mb/s,1us", "--ranks", 2, "--errors", rows, "--format", "json", "--error-budget")
-    # Nearly all energy is in a, which is no licence for b.
-    told = json.loads(run(*arguments, 0.1).stdout)
-    assert min(saved.values()) > 0.1 and told["book"] == [{"pattern": "*", "plan": "dense"}]
-    told = json.loads(run(*arguments, 1).stdout)
-    plans = {each["tensor"]: next((line["plan"] for line in told["book"] if line["pattern"] in (each["tensor"], "*")), None) for each in told["errors"]}
-    assert [each["error"] for each in told["errors"]] == [saved[plans[name], name] for name in "ab"] and told["step_ns"] < told["dense_step_ns"]
+    # Nearly all energy is in a; the budget of b counts all the same.
+    report = json.loads(run(*arguments, 0.1).stdout)
+    assert min(saved.values()) > 0.1 and report["book"] == [{"pattern": "*", "plan": "dense"}]
+    report = json.loads(run(*arguments, 1).stdout)
+    plans = {error["tensor"]: next((line["plan"] for line in report["book"] if line["pattern"] in (error["tensor"], "*")), None) for error in report["errors"]}
+    assert [error["error"] for error in report["errors"]] == [saved[plans[name], name] for name in "ab"] and report["step_ns"] < report["dense_step_ns"]
 
 
 def test_an_error_names_its_option_and_a_candidate(profile, model):
@@ -131,9 +131,9 @@ def test_the_error_stands_beside_the_time_and_both_decide(profile, model):
 
 def test_where_no_error_is_known_none_is_recommended(profile, model):
     arguments = (profile, "--model", model, "--link", "1Gb/s,50us", "--ranks", 2)
-    told = predict(*arguments)
-    assert told["verdict"].startswith(f"{EXACT} is the fastest: ") and "No error is known, so none is recommended" in told["verdict"]
-    assert all(row["whole_ns"] is None for row in told["rows"][1:])
+    report = predict(*arguments)
+    assert report["verdict"].startswith(f"{EXACT} is the fastest: ") and "No error is known, so none is recommended" in report["verdict"]
+    assert all(row["whole_ns"] is None for row in report["rows"][1:])
     book = json.loads(run("plan", *arguments, "--format", "json").stdout)
     assert book["error"] is None and book["errors"] == [] and any("no error is known, so this is the fastest book" in note for note in book["notes"])
 
@@ -141,10 +141,10 @@ def test_where_no_error_is_known_none_is_recommended(profile, model):
 def test_a_plan_without_a_budget_is_the_book_by_which_a_whole_gradient_arrives_soonest(profile, model):
     arguments = ("--model", model, "--link", "100Mb/s,50us", "--ranks", 2, "--format", "json")
     fastest = json.loads(run("plan", profile, *arguments).stdout)
-    told = json.loads(run("plan", with_errors(profile, {EXACT: 0.95, LOSSY: 0.5}), *arguments).stdout)
+    report = json.loads(run("plan", with_errors(profile, {EXACT: 0.95, LOSSY: 0.5}), *arguments).stdout)
     assert {line["plan"] for line in fastest["book"]} <= {EXACT, "dense"}
-    assert {line["plan"] for line in told["book"]} <= {LOSSY, "dense"} and told["step_ns"] > fastest["step_ns"]
-    assert told["whole_ns"] == pytest.approx(told["step_ns"] / (1 - told["error"] ** 2), rel=1e-6)
+    assert {line["plan"] for line in report["book"]} <= {LOSSY, "dense"} and report["step_ns"] > fastest["step_ns"]
+    assert report["whole_ns"] == pytest.approx(report["step_ns"] / (1 - report["error"] ** 2), rel=1e-6)
     hopeless = json.loads(run("plan", with_errors(profile, {EXACT: 0.999, LOSSY: 0.99}), *arguments).stdout)
     assert hopeless["book"] == [{"pattern": "*", "plan": "dense"}] and hopeless["verdict"] != "pays"
     words = run("plan", with_errors(profile, {EXACT: 0.95, LOSSY: 0.5}), *arguments[:-2]).stdout.decode()
@@ -162,7 +162,7 @@ def shaped(tmp_path):
     tensors = [{"name": name, "shape": shape, "ready_ns": ready} for name, shape, ready in
                (("tok.weight", [256, 256], 120e6), ("body.weight", [1000, 2000], 90e6), ("body.bias", [1024], 60e6), ("head.weight", [2000, 1000], 30e6))]
     return write(tmp_path / "shaped.json", {"schema": "deepreduce-model-1", "name": "shaped", "ranks": 2, "batch": 64, "forward_ns": 50e6,
-                                            "backward_ns": 122e6, "rest_ns": 5e6, "tensors": [{"elements": math.prod(each["shape"]), "dtype": "f32", **each} for each in tensors]})
+                                            "backward_ns": 122e6, "rest_ns": 5e6, "tensors": [{"elements": math.prod(tensor["shape"]), "dtype": "f32", **tensor} for tensor in tensors]})
 
 
 def test_a_transform_is_a_candidate_with_a_verdict(profile, tmp_path):
@@ -185,8 +185,8 @@ def test_a_transform_is_a_candidate_with_a_verdict(profile, tmp_path):
 def test_a_book_may_have_transforms(profile, tmp_path):
     model, costs = shaped(tmp_path), with_lowrank(profile)
     arguments = ("plan", costs, "--model", model, "--link", "100Mb/s,50us", "--ranks", 4, "--format", "json")
-    told = json.loads(run(*arguments).stdout)
-    assert LOWRANK in {line["plan"] for line in told["book"]}
+    report = json.loads(run(*arguments).stdout)
+    assert LOWRANK in {line["plan"] for line in report["book"]}
     within = json.loads(run(*arguments, "--error-budget", 0.55).stdout)
     assert {line["plan"] for line in within["book"]} <= {LOWRANK, "dense"} and within["errors"][2] == {"tensor": "body.bias", "error": 0}
     book = write(tmp_path / "book.txt", f"tok.*: {EXACT}\n*.weight: {LOWRANK}\n*: dense\n")
@@ -198,5 +198,5 @@ def test_a_transform_without_costs_says_what_is_missing(profile, model):
     arguments = (profile, "--model", model, "--link", "1Gb/s", "--plan", LOWRANK)
     for command in ("predict", "plan"):
         assert "no cost of encode of plan 'transform=lowrank(rank=4) feedback=residual'; `deepreduce calibrate`" in refusal(command, *arguments)
-    told = predict(*arguments, "--flops", "1e10")
-    assert told["rows"][2]["candidate"] == LOWRANK and any("--flops" in note for note in told["notes"]) and any("shapes are unknown" in note for note in told["notes"])
+    report = predict(*arguments, "--flops", "1e10")
+    assert report["rows"][2]["candidate"] == LOWRANK and any("--flops" in note for note in report["notes"]) and any("shapes are unknown" in note for note in report["notes"])

@@ -1,4 +1,4 @@
-"""bench/predict_proof: what the table of predictions against measurements says of rows."""
+"""bench/predict_proof: the table of predictions against measurements."""
 
 import json
 import sys
@@ -30,9 +30,9 @@ ROWS = [
 
 
 def test_errors_are_of_what_was_measured():
-    told = proof_table.summary(ROWS)
-    assert told["rows"] == 7 and told["median_error"] == pytest.approx(0.1667, abs=1e-4)
-    assert told["within_20"] == pytest.approx(4 / 7, abs=1e-4)  # 10 %, 17 %, 12.5 % and 0 %
+    summary = proof_table.summary(ROWS)
+    assert summary["rows"] == 7 and summary["median_error"] == pytest.approx(0.1667, abs=1e-4)
+    assert summary["within_20"] == pytest.approx(4 / 7, abs=1e-4)  # 10 %, 17 %, 12.5 % and 0 %
 
 
 def test_an_order_counts_where_times_are_apart():
@@ -41,7 +41,7 @@ def test_an_order_counts_where_times_are_apart():
 
 
 def test_a_verdict_is_against_the_faster_dense_step():
-    # top1 pays and was told to; top1_log is within 10 % and does not count; of 4 ranks top1 does not pay, but was told to.
+    # top1 pays, as predicted; top1_log is within 10 % and does not count; with 4 ranks top1 does not pay, against the prediction.
     assert proof_table.verdicts(ROWS) == (1, 2)
 
 
@@ -56,12 +56,12 @@ def test_the_table_and_the_picture_have_all_rows(tmp_path):
 
 def test_the_skew_of_ranks_is_counted_once_and_told():
     rows = [{**ROWS[0], "local_ns": 50, "compute_ns": 60}, {**ROWS[4], "local_ns": 50, "compute_ns": 45}, ROWS[6]]
-    told = [proof_table.with_skew(row) for row in rows]
-    assert [row["predicted_ns"] for row in told] == [110, 55, 5] and told[2] == ROWS[6]
-    assert [row["error"] for row in told[:2]] == [0.1, 0.1] and [proof_table.with_skew(row) for row in told] == told
-    text = proof_table.markdown(told, "x.svg", "x.py")
+    shifted = [proof_table.with_skew(row) for row in rows]
+    assert [row["predicted_ns"] for row in shifted] == [110, 55, 5] and shifted[2] == ROWS[6]
+    assert [row["error"] for row in shifted[:2]] == [0.1, 0.1] and [proof_table.with_skew(row) for row in shifted] == shifted
+    text = proof_table.markdown(shifted, "x.svg", "x.py")
     assert "median 5.0 % of the step, at most 10.0 %" in text and "Recomputed" in text
-    recorded = proof_table.markdown([{**row, "skew_added": False} for row in told], "x.svg", "x.py")
+    recorded = proof_table.markdown([{**row, "skew_added": False} for row in shifted], "x.svg", "x.py")
     assert "at most 10.0 %" in recorded and "Recomputed" not in recorded
     assert "skew" not in proof_table.markdown(ROWS[6:], "x.svg", "x.py").split("## What")[0]
 
@@ -91,12 +91,12 @@ def test_what_was_measured_and_is_not_predicted_is_counted():
 def test_a_plan_book_of_a_condition_is_made_and_predicted(profile, model, tmp_path, monkeypatch):  # noqa: F811
     import deepreduce
 
-    class Kept:
+    class Paths:
         profile_path, model_path = (lambda self, c: profile), (lambda self, c: model)
         book_path = lambda self, c: tmp_path / "a book.txt"
 
     monkeypatch.setattr(proof_grid, "HOOKED", ("local", "dense", "book"))  # the profile has no others
-    c, proof = proof_grid.Condition("steps", "toy", 2, "unshaped"), Kept()
+    c, proof = proof_grid.Condition("steps", "toy", 2, "unshaped"), Paths()
     path = proof_run.write_book(TOOL, profile, model, c.ranks, proof.book_path(c))
     assert len(deepreduce.book.read(path)) >= 1
     steps = proof_table.predicted(TOOL, proof, c)
@@ -122,7 +122,7 @@ def book_row(**more):
     row = {
         "model": "lstm", "link": "100mbit", "rate": 95e6, "budget": 0.05, "error": 0.04, "commit": "abc", "same": False,
         "uniform_plan": "value=u", "book": [{"pattern": "a", "plan": "dense"}, {"pattern": "*", "plan": "value=b"}],
-        "recorded_ns": 11, "local": {"measured_ns": 10}, "candidates": {name: candidate(*each) for name, each in times.items()},
+        "recorded_ns": 11, "local": {"measured_ns": 10}, "candidates": {name: candidate(*times_) for name, times_ in times.items()},
     }  # fmt: skip
     return {**row, **more}
 
@@ -157,14 +157,14 @@ def test_the_page_of_books_is_that_of_the_measured_rows():
 def test_equal_plans_are_measured_once(tmp_path):
     import deepreduce
 
-    def told(uniform, *book):
+    def report(uniform, *book):
         return {"uniform": {"plan": uniform, "step_ns": 3e9}, "step_ns": 2e9, "dense_step_ns": 9e9, "bf16_step_ns": 5e9,
                 "book": [{"pattern": p, "plan": plan} for p, plan in book]}  # fmt: skip
 
     half, eight = proof_book.PLANS[:2]
     plans = {
-        0.02: told(half, ("a", "dense"), ("*", half)), 0.05: told(eight, ("a", half), ("*", eight)), 0.1: told(eight, ("*", eight)),
-        0: told("dense", ("a", "dense"), ("*", "dense")),
+        0.02: report(half, ("a", "dense"), ("*", half)), 0.05: report(eight, ("a", half), ("*", eight)), 0.1: report(eight, ("*", eight)),
+        0: report("dense", ("a", "dense"), ("*", "dense")),
     }  # fmt: skip
     methods, measured = proof_book.methods_of(plans, tmp_path / "book")
     assert methods[0] == {"uniform": "dense", "book": "dense"} and methods[0.02] == {"uniform": "uniform 0.02", "book": "book 0.02"}
@@ -173,7 +173,7 @@ def test_equal_plans_are_measured_once(tmp_path):
     assert set(measured) == {"uniform 0.02", "book 0.02", "uniform 0.05", "book 0.05"} and measured["uniform 0.05"] == eight
     book = deepreduce.book.as_book(measured["book 0.05"])
     assert [str(plan) for plan in map(book.plan_of, "ab")] == [str(deepreduce.Plan(plan)) for plan in (half, eight)]
-    # local, dense, bf16, two uniform plans, of which one was last told as a book, two books: 2 + 9 + 5 + 3 + 2 + 2 + 2 seconds
+    # local, dense, bf16, two uniform plans, of which one was measured before as a book, two books: 2 + 9 + 5 + 3 + 2 + 2 + 2 seconds
     assert proof_book.seconds_of_all({b: plans[b] for b in (0.02, 0.05, 0.1)}, methods) == pytest.approx(25)
     assert proof_book.Turns(36, 5, 60).steps_of(0.1) == 36
     assert proof_book.Turns(36, 5, 60).steps_of(2) == 5 and proof_book.Turns(36, 5, 60).steps_of(26) == 2
@@ -181,12 +181,12 @@ def test_equal_plans_are_measured_once(tmp_path):
 
 def test_a_row_has_what_was_predicted_and_what_was_measured():
     ranks = [{"seconds": [[1e-3, 3e-3], [2e-3, 2e-3]], "sent": 4, "hash": "x"}, {"seconds": [[2e-3, 1e-3], [5e-3, 1e-3]], "sent": 6, "hash": "x"}]
-    each = proof_book.timed(ranks)  # the slower rank's: 2, 3 and 5, 2 ms
-    assert each == {"measured_ns": 2_500_000, "q1_ns": 2_000_000, "q3_ns": 3_500_000, "rounds_ns": [2_500_000, 3_500_000], "sent": 5, "identical": True}
+    timed = proof_book.timed(ranks)  # the slower rank's: 2, 3 and 5, 2 ms
+    assert timed == {"measured_ns": 2_500_000, "q1_ns": 2_000_000, "q3_ns": 3_500_000, "rounds_ns": [2_500_000, 3_500_000], "sent": 5, "identical": True}
     assert not proof_book.timed([ranks[0], {**ranks[1], "hash": "y"}])["identical"]
-    told = {"dense_step_ns": 9, "bf16_step_ns": 8, "step_ns": 6, "uniform": {"plan": "u", "step_ns": 7}, "error": 0.1, "book": [], "exhaustive": True}
+    report = {"dense_step_ns": 9, "bf16_step_ns": 8, "step_ns": 6, "uniform": {"plan": "u", "step_ns": 7}, "error": 0.1, "book": [], "exhaustive": True}
     times = {name: {"measured_ns": i} for i, name in enumerate(("dense", "bf16", "uniform 0.1", "book 0.1"))}
-    row = proof_book.row_of({"model": "m"}, 0.1, told, {"uniform": "uniform 0.1", "book": "book 0.1"}, times)
+    row = proof_book.row_of({"model": "m"}, 0.1, report, {"uniform": "uniform 0.1", "book": "book 0.1"}, times)
     assert [(c["predicted_ns"], c["measured_ns"]) for c in row["candidates"].values()] == [(9, 0), (8, 1), (7, 2), (6, 3)]
     assert not row["same"] and row["uniform_plan"] == "u"
 
@@ -199,5 +199,5 @@ def test_a_book_under_a_budget_has_mixed_layers_and_is_never_predicted_slower(pr
     plans = [cost["plan"] for cost in json.loads(profile.read_text("utf-8"))["costs"]]
     words = [word for plan in dict.fromkeys(plans) if plan != "index=all value=raw" for word in ("--error", f"{plan}: 0.5")]
     path = proof_run.write_book(TOOL, profile, model, 2, tmp_path / "p.json", ["--error-budget", "0.4", *words, "--format", "json"])
-    told = json.loads(path.read_text("utf-8"))
-    assert told["error"] <= 0.4 and told["step_ns"] <= told["uniform"]["step_ns"] and told["uniform"]["plan"] == "dense"
+    saved = json.loads(path.read_text("utf-8"))
+    assert saved["error"] <= 0.4 and saved["step_ns"] <= saved["uniform"]["step_ns"] and saved["uniform"]["plan"] == "dense"

@@ -18,9 +18,9 @@ def test_names_and_plans_are_those_of_the_tool():
     except deepreduce.LibraryError as error:
         pytest.skip(str(error).partition("\n")[0])
     printed = _tool.run_quietly(["presets"]).stdout.decode()
-    told = dict(re.findall(r"^  (\S+) +(\S*=.*)$", printed, flags=re.M))
-    whole = {name: text if re.match("sparsify=|transform=", text) else f"{TOP} {text}" for name, text in told.items()}
-    assert len(told) > 30 and deepreduce.presets() == {name: str(deepreduce.Plan(text)) for name, text in whole.items()}
+    presets = dict(re.findall(r"^  (\S+) +(\S*=.*)$", printed, flags=re.M))
+    whole = {name: text if re.match("sparsify=|transform=", text) else f"{TOP} {text}" for name, text in presets.items()}
+    assert len(presets) > 30 and deepreduce.presets() == {name: str(deepreduce.Plan(text)) for name, text in whole.items()}
 
 
 @pytest.mark.parametrize("name", deepreduce.presets())
@@ -32,7 +32,7 @@ def test_a_name_stands_for_its_plan(name):
     if plan.info.patch:
         assert deepreduce.patch.encode(X, -X, name) == deepreduce.patch.encode(X, -X, plan)
         return
-    state, other = (deepreduce.State(X, each) if plan.info.feedback else None for each in (name, plan))
+    state, other = (deepreduce.State(X, text) if plan.info.feedback else None for text in (name, plan))
     weights = np.ones_like(X) if "sparsify=visible" in str(plan) else None
     frame = deepreduce.encode(X, name, step=1, seed=2, private_seed=3, state=state, weights=weights)
     assert bytes(frame) == bytes(deepreduce.encode(X, plan, step=1, seed=2, private_seed=3, state=other, weights=weights))

@@ -64,13 +64,13 @@ def test_a_codec_in_python_and_as_a_plugin_give_the_same_bytes(x, python, native
     deepreduce.load_plugin(found[0])
     x = x.astype(dtype)
     frame = deepreduce.encode(x, TOPR + native)
-    kept = deepreduce.decode(frame, sparse=True)
+    selected = deepreduce.decode(frame, sparse=True)
     (gaps, zigzag) = (codec.registered("index", "py_gaps").make(), codec.registered("value", "py_zigzag").make())
     info = deepreduce.inspect(frame).tensors[0]
     if "gaps" in plugin:
-        data, size = gaps.encode(kept.indices.astype("i8"), x.size), info.index_size
+        data, size = gaps.encode(selected.indices.astype("i8"), x.size), info.index_size
     else:
-        data, size = zigzag.encode(kept.values), info.value_size
+        data, size = zigzag.encode(selected.values), info.value_size
     assert len(data) == size > 100 and frame.count(data) == 1
 
 
@@ -156,14 +156,14 @@ def test_rows_say_what_the_library_says_of_the_same_codec(x):
 def test_a_lossy_value_codec_has_the_error_of_plain_arithmetic(x):
     halves = lambda self, data, n, t: numpy.frombuffer(data, "f2").astype(t)  # noqa: E731
     register("value", lambda self, v: v.astype("f2").tobytes(), halves, exact=False)
-    kept = x[numpy.argsort(-numpy.abs(x))[:200]].astype("f8")
+    selected = x[numpy.argsort(-numpy.abs(x))[:200]].astype("f8")
     with numpy.errstate(over="ignore"), pytest.warns(UserWarning, match="least and largest"):  # half floats cannot hold it
         assert len(deepreduce.compare(x, TOPR + "index=golomb value=mine", repeat=1)) == 1
     wide = lambda self, v: numpy.clip(v, -60000, 60000).astype("f2").tobytes()  # noqa: E731
     register("value", wide, halves, exact=False)
     row = deepreduce.compare(x, TOPR + "index=golomb value=mine", repeat=1)[1]
-    rounded = kept.astype("f2").astype("f8")
-    assert row["relative_l2_error"] == pytest.approx(numpy.linalg.norm(kept - rounded) / numpy.linalg.norm(kept), rel=1e-6)
+    rounded = selected.astype("f2").astype("f8")
+    assert row["relative_l2_error"] == pytest.approx(numpy.linalg.norm(selected - rounded) / numpy.linalg.norm(selected), rel=1e-6)
     assert row["value_bytes"] == 400
 
 
@@ -173,8 +173,8 @@ def test_an_index_codec_with_another_support_sends_the_values_there(x):
     blocks = lambda self, data, n, d: _below((codec.from_varints(data)[:, None] * 8 + numpy.arange(8)).ravel(), d)  # noqa: E731
     register("index", lambda self, i, d: codec.varints(numpy.unique(i // 8)), blocks, exact=False)
     row = deepreduce.compare(x, TOPR + "index=mine value=raw", repeat=1)[1]
-    kept = numpy.sort(numpy.argsort(-numpy.abs(x), kind="stable")[:200])
-    sent = (numpy.unique(kept // 8)[:, None] * 8 + numpy.arange(8)).ravel()
+    selected = numpy.sort(numpy.argsort(-numpy.abs(x), kind="stable")[:200])
+    sent = (numpy.unique(selected // 8)[:, None] * 8 + numpy.arange(8)).ravel()
     lost = numpy.delete(x, sent).astype("f8")
     assert (row["r"], row["support"], row["missed"], row["false_positives"]) == (200, sent.size, 0, sent.size - 200)
     assert row["contraction"] == pytest.approx(numpy.sum(lost**2) / numpy.sum(x.astype("f8") ** 2), rel=1e-6)
@@ -262,9 +262,9 @@ def test_errors_of_python_codecs_are_totalled_and_the_best_may_be_one(x, tmp_pat
     document = json.loads(command(
         "compare", tmp_path / "g.npz", "--per-tensor", "--python-codec", tmp_path / "mine.py", "--repeat", 1, "--format", "json",
         "--plan", TOPR + "index=raw value=raw", "--plan", plan, "--best", "total_error <= 1"))  # fmt: skip
-    errors = {each["plan"]: each["total_error"] for each in document["totals"]}
+    errors = {total["plan"]: total["total_error"] for total in document["totals"]}
     assert errors[plan] == pytest.approx(errors[TOPR + "index=raw value=raw"], rel=1e-9)
-    assert {each["plan"] for each in document["best"]} == {plan}
+    assert {row["plan"] for row in document["best"]} == {plan}
     assert {(row["tensor"], row["kind"]) for row in document["rows"]} == {("conv.weight", "conv"), ("fc.weight", "linear")}
 
 
@@ -282,7 +282,7 @@ def test_the_guides_call_gives_a_row_for_a_dense_gradient(x):
 
 
 def command(*words, status=0, folder=None):
-    """What `python -m deepreduce` prints; where it fails, of errors."""
+    """The output of `python -m deepreduce`; its errors if it fails."""
     done = subprocess.run([sys.executable, "-m", "deepreduce", *map(str, words)], capture_output=True, text=True, timeout=120,
                           cwd=folder, env={**os.environ, "PYTHONPATH": str(PACKAGE)})  # fmt: skip
     assert done.returncode == status, done.stderr
@@ -301,8 +301,8 @@ def test_values_of_options_are_no_inputs(x, tmp_path):
     assert "--book does not go with it" in command(*words, "--book", "b.book", status=2, folder=tmp_path)
     assert "no.npy" in command(*words, "no.npy", status=2, folder=tmp_path)
     for name in ("encode", "convert"):
-        told = command(name, "g.npy", "--python-codec", "mine.py", "--output", "out", status=2, folder=tmp_path)
-        assert "--python-codec requires compare" in told and not (tmp_path / "out").exists()
+        printed = command(name, "g.npy", "--python-codec", "mine.py", "--output", "out", status=2, folder=tmp_path)
+        assert "--python-codec requires compare" in printed and not (tmp_path / "out").exists()
     command(*words[:-2], "--output", "rows.csv", folder=tmp_path)
     assert (tmp_path / "rows.csv").read_text("utf-8").startswith("input,")
 

@@ -51,18 +51,18 @@ def train(folder, *words, status=0, **variables):
 
 def test_a_run_is_recorded_and_not_changed(tmp_path):
     assert train(tmp_path / "plain", "train.py").returncode == 0
-    done = train(tmp_path / "told", "-m", "deepreduce", "capture", "--steps", "1,3-4", "--", sys.executable, "train.py",
+    done = train(tmp_path / "recorded", "-m", "deepreduce", "capture", "--steps", "1,3-4", "--", sys.executable, "train.py",
                  RANK="1", WORLD_SIZE="2")  # fmt: skip
     assert done.returncode == 0, done.stderr
-    with numpy.load(tmp_path / "plain/train.npz") as plain, numpy.load(tmp_path / "told/train.npz") as told:
-        assert all(numpy.array_equal(plain[name], told[name]) for name in plain.files)
-        seen = {name[len("grad."):]: told[name] for name in told.files if name.startswith("grad.")}
-    files = sorted(path.name for path in (tmp_path / "told/gradients").iterdir())
+    with numpy.load(tmp_path / "plain/train.npz") as plain, numpy.load(tmp_path / "recorded/train.npz") as recorded:
+        assert all(numpy.array_equal(plain[name], recorded[name]) for name in plain.files)
+        seen = {name[len("grad."):]: recorded[name] for name in recorded.files if name.startswith("grad.")}
+    files = sorted(path.name for path in (tmp_path / "recorded/gradients").iterdir())
     assert files == sorted(f"rank1_step00000{step}{which}.npz" for step in (1, 3, 4) for which in ("", "_optimizer1"))
-    with numpy.load(tmp_path / "told/gradients/rank1_step000003.npz") as arrays:  # clipped, as the step saw it
+    with numpy.load(tmp_path / "recorded/gradients/rank1_step000003.npz") as arrays:  # clipped, as the step saw it
         assert arrays.files == ["0.weight", "0.bias", "2.weight", "2.bias"]
         assert all(numpy.array_equal(arrays[name], seen[name]) for name in arrays.files)
-    with numpy.load(tmp_path / "told/gradients/rank1_step000003_optimizer1.npz") as arrays:
+    with numpy.load(tmp_path / "recorded/gradients/rank1_step000003_optimizer1.npz") as arrays:
         assert {"weight.indices", "weight.values", "weight.shape"} <= set(arrays.files)
         assert arrays["weight.values"].shape[1] == 6 and arrays["group0.1"].dtype == "V2"  # the bfloat16 has no module
     assert "fit into the limit of 1 GB" in done.stderr and "5 steps; 6 files" in done.stderr
@@ -73,7 +73,7 @@ def test_with_a_model_file_the_ready_times_are_recorded_too(tmp_path):
     assert done.returncode == 0, done.stderr
     model = json.loads((tmp_path / "model.json").read_text("utf-8"))
     assert (model["schema"], model["name"], model["ranks"], model["batch"]) == ("deepreduce-model-1", "Sequential", 1, None)
-    ready = {each["name"]: each["ready_ns"] for each in model["tensors"]}
+    ready = {tensor["name"]: tensor["ready_ns"] for tensor in model["tensors"]}
     assert list(ready) == ["0.weight", "0.bias", "2.weight", "2.bias"]
     assert 0 < ready["2.weight"] < ready["0.weight"] <= model["backward_ns"] and model["forward_ns"] > 0 and model["rest_ns"] > 0
 
@@ -142,7 +142,7 @@ def test_names_are_those_of_the_model_without_wrappers(tmp_path, wrap):
         model(torch.ones(4, 3)).sum().backward()
     recorder.finish()
     found = json.loads((tmp_path / "model.json").read_text("utf-8"))
-    assert [each["name"] for each in found["tensors"]] == expected and found["name"] == "Sequential"
+    assert [tensor["name"] for tensor in found["tensors"]] == expected and found["name"] == "Sequential"
 
 
 @pytest.mark.parametrize("words, sentence", [

@@ -1,4 +1,4 @@
-"""The page of `compare --report` in headless Chromium: it opens, draws what the rows say, and is usable by keyboard."""
+"""The page of `compare --report` in headless Chromium: it opens, draws its rows, and is usable by keyboard."""
 
 import json
 import math
@@ -61,7 +61,7 @@ def opened(browser, report):
     assert browser.errors == []
 
 
-# ---- What the document says, counted without the page ---------------------------------------------------
+# ---- The document's numbers, counted without the page ---------------------------------------------------
 
 def plan_rows(document):
     return [row for row in document["rows"] if row["plan"] != "memcpy"]
@@ -82,7 +82,7 @@ def front_of(points):
 
 
 def marks(browser, chart, dataset=0):
-    """Of a dataset the marks that are drawn within the chart."""
+    """The marks of a dataset that are drawn within the chart."""
     return browser.run(f"""(() => {{
       const chart = Chart.getChart(document.querySelector('#{chart} canvas')), area = chart.chartArea;
       return chart.getDatasetMeta({dataset}).data.filter((m) => m.x >= area.left - 1 && m.x <= area.right + 1 && m.y >= area.top - 1 && m.y <= area.bottom + 1).length;
@@ -142,9 +142,9 @@ def test_points_are_where_the_rows_say(opened, report):
 
 
 def test_the_coding_error_can_be_drawn_instead(opened, report):
-    kept = {(s["tensor"], s["sparsify"]): s["kept_energy"] for s in report[1]["subjects"]}
+    energies = {(s["tensor"], s["sparsify"]): s["kept_energy"] for s in report[1]["subjects"]}
     rows = [row for row in plan_rows(report[1]) if row["plan"] == PLANS[2]]
-    weights = [kept[row["tensor"], "sparsify=" + SPARSIFIERS[0]] for row in rows]
+    weights = [energies[row["tensor"], "sparsify=" + SPARSIFIERS[0]] for row in rows]
     error = math.sqrt(sum(w * row["relative_l2_error"] ** 2 for w, row in zip(weights, rows)) / sum(weights))
     choose(opened, "error", "relative_l2_error")
     drawn = opened.run("Chart.getChart(document.querySelector('#error-chart canvas')).data.datasets[0].data.map((p) => [p.x, p.y])")
@@ -204,8 +204,8 @@ def test_points_are_reached_announced_and_chosen_by_keyboard(opened, report):
     plans = sorted(totals(report[1]).items(), key=lambda item: item[1])
     opened.run("document.querySelector('#error-chart canvas').focus()")
     opened.press("ArrowRight", "ArrowRight")
-    said = opened.run("document.getElementById('live').textContent")
-    assert said.startswith(f"2 of {len(plans)}: {plans[1][0]}.") and "total error" in said
+    announced = opened.run("document.getElementById('live').textContent")
+    assert announced.startswith(f"2 of {len(plans)}: {plans[1][0]}.") and "total error" in announced
     assert opened.run("!document.querySelector('#error-chart .tip').hidden")
     opened.press("Enter")
     assert opened.run("document.getElementById('plan').value") == plans[1][0]
@@ -232,10 +232,10 @@ def test_the_table_is_sorted_by_keyboard(opened, report):
 
 
 def test_every_control_is_reached_by_tab_and_its_focus_is_seen(opened):
-    wanted = opened.run("[...document.querySelectorAll('button, input, select, canvas, summary, .scroll')].filter((e) => e.checkVisibility()).length")
+    visible = opened.run("[...document.querySelectorAll('button, input, select, canvas, summary, .scroll')].filter((e) => e.checkVisibility()).length")
     opened.run("document.activeElement.blur(); window.reached = new Set(); window.unseen = [];"
                "addEventListener('focusin', (e) => { reached.add(e.target); if (getComputedStyle(e.target).outlineStyle === 'none') unseen.push(e.target.outerHTML.slice(0, 80)); })")
-    for _ in range(wanted + 10):
+    for _ in range(visible + 10):
         opened.press("Tab")
     missed = opened.run("[...document.querySelectorAll('button, input, select, canvas, summary, .scroll')].filter((e) => e.checkVisibility() && !reached.has(e)).map((e) => e.outerHTML.slice(0, 80))")
     assert missed == [] and opened.run("unseen") == []
@@ -267,11 +267,11 @@ def test_the_verdict_on_several_tensors_is_that_of_the_terminals_total(browser, 
     for rate in ("20Mb/s", "1Gb/s", "100Tb/s"):
         page = tmp_path / "page.html"
         document = compare(archive, "--per-tensor", "--link", rate, "--report", page, plans=PLANS[:1], repeat=5)
-        total, = [each for each in document["totals"] if each["plan"] != "memcpy"]
+        total, = [total for total in document["totals"] if total["plan"] != "memcpy"]
         browser.open(page)
         assert payment(browser).startswith(words[total["verdict"]])
     document = compare(archive, "--per-tensor", "--report", page, plans=PLANS[:1], repeat=5)
-    total, = [each for each in document["totals"] if each["plan"] != "memcpy"]
+    total, = [total for total in document["totals"] if total["plan"] != "memcpy"]
     browser.open(page)
     assert float(re.search(r"links of less than ([\d.]+) Gbit/s", payment(browser))[1]) == pytest.approx(total["pays_below"] / 1e9, rel=1e-2)
     assert browser.errors == []

@@ -13,7 +13,7 @@ import runs  # noqa: E402
 
 
 def run(rate, peer):
-    """What a benchmark writes: one row is ours, one is a peer's."""
+    """The file of a benchmark: one row is ours, one a peer's."""
     rows = [{"codec": "ours", "bits": 8.1, "decode": {"median": rate, "low": rate / 2}}, {"codec": "peer", "bits": 9, "decode": {"median": peer, "low": peer}}]
     return {"commit": "0123456789ab", "rows": rows}
 
@@ -38,13 +38,13 @@ def test_a_dirty_build_is_refused_and_what_is_kept_reads_back(tmp_path):
     with pytest.raises(SystemExit):
         runs.refuse_dirty({"commit": "0123456789ab-dirty"})
     runs.keep(tmp_path / "kept.json", [run(1.0, 1.0), run(2.0, 1.0), run(4.0, 1.0)])
-    kept = json.loads((tmp_path / "kept.json").read_text())
-    assert kept["runs"] == 3 and kept["rows"][0]["decode"]["median"] == 2.0 and len(kept["rows"]) == 2
+    saved = json.loads((tmp_path / "kept.json").read_text())
+    assert saved["runs"] == 3 and saved["rows"][0]["decode"]["median"] == 2.0 and len(saved["rows"]) == 2
 
 
 @pytest.mark.parametrize("rate, verdict", [(1.0, "met, all 2"), (0.5, "**missed**, 1 of 2: `golomb` encode 0.5 of 1")])
 def test_reach_marks_what_was_missed(tmp_path, rate, verdict):
-    """Of a copy of the scripts and of one row alone; all else is not measured."""
+    """Runs a copy of the scripts with one row; nothing else is measured."""
     folder = tmp_path / "bench" / "results"
     folder.mkdir(parents=True)
     (tmp_path / "tests").mkdir()

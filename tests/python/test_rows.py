@@ -41,7 +41,7 @@ def test_what_is_behind_the_slots_is_zero_and_the_same_arguments_make_the_same_r
 
 
 def test_any_number_of_threads_and_of_ranks():
-    """As XLA calls: encodes and merges at once, of rows of several numbers of ranks."""
+    """Calls as XLA does: encodes and merges at the same time, with rows of several numbers of ranks."""
     pool, failed = pool_of(TOP), []
     plain = pool_of(TOP)
 
@@ -51,7 +51,7 @@ def test_any_number_of_threads_and_of_ranks():
         return row
 
     expected = [row_of(plain, rank) for rank in range(8)]
-    means = {ranks: [each.copy() for each in plain.merge(expected[:ranks], 0)] for ranks in range(1, 9)}
+    means = {ranks: [array.copy() for array in plain.merge(expected[:ranks], 0)] for ranks in range(1, 9)}
 
     def work(rank):
         for _ in range(50):
@@ -61,10 +61,10 @@ def test_any_number_of_threads_and_of_ranks():
                 failed.append(rank)
 
     threads = [threading.Thread(target=work, args=(rank,)) for rank in range(8)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert failed == []
 
 
@@ -74,11 +74,11 @@ def test_the_mean_is_added_in_the_order_of_the_ranks():
     given = [gradients(0, rank) for rank in range(RANKS)]
     for rank, row in enumerate(rows):
         pool.encode(given[rank], row, np.zeros(0, np.uint8), 0, rank)
-    for i, each in enumerate(pool.merge(list(rows), 0)):
-        mean = np.zeros_like(each)
+    for i, array in enumerate(pool.merge(list(rows), 0)):
+        mean = np.zeros_like(array)
         for rank in range(RANKS):
             mean += np.float32(1 / RANKS) * given[rank][i]
-        np.testing.assert_array_equal(each, mean)
+        np.testing.assert_array_equal(array, mean)
     total = given[0][1] + given[1][1] + given[2][1]
     np.testing.assert_array_equal(sums.merge(list(rows), 0)[1], total)
 

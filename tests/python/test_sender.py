@@ -32,20 +32,20 @@ class Ranks:
 
     def encode(self, step, gradients, unit=0):
         rooms = []
-        for sender, each in zip(self.senders, gradients):
-            sender.place(each)
+        for sender, gradient in zip(self.senders, gradients):
+            sender.place(gradient)
             if sender.info.clips:
                 sender.clip()
-            told = sender.unit(unit)
-            rooms.append(np.zeros((told.slots, told.bound), np.uint8))
+            info = sender.unit(unit)
+            rooms.append(np.zeros((info.slots, info.bound), np.uint8))
             sender.encode(unit, step, rooms[-1])
         return rooms
 
     def step(self, step, gradients):
-        for unit, told in enumerate(self.senders[0].units):
+        for unit, info in enumerate(self.senders[0].units):
             rooms = self.encode(step, gradients, unit)
-            if told.kind == "owner":
-                sums = [np.zeros(told.sum_bound, np.uint8) for _ in self.senders]
+            if info.kind == "owner":
+                sums = [np.zeros(info.sum_bound, np.uint8) for _ in self.senders]
                 for rank, sender in enumerate(self.senders):
                     sender.sum(unit, step, [room[rank] for room in rooms], sums[rank])
                 slots = sums
@@ -61,8 +61,8 @@ def test_the_mean_is_that_of_numpy_with_a_residual():
     for step in range(4):
         given = [gradients(step, rank) for rank in range(3)]
         expected = np.zeros(2050, np.float32)
-        for rank, each in enumerate(given):
-            whole = np.concatenate([each[name].ravel() for name in SHAPES]) + residuals[rank]
+        for rank, array in enumerate(given):
+            whole = np.concatenate([array[name].ravel() for name in SHAPES]) + residuals[rank]
             sent, where = np.zeros_like(whole), np.argsort(-np.abs(whole), kind="stable")[:40]
             sent[where] = whole[where]
             residuals[rank] = whole - sent
@@ -105,7 +105,7 @@ def test_random_numbers_go_by_name(position):
         names = [f"other{i}" for i in range(position)] + [name]
         sender = Sender(dict.fromkeys(names, x), {name: plan}, dense_below=0)
         out = np.zeros(5000, np.float32)
-        sender.place(dict.fromkeys(names, x), {**{each: np.zeros(5000, np.float32) for each in names}, name: out})
+        sender.place(dict.fromkeys(names, x), {**{other: np.zeros(5000, np.float32) for other in names}, name: out})
         slot = np.zeros(sender.unit(0).bound, np.uint8)
         sender.encode(0, 7, slot)
         sender.merge(0, 7, [slot])
@@ -120,9 +120,9 @@ def test_a_norm_over_several_frames_clips_all_of_them():
     assert len(ranks.senders[0].units) == 2 and ranks.senders[0].info.clips
     given = gradients(0, 0, shapes)
     out = ranks.step(0, [given])[0]
-    norm = math.sqrt(sum(float((each.astype(np.float64) ** 2).sum()) for each in given.values()))
-    for name, each in given.items():
-        np.testing.assert_allclose(out[name], each / norm, rtol=1e-5)
+    norm = math.sqrt(sum(float((array.astype(np.float64) ** 2).sum()) for array in given.values()))
+    for name, array in given.items():
+        np.testing.assert_allclose(out[name], array / norm, rtol=1e-5)
 
 
 def test_owners_send_sums_and_bytes_do_not_grow_with_the_ranks():
@@ -139,7 +139,7 @@ def test_owners_send_sums_and_bytes_do_not_grow_with_the_ranks():
                 assert all(out[name].tobytes() == outs[0][name].tobytes() for out in outs)
                 total[name] += outs[0][name]
         for name in shapes:  # nothing is lost: what is missing is in the residuals
-            mean = np.mean([each[name] for each in given], axis=0)
+            mean = np.mean([gradient[name] for gradient in given], axis=0)
             assert abs(total[name] - 30 * mean).max() < 3 < 30 * abs(mean).max()
         states = ranks.senders[0].state_dict()
         assert set(states["states"]) == set(states["sums"]) == set(shapes)
@@ -152,8 +152,8 @@ def test_a_scatter_writes_this_ranks_shard():
     shapes = {"w": ((8, 50), "float32")}
     senders = [Sender(shapes, None, ranks=2, rank=rank, scatter=True) for rank in range(2)]
     rooms, given = [], [gradients(0, rank, shapes)["w"] for rank in range(2)]
-    for sender, each in zip(senders, given):
-        sender.place({"w": each})
+    for sender, gradient in zip(senders, given):
+        sender.place({"w": gradient})
         rooms.append(np.zeros((2, sender.unit(0).bound), np.uint8))
         sender.encode(0, 1, rooms[-1])
     for rank, sender in enumerate(senders):
@@ -172,8 +172,8 @@ def test_half_types_are_rounded_once_behind_the_sum():
     given = [{"w": random.standard_normal(3000).astype(np.float16)} for _ in range(3)]
     ranks = Ranks(3, {"w": ((3000,), "float16")}, None, "float16")
     total = np.zeros(3000, np.float32)
-    for each in given:
-        total += np.float32(1 / 3) * each["w"].astype(np.float32)
+    for gradient in given:
+        total += np.float32(1 / 3) * gradient["w"].astype(np.float32)
     np.testing.assert_array_equal(ranks.step(0, given)[0]["w"], total.astype(np.float16))
     wide = Ranks(3, {"w": ((3000,), "float16")}, None, float32=True)
     np.testing.assert_array_equal(wide.step(0, given)[0]["w"], total)
@@ -184,7 +184,7 @@ def test_half_types_are_rounded_once_behind_the_sum():
 def test_states_are_where_the_caller_has_them():
     own, lent = Ranks(1), Sender(SHAPES, TOP, caller_states=True)
     states = {name: np.zeros(lent.tensor(name).state, np.uint8) for name in SHAPES}
-    assert lent.info.states == own.senders[0].info.states == sum(each.size for each in states.values()) > 4 * 2050
+    assert lent.info.states == own.senders[0].info.states == sum(state.size for state in states.values()) > 4 * 2050
     slot = np.zeros(lent.unit(0).bound, np.uint8)
     for step in range(3):
         (room,) = own.encode(step, [gradients(step, 0)])
@@ -222,9 +222,9 @@ def test_states_go_to_other_units_and_numbers_of_ranks():
     other.load_state_dict(saved)
     assert len(other.units) == 4
     assert all(other.state_dict()["states"][name].tobytes() == saved["states"][name].tobytes() for name in shapes)
-    doubled = np.concatenate([each.view(np.float32)[-1000:] for each in saved["states"].values()]) * 2
+    doubled = np.concatenate([state.view(np.float32)[-1000:] for state in saved["states"].values()]) * 2
     other.scale(2)
-    found = np.concatenate([each.view(np.float32)[-1000:] for each in other.state_dict()["states"].values()])
+    found = np.concatenate([state.view(np.float32)[-1000:] for state in other.state_dict()["states"].values()])
     np.testing.assert_array_equal(found, doubled)
 
 
@@ -306,10 +306,10 @@ def test_slots_that_are_too_short_say_how_long_they_are():
     slots = [room[0] for room in ranks.encode(0, given)]
     short = ranks.senders[0].unit(0).slot
     with pytest.raises(deepreduce.CapacityError) as raised:
-        ranks.senders[0].merge(0, 0, [each[:short] for each in slots])
+        ranks.senders[0].merge(0, 0, [slot[:short] for slot in slots])
     needed = raised.value.needed
     assert short < needed < len(slots[0])
-    ranks.senders[0].merge(0, 0, [each[:needed] for each in slots])
+    ranks.senders[0].merge(0, 0, [slot[:needed] for slot in slots])
     assert ranks.outs[0]["layer.weight"].any() and ranks.senders[0].unit(0).slot >= needed
 
 
@@ -396,16 +396,16 @@ def test_a_sender_serves_one_call_at_a_time_and_senders_any_number_of_threads():
     sender = Sender(SHAPES, TOP)
     with sender.lock, pytest.raises(deepreduce.ConcurrentUse, match="the sender is in another call"):
         sender.place(gradients(0, 0))
-    expected = [each["layer.weight"].tobytes() for each in Ranks(2).step(0, [gradients(0, rank) for rank in range(2)])]
+    expected = [means["layer.weight"].tobytes() for means in Ranks(2).step(0, [gradients(0, rank) for rank in range(2)])]
     found = [None] * 8
 
     def work(i):
         for _ in range(20):
-            found[i] = [each["layer.weight"].tobytes() for each in Ranks(2).step(0, [gradients(0, r) for r in range(2)])]
+            found[i] = [means["layer.weight"].tobytes() for means in Ranks(2).step(0, [gradients(0, r) for r in range(2)])]
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert found == [expected] * 8

@@ -16,7 +16,7 @@ def test_stages_have_roles_names_and_typed_parameters():
     assert stages["sparsify"].parameters["ratio"] == 0.01 and stages["sparsify"].given == ("ratio",)
     assert dict(stages["feedback"].parameters) == {"beta": 1.0, "gamma": 0.5} and stages["feedback"].given == ("gamma",)
     assert stages["value"].parameters["type"] == "bf16" and str(stages["value"]) == "value=half(type=bf16)"
-    assert stages["index"].name == "raw" and [each.name for each in stages["index"].behind] == ["huffman"]
+    assert stages["index"].name == "raw" and [stage.name for stage in stages["index"].behind] == ["huffman"]
     assert stages["index"].behind[0].role == "bytes" and stages["index"].text == "index=raw+huffman"
     inner = stages["exchange"].parameters["inner"]
     assert inner == 8 and isinstance(inner, int) and stages["exchange"].parameters["parts"] == 1
@@ -26,8 +26,8 @@ def test_stages_have_roles_names_and_typed_parameters():
 def test_the_text_is_that_of_the_stages_which_are_not_the_default():
     for text in (*presets().values(), TOP, "index=auto value=auto(error=0.1)"):
         plan = Plan(text)
-        assert str(plan) == " ".join(each.text for each in plan.stages.values() if not each.is_default)
-        assert Plan(" ".join(each.text for each in plan.stages.values())) == plan
+        assert str(plan) == " ".join(stage.text for stage in plan.stages.values() if not stage.is_default)
+        assert Plan(" ".join(stage.text for stage in plan.stages.values())) == plan
 
 
 def test_a_transform_has_its_factors_and_the_feedback():

@@ -94,7 +94,7 @@ def test_a_forged_store_is_refused_or_right(folder, plan, monkeypatch):
     with Store(folder, anchor_every=3) as store:
         for step in range(5):
             store.put(step, steps_of(step))
-    wanted = [bits(steps_of(step)) for step in range(5)]
+    expected = [bits(steps_of(step)) for step in range(5)]
     manifest = folder / _store_files.MANIFEST
     whole = {path: path.read_bytes() for path in folder.iterdir() if path.name != _store_files.LOCK}
     patches = [path for path in whole if path.suffix == ".drpatch"]
@@ -114,8 +114,8 @@ def test_a_forged_store_is_refused_or_right(folder, plan, monkeypatch):
         except (deepreduce.Error, OSError):
             refused[kind] += 1
         else:
-            assert bits(made) == wanted[step], (number, path.name, wrong)
+            assert bits(made) == expected[step], (number, path.name, wrong)
         if kind == 2:
             path.write_bytes(whole[path])
             manifest.write_bytes(whole[manifest])
-    assert all(0.2 * count < 3 * each < count for each in refused)  # some of each kind are read, some refused
+    assert all(0.2 * count < 3 * number < count for number in refused)  # some of each kind are read, some refused

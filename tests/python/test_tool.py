@@ -1,4 +1,4 @@
-"""The tool `deepreduce`: what its reports say, in which form, and how it fails."""
+"""The tool `deepreduce`: content and form of its reports, and how it fails."""
 
 import json
 import math
@@ -203,8 +203,8 @@ def test_per_tensor_rows_leave_out_small_tensors_and_say_so(bundled):
 
 
 def test_tensors_are_picked_by_glob_and_joined_if_asked(bundled):
-    each = rows_of(compare(bundled, "--tensor", "linear.*"))
-    assert {row["tensor"]: row["d"] for row in each} == {"linear.weight": 640, "linear.bias": 10}
+    rows = rows_of(compare(bundled, "--tensor", "linear.*"))
+    assert {row["tensor"]: row["d"] for row in rows} == {"linear.weight": 640, "linear.bias": 10}
     joined, = rows_of(compare(bundled, "--tensor", "linear.*", "--flat"))
     assert (joined["tensor"], joined["d"]) == ("*", 650)
     message = refusal("compare", bundled, "--tensor", "nothing.*", "--tensor", "linear.*")

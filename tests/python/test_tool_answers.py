@@ -1,4 +1,4 @@
-"""What the tool says where a question has no answer, or where an answer would mislead."""
+"""The tool's output if a question has no answer, or if an answer would mislead."""
 
 import json
 
@@ -79,8 +79,8 @@ def test_against_in_markdown_is_a_table_and_paragraphs(saved):
     assert set(rule) == set("|-:") and len(rows) == 2 and rows[0].startswith(f"| {EXACT} |") and rows[1].startswith("| all | 1 row |")
     assert {line.count("|") for line in (head, rule, *rows)} == {head.count("|")}
     assert paragraphs[0].startswith(f"Against {old} (commit ") and "1 worse" in paragraphs[0]
-    assert [each.split(":")[0] for each in paragraphs[2:]] == [f"only in {old}", "only now"]
-    assert not any("\n" in each for each in paragraphs)
+    assert [paragraph.split(":")[0] for paragraph in paragraphs[2:]] == [f"only in {old}", "only now"]
+    assert not any("\n" in paragraph for paragraph in paragraphs)
 
 
 def test_no_row_says_how_near_the_nearest_is(saved):
@@ -112,9 +112,9 @@ def test_the_note_of_a_nan_says_of_which_tensor_where_and_how_many(tmp_path):
         done = run("compare", file, "--plan", EXACT, "--repeat", 1, *arguments)
         return [line for line in done.stderr.decode().splitlines() if "NaN" in line]
 
-    said = "2 values are NaN or infinite, the first at position 5"
-    assert notes("--per-tensor") == [f"deepreduce: note: {file} b: {said}: errors are undefined"]
-    assert notes("--batch") == [f"deepreduce: note: {file} [2 tensors]: {said} of b: errors are undefined"]
+    message = "2 values are NaN or infinite, the first at position 5"
+    assert notes("--per-tensor") == [f"deepreduce: note: {file} b: {message}: errors are undefined"]
+    assert notes("--batch") == [f"deepreduce: note: {file} [2 tensors]: {message} of b: errors are undefined"]
     numpy.savez(file, a=a, b=b.astype(numpy.float32))
     assert notes() == [f"deepreduce: note: {file} *: 2 values are NaN or infinite, the first at position 4005 of all tensors joined; --tensor '*' names the tensor: errors are undefined"]
 
@@ -132,8 +132,8 @@ def test_a_link_names_the_model_in_every_table():
 
 def test_whole_numbers_of_64_bits_are_taken_and_others_refused(tmp_path):
     plan = ("--plan", "sparsify=random(count=50) index=raw value=raw", "--output", tmp_path / "frame")
-    for option, most in (("--seed", "18446744073709551615"), ("--segment-rows", "0xffffffffffffffff")):
-        run("encode", SYNTH, *plan, option, most)
+    for option, largest in (("--seed", "18446744073709551615"), ("--segment-rows", "0xffffffffffffffff")):
+        run("encode", SYNTH, *plan, option, largest)
         for wrong, sentence in (("18446744073709551616", "is above 18446744073709551615"), ("9" * 40, "is above"), ("", "is not a whole number"),
                                 ("-1", "is negative"), (" -1", "is not a whole number"), ("1e3", "Could not convert")):  # fmt: skip
             message = refusal("encode", SYNTH, *plan, option, wrong)
@@ -168,8 +168,8 @@ def test_a_plan_may_be_a_name():
 def test_files_that_cannot_be_written_are_refused_before_anything_is_measured(tmp_path):
     """And two results never go to one file: a selection would take the place of the rows that --resume keeps."""
     for option, end in (("--output", "csv"), ("--report", "html"), ("--resume", "json")):
-        told = refusal("compare", "synth:d=1k", "--plan", EXACT, option, tmp_path / "nowhere" / f"x.{end}")
-        assert "cannot write" in told and "round" not in told
+        refused = refusal("compare", "synth:d=1k", "--plan", EXACT, option, tmp_path / "nowhere" / f"x.{end}")
+        assert "cannot write" in refused and "round" not in refused
     both = ("--resume", tmp_path / "L.json", "--output", tmp_path / "." / "L.json", "--where", "bytes < 1")
     assert "--resume writes the same file" in refusal("compare", "synth:d=1k", "--plan", EXACT, *both)
     assert list(tmp_path.iterdir()) == []

@@ -37,10 +37,10 @@ def test_a_batch_is_the_sum_of_its_tensors(tmp_path):
     file = write_npz(tmp_path / "g.npz", **arrays)
     plan = "sparsify=topr(ratio=0.1) index=golomb value=qsgd"
     whole, = rows_of(compare(file, "--batch", plans=(plan,)))
-    each = rows_of(compare(file, "--per-tensor", plans=(plan,)))
+    rows = rows_of(compare(file, "--per-tensor", plans=(plan,)))
     for name in ("d", "r", "support", "index_bytes", "value_bytes"):
-        assert whole[name] == sum(row[name] for row in each)
-    bound = sum(row["index_bound_bits_per_nonzero"] * row["r"] for row in each) / whole["r"]
+        assert whole[name] == sum(row[name] for row in rows)
+    bound = sum(row["index_bound_bits_per_nonzero"] * row["r"] for row in rows) / whole["r"]
     assert whole["index_bound_bits_per_nonzero"] == pytest.approx(bound)
     table = compare(file, "--batch", plans=(plan,), form="table")
     assert "[3 tensors]  f32, d = 12,000" in table

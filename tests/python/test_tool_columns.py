@@ -21,7 +21,7 @@ def test_the_total_error_is_against_dense_and_the_coding_error_against_what_was_
 
 
 def test_random_k_means_the_same_as_a_sparsifier_and_as_an_index_codec():
-    """Of exact values the energy that arrives and the squared error add up to 1, whichever stage dropped the rest."""
+    """With exact values the energy that arrives and the squared error add up to 1, whichever stage dropped the rest."""
     plans = ("sparsify=random(ratio=0.01) index=golomb value=raw", "index=seeded(ratio=0.01) value=raw")
     sparsifier, codec = rows_of(compare("synth:d=200000,values=laplace,seed=7", plans=plans))
     assert sparsifier["relative_l2_error"] == 0 and codec["relative_l2_error"] > 0.99  # the coding error hides the former
@@ -135,7 +135,7 @@ def three_tensors(folder):
 
 
 def verdict_of(rows):
-    """Of tensors that are exchanged one after the other, from their rows."""
+    """The verdict for tensors that are exchanged one after the other, from their rows."""
     def total(column):
         return sum(row[column] for row in rows)
 
@@ -168,7 +168,7 @@ def test_the_total_of_a_book_has_a_verdict_too(tmp_path):
     book = tmp_path / "x.book"
     book.write_text(f"a: {EXACT}\n*: dense\n", "utf-8")
     report = json.loads(run("compare", file, "--book", book, "--link", "100Mb/s", "--format", "json", "--repeat", 5).stdout)
-    total, = [each for each in report["totals"] if each["plan"].startswith("book ")]
+    total, = [total for total in report["totals"] if total["plan"].startswith("book ")]
     rows = rows_of(report)
     assert len(rows) == 3 and total["verdict"] == verdict_of(rows) == "pays"
 
@@ -177,14 +177,14 @@ def test_the_break_even_of_a_total_is_that_of_gathers_one_after_the_other(tmp_pa
     """At that rate the bytes that are saved take as long as the computing."""
     file = three_tensors(tmp_path)
     report = compare(file, "--per-tensor", plans=(EXACT, EXACT + " exchange=owner"), repeat=5)
-    total, = [each for each in report["totals"] if each["plan"] == EXACT]
+    total, = [total for total in report["totals"] if total["plan"] == EXACT]
     rows = [row for row in report["rows"] if row["plan"] == EXACT]
     saved = sum(2 * 7 / 8 * 4 * row["d"] - 7 * (row["bytes"] + 256) for row in rows)
     computing = sum(row[time] for row in rows for time in ("sparsify_ns", "encode_ns", "merge_ns"))
     assert all(row["pays_below"] > 0 for row in rows)
     assert total["pays_below"] == pytest.approx(1e9 * 8 * saved / computing, rel=1e-3)
     assert 0 < total["pays_below_bf16"] < total["pays_below"]
-    owner, = [each for each in report["totals"] if each["plan"].endswith("exchange=owner")]
+    owner, = [total for total in report["totals"] if total["plan"].endswith("exchange=owner")]
     assert owner["pays_below"] is None  # of no one rate: each tensor's owners have another
 
 

@@ -44,5 +44,5 @@ def test_what_a_preset_lacks_is_said_where_it_is_listed_and_below_the_table():
 
 def test_a_sparse_tensor_without_its_shape_is_told(tmp_path):
     numpy.savez(tmp_path / "s.npz", **{"e.indices": numpy.arange(9), "e.values": numpy.ones(9, "f4"), "i.indices": numpy.arange(3)})
-    told = run("convert", tmp_path / "s.npz", "--output", tmp_path / "s.safetensors").stderr.decode()
-    assert told.count("a sparse tensor has e.shape, too: here e.values is a tensor by itself") == told.count("a sparse tensor") == 1
+    notes = run("convert", tmp_path / "s.npz", "--output", tmp_path / "s.safetensors").stderr.decode()
+    assert notes.count("a sparse tensor has e.shape, too: here e.values is a tensor by itself") == notes.count("a sparse tensor") == 1

@@ -27,13 +27,13 @@ def outcome(name, *options, status=0):
     ("zigzag", 1), ("byte_gaps", 1), ("wider", 1), ("namesakes", 3), ("broken_in_nothing", 1),
 ])
 def test_a_plugin_that_keeps_its_promises_passes_every_check(name, codecs):
-    told = outcome(name)
-    assert "FAILED" not in told and told.endswith("all promises hold (seeds 1 … 1)\n")
+    printed = outcome(name)
+    assert "FAILED" not in printed and printed.endswith("all promises hold (seeds 1 … 1)\n")
     for check in ("bounds", "round trip", "repeatable", "threads", "batches", "faults", "flipped bits", "any bytes", "frames", "empty", "feedback"):
-        assert len(re.findall(rf"^  {check} +ok +[1-9]", told, flags=re.M)) == codecs, check
+        assert len(re.findall(rf"^  {check} +ok +[1-9]", printed, flags=re.M)) == codecs, check
 
 
-# What each breaks: the check that says so, and words of its sentence.
+# For each broken plug-in: the check that reports it, and words of its sentence.
 BROKEN = {
     "bound": ("bounds", r"'one, f32 1 x 1': encode writes outside of the room for the payload \(need.payload bytes\), 1 bytes past its end|"
                         r"writes past need.payload = 4 bytes"),
@@ -53,16 +53,16 @@ BROKEN = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_promise_is_named_with_codec_check_input_and_seed(name):
-    told = outcome(f"broken_{name}", "--seed", "7", status=1)
+    printed = outcome(f"broken_{name}", "--seed", "7", status=1)
     check, sentence = BROKEN[name]
-    failed = dict(re.findall(r"^  FAILED value=plugin\.broken: ([\w ]+) \(seed 7\)\n    (.*)\n    promised: .", told, flags=re.M))
-    assert re.search(sentence, failed.get(check, "")), told
-    assert re.search(r"^\d+ broken promises?$", told, flags=re.M)
+    failed = dict(re.findall(r"^  FAILED value=plugin\.broken: ([\w ]+) \(seed 7\)\n    (.*)\n    promised: .", printed, flags=re.M))
+    assert re.search(sentence, failed.get(check, "")), printed
+    assert re.search(r"^\d+ broken promises?$", printed, flags=re.M)
 
 
 def test_rounds_go_on_with_the_next_seed_while_there_is_time():
-    told = run("test-plugin", plugin("byte_gaps"), "--seconds", "0.01", "--seed", "18446744073709551615").stdout.decode()
-    assert re.search(r"\(seeds 18446744073709551615 … (0|18446744073709551615)\)$", told), told
+    printed = run("test-plugin", plugin("byte_gaps"), "--seconds", "0.01", "--seed", "18446744073709551615").stdout.decode()
+    assert re.search(r"\(seeds 18446744073709551615 … (0|18446744073709551615)\)$", printed), printed
 
 
 @pytest.mark.parametrize("arguments, sentence", [

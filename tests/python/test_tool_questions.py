@@ -160,7 +160,7 @@ def test_best_says_what_is_not_known_instead_of_no_plan():
         assert answer["plan"] is None and answer["nearest"] is None and answer["unknown"] == ["step_ns"]
     text = compare(SYNTH, "--best", "step_ns < 1e9", plans=plans, form="table")
     assert "the plan of least bytes with step_ns < 1e9 is unknown, because step_ns is unknown" in text
-    # What is known is said, whatever it would be chosen by; no preset is no unknown.
+    # Known facts are reported for any criterion; a missing preset is not an unknown one.
     nearest, = compare(SYNTH, "--best", "total_error <= 0.001", "--best-by", "step_ns", plans=plans)["best"]
     assert nearest["nearest"] and "unknown" not in nearest
     assert "unknown" not in compare(SYNTH, "--best", "preset = 'x'", plans=plans)["best"][0]

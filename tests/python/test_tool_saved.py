@@ -234,7 +234,7 @@ def test_a_terminal_shows_progress_and_the_time_left():
         while True:
             try:
                 part = os.read(ours, 4096)
-            except OSError:  # Linux says EIO where the other side is closed
+            except OSError:  # Linux returns EIO if the other side is closed
                 break
             if not part:
                 break

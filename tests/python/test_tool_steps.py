@@ -40,10 +40,10 @@ def test_feedback_runs_through_the_steps_and_is_judged_by_gradient_and_residual(
     rest = [0.0] * 2000
     for row, plain, gradient in zip(exact, without, [*gradients, *gradients[:2]]):
         seen = [beta * m + g for m, g in zip(rest, gradient)]
-        kept = top(seen, 20)
+        selected = top(seen, 20)
         energy = math.fsum(x * x for x in seen)
-        rest = [0.0 if i in kept else x for i, x in enumerate(seen)]
-        assert row["r"] == len(kept) and row["relative_l2_error"] == 0
+        rest = [0.0 if i in selected else x for i, x in enumerate(seen)]
+        assert row["r"] == len(selected) and row["relative_l2_error"] == 0
         assert row["contraction"] == pytest.approx(math.fsum(x * x for x in rest) / energy, rel=1e-12)
         alone = top(gradient, 20)
         share = math.fsum(gradient[i] ** 2 for i in alone) / math.fsum(x * x for x in gradient)
@@ -63,8 +63,8 @@ def test_the_total_error_is_that_of_the_sums_over_the_steps(gradients, tmp_path)
     for step, gradient in enumerate(gradients * 2):
         total = [a + b for a, b in zip(total, gradient)]
         seen = [a + b for a, b in zip(rest, gradient)]
-        kept, alone = set(top(seen, 200)), set(top(gradient, 200))
-        rest = [0.0 if i in kept else x for i, x in enumerate(seen)]  # exactly what has not arrived so far
+        selected, alone = set(top(seen, 200)), set(top(gradient, 200))
+        rest = [0.0 if i in selected else x for i, x in enumerate(seen)]  # exactly what has not arrived so far
         lost = [a if i in alone else a + b for i, (a, b) in enumerate(zip(lost, gradient))]
         for row, left in ((with_residual[step], rest), (without[step], lost), (halved[step], rest)):
             assert row["total_error"] == pytest.approx(math.dist(left, [0.0] * 2000) / math.dist(total, [0.0] * 2000), rel=1e-9)
@@ -74,15 +74,15 @@ def test_the_total_error_is_that_of_the_sums_over_the_steps(gradients, tmp_path)
 def test_only_the_last_step_is_shown_unless_asked_and_one_input_comes_again(gradients, tmp_path):
     file, = write_steps(tmp_path, gradients[:1])
     plan = "sparsify=topr(count=20) feedback=residual index=golomb value=raw"
-    each = rows_of(compare(file, "--steps", 4, "--each-step", plans=(plan,)))
+    rows = rows_of(compare(file, "--steps", 4, "--each-step", plans=(plan,)))
     last, = rows_of(compare(file, "--steps", 4, plans=(plan,)))
-    assert [row["step"] for row in each] == [1, 2, 3, 4] and last["step"] == 4
+    assert [row["step"] for row in rows] == [1, 2, 3, 4] and last["step"] == 4
     stable = set(COLUMNS) - TIMED
-    assert {k: last[k] for k in stable} == {k: each[3][k] for k in stable}
-    assert last["contraction"] != each[0]["contraction"]
+    assert {k: last[k] for k in stable} == {k: rows[3][k] for k in stable}
+    assert last["contraction"] != rows[0]["contraction"]
     again = rows_of(compare(file, file, file, file, "--steps", 4, plans=(plan,)))
     assert again[0]["contraction"] == last["contraction"]
-    assert rows_of(compare(file, plans=(plan,)))[0]["contraction"] == each[0]["contraction"]
+    assert rows_of(compare(file, plans=(plan,)))[0]["contraction"] == rows[0]["contraction"]
     table = compare(file, "--steps", 4, plans=(plan,), form="table")
     assert "step 4" in table and "step 3" not in table and max(map(len, table.splitlines())) <= 140
 

@@ -68,7 +68,7 @@ def test_its_rows_take_part_in_budgets(gradients, tmp_path):
     costs = [{"plan": plan, "operation": operation, "base_ns": 1000, "per_element_ns": 0.1} for plan in (LOWRANK, EIGHT) for operation in ("encode", "decode", "merge")]
     profile = tmp_path / "p.json"
     profile.write_text(json.dumps({"schema": "deepreduce-profile-1", "costs": costs, "frames": [{"plan": EIGHT, "base_bytes": 60, "per_element_bytes": 1}]}))
-    told = json.loads(run("plan", profile, "--input", gradients[0], "--link", "10Mb/s,1us", "--ranks", 4, "--errors", rows, "--error-budget", 0.1, "--format", "json").stdout)
-    plans = {each["tensor"]: next(line["plan"] for line in told["book"] if line["pattern"] in (each["tensor"], "*")) for each in told["errors"]}
-    assert plans["low"] == LOWRANK and plans["noise"] != LOWRANK and max(each["error"] for each in told["errors"]) <= 0.1
+    report = json.loads(run("plan", profile, "--input", gradients[0], "--link", "10Mb/s,1us", "--ranks", 4, "--errors", rows, "--error-budget", 0.1, "--format", "json").stdout)
+    plans = {error["tensor"]: next(line["plan"] for line in report["book"] if line["pattern"] in (error["tensor"], "*")) for error in report["errors"]}
+    assert plans["low"] == LOWRANK and plans["noise"] != LOWRANK and max(error["error"] for error in report["errors"]) <= 0.1
     assert "no cost of encode" in refusal("plan", profile, "--input", gradients[0], "--link", "10Mb/s", "--plan", LOWRANK.replace("2", "3"))

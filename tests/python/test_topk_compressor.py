@@ -41,20 +41,20 @@ def test_two_bits_take_fewer_bytes_than_twelve_bits_an_index():
     compressor = TopKCompressor(use_quantization=True, quantization_bins=4)
     idx, val, xshape, totalk, params = compressor.compress(x, 64)
     assert 8 * (idx.numel() + 4) / (64 * 64) < 9.6  # 14 with 12-bit indices
-    found, kept = compressor.decompress(x, idx, val, xshape, totalk, params), largest(x, 64)
-    assert torch.equal(found != 0, kept != 0) and float((found - kept).norm() / kept.norm()) < 0.15
+    found, selected = compressor.decompress(x, idx, val, xshape, totalk, params), largest(x, 64)
+    assert torch.equal(found != 0, selected != 0) and float((found - selected).norm() / selected.norm()) < 0.15
 
 
 def test_a_batch_is_the_mean_of_those_that_sent_an_element():
     compressor = TopKCompressor()
     xs = [chunks_of(seed) * scale for seed, scale in ((2, 1.0), (3, 1.0), (4, 9.0))]
     idx, val, (xshape, *_), (totalk, *_) = zip(*(compressor.compress(x, 64) for x in xs))
-    kept = [largest(x, 64) for x in xs]
-    norms = torch.stack([each.norm() for each in kept])
-    clipped = [each * min(1.0, float(norms.median() / norm)) for each, norm in zip(kept, norms)]
-    unit = [each / (each.reshape(-1, totalk).norm(dim=1).reshape(3, 2, 1, 1) + 1e-8) for each in kept]
-    for options, parts in (({}, clipped), ({"clip_norm": False}, kept), ({"normalise": True}, unit)):
-        count = sum((each != 0).float() for each in parts).clamp(min=1)
+    selected = [largest(x, 64) for x in xs]
+    norms = torch.stack([array.norm() for array in selected])
+    clipped = [array * min(1.0, float(norms.median() / norm)) for array, norm in zip(selected, norms)]
+    unit = [array / (array.reshape(-1, totalk).norm(dim=1).reshape(3, 2, 1, 1) + 1e-8) for array in selected]
+    for options, parts in (({}, clipped), ({"clip_norm": False}, selected), ({"normalise": True}, unit)):
+        count = sum((part != 0).float() for part in parts).clamp(min=1)
         found = compressor.batch_decompress(xs[0], list(idx), list(val), xshape, totalk, **options)
         assert torch.allclose(found, sum(parts) / count, atol=1e-5), options
 

@@ -39,7 +39,7 @@ def free_port():
 
 @functools.cache
 def ran(suite):
-    """(reports of the ranks: {check: what it told}, what they printed, ranks that did not end)"""
+    """(reports of the ranks: {check: why it was skipped}, what they printed, ranks that did not end)"""
     (ranks, seconds), gone = SUITES[suite], LOST.get(suite, {})
     with tempfile.TemporaryDirectory() as folder:
         port = free_port()
@@ -67,13 +67,13 @@ def ran(suite):
                 if process.poll() is None:
                     process.send_signal(signal.SIGKILL)
                 process.wait()
-        told = []
+        outputs = []
         for log in logs:
             log.seek(0)
-            told.append(log.read().decode(errors="replace")[-4000:])
+            outputs.append(log.read().decode(errors="replace")[-4000:])
             log.close()
-        lines = [each.read_text().splitlines() if each.exists() else [] for each in reports]
-        return [{each["check"]: each for each in map(json.loads, rank)} for rank in lines], "\n----\n".join(told), late
+        lines = [report.read_text().splitlines() if report.exists() else [] for report in reports]
+        return [{result["check"]: result for result in map(json.loads, rank)} for rank in lines], "\n----\n".join(outputs), late
 
 
 @pytest.mark.parametrize("suite, check", [(suite, check) for suite in SUITES for check in CHECKS[suite]])
@@ -87,14 +87,14 @@ def test_on_every_rank(suite, check):
             continue
         assert check in report, f"rank {rank} did not come to it\n{printed}"
         assert "failed" not in report[check], f"rank {rank}\n{report[check]['failed']}\n{printed}"
-    told = reports[-1][check]["told"]
-    if told:
-        pytest.skip(told)
+    reason = reports[-1][check]["skipped"]
+    if reason:
+        pytest.skip(reason)
 
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_every_rank_ends(suite):
-    """Those that are left, too, when others are gone: nothing that gloo still waits for keeps them."""
+    """Ranks that are left end, too, when others are gone: gloo does not hold them."""
     _, printed, late = ran(suite)
     assert not late, f"ranks {late} did not end within {SUITES[suite][1]} s\n{printed}"
 

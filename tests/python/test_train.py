@@ -1,4 +1,4 @@
-"""bench/train: ranks end bit-identical, losses fall, bytes are what the hook says; links have the rate they were given."""
+"""bench/train: ranks end bit-identical, losses fall, bytes are those that the hook reports; links have the requested rate."""
 
 import json
 import os
@@ -74,7 +74,7 @@ def test_what_is_there_is_not_run_again(quick):
 
 
 @pytest.mark.parametrize(
-    "arguments, said",
+    "arguments, message",
     [
         (["--model", "resnet"], "no model 'resnet'; there are resnet20, cnn,"),
         (["--method", "top2"], "no method 'top2'"),
@@ -83,11 +83,11 @@ def test_what_is_there_is_not_run_again(quick):
         (["--steps", "0"], "--steps 0.0: above 0"),
     ],
 )
-def test_wrong_arguments_are_told(monkeypatch, capsys, arguments, said):
+def test_wrong_arguments_are_told(monkeypatch, capsys, arguments, message):
     monkeypatch.setattr(sys, "argv", ["./dev train", *arguments])
     with pytest.raises(SystemExit) as left:
         __main__.main()
-    assert left.value.code == 2 and said in capsys.readouterr().err
+    assert left.value.code == 2 and message in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")
@@ -102,11 +102,11 @@ def test_a_rank_gives_the_gradients_of_its_own_batch(two, tmp_path):
 
     job = {"kind": "gradients", "model": "neumf", "seed": 1, "steps": 3}
     with RankPool(1) as one:
-        told = [pool.run({**job, "path": str(tmp_path / f"{i}.npz")}, timeout=120) for i, pool in enumerate((two, one))]
+        results = [pool.run({**job, "path": str(tmp_path / f"{i}.npz")}, timeout=120) for i, pool in enumerate((two, one))]
         first = [pool.run({**job, "steps": 1, "path": str(tmp_path / f"first{i}.npz")}, timeout=120) for i, pool in enumerate((two, one))]
-    assert [len(answers) for answers in told + first] == [2, 1, 2, 1]
+    assert [len(answers) for answers in results + first] == [2, 1, 2, 1]
     arrays = [dict(numpy.load(tmp_path / f"{name}.npz")) for name in ("0", "first0", "first1")]
-    assert len(arrays[0]) == told[0][0]["tensors"] > 3 and all(name.endswith((".weight", ".bias")) for name in arrays[0])
+    assert len(arrays[0]) == results[0][0]["tensors"] > 3 and all(name.endswith((".weight", ".bias")) for name in arrays[0])
     # Rank 0's in the first step, in which all begin alike, whatever the number of ranks: not the mean.
     assert all(numpy.array_equal(arrays[1][name], arrays[2][name]) for name in arrays[1])
     assert any(not numpy.array_equal(arrays[0][name], arrays[1][name]) for name in arrays[0])

@@ -21,13 +21,13 @@ def gradients(rank, step, shapes=SHAPES):
 
 def run(ranks, x, outs=None):
     """A round of all ranks: the sum of the factors, in rank order, is given to each."""
-    outs = [each.begin(given, out) for each, given, out in zip(ranks, x, outs or [None] * len(ranks))]
+    outs = [rank.begin(given, out) for rank, given, out in zip(ranks, x, outs or [None] * len(ranks))]
     done = False
     while not done:
-        total = sum(each.factor().copy() for each in ranks)
-        for each in ranks:
-            each.factor()[:] = total
-            done = each.next(1 / len(ranks))
+        total = sum(rank.factor().copy() for rank in ranks)
+        for rank in ranks:
+            rank.factor()[:] = total
+            done = rank.next(1 / len(ranks))
     return outs
 
 
@@ -44,10 +44,10 @@ class Paper:
 
     def step(self, x):
         m = [given + e for given, e in zip(x, self.e)]
-        p, _ = numpy.linalg.qr(sum(each @ self.q for each in m) / len(m))
-        self.q = sum(each.T @ p for each in m) / len(m)
+        p, _ = numpy.linalg.qr(sum(matrix @ self.q for matrix in m) / len(m))
+        self.q = sum(matrix.T @ p for matrix in m) / len(m)
         out = p @ self.q.T
-        self.e = [each - out for each in m]
+        self.e = [matrix - out for matrix in m]
         return out
 
 
@@ -59,10 +59,10 @@ def test_rounds_are_the_papers():
         outs = run(ranks, x)
         expected = paper.step([given[2].astype(numpy.float64) for given in x])
         assert numpy.abs(outs[0][2] - expected).max() < 1e-5 * numpy.abs(expected).max()
-        for rank, each in enumerate(ranks):
+        for rank, rank_ in enumerate(ranks):
             assert [out.tobytes() for out in outs[rank]] == [out.tobytes() for out in outs[0]]
-            assert numpy.abs(each.residual(2) - paper.e[rank]).max() < 1e-5 * numpy.abs(paper.e[rank]).max()
-            assert not each.residual(1).any()
+            assert numpy.abs(rank_.residual(2) - paper.e[rank]).max() < 1e-5 * numpy.abs(paper.e[rank]).max()
+            assert not rank_.residual(1).any()
         numpy.testing.assert_allclose(outs[0][1], sum(given[1] for given in x) / 3, atol=1e-6)
 
 
@@ -96,32 +96,32 @@ def test_a_state_goes_on_with_the_same_bits():
 
 
 def test_a_round_that_fails_loses_nothing():
-    each = Transform(SHAPES, PLAN)
-    run([each], [gradients(0, 0)])
-    before = each.state_dict()["state"].tobytes()
+    transform = Transform(SHAPES, PLAN)
+    run([transform], [gradients(0, 0)])
+    before = transform.state_dict()["state"].tobytes()
 
     def broken(factor):
         raise OSError("the link is down")
 
     with pytest.raises(OSError):
-        each.all_reduce(gradients(0, 1), broken)
-    assert each.state_dict()["state"].tobytes() == before and not each.info.busy
+        transform.all_reduce(gradients(0, 1), broken)
+    assert transform.state_dict()["state"].tobytes() == before and not transform.info.busy
     x = gradients(0, 1)
-    e = each.residual(2)
-    each.begin(x)
-    each.cancel(keep=True)
-    numpy.testing.assert_array_equal(each.residual(2), x[2] + e)
+    e = transform.residual(2)
+    transform.begin(x)
+    transform.cancel(keep=True)
+    numpy.testing.assert_array_equal(transform.residual(2), x[2] + e)
 
 
 @pytest.mark.parametrize("bad", [numpy.nan, numpy.inf])
 def test_what_is_not_finite_is_named(bad):
-    each = Transform(SHAPES, PLAN)
-    before, x = each.state_dict()["state"].tobytes(), gradients(0, 0)
+    transform = Transform(SHAPES, PLAN)
+    before, x = transform.state_dict()["state"].tobytes(), gradients(0, 0)
     x[2].reshape(-1)[100] = bad
     with pytest.raises(deepreduce.ArgumentError, match="tensor 2: element 100 of the gradient") as caught:
-        each.begin(x)
+        transform.begin(x)
     assert caught.value.tensor == 2 and caught.value.where == 100
-    assert each.state_dict()["state"].tobytes() == before
+    assert transform.state_dict()["state"].tobytes() == before
 
 
 def test_bad_input_is_refused_in_words():
@@ -133,47 +133,47 @@ def test_bad_input_is_refused_in_words():
         Transform(SHAPES, "transform=lowrank(rank=2) index=golomb")
     with pytest.raises(deepreduce.Unsupported, match="makes factors, not frames"):
         deepreduce.encode(numpy.ones(40, numpy.float32), PLAN)
-    each = Transform(SHAPES, PLAN)
+    transform = Transform(SHAPES, PLAN)
     with pytest.raises(deepreduce.ArgumentError, match="no round"):
-        each.factor()
+        transform.factor()
     with pytest.raises(deepreduce.ArgumentError, match=r"x\[1\] has the shape"):
-        each.begin([gradients(0, 0)[i] for i in (0, 2, 1, 3)])
+        transform.begin([gradients(0, 0)[i] for i in (0, 2, 1, 3)])
     with pytest.raises(deepreduce.ArgumentError, match="3 arrays"):
-        each.begin(gradients(0, 0)[:3])
+        transform.begin(gradients(0, 0)[:3])
     half = gradients(0, 0)
     half[0] = half[0].astype(numpy.float16)
     with pytest.raises(deepreduce.ArgumentError):
-        each.begin(half)
+        transform.begin(half)
     turned = gradients(0, 0)
     turned[2] = numpy.asfortranarray(turned[2])
     with pytest.raises(deepreduce.ArgumentError, match="not contiguous"):
-        each.begin(turned)
-    assert not each.info.busy
+        transform.begin(turned)
+    assert not transform.info.busy
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_an_output_is_float32(dtype):
     torch = pytest.importorskip("torch", reason="torch is missing: pip install torch")
-    each, x, narrow = Transform([(40,)], PLAN), numpy.ones(40, numpy.float32), torch.zeros(40, dtype=getattr(torch, dtype))
-    for call in (lambda: each.begin(x, narrow), lambda: each.all_reduce(x, lambda factor: None, out=[narrow])):
+    transform, x, narrow = Transform([(40,)], PLAN), numpy.ones(40, numpy.float32), torch.zeros(40, dtype=getattr(torch, dtype))
+    for call in (lambda: transform.begin(x, narrow), lambda: transform.all_reduce(x, lambda factor: None, out=[narrow])):
         with pytest.raises(deepreduce.ArgumentError, match=rf"out\[0\] is {dtype}, not float32") as caught:
             call()
-        assert caught.value.tensor == 0 and not each.info.busy and not narrow.any()
+        assert caught.value.tensor == 0 and not transform.info.busy and not narrow.any()
 
 
 def test_outputs_live_until_the_round_ends():
-    each = Transform([(40,)], PLAN)
-    outs = each.begin(numpy.ones(40, numpy.float32))
-    kept = weakref.ref(outs[0])
+    transform = Transform([(40,)], PLAN)
+    outs = transform.begin(numpy.ones(40, numpy.float32))
+    reference = weakref.ref(outs[0])
     outs.clear()
-    assert kept() is not None
-    while not each.next():
+    assert reference() is not None
+    while not transform.next():
         pass
-    assert kept() is None
+    assert reference() is None
 
 
 def test_a_residual_is_finite_float32_of_the_shape():
-    each = Transform([(2, 3)], PLAN)
+    transform = Transform([(2, 3)], PLAN)
     bad = numpy.zeros((2, 3), numpy.float32)
     bad[1, 1] = -numpy.inf
     for wrong, words in (
@@ -183,33 +183,33 @@ def test_a_residual_is_finite_float32_of_the_shape():
         ([0.0], "residual is a list, not an array"),
     ):
         with pytest.raises(deepreduce.ArgumentError, match=words) as caught:
-            each.set_residual(wrong)
+            transform.set_residual(wrong)
         assert caught.value.tensor == 0
-    each.set_residual(numpy.arange(6, dtype=numpy.float32).reshape(2, 3))
-    assert each.residual().tolist() == [[0, 1, 2], [3, 4, 5]]
+    transform.set_residual(numpy.arange(6, dtype=numpy.float32).reshape(2, 3))
+    assert transform.residual().tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_a_transform_in_use_says_so():
-    each, x = Transform([(4, 4)], PLAN), numpy.ones((4, 4), numpy.float32)
-    state = each.state_dict()["state"]
-    with each.lock:  # as a call of another thread holds it
+    transform, x = Transform([(4, 4)], PLAN), numpy.ones((4, 4), numpy.float32)
+    state = transform.state_dict()["state"]
+    with transform.lock:  # as a call of another thread holds it
         for call in (
-            lambda: each.begin(x),
-            each.factor,
-            each.next,
-            lambda: each.all_reduce(x, lambda factor: None),
-            each.cancel,
-            each.residual,
-            lambda: each.set_residual(x),
-            each.state_dict,
-            lambda: each.load_state_dict({"state": state}),
-            each.reset,
+            lambda: transform.begin(x),
+            transform.factor,
+            transform.next,
+            lambda: transform.all_reduce(x, lambda factor: None),
+            transform.cancel,
+            transform.residual,
+            lambda: transform.set_residual(x),
+            transform.state_dict,
+            lambda: transform.load_state_dict({"state": state}),
+            transform.reset,
         ):
             with pytest.raises(deepreduce.ConcurrentUse, match="the transform is in another call"):
                 call()
-        assert each.info.rounds == 0
-    each.all_reduce(x, lambda factor: None)
-    assert each.info.rounds == 1
+        assert transform.info.rounds == 0
+    transform.all_reduce(x, lambda factor: None)
+    assert transform.info.rounds == 1
 
 
 def test_a_plan_says_that_it_transforms():
@@ -221,8 +221,8 @@ def test_a_plan_says_that_it_transforms():
 def test_tiny_and_empty_tensors_are_exact():
     shapes = [(1, 50), (50, 1), (0, 4), (3, 0), (), (2, 2)]
     x = gradients(0, 0, shapes)
-    each = Transform(shapes, "transform=lowrank(rank=4)")
-    for out, given in zip(run([each], [x])[0], x):
+    transform = Transform(shapes, "transform=lowrank(rank=4)")
+    for out, given in zip(run([transform], [x])[0], x):
         numpy.testing.assert_array_equal(out, given)
 
 

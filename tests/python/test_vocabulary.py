@@ -105,7 +105,7 @@ def means(torch, make):
     reduce = make(x)
     if reduce is not None:
         reduce(x)
-    return [each.numpy() for each in x]
+    return [array.numpy() for array in x]
 
 
 def of_mpi(function):
@@ -219,13 +219,13 @@ def of_transformers(**options):
 
 
 def plain(value):
-    """What can be compared of a result."""
+    """A result in a form that can be compared."""
     if isinstance(value, deepreduce.State):
         return value.memory.tolist()
     if isinstance(value, (list, tuple)):
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     if isinstance(value, dict):
-        return {name: plain(each) for name, each in value.items()}
+        return {name: plain(item) for name, item in value.items()}
     return numpy.asarray(value).tolist() if hasattr(value, "__array__") else value
 
 
@@ -238,8 +238,8 @@ def test_an_old_spelling_works_and_warns_once_a_line(old, new, by_old, by_new):
         warnings.simplefilter("default", DeprecationWarning)
         found = by_old()
         by_old()
-    met = [each for each in met if "until version 0.4" in str(each.message)]
-    assert len(met) == 1 and met[0].filename == __file__, [(str(each.message), each.filename) for each in met]
+    met = [warning for warning in met if "until version 0.4" in str(warning.message)]
+    assert len(met) == 1 and met[0].filename == __file__, [(str(warning.message), warning.filename) for warning in met]
     assert str(met[0].message).startswith(f"{old} is deprecated, use {new}"), str(met[0].message)
     assert plain(found) == expected
 
@@ -254,7 +254,7 @@ def test_old_and_new_together_are_refused():
 
 
 def test_every_old_spelling_is_in_the_table():
-    """What the source passes to _renamed's functions, beside the rows above."""
+    """The names that the source passes to _renamed's functions, beside the rows above."""
     found = set()
     for path in SOURCES:
         for outer, function in functions(ast.parse(path.read_text(encoding="utf-8"))):
@@ -283,11 +283,11 @@ def test_an_exchange_goes_on_from_its_state_dict_with_the_same_bits(plan):
     def run(loopback, ranks, steps):
         found = []
         for step in steps:
-            for rank, each in enumerate(ranks):
-                each.rebind(gradient(step, rank))
-                each.start()
+            for rank, exchange in enumerate(ranks):
+                exchange.rebind(gradient(step, rank))
+                exchange.start()
             assert loopback.run(ranks) == [None, None]
-            found.append([each.out.tobytes() for each in ranks])
+            found.append([rank.out.tobytes() for rank in ranks])
         return found
 
     def made():
@@ -296,11 +296,11 @@ def test_an_exchange_goes_on_from_its_state_dict_with_the_same_bits(plan):
 
     loopback, ranks = made()
     run(loopback, ranks, range(3))
-    saved = [each.state_dict() for each in ranks]
+    saved = [rank.state_dict() for rank in ranks]
     assert saved[0]["step"] == 3 and set(saved[0]) > {"step"}
     again, fresh = made()
-    for each, state in zip(fresh, saved):
-        each.load_state_dict(state)
+    for exchange, state in zip(fresh, saved):
+        exchange.load_state_dict(state)
     assert run(again, fresh, range(3, 6)) == run(loopback, ranks, range(3, 6))
     assert plain(fresh[0].state_dict()) == plain(ranks[0].state_dict())
 
@@ -360,7 +360,7 @@ def functions(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield "", node
         elif isinstance(node, ast.ClassDef):
-            yield from ((node.name, each) for each in node.body if isinstance(each, ast.FunctionDef))
+            yield from ((node.name, method) for method in node.body if isinstance(method, ast.FunctionDef))
 
 
 def exported(path):
@@ -369,7 +369,7 @@ def exported(path):
     for beside in path.parent.glob("*.py"):
         for node in ast.parse(beside.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
-                found |= {each.value for each in node.value.elts}
+                found |= {element.value for element in node.value.elts}
     return found
 
 
@@ -387,11 +387,11 @@ def public_functions():
 
 
 def names_of(function):
-    return [each.arg for each in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
+    return [argument.arg for argument in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
 
 
 def decorators(function):
-    return {getattr(getattr(each, "func", each), "id", "") for each in function.decorator_list}
+    return {getattr(getattr(decorator, "func", decorator), "id", "") for decorator in function.decorator_list}
 
 
 def is_alias(function):
@@ -415,8 +415,8 @@ def test_tensors_come_before_the_plan():
     wrong = []
     for where, _, function in public_functions():
         names = names_of(function)
-        plans = [names.index(each) for each in names if each in PLANS]
-        tensors = [names.index(each) for each in names if each in TENSORS]
+        plans = [names.index(name) for name in names if name in PLANS]
+        tensors = [names.index(name) for name in names if name in TENSORS]
         if plans and tensors and min(plans) < min(tensors) and not is_alias(function):
             wrong.append(where)
     assert not wrong, f"(tensors, plan) is the order: {wrong}"
@@ -450,7 +450,7 @@ def test_a_seed_is_the_constructors():
 
 
 def test_the_tree_has_no_old_spelling():
-    """What runs in other processes, where a warning would not be seen: examples, documents, ranks of tests, benchmarks."""
+    """The sources that run in other processes, where a warning would not be seen: examples, documents, ranks of tests, benchmarks."""
     root = ROOT.parent
     wrong = []
     for path in (*root.glob("examples/*.py"), *root.glob("tests/**/*.py"), *root.glob("bench/**/*.py"), *root.glob("docs/*.md"), root / "README.md"):

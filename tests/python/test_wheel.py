@@ -40,7 +40,7 @@ def version():
 
 
 def copy_of_the_package(to):
-    """As in a checkout: what is made beside setup.py must not be made there."""
+    """A copy like a checkout: setup.py must not write beside the original."""
     for name in ("bindings/python", "capi", "codecs", "include", "lib", "tests/meson.build", "tool",
                  "datasets/manifest.json", *DATA, "meson.build", "meson_options.txt", "LICENSE", "README.md"):  # fmt: skip
         (to / name).parent.mkdir(parents=True, exist_ok=True)
@@ -79,8 +79,8 @@ def test_an_sdist_holds_the_package_and_its_papers(unpacked):
         assert (unpacked / name).read_bytes() == (ROOT / name).read_bytes()
     for path in [*sorted((PACKAGE / "deepreduce").rglob("*.py")), PACKAGE / "deepreduce/py.typed", PACKAGE / "NOTICE"]:
         assert (unpacked / path.relative_to(PACKAGE)).read_bytes() == path.read_bytes()
-    told = (unpacked / "PKG-INFO").read_text(encoding="utf-8")
-    assert f"Version: {version()}\n" in told and "License-Expression: Apache-2.0" in told and "# DeepReduce" in told
+    metadata = (unpacked / "PKG-INFO").read_text(encoding="utf-8")
+    assert f"Version: {version()}\n" in metadata and "License-Expression: Apache-2.0" in metadata and "# DeepReduce" in metadata
 
 
 def test_an_sdist_configures_without_the_checkout(unpacked, tmp_path):
@@ -89,11 +89,11 @@ def test_an_sdist_configures_without_the_checkout(unpacked, tmp_path):
         pytest.skip("meson or ninja is missing")
     source, build = unpacked / "source", tmp_path / "build"
     subprocess.run(["meson", "setup", build, source, *setup_script().OPTIONS], check=True, capture_output=True)
-    # A process may have another zlib than ours (Python's own, say), which would then make deflate's bytes.
+    # A process may have another zlib than ours (Python's own, for example), which would then write deflate's bytes.
     archive = lambda name: subprocess.check_output(["cc", f"-print-file-name={name}"], text=True).strip()  # noqa: E731
     if shutil.which("cc") and all(os.path.isabs(archive(name)) for name in ("libz.a", "libzstd.a")):
         rules = (build / "build.ninja").read_text("utf-8").split("\nbuild ")
-        [link] = [each for each in rules if each.startswith("capi/libdeepreduce.so") and "-soname," in each]
+        [link] = [rule for rule in rules if rule.startswith("capi/libdeepreduce.so") and "-soname," in rule]
         assert "/libz.a" in link and "/libzstd.a" in link and "deepreduce.map" in link, link
     for path in source.rglob("*.[ch]pp"):
         for name in re.findall(r'^#include "([^"]+)"', path.read_text(encoding="utf-8"), flags=re.M):
@@ -131,13 +131,13 @@ def test_the_tag_says_what_the_libraries_need(tmp_path):
     inner = tmp_path / "libinner.so.1"
     build("libdeepreduce.so", "#include <stdlib.h>\nint inner(void); int f(void) { return inner() + abs(atoi(\"3\")); }",
           inner, "-Wl,-rpath,$ORIGIN")  # fmt: skip
-    told = re.fullmatch(r"manylinux_2_(\d+)_x86_64", tag())
-    assert told and setup.oldest_glibc([tmp_path / "libdeepreduce.so"]) == (2, int(told[1]))
+    match = re.fullmatch(r"manylinux_2_(\d+)_x86_64", tag())
+    assert match and setup.oldest_glibc([tmp_path / "libdeepreduce.so"]) == (2, int(match[1]))
     assert setup.platform_tag(tmp_path, "macosx_11_0_arm64") == "macosx_11_0_arm64"
     away = inner.rename(tmp_path / "elsewhere")
     assert tag() == "linux_x86_64"
     away.rename(inner)
-    assert tag() == told[0]
+    assert tag() == match[0]
 
 
 def test_what_a_build_lacks_is_said_before_it_starts(tmp_path, monkeypatch):
@@ -199,10 +199,10 @@ def test_a_wheel_of_deepreduce_grace_fits_this_deepreduce(tmp_path):
     info = f"deepreduce_grace-{version()}.dist-info"
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-        told = archive.read(f"{info}/METADATA").decode("utf-8")
+        metadata = archive.read(f"{info}/METADATA").decode("utf-8")
     files = {f"deepreduce_grace/{path.name}" for path in (ROOT / "bindings/grace/deepreduce_grace").glob("*.py")}
     assert files | {"deepreduce_grace/py.typed", f"{info}/licenses/LICENSE"} <= names and not any(name.startswith("deepreduce/") for name in names)
-    assert f"Requires-Dist: deepreduce=={version()}\n" in told and "Requires-Dist: torch\n" in told
+    assert f"Requires-Dist: deepreduce=={version()}\n" in metadata and "Requires-Dist: torch\n" in metadata
     if not importlib.util.find_spec("torch"):
         pytest.skip("torch is missing: pip install torch")
     # In one folder with the package, as pip puts them.
@@ -236,8 +236,8 @@ def look_at_a_wheel(wheel, tmp_path):
             files = [archive.extract(name, tmp_path / "elf") for name in names if ".so" in name or name == "deepreduce/deepreduce"]
         assert len(files) == 2
         for file in files:  # as tests/install/check.sh has it of a build: both parse hostile bytes
-            said = subprocess.run(["readelf", "-dWl", "--dyn-syms", file], check=True, capture_output=True, text=True).stdout
-            assert re.search(r"\(FLAGS(_1)?\).*NOW", said) and "GNU_RELRO" in said and "__stack_chk_fail" in said, f"{file} is not hardened"
+            output = subprocess.run(["readelf", "-dWl", "--dyn-syms", file], check=True, capture_output=True, text=True).stdout
+            assert re.search(r"\(FLAGS(_1)?\).*NOW", output) and "GNU_RELRO" in output and "__stack_chk_fail" in output, f"{file} is not hardened"
 
     # numpy comes from the environment that runs the tests: there is no network.
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", tmp_path / "venv"], check=True)

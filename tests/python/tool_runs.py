@@ -60,7 +60,7 @@ def rows_of(report):
 
 
 def refusal(*arguments, status=2, **options):
-    """The one line on stderr of a run that fails and says nothing on stdout."""
+    """The one line on stderr of a run that fails and prints nothing on stdout."""
     done = run(*arguments, status=status, **options)
     assert done.stdout == b""
     return done.stderr.decode()

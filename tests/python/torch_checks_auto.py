@@ -28,7 +28,7 @@ class Only:
 
     def __enter__(self):
         self._all = _auto.CANDIDATES
-        _auto.CANDIDATES = [each for each in self._all if each[0] == self._name]
+        _auto.CANDIDATES = [candidate for candidate in self._all if candidate[0] == self._name]
 
     def __exit__(self, *_):
         _auto.CANDIDATES = self._all

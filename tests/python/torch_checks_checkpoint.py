@@ -1,4 +1,4 @@
-"""What a checkpoint of torch.distributed.checkpoint holds, what another number of ranks takes from it, and states of old."""
+"""What a checkpoint of torch.distributed.checkpoint holds, what another number of ranks loads from it, and states of earlier versions."""
 
 import contextlib
 import logging
@@ -31,7 +31,7 @@ def sgd(model):
 
 
 def matrices(step, rank):
-    return [each.view(-1, 10) for each in gradients(step, rank)]
+    return [gradient.view(-1, 10) for gradient in gradients(step, rank)]
 
 
 def residuals_of(exchange):
@@ -53,7 +53,7 @@ def summed(x, group=None):
 
 
 def new_groups(size):
-    """That of the first ranks, and whether this rank is in it."""
+    """(a group of the first ranks, whether this rank is in it)"""
     return dist.new_group(list(range(size))), dist.get_rank() < size
 
 
@@ -147,8 +147,8 @@ def a_state_is_a_copy_that_a_later_step_does_not_change():
         reduce = AllReduce(plan, dense_below=0)
         reduce(matrices(0, dist.get_rank()))
         part = part_of(reduce.state_dict())
-        tensors = [each["state"] for each in part["residuals"].values()] + [*part.get("transforms", {}).values()]
-        before = [each.clone() for each in tensors]
+        tensors = [entry["state"] for entry in part["residuals"].values()] + [*part.get("transforms", {}).values()]
+        before = [tensor.clone() for tensor in tensors]
         reduce(matrices(1, dist.get_rank()))
         assert tensors and all(map(torch.equal, tensors, before))
 
@@ -158,7 +158,7 @@ def a_checkpoint_that_is_written_beside_later_steps_is_of_the_step_that_it_was_a
     rank, path = dist.get_rank(), folder("beside")
     reduce, again = AllReduce(EXACT_TOP, dense_below=0), AllReduce(EXACT_TOP, dense_below=0)
     reduce(matrices(0, rank))
-    kept = residuals_of(reduce)
+    residuals = residuals_of(reduce)
     writing = dcp.async_save({"hook": reduce}, checkpoint_id=path, process_group=dist.new_group(backend="gloo"))
     for step in range(1, 4):
         reduce(matrices(step, rank))
@@ -166,7 +166,7 @@ def a_checkpoint_that_is_written_beside_later_steps_is_of_the_step_that_it_was_a
     dist.barrier()
     again(matrices(0, rank))
     load_checkpoint(again, path)
-    assert again.state_dict()["step"] == 1 and torch.equal(residuals_of(again), kept)
+    assert again.state_dict()["step"] == 1 and torch.equal(residuals_of(again), residuals)
 
 
 @check("four")
@@ -191,7 +191,7 @@ def residuals_add_to_the_mean_of_another_number_of_ranks_what_they_would_have_ad
                 loaded = AllReduce(plan, dense_below=0, group=new)
                 with logged() as lines:
                     load_checkpoint(loaded, path)
-                    loaded([torch.zeros_like(each) for each in matrices(0, rank)])  # (it learns of its tensors)
+                    loaded([torch.zeros_like(matrix) for matrix in matrices(0, rank)])  # (it learns of its tensors)
                     load_checkpoint(loaded, path)
                 assert not lines and loaded.state_dict()["step"] == 3
                 own = residuals_of(loaded)
@@ -216,13 +216,13 @@ def ranks_of_plain_files_that_are_gone_are_named_in_the_log_unless_their_state_i
     group, is_here = new_groups(2)
     dist.barrier()
     if is_here:
-        own, gone = (torch.load(f"{files}{each}.pt", weights_only=True) for each in (rank, rank + 2))
-        for state, told in ((own, [f"residuals of rank {rank + 2} of 4 are lost: the state has none"]), ({**gone, **own}, [])):
+        own, gone = (torch.load(f"{files}{number}.pt", weights_only=True) for number in (rank, rank + 2))
+        for state, warnings_ in ((own, [f"residuals of rank {rank + 2} of 4 are lost: the state has none"]), ({**gone, **own}, [])):
             reduce = AllReduce(EXACT_TOP, dense_below=0, group=group)
             reduce(matrices(0, rank))
             with logged() as lines:
                 reduce.load_state_dict(state)
-            assert lines == told, lines
+            assert lines == warnings_, lines
         assert torch.allclose(summed(residuals_of(reduce), group) / 2, mean, rtol=1e-5, atol=1e-7)
     dist.barrier()
 
@@ -254,22 +254,22 @@ def accelerates_files_lose_no_residuals_where_ranks_are_gone():
 
 @check("two")
 def states_of_version_1_are_loaded():
-    """Of files that an AllReduce of 2 ranks wrote before states had keys by rank, with what its next step gave."""
+    """Loads files that an AllReduce of 2 ranks wrote before states had keys by rank, with the result of its next step."""
     rank = dist.get_rank()
-    for each in torch.load(FILES / f"torch_state_v1_rank{rank}.pt", weights_only=True).values():
-        assert each["state"]["version"] == 1
+    for part in torch.load(FILES / f"torch_state_v1_rank{rank}.pt", weights_only=True).values():
+        assert part["state"]["version"] == 1
         x = [[g.view(-1, 10) for g in gradients(3, rank, (300, 40))] for _ in range(2)]
-        known, waiting = AllReduce(each["plan"], dense_below=0), AllReduce(each["plan"], dense_below=0)
+        known, waiting = AllReduce(part["plan"], dense_below=0), AllReduce(part["plan"], dense_below=0)
         known([torch.zeros_like(g) for g in x[0]])
         for reduce, tensors in zip((known, waiting), x):
-            reduce.load_state_dict(each["state"])
+            reduce.load_state_dict(part["state"])
             reduce(tensors)
-            assert all(map(same, tensors, each["then"])), each["plan"]
+            assert all(map(same, tensors, part["then"])), part["plan"]
 
 
 @check("two")
 def a_state_that_no_state_dict_gave_is_an_argument_error_and_changes_nothing():
-    """Numbers beyond sense would be waited for, or scale residuals to something else; wrong types are no KeyError."""
+    """Numbers beyond sense would be waited for, or scale residuals to something else; wrong types are not a KeyError."""
     rank = dist.get_rank()
     reduce = AllReduce(EXACT_TOP, dense_below=0)
     reduce(matrices(0, rank))
@@ -280,7 +280,7 @@ def a_state_that_no_state_dict_gave_is_an_argument_error_and_changes_nothing():
     def residual(**changed):
         return {own: {**part, "residuals": {**part["residuals"], name: {**saved, **changed}}}}
 
-    for said, changed in [
+    for message, changed in [
         *[(f"{key} of the state is", {key: value}) for key in ("step", "ranks") for value in (-1, "1", None, 0.5, 10**30, 10**5000)],
         ("ranks of the state is 10000000, not a number from 0 to 65536", {"ranks": 10**7}),
         *[("scale of the state is", {"scale": value}) for value in (float("nan"), "x", 10**5000)],
@@ -293,10 +293,10 @@ def a_state_that_no_state_dict_gave_is_an_argument_error_and_changes_nothing():
         (f"the state of {name} is not a tensor of bytes", residual(state=saved["state"].reshape(2, -1))),
         (f"the residual of {name} is of None elements", residual(elements=None)),
     ]:
-        with raises(deepreduce.ArgumentError, said):
+        with raises(deepreduce.ArgumentError, message):
             reduce.load_state_dict({**good, **changed})
         now = reduce.state_dict()
-        assert now["step"] == good["step"] and same(now[own]["residuals"][name]["state"], saved["state"]), said
+        assert now["step"] == good["step"] and same(now[own]["residuals"][name]["state"], saved["state"]), message
     with logged() as lines:
         reduce.load_state_dict({**good, "ranks": 65536})
     assert len(lines) == 1 and len(lines[0]) < 300 and "and 32751 more of 65536" in lines[0], lines

@@ -21,7 +21,7 @@ LADDER = [None, "feedback=residual index=all value=half", TEN, ONE]
 
 @contextlib.contextmanager
 def link(seconds_per_byte, latency=1e-4):
-    """Steps wait as long as on such a link: seconds_per_byte(). Rank 1 says more, as if it had come early."""
+    """Steps wait as long as on a link of seconds_per_byte(). Rank 1 reports a longer wait, as if it had arrived early."""
 
     class Measured(_ladder.Controller):
         def observe(self, size, seconds):
@@ -55,18 +55,18 @@ def control_goes_down_and_up_and_nothing_is_lost():
         slow = [True]
         with link(lambda: 1e-5 if slow[0] else 1e-8):
             reduce = AllReduce(LADDER, control=f"{law}(target_ms=20)", dense_below=100)
-            rungs, given, came = [], 0, 0
+            rungs, given, received = [], 0, 0
             for step in range(60):
                 slow[0] = step < 25
                 rungs.append(reduce.control.rung)
                 got, mean = exchanged(reduce, step)
-                given, came = given + mean, came + got.double()
+                given, received = given + mean, received + got.double()
                 assert same_on_all_ranks(got)
-                # What was given is what came, and the residuals.
-                left = (given - came) * dist.get_world_size()
+                # The sum of the gradients is the sum of the means plus the residuals.
+                left = (given - received) * dist.get_world_size()
                 names = [int(name) for name in reduce._states]
-                kept = torch.cat([left.split([3000, 40, 500])[i] for i in names])
-                assert torch.allclose(kept, residual_sum(reduce), atol=1e-3), (step, rungs)
+                residual = torch.cat([left.split([3000, 40, 500])[i] for i in names])
+                assert torch.allclose(residual, residual_sum(reduce), atol=1e-3), (step, rungs)
             assert rungs[0] == 0 and rungs[24] == 2 and rungs[-1] == 0, rungs
             assert all(abs(a - b) <= 1 for a, b in zip(rungs, rungs[1:]))
             assert residual_sum(reduce).abs().max() == 0  # dense, and the residuals are sent
@@ -80,19 +80,19 @@ MIXED = [None, "feedback=residual index=all value=uniform_quant(bits=8)", LOWRAN
 
 
 def matrices(step, rank):
-    return [each.reshape(shape) for each, shape in zip(gradients(step, rank, (3000, 40, 600)), ((60, 50), (40,), (20, 30)))]
+    return [gradient.reshape(shape) for gradient, shape in zip(gradients(step, rank, (3000, 40, 600)), ((60, 50), (40,), (20, 30)))]
 
 
-def kept_by(reduce):
+def residuals_of(reduce):
     """[d] over ranks, f64: the residuals of frames and of transforms, in the order of the tensors."""
     own = []
     for i, size in enumerate((3000, 40, 600)):
         state = reduce._states[str(i)]
-        kept = torch.from_numpy(state.residual.copy()).double() if state.memory.any() else torch.zeros(size).double()
+        residual = torch.from_numpy(state.residual.copy()).double() if state.memory.any() else torch.zeros(size).double()
         if reduce._where[str(i)][0].kind == "factors":
-            assert not kept.any()  # a residual is in one place
-            kept = torch.from_numpy(factor_residual(reduce, str(i))).double()
-        own.append(kept)
+            assert not residual.any()  # a residual is in one place
+            residual = torch.from_numpy(factor_residual(reduce, str(i))).double()
+        own.append(residual)
     total = torch.cat(own)
     dist.all_reduce(total)
     return total
@@ -103,22 +103,22 @@ def control_carries_residuals_to_factors_and_back():
     slow = [True]
     with link(lambda: 1e-4 if slow[0] else 1e-9):
         reduce = AllReduce(MIXED, control="aimd(target_ms=5)", dense_below=100)
-        rungs, given, came = [], 0, 0
+        rungs, given, received = [], 0, 0
         for step in range(60):
             slow[0] = step < 25
             rungs.append(reduce.control.rung)
             x = matrices(step, dist.get_rank())
             reduce(x)
-            got = torch.cat([each.reshape(-1) for each in x])
-            ranks = [torch.cat([each.reshape(-1) for each in matrices(step, r)]).double() for r in range(dist.get_world_size())]
-            given, came = given + sum(ranks) / len(ranks), came + got.double()
+            got = torch.cat([tensor.reshape(-1) for tensor in x])
+            ranks = [torch.cat([matrix.reshape(-1) for matrix in matrices(step, r)]).double() for r in range(dist.get_world_size())]
+            given, received = given + sum(ranks) / len(ranks), received + got.double()
             assert same_on_all_ranks(got)
-            left = (given - came) * dist.get_world_size()
-            assert torch.allclose(left, kept_by(reduce), atol=2e-3), (step, rungs)
+            left = (given - received) * dist.get_world_size()
+            assert torch.allclose(left, residuals_of(reduce), atol=2e-3), (step, rungs)
         assert set(rungs) == set(range(5)) and rungs[-1] == 0, rungs
-        assert kept_by(reduce).abs().max() == 0
+        assert residuals_of(reduce).abs().max() == 0
         reduce.reset()
-        assert not kept_by(reduce).any() and reduce.control.rung == 0
+        assert not residuals_of(reduce).any() and reduce.control.rung == 0
 
 
 @check("control")
@@ -132,12 +132,12 @@ def control_with_factors_goes_on_from_a_saved_state():
             saved = first.state_dict()
             second.load_state_dict(saved)
             assert second.control.rung == first.control.rung
-            assert torch.equal(kept_by(first), kept_by(second))
+            assert torch.equal(residuals_of(first), residuals_of(second))
             x, y = matrices(stop, dist.get_rank()), matrices(stop, dist.get_rank())
             first(x)
             second(y)
             assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(x, y)), stop
-            assert torch.allclose(kept_by(first), kept_by(second), atol=1e-4)
+            assert torch.allclose(residuals_of(first), residuals_of(second), atol=1e-4)
 
 
 @check("control")
@@ -157,8 +157,8 @@ def control_of_a_ddp_training_is_the_same_on_all_ranks():
         assert same_on_all_ranks(made)
         assert hook.control.rung >= 2
         assert hook.control.info.decisions == 12
-        told = torch.tensor(hook.control.state_dict()["trace"], dtype=torch.int64)
-        assert same_on_all_ranks(told.float())
+        trace = torch.tensor(hook.control.state_dict()["trace"], dtype=torch.int64)
+        assert same_on_all_ranks(trace.float())
 
 
 @check("control")
@@ -176,7 +176,7 @@ def control_at_one_rung_is_that_plan():
 
 @check("control")
 def control_goes_on_from_a_saved_state():
-    """With the rung and all that the controller knew; what steps take from then on is measured anew."""
+    """With the rung and all that the controller knew; times of steps are measured again from then on."""
     with link(lambda: 4e-6):
         for stop in (1, 5, 12):
             first, second = (AllReduce(LADDER, control="aimd(target_ms=20)", dense_below=100) for _ in range(2))
@@ -184,7 +184,7 @@ def control_goes_on_from_a_saved_state():
                 exchanged(first, step)
             saved = first.state_dict()
             second.load_state_dict(saved)
-            got, expected = (exchanged(each, stop)[0] for each in (second, first))
+            got, expected = (exchanged(hook_, stop)[0] for hook_ in (second, first))
             assert torch.allclose(got, expected, atol=1e-6)
             assert torch.equal(part_of(second.state_dict())["control"][: 4 * stop], part_of(saved)["control"])
             assert second.control.info.decisions == stop + 1

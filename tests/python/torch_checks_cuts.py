@@ -1,4 +1,4 @@
-"""What deepreduce.torch promises however tensors are cut into units and slots, and by the kind of plan."""
+"""What deepreduce.torch promises for any cut of tensors into units and slots, and by the kind of plan."""
 
 import copy
 import logging
@@ -39,7 +39,7 @@ def exchanged(plan, steps=3, **options):
     for step in range(steps):
         x = several(step, dist.get_rank())
         reduce(x)
-        found.append(torch.cat([each.reshape(-1) for each in x.values()]))
+        found.append(torch.cat([tensor.reshape(-1) for tensor in x.values()]))
     return torch.cat(found), reduce
 
 
@@ -60,8 +60,8 @@ def levels_do_not_depend_on_bucket_sizes():
             ddp = torch.nn.parallel.DistributedDataParallel(make_model(), bucket_cap_mb=cap)
             hook.register(ddp)
             steps_of(ddp, torch.optim.SGD(ddp.parameters(), lr=0.01), 0, 3)
-            found.append(torch.cat([each.grad.reshape(-1) for each in ddp.parameters()]))
-        assert all(same(found[0], each) for each in found[1:]), plan
+            found.append(torch.cat([parameter.grad.reshape(-1) for parameter in ddp.parameters()]))
+        assert all(same(found[0], result) for result in found[1:]), plan
 
 
 @check("two")
@@ -79,7 +79,7 @@ def a_large_tensor_does_not_spoil_the_levels_of_others():
 def a_plan_decides_whether_its_tensors_are_one():
     for plan, flat in (
         (TOP, True), ("sparsify=threshold(value=0.5) index=golomb value=uniform_quant", True), ("index=golomb value=raw", True),
-        ("index=all value=half", True), *((each, False) for each in LEVELS),
+        ("index=all value=half", True), *((level, False) for level in LEVELS),
     ):  # fmt: skip
         expected, by_plan = exchanged(plan, flat=flat)
         found, reduce = exchanged(plan)
@@ -156,12 +156,12 @@ def frames_of_one_size_need_no_room_and_no_second_collective():
 @check("two")
 def only_the_rest_of_a_frame_that_outgrew_its_slot_is_sent():
     rank, reduce = dist.get_rank(), AllReduce("sparsify=threshold(value=0.5) index=golomb value=raw", dense_below=0)
-    for kept, second in ((100, True), (100, False), (5000, True), (5000, False)):
+    for count, second in ((100, True), (100, False), (5000, True), (5000, False)):
         x = torch.zeros(20000)
-        x[:kept] = torch.arange(1, kept + 1) * (1 if rank else 3)
+        x[:count] = torch.arange(1, count + 1) * (1 if rank else 3)
         with Seen() as seen:
             reduce([x])
-        assert same(x[:kept], torch.arange(1, kept + 1) * 2.0), kept
+        assert same(x[:count], torch.arange(1, count + 1) * 2.0), count
         assert len(seen.sizes) == 1 + second and reduce.stats().last.sent == sum(seen.sizes) * (dist.get_world_size() - 1)
         assert not second or sum(seen.sizes) < reduce.stats().last.frame + 200, seen.sizes
 
@@ -177,22 +177,22 @@ def halves_travel_by_an_all_reduce():
     n, rank = dist.get_world_size(), dist.get_rank()
     for plan, dtype in ((BF16, torch.bfloat16), (F16, torch.float16), (f"{BF16} feedback=residual", torch.bfloat16)):
         x, reduce = several(0, rank), AllReduce(plan)
-        shares = [{name: (each / n).to(dtype) for name, each in several(0, other).items()} for other in range(n)]
+        shares = [{name: (tensor / n).to(dtype) for name, tensor in several(0, other).items()} for other in range(n)]
         with Seen() as seen:
             reduce(x)
-        elements = sum(each.numel() for each in x.values())
+        elements = sum(tensor.numel() for tensor in x.values())
         assert not seen.sizes and 0 <= reduce.stats().last.sent - 2 * (n - 1) * 2 * elements // n < 400, plan
-        for name, each in x.items():
+        for name, tensor in x.items():
             expected = sum(share[name].float() for share in shares)
             sums = 2.0**-8 * sum(share[name].float().abs() for share in shares)  # each addition is rounded
-            assert same_on_all_ranks(each) and bool(((each - expected).abs() <= n * sums + 1e-7).all()), name
-            assert same(each, each.to(dtype).float()) and (n > 2 or same(each, expected.to(dtype).float())), name
+            assert same_on_all_ranks(tensor) and bool(((tensor - expected).abs() <= n * sums + 1e-7).all()), name
+            assert same(tensor, tensor.to(dtype).float()) and (n > 2 or same(tensor, expected.to(dtype).float())), name
 
 
 @check("two")
 def what_rounding_lost_stays_in_the_residual():
-    """Of equal gradients a sum of two shares is exact: so what the ranks gave is what arrived and the residuals."""
-    flat = lambda x: torch.cat([each.reshape(-1) for each in x.values()]).double()
+    """A sum of two shares of equal gradients is exact: the gradients are the means that arrived plus the residuals."""
+    flat = lambda x: torch.cat([tensor.reshape(-1) for tensor in x.values()]).double()
     n, given, sent = dist.get_world_size(), 0, 0
     reduce, plain = AllReduce(f"{BF16} feedback=residual"), AllReduce(BF16)
     for step in range(6):
@@ -227,7 +227,7 @@ def a_half_that_is_not_finite_is_named_by_all_and_the_step_goes_back():
         assert torch.equal(torch.from_numpy(state.residual), before[name] + gradient), name
     x = several(2, rank)
     reduce(x)
-    assert all(same_on_all_ranks(each) for each in x.values())
+    assert all(same_on_all_ranks(tensor) for tensor in x.values())
 
 
 @check("two")
@@ -257,7 +257,7 @@ def halves_that_are_a_rung_have_the_residual_of_the_others():
     for step in range(40):
         x = several(step, rank)
         reduce(x)
-        assert same_on_all_ranks(torch.cat([each.reshape(-1) for each in x.values()]))
+        assert same_on_all_ranks(torch.cat([tensor.reshape(-1) for tensor in x.values()]))
     assert reduce.control.rung == 2
 
 
@@ -271,7 +271,7 @@ def a_step_of_halves_that_overflowed_is_skipped():
         if step in bad and rank == step % 2:
             x[bad[step]].view(-1)[7] = float("inf")
         reduce(x)
-        whole = torch.cat([each.reshape(-1) for each in x.values()])
+        whole = torch.cat([tensor.reshape(-1) for tensor in x.values()])
         assert same_on_all_ranks(whole) and whole.isnan().all() == (step in bad), step
         if step in bad:
             assert all((before[name] == state.memory).all() for name, state in reduce._states.items()), step
@@ -298,10 +298,10 @@ def units_are_the_same_whatever_buckets_are():
             torch.manual_seed(10 * step + dist.get_rank())
             ddp.zero_grad()
             ddp(torch.randn(4, 600)).square().mean().backward()
-        found.append(torch.cat([each.grad.reshape(-1) for each in ddp.parameters()]))
+        found.append(torch.cat([parameter.grad.reshape(-1) for parameter in ddp.parameters()]))
         units.append([[item.name for item in unit.items] for unit in hook._units])
-    assert all(same(found[0], each) for each in found[1:])
-    assert units[0] == units[1] == units[2] and [len(each) for each in units[0]] == [5, 3], units[0]
+    assert all(same(found[0], result) for result in found[1:])
+    assert units[0] == units[1] == units[2] and [len(unit) for unit in units[0]] == [5, 3], units[0]
     hook = DDPHook(TOP, frame_bytes=1 << 20)
     hook.register(torch.nn.parallel.DistributedDataParallel(wide_model()))
     again = copy.deepcopy(hook)

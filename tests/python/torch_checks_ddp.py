@@ -47,10 +47,10 @@ def a_lossless_plan_trains_as_plain_ddp_does():
 def half_types_are_rounded_once():
     n, rank = dist.get_world_size(), dist.get_rank()
     for dtype in (torch.bfloat16, torch.float16):
-        each = [torch.cat(gradients(3, other)).to(dtype) for other in range(n)]
-        x = each[rank].clone()
+        gradients_of_ranks = [torch.cat(gradients(3, other)).to(dtype) for other in range(n)]
+        x = gradients_of_ranks[rank].clone()
         AllReduce(LOSSLESS)([x])
-        assert torch.equal(x, sum(part.float() / n for part in each).to(dtype))
+        assert torch.equal(x, sum(part.float() / n for part in gradients_of_ranks).to(dtype))
         assert same_on_all_ranks(train(DDPHook(LOSSY), kind="SGD", dtype=dtype))
     if n == 2:
         expected = train(None, kind="SGD", dtype=torch.bfloat16)
@@ -125,7 +125,7 @@ def memory_layouts_other_than_row_major_work():
             torch.manual_seed(step + 9 * dist.get_rank())
             ddp.zero_grad()
             ddp(torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)).square().mean().backward()
-        return torch.cat([each.grad.reshape(-1) for each in ddp.parameters()])
+        return torch.cat([parameter.grad.reshape(-1) for parameter in ddp.parameters()])
 
     assert same(run(DDPHook(LOSSLESS, dense_below=0)), run(None))
 
@@ -148,7 +148,7 @@ def small_parameters_travel_exactly():
     exact = {
         name: same(a.grad, b.grad) for (name, a), b in zip(plain.module.named_parameters(), ddp.module.parameters())
     }
-    large = {name for name, each in plain.module.named_parameters() if each.numel() >= 1000}
+    large = {name for name, parameter in plain.module.named_parameters() if parameter.numel() >= 1000}
     assert large and {name for name, equal in exact.items() if not equal} == large
 
 
@@ -186,17 +186,17 @@ def all_ranks_have_the_same_parameters():
 def random_numbers_follow_rank_and_step():
     # Shared ones: all ranks keep the same positions, so the mean has no more than each of them.
     x = torch.ones(10000)
-    reduce, kept = AllReduce("sparsify=random(ratio=0.01) index=golomb", dense_below=0), []
+    reduce, results = AllReduce("sparsify=random(ratio=0.01) index=golomb", dense_below=0), []
     for _ in range(2):
         x.fill_(1.0)
         reduce([x])
-        kept.append(x.nonzero().flatten())
-        assert len(kept[-1]) == 100 and (x[kept[-1]] == 1).all()
-    assert not torch.equal(*kept)
+        results.append(x.nonzero().flatten())
+        assert len(results[-1]) == 100 and (x[results[-1]] == 1).all()
+    assert not torch.equal(*results)
     # Not the same positions in each frame.
     twins = [torch.ones(10000), torch.ones(10000)]
     AllReduce("sparsify=random(ratio=0.01) index=golomb", frame_bytes=40000)(twins)
-    assert not torch.equal(*twins) and all(each.sum() == 100 for each in twins)
+    assert not torch.equal(*twins) and all(twin.sum() == 100 for twin in twins)
     # Private ones: of the same gradient, ranks round differently.
     x = torch.full((16000,), 0.3)
     AllReduce("index=all value=qsgd(levels=1,bucket=16)", dense_below=0)([x])
@@ -234,9 +234,9 @@ def a_state_goes_through_torch_save():
     path = pathlib.Path(sys.argv[4]).parent / f"state{dist.get_rank()}"
     torch.save(hook.state_dict(), path)
     loaded, saved = torch.load(path, weights_only=True), hook.state_dict()
-    kept, read = part_of(saved)["residuals"], part_of(loaded)["residuals"]
-    assert loaded["step"] == 3 and read.keys() == kept.keys() != set()
-    for name, residual in kept.items():
+    saved_residuals, read = part_of(saved)["residuals"], part_of(loaded)["residuals"]
+    assert loaded["step"] == 3 and read.keys() == saved_residuals.keys() != set()
+    for name, residual in saved_residuals.items():
         assert torch.equal(read[name]["state"], residual["state"])
 
 
@@ -297,7 +297,7 @@ def two_models_and_two_groups_do_not_meet():
     for step in range(8):
         for model, optimizer in zip(models, optimizers):
             steps_of(model, optimizer, step, step + 1)
-    assert all(same(parameters_of(model), each) for model, each in zip(models, expected))
+    assert all(same(parameters_of(model), parameters) for model, parameters in zip(models, expected))
 
 
 @check("two")

@@ -46,9 +46,9 @@ def a_rank_whose_own_slot_is_damaged_numbers_the_step_as_all_do():
     # All units but the damaged one have the step's gradient in their residuals.
     given = gradients(1, rank)
     for name, old in zip(reduce._states, before):
-        kept = torch.from_numpy(reduce._states[name].residual)
+        residual = torch.from_numpy(reduce._states[name].residual)
         damaged = rank == 1 and name in [item.name for item in reduce._units[-1].items]
-        assert torch.allclose(kept, torch.from_numpy(old) + given[int(name)], atol=1e-6) != damaged, name
+        assert torch.allclose(residual, torch.from_numpy(old) + given[int(name)], atol=1e-6) != damaged, name
     x = gradients(2, rank)
     reduce(x)
     other = x[0].clone()
@@ -139,15 +139,15 @@ def a_lost_step_is_named_whatever_travels():
         return torch.sparse_coo_tensor([[1, 2, 3]], torch.randn(3, 50), (20, 50))
 
     reduces = {
-        "rows": (AllReduce(EXACT_TOP), lambda each: each({"0": rows()})),
-        "dense": (AllReduce(None), lambda each: each([torch.randn(400)])),
+        "rows": (AllReduce(EXACT_TOP), lambda reduce: reduce({"0": rows()})),
+        "dense": (AllReduce(None), lambda reduce: reduce([torch.randn(400)])),
         "factors": (
             AllReduce({"0": "transform=lowrank(rank=2) feedback=residual", "*": EXACT_TOP}, dense_below=0),
-            lambda each: each([torch.randn(30, 20), torch.randn(900)]),
+            lambda reduce: reduce([torch.randn(30, 20), torch.randn(900)]),
         ),
         "shards": (
             ReduceScatter(EXACT_TOP, dense_below=0),
-            lambda each: each(torch.empty(2000), torch.randn(4000), dist.group.WORLD, dist.ReduceOp.AVG),
+            lambda reduce: reduce(torch.empty(2000), torch.randn(4000), dist.group.WORLD, dist.ReduceOp.AVG),
         ),
     }
     for name, (reduce, call) in reduces.items():

@@ -1,4 +1,4 @@
-"""What an exchange says of itself: repr, a line of the log, a dict of metrics."""
+"""How an exchange describes itself: repr, a line of the log, a dict of metrics."""
 
 import logging
 
@@ -53,14 +53,14 @@ def metrics_are_the_figures_of_the_last_step():
     for plan in (TOP, "transform=lowrank(rank=1) feedback=residual", "value=half(type=bf16) index=all", None):
         reduce = AllReduce(plan, dense_below=0)
         for step in range(3):
-            reduce([each.view(-1, 10) for each in gradients(step, rank)])
+            reduce([gradient.view(-1, 10) for gradient in gradients(step, rank)])
         found, last = reduce.metrics(), reduce.stats().last
         assert all(type(value) is float for value in found.values())
         assert found["steps"] == 3 and found["skipped"] == 0 and found["bytes_sent"] == last.sent
         assert found["ratio"] == last.dense / last.frame and found["encode_ms"] == 1e3 * last.encode
         if plan == TOP:
-            kept = numpy.concatenate([state.residual for state in reduce._states.values()])
-            assert abs(found["residual_norm"] / numpy.linalg.norm(kept) - 1) < 1e-6
+            residual = numpy.concatenate([state.residual for state in reduce._states.values()])
+            assert abs(found["residual_norm"] / numpy.linalg.norm(residual) - 1) < 1e-6
         assert (found["residual_norm"] > 0) == (plan is not None and "residual" in plan), plan
     comm = ReduceScatter(TOP, dense_below=0)
     comm(torch.ones(2000), torch.cat(gradients(0, rank, (4000,))), dist.group.WORLD, dist.ReduceOp.AVG)

@@ -41,15 +41,15 @@ EXACT_TOP = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=raw"
 @check("two", "four")
 def all_reduce_is_the_sum_in_rank_order():
     n, rank = dist.get_world_size(), dist.get_rank()
-    expected = [torch.zeros_like(each) for each in gradients(0, 0)]
+    expected = [torch.zeros_like(gradient) for gradient in gradients(0, 0)]
     for other in range(n):
-        for total, each in zip(expected, gradients(0, other)):
-            total += torch.tensor(1 / n) * each
+        for total, gradient in zip(expected, gradients(0, other)):
+            total += torch.tensor(1 / n) * gradient
     for options in ({}, {"flat": False}, {"dense_below": 0, "frame_bytes": 4000}):
         x = gradients(0, rank)
         deepreduce.torch.all_reduce(x, LOSSLESS, **options)
         assert all(map(same, x, expected)), options
-        x = {f"w{i}": each.view(-1, 10) for i, each in enumerate(gradients(0, rank))}
+        x = {f"w{i}": gradient.view(-1, 10) for i, gradient in enumerate(gradients(0, rank))}
         deepreduce.torch.all_reduce(x, LOSSLESS, **options)
         assert all(same(a.view(-1), b) for a, b in zip(x.values(), expected)), options
     with raises(deepreduce.ArgumentError, "AllReduce stores"):
@@ -110,15 +110,15 @@ def memory_that_is_given_twice_is_refused_by_both_names():
 @check("two")
 def a_book_without_lines_leaves_all_dense():
     x = gradients(0, dist.get_rank())
-    expected = [each.clone() for each in x]
+    expected = [tensor.clone() for tensor in x]
     AllReduce(None)(expected)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with tempfile.NamedTemporaryFile("w", suffix=".book") as file:
             file.write("# nothing\n")
             file.flush()
             AllReduce(f"book:{file.name}")(x)
-    assert all(map(same, x, expected)) and "all tensors are dense" in str(told[0].message)
+    assert all(map(same, x, expected)) and "all tensors are dense" in str(caught[0].message)
 
 
 @check("two")
@@ -149,7 +149,7 @@ def empty_and_tiny_tensors_work():
 
 @check("two")
 def tensors_elsewhere_are_copied_and_slots_go_there():
-    """As on a GPU with NCCL, but that everything is in the CPU's memory."""
+    """Like a GPU with NCCL, except that everything is in the CPU's memory."""
     from deepreduce.torch import _engine
 
     expected, lossy = train(None), train(DDPHook(LOSSY, dense_below=0))
@@ -173,13 +173,13 @@ def tensors_elsewhere_are_copied_and_slots_go_there():
 @check("two")
 def a_frame_that_outgrows_its_slot_is_sent_again():
     rank, reduce = dist.get_rank(), AllReduce("sparsify=threshold(value=0.5) index=golomb value=raw", dense_below=0)
-    for step, (kept, repeats) in enumerate([(10, 0), (10, 0), (4000, 1), (4000, 0), (10, 0), (12, 0)]):
+    for step, (count, repeats) in enumerate([(10, 0), (10, 0), (4000, 1), (4000, 0), (10, 0), (12, 0)]):
         x = torch.zeros(20000)
-        x[:kept] = torch.arange(1, kept + 1) * (1 if rank else 3)
-        if rank and kept == 4000:
+        x[:count] = torch.arange(1, count + 1) * (1 if rank else 3)
+        if rank and count == 4000:
             x.zero_()  # only one of them outgrows it
         expected = torch.zeros(20000)
-        expected[:kept] = torch.arange(1, kept + 1) * (1.5 if kept == 4000 else 2)
+        expected[:count] = torch.arange(1, count + 1) * (1.5 if count == 4000 else 2)
         reduce([x])
         assert same(x, expected), step
         assert reduce.stats().last.repeats == repeats, (step, reduce.stats())
@@ -262,7 +262,7 @@ def a_damaged_frame_is_named_by_all():
             _slots.all_gather = lying
         with raises(deepreduce.CorruptFrame, "rank 1", "header"):
             reduce(gradients(2, 0))
-        # A size that outgrows the slot, of a frame that does not: nobody may read behind it.
+        # The frame fits in the slot, its stated size does not: no rank may read past the slot.
         if dist.get_rank() == 1:
 
             def growing(group, timeout, receive, send):
@@ -340,7 +340,7 @@ def a_rank_that_is_not_in_the_group_is_told_so():
 @check("four")
 def subgroups_exchange_apart():
     rank = dist.get_rank()
-    groups = [dist.new_group(each) for each in ([0, 1], [2, 3])]
+    groups = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])]
     x = torch.full((2000,), float(rank))
     AllReduce(LOSSLESS, group=groups[rank // 2])([x])
     assert (x == (0.5 if rank < 2 else 2.5)).all()

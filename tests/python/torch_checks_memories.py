@@ -20,7 +20,7 @@ def trained(hook, momentum, steps=6):
 
 @check("two")
 def momentum_in_the_memory_is_momentum_in_the_optimizer():
-    """Of small parameters, too, which travel dense beside the others."""
+    """For small parameters, too, which are sent dense beside the others."""
     expected, plain = trained(None, 0.9), trained(None, 0.0)
     for plan in ("index=all value=raw feedback=dgc(momentum=0.9,masking=off)",):
         for options in ({}, {"flat": False}, {"dense_below": 0}, {"dense_below": 10**6}):
@@ -71,8 +71,8 @@ def a_training_with_any_memory_resumes_bit_for_bit():
 @check("two")
 def a_state_of_another_feedback_is_refused_when_it_is_loaded():
     hook, other = DDPHook(TOP + "feedback=residual"), DDPHook(TOP + "feedback=momentum")
-    for each in (hook, other):
-        trained(each, 0.0, 2)
+    for hook_ in (hook, other):
+        trained(hook_, 0.0, 2)
     with raises(deepreduce.ArgumentError, "feedback=residual", "feedback=momentum", "6.bias"):
         other.load_state_dict(hook.state_dict())
     hook.scale_residuals(0.5)
@@ -85,34 +85,34 @@ def a_state_of_another_feedback_is_refused_when_it_is_loaded():
 @check("two", "four")
 def votes_are_the_sign_of_the_sum():
     n, rank = dist.get_world_size(), dist.get_rank()
-    each = [torch.randint(-1, 2, (3000,), generator=torch.Generator().manual_seed(r)).float() for r in range(n)]
-    total = sum(each)
+    per_rank = [torch.randint(-1, 2, (3000,), generator=torch.Generator().manual_seed(r)).float() for r in range(n)]
+    total = sum(per_rank)
     assert (total == 0).any()
-    x, small = each[rank].clone(), each[rank][:10].clone()  # a voting plan is not bypassed
+    x, small = per_rank[rank].clone(), per_rank[rank][:10].clone()  # a voting plan is not bypassed
     AllReduce("index=all value=raw merge=vote")([x, small])
     expected = torch.where(total < 0, -1.0, 1.0)
     assert torch.equal(x, expected) and torch.equal(small, expected[:10])
 
 
-def norm_after(hook, data=1e3, **options):
-    """The L2 norm of the mean gradient that a hook gives, of equal gradients on all ranks."""
+def gradient_after(hook, data=1e3, **options):
+    """(the mean gradient by a hook, from equal gradients on all ranks, flat; the hook)"""
     ddp = wrapped(make_model(), hook, **options)
     torch.manual_seed(3)
     (data * ddp(torch.randn(8, 20))).square().mean().backward()
-    return torch.cat([each.grad.reshape(-1) for each in ddp.parameters()]), hook
+    return torch.cat([parameter.grad.reshape(-1) for parameter in ddp.parameters()]), hook
 
 
 @check("two")
 def clipping_is_by_the_norm_of_the_whole_gradient_however_it_is_cut():
     plan = "sparsify=none feedback=dgc(momentum=0.5,clip=0.25) index=golomb value=raw"
-    whole, _ = norm_after(None)
+    whole, _ = gradient_after(None)
     assert whole.norm() > 100
     for options in ({}, {"dense_below": 0}, {"flat": False}, {"dense_below": 10**6}):
         for cap in (25, 0.008, 0.0005):
-            found, hook = norm_after(DDPHook(plan, **options), bucket_cap_mb=cap)
+            found, hook = gradient_after(DDPHook(plan, **options), bucket_cap_mb=cap)
             assert torch.allclose(found, whole * (0.25 / whole.norm()), rtol=1e-4, atol=1e-8), (options, cap)
-        small, _ = norm_after(DDPHook(plan, **options), data=1e-3)
-        assert torch.allclose(small, norm_after(None, data=1e-3)[0], rtol=1e-5)  # below the bound: as it is
+        small, _ = gradient_after(DDPHook(plan, **options), data=1e-3)
+        assert torch.allclose(small, gradient_after(None, data=1e-3)[0], rtol=1e-5)  # below the bound: as it is
     for frame_bytes in (25 << 20, 64):
         x = [torch.full((50,), float(i)) for i in range(4)]
         AllReduce(plan, frame_bytes=frame_bytes, dense_below=0)(x)
@@ -127,24 +127,24 @@ def clipping_is_by_the_norm_of_the_whole_gradient_however_it_is_cut():
 def a_gradient_that_cannot_be_clipped_is_named_and_the_next_step_goes_on():
     bad, plan = 1, "sparsify=topr(ratio=0.5) feedback=dgc(momentum=0.5,clip=0.25) index=golomb value=half"
     reduce, x = AllReduce(plan, frame_bytes=400, dense_below=0), [torch.randn(50, generator=torch.Generator().manual_seed(i)) for i in range(4)]
-    reduce([each.clone() for each in x])
-    nan = [each * (float("nan") if i == 2 and dist.get_rank() == bad else 1) for i, each in enumerate(x)]
+    reduce([tensor.clone() for tensor in x])
+    nan = [tensor * (float("nan") if i == 2 and dist.get_rank() == bad else 1) for i, tensor in enumerate(x)]
     with raises(deepreduce.PeerError, f"rank {bad}", "NaN"):
         reduce(nan)
-    found = [each.clone() for each in x]
+    found = [tensor.clone() for tensor in x]
     reduce(found)
-    assert same_on_all_ranks(torch.cat(found)) and all(each.isfinite().all() and each.any() for each in found)
+    assert same_on_all_ranks(torch.cat(found)) and all(tensor.isfinite().all() and tensor.any() for tensor in found)
 
 
 @check("two")
 def what_states_take_is_told():
-    parameters = sum(each.numel() for each in make_model().parameters())
+    parameters = sum(parameter.numel() for parameter in make_model().parameters())
     for feedback, arrays in (("residual", 1), ("dgc(momentum=0.9)", 2)):
         hook = DDPHook(TOP + f"feedback={feedback}", dense_below=0)
         ddp = wrapped(make_model(), hook)
         steps_of(ddp, torch.optim.SGD(ddp.parameters(), lr=0.05), 0, 1)
         assert 0 <= hook.stats().memory - 4 * arrays * parameters < 64 * 10, feedback
-    for plan, least in (("index=all value=half", 0), ("transform=lowrank(rank=2) feedback=residual", 4 * parameters)):
+    for plan, bytes_ in (("index=all value=half", 0), ("transform=lowrank(rank=2) feedback=residual", 4 * parameters)):
         hook = DDPHook(plan, dense_below=0)
         trained(hook, 0.0, 1)
-        assert least <= hook.stats().memory <= 2 * least, plan
+        assert bytes_ <= hook.stats().memory <= 2 * bytes_, plan

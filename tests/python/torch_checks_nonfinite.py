@@ -24,12 +24,12 @@ def bits_of(state):
     """All that a state has of this rank but its step."""
     found = []
 
-    def walk(each, name=""):
-        if isinstance(each, torch.Tensor):
-            found.append((name, each.numpy().tobytes()))
-        elif isinstance(each, dict):
-            for key in sorted(each):
-                walk(each[key], f"{name}.{key}")
+    def walk(item, name=""):
+        if isinstance(item, torch.Tensor):
+            found.append((name, item.numpy().tobytes()))
+        elif isinstance(item, dict):
+            for key in sorted(item):
+                walk(item[key], f"{name}.{key}")
 
     walk(copy.deepcopy(state))
     return found
@@ -67,13 +67,13 @@ def an_overflow_of_one_rank_is_a_step_that_grad_scaler_skips_on_all():
             optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01, momentum=0.9)
             scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
             scaled_steps(ddp, optimizer, scaler, 0, 3)
-            before, kept = parameters_of(ddp), bits_of(hook.state_dict())
+            before, saved = parameters_of(ddp), bits_of(hook.state_dict())
             scaled_steps(ddp, optimizer, scaler, 3, 4, {3: (1, name)})
             assert scaler.get_scale() == 512, (plan, scaler.get_scale())
-            assert same(parameters_of(ddp), before) and bits_of(hook.state_dict()) == kept, plan
+            assert same(parameters_of(ddp), before) and bits_of(hook.state_dict()) == saved, plan
             stats = hook.stats()
             assert (stats.steps, stats.last.skipped, stats.total.skipped) == (4, 1, 1), plan
-            assert all(not each.grad.isfinite().all() for each in ddp.parameters()) or plan is None
+            assert all(not parameter.grad.isfinite().all() for parameter in ddp.parameters()) or plan is None
             scaled_steps(ddp, optimizer, scaler, 4, 7)
             assert same_on_all_ranks(parameters_of(ddp)) and not same(parameters_of(ddp), before), plan
             assert hook.stats().total.skipped == 1 and hook.state_dict()["step"] == 7
@@ -103,17 +103,17 @@ def a_loop_skips_an_overflow_too():
         for dtype in (torch.float32, torch.float16):
             reduce = AllReduce(plan, dense_below=0, frame_bytes=4000, nonfinite="skip")
             for step in range(5):
-                x = [each.view(-1, 10).to(dtype) for each in gradients(step, rank)]
-                kept = bits_of(reduce.state_dict())
+                x = [gradient.view(-1, 10).to(dtype) for gradient in gradients(step, rank)]
+                saved = bits_of(reduce.state_dict())
                 if step in (2, 3):
                     x[1 if step == 2 else 2][3, 3] = float("nan") if rank == 0 else 1.0
                 reduce(x)
-                finite = [bool(each.isfinite().all()) for each in x]
+                finite = [bool(tensor.isfinite().all()) for tensor in x]
                 assert finite == [step not in (2, 3)] * 3, (plan, step, finite)
                 if step in (2, 3):
-                    assert bits_of(reduce.state_dict()) == kept, (plan, step)
+                    assert bits_of(reduce.state_dict()) == saved, (plan, step)
                 else:
-                    assert same_on_all_ranks(torch.cat([each.view(-1).float() for each in x]))
+                    assert same_on_all_ranks(torch.cat([tensor.view(-1).float() for tensor in x]))
             assert reduce.stats().total.skipped == 2
 
 
@@ -125,11 +125,11 @@ def rows_skip_an_overflow_too():
         dense = torch.ones(300)
         if step == 2 and rank == 1:
             rows._values()[1, 7] = float("-inf")
-        kept = bits_of(reduce.state_dict())
+        saved = bits_of(reduce.state_dict())
         reduce([rows, dense])
         skipped = bool(rows.coalesce().values().isnan().any())
         assert skipped == (step == 2) == bool(dense.isnan().all())
-        assert not skipped or bits_of(reduce.state_dict()) == kept
+        assert not skipped or bits_of(reduce.state_dict()) == saved
     assert reduce.stats().total.skipped == 1
 
 

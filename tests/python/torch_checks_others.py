@@ -32,14 +32,14 @@ from deepreduce.torch import DDPHook, ReduceScatter
 
 @check("two")
 def a_plan_that_compresses_nothing_is_a_warning():
-    for plan, options, told in (
+    for plan, options, warns in (
         (LOSSY, {"dense_below": 10**9}, True), ({"module.typo*": LOSSY}, {}, True), ("signsgd", {"dense_below": 10**9}, False),
         (LOSSY, {}, False), (LOSSLESS, {}, False), (None, {}, False),
     ):  # fmt: skip
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             deepreduce.torch.AllReduce(plan, **options)({"conv": torch.ones(3000), "b": torch.ones(7)})
-        assert any("nothing is compressed: each of 2 tensors" in str(each.message) for each in caught) == told, plan
+        assert any("nothing is compressed: each of 2 tensors" in str(warning.message) for warning in caught) == warns, plan
 
 
 # ---- torch.compile ------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def shard(model, plan, dense_below=0):
 
 
 def sharded_parameters(model):
-    return torch.cat([each.detach().full_tensor().reshape(-1) for each in model.parameters()])
+    return torch.cat([parameter.detach().full_tensor().reshape(-1) for parameter in model.parameters()])
 
 
 @check("two")
@@ -123,7 +123,7 @@ def fsdp2_with_a_lossless_plan_trains_as_without():
         results.append(sharded_parameters(model))
         assert same_on_all_ranks(results[-1])
     assert same(results[1], results[0]) and not same(results[2], results[0])
-    assert all(each.stats().steps == 6 and 0 < each.stats().last.frame < each.stats().last.dense for each in comms)
+    assert all(comm.stats().steps == 6 and 0 < comm.stats().last.frame < comm.stats().last.dense for comm in comms)
 
 
 @check("two")
@@ -142,12 +142,12 @@ def fsdp2_goes_on_from_a_state():
     whole, comms = shard(make_model(), LOSSY)
     optimizer = torch.optim.SGD(whole.parameters(), lr=0.01)
     run(whole, comms, optimizer, 0, 3)
-    saved = copy.deepcopy([whole.state_dict(), *(each.state_dict() for each in comms)])
+    saved = copy.deepcopy([whole.state_dict(), *(comm.state_dict() for comm in comms)])
     expected = run(whole, comms, optimizer, 3, 6)
     again, others = shard(make_model(), LOSSY)
     again.load_state_dict(saved[0])
-    for each, state in zip(others, saved[1:]):
-        each.load_state_dict(state)
+    for comm, state in zip(others, saved[1:]):
+        comm.load_state_dict(state)
     assert same(run(again, others, torch.optim.SGD(again.parameters(), lr=0.01), 3, 6), expected)
     with raises(deepreduce.ArgumentError, "bytes"):
         others[0].load_state_dict(others[1].state_dict())

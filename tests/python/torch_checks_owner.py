@@ -55,7 +55,7 @@ def ddp_trains_with_owners_and_goes_on_from_a_saved_state_bit_for_bit():
     steps_of(ddp, optimizer, 0, 3)
     state = hook.state_dict()
     part = state[f"rank{dist.get_rank()}"]
-    assert any(bool(each.any()) for each in part["sums"].values())
+    assert any(bool(residual.any()) for residual in part["sums"].values())
     again = DDPHook(plan, dense_below=0)
     again.load_state_dict(state)
     after = wrapped(model, again)
@@ -75,7 +75,7 @@ def a_nan_before_an_owner_is_named_by_all_and_nothing_of_the_others_is_lost():
         reduce({"a": gradients(step, rank, (3000,))[0], "b": gradients(step + 9, rank, (500,))[0]})
     before = {name: torch.from_numpy(state.residual.copy()) for name, state in reduce._all_states().items()}
     x = {"a": gradients(2, rank, (3000,))[0], "b": gradients(11, rank, (500,))[0]}
-    given = {name: each.clone() for name, each in x.items()}
+    given = {name: tensor.clone() for name, tensor in x.items()}
     if rank == 1:
         x["b"][3] = float("nan")
     with raises(deepreduce.PeerError, "rank 1: could not encode", "b:") as caught:
@@ -84,7 +84,7 @@ def a_nan_before_an_owner_is_named_by_all_and_nothing_of_the_others_is_lost():
     if rank == 0:
         for name, state in reduce._all_states().items():
             assert torch.allclose(torch.from_numpy(state.residual), before[name] + given[name], atol=1e-4), name
-    x = {name: each.clone() for name, each in given.items()}
+    x = {name: tensor.clone() for name, tensor in given.items()}
     reduce(x)
     assert same_on_all_ranks(torch.cat(list(x.values())))
 

@@ -31,7 +31,7 @@ def warnings_of(register):
 
 @check("two")
 def a_plan_that_drops_values_for_good_is_told_once():
-    def told(plan):
+    def warnings_about(plan):
         def trained():
             ddp = wrapped(make_model(), DDPHook(plan, dense_below=0))
             steps_of(ddp, torch.optim.SGD(ddp.parameters(), lr=0.01), 0, 3)
@@ -39,11 +39,11 @@ def a_plan_that_drops_values_for_good_is_told_once():
         return [line for line in warnings_of(trained) if "no feedback" in line]
 
     for plan in ("topk", {"0.*": "topk", "*": "topk feedback=residual"}):
-        lines = told(plan)
+        lines = warnings_about(plan)
         assert len(lines) == (1 if dist.get_rank() == 0 else 0), lines
         assert all("topr(ratio=0.01)" in line and "feedback=residual" in line for line in lines)
     for plan in ("topk feedback=residual", "recommended", "index=all value=uniform_quant(bits=8)", None):
-        assert told(plan) == []
+        assert warnings_about(plan) == []
 
 
 @check("two")
@@ -62,12 +62,12 @@ def recommended_is_a_plan_with_feedback():
 
 @check("two")
 def a_book_may_have_transforms_beside_frames_and_dense_tensors():
-    """Each tensor has what its own plan gives it alone."""
+    """A tensor has the same result as by its own plan alone."""
     from deepreduce.book import parse
 
     def drawn(step):
         torch.manual_seed(100 * step + dist.get_rank())
-        return {name: torch.randn(each.shape) for name, each in make_model().named_parameters()}
+        return {name: torch.randn(parameter.shape) for name, parameter in make_model().named_parameters()}
 
     mixed = AllReduce(parse(BOOK), dense_below=0)
     frames, factors = AllReduce(EIGHT_BITS, dense_below=0), AllReduce(LOWRANK, dense_below=0)
@@ -80,7 +80,7 @@ def a_book_may_have_transforms_beside_frames_and_dense_tensors():
         factors({name: alone[name] for name in factored})
         for name in (*coded, *factored):
             assert same(x[name], alone[name]), (step, name)
-        for name in (each for each in x if each.endswith(".bias")):
+        for name in (key for key in x if key.endswith(".bias")):
             dist.all_reduce(alone[name])
             assert same(x[name], alone[name] / 2), (step, name)
 
@@ -95,7 +95,7 @@ def a_book_with_transforms_trains_and_resumes():
         ddp = wrapped(make_model(), hook)
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
         steps_of(ddp, optimizer, 0, 4)
-        parameters, state = [each.detach().clone() for each in ddp.parameters()], hook.state_dict()
+        parameters, state = [parameter.detach().clone() for parameter in ddp.parameters()], hook.state_dict()
         steps_of(ddp, optimizer, 4, 8)
         assert same_on_all_ranks(parameters_of(ddp))
         kinds = {unit.kind for unit in hook._units}
@@ -104,7 +104,7 @@ def a_book_with_transforms_trains_and_resumes():
         again.load_state_dict(state)
         other = wrapped(make_model(), again)
         with torch.no_grad():
-            for each, value in zip(other.parameters(), parameters):
-                each.copy_(value)
+            for parameter, value in zip(other.parameters(), parameters):
+                parameter.copy_(value)
         steps_of(other, torch.optim.SGD(other.parameters(), lr=0.05), 4, 8)
         assert same(parameters_of(ddp), parameters_of(other))

@@ -26,10 +26,10 @@ DELAY = 0.02  # seconds
 
 
 def shared_folder():
-    """The same on all ranks; whoever asked for it removes it."""
-    told = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
-    dist.broadcast_object_list(told, 0)
-    return pathlib.Path(told[0])
+    """The same on all ranks; the caller removes it."""
+    folder = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(folder, 0)
+    return pathlib.Path(folder[0])
 
 
 def read(path):
@@ -72,11 +72,11 @@ def ready_times_are_those_of_backward():
     steps_of(ddp, torch.optim.SGD(ddp.parameters(), lr=0.01), 0, 5)
     model = read(path)
     assert (model["name"], model["batch"], model["ranks"], model["steps"]) == ("late", 8, 2, 3)
-    ready = {each["name"]: each["ready_ns"] for each in model["tensors"]}
+    ready = {tensor["name"]: tensor["ready_ns"] for tensor in model["tensors"]}
     assert list(ready) == ["first.weight", "first.bias", "last.weight", "last.bias"]
     assert all(ready[f"first.{of}"] - ready["last.weight"] >= 1e9 * DELAY for of in ("weight", "bias"))
     assert 1e9 * DELAY <= model["backward_ns"] == max(ready.values())
-    sizes = {each["name"]: (each["elements"], each["dtype"]) for each in model["tensors"]}
+    sizes = {tensor["name"]: (tensor["elements"], tensor["dtype"]) for tensor in model["tensors"]}
     assert sizes["first.weight"] == (40000, "f32") and sizes["last.bias"] == (5, "f32")
     assert model["tensors"][0]["shape"] == [2000, 20]
 
@@ -106,7 +106,7 @@ def plain_ddp_is_recorded_and_not_changed():
     assert same(parameters_of(ddp), expected)
     model = read(path)
     assert model["steps"] == 4 and len(model["tensors"]) == 10
-    assert not recorder._handles and not any(each._post_accumulate_grad_hooks for each in ddp.parameters())
+    assert not recorder._handles and not any(parameter._post_accumulate_grad_hooks for parameter in ddp.parameters())
 
 
 @check("two")
@@ -124,12 +124,12 @@ def the_slowest_rank_is_told():
     path = shared_folder() / "model.json"
     for model, slow in ((Uneven(), 1), (make_model(), 0)):
         side_by_side = record(model, Recording(path, steps=3, skip=1))  # without an exchange
-        dist.barrier()  # which would tell rank 0 that rank 1 records, too
+        dist.barrier()  # which would report to rank 0 that rank 1 records, too
         steps_of(model, torch.optim.SGD(model.parameters(), lr=0.01), 0, 6)
-        told = read(path)
-        assert told["ranks"] == 2 and not side_by_side._handles, told
+        recording = read(path)
+        assert recording["ranks"] == 2 and not side_by_side._handles, recording
         # (A machine that does other things, too, adds what it likes.)
-        assert told["skew_ns"] >= 0.8e9 * DELAY if slow else told["skew_ns"] >= 0, told
+        assert recording["skew_ns"] >= 0.8e9 * DELAY if slow else recording["skew_ns"] >= 0, recording
         dist.barrier()
     ddp = DDP(Uneven())
     DDPHook(None, record=Recording(path, steps=3, skip=1)).register(ddp)
@@ -159,7 +159,7 @@ def the_skew_is_of_medians_and_never_negative():
 
 @check("two")
 def a_file_that_cannot_be_written_ends_no_training():
-    folder, told = shared_folder() / "gone", io.StringIO()
+    folder, printed = shared_folder() / "gone", io.StringIO()
     if dist.get_rank() == 0:
         folder.mkdir()
     dist.barrier()
@@ -167,11 +167,11 @@ def a_file_that_cannot_be_written_ends_no_training():
     dist.barrier()
     if dist.get_rank() == 0:
         folder.rmdir()
-    with contextlib.redirect_stderr(told):
+    with contextlib.redirect_stderr(printed):
         made = train(hook, steps=5)
     assert same(made, train(DDPHook(LOSSY), steps=5)) and not folder.exists()
     line = f"deepreduce: record: {folder / 'model.json'}: not written: No such file or directory\n"
-    assert told.getvalue() == (line if dist.get_rank() == 0 else ""), told.getvalue()
+    assert printed.getvalue() == (line if dist.get_rank() == 0 else ""), printed.getvalue()
 
 
 @check("two")

@@ -143,11 +143,11 @@ def a_model_with_a_hook_is_copied_and_saved():
                 copied = wrapped(model, again)
             steps_of(copied, sgd(copied), 2, 4)
             results.append(parameters_of(copied))
-        assert all(torch.equal(each, results[-1]) for each in results), plan
+        assert all(torch.equal(result, results[-1]) for result in results), plan
     reduce, x = AllReduce(EXACT_TOP, dense_below=0, frame_bytes=4000), gradients(0, dist.get_rank())
-    reduce([each.clone() for each in x])
+    reduce([tensor.clone() for tensor in x])
     other = copy.deepcopy(reduce)
-    found = [[each.clone() for each in x] for _ in range(2)]
+    found = [[tensor.clone() for tensor in x] for _ in range(2)]
     reduce(found[0]), other(found[1])
     assert all(map(torch.equal, *found))
 
@@ -168,24 +168,24 @@ def residuals_of_factors_are_scaled_too():
 @check("two")
 def a_state_that_waits_for_its_tensors_is_scaled_too():
     for plan in (EXACT_TOP, "transform=lowrank(rank=1) feedback=residual"):
-        x = [each.view(-1, 10) for each in gradients(0, dist.get_rank())]
+        x = [gradient.view(-1, 10) for gradient in gradients(0, dist.get_rank())]
         saver = AllReduce(plan, dense_below=0)
         saver(x)
         found = []
         for order in ("scale first", "scale then", "through another"):
             reduce, state = AllReduce(plan, dense_below=0), saver.state_dict()
             if order == "scale then":
-                reduce([torch.zeros_like(each) for each in x])
+                reduce([torch.zeros_like(tensor) for tensor in x])
             reduce.load_state_dict(state)
             reduce.scale_residuals(2.0)
             reduce.scale_residuals(0.15)
             if order == "through another":
                 state, reduce = reduce.state_dict(), AllReduce(plan, dense_below=0)
                 reduce.load_state_dict(state)
-            zeros = [torch.zeros_like(each) for each in x]
+            zeros = [torch.zeros_like(tensor) for tensor in x]
             reduce(zeros)
-            found.append(torch.cat([each.view(-1) for each in zeros]))
-        assert found[0].any() and all(torch.allclose(each, found[0], atol=1e-6) for each in found)
+            found.append(torch.cat([tensor.view(-1) for tensor in zeros]))
+        assert found[0].any() and all(torch.allclose(result, found[0], atol=1e-6) for result in found)
 
 
 @check("two")
@@ -217,12 +217,12 @@ class Far(torch.Tensor):
 
 
 def far(state):
-    """A state as torch.load(map_location="cuda") gives it."""
+    """A state as torch.load(map_location="cuda") returns it."""
     if isinstance(state, torch.Tensor):
         return state.as_subclass(Far)
     if isinstance(state, dict):
-        return {key: far(each) for key, each in state.items()}
-    return [far(each) for each in state] if isinstance(state, list) else state
+        return {key: far(item) for key, item in state.items()}
+    return [far(item) for item in state] if isinstance(state, list) else state
 
 
 @check("two")
@@ -230,10 +230,10 @@ def a_state_may_be_loaded_to_another_device():
     x = gradients(0, dist.get_rank())
     for plan in (EXACT_TOP, "transform=lowrank(rank=1) feedback=residual"):
         saver = AllReduce(plan, dense_below=0)
-        saver([each.view(-1, 10) for each in x])
+        saver([tensor.view(-1, 10) for tensor in x])
         other = AllReduce(plan, dense_below=0)
         other.load_state_dict(far(saver.state_dict()))
-        found = [[torch.zeros(each.numel() // 10, 10) for each in x] for _ in range(2)]
+        found = [[torch.zeros(tensor.numel() // 10, 10) for tensor in x] for _ in range(2)]
         saver(found[0]), other(found[1])
         assert all(map(torch.equal, *found))
     saver, other = (ReduceScatter(EXACT_TOP, dense_below=0) for _ in range(2))
@@ -268,10 +268,10 @@ def a_training_goes_on_with_more_ranks_than_before():
             ddp = wrapped(make_model(), again)
             accelerate._load(again, shared[0], dist.get_rank())
             dist.barrier()
-        kept = [state.memory for state in again._states.values()]
-        if not kept:
-            kept = [factor_residual(again, item.name) for unit in again._units for item in unit.items]
-        assert any(each.any() for each in kept) == (dist.get_rank() == 0)
+        memories = [state.memory for state in again._states.values()]
+        if not memories:
+            memories = [factor_residual(again, item.name) for unit in again._units for item in unit.items]
+        assert any(memory.any() for memory in memories) == (dist.get_rank() == 0)
         steps_of(ddp, sgd(ddp), 3, 5)
         assert again.state_dict()["step"] == 5 and same_on_all_ranks(parameters_of(ddp))
 

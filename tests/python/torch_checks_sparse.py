@@ -43,7 +43,7 @@ def run(hook, steps=5, **options):
         words = 3 + 4 * ((step + dist.get_rank()) % 3)  # rows differ by rank and step
         ddp(torch.randint(500, (words, 5))).square().sum().backward()
         optimizer.step()
-    return torch.cat([each.detach().reshape(-1) for each in model.parameters()]), [each.grad for each in model.parameters()]
+    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]), [parameter.grad for parameter in model.parameters()]
 
 
 @check("two")
@@ -94,11 +94,11 @@ def means_of_sparse_tensors_are_those_of_their_sum_in_rank_order():
                 indices = torch.randint(40, (1, rows))
                 drawn.append(sparse(indices, torch.randn(rows, 3, 2).to(dtype), (40, 3, 2)))
             x = {"table": drawn[dist.get_rank()].clone(), "dense": torch.full((5,), float(dist.get_rank()))}
-            expected = sum(each.coalesce().to_dense().float() / n for each in drawn).to(dtype)
+            expected = sum(gradient.coalesce().to_dense().float() / n for gradient in drawn).to(dtype)
             reduce(x)
             assert x["table"].is_sparse and x["table"].is_coalesced() and x["table"].dtype == dtype
             assert torch.equal(x["table"].to_dense(), expected), (dtype, step)
-            union = set(torch.cat([each._indices()[0] for each in drawn]).tolist())
+            union = set(torch.cat([gradient._indices()[0] for gradient in drawn]).tolist())
             assert x["table"].indices()[0].tolist() == sorted(union)
             assert torch.equal(x["dense"], torch.full((5,), (n - 1) / 2))
 

@@ -42,12 +42,12 @@ def lowrank_means_are_the_papers():
     for step in range(5):
         x = drawn(step, rank)
         reduce(x)
-        assert same_on_all_ranks(torch.cat([each.reshape(-1) for each in x]))
+        assert same_on_all_ranks(torch.cat([tensor.reshape(-1) for tensor in x]))
         m = [drawn(step, other)[2].numpy().reshape(8, 75) + e for other, e in enumerate(residuals)]
-        p, _ = np.linalg.qr(sum(each @ q for each in m) / n)
-        q = sum(each.T @ p for each in m) / n
+        p, _ = np.linalg.qr(sum(matrix @ q for matrix in m) / n)
+        q = sum(matrix.T @ p for matrix in m) / n
         expected = p @ q.T
-        residuals = [each - expected for each in m]
+        residuals = [matrix - expected for matrix in m]
         assert np.abs(x[2].numpy().reshape(8, 75) - expected).max() < 1e-5 * np.abs(expected).max()
         assert np.abs(factor_residual(reduce, "2").reshape(8, 75) - residuals[rank]).max() < 1e-5 * np.abs(residuals[rank]).max()
         for i in (1, 3):  # a vector, and a matrix that is smaller than its factors
@@ -59,11 +59,11 @@ def means_of_half_types_are_those_of_f32_rounded_once():
     for dtype in (torch.float16, torch.bfloat16):
         halves, whole = AllReduce(LOWRANK, dense_below=0), AllReduce(LOWRANK, dense_below=0)
         for step in range(3):
-            x = [each.to(dtype) for each in drawn(step, dist.get_rank())]
-            expected = [each.float() for each in x]
+            x = [tensor.to(dtype) for tensor in drawn(step, dist.get_rank())]
+            expected = [tensor.float() for tensor in x]
             halves(x), whole(expected)
-            assert all(each.dtype == dtype for each in x)
-            assert all(torch.equal(each, mean.to(dtype)) for each, mean in zip(x, expected))
+            assert all(tensor.dtype == dtype for tensor in x)
+            assert all(torch.equal(tensor, mean.to(dtype)) for tensor, mean in zip(x, expected))
 
 
 @check("two")
@@ -138,8 +138,8 @@ def a_checkpoint_of_lowrank_goes_on_with_the_same_bits():
 def a_nan_of_one_rank_is_named_by_all_and_nothing_is_lost():
     n, rank, reduce = dist.get_world_size(), dist.get_rank(), AllReduce(LOWRANK, dense_below=0)
     reduce(drawn(0, rank))
-    kept, x = [factor_residual(reduce, str(i)) for i in range(4)], drawn(1, rank)
-    before = [each.clone() for each in x]
+    residuals, x = [factor_residual(reduce, str(i)) for i in range(4)], drawn(1, rank)
+    before = [tensor.clone() for tensor in x]
     if rank == 1:
         x[2][3, 1, 0, 0] = float("nan")
     with raises(deepreduce.PeerError, "rank 1: 2: ", "element 250 " if rank == 1 else "not finite") as caught:
@@ -147,7 +147,7 @@ def a_nan_of_one_rank_is_named_by_all_and_nothing_is_lost():
     assert caught[0].tensor == "2" and caught[0].rank == 1
     for i in range(4):  # of rank 1 the gradient of the step is lost
         gradient = before[i].numpy().reshape(-1) * (rank == 0)
-        assert np.array_equal(factor_residual(reduce, str(i)), kept[i] + gradient)
+        assert np.array_equal(factor_residual(reduce, str(i)), residuals[i] + gradient)
     # And the next step works, and brings what the failed one had.
     zeros = [torch.zeros(shape) for shape in SHAPES]
     reduce(zeros)
@@ -176,7 +176,7 @@ def the_error_is_that_of_torchs_powersgd():
             (ddp.module.weight * gradient).sum()  # (DDP's forward is what its hook counts)
             x = ddp(torch.eye(80))
             (x.t() * gradient).sum().backward()
-            if step >= 4:  # torch's first steps are dense, and it builds its buckets anew
+            if step >= 4:  # torch's first steps are dense, and it rebuilds its buckets
                 first = first or ((model.weight.grad - mean).norm() / mean.norm()).item()
                 total += model.weight.grad
         return first, ((total / 10 - mean).norm() / mean.norm()).item()

@@ -97,10 +97,10 @@ def rank_main(rank, ranks, backend, store):
             continue  # it has no collective for the CPU
         try:
             check()
-            told = "passed"
+            outcome = "passed"
         except Exception:
-            failed, told = 1, "FAILED\n" + traceback.format_exc()
-        print(f"{backend}, rank {rank} of {ranks}: {check.__name__}: {told}", flush=True)
+            failed, outcome = 1, "FAILED\n" + traceback.format_exc()
+        print(f"{backend}, rank {rank} of {ranks}: {check.__name__}: {outcome}", flush=True)
         if failed:
             break  # the others would wait
     dist.destroy_process_group()

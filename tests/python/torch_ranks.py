@@ -91,7 +91,7 @@ def train(hook, steps=8, kind="Adam", dtype=None, **options):
 
 
 def parameters_of(model):
-    return torch.cat([each.detach().reshape(-1).float() for each in model.parameters()])
+    return torch.cat([parameter.detach().reshape(-1).float() for parameter in model.parameters()])
 
 
 def same(a, b):
@@ -99,9 +99,9 @@ def same(a, b):
 
 
 def same_on_all_ranks(x):
-    each = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-    dist.all_gather(each, x)
-    return all(same(x, other) for other in each)
+    gathered = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, x)
+    return all(same(x, other) for other in gathered)
 
 
 @contextlib.contextmanager
@@ -119,7 +119,7 @@ def raises(kind, *words):
 
 
 def part_of(state):
-    """What a state_dict has of this rank."""
+    """The part of a state_dict that belongs to this rank."""
     return state[f"rank{dist.get_rank()}"]
 
 
@@ -129,7 +129,7 @@ def gradients(step, rank, sizes=(3000, 40, 500)):
 
 
 def factor_residual(reduce, name):
-    """[d] what the sender keeps of a tensor that is sent as factors."""
+    """[d] the residual of a tensor that is sent as factors."""
     state = State._from_bytes(reduce._sender.read_state(name))
     return state.residual.copy() if state.memory.any() else np.zeros(reduce._elements(name), np.float32)
 
@@ -180,8 +180,8 @@ def main():
         for name, function in SUITES[suite].items():
             begin = time.monotonic()
             try:
-                told = function()
+                value = function()
             except Exception:
                 out.write(json.dumps({"check": name, "failed": traceback.format_exc()}) + "\n")
                 os._exit(1)  # at once, so that the others see it
-            out.write(json.dumps({"check": name, "told": told, "seconds": time.monotonic() - begin}) + "\n")
+            out.write(json.dumps({"check": name, "skipped": value, "seconds": time.monotonic() - begin}) + "\n")
