@@ -139,7 +139,7 @@ def codecs_of(build, changed):
     return found | {f"{role}/{name}" for role, _, name in cases if role in {"index", "value", "order", "bytes"}}
 
 
-# ---- Python: what imports say ----------------------------------------------------------------------------
+# ---- Python, by its imports -----------------------------------------------------------------------------
 
 @functools.cache
 def modules():
@@ -152,7 +152,7 @@ def modules():
 
 @functools.cache
 def nodes(name):
-    """What says what a file imports: its imports and attributes."""
+    """The parts of a file that name other modules: imports and attributes."""
     tree = ast.parse((ROOT / name).read_text(encoding="utf-8"))
     return [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom, ast.Attribute))]
 

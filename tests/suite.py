@@ -38,23 +38,23 @@ def files_for(build, names):
     return [os.path.relpath(file, os.path.realpath(build)) for file in files]
 
 
-def pick(build, *wanted):
+def pick(build, *requested):
     tests = introspect(build, "--tests")
     names = [test["name"] for test in tests]
     suites = {suite.split(":")[-1] for test in tests for suite in test["suite"]}
     picked = []
-    for name in wanted:
+    for name in requested:
         found = [name] if name in names else fnmatch.filter(names, name)
         if not found and name in suites:
             found = [test["name"] for test in tests if name in {suite.split(":")[-1] for suite in test["suite"]}]
         if not found:
-            lower = {each.lower(): each for each in [*names, *suites]}
+            lower = {known.lower(): known for known in [*names, *suites]}
             near = difflib.get_close_matches(name.lower(), lower, n=5, cutoff=0.4)
-            near += [each for each in lower if name.lower() in each and each not in near][:5]
-            hint = "; near it: " + ", ".join(lower[each] for each in near) if near else "; meson test --list has them"
+            near += [known for known in lower if name.lower() in known and known not in near][:5]
+            hint = "; near it: " + ", ".join(lower[known] for known in near) if near else "; meson test --list has them"
             print(f"dev: no test '{name}' in {build}{hint}", file=sys.stderr)
             return 2
-        picked += [each for each in found if each not in picked]
+        picked += [test for test in found if test not in picked]
     print("\t".join(picked))
     print("\t".join(files_for(build, picked)))
     return 0
@@ -72,8 +72,8 @@ def tally(*builds):
                     passed += 1
                 elif test["result"] in ("SKIP", "IGNORED"):
                     skipped += 1
-                    said = (test.get("stdout") or test.get("stderr") or "no reason given").strip().splitlines()
-                    print(f"skipped in {directory}: {test['name']}: {said[-1] if said else 'no reason given'}")
+                    reason = (test.get("stdout") or test.get("stderr") or "no reason given").strip().splitlines()
+                    print(f"skipped in {directory}: {test['name']}: {reason[-1] if reason else 'no reason given'}")
                 else:
                     failed_here += 1
                     print(f"failed in {directory}: {test['name']} ({test['result']})")

@@ -24,7 +24,7 @@ gpu_run, gpu_table = module("gpu_run"), module("gpu_table")
 
 
 def invented(report):
-    """As a device would have it: every gate met but one, one row failed, one absent."""
+    """Invents the times of a device: one gate is missed, one row failed, one is absent."""
     report["rehearsal"] = False
     report["copy_bytes_per_second"] = 4.3e12
     gates = [row for row in report["rows"] if "gate_us" in row]
@@ -38,7 +38,7 @@ def invented(report):
 
 
 def nowhere(folder):
-    """What a machine lacks is said: the packages that were to be brought along, and those of Python."""
+    """Names what the machine lacks: the packages that the archive should hold, and Python packages."""
     gpu_run.PACKED = folder / ".gpu"
     result, note = gpu_run.unpack()
     assert result in ("not here", "failed") and ".gpu/ is missing" in note and "gpu-pack" in note, note

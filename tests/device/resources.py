@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What ptxas says of our kernels, against tests/cuda/resources.csv: registers and shared memory within budget, no new spills, no new stack.
+"""Compares what ptxas reports of our kernels with tests/cuda/resources.csv: registers and shared memory within budget, no new spills, no new stack.
 
     resources.py CSV NVCC_VERSION REPORT…            compares
-    resources.py --update CSV NVCC_VERSION REPORT…   writes the file anew
+    resources.py --update CSV NVCC_VERSION REPORT…   rewrites the file
 
 Compilers differ: with another nvcc than the one that the file names, only what needs no budget is checked. CUB's own kernels are CUB's.
 """
@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-REGISTERS_MOST, REGISTERS_SLACK = 128, 4
+REGISTERS_LIMIT, REGISTERS_SLACK = 128, 4
 COLUMNS = ["kernel", "arch", "registers", "shared", "spills", "stack"]
 COMPILING = re.compile(r"Compiling entry function '(\S+)' for '(sm_\d+)'")
 PROPERTIES = re.compile(r"Function properties for (\S+)")
@@ -89,16 +89,16 @@ def complaints(kernels, budgets, compares):
             yield f"{name}: spills {spills} bytes; {spills_known} are known"
         if stack > stack_known:
             yield f"{name}: a stack frame of {stack} bytes (arrays with indices that are not constants?); {stack_known} are known"
-        if registers > REGISTERS_MOST:
-            yield f"{name}: {registers} registers; {REGISTERS_MOST} are the most"
+        if registers > REGISTERS_LIMIT:
+            yield f"{name}: {registers} registers; the limit is {REGISTERS_LIMIT}"
         if key not in budgets:
             yield f"{name}: has no budget; resources.py --update gives it one"
         elif compares:
-            registers_most, shared_most = budgets[key][0] + REGISTERS_SLACK, budgets[key][1]
-            if registers > registers_most:
+            registers_limit, shared_limit = budgets[key][0] + REGISTERS_SLACK, budgets[key][1]
+            if registers > registers_limit:
                 yield f"{name}: {registers} registers; its budget is {budgets[key][0]} + {REGISTERS_SLACK}"
-            if shared > shared_most:
-                yield f"{name}: {shared} bytes of shared memory; its budget is {shared_most}"
+            if shared > shared_limit:
+                yield f"{name}: {shared} bytes of shared memory; its budget is {shared_limit}"
     for key in sorted(budgets.keys() - kernels.keys()):
         yield f"{' '.join(key)}: has a budget but was not compiled"
 

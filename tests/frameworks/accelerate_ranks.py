@@ -27,7 +27,7 @@ class Model(torch.nn.Module):
 
 
 def write(name, model, rank):
-    np.save(FOLDER / f"{name}{rank}.npy", torch.cat([each.detach().reshape(-1) for each in model.parameters()]).numpy())
+    np.save(FOLDER / f"{name}{rank}.npy", torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]).numpy())
 
 
 def loop(name, plan, first=0, last=6, save_at=None, load=False):

@@ -56,7 +56,7 @@ def fit(name, callbacks, epochs=4, checkpoint=None, save=False, logger=False):
     trainer.fit(model, DataLoader(TensorDataset(x), batch_size=8), ckpt_path=checkpoint, weights_only=False)
     if save:
         trainer.save_checkpoint(FOLDER / "saved.ckpt")
-    parameters = torch.cat([each.detach().reshape(-1) for each in model.parameters()])
+    parameters = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
     np.save(FOLDER / f"{name}{trainer.global_rank}.npy", parameters.numpy())
 
 
@@ -72,9 +72,9 @@ fit("resumed", [Compress(LOSSY, dense_below=0)], checkpoint=FOLDER / "saved.ckpt
 # Loggers get the hook's metrics.
 log = Log()
 fit("logged", [Compress(LOSSY, dense_below=0)], logger=log)
-seen = {step: each for step, each in log.seen.items() if "deepreduce/ratio" in each}
+seen = {step: metrics for step, metrics in log.seen.items() if "deepreduce/ratio" in metrics}
 assert list(seen) == [5, 10, 15], log.seen
-assert all(each["deepreduce/steps"] == step and each["deepreduce/residual_norm"] > 0 for step, each in seen.items()), seen
+assert all(metrics["deepreduce/steps"] == step and metrics["deepreduce/residual_norm"] > 0 for step, metrics in seen.items()), seen
 
 # The name of a preset is its plan.
 fit("preset", [Compress("terngrad", dense_below=0)], epochs=1)

@@ -11,12 +11,12 @@ example, folder = map(pathlib.Path, sys.argv[1:])
 sys.argv = [str(example)]
 names = runpy.run_path(str(example), run_name="__main__")
 if "jax" in example.stem:
-    replicas = [np.asarray(each.data) for each in names["weights"].addressable_shards]
+    replicas = [np.asarray(shard.data) for shard in names["weights"].addressable_shards]
 elif "keras" in example.stem:
-    variables = [each.value.values for each in names["model"].trainable_variables]  # of each the replicas'
-    replicas = [np.concatenate([each[i].numpy().ravel() for each in variables]) for i in range(2)]
+    variables = [variable.value.values for variable in names["model"].trainable_variables]  # [variable][replica]
+    replicas = [np.concatenate([copies[i].numpy().ravel() for copies in variables]) for i in range(2)]
 else:
     model = names["trainer"].lightning_module if "trainer" in names else names["model"]
-    replicas = [np.concatenate([each.detach().numpy().ravel() for each in model.parameters()])]
+    replicas = [np.concatenate([parameter.detach().numpy().ravel() for parameter in model.parameters()])]
 for i, parameters in enumerate(replicas):
     np.save(folder / f"{os.environ.get('RANK', i)}.npy", parameters)

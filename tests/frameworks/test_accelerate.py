@@ -20,13 +20,13 @@ def test_an_exact_plan_trains_as_without(trained, kind):
 
 @pytest.mark.parametrize("kind", ["loop", "trainer"])
 def test_a_resumed_training_is_that_of_one_go(trained, kind):
-    resumed, whole, plain = (trained[f"{kind}_{each}"][0].tobytes() for each in ("resumed", "whole", "plain"))
+    resumed, whole, plain = (trained[f"{kind}_{run}"][0].tobytes() for run in ("resumed", "whole", "plain"))
     assert resumed == whole != plain
 
 
 @pytest.mark.parametrize("kind", ["loop", "trainer"])
 def test_the_name_of_a_preset_is_its_plan(trained, kind):
-    preset, plan, plain = (trained[f"{kind}_{each}"][0].tobytes() for each in ("preset", "preset_plan", "plain"))
+    preset, plan, plain = (trained[f"{kind}_{run}"][0].tobytes() for run in ("preset", "preset_plan", "plain"))
     assert preset == plan != plain
 
 

@@ -43,7 +43,7 @@ def training(step, node, model):
 
 
 class Federation:
-    """Clients that train as `training` says; what they saw, in order, and what happened to replies on their way."""
+    """Clients that train by `training`. `seen` has the messages that they received, in order; replies can be changed on their way."""
 
     def __init__(self, strategy, nodes=3, mods=(mod,), train=training, on_the_way=lambda reply: reply):
         self.seen, self.strategy, self.on_the_way = {node + 1: [] for node in range(nodes)}, strategy, on_the_way
@@ -66,7 +66,7 @@ class Federation:
         self.replies = []
 
         def send_and_receive(messages, *, timeout=None):
-            messages = sorted(messages, key=lambda each: each.metadata.dst_node_id)  # Flower shuffles
+            messages = sorted(messages, key=lambda message: message.metadata.dst_node_id)  # Flower shuffles
             self.replies.append([self.on_the_way(reply) for reply in send(messages)])
             return self.replies[-1]
 
@@ -86,20 +86,20 @@ def test_exact_plans_train_as_without():
         atol = {"half": 2e-3, "count": 1}.get(name, 2e-6)
         np.testing.assert_allclose(coded[name].astype("d"), plain[name].astype("d"), rtol=0, atol=atol)
     assert len(federation.seen[1]) == 6  # an evaluation after each training
-    for each in federation.seen[1]:
-        assert same({"count": each["count"]}, {"count": model_of()["count"]}) and each["half"].dtype == np.float16
+    for message in federation.seen[1]:
+        assert same({"count": message["count"]}, {"count": model_of()["count"]}) and message["half"].dtype == np.float16
 
 
 def top(x, count):
     """[d] with the largest magnitudes kept."""
-    kept = np.zeros_like(x)
+    selected = np.zeros_like(x)
     where = np.argsort(-np.abs(x), kind="stable")[:count]
-    kept[where] = x[where]
-    return kept
+    selected[where] = x[where]
+    return selected
 
 
 def test_up_is_top_r_with_the_residual_of_each_client():
-    """Against numpy, for three rounds; down is exact enough to be told apart from nothing."""
+    """Against numpy, for three rounds; the error of `down` is far below the model's change."""
     rounds, names, small = 3, ["w", "v", "half"], ["b"]
     federation = Federation(Compressed(FedAvg(fraction_evaluate=0), TOP, LOSSLESS, dense_below=1000))
     federation.start(rounds)
@@ -129,9 +129,9 @@ def test_all_clients_have_the_same_model_though_they_miss_rounds():
     federation = Federation(strategy, nodes=5)
     federation.start(6)
     last = [federation.seen[node][-1] for node in federation.seen]  # of the evaluation
-    assert all(same(each, last[0]) for each in last)
+    assert all(same(model, last[0]) for model in last)
     assert same(last[0], strategy._model)
-    assert strategy.traffic.down < strategy.traffic.dense_down / 2 and len({len(each) for each in federation.seen.values()}) > 1
+    assert strategy.traffic.down < strategy.traffic.dense_down / 2 and len({len(messages_) for messages_ in federation.seen.values()}) > 1
 
 
 def test_what_down_leaves_out_comes_later():
@@ -146,7 +146,7 @@ def test_what_down_leaves_out_comes_later():
     strategy = Compressed(Server(fraction_evaluate=0), LOSSLESS, "sparsify=topr(ratio=0.3) index=golomb value=raw")
     federation = Federation(strategy, train=lambda step, node, model: model)
     federation.start(8)
-    distances = [np.abs(each["w"] - target["w"]).max() for each in federation.seen[1]]
+    distances = [np.abs(model["w"] - target["w"]).max() for model in federation.seen[1]]
     assert distances[1] == np.abs(model_of()["w"] - target["w"]).max() or distances[1] < distances[0]
     assert distances[-1] < 1e-6
 
@@ -166,7 +166,7 @@ def test_down_loses_nothing_of_what_clients_sent(mods):
         federation.grid._app = without
     end, rounds = federation.start(4), range(1, 5)
     for name in ("w", "v", "b"):
-        zeros = {each: np.zeros_like(array) for each, array in model_of().items()}
+        zeros = {name: np.zeros_like(array) for name, array in model_of().items()}
         changes = [node / 6 * training(step, node, zeros)[name] for step in rounds for node in (1, 2, 3)]
         np.testing.assert_allclose(end[name], model_of()[name] + sum(changes), rtol=0, atol=1e-5)
     assert np.abs(federation.seen[1][-1]["w"] - end["w"]).max() > 0.1  # the clients' model is behind
@@ -186,7 +186,7 @@ def test_a_client_that_lost_its_state_fails_once_and_gets_the_whole_model():
     federation.grid.contexts[2].state = RecordDict()
     federation.strategy.start(federation.grid, record, num_rounds=2)
     errors = [[reply.has_error() for reply in replies] for replies in federation.replies if replies]
-    assert [sum(each) for each in errors] == [0, 0, 1, 0]
+    assert [sum(round_errors) for round_errors in errors] == [0, 0, 1, 0]
     (failed,) = (reply for replies in federation.replies for reply in replies if reply.has_error())
     assert failed.metadata.src_node_id == 2 and "is not here" in failed.error.reason
 
@@ -299,7 +299,7 @@ def test_a_client_without_the_mod_goes_along():
 W = np.zeros(SHAPES["w"], np.float32)
 BAD_MODELS = {  # what takes the place of arrays
     "nan": {"w": W + np.nan}, "shape": {"w": W[:5, :5]}, "missing": {"v": None}, "words": {"w": W.astype(str)},
-    # Not finite in the model's type, whatever the type that came.
+    # Not finite in the model's type, for any type of the received array.
     "1e300": {"w": np.full(W.shape, 1e300)}, "2^62": {"half": np.full(2000, 2**62)}, "1e30": {"count": np.array([7, 1e30])},
 }  # fmt: skip
 BAD_RECORDS = ("second", "empty", "renamed", "none")
@@ -346,7 +346,7 @@ def test_hostile_dense_replies_are_that_clients_failure(kind, marked):
 
 @pytest.mark.parametrize("down", ["index=all value=dynamic_tree", LOSSLESS])
 def test_a_change_that_is_not_finite_is_sent_as_the_model(down):
-    """From -3e38 to 3e38 is infinite in float32; and a model that is NaN is the strategy's to give."""
+    """The step from -3e38 to 3e38 is infinite in float32; and a strategy may return a model with NaN."""
     given = [-3e38, 3e38, np.nan, 1.0]
 
     class Server(FedAvg):
@@ -356,7 +356,7 @@ def test_a_change_that_is_not_finite_is_sent_as_the_model(down):
     federation = Federation(Compressed(Server(fraction_evaluate=0), LOSSLESS, down))
     federation.start(4, {name: array for name, array in model_of().items() if name in SHAPES})
     for seen in federation.seen.values():
-        assert [each["w"][0, 0] for each in seen[1:]] == pytest.approx(given[:3], rel=0.01, nan_ok=True)
+        assert [model["w"][0, 0] for model in seen[1:]] == pytest.approx(given[:3], rel=0.01, nan_ok=True)
 
 
 def test_arrays_without_a_dimension_go_along():

@@ -59,14 +59,14 @@ def start(tmp_path):
         return running[-1]
 
     yield started
-    for each in reversed(running):
-        if each.poll() is None:
-            os.killpg(each.pid, signal.SIGTERM)
-    for each in running:
+    for process in reversed(running):
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+    for process in running:
         try:
-            each.wait(20)
+            process.wait(20)
         except subprocess.TimeoutExpired:
-            os.killpg(each.pid, signal.SIGKILL)
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_over_the_network_models_are_those_of_one_process(start, tmp_path):
@@ -93,12 +93,12 @@ def test_over_the_network_models_are_those_of_one_process(start, tmp_path):
             assert run.wait(SECONDS) == 0
             there, _ = answers.accept()
         except (AssertionError, TimeoutError):
-            pytest.fail("\n----\n".join(each.read_text()[-3000:] for each in tmp_path.glob("log*")))
+            pytest.fail("\n----\n".join(path.read_text()[-3000:] for path in tmp_path.glob("log*")))
         with there:
-            told = np.load(io.BytesIO(b"".join(iter(lambda: there.recv(1 << 16), b""))))
+            received = np.load(io.BytesIO(b"".join(iter(lambda: there.recv(1 << 16), b""))))
     grid = LocalGrid(app.client, 2)
     for i, context in enumerate(grid.contexts.values()):
         context.node_config["part"] = i
     model, traffic = app.federated(grid)
-    assert told["model"].tobytes() == model.tobytes() and np.any(model)
-    assert tuple(told["traffic"]) == tuple(traffic) and traffic.up < traffic.dense_up / 10
+    assert received["model"].tobytes() == model.tobytes() and np.any(model)
+    assert tuple(received["traffic"]) == tuple(traffic) and traffic.up < traffic.dense_up / 10

@@ -1,4 +1,4 @@
-"""The examples of the frameworks run on two ranks or devices, end with equal replicas, and say that they have learned."""
+"""The examples of the frameworks run on two ranks or devices, end with equal replicas, and print that the loss fell."""
 
 import os
 import pathlib
@@ -39,15 +39,15 @@ def test_example(name, tmp_path):
     for module in modules:
         pytest.importorskip(module, reason=f"{module} is missing")
     if ranks:
-        said = two_ranks.run(HERE / "run_example.py", EXAMPLES / name, tmp_path)[0]
+        output = two_ranks.run(HERE / "run_example.py", EXAMPLES / name, tmp_path)[0]
     else:
         words = [sys.executable, "-B", str(HERE / "run_example.py"), str(EXAMPLES / name), str(tmp_path)]
-        said = printed_by(words, XLA_FLAGS="--xla_force_host_platform_device_count=2")
-    match = re.search(pattern, said)
-    assert match, said
-    told = {key: float(value) for key, value in match.groupdict().items()}
-    assert told.get("last", 0) < told.get("first", 2) / 2 and told.get("accuracy", 1) > 0.95
-    assert told.get("few", 0) < told.get("many", 20) / 10
+        output = printed_by(words, XLA_FLAGS="--xla_force_host_platform_device_count=2")
+    match = re.search(pattern, output)
+    assert match, output
+    figures = {key: float(value) for key, value in match.groupdict().items()}
+    assert figures.get("last", 0) < figures.get("first", 2) / 2 and figures.get("accuracy", 1) > 0.95
+    assert figures.get("few", 0) < figures.get("many", 20) / 10
     one, two = (np.load(tmp_path / f"{i}.npy") for i in range(2))
     assert one.tobytes() == two.tobytes() and np.any(one)
     assert len(lines_of(name)) < 30
@@ -55,7 +55,7 @@ def test_example(name, tmp_path):
 
 def test_train_flower():
     pytest.importorskip("flwr", reason="flwr is missing")
-    said = printed_by([sys.executable, "-B", str(EXAMPLES / "train_flower.py")])
-    match = re.search(r"loss (\S+) to (\S+); (\d+) bytes down instead of (\d+), (\d+) up instead of (\d+)", said)
+    output = printed_by([sys.executable, "-B", str(EXAMPLES / "train_flower.py")])
+    match = re.search(r"loss (\S+) to (\S+); (\d+) bytes down instead of (\d+), (\d+) up instead of (\d+)", output)
     first, last, down, dense_down, up, dense_up = map(float, match.groups())
     assert last < first / 100 and down < dense_down / 10 and up < dense_up / 10

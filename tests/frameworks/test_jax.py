@@ -34,11 +34,11 @@ def params():
 
 def gradients(step, rank):
     rng = np.random.default_rng([step, rank])
-    return {name: rng.laplace(size=each.shape).astype(np.float32) for name, each in params().items()}
+    return {name: rng.laplace(size=param.shape).astype(np.float32) for name, param in params().items()}
 
 
 def stacked(step, ranks=4):
-    return jax.tree.map(lambda *each: np.stack(each), *(gradients(step, rank) for rank in range(ranks)))
+    return jax.tree.map(lambda *parts: np.stack(parts), *(gradients(step, rank) for rank in range(ranks)))
 
 
 def updater(transformation, ranks=4):
@@ -47,8 +47,8 @@ def updater(transformation, ranks=4):
     specs = deepreduce.jax.specs(state, "ranks")
 
     def update(state, all_gradients):
-        mine, state = transformation.update(jax.tree.map(lambda each: each[0], all_gradients), state)
-        return jax.tree.map(lambda each: each[None], mine), state
+        mine, state = transformation.update(jax.tree.map(lambda part: part[0], all_gradients), state)
+        return jax.tree.map(lambda part: part[None], mine), state
 
     return state, jax.jit(
         jax.shard_map(update, mesh=mesh(ranks), in_specs=(specs, OWN), out_specs=(OWN, specs))
@@ -73,10 +73,10 @@ def test_an_exact_plan_gives_the_mean_in_rank_order_on_all_ranks():
 
 
 def top(x, count):
-    kept = np.zeros_like(x)
+    selected = np.zeros_like(x)
     where = np.argsort(-np.abs(x), kind="stable")[:count]
-    kept[where] = x[where]
-    return kept
+    selected[where] = x[where]
+    return selected
 
 
 def test_top_r_with_feedback_is_that_of_numpy():
@@ -106,8 +106,8 @@ def test_the_name_of_a_preset_is_its_plan(name):
         others, two = update_two(two, stacked(step))
         assert same((means, one), (others, two))
         if name == "signsgd":  # of small tensors, too
-            for key, each in stacked(step).items():
-                votes = np.where(each >= 0, 1, -1).sum(axis=0)
+            for key, array in stacked(step).items():
+                votes = np.where(array >= 0, 1, -1).sum(axis=0)
                 np.testing.assert_array_equal(means[key][0], np.where(votes >= 0, 1, -1))
 
 
@@ -117,16 +117,16 @@ def test_a_mesh_of_explicit_axes_takes_a_state_that_is_placed():
     optimizer = optax.chain(deepreduce.jax.compress(TOP, "ranks", dense_below=1000), optax.sgd(1.0))
     state = optimizer.init(like)
     specs = deepreduce.jax.specs(state, "ranks")
-    state = jax.device_put(state, jax.tree.map(lambda each: jax.sharding.NamedSharding(there, each), specs))
+    state = jax.device_put(state, jax.tree.map(lambda spec: jax.sharding.NamedSharding(there, spec), specs))
 
     def step(state, ranks):
-        updates, state = optimizer.update(jax.tree.map(lambda each: jnp.full_like(each, ranks[0]), like), state)
+        updates, state = optimizer.update(jax.tree.map(lambda array: jnp.full_like(array, ranks[0]), like), state)
         return updates, state
 
     run = jax.jit(jax.shard_map(step, mesh=there, in_specs=(specs, OWN), out_specs=(SHARED, specs), check_vma=False))
     ranks = jax.device_put(jnp.arange(4.0), jax.sharding.NamedSharding(there, OWN))
     updates, state = run(state, ranks)
-    assert jax.tree.map(lambda each: each.dtype, updates) == jax.tree.map(lambda each: each.dtype, like)
+    assert jax.tree.map(lambda leaf: leaf.dtype, updates) == jax.tree.map(lambda leaf: leaf.dtype, like)
     assert float(updates["one"]) == -1.5 and np.count_nonzero(updates["w"]) == np.count_nonzero(updates["v"]) == 40
     assert set(np.unique(np.asarray(updates["w"], np.float32))) == {-1.5, 0}
 
@@ -197,7 +197,7 @@ def test_what_runs_where_xla_is_not_on_the_cpu_gives_the_same(monkeypatch):
 
     expected = jax.jit(there_and_back)(codec.init(), gradients(0, 1))
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *arguments, cpu, default: default(*arguments))
-    assert same(jax.jit(lambda *each: there_and_back(*each))(codec.init(), gradients(0, 1)), expected)
+    assert same(jax.jit(lambda *arguments: there_and_back(*arguments))(codec.init(), gradients(0, 1)), expected)
 
 
 def test_arrays_have_the_names_of_their_paths():
@@ -330,10 +330,10 @@ def test_two_processes_get_the_same_mean(tmp_path):
         for rank in range(2)
     ]  # fmt: skip
     try:
-        printed = [each.communicate(timeout=120)[0] for each in ranks]
+        printed = [rank.communicate(timeout=120)[0] for rank in ranks]
     finally:
-        for each in ranks:
-            each.kill()
-    assert all(each.returncode == 0 for each in ranks), "\n".join(printed)
+        for rank in ranks:
+            rank.kill()
+    assert all(rank.returncode == 0 for rank in ranks), "\n".join(printed)
     means = [np.load(pathlib.Path(tmp_path, f"{rank}.npy")) for rank in range(2)]
     assert means[0].tobytes() == means[1].tobytes() and 40 <= np.count_nonzero(means[0]) <= 80

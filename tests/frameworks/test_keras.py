@@ -43,19 +43,19 @@ class Steps:
     def _run(self, both):
         def step():
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-            self.optimizer.apply([tf.gather(each, replica) for each in both], self.variables)
+            self.optimizer.apply([tf.gather(array, replica) for array in both], self.variables)
 
         STRATEGY.run(step)
 
     def __call__(self, step, spoilt=None):
-        both = [np.stack(each) for each in zip(gradients(step, 0), gradients(step, 1))]
+        both = [np.stack(pair) for pair in zip(gradients(step, 0), gradients(step, 1))]
         if spoilt is not None:
             both[0][spoilt][0, 0] = np.nan
-        self.run([tf.constant(each) for each in both])
+        self.run([tf.constant(array) for array in both])
 
     def replicas(self):
-        """Of each the values of the variables."""
-        return [[each.numpy() for each in STRATEGY.experimental_local_results(v.value)] for v in self.variables]
+        """The values of the variables, replica by replica."""
+        return [[copy_.numpy() for copy_ in STRATEGY.experimental_local_results(v.value)] for v in self.variables]
 
 
 def sgd(plan, **options):
@@ -70,16 +70,16 @@ def test_top_r_with_feedback_is_that_of_numpy_on_both_replicas(compiled):
         steps(step)
         total = np.zeros(3250, np.float32)
         for replica in range(2):
-            w, b, v = (each.ravel() for each in gradients(step, replica))
+            w, b, v = (gradient.ravel() for gradient in gradients(step, replica))
             whole = np.concatenate([w, v]) + residuals[replica]
-            kept = np.zeros_like(whole)
+            selected = np.zeros_like(whole)
             where = np.argsort(-np.abs(whole), kind="stable")[:40]
-            kept[where] = whole[where]
-            residuals[replica] = whole - kept
-            total += np.concatenate([kept, b])
+            selected[where] = whole[where]
+            residuals[replica] = whole - selected
+            total += np.concatenate([selected, b])
         expected -= total
         for replica in range(2):
-            w, b, v = (each[replica].ravel() for each in steps.replicas())
+            w, b, v = (gradient[replica].ravel() for gradient in steps.replicas())
             np.testing.assert_array_equal(np.concatenate([w, v, b]), expected)
     stats = steps.optimizer.compression.stats()
     assert stats.steps == 3 and stats.dense == 4 * 3250 and 0 < stats.frame <= stats.row < 1000
@@ -149,8 +149,8 @@ def test_the_name_of_a_preset_is_its_plan(name):
     assert any(np.any(a[0]) for a in one.replicas())
     if name == "signsgd":
         votes = [[np.where(a + b >= 0, 1, -1) for a, b in zip(*([np.where(g >= 0, 1, -1) for g in gradients(step, i)] for i in range(2)))] for step in range(2)]
-        for each, first, second in zip(one.replicas(), *votes):
-            np.testing.assert_array_equal(each[0], -(first + second).astype(np.float32))
+        for gradient, first, second in zip(one.replicas(), *votes):
+            np.testing.assert_array_equal(gradient[0], -(first + second).astype(np.float32))
 
 
 def test_a_plan_that_saves_nothing_is_a_warning():
@@ -186,7 +186,7 @@ def test_fit_learns_and_the_model_is_saved_as_any(tmp_path):
     history = model.fit(x, labels, batch_size=64, epochs=4, verbose=0).history["loss"]
     assert history[-1] < history[0] / 2 and optimizer.compression.stats().steps == 32
     for variable in model.trainable_variables:
-        one, two = (each.numpy() for each in STRATEGY.experimental_local_results(variable.value))
+        one, two = (copy_.numpy() for copy_ in STRATEGY.experimental_local_results(variable.value))
         assert one.tobytes() == two.tobytes()
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
@@ -198,12 +198,12 @@ def test_errors_and_books_have_the_paths_of_variables():
     variables = [keras.Variable(np.zeros(5000, np.float32), name=name) for name in ("kernel", "bias")]
     optimizer = compress(keras.optimizers.SGD(1.0), deepreduce.book.parse(f"bias: dense\n*: {LOSSY}"))
     given = [np.random.default_rng(i).laplace(size=5000).astype(np.float32) for i in range(2)]
-    optimizer.apply([tf.constant(each) for each in given], variables)
+    optimizer.apply([tf.constant(gradient) for gradient in given], variables)
     np.testing.assert_array_equal(variables[1].numpy(), -given[1])
     assert np.count_nonzero(variables[0].numpy()) == 250
     given[0][3] = np.nan
     with pytest.raises(deepreduce.PeerError, match="rank 0: .* kernel: .*NaN"):
-        optimizer.apply([tf.constant(each) for each in given], variables)
+        optimizer.apply([tf.constant(gradient) for gradient in given], variables)
 
 
 def test_one_replica_encodes_and_decodes_its_own():

@@ -27,7 +27,7 @@ def run(program, *arguments, timeout=300):
     finally:
         for rank in ranks:
             rank.kill()
-    assert all(rank.returncode == 0 for rank in ranks), "\n----\n".join(each[-6000:] for each in printed)
+    assert all(rank.returncode == 0 for rank in ranks), "\n----\n".join(output[-6000:] for output in printed)
     return printed
 
 

@@ -20,7 +20,7 @@ using fuzz::wrong;
 constexpr uint64_t elements_most = 3000;
 
 // More than a block of any codec, more than a stream, and more than one worker takes alone (make_corpus.py knows it, too).
-constexpr uint64_t times_most = 45;
+constexpr uint64_t times_max = 45;
 
 // Filling the workspace of a bitmap of a wide universe takes most of the time.
 constexpr uint64_t workspace_most = 1 << 24;
@@ -132,7 +132,7 @@ struct gradient {
     uint64_t rows = from.up_to(elements_most / width);
     // The largest tensors are drawn, not taken from the input, and may be several times as large.
     uint64_t drawn = rows == elements_most / width ? from.number(4) : 0;
-    if (drawn) rows *= 1 + drawn % times_most;
+    if (drawn) rows *= 1 + drawn % times_max;
     const auto next = [&] {
       if (!drawn) return from.byte();
       drawn = drawn * 6364136223846793005u + 1442695040888963407u;

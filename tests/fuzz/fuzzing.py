@@ -59,7 +59,7 @@ NICE = ["nice", "-n", "19"]
 
 
 def commit():
-    """Of the tree that is fuzzed; -dirty if what is built from is not committed."""
+    """The commit of the fuzzed tree; -dirty if its sources have uncommitted changes."""
 
     def git(*arguments):
         return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False).stdout.strip()
@@ -101,7 +101,7 @@ def start(build, name, seconds, unpacked):
 
 
 def finish(name, process, log, built):
-    """Waits, and writes what came of it into the record."""
+    """Waits for the job and writes its result to the record."""
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     log.seek(0)
@@ -146,7 +146,7 @@ def run(options):
                     if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                         good = finish(name, process, log, built) and good
                 time.sleep(0.5)
-            running = [each for each in running if each[1].returncode is None]
+            running = [job for job in running if job[1].returncode is None]
     table(options)
     return not good
 
@@ -159,18 +159,18 @@ def minimise(options):
     build_targets(options.build, names)
     for name in names:
         with tempfile.TemporaryDirectory() as temporary:
-            least, unpacked = Path(temporary) / "least", Path(temporary) / "unpacked"
-            least.mkdir()
+            minimal, unpacked = Path(temporary) / "minimal", Path(temporary) / "unpacked"
+            minimal.mkdir()
             # The seeds of the tree come first, so that the pack holds what they do not reach.
             folders = [path for path in [*seeds_of(name, unpacked), Path(options.build) / "found" / name] if path.is_dir()]
-            kept = [path for path in folders if path.name in ("seeds", "frames")]
-            for folder in kept:
+            seed_folders = [path for path in folders if path.name in ("seeds", "frames")]
+            for folder in seed_folders:
                 for path in folder.iterdir():
-                    shutil.copy(path, least / f"{folder.name}-{path.name}")
-            before = {path.name for path in least.iterdir()}
-            command = [*NICE, str(Path(options.build) / "tests" / "fuzz" / name), "-merge=1", "-timeout=20", str(least)]
+                    shutil.copy(path, minimal / f"{folder.name}-{path.name}")
+            before = {path.name for path in minimal.iterdir()}
+            command = [*NICE, str(Path(options.build) / "tests" / "fuzz" / name), "-merge=1", "-timeout=20", str(minimal)]
             subprocess.run([*command, *map(str, folders)], check=True, stderr=subprocess.DEVNULL, env=os.environ | SANITIZERS)
-            inputs = sorted((path.read_bytes() for path in least.iterdir() if path.name not in before), key=lambda data: (len(data), data))
+            inputs = sorted((path.read_bytes() for path in minimal.iterdir() if path.name not in before), key=lambda data: (len(data), data))
         size = pack.write(corpus / f"{name}.pack", inputs, PACK_MAX)
         print(f"{name}: {len(inputs)} inputs, {size} bytes", flush=True)
     return 0
@@ -204,8 +204,8 @@ def lines_of(function):
     counts = {}
     for line, _, end, _, count, file, _, kind in function["regions"]:
         if kind == 0 and file == 0:  # code, not an expansion or a gap; inner regions come after outer ones
-            for each in range(line, end + 1):
-                counts[each] = count
+            for number in range(line, end + 1):
+                counts[number] = count
     return counts
 
 
@@ -219,7 +219,7 @@ def coverage(options):
         subprocess.run(["llvm-profdata-14", "merge", "-sparse", "-o", data, *raw.glob("*.profraw")], check=True)
         objects = [Path(options.build) / "capi" / "libdeepreduce.so"]
         objects += [Path(options.build) / "tests" / "fuzz" / name.replace("fuzz_", "replay_") for name in names]
-        listed = [part for each in objects[1:] for part in ("-object", each)]
+        listed = [part for path in objects[1:] for part in ("-object", path)]
         done = subprocess.run(["llvm-cov-14", "export", f"-instr-profile={data}", objects[0], *listed], check=True, capture_output=True)
     ran, of_decode = {}, {}
     for function in json.loads(done.stdout)["data"][0]["functions"]:
@@ -249,7 +249,7 @@ def coverage(options):
 
 
 def coverage_table(reached):
-    """Of each folder: lines, reached, lines of decode, reached."""
+    """The table of folders: lines, reached lines, lines of decode, reached ones."""
     rows = ["| folder | lines | reached | of them not of encode | reached |", "|---|---|---|---|---|"]
     for folder, (lines, ran, decode, decode_ran) in reached.items():
         rows.append(f"| {folder} | {lines} | {share(ran, lines)} | {decode} | {share(decode_ran, decode)} |")
@@ -273,7 +273,7 @@ def spans(lines):
 
 
 def clean_seconds(rows):
-    """Of CPU, since the last find. (`why` is added to a line by hand where a find is no fault of the library.)"""
+    """Seconds of CPU since the last find. (Add `why` to a line by hand if the find is not a fault of the library.)"""
     since = next((i for i, row in enumerate(reversed(rows)) if row["finds"] and "why" not in row), len(rows))
     return sum(row["cpu_seconds"] for row in rows[len(rows) - since:])
 

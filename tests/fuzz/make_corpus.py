@@ -93,7 +93,7 @@ def merge_seeds():
 
 
 def script_seeds(name, count, size):
-    """Decisions that nobody made: the same on every machine."""
+    """Random decisions, the same on every machine."""
     return {f"script_{i:02}": random.Random(f"{name} {i}").randbytes(size) for i in range(count)}
 
 
@@ -162,7 +162,7 @@ EXCHANGES = {
     "verdict_of_nobody": bytes([0, 0, 0, 0, 40, 1, 0, 9, 32, 8, 36, 9]),
 }
 
-# Options of a controller, its ladder, and what ranks measure and tell.
+# Options of a controller, its ladder, and what ranks measure and send.
 CONTROLS = [
     "aimd(target_ms=20)", "aimd(target_ms=0.01,interval=2,window=2,increase=1,decrease=0.9,patience=1,retry=2)", "fit(target_ms=5,samples=3,patience=1,retry=1)",
     "control=fit(target_ms=1e-3,band=0,start=2,share=0.5,agree=mean)", "fit(target_ms=1e9,agree=max,densest=1,smallest=2)", "aimd(target_ms=3,share=0)",
@@ -174,8 +174,8 @@ def control_seeds():
     for i, options in enumerate(CONTROLS):
         known = i % 2
         ladder = b"".join(bytes([8 * k]) + b"\xff" * (8 if k else 0) for k in (3, 2, 1, 0)) if known else b""
-        said = random.Random(options).randbytes(240)
-        seeds[f"control_{i}"] = options.encode() + b"\0" + bytes([4, known]) + ladder + said
+        history = random.Random(options).randbytes(240)
+        seeds[f"control_{i}"] = options.encode() + b"\0" + bytes([4, known]) + ladder + history
     return seeds
 
 
@@ -228,7 +228,7 @@ def archive(*members, zip64=False, comment=b""):
 
 
 def scipy(form, **arrays):
-    """As scipy.sparse.save_npz writes a matrix of 2 × 3 and four entries."""
+    """A file as scipy.sparse.save_npz writes it, for a matrix of 2 × 3 with four entries."""
     values = {name: npy("<i4", f"({len(ints)},)", struct.pack(f"<{len(ints)}i", *ints)) for name, ints in arrays.items()}
     values |= {"format": npy(f"|S{len(form)}", "()", form.encode()), "shape": npy("<i8", "(2,)", struct.pack("<qq", 2, 3)), "data": npy("<f4", "(4,)", FLOATS[:16])}
     return archive(*(member(name + ".npy", content) for name, content in values.items()))
@@ -310,7 +310,7 @@ def profile_seeds():
             "nothing": b"P{}", "deep": b"P" + b"[" * 40, "no_product": b"M" + json.dumps(MODEL | {"tensors": [{"shape": [1e308, 1e308, 0]}]}).encode()}  # fmt: skip
 
 
-times_most = 45  # of fuzz_round_trip
+times_max = 45  # of fuzz_round_trip
 
 
 def large_seeds():
@@ -332,19 +332,19 @@ def large_seeds():
     sparsifiers = ["random(ratio=0.2)", "threshold(value=0.001)", "dgc(ratio=0.01)", "blocks(ratio=0.1,block=16)", "chunks(count=64)"]
     plans = [f"{levels}{index} value=raw" for index in indices] + [f"sparsify=topr(ratio=0.03) index={index} value=raw" for index in indices]
     plans += [f"sparsify=topr(ratio=0.5) {inverted}{value}" for value in values] + [f"index=all value={value}" for value in values]
-    plans += [f"{levels}raw+{each} value=raw+{each}" for each in byte_codecs] + [f"index=all value=uniform_quant(bits=4)+{each}" for each in byte_codecs]
-    plans += [f"sparsify={each} feedback=residual index=golomb value=raw" for each in sparsifiers]
+    plans += [f"{levels}raw+{codec} value=raw+{codec}" for codec in byte_codecs] + [f"index=all value=uniform_quant(bits=4)+{codec}" for codec in byte_codecs]
+    plans += [f"sparsify={sparsifier} feedback=residual index=golomb value=raw" for sparsifier in sparsifiers]
     plans += [f"sparsify=changed index={index} value={value}" for index in ("magnitude", "history", "auto", "golomb", "all") for value in ("ulp", "history", "xor", "raw", "ulp+huffman")]
     seeds = {}
     for i, plan in enumerate(plans):
         for kind in (0, 1 + i % 2):  # f32, f16, bf16: 12, 1 and 4 times 3000 elements, f16 of few kinds; f16 without threads
             times, few, flags = (11, 0, 3)[kind], kind == 1, 32 * (kind != 1)
-            tensor = bytes([kind]) + struct.pack("<HI", 3000, times_most * (1000 + i) + times) + bytes([few])
+            tensor = bytes([kind]) + struct.pack("<HI", 3000, times_max * (1000 + i) + times) + bytes([few])
             seeds[f"large_{i:03}_{kind}"] = written(plan, flags, tensor)
     # What the workers share one tensor of: 135,000 values; of a filter 2^20 elements, too.
-    dense = b"\0" + struct.pack("<HI", 3000, times_most * 1000 + 44) + b"\0"
-    many = bytes([4 | 16]) + struct.pack("<HII", 3000, times_most * 1000 + 44, 1 << 25) + b"\0"
-    sparse = bytes([4 | 16]) + struct.pack("<HII", 3000, times_most * 1000, 1 << 20) + b"\0"
+    dense = b"\0" + struct.pack("<HI", 3000, times_max * 1000 + 44) + b"\0"
+    many = bytes([4 | 16]) + struct.pack("<HII", 3000, times_max * 1000 + 44, 1 << 25) + b"\0"
+    sparse = bytes([4 | 16]) + struct.pack("<HII", 3000, times_max * 1000, 1 << 20) + b"\0"
     for i, index in enumerate(["golomb", "golomb(adaptive=1)", "gap_huffman"]):
         seeds[f"shared_{i}"] = written(f"index={index} value=raw", 32, many)
     for value in ("lloyd", "sign(scale=means)"):

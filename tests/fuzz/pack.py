@@ -13,11 +13,11 @@ def read(path):
     return inputs
 
 
-def write(path, inputs, most=None):
-    """The inputs in their order, as many as fit `most` bytes. Returns the bytes."""
+def write(path, inputs, max_bytes=None):
+    """The inputs in their order, as many fit in `max_bytes` bytes. Returns the bytes."""
     packed = b""
     for data in inputs:
-        if most is None or len(packed) + 4 + len(data) <= most:
+        if max_bytes is None or len(packed) + 4 + len(data) <= max_bytes:
             packed += len(data).to_bytes(4, "little") + data
     path.write_bytes(packed)
     return len(packed)

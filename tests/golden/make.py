@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Makes the golden frames with the reference encoder, never with the library, and says what they decode to.
+"""Makes the golden frames with the reference encoder, never with the library, and writes what they decode to.
 
     make.py                       writes frames/*.frame, manifest.tsv, encode.tsv, patches.tsv and patch_histories.tsv
     make.py --check               compares them with what is there (a test does)
-    make.py --library FILE        also makes those of the library anew: frames/library_*.frame, library.tsv
+    make.py --library FILE        also rewrites those of the library: frames/library_*.frame, library.tsv
 
 manifest.tsv: name, status of decode, who notices ("inspect" or "decode"), tag, what it decodes to, why it is here.
 patch_histories.tsv: of some of these patches, the histories that sender and receiver have, in hexadecimal.
-patches.tsv:  name, status, who notices, what the receiver has, what it assigns, the plan by which the library gives these bytes ("-": its bytes are
+patches.tsv:  name, status, who notices, what the receiver has, what it assigns, the plan by which the library encodes these bytes ("-": its bytes are
               others), why.
-encode.tsv:   name of the frame that the library must give byte for byte, plan, call, tensors.
+encode.tsv:   name of the frame that the library must encode byte for byte, plan, call, tensors.
 A tensor is `type ROWSxWIDTH index:value,value …`, values as bit patterns; `index+n:value` are n equal rows from there on; of inputs the first word
 says dense or sparse.
 Frames with Deflate are made by hand (stored blocks) or frozen here as hex, since zlib's bytes depend on its version.
@@ -59,7 +59,7 @@ def add(name, why, data, *row):
 
 
 def good(name, why, data, table=None):
-    """Decodes; to what the reference decoder says."""
+    """A frame that decodes to the result of the reference decoder."""
     f = decode_frame(data)
     assert f.size == len(data), name
     tag = "-" if f.tag is None else str(f.tag)
@@ -468,11 +468,11 @@ def fit_poly():
     good("fit_poly_saturates", "beyond f16 the largest number comes", value_frame([zero], 2, struct.pack("<Iff", 1, 1e30, -1e30), "f16", [PACK], b"\2"))
     # What was selected, and of the rest every seventh: that lies behind a jump.
     every = {i: [v] for i, v in enumerate(patterns(300, 53))}
-    most = topr(every, "f32", 80)
-    strangers = {i: v for i, v in every.items() if i in most or i % 7 == 0}
+    largest = topr(every, "f32", 80)
+    strangers = {i: v for i, v in every.items() if i in largest or i % 7 == 0}
     good("fit_poly_jump", "values about zero behind a jump", encode([(300, strangers)], plan(knots=2)))
-    good("fit_poly_jump_none", "no values about zero", encode([(300, {i: every[i] for i in most})], plan(knots=2)))
-    good("fit_poly_jump_one", "one value about zero", encode([(300, {i: every[i] for i in [*most, min(strangers.keys() - most)]})], plan(knots=2)))
+    good("fit_poly_jump_none", "no values about zero", encode([(300, {i: every[i] for i in largest})], plan(knots=2)))
+    good("fit_poly_jump_one", "one value about zero", encode([(300, {i: every[i] for i in [*largest, min(strangers.keys() - largest)]})], plan(knots=2)))
     good("fit_poly_jump_positive", "no negative side", encode([(300, {i: [v[0] & 0x7fffffff] for i, v in strangers.items()})], plan(knots=2, degree=2)))
     good("fit_poly_jump_order", "a curve of magnitudes", encode([(300, strangers)], plan(knots=2, sign=1)))
     good("fit_poly_jump_chord", "a knot at a jump", encode([(300, strangers)], plan(knots=1)))
@@ -505,10 +505,10 @@ def bitpack():
 
     def order(n, payload):
         return value_frame([zero], n, struct.pack("<If", n, 1.0), order=[PACK], order_payload=payload)
-    one_each = stage("value", "fit_poly", degree=9)
+    polynomial = stage("value", "fit_poly", degree=9)
     for n in (1, 2, 3, 8, 9):
         values = {7 * i % (7 * n): [patterns(9, 30)[i] & 0x7fffffff] for i in range(n)}
-        good(f"bitpack_{n}", f"{n} positions of {(n - 1).bit_length()} bits", encode([(100, values)], entry("f32", [one_each], [KEYS], [PACK])))
+        good(f"bitpack_{n}", f"{n} positions of {(n - 1).bit_length()} bits", encode([(100, values)], entry("f32", [polynomial], [KEYS], [PACK])))
     bad("bitpack_twice", "a position twice", order(2, b"\0"), "decode")
     bad("bitpack_not_below", "a position that is not below the number of values", order(3, bytes([3 | 0 << 2 | 1 << 4])), "decode")
     bad("bitpack_padding", "padding that is not zero", order(2, b"\6"), "decode")
@@ -671,8 +671,8 @@ def blocks():
 
     def largest_blocks(row, universe, block, target):
         energy = {b: sum(to_double(row[k][0], "f32") ** 2 for k in range(b * block, min((b + 1) * block, universe)) if k in row) for b in range(-(-universe // block))}
-        kept = sorted(sorted(b for b in energy if energy[b]), key=lambda b: -energy[b])[:target]
-        return decoder.expand(sorted(kept), block, universe)
+        selected_blocks = sorted(sorted(b for b in energy if energy[b]), key=lambda b: -energy[b])[:target]
+        return decoder.expand(sorted(selected_blocks), block, universe)
 
     row, tail = sample(1000, 300, 70), {k: v for k, v in sample(1003, 300, 71).items() if k >= 900}
     for block, target in ((2, 50), (8, 12), (32, 3)):
@@ -682,7 +682,7 @@ def blocks():
 
 
 def chunks():
-    """Of U = 25 in chunks of 10: 2, 2 and 1 indices are usual."""
+    """U = 25 in chunks of 10: 2, 2 and 1 indices are usual."""
     def code(size=10):
         return entry("f32", [RAW], [stage("index", "chunks", size=size)])
 
@@ -844,7 +844,7 @@ def encode_cases():
     encoded("encode_fit_poly_jump", "index=raw value=fit_poly(knots=jump)", entry("f32", [JUMP], [KEYS], carries=True), dense(row))
     encoded("encode_fit_poly_ties", "index=golomb value=fit_poly(degree=0)", entry("f32", [stage("value", "fit_poly", degree=0)], [GOLOMB], [PACK]), dense({**ties, 40: [0x80000000], 50: [MINUS]}, 60))
 
-    every = {i: [v] for i, v in enumerate(patterns(300, 51))}  # what replaces the support gathers anew from the dense tensor
+    every = {i: [v] for i, v in enumerate(patterns(300, 51))}  # a codec that replaces the support gathers again from the dense tensor
     few = topr(every, "f32", 15)
     for name, policy, support in (("leftmost", 0, 1), ("p0", 1, 2)):  # p0: of up to 300 values
         topr_bloom = f"sparsify=topr(ratio=0.05) index=bloom(policy={name}"
@@ -865,8 +865,8 @@ def naive():
     every = {i: [v] for i, v in enumerate(patterns(300, 51))}
     few = topr(every, "f32", 15)
     e = entry("f32", [RAW], [stage("index", "bloom", **encoder.bloom_fields(0.3))])
-    told = encoder.SUPPORTS["bloom"](few, Shape(300, 15, 15), e.index[0].fields)
-    data = general_frame([encode_row(e, 300, {t: every[k] for t, k in zip(told, few)}, 0, few)], widths=[1, 2, 1, 1, 0, 0, 0, 0])
+    support = encoder.SUPPORTS["bloom"](few, Shape(300, 15, 15), e.index[0].fields)
+    data = general_frame([encode_row(e, 300, {t: every[k] for t, k in zip(support, few)}, 0, few)], widths=[1, 2, 1, 1, 0, 0, 0, 0])
     add_encoded("encode_bloom_naive", "sparsify=topr(ratio=0.05) index=bloom(policy=naive,fpr=0.3) value=raw", {}, [input_text("dense", "f32", 300, every, 1, list(every))], data)
 
 
@@ -886,7 +886,7 @@ def weights(n, seed, dtype="bf16"):
 
 
 def step(base, dtype, seed, share=0.1, width=1):
-    """What becomes of some rows: small words change more often, most by a place or two."""
+    """How some rows change: small words more often than others, usually in the last one or two bits."""
     r, bits, out = random.Random(seed), 8 * decoder.VALUE_SIZE[dtype], {}
     for i in range(len(base) // width):
         row = base[i * width:(i + 1) * width]
@@ -1012,7 +1012,7 @@ def patch_frames():
 
 
 def chains(plan, base, row):
-    """By a history, of which a patch is a later one."""
+    """Patches with a history."""
     def past(n, seed):
         r = random.Random(seed)
         return [r.choice((0, 0, 0, 1, 129, 2, 34, 200, 31, 255)) for _ in range(n)]
@@ -1046,12 +1046,12 @@ def chains(plan, base, row):
     add_patch("patch_history_none", "a history, where its receiver has none", made, [base], "CORRUPT", "decode")
     add_patch("patch_history_other", "another history", made, [base], "CORRUPT", "decode", history=history[:-1] + [history[-1] ^ 1])
     small, short_past = base[:12], [1, 129, 0, 34] * 3
-    told = struct.pack("<I", decoder.history_check(short_past))
+    check = struct.pack("<I", decoder.history_check(short_past))
     for name, why, of_map in (
             ("no_check", "a check that is cut off", None), ("17_groups", "17 groups of keys", bytes([17, *range(1, 17), 1]) + bytes(7)), ("keys", "keys that do not ascend", bytes([3, 9, 9, 1, 0, 0])),
             ("key_0", "a second group from key 0", bytes([2, 0, 1, 0])), ("state_0", "no state 0", bytes([1, 2, 0])), ("states", "more states than there are", bytes([1, 0x81, 0x80, 0x80, 0x10, 0])),
             ("padding", "padding of the grades", bytes([1, 1, 8])), ("cut", "a map that ends too early", bytes([2, 9, 3, 0]))):
-        payload = told[:3] if of_map is None else told + of_map if name == "cut" else told + of_map + bytes([1, 0, 2, 0x15])
+        payload = check[:3] if of_map is None else check + of_map if name == "cut" else check + of_map + bytes([1, 0, 2, 0x15])
         checks = struct.pack("<QQ", decoder.check_of_words(small, "bf16"), 0)
         padded = (lambda p: p + bytes(-len(p) % 4))
         add_patch(f"patch_history_index_{name}", why, short_frame(EncodedRow(plan([RAW], [index]), 0, 12, 3, 3, index=len(payload), payload=padded(checks + bytes(6) + payload))),
@@ -1085,7 +1085,7 @@ def files():
     return out
 
 
-# A frame of each codec that came after the first ones: what the library wrote then stays readable, and means what the reference decoder,
+# A frame of each codec that was added after the first ones: what the library wrote then stays readable, and means what the reference decoder,
 # written from their SPEC.md, makes of it.
 LATER = [
     ("golomb_adaptive", "rows", "index=golomb(adaptive=1)"), ("golomb_adaptive_9", "rows", "index=golomb(block=9,adaptive=1)"), ("bitmap", "rows", "index=bitmap"),
@@ -1110,7 +1110,7 @@ LATER = [
 
 
 def from_library(path):
-    """Frames that only the library makes: zlib's own streams, batches and bounds as it lays them out. What they decode to says the reference."""
+    """Frames that only the library makes: zlib's own streams, batches and bounds as it lays them out. The reference decoder defines what they decode to."""
     import os
     os.environ["DEEPREDUCE_LIBRARY"] = str(path)
     sys.path.insert(0, str(here.parent.parent / "bindings" / "python"))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What can be said of a tree without building it. Run by `./dev check`, which installs the tools.
+"""The checks of a tree that need no build. Run by `./dev check`, which installs the tools.
 
     check.py BUILD [--all] [NAME…]     BUILD: a configured folder; --all: clang-tidy over everything
 
@@ -61,7 +61,7 @@ def quick_steps(changed):
 
 
 def warnings(changed=None):
-    """Of long files: all, or those among the changed."""
+    """Warnings of long files: all, or those among the changed ones."""
     lines = subprocess.run([sys.executable, "tests/lint/long_files.py", "."], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     if changed is None:
         return f"{len(lines)} files have more than 400 lines (tests/lint/long_files.py lists them)"
@@ -69,7 +69,7 @@ def warnings(changed=None):
 
 
 def run(folder, words):
-    """What the command printed if it failed, else nothing."""
+    """The output of the command if it failed, else nothing."""
     try:
         done = subprocess.run(words, cwd=ROOT / folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     except FileNotFoundError:

@@ -188,7 +188,7 @@ INSTRUCTIONS = re.compile(r"^DR_(AVX2|AVX512)_BEGIN")
 
 
 def check_twins(tree):
-    """Of codecs and primitive: code for more than the least CPU is in NAME_avx2.cpp, NAME_avx512.cpp or, inlined into these, NAME_vectors.hpp."""
+    """In codecs and primitive, code for more than the base CPU is in NAME_avx2.cpp, NAME_avx512.cpp or, inlined into these, NAME_vectors.hpp."""
     for path in tree.sources:
         if path.parts[0] != "codecs" and path.parts[:2] != ("lib", "primitive"):
             continue
@@ -251,7 +251,7 @@ def check_names(tree):
     plain = "|".join(sorted(names - WORDS, key=len, reverse=True))
     every = "|".join(sorted(names, key=len, reverse=True))
     # `none` alone is a word of plans, too.
-    said = re.compile(rf"(?<![\w-])(?:{plain})(?![\w-])|(?:index|value|order|bytes|sparsify|feedback)=(?:{every})\b|\b(?:{every})\(|^(?!none$)(?:{every})$")
+    pattern = re.compile(rf"(?<![\w-])(?:{plain})(?![\w-])|(?:index|value|order|bytes|sparsify|feedback)=(?:{every})\b|\b(?:{every})\(|^(?!none$)(?:{every})$")
     for path in tree.sources:
         if path.parts[0] != "lib" or str(path) in NAMING:
             continue
@@ -259,7 +259,7 @@ def check_names(tree):
             if line.lstrip().startswith(("#", "//")):
                 continue
             for literal in LITERAL.findall(TRAILING.sub(lambda m: m.group(1) or "", line)):
-                if found := said.search(literal):
+                if found := pattern.search(literal):
                     yield f'{path}:{number}: "{literal}" names the codec {found.group()}: ask for a trait, or a note of its declaration'
 
 
@@ -368,7 +368,7 @@ def list_codecs(program):
 
 # ---- the test of the test --------------------------------------------------------------------------------
 
-# (file, what is put at its end, or None to remove it, a part of the sentence that must be said)
+# (file, what is put at its end, or None to remove it, a part of the complaint that is expected)
 PLANTS = [
     ("lib/primitive/planted.hpp", "inline int f(unsigned x) { return std::popcount(x); }", "std::popcount is wrong on a GPU"),
     ("include/deepreduce/codec.h", "#include <stdlib.h>", "public C header"),
@@ -431,7 +431,7 @@ PLANTS = [
     ("codecs/value/qsgd/qsgd_payload_kernel.hpp", "DR_AVX2_BEGIN", "NAME_avx2.cpp"),
     ("codecs/value/qsgd/qsgd_avx2.cpp", "DR_AVX512_BEGIN", "NAME_avx512.cpp"),
     ("codecs/value/qsgd/qsgd_vectors.hpp", "DR_AVX512_BEGIN", None),
-    ("codecs/order/bitpack/bitpack_codec.cpp", '#include "exchange/star.hpp"', None),  # there is no such file: nothing to say
+    ("codecs/order/bitpack/bitpack_codec.cpp", '#include "exchange/star.hpp"', None),  # there is no such file: no complaint
     ("codecs/builtin.cpp", '#include "sparsify/select.hpp"', "list of built-ins does not see sparsify"),
     ("tool/main.cpp", '#include "core/pool.hpp"', "include/ only"),
     ("tool/compare/compare.cpp", '#include "core/pool.hpp"', "include/ only"),
@@ -486,11 +486,11 @@ def self_test(root):
                 path.unlink()
             else:
                 path.write_text("" if text == "" else (old or "") + "\n" + text + "\n", encoding="utf-8")
-            said = sorted(set(check(copy)) - before)
-            good = not said if sentence is None else any(sentence in s for s in said)
+            faults = sorted(set(check(copy)) - before)
+            good = not faults if sentence is None else any(sentence in s for s in faults)
             if not good:
                 failures += 1
-                print(f"planted in {name}: {text}\n  expected: {sentence or 'nothing'}\n  said: {said or 'nothing'}")
+                print(f"planted in {name}: {text}\n  expected: {sentence or 'nothing'}\n  said: {faults or 'nothing'}")
             if old is None:
                 path.unlink()
             else:

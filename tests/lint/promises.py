@@ -46,7 +46,7 @@ def check(root, text):
         yield f"SECURITY.md: {count} promises found: is the list below ## Promises?"
 
 
-# (to replace, by this, what must be said)
+# (the text to replace, its replacement, the expected complaint)
 PLANTS = [
     ("tests/golden/golden.cpp", "tests/golden/nowhere.cpp", "there is no tests/golden/nowhere.cpp"),
     ('"every golden frame that is cut off', '"every golden frame that is whole', "has no case"),
@@ -57,10 +57,10 @@ PLANTS = [
 
 
 def unnoticed(root, text):
-    for old, new, said in PLANTS:
+    for old, new, complaint in PLANTS:
         if old not in text:
             yield f"promises.py: nothing to plant: {old}"
-        elif not any(said in found for found in check(root, text.replace(old, new))):
+        elif not any(complaint in found for found in check(root, text.replace(old, new))):
             yield f"promises.py: planted {new or 'nothing'} in place of {old}: unnoticed"
 
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How large the tree is, room by room, and how long the ways through it are: what a change of its rooms is judged by.
+"""The size of the tree, room by room, and the number of files of a DDP step: figures by which a change of rooms is judged.
 
     rooms.py [--json] [--step] [TREE]
 
-Files and lines of each room (tracked files; generated tables, pictures and data are not counted), the Python package as python_rooms.py counts
-it, the names that C and Python make public, and, with --step, which files of the package a step of DDP enters between a bucket and its mean
-(two ranks over gloo, the usual plans; needs torch, DEEPREDUCE_LIBRARY as tests do).
+Prints files and lines of each room, the Python package as python_rooms.py counts it, and the public names of C and Python. It counts tracked
+files, without generated tables, pictures and data. --step: also the files of the package that a DDP step enters between a bucket and its mean,
+on two ranks over gloo with the usual plans. That needs torch, and DEEPREDUCE_LIBRARY as in tests.
 """
 import argparse
 import json
@@ -109,11 +109,11 @@ def way(tree, plan, folder):
     store = Path(folder) / re.sub(r"\W+", "_", plan)
     environment = {**os.environ, "PYTHONPATH": str(tree / "bindings" / "python"), "PYTHONDONTWRITEBYTECODE": "1"}
     words = [[sys.executable, "-c", RANK, str(store), str(rank), plan] for rank in range(2)]
-    ranks = [subprocess.Popen(each, stdout=subprocess.PIPE, text=True, env=environment) for each in words]
-    told = [rank.communicate(timeout=120)[0] for rank in ranks]
+    ranks = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for command in words]
+    outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
     if any(rank.returncode for rank in ranks):
         sys.exit(f"no step by {plan}")
-    return json.loads(told[0].splitlines()[-1])
+    return json.loads(outputs[0].splitlines()[-1])
 
 
 def main():

@@ -14,7 +14,7 @@ BUILD = os.environ.get("DEEPREDUCE_BUILD", str(ROOT / "build"))
 
 @pytest.fixture
 def bare(tmp_path):
-    """`dev` on a machine of which dpkg knows no package, with an apt-get (and sudo) that only fails, and says so."""
+    """Runs `dev` on a machine without packages, where apt-get (and sudo) prints its call and fails."""
     shutil.copy(ROOT / "dev", tmp_path / "dev")
     (tmp_path / "bin").mkdir()
     for name, body in (("dpkg-query", "exit 1"), ("apt-get", f'echo "apt ran: $*"; echo "$*" >>{tmp_path}/calls; exit 1'),
@@ -148,10 +148,10 @@ def test_figures_of_a_tree_are_of_the_files_that_people_write(tmp_path):
         subprocess.run(["git", "-C", tmp_path, *words], check=True)
     (tmp_path / "lib/core/untracked.cpp").write_text("int d;\n")
     done = subprocess.run([sys.executable, ROOT / "tests/lint/rooms.py", "--json", tmp_path], capture_output=True, text=True, check=True)
-    told = json.loads(done.stdout)
-    assert told["rooms"] == {"bindings/python/deepreduce": [2, 1], "include/deepreduce": [1, 6], "lib/core": [2, 3]}
-    assert told["c"] == {"headers": 1, "functions": 1, "types": 1, "constants": 2}
-    assert (told["python"]["modules"], told["python"]["at the top"], told["python"]["public names"]) == (1, 2, 1)
+    report = json.loads(done.stdout)
+    assert report["rooms"] == {"bindings/python/deepreduce": [2, 1], "include/deepreduce": [1, 6], "lib/core": [2, 3]}
+    assert report["c"] == {"headers": 1, "functions": 1, "types": 1, "constants": 2}
+    assert (report["python"]["modules"], report["python"]["at the top"], report["python"]["public names"]) == (1, 2, 1)
 
 
 def test_no_two_rooms_of_the_package_import_one_another():

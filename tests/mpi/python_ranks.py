@@ -69,9 +69,9 @@ def schedules():
                 assert numpy.array_equal(out, expected), (schedule, step)
         info = mean.exchange.info
         assert info.calls == 4 and info.failures == 0 and 0 < info.sent <= info.sent_max
-        kept = mean.exchange.residual()
-        assert kept.any() or (schedule.startswith("hierarchy") and RANK % 2)  # who does not encode drops nothing
-        mean.exchange.set_residual(numpy.zeros_like(kept))
+        residual = mean.exchange.residual()
+        assert residual.any() or (schedule.startswith("hierarchy") and RANK % 2)  # who does not encode drops nothing
+        mean.exchange.set_residual(numpy.zeros_like(residual))
         assert not mean.exchange.residual().any()
         mean.close()
 
@@ -84,7 +84,7 @@ def books():
     x = {name: numpy.empty(d, numpy.float32) for name, d in sizes.items()}
     mean = NamedAllReduce(x, book, unit_bytes=20000, timeout=30)
     senders = [deepreduce.Sender(x, book, unit_bytes=20000, ranks=RANKS, rank=rank) for rank in range(RANKS)]
-    expected = {name: numpy.empty_like(each) for name, each in x.items()}
+    expected = {name: numpy.empty_like(array) for name, array in x.items()}
     kinds = {unit.kind for unit in senders[0].units}
     assert kinds == {"frames", "owner"} and len(senders[0].units) > 2
     for step in range(3):
@@ -92,17 +92,17 @@ def books():
         for rank, sender in enumerate(senders):
             sender.place({name: gradient(rank, 10 * step + i, d) for i, (name, d) in enumerate(sizes.items())}, expected)
             slots = [numpy.zeros((unit.slots, unit.bound), numpy.uint8) for unit in sender.units]
-            for i, each in enumerate(slots):
-                sender.encode(i, step, each.reshape(-1))
+            for i, slot in enumerate(slots):
+                sender.encode(i, step, slot.reshape(-1))
             all_slots.append(slots)
         sums = [[numpy.zeros(unit.sum_bound, numpy.uint8) for unit in sender.units] for sender in senders]
         for i, unit in enumerate(senders[0].units):
             if unit.kind == "owner":
                 for rank, sender in enumerate(senders):
-                    sender.sum(i, step, [each[i][rank] for each in all_slots], sums[rank][i])
-                outs = [each[i] for each in sums]
+                    sender.sum(i, step, [slots_of_rank[i][rank] for slots_of_rank in all_slots], sums[rank][i])
+                outs = [slots_of_rank[i] for slots_of_rank in sums]
             else:
-                outs = [each[i][0] for each in all_slots]
+                outs = [slots_of_rank[i][0] for slots_of_rank in all_slots]
             for sender in senders:
                 sender.merge(i, step, outs)
         for i, (name, d) in enumerate(sizes.items()):
@@ -148,7 +148,7 @@ def named_tensors_go_on_after_a_step_that_failed():
         x["quantised"][7] = 1
         mean()
         assert (mean.out["exact"] == 1).all() and same_everywhere(mean.out["quantised"])
-    # What the steps that failed had sent of `top` is in its residuals: 4 gradients went in, and two means came out.
+    # What the steps that failed had sent of `top` is in its residuals: 4 gradients went in, two means went out.
     assert same_everywhere(mean.out["top"]) and mean.out["top"].any()
     sound.start(100)
     raised(deepreduce.ArgumentError, sound.start)  # under way: it goes on
@@ -168,7 +168,7 @@ def named_killed():
     mean(1)
     if RANK == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    before, begin = {name: each.copy() for name, each in mean.out.items()}, time.monotonic()
+    before, begin = {name: array.copy() for name, array in mean.out.items()}, time.monotonic()
     error = raised((deepreduce.MissingRank, deepreduce.PeerError), mean, 2)
     assert error.rank == 1, error
     assert time.monotonic() - begin < 5
@@ -179,10 +179,10 @@ def named_killed():
 def several_at_once():
     plans = [f"{TOP} exchange=owner", "index=all value=raw exchange=ring", "sparsify=topr(ratio=0.05) index=golomb value=log_quant"]
     x = [numpy.empty(3000, numpy.float32) for _ in plans]
-    alone, together = ([AllReduce(each, plan, timeout=60) for each, plan in zip(x, plans)] for _ in range(2))
+    alone, together = ([AllReduce(array, plan, timeout=60) for array, plan in zip(x, plans)] for _ in range(2))
     for step in range(4):
-        for i, each in enumerate(x):
-            each[:] = gradient(RANK, 10 * step + i, 3000)
+        for i, array in enumerate(x):
+            array[:] = gradient(RANK, 10 * step + i, 3000)
         if step == 2 and RANK == RANKS - 1:
             x[2][7] = numpy.nan
         for mean in together:
@@ -239,7 +239,7 @@ def faults():
     x[:] = gradient(RANK, 1)
     assert same_everywhere(mean())
     mean.close()
-    # One rank cannot prepare: all say so.
+    # One rank cannot prepare: all raise.
     wrong = "index=all value=raw exchange=" + ("ring" if RANK else "ring(parts=0)")
     error = raised(deepreduce.ArgumentError if RANK == 0 else deepreduce.PeerError, AllReduce, x, wrong)
     assert RANK == 0 or error.rank == 0
@@ -247,7 +247,7 @@ def faults():
 
 
 def sparse_rows():
-    """Each rank has other rows, and as many as it likes below what all of them told."""
+    """Each rank has rows of its own; their number is at most the maximum that all ranks agreed on."""
     indices = numpy.arange(RANK + 1)
     x = deepreduce.Sparse(indices, numpy.ones(RANK + 1, numpy.float32), (9,))
     for schedule in ("gather", "owner"):
@@ -278,22 +278,22 @@ def control():
         x = numpy.empty(5000, numpy.float32)
         plan = f"{TOP} exchange={schedule}"
         mean = AllReduce(x, [None, plan, plan.replace("0.1", "0.01")], control=options, timeout=30)
-        given, came, rungs = 0, 0, []
+        given, received, rungs = 0, 0, []
         for step in range(8):
             x[:] = gradient(RANK, step).clip(-100, 100)
             given = given + sum(gradient(rank, step).clip(-100, 100).astype(float) for rank in range(RANKS))
             rungs.append(mean.exchange.rung)
-            came = came + RANKS * mean().astype(float)
+            received = received + RANKS * mean().astype(float)
             assert same_everywhere(mean.out)
             left = sum(COMM.allgather(mean.exchange.residual().astype(float) + RANKS * mean.exchange.residual(0, "sum")))
-            assert numpy.allclose(given - came, left, atol=0.01), (schedule, step, abs(given - came - left).max())
+            assert numpy.allclose(given - received, left, atol=0.01), (schedule, step, abs(given - received - left).max())
         assert COMM.allgather(rungs) == [rungs] * RANKS
         assert COMM.allgather(mean.control.state_dict()["trace"]) == [mean.control.state_dict()["trace"]] * RANKS
         assert rungs == ([1, 1, 1] + [0] * 5 if "start" in options else [0, 1] + [2] * 6), rungs
         mean.close()
     error = raised(deepreduce.ArgumentError, AllReduce, x, plan, control="fit(target_ms=1)")
     assert "ladder" in str(error), error
-    # A poll waits for nobody, nor does that which agrees on the next rung.
+    # A poll does not wait for another rank, nor does the one that agrees on the next rung.
     x[:] = gradient(RANK, 0)
     mean = AllReduce(x, ladder := [None, plan, plan.replace("0.1", "0.01")], control="aimd(target_ms=0.000001)", timeout=30)
     mean.start()
@@ -335,7 +335,7 @@ def control():
 
 def documented():
     text = (ROOT / "docs" / "MPI.md").read_text(encoding="utf-8")
-    (block,) = (each for each in re.findall(r"^```python\n(.*?)^```", text, re.S | re.M) if "deepreduce.mpi" in each)
+    (block,) = (example for example in re.findall(r"^```python\n(.*?)^```", text, re.S | re.M) if "deepreduce.mpi" in example)
     names = {}
     exec(compile(block, "docs/MPI.md", "exec"), names)
     assert same_everywhere(names["update"])
@@ -350,7 +350,7 @@ def killed():
     if RANK == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     before, begin = mean.out.copy(), time.monotonic()
-    error = raised((deepreduce.MissingRank, deepreduce.PeerError), mean, 2)  # PeerError where MPI says that it is gone
+    error = raised((deepreduce.MissingRank, deepreduce.PeerError), mean, 2)  # PeerError if MPI reports that it is gone
     assert error.rank == 1, error
     assert time.monotonic() - begin < 5
     assert numpy.array_equal(before, mean.out)

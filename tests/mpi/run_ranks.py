@@ -3,10 +3,10 @@
 
     run_ranks.py [--lost RANK | --by-status | --fails] [--seconds S] MPIEXEC RANKS PROGRAM [ARGUMENT…]
 
-Each rank ends with a line "rank R: good", or says what was not. With --lost that rank is killed or stops on the way; the others
+Each rank ends with a line "rank R: good", or with its faults. With --lost that rank is killed or stops on the way; the others
 must be good, and statuses do not count. With --by-status nothing but the status counts;
 with --fails it must not be 0, and mpiexec must end by itself.
-Exit 0 or 1, or 77 if a rank says "skipped: …".
+Exit 0 or 1, or 77 if a rank prints "skipped: …".
 """
 import argparse
 import os
@@ -23,8 +23,8 @@ MARK = "DEEPREDUCE_RANKS_OF"  # in the environment of all that a run starts
 
 def command(mpiexec, ranks, loses):
     """The words before the program."""
-    told = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, timeout=30, env={**os.environ, **AS_ROOT}).stdout
-    if re.search("open mpi|prte", told, re.I):
+    version = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, timeout=30, env={**os.environ, **AS_ROOT}).stdout
+    if re.search("open mpi|prte", version, re.I):
         # --with-ft: mpiexec does not end all ranks because one was killed.
         words = [mpiexec, "--oversubscribe", *(["--with-ft", "ulfm"] if loses else []), "-n", str(ranks)]
     else:
@@ -33,7 +33,7 @@ def command(mpiexec, ranks, loses):
     return words + (["sh", "-c", '"$@" || sleep 60', "sh"] if loses else [])
 
 
-# Open MPI does not run as root unless told twice. MPICH does not care.
+# Open MPI does not run as root unless it is allowed to twice. MPICH does not care.
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
@@ -47,7 +47,7 @@ def kill_all(mark):
             pass  # gone, or not ours
 
 
-def run(words, seconds, enough=lambda lines: False, each_line=lambda line: None):
+def run(words, seconds, enough=lambda lines: False, on_line=lambda line: None):
     """(lines, status or None if it was killed: the time was over, or the lines were enough)"""
     mark = uuid.uuid4().hex
     child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -57,7 +57,7 @@ def run(words, seconds, enough=lambda lines: False, each_line=lambda line: None)
     def read_lines():
         for line in child.stdout:
             lines.append(line)
-            each_line(line)
+            on_line(line)
             if enough(lines):
                 break
         read.set()
@@ -85,15 +85,15 @@ def main():
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("program", nargs=argparse.REMAINDER)
     asked = parser.parse_args()
-    wanted = set(range(asked.ranks)) - {asked.lost}
+    expected = set(range(asked.ranks)) - {asked.lost}
     words = command(asked.mpiexec, asked.ranks, asked.lost is not None) + asked.program
     # Not at the beginning of a line: mpiexec mixes what ranks write at once.
     good = lambda lines: {int(rank) for rank in re.findall(r"rank (\d+): good", "".join(lines))}
-    lines, status = run(words, asked.seconds, (lambda lines: good(lines) >= wanted) if asked.lost is not None else lambda lines: False)
+    lines, status = run(words, asked.seconds, (lambda lines: good(lines) >= expected) if asked.lost is not None else lambda lines: False)
     print("".join(lines), end="")
     if any(line.startswith("skipped: ") for line in lines):
         return 77
-    missing = sorted(wanted - good(lines))
+    missing = sorted(expected - good(lines))
     if status is None and (missing or asked.lost is None):
         print(f"killed after {asked.seconds} s")
     if asked.fails:

@@ -1,7 +1,7 @@
 """A second decoder of DeepReduce frames, version 1: a specification in code.
 
 Written from lib/container/FORMAT.md and codecs/*/*/SPEC.md alone, in plain Python, without a look at the
-library. It is slow. Where a document leaves a choice, a comment that begins with "Reading:" says which was taken.
+library. It is slow. Where a document leaves a choice, a comment that begins with "Reading:" names the one taken.
 
     frame = decode_frame(data)         Corrupt: the bytes are not a frame; Unsupported: a newer version or codec
     frame.tensors[0].indices           ascending; of the tensor, not of the segment
@@ -91,7 +91,7 @@ class Entry:
 
 @dataclass
 class Shape:
-    """What a codec is told about its row."""
+    """What a codec knows of its row."""
     universe: int
     count: int
     support: int
@@ -104,7 +104,7 @@ class Shape:
 
 @dataclass
 class Row:
-    """A row of the tensor table, as the header says it; sizes are those of the sections."""
+    """A row of the tensor table of the header; sizes are those of the sections."""
     entry: Entry
     mode: int
     continues: bool
@@ -119,7 +119,7 @@ class Row:
         return Shape(self.universe, self.count, self.support, e.width, e.dtype, e.carries)
 
     def key_shape(self):
-        """What the index list is told: blocks."""
+        """What the index list knows of its row: blocks."""
         return in_blocks(self.shape(), self.entry.block)
 
 
@@ -451,9 +451,9 @@ def bloom_scores(positives, m, fields):
         for i in s:
             claim[i] += 65536 // min(len(s), 65535)
     for s in open_sets:
-        most = max(claim[i] for i in s)
+        max_claim = max(claim[i] for i in s)
         for i in s:
-            score[i] += 65536 // min(len(s), 65535) if claim[i] == most else 0
+            score[i] += 65536 // min(len(s), 65535) if claim[i] == max_claim else 0
     return {i: (i in sure, score[i]) for i in positives}
 
 
@@ -567,7 +567,7 @@ def elias_fano_bound(shape, fields):
     return max(size(min(shape.count, shape.universe >> l)) for l in range(32) if shape.universe >> l)
 
 
-CHUNK_QUOTIENT_MOST = 24
+CHUNK_QUOTIENT_MAX = 24
 
 
 def chunk_elements(universe, size):
@@ -614,9 +614,9 @@ def decode_chunks(payload, shape, fields):
 def chunk_gap(bits, m, r):
     divisor, q = chunk_divisor(m, r), 0
     if r > 1:
-        while q < CHUNK_QUOTIENT_MOST and not bits.take(1):
+        while q < CHUNK_QUOTIENT_MAX and not bits.take(1):
             q += 1
-        if q == CHUNK_QUOTIENT_MOST:
+        if q == CHUNK_QUOTIENT_MAX:
             gap = bits.take(15)
             refuse(gap // divisor < q, "chunks: a gap in 15 bits that has a quotient")
             return gap
@@ -782,11 +782,11 @@ def delta_pfor_bound(shape, fields):
 def decode_seeded(payload, shape, fields):
     key, universe = int.from_bytes(payload, "little"), shape.universe
     refuse(not 1 <= shape.support <= universe, "seeded: a support of nothing, or above universe")
-    wanted, drawn, i = min(shape.support, universe - shape.support), set(), 0
+    count, drawn, i = min(shape.support, universe - shape.support), set(), 0
     if shape.support <= universe // 2:
-        wanted = shape.support
-    while len(drawn) < wanted:
-        refuse(i == 4 * wanted + 256, "seeded: a key that draws the same again and again")
+        count = shape.support
+    while len(drawn) < count:
+        refuse(i == 4 * count + 256, "seeded: a key that draws the same again and again")
         drawn.add(mix64(key + (i + 1) * PHI & MASK64) * universe >> 64)
         i += 1
     return sorted(drawn) if shape.support <= universe // 2 else [i for i in range(universe) if i not in drawn]
@@ -813,9 +813,9 @@ def read_classes(reader):
     return lambda word, dtype: sum(word_key(word, dtype) >= t for t in thresholds), count
 
 
-def read_rans_table(reader, most):
+def read_rans_table(reader, max_symbols):
     symbols = reader.uint(1) + 1
-    refuse(symbols > most, f"a table of {symbols} symbols")
+    refuse(symbols > max_symbols, f"a table of {symbols} symbols")
     frequencies = [reader.varint() for _ in range(symbols - 1)]
     refuse(sum(frequencies) >= 4096, "frequencies of 4096 or more")
     return frequencies + [4096 - sum(frequencies)]
@@ -852,11 +852,11 @@ def decode_magnitude(payload, shape, fields):
     refuse(words or changed, "classes have less than there is")
     last = max(c for c in range(count) if classes[c][1])
     ranks = []
-    for c, (n, r, told) in enumerate(classes):
+    for c, (n, r, coded_size) in enumerate(classes):
         ranks.append([])
         if not r:
             continue
-        coder, size = told & 3, told >> 2
+        coder, size = coded_size & 3, coded_size >> 2
         refuse(coder == 3 or bool(size) == (c == last), "a class of another coder or size")
         body = reader.take(len(payload) - reader.position if c == last else size)
         if coder < 2:
@@ -872,11 +872,11 @@ def decode_magnitude(payload, shape, fields):
     places = [[] for _ in range(count)]
     for i, word in enumerate(shape.base):
         places[class_of(word, shape.dtype)].append(i)
-    refuse([len(each) for each in places] != [n for n, _, _ in classes], "the classes are those of another base")
+    refuse([len(place) for place in places] != [n for n, _, _ in classes], "the classes are those of another base")
     return sorted(places[c][rank] for c in range(count) for rank in ranks[c])
 
 
-GRADES_MOST = 4 + 16 + 5 + 150                                         # bytes of a check and a map
+GRADES_MAX = 4 + 16 + 5 + 150                                         # bytes of a check and a map
 
 
 def history_check(history):
@@ -1007,8 +1007,8 @@ def read_coded_plane(reader, n):
     refuse(0 in table, "a symbol that does not occur")
     refuse(any(a >= b for a, b in itertools.pairwise(names)), "names of symbols that do not ascend")
     strings = 1 if n < 2**16 else 4
-    each = -(-n // (64 * strings)) * 64
-    counts = [each] * (strings - 1) + [n - (strings - 1) * each]
+    share = -(-n // (64 * strings)) * 64
+    counts = [share] * (strings - 1) + [n - (strings - 1) * share]
     sizes = [reader.uint(4) for _ in counts]
     return bytes(names[s] for count, size in zip(counts, sizes) for s in read_rans(reader.take(size), [table] * count))
 
@@ -1044,14 +1044,14 @@ def decode_qsgd(payload, shape, fields):
 
 def fit_poly_segments(positives, n, middle=None):
     """(is positive, points) of each segment, in the order of the payload. middle: values behind a jump, positive None."""
-    least, extremes = (31, [1]) if middle is None else (16, [1, 1])
+    smallest_state, extremes = (31, [1]) if middle is None else (16, [1, 1])
     middle = middle or 0
 
     def pieces(n):
         """Towards the extreme."""
-        lengths = sorted((n // f for f in (5, 10, 30, 100, 300, 1000, 3000, 10000, 30000, 100000) if n // f >= least), reverse=True)
+        lengths = sorted((n // f for f in (5, 10, 30, 100, 300, 1000, 3000, 10000, 30000, 100000) if n // f >= smallest_state), reverse=True)
         lengths.insert(0, n - sum(lengths))
-        if n >= least:
+        if n >= smallest_state:
             lengths[-1:] = [lengths[-1] - len(extremes), *extremes]
         return lengths if n else []
 
@@ -1070,7 +1070,7 @@ def gram_b(n, j):
 
 
 def fit_poly_pieces(reader, sides):
-    """The segments where the payload tells knots. sides: (is positive, points)."""
+    """The segments, if the payload has knots. sides: (is positive, points)."""
     segments = []
     for positive, left in sides:
         if left == 0:
@@ -1110,7 +1110,7 @@ def decode_fit_poly(payload, shape, fields):
             y = gram_value(coefficients, x, n)
             if y < 0 if positive or in_order else y > 0 and positive is False:
                 y = 0.0
-            # Reading: a y of -0 (c_0 = -0 alone can give it) is neither, and stays.
+            # Reading: a y of -0 (only c_0 = -0 makes it) is neither, and stays.
             values.append(round_to(max(-top, min(top, y)), shape.dtype))
     if in_order:
         bits, sign = Bits(reader.take((shape.support + 7) // 8)), 1 << 8 * VALUE_SIZE[shape.dtype] - 1
@@ -1527,7 +1527,7 @@ def inflate(data, exact, bound):
 
 
 def unzstd(data, exact, bound):
-    """By the system's libzstd: Python has had one of its own only since 3.14."""
+    """Uses the system's libzstd: Python has its own only since 3.14."""
     try:
         library = ctypes.CDLL("libzstd.so.1")
     except OSError:
@@ -1662,9 +1662,9 @@ CODECS = {
     ("index", 17): Codec("index", "chunks", (("size", 1, 32768, 4096),), decode=decode_chunks,
                          bound=lambda shape, f: 16 + 8 * min(-(-shape.universe // f["size"]), 2 * shape.count + 1) + 5 * shape.count),
     ("index", 16): Codec("index", "history", decode=decode_history_index, needs_base=True, width_one=True,
-                         bound=lambda shape, f: GRADES_MOST + 8 + split_bound(shape, {"block": 12})),
+                         bound=lambda shape, f: GRADES_MAX + 8 + split_bound(shape, {"block": 12})),
     ("value", 20): Codec("value", "history", decode=decode_history_value, needs_base=True, exact=True,
-                         bound=lambda shape, _: GRADES_MOST + 1 + shape.support * shape.width * VALUE_SIZE[shape.dtype]),
+                         bound=lambda shape, _: GRADES_MAX + 1 + shape.support * shape.width * VALUE_SIZE[shape.dtype]),
     ("value", 17): Codec("value", "ulp", decode=decode_changes(apply_ulp), needs_base=True, exact=True,
                          bound=lambda shape, _: 1 + shape.support * shape.width * VALUE_SIZE[shape.dtype]),
     ("value", 19): Codec("value", "planes", decode=decode_planes, exact=True,
@@ -1785,8 +1785,8 @@ def settle_row(row, stored_support, stored):
         used = stages and row.mode != 2 and row.count and not (role == "index" and row.mode == 1)
         # Reading: in a size column, the entry of a list of fixed size is 0.
         refuse(stored[role] and (not used or is_fixed(stages)), f"a stored {role} size where none belongs")
-        told = row.key_shape() if role == "index" else shape
-        row.sizes[role] = stages[0].codec.fixed(told, stages[0].fields) if used and is_fixed(stages) else stored[role]
+        shape_ = row.key_shape() if role == "index" else shape
+        row.sizes[role] = stages[0].codec.fixed(shape_, stages[0].fields) if used and is_fixed(stages) else stored[role]
     if row.mode == 1:
         row.sizes["index"] = 4 * row.count
     if row.mode == 2:
@@ -1862,7 +1862,7 @@ def check_of_words(words, dtype):
 
 
 def later_history(history, base, result, dtype):
-    """What a patch that makes `result` of words `base` makes of their history."""
+    """The history after a patch that turns the words `base` into `result`."""
     out = []
     for h, old, new in zip(history, base, result):
         age = h & 31 and min((h & 31) + 1, 31)
@@ -1878,10 +1878,10 @@ def later_history(history, base, result, dtype):
 
 def decode_patch(row, payload, base, history=None):
     entry, reader = row.entry, Reader(payload)
-    wanted, becomes = reader.uint(8), reader.uint(8)
+    expected, becomes = reader.uint(8), reader.uint(8)
     here = check_of_words(base, entry.dtype)
-    if here != wanted:
-        raise WrongBase(f"the base has the check {here:#x}, the patch is for {wanted:#x}")
+    if here != expected:
+        raise WrongBase(f"the base has the check {here:#x}, the patch is for {expected:#x}")
     indices, values = decode_row(row, payload[16:], base, history)
     result, width = list(base), entry.width
     for j, i in enumerate(indices):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import decoder
 from decoder import (CODECS, HALVES, LIST, MASK32, MASK64, PHI, SHORT, STATUS, TAG, VALUE_SIZE, Entry, Shape, Stage,
-                     bloom_bits, bloom_places, check, CHUNK_QUOTIENT_MOST, chunk_divisor, chunk_elements, usual_count, convert, decode_bloom, decode_seeded, dynamic_tree_entry, elias_fano_low, fit_poly_segments, huffman_codes, rle_unit, clustered_parameter, golomb_parameter, gram, gram_b, expand, in_blocks, is_fixed, largest, level_divisor, log2_ceil,
+                     bloom_bits, bloom_places, check, CHUNK_QUOTIENT_MAX, chunk_divisor, chunk_elements, usual_count, convert, decode_bloom, decode_seeded, dynamic_tree_entry, elias_fano_low, fit_poly_segments, huffman_codes, rle_unit, clustered_parameter, golomb_parameter, gram, gram_b, expand, in_blocks, is_fixed, largest, level_divisor, log2_ceil,
                      WORDS, check_of_words, in_order, word_key, mix64, replaces, rank_fit_levels, rice_parameter, round_to, to_double, without_check)
 
 IDS = {(codec.role, codec.name): number for (_, number), codec in CODECS.items()}
@@ -79,17 +79,17 @@ def encode_magnitude(indices, shape, fields, thresholds=(), bitmaps=False):
     classes, changed = [[] for _ in range(len(thresholds) + 1)], set(indices)
     for i, word in enumerate(shape.base):
         classes[class_of(word, shape, thresholds)].append(i)
-    ranks = [[rank for rank, i in enumerate(each) if i in changed] for each in classes]
-    last = max(c for c, each in enumerate(ranks) if each)
+    ranks = [[rank for rank, i in enumerate(members) if i in changed] for members in classes]
+    last = max(c for c, ones in enumerate(ranks) if ones)
     head, bodies = bytes([len(classes), *thresholds]), b""
-    for c, (each, of_class) in enumerate(zip(classes, ranks)):
-        head += varint(len(each)) + varint(len(of_class)) if c < len(thresholds) else b""
+    for c, (members, of_class) in enumerate(zip(classes, ranks)):
+        head += varint(len(members)) + varint(len(of_class)) if c < len(thresholds) else b""
         if not of_class:
             continue
-        told, coder = Shape(len(each), len(of_class), len(of_class)), 0
-        body = encode_split(golomb_parameter, True)(of_class, told, {"block": 12})
-        if bitmaps and len(each) >= 32768:
-            bitmap = encode_bitmap(of_class, told, {})
+        shape_, coder = Shape(len(members), len(of_class), len(of_class)), 0
+        body = encode_split(golomb_parameter, True)(of_class, shape_, {"block": 12})
+        if bitmaps and len(members) >= 32768:
+            bitmap = encode_bitmap(of_class, shape_, {})
             table = rans_table({s: bitmap.count(s) for s in set(bitmap)})
             body, coder = put_rans_table(table) + put_rans(list(bitmap), [table] * len(bitmap)), 2
         head += varint((0 if c == last else 4 * len(body)) + coder)
@@ -128,7 +128,7 @@ def put_grades(shape, states, state_of, groups, grades):
 
 def as_grades(grades):
     """(json has text for the numbers of states)"""
-    return {int(s): each for s, each in (grades or {}).items()}
+    return {int(s): grade for s, grade in (grades or {}).items()}
 
 
 def encode_history_index(indices, shape, fields, groups=None, grades=None, thresholds=(), bitmaps=False):
@@ -196,8 +196,8 @@ def encode_bloom(indices, shape, fields, salt=None):
     if salt is None:
         salt = 0x1234567
         if fields["choice"] == 4:
-            told = lambda salt: decode_bloom(bytes(bits) + struct.pack("<I", salt), shape, fields)
-            salt = max(range(4), key=lambda salt: len(set(indices) & set(told(salt))))
+            support = lambda salt: decode_bloom(bytes(bits) + struct.pack("<I", salt), shape, fields)
+            salt = max(range(4), key=lambda salt: len(set(indices) & set(support(salt))))
     return bytes(bits) + struct.pack("<I", salt)
 
 
@@ -273,8 +273,8 @@ def encode_chunks(indices, shape, fields):
 def chunk_pairs(gap, m, r):
     divisor = chunk_divisor(m, r)
     q, x = (0, gap) if r == 1 else divmod(gap, divisor)
-    if q >= CHUNK_QUOTIENT_MOST:
-        return [(0, CHUNK_QUOTIENT_MOST), (gap, 15)]
+    if q >= CHUNK_QUOTIENT_MAX:
+        return [(0, CHUNK_QUOTIENT_MAX), (gap, 15)]
     b = log2_ceil(divisor)
     t = 2**b - divisor
     rest = [] if divisor == 1 else [(x, b - 1)] if x < t else [(x + t >> 1, b - 1), (x + t & 1, 1)]
@@ -509,7 +509,7 @@ def encode_fit_dexp(values, shape, fields):
 
 
 def encode_rank_fit(values, shape, fields):
-    """Levels uniform in the logarithm between the extremes, which degree >= 1 can say."""
+    """Levels uniform in the logarithm between the extremes, which degree >= 1 represents."""
     numbers, levels = [to_double(v, shape.dtype) for v in values], 1 << fields["bits"]
     logs = [math.log2(abs(v)) for v in numbers if v] or [0.0]
     step = (max(logs) - min(logs)) / max(1, levels - 1)
@@ -568,8 +568,8 @@ def encode_natural(values, shape, fields, private_key=0):
         return (mix64(private_key + (i // 2 + 1) * PHI & MASK64) >> 32 * (i % 2) & MASK32) >> 9
 
     numbers = [to_double(v, shape.dtype) for v in values]
-    most = max(map(abs, numbers))
-    highest = max(104, 128 + math.frexp(most)[1] - 1) if most else 104
+    max_number = max(map(abs, numbers))
+    highest = max(104, 128 + math.frexp(max_number)[1] - 1) if max_number else 104
     codes = []
     for i, v in enumerate(numbers):
         # |v| as a fraction and an exponent; below the smallest power in units of that.
@@ -791,8 +791,8 @@ def coded_plane(plane):
     names = sorted(set(plane))
     table, n = rans_table({s: plane.count(name) for s, name in enumerate(names)}), len(plane)
     count = 1 if n < 2**16 else 4
-    each = -(-n // (64 * count)) * 64
-    parts = [plane[k * each:(k + 1) * each] for k in range(count - 1)] + [plane[(count - 1) * each:]]
+    share = -(-n // (64 * count)) * 64
+    parts = [plane[k * share:(k + 1) * share] for k in range(count - 1)] + [plane[(count - 1) * share:]]
     strings = [put_rans([names.index(byte) for byte in part], [table] * len(part)) for part in parts]
     return put_rans_table(table) + bytes(names) + b"".join(struct.pack("<I", len(string)) for string in strings) + b"".join(strings)
 
@@ -860,7 +860,7 @@ def entry_bytes(e):
 
 @dataclass
 class EncodedRow:
-    """What a header needs to know, and the payload, padded. Any of it may be falsified."""
+    """The facts for a header, and the payload, padded. Any of them may be falsified."""
     entry: Entry
     mode: int
     universe: int
@@ -926,7 +926,7 @@ def encode_row(e, universe, row, mode=0, indices=None, continues=False, base=Non
 
 
 def bloom_support(index, shape, fields):
-    """What decode makes of a filter: p0's size is not known before."""
+    """The support that decode finds in a filter: the size of p0's is not known before."""
     if fields["policy"] == 1:
         m = bloom_bits(shape, fields)
         return [i for i in range(shape.universe) if all(index[b // 8] >> b % 8 & 1 for b in bloom_places(i, m, fields))]
@@ -934,7 +934,7 @@ def bloom_support(index, shape, fields):
 
 
 def seeded_support(keys, shape, fields):
-    """Of key 0, a tenth of the universe."""
+    """The support of key 0, a tenth of the universe."""
     return decode_seeded(bytes(8), replace(shape, support=max(1, shape.universe // 10)), {})
 
 

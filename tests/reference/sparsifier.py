@@ -1,4 +1,4 @@
-"""What sparsifiers keep, in plain Python: `values` are bit patterns of a type, results ascending positions.
+"""What sparsifiers select, in plain Python: `values` are bit patterns of a type, results ascending positions.
 
 Written from codecs/sparsify/*/SPEC.md, FORMAT.md (Random numbers) and REGISTRY.md, without a look at the code.
 """
@@ -29,7 +29,7 @@ def key_of(sparsifier, seed, step=0, tensor=0):
 
 
 def target(d, ratio=0, count=0):
-    """How many of d are wanted: at least one. 1e-9, for 0.1 · 30 is below 3 in binary."""
+    """How many of d to select: at least one. 1e-9, for 0.1 · 30 is below 3 in binary."""
     return min(d, count) if count else min(d, max(1, math.floor(ratio * d + 1e-9)))
 
 
@@ -37,14 +37,14 @@ def none(values, dtype):
     return [i for i, m in enumerate(magnitudes(values, dtype)) if m]
 
 
-def topr(values, dtype, **wanted):
+def topr(values, dtype, **how_many):
     m = magnitudes(values, dtype)
     order = sorted(none(values, dtype), key=lambda i: -m[i])  # stable: ties by lower index
-    return sorted(order[:target(len(values), **wanted)])
+    return sorted(order[:target(len(values), **how_many)])
 
 
-def chunks(values, dtype, size=4096, **wanted):
-    whole = target(size, **wanted)
+def chunks(values, dtype, size=4096, **how_many):
+    whole = target(size, **how_many)
     out = []
     for at in range(0, len(values), size):
         part = values[at:at + size]
@@ -74,18 +74,18 @@ def energy(numbers, block):
 
 
 def blocks(values, dtype, block, ratio=0, count=0):
-    """Of finite values, and a size that is given."""
+    """For finite values and a known size."""
     d = len(values)
     numbers = [to_double(v, dtype) for v in values]
     energies = [energy(numbers[i:i + block], block) for i in range(0, d, block)]
-    wanted = -(-count // block) if count else max(1, math.floor(ratio * d / block + 1e-9))
+    count_of_blocks = -(-count // block) if count else max(1, math.floor(ratio * d / block + 1e-9))
     order = sorted((b for b, e in enumerate(energies) if e), key=lambda b: -energies[b])  # stable: ties by lower index
-    return [i for b in sorted(order[:wanted]) for i in range(b * block, min(d, (b + 1) * block))]
+    return [i for b in sorted(order[:count_of_blocks]) for i in range(b * block, min(d, (b + 1) * block))]
 
 
-def random(values, dtype, key, **wanted):
+def random(values, dtype, key, **how_many):
     d = len(values)
-    count = target(d, **wanted)
+    count = target(d, **how_many)
     others = count > d // 2
     drawn = set()
     i = 0
@@ -113,24 +113,24 @@ def dgc(values, dtype, key, ratio, sample=0.01, corrections=10):
     for _ in range(corrections):
         if len(reached()) >= count - 3 * count // 10 or low == 1:
             break
-        least = 0.7 * to_double(min(low, infinity - 1), dtype)
-        low = round_to(least, dtype)
-        low += to_double(low, dtype) < least  # the smallest number that is not below it
+        threshold = 0.7 * to_double(min(low, infinity - 1), dtype)
+        low = round_to(threshold, dtype)
+        low += to_double(low, dtype) < threshold  # the smallest number that is not below it
     return topr(values, dtype, count=count) if len(reached()) > count + 3 * count // 10 else reached()
 
 
 def visible(values, weights, dtype, of="bf16", rate=1.0):
-    """Those that move a weight to another number of type `of`, and what is not finite. Products and differences are of f32."""
+    """The indices that move a weight to another number of type `of`, or are not finite. Products and differences are of f32."""
     def f32(x):
         return to_double(round_to(x, "f32"), "f32")
-    kept, infinity = [], ((1 << EXPONENT_BITS[dtype]) - 1) << MANTISSA_BITS[dtype]
+    selected, infinity = [], ((1 << EXPONENT_BITS[dtype]) - 1) << MANTISSA_BITS[dtype]
     for i, (m, v, w) in enumerate(zip(magnitudes(values, dtype), values, weights)):
         old = to_double(w, dtype)
         before = round_to(old, of)
         after = round_to(f32(old - f32(f32(rate) * to_double(v, dtype))), of) if m < infinity else before
         if m >= infinity or before != after and (before | after) & 0x7fff:
-            kept.append(i)
-    return kept
+            selected.append(i)
+    return selected
 
 
 def changed(values, base, width=1):

@@ -132,16 +132,16 @@ KEEPS = [  # a stage, and what it keeps of values of a type with a key
 ]
 
 
-@pytest.mark.parametrize("stage,wanted", [("visible", {}), ("visible(type=f16,rate=0.3)", {"of": "f16", "rate": 0.3})])
+@pytest.mark.parametrize("stage,options", [("visible", {}), ("visible(type=f16,rate=0.3)", {"of": "f16", "rate": 0.3})])
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
-def test_visible_keeps_what_plain_python_keeps(stage, wanted, dtype):
+def test_visible_keeps_what_plain_python_keeps(stage, options, dtype):
     kind = {"f32": ("f4", "u4"), "f16": ("f2", "u2")}[dtype]
     g, w = (0.0005 * gradient(5000, 31)).astype(kind[0]), gradient(5000, 32).astype(kind[0])
     g[7], w[::50] = 0, 0
-    kept = sparsifier.visible(g.view(kind[1]).tolist(), w.view(kind[1]).tolist(), dtype, **wanted)
-    assert 0 < len(kept) < len(g) - 1
+    expected = sparsifier.visible(g.view(kind[1]).tolist(), w.view(kind[1]).tolist(), dtype, **options)
+    assert 0 < len(expected) < len(g) - 1
     frame = deepreduce.encode(g, f"sparsify={stage} index=raw value=raw", weights=w)
-    assert deepreduce.decode(frame, sparse=True).indices.tolist() == kept
+    assert deepreduce.decode(frame, sparse=True).indices.tolist() == expected
     same(frame)
 
 
@@ -158,19 +158,19 @@ def test_sparsifiers_keep_what_plain_python_keeps(stage, keep, dtype):
         values = [bits(g) for g in tensors]
     # Values of a byte, so that no frame falls back to a dense row, which has no support.
     frame = deepreduce.encode(tensors, f"sparsify={stage} index=bitmap value=qsgd", seed=3, private_seed=5, step=9)
-    for i, kept in enumerate(decoder.decode_frame(frame).tensors):
+    for i, tensor in enumerate(decoder.decode_frame(frame).tensors):
         key = sparsifier.key_of(stage.partition("(")[0], seed=3, step=9, tensor=i)
-        assert kept.indices == keep(values[i], dtype, key)
+        assert tensor.indices == keep(values[i], dtype, key)
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f2"])
 def test_sparsifiers_rank_nan_above_infinity_and_never_keep_zeros_of_either_sign(dtype):
     g = numpy.array([0, -0.0, 1, -numpy.inf, numpy.nan, 0.5, -2, 0, -numpy.nan] * 9, dtype)
     name = {"f4": "f32", "f2": "f16"}[dtype]
-    for stage, kept in [("none", sparsifier.none(bits(g), name)), ("topr(count=20)", sparsifier.topr(bits(g), name, count=20)),
+    for stage, selected in [("none", sparsifier.none(bits(g), name)), ("topr(count=20)", sparsifier.topr(bits(g), name, count=20)),
                         ("threshold(value=1)", sparsifier.threshold(bits(g), name, 1))]:
         ours = deepreduce.decode(deepreduce.encode(g, f"sparsify={stage} index=bitmap value=raw"))
-        assert numpy.flatnonzero(bits(ours)).tolist() == kept
+        assert numpy.flatnonzero(bits(ours)).tolist() == selected
 
 
 WORDS = {"f32": ("u4", 1), "f16": ("u2", 2), "bf16": ("u2", 3), "u32": ("u4", 4), "f64": ("u8", 8), "u8": ("u1", 9), "u16": ("u2", 10)}

@@ -88,7 +88,7 @@ def hard_doubles():
 
 
 def nearest(x, dtype):
-    """By comparing fractions; infinity stands where the next number would."""
+    """Compares fractions; infinity is where the next number would be."""
     infinity = pattern(math.inf, dtype)
     low, high = 0, infinity                             # patterns of non-negative numbers ascend as the numbers do
     while high - low > 1:
@@ -125,7 +125,7 @@ def test_bf16_does_not_round_twice():
 # ---- golomb and rice by hand ----
 
 def test_golomb_block_worked_by_hand():
-    # universe 12, indices 0 2 11: end = 12, so 2 * (12 - 12) = 0 in front, span 12, n 3; clustered (M = 1) is no shorter:
+    # universe 12, indices 0 2 11: end = 12, so 2 * (12 - 12) = 0 in front, span 12, n 3; clustered (M = 1) is not shorter:
     # M = (21 * 22713 + 3 * 32768) div (3 * 65536) = 575277 div 196608 = 2; c = 1, k = 0, s = 0. Gaps 0 1 8:
     # q 0 0 4, r 0 1 0: 1 1 00001 -> bits 0, 1, 6; extra 0 1 0
     payload = bytes([0, 0b1000011, 0b010])
@@ -242,8 +242,8 @@ def test_pairs(index, value):
         elif value == "inceptionn":
             assert all(abs(source[i] - decoded[i]) <= 2**-13 for i in values)
         elif VALUE[value][0].codec.name == "three_lc" and count:
-            most = max(map(abs, source.values()))
-            assert all(abs(source[i] - decoded[i]) <= most / 2 and decoded[i] in (-most, 0, most) for i in values)
+            max_value = max(map(abs, source.values()))
+            assert all(abs(source[i] - decoded[i]) <= max_value / 2 and decoded[i] in (-max_value, 0, max_value) for i in values)
         elif count > 1:
             # sorted normals in a few pieces: the fit is close, and the order puts each value back in its place
             # (of a support that hardly meets the row almost all is zero, and no such piece is smooth)
@@ -673,7 +673,7 @@ REFUSED = {
 }
 
 
-# Room for later: said before any check is made.
+# Reserved for later: reported before any check.
 LATER = {"short: mode 3", "mode 3", "no value codec", "no index codec", "6 value codecs", "7 index codecs", "type 4", "type bit 7", "type 5 of a patch", "type bit 7 of a patch"}
 
 
