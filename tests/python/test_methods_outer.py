@@ -24,8 +24,8 @@ def test_sparseloco_sends_the_64_largest_of_each_4096_in_at_most_9_6_bits():
     x = gradient(4096 * 500, 1)
     frame = deepreduce.encode(x, "sparseloco", state=deepreduce.State(x, "sparseloco"))
     y = deepreduce.decode(frame)
-    kept = np.sort(np.argsort(-np.abs(x.reshape(-1, 4096)), axis=1)[:, :64], axis=1)
-    assert np.array_equal(np.flatnonzero(y), (kept + 4096 * np.arange(500)[:, None]).ravel())
+    selected = np.sort(np.argsort(-np.abs(x.reshape(-1, 4096)), axis=1)[:, :64], axis=1)
+    assert np.array_equal(np.flatnonzero(y), (selected + 4096 * np.arange(500)[:, None]).ravel())
     assert len(np.unique(y[y != 0])) == 4  # two magnitudes of either sign
     assert 8 * len(frame) / (64 * 500) <= 9.6
 
@@ -47,10 +47,10 @@ def test_demo_sends_the_32_largest_coefficients_of_each_64_x_64_tile_in_at_most_
     frame = deepreduce.encode(x, "demo", state=state)
     c = cosines(64)
     there = np.einsum("ui,tij,vj->tvu", c, tiles(x.astype("f8")), c).reshape(-1, 4096)  # (v, u): column by column
-    kept = np.sort(np.argsort(-np.abs(there), axis=1)[:, :32], axis=1)
+    selected = np.sort(np.argsort(-np.abs(there), axis=1)[:, :32], axis=1)
     sent = deepreduce.decode(frame, coefficients=True).reshape(-1, 4096)
-    assert np.array_equal(np.flatnonzero(sent), (kept + 4096 * np.arange(15)[:, None]).ravel())
-    assert np.allclose(np.take_along_axis(sent, kept, 1), np.take_along_axis(there, kept, 1), rtol=2**-8)
+    assert np.array_equal(np.flatnonzero(sent), (selected + 4096 * np.arange(15)[:, None]).ravel())
+    assert np.allclose(np.take_along_axis(sent, selected, 1), np.take_along_axis(there, selected, 1), rtol=2**-8)
     assert np.allclose(state.residual, (there - sent).ravel(), atol=1e-5)
     y = deepreduce.decode(frame, like=x)
     assert np.allclose(tiles(y), np.einsum("ui,tvu,vj->tij", c, sent.reshape(-1, 64, 64).astype("f8"), c), atol=1e-5)

@@ -88,7 +88,7 @@ class World:
     def run(self, limit=1e6):
         """Until all workers have ended."""
         while self.wakes:
-            name = min(sorted(self.wakes), key=lambda each: self.wakes[each])
+            name = min(sorted(self.wakes), key=lambda worker: self.wakes[worker])
             self.now = max(self.now, self.wakes[name])
             assert self.now < limit, f"{name} hangs: {self.wakes}"
             with self.baton:
@@ -113,9 +113,9 @@ class Rounded(torch.optim.Optimizer):
 
     def step(self):
         for group in self.param_groups:
-            for each in group["params"]:
-                if each.grad is not None:
-                    each.sub_(torch.round(each.grad / UNIT) * UNIT)
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.sub_(torch.round(parameter.grad / UNIT) * UNIT)
 
 
 def model_of(seed=0, size=2000, scale=1):
@@ -128,25 +128,25 @@ def model_of(seed=0, size=2000, scale=1):
     return made
 
 
-def move(model, generator, most=40):
+def move(model, generator, scale=40):
     """An inner step: exact multiples of UNIT."""
-    for each in model.parameters():
-        each.data += torch.round(most * torch.randn(each.shape, generator=generator).clamp(-3, 3) ** 3 / 9) * UNIT
+    for parameter in model.parameters():
+        parameter.data += torch.round(scale * torch.randn(parameter.shape, generator=generator).clamp(-3, 3) ** 3 / 9) * UNIT
     model.seen += 1
 
 
 def weights_of(outer):
-    return {name: each.clone() for name, each in outer._agreed.weights.items()}
+    return {name: weight.clone() for name, weight in outer._agreed.weights.items()}
 
 
 def residual_of(outer):
     """[elements], f64"""
     sender, found = outer._exchange._coders[0].sender, []
-    for name, each in outer._agreed.weights.items():
+    for name, weight in outer._agreed.weights.items():
         memory = sender.read_state(name)
-        state = deepreduce.State(each, sender.plan_of(name))
+        state = deepreduce.State(weight, sender.plan_of(name))
         state.load_state_dict({"state": memory})
-        found.append(state.residual.astype(numpy.float64) if memory[:8].any() else numpy.zeros(each.numel()))
+        found.append(state.residual.astype(numpy.float64) if memory[:8].any() else numpy.zeros(weight.numel()))
     return numpy.concatenate(found)
 
 
@@ -157,7 +157,7 @@ def decoded(outer, listed, number):
     found = _contribution.unpack(data, listed.name, number, outer._exchange._terms, outer._exchange._copies)
     coder = outer._exchange._coders[0]
     arrays = coder.merge([found.slots], number)
-    return numpy.concatenate([each.reshape(-1).astype(numpy.float64) for each in arrays.values()])
+    return numpy.concatenate([array.reshape(-1).astype(numpy.float64) for array in arrays.values()])
 
 
 def same_bits(a, b):
@@ -209,7 +209,7 @@ class Story:
                 self.steps(name, model, outer, generator)
                 if self.random.random() < 0.2:
                     self.checkpoints[name] = (
-                        {key: each.clone() for key, each in model.state_dict().items()},
+                        {key: value.clone() for key, value in model.state_dict().items()},
                         outer.state_dict(),
                     )
 
@@ -251,7 +251,7 @@ class Story:
             outer.step()
         self.fault_of[name] = "none"
         here = weights_of(outer)
-        assert same_bits(here, {key: each.data for key, each in model.named_parameters()}), name
+        assert same_bits(here, {key: parameter.data for key, parameter in model.named_parameters()}), name
 
     def watch(self, outer, name):
         """Reads along what the worker's exchange does, and makes its faults."""
@@ -261,7 +261,7 @@ class Story:
 
         def started(number, steps, moves, means, copies, weight):
             fault = self.fault_of[name]
-            total = numpy.concatenate([each.numpy().reshape(-1).astype(numpy.float64) for each in moves.values()])
+            total = numpy.concatenate([move_.numpy().reshape(-1).astype(numpy.float64) for move_ in moves.values()])
             if fault != "nan":
                 self.moved = self.moved + total
             before = residual_of(outer) if fault != "nan" else 0.0
@@ -285,18 +285,18 @@ class Story:
             return done
 
         def merged(number, accepted):
-            names = tuple(each.name for each in accepted)
+            names = tuple(contribution.name for contribution in accepted)
             if number not in self.seen:
                 self.seen[number] = names
                 closed = folder.closed(number)
-                parts = {each.name: each for each in closed.listed}
-                for each in names:
-                    sent = decoded(outer, parts[each], number)
+                parts = {contribution.name: contribution for contribution in closed.listed}
+                for worker in names:
+                    sent = decoded(outer, parts[worker], number)
                     self.applied = self.applied + sent
-                    if numpy.array_equal(sent, self.in_hand.get(each)):
-                        del self.in_hand[each]
+                    if numpy.array_equal(sent, self.in_hand.get(worker)):
+                        del self.in_hand[worker]
                     else:
-                        assert any(numpy.array_equal(sent, other) for other in self.gone.get(each, [])), (each, number, name)
+                        assert any(numpy.array_equal(sent, other) for other in self.gone.get(worker, [])), (worker, number, name)
                         self.lost = self.lost - sent
             assert self.seen[number] == names, (name, number)
             merge(number, accepted)
@@ -364,11 +364,11 @@ def test_200_rounds_of_eight_workers_with_faults(tmp_path):
     story.world.run()
     print(f"{time.monotonic() - begin:.1f} s", story.counts)
     finals = [weights_of(outer) for outer in story.live.values()]
-    assert len(finals) >= 6 and all(same_bits(finals[0], each) for each in finals)
+    assert len(finals) >= 6 and all(same_bits(finals[0], final) for final in finals)
     assert {outer._round for outer in story.live.values()} == {story.rounds}
     assert all(story.counts.values()), story.counts
-    kept = sum(residual_of(outer) for outer in story.live.values())
-    total = story.applied + kept + story.lost + story.dropped
+    left = sum(residual_of(outer) for outer in story.live.values())
+    total = story.applied + left + story.lost + story.dropped
     assert numpy.array_equal(total, story.moved), numpy.abs(total - story.moved).max()
 
 
@@ -443,7 +443,7 @@ def test_a_worker_that_is_refused_is_named_by_all_with_the_reason(tmp_path, plan
     found = together(World(), tmp_path, {"w0": work("w0"), "w1": work("w1", spoil), "w2": work("w2")}, plan)
     assert seen[0] == [{}] * 3
     assert seen[1] == [{"w1": "weight: what it moved is not finite"}] * 3
-    assert [list(each) for each in seen[2]] == [["w1"]] * 3 and seen[2][0] == seen[2][1] == seen[2][2]
+    assert [list(names) for names in seen[2]] == [["w1"]] * 3 and seen[2][0] == seen[2][1] == seen[2][2]
     assert "times the median of the round" in seen[2][0]["w1"]
     assert all(same_bits(weights_of(found["w0"][1]), weights_of(outer)) for _, outer in found.values())
     assert found["w0"][1].info.last.workers == ("w0", "w1", "w2")  # it is back
@@ -472,7 +472,7 @@ def test_a_round_decodes_a_contribution_once_and_hashes_the_agreed_weights_once(
 
     found = together(World(), tmp_path, {f"w{i}": work for i in range(3)}, plan)
     outers = [outer for _, outer in found.values()]
-    assert outers[0].info.last.workers == ("w0", "w1", "w2") and all(same_bits(weights_of(outers[0]), weights_of(each)) for each in outers)
+    assert outers[0].info.last.workers == ("w0", "w1", "w2") and all(same_bits(weights_of(outers[0]), weights_of(outer)) for outer in outers)
     for count in counts.values():
         assert count == {"decoded": [1, 1, 1, *[3] * more] * 5, "hashes": 5}
 
@@ -520,7 +520,7 @@ def test_a_worker_that_comes_later_catches_up_by_stored_weights_and_rounds(tmp_p
         rounds(1, 2)(model, outer)
 
     old = together(world, tmp_path, {"w0": long, "w1": long}, store_every=4)
-    names = sorted(each.name for each in (tmp_path / "rounds").iterdir())
+    names = sorted(path.name for path in (tmp_path / "rounds").iterdir())
     assert int(names[0]) >= 4  # those before are gone
     new = together(world, tmp_path, {"w2": newcomer}, store_every=4)
     assert first["round"] == 11 and new["w2"][1].info.rounds == 12
@@ -540,7 +540,7 @@ def test_pulseloco_in_a_folder_all_agree_and_what_was_moved_adds_up(tmp_path):
 
             def started(number, steps, moves, means, copies, weight):
                 nonlocal moved
-                moved = moved + torch.cat([each.double() for each in moves.values()]).numpy()
+                moved = moved + torch.cat([move_.double() for move_ in moves.values()]).numpy()
                 start(number, steps, moves, means, copies, weight)
                 shares.append(numpy.count_nonzero(residual_of(outer)[:2000]) / 2000)
 
@@ -575,8 +575,8 @@ def test_a_newcomer_has_the_outer_optimizer_of_the_others(tmp_path, make):
             for _ in range(count):
                 world.sleep(name, 1.0)
                 with torch.no_grad():
-                    for each in model.parameters():
-                        each += 0.1 * torch.randn(each.shape, generator=torch.Generator().manual_seed(hash_of(name)))
+                    for parameter in model.parameters():
+                        parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(hash_of(name)))
                 model[1].running_mean += 1
                 outer.step()
             found[name] = outer
@@ -620,14 +620,14 @@ def test_a_worker_that_resumes_goes_on_bit_for_bit(tmp_path, plan, overlap, frag
                 for step in range(16):
                     world.sleep(name, 1.0)
                     if step == cut:
-                        saved = {key: each.clone() for key, each in model.state_dict().items()}, outer.state_dict()
+                        saved = {key: value.clone() for key, value in model.state_dict().items()}, outer.state_dict()
                         model = model_of(99)
                         outer = new(model)
                         model.load_state_dict(saved[0])
                         outer.load_state_dict(saved[1])
                     move(model, generator)
                     outer.step()
-                found[name] = {key: each.detach().clone() for key, each in model.named_parameters()}
+                found[name] = {key: parameter.detach().clone() for key, parameter in model.named_parameters()}
 
             def new(model):
                 group = world.folder(path, name)
@@ -639,8 +639,8 @@ def test_a_worker_that_resumes_goes_on_bit_for_bit(tmp_path, plan, overlap, frag
         worker("w1")
         world.run()
         finals.append(found)
-    for each in finals[1:]:
-        assert all(same_bits(each[name], finals[0][name]) for name in ("w0", "w1"))
+    for final in finals[1:]:
+        assert all(same_bits(final[name], finals[0][name]) for name in ("w0", "w1"))
 
 
 def test_the_set_of_a_round_is_made_once_also_without_hard_links(tmp_path, monkeypatch):
@@ -648,10 +648,10 @@ def test_the_set_of_a_round_is_made_once_also_without_hard_links(tmp_path, monke
         if not links:
             monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError(95, "no links here")))
         folders = [Folder(tmp_path / str(links), f"w{i}") for i in range(2)]
-        for i, each in enumerate(folders):
-            each.close(3, [_folder.Listed(f"w{i}", "00" * 32, 1)])
-        assert [each.closed(3).by for each in folders] == ["w0", "w0"]
-        assert sorted(each.name for each in folders[0]._round(3).iterdir()) == ["closed.json"]
+        for i, folder in enumerate(folders):
+            folder.close(3, [_folder.Listed(f"w{i}", "00" * 32, 1)])
+        assert [folder.closed(3).by for folder in folders] == ["w0", "w0"]
+        assert sorted(path.name for path in folders[0]._round(3).iterdir()) == ["closed.json"]
 
 
 def test_a_set_that_is_damaged_is_an_error_not_a_hang(tmp_path):
@@ -736,7 +736,7 @@ def test_no_file_of_the_folder_is_read_without_a_bound(tmp_path, monkeypatch):
         folder.closed(3)
     (tmp_path / "rounds" / "²").mkdir()
     folder.sweep(9)  # (a folder of another's is left alone)
-    assert [each.name for each in (tmp_path / "rounds").iterdir()] == ["²"]
+    assert [path.name for path in (tmp_path / "rounds").iterdir()] == ["²"]
 
 
 def test_terms_that_are_damaged_are_an_error(tmp_path):
@@ -815,7 +815,7 @@ def test_processes_that_are_killed_and_restarted(tmp_path):
 
     running = {f"w{i}": start(f"w{i}") for i in range(3)}
     try:
-        for number in (3, 6, 9):  # whoever comes to it is killed, at once or a little later, and begins again
+        for number in (3, 6, 9):  # the worker that reaches it is killed, at once or a little later, and begins again
             name = dice.choice(sorted(running))
             for line in running[name].stdout:
                 if int(line) >= number:
@@ -825,15 +825,15 @@ def test_processes_that_are_killed_and_restarted(tmp_path):
                 running[name].send_signal(signal.SIGKILL)
                 running[name].communicate()
                 running[name] = start(name)
-        for name, each in running.items():
-            _, error = each.communicate(timeout=200)
-            assert each.returncode == 0, (name, error)
+        for name, process in running.items():
+            _, error = process.communicate(timeout=200)
+            assert process.returncode == 0, (name, error)
     finally:
-        for each in running.values():
-            each.kill()
-            each.wait()
+        for process in running.values():
+            process.kill()
+            process.wait()
     finals = [torch.load(tmp_path / f"w{i}.final") for i in range(3)]
-    assert all(same_bits(finals[0], each) for each in finals)
+    assert all(same_bits(finals[0], final) for final in finals)
     rounds_left = sorted((tmp_path / "rounds").iterdir())
-    closed = [json.loads((each / "closed.json").read_text()) for each in rounds_left if (each / "closed.json").exists()]
-    assert closed and all(len(each["contributions"]) >= 1 for each in closed)
+    closed = [json.loads((path / "closed.json").read_text()) for path in rounds_left if (path / "closed.json").exists()]
+    assert closed and all(len(round_["contributions"]) >= 1 for round_ in closed)

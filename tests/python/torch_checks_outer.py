@@ -48,7 +48,7 @@ def adam(model):
 
 
 def buffers_of(model):
-    return torch.cat([each.detach().reshape(-1).double() for each in model.state_dict().values()])
+    return torch.cat([value.detach().reshape(-1).double() for value in model.state_dict().values()])
 
 
 @check("outer")
@@ -146,9 +146,9 @@ def pulseloco_sends_what_moves_weights_in_bf16_and_what_was_moved_adds_up():
         assert torch.dist(model.weight.data, before - sent / ranks) < 1e-5, number
         assert same_on_all_ranks(parameters_of(model))
     part = outer.state_dict()["exchange"]["reduces"]["0"][f"rank{rank}"]["residuals"]["weight"]["state"]
-    kept = torch.from_numpy(deepreduce.State._from_bytes(part.numpy()).residual.copy()).view(60, 60)
-    assert torch.equal(kept, residual)
-    left = moved - kept.double()
+    saved = torch.from_numpy(deepreduce.State._from_bytes(part.numpy()).residual.copy()).view(60, 60)
+    assert torch.equal(saved, residual)
+    left = moved - saved.double()
     dist.all_reduce(left)
     assert torch.dist(ranks * (start.double() - model.weight.data.double()), left) < 1e-5
 
@@ -192,8 +192,8 @@ def a_resumed_run_goes_on_bit_for_bit():
                 model = Norms()
                 model.body[0].weight.data.zero_()
                 outer, inner = Outer(model, **options), adam(model)
-                for each, state in zip((model, inner, outer), states):
-                    each.load_state_dict(state)
+                for part, state in zip((model, inner, outer), states):
+                    part.load_state_dict(state)
                 inner_steps(model, inner, outer, cut, 20, weight=2.0 + dist.get_rank())
             found = buffers_of(model)
             expected = found if expected is None else expected
@@ -212,7 +212,7 @@ def buffers_become_the_mean_and_counters_those_of_the_first_rank():
     outer.step()
     assert outer.step()
     assert torch.allclose(model.body[1].running_mean, mean / 2, atol=1e-6)
-    assert same_on_all_ranks(torch.cat([each.reshape(-1).float() for each in model.state_dict().values()]))
+    assert same_on_all_ranks(torch.cat([value.reshape(-1).float() for value in model.state_dict().values()]))
     assert model.seen.tolist() == [5] * 3 and float(model.mask[0]) == dist.get_rank()
     assert model.constant.view(torch.int32).tolist() == Norms().constant.view(torch.int32).tolist()
 
@@ -296,20 +296,20 @@ def ranks_that_are_behind_catch_up_and_keep_their_residuals():
             model = Norms()
             outer, inner = Outer(model, optimizer=momentum, **options), adam(model)
             if rank < 2:  # rank 0 within round 2, rank 1 after round 4
-                for each, state in zip((model, outer), states[[4, 9 if fails else 7][rank]]):
-                    each.load_state_dict(copy.deepcopy(state))
+                for part, state in zip((model, outer), states[[4, 9 if fails else 7][rank]]):
+                    part.load_state_dict(copy.deepcopy(state))
             if fails:
                 with raises(deepreduce.OutOfStep, "or call catch_up() on all ranks"):
                     while True:
                         outer.step()
-            before, kept = everything_agreed(outer), residuals_of(outer)
+            before, residuals = everything_agreed(outer), residuals_of(outer)
             assert outer.catch_up() == (rank != 1), options
             assert rank != 1 or same(everything_agreed(outer), before)
             assert same_on_all_ranks(everything_agreed(outer).float()), options
             now = residuals_of(outer)
-            assert all(torch.equal(saved, now[place]) for place, saved in kept.items()), options
+            assert all(torch.equal(saved, now[place]) for place, saved in residuals.items()), options
             if rank != 1:
-                assert same(buffers_of(model), torch.cat([each.reshape(-1).double() for each in agreed_state(outer, model)]))
+                assert same(buffers_of(model), torch.cat([tensor.reshape(-1).double() for tensor in agreed_state(outer, model)]))
             assert outer.catch_up() is False
             rounds = outer.info.rounds
             inner_steps(model, inner, outer, 0, 8)
@@ -364,8 +364,8 @@ def fragments_travel_in_turn():
     names = dict(model.named_parameters())
     assert sorted(sum(parts, [])) == sorted(names) and all(parts)
     for step in range(12):
-        for each in names.values():
-            each.data += 1.0 + dist.get_rank()
+        for parameter in names.values():
+            parameter.data += 1.0 + dist.get_rank()
         assert outer.step() == (step % 2 == 1)
         if step % 2 == 1:
             for i, part in enumerate(parts):
