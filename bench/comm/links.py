@@ -65,7 +65,7 @@ def set_up(ranks, rate):
 
 
 def in_namespace(name, make):
-    """What make() gives on a thread that is in a namespace: a socket stays in the one it was made in."""
+    """Returns make()'s result from a thread in a namespace: a socket stays in the namespace that it was made in."""
     found = []
 
     def enter():
@@ -113,13 +113,13 @@ def stream_rate(seconds=1.0):
             if now - begin >= seconds:
                 break
     stop.set()
-    for each in (end, client, server):
-        each.close()
+    for namespace in (end, client, server):
+        namespace.close()
     return 8e-6 * received / (now - begin)
 
 
 def surroundings(rate):
-    """What a reader of the rows wants to know and mpi_bench does not."""
+    """Facts for readers of the rows that mpi_bench does not know."""
     described = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=pathlib.Path(__file__).parent)
     models = re.findall(r"^model name\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.M)
     return {
@@ -133,7 +133,7 @@ def surroundings(rate):
 
 def measure(words, asked, json_path):
     before = surroundings(asked.rate)
-    _, status = run(words, asked.seconds, each_line=lambda line: print(line, end="", flush=True))
+    _, status = run(words, asked.seconds, on_line=lambda line: print(line, end="", flush=True))
     if status is None:
         print(f"killed after {asked.seconds} s")
     elif status == 0 and json_path:

@@ -4,7 +4,7 @@
     gpu_run.py --out DIR [--quick] [--seconds N] [--rehearse]
     gpu_run.py --pack
 
-DIR gets gpu.json (machine, commit, what each step came to), gpu_bench.json, torch_topk.json, table.md and log.txt. A step that fails or runs
+DIR gets gpu.json (machine, commit, the result of each step), gpu_bench.json, torch_topk.json, table.md and log.txt. A step that fails or runs
 out of time is noted, and the next goes on. Needs no network: what the machine lacks for a build can be brought along (--pack puts Debian's
 packages into .gpu/, which is unpacked to a folder of its own here). The commit is DR_COMMIT, or git's word.
 
@@ -34,7 +34,7 @@ BUILD = ROOT / "build-gpu"
 PACKED = ROOT / ".gpu"
 PACKAGES = ["doctest-dev", "zlib1g-dev", "zlib1g", "libzstd-dev", "libzstd1", "pkgconf", "pkgconf-bin", "libpkgconf3"]
 HEADERS = ["doctest/doctest.h", "zlib.h", "zstd.h"]  # that a build with tests needs
-LOG_MOST = 2 << 20  # bytes of a step
+LOG_MAX = 2 << 20  # bytes of a step
 
 
 def device_missing():
@@ -95,7 +95,7 @@ def has_header(name):
 
 
 def unpack():
-    """Packages go to a folder of their own, never over the machine's; compilers and Meson are told of it. Returns a result and a note."""
+    """Packages go to a folder of their own, never over the machine's; compilers and Meson get its path. Returns a result and a note."""
     prefix = PACKED / "root"
     packages = sorted(PACKED.glob("*.deb"))
     if not packages:
@@ -160,7 +160,7 @@ class Run:
             status = "timeout"
         text = output.decode("utf-8", "replace")
         seconds = time.monotonic() - begin
-        shown = text if len(text) < LOG_MOST else text[:LOG_MOST // 2] + "\n[…]\n" + text[-LOG_MOST // 2:]
+        shown = text if len(text) < LOG_MAX else text[:LOG_MAX // 2] + "\n[…]\n" + text[-LOG_MAX // 2:]
         self.log.write(f"==== {name}: {' '.join(map(str, command))}\n{shown}\n==== {name}: status {status}, {seconds:.1f} s\n\n")
         self.log.flush()
         return status, seconds, text
@@ -192,7 +192,7 @@ def last_matching(pattern):
 
 
 def build(run, jobs):
-    """What has to do with the GPU first; the rest comes while nobody measures."""
+    """GPU steps are first; the others run while nothing is measured."""
     if not (BUILD / "build.ninja").exists():
         if not run.step("configure", ["meson", "setup", BUILD, "--buildtype=release", "-Dpython=disabled", "-Dtests=enabled", "-Dcuda=enabled"], 60):
             return False
@@ -261,7 +261,7 @@ def main():
     run = Run(out, args.seconds)
     try:
         steps(run, args, out)
-    except Exception as error:  # whatever it is, what came before is worth keeping
+    except Exception as error:  # save the earlier results after any error
         run.note("the run itself", "failed", 0, f"{type(error).__name__}: {error}")
     status, _, text = run.call("table", [sys.executable, ROOT / "bench/gpu/gpu_table.py", out], 30)
     if status == 0:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a run of `./dev gpu` came to, as Markdown: steps, then the rows of gpu_bench with gates and peers.
+"""The results of a run of `./dev gpu`, as Markdown: steps, then the rows of gpu_bench with gates and peers.
 
     gpu_table.py DIR > DIR/table.md
 

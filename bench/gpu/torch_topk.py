@@ -25,7 +25,7 @@ def spread(times):
 
 
 def top_k(gradient, k):
-    """As sparsifiers in training code have it (GRACE's, for one)."""
+    """Top-k as sparsifiers in training code compute it (GRACE's, for example)."""
     import torch
 
     _, indices = torch.topk(gradient.abs(), k, sorted=False)

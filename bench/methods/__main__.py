@@ -3,7 +3,7 @@
     DEEPREDUCE_LIBRARY=build/capi/libdeepreduce.so python -m bench.methods [--rounds N] [--size D…] [--method NAME…] [--out FILE]
 
 CPU time of one thread; all that is timed takes its turn in each round of one run. What is timed is verified first. A
-method that the library lacks is a row that says so. Keeps bench/results/methods.json and makes methods.md of it.
+method that the library lacks has a row with the reason. Writes bench/results/methods.json, and methods.md from it.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from bench.train.grace_methods import KNOWN, LEVEL, codec_plan, missing_in_libra
 
 SIZES = (1_000_000, 25_000_000)
 GRADIENTS = ("resnet20_digits_step0150", "lstm_docs_step1500")
-ROUNDS = 10  # of a transform on the same gradient, before what it gives is judged: it starts warm
+ROUNDS = 10  # of a transform on the same gradient, before its result is judged: it starts warm
 DRAWS = 32  # of a plan with random numbers, for its bias
 ROUNDING = 1e-9  # of contractions
 LIKE = 0.1  # how far contractions of random methods may be apart: DGC keeps 0.7 to 1.3 of what it should
@@ -53,7 +53,7 @@ def plans() -> Dict[str, "tuple[str, str, str]"]:
 
 
 def laplace(d: int) -> np.ndarray:
-    """Of such a size that the methods with a threshold keep 1 %."""
+    """Laplace values, scaled so that the methods with a threshold select 1 %."""
     random = np.random.Generator(np.random.PCG64(d))
     return (LEVEL / np.log(100) * random.exponential(size=d) * random.choice([-1.0, 1.0], d)).astype(np.float32)
 
@@ -83,8 +83,8 @@ def row_of(name: str, what: str, **facts: Any) -> Dict[str, Any]:
 
 
 def prepare_round(name: str, x: np.ndarray, plan: str, runs: Dict[Any, Any]) -> List[Dict[str, Any]]:
-    """As prepare, of a transform: both sides' whole rounds, from a cold start. Verified on a matrix of low rank, too, which
-    both must reproduce."""
+    """Prepares the whole rounds of a transform on both sides, from a cold start. Verifies them on a matrix of low rank, too,
+    which both must reproduce."""
     tensor, shape, code = torch.from_numpy(x), torch_codes.matrix_shape(len(x)), torch_codes.CODES[name]
     parts = code.encode(tensor)
     rows = [row_of(name, "torch", d=len(x), bytes=torch_codes.size_of(parts), whole=True)]
@@ -151,7 +151,7 @@ def judged(names: List[str], count: int) -> List[Dict[str, Any]]:
     rows: List[Dict[str, Any]] = []
     for data in GRADIENTS:
         tensors = gradient(data)
-        x = np.concatenate([each.ravel() for each in tensors])
+        x = np.concatenate([tensor.ravel() for tensor in tensors])
         for name in names:
             plan = codec_plan(plans()[name][2])
             missing = missing_in_library(plan)
@@ -198,8 +198,8 @@ def main() -> int:
     from runs import text_of
 
     out: Optional[Path] = given.out
-    kept = {**facts, "rows": rows, "quality": judged(names, given.draws)}
-    (out or RESULTS / "methods.json").write_text(text_of(kept), "utf-8")
+    document = {**facts, "rows": rows, "quality": judged(names, given.draws)}
+    (out or RESULTS / "methods.json").write_text(text_of(document), "utf-8")
     if out is None:
         subprocess.run([sys.executable, str(RESULTS / "methods_page.py")], check=True)
     return 0

@@ -10,8 +10,8 @@ Run = Callable[[], Any]
 
 
 class Prepared:
-    """A plan's calls on one gradient [d] float32, by both ways of the package: `encode` and `decode` of new memory each
-    time, as torch's code has it, and a Bound's, of which the memory is there."""
+    """A plan's calls on one gradient [d] float32, in the two forms of the package: `encode` and `decode`, which allocate
+    in every call, as torch's code does, and those of a Bound, which has its memory."""
 
     def __init__(self, x: np.ndarray, plan: str) -> None:
         self.x, self.plan = x, plan
@@ -55,14 +55,14 @@ class PreparedRound:
     def __init__(self, tensors: List[np.ndarray], plan: str) -> None:
         from deepreduce.transform import Transform
 
-        self.tensors, self.outs = tensors, [np.empty_like(each) for each in tensors]
-        self.transform = Transform([each.shape for each in tensors], plan, seed=1)
+        self.tensors, self.outs = tensors, [np.empty_like(tensor) for tensor in tensors]
+        self.transform = Transform([tensor.shape for tensor in tensors], plan, seed=1)
 
     @property
     def size(self) -> int:
         """Bytes of its factors."""
-        told = self.transform.info
-        return 4 * (told.first + told.second)
+        info = self.transform.info
+        return 4 * (info.first + info.second)
 
     def run(self) -> List[np.ndarray]:
         self.transform.all_reduce(self.tensors, lambda factor: None, out=self.outs)
@@ -74,7 +74,7 @@ def rounds_of(tensors: List[np.ndarray], plan: str, count: int) -> Tuple[int, np
     prepared = PreparedRound(tensors, plan)
     for _ in range(count):
         made = prepared.run()
-    return prepared.size, np.concatenate([each.ravel() for each in made])
+    return prepared.size, np.concatenate([array.ravel() for array in made])
 
 
 def draws(x: np.ndarray, plan: str, count: int) -> List[np.ndarray]:

@@ -1,6 +1,6 @@
 """Compression methods in plain torch, as a user of torch writes them from the papers: what ours are timed beside.
 
-A code's encode(x) gives the tensors that would travel, decode(tensors, d) the dense [d] float32. Nothing is packed below
+A code's encode(x) returns the tensors that would be sent, decode(tensors, d) the dense [d] float32. Nothing is packed below
 a byte, as in GRACE: signs and ternaries travel as 8 bits, an element of a sparse tensor as 4 bytes of value and 4 of index.
 """
 
@@ -28,9 +28,9 @@ def size_of(parts: Parts) -> int:
     return sum(part.numel() * part.element_size() for part in parts)
 
 
-# ---- sparsifiers: the share KEPT of the elements -------------------------------------------------------------------
+# ---- sparsifiers: the share RATIO of the elements -----------------------------------------------------------------
 
-KEPT = 0.01
+RATIO = 0.01
 
 
 def sparse_decode(parts: Parts, d: int) -> torch.Tensor:
@@ -39,23 +39,23 @@ def sparse_decode(parts: Parts, d: int) -> torch.Tensor:
 
 
 def top_encode(x: torch.Tensor) -> Parts:
-    indices = torch.topk(x.abs(), max(1, int(KEPT * len(x))), sorted=False).indices
+    indices = torch.topk(x.abs(), max(1, int(RATIO * len(x))), sorted=False).indices
     return x[indices], indices.int()
 
 
 def dgc_encode(x: torch.Tensor) -> Parts:
     """Lin et al. 2017: the threshold of a sample of 1 %, mended until 0.7 to 1.3 times the share is kept, ten times at most."""
-    size, wanted = x.abs(), KEPT * len(x)
+    size, target = x.abs(), RATIO * len(x)
     sample = size[torch.randint(len(x), (max(1, len(x) // 100),))]
-    threshold = torch.topk(sample, max(1, int(KEPT * len(sample))), sorted=False).values.min()
-    kept = size >= threshold
+    threshold = torch.topk(sample, max(1, int(RATIO * len(sample))), sorted=False).values.min()
+    selected = size >= threshold
     for _ in range(10):
-        count = int(kept.sum())
-        if 0.7 * wanted <= count <= 1.3 * wanted:
+        count = int(selected.sum())
+        if 0.7 * target <= count <= 1.3 * target:
             break
-        threshold = threshold * (1.3 if count > wanted else 0.7)
-        kept = size >= threshold
-    indices = kept.nonzero().flatten()
+        threshold = threshold * (1.3 if count > target else 0.7)
+        selected = size >= threshold
+    indices = selected.nonzero().flatten()
     return x[indices], indices.int()
 
 
@@ -82,11 +82,11 @@ def qsgd_decode(parts: Parts, d: int) -> torch.Tensor:
 
 def ternary_encode(x: torch.Tensor) -> Parts:
     """Wen et al. 2017: clipped to 2.5 standard deviations; a sign with probability |x| / max |x|, else 0."""
-    most = 2.5 * x.std(correction=0)
-    clipped = x.clamp(-most, most)
+    limit = 2.5 * x.std(correction=0)
+    clipped = x.clamp(-limit, limit)
     scale = clipped.abs().max()
-    kept = torch.rand_like(clipped) * scale < clipped.abs()
-    return (clipped.sign() * kept).to(torch.int8), scale.view(1)
+    nonzero = torch.rand_like(clipped) * scale < clipped.abs()
+    return (clipped.sign() * nonzero).to(torch.int8), scale.view(1)
 
 
 def onebit_encode(x: torch.Tensor) -> Parts:

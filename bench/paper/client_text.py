@@ -1,6 +1,6 @@
 """Clients whose texts differ: pieces of PyTorch's documentation, a file or a part of one each (datasets/recipe_lstm.py).
 
-Nobody deals words out at random: a client has the words of its own subject, so their distributions differ.
+Words are not dealt out at random: a client has the words of one subject, so distributions differ.
 """
 
 from collections import Counter
@@ -14,18 +14,18 @@ import recipe_lstm  # of datasets/, which task.py puts on the path
 
 LENGTH = recipe_lstm.LENGTH  # words of a sequence
 VOCABULARY, WIDTH, UNITS = 1500, 48, 64
-MOST, LEAST = 2000, 1000  # words of a client
+MAX_WORDS, MIN_WORDS = 2000, 1000  # words of a client
 HELD_OUT = recipe_lstm.HELD_OUT  # one word in so many, at the end of each client's text
 JUDGED = 400  # held-out sequences
 
 
-def pieces(most: int, least: int) -> List[List[str]]:
+def pieces(max_words: int, min_words: int) -> List[List[str]]:
     """The words of each file, cut after `most`; what is shorter than `least` is left out."""
     made = []
     for _, strings in recipe_lstm.documentation_files():
         words = [word for text in strings for word in recipe_lstm.words_of(text)]
-        made += [words[i : i + most] for i in range(0, len(words), most)]
-    return [piece for piece in made if len(piece) >= least]
+        made += [words[i : i + max_words] for i in range(0, len(words), max_words)]
+    return [piece for piece in made if len(piece) >= min_words]
 
 
 def numbered(texts: List[List[str]], vocabulary: int) -> List[torch.Tensor]:
@@ -41,8 +41,8 @@ def rows_of(words: torch.Tensor) -> torch.Tensor:
 
 
 def client_texts() -> List[torch.Tensor]:
-    name = f"clients_{VOCABULARY}_{MOST}_{LEAST}_{torch.__version__}"
-    return list(cached(name, lambda: numbered(pieces(MOST, LEAST), VOCABULARY)))
+    name = f"clients_{VOCABULARY}_{MAX_WORDS}_{MIN_WORDS}_{torch.__version__}"
+    return list(cached(name, lambda: numbered(pieces(MAX_WORDS, MIN_WORDS), VOCABULARY)))
 
 
 def distance(texts: List[torch.Tensor], vocabulary: int = VOCABULARY) -> float:

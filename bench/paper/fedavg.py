@@ -107,7 +107,7 @@ def train_locally(
 
 @torch.no_grad()
 def judge(model: nn.Module, values: Tensors, rows: torch.Tensor) -> Dict[str, float]:
-    """Of the next word in rows [n, length + 1]: perplexity, exp of the mean cross entropy (inf: it diverged), and accuracy."""
+    """For the next word in rows [n, length + 1]: perplexity, exp of the mean cross entropy (inf: it diverged), and accuracy."""
     for parameter, value in zip(model.parameters(), values):
         parameter.copy_(value)
     entropy, right = 0.0, 0
@@ -143,8 +143,8 @@ class Server:
         """Sends the model to these clients. Returns bytes, of all of them."""
         base = self.first if self.wire.way == "difference" else self.shown
         parcel = self.sender.pack([x - b for x, b in zip(self.x, base)], step)
-        told = mean_of([parcel], [1.0], self.x)
-        self.shown = [b + t for b, t in zip(base, told)]
+        mean = mean_of([parcel], [1.0], self.x)
+        self.shown = [b + t for b, t in zip(base, mean)]
         self.frames.append(parcel.size)
         if self.wire.way == "difference":
             return parcel.size * len(clients)

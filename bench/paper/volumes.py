@@ -57,7 +57,7 @@ def laplace(seed: int) -> np.ndarray:
 
 
 def measure(seeds: int = 5) -> List[Dict[str, Any]]:
-    """Of Fig. 8 the median of the seeds."""
+    """Rows of all figures; for Fig. 8 the median of the seeds."""
     tensors = [laplace(seed) for seed in range(1, seeds + 1)]
     rows: List[Dict[str, Any]] = []
     for name, plan in FIG_8.items():

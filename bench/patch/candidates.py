@@ -1,6 +1,6 @@
 """Codes of a patch, ours and others': each makes bytes of base and result, and applies them to a copy of the base.
 
-What inference engines send today is written as they write it, in numpy. A code that cannot be had here says why.
+The formats of today's inference engines are written as they write them, in numpy. A code that is not available here has the reason.
 """
 
 import importlib

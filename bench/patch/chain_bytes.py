@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Sequence
 
 import numpy as np
 
-from bench.patch.entropy import KEPT, chains
+from bench.patch.entropy import RESULTS, chains
 from bench.patch.recordings import load_all
 
 import deepreduce  # (recordings puts it on the path)
@@ -20,7 +20,7 @@ LAST = 8  # of the patches: the history has settled
 
 
 def sizes(words: Sequence[np.ndarray], goes_on: bool) -> List[int]:
-    """Of the patches between neighbours, which a receiver applies."""
+    """The sizes of the patches between neighbours, which a receiver applies."""
     here = words[0].copy()
     sent, received = (deepreduce.patch.History(here) if goes_on else None for _ in range(2))
     made = []
@@ -51,8 +51,8 @@ def main() -> None:
             rows.append(row_of(f"{recording.model}, {regime}, {rate:g}", [recording.words[name] for name in names]))
             plain, chain = rows[-1]["patch"], rows[-1]["patch_chain"]
             print(rows[-1]["data"], plain, chain, f"{100 * (1 - chain['bytes'] / plain['bytes']):.1f} % fewer")
-    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    KEPT.write_text(text_of({**kept, "chains": rows}))
+    saved = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    RESULTS.write_text(text_of({**saved, "chains": rows}))
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
     python -m bench.patch.entropy      # further context on the chains that record.py makes; into bench/results/patch.json
 
-A context is a number for each word that both sides can compute. Of a context with n words of which r change, an index
-costs n·log2 n − r·log2 r − (n − r)·log2(n − r) bits, and half the logarithm of n for knowing r; the distances of its
-changed words cost their entropy, and half a logarithm for each count (the two-part codes of Rissanen 1978), so that a
-context which is cut too finely does not look good.
+A context is a number for each word, which both sides can compute. In a context with n words of which r change, the index
+costs n·log2 n − r·log2 r − (n − r)·log2(n − r) bits, plus half the logarithm of n for r. The distances of its changed
+words cost their entropy, plus half a logarithm for each count (the two-part codes of Rissanen 1978). So contexts that are
+cut too finely do not look good.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
-KEPT = ROOT / "bench" / "results" / "patch.json"
+RESULTS = ROOT / "bench" / "results" / "patch.json"
 sys.path[:0] = [str(ROOT), str(ROOT / "bench" / "results")]
 
 from bench.patch.recordings import f32_of, load_all  # noqa: E402
@@ -68,8 +68,8 @@ def index_bits(context: np.ndarray, changed: np.ndarray) -> float:
 
 
 def symbols(d: np.ndarray) -> Tuple[np.ndarray, int]:
-    """Of each distance that is not 0 a symbol below SYMBOLS + 128, and bits apart of all: small ones are symbols, of large
-    ones sign and bit length are."""
+    """A symbol below SYMBOLS + 128 for each distance that is not 0, and the number of separate bits of all of them. A small distance is a
+    symbol; the symbol of a large one is its sign and bit length."""
     size = np.abs(d)
     length = np.frexp(size.astype(np.float64))[1]
     small = size <= SYMBOLS // 2
@@ -78,7 +78,7 @@ def symbols(d: np.ndarray) -> Tuple[np.ndarray, int]:
 
 
 def value_bits(context: np.ndarray, d: np.ndarray) -> float:
-    """Of the changed words: their contexts and distances."""
+    """The bits of the distances of changed words, by their contexts."""
     if not d.size:
         return 0.0
     symbol, apart = symbols(d)
@@ -108,7 +108,7 @@ def bounds(old: np.ndarray, new: np.ndarray) -> Dict[str, Dict[str, float]]:
 
 
 def positions(tensors: Shapes) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of each word: its tensor, its row and its column, numbered over the whole model."""
+    """The tensor, row and column of each word, numbered over the whole model."""
     tensor: List[np.ndarray] = []
     row: List[np.ndarray] = []
     column: List[np.ndarray] = []
@@ -124,8 +124,8 @@ def positions(tensors: Shapes) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def rate_class(group: np.ndarray, changed: np.ndarray, expected: np.ndarray, classes: int = 8) -> np.ndarray:
     """A class of each word by how often the words of its group changed, against what their exponents let expect."""
-    seen, wanted = np.bincount(group, changed), np.bincount(group, expected)
-    ratio = (seen + 1) / (wanted + 1)
+    seen, needed = np.bincount(group, changed), np.bincount(group, expected)
+    ratio = (seen + 1) / (needed + 1)
     return np.digitize(ratio, np.quantile(ratio, np.linspace(0, 1, classes + 1)[1:-1]))[group]
 
 
@@ -136,7 +136,7 @@ def rms_class(group: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 class History:
-    """What earlier patches of a chain tell both sides of each word: when it changed last, and which way."""
+    """What both sides know of a word from earlier patches of a chain: when it changed last, and in which direction."""
 
     AGES = np.array([1, 2, 3, 5, 9, 17, 33])  # of which the classes begin
 
@@ -175,14 +175,14 @@ def contexts(old: np.ndarray, f32: np.ndarray, tensors: Shapes, history: History
         "exponent, age, row's past": both(exponent, age, rows),
     }
     named = {name: (context, context) for name, context in made.items()}
-    # Which way the last change went tells the sign of the next: of distances only, and of both.
+    # The direction of the last change predicts the sign of the next: for distances only, and for both.
     named["exponent, age, direction"] = (both(exponent, age, way), both(exponent, age, way))
     named["exponent, age, direction, row's and column's past"] = (both(exponent, age, rows, columns), both(exponent, age, way))
     return named
 
 
 LAST = 8  # steps of a chain over which is averaged: the history has settled
-LEAST = 16  # steps of a chain
+MIN_STEPS = 16  # steps of a chain
 
 
 def chains(recording: Any) -> Dict[Tuple[str, float], List[str]]:
@@ -191,7 +191,7 @@ def chains(recording: Any) -> Dict[Tuple[str, float], List[str]]:
     for name, facts in recording.snapshots.items():
         found.setdefault((facts["regime"], facts["rate"]), ["base"]).append(name)
     steps = lambda names: [recording.snapshots[name]["steps"] for name in names[1:]]
-    return {key: names for key, names in found.items() if len(names) > LEAST and steps(names) == list(range(1, len(names)))}
+    return {key: names for key, names in found.items() if len(names) > MIN_STEPS and steps(names) == list(range(1, len(names)))}
 
 
 def of_chain(recording: Any, names: Sequence[str]) -> Dict[str, Any]:
@@ -223,8 +223,8 @@ def main() -> None:
     rows = context_rows(load_all())
     for row in rows:
         print(row["data"], f"{100 * row['changed']:.2f} % changed", row["bits"])
-    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    KEPT.write_text(text_of({**kept, "contexts": rows}))
+    saved = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    RESULTS.write_text(text_of({**saved, "contexts": rows}))
 
 
 if __name__ == "__main__":

@@ -29,21 +29,21 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
 from bench.patch.recordings import bf16_of  # noqa: E402
-from bench.patch.entropy import KEPT, text_of  # noqa: E402
+from bench.patch.entropy import RESULTS, text_of  # noqa: E402
 
 ROWS, WIDTH = 8192, 4096  # of a tensor: 64 MiB
 STEP = 9.5e-6  # of the weights' deviation: about 1 % change
-DISTINCT = 8  # tensors that differ; they come again, which no code of a tensor can tell
+DISTINCT = 8  # tensors that differ; they repeat, which a code of one tensor cannot notice
 SPARE = 4e9  # bytes of the disk that are left alone
 PIECE = 16 << 20
 
 
 def write_pair(old: Path, new: Path, tensors: int) -> float:
     """Share of words that differ."""
-    bytes_each, header, at = 2 * ROWS * WIDTH, {}, 0
+    tensor_bytes, header, at = 2 * ROWS * WIDTH, {}, 0
     for i in range(tensors):
-        header[f"layers.{i}.weight"] = {"dtype": "BF16", "shape": [ROWS, WIDTH], "data_offsets": [at, at + bytes_each]}
-        at += bytes_each
+        header[f"layers.{i}.weight"] = {"dtype": "BF16", "shape": [ROWS, WIDTH], "data_offsets": [at, at + tensor_bytes]}
+        at += tensor_bytes
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     random, size, changed = np.random.Generator(np.random.SFC64(1)), np.float32(0.02), 0
@@ -80,7 +80,7 @@ def read(path: Path) -> None:
 
 
 def copy(source: Path, target: Path) -> None:
-    """By plain reads and writes, to the disk: copy_file_range might share blocks."""
+    """Copies by plain reads and writes to the disk: copy_file_range might share blocks."""
     piece = bytearray(PIECE)
     with open(source, "rb", buffering=0) as a, open(target, "wb", buffering=0) as b:
         while n := a.readinto(piece):
@@ -152,8 +152,8 @@ def main() -> None:
     parser.add_argument("--tool", default=f"{sys.executable} -m deepreduce", help="the tool and its first words")
     parser.add_argument("--print", action="store_true", help="only prints; keeps nothing")
     arguments = parser.parse_args()
-    most = (shutil.disk_usage(arguments.folder).free - SPARE) / 3.2  # two files, the result, the patch
-    tensors = max(1, int(min(1e9 * arguments.gigabytes, most) / (2 * ROWS * WIDTH)))
+    max_bytes = (shutil.disk_usage(arguments.folder).free - SPARE) / 3.2  # two files, the result, the patch
+    tensors = max(1, int(min(1e9 * arguments.gigabytes, max_bytes) / (2 * ROWS * WIDTH)))
     git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
     commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
@@ -161,8 +161,8 @@ def main() -> None:
     print(json.dumps(made, indent=1))
     if arguments.print:
         return
-    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    KEPT.write_text(text_of({**kept, "large": made}))
+    saved = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    RESULTS.write_text(text_of({**saved, "large": made}))
 
 
 if __name__ == "__main__":

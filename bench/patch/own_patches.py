@@ -108,4 +108,4 @@ def ours(kind: str, tensors: Shapes = ()) -> Dict[str, Candidate]:
     dtype = getattr(_abi, DTYPES[kind])
     made = [Ours(name, plan, dtype) for name, plan in PLANS.items()]
     first, plan = next(iter(PLANS.items()))
-    return {each.name: each for each in [*made, Ours(f"{first}, without sums", plan, dtype, sums=False), Public(kind, tensors)]}
+    return {rival.name: rival for rival in [*made, Ours(f"{first}, without sums", plan, dtype, sums=False), Public(kind, tensors)]}

@@ -3,10 +3,10 @@
     python -m bench.patch.record [MODEL…]      # into .cache/patch, a few minutes on one core
     python -m bench.patch.record --bundle      # what is bundled of it, into datasets/weights
 
-A model is trained first, so that its weights look like weights: `base`. Then each regime starts from there. The moments of
-its optimizer are warmed by WARM steps at a rate of 0, which leave the weights alone, so all snapshots of a regime
-differ from `base` by steps with a settled optimizer; `rl_1e-06_8` is after 8 steps of reinforcement learning at 1e-6.
-Masters are f32, in an optimizer's hands; what is compared are copies in bf16, as inference engines have them.
+A model is trained first: `base` has weights of a trained model. All regimes start from there. WARM steps at a rate of 0
+settle the moments of the optimizer and leave the weights alone; so all snapshots of a regime differ from `base` by steps with
+a settled optimizer. `rl_1e-06_8` is after 8 steps of reinforcement learning at 1e-6. The optimizer has f32 weights;
+the snapshots are copies in bf16, as inference engines have them.
 
     gpt     bytes of Python's help texts (bench/train/byte_gpt.py, narrower); fine-tuned on PyTorch's documentation;
             rl: REINFORCE with groups of eight samples a prompt and normalised advantages, as GRPO with one update a batch
@@ -43,13 +43,13 @@ CHAIN = tuple(range(1, 25))  # consecutive steps
 PROMPTS, GROUP, PROMPT, ANSWER = 4, 8, 16, 16  # a step of rl: prompts, samples of each, their bytes
 CLIP = 1.0  # of the gradient's norm in rl
 
-Gradient = Callable[[nn.Module, torch.Generator], float]  # fills .grad; what it gives is logged
+Gradient = Callable[[nn.Module, torch.Generator], float]  # fills .grad; its result is logged
 Optimizer = Callable[[nn.Module, float], torch.optim.Optimizer]
 
 
 @dataclass(frozen=True)
 class Regime:
-    """rates: after which steps a snapshot is taken. logged: what gradient() gives."""
+    """rates: after which steps a snapshot is taken. logged: what gradient() returns."""
 
     name: str
     gradient: Gradient
@@ -114,7 +114,7 @@ def like_gpt2(module: nn.Module) -> nn.Module:
 
 
 def logits_of(module: nn.Module, text: torch.Tensor) -> torch.Tensor:
-    """Of a ByteGPT and a text that is shorter than its window."""
+    """The logits of a ByteGPT for a text that is shorter than its window."""
     n = text.shape[1]
     hidden = module.token(text) + module.place[:n]
     return module.head(module.layers(hidden, mask=module.mask[:n, :n], is_causal=True))
@@ -198,7 +198,7 @@ def resnet() -> Subject:
 
 SUBJECTS: Dict[str, Callable[[], Subject]] = {"gpt": gpt, "lstm": lstm, "resnet": resnet}
 # What is bundled: from 0.01 % to 44 % changed, in 3 MB.
-KEPT: Dict[str, Sequence[str]] = {
+BUNDLED_TENSORS: Dict[str, Sequence[str]] = {
     "gpt": ("rl_1e-08_1", "rl_1e-07_1", "rl_1e-06_1", "rl_1e-06_8", "rl_1e-05_1", "rl_1e-05_8", "sft_1e-06_1"),
     "resnet": ("sft_1e-06_1", "sft_1e-06_8", "pre_0.01_8"),
 }
@@ -273,8 +273,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.bundle:
         for entry in entries(RECORDED):
-            if entry["model"] in KEPT:
-                path = save(load(entry, RECORDED), BUNDLED, KEPT[entry["model"]], wide=False)
+            if entry["model"] in BUNDLED_TENSORS:
+                path = save(load(entry, RECORDED), BUNDLED, BUNDLED_TENSORS[entry["model"]], wide=False)
                 print(path, path.stat().st_size, "bytes")
         return
     for model in arguments.model or SUBJECTS:

@@ -68,7 +68,7 @@ def e4m3_of(x: np.ndarray) -> Words:
 
 
 def quantised(words: Words, tensors: Sequence[Tuple[str, Tuple[int, ...]]], kind: str) -> Words:
-    """What a receiver that keeps fp8 or int8 makes of bf16: each row (of a vector: all) divided by its largest magnitude,
+    """How a receiver converts bf16 to fp8 or int8: each row (of a vector: all) divided by its largest magnitude,
     which becomes 448 or 127; scales are not part of the words."""
     top, made, at = {"fp8": 448.0, "int8": 127.0}[kind], [], 0
     for _, shape in tensors:
@@ -141,7 +141,7 @@ def text_of(listed: List[Dict[str, Any]]) -> str:
 
 
 def load(entry: Dict[str, Any], folder: Path) -> Recording:
-    """Of an entry of weights.json. ValueError: the file has other words than the entry says."""
+    """Loads an entry of weights.json. ValueError: the words of the file are not those of the entry."""
     with np.load(folder / entry["file"]) as arrays:
         base = joined(arrays["base.high"], arrays["base.low"])
         words = {"base": base}
@@ -149,9 +149,9 @@ def load(entry: Dict[str, Any], folder: Path) -> Recording:
             name = snapshot["name"]
             words[name] = joined(arrays[f"{name}.high"], arrays[f"{name}.low"]) ^ base
         wide = {name[: -len(".f32")]: arrays[name] for name in arrays.files if name.endswith(".f32")}
-    for name, wanted in [("base", entry["base_sha256"]), *((s["name"], s["sha256"]) for s in entry["snapshots"])]:
-        if sha256(words[name]) != wanted:
-            raise ValueError(f"{entry['file']}: snapshot {name} has SHA-256 {sha256(words[name])}, not {wanted}")
+    for name, digest in [("base", entry["base_sha256"]), *((s["name"], s["sha256"]) for s in entry["snapshots"])]:
+        if sha256(words[name]) != digest:
+            raise ValueError(f"{entry['file']}: snapshot {name} has SHA-256 {sha256(words[name])}, not {digest}")
     tensors = [(t["name"], tuple(t["shape"])) for t in entry["tensors"]]
     snapshots = {s["name"]: {k: v for k, v in s.items() if k not in ("name", "sha256")} for s in entry["snapshots"]}
     facts: Dict[str, Any] = {key: entry[key] for key in ("loss", "seed", "torch", "regenerate") if key in entry}
@@ -159,7 +159,7 @@ def load(entry: Dict[str, Any], folder: Path) -> Recording:
 
 
 def load_all() -> List[Recording]:
-    """What was recorded here, and what is bundled of models that were not."""
+    """The recordings of this machine, and the bundled ones of other models."""
     found = {}
     for folder in (BUNDLED, RECORDED):
         for entry in entries(folder):

@@ -194,16 +194,16 @@ def of_avx2(arguments: argparse.Namespace) -> Optional[List[Dict[str, Any]]]:
     return json.loads(done.stdout)["pairs"]
 
 
-def measure_sizes(kept: Dict[str, Any], arguments: argparse.Namespace) -> None:
-    """Bytes of ours anew, which are the same on every machine, beside times and others' bytes as they are kept."""
+def measure_sizes(saved: Dict[str, Any], arguments: argparse.Namespace) -> None:
+    """Measures our bytes again, which are the same on every machine, and leaves times and others' bytes as saved."""
     from bench.patch.own_patches import ours
 
-    rows = {(pair["data"], pair["kind"]): pair for pair in kept["pairs"]}
+    rows = {(pair["data"], pair["kind"]): pair for pair in saved["pairs"]}
     for pair in pairs(arguments):
         row = rows[pair.data, pair.kind]
         if int(np.count_nonzero(pair.old != pair.new)) != row["changed"]:
             sys.exit(f"{pair.data} {pair.kind}: not the words that were measured")
-        found = {each["what"]: each for each in row["rows"]}
+        found = {rival["what"]: rival for rival in row["rows"]}
         for name, candidate in ours(pair.kind, pair.tensors).items():
             candidate.prepare(pair.old)
             weights, patch = pair.old.copy(), candidate.make(pair.old, pair.new)
@@ -211,8 +211,8 @@ def measure_sizes(kept: Dict[str, Any], arguments: argparse.Namespace) -> None:
             if not np.array_equal(weights, pair.new):
                 raise AssertionError(f"{pair.data}, {pair.kind}: {name} does not give the result back")
             found[name]["bytes"] = len(patch)
-    kept["sizes_commit"] = machine()["commit"]
-    entropy.KEPT.write_text(text_of(kept))
+    saved["sizes_commit"] = machine()["commit"]
+    entropy.RESULTS.write_text(text_of(saved))
 
 
 def main() -> None:
@@ -224,7 +224,7 @@ def main() -> None:
     parser.add_argument("--sizes", action="store_true", help="bytes of ours anew; times and others' bytes stay as they are kept")
     arguments = parser.parse_args()
     if arguments.sizes:
-        measure_sizes(json.loads(entropy.KEPT.read_text()), arguments)
+        measure_sizes(json.loads(entropy.RESULTS.read_text()), arguments)
         return
     made: Dict[str, Any] = {**machine(), "rounds": arguments.rounds, "pairs": run_all(arguments)}
     if arguments.ours or arguments.quick or arguments.only:
@@ -233,8 +233,8 @@ def main() -> None:
     if made["level"] == "avx512":
         made["avx2"] = of_avx2(arguments)
     made["load_after"] = round(os.getloadavg()[0], 2)
-    kept = json.loads(entropy.KEPT.read_text()) if entropy.KEPT.exists() else {}
-    entropy.KEPT.write_text(text_of({**kept, **made}))
+    saved = json.loads(entropy.RESULTS.read_text()) if entropy.RESULTS.exists() else {}
+    entropy.RESULTS.write_text(text_of({**saved, **made}))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     DEEPREDUCE_LIBRARY=build/capi/libdeepreduce.so python bench/peers/python_peers.py [--rounds N] [--json FILE] [--quick]
 
-Wants numpy; takes pyfastpfor (pip install pyfastpfor) and torch if they are there, and says so if not. CPU time of one thread. Each result is
+Needs numpy; uses pyfastpfor (pip install pyfastpfor) and torch if they are installed, and prints it if not. CPU time of one thread. Each result is
 checked before it is timed. Ours pays for Python's calls and for whole frames with their checks: see the C++ benchmark for codecs alone.
 """
 

@@ -2,7 +2,7 @@
 
     DEEPREDUCE_LIBRARY=build/capi/libdeepreduce.so python bench/peers/weights_peers.py [--rounds N] [--megabytes N] [--level avx2] [--json FILE]
 
-Wants numpy and torch; takes zipnn, openzl and zstandard if they are there, and says so if not. One thread each; CPU time of the process, for ZipNN decodes on a thread of its own; and its user time alone, for
+Needs numpy and torch; uses zipnn, openzl and zstandard if they are installed, and prints it if not. One thread each; CPU time of the process, for ZipNN decodes on a thread of its own; and its user time alone, for
 the others have new memory for each result, whose pages the kernel clears. Normally distributed weights, standard deviation 0.02, and the recorded ones of datasets/weights. Each result is checked before it is
 timed. Ours pays for whole frames with their checks. FILE gets the run under the name of its level, beside those of others: bench/results/weights_page.py makes a page of it.
 """

@@ -1,4 +1,4 @@
-"""What the measured rows of plan books say: verdicts, and the page (proof_book.py)."""
+"""The measured rows of plan books: verdicts, and the page (proof_book.py)."""
 
 from typing import Any, Dict, List, Sequence
 
@@ -16,9 +16,9 @@ def verdict(mine: Row, other: Row) -> str:
 
 
 def verdicts(row: Row) -> Dict[str, str]:
-    """Of the book, by what it is set against: {"uniform": …, "dense": …}, the latter the faster of f32 and bf16."""
+    """The verdicts on the book, by what it is compared with: {"uniform": …, "dense": …}, the latter the faster of f32 and bf16."""
     of = row["candidates"]
-    dense = min((of["dense"], of["bf16"]), key=lambda each: each["measured_ns"])
+    dense = min((of["dense"], of["bf16"]), key=lambda candidate: candidate["measured_ns"])
     return {"uniform": "same plan" if row["same"] else verdict(of["book"], of["uniform"]), "dense": verdict(of["book"], dense)}
 
 
@@ -28,21 +28,21 @@ def latest(rows: Sequence[Row]) -> List[Row]:
     return sorted(last.values(), key=lambda row: (row["model"], -RATES[row["link"]], row["budget"]))
 
 
-def said(row: Row) -> str:
+def sentence_of(row: Row) -> str:
     """A line for the terminal."""
     times = ", ".join(
-        f"{NAMES[name]} {1e-6 * each['measured_ns']:.1f} ms (predicted {1e-6 * each['predicted_ns']:.1f})"
-        for name, each in row["candidates"].items()
+        f"{NAMES[name]} {1e-6 * candidate['measured_ns']:.1f} ms (predicted {1e-6 * candidate['predicted_ns']:.1f})"
+        for name, candidate in row["candidates"].items()
     )
-    told = verdicts(row)
-    return f"{row['model']}, {row['link']}, budget {row['budget']:g}: {times}; book: {told['uniform']} against uniform, {told['dense']} against dense"
+    judged = verdicts(row)
+    return f"{row['model']}, {row['link']}, budget {row['budget']:g}: {times}; book: {judged['uniform']} against uniform, {judged['dense']} against dense"
 
 
 def summary(rows: Sequence[Row]) -> str:
     """In a sentence: how often the book is faster, the same or slower."""
     some = latest(rows)
-    told = [verdicts(row) for row in some]
-    count = lambda key, word: sum(each[key] == word for each in told)
+    found = [verdicts(row) for row in some]
+    count = lambda key, word: sum(verdict[key] == word for verdict in found)
     kinds = [f"{word} in {count('uniform', word)}" for word in ("faster", "same", "slower")]
     alike = count("uniform", "same plan")
     beside = f"; in {alike} the best uniform plan is the book" if alike else ""
@@ -52,8 +52,8 @@ def summary(rows: Sequence[Row]) -> str:
     )
 
 
-def cell(each: Row) -> str:
-    ms = lambda key: f"{1e-6 * each[key]:.1f}"
+def cell(candidate: Row) -> str:
+    ms = lambda key: f"{1e-6 * candidate[key]:.1f}"
     return f"{ms('measured_ns')} [{ms('q1_ns')}, {ms('q3_ns')}] ({ms('predicted_ns')})"
 
 
@@ -78,12 +78,12 @@ def page(rows: Sequence[Row], name: str) -> str:
         "|---|---|---:|---:|---:|---:|---:|---:|---|---|",
     ]
     for row in some:
-        of, told = row["candidates"], verdicts(row)
+        of, words = row["candidates"], verdicts(row)
         cells = " | ".join(cell(of[key]) for key in NAMES)
         share = of["book"]["measured_ns"] / of["uniform"]["measured_ns"]
-        beside = told["uniform"] if row["same"] else f"{told['uniform']}, {share:.2f} x"
+        beside = words["uniform"] if row["same"] else f"{words['uniform']}, {share:.2f} x"
         text.append(
-            f"| {row['model']} | {row['rate'] / 1e6:.0f} Mbit/s | {row['budget']:g} | {row['error']:.3f} | {cells} | {beside} | {told['dense']} |"
+            f"| {row['model']} | {row['rate'] / 1e6:.0f} Mbit/s | {row['budget']:g} | {row['error']:.3f} | {cells} | {beside} | {words['dense']} |"
         )
     drift = [row["recorded_ns"] / row["local"]["measured_ns"] - 1 for row in some]
     text += [

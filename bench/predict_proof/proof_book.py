@@ -2,7 +2,7 @@
 
     python -m bench.predict_proof.proof_book                     all, as root on a quiet machine, at most 8 minutes
     python -m bench.predict_proof.proof_book --models lstm --rates 1000 --budgets 0.05 --steps 4 --rounds 1 --folder X --out X/rows.jsonl
-    python -m bench.predict_proof.proof_book --page              writes the page anew
+    python -m bench.predict_proof.proof_book --page              rewrites the page
 
 Of each model: gradients of a rank, their errors by each plan and tensor (`compare --per-tensor`), costs of the plans on them. Of each
 link, which tbf shapes: its profile, a recorded model, `deepreduce plan --error-budget`. Then DDP steps of all these plans in turn. Adds
@@ -32,21 +32,21 @@ from bench.train.task import ROOT, settings
 RANKS = 2
 LINKS = {1000: "1gbit", 100: "100mbit"}  # by --rates, in Mbit/s
 TOP = "sparsify=topr(ratio={}) feedback=residual index=golomb value={}"
-# Of all sizes and errors: which of them a layer may have, the budget says.
+# Of all sizes and errors: the budget decides which of them a layer may have.
 PLANS = [
     "feedback=residual index=all value=half",
     *(f"feedback=residual index=all value=uniform_quant(bits={bits})" for bits in (8, 4)),
-    *(TOP.format(*each) for each in ((0.5, "uniform_quant(bits=8)"), (0.25, "uniform_quant(bits=8)"), (0.25, "half"), (0.1, "half"))),
-    *(TOP.format(*each) for each in ((0.1, "log_quant"), (0.01, "log_quant"), (0.01, "raw"))),
+    *(TOP.format(*parameters) for parameters in ((0.5, "uniform_quant(bits=8)"), (0.25, "uniform_quant(bits=8)"), (0.25, "half"), (0.1, "half"))),
+    *(TOP.format(*parameters) for parameters in ((0.1, "log_quant"), (0.01, "log_quant"), (0.01, "raw"))),
 ]
 TRAINED = 60  # steps before the gradients whose errors are taken
-LEAST = 2  # steps of a plan and round
+MIN_STEPS = 2  # steps of a plan and round
 COSTS, LINK = 0.05, 0.2  # seconds: of a plan and size, of a message's size
 SECONDS = 75.0  # of the steps of a model on a link, with those of the warm-up
 
 
 class BookProof(Proof):
-    """Of one model: its gradients, errors and costs are in the folder, too."""
+    """The proof of one model: its gradients, errors and costs are in the folder, too."""
 
     def __init__(self, folder: Path, model: str) -> None:
         super().__init__(folder)
@@ -61,7 +61,7 @@ class BookProof(Proof):
         if not self.errors().exists():
             words = ["compare", str(gradients), "--per-tensor", "--repeat", "1", "--output", str(self.errors())]
             _tool([*words, *(word for plan in PLANS for word in ("--plan", plan))])
-        self.kept(f"costs-{self.model}", lambda: self.costs(RANKS, [str(gradients.absolute())], PLANS))
+        self.cached(f"costs-{self.model}", lambda: self.costs(RANKS, [str(gradients.absolute())], PLANS))
 
     def errors(self) -> Path:
         return self.folder / f"errors-{self.model}.json"
@@ -71,13 +71,13 @@ class BookProof(Proof):
 
     def profiled(self, c: Condition, pool: RankPool) -> None:
         """The link is measured once for all models."""
-        costs = self.kept(f"costs-{c.what}", dict)
+        costs = self.cached(f"costs-{c.what}", dict)
         job = {**self.link_job(c, costs), "link_time": LINK}
-        link = self.kept(f"link-{c.link}", lambda: pool.run(job, TIMEOUT)[0]["profile"])
-        self.kept(self.profile_path(c).stem, lambda: {**costs, "links": link["links"], "overlap": link["overlap"]})
+        link = self.cached(f"link-{c.link}", lambda: pool.run(job, TIMEOUT)[0]["profile"])
+        self.cached(self.profile_path(c).stem, lambda: {**costs, "links": link["links"], "overlap": link["overlap"]})
 
     def planned(self, c: Condition, model: Path, budget: float) -> Dict[str, Any]:
-        """What `deepreduce plan` says of a budget."""
+        """The report of `deepreduce plan` for a budget."""
         options = ["--error-budget", str(budget), "--errors", str(self.errors()), "--format", "json"]
         path = self.folder / f"plan-{c.what}-{c.link}-{budget:g}.json"
         proof_run.write_book(os.environ["DEEPREDUCE_TOOL"], self.profile_path(c), model, RANKS, path, options)
@@ -87,9 +87,9 @@ class BookProof(Proof):
         """A row a budget."""
         self.profiled(c, pool)
         model = self.recorded(c, pool, rounds=8)
-        told = {budget: self.planned(c, model, budget) for budget in budgets}
-        methods, plans = methods_of(told, self.folder / f"book-{c.what}-{c.link}")
-        steps = turns.steps_of(seconds_of_all(told, methods))
+        planned = {budget: self.planned(c, model, budget) for budget in budgets}
+        methods, plans = methods_of(planned, self.folder / f"book-{c.what}-{c.link}")
+        steps = turns.steps_of(seconds_of_all(planned, methods))
         timed_ones = ["local", "dense", "bf16", *plans]
         job = {"kind": "times", "model": c.what, "methods": timed_ones, "plans": plans, "seed": 1}
         job.update(warm_up=proof_grid.WARM_UP, rounds=turns.rounds, steps=steps)
@@ -99,7 +99,7 @@ class BookProof(Proof):
             "kind": "book", "model": c.what, "ranks": RANKS, "link": c.link, "rate": round(links.measured), "steps": steps,
             "recorded_ns": recorded_ns(model), "local": times["local"], **where,
         }  # fmt: skip
-        return [row_of(common, budget, told[budget], methods[budget], times) for budget in budgets]
+        return [row_of(common, budget, planned[budget], methods[budget], times) for budget in budgets]
 
 
 class Turns:
@@ -110,10 +110,10 @@ class Turns:
 
     def steps_of(self, seconds_of_all: float) -> int:
         """seconds_of_all: one step of each plan."""
-        return min(self.steps, max(LEAST, int((self.seconds / seconds_of_all - proof_grid.WARM_UP) / self.rounds)))
+        return min(self.steps, max(MIN_STEPS, int((self.seconds / seconds_of_all - proof_grid.WARM_UP) / self.rounds)))
 
 
-def methods_of(told: Dict[float, Dict[str, Any]], book: Path) -> Tuple[Dict[float, Dict[str, str]], Dict[str, str]]:
+def methods_of(reports: Dict[float, Dict[str, Any]], book: Path) -> Tuple[Dict[float, Dict[str, str]], Dict[str, str]]:
     """({budget: {"uniform": its method, "book": its method}}, {method: plan}): equal plans are one method, measured once.
     Books are written to files whose names begin with `book`."""
     import deepreduce
@@ -121,11 +121,11 @@ def methods_of(told: Dict[float, Dict[str, Any]], book: Path) -> Tuple[Dict[floa
     methods: Dict[float, Dict[str, str]] = {}
     plans: Dict[str, str] = {}
     named: Dict[str, str] = {}
-    for budget, plan in told.items():
+    for budget, plan in reports.items():
         lines = [(line["pattern"], line["plan"]) for line in plan["book"]]
         uniform = plan["uniform"]["plan"]
         names = {"uniform": "dense" if uniform == "dense" else named.setdefault(f"*: {uniform}\n", f"uniform {budget:g}")}
-        if len({each for _, each in lines}) == 1:
+        if len({line_plan for _, line_plan in lines}) == 1:
             lines = [("*", lines[0][1])]
         whole = deepreduce.book.Book(lines)
         names["book"] = "dense" if lines == [("*", "dense")] else named.setdefault(str(whole), f"book {budget:g}")
@@ -139,44 +139,44 @@ def methods_of(told: Dict[float, Dict[str, Any]], book: Path) -> Tuple[Dict[floa
     return methods, plans
 
 
-def seconds_of_all(told: Dict[float, Dict[str, Any]], methods: Dict[float, Dict[str, str]]) -> float:
-    """One step of each method, as predicted; `local` is no longer than the shortest."""
+def seconds_of_all(reports: Dict[float, Dict[str, Any]], methods: Dict[float, Dict[str, str]]) -> float:
+    """One step of each method, as predicted; `local` is at most as long as the shortest."""
     ns = {}
-    for budget, plan in told.items():
+    for budget, plan in reports.items():
         ns.update({methods[budget]["uniform"]: plan["uniform"]["step_ns"], methods[budget]["book"]: plan["step_ns"]})
         ns.update(dense=plan["dense_step_ns"], bf16=plan["bf16_step_ns"])
     return 1e-9 * (sum(ns.values()) + min(ns.values()))
 
 
-def timed(told: List[Dict[str, Any]]) -> Dict[str, Any]:
+def timed(reports: List[Dict[str, Any]]) -> Dict[str, Any]:
     """ns of a step of the slowest rank: median and quartiles of all, medians of the rounds."""
-    rounds = [[1e9 * step for step in each] for each in proof_run.rounds_of(told)]
-    every = [step for each in rounds for step in each]
+    rounds = [[1e9 * step for step in round_] for round_ in proof_run.rounds_of(reports)]
+    every = [step for round_ in rounds for step in round_]
     low, median, high = statistics.quantiles(every, n=4, method="inclusive")
     return {
         "measured_ns": round(median), "q1_ns": round(low), "q3_ns": round(high), "rounds_ns": [round(statistics.median(r)) for r in rounds],
-        "sent": round(statistics.fmean(t["sent"] for t in told)), "identical": len({t["hash"] for t in told}) == 1,
+        "sent": round(statistics.fmean(t["sent"] for t in reports)), "identical": len({t["hash"] for t in reports}) == 1,
     }  # fmt: skip
 
 
 def row_of(
-    common: Dict[str, Any], budget: float, told: Dict[str, Any], methods: Dict[str, str], times: Dict[str, Dict[str, Any]]
+    common: Dict[str, Any], budget: float, report: Dict[str, Any], methods: Dict[str, str], times: Dict[str, Dict[str, Any]]
 ) -> Dict[str, Any]:
     predicted = {
-        "dense": told["dense_step_ns"], "bf16": told["bf16_step_ns"], "uniform": told["uniform"]["step_ns"], "book": told["step_ns"],
+        "dense": report["dense_step_ns"], "bf16": report["bf16_step_ns"], "uniform": report["uniform"]["step_ns"], "book": report["step_ns"],
     }  # fmt: skip
     measured = {name: times[methods.get(name, name)] for name in predicted}
     return {
-        **common, "budget": budget, "error": told["error"], "uniform_plan": told["uniform"]["plan"], "book": told["book"],
-        "same": methods["uniform"] == methods["book"], "exhaustive": told["exhaustive"],
+        **common, "budget": budget, "error": report["error"], "uniform_plan": report["uniform"]["plan"], "book": report["book"],
+        "same": methods["uniform"] == methods["book"], "exhaustive": report["exhaustive"],
         "candidates": {name: {"predicted_ns": predicted[name], **measured[name]} for name in predicted},
     }  # fmt: skip
 
 
 def recorded_ns(model: Path) -> int:
     """A step without an exchange, as predictions rest on it."""
-    told = json.loads(model.read_text("utf-8"))
-    return int(sum(told[key] for key in ("forward_ns", "backward_ns", "rest_ns")))
+    description = json.loads(model.read_text("utf-8"))
+    return int(sum(description[key] for key in ("forward_ns", "backward_ns", "rest_ns")))
 
 
 def _tool(words: List[str]) -> None:
@@ -198,8 +198,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--page", action="store_true", help="measure nothing, write the page")
     given = parser.parse_args()
     wrong: Optional[str] = train_plan.unknown(given.models, settings(), "model")
-    if given.steps < LEAST or given.rounds < 1 or not given.seconds > 0:
-        wrong = f"--steps is at least {LEAST}, --rounds at least 1, --seconds above 0"
+    if given.steps < MIN_STEPS or given.rounds < 1 or not given.seconds > 0:
+        wrong = f"--steps is at least {MIN_STEPS}, --rounds at least 1, --seconds above 0"
     if min(given.budgets) < 0:
         wrong = f"--budgets {min(given.budgets):g}: at least 0"
     if wrong:
@@ -226,8 +226,8 @@ def measure(given: argparse.Namespace) -> int:
                     continue
                 for row in rows:
                     train_results.add(given.out, row)
-                    failed += not all(each["identical"] for each in row["candidates"].values())
-                    print(f"[{time.monotonic() - began:.0f} s] {book_page.said(row)}", flush=True)
+                    failed += not all(candidate["identical"] for candidate in row["candidates"].values())
+                    print(f"[{time.monotonic() - began:.0f} s] {book_page.sentence_of(row)}", flush=True)
     return failed
 
 

@@ -23,13 +23,13 @@ SCHEDULES = ("gather", "owner", "owner(parts=4)", "ring")
 WARM_UP, STEPS = 4, 3  # steps: before the first round, in a round
 EVICTED = 64  # MiB: models' activations, and bench/comm's candidates in turn, leave nothing in the last cache
 SIZES = tuple(1 << power for power in range(10, 23, 2))
-# Messages; over 100 Mbit/s larger ones take seconds and tell nothing new.
+# Messages; over 100 Mbit/s larger ones take seconds and show nothing new.
 BYTES = {link: tuple(1 << power for power in range(10, 23 if link == "100mbit" else 25, 2)) for link in LINKS}
 
 
 @dataclass(frozen=True)
 class Condition:
-    """What is measured in one go. kind: "steps" of a model, or "exchanges" of tensors."""
+    """One measurement. kind: "steps" of a model, or "exchanges" of tensors."""
 
     kind: str
     what: str  # the model, or the elements
@@ -40,7 +40,7 @@ class Condition:
 def conditions(
     models: Optional[Sequence[str]], ranks: Optional[Sequence[int]], links: Optional[Sequence[str]], kinds: Sequence[str]
 ) -> List[Condition]:
-    """Those that the filters leave; of one link all together, because calibrating it comes first."""
+    """The conditions that the filters leave; those of one link are together, because it is calibrated first."""
     return [
         Condition(kind, what, n, link)
         for link in links or LINKS
@@ -58,7 +58,7 @@ def local_plan(method: str) -> str:
 
 
 def calibrated_plans() -> List[str]:
-    """Of all rows, and what travels exactly beside them."""
+    """The plans of all rows, and the one of tensors that are sent exactly beside them."""
     methods = dict.fromkeys([m for m in HOOKED if m != BOOK and METHODS[m].plan] + list(EXCHANGED))
     return [*(local_plan(m) for m in methods), "index=all value=raw"]
 
@@ -94,10 +94,10 @@ def seconds_of(condition: Condition, quick: bool) -> float:
 
 
 def calibrating_seconds(link: str, quick: bool) -> float:
-    """Of one transport and number of ranks."""
+    """The seconds of calibrating one transport and number of ranks."""
     return 5 if quick else 80 if link == "100mbit" else 35
 
 
 def wire_seconds(elements: int, ranks: int, rate: float) -> float:
-    """Of a dense all-reduce."""
+    """The seconds of a dense all-reduce on the wire."""
     return 32 * elements * 2 * (ranks - 1) / ranks / rate if rate else 0.0

@@ -1,4 +1,4 @@
-"""What ranks do for the proof of predictions, over gloo: they calibrate, and give the gradients of a model."""
+"""The jobs of ranks for the proof of predictions, over gloo: they calibrate, and compute the gradients of a model."""
 
 from typing import Any, Dict
 

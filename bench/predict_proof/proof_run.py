@@ -35,9 +35,9 @@ class Proof:
         self.folder, self.quick = folder, quick
         folder.mkdir(parents=True, exist_ok=True)
 
-    # ---- What is kept ----
+    # ---- Results on disk ----
 
-    def kept(self, name: str, make: Callable[[], Any]) -> Any:
+    def cached(self, name: str, make: Callable[[], Any]) -> Any:
         path = self.folder / f"{name}.json"
         if not path.exists():
             made = make()
@@ -60,17 +60,17 @@ class Proof:
         """The rows of a condition: profile, model, then what is predicted of them."""
         if c.kind == "steps":
             ranks = together(c)
-            costs = self.kept(f"costs-cold-{ranks}", lambda: self.costs(ranks))
+            costs = self.cached(f"costs-cold-{ranks}", lambda: self.costs(ranks))
             measure = self._steps
         else:
             costs, measure = self._costs_of_exchanges(c), self._exchanges
-        return dict(self.kept(f"{c.kind}-{c.what}-{c.ranks}-{c.link}", lambda: measure(c, costs)))
+        return dict(self.cached(f"{c.kind}-{c.what}-{c.ranks}-{c.link}", lambda: measure(c, costs)))
 
     # ---- Over gloo ----
 
     def _costs_of_exchanges(self, c: Condition) -> Any:
         ranks = together(c)
-        return self.kept(f"costs-exchanged-{ranks}", lambda: self._exchanged_costs(ranks))
+        return self.cached(f"costs-exchanged-{ranks}", lambda: self._exchanged_costs(ranks))
 
     def _exchanged_costs(self, ranks: int) -> Any:
         with tempfile.TemporaryDirectory() as folder:
@@ -100,11 +100,11 @@ class Proof:
             warm_up=proof_grid.WARM_UP, rounds=proof_grid.rounds_of(c, self.quick), steps=proof_grid.STEPS
         )
         with ShapedLinks(c.ranks, c.link) as links, links.pool() as pool:
-            self.kept(self.profile_path(c).stem, lambda: pool.run(self.link_job(c, costs), TIMEOUT)[0]["profile"])
+            self.cached(self.profile_path(c).stem, lambda: pool.run(self.link_job(c, costs), TIMEOUT)[0]["profile"])
             job["plans"] = {proof_grid.BOOK: f"book:{self._book(c, pool)}"}
             where, answers = train_results.context(), pool.run(job, TIMEOUT)
         self.model_path(c).unlink(missing_ok=True)
-        self.kept(self.model_path(c).stem, lambda: answers[0]["local"]["model"])
+        self.cached(self.model_path(c).stem, lambda: answers[0]["local"]["model"])
         rows = [_row(method, [a[method] for a in answers]) for method in proof_grid.HOOKED]
         return {**c.__dict__, "rows": rows, "rate": round(links.measured), **where}
 
@@ -149,13 +149,13 @@ class Proof:
             ranks += ["sh", "-c", mpi_links.IN_NAMESPACE, "sh"]
             job = self.link_job(c, costs)
             made = lambda: with_hops(_calibrated(ranks, job, mpi_links.ENVIRONMENT), [*ranks, str(bench)], mpi_links.ENVIRONMENT)
-            self.kept(self.profile_path(c).stem, made)
+            self.cached(self.profile_path(c).stem, made)
             if profile_only:
                 return None
             where = train_results.context()
             rounds = proof_grid.rounds_of(c, self.quick)
-            told = _exchanged([*ranks, str(bench)], int(c.what), rounds, mpi_links.ENVIRONMENT)
-            return {**c.__dict__, "rows": told, **where}
+            reports = _exchanged([*ranks, str(bench)], int(c.what), rounds, mpi_links.ENVIRONMENT)
+            return {**c.__dict__, "rows": reports, **where}
         finally:
             mpi_links.take_down()
 
@@ -217,21 +217,21 @@ def _run(words: List[str], variables: Dict[str, str]) -> str:
 # ---- Rows ----
 
 
-def rounds_of(told: List[Dict[str, Any]]) -> List[List[float]]:
-    """Seconds of the steps of each round, of the slowest rank. told: of one method, by each rank."""
-    return [[max(step) for step in zip(*each)] for each in zip(*(t["seconds"] for t in told))]
+def rounds_of(reports: List[Dict[str, Any]]) -> List[List[float]]:
+    """Seconds of the steps of each round, of the slowest rank. reports: of one method, one for each rank."""
+    return [[max(step) for step in zip(*seconds)] for seconds in zip(*(t["seconds"] for t in reports))]
 
 
-def _row(method: str, told: List[Dict[str, Any]]) -> Dict[str, Any]:
+def _row(method: str, reports: List[Dict[str, Any]]) -> Dict[str, Any]:
     """A step is over when its slowest rank is done. parts: ns of the hook's encode, wait, merge and own, and of compute, means of the ranks."""
-    slowest = [step for each in rounds_of(told) for step in each]
-    parts = {key: round(1e9 * statistics.fmean(t["parts"][key] for t in told)) for key in told[0]["parts"]}
-    row = {"plan": method, "seconds": slowest, "sent": round(statistics.fmean(t["sent"] for t in told))}
+    slowest = [step for round_ in rounds_of(reports) for step in round_]
+    parts = {key: round(1e9 * statistics.fmean(t["parts"][key] for t in reports)) for key in reports[0]["parts"]}
+    row = {"plan": method, "seconds": slowest, "sent": round(statistics.fmean(t["sent"] for t in reports))}
     return {**_timed(row), "parts": parts}
 
 
 def _timed(row: Dict[str, Any]) -> Dict[str, Any]:
-    times = sorted(1e9 * each for each in row["seconds"])
+    times = sorted(1e9 * second for second in row["seconds"])
     at = lambda share: times[min(len(times) - 1, int(share * len(times)))]
     return {
         "plan": row["plan"],

@@ -12,7 +12,7 @@ from bench.predict_proof import proof_grid
 from bench.predict_proof.proof_grid import Condition
 from bench.predict_proof.proof_run import Proof
 
-IDEAS = Path(__file__).with_name("ideas.txt")  # what was tried, and left; told of a run by hand
+IDEAS = Path(__file__).with_name("ideas.txt")  # tried and abandoned; from a run by hand
 FARTHEST = 20  # rows that the page has
 APART, EVEN = 1.15, 0.10  # orders count beyond a factor, verdicts beyond a share of break-even
 WORDS = {"unshaped": "unshaped", "1gbit": "1 Gbit/s", "100mbit": "100 Mbit/s"}
@@ -50,14 +50,14 @@ def predicted(tool: str, proof: Proof, c: Condition, skew: int = 0) -> Dict[str,
 def rows_of(tool: str, proof: Proof, conditions: Sequence[Condition]) -> List[Row]:
     rows: List[Row] = []
     for c in conditions:
-        told = proof.measured(c)
-        alone = compute_of(proof, c, told) if c.kind == "steps" else {}
+        measured = proof.measured(c)
+        alone = compute_of(proof, c, measured) if c.kind == "steps" else {}
         steps = predicted(tool, proof, c, int(alone.get("skew_ns", 0)))
-        for row in told["rows"]:
+        for row in measured["rows"]:
             if row["plan"] in steps:
                 of = {"kind": c.kind, "what": c.what, "ranks": c.ranks, "link": c.link, **row}
                 error = steps[row["plan"]] / row["measured_ns"] - 1
-                rows.append({**of, "predicted_ns": steps[row["plan"]], "error": round(error, 4), "commit": told["commit"], **alone})
+                rows.append({**of, "predicted_ns": steps[row["plan"]], "error": round(error, 4), "commit": measured["commit"], **alone})
     return rows
 
 
@@ -81,13 +81,13 @@ def unpredicted_line(rows: Sequence[Row], unpredicted: Sequence[Row]) -> str:
     )
 
 
-def compute_of(proof: Proof, c: Condition, told: Dict[str, Any]) -> Dict[str, float]:
+def compute_of(proof: Proof, c: Condition, measured: Dict[str, Any]) -> Dict[str, float]:
     """Steps without an exchange: the slowest rank's, as measured, rank 0's, as recorded, and the skew of the ranks.
 
     They are the same steps, so where a model was recorded without skew_ns their difference is that.
     """
     model = json.loads(proof.model_path(c).read_text("utf-8"))
-    local = next(row["measured_ns"] for row in told["rows"] if row["plan"] == "local")
+    local = next(row["measured_ns"] for row in measured["rows"] if row["plan"] == "local")
     compute = sum(model[key] for key in ("forward_ns", "backward_ns", "rest_ns"))
     return {"local_ns": local, "compute_ns": compute, "skew_ns": model.get("skew_ns", max(0, local - compute))}
 
@@ -101,12 +101,12 @@ def with_skew(row: Row) -> Row:
     if row["kind"] != "steps" or "skew_ns" in row or "local_ns" not in row:
         return row
     skew = max(0, row["local_ns"] - row["compute_ns"])
-    told = row["predicted_ns"] + skew
-    error = round(told / row["measured_ns"] - 1, 4)
-    return {**row, "predicted_ns": told, "error": error, "skew_ns": skew, "skew_added": True}
+    predicted = row["predicted_ns"] + skew
+    error = round(predicted / row["measured_ns"] - 1, 4)
+    return {**row, "predicted_ns": predicted, "error": error, "skew_ns": skew, "skew_added": True}
 
 
-# ---- What it says ----
+# ---- The table ----
 
 
 def of_condition(rows: Sequence[Row]) -> List[List[Row]]:
@@ -132,11 +132,11 @@ def verdicts(rows: Sequence[Row]) -> "tuple[int, int]":
         dense = [row for row in group if row["plan"] in proof_grid.DENSE]
         if not dense:
             continue
-        measured, told = (min(row[key] for row in dense) for key in ("measured_ns", "predicted_ns"))
+        measured, predicted = (min(row[key] for row in dense) for key in ("measured_ns", "predicted_ns"))
         for row in group:
             if row["plan"] not in proof_grid.DENSE and abs(row["measured_ns"] / measured - 1) > EVEN:
                 of += 1
-                right += (row["measured_ns"] < measured) == (row["predicted_ns"] < told)
+                right += (row["measured_ns"] < measured) == (row["predicted_ns"] < predicted)
     return right, of
 
 
@@ -201,7 +201,7 @@ def markdown(rows: Sequence[Row], picture: str, command: str, unpredicted: Seque
 
 
 def skew_lines(rows: Sequence[Row]) -> List[str]:
-    """By how much the slowest rank is behind rank 0, and how the predictions count it."""
+    """How far the slowest rank is behind rank 0, and how the predictions count it."""
     of = {(row["what"], row["ranks"], row["link"]): row["skew_ns"] / row["local_ns"] for row in rows if "skew_ns" in row}
     if not of:
         return []

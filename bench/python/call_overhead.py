@@ -11,7 +11,7 @@ compared before it is timed.
           made once, less the crossing: the same function with NULL for the binding, which is refused at once
   own     total - c of the same round. So it is all that Python adds to the bound call: its own code, ctypes' crossing,
           and for the ways that are not bound the library's reading of tensors and outputs, which a binding has behind
-          it. It is a difference: beside a c of 100 and more it is no more exact than c is, and may come out below zero
+          it. It is a difference: beside a c of 100 and more it is as inexact as c, and may be below zero
 """
 
 import argparse
@@ -59,7 +59,7 @@ def ways_of(sizes):
     """{(what, way): function}, and {what: (kept, crossing)}; all verified."""
     rng = np.random.Generator(np.random.PCG64(1))
     x = [rng.laplace(size=n).astype(np.float32) for n in sizes]
-    out = [np.empty_like(each) for each in x]
+    out = [np.empty_like(array) for array in x]
     if len(sizes) == 1:
         x, out = x[0], out[0]
     batch = deepreduce.Batch(x, PLAN, frames=MERGED)
@@ -96,7 +96,7 @@ def ways_of(sizes):
     listed = (abi.dr_bytes * MERGED)(*(abi.dr_bytes(at(frame), len(frame)) for _ in range(MERGED)))
     factors = (ctypes.c_float * MERGED)(*weights)
     binding = ctypes.cast(bound._handle, p).value
-    kept = {}
+    alive = {}
     for what, name, types, arguments in (
         ("encode", "encode", (p, p, size, p), (ctypes.addressof(call), at(room), room.size, ctypes.addressof(result))),
         ("decode", "decode", (p, size, p, p), (at(frame), len(frame), None, None)),
@@ -110,12 +110,12 @@ def ways_of(sizes):
         function = ctypes.CFUNCTYPE(ctypes.c_int32, p, *types)((f"dr_binding_{name}", library))
         keep = (x, out, room, frame, call, result, options, listed, factors)
         assert function(binding, *arguments) == 0 and function(None, *arguments) == abi.DR_E_ARGUMENT
-        kept[what] = tuple(
+        alive[what] = tuple(
             lambda function=function, first=first, arguments=arguments, keep=keep: function(first, *arguments)
             for first in (binding, None)
         )
     assert result.size == len(frame) and room[: len(frame)].tobytes() == frame
-    return ways, kept
+    return ways, alive
 
 
 def at(data):
@@ -135,16 +135,16 @@ def microseconds(run, calls):
     return (time.thread_time_ns() - begin) / calls / 1e3
 
 
-def measured(ways, kept, rounds, least_us):
+def measured(ways, alive, rounds, min_us):
     """{key: [microseconds of each round]}"""
     runs = {}
-    for what, (whole, crossing) in kept.items():
+    for what, (whole, crossing) in alive.items():
         runs[what, "crossing"], runs[what, "kept"] = crossing, whole
         runs.update({key: run for key, run in reversed(ways.items()) if key[0] == what})  # beside it the bound ones
     calls, times = {}, {key: [] for key in runs}
     for key, run in runs.items():
         microseconds(run, 3)
-        calls[key] = max(1, int(least_us / max(microseconds(run, 3), 0.1)))
+        calls[key] = max(1, int(min_us / max(microseconds(run, 3), 0.1)))
     for _ in range(rounds):
         for key, run in runs.items():
             times[key].append(microseconds(run, calls[key]))
@@ -163,10 +163,10 @@ def cpu():
 
 
 def commit():
-    told = subprocess.run(
+    answer = subprocess.run(
         ["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True
     )
-    return told.stdout.strip() or "unversioned"
+    return answer.stdout.strip() or "unversioned"
 
 
 def main():
@@ -175,12 +175,12 @@ def main():
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--quick", action="store_true", help="a few calls each: whether it still runs")
     options = parser.parse_args()
-    rounds, least_us = (2, 100) if options.quick else (options.rounds, 4000)
+    rounds, min_us = (2, 100) if options.quick else (options.rounds, 4000)
     rows = []
     print(f"{'':44}{'':14}{'':22}{'total µs':>22}{'own µs':>22}{'C µs':>8}")
     for task, sizes in TASKS.items():
-        ways, kept = ways_of(sizes)
-        times = measured(ways, kept, rounds, least_us)
+        ways, alive = ways_of(sizes)
+        times = measured(ways, alive, rounds, min_us)
         for what, way in ways:
             c = np.subtract(times[what, "kept"], times[what, "crossing"])
             row = {
@@ -191,7 +191,7 @@ def main():
             shown = ("{median:.1f} ({low:.1f}–{high:.1f})".format(**row[key]) for key in ("total_us", "own_us"))
             print(
                 f"{task:44}{what:14}{way:22}"
-                + "".join(f"{each:>22}" for each in shown)
+                + "".join(f"{name:>22}" for name in shown)
                 + f"{row['c_us']['median']:>8.1f}"
             )
     if options.json:

@@ -41,7 +41,7 @@ def by_handler(shim, elements, codec):
     if not handle:
         raise SystemExit("the codec could not be made")
     shapes = [((codec.row_size,), jnp.uint8), ((codec.state_size,), jnp.uint8), ((), jnp.int32)]
-    call = jax.ffi.ffi_call("bench_encode", [jax.ShapeDtypeStruct(*each) for each in shapes], input_output_aliases={1: 1})
+    call = jax.ffi.ffi_call("bench_encode", [jax.ShapeDtypeStruct(*shape) for shape in shapes], input_output_aliases={1: 1})
     return lambda x, state, step: call(step, state, x, handle=np.int64(handle))
 
 
@@ -53,7 +53,7 @@ def by_callback(codec):
         return row, states, np.int32(sum(pool.encode([np.asarray(x)], row, states, int(step), 0)))
 
     shapes = [((codec.row_size,), jnp.uint8), ((codec.state_size,), jnp.uint8), ((), jnp.int32)]
-    results = [jax.ShapeDtypeStruct(*each) for each in shapes]
+    results = [jax.ShapeDtypeStruct(*shape) for shape in shapes]
     return lambda x, state, step: jax.pure_callback(encode, results, x, state, step, vmap_method="sequential")
 
 
@@ -88,8 +88,8 @@ def measure(elements, rounds, shim):
             times[name].append(time.perf_counter() - begin)
             rows[name] = np.array(row)
         decoded = [np.ravel(deepreduce.decode(rows[name]) if name == "C++" else codec.mean(rows[name][None], step)) for name in ways]
-        assert all(np.array_equal(decoded[0], each) for each in decoded), "the frames differ"
-    medians = {name: 1e6 * statistics.median(each[2:]) for name, each in times.items()}
+        assert all(np.array_equal(decoded[0], array) for array in decoded), "the frames differ"
+    medians = {name: 1e6 * statistics.median(samples[2:]) for name, samples in times.items()}
     print(f"| {elements} | " + " | ".join(f"{medians[name]:.0f}" for name in ways) + " |", flush=True)
 
 

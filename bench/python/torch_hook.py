@@ -77,14 +77,14 @@ def rank_of(rank, options, folder):
             row = {"step": time.perf_counter() - begin}
             if name in hooks:
                 last = hooks[name].stats().last
-                row.update({each: getattr(last, each) for each in (*TIMES, "frame", "sent", "kept", "dense")})
+                row.update({field: getattr(last, field) for field in (*TIMES, "frame", "sent", "kept", "dense")})
             if round_number >= 0:
                 found[name].append(row)
     for name, model in models.items():
-        mine = torch.cat([each.detach().reshape(-1) for each in model.parameters()])
-        each = [torch.empty_like(mine) for _ in range(options.ranks)]
-        dist.all_gather(each, mine)
-        assert all(torch.equal(mine, other) for other in each), f"{name}: ranks differ"
+        mine = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+        gathered = [torch.empty_like(mine) for _ in range(options.ranks)]
+        dist.all_gather(gathered, mine)
+        assert all(torch.equal(mine, other) for other in gathered), f"{name}: ranks differ"
     dist.destroy_process_group()
     if rank == 0:
         pathlib.Path(folder, "rows").write_text(json.dumps(found))
@@ -109,17 +109,17 @@ def main():
         found = json.loads(pathlib.Path(folder, "rows").read_text())
     rows = []
     print(f"{'ResNet-20, ' + str(options.ranks) + ' ranks':34}{'step ms':>20}", end="")
-    print("".join(f"{each + ' µs':>20}" for each in TIMES) + f"{'frame B':>9}{'sent B':>9}")
+    print("".join(f"{name + ' µs':>20}" for name in TIMES) + f"{'frame B':>9}{'sent B':>9}")
     for name, samples in found.items():
-        row = {"way": name, "step_ms": quartiles([each["step"] for each in samples], 1e3)}
+        row = {"way": name, "step_ms": quartiles([sample["step"] for sample in samples], 1e3)}
         line = f"{name:34}" + shown(row["step_ms"])
         if "encode" in samples[0]:
-            for each in TIMES:
-                row[f"{each}_us"] = quartiles([sample[each] for sample in samples], 1e6)
-                line += shown(row[f"{each}_us"])
-            for each in ("frame", "sent"):
-                row[f"{each}_bytes"] = float(np.median([sample[each] for sample in samples]))
-                line += f"{row[f'{each}_bytes']:>9.0f}"
+            for name in TIMES:
+                row[f"{name}_us"] = quartiles([sample[name] for sample in samples], 1e6)
+                line += shown(row[f"{name}_us"])
+            for name in ("frame", "sent"):
+                row[f"{name}_bytes"] = float(np.median([sample[name] for sample in samples]))
+                line += f"{row[f'{name}_bytes']:>9.0f}"
         print(line)
         rows.append(row)
     if options.json:
@@ -131,8 +131,8 @@ def main():
         options.json.write_text(json.dumps(head, indent=1) + "\n", encoding="utf-8")
 
 
-def shown(each):
-    return "{:>20}".format("{median:.0f} ({low:.0f}–{high:.0f})".format(**each))
+def shown(spread):
+    return "{:>20}".format("{median:.0f} ({low:.0f}–{high:.0f})".format(**spread))
 
 
 if __name__ == "__main__":

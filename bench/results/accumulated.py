@@ -20,7 +20,7 @@ import numpy as np
 here = pathlib.Path(__file__).resolve().parent
 root = here.parents[1]
 sys.path[:0] = [str(root / "datasets"), str(here)]
-kept = here / "accumulated.json"
+document = here / "accumulated.json"
 
 INDEX = ["raw", "bitmap", "rle", "delta_varint", "delta_bitpack", "delta_pfor", "elias_fano", "rice", "golomb", "golomb(adaptive=1)", "gap_huffman"]
 VALUE = ["log_quant", "uniform_quant", "qsgd", "raw+deflate"]
@@ -172,8 +172,8 @@ def report(made: Dict[str, Any]) -> str:
     rows = []
     for name, step, a, b in data:
         cells = [arrow(a["index"][codec], b["index"][codec], ".2f") for codec in INDEX]
-        least = arrow(min(a["context"].values()), min(b["context"].values()), ".2f")
-        rows.append([name, str(step), f"{b['context']['uniform']:.2f}", *cells, least])
+        smallest = arrow(min(a["context"].values()), min(b["context"].values()), ".2f")
+        rows.append([name, str(step), f"{b['context']['uniform']:.2f}", *cells, smallest])
     text += INDEX_TEXT + "\n" + ruled(head, rows)
 
     contexts = [name for name in made["runs"][0]["mean"]["seen"] if name not in LEARNERS]
@@ -184,9 +184,9 @@ def report(made: Dict[str, Any]) -> str:
             mean = run["mean"][kind]
             if run["ratio"] != 0.01:
                 continue
-            least, ours = min(mean[name] for name in contexts), min(mean[name] for name in LEARNERS)
+            smallest, ours = min(mean[name] for name in contexts), min(mean[name] for name in LEARNERS)
             rows.append([f"{run['model']}, {run['memory']}", label, *(f"{mean[name]:.2f}" for name in [*contexts, *LEARNERS]),
-                         f"{100 * (1 - least / ours):.1f} %"])
+                         f"{100 * (1 - smallest / ours):.1f} %"])
     text += CONTEXT_TEXT.format(every=EVERY) + "\n" + ruled(head, rows)
 
     head = ["data", "step", "zeros", *(f"`{codec}`" for codec in VALUE), *(f"`{name}`" for name in WHOLE)]
@@ -213,13 +213,13 @@ def main() -> None:
         for recipe in arguments.recipe or list(accumulate.RECIPES):
             last = max(step for run in accumulate.RECIPES[recipe] for step in run.steps)
             runs = [measure(recipe, run, last if run.ratio == 0.01 else run.steps[-1]) for run in accumulate.RECIPES[recipe]]
-            made = json.loads(kept.read_text()) if kept.exists() else {"runs": []}  # by now another model may be in it
+            made = json.loads(document.read_text()) if document.exists() else {"runs": []}  # by now another model may be in it
             made.update(commit=commit, torch=str(torch.__version__))
             made["runs"] = [run for run in made["runs"] if run["model"] != recipe] + runs
             order = list(accumulate.RECIPES)
             made["runs"].sort(key=lambda run: order.index(run["model"]))
-            kept.write_text(json.dumps(made, indent=1) + "\n")
-    (here / "accumulated.md").write_text(report(json.loads(kept.read_text())), encoding="utf-8")
+            document.write_text(json.dumps(made, indent=1) + "\n")
+    (here / "accumulated.md").write_text(report(json.loads(document.read_text())), encoding="utf-8")
 
 
 if __name__ == "__main__":

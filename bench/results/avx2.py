@@ -56,15 +56,15 @@ def verdict(rows, key):
     group, name, codec = key
     row = rows[key]
     if codec == "golomb" and name in UNIFORM:
-        found, wanted, unit = [ratio(rows, key, way) for way in ("encode", "decode")], (0.45, 0.65), "×"
+        found, goals, unit = [ratio(rows, key, way) for way in ("encode", "decode")], (0.45, 0.65), "×"
     elif codec == "gap_huffman":
-        found, wanted, unit = [row[way]["median"] for way in ("encode", "decode")], (0.3, 0.6), "G"
+        found, goals, unit = [row[way]["median"] for way in ("encode", "decode")], (0.3, 0.6), "G"
     elif group == "values":
-        found, wanted, unit = [row[way]["median"] for way in ("encode", "decode")], (1.0, 1.2), "G"
+        found, goals, unit = [row[way]["median"] for way in ("encode", "decode")], (1.0, 1.2), "G"
     else:
         return ""
-    said = ["met" if f >= w else f"**missed** ({f:.2f})" for f, w in zip(found, wanted)]
-    return f"{wanted[0]} / {wanted[1]} {unit}: {said[0] if said[0] == said[1] else ' / '.join(said)}"
+    verdicts = ["met" if f >= w else f"**missed** ({f:.2f})" for f, w in zip(found, goals)]
+    return f"{goals[0]} / {goals[1]} {unit}: {verdicts[0] if verdicts[0] == verdicts[1] else ' / '.join(verdicts)}"
 
 
 def table(group, codecs, rows):

@@ -1,9 +1,9 @@
-"""What each policy of index=bloom gives back of a uniform support, beside the published code's P2 rule.
+"""How much of a uniform support each policy of index=bloom recovers, beside the published code's P2 rule.
 
     python3 bench/results/bloom_policies.py build/tool/deepreduce      # run, keep bloom_policies.json, print the table
     python3 bench/results/bloom_policies.py                                     # print it from what is kept
 
-recovered: share of the r true indices that decode gives, mean over supports and filter seeds; error: its standard error. (P0 gives all of
+recovered: share of the r true indices that decode returns, mean over supports and filter seeds; error: its standard error. (P0 returns all of
 them.) published: the rule of the authors' C++ operation, simulated, mean of 20 supports.
 """
 
@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 here = pathlib.Path(__file__).parent
-kept = here / "bloom_policies.json"
+document = here / "bloom_policies.json"
 policies = ["leftmost", "middle", "rightmost", "p1", "p2", "p0"]
 layouts = ["standard", "split_block"]
 # d, density, fpr, supports, the published rule
@@ -44,7 +44,7 @@ def measure(tool):
                          "index_bits_per_nonzero": round(statistics.mean(row["index_bits_per_nonzero"] for row in of), 3),
                          **({"published": published} if policy == "p2" else {})})
             print(rows[-1], flush=True)
-    kept.write_text(json.dumps({"commit": commit, "rows": rows}, indent=1) + "\n")
+    document.write_text(json.dumps({"commit": commit, "rows": rows}, indent=1) + "\n")
 
 
 def table(rows):
@@ -60,4 +60,4 @@ def table(rows):
 
 if len(sys.argv) > 1:
     measure(sys.argv[1])
-print(table(json.loads(kept.read_text())["rows"]))
+print(table(json.loads(document.read_text())["rows"]))

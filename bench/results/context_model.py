@@ -1,6 +1,6 @@
 """Bits that an exact index code could take if it learned from the steps before: a yardstick, no codec.
 
-Both sides know which elements every earlier step sent, and those of this step that came before. By that each element falls into a
+Both sides know which elements every earlier step sent, and the elements of this step before the current one. By that each element falls into a
 context; a context's probability comes from decayed counts of earlier steps; a support costs -log2 of its probability, element by
 element, as an ideal arithmetic coder would pay. `uniform` knows r alone; `near` is the only one that looks at the step itself.
 """
@@ -42,7 +42,7 @@ class ContextModel:
         self.counts: Dict[str, np.ndarray] = {}  # [2, contexts]: sends, elements
 
     def _rows_bin(self, p: float) -> np.ndarray:
-        """Of each row: its rate of earlier steps, drawn to its layer's by as much as it says little."""
+        """The rate of each row in earlier steps, drawn to that of its layer if it has few samples."""
         weight = np.bincount(self.row_layer, self.row_length) * self.trials
         layer = (np.bincount(self.row_layer, self.row_sends) + PRIOR) / (weight + PRIOR / p)
         of_layer = layer[self.row_layer]
@@ -74,7 +74,7 @@ class ContextModel:
         return bits
 
     def _near(self, support: np.ndarray) -> np.ndarray:
-        """Of each element: how many of the NEAR before it are sent."""
+        """For each element the number of sent ones among the NEAR before it."""
         before = np.zeros(self.elements + 1, np.int64)
         before[support + 1] = 1
         before = np.cumsum(before)

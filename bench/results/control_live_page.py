@@ -54,14 +54,14 @@ def reach(rows):
 
 
 def noise(rows):
-    """Of one plan on one trace, in several runs: how far they are apart, whatever the target."""
+    """The spread of several runs of one plan on one trace, for any target."""
     key = lambda row: (row["model"], row["trace"], row["name"])
     fixed = sorted((row for row in rows if row["name"] in LADDER and row["name"] != "dense"), key=key)
     groups = [(where, [row["step_ms"] for row in some]) for where, some in itertools.groupby(fixed, key)]
     groups = [(where, times) for where, times in groups if len(times) > 1]
     if not groups:
         return []
-    (model, trace, name), times = max(groups, key=lambda each: max(each[1]) / min(each[1]))
+    (model, trace, name), times = max(groups, key=lambda group: max(group[1]) / min(group[1]))
     apart = sum(max(times) > WITHIN * min(times) for _, times in groups)
     return [
         "",
@@ -77,16 +77,16 @@ def compute_of(run, rows):
 
 
 def section(run, compute):
-    """Of one model and target."""
+    """The section of one model and target."""
     target, found = run[0]["target_ms"], ratios(run)
     traces = list(dict.fromkeys(row["trace"] for row in run))
     meet = [trace for trace in traces if any(mean(of, n, "met") >= MEETS for of in [by_name(run, trace)] for n in of if n not in LAWS)]
-    ranges = [(law, [ratio for (_, each), ratio in found.items() if each == law]) for law in LAWS]
-    told = ", ".join(f"`{law}` {min(some):.2f} to {max(some):.2f}" for law, some in ranges if some)
+    ranges = [(law, [ratio for (_, best), ratio in found.items() if best == law]) for law in LAWS]
+    words = ", ".join(f"`{law}` {min(some):.2f} to {max(some):.2f}" for law, some in ranges if some)
     text = [
         f"### {run[0]['model']}, target {target:g} ms, {100 * target / compute:.0f} % of the compute",
         "",
-        f"Commit {run[0]['commit']}, {run[0]['date']}, {run[0]['steps']} steps. {computed(run, compute)} Against the best fixed plan: {told}."
+        f"Commit {run[0]['commit']}, {run[0]['date']}, {run[0]['steps']} steps. {computed(run, compute)} Against the best fixed plan: {words}."
         f" A fixed plan meets the target on {len(meet)} of {len(traces)} traces{': ' + ', '.join(meet) if meet else ''}.",
         "",
         "| trace | plan | step, median, ms | mean, ms | wait, ms | bytes a step | met | score | step against best | changes |",
@@ -96,17 +96,17 @@ def section(run, compute):
         of = by_name(run, trace)
         best = best_fixed(of)
         for name, some in of.items():
-            told_of = lambda key, of=of, name=name: mean(of, name, key)
-            ratio = "best fixed" if name == best else f"{told_of('step_ms') / mean(of, best, 'step_ms'):.2f}" if best else ""
+            mean_of = lambda key, of=of, name=name: mean(of, name, key)
+            ratio = "best fixed" if name == best else f"{mean_of('step_ms') / mean(of, best, 'step_ms'):.2f}" if best else ""
             text.append(
-                f"| {trace} | {name} | {told_of('median_ms'):.1f} | {told_of('step_ms'):.1f} | {told_of('wait_ms'):.1f} | {told_of('bytes'):,.0f} | "
-                f"{100 * told_of('met'):.1f} % | {told_of('score'):.4f} | {ratio} | {changes(some) if name in LAWS else ''} |"
+                f"| {trace} | {name} | {mean_of('median_ms'):.1f} | {mean_of('step_ms'):.1f} | {mean_of('wait_ms'):.1f} | {mean_of('bytes'):,.0f} | "
+                f"{100 * mean_of('met'):.1f} % | {mean_of('score'):.4f} | {ratio} | {changes(some) if name in LAWS else ''} |"
             )
     return text
 
 
 def changes(some):
-    """Of the first seed."""
+    """The changes of the first seed."""
     steps = [step for step, _ in some[0]["changes"][1:]]
     late = f", {sum(step > SETTLED for step in steps)} after step {SETTLED}" if some[0]["trace"].startswith("constant") else ""
     return f"{len(steps)}{late}"

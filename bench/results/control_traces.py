@@ -2,10 +2,10 @@
 """The controller against fixed plans on links whose rate changes, in virtual time: control.json, control.md, control.svg.
 
     control_traces.py [--out FOLDER] [--seconds S] [--trace NAME…]
-    control_traces.py --page        writes control.md anew, of control.json and control_live.jsonl, and runs nothing
+    control_traces.py --page        rewrites control.md from control.json and control_live.jsonl, and runs nothing
 
-Two ranks exchange in one thread over the loopback: frames, residuals and messages are real, the time of a message is that of
-a link that follows a trace (link_traces.py), a step computes for 100 ms, and codecs cost nothing. About three minutes.
+Two ranks exchange in one thread over the loopback. Frames, residuals and messages are real. A message takes as long as on a
+link that follows a trace (link_traces.py), a step computes for 100 ms, and codecs cost nothing. Runs for about three minutes.
 Exit 1 if the reach is missed.
 """
 import argparse
@@ -28,7 +28,7 @@ from link_traces import END, LATENCY, TRACES, Link  # noqa: E402
 RANKS, ELEMENTS, COMPUTE = 2, 100_000, 0.1
 TARGET, BAND = 0.02, 0.2  # seconds; of the controller, and of what counts as met
 MEETS = 0.9  # of the steps
-OTHER_TARGETS = (0.01, 0.04)  # told, and not judged
+OTHER_TARGETS = (0.01, 0.04)  # reported, not judged
 LAWS = ("aimd", "fit")
 SETTLED, STEP_WITHIN, SHARE_WITHIN = 20, 1.15, 0.85  # the reach
 LIVE = Path(__file__).with_name("control_live.jsonl")
@@ -57,30 +57,30 @@ def run(link, ladder, control, seconds, gradients):
     log, steps = [], []
     ranks = [AdaptiveExchange(x[r], ladder, Controller(control, len(ladder)), loopback.transport(r)) for r in range(RANKS)]
     ranks[0].control.log = log.append
-    # By this the ranks tell one another their words: as long as it takes on the link.
+    # The ranks exchange their reports by this one: it takes as long as on the link.
     tiny = [Exchange(numpy.zeros(8, numpy.float32), "index=all value=raw", loopback.transport(r)) for r in range(RANKS)]
     clock = lambda: max(loopback.now(r) for r in range(RANKS))
     while clock() < seconds:
         begin, rung = clock(), ranks[0].rung
         for rank in range(RANKS):
             x[rank][:] = gradients[rank][len(steps) % len(gradients[rank])]
-        kept = ranks[0].residual()
-        whole = float(numpy.square(x[0] + kept, dtype=numpy.float64).sum())
-        for each in ranks:
-            each.start(len(steps))
-        finish(loopback, [each.exchange for each in ranks])
-        for each in ranks:
-            each.finish()
+        residual = ranks[0].residual()
+        whole = float(numpy.square(x[0] + residual, dtype=numpy.float64).sum())
+        for rank in ranks:
+            rank.start(len(steps))
+        finish(loopback, [rank.exchange for rank in ranks])
+        for rank in ranks:
+            rank.finish()
         left = float(numpy.square(ranks[0].residual(), dtype=numpy.float64).sum())
         info = ranks[0].info
         if len(ladder) > 1 and ranks[0].due:
-            for each in tiny:
-                each.start()
+            for exchange in tiny:
+                exchange.start()
             finish(loopback, tiny)
-            for each, told in zip(ranks, tiny):
-                each.control.observe(0, told.info.wait_ns / 1e9)
-            words = [each.report() for each in ranks]
-            if len({each.decide(words) for each in ranks}) != 1:
+            for rank, exchange in zip(ranks, tiny):
+                rank.control.observe(0, exchange.info.wait_ns / 1e9)
+            words = [rank.report() for rank in ranks]
+            if len({rank.decide(words) for rank in ranks}) != 1:
                 raise SystemExit("ranks decided differently")
         steps.append((begin, rung, clock() - begin, info.wait_ns / 1e9, info.sent, 1 - left / whole))
     return steps, log
@@ -111,11 +111,11 @@ def best_of(fixed):
 
 
 def settled_at(rungs, retry):
-    """The decision from which the rung stays but for trials that fail; changes after decision SETTLED that are no trials."""
+    """The decision from which the rung stays but for trials that fail; changes after decision SETTLED that are not trials."""
     last = max(set(rungs[SETTLED:]), key=rungs[SETTLED:].count)
     at = next((i for i in range(len(rungs)) if rungs[i] == last and rungs[i : i + 5] == [last] * 5), len(rungs))
     visits = [i for i in range(max(at, SETTLED), len(rungs)) if rungs[i] == last - 1 and rungs[i - 1] == last]
-    other = sum(each not in (last, last - 1) for each in rungs[max(at, SETTLED) :])
+    other = sum(rung not in (last, last - 1) for rung in rungs[max(at, SETTLED) :])
     gaps = [b - a for a, b in zip([at, *visits], visits)]
     return {"settled": at, "trials": len(visits), "oscillates": bool(other or any(gap < retry for gap in gaps))}
 
@@ -175,15 +175,15 @@ def page(found, live):
     lines = ["# The controller on links whose rate changes", "", "`bench/results/control_traces.py` writes this page; [control.json](control.json) has the numbers. Virtual time, up to the section [Live](#live-over-links-that-tbf-shapes): a model, not a measurement of a network.", "", DEFINITION, "",
              "Ladder: " + ", ".join(f"{name} (`{plan or 'dense'}`)" for name, plan in LADDER.items()) + ". Laws: " + ", ".join(f"`{options_of(law, TARGET)}`" for law in LAWS) + ".", "",
              "![rungs over time](control.svg)", "", "| trace | plan | mean step, ms | transfer, ms | bytes a step | steps that meet D | delivered | step against best, worst | delivered against best | settled at | |", "|---|---|---|---|---|---|---|---|---|---|---|"]
-    for name, told in found.items():
-        for row in told["rows"]:
-            mark = "best fixed" if row["name"] == told["best"] else "worst fixed" if row["name"] == told["worst"] else ""
+    for name, result in found.items():
+        for row in result["rows"]:
+            mark = "best fixed" if row["name"] == result["best"] else "worst fixed" if row["name"] == result["worst"] else ""
             mark = ("good" if row["good"] else "**missed**") if "good" in row else mark
             ratio = f"{row['against_best']['step']:.2f}, {row['against_worst']['step']:.2f}" if "good" in row else ""
             share = f"{row['against_best']['delivered']:.2f}" if "good" in row else ""
             settled = f"decision {row['settled']}, {row['trials']} trials" if "settled" in row else ""
             lines.append(f"| {name} | {row['name']} | {row['step_ms']:.1f} | {row['transfer_ms']:.1f} | {row['bytes']:,} | {100 * row['met']:.0f} % | {row['delivered']:.3f} | {ratio} | {share} | {settled} | {mark} |")
-    others = [(name, row) for name, told in found.items() if not name.startswith("constant") for row in told["other_targets"]]
+    others = [(name, row) for name, result in found.items() if not name.startswith("constant") for row in result["other_targets"]]
     late = [f"{row['name']} on *{name}* ({row['against_best']['step']:.2f})" for name, row in others if row["against_best"]["step"] > STEP_WITHIN]
     lines += ["", "## Other targets, and what the controller does not win", "",
               "The controller uses the time that the target gives it: its step may take compute + D. Where the best fixed plan must be small because of the slow times, it is the faster one in the others, and delivers less: "
@@ -205,15 +205,15 @@ def draw(found, folder, seconds):
     names = list(found)
     figure, axes = pyplot.subplots(len(names), 1, figsize=(8, 1.6 * len(names)), sharex=True, squeeze=False, constrained_layout=True)
     for axis, name in zip(axes.flat, names):
-        told, rate = found[name], axis.twinx()
-        times, rates = zip(*told["pieces"])
+        result, rate = found[name], axis.twinx()
+        times, rates = zip(*result["pieces"])
         rate.step([*times, seconds], [8e-6 * r for r in (*rates, rates[-1])], where="post", color="#bbbbbb", linewidth=1)
         rate.set(ylabel="Mbit/s", ylim=(0, None))
         rate.grid(False)
         for law, colour in (("aimd", "#d55e00"), ("fit", "#0072b2")):
-            at, rungs = zip(*told["rungs"][law])
+            at, rungs = zip(*result["rungs"][law])
             axis.step([*at, seconds], [*rungs, rungs[-1]], where="post", color=colour, linewidth=1.3, label=law)
-        axis.axhline(list(LADDER).index(told["best"]), color="#009e73", linestyle=":", linewidth=1, label="best fixed")
+        axis.axhline(list(LADDER).index(result["best"]), color="#009e73", linestyle=":", linewidth=1, label="best fixed")
         axis.set(title=name, yticks=range(len(LADDER)), yticklabels=list(LADDER), ylim=(len(LADDER) - 0.7, -0.3))
         axis.set_zorder(rate.get_zorder() + 1)
         axis.patch.set_visible(False)
@@ -230,15 +230,15 @@ def main():
     parser.add_argument("--page", action="store_true", help="run nothing")
     given = parser.parse_args()
     if given.page:
-        kept = json.loads(Path(__file__).with_name("control.json").read_text("utf-8"))["traces"]
-        (given.out / "control.md").write_text(page(kept, control_live_page.read(LIVE)), "utf-8")
+        saved = json.loads(Path(__file__).with_name("control.json").read_text("utf-8"))["traces"]
+        (given.out / "control.md").write_text(page(saved, control_live_page.read(LIVE)), "utf-8")
         return 0
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     found = measure(given.trace, given.seconds, OTHER_TARGETS)
     given.out.mkdir(parents=True, exist_ok=True)
     write(found, given.out)
     draw(found, given.out, given.seconds)
-    missed = [f"{name}, {row['name']}" for name, told in found.items() for row in told["rows"] if not row.get("good", True)]
+    missed = [f"{name}, {row['name']}" for name, result in found.items() for row in result["rows"] if not row.get("good", True)]
     print(f"missed: {'; '.join(missed)}" if missed else "the reach is met on every trace")
     return int(bool(missed))
 

@@ -1,4 +1,4 @@
-"""Makes energy.md: the energy that blocks send of the bundled accumulators, at the bytes of single elements. Computed, not timed: any machine gives the same.
+"""Makes energy.md: the energy that blocks send of the bundled accumulators, at the bytes of single elements. Computed, not timed: the same on any machine.
 
     DEEPREDUCE_LIBRARY=build/capi/libdeepreduce.so PYTHONPATH=bindings/python python3 bench/results/energy.py      # a quarter of a minute
 
@@ -41,7 +41,7 @@ class Accumulator:
         rest = self.a.astype(numpy.float64) - deepreduce.decode(frame)
         return len(frame), 1 - float((rest**2).sum()) / self.energy
 
-    def most(self, plan, fits):
+    def search(self, plan, fits):
         """The result of the largest ratio that fits, and of the one after it."""
         low, high = 1e-5, 1.0
         for _ in range(18):
@@ -60,8 +60,8 @@ def main():
         size, share = x.of(SINGLE.format(0.1 if "top10_" in path.name else 0.01))
         cells, sixteen = [], 0.0
         for plan in (BETTER, *(BLOCKS.format(s) for s in SIZES)):
-            energy = x.most(plan, lambda n, _, most=size: n <= most)[0][1] / share
-            fewer = x.most(plan, lambda _, e, least=share: e < least)[1][0] / size
+            energy = x.search(plan, lambda n, _, limit=size: n <= limit)[0][1] / share
+            fewer = x.search(plan, lambda _, e, minimum=share: e < minimum)[1][0] / size
             cells.append(f"{energy:.2f} / {fewer:.2f}")
             sixteen = energy if plan == BLOCKS.format(16) else sixteen
         met += sixteen >= ASKED

@@ -67,7 +67,7 @@ def measure(tool, runs, names):
         output = [subprocess.run([tool, "compare", *inputs, *arguments], check=True, capture_output=True, text=True).stdout for _ in range(runs)]
         made = {**merged([refuse_dirty(json.loads(text)) for text in output]), "runs": runs}
         made["date"] = datetime.date.today().isoformat()
-        # Paths of the machine that measured say nothing; medians and their spreads stand for the rounds.
+        # Paths of the machine that measured are dropped; medians and their spreads stand for the rounds.
         for row in made["rows"]:
             row["input"] = row["input"].rsplit("/", 1)[-1]
             del row["samples"]

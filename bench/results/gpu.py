@@ -46,9 +46,9 @@ def table(now, other):
         gate, there = row.get("gate_us"), median(other, row)
         if row.get("name", "").startswith("ResNet-50"):  # its gate is a multiple of its neighbour's time
             gate = 1.3 * next(r["graph_us"]["median"] for r in other["rows"] if r["name"].startswith("one tensor as large"))
-        told = "" if gate is None else f"{gate:,.0f} {'met' if there <= gate else '**missed**'}"
+        verdict = "" if gate is None else f"{gate:,.0f} {'met' if there <= gate else '**missed**'}"
         graph = row["graph_us"]
-        yield (f"| {named(row)} | {us(graph['median'])} | {us(graph['p10'])} – {us(graph['p90'])} | {us(row.get('floor_us'))} | {us(there)} | {told} |")
+        yield (f"| {named(row)} | {us(graph['median'])} | {us(graph['p10'])} – {us(graph['p90'])} | {us(row.get('floor_us'))} | {us(there)} | {verdict} |")
 
 
 def topk(now, torch):

@@ -49,7 +49,7 @@ def sawtooth(period: float = 15.0, pieces: int = 60) -> Pieces:
 
 def burst(period: float = 10.0, length: float = 1.5) -> Pieces:
     """Fast, and slow for 1.5 of every 10 seconds."""
-    return [each for k in range(int(2 * END / period)) for each in ((k * period, FAST), ((k + 1) * period - length, SLOW))]
+    return [change for k in range(int(2 * END / period)) for change in ((k * period, FAST), ((k + 1) * period - length, SLOW))]
 
 
 def neighbour(seed: int = 1, mean: float = 4.0) -> Pieces:
@@ -57,7 +57,7 @@ def neighbour(seed: int = 1, mean: float = 4.0) -> Pieces:
     draw, now, pieces, share = random.Random(seed), 0.0, [], 0.0
     while now < 2 * END:
         pieces.append((now, FAST * (1 - share)))
-        share = draw.choice([each for each in (0.0, 0.5, 0.9) if each != share])
+        share = draw.choice([other for other in (0.0, 0.5, 0.9) if other != share])
         now += max(0.5, draw.expovariate(1 / mean))
     return pieces
 

@@ -14,9 +14,9 @@ from train_rows import METHODS, qualities, read, settings  # noqa: E402
 
 from bench.train.grace_methods import KNOWN  # noqa: E402
 
-LEAST = 10
-WANTED = {**dict.fromkeys(("topk", "qsgd", "terngrad", "onebit", "dgc", "natural"), LEAST), "powersgd4": 1}  # x faster than torch
-PACKED = ("onebit", "terngrad", "signsgd", "efsignsgd")  # of which four to eight times fewer bytes are wanted
+MIN_SPEEDUP = 10
+GOALS = {**dict.fromkeys(("topk", "qsgd", "terngrad", "onebit", "dgc", "natural"), MIN_SPEEDUP), "powersgd4": 1}  # x faster than torch
+PACKED = ("onebit", "terngrad", "signsgd", "efsignsgd")  # which should send four to eight times fewer bytes
 MODELS = ("resnet20", "lstm")
 BUSY = 1.0  # load, as in train.py
 WAYS = ("encode_ms", "decode_ms")
@@ -73,17 +73,17 @@ def verdicts(found):
     """What was asked for: encode and decode together at least ten times as fast; a quarter to an eighth of the bytes."""
     lines = []
     for (d, name), rows in found.items():
-        if not (name in WANTED or name in PACKED) or "bound" not in rows:
+        if not (name in GOALS or name in PACKED) or "bound" not in rows:
             continue
-        torch, bound, least = rows["torch"], rows["bound"], WANTED.get(name)
+        torch, bound, goal = rows["torch"], rows["bound"], GOALS.get(name)
         ways = [way for way in WAYS if way in torch]
         both = sum(torch[w]["median"] for w in ways) / sum(bound[w]["median"] for w in ways)
-        each = [times(torch, bound, w) for w in ways]
-        speed_said = "" if least is None else f" (at least {least}): " + ("met" if min(each) >= least else f"**not met**, together {both:.1f} ×")
+        factors = [times(torch, bound, w) for w in ways]
+        verdict = "" if goal is None else f" (at least {goal}): " + ("met" if min(factors) >= goal else f"**not met**, together {both:.1f} ×")
         fewer = torch["bytes"] / bound["bytes"]
         packed = f"; bytes {fewer:.2f} × fewer: {'met' if fewer >= 4 else '**not met**'}" if name in PACKED else ""
-        told = f"encode {each[0]:.1f} ×, decode {each[1]:.1f} ×" if len(each) == 2 else f"a whole round {each[0]:.1f} ×"
-        lines.append(f"- {KNOWN[name].title}, d = {d:,}: {told}{speed_said}{packed}")
+        speeds = f"encode {factors[0]:.1f} ×, decode {factors[1]:.1f} ×" if len(factors) == 2 else f"a whole round {factors[0]:.1f} ×"
+        lines.append(f"- {KNOWN[name].title}, d = {d:,}: {speeds}{verdict}{packed}")
     return "\n".join(lines) or "Nothing measured yet."
 
 
@@ -116,21 +116,21 @@ def method_table(made, found, scores):
              + " | ".join(f"{settings()[m].title}: {settings()[m].metric}" for m in MODELS) + " |"]
     lines.append("|" + "---|" * (lines[0].count("|") - 1))
     for name in dict.fromkeys(row["method"] for row in made["quality"]):
-        each = [judged[name, d] for d in data]
+        judgements = [judged[name, d] for d in data]
         known = KNOWN.get(name)
-        head = f"| {known.title if known else METHODS[name].title} | {known.paper if known else 'ours'} | `{each[0]['plan']}` | "
-        if "missing" in each[0]:
-            lines.append(head + f"missing: {each[0]['missing'].split(';')[0]} |" + " |" * (lines[0].count("|") - 5))
+        head = f"| {known.title if known else METHODS[name].title} | {known.paper if known else 'ours'} | `{judgements[0]['plan']}` | "
+        if "missing" in judgements[0]:
+            lines.append(head + f"missing: {judgements[0]['missing'].split(';')[0]} |" + " |" * (lines[0].count("|") - 5))
             continue
         rows = found.get((sizes[-1], name), {})
-        cells = [f"{8 * row['bytes'] / row['d']:.3f}" for row in each] + [speed(rows, "encode_ms"), speed(rows, "decode_ms")]
-        cells += [f"{share(row['contraction'])}, {share(row['bias'])}, {row['cosine']:.3f}" for row in each]
+        cells = [f"{8 * row['bytes'] / row['d']:.3f}" for row in judgements] + [speed(rows, "encode_ms"), speed(rows, "decode_ms")]
+        cells += [f"{share(row['contraction'])}, {share(row['bias'])}, {row['cosine']:.3f}" for row in judgements]
         lines.append(head + " | ".join(cells + [quality_cell(scores[m], name) for m in MODELS]) + " |")
     return "\n".join(lines)
 
 
 def standard_error(a, b):
-    """Of the difference of two mean scores; infinite where there is one seed, which says nothing of its spread."""
+    """The standard error of the difference of two mean scores; infinite for one seed, which has no spread."""
     if a.spread is None or b.spread is None:
         return math.inf
     return math.sqrt(a.spread**2 / len(a.scores) + b.spread**2 / len(b.scores))
@@ -161,10 +161,10 @@ def unbeaten(scores):
         lines.append(f"- {settings()[model].title}: beside {len(others[model])} methods" + (f"; without {'; '.join(absent)}, which `train.jsonl` and `train_methods.jsonl` do not have for this model" if absent else "") + ".")
         found = 0
         for q in scores[model].values():
-            told = standing(q, others[model].values()) if q.method.kind == "ours" and q.residual and q.name != "top1" else None
-            if told is None:
+            place = standing(q, others[model].values()) if q.method.kind == "ours" and q.residual and q.name != "top1" else None
+            if place is None:
                 continue
-            found, (clear, nearest) = found + 1, told
+            found, (clear, nearest) = found + 1, place
             verdict = "nothing has so few bytes" if nearest is None else f"{'beyond' if clear else '**within**'} the spread of the seeds: the nearest of no more bytes is {nearest.method.title}, {nearest.score:.3f} at {nearest.sent:,.0f}, standard error of the difference {standard_error(q, nearest):.3f}"
             lines.append(f"  - {q.method.title}, {q.score:.3f} at {q.sent:,.0f} bytes a step: {verdict}")
         if not found:
@@ -181,7 +181,7 @@ def main():
         busy=" **Taken on a busy machine: to be taken again.**" if made["load"] > BUSY else "", minutes=6, machine=made["machine"]["cpu"], level=made["machine"]["level"], **{k: made[k] for k in ("rounds", "clock", "torch", "date", "commit", "load")})
     for d in sorted({row["d"] for row in made["rows"]}):
         text += f"\n## Beside plain torch code, d = {d:,}\n\n{torch_table(found, d)}\n"
-    text += f"\n## What was asked for\n\nEncode and decode at least {LEAST} times as fast as plain torch code, PowerSGD no slower; signs and ternaries in a quarter to an eighth of the bytes. × faster: in place.\n\n{verdicts(found)}\n"
+    text += f"\n## What was asked for\n\nEncode and decode at least {MIN_SPEEDUP} times as fast as plain torch code, PowerSGD no slower; signs and ternaries in a quarter to an eighth of the bytes. × faster: in place.\n\n{verdicts(found)}\n"
     text += f"""
 ## The table of methods
 

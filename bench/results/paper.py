@@ -39,13 +39,13 @@ def breakdown(made):
     rows = []
     for row in (row for row in made["volumes"] if row["figure"] == 8):
         paper = FIG_8.get(row["name"])
-        told = times.get(TOP + row["plan"])
+        measured = times.get(TOP + row["plan"])
         cells = [row["name"], f"`{row['plan']}`"]
         cells += [f"{paper[0]:.2f} + {paper[1]:.2f} = {paper[2]:.2f}" if paper else ""]
         order = f" + {percent(row['order'])} order" if row["order"] else ""
         cells += [f"{percent(row['value'])} + {percent(row['index'])}{order} = {percent(row['total'])}", percent(row["frame"])]
         cells += [f"{paper[3]:,g} / {paper[4]:,g} ({paper[5]})" if paper and paper[3] else ""]
-        cells += [f"{told['encode_ns'] / 1e6:.4f} / {told['decode_ns'] / 1e6:.4f}" if told else "not timed"]
+        cells += [f"{measured['encode_ns'] / 1e6:.4f} / {measured['decode_ns'] / 1e6:.4f}" if measured else "not timed"]
         rows.append(cells)
     return table(["method", "plan here", "paper: values + indices, % of dense", "here", "frame", "paper: encode / decode ms", "here"], rows)
 
@@ -104,16 +104,16 @@ def federated(by_wire):
 
 
 def federated_verdict(by_wire):
-    """Whether Top-r loses as little against FedAvg here as in the paper, told from the rows."""
+    """Whether Top-r loses as little against FedAvg here as in the paper, by the rows."""
     plain, top = ([row["curve"][-1] for row in by_wire[name]] for name in ("fedavg", "topr"))
     mean = lambda points, key: statistics.fmean(point[key] for point in points)
     here = [(mean(plain, key), mean(top, key)) for key in ("accuracy", "perplexity")]
     paper = TABLE_2["fedavg"][2], TABLE_2["topr"][2]
-    kept = [after / before for before, after in (paper, here[0])]
-    told = (f"FedAvg's accuracy goes from {here[0][0]:.4f} to {here[0][1]:.4f} by {by_wire['topr'][0]['title']} both ways, {percent(kept[1], 1)} % of it, and its perplexity from {here[1][0]:.1f} to {here[1][1]:.1f} "
-            f"({len(top)} seed{'s' if len(top) > 1 else ''}); in the paper's Table 2 accuracy goes from {paper[0]:.4f} to {paper[1]:.4f}, {percent(kept[0], 1)} %.")
+    shares = [after / before for before, after in (paper, here[0])]
+    sentence = (f"FedAvg's accuracy goes from {here[0][0]:.4f} to {here[0][1]:.4f} by {by_wire['topr'][0]['title']} both ways, {percent(shares[1], 1)} % of it, and its perplexity from {here[1][0]:.1f} to {here[1][1]:.1f} "
+            f"({len(top)} seed{'s' if len(top) > 1 else ''}); in the paper's Table 2 accuracy goes from {paper[0]:.4f} to {paper[1]:.4f}, {percent(shares[0], 1)} %.")
     # As near to the paper's share as a twentieth.
-    return f"**Reproduced here**: {told}" if abs(kept[1] - kept[0]) < 0.05 else f"**Not reproduced here**: {told} The volumes are the paper's, the quality is not."
+    return f"**Reproduced here**: {sentence}" if abs(shares[1] - shares[0]) < 0.05 else f"**Not reproduced here**: {sentence} The volumes are the paper's, the quality is not."
 
 
 def main():

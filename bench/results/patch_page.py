@@ -79,8 +79,8 @@ def sizes(pairs: List[Row]) -> str:
     for pair in sorted(pairs, key=lambda p: (p["kind"] != "bf16", p["kind"], share(p))):
         found, changed = by_name(pair), max(1, pair["changed"])
         bits = {name: 8 * row["bytes"] / changed for name, row in found.items()}
-        least = min(bits, key=lambda name: bits[name])
-        cells = [(f"**{bits[name]:.2f}**" if name == least else f"{bits[name]:.2f}") if name in bits else "" for name in columns]
+        smallest = min(bits, key=lambda name: bits[name])
+        cells = [(f"**{bits[name]:.2f}**" if name == smallest else f"{bits[name]:.2f}") if name in bits else "" for name in columns]
         entropy = [f"{pair['uniform index'] + pair['uniform value']:.2f}", f"{pair['exponent index'] + pair['exponent value']:.2f}"] if "uniform index" in pair else ["", ""]
         rows.append([pair["data"], pair["kind"], percent(share(pair)), *entropy, *cells])
     return ruled(head, rows)
@@ -117,7 +117,7 @@ def chains(rows: List[Row]) -> str:
     for row in rows:
         plain, chain = row["patch"], row["patch_chain"]
         fewer = [f"{100 * (1 - chain[key] / plain[key]):.1f} %" for key in ("bytes", "last")]
-        sizes = [f"{each['bytes']:,} bytes, {each['bits']:.2f} bits a change" for each in (plain, chain)]
+        sizes = [f"{encoded['bytes']:,} bytes, {encoded['bits']:.2f} bits a change" for encoded in (plain, chain)]
         made.append([f"{row['data']}, {row['patches']} patches", percent(row["changed"]), *sizes, *fewer])
     return ruled(head, made)
 
@@ -130,12 +130,12 @@ Verdict = Tuple[str, str, str, bool]  # what, asked, measured, met
 def sizes_asked(pairs: List[Row]) -> Iterator[Verdict]:
     bf16 = [pair for pair in pairs if pair["kind"] == "bf16"]
     ones = [pair for pair in bf16 if ABOUT_ONE[0] <= share(pair) <= ABOUT_ONE[1]]
-    for name, most in ((AUTO, 7.4), (GOLOMB, 10.0)):
+    for name, limit in ((AUTO, 7.4), (GOLOMB, 10.0)):
         bits = {f"{pair['data']} ({percent(share(pair))})": 8 * by_name(pair)[name]["bytes"] / pair["changed"] for pair in ones}
-        yield f"bits a changed weight at about 1 %, {name}", f"≤ {most}", ", ".join(f"{d}: {b:.2f}" for d, b in bits.items()), all(b <= most for b in bits.values())
-    for rival, most in SHARES.items():
+        yield f"bits a changed weight at about 1 %, {name}", f"≤ {limit}", ", ".join(f"{d}: {b:.2f}" for d, b in bits.items()), all(b <= limit for b in bits.values())
+    for rival, limit in SHARES.items():
         ratios = {pair["data"]: by_name(pair)[AUTO]["bytes"] / by_name(pair)[rival]["bytes"] for pair in ones}
-        yield f"bytes at about 1 %, {AUTO}, beside {rival}", f"≤ {most} ×", ", ".join(f"{d}: {x:.3f}" for d, x in ratios.items()), all(x <= most for x in ratios.values())
+        yield f"bytes at about 1 %, {AUTO}, beside {rival}", f"≤ {limit} ×", ", ".join(f"{d}: {x:.3f}" for d, x in ratios.items()), all(x <= limit for x in ratios.values())
     for ours, what in ((AUTO, "the model as one tensor"), (PUBLIC, "the model as a dict")):
         lost = []
         for pair in pairs:
@@ -151,9 +151,9 @@ def speeds_asked(pairs: List[Row], level: str) -> Iterator[Verdict]:
     pair = min(pairs, key=lambda p: abs(share(p) - 0.01))
     found, words, at = by_name(pair), pair["words"], percent(share(pair))
     wide = level == "avx512"
-    for name, least in ((GOLOMB, 3 if wide else 2), (AUTO, 1.5 if wide else 0.8)):
+    for name, minimum in ((GOLOMB, 3 if wide else 2), (AUTO, 1.5 if wide else 0.8)):
         got = words / found[name]["make_s"]["median"] / 1e9
-        yield f"make, {name}, {at} changed, {level}", f"≥ {least} G weights/s", f"{got:.2f}", got >= least
+        yield f"make, {name}, {at} changed, {level}", f"≥ {minimum} G weights/s", f"{got:.2f}", got >= minimum
     got = words / found[AUTO]["apply_s"]["median"] / 1e9
     yield f"apply, {AUTO}, {at} changed, {level}", f"≥ {1.5 if wide else 0.8} G weights/s", f"{got:.2f}", got >= (1.5 if wide else 0.8)
     ns = 1e9 * found[GOLOMB]["apply_s"]["median"] / pair["changed"]
@@ -165,8 +165,8 @@ def speeds_asked(pairs: List[Row], level: str) -> Iterator[Verdict]:
 
 
 def large_asked(large: Row) -> Iterator[Verdict]:
-    both, most = (large["make_s"] + large["apply_s"]) / large["reading_and_writing_s"], 1.3
-    yield f"files of {large['file_bytes'] / 1e9:.1f} GB, make and apply by the tool", f"≤ {most} × reading both and writing one", f"{both:.2f} ×", both <= most
+    both, limit = (large["make_s"] + large["apply_s"]) / large["reading_and_writing_s"], 1.3
+    yield f"files of {large['file_bytes'] / 1e9:.1f} GB, make and apply by the tool", f"≤ {limit} × reading both and writing one", f"{both:.2f} ×", both <= limit
     peak = max(large["make_rss"], large["apply_rss"]) / 2**30
     yield "memory of the tool there, without mapped files", "≤ 1 GiB", f"{peak:.2f} GiB", peak <= 1
 
@@ -185,13 +185,13 @@ def asked(made: Row) -> str:
 def report(made: Row) -> str:
     missing = {row["what"]: row["missing"] for pair in made["pairs"] for row in pair["rows"] if "missing" in row}
     missing["nvCOMP"] = "it runs on a GPU, and none was there"
-    said = "Not measured: " + "; ".join(f"{name} ({why})" for name, why in missing.items()) + "."
+    sentence = "Not measured: " + "; ".join(f"{name} ({why})" for name, why in missing.items()) + "."
     load = made["speed_load"] if "speed_load" in made else max(made["load"], made["load_after"] - 1)
     busy = " **The machine was at work: times are longer than on a quiet one.**" if load > BUSY else ""
     facts = {key: made[key] for key in ("rounds", "cpu", "level", "date", "commit", "load", "load_after", "zstd")}
     newer = f", the synthetic tensor at {made['speed_commit']} (load {made['speed_load']})" if "speed_commit" in made else ""
     newer += f", the bytes of ours at {made['sizes_commit']}" if "sizes_commit" in made else ""
-    text = INTRO.format(**facts, newer=newer, minutes=made.get("record_minutes", "a few"), missing=said, busy=busy)
+    text = INTRO.format(**facts, newer=newer, minutes=made.get("record_minutes", "a few"), missing=sentence, busy=busy)
     text += "\n## Asked for\n\n" + asked(made)
     text += "\n## Bits a changed word\n\nHeader and checks included. *Entropy*: of which words change and by how much, in one class, and by the exponent of the base (`bench/patch/entropy.py`); the smallest of a row is bold.\n\n"
     text += sizes(recorded(made))

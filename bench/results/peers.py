@@ -37,14 +37,14 @@ def measure(tool, arguments, levels=LEVELS):
 
 
 def speed(row, way):
-    """Of one run its median and quartiles; of several the median run, the slowest and the fastest."""
+    """The median and quartiles of one run; of several runs the median, the slowest and the fastest."""
     runs = runs_of(row[way], "median")
     low, high = (min(runs), max(runs)) if len(runs) > 1 else (row[way]["low"], row[way]["high"])
     return f"{statistics.median(runs):.3g} ({low:.3g} – {high:.3g})"
 
 
 def times(rows):
-    """Of each codec of a set, encode and decode × StreamVByte's of the same run, where that was in it."""
+    """For each codec of a set, encode and decode × StreamVByte's of the same run, if that is in it."""
     peer = next((r for r in rows if r["codec"] == STREAMVBYTE and "bits" in r), None)
     if peer is None:
         return {}

@@ -1,9 +1,9 @@
 """Predicted step times against measured ones: writes predictions.json, predictions.md and predictions.svg beside it.
 
-    bench/results/predictions.py                   all rows, on a quiet machine, as root: --list says how long
+    bench/results/predictions.py                   all rows, on a quiet machine, as root: --list prints how long
     bench/results/predictions.py --link unshaped --ranks 2 --model resnet20 --kind steps      these only
     bench/results/predictions.py --quick --folder X …   few rounds: whether it works; writes into the folder only
-    bench/results/predictions.py --table           predicts what was measured anew, and writes the table
+    bench/results/predictions.py --table           predicts the measured conditions again and writes the table
     bench/results/predictions.py --stored          adds the ranks' skew to stored predictions without it, and writes the table
     bench/results/predictions.py --table --profiles     the same as --table, and measures profiles that were removed from the folder
 
@@ -77,16 +77,16 @@ def main() -> int:
     given = arguments()
     if given.stored:
         return rewrite_stored()
-    wanted = proof_grid.conditions(given.model, given.ranks, given.link, given.kind)
-    left = [c for c in wanted if not is_there(given.folder, c)]
+    requested = proof_grid.conditions(given.model, given.ranks, given.link, given.kind)
+    left = [c for c in requested if not is_there(given.folder, c)]
     seconds = sum(proof_grid.seconds_of(c, given.quick) for c in left)
     seconds += sum(proof_grid.calibrating_seconds(link, given.quick) for _, _, link in {(c.kind, c.ranks, c.link) for c in left})
-    there = f"{len(wanted)} conditions, {len(wanted) - len(left)} of them are in {given.folder}"
+    there = f"{len(requested)} conditions, {len(requested) - len(left)} of them are in {given.folder}"
     print(f"{there}; the others take about {seconds / 60:.0f} minutes", flush=True)
     if given.list:
-        for c in wanted:
-            told = "measured" if is_there(given.folder, c) else f"{proof_grid.seconds_of(c, given.quick):.0f} s"
-            print(f"{c.kind:10} {c.what:12} {c.ranks} ranks  {c.link:9} {told}")
+        for c in requested:
+            state = "measured" if is_there(given.folder, c) else f"{proof_grid.seconds_of(c, given.quick):.0f} s"
+            print(f"{c.kind:10} {c.what:12} {c.ranks} ranks  {c.link:9} {state}")
         return 0
     os.environ.setdefault("DEEPREDUCE_TOOL", tool())
     os.environ.setdefault("DEEPREDUCE_LIBRARY", str(ROOT / "build" / "capi" / "libdeepreduce.so"))
@@ -101,7 +101,7 @@ def main() -> int:
         except (RankError, WrongRate, RuntimeError, OSError, subprocess.SubprocessError) as error:
             failed += 1
             print(f"[{number + 1}/{len(left)}] {c}: {error}", file=sys.stderr, flush=True)
-    done = [c for c in wanted if is_there(given.folder, c)]
+    done = [c for c in requested if is_there(given.folder, c)]
     for c in done if given.profiles else []:
         proof.calibrate_again(c)
     try:

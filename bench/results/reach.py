@@ -3,8 +3,8 @@
     python3 bench/results/reach.py
 
 Codecs by themselves come from peers.json and peers_avx2.json, whole calls from pipeline.json and pipeline_avx2.json (DEEPREDUCE_CPU=avx2), Fig. 8's times from fig8_laplace.json and its sizes over 20 seeds from sizes.json, P2's recall from
-bloom_policies.json. Supports of accumulators and volumes come from the table of ratios (volumes: the smallest frame whose error is no larger than that of 7-bit QSGD). Data are accumulators where the table has one, and raw gradients where the row says so.
-Models that no package carries have stand-ins, which are named as that. Of several runs in a json the median counts. A row without a measurement says so, and so does each limit that was missed.
+bloom_policies.json. Supports of accumulators and volumes come from the table of ratios (volumes: the smallest frame whose error is at most that of 7-bit QSGD). Data are accumulators where the table has one, and raw gradients where the row names them.
+Models that no package carries have stand-ins, which are named as that. Of several runs in a json the median counts. A row without a measurement has a note, and so does each limit that was missed.
 """
 
 import csv
@@ -83,10 +83,10 @@ def captured():
     names = dict.fromkeys(r["set"] for r in best["rows"] if r["group"] == "indices" and "_step" in r["set"])
     texts = []
     for name in names:
-        golomb, gaps, least = row(best, name, "golomb"), row(best, name, "gap_huffman"), smallest(name, lambda r: True)
-        if golomb and gaps and least:
+        golomb, gaps, fewest = row(best, name, "golomb"), row(best, name, "gap_huffman"), smallest(name, lambda r: True)
+        if golomb and gaps and fewest:
             texts.append(f"{name}: bound {golomb['bound']:.2f}, `golomb` {golomb['bits']:.2f}, `gap_huffman` {gaps['bits']:.2f}, {speeds(gaps)}{avx2_speeds(name, 'gap_huffman')}, "
-                         f"least `{least['codec']}` {least['bits']:.2f}, {speeds(least)}{avx2_speeds(name, least['codec'])}")
+                         f"least `{fewest['codec']}` {fewest['bits']:.2f}, {speeds(fewest)}{avx2_speeds(name, fewest['codec'])}")
     return "<br>".join(texts) or None
 
 
@@ -107,7 +107,7 @@ def table_of_ratios(data, sparsify):
 
 
 def smallest_frame(data, sparsify, largest_error):
-    """Of the table of ratios, with a relative L2 error that is no larger."""
+    """The smallest frame in the table of ratios whose relative L2 error is not larger."""
     return min((r for r in table_of_ratios(data, sparsify) if float(r["relative_l2_error"]) <= largest_error), key=lambda r: int(r["bytes"]))
 
 
@@ -121,7 +121,7 @@ ACCUMULATORS = {"resnet20_digits_residual_top1_step0450": RESNET, "lstm_docs_res
 
 
 def accumulated():
-    """Of each accumulator at Top-1 %: the bound of a uniform support, and [codec] bits an index of the exact ones."""
+    """For each accumulator at Top-1 %: the bound of a uniform support, and [codec] bits an index of the exact codecs."""
     for data, d in ACCUMULATORS.items():
         bits, prefix = {}, "sparsify=topr(ratio=0.01) index="
         for row in table_of_ratios(data, prefix):
@@ -135,16 +135,16 @@ def accumulated():
 def accumulated_bits():
     texts = []
     for data, bound, bits in accumulated():
-        least = min(bits, key=bits.get)
-        texts.append(f"{data}: bound {bound:.2f}, " + ", ".join(f"`{c}` {bits[c]:.2f}" for c in ("golomb", "golomb(adaptive=1)", "gap_huffman")) + f", least `{least}` {bits[least]:.2f}")
+        winner = min(bits, key=bits.get)
+        texts.append(f"{data}: bound {bound:.2f}, " + ", ".join(f"`{c}` {bits[c]:.2f}" for c in ("golomb", "golomb(adaptive=1)", "gap_huffman")) + f", least `{winner}` {bits[winner]:.2f}")
     return lines(*texts)
 
 
 def volumes(key):
-    """Of dense f32: the stand-in's raw gradient, and a support and values that are not clustered at all."""
+    """Shares of dense f32: of the stand-in's raw gradient, and of a support and values without clusters."""
     data, kind, sparsify, d, density = STAND_INS[key]
-    least = smallest_frame(data, sparsify, 0.075)
-    found = [(f"{data}, a stand-in, {kind}", int(least["bytes"]) / (4 * d), least["plan"].removeprefix(sparsify).strip(), float(least["relative_l2_error"]))]
+    fewest = smallest_frame(data, sparsify, 0.075)
+    found = [(f"{data}, a stand-in, {kind}", int(fewest["bytes"]) / (4 * d), fewest["plan"].removeprefix(sparsify).strip(), float(fewest["relative_l2_error"]))]
     if uniform := sizes.get("uniform", {}).get(density):
         found.append((f"uniform support of {100 * float(density):g} %, Laplace values", uniform["relative_volume"], uniform["plan"], uniform["relative_l2_error"]))
     return found
@@ -155,7 +155,7 @@ def volume(key):
 
 
 def figure(name, key="ratio", made=calls):
-    """Of a row of pipeline_bench: times a counting pass, or seconds."""
+    """A figure of a row of pipeline_bench: times a counting pass, or seconds."""
     found = next((r for r in made["rows"] if name in r["name"]), None)
     return None if found is None else statistics.median(runs_of(found, key))
 
@@ -189,7 +189,7 @@ def fig8():
     texts = []
     for plan, encode, decode in filter(None, map(fig8_time, FIG8)):
         drawn = fig8_sizes(plan)
-        volume, error = (statistics.median(each) for each in zip(*drawn)) if drawn else (float("nan"), float("nan"))
+        volume, error = (statistics.median(draws) for draws in zip(*drawn)) if drawn else (float("nan"), float("nan"))
         texts.append(f"`{plan}`, median of {len(drawn)} seeds: {100 * volume:.3f} %, squared error {error:.2e} (relative {error ** 0.5:.3f}), encode {encode:.1f} µs, decode to dense {decode:.1f} µs")
     return lines(*texts)
 

@@ -1,7 +1,7 @@
 """Writes the numbers of README.md and docs/RESULTS.md, between their comments `numbers` and `end of numbers`, from the json and the table of ratios that are kept.
 
     python3 bench/results/readme.py            # write
-    python3 bench/results/readme.py --check    # say what differs, and fail (a test)
+    python3 bench/results/readme.py --check    # print what differs, and fail (a test)
 """
 
 import csv
@@ -42,7 +42,7 @@ def table(rows):
 
 
 def lstm_bits(index):
-    """Of an index codec at 1 %, over the bundled steps: the least and the most."""
+    """Bits an index of a codec at 1 %, over the bundled steps: the minimum and the maximum."""
     with open(root / "tests" / "ratio" / "expected.csv", encoding="utf-8") as file:
         rows = [r for r in csv.DictReader(file) if r["data"].startswith("lstm_docs_step") and r["plan"] == f"{topr}index={index} value=raw"]
     bits = [8 * int(r["index_bytes"]) / (int(r["value_bytes"]) / 4) for r in rows]

@@ -1,11 +1,11 @@
-"""Measures the tables of bench/results anew, five runs each, from one clean commit: `./dev results`
+"""Measures the tables of bench/results again, five runs each, from one clean commit: `./dev results`
 
     ./dev results                  all that needs no root
     ./dev results peers fig8       these only
     ./dev results --list           what there is, and how long it takes
     ./dev results --dirty --busy   although the tree has changes, although the machine is at work
 
-`./dev train` and `./dev bench comm` have hours, links and root of their own, and calls.md is written by hand; README.md says how. Exit 1 if a step fails, 2 for a wrong argument, 77 for a dirty tree or a busy machine.
+`./dev train` and `./dev bench comm` have hours, links and root of their own, and calls.md is written by hand; README.md describes how. Exit 1 if a step fails, 2 for a wrong argument, 77 for a dirty tree or a busy machine.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
     python3 bench/results/runs.py RUNS OUT.json COMMAND…     # COMMAND writes the json of a run to the file that is its last argument
 
-A number that differs between runs becomes their median; a measured one (KEPT) has all runs beside it, in order, as `NAME_runs`.
-What was built from changes that are not committed is refused: nobody could repeat it.
+A number that differs between runs becomes their median; a measured one (MERGED) has all runs beside it, in order, as `NAME_runs`.
+Results of a build with uncommitted changes are refused: they could not be repeated.
 """
 
 import datetime
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 
-KEPT = ("median", "seconds", "ratio", "encode_ns", "decode_ns", "sparsify_ns")
+MERGED = ("median", "seconds", "ratio", "encode_ns", "decode_ns", "sparsify_ns")
 
 
 def is_number(x):
@@ -29,12 +29,12 @@ def merged(parts):
         for key in first:
             values = [part[key] for part in parts]
             made[key] = merged(values)
-            if key in KEPT and len(parts) > 1 and all(map(is_number, values)):
+            if key in MERGED and len(parts) > 1 and all(map(is_number, values)):
                 made[f"{key}_runs"] = values
         return made
     if isinstance(first, list):
         assert len({len(part) for part in parts}) == 1, "the runs have not the same rows"
-        return [merged(each) for each in zip(*parts)]
+        return [merged(items) for items in zip(*parts)]
     if all(map(is_number, parts)) and len(set(parts)) > 1:
         return statistics.median(parts)
     return first
@@ -46,7 +46,7 @@ def runs_of(row, key):
 
 
 def median_ratio(a, b, key="median"):
-    """Of two figures that were measured in the same runs: run by run, then the median. Of some runs of 2026-11-21 the ratios alone were kept."""
+    """The ratio of two figures of the same runs: run by run, then the median. For some runs of 2026-11-21 only the ratios were saved."""
     ratios = a.get("over_streamvbyte_runs") or [x / y for x, y in zip(runs_of(a, key), runs_of(b, key))]
     return statistics.median(ratios)
 

@@ -1,9 +1,9 @@
-"""Sizes and errors that a table compares with a paper's: computed, not timed, so any machine and any load give the same.
+"""Sizes and errors that a table compares with a paper's: computed, not timed, so they are the same on any machine under any load.
 
     python3 bench/results/sizes.py build/tool/deepreduce     # compute, then write sizes.json and sizes.md
-    python3 bench/results/sizes.py                                    # write from what is kept
+    python3 bench/results/sizes.py                                    # write from the saved results
 
-Fig. 8's tensor is drawn 20 times: what one seed says of 368 values is chance.
+Fig. 8's tensor is drawn 20 times: one seed of 368 values is chance.
 """
 
 import json
@@ -55,7 +55,7 @@ def compute(tool):
     (here / "sizes.json").write_text(text_of({**facts, **made}))
 
 
-def kept():
+def saved():
     return json.loads((here / "sizes.json").read_text())
 
 
@@ -97,7 +97,7 @@ def fig16_table(made):
 
 
 def write():
-    made = kept()
+    made = saved()
     (here / "sizes.md").write_text(f"""# Sizes beside the papers'
 
 Made by `sizes.py` from `sizes.json` (commit {made["commit"]}). Nothing here is timed. Volumes are of dense f32. *Streams* are indices and values, as the papers count; a *frame* has our header and check, too.

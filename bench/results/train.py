@@ -55,7 +55,7 @@ def quality_table(methods):
             continue
         if q is None:
             continue
-        bits = [f"{told[0]:.1f} → {told[1]:.1f}" if (told := q.bits(part)) else "" for part in ("index", "value", "order")]
+        bits = [f"{change[0]:.1f} → {change[1]:.1f}" if (change := q.bits(part)) else "" for part in ("index", "value", "order")]
         spread = "" if q.spread is None else f" ± {q.spread:.4f}"
         share = f"{100 * q.sent / dense.sent:.2f} %" if dense else ""
         lines.append(f"| {q.method.title} | {'yes' if q.residual else 'no' if q.method.plan else ''} | {q.score:.4f}{spread} ({len(q.scores)}) | {q.against(dense) if dense else ''} | {q.loss:.3f} "
@@ -75,22 +75,22 @@ def reach_table(found):
         dense, low, ours, paper = methods.get("dense"), methods.get("powersgd1"), one_percent(methods, "ours"), one_percent(methods, "paper")
         if not dense or not ours:
             continue
-        said = ", ".join(f"{q.name} {q.against(dense)}" for q in ours)
+        sentence = ", ".join(f"{q.name} {q.against(dense)}" for q in ours)
         equal = min((q for q in methods.values() if q.method.kind == "ours" and q.against(dense) != "−"), key=lambda q: q.sent, default=None)
         at = "none of those measured" if equal is None else f"{equal.name}: {number(equal.sent)}, {100 * equal.sent / dense.sent:.2f} %"
         cheap = [q for q in methods.values() if q.method.kind == "ours" and q.residual and low and q.sent <= low.sent]
         best = max(cheap, key=lambda q: q.score, default=None)
         power = "" if not low else "no plan of ours has so few bytes" if best is None else \
             f"{best.name}: {best.score:.4f} at {number(best.sent)} bytes, {low.score:.4f} at {number(low.sent)}: {'met' if best.score >= low.score else '**worse**' if best.against(low) == '−' else 'less, within its range'}"
-        least = min(ours, key=lambda q: q.sent)
-        beaten = [p for p in paper if least.sent < p.sent and least.against(p) != "−"]
-        fewer = "" if not paper else f"{least.name}: {len(beaten)} of {len(paper)}" + ("" if len(beaten) == len(paper) else ", not " + ", ".join(p.name for p in paper if p not in beaten))
-        lines.append(f"| {model} | {ranks} | {said} | {at} | {power} | {fewer} |")
+        smallest = min(ours, key=lambda q: q.sent)
+        beaten = [p for p in paper if smallest.sent < p.sent and smallest.against(p) != "−"]
+        fewer = "" if not paper else f"{smallest.name}: {len(beaten)} of {len(paper)}" + ("" if len(beaten) == len(paper) else ", not " + ", ".join(p.name for p in paper if p not in beaten))
+        lines.append(f"| {model} | {ranks} | {sentence} | {at} | {power} | {fewer} |")
     return "\n".join(lines)
 
 
 def blocks_table(found):
-    """How much nearer to dense training blocks come for the bytes of single elements: by the training loss, for scores of few samples say little."""
+    """How much nearer to dense training blocks come for the bytes of single elements: by the training loss, because scores of few samples are coarse."""
     lines = ["| model | dense | Top-1 %, log_quant | blocks, 8 % | distance left | bytes | score: dense, single, blocks | blocks, 4 % | distance left | bytes |", "|---|---|---|---|---|---|---|---|---|---|"]
     for (model, ranks), methods in found.items():
         dense, single, whole, half = (methods.get(name) for name in ("dense", "top1_log", "blocks", "blocks_half"))
@@ -118,10 +118,10 @@ def split_table(rows):
     lines = ["| method | step ms [p10, p90] | encode | wait | merge | hook's own | compute | bytes |", "|---|---|---|---|---|---|---|---|"]
     for name in [name for name in ORDER if name in rows]:
         row = rows[name]
-        told = [f"{row['parts'][part]:.2f}" if row["parts"] else "" for part in ("encode", "wait", "merge", "own", "compute")]
+        cells = [f"{row['parts'][part]:.2f}" if row["parts"] else "" for part in ("encode", "wait", "merge", "own", "compute")]
         if METHODS[name].kind == "torch" and local:
-            told[1::3] = [f"({row['median'] - local:.1f})", f"({local:.1f})"]
-        lines.append(f"| {METHODS[name].title} | {row['median']:.1f} [{row['p10']:.1f}, {row['p90']:.1f}] | {' | '.join(told)} | {number(row['sent'])} |")
+            cells[1::3] = [f"({row['median'] - local:.1f})", f"({local:.1f})"]
+        lines.append(f"| {METHODS[name].title} | {row['median']:.1f} [{row['p10']:.1f}, {row['p90']:.1f}] | {' | '.join(cells)} | {number(row['sent'])} |")
     return "\n".join(lines)
 
 
@@ -147,15 +147,15 @@ def link_reach(found):
         if not rows:
             continue
         for name in [name for name in ORDER if name in rows and METHODS[name].plan]:
-            told = []
-            for base, most in asked.items():
+            sentences = []
+            for base, limit in asked.items():
                 ratio, words = rows[name]["median"] / rows[base]["median"], verdict(rows[name], rows[base])
                 if link == "100mbit":
-                    met = ratio <= most
+                    met = ratio <= limit
                 else:
                     met = words.startswith("faster") if link == "1gbit" else not words.startswith("does not pay")
-                told.append(f"{ratio:.2f} × {base}{f' (at most {most})' if link == '100mbit' else ''}: {'met' if met else 'not met'}")
-            lines.append(f"- {LINKS[link]}, {METHODS[name].title}: {'; '.join(told)}")
+                sentences.append(f"{ratio:.2f} × {base}{f' (at most {limit})' if link == '100mbit' else ''}: {'met' if met else 'not met'}")
+            lines.append(f"- {LINKS[link]}, {METHODS[name].title}: {'; '.join(sentences)}")
     return "\n".join(lines)
 
 

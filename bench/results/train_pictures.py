@@ -10,10 +10,10 @@ matplotlib.rcParams.update({
     "svg.fonttype": "none", "svg.hashsalt": "deepreduce", "font.size": 8, "axes.spines.top": False, "axes.spines.right": False,
     "axes.grid": True, "grid.color": "#e4e4e4", "grid.linewidth": 0.6, "axes.axisbelow": True, "legend.frameon": False,
 })
-# Okabe and Ito's colours, which most eyes tell apart; a kind has a colour and a mark.
+# Okabe and Ito's colours, which most eyes distinguish; a kind has a colour and a mark.
 KINDS = {"torch": ("#666666", "s", "torch's own"), "ours": ("#0072b2", "o", "DeepReduce"), "paper": ("#d55e00", "^", "the paper's plans")}
 LINES = {"dense": "#000000", "bf16": "#999999", "powersgd1": "#cc79a7", "top1": "#56b4e9", "top1_log": "#0072b2", "top1_auto": "#009e73"}
-# Of the marks that are told by name: words and where they stand, in points.
+# Marks with a label: its words, and where they are, in points.
 LABELS = {"dense": ("dense", -5, -9), "powersgd1": ("PowerSGD 1", 5, -8), "top1": ("1 % raw", 5, 3), "top1_log": ("log_quant", 0, 7), "top1_auto": ("auto", -5, -8),
           "blocks": ("blocks", -5, 4), "top10_log": ("10 % log_quant", 4, 4), "top01_log": ("0.1 %", 5, 2), "top1_none": ("no residual", 5, -3), "bf16": ("bf16", -5, 5)}
 TIMED_MODELS = ("lstm_large", "lstm", "transformer", "resnet20")
@@ -60,11 +60,11 @@ def draw_bits(found, path):
             q = methods.get(name)
             if q is None:
                 continue
-            told = [row["bits"] for row in q.rows if row["bits"]]
+            bits = [row["bits"] for row in q.rows if row["bits"]]
             for part, line in (("index", "-"), ("value", "--")):
                 if (name, part) in (("top1", "value"), ("top1_log", "index")):  # always 32; as top1's
                     continue
-                points = [(p[0]["step"], sum(b[part] for b in p) / len(p)) for p in zip(*told)]
+                points = [(p[0]["step"], sum(b[part] for b in p) / len(p)) for p in zip(*bits)]
                 axis.plot(*zip(*points), line, color=colour, linewidth=1.2, marker=".", markersize=3, label=f"{METHODS[name].title}: {part}")
         axis.set(title=settings()[model].title, xlabel="step", ylabel="bits a nonzero", ylim=(0, None))
     handles, labels = axes[0].get_legend_handles_labels()
@@ -90,11 +90,11 @@ def time_panels(found, timed):
     panels, models = [], []
     for model in TIMED_MODELS:
         for link, (_, speed) in SPEEDS.items():
-            told = {name: step_ms(timed, model, link, name, speed) for name in LINES if name in found.get((model, 2), {})}
-            told = {name: each for name, each in told.items() if each[0] is not None}
-            if len(told) > 1 and len({*models, model}) <= 3:
+            times = {name: step_ms(timed, model, link, name, speed) for name in LINES if name in found.get((model, 2), {})}
+            times = {name: time_ for name, time_ in times.items() if time_[0] is not None}
+            if len(times) > 1 and len({*models, model}) <= 3:
                 models.append(model)
-                panels.append((model, link, told))
+                panels.append((model, link, times))
     return panels
 
 
@@ -105,11 +105,11 @@ def draw_time(found, timed, path):
         path.unlink(missing_ok=True)
         return False
     figure, axes = grid(len(panels), across=2)
-    for axis, (model, link, told) in zip(axes, panels):
-        for name, (took, _) in told.items():
+    for axis, (model, link, times) in zip(axes, panels):
+        for name, (took, _) in times.items():
             curve = found[model, 2][name].curve()
             axis.plot([step * took / 1e3 for step, _ in curve], [loss for _, loss in curve], color=LINES[name], linewidth=1.2, label=METHODS[name].title)
-        how = "steps timed on the shaped link" if all(was for _, was in told.values()) else "model: compute, codec, bytes / rate"
+        how = "steps timed on the shaped link" if all(was for _, was in times.values()) else "model: compute, codec, bytes / rate"
         axis.set(xscale="log", title=f"{settings()[model].title}, {SPEEDS[link][0]}\n({how})", xlabel="seconds", ylabel="training loss")
     labels = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels())}
     figure.legend(labels.values(), labels.keys(), loc="outside lower center", ncols=3)

@@ -39,8 +39,8 @@ class Quality:
 
     def bits(self, part):
         """(first, last) of the frames that were inspected, mean of the seeds; None if there is none."""
-        told = [row["bits"] for row in self.rows if row["bits"]]
-        return tuple(statistics.fmean(bits[i][part] for bits in told) for i in (0, -1)) if told else None
+        sent_bits = [row["bits"] for row in self.rows if row["bits"]]
+        return tuple(statistics.fmean(bits[i][part] for bits in sent_bits) for i in (0, -1)) if sent_bits else None
 
     def curve(self):
         """[(step, loss)], mean of the seeds"""
@@ -49,7 +49,7 @@ class Quality:
 
 
 def full_length(rows):
-    """Of one model those of the full number of steps: others were asked for by --steps."""
+    """The rows of the model's full number of steps: others were requested by --steps."""
     full = {name: setting.steps for name, setting in settings().items()}
     return [row for row in rows if row["steps"] == full[row["model"]]]
 

@@ -49,13 +49,13 @@ def part(run: Row) -> List[str]:
         by_name = {row["what"]: row for row in rows if "share" in row}
         if RIVAL in by_name:
             ours, theirs = by_name[OURS], by_name[RIVAL]
-            said = []
+            sentences = []
             for way, verb in (("encode", "made"), ("decode", "read")):
                 times, user = ratio(ours, theirs, way), ratio(ours, theirs, f"{way}_user")
-                said.append(f"{verb} {times:.1f} times as fast as by {RIVAL} (asked: {ASKED[way]}; {'met' if times >= ASKED[way] else '**missed**'}), {user:.1f} times by the user's time")
+                sentences.append(f"{verb} {times:.1f} times as fast as by {RIVAL} (asked: {ASKED[way]}; {'met' if times >= ASKED[way] else '**missed**'}), {user:.1f} times by the user's time")
             fewest = min((row for row in rows if "share" in row and row["what"] not in (OURS, "memcpy")), key=lambda row: row["share"])
-            least = "fewest bytes" if ours["share"] <= fewest["share"] else f"**more bytes than {fewest['what']}**"
-            lines += ["", f"Ours: {'; '.join(said)}; {least}."]
+            verdict = "fewest bytes" if ours["share"] <= fewest["share"] else f"**more bytes than {fewest['what']}**"
+            lines += ["", f"Ours: {'; '.join(sentences)}; {verdict}."]
         lines.append("")
     return lines
 

@@ -28,9 +28,9 @@ from bench.train.rank_pool import RankError, RankPool
 from bench.train.task import CACHE, ROOT, settings
 from bench.train.train_plan import Run
 
-KEPT = ROOT / "bench" / "results" / "train.jsonl"
+RESULTS = ROOT / "bench" / "results" / "train.jsonl"
 GIVE_UP = 3  # runs
-LEAST_TIMEOUT = 180.0  # seconds a run: the first one reads its data
+MIN_TIMEOUT = 180.0  # seconds a run: the first one reads its data
 
 
 def run_quality(runs: List[Run], out: Path, known: Sequence[Path] = ()) -> int:
@@ -58,7 +58,7 @@ def run_quality(runs: List[Run], out: Path, known: Sequence[Path] = ()) -> int:
             job = {"kind": "quality", **run.__dict__}
             name = f"[{number + 1}/{len(left)}] {run.model}, {run.method}, {run.ranks} ranks, seed {run.seed}"
             try:
-                row = quality_row(run, pool.run(job, LEAST_TIMEOUT + 10 * train_plan.seconds_of(run, settings(), took)))
+                row = quality_row(run, pool.run(job, MIN_TIMEOUT + 10 * train_plan.seconds_of(run, settings(), took)))
             except RankError as error:
                 failed, in_a_row = failed + 1, in_a_row + 1
                 print(f"{name}: {error}", file=sys.stderr, flush=True)
@@ -159,9 +159,9 @@ def measure(given: argparse.Namespace, out: Path) -> int:
     """What was asked for. Returns an exit status."""
     if given.set:
         runs = train_plan.set_runs(given.set, settings(), range(1, given.seeds + 1), given.steps, given.quick)
-        wanted = lambda name, names: not names or name in names
-        runs = [run for run in runs if wanted(run.model, given.model) and wanted(run.method, given.method)]
-        return int(run_quality(runs, out, () if given.quick else (KEPT,)) > 0)
+        is_requested = lambda name, names: not names or name in names
+        runs = [run for run in runs if is_requested(run.model, given.model) and is_requested(run.method, given.method)]
+        return int(run_quality(runs, out, () if given.quick else (RESULTS,)) > 0)
     filters = (given.model, given.method, given.ranks)
     if given.quick:
         return int(run_quality(train_plan.quick_runs(given.model, given.method), out) > 0)
@@ -186,15 +186,15 @@ def main() -> int:
     except deepreduce.LibraryError as error:
         print(f"./dev train: {error}", file=sys.stderr)
         return 1
-    out = given.out or (CACHE / "quick.jsonl" if given.quick else KEPT.with_name(f"train_{given.set}.jsonl") if given.set else KEPT)
+    out = given.out or (CACHE / "quick.jsonl" if given.quick else RESULTS.with_name(f"train_{given.set}.jsonl") if given.set else RESULTS)
     if given.quick and given.out is None:
         out.unlink(missing_ok=True)
     try:
         status = measure(given, out)
     except KeyboardInterrupt:
         status = 130  # what is done is in the file
-    if out == KEPT and out.exists():
-        subprocess.run([sys.executable, str(KEPT.with_name("train.py"))], check=True)
+    if out == RESULTS and out.exists():
+        subprocess.run([sys.executable, str(RESULTS.with_name("train.py"))], check=True)
     return status
 
 

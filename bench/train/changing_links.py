@@ -30,9 +30,9 @@ def sawtooth(steps: int) -> Phases:
 
 def burst(steps: int) -> Phases:
     return [
-        each
+        change
         for k in range(4)
-        for each in ((k * steps // 4, FAST), (k * steps // 4 + steps // 5, SLOW))
+        for change in ((k * steps // 4, FAST), (k * steps // 4 + steps // 5, SLOW))
     ]
 
 
@@ -41,7 +41,7 @@ def neighbour(steps: int) -> Phases:
     draw, phases, now, rate = random.Random(1), [], 0, FAST
     while now < steps:
         phases.append((now, rate))
-        rate = draw.choice([each for each in (FAST, FAST // 2, SLOW) if each != rate])
+        rate = draw.choice([other for other in (FAST, FAST // 2, SLOW) if other != rate])
         now += max(5, round(draw.expovariate(12 / steps)))
     return phases
 
@@ -95,19 +95,19 @@ def one_run(job: Dict[str, Any]) -> Dict[str, Any]:
     }  # fmt: skip
 
 
-def row_of(job: Dict[str, Any], told: List[Dict[str, Any]], target_ms: float) -> Dict[str, Any]:
-    """A step is over when its slowest rank is done; its wait is that of the rank that came last, as control has it."""
-    steps = [1e3 * max(each) for each in zip(*(t["seconds"] for t in told))]
-    waits = [1e3 * min(each) for each in zip(*(t["waits"] for t in told))]
-    rungs = told[0]["rungs"]
+def row_of(job: Dict[str, Any], reports: List[Dict[str, Any]], target_ms: float) -> Dict[str, Any]:
+    """A step is over when its slowest rank is done; its wait is that of the last rank, as in control."""
+    steps = [1e3 * max(seconds) for seconds in zip(*(t["seconds"] for t in reports))]
+    waits = [1e3 * min(seconds) for seconds in zip(*(t["waits"] for t in reports))]
+    rungs = reports[0]["rungs"]
     first = min(4, len(steps) - 1)  # memory is set up
     return {
         "kind": "control", **{key: job[key] for key in ("model", "trace", "name", "control", "seed", "steps")}, "target_ms": target_ms,
         "step_ms": round(statistics.fmean(steps[first:]), 2), "median_ms": round(statistics.median(steps[first:]), 2),
         "total_s": round(sum(steps) / 1e3, 2), "wait_ms": round(statistics.fmean(waits[first:]), 2),
         "met": round(statistics.fmean(wait <= 1.2 * target_ms for wait in waits[first:]), 4),
-        "bytes": round(statistics.fmean(told[0]["sent"])), "score": round(sum(t["right"] for t in told) / sum(t["of"] for t in told), 5),
-        "loss": told[0]["loss"][-1][1], "identical": job["name"] == "local" or len({t["hash"] for t in told}) == 1 and all(t["rungs"] == rungs for t in told),
-        "changes": [[i, rung] for i, rung in enumerate(rungs) if i == 0 or rung != rungs[i - 1]], "parts": told[0]["parts"],
+        "bytes": round(statistics.fmean(reports[0]["sent"])), "score": round(sum(t["right"] for t in reports) / sum(t["of"] for t in reports), 5),
+        "loss": reports[0]["loss"][-1][1], "identical": job["name"] == "local" or len({t["hash"] for t in reports}) == 1 and all(t["rungs"] == rungs for t in reports),
+        "changes": [[i, rung] for i, rung in enumerate(rungs) if i == 0 or rung != rungs[i - 1]], "parts": reports[0]["parts"],
     }  # fmt: skip
 

@@ -3,7 +3,7 @@
     python -m bench.train.control_live [--trace NAME…] [--fixed NAME…] [--model NAME] [--steps N] [--seeds N] [--target MS] [--out FILE]
 
 The target is 15 % of the time of a step without exchange, which is measured warm, first and again before each trace, unless
---target says otherwise. Traces are the four that change, and by their names `constant 1000` and `constant 100`.
+--target is given. Traces are the four that change, and by their names `constant 1000` and `constant 100`.
 Adds a row a run to FILE (bench/results/control_live.jsonl) and prints the table. All four traces with 300 steps take about
 10 minutes on a quiet machine, one of them 2.5. A model as large as lstm_large sends for seconds where a dense step meets 100 Mbit/s:
 --fixed '8 bit' '4 bit' 'top 10 %' 'top 1 %' leaves that out. Exit 1 if ranks differ or a run fails, 77 where links cannot be shaped.
@@ -57,7 +57,7 @@ def compute_ms(given: argparse.Namespace, pool: RankPool) -> float:
 
 
 def runs_of(given: argparse.Namespace, target: float) -> List[Dict[str, Any]]:
-    """Those of a trace together."""
+    """The runs, trace by trace."""
     options = f"(target_ms={target:g})"
     names = {**{name: None for name in LADDER if name in given.fixed}, "aimd": f"aimd{options}", "fit": f"fit{options}"}
     return [

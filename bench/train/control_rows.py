@@ -1,4 +1,4 @@
-"""What the rows of control_live.py say: which fixed plan was the best in hindsight, how far the laws are from it, and what a
+"""Evaluates the rows of control_live.py: which fixed plan was the best in hindsight, how far the laws are from it, and what a
 step computes. Needs no torch: the page of bench/results/control_traces.py reads it, too."""
 
 import statistics
@@ -32,7 +32,7 @@ def best_fixed(of: Dict[str, List[Row]]) -> Optional[str]:
 
 def verdicts(rows: Sequence[Row], fixed: Sequence[str] = tuple(LADDER)) -> List[str]:
     """A line a trace and law. fixed: the plans that were to be run; a trace without one of them is left out, since a run failed."""
-    said = []
+    sentences = []
     for trace in dict.fromkeys(row["trace"] for row in rows):
         of = by_name(rows, trace)
         best = best_fixed(of)
@@ -42,16 +42,16 @@ def verdicts(rows: Sequence[Row], fixed: Sequence[str] = tuple(LADDER)) -> List[
         dense = f" and {mean(of, 'dense', 'score'):.4f} dense" if "dense" in of else ""
         for law in LAWS:
             ratio = mean(of, law, "step_ms") / mean(of, best, "step_ms")
-            said.append(
+            sentences.append(
                 f"{trace}, {law}: step {ratio:.2f} x the best fixed plan's ({best}), "
                 f"{mean(of, law, 'step_ms') / mean(of, worst, 'step_ms'):.2f} x the worst's ({worst}); "
                 f"score {mean(of, law, 'score'):.4f} against {mean(of, best, 'score'):.4f}{dense}: {'good' if ratio <= WITHIN else 'MISSED'}"
             )
-    return said
+    return sentences
 
 
 def compute_ms(rows: Sequence[Row]) -> float:
-    """Of a step. Rows of before it was measured warm have a time that is too long; theirs is what the smallest plan's steps
+    """The compute time of a step. Rows from before it was measured warm have a time that is too long; theirs is what the smallest plan's steps
     leave beside their wait: median of its runs, with half a millisecond of encode and merge in it."""
     warm = [row["compute_ms"] for row in rows if row.get("warm")]
     smallest = [row for row in rows if row["name"] == list(LADDER)[-1]]
@@ -59,6 +59,6 @@ def compute_ms(rows: Sequence[Row]) -> float:
 
 
 def runs(rows: Sequence[Row]) -> List[List[Row]]:
-    """Of one model, target and commit each; of those alike the rows are together."""
+    """The rows of each model, target and commit, together."""
     keys = dict.fromkeys((row["model"], row["target_ms"], row["commit"], row["date"]) for row in rows)
     return [[row for row in rows if (row["model"], row["target_ms"], row["commit"], row["date"]) == key] for key in keys]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Dict, Optional
 
 MEMORY = ("feedback=", "merge=")  # stages that live between steps or ranks
-KEPT = "ratio=0.01"  # of all sparsifiers, as in GRACE's headline figures
+RATIO = "ratio=0.01"  # of all sparsifiers, as in GRACE's headline figures
 LEVEL = 0.002  # of TBQ: between the 99th and the 99.9th percentile of the bundled ResNet-20 gradients
 SIGN_SCALE = 1e-3  # a sign has length 1: times the rate 0.1 of the vision tasks, over momentum 0.9, a step of 1e-3
 
@@ -44,16 +44,16 @@ KNOWN: Dict[str, Known] = {
     "natural": Known("natural compression", "Horvath et al. 2019", "index=all value=natural"),
     "natural_nearest": Known("the same, to the nearest", "Horvath et al. 2019", "index=all value=natural(rounding=nearest)"),
     "inceptionn": Known("INCEPTIONN", "Li et al. 2018", "index=all value=inceptionn"),
-    "randomk": Known("Random-1 %", "Stich et al. 2018", f"index=seeded({KEPT}) feedback=residual value=raw"),
-    "topk": Known("Top-1 %", "Aji and Heafield 2017", f"sparsify=topr({KEPT}) feedback=residual index=golomb value=raw"),
+    "randomk": Known("Random-1 %", "Stich et al. 2018", f"index=seeded({RATIO}) feedback=residual value=raw"),
+    "topk": Known("Top-1 %", "Aji and Heafield 2017", f"sparsify=topr({RATIO}) feedback=residual index=golomb value=raw"),
     "threshold": Known(
         "threshold", "Dutta et al. 2020", f"sparsify=threshold(value={LEVEL}) feedback=residual index=golomb value=raw"
     ),
     "dgc": Known(
-        "DGC", "Lin et al. 2017", f"sparsify=dgc({KEPT}) feedback=dgc index=golomb value=raw", own_momentum=True
+        "DGC", "Lin et al. 2017", f"sparsify=dgc({RATIO}) feedback=dgc index=golomb value=raw", own_momentum=True
     ),
     "adaq": Known(
-        "AdaQ", "Dryden et al. 2016", f"sparsify=adaq({KEPT}) feedback=residual index=golomb value=sign(scale=means)"
+        "AdaQ", "Dryden et al. 2016", f"sparsify=adaq({RATIO}) feedback=residual index=golomb value=sign(scale=means)"
     ),
     "sketchml": Known("SketchML, 64 buckets", "Jiang et al. 2018", "index=all value=sketch(buckets=64)+huffman"),
     "three_lc": Known("3LC", "Lim et al. 2019", "feedback=residual index=all value=three_lc"),
@@ -65,13 +65,13 @@ KNOWN: Dict[str, Known] = {
     "graddrop": Known(
         "GradDrop",
         "Aji and Heafield 2017",
-        f"sparsify=dgc({KEPT},sample=0.001,corrections=0) feedback=residual index=golomb value=raw",
+        f"sparsify=dgc({RATIO},sample=0.001,corrections=0) feedback=residual index=golomb value=raw",
     ),
     "powersgd4": Known("PowerSGD rank 4", "Vogels et al. 2019", "transform=lowrank(rank=4) feedback=residual"),
     "skcompress": Known(
         "SKCompress, no MinMaxSketch",
         "Jiang et al. 2020",
-        f"sparsify=topr({KEPT}) feedback=residual index=gap_huffman value=sketch(buckets=2)+huffman",
+        f"sparsify=topr({RATIO}) feedback=residual index=gap_huffman value=sketch(buckets=2)+huffman",
     ),
 }
 

@@ -5,7 +5,7 @@
 As root, on a quiet machine, half an hour (--quick: two ranks, unshaped, five methods, a minute; to FILE only). All methods take turns in one
 process a rank, in each round another one first; a number is the median of at least 12 steps, of the slowest rank each. A row
 is added for each number of ranks, link and method, and replaces the one that FILE has; then the table beside FILE is
-written anew. --table: only that.
+rewritten. --table: only that.
 """
 
 import argparse
@@ -62,7 +62,7 @@ def cell(row: Any, best: float) -> str:
 
 
 def table(rows: Sequence[Dict[str, Any]], methods: Sequence[str]) -> str:
-    """Of each number of ranks: bytes, and times of each link; those within 3 % of the link's fastest are bold."""
+    """For each number of ranks: bytes, and times by link; those within 3 % of the link's fastest are bold."""
     by_place = {place(row): row for row in rows if row["method"] in methods}
     text = ""
     for ranks in sorted({key[0] for key in by_place}):
@@ -71,13 +71,13 @@ def table(rows: Sequence[Dict[str, Any]], methods: Sequence[str]) -> str:
         text += f"\n### {ranks} ranks\n\n| | sent, kB | sent / frames | {' | '.join(TITLES[link] for link in links)} |\n|---|---:|---:|{'---:|' * len(links)}\n"
         for method in methods:
             found = [by_place.get((ranks, link, method)) for link in links]
-            row = next((each for each in found if each), None)
+            row = next((candidate for candidate in found if candidate), None)
             if row is None:
                 continue
             frame = row.get("frame", 0) / row["steps"] * (ranks - 1)
             # (What travels by all-reduce has no slots.)
             slots = "–" if not frame or method in ("halves_plain", "halves", "lowrank1", "lowrank2", "lowrank4") else f"{row['sent'] / frame:.2f}"
-            cells = " | ".join(cell(each, best[link]) for each, link in zip(found, links))
+            cells = " | ".join(cell(candidate, best[link]) for candidate, link in zip(found, links))
             text += f"| {METHODS[method].title} | {row['sent'] / 1e3:,.0f} | {slots} | {cells} |\n"
     return text
 

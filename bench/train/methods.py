@@ -22,7 +22,7 @@ WAIT = 60.0  # seconds that a rank waits for another
 @dataclass(frozen=True)
 class Method:
     """kind: local (no exchange: what a step takes without one), torch (its own), ours, paper (the codecs that
-    DeepReduce's paper measured, in this library), grace (GRACE's list: grace_methods.py, which says what scale and
+    DeepReduce's paper measured, in this library), grace (GRACE's list: grace_methods.py, which describes what scale and
     own_momentum are). plan: of all but torch's. rank: of torch's PowerSGD. frame_mb: MiB of a unit of ours. missing: why it cannot run. control: options of a controller, of which
     `ladder` are the plans."""
 

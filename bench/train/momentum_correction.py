@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT / "bindings" / "python"))
 import deepreduce  # noqa: E402
 
 RANKS, BATCH, MOMENTUM = 4, 16, 0.9
-RATES = [0.02, 0.05, 0.1, 0.2, 0.5, 1.0]  # each method is told at its best
+RATES = [0.02, 0.05, 0.1, 0.2, 0.5, 1.0]  # a method counts at its best rate
 OUT = ROOT / "bench" / "results" / "momentum_correction.json"
 
 
@@ -62,7 +62,7 @@ def perceptron() -> nn.Module:
 def digits(seed: int) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """scikit-learn's digits, as bench/train has them, averaged to 8 x 8: 1,437 to learn from, 360 held out."""
     images, labels, test_images, test_labels = capture.load_digits(seed)
-    small = [F.avg_pool2d(each[:, :1], 4).flatten(1) for each in (images, test_images)]
+    small = [F.avg_pool2d(images_[:, :1], 4).flatten(1) for images_ in (images, test_images)]
     return small[0], labels, small[1], test_labels
 
 
@@ -113,16 +113,16 @@ def _mean_loss(rows: List[Dict[str, Any]]) -> float:
 def verdict(ratio: float, best: Dict[Tuple[float, str], List[Dict[str, Any]]]) -> str:
     """Whether momentum correction has less loss than each plain residual, by more than the standard error of the difference."""
 
-    def told(method: Method) -> Tuple[float, float]:
+    def loss_of(method: Method) -> Tuple[float, float]:
         """(mean, squared standard error) of the losses"""
         losses = [math.inf if row["loss"] is None else row["loss"] for row in best[ratio, method.name]]
         return statistics.mean(losses), statistics.variance(losses) / len(losses) if len(losses) > 1 else math.inf
 
     plain, merged, _, corrected = METHODS
-    mine, my_error = told(corrected)
+    mine, my_error = loss_of(corrected)
     words = []
     for other in (merged, plain):
-        loss, error = told(other)
+        loss, error = loss_of(other)
         clear = abs(mine - loss) > math.sqrt(my_error + error)
         words.append(
             f"{'less' if mine < loss else 'more'} loss than *{other.name}* ({mine:.3f}, {loss:.3f})"
@@ -147,9 +147,9 @@ def table(rows: List[Dict[str, Any]]) -> str:
     for row in rows:
         seen.setdefault((row["ratio"], row["method"]), {}).setdefault(row["rate"], []).append(row)
     for (ratio, method), by_rate in seen.items():
-        rate, some = min(by_rate.items(), key=lambda each: _mean_loss(each[1]))
+        rate, some = min(by_rate.items(), key=lambda item: _mean_loss(item[1]))
         accuracy, loss = ([row[key] for row in some] for key in ("accuracy", "loss"))
-        spread = [statistics.stdev(each) if len(each) > 1 else 0.0 for each in (accuracy, loss)]
+        spread = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in (accuracy, loss)]
         lines.append(
             f"| {100 * ratio:g} % | {method} | {rate:g} | {statistics.mean(accuracy):.1f} ± {spread[0]:.1f} "
             f"| {statistics.mean(loss):.3f} ± {spread[1]:.3f} | {statistics.mean(row['bytes'] for row in some):,.0f} |"

@@ -64,7 +64,7 @@ class Trainee:
         return loss.item(), time.perf_counter() - begin
 
     def error(self, steps: int) -> float:
-        """Of the hook's means of some batches, added up, against the dense means of the ranks: relative L2. The model stays as it is.
+        """The relative L2 error of the hook's means of some batches, added up, against the dense means of the ranks. The model stays as it is.
         What a residual keeps of one step comes with the next, so more steps have less of it."""
         batches = [next(self.batches) for _ in range(steps)]
         with self.module.no_sync():
@@ -87,7 +87,7 @@ class Trainee:
         return self.tap.sent if self.hook is None else float(self.hook.stats().total.sent)
 
     def hash(self) -> str:
-        """Of all parameters, bit by bit."""
+        """The hash of the bits of all parameters."""
         whole = hashlib.sha256()
         for name, parameter in self.module.module.named_parameters():
             whole.update(name.encode() + parameter.detach().numpy().tobytes())
@@ -129,7 +129,7 @@ def quality(job: Dict[str, Any]) -> Dict[str, Any]:
         "step_ms": milliseconds(seconds),
     }
     if trainee.hook is not None:
-        answer["hook"] = told(trainee.hook)
+        answer["hook"] = total_of(trainee.hook)
         if not answer["sent_in_all"]:  # factors of a transform pass the tap by: what the hook counts, of all steps
             answer.update(sent_in_all=round(answer["hook"]["sent"]), sent=round(answer["hook"]["sent"] / steps))
     return answer
@@ -156,7 +156,7 @@ def times(job: Dict[str, Any]) -> Dict[str, Any]:
     errors = {method: trainee.error(job["check"]) for method, trainee in trainees.items()} if job.get("check") else {}
     wire = dict.fromkeys(trainees, 0)
     sent = {method: trainee.sent for method, trainee in trainees.items()}
-    before = {method: told(trainee.hook) for method, trainee in trainees.items() if trainee.hook is not None}
+    before = {method: total_of(trainee.hook) for method, trainee in trainees.items() if trainee.hook is not None}
     seconds: Dict[str, List[List[float]]] = {method: [] for method in trainees}
     parts: Dict[str, List[Dict[str, float]]] = {method: [] for method in trainees}
     names = list(trainees)
@@ -176,7 +176,7 @@ def times(job: Dict[str, Any]) -> Dict[str, Any]:
         method: {
             "seconds": seconds[method],
             "sent": round((trainee.sent - sent[method]) / (rounds * steps)),
-            "parts": {k: statistics.median(each[k] for each in parts[method]) for k in parts[method][0]},
+            "parts": {k: statistics.median(part[k] for part in parts[method]) for k in parts[method][0]},
             "hash": trainee.hash(),
             **({"wire": round(wire[method] / (rounds * steps))} if wire[method] else {}),
             **({"error": errors[method]} if errors else {}),
@@ -184,7 +184,7 @@ def times(job: Dict[str, Any]) -> Dict[str, Any]:
         for method, trainee in trainees.items()
     }
     for method, then in before.items():
-        now = told(trainees[method].hook)
+        now = total_of(trainees[method].hook)
         answer[method].update({name: now[name] - then[name] for name in ("frame", "repeats")})
     if listening is not None:
         answer[job["record"]]["model"] = listening()
@@ -192,7 +192,7 @@ def times(job: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def listen(module: DistributedDataParallel, job: Dict[str, Any]) -> Callable[[], Any]:
-    """Begins to record; what it gives ends that, and returns the model on rank 0."""
+    """Begins to record. Returns a function that ends that and returns the model on rank 0."""
     import deepreduce.torch
 
     path = Path(tempfile.mkdtemp()) / "model.json"
@@ -208,8 +208,8 @@ def listen(module: DistributedDataParallel, job: Dict[str, Any]) -> Callable[[],
     return end
 
 
-def told(hook: Any) -> Dict[str, float]:
-    """Of all steps: bytes, elements, exchanges that were repeated, seconds."""
+def total_of(hook: Any) -> Dict[str, float]:
+    """Totals of all steps: bytes, elements, exchanges that were repeated, seconds."""
     return {name: getattr(hook.stats().total, name) for name in ("sent", "frame", "kept", "repeats", *PARTS)}
 
 

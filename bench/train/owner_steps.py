@@ -2,10 +2,11 @@
 
     python -m bench.train.owner_steps [--ranks N…] [--link NAME…] [--method NAME…] [--rounds N] [--out FILE] [--table]
 
-As root, on a quiet machine, ten minutes. All methods take turns in one process a rank, in each round another one first. Before any is
-timed, the means of two steps are compared with dense ones: a method beyond its bound in ERROR_MOST, or ranks whose parameters differ in
-a bit, end the run with status 1. How frames travelled is read off the bytes that the rank's network device sent, not off the plan.
-A row replaces the one of its ranks, link and method in FILE; then the table beside FILE is written anew. --table: only that.
+As root, on a quiet machine, ten minutes. All methods take turns in one process a rank; the first one changes from round to round. Before
+the timing, the means of two steps are compared with dense ones. If a method is beyond its bound in ERROR_LIMITS, or if the parameters of
+ranks differ in a bit, the run ends with status 1. Whether frames went by owners or by gather is derived from the bytes that the rank's
+network device sent, not from the plan.
+A row replaces the one of its ranks, link and method in FILE; then the table beside FILE is rewritten. --table: only that.
 """
 
 import argparse
@@ -23,14 +24,14 @@ from bench.train.task import ROOT, settings
 
 # Relative L2 of two steps' means against dense ones: rounding; bf16's 8 bits; twice what gathers of 8 and of 4 bits have, of owners, who
 # round the mean once more, three times; of PowerSGD only that it is nearer than nothing, which has 1.
-ERROR_MOST = {"dense": 1e-5, "bf16": 0.01, "powersgd4": 1.0, "bits8": 0.034, "bits8_owner": 0.05, "bits4": 0.25, "bits4_owner": 0.375}
-METHOD_NAMES = list(ERROR_MOST)
+ERROR_LIMITS = {"dense": 1e-5, "bf16": 0.01, "powersgd4": 1.0, "bits8": 0.034, "bits8_owner": 0.05, "bits4": 0.25, "bits4_owner": 0.375}
+METHOD_NAMES = list(ERROR_LIMITS)
 OUT = ROOT / "bench" / "results" / "owner_steps.json"
 ROUNDS, STEPS, CHECKED = 6, 2, 2
 
 
 def travelled(wire: float, gathered: float, ranks: int) -> str:
-    """Of frames by whose gather a rank sends `gathered` bytes: n - 1 times its frame, by owners 2 (n - 1) / n times. The nearer one."""
+    """Whether `wire` bytes are nearer to a gather, which sends `gathered` bytes (n - 1 times the frame), or to owners (2 (n - 1) / n times)."""
     return "owner" if math.log(wire / gathered) < math.log(2 / ranks) / 2 else "gather"
 
 
@@ -47,12 +48,12 @@ def ways(rows: Sequence[Dict[str, Any]]) -> Dict[str, str]:
 
 def faults(rows: Sequence[Dict[str, Any]]) -> List[str]:
     """What makes rows of one run no results."""
-    told = [f"{row['method']}: the ranks' parameters differ" for row in rows if not row["identical"]]
+    faults_ = [f"{row['method']}: the ranks' parameters differ" for row in rows if not row["identical"]]
     for row in rows:
-        most = ERROR_MOST.get(row["method"], 1.0)
-        if not row["error"] <= most:
-            told.append(f"{row['method']}: the mean is off by {row['error']:.3g} of the dense one, more than {most}")
-    return told
+        limit = ERROR_LIMITS.get(row["method"], 1.0)
+        if not row["error"] <= limit:
+            faults_.append(f"{row['method']}: the mean is off by {row['error']:.3g} of the dense one, more than {limit}")
+    return faults_
 
 
 def table(rows: Sequence[Dict[str, Any]], ranks: int) -> str:

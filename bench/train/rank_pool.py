@@ -128,8 +128,8 @@ class RankPool:
                     line = key.fileobj.readline()  # type: ignore[union-attr]
                     ready.unregister(key.fileobj)
                     if not line:
-                        said = [answer["error"] for answer in answers.values() if "error" in answer]
-                        raise RankError("; ".join([f"rank {key.data} is gone; what it said is above", *said]))
+                        errors = [answer["error"] for answer in answers.values() if "error" in answer]
+                        raise RankError("; ".join([f"rank {key.data} is gone; what it said is above", *errors]))
                     answers[key.data] = json.loads(line)
                     if "error" in answers[key.data]:
                         deadline = min(deadline, time.monotonic() + 5)  # the others fail soon, or never

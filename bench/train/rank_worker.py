@@ -1,4 +1,4 @@
-"""One rank: takes jobs as lines of json on stdin, gives answers as lines on stdout. rank_pool.py starts it.
+"""One rank: reads jobs as lines of json on stdin, writes answers as lines to stdout. rank_pool.py starts it.
 
 python -m bench.train.rank_worker RANK RANKS tcp://ADDRESS:PORT
 """

@@ -21,7 +21,7 @@ RATES = {"10mbit": 10e6, "100mbit": 100e6, "1gbit": 1e9, "unshaped": 0.0}  # bit
 BURST = {"10mbit": "8kb", "100mbit": "32kb", "1gbit": "128kb"}  # what a full bucket lets through at once: small beside a message
 NETWORK = "10.77.0"
 # Of the rate, what a socket gets: below 1, for headers travel, too; busy machines fill 1 Gbit/s less well.
-LEAST, MOST = 0.7, 1.02
+MIN_SHARE, MAX_SHARE = 0.7, 1.02
 PREFIX = "drt"
 
 
@@ -88,8 +88,8 @@ class ShapedLinks:
 
     def sent(self, rank: int) -> int:
         """Bytes that the rank's device has sent, headers and acknowledgements too."""
-        told = run("ip", "netns", "exec", self.name(rank), "cat", "/sys/class/net/eth0/statistics/tx_bytes")
-        return int(told.stdout)
+        count = run("ip", "netns", "exec", self.name(rank), "cat", "/sys/class/net/eth0/statistics/tx_bytes")
+        return int(count.stdout)
 
     def _make(self) -> None:
         hub = f"{PREFIX}{os.getpid()}nhub"
@@ -115,10 +115,10 @@ class ShapedLinks:
         if not RATES[self.rate]:
             size = 1 << 28
         measured = socket_rate(self.name(0), self.name(1), f"{NETWORK}.2", size)
-        wanted = RATES[self.rate]
-        if wanted and not LEAST * wanted <= measured <= MOST * wanted:
+        nominal = RATES[self.rate]
+        if nominal and not MIN_SHARE * nominal <= measured <= MAX_SHARE * nominal:
             raise WrongRate(
-                f"a link of {self.rate} carries {measured / 1e6:.1f} Mbit/s, not {LEAST} to {MOST} of what it should"
+                f"a link of {self.rate} carries {measured / 1e6:.1f} Mbit/s, not {MIN_SHARE} to {MAX_SHARE} of what it should"
             )
         return measured
 

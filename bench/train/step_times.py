@@ -1,4 +1,4 @@
-"""Step times: every method in turn, over the loopback or over shaped links, and what that says of ours."""
+"""Step times: every method in turn, over the loopback or over shaped links, and a verdict on ours."""
 
 import statistics
 import sys
@@ -81,12 +81,12 @@ def measure_one(
     rows = [row_of(model, ranks, link, rate, m, [a[m] for a in answers], where) for m in methods]
     by_method = {row["method"]: row for row in rows}
     for row in rows:
-        said = "; ".join(
+        sentence = "; ".join(
             f"{base}: {verdict(row, by_method[base])}" for base in BASES if base in by_method and base != row["method"]
         )
         print(
             f"{model}, {ranks}, {link}{f' ({rate / 1e6:.0f} Mbit/s)' if rate else ''}, {row['method']}: {row['median']:.1f} "
-            f"[{row['p10']:.1f}, {row['p90']:.1f}] ms, {row['sent']:,} bytes; {said}",
+            f"[{row['p10']:.1f}, {row['p90']:.1f}] ms, {row['sent']:,} bytes; {sentence}",
             flush=True,
         )
     return rows
@@ -98,13 +98,13 @@ def row_of(
     link: str,
     rate: Optional[int],
     method: str,
-    told: List[Dict[str, Any]],
+    reports: List[Dict[str, Any]],
     where: Dict[str, Any],
 ) -> Dict[str, Any]:
     """A step is over when its slowest rank is done. rounds: the median of each. parts: milliseconds, medians of the
     steps, mean of the ranks."""
-    rounds = [[1e3 * max(step) for step in zip(*ranks_round)] for ranks_round in zip(*(t["seconds"] for t in told))]
-    slowest = sorted(step for each in rounds for step in each)
+    rounds = [[1e3 * max(step) for step in zip(*ranks_round)] for ranks_round in zip(*(t["seconds"] for t in reports))]
+    slowest = sorted(step for round_ in rounds for step in round_)
     at = lambda share: round(slowest[min(len(slowest) - 1, int(share * len(slowest)))], 3)
     return {
         "kind": "times",
@@ -117,12 +117,12 @@ def row_of(
         "median": round(statistics.median(slowest), 3),
         "p10": at(0.1),
         "p90": at(0.9),
-        "rounds": [round(statistics.median(each), 3) for each in rounds],
-        "sent": round(statistics.fmean(t["sent"] for t in told)),
-        "parts": {k: round(1e3 * statistics.fmean(t["parts"][k] for t in told), 3) for k in told[0]["parts"]},
-        **{name: round(statistics.fmean(t[name] for t in told)) for name in ("frame", "repeats", "wire") if name in told[0]},
-        **({"error": round(max(t["error"] for t in told), 6)} if "error" in told[0] else {}),
-        "identical": method == "local" or len({t["hash"] for t in told}) == 1,
+        "rounds": [round(statistics.median(round_), 3) for round_ in rounds],
+        "sent": round(statistics.fmean(t["sent"] for t in reports)),
+        "parts": {k: round(1e3 * statistics.fmean(t["parts"][k] for t in reports), 3) for k in reports[0]["parts"]},
+        **{name: round(statistics.fmean(t[name] for t in reports)) for name in ("frame", "repeats", "wire") if name in reports[0]},
+        **({"error": round(max(t["error"] for t in reports), 6)} if "error" in reports[0] else {}),
+        "identical": method == "local" or len({t["hash"] for t in reports}) == 1,
         **where,
     }
 
@@ -131,7 +131,7 @@ def verdict(row: Dict[str, Any], base: Dict[str, Any]) -> str:
     """Beyond the spread: in every round, in which both took their turn, the same one is faster. A slow phase of the
     machine falls on both."""
     ratios = [mine / other for mine, other in zip(row["rounds"], base["rounds"])]
-    said = f"{row['median'] / base['median']:.2f} x [{min(ratios):.2f}, {max(ratios):.2f}]"
+    sentence = f"{row['median'] / base['median']:.2f} x [{min(ratios):.2f}, {max(ratios):.2f}]"
     if max(ratios) < 1:
-        return f"faster, {said}"
-    return f"does not pay, {said}" if min(ratios) > 1 else f"within the spread, {said}"
+        return f"faster, {sentence}"
+    return f"does not pay, {sentence}" if min(ratios) > 1 else f"within the spread, {sentence}"

@@ -37,7 +37,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Setting:
-    """build(seed) gives the task; steps are those of a quality run; seconds: of a dense step of 2 ranks on two cores,
+    """build(seed) returns the task; steps are those of a quality run; seconds: of a dense step of 2 ranks on two cores,
     for the estimate before anything was measured."""
 
     build: Callable[[int], Task]
@@ -56,7 +56,7 @@ def rate_factor(step: int, steps: int) -> float:
 
 @functools.cache
 def cached(name: str, make: Callable[[], Any]) -> Any:
-    """What make() gives, tensors and all, kept in CACHE; the name says what it depends on."""
+    """The result of make(), with its tensors, saved in CACHE; the name holds all that it depends on."""
     path = CACHE / f"{name}.pt"
     if not path.exists():
         made = make()
@@ -71,7 +71,7 @@ def cached(name: str, make: Callable[[], Any]) -> Any:
 def count_right(
     module: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, rank: int, ranks: int
 ) -> Tuple[float, int]:
-    """Of this rank's share, how many the largest output names."""
+    """The number of this rank's samples whose largest output is the label."""
     right = 0.0
     mine = slice(rank, None, ranks)
     for x, y in zip(inputs[mine].split(256), labels[mine].split(256)):

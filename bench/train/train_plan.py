@@ -79,7 +79,7 @@ def quick_runs(models: Optional[Sequence[str]], methods: Optional[Sequence[str]]
 def set_runs(
     name: str, settings: Dict[str, Setting], seeds: Sequence[int], share: float, quick: bool
 ) -> List[Run]:
-    """The runs of a set, seed by seed. quick: one model, a few steps. What the library lacks is told and left out."""
+    """The runs of a set, seed by seed. quick: one model, a few steps. What the library lacks is reported and left out."""
     mine, methods = SETS[name]
     there = []
     for method in methods:
@@ -96,7 +96,7 @@ def set_runs(
 
 
 def seconds_of(run: Run, settings: Dict[str, Setting], took: Dict["tuple[str, int]", List[float]]) -> float:
-    """As long as those of its model and ranks took a step on average; without any, as a dense step is known to."""
+    """The estimate from the steps of the same model and ranks so far; without any, from the known time of a dense step."""
     known = took.get((run.model, run.ranks))
     if known:
         return run.steps * sum(known) / len(known)

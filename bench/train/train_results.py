@@ -40,7 +40,7 @@ def context() -> Dict[str, Any]:
 
 
 def commit() -> str:
-    """Of the tree that ran; -dirty if what runs was changed since. Results are no part of that."""
+    """The commit of the tree that ran; -dirty if the code that ran has changed since. Results do not count."""
     ask = lambda *words: subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
     changed = ask("status", "--porcelain", "--", "bench/train", "bench/paper", "datasets", "bindings", "capi", "lib", "codecs")
     return (ask("rev-parse", "--short", "HEAD") or "unversioned") + ("-dirty" if changed else "")

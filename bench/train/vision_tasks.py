@@ -30,7 +30,7 @@ def shuffled(inputs, labels, size, generator):
 
 
 def resnet20(seed):
-    """As datasets/capture.py has it: 1,437 images to learn from, shifted at random, 360 held out."""
+    """The task of datasets/capture.py: 1,437 images to learn from, shifted at random, 360 held out."""
     images, labels, test_images, test_labels = capture.load_digits(seed)
     # Shifts are drawn from torch's own generator, which a run seeds by its rank.
     batches = lambda generator: (
@@ -76,8 +76,8 @@ def unpack_fashion():
             package = next(CACHE.glob(f"{PACKAGE}_*.deb"))
             subprocess.run(["dpkg", "-x", package, CACHE], check=True, capture_output=True, text=True)
         except (OSError, subprocess.CalledProcessError) as error:
-            said = (getattr(error, "stderr", None) or str(error)).strip()
-            raise RuntimeError(f"Fashion-MNIST is Debian's package {PACKAGE}, which could not be had: {said}") from None
+            message = (getattr(error, "stderr", None) or str(error)).strip()
+            raise RuntimeError(f"Fashion-MNIST is Debian's package {PACKAGE}, which could not be had: {message}") from None
     return CACHE / FOLDER
 
 

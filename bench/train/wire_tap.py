@@ -17,7 +17,7 @@ SIZE = 8  # bytes: a slot of deepreduce.torch begins with a head, and the sizes 
 
 class Tap:
     """sent: bytes that this rank sends by the schedules of gloo, a ring each: an all-reduce of b bytes sends
-    2 (n - 1) / n b, an all-gather of slots of b bytes (n - 1) b. slot: the last one, if `keep` says so."""
+    2 (n - 1) / n b, an all-gather of slots of b bytes (n - 1) b. slot: the last one, if `keep` is true."""
 
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks
@@ -45,14 +45,14 @@ class Tap:
             yield self
 
     def bits(self) -> Optional[Dict[str, float]]:
-        """Of the slot that was kept: bits of index, value and order a nonzero, of what was sparsified; None if there is none."""
+        """Bits of index, value and order per nonzero of the sparsified tensors in the saved slot; None if there are none."""
         slot, self.slot = self.slot, None
         tensors = [t for frame in frames_of(slot or b"") for t in deepreduce.inspect(frame).tensors]
         sparse = [t for t in tensors if 0 < t.support < t.universe]
         if not sparse:
             return None
-        kept = sum(t.support for t in sparse)
-        size = lambda part: round(8 * sum(getattr(t, f"{part}_size") for t in sparse) / kept, 3)
+        selected = sum(t.support for t in sparse)
+        size = lambda part: round(8 * sum(getattr(t, f"{part}_size") for t in sparse) / selected, 3)
         return {part: size(part) for part in ("index", "value", "order")}
 
 
@@ -76,7 +76,7 @@ def is_frame(data: bytes) -> bool:
 
 
 def device_bytes() -> Optional[int]:
-    """Bytes that this rank's network device has sent, whoever counts: headers and acknowledgements too. None over the loopback,
+    """All bytes that this rank's network device has sent, with headers and acknowledgements. None over the loopback,
     which all ranks share."""
     device = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
     return None if device == "lo" else int(Path(f"/sys/class/net/{device}/statistics/tx_bytes").read_text("ascii"))
