@@ -1,18 +1,23 @@
 #!/usr/bin/env python3
-"""Public documents and error texts are in plain English: words that readers stumble over have a plain one in their place.
+"""Documents, error texts, comments and names are in plain English: words that readers stumble over have a plain one in their place.
 
     words.py TREE     prints each line with such a word, as file:line: sentence. Exit 1 if there is one, or if a planted one goes unnoticed
 
 Only words without a legitimate use in these texts are listed. Code in a document (between backquotes, or indented) is not looked at.
 """
+import ast
+import io
 import re
 import sys
+import tokenize
 from pathlib import Path
 
 DOCUMENTS = ("*.md", "docs/*.md", "include/**/*.md", "lib/**/*.md", "codecs/**/*.md", "examples/*.md", "datasets/*.md")
-EXEMPT = ("CHANGELOG.md",)  # what was released is not rewritten
+EXEMPT = ("CHANGELOG.md", "tests/lint/words.py")  # what was released is not rewritten; this file has the words
 HEADERS = ("include/**/*.h", "include/**/*.hpp")  # all of them are documentation
 SOURCES = ("lib/**/*.?pp", "lib/**/*.cu", "capi/*.?pp", "codecs/**/*.?pp", "tool/**/*.?pp")  # their string literals
+COMMENTS = ("lib/sender/*.?pp",)  # of these the comments, too
+PYTHON = ("tests/**/*.py", "bench/**/*.py")  # their docstrings, comments and names
 
 RULES = [
     (r"told", "reported, sent, informed"),
@@ -25,6 +30,17 @@ RULES = [
     (r"(?<!there )(?:is|are) no (?!\w+er\b|more\b|less\b|worse\b|doubt\b|\w+ (?:in|of) (?:it|them)\b)\w+", "is not a"),
 ]
 FOUND_BY = [(re.compile(rf"\b(?:{words})\b", re.IGNORECASE), plain) for words, plain in RULES]
+# Names in Python: whole names, parts of names, and parts of constants.
+NAMES = {
+    "each": "the item's own: row, tensor, rank",
+    "kept": "selected, saved, residual",
+    "most": "limit, largest, max_…",
+    "least": "minimum, smallest, min_…",
+    "gives": "returns",
+    "tells": "reports",
+}
+PARTS = {"told": "report, printed, info", "said": "message, output", "came": "received", "wanted": "requested, expected"}
+CONSTANT_PARTS = {"MOST": "MAX_…, LIMIT", "LEAST": "MIN_…"}
 STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
@@ -40,6 +56,55 @@ def strings(text):
     for line in text.split("\n"):
         line = line.strip()
         yield "" if line.startswith(("//", "#include")) else " | ".join(STRING.findall(line))
+
+
+def comments(text):
+    for line in text.split("\n"):
+        _, mark, comment = line.partition("//")
+        yield comment if mark else ""
+
+
+def python_prose(text):
+    """The docstrings and comments of a Python file, line by line."""
+    lines = [""] * (text.count("\n") + 1)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT and not token.string.startswith("# noqa"):
+            lines[token.start[0] - 1] += token.string
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
+            docstring = node.body[0].value
+            for number in range(docstring.lineno, docstring.end_lineno + 1):
+                lines[number - 1] = text.split("\n")[number - 1]
+    yield from (re.sub(r"`[^`]*`", "``", line) for line in lines)
+
+
+def names_of(text):
+    """(line, name) of all that a Python file defines."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.attr
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+            yield node.lineno, node.name
+
+
+def plain_of(name):
+    """The plain word in place of a name, or of a part of it; None: the name is plain."""
+    whole = name.strip("_")
+    if whole.lower() in NAMES:
+        return NAMES[whole.lower()]
+    parts = whole.split("_")
+    found = (PARTS.get(part.lower()) or CONSTANT_PARTS.get(part) for part in parts)
+    return next(filter(None, found), None) if len(parts) <= 3 else None  # (a longer name is a sentence)
+
+
+def names_at_fault(name, text):
+    for number, word in sorted(set(names_of(text))):
+        if plain := plain_of(word):
+            yield f"{name}:{number}: the name '{word}' has a plain one: {plain}"
 
 
 def faults(name, lines):
@@ -64,6 +129,11 @@ def check(root):
         yield from faults(name, text.split("\n"))
     for name, text in read(root, SOURCES):
         yield from faults(name, strings(text))
+    for name, text in read(root, COMMENTS):
+        yield from faults(name, comments(text))
+    for name, text in read(root, PYTHON):
+        yield from faults(name, python_prose(text))
+        yield from names_at_fault(name, text)
 
 
 PLANTS = [
@@ -72,6 +142,9 @@ PLANTS = [
     (prose, "  Then the batch is prepared anew."),
     (strings, '    return fail(error, DR_E_ARGUMENT, "tensor %zu: this is no tensor", i);'),
     (strings, '  fail(error, DR_E_TIMEOUT, "rank %u came too late", rank);'),
+    (comments, "  // A frame that came."),
+    (python_prose, '"""What it said."""\nx = 1'),
+    (python_prose, "x = 1  # this is no tensor"),
     (strings, '  const char* text = "the frame that was \\"wanted\\"";'),
 ]
 FINE = [
@@ -81,8 +154,14 @@ FINE = [
 ]
 
 
+NAMES_AT_FAULT = ["for each in x: pass", "told = 1", "def f(most): pass", "LEAST, X = 1, 2", "a.kept = 1", "[said_word for said_word in x]", "class Told: pass"]
+NAMES_FINE = ["at_most_once_a_step_it_is_told = 1", "x = told", "f(most=1)", "row = {'kept': 1}", "each_rank = 1"]
+
+
 def main():
     found = list(check(Path(sys.argv[1])))
+    found += [f"words.py: does not notice: {line}" for line in NAMES_AT_FAULT if not list(names_at_fault("x", line))]
+    found += [f"words.py: refuses what is fine: {line}" for line in NAMES_FINE if list(names_at_fault("x", line))]
     found += [f"words.py: does not notice: {line}" for cut, line in PLANTS if not list(faults("x", cut(line)))]
     found += [f"words.py: refuses what is fine: {line}" for cut, line in FINE if list(faults("x", cut(line)))]
     print("\n".join(found), end="\n" if found else "")
