@@ -13,7 +13,7 @@ if sys.platform != "linux":
 
 import test_torch  # noqa: E402
 
-SUITES = {"outer": (2, 200), "outer3": (3, 100)}  # ranks, seconds
+SUITES = {"outer": (2, 200), "outer3": (3, 100), "outer4": (4, 100)}  # ranks, seconds
 test_torch.SUITES.update(SUITES)
 
 

@@ -340,6 +340,50 @@ def ranks_at_another_inner_step_of_one_round_keep_what_they_trained():
     assert outer.catch_up() is False
 
 
+@check("outer4")
+def islands_train_dense_inside_a_host_and_exchange_rounds_between_hosts():
+    """As docs/OUTER.md has it: ranks 0 and 1 are a host, 2 and 3 another; the first of each is its leader."""
+    rank = dist.get_rank()
+    hosts = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    leaders = dist.new_group([0, 2])
+    host, leader = hosts[rank // 2], rank // 2 * 2
+
+    def share(model):
+        for tensor in model.state_dict().values():
+            dist.broadcast(tensor, leader, group=host)
+
+    for options in ({}, {"overlap": 2}, {"fragments": 2}):
+        torch.manual_seed(rank)
+        model = Norms()
+        ddp = nn.parallel.DistributedDataParallel(model, process_group=host)
+        inner = adam(model)
+        if rank == leader:
+            outer = Outer(model, SPARSE, every=4, group=leaders, **options)
+        else:
+            with raises(deepreduce.ArgumentError, f"rank {rank} is not in the group"):
+                Outer(model, SPARSE, every=4, group=leaders)
+        share(model)
+        assert same_on_all_ranks(buffers_of(model))
+        alike = []
+        for step in range(12):
+            torch.manual_seed(1000 * step + rank)
+            inner.zero_grad()
+            ddp(torch.randn(8, 20)).square().mean().backward()
+            inner.step()
+            landed = torch.tensor([rank == leader and outer.step()])
+            dist.broadcast(landed, leader, group=host)
+            if landed:
+                share(model)
+            there = [torch.empty_like(parameters_of(model)) for _ in range(2)]
+            dist.all_gather(there, parameters_of(model), group=host)
+            assert same(*there), (options, step)
+            alike.append(same_on_all_ranks(buffers_of(model)))
+        if not options:
+            assert alike == [False, False, False, True] * 3
+        if rank == leader:
+            assert outer.info.last.workers == ("0", "2") and outer.info.rounds == (6 if "fragments" in options else 2 if "overlap" in options else 3), options
+
+
 @check("outer")
 def overlap_counts_each_inner_step_once():
     """With a dense plan and rate 1, what is applied late is what ranks moved, and what they moved meanwhile stays."""
