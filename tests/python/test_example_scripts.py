@@ -159,6 +159,11 @@ def test_outer_loop(tmp_path):
     for outputs in (ranks, [printed_by(worker) for worker in workers]):
         found = [re.search(r"accuracy (\S+), weights (\S+); sent (\d+) bytes a round instead of (\d+)", output) for output in outputs]
         assert all(float(match[1]) > 0.9 and int(match[3]) < 0.01 * int(match[4]) for match in found) and found[0][2] == found[1][2]
+    assert [output.count("\nround ") + output.startswith("round ") for output in ranks] == [20, 0]  # only one rank prints rounds
+    late = printed_by(start("outer_loop.py", tmp_path / "run", "late", OMP_NUM_THREADS="1"))
+    assert "late begins at round 20 of 20: the run is over" in late and found[0][2] in late
+    alone = start("outer_loop.py", tmp_path / "run")
+    assert "torchrun --nproc_per_node 2 outer_loop.py" in alone.communicate(timeout=100)[1] and alone.returncode == 1
 
 
 def test_train_grace():
