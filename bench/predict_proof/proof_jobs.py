@@ -1,6 +1,7 @@
-"""The jobs of ranks for the proof of predictions, over gloo: they calibrate, and compute the gradients of a model."""
+"""The jobs of ranks for the proof of predictions, over gloo: they calibrate, compute the gradients of a model, and train in rounds."""
 
-from typing import Any, Dict
+import time
+from typing import Any, Callable, Dict
 
 
 def calibrate(job: Dict[str, Any]) -> Dict[str, Any]:
@@ -41,3 +42,57 @@ def gradients(job: Dict[str, Any]) -> Dict[str, Any]:
     if trainee.rank == 0:
         numpy.savez(job["path"], **arrays)
     return {"tensors": len(arrays)}
+
+
+def rounds(job: Dict[str, Any]) -> Dict[str, Any]:
+    """Outer loops of a network of three layers, of job["widths"], that learns to copy: {"rows": [{"plan", "every",
+    "local": seconds of steps without an exchange, "seconds": of rounds, "waited": those in their exchange, "sent": bytes}]}. The first round of
+    each loop, which compares terms, is left out."""
+    import torch
+    import torch.distributed as dist
+
+    from deepreduce.outer import Outer
+
+    def trainee() -> Any:
+        torch.manual_seed(job["seed"])
+        layers: Any = []
+        for inputs, outputs in zip(job["widths"], job["widths"][1:]):
+            layers += [torch.nn.Linear(inputs, outputs), torch.nn.ReLU()]
+        model = torch.nn.Sequential(*layers[:-1])
+        return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    generator = torch.Generator().manual_seed(dist.get_rank())
+
+    def train(model: Any, inner: Any) -> None:
+        data = torch.randn(job["batch"], job["widths"][0], generator=generator)
+        torch.nn.functional.mse_loss(model(data), data[:, : job["widths"][-1]]).backward()
+        inner.step()
+        inner.zero_grad()
+
+    def timed(call: Callable[[], None]) -> float:
+        begin = time.perf_counter()
+        call()
+        return time.perf_counter() - begin
+
+    def loop(plan: Any, every: int) -> Dict[str, Any]:
+        model, inner = trainee()
+        dist.barrier()
+        local = [timed(lambda: train(model, inner)) for _ in range(job["local"] + 2)][2:]
+        model, inner = trainee()
+        outer = Outer(model, plan, every=every)
+
+        def one_round() -> None:
+            while True:
+                train(model, inner)
+                if outer.step():
+                    return
+
+        one_round()
+        seconds, waited = [], []
+        for _ in range(job["rounds"]):
+            seconds.append(timed(one_round))
+            last: Any = outer.info.last
+            waited.append(last.waited)
+        return {"plan": plan, "every": every, "local": local, "seconds": seconds, "waited": waited, "sent": last.sent}
+
+    return {"rows": [loop(plan, every) for plan in job["plans"] for every in job["every"]]}

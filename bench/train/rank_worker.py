@@ -22,6 +22,7 @@ KINDS = {
     "times": one_run.times,
     "calibrate": proof_jobs.calibrate,
     "gradients": proof_jobs.gradients,
+    "rounds": proof_jobs.rounds,
     "control": changing_links.one_run,
 }
 

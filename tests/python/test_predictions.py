@@ -112,6 +112,28 @@ def test_there_are_rows_enough_for_the_proof():
     assert all("feedback=residual" in plan or plan == "index=all value=raw" for plan in proof_grid.calibrated_plans())
 
 
+@needs_tool
+def test_rounds_of_an_outer_loop_are_predicted_as_they_were_measured():
+    sys.path.insert(0, str(ROOT / "bench" / "results"))
+    import outer_rounds
+
+    stored = json.loads(outer_rounds.STORED.read_text("utf-8"))
+    by_link = {link: outer_rounds.predicted(stored, link, TOOL) for link in outer_rounds.ROUNDS}
+    rows = [row for of_link in by_link.values() for row in of_link]
+    assert len(rows) == 2 * len(outer_rounds.PLANS) * len(outer_rounds.EVERY)
+    errors = sorted(abs(row["error"]) for row in rows)
+    assert errors[len(errors) // 2] < 0.2 and errors[-1] < 0.3
+    # By bytes, too, and so is the order of plans at every link and H.
+    dense = [row for row in rows if row["plan"] != outer_rounds.SPARSE]
+    assert all(row["sent_bytes"] == pytest.approx(row["sent"], rel=1e-3) for row in dense)
+    for of_link in by_link.values():
+        for every in outer_rounds.EVERY:
+            of_every = [row for row in of_link if row["every"] == every]
+            assert sorted(of_every, key=lambda row: row["measured"]) == sorted(of_every, key=lambda row: row["round_ns"])
+    page = (ROOT / "bench" / "results" / "outer_rounds.md").read_text("utf-8")
+    assert all(f"| {row['measured']:.3f} s |" in page for row in rows)
+
+
 def candidate(measured, low, high, predicted, sent=1000, identical=True):
     ms = {"measured_ns": measured, "q1_ns": low, "q3_ns": high, "predicted_ns": predicted}
     return {**{key: round(1e6 * value) for key, value in ms.items()}, "rounds_ns": [], "sent": sent, "identical": identical}
