@@ -349,7 +349,7 @@ class FolderExchange:
     # ---- Checkpoints ----
 
     def state_dict(self) -> Dict[str, Any]:
-        return {"coders": {str(i): _saved(coder.sender.state_dict()) for i, coder in enumerate(self._coders)}, "members": sorted(self._members)}
+        return {"coders": {str(i): coder.saved() for i, coder in enumerate(self._coders)}, "members": sorted(self._members)}
 
     def load_state_dict(self, state: Mapping[str, Any], number: int) -> None:
         if "coders" not in state:
@@ -366,8 +366,3 @@ class FolderExchange:
 
 
 _ABSURD = "absurd: "
-
-
-def _saved(state: Dict[str, Any]) -> Dict[str, Any]:
-    """The state with tensors in place of arrays, for torch.save."""
-    return {key: {name: torch.from_numpy(array) for name, array in value.items()} if isinstance(value, dict) else value for key, value in state.items()}

@@ -53,6 +53,11 @@ class FragmentCoder:
             found.append(slot[: sent.size])
         return found
 
+    def saved(self) -> Dict[str, Any]:
+        """The sender's state_dict with tensors in place of arrays, for torch.save."""
+        state = self.sender.state_dict()
+        return {key: {name: torch.from_numpy(array) for name, array in value.items()} if isinstance(value, dict) else value for key, value in state.items()}
+
     def take_back(self, number: int) -> None:
         self.sender.take_back(number)
         self.sender.resume(0, 0)  # (workers of a folder do not compare failures)
