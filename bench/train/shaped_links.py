@@ -81,7 +81,10 @@ class ShapedLinks:
         remove(os.getpid())
 
     def name(self, rank: int) -> str:
-        return f"{PREFIX}{os.getpid()}n{rank}"
+        return self.name_of(str(rank))
+
+    def name_of(self, what: str) -> str:
+        return f"{PREFIX}{os.getpid()}n{what}"
 
     def pool(self) -> RankPool:
         return RankPool(self.ranks, f"{NETWORK}.1", "eth0", lambda rank: ["ip", "netns", "exec", self.name(rank)])
@@ -92,7 +95,7 @@ class ShapedLinks:
         return int(count.stdout)
 
     def _make(self) -> None:
-        hub = f"{PREFIX}{os.getpid()}nhub"
+        hub = self.name_of("hub")
         run("ip", "netns", "add", hub)
         run("ip", "-n", hub, "link", "add", "br0", "type", "bridge")
         run("ip", "-n", hub, "link", "set", "br0", "up")
@@ -105,10 +108,23 @@ class ShapedLinks:
             run("ip", "-n", here, "link", "set", "eth0", "up")
             run("ip", "-n", hub, "link", "set", f"p{rank}", "master", "br0")
             run("ip", "-n", hub, "link", "set", f"p{rank}", "up")
-            if RATES[self.rate]:
-                shape = ["root", "tbf", "rate", self.rate, "burst", BURST[self.rate], "latency", "50ms"]
-                run("tc", "-n", here, "qdisc", "replace", "dev", "eth0", *shape)
-                run("tc", "-n", hub, "qdisc", "replace", "dev", f"p{rank}", *shape)
+        self._shape()
+
+    def shape(self, rate: str) -> float:
+        """Sets another rate, of RATES, while programs run there; returns what a socket gets now."""
+        self.rate = rate
+        self._shape()
+        self.measured = self._measure()
+        return self.measured
+
+    def _shape(self) -> None:
+        for rank in range(self.ranks):
+            for space, device in ((self.name(rank), "eth0"), (self.name_of("hub"), f"p{rank}")):
+                if RATES[self.rate]:
+                    shape = ["tbf", "rate", self.rate, "burst", BURST[self.rate], "latency", "50ms"]
+                    run("tc", "-n", space, "qdisc", "replace", "dev", device, "root", *shape)
+                else:
+                    run("tc", "-n", space, "qdisc", "del", "dev", device, "root", check=False)
 
     def _measure(self) -> float:
         size = int(max(2e6, RATES[self.rate] / 8))  # a second's worth
