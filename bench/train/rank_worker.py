@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from bench.predict_proof import proof_jobs
-from bench.train import changing_links, methods, one_run
+from bench.train import changing_links, methods, one_run, outer_worker
 
 KINDS = {
     "quality": one_run.quality,
@@ -24,6 +24,7 @@ KINDS = {
     "gradients": proof_jobs.gradients,
     "rounds": proof_jobs.rounds,
     "control": changing_links.one_run,
+    "outer": outer_worker.work,
 }
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
