@@ -76,10 +76,10 @@ def predicted(stored: Dict[str, Any], link: str, tool: str) -> List[Dict[str, An
     sparse = next(row["candidate"] for row in rows if row["candidate"] not in ("dense f32", "dense bf16", HALF))
     result = []
     for row in found["rows"]:
-        told = known[PLANS[row["plan"]] or sparse, row["every"]]
+        predicted = known[PLANS[row["plan"]] or sparse, row["every"]]
         seconds = statistics.median(row["seconds"])
-        figures = {key: told[key] for key in ("round_ns", "exchange_ns", "waiting", "sent_bytes")}
-        result.append({**row, **figures, "measured": seconds, "error": told["round_ns"] / 1e9 / seconds - 1})
+        figures = {key: predicted[key] for key in ("round_ns", "exchange_ns", "waiting", "sent_bytes")}
+        result.append({**row, **figures, "measured": seconds, "error": predicted["round_ns"] / 1e9 / seconds - 1})
     return result
 
 

@@ -55,8 +55,8 @@ def trained(tmp_path_factory):
 @pytest.mark.parametrize("name", ["exact", "dense"])
 def test_an_exact_plan_trains_as_torchft_does(trained, name):
     ours, theirs = trained[name], trained["torchft"]
-    assert [each["weights"] for each in ours] == [each["weights"] for each in theirs]
-    assert [each["losses"] for each in ours] == [each["losses"] for each in theirs]
+    assert [replica["weights"] for replica in ours] == [replica["weights"] for replica in theirs]
+    assert [replica["losses"] for replica in ours] == [replica["losses"] for replica in theirs]
     assert ours[0]["commits"] == [True] * 6
 
 
