@@ -4,7 +4,6 @@ import json
 import pathlib
 import subprocess
 import sys
-import time
 
 import pytest
 from torchft.coordination import LighthouseServer

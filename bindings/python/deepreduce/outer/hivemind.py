@@ -1,0 +1,255 @@
+"""deepreduce.outer.hivemind: hivemind's gradient averager, whose peers exchange frames. Imported on request.
+
+    factory = functools.partial(deepreduce.outer.hivemind.GradientAverager, plan="sparseloco")
+    optimizer = hivemind.Optimizer(…, grad_averager_factory=factory)
+
+hivemind averages parts of tensors at different peers, and a part that comes back is added to what the peer has (docs/OUTER.md).
+Here each peer of a group sends its frame to each other one, as hivemind's own messages without compression, and all apply the
+mean. Matchmaking, weights and timeouts stay hivemind's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import logging
+import multiprocessing
+from typing import Any, AsyncIterator, Coroutine, Dict, Iterable, Mapping, Optional, Sequence, Set, Tuple
+
+import torch
+from hivemind.averaging.allreduce import AllreduceException
+from hivemind.averaging.matchmaking import MatchmakingException
+from hivemind.compression import CompressionBase, NoCompression
+from hivemind.optim.grad_averager import GradientAverager as HivemindGradientAverager
+from hivemind.proto import averaging_pb2, runtime_pb2
+from hivemind.utils.asyncio import enter_asynchronously
+from hivemind.utils.streaming import split_for_streaming
+
+from .._adapters._sender_pool import method_of
+from ..errors import ArgumentError, Error, Unsupported
+from ..torch import Plans
+from ..torch._engine import is_finite
+from ..torch._rules import Rules
+from ._contribution import Contribution, Refused, overhead, pack, unpack
+from ._fragment_coder import FragmentCoder
+
+__all__ = ["GradientAverager"]
+
+_log = logging.getLogger("deepreduce.outer")
+
+
+class GradientAverager(HivemindGradientAverager):  # type: ignore[misc]
+    """hivemind's GradientAverager with compressed gradients, for grad_averager_factory of hivemind.Optimizer; or on its own, for
+    gradients and for pseudo-gradients.
+
+    parameters  as of hivemind's
+    plan        as of deepreduce.torch.DDPHook; it must produce frames
+    dense_below, flat, seed  as of DDPHook
+    options     the other arguments of hivemind's GradientAverager
+
+    sent, received  bytes of frames that this peer sent to the others, and received
+
+    Peers find one another only if they have the same plan and options. The residual belongs to the peer, in the averager's
+    process; a new peer starts without. A step that fails leaves it as it was. A peer that does not answer within `sender_timeout`
+    (without one: never), or whose gradient is not finite, is left out by those that lack its frame.
+
+    Raises ArgumentError for another compression, and Unsupported for auxiliary and client-mode peers: each peer must be reachable
+    (hivemind's relays suffice).
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[torch.nn.Parameter],
+        plan: Plans,
+        *,
+        dense_below: Optional[int] = None,
+        flat: Optional[bool] = None,
+        seed: int = 0,
+        compression: Optional[CompressionBase] = None,
+        auxiliary: bool = False,
+        client_mode: Optional[bool] = None,
+        start: bool = False,
+        **options: Any,
+    ) -> None:
+        if compression is not None and type(compression) is not NoCompression:
+            raise ArgumentError(f"the compression is {compression}; the plan says how gradients are sent: leave it out")
+        if client_mode is None:
+            client_mode = options["dht"].client_mode
+        if auxiliary or client_mode:
+            what = "an auxiliary peer" if auxiliary else "a peer in client mode"
+            raise Unsupported(f"this is {what}; each peer sends its frame to each other one of its group")
+        rules = Rules(plan, flat)
+        for _, one_plan in rules.pairs:
+            method_of(one_plan)  # raises Unsupported if it produces no frames for all
+        self._book, self._terms = rules.book, {"dense_below": dense_below, "flat": rules.flat, "seed": seed}
+        self._traffic = multiprocessing.Array("Q", 2)  # (the averager is a process of its own)
+        self._coder: Optional[FragmentCoder] = None
+        super().__init__(parameters, client_mode=False, start=False, **options)
+        schema: bytes = getattr(self, "schema_hash")  # noqa: B009 (mypy does not see hivemind's types)
+        self.schema_hash = hashlib.sha256(schema + repr((rules.lines, sorted(self._terms.items()))).encode()).digest()
+        if start:
+            self.run_in_background(await_ready=True)
+
+    @property
+    def sent(self) -> int:
+        return int(self._traffic[0])
+
+    @property
+    def received(self) -> int:
+        return int(self._traffic[1])
+
+    # ---- In the averager's process ----
+
+    async def _aggregate_with_group(self, group_info: Any, min_vector_size: int, **kwargs: Any) -> Any:
+        """As hivemind's, without the shares of peers."""
+        try:
+            _, _, user_gathered_bytes = zip(*map(self.serializer.loads, group_info.gathered))
+            async with enter_asynchronously(self.get_tensors()) as tensors:
+                await self._run_allreduce_inplace_(tensors, group_info, **kwargs)
+            return dict(zip(group_info.peer_ids, map(self.serializer.loads, user_gathered_bytes)))
+        except Exception as error:
+            raise MatchmakingException(f"Unable to run All-Reduce: {error}") from error
+
+    async def _run_allreduce_inplace_(
+        self, tensors: Sequence[torch.Tensor], group_info: Any, group_id: Optional[bytes] = None, *, weight: float = 1.0,
+        sender_timeout: Optional[float] = None, **kwargs: Any,
+    ) -> None:  # fmt: skip
+        """Sends this peer's frame to the group, receives theirs, and writes the mean into the tensors."""
+        group_id = group_info.group_id if group_id is None else group_id
+        in_executor = functools.partial(asyncio.get_running_loop().run_in_executor, None)
+        if self._coder is None:
+            self._coder = await in_executor(self._new_coder, tensors)
+        coder = self._coder
+        before = coder.sender.state_dict()
+        try:
+            others = [peer for peer in group_info.peer_ids if peer != self.peer_id]
+            group = _Group(others, coder.max_bytes + overhead(coder.units, 0), sender_timeout)
+            self._running_groups[group_id].set_result(group)
+            message = await in_executor(self._encode, coder, tensors, group_id, weight)
+            received, reached = await group.exchange({peer: self._send(peer, group_id, message, group) for peer in others})
+            if others and not (received and reached):
+                raise AllreduceException("no other peer of the group answered")
+            messages = {**received, self.peer_id: message}
+            ordered = {peer: messages[peer] for peer in group_info.peer_ids if peer in messages}
+            means, scale = await in_executor(self._merge, coder, ordered, group_id)
+            for tensor, mean in zip(tensors, means.values()):
+                update = torch.from_numpy(mean).view(tensor.shape).mul_(scale)
+                tensor.add_(update - tensor, alpha=self._averaging_alpha) if self._averaging_alpha != 1 else tensor.copy_(update)
+            self._traffic[0] += len(message) * len(others)
+            self._traffic[1] += sum(map(len, received.values()))
+            self._state_updated.set()
+        except BaseException:
+            coder.sender.load_state_dict(before)
+            raise
+
+    def _new_coder(self, tensors: Sequence[torch.Tensor]) -> FragmentCoder:
+        return FragmentCoder({str(i): tuple(tensor.shape) for i, tensor in enumerate(tensors)}, self._book, self._terms)
+
+    def _encode(self, coder: FragmentCoder, tensors: Sequence[torch.Tensor], group_id: bytes, weight: float) -> bytes:
+        moved = {name: tensor.float() * weight for name, tensor in zip(coder.outputs, tensors)}
+        bad = next((name for name, tensor in moved.items() if not is_finite(tensor)), None)
+        fault = "" if bad is None else f"tensor {bad} is not finite"
+        private = int.from_bytes(self.peer_id.to_bytes()[-8:], "little")
+        slots = list(coder.encode(moved, _number(group_id), private)) if bad is None else []
+        return pack("", _number(group_id), "", "", weight or _NOTHING, fault, slots, b"")
+
+    def _merge(self, coder: FragmentCoder, messages: Mapping[Any, bytes], group_id: bytes) -> Tuple[Mapping[str, Any], float]:
+        """The means of what is sound, and the factor for the weights."""
+        sound: Dict[Any, Contribution] = {}
+        for peer, data in messages.items():
+            try:
+                found = unpack(data, "", _number(group_id), "", 0)
+                if len(found.slots) != coder.units:
+                    raise Refused(f"it has {len(found.slots)} slots")
+                coder.merge([found.slots], _number(group_id))
+                sound[peer] = found
+            except Error as error:
+                _log.warning("the contribution of peer %s is refused: %s", peer, error)
+        weights = sum(found.weight for found in sound.values())
+        if not sound or weights < 1e-9:
+            raise AllreduceException("no gradient of the group can be applied")
+        return coder.merge([found.slots for found in sound.values()], _number(group_id)), len(sound) / weights
+
+    async def _send(self, peer: Any, group_id: bytes, message: bytes, group: _Group) -> None:
+        tensor = runtime_pb2.Tensor(compression=runtime_pb2.NONE, buffer=message, size=[len(message)], dtype="uint8")
+
+        async def parts() -> AsyncIterator[Any]:
+            for i, part in enumerate(split_for_streaming(tensor)):
+                group.progress += 1
+                first = {"code": averaging_pb2.PART_FOR_AVERAGING, "group_id": group_id} if i == 0 else {}
+                yield averaging_pb2.AveragingData(tensor_part=part, **first)
+
+        stub = type(self).get_stub(self._p2p, peer, namespace=self.prefix)
+        async for answer in await stub.rpc_aggregate_part(parts()):
+            if answer.code != averaging_pb2.AVERAGED_PART:
+                raise AllreduceException(f"{peer} answered {averaging_pb2.MessageCode.Name(answer.code)}")
+
+
+class _Group:
+    """The exchange of messages with the other peers of a group. It has the calls of hivemind's AllReduceRunner that the averager
+    uses.
+
+    timeout   seconds without any part of a message, in either direction, after which it gives up on those that are missing
+    progress  parts so far
+    """
+
+    def __init__(self, peers: Sequence[Any], max_bytes: int, timeout: Optional[float]) -> None:
+        self._max_bytes, self._timeout, self.progress = max_bytes, timeout, 0
+        self._incoming: Dict[Any, asyncio.Future[bytes]] = {peer: asyncio.get_running_loop().create_future() for peer in peers}
+
+    async def exchange(self, sends: Mapping[Any, Coroutine[Any, Any, None]]) -> Tuple[Dict[Any, bytes], int]:
+        """{peer: its message}, and how many peers confirmed this one's."""
+        tasks = {peer: asyncio.create_task(send) for peer, send in sends.items()}
+        everything: Set[asyncio.Future[Any]] = {*self._incoming.values(), *tasks.values()}
+        pending = everything
+        try:
+            while pending:
+                before = self.progress
+                done, pending = await asyncio.wait(pending, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED)
+                if not done and self.progress == before:
+                    break
+        finally:
+            for future in everything:
+                future.cancel()
+        for peer, task in tasks.items():
+            if not _is_done(task):
+                _log.warning("peer %s did not confirm the frame", peer)
+        received = {peer: future.result() for peer, future in self._incoming.items() if _is_done(future)}
+        return received, sum(map(_is_done, tasks.values()))
+
+    async def rpc_aggregate_part(self, stream: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        """A peer sends its message."""
+        future = self._incoming.get(context.remote_id)
+        if future is None or future.done():
+            yield averaging_pb2.AveragingData(code=averaging_pb2.PROTOCOL_VIOLATION)
+            return
+        data = bytearray()
+        async for part in stream:
+            self.progress += 1
+            data += part.tensor_part.buffer
+            if len(data) > self._max_bytes:
+                future.cancel()
+                break
+        if future.done():
+            yield averaging_pb2.AveragingData(code=averaging_pb2.CANCELLED)
+            return
+        future.set_result(bytes(data))
+        yield averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART)
+
+    def finalize(self, cancel: bool = False, exception: Optional[BaseException] = None) -> Sequence[Any]:
+        for future in self._incoming.values():
+            future.cancel()
+        return ()
+
+
+def _is_done(future: asyncio.Future[Any]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None
+
+
+_NOTHING = 1e-30  # the weight of a peer without samples: its residual counts
+
+
+def _number(group_id: bytes) -> int:
+    """The number of an exchange: the same on all peers of the group."""
+    return int.from_bytes(hashlib.blake2b(group_id, digest_size=7).digest(), "little")
