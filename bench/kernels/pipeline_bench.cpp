@@ -1,4 +1,4 @@
-// pipeline_bench [--json FILE] [--rounds N] [a|b|c|d|e|f]: whole calls on one thread, compared with a lower bound by
+// pipeline_bench [--json FILE] [--rounds N] [a|b|c|d|e|f|g]: whole calls on one thread, compared with a lower bound by
 // memory: a pass that only counts, one that adds a residual, a scatter. All candidates of a letter alternate in one
 // run; a row has the ratio to its lower bound.
 #include <cmath>
@@ -235,28 +235,11 @@ void encoding_frame(report& r) {
   }
 }
 
-void merging(report& r) {
-  constexpr uint64_t d = 25000000, n = 250000, k = 64;
-  std::vector<std::vector<uint8_t>> bytes;
-  for (uint64_t f = 0; f < k; ++f) {
-    std::vector<uint32_t> at;
-    std::vector<float> v;
-    for (uint64_t i = 0; i < n; ++i) {
-      at.push_back(static_cast<uint32_t>(i * 100 + draw(f, i) % 100));
-      v.push_back(static_cast<float>(draw(f + 100, i) % 1000) * 1e-3f);
-    }
-    dr_tensor t{};
-    t.struct_size = sizeof t;
-    t.dtype = DR_F32;
-    t.index_dtype = DR_U32;
-    t.universe = d;
-    t.values = v.data();
-    t.indices = at.data();
-    t.count = n;
-    encoding e("index=golomb value=raw", t);
-    e.run();
-    bytes.emplace_back(e.frame.begin(), e.frame.begin() + static_cast<ptrdiff_t>(e.size));
-  }
+// Frames of one tensor to a dense tensor: decoded, decoded and scattered, and by the merge.
+void merge_beside_scatter(report& r, const char* letter, const std::vector<std::vector<uint8_t>>& bytes, uint64_t d,
+                          const std::string& what) {
+  const size_t k = bytes.size();
+  const std::string number = std::to_string(k) + " frames";
   std::vector<dr_bytes> frames;
   for (const auto& b : bytes) frames.push_back({b.data(), b.size()});
   dr_context* context = nullptr;
@@ -280,17 +263,67 @@ void merging(report& r) {
   };
   decode();
   const auto t = r.compare(
-      "d", {{"decode 64 frames and scatter their pairs",
-             [&] {
-               decode();
-               for (uint64_t f = 0; f < k; ++f)
-                 scatter(DR_F32, rows[f].support, rows[f].values, n, 1, DR_F32, out.data());
-             }},
-            {"decode 64 frames", decode},
-            {"merge 64 frames, r = 250e3, d = 25e6",
-             [&] { ok(dr_merge(context, nullptr, frames.data(), nullptr, k, nullptr, &o, sizeof o, 1), context); }}});
-  r.row("d", "merge without decoding, beside the scatter alone", t[2] - t[1], (t[2] - t[1]) / (t[0] - t[1]), 0);
+      letter, {{"decode " + number + " and scatter their pairs",
+                [&] {
+                  decode();
+                  for (const decoded_row& row : rows)
+                    scatter(DR_F32, row.support, row.values, row.count, 1, DR_F32, out.data());
+                }},
+               {"decode " + number, decode},
+               {"merge " + number + ", " + what, [&] {
+                  ok(dr_merge(context, nullptr, frames.data(), nullptr, k, nullptr, &o, sizeof o, 1), context);
+                }}});
+  r.row(letter, "merge without decoding, beside the scatter alone", t[2] - t[1], (t[2] - t[1]) / (t[0] - t[1]), 0);
   dr_context_destroy(context);
+}
+
+std::vector<uint8_t> bytes_of(encoding& e) {
+  e.run();
+  return {e.frame.begin(), e.frame.begin() + static_cast<ptrdiff_t>(e.size)};
+}
+
+void merging(report& r) {
+  constexpr uint64_t d = 25000000, n = 250000, k = 64;
+  std::vector<std::vector<uint8_t>> bytes;
+  for (uint64_t f = 0; f < k; ++f) {
+    std::vector<uint32_t> at;
+    std::vector<float> v;
+    for (uint64_t i = 0; i < n; ++i) {
+      at.push_back(static_cast<uint32_t>(i * 100 + draw(f, i) % 100));
+      v.push_back(static_cast<float>(draw(f + 100, i) % 1000) * 1e-3f);
+    }
+    dr_tensor t{};
+    t.struct_size = sizeof t;
+    t.dtype = DR_F32;
+    t.index_dtype = DR_U32;
+    t.universe = d;
+    t.values = v.data();
+    t.indices = at.data();
+    t.count = n;
+    encoding e("index=golomb value=raw", t);
+    bytes.push_back(bytes_of(e));
+  }
+  merge_beside_scatter(r, "d", bytes, d, "r = 250e3, d = 25e6");
+}
+
+// Outer loops: contributions of 20 workers, and one of 1e8 weights.
+void outer_loops(report& r) {
+  constexpr uint64_t d = 25000000, k = 20;
+  const char* const text = "sparsify=chunks(size=4096,count=64) index=chunks value=lloyd(levels=4)";
+  std::vector<std::vector<uint8_t>> bytes;
+  for (uint64_t f = 0; f < k; ++f) {
+    const auto g = laplace(d, f + 1);
+    encoding e(text, dense(g));
+    bytes.push_back(bytes_of(e));
+  }
+  merge_beside_scatter(r, "g", bytes, d, "64 of each 4096, d = 25e6");
+  const auto g = laplace(100000000, 1);
+  encoding many(text, dense(g)), few("sparsify=chunks(size=4096,count=4) index=chunks value=sign", dense(g));
+  const auto t = r.compare("g", {counting(g),
+                                 {"d=1e8, encode 64 of each 4096, 2 bits", [&] { many.run(); }},
+                                 {"d=1e8, encode 4 of each 4096, signs", [&] { few.run(); }}});
+  for (const char* stage : {"sparsify", "index", "value", "container"})
+    r.row("g", std::string("  64 of each 4096, ") + stage, many.seconds({stage}), many.seconds({stage}) / t[0], 0);
 }
 
 void ncf(report& r) {
@@ -357,12 +390,12 @@ int main(int argc, char** argv) {
     else if (!std::strcmp(argv[i], "--rounds") && i + 1 < argc)
       r.rounds = std::max(1, std::atoi(argv[++i]));
     else if (argv[i][0] == '-')
-      return std::fprintf(stderr, "usage: pipeline_bench [--json FILE] [--rounds N] [abcdef]\n"), 2;
+      return std::fprintf(stderr, "usage: pipeline_bench [--json FILE] [--rounds N] [abcdefg]\n"), 2;
     else
       letters += argv[i];
   }
-  const std::pair<char, void (*)(report&)> all[] = {{'a', topr},    {'b', feedback}, {'c', encoding_frame},
-                                                    {'d', merging}, {'e', ncf},      {'f', whole}};
+  const std::pair<char, void (*)(report&)> all[] = {{'a', topr}, {'b', feedback}, {'c', encoding_frame}, {'d', merging},
+                                                    {'e', ncf},  {'f', whole},    {'g', outer_loops}};
   for (const auto& [letter, run] : all)
     if (letters.empty() || letters.find(letter) != std::string::npos) run(r);
   if (!json_path.empty())
