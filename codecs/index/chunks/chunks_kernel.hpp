@@ -1,6 +1,7 @@
 // Gaps within chunks of contiguous elements whose number of indices is known (SPEC.md).
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "primitive/bits.hpp"
@@ -35,10 +36,18 @@ namespace chunk_code {
 
 inline constexpr unsigned quotient_max = 24, gap_bits = 15;
 
+// ln 2 / 2 by the indices left and one more.
+constexpr uint32_t part_of(uint64_t r) { return (uint32_t{22713} << 16) / static_cast<uint32_t>(r + 1); }
+inline constexpr auto parts = [] {  // of those that are common
+  std::array<uint32_t, 256> made{};
+  for (uint64_t r = 0; r < made.size(); ++r) made[r] = part_of(r);
+  return made;
+}();
+
 // The divisor of a gap, with m elements and r indices left, r < m.
 inline uint64_t divisor(uint64_t m, uint64_t r) {
   if (r == 1) return m;
-  const uint64_t part = (uint32_t{22713} << 16) / static_cast<uint32_t>(r + 1);
+  const uint64_t part = r < parts.size() ? parts[r] : part_of(r);
   const uint64_t d = ((2 * (m - r) + r + 1) * part + (uint64_t{1} << 31)) >> 32;
   return d ? d : 1;
 }
@@ -60,9 +69,10 @@ inline word word_of(uint64_t m, uint64_t r, uint64_t gap) {
   }
   if (by == 1) return w;
   const unsigned width = ceil_log2(by);
-  const uint64_t t = (uint64_t{1} << width) - by, y = x + t;
-  if (x < t) return {w.code | x << w.bits, w.bits + width - 1};
-  return {w.code | (y >> 1 | (y & 1) << (width - 1)) << w.bits, w.bits + width};
+  // (Whether x is below t nobody predicts: no branch.)
+  const uint64_t t = (uint64_t{1} << width) - by, y = x + t, more = x >= t;
+  const uint64_t v = (x & (more - 1)) | ((y >> 1) & -more);
+  return {w.code | (v | (y & more) << (width - 1)) << w.bits, w.bits + width - 1 + static_cast<unsigned>(more)};
 }
 
 // A string of bits; behind its end are zeros.
@@ -98,9 +108,9 @@ inline uint64_t get(bits_in& in, uint64_t m, uint64_t r) {
   if (by > 1) {
     const unsigned width = ceil_log2(by);
     const uint64_t t = (uint64_t{1} << width) - by, v = word & low_mask(width - 1);
-    const bool more = v >= t;
-    x = more ? 2 * v + (word >> (width - 1) & 1) - t : v;
-    used += width - !more;
+    const uint64_t more = v >= t;
+    x = v + ((v + (word >> (width - 1) & 1) - t) & -more);
+    used += width - 1 + static_cast<unsigned>(more);
   }
   in.at += used;
   return q * by + x;
