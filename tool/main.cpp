@@ -104,7 +104,7 @@ int run(const encode_options& o) {
   std::vector<dr_tensor> sources;
   std::vector<std::vector<uint64_t>> states;
   for (const tensor& g : tensors) {
-    dr_tensor& t = sources.emplace_back(dense(abi_dtype(g.type), g.data.data(), g.elements));
+    dr_tensor& t = sources.emplace_back(source_of(g, g.data.data()));
     t.state_size = state_size(method, t);
     if (t.state_size) t.state = states.emplace_back((t.state_size + 7) / 8).data();
   }

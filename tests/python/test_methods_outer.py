@@ -1,5 +1,6 @@
 """The methods of outer loops against plain numpy: SparseLoCo's chunks and 2 bits, DeMo's coefficients, DisTrO's signs, PULSELoCo's visible elements."""
 
+import json
 import os
 import subprocess
 
@@ -134,6 +135,26 @@ def test_small_elements_wait_in_the_residual_until_they_are_seen():
 def test_compare_names_what_has_the_weights_that_a_plan_compares_with(plan, words):
     run = subprocess.run([TOOL, "compare", "synth:d=1000", "--plan", plan], capture_output=True, text=True)
     assert run.returncode and "base is NULL: sparsify=" in run.stderr and run.stderr.strip().endswith(words), run.stderr
+
+
+@pytest.mark.skipif(not TOOL, reason="DEEPREDUCE_TOOL does not name the tool")
+def test_compare_measures_a_cosine_transform_by_its_coefficients(tmp_path):
+    """A smooth matrix: the error is that of the largest coefficients, which numpy finds."""
+    matrix = np.cumsum(gradient(128 * 192, 3).reshape(128, 192), axis=0, dtype=np.float32)
+    np.save(tmp_path / "matrix.npy", matrix)
+    plans = [f"transform=dct sparsify=topr(ratio=0.01) {feedback}index=golomb value=raw" for feedback in ("", "feedback=residual ")]
+    plans.append("sparsify=topr(ratio=0.01) index=golomb value=raw")
+    words = [word for plan in plans for word in ("--plan", plan)]
+    done = subprocess.run(
+        [TOOL, "compare", str(tmp_path / "matrix.npy"), *words, "--time", "0", "--format", "json"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    errors = [row["total_error"] for row in json.loads(done.stdout)["rows"][1:]]  # behind a plain copy
+    c = cosines(64)
+    energies = np.sort(np.square(np.einsum("ui,tij,vj->tvu", c, tiles(matrix.astype("f8")), c)).ravel())
+    expected = np.sqrt(energies[:-245].sum() / energies.sum())  # 1 % of 24,576 are sent
+    assert errors[:2] == pytest.approx([expected, expected], rel=1e-2)
+    assert expected < 0.6 * errors[2]
 
 
 def test_weights_are_asked_for_and_compared():

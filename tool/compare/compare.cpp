@@ -235,14 +235,16 @@ class measurement {
     const auto frame = x.encode();
     x.facts = subject_row();
     x.frame.assign(frame.begin(), frame.end());
-    if (!x.has_state() && !x.flat) {
+    const bool is_gradient = !x.has_state() && !x.reading.coefficients;
+    if (is_gradient && !x.flat) {
       describe(x, g(), selected_of(x.reading.sparsify));
     } else {
-      subject input = x.has_state() ? x.accumulated() : g();
+      subject input = is_gradient ? g() : x.accumulated();
       if (x.flat) input = joined(input);
       const positions selected = selected_positions(x.reading.sparsify, input);
       const std::string feedback = x.reading.feedback.empty() ? "" : ' ' + x.reading.feedback;
-      note_subject(x.reading.sparsify + feedback, input, selected);
+      const std::string transform = x.reading.coefficients ? x.reading.transform + ' ' : "";
+      note_subject(transform + x.reading.sparsify + feedback, input, selected);
       describe(x, input, selected);
     }
     add_total_error(x);

@@ -89,13 +89,12 @@ plan_run::plan_run(workbench& bench, const plan& p) : method(&p), reading(read_p
     return;
   }
   if (!(info.flags & DR_PLAN_FEEDBACK)) return;
-  for (const tensor& t : *bench.gradient)
-    left_.emplace_back((state_size(p, dense(abi_dtype(t.type), nullptr, t.elements)) + 7) / 8);
+  for (const tensor& t : *bench.gradient) left_.emplace_back((state_size(p, source_of(t, nullptr)) + 7) / 8);
 }
 
 std::vector<dr_tensor> plan_run::sources(const subject& g) {
   std::vector<dr_tensor> list;
-  for (const tensor& t : g) list.push_back(dense(abi_dtype(t.type), t.data.data(), t.elements));
+  for (const tensor& t : g) list.push_back(source_of(t, t.data.data()));
   if (left_.empty()) return list;
   state_ = left_;
   for (size_t i = 0; i < list.size(); ++i) {
@@ -115,11 +114,12 @@ std::span<const std::byte> plan_run::encode() {
 
 subject plan_run::accumulated() {
   const dr_call now = bench_.call();
-  const plan all("sparsify=none " + reading.feedback + " index=all value=raw");
+  const plan all(reading.transform + " sparsify=none " + reading.feedback + " index=all value=raw");
+  const dr_decode_options options = as_selected(reading);
   subject input = *bench_.gradient;
   std::vector<dr_tensor_out> outs;
   for (tensor& t : input) outs.push_back(dense_out(abi_dtype(t.type), t.data.writable().data(), t.elements));
-  bench_.library.decode(bench_.library.encode(all, sources(*bench_.gradient), &now), outs);
+  bench_.library.decode(bench_.library.encode(all, sources(*bench_.gradient), &now), outs, &options);
   return input;
 }
 
@@ -194,7 +194,7 @@ void plan_run::prepare_merge() {
   weights_.assign(ranks, 1 / static_cast<float>(ranks));
   std::vector<uint64_t> elements;
   for (const dr_tensor_out& out : bench_.outs(flat)) elements.push_back(out.universe);
-  verify_merge(bench_.library, elements, frame, others_.empty() ? frame : others_[0]);
+  verify_merge(bench_.library, reading, elements, frame, others_.empty() ? frame : others_[0]);
 }
 
 void plan_run::warm_up() {

@@ -23,9 +23,9 @@ struct sparse_form {
   std::vector<std::byte> values;
 };
 
-// One tensor of a frame.
-dr_decode_options only(uint64_t position) {
-  auto options = sized<dr_decode_options>();
+// One tensor of a frame, in the domain of what was selected.
+dr_decode_options only(uint64_t position, const plan_reading& plan) {
+  dr_decode_options options = as_selected(plan);
   options.first_tensor = position;
   options.tensors = 1;
   return options;
@@ -100,12 +100,24 @@ void compare_dense_fallback(const tensor& g, std::span<const uint64_t> selected,
 
 }  // namespace
 
+dr_decode_options as_selected(const plan_reading& plan) {
+  auto options = sized<dr_decode_options>();
+  if (plan.coefficients) options.flags = DR_DECODE_COEFFICIENTS;
+  return options;
+}
+
+dr_tensor source_of(const tensor& t, const void* values) {
+  dr_tensor source = dense(abi_dtype(t.type), values, t.elements);
+  if (t.shape.size() > 1 && t.elements) source.rows = t.shape[0];
+  return source;
+}
+
 dr_dtype abi_dtype(dtype type) { return type == dtype::f32 ? DR_F32 : type == dtype::f16 ? DR_F16 : DR_BF16; }
 
 decoded_tensor verify(context& c, const tensor& g, const plan_reading& plan, std::span<const uint64_t> selected,
                       std::span<const std::byte> frame, const dr_tensor_info& info, uint64_t position) {
   compare_header(g, info);
-  const dr_decode_options options = only(position);
+  const dr_decode_options options = only(position, plan);
   sparse_form s = decode_sparse(c, g, frame, info, options);
   decoded_tensor decoded;
   decoded.dense.assign(g.data.size(), std::byte{0xa5});  // decode must overwrite all of it
@@ -128,8 +140,9 @@ decoded_tensor verify(context& c, const tensor& g, const plan_reading& plan, std
   return decoded;
 }
 
-void verify_merge(context& c, std::span<const uint64_t> elements, std::span<const std::byte> a,
-                  std::span<const std::byte> b) {
+void verify_merge(context& c, const plan_reading& plan, std::span<const uint64_t> elements,
+                  std::span<const std::byte> a, std::span<const std::byte> b) {
+  const dr_decode_options options = as_selected(plan);
   const uint64_t d = std::accumulate(elements.begin(), elements.end(), uint64_t{0});
   std::vector<float> sum(d), other(d);
   const auto outs_at = [&](std::vector<float>& values) {
@@ -139,11 +152,11 @@ void verify_merge(context& c, std::span<const uint64_t> elements, std::span<cons
     return outs;
   };
   std::vector<dr_tensor_out> into_sum = outs_at(sum), into_other = outs_at(other);
-  c.decode(a, into_sum);
-  c.decode(b, into_other);
+  c.decode(a, into_sum, &options);
+  c.decode(b, into_other, &options);
   for (uint64_t i = 0; i < d; ++i) sum[i] += other[i];
   const dr_bytes frames[] = {bytes_of(a), bytes_of(b)};
-  c.merge(frames, {}, into_other);
+  c.merge(frames, {}, into_other, &options);
   for (uint64_t i = 0; i < d; ++i)
     demand(other[i] == sum[i] || (std::isnan(other[i]) && std::isnan(sum[i])),
            "element {}: merging two frames returns {}, but their decoded values add up to {}", i, other[i], sum[i]);

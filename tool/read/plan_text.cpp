@@ -42,6 +42,9 @@ plan_reading read_plan(std::string_view text) {
   reading.regather = !regather || std::string_view(regather->name) == "on";
   reading.feedback = text_of("feedback", "");
   reading.exchange = text_of("exchange", "");
+  reading.transform = text_of("transform", "");
+  const dr_stage* const transform = find_stage(stages, "transform");
+  reading.coefficients = transform && std::string_view(transform->name) == "dct";
   if (const dr_stage* const feedback = find_stage(stages, "feedback"))
     if (const dr_stage_param* const gamma = find_param(*feedback, "gamma"))
       reading.gamma = std::strtod(gamma->text, nullptr);

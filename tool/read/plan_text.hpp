@@ -14,9 +14,11 @@ struct plan_reading {
   std::string without_sparsify;  // the rest of the text
   std::string feedback;          // its stage, "" where the text has none
   std::string exchange;          // "exchange=…", or ""
+  std::string transform;         // "transform=…", or ""
   double gamma = 1;              // feedback's weight of the gradient
   bool sparsifies = false, exact_index = false, exact_value = false;
   bool regather = true;
+  bool coefficients = false;  // of a cosine transform are in its frames
 };
 
 // `text` as returned by dr_plan_text.
