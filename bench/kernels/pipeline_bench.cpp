@@ -309,7 +309,7 @@ void merging(report& r) {
 // Outer loops: contributions of 20 workers, and one of 1e8 weights.
 void outer_loops(report& r) {
   constexpr uint64_t d = 25000000, k = 20;
-  const char* const text = "sparsify=chunks(size=4096,count=64) index=chunks value=lloyd(levels=4)";
+  const char* const text = "sparsify=chunks(count=64) index=gap_huffman value=lloyd(levels=2)";  // sparseloco
   std::vector<std::vector<uint8_t>> bytes;
   for (uint64_t f = 0; f < k; ++f) {
     const auto g = laplace(d, f + 1);
@@ -318,7 +318,7 @@ void outer_loops(report& r) {
   }
   merge_beside_scatter(r, "g", bytes, d, "64 of each 4096, d = 25e6");
   const auto g = laplace(100000000, 1);
-  encoding many(text, dense(g)), few("sparsify=chunks(size=4096,count=4) index=chunks value=sign", dense(g));
+  encoding many(text, dense(g)), few("sparsify=chunks(count=4) index=chunks value=sign", dense(g));
   const auto t = r.compare("g", {counting(g),
                                  {"d=1e8, encode 64 of each 4096, 2 bits", [&] { many.run(); }},
                                  {"d=1e8, encode 4 of each 4096, signs", [&] { few.run(); }}});

@@ -45,7 +45,7 @@ class Measured:
             if row["kind"] == "curve" and row["seed"] in SEEDS:
                 cells = [(row["ranks"], row["every"])]
                 if row["method"].startswith("ddp"):  # beside all rounds of as many workers
-                    cells = sorted({(r["ranks"], r["every"]) for r in rows if r["kind"] == "curve" and r["ranks"] == row["ranks"] and r["every"] > 1})
+                    cells = sorted({(r["ranks"], r["every"]) for r in rows if r["kind"] == "curve" and r["task"] == row["task"] and r["ranks"] == row["ranks"] and r["every"] > 1})
                 for cell in cells:
                     self.curves.setdefault((row["task"], cell, row["method"]), []).append(row)
         self.times = {(row["ranks"], row["link"], row["method"]): row for row in rows if row["kind"] == "times"}

@@ -16,7 +16,6 @@ class OuterMethod:
     """kind: ddp (each step), outer (deepreduce.outer), published (PublishedValues). plan: of ours; of DDP without one, torch's. rate and
     momentum: of the outer optimizer, Nesterov's where there is momentum."""
 
-    title: str
     kind: str
     plan: Optional[str] = None
     rate: float = 1.0
@@ -26,18 +25,18 @@ class OuterMethod:
 BITS8 = "index=all value=uniform_quant(bits=8) exchange=owner"
 CHUNKS = "sparsify=chunks(count={}) feedback=residual(beta=0.95) index=gap_huffman value=lloyd(levels=2)"  # sparseloco has 64
 METHODS = {
-    "ddp_f32": OuterMethod("DDP f32", "ddp"),
-    "ddp_bf16": OuterMethod("DDP bf16", "ddp", "bf16"),
-    "ddp_ours": OuterMethod("DDP, lowrank(4)", "ddp", "transform=lowrank(rank=4) feedback=residual"),
-    "diloco_f32": OuterMethod("DiLoCo f32", "outer"),
-    "diloco_int8": OuterMethod("DiLoCo int8", "outer", BITS8),
-    "diloco_f32_nesterov": OuterMethod("DiLoCo f32, 0.7 / 0.9", "outer", None, 0.7, 0.9),
-    "published": OuterMethod("SparseLoCo, its code", "published"),
-    "ours": OuterMethod("sparseloco, ours", "outer", "sparseloco"),
-    "ours_nesterov": OuterMethod("sparseloco, ours, 0.7 / 0.9", "outer", "sparseloco", 0.7, 0.9),
-    **{f"ours_{count}": OuterMethod(f"{count} of 4,096, ours", "outer", CHUNKS.format(count)) for count in (128, 512)},
-    **{f"outer_lowrank{rank}": OuterMethod(f"lowrank({rank}), ours", "outer", f"transform=lowrank(rank={rank}) feedback=residual") for rank in (1, 4)},
-    "distro": OuterMethod("distro, ours", "outer", "distro"),
+    "ddp_f32": OuterMethod("ddp"),
+    "ddp_bf16": OuterMethod("ddp", "bf16"),
+    "ddp_ours": OuterMethod("ddp", "transform=lowrank(rank=4) feedback=residual"),
+    "diloco_f32": OuterMethod("outer"),
+    "diloco_int8": OuterMethod("outer", BITS8),
+    "diloco_f32_nesterov": OuterMethod("outer", None, 0.7, 0.9),
+    "published": OuterMethod("published"),
+    "ours": OuterMethod("outer", "sparseloco"),
+    "ours_nesterov": OuterMethod("outer", "sparseloco", 0.7, 0.9),
+    **{f"ours_{count}": OuterMethod("outer", CHUNKS.format(count)) for count in (128, 512)},
+    **{f"outer_lowrank{rank}": OuterMethod("outer", f"transform=lowrank(rank={rank}) feedback=residual") for rank in (1, 4)},
+    "distro": OuterMethod("outer", "distro"),
 }
 
 

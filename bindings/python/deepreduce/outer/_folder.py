@@ -146,9 +146,10 @@ class Folder:
     def closed(self, number: int) -> Optional[Closed]:
         """The contributions of a round; None: it is open. Raises CorruptFrame: names become paths, so they are those of workers."""
         path = self._round(number) / "closed.json"
-        if not path.exists():
+        try:
+            document = self._read_json(path, self.deadline)
+        except FileNotFoundError:  # not there yet; or another worker has removed an old round
             return None
-        document = self._read_json(path, self.deadline)
         try:
             entries = [(entry["name"], entry["sha256"], entry["size"]) for entry in document["contributions"]]
             names = [name for name, _, _ in entries]

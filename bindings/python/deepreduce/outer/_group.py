@@ -157,6 +157,7 @@ class GroupExchange:
         words = gathered("catch up", [*place, int(self._agreed.check(), 16)], engine, self._timeout)
         newest = max(words)
         source, own = words.index(newest), words[engine.rank]
+        self._is_fresh = True  # on all ranks alike, for one may have loaded a state
         if all(word == newest for word in words):
             return list(place), False
         arrays = self._agreed.arrays() if any(word[-1] != newest[-1] for word in words) else {}
@@ -179,7 +180,6 @@ class GroupExchange:
         has_others = own[-1] != newest[-1]
         if has_others:
             self._agreed.load_arrays(arrays)
-        self._is_fresh = True
         return newest[:-1], has_others
 
     def _part_of(self, state: Mapping[str, Any]) -> Dict[str, Any]:

@@ -270,8 +270,9 @@ class Outer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resumes from what state_dict returned on this worker. The caller loads the model and the inner optimizer. Raises
-        ArgumentError for a state of another model, plan or transport."""
+        """Resumes from what state_dict returned on this worker. The caller loads the model and the inner optimizer. If one rank of
+        a group loads while the group is at work, all ranks load or call `catch_up` before the next step. Raises ArgumentError for
+        a state of another model, plan or transport."""
         if state.get("version") != _VERSION:
             raise ArgumentError(f"version {state.get('version')} of the state is unknown; this version reads {_VERSION}")
         if self._sent is not None:
