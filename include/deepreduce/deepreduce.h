@@ -579,8 +579,8 @@ DR_API dr_status dr_binding_merge(dr_binding *binding, const dr_bytes *frames, c
 /* ---- State of feedback, in the caller's memory --------------------------------------------------------- */
 
 /* Bytes of state that `plan` needs for such a tensor; 0 without feedback. Zeroed memory is a fresh state.
- * The bytes may be saved and loaded on any machine; another plan with the same feedback can continue from them, one
- * with another feedback is ARGUMENT.
+ * The bytes may be saved and loaded on any machine; another plan with the same feedback can continue from them (with
+ * transform=dct: of the same transform and rows, which a state does not name), one with another feedback is ARGUMENT.
  *
  *   residual   m: the part of the gradient that was not sent (Seide et al. 2014; Stich et al. 2018)
  *   efsignsgd  m, and the learning rate of its step: the next step adds m · (last rate / rate), because the update is
@@ -596,8 +596,8 @@ DR_API dr_status dr_state_size(const dr_plan *plan, const dr_tensor *tensor, siz
 DR_API dr_status dr_state_check(const dr_plan *plan, const dr_tensor *tensor, const void *state, size_t state_size,
                                 dr_error *error);
 /* The residual in a state: f32[universe * width]. To restore an undelivered frame, merge it into the residual with
- * DR_DECODE_ADD. With dgc that restores v; u remains 0 where it was sent: the momentum of those elements begins again.
- * ARGUMENT if the state is fresh or invalid, or has none (momentum). */
+ * DR_DECODE_ADD, and DR_DECODE_COEFFICIENTS. With dgc that restores v; u remains 0 where it was sent: its momentum begins
+ * again. ARGUMENT if the state is fresh or invalid, or has none (momentum). */
 DR_API dr_status dr_state_residual(void *state, size_t state_size, float **residual, uint64_t *elements,
                                    dr_error *error);
 /* The momentum in a state: u of dgc, m of momentum. ARGUMENT if the state is fresh or invalid, or has none. */

@@ -9,7 +9,8 @@ constexpr size_t entries_max = 8;
 
 bool same_shape(const tensor_view& v, const tensor_shape& s) {
   return v.dtype == s.dtype && v.index_dtype == s.index_dtype && std::max(1u, v.width) == s.width &&
-         v.flags == s.flags && v.universe == s.universe && v.rows == s.rows && (!v.index_dtype || v.count == s.count);
+         v.flags == s.flags && v.universe == s.universe && std::max<uint64_t>(1, v.rows) == s.rows &&
+         (!v.index_dtype || v.count == s.count);
 }
 
 }  // namespace

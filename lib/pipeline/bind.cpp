@@ -107,7 +107,8 @@ void set_word(std::string_view role, const bound_word& w, plan& out) {
   if (role == "bucket") out.flat = name == "flat";
   if (role == "merge") out.votes = name == "vote";
   if (role == "transform" && name == "lowrank") out.transform.rank = whole(w.value(0));
-  if (role == "transform" && name == "dct") out.log2_tile = static_cast<uint32_t>(std::countr_zero(whole(w.value(0))));
+  if (role == "transform" && name == "dct")
+    out.log2_tile = static_cast<uint32_t>(std::bit_width(whole(w.value(0)))) - 1;
   if (role != "exchange") return;
   out.exchange.kind = name == "gather"  ? exchange_kind::gather
                       : name == "owner" ? exchange_kind::owner

@@ -52,9 +52,13 @@ dr_status check_tiles(std::span<const frame_view> frames, std::span<const tensor
     error.tensor = i;
     return status;
   };
-  if (is_cut(frames[0], outs.size()))
-    return fail(error, DR_E_ARGUMENT, "%zu outputs; the frame has coefficients of one tensor", outs.size());
-  for (size_t k = 1; k < frames.size(); ++k) {
+  for (size_t k = 0; k < frames.size(); ++k) {
+    if (is_cut(frames[k], outs.size())) {
+      fail(error, DR_E_ARGUMENT, "frame %zu: %zu outputs, but the frame has one tensor, and others have coefficients",
+           k, outs.size());
+      error.frame = k;
+      return DR_E_ARGUMENT;
+    }
     const size_t differs = first_other(frames[0], frames[k]);
     if (differs == SIZE_MAX) continue;
     bad(differs, DR_E_ARGUMENT, "is of other tiles than in frame 0: coefficients of different tiles do not add up");

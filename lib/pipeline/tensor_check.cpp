@@ -36,7 +36,8 @@ dr_status read_shape(const tensor_view& t, uint64_t i, tensor_shape& out, dr_err
                       t.universe, width);
   if (t.index_dtype && t.count > tensor_elements_max / width)
     return bad_tensor(error, i, DR_E_ARGUMENT, t.count, "count %" PRIu64 " exceeds 2^56 values", t.count);
-  out = {t.dtype, t.index_dtype, width, t.flags, t.universe, t.index_dtype ? t.count : 0, t.rows};
+  out = {
+      t.dtype, t.index_dtype, width, t.flags, t.universe, t.index_dtype ? t.count : 0, std::max<uint64_t>(1, t.rows)};
   return DR_OK;
 }
 

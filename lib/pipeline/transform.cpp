@@ -20,10 +20,10 @@ std::span<const tensor_view> transform(const batch& b, const encode_call& call, 
   trace_span span(call.trace, call.trace_user, "transform");
   for (const unit& u : b.units)
     for (uint32_t i = u.first_tensor; i < u.first_tensor + u.tensors; ++i) {
-      const void* const coefficients = out[i].values;
+      const void* const coefficients = u.tiles ? out[i].values : tensors[i].values;
       out[i] = tensors[i];
-      if (!u.tiles) continue;
       out[i].values = coefficients;
+      if (!u.tiles) continue;
       to_coefficients(u.tiles, static_cast<const float*>(tensors[i].values), u.universe,
                       static_cast<float*>(const_cast<void*>(coefficients)), workers);
       span.bytes += u.universe * sizeof(float);

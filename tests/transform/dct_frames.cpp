@@ -261,6 +261,8 @@ TEST_CASE("a batch is prepared for tiles: other rows, and frames of other tiles,
 TEST_CASE("what has no coefficients, or no inverse, is refused by name") {
   client::context c;
   CHECK(refusal("transform=dct(size=48)").find("size = 48 is not a power of two") != std::string::npos);
+  for (const char* odd : {"transform=dct(size=3)", "transform=dct(size=63)"})
+    CHECK(refusal(odd).find("is not a power of two") != std::string::npos);
   CHECK(refusal("transform=dct bucket=flat").find("bucket=flat") != std::string::npos);
   CHECK(refusal("transform=dct index=all value=sign merge=vote").find("merge=vote") != std::string::npos);
   CHECK(refusal("transform=dct exchange=owner").find("exchange=") != std::string::npos);
@@ -298,4 +300,31 @@ TEST_CASE("what has no coefficients, or no inverse, is refused by name") {
   CHECK(dr_decode(c.handle, nullptr, of_ten.data(), of_ten.size(), nullptr, &pairs, sizeof pairs, 1) ==
         DR_E_UNSUPPORTED);
   CHECK(c.error().find("DR_DECODE_COEFFICIENTS") != std::string::npos);
+}
+
+TEST_CASE("a merge refuses a frame that is cut over its outputs beside coefficients, whichever frame it is") {
+  client::context c;
+  const floats x = normal(6, 1), half(x.begin(), x.begin() + 3);
+  const bytes of_two = client::encode(c, "transform=dct(size=2)", {client::dense(half), client::dense(half)});
+  for (const char* text : {"transform=dct(size=2)", "index=all"}) {
+    const bytes cut = client::encode(c, text, {client::dense(x)});
+    floats a(3), b(3);
+    dr_tensor_out outs[] = {client::dense_out(a), client::dense_out(b)};
+    for (const bool first : {false, true}) {
+      const dr_bytes frames[] = {{(first ? cut : of_two).data(), (first ? cut : of_two).size()},
+                                 {(first ? of_two : cut).data(), (first ? of_two : cut).size()}};
+      CHECK(dr_merge(c.handle, nullptr, frames, nullptr, 2, nullptr, outs, sizeof outs[0], 2) == DR_E_ARGUMENT);
+      CHECK(a == floats(3));
+    }
+  }
+}
+
+TEST_CASE("inspect names the transform, and that the frame is for the CPU") {
+  client::context c;
+  const bytes frame = client::encode(c, "transform=dct(size=4) index=golomb value=raw", {client::dense(normal(64, 1))});
+  dr_tensor_info tensor{sizeof tensor};
+  dr_frame_info info{sizeof info};
+  REQUIRE(dr_inspect(frame.data(), frame.size(), &info, &tensor, sizeof tensor, 1, nullptr) == DR_OK);
+  CHECK(std::string(tensor.plan).ends_with(" value=raw transform=dct(size=4)"));
+  CHECK(tensor.host_only == 1);
 }
