@@ -3,6 +3,7 @@
 // given, and then to what it makes of it.
 #include <deepreduce/deepreduce.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -83,12 +84,17 @@ void decode(dr_context* c, const uint8_t* data, size_t size, const std::vector<d
   dr_decode_options limits{};
   limits.struct_size = sizeof limits;
   limits.max_workspace = workspace_max;
+  // Of coefficients only these can be sparse, and only whole tensors have an inverse.
+  const bool coefficients = std::any_of(infos.begin(), infos.end(),
+                                        [](const dr_tensor_info& t) { return std::strstr(t.plan, "transform="); });
+  dr_decode_options as_sent = limits;
+  if (coefficients) as_sent.flags = DR_DECODE_COEFFICIENTS;
   std::vector<output> sparse(n), dense(n), merged(n);
   std::vector<dr_tensor_out> outs(n);
   bool have_sparse = false;
   if (small(infos, true)) {
     for (size_t i = 0; i < n; ++i) outs[i] = out_for(infos[i], true, infos[i].dtype, sparse[i]);
-    have_sparse = judge(c, dr_decode(c, nullptr, data, size, &limits, outs.data(), sizeof(dr_tensor_out), n));
+    have_sparse = judge(c, dr_decode(c, nullptr, data, size, &as_sent, outs.data(), sizeof(dr_tensor_out), n));
     for (size_t i = 0; i < n && have_sparse; ++i) {
       if (outs[i].count != infos[i].support) wrong("count is not the support");
       for (size_t k = 0; k < sparse[i].indices.size(); ++k)
@@ -98,7 +104,7 @@ void decode(dr_context* c, const uint8_t* data, size_t size, const std::vector<d
   }
   if (!small(infos, false)) return;
   for (size_t i = 0; i < n; ++i) outs[i] = out_for(infos[i], false, infos[i].dtype, dense[i]);
-  const bool have_dense = judge(c, dr_decode(c, nullptr, data, size, &limits, outs.data(), sizeof(dr_tensor_out), n));
+  const bool have_dense = judge(c, dr_decode(c, nullptr, data, size, &as_sent, outs.data(), sizeof(dr_tensor_out), n));
   for (size_t i = 0; i < n && have_sparse && have_dense; ++i) {
     std::vector<uint8_t> scattered(dense[i].values.size());
     const size_t row = infos[i].width * value_size(infos[i].dtype);
@@ -110,6 +116,9 @@ void decode(dr_context* c, const uint8_t* data, size_t size, const std::vector<d
     outs[i] = out_for(infos[i], false, DR_F32, merged[i]);
     std::fill(merged[i].values.begin(), merged[i].values.end(), 0);
   }
+  if (coefficients &&
+      judge(c, dr_decode(c, nullptr, data, size, &limits, outs.data(), sizeof(dr_tensor_out), n)) != have_dense)
+    wrong("coefficients and their inverse differ in what they refuse");
   const dr_bytes frames[] = {{data, size}, {data, size}};
   const float weights[] = {1, -0.5f};
   dr_decode_options add = limits;
@@ -117,7 +126,7 @@ void decode(dr_context* c, const uint8_t* data, size_t size, const std::vector<d
   if (judge(c, dr_merge(c, nullptr, frames, weights, 2, &add, outs.data(), sizeof(dr_tensor_out), n)) && !have_dense &&
       !have_sparse)
     wrong("merge takes what decode does not");
-  if (n != 1 || infos[0].universe < 2) return;
+  if (n != 1 || infos[0].universe < 2 || coefficients) return;
   // The one tensor cut over three outputs, as bucket=flat has it.
   output parts[3];
   dr_tensor_info part = infos[0];
