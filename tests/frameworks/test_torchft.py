@@ -10,7 +10,7 @@ from torchft.coordination import LighthouseServer
 
 HERE = pathlib.Path(__file__).resolve().parent
 PROGRAM = HERE / "torchft_replicas.py"
-TOGETHER = ["torchft", "exact", "dense", "sparse", "nan", "unmerged", "plans"]
+TOGETHER = ["torchft", "exact", "dense", "sparse", "nan", "unmerged", "saved", "restarted", "plans"]
 
 
 def lighthouse(replicas):
@@ -89,8 +89,10 @@ def test_a_replica_that_is_not_finite_is_refused_and_recovers(trained):
     assert one["missing"] < 1e-5
 
 
-def test_a_round_that_the_others_applied_is_not_sent_again(trained):
-    one, two = trained["unmerged"]
+@pytest.mark.parametrize("name", ["unmerged", "saved", "restarted"])
+def test_a_round_that_the_others_applied_is_not_sent_again(trained, name):
+    """Nor where the replica saves its residuals before it recovers, or is started again with them."""
+    one, two = trained[name]
     assert one["commits"].count(False) == 0 and two["commits"].count(False) == 1
     assert one["weights"] == two["weights"]
     assert one["missing"] < 1e-5 and two["missing"] < 1e-5

@@ -8,6 +8,7 @@ import pathlib
 import signal
 import sys
 import time
+import uuid
 from datetime import timedelta
 from typing import Any, Dict, Tuple
 
@@ -154,6 +155,35 @@ def fail_to_merge_round_two(diloco, record):
     channel._merge = failing
 
 
+def when_undecided(do):
+    """As fail_to_merge_round_two. Replica 1 does something before it recovers."""
+
+    def before(diloco, record):
+        fail_to_merge_round_two(diloco, record)
+        channel, commit = diloco._channel, diloco._channel.should_commit
+
+        def committing(timeout=None):
+            committed = commit(timeout)
+            if not committed and REPLICA == 1:
+                do(diloco)
+            return committed
+
+        channel.should_commit = committing
+
+    return before
+
+
+def restart(diloco):
+    """What a replica does that was started again with its residuals."""
+    torch.save(diloco.residuals(), FOLDER / "restart.pt")
+    channel = diloco._channel
+    for coder in channel._coders:
+        coder.sender.scale(0.0)
+    channel._id, channel._serial = uuid.uuid4().hex, 0
+    channel._pending = [None for _ in channel._coders]
+    diloco.load_residuals(torch.load(FOLDER / "restart.pt"))
+
+
 def wait_for_the_killed_one(at, net, diloco):
     if "again" in sys.argv:
         (FOLDER / "again").touch()
@@ -180,6 +210,8 @@ SCENARIOS: Dict[str, Tuple[Any, int, Dict[str, Any]]] = {  # plan, rounds, optio
     "sparse": (SPARSE, 8, {}),
     "nan": (SPARSE, 4, {"at_step": nan_in_round_two}),
     "unmerged": (SPARSE, 5, {"before": fail_to_merge_round_two}),
+    "saved": (SPARSE, 5, {"before": when_undecided(deepreduce.outer.torchft.DiLoCo.residuals)}),
+    "restarted": (SPARSE, 5, {"before": when_undecided(restart)}),
     "plans": (SPARSE if REPLICA else EXACT, 1, {"max_retries": 1}),
     "killed": (SPARSE, 8, {"before": die_in_round_two, "at_step": wait_for_the_killed_one}),
 }

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy
 import torch
 
-from .._native._types import Array
+from .._native._types import Array, SavedState
 from ..errors import ArgumentError
 from ..sender import Sender, TensorSpec
 
@@ -53,9 +53,9 @@ class FragmentCoder:
             found.append(slot[: sent.size])
         return found
 
-    def saved(self) -> Dict[str, Any]:
-        """The sender's state_dict with tensors in place of arrays, for torch.save."""
-        state = self.sender.state_dict()
+    def saved(self, state: Optional[SavedState] = None) -> Dict[str, Any]:
+        """The sender's state_dict, or `state` that it returned before, with tensors in place of arrays, for torch.save."""
+        state = self.sender.state_dict() if state is None else state
         return {key: {name: torch.from_numpy(array) for name, array in value.items()} if isinstance(value, dict) else value for key, value in state.items()}
 
     def take_back(self, number: int) -> None:

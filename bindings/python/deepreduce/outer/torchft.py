@@ -103,7 +103,9 @@ class DiLoCo(TorchftDiLoCo):  # type: ignore[misc]
         return self._channel.received
 
     def residuals(self) -> Dict[str, Any]:
-        """The residuals of this replica, for a checkpoint. Raises ArgumentError while a round is under way."""
+        """The residuals of this replica, for a checkpoint. After a round that did not commit here they hold both, with its
+        contribution and without: which of them is right is known when this replica has recovered from the others. Raises
+        ArgumentError while a round is under way."""
         return self._channel.residuals()
 
     def load_residuals(self, saved: Mapping[str, Any]) -> None:
@@ -123,8 +125,10 @@ def _shapes(fragment: torch.nn.Module) -> Dict[str, Tuple[int, ...]]:
 
 
 class _Pending(NamedTuple):
-    """A contribution of which it is not yet known whether it was applied. before: the states before it was encoded."""
+    """A contribution of which it is not yet known whether it was applied: the replica's id and the number that it carries.
+    before: the states before it was encoded."""
 
+    replica: str
     serial: int
     before: SavedState
 
@@ -269,7 +273,7 @@ class Channel:
         slots: List[Any] = []
         if bad is None:
             self._serial += 1
-            self._pending[fragment] = _Pending(self._serial, coder.sender.state_dict())
+            self._pending[fragment] = _Pending(self._id, self._serial, coder.sender.state_dict())
             slots = list(coder.encode(tensors, number, int(self._id[:16], 16)))
         fault = "" if bad is None else f"{bad}: what it moved is not finite"
         return pack("", number, "", f"{self._id} {self._serial}", 1.0, fault, slots, b"")
@@ -299,8 +303,11 @@ class Channel:
     def _settle(self, fragment: int) -> None:
         """The last contribution was applied, here or by the replica from which this one recovered; or its states are undone."""
         pending, self._pending[fragment] = self._pending[fragment], None
-        if pending is not None and self._applied[fragment].get(self._id) != pending.serial:
+        if pending is not None and not self._is_applied(fragment, pending):
             self._coders[fragment].sender.load_state_dict(pending.before)
+
+    def _is_applied(self, fragment: int, pending: _Pending) -> bool:
+        return self._applied[fragment].get(pending.replica) == pending.serial
 
     # ---- States ----
 
@@ -311,9 +318,16 @@ class Channel:
     def residuals(self) -> Dict[str, Any]:
         if self._tensors:
             raise ArgumentError("a round is under way: save the residuals after it")
-        for i in range(len(self._coders)):
-            self._settle(i)
-        return {str(i): coder.saved() for i, coder in enumerate(self._coders)}
+        return {str(i): self._saved(i) for i in range(len(self._coders))}
+
+    def _saved(self, fragment: int) -> Dict[str, Any]:
+        """The residual of a fragment. If it is undecided whether the last contribution was applied: the one before it, and the
+        one after it."""
+        coder, pending = self._coders[fragment], self._pending[fragment]
+        if pending is None or self._is_applied(fragment, pending):
+            return coder.saved()
+        undecided = {"replica": pending.replica, "serial": pending.serial, "after": coder.saved()}
+        return {**coder.saved(pending.before), "undecided": undecided}
 
     def load_residuals(self, saved: Mapping[str, Any]) -> None:
         if self._tensors:
@@ -323,3 +337,8 @@ class Channel:
         self._pending = [None for _ in self._coders]
         for i, coder in enumerate(self._coders):
             coder.sender.load_state_dict(saved[str(i)])
+            undecided = saved[str(i)].get("undecided")
+            if undecided is not None:  # the quorum of the next round decides it
+                before = coder.sender.state_dict()
+                coder.sender.load_state_dict(undecided["after"])
+                self._pending[i] = _Pending(undecided["replica"], undecided["serial"], before)
