@@ -10,7 +10,7 @@ from torchft.coordination import LighthouseServer
 
 HERE = pathlib.Path(__file__).resolve().parent
 PROGRAM = HERE / "torchft_replicas.py"
-TOGETHER = ["torchft", "exact", "dense", "sparse", "nan", "unmerged", "saved", "restarted", "plans"]
+TOGETHER = ["torchft", "exact", "dense", "sparse", "nan", "unmerged", "saved", "restarted", "sizes", "plans"]
 
 
 def lighthouse(replicas):
@@ -96,6 +96,13 @@ def test_a_round_that_the_others_applied_is_not_sent_again(trained, name):
     assert one["commits"].count(False) == 0 and two["commits"].count(False) == 1
     assert one["weights"] == two["weights"]
     assert one["missing"] < 1e-5 and two["missing"] < 1e-5
+
+
+def test_a_size_that_the_plan_cannot_have_is_refused_by_all(trained):
+    for replica in trained["sizes"]:
+        assert replica["commits"] == [False, False, True, True]
+        assert all("CorruptFrame: replica " in error and " bytes" in error for error in replica["errors"]), replica["errors"]
+        assert len(replica["errors"]) == 2 and " announces -1 bytes" in replica["errors"][1]
 
 
 def test_replicas_with_other_plans_do_not_commit(trained):

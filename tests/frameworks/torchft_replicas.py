@@ -18,6 +18,7 @@ from torch.distributed import TCPStore
 from torchft import Manager, ProcessGroupGloo
 
 import deepreduce.outer.torchft
+from deepreduce.outer._contribution import overhead
 
 REPLICA, REPLICAS, FOLDER = int(sys.argv[1]), int(sys.argv[2]), pathlib.Path(sys.argv[3])
 EXACT = "index=all value=raw"
@@ -42,9 +43,9 @@ class Record:
 
     def __init__(self, channel):
         self.channel, self.moved, self.applied = channel, {}, {}
-        self.encode, self.commit = channel._encode, channel.should_commit
-        channel._encode, channel.should_commit = self._encode, self._should_commit
-        self.waiting, self.commits = {}, []
+        self.encode, self.commit, self.report = channel._encode, channel.should_commit, channel._manager.report_error
+        channel._encode, channel.should_commit, channel._manager.report_error = self._encode, self._should_commit, self._report
+        self.waiting, self.commits, self.errors = {}, [], []
 
     def _encode(self, fragment, number, tensors):
         message = self.encode(fragment, number, tensors)
@@ -57,6 +58,10 @@ class Record:
         decoded = {name: torch.from_numpy(array.copy()) for name, array in coder.merge([slots], number).items()}
         self.waiting = {number: ({name: tensor.clone() for name, tensor in tensors.items()}, decoded)}
         return message
+
+    def _report(self, error):
+        self.errors.append(f"{type(error).__name__}: {error}")
+        self.report(error)
 
     def _should_commit(self, timeout=None):
         committed = self.commit(timeout)
@@ -121,7 +126,7 @@ def train(name, address, plan, rounds, *, fragments=1, ours=True, before=lambda 
         raised = str(error)
     found = {"weights": torch.cat([tensor.reshape(-1) for tensor in net.parameters()]).tolist(), "losses": losses, "raised": raised}
     if ours:
-        found.update(sent=diloco.sent, received=diloco.received, last=diloco.last and diloco.last._asdict(), commits=record.commits)
+        found.update(sent=diloco.sent, received=diloco.received, last=diloco.last and diloco.last._asdict(), commits=record.commits, errors=record.errors)
         saved = diloco.residuals()
         found["missing"] = record.missing(saved) if record.moved else None
         torch.save(saved, FOLDER / f"{name}.{REPLICA}.pt")
@@ -184,6 +189,20 @@ def restart(diloco):
     diloco.load_residuals(torch.load(FOLDER / "restart.pt"))
 
 
+def announce_other_sizes(diloco, record):
+    """On replica 1: more bytes than the plan allows, then fewer than none."""
+    channel, gather = diloco._channel, diloco._channel._gather
+    bound = channel._coders[0].max_bytes + overhead(channel._coders[0].units, 0)
+    forged = iter((bound + 1, -1))
+
+    def forging(tensor, size):
+        if tensor.dtype == torch.int64 and REPLICA == 1:
+            tensor[0] = next(forged, tensor[0])
+        return gather(tensor, size)
+
+    channel._gather = forging
+
+
 def wait_for_the_killed_one(at, net, diloco):
     if "again" in sys.argv:
         (FOLDER / "again").touch()
@@ -212,6 +231,7 @@ SCENARIOS: Dict[str, Tuple[Any, int, Dict[str, Any]]] = {  # plan, rounds, optio
     "unmerged": (SPARSE, 5, {"before": fail_to_merge_round_two}),
     "saved": (SPARSE, 5, {"before": when_undecided(deepreduce.outer.torchft.DiLoCo.residuals)}),
     "restarted": (SPARSE, 5, {"before": when_undecided(restart)}),
+    "sizes": (SPARSE, 2, {"before": announce_other_sizes}),
     "plans": (SPARSE if REPLICA else EXACT, 1, {"max_retries": 1}),
     "killed": (SPARSE, 8, {"before": die_in_round_two, "at_step": wait_for_the_killed_one}),
 }

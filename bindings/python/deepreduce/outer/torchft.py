@@ -29,12 +29,12 @@ from torchft.process_group import ManagedProcessGroup
 
 from .._adapters._sender_pool import method_of
 from .._native._types import SavedState
-from ..errors import ArgumentError, Error, OutOfStep, Unsupported
+from ..errors import ArgumentError, CorruptFrame, Error, OutOfStep, Unsupported
 from ..torch import Plans
 from ..torch._engine import is_finite
 from ..torch._rules import Rules
 from ..torch._terms import signed
-from ._contribution import Contribution, Refused, pack, unpack
+from ._contribution import Contribution, Refused, overhead, pack, unpack
 from ._fragment_coder import FragmentCoder
 from ._round import Round
 
@@ -246,7 +246,11 @@ class Channel:
                 raise ArgumentError(f"replica {rank} of the quorum has another model, plan or option; here the plan is {self._plan}")
             if its_number != number:
                 raise OutOfStep(f"replica {rank} of the quorum is at step {its_number}, this one at {number}")
-        sizes = [report[0] for report in reports]
+        sizes, coder = [report[0] for report in reports], self._coders[fragment]
+        max_bytes = coder.max_bytes + overhead(coder.units, 0)
+        for rank, its_size in enumerate(sizes):
+            if not 0 <= its_size <= max_bytes:
+                raise CorruptFrame(f"replica {rank} of the quorum announces {its_size} bytes; at most {max_bytes} are allowed")
         padded = torch.zeros(max(sizes), dtype=torch.uint8)
         padded[: len(message)] = torch.frombuffer(bytearray(message), dtype=torch.uint8) if message else 0
         received = [data.numpy()[:its_size].tobytes() for data, its_size in zip(self._gather(padded, size), sizes)]
