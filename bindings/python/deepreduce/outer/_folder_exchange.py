@@ -16,14 +16,13 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 import torch
 
-from .._adapters._sender_pool import method_of
 from ..errors import ArgumentError, ConcurrentUse, CorruptFrame, Error, OutOfStep
 from ..torch import Plans
 from ..torch._engine import is_finite
 from ..torch._rules import Rules
 from ._agreed import Agreed, Local, Tensors, bytes_of, tensors_from
 from ._contribution import Contribution, Refused, beyond, norm_of, overhead, pack, unpack, usual
-from ._fragment_coder import FragmentCoder
+from ._fragment_coder import FragmentCoder, require_frames
 from ._folder import Closed, Folder, Listed
 from ._round import Round
 
@@ -48,8 +47,7 @@ class FolderExchange:
     ) -> None:  # fmt: skip
         self._folder, self._agreed, self._fragments = folder, agreed, fragments
         rules = Rules(plan, flat)
-        for _, one_plan in rules.pairs:
-            method_of(one_plan)  # raises Unsupported if it produces no frames for all
+        require_frames(rules)
         options = {"dense_below": dense_below, "flat": rules.flat, "seed": seed}
         shapes = {name: tuple(tensor.shape) for name, tensor in local.weights.items()}
         self._weighs = rules.weighs

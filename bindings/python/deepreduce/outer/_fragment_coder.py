@@ -8,11 +8,19 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 import numpy
 import torch
 
+from .._adapters._sender_pool import plan_of_frames
 from .._native._types import Array, SavedState
 from ..errors import ArgumentError
 from ..sender import Sender, TensorSpec
+from ..torch._rules import Rules
 
 _MERGERS_MAX = 4  # cached senders that merge, each for another number of workers
+
+
+def require_frames(rules: Rules) -> None:
+    """Raises Unsupported for a plan that produces no frames, or frames that are not for all."""
+    for _, plan in rules.pairs:
+        plan_of_frames(plan)
 
 
 class FragmentCoder:
@@ -31,7 +39,7 @@ class FragmentCoder:
         for unit in self.sender.units:
             if unit.kind != "frames":
                 name = unit.tensors[0]
-                raise ArgumentError(f"{name}: the plan `{self.sender.plan_of(name)}` produces no frames for a folder")
+                raise ArgumentError(f"{name}: the plan `{self.sender.plan_of(name)}` produces no frames")
         self.max_bytes = sum(unit.bound for unit in self.sender.units)
         self.units = len(self.sender.units)
         self._slots = [numpy.empty(unit.bound, numpy.uint8) for unit in self.sender.units]

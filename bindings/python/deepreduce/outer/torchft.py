@@ -27,7 +27,6 @@ from torch.distributed.distributed_c10d import AllgatherOptions
 from torchft.local_sgd import DiLoCo as TorchftDiLoCo
 from torchft.process_group import ManagedProcessGroup
 
-from .._adapters._sender_pool import method_of
 from .._native._types import SavedState
 from ..errors import ArgumentError, CorruptFrame, Error, OutOfStep, Unsupported
 from ..torch import Plans
@@ -35,7 +34,7 @@ from ..torch._engine import is_finite
 from ..torch._rules import Rules
 from ..torch._terms import signed
 from ._contribution import Contribution, Refused, overhead, pack, unpack
-from ._fragment_coder import FragmentCoder
+from ._fragment_coder import FragmentCoder, require_frames
 from ._round import Round
 
 __all__ = ["DiLoCo"]
@@ -164,8 +163,7 @@ class Channel:
         if "gloo" not in backend:
             raise Unsupported(f"the manager's process group is {backend}; frames need torchft.ProcessGroupGloo")
         rules = Rules(plan, terms["flat"])
-        for _, one_plan in rules.pairs:
-            method_of(one_plan)  # raises Unsupported if it produces no frames for all
+        require_frames(rules)
         named = [{f"{i}.{name}": shape for name, shape in shapes.items()} for i, shapes in enumerate(fragments)]
         self._coders = [FragmentCoder(shapes, rules.book, {**terms, "flat": rules.flat}) for shapes in named]
         self._plan = ", ".join(rules.lines)
