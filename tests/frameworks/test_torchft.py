@@ -10,7 +10,7 @@ from torchft.coordination import LighthouseServer
 
 HERE = pathlib.Path(__file__).resolve().parent
 PROGRAM = HERE / "torchft_replicas.py"
-TOGETHER = ["torchft", "exact", "dense", "sparse", "nan", "unmerged", "saved", "restarted", "sizes", "plans"]
+TOGETHER = ["torchft", "exact", "dense", "sparse", "nan", "unmerged", "saved", "restarted", "sizes", "overflow", "plans"]
 
 
 def lighthouse(replicas):
@@ -103,6 +103,14 @@ def test_a_size_that_the_plan_cannot_have_is_refused_by_all(trained):
         assert replica["commits"] == [False, False, True, True]
         assert all("CorruptFrame: replica " in error and " bytes" in error for error in replica["errors"]), replica["errors"]
         assert len(replica["errors"]) == 2 and " announces -1 bytes" in replica["errors"][1]
+
+
+def test_a_replica_that_cannot_encode_is_refused_by_all_with_tensor_and_reason(trained):
+    one, two = trained["overflow"]
+    assert one["commits"] == [True] * 5 and two["commits"].count(False) == 1
+    assert "0.0.weight" in two["errors"][0] and "infinite" in two["errors"][0], two["errors"]
+    assert one["weights"] == two["weights"]
+    assert one["missing"] < 1e-5 and two["missing"] < 1e-5
 
 
 def test_replicas_with_other_plans_do_not_commit(trained):

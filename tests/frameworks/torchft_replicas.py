@@ -203,6 +203,22 @@ def announce_other_sizes(diloco, record):
     channel._gather = forging
 
 
+def overflow_in_round_two(diloco, record):
+    """On replica 1: the sum of the residual and what was moved."""
+    coder = diloco._channel._coders[0]
+    encode, done = coder.encode, []
+
+    def overflowing(tensors, number, private_seed):
+        if number == 2 and REPLICA == 1 and not done:
+            done.append(number)
+            state = coder.sender.state_dict()
+            state["states"]["0.0.weight"][16:].view("float32")[7] = float("inf")
+            coder.sender.load_state_dict(state)
+        return encode(tensors, number, private_seed)
+
+    coder.encode = overflowing
+
+
 def wait_for_the_killed_one(at, net, diloco):
     if "again" in sys.argv:
         (FOLDER / "again").touch()
@@ -232,6 +248,7 @@ SCENARIOS: Dict[str, Tuple[Any, int, Dict[str, Any]]] = {  # plan, rounds, optio
     "saved": (SPARSE, 5, {"before": when_undecided(deepreduce.outer.torchft.DiLoCo.residuals)}),
     "restarted": (SPARSE, 5, {"before": when_undecided(restart)}),
     "sizes": (SPARSE, 2, {"before": announce_other_sizes}),
+    "overflow": (SPARSE, 5, {"before": overflow_in_round_two}),
     "plans": (SPARSE if REPLICA else EXACT, 1, {"max_retries": 1}),
     "killed": (SPARSE, 8, {"before": die_in_round_two, "at_step": wait_for_the_killed_one}),
 }

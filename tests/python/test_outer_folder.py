@@ -26,7 +26,7 @@ import torch  # noqa: E402
 
 import deepreduce  # noqa: E402
 from deepreduce.outer import Folder, Outer  # noqa: E402
-from deepreduce.outer import _contribution, _folder  # noqa: E402
+from deepreduce.outer import _contribution, _folder, _fragment_coder  # noqa: E402
 
 HERE = pathlib.Path(__file__).parent
 TOP = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=raw"
@@ -605,6 +605,15 @@ def test_workers_of_another_h_plan_or_model_are_told_what_differs(tmp_path):
         Folder(tmp_path, "../w")
     with pytest.raises(deepreduce.Unsupported, match="exchange=owner"):
         Outer(model_of(), TOP + " exchange=owner", every=2, group=Folder(tmp_path / "b", "w0"))
+
+
+def test_what_a_plan_cannot_encode_is_an_error_with_tensor_and_reason():
+    coder = _fragment_coder.FragmentCoder({"first": (40, 50), "second": (60, 50)}, TOP.replace("raw", "half"), {})
+    moves = {"first": torch.ones(40, 50), "second": torch.full((60, 50), 3e38)}
+    coder.encode(moves, 0, 7)
+    with pytest.raises(deepreduce.ArgumentError, match="value=half.* second: .* infinite") as caught:  # as its residual overflows
+        coder.encode(moves, 1, 7)
+    assert caught.value.tensor == "second" and "rank" not in str(caught.value)
 
 
 @pytest.mark.parametrize("plan, overlap, fragments", [(SPARSE, 0, 1), (SPARSE, 1, 1), (SPARSE, 1, 2), ("pulseloco", 0, 1), ("pulseloco", 1, 2)])

@@ -10,7 +10,7 @@ import torch
 
 from .._adapters._sender_pool import plan_of_frames
 from .._native._types import Array, SavedState
-from ..errors import ArgumentError
+from ..errors import ArgumentError, Error
 from ..sender import Sender, TensorSpec
 from ..torch._rules import Rules
 
@@ -50,6 +50,7 @@ class FragmentCoder:
         self._added = 0
 
     def encode(self, tensors: Mapping[str, torch.Tensor], number: int, private_seed: int) -> List[Array]:
+        """The slots, valid until the next call. Raises ArgumentError: a tensor with its residual is not what the plan encodes."""
         self.sender.place({name: tensor.numpy() for name, tensor in tensors.items()})
         if self.sender.info.clips:
             self.sender.clip()
@@ -57,9 +58,19 @@ class FragmentCoder:
         for i, slot in enumerate(self._slots):
             sent = self.sender.encode(i, number, slot, private_seed=private_seed)
             if sent.fault:
-                raise ArgumentError("the plan cannot encode what was moved")
+                raise self._fault(i, number, slot[: sent.size])
             found.append(slot[: sent.size])
         return found
+
+    def _fault(self, unit: int, number: int, slot: Array) -> ArgumentError:
+        """Why a unit could not be encoded. Its slot says so to those that merge it."""
+        name, why = self.sender.unit(unit).tensors[0], "could not encode"
+        try:
+            self._merger(1).merge(unit, number, [slot])
+        except Error as error:
+            name = error.tensor if isinstance(error.tensor, str) else name
+            why = str(error).removeprefix("rank 0: ")  # (of the one slot; its worker's name is not known here)
+        return ArgumentError(f"the plan `{self.sender.plan_of(name)}` {why}", tensor=name)
 
     def saved(self, state: Optional[SavedState] = None) -> Dict[str, Any]:
         """The sender's state_dict, or `state` that it returned before, with tensors in place of arrays, for torch.save."""
@@ -72,16 +83,19 @@ class FragmentCoder:
 
     def merge(self, slots: Sequence[Sequence[Any]], number: int) -> Dict[str, Array]:
         """The mean of the contributions' slots, valid until the next call. Raises Error: slots of other tensors, or damaged."""
-        k = len(slots)
+        merger = self._merger(len(slots))
+        for i in range(self.units):
+            longest = max(len(worker_slots[i]) for worker_slots in slots)  # (a merge requires slots of one length)
+            merger.merge(i, number, [bytes(worker_slots[i]).ljust(longest, b"\0") for worker_slots in slots])
+        return self.outputs
+
+    def _merger(self, k: int) -> Sender:
         merger = self._mergers.pop(k, None) or Sender(self._specs, self._plan, ranks=k, caller_states=True, **self._options)
         self._mergers[k] = merger
         if len(self._mergers) > _MERGERS_MAX:
             del self._mergers[next(iter(self._mergers))]
         merger.place(out=self.outputs)
-        for i in range(self.units):
-            longest = max(len(worker_slots[i]) for worker_slots in slots)  # (a merge requires slots of one length)
-            merger.merge(i, number, [bytes(worker_slots[i]).ljust(longest, b"\0") for worker_slots in slots])
-        return self.outputs
+        return merger
 
     # A worker decodes each contribution to judge it, before it knows the mean's. Decoding a sparse one again, at the mean, costs
     # less than keeping it: of 4.2 M weights by `sparseloco` 0.7 ms, adding its decoded elements 1.5 ms (and a copy 16 MB); of

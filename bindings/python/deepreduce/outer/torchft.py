@@ -57,8 +57,8 @@ class DiLoCo(TorchftDiLoCo):  # type: ignore[misc]
 
     A round that does not commit has not happened, as in torchft: its steps are dropped, and the residual is as before. If the
     others did commit it, this replica recovers from them, and its residual counts its contribution as sent. A pseudo-gradient
-    that is not finite is refused by all, and named in `last.refused`; the others apply the mean of theirs, and its replica
-    recovers from them.
+    that is not finite, or that the plan cannot encode, is refused by all, and named in `last.refused`; the others apply the mean
+    of theirs, and its replica recovers from them.
 
     The residual belongs to the replica: recovery does not transfer it, and a new replica starts without. Save `residuals()`.
 
@@ -272,12 +272,15 @@ class Channel:
         coder = self._coders[fragment]
         self._settle(fragment)
         bad = next((name for name, tensor in tensors.items() if not is_finite(tensor)), None)
-        slots: List[Any] = []
-        if bad is None:
+        fault, slots = "" if bad is None else f"{bad}: what it moved is not finite", []
+        if not fault:
             self._serial += 1
             self._pending[fragment] = _Pending(self._id, self._serial, coder.sender.state_dict())
-            slots = list(coder.encode(tensors, number, int(self._id[:16], 16)))
-        fault = "" if bad is None else f"{bad}: what it moved is not finite"
+            try:
+                slots = coder.encode(tensors, number, int(self._id[:16], 16))
+            except Error as error:  # (the others wait for this replica's message, so it says why)
+                fault = str(error)
+                self._settle(fragment)
         return pack("", number, "", f"{self._id} {self._serial}", 1.0, fault, slots, b"")
 
     def _merge(self, fragment: int, number: int, received: Sequence[bytes]) -> Tuple[Dict[int, Contribution], Dict[str, str], Dict[str, Any]]:
