@@ -150,3 +150,9 @@ def test_another_compression_is_refused(nodes):
             [torch.nn.Parameter(torch.zeros(2))], plan=EXACT, dht=nodes[0], prefix="refused",
             compression=hivemind.compression.Float16Compression(),
         )  # fmt: skip
+
+
+def test_a_plan_that_needs_weights_is_refused_before_training(nodes):
+    parameters = (torch.nn.Parameter(torch.zeros(size)) for size in (N, 5))  # an iterator, as model.parameters()
+    with pytest.raises(deepreduce.Unsupported, match="compares with the weights"):
+        GradientAverager(parameters, plan="pulseloco", dht=nodes[0], prefix="refused")

@@ -54,7 +54,8 @@ class GradientAverager(HivemindGradientAverager):  # type: ignore[misc]
     process; a new peer starts without. A step that fails leaves it as it was. A peer that does not answer within `sender_timeout`
     (without one: never), or whose gradient is not finite, is left out by those that lack its frame.
 
-    Raises ArgumentError for another compression, and Unsupported for auxiliary and client-mode peers: each peer must be reachable
+    Raises ArgumentError for another compression, an error of the library for a plan that the tensors cannot have (`pulseloco`
+    compares with weights, and an averager has none), and Unsupported for auxiliary and client-mode peers: each peer must be reachable
     (hivemind's relays suffice).
     """
 
@@ -72,6 +73,7 @@ class GradientAverager(HivemindGradientAverager):  # type: ignore[misc]
         start: bool = False,
         **options: Any,
     ) -> None:
+        self._parent_pid = 0  # hivemind's __del__ reads it, after an error here, too
         if compression is not None and type(compression) is not NoCompression:
             raise ArgumentError(f"the compression is {compression}; the plan says how gradients are sent: leave it out")
         if client_mode is None:
@@ -85,6 +87,8 @@ class GradientAverager(HivemindGradientAverager):  # type: ignore[misc]
         self._book, self._terms = rules.book, {"dense_below": dense_below, "flat": rules.flat, "seed": seed}
         self._traffic = multiprocessing.Array("Q", 2)  # (the averager is a process of its own)
         self._coder: Optional[FragmentCoder] = None
+        parameters = tuple(parameters)
+        self._new_coder(parameters)  # raises what the averager's process would raise in every step
         super().__init__(parameters, client_mode=False, start=False, **options)
         schema: bytes = getattr(self, "schema_hash")  # noqa: B009 (mypy does not see hivemind's types)
         self.schema_hash = hashlib.sha256(schema + repr((rules.lines, sorted(self._terms.items()))).encode()).digest()
