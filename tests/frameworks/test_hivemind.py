@@ -1,6 +1,7 @@
 """What deepreduce.outer.hivemind promises, with hivemind itself: peers find one another over its DHT and talk over its libp2p."""
 
 import os
+import time
 
 import hivemind
 import numpy as np
@@ -136,6 +137,27 @@ def test_a_peer_that_dies_is_left_out(nodes):
     finally:
         for peer in group:
             peer.averager.shutdown()
+
+
+def test_a_step_that_is_cancelled_while_it_encodes_is_tried_again(peers):
+    usual = peers(SPARSE, SPARSE)
+    slow = peers(SPARSE, SPARSE, allreduce_timeout=2.0, start=False)
+    encode, calls = slow[0].averager._encode, []
+
+    def encode_late(*arguments):
+        calls.append(arguments)
+        if len(calls) == 1:
+            time.sleep(4)  # beyond allreduce_timeout
+        return encode(*arguments)
+
+    slow[0].averager._encode = encode_late
+    for peer in slow:
+        peer.averager.run_in_background(await_ready=True)
+    # The call that was cancelled ends before the residual is restored; else the second try, or the next step, has a gradient twice.
+    for pause in (0, 4):
+        time.sleep(pause)
+        for expected, found in zip(step(usual), step(slow)):
+            assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(expected, found))
 
 
 @pytest.mark.parametrize("options", [{"client_mode": True}, {"auxiliary": True}])

@@ -11,11 +11,10 @@ mean. Matchmaking, weights and timeouts stay hivemind's.
 from __future__ import annotations
 
 import asyncio
-import functools
 import hashlib
 import logging
 import multiprocessing
-from typing import Any, AsyncIterator, Coroutine, Dict, Iterable, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, AsyncIterator, Callable, Coroutine, Dict, Iterable, Mapping, Optional, Sequence, Set, Tuple, TypeVar
 
 import torch
 from hivemind.averaging.allreduce import AllreduceException
@@ -36,6 +35,7 @@ from ._fragment_coder import FragmentCoder
 
 __all__ = ["GradientAverager"]
 
+_T = TypeVar("_T")
 _log = logging.getLogger("deepreduce.outer")
 
 
@@ -112,8 +112,8 @@ class GradientAverager(HivemindGradientAverager):  # type: ignore[misc]
             async with enter_asynchronously(self.get_tensors()) as tensors:
                 await self._run_allreduce_inplace_(tensors, group_info, **kwargs)
             return dict(zip(group_info.peer_ids, map(self.serializer.loads, user_gathered_bytes)))
-        except Exception as error:
-            raise MatchmakingException(f"Unable to run All-Reduce: {error}") from error
+        except (Exception, asyncio.CancelledError) as error:  # (allreduce_timeout cancels; hivemind's catches it, too)
+            raise MatchmakingException(f"Unable to run All-Reduce: {error!r}") from error
 
     async def _run_allreduce_inplace_(
         self, tensors: Sequence[torch.Tensor], group_info: Any, group_id: Optional[bytes] = None, *, weight: float = 1.0,
@@ -121,22 +121,21 @@ class GradientAverager(HivemindGradientAverager):  # type: ignore[misc]
     ) -> None:  # fmt: skip
         """Sends this peer's frame to the group, receives theirs, and writes the mean into the tensors."""
         group_id = group_info.group_id if group_id is None else group_id
-        in_executor = functools.partial(asyncio.get_running_loop().run_in_executor, None)
         if self._coder is None:
-            self._coder = await in_executor(self._new_coder, tensors)
+            self._coder = await _on_a_thread(self._new_coder, tensors)
         coder = self._coder
         before = coder.sender.state_dict()
         try:
             others = [peer for peer in group_info.peer_ids if peer != self.peer_id]
             group = _Group(others, coder.max_bytes + overhead(coder.units, 0), sender_timeout)
             self._running_groups[group_id].set_result(group)
-            message = await in_executor(self._encode, coder, tensors, group_id, weight)
+            message = await _on_a_thread(self._encode, coder, tensors, group_id, weight)
             received, reached = await group.exchange({peer: self._send(peer, group_id, message, group) for peer in others})
             if others and not (received and reached):
                 raise AllreduceException("no other peer of the group answered")
             messages = {**received, self.peer_id: message}
             ordered = {peer: messages[peer] for peer in group_info.peer_ids if peer in messages}
-            means, scale = await in_executor(self._merge, coder, ordered, group_id)
+            means, scale = await _on_a_thread(self._merge, coder, ordered, group_id)
             for tensor, mean in zip(tensors, means.values()):
                 update = torch.from_numpy(mean).view(tensor.shape).mul_(scale)
                 tensor.add_(update - tensor, alpha=self._averaging_alpha) if self._averaging_alpha != 1 else tensor.copy_(update)
@@ -249,6 +248,20 @@ class _Group:
 
 def _is_done(future: asyncio.Future[Any]) -> bool:
     return future.done() and not future.cancelled() and future.exception() is None
+
+
+async def _on_a_thread(call: Callable[..., _T], *arguments: Any) -> _T:
+    """The call's result. A cancellation waits for the call's end, because it uses the sender and the tensors until then."""
+    work = asyncio.get_running_loop().run_in_executor(None, call, *arguments)
+    cancelled = None
+    while not work.done():
+        try:
+            await asyncio.wait({work})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return work.result()
 
 
 _NOTHING = 1e-30  # the weight of a peer without samples: its residual counts
