@@ -178,3 +178,9 @@ def test_a_plan_that_needs_weights_is_refused_before_training(nodes):
     parameters = (torch.nn.Parameter(torch.zeros(size)) for size in (N, 5))  # an iterator, as model.parameters()
     with pytest.raises(deepreduce.Unsupported, match="compares with the weights"):
         GradientAverager(parameters, plan="pulseloco", dht=nodes[0], prefix="refused")
+
+
+@pytest.mark.parametrize("name", ["bandwidth", "min_vector_size", "part_size_bytes", "reducer_timeout", "tensor_infos"])
+def test_an_option_without_effect_is_refused(nodes, name):
+    with pytest.raises(deepreduce.ArgumentError, match=f"{name}: of the shares"):
+        GradientAverager([torch.nn.Parameter(torch.zeros(2))], plan=EXACT, dht=nodes[0], prefix="refused", **{name: 1})

@@ -35,6 +35,7 @@ from ._fragment_coder import FragmentCoder
 
 __all__ = ["GradientAverager"]
 
+_OF_SHARES = ("bandwidth", "min_vector_size", "part_size_bytes", "reducer_timeout", "tensor_infos")
 _T = TypeVar("_T")
 _log = logging.getLogger("deepreduce.outer")
 
@@ -46,7 +47,8 @@ class GradientAverager(HivemindGradientAverager):  # type: ignore[misc]
     parameters  as of hivemind's
     plan        as of deepreduce.torch.DDPHook; it must produce frames
     dense_below, flat, seed  as of DDPHook
-    options     the other arguments of hivemind's GradientAverager
+    options     the other arguments of hivemind's GradientAverager, but for those of its shares: bandwidth, min_vector_size,
+                part_size_bytes, reducer_timeout, tensor_infos
 
     sent, received  bytes of frames that this peer sent to the others, and received
 
@@ -54,9 +56,9 @@ class GradientAverager(HivemindGradientAverager):  # type: ignore[misc]
     process; a new peer starts without. A step that fails leaves it as it was. A peer that does not answer within `sender_timeout`
     (without one: never), or whose gradient is not finite, is left out by those that lack its frame.
 
-    Raises ArgumentError for another compression, an error of the library for a plan that the tensors cannot have (`pulseloco`
-    compares with weights, and an averager has none), and Unsupported for auxiliary and client-mode peers: each peer must be reachable
-    (hivemind's relays suffice).
+    Raises ArgumentError for another compression or an option of shares, an error of the library for a plan that the tensors
+    cannot have (`pulseloco` compares with weights, and an averager has none), and Unsupported for auxiliary and client-mode
+    peers: each peer must be reachable (hivemind's relays suffice).
     """
 
     def __init__(
@@ -76,6 +78,9 @@ class GradientAverager(HivemindGradientAverager):  # type: ignore[misc]
         self._parent_pid = 0  # hivemind's __del__ reads it, after an error here, too
         if compression is not None and type(compression) is not NoCompression:
             raise ArgumentError(f"the compression is {compression}; the plan says how gradients are sent: leave it out")
+        unused = [name for name in _OF_SHARES if options.get(name) is not None]
+        if unused:
+            raise ArgumentError(f"{', '.join(unused)}: of the shares that hivemind's averager divides tensors into; leave it out: here are none")
         if client_mode is None:
             client_mode = options["dht"].client_mode
         if auxiliary or client_mode:
