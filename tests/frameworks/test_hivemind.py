@@ -1,16 +1,19 @@
 """What deepreduce.outer.hivemind promises, with hivemind itself: peers find one another over its DHT and talk over its libp2p."""
 
+import asyncio
 import os
 import time
+import types
 
 import hivemind
 import numpy as np
 import pytest
 import torch
 from hivemind.optim.grad_averager import GradientAverager as Plain
+from hivemind.proto import averaging_pb2, runtime_pb2
 
 import deepreduce
-from deepreduce.outer.hivemind import GradientAverager
+from deepreduce.outer.hivemind import GradientAverager, _Group
 
 EXACT = "index=all value=raw"
 SPARSE = "sparsify=topr(ratio=0.25) feedback=residual index=golomb value=raw"
@@ -137,6 +140,65 @@ def test_a_peer_that_dies_is_left_out(nodes):
     finally:
         for peer in group:
             peer.averager.shutdown()
+
+
+def test_a_peer_that_sends_empty_parts_is_left_out(nodes):
+    group = [Peer(nodes[i], i, "empty", EXACT, group=3, start=i < 2) for i in range(3)]  # without any timeout
+
+    async def send_nothing(peer, group_id, message, exchange):
+        async def parts():
+            first = {"code": averaging_pb2.PART_FOR_AVERAGING, "group_id": group_id}
+            while True:
+                yield averaging_pb2.AveragingData(tensor_part=runtime_pb2.Tensor(buffer=b""), **first)
+                await asyncio.sleep(0.5)
+
+        stub = GradientAverager.get_stub(group[2].averager._p2p, peer, namespace="empty")
+        async for _ in await stub.rpc_aggregate_part(parts()):
+            pass
+
+    group[2].averager._send = send_nothing
+    group[2].averager.run_in_background(await_ready=True)
+    try:
+        controls = [peer.begin(n) for peer, n in zip(group, (1, 3, 2))]
+        assert all(control.result(30) is not None for control in controls[:2])
+        for peer in group[:2]:
+            assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(peer.means(), weighted(group[:2], (1, 3))))
+    finally:
+        for peer in group:
+            peer.averager.shutdown()
+
+
+def test_a_slow_peer_does_not_postpone_leaving_out_a_silent_one():
+    async def run():
+        exchange = _Group(["slow", "silent"], 1 << 20, 0.5)
+        refused = []
+
+        async def slow_parts():
+            for _ in range(100):  # 10 seconds
+                yield averaging_pb2.AveragingData(tensor_part=runtime_pb2.Tensor(buffer=b"x"))
+                await asyncio.sleep(0.1)
+                # What a peer sends after it is left out is refused before it is read.
+                if exchange._incoming["silent"].done():
+                    refused.extend([answer.code async for answer in exchange.rpc_aggregate_part(no_parts(), peer("silent"))])
+                    return
+
+        async def no_parts():
+            raise AssertionError("the exchange reads what a peer sends that is left out")
+            yield
+
+        async def confirmed():
+            pass
+
+        async def answers():
+            return [answer.code async for answer in exchange.rpc_aggregate_part(slow_parts(), peer("slow"))]
+
+        peer = lambda name: types.SimpleNamespace(remote_id=name)
+        sent = asyncio.create_task(answers())
+        received, reached = await exchange.exchange({"slow": confirmed(), "silent": confirmed()})
+        assert await sent == [averaging_pb2.AVERAGED_PART] and refused == [averaging_pb2.PROTOCOL_VIOLATION]
+        assert list(received) == ["slow"] and len(received["slow"]) < 50 and reached == 2
+
+    asyncio.run(run())
 
 
 def test_a_step_that_is_cancelled_while_it_encodes_is_tried_again(peers):

@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 import logging
 import multiprocessing
-from typing import Any, AsyncIterator, Callable, Coroutine, Dict, Iterable, Mapping, Optional, Sequence, Set, Tuple, TypeVar
+from typing import Any, AsyncIterator, Callable, Coroutine, Dict, Iterable, Mapping, Optional, Sequence, Tuple, TypeVar
 
 import torch
 from hivemind.averaging.allreduce import AllreduceException
@@ -184,7 +184,7 @@ class GradientAverager(HivemindGradientAverager):  # type: ignore[misc]
 
         async def parts() -> AsyncIterator[Any]:
             for i, part in enumerate(split_for_streaming(tensor)):
-                group.progress += 1
+                group.has_sent(peer)
                 first = {"code": averaging_pb2.PART_FOR_AVERAGING, "group_id": group_id} if i == 0 else {}
                 yield averaging_pb2.AveragingData(tensor_part=part, **first)
 
@@ -198,47 +198,64 @@ class _Group:
     """The exchange of messages with the other peers of a group. It has the calls of hivemind's AllReduceRunner that the averager
     uses.
 
-    timeout   seconds without any part of a message, in either direction, after which it gives up on those that are missing
-    progress  parts so far
+    timeout  seconds after which it gives up on a message of which no byte arrives, or leaves
     """
 
     def __init__(self, peers: Sequence[Any], max_bytes: int, timeout: Optional[float]) -> None:
-        self._max_bytes, self._timeout, self.progress = max_bytes, timeout, 0
-        self._incoming: Dict[Any, asyncio.Future[bytes]] = {peer: asyncio.get_running_loop().create_future() for peer in peers}
+        loop = asyncio.get_running_loop()
+        self._max_bytes, self._timeout, self._now = max_bytes, timeout, loop.time
+        self._incoming: Dict[Any, asyncio.Future[bytes]] = {peer: loop.create_future() for peer in peers}
+        self._received_at, self._sent_at = dict.fromkeys(peers, 0.0), dict.fromkeys(peers, 0.0)
+
+    def has_sent(self, peer: Any) -> None:
+        self._sent_at[peer] = self._now()
 
     async def exchange(self, sends: Mapping[Any, Coroutine[Any, Any, None]]) -> Tuple[Dict[Any, bytes], int]:
         """{peer: its message}, and how many peers confirmed this one's."""
-        tasks = {peer: asyncio.create_task(send) for peer, send in sends.items()}
-        everything: Set[asyncio.Future[Any]] = {*self._incoming.values(), *tasks.values()}
-        pending = everything
+        outgoing: Mapping[Any, asyncio.Future[Any]] = {peer: asyncio.create_task(send) for peer, send in sends.items()}
+        incoming: Mapping[Any, asyncio.Future[Any]] = self._incoming
+        pairs = [(outgoing, self._sent_at), (incoming, self._received_at)]
+        for _, moved_at in pairs:
+            moved_at.update(dict.fromkeys(moved_at, self._now()))
         try:
-            while pending:
-                before = self.progress
-                done, pending = await asyncio.wait(pending, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED)
-                if not done and self.progress == before:
-                    break
+            await asyncio.gather(*(self._end_of(future, moved_at, peer) for futures, moved_at in pairs for peer, future in futures.items()))
         finally:
-            for future in everything:
+            for future in (*outgoing.values(), *incoming.values()):
                 future.cancel()
-        for peer, task in tasks.items():
-            if not _is_done(task):
-                _log.warning("peer %s did not confirm the frame", peer)
-        received = {peer: future.result() for peer, future in self._incoming.items() if _is_done(future)}
-        return received, sum(map(_is_done, tasks.values()))
+        for futures, failed in (outgoing, "did not confirm the frame"), (incoming, "sent no frame"):
+            for peer, future in futures.items():
+                if not _is_done(future):
+                    _log.warning("peer %s %s", peer, failed)
+        received = {peer: future.result() for peer, future in incoming.items() if _is_done(future)}
+        return received, sum(map(_is_done, outgoing.values()))
+
+    async def _end_of(self, future: asyncio.Future[Any], moved_at: Mapping[Any, float], peer: Any) -> None:
+        """Returns when the future is done, or cancels it when nothing has moved for the timeout."""
+        rest = None
+        while not future.done():
+            if self._timeout is not None:
+                rest = moved_at[peer] + self._timeout - self._now()
+                if rest <= 0:
+                    future.cancel()
+                    return
+            await asyncio.wait({future}, timeout=rest)
 
     async def rpc_aggregate_part(self, stream: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
         """A peer sends its message."""
-        future = self._incoming.get(context.remote_id)
+        peer = context.remote_id
+        future = self._incoming.get(peer)
         if future is None or future.done():
             yield averaging_pb2.AveragingData(code=averaging_pb2.PROTOCOL_VIOLATION)
             return
         data = bytearray()
         async for part in stream:
-            self.progress += 1
+            if future.done():
+                break
             data += part.tensor_part.buffer
-            if len(data) > self._max_bytes:
+            if not part.tensor_part.buffer or len(data) > self._max_bytes:  # (a sound peer has no empty part)
                 future.cancel()
                 break
+            self._received_at[peer] = self._now()
         if future.done():
             yield averaging_pb2.AveragingData(code=averaging_pb2.CANCELLED)
             return
