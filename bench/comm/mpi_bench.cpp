@@ -47,13 +47,11 @@ class compressed final : public candidate {
  public:
   compressed(const std::string& text, size_t elements, double timeout)
       : plan_(text), gradients_{gradient(elements, ranks.rank, 0), gradient(elements, ranks.rank, 1)}, mean_(elements) {
-    const dr_tensor in = dr::dense(gradients_[0]);
-    dr_tensor_out out = dr::dense_out(mean_);
     auto options = dr::sized<dr_exchange_options>();
     auto error = dr::sized<dr_error>();
     options.timeout_ns = static_cast<uint64_t>(timeout * 1e9);
-    if (dr_mpi_create(context_.get(), plan_.get(), MPI_COMM_WORLD, &options, &in, sizeof in, &out, sizeof out, 1, &mpi_,
-                      &error))
+    if (dr_mpi_create(context_.get(), plan_.get(), MPI_COMM_WORLD, &options, &in_, sizeof in_, &out_, sizeof out_, 1,
+                      &mpi_, &error))
       throw dr::error(error);
   }
   ~compressed() override { dr_mpi_destroy(mpi_); }
@@ -67,9 +65,8 @@ class compressed final : public candidate {
   }
   // The gradients of two steps take turns.
   void prepare(uint64_t step) override {
-    const dr_tensor in = dr::dense(gradients_[step % 2]);
-    dr_tensor_out out = dr::dense_out(mean_);
-    if (dr_exchange_rebind(mpi_->exchange, &in, sizeof in, &out, sizeof out, 1))
+    in_ = dr::dense(gradients_[step % 2]);
+    if (dr_exchange_rebind(mpi_->exchange, &in_, sizeof in_, &out_, sizeof out_, 1))
       throw dr::error(*dr_last_error(context_.get()));
   }
   double sent() const override { return static_cast<double>(info().sent); }
@@ -123,6 +120,8 @@ class compressed final : public candidate {
     std::vector<std::unique_ptr<dr::context>> contexts;
     std::vector<dr_exchange*> exchanges(count);
     std::vector<floats> in(count), out(count, floats(mean_.size()));
+    std::vector<dr_tensor> tensors(count);
+    std::vector<dr_tensor_out> outs(count);
     for (uint64_t step = 0; step < 2; ++step) {
       for (uint32_t r = 0; r < count; ++r) {
         floats g = gradient(mean_.size(), static_cast<int>(r), step);
@@ -132,11 +131,11 @@ class compressed final : public candidate {
           in[r] = std::move(g);
           contexts.push_back(std::make_unique<dr::context>());
           auto transport = dr::sized<dr_transport>();
-          const dr_tensor tensor = dr::dense(in[r]);
-          dr_tensor_out target = dr::dense_out(out[r]);
+          tensors[r] = dr::dense(in[r]);
+          outs[r] = dr::dense_out(out[r]);
           if (dr_loopback_transport(loopback, r, &transport) ||
-              dr_exchange_create(contexts[r]->get(), plan_.get(), &transport, nullptr, &tensor, sizeof tensor, &target,
-                                 sizeof target, 1, &exchanges[r]))
+              dr_exchange_create(contexts[r]->get(), plan_.get(), &transport, nullptr, &tensors[r], sizeof tensors[r],
+                                 &outs[r], sizeof outs[r], 1, &exchanges[r]))
             throw dr::error(*dr_last_error(contexts[r]->get()));
         }
         const dr_call call = call_of(step);
@@ -165,6 +164,9 @@ class compressed final : public candidate {
   dr::context context_;
   dr::plan plan_;
   floats gradients_[2], mean_;
+  // The exchange reads these, and writes counts, as long as it is there.
+  dr_tensor in_ = dr::dense(gradients_[0]);
+  dr_tensor_out out_ = dr::dense_out(mean_);
   dr_mpi* mpi_ = nullptr;
   double error_ = 0;
 };
