@@ -1,48 +1,16 @@
 #include <cstring>
 
 #include "dct/dct_kernel.hpp"
-#include "primitive/value_type.hpp"
+#include "primitive/float_vectors.hpp"
 
 #if DR_X86
 DR_AVX2_BEGIN
 #include "dct/dct_vectors.hpp"
 namespace dr {
+
 namespace {
-
-struct vectors {
-  using vector = __m256;
-  static constexpr uint32_t lanes = 8;
-
-  static vector all(float x) { return _mm256_set1_ps(x); }
-  static vector load(const float* from) { return _mm256_loadu_ps(from); }
-  static void store(float* to, vector x) { _mm256_storeu_ps(to, x); }
-  static vector add(vector x, vector y) { return _mm256_add_ps(x, y); }
-  static vector sub(vector x, vector y) { return _mm256_sub_ps(x, y); }
-  static vector mul(vector x, vector y) { return _mm256_mul_ps(x, y); }
-  static vector clean(vector x) {
-    const __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(computed_nan));
-    return _mm256_blendv_ps(x, nan, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-  }
-  // (Eight rows of eight: pairs, quads, halves.)
-  static void transpose_8(const float* from, uint64_t from_stride, float* to, uint64_t to_stride) {
-    __m256 r[8], t[8];
-    for (unsigned i = 0; i < 8; ++i) r[i] = _mm256_loadu_ps(from + i * from_stride);
-    for (unsigned i = 0; i < 8; i += 2) {
-      t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-      t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-    }
-    for (unsigned i = 0; i < 8; i += 4)
-      for (unsigned k = 0; k < 2; ++k) {
-        r[i + 2 * k] = _mm256_shuffle_ps(t[i + k], t[i + k + 2], 0x44);
-        r[i + 2 * k + 1] = _mm256_shuffle_ps(t[i + k], t[i + k + 2], 0xee);
-      }
-    for (unsigned i = 0; i < 4; ++i) {
-      _mm256_storeu_ps(to + i * to_stride, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
-      _mm256_storeu_ps(to + (i + 4) * to_stride, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
-    }
-  }
-};
-
+// Of this file: the compiler inlines more of what no other file can call.
+struct vectors : floats_8 {};
 }  // namespace
 
 constinit const dct_kernels dct_avx2 = make_dct_kernels<vectors>();
