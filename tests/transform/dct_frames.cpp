@@ -1,8 +1,8 @@
 // Plans with transform=dct: frames of coefficients, residuals of coefficients, one inverse behind a merge.
 #include <cmath>
-#include <random>
 
 #include "client.hpp"
+#include "transform/normal_values.hpp"
 
 namespace {
 
@@ -11,14 +11,6 @@ using client::floats;
 
 constexpr const char* demo =
     "transform=dct sparsify=chunks(count=64) feedback=residual(beta=0.999) index=chunks value=raw";
-
-floats normal(size_t n, uint64_t seed) {
-  std::mt19937_64 source(seed);
-  std::normal_distribution<float> draw;
-  floats out(n);
-  for (float& x : out) x = draw(source);
-  return out;
-}
 
 dr_tensor matrix(const floats& x, uint64_t rows) {
   dr_tensor t = client::dense(x);

@@ -6,24 +6,16 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
-#include <random>
 #include <vector>
 
 #include "dct/dct.hpp"
 #include "dct/dct_kernel.hpp"
 #include "dct/tiles.hpp"
+#include "transform/normal_values.hpp"
 
 namespace {
 
 using floats = std::vector<float>;
-
-floats normal(size_t n, uint64_t seed) {
-  std::mt19937_64 source(seed);
-  std::normal_distribution<float> draw;
-  floats out(n);
-  for (float& x : out) x = draw(source);
-  return out;
-}
 
 std::vector<uint32_t> bits_of(const floats& x) {
   std::vector<uint32_t> out;

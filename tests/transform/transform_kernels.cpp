@@ -1,23 +1,15 @@
 // Every instruction set gives the same bits.
 #include <doctest/doctest.h>
 
-#include <random>
 #include <vector>
 
 #include "transform/lowrank_kernel.hpp"
+#include "transform/normal_values.hpp"
 #include "transform/orthonormal.hpp"
 
 namespace {
 
 using floats = std::vector<float>;
-
-floats normal(size_t n, uint64_t seed) {
-  std::mt19937_64 source(seed);
-  std::normal_distribution<float> draw;
-  floats out(n);
-  for (float& x : out) x = draw(source);
-  return out;
-}
 
 struct made {
   floats p, q, out, residual;

@@ -3,9 +3,8 @@
 
 #include <deepreduce/transform.h>
 
-#include <random>
-
 #include "client.hpp"
+#include "transform/normal_values.hpp"
 
 namespace transforms {
 
@@ -16,14 +15,6 @@ struct shape {
   uint32_t columns;
 };
 using shapes = std::vector<shape>;
-
-inline floats normal(size_t n, uint64_t seed) {
-  std::mt19937_64 source(seed);
-  std::normal_distribution<float> draw;
-  floats out(n);
-  for (float& x : out) x = draw(source);
-  return out;
-}
 
 struct rank {
   client::context context;
