@@ -25,13 +25,12 @@ from hivemind.proto import averaging_pb2, runtime_pb2
 from hivemind.utils.asyncio import enter_asynchronously
 from hivemind.utils.streaming import split_for_streaming
 
-from .._adapters._sender_pool import method_of
 from ..errors import ArgumentError, Error, Unsupported
 from ..torch import Plans
 from ..torch._engine import is_finite
 from ..torch._rules import Rules
 from ._contribution import Contribution, Refused, overhead, pack, unpack
-from ._fragment_coder import FragmentCoder
+from ._fragment_coder import FragmentCoder, require_frames
 
 __all__ = ["GradientAverager"]
 
@@ -87,8 +86,7 @@ class GradientAverager(HivemindGradientAverager):  # type: ignore[misc]
             what = "an auxiliary peer" if auxiliary else "a peer in client mode"
             raise Unsupported(f"this is {what}; each peer sends its frame to each other one of its group")
         rules = Rules(plan, flat)
-        for _, one_plan in rules.pairs:
-            method_of(one_plan)  # raises Unsupported if it produces no frames for all
+        require_frames(rules)
         self._book, self._terms = rules.book, {"dense_below": dense_below, "flat": rules.flat, "seed": seed}
         self._traffic = multiprocessing.Array("Q", 2)  # (the averager is a process of its own)
         self._coder: Optional[FragmentCoder] = None
