@@ -15,6 +15,7 @@ import sys
 import textwrap
 import threading
 import time
+import tracemalloc
 
 import pytest
 
@@ -51,8 +52,8 @@ class World:
     """Workers as threads, of which one runs at a time, in an order that is the same each time. Their clock moves when all wait."""
 
     def __init__(self):
-        self.now, self.baton, self.running = 0.0, threading.Condition(), None
-        self.wakes, self.errors, self.doomed = {}, {}, set()
+        self.now, self.paused = 0.0, threading.Semaphore(0)
+        self.wakes, self.turns, self.errors, self.doomed = {}, {}, {}, set()
 
     def start(self, name, work):
         def run():
@@ -63,26 +64,21 @@ class World:
                 pass
             except BaseException as error:  # noqa: B036
                 self.errors[name] = error
-            with self.baton:
-                del self.wakes[name]
-                self.running = None
-                self.baton.notify_all()
+            del self.wakes[name]
+            self.paused.release()
 
-        self.wakes[name] = self.now
+        self.wakes[name], self.turns[name] = self.now, threading.Semaphore(0)
         threading.Thread(target=run, daemon=True).start()
 
     def wait_for_turn(self, name):
-        with self.baton:
-            self.baton.wait_for(lambda: self.running == name)
+        self.turns[name].acquire()
         if name in self.doomed:
             self.doomed.discard(name)
             raise Killed
 
     def sleep(self, name, seconds):
-        with self.baton:
-            self.wakes[name] = self.now + seconds
-            self.running = None
-            self.baton.notify_all()
+        self.wakes[name] = self.now + seconds
+        self.paused.release()
         self.wait_for_turn(name)
 
     def run(self, limit=1e6):
@@ -91,10 +87,8 @@ class World:
             name = min(sorted(self.wakes), key=lambda worker: self.wakes[worker])
             self.now = max(self.now, self.wakes[name])
             assert self.now < limit, f"{name} hangs: {self.wakes}"
-            with self.baton:
-                self.running = name
-                self.baton.notify_all()
-                assert self.baton.wait_for(lambda: self.running is None, 60), f"{name} does not end"
+            self.turns[name].release()
+            assert self.paused.acquire(timeout=60), f"{name} does not end"
         if self.errors:
             name, error = next(iter(self.errors.items()))
             raise AssertionError(f"worker {name}: {type(error).__name__}: {error}") from error
@@ -746,6 +740,14 @@ def test_no_file_of_the_folder_is_read_without_a_bound(tmp_path, monkeypatch):
     (tmp_path / "rounds" / "²").mkdir()
     folder.sweep(9)  # (a folder of another's is left alone)
     assert [path.name for path in (tmp_path / "rounds").iterdir()] == ["²"]
+
+
+def test_a_short_file_is_read_without_memory_for_a_long_one(tmp_path):
+    (tmp_path / "short").write_bytes(b"abc")
+    tracemalloc.start()
+    assert _folder._read(tmp_path / "short", 1 << 30) == b"abc"
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
 
 
 def test_terms_that_are_damaged_are_an_error(tmp_path):

@@ -163,7 +163,7 @@ def test_links_have_their_rate_and_are_gone_afterwards(name, rate):
 def test_a_link_of_another_rate_is_refused(monkeypatch):
     shaped(2, "100mbit").__exit__()
     monkeypatch.setitem(shaped_links.RATES, "100mbit", 200e6)
-    with pytest.raises(shaped_links.WrongRate, match=r"carries 9\d\.\d Mbit/s"):
+    with pytest.raises(shaped_links.WrongRate, match=r"carries \d+\.\d Mbit/s"):
         shaped_links.ShapedLinks(2, "100mbit").__enter__()
     assert spaces() == []
 

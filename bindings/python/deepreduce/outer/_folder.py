@@ -205,7 +205,7 @@ def _is_name(name: object) -> bool:
 def _read(path: pathlib.Path, max_bytes: int) -> bytes:
     """The bytes of a file; one more than `max_bytes` of a longer one."""
     with open(path, "rb") as file:
-        return file.read(max_bytes + 1)
+        return file.read(min(max_bytes, os.fstat(file.fileno()).st_size) + 1)  # (read() allocates what it is asked for)
 
 
 def _create(path: pathlib.Path, data: bytes, name: str) -> None:
