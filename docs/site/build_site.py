@@ -22,6 +22,8 @@ sys.path.insert(0, str(HERE))
 import c_headers  # noqa: E402
 import html_links  # noqa: E402
 
+sys.path[:0] = [str(ROOT / "bindings" / "python"), str(ROOT / "bindings" / "grace")]
+
 HEADERS = ("version.h", "codec.h", "deepreduce.h", "exchange.h", "sender.h", "transform.h", "control.h", "mpi.h")
 MODULES = ("patch", "torch", "outer", "mpi", "book", "sender", "control", "transform", "grace", "jax", "keras", "flower", "lightning", "accelerate")
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#:\s]+)(#[^)]*)?\)")
@@ -68,15 +70,17 @@ def stage_reference(folder: Path) -> None:
     for name, text in texts.items():
         (folder / (name.replace(".", "_") + ".rst")).write_text(c_headers.page(name, text, names), encoding="utf-8")
     (folder / "python.rst").write_text(package_page(), encoding="utf-8")
+    import deepreduce
+
     for module in MODULES:
+        elsewhere = ", ".join([*deepreduce.__all__, *(["OutOfStep"] if module == "outer" else [])])  # (of the package, and of torch)
         title = f"deepreduce.{module}"
-        page = f"{title}\n{'=' * len(title)}\n\n.. automodule:: deepreduce.{module}\n   :members:\n   :imported-members:\n"
+        page = f"{title}\n{'=' * len(title)}\n\n.. automodule:: deepreduce.{module}\n   :members:\n   :imported-members:\n   :exclude-members: {elsewhere}\n"
         (folder / f"python_{module}.rst").write_text(page, encoding="utf-8")
 
 
 def package_page() -> str:
     """Functions, classes and exceptions of what the package says is public."""
-    sys.path[:0] = [str(ROOT / "bindings" / "python"), str(ROOT / "bindings" / "grace")]
     import deepreduce
 
     kinds: Dict[str, List[str]] = {"function": [], "class": [], "exception": []}

@@ -15,8 +15,10 @@ author = "the DeepReduce authors"
 copyright = "the DeepReduce authors, Apache-2.0"
 release = version = re.search(r'DR_VERSION_STRING "(.*)"', (ROOT / "include/deepreduce/version.h").read_text()).group(1)
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 html_theme = "furo"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_title = f"DeepReduce {release}"
 html_copy_source = False
 html_show_sphinx = False
@@ -29,7 +31,7 @@ suppress_warnings = ["myst.header", "misc.highlighting_failure"]
 
 autodoc_member_order = "groupwise"
 autodoc_typehints = "signature"
-autodoc_mock_imports = ["mpi4py", "cupy", "jax", "tensorflow", "keras", "flwr", "lightning", "accelerate", "transformers"]
+autodoc_mock_imports = ["torch", "torchft", "hivemind", "mpi4py", "cupy", "jax", "tensorflow", "keras", "flwr", "lightning", "accelerate", "transformers"]
 
 
 def read_docstring(app, what, name, obj, options, lines):

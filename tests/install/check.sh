@@ -64,15 +64,13 @@ check_hardened() {
 }
 check_hardened "$library"
 
-# A C program that knows only pkg-config, and the manual's text of it.
-awk '/^```c$/ { inside = 1; next } inside && /^```$/ { exit } inside' "$source/README.md" >"$stage/readme.c"
-diff -u "$source/tests/install/example.c" "$stage/readme.c" || fail "README.md's C example is not tests/install/example.c"
+# A C program that knows only pkg-config.
 export PKG_CONFIG_PATH=${pc%/*} PKG_CONFIG_SYSROOT_DIR=$stage
 read -ra flags <<<"$(pkg-config --cflags --libs deepreduce)"
 read -ra compiler <<<"$CC"
-"${compiler[@]}" -std=c11 -Wall -Wextra -Werror "$source/tests/install/example.c" "${flags[@]}" -o "$stage/example" ||
-  fail "example.c does not compile with: ${flags[*]}"
-LD_LIBRARY_PATH=$libdir "$stage/example" || fail "example.c exits with $?"
+"${compiler[@]}" -std=c11 -Wall -Wextra -Werror "$source/examples/encode.c" "${flags[@]}" -o "$stage/example" ||
+  fail "encode.c does not compile with: ${flags[*]}"
+LD_LIBRARY_PATH=$libdir "$stage/example" || fail "encode.c exits with $?"
 
 # The examples in C and C++ (those for MPI: tests/mpi), compiled in the same way.
 read -ra compiler_of_cpp <<<"${CXX:=c++}"
@@ -105,7 +103,7 @@ done
 if [[ ${needed[*]} ]]; then
   # As docs/INSTALL.md has it: beside a shared library -ldeepreduce would be that.
   read -ra archive <<<"$(pkg-config --cflags --static --libs deepreduce | sed 's/-ldeepreduce/-l:libdeepreduce.a/')"
-  "${compiler[@]}" -std=c11 "$source/tests/install/example.c" "${archive[@]}" -o "$stage/static" || fail 'a static program does not link'
+  "${compiler[@]}" -std=c11 "$source/examples/encode.c" "${archive[@]}" -o "$stage/static" || fail 'a static program does not link'
   "$stage/static" || fail "a static program exits with $?"
   if readelf -d "$stage/static" | grep -q libdeepreduce; then fail 'a static program loads libdeepreduce'; fi
 fi
@@ -123,8 +121,8 @@ packaged=$(sed -n '1s/.*(\(.*\)).*/\1/p' "$source/packaging/debian/changelog")
 # CMake's package, from where it was moved to. A version that is too new is refused.
 if command -v cmake >/dev/null; then
   cmake_dir=$(find "$stage" -type d -path '*/cmake/deepreduce')
-  cp -r "$source/tests/install/cmake_consumer" "$source/tests/install/example.c" "$stage/"
-  mv "$stage/example.c" "$stage/cmake_consumer/"
+  cp -r "$source/tests/install/cmake_consumer" "$source/examples/encode.c" "$stage/"
+  mv "$stage/encode.c" "$stage/cmake_consumer/"
   configure=(cmake -S "$stage/cmake_consumer" -B "$stage/cmake" -DCMAKE_BUILD_TYPE=Debug "-Ddeepreduce_DIR=$cmake_dir")
   { "${configure[@]}" && cmake --build "$stage/cmake"; } >"$stage/cmake.log" 2>&1 || { cat "$stage/cmake.log"; fail 'CMake consumer'; }
   "$stage/cmake/consumer" || fail "CMake consumer exits with $?"

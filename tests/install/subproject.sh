@@ -14,7 +14,7 @@ place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 mkdir "$place/subprojects"
 ln -s "$source" "$place/subprojects/deepreduce"
-cp "$source/tests/install/meson_consumer/meson.build" "$source/tests/install/example.c" "$place/"
+cp "$source/tests/install/meson_consumer/meson.build" "$source/examples/encode.c" "$place/"
 
 cd "$place"
 meson setup build --buildtype=release --force-fallback-for=deepreduce -Ddeepreduce:cuda=disabled >log 2>&1 || { cat log; fail 'meson setup'; }
