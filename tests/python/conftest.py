@@ -14,6 +14,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "bindings" / "python"), str(ROOT / "bindings" / "grace")]
 sys.dont_write_bytecode = True
 
+from report_pages import browser, report  # noqa: E402, F401 (fixtures)
+
 NEED_THE_LIBRARY = (
     "test_api.py",
     "test_book.py",

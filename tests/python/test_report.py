@@ -1,57 +1,17 @@
 """The page of `compare --report` in headless Chromium: it opens, draws its rows, and is usable by keyboard."""
 
+import base64
 import json
 import math
-import random
 import re
 
 import pytest
 
 import chromium
-from tool_runs import SYNTH, compare, needs_tool, refusal, run, write_npy, write_npz
+from report_pages import HOSTILE, PLANS, SPARSIFIERS, TENSORS, changed, choose, embedded, front_of, marks, payment, plan_rows, table_rows, totals
+from tool_runs import compare, needs_tool, refusal, write_npy, write_npz
 
 pytestmark = [needs_tool, pytest.mark.skipif(not chromium.PROGRAM, reason="there is no chromium here ('./dev setup all' installs it)")]
-
-HOSTILE = "</script><script>hacked=1</script><img src=x onerror=hacked=2>"
-TENSORS = ("conv.weight", HOSTILE, "fc.weight")
-TOP = "sparsify=topr(ratio=0.05) "
-PLANS = (TOP + "index=golomb value=raw", TOP + "index=golomb value=log_quant", TOP + "index=raw value=qsgd", TOP + "index=bloom(fpr=0.01) value=raw",
-         "sparsify=topr(ratio=0.2) index=rice value=half")
-SPARSIFIERS = ("topr(ratio=0.05)", "topr(ratio=0.2)")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium.Browser() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def report(tmp_path_factory):
-    """(file of the page, document): a model of three tensors, one of them with a hostile name, in a file with another."""
-    if "this build has no report" in run("compare", SYNTH, "--repeat", 1, "--plan", PLANS[0], "--report", "/nowhere/x.html", status=2).stderr.decode():
-        pytest.skip("this build has no report (libjs-chart.js)")
-    folder, draw = tmp_path_factory.mktemp("report"), random.Random(1)
-    members = {}
-    for i, name in enumerate(TENSORS):
-        members[name] = write_npy(folder / f"{i}.npy", [draw.gauss(0, 1 + i) ** 3 for _ in range(2000 + 500 * i)])
-    archive = write_npz(folder / "<b onclick=hacked=3>&\"model'.npz", **members)
-    page = folder / "page.html"
-    document = compare(archive, "--per-tensor", "--report", page, plans=PLANS)
-    assert len(document["rows"]) == 3 * (1 + len(PLANS))
-    return page, document
-
-
-def changed(report, folder, change):
-    """Another page, of the document as `change` leaves it."""
-    page, document = report
-    document = json.loads(json.dumps(document))
-    change(document)
-    text = page.read_text("utf-8")
-    begin = text.index('id="measured">') + len('id="measured">')
-    other = folder / "changed.html"
-    other.write_text(text[:begin] + json.dumps(document).replace("<", "\\u003c") + text[text.index("</script>", begin):], "utf-8")
-    return other
 
 
 @pytest.fixture
@@ -59,47 +19,6 @@ def opened(browser, report):
     browser.open(report[0])
     yield browser
     assert browser.errors == []
-
-
-# ---- The document's numbers, counted without the page ---------------------------------------------------
-
-def plan_rows(document):
-    return [row for row in document["rows"] if row["plan"] != "memcpy"]
-
-
-def totals(document):
-    """{plan: (bytes, total error)} over all tensors: errors by energy."""
-    energy = {s["tensor"]: s["gradient_energy"] for s in document["subjects"]}
-    sums = {}
-    for row in plan_rows(document):
-        size, lost = sums.get(row["plan"], (0, 0.0))
-        sums[row["plan"]] = size + row["bytes"], lost + row["contraction"] * energy[row["tensor"]]
-    return {plan: (size, math.sqrt(lost / sum(energy.values()))) for plan, (size, lost) in sums.items()}
-
-
-def front_of(points):
-    return [p for p in points if not any(q != p and q[0] <= p[0] and q[1] <= p[1] for q in points)]
-
-
-def marks(browser, chart, dataset=0):
-    """The marks of a dataset that are drawn within the chart."""
-    return browser.run(f"""(() => {{
-      const chart = Chart.getChart(document.querySelector('#{chart} canvas')), area = chart.chartArea;
-      return chart.getDatasetMeta({dataset}).data.filter((m) => m.x >= area.left - 1 && m.x <= area.right + 1 && m.y >= area.top - 1 && m.y <= area.bottom + 1).length;
-    }})()""")
-
-
-def table_rows(browser, chart):
-    return browser.run(f"document.querySelectorAll('#{chart} details tbody tr').length")
-
-
-def choose(browser, select, value):
-    browser.run(f"{{ const s = document.getElementById('{select}'); s.value = {json.dumps(value)}; s.dispatchEvent(new Event('change')); }}")
-    browser.settle()
-
-
-def payment(browser):
-    return browser.run("document.getElementById('pays').textContent")
 
 
 # ---- The tests ------------------------------------------------------------------------------------------
@@ -126,11 +45,14 @@ def test_charts_have_the_marks_that_the_rows_have(opened, report):
         assert opened.run(f"Chart.getChart(document.querySelector('#{chart} canvas')).data.datasets.length") >= parts
         assert marks(opened, chart) == table_rows(opened, chart) == len(PLANS)
     assert marks(opened, "layers-chart") == table_rows(opened, "layers-chart") == len(TENSORS)
-    first = document["subjects"][0]
+    chosen = re.search(r"sparsify=(\S+)", opened.run("document.getElementById('plan').value"))[1]
+    first, = [s for s in document["subjects"] if s["tensor"] == TENSORS[2] and s["sparsify"] == f"sparsify={chosen}"]  # the largest
     assert marks(opened, "gaps-chart") == marks(opened, "gaps-chart", 1) == len(first["gaps"]["log2"])
     assert marks(opened, "magnitudes-chart") == len(first["magnitudes"]["counts"])
     assert sum(first["gaps"]["log2"]) == sum(first["magnitudes"]["counts"]) == first["r"]
     models = json.loads(re.search(r'id="trained">(.*?)</script>', report[0].read_text("utf-8"), re.S)[1])["models"]
+    opened.run("document.querySelector('#training details').open = true")
+    opened.settle()
     for i, model in enumerate(models):
         choose(opened, "model", str(i))
         assert marks(opened, "training-chart") == table_rows(opened, "training-chart") == len(model["methods"])
@@ -153,12 +75,13 @@ def test_the_coding_error_can_be_drawn_instead(opened, report):
 
 def test_the_verdict_names_the_plan_of_fewest_bytes_under_the_limit(opened, report):
     sums = totals(report[1])
+    choose(opened, "measure", "total_error")
     for limit in (0.99, sorted(error for _, error in sums.values())[0] * 1.0001):
         opened.run(f"{{ const l = document.getElementById('limit'); l.value = {limit}; l.dispatchEvent(new Event('input')); }}")
         plan = min((p for p in sums if sums[p][1] <= limit), key=lambda p: sums[p][0])
         assert opened.run("document.querySelector('#best .plan').textContent") == plan
     opened.run("{ const l = document.getElementById('limit'); l.value = 0; l.dispatchEvent(new Event('input')); }")
-    assert opened.run("document.querySelector('#best').textContent").startswith("no plan here. The least is ")
+    assert opened.run("document.querySelector('#best').textContent").startswith("No plan here has a total error of at most 0. The least is ")
 
 
 def test_filters_select_rows_and_points(opened, report):
@@ -257,7 +180,8 @@ def test_the_verdict_says_whether_the_plan_pays_at_the_link(browser, report, tmp
             row.update(step_ns=row["bytes"], dense_step_ns=10**6, bf16_step_ns=5 * 10**5, verdict="pays")
 
     browser.open(changed(report, tmp_path, link))
-    assert "It pays. By itself it pays on 3 of 3 tensors. At 1 Gbit/s, 50 µs and 8 ranks" in payment(browser)
+    assert payment(browser).startswith("It pays. At 1 Gbit/s, 50 µs and 8 ranks, its modelled exchange takes ")
+    assert browser.run("[...document.querySelectorAll('#tiles strong')].at(-1).textContent") == "pays"
     assert browser.errors == []
 
 
@@ -273,7 +197,8 @@ def test_the_verdict_on_several_tensors_is_that_of_the_terminals_total(browser, 
     document = compare(archive, "--per-tensor", "--report", page, plans=PLANS[:1], repeat=5)
     total, = [total for total in document["totals"] if total["plan"] != "memcpy"]
     browser.open(page)
-    assert float(re.search(r"links of less than ([\d.]+) Gbit/s", payment(browser))[1]) == pytest.approx(total["pays_below"] / 1e9, rel=1e-2)
+    for dense, column in (("dense bf16", "pays_below_bf16"), ("dense f32", "pays_below")):
+        assert float(re.search(dense + r" on links slower than ([\d.]+) Gbit/s", payment(browser))[1]) == pytest.approx(total[column] / 1e9, rel=1e-2)
     assert browser.errors == []
 
 
@@ -299,8 +224,8 @@ def test_what_a_plan_is_compared_with_has_the_type_of_the_input(browser, report,
 def test_steps_of_one_training_are_not_added_up(browser, tmp_path):
     files = [write_npy(tmp_path / f"step{i}.npy", [math.sin(j + i) ** 3 for j in range(3000)]) for i in range(3)]
     page = tmp_path / "page.html"
-    document = compare(*files, "--steps", 3, "--each-step", "--report", page, plans=[PLANS[0] + " feedback=residual"])
-    rows = plan_rows(document)
+    compare(*files, "--steps", 3, "--each-step", "--report", page, plans=[PLANS[0] + " feedback=residual"])
+    rows = plan_rows(embedded(page))
     assert [row["step"] for row in rows] == [1, 2, 3] and len({row["input"] for row in rows}) == 3
     points = "Chart.getChart(document.querySelector('#error-chart canvas')).data.datasets[0].data.map((p) => [p.x, p.y])"
     browser.open(page)
@@ -316,7 +241,7 @@ def test_steps_of_one_training_are_not_added_up(browser, tmp_path):
 def test_why_an_error_is_not_known_is_told(browser, report, tmp_path):
     def unknown(document):
         for row in document["rows"]:
-            row.update(total_error=None, contraction=None)
+            row.update(total_error=None, contraction=None, relative_l2_error=None)
 
     def one_is_known(document):
         unknown(document)
@@ -333,10 +258,17 @@ def test_why_an_error_is_not_known_is_told(browser, report, tmp_path):
 def test_without_a_link_the_verdict_says_below_which_rate_it_pays(browser, report, tmp_path):
     def rates(document):
         for i, row in enumerate(plan_rows(document)):
-            row["pays_below"] = 1e9 * (1 + i)
+            row["pays_below"], row["pays_below_bf16"] = 1e9 * (1 + i), 5e8 * (1 + i)
+
+    def at_no_rate(document):
+        for row in plan_rows(document):
+            row["pays_below"], row["pays_below_bf16"] = 1e9, 0
 
     browser.open(changed(report, tmp_path, rates))
-    assert "It pays against dense f32 on links of less than " in payment(browser)
+    assert re.match(r"It pays against dense bf16 on links slower than [\d.]+ Gbit/s, against dense f32 on links slower than [\d.]+ Gbit/s, with ", payment(browser))
+    browser.open(changed(report, tmp_path, at_no_rate))
+    assert payment(browser).startswith("It pays against dense bf16 on no link, against dense f32 on links slower than 1 Gbit/s, with ")
+    assert browser.run("[...document.querySelectorAll('#tiles strong')].at(-1).textContent") == "never"
 
 
 def test_documents_without_rows_subjects_or_new_columns_open(browser, report, tmp_path):
@@ -370,10 +302,18 @@ def test_many_rows_are_shown_in_parts_and_stay_quick(browser, report, tmp_path):
     assert browser.errors == []
 
 
-def test_it_prints(opened):
-    printed = opened.call("Page.printToPDF", printBackground=True)
-    assert len(printed["data"]) > 20000
+def test_it_prints_on_four_pages_and_nothing_is_cut_off(opened):
+    printed = base64.b64decode(opened.call("Page.printToPDF", printBackground=True, preferCSSPageSize=True)["data"])
+    assert 1 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 4
     assert opened.run("document.documentElement.dataset.theme") == "light"
+    opened.run("dispatchEvent(new Event('beforeprint'))")
+    opened.call("Emulation.setEmulatedMedia", media="print")
+    opened.size(703)  # A4 without its margins
+    opened.settle()
+    wide = "[...document.querySelectorAll('main *')].filter((e) => e.checkVisibility() && e.getBoundingClientRect().right > 704.5).map((e) => e.outerHTML.slice(0, 80))"
+    assert opened.run(wide) == []
+    opened.call("Emulation.setEmulatedMedia", media="")
+    opened.run("dispatchEvent(new Event('afterprint'))")
 
 
 def test_the_licence_of_the_library_is_in_the_file(report):

@@ -12,7 +12,7 @@ import re
 import sys
 from pathlib import Path
 
-SCRIPTS = ("page_columns.js", "page_rows.js", "page_charts.js", "page_table.js", "page.js", "page_start.js")
+SCRIPTS = ("page_columns.js", "page_rows.js", "page_names.js", "page_styles.js", "page_charts.js", "page_table.js", "page_result.js", "page.js", "page_start.js")
 PLACES = ("@COLUMNS@", "@MEASURED@")  # where html_report puts the columns and the document
 PIECE = 4000  # characters of one literal: compilers need take no more than 65,536 bytes
 

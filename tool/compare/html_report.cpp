@@ -4,6 +4,7 @@
 #include <ctime>
 
 #include "columns.hpp"
+#include "file_names.hpp"
 #include "page_text.hpp"
 #include "tool/show/output.hpp"
 
@@ -42,6 +43,7 @@ std::string html_report(const ordered_json& document) {
   ordered_json shown = document;
   if (!shown.contains("written")) shown["written"] = today();
   for (ordered_json& row : shown["rows"]) row.erase("samples");
+  without_folders(shown);
   std::string page(page_before_columns);
   return page.append(for_script(columns_json()))
       .append(page_before_document)

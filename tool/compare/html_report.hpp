@@ -6,7 +6,8 @@
 
 namespace dr::compare {
 
-// The page that shows `document`, the object of `compare --format json` (without the samples of single rounds).
+// The page that shows `document`, the object of `compare --format json` (without the samples of single rounds,
+// and with the names of files in place of their paths).
 // The page treats any text of the document as data. Throws output_error if this build has no page.
 std::string html_report(const nlohmann::ordered_json& document);
 

@@ -1,7 +1,6 @@
 // Charts: one item a mark or bar, with the cells that its tip, its table and its announcement say.
 const $ = (id) => document.getElementById(id);
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-const SHAPES = ["circle", "rect", "triangle", "rectRot", "star", "crossRot", "rectRounded", "cross"];
 const charts = new Map();  // id of a figure: {chart, items, at: the item that the keyboard is on}
 
 function element(tag, attributes = {}, ...children) {
@@ -13,9 +12,10 @@ function element(tag, attributes = {}, ...children) {
 
 // A table of text: heads and rows of strings; the first column is a row's name.
 function textTable(caption, heads, lines) {
-  const cells = (line) => line.map((cell, i) => element(i ? "td" : "th", i ? { class: /^[-–\d]/.test(cell) ? "" : "text" } : { scope: "row", class: "text" }, cell));
+  const isText = (cell) => typeof cell !== "string" || !/^[-–×\d]/.test(cell), texts = heads.map((_, i) => !i || lines.some((line) => isText(line[i]) && line[i] !== "never"));
+  const cells = (line) => line.map((cell, i) => element(i ? "td" : "th", i ? { class: texts[i] ? "text" : "" } : { scope: "row", class: "text" }, cell));
   return element("table", {}, element("caption", { class: "hidden" }, caption),
-    element("thead", {}, element("tr", {}, ...heads.map((head, i) => element("th", { scope: "col", class: i ? "" : "text" }, head)))),
+    element("thead", {}, element("tr", {}, ...heads.map((head, i) => element("th", { scope: "col", class: texts[i] ? "text" : "" }, head)))),
     element("tbody", {}, ...lines.map((line) => element("tr", {}, ...cells(line)))));
 }
 
@@ -47,7 +47,7 @@ function draw(id, { config, items, note = "", empty = "", height = 320 }) {
   for (const part of figure.querySelectorAll(".canvas, details")) part.hidden = items.length === 0;
   if (!items.length) return;
   const box = figure.querySelector(".canvas");
-  box.style.height = `${height}px`;
+  box.style.height = `${document.documentElement.classList.contains("paper") ? Math.round(0.75 * height) : height}px`;
   const whole = {
     ...config, options: {
       ...config.options, responsive: true, maintainAspectRatio: false, animation: false,
@@ -107,24 +107,26 @@ function onKey(id, event) {
 // ---- Axes and marks -------------------------------------------------------------------------------------
 
 function axis(kind, title, values = [], extra = {}) {
-  const low = Math.min(...values), high = Math.max(...values), logarithmic = low > 0 && high / low > 3;
-  const lead = (v) => Number((v / 10 ** Math.floor(Math.log10(v) + 1e-9)).toFixed(6));
-  // As many marks of a decade as there is room for.
-  const leads = (scale) => {
-    const room = (scale.isHorizontal() ? scale.chart.width / 2.6 : scale.chart.height) / Math.log10(high / low);
-    return room > 60 ? [1, 2, 5] : room > 35 ? [1, 3] : [1];
+  // Errors against the dense gradient are shares of 1.
+  const low = Math.min(...values), high = Math.max(...values), logarithmic = low > 0 && high / low > 3 && kind !== "share of 1";
+  const decade = (v) => Math.floor(Math.log10(v) + 1e-9), lead = (v) => Number((v / 10 ** decade(v)).toFixed(6));
+  // As many marks of a decade as there is room for; if there is none, those of some decades.
+  const named = (scale, v) => {
+    const room = (scale.isHorizontal() ? scale.width : scale.height) / Math.log10(scale.max / scale.min) / (scale.isHorizontal() ? 62 : 24);
+    const leads = room > 1 / 0.3 ? [1, 2, 5] : room > 1 / 0.47 ? [1, 3] : [1];
+    return leads.includes(lead(v)) && decade(v) % Math.ceil(1 / room) === 0;
   };
   // Errors that are nearly the same look so.
-  const base = kind !== "score" && low < high / 2 ? 0 : low, margin = Math.max(0.12 * (high - base || high || 1), kind === "error" ? 0.02 * high : 0);
+  const base = kind !== "score" && low < high / 2 ? 0 : low, margin = Math.max(0.12 * (high - base || high || 1), kind === "score" ? 0 : 0.02 * high);
   const room = !values.length ? {} : logarithmic ? { min: low / 1.18, max: high * 1.25 } : { min: base && base - margin, max: high + margin };
   const places = (ticks) => Math.max(0, Math.ceil(-Math.log10(Math.abs(ticks[1]?.value - ticks[0]?.value) || 1) - 1e-6));
-  const text = (v, ticks) => !logarithmic && ["error", "score"].includes(kind) ? v.toFixed(places(ticks)) : write(kind, v);
+  const text = (v, ticks) => !logarithmic && ["error", "share of 1", "score"].includes(kind) ? v.toFixed(places(ticks)) : write(kind, v);
   return {
     type: logarithmic ? "logarithmic" : "linear", ...room,
     title: { display: true, text: title, color: colour("soft") },
     grid: { color: colour("grid"), borderColor: colour("line") },
     ticks: { color: colour("soft"), maxRotation: 0, autoSkipPadding: 8, autoSkip: !logarithmic, includeBounds: false,
-      callback(v, _, ticks) { return logarithmic && !leads(this).includes(lead(v)) ? "" : text(v, ticks); } },
+      callback(v, _, ticks) { return logarithmic && !named(this, v) ? "" : text(v, ticks); } },
     ...extra,
   };
 }
@@ -151,26 +153,17 @@ const frontNames = {
   },
 };
 
-// Families of codecs in the order of their first plan: colours of index codecs, shapes of value codecs.
-function families(stage) {
-  const names = unique(rows.map((row) => codec(row.stages.get(stage))));
-  return new Map(names.map((name, i) => [name, i % SHAPES.length]));
-}
-const indexFamilies = families("index"), valueFamilies = families("value");
-const indexColour = (row) => colour(`c${indexFamilies.get(codec(row.stages.get("index"))) + 1}`);
-const valueShape = (row) => SHAPES[valueFamilies.get(codec(row.stages.get("value")))];
-
 // points: [{x, y, row}]. Dataset 0: the points. 1: the front. 2: a ring around the chosen plan.
 function scatter(id, points, x, y, notes) {
   points = [...points].sort((a, b) => a.x - b.x || a.y - b.y);
   const front = paretoFront(points), chosen = points.filter((p) => p.row.plan === state.plan);
-  const open = (p) => ["star", "cross", "crossRot"].includes(valueShape(p.row));
+  const styles = points.map((p) => markStyle(codecOf(p.row, "index"), codecOf(p.row, "value"))), styled = (name) => styles.map((style) => style[name]);
   const config = {
     type: "scatter", plugins: [frontNames],
     data: {
       datasets: [
-        { data: points, pointStyle: points.map((p) => valueShape(p.row)), radius: 5.5, hoverRadius: 8, hitRadius: 6, borderWidth: points.map((p) => open(p) ? 2 : 1), hoverBorderWidth: 2.5,
-          backgroundColor: points.map((p) => indexColour(p.row)), borderColor: points.map((p) => open(p) ? indexColour(p.row) : colour("ground")), hoverBorderColor: colour("ink") },
+        { data: points, pointStyle: styled("pointStyle"), rotation: styled("rotation"), radius: 5.5, hoverRadius: 8, hitRadius: 6, borderWidth: styled("borderWidth"), hoverBorderWidth: 2.5,
+          backgroundColor: styled("backgroundColor"), borderColor: styled("borderColor"), hoverBorderColor: colour("ink") },
         { data: front, items: false, type: "line", stepped: "before", radius: 0, hitRadius: 0, hoverRadius: 0, borderWidth: 1.5, borderColor: colour("soft"), order: 2 },
         { data: chosen, items: false, radius: 10, hoverRadius: 10, hitRadius: 0, borderWidth: 2, borderColor: colour("accent"), backgroundColor: "transparent", order: 1 },
       ],
@@ -178,20 +171,26 @@ function scatter(id, points, x, y, notes) {
     options: {
       scales: { x: axis(x.kind, x.title, points.map((p) => p.x)), y: axis(y.kind, y.title, points.map((p) => p.y)) },
       interaction: { mode: "nearest", intersect: true },
-      plugins: { frontNames: { names: front.map((p) => ({ index: points.indexOf(p), text: cut(shortName(p.row.plan), 48) })) } },
+      plugins: { frontNames: { names: front.map((p) => ({ index: points.indexOf(p), text: cut(shortName(p.row.plan), 40) })) } },
     },
   };
   draw(id, { config, items: points.map(({ row }) => ({ name: row.plan, plan: row.plan, cells: describe(row) })), height: 380, ...notes });
 }
 
 function legend(display) {
-  const labels = (chart) => chart.data.datasets.map(({ label, backgroundColor }) => ({ text: label, fillStyle: backgroundColor, lineWidth: 0, fontColor: colour("ink") }));
-  return { display, align: "start", onClick: () => {}, labels: { boxWidth: 12, boxHeight: 12, generateLabels: labels } };
+  const labels = (chart) => chart.data.datasets.map(({ label, backgroundColor, pointStyle }) => ({ text: label, fillStyle: backgroundColor, strokeStyle: backgroundColor, lineWidth: 0, pointStyle: pointStyle ?? "rect", fontColor: colour("ink") }));
+  return { display, align: "start", onClick: () => {}, labels: { boxWidth: 9, boxHeight: 9, usePointStyle: true, generateLabels: labels } };
+}
+
+// The vertical axis of items: their short names, the chosen plan's in bold.
+function nameAxis(items) {
+  const chosen = (index) => items[index]?.plan && items[index].plan === state.plan;
+  return { stacked: true, grid: { display: false }, ticks: { color: colour("ink"), autoSkip: false, font: ({ index }) => ({ weight: chosen(index) ? "bold" : "normal" }),
+    callback(value) { return cut(this.getLabelForValue(value), Math.max(12, Math.round(this.chart.width / 15))); } } };
 }
 
 // Horizontal bars. parts: [{title, colour, of}]; items as in draw, with `row`.
 function bars(id, items, parts, kind, title, notes) {
-  const named = (text, chart) => cut(text, Math.max(12, Math.round(chart.width / 16)));
   const config = {
     type: "bar",
     data: {
@@ -203,9 +202,30 @@ function bars(id, items, parts, kind, title, notes) {
       indexAxis: "y", interaction: { mode: "index", axis: "y", intersect: false },
       scales: {
         x: { ...axis(kind, title), type: "linear", stacked: true, beginAtZero: true },
-        y: { stacked: true, grid: { display: false }, ticks: { color: colour("ink"), autoSkip: false, font: ({ index }) => ({ weight: items[index]?.plan && items[index].plan === state.plan ? "bold" : "normal" }), callback(value) { return named(this.getLabelForValue(value), this.chart); } } },
+        y: nameAxis(items),
       },
       plugins: { legend: legend(parts.length > 1) },
+    },
+  };
+  draw(id, { config, items, height: 90 + 24 * items.length, ...notes });
+}
+
+// A line for each item, up to `whole`, and on it a mark for each part, on a logarithmic axis. Parts as in bars.
+function dots(id, items, whole, parts, kind, title, notes) {
+  const positive = (x) => x > 0 ? x : null, values = [whole, ...parts].flatMap((part) => items.map((item) => part.of(item.row))).filter((x) => x > 0);
+  const config = {
+    type: "bar",
+    data: {
+      labels: items.map((item) => item.short ?? item.name),
+      datasets: [
+        { label: whole.title, data: items.map((item) => positive(whole.of(item.row))), backgroundColor: whole.colour, barThickness: 3, order: 2 },
+        ...parts.map((part) => ({ label: part.title, type: "line", showLine: false, data: items.map((item) => positive(part.of(item.row))), backgroundColor: part.colour, borderColor: colour("ground"), borderWidth: 1,
+          pointRadius: 5, pointHoverRadius: 7, pointStyle: part.shape, order: 1 }))],
+    },
+    options: {
+      indexAxis: "y", interaction: { mode: "index", axis: "y", intersect: false },
+      scales: { x: { ...axis(kind, title, values), ...(values.length ? { type: "logarithmic" } : {}), stacked: false }, y: { ...nameAxis(items), stacked: false, offset: true } },
+      plugins: { legend: legend(true) },
     },
   };
   draw(id, { config, items, height: 90 + 24 * items.length, ...notes });

@@ -1,8 +1,8 @@
 // The columns of a row, by columns.cpp: { name, title, kind: how a number is written, text: its meaning }.
 const COLUMNS = [...JSON.parse(document.getElementById("columns").textContent),
   { name: "timed", title: "timed", kind: "text", text: "python: timed by a Python codec, whose times do not compare with others; native: the library's C++" }];
-const FIRST_COLUMNS = ["input", "tensor", "step", "plan", "bytes", "relative_volume", "total_error", "relative_l2_error",
-  "energy_recall", "sparsify_ns", "encode_ns", "decode_ns", "merge_ns", "verdict", "pays_below"];
+const FIRST_COLUMNS = ["plan", "tensor", "input", "step", "bytes", "relative_volume", "relative_l2_error", "total_error",
+  "encode_ns", "decode_ns", "verdict", "pays_below_bf16"];
 
 // ---- Numbers as people read them ------------------------------------------------------------------------
 
@@ -25,3 +25,9 @@ const WRITE = {
   error: (x) => digits(x, 4),
 };
 const write = (kind, x) => x === null || x === undefined || (kind !== "text" && !isNumber(x)) ? "–" : WRITE[kind](x);
+// " ± 23 %" beside a time whose spread (of columns.cpp) is above a tenth.
+function spreadText(row, name) {
+  const spread = row[`${name}_spread`];
+  return !isNumber(spread) || spread <= 0.1 ? "" : ` ± ${spread > 1 ? "> 100" : Math.round(100 * spread)} %`;
+}
+const superscript = (n) => [...String(n)].map((c) => c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[Number(c)]).join("");

@@ -33,37 +33,15 @@ const allRows = measured.rows.filter((row) => isNumber(row.bytes)).map((row) => 
 // Columns that are newer than this page: by their names and cells.
 for (const name of new Set(allRows.flatMap((row) => Object.keys(row)))) {
   const cell = allRows.find((row) => row[name] !== null && row[name] !== undefined)?.[name];
-  if (["stages", "samples"].includes(name) || typeof cell === "object" || COLUMNS.some((c) => c.name === name)) continue;
+  if (["stages", "sparsify", "samples"].includes(name) || typeof cell === "object" || COLUMNS.some((c) => c.name === name)) continue;
   const kind = typeof cell === "string" ? "text" : name.endsWith("_spread") ? "share" : name.endsWith("_ns") ? "time" : name.endsWith("bytes") ? "bytes" : "error";
   COLUMNS.push({ name, title: name, kind, text: "" });
 }
 const rows = allRows.filter((row) => row.plan !== "memcpy");
 const subjects = measured.subjects ?? [];
 
-// ---- Short names ----------------------------------------------------------------------------------------
-
 const plans = unique(rows.map((row) => row.plan));
-const stageTexts = plans.map((plan) => [...stages(plan)].map(([stage, text]) => `${stage}=${text}`));
-const shared = new Set((stageTexts[0] ?? []).filter((text) => plans.length > 1 && stageTexts.every((list) => list.includes(text))));
-const presets = new Map(rows.filter((row) => row.preset).map((row) => [row.plan, row.preset]));
-
-// Short name of a plan: its preset's name, else its codecs and the stages that not all plans have.
-function shortName(plan) {
-  if (presets.has(plan)) return presets.get(plan);
-  const found = stages(plan), words = [];
-  for (const [stage, text] of found)
-    if (stage !== "index" && stage !== "value" && !shared.has(`${stage}=${text}`))
-      words.push(stage === "sparsify" ? text : `${stage}=${text}`);
-  const coded = ["index", "value"].filter((stage) => found.has(stage)).map((stage) => found.get(stage)).join(" · ");
-  return [coded, ...words].filter(Boolean).join("  ");  // what is cut off is what many share
-}
-// Inputs without the folders that all of them are in.
 const inputs = unique(rows.map((row) => row.input));
-const folders = inputs.map((input) => input.startsWith("synth:") ? [] : input.split("/").slice(0, -1));
-const common = (folders[0] ?? []).findIndex((part, i) => folders.some((list) => list[i] !== part));
-const prefix = (folders[0] ?? []).slice(0, common < 0 ? undefined : common).map((part) => `${part}/`).join("");
-const inputName = (input) => input.startsWith(prefix) ? input.slice(prefix.length) : input;
-const cut = (text, length) => text.length > length ? `${text.slice(0, length - 1)}…` : text;
 
 // ---- Sums over tensors ----------------------------------------------------------------------------------
 
@@ -96,10 +74,10 @@ function verdictOfSums(all, list) {
 }
 
 // Of gathers: the bits that all save by the computing of all. Of another exchange only what all rows have.
-function paysBelow(list) {
-  if (list[0].stages.has("exchange") || !list.every((row) => row.pays_below > 0)) return inCommon(list, "pays_below");
+function paysBelow(list, name) {
+  if (list[0].stages.has("exchange") || !list.every((row) => row[name] > 0)) return inCommon(list, name);
   const computing = (row) => sum(COMPUTING, (time) => row[time] ?? 0), all = sum(list, computing);
-  return all > 0 ? sum(list, (row) => row.pays_below * computing(row)) / all : null;
+  return all > 0 ? sum(list, (row) => row[name] * computing(row)) / all : null;
 }
 
 // A plan over several tensors: bytes and times add up, errors as energies do.
@@ -115,7 +93,7 @@ function total(list) {
   all.energy_recall = mean(list, "energy_recall", energyOf("gradient_energy"), 1);
   all.index_recall = mean(list, "index_recall", (row) => row.r, 1);
   all.verdict = verdictOfSums(all, list);
-  all.pays_below = paysBelow(list);
+  for (const name of ["pays_below", "pays_below_bf16"]) all[name] = paysBelow(list, name);
   return all;
 }
 
@@ -142,29 +120,38 @@ function paretoFront(points) {
   return front;
 }
 
-// The plan of fewest bytes with at most this total error; null if there is none.
-const best = (list, limit) => list.filter((row) => isNumber(row.total_error) && row.total_error <= limit)
+// The plan of fewest bytes with an error of at most this; null if there is none.
+const best = (list, name, limit) => list.filter((row) => isNumber(row[name]) && row[name] <= limit)
   .reduce((least, row) => !least || row.bytes < least.bytes ? row : least, null);
 
-// A tenth more than the least error, rounded up to two digits: room for the plans that lose hardly more than the best.
-function usualLimit(list) {
-  const least = Math.min(...list.map((row) => row.total_error).filter(isNumber));
-  if (!Number.isFinite(least) || least === 0) return 0.01;
+// `usual`, if a plan has no more error; else a tenth more than the least one, rounded up to two digits: room for plans that
+// lose hardly more than the best.
+function usualLimit(list, name, usual) {
+  const least = Math.min(...list.map((row) => row[name]).filter(isNumber));
+  if (!Number.isFinite(least) || least <= usual) return usual;
   const unit = 10 ** (Math.floor(Math.log10(1.1 * least)) - 1);
   const limit = Number((Math.ceil(1.1 * least / unit - 1e-9) * unit).toPrecision(2));
   return least < 1 ? Math.min(1, limit) : limit;  // 1: sending nothing
 }
 
+// How many elements to send is a question of training, not of coding. So plans are compared by coding error within one
+// sparsifier: Top-1 %, which the field uses most, or the one between the others.
+function usualSparsifier(list) {
+  const sizes = new Map();
+  for (const row of list) if (row.sparsify !== "none") sizes.set(row.sparsify, Math.min(sizes.get(row.sparsify) ?? Infinity, row.bytes));
+  if (sizes.has("topr(ratio=0.01)")) return "topr(ratio=0.01)";
+  const bySize = [...sizes].sort((a, b) => a[1] - b[1]);
+  return bySize[Math.floor((bySize.length - 1) / 2)]?.[0] ?? "none";
+}
+
 // Columns of a total or a row, as [heading, text]: what a point says of itself.
 function describe(row) {
   const names = ["bytes", "relative_volume", "total_error", "relative_l2_error", "energy_recall", "index_bits_per_nonzero",
-    "value_bits_per_nonzero", "sparsify_ns", "encode_ns", "decode_ns", "merge_ns", "step_ns", "verdict", "pays_below", "choice"];
+    "value_bits_per_nonzero", "sparsify_ns", "encode_ns", "decode_ns", "merge_ns", "step_ns", "verdict", "pays_below_bf16", "pays_below", "choice"];
   const cells = [];
   for (const { name, title, kind } of names.map((name) => COLUMNS.find((c) => c.name === name))) {
     if (row[name] === null || row[name] === undefined) continue;
-    const spread = row[`${name}_spread`];
-    const unit = kind === "bits" ? ` bits a nonzero` : "";
-    cells.push([title, write(kind, row[name]) + unit + (isNumber(spread) ? ` ± ${write("share", spread)}` : "")]);
+    cells.push([title, write(kind, row[name]) + (kind === "bits" ? " bits a nonzero" : "") + spreadText(row, name)]);
   }
   return cells;
 }

@@ -2,7 +2,7 @@
 function drawTraining() {
   const model = trained.models[Number($("model").value)];
   $("training").hidden = !model;
-  if (!model) return;
+  if (!model || !$("training").querySelector("details").open) return;  // a hidden chart has no size
   const { dense } = model, kinds = { torch: ["c8", "rect"], ours: ["c1", "circle"], paper: ["c2", "triangle"] };
   const methods = [...model.methods].sort((a, b) => a.bytes - b.bytes || b.mean - a.mean);
   const here = new Set(plans);
@@ -30,16 +30,6 @@ function drawTraining() {
     note: `${model.title}, ${model.ranks} ranks, ${model.steps} steps. Line: dense f32, mean; dashed: its lowest and highest seed. Squares: torch's own; circles: DeepReduce; triangles: the paper's plans.` });
 }
 
-// What --best and --against were answered.
-function drawAnswers() {
-  const lines = (measured.best ?? []).map((a) => [a.scope === "all" ? "all inputs" : [inputName(a.input), a.kind].filter(Boolean).join(", "), a.plan ?? (a.nearest ? `none; nearest: ${a.nearest}` : "none"), `least ${a.by} with ${a.condition}`,
-    write("bytes", a.total?.bytes), write("error", a.total?.total_error), write("time", a.total?.encode_ns), write("time", a.total?.decode_ns)]);
-  $("answers").hidden = lines.length === 0;
-  $("answers").replaceChildren(textTable("Answers to --best", ["best plan of", "plan", "asked", "bytes", "total error", "encode", "decode"], lines));
-  const total = measured.against?.total;
-  $("against").textContent = total ? `Against ${measured.against.old?.file} (commit ${measured.against.old?.commit ?? "unknown"}): ${total.better} of ${total.rows} rows better, ${total.worse} worse, ${total.mixed ?? 0} mixed, ${total.same} the same; in total ${total.verdict}.` : "";
-}
-
 function definitions(list) {
   return list.flatMap(([term, text]) => [element("dt", {}, term), element("dd", {}, text)]);
 }
@@ -50,15 +40,14 @@ function drawFacts() {
   const facts = [["Machine", [m.cpu, m.cores && `${m.cores} cores`, m.os].filter(Boolean).join(", ")], ["Instructions", (m.flags ?? []).join(" ")],
     ["Library", [b.version, b.compiler, b.buildtype].filter(Boolean).join(", ")], ["Commit", measured.commit], [measured.date ? "Measured" : "Written", date], ["Seed", measured.seed],
     ["Timed rounds", measured.repeat ?? (isNumber(measured.seconds) ? `by time, ${measured.seconds} s a plan` : null)], ["Threads", measured.threads], ["Ranks", measured.ranks], ["Link", measured.link ? linkText() : null], ["Rows", allRows.length],
-    ["Inputs", inputs.slice(0, 30).join(", ") + (inputs.length > 30 ? `, and ${inputs.length - 30} more` : "")]];
+    ["Files", inputs.slice(0, 30).join(", ") + (inputs.length > 30 ? `, and ${inputs.length - 30} more` : "")]];
   $("facts").replaceChildren(...definitions(facts.filter(([, x]) => x !== null && x !== undefined && x !== "").map(([term, x]) => [term, String(x)])));
-  const given = inputs.length === 1 ? inputName(inputs[0]) : `${inputs.length} inputs`, steps = unique(rows.map((row) => row.step ?? 1)).length;
+  const given = inputs.length === 1 ? inputs[0] : `${inputs.length} files`, steps = unique(rows.map((row) => row.step ?? 1)).length;
   $("summary").textContent = [`${plans.length} plans`, given, `${TENSORS.length} tensor${TENSORS.length === 1 ? "" : "s"}`, steps > 1 ? `${steps} steps` : "", m.cpu, `commit ${measured.commit ?? "unknown"}`, date].filter(Boolean).join(" · ");
   const failures = measured.failures ?? [];
   $("failed").textContent = failures.length ? `${failures.length} failed: ${failures.slice(0, 5).map((f) => `${f.plan} on ${[f.input, f.tensor].filter(Boolean).join(" ")}: ${f.error}`).join("; ")}${failures.length > 5 ? "; …" : ""}` : "";
   const there = new Set(allRows.flatMap((row) => Object.keys(row)));
-  const units = { bytes: " (bytes)", time: " (ns)", bits: " (bits)", rate: " (bit/s)" };
-  $("glossary").replaceChildren(...definitions(COLUMNS.filter((c) => there.has(c.name)).map((c) => [c.name, c.text + (units[c.kind] ?? "")])));
+  $("glossary").replaceChildren(...definitions(COLUMNS.filter((c) => there.has(c.name) && c.text).map((c) => [c.name, c.text])));
 }
 
 // ---- Theme ----------------------------------------------------------------------------------------------
@@ -81,9 +70,15 @@ function startTheme() {
     setTheme(), update();
   });
   darkSystem.addEventListener("change", () => { setTheme(), update(); });
-  // Paper is white.
-  addEventListener("beforeprint", () => { setTheme("light"), update(); for (const { chart } of charts.values()) chart.resize(); });
-  addEventListener("afterprint", () => { setTheme(), update(); });
+  // Paper is white and narrow, and has no room for all rows. Charts are drawn before the page is laid out on it.
+  const paper = (on) => {
+    document.documentElement.classList.toggle("paper", on);
+    table.shown = on ? PRINTED_ROWS : PAGE;
+    setTheme(on ? "light" : undefined), update();
+    for (const { chart } of charts.values()) chart.resize();
+  };
+  addEventListener("beforeprint", () => paper(true));
+  addEventListener("afterprint", () => paper(false));
 }
 
 // ---- Start ----------------------------------------------------------------------------------------------
@@ -96,12 +91,18 @@ function start() {
   fill($("sparsify"), [["", sparsifiers.length > 1 ? `all ${sparsifiers.length}` : sparsifiers[0] ?? "none"], ...(sparsifiers.length > 1 ? sparsifiers.map((s) => [s, s]) : [])]);
   fill($("model"), trained.models.map((model, i) => [String(i), `${model.title}, ${model.ranks} ranks`]));
   $("training-note").textContent = trained.note;
-  for (const id of ["scope", "step", "sparsify"]) $(id).addEventListener("change", () => { state[id] = $(id).value; state.limit = null, state.asked = null; update(); });
+  for (const id of ["scope", "step", "sparsify"]) $(id).addEventListener("change", () => { state[id] = $(id).value; state.asked = null, state.subject = ""; update(); });
   $("plan").addEventListener("change", () => choose($("plan").value));
   $("text").addEventListener("input", () => update());
-  $("limit").addEventListener("input", () => { if ($("limit").value !== "") state.limit = Number($("limit").value), update(); });
-  $("error").addEventListener("change", update);
-  $("subject").addEventListener("change", drawSupport);
+  $("limit").addEventListener("input", () => { if ($("limit").value !== "") state.limit = Number($("limit").value), state.ownLimit = true, state.asked = null, update(); });
+  $("measure").addEventListener("change", () => {
+    state.measure = $("measure").value, state.ownLimit = true, state.asked = null;
+    state.limit = usualLimit(totals(rows.filter(stepFilter()).filter((row) => inSelection(row))).plans, state.measure, USUAL_CODING_ERROR);
+    update();
+  });
+  $("error").addEventListener("change", () => { state.error = $("error").value; update(); });
+  $("subject").addEventListener("change", () => { state.subject = $("subject").value; drawSupport(); });
+  $("training").querySelector("details").addEventListener("toggle", drawTraining);
   $("model").addEventListener("change", drawTraining);
   $("controls").addEventListener("submit", (event) => event.preventDefault());
   drawFacts();

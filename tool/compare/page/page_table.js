@@ -1,12 +1,14 @@
 // The table of all rows: sorted by any column, searched, with plans that can be copied.
 const PAGE = 200;  // rows shown before “more”
+const PRINTED_ROWS = 15;
 const table = { column: "bytes", down: false, shown: PAGE };
 
 function shownColumns() {
   const there = COLUMNS.filter(({ name }) => allRows.some((row) => row[name] !== null && row[name] !== undefined));
-  const varying = (name) => unique(allRows.map((row) => row[name])).length > 1;
+  const shown = allRows.filter(inScope), varying = (name) => unique(shown.map((row) => row[name])).length > 1;
   if ($("every").checked) return there;
-  return there.filter(({ name }) => FIRST_COLUMNS.includes(name) && (!["input", "tensor", "step"].includes(name) || varying(name)));
+  const usual = there.filter(({ name }) => FIRST_COLUMNS.includes(name) && (!["input", "tensor", "step"].includes(name) || varying(name)));
+  return usual.sort((a, b) => FIRST_COLUMNS.indexOf(a.name) - FIRST_COLUMNS.indexOf(b.name));
 }
 
 function compareCells(a, b, name) {
@@ -56,9 +58,7 @@ async function copyText(text) {
 
 function bodyCell(row, { name, kind }) {
   if (name === "plan") return planCell(row);
-  const spread = row[`${name}_spread`];
-  if (name === "input") return element("td", { class: "text" }, inputName(row.input));
-  return element("td", { class: kind === "text" ? "text" : "" }, write(kind, row[name]) + (kind === "time" && isNumber(spread) ? ` ± ${write("share", spread)}` : ""));
+  return element("td", { class: kind === "text" ? "text" : "" }, write(kind, row[name]) + (kind === "time" ? spreadText(row, name) : ""));
 }
 
 function drawTable() {
@@ -68,7 +68,7 @@ function drawTable() {
     .sort((a, b) => compareCells(a, b, table.column));
   const lines = found.slice(0, table.shown).map((row) => element("tr", row.plan === state.plan ? { class: "chosen" } : {}, ...columns.map((c) => bodyCell(row, c))));
   $("rows").replaceChildren(element("table", {}, element("thead", {}, element("tr", {}, ...columns.map(headCell))), element("tbody", {}, ...lines)));
-  $("counted").textContent = `${found.length} of ${allRows.length} rows`;
+  $("counted").textContent = `${found.length} of ${allRows.length} rows${found.length > table.shown ? `, the first ${table.shown} are shown` : ""}`;
   $("more").hidden = found.length <= table.shown;
   $("more").textContent = `Show ${Math.min(PAGE * 5, found.length - table.shown)} more rows`;
 }
