@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import xml.etree.ElementTree
 
 import pytest
@@ -144,6 +145,23 @@ def test_what_ifs_are_curves(profile, model, tmp_path):
     for kind in ("bandwidth", "compute", "ranks", "ratio"):
         root = xml.etree.ElementTree.parse(tmp_path / f"x-{kind}.svg").getroot()
         assert sum(1 for element in root.iter() if element.tag.endswith("path")) == 5
+
+
+def test_lines_of_curves_differ_as_their_legend_does_and_ticks_are_round(profile, model, tmp_path):
+    costs = json.loads(profile.read_text())
+    plans = [f"{EXACT.replace('0.01', str(ratio))}" for ratio in (0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.007, 0.008, 0.009, 0.011, 0.012, 0.013)]
+    for name in ("costs", "frames"):
+        costs[name] += [entry | {"plan": plan} for entry in costs[name] if entry["plan"] == EXACT for plan in plans]
+    many = write(tmp_path / "many.json", costs)
+    report = predict(many, "--model", model, "--link", "1Gb/s,50us", "--ranks", 8, "--curves", tmp_path / "c.svg", "--timeline", tmp_path / "t.svg", "--what-if", "bandwidth", "--what-if", "compute")
+    for kind in ("bandwidth", "compute"):
+        root = xml.etree.ElementTree.parse(tmp_path / f"c-{kind}.svg").getroot()
+        styles = [[(element.get("stroke"), element.get("stroke-dasharray")) for element in root.iter() if element.tag.endswith(tag) and element.get("stroke-width") == "2"] for tag in ("path", "line")]
+        assert styles[0] == styles[1] and len(set(styles[0])) == len(report["rows"]) == len(plans) + 5, styles
+    for picture in ("c-bandwidth", "c-compute", "t"):
+        root = xml.etree.ElementTree.parse(tmp_path / f"{picture}.svg").getroot()
+        ticks = [element.text for element in root.iter() if element.tag.endswith("text") and element.get("font-size") == "11"]
+        assert len(ticks) >= 3 and all(re.fullmatch(r"0|(\d{1,3}|\d\.\d) (ns|µs|ms|s)", tick) for tick in ticks), ticks
 
 
 @pytest.mark.parametrize("hook", ["ddp", "exchange"])

@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "predict_text.hpp"
 #include "timeline.hpp"
@@ -54,8 +57,65 @@ const char* colour_of(const std::string& kind) {
   return "#bdbdbd";
 }
 
-constexpr const char* line_colours[] = {"#1f77b4", "#aec7e8", "#7f7f7f", "#d62728", "#ff7f0e", "#2ca02c",
-                                        "#9467bd", "#8c564b", "#e377c2", "#17becf", "#bcbd22"};
+struct line_style {
+  const char *colour, *dashes;  // dashes: of SVG, "" for none
+};
+
+// Of each series. What is not a plan has a style by its name; plans have 27 that differ from these and from each other.
+std::vector<line_style> line_styles(const ordered_json& series) {
+  constexpr std::pair<std::string_view, line_style> named[] = {
+      {"dense f32", {"#1f77b4", "6 3"}}, {"dense bf16", {"#7f7f7f", "6 3"}}, {"PowerSGD", {"#222222", "2 3"}}};
+  constexpr const char* colours[] = {"#d62728", "#2ca02c", "#ff7f0e", "#9467bd", "#17becf",
+                                     "#8c564b", "#e377c2", "#bcbd22", "#0a3d91"};
+  constexpr const char* dashes[] = {"", "10 3 2 3", "1 4"};
+  std::vector<line_style> styles;
+  size_t plans = 0;
+  for (const ordered_json& s : series) {
+    const std::string name = s.at("candidate");
+    const auto* const known = std::ranges::find_if(named, [&](const auto& n) { return name.starts_with(n.first); });
+    if (known != std::end(named)) {
+      styles.push_back(known->second);
+    } else {
+      styles.push_back({colours[plans % std::size(colours)], dashes[plans / std::size(colours) % std::size(dashes)]});
+      ++plans;
+    }
+  }
+  return styles;
+}
+
+std::string style_text(const line_style& style) {
+  return fmt::format("stroke=\"{}\" stroke-width=\"2\"{}", style.colour,
+                     *style.dashes ? fmt::format(" stroke-dasharray=\"{}\"", style.dashes) : "");
+}
+
+// 250 ms: at most three digits, none of them a zero after the point.
+std::string tick_text(double ns) {
+  if (ns == 0) return "0";
+  const double units[] = {1, 1e3, 1e6, 1e9};
+  const char* const names[] = {"ns", "µs", "ms", "s"};
+  size_t i = 0;
+  while (i < 3 && ns >= 0.9999 * units[i + 1]) ++i;
+  return fmt::format("{:.4g} {}", ns / units[i], names[i]);
+}
+
+// About `count` multiples of 1, 2 or 5 times a power of ten within the range.
+std::vector<double> round_ticks(double low, double high, int count) {
+  const double raw = (high - low) / count, power = std::pow(10, std::floor(std::log10(raw)));
+  const double lead = raw / power, step = power * (lead <= 1 ? 1 : lead <= 2 ? 2 : lead <= 5 ? 5 : 10);
+  std::vector<double> ticks;
+  if (!(step > 0)) return ticks;
+  for (double i = std::ceil(low / step - 1e-9); i * step <= high * (1 + 1e-9); ++i) ticks.push_back(i * step);
+  return ticks;
+}
+
+// 1, 2 and 5 times the powers of ten within the range; of a short range the multiples of round_ticks.
+std::vector<double> logarithmic_ticks(double low, double high) {
+  std::vector<double> ticks;
+  for (double power = std::pow(10, std::floor(std::log10(low))); power <= high; power *= 10)
+    for (const double lead : {1, 2, 5})
+      if (lead * power >= low && lead * power <= high) ticks.push_back(lead * power);
+  return ticks.size() < 3 ? round_ticks(low, high, 5) : ticks;
+}
 
 }  // namespace
 
@@ -94,8 +154,8 @@ std::string timeline_svg(const std::vector<interval>& timeline, const std::strin
   for (const auto& [lane, name] : {std::pair{0.0, "compute"}, std::pair{row, "link"}})
     svg += text_at(left - 8, top + lane + 21, name, "end");
   const double axis = top + 2 * row;
-  for (int i = 0; i <= 5; ++i)
-    svg += text_at(left + (width - left - right) * i / 5, axis + 14, time_text(step_ns * i / 5), "middle", 11);
+  for (const double tick : round_ticks(0, std::max(step_ns, 1.0), 6))
+    svg += text_at(left + tick * scale, axis + 14, tick_text(tick), "middle", 11);
   double x = left;
   for (const std::string& kind : kinds) {
     svg += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"12\" height=\"12\" fill=\"{}\"/>\n", x, axis + 32,
@@ -132,14 +192,14 @@ std::string curves_svg(const ordered_json& what, const std::string& title) {
         text_at(at_x(v), top + plot_height + 16,
                 what.at("kind") == "bandwidth" ? fmt::format("{:g} G", v / 1e9) : fmt::format("{:g}", v), "middle", 10);
   }
-  for (int i = 0; i <= 5; ++i) {
-    const double v = low * std::pow(high / low, i / 5.0);
+  for (const double v : logarithmic_ticks(low, high)) {
     svg += fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#ddd\"/>\n", left,
                        at_y(v), width - right, at_y(v));
-    svg += text_at(left - 6, at_y(v) + 4, time_text(v), "end", 11);
+    svg += text_at(left - 6, at_y(v) + 4, tick_text(v), "end", 11);
   }
+  const std::vector<line_style> styles = line_styles(series);
   for (size_t k = 0; k < lines; ++k) {
-    const char* const colour = line_colours[k % std::size(line_colours)];
+    const std::string style = style_text(styles[k]);
     std::string path;
     bool open = false;
     for (size_t i = 0; i < x.size(); ++i) {
@@ -147,11 +207,9 @@ std::string curves_svg(const ordered_json& what, const std::string& title) {
       if (y.is_number()) path += fmt::format("{}{:.1f} {:.1f} ", open ? 'L' : 'M', at_x(x[i]), at_y(y.get<double>()));
       open = y.is_number();
     }
-    svg += fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\"{}/>\n", path, colour,
-                       k < 2 ? " stroke-dasharray=\"6 3\"" : "");
+    svg += fmt::format("<path d=\"{}\" fill=\"none\" {}/>\n", path, style);
     const double y = top + plot_height + 44 + 18 * static_cast<double>(k);
-    svg += fmt::format("<line x1=\"{}\" y1=\"{:.1f}\" x2=\"{}\" y2=\"{:.1f}\" stroke=\"{}\" stroke-width=\"3\"/>\n",
-                       left, y, left + 24, y, colour);
+    svg += fmt::format("<line x1=\"{}\" y1=\"{:.1f}\" x2=\"{}\" y2=\"{:.1f}\" {}/>\n", left, y, left + 28, y, style);
     svg += text_at(left + 32, y + 4, series[k].at("candidate"));
   }
   return svg + "</svg>\n";
