@@ -2,9 +2,9 @@
 
 import pytest
 
-pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
+numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 
-from deepreduce import ArgumentError, Plan, Unsupported, presets  # noqa: E402
+from deepreduce import ArgumentError, Plan, PlanError, State, Unsupported, encode, presets  # noqa: E402
 from deepreduce.plan import read_stages  # noqa: E402
 
 TOP = "sparsify=topr(ratio=0.01) feedback=residual(gamma=0.5) index=raw+huffman value=half(type=bf16)"
@@ -57,3 +57,44 @@ def test_texts_of_names_that_the_library_does_not_know_have_stages():
 def test_equal_stages_are_equal_and_hash_alike():
     a, b = Plan("index=golomb(block=12)").stages["index"], Plan("index=golomb").stages["index"]
     assert a == b and hash(a) == hash(b) and a != Plan("index=golomb(adaptive=1)").stages["index"]
+
+
+def test_with_changes_parameters_and_stages_by_name():
+    plan = Plan("sparsify=topr(ratio=0.01) feedback=residual index=golomb value=qsgd+deflate(level=3)")
+    for changes, text in (
+        ({"ratio": 0.1}, "sparsify=topr(ratio=0.1) feedback=residual index=golomb value=qsgd+deflate(level=3)"),
+        ({"ratio": numpy.float32(0.1), "level": 9}, "sparsify=topr(ratio=0.1) feedback=residual index=golomb value=qsgd+deflate(level=9)"),
+        ({"ratio": None, "count": 5, "level": None}, "sparsify=topr(count=5) feedback=residual index=golomb value=qsgd+deflate"),
+        ({"value": "half", "gamma": 0.5}, "sparsify=topr(ratio=0.01) feedback=residual(gamma=0.5) index=golomb value=half"),
+        ({"bucket": 64}, "sparsify=topr(ratio=0.01) feedback=residual index=golomb value=qsgd(bucket=64)+deflate(level=3)"),
+        ({"bucket": "flat"}, f"{plan} bucket=flat"),
+        ({"ratio": 1e-5}, "sparsify=topr(ratio=1e-05) feedback=residual index=golomb value=qsgd+deflate(level=3)"),
+        ({}, str(plan)),
+    ):
+        assert plan.with_(**changes) == Plan(text), changes
+    assert Plan("powersgd").with_(rank=8).stages["transform"].parameters["rank"] == 8
+
+
+@pytest.mark.parametrize("changes, words", [
+    ({"nope": 1}, "'nope' is neither a parameter of 'sparsify=.*' nor the role of a stage; it has: .*ratio"),
+    ({"block": 12}, r"'block' is a parameter of 2 stages of '.*': pass sparsify=\"blocks\(block=…\)\" or index=\"golomb"),
+    ({"ratio": 2}, "not in 0 … 1"),
+    ({"count": 5}, "either ratio or count|ratio= or count="),
+    ({"value": "nope"}, "no value codec is called 'nope'"),
+])  # fmt: skip
+def test_with_refuses_by_name_what_the_plan_cannot_have(changes, words):
+    with_blocks = "sparsify=blocks(ratio=0.01,block=32) index=golomb value=raw"
+    plan = Plan(with_blocks if "block" in changes else "sparsify=topr(ratio=0.01) index=golomb value=raw")
+    with pytest.raises(PlanError, match=words):
+        plan.with_(**changes)
+
+
+def test_a_wrong_plan_is_a_plan_error_wherever_it_is_given():
+    x = numpy.ones(8, numpy.float32)
+    for call in (Plan, lambda text: encode(x, text), lambda text: State(x, text), Plan("index=raw").with_stages):
+        with pytest.raises(PlanError, match="nope") as raised:
+            call("index=nope")
+        assert isinstance(raised.value, ArgumentError) and raised.value.code == 1
+    with pytest.raises(ArgumentError) as raised:
+        encode(numpy.ones(8, numpy.int32), "index=raw")
+    assert not isinstance(raised.value, PlanError)

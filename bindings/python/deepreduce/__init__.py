@@ -15,7 +15,7 @@ encode, decode, merge   tensors to frames and back; arrays on a GPU to a DeviceF
 Batch                   encode, decode and merge, prepared for tensors of known shapes; Batch.bind returns a Bound
 Sender                  one rank's side of the exchange of many named tensors; adapters of frameworks use it
 inspect, frame_size     the contents of a frame, and its size
-Plan, codecs            the methods; Plan.stages maps roles to Stage objects, load_plugin adds codecs
+Plan, codecs            the methods; Plan.stages maps roles to Stage objects, Plan.with_ changes parameters, load_plugin adds codecs
 presets                 plans of the literature, whose names every `plan` argument accepts
 State                   the memory of feedback from step to step
 Sparse                  a sparse tensor
@@ -53,6 +53,7 @@ from .errors import (
     OutOfMemory,
     OutOfStep,
     PeerError,
+    PlanError,
     Unsupported,
     WrongBase,
 )
@@ -84,6 +85,7 @@ __all__ = [
     "Parameter",
     "PeerError",
     "Plan",
+    "PlanError",
     "PlanInfo",
     "Sender",
     "Sparse",

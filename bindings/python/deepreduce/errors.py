@@ -52,6 +52,10 @@ class ArgumentError(Error, ValueError):
     code = 1  # DR_E_ARGUMENT
 
 
+class PlanError(ArgumentError):
+    """The text is not a plan: an unknown stage, codec or parameter, a value out of range, or stages that exclude one another."""
+
+
 class WrongBase(ArgumentError):
     """The base of the patch differs from these weights (deepreduce.patch). Nothing has changed."""
 

@@ -1,28 +1,31 @@
-"""Plans and codecs."""
+"""Plans; the codecs that they name."""
 
 from __future__ import annotations
 
 import ctypes
 import dataclasses
 import functools
-import math
-import os
-import warnings
-from typing import Dict, List, Optional, Tuple, Union
+import numbers
+import operator
+from typing import Dict, Mapping, Optional, Sequence, Tuple, Union
 
 from ._native import _abi, _library
-from ._native._call import c_string, check, new, read, text
+from ._native._call import c_string, check, check_plan, new, read, real, text
+from ._native._codec_list import Codec as Codec
+from ._native._codec_list import Parameter as Parameter
+from ._native._codec_list import codecs as codecs
+from ._native._codec_list import load_plugin as load_plugin
 from ._native._memory import NAMES
 from ._native._stages import Stage as Stage
 from ._native._stages import Stages as Stages
 from ._native._stages import read_stages as read_stages
 from ._native._stages import stages_of
-from .errors import ArgumentError
+from .errors import PlanError
 
 
 @dataclasses.dataclass(frozen=True)
 class PlanInfo:
-    """Properties of a plan (Plan.info).
+    """Properties of a plan (Plan.info). Its repr lists those that the plan has.
 
     sparsifies      it drops values other than zeros
     feedback        it needs a State
@@ -61,6 +64,10 @@ class PlanInfo:
     patch: bool
     dtypes: Tuple[str, ...]
 
+    def __repr__(self) -> str:
+        found = [name for name in _PLAN_FLAGS if getattr(self, name)]
+        return f"<PlanInfo {', '.join(found) or 'without properties'}; of {', '.join(self.dtypes)}>"
+
 
 _PLAN_FLAGS = {
     "sparsifies": _abi.DR_PLAN_SPARSIFIES,
@@ -88,7 +95,7 @@ class Plan:
     text  stages `role=codec(parameter=value,…)`, separated by spaces; or the name of a preset: "terngrad"
 
     `str(plan)` is the canonical text: two plans are equal if and only if their methods are the same.
-    Raises ArgumentError for a text that is not a plan.
+    Raises PlanError, an ArgumentError, for a text that is not a plan.
 
     >>> plan = deepreduce.Plan("index=golomb(block=12)   sparsify=topr(ratio=0.010)")
     >>> str(plan)
@@ -101,13 +108,13 @@ class Plan:
 
     def __init__(self, text: str) -> None:
         if not isinstance(text, str):
-            raise ArgumentError(f"the text of a plan is a str, not a {type(text).__name__}")
+            raise PlanError(f"the text of a plan is a str, not a {type(text).__name__}")
         library = _library.load()
         self.handle = ctypes.POINTER(_abi.dr_plan)()
         self._destroy = library.dr_plan_destroy
         error = new(_abi.dr_error)
         status = library.dr_plan_parse(c_string(text, "the plan"), ctypes.byref(self.handle), ctypes.byref(error))
-        check(status, error)
+        check_plan(status, error)
         self._text: str = library.dr_plan_text(self.handle).decode()
         self._draws: Optional[bool] = None
         self._stages: Optional[Stages] = None
@@ -166,6 +173,38 @@ class Plan:
         """
         return _beside("dr_plan_with", self, c_string(stages, "stages"))
 
+    def with_(self, **changes: Union[int, float, str, None]) -> Plan:
+        """This plan with other parameters, or other stages. Raises PlanError, Unsupported.
+
+        changes  a parameter of one of its stages and the value, ratio=0.1; None is the default. Or the role of a stage and what
+                 follows it in a plan's text, value="qsgd(levels=7)"
+
+        >>> plan = deepreduce.Plan("sparsify=topr(ratio=0.01) feedback=residual index=golomb value=log_quant")
+        >>> plan.with_(ratio=0.1, bits=3)
+        Plan('sparsify=topr(ratio=0.1) feedback=residual index=golomb value=log_quant(bits=3)')
+        >>> plan.with_(ratio=None, count=100, value="half")
+        Plan('sparsify=topr(count=100) feedback=residual index=golomb value=half')
+        """
+        roles = {role: f"{role}={value}" for role, value in changes.items() if role in self.stages and isinstance(value, str)}
+        parameters = {name: value for name, value in changes.items() if name not in roles}
+        changed: Dict[str, Dict[str, Union[int, float, str, None]]] = {}
+        for name, value in parameters.items():
+            changed.setdefault(self._role_with(name, sorted(roles)), {})[name] = value
+        texts = [*roles.values(), *(_changed(self.stages[role], new) for role, new in changed.items())]
+        return self.with_stages(" ".join(texts)) if texts else self
+
+    def _role_with(self, name: str, replaced: Sequence[str]) -> str:
+        """The role of the stage that has a parameter, other than those that are replaced."""
+        stages = [stage for role, stage in self.stages.items() if role not in replaced]
+        found = [stage for stage in stages if any(name in codec.parameters for codec in (stage, *stage.behind))]
+        if not found:
+            names = sorted({parameter for stage in stages for codec in (stage, *stage.behind) for parameter in codec.parameters})
+            raise PlanError(f"'{name}' is neither a parameter of '{self}' nor the role of a stage; it has: {', '.join(names)}")
+        if len(found) > 1:
+            ways = " or ".join(f'{stage.role}="{stage.name}({name}=…)"' for stage in found)
+            raise PlanError(f"'{name}' is a parameter of {len(found)} stages of '{self}': pass {ways}")
+        return found[0].role
+
     @property
     def exact(self) -> Plan:
         """The plan for tensors that are too small for this plan, beside others that have it (`dense_below`).
@@ -209,11 +248,37 @@ class Plan:
             self._destroy(self.handle)
 
 
+def _changed(stage: Stage, changes: Mapping[str, Union[int, float, str, None]]) -> str:
+    """The text of a stage with other parameters; None is a parameter's default."""
+    codecs = []
+    for codec in (stage, *stage.behind):
+        parameters = {name: codec.parameters[name] for name in codec.given}
+        for name, value in changes.items():
+            if name in codec.parameters:
+                parameters.pop(name, None)
+                if value is not None:
+                    parameters[name] = value
+        words = ",".join(f"{name}={_word(name, value)}" for name, value in parameters.items())
+        codecs.append(f"{codec.name}({words})" if words else codec.name)
+    return f"{stage.role}={'+'.join(codecs)}"
+
+
+def _word(name: str, value: Union[int, float, str]) -> str:
+    """A parameter's value as plans write it."""
+    if isinstance(value, str):
+        return value
+    try:
+        return str(operator.index(value))  # type: ignore[arg-type]
+    except TypeError:
+        number = real(value, name)
+        return str(value) if isinstance(value, numbers.Real) else repr(number)
+
+
 @functools.lru_cache(maxsize=256)
 def _beside(derive: str, plan: Plan, *more: bytes) -> Plan:
     """A plan that a function of the library derives from this one; for equal texts the same object."""
     library, made, error = _library.load(), ctypes.POINTER(_abi.dr_plan)(), new(_abi.dr_error)
-    check(getattr(library, derive)(plan.handle, *more, ctypes.byref(made), ctypes.byref(error)), error)
+    check_plan(getattr(library, derive)(plan.handle, *more, ctypes.byref(made), ctypes.byref(error)), error)
     try:
         return _parsed(library.dr_plan_text(made).decode())
     finally:
@@ -243,149 +308,3 @@ def presets() -> Dict[str, str]:
     library = _library.load()
     names = [text(read(library.dr_preset_at(i), _abi.dr_preset).name) for i in range(library.dr_preset_count())]
     return {name: str(Plan(name)) for name in names}
-
-
-# ---- Codecs -------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class Parameter:
-    """A parameter of a codec, as plans name it.
-
-    type     "int", "real" or "choice"
-    range    minimum and maximum of a number, inclusive
-    default  None if the parameter is required, or if the codec computes it
-    choices  the words of a choice
-    """
-
-    name: str
-    type: str
-    range: Optional[Tuple[float, float]]
-    default: Union[None, int, float, str]
-    choices: Tuple[str, ...]
-    required: bool
-    summary: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Codec:
-    """A codec; or a sparsifier or feedback, which are listed like codecs but have no payload.
-
-    name    its name in plans; "plugin.rice" for a plug-in's codec if a built-in is rice
-    role    "index", "value", "order", "bytes", "sparsify" or "feedback"
-    traits  the names of DR_EXACT and so on in codec.h, in lower case
-    dtypes  types of values that it accepts, where that has a meaning
-    """
-
-    name: str
-    role: str
-    id: int
-    summary: str
-    traits: Tuple[str, ...]
-    dtypes: Tuple[str, ...]
-    parameters: List[Parameter]
-
-
-_ROLES = {
-    _abi.DR_ROLE_INDEX: "index",
-    _abi.DR_ROLE_VALUE: "value",
-    _abi.DR_ROLE_ORDER: "order",
-    _abi.DR_ROLE_BYTES: "bytes",
-    _abi.DR_ROLE_PAIR: "pair",
-    _abi.DR_ROLE_SPARSIFY: "sparsify",
-    _abi.DR_ROLE_FEEDBACK: "feedback",
-}
-_TRAITS = {
-    _abi.DR_EXACT: "exact",
-    _abi.DR_REPLACES_SUPPORT: "replaces_support",
-    _abi.DR_REORDERS: "reorders",
-    _abi.DR_CARRIES_ORDER: "carries_order",
-    _abi.DR_LINEAR: "linear",
-    _abi.DR_FIXED_SIZE: "fixed_size",
-    _abi.DR_NEEDS_FINITE: "needs_finite",
-    _abi.DR_SHARED_RANDOM: "shared_random",
-    _abi.DR_PRIVATE_RANDOM: "private_random",
-    _abi.DR_HOST_ONLY: "host_only",
-    _abi.DR_TOTAL: "total",
-    _abi.DR_PREFIX: "prefix",
-    _abi.DR_NEEDS_BASE: "needs_base",
-    _abi.DR_NEEDS_HISTORY: "needs_history",
-}
-_PARAM_TYPES = {_abi.DR_PARAM_INT: "int", _abi.DR_PARAM_REAL: "real", _abi.DR_PARAM_CHOICE: "choice"}
-
-
-def codecs() -> List[Codec]:
-    """All codecs, in the order of registration: first the library's own, then those of plug-ins.
-
-    >>> rice = next(codec for codec in deepreduce.codecs() if codec.name == "rice")
-    >>> rice.role, [(p.name, p.type, p.range, p.default) for p in rice.parameters]
-    ('index', [('block', 'int', (9, 13), 12)])
-    """
-    library = _library.load()
-    found = []
-    taken = set()
-    for position in range(library.dr_codec_count()):
-        codec = read(library.dr_codec_at(position), _abi.dr_codec)
-        role, name = _ROLES.get(codec.role, "?"), text(codec.name)
-        found.append(
-            Codec(
-                name=f"plugin.{name}" if (role, name) in taken else name,
-                role=role,
-                id=codec.id,
-                summary=text(codec.summary),
-                traits=tuple(name for bit, name in _TRAITS.items() if codec.traits & bit),
-                dtypes=tuple(name for code, name in NAMES.items() if codec.dtypes >> code & 1),
-                parameters=_parameters(codec),
-            )
-        )
-        taken.add((role, name))
-    return found
-
-
-def load_plugin(path: Union[str, os.PathLike[str]]) -> None:
-    """Loads a shared object with codecs and registers them for the rest of the process. Loading it again has no effect.
-
-    Raises Unsupported if it cannot be loaded or has another version; ArgumentError if an id is in use, or a name by another
-    plug-in. Warns if a built-in codec has the name: then "plugin.NAME" is the plug-in's. Plans may always write "plugin.NAME",
-    which has the same meaning in later releases, whatever codecs they build in.
-
-    >>> deepreduce.load_plugin("/nonexistent/libcodec.so")
-    Traceback (most recent call last):
-    deepreduce.errors.Unsupported: ...
-    """
-    error = new(_abi.dr_error)
-    check(_library.load().dr_plugin_load(c_string(os.fspath(path), "path"), ctypes.byref(error)), error)
-    if note := text(error.message):
-        warnings.warn(f"{os.fspath(path)!r}: {note}", stacklevel=2)
-
-
-def _parameters(codec: _abi.dr_codec) -> List[Parameter]:
-    if not codec.param_count:
-        return []
-    # The stride is the size of the struct in the plug-in's version of the header.
-    address = ctypes.addressof(codec.params.contents)
-    stride = codec.params[0].struct_size
-    found = []
-    for i in range(codec.param_count):
-        param = read(ctypes.cast(address + i * stride, ctypes.POINTER(_abi.dr_param)), _abi.dr_param)
-        kind = _PARAM_TYPES.get(param.type, "?")
-        choices = tuple(text(param.choices).split("|")) if kind == "choice" else ()
-        default: Union[None, int, float, str] = None
-        if not param.required and math.isfinite(param.fallback):
-            default = choices[int(param.fallback)] if choices else _number(param.fallback, kind)
-        found.append(
-            Parameter(
-                name=text(param.name),
-                type=kind,
-                range=None if choices else (_number(param.minimum, kind), _number(param.maximum, kind)),
-                default=default,
-                choices=choices,
-                required=bool(param.required),
-                summary=text(param.summary),
-            )
-        )
-    return found
-
-
-def _number(value: float, kind: str) -> float:
-    return int(value) if kind == "int" and math.isfinite(value) else value

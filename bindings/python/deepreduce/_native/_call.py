@@ -9,7 +9,7 @@ import re
 import threading
 from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, Type, TypeVar, Union
 
-from ..errors import BY_CODE, ArgumentError, ConcurrentUse, Error, InternalError, OutOfStep, WrongBase
+from ..errors import BY_CODE, ArgumentError, ConcurrentUse, Error, InternalError, OutOfStep, PlanError, WrongBase
 from . import _abi, _library
 from ._types import Locked, Pointer, Tensor
 
@@ -91,9 +91,16 @@ def check(status: int, error: _abi.dr_error) -> None:
         _raise(status, error)
 
 
-def error_of(status: int, error: _abi.dr_error) -> Error:
-    """The exception for an error of the engine, with its message."""
-    kind = _BY_REASON.get(error.reason, BY_CODE.get(status, InternalError))
+def check_plan(status: int, error: _abi.dr_error) -> None:
+    """Raises `error` if the call that filled it failed: PlanError if the text that it read is not a plan."""
+    if status == _abi.DR_E_ARGUMENT:
+        raise error_of(status, error, PlanError)
+    check(status, error)
+
+
+def error_of(status: int, error: _abi.dr_error, kind: Optional[Type[Error]] = None) -> Error:
+    """The exception for an error of the engine, with its message. kind: None: by the error"""
+    kind = kind or _BY_REASON.get(error.reason, BY_CODE.get(status, InternalError))
     return kind(
         text(error.message) or _library.load().dr_status_name(status).decode(),
         code=status,

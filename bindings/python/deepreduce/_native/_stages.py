@@ -8,7 +8,7 @@ import types
 from typing import Callable, Dict, Iterator, List, Mapping, Tuple, Union
 
 from . import _abi, _abi_plan, _library
-from ._call import c_string, check, new, read, text
+from ._call import c_string, check, check_plan, new, read, text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,14 +55,14 @@ def stages_of(plan: object) -> Stages:
 def read_stages(plan: str) -> Stages:
     """The stages of a text as written, whose names the library need not know. Parameters are texts; there are no defaults.
 
-    Raises ArgumentError if it is not the text of a plan.
+    Raises PlanError if it is not the text of a plan.
 
     >>> stages = deepreduce.plan.read_stages("index=mine(k=3) value=raw+zstd")
     >>> stages["index"].name, stages["index"].parameters["k"], stages["value"].behind[0].name
     ('mine', '3', 'zstd')
     """
     library, handle, error = _library.load(), ctypes.POINTER(_abi_plan.dr_stages)(), new(_abi.dr_error)
-    check(library.dr_stages_parse(c_string(plan, "the plan"), ctypes.byref(handle), error), error)
+    check_plan(library.dr_stages_parse(c_string(plan, "the plan"), ctypes.byref(handle), error), error)
     try:
         return _stages(library.dr_stages_count(handle), lambda i, stage, error: library.dr_stages_at(handle, i, stage, error))
     finally:
