@@ -11,6 +11,7 @@ import numpy
 from ._native import _abi, _device, _library, _memory
 from ._native._call import Turns, Uncopied, check, context_of_thread, fail, new, unsigned
 from ._native._renamed import seed_of
+from ._native._sizes import bytes_text, count_text
 from ._native._types import Tensor
 from ._tensors import (
     MAX_FRAMES,
@@ -127,6 +128,9 @@ class Batch(Uncopied):
     def __del__(self) -> None:
         if getattr(self, "handle", None):
             self._destroy(self.handle)
+
+    def __repr__(self) -> str:
+        return f"<Batch {count_text(len(self._shapes), 'tensor')}, bound {bytes_text(self.bound)}{'' if self._place is None else f' on {self._place}'}>"
 
     @property
     def bound(self) -> int:

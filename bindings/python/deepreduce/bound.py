@@ -12,6 +12,7 @@ import numpy
 from ._native import _abi, _device, _library, _memory
 from ._native._call import Context, Turns, Uncopied, busy, fail, new, thread_count, unsigned
 from ._native._renamed import seed_of
+from ._native._sizes import bytes_text, count_text
 from ._native._types import Array, CType, Structs, Tensor
 from ._tensors import (
     MAX_FRAMES,
@@ -83,6 +84,11 @@ class Bound(Uncopied):
             for state, _ in states:
                 state.bind(self)
                 self._states.append(state)
+
+    def __repr__(self) -> str:
+        ways = " and ".join(way for way, arrays in (("x", self._x), ("out", self._out)) if arrays is not None)
+        batch = self._batch
+        return f"<Bound {count_text(len(batch._shapes), 'tensor')}, {ways}, bound {bytes_text(batch.bound)}{'' if self._place is None else f' on {self._place}'}>"
 
     def _borrow(self, x: object, out: object) -> Tuple[Optional[Inputs], Optional[Structs], Optional[List[Tensor]], Optional[_device.Place]]:
         """x and out for the library: dr_tensors, dr_tensor_outs, the arrays of these, and their place."""

@@ -8,6 +8,8 @@ from typing import List, NamedTuple, Optional
 
 from ._native import _abi, _device, _library, _memory
 from ._native._call import check, new, text, unsigned
+from ._native._sizes import dtype_text
+from ._native._stages import read_stages
 from ._native._types import Structs
 from ._tensors import Shape
 from .errors import CapacityError, CorruptFrame
@@ -54,6 +56,8 @@ class Frame:
     tag              None if the frame has none
     status, message  of a status frame: the reason ("ARGUMENT", …) and a sentence; else status is None
     plans, segments  number of entries of the plan table; number of segments of all tensors
+
+    The repr is a line: size, shapes, rows, codecs, tag. `tensors` has the rest.
     """
 
     size: int
@@ -68,6 +72,31 @@ class Frame:
     plans: int
     segments: int
     tensors: List[FrameTensor]
+
+    def __repr__(self) -> str:
+        words = [] if self.status is None else [f"status {self.status}: {self.message}"]
+        if self.tensors:
+            words += [_tensors_text(self.tensors), f"{sum(tensor.count for tensor in self.tensors):,} selected"]
+            codecs = list(dict.fromkeys(_codecs_text(tensor.plan) for tensor in self.tensors))
+            words.append(codecs[0] if len(codecs) == 1 else f"{len(codecs)} pairs of codecs")
+        words += ["patch"] * self.patch + ([] if self.tag is None else [f"tag {self.tag}"])
+        return f"<Frame {self.size:,} B: {', '.join(words) or 'no tensors'}>"
+
+
+def _tensors_text(tensors: List[FrameTensor]) -> str:
+    """1 tensor f32[100,000]; 7 tensors of 330,260 f32."""
+    if len(tensors) == 1:
+        shape = f"{tensors[0].universe:,}" + (f" x {tensors[0].width:,}" if tensors[0].width > 1 else "")
+        return f"1 tensor {dtype_text(tensors[0].dtype)}[{shape}]"
+    dtypes = " and ".join(dict.fromkeys(dtype_text(tensor.dtype) for tensor in tensors))
+    return f"{len(tensors):,} tensors of {sum(tensor.universe * tensor.width for tensor in tensors):,} {dtypes}"
+
+
+def _codecs_text(plan: str) -> str:
+    """golomb+qsgd: the index codecs and the value codecs."""
+    stages = read_stages(plan)
+    found = [stages[role] for role in ("index", "value") if role in stages]
+    return "+".join(codec.name for stage in found for codec in (stage, *stage.behind))
 
 
 _FALLBACKS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import math
 import operator
 import threading
 import weakref
@@ -14,6 +15,7 @@ import numpy
 from ._native import _abi, _device, _library, _memory
 from ._native._call import Turns, check, new, real, unsigned
 from ._native._renamed import plan_first, warn
+from ._native._sizes import dtype_text
 from ._native._types import Array, Locked, Tensor
 from .errors import ArgumentError
 from .plan import Plan, as_plan
@@ -47,6 +49,12 @@ class Sparse:
         if len(shape) not in (1, 2) or min(shape) < 0 or (len(shape) == 2 and not 1 <= shape[1] < 2**32):
             raise ArgumentError(f"shape {shape} is neither (universe,) nor (universe, width)")
         object.__setattr__(self, "shape", shape)
+
+    def __repr__(self) -> str:
+        held = getattr(self.indices, "shape", None)
+        rows = f"{len(self.indices) if held is None else math.prod(held):,}"
+        of = f" rows of {self.shape[1]:,}" if len(self.shape) == 2 else ""
+        return f"<Sparse {rows} of {self.shape[0]:,}{of} {dtype_text(str(getattr(self.values, 'dtype', '')))}>".replace(" >", ">")
 
     def to_dense(self) -> Array:
         """A new array of `shape`. If an index occurs twice, its last value counts.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Dict, Iterable, Sequence
 
+from .._native._sizes import bytes_text, count_text
 from ..tensor import State
 from ._engine import Stats
 from ._rules import sends_all
@@ -40,24 +41,12 @@ def words_of(plans: Sequence[object], units: Sequence[Unit], stats: Stats, start
     items = [item for unit in units for item in unit.items]
     dense = sum(sends_all(item.plan) for item in items)
     size = sum(item.elements * item.dtype.itemsize for item in items)
-    words = f"{_count(len(items), 'tensor')} of {_bytes(size)} in {_count(len(units), 'unit')}, {len(items) - dense} compressed and {dense} dense"
+    words = f"{count_text(len(items), 'tensor')} of {bytes_text(size)} in {count_text(len(units), 'unit')}, {len(items) - dense} compressed and {dense} dense"
     limit = sum(unit.max_bytes for unit in units)
     if stats.last.frame:
-        words += f"; {_bytes(stats.last.frame)} in the last step"
+        words += f"; {bytes_text(stats.last.frame)} in the last step"
     elif limit < size:
-        words += f"; at most {_bytes(limit)} a step"
+        words += f"; at most {bytes_text(limit)} a step"
     if stats.steps < start:
         words += f" after {start} dense steps"
     return f"{plan}; {words}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def _bytes(size: float) -> str:
-    for unit in ("bytes", "kB", "MB"):
-        if size < 1000:
-            break
-        size, unit = size / 1000, "GB"
-    return f"{size:.4g} {unit}"
