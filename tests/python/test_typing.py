@@ -34,6 +34,9 @@ assert_type(State(x, "index=raw").norm(), float)
 assert_type(deepreduce.frame_size(frame), int)
 assert_type(deepreduce.encode(x, "index=raw", step=3, tag=None, threads=2), bytes)
 assert_type(deepreduce.decode(frame, sparse=True, tensors=0, max_elements=9, threads=2), Sparse)
+assert_type(deepreduce.compare(x, "index=raw", repeat=3, tensor=["conv*"], where="bytes < 9", pareto=True), deepreduce.Rows)
+assert_type(deepreduce.compare(x).best(error=0.1, by="encode_ns")["bytes"], Any)
+assert_type(deepreduce.Plan("index=raw").with_(ratio=0.1, value="half", count=None), deepreduce.Plan)
 deepreduce.encode(x, "index=raw", trace=lambda trace: print(trace.stage, trace.end_ns - trace.begin_ns))
 """
 
@@ -48,6 +51,8 @@ deepreduce.Plan("index=raw").nonsense
 deepreduce.decode(b"", max_element=9)
 deepreduce.merge([b""], sparse=True, threads="2")
 deepreduce.encode(x, "index=raw", nonsense=1)
+deepreduce.compare(x, repeat="3")
+deepreduce.compare(x, repeats=3)
 """
 
 
@@ -88,4 +93,4 @@ def test_wrong_calls_are_noticed(mypy, tmp_path):
     program.write_text(WRONG)
     ran = mypy(str(program))
     noticed = {int(line.split(":")[1]) for line in ran.stdout.splitlines() if ": error:" in line}
-    assert {5, 6, 8, 9, 10, 11} <= noticed, ran.stdout
+    assert {5, 6, 8, 9, 10, 11, 12, 13} <= noticed, ran.stdout

@@ -19,7 +19,7 @@ Plan, codecs            the methods; Plan.stages maps roles to Stage objects, Pl
 presets                 plans of the literature, whose names every `plan` argument accepts
 State                   the memory of feedback from step to step
 Sparse                  a sparse tensor
-compare                 bytes, errors and times of plans on gradients, one row per plan
+compare                 bytes, errors and times of plans on gradients: Rows, a list with frame, best, plot and report
 codec                   codecs written in Python, for compare only
 patch                   exact differences of weights, which update the weights of a receiver
 book                    plan books: files that assign plans to tensors
@@ -37,7 +37,7 @@ from ._native._abi import DR_VERSION_STRING as __version__
 from ._native._call import Trace, trim
 from .batch import Batch
 from .bound import Bound
-from .comparing import compare
+from .comparing import Rows, compare
 from .decoding import decode
 from .encoding import encode
 from .errors import (
@@ -87,6 +87,7 @@ __all__ = [
     "Plan",
     "PlanError",
     "PlanInfo",
+    "Rows",
     "Sender",
     "Sparse",
     "Stage",

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 from ._native._types import Json
 from .errors import ArgumentError
-from .plan import Stages, read_stages
+from .plan import Stage, Stages, read_stages
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Row = Json
 Point = Tuple[float, float, str]  # x, y, plan
@@ -36,7 +40,17 @@ def stages_of(plan: str) -> Stages:
 
 def short_name(plan: str) -> str:
     found = stages_of(plan)
-    return " · ".join(found[role].text.removeprefix(f"{role}=") for role in ("index", "value") if role in found) or plan
+    return " · ".join(_without_role(found[role]) for role in ("index", "value") if role in found) or plan
+
+
+def _without_role(stage: Stage) -> str:
+    return stage.text[len(stage.role) + 1 :]
+
+
+def sparsifier_of(plan: str) -> str:
+    """topr(ratio=0.01); none."""
+    found = stages_of(plan).get("sparsify")
+    return "none" if found is None else _without_role(found)
 
 
 def read_rows(paths: Sequence[str]) -> List[Row]:
@@ -67,7 +81,7 @@ def value(row: Row, column: str) -> Optional[float]:
 def points_of(rows: Sequence[Row], x: str, y: str) -> List[Point]:
     """The points of rows. Raises FigureError if there is no row, no such column, or more than one tensor or step."""
     if not rows:
-        raise FigureError("no rows left to draw; see --input, --tensor, --step and --sparsify")
+        raise FigureError("no rows left to draw")
     for column in (name for text in (x, y) for name in text.split("+")):
         if not any(column in row for row in rows):
             raise FigureError(f"column '{column}': in none of the rows")
@@ -92,50 +106,86 @@ def pareto_front(points: Sequence[Point]) -> List[Point]:
     return front
 
 
-def draw(points: Sequence[Point], x: str, y: str, title: str, output: str) -> None:
-    """Writes the figure to `output`, in the format of its suffix."""
-    import matplotlib
+def usual_y(rows: Sequence[Row]) -> str:
+    """total_error; or the coding error if all plans have one sparsifier, since the total error is about the same then."""
+    known = all(value(row, "relative_l2_error") is not None for row in rows)
+    return "relative_l2_error" if known and len({sparsifier_of(row["plan"]) for row in rows}) == 1 else "total_error"
 
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-    from matplotlib.lines import Line2D
+
+def title_of(rows: Sequence[Row]) -> str:
+    names = [str(rows[0].get(name) or "") for name in ("input", "tensor")] if rows else []
+    return " ".join(name for name in names if name not in ("", "*"))
+
+
+def picture(points: Sequence[Point], x: str, y: str, title: str, output: Optional[str] = None) -> Figure:
+    """The figure, which is also written to `output`, in the format of its suffix. Raises FigureError, ImportError."""
+    if output is not None and output.rpartition(".")[2] not in FORMATS:
+        raise FigureError(f"{output}: not one of .{', .'.join(FORMATS)}")
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    class Picture(Figure):  # type: ignore[misc, unused-ignore]
+        def _repr_png_(self) -> bytes:  # of notebooks; pyplot is not needed
+            data = io.BytesIO()
+            self.savefig(data, format="png", dpi=120)
+            return data.getvalue()
 
     style: Dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "deepreduce", "font.size": 9, "axes.grid": True}
     style |= {"axes.spines.top": False, "axes.spines.right": False, "grid.color": "#e4e4e4", "axes.axisbelow": True}
     with matplotlib.rc_context(style):
-        figure, axes = pyplot.subplots(figsize=(6.4, 4.4), constrained_layout=True)
-        front = pareto_front(points)
-        axes.step([p[0] for p in front], [p[1] for p in front], where="post", color="#777777", linewidth=1)
-        families: Dict[str, List[str]] = {"index": [], "value": []}
-        for a, b, plan in points:
-            place = []
-            for stage, names in families.items():
-                found = stages_of(plan).get(stage)
-                name = "none" if found is None else found.name
-                if name not in names:
-                    names.append(name)
-                place.append(names.index(name))
-            axes.plot(a, b, MARKS[place[1] % 8], color=COLOURS[place[0] % 8], markersize=6, markeredgecolor="white")
-        for a, b, plan in front:
-            axes.annotate(short_name(plan), (a, b), (5, 5), textcoords="offset points", fontsize=7)
-        handles = [Line2D([], [], color=COLOURS[i % 8], marker="s", linestyle="", label=f"index {name}")
-                   for i, name in enumerate(families["index"])]  # fmt: skip
-        handles += [Line2D([], [], color="#555555", marker=MARKS[i % 8], linestyle="", label=f"value {name}")
-                    for i, name in enumerate(families["value"])]  # fmt: skip
-        figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=7)
-        for which, column in (("x", x), ("y", y)):
-            numbers = [p[0] if which == "x" else p[1] for p in points]
-            if min(numbers) > 0 and max(numbers) > 3 * min(numbers):
-                axes.set(**{f"{which}scale": "log"})
-            axes.set(**{f"{which}label": TITLES.get(column, column)})
-        axes.set_title(title, fontsize=9, loc="left")
-        axes.margins(0.08)
-        try:
-            figure.savefig(output, dpi=200, metadata={"Date": None} if output.endswith(".svg") else None)
-        except OSError as error:
-            raise FigureError(f"{output}: cannot be written: {error.strerror}") from None
-        finally:
-            pyplot.close(figure)
+        figure = Picture(figsize=(6.4, 4.4), layout="constrained")
+        _draw(figure, points, x, y, title)
+        if output is not None:
+            try:
+                figure.savefig(output, dpi=200, metadata={"Date": None} if output.endswith(".svg") else None)
+            except OSError as error:
+                raise FigureError(f"{output}: cannot be written: {error.strerror}") from None
+    return figure
+
+
+def _draw(figure: Figure, points: Sequence[Point], x: str, y: str, title: str) -> None:
+    from matplotlib.lines import Line2D
+
+    axes, front = figure.subplots(), pareto_front(points)
+    axes.step([p[0] for p in front], [p[1] for p in front], where="post", color="#777777", linewidth=1)
+    families: Dict[str, List[str]] = {"index": [], "value": []}
+    for a, b, plan in points:
+        place = []
+        for stage, names in families.items():
+            found = stages_of(plan).get(stage)
+            name = "none" if found is None else found.name
+            if name not in names:
+                names.append(name)
+            place.append(names.index(name))
+        axes.plot(a, b, MARKS[place[1] % 8], color=COLOURS[place[0] % 8], markersize=6, markeredgecolor="white")
+    handles = [Line2D([], [], color=COLOURS[i % 8], marker="s", linestyle="", label=f"index {name}")
+               for i, name in enumerate(families["index"])]  # fmt: skip
+    handles += [Line2D([], [], color="#555555", marker=MARKS[i % 8], linestyle="", label=f"value {name}")
+                for i, name in enumerate(families["value"])]  # fmt: skip
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=7)
+    for which, column in (("x", x), ("y", y)):
+        numbers = [p[0] if which == "x" else p[1] for p in points]
+        if min(numbers) > 0 and max(numbers) > 3 * min(numbers):
+            axes.set(**{f"{which}scale": "log"})
+        axes.set(**{f"{which}label": TITLES.get(column, column)})
+    axes.set_title(title, fontsize=9, loc="left")
+    axes.margins(0.08)
+    varied = len({sparsifier_of(plan) for _, _, plan in points}) > 1
+    figure.draw_without_rendering()  # the layout, by which labels have their places
+    placed: List[Any] = []
+    for a, b, plan in front:
+        # Left of a mark in the right half, or the label is cut at the edge; above or below it, where no other label is.
+        across = axes.transAxes.inverted().transform(axes.transData.transform((a, b)))[0]
+        name = f"{sparsifier_of(plan)} · {short_name(plan)}" if varied else short_name(plan)
+        for up in (5, -12, 14, -21, 23, -30, 32):
+            label = axes.annotate(name, (a, b), (-5 if across > 0.5 else 5, up), textcoords="offset points", fontsize=7, ha="right" if across > 0.5 else "left")
+            box = label.get_window_extent()
+            if not any(box.overlaps(other) for other in placed):
+                break
+            label.remove()
+        else:
+            continue
+        placed.append(box)
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -143,7 +193,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("rows", nargs="+", metavar="ROWS.json", help="saved by `deepreduce compare --format json`")
     parser.add_argument("--output", required=True, metavar="FILE", help="the picture: .svg, .png or .pdf")
     parser.add_argument("--x", default="bytes", metavar="COLUMN", help="across; default: bytes")
-    parser.add_argument("--y", default="total_error", metavar="COLUMN", help="up; a sum is encode_ns+decode_ns; default: total_error")  # fmt: skip
+    parser.add_argument("--y", metavar="COLUMN", help="up; a sum is encode_ns+decode_ns; default: total_error; relative_l2_error if all plans have one sparsifier")  # fmt: skip
     for name in ("input", "tensor"):
         parser.add_argument(f"--{name}", metavar="NAME", help=f"only rows of this {name}")
     parser.add_argument("--step", type=int, metavar="N", help="only rows of this step; default: the last")
@@ -165,11 +215,11 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         last = max((row.get("step") or 1 for row in rows), default=1)
         rows = [row for row in rows if (row.get("step") or 1) == (given.step or last)]
         if given.sparsify:
-            stage = f"sparsify={given.sparsify}"
-            rows = [row for row in rows if str(stages_of(row["plan"]).get("sparsify", "sparsify=none")) == stage]
-        points = points_of(rows, given.x, given.y)
-        named = [str(rows[0].get("input", "")), str(rows[0].get("tensor", "")).replace("*", "")]
-        draw(points, given.x, given.y, " ".join(filter(None, named)), given.output)
+            rows = [row for row in rows if sparsifier_of(row["plan"]) == given.sparsify]
+        if not rows:
+            raise FigureError("no rows left to draw; see --input, --tensor, --step and --sparsify")
+        y = given.y or usual_y(rows)
+        picture(points_of(rows, given.x, y), given.x, y, title_of(rows), given.output)
     except FigureError as error:
         print(f"deepreduce figure: {error}", file=sys.stderr)
         return 2

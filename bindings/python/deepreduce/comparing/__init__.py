@@ -8,7 +8,7 @@ import pathlib
 import struct
 import tempfile
 import warnings
-from typing import Any, Dict, List, Mapping, Sequence, Tuple, Union
+from typing import Any, Dict, List, Literal, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy
 
@@ -16,13 +16,16 @@ from .._files._npz import made_of, write_npz
 from .._files._torch_arrays import Arrays, add_tensor, array_of, convert_file, is_pickle
 from .._native import _memory, _tool
 from .._native._types import Array, Json, Tensor
-from ..errors import ArgumentError, Error
+from ..errors import ArgumentError, Error, PlanError
 from ..plan import Plan
 from ..tensor import Sparse
 from . import _codec_run, _codecs
+from ._rows import Row
+from ._rows import Rows as Rows
 
-Row = Json
 Document = Json
+Path = Union[str, "os.PathLike[str]"]
+Texts = Union[str, Sequence[str]]
 
 # The tool's options that select tensors (`deepreduce convert` has them, too).
 _TENSOR_OPTIONS = {"tensor", "flat", "cast"}
@@ -32,40 +35,78 @@ NOT_OF_PYTHON = ("steps", "each_step", "batch", "book", "resume", "from")  # not
 _CHEAPEST = "index=raw value=raw"  # for a run that only lists the tensors
 
 
-def compare(inputs: object, plans: Union[str, Plan, Sequence[Union[str, Plan]]] = (), **settings: object) -> List[Row]:
+def compare(
+    inputs: object,
+    plans: Union[str, Plan, Sequence[Union[str, Plan]]] = (),
+    *,
+    preset: Optional[Texts] = None,
+    book: Optional[Path] = None,
+    tensor: Optional[Texts] = None,
+    per_tensor: bool = False,
+    flat: bool = False,
+    batch: bool = False,
+    cast: Optional[Literal["f32", "f16", "bf16"]] = None,
+    steps: Optional[int] = None,
+    each_step: bool = False,
+    repeat: Optional[int] = None,
+    time: Optional[float] = None,
+    ranks: Optional[int] = None,
+    link: Optional[str] = None,
+    threads: Optional[int] = None,
+    seed: Optional[int] = None,
+    segment_rows: Optional[int] = None,
+    plugin: Union[None, Path, Sequence[Path]] = None,
+    where: Optional[str] = None,
+    sort: Optional[str] = None,
+    pareto: Union[bool, str] = False,
+    best: Optional[str] = None,
+    best_by: Optional[str] = None,
+    limit: Optional[int] = None,
+    resume: Optional[Path] = None,
+    against: Optional[Path] = None,
+    fail_if_worse: bool = False,
+    report: Optional[Path] = None,
+) -> Rows:
     """Compresses gradients with plans and returns a row for each plan and tensor: bytes, errors and times.
 
-    The rows are those of `deepreduce compare --format json`.
+    The rows are those of `deepreduce compare --format json`. Rows, a list of dicts, has frame, best, plot and report.
 
-    inputs    a path or a `synth:` text, or a list of these; or an array, a dict name -> array, or a list of arrays, which are
-              named 0, 1, … Arrays are numpy or torch arrays or Sparse. Their type is float32, float16, bfloat16 or float64;
-              float64 is converted to float32. None is skipped
-    plans     a plan, its text or the name of a preset, or a list of these. Without plans the tool chooses a set that fits the
-              input. Texts may name codecs of deepreduce.codec
-    settings  options of the tool, with underscores: repeat=5, seed=1, threads=2, per_tensor=True, tensor=["conv*"],
-              where="total_error < 0.1", … The options output and format are not accepted, because the rows are returned
+    inputs          a path or a `synth:` text, or a list of these; or an array, a dict name -> array, or a list of arrays, which
+                    are named 0, 1, … Arrays are numpy or torch arrays or Sparse. Their type is float32, float16, bfloat16 or
+                    float64; float64 is converted to float32. None is skipped
+    plans, preset   a plan, its text or the name of a preset, or a list of these. A text may be a sweep, "index=rice|golomb". Without
+                    plans the tool chooses a set that fits the input. Texts may name codecs of deepreduce.codec
+    book            a file that assigns plans to tensors, instead of plans
+    tensor          names of tensors, "conv*": a row for each. per_tensor: all of at least 1000 elements. flat: joined, the
+                    default. batch: in one frame, as encode writes a list
+    cast            converts the inputs first
+    steps           the inputs are the steps of one training, this many in all; each_step: rows of all of them
+    repeat, time    timed rounds, or seconds of them, of each plan
+    ranks, link     ranks of the modelled exchange; the speed and latency of its link, "10Gb/s,50us", which adds `verdict`
+    threads, seed, segment_rows  as for encode
+    plugin          shared objects with more codecs
+    where, sort, pareto, best, best_by  select and order the rows: where="total_error < 0.1", sort="bytes", pareto=True
+    limit           maximum number of plans of a sweep
+    resume          a .json that saves rows from run to run; only those that it lacks are measured
+    against         a .json of earlier rows; fail_if_worse: a row that is worse than there is a failure
+    report          a page to write, too
 
-    The first row of each tensor is that of `memcpy`. `deepreduce compare --help` describes the columns. Times are in
-    nanoseconds. A plan that fails causes a warning and has no row. Raises ArgumentError if the tool refuses an argument, Error
-    if the tool fails, LibraryError if the tool is not installed.
+    The first row of each tensor is that of `memcpy`. `deepreduce compare --help` describes options and columns. Times are in
+    nanoseconds. A plan that fails causes a warning and has no row. Raises PlanError for a plan that is not one, ArgumentError if
+    the tool refuses another argument, Error if the tool fails, LibraryError if the tool is not installed.
 
     >>> rows = deepreduce.compare(numpy.ones(2000, numpy.float32), "index=golomb value=raw", repeat=1)
     >>> [row["plan"] for row in rows], rows[1]["relative_l2_error"]
     (['memcpy', 'index=golomb value=raw'], 0.0)
     """
-    refused = sorted({"output", "format"} & settings.keys())
-    if refused:
-        raise ArgumentError(
-            f"compare has no argument {refused[0]}=: it returns rows; json.dump writes them, `deepreduce compare` writes any format"
-        )
+    settings = {name: value for name, value in locals().items() if name not in ("inputs", "plans")}
     texts = [str(plan) for plan in ([plans] if isinstance(plans, (str, Plan)) else plans)]
     with tempfile.TemporaryDirectory(prefix="deepreduce-") as folder:
         paths = _paths_of(inputs, pathlib.Path(folder))
         document = measured(paths, texts, settings, pathlib.Path(folder))
     for failure in document.get("failures", []):
         warnings.warn(f"{failure['input']}: {failure['plan']}: {failure['error']}", stacklevel=2)
-    rows: List[Row] = document["rows"]
-    return rows
+    return Rows(document["rows"], document)
 
 
 def measured(paths: Sequence[str], plans: Sequence[str], settings: Mapping[str, Any], folder: pathlib.Path) -> Document:
@@ -135,7 +176,8 @@ def _document_of(words: Sequence[str], folder: pathlib.Path) -> Document:
     messages = done.stderr.decode("utf-8", "replace").strip()
     if done.returncode not in (0, 1) or not target.exists():
         sentence = messages.replace("deepreduce: ", "") or f"the tool exited with {done.returncode}"
-        raise (ArgumentError if done.returncode == 2 else Error)(sentence)
+        is_of_a_plan = sentence.startswith(("--plan ", "--preset "))
+        raise (Error if done.returncode != 2 else PlanError if is_of_a_plan else ArgumentError)(sentence)
     document: Document = json.loads(target.read_text("utf-8"))
     if done.returncode == 1 and not document.get("failures"):
         document["failures"] = [{"input": "", "tensor": "", "plan": "", "error": line} for line in messages.splitlines()]
