@@ -22,7 +22,7 @@ SHOWN_ELSEWHERE = {"Bound", "Codec", "DeviceFrame", "Frame", "FrameTensor", "Par
 def examples():
     finder = doctest.DocTestFinder(exclude_empty=True)
     names = """_native._call _native._codec_list _native._stages batch book bound comparing comparing._codecs comparing._rows decoding encoding errors exchange header merging patch patch._store
-        plan sender tensor""".split()
+        plan sender stats tensor""".split()
     modules = [deepreduce] + [importlib.import_module(f"deepreduce.{name}") for name in names]
     found = {test.name: test for module in modules for test in finder.find(module, globs={}) if test.examples}
     return [found[name] for name in sorted(found)]

@@ -1,12 +1,14 @@
 """How an exchange describes itself: repr, a line of the log, a dict of metrics."""
 
 import logging
+import types
 
 import numpy
 import torch
 import torch.distributed as dist
 from torch_ranks import check, gradients, make_model, steps_of, wrapped
 
+from deepreduce import stats
 from deepreduce.torch import AllReduce, DDPHook, ReduceScatter
 
 TOP = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=log_quant"
@@ -57,6 +59,10 @@ def metrics_are_the_figures_of_the_last_step():
         found, last = reduce.metrics(), reduce.stats().last
         assert all(type(value) is float for value in found.values())
         assert found["steps"] == 3 and found["skipped"] == 0 and found["bytes_sent"] == last.sent
+        written = {}
+        writer = types.SimpleNamespace(add_scalar=lambda name, value, at: written.update({name: (value, at)}))
+        stats.log(writer, reduce, 3)
+        assert written == {f"deepreduce/{name}": (value, 3) for name, value in found.items()}
         assert found["ratio"] == last.dense / last.frame and found["encode_ms"] == 1e3 * last.encode
         if plan == TOP:
             residual = numpy.concatenate([state.residual for state in reduce._states.values()])

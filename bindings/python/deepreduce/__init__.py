@@ -24,6 +24,7 @@ codec                   codecs written in Python, for compare only
 patch                   exact differences of weights, which update the weights of a receiver
 book                    plan books: files that assign plans to tensors
 Error                   base of the exceptions
+stats                   numbers of the hooks for TensorBoard, wandb and other loggers
 torch                   frames over torch.distributed: DDP, FSDP2, loops. Import it by itself: import deepreduce.torch
 outer                   outer loops, which exchange the changes of many steps over slow links: import deepreduce.outer
 jax, keras, flower, lightning, accelerate   adapters of these frameworks (docs/FRAMEWORKS.md); import them by themselves
@@ -32,7 +33,7 @@ The library is loaded on first use: from the path in the environment's DEEPREDUC
 the system. Any number of threads may use plans and functions; every other object allows one call at a time (docs/PYTHON.md).
 """
 
-from . import book, codec, patch
+from . import book, codec, patch, stats
 from ._native._abi import DR_VERSION_STRING as __version__
 from ._native._call import Trace, trim
 from .batch import Batch
@@ -108,5 +109,6 @@ __all__ = [
     "merge",
     "patch",
     "presets",
+    "stats",
     "trim",
 ]

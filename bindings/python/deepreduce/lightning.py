@@ -16,6 +16,7 @@ import torch.distributed as dist
 from ._native._renamed import argument
 from ._native._types import SavedState
 from .errors import Unsupported
+from .stats import scalars
 from .torch import DDPHook, Plans
 from .torch._saved import state_of_rank
 
@@ -65,7 +66,7 @@ class Compress(lightning.Callback):  # type: ignore[misc]
         if self.hook is None or not trainer.loggers or steps == self._logged or steps % max(1, trainer.log_every_n_steps):
             return
         self._logged = steps
-        metrics = {f"deepreduce/{name}": value for name, value in self.hook.metrics().items()}
+        metrics = scalars(self.hook)
         for logger in trainer.loggers:
             logger.log_metrics(metrics, steps)
 
