@@ -302,18 +302,25 @@ def test_many_rows_are_shown_in_parts_and_stay_quick(browser, report, tmp_path):
     assert browser.errors == []
 
 
-def test_it_prints_on_four_pages_and_nothing_is_cut_off(opened):
-    printed = base64.b64decode(opened.call("Page.printToPDF", printBackground=True, preferCSSPageSize=True)["data"])
-    assert 1 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 4
-    assert opened.run("document.documentElement.dataset.theme") == "light"
-    opened.run("dispatchEvent(new Event('beforeprint'))")
-    opened.call("Emulation.setEmulatedMedia", media="print")
-    opened.size(703)  # A4 without its margins
-    opened.settle()
+def test_it_prints_on_four_pages_and_nothing_is_cut_off(browser, report, tmp_path):
+    def many(document):
+        rows = plan_rows(document)
+        document["rows"] = [{**rows[i % len(rows)], "tensor": TENSORS[i % 3], "plan": f"sparsify=topr(ratio=0.05) feedback=residual index=golomb value=uniform_quant(bits={i // 3})", "bytes": 100 + i} for i in range(900)]
+
     wide = "[...document.querySelectorAll('main *')].filter((e) => e.checkVisibility() && e.getBoundingClientRect().right > 704.5).map((e) => e.outerHTML.slice(0, 80))"
-    assert opened.run(wide) == []
-    opened.call("Emulation.setEmulatedMedia", media="")
-    opened.run("dispatchEvent(new Event('afterprint'))")
+    for page in (report[0], changed(report, tmp_path, many)):
+        browser.open(page)
+        printed = base64.b64decode(browser.call("Page.printToPDF", printBackground=True, preferCSSPageSize=True)["data"])
+        assert 1 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 4
+        assert browser.run("document.documentElement.dataset.theme") == "light"
+        browser.run("dispatchEvent(new Event('beforeprint'))")
+        browser.call("Emulation.setEmulatedMedia", media="print")
+        browser.size(703)  # A4 without its margins
+        browser.settle()
+        assert browser.run(wide) == []
+        browser.call("Emulation.setEmulatedMedia", media="")
+        browser.run("dispatchEvent(new Event('afterprint'))")
+        assert browser.run("document.querySelector('#error-chart .canvas').style.height") == "380px" and browser.errors == []
 
 
 def test_the_licence_of_the_library_is_in_the_file(report):

@@ -47,7 +47,7 @@ function draw(id, { config, items, note = "", empty = "", height = 320 }) {
   for (const part of figure.querySelectorAll(".canvas, details")) part.hidden = items.length === 0;
   if (!items.length) return;
   const box = figure.querySelector(".canvas");
-  box.style.height = `${document.documentElement.classList.contains("paper") ? Math.round(0.75 * height) : height}px`;
+  box.style.height = `${onPaper() ? Math.round(0.75 * height) : height}px`;
   const whole = {
     ...config, options: {
       ...config.options, responsive: true, maintainAspectRatio: false, animation: false,
@@ -182,12 +182,26 @@ function legend(display) {
   return { display, align: "start", onClick: () => {}, labels: { boxWidth: 9, boxHeight: 9, usePointStyle: true, generateLabels: labels } };
 }
 
-// The vertical axis of items: their short names, the chosen plan's in bold.
+// The vertical axis of items: their short names, the chosen plan's in bold. A name that needs more than four tenths of the chart
+// is written in two lines, each cut to that.
 function nameAxis(items) {
   const chosen = (index) => items[index]?.plan && items[index].plan === state.plan;
-  return { stacked: true, grid: { display: false }, ticks: { color: colour("ink"), autoSkip: false, font: ({ index }) => ({ weight: chosen(index) ? "bold" : "normal" }),
-    callback(value) { return cut(this.getLabelForValue(value), Math.max(12, Math.round(this.chart.width / 15))); } } };
+  const width = (text, chart) => (chart.ctx.save(), chart.ctx.font = `bold 11px ${Chart.defaults.font.family}`, chart.ctx.measureText(text).width + (chart.ctx.restore(), 0));
+  const fitting = (text, chart) => {
+    let length = text.length;
+    while (length > 8 && width(cut(text, length), chart) > 0.4 * chart.width) --length;
+    return cut(text, length);
+  };
+  const lines = (text, chart) => {
+    const at = text.indexOf(" ");
+    return at < 0 || width(text, chart) <= 0.4 * chart.width ? fitting(text, chart) : [fitting(text.slice(0, at), chart), fitting(text.slice(at + 1), chart)];
+  };
+  return { stacked: true, grid: { display: false }, ticks: { color: colour("ink"), autoSkip: false, font: ({ index }) => ({ size: narrow() ? 9.5 : 12, lineHeight: 1.1, weight: chosen(index) ? "bold" : "normal" }),
+    callback(value) { return lines(this.getLabelForValue(value), this.chart); } } };
 }
+const onPaper = () => document.documentElement.classList.contains("paper");
+const narrow = () => innerWidth < 640 || onPaper();
+const barsHeight = (items) => 90 + (narrow() ? 30 : 24) * items.length;
 
 // Horizontal bars. parts: [{title, colour, of}]; items as in draw, with `row`.
 function bars(id, items, parts, kind, title, notes) {
@@ -207,7 +221,7 @@ function bars(id, items, parts, kind, title, notes) {
       plugins: { legend: legend(parts.length > 1) },
     },
   };
-  draw(id, { config, items, height: 90 + 24 * items.length, ...notes });
+  draw(id, { config, items, height: barsHeight(items), ...notes });
 }
 
 // A line for each item, up to `whole`, and on it a mark for each part, on a logarithmic axis. Parts as in bars.
@@ -228,7 +242,7 @@ function dots(id, items, whole, parts, kind, title, notes) {
       plugins: { legend: legend(true) },
     },
   };
-  draw(id, { config, items, height: 90 + 24 * items.length, ...notes });
+  draw(id, { config, items, height: barsHeight(items), ...notes });
 }
 
 // Bars of counts over bins of powers of two, and beside them a line of the counts that something else would give.

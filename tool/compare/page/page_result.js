@@ -131,7 +131,7 @@ function linkText() {
 
 // The chosen plan on each input, where inputs are models of their own.
 function drawFiles() {
-  const shown = STEPPED || arraysOfOne || inputs.length < 2 ? [] : inputs.map((input) => {
+  const shown = STEPPED || arraysOfOne || inputs.length < 2 ? [] : inputs.slice(0, onPaper() ? 20 : 200).map((input) => {
     const of = totals(rows.filter((row) => row.input === input && row.plan === state.plan)).plans[0];
     const open = element("button", { type: "button", class: "link" }, input);
     open.addEventListener("click", () => { $("scope").value = JSON.stringify([input]); $("scope").dispatchEvent(new Event("change")); });
