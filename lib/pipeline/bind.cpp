@@ -9,6 +9,7 @@
 #include "core/codec_notes.hpp"
 #include "core/registry.hpp"
 #include "plan/named_plans.hpp"
+#include "plan/suggestions.hpp"
 
 namespace dr {
 namespace {
@@ -24,12 +25,21 @@ std::string names_of(dr_role role) {
   return text;
 }
 
+// Suggests a name: of the role, or the stage that has this one; else lists the role's.
+dr_status unknown_codec(dr_role role, const std::string& name, dr_error& error) {
+  size_t apart = 0;
+  const std::string stage = stage_with(name, &apart), near = nearest_codec(role_name(role), name);
+  const std::string hint = near.empty() && apart == 0 ? stage : near;
+  if (!hint.empty())
+    return fail(error, DR_E_ARGUMENT, "plan: no %s codec is called '%s'; is it '%s'?", role_name(role), name.c_str(),
+                hint.c_str());
+  return fail(error, DR_E_ARGUMENT, "plan: no %s codec is called '%s'; there are: %s%s", role_name(role), name.c_str(),
+              names_of(role).c_str(), role == DR_ROLE_INDEX || role == DR_ROLE_VALUE ? ", auto" : "");
+}
+
 dr_status bind_call(dr_role role, const plan_call& call, bound_stage& out, dr_error& error) {
   out.codec = find_codec(role, call.name);
-  if (!out.codec)
-    return fail(error, DR_E_ARGUMENT, "plan: no %s codec is called '%s'; there are: %s%s", role_name(role),
-                call.name.c_str(), names_of(role).c_str(),
-                role == DR_ROLE_INDEX || role == DR_ROLE_VALUE ? ", auto" : "");
+  if (!out.codec) return unknown_codec(role, call.name, error);
   const dr_codec& codec = *out.codec;
   if (codec.traits & DR_PREFIX)
     return fail(error, DR_E_ARGUMENT, "plan: %s cannot be named: a sparsifier of blocks adds it", codec.name);
@@ -42,9 +52,12 @@ dr_status bind_word(const plan_stage& stage, plan& out, const bound_word*& bound
   const plan_call& call = stage.calls[0];
   bound_word& w = out.words.emplace_back();
   w.word = find_word(stage.role, call.name);
-  if (!w.word)
-    return fail(error, DR_E_ARGUMENT, "plan: no %s is called '%s'; there are: %s", stage.role.c_str(),
-                call.name.c_str(), words_of(stage.role).c_str());
+  if (!w.word) {
+    const std::string near = nearest_codec(stage.role, call.name);
+    return fail(error, DR_E_ARGUMENT, "plan: no %s is called '%s'; %s%s", stage.role.c_str(), call.name.c_str(),
+                near.empty() ? "there are: " : "is it ",
+                (near.empty() ? words_of(stage.role) : '\'' + near + "'?").c_str());
+  }
   bound = &w;
   return bind_arguments({w.word->name, w.word->params, w.word->param_count}, call.arguments, w.values, error);
 }
@@ -166,11 +179,14 @@ dr_status bind_stage(const plan_stage& stage, plan& out, dr_error& error) {
   if (stage.role == "index") return bind_list(DR_ROLE_INDEX, stage, out.index, error);
   if (stage.role == "value") return bind_list(DR_ROLE_VALUE, stage, out.value, error);
   if (stage.role == "order") return bind_list(DR_ROLE_ORDER, stage, out.order, error);
-  if (!first_word(stage.role))
-    return fail(error, DR_E_ARGUMENT,
-                "plan: unknown stage '%s'; known: sparsify, feedback, index, value, order, regather, bucket, merge, "
-                "exchange, transform",
-                stage.role.c_str());
+  if (!first_word(stage.role)) {
+    const std::string near = nearest(stage.role, stage_roles), with = stage_with(stage.role);
+    std::string known;
+    for (const std::string_view role : stage_roles) (known += known.empty() ? "" : ", ") += role;
+    if (const std::string& hint = near.empty() ? with : near; !hint.empty())
+      return fail(error, DR_E_ARGUMENT, "plan: unknown stage '%s'; is it '%s'?", stage.role.c_str(), hint.c_str());
+    return fail(error, DR_E_ARGUMENT, "plan: unknown stage '%s'; known: %s", stage.role.c_str(), known.c_str());
+  }
   if (const dr_status s = bind_word(stage, out, bound, error)) return s;
   set_word(stage.role, *bound, out);
   return DR_OK;

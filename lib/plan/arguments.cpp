@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "plan/suggestions.hpp"
+
 namespace dr {
 namespace {
 
@@ -30,10 +32,14 @@ dr_status bind_value(const char* name, const dr_param& param, const std::string&
 
 dr_status unknown(const declared_params& of, const std::string& key, dr_error& error) {
   std::string known;
+  std::vector<std::string_view> names;
   for (size_t i = 0; i < of.count; ++i) {
     known += i ? ", " : "";
-    known += dr_param_at(of.params, i)->name;
+    known += names.emplace_back(dr_param_at(of.params, i)->name);
   }
+  if (const std::string near = nearest(key, names); !near.empty())
+    return fail(error, DR_E_ARGUMENT, "plan: %s has no parameter '%s'; is it '%s'?", of.name, key.c_str(),
+                near.c_str());
   return fail(error, DR_E_ARGUMENT, "plan: %s has no parameter '%s'; it has: %s", of.name, key.c_str(),
               known.empty() ? "none" : known.c_str());
 }

@@ -1,8 +1,9 @@
 #include "plan/named_plans.hpp"
 
 #include <algorithm>
-#include <array>
 #include <string>
+
+#include "plan/suggestions.hpp"
 
 namespace dr {
 namespace {
@@ -104,28 +105,19 @@ constexpr const char* any_sparsifier = "sparsify=topr(ratio=0.01)";  // if neith
 
 constexpr size_t name_max = 32;
 
-char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
-
-// Letters to insert, delete or replace (Levenshtein 1966), ignoring case.
-size_t distance(std::string_view a, std::string_view b) {
-  std::array<size_t, name_max + 1> row{};
-  for (size_t k = 0; k <= b.size(); ++k) row[k] = k;
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t corner = row[0]++;
-    for (size_t k = 0; k < b.size(); ++k) {
-      const size_t other = corner + (lower(a[i]) != lower(b[k]));
-      corner = row[k + 1];
-      row[k + 1] = std::min({corner + 1, row[k] + 1, other});
-    }
-  }
-  return row[b.size()];
-}
-
+// A slip in a preset's name or a codec's, or a stage without its codec.
 dr_status unknown(std::string_view name, dr_error& error) {
-  const auto far = [&](const dr_preset& p) { return distance(name, p.name); };
-  const dr_preset& near = *std::ranges::min_element(list, {}, far);
   const std::string word(name);
-  if (far(near) <= std::max<size_t>(1, name.size() / 3))
+  if (std::ranges::find(stage_roles, name) != std::end(stage_roles))
+    return fail(error, DR_E_ARGUMENT, "plan: '%s' must be followed by '=' and a name, without spaces", word.c_str());
+  const auto apart = [&](const dr_preset& p) { return letters_apart(name, p.name); };
+  const dr_preset& near = *std::ranges::min_element(list, {}, apart);
+  size_t of_codec = 0;
+  const std::string stage = stage_with(name, &of_codec);
+  if (!stage.empty() && (of_codec < apart(near) || of_codec == 0))
+    return fail(error, DR_E_ARGUMENT, "plan: '%s' is neither a stage (role=codec) nor a preset; is it '%s'?",
+                word.c_str(), stage.c_str());
+  if (is_near(name, apart(near)))
     return fail(error, DR_E_ARGUMENT, "plan: '%s' is neither a stage (role=codec) nor a preset; is it '%s'?",
                 word.c_str(), near.name);
   return fail(error, DR_E_ARGUMENT,
@@ -136,7 +128,8 @@ dr_status unknown(std::string_view name, dr_error& error) {
 // Whether a word may be a preset's name: it has no character that only stages have.
 bool is_preset_word(std::string_view word) {
   return !word.empty() && word.size() <= name_max && std::ranges::all_of(word, [](char c) {
-    return (lower(c) >= 'a' && lower(c) <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '+';
+    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    return letter || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '+';
   });
 }
 

@@ -1,4 +1,4 @@
-// The text of a plan as a tree, and back; independent of the codecs.
+// The text of a plan as a tree, and back; independent of the codecs, which only errors look up for hints.
 //   plan = stage (space stage)*      stage = role "=" call ("+" call)*
 //   call = ["plugin."] name [ "(" [ key "=" value ("," key "=" value)* ] ")" ]
 #pragma once

@@ -24,8 +24,10 @@ uint64_t share_target(const dr_params& params, uint64_t universe) {
 
 dr_status check_share(const dr_codec& entry, const dr_params& params, dr_error& error) {
   const dr_value &ratio = param_value(params, share_ratio), &count = param_value(params, share_count);
-  if (ratio.given == count.given)
-    return fail(error, DR_E_ARGUMENT, "plan: %s requires either ratio or count", entry.name);
+  if (ratio.given && count.given)
+    return fail(error, DR_E_ARGUMENT, "plan: %s accepts ratio= or count=, not both", entry.name);
+  if (!ratio.given && !count.given)
+    return fail(error, DR_E_ARGUMENT, "plan: %s needs ratio= or count=, e.g. %s(ratio=0.01)", entry.name, entry.name);
   if (ratio.given ? ratio.number <= 0 : count.number < 1)
     return fail(error, DR_E_ARGUMENT, "plan: %s(%s) must be above 0", entry.name, ratio.given ? "ratio" : "count");
   return DR_OK;

@@ -189,7 +189,7 @@ def _below(indices, universe):
     ("index=py_gaps value=py_zigzag+deflate", "no further stage ('+deflate')"),
     ("sparsify=topr(ratio=0.1) feedback=residual index=py_gaps", "'feedback=residual' cannot be combined"),
     ("index=py_gaps(width=3)", "width"),
-    ("index=py_gaps(3)", "'=' (arguments are key=value) expected at column 16"),
+    ("index=py_gaps(3)", "'3' at column 15 has no name; arguments are key=value"),
 ])
 def test_what_python_does_not_do_is_said(x, plan, sentence):
     with pytest.raises(deepreduce.ArgumentError, match=re.escape(sentence)):

@@ -50,7 +50,7 @@ def test_texts_of_names_that_the_library_does_not_know_have_stages():
     stages = read_stages("index=mine(K=3,mode=fast) value=theirs+zstd")
     assert dict(stages["index"].parameters) == {"K": "3", "mode": "fast"} and stages["index"].given == ("K", "mode")
     assert stages["value"].name == "theirs" and stages["value"].behind[0].name == "zstd" and "feedback" not in stages
-    with pytest.raises(ArgumentError, match="column 13"):
+    with pytest.raises(ArgumentError, match="column 12"):
         read_stages("index=mine(3)")
 
 

@@ -139,20 +139,19 @@ TEST_CASE("a preset's name is a plan, and stages after it replace its own") {
   CHECK(canonical("powersgd transform=lowrank(rank=1)") == "transform=lowrank(rank=1) feedback=residual");
   CHECK(refused("terngard", "'terngard' is neither a stage (role=codec) nor a preset; is it 'terngrad'?"));
   CHECK(refused("TERNGRAD", "is it 'terngrad'?"));
-  CHECK(refused("golomb", "'golomb' is neither a stage (role=codec) nor one of the "));
+  CHECK(refused("nothing", "'nothing' is neither a stage (role=codec) nor one of the "));
   CHECK(refused(std::string(32, 'x'), "neither a stage"));
   CHECK(refused(std::string(33, 'x'), "'=' expected"));
-  CHECK(refused("terngrad(clip=2)", "column 9"));
+  CHECK(refused("terngrad(clip=2)", "no stage before 'terngrad' at column 1; a stage is role=name"));
   CHECK(refused("terngrad terngrad", "'=' expected at the end"));
   CHECK(refused("index=all terngrad", "'=' expected at the end"));
   CHECK(refused("dgc index=what", "what"));
 }
 
 TEST_CASE("a senseless plan is refused, and the error names the wrong word") {
-  CHECK(refused("index", "'index' is neither"));
+  CHECK(refused("index", "'index' must be followed by '=' and a name"));
   CHECK(refused("index=", "a name"));
   CHECK(refused("index=golomb(", "a key"));
-  CHECK(refused("index=golomb(12)", "'='"));
   CHECK(refused("index=golomb(block=12", "',' or ')'"));
   CHECK(refused("index=golomb)", "a space"));
   CHECK(refused("index=golomb index=rice", "given twice"));
@@ -161,16 +160,14 @@ TEST_CASE("a senseless plan is refused, and the error names the wrong word") {
   CHECK(refused("index=golom", "golomb"));
   CHECK(refused("index=qsgd", "no index codec"));
   CHECK(refused("index=golomb+qsgd", "no bytes codec"));
-  CHECK(refused("index=golomb(blok=12)", "it has: block"));
+  CHECK(refused("index=golomb(length=12)", "it has: block"));
   CHECK(refused("index=golomb(block=8)", "9 … 13"));
   CHECK(refused("index=golomb(block=9.5)", "not an integer"));
   CHECK(refused("index=golomb(block=nan)", "not a number"));
   CHECK(refused("index=golomb(block=1e999)", "not a number"));
   CHECK(refused("index=bloom(policy=left)", "leftmost|p0"));
-  CHECK(refused("sparsify=topr", "either ratio or count"));
-  CHECK(refused("sparsify=topr(ratio=0.1,count=3)", "either ratio or count"));
+  CHECK(refused("sparsify=topr(ratio=0.1,count=3)", "topr accepts ratio= or count=, not both"));
   CHECK(refused("sparsify=topr(ratio=0)", "above 0"));
-  CHECK(refused("sparsify=random", "random requires either ratio or count"));
   CHECK(refused("sparsify=random(count=0)", "random(count) must be above 0"));
   CHECK(refused("sparsify=dgc", "needs ratio"));
   CHECK(refused("sparsify=dgc(ratio=0)", "dgc(ratio) must be above 0"));
@@ -182,6 +179,49 @@ TEST_CASE("a senseless plan is refused, and the error names the wrong word") {
   CHECK(refused("value=fit_poly order=bitpack+huffman+huffman+huffman", "order= has 4 codecs; at most 3"));
   CHECK(refused("index=\x01", "0x01"));
   CHECK(refused(std::string(5000, 'x'), "at most 4096"));
+}
+
+TEST_CASE("what people mistype first is answered with what they meant") {
+  const auto answered = [](const std::string& text, const std::string& sentence) {
+    const std::string message = canonical(text);
+    CAPTURE(text);
+    CHECK(message == "error: plan: " + sentence);
+  };
+  // Arguments without a name.
+  answered("sparsify=topr(0.01)", "topr(0.01): '0.01' at column 15 has no name; is it topr(ratio=0.01)?");
+  answered("sparsify=topr( 1% )", "topr(1%): '1%' at column 16 has no name; is it topr(ratio=0.01)?");
+  answered("sparsify=topr(100)", "topr(100): '100' at column 15 has no name; is it topr(count=100)?");
+  answered("value=half(bf16)", "half(bf16): 'bf16' at column 12 has no name; is it half(type=bf16)?");
+  answered("transform=lowrank(4)", "lowrank(4): '4' at column 19 has no name; is it lowrank(rank=4)?");
+  answered("index=nobody(3)", "nobody(3): '3' at column 14 has no name; arguments are key=value");
+  answered("index=golomb(12)", "golomb(12): '12' at column 14 has no name; is it golomb(block=12)?");
+  answered("index=golomb(4)", "golomb(4): '4' at column 14 has no name; arguments are key=value");
+  // Numbers.
+  answered("sparsify=topr(ratio=1%)", "topr(ratio=1%): '%' at column 22 is not part of a number; is it ratio=0.01?");
+  answered("sparsify=topr(ratio=1/200)",
+           "topr(ratio=1/200): '/' at column 22 is not part of a number; is it ratio=0.005?");
+  answered("sparsify=topr(ratio=1/0)", "',' or ')' expected at column 22, not '/'");
+  answered("sparsify=topr(ratio=0,01)", "topr(ratio=0,01): a number has a point, not a comma; is it ratio=0.01?");
+  answered("sparsify=topr", "topr needs ratio= or count=, e.g. topr(ratio=0.01)");
+  answered("sparsify=random", "random needs ratio= or count=, e.g. random(ratio=0.01)");
+  // Stages.
+  answered("topr(0.01)", "no stage before 'topr' at column 1; is it 'sparsify=topr(ratio=0.01)'?");
+  answered("topr(ratio=0.01) index=golomb", "no stage before 'topr' at column 1; is it 'sparsify=topr(ratio=0.01)'?");
+  answered("index=golomb topk(1%)", "no stage before 'topk' at column 14; is it 'sparsify=topr(…)'?");
+  answered("topr=0.01", "no stage before 'topr' at column 1; is it 'sparsify=topr(ratio=0.01)'?");
+  answered("topr", "'topr' is neither a stage (role=codec) nor a preset; is it 'sparsify=topr'?");
+  answered("golom", "'golom' is neither a stage (role=codec) nor a preset; is it 'index=golomb'?");
+  answered("spasify=topr(ratio=0.01)", "unknown stage 'spasify'; is it 'sparsify'?");
+  answered("sparsify = topr(ratio=0.01)", "'sparsify' must be followed by '=' and a name, without spaces");
+  answered("index=golomb, value=half", "stages are separated by spaces, not by ',' (column 13)");
+  // Names.
+  answered("index=golom", "no index codec is called 'golom'; is it 'golomb'?");
+  answered("sparsify=topk(ratio=0.01)", "no sparsify codec is called 'topk'; is it 'topr'?");
+  answered("sparsify=TopR(ratio=0.01)", "no sparsify codec is called 'TopR'; is it 'topr'?");
+  answered("index=qsgd", "no index codec is called 'qsgd'; is it 'value=qsgd'?");
+  answered("value=raw+deflat", "no bytes codec is called 'deflat'; is it 'deflate'?");
+  answered("exchange=ownr", "no exchange is called 'ownr'; is it 'owner'?");
+  answered("sparsify=topr(ratoi=0.01)", "topr has no parameter 'ratoi'; is it 'ratio'?");
 }
 
 TEST_CASE("numbers do not depend on the locale") {
