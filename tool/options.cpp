@@ -340,7 +340,7 @@ command parse_options(int argc, const char* const* argv) {
   app.formatter(std::make_shared<help_text>());
   app.require_subcommand(1);
   app.footer("`deepreduce help COMMAND` describes a command.");
-  app.set_version_flag("--version", version_text());
+  app.set_version_flag("-V,--version", version_text());
   auto* compare_app = app.add_subcommand("compare", "Compares plans on gradients: bytes, errors, times");
   auto* codecs_app = app.add_subcommand(
       "codecs", "Lists the parts of plans: codecs with their traits and parameters, and other stages");

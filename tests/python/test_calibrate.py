@@ -77,7 +77,7 @@ def test_supports_that_do_not_meet_make_larger_sums(tmp_path):
         gradient[1000 * rank : 1000 * rank + 500] = 1
         numpy.save(tmp_path / f"rank{rank}.npy", gradient)
     data = [word for rank in range(2) for word in ("--data", tmp_path / f"rank{rank}.npy")]
-    profile = valid(json.loads(run("calibrate", "--plan", "index=bitmap value=raw", "--sizes", "1024", "--time", "0", *data).stdout))
+    profile = valid(json.loads(run("calibrate", "--plan", "index=bitmap value=raw", "--sizes", "1.024e3", "--time", "0", *data).stdout))
     [[ranks, factor]] = profile["frames"][0]["sum_growth"]
     assert ranks == 2 and 1.2 < factor < 2  # twice the values, the same bitmap
 

@@ -330,7 +330,7 @@ def test_a_pt_file_that_an_option_names_is_no_input(torch, tmp_path):
 
 
 def test_python_m_deepreduce_is_the_tool():
-    assert command("--version").stdout == run("--version").stdout
+    assert command("--version").stdout == run("--version").stdout == run("-V").stdout
     assert command("presets").stdout == run("presets").stdout
     assert b"no index codec is called 'nope'" in command("compare", SYNTH, "--plan", "index=nope", status=2).stderr
     help_text = command("--help").stdout.decode()

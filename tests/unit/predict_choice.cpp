@@ -277,7 +277,11 @@ TEST_CASE("sizes are counts or shapes") {
   CHECK(t.tensors[1].elements == 12);
   CHECK(t.tensors[1].rows == 3);
   CHECK(!t.times_known);
-  for (const char* wrong : {"", "a", "10,", "1.5", "-1", "3x", "x3", "99999999999999999999", "9999999999x9999999999"}) {
+  CHECK(sized_training("1e6").tensors[0].elements == 1e6);
+  CHECK(sized_training("25.5M,2k").tensors[0].elements == 25.5e6);
+  CHECK(sized_training("2kx1e3").tensors[0].elements == 2e6);
+  for (const char* wrong : {"1e", "1e400", "1.5x", "2KB", "", "a", "10,", "1.5", "-1", "3x", "x3",
+                            "99999999999999999999", "9999999999x9999999999"}) {
     CAPTURE(std::string(wrong));
     CHECK_THROWS_AS(sized_training(wrong), std::invalid_argument);
   }

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "calibrate_command.hpp"
+#include "tool/read/count_text.hpp"
 #include "tool/read/whole_number.hpp"
 
 namespace dr::calibrate {
@@ -34,6 +35,10 @@ void add_calibrate(CLI::App& app, calibrate_options& o) {
   app.add_option("--sizes", o.sizes, "Elements of the tensors; default: 2^10, 2^12, … 2^22")
       ->delimiter(',')
       ->check(CLI::Range(min_size, max_size))
+      ->transform([](const std::string& text) {  // 1M, 1e6
+        uint64_t n = 0;
+        return compare::read_count(text, n) ? std::to_string(n) : text;
+      })
       ->type_name("N,N,…");
   app.add_option("--time", o.seconds,
                  "Seconds of timed rounds per plan and size; default: 0.15. At least 5 rounds, at most 200")

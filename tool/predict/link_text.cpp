@@ -30,8 +30,19 @@ double bounded(std::string_view text, double value, const char* unit) {
   return value;
 }
 
+// `text` from its beginning up to `end`, without blanks at its end: a number without its unit.
+std::string number_before(std::string_view text, std::string_view end) {
+  std::string number(text.substr(0, static_cast<size_t>(end.data() - text.data())));
+  number.erase(number.find_last_not_of(' ') + 1);
+  return number;
+}
+
 double bits_in(std::string_view text, std::string_view unit) {
-  if (unit.empty()) refuse(text, "a rate requires a unit: b/s, kb/s, Mb/s, Gb/s, Mbit/s, Gbps, MB/s, …");
+  constexpr const char* known = "b/s, kb/s, Mb/s, Gb/s, Mbit/s, Gbps, MB/s, …";
+  if (unit.empty()) {
+    const std::string number = number_before(text, unit);
+    refuse(text, number + " of what? " + number + "Gb/s, say; units of a rate: " + known);
+  }
   double factor = 1;
   std::string_view rest = unit;
   constexpr std::string_view prefixes = "kMGT";
@@ -43,8 +54,10 @@ double bits_in(std::string_view text, std::string_view unit) {
   for (const std::string_view bit : {"b/s", "bit/s", "bits/s", "bps"})
     if (rest == bit) return factor;
   if (rest == "B/s") return 8 * factor;
-  refuse(text,
-         "'" + std::string(unit) + "' is not a unit of a rate; known: b/s, kb/s, Mb/s, Gb/s, Mbit/s, Gbps, MB/s, …");
+  std::string hint = std::string("; known: ") + known;
+  for (const std::string_view bit : {"", "b", "bit", "B"})  // 10G, 10Gb, 10Gbit, 10GB
+    if (rest == bit) hint = "; is it " + number_before(text, unit) + std::string(unit) + (bit.empty() ? "b/s?" : "/s?");
+  refuse(text, "'" + std::string(unit) + "' is not a unit of a rate" + hint);
 }
 
 double ns_in(std::string_view text, std::string_view unit, const char* what) {
@@ -52,6 +65,11 @@ double ns_in(std::string_view text, std::string_view unit, const char* what) {
   if (unit == "us" || unit == "µs") return 1e3;
   if (unit == "ms") return 1e6;
   if (unit == "s") return 1e9;
+  if (unit.empty()) {
+    const size_t comma = text.find(',');
+    const std::string number = number_before(text.substr(comma == text.npos ? 0 : comma + 1), unit);
+    refuse(text, number + " of what? " + number + "us, say; units of a " + what + ": ns, us, ms, s");
+  }
   refuse(text, "'" + std::string(unit) + "' is not a unit of a " + what + "; known: ns, us, ms, s");
 }
 

@@ -49,7 +49,7 @@ void add_model(CLI::App& app, case_options& o) {
   auto* model =
       app.add_option("--model", o.model, "Tensors with their ready times, a file that the DDP hook or `capture` wrote");
   auto* sizes =
-      app.add_option("--sizes", o.sizes, "Instead of --model: elements or shapes of the tensors, 1000,25600,512x2048");
+      app.add_option("--sizes", o.sizes, "Instead of --model: elements or shapes of the tensors, 1000,25M,512x2048");
   auto* input = app.add_option("--input", o.input, "Instead of --model: the tensors of an array file, as for compare");
   model->check(no_empty_path)->type_name("FILE")->excludes(sizes)->excludes(input);
   sizes->type_name("N,N…")->excludes(input);

@@ -3,10 +3,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <charconv>
 #include <stdexcept>
 
 #include "profile.hpp"
+#include "tool/read/count_text.hpp"
 
 namespace dr::predict {
 namespace {
@@ -112,8 +112,8 @@ training sized_training(const std::string& text) {
     for (size_t from = at; from <= comma;) {
       const size_t end = std::min({text.find('x', from), comma});
       uint64_t count = 0;
-      const auto [stop, error] = std::from_chars(text.data() + from, text.data() + end, count);
-      if (error != std::errc() || stop != text.data() + end || from == end || static_cast<double>(count) > max_elements)
+      if (!compare::read_count(std::string_view(text).substr(from, end - from), count) ||
+          static_cast<double>(count) > max_elements)
         throw std::invalid_argument(
             fmt::format("'{}' is neither a number of elements nor a shape", text.substr(at, comma - at)));
       if (end < comma && from == at) tensor.rows = static_cast<double>(count);

@@ -7,6 +7,8 @@
 #include <new>
 #include <numbers>
 
+#include "count_text.hpp"
+
 namespace dr::compare {
 
 namespace {
@@ -303,37 +305,10 @@ bool parse_word(std::string_view text, const std::string_view (&words)[n], Law& 
   return found != std::end(words);
 }
 
-// A whole number, also written as 1.5M (k, M and G are powers of 1000) or 1.5e6. Exact.
-bool parse_count(std::string_view text, uint64_t& value) {
-  constexpr std::string_view suffixes = "kMG";
-  const size_t digits_end = std::min(text.find_first_not_of("0123456789."), text.size());
-  const std::string_view number = text.substr(0, digits_end), rest = text.substr(digits_end);
-  const size_t point = std::min(number.find('.'), number.size());
-  std::string digits(number.substr(0, point));
-  unsigned zeros = 0;  // to append
-  if (rest.starts_with('e')) {
-    if (!parse_number(rest.substr(1), zeros) || zeros > 20) return false;
-  } else if (!rest.empty()) {
-    const size_t power = suffixes.find(rest[0]);
-    if (rest.size() != 1 || power == std::string_view::npos) return false;
-    zeros = 3 * (static_cast<unsigned>(power) + 1);
-  }
-  if (point < number.size()) {
-    std::string_view fraction = number.substr(point + 1);
-    if (digits.empty() || fraction.empty() || fraction.find('.') != std::string_view::npos) return false;
-    while (fraction.ends_with('0')) fraction.remove_suffix(1);
-    if (fraction.size() > zeros) return false;
-    digits += fraction;
-    zeros -= static_cast<unsigned>(fraction.size());
-  }
-  digits.append(zeros, '0');
-  return parse_number(std::string_view(digits), value);
-}
-
 bool parse_item(std::string_view key, std::string_view value, options& o) {
   static constexpr std::string_view supports[] = {"uniform", "clustered", "powerlaw"};
   static constexpr std::string_view laws[] = {"laplace", "gauss", "student3"};
-  if (key == "d") return parse_count(value, o.d) && o.d >= 1 && o.d <= d_max;
+  if (key == "d") return read_count(value, o.d) && o.d >= 1 && o.d <= d_max;
   if (key == "density") return parse_number(value, o.density) && o.density > 0 && o.density <= 1;
   if (key == "support") return parse_word(value, supports, o.support);
   if (key == "values") return parse_word(value, laws, o.values);
