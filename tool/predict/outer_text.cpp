@@ -172,11 +172,11 @@ std::string rounds_table(const ordered_json& d) {
   const std::string source = link.at("source").get<std::string>();
   std::string text =
       lines_of(fmt::format(
-          "{}: {} elements in {} tensors; a step computes {}; {} workers over {}, link {} each way ({}); costs of {}",
-          model.at("name").get<std::string>(), compare::grouped(model.at("elements").get<uint64_t>()),
-          model.at("tensors").get<size_t>(), time_text(d.at("step_ns")), d.at("ranks").get<uint32_t>(),
-          d.at("transport") == "folder" ? "a Folder" : "torch.distributed", rate_text(link.at("bits_per_second")),
-          source, d.at("profile").at("machine").get<std::string>())) +
+          "{}: {} in {}; a step computes {}; {} workers over {}, link {} each way ({}); costs of {}",
+          model.at("name").get<std::string>(), count_text(model.at("elements").get<uint64_t>(), "element"),
+          count_text(model.at("tensors").get<size_t>(), "tensor"), time_text(d.at("step_ns")),
+          d.at("ranks").get<uint32_t>(), d.at("transport") == "folder" ? "a Folder" : "torch.distributed",
+          rate_text(link.at("bits_per_second")), source, d.at("profile").at("machine").get<std::string>())) +
       "\n";
   const std::vector<round_rows> rounds = rounds_of(rows);
   for (const auto& [i, row] : rounds.front()) {

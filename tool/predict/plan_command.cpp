@@ -6,6 +6,9 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <set>
+#include <stdexcept>
+#include <string_view>
 
 #include "plan_book.hpp"
 #include "plan_choice.hpp"
@@ -15,6 +18,7 @@
 #include "tool/read/inputs.hpp"
 #include "tool/read/plan_list.hpp"
 #include "tool/show/output.hpp"
+#include "training_evidence.hpp"
 
 namespace dr::predict {
 namespace {
@@ -23,7 +27,8 @@ using compare::input_error;
 using compare::usage_error;
 using nlohmann::ordered_json;
 
-// Drops plans with unknown errors if others are known. If none is known, errors do not count, and a note reports it.
+// Drops plans with unknown errors if others are known. If none is known, no book is written; as JSON, with a note, it is
+// the fastest choice.
 choice_problem problem_of(const plan_options& o, predict_case& c, const error_table& errors,
                           std::vector<std::shared_ptr<const plan_work>>& works) {
   choice_problem p;
@@ -45,9 +50,11 @@ choice_problem problem_of(const plan_options& o, predict_case& c, const error_ta
                     "rows.json of `compare --per-tensor --plan 'PLAN'`",
                     unknown.front()->text(), errors.has_rows() ? ": --errors has no row of it" : ""));
   if (known.empty()) {
-    c.notes.insert(
-        "no error is known, so this is the fastest book, whatever a training loses by it: give --errors rows.json of "
-        "`compare --per-tensor`, or calibrate again");
+    constexpr const char* sentence =
+        "no error of these plans is known: by time alone the smallest plan always wins, and it may not train";
+    constexpr const char* remedy = "give --errors rows.json of `compare --per-tensor`, or calibrate again";
+    if (o.form == "text") throw usage_error(fmt::format("plan: {}; {}", sentence, remedy));
+    c.notes.insert(fmt::format("{}; so this is the fastest choice, not a recommended one: {}", sentence, remedy));
     return p;
   }
   for (const auto& w : unknown) c.notes.insert(fmt::format("'{}' is not a candidate: its error is unknown", w->text()));
@@ -114,6 +121,33 @@ std::string verdict_line(const std::string& takes, double book_ns, double f32_ns
   return fmt::format("None of these helps: {}, {:.0f} % more than {}.", takes, change, name);
 }
 
+// What becomes of the tensors under a choice.
+struct coverage {
+  size_t planned = 0;     // tensors with a plan
+  size_t compressed = 0;  // those of them that do not travel exactly
+  size_t tensors;
+
+  coverage(const predict_case& c, const std::vector<int>& choice,
+           const std::vector<std::shared_ptr<const plan_work>>& works)
+      : tensors(choice.size()) {
+    for (size_t i = 0; i < tensors; ++i) {
+      if (choice[i] < 0) continue;
+      ++planned;
+      compressed += !travels_exactly(c.model, c.model.model.tensors[i], *works[static_cast<size_t>(choice[i])]);
+    }
+  }
+
+  // "4 of 7 tensors compressed; 3 have a plan that sends them exactly (…)"
+  std::string text() const {
+    std::string words = fmt::format("{} of {} compressed", compressed, count_text(tensors, "tensor"));
+    if (planned > compressed)
+      words +=
+          fmt::format("; {} {} a plan that sends {} exactly (small, or vectors beside factors)", planned - compressed,
+                      planned - compressed == 1 ? "has" : "have", planned - compressed == 1 ? "it" : "them");
+    return words;
+  }
+};
+
 }  // namespace
 
 int run_plan(const plan_options& o) {
@@ -144,15 +178,22 @@ int run_plan(const plan_options& o) {
   std::string takes = fmt::format("the book takes {} a step", time_text(r.step_ns));
   if (counted && !o.error_budget) takes += fmt::format(" and {} for a whole gradient", time_text(judged));
   const std::string uniform = r.best_uniform < 0 ? "dense" : works[static_cast<size_t>(r.best_uniform)]->text();
-  size_t planned = 0;
-  for (const int choice : r.choice) planned += choice >= 0;
+  const coverage covered(c, r.choice, works);
+  const std::string verdict = verdict_line(takes, judged, dense, half);
+  if (o.form == "text" &&
+      (covered.compressed == 0 || std::string_view(verdict_of(judged, std::min(dense, half))) == "slower"))
+    throw std::runtime_error(
+        fmt::format("plan: no book is written. {}{}", verdict,
+                    o.error_budget && covered.planned == 0
+                        ? fmt::format(" No plan is both within --error-budget {:g} and shorter", *o.error_budget)
+                        : ""));
   std::string words = fmt::format(
-      "{}, {} ranks, {} each way: {} of {} tensors have a plan\n"
+      "{}, {} ranks, {} each way: {}\n"
       "predicted step: {}; the best uniform plan, {}: {}{}; dense f32: {}; dense bf16: {}\n{}\n{} of {} choices{}",
-      c.model.model.name, c.model.net.ranks, rate_text(c.model.net.wire.bits_per_second), planned, r.choice.size(),
+      c.model.model.name, c.model.net.ranks, rate_text(c.model.net.wire.bits_per_second), covered.text(),
       time_text(r.step_ns), uniform, time_text(r.uniform_step_ns),
-      counted ? fmt::format(" at an error of {:.2g}", r.uniform_error) : "", time_text(dense), time_text(half),
-      verdict_line(takes, judged, dense, half), r.exhaustive ? "best of all: one" : "greedy: best", r.evaluations,
+      counted ? fmt::format(" at an error of {:.2g}", r.uniform_error) : "", time_text(dense), time_text(half), verdict,
+      r.exhaustive ? "best of all: one" : "greedy: best", r.evaluations,
       r.stopped ? "; more were not tried, the largest tensors were first" : "");
   auto tensor_errors = ordered_json::array();
   if (counted) {
@@ -166,8 +207,18 @@ int run_plan(const plan_options& o) {
     words += fmt::format("\nrelative error: {:.4g} by elements; {:.4g}, of '{}', is the largest{}", r.error,
                          of_tensor[worst], c.model.model.tensors[worst].name,
                          o.error_budget ? fmt::format(", of at most {:g}", *o.error_budget) : "");
-    for (size_t i = 0; i < of_tensor.size() && planned > 0; ++i)
+    for (size_t i = 0; i < of_tensor.size() && covered.planned > 0; ++i)
       words += fmt::format("\n  {:.4g}  {}", of_tensor[i], c.model.model.tensors[i].name);
+  }
+  if (!o.error_budget)
+    words +=
+        "\nno error budget: this book minimises the time to transfer a whole gradient; only training shows its loss";
+  std::set<int> used(r.choice.begin(), r.choice.end());
+  used.erase(-1);
+  for (const int choice : used) {
+    const plan_work& w = *works[static_cast<size_t>(choice)];
+    if (const std::string shown = training_evidence(*w.method()); !shown.empty())
+      words += fmt::format("\nin trainings, {}: {}", w.text(), shown);
   }
   for (const std::string& note : c.notes) words += "\nnote: " + note;
   const book chosen = book_of(r, c, works);

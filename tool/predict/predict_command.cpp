@@ -14,6 +14,7 @@
 #include "tool/read/inputs.hpp"
 #include "tool/read/plan_list.hpp"
 #include "tool/show/output.hpp"
+#include "training_evidence.hpp"
 #include "what_if.hpp"
 
 namespace dr::predict {
@@ -74,7 +75,10 @@ ordered_json row_of(judged& j, predict_case& c, const error_table& errors, bool 
   row["pays_above"] = of_rates ? lower_json(rates) : ordered_json(nullptr);
   row["pays_to_batch"] = of_batches ? upper_json(batches, m.model.batch) : ordered_json(nullptr);
   row["pays_from_batch"] = of_batches ? lower_json(batches, m.model.batch) : ordered_json(nullptr);
-  row["verdict"] = known && rival ? ordered_json(verdict_of(stretch * o.step_ns, dense)) : ordered_json(nullptr);
+  // (A dense ring is what others are compared with; of PowerSGD without costs of its products a part is missing.)
+  row["verdict"] = known && rival                      ? ordered_json(verdict_of(stretch * o.step_ns, dense))
+                   : known && j.what.powersgd_rank > 0 ? ordered_json("incomplete")
+                                                       : ordered_json(nullptr);
   row["error"] = error;
   return row;
 }
@@ -86,16 +90,37 @@ std::string takes_text(const judged& j) {
                      std::isinf(j.whole()) ? "no time" : time_text(j.whole()));
 }
 
+// Rivals with the shortest step, and with the shortest time for a whole gradient. nullptr: there is none.
+struct chosen {
+  const judged *fastest = nullptr, *best = nullptr;
+
+  explicit chosen(const std::vector<judged>& all) {
+    for (const judged& j : all) {
+      if (!j.rival || !std::isfinite(j.step_ns)) continue;
+      if (!fastest || j.step_ns < fastest->step_ns) fastest = &j;
+      if (!std::isnan(j.error) && (!best || j.whole() < best->whole())) best = &j;
+    }
+  }
+};
+
+// What trainings showed for the recommended plan and the fastest one, of which the verdict speaks.
+ordered_json evidence_json(const std::vector<judged>& all) {
+  auto lines = ordered_json::array();
+  const chosen of(all);
+  for (const judged* j : {of.best, of.fastest == of.best ? nullptr : of.fastest}) {
+    if (!j || j->what.works.size() != 1) continue;
+    const std::string words = training_evidence(*j->what.works[0]->method());
+    if (!words.empty() && (lines.empty() || lines[0].at("evidence") != words))
+      lines.push_back({{"plan", j->what.name}, {"evidence", words}});
+  }
+  return lines;
+}
+
 // Names the fastest candidate and the recommended one, which does not depend on time alone.
 std::string verdict_text(const std::vector<judged>& all, double dense_f32, double dense_bf16) {
   const double dense = std::min(dense_f32, dense_bf16);
   const char* const dense_name = dense_bf16 < dense_f32 ? "dense bf16" : "dense f32";
-  const judged *fastest = nullptr, *best = nullptr;
-  for (const judged& j : all) {
-    if (!j.rival || !std::isfinite(j.step_ns)) continue;
-    if (!fastest || j.step_ns < fastest->step_ns) fastest = &j;
-    if (!std::isnan(j.error) && (!best || j.whole() < best->whole())) best = &j;
-  }
+  const auto [fastest, best] = chosen(all);
   if (!fastest) return fmt::format("No plan could be modelled; {} takes {}.", dense_name, time_text(dense));
   const std::string change =
       fmt::format("{:.0f} %", std::abs(100 * ((best ? best->whole() : fastest->step_ns) / dense - 1)));
@@ -103,9 +128,9 @@ std::string verdict_text(const std::vector<judged>& all, double dense_f32, doubl
     const std::string verdict = verdict_of(fastest->step_ns, dense);
     if (verdict == "pays")
       return fmt::format(
-          "{} is the fastest: {} a step, {} less than {} ({}). No error is known, so none is recommended: give "
-          "--errors "
-          "rows.json of `compare --per-tensor`, or calibrate again.",
+          "{} is the fastest: {} a step, {} less than {} ({}). No error is known, so none is recommended: by time "
+          "alone the smallest plan always wins, and it may not train. Give --errors rows.json of `compare "
+          "--per-tensor`, or calibrate again.",
           fastest->what.name, time_text(fastest->step_ns), change, dense_name, time_text(dense));
     if (verdict == "even")
       return fmt::format(
@@ -271,6 +296,7 @@ int run_predict(const predict_options& o) {
   }
   document["rows"] = std::move(rows);
   document["verdict"] = verdict_text(all, all[0].step_ns, all[1].step_ns);
+  document["training"] = evidence_json(all);
   std::vector<candidate> candidates;
   for (const judged& j : all) candidates.push_back(j.what);
   document["what_if"] = ordered_json::array();

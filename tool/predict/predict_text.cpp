@@ -2,8 +2,11 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "tool/show/console.hpp"
@@ -17,6 +20,7 @@ using compare::text_table;
 using nlohmann::ordered_json;
 
 std::string scaled(double x, double base, std::initializer_list<const char*> units) {
+  if (x == 0) return "0";
   for (const char* unit : units) {
     if (std::abs(x) < 999.5 || unit == *(units.end() - 1))
       return fmt::format("{:.{}f} {}", x, x < 10 ? 2 : x < 100 ? 1 : 0, unit);
@@ -65,7 +69,21 @@ std::string what_if_text(const ordered_json& what_if) {
   return fmt::format("\nStep by {}:\n", what_if.at("axis").get<std::string>()) + t.text("  ");
 }
 
+// The order of rows in the table: by step, those without a comparable time last.
+std::vector<size_t> by_step(const ordered_json& rows) {
+  std::vector<size_t> order(rows.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto key = [&](size_t i) {
+    const bool known = rows[i].at("step_ns").is_number(), complete = rows[i].at("verdict") != "incomplete";
+    return std::pair(!known || !complete, known ? rows[i].at("step_ns").get<double>() : 0.0);
+  };
+  std::ranges::stable_sort(order, {}, key);
+  return order;
+}
+
 }  // namespace
+
+std::string count_text(uint64_t n, const char* what) { return compare::grouped(n) + ' ' + what + (n == 1 ? "" : "s"); }
 
 std::string time_text(double ns) {
   if (std::isinf(ns)) return "over 31 years";
@@ -79,12 +97,15 @@ std::string rate_text(double rate) {
 }
 
 std::string prediction_table(const ordered_json& d) {
-  const ordered_json& rows = d.at("rows");
+  const std::vector<size_t> order = by_step(d.at("rows"));
+  auto rows = ordered_json::array();
+  for (const size_t i : order) rows.push_back(d.at("rows")[i]);
   const ordered_json &model = d.at("model"), &link = d.at("link");
-  std::string text = fmt::format(
-      "{}: {} tensors, {} elements; forward {}, backward {}, rest {}\n", model.at("name").get<std::string>(),
-      model.at("tensors").get<size_t>(), compare::grouped(model.at("elements").get<uint64_t>()),
-      time_text(model.at("forward_ns")), time_text(model.at("backward_ns")), time_text(model.at("rest_ns")));
+  std::string text =
+      fmt::format("{}: {}, {}; forward {}, backward {}, rest {}\n", model.at("name").get<std::string>(),
+                  count_text(model.at("tensors").get<size_t>(), "tensor"),
+                  count_text(model.at("elements").get<uint64_t>(), "element"), time_text(model.at("forward_ns")),
+                  time_text(model.at("backward_ns")), time_text(model.at("rest_ns")));
   text += fmt::format("{} ranks, {} a host, link {} each way ({}), hook {}; costs of {}\n\n",
                       d.at("ranks").get<uint32_t>(), d.at("ranks_per_host").get<uint32_t>(),
                       rate_text(link.at("bits_per_second")), link.at("source").get<std::string>(),
@@ -93,7 +114,7 @@ std::string prediction_table(const ordered_json& d) {
   std::vector<std::string> names, verdicts;
   for (size_t i = 0; i < rows.size(); ++i) {
     const ordered_json& row = rows[i];
-    names.push_back(fmt::format("[{}] {}{}", i + 1, row.at("candidate").get<std::string>(),
+    names.push_back(fmt::format("[{}] {}{}", order[i] + 1, row.at("candidate").get<std::string>(),
                                 row.at("by") == "formula" ? " (by formula)" : ""));
     verdicts.push_back(row.at("verdict").is_string() ? row.at("verdict").get<std::string>()
                        : row.at("error").is_string() ? "unsupported"
@@ -115,6 +136,9 @@ std::string prediction_table(const ordered_json& d) {
                [](double x) { return x == 0 ? "never" : fmt::format("{:.3g}", x); });
   t.column("verdict", text_table::align::left, std::move(verdicts));
   text += t.text("  ", 170) + "\n" + d.at("verdict").get<std::string>() + "\n";
+  for (const ordered_json& line : d.at("training"))
+    text += fmt::format("In trainings, {}: {}.\n", line.at("plan").get<std::string>(),
+                        line.at("evidence").get<std::string>());
   for (const ordered_json& what_if : d.at("what_if")) text += what_if_text(what_if);
   for (const ordered_json& row : rows)
     if (row.at("error").is_string())

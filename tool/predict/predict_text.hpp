@@ -1,6 +1,7 @@
 // A prediction as a table or CSV.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -9,8 +10,9 @@ namespace dr::predict {
 std::string prediction_table(const nlohmann::ordered_json& document);
 std::string prediction_csv(const nlohmann::ordered_json& document);
 
-std::string time_text(double ns);               // "1.234 ms"
-std::string bytes_text(double bytes);           // "1.234 MB"
-std::string rate_text(double bits_per_second);  // "1.234 Gb/s"; "never", "always" for 0 and infinity
+std::string count_text(uint64_t n, const char* what);  // "1 tensor", "1,234 tensors"
+std::string time_text(double ns);                      // "1.23 ms"; "0"
+std::string bytes_text(double bytes);                  // "1.234 MB"
+std::string rate_text(double bits_per_second);         // "1.234 Gb/s"; "never", "always" for 0 and infinity
 
 }  // namespace dr::predict

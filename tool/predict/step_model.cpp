@@ -231,8 +231,8 @@ void step_model::note(const candidate& c, note_list& notes) const {
       notes.insert("PowerSGD: shapes are unknown; tensors count as square matrices, a lower bound on its bytes");
     if (!is_complete(c))
       notes.insert(
-          "PowerSGD: its products are not counted, since neither the profile nor --flops has their cost; so it has "
-          "no verdict");
+          "PowerSGD: its products are not counted, since neither the profile nor --flops has their cost: its row is "
+          "incomplete");
   }
   std::vector<hook_unit> sent;
   if (hook == hook_kind::ddp && c.is_plan()) try {

@@ -1,0 +1,13 @@
+// What trainings showed for plans of a kind.
+#pragma once
+
+#include <string>
+
+#include "deepreduce/deepreduce.hpp"
+
+namespace dr::predict {
+
+// One sentence from bench/results/train.md or docs/PYTORCH.md; "" for a plan that sends everything exactly.
+std::string training_evidence(const plan& method);
+
+}  // namespace dr::predict
