@@ -1,8 +1,8 @@
 """What hooks promise of the plans that they are given: which are refused, which are warned about, and mixes of kinds."""
 
-import logging
 import pathlib
 import tempfile
+import warnings
 
 import torch
 import torch.distributed as dist
@@ -16,32 +16,20 @@ EIGHT_BITS = "feedback=residual index=all value=uniform_quant(bits=8)"
 BOOK = f"[06].weight: {EIGHT_BITS}\n*.weight: {LOWRANK}\n*: dense\n"
 
 
-def warnings_of(register):
-    """Lines that the logger has at level WARNING meanwhile."""
-    log, lines = logging.getLogger("deepreduce.torch"), []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: lines.append(record.getMessage())
-    log.addHandler(handler)
-    try:
-        register()
-    finally:
-        log.removeHandler(handler)
-    return lines
-
-
 @check("two")
 def a_plan_that_drops_values_for_good_is_told_once():
     def warnings_about(plan):
-        def trained():
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
             ddp = wrapped(make_model(), DDPHook(plan, dense_below=0))
             steps_of(ddp, torch.optim.SGD(ddp.parameters(), lr=0.01), 0, 3)
-
-        return [line for line in warnings_of(trained) if "no feedback" in line]
+        return [warning for warning in caught if "drops what it does not send" in str(warning.message)]
 
     for plan in ("topk", {"0.*": "topk", "*": "topk feedback=residual"}):
         lines = warnings_about(plan)
         assert len(lines) == (1 if dist.get_rank() == 0 else 0), lines
-        assert all("topr(ratio=0.01)" in line and "feedback=residual" in line for line in lines)
+        assert all("topr(ratio=0.01)" in str(line.message) and "add feedback=residual" in str(line.message) for line in lines)
+        assert all(line.category is UserWarning and line.filename.endswith("torch_ranks.py") for line in lines)  # (calls register)
     for plan in ("topk feedback=residual", "recommended", "index=all value=uniform_quant(bits=8)", None):
         assert warnings_about(plan) == []
 
@@ -58,6 +46,10 @@ def an_empty_plan_is_refused():
 @check("two")
 def recommended_is_a_plan_with_feedback():
     assert Plan("recommended").info.feedback and DDPHook("recommended").keeps
+    hook, named = DDPHook(), DDPHook("recommended")
+    for one in (hook, named):
+        wrapped(make_model(), one)
+    assert repr(hook) == repr(named) and str(Plan("recommended")) in repr(hook)
 
 
 @check("two")

@@ -8,13 +8,14 @@ import os
 import sys
 import threading
 import time
+import warnings
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 import torch
 import torch.distributed as dist
 
 from .._files._torch_arrays import named_parameters_of
-from .._native._renamed import argument
+from .._native._renamed import argument, caller_level
 from .._native._types import SavedPart, SavedState
 from ..errors import ArgumentError, Unsupported
 from ..recording._model_times import ModelRecorder, Recording, record
@@ -32,6 +33,7 @@ class DDPHook(Exchange):
 
     plan     a plan or its text; or {pattern of parameter names: plan}, or a list of such pairs: the first pattern that
              matches counts (fnmatch); or a Book of deepreduce.book, or "book:PATH". None, or no match: dense, exactly.
+             Default: the preset "recommended" (deepreduce.presets() has the evidence).
              By default frames are gathered. With `exchange=owner` each rank adds up a range of the elements: the bytes that a
              rank sends do not grow with the number of ranks. `index=all value=half(…)` is an all-reduce of halves.
              "auto": ten steps are dense. Then dense, bf16, 8 bits, 4 bits and lowrank are measured on the gradients and the
@@ -81,7 +83,7 @@ class DDPHook(Exchange):
     @argument("bypass", "dense_below")
     def __init__(
         self,
-        plan: Union[Plans, Sequence[Plans]],
+        plan: Union[Plans, Sequence[Plans]] = "recommended",
         *,
         dense_below: Optional[int] = None,
         start: int = 0,
@@ -147,13 +149,12 @@ class DDPHook(Exchange):
         return self
 
     def _warn_of_losses(self) -> None:
-        """A line of rank 0's log, once, if a plan drops values for good."""
+        """Rank 0 warns, once, at the user's line, if a plan drops values permanently."""
         lost = [plan for rules in self._rules for plan in rules.loses]
         if lost and self._engine is not None and self._engine.rank == 0:
-            _log.warning(
-                "`%s` drops what it does not send, for it has no feedback: most trainings need feedback=residual, which sends"
-                " it later",
-                lost[0],
+            warnings.warn(
+                f"the plan '{lost[0]}' drops what it does not send: add feedback=residual, which sends it in later steps",
+                stacklevel=caller_level(),
             )
 
     def _advise(self, bucket_bytes: int, size: int) -> None:
