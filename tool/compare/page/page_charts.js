@@ -50,7 +50,7 @@ function draw(id, { config, items, note = "", empty = "", height = 320 }) {
   box.style.height = `${onPaper() ? Math.round(0.75 * height) : height}px`;
   const whole = {
     ...config, options: {
-      ...config.options, responsive: true, maintainAspectRatio: false, animation: false,
+      ...config.options, responsive: true, maintainAspectRatio: false, animation: false, layout: { padding: { right: 20 } },  // half of the last mark's text
       onClick: (event, active) => active.length && items[active[0].index]?.plan && choose(items[active[0].index].plan),
       plugins: { legend: { display: false }, ...config.options.plugins, tooltip: { enabled: false, external: ({ tooltip }) => showTip(id, tooltip) } },
     },
@@ -118,7 +118,7 @@ function axis(kind, title, values = [], extra = {}) {
   };
   // Errors that are nearly the same look so.
   const base = kind !== "score" && low < high / 2 ? 0 : low, margin = Math.max(0.12 * (high - base || high || 1), kind === "score" ? 0 : 0.02 * high);
-  const room = !values.length ? {} : logarithmic ? { min: low / 1.18, max: high * 1.25 } : { min: base && base - margin, max: high + margin };
+  const room = !values.length ? {} : logarithmic ? { min: low / 1.18, max: high * 1.25 } : { min: base ? base - margin : low < 0.03 * high ? -0.03 * high : 0, max: high + margin };
   const places = (ticks) => Math.max(0, Math.ceil(-Math.log10(Math.abs(ticks[1]?.value - ticks[0]?.value) || 1) - 1e-6));
   const text = (v, ticks) => !logarithmic && ["error", "share of 1", "score"].includes(kind) ? v.toFixed(places(ticks)) : write(kind, v);
   return {
@@ -140,7 +140,7 @@ const frontNames = {
     ctx.font = `12px ${Chart.defaults.font.family}`, ctx.fillStyle = colour("ink"), ctx.textBaseline = "middle";
     for (const { index, text } of names) {
       const mark = chart.getDatasetMeta(0).data[index], width = ctx.measureText(text).width;
-      for (const [dx, dy] of [[9, -10], [9, 10], [-width - 9, 10], [-width - 9, -10], [9, -22], [9, 22]]) {
+      for (const [dx, dy] of [[9, -10], [9, 10], [-width - 9, 10], [-width - 9, -10], [9, -22], [9, 22], [-width - 9, 22], [-width - 9, -22], [-width / 2, -16], [-width / 2, 16], [-width / 2, -28], [-width / 2, 28]]) {
         const box = [mark.x + dx, mark.y + dy - 7, mark.x + dx + width, mark.y + dy + 7];
         if (box[0] < area.left || box[2] > area.right || box[1] < area.top || box[3] > area.bottom) continue;
         if (taken.some((other) => box[0] < other[2] && other[0] < box[2] && box[1] < other[3] && other[1] < box[3])) continue;
@@ -153,7 +153,7 @@ const frontNames = {
   },
 };
 
-// points: [{x, y, row}]. Dataset 0: the points. 1: the front. 2: a ring around the chosen plan.
+// points: [{x, y, row}]. Named: the chosen plan, then the front. Dataset 0: the points. 1: the front. 2: a ring around the chosen plan.
 function scatter(id, points, x, y, notes) {
   points = [...points].sort((a, b) => a.x - b.x || a.y - b.y);
   const front = paretoFront(points), chosen = points.filter((p) => p.row.plan === state.plan);
@@ -171,7 +171,7 @@ function scatter(id, points, x, y, notes) {
     options: {
       scales: { x: axis(x.kind, x.title, points.map((p) => p.x)), y: axis(y.kind, y.title, points.map((p) => p.y)) },
       interaction: { mode: "nearest", intersect: true },
-      plugins: { frontNames: { names: front.map((p) => ({ index: points.indexOf(p), text: cut(shortName(p.row.plan), 40) })) } },
+      plugins: { frontNames: { names: unique([...chosen, ...front]).map((p) => ({ index: points.indexOf(p), text: cut(shortName(p.row.plan), 40) })) } },
     },
   };
   draw(id, { config, items: points.map(({ row }) => ({ name: row.plan, plan: row.plan, cells: describe(row) })), height: 380, ...notes });
@@ -182,8 +182,8 @@ function legend(display) {
   return { display, align: "start", onClick: () => {}, labels: { boxWidth: 9, boxHeight: 9, usePointStyle: true, generateLabels: labels } };
 }
 
-// The vertical axis of items: their short names, the chosen plan's in bold. A name that needs more than four tenths of the chart
-// is written in two lines, each cut to that.
+// The vertical axis of items: their short names, the chosen plan's in bold. On a narrow chart, or where
+// names are long, one that needs more than that is written in two lines, each cut to it.
 function nameAxis(items) {
   const chosen = (index) => items[index]?.plan && items[index].plan === state.plan;
   const width = (text, chart) => (chart.ctx.save(), chart.ctx.font = `bold 11px ${Chart.defaults.font.family}`, chart.ctx.measureText(text).width + (chart.ctx.restore(), 0));
@@ -194,14 +194,15 @@ function nameAxis(items) {
   };
   const lines = (text, chart) => {
     const at = text.indexOf(" ");
-    return at < 0 || width(text, chart) <= 0.4 * chart.width ? fitting(text, chart) : [fitting(text.slice(0, at), chart), fitting(text.slice(at + 1), chart)];
+    return at < 0 || !tall(items) || width(text, chart) <= 0.4 * chart.width ? fitting(text, chart) : [fitting(text.slice(0, at), chart), fitting(text.slice(at + 1), chart)];
   };
-  return { stacked: true, grid: { display: false }, ticks: { color: colour("ink"), autoSkip: false, font: ({ index }) => ({ size: narrow() ? 9.5 : 12, lineHeight: 1.1, weight: chosen(index) ? "bold" : "normal" }),
+  return { stacked: true, grid: { display: false }, ticks: { color: colour("ink"), autoSkip: false, font: ({ index }) => ({ size: narrow() ? 9.5 : tall(items) ? 11 : 12, lineHeight: 1.1, weight: chosen(index) ? "bold" : "normal" }),
     callback(value) { return lines(this.getLabelForValue(value), this.chart); } } };
 }
 const onPaper = () => document.documentElement.classList.contains("paper");
 const narrow = () => innerWidth < 640 || onPaper();
-const barsHeight = (items) => 90 + (narrow() ? 30 : 24) * items.length;
+const tall = (items) => narrow() || items.some((item) => (item.short ?? item.name).length > 36);
+const barsHeight = (items) => 90 + (tall(items) ? 30 : 24) * items.length;
 
 // Horizontal bars. parts: [{title, colour, of}]; items as in draw, with `row`.
 function bars(id, items, parts, kind, title, notes) {
