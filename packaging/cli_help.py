@@ -11,12 +11,15 @@ from typing import Dict, List
 
 COLUMN = 30  # where CLI11 puts the descriptions
 
-# NAMES[=VALUE] ARGUMENT:TYPE in [LOW - HIGH] ... REQUIRED (Env:X) Excludes: --x --y Needs: --z
+# NAMES[=VALUE] ARGUMENT ... REQUIRED
 LEFT = re.compile(
     r"(?P<names>-{0,2}[A-Za-z][\w-]*(?:,-{1,2}[\w-]+)*)(?:\[=(?P<value>[^]]*)\])?"
-    r"(?: (?!\.\.\.|REQUIRED|Excludes:|Needs:|\(Env:)(?P<argument>\S+?)(?::(?P<check>\S+(?: in \[[^]]*\])?))?)?"
-    r"(?: x \d+)?(?P<repeats> \.\.\.)?(?P<required> REQUIRED)?(?: \(Env:(?P<variable>\w+)\))?"
-    r"(?: Excludes: (?P<excludes>--[\w-]+(?: --[\w-]+)*))?(?: Needs: (?P<needs>--[\w-]+(?: --[\w-]+)*))?"
+    r"(?: (?!\.\.\.|REQUIRED)(?P<argument>\S+))?(?P<repeats> \.\.\.)?(?P<required> REQUIRED)?"
+)
+# Sentences that the tool appends to a description (help_text.hpp).
+LIMITS = re.compile(
+    r"\.?(?: From (?P<low>\S+) to (?P<high>\S+)\.)?(?: Only with (?P<needs>--[\w-]+(?: and --[\w-]+)*)\.)?"
+    r"(?: Not with (?P<excludes>--[\w-]+(?: or --[\w-]+)*)\.)?$"
 )
 
 
@@ -136,15 +139,16 @@ def parse_option(left: str, words: str) -> Option:
     found = LEFT.fullmatch(left)
     if not found:
         raise ValueError(f"unforeseen line in --help: {left!r}")
-    limits = re.search(r"in \[(\S+) - (\S+)\]", found["check"] or "")
+    limits = LIMITS.search(words)
+    assert limits  # (it matches nothing, too)
     return Option(
         names=found["names"].split(","),
         argument=found["argument"] or "",
         value=found["value"] or "",
-        help=words,
+        help=words[: limits.start()] if limits["low"] or limits["needs"] or limits["excludes"] else words,
         repeats=bool(found["repeats"]),
         required=bool(found["required"]),
-        range=f"{limits[1]} to {limits[2]}" if limits else "",
-        excludes=(found["excludes"] or "").split(),
-        needs=(found["needs"] or "").split(),
+        range=f"{limits['low']} to {limits['high']}" if limits["low"] else "",
+        excludes=re.findall(r"--[\w-]+", limits["excludes"] or ""),
+        needs=re.findall(r"--[\w-]+", limits["needs"] or ""),
     )

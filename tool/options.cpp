@@ -23,7 +23,7 @@ namespace dr::compare {
 namespace {
 
 constexpr const char* about =
-    "Compresses gradients with plans and reports size, error and time.\n"
+    "Measures how well gradients compress: size, error, time, and whether it pays.\n"
     "A plan is one line, such as 'sparsify=topr(ratio=0.01) index=golomb value=qsgd(levels=127)';\n"
     "`deepreduce codecs` lists its parts.";
 
@@ -230,6 +230,50 @@ void add_compare(CLI::App& app, compare_options& o) {
   app.footer(compare_help());
 }
 
+void add_frequent(CLI::App& compare, CLI::App& predict) {
+  add_short_help(
+      compare, "deepreduce compare [INPUT ...] [OPTIONS]",
+      {{"What",
+        {{"INPUT", "gradients: .npz, .npy, .safetensors, a folder; none: bundled data"},
+         {"--tensor", "only tensors of such names, a row for each; 'layer3.*'"},
+         {"--steps", "the inputs are consecutive steps: a residual carries over"}}},
+       {"Which plans",
+        {{"--plan", "a plan or a sweep: 'sparsify=topr(ratio=0.01..0.1) value=half|qsgd'"},
+         {"--preset", "plans by name: paper, grace, topk; `deepreduce presets` lists them"},
+         {"--book", "each tensor by its plan of a plan book"}}},
+       {"Which rows",
+        {{"--where", "only rows that meet it: 'total_error < 0.5 and bytes < 1e6'"},
+         {"--sort", "by columns: bytes, -total_error"},
+         {"--pareto", "only rows that no other row beats"},
+         {"--best", "the smallest plan that meets it: 'total_error <= 0.3'"}}},
+       {"Link",
+        {{"--link", "models a step over links of this rate: 10Gb/s,50us"}, {"--ranks", "their number; default: 8"}}},
+       {"Output",
+        {{"--wide", "all columns"},
+         {"--report", "a page with charts"},
+         {"--output", "rows.json, rows.csv or rows.md"}}}});
+  add_short_help(predict, "deepreduce predict PROFILE [OPTIONS]",
+                 {{"What",
+                   {{"PROFILE", "costs of plans; `deepreduce calibrate -o profile.json` writes it"},
+                    {"--model", "tensors and times; DDPHook(plan, record=FILE) writes it"},
+                    {"--sizes", "without a model: 25M,512x2048"},
+                    {"--backward", "its backward: 122ms"}}},
+                  {"Which plans",
+                   {{"--plan", "a plan or a sweep; default: those of the profile"},
+                    {"--book", "each tensor by its plan of a plan book"},
+                    {"--errors", "errors on your gradients: rows.json of `compare --per-tensor`"}}},
+                  {"Which rows",
+                   {{"--every", "rounds of an outer loop, every H steps, in place of steps"},
+                    {"--what-if", "curves over one of these"}}},
+                  {"Link",
+                   {{"--link", "of a host: 10Gb/s,50us; default: the profile's"},
+                    {"--ranks", "their number; default: 8 with --link"}}},
+                  {"Output",
+                   {{"--timeline", "a drawing of a step"},
+                    {"--output", "a file instead of stdout"},
+                    {"--json", "instead of a table"}}}});
+}
+
 // By --format, else by the suffix of --output.
 format chosen_format(const compare_options& o) {
   if (!o.form_name.empty()) return compare_formats.at(o.form_name);
@@ -374,6 +418,7 @@ command parse_options(int argc, const char* const* argv) {
   predict::add_predict(*predict_app, predict);
   predict::add_plan(*plan_app, plan);
   plugin_test::add_test_plugin(*test_plugin_app, test_plugin);
+  add_frequent(*compare_app, *predict_app);
   help_app->add_option("COMMAND", "The command")->type_name("");
   try {
     app.parse(arguments_of(app, argc, argv));

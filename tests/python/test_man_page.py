@@ -130,7 +130,7 @@ def test_groff_finds_no_fault_in_the_page(source, tmp_path):
         ("  --plan PLAN ...             A plan", ["--plan"], "PLAN", "", "A plan"),
         ("  --pareto[=COLUMNS]          Only rows", ["--pareto"], "", "COLUMNS", "Only rows"),
         ("  --link RATE[,LATENCY]       Models", ["--link"], "RATE[,LATENCY]", "", "Models"),
-        ("  --time S:FLOAT in [0 - 9] Excludes: --repeat\n" + 30 * " " + "Seconds", ["--time"], "S", "", "Seconds"),
+        ("  --time SECONDS-OF-A-ROUND ...\n" + 30 * " " + "Seconds. From 0 to 9. Only with --a and --b. Not with --c.", ["--time"], "SECONDS-OF-A-ROUND", "", "Seconds"),
         ("  INPUT REQUIRED              Gradients", ["INPUT"], "", "", "Gradients"),
     ],
 )
@@ -140,6 +140,29 @@ def test_a_line_of_help_is_read(line, names, argument, value, help_text):
     (option,) = command.options + command.positionals
     assert [option.names, option.argument, option.value, option.help] == [names, argument, value, help_text]
     assert command.footer == "More words: here\n  --no option"
+
+
+def test_limits_of_an_option_are_read_from_its_sentences():
+    option = cli_help.parse_option("--time S", "Seconds. From 0 to 9. Only with --a and --b. Not with --c or --d.")
+    assert (option.range, option.needs, option.excludes, option.help) == ("0 to 9", ["--a", "--b"], ["--c", "--d"], "Seconds")
+    plain = cli_help.parse_option("--x X", "Seconds. And more.")
+    assert (plain.range, plain.needs, plain.excludes, plain.help) == ("", [], [], "Seconds. And more.")
+
+
+@pytest.mark.parametrize("command", ["compare", "predict"])
+def test_h_is_25_lines_in_five_groups_and_help_is_everything(command):
+    def printed(option):
+        return subprocess.run([TOOL, command, option], check=True, capture_output=True, text=True).stdout
+
+    short, full = printed("-h"), printed("--help")
+    lines = short.splitlines()
+    assert len(lines) <= 25 and max(map(len, lines)) <= 100
+    assert [line for line in lines if re.fullmatch(r"[A-Z][a-z ]+", line)] == ["What", "Which plans", "Which rows", "Link", "Output"]
+    names = re.findall(r"^  (--[\w-]+)", short, flags=re.M)
+    assert len(names) > 10 and all(re.search(rf"^  (-\w,)?{name}\b", full, flags=re.M) for name in names)
+    assert len(full.splitlines()) > 60 and f"deepreduce {command} --help" in lines[-1]
+    for debris in (":INT", ":FLOAT", ":UINT", "Excludes:", "Needs:", " in [", ":{"):
+        assert debris not in full
 
 
 def test_version_says_commit_build_and_level_of_instructions():

@@ -39,7 +39,7 @@ void add_calibrate(CLI::App& app, calibrate_options& o) {
         uint64_t n = 0;
         return compare::read_count(text, n) ? std::to_string(n) : text;
       })
-      ->type_name("N,N,…");
+      ->type_name("N[,N]");
   app.add_option("--time", o.seconds,
                  "Seconds of timed rounds per plan and size; default: 0.15. At least 5 rounds, at most 200")
       ->check([](const std::string& text) {  // CLI::Range accepts "nan"

@@ -52,7 +52,7 @@ void add_model(CLI::App& app, case_options& o) {
       app.add_option("--sizes", o.sizes, "Instead of --model: elements or shapes of the tensors, 1000,25M,512x2048");
   auto* input = app.add_option("--input", o.input, "Instead of --model: the tensors of an array file, as for compare");
   model->check(no_empty_path)->type_name("FILE")->excludes(sizes)->excludes(input);
-  sizes->type_name("N,N…")->excludes(input);
+  sizes->type_name("N[,N]")->excludes(input);
   input->type_name("FILE");
   add_time(app, "--forward", o.forward, "Forward time of a step, such as 40ms; default: the model's");
   add_time(app, "--backward", o.backward, "Backward time; with --sizes all gradients are ready at its end");
@@ -145,7 +145,7 @@ void add_predict(CLI::App& app, predict_options& o) {
       app.add_option("--every", o.every,
                      "Steps of a round of an outer loop (deepreduce.outer): predicts rounds in place of steps; "
                      "may be repeated, as 10,30,100");
-  every->delimiter(',')->allow_extra_args(false)->check(CLI::Range(1, 1000000))->type_name("H,H…");
+  every->delimiter(',')->allow_extra_args(false)->check(CLI::Range(1, 1000000))->type_name("H[,H]");
   app.add_flag("--folder", o.folder, "With --every: the workers share a Folder, not a process group")->needs(every);
   add_list(app, "--what-if", o.what_ifs, "Curves over bandwidth, compute, ranks or ratio; may be repeated")
       ->check(CLI::IsMember({"bandwidth", "compute", "ranks", "ratio"}))
