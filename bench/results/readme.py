@@ -32,7 +32,7 @@ def us(nanoseconds):
 
 
 def table(rows):
-    lines = ["| plan | relative volume | bits per index | relative L2 error | energy that is lost | encode | decode |", "|---|---|---|---|---|---|---|"]
+    lines = ["| plan | of dense | bits per index | relative L2 error | energy that is lost | encode | decode |", "|---|---|---|---|---|---|---|"]
     for plan in plans:
         row = rows[plan]
         error = f"{row['relative_l2_error']:.3f}" if row["relative_l2_error"] else "0"

@@ -281,7 +281,8 @@ def test_bad_input_says_what_and_where(profile, model, tmp_path):
     wrong["tensors"] = []
     assert "'tensors'" in refusal("predict", profile, "--model", write(tmp_path / "m.json", wrong), *link)
     assert "cannot be opened" in refusal("predict", tmp_path / "none.json", "--model", model)
-    assert "no JSON" in refusal("predict", write(tmp_path / "p.json", "{"), "--model", model)
+    assert "not a profile (`deepreduce calibrate -o profile.json` writes one): byte 2 is not JSON" in refusal("predict", write(tmp_path / "p.json", "{"), "--model", model)
+    assert "not a model (DDPHook(record=" in refusal("predict", profile, "--model", write(tmp_path / "p.json", "[1]"), *link)
     assert "schema ''" in refusal("predict", write(tmp_path / "p.json", "{}"), "--model", model)
     assert "no tensors: give" in refusal("predict", profile, *link)
     assert "--sizes 'x' is neither" in refusal("predict", profile, "--sizes", "1,x", *link)

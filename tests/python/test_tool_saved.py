@@ -134,12 +134,12 @@ def test_resume_measures_only_what_is_not_there(tmp_path):
     rows = json.loads(store.read_text())["rows"]
     assert rows[:2] == first  # the times, too: they were not measured again
     assert sorted((row["d"], row["plan"]) for row in rows) == sorted([(d, p) for d in (20000, 500) for p in ("memcpy", EXACT, RAW)])
-    assert json.loads(done.stdout)["rows"] == rows and "2 plans × 2 inputs, 3 of them to be measured, 1 of them saved before" in done.stderr.decode()
+    assert json.loads(done.stdout)["rows"] == rows and f"2 plans × 2 inputs, 3 to measure (1 already in {store})" in done.stderr.decode()
     again = run("compare", SYNTH, "synth:d=500", "--plan", EXACT, "--plan", RAW, "--repeat", 1, "--resume", store, "--format", "json")
     assert json.loads(again.stdout)["rows"] == rows == json.loads(store.read_text())["rows"]
-    assert "2 plans × 2 inputs, 0 of them to be measured, 4 of them saved before" in again.stderr.decode()
+    assert f"2 plans × 2 inputs, 0 to measure (4 already in {store})" in again.stderr.decode()
     less = run("compare", SYNTH, "--plan", RAW, "--repeat", 1, "--resume", store)
-    assert "1 plan × 1 input, 0 of them to be measured, 1 of them saved before" in less.stderr.decode()
+    assert f"1 plan × 1 input, 0 to measure (1 already in {store})" in less.stderr.decode()
 
 
 def test_resume_names_the_setting_that_differs(tmp_path):

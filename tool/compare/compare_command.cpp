@@ -281,7 +281,7 @@ class comparison {
     if (!swept && !resumed_ && !console_.is_terminal()) return;
     std::string text = fmt::format("{} plan{} × {} {}{}", max_plans, max_plans == 1 ? "" : "s", plans.size(), unit,
                                    plans.size() == 1 ? "" : "s");
-    if (resumed_) text += fmt::format(", {} of them to be measured, {} of them saved before", runs, saved);
+    if (resumed_) text += fmt::format(", {} to measure ({} already in {})", runs, saved, o_.resume);
     console_.line(text);
   }
 

@@ -171,6 +171,12 @@ curve curve::with_slope(double factor) const {
   return c;
 }
 
+// The command that writes such a file.
+static const char* writer_of(std::string_view what) {
+  if (what == "profile") return " (`deepreduce calibrate -o profile.json` writes one)";
+  return what == "model" ? " (DDPHook(record=\"model.json\") and `deepreduce capture` write one)" : "";
+}
+
 json parse_json(std::string_view text, const std::string& where, const char* what) {
   constexpr int deepest = 32;  // copying recurses
   const auto shallow = [&](int depth, json::parse_event_t, json&) {
@@ -179,10 +185,10 @@ json parse_json(std::string_view text, const std::string& where, const char* wha
   };
   try {
     json parsed = json::parse(text, shallow);
-    if (!parsed.is_object()) refuse(where, fmt::format("no JSON object, so no {}", what));
+    if (!parsed.is_object()) refuse(where, fmt::format("not a {}{}: no JSON object", what, writer_of(what)));
     return parsed;
   } catch (const json::parse_error& e) {
-    refuse(where, fmt::format("byte {}: no JSON, so no {}", e.byte, what));
+    refuse(where, fmt::format("not a {}{}: byte {} is not JSON", what, writer_of(what), e.byte));
   } catch (const json::exception& e) {
     refuse(where, e.what());
   }
