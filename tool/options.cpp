@@ -140,6 +140,8 @@ void add_compare_output(CLI::App& app, compare_options& o) {
   app.add_option("--format", o.form_name, "Format of the result; default: by the suffix of --output, else table")
       ->check(known_format)
       ->type_name("table|csv|json|md|html");
+  app.add_flag("--wide", o.wide,
+               "All columns, and a row for every tensor; default: five columns, as wide as the terminal");
   add_output(
       app, o.output,
       "File to write instead of stdout, completely or not at all; X.json, X.csv, X.md and X.html choose the format");
@@ -174,6 +176,7 @@ void add_questions(CLI::App& app, compare_options& o) {
   app.add_option("--best-by", o.best_by, "Column that --best minimises, such as encode_ns+decode_ns; default: bytes")
       ->needs(best)
       ->type_name("COLUMN");
+  app.add_flag("--all", o.all, "Also the tables, beside the answers of --best")->needs(best);
   app.add_option("--limit", o.limit, "Maximum number of plans of a sweep; default: 10000")
       ->check(CLI::Range(1, 1000000))
       ->type_name("N");
@@ -195,7 +198,8 @@ void add_saved(CLI::App& app, compare_options& o) {
 void add_compare(CLI::App& app, compare_options& o) {
   app.add_option("INPUT", o.subjects.inputs, "Gradients; see below")->type_name("");
   add_list(app, "--plan", o.plans,
-           "A plan or a sweep (see below); may be repeated. Default: a set that suits the input")
+           "A plan or a sweep (see below); may be repeated. Default: those of `calibrate`; for a sparse input, ways to "
+           "code it")
       ->check(no_empty_text)
       ->type_name("PLAN");
   add_list(app, "--preset", o.presets,

@@ -38,7 +38,7 @@ def test_csv_has_the_same_columns_and_the_formats_agree_on_bytes():
         assert (line["machine"], line["commit"]) == (report["machine"]["cpu"] or "", report["commit"])
         for name in set(COLUMNS) - TIMED:
             assert line[name] == ("" if row[name] is None else str(row[name])), name
-    table = compare(SYNTH, plans=plans, form="table")
+    table = compare(SYNTH, plans=plans, form="wide")
     for row in report["rows"]:
         assert f"{row['bytes']:,}" in table
 
@@ -119,7 +119,7 @@ def test_nan_is_carried_by_an_exact_plan_and_fails_a_lossy_one_alone(tmp_path):
     failed, = json.loads(done.stdout)["failures"]
     assert (failed["input"], failed["plan"]) == (str(file), plans[1]) and "NaN" in failed["error"]
     table = run("compare", file, "--repeat", 1, *[w for p in plans for w in ("--plan", p)], status=1).stdout.decode()
-    assert "index=golomb value=qsgd failed: " in table and "NaN" in table.split("failed: ")[1]
+    assert f"failed: {file}: index=golomb value=qsgd: " in table and "NaN" in table.split("failed: ")[1]
     assert rows[0]["relative_l2_error"] is None  # 0 / NaN
     assert rows[1]["r"] == 300  # NaN ranks above infinity
     message = done.stderr.decode()
@@ -173,12 +173,18 @@ def test_segments_are_coded_each_for_itself(tmp_path):
     assert "1 tensor in 20 segments" in text
 
 
-def test_bundled_accumulators_and_gradients_are_the_default():
-    report = compare(env={**os.environ, "DEEPREDUCE_DATASETS": str(DATASETS)})
-    rows = rows_of(report)
-    listed = json.loads((DATASETS / "manifest.json").read_text("utf-8"))["captures"]
-    assert [(row["input"], row["d"]) for row in rows] == [(str(DATASETS / e["file"]), e["parameters"]) for e in listed]
-    assert {row["tensor"] for row in rows} == {"*"}
+def test_a_bundled_accumulator_of_each_model_is_the_default(tmp_path):
+    """Those that the Python package has, too; of a folder without them all files."""
+    rows = rows_of(compare(env={**os.environ, "DEEPREDUCE_DATASETS": str(DATASETS)}))
+    captures = {str(DATASETS / e["file"]): e for e in json.loads((DATASETS / "manifest.json").read_text("utf-8"))["captures"]}
+    assert [row["d"] for row in rows] == [captures[row["input"]]["parameters"] for row in rows]
+    assert len(rows) == 4 == len({captures[row["input"]]["model"] for row in rows}) and {row["tensor"] for row in rows} == {"*"}
+    for folder in ("accumulators", "gradients"):
+        (tmp_path / folder).mkdir()
+        write_npy(tmp_path / "x.npy", [1.0, 2.0] * 50)
+        write_npz(tmp_path / folder / "g.npz", x=tmp_path / "x.npy")
+    rows = rows_of(compare(env={**os.environ, "DEEPREDUCE_DATASETS": str(tmp_path)}))
+    assert [row["input"] for row in rows] == [str(tmp_path / folder / "g.npz") for folder in ("accumulators", "gradients")]
 
 
 def test_missing_bundled_data_name_the_place(tmp_path):
@@ -189,9 +195,16 @@ def test_missing_bundled_data_name_the_place(tmp_path):
 
 def test_default_plans_on_dense_and_on_sparse_input(tmp_path):
     dense = {row["plan"] for row in rows_of(compare(SYNTH, plans=()))}
-    assert len(dense) >= 8 and all(plan.startswith("sparsify=topr(ratio=0.01) ") for plan in dense)
+    for ratio in ("0.001", "0.01", "0.1"):
+        assert sum(plan.startswith(f"sparsify=topr(ratio={ratio}) feedback=residual ") for plan in dense) >= 3
+    assert {"index=all value=half(type=bf16)", "feedback=residual index=all value=uniform_quant(bits=8) exchange=owner"} < dense
     sparse = {row["plan"] for row in rows_of(compare("synth:d=20000,density=0.01", plans=()))}
-    assert len(sparse) == len(dense) and not any("sparsify" in plan for plan in sparse)
+    assert len(sparse) >= 8 and not any("sparsify" in plan or "feedback" in plan for plan in sparse)
+    assert not any("transform" in plan for plan in dense)  # there is no matrix
+    numpy = pytest.importorskip("numpy")
+    for kind, transforms in (("f4", 1), ("f2", 0)):
+        numpy.savez(tmp_path / "m.npz", w=numpy.random.default_rng(1).standard_normal((60, 50)).astype(kind))
+        assert sum("transform=lowrank" in row["plan"] for row in rows_of(compare(tmp_path / "m.npz", plans=()))) == transforms
 
 
 def test_per_tensor_rows_leave_out_small_tensors_and_say_so(bundled):
@@ -247,11 +260,12 @@ def test_output_is_a_whole_file_or_none(tmp_path):
     assert str(tmp_path / "no" / "rows.csv") in message
 
 
-def test_table_fits_140_columns():
+def test_tables_fit_their_width():
     plans = (EXACT, TOPR + "index=bloom(policy=p0,fpr=0.00123456789,seed=4000000000) value=fit_poly(degree=4)+deflate(level=9)",
              NO_SPARSIFIER, "sparsify=threshold(value=1e30) index=golomb value=fit_poly")
-    table = compare(SYNTH, plans=plans, form="table")
-    assert max(map(len, table.splitlines())) <= 140
+    assert max(map(len, compare(SYNTH, plans=plans, form="table").splitlines())) <= 80
+    table = compare(SYNTH, plans=plans, form="wide")
+    assert max(map(len, table.splitlines())) <= 180
     assert "pays below" in table and "memcpy" in table and "dense" in table
 
 

@@ -1,6 +1,7 @@
 """The tool's output if a question has no answer, or if an answer would mislead."""
 
 import json
+import re
 
 import numpy
 import pytest
@@ -47,8 +48,9 @@ def test_the_front_stands_in_the_order_of_its_first_column(saved):
 
 def test_tables_of_rows_warn_of_spreads(saved):
     path = saved("wide.json", {EXACT: times(1000, 0.9), LOSSY: times(5000, 0.01)})
-    text = run("compare", "--from", path).stdout.decode()
+    text = run("compare", "--from", path, "--wide").stdout.decode()
     assert "spread above 25 %" in text and "encode 90 %" in text
+    assert re.search("spread above 25 % in times of [12] of 2 rows", run("compare", "--from", path).stdout.decode())
 
 
 def test_nothing_compared_is_no_success(saved):
@@ -87,6 +89,8 @@ def test_no_row_says_how_near_the_nearest_is(saved):
     path = saved("rows.json", {EXACT: times(1000, 0.01, total_error=0.25)})
     done = run("compare", "--from", path, "--where", "error < 0.02")
     assert "none of 1 rows; the least error is 0.25" in done.stderr.decode()
+    done = run("compare", SYNTH, "--plan", EXACT, "--plan", LOSSY, "--repeat", 1, "--where", "bytes < 1")  # memcpy is no plan
+    assert "none of 2 rows" in done.stderr.decode()
     done = run("compare", "--from", path, "--where", "verdict == 'pays'")
     assert "no row has 'verdict', which requires --link" in done.stderr.decode()
 
@@ -192,6 +196,6 @@ def test_a_total_alone_is_not_worse(saved):
 
 def test_bits_of_an_order_stand_in_every_table(tmp_path):
     words = ("compare", "synth:d=20k", "--plan", TOPR + "index=golomb value=fit_poly", "--seed", "1", "--repeat", "1")
-    shown = [run(*words, *more).stdout.decode() for more in ((), ("--sort", "bytes"))]
+    shown = [run(*words, *more).stdout.decode() for more in (("--wide",), ("--wide", "--sort", "bytes"))]
     cells = [next(word for line in text.splitlines() for word in line.split() if word.count("+") == 2) for text in shown]
     assert cells[0] == cells[1]

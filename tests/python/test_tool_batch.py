@@ -43,7 +43,7 @@ def test_a_batch_is_the_sum_of_its_tensors(tmp_path):
     bound = sum(row["index_bound_bits_per_nonzero"] * row["r"] for row in rows) / whole["r"]
     assert whole["index_bound_bits_per_nonzero"] == pytest.approx(bound)
     table = compare(file, "--batch", plans=(plan,), form="table")
-    assert "[3 tensors]  f32, d = 12,000" in table
+    assert "g.npz  [3 tensors], d = 12,000, 48 kB as f32\n" in table
 
 
 def test_empty_tensors_other_types_and_single_ones_are_as_encode_has_them(tmp_path):

@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from tool_runs import EXACT, LOSSY, NO_SPARSIFIER, SYNTH, TOPR, compare, needs_tool, plan_column, rows_of, run, write_npy, write_npz
+from tool_runs import EXACT, LOSSY, NO_SPARSIFIER, SYNTH, TOPR, compare, needs_tool, plan_column, rows_of, run, words_of, write_npy, write_npz
 
 pytestmark = needs_tool
 
@@ -29,7 +29,7 @@ def test_random_k_means_the_same_as_a_sparsifier_and_as_an_index_codec():
         assert row["support"] == 2000
         assert row["total_error"] ** 2 + row["energy_recall"] == pytest.approx(1, rel=1e-9)
         assert row["energy_recall"] == pytest.approx(0.01, rel=0.2)
-    table = compare("synth:d=200000,values=laplace,seed=7", plans=plans, form="table")
+    table = compare("synth:d=200000,values=laplace,seed=7", plans=plans, form="wide")
     assert table.count("0.995") >= 3  # the total error of both, the coding error of one
 
 
@@ -85,24 +85,28 @@ def test_presets_are_named_and_what_auto_chose_is_told():
     assert [row["choice"] is None for row in rows] == [True, False, True, True, True, True]
     index, value = rows[1]["choice"].split()
     assert index.startswith("index=") and value.startswith("value=") and "auto" not in rows[1]["choice"]
-    table = run("compare", *arguments).stdout.decode()
+    table = run("compare", *arguments, "--wide").stdout.decode()
     assert "VByte: index=delta_varint value=raw" in table
-    assert any(line.startswith("  VByte ") for line in table.splitlines())
+    assert any(line.lstrip().startswith("VByte ") for line in table.splitlines())
     assert f"{auto} → {index} {value}".replace(" ", "") in plan_column(table)
 
 
 def test_no_parameter_of_a_plan_is_cut_off():
     plans = [TOPR + f"index=bloom(policy=p0,fpr=0.00123456789,seed=4000000000) value=fit_poly(degree={n})+deflate(level=9)" for n in (3, 5)]
-    table = compare(SYNTH, plans=plans, form="table")
-    for row in rows_of(compare(SYNTH, plans=plans)):
-        assert row["plan"].removeprefix(TOPR).replace(" ", "") in plan_column(table)
-    assert max(map(len, table.splitlines())) <= 140
+    for form, width in (("table", 80), ("wide", 180)):
+        table = compare(SYNTH, plans=plans, form=form)
+        for row in rows_of(compare(SYNTH, plans=plans)):
+            shared = row["plan"].rpartition(" ")[0]
+            assert words_of(table).count("all plans: " + shared) == 1
+            own = [stage for stage in row["plan"].split() if stage.startswith("value=")]  # the others are shared
+            assert "".join(own) in plan_column(table)
+        assert max(map(len, table.splitlines())) <= width
 
 
 def test_tables_show_spreads_and_warn_of_few_rounds():
-    table = compare(SYNTH, repeat=9, form="table")
-    line = next(line for line in table.splitlines() if "index=golomb value=raw" in line)
-    assert line.count("±") == 3 and line.count("%") >= 4
+    table = compare(SYNTH, repeat=9, form="wide")
+    line = next(line for line in table.splitlines() if line.startswith("  " + TOPR.strip()))
+    assert 2 <= line.count("±") <= 4
     assert "too few" not in table and "2 timed rounds: too few" in compare(SYNTH, form="table")
 
 
@@ -124,7 +128,8 @@ def test_a_link_gives_a_modelled_step_and_a_verdict():
     fast, = rows_of(compare(source, "--ranks", 8, "--link", "100Tb/s", repeat=5))
     assert fast["verdict"] == "slower"
     table = compare(source, "--link", "100Mbit/s", plans=plans, form="table")
-    assert "pays" in table and "slower" in table and "a model" in table and max(map(len, table.splitlines())) <= 140
+    assert " pays\n" in table and " slower\n" in table and "a model" in table and max(map(len, table.splitlines())) <= 80
+    assert "2 of 3 plans, on 100Mbit/s among 8 ranks; the shortest step" in words_of(table)
     none, = rows_of(compare(source))
     assert none["step_ns"] is none["verdict"] is None and none["pays_below"] > none["pays_below_bf16"] > 0
 
@@ -193,7 +198,7 @@ def test_half_floats_are_compared_with_a_dense_tensor_of_16_bits(tmp_path):
     row, = rows_of(compare(file, "--link", "1Gb/s", repeat=5))
     assert row["dense_step_ns"] == row["bf16_step_ns"] == pytest.approx(2 * 7 / 8 * 16 * 20000, abs=1)
     assert row["pays_below"] == row["pays_below_bf16"]
-    assert "the dense tensor in its own type" in compare(file, form="table")
+    assert "the dense tensor in its own type" in words_of(compare(file, form="table"))
 
 
 def test_the_naive_policy_is_listed():

@@ -1,33 +1,30 @@
 """The tool `deepreduce`: what stands below a table, and what it is computed from."""
 
+import re
+
 import pytest
 
 numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 
-from test_tool import SYNTH, TOOL, TOPR, compare, run  # noqa: E402
+from tool_runs import SYNTH, TOOL, TOPR, compare, rows_of, run, words_of  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not TOOL, reason="DEEPREDUCE_TOOL does not name the tool")
 
 
-def times_of(line):
-    """Bytes, and sparsify, encode and merge in ns, of a line of a table (which has no fallback)."""
-    cells = line.split()
-    times = [1e3 * float(cell.split("±")[0]) for cell in cells if "±" in cell]
-    sparsify = 1e3 * float(cells[[i for i, cell in enumerate(cells) if "±" in cell][0] - 1])
-    return int(next(cell for cell in cells if "," in cell).replace(",", "")), sparsify, times[0], times[2]
-
-
 def test_pays_below_is_of_an_all_gather_against_a_ring():
-    """(n - 1) (64 d / n - 8 bytes) / (sparsify + encode + merge), of the times in the same line."""
+    """(n - 1) (64 d / n - 8 bytes) / (sparsify + encode + merge) against f32; the table has that against bf16."""
     factor = {"Mb/s": 1e6, "Gb/s": 1e9}
+    d = 2000000
     for arguments, n in (([], 8), (["--ranks", 2], 2), (["--ranks", 64], 64)):
-        table = compare("synth:d=2000000,values=laplace,seed=7", *arguments, form="table", repeat=5)
-        assert f"n = {n} ranks" in table
-        line = next(line for line in table.splitlines() if "index=golomb value=raw" in line)
-        size, sparsify, encode, merge = times_of(line)
-        saved = (n - 1) * (64 * 2000000 / n - 8 * size)
-        speed, unit = line.split()[-2:]
-        assert float(speed) * factor[unit] == pytest.approx(saved / (1e-9 * (sparsify + encode + merge)), rel=0.02)
+        row, = rows_of(compare(f"synth:d={d},values=laplace,seed=7", *arguments, repeat=5))
+        computing = 1e-9 * (row["sparsify_ns"] + row["encode_ns"] + row["merge_ns"])
+        for column, bits in (("pays_below", 64), ("pays_below_bf16", 32)):
+            saved = (n - 1) * (bits * d / n - 8 * (row["bytes"] + 256))
+            assert row[column] == pytest.approx(saved / computing, rel=1e-3)
+        table = compare(f"synth:d={d},values=laplace,seed=7", *arguments, form="table", repeat=5)
+        assert f"on slower links {n} ranks finish sooner than with dense bf16" in words_of(table)
+        speed, unit = re.search(r"([\d.]+) ([MG]b/s)$", table, flags=re.M).groups()
+        assert 0.2 < float(speed) * factor[unit] / row["pays_below_bf16"] < 5  # of another run
     # 128 frames of 2 % are more than two dense tensors.
     table = compare(SYNTH, "--ranks", 128, plans=[TOPR + "index=raw value=raw"], form="table")
     assert "never" in table
@@ -37,7 +34,7 @@ def test_what_a_preset_lacks_is_said_where_it_is_listed_and_below_the_table():
     note = "there is no MinMaxSketch"
     assert note in run("presets").stdout.decode()
     table = run("compare", SYNTH, "--preset", "SketchML", "--repeat", 1).stdout.decode()
-    assert "SketchML: index=all value=sketch(buckets=64)+huffman" in table and note in table
+    assert "SketchML: index=all value=sketch(buckets=64)+huffman" in words_of(table) and note in table
     assert note not in run("compare", SYNTH, "--preset", "QSGD", "--repeat", 1).stdout.decode()
     assert max(map(len, table.splitlines())) <= 140
 

@@ -60,8 +60,9 @@ def test_where_and_sort_choose_rows():
     assert [row["plan"] for row in report["rows"]] == [plans[2], EXACT]
     ascending = compare(SYNTH, "--where", "relative_l2_error == 0", "--sort", "-bytes + 2 * bytes", plans=plans)  # a sum, whose first term is negative
     assert [row["plan"] for row in ascending["rows"]] == [EXACT, plans[2]]
-    table = compare(SYNTH, "--where", "bytes < 1e5", "--sort", "bytes", plans=plans, form="table")
-    assert table.index("golomb value=qsgd") < table.index("golomb value=raw") < table.index("index=raw value=raw")
+    for form in ("table", "wide"):
+        table = compare(SYNTH, "--where", "bytes < 1e5", "--sort", "bytes", plans=plans, form=form)
+        assert table.index("golomb value=qsgd") < table.index("golomb value=raw") < table.index("index=raw value=raw")
 
 
 @pytest.mark.parametrize("option", ["--where", "--best"])
@@ -106,7 +107,7 @@ def test_a_model_joined_and_tensor_by_tensor_have_the_same_energy(model):
 
 
 def test_many_tensors_are_one_table_with_totals_above(model):
-    table = compare(model, "--per-tensor", plans=(EXACT, LOSSY), form="table")
+    table = compare(model, "--per-tensor", plans=(EXACT, LOSSY), form="wide")
     assert table.count(" energy ") == 2  # headings: of the totals, of the rows
     assert table.index("Totals") < table.index("worst tensor") < table.index("layer3.0.conv2.weight, conv")
 
@@ -114,10 +115,10 @@ def test_many_tensors_are_one_table_with_totals_above(model):
 def test_headings_of_a_table_are_whole_and_plans_lack_what_all_have(tmp_path):
     names = [f"encoder.layers.{i}.a_very_long_name_of_a_module.that_goes_on_and_on.weight" for i in range(3)]
     numpy.savez(tmp_path / "m.npz", **{name: numpy.ones((2, 600), "f4") for name in names})
-    table = compare(tmp_path / "m.npz", "--per-tensor", plans=(EXACT, LOSSY), form="table")
+    table = compare(tmp_path / "m.npz", "--per-tensor", plans=(EXACT, LOSSY), form="wide")
     assert all(f"\n{name}, linear, d = 1,200\n" in table for name in names)
     assert "all plans: sparsify=topr(ratio=0.01) index=golomb\n" in table and "\n  value=qsgd " in table
-    assert max(map(len, table.splitlines())) <= 140 and "\x01" not in table
+    assert max(map(len, table.splitlines())) <= 180
 
 
 def test_kinds_of_layers_are_a_column(model):

@@ -25,7 +25,7 @@ def test_saved_rows_are_shown_again_in_any_format(tmp_path):
     before = json.loads(saved.read_text())
     again = json.loads(run("compare", "--from", saved, "--format", "json").stdout)
     assert again["rows"] == before["rows"] and again["commit"] == before["commit"]
-    table = run("compare", "--from", saved).stdout.decode()
+    table = run("compare", "--from", saved, "--wide").stdout.decode()
     assert all(f"{row['bytes']:,}" in table for row in before["rows"])
     sorted_rows = json.loads(run("compare", "--from", saved, "--sort", "bytes", "--where", "plan != 'memcpy'", "--format", "json").stdout)["rows"]
     assert [row["plan"] for row in sorted_rows] == [LOSSY, EXACT]
@@ -88,7 +88,7 @@ def test_files_of_one_name_in_two_folders_are_told_apart(tmp_path):
     for path in paths:
         path.parent.mkdir(exist_ok=True)
         write_npy(path, numpy.arange(1000, dtype="f4"))
-    lines = run("compare", "--from", save(tmp_path / "a.json", *paths)).stdout.decode().splitlines()
+    lines = run("compare", "--from", save(tmp_path / "a.json", *paths), "--wide").stdout.decode().splitlines()
     assert [line for line in lines if line.endswith(", d = 1,000")] == [f"{paths[0]}, d = 1,000", f"{paths[1]}, d = 1,000", "h.npy, d = 1,000"]
 
 
@@ -242,7 +242,7 @@ def test_a_terminal_shows_progress_and_the_time_left():
     os.close(ours)
     text = seen.decode(errors="replace")
     assert process.returncode == 0 and "1 plan × 2 inputs" in text
-    assert "[1/2] round 5 of 5" in text and "[2/2, 1 s left] round 5 of 5" in text
+    assert "input 1/2, plan 1/1" in text and "input 2/2, round 5 of 5" in text
     assert text.endswith("\r\x1b[K")  # the line is cleared
 
 
@@ -254,7 +254,7 @@ def test_an_interrupted_run_writes_what_is_finished(tmp_path):
             os.sched_yield()
         process.send_signal(signal.SIGINT)
         stderr = process.communicate(timeout=60)[1].decode()
-    assert process.returncode == 130 and "interrupted: 2 rows were finished" in stderr
+    assert process.returncode == 130 and "interrupted: 1 rows were finished" in stderr
     for file in (store, output):
         assert [(row["d"], row["plan"]) for row in json.loads(file.read_text())["rows"]] == [(1000, "memcpy"), (1000, EXACT)]
 

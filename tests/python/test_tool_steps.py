@@ -84,7 +84,7 @@ def test_only_the_last_step_is_shown_unless_asked_and_one_input_comes_again(grad
     assert again[0]["contraction"] == last["contraction"]
     assert rows_of(compare(file, plans=(plan,)))[0]["contraction"] == rows[0]["contraction"]
     table = compare(file, "--steps", 4, plans=(plan,), form="table")
-    assert "step 4" in table and "step 3" not in table and max(map(len, table.splitlines())) <= 140
+    assert "step 4" in table and "step 3" not in table and max(map(len, table.splitlines())) <= 80
 
 
 def test_tensors_of_several_inputs_have_steps_each(gradients, tmp_path):

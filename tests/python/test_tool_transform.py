@@ -57,9 +57,19 @@ def test_a_batch_is_one_transform(gradients):
     assert row["bytes"] == 4 * (2 * (80 + 60) + 2 * (40 + 50) + 1500)
 
 
-def test_joined_tensors_are_no_matrix(gradients):
-    done = run("compare", gradients[0], "--plan", LOWRANK, "--plan", EIGHT, "--repeat", 1, status=1)
-    assert "joined tensors are not a matrix" in done.stderr.decode() and "--per-tensor" in done.stderr.decode()
+def test_joined_tensors_are_still_matrices(gradients):
+    """A transform takes each by itself: the rows of both ways are one, but for times."""
+    joined, batch = (rows_of(gradients[0], *more, "--plan", LOWRANK, "--plan", EIGHT) for more in ((), ("--batch",)))
+    for name in ("bytes", "d", "total_error", "gradient_energy"):
+        assert joined["*", LOWRANK][name] == pytest.approx(batch["[3 tensors]", LOWRANK][name], rel=1e-6), name
+    assert joined["*", LOWRANK]["bytes"] == 4 * (2 * (80 + 60) + 2 * (40 + 50) + 1500)
+
+
+def test_its_factors_go_through_a_ring(gradients):
+    row = rows_of(gradients[0], "--plan", LOWRANK)["*", LOWRANK]
+    computing = row["encode_ns"] + row["merge_ns"]
+    for column, size in (("pays_below", 4), ("pays_below_bf16", 2)):
+        assert row[column] == pytest.approx(16e9 * 7 / 8 * max(0, size * row["d"] - row["bytes"]) / computing, rel=1e-3)
 
 
 def test_its_rows_take_part_in_budgets(gradients, tmp_path):

@@ -40,13 +40,20 @@ def run(*arguments, status=0, **options):
 
 
 def compare(*arguments, plans=(EXACT,), status=0, form="json", repeat=2, **options):
-    """The report: an object (json), a list of dicts (csv) or text (table)."""
+    """The report: an object (json), a list of dicts (csv) or text (table, or wide: the table of all columns)."""
+    if form == "wide":
+        arguments, form = (*arguments, "--wide"), "table"
     chosen = [word for plan in plans for word in ("--plan", plan)]
     done = run("compare", *arguments, *chosen, "--format", form, "--repeat", repeat, status=status, **options)
     text = done.stdout.decode()
     if form == "json":
         return json.loads(text)
     return list(csv.DictReader(io.StringIO(text, newline=""))) if form == "csv" else text
+
+
+def words_of(text):
+    """Without its line breaks."""
+    return " ".join(text.split())
 
 
 def plan_column(table):

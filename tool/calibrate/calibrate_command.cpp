@@ -66,6 +66,7 @@ gradients read_gradients(const std::vector<std::string>& inputs, console& consol
   compare::subject_options options;
   options.inputs = inputs;
   options.globs = {"*"};  // one by one
+  options.all_bundled = true;
   options.cast = compare::dtype::f32;
   gradients g;
   g.pool.name = inputs.empty() ? "bundled" : compare::joined(inputs, " ");
@@ -91,8 +92,15 @@ gradients read_gradients(const std::vector<std::string>& inputs, console& consol
   return g;
 }
 
+// Those of compare, without the exchange, which costs nothing here; and the exact plan.
+std::vector<std::string> usual_plans() {
+  std::vector<std::string> texts{exact_plan};
+  for (const std::string& plan : compare::usual_plans()) texts.push_back(plan.substr(0, plan.find(" exchange=")));
+  return compare::expand_plans(texts, 10000);
+}
+
 std::vector<std::string> plans_of(const calibrate_options& o) {
-  if (o.plans.empty() && o.presets.empty()) return compare::expand_plans(usual_plans(), 10000);
+  if (o.plans.empty() && o.presets.empty()) return usual_plans();
   std::vector<std::string> texts = o.plans;
   for (const std::string& name : o.presets) {
     const std::vector<std::string> plans = compare::preset_plans(name, "sparsify=topr(ratio=0.01)");
@@ -155,29 +163,6 @@ ordered_json frame_json(const std::string& plan, const std::vector<sample>& samp
 
 }  // namespace
 
-const std::vector<std::string>& usual_plans() {
-  static const std::vector<std::string> plans = [] {
-    const std::string top = "sparsify=topr(ratio=0.01) feedback=residual ";
-    std::vector<std::string> list;
-    for (const char* streams :
-         {"index=golomb value=raw", "index=golomb value=log_quant", "index=auto value=auto(error=0.07)",
-          "index=bloom(policy=p0,fpr=0.001) value=raw", "index=bloom(policy=p2,fpr=0.001) value=raw",
-          "index=bloom(policy=p0,fpr=0.001) value=qsgd", "index=raw value=fit_poly", "index=raw value=raw"})
-      list.push_back(top + streams);
-    list.emplace_back("sparsify=topr(ratio=0.1) feedback=residual index=golomb value=log_quant");
-    list.emplace_back("sparsify=topr(ratio=0.001) feedback=residual index=golomb value=log_quant");
-    list.emplace_back(
-        "sparsify=blocks(ratio=0.08,block=16) feedback=residual index=golomb(adaptive=1) value=lloyd(price=0.35)");
-    list.emplace_back("transform=lowrank(rank=4) feedback=residual");
-    list.emplace_back("feedback=residual index=all value=uniform_quant(bits=8)");
-    list.emplace_back("feedback=residual index=all value=uniform_quant(bits=4)");
-    list.emplace_back("index=all value=raw");
-    list.emplace_back("index=all value=half");
-    return list;
-  }();
-  return plans;
-}
-
 int run_calibrate(const calibrate_options& o) {
   compare::check_output(o.output);
   compare::load_plugins(o.plugins);
@@ -198,11 +183,12 @@ int run_calibrate(const calibrate_options& o) {
         fmt::format("{}: {} elements are too few for 8 ranks: no sum_growth", data.pool.name, data.pool.values.size()));
   for (size_t i = 0; i < plans.size(); ++i) try {
       const plan p(plans[i]);
-      console.part(i, plans.size(), static_cast<double>(i), static_cast<double>(plans.size()));
+      console.part("plan", i, plans.size(), static_cast<double>(i), 1, static_cast<double>(plans.size()));
       const bool transforms = compare::is_transform(plans[i]);
       std::vector<sample> encode, merge, decode, bytes, add;
       for (const uint64_t n : sizes) {
-        console.progress(fmt::format("{} elements: {}", n, plans[i]));
+        console.progress(fmt::format("{} elements", n),
+                         static_cast<double>(bytes.size()) / static_cast<double>(sizes.size()), plans[i]);
         const costs_at at = transforms ? measure_factors_at(context, p, data.pool, n, settings)
                                        : measure_at(context, p, data.pool, n, settings);
         encode.push_back(at.encode), merge.push_back(at.merge), decode.push_back(at.decode), bytes.push_back(at.frame);

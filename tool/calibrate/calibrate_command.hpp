@@ -14,7 +14,7 @@ namespace dr::calibrate {
 
 struct calibrate_options {
   std::string output;                             // "": stdout
-  std::vector<std::string> plans, presets, data;  // none: usual_plans(), the bundled gradients
+  std::vector<std::string> plans, presets, data;  // none: those of compare, the bundled gradients
   std::vector<std::string> plugins;
   std::vector<uint64_t> sizes;  // none: 2^10, 2^12, … 2^22 elements
   double seconds = 0.15;        // of rounds, per plan and size
@@ -22,9 +22,6 @@ struct calibrate_options {
   uint32_t threads = 0, ranks = 1;
   uint32_t evicted_mib = 8;
 };
-
-// Common plans: those of bench/train and of the paper, and dense ones.
-const std::vector<std::string>& usual_plans();
 
 void add_calibrate(CLI::App& app, calibrate_options& options);
 

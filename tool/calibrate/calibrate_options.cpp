@@ -26,7 +26,7 @@ void add_calibrate(CLI::App& app, calibrate_options& o) {
   const auto list = [&](const char* name, std::vector<std::string>& into, const char* help, const char* type) {
     app.add_option(name, into, help)->allow_extra_args(false)->type_name(type);
   };
-  list("--plan", o.plans, "A plan or a sweep; may be repeated. Default: common plans", "PLAN");
+  list("--plan", o.plans, "A plan or a sweep; may be repeated. Default: those of `compare`", "PLAN");
   list("--preset", o.presets, "Plans by name; see `deepreduce presets`; may be repeated", "NAME");
   list("--data", o.data,
        "Gradients, as for compare; may be repeated. Default: the bundled ones. Files of equal sizes count as "

@@ -52,6 +52,8 @@ std::string not_finite_text(const subject& s) {
   return values + first + (is_joined(s) ? " of all tensors joined; --tensor '*' names the tensor" : "");
 }
 
+constexpr double verifying = 0.3;  // of a part's time, about
+
 class measurement {
  public:
   measurement(context& c, std::span<const subject> gradients, const measure_settings& settings, console& console)
@@ -63,18 +65,14 @@ class measurement {
 
   measured run(std::span<const plan> plans) {
     for (const plan& p : plans)
-      attempt(read_plan(p.text()), [&] {
-        if (is_transform(std::string(p.text())) && is_joined(g()))
-          throw std::runtime_error("joined tensors are not a matrix, which a transform requires; use --per-tensor");
-        runs_.push_back(std::make_unique<plan_run>(bench_, p));
-      });
+      attempt(read_plan(p.text()), [&] { runs_.push_back(std::make_unique<plan_run>(bench_, p)); });
     for (bench_.step = 0; bench_.step < settings_.steps; ++bench_.step) {
       bench_.gradient = &gradients_[bench_.step % gradients_.size()];
       add_gradient();
       const bool last = bench_.step + 1 == settings_.steps, shown = settings_.each_step || last;
       if (shown) show_step();
       if (last) break;
-      progress(fmt::format("step {}", bench_.step + 1));
+      progress(fmt::format("step {}/{}", bench_.step + 1, settings_.steps), shown, label());
       for_each_run([&](plan_run& x) { advance(x, shown); });
     }
     return std::move(result_);
@@ -82,8 +80,12 @@ class measurement {
 
  private:
   void show_step() {
+    const size_t plans = runs_.size();
+    size_t verified = 0;
     for_each_run([&](plan_run& x) {
-      progress(fmt::format("verifying {}", x.reading.text));
+      progress(fmt::format("plan {}/{}", verified + 1, plans), verifying * static_cast<double>(verified) / plans,
+               x.reading.text);
+      ++verified;
       check(x);
       x.prepare_merge();
     });
@@ -93,8 +95,10 @@ class measurement {
     for_each_run([&](plan_run& x) { x.warm_up(); });
     const double begin = now_ns();
     for (uint32_t round = 1; !enough(round - 1, now_ns() - begin); ++round) {
-      progress(settings_.repeat ? fmt::format("round {} of {}", round, settings_.repeat)
-                                : fmt::format("round {}", round));
+      const double share = verifying + (1 - verifying) * share_of(round - 1, now_ns() - begin);
+      progress(
+          settings_.repeat ? fmt::format("round {} of {}", round, settings_.repeat) : fmt::format("round {}", round),
+          share, label());
       time_copy();
       for_each_run([&](plan_run& x) { x.time_round(); });
     }
@@ -102,20 +106,32 @@ class measurement {
     copy_ns_.clear();
     for (const auto& x : runs_) {
       x->report_times(x->facts.times);
-      if (!x->transforms) add_model(x->facts, x->reading);  // (of gathers)
+      x->transforms ? add_factors_model(x->facts) : add_model(x->facts, x->reading);
       result_.rows.push_back(std::move(x->facts));
     }
   }
 
+  double enough_ns() const { return 1e9 * settings_.seconds * static_cast<double>(runs_.size()); }
+
   bool enough(uint32_t rounds, double elapsed_ns) const {
     if (settings_.repeat) return rounds == settings_.repeat;
-    const double enough_ns = 1e9 * settings_.seconds * static_cast<double>(runs_.size());
-    return rounds >= max_rounds || (rounds >= min_rounds && elapsed_ns >= enough_ns);
+    return rounds >= max_rounds || (rounds >= min_rounds && elapsed_ns >= enough_ns());
+  }
+
+  // Of the rounds.
+  double share_of(uint32_t rounds, double elapsed_ns) const {
+    const double done = rounds;
+    if (settings_.repeat) return done / settings_.repeat;
+    return std::max(done / max_rounds, std::min(done / min_rounds, elapsed_ns / std::max(enough_ns(), 1.0)));
   }
 
   const subject& g() const { return *bench_.gradient; }
   std::string label() const { return g()[0].input + (name_of(g()).empty() ? "" : " ") + name_of(g()); }
-  void progress(const std::string& what) { console_.progress(what + ": " + label()); }
+  void progress(const std::string& what, double share, const std::string& detail) {
+    // (of steps that are not shown, as many as there are parts)
+    const double step = settings_.each_step ? settings_.steps : 1, before = settings_.each_step ? bench_.step : 0;
+    console_.progress(what, (before + share) / step, detail);
+  }
 
   // A failed plan is reported on the console; the other plans continue.
   template <class F>
@@ -345,9 +361,25 @@ class measurement {
             std::max(growth, 1.0),    dense_bytes};
   }
 
+  double dense_bytes() const {
+    double bytes = 0;
+    for (const tensor& t : g()) bytes += static_cast<double>(t.data.size());
+    return bytes;
+  }
+
+  // Of a transform, whose factors go through a ring like the dense tensor.
+  void add_factors_model(row& r) const {
+    const double n = settings_.ranks, computing = r.times.encode.median + r.times.merge.median;
+    const auto below = [&](double bytes) {
+      const double saved = 16e9 * (n - 1) / n * (bytes - static_cast<double>(r.sizes.total));  // bits · ns / s
+      return std::max(0.0, saved / computing);
+    };
+    r.model.pays_below = below(dense_bytes());
+    r.model.pays_below_bf16 = below(2 * static_cast<double>(r.d));
+  }
+
   void add_model(row& r, const plan_reading& p) const {
-    double dense_bytes = 0;
-    for (const tensor& t : g()) dense_bytes += static_cast<double>(t.data.size());
+    const double dense_bytes = this->dense_bytes();
     const double half_bytes = std::min(dense_bytes, 2 * static_cast<double>(r.d));
     const step_costs costs = costs_of(r, p, dense_bytes, 0);
     const uint32_t n = settings_.ranks;

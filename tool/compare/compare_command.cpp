@@ -2,7 +2,10 @@
 
 #include <fmt/core.h>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <iterator>
@@ -33,6 +36,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr int fine = 0, failed = 1;
+constexpr size_t wide_width = 180;  // what all columns take
 
 // Selection and conditions of the options, parsed before the measurement.
 struct questions {
@@ -247,7 +251,8 @@ class comparison {
       work.push_back(work.back() +
                      static_cast<double>(elements_of(gradients[0])) * static_cast<double>(plans.back().size() + 1));
     }
-    announce(max_plans, plans, saved, like.size() == sequences.size() ? "input" : "tensor");
+    const char* const unit = like.size() == sequences.size() ? "input" : "tensor";
+    announce(max_plans, plans, saved, unit);
     std::vector<std::string> asked = o_.presets;  // by name; a plan may begin with one
     for (const std::string& text : o_.plans) asked.push_back(text.substr(0, text.find(' ')));
     const measure_settings settings{
@@ -255,7 +260,7 @@ class comparison {
         o_.each_step, asked};
     for (size_t i = 0; i < sequences.size(); ++i) {
       if (plans[i].empty()) continue;
-      console_.part(i, sequences.size(), work[i], work.back());
+      console_.part(unit, i, sequences.size(), work[i], work[i + 1] - work[i], work.back());
       take(compare_plans(context, sequences[i], plans[i], settings, console_),
            resumed_ ? text_of(identities[i], "data") : "");
     }
@@ -328,9 +333,12 @@ class comparison {
     } catch (const expression_error& e) {
       throw usage_error(e.what());
     }
-    if (signal_ != 0) console_.line(fmt::format("interrupted: {} rows were finished", rows_.size()));
+    if (signal_ != 0) {
+      const auto finished = std::ranges::count_if(rows_, [](const json_row& row) { return !is_memcpy(row); });
+      console_.line(fmt::format("interrupted: {} rows were finished", finished));
+    }
     if (signal_ == 0 || !rows_.empty()) {
-      write_output(o_.output, render(document_, measured_.rows, presentation()));
+      write_output(o_.output, render(document_, presentation()));
       if (!o_.report.empty()) write_output(o_.report, html_report(document_));
       print_answers();
     }
@@ -344,23 +352,43 @@ class comparison {
     return !measured_.failures.empty() || worse ? failed : fine;
   }
 
-  // Prints answers that the result lacks: the best plans beside a file, and comparisons beside CSV.
+  // Prints answers that the result lacks: the best plans beside a file, and comparisons beside CSV. Then where the report is.
   void print_answers() {
     const bool csv = o_.form == format::csv;
     std::string text;
     if (document_.contains("best") && (csv || !o_.output.empty())) text += best_text(document_.at("best"));
     if (document_.contains("against") && csv) text += against_text(document_.at("against"), false);
-    if (!o_.output.empty()) return text.empty() ? void() : write_output("", without_controls(text, true));
+    const std::string report = o_.report.empty() ? "" : "report: " + o_.report + '\n';
+    const bool beside = o_.output.empty() && o_.form != format::table;  // stdout has a document
+    if (beside && !report.empty() && console_.is_terminal()) console_.line(report.substr(0, report.size() - 1));
+    if (!beside) text += next_steps() + report;
+    if (!o_.output.empty() || !beside) return text.empty() ? void() : write_output("", without_controls(text, true));
     std::istringstream lines(text);
     for (std::string line; std::getline(lines, line);) console_.line(line);
+  }
+
+  // What comes after the plain question.
+  std::string next_steps() const {
+    const bool plain = o_.output.empty() && o_.from.empty() && !o_.wide && o_.best.empty() && o_.against.empty() &&
+                       !questions_.shown.asks() && o_.plans.empty() && o_.presets.empty() && o_.book.empty();
+    if (!plain) return {};
+    return "next:       what a step leaves out waits in the residual and is sent later;\n"
+           "            your step: `deepreduce predict`; your loss: only training shows it\n";
   }
 
   render_request presentation() const {
     render_request r;
     r.form = o_.form;
-    r.facts = {o_.ranks, o_.link_text, measured_.failures};
+    r.wide = o_.wide;
     r.sorted = !o_.sort.empty();
-    r.own_rows = o_.from.empty() && o_.resume.empty() && !questions_.shown.asks();
+    r.asked = questions_.shown.asks();
+    r.answers = !o_.all;
+    r.together = o_.subjects.inputs.empty() && o_.from.empty() && o_.steps == 0;
+    if (measures()) r.net = {o_.ranks, o_.link_text};
+    if (o_.output.empty()) r.width = terminal_width(STDOUT_FILENO, r.width);
+    if (o_.wide) r.width = std::max(r.width, wide_width);
+    const char* const no_color = std::getenv("NO_COLOR");
+    r.bold = o_.output.empty() && ::isatty(STDOUT_FILENO) != 0 && (no_color == nullptr || *no_color == 0);
     for (const std::string& name : o_.presets) r.notes += preset_notes(name);
     return r;
   }

@@ -11,10 +11,15 @@ constexpr const char* compare_footer =
     R"(INPUT is a .npy, .npz or .safetensors file, a sparse matrix of scipy.sparse.save_npz, raw little-endian f32 (.f32, .bin,
 .raw), or a directory of these. `python -m deepreduce compare` also reads .pt. A synthetic input is a text:
   synth:d=25M,support=uniform|clustered|powerlaw,values=laplace|gauss|student3,density=0.01,seed=1
-Without INPUT the tool reads the bundled data: first accumulators (gradient + residual, the input of a sparsifier in
-training), then plain gradients. DEEPREDUCE_DATASETS names the folder that holds accumulators/ and gradients/.
+Without INPUT the tool reads bundled data: an accumulator (gradient + residual, the input of a sparsifier in training) of each of
+four models, shown as one table. DEEPREDUCE_DATASETS names the folder that holds accumulators/ and gradients/; of a folder
+without these four all files are read.
 The tensors of a file are joined into one, named '*'. --batch puts them into one frame as a list, as `encode` and
 frameworks do. DEEPREDUCE_CPU=scalar|avx2|avx512 limits the instructions in use.
+
+The table has the plan, how many times smaller than dense f32 it is, the coding error, the time of an encode and a decode, and
+the speed of a link below which it pays against dense bf16 (with --link: the modelled step). It is as wide as the terminal, 80
+columns elsewhere; --wide shows all columns. ~ marks times as short as the shortest, within the spread. NO_COLOR: no bold line.
 
 Every round trip is verified before it is timed. Then all plans run in turns, and so does a plain copy ('memcpy': one copy
 counts as encode and as decode). The first round does not count. Rounds go on until every plan has had --time seconds, at
@@ -41,7 +46,7 @@ Sweeps, conditions and reports of rows; docs/COMPARE.md has a dozen questions wi
   --pareto[=COLUMNS]        the rows of a tensor that no other row beats; less is better, for -COLUMN more
   --best CONDITION          for every input, and for its layers of every kind (conv, embedding, linear, norm_bias, recurrent,
                             attention; by name and shape), the plan with the fewest bytes (--best-by) whose total over
-                            their tensors meets the condition
+                            their tensors meets the condition; the tables only with --all
   totals                    for an input with several tensors (--per-tensor): bytes and times are summed, errors are combined
                             by energy. --where, --sort and --pareto apply to totals as to rows
 

@@ -22,6 +22,8 @@ struct compare_options {
   std::string resume, against;                               // a saved document
   std::string book;                                          // a plan book, with a plan per tensor
   bool fail_if_worse = false;
+  bool wide = false;                           // all columns
+  bool all = false;                            // the tables, too, beside the answers of --best
   uint64_t limit = 10000;                      // on the plans of sweeps
   uint32_t threads = 0, ranks = 8, steps = 0;  // 0: every input on its own
   uint32_t repeat = 0;                         // 0: by time

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <numeric>
 
 #include "tool/read/number.hpp"
@@ -84,7 +85,7 @@ plan_run::plan_run(workbench& bench, const plan& p) : method(&p), reading(read_p
   chooses = info.flags & DR_PLAN_CHOOSES;
   transforms = info.flags & DR_PLAN_TRANSFORMS;
   if (transforms) {
-    factors_.emplace(bench.library, p, *bench.gradient, bench.settings.seed);
+    factors_.emplace(bench.library, p, matrices(), bench.settings.seed);
     factor_state_ = factors_->state();
     return;
   }
@@ -142,14 +143,20 @@ std::span<float> workbench::received_floats() {
   return {reinterpret_cast<float*>(room.data()), room.size() / sizeof(float)};
 }
 
+subject plan_run::matrices() const {
+  subject all;
+  for (const tensor& t : *bench_.gradient) std::ranges::move(parts_of(t), std::back_inserter(all));
+  return all;
+}
+
 void plan_run::transform() {
   factors_->set_state(factor_state_);
-  factors_->round(*bench_.gradient, bench_.received_floats());
+  factors_->round(matrices(), bench_.received_floats());
 }
 
 subject plan_run::transform_input() {
   factors_->set_state(factor_state_);
-  return factors_->with_residual(*bench_.gradient);
+  return factors_->with_residual(matrices());
 }
 
 void plan_run::add_transform_sizes() {
@@ -171,7 +178,7 @@ void plan_run::add_transform_sizes() {
 
 void plan_run::add_transform_loss() {
   uint64_t first = 0;
-  for (const tensor& t : *bench_.gradient) {
+  for (const tensor& t : matrices()) {
     lost_.add(t.type, 1, t.data, {bench_.received.data() + 4 * first, t.data.size()}, first);
     first += t.elements;
   }
@@ -220,8 +227,9 @@ size_t plan_run::time_round() {
   round r{};
   if (transforms) {
     factors_->set_state(factor_state_);
+    const subject tensors = matrices();
     const double cpu_begin = cpu_ns();
-    const factors::times took = factors_->round(*bench_.gradient, bench_.received_floats());
+    const factors::times took = factors_->round(tensors, bench_.received_floats());
     r.encode = took.begin_ns, r.decode = r.merge = took.rest_ns;
     r.encode_cpu = r.decode_cpu = (cpu_ns() - cpu_begin) / 2;  // (of both together)
     rounds_.push_back(r);

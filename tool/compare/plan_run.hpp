@@ -82,6 +82,7 @@ class plan_run {
 
   static void add_stage(void* user, const dr_trace* trace);
   std::vector<dr_tensor> sources(const subject& g);
+  subject matrices() const;  // the gradient's tensors, each by itself also where they are joined
 
   workbench& bench_;
   states left_, state_;  // per tensor, before and after the step; empty: the plan has no state

@@ -1,24 +1,26 @@
 // A document as text, CSV, JSON, Markdown or HTML.
 #pragma once
 
-#include <span>
 #include <string>
 
 #include "compare_options.hpp"
-#include "report.hpp"
+#include "summary.hpp"
 
 namespace dr::compare {
 
 struct render_request {
   format form = format::table;
-  run_facts facts;        // of the new rows
-  bool sorted = false;    // --sort sets the order of rows: no headings between them
-  bool own_rows = false;  // the document's rows are exactly the new rows
-  std::string notes;      // on presets, below the table
+  bool wide = false;      // all columns, and a row for every tensor
+  bool sorted = false;    // --sort sets the order of rows
+  bool asked = false;     // --where, --sort or --pareto chose the rows, so they are shown
+  bool answers = false;   // of --best only its answers
+  bool together = false;  // all inputs in one table: their sums
+  bool bold = false;      // for a terminal
+  size_t width = 80;      // of a line
+  link_facts net;
+  std::string notes;  // on presets, below the table
 };
 
-// measured: the new rows.
-std::string render(const nlohmann::ordered_json& document, std::span<const row> measured,
-                   const render_request& request);
+std::string render(const nlohmann::ordered_json& document, const render_request& request);
 
 }  // namespace dr::compare

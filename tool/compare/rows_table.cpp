@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <functional>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -12,25 +11,14 @@
 #include <sstream>
 #include <vector>
 
+#include "shown_columns.hpp"
 #include "spread_notes.hpp"
 #include "tool/show/console.hpp"
-#include "tool/show/text_table.hpp"
-#include "totals.hpp"
 
 namespace dr::compare {
 namespace {
 
 using enum text_table::align;
-
-constexpr size_t widest_line = 140;
-
-struct shown_column {
-  std::string heading;
-  text_table::align side;
-  std::function<std::string(const json_row&)> cell;
-};
-
-std::string shown_text(const json_row& row, const char* column) { return without_controls(text_of(row, column)); }
 
 // Distinct names of inputs: the name of the file, or its path if two folders have a file of that name.
 class input_names {
@@ -66,38 +54,6 @@ struct subject_names {
   bool differ() const { return inputs.differ() || runs.differ() || steps; }
 };
 
-std::string count(const json_row& row, const char* column) {
-  const auto cell = row.find(column);
-  return cell != row.end() && cell->is_number_unsigned() ? grouped(cell->get<uint64_t>()) : std::string();
-}
-
-std::string decimal(const json_row& row, const char* column, fmt::format_string<double&> form, double factor = 1) {
-  auto value = number_in(row, column);
-  if (!value) return {};
-  double scaled = *value * factor;
-  return fmt::format(form, scaled);
-}
-
-std::string microseconds(const json_row& row, const char* column) {
-  const auto ns = number_in(row, column);
-  if (!ns) return {};
-  const double us = *ns / 1000;
-  std::string text = us < 9.95   ? fmt::format("{:.2f}", us)
-                     : us < 99.5 ? fmt::format("{:.1f}", us)
-                                 : fmt::format("{:.0f}", us);
-  const auto spread = number_in(row, (std::string(column) + "_spread").c_str());
-  if (!spread || *spread < 0.005) return text;
-  return text + (*spread < 10 ? fmt::format("±{:.0f}%", 100 * *spread) : "±>999%");
-}
-
-std::string speed(const json_row& row, const char* column) {
-  const auto value = number_in(row, column);
-  if (!value) return {};
-  if (*value <= 0) return "never";
-  const bool giga = *value >= 1e9;
-  return fmt::format("{:.3g} {}b/s", *value / (giga ? 1e9 : 1e6), giga ? 'G' : 'M');
-}
-
 std::vector<std::string> stages_of(const json_row& row) {
   std::istringstream words(shown_text(row, "plan"));
   return {std::istream_iterator<std::string>(words), {}};
@@ -123,46 +79,29 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
-std::string plan_of(const json_row& row, const std::vector<std::string>& shared) {
+std::vector<std::string> without(std::vector<std::string> stages, const std::vector<std::string>& others) {
+  std::erase_if(stages, [&](const std::string& stage) { return std::ranges::find(others, stage) != others.end(); });
+  return stages;
+}
+
+// What selects values, what becomes of the others, and how ranks exchange: a heading has it where several plans share it.
+std::vector<std::string> selection_of(const json_row& row) {
+  std::vector<std::string> stages = stages_of(row);
+  std::erase_if(stages, [](const std::string& s) {
+    return !s.starts_with("sparsify=") && !s.starts_with("feedback=") && !s.starts_with("exchange=");
+  });
+  return stages;
+}
+
+// A preset's name, or the stages that are not `shared`.
+std::string plan_of(const json_row& row, const std::vector<std::string>& shared, bool wide) {
   if (is_memcpy(row)) return "memcpy (dense)";
-  std::vector<std::string> own = stages_of(row);
-  std::erase_if(own, [&](const std::string& stage) { return std::ranges::find(shared, stage) != shared.end(); });
-  std::string text = own.empty() ? shown_text(row, "plan") : joined(own);
-  if (const std::string choice = shown_text(row, "choice"); !choice.empty()) text += " → " + choice;
+  const std::vector<std::string> own = without(stages_of(row), shared);
+  std::string text = shown_text(row, "preset");
+  if (text.empty()) text = own.empty() ? shown_text(row, "plan") : joined(own);
+  if (const std::string choice = shown_text(row, "choice"); wide && !choice.empty()) text += " → " + choice;
   const std::string fallback = shown_text(row, "fallback");
   return fallback.empty() || fallback == "none" ? text : text + " (fell back: " + fallback + ")";
-}
-
-std::string bits(const json_row& row) {
-  std::string text = decimal(row, "index_bits_per_nonzero", "{:.2f}");
-  if (text.empty()) return text;
-  text += '+' + decimal(row, "value_bits_per_nonzero", "{:.2f}");
-  const double order = number_in(row, "order_bytes").value_or(0), r = number_in(row, "r").value_or(0);
-  return order > 0 && r > 0 ? text + fmt::format("+{:.2f}", 8 * order / r) : text;
-}
-
-std::vector<shown_column> measures() {
-  const auto of = [](auto f, auto... arguments) { return [=](const json_row& row) { return f(row, arguments...); }; };
-  const auto number = [](const char* column, fmt::format_string<double&> form, double factor = 1) {
-    return [=](const json_row& row) { return decimal(row, column, form, factor); };
-  };
-  return {{"preset", left, of(shown_text, "preset")},
-          {"bytes", right, of(count, "bytes")},
-          {"volume", right, number("relative_volume", "{:.2f}%", 100)},
-          {"bits", right, bits},
-          {"error", right, number("total_error", "{:.3g}")},
-          {"coding", right, number("relative_l2_error", "{:.3g}")},
-          {"energy", right, number("energy_recall", "{:.1f}%", 100)},
-          {"sparsify", right, of(microseconds, "sparsify_ns")},
-          {"encode", right, of(microseconds, "encode_ns")},
-          {"decode", right, of(microseconds, "decode_ns")},
-          {"merge", right, of(microseconds, "merge_ns")},
-          {"step", right, of(microseconds, "step_ns")},
-          {"pays below", right, of(speed, "pays_below")},
-          {"verdict", left, of(shown_text, "verdict")},
-          {"timed", left, [](const json_row& row) {
-             return shown_text(row, "timed") == "python" ? std::string("in Python") : std::string();
-           }}};
 }
 
 template <class F>
@@ -170,118 +109,214 @@ bool differ(std::span<const json_row> rows, F&& f) {
   return std::ranges::any_of(rows, [&](const json_row& row) { return f(row) != f(rows.front()); });
 }
 
-std::string subject_text(const json_row& row, const subject_names& names) {
+std::string subject_text(const json_row& row, const subject_names& names, bool alone) {
   const std::string tensor = shown_text(row, "tensor"), kind = shown_text(row, "kind");
-  std::string text = names.inputs.differ() || tensor.empty() ? names.inputs(row) : "";
-  if (!tensor.empty()) text += (text.empty() ? "" : "  ") + tensor;
+  std::string text = alone || names.inputs.differ() || tensor.empty() ? names.inputs(row) : "";
+  if (!tensor.empty() && !(alone && tensor == "*")) text += (text.empty() ? "" : "  ") + tensor;
   if (!kind.empty()) text += ", " + kind;
-  if (const std::string d = count(row, "d"); !d.empty()) text += ", d = " + d;
-  if (names.steps) text += ", step " + count(row, "step");
+  if (const std::string d = shown_count(row, "d"); !d.empty()) text += ", d = " + d;
+  if (const auto d = number_in(row, "d"); alone && d) text += ", " + size_text(4 * *d) + " as f32";
+  if (const std::string type = shown_text(row, "dtype"); alone && !type.empty() && type != "f32") text += ", " + type;
+  if (names.steps || (alone && number_in(row, "step").value_or(1) > 1)) text += ", step " + shown_count(row, "step");
   if (names.runs.differ()) text += ", of " + (run_of(row).empty() ? "this run" : names.runs(row));
   return text;
 }
 
-// A line of the table: a row, or a heading above the rows that follow.
-struct line {
-  const json_row* row = nullptr;
-  std::string heading;
+std::string lines_of(const std::string& indent, const std::string& text, size_t width) {
+  std::string all;
+  for (const std::string& line : wrapped(text, width - std::min(indent.size(), width / 2))) all += indent + line + '\n';
+  return all;
+}
+
+// The share of the energy that plans of one sparsifier send in a step; "": unknown, or all.
+std::string energy_text(std::span<const json_row* const> rows) {
+  std::optional<double> least;
+  for (const json_row* row : rows)
+    if (const auto share = number_in(*row, "energy_recall"); share && !is_memcpy(*row))
+      least = std::min(least.value_or(1), *share);
+  return least && *least < 0.9995 ? ": sends " + share_text(*least) + " of |g|² a step" : std::string();
+}
+
+// The rows of one subject, one after another, whose plans select alike.
+struct plan_group {
+  size_t begin, end;
+  std::vector<std::string> selection;  // without what all plans share
+  bool headed() const { return end - begin > 1 && !selection.empty(); }
 };
 
-// A heading may be longer than its column: a mark replaces it until the lines are complete.
-std::string mark_of(size_t heading) { return '\x01' + std::to_string(heading); }
-
-std::string as_text(const std::vector<line>& lines, const std::vector<shown_column>& columns) {
-  text_table t;
-  const bool headed = std::ranges::any_of(lines, [](const line& l) { return l.row == nullptr; });
-  for (const shown_column& c : columns) {
-    std::vector<std::string> cells;
-    const bool first = &c == &columns.front();
-    for (size_t i = 0; i < lines.size(); ++i)
-      cells.push_back(lines[i].row ? c.cell(*lines[i].row) : first ? mark_of(i) : std::string());
-    t.column(c.heading, c.side, std::move(cells));
+class table {
+ public:
+  table(std::span<const json_row> all, const table_request& request, bool totals)
+      : request_(request), totals_(totals), names_(all) {
+    const bool tensors = !totals && differ(all, [](const json_row& row) { return text_of(row, "tensor"); });
+    subjects_ = names_.differ() || tensors;
+    for (const json_row& row : all)
+      // The total has the copy of all layers.
+      if (!is_memcpy(row) || (request.wide && (!subjects_ || totals))) rows_.push_back(&row);
+    plans_ = std::ranges::any_of(rows_, [&](const json_row* row) {
+      return row->value("plan", json_row()) != rows_.front()->value("plan", json_row());
+    });
+    shared_ = shared_stages(all);
   }
-  std::string text = t.text(headed ? "  " : "", widest_line);
-  size_t from = 0;
-  for (size_t i = 0; i < lines.size(); ++i) {
-    if (lines[i].row) continue;
-    const std::string mark = "  " + mark_of(i) + '\n';
-    from = text.find(mark, from);
-    if (from == text.npos) break;
-    text.replace(from, mark.size(), lines[i].heading + '\n');
-    from += lines[i].heading.size();
-  }
-  return text;
-}
 
-std::string as_markdown(std::span<const json_row> rows, const std::vector<shown_column>& columns) {
-  text_table t;
-  for (const shown_column& c : columns) {
-    std::vector<std::string> cells;
-    for (const json_row& row : rows) cells.push_back(c.cell(row));
-    t.column(c.heading, c.side, std::move(cells));
-  }
-  return t.markdown();
-}
+  bool has_subjects() const { return subjects_; }
 
-std::string table(std::vector<json_row> rows, const table_request& request, std::vector<shown_column> further) {
-  const bool totals = !further.empty();
-  const auto several = [&](auto&& f) { return differ(rows, f); };
-  const subject_names names(rows);
-  const bool tensors = !totals && several([](const json_row& row) { return text_of(row, "tensor"); });
-  const bool subjects = names.differ() || tensors;
-  // The total has the copy of all layers.
-  if (subjects && !totals) std::erase_if(rows, is_memcpy);
-  if (rows.empty()) return "no rows\n";
-  const bool plans = several([](const json_row& row) { return row.value("plan", json_row()); });
-  const bool sections = request.sections && request.style == table_style::text && plans && subjects;
-
-  const std::vector<std::string> shared = shared_stages(rows);
-  std::vector<shown_column> columns;
-  const shown_column plan{"plan", left, [&](const json_row& row) { return plan_of(row, shared); }};
-  const shown_column subject{"tensor", left, [&](const json_row& row) { return subject_text(row, names); }};
-  std::string text;
-  if (!plans && subjects) {
-    text = shown_text(rows.front(), "plan") + '\n';
-    columns = {subject};
-  } else {
-    if (!shared.empty()) text = "all plans: " + joined(shared) + '\n';
-    columns = {plan};
-    if (!sections && subjects) columns.push_back(subject);
+  std::string text() {
+    if (rows_.empty()) return "no rows\n";
+    if (request_.style == table_style::markdown) return markdown();
+    std::string text;
+    const bool one_plan = !plans_ && subjects_;
+    if (!subjects_) text += lines_of("", subject_text(*rows_.front(), names_, true), request_.width);
+    if (one_plan) text += lines_of("", shown_text(*rows_.front(), "plan"), request_.width);
+    if (!one_plan && !shared_.empty()) {
+      const bool sparsifies =
+          std::ranges::any_of(shared_, [](const std::string& s) { return s.starts_with("sparsify="); });
+      text += lines_of("", "all plans: " + joined(shared_) + (sparsifies && !subjects_ ? energy_text(rows_) : ""),
+                       request_.width);
+    }
+    const std::vector<std::vector<const json_row*>> blocks = blocks_of();
+    for (const auto& block : blocks) ties_.merge(fastest_of(block));
+    std::vector<shown_column> columns = request_.wide ? wide_columns() : short_columns(ties_);
+    if (totals_) columns.push_back(tensors_column());
+    text_table t = filled(columns, one_plan);
+    // The size follows from the ratio; then what stands on the right.
+    while (!request_.wide && columns.size() > 1 &&
+           (columns.front().heading == "size" ? t.natural(indent()) > request_.width
+                                              : t.narrowest(indent()) > request_.width)) {
+      columns.erase(columns.front().heading == "size" ? columns.begin() : columns.end() - 1);
+      t = filled(columns, one_plan);
+    }
+    return text + t.text(indent(), request_.width) + notes();
   }
-  for (shown_column& c : measures()) columns.push_back(std::move(c));
-  for (shown_column& c : further) columns.push_back(std::move(c));
 
-  if (request.style == table_style::markdown) return text + (text.empty() ? "" : "\n") + as_markdown(rows, columns);
-  std::vector<line> lines;
-  std::string before;
-  for (const json_row& row : rows) {
-    const std::string name = subject_text(row, names);
-    if (sections && name != before) lines.push_back({nullptr, name});
-    before = name;
-    lines.push_back({&row, {}});
+ private:
+  const std::string& indent() const {
+    static const std::string headed = "  ", plain;
+    return subjects_ && !plans_ ? plain : headed;
   }
-  text += as_text(lines, columns);
-  std::vector<named_times> times;
-  for (const json_row& row : rows) {
-    const std::string of = subjects ? " (" + subject_text(row, names) + ")" : "";
-    if (!is_memcpy(row) && number_in(row, "rounds") && text_of(row, "timed") != "python")
-      times.push_back(times_of((plans || !subjects ? plan_of(row, shared) : "") + of, row));
-  }
-  for (const std::string& note : spread_notes(times, !subjects))
-    for (const std::string& part : wrapped(note, widest_line)) text += part + '\n';
-  return text;
-}
 
-// The dense steps that the steps of totals are compared with: a line per input; in Markdown a paragraph.
-std::string dense_steps(std::span<const json_row> totals, table_style style) {
+  static shown_column tensors_column() {
+    return {"of", right, [](const json_row& row) { return shown_count(row, "tensors"); }};
+  }
+
+  std::string subject(const json_row& row) const { return subject_text(row, names_, false); }
+
+  // Rows of one subject, one after another.
+  std::vector<std::vector<const json_row*>> blocks_of() const {
+    std::vector<std::vector<const json_row*>> blocks;
+    std::string before;
+    for (const json_row* row : rows_) {
+      const std::string name = subject(*row);
+      if (blocks.empty() || name != before) blocks.emplace_back();
+      blocks.back().push_back(row);
+      before = name;
+    }
+    return blocks;
+  }
+
+  std::vector<plan_group> groups_of(size_t begin, size_t end) const {
+    std::vector<plan_group> groups;
+    for (size_t i = begin; i < end; ++i) {
+      const std::vector<std::string> selection =
+          is_memcpy(*rows_[i]) ? std::vector<std::string>() : without(selection_of(*rows_[i]), shared_);
+      if (groups.empty() || request_.sorted || selection != groups.back().selection)
+        groups.push_back({i, i, selection});
+      groups.back().end = i + 1;
+    }
+    return groups;
+  }
+
+  text_table filled(const std::vector<shown_column>& columns, bool one_plan) {
+    text_table t;
+    std::vector<std::string> leads;
+    size_t at = 0;
+    for (const auto& block : blocks_of()) {
+      if (one_plan) {
+        leads.push_back(subject(*block.front()));
+        leads.resize(at += block.size(), leads.back());
+        continue;
+      }
+      if (subjects_) t.before(at, lines_of("", subject(*block.front()), request_.width));
+      for (const plan_group& g : groups_of(at, at + block.size())) {
+        std::vector<std::string> left_out = shared_;
+        if (g.headed()) {
+          const std::span rows = std::span(rows_).subspan(g.begin, g.end - g.begin);
+          const bool sparsifies = g.selection.front().starts_with("sparsify=");
+          t.before(g.begin,
+                   lines_of(indent(), joined(g.selection) + (sparsifies ? energy_text(rows) : ""), request_.width));
+          left_out.insert(left_out.end(), g.selection.begin(), g.selection.end());
+        }
+        for (size_t i = g.begin; i < g.end; ++i)
+          leads.push_back((g.headed() ? "  " : "") + plan_of(*rows_[i], left_out, request_.wide));
+      }
+      at += block.size();
+    }
+    for (size_t i = 0; i < rows_.size(); ++i)
+      if (rows_[i] == request_.winner) t.bold(i);
+    t.column(one_plan ? "tensor" : "plan", left, std::move(leads));
+    add(t, columns);
+    return t;
+  }
+
+  void add(text_table& t, const std::vector<shown_column>& columns) const {
+    for (const shown_column& c : columns) {
+      std::vector<std::string> cells;
+      for (const json_row* row : rows_) cells.push_back(c.cell(*row));
+      t.column(c.heading, c.side, std::move(cells));
+    }
+  }
+
+  std::string markdown() {
+    const bool one_plan = !plans_ && subjects_;
+    std::string text;
+    if (one_plan)
+      text = shown_text(*rows_.front(), "plan") + "\n\n";
+    else if (!shared_.empty())
+      text = "all plans: " + joined(shared_) + "\n\n";
+    std::vector<shown_column> columns;
+    if (!one_plan)
+      columns.push_back({"plan", left, [&](const json_row& row) { return plan_of(row, shared_, request_.wide); }});
+    if (subjects_) columns.push_back({"tensor", left, [&](const json_row& row) { return subject(row); }});
+    for (const auto& block : blocks_of()) ties_.merge(fastest_of(block));
+    for (shown_column& c : request_.wide ? wide_columns() : short_columns(ties_)) columns.push_back(std::move(c));
+    if (totals_) columns.push_back(tensors_column());
+    text_table t;
+    add(t, columns);
+    return text + t.markdown();
+  }
+
+  std::string notes() const {
+    std::vector<named_times> times;
+    for (const json_row* row : rows_) {
+      const std::string name = !plans_ && subjects_ ? subject(*row)
+                               : subjects_          ? plan_of(*row, shared_, false) + " (" + subject(*row) + ")"
+                                                    : plan_of(*row, shared_, false);
+      if (!is_memcpy(*row) && number_in(*row, "rounds") && text_of(*row, "timed") != "python")
+        times.push_back(times_of(name, *row));
+    }
+    std::string text;
+    for (const std::string& note : spread_notes(times, request_.wide)) text += lines_of("", note, request_.width);
+    return text;
+  }
+
+  const table_request& request_;
+  bool totals_, subjects_ = false, plans_ = false;
+  subject_names names_;
+  std::vector<const json_row*> rows_;
+  std::vector<std::string> shared_;
+  std::set<const json_row*> ties_;
+};
+
+// The dense steps that the steps are compared with: a line per input; in Markdown a paragraph.
+std::string dense_steps(std::span<const json_row> totals, const char* what, table_style style) {
   const subject_names names(totals);
   std::vector<std::string> lines;
   for (const json_row& total : totals) {
     const auto dense = number_in(total, "dense_step_ns"), half = number_in(total, "bf16_step_ns");
     if (!dense || !half || !number_in(total, "step_ns")) continue;
-    const std::string of = names.differ() ? subject_text(total, names) + ": " : "";
-    const std::string line = fmt::format("{}dense steps of all tensors: {}{}", of, duration(*dense),
-                                         *half < *dense ? ", in 16 bits " + duration(*half) : "");
+    const std::string of = names.differ() ? subject_text(total, names, false) + ": " : "";
+    const std::string line =
+        fmt::format("{}{}: {}{}", of, what, duration(*dense), *half < *dense ? ", in 16 bits " + duration(*half) : "");
     if (std::ranges::find(lines, line) == lines.end()) lines.push_back(line);
   }
   const bool markdown = style == table_style::markdown;
@@ -323,37 +358,18 @@ std::string worst_tensors(std::span<const json_row> totals, table_style style) {
 }  // namespace
 
 std::string rows_table(std::span<const json_row> rows, const table_request& request) {
-  return table({rows.begin(), rows.end()}, request, {});
+  if (rows.empty()) return "no rows\n";
+  table t(rows, request, false);
+  return t.text() + (t.has_subjects() ? "" : dense_steps(rows, "dense step", request.style));
 }
 
 std::string totals_table(std::span<const json_row> totals, const table_request& request) {
-  const shown_column tensors{"of", right, [](const json_row& row) { return count(row, "tensors"); }};
-  return table({totals.begin(), totals.end()}, request, {tensors}) + dense_steps(totals, request.style) +
+  return table(totals, request, true).text() + dense_steps(totals, "dense steps of all tensors", request.style) +
          worst_tensors(totals, request.style);
 }
 
-std::string table_legend(std::span<const json_row> rows, bool totals, const std::string& link) {
-  std::string text =
-      "volume: of dense f32. bits: index + value per nonzero (r). error: relative L2 of the decoded tensor against the "
-      "dense gradient; coding: against the selected values. energy: the share of |g|^2 on the decoded support. "
-      "Times: medians in µs ± (75th - 25th percentile) / median; merge: one frame per rank.";
-  const auto any = [&](const char* column) {
-    return std::ranges::any_of(rows, [&](const json_row& row) { return number_in(row, column).has_value(); });
-  };
-  if (totals)
-    text += " of: tensors in the total, which are exchanged one after another; the worst has the largest error.";
-  if (any("pays_below"))
-    text +=
-        " pays below: a model: the speed of a rank's link below which the plan's exchange beats a ring "
-        "all-reduce of the dense tensor in its own type.";
-  if (any("step_ns"))
-    text += fmt::format(
-        " step: a model of the exchange{} from these times; verdict: against the faster ring all-reduce, dense or in "
-        "16 bits, whose computing is not counted; even: within the spread.",
-        link.empty() ? "" : " over links of " + link);
-  std::string lines;
-  for (const std::string& line : wrapped(text, widest_line)) lines += line + '\n';
-  return lines;
+std::string short_plan(const json_row& row, std::span<const json_row> rows) {
+  return is_memcpy(row) ? std::string() : plan_of(row, shared_stages(rows), false);
 }
 
 }  // namespace dr::compare

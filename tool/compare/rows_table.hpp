@@ -12,15 +12,20 @@ enum class table_style { text, markdown };
 
 struct table_request {
   table_style style = table_style::text;
-  bool sections = true;  // a heading per tensor, its plans below; else, and in Markdown, a column with the tensor
+  bool wide = false;    // all columns
+  bool sorted = false;  // the order of rows is that of --sort: no headings for plans with one sparsifier
+  size_t width = 80;    // of a line of text; wider tables wrap plans, then omit columns from the right
+  // The row to be set in bold; nullptr: none.
+  const json_row* winner = nullptr;
 };
 
+// In Markdown a column has the tensor; in text a heading is above its plans.
 std::string rows_table(std::span<const json_row> rows, const table_request& request);
 
 // Totals, with the number of tensors and the worst tensor.
 std::string totals_table(std::span<const json_row> totals, const table_request& request);
 
-// Explains the columns of these rows. link: of the command line; "": unknown
-std::string table_legend(std::span<const json_row> rows, bool totals, const std::string& link);
+// The stages that all plans of the rows share are left out; "" for memcpy.
+std::string short_plan(const json_row& row, std::span<const json_row> rows);
 
 }  // namespace dr::compare

@@ -180,7 +180,8 @@ std::vector<json_row> selection::filter(std::vector<json_row> rows) const {
 std::string selection::why_none(std::span<const json_row> rows) const {
   if (where_.empty()) return {};
   const expression& condition = where_[0];
-  std::string text = fmt::format("--where '{}': none of {} rows", condition.text(), rows.size());
+  std::string text = fmt::format("--where '{}': none of {} rows", condition.text(),
+                                 std::ranges::count_if(rows, [](const json_row& row) { return !is_memcpy(row); }));
   for (const std::string& column : condition.columns())
     if (std::ranges::all_of(rows, [&](const json_row& row) { return row.value(column, json_row()).is_null(); }))
       return text + fmt::format("; no row has '{}'{}", column,

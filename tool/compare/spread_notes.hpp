@@ -18,8 +18,7 @@ struct named_times {
 named_times times_of(std::string name, const row& r);
 named_times times_of(std::string name, const nlohmann::ordered_json& row);
 
-// Warnings: too few rounds for a spread; spreads above a quarter; plans whose times differ by less than the spread, if all
-// rows are of one subject.
-std::vector<std::string> spread_notes(std::span<const named_times> rows, bool one_subject = true);
+// Warnings: too few rounds for a spread; spreads above a quarter, with their rows if `named`.
+std::vector<std::string> spread_notes(std::span<const named_times> rows, bool named);
 
 }  // namespace dr::compare

@@ -34,7 +34,8 @@ struct tensor {
   uint64_t elements = 0;
   bool sparse = false;  // the file holds it as a sparse tensor
   std::optional<conversion> converted = {};
-  std::string raw_name = {};  // of the member, as in the file
+  std::string raw_name = {};                       // of the member, as in the file
+  std::vector<std::vector<uint64_t>> joined = {};  // shapes of the tensors that this one joins
 };
 
 // "FILE: TENSOR: byte OFFSET: the error, with the value; what to do", without OFFSET if no single byte is wrong. Offsets

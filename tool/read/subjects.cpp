@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <iterator>
+#include <numeric>
 #include <span>
 #include <utility>
 
@@ -33,7 +35,12 @@ std::vector<std::string> npz_files(const std::filesystem::path& folder) {
   return files;
 }
 
-std::vector<std::string> bundled_inputs() {
+// One of each model, in the middle of a training; a package bundles these alone.
+constexpr const char* usual_accumulators[] = {
+    "resnet20_digits_residual_top1_step0225.npz", "lstm_docs_residual_top1_step0250.npz",
+    "neumf_names_residual_top1_step1000.npz", "transformer_docs_residual_top1_step0400.npz"};
+
+std::vector<std::string> bundled_inputs(bool all) {
   const char* set = std::getenv("DEEPREDUCE_DATASETS");
   const std::string places = set != nullptr && *set != 0 ? set : DR_DATASETS;
   std::string tried;
@@ -41,6 +48,13 @@ std::vector<std::string> bundled_inputs() {
     const size_t end = std::min(places.find(':', begin), places.size());
     const std::filesystem::path place = places.substr(begin, end - begin);
     std::vector<std::string> files = npz_files(place / "accumulators");
+    if (std::vector<std::string> usual; !all) {
+      for (const char* name : usual_accumulators)
+        if (const std::string file = (place / "accumulators" / name).string();
+            std::ranges::find(files, file) != files.end())
+          usual.push_back(file);
+      if (!usual.empty()) return usual;
+    }
     const std::vector<std::string> gradients = npz_files(place / "gradients");
     files.insert(files.end(), gradients.begin(), gradients.end());
     if (!files.empty()) return files;
@@ -55,6 +69,8 @@ std::vector<std::string> bundled_inputs() {
 
 tensor concatenated(std::vector<tensor> parts) {
   tensor all = parts.front();
+  all.joined.clear();
+  for (const tensor& t : parts) all.joined.push_back(t.shape);
   tensor_bytes whole = std::exchange(all.data, {});
   bool in_place = true;
   for (const tensor& t : std::span(parts).subspan(1)) {
@@ -140,7 +156,7 @@ template <class F>
 void for_each_file(const subject_options& options, console& console, F&& f) {
   std::vector<bool> matched(options.globs.size());
   std::vector<std::string> names;
-  for (const std::string& input : options.inputs.empty() ? bundled_inputs() : options.inputs) {
+  for (const std::string& input : options.inputs.empty() ? bundled_inputs(options.all_bundled) : options.inputs) {
     console.progress("reading " + input);
     std::vector<std::string> notes;
     std::vector<tensor> tensors = read_input(input, &notes, options.cast);
@@ -204,6 +220,21 @@ std::vector<subject> read_frames(const subject_options& options, console& consol
   std::vector<subject> subjects;
   for (tensor& t : read_subjects(options, console)) subjects.emplace_back().push_back(std::move(t));
   return subjects;
+}
+
+std::vector<tensor> parts_of(const tensor& t) {
+  if (t.joined.empty()) return {t};
+  std::vector<tensor> parts;
+  size_t at = 0;
+  for (const std::vector<uint64_t>& shape : t.joined) {
+    tensor& part = parts.emplace_back();
+    part.input = t.input, part.type = t.type, part.shape = shape;
+    part.elements = std::accumulate(shape.begin(), shape.end(), uint64_t{1}, std::multiplies<>());
+    const size_t size = part.elements * size_of(t.type);
+    part.data = tensor_bytes({t.data.data() + at, size}, t.data.owner());
+    at += size;
+  }
+  return parts;
 }
 
 std::string name_of(const subject& s) { return s.size() == 1 ? s[0].name : fmt::format("[{} tensors]", s.size()); }
@@ -276,16 +307,44 @@ std::string default_sparsifier(const subject& g) {
   return sparse ? "sparsify=none" : "sparsify=topr(ratio=0.01)";
 }
 
+const std::vector<std::string>& usual_plans() {
+  static const std::vector<std::string> plans = [] {
+    std::vector<std::string> list;
+    for (const char* ratio : {"0.1", "0.01", "0.001"}) {
+      const std::string top = fmt::format("sparsify=topr(ratio={}) feedback=residual ", ratio);
+      for (const char* streams :
+           {"index=golomb value=raw", "index=golomb value=log_quant", "index=auto value=auto(error=0.07)"})
+        list.push_back(top + streams);
+    }
+    list.emplace_back("transform=lowrank(rank=4) feedback=residual");
+    list.emplace_back("feedback=residual index=all value=uniform_quant(bits=4) exchange=owner");
+    list.emplace_back("feedback=residual index=all value=uniform_quant(bits=8) exchange=owner");
+    list.emplace_back("index=all value=half(type=bf16)");
+    return list;
+  }();
+  return plans;
+}
+
 std::vector<std::string> default_plans(const subject& g) {
-  const std::string before = default_sparsifier(g) + " ";
   std::vector<std::string> plans;
+  if (default_sparsifier(g) != "sparsify=none") {
+    // A transform requires f32, and does something if there is a matrix.
+    bool transforms = false, floats = true;
+    for (const tensor& t : g) {
+      floats &= t.type == dtype::f32;
+      for (const tensor& part : parts_of(t)) transforms |= part.shape.size() > 1;
+    }
+    std::ranges::copy_if(usual_plans(), std::back_inserter(plans), [&](const std::string& plan) {
+      return (transforms && floats) || !plan.starts_with("transform=");
+    });
+    return plans;
+  }
   for (const char* streams :
-       {"index=raw value=raw", "index=golomb value=raw", "index=golomb(adaptive=1) value=raw",
-        "index=gap_huffman value=raw", "index=golomb value=raw+deflate", "index=golomb value=qsgd",
-        "index=golomb(adaptive=1) value=uniform_quant(error=0.02)", "index=gap_huffman value=log_quant(bits=4)",
-        "index=auto value=auto(error=0.05)", "index=raw value=fit_poly", "index=bloom(policy=p0,fpr=0.001) value=qsgd",
-        "index=bloom(policy=p2,fpr=0.001) value=qsgd"})
-    plans.push_back(before + streams);
+       {"index=raw value=raw", "index=golomb value=raw", "index=gap_huffman value=raw",
+        "index=golomb value=raw+deflate", "index=golomb value=qsgd", "index=golomb value=uniform_quant",
+        "index=golomb value=log_quant", "index=auto value=auto(error=0.07)",
+        "index=bloom(policy=p0,fpr=0.001) value=qsgd", "index=bloom(policy=p2,fpr=0.001) value=qsgd"})
+    plans.push_back(std::string("sparsify=none ") + streams);
   return plans;
 }
 

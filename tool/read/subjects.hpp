@@ -14,7 +14,8 @@ namespace dr::compare {
 using subject = std::vector<tensor>;
 
 struct subject_options {
-  std::vector<std::string> inputs;  // none: the bundled accumulators and gradients
+  std::vector<std::string> inputs;  // none: a bundled accumulator of each model
+  bool all_bundled = false;         // none: all bundled accumulators and gradients
   std::vector<std::string> globs;   // tensors by name; none: all
   bool per_tensor = false;          // one subject per tensor; else the tensors of an input are joined
   bool flat = false;                // joined in spite of globs
@@ -31,6 +32,9 @@ std::vector<subject> read_frames(const subject_options& options, console& consol
 
 // Concatenates tensors of one type; tensors that are adjacent in a file are not copied.
 tensor concatenated(std::vector<tensor> parts);
+
+// The tensors that were joined, without names; of another tensor itself.
+std::vector<tensor> parts_of(const tensor& t);
 
 // The name in a report: of its tensor, or "[59 tensors]" for a batch. Types: "f32", or "f16+f32".
 std::string name_of(const subject& s);
@@ -49,7 +53,11 @@ std::vector<std::vector<subject>> in_steps(std::vector<subject> subjects);
 // "sparsify=…" for a plan without a sparsifier: topr, or none if the gradient is sparse.
 std::string default_sparsifier(const subject& g);
 
-// Plan texts that show the main choices, for dense or sparse gradients.
+// Plans if none are given, in `compare` and in `calibrate`: rows of the one go with profiles of the other. An exchange is named where an
+// all-gather would grow with the ranks.
+const std::vector<std::string>& usual_plans();
+
+// Those for this gradient: for a sparse one its ways of coding.
 std::vector<std::string> default_plans(const subject& g);
 
 }  // namespace dr::compare

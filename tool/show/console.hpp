@@ -1,8 +1,10 @@
 // Messages on stderr, and progress if stderr is a terminal.
 #pragma once
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -45,6 +47,13 @@ inline std::string without_controls(const std::string& text, bool lines = false)
   return out;
 }
 
+// The columns of the terminal behind a file descriptor, at least 20; `otherwise`: it is none.
+inline size_t terminal_width(int fd, size_t otherwise) {
+  struct winsize size {};
+  if (ioctl(fd, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return otherwise;
+  return std::max<size_t>(size.ws_col, 20);
+}
+
 class console {
  public:
   console() = default;
@@ -52,21 +61,25 @@ class console {
   console(const console&) = delete;
   console& operator=(const console&) = delete;
 
-  // In a long run: part `at` of `count` begins, after `done` of `all` work, in any unit.
-  void part(size_t at, size_t count, double done, double all) {
-    if (at == 0) begun = clock::now();
-    part_begun = clock::now();
-    work_done = done;
-    work_all = all;
-    place = count > 1 ? std::to_string(at + 1) + "/" + std::to_string(count) : "";
+  // In a long run: the part `at` of `count`, an "input", begins, after `done` of `all` work, in any unit; it is `work` itself.
+  void part(const char* unit, size_t at, size_t count, double done, double work, double all) {
+    if (at == 0) begun = noted = clock::now();
+    work_done = done, work_here = work, work_all = all;
+    place = count > 1 ? std::string(unit) + ' ' + std::to_string(at + 1) + '/' + std::to_string(count) + ", " : "";
   }
 
-  // Replaces the progress line. Throws interrupted.
-  void progress(const std::string& text) {
+  // Replaces the progress line: "input 3/4, plan 5/13, about 40 s left: detail", cut to the terminal's width. Where stderr is none, a line
+  // without the detail every ten seconds. share: of the part that is done. Throws interrupted.
+  void progress(const std::string& text, double share = 0, const std::string& detail = "") {
     if (noted_signal != 0) throw interrupted{static_cast<int>(noted_signal)};
-    if (!terminal) return;
-    const std::string line = without_controls(place.empty() ? text : "[" + place + left() + "] " + text);
-    std::fprintf(stderr, "\r\033[K%.100s", line.c_str());
+    const std::string line = without_controls(place + text + left(share));
+    if (!terminal) {
+      if (seconds(clock::now() - noted) < seconds_between_lines) return;
+      noted = clock::now();
+      return this->line(line);
+    }
+    const std::string whole = detail.empty() ? line : line + ": " + without_controls(detail);
+    std::fprintf(stderr, "\r\033[K%s", begin_of(whole, terminal_width(STDERR_FILENO, 80) - 1).c_str());
     std::fflush(stderr);
     shown = true;
   }
@@ -84,17 +97,26 @@ class console {
   using clock = std::chrono::steady_clock;
   static double seconds(clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
-  // The remaining time at the speed of the finished parts; empty before the first.
-  std::string left() const {
-    if (work_done <= 0) return {};
-    const double speed = work_done / seconds(part_begun - begun);
-    const double rest = (work_all - work_done) / speed - seconds(clock::now() - part_begun);
-    return ", " + duration_text(rest < 1 ? 1 : rest) + " left";
+  static constexpr double seconds_between_lines = 10;
+
+  // At most `width` code points.
+  static std::string begin_of(const std::string& text, size_t width) {
+    size_t at = 0;
+    for (; at < text.size(); ++at)
+      if ((text[at] & 0xc0) != 0x80 && width-- == 0) break;
+    return text.substr(0, at);
+  }
+
+  // The remaining time at the speed so far; empty in the first second.
+  std::string left(double share) const {
+    const double done = work_done + share * work_here, elapsed = seconds(clock::now() - begun);
+    if (done <= 0 || elapsed < 1) return {};
+    return ", about " + duration_text(std::max(1.0, elapsed * (work_all - done) / done)) + " left";
   }
 
   bool terminal = isatty(STDERR_FILENO) == 1, shown = false;
-  clock::time_point begun, part_begun;
-  double work_done = 0, work_all = 0;
+  clock::time_point begun = clock::now(), noted = begun;
+  double work_done = 0, work_here = 0, work_all = 0;
   std::string place;
 };
 
