@@ -1,8 +1,8 @@
 """Builds libdeepreduce and the tool `deepreduce` with Meson and puts them into the wheel, beside the package.
 
-What the build lacks is said before it starts. The tool is left out, with a line, where its headers are missing (CLI11,
-nlohmann-json, fmt; DEEPREDUCE_BENCH=enabled fails instead). With it goes an accumulator of each bundled model, for
-`deepreduce compare` without an input. DEEPREDUCE_BUILD names a Meson build folder whose library and tool are taken as
+What the build lacks is reported before it starts, by the names of Debian's packages. DEEPREDUCE_BENCH=disabled builds the
+library alone, without the tool and what that needs (CLI11, nlohmann-json, fmt). With the tool goes an accumulator of each
+bundled model, for `deepreduce compare` and `calibrate` without an input. DEEPREDUCE_BUILD names a Meson build folder whose library and tool are taken as
 they are, instead of building.
 zlib and Zstandard are linked statically, and hidden: a process may have others of their names. Where only shared ones
 are there, the wheel needs the machine's. Otherwise it is tagged for the oldest glibc that it runs with: manylinux_2_N, N
@@ -32,9 +32,10 @@ ROOT = HERE / "source" if (HERE / "source").is_dir() else HERE.parents[1]
 OPTIONS = ["--buildtype=release", "--default-library=shared"] + [
     f"-D{feature}=disabled" for feature in ("tests", "python", "mpi")
 ]
-OPTIONS.append(f"-Dbench={os.environ.get('DEEPREDUCE_BENCH', 'auto')}")
+OPTIONS.append(f"-Dbench={os.environ.get('DEEPREDUCE_BENCH', 'enabled')}")
 OPTIONS.append(f"-Dcuda={os.environ.get('DEEPREDUCE_CUDA', 'disabled')}")
 OPTIONS.append("-Dprefer_static=true")
+OPTIONS.append("-Dprecompiled_headers=true")
 # The C++ runtime goes into the library, too (what is not used of it goes again, and with it a newer glibc's functions).
 # The tool looks for the library beside it.
 OPTIONS.append("-Dcpp_link_args=['-static-libstdc++', '-static-libgcc', '-Wl,--gc-sections', '-Wl,-rpath,$ORIGIN']")
@@ -114,7 +115,7 @@ def lacking(ready: bool) -> Lacking:
     compiler = shlex.split(os.environ.get("CXX", "")) or [next(filter(shutil.which, ("c++", "g++", "clang++")), "")]
     if not compiles(compiler, "#include <concepts>\n#include <span>\ntemplate <std::integral T> void f(std::span<T>);"):
         return [*missing, ("a compiler of C++20 (GCC 11 or newer)", "g++")]
-    wanted = LIBRARIES + (LIBRARIES_OF_THE_TOOL if os.environ.get("DEEPREDUCE_BENCH") == "enabled" else [])
+    wanted = LIBRARIES + (LIBRARIES_OF_THE_TOOL if os.environ.get("DEEPREDUCE_BENCH", "enabled") == "enabled" else [])
     for name, header, words, package in wanted:
         known = shutil.which("pkg-config") and not subprocess.run(["pkg-config", "--exists", name], check=False).returncode
         if not known and not compiles(compiler, f"#include <{header}>", "-I/usr/include/eigen3"):
@@ -131,7 +132,10 @@ def compiles(compiler: "list[str]", source: str, *options: str) -> bool:
 
 def refusal(missing: Lacking) -> str:
     words, packages = ", ".join(words for words, _ in missing), " ".join(package for _, package in missing)
-    return f"deepreduce: the library cannot be built here, for want of {words}. On Debian: apt-get install {packages}"
+    sentence = f"deepreduce: cannot be built here, for want of {words}. On Debian or Ubuntu: apt-get install {packages}"
+    if all(package in [debian for *_, debian in LIBRARIES_OF_THE_TOOL] for _, package in missing):
+        sentence += ". Without the command `deepreduce`: DEEPREDUCE_BENCH=disabled pip install …"
+    return sentence
 
 
 # ---- The library --------------------------------------------------------------------------------
@@ -153,7 +157,7 @@ def build_library(folder: pathlib.Path) -> None:
     if ready:
         take(os.path.abspath(ready), folder)
         return
-    print("deepreduce: compiles the library, about ten minutes of one core's time", flush=True)
+    print("deepreduce: compiles the library and the tool, which takes minutes", flush=True)
     with tempfile.TemporaryDirectory(prefix="deepreduce-") as build:
         run("meson", "setup", build, str(ROOT), *OPTIONS)
         wanted = [target for target in (library_of(build), tool_of(build)) if target]
@@ -170,7 +174,7 @@ def take(build: str, folder: pathlib.Path) -> None:
     # Under the name that the tool asks for.
     shutil.copyfile(library, folder / soname(library))
     if tool is None:
-        print("deepreduce: no CLI11, nlohmann-json or fmt here: the wheel has no command `deepreduce compare`")
+        print("deepreduce: without the tool: the wheel has no command `deepreduce compare`")
         return
     shutil.copy(tool, folder / "deepreduce")
     for path in DATA:
@@ -265,9 +269,8 @@ class WithSources(sdist):
     def make_release_tree(self, base_dir: str, files: "list[str]") -> None:
         super().make_release_tree(base_dir, files)
         here, source = pathlib.Path(base_dir), pathlib.Path(base_dir) / "source"
-        for name in ("LICENSE", "README.md"):  # links, in a checkout
-            (here / name).unlink(missing_ok=True)
-            shutil.copyfile(ROOT / name, here / name)
+        (here / "LICENSE").unlink(missing_ok=True)  # a link, in a checkout
+        shutil.copyfile(ROOT / "LICENSE", here / "LICENSE")
         for path in source_files():
             (source / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / path, source / path)

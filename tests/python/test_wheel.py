@@ -75,8 +75,8 @@ def unpacked(tmp_path_factory):
 
 
 def test_an_sdist_holds_the_package_and_its_papers(unpacked):
-    for name in ("LICENSE", "README.md"):
-        assert (unpacked / name).read_bytes() == (ROOT / name).read_bytes()
+    assert (unpacked / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    assert (unpacked / "README.md").read_bytes() == (PACKAGE / "README.md").read_bytes()
     for path in [*sorted((PACKAGE / "deepreduce").rglob("*.py")), PACKAGE / "deepreduce/py.typed", PACKAGE / "NOTICE"]:
         assert (unpacked / path.relative_to(PACKAGE)).read_bytes() == path.read_bytes()
     metadata = (unpacked / "PKG-INFO").read_text(encoding="utf-8")
@@ -153,17 +153,34 @@ def test_what_a_build_lacks_is_said_before_it_starts(tmp_path, monkeypatch):
         setup.build_library(tmp_path / "made")
     # A compiler, and a pkg-config that knows nothing: headers are asked for, which are not there.
     monkeypatch.undo()
-    for name, text in (("pkg-config", "exit 1"), ("c++", 'source=$(cat); case "$source" in *zstd*|*Eigen*) exit 1;; esac')):
+    for name, text in (("pkg-config", "exit 1"), ("c++", 'source=$(cat); case "$source" in *zstd*|*Eigen*|*CLI11*|*CLI/CLI*) exit 1;; esac')):
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / "bin" / name).chmod(0o755)
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.delenv("DEEPREDUCE_BENCH", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "bin") + os.pathsep + os.environ["PATH"])
+    assert setup.lacking(False) == [("Zstandard", "libzstd-dev"), ("Eigen", "libeigen3-dev"), ("CLI11", "libcli11-dev")]
+    assert "DEEPREDUCE_BENCH" not in setup.refusal(setup.lacking(False))
+    assert setup.refusal([("CLI11", "libcli11-dev")]).endswith("apt-get install libcli11-dev. Without the command `deepreduce`: DEEPREDUCE_BENCH=disabled pip install …")
+    monkeypatch.setenv("DEEPREDUCE_BENCH", "disabled")  # the library alone
     assert setup.lacking(False) == [("Zstandard", "libzstd-dev"), ("Eigen", "libeigen3-dev")]
     assert setup.lacking(True) == []
     monkeypatch.setenv("DEEPREDUCE_BUILD", str(tmp_path))
     with pytest.raises(SystemExit, match="DEEPREDUCE_BUILD is .*no build folder of Meson"):
         setup.build_library(tmp_path / "made")
+
+
+def test_the_page_of_the_package_has_no_link_that_breaks_elsewhere():
+    """A package index shows it by itself: no relative link, no picture of the tree."""
+    text = (PACKAGE / "README.md").read_text("utf-8")
+    assert not (PACKAGE / "README.md").is_symlink()
+    assert [link for link in re.findall(r"\]\(([^)]+)\)|src=\"([^\"]+)\"", text) if not any(part.startswith("https://") for part in link)] == []
+    [example] = re.findall(r"^```python\n(.*?)^```", text, flags=re.S | re.M)
+    packages = [package for *_, package in setup_script().LIBRARIES + setup_script().LIBRARIES_OF_THE_TOOL]
+    assert all(package in text for package in ("g++", *packages)), packages
+    done = subprocess.run([sys.executable, "-B", "-c", example], env={**os.environ, "PYTHONPATH": str(PACKAGE)}, capture_output=True, text=True)
+    if os.environ.get("DEEPREDUCE_TOOL"):
+        assert done.returncode == 0 and "golomb+log_quant" in done.stdout and "times smaller" in done.stdout, done.stderr
 
 
 def make_wheel(source, target, **variables):
