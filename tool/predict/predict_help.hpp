@@ -14,7 +14,8 @@ the model.
   whole gradient  step / (1 - error^2): the time to transfer a whole gradient. The verdict uses it (docs/PAYS.md)
   pays below      the link rate up to which the candidate beats the faster dense ring
   pays to batch   the batch size up to which it does
-  verdict         pays, slower, or even: within 3 % of the faster dense ring
+  verdict         pays, slower, or even: within 3 % of the faster dense ring; incomplete: PowerSGD without the time of its
+                  products (--flops), which stands last
 With --every, rounds of an outer loop (docs/OUTER.md): H steps of every worker by itself, then an exchange of what their weights
 moved. How long a round is and which share of it waits; from which H that is below 10 %, and up to which H and which rate of the
 link a plan's round is more than 3 % shorter than a dense one.
@@ -37,6 +38,8 @@ budget. Up to 20,000 combinations are all tried. Beyond that the search is greed
 best plan for tensors above a size, and changes one tensor at a time while the step gets shorter, for at most 5,000 to 50,000
 choices. By the same model the result is never worse than the best uniform plan. The error of the whole is the root mean square
 over elements.
+No book is written where its step is longer than the faster dense ring or it compresses nothing (status 1), and none where no error
+is known (status 2): by time alone the smallest plan always wins, and it may not train. --format json reports the choice anyway.
 
   deepreduce plan profile.json --model model.json --link 1Gb/s --ranks 8 -o book.txt
   deepreduce plan profile.json --model model.json --link 1Gb/s --error-budget 0.5 --errors rows.json -o book.txt)";
