@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Row = Json
 
 _SHOWN = 60  # rows of a table in a notebook or a terminal
-_TITLES = ("plan", "times smaller", "coding error", "encode + decode", "pays below")
+_TITLES = ("plan", "smaller", "coding error", "encode + decode", "pays below")
 
 
 class Rows(List[Row]):
@@ -32,8 +32,8 @@ class Rows(List[Row]):
     rows      dicts; or those of a saved document, json.load(file)["rows"]
     document  the rest of the document of `deepreduce compare --format json`: machine, settings, …
 
-    `print` and notebooks show five columns: the plan; the bytes of a dense float32 tensor over those of the frame; the error
-    against the selected values; the time of encode and decode; and the speed of a rank's link below which an exchange is faster
+    `print` and notebooks show five columns, as the command does: the plan; how many times smaller its frame is than dense float32;
+    the error against the selected values; the time of encode, with the sparsifier, and decode; and the speed of a rank's link below which an exchange is faster
     than an all-reduce in bfloat16 (a model). The row of memcpy is not shown.
 
     >>> rows = deepreduce.Rows([{"plan": "index=golomb value=raw", "bytes": 900, "d": 20_000, "relative_l2_error": 0.0},
@@ -209,14 +209,20 @@ def _title(row: Row) -> str:
 
 def _cells(row: Row) -> Tuple[str, ...]:
     size, dense, loss = (figure.value(row, name) for name in ("bytes", "d", "relative_l2_error"))
-    time, speed = figure.value(row, "encode_ns+decode_ns"), figure.value(row, "pays_below_bf16")
+    time, speed = _time(row), figure.value(row, "pays_below_bf16")
     return (
         str(row.get("plan", "")),
-        f"{4 * dense / size:.3g}" if size and dense else "",
+        f"×{4 * dense / size:.3g}" if size and dense else "",
         "" if loss is None else "0" if loss == 0 else f"{100 * loss:.2g} %",
         "" if time is None else _of_unit(time, 1000, ("ns", "µs", "ms", "s")),
         "" if speed is None else _of_unit(speed, 1000, ("b/s", "kb/s", "Mb/s", "Gb/s", "Tb/s")) if speed else "never",
     )
+
+
+def _time(row: Row) -> Optional[float]:
+    """Of encode, with the sparsifier, and decode: ns."""
+    coding = figure.value(row, "encode_ns+decode_ns")
+    return None if coding is None else coding + (figure.value(row, "sparsify_ns") or 0.0)
 
 
 def _of_unit(number: float, factor: int, units: Sequence[str]) -> str:
