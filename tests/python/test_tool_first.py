@@ -66,6 +66,8 @@ def test_its_last_lines_are_a_summary_and_the_report(first):
     assert labels == ["smallest", "fastest", "best exact", "pays", "dense bf16", "next", "report"]
     assert lines[-1] == f"report: {report}"
     assert "deepreduce predict" in text and "residual" in text
+    sends = re.search(r"^next: +a step sends ([\d.]+) % to ([\d.]+) % of .g.², the residual the rest, later;$", text, flags=re.M)
+    assert {float(share) for share in sends.groups()} <= {float(share) for share in re.findall(r": sends ([\d.]+) % of", text)}
 
 
 def test_its_five_columns_are_the_numbers_of_the_rows(first):
@@ -169,7 +171,7 @@ def test_a_plan_reads_the_errors_of_a_default_compare_and_the_costs_of_a_default
     run("calibrate", "--time", 0, "--sizes", "1024,16384", "-o", profile)
     chosen = run("plan", profile, "--input", MODEL, "--link", "100Mb/s,50us", "--ranks", 4, "--errors", rows, "--format", "json")
     answer = json.loads(chosen.stdout)
-    assert not any("not a candidate" in note or "is not known" in note for note in answer["notes"]), answer["notes"]
+    assert not any("not a candidate" in note or "error of" in note for note in answer["notes"]), answer["notes"]
     measured = {row["plan"].partition(" exchange=")[0] for row in json.loads(rows.read_text())["rows"]} - {"memcpy"}
     assert measured | {"index=all value=raw"} == {cost["plan"] for cost in json.loads(profile.read_text())["costs"]}
 

@@ -22,6 +22,7 @@
 #include "html_report.hpp"
 #include "render.hpp"
 #include "selection.hpp"
+#include "shown_columns.hpp"
 #include "tool/predict/plan_book.hpp"
 #include "tool/predict/plan_work.hpp"
 #include "tool/read/inputs.hpp"
@@ -372,8 +373,14 @@ class comparison {
     const bool plain = o_.output.empty() && o_.from.empty() && !o_.wide && o_.best.empty() && o_.against.empty() &&
                        !questions_.shown.asks() && o_.plans.empty() && o_.presets.empty() && o_.book.empty();
     if (!plain) return {};
-    return "next:       what a step leaves out waits in the residual and is sent later;\n"
-           "            your step: `deepreduce predict`; your loss: only training shows it\n";
+    double least = 1, most = 0;  // of the energy, by plans with a sparsifier
+    for (const json_row& sum : together(rows_))
+      if (const auto share = number_in(sum, "energy_recall"); share && text_of(sum, "plan").starts_with("sparsify="))
+        least = std::min(least, *share), most = std::max(most, *share);
+    const std::string sends =
+        least < most ? fmt::format("a step sends {} to {} of |g|²", share_text(least), share_text(most)) : "";
+    return (sends.empty() ? "next:       " : "next:       " + sends + ", the residual the rest, later;\n            ") +
+           "your step: `deepreduce predict`; your loss: only training shows it\n";
   }
 
   render_request presentation() const {
