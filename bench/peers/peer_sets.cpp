@@ -96,7 +96,7 @@ index_set clustered_set(uint64_t d, double density, double sigma, uint64_t seed)
 
 captured_set captured(const std::string& datasets, const std::string& name, double ratio) {
   compare::console quiet;
-  const compare::tensor g = compare::read_subjects({{datasets + "/gradients/" + name + ".npz"}, {}}, quiet).at(0);
+  const compare::tensor g = compare::read_subjects({.inputs = {datasets + "/gradients/" + name + ".npz"}}, quiet).at(0);
   const std::string sparsify = ratio > 0 ? fmt::format("sparsify=topr(ratio={})", ratio) : "sparsify=none";
   context c;
   const auto kept = compare::selected_by(c, sparsify, g);

@@ -335,7 +335,7 @@ int run(bool update, const std::string& folder, const std::string& datasets) {
   int failures = 0;
   for (const datum& from : all_data(datasets)) {
     const auto globs = from.glob.empty() ? std::vector<std::string>{} : std::vector{from.glob};
-    const tensor g = read_subjects({{from.input}, globs}, quiet).at(0);
+    const tensor g = read_subjects({.inputs = {from.input}, .globs = globs}, quiet).at(0);
     const auto kept = selected_by(c, from.sparsify, g);
     for (const std::string& text : plans.texts) {
       try {

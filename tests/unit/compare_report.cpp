@@ -81,13 +81,13 @@ TEST_CASE("no text of a document can end the element that holds it") {
   }
   const std::string plain = html_report(document);
   const std::string hostile = "</script><script>alert(1)</script><!--<script>\" \\ ' & \xe2\x80\xa8 \xff";
-  document["rows"][0]["input"] = hostile;
+  document["rows"][0]["plan"] = hostile;
   const std::string page = html_report(document);
   for (const char* part : {"<script", "</script", "<!--"}) CHECK(count(page, part) == count(plain, part));
   const std::string open = "id=\"measured\">";
   const size_t begin = page.find(open) + open.size();
   const ordered_json back = ordered_json::parse(page.substr(begin, page.find("</script>", begin) - begin));
-  const std::string text = back["rows"][0]["input"];
+  const std::string text = back["rows"][0]["plan"];
   CHECK(text == hostile.substr(0, hostile.size() - 1) + "\xef\xbf\xbd");  // what is not UTF-8 is replaced
   CHECK(!back["rows"][0].contains("samples"));
   CHECK(page.find("http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'") != std::string::npos);
