@@ -99,7 +99,8 @@ def compare(
     >>> [row["plan"] for row in rows], rows[1]["relative_l2_error"]
     (['memcpy', 'index=golomb value=raw'], 0.0)
     """
-    settings = {name: value for name, value in locals().items() if name not in ("inputs", "plans")}
+    given = {name: value for name, value in locals().items() if name not in ("inputs", "plans")}
+    settings = {name: value for name, value in given.items() if value is not None and value is not False}
     texts = [str(plan) for plan in ([plans] if isinstance(plans, (str, Plan)) else plans)]
     with tempfile.TemporaryDirectory(prefix="deepreduce-") as folder:
         paths = _paths_of(inputs, pathlib.Path(folder))
