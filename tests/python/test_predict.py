@@ -270,7 +270,7 @@ def test_calibrate_compare_and_plan_go_together_with_their_defaults(tmp_path):
     book = json.loads(run("plan", profile, "--model", write(tmp_path / "m.json", sizes), "--link", "10Mb/s", "--ranks", 8, "--error-budget", 1, "--errors", rows,
                           "--format", "json").stdout)
     assert 0 < book["error"] < 1 and all("feedback=residual" in line["plan"] for line in book["book"])
-    # One set of plans; but these tensors are no matrices, so compare has no rows of a transform.
+    # One set of plans; but no tensor here is a matrix, so compare has no rows of a transform.
     others = [note for note in book["notes"] if "which has no feedback" in note or "is not a candidate" in note]
     assert all("'transform=lowrank(rank=4) feedback=residual' is not a candidate" in note for note in others), others
 

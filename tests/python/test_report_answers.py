@@ -33,8 +33,8 @@ def test_three_tiles_have_the_numbers_of_the_chosen_plan(browser, report):
     plan = browser.run(CHOSEN)
     rows = [row for row in plan_rows(report[1]) if row["plan"] == plan]
     size, dense = sum(row["bytes"] for row in rows), 4 * sum(row["d"] for row in rows)
-    kept = sum(row["kept_energy"] for row in rows)
-    error = math.sqrt(sum(row["relative_l2_error"] ** 2 * row["kept_energy"] for row in rows) / kept)
+    energy = sum(row["kept_energy"] for row in rows)
+    error = math.sqrt(sum(row["relative_l2_error"] ** 2 * row["kept_energy"] for row in rows) / energy)
     (smaller, first), (coding, second), (rate, third) = browser.run(TILES)
     assert (first, second, third) == ("smaller", "coding error", "pays below")
     assert float(smaller[1:]) == pytest.approx(dense / size, rel=0.01) and smaller[0] == "×"
@@ -79,7 +79,7 @@ def test_the_limit_is_the_number_that_best_asked_for_and_the_plan_its_answer(bro
     page, document = models(tmp_path, 1, of=lambda *files, **settings: compare(*files, "--best", "bytes < 9e9 and plan ~ '*rice*'", **settings), plans=PLANS)
     browser.open(page)
     assert browser.run(CHOSEN) == PLANS[4]
-    # Whoever changes the limit asks for something else.
+    # A changed limit is another question.
     browser.run("{ const l = document.getElementById('limit'); l.value = 0; l.dispatchEvent(new Event('input')); }")
     assert browser.run(CHOSEN) == PLANS[0] and browser.errors == []
 

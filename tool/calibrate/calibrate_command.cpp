@@ -12,6 +12,7 @@
 #include "codec_costs.hpp"
 #include "tool/compare/factors.hpp"
 #include "tool/read/plan_list.hpp"
+#include "tool/read/plan_text.hpp"
 #include "tool/read/presets.hpp"
 #include "tool/read/subjects.hpp"
 #include "tool/show/console.hpp"
@@ -95,7 +96,7 @@ gradients read_gradients(const std::vector<std::string>& inputs, console& consol
 // Those of compare, without the exchange, which costs nothing here; and the exact plan.
 std::vector<std::string> usual_plans() {
   std::vector<std::string> texts{exact_plan};
-  for (const std::string& plan : compare::usual_plans()) texts.push_back(plan.substr(0, plan.find(" exchange=")));
+  for (const std::string& plan : compare::usual_plans()) texts.push_back(compare::read_plan(plan).without_exchange);
   return compare::expand_plans(texts, 10000);
 }
 

@@ -28,6 +28,7 @@
 #include "tool/read/inputs.hpp"
 #include "tool/read/number.hpp"
 #include "tool/read/plan_list.hpp"
+#include "tool/read/plan_text.hpp"
 #include "tool/read/presets.hpp"
 #include "tool/show/output.hpp"
 
@@ -375,7 +376,8 @@ class comparison {
     if (!plain) return {};
     double least = 1, most = 0;  // of the energy, by plans with a sparsifier
     for (const json_row& sum : together(rows_))
-      if (const auto share = number_in(sum, "energy_recall"); share && text_of(sum, "plan").starts_with("sparsify="))
+      if (const auto share = is_memcpy(sum) ? std::nullopt : number_in(sum, "energy_recall");
+          share && read_plan(text_of(sum, "plan")).sparsifies)
         least = std::min(least, *share), most = std::max(most, *share);
     const std::string sends =
         least < most ? fmt::format("a step sends {} to {} of |g|²", share_text(least), share_text(most)) : "";

@@ -13,6 +13,7 @@
 
 #include "shown_columns.hpp"
 #include "spread_notes.hpp"
+#include "tool/read/plan_text.hpp"
 #include "tool/show/console.hpp"
 
 namespace dr::compare {
@@ -86,11 +87,16 @@ std::vector<std::string> without(std::vector<std::string> stages, const std::vec
 
 // What selects values, what becomes of the others, and how ranks exchange: a heading has it where several plans share it.
 std::vector<std::string> selection_of(const json_row& row) {
+  if (is_memcpy(row)) return {};
+  const plan_reading plan = read_plan(shown_text(row, "plan"));
   std::vector<std::string> stages = stages_of(row);
-  std::erase_if(stages, [](const std::string& s) {
-    return !s.starts_with("sparsify=") && !s.starts_with("feedback=") && !s.starts_with("exchange=");
-  });
+  std::erase_if(stages,
+                [&](const std::string& s) { return s != plan.sparsify && s != plan.feedback && s != plan.exchange; });
   return stages;
+}
+
+bool has_sparsifier(const std::vector<std::string>& stages, const json_row& row) {
+  return !is_memcpy(row) && std::ranges::find(stages, read_plan(shown_text(row, "plan")).sparsify) != stages.end();
 }
 
 // A preset's name, or the stages that are not `shared`.
@@ -170,7 +176,7 @@ class table {
     if (one_plan) text += lines_of("", shown_text(*rows_.front(), "plan"), request_.width);
     if (!one_plan && !shared_.empty()) {
       const bool sparsifies =
-          std::ranges::any_of(shared_, [](const std::string& s) { return s.starts_with("sparsify="); });
+          std::ranges::any_of(rows_, [&](const json_row* row) { return has_sparsifier(shared_, *row); });
       text += lines_of("", "all plans: " + joined(shared_) + (sparsifies && !subjects_ ? energy_text(rows_) : ""),
                        request_.width);
     }
@@ -241,7 +247,7 @@ class table {
         std::vector<std::string> left_out = shared_;
         if (g.headed()) {
           const std::span rows = std::span(rows_).subspan(g.begin, g.end - g.begin);
-          const bool sparsifies = g.selection.front().starts_with("sparsify=");
+          const bool sparsifies = has_sparsifier(g.selection, *rows_[g.begin]);
           t.before(g.begin,
                    lines_of(indent(), joined(g.selection) + (sparsifies ? energy_text(rows) : ""), request_.width));
           left_out.insert(left_out.end(), g.selection.begin(), g.selection.end());

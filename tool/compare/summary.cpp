@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "shown_columns.hpp"
+#include "tool/read/plan_text.hpp"
 
 namespace dr::compare {
 namespace {
@@ -141,8 +142,11 @@ std::string table_legend(std::span<const json_row> rows, bool totals, const link
   else
     text =
         "coding error: of the values that are sent. encode + decode: with the sparsifier; ~: as fast as the fastest.";
-  const bool transforms = std::ranges::any_of(
-      rows, [](const json_row& row) { return text_of(row, "plan").find("transform=lowrank") != std::string::npos; });
+  const bool transforms = std::ranges::any_of(rows, [](const json_row& row) {
+    if (is_memcpy(row)) return false;
+    const plan_reading plan = read_plan(text_of(row, "plan"));
+    return !plan.transform.empty() && !plan.coefficients;
+  });
   if (transforms) text += " transform=lowrank: the error of all values.";
   if (totals)
     text += " of: tensors in the total, which are exchanged one after another; the worst has the largest error.";

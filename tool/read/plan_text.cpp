@@ -31,9 +31,14 @@ plan_reading read_plan(std::string_view text) {
   plan_reading reading;
   reading.text = text;
   reading.sparsify = text_of("sparsify", "sparsify=none");
-  for (const dr_stage& s : stages)
-    if (s.position == 0 && std::string_view(s.role) != "sparsify")
-      (reading.without_sparsify += reading.without_sparsify.empty() ? "" : " ") += s.text;
+  const auto text_without = [&](std::string_view role) {
+    std::string rest;
+    for (const dr_stage& s : stages)
+      if (s.position == 0 && s.role != role) (rest += rest.empty() ? "" : " ") += s.text;
+    return rest;
+  };
+  reading.without_sparsify = text_without("sparsify");
+  reading.without_exchange = text_without("exchange");
   const dr_stage* const sparsify = find_stage(stages, "sparsify");
   reading.sparsifies = sparsify && std::string_view(sparsify->name) != "none";
   reading.exact_index = is_exact(DR_ROLE_INDEX, stages);

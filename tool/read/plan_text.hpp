@@ -12,6 +12,7 @@ struct plan_reading {
   std::string text;
   std::string sparsify;          // its stage, "sparsify=none" where the text has none
   std::string without_sparsify;  // the rest of the text
+  std::string without_exchange;  // the text but for its exchange
   std::string feedback;          // its stage, "" where the text has none
   std::string exchange;          // "exchange=…", or ""
   std::string transform;         // "transform=…", or ""

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "number.hpp"
+#include "plan_text.hpp"
 
 // Folders of the bundled data sets, separated by colons; defined by the build.
 #ifndef DR_DATASETS
@@ -335,7 +336,7 @@ std::vector<std::string> default_plans(const subject& g) {
       for (const tensor& part : parts_of(t)) transforms |= part.shape.size() > 1;
     }
     std::ranges::copy_if(usual_plans(), std::back_inserter(plans), [&](const std::string& plan) {
-      return (transforms && floats) || !plan.starts_with("transform=");
+      return (transforms && floats) || read_plan(plan).transform.empty();
     });
     return plans;
   }
