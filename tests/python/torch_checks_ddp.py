@@ -329,7 +329,7 @@ def wrong_uses_are_refused():
     wrapped(make_model(), hook)
     with raises(deepreduce.ArgumentError, "already"):
         wrapped(make_model(), hook)
-    with raises(deepreduce.ArgumentError, "plan:"):
+    with raises(deepreduce.PlanError, "plan:"):
         DDPHook("nonsense")
     frozen = DDP(make_model())
     frozen.module[0].weight.requires_grad_(False)
