@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="torch is missing: pip install torch")
 
 from bench.predict_proof import book_page, proof_book, proof_grid, proof_run, proof_table  # noqa: E402
 from bench.train import train_results  # noqa: E402
-from test_predict import model, profile  # noqa: E402, F401
+from test_predict import EXACT, LOSSY, model, profile  # noqa: E402, F401
 from tool_runs import TOOL, needs_tool  # noqa: E402
 
 
@@ -97,7 +97,8 @@ def test_a_plan_book_of_a_condition_is_made_and_predicted(profile, model, tmp_pa
 
     monkeypatch.setattr(proof_grid, "HOOKED", ("local", "dense", "book"))  # the profile has no others
     c, proof = proof_grid.Condition("steps", "toy", 2, "unshaped"), Paths()
-    path = proof_run.write_book(TOOL, profile, model, c.ranks, proof.book_path(c))
+    errors = ["--error", f"{EXACT}: 0", "--error", f"{LOSSY}: 0.01"]
+    path = proof_run.write_book(TOOL, profile, model, c.ranks, proof.book_path(c), errors)
     assert len(deepreduce.book.read(path)) >= 1
     steps = proof_table.predicted(TOOL, proof, c)
     assert 0 < steps["book"] <= steps["dense"]
