@@ -87,7 +87,7 @@ std::string named_argument(std::string_view role, std::string_view name, const s
   each_name(role, [&](const std::string& known, const declared_params& of) {
     for (size_t p = 0; p < of.count && known == name && call.empty(); ++p)
       if (const dr_param& param = *dr_param_at(of.params, p); accepts(param, value))
-        call = known + '(' + param.name + '=' + value + ')';
+        call.append(known).append("(").append(param.name).append("=").append(value).append(")");
   });
   return call;
 }
