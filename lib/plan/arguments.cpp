@@ -7,6 +7,22 @@
 namespace dr {
 namespace {
 
+dr_status unknown(const declared_params& of, const std::string& key, dr_error& error) {
+  std::string known;
+  std::vector<std::string_view> names;
+  for (size_t i = 0; i < of.count; ++i) {
+    known += i ? ", " : "";
+    known += names.emplace_back(dr_param_at(of.params, i)->name);
+  }
+  if (const std::string near = nearest(key, names); !near.empty())
+    return fail(error, DR_E_ARGUMENT, "plan: %s has no parameter '%s'; is it '%s'?", of.name, key.c_str(),
+                near.c_str());
+  return fail(error, DR_E_ARGUMENT, "plan: %s has no parameter '%s'; it has: %s", of.name, key.c_str(),
+              known.empty() ? "none" : known.c_str());
+}
+
+}  // namespace
+
 dr_status bind_value(const char* name, const dr_param& param, const std::string& text, dr_value& out, dr_error& error) {
   out.given = 1;
   if (param.type == DR_PARAM_CHOICE) {
@@ -29,22 +45,6 @@ dr_status bind_value(const char* name, const dr_param& param, const std::string&
                 print_number(param.minimum).c_str(), print_number(param.maximum).c_str());
   return DR_OK;
 }
-
-dr_status unknown(const declared_params& of, const std::string& key, dr_error& error) {
-  std::string known;
-  std::vector<std::string_view> names;
-  for (size_t i = 0; i < of.count; ++i) {
-    known += i ? ", " : "";
-    known += names.emplace_back(dr_param_at(of.params, i)->name);
-  }
-  if (const std::string near = nearest(key, names); !near.empty())
-    return fail(error, DR_E_ARGUMENT, "plan: %s has no parameter '%s'; is it '%s'?", of.name, key.c_str(),
-                near.c_str());
-  return fail(error, DR_E_ARGUMENT, "plan: %s has no parameter '%s'; it has: %s", of.name, key.c_str(),
-              known.empty() ? "none" : known.c_str());
-}
-
-}  // namespace
 
 dr_status bind_arguments(const declared_params& of, const std::vector<plan_argument>& arguments,
                          std::vector<dr_value>& out, dr_error& error) {

@@ -17,6 +17,9 @@ struct declared_params {
   size_t count;
 };
 
+// The value that a text is of a parameter of `name`. ARGUMENT: of another type, or out of range.
+dr_status bind_value(const char* name, const dr_param& param, const std::string& text, dr_value& out, dr_error& error);
+
 // One value for each declared parameter: the plan's, or its default. ARGUMENT: an unknown parameter, a value of
 // another type or out of range, or a missing required parameter.
 dr_status bind_arguments(const declared_params& of, const std::vector<plan_argument>& arguments,

@@ -1,7 +1,6 @@
 #include "plan/suggestions.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -35,14 +34,9 @@ std::pair<std::string, size_t> nearest_in(std::string_view role, std::string_vie
 }
 
 bool accepts(const dr_param& param, const std::string& value) {
-  double number = 0;
-  if (param.type == DR_PARAM_CHOICE) {
-    bool found = false;
-    each_choice(param.choices, [&](std::string_view choice, double) { found |= choice == value; });
-    return found;
-  }
-  return read_number(value, number) && number >= param.minimum && number <= param.maximum &&
-         (param.type != DR_PARAM_INT || number == std::floor(number));
+  dr_value read{};
+  dr_error unread{sizeof(dr_error)};
+  return bind_value("", param, value, read, unread) == DR_OK;
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <set>
 #include <sstream>
 #include <string>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "output.hpp"
+#include "text_width.hpp"
 
 namespace dr::compare {
 
@@ -88,8 +88,7 @@ inline void add_short_help(CLI::App& app, const std::string& usage, const std::v
       if (!option) continue;
       const std::string type = std::string_view(name).starts_with('-') ? help_text::type_of(*option) : "";
       std::string line = std::string("  ") + name + (type.empty() ? "" : " " + type);
-      const auto width = static_cast<size_t>(
-          std::ranges::count_if(line, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+      const size_t width = width_of(line);
       text += line + std::string(width < column ? column - width : 1, ' ') + meaning + "\n";
     }
   }

@@ -25,11 +25,6 @@ size_t cut_of(const std::string& word, size_t width) {
 
 }  // namespace
 
-// Counts code points: all printed characters have width 1.
-size_t width_of(const std::string& text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
-}
-
 std::vector<std::string> wrapped(const std::string& text, size_t width) {
   if (width_of(text) <= width) return {text};
   const std::string margin = "  ";

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "text_width.hpp"
+
 namespace dr::compare {
 
 class text_table {
@@ -44,8 +46,6 @@ inline constexpr char bold_mark = '\x02';
 // Lines of at most `width` characters (3 or more), all but the first indented by two. They break at spaces; a word that is longer than a
 // line breaks after , ( + . or /, and only without any of these elsewhere.
 std::vector<std::string> wrapped(const std::string& text, size_t width);
-
-size_t width_of(const std::string& text);  // in places of a terminal
 
 // Escapes what Markdown would read as the end of a cell, a tag or code.
 std::string markdown_text(const std::string& text);

@@ -112,6 +112,12 @@ def usual_y(rows: Sequence[Row]) -> str:
     return "relative_l2_error" if known and len({sparsifier_of(row["plan"]) for row in rows}) == 1 else "total_error"
 
 
+def of_step(rows: Sequence[Row], step: Optional[int] = None) -> List[Row]:
+    """The rows of a step; None: of the last."""
+    last = max((row.get("step") or 1 for row in rows), default=1)
+    return [row for row in rows if (row.get("step") or 1) == (step or last)]
+
+
 def title_of(rows: Sequence[Row]) -> str:
     names = [str(rows[0].get(name) or "") for name in ("input", "tensor")] if rows else []
     return " ".join(name for name in names if name not in ("", "*"))
@@ -212,8 +218,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         for name in ("input", "tensor"):
             selected = getattr(given, name)
             rows = [row for row in rows if selected is None or row.get(name) == selected]
-        last = max((row.get("step") or 1 for row in rows), default=1)
-        rows = [row for row in rows if (row.get("step") or 1) == (given.step or last)]
+        rows = of_step(rows, given.step)
         if given.sparsify:
             rows = [row for row in rows if sparsifier_of(row["plan"]) == given.sparsify]
         if not rows:

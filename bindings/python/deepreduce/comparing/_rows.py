@@ -120,8 +120,7 @@ class Rows(List[Row]):
         """
         rows = self.select(input=input, tensor=tensor, step=step)._of_plans()
         _require_one_tensor(rows, "a picture shows one", "input", "tensor")
-        last = max((row.get("step") or 1 for row in rows), default=1)
-        rows = [row for row in rows if (row.get("step") or 1) == last]
+        rows = figure.of_step(rows)
         try:
             y = y or figure.usual_y(rows)
             return figure.picture(figure.points_of(rows, x, y), x, y, figure.title_of(rows), None if output is None else os.fspath(output))
