@@ -48,8 +48,6 @@ struct device_call {
     // Of a frame without rows all is here, so no kernel has to verify it.
     if (f.rows.empty())
       if (const dr_status s = read_sound_frame({headers[i].data(), headers[i].size()}, f, c.error)) return s;
-    if (f.tensors == 1 && outs.size() > 1)
-      return fail(c.error, DR_E_UNSUPPORTED, "frame: one tensor for many outputs (bucket=flat) has no CUDA path");
     if (const dr_status s = check_tag(f, options, c.error)) return s;
     return check_outputs(f, outs, sparse(), c.error);
   }
@@ -75,7 +73,7 @@ struct device_call {
   dr_status list_shapes(bool& by_host) {
     for (const frame_view& f : views) {
       bool host_would_do = false;
-      if (const dr_status s = shape_of_frame(f, shapes.emplace_back(), host_would_do, c.error)) {
+      if (const dr_status s = shape_of_frame(f, outs.size(), shapes.emplace_back(), host_would_do, c.error)) {
         if (!host_would_do || !at.allows_host) return s;
         by_host = true;
       }
@@ -164,7 +162,7 @@ dr_status decode_from_device(context& c, const target& t, const decode_request& 
   if (const dr_status s = call.run_all()) return s;
   for (size_t i = 0; i < outs.size(); ++i) {
     outs[i].count = 0;
-    for (const frame_view& f : call.views) outs[i].count += f.rows[i].support;
+    for (const frame_view& f : call.views) outs[i].count += is_cut(f, outs.size()) ? 0 : f.rows[i].support;
   }
   return DR_OK;
 }

@@ -82,6 +82,8 @@ dr_status placed_batch::check_outputs(std::span<const tensor_out> outs, dr_error
     return fail(error, DR_E_ARGUMENT, "%zu outputs; the batch has %zu tensors", outs.size(), shapes.size());
   if (!where && common) return dr::check_outputs(*common, outs, sparse_outputs::unions, error);
   if (!where) return dr::check_outputs(common_frame(*this), outs, sparse_outputs::unions, error);
+  if (units.size() != shapes.size() && units.size() != 1)
+    return fail(error, DR_E_ARGUMENT, "%zu outputs; the frame has %zu tensors", outs.size(), units.size());
   for (size_t i = 0; i < outs.size(); ++i) {
     const tensor_out& o = outs[i];
     const tensor_shape& s = shapes[i];

@@ -18,7 +18,7 @@ bool requests_status_frame(const encode_request& r) {
 
 // Grows the host's lists before anything is enqueued: work on a device cannot be undone when memory runs out.
 dr_status make_room(const placed_batch& b, device_encode_scratch& host, dr_error& error) {
-  const std::array<size_t, 3> now{b.rows.size(), b.wire.size(), b.headers[1].head.size()};
+  const std::array<size_t, 4> now{b.rows.size(), b.wire.size(), b.headers[1].head.size(), b.shapes.size()};
   if (std::equal(now.begin(), now.end(), host.seen.begin(), std::less_equal<>())) return DR_OK;
   uint32_t launches = 0;
   if (const dr_status s = count_device_launches(b, b.headers, nullptr, host, launches, error)) return s;

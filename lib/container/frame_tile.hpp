@@ -9,6 +9,7 @@
 #include "primitive/block.hpp"
 #include "primitive/check.hpp"
 #include "primitive/device_row.hpp"
+#include "primitive/flat_table.hpp"
 #include "primitive/lookback.hpp"
 #include "primitive/tile_job.hpp"
 #include "primitive/value_type.hpp"
@@ -47,10 +48,11 @@ struct pack_row {
   uint32_t first_tile;   // of the launch
   uint32_t dense_above;  // with more rows it is sent dense
   uint16_t plan;
-  uint8_t dtype, flags;
-  uint32_t tensor;
+  uint8_t dtype, flags;  // row_flag bits, and pack_bucket
+  uint32_t tensor;       // of a bucket: the offset of its flat_table from the first pack_row, / 16
 };
 static_assert(sizeof(pack_row) == 80);
+inline constexpr uint8_t pack_bucket = 1 << 7;
 
 // Σ over blocks, for one frame; zero when a call begins.
 struct pack_state {
@@ -309,7 +311,9 @@ struct pack_frame {
           if (is_faulty(a.rows[i], a.place[i]) && i < bad[lane]) bad[lane] = i;
       });
       const uint32_t first = b.min(bad);
-      return failed(b, a, refined(a, first), a.place[first].tensor);
+      uint64_t tensor = 0;
+      const dr_fault fault = refined(a, first, tensor);
+      return failed(b, a, fault, tensor);
     }
     const uint64_t total = a.shape.header_size + totals.all;
     if (total > a.capacity)
@@ -322,18 +326,31 @@ struct pack_frame {
     });
   }
 
-  // Of the values that are not finite the first is reported, independent of timing.
-  DR_HD static dr_fault refined(const args& a, uint32_t row) {
+  // Of the values that are not finite the first is reported, independent of timing; of a bucket, as one of its tensors.
+  DR_HD static dr_fault refined(const args& a, uint32_t row, uint64_t& tensor) {
     const device_row& r = a.rows[row];
     const pack_row& d = a.place[row];
+    const auto* const bucket =
+        d.flags & pack_bucket
+            ? reinterpret_cast<const flat_table*>(reinterpret_cast<const uint8_t*>(a.place) + uint64_t{16} * d.tensor)
+            : nullptr;
+    tensor = bucket ? bucket->first_tensor : d.tensor;
     dr_fault f = r.fault;
     f.message = nullptr;
-    if (f.code != DR_E_ARGUMENT || f.stream != DR_STREAM_VALUE || r.not_finite == 0) return f;
+    if (f.code != DR_E_ARGUMENT || r.not_finite == 0) return f;
     const uint64_t at = ~r.not_finite;
-    if (at / d.width >= r.support_count) return f;
+    if (f.stream == DR_STREAM_NONE && bucket && bucket->pieces) {
+      tensor = bucket->at(static_cast<uint32_t>(at)).tensor;
+      f.what = 0;
+    }
+    if (f.stream != DR_STREAM_VALUE || at / d.width >= r.support_count) return f;
     f.where = d.reported[at / d.width];
     f.what = d.dtype == DR_F32 ? reinterpret_cast<const uint32_t*>(d.sent)[at]
                                : reinterpret_cast<const uint16_t*>(d.sent)[at];
+    if (!bucket) return f;
+    const flat_piece& p = bucket->at(static_cast<uint32_t>(f.where));
+    tensor = p.tensor;
+    f.where -= p.first;
     return f;
   }
 

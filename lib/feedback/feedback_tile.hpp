@@ -7,6 +7,7 @@
 #include "primitive/bits.hpp"
 #include "primitive/block.hpp"
 #include "primitive/device_row.hpp"
+#include "primitive/flat_table.hpp"
 #include "primitive/tile_job.hpp"
 
 namespace dr {
@@ -19,20 +20,27 @@ struct open_states {
   using args = Args;
   struct shared {};
 
-  // job.out: the state; job.key: its elements; job.extra: its kind; job.tell_count: the row (as a pointer). One tile
-  // per job.
+  // job.out: the state; job.key: its elements; job.extra: its kind; job.tell_count: the row (as a pointer);
+  // job.universe: the position of its tensor in the row. One tile per job.
   template <class Block>
   DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
     const tile_job& job = a.job[b.index()];
     b.phase([&](unsigned lane) {
       if (lane != 0) return;
       auto& state = *static_cast<residual_state*>(job.out);
+      auto& row = *reinterpret_cast<device_row*>(job.tell_count);
       if (state.is_fresh())
         state = {residual_state::magic_value, job.extra, job.key};
       else if (!state.is_of(job.extra) || state.elements != job.key)
-        return raise(job.fault, DR_E_ARGUMENT, DR_STREAM_NONE, 0, state.elements);
-      reinterpret_cast<device_row*>(job.tell_count)->accumulates = 1;
+        return refuse(row, job, state.elements);
+      atomic_add(&row.accumulates, 1u);
     });
+  }
+
+  // Of the states of a bucket the first is reported, in any order of blocks.
+  DR_HD static void refuse(device_row& row, const tile_job& job, uint64_t elements) {
+    atomic_max(&row.not_finite, ~uint64_t{job.universe});
+    raise(job.fault, DR_E_ARGUMENT, DR_STREAM_NONE, 0, elements);
   }
 };
 
@@ -41,14 +49,16 @@ struct open_states {
 // not finite, which would remain for ever, by 0.
 struct subtract_job {
   float* acc;
+  const flat_table* flat;    // of a bucket, in place of `acc`; otherwise NULL
   const uint32_t* reported;  // the support, in the order of the values that the receiver will see
   const void* values;
   const uint32_t* support;  // of a row that was sent dense: the selection
   const void* selected;
   const device_row* row;
-  uint32_t universe, reported_max, first_tile, reserved;
+  uint32_t universe, reported_max, first_tile;
+  uint32_t states;  // of the row
 };
-static_assert(sizeof(subtract_job) == 64);
+static_assert(sizeof(subtract_job) == 72);
 
 // `again` of a second launch that always tidies: the sent values may differ from the selected ones.
 inline constexpr uint32_t tidies_always = 2;
@@ -81,19 +91,32 @@ struct subtract_rows {
         const uint32_t at = (dense ? j.support : j.reported)[i];
         if (at >= j.universe) continue;
         bool unfinite = false;
-        j.acc[at] = remaining(j.acc[at], value_at(a.dtype, dense ? j.selected : j.values, i), unfinite);
+        float& acc = acc_at(j, at);
+        acc = remaining(acc, value_at(a.dtype, dense ? j.selected : j.values, i), unfinite);
         if (unfinite) atomic_or(a.unfinite, 1u);
       }
     });
   }
 
+  DR_HD static float& acc_at(const subtract_job& j, uint32_t at) {
+    if (!j.flat) return j.acc[at];
+    const flat_piece& p = j.flat->at(at);
+    return p.residual[at - p.first];
+  }
+
   template <class Block>
   DR_HD static void tidy(Block& b, const subtract_job& j) {
-    const uint64_t tiles = ceil_div(j.reported_max ? j.reported_max : 1, row_tile);
+    const uint64_t tiles = ceil_div(j.reported_max ? j.reported_max : 1, row_tile),
+                   first = uint64_t{b.index() - j.first_tile} * lanes;
     b.phase([&](unsigned lane) {
-      if (!j.row->accumulates) return;
-      for (uint64_t i = uint64_t{b.index() - j.first_tile} * lanes + lane; i < j.universe; i += tiles * lanes)
-        if (!is_finite_residual(j.acc[i])) j.acc[i] = 0;
+      // (Of a bucket of which one state is refused, none was added to.)
+      if (j.row->accumulates != j.states) return;
+      const auto tidies = [&](float* acc, uint32_t n) {
+        for (uint64_t i = first + lane; i < n; i += tiles * lanes)
+          if (!is_finite_residual(acc[i])) acc[i] = 0;
+      };
+      if (!j.flat) return tidies(j.acc, j.universe);
+      for (const flat_piece* p = j.flat->begin(); p != j.flat->end(); ++p) tidies(p->residual, p[1].first - p->first);
     });
   }
 };

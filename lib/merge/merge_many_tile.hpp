@@ -15,10 +15,11 @@ struct merge_tiles {
     const merge_row* rows;  // [frames][outs]
     const merge_out* outs;
     const gate_state* gate;
-    uint32_t n, frames;
-    uint32_t adds;     // to the outputs' contents; otherwise from +0
-    uint32_t touches;  // adds, and reads and writes only where there are values
-    uint32_t copies;   // one frame, no arithmetic: bit for bit if the types are the same
+    uint32_t n, frames;  // n: rows of a frame
+    uint32_t cuts;       // outputs that are parts of the one row; 0: each is its row's
+    uint32_t adds;       // to the outputs' contents; otherwise from +0
+    uint32_t touches;    // adds, and reads and writes only where there are values
+    uint32_t copies;     // one frame, no arithmetic: bit for bit if the types are the same
   };
   struct part {               // a frame's
     const uint32_t* support;  // NULL in dense mode
@@ -42,15 +43,18 @@ struct merge_tiles {
   template <class Block>
   DR_HD static void run(Block& b, shared& s, const args& a, unsigned) {
     if (a.gate->failed) return;
-    const uint32_t out = out_of_tile(b, a), tile = b.index() - a.outs[out].first_tile;
+    const uint32_t out = out_of_tile(b, a), row = a.cuts ? 0 : out;
     const merge_out& o = a.outs[out];
-    const uint64_t first = uint64_t{tile} * merge_tile;
-    const uint32_t length = o.elements - first < merge_tile ? static_cast<uint32_t>(o.elements - first) : merge_tile;
+    // The tile in the list of the row's tiles, and its first value: in the output, and in the row.
+    const uint32_t tile = a.cuts ? b.index() : b.index() - o.first_tile;
+    const uint64_t begin_out = uint64_t{b.index() - o.first_tile} * merge_tile, first = o.first + begin_out;
+    const uint32_t length =
+        o.elements - begin_out < merge_tile ? static_cast<uint32_t>(o.elements - begin_out) : merge_tile;
     b.phase([&](unsigned lane) {
       if (a.touches)
         for (uint32_t i = lane; i < merge_tile / 32; i += lanes) s.loaded[i] = 0;
       else
-        load_tile(s, a, o, first, length, lane);
+        load_tile(s, a, o, begin_out, length, lane);
     });
     for (uint32_t begin = 0; begin < a.frames; begin += group) {
       const uint32_t frames = a.frames - begin < group ? a.frames - begin : group;
@@ -58,7 +62,7 @@ struct merge_tiles {
       b.phase([&](unsigned lane) {
         before[lane] = 0;
         if (lane < frames)
-          before[lane] = part_of(a.rows[uint64_t{begin + lane} * a.n + out], tile, first, length, s.parts[lane]);
+          before[lane] = part_of(a.rows[uint64_t{begin + lane} * a.n + row], tile, first, length, s.parts[lane]);
       });
       const uint32_t all = b.exclusive_sum(before);
       b.phase([&](unsigned lane) {
@@ -69,7 +73,7 @@ struct merge_tiles {
         const uint32_t to = all - from < stage ? all : from + stage;
         b.phase([&](unsigned lane) {
           fetch(s, a, o, first, length, frames, from, to, lane);
-          if (a.touches) touch(s, o, first, to - from, lane);
+          if (a.touches) touch(s, o, begin_out, to - from, lane);
         });
         range some{0, 1};
         if (frames > 1)
@@ -80,17 +84,18 @@ struct merge_tiles {
           b.phase([&](unsigned lane) { add(s, a, o, f, from, to, lane); });
       }
     }
-    b.phase([&](unsigned lane) { store_tile(s, a, o, first, length, lane); });
+    b.phase([&](unsigned lane) { store_tile(s, a, o, begin_out, length, lane); });
   }
 
  private:
   template <class Block>
   DR_HD static uint32_t out_of_tile(Block& b, const args& a) {
-    if (a.n == 1) return 0;
+    const uint32_t outs = a.cuts ? a.cuts : a.n;
+    if (outs == 1) return 0;
     typename Block::template each<uint32_t> before;
     b.phase([&](unsigned lane) {
       before[lane] = 0;
-      for (uint32_t i = lane; i < a.n; i += lanes) before[lane] += a.outs[i].first_tile <= b.index();
+      for (uint32_t i = lane; i < outs; i += lanes) before[lane] += a.outs[i].first_tile <= b.index();
     });
     return b.sum(before) - 1;
   }

@@ -33,13 +33,31 @@ struct merge_row {
 };
 static_assert(sizeof(merge_row) == 64);
 
-// The part of an output that one row of every frame covers.
+// The part of an output that one row of every frame covers; or an output that is a part of the one row (bucket=flat).
 struct merge_out {
   void* values;
   uint64_t elements;  // universe · width
+  uint64_t first;     // elements of the row before it
   uint32_t first_tile;
   uint8_t dtype, reserved[3];
 };
+
+// The last of outputs that are parts of one row for which f is true; it is true for the first.
+template <class F>
+DR_HD const merge_out& last_out(const merge_out* outs, uint32_t n, F&& f) {
+  uint32_t low = 0, high = n;
+  while (high - low > 1) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (f(outs[middle]))
+      low = middle;
+    else
+      high = middle;
+  }
+  return outs[low];
+}
+DR_HD inline const merge_out& out_of_element(const merge_out* outs, uint32_t n, uint64_t element) {
+  return last_out(outs, n, [&](const merge_out& o) { return o.first <= element; });
+}
 
 struct gate_state {
   uint32_t failed;  // some row of some frame is not sound
@@ -62,13 +80,32 @@ DR_HD uint32_t row_of_tile(Block& b, const merge_row* rows, uint32_t n, uint32_t
   return b.sum(before) - 1;
 }
 
-// The first row of a tile of the output, and the first tile whose first row is above a row.
-DR_HD inline uint64_t first_row(const merge_row& m, uint64_t tile) {
-  return m.width == 1 ? tile * merge_tile : tile * merge_tile / m.width;
-}
-DR_HD inline uint64_t tile_above(const merge_row& m, uint64_t row) {
-  return ((row + 1) * m.width + merge_tile - 1) / merge_tile;
-}
+// The tiles of the outputs that a row covers.
+struct row_tiles {
+  const merge_out* outs;  // that are its parts
+  uint32_t cuts;          // their number; 0: it is one output's
+
+  // The first row of a tile, and the first tile whose first row is above a row.
+  DR_HD uint64_t first_row(const merge_row& m, uint64_t tile) const {
+    uint64_t element = tile * merge_tile;
+    if (cuts) {
+      const merge_out& o = last_out(outs, cuts, [&](const merge_out& x) { return x.first_tile <= tile; });
+      element = o.first + (tile - o.first_tile) * merge_tile;
+    }
+    return m.width == 1 ? element : element / m.width;
+  }
+  DR_HD uint64_t tile_above(const merge_row& m, uint64_t row) const {
+    const uint64_t end = (row + 1) * m.width;
+    if (!cuts) return ceil_div(end, merge_tile);
+    const merge_out& o = out_of_element(outs, cuts, row * m.width);
+    return o.first_tile + ceil_div(end - o.first, merge_tile);
+  }
+  DR_HD uint64_t all(const merge_row& m) const {
+    if (!cuts) return ceil_div(uint64_t{m.universe} * m.width, merge_tile);
+    const merge_out& o = outs[cuts - 1];
+    return o.first_tile + ceil_div(o.elements, merge_tile);
+  }
+};
 
 // Checks that supports ascend below their universe, and that no row has a fault; otherwise the gate closes, and no
 // later launch writes. Finds the beginning of the output's tiles in every support, too. The last block reports the
@@ -82,6 +119,7 @@ struct judge_supports {
     gate_state* gate;
     uint32_t n;
     tell_decoded::args tells;
+    row_tiles tiles;
   };
   struct shared {
     alignas(16) uint32_t support[row_tile];
@@ -134,10 +172,10 @@ struct judge_supports {
       if (bad) atomic_or(&a.gate->failed, 1u);
       if (!m.starts) return;
       // A tile belongs to one block: the one whose part of the support includes its first row, else the last one.
-      const uint64_t end = ceil_div(uint64_t{m.universe} * m.width, merge_tile) + 1;
-      const uint64_t above = begin + n < rows ? tile_above(m, s.support[n - 1]) : end;
-      for (uint64_t t = (begin ? tile_above(m, s.before) : 0) + lane; t < above && t < end; t += lanes)
-        m.starts[t] = static_cast<uint32_t>(begin + lower_bound(s.support, n, first_row(m, t)));
+      const uint64_t end = a.tiles.all(m) + 1;
+      const uint64_t above = begin + n < rows ? a.tiles.tile_above(m, s.support[n - 1]) : end;
+      for (uint64_t t = (begin ? a.tiles.tile_above(m, s.before) : 0) + lane; t < above && t < end; t += lanes)
+        m.starts[t] = static_cast<uint32_t>(begin + lower_bound(s.support, n, a.tiles.first_row(m, t)));
     });
   }
 };
@@ -154,6 +192,7 @@ struct add_rows {
     const gate_state* gate;
     uint32_t n;
     uint32_t tile_base;  // first_tile counts from here
+    uint32_t cuts;       // outputs that are parts of the one row; 0: each is its row's
   };
   struct shared {};
 
@@ -162,7 +201,7 @@ struct add_rows {
     const uint32_t failed = a.gate->failed;
     const uint32_t tile = b.index() / parts + a.tile_base, row = row_of_tile(b, a.rows, a.n, tile);
     const merge_row& m = a.rows[row];
-    const merge_out& o = a.outs[row];
+    merge_out o = a.outs[row];  // loaded with the row; of outputs that are its parts, the one of an element
     const bool dense = is_dense(m);
     const void* const values = dense ? m.dense : m.values;
     const uint64_t rows = support_rows(m),
@@ -174,8 +213,10 @@ struct add_rows {
       // A row in dense mode has more elements than its tiles cover.
       for (uint64_t i = begin + lane; i < rows; i += tiles * row_tile)
         for (uint32_t w = 0; w < m.width; ++w) {
-          const uint64_t at = (dense ? i : uint64_t{m.support[i]}) * m.width + w;
+          uint64_t at = (dense ? i : uint64_t{m.support[i]}) * m.width + w;
           const float value = value_at(m.dtype, values, i * m.width + w);
+          if (a.cuts) o = out_of_element(a.outs, a.cuts, at);
+          at -= o.first;
           if (at >= o.elements) continue;
           const float sum = weighted_sum(value_at(o.dtype, o.values, at), m.weight, value);
           store_bits(o.dtype, o.values, at, bits_of(o.dtype, sum));

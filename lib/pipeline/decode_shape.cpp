@@ -39,18 +39,20 @@ dr_status shape_of_batch(const batch& b, decode_shape& out, dr_error& error) {
     out.rows.push_back(
         {r.plan, r.plan, r.universe, r.count_max, r.support_max, r.bound.payload, r.count_max, r.support_max, {}});
   }
+  if (b.units.size() == 1 && b.units[0].tensors > 1) out.cuts = b.units[0].tensors;
   out.layout = b.layout[0];
   bool host = false;
   return finish_shape(out, host, error);
 }
 
-dr_status shape_of_frame(const frame_view& f, decode_shape& out, bool& host_would_do, dr_error& error) {
+dr_status shape_of_frame(const frame_view& f, size_t outs, decode_shape& out, bool& host_would_do, dr_error& error) {
   if (is_patch(f)) {
     host_would_do = false;
     return fail(error, DR_E_UNSUPPORTED, "frame: is a patch, which has no CUDA path");
   }
   out = {};
   out.wire = f.plans;
+  if (is_cut(f, outs)) out.cuts = static_cast<uint32_t>(outs);
   host_would_do = true;
   for (const wire_row& r : f.rows) {
     if (r.continues) return fail(error, DR_E_UNSUPPORTED, "frame: segments have no CUDA path");

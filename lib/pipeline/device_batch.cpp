@@ -26,7 +26,6 @@ dr_status check_device_batch(const batch& b, bool& host_would_do, dr_error& erro
       return lacks(u.first_tensor, host_only, u.method->feedback.codec->name);
     if (u.tiles) return lacks(u.first_tensor, host_only, "transform=dct");
     if (u.method->votes) return lacks(u.first_tensor, host_only, "merge=vote");
-    if (u.tensors > 1 || u.method->flat) return lacks(u.first_tensor, "bucket=flat has no CUDA path", "");
     if (u.rows > 1)
       return lacks(u.first_tensor, "segments (segment_rows, or 2^32 rows and more) have no CUDA path", "");
     const tensor_shape& shape = b.shapes[u.first_tensor];

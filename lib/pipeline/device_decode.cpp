@@ -37,7 +37,9 @@ class device_decoder {
       if (const dr_status s = streams(p)) return s;
     const tell_decoded::args reports{w_.rows, w_.state, result, static_cast<uint32_t>(frames_),
                                      static_cast<uint32_t>(s_.rows.size())};
-    const judge_supports::args judged{at<merge_row>(4), w_.rows, w_.gate, static_cast<uint32_t>(work_.size()), reports};
+    const judge_supports::args judged{at<merge_row>(4), w_.rows,
+                                      w_.gate,          static_cast<uint32_t>(work_.size()),
+                                      reports,          row_tiles{at<merge_out>(5), s_.cuts}};
     if (const dr_status s = launched(launch<judge_supports>(exec, row_tiles_, judged))) return s;
     if (work_.empty() && result)
       if (const dr_status s = launched(launch<tell_decoded>(exec, 1, reports))) return s;
@@ -114,12 +116,15 @@ class device_decoder {
     for (uint32_t p = 0; p < s_.wire.size(); ++p) host_.rules.push_back(rule_of(p));
     host_.outs.clear();
     out_tiles_ = 0;
-    for (size_t i = 0; i < n; ++i) {
+    uint64_t first = 0;
+    for (size_t i = 0; i < std::max<size_t>(n, s_.cuts); ++i) {
       const tensor_out& o = outs[i];
       const bool dense = o.index_dtype == 0;
       const uint64_t elements = dense ? o.universe * std::max(1u, o.width) : 0;
-      host_.outs.push_back({o.values, elements, static_cast<uint32_t>(out_tiles_), static_cast<uint8_t>(o.dtype), {}});
+      host_.outs.push_back(
+          {o.values, elements, first, static_cast<uint32_t>(out_tiles_), static_cast<uint8_t>(o.dtype), {}});
       out_tiles_ += ceil_div(elements, merge_tile);
+      if (s_.cuts) first += elements;
     }
     if (chunks_ > 0x7fffffff || row_tiles_ > 0x7fffffff || out_tiles_ > 0x7fffffff)
       return fail(error_, DR_E_UNSUPPORTED, "device: the frames are too large for one launch");
@@ -276,12 +281,12 @@ class device_decoder {
       for (uint32_t f = 0; f < frames; ++f) {
         const uint64_t base = ceil_tiles(f, 0), end = ceil_tiles(f, n);
         const add_rows::args args{at<merge_row>(4) + uint64_t{f} * n, at<merge_out>(5), w_.gate, n,
-                                  static_cast<uint32_t>(base)};
+                                  static_cast<uint32_t>(base),        s_.cuts};
         if (const dr_status s = launched(launch<add_rows>(exec, (end - base) * add_rows::parts, args))) return s;
       }
       return DR_OK;
     }
-    const merge_tiles::args args{at<merge_row>(4), at<merge_out>(5),     w_.gate,       n, frames,
+    const merge_tiles::args args{at<merge_row>(4), at<merge_out>(5),     w_.gate,       n, frames, s_.cuts,
                                  request.adds,     way_ == way::touched, request.copies};
     return launched(launch<merge_tiles>(exec, out_tiles_, args));
   }
@@ -347,6 +352,7 @@ void load_decode_kernels(const decode_shape& shape, device& where) {
     o.width = shape.wire[r.plan].width;
     o.dtype = DR_F32;
   }
+  if (shape.cuts) outs.resize(shape.cuts, {.dtype = DR_F32});
   // Jobs and descriptors have two sizes of argument, and there are two ways to deliver.
   for (const size_t k : {size_t{1}, jobs_few + 1}) {
     const std::vector<dr_bytes> frames(k);

@@ -29,6 +29,7 @@ struct decode_shape {
   };
   std::vector<wire_plan> wire;
   std::vector<row> rows;
+  uint32_t cuts = 0;     // outputs that are parts of the one row (bucket=flat); 0: each is its row's
   header_layout layout;  // without a tag
   device_header header;
 };
@@ -63,7 +64,8 @@ struct device_decode_scratch {
 
 // UNSUPPORTED: codecs without CUDA operations, segments.
 dr_status shape_of_batch(const batch& b, decode_shape& out, dr_error& error);
-dr_status shape_of_frame(const frame_view& f, decode_shape& out, bool& host_would_do, dr_error& error);
+// outs: the number of outputs.
+dr_status shape_of_frame(const frame_view& f, size_t outs, decode_shape& out, bool& host_would_do, dr_error& error);
 
 struct decode_request {
   std::span<const dr_bytes> frames;  // in device memory, 16-byte aligned

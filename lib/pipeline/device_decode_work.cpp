@@ -38,7 +38,8 @@ void lay_out_row(const decode_shape& shape, size_t row, device_decode_row& o, By
   const uint64_t row_bytes = uint64_t{plan.width} * value_size(plan.dtype);
   o.support = reinterpret_cast<uint32_t*>(bytes(4 * std::max(r.coded_max, r.support_max) + slack));
   o.values = bytes(r.support_max * row_bytes + slack);
-  o.starts = reinterpret_cast<uint32_t*>(bytes(4 * (ceil_div(r.universe * plan.width, merge_tile) + 1)));
+  // (Every output but the last may end with a part of a tile.)
+  o.starts = reinterpret_cast<uint32_t*>(bytes(4 * (ceil_div(r.universe * plan.width, merge_tile) + 1 + shape.cuts)));
   if (!plan.value().has(DR_REORDERS)) return;
   o.in_order = bytes(r.support_max * row_bytes + slack);
   if (plan.carries_order)
@@ -118,9 +119,10 @@ device_decode_work device_decode_work::lay_out(const decode_shape& shape, size_t
     sort.temp_size = dr_sort_temp(pairs);
     sort.temp = bytes(sort.temp_size);
   }
-  w.blob = bytes(round_up(all * sizeof(unpack_row), 16) + round_up(frames * sizeof(unpack_frame), 16) +
-                 round_up(shape.wire.size() * sizeof(plan_rule), 16) + round_up(shape.header.head.size(), 16) +
-                 round_up(all * sizeof(merge_row), 16) + round_up(n * sizeof(merge_out), 16));
+  w.blob =
+      bytes(round_up(all * sizeof(unpack_row), 16) + round_up(frames * sizeof(unpack_frame), 16) +
+            round_up(shape.wire.size() * sizeof(plan_rule), 16) + round_up(shape.header.head.size(), 16) +
+            round_up(all * sizeof(merge_row), 16) + round_up(std::max<size_t>(n, shape.cuts) * sizeof(merge_out), 16));
   w.size = memory.used();
   return w;
 }

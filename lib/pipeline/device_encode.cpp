@@ -77,27 +77,66 @@ class device_encoder {
     if (call_.flags & DR_CALL_LIST) host_.blob[head + 3] |= DR_FRAME_LIST;
     if (shape_.has_tag) store(host_.blob.data() + head + 24, call_.tag);
     host_.blob.resize(round_up(host_.blob.size(), 16));
+    for (size_t i = 0; i < rows_.size(); ++i)
+      if (unit_of(i).tensors > 1) list_bucket(i);
     dr_exec exec = queue_.exec();
     if (const dr_status s = launched(begin_on_device(exec, w_.zero, w_.zero_size, w_.blob, host_.blob))) return s;
     host_.jobs.clear();
     for (size_t i = 0; i < rows_.size(); ++i) {
-      if (!unit_of(i).method->keeps_feedback()) continue;
-      dr_job job{sizeof(dr_job)};
-      if (queue_.where) job.out = tensor_of(i).state;
-      job.private_key = unit_of(i).universe;
-      job.universe = unit_of(i).method->feedback_rule().kind.number();
-      job.fault = &w_.rows[i].fault;
-      job.tell_count = reinterpret_cast<uint64_t*>(w_.rows + i);
-      job.count_max = 1;
-      host_.jobs.push_back(job);
+      const unit& u = unit_of(i);
+      if (!u.method->keeps_feedback()) continue;
+      uint64_t first = 0;
+      for (uint32_t t = u.first_tensor; t < u.first_tensor + u.tensors; ++t) {
+        dr_job job{sizeof(dr_job)};
+        if (queue_.where) job.out = tensors_[t].state;
+        job.private_key = b_.shapes[t].universe;
+        job.shared_key = first;
+        first += b_.shapes[t].universe;
+        job.universe = u.method->feedback_rule().kind.number();
+        job.fault = &w_.rows[i].fault;
+        job.tell_count = reinterpret_cast<uint64_t*>(w_.rows + i);
+        job.count_max = 1;
+        host_.jobs.push_back(job);
+      }
     }
     if (host_.jobs.empty()) return DR_OK;
     return launched(
         launch_jobs<open_states>(exec, host_.jobs.data(), host_.jobs.size(), no_common{}, [&](size_t i, tile_job& t) {
           t.key = host_.jobs[i].private_key;
           t.extra = host_.jobs[i].universe;
+          t.universe = static_cast<uint32_t>(host_.jobs[i].shared_key);
           return 1;
         }));
+  }
+
+  // Appends the table of a bucket to the blob.
+  void list_bucket(size_t row) {
+    const unit& u = unit_of(row);
+    host_.blob.resize(rows_[row].flat_at + flat_table_size(u.tensors));
+    flat_table table{.pieces = 0, .first_tensor = u.first_tensor, .reserved = {}};
+    uint64_t at = rows_[row].flat_at + sizeof table;
+    flat_piece p{};
+    const auto put = [&] {
+      std::memcpy(host_.blob.data() + at, &p, sizeof p);
+      at += sizeof p;
+    };
+    for (uint32_t t = u.first_tensor; t < u.first_tensor + u.tensors; ++t) {
+      const uint64_t elements = b_.shapes[t].universe;
+      if (elements == 0) continue;
+      p.tensor = t;
+      if (queue_.where) {
+        p.values = tensors_[t].values;
+        if (u.method->keeps_feedback()) p.residual = residual_of(tensors_[t].state);
+      }
+      put();
+      ++table.pieces;
+      p.first += static_cast<uint32_t>(elements);
+      p.first_tile += flat_tiles_of(elements, u.dtype);
+    }
+    p.values = nullptr;
+    p.residual = nullptr;
+    put();
+    std::memcpy(host_.blob.data() + rows_[row].flat_at, &table, sizeof table);
   }
 
   dr_status select() {
@@ -112,6 +151,7 @@ class device_encoder {
         if (j.residual) j.residual = residual_of(t.state);
       }
       if (!queue_.where) j.entries = j.count_max;
+      j.flat = rows_[i].flat;
       j.support = rows_[i].support;
       j.selected = rows_[i].selected;
       j.row = w_.rows + i;
@@ -213,6 +253,7 @@ class device_encoder {
       }
       if (b_.wire[p].value().has(DR_NEEDS_FINITE)) flags |= regather_needs_finite;
       j.flags = static_cast<uint8_t>(flags);
+      j.flat = rows_[i].flat;
       host_.regather.push_back(j);
     }
     return launched(launch_own<regather_values>(queue_, host_.regather, [](const regather_job& j) {
@@ -291,6 +332,8 @@ class device_encoder {
         const device_encode_row& o = rows_[i];
         subtract_job j{};
         if (queue_.where) j.acc = residual_of(tensor_of(i).state);
+        j.flat = o.flat;
+        j.states = u.tensors;
         j.reported = o.order ? o.keys : o.reported;
         j.values = o.decoded ? o.decoded : o.sent;
         j.support = o.support;

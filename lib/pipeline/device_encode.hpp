@@ -23,7 +23,7 @@ struct device_encode_scratch {
   std::vector<subtract_job> subtract;
   std::vector<uint8_t> blob;
   std::vector<state_range> states;
-  std::array<size_t, 3> seen{};  // maximum of rows, plans and header bytes for which it has memory
+  std::array<size_t, 4> seen{};  // maximum of rows, plans, header bytes and tensors for which it has memory
 };
 
 // The headers of a batch: without and with a tag.

@@ -63,6 +63,8 @@ device_select_job device_select_job_of(const batch& b, size_t row) {
   j.dtype = u.dtype;
   j.width = u.width;
   j.count_max = r.count_max;
+  for (uint32_t i = u.first_tensor; u.tensors > 1 && i < u.first_tensor + u.tensors; ++i)
+    j.flat_tiles += flat_tiles_of(b.shapes[i].universe, u.dtype);
   if (u.sparse) {
     j.kind = device_select_job::adopt;
     j.index_dtype = b.shapes[u.first_tensor].index_dtype;
@@ -123,8 +125,21 @@ uint64_t device_encode_work::lay_out(const batch& b, std::byte* base, std::vecto
   zero_size = memory.used();
   select_plain = bytes(selects.plain);
   uint64_t head = 64 + std::max(b.layout[0].table.size(), b.layout[0].short_form ? b.layout[0].header_size : 0);
-  blob = bytes((n + 1) * sizeof(pack_row) + round_up(head, 16));
-  for (size_t i = 0; i < n; ++i) rows_of.push_back(lay_out_row(bytes, b, i));
+  const uint64_t tables = (n + 1) * sizeof(pack_row) + round_up(head, 16);
+  uint64_t blob_size = tables;
+  for (size_t i = 0; i < n; ++i)
+    if (const unit& u = b.units[b.rows[i].unit]; u.tensors > 1) blob_size += flat_table_size(u.tensors);
+  blob = bytes(blob_size);
+  uint64_t table_at = tables;
+  for (size_t i = 0; i < n; ++i) {
+    device_encode_row o = lay_out_row(bytes, b, i);
+    if (const unit& u = b.units[b.rows[i].unit]; u.tensors > 1) {
+      o.flat_at = table_at;
+      if (blob) o.flat = reinterpret_cast<const flat_table*>(blob + table_at);
+      table_at += flat_table_size(u.tensors);
+    }
+    rows_of.push_back(o);
+  }
   return memory.used();
 }
 
@@ -143,6 +158,10 @@ void describe_row(const batch& b, size_t i, const device_encode_row& o, pack_row
   p.dtype = static_cast<uint8_t>(u.dtype);
   p.flags = static_cast<uint8_t>(row_flags(b.wire[r.plan]));
   p.tensor = u.first_tensor;
+  if (u.tensors > 1) {
+    p.tensor = static_cast<uint32_t>(o.flat_at / 16);
+    p.flags |= pack_bucket;
+  }
 }
 
 }  // namespace dr

@@ -6,6 +6,7 @@
 #include "container/frame_device.hpp"
 #include "core/arena.hpp"
 #include "pipeline/batch.hpp"
+#include "primitive/flat_table.hpp"
 #include "sparsify/select_device.hpp"
 #include "split/regather_tile.hpp"
 
@@ -16,6 +17,8 @@ struct device_encode_row {
   uint32_t *support, *reported, *order, *keys;
   std::byte *selected, *sent, *decoded;
   uint8_t* slot[section_count];
+  const flat_table* flat;  // of a bucket of several tensors; otherwise NULL
+  uint64_t flat_at;        // its offset in the blob
 };
 // The scratch of a codec's call.
 struct codec_scratch {

@@ -63,7 +63,7 @@ plan_traits traits_of(const plan& p) {
   set(p.chooses(), DR_PLAN_HOST_ONLY);
   set(p.flat, DR_PLAN_FLAT);
   set(p.votes, DR_PLAN_VOTE);
-  set(p.flat || p.votes || p.has_tiles(), DR_PLAN_HOST_ONLY);
+  set(p.votes || p.has_tiles(), DR_PLAN_HOST_ONLY);
   for (const bound_stage& v : values)
     if (v.codec->role == DR_ROLE_VALUE) out.dtypes |= v.codec->dtypes;
   if (!p.patches()) out.dtypes &= DR_DTYPE_BIT(DR_F32) | DR_DTYPE_BIT(DR_F16) | DR_DTYPE_BIT(DR_BF16);

@@ -22,10 +22,12 @@ struct device_row {
   uint64_t order_count;
   uint64_t size[section_count];  // payload bytes of the sections, in their order on the wire
   uint64_t decoded_size;         // of the decoded values, with feedback
-  uint64_t not_finite;           // ~position of the first value of the support that is not finite; 0: there is none
-  uint32_t mode;                 // row_mode
-  uint32_t accumulates;          // with feedback: its state is not fresh, so the gradient is added to it
-  uint64_t offset;               // decode: of the payload in the frame
+  // ~position of the first value of the support that is not finite; 0: there is none. Of a bucket with a state that is
+  // refused: of the first element of its tensor.
+  uint64_t not_finite;
+  uint32_t mode;         // row_mode
+  uint32_t accumulates;  // with feedback: its states that are sound, to which the gradient is added
+  uint64_t offset;       // decode: of the payload in the frame
 };
 static_assert(sizeof(device_row) == 120);
 

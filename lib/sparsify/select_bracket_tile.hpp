@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "primitive/rng.hpp"
 #include "sparsify/select_rank_tile.hpp"
@@ -46,10 +47,11 @@ struct select_bracket {
     b.phase([&](unsigned lane) {
 #pragma unroll 8
       for (uint32_t i = lane; i < u.d; i += lanes) {
-        Bits value = static_cast<const Bits*>(u.values)[i];
-        if (u.residual) {
-          const float acc = accumulated(v.common, u.residual[i], value);
-          u.residual[i] = acc;
+        const unit_run r = unit_run::at(u, i);
+        Bits value = static_cast<const Bits*>(r.values)[i - r.first];
+        if (r.residual) {
+          const float acc = accumulated(v.common, r.residual[i - r.first], value);
+          r.residual[i - r.first] = acc;
           value = rounded_value<Bits>(v.common, acc);
         }
         keys[bank_place(i)] = key_of(value);
@@ -84,12 +86,12 @@ struct select_bracket {
         // A piece at a random position in every stratum, so that periodic data does not bias the sample.
         const uint64_t chance = mix64(piece + golden) >> 32;
         at[k] = piece * stratum + static_cast<uint32_t>(chance * room >> 32) + i % sample_piece;
-        value[k] = at[k] < u.d ? static_cast<const Bits*>(u.values)[at[k]] : Bits{0};
+        value[k] = at[k] < u.d ? *place_of(u, static_cast<const Bits*>(u.values), at[k]) : Bits{0};
       }
       if (u.residual) {
         float before[own];
 #pragma unroll
-        for (uint32_t k = 0; k < own; ++k) before[k] = at[k] < u.d ? u.residual[at[k]] : 0;
+        for (uint32_t k = 0; k < own; ++k) before[k] = at[k] < u.d ? *place_of(u, u.residual, at[k]) : 0;
 #pragma unroll
         for (uint32_t k = 0; k < own; ++k)
           value[k] = rounded_value<Bits>(v.common, accumulated(v.common, before[k], value[k]));
@@ -102,6 +104,17 @@ struct select_bracket {
       for (uint32_t i = lane; i < select_sample_bins; i += lanes)
         if (s.word[i]) atomic_add(v.sample() + i, s.word[i]);
     });
+  }
+
+  // Element i of the unit: of the values, or of the residual.
+  template <class T>
+  DR_HD static const T* place_of(const select_unit& u, const T* of_all, uint32_t i) {
+    if (!u.flat()) return of_all + i;
+    const flat_piece& p = u.bucket().at(i);
+    if constexpr (std::is_same_v<T, float>)
+      return p.residual + (i - p.first);
+    else
+      return static_cast<const T*>(p.values) + (i - p.first);
   }
 
   // lo and hi around the sample's expected rank.

@@ -83,7 +83,7 @@ struct select_compact {
         p.value[k] = v.is_ranked() ? v.noted()[offset + i] : Bits{0};
       }
       // (With rows of several values every candidate is selected.)
-      if (!v.is_ranked() && v.unit.width == 1) {
+      if (!v.is_ranked() && v.unit.columns() == 1) {
 #pragma unroll
         for (uint32_t k = 0; k < share; ++k) p.value[k] = stored<Bits>(v.common, v.unit, p.position[k]);
       }
@@ -137,7 +137,7 @@ struct select_compact {
         tie += equal[lane] >> k & 1;
       }
     });
-    if (u.width == 1)
+    if (u.columns() == 1)
       write(b, s, v, first, static_cast<uint32_t>(end - first));
     else
       write_rows(b, s, v, first, static_cast<uint32_t>(end - first));

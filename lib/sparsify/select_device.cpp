@@ -41,7 +41,12 @@ select_unit unit_of(const device_select_job& j) {
   u.d = static_cast<uint32_t>(j.d);
   u.target = static_cast<uint32_t>(std::min(j.target, j.d));
   u.count_max = static_cast<uint32_t>(j.count_max);
-  u.width = j.width;
+  if (j.flat_tiles) {
+    u.flat_tiles = j.flat_tiles;
+    u.flags |= select_flat;
+  } else {
+    u.width = j.width;
+  }
   u.capacity = u.d;
   u.kind = kind_of(j);
   if (u.kind == select_largest_kind && u.d > select_small) plan_sample(j, u);
@@ -97,7 +102,7 @@ struct group {
   select_unit describe(const placed& p) const {
     const device_select_job& j = *p.job;
     select_unit u = unit_of(j);
-    u.values = j.values;
+    u.values = j.flat_tiles ? static_cast<const void*>(j.flat) : j.values;
     u.residual = j.residual;
     u.support = j.support;
     u.selected = j.selected;
@@ -167,6 +172,10 @@ dr_status run_sparse(const dr_exec& exec, std::span<const placed> jobs, std::vec
 }
 
 }  // namespace
+
+uint32_t flat_tiles_of(uint64_t elements, uint32_t dtype) {
+  return elements ? select_layout::tiles_of(static_cast<uint32_t>(elements), 1, value_size(dtype)) : 0;
+}
 
 device_select_need select_need(const device_select_job& job) {
   if (!is_dense(job)) return {0, 0};

@@ -8,6 +8,7 @@
 
 #include "deepreduce/codec.h"
 #include "primitive/device_row.hpp"
+#include "primitive/flat_table.hpp"
 
 namespace dr {
 
@@ -15,8 +16,10 @@ namespace dr {
 struct device_select_job {
   enum kind_t : uint32_t { nonzero, largest, from, adopt };
 
-  const void* values;  // dense: [d] rows of `width`; sparse (adopt): [entries] rows
-  uint64_t d;          // below 2^32
+  const void* values;      // dense: [d] rows of `width`; sparse (adopt): [entries] rows
+  const flat_table* flat;  // of a bucket: where its tensors are, in place of `values`,
+  uint32_t flat_tiles;     // and the sum of their flat_tiles_of; 0: it is no bucket
+  uint64_t d;              // below 2^32
   uint32_t dtype, width;
   kind_t kind;
   uint64_t target;   // largest: their number
@@ -26,7 +29,7 @@ struct device_select_job {
   uint32_t index_dtype;
   uint64_t entries;
   // Feedback (width 1): the source of the selection is acc = gamma · g + beta · m, and m := acc. nullptr: no feedback.
-  float* residual;
+  float* residual;  // of a bucket, whose residuals are in its table: any
   float beta, gamma;
   uint64_t count_max;  // of the selection
   uint32_t* support;   // ascending positions,
@@ -35,7 +38,11 @@ struct device_select_job {
   bool needs_finite;   // a selected value that is not finite is a fault
 };
 
-// Bytes of scratch: `zeroed` is zero when the call begins. From d, dtype, width, kind, target and count_max alone.
+// The tiles in which a selection reads a tensor of a bucket.
+uint32_t flat_tiles_of(uint64_t elements, uint32_t dtype);
+
+// Bytes of scratch: `zeroed` is zero when the call begins. From d, dtype, width, flat_tiles, kind, target and count_max
+// alone.
 struct device_select_need {
   uint64_t zeroed, plain;
 };

@@ -124,10 +124,12 @@ struct select_fallback {
   // Calls f(key) for a lane's part of the elements [begin, end), in any order.
   template <class F>
   DR_HD static void each_key(const view& v, uint32_t begin, uint32_t end, unsigned lane, F&& f) {
-    if (v.unit.residual)
-      each_key_in(v, v.unit.residual + begin, end - begin, lane, f);
-    else
-      each_key_in(v, static_cast<const Bits*>(v.unit.values) + begin, end - begin, lane, f);
+    each_run(v.unit, begin, end, [&](const unit_run& r, uint32_t from, uint32_t to) {
+      if (r.residual)
+        each_key_in(v, r.residual + (from - r.first), to - from, lane, f);
+      else
+        each_key_in(v, static_cast<const Bits*>(r.values) + (from - r.first), to - from, lane, f);
+    });
   }
   template <class T, class F>
   DR_HD static void each_key_in(const view& v, const T* from, uint32_t n, unsigned lane, F&& f) {
@@ -151,19 +153,19 @@ struct select_fallback {
     }
   }
 
-  // write_range by vectors. `from`: the tensor, or its residual.
+  // write_range by vectors. `from`: element `begin` of the values, or of the residual.
   template <class Block, class T>
-  DR_HD static uint64_t write_from(Block& b, const view& v, const T* from, uint32_t begin, uint32_t end,
-                                   const exact_rank& cut, uint64_t before) {
+  DR_HD static uint64_t write_from(Block& b, const view& v, const T* from, const unit_run& r, uint32_t begin,
+                                   uint32_t end, const exact_rank& cut, uint64_t before) {
     constexpr uint32_t length = 16 / sizeof(T), own = 16;  // consecutive elements of a lane
     // Vectors are aligned, so the first may begin before the elements do.
-    const uint32_t lead = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from + begin) % 16 / sizeof(T));
+    const uint32_t lead = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from) % 16 / sizeof(T));
     const uint64_t span = uint64_t{lead} + (end - begin);
     typename Block::template each<uint32_t> over, equal;
     typename Block::template each<uint64_t> places;
     for (uint64_t first = 0; first < span; first += uint64_t{own} * lanes) {
       b.phase([&](unsigned lane) {
-        const uint64_t at = first + uint64_t{lane} * own, i = begin + at - lead;
+        const uint64_t at = first + uint64_t{lane} * own, i = at - lead;
         over[lane] = equal[lane] = 0;
         const auto take = [&](uint32_t k, T number) {
           const uint32_t key = key_in(v, number);
@@ -191,7 +193,7 @@ struct select_fallback {
           const bool is_above = over[lane] >> k & 1;
           if (is_above || ties < cut.ties)
             keep(v.common, v.unit, above + (ties < cut.ties ? ties : cut.ties), static_cast<uint32_t>(i + k),
-                 stored<Bits>(v.common, v.unit, i + k));
+                 stored<Bits>(v.common, r, i + k - r.first));
           above += is_above;
           ties += !is_above;
         }
@@ -203,19 +205,20 @@ struct select_fallback {
 
   template <class Block>
   DR_HD static void write(Block& b, const view& v, uint32_t begin, uint32_t end, bool last) {
-    const exact_rank r = known(b, v, 3);
+    const exact_rank cut = known(b, v, 3);
     typename Block::template each<uint64_t> sum;
     b.phase([&](unsigned lane) {
       sum[lane] = 0;
       for (uint32_t i = lane; i < b.index(); i += lanes) sum[lane] += v.counts()[i];
     });
-    const uint64_t before = b.sum(sum);
-    const uint64_t all = v.unit.residual
-                             ? write_from(b, v, v.unit.residual, begin, end, r, before)
-                             : write_from(b, v, static_cast<const Bits*>(v.unit.values), begin, end, r, before);
+    uint64_t all = b.sum(sum);
+    each_run(v.unit, begin, end, [&](const unit_run& r, uint32_t from, uint32_t to) {
+      all = r.residual ? write_from(b, v, r.residual + (from - r.first), r, from, to, cut, all)
+                       : write_from(b, v, static_cast<const Bits*>(r.values) + (from - r.first), r, from, to, cut, all);
+    });
     if (!last) return;
     b.phase([&](unsigned lane) {
-      if (lane == 0) tell_count(v.unit, selected_of(all, r.ties));
+      if (lane == 0) tell_count(v.unit, selected_of(all, cut.ties));
     });
   }
 };

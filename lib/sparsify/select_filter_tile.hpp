@@ -33,26 +33,33 @@ struct select_filter {
     const select_unit& u = job_of_tile(a, b.index());
     const view v = view::of(a, u);
     const uint32_t tile = b.index() - u.first_tile;
-    if (u.width != 1) return rows(b, s, v, tile);
+    if (u.columns() != 1) return rows(b, s, v, tile);
+    unit_run r = unit_run::all(u);
+    uint32_t own_tile = tile;  // of the run
+    if (u.flat()) {
+      const flat_piece& p = u.bucket().of_tile(tile);
+      r = unit_run::of(p);
+      own_tile -= p.first_tile;
+    }
     const select_state& state = v.state();
     const bool live = u.row->fault.code == DR_OK, ranked = v.is_ranked();
     const uint32_t lo = ranked ? state.lo : u.low, hi = ranked ? state.hi : magnitude_mask<Bits>, shift = state.shift;
     // Vectors are aligned, so the first may begin before the values do.
-    const uint64_t skew = reinterpret_cast<uintptr_t>(u.values) % 16 / sizeof(Bits),
-                   begin = uint64_t{tile} * select_tile - skew;
-    const bool inner = uint64_t{tile} * select_tile >= skew && begin + select_tile <= u.d;
+    const uint64_t skew = reinterpret_cast<uintptr_t>(r.values) % 16 / sizeof(Bits),
+                   begin = uint64_t{own_tile} * select_tile - skew;
+    const bool inner = uint64_t{own_tile} * select_tile >= skew && begin + select_tile <= r.n;
     typename Block::template each<uint64_t> masks;
     typename Block::template each<uint32_t> places;
     b.phase([&](unsigned lane) {
       vector16 x[vectors];
 #pragma unroll
-      for (uint32_t r = 0; r < vectors; ++r) x[r] = read(u, begin + (r * lanes + lane) * length, inner);
+      for (uint32_t k = 0; k < vectors; ++k) x[k] = read(r, begin + (k * lanes + lane) * length, inner);
       // (Tested here, not before, because `live` is loaded at the same time.)
       if (!live) return;
 #pragma unroll
-      for (uint32_t r = 0; r < vectors; ++r) {
-        if constexpr (Feedback) accumulate(v.common, u, begin + (r * lanes + lane) * length, inner, x[r]);
-        s.of[r * lanes + lane] = judge(x[r], lo, hi);
+      for (uint32_t k = 0; k < vectors; ++k) {
+        if constexpr (Feedback) accumulate(v.common, r, begin + (k * lanes + lane) * length, inner, x[k]);
+        s.of[k * lanes + lane] = judge(x[k], lo, hi);
       }
     });
     if (!live) return;
@@ -75,8 +82,8 @@ struct select_filter {
     b.phase([&](unsigned lane) {
       for (uint32_t k = lane; k < count; k += lanes) {
         const uint64_t i = begin + s.place[k], to = static_cast<uint32_t>(was) + uint64_t{k};
-        const Bits value = ranked ? stored<Bits>(v.common, u, i) : Bits{0};
-        if (to < u.capacity) v.positions()[to] = static_cast<uint32_t>(i);
+        const Bits value = ranked ? stored<Bits>(v.common, r, i) : Bits{0};
+        if (to < u.capacity) v.positions()[to] = r.first + static_cast<uint32_t>(i);
         if (!ranked) continue;
         if (to < u.capacity) v.noted()[to] = value;
         if (key_of(value) <= hi) atomic_add(v.bins() + ((key_of(value) - lo) >> shift), 1u);
@@ -85,13 +92,13 @@ struct select_filter {
   }
 
   // Zeros past the end of the tensor.
-  DR_HD static vector16 read(const select_unit& u, uint64_t i, bool inner) {
-    const auto* const from = static_cast<const Bits*>(u.values);
+  DR_HD static vector16 read(const unit_run& r, uint64_t i, bool inner) {
+    const auto* const from = static_cast<const Bits*>(r.values);
     if (inner) return *reinterpret_cast<const vector16*>(from + i);
     vector16 x{};
 #pragma unroll
     for (uint32_t c = 0; c < length; ++c)
-      if (i + c < u.d) put(x, c, from[i + c]);
+      if (i + c < r.n) put(x, c, from[i + c]);
     return x;
   }
   DR_HD static void put(vector16& x, uint32_t c, uint32_t value) {
@@ -120,31 +127,31 @@ struct select_filter {
   }
 
   // m := acc; x becomes the rounded values.
-  DR_HD static void accumulate(const select_common& c, const select_unit& u, uint64_t i, bool inner, vector16& x) {
-    const bool wide = inner && reinterpret_cast<uintptr_t>(u.residual + i) % 16 == 0;
+  DR_HD static void accumulate(const select_common& c, const unit_run& r, uint64_t i, bool inner, vector16& x) {
+    const bool wide = inner && reinterpret_cast<uintptr_t>(r.residual + i) % 16 == 0;
 #pragma unroll
     for (uint32_t q = 0; q < length; q += 4) {
-      float* const m = u.residual + i + q;
+      float* const m = r.residual + i + q;
       vector16 w{};
       if (wide) {
         w = *reinterpret_cast<const vector16*>(m);
       } else {
 #pragma unroll
         for (uint32_t k = 0; k < 4; ++k)
-          if (i + q + k < u.d) w.word[k] = std::bit_cast<uint32_t>(m[k]);
+          if (i + q + k < r.n) w.word[k] = std::bit_cast<uint32_t>(m[k]);
       }
 #pragma unroll
       for (uint32_t k = 0; k < 4; ++k) {
         const float acc = accumulated(c, std::bit_cast<float>(w.word[k]), element_of<Bits>(x, q + k));
         w.word[k] = std::bit_cast<uint32_t>(acc);
-        put(x, q + k, inner || i + q + k < u.d ? rounded_value<Bits>(c, acc) : Bits{0});
+        put(x, q + k, inner || i + q + k < r.n ? rounded_value<Bits>(c, acc) : Bits{0});
       }
       if (wide) {
         *reinterpret_cast<vector16*>(m) = w;
       } else {
 #pragma unroll
         for (uint32_t k = 0; k < 4; ++k)
-          if (i + q + k < u.d) m[k] = std::bit_cast<float>(w.word[k]);
+          if (i + q + k < r.n) m[k] = std::bit_cast<float>(w.word[k]);
       }
     }
   }

@@ -115,7 +115,8 @@ DR_HD uint64_t write_range(Block& b, const select_common& c, const select_unit& 
         const uint32_t k = key(i);
         const bool tie = k == cut.key && k;
         if (k > cut.key || (tie && equal < cut.ties))
-          keep(c, u, over + (equal < cut.ties ? equal : cut.ties), static_cast<uint32_t>(i), stored<Bits>(c, u, i));
+          keep(c, u, over + (equal < cut.ties ? equal : cut.ties), static_cast<uint32_t>(i),
+               stored<Bits>(c, u, static_cast<uint32_t>(i)));
         over += k > cut.key;
         equal += tie;
       }

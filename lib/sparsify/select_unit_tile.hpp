@@ -8,6 +8,7 @@
 #include "primitive/bits.hpp"
 #include "primitive/block.hpp"
 #include "primitive/device_row.hpp"
+#include "primitive/flat_table.hpp"
 #include "primitive/lookback.hpp"
 #include "primitive/tile_job.hpp"
 #include "primitive/value_type.hpp"
@@ -25,22 +26,30 @@ inline constexpr uint32_t select_slice = 2048;                   // candidates a
 inline constexpr uint32_t fallback_tile = 8192;                  // minimum of elements of a block of the fall-back
 
 enum select_kind : uint8_t { select_nonzero = 0, select_largest_kind = 1, select_from_kind = 2 };
-enum select_flag : uint8_t { select_needs_finite = 1 };
+enum select_flag : uint8_t { select_needs_finite = 1, select_flat = 2 };
 
 // One dense tensor, for kernels. Scratch has offsets, in units of 64 bytes, from the base in the launch.
 struct select_unit {
-  const void* values;
-  float* residual;  // or NULL
+  const void* values;  // of a bucket (select_flat): its flat_table
+  float* residual;     // or NULL; of a bucket only whether there is feedback
   uint32_t* support;
   void* selected;
   device_row* row;
-  uint32_t d, target, count_max, width;
+  uint32_t d, target, count_max;
+  union {
+    uint32_t width;
+    uint32_t flat_tiles;  // of a bucket, whose width is 1: tiles of the read
+  };
   uint32_t capacity;    // of candidates
   uint32_t low;         // with a threshold: the smallest selected key
   uint32_t first_tile;  // of the launch
   uint32_t zeroed, plain;
   uint16_t sample_blocks;
   uint8_t kind, flags;
+
+  DR_HD constexpr bool flat() const { return flags & select_flat; }
+  DR_HD constexpr uint32_t columns() const { return flat() ? 1 : width; }
+  DR_HD const flat_table& bucket() const { return *static_cast<const flat_table*>(values); }
 };
 static_assert(sizeof(select_unit) == 80);
 
@@ -93,8 +102,7 @@ struct select_layout {
       l.zeroed = 64;
       return l;
     }
-    const uint32_t shift = tile_shift(u.width), skew = u.width == 1 ? 16 / value_size - 1 : 0;
-    l.tiles = static_cast<uint32_t>((uint64_t{u.d} + skew + (1u << shift) - 1) >> shift);
+    l.tiles = u.flat() ? u.flat_tiles : tiles_of(u.d, u.width, value_size);
     l.order_blocks = l.tiles / order_tile + 1;  // (after the last tile is the sum of all)
     l.slices = static_cast<uint32_t>((uint64_t{u.capacity} + select_slice - 1) / select_slice);
     l.refine_blocks = l.order_blocks + (ranked ? (u.capacity - 1) / collect_tile + 1 : 0);
@@ -112,6 +120,12 @@ struct select_layout {
     l.counts = rounded(l.list + uint64_t{4} * list_size(u.target));
     l.plain = l.counts + uint64_t{8} * (u.d / fallback_tile + 1);
     return l;
+  }
+
+  // Tiles of the read of d rows that are contiguous in memory.
+  DR_HD static constexpr uint32_t tiles_of(uint32_t d, uint32_t width, uint32_t value_size) {
+    const uint32_t shift = tile_shift(width), skew = width == 1 ? 16 / value_size - 1 : 0;
+    return static_cast<uint32_t>((uint64_t{d} + skew + (1u << shift) - 1) >> shift);
   }
 
  private:
@@ -192,10 +206,36 @@ DR_HD Bits rounded_value(const select_common& c, float acc) {
     return c.dtype == DR_F16 ? rounded_finite<f16_type>(acc) : rounded_finite<bf16_type>(acc);
 }
 
-// Element i after the read, when the residual holds the accumulator.
+// Elements of a unit that are contiguous in memory: all of them, or those of one tensor of a bucket.
+struct unit_run {
+  const void* values;
+  float* residual;
+  uint32_t first, n;  // first: its position in the unit
+
+  DR_HD static unit_run all(const select_unit& u) { return {u.values, u.residual, 0, u.d}; }
+  DR_HD static unit_run of(const flat_piece& p) { return {p.values, p.residual, p.first, (&p)[1].first - p.first}; }
+  // The run of an element of the unit.
+  DR_HD static unit_run at(const select_unit& u, uint32_t element) {
+    return u.flat() ? of(u.bucket().at(element)) : all(u);
+  }
+};
+// Calls f(run, begin, end) for the runs of the elements [begin, end), which are not empty, and their parts in there.
+template <class F>
+DR_HD void each_run(const select_unit& u, uint32_t begin, uint32_t end, F&& f) {
+  if (!u.flat()) return f(unit_run::all(u), begin, end);
+  for (const flat_piece* p = &u.bucket().at(begin); p->first < end; ++p)
+    f(unit_run::of(*p), begin > p->first ? begin : p->first, end < p[1].first ? end : p[1].first);
+}
+
+// Element i of a run after the read, when the residual holds the accumulator.
 template <class Bits>
-DR_HD Bits stored(const select_common& c, const select_unit& u, uint64_t i) {
-  return u.residual ? rounded_value<Bits>(c, u.residual[i]) : static_cast<const Bits*>(u.values)[i];
+DR_HD Bits stored(const select_common& c, const unit_run& r, uint64_t i) {
+  return r.residual ? rounded_value<Bits>(c, r.residual[i]) : static_cast<const Bits*>(r.values)[i];
+}
+template <class Bits>
+DR_HD Bits stored(const select_common& c, const select_unit& u, uint32_t i) {
+  const unit_run r = unit_run::at(u, i);
+  return stored<Bits>(c, r, i - r.first);
 }
 
 // Reports the first selected value that is not finite. (If the support is replaced, other values are sent, which are

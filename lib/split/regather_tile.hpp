@@ -6,6 +6,7 @@
 #include "primitive/ascending.hpp"
 #include "primitive/block.hpp"
 #include "primitive/device_row.hpp"
+#include "primitive/flat_table.hpp"
 #include "primitive/tile_job.hpp"
 #include "primitive/value_type.hpp"
 
@@ -38,7 +39,7 @@ struct regather_job {
   uint32_t width, reported_max, first_tile;
   uint8_t dtype, flags;
   uint16_t reserved;
-  uint64_t unused;
+  const flat_table* flat;  // of a bucket, in place of `values`; otherwise NULL
 };
 static_assert(sizeof(regather_job) == 80);
 
@@ -92,8 +93,14 @@ struct regather_values {
     using bits = typename T::bits;
     uint64_t from = i;
     bool there = i < j.row->count;
+    const void* values = j.values;
     if (j.flags & regather_from_source) {
       from = support[i];
+      if (j.flat) {
+        const flat_piece& p = j.flat->at(support[i]);
+        from -= p.first;
+        values = j.flags & regather_from_residual ? p.residual : p.values;
+      }
       there = true;
       if (j.flags & regather_sparse) {
         from = lower_bound(j.support, j.row->count, support[i]);
@@ -107,10 +114,10 @@ struct regather_values {
         value = static_cast<const bits*>(j.selected)[at];
       } else if (there && j.flags & regather_from_residual) {
         // Equal to rounded_finite, which needs more registers than are available.
-        const double acc = exact_f64(static_cast<const float*>(j.values)[at]);
-        value = T::from_f64(is_finite<f32_type>(static_cast<const uint32_t*>(j.values)[at]) ? saturate<T>(acc) : acc);
+        const double acc = exact_f64(static_cast<const float*>(values)[at]);
+        value = T::from_f64(is_finite<f32_type>(static_cast<const uint32_t*>(values)[at]) ? saturate<T>(acc) : acc);
       } else if (there) {
-        value = static_cast<const bits*>(j.values)[at];
+        value = static_cast<const bits*>(values)[at];
       }
       static_cast<bits*>(j.sent)[i * j.width + w] = value;
       if (j.flags & regather_needs_finite && !is_finite<T>(value)) {

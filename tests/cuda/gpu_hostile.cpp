@@ -87,11 +87,12 @@ TEST_SUITE("sample") {
 }
 
 TEST_CASE("every bit of a small frame flipped: refused, or what the CPU reads") {
-  for (const std::string& text : plans("sparsify=topr(count=7)"))
-    for (const bool many : {false, true}) {
-      INFO(text << ", many " << many);
+  for (const std::string& codecs : plans("sparsify=topr(count=7)"))
+    for (const char* shape : {"one tensor", "two tensors", "a bucket"}) {
+      const std::string text = codecs + (*shape == 'a' ? " bucket=flat" : "");
+      INFO(text << ", " << shape);
       gradients g{make(DR_F32, 60, 3)};
-      if (many) g.push_back(make(DR_F32, 40, 4));
+      if (*shape != 'o') g.push_back(make(DR_F32, 40, 4));
       const bytes frame = frame_of(text, g);
       victim v(text, g, frame.size());
       v.expose(frame);
@@ -124,11 +125,13 @@ TEST_CASE("a frame cut anywhere is refused") {
 
 TEST_CASE("words of larger frames overwritten with anything, their checks put right") {
   const int rounds = only_small() ? 40 : 400;
-  for (const std::string& text : plans("sparsify=topr(ratio=0.1)"))
-    for (const bool many : {false, true}) {
-      INFO(text << ", many " << many);
+  for (const std::string& codecs : plans("sparsify=topr(ratio=0.1)"))
+    for (const char* shape : {"one tensor", "many tensors", "a bucket"}) {
+      const std::string text = codecs + (*shape == 'a' ? " bucket=flat" : "");
+      INFO(text << ", " << shape);
       gradients g{make(DR_F32, only_small() ? 4000 : 40000, 3)};
-      if (many) g.insert(g.end(), {make(DR_BF16, 300, 4), make(DR_F16, 9000, 5), make(DR_F32, 0, 5)});
+      if (*shape == 'm') g.insert(g.end(), {make(DR_BF16, 300, 4), make(DR_F16, 9000, 5), make(DR_F32, 0, 5)});
+      if (*shape == 'a') g.insert(g.end(), {make(DR_F32, 300, 4), make(DR_F32, 0, 5), make(DR_F32, 9000, 5)});
       const bytes frame = frame_of(text, g);
       victim v(text, g, frame.size());
       rng r{99};

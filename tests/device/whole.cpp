@@ -378,6 +378,10 @@ std::vector<whole_call> whole_calls() {
       {DR_F32, 9000, 1, 0.3, 0, 0}, {DR_F32, 3, 1, 0, 0, 0}, {DR_F16, 700, 1, 0.9, 0, 0}};
   const std::vector<whole_tensor> rows = {{DR_F32, 900, 5, 0.8, 0, 0}, {DR_BF16, 40000, 3, 0, 900, DR_I64}};
   const std::vector<whole_tensor> plateau = {{DR_F32, 30000, 1, 0, 0, DR_U32, 0.02}, {DR_F32, 3, 1, 0, 0, DR_U32}};
+  const std::vector<whole_tensor> bucket = {
+      {DR_F32, 700, 1, 0.9, 0, 0}, {DR_F32, 0, 1, 0, 0, 0}, {DR_F32, 9000, 1, 0.3, 0, 0}, {DR_F32, 3, 1, 0, 0, 0}};
+  const std::vector<whole_tensor> plateaus = {
+      {DR_F16, 6000, 1, 0, 0, 0, 0.02}, {DR_F16, 5, 1, 0, 0, 0}, {DR_F16, 9000, 1, 0, 0, 0, 0.5}};
   const std::string topr = "sparsify=topr(ratio=0.02) ", threshold = "sparsify=threshold(value=3,max_ratio=0.2) ",
                     feedback = "sparsify=topr(ratio=0.05) feedback=residual(beta=0.9,gamma=0.5) ";
   const struct {
@@ -395,6 +399,10 @@ std::vector<whole_call> whole_calls() {
       {feedback, "golomb", "", "qsgd", "", mixed},
       {feedback, "bloom", "(policy=p0,fpr=0.01)", "fit_poly", "", mixed},
       {feedback, "raw", "", "fit_poly", "", mixed},
+      {topr + "bucket=flat ", "golomb", "", "qsgd", "", bucket},
+      {topr + "bucket=flat ", "raw", "", "raw", "", plateaus},
+      {feedback + "bucket=flat ", "bloom", "(policy=p0,fpr=0.01)", "fit_poly", "", bucket},
+      {threshold + "bucket=flat feedback=residual ", "golomb", "", "raw", "", bucket},
       {"", "golomb", "", "raw", "", rows},
       {"", "raw", "", "qsgd", "", rows},
       {"", "bloom", "(fpr=0.01)", "raw", "", rows},

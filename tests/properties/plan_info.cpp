@@ -215,7 +215,7 @@ TEST_CASE("plan info: sparsifiers, feedback and what may be added up") {
       {"value=auto(error=0)", DR_PLAN_CHOOSES | DR_PLAN_HOST_ONLY | DR_PLAN_FIXED_SIZE, DR_PLAN_LOSSY_VALUES},
       {"value=auto(error=0.1)", DR_PLAN_CHOOSES | DR_PLAN_HOST_ONLY | DR_PLAN_LOSSY_VALUES, DR_PLAN_FIXED_SIZE},
       {"index=auto", DR_PLAN_CHOOSES | DR_PLAN_HOST_ONLY, DR_PLAN_FIXED_SIZE | DR_PLAN_LOSSY_SUPPORT},
-      {"bucket=flat", DR_PLAN_FLAT | DR_PLAN_HOST_ONLY, DR_PLAN_CHOOSES | DR_PLAN_PATCH},
+      {"bucket=flat", DR_PLAN_FLAT, DR_PLAN_CHOOSES | DR_PLAN_PATCH | DR_PLAN_HOST_ONLY},
       {"sparsify=changed index=magnitude value=ulp", DR_PLAN_PATCH | DR_PLAN_HOST_ONLY,
        DR_PLAN_LOSSY_VALUES | DR_PLAN_LOSSY_SUPPORT | DR_PLAN_FEEDBACK | DR_PLAN_CHOOSES | DR_PLAN_LINEAR |
            DR_PLAN_FIXED_SIZE},
