@@ -23,6 +23,7 @@ import numpy  # noqa: E402
 from bench.train.control_ladder import LADDER  # noqa: E402
 from deepreduce.control import AdaptiveExchange, Controller  # noqa: E402
 from deepreduce.exchange import Exchange, Loopback  # noqa: E402
+from deepreduce.figure import adapt_to_dark  # noqa: E402
 from link_traces import END, LATENCY, TRACES, Link  # noqa: E402
 
 RANKS, ELEMENTS, COMPUTE = 2, 100_000, 0.1
@@ -220,6 +221,7 @@ def draw(found, folder, seconds):
     axes.flat[0].legend(loc="lower right", ncols=3)
     axes.flat[-1].set(xlabel="virtual seconds; grey: the rate of the link", xlim=(0, seconds))
     figure.savefig(folder / "control.svg", metadata={"Date": None})
+    adapt_to_dark(folder / "control.svg")
 
 
 def main():

@@ -28,6 +28,7 @@ from bench.predict_proof.proof_grid import Condition  # noqa: E402
 from bench.predict_proof.proof_run import Proof  # noqa: E402
 from bench.train.rank_pool import RankError  # noqa: E402
 from bench.train.shaped_links import Unsupported, WrongRate  # noqa: E402
+from deepreduce.figure import adapt_to_dark  # noqa: E402
 
 COMMAND = "bench/results/predictions.py"
 
@@ -62,6 +63,7 @@ def write(rows: List[proof_table.Row], unpredicted: List[proof_table.Row], folde
     document = {"command": COMMAND, "summary": proof_table.summary(rows), "rows": rows, "unpredicted": unpredicted}
     (folder / "predictions.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
     proof_table.picture(rows, folder / "predictions.svg")
+    adapt_to_dark(folder / "predictions.svg")
     (folder / "predictions.md").write_text(proof_table.markdown(rows, "predictions.svg", COMMAND, unpredicted), "utf-8")
     print(proof_table.unpredicted_line(rows, unpredicted))
     print(json.dumps(document["summary"]))

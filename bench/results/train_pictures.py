@@ -1,21 +1,27 @@
 """The pictures of train.md: score against bytes, bits over the steps, loss against time at a link's speed."""
 
+import sys
+from pathlib import Path
+
 import matplotlib
 from train_rows import METHODS, settings
 
 matplotlib.use("svg")
 from matplotlib import pyplot  # noqa: E402
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bindings" / "python"))
+from deepreduce.figure import adapt_to_dark, place_labels  # noqa: E402
+
 matplotlib.rcParams.update({
-    "svg.fonttype": "none", "svg.hashsalt": "deepreduce", "font.size": 8, "axes.spines.top": False, "axes.spines.right": False,
+    "svg.fonttype": "none", "svg.hashsalt": "deepreduce", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False,
     "axes.grid": True, "grid.color": "#e4e4e4", "grid.linewidth": 0.6, "axes.axisbelow": True, "legend.frameon": False,
 })
 # Okabe and Ito's colours, which most eyes distinguish; a kind has a colour and a mark.
 KINDS = {"torch": ("#666666", "s", "torch's own"), "ours": ("#0072b2", "o", "DeepReduce"), "paper": ("#d55e00", "^", "the paper's plans")}
 LINES = {"dense": "#000000", "bf16": "#999999", "powersgd1": "#cc79a7", "top1": "#56b4e9", "top1_log": "#0072b2", "top1_auto": "#009e73"}
-# Marks with a label: its words, and where they are, in points.
-LABELS = {"dense": ("dense", -5, -9), "powersgd1": ("PowerSGD 1", 5, -8), "top1": ("1 % raw", 5, 3), "top1_log": ("log_quant", 0, 7), "top1_auto": ("auto", -5, -8),
-          "blocks": ("blocks", -5, 4), "top10_log": ("10 % log_quant", 4, 4), "top01_log": ("0.1 %", 5, 2), "top1_none": ("no residual", 5, -3), "bf16": ("bf16", -5, 5)}
+# Marks with a label, the most telling first: where there is no room the last go without.
+LABELS = {"dense": "dense", "top1_log": "1 % log_quant", "powersgd1": "PowerSGD 1", "top10_log": "10 % log_quant", "top01_log": "0.1 %", "bf16": "bf16", "top1_auto": "1 % auto",
+          "blocks": "blocks", "top1": "1 % raw", "top1_none": "no residual"}
 TIMED_MODELS = ("lstm_large", "lstm", "transformer", "resnet20")
 SPEEDS = {"100mbit": ("100 Mbit/s", 100e6), "1gbit": ("1 Gbit/s", 1e9)}
 
@@ -23,9 +29,11 @@ SPEEDS = {"100mbit": ("100 Mbit/s", 100e6), "1gbit": ("1 Gbit/s", 1e9)}
 def save(figure, path):
     figure.savefig(path, metadata={"Date": None}, bbox_inches="tight")
     pyplot.close(figure)
+    adapt_to_dark(path)
 
 
-def grid(count, across=3):
+def grid(count, across=2):
+    """Two panels side by side: with three, a page shows their text at eight pixels."""
     down = -(-count // across)
     figure, axes = pyplot.subplots(down, across, figsize=(3.6 * across, 2.9 * down), squeeze=False, constrained_layout=True)
     for axis in axes.flat[count:]:
@@ -36,19 +44,25 @@ def grid(count, across=3):
 def draw_quality(found, path):
     models = [(model, methods) for (model, ranks), methods in found.items() if ranks == 2]
     figure, axes = grid(max(1, len(models)))
+    bars = {model: [] for model, _ in models}
     for axis, (model, methods) in zip(axes, models):
         for q in methods.values():
             colour, mark, _ = KINDS[q.method.kind]
             filled = q.residual or not q.method.plan
-            axis.errorbar(q.sent, q.score, q.spread, fmt=mark, color=colour, markersize=4.5, markerfacecolor=colour if filled else "white", elinewidth=0.7, capsize=1.5)
-        for name, (words, dx, dy) in LABELS.items():
-            if name in methods:
-                axis.annotate(words, (methods[name].sent, methods[name].score), (dx, dy), textcoords="offset points", fontsize=6.5, color="#333333", ha="right" if dx < 0 else "left" if dx else "center")
+            down = up = q.spread or 0.0
+            if "accuracy" in settings()[model].metric:  # no bar ends above 1
+                up = min(up, max(0.0, 1 - q.score))
+            bars[model].append((q.sent, q.score - down, q.score + up))
+            axis.errorbar(q.sent, q.score, [[down], [up]] if up + down else None, fmt=mark, color=colour, markersize=4.5, markerfacecolor=colour if filled else "white", elinewidth=0.7, capsize=1.5)
         axis.set(xscale="log", title=settings()[model].title, xlabel="bytes a rank sends a step", ylabel=settings()[model].metric)
-        axis.margins(x=0.2, y=0.14)
+        axis.margins(x=0.12, y=0.14)
     marks = [pyplot.Line2D([], [], color=c, marker=m, linestyle="", label=label) for c, m, label in KINDS.values()]
     marks.append(pyplot.Line2D([], [], color="#0072b2", marker="o", markerfacecolor="white", linestyle="", label="without residual"))
     figure.legend(handles=marks, loc="outside lower center", ncols=4)
+    figure.draw_without_rendering()  # the layout, by which labels have their places
+    for axis, (model, methods) in zip(axes, models):
+        named = [(methods[name].sent, methods[name].score, words) for name, words in LABELS.items() if name in methods]
+        place_labels(axis, named, [(q.sent, q.score) for q in methods.values()], 7.5, bars[model])
     save(figure, path)
 
 
@@ -68,7 +82,7 @@ def draw_bits(found, path):
                 axis.plot(*zip(*points), line, color=colour, linewidth=1.2, marker=".", markersize=3, label=f"{METHODS[name].title}: {part}")
         axis.set(title=settings()[model].title, xlabel="step", ylabel="bits a nonzero", ylim=(0, None))
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4)
+    figure.legend(handles, labels, loc="outside lower center", ncols=2)
     save(figure, path)
 
 

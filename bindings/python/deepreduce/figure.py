@@ -7,7 +7,7 @@ import io
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from ._native._types import Json
 from .errors import ArgumentError
@@ -22,6 +22,8 @@ Point = Tuple[float, float, str]  # x, y, plan
 # Okabe and Ito's colours, which people with colour blindness can distinguish; the report uses them, too.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#b8a800", "#000000")
 MARKS = ("o", "s", "^", "D", "*", "X", "P", "v")
+# A colour of these pictures, and what takes its place where the reader's pages are dark.
+DARK = {"#ffffff": "#131416", "#000000": "#d6d6d6", "#e4e4e4": "#3a3d42", "#e8e8e8": "#2c2f33", "#333333": "#d6d6d6", "#555555": "#a8a8a8", "#666666": "#a8a8a8", "#777777": "#a8a8a8"}
 TITLES = {"bytes": "bytes", "total_error": "total error", "relative_l2_error": "coding error"}
 FORMATS = ("svg", "png", "pdf")
 
@@ -144,6 +146,8 @@ def picture(points: Sequence[Point], x: str, y: str, title: str, output: Optiona
         if output is not None:
             try:
                 figure.savefig(output, dpi=200, metadata={"Date": None} if output.endswith(".svg") else None)
+                if output.endswith(".svg"):
+                    adapt_to_dark(output)
             except OSError as error:
                 raise FigureError(f"{output}: cannot be written: {error.strerror}") from None
     return figure
@@ -178,20 +182,69 @@ def _draw(figure: Figure, points: Sequence[Point], x: str, y: str, title: str) -
     axes.margins(0.08)
     varied = len({sparsifier_of(plan) for _, _, plan in points}) > 1
     figure.draw_without_rendering()  # the layout, by which labels have their places
-    placed: List[Any] = []
-    for a, b, plan in front:
-        # Left of a mark in the right half, or the label is cut at the edge; above or below it, where no other label is.
-        across = axes.transAxes.inverted().transform(axes.transData.transform((a, b)))[0]
-        name = f"{sparsifier_of(plan)} · {short_name(plan)}" if varied else short_name(plan)
-        for up in (5, -12, 14, -21, 23, -30, 32):
-            label = axes.annotate(name, (a, b), (-5 if across > 0.5 else 5, up), textcoords="offset points", fontsize=7, ha="right" if across > 0.5 else "left")
-            box = label.get_window_extent()
-            if not any(box.overlaps(other) for other in placed):
+    named = [(a, b, f"{sparsifier_of(plan)} · {short_name(plan)}" if varied else short_name(plan)) for a, b, plan in front]
+    place_labels(axes, named, [(a, b) for a, b, _ in points], 7)
+
+
+def place_labels(
+    axes: Any, labels: Sequence[Point], marks: Sequence[Tuple[float, float]], size: float, bars: Sequence[Tuple[float, float, float]] = ()
+) -> None:
+    """Writes labels beside their marks, where they cover neither a mark nor a bar nor another label nor the edge; a label that
+    has no such place near its mark goes farther away, with a line to it; one that has none there either is left out.
+
+    axes    of a figure whose layout is done
+    labels  (x, y, words), those that matter most first
+    bars    (x, from, to) of upright bars
+    """
+    to_points = 72 / axes.figure.dpi
+    room = axes.get_window_extent()
+    reach = 3.5 / to_points
+    taken = [_box(x - reach, y - reach, x + reach, y + reach) for x, y in (axes.transData.transform(mark) for mark in marks)]
+    for x, low, high in bars:
+        (left, bottom), (right, top) = axes.transData.transform([(x, low), (x, high)])
+        taken.append(_box(left - 1 / to_points, bottom, right + 1 / to_points, top))
+    for x, y, words in labels:
+        for far, (dx, dy) in enumerate(_OFFSETS):
+            side = "left" if dx > 0 else "right" if dx < 0 else "center"
+            line = {"arrowstyle": "-", "color": "#777777", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 3} if far >= _NEAR else None
+            label = axes.annotate(
+                words, (x, y), (dx, dy), textcoords="offset points", fontsize=size, color="#333333", ha=side,
+                va="bottom" if dy > 0 else "top" if dy < 0 else "center", arrowprops=line, annotation_clip=False,
+            )  # fmt: skip
+            box = label.get_window_extent() if line is None else _text_box(label)
+            inside = room.x0 - 2 <= box.x0 and box.x1 <= room.x1 + 8 / to_points and room.y0 <= box.y0 and box.y1 <= room.y1
+            if inside and not any(box.overlaps(other) for other in taken):
+                taken.append(box)
                 break
             label.remove()
-        else:
-            continue
-        placed.append(box)
+
+
+# Where a label may be, in points from its mark: beside it, then farther away.
+_NEAR = 8
+_OFFSETS: List[Tuple[float, float]] = [(5, 0), (-5, 0), (4, 3), (-4, 3), (4, -3), (-4, -3), (0, 5), (0, -5)]
+_OFFSETS += [(dx, dy) for far in (12, 20, 28, 38, 50) for dx, dy in ((far, far / 2), (-far, far / 2), (far, -far / 2), (-far, -far / 2), (6, far), (-6, far), (6, -far), (-6, -far))]
+
+
+def _box(left: float, bottom: float, right: float, top: float) -> Any:
+    from matplotlib.transforms import Bbox
+
+    return Bbox([[left, bottom], [right, top]])
+
+
+def _text_box(label: Any) -> Any:
+    """The place of an annotation's words, without its line."""
+    from matplotlib.text import Text
+
+    label.get_window_extent()  # moves the words to their place
+    return Text.get_window_extent(label)
+
+
+def adapt_to_dark(path: Union[str, Path]) -> None:
+    """Gives a picture of matplotlib (.svg) other colours where the reader's pages are dark."""
+    rules = [f'[style*="{kind}: {light}"] {{ {kind}: {dark} !important }}' for light, dark in DARK.items() for kind in ("fill", "stroke")]
+    style = "\n".join(["@media (prefers-color-scheme: dark) {", f"text {{ fill: {DARK['#000000']} !important }}", *rules, "}"])
+    picture = Path(path).read_text("utf-8")
+    Path(path).write_text(picture.replace("</style>", f"\n{style}\n</style>", 1), "utf-8")
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
