@@ -2,6 +2,7 @@
 
 import array
 import ctypes.util
+import math
 import os
 import pickle
 import subprocess
@@ -1376,7 +1377,11 @@ def test_errors_tell_in_numbers_what_they_say():
         encode([f32(1), f32(1, 2, float("nan"))], "value=qsgd")
     error = caught.value
     assert (error.tensor, error.where, error.stream, error.frame) == (1, 2, "value", None)
-    assert error.what == numpy.array(numpy.nan, F32).view(numpy.uint32)
+    assert math.isnan(error.what)
+    for dtype in (F32, numpy.float16):
+        with pytest.raises(deepreduce.ArgumentError, match="value -inf") as caught:
+            encode(numpy.array([1, -numpy.inf], dtype), "index=all value=qsgd")
+        assert caught.value.what == -math.inf
     good = encode(f32(1, 2), RAW)
     bad = bytearray(good)
     bad[-1] ^= 1
@@ -1387,6 +1392,15 @@ def test_errors_tell_in_numbers_what_they_say():
     with pytest.raises(deepreduce.CapacityError) as caught:
         decode(good, max_elements=1)
     assert caught.value.needed == 2
+
+
+def test_a_gpus_bits_of_a_value_that_is_not_finite_have_its_name():
+    for dtype, word in ((F32, numpy.uint32), (numpy.float16, numpy.uint16)):
+        for value in (numpy.inf, -numpy.inf, numpy.nan, -numpy.nan):
+            found = deepreduce.frame.unfinite(int(numpy.array(value, dtype).view(word)))
+            assert found == value or (math.isnan(found) and numpy.isnan(value))
+    assert [deepreduce.frame.unfinite(bits) for bits in (0x7F80, 0xFF80)] == [math.inf, -math.inf]  # bfloat16
+    assert all(math.isnan(deepreduce.frame.unfinite(bits)) for bits in (0x7FC0, 0x7F800001, 0x7E00))
 
 
 def run_python(code, **environment):

@@ -17,7 +17,7 @@ from typing import (
 
 from ._native import _device, _library
 from ._native._call import context_of_thread, fail
-from ._native._types import Structs, Tensor
+from ._native._types import Array, Structs, Tensor
 from ._tensors import (
     OUT_STRIDE,
     TraceFunction,
@@ -124,6 +124,32 @@ def decode(
 
 @overload
 def decode(
+    frame: Union[bytes, bytearray, memoryview],
+    *,
+    out: None = None,
+    like: None = None,
+    sparse: Literal[False] = False,
+    dtype: object = None,
+    tensors: int,
+    **options: Unpack[Options],
+) -> Array: ...
+
+
+@overload
+def decode(
+    frame: Union[bytes, bytearray, memoryview],
+    *,
+    out: None = None,
+    like: None = None,
+    sparse: Literal[False] = False,
+    dtype: object = None,
+    tensors: Union[slice, range],
+    **options: Unpack[Options],
+) -> List[Array]: ...
+
+
+@overload
+def decode(
     frame: object,
     *,
     out: object = None,
@@ -154,6 +180,8 @@ def decode(
     threads: Optional[int] = None,
 ) -> Tensor:
     """Decodes a frame to the tensor, or the list of tensors, that was encoded.
+
+    `decode(frame)` makes flat arrays, `decode(frame, like=x)` arrays of the type and shape of x, `decode(frame, out=x)` overwrites x.
 
     frame          bytes, or an object with a buffer of bytes; it may be longer than the frame. For a DeviceFrame, or an
                    array of bytes on a GPU (aligned to 16), the result is on that GPU, too

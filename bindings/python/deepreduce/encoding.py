@@ -87,6 +87,12 @@ def encode(
 ) -> Tensor:
     """Encodes a tensor, or a list of tensors, into one frame.
 
+    Most programs need one of these calls, and no other parameter:
+
+        frame = encode(x, plan)                                             # a tensor, or a list of tensors
+        frame = encode(x, plan, step=step, private_seed=rank)               # a plan that draws random numbers: qsgd, Random-k
+        frame = encode(x, plan, step=step, private_seed=rank, state=state)  # feedback: state = State(x, plan), kept
+
     x               an array of float32, float16 or bfloat16, of any shape, taken row-major as [d]; or a Sparse;
                     or a list of these. On the CPU: numpy, torch, and objects with DLPack or the buffer protocol;
                     contiguous arrays are read in place, others are copied first. On a GPU: torch, CuPy, and objects with
@@ -99,12 +105,15 @@ def encode(
                     same positions at every step
     private_seed    different on every rank, for example the rank. None is 0
     state           the State of the tensor; for a list a list of them (None where there is none)
-    weights         for a plan with sparsify=visible: the weights that the tensor updates, of its type and shape; for a list
-                    a list of them
+    tag             a number that `inspect` returns and `decode` compares, for example a hash of step and name
+
+    Seldom needed:
+
     key             a number that identifies the tensor in random draws; for a list a list of them. 0 or None: its position
                     in the list. Tensors that are encoded by separate calls need different keys, otherwise Random-k
                     selects the same positions in all of them
-    tag             a number that `inspect` returns and `decode` compares, for example a hash of step and name
+    weights         for a plan with sparsify=visible: the weights that the tensor updates, of its type and shape; for a list
+                    a list of them
     sum_duplicates  Sparse: add up the values of equal indices; otherwise a duplicate is an error
     status_frame    if the library cannot encode, return a status frame with the reason instead of raising. It decodes to
                     PeerError on every rank, so no rank waits. Arguments that are not tensors still raise; on a GPU so do

@@ -11,7 +11,7 @@ class Error(Exception):
     code    the dr_status, as a number
     tensor  position of the tensor in the list (0 without a list), or its name in a Sender; None if no tensor is at fault
     where   the element, or byte of a frame, of the message; 0 if there is none
-    what    the offending value, as an unsigned number; 0 if there is none
+    what    the value at fault: of a gradient that is not finite nan, inf or -inf, else an unsigned number; 0 if there is none
     frame   position among the frames of a merge; None if no frame is at fault
     needed  CapacityError: bytes, rows or elements that suffice; None if unknown
     stream  "index", "value" or "order", of a tensor; None if no stream is at fault
@@ -34,7 +34,7 @@ class Error(Exception):
         code: Optional[int] = None,
         tensor: Union[None, int, str] = None,
         where: int = 0,
-        what: int = 0,
+        what: Union[int, float] = 0,
         frame: Optional[int] = None,
         needed: Optional[int] = None,
         stream: Optional[str] = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import Any, Dict, NoReturn, Tuple
 
 from ._native import _abi, _device, _library, _memory
@@ -101,16 +102,23 @@ def read_result(memory: object) -> _abi.dr_result:
     return _abi.dr_result.from_buffer_copy(_device.framework_of(memory).to_host(memory))
 
 
+def unfinite(bits: int) -> float:
+    """nan, inf or -inf: the value of float32, float16 or bfloat16 that is not finite and has these bits. 0x7f80 is bfloat16's
+    infinity, though float16 has a NaN there."""
+    sign, infinities = (31, (0x7F800000,)) if bits > 0xFFFF else (15, (0x7C00, 0x7F80))
+    return math.copysign(math.inf, -(bits >> sign) or 1) if bits & ((1 << sign) - 1) in infinities else math.nan
+
+
 def raise_result(result: _abi.dr_result, frames: int = 0) -> NoReturn:
     """Raises the error that kernels found, in the words of the CPU's. frames: their number in a decode or merge"""
-    status, stream = result.status, STREAMS.get(result.stream)
+    status, stream, what = result.status, STREAMS.get(result.stream), result.what
     tensor = None if result.tensor == _abi.DR_NO_TENSOR else result.tensor
     frame = None if result.frame == _abi.DR_NO_FRAME or not frames else result.frame
     where = f"tensor {tensor}{f', {stream} stream' if stream else ''}" if tensor is not None else ""
     if frame is not None and (frames > 1 or tensor is None):
         where = f"frame {frame}{': ' if where else ''}{where}"
     if status == _abi.DR_E_ARGUMENT and result.stream == _abi.DR_STREAM_VALUE:
-        words = "a value is NaN or infinite; the codec requires finite values"
+        words, what = "a value is NaN or infinite; the codec requires finite values", unfinite(result.what)
     elif status == _abi.DR_E_ARGUMENT:
         words = "indices do not ascend or are not below the universe, or the state is of something else"
     elif status == _abi.DR_E_CAPACITY and tensor is None:
@@ -118,11 +126,11 @@ def raise_result(result: _abi.dr_result, frames: int = 0) -> NoReturn:
     else:
         words = _WORDS.get(status) or _library.load().dr_status_name(status).decode()
     raise BY_CODE.get(status, InternalError)(
-        f"{where or 'frame'}: {words} (at {result.where}, value {result.what})",
+        f"{where or 'frame'}: {words} (at {result.where}, value {what})",
         code=status,
         tensor=tensor,
         where=result.where,
-        what=result.what,
+        what=what,
         frame=frame,
         needed=result.needed or None,
         stream=stream,

@@ -101,18 +101,21 @@ def check_plan(status: int, error: _abi.dr_error) -> None:
 def error_of(status: int, error: _abi.dr_error, kind: Optional[Type[Error]] = None) -> Error:
     """The exception for an error of the engine, with its message. kind: None: by the error"""
     kind = kind or _BY_REASON.get(error.reason, BY_CODE.get(status, InternalError))
+    message = text(error.message)
+    unfinite = _UNFINITE.search(message) if error.stream == _abi.DR_STREAM_VALUE else None
     return kind(
-        text(error.message) or _library.load().dr_status_name(status).decode(),
+        message or _library.load().dr_status_name(status).decode(),
         code=status,
         tensor=None if error.tensor == _abi.DR_NO_TENSOR else error.tensor,
         where=error.where,
-        what=error.what,
+        what=error.what if unfinite is None else float(unfinite[1]),
         frame=None if error.frame == _abi.DR_NO_FRAME else error.frame,
         needed=error.needed or None,
         stream=STREAMS.get(error.stream),
     )
 
 
+_UNFINITE = re.compile(r", value (nan|-?inf)\)$")  # (`what` of the struct has the bits)
 _BY_REASON: Dict[int, Type[Error]] = {_abi.DR_REASON_WRONG_BASE: WrongBase, _abi.DR_REASON_OUT_OF_STEP: OutOfStep}
 
 
