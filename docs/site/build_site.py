@@ -26,6 +26,28 @@ sys.path[:0] = [str(ROOT / "bindings" / "python"), str(ROOT / "bindings" / "grac
 
 HEADERS = ("version.h", "codec.h", "deepreduce.h", "exchange.h", "sender.h", "transform.h", "control.h", "mpi.h")
 MODULES = ("patch", "torch", "outer", "stats", "mpi", "book", "sender", "control", "transform", "grace", "jax", "keras", "flower", "lightning", "accelerate")
+# What each header is about, for its page's title.
+TITLES = {
+    "version.h": "versions of library and format",
+    "codec.h": "the interface of codecs",
+    "deepreduce.h": "plans, frames, states",
+    "exchange.h": "all-reduce of frames",
+    "sender.h": "exchange of named tensors",
+    "transform.h": "factors in place of frames",
+    "control.h": "plans chosen at run time",
+    "mpi.h": "exchanges over MPI",
+}
+# The pages of the package itself: title, and what of deepreduce.__all__ is on it. (A Sender is on its module's page.)
+PACKAGE = {
+    "python_frames": (
+        "Python: encode, decode, merge",
+        ("encode", "decode", "merge", "Sparse", "inspect", "Frame", "FrameTensor", "frame_size", "DeviceFrame", "Trace", "trim"),
+    ),
+    "python_plans": ("Python: plans and codecs", ("Plan", "PlanInfo", "Stage", "presets", "codecs", "Codec", "Parameter", "load_plugin")),
+    "python_compare": ("Python: compare and its rows", ("compare", "Rows")),
+    "python_batch": ("Python: Batch, Bound, State", ("Batch", "Bound", "State")),
+}  # fmt: skip
+ERRORS = "python_errors"
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#:\s]+)(#[^)]*)?\)")
 
 
@@ -68,34 +90,46 @@ def stage_reference(folder: Path) -> None:
     texts = {name: (ROOT / "include/deepreduce" / name).read_text(encoding="utf-8") for name in HEADERS}
     names = set().union(*(c_headers.declared_names(text) for text in texts.values()))
     for name, text in texts.items():
-        (folder / (name.replace(".", "_") + ".rst")).write_text(c_headers.page(name, text, names), encoding="utf-8")
-    (folder / "python.rst").write_text(package_page(), encoding="utf-8")
+        (folder / (name.replace(".", "_") + ".rst")).write_text(c_headers.page(name, text, names, TITLES[name]), encoding="utf-8")
+    for name, page in package_pages().items():
+        (folder / f"{name}.rst").write_text(page, encoding="utf-8")
     import deepreduce
 
     for module in MODULES:
         elsewhere = ", ".join([*deepreduce.__all__, *(["OutOfStep"] if module == "outer" else [])])  # (of the package, and of torch)
-        title = f"deepreduce.{module}"
-        page = f"{title}\n{'=' * len(title)}\n\n.. automodule:: deepreduce.{module}\n   :members:\n   :imported-members:\n   :exclude-members: {elsewhere}\n"
+        page = heading(f"deepreduce.{module}")
+        page += f".. automodule:: deepreduce.{module}\n   :members:\n   :imported-members:\n   :exclude-members: {elsewhere}\n"
+        if module == "sender":
+            page += "\n.. autoclass:: deepreduce.Sender\n   :members:\n"
         (folder / f"python_{module}.rst").write_text(page, encoding="utf-8")
 
 
-def package_page() -> str:
-    """Functions, classes and exceptions of what the package says is public."""
+def heading(title: str) -> str:
+    return f"{title}\n{'=' * len(title)}\n\n"
+
+
+def package_pages() -> Dict[str, str]:
+    """{name: text} of the pages of the package itself: an overview, and what it says is public, by subject."""
     import deepreduce
 
-    kinds: Dict[str, List[str]] = {"function": [], "class": [], "exception": []}
-    for name in deepreduce.__all__:
-        thing = getattr(deepreduce, name)
-        if inspect.isclass(thing):
-            kinds["exception" if issubclass(thing, Exception) else "class"].append(name)
-        elif callable(thing):
-            kinds["function"].append(name)
-    lines = ["The Python package", "==================", "", ".. automodule:: deepreduce", "   :no-members:", ""]
-    for kind, heading in (("function", "Functions"), ("class", "Classes"), ("exception", "Exceptions")):
-        lines += [heading, "-" * len(heading), ""]
-        for name in kinds[kind]:
-            lines += [f".. auto{kind}:: deepreduce.{name}", *(["   :members:"] if kind == "class" else []), ""]
-    return "\n".join(lines)
+    errors = [name for name in deepreduce.__all__ if inspect.isclass(getattr(deepreduce, name)) and issubclass(getattr(deepreduce, name), Exception)]
+    pages = {**PACKAGE, ERRORS: ("Python: errors", tuple(sorted(errors, key=lambda name: name != "Error")))}
+    placed = [name for _, names in pages.values() for name in names]
+    public = {name for name in deepreduce.__all__ if callable(getattr(deepreduce, name))} - {"Sender"}
+    if set(placed) != public or len(placed) != len(public):
+        sys.exit(f"build_site.py: PACKAGE and deepreduce.__all__ differ in {', '.join(sorted(set(placed) ^ public)) or 'a name that is twice'}")
+    made = {}
+    for page, (title, names) in pages.items():
+        made[page] = heading(title) + "\n".join(documented(getattr(deepreduce, name), name) for name in names)
+    lists = [f"* :doc:`{title} <{page}>`: " + ", ".join(f":py:obj:`~deepreduce.{name}`" for name in names) for page, (title, names) in pages.items()]
+    lists.append("* :doc:`python_sender`: :py:obj:`~deepreduce.Sender`")
+    made["python"] = heading("Python: the package deepreduce") + ".. automodule:: deepreduce\n   :no-members:\n\n" + "\n".join(lists) + "\n"
+    return made
+
+
+def documented(thing: object, name: str) -> str:
+    kind = ("exception" if issubclass(thing, Exception) else "class") if inspect.isclass(thing) else "function"
+    return f".. auto{kind}:: deepreduce.{name}\n" + ("   :members:\n" if kind == "class" else "")
 
 
 def build(out: Path) -> None:

@@ -13,9 +13,10 @@ SECTION = re.compile(r"\s*-{3,} (.*?) -{3,}\s*$", re.S)
 DEFINE = re.compile(r"#define (DR_\w+)(\([^)]*\))?(?:[ \t]+(?P<value>(?:\\\n|[^\n/]|/(?!\*))*))?")
 
 
-def page(name: str, text: str, names: Set[str]) -> str:
-    """reStructuredText of a header. names: what may be linked to (declared_names of all headers)."""
-    lines = [name, "=" * len(name), "", f".. code-block:: c\n\n   #include <deepreduce/{name}>", ""]
+def page(name: str, text: str, names: Set[str], about: str = "") -> str:
+    """reStructuredText of a header. names: what may be linked to (declared_names of all headers). about: what the title says of it"""
+    title = f"{name}: {about}" if about else name
+    lines = [title, "=" * len(title), "", f".. code-block:: c\n\n   #include <deepreduce/{name}>", ""]
     for block in items(text, names):
         lines += block
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)) + "\n"

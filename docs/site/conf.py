@@ -29,6 +29,9 @@ default_role = "code"
 myst_heading_anchors = 5
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]
 
+# Commands in tables have a button, too: code of three words or more.
+copybutton_selector = "div.highlight pre, td code.literal:has(> span.pre:nth-of-type(3))"
+
 autodoc_member_order = "groupwise"
 autodoc_typehints = "signature"
 autodoc_mock_imports = ["torch", "torchft", "hivemind", "mpi4py", "cupy", "jax", "tensorflow", "keras", "flwr", "lightning", "accelerate", "transformers"]
@@ -52,19 +55,29 @@ def docstring_block(block):
 
 
 def columns(block):
-    """[(name, text)] of lines that have a text at one column, some of them a name before it; else []."""
-    first = re.match(r"(\S.*?\S|\S) {2,}(?=\S)", block[0])
-    if not first:
+    """[(name, text)] of lines that have a text at one column, some of them a name before it; else []. The text of a longer name begins
+    two spaces behind it."""
+    if not re.match(r"(\S.*?\S|\S) {2,}\S", "\n".join(block[:1])) and not re.match(r"\S+ \S", block[0]):
         return []
-    at, rows = first.end(), []
+    starts = [match.end() for line in block if (match := re.match(r"(?:\S.*?\S|\S)? {2,}(?=\S)", line))]
+    if not starts or all(line.startswith(" ") for line in block):
+        return []
+    at, rows = max(sorted(set(starts)), key=starts.count), []
     for line in block:
         name, text = line[:at], line[at:]
-        if not text.strip() or text[0] == " " or (name.strip() and not name.endswith(" ")):
+        if name.strip() and (not name.endswith(" ") or text[:1] in ("", " ")):
+            longer = re.match(r"(\S.*?\S) {2,}(\S.*)", line)
+            if not longer:
+                return []
+            name, text = longer.groups()
+        if not text.strip() or text[0] == " ":
             return []
         if name.strip():
             rows.append([name.strip(), text.strip()])
         elif rows:
             rows[-1][1] += " " + text.strip()
+        else:
+            return []
     return rows
 
 

@@ -100,7 +100,7 @@ def test_no_page_is_no_site(tmp_path):
 def test_the_index_names_every_page():
     """Sphinx warns of a page that no list has; here without Sphinx."""
     index = (ROOT / "docs/site/index.rst").read_text(encoding="utf-8")
-    patterns = [re.escape(pattern_).replace(r"\*", "[^/]*") for pattern_ in re.findall(r"^   ([^:\s]\S*)$", index, flags=re.M)]
+    patterns = [re.escape(pattern_).replace(r"\*", "[^/]*") for pattern_ in re.findall(r"^   (?:\S.* <)?([^:\s<>]+)>?$", index, flags=re.M)]
     for page in build_site.tracked("*.md"):
         name = str(page.with_suffix(""))
         assert any(re.fullmatch(pattern, name) for pattern in patterns), f"docs/site/index.rst lacks {name}"
