@@ -1380,7 +1380,7 @@ def test_errors_tell_in_numbers_what_they_say():
     assert math.isnan(error.what)
     for dtype in (F32, numpy.float16):
         with pytest.raises(deepreduce.ArgumentError, match="value -inf") as caught:
-            encode(numpy.array([1, -numpy.inf], dtype), "index=all value=qsgd")
+            encode(numpy.array([1, -numpy.inf], dtype), "index=all value=uniform_quant")
         assert caught.value.what == -math.inf
     good = encode(f32(1, 2), RAW)
     bad = bytearray(good)
