@@ -57,19 +57,19 @@ def docstring_block(block):
 def columns(block):
     """[(name, text)] of lines that have a text at one column, some of them a name before it; else []. The text of a longer name begins
     two spaces behind it."""
-    if not re.match(r"(\S.*?\S|\S) {2,}\S", "\n".join(block[:1])) and not re.match(r"\S+ \S", block[0]):
-        return []
     starts = [match.end() for line in block if (match := re.match(r"(?:\S.*?\S|\S)? {2,}(?=\S)", line))]
-    if not starts or all(line.startswith(" ") for line in block):
+    named = {match.end() for line in block if (match := re.match(r"(?:\S.*?\S|\S) {2,}(?=\S)", line))}
+    if not re.match(r"\S+( |$)", block[0]) or not named.intersection(starts):
         return []
-    at, rows = max(sorted(set(starts)), key=starts.count), []
+    at, rows = max(sorted(named), key=starts.count), []
     for line in block:
         name, text = line[:at], line[at:]
-        if name.strip() and (not name.endswith(" ") or text[:1] in ("", " ")):
+        if name.strip() and not name.endswith("  "):
             longer = re.match(r"(\S.*?\S) {2,}(\S.*)", line)
-            if not longer:
+            if longer:
+                name, text = longer.groups()
+            elif not name.endswith(" "):
                 return []
-            name, text = longer.groups()
         if not text.strip() or text[0] == " ":
             return []
         if name.strip():

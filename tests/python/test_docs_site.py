@@ -93,6 +93,28 @@ def test_a_broken_link_is_found(tmp_path, page, fault):
     assert external == ["https://example.org/x"]
 
 
+def test_a_column_of_names_may_have_longer_ones():
+    source = (ROOT / "docs/site/conf.py").read_text(encoding="utf-8")
+    names = {"re": re}
+    exec(source[source.index("def columns") : source.index("def escaped")], names)
+    columns = names["columns"]
+    assert columns(["x     an array", "      of numbers", "plan  a plan", "a, b, c, d  four more"]) == [
+        ["x", "an array of numbers"], ["plan", "a plan"], ["a, b, c, d", "four more"]]
+    assert columns(["ranks, rank  numbers", "weights      of each", "dense_below tensors of fewer"]) == []
+    assert columns(["for step in range(3):", "    ...        # work", "    update()"]) == [] == columns(["A sentence of two", "lines."])
+
+
+def test_all_of_the_package_has_a_page():
+    pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
+    pages = build_site.package_pages()  # exits where a public name is on no page, or on two
+    index = (ROOT / "docs/site/index.rst").read_text(encoding="utf-8")
+    assert len(pages) == 6
+    for name, page in pages.items():
+        assert f"   reference/{name}\n" in index and page.startswith("Python: ")
+    assert ".. autoexception:: deepreduce.PlanError" in pages["python_errors"]
+    assert ".. autoclass:: deepreduce.Rows\n   :members:" in pages["python_compare"]
+
+
 def test_no_page_is_no_site(tmp_path):
     assert html_links.check(tmp_path)[0] == [f"{tmp_path.resolve()}: no page"]
 

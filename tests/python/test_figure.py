@@ -35,6 +35,42 @@ def test_an_svg_has_the_points_and_names_the_front(tmp_path, capsys):
 
 
 @needs_matplotlib
+def test_labels_cover_neither_marks_nor_bars_nor_each_other():
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
+    drawn = Figure(figsize=(4, 3), layout="constrained")
+    axes = drawn.subplots()
+    marks = [(1 + 0.01 * i, 1 + 0.02 * (i % 3)) for i in range(6)] + [(2, 2)]
+    bars = [(x, y - 0.1, y + 0.1) for x, y in marks]
+    axes.errorbar(*zip(*marks), [0.1] * len(marks), fmt="o")
+    drawn.draw_without_rendering()
+    figure.place_labels(axes, [(x, y, f"name {i}") for i, (x, y) in enumerate(marks)], marks, 7, bars)
+    assert {text.get_text() for text in axes.texts} >= {"name 0", "name 1", "name 2", "name 6"}
+    boxes = []
+    for text in axes.texts:
+        text.get_window_extent()
+        boxes.append(Text.get_window_extent(text))
+    assert not any(one.overlaps(other) for i, one in enumerate(boxes) for other in boxes[:i])
+    for (x, low, high), box in ((bar, box) for bar in bars for box in boxes):
+        at, bottom, top = axes.transData.transform((x, low))[0], *(axes.transData.transform((x, y))[1] for y in (low, high))
+        assert not (box.x0 < at < box.x1 and box.y0 < top and box.y1 > bottom)
+
+
+@needs_matplotlib
+def test_a_reader_with_dark_pages_gets_other_colours(tmp_path):
+    out = tmp_path / "x.svg"
+    assert figure.main([saved(tmp_path / "rows.json"), "--output", str(out)]) == 0
+    text = out.read_text("utf-8")
+    dark = re.search(r"@media \(prefers-color-scheme: dark\) \{(.*?)\n\}", text, flags=re.S)[1]
+    used = {colour for kind, colour in re.findall(r"(fill|stroke): (#[0-9a-f]{6})", text.replace(dark, ""))}
+    greys = {colour for colour in used if len({colour[1:3], colour[3:5], colour[5:7]}) == 1 and not 0x80 <= int(colour[1:3], 16) < 0xE0}
+    assert {"#ffffff", "#e4e4e4"} <= greys
+    for colour in greys:
+        assert f'"fill: {colour}"' in dark and f'"stroke: {colour}"' in dark, colour
+
+
+@needs_matplotlib
 def test_a_png_is_one(tmp_path):
     out = tmp_path / "x.png"
     assert figure.main([saved(tmp_path / "rows.json", encode_ns=5, decode_ns=7), "--output", str(out), "--y", "encode_ns+decode_ns"]) == 0
