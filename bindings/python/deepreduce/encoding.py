@@ -89,9 +89,11 @@ def encode(
 
     Most programs need one of these calls, and no other parameter:
 
-        frame = encode(x, plan)                                             # a tensor, or a list of tensors
-        frame = encode(x, plan, step=step, private_seed=rank)               # a plan that draws random numbers: qsgd, Random-k
-        frame = encode(x, plan, step=step, private_seed=rank, state=state)  # feedback: state = State(x, plan), kept
+        encode(x, plan)                                             # or a list of tensors
+        encode(x, plan, step=step, private_seed=rank)               # random numbers
+        encode(x, plan, step=step, private_seed=rank, state=state)  # feedback
+
+    Plans such as qsgd and Random-k draw random numbers. `state = State(x, plan)` is made once, before the first step.
 
     x               an array of float32, float16 or bfloat16, of any shape, taken row-major as [d]; or a Sparse;
                     or a list of these. On the CPU: numpy, torch, and objects with DLPack or the buffer protocol;
