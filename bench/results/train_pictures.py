@@ -52,7 +52,7 @@ def draw_quality(found, path):
             down = up = q.spread or 0.0
             if "accuracy" in settings()[model].metric:  # no bar ends above 1
                 up = min(up, max(0.0, 1 - q.score))
-            bars[model].append((q.sent, q.score - down, q.score + up))
+            bars[model].append((q.sent, q.score - down, q.sent, q.score + up))
             axis.errorbar(q.sent, q.score, [[down], [up]] if up + down else None, fmt=mark, color=colour, markersize=4.5, markerfacecolor=colour if filled else "white", elinewidth=0.7, capsize=1.5)
         axis.set(xscale="log", title=settings()[model].title, xlabel="bytes a rank sends a step", ylabel=settings()[model].metric)
         axis.margins(x=0.12, y=0.14)

@@ -113,7 +113,7 @@ def test_plot_is_the_picture_of_the_command(tmp_path):
     text = (tmp_path / "x.svg").read_text("utf-8")
     assert "g.npz" in text and "total error" in text and figure._repr_png_().startswith(b"\x89PNG")
     assert sorted(re.findall(r"<text[^>]*>([^<]* · [^<]*)</text>", text)) == [
-        "none · all · half", "topr(ratio=0.01) · golomb · log_quant", "topr(ratio=0.01) · golomb · raw"]  # fmt: skip
+        "dense · half", "topr(1 %) · golomb · log_quant", "topr(1 %) · golomb · raw"]  # fmt: skip
     # Of one sparsifier the total errors are about equal.
     axes = Rows(ROWS[:3]).plot().axes[0]
     assert axes.get_ylabel() == "coding error" and ROWS.plot(y="encode_ns+decode_ns").axes[0].get_ylabel() == "encode_ns+decode_ns"

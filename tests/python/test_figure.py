@@ -42,7 +42,7 @@ def test_labels_cover_neither_marks_nor_bars_nor_each_other():
     drawn = Figure(figsize=(4, 3), layout="constrained")
     axes = drawn.subplots()
     marks = [(1 + 0.01 * i, 1 + 0.02 * (i % 3)) for i in range(6)] + [(2, 2)]
-    bars = [(x, y - 0.1, y + 0.1) for x, y in marks]
+    bars = [(x, y - 0.1, x, y + 0.1) for x, y in marks]
     axes.errorbar(*zip(*marks), [0.1] * len(marks), fmt="o")
     drawn.draw_without_rendering()
     figure.place_labels(axes, [(x, y, f"name {i}") for i, (x, y) in enumerate(marks)], marks, 7, bars)
@@ -52,8 +52,8 @@ def test_labels_cover_neither_marks_nor_bars_nor_each_other():
         text.get_window_extent()
         boxes.append(Text.get_window_extent(text))
     assert not any(one.overlaps(other) for i, one in enumerate(boxes) for other in boxes[:i])
-    for (x, low, high), box in ((bar, box) for bar in bars for box in boxes):
-        at, bottom, top = axes.transData.transform((x, low))[0], *(axes.transData.transform((x, y))[1] for y in (low, high))
+    for (x, low, _, high), box in ((bar, box) for bar in bars for box in boxes):
+        (at, bottom), (_, top) = axes.transData.transform([(x, low), (x, high)])
         assert not (box.x0 < at < box.x1 and box.y0 < top and box.y1 > bottom)
 
 

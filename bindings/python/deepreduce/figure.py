@@ -49,6 +49,21 @@ def _without_role(stage: Stage) -> str:
     return stage.text[len(stage.role) + 1 :]
 
 
+def name_beside(plan: str) -> str:
+    """The name of a plan beside plans of other sparsifiers: topr(1 %) · golomb · raw; dense · half; lowrank(rank=4)."""
+    found = stages_of(plan)
+    if not {"index", "value"} & set(found):
+        return _without_role(found["transform"]) if "transform" in found else plan
+    sparsifier = found.get("sparsify")
+    ratio = None if sparsifier is None else sparsifier.parameters.get("ratio")
+    if sparsifier is None or sparsifier.name == "none":
+        dense = found["index"].name == "all" if "index" in found else False
+        return f"dense · {_without_role(found['value'])}" if dense and "value" in found else short_name(plan)
+    of_ratio = ratio is not None and set(sparsifier.given) == {"ratio"}
+    short = f"{sparsifier.name}({100 * float(ratio or 0):g} %)" if of_ratio else _without_role(sparsifier)
+    return f"{short} · {short_name(plan)}"
+
+
 def sparsifier_of(plan: str) -> str:
     """topr(ratio=0.01); none."""
     found = stages_of(plan).get("sparsify")
@@ -121,7 +136,10 @@ def of_step(rows: Sequence[Row], step: Optional[int] = None) -> List[Row]:
 
 
 def title_of(rows: Sequence[Row]) -> str:
+    """The file, without its folders, and the tensor."""
     names = [str(rows[0].get(name) or "") for name in ("input", "tensor")] if rows else []
+    if names and not names[0].startswith("synth:"):
+        names[0] = names[0].replace("\\", "/").rpartition("/")[2]
     return " ".join(name for name in names if name not in ("", "*"))
 
 
@@ -162,7 +180,8 @@ def _draw(figure: Figure, points: Sequence[Point], x: str, y: str, title: str) -
     for a, b, plan in points:
         place = []
         for stage, names in families.items():
-            found = stages_of(plan).get(stage)
+            stages = stages_of(plan)
+            found = stages.get(stage, stages.get("transform"))
             name = "none" if found is None else found.name
             if name not in names:
                 names.append(name)
@@ -182,27 +201,28 @@ def _draw(figure: Figure, points: Sequence[Point], x: str, y: str, title: str) -
     axes.margins(0.08)
     varied = len({sparsifier_of(plan) for _, _, plan in points}) > 1
     figure.draw_without_rendering()  # the layout, by which labels have their places
-    named = [(a, b, f"{sparsifier_of(plan)} · {short_name(plan)}" if varied else short_name(plan)) for a, b, plan in front]
-    place_labels(axes, named, [(a, b) for a, b, _ in points], 7)
+    named = [(a, b, name_beside(plan) if varied else short_name(plan)) for a, b, plan in front]
+    steps = [line for (a, b, _), (c, d, _) in zip(front, front[1:]) for line in ((a, b, c, b), (c, b, c, d))]
+    place_labels(axes, named, [(a, b) for a, b, _ in points], 7, steps)
 
 
 def place_labels(
-    axes: Any, labels: Sequence[Point], marks: Sequence[Tuple[float, float]], size: float, bars: Sequence[Tuple[float, float, float]] = ()
+    axes: Any, labels: Sequence[Point], marks: Sequence[Tuple[float, float]], size: float, lines: Sequence[Tuple[float, float, float, float]] = ()
 ) -> None:
-    """Writes labels beside their marks, where they cover neither a mark nor a bar nor another label nor the edge; a label that
+    """Writes labels beside their marks, where they cover neither a mark nor a line nor another label nor the edge; a label that
     has no such place near its mark goes farther away, with a line to it; one that has none there either is left out.
 
     axes    of a figure whose layout is done
     labels  (x, y, words), those that matter most first
-    bars    (x, from, to) of upright bars
+    lines   (x, y, x, y) of the ends of lines that are upright or level
     """
     to_points = 72 / axes.figure.dpi
     room = axes.get_window_extent()
     reach = 3.5 / to_points
     taken = [_box(x - reach, y - reach, x + reach, y + reach) for x, y in (axes.transData.transform(mark) for mark in marks)]
-    for x, low, high in bars:
-        (left, bottom), (right, top) = axes.transData.transform([(x, low), (x, high)])
-        taken.append(_box(left - 1 / to_points, bottom, right + 1 / to_points, top))
+    for left, bottom, right, top in lines:
+        (left, bottom), (right, top) = axes.transData.transform([(left, bottom), (right, top)])
+        taken.append(_box(min(left, right) - 1, min(bottom, top) - 1, max(left, right) + 1, max(bottom, top) + 1))
     for x, y, words in labels:
         for far, (dx, dy) in enumerate(_OFFSETS):
             side = "left" if dx > 0 else "right" if dx < 0 else "center"
