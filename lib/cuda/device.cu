@@ -12,10 +12,12 @@ namespace dr {
 namespace {
 
 thread_local cudaError_t last = cudaSuccess;
+thread_local const char* why = nullptr;  // of a failure that is not CUDA's
 
 dr_status status(cudaError_t e) {
   if (e == cudaSuccess) return DR_OK;
   last = e;
+  why = nullptr;
   (void)cudaGetLastError();  // cleared, so that no other library reads it
   return e == cudaErrorMemoryAllocation ? DR_E_MEMORY : DR_E_DEVICE;
 }
@@ -70,7 +72,7 @@ class cuda_device final : public device {
       });
     };
     if (const dr_status e = run(nullptr)) return e;
-    if (temp > s.temp_size) return DR_E_INTERNAL;
+    if (temp > s.temp_size) return too_little_temp();
     temp = s.temp_size;
     if (const dr_status e = run(s.temp)) return e;
     if (keys.Current() != s.keys)
@@ -122,11 +124,22 @@ class cuda_device final : public device {
     return static_cast<uint32_t>(blocks * processors_);
   }
   uint32_t processors() const override { return static_cast<uint32_t>(processors_); }
+  bool too_many_blocks() const override { return last == cudaErrorCooperativeLaunchTooLarge; }
   // CUB does not export its kernels, so they are loaded by running them: few and many pairs use different ones. No
   // other stream waits.
-  void load_sort() override {
+  dr_status load_sort(const dr_sort& asked) override {
+    size_t temp = 0;
+    if (asked.n > 0x7fffffff) return DR_OK;  // a call may have fewer
+    cub::DoubleBuffer<uint64_t> keys;
+    cub::DoubleBuffer<uint32_t> values;
+    if (const dr_status e = here([&] {
+          return cub::DeviceRadixSort::SortPairs(nullptr, temp, keys, values, static_cast<uint32_t>(asked.n), 0,
+                                                 static_cast<int>(asked.bits));
+        }))
+      return e;
+    if (temp > asked.temp_size) return too_little_temp();
     std::lock_guard lock(loading_);
-    if (sort_loaded_) return;
+    if (sort_loaded_) return DR_OK;
     constexpr uint64_t most = 16384;
     void* const memory = allocate(24 * most + dr_sort_temp(most));
     cudaStream_t own = nullptr;
@@ -149,10 +162,16 @@ class cuda_device final : public device {
       (void)here([&] { return cudaStreamDestroy(own); });
     }
     if (memory) release(memory);
+    return DR_OK;
   }
-  const char* reason() const override { return cudaGetErrorString(last); }
+  const char* reason() const override { return why ? why : cudaGetErrorString(last); }
 
  private:
+  // dr_sort_temp follows from the tiles of CUB's policies; one with smaller tiles would ask for more.
+  static dr_status too_little_temp() {
+    why = "CUB's sort asks for more memory than dr_sort_temp";
+    return DR_E_UNSUPPORTED;
+  }
   template <class F>
   dr_status here(F&& f) const {
     return on_device(number_, f);

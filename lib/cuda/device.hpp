@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "core/error.hpp"
 
@@ -34,8 +35,11 @@ class device {
   // Blocks of a cooperative launch that run at once. Also loads the kernel, because a capture must not.
   virtual uint32_t resident_blocks(const dr_kernel& kernel) = 0;
   virtual uint32_t processors() const = 0;
-  // Loads the kernels of `sort`.
-  virtual void load_sort() = 0;
+  // Loads the kernels of `sort`, and asks whether such a sort fits its temp; UNSUPPORTED if not.
+  virtual dr_status load_sort(const dr_sort& sort) = 0;
+  // Whether the last launch of this thread failed because the blocks of a cooperative launch do not all run at once:
+  // the stream has a share of the device only, which resident_blocks does not know.
+  virtual bool too_many_blocks() const = 0;
   // Why the last call of this thread failed.
   virtual const char* reason() const = 0;
 };
@@ -57,6 +61,8 @@ struct device_queue {
   uint32_t launches = 0;  // a sort is one
   uint32_t nodes = 0;     // bound of the kernels, clears and copies: the nodes of a CUDA graph
 
+  // Why the last launch or sort failed.
+  const char* reason() const;
   // For codecs and for the pipeline's own kernels alike.
   dr_exec exec(void* scratch = nullptr, uint64_t scratch_size = 0);
 };
@@ -71,6 +77,14 @@ enum class phase_then { phase, uniform, barrier };
 struct emulator_control {
   uint32_t threads = 1;  // run blocks concurrently
   uint32_t strands = 0;  // control flows that share the lanes of a block (cuda/strands.hpp); 0: a loop
+  // Launches are seen and not run, and memory is not touched: it may be any address.
+  bool only_counts = false;
+  // Not 0: strands run in another order after every barrier, and blocks that run concurrently begin late.
+  uint64_t jitter = 0;
+  // Blocks of a cooperative launch that have room at once, as in a share of a device; with more it is refused.
+  std::optional<uint32_t> cooperative_most = {};
+  // Bytes of temp that a sort asks for, in place of dr_sort_temp.
+  std::function<uint64_t(uint64_t n)> sort_temp = {};
   // Strands omit the barrier after this phase of this kernel, as if it were missing.
   const char* planted_kernel = nullptr;
   const char* planted_file = nullptr;

@@ -2,6 +2,7 @@
 // block. It tests all that does not depend on timing or warps: barriers, bounds, counts of launches, and all bytes.
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -39,6 +40,14 @@ struct launch_memory {
   }
 };
 
+constexpr const char* too_many = "too many blocks in cooperative launch, on the emulated device";
+thread_local const char* last = "";
+
+// Up to 63 microseconds, mostly none.
+void nap(uint64_t key) {
+  if (key % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(key >> 58));
+}
+
 // As on a small GPU. More blocks run at once, as on a real one.
 constexpr uint32_t emulated_processors = 3;
 
@@ -47,9 +56,18 @@ class emulated_device final : public device {
   explicit emulated_device(uint64_t seed) : seed_(seed) {}
 
   dr_status launch(void* stream, const dr_kernel& kernel, uint32_t blocks, const void* args) override {
-    if (!kernel.host) return DR_E_UNSUPPORTED;
-    touch("launch", stream);
     const emulator_control& control = emulator();
+    last = "unknown kernel, or diverged lanes, on the emulated device";
+    if (!kernel.host) return DR_E_UNSUPPORTED;
+    if (kernel.grid_phases > 1 && control.cooperative_most && blocks > *control.cooperative_most) {
+      last = too_many;
+      return DR_E_DEVICE;
+    }
+    touch("launch", stream);
+    if (control.only_counts) {
+      if (control.seen) control.seen(kernel, blocks);
+      return DR_OK;
+    }
     const uint64_t key = seed_ ? combine(seed_, launches_++) : 0;
     launch_memory& room = launch_memory::own();
     const auto &order = room.blocks, &lanes = room.lanes, &descending = room.descending;
@@ -69,13 +87,15 @@ class emulated_device final : public device {
         const std::span shared{at - reinterpret_cast<uintptr_t>(at) % 16, kernel.shared_size};
         strands split(kernel, std::min(control.strands, kernel.lanes));
         for (uint32_t i = next++; i < blocks; i = next++) {
+          if (control.jitter && threads > 1) nap(combine(control.jitter, combine(key, i)));
           std::memset(shared.data(), 0xa5, shared.size());
           emulated_grid grid;
           grid.blocks = blocks;
           grid.shared = shared;
           if (control.strands) {
             set_order(own.dealt, kernel.lanes, combine(seed_ + 1, i));
-            if (parted || !split.run(grid, own.dealt, order[i], phase, args)) parted = true;
+            const uint64_t jitter = control.jitter ? combine(control.jitter, combine(key, i)) : 0;
+            if (parted || !split.run(grid, own.dealt, order[i], phase, args, jitter)) parted = true;
           } else {
             if (seed_) grid.lane_order = i % 2 ? lanes : descending;
             kernel.host(&grid, order[i], phase, args);
@@ -93,8 +113,9 @@ class emulated_device final : public device {
 
   dr_status sort(void* stream, const dr_sort& s) override {
     touch("sort", stream);
-    if (s.temp_size < dr_sort_temp(s.n)) return DR_E_INTERNAL;
+    if (const dr_status status = load_sort(s)) return status;
     if (s.n > 0x7fffffff) return DR_E_UNSUPPORTED;
+    if (emulator().only_counts) return DR_OK;
     // Made stable by the position, in the other buffer: std::stable_sort would allocate.
     uint32_t* const order = s.other_values;
     std::iota(order, order + s.n, 0u);
@@ -114,12 +135,12 @@ class emulated_device final : public device {
 
   dr_status clear(void* stream, void* to, uint64_t size) override {
     touch("clear", stream);
-    if (size) std::memset(to, 0, size);
+    if (size && !emulator().only_counts) std::memset(to, 0, size);
     return DR_OK;
   }
   dr_status copy(void* stream, void* to, const void* from, uint64_t size) override {
     touch("copy", stream);
-    if (size) std::memmove(to, from, size);
+    if (size && !emulator().only_counts) std::memmove(to, from, size);
     return DR_OK;
   }
   // Enqueued work is done at once, so an event is only an address.
@@ -149,8 +170,14 @@ class emulated_device final : public device {
   void release(void* memory) override { std::free(memory); }
   uint32_t resident_blocks(const dr_kernel&) override { return 2 * emulated_processors; }
   uint32_t processors() const override { return emulated_processors; }
-  void load_sort() override {}
-  const char* reason() const override { return "unknown kernel, or diverged lanes, on the emulated device"; }
+  dr_status load_sort(const dr_sort& s) override {
+    const uint64_t asked = emulator().sort_temp ? emulator().sort_temp(s.n) : dr_sort_temp(s.n);
+    if (asked <= s.temp_size) return DR_OK;
+    last = "a sort asks for more memory than dr_sort_temp";
+    return DR_E_UNSUPPORTED;
+  }
+  bool too_many_blocks() const override { return last == too_many; }
+  const char* reason() const override { return last; }
 
  private:
   static void touch(const char* what, void* stream, void* event = nullptr) {

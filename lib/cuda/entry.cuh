@@ -92,11 +92,15 @@ __global__ void __launch_bounds__(K::lanes) entry(const __grid_constant__ typena
   // kernel has ended, so the order of the stream holds.
   asm volatile("griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;" ::: "memory");
 #endif
+  jitter();
   // A kernel of several grid phases may have nothing to do, which is then the same for all blocks.
   if constexpr (requires { K::idle(args); })
     if (K::idle(args)) return;
   for (unsigned phase = 0; phase < K::grid_phases; ++phase) {
-    if (phase) cooperative_groups::this_grid().sync();
+    if (phase) {
+      cooperative_groups::this_grid().sync();
+      jitter();
+    }
     K::run(block, *reinterpret_cast<typename K::shared*>(shared), args, phase);
   }
 }

@@ -14,21 +14,28 @@ uint32_t nodes_of(const dr_sort& s) {
 
 dr_status launch(void* queue, const dr_kernel* kernel, uint32_t blocks, const void* args) {
   auto& q = *static_cast<device_queue*>(queue);
+  if (q.loads) (void)q.loads->resident_blocks(*kernel);
+  if (q.where)
+    if (const dr_status status = q.where->launch(q.stream, *kernel, blocks, args)) return status;
   ++q.launches;
   ++q.nodes;
-  if (q.loads) (void)q.loads->resident_blocks(*kernel);
-  return q.where ? q.where->launch(q.stream, *kernel, blocks, args) : DR_OK;
+  return DR_OK;
 }
 
 dr_status sort(void* queue, const dr_sort* s) {
   auto& q = *static_cast<device_queue*>(queue);
   ++q.launches;
   q.nodes += nodes_of(*s);
-  if (q.loads) q.loads->load_sort();
+  if (q.loads)
+    if (const dr_status status = q.loads->load_sort(*s)) return status;
   return q.where ? q.where->sort(q.stream, *s) : DR_OK;
 }
 
 }  // namespace
+
+const char* device_queue::reason() const {
+  return where ? where->reason() : loads ? loads->reason() : "too large for one launch";
+}
 
 dr_exec device_queue::exec(void* scratch, uint64_t scratch_size) {
   dr_exec e{};

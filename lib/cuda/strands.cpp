@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
+
+#include "primitive/rng.hpp"
 
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
@@ -224,13 +227,18 @@ class strands::member final : public strand {
   flow own_, caller_;
 };
 
-strands::strands(const dr_kernel& kernel, uint32_t n) {
+strands::strands(const dr_kernel& kernel, uint32_t n) : turns_(n) {
   for (uint32_t i = 0; i < n; ++i) members_.push_back(std::make_unique<member>(kernel, *this));
+  std::iota(turns_.begin(), turns_.end(), 0u);
 }
 strands::~strands() = default;
 
+void strands::shuffle_turns(uint64_t key) {
+  for (size_t i = turns_.size(); i > 1; --i) std::swap(turns_[i - 1], turns_[draw(key, i) % i]);
+}
+
 bool strands::run(const emulated_grid& grid, std::span<const uint32_t> order, uint32_t block, uint32_t grid_phase,
-                  const void* args) {
+                  const void* args, uint64_t jitter) {
   const size_t n = members_.size();
   for (size_t i = 0; i < n; ++i) {
     const size_t begin = i * order.size() / n, end = (i + 1) * order.size() / n;
@@ -238,9 +246,10 @@ bool strands::run(const emulated_grid& grid, std::span<const uint32_t> order, ui
   }
   tell_order(marks_.begin);
   bool together = true, ended = false;
-  while (together && !ended) {
-    const member::barrier first = members_[0]->go_on();
-    for (size_t i = 1; i < n; ++i) together = members_[i]->go_on() == first && together;
+  for (uint64_t round = 0; together && !ended; ++round) {
+    if (jitter) shuffle_turns(combine(jitter, round));
+    const member::barrier first = members_[turns_[0]]->go_on();
+    for (size_t i = 1; i < n; ++i) together = members_[turns_[i]]->go_on() == first && together;
     ended = first.what == member::barrier::end;
   }
   for (char* mark : {&marks_.barrier[0], &marks_.barrier[1], &marks_.end}) acquire(*mark);

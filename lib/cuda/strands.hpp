@@ -20,16 +20,19 @@ class strands {
   ~strands();
 
   // Runs a block, whose lanes are assigned in this order. False if the strands reach different barriers, where a GPU
-  // might hang. (Then they are abandoned.)
+  // might hang. (Then they are abandoned.) jitter: not 0: another order of the strands after every barrier.
   bool run(const emulated_grid& grid, std::span<const uint32_t> order, uint32_t block, uint32_t grid_phase,
-           const void* args);
+           const void* args, uint64_t jitter = 0);
 
  private:
   class member;
+  void shuffle_turns(uint64_t key);
+
   struct order_marks {
     char begin, end, barrier[2];
   } marks_;  // only their addresses matter
   std::vector<std::unique_ptr<member>> members_;
+  std::vector<uint32_t> turns_;  // the order in which they run
 };
 
 }  // namespace dr

@@ -1,5 +1,6 @@
 // Whether a batch runs on a GPU, and the beginning of a call there.
 #include <algorithm>
+#include <cinttypes>
 #include <cstring>
 
 #include "pipeline/begin_tile.hpp"
@@ -38,6 +39,16 @@ dr_status check_device_batch(const batch& b, bool& host_would_do, dr_error& erro
     if (shape.sparse() && shape.count > u.universe)
       return lacks(u.first_tensor, "count exceeds universe: on CUDA indices must ascend", "");
   }
+  for (size_t i = 0; i < b.rows.size(); ++i)
+    if (const uint64_t listed = select_lists(device_select_job_of(b, i)); listed >= select_lists_limit) {
+      const unit& u = b.units[b.rows[i].unit];
+      fail(error, DR_E_UNSUPPORTED,
+           "tensor %u: %s lists up to %" PRIu64 " elements; on CUDA fewer than %" PRIu64
+           "; DR_PLACE_ALLOW_HOST runs it on the CPU, with copies and a wait",
+           u.first_tensor, u.method->sparsifier().how.entry.name, listed, select_lists_limit);
+      error.tensor = u.first_tensor;
+      return DR_E_UNSUPPORTED;
+    }
   for (const batch_row& r : b.rows)
     if (!r.choices.empty())
       return lacks(b.units[r.unit].first_tensor,

@@ -49,7 +49,7 @@ class device_decoder {
  private:
   dr_status launched(dr_status s) {
     if (s == DR_OK) return DR_OK;
-    return fail(error_, s, "device: a launch failed: %s", queue_.where ? queue_.where->reason() : "dry");
+    return fail(error_, s, "device: a launch failed: %s", queue_.reason());
   }
 
   // Part i of the blob, on the device.
@@ -186,9 +186,7 @@ class device_decoder {
     const dr_exec exec = queue_.exec(own.at, own.size);
     const dr_params params = stage.params();
     const dr_status status = stage.codec->cuda->decode(&exec, &params, jobs_.data(), jobs_.size());
-    return status ? fail(error_, status, "%s: its launch failed: %s", stage.codec->name,
-                         queue_.where ? queue_.where->reason() : "dry")
-                  : DR_OK;
+    return status ? fail(error_, status, "%s: its launch failed: %s", stage.codec->name, queue_.reason()) : DR_OK;
   }
 
   dr_status streams(uint32_t p) {

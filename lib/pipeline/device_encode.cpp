@@ -52,7 +52,7 @@ class device_encoder {
 
   dr_status launched(dr_status s) {
     if (s == DR_OK) return DR_OK;
-    return fail(error_, s, "device: a launch failed: %s", queue_.where ? queue_.where->reason() : "dry");
+    return fail(error_, s, "device: a launch failed: %s", queue_.reason());
   }
 
   // ---- begin: zeroes, descriptors, states ---------------------------------------------------------------
@@ -208,9 +208,7 @@ class device_encoder {
     const dr_params params = stage.params();
     const auto f = decode ? stage.codec->cuda->decode : stage.codec->cuda->encode;
     const dr_status status = f(&exec, &params, host_.jobs.data(), host_.jobs.size());
-    return status ? fail(error_, status, "%s: its launch failed: %s", stage.codec->name,
-                         queue_.where ? queue_.where->reason() : "dry")
-                  : DR_OK;
+    return status ? fail(error_, status, "%s: its launch failed: %s", stage.codec->name, queue_.reason()) : DR_OK;
   }
 
   dr_status index(uint32_t p) {

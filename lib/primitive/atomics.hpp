@@ -9,10 +9,22 @@
 namespace dr {
 
 #if defined(__CUDA_ARCH__)
-#define DR_ATOMIC(cuda, host) return static_cast<T>(cuda)
+#define DR_ATOMIC(cuda, host) \
+  jitter();                   \
+  return static_cast<T>(cuda)
 #else
 #define DR_ATOMIC(cuda, host) return host
 #endif
+
+// Built with DR_JITTER (-Dgpu_jitter=true) a lane sleeps up to a microsecond before each atomic operation and after each
+// wait, so that tests meet orders of blocks that a quiet GPU does not show.
+DR_HD inline void jitter() {
+#if defined(__CUDA_ARCH__) && defined(DR_JITTER)
+  uint32_t x = (static_cast<uint32_t>(clock64()) ^ blockIdx.x << 16 ^ threadIdx.x) * 0x9e3779b9u;
+  x = (x ^ x >> 15) * 0x85ebca6bu;
+  __nanosleep(x >> 22);
+#endif
+}
 
 // Each returns the old value. T: uint32_t or uint64_t.
 template <class T>
@@ -54,6 +66,7 @@ DR_HD inline T atomic_max(T* to, T x) {
 // lane that acquires.
 DR_HD inline void store_release(uint64_t* to, uint64_t x) {
 #if defined(__CUDA_ARCH__)
+  jitter();
   asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(x) : "memory");
 #else
   std::atomic_ref(*to).store(x, std::memory_order_release);
@@ -63,6 +76,7 @@ DR_HD inline uint64_t load_acquire(const uint64_t* from) {
 #if defined(__CUDA_ARCH__)
   uint64_t x;
   asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(x) : "l"(from) : "memory");
+  jitter();
   return x;
 #else
   return std::atomic_ref(*const_cast<uint64_t*>(from)).load(std::memory_order_acquire);

@@ -125,7 +125,8 @@ struct group {
     return launch<K>(exec, tiles, args);
   }
 
-  // At most as many blocks as there are tiles.
+  // At most as many blocks as there are tiles. A stream with a share of the device (a green context, MPS) may have room
+  // for fewer than the device says; any number does the work.
   dr_status fall_back() {
     device* const where = static_cast<device_queue*>(exec.device)->where;
     const uint64_t resident = where ? std::min(where->resident_blocks(kernel<select_fallback<Bits, N>>),
@@ -133,7 +134,11 @@ struct group {
                                     : 1;
     uint64_t most = 1;
     for (const placed& p : jobs) most = std::max(most, ceil_div(p.job->d, fallback_tile));
-    return launch<select_fallback<Bits, N>>(exec, std::clamp<uint64_t>(resident, 1, most), args);
+    uint64_t blocks = std::clamp<uint64_t>(resident, 1, most);
+    for (;; blocks /= 2) {
+      const dr_status s = launch<select_fallback<Bits, N>>(exec, blocks, args);
+      if (s != DR_E_DEVICE || blocks == 1 || !where || !where->too_many_blocks()) return s;
+    }
   }
 };
 
@@ -177,6 +182,10 @@ uint32_t flat_tiles_of(uint64_t elements, uint32_t dtype) {
   return elements ? select_layout::tiles_of(static_cast<uint32_t>(elements), 1, value_size(dtype)) : 0;
 }
 
+uint64_t select_lists(const device_select_job& job) {
+  return is_dense(job) ? std::max<uint64_t>(job.count_max, unit_of(job).capacity) : job.count_max;
+}
+
 device_select_need select_need(const device_select_job& job) {
   if (!is_dense(job)) return {0, 0};
   const select_layout l = select_layout::of(unit_of(job), value_size(job.dtype));
@@ -190,14 +199,13 @@ dr_status select_on_device(const dr_exec& exec, std::span<const device_select_jo
   left.clear();
   uint64_t zeroed_at = 0, plain_at = 0;
   for (const device_select_job& j : jobs) {
-    // Two counts of 31 bits share a word of the look-back; offsets of scratch have 32 bits, in units of 64 bytes.
-    if (j.d > 0xffffffff || j.count_max >= 0x7fffffff) return DR_E_UNSUPPORTED;
-    if (is_dense(j) && unit_of(j).capacity >= 0x7fffffff) return DR_E_UNSUPPORTED;
+    if (j.d > 0xffffffff || select_lists(j) >= select_lists_limit) return DR_E_UNSUPPORTED;
     left.push_back({&j, zeroed_at, plain_at});
     const device_select_need need = select_need(j);
     zeroed_at += round_up(need.zeroed, 64);
     plain_at += round_up(need.plain, 64);
   }
+  // Offsets of scratch have 32 bits, in units of 64 bytes.
   if (plain_at / 64 > 0xffffffff) return DR_E_UNSUPPORTED;
   while (!left.empty()) {
     const device_select_job& first = *left[0].job;

@@ -41,6 +41,10 @@ struct device_select_job {
 // The tiles in which a selection reads a tensor of a bucket.
 uint32_t flat_tiles_of(uint64_t elements, uint32_t dtype);
 
+// Bound of the elements that are selected, or listed as candidates. Two counts share a word of the look-back.
+inline constexpr uint64_t select_lists_limit = 0x7fffffff;
+uint64_t select_lists(const device_select_job& job);
+
 // Bytes of scratch: `zeroed` is zero when the call begins. From d, dtype, width, flat_tiles, kind, target and count_max
 // alone.
 struct device_select_need {

@@ -8,8 +8,9 @@
 namespace dr::device_tests {
 namespace {
 
-// Lanes and blocks in other orders; lanes in control flows of their own; blocks at the same time.
-constexpr order orders[] = {{0}, {1}, {2}, {3}, {4}, {5}, {0, 4}, {1, 7}, {3, 0, 4}, {4, 3, 4}};
+// Lanes and blocks in other orders; lanes in control flows of their own; blocks at the same time; the last two with jitter.
+constexpr order orders[] = {{0},    {1},    {2},       {3},       {4},          {5},
+                            {0, 4}, {1, 7}, {3, 0, 4}, {4, 3, 4}, {2, 5, 1, 9}, {5, 0, 4, 9}};
 constexpr order few_orders[] = {{1}, {2, 4}};
 
 template <class F>

@@ -92,11 +92,13 @@ std::string run(const subject& s, operation what, const dr_params& params, const
     return "no device";
   emulator().strands = how.strands;
   emulator().threads = how.threads;
+  emulator().jitter = how.jitter;
   const dr_exec exec = queue.exec(scratch.data(), size);
   dr_status status = DR_OK;
   const bool inside = properties::stays_inside([&] { status = what(&exec, &params, jobs.data(), jobs.size()); });
   emulator().strands = 0;
   emulator().threads = 1;
+  emulator().jitter = 0;
   if (!inside) return "it touched memory that is not its own";
   if (status) return say("the call gives ", status);
   if (!scratch.intact()) return "it wrote beside its scratch";

@@ -22,6 +22,7 @@ using properties::wire_fields;
 struct order {
   int32_t seed = 0;
   uint32_t strands = 0, threads = 1;
+  uint64_t jitter = 0;
 };
 
 // Codecs that have CUDA operations.

@@ -355,10 +355,12 @@ std::string whole_call::differs(const order& how) const {
   std::string wrong;
   emulator().strands = how.strands;
   emulator().threads = how.threads;
+  emulator().jitter = how.jitter;
   device_run run(*parts_, how.seed);
   const bool inside = properties::stays_inside([&] { wrong = run.all(); });
   emulator().strands = 0;
   emulator().threads = 1;
+  emulator().jitter = 0;
   if (!inside) wrong = "it touched memory that is not its own";
   return wrong.empty() ? "" : parts_->text + ", seed " + std::to_string(how.seed) + ": " + wrong;
 }
