@@ -364,6 +364,89 @@ TEST_CASE("merges are the CPU's, to the bit: into nothing, into something, weigh
   require_no_trouble();
 }
 
+// The bits of each element, as they are.
+gradient bits_of(dr_dtype dtype, uint64_t n, uint64_t first, uint64_t stride) {
+  gradient g;
+  g.dtype = dtype;
+  g.universe = n;
+  g.values.resize(n * bytes_of(dtype));
+  for (uint64_t i = 0; i < n; ++i) {
+    const auto bits = static_cast<uint32_t>(first + i * stride);
+    std::memcpy(&g.values[i * bytes_of(dtype)], &bits, bytes_of(dtype));
+  }
+  return g;
+}
+
+TEST_CASE("every f16 and bf16, and f32 of every exponent, are converted and added as on the CPU") {
+  const std::string all = "sparsify=none index=raw value=raw";
+  const auto compare = [&](const gradient& sent, const gradient& to, const std::vector<bytes>& before, bool adds) {
+    const plan p(all);
+    gradients g{sent};
+    const encoded frame = encode_on_cpu(p, g);
+    REQUIRE(frame.status == DR_OK);
+    const placed_batch b(all, {sent});
+    receiver r(b, {to}, 1, frame.frame.size(), false);
+    r.put_frame(0, frame.frame);
+    r.put_values(before);
+    r.enqueue_merge({0.75f}, adds);
+    const decoded got = r.read(), want = merge_on_cpu({frame.frame}, {0.75f}, adds, {to}, false, before);
+    r.check_guards();
+    REQUIRE(want.status == DR_OK);
+    REQUIRE(got.status == DR_OK);
+    require_same(got.values[0], want.values[0], "sums");
+  };
+  constexpr uint64_t halves = 65536;
+  for (const dr_dtype from : {DR_F16, DR_BF16})
+    for (const dr_dtype to : value_types) {
+      INFO("from type " << from << " to type " << to);
+      const gradient sent = bits_of(from, halves, 0, 1), like = bits_of(to, halves, 40000, 40503);
+      compare(sent, like, {like.values}, false);
+      compare(sent, like, {like.values}, true);
+    }
+  // An odd stride comes to every word in the end; these are one of 256 of them, or of 65,536.
+  const uint64_t n = only_small() ? 65536 : 1048576, rounds = only_small() ? 1 : 16;
+  for (const dr_dtype to : {DR_F16, DR_BF16})
+    for (uint64_t round = 0; round < rounds; ++round) {
+      INFO("from f32 to type " << to << ", round " << round);
+      const gradient sent = bits_of(DR_F32, n, round * n * 0x9e3779b1, 0x9e3779b1), like = bits_of(to, n, 0, 1);
+      compare(sent, like, {like.values}, false);
+      compare(sent, like, {like.values}, true);
+    }
+  require_no_trouble();
+}
+
+// 8.6 GB of values, of which one in 65,536 is not zero, and the first, the last and those around 2^31.
+TEST_CASE("more than 2^31 elements") {
+  if (only_small()) return;
+  for (const uint64_t d : {(uint64_t{1} << 31) + 12345, (uint64_t{1} << 32) - 1}) {
+    INFO("d " << d);
+    gradients g(1);
+    g[0].dtype = DR_BF16;
+    g[0].universe = d;
+    g[0].values.assign(2 * d, 0);
+    uint64_t count = 0;
+    const auto put = [&](uint64_t i) { g[0].set(i, static_cast<float>(1 + ++count % 113)); };
+    for (uint64_t i = 0; i < 500; ++i) {
+      put(i);
+      put(d - 1 - i);
+      put((uint64_t{1} << 31) - 250 + i);
+    }
+    for (uint64_t i = 65536; i < d - 65536; i += 65536)
+      if (i != uint64_t{1} << 31) put(i);
+    both_ways("sparsify=topr(count=" + std::to_string(count) + ") index=golomb value=raw", g);
+    both_ways("sparsify=topr(count=" + std::to_string(count / 2) + ") index=golomb value=qsgd", g);
+    if (d > uint64_t{3} << 30) continue;  // (one output will do)
+    const std::string text = "sparsify=topr(count=" + std::to_string(count) + ") index=golomb value=raw";
+    const placed_batch b(text, g);
+    const bytes frame = encode_on_cpu(b.method, g).frame;
+    receiver r(b, g, 1, frame.size(), false);
+    const decoded got = r.decode(frame);
+    REQUIRE(got.status == DR_OK);
+    require_same(got.values[0], g[0].values, "values");
+  }
+  require_no_trouble();
+}
+
 TEST_CASE("a frame of 64 senders") {
   if (only_small()) return;
   const std::string text = "sparsify=topr(count=256000) index=golomb value=qsgd";
