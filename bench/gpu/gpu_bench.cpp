@@ -22,8 +22,8 @@ struct limits {
 struct options {
   settings how;
   uint64_t scale = place::on_cuda ? 1 : 2000;
-  std::string json, only;
-  bool lists = false;
+  std::string json, only, profiled;
+  bool lists = false, gates = false;
 };
 
 std::string topr(const std::string& amount, const std::string& rest) { return "sparsify=topr(" + amount + ") " + rest; }
@@ -33,6 +33,7 @@ constexpr const char* usual = "index=golomb value=qsgd";
 class bench {
  public:
   explicit bench(const options& o) : o_(o), s_(o.how) {
+    about_.start_ms = milliseconds_since(begin_);
     about_.device = place::describe();
     about_.compiler = "gcc " __VERSION__;
     const char* const commit = std::getenv("DR_COMMIT");
@@ -46,21 +47,24 @@ class bench {
   }
 
   int run() {
-    group("machine", [&](auto& g) { machine_rows(g); });
-    for (const row& r : rows_)
-      if (r.name == copy_name && r.graph.n)
-        about_.copy_bytes_per_second = static_cast<double>(r.bytes) / (1e-6 * r.graph.median);
-    std::printf("a copy moves %.3g TB/s, reads and writes counted\n\n", 1e-12 * about_.copy_bytes_per_second);
-
     const uint64_t d = scaled(25600000);
+    if (!o_.lists && o_.profiled.empty()) first_call(d);
+    group("machine", [&](auto& g) { machine_rows(g); });
+    if (!o_.lists && o_.profiled.empty()) {
+      about_.copy_bytes_per_second = fastest({copy_name, kernel_copy_name});
+      about_.read_bytes_per_second = fastest({"reading 1 GiB"});
+      about_.write_bytes_per_second = fastest({"writing 1 GiB"});
+      std::printf("a copy moves %.3g TB/s, reads and writes counted; reading alone %.3g, writing alone %.3g\n\n",
+                  1e-12 * about_.copy_bytes_per_second, 1e-12 * about_.read_bytes_per_second,
+                  1e-12 * about_.write_bytes_per_second);
+    }
     group("a dense tensor of 25.6 million to a frame", [&](auto& g) { dense_rows(g, d); });
     group("more and less of it", [&](auto& g) {
       encode(g, "25.6e6, 10 %", topr("ratio=0.1", usual), {{d}}, {120.0});
       encode(g, "25.6e6, 0.1 %", topr("ratio=0.001", usual), {{d}}, {});
       encode(g, "25.6e6, by a threshold (1 %)", "sparsify=threshold(value=0.004605) index=golomb value=qsgd", {{d}},
              {});
-      encode(g, "25.6e6, 1 %, residual", topr("ratio=0.01", std::string(usual) + " feedback=residual"), {{d}},
-             {135.0, 115.0});
+      residual(g, d);
     });
     group("inputs that defeat a sample", [&](auto& g) {
       const std::string p = topr("ratio=0.01", usual);
@@ -72,19 +76,54 @@ class bench {
       encode(g, "1e8, 1 %", topr("ratio=0.01", usual), {{scaled(100000000)}}, {165.0, 145.0});
       encode(g, "1e8, 1 %, raw values", topr("ratio=0.01", "index=golomb value=raw"), {{scaled(100000000)}}, {});
     });
-    if (!o_.how.quick)
-      group("largest", [&](auto& g) {
-        encode(g, "1e9, 0.1 %", topr("ratio=0.001", usual), {{scaled(1000000000)}}, {1250.0, 1100.0});
-      });
     group("sparse pairs to a frame", [&](auto& g) { sparse_rows(g, d); });
     group("frames to a dense tensor", [&](auto& g) { decode_rows(g, d); });
     group("a model of many tensors", [&](auto& g) { model_rows(g); });
     group("a small tensor", [&](auto& g) { small_rows(g); });
+    if (!o_.how.quick || o_.gates)
+      group("largest", [&](auto& g) {
+        encode(g, "1e9, 0.1 %", topr("ratio=0.001", usual), {{scaled(1000000000)}}, {1250.0, 1100.0});
+      });
     return finish();
   }
 
  private:
-  static constexpr const char* copy_name = "copy of 1 GiB";
+  using clock = std::chrono::steady_clock;
+  static constexpr const char *copy_name = "copy of 1 GiB", *kernel_copy_name = "copy of 1 GiB, by a kernel";
+
+  static double milliseconds_since(clock::time_point begin) {
+    return std::chrono::duration<double, std::milli>(clock::now() - begin).count();
+  }
+
+  // Bytes per second of the fastest of these rows, as a graph's node or as a plain call: on some drivers a node of a
+  // graph copies at two thirds of the rate of the call.
+  double fastest(const std::set<std::string>& names) const {
+    double most = 0;
+    for (const row& r : rows_)
+      if (names.count(r.name))
+        for (const spread& s : {r.graph, r.stream})
+          if (s.n && s.median > 0) most = std::max(most, static_cast<double>(r.bytes) / (1e-6 * s.median));
+    return most;
+  }
+
+  // What a program waits for once: its kernels are loaded, or compiled by the driver where the library has none for
+  // this GPU.
+  void first_call(uint64_t d) {
+    try {
+      encoder e(s_, topr("ratio=0.01", usual), {{d}});
+      about_.create_ms = e.create_ms();
+      for (double* const ms : {&about_.first_ms, &about_.second_ms}) {
+        const auto begin = clock::now();
+        e.enqueue(0);
+        s_.stream.wait();
+        *ms = milliseconds_since(begin);
+      }
+      std::printf("milliseconds: start of the driver %.1f, dr_batch_create %.1f, first encode %.2f, second %.2f\n\n",
+                  about_.start_ms, about_.create_ms, about_.first_ms, about_.second_ms);
+    } catch (const std::exception& e) {
+      std::printf("the first call failed: %s\n\n", e.what());
+    }
+  }
 
   uint64_t scaled(uint64_t d) const { return std::max<uint64_t>(1, d / o_.scale); }
 
@@ -93,12 +132,20 @@ class bench {
   void group(const char* name, F&& fill) {
     if (!o_.only.empty() && std::string(name).find(o_.only) == std::string::npos && std::string(name) != "machine")
       return;
-    std::printf("-- %s\n", name);
-    if (o_.lists) return;
-    const auto begin = std::chrono::steady_clock::now();
+    if (o_.lists) {
+      std::printf("-- %s\n", name);
+      return;
+    }
+    const auto begin = clock::now();
     std::vector<candidate> all;
     try {
       fill(all);
+      if (all.empty()) return;
+      std::printf("-- %s\n", name);
+      if (!o_.profiled.empty()) {
+        for (candidate& c : all) profile(c);
+        return;
+      }
       measure(s_, all);
     } catch (const std::exception& e) {
       candidate c;
@@ -119,13 +166,45 @@ class bench {
       print(c.about, about_);
       rows_.push_back(c.about);
     }
-    std::printf("   %.1f s\n\n", std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    std::printf("   %.1f s\n\n", 1e-3 * milliseconds_since(begin));
     std::fflush(stdout);
+    save();  // a run that is cut off leaves what it has
+  }
+
+  bool wanted(const std::string& name, bool gated) const {
+    return o_.profiled.empty() ? gated || !o_.gates : name == o_.profiled;
+  }
+
+  // One call between the marks of a profiler, with cold caches.
+  void profile(candidate& c) {
+    if (!c.about.failed.empty() || !c.about.missing.empty())
+      throw std::runtime_error(c.about.name + ": " + c.about.failed + c.about.missing);
+    s_.prepare(c, 0);
+    c.enqueue(0);
+    s_.prepare(c, 0);
+    s_.chill();
+    s_.stream.wait();
+    place::start_profile();
+    c.enqueue(0);
+    s_.stream.wait();
+    place::stop_profile();
+    std::printf("profiled: %s\n", c.about.name.c_str());
+    profiled_ = true;
+  }
+
+  bool save() const {
+    if (o_.json.empty()) return true;
+    std::ofstream file(o_.json);
+    file << json_of(rows_, about_);
+    if (file.flush()) return true;
+    std::printf("%s: could not be written\n", o_.json.c_str());
+    return false;
   }
 
   // Adds the candidate of `make`, or a row with the reason why there is none.
   template <class F>
   void attempt(std::vector<candidate>& g, const std::string& name, const std::string& text, const limits& l, F&& make) {
+    if (!wanted(name, l.gate.has_value() || name == one_name || name == model_name)) return;
     candidate c;
     try {
       c = make();
@@ -154,6 +233,21 @@ class bench {
     });
   }
 
+  // Training adds another gradient at each step. The same one again and again drives accumulators to just below the
+  // threshold, where they crowd and the estimate of the sample fails in one step of ten.
+  void residual(std::vector<candidate>& g, uint64_t d) {
+    const std::string text = topr("ratio=0.01", std::string(usual) + " feedback=residual");
+    attempt(g, "25.6e6, 1 %, residual", text, {135.0, 115.0}, [&] {
+      const auto e = std::make_shared<encoder>(s_, text, std::vector<tensor_shape>{{d}});
+      e->verify();
+      candidate c = e->as_candidate(e, "");
+      c.before = [at = e.get()](size_t set, uint64_t n) { at->enqueue_refill(set, 5000 + n); };
+      c.about.verified = "the CPU's frame";
+      return c;
+    });
+    encode(g, "  the same gradient at each step", text, {{d}}, {});
+  }
+
   void decode(std::vector<candidate>& g, const std::string& name, const std::string& text,
               const std::vector<tensor_shape>& shapes, size_t k, bool adds, const limits& l) {
     attempt(g, name, text, l, [&] {
@@ -169,6 +263,7 @@ class bench {
   // A baseline of the machine, which needs no verification.
   void plain(std::vector<candidate>& g, const std::string& name, uint64_t bytes, size_t sets,
              std::function<void(size_t)> enqueue, std::shared_ptr<void> keeps) {
+    if (!wanted(name, true)) return;
     candidate c;
     c.about.name = name;
     c.about.bytes = bytes;
@@ -180,6 +275,7 @@ class bench {
   }
 
   void machine_rows(std::vector<candidate>& g) {
+    if (!o_.profiled.empty()) return;
     const uint64_t size = scaled(uint64_t{1} << 30) / 256 * 256;
     const auto from = std::make_shared<place::buffer>(size), to = std::make_shared<place::buffer>(size);
     const auto both =
@@ -188,6 +284,9 @@ class bench {
     fill_dense(s_.raw(), reinterpret_cast<float*>(from->at()), size / 4, input_kind::laplace, 1);
     plain(
         g, copy_name, 2 * size, 1, [=, this](size_t) { copy(s_.raw(), to->at(), from->at(), size); }, both);
+    plain(
+        g, kernel_copy_name, 2 * size, 1, [=, this](size_t) { copy_by_kernel(s_.raw(), to->at(), from->at(), size); },
+        both);
     plain(
         g, "reading 1 GiB", size, 1,
         [=, this](size_t) { read_all(s_.raw(), from->at(), size, reinterpret_cast<uint64_t*>(s_.sink.at())); }, both);
@@ -206,6 +305,7 @@ class bench {
     encode(g, "  rice", topr("ratio=0.01", "index=rice value=qsgd"), {{d}}, {});
     encode(g, "  Bloom filter, P0", topr("ratio=0.01", "index=bloom(policy=p0,fpr=0.001) value=qsgd"), {{d}}, {});
     encode(g, "  Bloom filter, leftmost", topr("ratio=0.01", "index=bloom(fpr=0.001) value=raw"), {{d}}, {});
+    if (o_.gates || !o_.profiled.empty()) return;
     const auto inputs = std::make_shared<std::vector<place::buffer>>();
     for (uint64_t seed = 0; seed < sets_for(4 * d); ++seed) {
       inputs->emplace_back(4 * d);
@@ -214,6 +314,10 @@ class bench {
     s_.stream.wait();
     const uint64_t k = std::max<uint64_t>(1, d / 100);
     peer(g, "  peer: CUB sorts it all, then a gather", inputs, d, k, sort_top_k(d, k));
+    if (auto made = unordered_top_k(d, k))
+      peer(g, "  peer: CUB's TopK without an order, then a gather", inputs, d, k, std::move(made));
+    else
+      std::printf("   this CUB has no DeviceTopK\n");
     attempt(g, "  peer: CUB selects, the threshold given", "", {}, [&] {
       std::vector<float> all(d);
       place::get(all.data(), inputs->back().at(), 4 * d);
@@ -293,6 +397,45 @@ class bench {
     decode(g, "  one, Bloom filter, P0",
            topr("count=" + std::to_string(scaled(256000)), "index=bloom(policy=p0,fpr=0.001) value=qsgd"), {{d}}, 1,
            true, {});
+    if (o_.gates || !o_.profiled.empty()) return;
+    for (const size_t k : {size_t{1}, size_t{8}}) add_rows(g, d, scaled(256000), k);
+    const auto dense = std::make_shared<place::buffer>(4 * d);
+    plain(
+        g, "  peer: zeros for the tensor", 4 * d, 1, [=, this](size_t) { clear(s_.raw(), dense->at(), 4 * d); }, dense);
+  }
+
+  // What is left of a merge once its frames are pairs: k kernels that add.
+  void add_rows(std::vector<candidate>& g, uint64_t d, uint64_t count, size_t k) {
+    struct memory {
+      std::vector<place::buffer> indices, values, dense;
+    };
+    const auto m = std::make_shared<memory>();
+    std::vector<uint32_t> at(count);
+    for (size_t i = 0; i < k; ++i) {
+      for (uint64_t j = 0; j < count; ++j) at[j] = static_cast<uint32_t>(index_at(i, j, count, d));
+      m->indices.emplace_back(4 * count).put_bytes(at.data(), 4 * count);
+      m->values.emplace_back(4 * count);
+      fill_dense(s_.raw(), reinterpret_cast<float*>(m->values.back().at()), count, input_kind::laplace, i);
+    }
+    const size_t sets = sets_for(4 * d + 8 * count * k);
+    for (size_t i = 0; i < sets; ++i) {
+      m->dense.emplace_back(4 * d);
+      fill_dense(s_.raw(), reinterpret_cast<float*>(m->dense.back().at()), d, input_kind::laplace, 100 + i);
+    }
+    s_.stream.wait();
+    plain(
+        g, "  peer: adds the pairs of " + std::to_string(k) + (k == 1 ? " frame" : " frames"),
+        8 * count * k + std::min(128 * count * k, 8 * d), sets,
+        [=, this](size_t set) {
+          for (size_t i = 0; i < k; ++i)
+            add_pairs(s_.raw(), reinterpret_cast<float*>(m->dense[set].at()),
+                      reinterpret_cast<const uint32_t*>(m->indices[i].at()),
+                      reinterpret_cast<const float*>(m->values[i].at()), count);
+        },
+        m);
+    g.back().about.elements = d;
+    g.back().about.kept = count * k;
+    g.back().fits_cache = fits_cache(4 * d, sets);
   }
 
   void model_rows(std::vector<candidate>& g) {
@@ -330,6 +473,10 @@ class bench {
   }
 
   int finish() {
+    if (!o_.profiled.empty()) {
+      if (!profiled_) std::printf("no row is named \"%s\"\n", o_.profiled.c_str());
+      return profiled_ ? 0 : 1;
+    }
     size_t gates = 0, gates_missed = 0, failed = 0, absent = 0;
     for (const row& r : rows_) {
       failed += !r.failed.empty();
@@ -339,28 +486,24 @@ class bench {
     }
     std::printf("%zu rows, %zu with a gate, of which %zu missed; %zu failed, %zu not here\n", rows_.size(), gates,
                 gates_missed, failed, absent);
-    if (!o_.json.empty()) {
-      std::ofstream file(o_.json);
-      file << json_of(rows_, about_);
-      if (!file.flush()) {
-        std::printf("%s: could not be written\n", o_.json.c_str());
-        return 1;
-      }
-    }
-    if (failed || absent) return 1;
+    if (!save() || failed || absent) return 1;
     return gates_missed ? 3 : 0;
   }
 
   const options o_;
+  const clock::time_point begin_ = clock::now();
   session s_;
   machine about_;
   std::vector<row> rows_;
+  bool profiled_ = false;
 };
 
 int usage(int status) {
   std::printf(
-      "usage: gpu_bench [--quick] [--json FILE] [--only TEXT] [--scale N] [--list]\n"
+      "usage: gpu_bench [--quick] [--gates] [--profile ROW] [--json FILE] [--only TEXT] [--scale N] [--list]\n"
       "  --quick      shorter, and without the largest tensor\n"
+      "  --gates      only the rows with a gate, the largest tensor among them\n"
+      "  --profile ROW  that row once, for a profiler that waits for cudaProfilerStart; measures nothing\n"
       "  --json FILE  the rows\n"
       "  --only TEXT  groups whose name has it\n"
       "  --scale N    tensors N times smaller: a rehearsal, no measurement\n"
@@ -377,6 +520,10 @@ int main_of(int argc, char** argv) {
     if (a == "--quick") {
       o.how.quick = true;
       o.how.group_seconds = 0.1;
+    } else if (a == "--gates") {
+      o.gates = true;
+    } else if (a == "--profile" && more) {
+      o.profiled = argv[++i];
     } else if (a == "--json" && more) {
       o.json = argv[++i];
     } else if (a == "--only" && more) {

@@ -43,7 +43,7 @@ struct row {
   std::optional<double> gate, aim, stream_gate;  // of the median of graph replays, of plain launches
   std::string gate_rule;                         // where the gate follows from another row
   spread graph, stream;
-  double back_to_back = 0;  // of consecutive replays
+  double back_to_back = 0;  // of consecutive replays; 0: they need other inputs each time
   bool cold = false;        // the caches were evicted before every replay
 };
 
@@ -53,6 +53,8 @@ struct candidate {
   size_t sets = 1;
   bool fits_cache = false;  // all sets together
   std::function<void(size_t set)> enqueue;
+  // Not timed, before every call: makes the inputs of a set anew, the n-th time. Caches are evicted then.
+  std::function<void(size_t set, uint64_t n)> before;
   std::shared_ptr<void> keeps;  // the owner of its memory
 };
 
@@ -76,7 +78,15 @@ struct session {
     stream.wait();
   }
   void* raw() const { return stream.at().stream; }
+  // Prepares a call: its inputs, and the caches.
+  void prepare(const candidate& c, size_t set) {
+    if (c.before) c.before(set, ++prepared_);
+    if (c.fits_cache || c.before) chill();
+  }
   void chill() { read_all(raw(), large.at(), large_size, reinterpret_cast<uint64_t*>(sink.at())); }
+
+ private:
+  uint64_t prepared_ = 0;
 };
 
 // Measures the candidates of a group in turn, so that a change of the machine affects all. Nothing waits between
@@ -96,7 +106,7 @@ inline void measure(session& s, std::vector<candidate>& group) {
       t.graphs.push_back(std::make_unique<place::graph>(s.stream, [&c, i] { c.enqueue(i); }));
       if (const size_t n = t.graphs.back()->kernels()) c.about.launches = n;
     }
-    c.about.cold = c.fits_cache;
+    c.about.cold = c.fits_cache || c.before;
     all.push_back(std::move(t));
   }
   if (all.empty()) return;
@@ -106,7 +116,7 @@ inline void measure(session& s, std::vector<candidate>& group) {
     s.stream.wait();
     round.start(s.stream);
     for (timed& t : all) {
-      if (t.what->fits_cache) s.chill();
+      s.prepare(*t.what, static_cast<size_t>(i) % t.graphs.size());
       t.graphs[static_cast<size_t>(i) % t.graphs.size()]->launch(s.stream);
     }
     round.stop(s.stream);
@@ -119,7 +129,7 @@ inline void measure(session& s, std::vector<candidate>& group) {
   for (size_t i = 0; i < replays * all.size(); ++i) watches.push_back(std::make_unique<place::stopwatch>());
   for (size_t r = 0; r < replays; ++r)
     for (size_t i = 0; i < all.size(); ++i) {
-      if (all[i].what->fits_cache) s.chill();
+      s.prepare(*all[i].what, r % all[i].graphs.size());
       place::stopwatch& w = *watches[r * all.size() + i];
       w.start(s.stream);
       all[i].graphs[r % all[i].graphs.size()]->launch(s.stream);
@@ -129,7 +139,7 @@ inline void measure(session& s, std::vector<candidate>& group) {
 
   for (size_t r = 0; r < std::min<size_t>(replays, 40); ++r)
     for (timed& t : all) {
-      if (t.what->fits_cache) s.chill();
+      s.prepare(*t.what, r % t.what->sets);
       s.stream.wait();
       round.start(s.stream);
       t.what->enqueue(r % t.what->sets);
@@ -138,12 +148,12 @@ inline void measure(session& s, std::vector<candidate>& group) {
     }
 
   for (timed& t : all) {
-    const size_t n = std::min<size_t>(replays, 50);
+    const size_t n = t.what->before ? 0 : std::min<size_t>(replays, 50);
     s.stream.wait();
     round.start(s.stream);
     for (size_t r = 0; r < n; ++r) t.graphs[r % t.graphs.size()]->launch(s.stream);
     round.stop(s.stream);
-    t.what->about.back_to_back = round.microseconds() / static_cast<double>(n);
+    if (n) t.what->about.back_to_back = round.microseconds() / static_cast<double>(n);
     t.what->about.graph = spread_of(t.replays);
     t.what->about.stream = spread_of(t.launches);
   }

@@ -6,6 +6,16 @@
 #include <cub/device/device_select.cuh>
 #include <stdexcept>
 #include <string>
+#if __has_include(<cub/device/device_topk.cuh>)
+#include <thrust/iterator/transform_iterator.h>
+
+#include <cuda/__execution/determinism.h>
+#include <cuda/__execution/output_ordering.h>
+#include <cuda/__execution/require.h>
+#include <cub/device/device_topk.cuh>
+#include <cuda/stream_ref>
+#define DR_HAS_DEVICE_TOPK
+#endif
 
 #include "bench/gpu/gpu_peers.hpp"
 
@@ -38,6 +48,21 @@ __global__ void read_kernel(const uint4* from, uint64_t n, uint64_t* sink) {
   }
   for (; i < n; i += stride) sum += from[i].x ^ from[i].y ^ from[i].z ^ from[i].w;
   if (sum == 0x12345678) *sink = sum;  // so that nothing of it is left out
+}
+
+__global__ void copy_kernel(uint4* to, const uint4* from, uint64_t n) {
+  uint64_t i = blockIdx.x * uint64_t{256} + threadIdx.x;
+  const uint64_t stride = gridDim.x * uint64_t{256};
+  for (; i + 3 * stride < n; i += 4 * stride) {
+    const uint4 a = __ldcs(from + i), b = __ldcs(from + i + stride), c = __ldcs(from + i + 2 * stride),
+                d = __ldcs(from + i + 3 * stride);
+    __stcs(to + i, a), __stcs(to + i + stride, b), __stcs(to + i + 2 * stride, c), __stcs(to + i + 3 * stride, d);
+  }
+  for (; i < n; i += stride) to[i] = from[i];
+}
+__global__ void add_kernel(float* to, const uint32_t* indices, const float* values, uint64_t count) {
+  for (uint64_t i = blockIdx.x * uint64_t{256} + threadIdx.x; i < count; i += gridDim.x * uint64_t{256})
+    to[indices[i]] += values[i];
 }
 
 __global__ void keys_kernel(const float* from, uint32_t* keys, uint32_t* indices, uint64_t n) {
@@ -95,6 +120,45 @@ class by_sort final : public top_k {
   array<char> temp_;
 };
 
+#if defined(DR_HAS_DEVICE_TOPK)
+struct magnitude {
+  __host__ __device__ uint32_t operator()(uint32_t bits) const { return bits & 0x7fffffff; }
+};
+
+class by_top_k final : public top_k {
+ public:
+  by_top_k(uint64_t n, uint64_t k)
+      : n_(n), k_(k), size_(run(nullptr, 0, nullptr, nullptr)), keys_(k), indices_(k), values_(k), temp_(size_) {}
+
+  void enqueue(void* stream, const float* from) override {
+    run(temp_.at, size_, from, stream);
+    gather_kernel<<<blocks_for(k_), 256, 0, stream_of(stream)>>>(from, indices_.at, nullptr, values_.at, k_);
+    must(cudaGetLastError(), "unordered_top_k");
+  }
+  const uint32_t* indices() const override { return indices_.at; }
+  const float* values() const override { return values_.at; }
+
+ private:
+  // Returns the bytes that it asks for, without a place for them.
+  size_t run(void* temp, size_t size, const float* from, void* stream) {
+    const auto keys = thrust::make_transform_iterator(reinterpret_cast<const uint32_t*>(from), magnitude{});
+    const auto wants = cuda::execution::require(cuda::execution::determinism::not_guaranteed,
+                                                cuda::execution::output_ordering::unsorted);
+    const auto how = cuda::std::execution::env{cuda::stream_ref{stream_of(stream)}, wants};
+    must(cub::DeviceTopK::MaxPairs(temp, size, keys, temp ? keys_.at : nullptr, thrust::counting_iterator<uint32_t>(0),
+                                   temp ? indices_.at : nullptr, static_cast<int64_t>(n_), static_cast<int64_t>(k_),
+                                   how),
+         "cub::DeviceTopK");
+    return size;
+  }
+  const uint64_t n_, k_;
+  const size_t size_;
+  array<uint32_t> keys_, indices_;
+  array<float> values_;
+  array<char> temp_;
+};
+#endif
+
 struct at_least {
   const float* from;
   float threshold;
@@ -148,6 +212,15 @@ void fill_pairs(void* stream, int64_t* indices, float* values, uint64_t count, u
 void copy(void* stream, void* to, const void* from, uint64_t size) {
   must(cudaMemcpyAsync(to, from, size, cudaMemcpyDeviceToDevice, stream_of(stream)), "copy");
 }
+void copy_by_kernel(void* stream, void* to, const void* from, uint64_t size) {
+  copy_kernel<<<blocks_for(size / 64), 256, 0, stream_of(stream)>>>(static_cast<uint4*>(to),
+                                                                    static_cast<const uint4*>(from), size / 16);
+  must(cudaGetLastError(), "copy_by_kernel");
+}
+void add_pairs(void* stream, float* to, const uint32_t* indices, const float* values, uint64_t count) {
+  add_kernel<<<blocks_for(count), 256, 0, stream_of(stream)>>>(to, indices, values, count);
+  must(cudaGetLastError(), "add_pairs");
+}
 void clear(void* stream, void* to, uint64_t size) { must(cudaMemsetAsync(to, 0, size, stream_of(stream)), "clear"); }
 void read_all(void* stream, const void* from, uint64_t size, uint64_t* sink) {
   read_kernel<<<blocks_for(size / 16), 256, 0, stream_of(stream)>>>(static_cast<const uint4*>(from), size / 16, sink);
@@ -159,6 +232,13 @@ uint64_t cache_size() {
   return static_cast<uint64_t>(size);
 }
 std::unique_ptr<top_k> sort_top_k(uint64_t n, uint64_t k) { return std::make_unique<by_sort>(n, k); }
+std::unique_ptr<top_k> unordered_top_k([[maybe_unused]] uint64_t n, [[maybe_unused]] uint64_t k) {
+#if defined(DR_HAS_DEVICE_TOPK)
+  return std::make_unique<by_top_k>(n, k);
+#else
+  return nullptr;
+#endif
+}
 std::unique_ptr<top_k> select_top_k(uint64_t n, uint64_t k, float threshold) {
   return std::make_unique<by_threshold>(n, k, threshold);
 }

@@ -15,6 +15,10 @@ void fill_dense(void* stream, float* to, uint64_t n, input_kind kind, uint64_t s
 void fill_pairs(void* stream, int64_t* indices, float* values, uint64_t count, uint64_t universe, uint64_t seed);
 void copy(void* stream, void* to, const void* from, uint64_t size);
 void clear(void* stream, void* to, uint64_t size);
+// The same by a kernel of 16-byte loads and stores, `size` a multiple of 16.
+void copy_by_kernel(void* stream, void* to, const void* from, uint64_t size);
+// to[indices[i]] += values[i], as torch's index_add_ of distinct indices does at best.
+void add_pairs(void* stream, float* to, const uint32_t* indices, const float* values, uint64_t count);
 // Reads `size` bytes, a multiple of 16, in order; writes a word to `sink` where they are unlikely numbers.
 void read_all(void* stream, const void* from, uint64_t size, uint64_t* sink);
 
@@ -30,6 +34,8 @@ class top_k {
 };
 // Sorts all of it: cub::DeviceRadixSort of (size, index), then the first k are gathered.
 std::unique_ptr<top_k> sort_top_k(uint64_t n, uint64_t k);
+// cub::DeviceTopK, whose result has no order and ties of any index, then a gather; nullptr without its header (CCCL 3.2).
+std::unique_ptr<top_k> unordered_top_k(uint64_t n, uint64_t k);
 // All of at least `threshold`, at most k: cub::DeviceSelect, then a gather. The minimum for a selection with a known
 // threshold.
 std::unique_ptr<top_k> select_top_k(uint64_t n, uint64_t k, float threshold);

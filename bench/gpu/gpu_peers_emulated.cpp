@@ -43,8 +43,13 @@ void read_all(void*, const void* from, uint64_t size, uint64_t* sink) {
   const auto* const words = static_cast<const uint64_t*>(from);
   *sink = std::accumulate(words, words + size / 8, uint64_t{0});
 }
+void copy_by_kernel(void* stream, void* to, const void* from, uint64_t size) { copy(stream, to, from, size); }
+void add_pairs(void*, float* to, const uint32_t* indices, const float* values, uint64_t count) {
+  for (uint64_t i = 0; i < count; ++i) to[indices[i]] += values[i];
+}
 uint64_t cache_size() { return 60 << 10; }
 std::unique_ptr<top_k> sort_top_k(uint64_t n, uint64_t k) { return std::make_unique<plain_top_k>(n, k); }
+std::unique_ptr<top_k> unordered_top_k(uint64_t n, uint64_t k) { return std::make_unique<plain_top_k>(n, k); }
 std::unique_ptr<top_k> select_top_k(uint64_t n, uint64_t k, float) { return std::make_unique<plain_top_k>(n, k); }
 
 }  // namespace gpu_bench

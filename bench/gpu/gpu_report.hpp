@@ -11,7 +11,9 @@ namespace gpu_bench {
 
 struct machine {
   std::string device, compiler, commit, date;
-  double copy_bytes_per_second = 0;
+  double copy_bytes_per_second = 0, read_bytes_per_second = 0, write_bytes_per_second = 0;  // the fastest way of each
+  // Milliseconds of the host: the driver's start, dr_batch_create, and the first and the second encode, with a wait.
+  double start_ms = 0, create_ms = 0, first_ms = 0, second_ms = 0;
   bool quick = false, rehearsal = false;
 };
 
@@ -65,7 +67,7 @@ inline std::string json_of(const row& r, const machine& m) {
   times("graph_us", r.graph);
   times("stream_us", r.stream);
   if (r.graph.n) {
-    put("back_to_back_us", number(r.back_to_back));
+    if (r.back_to_back > 0) put("back_to_back_us", number(r.back_to_back));
     put("cold", r.cold ? "true" : "false");
     put("launches", std::to_string(r.launches));
     if (r.launches_most) put("launches_most", std::to_string(r.launches_most));
@@ -87,7 +89,12 @@ inline std::string json_of(const std::vector<row>& rows, const machine& m) {
                     ",\n  \"compiler\": " + quoted(m.compiler) + ",\n  \"commit\": " + quoted(m.commit) +
                     ",\n  \"date\": " + quoted(m.date) + ",\n  \"quick\": " + (m.quick ? "true" : "false") +
                     ",\n  \"rehearsal\": " + (m.rehearsal ? "true" : "false") +
-                    ",\n  \"copy_bytes_per_second\": " + number(m.copy_bytes_per_second) + ",\n  \"rows\": [\n";
+                    ",\n  \"copy_bytes_per_second\": " + number(m.copy_bytes_per_second) +
+                    ",\n  \"read_bytes_per_second\": " + number(m.read_bytes_per_second) +
+                    ",\n  \"write_bytes_per_second\": " + number(m.write_bytes_per_second) +
+                    ",\n  \"first_call_ms\": {\"start\": " + number(m.start_ms) +
+                    ", \"create\": " + number(m.create_ms) + ", \"first\": " + number(m.first_ms) +
+                    ", \"second\": " + number(m.second_ms) + "}" + ",\n  \"rows\": [\n";
   for (size_t i = 0; i < rows.size(); ++i) out += json_of(rows[i], m) + (i + 1 < rows.size() ? ",\n" : "\n");
   return out + "  ]\n}\n";
 }

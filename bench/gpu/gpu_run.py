@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
-"""Everything that only a GPU can show, in one command: build, tests, benchmark, peers, compute-sanitizer. Run by `./dev gpu`.
+"""Everything that only a GPU can show, in one command, what tells most first. Run by `./dev gpu`.
 
     gpu_run.py --out DIR [--quick] [--seconds N] [--rehearse]
     gpu_run.py --pack
 
-DIR gets gpu.json (machine, commit, the result of each step), gpu_bench.json, torch_topk.json, table.md and log.txt. A step that fails or runs
-out of time is noted, and the next goes on. Needs no network: what the machine lacks for a build can be brought along (--pack puts Debian's
-packages into .gpu/, which is unpacked to a folder of its own here). The commit is DR_COMMIT, or git's word.
+In order: a build for this GPU alone; the gated rows of the benchmark, each compared with the CPU, beside what was predicted; a profile of five
+rows; a sample of the tests, then the same with kernels that sleep at random; peers; then the rest. Every step writes what it has at once, so a
+run that is cut off keeps it. A step that fails or runs out of time is noted, and the next goes on. DIR gets at most eight files: gpu.json
+(machine, commit, the result of each step), gpu_gates.json, gpu_profile.csv and .json, gpu_peers.json, gpu_bench.json, table.md and log.txt.
 
-  --quick      a short benchmark, and no device tests of the CPU's
+Needs no network: what the machine lacks can be brought along. --pack fills .gpu/ (Debian's packages, newer headers of CUB) and .gpu-nvcomp/
+(22 MB); both are unpacked to folders of their own here. The commit is DR_COMMIT, or git's word.
+
+  --quick      up to the peers, and a short benchmark
   --seconds N  for all of it (570)
   --rehearse   without a GPU: what can be run where the CPU plays it; it measures nothing
 
@@ -19,6 +23,7 @@ import concurrent.futures
 import ctypes
 import datetime
 import importlib.util
+import io
 import json
 import os
 import re
@@ -26,12 +31,21 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
+import tempfile
 import time
+import zipfile
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import gpu_profile  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build-gpu"
+JITTER = ROOT / "build-gpu-jitter"  # whose kernels sleep at random
+EVERY = ROOT / "build-gpu-every"  # for all architectures
 PACKED = ROOT / ".gpu"
+NVCOMP = ROOT / ".gpu-nvcomp"
 PACKAGES = ["doctest-dev", "zlib1g-dev", "zlib1g", "libzstd-dev", "libzstd1", "pkgconf", "pkgconf-bin", "libpkgconf3"]
 HEADERS = ["doctest/doctest.h", "zlib.h", "zstd.h"]  # that a build with tests needs
 LOG_MAX = 2 << 20  # bytes of a step
@@ -82,7 +96,33 @@ def pack():
     done = subprocess.run(["apt-get", "download", *PACKAGES], cwd=PACKED)
     if done.returncode == 0:
         print(f"{PACKED}: {len(list(PACKED.glob('*.deb')))} packages; git ignores the folder, so bring it along by name")
+    with tempfile.TemporaryDirectory() as folder:
+        for to, packages in ((PACKED / "cccl.tar.xz", {"cuda-cccl": r".*/headers/(include/(?:cub|thrust|cuda|nv)/.*)"}),
+                           (NVCOMP / "nvcomp.tar.xz", {"nvidia-libnvcomp-cu13": r"(nvidia/libnvcomp/(?:[^/]*\.py|lib64/libnvcomp\.so.*))",
+                                                       "nvidia-nvcomp-cu13": r"(nvidia/nvcomp/(?:[^/]*\.py|.*cpython-31[12]-.*))"})):
+            try:
+                repack(Path(folder), to, packages)
+                print(f"{to}: {to.stat().st_size / 1e6:.1f} MB")
+            except (OSError, subprocess.CalledProcessError) as error:
+                print(f"{to.name}: not here: {error}", file=sys.stderr)  # a peer less
     return done.returncode
+
+
+def repack(folder, to, packages):
+    """Writes the files of wheels of the Python registry whose names match, under the group's name, and nothing else of them."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:xz") as tar:
+        for package, pattern in packages.items():
+            subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "-d", folder, package], check=True)
+            wheel = next(folder.glob(package.replace("-", "_") + "-*.whl"))
+            with zipfile.ZipFile(wheel) as archive:
+                for item in archive.infolist():
+                    if not item.is_dir() and (name := re.fullmatch(pattern, item.filename)):
+                        entry = tarfile.TarInfo(name.group(1))
+                        entry.size, entry.mode = item.file_size, 0o755 if ".so" in item.filename else 0o644
+                        tar.addfile(entry, io.BytesIO(archive.read(item)))
+    to.parent.mkdir(exist_ok=True)
+    to.write_bytes(made.getvalue())
 
 
 def has_header(name):
@@ -98,6 +138,10 @@ def unpack():
     """Packages go to a folder of their own, never over the machine's; compilers and Meson get its path. Returns a result and a note."""
     prefix = PACKED / "root"
     packages = sorted(PACKED.glob("*.deb"))
+    for archive, to in ((PACKED / "cccl.tar.xz", PACKED / "cccl"), (NVCOMP / "nvcomp.tar.xz", NVCOMP / "site")):
+        if archive.exists() and not to.exists():
+            with tarfile.open(archive) as tar:
+                tar.extractall(to)
     if not packages:
         where = "has no packages" if PACKED.is_dir() else "is missing"
         lacking = [header for header in HEADERS if not has_header(header)]
@@ -124,7 +168,7 @@ def unpack():
 
 class Run:
     def __init__(self, out, seconds):
-        self.out, self.end = out, time.monotonic() + seconds
+        self.out, self.begin, self.end = out, time.monotonic(), time.monotonic() + seconds
         self.log = (out / "log.txt").open("w", encoding="utf-8", errors="replace")
         self.report = {"commit": commit(), "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"), "machine": machine(), "steps": []}
         os.environ["DR_COMMIT"] = self.report["commit"]
@@ -137,8 +181,21 @@ class Run:
 
     def note(self, name, result, seconds, note=""):
         self.report["steps"].append({"name": name, "result": result, "seconds": round(seconds, 1), "note": note})
-        print(f"gpu: {name}: {result} ({seconds:.0f} s) {note}", flush=True)
+        print(f"gpu: {self.seconds():.0f} s: {name}: {result} ({seconds:.0f} s) {note}", flush=True)
         self.save()
+        self.table()
+
+    def seconds(self):
+        return time.monotonic() - self.begin
+
+    def table(self):
+        """What there is so far, as a page. False if it cannot be made."""
+        done = subprocess.run([sys.executable, ROOT / "bench/gpu/gpu_table.py", self.out], capture_output=True, text=True, timeout=60)
+        if done.returncode == 0:
+            (self.out / "table.md").write_text(done.stdout, encoding="utf-8")
+        else:
+            self.log.write(f"==== table: {done.stderr}\n")
+        return done.returncode == 0
 
     def call(self, name, command, limit, reserve=0, environment=None):
         """Runs a command for at most `limit` seconds, and so that `reserve` are left for what follows. Returns (status, seconds, output)."""
@@ -192,12 +249,75 @@ def last_matching(pattern):
 
 
 def build(run, jobs):
-    """GPU steps are first; the others run while nothing is measured."""
+    """For this GPU alone, and only what measures and tests it: half of nvcc's work."""
+    options = ["--buildtype=release", "-Dpython=disabled", "-Dmpi=disabled", "-Dreport=disabled", "-Dtests=enabled", "-Dcuda=enabled"]
     if not (BUILD / "build.ninja").exists():
-        if not run.step("configure", ["meson", "setup", BUILD, "--buildtype=release", "-Dpython=disabled", "-Dtests=enabled", "-Dcuda=enabled"], 60):
+        if not run.step("configure", ["meson", "setup", BUILD, *options, "-Dgpu_arch=native"], 60):
             return False
-    return run.step("build", ["ninja", "-C", BUILD, "-j", jobs, "tests/cuda/gpu_tests", "bench/gpu/gpu_bench"], 200,
-                    note=last_matching(r"\n(?:FAILED|ninja:|\[)[^\n]*"))
+    return run.step("build", ["ninja", "-C", BUILD, "-j", jobs, "tests/cuda/gpu_tests", "bench/gpu/gpu_bench"], 200, note=last_matching(NINJA_SAYS))
+
+
+def gates(run, out, bench):
+    """The rows that have a gate, each verified before it is timed, and what was predicted for them."""
+    run.step("gates", [bench, "--gates", "--quick", "--json", out / "gpu_gates.json"], 100, note=last_matching(r"\d+ rows, [^\n]*"))
+    compare(run, out, "gpu_gates.json")
+
+
+def compare(run, out, name):
+    status, seconds, text = run.call("predictions", [sys.executable, ROOT / "bench/gpu/model.py", "--compare", out / name], 20)
+    run.judge("predictions", status, seconds, text, 20, last_matching(r"\n[^\n]* predicted[^\n]*"))
+    print(text, flush=True)
+
+
+def profile(run, out, bench):
+    """One call of each of five rows, kernel by kernel. A row that fails leaves the others."""
+    ncu = next((str(p) for p in map(Path, (shutil.which("ncu") or "", "/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/ncu")) if p.is_file()), None)
+    if not ncu:
+        run.note("profile", "not here", 0, "no ncu")
+        return
+    raw, begin, done = out / "gpu_profile.csv", time.monotonic(), 0
+    with raw.open("w", encoding="utf-8") as file:
+        for row in gpu_profile.ROWS:
+            status, _, text = run.call(f"profile: {row}", gpu_profile.command(ncu, bench, row), 40, 120)
+            done += status == 0
+            file.write(f"# row: {row}\n{text}\n")
+            file.flush()
+            report = gpu_profile.profile(raw.read_text(encoding="utf-8"))
+            (out / "gpu_profile.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+            if report["trouble"] and not report["rows"]:
+                break  # no counters for us here
+    run.note("profile", "passed" if done == len(gpu_profile.ROWS) and not report["trouble"] else "failed", time.monotonic() - begin,
+             f"{done} of {len(gpu_profile.ROWS)} rows, {len(report['rows'])} launches{'; ' + report['trouble'] if report['trouble'] else ''}")
+
+
+def jitter(run, jobs):
+    """The sample of the tests again, by kernels that sleep up to a microsecond around every atomic operation: other orders of blocks."""
+    if not (JITTER / "build.ninja").exists():
+        run.step("configure with jitter", ["meson", "setup", JITTER, "--buildtype=release", "-Dpython=disabled", "-Dmpi=disabled", "-Dreport=disabled", "-Dbench=disabled",
+                                           "-Dtests=enabled", "-Dcuda=enabled", "-Dgpu_arch=native", "-Dgpu_jitter=true"], 40, 100)
+    if not run.step("build with jitter", ["ninja", "-C", JITTER, "-j", jobs, "tests/cuda/gpu_tests"], 120, 100, note=last_matching(NINJA_SAYS)):
+        return
+    begin, passed = time.monotonic(), 0
+    for i in range(20):
+        status, seconds, text = run.call(f"jitter, run {i + 1}", [JITTER / "tests/cuda/gpu_tests", "-ts=sample", "-d"], 30, 100, {"DR_TEST_SIZES": "small"})
+        if status:
+            run.judge(f"jitter, run {i + 1}", status, seconds, text, 30, last_matching(r"\[doctest\] test cases:[^\n]*"))
+            return
+        passed += 1
+        if time.monotonic() - begin > 25:
+            break
+    run.note("jitter", "passed", time.monotonic() - begin, f"{passed} runs of the sample")
+
+
+def peers(run, out, quick, reserve=0):
+    environment = {}
+    if (NVCOMP / "site").is_dir():
+        environment["PYTHONPATH"] = os.pathsep.join([str(NVCOMP / "site"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    run.step("peers", [sys.executable, ROOT / "bench/gpu/gpu_peers.py", "--json", out / "gpu_peers.json", *quick], 60, reserve, environment,
+             note=last_matching(r"\n(nvCOMP is not here[^\n]*)"))
+
+
+NINJA_SAYS = r"\n(?:FAILED|ninja:|\[)[^\n]*"
 
 
 def python_tests(run, limit, reserve):
@@ -218,9 +338,16 @@ def python_tests(run, limit, reserve):
         run.step("PyTorch on the device", [sys.executable, training], 90, reserve, library)
 
 
+SANITIZER_SAYS = r"(?:ERROR|RACECHECK) SUMMARY: [^\n]*"
+
+
+def sanitizer():
+    return shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+
+
 def sanitize(run, tests):
     """compute-sanitizer's four tools at once, each on a sample of the tests."""
-    tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    tool = sanitizer()
     names = ["memcheck", "racecheck", "initcheck", "synccheck"]
     if not Path(tool).exists():
         for name in names:
@@ -236,7 +363,7 @@ def sanitize(run, tests):
 
     with concurrent.futures.ThreadPoolExecutor(len(names)) as pool:
         for name, status, seconds, text in pool.map(check, names):
-            run.judge(name, status, seconds, text, limit, last_matching(r"(?:ERROR|RACECHECK) SUMMARY: [^\n]*"))
+            run.judge(name, status, seconds, text, limit, last_matching(SANITIZER_SAYS))
 
 
 def main():
@@ -263,11 +390,7 @@ def main():
         steps(run, args, out)
     except Exception as error:  # save the earlier results after any error
         run.note("the run itself", "failed", 0, f"{type(error).__name__}: {error}")
-    status, _, text = run.call("table", [sys.executable, ROOT / "bench/gpu/gpu_table.py", out], 30)
-    if status == 0:
-        (out / "table.md").write_text(text, encoding="utf-8")
-        print(text)
-    return 0 if run.report["passed"] and status == 0 else 1
+    return 0 if run.table() and run.report["passed"] else 1
 
 
 def steps(run, args, out):
@@ -276,39 +399,59 @@ def steps(run, args, out):
     try:
         result, note = unpack()
         run.note("packages", result, time.monotonic() - begin, note)
-    except (OSError, subprocess.CalledProcessError) as error:
+    except (OSError, subprocess.CalledProcessError, tarfile.TarError) as error:
         run.note("packages", "failed", time.monotonic() - begin, str(error))
     if args.rehearse:
-        rehearse(run, out, jobs)
+        rehearse(run, args, out, jobs)
         return
     built = build(run, jobs)
     tests, bench = BUILD / "tests/cuda/gpu_tests", BUILD / "bench/gpu/gpu_bench"
-    quick = ["--quick"] if args.quick else []
-    if built or tests.exists():
-        run.step("tests of a GPU", [tests, "-d"], 220, 120, note=last_matching(r"\[doctest\] test cases:[^\n]*"))
+    output = last_matching(r"\[doctest\] test cases:[^\n]*")
     if built or bench.exists():
-        run.step("benchmark", [bench, "--json", out / "gpu_bench.json", *quick], 180, 90, note=last_matching(r"\d+ rows, [^\n]*"))
-    run.step("torch.topk", [sys.executable, ROOT / "bench/gpu/torch_topk.py", "--json", out / "torch_topk.json", *quick], 45, 60)
+        gates(run, out, bench)
+        profile(run, out, bench)
+    if built or tests.exists():
+        run.step("a sample of the tests", [tests, "-ts=sample", "-d"], 60, 100, note=output)
+        jitter(run, jobs)
+    peers(run, out, ["--quick"], 60)
+    if args.quick:
+        return
+    if bench.exists():
+        run.step("benchmark", [bench, "--json", out / "gpu_bench.json"], 120, 60, note=last_matching(r"\d+ rows, [^\n]*"))
+        compare(run, out, "gpu_bench.json")
     if tests.exists():
-        python_tests(run, 60, 110)
+        run.step("tests of a GPU", [tests, "-d"], 150, 60, note=output)
+        run.step("hostile frames, memcheck", [sanitizer(), "--tool", "memcheck", "--error-exitcode", "9", "--print-limit", "20", "--leak-check", "no", tests, "-sf=*gpu_hostile*", "-d"],
+                 90, 30, {"DR_TEST_SIZES": "small", "DR_TEST_EXACT": "1"}, last_matching(SANITIZER_SAYS))
         sanitize(run, tests)
-    if not args.quick:
-        run.step("build of the rest", ["ninja", "-C", BUILD, "-j", jobs], 120, 20)
-        run.step("device tests, the CPU playing the GPU", ["meson", "test", "-C", BUILD, "--no-rebuild", "--suite", "device", "--print-errorlogs"], 90, 5,
-                 note=last_matching(r"\n(?:Ok|Fail): [^\n]*"))
+        python_tests(run, 60, 20)
+    if not (EVERY / "build.ninja").exists():
+        run.step("configure for all architectures", ["meson", "setup", EVERY, "--buildtype=release", "-Dpython=disabled", "-Dmpi=disabled", "-Dreport=disabled", "-Dtests=enabled",
+                                                     "-Dcuda=enabled"], 40, 10)
+    run.step("build for all architectures", ["ninja", "-C", EVERY, "-j", jobs], 150, 5, note=last_matching(NINJA_SAYS))
+    run.step("device tests, the CPU playing the GPU", ["meson", "test", "-C", EVERY, "--no-rebuild", "--suite", "device", "--print-errorlogs"], 90, 5,
+             note=last_matching(r"\n(?:Ok|Fail): [^\n]*"))
 
 
-def rehearse(run, out, jobs):
-    """The same steps, as far as there can be any without a GPU."""
+def rehearse(run, args, out, jobs):
+    """The same steps in the same order, as far as there can be any without a GPU."""
     if not (BUILD / "build.ninja").exists():
         if not run.step("configure", ["meson", "setup", BUILD, "--buildtype=release", "-Dpython=disabled", "-Dtests=enabled", "-Dcuda=disabled"], 60):
             return
     run.step("build", ["ninja", "-C", BUILD, "-j", jobs, "tests/cuda/gpu_tests_emulated", "bench/gpu/gpu_bench_rehearsal"], 3600)
-    run.step("tests of a GPU", [BUILD / "tests/cuda/gpu_tests_emulated", "-d"], 300, 20, note=last_matching(r"\[doctest\] test cases:[^\n]*"))
-    run.step("benchmark", [BUILD / "bench/gpu/gpu_bench_rehearsal", "--json", out / "gpu_bench.json"], 180, 10, note=last_matching(r"\d+ rows, [^\n]*"))
-    run.step("torch.topk", [sys.executable, ROOT / "bench/gpu/torch_topk.py", "--json", out / "torch_topk.json", "--quick"], 45)
+    bench, tests = BUILD / "bench/gpu/gpu_bench_rehearsal", BUILD / "tests/cuda/gpu_tests_emulated"
+    gates(run, out, bench)
+    profile(run, out, bench)
+    run.step("a sample of the tests", [tests, "-ts=sample", "-d"], 120, 20, note=last_matching(r"\[doctest\] test cases:[^\n]*"))
+    run.note("jitter", "not here", 0, "tests/device plays it")
+    peers(run, out, ["--rehearse"])
+    if args.quick:
+        return
+    run.step("benchmark", [bench, "--json", out / "gpu_bench.json"], 180, 10, note=last_matching(r"\d+ rows, [^\n]*"))
+    compare(run, out, "gpu_bench.json")
+    run.step("tests of a GPU", [tests, "-d"], 300, 20, note=last_matching(r"\[doctest\] test cases:[^\n]*"))
     python_tests(run, 120, 10)
-    sanitize(run, BUILD / "tests/cuda/gpu_tests_emulated")
+    sanitize(run, tests)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 // Encoders and decoders at the place, with sets of inputs; they are verified against the CPU before they are measured.
 #pragma once
 
+#include <chrono>
 #include <cstring>
 #include <stdexcept>
 #include <thread>
@@ -81,8 +82,10 @@ class encoder {
     make_states();
     for (size_t i = 0; i < sets_.size(); ++i) make_set(sets_[i], i);
     const dr_place at = s_.stream.at();
+    const auto begin = std::chrono::steady_clock::now();
     c_.must(dr_batch_create(c_.handle, plan_.handle, &at, sets_[0].tensors.data(), sizeof(dr_tensor), shapes_.size(), 0,
                             &batch_));
+    create_ms_ = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
     info_.struct_size = sizeof info_;
     c_.must(dr_batch_describe(batch_, &info_, nullptr));
     workspace_ = place::buffer(info_.workspace);
@@ -117,7 +120,11 @@ class encoder {
     return frame_.bytes(told.size);
   }
   // Replaces the gradients of a set.
-  void refill(size_t set, uint64_t seed) { fill_set(sets_[set], seed); }
+  void refill(size_t set, uint64_t seed) {
+    enqueue_fill(sets_[set], seed);
+    s_.stream.wait();
+  }
+  void enqueue_refill(size_t set, uint64_t seed) { enqueue_fill(sets_[set], seed); }
 
   // Throws unless the frame and the states equal those of the CPU, byte for byte.
   void verify() {
@@ -193,6 +200,7 @@ class encoder {
   size_t sets() const { return sets_.size(); }
   const std::string& text() const { return text_; }
   uint64_t elements() const { return elements_; }
+  double create_ms() const { return create_ms_; }
 
  private:
   void make_states() {
@@ -234,9 +242,10 @@ class encoder {
       }
       in.tensors.push_back(t);
     }
-    fill_set(in, seed);
+    enqueue_fill(in, seed);
+    s_.stream.wait();
   }
-  void fill_set(input_set& in, uint64_t seed) {
+  void enqueue_fill(input_set& in, uint64_t seed) {
     for (size_t i = 0; i < shapes_.size(); ++i) {
       auto* const values = static_cast<float*>(const_cast<void*>(in.tensors[i].values));
       if (shapes_[i].count)
@@ -245,7 +254,6 @@ class encoder {
       else if (shapes_[i].universe)
         fill_dense(s_.raw(), values, shapes_[i].universe, kind_, 1000 * seed + i);
     }
-    s_.stream.wait();
   }
 
   session& s_;
@@ -260,6 +268,7 @@ class encoder {
   std::vector<place::buffer> states_;
   place::buffer workspace_, frame_, result_;
   uint64_t elements_ = 0, pairs_ = 0, value_bytes_ = 0, index_bytes_ = 0, frame_bytes_ = 0;
+  double create_ms_ = 0;
 };
 
 // Decodes k frames of an encoder's tensor to a dense tensor, or adds them to one.
@@ -338,6 +347,9 @@ class decoder {
                    : dr_decode(cpu.handle, nullptr, list[0].data, list[0].size, nullptr, &out, sizeof out, 1));
     if (o.dense.bytes() != want) throw std::runtime_error("the values are not the CPU's");
   }
+
+  const std::vector<bytes>& frames() const { return frames_; }
+  uint64_t elements() const { return d_; }
 
   candidate as_candidate(std::shared_ptr<decoder> self, const std::string& name) {
     candidate c;

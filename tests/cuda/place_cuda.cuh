@@ -1,6 +1,7 @@
 // tests/cuda/place.hpp on a CUDA device, by the runtime API alone. Whatever CUDA refuses is thrown as a sentence.
 #pragma once
 
+#include <cuda_profiler_api.h>
 #include <cuda_runtime_api.h>
 #include <deepreduce/deepreduce.h>
 
@@ -68,6 +69,10 @@ inline std::string trouble() {
   if (e == cudaSuccess) e = cudaGetLastError();
   return e == cudaSuccess ? "" : cudaGetErrorString(e);
 }
+
+// A profiler that was started with --profile-from-start off sees what is enqueued in between.
+inline void start_profile() { DR_MUST(cudaProfilerStart()); }
+inline void stop_profile() { DR_MUST(cudaProfilerStop()); }
 
 // One that does not wait for the default stream, so that nobody hides behind it.
 class stream {

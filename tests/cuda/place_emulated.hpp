@@ -25,6 +25,8 @@ inline void put(void* to, const void* from, size_t size) {
 inline void get(void* to, const void* from, size_t size) { put(to, from, size); }
 inline void fill(void* to, uint8_t byte, size_t size) { std::memset(to, byte, size); }
 inline std::string trouble() { return ""; }
+inline void start_profile() {}
+inline void stop_profile() {}
 
 class stream {
  public:
