@@ -234,7 +234,7 @@ def place_labels(
             box = label.get_window_extent() if line is None else _text_box(label)
             inside = room.x0 - 2 <= box.x0 and box.x1 <= room.x1 + 8 / to_points and room.y0 <= box.y0 and box.y1 <= room.y1
             if inside and not any(box.overlaps(other) for other in taken):
-                taken.append(box)
+                taken.append(box.padded(2 / to_points))
                 break
             label.remove()
 
