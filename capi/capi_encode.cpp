@@ -52,6 +52,12 @@ dr_status dr::read_call(const encode_arguments& a, bool on_cpu, dr_call& c, enco
     if (const dr_status s = read_struct(a.result, "result", checked, error)) return s;
   if ((c.flags & ~call_flags) || c.reserved)
     return fail(error, DR_E_UNSUPPORTED, "call: unknown flags 0x%x, or reserved is not 0", c.flags);
+  if (c.flags & DR_CALL_STEP_AT) {
+    if (!c.step || c.step % alignof(uint64_t))
+      return fail(error, DR_E_ARGUMENT,
+                  "call: DR_CALL_STEP_AT, but step is 0x%" PRIx64 ", not the address of a uint64_t", c.step);
+    if (on_cpu) set_step(out.call, *reinterpret_cast<const uint64_t*>(c.step));
+  }
   if (!a.frame && (a.capacity || !on_cpu)) return fail(error, DR_E_ARGUMENT, "frame is NULL");
   if ((c.flags & DR_CALL_FIT) && !on_cpu)
     return fail(error, DR_E_UNSUPPORTED, "call: DR_CALL_FIT has no path on a GPU");

@@ -25,7 +25,8 @@ namespace dr {
 
 inline constexpr uint32_t threads_max = 256;
 // The flags that calls accept.
-inline constexpr uint32_t call_flags = DR_CALL_TAG | DR_CALL_STATUS_FRAME | DR_CALL_LIST | DR_CALL_FIT,
+inline constexpr uint32_t call_flags =
+                              DR_CALL_TAG | DR_CALL_STATUS_FRAME | DR_CALL_LIST | DR_CALL_FIT | DR_CALL_STEP_AT,
                           decode_flags =
                               DR_DECODE_ADD | DR_DECODE_TAG | DR_DECODE_VOTE | DR_DECODE_APPLY | DR_DECODE_COEFFICIENTS,
                           place_flags = DR_PLACE_ALLOW_HOST;

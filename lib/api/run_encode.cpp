@@ -32,13 +32,21 @@ dr_status detour(context& c, const placed_batch& b, const encode_request& r, std
   device& where = *r.where.where;
   void* const stream = r.where.stream;
   encode_result made;
+  encode_call call = r.call;
+  if (call.flags & DR_CALL_STEP_AT) {
+    uint64_t step = 0;
+    dr_status s = where.copy(stream, &step, reinterpret_cast<const void*>(call.step), sizeof step);
+    if (!s) s = where.wait(stream);
+    if (const dr_status failed = check_device(s, where, c.error)) return failed;
+    set_step(call, step);
+  }
   const dr_status status =
-      encode_by_host(b, r.call, tensors, c.workers_for(b), where, stream, r.frame, r.capacity, made, c.error);
+      encode_by_host(b, call, tensors, c.workers_for(b), where, stream, r.frame, r.capacity, made, c.error);
   dr_result result = result_of(status, made, c.error);
   uint8_t status_frame[status_frame_max];
   dr_status copied = DR_OK;
   if (status && requests_status_frame(r)) {
-    result.size = write_failure_at(status_frame, r.call, status, c.error);
+    result.size = write_failure_at(status_frame, call, status, c.error);
     copied = where.copy(stream, r.frame, status_frame, result.size);
   }
   if (r.result && !copied) copied = set_result_by_host(result, where, stream, r.result);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "api/context.hpp"
+#include "deepreduce/graph.h"
 #include "pipeline/encode.hpp"
 
 namespace dr {
@@ -13,6 +14,13 @@ struct encode_request {
   size_t capacity = 0;
   dr_result* result = nullptr;  // on a device, in its memory: the kernels fill it
 };
+
+// The step of a call with DR_CALL_STEP_AT, which has been read.
+inline void set_step(encode_call& call, uint64_t step) {
+  call.step = step;
+  if (call.flags & DR_CALL_TAG) call.tag += step;
+  call.flags &= ~uint32_t{DR_CALL_STEP_AT};
+}
 
 // A prepared batch; the workspace is the caller's.
 dr_status encode_placed(context& c, const placed_batch& b, const encode_request& request,

@@ -194,6 +194,7 @@ struct pack_frame {
     uint64_t capacity;
     dr_result* result;  // or NULL
     uint64_t tag;
+    const uint64_t* step;  // or NULL; is added to the tag
     header_shape shape;
     uint32_t status_frame;  // whether to write one if a row failed,
     char message[24];       // with this message
@@ -354,6 +355,8 @@ struct pack_frame {
     return f;
   }
 
+  DR_HD static uint64_t tag_of(const args& a) { return a.tag + (a.step ? *a.step : 0); }
+
   DR_HD static void tell(const args& a, const dr_fault& fault, uint64_t tensor, uint64_t size) {
     if (a.result) set_result(a.result, fault, size, tensor, no_frame);
   }
@@ -365,6 +368,7 @@ struct pack_frame {
       for (uint64_t i = lane; i < h.header_size; i += lanes) a.frame[i] = i < h.head_size ? a.head[i] : 0;
     });
     b.phase([&](unsigned lane) {
+      if (a.step && h.has_tag && lane == 0) put_bytes(a.frame + frame_at::tag, tag_of(a), 8);
       for (uint32_t i = lane; i < h.rows; i += lanes) {
         const device_row& r = a.rows[i];
         const pack_row& d = a.place[i];
@@ -408,7 +412,7 @@ struct pack_frame {
       if (lane != 0) return;
       a.state->failed = 1;
       if (writes)
-        put_status_frame(static_cast<uint32_t>(fault.code), a.message, length, a.shape.has_tag, a.tag, a.frame);
+        put_status_frame(static_cast<uint32_t>(fault.code), a.message, length, a.shape.has_tag, tag_of(a), a.frame);
       tell(a, fault, tensor, writes ? size : 0);
     });
   }

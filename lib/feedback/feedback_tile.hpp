@@ -40,6 +40,7 @@ struct open_states {
   // Of the states of a bucket the first is reported, in any order of blocks.
   DR_HD static void refuse(device_row& row, const tile_job& job, uint64_t elements) {
     atomic_max(&row.not_finite, ~uint64_t{job.universe});
+    atomic_or(&row.accumulates, state_refused);
     raise(job.fault, DR_E_ARGUMENT, DR_STREAM_NONE, 0, elements);
   }
 };

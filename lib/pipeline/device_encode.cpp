@@ -5,10 +5,12 @@
 #include <cstring>
 
 #include "core/arena.hpp"
+#include "deepreduce/graph.h"
 #include "feedback/feedback_tile.hpp"
 #include "feedback/residual.hpp"
 #include "pipeline/begin_tile.hpp"
 #include "pipeline/draw_keys.hpp"
+#include "pipeline/draw_tile.hpp"
 #include "pipeline/launch_own.hpp"
 #include "pipeline/sequence.hpp"
 #include "split/order_tile.hpp"
@@ -79,8 +81,11 @@ class device_encoder {
     host_.blob.resize(round_up(host_.blob.size(), 16));
     for (size_t i = 0; i < rows_.size(); ++i)
       if (unit_of(i).tensors > 1) list_bucket(i);
+    if (step_at() || draws()) list_keys();
     dr_exec exec = queue_.exec();
     if (const dr_status s = launched(begin_on_device(exec, w_.zero, w_.zero_size, w_.blob, host_.blob))) return s;
+    if (step_at())
+      if (const dr_status s = launched(draw_keys_at_step())) return s;
     host_.jobs.clear();
     for (size_t i = 0; i < rows_.size(); ++i) {
       const unit& u = unit_of(i);
@@ -107,6 +112,33 @@ class device_encoder {
           t.universe = static_cast<uint32_t>(host_.jobs[i].shared_key);
           return 1;
         }));
+  }
+
+  // The address of the step (DR_CALL_STEP_AT), or nullptr.
+  const uint64_t* step_at() const {
+    return call_.flags & DR_CALL_STEP_AT ? reinterpret_cast<const uint64_t*>(call_.step) : nullptr;
+  }
+  dr_status draw_keys_at_step() {
+    const auto rows = static_cast<uint32_t>(rows_.size());
+    const draw_row_keys::args args{
+        w_.keys, step_at(), combine(0, call_.seed), draw_keys::private_base, call_.private_seed, rows};
+    return launch<draw_row_keys>(queue_.exec(), ceil_div(rows, draw_row_keys::lanes), args);
+  }
+  // Whether a selection draws on the device.
+  bool draws() const {
+    for (size_t i = 0; i < rows_.size(); ++i)
+      if (device_select_job_of(b_, i).kind == device_select_job::chance) return true;
+    return false;
+  }
+  void list_keys() {
+    host_.blob.resize(w_.keys_at + round_up(rows_.size() * sizeof(row_keys), 16));
+    for (size_t i = 0; i < rows_.size() && queue_.where; ++i) {
+      const tensor_view& t = tensor_of(i);
+      const draw_keys keys = draw_keys::of(call_, t, unit_of(i).first_tensor, 0);
+      row_keys here{keys.shared, keys.own};
+      if (step_at()) here = {t.key ? t.key : unit_of(i).first_tensor, 0};
+      std::memcpy(host_.blob.data() + w_.keys_at + i * sizeof here, &here, sizeof here);
+    }
   }
 
   // Appends the table of a bucket to the blob.
@@ -152,6 +184,7 @@ class device_encoder {
       }
       if (!queue_.where) j.entries = j.count_max;
       j.flat = rows_[i].flat;
+      j.key = &w_.keys[i].shared;
       j.support = rows_[i].support;
       j.selected = rows_[i].selected;
       j.row = w_.rows + i;
@@ -189,6 +222,10 @@ class device_encoder {
         const draw_keys keys = draw_keys::of(call_, t, unit_of(i).first_tensor, 0);
         job.shared_key = keys.shared;
         job.private_key = keys.own;
+        if (step_at()) {
+          job.shared_key = reinterpret_cast<uintptr_t>(&w_.keys[i].shared);
+          job.private_key = reinterpret_cast<uintptr_t>(&w_.keys[i].own);
+        }
       }
       job.fault = &w_.rows[i].fault;
       job.out = rows_[i].slot[s];
@@ -204,7 +241,8 @@ class device_encoder {
     if (host_.jobs.empty()) return DR_OK;
     const stage& stage = b_.wire[p].lists[s].front();
     const codec_scratch& scratch = scratch_of(p, s, decode);
-    const dr_exec exec = queue_.exec(scratch.at, scratch.size);
+    dr_exec exec = queue_.exec(scratch.at, scratch.size);
+    if (step_at()) exec.reserved = keys_at;
     const dr_params params = stage.params();
     const auto f = decode ? stage.codec->cuda->decode : stage.codec->cuda->encode;
     const dr_status status = f(&exec, &params, host_.jobs.data(), host_.jobs.size());
@@ -303,17 +341,10 @@ class device_encoder {
 
   dr_status pack(uint8_t* frame, uint64_t capacity, dr_result* result) {
     const auto* place = reinterpret_cast<const pack_row*>(w_.blob);
-    pack_frame::args args{w_.rows,
-                          place,
-                          reinterpret_cast<const uint8_t*>(place + b_.rows.size() + 1),
-                          w_.state,
-                          w_.check,
-                          frame,
-                          capacity,
-                          result,
-                          call_.tag,
-                          shape_,
-                          call_.flags & DR_CALL_STATUS_FRAME,
+    pack_frame::args args{w_.rows,   place,    reinterpret_cast<const uint8_t*>(place + b_.rows.size() + 1),
+                          w_.state,  w_.check, frame,
+                          capacity,  result,   call_.tag,
+                          step_at(), shape_,   call_.flags & DR_CALL_STATUS_FRAME,
                           {}};
     std::memcpy(args.message, "encode failed on the GPU", sizeof args.message);
     return launched(launch<pack_frame>(queue_.exec(), std::max<uint64_t>(1, tiles_), args));
@@ -323,7 +354,7 @@ class device_encoder {
   dr_status feedback() {
     for (uint32_t p = 0; p < b_.wire.size(); ++p) {
       subtract_.clear();
-      bool decodes = false;
+      bool decodes = false, blind = false;
       for (size_t i = 0; i < rows_.size(); ++i) {
         const unit& u = unit_of(i);
         if (b_.rows[i].plan != p || !u.method->keeps_feedback()) continue;
@@ -341,6 +372,7 @@ class device_encoder {
         j.reported_max = static_cast<uint32_t>(b_.rows[i].support_max);
         subtract_.push_back(j);
         decodes = decodes || o.decoded;
+        blind = blind || u.method->sparsifier().how.blind;
       }
       if (subtract_.empty()) continue;
       if (decodes) {
@@ -356,7 +388,8 @@ class device_encoder {
         if (const dr_status s = run_codec(p, section_value, true)) return s;
       }
       const uint32_t dtype = b_.wire[p].dtype;
-      const bool replaces = b_.wire[p].replaces_support() && !b_.wire[p].index().whole();
+      // Whether a sum may be not finite without being sent: by chance it is not selected, or its position not told.
+      const bool watched = blind || (b_.wire[p].replaces_support() && !b_.wire[p].index().whole());
       for (const uint32_t again : {0u, 1u})
         if (const dr_status s = launched(launch_own<subtract_rows>(
                 queue_, subtract_,
@@ -365,7 +398,7 @@ class device_encoder {
                   args.failed = &w_.state->failed;
                   args.unfinite = &w_.state->unfinite;
                   args.dtype = dtype;
-                  args.again = again && replaces ? tidies_always : again;
+                  args.again = again && watched ? tidies_always : again;
                 })))
           return s;
     }

@@ -129,7 +129,9 @@ uint64_t device_encode_work::lay_out(const batch& b, std::byte* base, std::vecto
   uint64_t blob_size = tables;
   for (size_t i = 0; i < n; ++i)
     if (const unit& u = b.units[b.rows[i].unit]; u.tensors > 1) blob_size += flat_table_size(u.tensors);
-  blob = bytes(blob_size);
+  keys_at = blob_size;
+  blob = bytes(blob_size + round_up(n * sizeof(row_keys), 16));
+  keys = reinterpret_cast<row_keys*>(blob ? blob + keys_at : nullptr);
   uint64_t table_at = tables;
   for (size_t i = 0; i < n; ++i) {
     device_encode_row o = lay_out_row(bytes, b, i);

@@ -7,6 +7,7 @@
 #include "core/arena.hpp"
 #include "pipeline/batch.hpp"
 #include "primitive/flat_table.hpp"
+#include "primitive/row_keys.hpp"
 #include "sparsify/select_device.hpp"
 #include "split/regather_tile.hpp"
 
@@ -34,6 +35,8 @@ struct device_encode_work {
   pack_state* state;
   uint64_t* check;
   std::byte *select_zeroed, *select_plain, *blob;
+  row_keys* keys;  // of rows: the last part of the blob, sent if something draws on the device
+  uint64_t keys_at;
 
   // Lays out a workspace at `base` (nullptr: only measures). Scratch of codecs: for every plan, of the index, value and
   // order codec, to encode and to decode. Returns its bytes.

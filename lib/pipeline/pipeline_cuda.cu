@@ -5,11 +5,13 @@
 #include "feedback/feedback_tile.hpp"
 #include "merge/merge_many_tile.hpp"
 #include "pipeline/begin_tile.hpp"
+#include "pipeline/draw_tile.hpp"
 #include "split/order_tile.hpp"
 #include "split/regather_tile.hpp"
 
 DR_DEVICE_KERNEL(dr::begin_call<dr::begin_few>)
 DR_DEVICE_KERNEL(dr::begin_call<dr::begin_many>)
+DR_DEVICE_KERNEL(dr::draw_row_keys)
 DR_DEVICE_JOB_KERNEL(dr::open_states, dr::no_common)
 DR_DEVICE_KERNEL(dr::regather_values<dr::jobs_few>)
 DR_DEVICE_KERNEL(dr::regather_values<dr::jobs_many>)

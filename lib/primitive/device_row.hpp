@@ -15,6 +15,8 @@ namespace dr {
 
 inline constexpr uint32_t row_tile = 2048;  // elements of a row a block, in launches over rows
 
+inline constexpr uint32_t state_refused = 1u << 31;
+
 struct device_row {
   dr_fault fault;
   uint64_t count;          // selected by the sparsifier
@@ -25,9 +27,10 @@ struct device_row {
   // ~position of the first value of the support that is not finite; 0: there is none. Of a bucket with a state that is
   // refused: of the first element of its tensor.
   uint64_t not_finite;
-  uint32_t mode;         // row_mode
-  uint32_t accumulates;  // with feedback: its states that are sound, to which the gradient is added
-  uint64_t offset;       // decode: of the payload in the frame
+  uint32_t mode;  // row_mode
+  // With feedback: its states that are sound, to which the gradient is added; state_refused: one is not.
+  uint32_t accumulates;
+  uint64_t offset;  // decode: of the payload in the frame
 };
 static_assert(sizeof(device_row) == 120);
 

@@ -16,7 +16,7 @@ struct tile_job {
   const uint64_t* count;
   union {
     const uint64_t* in_size;  // decode
-    uint64_t key;             // encode: private_key
+    uint64_t key;             // encode: private_key, or its address (keys_at)
   };
   uint64_t* out_size;
   void* tell;
@@ -33,6 +33,13 @@ struct tile_job {
 static_assert(sizeof(tile_job) == 80);
 
 inline constexpr size_t jobs_few = 40, jobs_many = 400;  // a launch's arguments have one of two sizes
+
+// A flag of dr_exec.reserved: the keys of its jobs are addresses of keys in device memory, for a step that only the
+// device knows. Kernels that draw ask drawn_key.
+inline constexpr uint32_t keys_at = 1;
+DR_HD inline uint64_t drawn_key(const tile_job& j, uint32_t flags) {
+  return flags & keys_at ? *reinterpret_cast<const uint64_t*>(j.key) : j.key;
+}
 
 // Arguments of a kernel over jobs. Common: the shared part, at most 512 bytes.
 template <class Common, size_t N>

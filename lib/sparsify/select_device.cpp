@@ -16,9 +16,11 @@ namespace {
 bool is_dense(const device_select_job& j) { return j.kind != device_select_job::adopt; }
 
 select_kind kind_of(const device_select_job& j) {
-  return j.kind == device_select_job::largest ? select_largest_kind
-         : j.kind == device_select_job::from  ? select_from_kind
-                                              : select_nonzero;
+  return j.kind == device_select_job::largest  ? select_largest_kind
+         : j.kind == device_select_job::from   ? select_from_kind
+         : j.kind == device_select_job::chance ? select_chance
+         : j.kind == device_select_job::chunks ? select_in_chunks
+                                               : select_nonzero;
 }
 
 // The sample is so large that six standard deviations of the r-th rank are about r/8, but at most one value in 32: for
@@ -49,9 +51,32 @@ select_unit unit_of(const device_select_job& j) {
   }
   u.capacity = u.d;
   u.kind = kind_of(j);
+  if (u.kind == select_chance) u.capacity = u.target;
+  if (u.kind == select_in_chunks) {
+    u.capacity = j.chunk_target;
+    u.low = j.chunk;
+  }
   if (u.kind == select_largest_kind && u.d > select_small) plan_sample(j, u);
   if (j.needs_finite) u.flags |= select_needs_finite;
   return u;
+}
+
+// Positions that are expected to be missing when a round begins, which makes as many draws.
+uint64_t missing_in(uint32_t round, uint64_t target, uint64_t d) {
+  double missing = static_cast<double>(target), taken = 0;
+  for (uint32_t k = 0; k < round && missing >= 1; ++k) {
+    const double all = static_cast<double>(d), fresh = (all - taken) * -std::expm1(-missing / all);
+    taken += fresh;
+    missing -= fresh;
+  }
+  return static_cast<uint64_t>(missing);
+}
+// One block makes what is left after the last round.
+uint32_t draw_rounds(uint64_t target, uint64_t d) {
+  constexpr uint64_t few = 16384;
+  uint32_t rounds = 1;
+  while (rounds < draw_rounds_max && missing_in(rounds, target, d) > few) ++rounds;
+  return rounds;
 }
 
 using placed = device_select_scratch::placed;
@@ -73,13 +98,14 @@ struct group {
     const uint32_t infinity = with_value_type(first.dtype, [](auto type) -> uint32_t { return type.infinity; });
     args.common = {zeroed, plain, first.beta, first.gamma, first.dtype, infinity};
     args.jobs = static_cast<uint32_t>(jobs.size());
-    bool samples = false, solves = false, reads = false;
+    bool samples = false, solves = false, reads = false, in_chunks = false;
     for (size_t i = 0; i < jobs.size(); ++i) {
       const select_unit& u = args.job[i] = describe(jobs[i]);
       const bool ranked = u.kind == select_largest_kind, small = ranked && u.d <= select_small;
       samples |= ranked && !small;
       solves |= small;
-      reads |= !small;
+      in_chunks |= u.kind == select_in_chunks;
+      reads |= !small && u.kind != select_in_chunks;
     }
     dr_status s = DR_OK;
     if (samples || solves)
@@ -87,8 +113,13 @@ struct group {
         if (u.kind != select_largest_kind) return 0;
         return u.d <= select_small ? 1 : u.sample_blocks;
       });
+    if (!s && in_chunks)
+      s = launch_tiles<select_chunks<Bits, N>>(
+          [](const select_unit& u, const select_layout& at) { return u.kind == select_in_chunks ? at.tiles : 0; });
     if (s || !reads) return s;
-    const auto tiles = [](const select_unit&, const select_layout& at) { return at.tiles; };
+    const auto tiles = [](const select_unit& u, const select_layout& at) {
+      return u.kind == select_in_chunks ? 0 : at.tiles;
+    };
     s = first.residual ? launch_tiles<select_filter<Bits, true, N>>(tiles)
                        : launch_tiles<select_filter<Bits, false, N>>(tiles);
     if (!s)
@@ -107,7 +138,8 @@ struct group {
     u.support = j.support;
     u.selected = j.selected;
     u.row = j.row;
-    u.low = j.kind == device_select_job::from ? magnitude_from(j.dtype, j.threshold) : 1;
+    if (j.kind != device_select_job::chunks)
+      u.low = j.kind == device_select_job::from ? magnitude_from(j.dtype, j.threshold) : 1;
     u.zeroed = static_cast<uint32_t>(p.zeroed / 64);
     u.plain = static_cast<uint32_t>(p.plain / 64);
     return u;
@@ -148,6 +180,39 @@ dr_status run_dense(const dr_exec& exec, std::span<const placed> jobs, std::byte
     const auto part = jobs.subspan(begin, std::min(jobs_many, jobs.size() - begin));
     const dr_status s = part.size() <= jobs_few ? group<Bits, jobs_few>{exec, part, zeroed, plain}.run()
                                                 : group<Bits, jobs_many>{exec, part, zeroed, plain}.run();
+    if (s) return s;
+  }
+  return DR_OK;
+}
+
+// Draws for the units that are selected by chance.
+dr_status draw_positions(const dr_exec& exec, std::span<const placed> jobs, std::byte* zeroed,
+                         std::vector<dr_job>& all) {
+  all.clear();
+  uint32_t rounds = 1;
+  for (const placed& p : jobs) {
+    const device_select_job& j = *p.job;
+    if (j.kind != device_select_job::chance) continue;
+    const select_layout at = select_layout::of(unit_of(j), value_size(j.dtype));
+    dr_job d{sizeof(dr_job)};
+    d.in = j.key;
+    d.private_key = j.key_part;
+    d.out = zeroed + p.zeroed + at.drawn;
+    d.tell = zeroed + p.zeroed + at.draws;
+    d.fault = &j.row->fault;
+    d.universe = j.d;
+    d.count_max = std::min(j.target, j.d - j.target);
+    all.push_back(d);
+    rounds = std::max(rounds, draw_rounds(d.count_max, j.d));
+  }
+  for (uint32_t round = 0; round < rounds && !all.empty(); ++round) {
+    const dr_status s =
+        launch_jobs<select_draw>(exec, all.data(), all.size(), draw_common{round, rounds}, [&](size_t i, tile_job& t) {
+          t.key = all[i].private_key;
+          t.universe = static_cast<uint32_t>(all[i].universe);
+          t.extra = t.count_max;
+          return std::max<uint64_t>(1, ceil_div(missing_in(round, all[i].count_max, all[i].universe), draw_tile));
+        });
     if (s) return s;
   }
   return DR_OK;
@@ -217,6 +282,7 @@ dr_status select_on_device(const dr_exec& exec, std::span<const device_select_jo
           (is_dense(first) || (first.index_dtype == p.job->index_dtype && first.needs_finite == p.job->needs_finite));
       (same ? now : later).push_back(p);
     }
+    if (const dr_status s = draw_positions(exec, now, zeroed, sparse)) return s;
     const dr_status s = !is_dense(first)        ? run_sparse(exec, now, sparse)
                         : first.dtype == DR_F32 ? run_dense<uint32_t>(exec, now, zeroed, plain)
                                                 : run_dense<uint16_t>(exec, now, zeroed, plain);

@@ -14,7 +14,7 @@ namespace dr {
 
 // One tensor. Addresses are of the device.
 struct device_select_job {
-  enum kind_t : uint32_t { nonzero, largest, from, adopt };
+  enum kind_t : uint32_t { nonzero, largest, from, adopt, chance, chunks };
 
   const void* values;      // dense: [d] rows of `width`; sparse (adopt): [entries] rows
   const flat_table* flat;  // of a bucket: where its tensors are, in place of `values`,
@@ -22,8 +22,11 @@ struct device_select_job {
   uint64_t d;              // below 2^32
   uint32_t dtype, width;
   kind_t kind;
-  uint64_t target;   // largest: their number
-  double threshold;  // from: |v| >= threshold, never zeros
+  uint64_t target;               // largest, chance: their number
+  const uint64_t* key;           // chance: the tensor's shared key, in device memory,
+  uint64_t key_part;             // and what is combined with it
+  uint32_t chunk, chunk_target;  // chunks: elements of a whole one, and how many of them are selected
+  double threshold;              // from: |v| >= threshold, never zeros
   const void*
       indices;  // adopt: strictly ascending, below d, otherwise an ARGUMENT fault of the row; `values` are used in place
   uint32_t index_dtype;

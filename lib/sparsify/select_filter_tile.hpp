@@ -42,7 +42,7 @@ struct select_filter {
       own_tile -= p.first_tile;
     }
     const select_state& state = v.state();
-    const bool live = u.row->fault.code == DR_OK, ranked = v.is_ranked();
+    const bool live = u.row->fault.code == DR_OK, ranked = v.is_ranked(), by_chance = u.kind == select_chance;
     const uint32_t lo = ranked ? state.lo : u.low, hi = ranked ? state.hi : magnitude_mask<Bits>, shift = state.shift;
     // Vectors are aligned, so the first may begin before the values do.
     const uint64_t skew = reinterpret_cast<uintptr_t>(r.values) % 16 / sizeof(Bits),
@@ -53,13 +53,16 @@ struct select_filter {
     b.phase([&](unsigned lane) {
       vector16 x[vectors];
 #pragma unroll
-      for (uint32_t k = 0; k < vectors; ++k) x[k] = read(r, begin + (k * lanes + lane) * length, inner);
+      for (uint32_t k = 0; k < vectors; ++k) {
+        if (!Feedback && by_chance) continue;  // compact reads the values that are selected
+        x[k] = read(r, begin + (k * lanes + lane) * length, inner);
+      }
       // (Tested here, not before, because `live` is loaded at the same time.)
       if (!live) return;
 #pragma unroll
       for (uint32_t k = 0; k < vectors; ++k) {
         if constexpr (Feedback) accumulate(v.common, r, begin + (k * lanes + lane) * length, inner, x[k]);
-        s.of[k * lanes + lane] = judge(x[k], lo, hi);
+        s.of[k * lanes + lane] = by_chance ? chosen(v, r, begin + (k * lanes + lane) * length) : judge(x[k], lo, hi);
       }
     });
     if (!live) return;
@@ -124,6 +127,26 @@ struct select_filter {
       above = (above | above >> 15) & 0xff;
     }
     return static_cast<mask>(some | above << length);
+  }
+
+  // The elements of a vector that were drawn, or, of more than a half, those that were not.
+  DR_HD static mask chosen(const view& v, const unit_run& r, uint64_t i) {
+    uint32_t some = 0;
+    if (i < r.n && i + length <= r.n) {
+      const uint64_t at = r.first + i;
+      some = funnel(v.drawn()[at / 32], v.drawn()[at / 32 + 1], at % 32);
+    } else {
+#pragma unroll
+      for (uint32_t c = 0; c < length; ++c)
+        if (i + c < r.n) some |= (v.drawn()[(r.first + i + c) / 32] >> (r.first + i + c) % 32 & 1) << c;
+    }
+    if (v.selects_others()) {
+      some = ~some;
+#pragma unroll
+      for (uint32_t c = 0; c < length; ++c)
+        if (i + c >= r.n) some &= ~(1u << c);
+    }
+    return static_cast<mask>(some & ((1u << length) - 1));
   }
 
   // m := acc; x becomes the rounded values.

@@ -15,7 +15,9 @@
 
 #include "sparsify/select_adopt_tile.hpp"
 #include "sparsify/select_bracket_tile.hpp"
+#include "sparsify/select_chunks_tile.hpp"
 #include "sparsify/select_compact_tile.hpp"
+#include "sparsify/select_draw_tile.hpp"
 #include "sparsify/select_fallback_tile.hpp"
 #include "sparsify/select_filter_tile.hpp"
 #include "sparsify/select_refine_tile.hpp"

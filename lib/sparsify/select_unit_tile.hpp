@@ -12,6 +12,7 @@
 #include "primitive/lookback.hpp"
 #include "primitive/tile_job.hpp"
 #include "primitive/value_type.hpp"
+#include "sparsify/select_draw_tile.hpp"
 
 namespace dr {
 
@@ -23,9 +24,16 @@ inline constexpr uint32_t sample_piece = 4, sample_tile = 2048;  // consecutive 
 inline constexpr uint32_t order_tile = 1024;                     // tiles that a block of refine orders
 inline constexpr uint32_t collect_tile = 4096;                   // candidates that a block of refine reads
 inline constexpr uint32_t select_slice = 2048;                   // candidates a block, in compact
+inline constexpr uint32_t chunk_max = 32768;                     // elements of a chunk
 inline constexpr uint32_t fallback_tile = 8192;                  // minimum of elements of a block of the fall-back
 
-enum select_kind : uint8_t { select_nonzero = 0, select_largest_kind = 1, select_from_kind = 2 };
+enum select_kind : uint8_t {
+  select_nonzero = 0,
+  select_largest_kind = 1,
+  select_from_kind = 2,
+  select_chance = 3,
+  select_in_chunks = 4
+};
 enum select_flag : uint8_t { select_needs_finite = 1, select_flat = 2 };
 
 // One dense tensor, for kernels. Scratch has offsets, in units of 64 bytes, from the base in the launch.
@@ -40,13 +48,18 @@ struct select_unit {
     uint32_t width;
     uint32_t flat_tiles;  // of a bucket, whose width is 1: tiles of the read
   };
-  uint32_t capacity;    // of candidates
-  uint32_t low;         // with a threshold: the smallest selected key
+  uint32_t capacity;    // of candidates; of a whole chunk: selected elements
+  uint32_t low;         // with a threshold: the smallest selected key; elements of a chunk
   uint32_t first_tile;  // of the launch
   uint32_t zeroed, plain;
   uint16_t sample_blocks;
   uint8_t kind, flags;
 
+  DR_HD constexpr uint32_t chunk_size() const { return low; }
+  DR_HD constexpr uint32_t chunk_target_of(uint32_t n) const {
+    const uint64_t share = n == low ? capacity : uint64_t{capacity} * n / low;
+    return share ? static_cast<uint32_t>(share) : 1;
+  }
   DR_HD constexpr bool flat() const { return flags & select_flat; }
   DR_HD constexpr uint32_t columns() const { return flat() ? 1 : width; }
   DR_HD const flat_table& bucket() const { return *static_cast<const flat_table*>(values); }
@@ -90,7 +103,8 @@ DR_HD constexpr uint32_t tile_shift(uint32_t width) {
 // The layout of a unit's scratch, offsets in bytes; its size is the need that the host reports.
 struct select_layout {
   uint32_t tiles, order_blocks, refine_blocks, slices;  // tiles: of the read; slices: of candidates
-  uint64_t bins, sample, order, lookback, zeroed;       // zeroed
+  uint64_t bins, sample, order, lookback;               // zeroed
+  uint64_t draws, drawn, zeroed;                        // by chance: a draw_state; a bit for each position
   uint64_t table, slice, noted, list, counts, plain;    // plain: positions of candidates come first
 
   DR_HD static constexpr uint32_t list_size(uint32_t target) { return 8192 + target / 512; }
@@ -102,6 +116,13 @@ struct select_layout {
       l.zeroed = 64;
       return l;
     }
+    if (u.kind == select_in_chunks) {
+      const uint32_t span = chunk_span(u.chunk_size());
+      l.tiles = static_cast<uint32_t>((uint64_t{u.d} + span - 1) / span);
+      l.lookback = 64;
+      l.zeroed = l.lookback + uint64_t{8} * l.tiles;
+      return l;
+    }
     l.tiles = u.flat() ? u.flat_tiles : tiles_of(u.d, u.width, value_size);
     l.order_blocks = l.tiles / order_tile + 1;  // (after the last tile is the sum of all)
     l.slices = static_cast<uint32_t>((uint64_t{u.capacity} + select_slice - 1) / select_slice);
@@ -110,7 +131,9 @@ struct select_layout {
     l.sample = l.bins + (ranked ? 4 * select_bins : 0);
     l.order = l.sample + (ranked ? 4 * select_sample_bins : 0);
     l.lookback = l.order + uint64_t{8} * l.order_blocks;
-    l.zeroed = l.lookback + uint64_t{8} * l.slices;
+    l.draws = rounded(l.lookback + uint64_t{8} * l.slices);
+    l.drawn = l.draws + (u.kind == select_chance ? sizeof(draw_state) : 0);
+    l.zeroed = l.drawn + (u.kind == select_chance ? uint64_t{4} * (u.d / 32 + 2) : 0);
     l.table = rounded(uint64_t{4} * u.capacity);
     l.slice = l.table + uint64_t{8} * (l.tiles + 1);
     l.noted = rounded(l.slice + uint64_t{4} * l.slices);
@@ -122,6 +145,10 @@ struct select_layout {
     return l;
   }
 
+  // The elements that a block selects from: whole chunks.
+  DR_HD static constexpr uint32_t chunk_span(uint32_t chunk) {
+    return chunk < select_small ? select_small / chunk * chunk : chunk;
+  }
   // Tiles of the read of d rows that are contiguous in memory.
   DR_HD static constexpr uint32_t tiles_of(uint32_t d, uint32_t width, uint32_t value_size) {
     const uint32_t shift = tile_shift(width), skew = width == 1 ? 16 / value_size - 1 : 0;
@@ -151,6 +178,10 @@ struct select_view {
   DR_HD uint32_t* sample() const { return reinterpret_cast<uint32_t*>(zeroed + at.sample); }
   DR_HD uint64_t* order() const { return reinterpret_cast<uint64_t*>(zeroed + at.order); }
   DR_HD uint64_t* lookback() const { return reinterpret_cast<uint64_t*>(zeroed + at.lookback); }
+  DR_HD draw_state& draws() const { return *reinterpret_cast<draw_state*>(zeroed + at.draws); }
+  DR_HD uint32_t* drawn() const { return reinterpret_cast<uint32_t*>(zeroed + at.drawn); }
+  // Of more than a half of the positions those are drawn that are not selected.
+  DR_HD bool selects_others() const { return unit.target > unit.d / 2; }
   DR_HD uint32_t* positions() const { return reinterpret_cast<uint32_t*>(plain); }
   // Per tile: the offset of its candidates in `positions`, and their number; from refine on, the number of candidates
   // in the tiles before it.

@@ -1,4 +1,6 @@
 // Captured once, replayed often; and several streams at once. A capture forbids what a prepared call promises not to do: to allocate and to wait.
+#include <deepreduce/graph.h>
+
 #include <thread>
 
 #include "cuda/gpu_case.hpp"
@@ -49,6 +51,74 @@ TEST_CASE("an encode is captured before it ever ran, and replays yield the CPU's
     ++round_trips;
   }
   require_no_trouble();
+}
+
+TEST_CASE("replays draw the numbers of the step that is there by then, and their frames carry it") {
+  for (const char* text :
+       {"sparsify=topr(ratio=0.05) index=golomb value=qsgd", "sparsify=random(ratio=0.05) index=golomb value=qsgd",
+        "sparsify=random(ratio=0.5) feedback=residual index=golomb value=qsgd bucket=flat"}) {
+    INFO(text);
+    gradients own{make(DR_F32, only_small() ? 4200 : 500000, 1), make(DR_F32, 0, 3), make(DR_F32, 700, 2)};
+    const bool fed = std::string(text).find("feedback") != std::string::npos;
+    for (gradient& one : own)
+      if (fed) one.give_state();
+    const placed_batch b(text, own);
+    sender s(b, own);
+    place::buffer step_word(8);
+    dr_call call{};
+    call.seed = 8;
+    call.private_seed = 7;
+    dr_call at = call;
+    at.step = reinterpret_cast<uintptr_t>(step_word.at());
+    at.flags = uint32_t{DR_CALL_STEP_AT} | DR_CALL_TAG | DR_CALL_STATUS_FRAME;
+    at.tag = 100;
+    call.flags = DR_CALL_TAG | DR_CALL_STATUS_FRAME;
+    const place::graph g(s.stream, [&] { s.enqueue(at); });
+    bytes last;
+    for (const uint64_t step : {uint64_t{0}, uint64_t{1}, uint64_t{7}, ~uint64_t{0}}) {
+      step_word.put_bytes(&step, sizeof step);
+      s.forget();
+      g.launch(s.stream);
+      call.step = step;
+      call.tag = 100 + step;
+      const encoded got = s.read(), want = encode_on_cpu(b.method, own, call);
+      REQUIRE(want.status == DR_OK);
+      REQUIRE(got.status == DR_OK);
+      require_same(got.frame, want.frame, "frame");
+      CHECK(got.frame != last);
+      last = got.frame;
+    }
+    own[2].set(699, std::numeric_limits<float>::infinity());
+    for (uint64_t i = 0; i < own[2].universe; ++i) own[2].set(i, std::numeric_limits<float>::infinity());
+    s.put(own);
+    g.launch(s.stream);
+    const encoded got = s.read(), want = encode_on_cpu(b.method, own, call);
+    CHECK(got.status == want.status);
+    if (got.status)
+      CHECK(std::equal(got.frame.begin() + 24, got.frame.begin() + 32, want.frame.begin() + 24));  // the tag
+    s.check_guards();
+    CHECK(step_word.intact());
+  }
+  require_no_trouble();
+}
+
+TEST_CASE("a step by its address: what is refused, and on the CPU") {
+  const plan p("sparsify=random(ratio=0.2) index=golomb value=qsgd");
+  gradients own{make(DR_F32, 3000, 1)};
+  dr_call call{};
+  call.step = 5;
+  call.flags = DR_CALL_TAG;
+  call.tag = 8;
+  const encoded want = encode_on_cpu(p, own, call);
+  const uint64_t step = 5;
+  call.flags = uint32_t{DR_CALL_TAG} | DR_CALL_STEP_AT;
+  call.tag = 3;
+  call.step = reinterpret_cast<uintptr_t>(&step);
+  require_same(encode_on_cpu(p, own, call).frame, want.frame, "frame");
+  call.step = 0;
+  CHECK(encode_on_cpu(p, own, call).status == DR_E_ARGUMENT);
+  call.step = reinterpret_cast<uintptr_t>(&step) + 4;
+  CHECK(encode_on_cpu(p, own, call).status == DR_E_ARGUMENT);
 }
 
 TEST_CASE("replays with feedback carry the state on") {

@@ -245,6 +245,20 @@ def test_a_status_frame_tells_every_rank(gpu):
 # ---- Arrays, and where they are ------------------------------------------------------------------
 
 
+
+def test_step_in_memory(gpu):
+    x, plan, count = gradient(), TOPR + "index=golomb value=qsgd", numpy.array([5], numpy.int64)
+    for here in (Emulated, numpy.asarray):
+        batch = Batch(here(x), plan)
+        for count[0] in (5, 6):
+            frame = bytes(batch.encode(here(x), step=here(count), tag=1))
+            assert frame == encode(x, plan, step=int(count[0]), tag=1 + int(count[0]))
+        with pytest.raises(deepreduce.ArgumentError, match="step has 2 elements, not one"):
+            batch.encode(here(x), step=here(numpy.zeros(2, numpy.int64)))
+        with pytest.raises(deepreduce.ArgumentError, match="step"):
+            batch.encode(here(x), step=here(numpy.zeros(1, F32)))
+
+
 def test_the_producer_is_asked_for_the_stream_of_the_call(gpu):
     x = Emulated(gradient(100))
     frame = encode(x, PLANS[1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from typing import Any, List, NoReturn, Optional, Sequence
+from typing import Any, List, NoReturn, Optional, Sequence, Union
 
 import numpy
 
@@ -60,7 +60,8 @@ class Batch(Uncopied):
     The constructor allocates the memory of the calls. Afterwards encode(x, out=…), decode(frame, out=…) and
     merge(frames, out=…) allocate nothing. On a GPU they launch at most `launches` kernels on the caller's current stream, for
     any number of tensors, and do not wait. They may be captured (torch.cuda.graph, after one call of each outside). A graph
-    repeats the addresses, the step and the seeds of its capture, so batch, frames and arrays must live as long as the graph.
+    repeats the addresses, the step (unless it is an array) and the seeds of its capture, so batch, frames and arrays must live
+    as long as the graph.
     `check` waits, and raises the error of the last decode or merge.
 
     `bind` binds a batch to arrays: then the time of a call in Python does not depend on the number of tensors.
@@ -184,7 +185,7 @@ class Batch(Uncopied):
         x: object,
         out: object = None,
         *,
-        step: int = 0,
+        step: Union[int, Tensor] = 0,
         private_seed: int = 0,
         state: States = None,
         key: Keys = None,
@@ -196,6 +197,8 @@ class Batch(Uncopied):
     ) -> Tensor:
         """Encodes tensors as the function encode does, into `out`.
 
+        step a number; or an array of one int64 or uint64, where the tensors are, which is read when the encode runs: add to
+             it between replays of a graph, and they draw new numbers. A tag is then `tag` plus that step
         out  on a GPU a DeviceFrame of this batch (`frame`); on the CPU writable bytes (a bytearray, an array or tensor
              of bytes). None: new memory
 
@@ -211,7 +214,13 @@ class Batch(Uncopied):
         if inputs.is_list != self._is_list:
             raise ArgumentError(f"the batch is for {'a list of tensors' if self._is_list else 'one tensor'}")
         seed = seed_of(self._seed, "Batch.encode", (), old)
-        call = make_call(step, seed, private_seed, tag, inputs.is_list, status_frame, fit)
+        counts = not isinstance(step, (int, numpy.integer))
+        call = make_call(0 if counts else step, seed, private_seed, tag, inputs.is_list, status_frame, fit)
+        if counts:
+            word = _memory.borrow(step, "step", (_abi.DR_I64, _abi.DR_U64), inputs.place)
+            if word.elements != 1:
+                raise ArgumentError(f"step has {word.elements} elements, not one")
+            call.step, call.flags = word.address, call.flags | _abi.DR_CALL_STEP_AT
         tracer = tracer_of(trace, call)
         result = new(_abi.dr_result)
         with Turns([(self, "the batch"), *inputs.states]):

@@ -6,6 +6,7 @@
 #include "codecs/sparsifiers.hpp"
 #include "sparsify/block_map.hpp"
 #include "sparsify/rank.hpp"
+#include "sparsify/select_device.hpp"
 #include "sparsify/source_walk.hpp"
 
 namespace dr {
@@ -275,6 +276,13 @@ uint64_t scratch(const dr_params& p, uint64_t universe, uint64_t) {
   return (std::min(universe, chunk_size(p)) + select_spare) * sizeof(uint32_t);
 }
 
+void on_device(const dr_params& p, uint64_t universe, device_select_job& job) {
+  job.kind = device_select_job::chunks;
+  job.target = target(p, universe);
+  job.chunk = static_cast<uint32_t>(chunk_size(p));
+  job.chunk_target = static_cast<uint32_t>(target_of(p, chunk_size(p)));
+}
+
 dr_status check(const dr_codec& entry, const dr_params& params, dr_error& error) {
   if (const dr_status s = check_share(entry, params, error)) return s;
   const double wanted = param_value(params, count).number, of = param_value(params, size).number;
@@ -291,12 +299,13 @@ constexpr dr_param params[] = {param_real("ratio", "share of each chunk's elemen
 }  // namespace
 
 constinit const sparsifier chunks_sparsifier = {
-    .entry = sparsifier_entry("chunks", "the largest magnitudes of every chunk of contiguous elements, exactly", 8,
-                              params, DR_HOST_ONLY),
+    .entry =
+        sparsifier_entry("chunks", "the largest magnitudes of every chunk of contiguous elements, exactly", 8, params),
     .keep = keep,
     .target = target,
     .scratch = scratch,
     .check = check,
-    .keeps_all = keeps_all};
+    .keeps_all = keeps_all,
+    .on_device = on_device};
 
 }  // namespace dr

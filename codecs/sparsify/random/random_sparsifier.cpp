@@ -4,6 +4,7 @@
 
 #include "codecs/sparsifiers.hpp"
 #include "primitive/rng.hpp"
+#include "sparsify/select_device.hpp"
 #include "sparsify/source_walk.hpp"
 
 namespace dr {
@@ -65,16 +66,23 @@ selection_result keep(const keep_call& call) {
 
 uint64_t scratch(const dr_params&, uint64_t universe, uint64_t) { return 8 * random_words(universe); }
 
+void on_device(const dr_params& params, uint64_t universe, device_select_job& job) {
+  job.kind = device_select_job::chance;
+  job.target = share_target(params, universe);
+  job.key_part = random_sparsifier.entry.id;
+}
+
 }  // namespace
 
 constinit const sparsifier random_sparsifier = {
     .entry = sparsifier_entry("random", "positions by chance, zeros too; the same on every rank (Random-k)", 3,
-                              share_params, DR_SHARED_RANDOM | DR_HOST_ONLY),
+                              share_params, DR_SHARED_RANDOM),
     .keep = keep,
     .target = share_target,
     .scratch = scratch,
     .check = check_share,
     .keeps_all = whole_share,
+    .on_device = on_device,
     .blind = true};
 
 }  // namespace dr

@@ -21,7 +21,7 @@ bool need(const dr_params& p, const dr_job& job, dr_need& need) {
 qsgd_common common(const dr_params& p, const dr_job& job) {
   const auto levels = static_cast<uint32_t>(p.fields[0]), bucket = static_cast<uint32_t>(p.fields[1]);
   const uint32_t bits = qsgd_code_bits(levels);
-  return {job.dtype, levels, qsgd_decode_tile, divisor::of(bucket), divisor::of(bits)};
+  return {job.dtype, levels, qsgd_decode_tile, divisor::of(bucket), divisor::of(bits), 0};
 }
 
 // Values of as many buckets as fit a chunk and end with a word of codes; if none do, of the fewest that end so: at most
@@ -38,6 +38,7 @@ uint64_t tiles(const qsgd_common& c, const dr_job& job) {
 dr_status encode(const dr_exec* exec, const dr_params* p, const dr_job* jobs, size_t n) {
   qsgd_common c = common(*p, *dr_job_at(jobs, 0));
   c.tile = encode_tile(c);
+  c.flags = exec->reserved;
   return launch_jobs<qsgd_encode>(*exec, jobs, n, c, [&](size_t i, tile_job& t) {
     t.key = dr_job_at(jobs, i)->private_key;
     t.width = dr_job_at(jobs, i)->width;

@@ -21,6 +21,7 @@ struct qsgd_common {
   uint32_t dtype, levels;
   uint32_t tile;  // encode: values, a multiple of the bucket; decode: qsgd_decode_tile
   divisor bucket, code_bits;
+  uint32_t flags;  // of dr_exec, for drawn_key
 
   DR_HD qsgd_layout layout(uint64_t n) const { return {levels, bucket.value, n}; }
 };
@@ -62,7 +63,8 @@ struct qsgd_encode {
       using T = decltype(type);
       const auto* in = static_cast<const typename T::bits*>(job.in) + begin;
       norms<T>(b, s, in, n, a.common.bucket.value, out + begin / a.common.bucket.value);
-      codes<T>(b, s, in, n, a.common, job.key, begin, out + l.buckets + begin * l.code_bits / 32);
+      codes<T>(b, s, in, n, a.common, drawn_key(job, a.common.flags), begin,
+               out + l.buckets + begin * l.code_bits / 32);
     });
   }
 

@@ -183,6 +183,7 @@ DR_CALL_TAG = 1 << 0
 DR_CALL_STATUS_FRAME = 1 << 1
 DR_CALL_LIST = 1 << 2
 DR_CALL_FIT = 1 << 3
+DR_CALL_STEP_AT = 1 << 4
 
 
 class dr_call(Structure):

@@ -1,0 +1,133 @@
+// Sparsifiers beside Top-r and thresholds: positions by chance, and the largest of every chunk.
+#include "cuda/gpu_case.hpp"
+
+namespace {
+
+using namespace client;
+
+constexpr dr_dtype value_types[] = {DR_F32, DR_F16, DR_BF16};
+
+dr_call call_at(uint64_t step) {
+  dr_call call{};
+  call.step = step;
+  call.seed = 12;
+  call.private_seed = 3;
+  return call;
+}
+
+// Three steps with feedback, against the CPU's.
+void steps_with_states(const std::string& text, gradients own, size_t shift = 0) {
+  INFO(text);
+  for (gradient& g : own) g.give_state();
+  const placed_batch b(text, own);
+  sender at(b, own, shift);
+  for (uint64_t step = 0; step < 3; ++step) {
+    INFO("step " << step);
+    for (size_t i = 0; i < own.size(); ++i) own[i].values = make(own[i].dtype, own[i].universe, 10 * step + i).values;
+    at.put(own);
+    at.forget();
+    const encoded want = encode_on_cpu(b.method, own, call_at(step)), got = at.encode(call_at(step));
+    REQUIRE(want.status == DR_OK);
+    REQUIRE(got.status == DR_OK);
+    require_same(got.frame, want.frame, "frame");
+    for (size_t i = 0; i < own.size(); ++i) REQUIRE(at.state(i) == own[i].state);
+  }
+  at.check_guards();
+}
+
+std::vector<uint64_t> sizes() {
+  std::vector<uint64_t> all{1, 2, 31, 64, 257, 4097, 8191, 8192, 8193, 20000};
+  if (!only_small()) all.insert(all.end(), {1000000, 25600000});
+  return all;
+}
+
+TEST_CASE("positions by chance are the CPU's, for any share of any size") {
+  for (const uint64_t d : sizes())
+    for (const char* share :
+         {"ratio=0.01", "ratio=0.1", "ratio=0.37", "ratio=0.5", "ratio=0.51", "ratio=0.97", "ratio=1", "count=1"}) {
+      INFO("d " << d << ", " << share);
+      const std::string random = "sparsify=random(" + std::string(share) + ") ";
+      for (uint64_t step = 0; step < 3; ++step)
+        both_ways(random + "index=golomb value=qsgd", {make(DR_F32, d, d)}, call_at(step), static_cast<int32_t>(step),
+                  step);
+      both_ways(random + "index=raw value=raw", {make(DR_BF16, d, d, 0.5), make(DR_F16, d / 3, 1), make(DR_F16, 0, 1)},
+                call_at(d), 1, 3);
+    }
+  require_no_trouble();
+}
+
+TEST_CASE("chunks are the CPU's, of any size, with any target") {
+  for (const uint64_t d : sizes())
+    for (const char* chunk :
+         {"count=1,size=1", "count=2,size=7", "ratio=0.1,size=64", "count=200,size=256", "count=3,size=257", "count=64",
+          "ratio=0.5,size=3000", "count=100,size=8192", "ratio=0.01,size=8193", "ratio=0.3,size=32768"}) {
+      if (d > 1000000 && std::string(chunk).find("size") != std::string::npos) continue;
+      INFO("d " << d << ", " << chunk);
+      const std::string chunks = "sparsify=chunks(" + std::string(chunk) + ") ";
+      both_ways(chunks + "index=golomb value=qsgd", {make(DR_F32, d, d), make(DR_F32, d / 2, 1, 0.95)}, {},
+                static_cast<int32_t>(d % 4), d % 3);
+      both_ways(chunks + "index=raw value=raw", {make(DR_F16, d, d), make(DR_BF16, 33, 1), make(DR_BF16, 0, 1)});
+    }
+  for (const dr_dtype dtype : value_types)
+    for (const named_gradient& n : awkward(dtype, 9000)) {
+      INFO(n.name << ", type " << dtype);
+      for (const char* chunk : {"count=5,size=100", "count=100,size=1000", "ratio=0.2,size=20000"})
+        both_ways("sparsify=chunks(" + std::string(chunk) + ") index=golomb value=raw", {n.g});
+    }
+  require_no_trouble();
+}
+
+TEST_CASE("chance and chunks in buckets, with feedback, and beside one another in a frame") {
+  for (const dr_dtype dtype : value_types)
+    for (const char* s : {"random(ratio=0.03)", "random(ratio=0.7)", "chunks(count=3,size=50)",
+                          "chunks(count=40,size=1024)", "chunks(count=40,size=10000)"})
+      for (const char* bucket : {"", " bucket=flat"})
+        for (const char* p : {" index=golomb value=qsgd", " index=bloom(policy=p0,fpr=0.01) value=raw"}) {
+          const gradients some{make(dtype, 5000, 1), make(dtype, 0, 1), make(dtype, 1, 1), make(dtype, 9001, 2),
+                               make(dtype, 77, 3)};
+          const std::string plan = std::string("sparsify=") + s + p + bucket;
+          both_ways(plan, some, call_at(4), 2, 1);
+          steps_with_states(plan + " feedback=residual(beta=0.9,gamma=0.5)", some, 1);
+        }
+  require_no_trouble();
+}
+
+TEST_CASE("of chance and chunks a value that is not finite is the CPU's fault, and a bad state changes nothing") {
+  for (const dr_dtype dtype : value_types)
+    for (const named_gradient& n : not_finite(dtype, 5000))
+      for (const char* s : {"random(ratio=0.5)", "chunks(count=500,size=1000)", "chunks(count=20,size=50)"}) {
+        INFO(n.name << ", " << s);
+        both_ways(std::string("sparsify=") + s + " index=golomb value=qsgd", {make(dtype, 700, 1), n.g});
+        gradients fed{make(dtype, 700, 1), n.g};
+        for (gradient& g : fed) g.give_state();
+        both_ways(std::string("sparsify=") + s + " feedback=residual index=golomb value=raw", fed);
+      }
+  for (const char* s : {"random(ratio=0.5)", "chunks(count=500,size=1000)"}) {
+    gradients own{make(DR_F32, 3000, 1), make(DR_F32, 9000, 2)};
+    for (gradient& g : own) g.give_state();
+    const placed_batch b(std::string("sparsify=") + s + " feedback=residual index=golomb value=qsgd", own);
+    own[1].state[0] = 6;
+    own[1].state[5] = 0x7fc000007fc00000;
+    sender at(b, own);
+    const encoded got = at.encode();
+    CHECK(got.status == DR_E_ARGUMENT);
+    CHECK(got.result.tensor == 1);
+    CHECK(at.state(1) == own[1].state);
+  }
+  require_no_trouble();
+}
+
+TEST_CASE("launches of chance and chunks do not grow with the number of tensors") {
+  for (const char* s : {"random(ratio=0.01)", "random(ratio=0.5)", "chunks(count=64)"}) {
+    const std::string text = std::string("sparsify=") + s + " index=golomb value=qsgd";
+    const auto launches = [&](size_t n) {
+      gradients all;
+      for (size_t i = 0; i < n; ++i) all.push_back(make(DR_F32, 1000, i));
+      return placed_batch(text, all).info.launches;
+    };
+    CHECK(launches(161) == launches(1));
+    CHECK(launches(1) <= 8);
+  }
+}
+
+}  // namespace
