@@ -2,6 +2,7 @@
 // at its end (that is a line more here); a line that has to change is a new ABI: DR_ABI_VERSION, or DR_CODEC_ABI_VERSION for codec.h.
 #include <deepreduce/control.h>
 #include <deepreduce/exchange.h>
+#include <deepreduce/graph.h>
 #include <deepreduce/sender.h>
 #include <deepreduce/transform.h>
 
@@ -426,6 +427,7 @@ VALUE(DR_CALL_TAG, 1);
 VALUE(DR_CALL_STATUS_FRAME, 2);
 VALUE(DR_CALL_LIST, 4);
 VALUE(DR_CALL_FIT, 8);
+VALUE(DR_CALL_STEP_AT, 16);
 
 VALUE(DR_FRAME_SHORT, 1);
 VALUE(DR_FRAME_TAG, 2);
