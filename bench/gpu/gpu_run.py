@@ -39,6 +39,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import gpu_profile  # noqa: E402
+import model  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build-gpu"
@@ -46,6 +47,7 @@ JITTER = ROOT / "build-gpu-jitter"  # whose kernels sleep at random
 EVERY = ROOT / "build-gpu-every"  # for all architectures
 PACKED = ROOT / ".gpu"
 NVCOMP = ROOT / ".gpu-nvcomp"
+UNPACKED = ROOT / "build-gpu-packed"
 PACKAGES = ["doctest-dev", "zlib1g-dev", "zlib1g", "libzstd-dev", "libzstd1", "pkgconf", "pkgconf-bin", "libpkgconf3"]
 HEADERS = ["doctest/doctest.h", "zlib.h", "zstd.h"]  # that a build with tests needs
 LOG_MAX = 2 << 20  # bytes of a step
@@ -136,9 +138,9 @@ def has_header(name):
 
 def unpack():
     """Packages go to a folder of their own, never over the machine's; compilers and Meson get its path. Returns a result and a note."""
-    prefix = PACKED / "root"
+    prefix = UNPACKED / "root"
     packages = sorted(PACKED.glob("*.deb"))
-    for archive, to in ((PACKED / "cccl.tar.xz", PACKED / "cccl"), (NVCOMP / "nvcomp.tar.xz", NVCOMP / "site")):
+    for archive, to in ((PACKED / "cccl.tar.xz", UNPACKED / "cccl"), (NVCOMP / "nvcomp.tar.xz", UNPACKED / "site")):
         if archive.exists() and not to.exists():
             with tarfile.open(archive) as tar:
                 tar.extractall(to)
@@ -250,9 +252,8 @@ def last_matching(pattern):
 
 def build(run, jobs):
     """For this GPU alone, and only what measures and tests it: half of nvcc's work."""
-    options = ["--buildtype=release", "-Dpython=disabled", "-Dmpi=disabled", "-Dreport=disabled", "-Dtests=enabled", "-Dcuda=enabled"]
     if not (BUILD / "build.ninja").exists():
-        if not run.step("configure", ["meson", "setup", BUILD, *options, "-Dgpu_arch=native"], 60):
+        if not run.step("configure", ["meson", "setup", BUILD, *OPTIONS, "-Dgpu_arch=native"], 60):
             return False
     return run.step("build", ["ninja", "-C", BUILD, "-j", jobs, "tests/cuda/gpu_tests", "bench/gpu/gpu_bench"], 200, note=last_matching(NINJA_SAYS))
 
@@ -271,11 +272,12 @@ def compare(run, out, name):
 
 def profile(run, out, bench):
     """One call of each of five rows, kernel by kernel. A row that fails leaves the others."""
-    ncu = next((str(p) for p in map(Path, (shutil.which("ncu") or "", "/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/ncu")) if p.is_file()), None)
+    places = [Path(shutil.which("ncu") or "ncu"), Path("/usr/local/cuda/bin/ncu"), *sorted(Path("/opt/nvidia/nsight-compute").glob("*/ncu"))]
+    ncu = next((str(p) for p in places if p.is_file()), None)
     if not ncu:
         run.note("profile", "not here", 0, "no ncu")
         return
-    raw, begin, done = out / "gpu_profile.csv", time.monotonic(), 0
+    raw, begin, done, report = out / "gpu_profile.csv", time.monotonic(), 0, gpu_profile.profile("")
     with raw.open("w", encoding="utf-8") as file:
         for row in gpu_profile.ROWS:
             status, _, text = run.call(f"profile: {row}", gpu_profile.command(ncu, bench, row), 40, 120)
@@ -286,6 +288,9 @@ def profile(run, out, bench):
             (out / "gpu_profile.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
             if report["trouble"] and not report["rows"]:
                 break  # no counters for us here
+    gpu = model.gpu_of(run.report["machine"]["GPU"])
+    if gpu and report["rows"]:
+        run.log.write("\n".join(["==== profile: expected, measured", *model.compare_profile(report, gpu)]) + "\n\n")
     run.note("profile", "passed" if done == len(gpu_profile.ROWS) and not report["trouble"] else "failed", time.monotonic() - begin,
              f"{done} of {len(gpu_profile.ROWS)} rows, {len(report['rows'])} launches{'; ' + report['trouble'] if report['trouble'] else ''}")
 
@@ -293,8 +298,7 @@ def profile(run, out, bench):
 def jitter(run, jobs):
     """The sample of the tests again, by kernels that sleep up to a microsecond around every atomic operation: other orders of blocks."""
     if not (JITTER / "build.ninja").exists():
-        run.step("configure with jitter", ["meson", "setup", JITTER, "--buildtype=release", "-Dpython=disabled", "-Dmpi=disabled", "-Dreport=disabled", "-Dbench=disabled",
-                                           "-Dtests=enabled", "-Dcuda=enabled", "-Dgpu_arch=native", "-Dgpu_jitter=true"], 40, 100)
+        run.step("configure with jitter", ["meson", "setup", JITTER, *OPTIONS, "-Dbench=disabled", "-Dgpu_arch=native", "-Dgpu_jitter=true"], 40, 100)
     if not run.step("build with jitter", ["ninja", "-C", JITTER, "-j", jobs, "tests/cuda/gpu_tests"], 120, 100, note=last_matching(NINJA_SAYS)):
         return
     begin, passed = time.monotonic(), 0
@@ -311,12 +315,14 @@ def jitter(run, jobs):
 
 def peers(run, out, quick, reserve=0):
     environment = {}
-    if (NVCOMP / "site").is_dir():
-        environment["PYTHONPATH"] = os.pathsep.join([str(NVCOMP / "site"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    if (UNPACKED / "site").is_dir():
+        environment["PYTHONPATH"] = os.pathsep.join([str(UNPACKED / "site"), *filter(None, [os.environ.get("PYTHONPATH")])])
     run.step("peers", [sys.executable, ROOT / "bench/gpu/gpu_peers.py", "--json", out / "gpu_peers.json", *quick], 60, reserve, environment,
              note=last_matching(r"\n(nvCOMP is not here[^\n]*)"))
 
 
+# (Precompiled headers: there is no cache of compilations on such a machine.)
+OPTIONS = ["--buildtype=release", "-Dprecompiled_headers=true", "-Dpython=disabled", "-Dmpi=disabled", "-Dreport=disabled", "-Dtests=enabled", "-Dcuda=enabled"]
 NINJA_SAYS = r"\n(?:FAILED|ninja:|\[)[^\n]*"
 
 
@@ -421,13 +427,13 @@ def steps(run, args, out):
         compare(run, out, "gpu_bench.json")
     if tests.exists():
         run.step("tests of a GPU", [tests, "-d"], 150, 60, note=output)
-        run.step("hostile frames, memcheck", [sanitizer(), "--tool", "memcheck", "--error-exitcode", "9", "--print-limit", "20", "--leak-check", "no", tests, "-sf=*gpu_hostile*", "-d"],
-                 90, 30, {"DR_TEST_SIZES": "small", "DR_TEST_EXACT": "1"}, last_matching(SANITIZER_SAYS))
+        if Path(sanitizer()).exists():
+            run.step("hostile frames, memcheck", [sanitizer(), "--tool", "memcheck", "--error-exitcode", "9", "--print-limit", "20", "--leak-check", "no", tests, "-sf=*gpu_hostile*",
+                                                  "-d"], 90, 30, {"DR_TEST_SIZES": "small", "DR_TEST_EXACT": "1"}, last_matching(SANITIZER_SAYS))
         sanitize(run, tests)
         python_tests(run, 60, 20)
     if not (EVERY / "build.ninja").exists():
-        run.step("configure for all architectures", ["meson", "setup", EVERY, "--buildtype=release", "-Dpython=disabled", "-Dmpi=disabled", "-Dreport=disabled", "-Dtests=enabled",
-                                                     "-Dcuda=enabled"], 40, 10)
+        run.step("configure for all architectures", ["meson", "setup", EVERY, *OPTIONS], 40, 10)
     run.step("build for all architectures", ["ninja", "-C", EVERY, "-j", jobs], 150, 5, note=last_matching(NINJA_SAYS))
     run.step("device tests, the CPU playing the GPU", ["meson", "test", "-C", EVERY, "--no-rebuild", "--suite", "device", "--print-errorlogs"], 90, 5,
              note=last_matching(r"\n(?:Ok|Fail): [^\n]*"))

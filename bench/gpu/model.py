@@ -74,7 +74,7 @@ class Row:
     def work(self, kernel):
         """(bytes of memory, read alone, millions of candidates or pairs) of a launch."""
         candidates, pairs = 1.13 * self.selected, self.selected * max(1, self.frames)
-        # (With a residual three streams are at four fifths of the copy's rate: 64 registers and spills.)
+        # (With a residual three streams are at four fifths of the copy's rate.)
         read = 4 * self.d * 3 / 0.8 if self.residual else 4 * self.d
         size, reads, amount = {
             "select_filter": (read + 8 * candidates, not self.residual, candidates), "select_refine": (0, False, candidates), "select_compact": (0, False, candidates),

@@ -5,6 +5,7 @@
 """
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -146,6 +147,22 @@ def gated(rehearsal, out):
         if "topr" in row["plan"] and row["group"] != "frames to a dense tensor":
             assert row["bytes"] == 4 * row["elements"] * (3 if "residual" in row["name"] else 1) + row["frame_bytes"], row
     assert "back_to_back_us" not in next(row for row in report["rows"] if "residual" in row["name"])
+    # An ncu that says what the real one says, and one that may not.
+    fake = out / "ncu"
+    for says, result in ((RAW, "passed"), (REFUSED, "failed")):
+        fake.write_text(f"#!/bin/sh\ncat <<'END'\n{says}END\n")
+        fake.chmod(0o755)
+        before = os.environ["PATH"]
+        os.environ["PATH"] = f"{out}:{before}"
+        run.report["machine"]["GPU"] = "NVIDIA H200"
+        gpu_run.profile(run, out, rehearsal)
+        os.environ["PATH"] = before
+        step = json.loads((out / "gpu.json").read_text())["steps"][-1]
+        saved = json.loads((out / "gpu_profile.json").read_text())
+        assert step["name"] == "profile" and step["result"] == result, step
+        assert len(saved["rows"]) == (2 * len(gpu_profile.ROWS) if says is RAW else 0) and (says is RAW or "permission" in step["note"]), saved
+        assert (out / "gpu_profile.csv").read_text().count("# row: ") == (len(gpu_profile.ROWS) if says is RAW else 1)
+    assert "expected, measured" in (out / "log.txt").read_text() and "| select_filter |" in "\n".join(gpu_profile.table(gpu_profile.profile("# row: x\n" + RAW)))
     for row in gpu_profile.ROWS:
         done = subprocess.run([rehearsal, "--quick", "--profile", row], capture_output=True, text=True)
         assert done.returncode == 0 and done.stdout.count("profiled: ") == 1 and f"profiled: {row}" in done.stdout, done
