@@ -104,7 +104,7 @@ def test_files_that_are_no_rows_are_refused(tmp_path, capsys):
 def test_a_figure_is_of_one_tensor(tmp_path, capsys):
     other = saved(tmp_path / "b.json", tensor="fc")
     assert figure.main([saved(tmp_path / "a.json"), other, "--output", str(tmp_path / "x.svg")]) == 2
-    assert "2 values of tensor ('*', 'fc', …): a figure shows one; select it with --tensor" in capsys.readouterr().err
+    assert "2 values of tensor ('*', 'fc'): a figure shows one; select it with --tensor" in capsys.readouterr().err
 
 
 def test_without_matplotlib_it_says_how_to_get_it(tmp_path, capsys, monkeypatch):

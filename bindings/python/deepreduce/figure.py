@@ -105,8 +105,8 @@ def points_of(rows: Sequence[Row], x: str, y: str) -> List[Point]:
     for name in ("input", "tensor", "step"):
         values = {row.get(name) for row in rows}
         if len(values) > 1:
-            some = ", ".join(sorted(map(repr, values))[:3])
-            raise FigureError(f"{len(values)} values of {name} ({some}, …): a figure shows one; select it with --{name}")
+            some = ", ".join(sorted(map(repr, values))[:3]) + (", …" if len(values) > 3 else "")
+            raise FigureError(f"{len(values)} values of {name} ({some}): a figure shows one; select it with --{name}")
     found = [(value(row, x), value(row, y), row["plan"]) for row in rows]
     points = [(a, b, plan) for a, b, plan in found if a is not None and b is not None]
     if not points:
