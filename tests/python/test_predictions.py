@@ -102,6 +102,8 @@ def test_a_plan_book_of_a_condition_is_made_and_predicted(profile, model, tmp_pa
     assert len(deepreduce.book.read(path)) >= 1
     steps = proof_table.predicted(TOOL, proof, c)
     assert 0 < steps["book"] <= steps["dense"]
+    fast = proof_run.write_book(TOOL, profile, model, c.ranks, tmp_path / "fast.txt", [*errors, "--link", "100Tb/s,1ns"])
+    assert list(deepreduce.book.read(fast)) == [("*", None)]  # no book helps there
     with pytest.raises(RuntimeError, match="deepreduce plan ended with 2: .*nowhere"):
         proof_run.write_book(TOOL, tmp_path / "nowhere", model, c.ranks, path)
 
