@@ -5,6 +5,7 @@ A line that does not have the expected form is an error, so that no option is lo
 
 import dataclasses
 import json
+import os
 import re
 import subprocess
 from typing import Dict, List
@@ -89,7 +90,7 @@ def help_of(tool: str, *command: str) -> str:
 
 
 def run(*words: str) -> str:
-    return subprocess.run(words, check=True, stdout=subprocess.PIPE, encoding="utf-8").stdout
+    return subprocess.run(words, check=True, stdout=subprocess.PIPE, encoding="utf-8", env={**os.environ, "LC_ALL": "C.UTF-8"}).stdout
 
 
 # ---- CLI11's page -------------------------------------------------------------------------------

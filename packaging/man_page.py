@@ -91,6 +91,7 @@ def page(tool: str, template: str, version: str) -> str:
         "ABOUT": list(prose(program.summary)),
         "OPTIONS": list(top_options(program)),
         "COMMANDS": [line for command in commands for line in command_lines(command)],
+        "COLUMNS": list(prose(cli_help.run(tool, "help", "columns").rstrip())),
         "CODECS": list(codec_lines(tool)),
     }
 

@@ -20,9 +20,11 @@
 #include "tool/predict/predict_command.hpp"
 #include "tool/read/inputs.hpp"
 #include "tool/read/plan_list.hpp"
+#include "tool/read/plan_text.hpp"
 #include "tool/read/presets.hpp"
 #include "tool/read/safetensors.hpp"
 #include "tool/show/output.hpp"
+#include "tool/show/plain_text.hpp"
 
 namespace dr::compare {
 namespace {
@@ -45,14 +47,14 @@ int run(const codecs_options& o) {
   if (text.empty() && !codec_table(o.name).empty())
     throw usage_error("codecs " + o.name + ": not a codec, and --format json lists codecs only");
   if (text.empty()) throw usage_error("codecs " + o.name + ": no such codec or stage; `deepreduce codecs` lists them");
-  write_output("", text);
+  write_output("", plain(text));
   return fine;
 }
 
 int run(const presets_options& o) {
-  const std::string text = preset_table(o.name);
+  const std::string text = o.form == format::json ? preset_json(o.name) : preset_table(o.name);
   if (text.empty()) throw usage_error("presets " + o.name + ": no such name; `deepreduce presets` lists them");
-  write_output("", text);
+  write_output("", plain(text));
   return fine;
 }
 
@@ -70,7 +72,8 @@ int run(const inspect_options& o) {
   load_plugins(o.plugins);
   const std::string bytes = read_frame(o.file);
   try {
-    write_output("", describe_frame(std::as_bytes(std::span(bytes))));
+    const auto frame = std::as_bytes(std::span(bytes));
+    write_output("", o.form == format::json ? frame_json(frame) : plain(describe_frame(frame)));
   } catch (const error& e) {
     throw std::runtime_error(o.file + ": " + e.what());
   }
@@ -101,6 +104,11 @@ int run(const encode_options& o) {
   std::vector<std::string> notes;
   const std::vector<tensor> tensors = read_input(o.input, &notes, o.cast);
   for (const std::string& note : notes) console.line("note: " + note);
+  if (tensors.size() > 1 && read_plan(method.text()).sparsifies && !(method.info().flags & DR_PLAN_FLAT))
+    console.line(
+        fmt::format("note: {} tensors in one frame, each with its own share of elements; `compare` joins them, "
+                    "`compare --batch` measures this frame",
+                    tensors.size()));
   std::vector<dr_tensor> sources;
   std::vector<std::vector<uint64_t>> states;
   for (const tensor& g : tensors) {
@@ -148,6 +156,7 @@ int main(int argc, char** argv) {
   using namespace dr::compare;
   int status = failed;
   std::string message;
+  ascii_only = locale_is_ascii();
   try {
     check_environment();
     return std::visit([](const auto& o) { return run(o); }, parse_options(argc, argv));
@@ -164,6 +173,6 @@ int main(int argc, char** argv) {
   } catch (const std::exception& e) {
     message = e.what();
   }
-  std::fprintf(stderr, "deepreduce: %s\n", without_controls(message).c_str());
+  std::fprintf(stderr, "deepreduce: %s\n", plain(without_controls(message)).c_str());
   return status;
 }

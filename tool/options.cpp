@@ -4,11 +4,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <span>
 
 #include "deepreduce/deepreduce.h"
 #include "tool/compare/compare_help.hpp"
@@ -16,6 +16,7 @@
 #include "tool/read/near_name.hpp"
 #include "tool/read/plan_list.hpp"
 #include "tool/read/whole_number.hpp"
+#include "tool/show/format_name.hpp"
 #include "tool/show/help_text.hpp"
 #include "tool/show/machine.hpp"
 
@@ -27,11 +28,9 @@ constexpr const char* about =
     "A plan is one line, such as 'sparsify=topr(ratio=0.01) index=golomb value=qsgd(levels=127)';\n"
     "`deepreduce codecs` lists its parts.";
 
-const std::map<std::string, format> compare_formats{{"table", format::table},
-                                                    {"csv", format::csv},
-                                                    {"json", format::json},
-                                                    {"md", format::markdown},
-                                                    {"html", format::html}};
+const std::map<std::string, format> compare_formats{
+    {"table", format::table}, {"csv", format::csv}, {"json", format::json}, {"md", format::markdown}};
+constexpr std::string_view compare_suffixes[] = {"csv", "json", "md"};
 const std::map<std::string, format> list_formats{{"table", format::table}, {"json", format::json}};
 
 // `--name TEXT`, repeatable; one TEXT per option.
@@ -65,7 +64,7 @@ std::string no_empty_text(const std::string& text) {
 std::string no_empty_path(const std::string& path) { return path.empty() ? "the path is empty" : std::string(); }
 
 CLI::Option* add_output(CLI::App& app, std::string& path, const char* help) {
-  return app.add_option("--output", path, help)->check(no_empty_path)->type_name("FILE");
+  return app.add_option("-o,--output", path, help)->check(no_empty_path)->type_name("FILE");
 }
 
 void add_run(CLI::App& app, uint32_t& threads, uint64_t& seed, uint64_t& segment_rows) {
@@ -133,28 +132,26 @@ std::string known_format(const std::string& text) {
     return "'" + text +
            "' is a figure: write --output rows.json, then `python -m deepreduce figure rows.json --output x." + text +
            "`";
-  return compare_formats.contains(text) ? std::string() : "'" + text + "' is not one of table|csv|json|md|html";
+  if (text == "html" || text == "htm") return "a page is `--report FILE.html`";
+  return compare_formats.contains(text) ? std::string() : "'" + text + "' is not one of table|csv|json|md";
 }
 
 void add_compare_output(CLI::App& app, compare_options& o) {
   app.add_option("--format", o.form_name, "Format of the result; default: by the suffix of --output, else table")
       ->check(known_format)
-      ->type_name("table|csv|json|md|html");
+      ->type_name("table|csv|json|md");
   app.add_flag("--wide", o.wide,
                "All columns, and a row for every tensor; default: five columns, as wide as the terminal");
-  add_output(
-      app, o.output,
-      "File to write instead of stdout, completely or not at all; X.json, X.csv, X.md and X.html choose the format");
+  add_output(app, o.output,
+             "File to write instead of stdout, completely or not at all; X.json, X.csv and X.md choose the format");
 }
 
 void add_report(CLI::App& app, std::string& path) {
   app.add_option("--report", path, "Also write a page with charts and all rows: one HTML file that loads nothing")
       ->check([](const std::string& file) {
-        const size_t dot = file.rfind('.'), slash = file.rfind('/');
-        const std::string suffix = dot == file.npos || (slash != file.npos && dot < slash) ? "" : file.substr(dot);
+        const std::string suffix = suffix_of(file);
         if (file.empty()) return std::string("the path is empty");
-        return suffix.empty() || suffix == ".html" || suffix == ".htm" ? ""
-                                                                       : "'" + file + "': a report is HTML, X.html";
+        return suffix.empty() || suffix == "html" || suffix == "htm" ? "" : "'" + file + "': a report is HTML, X.html";
       })
       ->type_name("FILE.html");
 }
@@ -234,7 +231,7 @@ void add_compare(CLI::App& app, compare_options& o) {
   app.footer(compare_help());
 }
 
-void add_frequent(CLI::App& compare, CLI::App& predict) {
+void add_frequent(CLI::App& compare, CLI::App& predict, CLI::App& plan) {
   add_short_help(
       compare, "deepreduce compare [INPUT ...] [OPTIONS]",
       {{"What",
@@ -256,7 +253,25 @@ void add_frequent(CLI::App& compare, CLI::App& predict) {
         {{"--wide", "all columns"},
          {"--report", "a page with charts"},
          {"--output", "rows.json, rows.csv or rows.md"}}}});
-  add_short_help(predict, "deepreduce predict PROFILE [OPTIONS]",
+  add_short_help(
+      predict, "deepreduce predict PROFILE [OPTIONS]",
+      {{"What",
+        {{"PROFILE", "costs of plans; `deepreduce calibrate -o profile.json` writes it"},
+         {"--model", "tensors and times; DDPHook(plan, record=FILE) writes it"},
+         {"--sizes", "without a model: 25M,512x2048"},
+         {"--backward", "its backward: 122ms"}}},
+       {"Which plans",
+        {{"--plan", "a plan or a sweep; default: those of the profile"},
+         {"--book", "each tensor by its plan of a plan book"},
+         {"--errors", "errors on your gradients: rows.json of `compare --per-tensor`"}}},
+       {"Which rows",
+        {{"--every", "rounds of an outer loop, every H steps, in place of steps"},
+         {"--what-if", "curves over one of these"}}},
+       {"Link",
+        {{"--link", "of a host: 10Gb/s,50us; default: the profile's"},
+         {"--ranks", "their number; default: 8 with --link"}}},
+       {"Output", {{"--timeline", "a drawing of a step"}, {"--output", "a file instead of stdout: x.json, x.csv"}}}});
+  add_short_help(plan, "deepreduce plan PROFILE [OPTIONS]",
                  {{"What",
                    {{"PROFILE", "costs of plans; `deepreduce calibrate -o profile.json` writes it"},
                     {"--model", "tensors and times; DDPHook(plan, record=FILE) writes it"},
@@ -264,30 +279,31 @@ void add_frequent(CLI::App& compare, CLI::App& predict) {
                     {"--backward", "its backward: 122ms"}}},
                   {"Which plans",
                    {{"--plan", "a plan or a sweep; default: those of the profile"},
-                    {"--book", "each tensor by its plan of a plan book"},
-                    {"--errors", "errors on your gradients: rows.json of `compare --per-tensor`"}}},
-                  {"Which rows",
-                   {{"--every", "rounds of an outer loop, every H steps, in place of steps"},
-                    {"--what-if", "curves over one of these"}}},
+                    {"--errors", "errors on your gradients: rows.json of `compare --per-tensor`"},
+                    {"--error-budget", "the largest error of a tensor; default: step / (1 - error^2) decides"}}},
                   {"Link",
                    {{"--link", "of a host: 10Gb/s,50us; default: the profile's"},
                     {"--ranks", "their number; default: 8 with --link"}}},
-                  {"Output",
-                   {{"--timeline", "a drawing of a step"},
-                    {"--output", "a file instead of stdout"},
-                    {"--json", "instead of a table"}}}});
+                  {"Output", {{"--output", "the plan book; x.json: also the compared choices"}}}});
 }
 
 // By --format, else by the suffix of --output.
 format chosen_format(const compare_options& o) {
-  if (!o.form_name.empty()) return compare_formats.at(o.form_name);
-  const size_t dot = o.output.rfind('.');
-  std::string suffix = dot == o.output.npos ? "" : o.output.substr(dot + 1);
-  std::ranges::transform(suffix, suffix.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  if (const auto known = compare_formats.find(suffix); known != compare_formats.end()) return known->second;
-  if (const std::string wrong = known_format(suffix); suffix == "png" || suffix == "svg")
-    throw usage_error("--output " + o.output + ": " + wrong);
-  return format::table;
+  const std::string suffix = suffix_of(o.output);
+  for (const std::string_view other : {"png", "svg", "html", "htm"})
+    if (suffix == other) throw usage_error("--output " + o.output + ": " + known_format(suffix));
+  if (const std::string clash = format_clash(o.form_name, o.output, compare_suffixes); !clash.empty())
+    throw usage_error(clash);
+  const std::string name = format_name(o.form_name, o.output, compare_suffixes);
+  return name.empty() ? format::table : compare_formats.at(name);
+}
+
+// Likewise, of commands that have the formats `known` and a usual one.
+std::string settled_format(const std::string& option, const std::string& output,
+                           std::span<const std::string_view> known, const char* usual) {
+  if (const std::string clash = format_clash(option, output, known); !clash.empty()) throw usage_error(clash);
+  const std::string name = format_name(option, output, known);
+  return name.empty() ? usual : name;
 }
 
 // Saved rows are shown unchanged: options of a measurement have no effect on them.
@@ -304,8 +320,13 @@ void check_measures(const CLI::App& app, const compare_options& o) {
 
 void add_decode(CLI::App& app, decode_options& o) {
   app.add_option("FRAME", o.file, "File with a frame")->required()->type_name("");
-  add_output(app, o.output, "X.npy or X.f32 for a frame of one tensor; X.npz holds tensor_0, tensor_1, …; all dense")
+  add_output(
+      app, o.output,
+      "X.npy or X.f32 for a frame of one tensor; X.npz holds tensor_0, tensor_1, … or the names of --like; all dense")
       ->required();
+  app.add_option("--like", o.like, "The input of encode: its tensors' names and shapes, in place of tensor_0, flat")
+      ->check(no_empty_path)
+      ->type_name("INPUT");
   app.add_option("--threads", o.threads, "Threads of the library; 0 and 1 start none")
       ->check(CLI::Range(0, 256))
       ->type_name("N");
@@ -387,7 +408,7 @@ command parse_options(int argc, const char* const* argv) {
   CLI::App app(about, "deepreduce");
   app.formatter(std::make_shared<help_text>());
   app.require_subcommand(1);
-  app.footer("`deepreduce help COMMAND` describes a command.");
+  app.footer("`deepreduce help COMMAND` describes a command, `deepreduce help columns` the columns of compare.");
   app.set_version_flag("-V,--version", version_text());
   auto* compare_app = app.add_subcommand("compare", "Compares plans on gradients: bytes, errors, times");
   auto* codecs_app = app.add_subcommand(
@@ -413,7 +434,9 @@ command parse_options(int argc, const char* const* argv) {
   add_list_format(*codecs_app, codecs.form);
   add_plugins(*codecs_app, codecs.plugins);
   presets_app->add_option("NAME", presets.name, "A preset or a set of presets")->type_name("");
+  add_list_format(*presets_app, presets.form);
   inspect_app->add_option("FRAME", inspect.file, "File with a frame")->required()->type_name("");
+  add_list_format(*inspect_app, inspect.form);
   add_plugins(*inspect_app, inspect.plugins);
   add_encode(*encode_app, encode);
   add_convert(*convert_app, convert);
@@ -422,9 +445,13 @@ command parse_options(int argc, const char* const* argv) {
   predict::add_predict(*predict_app, predict);
   predict::add_plan(*plan_app, plan);
   plugin_test::add_test_plugin(*test_plugin_app, test_plugin);
-  add_frequent(*compare_app, *predict_app);
-  help_app->add_option("COMMAND", "The command")->type_name("");
+  add_frequent(*compare_app, *predict_app, *plan_app);
+  help_app->add_option("COMMAND", "The command, or columns: those of compare")->type_name("");
   try {
+    if (argc == 3 && std::string_view(argv[1]) == "help" && std::string_view(argv[2]) == "columns") {
+      write_output("", plain(column_help()));
+      return finished{0};
+    }
     app.parse(arguments_of(app, argc, argv));
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return finished{print_answer(app, e)};  // --help, --version
@@ -447,8 +474,15 @@ command parse_options(int argc, const char* const* argv) {
   if (convert_app->parsed()) return convert;
   if (decode_app->parsed()) return decode;
   if (calibrate_app->parsed()) return calibrate;
-  if (predict_app->parsed()) return predict;
-  if (plan_app->parsed()) return plan;
+  constexpr std::string_view documents[] = {"json", "csv"};
+  if (predict_app->parsed()) {
+    predict.form = settled_format(predict.form, predict.output, documents, "table");
+    return predict;
+  }
+  if (plan_app->parsed()) {
+    plan.form = settled_format(plan.form, plan.output, std::span(documents).first(1), "text");
+    return plan;
+  }
   if (test_plugin_app->parsed()) return test_plugin;
   return encode;
 }

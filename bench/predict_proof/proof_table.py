@@ -25,7 +25,7 @@ class PredictError(RuntimeError):
 
 def predicted(tool: str, proof: Proof, c: Condition, skew: int = 0) -> Dict[str, float]:
     """ns, by the names that the rows of a condition have. skew: ns; 0: the model's, if it has one"""
-    words = [tool, "predict", str(proof.profile_path(c)), "--ranks", str(c.ranks), "--json", "--no-break-even"]
+    words = [tool, "predict", str(proof.profile_path(c)), "--ranks", str(c.ranks), "--format", "json", "--no-break-even"]
     if c.kind == "steps":
         plans = {m: proof_grid.local_plan(m) for m in proof_grid.HOOKED if m not in ("local", proof_grid.BOOK, *proof_grid.DENSE)}
         words += ["--model", str(proof.model_path(c)), "--book", str(proof.book_path(c))]

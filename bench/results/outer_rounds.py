@@ -70,7 +70,7 @@ def predicted(stored: Dict[str, Any], link: str, tool: str) -> List[Dict[str, An
         profile = Path(folder, "profile.json")
         profile.write_text(json.dumps(stored["profile"]), "utf-8")
         words = [tool, "predict", str(profile), "--sizes", sizes(), "--backward", f"{1e3 * found['local']}ms", "--ranks", str(RANKS)]
-        words += ["--link", f"{found['rate']}b/s,{LATENCY}", "--every", ",".join(map(str, EVERY)), "--plan", HALF, "--preset", SPARSE, "--json"]
+        words += ["--link", f"{found['rate']}b/s,{LATENCY}", "--every", ",".join(map(str, EVERY)), "--plan", HALF, "--preset", SPARSE, "--format", "json"]
         rows = json.loads(subprocess.run(words, check=True, capture_output=True, text=True, timeout=60).stdout)["rows"]
     known = {(row["candidate"], row["every"]): row for row in rows}
     sparse = next(row["candidate"] for row in rows if row["candidate"] not in ("dense f32", "dense bf16", HALF))

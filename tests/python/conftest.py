@@ -13,6 +13,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "bindings" / "python"), str(ROOT / "bindings" / "grace")]
 sys.dont_write_bytecode = True
+os.environ["LC_ALL"] = "C.UTF-8"  # in locale C the tool writes ASCII
 
 from report_pages import browser, report  # noqa: E402, F401 (fixtures)
 

@@ -37,7 +37,7 @@ def write(path, document):
 
 
 def predict(*arguments, **options):
-    return json.loads(run("predict", *arguments, "--json", **options).stdout)
+    return json.loads(run("predict", *arguments, "--format", "json", **options).stdout)
 
 
 def step_of(report, candidate):

@@ -43,7 +43,7 @@ def test_a_prediction_has_all_baselines_and_the_profiles_plans(profile, model):
 def test_forms_agree_and_the_table_says_what_pays(profile, model):
     arguments = (profile, "--model", model, "--link", "1Gb/s,50us", "--ranks", 8)
     report = predict(*arguments)
-    lines = list(csv.DictReader(io.StringIO(run("predict", *arguments, "--csv").stdout.decode())))
+    lines = list(csv.DictReader(io.StringIO(run("predict", *arguments, "--format", "csv").stdout.decode())))
     assert [int(line["step_ns"]) for line in lines] == [row["step_ns"] for row in report["rows"]]
     table = run("predict", *arguments).stdout.decode()
     assert "pays below" in table and report["verdict"] in table and "(by formula)" in table

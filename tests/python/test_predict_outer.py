@@ -87,12 +87,12 @@ def test_the_table_fits_a_terminal_and_ends_with_the_conclusion(profile):
         text = run("predict", *words).stdout.decode()
         assert max(map(len, text.splitlines())) <= 80, text
         flat = " ".join(text.split())
-        verdict = json.loads(run("predict", *words, "--json").stdout)["verdict"]
+        verdict = json.loads(run("predict", *words, "--format", "json").stdout)["verdict"]
         assert flat.endswith(" ".join(verdict)) and "only training shows" in verdict[-1]
     assert verdict[0].startswith("Every 30 steps: no plan helps. ")
     text = " ".join(run("predict", *arguments, "--link", "100Mb/s,1ms", "--every", "30").stdout.decode().split())
     assert "[1] dense f32: plan None" in text and "Every 30 steps: [3] has the shortest round: 1.8" in text and "[2], dense, does as well as [3], within 3 %, from" in text
-    lines = list(csv.DictReader(io.StringIO(run("predict", *arguments, "--link", "1Mb/s", "--every", "30", "--csv").stdout.decode())))
+    lines = list(csv.DictReader(io.StringIO(run("predict", *arguments, "--link", "1Mb/s", "--every", "30", "--format", "csv").stdout.decode())))
     assert [line["every"] for line in lines] == ["30"] * 4 and float(lines[0]["waiting"]) > 0.9
 
 

@@ -381,8 +381,9 @@ def test_help_is_printed_for_every_command():
     assert b"compare" in run("--help").stdout
     for command in ("compare", "codecs", "inspect", "encode"):
         assert b"Usage" in run(command, "--help").stdout
-    described = run("compare", "--help").stdout.decode()
-    assert all(name in described for name in COLUMNS)
+    described = run("help", "columns").stdout.decode()
+    assert all(f"\n  {name} " in described for name in COLUMNS)
+    assert "deepreduce help columns" in run("compare", "--help").stdout.decode() and "deepreduce help columns" in run("help").stdout.decode()
 
 
 def test_presets_are_plans_by_name():

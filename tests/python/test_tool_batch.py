@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tool_runs import DATASETS, EXACT, LOSSY, TOPR, compare, needs_tool, refusal, rows_of, run, write_npy, write_npz
+from tool_runs import DATASETS, EXACT, LOSSY, TOPR, compare, needs_tool, refusal, rows_of, run, words_of, write_npy, write_npz
 
 pytestmark = needs_tool
 
@@ -54,7 +54,38 @@ def test_empty_tensors_other_types_and_single_ones_are_as_encode_has_them(tmp_pa
         row, = rows_of(compare(file, "--batch", plans=(EXACT,)))
         assert (row["dtype"], row["tensor"]) == (dtype, tensor)
         assert row["bytes"] == encoded(file, EXACT, tmp_path)
-    assert "no tensor to compare" in refusal("compare", tmp_path / "e.npy", "--batch")
+    assert "holds no elements; nothing to compare" in refusal("compare", tmp_path / "e.npy", "--batch")
+
+
+def test_a_table_says_that_tensors_are_joined_and_encode_that_they_are_not(tmp_path):
+    file = write_npz(tmp_path / "g.npz", a=write_npy(tmp_path / "a.npy", [1.0, 0.0, 2.0] * 400), b=tmp_path / "a.npy")
+    assert "g.npz, its tensors joined (--batch: one by one, as `encode`), d = 2,400" in words_of(compare(file, form="table"))
+    assert "joined" not in compare(file, "--batch", form="table") + compare(tmp_path / "a.npy", form="table")
+    printed = run("encode", file, "--plan", EXACT, "-o", tmp_path / "frame").stderr.decode()
+    assert printed == "deepreduce: note: 2 tensors in one frame, each with its own share of elements; `compare` joins them, `compare --batch` measures this frame\n"
+    for plan in (EXACT + " bucket=flat", "index=all value=raw"):
+        assert run("encode", file, "--plan", plan, "-o", tmp_path / "frame").stderr == b""
+
+
+@pytest.mark.parametrize("stage", ["", " bucket=flat"])
+def test_decode_gives_tensors_the_names_and_shapes_of_an_input(tmp_path, stage):
+    numpy = pytest.importorskip("numpy")
+    tensors = {"a/b": numpy.arange(12, dtype="f4").reshape(3, 4), "c": numpy.float32(5), "d": numpy.arange(7, dtype="f4")}
+    numpy.savez(tmp_path / "g.npz", **tensors)
+    run("encode", tmp_path / "g.npz", "--plan", "index=all value=raw" + stage, "-o", tmp_path / "frame")
+    run("decode", tmp_path / "frame", "--like", tmp_path / "g.npz", "-o", tmp_path / "x.npz")
+    found = numpy.load(tmp_path / "x.npz")
+    assert list(found) == list(tensors)
+    for name, tensor in tensors.items():
+        assert found[name].shape == tensor.shape and numpy.array_equal(found[name], tensor)
+    write_npy(tmp_path / "other.npy", [1.0] * 5)
+    assert "--like " in refusal("decode", tmp_path / "frame", "--like", tmp_path / "other.npy", "-o", tmp_path / "y.npz")
+    run("encode", tmp_path / "other.npy", "--plan", "index=all value=raw", "-o", tmp_path / "one")
+    run("decode", tmp_path / "one", "--like", tmp_path / "other.npy", "-o", tmp_path / "one.npy")
+    assert numpy.array_equal(numpy.load(tmp_path / "one.npy"), numpy.ones(5, "f4"))
+    assert "use .npz with --like" in refusal("decode", tmp_path / "one", "--like", tmp_path / "other.npy", "-o", tmp_path / "one.f32")
+    numpy.savez(tmp_path / "short.npz", **{**tensors, "d": numpy.zeros(6, "f4")})
+    assert "elements" in refusal("decode", tmp_path / "frame", "--like", tmp_path / "short.npz", "-o", tmp_path / "y.npz") or stage
 
 
 def test_a_batch_goes_through_steps(tmp_path):

@@ -103,10 +103,14 @@ def test_no_parameter_of_a_plan_is_cut_off():
         assert max(map(len, table.splitlines())) <= width
 
 
-def test_tables_show_spreads_and_warn_of_few_rounds():
-    table = compare(SYNTH, repeat=9, form="wide")
+def test_tables_show_spreads_above_a_tenth_and_warn_of_few_rounds(tmp_path):
+    document = compare(SYNTH, repeat=9)
+    for row in document["rows"]:
+        row |= {f"{time}_ns_spread": spread for time, spread in (("sparsify", 0.05), ("encode", 0.4), ("decode", 0.1), ("merge", 13.0))}
+    (tmp_path / "a.json").write_text(json.dumps(document))
+    table = run("compare", "--from", tmp_path / "a.json", "--wide").stdout.decode()
     line = next(line for line in table.splitlines() if line.startswith("  " + TOPR.strip()))
-    assert 2 <= line.count("±") <= 4
+    assert line.count("±") == 2 and "±40%" in line and "±>100%" in line
     assert "too few" not in table and "2 timed rounds: too few" in compare(SYNTH, form="table")
 
 

@@ -24,7 +24,7 @@ def on_terminal(width, *arguments, stream="stdout", **variables):
     """What a run writes to a terminal of so many columns, as its stdout or its stderr."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
-    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | variables
+    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {"TERM": "xterm"} | variables
     other = {"stdout": "stderr", "stderr": "stdout"}[stream]
     with subprocess.Popen([TOOL, *map(str, arguments)], env=environment, **{stream: theirs, other: subprocess.DEVNULL}) as process:
         os.close(theirs)
@@ -52,9 +52,9 @@ def first(tmp_path_factory):
     return done.stdout.decode().splitlines(), report
 
 
-def test_the_first_command_has_at_most_40_lines_of_80_columns(first):
+def test_the_first_command_has_at_most_42_lines_of_80_columns(first):
     lines, _ = first
-    assert 20 < len(lines) <= 40 and max(map(len, lines)) <= 80
+    assert 20 < len(lines) <= 42 and max(map(len, lines)) <= 80
     assert lines[0].startswith("4 bundled inputs, summed, d = 1,741,787, 6.97 MB as f32")
     assert not any("differ by less" in line for line in lines)
 
@@ -62,12 +62,39 @@ def test_the_first_command_has_at_most_40_lines_of_80_columns(first):
 def test_its_last_lines_are_a_summary_and_the_report(first):
     lines, report = first
     text = "\n".join(lines)
-    labels = re.findall(r"^(smallest|fastest|best exact|pays|dense bf16|next|report):", text, flags=re.M)
-    assert labels == ["smallest", "fastest", "best exact", "pays", "dense bf16", "next", "report"]
+    labels = re.findall(r"^(smallest|fastest|best exact|pays|training|dense bf16|next|report):", text, flags=re.M)
+    assert labels[:2] == ["smallest", "fastest"] and [label for label in labels[2:] if label != "best exact"] == ["pays", "training", "dense bf16", "next", "report"]
     assert lines[-1] == f"report: {report}"
     assert "deepreduce predict" in text and "residual" in text
-    sends = re.search(r"^next: +a step sends ([\d.]+) % to ([\d.]+) % of .g.², the residual the rest, later;$", text, flags=re.M)
-    assert {float(share) for share in sends.groups()} <= {float(share) for share in re.findall(r": sends ([\d.]+) % of", text)}
+    assert "the residual sends the others later" in words_of(text) and "dense bf16: ×2, exact here (values of 8 bits)" in words_of(text)
+
+
+def test_the_summary_says_what_training_showed_for_the_smallest_plan_and_names_one_that_trained(first):
+    """The smallest, the fastest and the best exact plan are all of Top-0.1 %, which no training bears."""
+    training = words_of("\n".join(first[0]).partition("\ntraining:")[2].partition("\ndense bf16:")[0])
+    plan, better, worse = re.fullmatch(r"×[\d.,]+: (sparsify=.*?): (.*)\. The smallest: (.*)", training).groups()
+    assert plan.startswith("sparsify=topr(ratio=0.1) feedback=residual ") and better.startswith("Top-10 % with a residual was as good as dense on 3 of 6")
+    assert worse.startswith("Top-1 % with a residual was below dense on 5 of 6 models")
+
+
+def test_a_summary_of_plans_that_no_training_bears_says_so():
+    text = words_of(run("compare", SYNTH, "--repeat", 1, "--plan", EXACT, "--plan", LOSSY).stdout.decode())
+    assert "training: the smallest: what is not sent is lost without feedback=residual" in text
+    text = words_of(run("compare", SYNTH, "--repeat", 1, "--plan", "index=all value=uniform_quant(bits=4) feedback=residual", "--plan", "index=all value=sign").stdout.decode())
+    assert ": 8 and 4 bits with a residual were as good as dense" in text and "The smallest: no training of such a plan is recorded" in text
+    text = run("compare", SYNTH, "--repeat", 1, "--plan", "sparsify=topr(ratio=0.01) feedback=residual", "--plan", "sparsify=topr(ratio=0.01) feedback=residual value=half").stdout.decode()
+    assert "training:   the smallest: Top-1 % with a residual" in text and "the residual sends the others later" in words_of(text)
+
+
+def test_a_locale_without_utf_8_gets_ascii_and_a_dumb_terminal_no_sequences():
+    words = ("compare", SYNTH, "--repeat", 1, "--plan", "index=golomb|raw sparsify=topr(ratio=0.01) value=auto(error=0.05)", "--wide")
+    utf8, ascii_ = (run(*words, env={**os.environ, "LC_ALL": locale}) for locale in ("en_US.UTF-8", "C"))
+    assert "×" in utf8.stdout.decode() and "→" in utf8.stdout.decode() and "2 plans × 1 input" in utf8.stderr.decode()
+    assert ascii_.stdout.isascii() and b"->" in ascii_.stdout and b"2 plans x 1 input" in ascii_.stderr
+    lines = [line for line in ascii_.stdout.decode().splitlines() if " us" in line]
+    assert lines and run("compare", "--help", env={**os.environ, "LC_ALL": "POSIX"}).stdout.isascii()
+    dumb = [on_terminal(80, "compare", SYNTH, "--repeat", 5, "--plan", EXACT, "--plan", LOSSY, TERM="dumb", stream=stream) for stream in ("stdout", "stderr")]
+    assert "\x1b" not in "".join(dumb) and "\r" not in "".join(dumb)
 
 
 def test_its_five_columns_are_the_numbers_of_the_rows(first):

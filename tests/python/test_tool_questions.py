@@ -177,8 +177,11 @@ def test_the_name_of_the_output_chooses_the_format(tmp_path):
     for name, begin in (("a.json", "{"), ("a.csv", "input,"), ("a.md", "| plan |"), ("a.txt", "synth:")):
         run("compare", SYNTH, "--plan", EXACT, "--repeat", 1, "--output", tmp_path / name)
         assert (tmp_path / name).read_text().startswith(begin), name
-    run("compare", SYNTH, "--plan", EXACT, "--repeat", 1, "--format", "csv", "--output", tmp_path / "b.json")
-    assert next(csv.reader(io.StringIO((tmp_path / "b.json").read_text())))[0] == "input"
+    run("compare", SYNTH, "--plan", EXACT, "--repeat", 1, "--format", "csv", "-o", tmp_path / "b.txt")
+    assert next(csv.reader(io.StringIO((tmp_path / "b.txt").read_text())))[0] == "input"
+    assert "--output x.json: the name says json, --format says csv" in refusal("compare", SYNTH, "--format", "csv", "--output", "x.json")
+    for page in (("--format", "html"), ("--output", "x.html")):
+        assert "a page is `--report FILE.html`" in refusal("compare", SYNTH, *page)
     for figure in ("png", "svg"):
         assert "python -m deepreduce figure" in refusal("compare", SYNTH, "--format", figure)
         assert "python -m deepreduce figure" in refusal("compare", SYNTH, "--output", f"x.{figure}")

@@ -83,7 +83,8 @@ const column table[] = {
      "|g - c| / |g|: the decoded tensor c against the dense gradient g. With --steps |sum g - sum c| / |sum g| "
      "over the steps so far, g scaled by feedback's gamma",
      [](const row& r) { return cell(r.total_error); }},
-    {"energy_recall", "energy recall", "share", "share of |g|^2 at the positions that decode returns",
+    {"energy_recall", "energy recall", "share",
+     "share of the gradient's squared norm, |g|^2, that is sent: at the positions that decode returns",
      error_cell<&distortion::energy_recall>},
     {"index_recall", "recall", "share", "share of the selected positions that decode returns",
      error_cell<&distortion::index_recall>},

@@ -364,25 +364,18 @@ class comparison {
     const bool beside = o_.output.empty() && o_.form != format::table;  // stdout has a document
     if (beside && !report.empty() && console_.is_terminal()) console_.line(report.substr(0, report.size() - 1));
     if (!beside) text += next_steps() + report;
-    if (!o_.output.empty() || !beside) return text.empty() ? void() : write_output("", without_controls(text, true));
+    if (!o_.output.empty() || !beside)
+      return text.empty() ? void() : write_output("", plain(without_controls(text, true)));
     std::istringstream lines(text);
     for (std::string line; std::getline(lines, line);) console_.line(line);
   }
 
   // What comes after the plain question.
   std::string next_steps() const {
-    const bool plain = o_.output.empty() && o_.from.empty() && !o_.wide && o_.best.empty() && o_.against.empty() &&
+    const bool usual = o_.output.empty() && o_.from.empty() && !o_.wide && o_.best.empty() && o_.against.empty() &&
                        !questions_.shown.asks() && o_.plans.empty() && o_.presets.empty() && o_.book.empty();
-    if (!plain) return {};
-    double least = 1, most = 0;  // of the energy, by plans with a sparsifier
-    for (const json_row& sum : together(rows_))
-      if (const auto share = is_memcpy(sum) ? std::nullopt : number_in(sum, "energy_recall");
-          share && read_plan(text_of(sum, "plan")).sparsifies)
-        least = std::min(least, *share), most = std::max(most, *share);
-    const std::string sends =
-        least < most ? fmt::format("a step sends {} to {} of |g|²", share_text(least), share_text(most)) : "";
-    return (sends.empty() ? "next:       " : "next:       " + sends + ", the residual the rest, later;\n            ") +
-           "your step: `deepreduce predict`; your loss: only training shows it\n";
+    if (!usual) return {};
+    return "next:       your step: `deepreduce predict`; your loss: only training shows it\n";
   }
 
   render_request presentation() const {
@@ -393,11 +386,11 @@ class comparison {
     r.asked = questions_.shown.asks();
     r.answers = !o_.all;
     r.together = o_.subjects.inputs.empty() && o_.from.empty() && o_.steps == 0;
-    if (measures()) r.net = {o_.ranks, o_.link_text};
+    if (measures()) r.net = {o_.ranks, o_.over ? link_words(o_.link_text, o_.over->bits_per_second) : ""};
     if (o_.output.empty()) r.width = terminal_width(STDOUT_FILENO, r.width);
     if (o_.wide) r.width = std::max(r.width, wide_width);
     const char* const no_color = std::getenv("NO_COLOR");
-    r.bold = o_.output.empty() && ::isatty(STDOUT_FILENO) != 0 && (no_color == nullptr || *no_color == 0);
+    r.bold = o_.output.empty() && draws(STDOUT_FILENO) && (no_color == nullptr || *no_color == 0);
     for (const std::string& name : o_.presets) r.notes += preset_notes(name);
     return r;
   }
@@ -416,9 +409,7 @@ class comparison {
 }  // namespace
 
 int run_compare(const compare_options& options) {
-  if ((!options.report.empty() || options.form == format::html) && !has_html_report())
-    throw usage_error(std::string(options.report.empty() ? "--output " + options.output : "--report") + ": " +
-                      no_html_report);
+  if (!options.report.empty() && !has_html_report()) throw usage_error(std::string("--report: ") + no_html_report);
   check_outputs({{"--resume", options.resume}, {"--output", options.output}, {"--report", options.report}});
   load_plugins(options.plugins);
   note_signals();

@@ -14,8 +14,8 @@ constexpr const char* compare_footer =
 Without INPUT the tool reads bundled data: an accumulator (gradient + residual, the input of a sparsifier in training) of each of
 four models, shown as one table. DEEPREDUCE_DATASETS names the folder that holds accumulators/ and gradients/; of a folder
 without these four all files are read.
-The tensors of a file are joined into one, named '*'. --batch puts them into one frame as a list, as `encode` and
-frameworks do. DEEPREDUCE_CPU=scalar|avx2|avx512 limits the instructions in use.
+The tensors of a file are joined into one, named '*', from which a sparsifier takes the largest of all, as DDPHook does. --batch puts
+them into one frame as a list, each with its own share, byte for byte as `encode` does. DEEPREDUCE_CPU=scalar|avx2|avx512 limits the instructions in use.
 
 The table has the plan, how many times smaller than dense f32 it is, the coding error, the time of an encode and a decode, and
 the speed of a link below which it pays against dense bf16 (with --link: the modelled step). It is as wide as the terminal, 80
@@ -36,6 +36,7 @@ consecutive steps (datasets/README.md).
 )";
 
 constexpr const char* compare_examples = R"(
+`deepreduce help columns` describes the columns of csv, json and conditions.
 
 Sweeps, conditions and reports of rows; docs/COMPARE.md has a dozen questions with their commands:
   --plan, synth: inputs     'index=rice|golomb value=half|log_quant(bits=3..6)' is every combination, without duplicates. 3..6 means
@@ -65,6 +66,10 @@ Exit status: 0 success, 1 a plan failed on an input (the others are reported), 2
   deepreduce compare --from old.json --from new.json --sort -total_error --output rows.csv
   deepreduce compare g.npz --against old.json --fail-if-worse)";
 
+}  // namespace
+
+std::string compare_help() { return std::string(compare_footer) + model_help + compare_examples; }
+
 std::string column_help() {
   constexpr size_t indent = 32, widest = 126;
   std::string text = "Columns of csv and of the rows in json:\n";
@@ -79,13 +84,8 @@ std::string column_help() {
   return text +
          R"(Times are in nanoseconds. In json a row has `samples`: encode_ns, decode_ns and merge_ns of every round. The document
 also has machine, commit, build, settings and `failures`: the plans that failed, with their errors.
-0/0 is 0, but the recall of nothing is 1. What is undefined is null, empty in csv.)";
-}
-
-}  // namespace
-
-std::string compare_help() {
-  return std::string(compare_footer) + model_help + "\n" + column_help() + compare_examples;
+0/0 is 0, but the recall of nothing is 1. What is undefined is null, empty in csv.
+)";
 }
 
 }  // namespace dr::compare

@@ -7,4 +7,7 @@ namespace dr::compare {
 
 std::string compare_help();
 
+// Of `deepreduce help columns`.
+std::string column_help();
+
 }  // namespace dr::compare

@@ -10,7 +10,7 @@
 
 namespace dr::compare {
 
-enum class format { table, csv, json, markdown, html };
+enum class format { table, csv, json, markdown };
 
 struct compare_options {
   subject_options subjects;
@@ -42,6 +42,7 @@ struct codecs_options {
 
 struct inspect_options {
   std::string file;
+  format form = format::table;
   std::vector<std::string> plugins;
 };
 
@@ -54,7 +55,7 @@ struct encode_options {
 };
 
 struct decode_options {
-  std::string file, output;
+  std::string file, output, like;  // like: an input that has the tensors' names and shapes; "": none
   std::vector<std::string> plugins;
   uint32_t threads = 0;
   uint64_t max_elements = 1'000'000'000;
@@ -62,6 +63,7 @@ struct decode_options {
 
 struct presets_options {
   std::string name;  // of a preset or a set; "": all
+  format form = format::table;
 };
 
 struct convert_options {

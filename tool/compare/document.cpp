@@ -38,6 +38,9 @@ ordered_json parse(const std::string& path) {
   try {
     return ordered_json::parse(text, shallow);
   } catch (const ordered_json::parse_error& e) {
+    if (path.ends_with(".csv"))
+      throw input_error(path +
+                        ": CSV lacks what a run is known by; saved rows are JSON, as --output X.json writes them");
     throw input_error(fmt::format("{}: byte {}: not JSON; saved rows are files of --format json", path, e.byte));
   } catch (const ordered_json::exception& e) {  // a number outside the range of a double
     throw input_error(fmt::format("{}: {}", path, e.what()));

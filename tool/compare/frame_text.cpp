@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <nlohmann/json.hpp>
+
 #include "deepreduce/deepreduce.hpp"
 #include "tool/show/text_table.hpp"
 
@@ -64,6 +66,36 @@ std::string describe_frame(std::span<const std::byte> bytes) {
   t.column("plan", left, cells(f.tensors, [](const auto& x) { return std::string(x.plan); }));
   return header_text(f.info, bytes.size()) +
          (f.tensors.empty() ? "" : t.text("") + "index, value, order: bytes of the payload\n");
+}
+
+std::string frame_json(std::span<const std::byte> bytes) {
+  using nlohmann::ordered_json;
+  const frame f = inspect(bytes);
+  const bool tagged = f.info.flags & DR_FRAME_TAG, failed = f.info.flags & DR_FRAME_STATUS;
+  ordered_json document{{"version", f.info.version},
+                        {"bytes", f.info.frame_size},
+                        {"header_bytes", f.info.header_size},
+                        {"bytes_after", bytes.size() - f.info.frame_size},
+                        {"segments", f.info.segments},
+                        {"list", (f.info.flags & DR_FRAME_LIST) != 0},
+                        {"tag", tagged ? ordered_json(f.info.tag) : ordered_json(nullptr)},
+                        {"status", failed ? ordered_json(dr_status_name(f.info.status)) : ordered_json(nullptr)},
+                        {"message", failed ? ordered_json(f.info.message) : ordered_json(nullptr)},
+                        {"tensors", ordered_json::array()}};
+  for (const dr_tensor_info& t : f.tensors)
+    document["tensors"].push_back({{"dtype", dtype_name(t.dtype)},
+                                   {"universe", t.universe},
+                                   {"width", t.width},
+                                   {"count", t.count},
+                                   {"support", t.support},
+                                   {"segments", t.segments},
+                                   {"index_bytes", t.index_size},
+                                   {"value_bytes", t.value_size},
+                                   {"order_bytes", t.order_size},
+                                   {"fallback", fallback_name(t.fallback)},
+                                   {"host_only", t.host_only != 0},
+                                   {"plan", t.plan}});
+  return document.dump(1, ' ', false, ordered_json::error_handler_t::replace) + '\n';
 }
 
 }  // namespace dr::compare

@@ -7,7 +7,8 @@
 
 namespace dr::compare {
 
-// Throws dr::error if the frame is invalid.
+// Throw dr::error if the frame is invalid.
 std::string describe_frame(std::span<const std::byte> bytes);
+std::string frame_json(std::span<const std::byte> bytes);
 
 }  // namespace dr::compare

@@ -10,7 +10,6 @@
 #include "best.hpp"
 #include "columns.hpp"
 #include "document.hpp"
-#include "html_report.hpp"
 #include "rows_table.hpp"
 #include "tool/read/plan_text.hpp"
 #include "tool/show/console.hpp"
@@ -41,7 +40,8 @@ std::string failures_text(const ordered_json& failures) {
 link_facts net_of(const ordered_json& document, const link_facts& given) {
   if (given.ranks != 0) return given;
   const ordered_json ranks = document.value("ranks", ordered_json()), link = document.value("link", ordered_json());
-  return {ranks.is_number_unsigned() ? ranks.get<uint64_t>() : 0, link.is_object() ? text_of(link, "text") : ""};
+  return {ranks.is_number_unsigned() ? ranks.get<uint64_t>() : 0,
+          link.is_object() ? link_words(text_of(link, "text"), number_in(link, "bits_per_second").value_or(0)) : ""};
 }
 
 std::string preset_legend(std::span<const json_row> rows, size_t width) {
@@ -107,7 +107,7 @@ class readable_document {
   std::string tables() {
     if (request_.together && !request_.wide && !request_.asked) {
       sums_ = together(of_inputs(rows_, totals_));
-      for (json_row& row : sums_) row["input"] = input_names();
+      for (json_row& row : sums_) row["input"] = input_names(), row["tensor"] = nullptr;  // (of several files)
       style_.winner = winner_of(sums_);
       return rows_table(sums_, style_);
     }
@@ -170,11 +170,10 @@ std::string render(const ordered_json& document, const render_request& request) 
   switch (request.form) {
     case format::json: return json_text(document);
     case format::csv: return csv_text(rows_with_origin(document), column_names());
-    case format::html: return html_report(document);
     case format::table:
     case format::markdown: break;
   }
-  return with_bold(readable_document(document, request).text(), request.bold);
+  return plain(with_bold(readable_document(document, request).text(), request.bold));
 }
 
 }  // namespace dr::compare

@@ -1,4 +1,4 @@
-// A document as text, CSV, JSON, Markdown or HTML.
+// A document as text, CSV, JSON or Markdown.
 #pragma once
 
 #include <string>

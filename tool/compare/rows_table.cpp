@@ -119,6 +119,7 @@ std::string subject_text(const json_row& row, const subject_names& names, bool a
   const std::string tensor = shown_text(row, "tensor"), kind = shown_text(row, "kind");
   std::string text = alone || names.inputs.differ() || tensor.empty() ? names.inputs(row) : "";
   if (!tensor.empty() && !(alone && tensor == "*")) text += (text.empty() ? "" : "  ") + tensor;
+  if (alone && tensor == "*") text += ", its tensors joined (--batch: one by one, as `encode`)";
   if (!kind.empty()) text += ", " + kind;
   if (const std::string d = shown_count(row, "d"); !d.empty()) text += ", d = " + d;
   if (const auto d = number_in(row, "d"); alone && d) text += ", " + size_text(4 * *d) + " as f32";

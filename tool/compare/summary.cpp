@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "shown_columns.hpp"
+#include "tool/predict/training_evidence.hpp"
 #include "tool/read/plan_text.hpp"
 
 namespace dr::compare {
@@ -36,7 +37,7 @@ const json_row* least(std::span<const json_row> rows, const std::function<std::o
 
 std::string error_text(const json_row& row) {
   const auto error = number_in(row, "relative_l2_error");
-  return error ? ", coding error " + share_text(*error) : std::string();
+  return !error ? "" : *error == 0 ? ", exact" : ", coding error " + share_text(*error);
 }
 
 // "×397, coding error 4.7 %, 27.3 µs"
@@ -49,21 +50,88 @@ bool has_link(std::span<const json_row> rows) {
   return std::ranges::any_of(rows, [](const json_row& row) { return number_in(row, "step_ns").has_value(); });
 }
 
-std::string pays_text(std::span<const json_row> rows, const link_facts& net) {
-  const json_row* const winner = winner_of(rows);
+// A plan of the row; none if a saved row names codecs that are not here.
+std::optional<plan> plan_in(const json_row* row) try {
+  return row ? std::optional<plan>(text_of(*row, "plan")) : std::nullopt;
+} catch (const error&) {
+  return std::nullopt;
+}
+
+bool halves_exactly(const json_row& row) {
+  const parsed_stages parsed(text_of(row, "plan"));
+  const dr_stage* const value = find_stage(parsed.stages(), "value");
+  const dr_stage_param* const type = value ? find_param(*value, "type") : nullptr;
+  return type && std::string_view(type->text) == "bf16" && text_of(row, "dtype") == "f32" &&
+         number_in(row, "relative_l2_error") == 0.0;
+}
+
+// Whether what is not sent waits in a residual, of all plans that do not send everything.
+bool all_wait(std::span<const json_row> rows) {
+  bool any = false;
+  for (const json_row& row : rows) {
+    if (is_memcpy(row) || !read_plan(text_of(row, "plan")).sparsifies) continue;
+    const parsed_stages parsed(text_of(row, "plan"));
+    const dr_stage* const feedback = find_stage(parsed.stages(), "feedback");
+    if (!feedback || std::string_view(feedback->name) != "residual") return false;
+    any = true;
+  }
+  return any;
+}
+
+// What training showed for the smallest plan, and the smallest of those with which models became as good as by dense ones.
+std::string training_text(std::span<const json_row> rows, const json_row* smallest) {
+  const json_row* const trained = least(rows, [](const json_row& row) -> std::optional<double> {
+    const auto volume = number_in(row, "relative_volume");
+    if (volume.value_or(1) >= compressed) return std::nullopt;
+    const std::optional<plan> method = plan_in(&row);
+    return method && predict::trained_as_dense(*method) ? volume : std::nullopt;
+  });
+  // ("…, in 300 steps of one GPT": `predict` has these)
+  const auto words_of = [](const json_row* row) {
+    const std::optional<plan> method = plan_in(row);
+    const std::string words = method ? predict::training_evidence(*method) : "";
+    return words.substr(0, words.find(", in "));
+  };
+  std::string text;
+  if (trained && trained != smallest) {
+    text = smaller_text(*trained) + ": " + short_plan(*trained, rows);
+    if (const std::string words = words_of(trained); !words.empty()) text += ": " + words;
+  }
+  if (const std::string words = words_of(smallest); !words.empty())
+    text += (text.empty() ? "the smallest: " : ". The smallest: ") + words;
+  return text;
+}
+
+// A plan in words, unless a line above has it.
+std::string plan_or_label(const json_row* row, std::span<const json_row> rows, const json_row* smallest,
+                          const json_row* fastest, const json_row* exact) {
+  return row == fastest    ? "the fastest"
+         : row == smallest ? "the smallest"
+         : row == exact    ? "the best exact"
+                           : short_plan(*row, rows);
+}
+
+// winner: winner_of(rows), by name.
+std::string pays_text(std::span<const json_row> rows, const link_facts& net, const json_row* winner,
+                      const std::string& name) {
   const std::string among = net.ranks ? fmt::format(" among {} ranks", net.ranks) : "";
   if (!has_link(rows)) {
     if (!winner) return "none, on no link" + among + ", against an all-reduce of dense bf16";
-    return fmt::format("below {}: {}", speed_text(*number_in(*winner, "pays_below_bf16")), short_plan(*winner, rows));
+    return fmt::format("below {}: {}", speed_text(*number_in(*winner, "pays_below_bf16")), name);
   }
   const auto paying = std::ranges::count_if(rows, [](const json_row& r) { return text_of(r, "verdict") == "pays"; });
   const auto all = std::ranges::count_if(rows, [](const json_row& row) { return !is_memcpy(row); });
   if (!winner) return fmt::format("none of {} plans, on {}{}", all, net.text, among);
   return fmt::format("{} of {} plans, on {}{}; the shortest step, {}: {}", paying, all, net.text, among,
-                     duration(*number_in(*winner, "step_ns")), short_plan(*winner, rows));
+                     duration(*number_in(*winner, "step_ns")), name);
 }
 
 }  // namespace
+
+std::string link_words(const std::string& text, double bits_per_second) {
+  const bool in_bytes = text.find("B/s") != text.npos && bits_per_second > 0;
+  return in_bytes ? text + " = " + speed_text(bits_per_second) : text;
+}
 
 std::vector<json_row> together(std::span<const json_row> rows) {
   rows_by_plan by_plan;
@@ -116,11 +184,29 @@ std::string summary_text(std::span<const json_row> rows, const link_facts& net, 
     return is_small(row) && number_in(row, "relative_l2_error") == 0.0 ? volume(row) : std::nullopt;
   });
   std::string text;
-  for (const auto& [label, row] : {std::pair("smallest:", smallest), {"fastest:", fastest}, {"best exact:", exact}})
-    if (row) text += lines_of(label, numbers(*row) + ": " + short_plan(*row, rows), width);
-  text += lines_of("pays:", pays_text(rows, net), width);
+  const auto line = [&](const char* label, const json_row* row, const std::string& plan) {
+    if (row) text += lines_of(label, plan, width);
+  };
+  const auto whole = [&](const json_row* row) { return row ? numbers(*row) + ": " + short_plan(*row, rows) : ""; };
+  line("smallest:", smallest, whole(smallest));
+  line("fastest:", fastest, fastest == smallest ? "the smallest" : whole(fastest));
+  const auto is_exact = [](const json_row* row) { return row && number_in(*row, "relative_l2_error") == 0.0; };
+  if (!is_exact(smallest) && !is_exact(fastest)) line("best exact:", exact, whole(exact));  // (their lines say so)
+  const json_row* const winner = winner_of(rows);
+  text += lines_of(
+      "pays:",
+      pays_text(rows, net, winner, winner ? plan_or_label(winner, rows, smallest, fastest, exact) : std::string()),
+      width);
+  if (const std::string training = training_text(rows, smallest); !training.empty())
+    text += lines_of("training:", training, width);
   const bool halves = std::ranges::all_of(rows, [](const json_row& row) { return text_of(row, "dtype") == "f32"; });
-  if (halves) text += lines_of("dense bf16:", "×2, error 0.2 % or less, almost no computing: try it first", width);
+  const bool exactly =
+      std::ranges::any_of(rows, [](const json_row& row) { return !is_memcpy(row) && halves_exactly(row); });
+  if (halves)
+    text += lines_of("dense bf16:",
+                     exactly ? "×2, exact here (values of 8 bits), else 0.2 % off: try it first"
+                             : "×2, error 0.2 % or less, almost no computing: try it first",
+                     width);
   return text;
 }
 
@@ -132,22 +218,24 @@ std::string table_legend(std::span<const json_row> rows, bool totals, const link
   const std::string ranks = net.ranks ? fmt::format("{} ranks", net.ranks) : "the ranks";
   const bool short_floats = std::ranges::any_of(
       rows, [](const json_row& row) { return !text_of(row, "dtype").empty() && text_of(row, "dtype") != "f32"; });
-  std::string text;
-  if (request.wide)
-    text =
-        "smaller: than dense f32. bits: index + value (+ order) per nonzero (r). error: relative L2 of the decoded "
-        "tensor against the dense gradient; coding: against the selected values. energy: the share of |g|² on the "
-        "decoded support. Times: medians ± (75th - 25th percentile) / median; merge: one frame per rank; cpu: CPU time "
-        "/ wall time of an encode and a decode, where they differ.";
-  else
-    text =
-        "coding error: of the values that are sent. encode + decode: with the sparsifier; ~: as fast as the fastest.";
   const bool transforms = std::ranges::any_of(rows, [](const json_row& row) {
     if (is_memcpy(row)) return false;
     const plan_reading plan = read_plan(text_of(row, "plan"));
     return !plan.transform.empty() && !plan.coefficients;
   });
-  if (transforms) text += " transform=lowrank: the error of all values.";
+  std::string text;
+  if (request.wide)
+    text =
+        "smaller: than dense f32. bits: index + value (+ order) per nonzero (r). error: relative L2 of the decoded "
+        "tensor against the dense gradient; coding: against the selected values. energy: share of the gradient's "
+        "squared norm that is sent. Times: medians ± (75th - 25th percentile) / median, where above 10 %; merge: one "
+        "frame per rank; cpu: CPU time "
+        "/ wall time of an encode and a decode, where they differ." +
+        std::string(transforms ? " transform=lowrank: the error of all values." : "");
+  else
+    text = std::string("coding error: of the values that are sent") + (transforms ? " (lowrank: of all)" : "") +
+           (all_wait(rows) ? "; the residual sends the others later." : ".") +
+           " encode + decode: with the sparsifier; ~: as fast as the fastest.";
   if (totals)
     text += " of: tensors in the total, which are exchanged one after another; the worst has the largest error.";
   if (any("step_ns"))
@@ -156,8 +244,10 @@ std::string table_legend(std::span<const json_row> rows, bool totals, const link
         "16 bits, whose computing is not counted; even: within the spread.",
         net.text.empty() ? "" : fmt::format(" over links of {} among {}", net.text, ranks));
   else if (any("pays_below"))
-    text += fmt::format(" pays below: on slower links {} finish sooner than with dense {} (a model; --link has more).",
-                        ranks, request.wide ? std::string("f32 or bf16") : std::string("bf16"));
+    text += fmt::format(
+        " pays below: on slower links than this, {} finish sooner than with dense {} (a model without "
+        "overlap; --link has more).",
+        ranks, request.wide ? std::string("f32 or bf16") : std::string("bf16"));
   if (short_floats) text += " Where the input has 16 bits, dense means the dense tensor in its own type.";
   std::string lines;
   for (const std::string& line : wrapped(text, request.width)) lines += line + '\n';

@@ -17,6 +17,9 @@ struct link_facts {
   std::string text;    // of --link; "": none
 };
 
+// How tables name a link: as --link does, and in bits where that counts bytes: "10GB/s = 80 Gb/s".
+std::string link_words(const std::string& text, double bits_per_second);
+
 // Explains the columns of these rows. totals: also the totals' own.
 std::string table_legend(std::span<const json_row> rows, bool totals, const link_facts& net,
                          const table_request& request);
@@ -25,7 +28,8 @@ std::string table_legend(std::span<const json_row> rows, bool totals, const link
 // none pays.
 const json_row* winner_of(std::span<const json_row> rows);
 
-// The smallest, the fastest and the best exact plan, what pays, and dense bf16 beside them. "" for less than two plans.
+// The smallest, the fastest and the best exact plan, what pays, what training showed, and dense bf16 beside them. "" for less than
+// two plans.
 std::string summary_text(std::span<const json_row> rows, const link_facts& net, size_t width);
 
 }  // namespace dr::compare

@@ -202,7 +202,7 @@ std::string rounds_table(const ordered_json& d) {
   for (const ordered_json& note : d.at("notes")) text += lines_of("note: " + note.get<std::string>());
   text += '\n';
   for (const ordered_json& line : d.at("verdict")) text += lines_of(line.get<std::string>());
-  return compare::without_controls(text, true);
+  return compare::plain(compare::without_controls(text, true));
 }
 
 }  // namespace dr::predict

@@ -73,8 +73,7 @@ predict_case read_case(const case_options& o) try {
   m.how.hook_ns = o.hook_time.empty() ? c.costs->hook_ns : parse_time(o.hook_time);
   if (o.slowdown <= 0 && !c.costs->slowdown)
     c.notes.insert(
-        "how much communication slows computing down is not known, and counts as nothing: calibrate --overlap measures "
-        "it");
+        "slowdown of computing while communicating: unknown, taken as none (`calibrate --overlap` measures it)");
   const char* const transport = transport_of(m.hook);
   const auto link_of = [&](uint32_t ranks) {
     return closest_link(*c.costs, transport, ranks, o.over ? o.over->bits_per_second : 0);

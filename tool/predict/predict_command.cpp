@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include <unistd.h>
+
 #include "outer_command.hpp"
 #include "plan_book.hpp"
 #include "plan_choice.hpp"
@@ -13,6 +15,7 @@
 #include "predict_text.hpp"
 #include "tool/read/inputs.hpp"
 #include "tool/read/plan_list.hpp"
+#include "tool/show/console.hpp"
 #include "tool/show/output.hpp"
 #include "training_evidence.hpp"
 #include "what_if.hpp"
@@ -168,6 +171,12 @@ const judged& shown_candidate(const predict_options& o, const std::vector<judged
   return *best;
 }
 
+// That of the terminal; of a file or a pipe what all columns take.
+size_t table_width(const std::string& output) {
+  constexpr size_t whole = 170;
+  return output.empty() ? std::min(whole, compare::terminal_width(STDOUT_FILENO, whole)) : whole;
+}
+
 void write_pictures(const predict_options& o, const predict_case& c, const std::vector<judged>& all,
                     const ordered_json& document) {
   if (!o.trace.empty() || !o.timeline.empty()) {
@@ -310,7 +319,7 @@ int run_predict(const predict_options& o) {
   write_pictures(o, c, all, document);
   compare::write_output(o.output, o.form == "json"  ? json_text(document)
                                   : o.form == "csv" ? prediction_csv(document)
-                                                    : prediction_table(document));
+                                                    : prediction_table(document, table_width(o.output)));
   return plans > 0 && known == 0 ? 77 : 0;
 }
 

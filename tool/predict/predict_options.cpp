@@ -161,14 +161,12 @@ void add_predict(CLI::App& app, predict_options& o) {
                  "Candidate of --timeline and --trace, by its name in the table; default: the fastest plan")
       ->type_name("NAME");
   app.add_flag("!--no-break-even", o.break_even, "Omits `pays below` and `batch`, the slowest part of the prediction");
-  app.add_option("--format", o.form, "Format of the result; default: table")
+  app.add_option("--format", o.form, "Format of the result; default: by the suffix of --output, else table")
       ->check(CLI::IsMember({"table", "csv", "json"}))
       ->type_name("table|csv|json");
-  app.add_flag_callback(
-      "--json", [&] { o.form = "json"; }, "--format json");
-  app.add_flag_callback(
-      "--csv", [&] { o.form = "csv"; }, "--format csv");
-  app.add_option("--output", o.output, "File to write instead of stdout")->check(no_empty_path)->type_name("FILE");
+  app.add_option("-o,--output", o.output, "File to write instead of stdout; X.json and X.csv choose the format")
+      ->check(no_empty_path)
+      ->type_name("FILE");
   app.footer(predict_footer);
 }
 
@@ -183,8 +181,9 @@ void add_plan(CLI::App& app, plan_options& o) {
       ->check(finite)
       ->check(CLI::Range(0.0, 1e6))
       ->type_name("E");
-  app.add_option("--output,-o", o.output, "The plan book; default: stdout")->check(no_empty_path)->type_name("FILE");
-  app.add_option("--format", o.form, "text: the book. json: also the compared choices. Default: text")
+  app.add_option("-o,--output", o.output, "The plan book; default: stdout")->check(no_empty_path)->type_name("FILE");
+  app.add_option("--format", o.form,
+                 "text: the book. json: also the compared choices. Default: by the suffix of --output, else text")
       ->check(CLI::IsMember({"text", "json"}))
       ->type_name("text|json");
   app.footer(plan_footer);

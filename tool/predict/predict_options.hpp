@@ -34,14 +34,14 @@ struct predict_options {
   std::vector<uint32_t> powersgd;
   std::vector<uint32_t> every;  // steps of a round of an outer loop; none: each step exchanges
   bool folder = false;          // the workers of an outer loop share a Folder
-  std::string form = "table", output, trace, timeline, curves, show;
-  bool break_even = true;
+  std::string form, output, trace, timeline, curves, show;
+  bool break_even = true;  // (form: of --format, else by the suffix of output)
 };
 
 struct plan_options {
   case_options what;
   std::optional<double> error_budget;
-  std::string output, form = "text";
+  std::string output, form;
 };
 
 void add_predict(CLI::App& app, predict_options& o);

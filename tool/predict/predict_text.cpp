@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <numeric>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -81,6 +82,44 @@ std::vector<size_t> by_step(const ordered_json& rows) {
   return order;
 }
 
+// Columns that explain a step; a narrow terminal lacks them, the first ones first.
+constexpr const char* details[] = {"perfect", "no overlap", "sent", "link", "merge", "encode", "exposed", "to batch"};
+
+// numbers: of the candidates, as --show takes them.
+text_table candidates(const ordered_json& rows, const std::vector<size_t>& numbers,
+                      const std::set<std::string>& left_out) {
+  text_table t;
+  std::vector<std::string> names, verdicts;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const ordered_json& row = rows[i];
+    names.push_back(fmt::format("[{}] {}{}", numbers[i], row.at("candidate").get<std::string>(),
+                                row.at("by") == "formula" ? " (by formula)" : ""));
+    verdicts.push_back(row.at("verdict").is_string() ? row.at("verdict").get<std::string>()
+                       : row.at("error").is_string() ? "unsupported"
+                                                     : "");
+  }
+  t.column("candidate", text_table::align::left, std::move(names));
+  const auto number = [&](const char* heading, const char* key, const shown& show) {
+    if (!left_out.contains(heading)) number_column(t, rows, heading, key, show);
+  };
+  number("step", "step_ns", time_text);
+  number("error", "relative_error", [](double x) { return fmt::format("{:.2g}", x); });
+  number("whole\ngradient", "whole_ns", time_text);
+  number("exposed", "exposed_ns", time_text);
+  number("encode", "encode_ns", time_text);
+  number("merge", "merge_ns", time_text);
+  number("link", "link_ns", time_text);
+  number("sent", "bytes", bytes_text);
+  number("no overlap", "no_overlap_ns", time_text);
+  number("perfect", "perfect_ns", time_text);
+  limit_column(t, rows, "pays below", "pays_below", "pays_above", rate_text);
+  if (!left_out.contains("to batch"))
+    limit_column(t, rows, "to batch", "pays_to_batch", "pays_from_batch",
+                 [](double x) { return x == 0 ? "never" : fmt::format("{:.3g}", x); });
+  t.column("verdict", text_table::align::left, std::move(verdicts));
+  return t;
+}
+
 }  // namespace
 
 std::string count_text(uint64_t n, const char* what) { return compare::grouped(n) + ' ' + what + (n == 1 ? "" : "s"); }
@@ -96,7 +135,7 @@ std::string rate_text(double rate) {
   return scaled(rate / 1e3, 1000, {"kb/s", "Mb/s", "Gb/s", "Tb/s"});
 }
 
-std::string prediction_table(const ordered_json& d) {
+std::string prediction_table(const ordered_json& d, size_t width) {
   const std::vector<size_t> order = by_step(d.at("rows"));
   auto rows = ordered_json::array();
   for (const size_t i : order) rows.push_back(d.at("rows")[i]);
@@ -110,32 +149,16 @@ std::string prediction_table(const ordered_json& d) {
                       d.at("ranks").get<uint32_t>(), d.at("ranks_per_host").get<uint32_t>(),
                       rate_text(link.at("bits_per_second")), link.at("source").get<std::string>(),
                       d.at("hook").get<std::string>(), d.at("profile").at("machine").get<std::string>());
-  text_table t;
-  std::vector<std::string> names, verdicts;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const ordered_json& row = rows[i];
-    names.push_back(fmt::format("[{}] {}{}", order[i] + 1, row.at("candidate").get<std::string>(),
-                                row.at("by") == "formula" ? " (by formula)" : ""));
-    verdicts.push_back(row.at("verdict").is_string() ? row.at("verdict").get<std::string>()
-                       : row.at("error").is_string() ? "unsupported"
-                                                     : "");
+  std::vector<size_t> numbers;
+  for (const size_t i : order) numbers.push_back(i + 1);
+  std::set<std::string> left_out;
+  text_table t = candidates(rows, numbers, left_out);
+  for (const char* const detail : details) {
+    if (t.narrowest("  ") + 12 <= width) break;  // 12: room for the longest usual stage in the first column
+    left_out.insert(detail);
+    t = candidates(rows, numbers, left_out);
   }
-  t.column("candidate", text_table::align::left, std::move(names));
-  number_column(t, rows, "step", "step_ns", time_text);
-  number_column(t, rows, "error", "relative_error", [](double x) { return fmt::format("{:.2g}", x); });
-  number_column(t, rows, "whole gradient", "whole_ns", time_text);
-  number_column(t, rows, "exposed", "exposed_ns", time_text);
-  number_column(t, rows, "encode", "encode_ns", time_text);
-  number_column(t, rows, "merge", "merge_ns", time_text);
-  number_column(t, rows, "link", "link_ns", time_text);
-  number_column(t, rows, "sent", "bytes", bytes_text);
-  number_column(t, rows, "no overlap", "no_overlap_ns", time_text);
-  number_column(t, rows, "perfect", "perfect_ns", time_text);
-  limit_column(t, rows, "pays below", "pays_below", "pays_above", rate_text);
-  limit_column(t, rows, "to batch", "pays_to_batch", "pays_from_batch",
-               [](double x) { return x == 0 ? "never" : fmt::format("{:.3g}", x); });
-  t.column("verdict", text_table::align::left, std::move(verdicts));
-  text += t.text("  ", 170) + "\n" + d.at("verdict").get<std::string>() + "\n";
+  text += t.text("  ", width) + "\n" + d.at("verdict").get<std::string>() + "\n";
   for (const ordered_json& line : d.at("training"))
     text += fmt::format("In trainings, {}: {}.\n", line.at("plan").get<std::string>(),
                         line.at("evidence").get<std::string>());
@@ -144,7 +167,7 @@ std::string prediction_table(const ordered_json& d) {
     if (row.at("error").is_string())
       text += fmt::format("{}: {}\n", row.at("candidate").get<std::string>(), row.at("error").get<std::string>());
   for (const ordered_json& note : d.at("notes")) text += "note: " + note.get<std::string>() + "\n";
-  return compare::without_controls(text, true);
+  return compare::plain(compare::without_controls(text, true));
 }
 
 std::string prediction_csv(const ordered_json& d) {

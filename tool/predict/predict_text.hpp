@@ -7,7 +7,8 @@
 
 namespace dr::predict {
 
-std::string prediction_table(const nlohmann::ordered_json& document);
+// width: of a line; columns that explain a step are left out where they do not fit.
+std::string prediction_table(const nlohmann::ordered_json& document, size_t width);
 std::string prediction_csv(const nlohmann::ordered_json& document);
 
 std::string count_text(uint64_t n, const char* what);  // "1 tensor", "1,234 tensors"

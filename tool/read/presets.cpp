@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "deepreduce/deepreduce.hpp"
@@ -52,6 +53,14 @@ std::string preset_table(const std::string& name) {
     text += fmt::format("  {:<{}} {}\n", p->name, longest, p->plan) + indented(*p, longest + 3);
   }
   return text;
+}
+
+std::string preset_json(const std::string& name) {
+  auto list = nlohmann::ordered_json::array();
+  for (const dr_preset* p : presets())
+    if (name.empty() || name == p->set || name == p->name)
+      list.push_back({{"name", p->name}, {"set", p->set}, {"plan", p->plan}, {"note", p->note}});
+  return list.empty() ? std::string() : list.dump(1) + '\n';
 }
 
 }  // namespace dr::compare

@@ -15,4 +15,7 @@ std::string preset_notes(const std::string& name);
 // A table of a set or of one preset; "": unknown name. Without a name: all.
 std::string preset_table(const std::string& name = "");
 
+// The same as JSON: a list of objects with name, set, plan and note. "": unknown name.
+std::string preset_json(const std::string& name);
+
 }  // namespace dr::compare

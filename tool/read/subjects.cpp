@@ -125,10 +125,19 @@ void pick(std::vector<tensor>& tensors, const std::vector<std::string>& globs, s
   });
 }
 
-void drop_small(std::vector<tensor>& tensors, uint64_t min_elements, const char* what, console& console) {
+// left_out: receives a sentence where none is left.
+void drop_small(std::vector<tensor>& tensors, uint64_t min_elements, const char* what, console& console,
+                std::vector<std::string>& left_out) {
   if (tensors.empty()) return;
   const std::string input = tensors.front().input;
-  if (const size_t dropped = std::erase_if(tensors, [&](const tensor& t) { return t.elements < min_elements; }))
+  const size_t dropped = std::erase_if(tensors, [&](const tensor& t) { return t.elements < min_elements; });
+  if (dropped == 0) return;
+  if (tensors.empty())
+    left_out.push_back(min_elements == 1 ? input + " holds no elements"
+                                         : input +
+                                               " holds no tensor of at least 1000 elements (--tensor '*' takes "
+                                               "smaller ones)");
+  else
     console.line(fmt::format("note: {}: left out {} tensor{} {}", input, dropped, dropped == 1 ? "" : "s", what));
 }
 
@@ -170,7 +179,12 @@ void for_each_file(const subject_options& options, console& console, F&& f) {
       throw input_error(fmt::format("--tensor '{}': no tensor has such a name; {}", options.globs[i], listed(names)));
 }
 
-[[noreturn]] void refuse_nothing() { throw input_error("the inputs have no tensor to compare"); }
+// why: of the inputs.
+[[noreturn]] void refuse_nothing(const std::vector<std::string>& why) {
+  std::string text;
+  for (size_t i = 0; i < std::min<size_t>(why.size(), 4); ++i) text += why[i] + "; ";
+  throw input_error(text + (why.size() > 4 ? fmt::format("… ({} in all); ", why.size()) : "") + "nothing to compare");
+}
 
 // Describes how a step's tensors differ from `like`.
 void demand_alike(const subject& s, const subject& like) {
@@ -194,25 +208,31 @@ void demand_alike(const subject& s, const subject& like) {
 std::vector<tensor> read_subjects(const subject_options& options, console& console) {
   std::vector<tensor> subjects;
   const bool joined = options.flat || (!options.per_tensor && options.globs.empty());
+  std::vector<std::string> left_out;
   for_each_file(options, console, [&](std::vector<tensor> group) {
-    drop_small(group, 1, "without elements", console);
+    drop_small(group, 1, "without elements", console, left_out);
     if (options.per_tensor && options.globs.empty())
-      drop_small(group, smallest_tensor, "of less than 1000 elements (--tensor selects them)", console);
+      drop_small(group, smallest_tensor, "of less than 1000 elements (--tensor selects them)", console, left_out);
     if (joined)
       join(std::move(group), subjects);
     else
       std::move(group.begin(), group.end(), std::back_inserter(subjects));
   });
-  if (subjects.empty()) refuse_nothing();
+  if (subjects.empty()) refuse_nothing(left_out);
+  for (const std::string& input : left_out) console.line("note: " + input);
   return subjects;
 }
 
 std::vector<subject> read_batches(const subject_options& options, console& console) {
   std::vector<subject> batches;
+  std::vector<std::string> left_out;
   for_each_file(options, console, [&](subject group) {
-    if (elements_of(group) > 0) batches.push_back(std::move(group));
+    if (elements_of(group) > 0)
+      batches.push_back(std::move(group));
+    else if (!group.empty())
+      left_out.push_back(group.front().input + " holds no elements");
   });
-  if (batches.empty()) refuse_nothing();
+  if (batches.empty()) refuse_nothing(left_out);
   return batches;
 }
 

@@ -35,9 +35,17 @@ std::string common_fields(const std::string& name, const std::string& bytes) {
 }  // namespace
 
 std::string npy_bytes(dr_dtype dtype, uint64_t rows, uint32_t width, std::span<const std::byte> data) {
+  const uint64_t shape[] = {rows, width};
+  return npy_bytes(dtype, std::span(shape).first(width == 1 ? 1 : 2), data);
+}
+
+std::string npy_bytes(dr_dtype dtype, std::span<const uint64_t> shape, std::span<const std::byte> data) {
   const char* const type = dtype == DR_F32 ? "<f4" : dtype == DR_F16 ? "<f2" : "<V2";
-  const std::string shape = width == 1 ? fmt::format("({},)", rows) : fmt::format("({}, {})", rows, width);
-  std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': {}, }}", type, shape);
+  std::string sides;  // (3,), (3, 4), ()
+  for (const uint64_t side : shape) sides += fmt::format("{}{}", sides.empty() ? "" : " ", side) + ",";
+  if (shape.size() > 1) sides.pop_back();
+  std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", type, sides);
+  if (header.size() > 60'000) throw std::length_error("an array of so many dimensions is unsupported");
   // Magic, version, length, header and its line end are a multiple of 64.
   header.append(63 - (10 + header.size()) % 64, ' ');
   header += '\n';

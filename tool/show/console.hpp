@@ -8,7 +8,11 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
+#include <string_view>
+
+#include "plain_text.hpp"
 
 namespace dr::compare {
 
@@ -54,6 +58,12 @@ inline size_t terminal_width(int fd, size_t otherwise) {
   return std::max<size_t>(size.ws_col, 20);
 }
 
+// Whether a file descriptor is a terminal that knows sequences such as "erase this line".
+inline bool draws(int fd) {
+  const char* const kind = std::getenv("TERM");
+  return isatty(fd) == 1 && !(kind != nullptr && std::string_view(kind) == "dumb");
+}
+
 class console {
  public:
   console() = default;
@@ -72,20 +82,20 @@ class console {
   // without the detail every ten seconds. share: of the part that is done. Throws interrupted.
   void progress(const std::string& text, double share = 0, const std::string& detail = "") {
     if (noted_signal != 0) throw interrupted{static_cast<int>(noted_signal)};
-    const std::string line = without_controls(place + text + left(share));
+    const std::string line = plain(without_controls(place + text + left(share)));
     if (!terminal) {
       if (seconds(clock::now() - noted) < seconds_between_lines) return;
       noted = clock::now();
       return this->line(line);
     }
-    const std::string whole = detail.empty() ? line : line + ": " + without_controls(detail);
+    const std::string whole = detail.empty() ? line : line + ": " + plain(without_controls(detail));
     std::fprintf(stderr, "\r\033[K%s", begin_of(whole, terminal_width(STDERR_FILENO, 80) - 1).c_str());
     std::fflush(stderr);
     shown = true;
   }
   void line(const std::string& text) {
     clear();
-    std::fprintf(stderr, "deepreduce: %s\n", without_controls(text).c_str());
+    std::fprintf(stderr, "deepreduce: %s\n", plain(without_controls(text)).c_str());
   }
   void clear() {
     if (shown) std::fputs("\r\033[K", stderr);
@@ -114,7 +124,7 @@ class console {
     return ", about " + duration_text(std::max(1.0, elapsed * (work_all - done) / done)) + " left";
   }
 
-  bool terminal = isatty(STDERR_FILENO) == 1, shown = false;
+  bool terminal = draws(STDERR_FILENO), shown = false;
   clock::time_point begun = clock::now(), noted = begun;
   double work_done = 0, work_here = 0, work_all = 0;
   std::string place;

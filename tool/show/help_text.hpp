@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "output.hpp"
+#include "plain_text.hpp"
 #include "text_width.hpp"
 
 namespace dr::compare {
@@ -103,7 +104,7 @@ inline void add_short_help(CLI::App& app, const std::string& usage, const std::v
 inline int print_answer(const CLI::App& app, const CLI::ParseError& e) {
   std::ostringstream text;
   const int status = app.exit(e, text, text);
-  write_output("", text.str());
+  write_output("", plain(text.str()));
   return status;
 }
 

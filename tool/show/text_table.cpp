@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "plain_text.hpp"
+
 namespace dr::compare {
 namespace {
 
@@ -25,7 +27,8 @@ size_t cut_of(const std::string& word, size_t width) {
 
 }  // namespace
 
-std::vector<std::string> wrapped(const std::string& text, size_t width) {
+std::vector<std::string> wrapped(const std::string& any_text, size_t width) {
+  const std::string text = plain(any_text);
   if (width_of(text) <= width) return {text};
   const std::string margin = "  ";
   std::vector<std::string> lines(1);
@@ -57,6 +60,8 @@ std::vector<std::string> wrapped(const std::string& text, size_t width) {
 }
 
 void text_table::column(std::string heading, align side, std::vector<std::string> cells) {
+  heading = plain(std::move(heading));
+  for (std::string& cell : cells) cell = plain(std::move(cell));
   const bool empty = std::all_of(cells.begin(), cells.end(), [](const std::string& c) { return c.empty(); });
   if (empty) return;
   entry made{{}, side, 0, std::move(cells)};
@@ -70,7 +75,7 @@ void text_table::column(std::string heading, align side, std::vector<std::string
   columns.push_back(std::move(made));
 }
 
-void text_table::before(size_t row, const std::string& lines) { before_[row] += lines; }
+void text_table::before(size_t row, const std::string& lines) { before_[row] += plain(lines); }
 
 size_t text_table::natural(const std::string& indent) const {
   size_t total = indent.size() - 2;
