@@ -3,43 +3,9 @@
 
 #include "codecs/family/golomb/golomb_tile.hpp"
 #include "primitive/lookback.hpp"
+#include "primitive/tile_bits.hpp"
 
 namespace dr {
-
-// Sets bits in zeroed words of shared memory, but none from `end` on, which only unsorted indices would reach.
-class golomb_bits {
- public:
-  DR_HD golomb_bits(uint32_t* words, uint32_t end, uint32_t bit)
-      : words_(words), end_(end), word_(bit / 32), fill_(bit % 32) {}
-
-  DR_HD void put(uint32_t value, unsigned bits) {  // value < 2^bits, bits <= 32
-    const uint64_t both = uint64_t{value} << fill_;
-    held_ |= static_cast<uint32_t>(both);
-    fill_ += bits;
-    if (fill_ < 32) return;
-    finish();
-    held_ = static_cast<uint32_t>(both >> 32);
-    ++word_;
-    fill_ -= 32;
-  }
-  DR_HD void put_unary(uint32_t zeros) {
-    fill_ += zeros;
-    if (fill_ >= 32) {
-      finish();
-      held_ = 0;
-      word_ += fill_ / 32;
-      fill_ %= 32;
-    }
-    put(1, 1);
-  }
-  DR_HD void finish() const {
-    if (held_ && word_ < end_) atomic_or(words_ + word_, held_);
-  }
-
- private:
-  uint32_t* words_;
-  uint32_t end_, word_, fill_, held_ = 0;
-};
 
 // in: indices; out: `key` bytes. Scratch of a job with several tiles: a look-back state each and a ticket, all zero.
 template <class Args>
@@ -136,8 +102,8 @@ struct golomb_encode_tile {
       const uint32_t first = lane * length;
       if (first >= n) return;
       const auto before = static_cast<uint32_t>(clustered ? costs[lane] >> 32 : costs[lane]);
-      golomb_bits low(s.body, words, first * split.low_bits);
-      golomb_bits unary(s.body, words, 8 * layout.low + first + (before & 0xffff));
+      tile_bits low(s.body, words, first * split.low_bits);
+      tile_bits unary(s.body, words, 8 * layout.low + first + (before & 0xffff));
       uint32_t extra = 0, extras = 0;
       const uint32_t own = n - first < length ? n - first : length;
       uint32_t behind = first == 0 ? base : x[first - 1] + 1;
@@ -158,7 +124,7 @@ struct golomb_encode_tile {
       }
       low.finish();
       unary.finish();
-      golomb_bits extra_bits(s.body, words, 8 * (layout.low + layout.unary) + (before >> 16));
+      tile_bits extra_bits(s.body, words, 8 * (layout.low + layout.unary) + (before >> 16));
       extra_bits.put(extra, extras);
       extra_bits.finish();
     });
@@ -169,7 +135,7 @@ struct golomb_encode_tile {
                              : 6 * uint64_t{place.blocks} + lookback(b, state, place.tile, body);
     auto* const out = static_cast<uint8_t*>(job.out);
     b.phase([&](unsigned lane) {
-      if (body <= golomb_body_max && at + body <= job.key) copy(s.body, body, out + at, lane);
+      if (body <= golomb_body_max && at + body <= job.key) put_bytes(s.body, body, out + at, lane, lanes);
       if (lane == 0) {
         if (lone)
           put_varint(out, varint);
@@ -194,17 +160,6 @@ struct golomb_encode_tile {
     to[0] = static_cast<uint16_t>(end);
     to[1] = static_cast<uint16_t>(end >> 16);
     to[2] = static_cast<uint16_t>(body | (clustered ? golomb_flag : 0));
-  }
-
-  // Whole words of `to` in words; of those that it shares with its neighbours its own bytes.
-  DR_HD static void copy(const uint32_t* body, uint32_t size, uint8_t* to, unsigned lane) {
-    const auto over = static_cast<uint32_t>((0 - reinterpret_cast<uintptr_t>(to)) % 4);
-    const uint32_t front = over < size ? over : size, middle = (size - front) / 4, rear = front + 4 * middle;
-    for (uint32_t i = lane; i < middle; i += lanes)
-      reinterpret_cast<uint32_t*>(to + front)[i] = funnel(body[i], body[i + 1], 8 * front);
-    const auto byte = [&](uint32_t i) { to[i] = static_cast<uint8_t>(body[i / 4] >> (8 * (i % 4))); };
-    if (lane < front) byte(lane);
-    if (lane < size - rear) byte(rear + lane);
   }
 };
 
