@@ -6,14 +6,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "codecs/family/huffman/level_words.hpp"
 #include "primitive/bits.hpp"
 #include "primitive/cpu.hpp"
 
 namespace dr {
 
-inline constexpr unsigned level_huffman_alphabet = 64, level_huffman_bits_max = 11;
-inline constexpr size_t level_huffman_string = 512, level_huffman_block = 4096;  // levels
-inline constexpr size_t level_huffman_strings_max = level_huffman_block / level_huffman_string;
 // Of a string's decoded levels: levels decoded beyond its end go to memory of their own.
 inline constexpr size_t level_huffman_stride = level_huffman_string + 64;
 
@@ -47,12 +45,7 @@ struct level_huffman_code {
       const unsigned length = lengths[i];
       if (!length) continue;
       order[at[length]++] = static_cast<uint8_t>(i);
-      uint32_t word = code[length]++;  // its 16 bits reversed
-      word = (word & 0x5555) << 1 | (word >> 1 & 0x5555);
-      word = (word & 0x3333) << 2 | (word >> 2 & 0x3333);
-      word = (word & 0x0f0f) << 4 | (word >> 4 & 0x0f0f);
-      word = (word & 0x00ff) << 8 | (word >> 8 & 0x00ff);
-      words[i] = static_cast<uint16_t>(word >> (16 - length) | length << 12);
+      words[i] = level_huffman_word(code[length]++, length);
     }
     return true;
   }
@@ -113,11 +106,6 @@ struct level_huffman_table {
     level_huffman_follow.best()(some, size_t{2} << bits, lengths, code.begin[2] != 0);
   }
 };
-
-// Bytes of a block's body, at most.
-constexpr size_t level_huffman_body_bound(size_t n) {
-  return (n * level_huffman_bits_max + 7) / 8 + 3 * ceil_div(n, level_huffman_string);
-}
 
 //   levels [n], n <= level_huffman_block, all with a word     out: level_huffman_body_bound(n) + 8 bytes
 // Returns the end.

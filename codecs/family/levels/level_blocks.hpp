@@ -15,16 +15,7 @@
 
 namespace dr {
 
-inline constexpr uint32_t raw_block = 0;
-inline constexpr uint32_t level_code_max = 2 * level_divisor_max + 1;
-static_assert(level_divisor_max == level_block);  // no more units than levels
-
-constexpr uint64_t level_blocks(uint64_t n) { return ceil_div(n, level_block); }
-constexpr uint64_t level_table_bound(uint64_t n) { return level_blocks(n) > 1 ? 4 * level_blocks(n) : 2; }
-
 // ---- Runs ------------------------------------------------------------------------------------------------
-
-constexpr level_code runs_code(size_t n, size_t units) { return level_code::of(level_divisor(n, units)); }
 
 // A bit per nonzero level among eight below 128, or four below 2^15.
 inline unsigned levels_above_0(const uint8_t* levels) {

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "codecs/family/levels/split_levels.hpp"
+#include "primitive/sum_tree.hpp"
 #include "primitive/value_rows.hpp"
 
 namespace dr {
@@ -58,6 +59,18 @@ magnitude_range range_of_values(const typename T::bits* values, uint64_t n) {
   return range;
 }
 
+// Σ term(i, float bits of value i), in the order of the sum tree.
+template <class T, class F>
+double sum_of_values(const typename T::bits* values, uint64_t n, F&& term) {
+  double sum = 0;
+  each_value_block<T>(values, n, [&](uint64_t at, size_t length, const uint32_t* v) {
+    for (size_t first = 0; first < length; first += sum_tile)
+      sum +=
+          tree_sum(std::min(sum_tile, length - first), [&](uint64_t i) { return term(at + first + i, v[first + i]); });
+  });
+  return sum;
+}
+
 // Floats rounded to the type; larger ones become its largest number.
 template <class T>
 void narrow_values(const uint32_t* wide, size_t n, typename T::bits* values) {
@@ -85,15 +98,13 @@ struct one_magnitude {
 };
 template <class T>
 one_magnitude one_magnitude_of(const typename T::bits* values, uint64_t n) {
-  const auto each_magnitude = [&](auto&& f) {
-    each_value_block<T>(values, n, [&](uint64_t, size_t length, const uint32_t* v) {
-      for (size_t i = 0; i < length; ++i) f(std::fabs(double{std::bit_cast<float>(v[i])}));
-    });
-  };
-  double sum = 0, error = 0;
-  each_magnitude([&](double m) { sum += m; });
+  const auto magnitude_of = [](uint32_t v) { return std::fabs(double{std::bit_cast<float>(v)}); };
+  const double sum = sum_of_values<T>(values, n, [&](uint64_t, uint32_t v) { return magnitude_of(v); });
   const float number = T::to_f32(T::from_f64(saturate<T>(sum / static_cast<double>(n))));
-  each_magnitude([&](double m) { error += (m - double{number}) * (m - double{number}); });
+  const double error = sum_of_values<T>(values, n, [&](uint64_t, uint32_t v) {
+    const double e = magnitude_of(v) - double{number};
+    return e * e;
+  });
   return {number, error};
 }
 

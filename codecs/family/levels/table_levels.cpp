@@ -4,40 +4,15 @@
 
 namespace dr {
 
-namespace {
-
-// With more levels, one in eight is sampled, in groups of 64: the loss is below 0.01 bits a level.
-constexpr uint64_t all_looked_at = 65536, looked_at = 64, apart = 512;
-
-// Bits of split Golomb for levels of these counts, in sixteenths; and of runs, where they are for them.
-uint64_t golomb_bits(const uint32_t* counts, unsigned levels, uint64_t n, uint64_t sum) {
-  const level_code code = level_code::of(level_divisor(sum, n));
-  uint64_t bits = n * code.low_bits;
-  for (unsigned i = 0; i < levels; ++i) {
-    const uint32_t q = i / code.divisor, r = i - q * code.divisor;
-    bits += uint64_t{counts[i]} * (q + 1 + (code.divisor > 1 && r >= code.short_low));
-  }
-  // A run costs about log2(e · bits of the string / zeros), and a twentieth for the code.
-  if (2 * sum < n && sum > 0) {
-    const uint64_t runs = sum * (log2_q16_above(n + sum, sum) + 91990) >> 16;
-    if (runs < bits) bits = runs;
-  }
-  return sum ? bits : 0;
-}
-
-}  // namespace
-
 table_coding table_coding_of(const uint8_t* levels, uint64_t n, unsigned count) {
   uint32_t counts[4][level_huffman_alphabet] = {};
-  const uint64_t step = n <= all_looked_at ? looked_at : apart;
-  uint64_t seen = 0;
-  for (uint64_t i = 0; i < n; i += step) {
-    const uint64_t end = n - i < looked_at ? n : i + looked_at;
+  const level_sample sample = level_sample::of(n);
+  for (uint64_t i = 0; i < n; i += sample.step) {
+    const uint64_t end = n - i < level_sample::group ? n : i + level_sample::group;
     uint64_t j = i;
     for (; j + 4 <= end; j += 4)
       for (unsigned k = 0; k < 4; ++k) ++counts[k][levels[j + k]];
     for (; j < end; ++j) ++counts[0][levels[j]];
-    seen += end - i;
   }
   uint64_t sum = 0;
   for (unsigned i = 0; i < count; ++i) {
@@ -46,15 +21,14 @@ table_coding table_coding_of(const uint8_t* levels, uint64_t n, unsigned count) 
   }
   table_coding coding{};
   if (count < 2) return coding;
-  const uint64_t plain = golomb_bits(counts[0], count, seen, sum);
-  // A level that the sample lacks may be there.
-  if (step == apart)
+  const level_code code = level_code::of(level_divisor(sum, sample.seen));
+  uint64_t golomb = 0, huffman = level_huffman_head_bits(count, sample.seen, n);
+  for (unsigned i = 0; i < count; ++i) golomb += uint64_t{counts[0][i]} * code.bits(i);
+  if (sample.is_part())
     for (unsigned i = 0; i < count; ++i) counts[0][i] += counts[0][i] == 0;
   huffman_code_lengths<level_huffman_alphabet>(counts[0], count, level_huffman_bits_max, coding.lengths);
-  uint64_t bits =
-      8 * ceil_div(count, 2) * seen / n + seen / level_huffman_string * 20;  // a size and half a byte a string
-  for (unsigned i = 0; i < count; ++i) bits += uint64_t{counts[0][i]} * coding.lengths[i];
-  coding.huffman = bits < plain;
+  for (unsigned i = 0; i < count; ++i) huffman += uint64_t{counts[0][i]} * coding.lengths[i];
+  coding.huffman = huffman < level_bits(golomb, sample.seen, sum);
   return coding;
 }
 

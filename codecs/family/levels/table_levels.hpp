@@ -7,12 +7,10 @@
 
 #include "codecs/family/huffman/level_huffman.hpp"
 #include "codecs/family/levels/level_blocks.hpp"
+#include "codecs/family/levels/table_choice.hpp"
 #include "primitive/value_type.hpp"
 
 namespace dr {
-
-inline constexpr unsigned table_levels_max = 64;
-static_assert(table_levels_max == level_huffman_alphabet && level_block == level_huffman_block);
 
 // ---- Values and levels -----------------------------------------------------------------------------------
 
@@ -61,7 +59,7 @@ inline constexpr cpu_table<decltype(&table_restore_scalar)> table_restore{
 
 // With Huffman: lengths, 4 bits per level, low first, padded; sizes u16 of the blocks' bodies if there are several;
 // bodies. Else what level_writer writes.
-constexpr uint64_t table_coded_bound(uint64_t n, unsigned levels) {
+DR_HD constexpr uint64_t table_coded_bound(uint64_t n, unsigned levels) {
   // Golomb's: an entry of 4 bytes and at most log2(mean + 1) + 2.92 bits per level (golomb_bound's proof), three
   // paddings. Huffman is taken only where it promises less than that, of which its choice knows a sample: 11 bits at
   // most.
