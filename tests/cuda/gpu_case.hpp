@@ -39,6 +39,10 @@ inline std::vector<std::string> stages(dr_role role) {
   const std::map<std::string, std::vector<std::string>> variants{
       {"bloom", {"bloom(fpr=0.01)", "bloom(policy=p0,fpr=0.02,seed=4294967295)", "bloom(policy=naive,fpr=0.05)"}},
       {"qsgd", {"qsgd", "qsgd(levels=7,bucket=100)", "qsgd(levels=1,bucket=1)"}},
+      {"log_quant", {"log_quant", "log_quant(bits=6,range=64)"}},
+      {"uniform_quant", {"uniform_quant", "uniform_quant(bits=4)"}},
+      {"half", {"half", "half(type=bf16)"}},
+      {"sign", {"sign", "sign(scale=mean)"}},
       {"fit_poly", {"fit_poly", "fit_poly(degree=0)"}}};
   std::vector<std::string> all;
   for (size_t i = 0; i < dr_codec_count(); ++i) {

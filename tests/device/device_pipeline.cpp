@@ -161,6 +161,10 @@ const char* const plans[] = {"index=raw value=raw",
                              "index=golomb value=raw",
                              "index=rice value=qsgd",
                              "index=golomb value=qsgd(levels=7,bucket=100)",
+                             "index=golomb value=log_quant",
+                             "index=golomb value=uniform_quant(error=0.05)",
+                             "index=rice value=half(type=bf16)",
+                             "index=golomb value=sign(scale=mean)",
                              "index=bloom(fpr=0.01) value=raw",
                              "index=bloom(policy=p0,fpr=0.02) value=qsgd",
                              "index=golomb value=fit_poly",
@@ -328,6 +332,7 @@ TEST_CASE("what has no path on a GPU is refused with its name, or takes the CPU'
       {"value=raw+deflate", "deflate runs on the CPU only"},
       {"value=natural", "natural runs on the CPU only"},
       {"value=fit_poly(knots=chord)", "fit_poly with these parameters runs on the CPU only"},
+      {"value=sign(scale=means)", "sign with these parameters runs on the CPU only"},
       {"value=fit_poly(sign=order)", "fit_poly with these parameters runs on the CPU only"}};
   for (const auto& [value, reason] : streams) {
     const plan p(std::string("sparsify=topr(ratio=0.1) index=golomb ") + value);
@@ -471,6 +476,9 @@ TEST_CASE(
     for (size_t i = 0; i < n; ++i) g.push_back(make(DR_F32, i ? 10 + 19 * i : 20000, i));
     prepared b(p, g);
     CHECK(b.info.launches == 9);
+    CHECK(prepared(plan("sparsify=topr(ratio=0.01) index=golomb value=log_quant"), g).info.launches == 11);
+    CHECK(prepared(plan("sparsify=topr(ratio=0.01) index=golomb value=uniform_quant"), g).info.launches == 25);
+    CHECK(prepared(plan("sparsify=topr(ratio=0.01) index=golomb value=uniform_quant(bits=4)"), g).info.launches == 13);
     // Small tensors alone need no more than begin, bracket, index, value and pack.
     std::vector<gradient> small(g.begin() + 1, g.end());
     if (n > 1 && n < 100) CHECK(prepared(p, small).info.launches == 5);

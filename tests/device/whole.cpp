@@ -393,6 +393,10 @@ std::vector<whole_call> whole_calls() {
   } list[] = {
       {topr, "raw", "", "raw", "", mixed},
       {topr, "golomb", "", "qsgd", "", mixed},
+      {topr, "golomb", "", "log_quant", "", mixed},
+      {topr, "golomb", "", "uniform_quant", "", mixed},
+      {topr, "golomb", "", "half", "", mixed},
+      {feedback, "golomb", "", "sign", "(scale=mean)", mixed},
       {topr, "raw", "", "raw", "", plateau},
       {topr, "rice", "", "fit_poly", "", mixed},
       {threshold, "bloom", "(fpr=0.01)", "raw", "", mixed},
@@ -412,6 +416,10 @@ std::vector<whole_call> whole_calls() {
       {"sparsify=chunks(ratio=0.1,size=9500) ", "raw", "", "raw", "", plateau},
       {"", "golomb", "", "raw", "", rows},
       {"", "raw", "", "qsgd", "", rows},
+      {"", "golomb", "", "log_quant", "(bits=3,range=4)", rows},
+      {"", "golomb", "", "uniform_quant", "(bits=5)", rows},
+      {"", "golomb", "", "half", "(type=bf16)", rows},
+      {"", "raw", "", "sign", "", rows},
       {"", "bloom", "(fpr=0.01)", "raw", "", rows},
   };
   std::vector<whole_call> calls;

@@ -78,9 +78,10 @@ constexpr dr_ops operations = cpu_ops<need, encode, decode>(fields_are_params<1>
 
 }  // namespace
 
-constinit const dr_codec half_codec = make_codec("half", "f16 or bf16, rounded to nearest; too large values saturate",
-                                                 4, DR_ROLE_VALUE, DR_FIXED_SIZE | DR_NEEDS_FINITE, &operations,
-                                                 {.dtypes = all_value_dtypes, .params = params, .fields = fields});
+constinit const dr_codec half_codec =
+    make_codec("half", "f16 or bf16, rounded to nearest; too large values saturate", 4, DR_ROLE_VALUE,
+               DR_FIXED_SIZE | DR_NEEDS_FINITE, &operations,
+               {.dtypes = all_value_dtypes, .params = params, .fields = fields, .cuda = &half_cuda});
 constinit const codec_notes half_notes = {.codec = &half_codec, .tries = [](double error) {
                                             return error >= 1e-4 ? tried_once(error) : std::vector<codec_argument>{};
                                           }};

@@ -100,8 +100,9 @@ constexpr dr_ops operations = cpu_ops<need, encode, decode>(resolve);
 
 }  // namespace
 
-constinit const dr_codec sign_codec = make_codec(
-    "sign", "one bit a value: SignSGD, EF-SignSGD, 1-bit SGD, TBQ by its scale", 12, DR_ROLE_VALUE,
-    DR_FIXED_SIZE | DR_NEEDS_FINITE, &operations, {.dtypes = all_value_dtypes, .params = params, .fields = fields});
+constinit const dr_codec sign_codec =
+    make_codec("sign", "one bit a value: SignSGD, EF-SignSGD, 1-bit SGD, TBQ by its scale", 12, DR_ROLE_VALUE,
+               DR_FIXED_SIZE | DR_NEEDS_FINITE, &operations,
+               {.dtypes = all_value_dtypes, .params = params, .fields = fields, .cuda = &sign_cuda});
 
 }  // namespace dr

@@ -5,6 +5,7 @@
 #include "codecs/family/levels/level_blocks.hpp"
 #include "codecs/family/levels/quantised_codec.hpp"
 #include "codecs/value/uniform_quant/uniform_quant_kernel.hpp"
+#include "codecs/value/uniform_quant/uniform_quant_search_kernel.hpp"
 #include "deepreduce/codec.hpp"
 
 namespace dr {
@@ -81,21 +82,8 @@ void decode(const dr_params&, const dr_job& job, std::byte*) {
 
 // ---- Encode ----------------------------------------------------------------------------------------------
 
-constexpr double sqrt_12 = 3.4641016151377544;
-constexpr int attempts_max = 12;
-// Exponents of the largest magnitude with which every number below is normal.
-constexpr uint32_t exponent_min = 67, exponent_max = 227;
-
-struct survey {
-  float least, largest;
-  double squares;  // Σ v²; of magnitudes whose exponents fit
-  bool usual;      // they do
-};
-// A power of two that brings magnitudes of this exponent to 1 … 2.
-float scale_of(uint32_t exponent) { return std::bit_cast<float>((254 - exponent) << 23); }
-
 template <class T>
-survey survey_of(const typename T::bits* values, uint64_t n) {
+uniform_survey survey_of(const typename T::bits* values, uint64_t n) {
   // One pass, while a block is in the cache, by the scale of the first block's largest magnitude.
   magnitude_range range;
   float guess = 0;
@@ -103,15 +91,15 @@ survey survey_of(const typename T::bits* values, uint64_t n) {
   each_value_block<T>(values, n, [&](uint64_t first, size_t length, const uint32_t* v) {
     const magnitude_range r = range_of.best()(v, length);
     range = {std::min(range.least, r.least), std::max(range.largest, r.largest)};
-    if (first == 0) guess = scale_of(std::clamp(r.largest >> 23, exponent_min, exponent_max));
+    if (first == 0) guess = uniform_scale_of(std::clamp(r.largest >> 23, uniform_exponent_min, uniform_exponent_max));
     squares += uniform_squares.best()(v, length, guess);
   });
   const uint32_t exponent = range.largest >> 23;
-  survey s{std::bit_cast<float>(range.least), std::bit_cast<float>(range.largest), 0,
-           exponent >= exponent_min && exponent <= exponent_max};
+  uniform_survey s{std::bit_cast<float>(range.least), std::bit_cast<float>(range.largest), 0,
+                   exponent >= uniform_exponent_min && exponent <= uniform_exponent_max};
   if (!s.usual) return s;
   // Where no square by either scale leaves the normal numbers, one sum is the other times a power of four.
-  const float scale = scale_of(exponent);
+  const float scale = uniform_scale_of(exponent);
   if (s.least * std::min(scale, guess) < 0x1p-60f || s.largest * guess > 0x1p60f) {
     squares = 0;
     guess = scale;
@@ -123,18 +111,14 @@ survey survey_of(const typename T::bits* values, uint64_t n) {
   return s;
 }
 
-// The result of a step. `error`: a bound of the L2 error, not relative.
-struct attempt {
+struct attempt : uniform_attempt {
   uint64_t size = 0;
-  double error = 0;
-  bool levels = false, raw = false;  // some block is not raw, some is
-  double sum = 0;                    // Σ |v|, where none is
 };
 
 // Its size never passes need.payload.
 template <class T>
-attempt encode_with(const survey& of, float step, const typename T::bits* values, uint64_t n, uint8_t* out) {
-  const uniform_step s{of.least, step, step > 0 ? 1 / step : 0};
+attempt encode_with(float least, float step, const typename T::bits* values, uint64_t n, uint8_t* out) {
+  const uniform_step s{least, step, step > 0 ? 1 / step : 0};
   uint8_t* const signs = out + head_size;
   level_writer writer(signs + ceil_div(n, 8), n);
   uint16_t levels[level_block + level_slack] = {};
@@ -154,15 +138,11 @@ attempt encode_with(const survey& of, float step, const typename T::bits* values
     for (size_t i = 0; i < length; ++i) magnitudes[i] = static_cast<typename T::bits>(magnitude<T>(values[at + i]));
     writer.put(raw_block, magnitudes, length * sizeof *magnitudes);
   });
-  const double mean = counted ? first / static_cast<double>(counted) : 0;
+  const auto result = uniform_attempt::of(least, step, first, second, counted, units, n);
   out[0] = kind_levels;
-  store(out + 1, static_cast<float>(of.least + double{step} * (0.5 + mean)));
+  store(out + 1, result.base);
   store(out + 5, step);
-  // Σ (g − mean)², plus the bound of 256 roundings of sums of f32 below 1.
-  const double spread = std::max(0.0, second - first * mean) + static_cast<double>(counted) * 0x1p-16;
-  const double count = static_cast<double>(counted);
-  return {static_cast<uint64_t>(writer.end() - out), step * std::sqrt(spread), counted > 0, counted < n,
-          double{of.least} * count + step * (static_cast<double>(units) + first + 0.5 * count)};
+  return {result, static_cast<uint64_t>(writer.end() - out)};
 }
 
 // Of a payload with levels: the L2 error of the decoded values.
@@ -183,73 +163,42 @@ double error_of(const uint8_t* payload, uint64_t size, const typename T::bits* v
     narrow_values<T>(wide, length, got);
     widen_values<T>.best()(got, length, wide);
     each_value_block<T>(values + first, length, [&](uint64_t, size_t, const uint32_t* v) {
-      for (size_t i = 0; i < length; ++i) {
-        const double e = double{std::bit_cast<float>(wide[i])} - double{std::bit_cast<float>(v[i])};
-        squares += e * e;
-      }
+      for (size_t at = 0; at < length; at += sum_tile)
+        squares += tree_sum(std::min(sum_tile, length - at), [&](uint64_t i) {
+          const double e = double{std::bit_cast<float>(wide[at + i])} - double{std::bit_cast<float>(v[at + i])};
+          return e * e;
+        });
     });
   }
   return std::sqrt(squares);
 }
 
-// The size of the coded payload, or of a single magnitude instead, if that has less error. a.error: as the type has it.
+// The size of the coded payload, or of a single magnitude instead, if that has less error.
 template <class T>
-uint64_t no_worse_than_one(const survey& of, const attempt& a, const typename T::bits* values, uint64_t n,
+uint64_t no_worse_than_one(const uniform_survey& of, const attempt& a, const typename T::bits* values, uint64_t n,
                            uint8_t* out) {
-  // Sums of f32 are right to 2^-16 of them.
-  const double error = a.error + std::sqrt(of.squares) * 0x1p-20,
-               around = of.squares * (1 - 0x1p-12) - a.sum * (a.sum / static_cast<double>(n));
-  if (!a.raw && error * error < around) return a.size;
+  if (uniform_surely_better(of, a, n)) return a.size;
   const one_magnitude one = one_magnitude_of<T>(values, n);
   const double exact = error_of<T>(out, a.size, values, n);
-  if (exact * exact <= one.error) return a.size;
-  survey flat = of;
-  flat.least = one.number;
-  return encode_with<T>(flat, 0, values, n, out).size;
+  return exact * exact <= one.error ? a.size : encode_with<T>(one.number, 0, values, n, out).size;
 }
 
 // 0 if the values are to be sent raw.
 template <class T>
 uint64_t encode_levels(const dr_params& p, const typename T::bits* values, uint64_t n, uint8_t* out) {
-  const survey of = survey_of<T>(values, n);
-  if (of.least == of.largest) return encode_with<T>(of, 0, values, n, out).size;
-  if (!of.usual) return 0;
-  const auto bits = static_cast<int>(param_value(p, bits_param).number);
-  if (bits) {
-    // Rounded up, so that the largest magnitude has the highest level.
-    const double step = (double{of.largest} - of.least) * std::ldexp(1 + 0x1p-20, -bits);
-    attempt a = encode_with<T>(of, static_cast<float>(step), values, n, out);
-    if (!a.levels) return 0;
-    if (!std::is_same_v<T, f32_type>) a.error = error_of<T>(out, a.size, values, n);
-    return no_worse_than_one<T>(of, a, values, n, out);
+  constexpr bool is_f32 = std::is_same_v<T, f32_type>;
+  const uniform_survey of = survey_of<T>(values, n);
+  auto search = uniform_search::of(of, n, is_f32, param_value(p, error_param).number,
+                                   static_cast<unsigned>(param_value(p, bits_param).number));
+  attempt a{};
+  while (search.then == uniform_search::tries) {
+    a = encode_with<T>(of.least, static_cast<float>(search.step), values, n, out);
+    if (a.levels && !is_f32) a.error = error_of<T>(out, a.size, values, n);
+    search.judge(a);
   }
-  const double norm = std::sqrt(of.squares), relative = param_value(p, error_param).number;
-  // f32's roundings of x and of the value: 6 half units of the last place of a value. Those of the sums of squares:
-  // 128.
-  const double allowed = norm * (1 - 0x1p-16) * (relative - (std::is_same_v<T, f32_type> ? 0x1p-20 : 0));
-  // If an error is uniform in ± step / 2 its squares' mean is step² / 12. Three standard deviations of that mean below,
-  // where a second attempt costs more than it brings.
-  const double count = static_cast<double>(n), margin = n > 32768 ? 1.34 / std::sqrt(count) + 4e-4 : 0;
-  double step = relative * sqrt_12 * norm / std::sqrt(count) * (1 - margin);
-  double good_step = 0;  // a step that holds the promise
-  for (int i = 0; i < attempts_max; ++i) {
-    attempt a = encode_with<T>(of, static_cast<float>(step), values, n, out);
-    if (!a.levels) return 0;
-    if (!std::is_same_v<T, f32_type>) a.error = error_of<T>(out, a.size, values, n);
-    if (a.error <= allowed) {
-      // If steps are so coarse that values crowd at a step's lower end, a larger step holds the promise, too.
-      if (a.error > 0.97 * allowed || i >= 4) return no_worse_than_one<T>(of, a, values, n, out);
-      good_step = step;
-      step *= std::min(0.995 * allowed / a.error, 1.5);
-    } else if (good_step > 0) {
-      a = encode_with<T>(of, static_cast<float>(good_step), values, n, out);
-      if (!std::is_same_v<T, f32_type>) a.error = error_of<T>(out, a.size, values, n);
-      return no_worse_than_one<T>(of, a, values, n, out);
-    } else {
-      step *= std::min(0.999 * allowed / a.error, i < attempts_max / 2 ? 1.0 : 0.5);
-    }
-  }
-  return 0;
+  if (search.then == uniform_search::sends_raw) return 0;
+  if (search.then == uniform_search::sends) return encode_with<T>(of.least, 0, values, n, out).size;
+  return no_worse_than_one<T>(of, a, values, n, out);
 }
 
 void encode(const dr_params& p, const dr_job& job, std::byte*) {
@@ -268,9 +217,10 @@ constexpr dr_ops operations = cpu_ops<need, encode, decode>();
 
 }  // namespace
 
-constinit const dr_codec uniform_quant_codec = make_codec(
-    "uniform_quant", "uniform levels above the least magnitude, Golomb-coded; bounds the relative L2 error", 9,
-    DR_ROLE_VALUE, DR_NEEDS_FINITE | DR_HOST_ONLY, &operations, {.dtypes = all_value_dtypes, .params = params});
+constinit const dr_codec uniform_quant_codec =
+    make_codec("uniform_quant", "uniform levels above the least magnitude, Golomb-coded; bounds the relative L2 error",
+               9, DR_ROLE_VALUE, DR_NEEDS_FINITE, &operations,
+               {.dtypes = all_value_dtypes, .params = params, .cuda = &uniform_quant_cuda});
 constinit const codec_notes uniform_quant_notes = {
     .codec = &uniform_quant_codec, .tries = [](double error) {
       return error >= 1e-5 ? std::vector<codec_argument>{{"error", error}} : std::vector<codec_argument>{};
