@@ -78,16 +78,13 @@ DR_HD bool open_lengths(Block& b, table_open_shared& s, const uint8_t* const& fr
 }
 
 // Levels of a table of `count` from byte `from` <= size on, n > 0 of them, which end with the payload of `size` bytes.
-// False if they are corrupt.
+// to.huffman is the caller's. False if they are corrupt.
 template <class Block>
 DR_HD bool open_table(Block& b, table_open_shared& s, const uint8_t* const& in, const uint64_t& from,
                       const uint64_t& size, const uint64_t& n, const uint32_t& count, const bool& huffman,
                       table_source& to, uint64_t* const& starts) {
   const uint64_t blocks = level_blocks(n), head = huffman ? (count + 1) / 2 : 0, entry = huffman ? 2 : 4;
   if (size - from < head) return false;
-  b.phase([&](unsigned lane) {
-    if (lane == 0) to.huffman = huffman;
-  });
   if (huffman) {
     const uint8_t* const lengths = in + from;
     uint32_t* const lookups = to.lookups;

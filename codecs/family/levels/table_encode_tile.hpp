@@ -223,16 +223,12 @@ DR_HD void put_level_body(Block& b, const level_body& body, uint16_t* unit,
         b, costs, [&](unsigned lane, unsigned j) { return level_gap(unit, lane, j); }, words, words_end);
 }
 
-// The same by Huffman, into zeroed words. Returns its bytes.
+// The same by Huffman, into zeroed words, by s.word. Returns its bytes.
 template <class Block>
 DR_HD uint32_t make_huffman_body(Block& b, table_encode_shared& s,
-                                 const typename Block::template each<lane_levels>& levels, const uint32_t& n,
-                                 const uint16_t* words) {
+                                 const typename Block::template each<lane_levels>& levels, const uint32_t& n) {
   constexpr uint32_t string_lanes = level_huffman_string / lane_levels_max;
   const uint32_t strings = static_cast<uint32_t>((n + level_huffman_string - 1) / level_huffman_string);
-  b.phase([&](unsigned lane) {
-    if (lane < table_levels_max) s.word[lane] = words[lane];
-  });
   typename Block::template each<uint32_t> bits;
   b.phase([&](unsigned lane) {
     uint32_t own = 0;
@@ -247,15 +243,20 @@ DR_HD uint32_t make_huffman_body(Block& b, table_encode_shared& s,
     if (lane == 0) s.begin[level_huffman_strings_max] = all;
   });
   const auto bytes = [&](uint32_t string) { return (s.begin[string + 1] - s.begin[string] + 7) / 8; };
+  const auto size = b.template once<uint32_t>([&] {
+    uint32_t bytes_of_all = 2 * (strings - 1);
+    for (uint32_t i = 0; i < strings; ++i) bytes_of_all += bytes(i);
+    return bytes_of_all;
+  });
   b.phase([&](unsigned lane) {
     const uint32_t own = lane / string_lanes;
     if (own >= strings) return;
     uint32_t at = 2 * (strings - 1);
     for (uint32_t i = 0; i < own; ++i) at += bytes(i);
     if (lane % string_lanes == 0 && own + 1 < strings) {
-      tile_bits size(s.body, table_encode_shared::words, 16 * own);
-      size.put(bytes(own), 16);
-      size.finish();
+      tile_bits size_string(s.body, table_encode_shared::words, 16 * own);
+      size_string.put(bytes(own), 16);
+      size_string.finish();
     }
     tile_bits out(s.body, table_encode_shared::words, 8 * at + bits[lane] - s.begin[own]);
 #pragma unroll
@@ -266,11 +267,7 @@ DR_HD uint32_t make_huffman_body(Block& b, table_encode_shared& s,
     }
     out.finish();
   });
-  return b.template once<uint32_t>([&] {
-    uint32_t size = 2 * (strings - 1);
-    for (uint32_t i = 0; i < strings; ++i) size += bytes(i);
-    return size;
-  });
+  return size;
 }
 
 // Where a job's coded levels go, and its blocks' states of look-back, all zero.
@@ -284,65 +281,59 @@ struct level_target {
   DR_HD uint32_t blocks() const { return static_cast<uint32_t>(level_blocks(n)); }
 };
 
-// Puts an entry of `entry` bytes, and says where block `block`'s body of `size` bytes goes. Of a lone block the entry is
-// `lone` bytes before its body, and the caller's.
-template <class Block>
-DR_HD uint64_t put_level_entry(Block& b, const level_target& to, const uint32_t& block, const uint32_t& size,
-                               const uint32_t& entry, const uint64_t& bytes, const uint32_t& lone) {
-  const uint32_t blocks = to.blocks();
-  if (blocks == 1) return to.table + lone;
-  const uint64_t before = lookback(b, to.state, block, size);
-  b.phase([&](unsigned lane) {
-    if (lane < entry) to.out[to.table + uint64_t{entry} * block + lane] = static_cast<uint8_t>(bytes >> (8 * lane));
-  });
-  return to.table + uint64_t{entry} * blocks + before;
-}
-// The entry of a block whose form has a code, in either place: returns where its body goes.
-template <class Block>
-DR_HD uint64_t put_coded_entry(Block& b, const level_target& to, const uint32_t& block, const uint32_t& size,
-                               const uint32_t& code) {
-  const uint32_t lone = code < 0x80 ? 1 : 2;  // a varint: codes are below 2^14
-  const uint64_t at = put_level_entry(b, to, block, size, 4, code | size << 16, lone);
-  if (to.blocks() > 1) return at;
-  b.phase([&](unsigned lane) {
-    if (lane == 0) put_varint(to.out + to.table, code);
-  });
-  return at;
-}
+// A block's entry in front of the bodies: of several blocks `entry` bytes in the table, of a lone one a varint of
+// `lone` bytes, 0 if it has none. Then its body's place.
+struct level_entry {
+  uint32_t entry, lone;
+  uint64_t bytes;  // of an entry in the table; of a varint the lower 16 bits
+  uint64_t at;
 
-// Codes block `block`, n levels of a table of `count`; to.table: where the coded levels begin. Returns the payload's
-// bytes up to the end of its body.
+  // With a code that says how the block is coded (level_blocks.hpp), or without.
+  template <class Block>
+  DR_HD static level_entry of(Block& b, const level_target& to, uint32_t block, uint32_t size, bool has_code,
+                              uint32_t code) {
+    const uint32_t blocks = to.blocks(), entry = has_code ? 4 : 2;
+    const uint32_t lone = !has_code ? 0 : code < 0x80 ? 1 : 2;  // codes are below 2^14
+    const uint64_t at =
+        blocks == 1 ? to.table + lone : to.table + uint64_t{entry} * blocks + lookback(b, to.state, block, size);
+    return {entry, lone, has_code ? code | uint64_t{size} << 16 : size, at};
+  }
+  DR_HD void put(const level_target& to, uint32_t block, unsigned lane) const {
+    if (to.blocks() > 1) {
+      if (lane < entry) to.out[to.table + uint64_t{entry} * block + lane] = static_cast<uint8_t>(bytes >> (8 * lane));
+    } else if (lane == 0 && lone > 0) {
+      put_varint(to.out + to.table, bytes & 0xffff);
+    }
+  }
+};
+
+// Codes block `block`, n levels of a table of `count`; to.table: where the coded levels begin. s.body: zeros. s.word: the
+// words of Huffman's code. Returns the payload's bytes up to the end of its body.
 template <class Block>
 DR_HD uint64_t put_table_block(Block& b, table_encode_shared& s, level_target to, const uint32_t& block,
                                const uint32_t& n, const typename Block::template each<lane_levels>& levels,
                                const table_code& code, const uint32_t& count) {
-  uint32_t size = 0;
-  uint64_t at = 0;
-  b.phase([&](unsigned lane) {
-    for (uint32_t i = lane; i < table_encode_shared::words + 2; i += Block::lanes) s.body[i] = 0;
-  });
-  if (code.huffman) {
-    const uint32_t lengths = (count + 1) / 2;
-    if (block == 0)
-      b.phase([&](unsigned lane) {
-        if (lane < lengths)
-          to.out[to.table + lane] = static_cast<uint8_t>(code.lengths[2 * lane] | code.lengths[2 * lane + 1] << 4);
-      });
-    to.table += lengths;
-    size = make_huffman_body(b, s, levels, n, code.words);
-    at = put_level_entry(b, to, block, size, 2, size, 0);
+  const bool huffman = code.huffman;
+  const uint32_t lengths = huffman ? (count + 1) / 2 : 0;
+  const uint64_t lengths_at = to.table;
+  to.table += lengths;
+  level_body body{0, 0, split_body::of(0, level_code::of(1))};
+  if (huffman) {
+    body.size = make_huffman_body(b, s, levels, n);
   } else {
     typename Block::template each<uint64_t> costs;
     const auto level = [&](unsigned lane, unsigned j) { return levels[lane][j]; };
-    const level_body body = choose_level_body(b, s.unit, costs, n, level);
+    body = choose_level_body(b, s.unit, costs, n, level);
     put_level_body(b, body, s.unit, costs, level, s.body, table_encode_shared::words);
-    size = body.size;
-    at = put_coded_entry(b, to, block, size, body.code);
   }
+  const level_entry entry = level_entry::of(b, to, block, body.size, !huffman, body.code);
   b.phase([&](unsigned lane) {
-    if (at + size <= to.bound) put_bytes(s.body, size, to.out + at, lane, Block::lanes);
+    if (block == 0 && lane < lengths)
+      to.out[lengths_at + lane] = static_cast<uint8_t>(code.lengths[2 * lane] | code.lengths[2 * lane + 1] << 4);
+    entry.put(to, block, lane);
+    if (entry.at + body.size <= to.bound) put_bytes(s.body, body.size, to.out + entry.at, lane, Block::lanes);
   });
-  return at + size;
+  return entry.at + body.size;
 }
 
 }  // namespace dr

@@ -83,6 +83,7 @@ struct log_quant_open {
       each_log_level(std::bit_cast<float>(low), std::bit_cast<float>(high), bits,
                      [&](unsigned i, float number, float) { put(i, number); });
       if (apart) put(0, std::bit_cast<float>(lowest));
+      to.levels.huffman = (kind & log_huffman_bit) != 0;
       return from;
     });
   }

@@ -259,6 +259,8 @@ struct log_quant_code {
     typename Block::template each<lane_levels> levels;
     b.phase([&](unsigned lane) {
       levels[lane].bytes = reinterpret_cast<const four_words*>(scratch.levels + part.begin)[lane];
+      for (uint32_t i = lane; i < table_encode_shared::words + 2; i += lanes) s.body[i] = 0;
+      if (lane < table_levels_max) s.word[lane] = known.code.words[lane];
     });
     const uint64_t end = put_table_block(b, s, to, block, length, levels, known.code, count);
     if (block + 1 < part.blocks) return;

@@ -49,12 +49,7 @@ struct sign_encode {
   DR_HD static void run(Block& b, shared& s, const args& a, unsigned) {
     const tile_job& job = job_of_tile(a, b.index());
     const uint64_t n = live_count(job) * job.width, begin = uint64_t{b.index() - job.first_tile} * sign_values;
-    if (begin == 0) {
-      b.phase([&](unsigned lane) {
-        if (lane == 0 && job.fault->code == DR_OK) *job.out_size = n ? a.common.size(n) : 0;
-      });
-    }
-    if (begin >= n) return;
+    if (begin >= n && begin > 0) return;
     const auto length = static_cast<uint32_t>(n - begin < sign_values ? n - begin : sign_values);
     auto* const bits = static_cast<uint8_t*>(job.out) + 4 * a.common.means + begin / 8;
     const uint32_t dtype = a.common.dtype;
@@ -62,6 +57,7 @@ struct sign_encode {
       auto* const below = reinterpret_cast<uint8_t*>(s.below);
       for (uint32_t i = lane; i < sign_values; i += lanes)
         below[i] = i < length && value_at(dtype, job.in, begin + i) < 0;
+      if (begin == 0 && lane == 0 && job.fault->code == DR_OK) *job.out_size = n ? a.common.size(n) : 0;
     });
     b.phase([&](unsigned lane) {
       const four_words own = s.below[lane];
@@ -71,7 +67,7 @@ struct sign_encode {
       for (unsigned k = 0; k < 2; ++k)
         if (16 * lane + 8 * k < length) bits[2 * lane + k] = static_cast<uint8_t>(word >> (8 * k));
     });
-    if (a.common.means == 0) return;
+    if (a.common.means == 0 || n == 0) return;
     const sign_scratch scratch =
         sign_scratch::of(a.common.scratch + uint64_t{64} * job.extra, uint64_t{job.count_max} * job.width);
     add_up(b, s, dtype, job, begin, length, scratch);

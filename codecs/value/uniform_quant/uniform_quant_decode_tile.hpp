@@ -39,6 +39,7 @@ struct uniform_quant_open {
     const uint64_t from = b.template once<uint64_t>([&]() -> uint64_t {
       if (size == 0 || in[0] > 1) return 0;
       to.raw = in[0] == 0;
+      to.levels.huffman = 0;
       if (to.raw) return size == 1 + n * unit ? 1 : 0;
       const uint64_t behind = uniform_quant_head + ceil_div(n, 8);
       if (size < behind || !padding_is_zero(in + uniform_quant_head, n)) return 0;

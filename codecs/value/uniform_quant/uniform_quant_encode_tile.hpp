@@ -75,6 +75,7 @@ struct uniform_quant_part {
             static_cast<uint32_t>(level_blocks(n))};
   }
   DR_HD uniform_quant_numbers& numbers() const { return *scratch.numbers; }
+  DR_HD uniform_quant_block& own() const { return scratch.block[block]; }
   // Value i of the block.
   DR_HD float value(uint32_t i) const { return value_at(dtype, in, begin + i); }
   DR_HD float magnitude(uint32_t i) const {
@@ -138,7 +139,8 @@ struct uniform_quant_lane_sums {
   double sum[2][rows];
 };
 template <class Block, class Term>
-DR_HD void add_rows_of(Block& b, uniform_quant_lane_sums& s, const uint32_t& length, const Term& term) {
+DR_HD void add_rows_of(Block& b, uniform_quant_lane_sums& s, const uint32_t& length, uniform_quant_block& to,
+                       const Term& term) {
   constexpr uint32_t rows = uniform_quant_lane_sums::rows;
   b.phase([&](unsigned lane) {
     if (lane >= 2 * rows) return;
@@ -150,6 +152,7 @@ DR_HD void add_rows_of(Block& b, uniform_quant_lane_sums& s, const uint32_t& len
     if (lane >= 2) return;
     for (uint32_t h = rows / 2; h > 0; h /= 2)
       for (uint32_t i = 0; i < h; ++i) s.sum[lane][i] += s.sum[lane][i + h];
+    (lane ? to.second : to.first) = s.sum[lane][0];
   });
 }
 
@@ -203,12 +206,9 @@ struct uniform_quant_survey {
     const uint32_t exponent = to.largest >> 23;
     const bool usual = exponent >= uniform_exponent_min && exponent <= uniform_exponent_max;
     const float scale = usual ? uniform_scale_of(exponent) : 0;
-    add_rows_of(b, s.rows, part.length, [&](uint32_t which, uint32_t i) {
+    add_rows_of(b, s.rows, part.length, part.own(), [&](uint32_t which, uint32_t i) {
       const float v = part.value(i) * scale;
       return which == 0 ? v * v : 0.0f;
-    });
-    b.phase([&](unsigned lane) {
-      if (lane == 0) part.scratch.block[part.block].first = s.rows.sum[0][0];
     });
     const uint32_t which = 0;
     add_tiles(b, s.sums, part, which, [&](uint32_t i) { return double{part.magnitude(i)}; });
@@ -240,8 +240,10 @@ struct uniform_quant_levels {
   alignas(16) uint16_t level[level_block];
   uint16_t unit[level_block / 2];
 
+  // Whether a level is beyond the largest; zeros: words to be cleared beside.
   template <class Block>
-  DR_HD bool quantise(Block& b, const uniform_quant_part& part, const uniform_quant_step& by) {
+  DR_HD bool quantise(Block& b, const uniform_quant_part& part, const uniform_quant_step& by, uint32_t* zeros,
+                      const uint32_t& zeros_end) {
     typename Block::template each<uint32_t> beyond;
     b.phase([&](unsigned lane) {
       beyond[lane] = 0;
@@ -250,6 +252,7 @@ struct uniform_quant_levels {
         beyond[lane] |= own == level_max;
         level[i] = static_cast<uint16_t>(own);
       }
+      for (uint32_t i = lane; i < zeros_end; i += Block::lanes) zeros[i] = 0;
     });
     return b.max(beyond) != 0;
   }
@@ -279,8 +282,8 @@ struct uniform_quant_try {
     // (The last block changes it, when all others are done.)
     if (b.template once<uint32_t>([&] { return to.search.then; }) != uniform_search::tries) return;
     const auto by = uniform_quant_step::of(to.survey.least, static_cast<float>(to.search.step));
-    const bool beyond = s.levels.quantise(b, part, by);
-    add_rows_of(b, s.rows, part.length, [&](uint32_t which, uint32_t i) {
+    const bool beyond = s.levels.quantise(b, part, by, nullptr, 0);
+    add_rows_of(b, s.rows, part.length, part.own(), [&](uint32_t which, uint32_t i) {
       const float g = by.position(part.magnitude(i)) - static_cast<float>(s.levels.level[i]) - 0.5f;
       return which == 0 ? g : g * g;
     });
@@ -296,16 +299,13 @@ struct uniform_quant_try {
       if (lane != 0) return;
       const uint32_t raw = part.length * value_size(a.common.dtype);
       const bool is_raw = beyond || body.size >= raw;
-      part.scratch.block[part.block] = {s.rows.sum[0][0], s.rows.sum[1][0], own_units, is_raw ? raw : body.size,
-                                        is_raw};
+      uniform_quant_block& own = part.own();
+      own.units = own_units;
+      own.size = is_raw ? raw : body.size;
+      own.is_raw = is_raw;
     });
     if (!last_of(b, &to.done[a.common.round], part.blocks)) return;
     add_up(b, s, part, by.step);
-    b.phase([&](unsigned lane) {
-      if (lane != 0) return;
-      to.unknown_error = a.common.dtype != DR_F32 && to.attempt.levels;
-      if (!to.unknown_error) judge(to, part.n);
-    });
   }
 
   // What follows from an attempt whose error is known.
@@ -316,7 +316,7 @@ struct uniform_quant_try {
   }
 
  private:
-  // The attempt from all blocks: doubles in the order of blocks.
+  // The attempt from all blocks, doubles in their order; and what follows.
   template <class Block>
   DR_HD static void add_up(Block& b, shared& s, const uniform_quant_part& part, const float& step) {
     uniform_quant_numbers& to = part.numbers();
@@ -356,6 +356,8 @@ struct uniform_quant_try {
       to.least = to.survey.least;
       to.step = step;
       to.bodies = all.sizes;
+      to.unknown_error = part.dtype != DR_F32 && to.attempt.levels;
+      if (!to.unknown_error) judge(to, part.n);
     });
   }
 };
@@ -388,7 +390,7 @@ struct uniform_quant_error_of_try {
     uniform_quant_numbers& to = part.numbers();
     if (!b.template once<uint32_t>([&] { return to.unknown_error; })) return;
     const auto by = uniform_quant_step::of(to.least, to.step);
-    const bool is_raw = part.scratch.block[part.block].is_raw;
+    const bool is_raw = part.own().is_raw;
     const uint32_t which = 0;
     add_tiles(b, s, part, which,
               [&](uint32_t i) { return is_raw ? 0.0 : uniform_quant_error(part, by, to.attempt.base, i); });
@@ -419,7 +421,7 @@ struct uniform_quant_verdict {
     uniform_quant_numbers& to = part.numbers();
     if (b.template once<uint32_t>([&] { return to.search.then; }) != uniform_search::judges) return;
     const auto by = uniform_quant_step::of(to.least, to.step);
-    const bool is_raw = part.scratch.block[part.block].is_raw;
+    const bool is_raw = part.own().is_raw;
     const float one = with_value_type(a.common.dtype, [&](auto type) {
       using T = decltype(type);
       return T::to_f32(T::from_f64(saturate<T>(to.magnitudes / static_cast<double>(part.n))));
@@ -473,71 +475,69 @@ struct uniform_quant_code {
     const uint64_t table = uniform_quant_head + ceil_div(part.n, 8), raw_size = 1 + part.n * unit;
     const bool is_raw = known.search.then != uniform_search::sends ||
                         (part.blocks > 1 && table + 4 * uint64_t{part.blocks} + known.bodies > raw_size);
-    uint64_t end = raw_size;
-    if (!is_raw) {
-      signs(b, part, out + uniform_quant_head);
-      const level_target to{out, table, job.key, part.n, scratch.state};
-      end = put(b, s, part, known, to, unit);
-    }
+    const level_target to{out, table, job.key, part.n, scratch.state};
+    coded made{};
+    if (!is_raw) made = code(b, s, part, known, to, unit);
+    const uint64_t end = made.entry.at + made.size;
     // A lone block knows its size only now.
     const bool raw_after_all = is_raw || (part.blocks == 1 && end > raw_size);
     b.phase([&](unsigned lane) {
+      const auto* const in = static_cast<const uint8_t*>(part.in) + part.begin * unit;
+      const uint32_t bytes = part.length * unit;
+      if (block + 1 == part.blocks && lane == 0) *job.out_size = raw_after_all ? raw_size : end;
       if (raw_after_all) {
-        const auto* const in = static_cast<const uint8_t*>(part.in) + part.begin * unit;
-        for (uint32_t i = lane; i < part.length * unit; i += lanes) out[1 + part.begin * unit + i] = in[i];
+        for (uint32_t i = lane; i < bytes; i += lanes) out[1 + part.begin * unit + i] = in[i];
+        if (block == 0 && lane == 0) out[0] = 0;
+        return;
       }
-      if (lane != 0) return;
-      if (block + 1 == part.blocks) *job.out_size = raw_after_all ? raw_size : end;
-      if (block != 0) return;
-      out[0] = !raw_after_all;
-      if (raw_after_all) return;
-      const uint32_t head[2] = {std::bit_cast<uint32_t>(known.attempt.base), std::bit_cast<uint32_t>(known.step)};
-#pragma unroll
-      for (unsigned i = 0; i < 8; ++i) out[1 + i] = static_cast<uint8_t>(head[i / 4] >> (i % 4 * 8));
+      if (block == 0 && lane == 0) head(known, out);
+      signs(part, out + uniform_quant_head, lane);
+      made.entry.put(to, block, lane);
+      if (end > to.bound) return;
+      if (!made.is_raw) return put_bytes(s.body, made.size, out + made.entry.at, lane, lanes);
+      for (uint32_t i = lane; i < bytes; i += lanes)
+        out[made.entry.at + i] = static_cast<uint8_t>(i % unit == unit - 1 ? in[i] & 0x7f : in[i]);
     });
   }
 
  private:
-  template <class Block>
-  DR_HD static void signs(Block& b, const uniform_quant_part& part, uint8_t* to) {
-    b.phase([&](unsigned lane) {
-      for (uint32_t i = lane; 8 * i < part.length; i += lanes) {
-        uint32_t byte = 0;
-        for (uint32_t k = 0; k < 8 && 8 * i + k < part.length; ++k)
-          byte |= std::bit_cast<uint32_t>(part.value(8 * i + k)) >> 31 << k;
-        to[part.begin / 8 + i] = static_cast<uint8_t>(byte);
-      }
-    });
+  struct coded {
+    level_entry entry;
+    uint32_t size;
+    bool is_raw;
+  };
+
+  DR_HD static void head(const uniform_quant_numbers& known, uint8_t* out) {
+    const uint32_t base = std::bit_cast<uint32_t>(known.attempt.base), step = std::bit_cast<uint32_t>(known.step);
+    out[0] = 1;
+#pragma unroll
+    for (unsigned i = 0; i < 4; ++i) {
+      out[1 + i] = static_cast<uint8_t>(base >> (8 * i));
+      out[5 + i] = static_cast<uint8_t>(step >> (8 * i));
+    }
+  }
+  DR_HD static void signs(const uniform_quant_part& part, uint8_t* to, unsigned lane) {
+    for (uint32_t i = lane; 8 * i < part.length; i += lanes) {
+      uint32_t byte = 0;
+      for (uint32_t k = 0; k < 8 && 8 * i + k < part.length; ++k)
+        byte |= std::bit_cast<uint32_t>(part.value(8 * i + k)) >> 31 << k;
+      to[part.begin / 8 + i] = static_cast<uint8_t>(byte);
+    }
   }
 
-  // The block's body and entry. Returns the end of its body.
+  // The block's body in s.body, unless it is raw.
   template <class Block>
-  DR_HD static uint64_t put(Block& b, shared& s, const uniform_quant_part& part, const uniform_quant_numbers& known,
-                            const level_target& to, const unsigned& unit) {
-    b.phase([&](unsigned lane) {
-      for (uint32_t i = lane; i < words + 2; i += lanes) s.body[i] = 0;
-    });
+  DR_HD static coded code(Block& b, shared& s, const uniform_quant_part& part, const uniform_quant_numbers& known,
+                          const level_target& to, const unsigned& unit) {
     const auto by = uniform_quant_step::of(known.least, known.step);
-    const bool beyond = s.levels.quantise(b, part, by);
+    const bool beyond = s.levels.quantise(b, part, by, s.body, words + 2);
     typename Block::template each<uint64_t> costs;
-    level_body body = choose_level_body(b, s.levels.unit, costs, part.length, s.levels);
+    const level_body body = choose_level_body(b, s.levels.unit, costs, part.length, s.levels);
     const uint32_t raw = part.length * unit;
     const bool is_raw = beyond || body.size >= raw;
-    if (is_raw) {
-      body.size = raw;
-      body.code = raw_block;
-    } else {
-      put_level_body(b, body, s.levels.unit, costs, s.levels, s.body, words);
-    }
-    const uint64_t at = put_coded_entry(b, to, part.block, body.size, body.code);
-    b.phase([&](unsigned lane) {
-      if (at + body.size > to.bound) return;
-      if (!is_raw) return put_bytes(s.body, body.size, to.out + at, lane, lanes);
-      const auto* const in = static_cast<const uint8_t*>(part.in) + part.begin * unit;
-      for (uint32_t i = lane; i < raw; i += lanes)
-        to.out[at + i] = static_cast<uint8_t>(i % unit == unit - 1 ? in[i] & 0x7f : in[i]);
-    });
-    return at + body.size;
+    if (!is_raw) put_level_body(b, body, s.levels.unit, costs, s.levels, s.body, words);
+    const uint32_t size = is_raw ? raw : body.size;
+    return {level_entry::of(b, to, part.block, size, true, is_raw ? raw_block : body.code), size, is_raw};
   }
 };
 
