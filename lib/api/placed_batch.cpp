@@ -48,9 +48,9 @@ dr_status placed_batch::place(const batch_request& request, const tensor_list& t
   return count_device_launches(*this, headers, where, host, launches, error);
 }
 
-dr_status placed_batch::load_decode(dr_error& error) {
+dr_status placed_batch::load_decode(dr_error& error, bool tagged) {
   if (!where || by_host) return DR_OK;
-  if (const dr_status s = shape_of_batch(*this, frames, error)) return s;
+  if (const dr_status s = shape_of_batch(*this, tagged, frames, error)) return s;
   load_decode_kernels(frames, *where);
   return DR_OK;
 }

@@ -36,8 +36,8 @@ struct placed_batch : batch {
 
   // UNSUPPORTED: codecs without operations on the device, unless the target allows the host.
   dr_status place(const batch_request& request, const tensor_list& tensors, const target& t, dr_error& error);
-  // Readies prepared decodes on a device; elsewhere there is nothing to do.
-  dr_status load_decode(dr_error& error);
+  // Readies prepared decodes on a device; elsewhere there is nothing to do. tagged: of frames that all have a tag
+  dr_status load_decode(dr_error& error, bool tagged = false);
 
   // A call may repeat the settings of the batch, and must not change them. ARGUMENT.
   dr_status check_segment_rows(uint64_t asked, dr_error& error) const;

@@ -114,6 +114,16 @@ class cuda_device final : public device {
   void release(void* memory) override {
     (void)here([&] { return cudaFree(memory); });
   }
+  void* allocate_host(uint64_t size) override {
+    void* memory = nullptr;
+    return here([&] { return cudaHostAlloc(&memory, size, cudaHostAllocPortable); }) ? nullptr : memory;
+  }
+  void release_host(void* memory) override {
+    (void)here([&] { return cudaFreeHost(memory); });
+  }
+  bool is_done(void* event) override {
+    return here([&] { return cudaEventQuery(static_cast<cudaEvent_t>(event)); }) == DR_OK;
+  }
   uint32_t resident_blocks(const dr_kernel& kernel) override {
     int blocks = 0;
     if (!kernel.device || here([&] {

@@ -31,6 +31,11 @@ class device {
   virtual void drop_event(void* event) = 0;
   virtual void* allocate(uint64_t size) = 0;  // aligned to 256, or nullptr
   virtual void release(void* memory) = 0;
+  // Memory of the host to which `copy` is asynchronous; or nullptr.
+  virtual void* allocate_host(uint64_t size) = 0;
+  virtual void release_host(void* memory) = 0;
+  // Whether wait_event would return at once. Enqueues nothing, and does not wait.
+  virtual bool is_done(void* event) = 0;
 
   // Blocks of a cooperative launch that run at once. Also loads the kernel, because a capture must not.
   virtual uint32_t resident_blocks(const dr_kernel& kernel) = 0;
@@ -89,6 +94,8 @@ struct emulator_control {
   const char* planted_kernel = nullptr;
   const char* planted_file = nullptr;
   unsigned planted_line = 0;
+  // Events are not done until something waits for them: as on a GPU that has not come so far.
+  bool lags = false;
   // Called for every access to a stream, with its event if there is one.
   std::function<void(const char* what, void* stream, void* event)> stream_seen;
   // Called for every launch; by strands, for every phase.

@@ -168,6 +168,9 @@ class emulated_device final : public device {
     return memory;
   }
   void release(void* memory) override { std::free(memory); }
+  void* allocate_host(uint64_t size) override { return allocate(size); }
+  void release_host(void* memory) override { std::free(memory); }
+  bool is_done(void*) override { return !emulator().lags; }
   uint32_t resident_blocks(const dr_kernel&) override { return 2 * emulated_processors; }
   uint32_t processors() const override { return emulated_processors; }
   dr_status load_sort(const dr_sort& s) override {

@@ -193,6 +193,7 @@ struct add_rows {
     uint32_t n;
     uint32_t tile_base;  // first_tile counts from here
     uint32_t cuts;       // outputs that are parts of the one row; 0: each is its row's
+    uint32_t restores;   // residuals: without the weights; a sum that is not finite becomes 0, as after an encode
   };
   struct shared {};
 
@@ -218,7 +219,8 @@ struct add_rows {
           if (a.cuts) o = out_of_element(a.outs, a.cuts, at);
           at -= o.first;
           if (at >= o.elements) continue;
-          const float sum = weighted_sum(value_at(o.dtype, o.values, at), m.weight, value);
+          float sum = weighted_sum(value_at(o.dtype, o.values, at), a.restores ? 1 : m.weight, value);
+          if (a.restores && !is_finite<f32_type>(std::bit_cast<uint32_t>(sum))) sum = 0;
           store_bits(o.dtype, o.values, at, bits_of(o.dtype, sum));
         }
     });

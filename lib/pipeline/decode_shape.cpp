@@ -31,7 +31,7 @@ dr_status finish_shape(decode_shape& shape, bool& host_would_do, dr_error& error
 
 }  // namespace
 
-dr_status shape_of_batch(const batch& b, decode_shape& out, dr_error& error) {
+dr_status shape_of_batch(const batch& b, bool tagged, decode_shape& out, dr_error& error) {
   out = {};
   out.wire = b.wire;
   for (const batch_row& r : b.rows) {
@@ -40,7 +40,11 @@ dr_status shape_of_batch(const batch& b, decode_shape& out, dr_error& error) {
         {r.plan, r.plan, r.universe, r.count_max, r.support_max, r.bound.payload, r.count_max, r.support_max, {}});
   }
   if (b.units.size() == 1 && b.units[0].tensors > 1) out.cuts = b.units[0].tensors;
-  out.layout = b.layout[0];
+  out.layout = b.layout[tagged];
+  if (tagged) {
+    out.layout.has_tag = false;
+    out.layout.header_size -= frame_tag_size;
+  }
   bool host = false;
   return finish_shape(out, host, error);
 }

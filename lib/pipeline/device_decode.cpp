@@ -18,8 +18,10 @@ class device_decoder {
                  device_decode_scratch& host, dr_error& error)
       : s_(shape), frames_(frames), w_(work), queue_(queue), host_(host), error_(error) {}
 
-  dr_status run(const decode_request& request, std::span<const tensor_out> outs, dr_result* result) {
+  dr_status judge(const decode_request& request, std::span<const tensor_out> outs, dr_result* result,
+                  judged_frames& judged) {
     if (const dr_status s = begin(request, outs)) return s;
+    judged = {w_.gate, w_.back, w_.rows, at<merge_row>(4), at<merge_out>(5), at<merge_out>(6), out_tiles_, way_};
     const dr_exec exec = queue_.exec();
     unpack_args args{w_.rows,
                      at<unpack_row>(0),
@@ -37,13 +39,13 @@ class device_decoder {
       if (const dr_status s = streams(p)) return s;
     const tell_decoded::args reports{w_.rows, w_.state, result, static_cast<uint32_t>(frames_),
                                      static_cast<uint32_t>(s_.rows.size())};
-    const judge_supports::args judged{at<merge_row>(4), w_.rows,
-                                      w_.gate,          static_cast<uint32_t>(work_.size()),
-                                      reports,          row_tiles{at<merge_out>(5), s_.cuts}};
-    if (const dr_status s = launched(launch<judge_supports>(exec, row_tiles_, judged))) return s;
+    const judge_supports::args supports{at<merge_row>(4), w_.rows,
+                                        w_.gate,          static_cast<uint32_t>(work_.size()),
+                                        reports,          row_tiles{at<merge_out>(5), s_.cuts}};
+    if (const dr_status s = launched(launch<judge_supports>(exec, row_tiles_, supports))) return s;
     if (work_.empty() && result)
       if (const dr_status s = launched(launch<tell_decoded>(exec, 1, reports))) return s;
-    return request.delivers ? deliver(request, outs) : DR_OK;
+    return DR_OK;
   }
 
  private:
@@ -128,6 +130,12 @@ class device_decoder {
     }
     if (chunks_ > 0x7fffffff || row_tiles_ > 0x7fffffff || out_tiles_ > 0x7fffffff)
       return fail(error_, DR_E_UNSUPPORTED, "device: the frames are too large for one launch");
+    host_.residuals.clear();
+    first = 0;
+    for (const tensor_out& o : request.residuals) {
+      host_.residuals.push_back({o.values, o.values ? o.universe : 0, first, 0, static_cast<uint8_t>(DR_F32), {}});
+      if (s_.cuts) first += o.universe;
+    }
     host_.blob.clear();
     put(0, host_.unpack);
     put(1, host_.frames);
@@ -135,6 +143,7 @@ class device_decoder {
     put(3, s_.header.head);
     put(4, host_.merge);
     put(5, host_.outs);
+    put(6, host_.residuals);
     return launched(begin_on_device(queue_.exec(), w_.zero, w_.zero_size, w_.blob, host_.blob));
   }
 
@@ -263,35 +272,9 @@ class device_decoder {
     return DR_OK;
   }
 
-  dr_status deliver(const decode_request& request, std::span<const tensor_out> outs) {
-    const auto n = static_cast<uint32_t>(s_.rows.size()), frames = static_cast<uint32_t>(frames_);
-    dr_exec exec = queue_.exec();
-    for (uint32_t i = 0; i < n; ++i) {
-      const tensor_out& o = outs[i];
-      if (!o.index_dtype) continue;
-      const hand_over_row::args args{at<merge_row>(4) + i, w_.gate, o.indices,     o.values,
-                                     o.capacity,           0,       o.index_dtype, o.dtype};
-      const uint64_t blocks = std::clamp<uint64_t>(ceil_div(s_.rows[i].decoded_max, row_tile), 1, 4096);
-      if (const dr_status s = launched(launch<hand_over_row>(exec, blocks, args))) return s;
-    }
-    if (way_ == way::none) return DR_OK;
-    if (way_ == way::pairs) {
-      for (uint32_t f = 0; f < frames; ++f) {
-        const uint64_t base = ceil_tiles(f, 0), end = ceil_tiles(f, n);
-        const add_rows::args args{at<merge_row>(4) + uint64_t{f} * n, at<merge_out>(5), w_.gate, n,
-                                  static_cast<uint32_t>(base),        s_.cuts};
-        if (const dr_status s = launched(launch<add_rows>(exec, (end - base) * add_rows::parts, args))) return s;
-      }
-      return DR_OK;
-    }
-    const merge_tiles::args args{at<merge_row>(4), at<merge_out>(5),     w_.gate,       n, frames, s_.cuts,
-                                 request.adds,     way_ == way::touched, request.copies};
-    return launched(launch<merge_tiles>(exec, out_tiles_, args));
-  }
-
   // How values are merged into dense outputs: pair by pair; by tiles; or by tiles in which only positions of values are
   // read and written.
-  enum class way { none, pairs, touched, tiles };
+  using way = judged_frames::way;
   way way_of(const decode_request& request, std::span<const tensor_out> outs) const {
     uint64_t elements = 0, pairs = 0;
     for (const tensor_out& o : outs) elements += o.index_dtype ? 0 : o.universe * std::max(1u, o.width);
@@ -302,17 +285,6 @@ class device_decoder {
     if (!request.adds || request.copies || pairs * 64 >= elements * 8) return way::tiles;
     // A tile with few pairs costs more than a launch per frame.
     return frames_ > 1 && pairs >= elements / merge_tile * 128 ? way::touched : way::pairs;
-  }
-
-  // The first tile of row i of frame f in launches over rows.
-  uint64_t ceil_tiles(uint32_t f, uint32_t i) const {
-    uint64_t a_frame = 0, before = 0;
-    for (uint32_t k = 0; k < s_.rows.size(); ++k) {
-      const uint64_t tiles = std::max<uint64_t>(1, ceil_div(s_.rows[k].decoded_max, row_tile));
-      a_frame += tiles;
-      before += k < i ? tiles : 0;
-    }
-    return f * a_frame + before;
   }
 
   const decode_shape& s_;
@@ -328,7 +300,73 @@ class device_decoder {
   std::vector<device_decode_row>& work_ = host_.rows;
   std::vector<dr_sort>& sort_ = host_.sort;
   std::vector<dr_job>& jobs_ = host_.jobs;
-  uint64_t part_[6] = {};
+  uint64_t part_[7] = {};
+};
+
+// The launches after the checks.
+class device_deliverer {
+ public:
+  device_deliverer(const decode_shape& shape, const decode_request& request, const judged_frames& judged,
+                   device_queue& queue, dr_error& error)
+      : s_(shape), request_(request), judged_(judged), queue_(queue), error_(error) {}
+
+  dr_status run(std::span<const tensor_out> outs) {
+    const auto n = static_cast<uint32_t>(s_.rows.size()), frames = static_cast<uint32_t>(request_.frames.size());
+    dr_exec exec = queue_.exec();
+    for (uint32_t i = 0; i < n; ++i) {
+      const tensor_out& o = outs[i];
+      if (!o.index_dtype) continue;
+      const hand_over_row::args args{judged_.merged + i, judged_.gate, o.indices, o.values, o.capacity, 0,
+                                     o.index_dtype,      o.dtype};
+      const uint64_t blocks = std::clamp<uint64_t>(ceil_div(s_.rows[i].decoded_max, row_tile), 1, 4096);
+      if (const dr_status s = launched(launch<hand_over_row>(exec, blocks, args))) return s;
+    }
+    if (!request_.residuals.empty())
+      if (const dr_status s = add(static_cast<uint32_t>(request_.own), judged_.residuals, judged_.back, true)) return s;
+    if (judged_.how == judged_frames::way::none) return DR_OK;
+    if (judged_.how == judged_frames::way::pairs) {
+      for (uint32_t f = 0; f < frames; ++f)
+        if (const dr_status s = add(f, judged_.outs, judged_.gate, false)) return s;
+      return DR_OK;
+    }
+    const merge_tiles::args args{
+        judged_.merged, judged_.outs, judged_.gate,  n,
+        frames,         s_.cuts,      request_.adds, judged_.how == judged_frames::way::touched,
+        request_.copies};
+    return launched(launch<merge_tiles>(exec, judged_.out_tiles, args));
+  }
+
+ private:
+  // Adds one frame to outputs of its own.
+  dr_status add(uint32_t frame, const merge_out* to, const gate_state* gate, bool restores) {
+    const auto n = static_cast<uint32_t>(s_.rows.size());
+    const uint64_t base = ceil_tiles(frame, 0), end = ceil_tiles(frame, n);
+    const add_rows::args args{judged_.merged + uint64_t{frame} * n, to,      gate,    n,
+                              static_cast<uint32_t>(base),          s_.cuts, restores};
+    return launched(launch<add_rows>(queue_.exec(), (end - base) * add_rows::parts, args));
+  }
+
+  dr_status launched(dr_status s) {
+    if (s == DR_OK) return DR_OK;
+    return fail(error_, s, "device: a launch failed: %s", queue_.where ? queue_.where->reason() : "dry");
+  }
+
+  // The first tile of row i of frame f in launches over rows.
+  uint64_t ceil_tiles(uint32_t f, uint32_t i) const {
+    uint64_t a_frame = 0, before = 0;
+    for (uint32_t k = 0; k < s_.rows.size(); ++k) {
+      const uint64_t tiles = std::max<uint64_t>(1, ceil_div(s_.rows[k].decoded_max, row_tile));
+      a_frame += tiles;
+      before += k < i ? tiles : 0;
+    }
+    return f * a_frame + before;
+  }
+
+  const decode_shape& s_;
+  const decode_request& request_;
+  const judged_frames& judged_;
+  device_queue& queue_;
+  dr_error& error_;
 };
 
 }  // namespace
@@ -357,15 +395,17 @@ void load_decode_kernels(const decode_shape& shape, device& where) {
     decode_request request{frames};
     auto* const base = reinterpret_cast<std::byte*>(uintptr_t{1} << 32);  // never read
     device_decoder d(shape, k, device_decode_work::lay_out(shape, k, base, host), dry, host, error);
-    (void)d.run(request, outs, reinterpret_cast<dr_result*>(uintptr_t{1} << 32));
+    judged_frames judged;
+    if (!d.judge(request, outs, reinterpret_cast<dr_result*>(uintptr_t{1} << 32), judged))
+      (void)device_deliverer(shape, request, judged, dry, error).run(outs);
   }
   (void)where.resident_blocks(kernel<add_rows>);
   (void)where.resident_blocks(kernel<merge_tiles>);
 }
 
-dr_status decode_on_device(const decode_shape& shape, const decode_request& request, std::span<const tensor_out> outs,
-                           device_queue& queue, void* workspace, uint64_t workspace_size, dr_result* result,
-                           device_decode_scratch& host, dr_error& error) {
+dr_status judge_on_device(const decode_shape& shape, const decode_request& request, std::span<const tensor_out> outs,
+                          device_queue& queue, void* workspace, uint64_t workspace_size, dr_result* result,
+                          device_decode_scratch& host, judged_frames& judged, dr_error& error) {
   const auto work = device_decode_work::lay_out(shape, request.frames.size(), static_cast<std::byte*>(workspace), host);
   if (!workspace || workspace_size < work.size) {
     fail(error, DR_E_CAPACITY, "workspace: %" PRIu64 " bytes given, %" PRIu64 " needed", workspace ? workspace_size : 0,
@@ -378,7 +418,21 @@ dr_status decode_on_device(const decode_shape& shape, const decode_request& requ
       return fail(error, DR_E_ARGUMENT, "frame %zu: not aligned to 16 bytes on its device", i);
   if (reinterpret_cast<uintptr_t>(workspace) % arena::alignment || reinterpret_cast<uintptr_t>(result) % 8)
     return fail(error, DR_E_ARGUMENT, "device: workspace must be aligned to 64 bytes, result to 8");
-  return device_decoder(shape, request.frames.size(), work, queue, host, error).run(request, outs, result);
+  return device_decoder(shape, request.frames.size(), work, queue, host, error).judge(request, outs, result, judged);
+}
+
+dr_status deliver_on_device(const decode_shape& shape, const decode_request& request, std::span<const tensor_out> outs,
+                            const judged_frames& judged, device_queue& queue, dr_error& error) {
+  return device_deliverer(shape, request, judged, queue, error).run(outs);
+}
+
+dr_status decode_on_device(const decode_shape& shape, const decode_request& request, std::span<const tensor_out> outs,
+                           device_queue& queue, void* workspace, uint64_t workspace_size, dr_result* result,
+                           device_decode_scratch& host, dr_error& error) {
+  judged_frames judged;
+  const dr_status s =
+      judge_on_device(shape, request, outs, queue, workspace, workspace_size, result, host, judged, error);
+  return s || !request.delivers ? s : deliver_on_device(shape, request, outs, judged, queue, error);
 }
 
 }  // namespace dr

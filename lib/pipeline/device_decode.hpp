@@ -58,12 +58,12 @@ struct device_decode_scratch {
   std::vector<unpack_frame> frames;
   std::vector<plan_rule> rules;
   std::vector<merge_row> merge;
-  std::vector<merge_out> outs;
+  std::vector<merge_out> outs, residuals;
   std::vector<uint8_t> blob;
 };
 
-// UNSUPPORTED: codecs without CUDA operations, segments.
-dr_status shape_of_batch(const batch& b, decode_shape& out, dr_error& error);
+// UNSUPPORTED: codecs without CUDA operations, segments. tagged: of frames with a tag, whose header may have another form.
+dr_status shape_of_batch(const batch& b, bool tagged, decode_shape& out, dr_error& error);
 // outs: the number of outputs.
 dr_status shape_of_frame(const frame_view& f, size_t outs, decode_shape& out, bool& host_would_do, dr_error& error);
 
@@ -75,6 +75,21 @@ struct decode_request {
   bool votes = false;                // outputs are the signs of the sums (on the CPU)
   bool delivers = true;              // otherwise frames are only validated
   bool verified = false;             // the checks of the frames have been verified; in host memory
+  // On a device: f32 arrays to which the values of frame `own` are added where they are not delivered; values nullptr: none.
+  std::span<const tensor_out> residuals = {};
+  size_t own = 0;
+};
+
+// A decode between its checks and its delivery, in device memory.
+struct judged_frames {
+  enum class way { none, pairs, touched, tiles };
+  gate_state* gate = nullptr;        // closed unless all frames are sound; other launches may close it, too
+  gate_state* back = nullptr;        // of the residuals: open only if a launch opens it
+  const device_row* rows = nullptr;  // [frames][rows]
+  const merge_row* merged = nullptr;
+  const merge_out *outs = nullptr, *residuals = nullptr;
+  uint64_t out_tiles = 0;
+  way how = way::none;
 };
 
 // Joins shapes to one, with the maximum of every bound, if all frames have the same headers except for the numbers that
@@ -84,6 +99,13 @@ void join_shapes(std::vector<decode_shape>& shapes);
 uint64_t device_decode_workspace(const decode_shape& shape, size_t frames);
 // Loads the kernels of prepared calls, for any number of frames.
 void load_decode_kernels(const decode_shape& shape, device& where);
+
+// The same in two calls: all checks, of which the gate has the result; then what depends on it.
+dr_status judge_on_device(const decode_shape& shape, const decode_request& request, std::span<const tensor_out> outs,
+                          device_queue& queue, void* workspace, uint64_t workspace_size, dr_result* result,
+                          device_decode_scratch& host, judged_frames& judged, dr_error& error);
+dr_status deliver_on_device(const decode_shape& shape, const decode_request& request, std::span<const tensor_out> outs,
+                            const judged_frames& judged, device_queue& queue, dr_error& error);
 
 // Enqueues. Row i of a frame is merged into outs[i]; nothing is written unless all frames are sound. `result` is device
 // memory, or nullptr.

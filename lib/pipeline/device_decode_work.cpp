@@ -83,6 +83,7 @@ device_decode_work device_decode_work::lay_out(const decode_shape& shape, size_t
   w.made = reinterpret_cast<uint64_t*>(bytes(all * 8));
   w.state = reinterpret_cast<unpack_state*>(bytes(frames * sizeof(unpack_state)));
   w.gate = reinterpret_cast<gate_state*>(bytes(sizeof(gate_state)));
+  w.back = reinterpret_cast<gate_state*>(bytes(sizeof(gate_state)));
   host.scratch.assign(shape.wire.size() * section_count, {});
   for (uint32_t p = 0; p < shape.wire.size(); ++p)
     for (uint32_t s = 0; s < section_count; ++s) {
@@ -119,10 +120,10 @@ device_decode_work device_decode_work::lay_out(const decode_shape& shape, size_t
     sort.temp_size = dr_sort_temp(pairs);
     sort.temp = bytes(sort.temp_size);
   }
-  w.blob =
-      bytes(round_up(all * sizeof(unpack_row), 16) + round_up(frames * sizeof(unpack_frame), 16) +
-            round_up(shape.wire.size() * sizeof(plan_rule), 16) + round_up(shape.header.head.size(), 16) +
-            round_up(all * sizeof(merge_row), 16) + round_up(std::max<size_t>(n, shape.cuts) * sizeof(merge_out), 16));
+  w.blob = bytes(round_up(all * sizeof(unpack_row), 16) + round_up(frames * sizeof(unpack_frame), 16) +
+                 round_up(shape.wire.size() * sizeof(plan_rule), 16) + round_up(shape.header.head.size(), 16) +
+                 round_up(all * sizeof(merge_row), 16) +
+                 2 * round_up(std::max<size_t>(n, shape.cuts) * sizeof(merge_out), 16));
   w.size = memory.used();
   return w;
 }

@@ -13,7 +13,7 @@ struct device_decode_work {
   unpack_result* result = nullptr;
   uint64_t* made = nullptr;
   unpack_state* state = nullptr;
-  gate_state* gate = nullptr;
+  gate_state *gate = nullptr, *back = nullptr;
   std::byte* blob = nullptr;  // descriptors
 
   // base nullptr: only measures. Fills the rows, scratch, bitmaps and sorts of `host`.
