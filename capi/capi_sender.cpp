@@ -112,14 +112,15 @@ dr_status dr_sender_create(dr_context* context, const dr_place* place, const dr_
     *sender = nullptr;
     dr::target where;
     if (const dr_status s = dr::read_place(place, where, c.error)) return s;
-    if (where.where) return fail(c.error, DR_E_UNSUPPORTED, "place: a sender's tensors are on the CPU");
+    if (where.allows_host)
+      return fail(c.error, DR_E_UNSUPPORTED, "place: a sender does not fall back to the CPU (DR_PLACE_ALLOW_HOST)");
     dr_sender_options o;
     if (const dr_status s = read_struct(options, "options", o, c.error)) return s;
     if (!options) o.dense_below = DR_DENSE_BELOW_BY_PLAN;
     if (o.ranks > UINT16_MAX + 1u) return fail(c.error, DR_E_ARGUMENT, "options: %u ranks, not in 1 … 65536", o.ranks);
     std::vector<dr::named_tensor> named;
     if (const dr_status s = read_named(book, tensors, stride, n, named, c.error)) return s;
-    auto made = std::make_unique<dr_sender>(c);
+    auto made = std::make_unique<dr_sender>(c, where);
     if (const dr_status s = made->create(std::move(named), options_of(o))) return s;
     for (size_t i = 0; i < n; ++i) made->plans.push_back({made->method_of(i)});
     *sender = made.release();
@@ -224,6 +225,21 @@ dr_status dr_sender_merge(dr_sender* sender, size_t unit, const dr_call* call, c
   });
 }
 
+dr_status dr_sender_check(dr_sender* sender, uint64_t step, dr_sent* result) {
+  dr_sent made{};
+  const dr_status status = in_sender(sender, [&](dr::context& c) -> dr_status {
+    dr_sent readable;
+    if (const dr_status s = read_struct(result, "result", readable, c.error)) return s;
+    return sender->check(step, made);
+  });
+  if (sender && result && dr::size_of_struct(result) >= dr::struct_size_min) write_struct(made, result);
+  return status;
+}
+
+dr_status dr_sender_use_stream(dr_sender* sender, void* stream) {
+  return in_sender(sender, [&](dr::context&) { return sender->use_stream(stream); });
+}
+
 dr_status dr_sender_take_back(dr_sender* sender, uint64_t step) {
   return in_sender(sender, [&](dr::context&) { return sender->take_back(step); });
 }
@@ -261,8 +277,5 @@ dr_status dr_sender_scale(dr_sender* sender, double factor) {
 }
 
 dr_status dr_sender_resume(dr_sender* sender, uint64_t failures, uint64_t failed) {
-  return in_sender(sender, [&](dr::context&) {
-    sender->resume(failures, failed);
-    return dr_status{DR_OK};
-  });
+  return in_sender(sender, [&](dr::context&) { return sender->resume(failures, failed); });
 }

@@ -21,6 +21,11 @@
  * - The states of feedback are in the sender, by tensor, or in the caller's memory (DR_SENDER_CALLER_STATES).
  * - A rank that cannot encode sends a slot with the reason. Merge then fails on all ranks and names rank and tensor.
  * - If a step fails, dr_sender_take_back adds what was sent to the residuals again: nothing is lost.
+ * - With a place on a device, units of frames run there, and no call waits. Tensors, outputs, states and slots are device
+ *   memory; encode and merge enqueue. The host does not know the sizes of frames, so all slots have `bound` bytes, and it
+ *   learns of faults later: dr_sender_check returns the errors of a step, in the words of merge, before the first encode of
+ *   the next one. What a unit that failed sent goes back to the residuals on the device, and the next step's heads count
+ *   the failure. Other kinds of units are UNSUPPORTED there.
  *
  * Without a framework, and with one plan for all tensors, use dr_exchange, which drives the transport itself (exchange.h
  * compares the two).
@@ -74,7 +79,10 @@ enum {
                                   states are 0; encode, sum and merge return UNSUPPORTED */
   /* Tensors whose plan sends all values as halves (index=all value=half, alone or with feedback=residual) are units of
    * kind DR_UNIT_HALVES, for an all-reduce of that type: with n ranks 2 / n of the bytes of an all-gather of frames */
-  DR_SENDER_HALVES = 1u << 6
+  DR_SENDER_HALVES = 1u << 6,
+  /* On a device: the outputs of a unit that failed become 0, on all ranks, because an optimizer uses them before the host
+   * knows of the failure. Without it they stay as they are */
+  DR_SENDER_ZEROS = 1u << 7
 };
 enum { DR_FLAT_BY_PLAN = 0, DR_FLAT = 1, DR_NOT_FLAT = 2 };
 #define DR_DENSE_BELOW_BY_PLAN UINT64_MAX
@@ -94,9 +102,10 @@ typedef struct dr_sender_options {
   uint64_t seed; /* of the first factors of transforms; the same on every rank */
 } dr_sender_options;
 
-/* book: NULL if each tensor has its plan. place: NULL, or the CPU (UNSUPPORTED elsewhere).
+/* book: NULL if each tensor has its plan. place: NULL, the CPU, or a device with the stream of the first calls.
  * ARGUMENT (two tensors of one name, a type that a plan does not accept, several clips, a base that is not aligned),
- * UNSUPPORTED (exchange=ring and hierarchy, sparsify=changed, sparsify=visible without a base), MEMORY. */
+ * UNSUPPORTED (exchange=ring and hierarchy, sparsify=changed, sparsify=visible without a base; on a device also DR_SENDER_SKIP
+ * and a tensor whose plan or unit has no path there: the error names it and the reason), DEVICE, MEMORY. */
 DR_API dr_status dr_sender_create(dr_context *context, const dr_place *place, const dr_book *book,
                                   const dr_named_tensor *tensors, size_t stride, size_t n,
                                   const dr_sender_options *options, dr_sender **sender);
@@ -112,6 +121,9 @@ typedef struct dr_sender_info {
   uint64_t memory; /* bytes that the sender has from the context's allocator */
   /* the number of steps that this rank did not complete, and the last of them: for checkpoints (dr_sender_resume) */
   uint64_t failures, failed;
+  /* on a device: calls that waited for it. Encode and merge never do; dr_sender_check does if the device has not come to the
+   * end of that step; the calls for states do */
+  uint64_t waits;
 } dr_sender_info;
 DR_API dr_status dr_sender_describe(const dr_sender *sender, dr_sender_info *info, dr_error *error);
 
@@ -204,7 +216,16 @@ DR_API dr_status dr_sender_sum(dr_sender *sender, size_t unit, const dr_call *ca
 DR_API dr_status dr_sender_merge(dr_sender *sender, size_t unit, const dr_call *call, const dr_bytes *slots,
                                  size_t ranks, dr_sent *result);
 
-/* Ends a step that failed: adds what was encoded in it to the residuals again; slots report the failure from now on. An
+/* On a device, after the merges of a step and before the first encode of the next: returns their first error, as
+ * dr_sender_merge does on the CPU; waits if the device has not ended them. `size` and `frames` of the result are those of all
+ * units of the step; `frames` of this rank. A unit that failed was taken back already, and the others were merged: go on,
+ * without dr_sender_take_back. On the CPU it returns DR_OK. */
+DR_API dr_status dr_sender_check(dr_sender *sender, uint64_t step, dr_sent *result);
+/* On a device: later calls enqueue on this stream (cudaStream_t), after what was enqueued before. ARGUMENT: on the CPU. */
+DR_API dr_status dr_sender_use_stream(dr_sender *sender, void *stream);
+
+/* Ends a step that failed: adds what was encoded in it to the residuals again; slots report the failure from now on. On a
+ * device it enqueues, for a step that the host gives up: also the units whose merges succeeded are taken back. An
  * error names the tensors whose part is lost; those of the others are restored all the same. */
 DR_API dr_status dr_sender_take_back(dr_sender *sender, uint64_t step);
 /* Ends a step that some rank asks to skip: restores the states from before it and fills outputs with NaN. */

@@ -21,10 +21,12 @@ inline namespace v1 {
 // The context must outlive it, and so must what is placed.
 class sender {
  public:
-  sender(context& c, const dr_book* book, std::span<const dr_named_tensor> tensors, const dr_sender_options& options)
+  // place: of a device; nullptr: the CPU
+  sender(context& c, const dr_book* book, std::span<const dr_named_tensor> tensors, const dr_sender_options& options,
+         const dr_place* place = nullptr)
       : context_(c.get()) {
     dr_sender* made = nullptr;
-    check(dr_sender_create(context_, nullptr, book, tensors.data(), sizeof(dr_named_tensor), tensors.size(), &options,
+    check(dr_sender_create(context_, place, book, tensors.data(), sizeof(dr_named_tensor), tensors.size(), &options,
                            &made));
     handle.reset(made);
   }
@@ -72,6 +74,13 @@ class sender {
     result.struct_size = sizeof result;
     return is_whole(dr_sender_merge(get(), unit, &call, slots.data(), slots.size(), &result));
   }
+  // On a device, before the first encode of the next step: throws the error of a step.
+  dr_sent check_step(uint64_t step) {
+    auto result = sized<dr_sent>();
+    check(dr_sender_check(get(), step, &result));
+    return result;
+  }
+  void use_stream(void* stream) { check(dr_sender_use_stream(get(), stream)); }
   void take_back(uint64_t step) { check(dr_sender_take_back(get(), step)); }
   void skip(uint64_t step) { check(dr_sender_skip(get(), step)); }
   // The positions of the ranks that are behind, after an error of DR_REASON_OUT_OF_STEP.

@@ -348,7 +348,7 @@ class device_deliverer {
 
   dr_status launched(dr_status s) {
     if (s == DR_OK) return DR_OK;
-    return fail(error_, s, "device: a launch failed: %s", queue_.where ? queue_.where->reason() : "dry");
+    return fail(error_, s, "device: a launch failed: %s", queue_.reason());
   }
 
   // The first tile of row i of frame f in launches over rows.

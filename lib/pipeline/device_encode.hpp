@@ -47,6 +47,9 @@ dr_status encode_on_device(const batch& b, const device_headers& headers, const 
                            uint64_t workspace_size, uint8_t* frame, uint64_t capacity, dr_result* result,
                            device_encode_scratch& host, dr_error& error);
 
+// The error of a fault that a call on a device reported, in the words of the CPU. r.tensor: of the batch.
+dr_status fail_as_device(const batch& b, const dr_result& r, dr_error& error);
+
 // Zeroes [zero, zero + zero_size) and copies `blob` to `to`, both multiples of 16 bytes.
 dr_status begin_on_device(const dr_exec& exec, std::byte* zero, uint64_t zero_size, std::byte* to,
                           std::span<const uint8_t> blob);

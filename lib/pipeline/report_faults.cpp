@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "core/versioned.hpp"
+#include "pipeline/device_encode.hpp"
 #include "pipeline/encoding.hpp"
 
 namespace dr {
@@ -79,6 +80,31 @@ void report_unfinite(const encoding& e, size_t i, tensor_walk& tensors) {
 
 dr_fault unfinite(uint64_t where, uint64_t value, bool infinite) {
   return {sizeof(dr_fault), DR_E_ARGUMENT, DR_STREAM_VALUE, where, value, infinite ? says_infinite : says_nan};
+}
+
+dr_status fail_as_device(const batch& b, const dr_result& r, dr_error& error) {
+  dr_fault fault{sizeof(dr_fault), r.status, r.stream, r.where, r.what, nullptr};
+  const auto tensor = static_cast<uint32_t>(r.tensor);
+  const auto of = std::ranges::find_if(b.units, [&](const unit& u) { return tensor - u.first_tensor < u.tensors; });
+  if (of == b.units.end()) return fail(error, fault, tensor, nullptr);
+  const auto row = std::ranges::find(b.rows, static_cast<uint32_t>(of - b.units.begin()), &batch_row::unit);
+  const char* codec = nullptr;
+  if (row != b.rows.end()) {
+    const uint32_t section = r.stream == DR_STREAM_INDEX   ? section_index
+                             : r.stream == DR_STREAM_ORDER ? section_order
+                                                           : section_value;
+    const stage_list& list = b.wire[row->plan].lists[section];
+    if (list.count && r.stream != DR_STREAM_NONE) codec = list.front().codec->name;
+  }
+  if (r.status == DR_E_ARGUMENT && r.stream == DR_STREAM_VALUE)
+    with_value_type(of->dtype, [&](auto type) {
+      using T = decltype(type);
+      const auto bits = static_cast<typename T::bits>(r.what);
+      if (magnitude<T>(bits) >= T::infinity) fault = unfinite(r.where, bits, magnitude<T>(bits) == T::infinity);
+    });
+  fail(error, fault, tensor, codec);
+  if (is_unfinite(fault)) name_value(error, fault, of->dtype);
+  return error.code;
 }
 
 dr_status first_fault(const encoding& e) {

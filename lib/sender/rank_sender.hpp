@@ -8,6 +8,7 @@
 
 #include "exchange/range_work.hpp"
 #include "primitive/value_type.hpp"
+#include "sender/device_unit.hpp"
 #include "sender/factor_unit.hpp"
 #include "sender/row_unit.hpp"
 #include "sender/slot.hpp"
@@ -27,7 +28,9 @@ void drop_frame_number(dr_error& error);
 
 class sender {
  public:
-  explicit sender(context& c) : c_(c) {}
+  explicit sender(context& c, const target& where = {}) : c_(c) {
+    if (where.where) side_ = std::make_unique<device_side>(c, where);
+  }
   ~sender();
   sender(const sender&) = delete;
   sender& operator=(const sender&) = delete;
@@ -45,11 +48,14 @@ class sender {
   dr_status merge(size_t unit, const dr_call& call, std::span<const dr_bytes> slots, dr_sent& result);
   dr_status take_back(uint64_t step);
   void skip(uint64_t step);
+  // On a device: what became of the merges of a step.
+  dr_status check(uint64_t step, dr_sent& result);
+  dr_status use_stream(void* stream);
 
   dr_status read_state(size_t tensor, uint32_t which, void* state, size_t size);
   dr_status write_state(size_t tensor, uint32_t which, const void* state, size_t size);
   dr_status scale(double factor);
-  void resume(uint64_t failures, uint64_t failed) { failures_ = failures, failed_ = failed; }
+  dr_status resume(uint64_t failures, uint64_t failed);
 
   context& of() const { return c_; }
   dr_sender_info info() const;
@@ -95,9 +101,10 @@ class sender {
     std::unique_ptr<number_unit> numbers;
     factor_unit* factors = nullptr;  // `numbers`, if they are factors
     std::unique_ptr<row_unit> rows;
-    bool skips = false;                // some rank asked for it in the sum of the first numbers
-    std::string zeros_reason;          // why this rank's numbers are zeros
-    std::vector<number_place> places;  // of this step
+    std::unique_ptr<device_unit> device;  // or frames on a device
+    bool skips = false;                   // some rank asked for it in the sum of the first numbers
+    std::string zeros_reason;             // why this rank's numbers are zeros
+    std::vector<number_place> places;     // of this step
   };
 
   bool makes_frames(const unit& u) const { return u.list.kind <= DR_UNIT_SCATTER; }
@@ -134,6 +141,21 @@ class sender {
   dr_status prepare_halves(unit& u);
   dr_status prepare_factors(unit& u);
   dr_status prepare_rows(unit& u);
+  dr_status prepare_device(unit& u);
+  dr_status take_device_memory();
+  void bind_device(const unit& u, size_t f);
+  dr_status encode_device(unit& u, const dr_call& call, void* slot, dr_sent& result);
+  dr_status check_device_slots(const unit& u, std::span<const dr_bytes> slots, uint64_t& stride);
+  dr_status judge_device(unit& u, std::span<const decode_request> requests, std::span<judged_frames> judged,
+                         slot_gate* gates, bool reports);
+  dr_status merge_device(unit& u, const dr_call& call, std::span<const dr_bytes> slots, dr_sent& result);
+  dr_status finish_device(const unit& u);
+  dr_status take_back_device(unit& u);
+  dr_status take_back_on_device(uint64_t step);
+  dr_status scale_on_device(double factor);
+  dr_status set_device_counts(const set_counts::args& args);
+  dr_status read_report(unit& u, uint64_t step, dr_sent& result);
+  dr_status explain(const unit& u, size_t f, const dr_result& r, const std::byte* prefixes);
   dr_status cut(frame& f, const unit& u, std::vector<piece_list>& ranges);
   dr_status take_memory();
   dr_status check_unit(size_t unit, bool sums, dr_error& error) const;
@@ -183,6 +205,7 @@ class sender {
   dr_status for_each_piece(size_t tensor, F&& f);
 
   context& c_;
+  std::unique_ptr<device_side> side_;  // nullptr: on the CPU
   sender_options options_;
   std::vector<named_tensor> tensors_;
   unit_plan plans_;
@@ -207,6 +230,9 @@ class sender {
   std::vector<dr_bytes> frames_;
   std::vector<float> weights_;
   frame_view view_;
+  std::vector<decode_request> requests_;
+  std::vector<judged_frames> judged_;
+  std::vector<output_job> outputs_;
 };
 
 }  // namespace dr

@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t ranks_max = 65536;
 constexpr uint32_t known_flags = DR_SENDER_SUM | DR_SENDER_F32 | DR_SENDER_CALLER_STATES | DR_SENDER_SKIP |
-                                 DR_SENDER_SCATTER | DR_SENDER_DRY | DR_SENDER_HALVES;
+                                 DR_SENDER_SCATTER | DR_SENDER_DRY | DR_SENDER_HALVES | DR_SENDER_ZEROS;
 
 uint64_t align(uint64_t size) { return round_up(size, arena::alignment); }
 
@@ -40,6 +40,12 @@ dr_status sender::check_options() {
   if (o.rank >= o.ranks)
     return fail(c_.error, DR_E_ARGUMENT, "options: rank %u is not below %u ranks", o.rank, o.ranks);
   if (o.flags & ~known_flags) return fail(c_.error, DR_E_UNSUPPORTED, "options: unknown flags 0x%x", o.flags);
+  if ((o.flags & DR_SENDER_ZEROS) && !side_)
+    return fail(c_.error, DR_E_ARGUMENT, "options: DR_SENDER_ZEROS is of devices");
+  if ((o.flags & DR_SENDER_SKIP) && side_)
+    return fail(
+        c_.error, DR_E_UNSUPPORTED,
+        "options: DR_SENDER_SKIP runs on the CPU only: no rank knows ahead whether values on a device are finite");
   if (o.rules.flat > DR_NOT_FLAT)
     return fail(c_.error, DR_E_ARGUMENT, "options: flat is %u, not one of DR_FLAT_*", o.rules.flat);
   return DR_OK;
@@ -97,7 +103,7 @@ dr_status sender::create(std::vector<named_tensor> tensors, sender_options optio
       if (std::ranges::any_of(f.tensors, [&](uint32_t i) { return clip_of(*plans_.methods[i]) > 0; }))
         parts += static_cast<size_t>(std::ranges::count_if(f.ranges, [](const range_work& r) { return !r.empty(); }));
   if (parts > 1) clip_ = clip_of(*plans_.methods[clipped_[0]]);
-  return is_dry() ? dr_status{DR_OK} : take_memory();
+  return is_dry() ? dr_status{DR_OK} : side_ ? take_device_memory() : take_memory();
 }
 
 // The ranges of a frame's elements: one, or one for each rank.
@@ -135,6 +141,7 @@ dr_status sender::cut(frame& f, const unit& u, std::vector<piece_list>& ranges) 
 dr_status sender::prepare(unit& u) {
   for (const uint32_t i : u.list.tensors) u.bytes += tensors_[i].elements * value_size(tensors_[i].dtype);
   if (is_dry()) return DR_OK;
+  if (side_) return prepare_device(u);
   switch (u.list.kind) {
     case DR_UNIT_HALVES: return prepare_halves(u);
     case DR_UNIT_FACTORS: return prepare_factors(u);
@@ -354,6 +361,7 @@ dr_sender_info sender::info() const {
   for (const unit& u : units_) i.memory += u.numbers ? u.numbers->memory() : 0;
   i.failures = failures_;
   i.failed = failed_;
+  i.waits = side_ ? side_->waits() : 0;
   return i;
 }
 

@@ -46,6 +46,7 @@ void sender::remember(unit& u) {
 }
 
 void sender::skip(uint64_t step) {
+  if (side_) return;  // (no rank asks for it)
   for (unit& u : units_) {
     if (u.step != step) continue;
     size_t next = 0;
@@ -71,6 +72,7 @@ void sender::skip(uint64_t step) {
 dr_status sender::take_back(uint64_t step) {
   ++failures_;
   failed_ = step;
+  if (side_) return take_back_on_device(step);
   dr_status status = DR_OK;
   for (unit& u : units_) {
     if (u.step == step && u.numbers) u.numbers->take_back(u.places);
@@ -156,6 +158,7 @@ dr_status sender::read_state(size_t tensor, uint32_t which, void* state, size_t 
   if (const dr_status s = check_state_call(tensor, which, state, size)) return s;
   if (!size) return DR_OK;
   if (units_[unit_of_[tensor]].factors) return read_factor_state(tensor, which, state, size);
+  if (side_) return side_->copy_now(state, views_[tensor].state, size);
   std::memset(state, 0, size);
   const plan& method = *(which == DR_STATE_SUM ? sum_plans_ : plans_.methods)[tensor];
   bool filled = false;
@@ -185,6 +188,7 @@ dr_status sender::write_state(size_t tensor, uint32_t which, const void* state, 
   const plan& method = *(which == DR_STATE_SUM ? sum_plans_ : plans_.methods)[tensor];
   if (const dr_status s = fits_state(method, views_[tensor], state, size, c_.error))
     return prefix(c_.error, "%.80s: ", tensors_[tensor].name.c_str()), s;
+  if (side_) return side_->copy_now(views_[tensor].state, state, size);
   residual_state head;
   std::memcpy(&head, state, sizeof head);
   return for_each_piece(tensor, [&](range_work& r, size_t i) -> dr_status {
@@ -204,9 +208,40 @@ dr_status sender::write_state(size_t tensor, uint32_t which, const void* state, 
   });
 }
 
+dr_status sender::resume(uint64_t failures, uint64_t failed) {
+  failures_ = failures;
+  failed_ = failed;
+  if (!side_) return DR_OK;
+  if (const dr_status s = side_->begin()) return s;
+  const dr_status s =
+      set_device_counts({side_->counts(), 0, 0, static_cast<uint32_t>(failures), static_cast<uint32_t>(failed), 0});
+  const dr_status ended = side_->end();
+  return s ? s : ended;
+}
+
+dr_status sender::use_stream(void* stream) {
+  if (!side_) return fail(c_.error, DR_E_ARGUMENT, "stream: the sender's tensors are on the CPU");
+  side_->move(stream);
+  return DR_OK;
+}
+
+// On the CPU, state by state.
+dr_status sender::scale_on_device(double factor) {
+  std::vector<std::byte> copy;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (!plans_.methods[i]->keeps_residual() || !views_[i].state) continue;
+    copy.resize(tensor_info(i).state);
+    if (const dr_status s = side_->copy_now(copy.data(), views_[i].state, copy.size())) return s;
+    if (const dr_status s = scale_state(copy.data(), copy.size(), factor, c_.error)) return s;
+    if (const dr_status s = side_->copy_now(views_[i].state, copy.data(), copy.size())) return s;
+  }
+  return DR_OK;
+}
+
 dr_status sender::scale(double factor) {
   if (!std::isfinite(factor)) return fail(c_.error, DR_E_ARGUMENT, "factor: %g is not finite", factor);
   dr_status status = DR_OK;
+  if (side_) return scale_on_device(factor);
   for (const unit& u : units_) {
     for_each_state(u, [&](std::byte* state, uint64_t size, const plan& p) {
       if (!p.keeps_residual()) return;

@@ -157,6 +157,7 @@ dr_status sender::encode(size_t unit, const dr_call& call, void* slots, size_t c
   if (u.rows) return encode_rows(u, call, slots, result);
   if (const dr_status s = check_placed(u, false)) return s;
   if (u.numbers) return encode_numbers(u, call, slots, result);
+  if (u.device) return encode_device(u, call, slots, result);
   if (const dr_status s = bind_tensors(u)) return s;
   u.step = call.step;
   u.refuses = false;
@@ -375,6 +376,7 @@ dr_status sender::merge(size_t unit, const dr_call& call, std::span<const dr_byt
   if (u.rows) return merge_rows(u, call, slots, result);
   if (const dr_status s = check_placed(u, true)) return s;
   if (u.numbers) return merge_numbers(u, call, slots, result);
+  if (u.device) return merge_device(u, call, slots, result);
   if (const dr_status s = bind_outputs(u)) return s;
   const bool of_sums = u.list.kind == DR_UNIT_OWNER;
   if (const dr_status s = read_slots(u, call, slots, of_sums, result)) return s;

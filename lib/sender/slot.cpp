@@ -30,17 +30,6 @@ template <class Type>
 constexpr size_t digits = sizeof(summed_head) / sizeof(digit<Type>);
 static_assert(summed_head_size == 2 * sizeof(summed_head));
 
-uint32_t check_of(const slot_head& head, const void* sizes, size_t frames) {
-  uint64_t sum = combine(combine(head.tag, head.longest), uint64_t{head.failures} << 32 | head.failed);
-  sum = combine(combine(sum, uint64_t{head.tensor} << 32 | head.flags), head.reserved);
-  for (size_t i = 0; i < frames; ++i) {
-    uint64_t size;
-    std::memcpy(&size, static_cast<const char*>(sizes) + i * sizeof size, sizeof size);
-    sum = combine(sum, size);
-  }
-  return static_cast<uint32_t>(sum >> 32);
-}
-
 dr_status fail_of_rank(dr_error& error, size_t rank) {
   error.frame = rank;
   return error.code;
@@ -48,7 +37,7 @@ dr_status fail_of_rank(dr_error& error, size_t rank) {
 
 // Checks the fields of an undamaged head.
 dr_status check_head(const slot_head& head, const slot_limits& limits, size_t ranks, uint64_t size, dr_error& error) {
-  uint64_t max_size = prefix_size(limits.bounds.size());
+  uint64_t max_size = prefix_size(limits.bounds.size() + limits.more_words);
   for (const uint64_t bound : limits.bounds) max_size += bound;
   if (head.longest < size || head.longest > max_size)
     return fail(error, DR_E_CORRUPT, "a slot of %" PRIu64 " bytes, its longest has %" PRIu64 ", any at most %" PRIu64,
@@ -87,7 +76,7 @@ void write_prefix(slot_head head, std::span<const uint64_t> sizes, void* slot) {
 
 dr_status read_prefixes(std::span<const dr_bytes> slots, const slot_limits& limits, slot_list& out, dr_error& error) {
   const auto& bounds = limits.bounds;
-  const size_t frames = bounds.size(), prefix = prefix_size(frames);
+  const size_t frames = bounds.size(), prefix = prefix_size(frames + limits.more_words);
   out.heads.resize(slots.size());
   out.sizes.resize(slots.size() * frames);
   out.longest = 0;
@@ -101,7 +90,8 @@ dr_status read_prefixes(std::span<const dr_bytes> slots, const slot_limits& limi
     }
     std::memcpy(&head, slots[rank].data, sizeof head);
     if (frames) std::memcpy(sizes, static_cast<const char*>(slots[rank].data) + sizeof head, frames * sizeof *sizes);
-    if (head.check != check_of(head, sizes, frames)) {
+    const auto* const words = static_cast<const char*>(slots[rank].data) + sizeof head;
+    if (head.check != check_of(head, words, frames + limits.more_words)) {
       fail(error, DR_E_CORRUPT, "the header of its slot is damaged");
       return fail_of_rank(error, rank);
     }

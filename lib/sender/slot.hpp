@@ -7,29 +7,10 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "sender/slot_kernel.hpp"
 
 namespace dr {
 
-// As it lies in memory, at any address. The sizes of frames follow, u64.
-struct slot_head {
-  uint64_t tag = 0;       // of the frames: a digest of the unit, times 2^32, plus the step
-  uint64_t longest = 0;   // bytes of the rank's longest slot of this unit in this step
-  uint32_t failures = 0;  // steps that the rank did not complete; others may have
-  uint32_t failed = 0;    // the last of them
-  uint32_t flags = 0;
-  uint32_t tensor = 0;  // 1 and the position of the tensor at fault; 0: none
-  uint32_t reserved = 0;
-  uint32_t check = 0;  // of head and sizes
-
-  static constexpr uint32_t not_finite = 1;     // the rank asks all to skip the step and sends no frame
-  static constexpr uint32_t refused = 2;        // of a sum: the owner found the ranks out of step
-  static constexpr uint32_t culprit_shift = 8;  // of a sum, the bits above: 1 and the rank at fault; 0: none
-
-  uint32_t culprit() const { return flags >> culprit_shift; }
-};
-static_assert(sizeof(slot_head) == 40);
-
-constexpr size_t prefix_size(size_t frames) { return sizeof(slot_head) + sizeof(uint64_t) * frames; }
 constexpr uint64_t slot_alignment = 64;
 constexpr uint64_t round_slot(uint64_t size) { return (size + slot_alignment - 1) / slot_alignment * slot_alignment; }
 
@@ -48,6 +29,7 @@ struct slot_limits {
   std::span<const uint64_t> bounds;  // bytes of each frame
   size_t tensors = 0;
   bool of_sums = false, may_skip = false;
+  size_t more_words = 0;  // behind the sizes
 };
 // CORRUPT: a prefix is damaged, or a field is out of its limits; UNSUPPORTED: of a newer version. The error's frame is the
 // rank.

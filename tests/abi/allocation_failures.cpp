@@ -469,9 +469,9 @@ TEST_CASE("every exported function is tried, here, or in exchange_, sender_ or t
   for (const char* const name : {"create", "decide", "describe", "destroy", "log", "observe", "reason", "report"})
     tried.insert(std::string("dr_control_") + name);
   tried.insert("dr_step_name");
-  for (const char* const name :
-       {"create", "destroy", "describe", "unit", "tensor", "place", "clip", "encode", "sum", "merge", "take_back",
-        "skip", "behind", "read_state", "write_state", "scale", "resume", "place_rows", "rows"})
+  for (const char* const name : {"create",      "destroy", "describe", "unit",       "tensor", "place",  "clip",
+                                 "encode",      "sum",     "merge",    "take_back",  "skip",   "behind", "read_state",
+                                 "write_state", "scale",   "resume",   "place_rows", "rows",   "check",  "use_stream"})
     tried.insert(std::string("dr_sender_") + name);
   for (const char* const name :
        {"create", "destroy", "begin", "factor", "next", "cancel", "residual", "save", "load", "reset", "describe"})

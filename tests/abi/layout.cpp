@@ -635,7 +635,7 @@ FIELD(dr_sender_options, unit_bytes, 32, 8);
 FIELD(dr_sender_options, numbers, 40, 8);
 FIELD(dr_sender_options, seed, 48, 8);
 
-SIZE(dr_sender_info, 72);
+SIZE(dr_sender_info, 80);
 FIELD(dr_sender_info, struct_size, 0, 8);
 FIELD(dr_sender_info, ranks, 8, 4);
 FIELD(dr_sender_info, rank, 12, 4);
@@ -647,6 +647,7 @@ FIELD(dr_sender_info, states, 40, 8);
 FIELD(dr_sender_info, memory, 48, 8);
 FIELD(dr_sender_info, failures, 56, 8);
 FIELD(dr_sender_info, failed, 64, 8);
+FIELD(dr_sender_info, waits, 72, 8);
 
 SIZE(dr_unit_info, 88);
 FIELD(dr_unit_info, struct_size, 0, 8);
@@ -698,6 +699,7 @@ VALUE(DR_SENDER_SKIP, 8);
 VALUE(DR_SENDER_SCATTER, 16);
 VALUE(DR_SENDER_DRY, 32);
 VALUE(DR_SENDER_HALVES, 64);
+VALUE(DR_SENDER_ZEROS, 128);
 VALUE(DR_FLAT_BY_PLAN, 0);
 VALUE(DR_FLAT, 1);
 VALUE(DR_NOT_FLAT, 2);

@@ -185,6 +185,11 @@ TEST_CASE("a sender: wherever an allocation fails a call reports MEMORY, or its 
       {"dr_sender_write_state", 2, false,
        [](lonely& s) { return dr_sender_write_state(s.sender, 0, DR_STATE_OWN, s.state.data(), s.state_size()); }},
       {"dr_sender_scale", 2, false, [](lonely& s) { return dr_sender_scale(s.sender, 2); }},
+      {"dr_sender_check", 2, false, [](lonely& s) { return dr_sender_check(s.sender, 0, &s.result); }},
+      {"dr_sender_use_stream", 0, false,
+       [](lonely& s) -> dr_status {  // (it is on the CPU)
+         return dr_sender_use_stream(s.sender, nullptr) == DR_E_ARGUMENT ? DR_OK : DR_E_INTERNAL;
+       }},
       {"dr_sender_resume", 0, false, [](lonely& s) { return dr_sender_resume(s.sender, 1, 2); }},
   };
   for (const char* const plan : plans) try_each(calls, plan, 0);

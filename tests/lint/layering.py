@@ -22,7 +22,7 @@ MIDDLE = {"plan", "sparsify", "split", "patch", "stage", "container", "merge", "
 SEES = {"core": {"include"}, "primitive": {"include", "core"}, "cuda": {"include", "core", "primitive"},
         **{folder: {"include", "core", "primitive"} for folder in MIDDLE}, "pipeline": {"include", "core", "primitive", "cuda"} | MIDDLE,
         "api": {"include", "core", "primitive", "cuda", "pipeline"} | MIDDLE,
-        "transform": {"include", "core", "primitive"}, "exchange": {"include", "core", "primitive", "pipeline", "api", "transform"}, "control": {"include", "core", "plan"}, "sender": {"include", "core", "primitive", "feedback", "pipeline", "api", "exchange", "transform"},
+        "transform": {"include", "core", "primitive"}, "exchange": {"include", "core", "primitive", "pipeline", "api", "transform"}, "control": {"include", "core", "plan"}, "sender": {"include", "core", "primitive", "cuda", "feedback", "pipeline", "api", "exchange", "transform"},
         "capi": {"include", "core", "plan", "patch", "pipeline", "api", "exchange", "control", "transform", "sender"}}
 # What a folder of tool/, and its main.cpp, may include beside itself and include/.
 TOOL_SEES = {"show": set(), "read": {"show"}, "predict": {"show", "read"}, "compare": {"show", "read", "predict"},

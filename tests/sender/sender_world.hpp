@@ -27,6 +27,8 @@ struct settings {
   std::string book = "*: sparsify=topr(ratio=0.1) feedback=residual index=golomb";
   uint32_t ranks = 2, flags = 0, flat = DR_FLAT_BY_PLAN;
   uint64_t dense_below = DR_DENSE_BELOW_BY_PLAN, unit_bytes = 0;
+  bool on_device = false;  // an emulated one: its memory is the host's
+  int32_t order = 0;       // of its lanes and blocks
 };
 
 inline size_t size_of(dr_dtype type) { return type == DR_F32 ? 4 : 2; }
@@ -118,7 +120,11 @@ struct world {
     o.flat = how.flat;
     o.dense_below = how.dense_below;
     o.unit_bytes = how.unit_bytes;
-    status = dr_sender_create(r->context.handle, nullptr, book, named.data(), sizeof(dr_named_tensor), named.size(), &o,
+    dr_place place{};
+    place.struct_size = sizeof place;
+    place.kind = how.on_device ? DR_PLACE_EMULATED : DR_PLACE_CPU;
+    place.device = how.order;
+    status = dr_sender_create(r->context.handle, &place, book, named.data(), sizeof(dr_named_tensor), named.size(), &o,
                               &r->sender);
     error = r->context.error();
     dr_book_destroy(book);
@@ -232,6 +238,23 @@ struct world {
     }
   }
 
+  // Slots as one all-gather writes them.
+  static dr_status merge_on_device(rank& me, size_t u, const dr_call& c, const std::vector<client::bytes>& whole) {
+    client::bytes& all = me.all[u].emplace_back();
+    for (const client::bytes& slot : whole) all.insert(all.end(), slot.begin(), slot.end());
+    std::vector<dr_bytes> list;
+    for (size_t i = 0; i < whole.size(); ++i) list.push_back({all.data() + i * whole[0].size(), whole[0].size()});
+    const dr_status s = dr_sender_merge(me.sender, u, &c, list.data(), list.size(), nullptr);
+    all.clear();  // (nothing reads it after the call: the emulated device has ended its work)
+    return s;
+  }
+  dr_status check(size_t r, uint64_t number) {
+    checked = {};
+    checked.struct_size = sizeof checked;
+    return dr_sender_check(ranks[r]->sender, number, &checked);
+  }
+  dr_sent checked{};  // of the last check
+
   // A step of all ranks; the status of each. steps: of each rank, if not the same.
   std::vector<dr_status> step(uint64_t number, std::vector<uint64_t> steps = {}) {
     const size_t n = ranks.size();
@@ -333,6 +356,10 @@ struct world {
         const bool of_sums = info[r].kind == DR_UNIT_OWNER;
         me.all[u].resize(n);
         const auto whole = arrived(r, of_sums);
+        if (how.on_device) {
+          fail(r, merge_on_device(me, u, c, whole));
+          continue;
+        }
         fail(r, merge_all(
                     [&](const std::vector<dr_bytes>& slots, dr_sent& result) {
                       const dr_status s = dr_sender_merge(me.sender, u, &c, slots.data(), slots.size(), &result);
@@ -342,7 +369,8 @@ struct world {
                     me.all[u], of_sums ? info[r].sum_slot : info[r].slot, whole, rests));
       }
     }
-    for (size_t r = 0; r < n; ++r) {
+    for (size_t r = 0; r < n && how.on_device; ++r) fail(r, check(r, steps[r]));
+    for (size_t r = 0; r < n && !how.on_device; ++r) {
       if (status[r])
         CHECK(dr_sender_take_back(ranks[r]->sender, steps[r]) == DR_OK);
       else if (skips[r])

@@ -35,6 +35,7 @@ DR_SENDER_SKIP = 1 << 3
 DR_SENDER_SCATTER = 1 << 4
 DR_SENDER_DRY = 1 << 5
 DR_SENDER_HALVES = 1 << 6
+DR_SENDER_ZEROS = 1 << 7
 
 DR_FLAT_BY_PLAN = 0
 DR_FLAT = 1
@@ -69,6 +70,7 @@ class dr_sender_info(Structure):
         ("memory", c_uint64),
         ("failures", c_uint64),
         ("failed", c_uint64),
+        ("waits", c_uint64),
     ]
 
 
@@ -171,6 +173,8 @@ FUNCTIONS: Dict[str, Tuple[Optional[CType], List[CType]]] = {
     "dr_sender_encode": (dr_status, [*_STEP, *_MEMORY, POINTER(dr_sent)]),
     "dr_sender_sum": (dr_status, [*_STEP, *_SLOTS, *_MEMORY, POINTER(dr_sent)]),
     "dr_sender_merge": (dr_status, [*_STEP, *_SLOTS, POINTER(dr_sent)]),
+    "dr_sender_check": (dr_status, [_SENDER, c_uint64, POINTER(dr_sent)]),
+    "dr_sender_use_stream": (dr_status, [_SENDER, c_void_p]),
     "dr_sender_take_back": (dr_status, [_SENDER, c_uint64]),
     "dr_sender_skip": (dr_status, [_SENDER, c_uint64]),
     "dr_sender_behind": (c_size_t, [_SENDER, POINTER(c_uint32), c_size_t]),

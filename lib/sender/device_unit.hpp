@@ -1,0 +1,75 @@
+// Units of frames on a device: nothing waits there, so sizes of frames and faults are in device memory, and the host reads
+// them from its own memory a step later.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "api/context.hpp"
+#include "api/placed_batch.hpp"
+#include "sender/slot_tile.hpp"
+
+namespace dr {
+
+// What the units of a sender share: a stream, memory, this rank's counts.
+class device_side {
+ public:
+  device_side(context& c, const target& where) : c_(c), where_(where) {}
+  ~device_side();
+  device_side(const device_side&) = delete;
+  device_side& operator=(const device_side&) = delete;
+
+  // `mirrored` bytes of zeros, in host memory, too; and as many as `size` in all. MEMORY.
+  dr_status allocate(uint64_t mirrored, uint64_t size);
+  // Copies the mirrored bytes to the device, and waits.
+  dr_status start(uint64_t cleared);
+  std::byte* memory() const { return memory_; }
+  std::byte* host() const { return host_; }
+  uint64_t size() const { return size_; }
+  step_counts* counts() const { return reinterpret_cast<step_counts*>(memory_); }
+
+  const target& where() const { return where_; }
+  device_queue queue() const { return {where_.where, nullptr, where_.stream}; }
+  // Later calls enqueue there.
+  void move(void* stream) { where_.stream = stream; }
+  // Around the launches of a call: on whatever stream they are, they follow those before.
+  dr_status begin();
+  dr_status end();
+  // Waits for an event, and counts that it waits.
+  dr_status wait_for(void* event);
+  // Between host and device, at once. Waits, and counts it.
+  dr_status copy_now(void* to, const void* from, uint64_t size);
+  dr_status launched(dr_status s) const { return check_device(s, *where_.where, c_.error); }
+  uint64_t waits() const { return waits_; }
+
+  void* make_event();  // of the side: nullptr: there is none
+
+ private:
+  context& c_;
+  target where_;
+  std::byte *memory_ = nullptr, *host_ = nullptr;
+  uint64_t size_ = 0, mirrored_ = 0, waits_ = 0;
+  void* done_ = nullptr;    // the end of what was enqueued
+  void* stream_ = nullptr;  // of the last call
+  std::vector<void*> events_;
+};
+
+struct device_frame {
+  placed_batch batch;
+  uint64_t at = 0;                          // in a slot
+  uint64_t room_at = 0, room = 0;           // of the workspace of a merge
+  std::vector<tensor_view> views;           // of its tensors
+  std::vector<tensor_out> outs, residuals;  // residuals: of plans that keep one
+};
+
+struct device_unit {
+  static constexpr uint64_t none = ~uint64_t{0};
+
+  std::vector<std::unique_ptr<device_frame>> frames;
+  uint64_t results_at = 0, report_at = 0, report_size = 0;  // in the mirrored bytes; results: of encodes
+  void* event = nullptr;                                    // after it the host has the report
+  uint64_t pending = none;                                  // the step whose report was not read
+  const std::byte* sent = nullptr;                          // this rank's slot in this step
+};
+
+}  // namespace dr

@@ -1,0 +1,9 @@
+// A sender's own kernels, for a GPU.
+#include "cuda/entry.cuh"
+#include "sender/slot_tile.hpp"
+
+DR_DEVICE_KERNEL(dr::seal_slot)
+DR_DEVICE_KERNEL(dr::settle_slots)
+DR_DEVICE_KERNEL(dr::set_counts)
+DR_DEVICE_KERNEL(dr::finish_outputs<dr::jobs_few>)
+DR_DEVICE_KERNEL(dr::finish_outputs<dr::jobs_many>)

@@ -1,0 +1,53 @@
+// The head of a slot and its check, for host and device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "primitive/rng.hpp"
+
+namespace dr {
+
+// As it lies in memory, at any address. The sizes of frames follow, u64.
+struct slot_head {
+  uint64_t tag = 0;       // of the frames: a digest of the unit, times 2^32, plus the step
+  uint64_t longest = 0;   // bytes of the rank's longest slot of this unit in this step
+  uint32_t failures = 0;  // steps that the rank did not complete; others may have
+  uint32_t failed = 0;    // the last of them
+  uint32_t flags = 0;
+  uint32_t tensor = 0;  // 1 and the position of the tensor at fault; 0: none
+  uint32_t reserved = 0;
+  uint32_t check = 0;  // of head and sizes
+
+  static constexpr uint32_t not_finite = 1;     // the rank asks all to skip the step and sends no frame
+  static constexpr uint32_t refused = 2;        // of a sum: the owner found the ranks out of step
+  static constexpr uint32_t culprit_shift = 8;  // of a sum, the bits above: 1 and the rank at fault; 0: none
+
+  DR_HD uint32_t culprit() const { return flags >> culprit_shift; }
+};
+static_assert(sizeof(slot_head) == 40);
+
+// words: the sizes of the frames, and what else stands between them and the frames.
+DR_HD constexpr size_t prefix_size(size_t words) { return sizeof(slot_head) + sizeof(uint64_t) * words; }
+
+// words: at any address
+DR_HD inline uint32_t check_of(const slot_head& head, const void* words, size_t n) {
+  uint64_t sum = combine(combine(head.tag, head.longest), uint64_t{head.failures} << 32 | head.failed);
+  sum = combine(combine(sum, uint64_t{head.tensor} << 32 | head.flags), head.reserved);
+  for (size_t i = 0; i < n; ++i) {
+    uint64_t word;
+    std::memcpy(&word, static_cast<const char*>(words) + i * sizeof word, sizeof word);
+    sum = combine(sum, word);
+  }
+  return static_cast<uint32_t>(sum >> 32);
+}
+
+// A slot on a device. Its frames lie at places that do not depend on their sizes, which the host does not know. Behind the
+// sizes there are four words for each frame, with the reason if it could not be encoded: status and stream, tensor of the
+// frame, where, what (as in dr_result).
+inline constexpr size_t words_a_frame = 5;
+DR_HD constexpr uint64_t aligned_to_16(uint64_t size) { return (size + 15) / 16 * 16; }
+DR_HD constexpr uint64_t device_prefix(size_t frames) { return aligned_to_16(prefix_size(words_a_frame * frames)); }
+
+}  // namespace dr
