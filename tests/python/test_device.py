@@ -687,11 +687,29 @@ class PlayedTorch(_device.Torch):
     def device(self, number):
         return sys.modules["torch"].device("cpu")
 
+    def hold(self, x):
+        self.held.append(x.data_ptr())
+
+    held: list = []
+
 
 @pytest.fixture
 def played_torch(torch, gpu, monkeypatch):
     monkeypatch.setattr(_device, "frameworks", [PlayedTorch(), _device.Bare()])
     return torch
+
+
+def test_torch_holds_memory_that_a_stream_works_on(played_torch):
+    torch, held = played_torch, PlayedTorch.held
+    held.clear()
+    x = torch.from_numpy(gradient())
+    batch = Batch(x, PLANS[2])
+    frame, out = batch.frame(), torch.empty_like(x)
+    batch.encode(x, frame)
+    assert {x.data_ptr(), frame.buffer.data_ptr()} <= set(held)
+    held.clear()
+    batch.decode(frame, out)
+    assert {frame.buffer.data_ptr(), out.data_ptr()} <= set(held)
 
 
 def test_torch_gives_the_memory_and_the_stream(played_torch):

@@ -1,14 +1,16 @@
 """Training whose tensors are on a GPU, for a machine that has one: `python torch_gpu.py`. bench/gpu/gpu_run.py runs it.
 
-One rank over NCCL, where frames are in the GPU's memory for the collective; one with both backends; and two over gloo that share the GPU. Prints
+One rank over NCCL, where frames are in the GPU's memory for the collective, and made there; one with both backends; and two over gloo that share the GPU. Prints
 a line for each check; exit code 1 if one failed, 77 where there is no GPU.
 """
 
+import ctypes
 import datetime
 import os
 import pathlib
 import sys
 import tempfile
+import time
 import traceback
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -19,7 +21,9 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch_ranks import LOSSLESS, LOSSY, make_model, parameters_of, wrapped  # noqa: E402
 
+import deepreduce  # noqa: E402
 from deepreduce.torch import AllReduce, DDPHook  # noqa: E402
+from deepreduce.torch._on_device import place_of  # noqa: E402
 
 
 def train(hook, steps=8):
@@ -80,6 +84,117 @@ def steps_are_ordered_with_the_streams_of_the_caller():
     assert torch.equal(x.cpu(), torch.full((1 << 20,), 243.0))
 
 
+# ---- Frames that the GPU makes: over NCCL ---------------------------------------------------------
+
+PLACED = {"dense_below": 0}
+TOP = "sparsify=topr(ratio=0.01) feedback=residual index=golomb value=qsgd"
+
+
+def elapsed(call, steps=20):
+    """Milliseconds of a step, on the GPU and of the host."""
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    started = time.perf_counter()
+    begin.record()
+    for _ in range(steps):
+        call()
+    end.record()
+    host = time.perf_counter() - started
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) / steps, 1000 * host / steps
+
+
+def frames_are_made_on_the_gpu_and_no_step_waits():
+    reduce = AllReduce(TOP, **PLACED)
+    xs = [torch.randn(n, device="cuda") for n in (3_000_000, 500_000, 7)]
+    reduce(xs)
+    assert reduce.stats().place == "cuda", reduce.stats().place
+    passed = torch.cuda.Event()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(100):
+            passed.record()
+            while not passed.query():  # (a host that is a step ahead would wait)
+                pass
+            reduce(xs)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert reduce._sender.info.waits == 0
+    reduce.check()
+
+
+def a_rank_that_cannot_encode_on_the_gpu_is_named_a_step_later():
+    reduce = AllReduce(TOP, **PLACED)
+    x = torch.randn(100_000, device="cuda")
+    reduce([x])
+    x.normal_()
+    x[17] = float("nan")
+    reduce([x])
+    assert not x.any()
+    try:
+        reduce([torch.ones_like(x)])
+    except deepreduce.PeerError as error:
+        assert error.rank == 0 and "at 17, value nan" in str(error), error
+    else:
+        raise AssertionError("no PeerError")
+    x.normal_()
+    reduce([x])
+    reduce.check()
+
+
+def the_hook_beside_the_way_through_the_cpu():
+    """Prints; 25.6e6 values, as of ResNet-50."""
+    x = torch.randn(25_600_000, device="cuda")
+    there, here = AllReduce(TOP, **PLACED), AllReduce(TOP, **PLACED)
+    here._new_home = lambda engine: (None, "")
+    (gpu, host), (old, old_host) = elapsed(lambda: there([x])), elapsed(lambda: here([x]), 5)
+    assert (there.stats().place, here.stats().place) == ("cuda", "cpu")
+    print(f"25.6e6 f32: on the GPU {gpu:.3f} ms, host {host:.3f} ms; through the CPU {old:.1f} ms, host {old_host:.1f} ms: {old / gpu:.0f} times")
+
+
+def eight_ranks_on_one_gpu_have_the_bits_of_the_cpu():
+    ranks, shapes = 8, {"a": ((300_000,), "float32"), "b": ((7_000,), "float32")}
+    home = torch.device("cuda", torch.cuda.current_device())
+    for plan in (TOP, TOP.replace("qsgd", "raw")):
+        options = {"ranks": ranks, "seed": 3, **PLACED}
+        here = [deepreduce.Sender(shapes, plan, rank=rank, **options) for rank in range(ranks)]
+        there = [deepreduce.Sender(shapes, plan, rank=rank, _place=place_of(home, None), **options) for rank in range(ranks)]
+        bound = there[0].units[0].bound
+        assert len(there[0].units) == 1
+        slots = torch.empty(ranks, bound, dtype=torch.uint8, device=home)
+        where = [(slot.data_ptr(), bound) for slot in slots]
+        for step in range(3):
+            torch.manual_seed(step)
+            given = [[torch.randn(*shape) for shape, _ in shapes.values()] for _ in range(ranks)]
+            frames, means = [], [[torch.empty_like(x) for x in given[0]] for _ in range(2)]
+            means[1] = [x.to(home) for x in means[1]]
+            alive = [[x.to(home) for x in xs] for xs in given]
+            torch.cuda.synchronize()
+            for rank in range(ranks):
+                here[rank].place(dict(zip(shapes, given[rank])), dict(zip(shapes, means[0])))
+                frames.append(torch.empty(here[rank].units[0].bound, dtype=torch.uint8))
+                here[rank].encode(0, step, frames[rank])
+                for i, x in enumerate(alive[rank]):
+                    there[rank]._place_at(i, 1, (ctypes.c_void_p * 1)(x.data_ptr()), (ctypes.c_void_p * 1)(means[1][i].data_ptr()))
+                there[rank]._encode_at(0, step, *where[rank], rank)
+            for rank in range(ranks):
+                here[rank].merge(0, step, frames)
+                there[rank]._merge_at(0, step, where)
+            for rank in range(ranks):
+                there[rank]._check_step(step)
+            torch.cuda.synchronize()
+            assert all(torch.equal(a, b.cpu()) for a, b in zip(*means)), plan
+            assert all((here[0].read_state(name) == there[0].read_state(name)).all() for name in shapes), plan
+
+
+PLACED_CHECKS = [
+    frames_are_made_on_the_gpu_and_no_step_waits,
+    a_rank_that_cannot_encode_on_the_gpu_is_named_a_step_later,
+    the_hook_beside_the_way_through_the_cpu,
+    eight_ranks_on_one_gpu_have_the_bits_of_the_cpu,
+]
 CHECKS = [
     a_lossless_plan_trains_as_plain_ddp_does,
     a_lossy_plan_trains_alike_on_all_ranks_and_each_time,
@@ -92,7 +207,7 @@ def rank_main(rank, ranks, backend, store):
     torch.cuda.set_device(0)
     dist.init_process_group(backend, f"file://{store}", rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=60))
     failed = 0
-    for check in CHECKS:
+    for check in [*CHECKS, *(PLACED_CHECKS if backend == "nccl" else [])]:
         if backend == "nccl" and check is a_tensor_on_the_gpu_gives_what_one_on_the_cpu_does:
             continue  # it has no collective for the CPU
         try:

@@ -151,6 +151,7 @@ def load_checks():
     import torch_checks_control  # noqa: F401
     import torch_checks_cuts  # noqa: F401
     import torch_checks_ddp  # noqa: F401
+    import torch_checks_device  # noqa: F401
     import torch_checks_faults  # noqa: F401
     import torch_checks_figures  # noqa: F401
     import torch_checks_loops  # noqa: F401

@@ -120,6 +120,7 @@ class SenderInfo(NamedTuple):
     states  bytes that feedback stores
     memory  bytes that the sender uses
     failures, failed  number of steps that this rank did not complete, and the last of them
+    waits   on a device: number of calls that waited for it
     """
 
     ranks: int
@@ -131,6 +132,7 @@ class SenderInfo(NamedTuple):
     memory: int
     failures: int
     failed: int
+    waits: int = 0
 
 
 _KINDS = {
@@ -211,7 +213,9 @@ class Sender(Uncopied):
         halves: bool = False,
         numbers: Optional[Sequence[int]] = None,
         threads: Optional[int] = None,
+        _place: Optional[_abi.dr_place] = None,
     ) -> None:
+        # _place: for the adapters. A device, whose memory their addresses are in.
         library = _library.load()
         _abi.declare(library, _abi_sender.FUNCTIONS)
         self.lock = threading.Lock()
@@ -230,6 +234,7 @@ class Sender(Uncopied):
             _abi_sender.DR_SENDER_SKIP: skip_nonfinite,
             _abi_sender.DR_SENDER_SCATTER: scatter,
             _abi_sender.DR_SENDER_HALVES: halves,
+            _abi_sender.DR_SENDER_ZEROS: _place is not None,
         }
         options = new(_abi_sender.dr_sender_options)
         options.seed = self._seed
@@ -244,11 +249,12 @@ class Sender(Uncopied):
         options.numbers = (ctypes.c_uint32 * self._ranks)(*self._numbers)
         self._rank, self._float32, self._scatter = options.rank, float32, scatter
         self._context = Context(thread_count(threads))
+        self._stream = None if _place is None else _place.stream or 0
         self._destroy = library.dr_sender_destroy
-        self._create(plan, options)
+        self._create(plan, options, _place)
         self._prepare()
 
-    def _create(self, plan: Plans, options: _abi_sender.dr_sender_options) -> None:
+    def _create(self, plan: Plans, options: _abi_sender.dr_sender_options, place: Optional[_abi.dr_place]) -> None:
         book = Book(plan.items()) if isinstance(plan, Mapping) else as_book(plan)
         method = None if book is not None or plan is None else as_plan(plan)  # type: ignore[arg-type]
         listed = (_abi_sender.dr_named_tensor * len(self._specs))()
@@ -267,7 +273,7 @@ class Sender(Uncopied):
                 self._plans_alive.append(own)
         size = ctypes.sizeof(_abi_sender.dr_named_tensor)
         named = None if book is None else book._handle
-        where = self._context.handle, None, named, listed, size, len(listed), options
+        where = self._context.handle, place, named, listed, size, len(listed), options
         self._check(self._library.dr_sender_create(*where, ctypes.byref(self._handle)))
 
     def _prepare(self) -> None:
@@ -548,6 +554,16 @@ class Sender(Uncopied):
         for slot, place in zip(self._slot_structs, places):
             slot.data, slot.size = place
         self._call.step, self._call.private_seed = step, self._rank
+
+    def _check_step(self, step: int) -> Sent:
+        """On a device: what became of the merges of a step, before the first encode of the next."""
+        return self._sent(self._library.dr_sender_check(self._handle, step, self._result))
+
+    def _use_stream(self, stream: int) -> None:
+        """On a device: later calls enqueue there (cudaStream_t)."""
+        if stream != self._stream:
+            self._check(self._library.dr_sender_use_stream(self._handle, stream))
+            self._stream = stream
 
     def _place_rows_at(self, tensor: int, count: int, indices: int, values: int, index_dtype: int) -> None:
         given = new(_abi_sender.dr_sent_rows)

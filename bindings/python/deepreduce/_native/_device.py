@@ -77,8 +77,14 @@ class Torch(Framework):
 
     def view(self, x: Tensor, what: str, stream: int) -> _dlpack.View:
         require_strided(x, what)
+        self.hold(x)
         name = str(x.dtype)[len("torch.") :]
         return _dlpack.View(x.data_ptr(), name, x.element_size(), tuple(x.shape), x.stride(), not x.requires_grad, x)
+
+    def hold(self, x: Tensor) -> None:
+        """Until the caller's current stream has done what is enqueued there, torch's allocator does not lend the memory again:
+        x may be of another stream, and freed as soon as the call returns."""
+        x.record_stream(sys.modules["torch"].cuda.current_stream(x.device))
 
     def empty(self, number: int, stream: int, shape: Tuple[int, ...], dtype: str) -> Tensor:
         torch = sys.modules["torch"]

@@ -147,6 +147,7 @@ class AllReduce(Exchange):
             for name, tensor in named.items()
         }
         if self._engine is None:
+            self._devices = {tensor.device for tensor in named.values()}
             self._set_tensors([(name, *shape) for name, shape in shapes.items()], self._frame_bytes, sparse)
             self._shapes, self._sparse = shapes, sparse
         elif sparse != self._sparse:

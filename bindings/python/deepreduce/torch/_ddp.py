@@ -138,6 +138,7 @@ class DDPHook(Exchange):
         sparse = sparse_parameters(model.module)
         self._sparse = {name for name, parameter in parameters if id(parameter) in sparse}
         self._named = [(name, _laid_out(parameter), parameter.dtype) for name, parameter in reversed(parameters)]
+        self._devices = {parameter.device for _, parameter in parameters}
         self._set_tensors(self._named, self._frame_bytes, self._sparse)
         self._warn_of_losses()
         self._advise(model.bucket_bytes_cap, sum(parameter.nbytes for _, parameter in parameters))

@@ -102,12 +102,15 @@ class Stats:
     last    the last of them
     total   the sum of all
     memory  bytes that feedback stores for all tensors (of PowerSGD the factors, too)
+    place   where frames are made: "cpu", or "cuda". There the numbers of a step are the host's: `frame` comes a step later,
+            `kept` is 0, and the times are those in which it enqueues
     """
 
     steps: int
     last: Step
     total: Step
     memory: int = 0
+    place: str = "cpu"
 
 
 class Engine:
@@ -149,6 +152,13 @@ class Engine:
         if device.type in HOST or (HOST and self.has_backend("cpu")):
             return None
         return device
+
+    def gathers_on(self, device: torch.device) -> bool:
+        """Whether collectives of tensors there are enqueued, so that nobody waits: by NCCL."""
+        try:
+            return "nccl" in self.group._get_backend(device).name().lower()
+        except RuntimeError:
+            return False
 
     def has_backend(self, kind: str) -> bool:
         try:

@@ -6,19 +6,22 @@ import functools
 import logging
 import math
 import time
-from typing import Any, Callable, Container, Dict, List, Mapping, Optional, Sequence, Tuple, Union, cast
+import warnings
+from typing import Any, Callable, Container, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union, cast
 
 import numpy
 import torch
 import torch.distributed as dist
 
 from .._native._call import real
+from .._native._renamed import caller_level
 from .._native._types import Array, Options, SavedPart, SavedState
 from ..control import Controller
 from ..errors import ArgumentError, Error, OutOfStep, Unsupported
 from ..plan import Plan
 from ..sender import Sender, SentTensor, TensorSpec
 from ..tensor import State
+from ._on_device import DeviceUnit, home_of, place_of
 from ._engine import Engine, ExchangeError, Stats, Step, all_reduce, is_finite
 from ._factors import by_name, carry_residuals, checked_warm_starts
 from ._figures import metrics_of, words_of
@@ -35,6 +38,8 @@ UNIT_BYTES = 4 << 20  # of tensors that are sent together, by default: as the se
 
 class Exchange(Saved):
     """Means over ranks of tensors that have names, step after step."""
+
+    _emulated: Optional[int] = None  # for tests: frames are made on an emulated device, with this seed
 
     def __init__(
         self,
@@ -74,6 +79,10 @@ class Exchange(Saved):
         self._clips = False
         self._dense: List[Tuple[str, dist.Work, torch.Tensor]] = []  # collectives that are under way
         self._now, self._last, self._total, self._ended = Step(), Step(), Step(), 0
+        self._devices: Set[torch.device] = set()  # of the tensors
+        self._home: Optional[torch.device] = None  # the device on which frames are made; None: the CPU
+        self._unsettled: Optional[int] = None  # there: the last step, whose errors are not known yet
+        self._late = False  # the error that is raised is of that step; the current one has not begun
 
     def __getstate__(self) -> SavedState:
         """A copy, or an unpickled object, has the arguments (without group and record) and the state of `state_dict`, which
@@ -102,6 +111,7 @@ class Exchange(Saved):
         engine = Engine(self._group, self._timeout)
         engine.skips = self._arguments["nonfinite"] == "skip"
         self._shapes_of = {name: (shape, dtype) for name, shape, dtype in tensors}
+        self._choose_home(engine)
         senders = [self._sender_of(rules, max_bytes, sparse, engine) for rules in self._rules]
         names = [name for name, _, _ in tensors]
         plans = {name: [sender.plan_of(name) for sender in senders] for name in names}
@@ -120,6 +130,8 @@ class Exchange(Saved):
             beside += f", dense_below={self._dense_below}"  # it decides which tensors have factors
         options = {name: value for name, value in self._arguments.items() if name not in ("timeout", "control")}
         options.update(start=self._start, frame_bytes=UNIT_BYTES if max_bytes is None else max_bytes)
+        if self._home is not None:
+            beside += f", frames made on {self._place_name}"
         descriptions = {name: self._words(name, found, name in sparse) for name, found in plans.items()}
         lines = [rules.lines for rules in self._rules]
         require_same(self._arguments["control"], lines, options, beside, descriptions, engine, self._timeout)
@@ -143,6 +155,14 @@ class Exchange(Saved):
             for name, (shape, dtype) in self._shapes_of.items()
         }
         try:
+            if self._home is not None:
+                try:
+                    return self._new_sender(specs, rules, max_bytes, engine)
+                except Unsupported as error:
+                    self._home, why = None, error
+                made = self._new_sender(specs, rules, max_bytes, engine)
+                self._warn_of_copies(engine, str(why))
+                return made
             return self._new_sender(specs, rules, max_bytes, engine)
         except Unsupported as error:
             if error.tensor is not None and error.tensor in sparse:
@@ -160,11 +180,58 @@ class Exchange(Saved):
             dense_below=self._dense_below,
             flat=rules.flat,
             unit_bytes=max_bytes,
-            caller_states=True,
+            caller_states=self._home is None,
             skip_nonfinite=engine.skips,
             halves=self._ladder is None,
             numbers=[engine.global_rank(rank) for rank in range(engine.size)],
+            _place=None if self._home is None else place_of(self._home, self._emulated),
         )
+
+    # ---- Frames on a GPU ----
+
+    def _choose_home(self, engine: Engine) -> None:
+        """Where frames are made: where the tensors are, if nothing speaks against it."""
+        self._home, why = self._new_home(engine)
+        if self._home is not None and self._ladder is not None:
+            self._home, why = None, "with control= the times of encode and merge decide, and a GPU does not tell them"
+        if why:
+            self._warn_of_copies(engine, why)
+
+    def _new_home(self, engine: Engine) -> Tuple[Optional[torch.device], str]:
+        return home_of(self._devices, engine, self._emulated)
+
+    def _warn_of_copies(self, engine: Engine, why: str) -> None:
+        """Rank 0 warns, at the user's line, that gradients on a GPU are copied to the CPU and back."""
+        if engine.rank == 0:
+            words = f"frames are made on the CPU, with a copy of every gradient to it and back: {why}"
+            warnings.warn(words, stacklevel=caller_level())
+
+    @property
+    def _place_name(self) -> str:
+        return "cpu" if self._home is None else "cuda" if self._emulated is None else "emulated"
+
+    def check(self) -> None:
+        """Where frames are made on a GPU, a step's errors are known later: the next step raises them, before it encodes
+        anything. This raises them now, for the last step, and waits for the GPU; elsewhere it does nothing. Call it after the
+        last step."""
+        self._require_idle()
+        try:
+            self._settle()
+        finally:
+            self._late = False
+
+    def _settle(self) -> None:
+        """Raises the error of the last step, if the GPU made its frames."""
+        if self._unsettled is None or self._sender is None:
+            return
+        number, self._unsettled = self._unsettled, None
+        try:
+            self._now.frame += self._sender._check_step(number).frames
+        except Error:
+            info = self._sender.info
+            self._engine.failures, self._engine.failed = info.failures, info.failed  # type: ignore[union-attr]
+            self._late = True
+            raise
 
     def _resume(self) -> None:
         if self._sender is not None and self._engine is not None:
@@ -205,10 +272,11 @@ class Exchange(Saved):
             shape, dtype = self._shapes_of[name]
             items.append(Item(name, shape.numel(), dtype, sender.plan_of(name), shape if unit.kind == "rows" else None))
         for item in items:
-            if item.plan.info.feedback and item.name not in self._states and unit.kind not in ("owner", "factors"):
+            of_sender = unit.kind in ("owner", "factors") or self._home is not None
+            if item.plan.info.feedback and item.name not in self._states and not of_sender:
                 self._states[item.name] = State(self._like(item.name), item.plan)
-        kind = RowsUnit if unit.kind == "rows" else NumberUnit if unit.numbers else Unit
-        return kind(sender, number, items, self._engine, self._states)
+        kind = RowsUnit if unit.kind == "rows" else NumberUnit if unit.numbers else Unit if self._home is None else DeviceUnit
+        return kind(sender, number, items, self._engine, self._states, self._home)
 
     def _forget_places(self) -> None:
         """Units have changed: the addresses of tensors must be placed again."""
@@ -253,6 +321,8 @@ class Exchange(Saved):
             self._held.clear()
 
     def _issue(self, unit: Unit) -> None:
+        if not self._pending:
+            self._settle()
         self._pending.append(unit)
         unit.arrived = 0
         unit.start(self._number, self._now)
@@ -280,6 +350,7 @@ class Exchange(Saved):
             self._sender.skip(self._number)  # type: ignore[union-attr]
             for unit in self._pending:
                 unit.skip()
+        self._unsettled = None if self._home is None else self._number
         self._pending.clear()
 
     def _all_reduce(self, tensor: torch.Tensor) -> None:
@@ -308,7 +379,7 @@ class Exchange(Saved):
         """After a failed step: adds what was sent back to the residuals of each unit, as far as possible. Raises nothing, since
         the error of the step is being raised and the step must still be counted."""
         try:
-            if self._sender is not None and not self._plain:
+            if self._sender is not None and not self._plain and not self._late:
                 self._sender.take_back(self._number)
         except Exception as error:
             _log.warning("%s", error)
@@ -320,6 +391,9 @@ class Exchange(Saved):
 
     def _end_step(self, done: bool) -> None:
         """Counts the step. Call it when all its times are known."""
+        if self._late:
+            self._late, self._now = False, Step()
+            return
         self._number += 1
         self._ended += 1
         self._total.add(self._now)
@@ -342,7 +416,7 @@ class Exchange(Saved):
         total.add(self._total)
         memory = sum(state.size for state in self._states.values())
         memory += sum(sent.state + sent.sum_state + sent.warm_state for sent in map(self._sent_tensor, self._owned))
-        return Stats(self._ended, self._last, total, memory)
+        return Stats(self._ended, self._last, total, memory, self._place_name)
 
     def metrics(self) -> Dict[str, float]:
         """A flat dict for a logger.

@@ -50,7 +50,16 @@ class Unit:
     states  {name: the state of its feedback}, where the caller holds it
     """
 
-    def __init__(self, sender: Sender, number: int, items: Sequence[Item], engine: Engine, states: Dict[str, State]) -> None:
+    def __init__(
+        self,
+        sender: Sender,
+        number: int,
+        items: Sequence[Item],
+        engine: Engine,
+        states: Dict[str, State],
+        home: Optional[torch.device] = None,
+    ) -> None:
+        self._home = home  # of DeviceUnit
         self.items, self.sender, self._number, self._engine = list(items), sender, number, engine
         self.arrived = 0  # tensors of this step that are ready
         info = sender.unit(number)

@@ -1,0 +1,209 @@
+"""Frames that are made where the gradients are: here on an emulated device, whose memory is the CPU's."""
+
+import warnings
+
+import torch
+import torch.distributed as dist
+from torch_checks_faults import receiving
+from torch_ranks import check, gradients, part_of, raises, same, same_on_all_ranks, train
+
+import deepreduce
+from deepreduce.tensor import State
+from deepreduce.torch import AllReduce, DDPHook, OutOfStep
+
+TOP = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value="
+PLANS = (
+    TOP + "raw",
+    TOP + "qsgd",
+    "sparsify=topr(ratio=0.1) feedback=residual(beta=0.5,gamma=0.75) index=rice value=qsgd(levels=7)",
+    "sparsify=topr(ratio=0.3) index=raw value=raw",
+)
+OPTIONS = {"flat": False, "dense_below": 0}
+
+
+def on_device(made, seed=0):
+    made._emulated = seed
+    return made
+
+
+def states_of(saved):
+    return {name: part["state"] for name, part in part_of(saved)["residuals"].items()}
+
+
+def residual_of(state):
+    return torch.from_numpy(State._from_bytes(state.numpy()).residual.copy())
+
+
+@check("two")
+def frames_made_on_a_device_have_the_bits_of_those_of_the_cpu():
+    rank = dist.get_rank()
+    for plan in PLANS:
+        for dtype in (torch.float32, torch.bfloat16):
+            for size in (4000, None):
+                # (By default the tensors of a unit are one.)
+                options = {"frame_bytes": size} if dtype == torch.bfloat16 else {**OPTIONS, "frame_bytes": size}
+                here, there = AllReduce(plan, **options), on_device(AllReduce(plan, **options), 7)
+                for number in range(4):
+                    x, y = ([g.to(dtype) for g in gradients(number, rank)] for _ in range(2))
+                    here(x)
+                    there(y)
+                    assert all(map(same, x, y)), (plan, dtype, number)
+                there.check()
+                assert (here.stats().place, there.stats().place) == ("cpu", "emulated")
+                assert here.stats().memory == there.stats().memory
+                mine, others = states_of(here.state_dict()), states_of(there.state_dict())
+                assert mine.keys() == others.keys() and all(same(mine[name], others[name]) for name in mine), plan
+
+
+@check("two")
+def a_model_trains_alike_with_frames_made_on_a_device():
+    for plan in PLANS[:2]:
+        found = []
+        for made in (DDPHook(plan), on_device(DDPHook(plan), 3)):
+            found.append(train(made, 6, "SGD"))
+            assert len(made._units) > 1 and made.stats().steps == 6
+        assert same(*found) and same_on_all_ranks(found[1])
+
+
+@check("two")
+def a_rank_that_cannot_encode_on_a_device_is_named_in_the_next_step():
+    rank = dist.get_rank()
+    plan = PLANS[1]
+    here, there = AllReduce(plan, **OPTIONS, frame_bytes=4000), on_device(AllReduce(plan, **OPTIONS, frame_bytes=4000))
+
+    def spoiled(number):
+        x = gradients(number, rank)
+        if rank == 1:
+            x[2][17] = float("nan")
+        return x
+
+    for reduce in (here, there):
+        reduce(gradients(0, rank))
+    with raises(deepreduce.PeerError, "rank 1") as caught:
+        here(spoiled(1))
+    x, unit = spoiled(1), there._where["2"][0]
+    before = states_of(there.state_dict())
+    there(x)  # it does not know yet
+    for item in unit.items:  # an optimizer uses zeros, the same on all ranks
+        assert not x[int(item.name)].any(), item.name
+    assert all(bool(x[int(item.name)].isfinite().all()) for other in there._units for item in other.items)
+    given = gradients(2, rank)
+    with raises(deepreduce.PeerError, "rank 1") as late:
+        there(given)
+    assert (str(caught[0]), caught[0].rank, caught[0].tensor) == (str(late[0]), late[0].rank, late[0].tensor)
+    assert all(map(same, given, gradients(2, rank)))  # nothing was encoded
+    # What was sent is in the residuals again.
+    if rank == 0:
+        after, expected = states_of(there.state_dict()), gradients(1, rank)
+        for item in unit.items:
+            old, new = residual_of(before[item.name]), residual_of(after[item.name])
+            assert torch.allclose(new, old + expected[int(item.name)], atol=1e-6)
+    assert there.state_dict()["step"] == 2  # the error was of step 1; this one has not begun
+    for number in (3, 4):
+        y = gradients(number, rank)
+        there(y)
+        assert same_on_all_ranks(torch.cat([part.view(-1) for part in y]))
+    there.check()
+    there(spoiled(5))
+    with raises(deepreduce.PeerError, "rank 1"):
+        there.check()
+    there(gradients(6, rank))
+    there.check()
+
+
+@check("two")
+def a_rank_that_alone_got_damaged_bytes_on_a_device_is_behind():
+    rank = dist.get_rank()
+    reduce = on_device(AllReduce(PLANS[0], **OPTIONS))
+    reduce(gradients(0, rank))
+
+    def flip(slots):
+        slots[1, 200] ^= 4
+
+    with receiving(0, flip):
+        reduce(gradients(1, rank))
+    if rank == 0:  # it knows first, and step 2 has not begun
+        with raises(deepreduce.CorruptFrame, "rank 1"):
+            reduce(gradients(2, rank))
+    reduce(gradients(2, rank))
+    with raises(OutOfStep, "rank 0 is behind", "did not complete step 1, which rank 1 completed", "copy") as caught:
+        reduce(gradients(3, rank))
+    assert (caught[0].rank, caught[0].ranks, caught[0].source, caught[0].step) == (0, (0,), 1, 1)
+    for number in (3, 4):
+        x = gradients(number, rank)
+        reduce(x)
+        assert same_on_all_ranks(torch.cat(x))
+    reduce.check()
+
+
+@check("two")
+def a_step_on_a_device_that_is_canceled_goes_back():
+    rank = dist.get_rank()
+    reduce = on_device(AllReduce(PLANS[0], **OPTIONS, frame_bytes=4000))
+    reduce(gradients(0, rank))
+    before = states_of(reduce.state_dict())
+    reduce.start(gradients(1, rank))
+    reduce.cancel()
+    after, given = states_of(reduce.state_dict()), gradients(1, rank)
+    for name in before:
+        assert torch.allclose(residual_of(after[name]), residual_of(before[name]) + given[int(name)], atol=1e-6)
+    reduce(gradients(2, rank))
+    reduce.check()
+
+
+@check("two")
+def a_checkpoint_moves_between_a_device_and_the_cpu():
+    rank = dist.get_rank()
+    first = on_device(AllReduce(PLANS[1], **OPTIONS))
+    for number in range(3):
+        first(gradients(number, rank))
+    saved = first.state_dict()
+    here, there = AllReduce(PLANS[1], **OPTIONS), on_device(AllReduce(PLANS[1], **OPTIONS), 2)
+    for other in (here, there):
+        other.load_state_dict(saved)
+    first.scale_residuals(0.5)
+    for other in (here, there):
+        other.scale_residuals(0.5)
+    for number in range(3, 5):
+        found = [gradients(number, rank) for _ in range(3)]
+        for reduce, x in zip((first, here, there), found):
+            reduce(x)
+        assert all(map(same, found[0], found[1])) and all(map(same, found[0], found[2]))
+    there.reset()
+    assert not any(bool(state.any()) for state in states_of(there.state_dict()).values())
+
+
+@check("two")
+def no_step_waits_for_a_device():
+    rank = dist.get_rank()
+    reduce = on_device(AllReduce(PLANS[1], **OPTIONS, frame_bytes=4000))
+    x = gradients(0, rank)
+    for _ in range(100):
+        reduce(x)
+    assert len(reduce._units) > 1 and reduce._sender.info.waits == 0
+    total = reduce.stats().total
+    assert 0 < total.frame < total.sent <= 100 * sum(unit.max_bytes for unit in reduce._units)
+    reduce.state_dict()  # it does
+    assert reduce._sender.info.waits > 0
+
+
+@check("two")
+def a_plan_without_a_path_on_a_device_is_named_once_and_runs_on_the_cpu():
+    rank = dist.get_rank()
+    for plan, options, words in (
+        (TOP + "lloyd(levels=16)", {}, "0: lloyd runs on the CPU only"),
+        ("index=all value=qsgd feedback=residual exchange=owner", {}, "0: exchange=owner has no path on a device"),
+        (TOP + "qsgd", {"nonfinite": "skip"}, "DR_SENDER_SKIP runs on the CPU only"),
+    ):
+        here, there = AllReduce(plan, **OPTIONS, **options), on_device(AllReduce(plan, **OPTIONS, **options))
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            for number in range(2):
+                x, y = gradients(number, rank), gradients(number, rank)
+                here(x)
+                there(y)
+                assert all(map(same, x, y))
+        found = [str(warning.message) for warning in seen if "frames are made on the CPU" in str(warning.message)]
+        assert len(found) == (1 if rank == 0 else 0), found
+        assert all(words in sentence and seen[0].filename == __file__ for sentence in found), (found, seen[0].filename)
+        assert there.stats().place == "cpu"
