@@ -144,7 +144,7 @@ def test_no_book_is_written_by_time_alone_and_none_that_slows_down(profile, mode
     arguments = ("--model", model, "--link", "1Gb/s,50us", "--ranks", 2, "-o", book)
     assert "by time alone the smallest plan always wins, and it may not train; give --errors" in refusal("plan", profile, *arguments)
     hopeless = with_errors(profile, {EXACT: 0.999, LOSSY: 0.99})
-    assert "plan: no book is written. None of these helps: the book takes " in refusal("plan", hopeless, *arguments, status=1)
+    assert "plan: no book is written. None of these helps: the best choice takes " in refusal("plan", hopeless, *arguments, status=1)
     sentence = refusal("plan", hopeless, *arguments, "--error-budget", 0.5, status=1)
     assert "plan: no book is written. None of these helps: " in sentence and "No plan is both within --error-budget 0.5 and shorter" in sentence
     assert not book.exists()

@@ -375,7 +375,12 @@ class comparison {
     const bool usual = o_.output.empty() && o_.from.empty() && !o_.wide && o_.best.empty() && o_.against.empty() &&
                        !questions_.shown.asks() && o_.plans.empty() && o_.presets.empty() && o_.book.empty();
     if (!usual) return {};
-    return "next:       your step: `deepreduce predict`; your loss: only training shows it\n";
+    std::string text;
+    for (const std::string& line :
+         wrapped("next:       your step: `deepreduce predict`; your loss: only training shows it",
+                 terminal_width(STDOUT_FILENO, 80)))
+      text += line + '\n';
+    return text;
   }
 
   render_request presentation() const {

@@ -182,11 +182,12 @@ int run_plan(const plan_options& o) {
   const std::string verdict = verdict_line(takes, judged, dense, half);
   if (o.form == "text" &&
       (covered.compressed == 0 || std::string_view(verdict_of(judged, std::min(dense, half))) == "slower"))
-    throw std::runtime_error(
-        fmt::format("plan: no book is written. {}{}", verdict,
-                    o.error_budget && covered.planned == 0
-                        ? fmt::format(" No plan is both within --error-budget {:g} and shorter", *o.error_budget)
-                        : ""));
+    throw std::runtime_error(fmt::format(
+        "plan: no book is written. {}{}",
+        verdict_line("the best choice" + takes.substr(std::string_view("the book").size()), judged, dense, half),
+        o.error_budget && covered.planned == 0
+            ? fmt::format(" No plan is both within --error-budget {:g} and shorter", *o.error_budget)
+            : ""));
   std::string words = fmt::format(
       "{}, {} ranks, {} each way: {}\n"
       "predicted step: {}; the best uniform plan, {}: {}{}; dense f32: {}; dense bf16: {}\n{}\n{} of {} choices{}",

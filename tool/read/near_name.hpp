@@ -1,4 +1,5 @@
-// Suggestions for an unknown name.
+// Suggestions for an unknown name of a command or an option. Names in plans are suggested by the library (lib/plan/suggestions.hpp), of which
+// this program sees the public headers alone.
 #pragma once
 
 #include <algorithm>
