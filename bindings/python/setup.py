@@ -35,7 +35,7 @@ OPTIONS = ["--buildtype=release", "--default-library=shared"] + [
 OPTIONS.append(f"-Dbench={os.environ.get('DEEPREDUCE_BENCH', 'enabled')}")
 OPTIONS.append(f"-Dcuda={os.environ.get('DEEPREDUCE_CUDA', 'disabled')}")
 OPTIONS.append("-Dprefer_static=true")
-OPTIONS.append("-Dprecompiled_headers=true")
+OPTIONS.append("-Dfast_build=true")
 # The C++ runtime goes into the library, too (what is not used of it goes again, and with it a newer glibc's functions).
 # The tool looks for the library beside it.
 OPTIONS.append("-Dcpp_link_args=['-static-libstdc++', '-static-libgcc', '-Wl,--gc-sections', '-Wl,-rpath,$ORIGIN']")

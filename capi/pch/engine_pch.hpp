@@ -1,6 +1,4 @@
-// Headers of the standard library that most files of the engine include, read once (-Dprecompiled_headers=true).
-#pragma once
-
+// Headers of the standard library that most files of the engine include, read once (-Dfast_build=true).
 #include <algorithm>
 #include <array>
 #include <atomic>

@@ -7,8 +7,6 @@
 namespace dr {
 namespace {
 
-constexpr uint64_t slack = 32;
-
 // The need of a row's codec; zero for a row without elements in the stream, whose codec is not called.
 dr_need row_need(const decode_shape& shape, size_t row, uint32_t s) {
   const stream_shape stream = stream_of(shape, row, s);

@@ -6,6 +6,8 @@
 
 namespace dr {
 
+constexpr uint64_t slack = 32;  // readable past the end of a buffer, because kernels read words
+
 struct device_decode_work {
   std::byte* zero = nullptr;  // the part that a call zeroes first
   uint64_t zero_size = 0, size = 0;

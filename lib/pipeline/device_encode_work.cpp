@@ -7,8 +7,6 @@
 namespace dr {
 namespace {
 
-constexpr uint64_t slack = 32;  // readable past the end, because kernels read words
-
 // The scratch of a codec's call: the sum over its jobs.
 uint64_t call_scratch(const stage_list& list, const stream_shape& shape, bool decode) {
   const dr_need need = need_of(list, shape);

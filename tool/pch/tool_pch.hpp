@@ -1,6 +1,4 @@
-// Headers that most files of the tool include, read once (-Dprecompiled_headers=true).
-#pragma once
-
+// Headers that most files of the tool include, read once (-Dfast_build=true).
 #include <fmt/core.h>
 #include <algorithm>
 #include <cmath>

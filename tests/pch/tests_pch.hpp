@@ -1,0 +1,15 @@
+// Headers that most tests include, read once (-Dfast_build=true).
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <doctest/doctest.h>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
