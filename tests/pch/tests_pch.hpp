@@ -1,10 +1,10 @@
 // Headers that most tests include, read once (-Dfast_build=true).
+#include <doctest/doctest.h>
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <doctest/doctest.h>
 #include <functional>
 #include <map>
 #include <memory>

@@ -3,12 +3,14 @@
 #include <cmath>
 #include <string_view>
 
+#include "tool/show/json_number.hpp"
+
 namespace dr::compare {
 namespace {
 
 using nlohmann::ordered_json;
 
-ordered_json cell(double number) { return std::isfinite(number) ? ordered_json(number) : ordered_json(nullptr); }
+ordered_json cell(double number) { return finite(number); }
 ordered_json cell(const std::optional<uint64_t>& number) {
   return number ? ordered_json(*number) : ordered_json(nullptr);
 }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tool/read/near_name.hpp"
+#include "tool/show/json_number.hpp"
 
 namespace dr::compare {
 
@@ -285,8 +286,6 @@ bool compare_values(const expression_node& n, const ordered_json& a, const order
          : op == ">"  ? x > y
                       : x >= y;
 }
-
-ordered_json finite(double number) { return std::isfinite(number) ? ordered_json(number) : ordered_json(nullptr); }
 
 ordered_json arithmetic(const expression_node& n, const ordered_json& a, const ordered_json& b) {
   if (a.is_null() || b.is_null()) return nullptr;

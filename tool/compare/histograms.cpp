@@ -5,6 +5,7 @@
 #include <span>
 
 #include "tool/read/number.hpp"
+#include "tool/show/json_number.hpp"
 
 namespace dr::compare {
 namespace {
@@ -50,8 +51,6 @@ struct histograms {
       ++magnitudes[std::ilogb(v)];
   }
 };
-
-ordered_json finite(double number) { return std::isfinite(number) ? ordered_json(number) : ordered_json(nullptr); }
 
 }  // namespace
 

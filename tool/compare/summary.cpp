@@ -15,7 +15,7 @@ namespace {
 
 constexpr double compressed = 0.45;  // of dense f32: less than dense bf16
 
-std::string lines_of(const std::string& label, const std::string& text, size_t width) {
+std::string labelled(const std::string& label, const std::string& text, size_t width) {
   constexpr size_t indent = 12;
   std::string all, lead = label + std::string(indent - std::min(indent, label.size()), ' ');
   // (wrapped indents by two)
@@ -185,7 +185,7 @@ std::string summary_text(std::span<const json_row> rows, const link_facts& net, 
   });
   std::string text;
   const auto line = [&](const char* label, const json_row* row, const std::string& plan) {
-    if (row) text += lines_of(label, plan, width);
+    if (row) text += labelled(label, plan, width);
   };
   const auto whole = [&](const json_row* row) { return row ? numbers(*row) + ": " + short_plan(*row, rows) : ""; };
   line("smallest:", smallest, whole(smallest));
@@ -193,17 +193,17 @@ std::string summary_text(std::span<const json_row> rows, const link_facts& net, 
   const auto is_exact = [](const json_row* row) { return row && number_in(*row, "relative_l2_error") == 0.0; };
   if (!is_exact(smallest) && !is_exact(fastest)) line("best exact:", exact, whole(exact));  // (their lines say so)
   const json_row* const winner = winner_of(rows);
-  text += lines_of(
+  text += labelled(
       "pays:",
       pays_text(rows, net, winner, winner ? plan_or_label(winner, rows, smallest, fastest, exact) : std::string()),
       width);
   if (const std::string training = training_text(rows, smallest); !training.empty())
-    text += lines_of("training:", training, width);
+    text += labelled("training:", training, width);
   const bool halves = std::ranges::all_of(rows, [](const json_row& row) { return text_of(row, "dtype") == "f32"; });
   const bool exactly =
       std::ranges::any_of(rows, [](const json_row& row) { return !is_memcpy(row) && halves_exactly(row); });
   if (halves)
-    text += lines_of("dense bf16:",
+    text += labelled("dense bf16:",
                      exactly ? "×2, exact here (values of 8 bits), else 0.2 % off: try it first"
                              : "×2, error 0.2 % or less, almost no computing: try it first",
                      width);

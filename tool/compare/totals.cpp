@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "deepreduce/deepreduce.hpp"
+#include "tool/show/json_number.hpp"
 
 namespace dr::compare {
 namespace {
@@ -26,7 +27,6 @@ bool has_exchange(const std::string& plan) try {
 
 using row_list = std::span<const json_row* const>;
 
-json_row finite(double value) { return std::isfinite(value) ? json_row(value) : json_row(nullptr); }
 json_row ratio(double a, double b) {
   return b == 0 ? json_row(a == 0 ? json_row(0.0) : json_row(nullptr)) : finite(a / b);
 }

@@ -307,7 +307,7 @@ uint64_t faults(const subject& s) {
   });
 }
 
-constexpr check list[] = {
+constexpr check operation_list[] = {
     {"bounds", "encode writes at most need.payload bytes, and only to its memory; need grows with its bounds", bounds},
     {"round trip", "decode returns as many elements as were encoded, repeatably, and finite ones for finite inputs",
      round_trip},
@@ -328,6 +328,6 @@ constexpr check list[] = {
 
 }  // namespace
 
-std::span<const check> operation_checks() { return list; }
+std::span<const check> operation_checks() { return operation_list; }
 
 }  // namespace dr::plugin_test

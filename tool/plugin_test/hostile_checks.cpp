@@ -195,7 +195,7 @@ uint64_t ends(const subject& s) {
   return 0;
 }
 
-constexpr check list[] = {
+constexpr check hostile_list[] = {
     {"truncated", "a payload that is too short, or too long by a byte, is CORRUPT", truncated},
     {"flipped bits", "any bit of a payload may flip", flipped},
     {"any bytes", "a payload may be any bytes", any_bytes},
@@ -206,6 +206,6 @@ constexpr check list[] = {
 
 }  // namespace
 
-std::span<const check> hostile_checks() { return list; }
+std::span<const check> hostile_checks() { return hostile_list; }
 
 }  // namespace dr::plugin_test

@@ -179,7 +179,7 @@ uint64_t feedback(const subject& s) {
   });
 }
 
-constexpr check list[] = {
+constexpr check frame_list[] = {
     {"frames", "frames of any density decode alike and merge, by any number of threads", frames},
     {"empty", "tensors without a nonzero or an element go along", empty},
     {"feedback", "with feedback=residual, sent values and residuals add up to the gradients", feedback},
@@ -187,6 +187,6 @@ constexpr check list[] = {
 
 }  // namespace
 
-std::span<const check> frame_checks() { return list; }
+std::span<const check> frame_checks() { return frame_list; }
 
 }  // namespace dr::plugin_test

@@ -13,7 +13,7 @@ struct evidence {
 };
 
 constexpr evidence exact{"", 1, 1};
-constexpr evidence unknown{"no training of such a plan is recorded: compare your loss with that of dense", 0, 0};
+constexpr evidence no_training{"no training of such a plan is recorded: compare your loss with that of dense", 0, 0};
 // "vs dense" of bench/results/train.md, 2 ranks: six models, 150 to 1,000 steps.
 constexpr evidence dropped{
     "what is not sent is lost without feedback=residual: Top-1 % without a residual was below dense on all 4 models", 0,
@@ -39,20 +39,20 @@ evidence evidence_of(const plan& method) {
   const bool residual = name_of("feedback") == "residual";
   if (name_of("transform") == "lowrank") {
     const double rank = number_of(find_stage(stages, "transform"), "rank");
-    return residual && rank >= 4 ? factors : unknown;
+    return residual && rank >= 4 ? factors : no_training;
   }
-  if (name_of("transform") != "none") return unknown;
+  if (name_of("transform") != "none") return no_training;
   const std::string_view sparsify = name_of("sparsify"), value = name_of("value");
   if (sparsify == "none") {
     if (value == "raw") return exact;
     return residual && value == "uniform_quant" && number_of(find_stage(stages, "value"), "bits") >= 4 ? levels
-                                                                                                       : unknown;
+                                                                                                       : no_training;
   }
   if (name_of("feedback") == "none") return dropped;
   const double ratio = number_of(find_stage(stages, "sparsify"), "ratio");
-  if (!residual || sparsify != "topr" || ratio <= 0) return unknown;
+  if (!residual || sparsify != "topr" || ratio <= 0) return no_training;
   // (Shares below 1 % send less, so what 1 % loses is the least that they lose.)
-  return ratio <= 0.02 ? top_1 : ratio >= 0.05 && ratio <= 0.2 ? top_10 : unknown;
+  return ratio <= 0.02 ? top_1 : ratio >= 0.05 && ratio <= 0.2 ? top_10 : no_training;
 }
 
 }  // namespace
