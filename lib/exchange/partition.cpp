@@ -9,8 +9,6 @@ constexpr uint64_t piece_elements_min = 1024;
 // Cuts are at multiples of so many rows.
 constexpr uint64_t cut_rows = 64;
 
-uint64_t width_of(const tensor_view& t) { return t.width ? t.width : 1; }
-
 // Whether the sparsifier selects of 2^30 elements about 2^10 times as many as of 2^20.
 bool keeps_a_share(const plan& p) {
   const bound_sparsifier s = p.sparsifier();

@@ -9,6 +9,8 @@
 
 namespace dr {
 
+inline uint64_t width_of(const tensor_view& t) { return t.width ? t.width : 1; }
+
 // Rows [first, first + rows) of a tensor.
 struct piece {
   uint32_t tensor;

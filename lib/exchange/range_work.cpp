@@ -13,7 +13,6 @@
 namespace dr {
 namespace {
 
-uint64_t width_of(const tensor_view& t) { return t.width ? t.width : 1; }
 uint64_t elements_of(const tensor_view& t) { return t.universe * width_of(t); }
 
 // sum[i] += values[i].

@@ -18,7 +18,7 @@ dr_status encode_streams(const encoding& e, uint32_t plan, streams& out) {
       case stream_step::index: s = encode_index(e, plan, out); break;
       case stream_step::regather: s = regather(e, plan, out); break;
       case stream_step::value: s = encode_value(e, plan, out); break;
-      case stream_step::reorder: s = reorder_keys(e, plan, out); break;
+      case stream_step::reorder: s = reorder_support(e, plan, out); break;
       case stream_step::order: s = encode_order(e, plan, out); break;
     }
     if (s) return s;

@@ -147,7 +147,7 @@ dr_status encode_value(const encoding& e, uint32_t p, streams& out) {
   return DR_OK;
 }
 
-dr_status reorder_keys(const encoding& e, uint32_t p, streams& out) {
+dr_status reorder_support(const encoding& e, uint32_t p, streams& out) {
   const wire_plan& plan = e.b.wire[p];
   if (!plan.value().has(DR_REORDERS)) return DR_OK;
   dr_status status = DR_OK;

@@ -293,7 +293,7 @@ void begin_streams(const encoding& e, streams& out);
 dr_status encode_index(const encoding& e, uint32_t plan, streams& out);
 dr_status regather(const encoding& e, uint32_t plan, streams& out);
 dr_status encode_value(const encoding& e, uint32_t plan, streams& out);
-dr_status reorder_keys(const encoding& e, uint32_t plan, streams& out);
+dr_status reorder_support(const encoding& e, uint32_t plan, streams& out);
 dr_status encode_order(const encoding& e, uint32_t plan, streams& out);
 // Returns false, and a fault, if a sent value of a row is not finite.
 bool check_finite(const encoding& e, size_t i, dr_fault& out);

@@ -217,7 +217,7 @@ dr_status bound_choices(const unit& u, const typical_row& typical, batch& out, b
 
 }  // namespace
 
-dr_status add_rows(batch& out, unit& u, dr_error& error) {
+dr_status add_unit_rows(batch& out, unit& u, dr_error& error) {
   // Whole blocks, so that the cut does not change the tensor's blocks; for a patch, whole chunks of the base's check.
   const uint64_t block = u.patches()       ? base_chunk
                          : u.method->block ? u.method->block

@@ -14,8 +14,6 @@ namespace {
 
 constexpr uint64_t device_mark = 0x646576696365;  // in the digest: slots of the CPU have their frames at other places
 
-uint64_t align(uint64_t size) { return round_up(size, arena::alignment); }
-
 // What a message of the pipeline adds for its own callers.
 void drop_advice(dr_error& error) {
   if (char* const advice = std::strstr(error.message, "; DR_PLACE_ALLOW_HOST")) *advice = 0;

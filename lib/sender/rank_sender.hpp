@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/arena.hpp"
 #include "exchange/range_work.hpp"
 #include "primitive/value_type.hpp"
 #include "sender/device_unit.hpp"
@@ -15,6 +16,8 @@
 #include "sender/units.hpp"
 
 namespace dr {
+
+inline uint64_t align(uint64_t size) { return round_up(size, arena::alignment); }
 
 struct sender_options {
   uint32_t ranks = 1, rank = 0, flags = 0;

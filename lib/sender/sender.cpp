@@ -17,8 +17,6 @@ constexpr uint32_t ranks_max = 65536;
 constexpr uint32_t known_flags = DR_SENDER_SUM | DR_SENDER_F32 | DR_SENDER_CALLER_STATES | DR_SENDER_SKIP |
                                  DR_SENDER_SCATTER | DR_SENDER_DRY | DR_SENDER_HALVES | DR_SENDER_ZEROS;
 
-uint64_t align(uint64_t size) { return round_up(size, arena::alignment); }
-
 // Whether frames of the same tensors have one size for all values. FIXED_SIZE means equal sizes for equal counts, but the
 // number of elements that a sparsifier or an index codec selects depends on the gradient.
 bool has_one_size(const plan& p) {
