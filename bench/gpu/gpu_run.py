@@ -321,8 +321,8 @@ def peers(run, out, quick, reserve=0):
              note=last_matching(r"\n(nvCOMP is not here[^\n]*)"))
 
 
-# (Precompiled headers: there is no cache of compilations on such a machine.)
-OPTIONS = ["--buildtype=release", "-Dprecompiled_headers=true", "-Dpython=disabled", "-Dmpi=disabled", "-Dreport=disabled", "-Dtests=enabled", "-Dcuda=enabled"]
+# (Such a machine has no cache of compilations.)
+OPTIONS = ["--buildtype=release", "-Dfast_build=true", "-Dpython=disabled", "-Dmpi=disabled", "-Dreport=disabled", "-Dtests=enabled", "-Dcuda=enabled"]
 NINJA_SAYS = r"\n(?:FAILED|ninja:|\[)[^\n]*"
 
 

@@ -6,6 +6,7 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -133,6 +134,13 @@ def nowhere(folder):
     assert passed["result"] == "passed" and "7 passed" in passed["note"] and "has no torch" in passed["note"], passed
 
 
+def options():
+    """The options of the builds on a device are Meson's, or this project's: a wrong one would be seen there only."""
+    known = re.findall(r"^option\('(\w+)'", (HERE.parents[1] / "meson_options.txt").read_text(encoding="utf-8"), re.M)
+    given = re.findall(r"-D(\w+)=", (HERE / "gpu_run.py").read_text(encoding="utf-8"))
+    assert len(given) > 8 and set(given) <= set(known), (given, known)
+
+
 def gated(rehearsal, out):
     """--gates: these rows and no others; --profile: one row, or an error. The file is there before the run ends."""
     run = gpu_run.Run(out, 300)
@@ -173,6 +181,7 @@ def main():
     rehearsal = Path(sys.argv[1]).resolve()
     profiles()
     models()
+    options()
     with tempfile.TemporaryDirectory() as folder:
         gated(rehearsal, Path(folder))
     with tempfile.TemporaryDirectory() as folder:
