@@ -24,14 +24,13 @@ import html_links  # noqa: E402
 
 sys.path[:0] = [str(ROOT / "bindings" / "python"), str(ROOT / "bindings" / "grace")]
 
-HEADERS = ("version.h", "codec.h", "deepreduce.h", "graph.h", "exchange.h", "sender.h", "transform.h", "control.h", "mpi.h")
+HEADERS = ("version.h", "codec.h", "deepreduce.h", "exchange.h", "sender.h", "transform.h", "control.h", "mpi.h")
 MODULES = ("patch", "torch", "outer", "stats", "mpi", "book", "sender", "control", "transform", "grace", "jax", "keras", "flower", "lightning", "accelerate")
 # What each header is about, for its page's title.
 TITLES = {
     "version.h": "versions of library and format",
     "codec.h": "the interface of codecs",
     "deepreduce.h": "plans, frames, states",
-    "graph.h": "encodes that a CUDA graph replays",
     "exchange.h": "all-reduce of frames",
     "sender.h": "exchange of named tensors",
     "transform.h": "factors in place of frames",

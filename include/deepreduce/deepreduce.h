@@ -363,7 +363,12 @@ enum {
   DR_CALL_STATUS_FRAME = 1u << 1, /* if encode fails, writes a frame with the error: decoding it is DR_E_PEER. On a GPU
                                      if it fails there, or on the CPU for it (DR_PLACE_ALLOW_HOST) */
   DR_CALL_LIST = 1u << 2,         /* marks the frame as a list, for wrappers that restore structure */
-  DR_CALL_FIT = 1u << 3           /* sends less instead of failing with CAPACITY */
+  DR_CALL_FIT = 1u << 3,          /* sends less instead of failing with CAPACITY */
+  /* `step` is the address of a uint64_t that holds the step, in memory of the place. It is read when the encode runs: a
+   * CUDA graph repeats its arguments, so it would draw the same random numbers at every replay, but a kernel may count
+   * there. With DR_CALL_TAG the frame's tag is `tag` plus that step. On a GPU it takes one launch more. ARGUMENT: the
+   * address is NULL, or not aligned to 8. For dr_encode, dr_batch_encode and dr_binding_encode */
+  DR_CALL_STEP_AT = 1u << 4
 };
 
 /* Arguments that change from step to step. NULL means all zero. */

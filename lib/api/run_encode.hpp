@@ -2,7 +2,6 @@
 #pragma once
 
 #include "api/context.hpp"
-#include "deepreduce/graph.h"
 #include "pipeline/encode.hpp"
 
 namespace dr {

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "core/arena.hpp"
-#include "deepreduce/graph.h"
 #include "feedback/feedback_tile.hpp"
 #include "feedback/residual.hpp"
 #include "pipeline/begin_tile.hpp"

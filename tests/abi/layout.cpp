@@ -2,7 +2,6 @@
 // at its end (that is a line more here); a line that has to change is a new ABI: DR_ABI_VERSION, or DR_CODEC_ABI_VERSION for codec.h.
 #include <deepreduce/control.h>
 #include <deepreduce/exchange.h>
-#include <deepreduce/graph.h>
 #include <deepreduce/sender.h>
 #include <deepreduce/transform.h>
 

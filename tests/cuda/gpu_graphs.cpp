@@ -1,5 +1,4 @@
 // Captured once, replayed often; and several streams at once. A capture forbids what a prepared call promises not to do: to allocate and to wait.
-#include <deepreduce/graph.h>
 
 #include <thread>
 

@@ -31,7 +31,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)")', re.M)
 CUDA = re.compile(r"^(cuda|cub/|thrust/|cooperative_groups|nvtx|curand|cublas|nccl|device_|sm_\d)")
 STANDARD_C = {"stddef.h", "stdint.h"}
 # What a public C header may include beside those. mpi.h and mpi_transport.h are inline functions, which the user's mpicc compiles.
-PUBLIC_C = {"deepreduce.h": {"codec.h", "version.h"}, "exchange.h": {"deepreduce.h", "control.h", "transform.h"}, "transform.h": {"deepreduce.h"}, "control.h": {"deepreduce.h"}, "sender.h": {"deepreduce.h"}, "graph.h": {"deepreduce.h"},
+PUBLIC_C = {"deepreduce.h": {"codec.h", "version.h"}, "exchange.h": {"deepreduce.h", "control.h", "transform.h"}, "transform.h": {"deepreduce.h"}, "control.h": {"deepreduce.h"}, "sender.h": {"deepreduce.h"},
             "mpi_transport.h": {"exchange.h", "mpi.h", "stdio.h", "stdlib.h", "string.h"},
             "mpi.h": {"mpi_transport.h", "mpi.h", "sched.h", "stdio.h", "stdlib.h", "string.h", "sys/select.h", "unistd.h"}}
 

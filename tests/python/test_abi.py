@@ -31,7 +31,7 @@ MIRROR = types.SimpleNamespace(
 )
 
 INCLUDE = pathlib.Path(__file__).resolve().parents[2] / "include"
-HEADERS = ("version.h", "codec.h", "deepreduce.h", "exchange.h", "transform.h", "control.h", "sender.h", "graph.h")
+HEADERS = ("version.h", "codec.h", "deepreduce.h", "exchange.h", "transform.h", "control.h", "sender.h")
 
 # Of codec.h: what only codecs written in C use.
 NOT_MIRRORED = {
