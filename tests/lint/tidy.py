@@ -24,28 +24,23 @@ RULE = """rule tidy
 
 
 def commands(build):
-    """{source: (compiler, flags)} of each C++ source of the tree, by the first command that compiles it, alone or (in a fast build) with others."""
+    """{source: (compiler, flags)} of each C++ source of the tree, by the first command that compiles it."""
     found = {}
     for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
         path = (build / entry["file"]).resolve()
-        together = re.findall(r'^#include "(.*\.cpp)"$', path.read_text(encoding="utf-8"), re.M) if path.is_relative_to(build) and path.is_file() else []
-        sources = [str(p.relative_to(ROOT)) for p in map(Path, together or [path]) if p.is_relative_to(ROOT) and p.suffix == ".cpp"]
-        sources = [source for source in sources if source not in found]
-        if not sources:
+        source = str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else ""
+        if not source.endswith(".cpp") or source in found:
             continue
         words = iter(shlex.split(entry["command"]))
         compiler, flags = [], []
         for word in words:
-            if word in {"-o", "-c", "-MQ", "-MF", "-include"}:
+            if word in {"-o", "-c", "-MQ", "-MF"}:
                 next(words)
-            elif "pch" in word:
-                continue
             elif word.startswith("-") and word != "-MD":
                 flags.append(word)
             elif not flags:
                 compiler.append(word)
-        for source in sources:
-            found[source] = (shlex.join(compiler), shlex.join([*flags, "-Wno-unknown-warning-option"]))
+        found[source] = (shlex.join(compiler), shlex.join([*flags, "-Wno-unknown-warning-option"]))
     return found
 
 
