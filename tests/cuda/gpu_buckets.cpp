@@ -152,34 +152,7 @@ TEST_CASE("buckets merge into their tensors, to the CPU's bit") {
         const std::string text = pair + flat;
         const std::vector<uint64_t> sizes = only_small() ? std::vector<uint64_t>{4500, 0, 4097, 3, 1, 8192, 0}
                                                          : std::vector<uint64_t>{300000, 0, 4097, 3};
-        std::vector<gradients> all;
-        std::vector<bytes> frames;
-        floats weights;
-        size_t room = 16;
-        const plan p(text);
-        for (size_t i = 0; i < k; ++i) {
-          all.push_back(bucket_of(dtype, sizes, 10 * i));
-          frames.push_back(encode_on_cpu(p, all.back()).frame);
-          weights.push_back(1 / static_cast<float>(i + 1));
-          room = std::max(room, frames.back().size());
-        }
-        const placed_batch b(text, all[0]);
-        for (const bool as_f32 : {true, false})
-          for (const bool adds : {true, false}) {
-            INFO(pair << ", type " << dtype << ", " << k << " frames, as f32 " << as_f32 << ", adds " << adds);
-            std::vector<bytes> before;
-            for (const gradient& g : all[0])
-              before.push_back(make(as_f32 ? dr_dtype{DR_F32} : dtype, g.universe, 50).values);
-            receiver r(b, all[0], k, room, as_f32);
-            for (size_t i = 0; i < k; ++i) r.put_frame(i, frames[i]);
-            r.put_values(before);
-            r.enqueue_merge(weights, adds);
-            const decoded got = r.read(), want = merge_on_cpu(frames, weights, adds, all[0], as_f32, before);
-            r.check_guards();
-            REQUIRE(want.status == DR_OK);
-            REQUIRE(got.status == DR_OK);
-            for (size_t i = 0; i < got.values.size(); ++i) require_same(got.values[i], want.values[i], "sums");
-          }
+        require_same_merge(text, dtype, k, [&](size_t i) { return bucket_of(dtype, sizes, 10 * i); });
       }
   require_no_trouble();
 }

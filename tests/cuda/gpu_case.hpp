@@ -414,4 +414,36 @@ inline void both_ways(const std::string& text, const gradients& g, const dr_call
   }
 }
 
+// Merges k frames, added or not, to outputs of each type: the CPU's sums, to the bit. of(i): the gradients of frame i.
+template <class Of>
+void require_same_merge(const std::string& text, dr_dtype dtype, size_t k, Of&& of) {
+  const gradients like = of(0);
+  std::vector<bytes> frames;
+  floats weights;
+  size_t room = 16;
+  const plan p(text);
+  for (size_t i = 0; i < k; ++i) {
+    gradients g = of(i);
+    frames.push_back(encode_on_cpu(p, g).frame);
+    weights.push_back(1 / static_cast<float>(i + 1));
+    room = std::max(room, frames.back().size());
+  }
+  const placed_batch b(text, like);
+  for (const bool as_f32 : {true, false})
+    for (const bool adds : {true, false}) {
+      INFO(text << ", type " << dtype << ", " << k << " frames, as f32 " << as_f32 << ", adds " << adds);
+      std::vector<bytes> before;
+      for (const gradient& g : like) before.push_back(make(as_f32 ? dr_dtype{DR_F32} : dtype, g.universe, 50).values);
+      receiver r(b, like, k, room, as_f32);
+      for (size_t i = 0; i < k; ++i) r.put_frame(i, frames[i]);
+      r.put_values(before);
+      r.enqueue_merge(weights, adds);
+      const decoded got = r.read(), want = merge_on_cpu(frames, weights, adds, like, as_f32, before);
+      r.check_guards();
+      REQUIRE(want.status == DR_OK);
+      REQUIRE(got.status == DR_OK);
+      for (size_t i = 0; i < got.values.size(); ++i) require_same(got.values[i], want.values[i], "sums");
+    }
+}
+
 }  // namespace client

@@ -332,35 +332,9 @@ TEST_CASE("merges are the CPU's, to the bit: into nothing, into something, weigh
     for (const dr_dtype dtype : value_types)
       for (const size_t k : {size_t{0}, size_t{1}, size_t{2}, size_t{8}, size_t{17}}) {
         const uint64_t d = only_small() ? 4500 : 300000;
-        std::vector<gradients> all;
-        std::vector<bytes> frames;
-        floats weights;
-        size_t room = 16;
-        const plan p(pair);
-        for (size_t i = 0; i < std::max<size_t>(k, 1); ++i) {
-          all.push_back({make(dtype, d, i), make(dtype, 77, 100 + i)});
-          if (i == k) break;
-          frames.push_back(encode_on_cpu(p, all.back()).frame);
-          weights.push_back(1 / static_cast<float>(i + 1));
-          room = std::max(room, frames.back().size());
-        }
-        const placed_batch b(pair, all[0]);
-        for (const bool as_f32 : {true, false})
-          for (const bool adds : {true, false}) {
-            INFO(pair << ", type " << dtype << ", " << k << " frames, as f32 " << as_f32 << ", adds " << adds);
-            std::vector<bytes> before;
-            for (const gradient& g : all[0])
-              before.push_back(make(as_f32 ? dr_dtype{DR_F32} : dtype, g.universe, 50).values);
-            receiver r(b, all[0], k, room, as_f32);
-            for (size_t i = 0; i < k; ++i) r.put_frame(i, frames[i]);
-            r.put_values(before);
-            r.enqueue_merge(weights, adds);
-            const decoded got = r.read(), want = merge_on_cpu(frames, weights, adds, all[0], as_f32, before);
-            r.check_guards();
-            REQUIRE(want.status == DR_OK);
-            REQUIRE(got.status == DR_OK);
-            for (size_t i = 0; i < got.values.size(); ++i) require_same(got.values[i], want.values[i], "sums");
-          }
+        require_same_merge(pair, dtype, k, [&](size_t i) {
+          return gradients{make(dtype, d, i), make(dtype, 77, 100 + i)};
+        });
       }
   require_no_trouble();
 }
