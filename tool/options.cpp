@@ -253,37 +253,33 @@ void add_frequent(CLI::App& compare, CLI::App& predict, CLI::App& plan) {
         {{"--wide", "all columns"},
          {"--report", "a page with charts"},
          {"--output", "rows.json, rows.csv or rows.md"}}}});
+  // What a prediction is of, and over which link.
+  const help_group what{"What",
+                        {{"PROFILE", "costs of plans; `deepreduce calibrate -o profile.json` writes it"},
+                         {"--model", "tensors and times; DDPHook(plan, record=FILE) writes it"},
+                         {"--sizes", "without a model: 25M,512x2048"},
+                         {"--backward", "its backward: 122ms"}}};
+  const help_group link{"Link",
+                        {{"--link", "of a host: 10Gb/s,50us; default: the profile's"},
+                         {"--ranks", "their number; default: 8 with --link"}}};
+  const char* const plans = "a plan or a sweep; default: those of the profile";
+  const char* const errors = "errors on your gradients: rows.json of `compare --per-tensor`";
   add_short_help(
       predict, "deepreduce predict PROFILE [OPTIONS]",
-      {{"What",
-        {{"PROFILE", "costs of plans; `deepreduce calibrate -o profile.json` writes it"},
-         {"--model", "tensors and times; DDPHook(plan, record=FILE) writes it"},
-         {"--sizes", "without a model: 25M,512x2048"},
-         {"--backward", "its backward: 122ms"}}},
-       {"Which plans",
-        {{"--plan", "a plan or a sweep; default: those of the profile"},
-         {"--book", "each tensor by its plan of a plan book"},
-         {"--errors", "errors on your gradients: rows.json of `compare --per-tensor`"}}},
+      {what,
+       {"Which plans", {{"--plan", plans}, {"--book", "each tensor by its plan of a plan book"}, {"--errors", errors}}},
        {"Which rows",
         {{"--every", "rounds of an outer loop, every H steps, in place of steps"},
          {"--what-if", "curves over one of these"}}},
-       {"Link",
-        {{"--link", "of a host: 10Gb/s,50us; default: the profile's"},
-         {"--ranks", "their number; default: 8 with --link"}}},
+       link,
        {"Output", {{"--timeline", "a drawing of a step"}, {"--output", "a file instead of stdout: x.json, x.csv"}}}});
   add_short_help(plan, "deepreduce plan PROFILE [OPTIONS]",
-                 {{"What",
-                   {{"PROFILE", "costs of plans; `deepreduce calibrate -o profile.json` writes it"},
-                    {"--model", "tensors and times; DDPHook(plan, record=FILE) writes it"},
-                    {"--sizes", "without a model: 25M,512x2048"},
-                    {"--backward", "its backward: 122ms"}}},
+                 {what,
                   {"Which plans",
-                   {{"--plan", "a plan or a sweep; default: those of the profile"},
-                    {"--errors", "errors on your gradients: rows.json of `compare --per-tensor`"},
+                   {{"--plan", plans},
+                    {"--errors", errors},
                     {"--error-budget", "the largest error of a tensor; default: step / (1 - error^2) decides"}}},
-                  {"Link",
-                   {{"--link", "of a host: 10Gb/s,50us; default: the profile's"},
-                    {"--ranks", "their number; default: 8 with --link"}}},
+                  link,
                   {"Output", {{"--output", "the plan book; x.json: also the compared choices"}}}});
 }
 
