@@ -224,6 +224,21 @@ dr_status sender::judge_device(unit& u, std::span<const decode_request> requests
   return DR_OK;
 }
 
+// After judge_device: settles what becomes of the unit, and delivers its frames if all are sound.
+dr_status sender::deliver_device(unit& u, settle_slots::args& settle) {
+  device_unit& d = *u.device;
+  settle.counts = side_->counts();
+  settle.report = reinterpret_cast<slot_report*>(side_->memory() + d.report_at);
+  settle.frames = static_cast<uint32_t>(u.frames.size());
+  device_queue queue = side_->queue();
+  if (const dr_status s = side_->launched(launch<settle_slots>(queue.exec(), 1, settle))) return s;
+  for (size_t f = 0; f < u.frames.size(); ++f)
+    if (const dr_status s =
+            deliver_on_device(d.frames[f]->batch.frames, requests_[f], d.frames[f]->outs, judged_[f], queue, c_.error))
+      return s;
+  return DR_OK;
+}
+
 dr_status sender::merge_device(unit& u, const dr_call& call, std::span<const dr_bytes> slots, dr_sent& result) {
   device_unit& d = *u.device;
   uint64_t stride = 0;
@@ -234,8 +249,7 @@ dr_status sender::merge_device(unit& u, const dr_call& call, std::span<const dr_
   if (const dr_status s = side_->begin()) return s;
   const size_t frames = u.frames.size(), ranks = slots.size();
   settle_slots::args settle{};
-  std::vector<decode_request>& requests = requests_;
-  requests.assign(frames, {});
+  requests_.assign(frames, {});
   judged_.assign(frames, {});
   frames_.resize(frames * ranks);
   weights_.resize(frames * ranks);
@@ -245,29 +259,21 @@ dr_status sender::merge_device(unit& u, const dr_call& call, std::span<const dr_
       frames_[f * ranks + rank] = {static_cast<const std::byte*>(slots[rank].data) + d.frames[f]->at, u.bounds[f]};
       weights_[f * ranks + rank] = weight_of(u.frames[f]);
     }
-    requests[f].frames = std::span(frames_).subspan(f * ranks, ranks);
-    requests[f].weights = weights_.data() + f * ranks;
-    requests[f].residuals = d.frames[f]->residuals;
-    requests[f].own = options_.rank;
+    requests_[f].frames = std::span(frames_).subspan(f * ranks, ranks);
+    requests_[f].weights = weights_.data() + f * ranks;
+    requests_[f].residuals = d.frames[f]->residuals;
+    requests_[f].own = options_.rank;
   }
-  if (const dr_status s = judge_device(u, requests, judged_, settle.gate, true)) return s;
+  if (const dr_status s = judge_device(u, requests_, judged_, settle.gate, true)) return s;
   std::byte* const report = side_->memory() + d.report_at;
   settle.slots = static_cast<const uint8_t*>(slots[0].data);
   settle.stride = stride;
   settle.tag = tag_of(u, call.step);
   settle.step = call.step;
-  settle.counts = side_->counts();
-  settle.report = reinterpret_cast<slot_report*>(report);
   settle.prefixes = reinterpret_cast<uint64_t*>(report + sizeof(slot_report) + frames * sizeof(dr_result));
   settle.ranks = options_.ranks;
   settle.own = options_.rank;
-  settle.frames = static_cast<uint32_t>(frames);
-  device_queue queue = side_->queue();
-  if (const dr_status s = side_->launched(launch<settle_slots>(queue.exec(), 1, settle))) return s;
-  for (size_t f = 0; f < frames; ++f)
-    if (const dr_status s =
-            deliver_on_device(d.frames[f]->batch.frames, requests[f], d.frames[f]->outs, judged_[f], queue, c_.error))
-      return s;
+  if (const dr_status s = deliver_device(u, settle)) return s;
   if (const dr_status s = finish_device(u)) return s;
   device& at = *side_->where().where;
   dr_status s = at.copy(side_->where().stream, side_->host() + d.report_at, report, d.report_size);
@@ -316,16 +322,7 @@ dr_status sender::take_back_device(unit& u) {
   }
   if (const dr_status s = judge_device(u, requests_, judged_, settle.gate, false)) return s;
   settle.step = u.step;
-  settle.counts = side_->counts();
-  settle.report = reinterpret_cast<slot_report*>(side_->memory() + d.report_at);
-  settle.frames = static_cast<uint32_t>(frames);
-  device_queue queue = side_->queue();
-  if (const dr_status s = side_->launched(launch<settle_slots>(queue.exec(), 1, settle))) return s;
-  for (size_t f = 0; f < frames; ++f)
-    if (const dr_status s =
-            deliver_on_device(d.frames[f]->batch.frames, requests_[f], d.frames[f]->outs, judged_[f], queue, c_.error))
-      return s;
-  return DR_OK;
+  return deliver_device(u, settle);
 }
 
 dr_status sender::take_back_on_device(uint64_t step) {

@@ -152,6 +152,7 @@ class sender {
   dr_status judge_device(unit& u, std::span<const decode_request> requests, std::span<judged_frames> judged,
                          slot_gate* gates, bool reports);
   dr_status merge_device(unit& u, const dr_call& call, std::span<const dr_bytes> slots, dr_sent& result);
+  dr_status deliver_device(unit& u, settle_slots::args& settle);
   dr_status finish_device(const unit& u);
   dr_status take_back_device(unit& u);
   dr_status take_back_on_device(uint64_t step);
