@@ -32,7 +32,7 @@ namespace dr {
 namespace {
 
 // As in residual.cpp: the CPU's prefetchers stop at page boundaries.
-constexpr uint64_t prefetched = 512;
+constexpr uint64_t prefetch_distance = 512;
 
 inline void keep_old(float* undo, __m256 was, bool streams) {
   if (streams)
@@ -59,9 +59,9 @@ void correct_avx2(const void* g, const velocity& to, uint64_t n, float momentum,
   // (Both undo copies have the same alignment.)
   while (undo_v && i < n && reinterpret_cast<uintptr_t>(undo_v + i) % 32) one();
   for (; i + 8 <= n; i += 8) {
-    __builtin_prefetch(in + i + prefetched);
-    __builtin_prefetch(u + i + prefetched, 1);
-    __builtin_prefetch(v + i + prefetched, 1);
+    __builtin_prefetch(in + i + prefetch_distance);
+    __builtin_prefetch(u + i + prefetch_distance, 1);
+    __builtin_prefetch(v + i + prefetch_distance, 1);
     const __m256 old_u = _mm256_loadu_ps(u + i), old_v = _mm256_loadu_ps(v + i);
     if (undo_v) keep_old(undo_v + i, old_v, streams), keep_old(undo_u + i, old_u, streams);
     const __m256 now_u =

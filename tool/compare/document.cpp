@@ -23,7 +23,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr int deepest_document = 32;  // copying a document recurses
+constexpr int depth_max = 32;  // copying a document recurses
 
 ordered_json parse(const std::string& path) {
   std::error_code error;
@@ -32,8 +32,8 @@ ordered_json parse(const std::string& path) {
   if (!file) throw input_error(path + ": cannot be opened: " + std::strerror(errno));
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   const auto shallow = [&](int depth, ordered_json::parse_event_t, ordered_json&) {
-    if (depth > deepest_document)
-      throw input_error(fmt::format("{}: lists and objects are more than {} deep", path, deepest_document));
+    if (depth > depth_max)
+      throw input_error(fmt::format("{}: lists and objects are more than {} deep", path, depth_max));
     return true;
   };
   try {

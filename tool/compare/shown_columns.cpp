@@ -12,8 +12,8 @@ namespace {
 
 using enum text_table::align;
 
-constexpr double shown_spread = 0.1;   // a smaller one would double the digits of a table and say little
-constexpr double no_spread_below = 5;  // with less, a spread is not known
+constexpr double shown_spread = 0.1;  // a smaller one would double the digits of a table and say little
+constexpr double rounds_min = 5;      // with less, a spread is not known
 
 std::string decimal(const json_row& row, const char* column, fmt::format_string<double&> form, double factor = 1) {
   const auto value = number_in(row, column);
@@ -117,7 +117,7 @@ std::set<const json_row*> fastest_of(std::span<const json_row* const> rows) {
   std::set<const json_row*> ties;
   for (const json_row* row : rows) {
     const auto time = whole_time(*row);
-    if (time && time->low <= whole_time(*fastest)->high && number_in(*row, "rounds").value_or(0) >= no_spread_below)
+    if (time && time->low <= whole_time(*fastest)->high && number_in(*row, "rounds").value_or(0) >= rounds_min)
       ties.insert(row);
   }
   return ties.size() > 1 ? ties : std::set<const json_row*>();

@@ -9,15 +9,15 @@ namespace dr::compare {
 namespace {
 
 constexpr double wide = 0.25;
-constexpr size_t most_rows = 4;
+constexpr size_t names_max = 4;
 constexpr uint64_t rounds_for_spread = 5;
 
 std::string list_of(std::vector<std::string> names, const char* separator) {
   const size_t all = names.size();
-  names.resize(std::min(all, most_rows));
+  names.resize(std::min(all, names_max));
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : separator) + name;
-  return all > most_rows ? text + fmt::format("{}… ({} in all)", separator, all) : text;
+  return all > names_max ? text + fmt::format("{}… ({} in all)", separator, all) : text;
 }
 
 std::string wide_spreads(std::span<const named_times> rows, bool named) {

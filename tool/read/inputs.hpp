@@ -25,6 +25,9 @@
 
 namespace dr::compare {
 
+// Of an array in a file. NumPy's own limit: 32, and 64 since 2.0.
+constexpr size_t dimensions_max = 64;
+
 struct tensor {
   std::string input;  // the argument: a file's path or a `synth:` text
   std::string name;   // of the member, by printable(); "" if the file holds one array

@@ -12,9 +12,6 @@ namespace {
 
 constexpr std::string_view magic = "\x93NUMPY";
 
-// NumPy's own limit: 32, and 64 since 2.0.
-constexpr size_t dimensions_max = 64;
-
 struct header {
   std::string descr;
   bool fortran_order = false;

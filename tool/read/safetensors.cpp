@@ -13,7 +13,6 @@ using nlohmann::json;
 
 constexpr uint64_t header_size_max = 100'000'000;      // the limit of the format's own reader
 constexpr std::string_view metadata = "__metadata__";  // the one key that names no tensor, but strings
-constexpr size_t most_dimensions = 64;                 // as for .npy
 constexpr uint64_t header_at = 8;
 
 struct stored_type {
@@ -62,7 +61,7 @@ class header_reader {
         if (depth == 2 ? !parsed.is_string() : !parsed.is_number_unsigned()) {
           fail(fmt::format("{} holds {}", printable(key_), parsed.dump(-1, ' ', true)));
         }
-        if (depth == 3 && ++length_ > most_dimensions) fail(fmt::format("{} is longer than {}", key_, most_dimensions));
+        if (depth == 3 && ++length_ > dimensions_max) fail(fmt::format("{} is longer than {}", key_, dimensions_max));
         return true;
       case json::parse_event_t::object_end:
         if (depth == 1 && name_ != metadata) add(parsed);
