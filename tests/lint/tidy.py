@@ -3,6 +3,8 @@
 
     tidy.py BUILD [--all]     --all: twins of instruction sets (scalar's code again, a third of the time), benchmarks and tests, too
 
+The sources of a folder of lib are read as one, since headers take most of the time: names are unique there. Not those of an
+instruction set or a device, which have the same names.
 ninja runs it and keeps what passed in BUILD/tidy: a file is read again when it, a header of it or .clang-tidy changed.
 Needs BUILD configured, not built. Prints each finding once; exit 1 if there is one.
 """
@@ -16,8 +18,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ("lib/", "codecs/", "capi/")
 TWINS = ("_avx2.cpp", "_avx512.cpp")
+ALONE = (*TWINS, "_scalar.cpp", "_device.cpp")
 RULE = """rule tidy
-  command = clang-tidy-14 --quiet $source -- $flags 2>$out.log && $compiler $flags -MM -MT $out -MF $out.d $source && touch $out
+  command = clang-tidy-14 --quiet --config-file=$config --checks=$more $source -- $flags 2>$out.log && $compiler $flags -MM -MT $out -MF $out.d $source && touch $out
   depfile = $out.d
   deps = gcc
 """
@@ -44,6 +47,23 @@ def commands(build):
     return found
 
 
+def read_as_one(everything, build):
+    """(sources, compiler, flags) of what clang-tidy reads at a time."""
+    found = {}
+    for source, (compiler, flags) in commands(build).items():
+        if not (everything or (source.startswith(LIBRARY) and not source.endswith(TWINS))):
+            continue
+        joined = source.startswith("lib/") and not source.endswith(ALONE)
+        found.setdefault(str(Path(source).parent) if joined else source, ([], compiler, flags))[0].append(source)
+    return found.values()
+
+
+def write(path, text):
+    """Leaves a file alone that has this text."""
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
+
+
 def escaped(text):
     return re.sub(r"([$ :])", r"$\1", text)
 
@@ -51,13 +71,16 @@ def escaped(text):
 def main():
     build = Path(sys.argv[1]).resolve()
     everything = "--all" in sys.argv[2:]
-    lines = [RULE]
-    for source, (compiler, flags) in commands(build).items():
-        if not (everything or (source.startswith(LIBRARY) and not source.endswith(TWINS))):
-            continue
-        lines.append(f"build tidy/{escaped(source.replace('/', '_'))}: tidy {escaped(str(ROOT / source))} | {escaped(str(ROOT / '.clang-tidy'))}")
-        lines.append(f"  source = {ROOT / source}\n  compiler = {compiler.replace('$', '$$')}\n  flags = {flags.replace('$', '$$')}")
+    config = ROOT / ".clang-tidy"
+    lines = [RULE, f"config = {config}"]
     (build / "tidy").mkdir(exist_ok=True)
+    for sources, compiler, flags in read_as_one(everything, build):
+        source, more = ROOT / sources[0], ""
+        if len(sources) > 1:
+            source, more = build / "tidy" / (Path(sources[0]).parent.name + ".cpp"), "-bugprone-suspicious-include"
+            write(source, "".join(f'#include "{ROOT / one}"\n' for one in sources))
+        lines.append(f"build tidy/{escaped(sources[0].replace('/', '_'))}: tidy {escaped(str(source))} | {escaped(str(config))}")
+        lines.append(f"  source = {source}\n  more = {more}\n  compiler = {compiler.replace('$', '$$')}\n  flags = {flags.replace('$', '$$')}")
     (build / "tidy/build.ninja").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     targets = subprocess.run(["ninja", "-C", build, "-t", "targets", "all"], capture_output=True, text=True).stdout
