@@ -9,6 +9,7 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import torch
+import torch.distributed as dist
 
 from .._native import _abi
 from ..errors import CapacityError
@@ -159,10 +160,13 @@ class NumberUnit(Unit):
     def _prepare(self, info: Any) -> None:
         kind = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}[info.numbers]
         self._first, self._second = (torch.empty(size // kind.itemsize, dtype=kind) for size in (info.bound, info.sum_bound))
-        self._work, self._far = None, torch.empty(0)
+        self._work: Optional[dist.Work] = None
+        self._far = torch.empty(0)
 
     def start(self, number: int, step: Step) -> None:
         begin, self._step = time.perf_counter(), number
+        if self._work is not None:  # of an abandoned step: it may still write to the numbers
+            self._first, self._second = torch.empty_like(self._first), torch.empty_like(self._second)
         self.fetch()
         sent = self.sender._encode_at(self._number, number, *_place_of(self._first), self._engine.rank)
         step.encode += time.perf_counter() - begin
@@ -183,6 +187,7 @@ class NumberUnit(Unit):
         """Waits for the sum. Returns its address and size, as the sender expects them."""
         begin = time.perf_counter()
         self._engine.wait(f"step {self._step}, {self._name}", self._work, deadline)
+        self._work = None
         if self._far is not numbers:
             numbers.copy_(self._far)
         step.wait += time.perf_counter() - begin
