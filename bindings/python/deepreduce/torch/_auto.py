@@ -105,8 +105,10 @@ class Auto:
             took: List[float] = []
             for _ in range(1 + _ROUNDS):
                 torch._foreach_copy_(list(copies.values()), list(gradients.values()))
+                _wait_for(copies)
                 begin = time.perf_counter()
                 reduce(copies)
+                _wait_for(copies)
                 took.append(time.perf_counter() - begin)
             costs.append(statistics.median(took[1:]))
             sizes.append(reduce.stats().last.sent)
@@ -122,6 +124,12 @@ class Auto:
         if engine.rank == 0:
             log.info("%s", self.choice)
         return self.choice
+
+
+def _wait_for(tensors: Mapping[str, torch.Tensor]) -> None:
+    """On a GPU a step is only enqueued when it returns."""
+    for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
+        torch.cuda.synchronize(device)
 
 
 def _slowest(seconds: Sequence[float], engine: Engine, timeout: float) -> List[float]:
