@@ -154,6 +154,103 @@ def the_hook_beside_the_way_through_the_cpu():
     print(f"25.6e6 f32: on the GPU {gpu:.3f} ms, host {host:.3f} ms; through the CPU {old:.1f} ms, host {old_host:.1f} ms: {old / gpu:.0f} times")
 
 
+HALVES = ("index=all value=half(type=bf16)", "index=all value=half feedback=residual")
+LOWRANK = "transform=lowrank(rank=4) feedback=residual"
+
+
+def on_cpu(plan, **options):
+    """An AllReduce whose frames and numbers are made on the CPU."""
+    made = AllReduce(plan, **options)
+    made._new_home = lambda engine: (None, "")
+    return made
+
+
+def no_step_waits(call):
+    """Runs 100 steps, of which none may wait."""
+    passed = torch.cuda.Event()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(100):
+            passed.record()
+            while not passed.query():  # (a host that is a step ahead would wait)
+                pass
+            call()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def drawn(step, dtype):
+    torch.manual_seed(step)
+    return [(torch.randn(shape) * scale).to("cuda", dtype) for shape, scale in (((3000, 1000), 1.0), ((500, 30), 1e-6), ((7,), 100.0))]
+
+
+def halves_of_the_gpu_have_the_bits_of_the_cpu_and_no_step_waits():
+    for plan in HALVES:
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+            there, here = AllReduce(plan), on_cpu(plan)
+            for step in range(4):
+                x, y = drawn(step, dtype), drawn(step, dtype)
+                there(x)
+                here(y)
+                assert all(torch.equal(a, b) for a, b in zip(x, y)), (plan, dtype, step)
+            there.check()
+            mine, other = there.state_dict()["rank0"]["residuals"], here.state_dict()["rank0"]["residuals"]
+            assert all(torch.equal(mine[name]["state"], other[name]["state"]) for name in other), (plan, dtype)
+            assert (there.stats().place, here.stats().place) == ("cuda", "cpu")
+            before = there._sender.info.waits
+            no_step_waits(lambda there=there, x=x: there(x))
+            assert there._sender.info.waits == before
+            there.check()
+
+
+def factors_of_the_gpu_are_those_of_the_cpu_and_no_step_waits():
+    for dtype in (torch.float32, torch.bfloat16):
+        there, here = AllReduce(LOWRANK), on_cpu(LOWRANK)
+        for step in range(4):
+            x, y = drawn(step, dtype), drawn(step, dtype)
+            there(x)
+            here(y)
+            for a, b in zip(x, y):
+                # (Sums of up to 3000 products in another order, without TF32; then a rounding to the type.)
+                assert (a.float() - b.float()).abs().max() <= max(1e-4, 2 * torch.finfo(dtype).eps) * b.float().abs().max(), (dtype, step)
+        there.check()
+        saved = there.state_dict()
+        here.load_state_dict(saved)
+        assert here.metrics()["residual_norm"] == there.metrics()["residual_norm"]
+        before = there._sender.info.waits
+        no_step_waits(lambda there=there, x=x: there(x))
+        assert there._sender.info.waits == before
+        there.check()
+
+
+def numbers_that_are_not_finite_on_the_gpu_are_named_a_step_later():
+    for plan in (HALVES[1], LOWRANK):
+        reduce = AllReduce(plan)
+        reduce(drawn(0, torch.float32))
+        x = drawn(1, torch.float32)
+        x[1][17, 3] = float("nan")
+        reduce(x)
+        assert not any(tensor.any() for tensor in (x if plan == LOWRANK else x[1:]))
+        try:
+            reduce(drawn(2, torch.float32))
+        except deepreduce.PeerError as error:
+            assert error.rank == 0 and error.tensor == "1" and "not finite" in str(error), error
+        else:
+            raise AssertionError("no PeerError")
+        reduce(drawn(3, torch.float32))
+        reduce.check()
+
+
+def numbers_beside_the_way_through_the_cpu():
+    """Prints; 25.6e6 values in matrices, as of ResNet-50."""
+    xs = [torch.randn(2048, 500, device="cuda") for _ in range(25)]
+    for plan in (*HALVES, LOWRANK):
+        there, here = AllReduce(plan), on_cpu(plan)
+        (gpu, host), (old, old_host) = elapsed(lambda there=there: there(xs)), elapsed(lambda here=here: here(xs), 3)
+        assert (there.stats().place, here.stats().place) == ("cuda", "cpu")
+        print(f"{plan}: on the GPU {gpu:.3f} ms, host {host:.3f} ms; through the CPU {old:.1f} ms, host {old_host:.1f} ms: {old / gpu:.0f} times")
+
+
 def eight_ranks_on_one_gpu_have_the_bits_of_the_cpu():
     ranks, shapes = 8, {"a": ((300_000,), "float32"), "b": ((7_000,), "float32")}
     home = torch.device("cuda", torch.cuda.current_device())
@@ -193,6 +290,10 @@ PLACED_CHECKS = [
     frames_are_made_on_the_gpu_and_no_step_waits,
     a_rank_that_cannot_encode_on_the_gpu_is_named_a_step_later,
     the_hook_beside_the_way_through_the_cpu,
+    halves_of_the_gpu_have_the_bits_of_the_cpu_and_no_step_waits,
+    factors_of_the_gpu_are_those_of_the_cpu_and_no_step_waits,
+    numbers_that_are_not_finite_on_the_gpu_are_named_a_step_later,
+    numbers_beside_the_way_through_the_cpu,
     eight_ranks_on_one_gpu_have_the_bits_of_the_cpu,
 ]
 CHECKS = [

@@ -156,6 +156,7 @@ def load_checks():
     import torch_checks_figures  # noqa: F401
     import torch_checks_loops  # noqa: F401
     import torch_checks_memories  # noqa: F401
+    import torch_checks_numbers  # noqa: F401
     import torch_checks_nonfinite  # noqa: F401
     import torch_checks_others  # noqa: F401
     import torch_checks_outer  # noqa: F401

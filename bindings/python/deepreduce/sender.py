@@ -214,8 +214,9 @@ class Sender(Uncopied):
         numbers: Optional[Sequence[int]] = None,
         threads: Optional[int] = None,
         _place: Optional[_abi.dr_place] = None,
+        _dry: bool = False,
     ) -> None:
-        # _place: for the adapters. A device, whose memory their addresses are in.
+        # For the adapters. _place: a device, whose memory their addresses are in. _dry: it only has units and plans.
         library = _library.load()
         _abi.declare(library, _abi_sender.FUNCTIONS)
         self.lock = threading.Lock()
@@ -235,6 +236,7 @@ class Sender(Uncopied):
             _abi_sender.DR_SENDER_SCATTER: scatter,
             _abi_sender.DR_SENDER_HALVES: halves,
             _abi_sender.DR_SENDER_ZEROS: _place is not None,
+            _abi_sender.DR_SENDER_DRY: _dry,
         }
         options = new(_abi_sender.dr_sender_options)
         options.seed = self._seed

@@ -102,8 +102,8 @@ class Stats:
     last    the last of them
     total   the sum of all
     memory  bytes that feedback stores for all tensors (of PowerSGD the factors, too)
-    place   where frames are made: "cpu", or "cuda". There the numbers of a step are the host's: `frame` comes a step later,
-            `kept` is 0, and the times are those in which it enqueues
+    place   where frames and numbers are made: "cpu", or "cuda". There the numbers of a step are the host's: `frame` of frames
+            comes a step later, `kept` is 0, and the times are those in which it enqueues
     """
 
     steps: int

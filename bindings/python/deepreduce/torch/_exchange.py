@@ -13,6 +13,7 @@ import numpy
 import torch
 import torch.distributed as dist
 
+from .._adapters._control_terms import digest
 from .._native._call import real
 from .._native._renamed import caller_level
 from .._native._types import Array, Options, SavedPart, SavedState
@@ -21,6 +22,9 @@ from ..errors import ArgumentError, Error, OutOfStep, Unsupported
 from ..plan import Plan
 from ..sender import Sender, SentTensor, TensorSpec
 from ..tensor import State
+from ._device_factors import products_on
+from ._device_numbers import DeviceNumberUnit
+from ._device_sender import AnySender, DeviceSender, device_sender
 from ._on_device import DeviceUnit, home_of, place_of
 from ._engine import Engine, ExchangeError, Stats, Step, all_reduce, is_finite
 from ._factors import by_name, carry_residuals, checked_warm_starts
@@ -28,7 +32,7 @@ from ._figures import metrics_of, words_of
 from ._ladder import Ladder, Rung, keeper_of, plans_of
 from ._rules import Plans, Rules, warn_of_plans
 from ._saved import Saved, check_residuals
-from ._terms import require_same
+from ._terms import gathered, require_same
 from ._unit import Item, NumberUnit, RowsUnit, Unit, bytes_of
 
 _log = logging.getLogger("deepreduce.torch")
@@ -67,8 +71,8 @@ class Exchange(Saved):
             raise ArgumentError("with control the plan is a ladder, not pairs of a pattern and a plan: each rung has its own")
         self._rules = [Rules(rung, flat) for rung in ladder]
         self._ladder = None if control is None else Ladder(control, [rules.all_dense for rules in self._rules])
-        self._sender: Optional[Sender] = None  # of the rung that is in use
-        self._rung_senders: List[Callable[[], Sender]] = []
+        self._sender: Optional[AnySender] = None  # of the rung that is in use
+        self._rung_senders: List[Callable[[], AnySender]] = []
         self._shapes_of: Dict[str, Tuple[torch.Size, torch.dtype]] = {}
         self._weights_of: Mapping[str, torch.Tensor] = {}  # for sparsify=visible: of the tensors, on the CPU, at fixed places
         self._units: List[Unit] = []
@@ -135,6 +139,8 @@ class Exchange(Saved):
         descriptions = {name: self._words(name, found, name in sparse) for name, found in plans.items()}
         lines = [rules.lines for rules in self._rules]
         require_same(self._arguments["control"], lines, options, beside, descriptions, engine, self._timeout)
+        if not self._has_same_products(senders, engine):
+            senders[:] = [self._sender_of(rules, max_bytes, sparse, engine) for rules in self._rules]
         if self._engine is not None:
             engine.failures, engine.failed = self._engine.failures, self._engine.failed
         self._engine = engine
@@ -147,7 +153,7 @@ class Exchange(Saved):
 
     def _sender_of(
         self, rules: Rules, max_bytes: Optional[int], sparse: Container[str], engine: Engine, plans: Optional[Mapping[str, Plan]] = None
-    ) -> Sender:
+    ) -> AnySender:
         specs = {
             name: TensorSpec(
                 tuple(shape), dtype, name in sparse, None if plans is None or name in sparse else plans[name], self._weights_of.get(name)
@@ -170,22 +176,16 @@ class Exchange(Saved):
                 error.args = (f"{error}; {out}",)
             raise
 
-    def _new_sender(self, specs: Mapping[str, TensorSpec], rules: Rules, max_bytes: Optional[int], engine: Engine) -> Sender:
-        return Sender(
-            specs,
-            rules.book,
-            ranks=engine.size,
-            rank=engine.rank,
-            seed=self._seed,
-            dense_below=self._dense_below,
-            flat=rules.flat,
-            unit_bytes=max_bytes,
-            caller_states=self._home is None,
-            skip_nonfinite=engine.skips,
-            halves=self._ladder is None,
-            numbers=[engine.global_rank(rank) for rank in range(engine.size)],
-            _place=None if self._home is None else place_of(self._home, self._emulated),
-        )
+    def _new_sender(self, specs: Mapping[str, TensorSpec], rules: Rules, max_bytes: Optional[int], engine: Engine) -> AnySender:
+        options: Options = {
+            "ranks": engine.size, "rank": engine.rank, "seed": self._seed, "dense_below": self._dense_below, "flat": rules.flat,
+            "unit_bytes": max_bytes, "caller_states": self._home is None, "skip_nonfinite": engine.skips, "halves": self._ladder is None,
+            "numbers": [engine.global_rank(rank) for rank in range(engine.size)],
+        }  # fmt: skip
+        if self._home is None:
+            return Sender(specs, rules.book, **options)
+        place = functools.partial(place_of, self._home, self._emulated)
+        return device_sender(specs, rules.book, place, self._home, engine, options)
 
     # ---- Frames on a GPU ----
 
@@ -199,6 +199,20 @@ class Exchange(Saved):
 
     def _new_home(self, engine: Engine) -> Tuple[Optional[torch.device], str]:
         return home_of(self._devices, engine, self._emulated)
+
+    def _has_same_products(self, senders: Sequence[AnySender], engine: Engine) -> bool:
+        """False if factors would be computed on GPUs whose products differ in their bits. Collective; then the CPU is the home."""
+        if self._home is None or not any(isinstance(sender, DeviceSender) and sender.has_factors for sender in senders):
+            return True
+        words = [row[0] for row in gathered("factors", [digest(products_on(self._home))], engine, self._timeout)]
+        other = next((rank for rank, word in enumerate(words) if word != words[0]), None)
+        if other is not None:
+            self._home = None
+            names = [engine.global_rank(rank) for rank in (other, 0)]
+            self._warn_of_copies(
+                engine, f"rank {names[0]} has another GPU, torch or float32_matmul_precision than rank {names[1]}, so their factors would differ"
+            )
+        return other is None
 
     def _warn_of_copies(self, engine: Engine, why: str) -> None:
         """Rank 0 warns, at the user's line, that gradients on a GPU are copied to the CPU and back."""
@@ -265,7 +279,7 @@ class Exchange(Saved):
         self._clips = self._sender.info.clips
         self._forget_places()
 
-    def _unit(self, sender: Sender, number: int) -> Any:
+    def _unit(self, sender: AnySender, number: int) -> Any:
         assert self._engine is not None
         unit, items = sender.unit(number), []
         for name in unit.tensors:
@@ -275,8 +289,14 @@ class Exchange(Saved):
             of_sender = unit.kind in ("owner", "factors") or self._home is not None
             if item.plan.info.feedback and item.name not in self._states and not of_sender:
                 self._states[item.name] = State(self._like(item.name), item.plan)
-        kind = RowsUnit if unit.kind == "rows" else NumberUnit if unit.numbers else Unit if self._home is None else DeviceUnit
-        return kind(sender, number, items, self._engine, self._states, self._home)
+        if self._home is None:
+            kind = RowsUnit if unit.kind == "rows" else NumberUnit if unit.numbers else Unit
+        else:
+            kind = DeviceNumberUnit if unit.numbers else DeviceUnit
+            if isinstance(sender, DeviceSender):
+                sender, number = sender.part(number)
+        # (A DeviceSender is that of its numbers' units.)
+        return kind(cast(Sender, sender), number, items, self._engine, self._states, self._home)
 
     def _forget_places(self) -> None:
         """Units have changed: the addresses of tensors must be placed again."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Dict, Mapping, Sequence
 
 import numpy
 import torch
 
 from ..errors import ArgumentError
-from ..sender import Sender
 from ..tensor import State
 from ._ladder import keeper_of
+
+if TYPE_CHECKING:
+    from ._device_sender import AnySender
 
 _HEAD = 32  # bytes of a saved transform before its residuals
 _MARKS_MAX = 3 * 65536  # numbers that ranks had among the residuals, once
@@ -32,7 +34,7 @@ def _held_by_sender(units: Sequence[Any]) -> Any:
     return [(unit, item.name) for unit in units if unit.holds_states for item in unit.items if item.plan.info.feedback]
 
 
-def by_name(part: Mapping[str, Any], units: Sequence[Any], sender: Sender) -> Mapping[str, Any]:
+def by_name(part: Mapping[str, Any], units: Sequence[Any], sender: AnySender) -> Mapping[str, Any]:
     """A rank's part of a state, with the factors by tensor. Versions before 0.3.0 saved them by unit: a header, the residuals of
     its tensors, marks of ranks, the warm starts. Raises ArgumentError."""
     if "transforms" not in part:
@@ -63,7 +65,7 @@ def by_name(part: Mapping[str, Any], units: Sequence[Any], sender: Sender) -> Ma
     return {**part, "residuals": residuals, "warm": {name: start for name, start in warm.items() if start.numel()}}
 
 
-def checked_warm_starts(part: Mapping[str, Any], sender: Sender) -> Dict[str, Any]:
+def checked_warm_starts(part: Mapping[str, Any], sender: AnySender) -> Dict[str, Any]:
     """{name: bytes} for `write_state`, of all tensors that have a warm start; zeros, a new start, where the state has none.
     Raises ArgumentError."""
     found = {}

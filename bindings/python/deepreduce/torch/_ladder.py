@@ -11,23 +11,23 @@ from .._native._abi_control import DR_CONTROL_WORDS
 from ..control import Controller, check_order
 from ..errors import ArgumentError
 from ..plan import Plan, as_plan
-from ..sender import Sender
 from ._engine import Engine, Step
 from ._terms import gathered, signed
 
 if TYPE_CHECKING:
+    from ._device_sender import AnySender
     from ._unit import Unit
 
 
 class Rung(NamedTuple):
     """The sender of a rung's plans, and its units. where: {name of a tensor: (unit, position in it)}"""
 
-    sender: Sender
+    sender: AnySender
     units: List[Unit]
     where: Dict[str, Tuple[Unit, int]]
 
     @classmethod
-    def of(cls, sender: Sender, units: List[Unit]) -> Rung:
+    def of(cls, sender: AnySender, units: List[Unit]) -> Rung:
         return cls(sender, units, {item.name: (unit, i) for unit in units for i, item in enumerate(unit.items)})
 
 
