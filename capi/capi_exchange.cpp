@@ -64,6 +64,10 @@ dr_status dr_exchange_create(dr_context* context, const dr_plan* plan, const dr_
     dr::exchange_request request;
     if (const dr_status s = read_struct(transport, "transport", request.transport, c.error)) return s;
     if (const dr_status s = read_struct(options, "options", request.options, c.error)) return s;
+    if (const dr_status s = dr::read_place(request.options.place, request.where, c.error)) return s;
+    request.options.place = nullptr;
+    if (request.where.allows_host)
+      return fail(c.error, DR_E_UNSUPPORTED, "place: an exchange does not fall back to the CPU (DR_PLACE_ALLOW_HOST)");
     request.method = dr::method_of(plan);
     exchange_arrays arrays;
     if (const dr_status s = read_arrays(tensors, stride, outs, out_stride, n, arrays, c.error)) return s;

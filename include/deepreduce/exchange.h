@@ -52,6 +52,17 @@
  * - No call waits longer than `timeout_ns`. An error names the rank that caused it (dr_error.frame), the same on every
  *   rank. With several faults at once all ranks name the same one, unless a verdict is lost, or two ranks lose their
  *   connection while both continue.
+ *
+ * On a device (dr_exchange_options.place; plans of docs/GPU.md with `exchange=gather` or `owner`, and dense outputs;
+ * others are refused by name, and `dense_below`, as long as `index=all` is). Tensors, outputs and residuals are there, and
+ * have the bits that an exchange on the CPU gives; ranks of either kind go together. Frames are encoded on the place's
+ * stream, after what was enqueued there before; a frame, not the tensor, is copied to pinned memory of the host as soon
+ * as it is encoded, and its transport carries it from there. Frames that arrived are judged by the host, copied to the
+ * device and merged there in rank order. No call waits for the device: dr_exchange_advance returns DR_PENDING (`waits`
+ * is 0: call again soon), and DR_OK when the device is done, so that any stream may read the outputs, whose `count` is
+ * 0. The stream lives as long as the exchange. A device that fails or does not finish in time is this rank's error, and
+ * its last exchange. One exception more than on the CPU: the residual of a range that this rank could not encode has the
+ * gradient in it, with 0 where it is not finite.
  */
 #ifndef DEEPREDUCE_EXCHANGE_H
 #define DEEPREDUCE_EXCHANGE_H
@@ -125,12 +136,14 @@ typedef struct dr_exchange_options {
    * transport's clock); 0: it runs all steps that need not wait. A step encodes or merges one range, so parts= makes
    * it shorter; only the gradient of a failed exchange is restored to the residual in one step. */
   uint64_t advance_ns;
+  /* Where tensors and outputs are; NULL: the CPU. Read by dr_exchange_create only. See "On a device". */
+  const dr_place *place;
 } dr_exchange_options;
 
 /* Prepares the exchange of n tensors. `outs` receive the result: dense, of the tensors' shapes; they may be the
  * tensors' own memory. The exchange allocates all of its memory here, the states of feedback, too: `state` and
  * `plan` of a tensor must be NULL, and state_size 0. tensors, outs and the context (which serves only the exchange
- * while one is under way) must stay valid until it is destroyed; transport and options are copied. CPU memory only.
+ * while one is under way) must stay valid until it is destroyed; transport and options are copied.
  * Sparse tensors: with `gather` and `owner`. Their `count` is here the largest number of rows, the same on all ranks
  * (a rank with another is named by the first exchange); dr_exchange_rebind sets the rows of a step. Sparse outputs,
  * with `gather` of tensors that parts= does not cut, need capacity for the largest possible union. ARGUMENT,
@@ -186,7 +199,7 @@ typedef struct dr_exchange_info {
   uint64_t kept;                     /* rows of this rank's frames */
   uint64_t total_ns, encode_ns, wait_ns, merge_ns;
   /* After a dr_exchange_advance that returned DR_PENDING. 1: it has to wait for messages. 0: its advance_ns have
-   * passed, and there are steps that can run. */
+   * passed, and there are steps that can run; or its device is at work. */
   uint32_t waits;
   uint32_t reserved; /* 0 */
 } dr_exchange_info;

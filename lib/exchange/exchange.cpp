@@ -26,7 +26,7 @@ uint64_t exchange::now() const {
 
 uint64_t exchange::gives_up_at() const {
   const uint8_t what = program_.steps[pc_].what;
-  return deadline(what == DR_STEP_WAIT ? frames_tenths : what == DR_STEP_AGREE ? verdicts_tenths : drain_tenths);
+  return deadline(what == DR_STEP_DRAIN ? drain_tenths : what == DR_STEP_AGREE ? verdicts_tenths : frames_tenths);
 }
 
 uint32_t exchange::wire_tag(uint32_t tag) const {
@@ -206,8 +206,12 @@ void exchange::restore_residuals() {
   for (size_t i = program_.steps.size(); i-- > 0;) {
     const step& s = program_.steps[i];
     if (!done_[i]) continue;
+    const dr_bytes sent{worked_frame(s.slot), slot_size_[s.slot]};
+    if (device_) {
+      restore_there(s, sent);
+      continue;
+    }
     range_work& r = ranges_[s.range];
-    const dr_bytes sent{frame_of(s.slot), slot_size_[s.slot]};
     (void)r.restore_residual(s.residual, program_.slots[s.slot].kind, {&sent, 1}, &one);
     if (s.what == DR_STEP_ENCODE_SUM && summed_[s.range])
       (void)r.restore_residual(s.residual, program_.slots[program_.inputs[s.first]].kind, gather_frames(s),
@@ -227,7 +231,7 @@ dr_status exchange::drain() {
     broken_ |= transport_.cancel(transport_.user, r.number) != DR_OK;
     r.open = false;
   }
-  return DR_OK;
+  return device_ ? drain_device() : dr_status{DR_OK};
 }
 
 // (The owner of an empty range has nothing to do, unlike the other ranks.)
@@ -244,6 +248,9 @@ dr_status exchange::start(const dr_call& call) {
     return fail(c_.error, DR_E_ARGUMENT,
                 "exchange: the transport still uses memory of an earlier exchange with a rank that is gone; create a "
                 "new exchange");
+  if (stuck_)
+    return fail(c_.error, DR_E_ARGUMENT,
+                "exchange: the device failed, or did not finish, in an earlier exchange; create a new exchange");
   if (!dry()) make_room();
   if (factors_) factors_->start();
   call_ = call;
@@ -279,18 +286,27 @@ dr_status exchange::start(const dr_call& call) {
 dr_status exchange::run(const step& s) {
   switch (s.what) {
     case DR_STEP_ENCODE:
-    case DR_STEP_ENCODE_SUM: encode(s); break;
+    case DR_STEP_ENCODE_SUM:
+      if (device_) return encode_there(s);
+      encode(s);
+      break;
     case DR_STEP_SEND: send(s); break;
     case DR_STEP_RECV: recv(s); break;
     case DR_STEP_WAIT: return wait(s);
-    case DR_STEP_SUM: sum(s); break;
+    case DR_STEP_SUM:
+      if (device_) return decode_there(s);
+      sum(s);
+      break;
     case DR_STEP_ADD:
       if (ranges_[s.range].empty()) break;
       if (!dry()) ranges_[s.range].add_gradient();
       spend(s, 0);
       break;
     case DR_STEP_AGREE: return agree();
-    case DR_STEP_DECODE: decode(s); break;
+    case DR_STEP_DECODE:
+      if (device_) return decode_there(s);
+      decode(s);
+      break;
     case DR_STEP_MERGE: merge(s); break;
     default: return drain();
   }
@@ -329,8 +345,9 @@ dr_status exchange::run_steps() {
   info_.waits = 0;
   while (pc_ < program_.steps.size()) {
     const step& s = program_.steps[pc_];
+    settling_ = false;
     if (run_guarded(s) == DR_PENDING) {
-      info_.waits = 1;
+      info_.waits = !settling_;
       return DR_PENDING;
     }
     const uint64_t time = now(), elapsed = time - last_ns_;

@@ -44,11 +44,24 @@ dr_status exchange::for_each_residual(uint32_t which, size_t tensor, const void*
       const auto i = static_cast<size_t>(at - r.pieces().begin());
       uint64_t size = 0;
       std::byte* state = r.state_of(kind_of(which), i, size);
+      if (device_) {
+        state = device_ranges_[static_cast<size_t>(&r - ranges_.data())]->state_of(kind_of(which), i);
+        size = state ? r.state_bytes(kind_of(which), i) : 0;
+      }
       if (state && !has(r.plan_of(kind_of(which), i), which)) state = nullptr;
       if (const dr_status s = f(r, i, state, size, p.first * width, p.rows * width)) return s;
     }
   }
   return DR_OK;
+}
+
+// Of a device: the state becomes its copy, on the host.
+dr_status exchange::fetch_state(std::byte*& state, uint64_t size, std::vector<std::byte>& copy) {
+  if (!device_ || !state) return DR_OK;
+  copy.resize(size);
+  const dr_status s = device_->copy_now(copy.data(), state, size);
+  state = copy.data();
+  return s;
 }
 
 dr_status exchange::read_residual(uint32_t which, size_t tensor, float* residual, uint64_t elements) {
@@ -62,6 +75,8 @@ dr_status exchange::read_residual(uint32_t which, size_t tensor, float* residual
   return for_each_residual(
       which, tensor, residual, elements,
       [&](range_work&, size_t, std::byte* state, uint64_t size, uint64_t first, uint64_t n) -> dr_status {
+        std::vector<std::byte> copy;
+        if (const dr_status s = fetch_state(state, size, copy)) return s;
         float* from = nullptr;
         uint64_t there = 0;
         dr_error ignored = no_error();  // (a fresh state is zeros)
@@ -105,8 +120,12 @@ dr_status exchange::write_residual(uint32_t which, size_t tensor, const float* r
       which, tensor, residual, elements,
       [&](range_work& r, size_t i, std::byte* state, uint64_t size, uint64_t first, uint64_t) -> dr_status {
         if (!state) return DR_OK;
-        return write_state(r.plan_of(kind_of(which), i), r.view_of(i), array_of(which), residual + first, state, size,
-                           c_.error);
+        std::byte* const there = state;
+        std::vector<std::byte> copy;
+        if (const dr_status s = fetch_state(state, size, copy)) return s;
+        const dr_status s = write_state(r.plan_of(kind_of(which), i), r.view_of(i), array_of(which), residual + first,
+                                        state, size, c_.error);
+        return s || !device_ ? s : device_->copy_now(there, state, size);
       });
 }
 

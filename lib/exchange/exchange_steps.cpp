@@ -18,7 +18,7 @@ encode_request exchange::request_for(const step& s) {
   r.call.flags = DR_CALL_TAG;
   r.call.trace = call_.trace;
   r.call.trace_user = call_.trace_user;
-  r.frame = reinterpret_cast<uint8_t*>(frame_of(s.slot));
+  r.frame = reinterpret_cast<uint8_t*>(worked_frame(s.slot));
   r.capacity = slot_room_[s.slot];
   return r;
 }
@@ -169,13 +169,14 @@ void exchange::judge(const step& s, size_t size) {
   const dr_status status = ranges_[s.range].judge(slot.kind, {frame_of(s.slot), size}, frame_tag(slot), view_, e);
   // (A rank that forwards a frame has validated it before.)
   if (status) return poison(status, s.peer, slot.depth, "range %u: %s", s.range, e.message);
+  if (device_) take_there(s);
   spend(s, size);
 }
 
 std::span<const dr_bytes> exchange::gather_frames(const step& s) {
   for (uint32_t i = 0; i < s.count; ++i) {
     const uint32_t slot = program_.inputs[s.first + i];
-    merged_[i] = {dry() ? nullptr : frame_of(slot), slot_size_[slot]};
+    merged_[i] = {dry() ? nullptr : worked_frame(slot), slot_size_[slot]};
   }
   return {merged_.data(), s.count};
 }
@@ -237,7 +238,7 @@ void exchange::merge(const step& s) {
   for (const dr_bytes& f : frames) bytes += f.size;
   if (!dry()) {
     arena memory = spare_workspace();
-    if (const dr_status e = r.merge(frames, weights(s, 1), memory))
+    if (const dr_status e = device_ ? merge_there(s) : r.merge(frames, weights(s, 1), memory))
       return fail_alone(blame(program_.rank, e, "range %u: %.160s", s.range, c_.error.message));
   }
   spend(s, bytes);

@@ -137,17 +137,17 @@ dr_status exchange::prepare_ranges() {
         return s;
     if (dry()) ranges_[j].count_elements(tensors_);
   }
-  return DR_OK;
+  return device_ ? prepare_device_ranges(uses, {own, sums, plans_.exact}) : dr_status{DR_OK};
 }
 
-// One block: verdicts, states and sums, frames, a workspace for all.
+// One block: verdicts, states and sums, frames, a workspace for all. With a device: verdicts.
 dr_status exchange::allocate_all() {
   uint64_t size = round_up(program_.ranks * sizeof(verdict));
   uint64_t workspace = 0;
   std::vector<uint64_t> range_at;
   for (range_work& r : ranges_) {
     range_at.push_back(size);
-    if (!dry() && !r.empty()) size += r.place(nullptr);
+    if (!dry() && !device_ && !r.empty()) size += r.place(nullptr);
   }
   const uint64_t frames = size;
   info_.sent_max = 0;
@@ -162,7 +162,7 @@ dr_status exchange::allocate_all() {
   for (const step& s : program_.steps)
     if (s.what == DR_STEP_SEND && !dry()) info_.sent_max += slot_room_[s.slot];
   info_.sent_max += (program_.ranks - 1) * sizeof(verdict);
-  block_size_ = size;
+  block_size_ = device_ ? frames : size;
   // (Binding requires this block, and the sizes of workspaces are known only after binding.)
   block_ = static_cast<std::byte*>(c_.allocate(block_size_));
   if (!block_) return fail(c_.error, DR_E_MEMORY, "exchange: cannot allocate %zu bytes", block_size_);
@@ -171,6 +171,7 @@ dr_status exchange::allocate_all() {
   verdicts_ = {reinterpret_cast<verdict*>(block_), program_.ranks};
   info_.memory = block_size_ + (factors_ ? factors_->memory_size() : 0);
   if (dry()) return DR_OK;
+  if (device_) return allocate_on_device();
   decode_memory decoded;  // of all ranges
   for (size_t j = 0; j < ranges_.size(); ++j) {
     if (ranges_[j].empty()) continue;
@@ -240,6 +241,11 @@ dr_status exchange::create(const exchange_request& request, std::vector<tensor_v
     if (const dr_status s = list_ranges(outs_, ranges, c_.error)) return s;
   if (request.method->transforms())
     if (const dr_status s = check_in_place(tensors_, ranges, c_.error)) return s;
+  if (request.where.where) {
+    if (dry()) return fail(c_.error, DR_E_UNSUPPORTED, "options: DR_EXCHANGE_DRY computes nothing, on no device");
+    if (const dr_status s = check_device_exchange(*request.method, memory(), c_.error)) return s;
+    device_ = std::make_unique<device_stream>(c_, request.where);
+  }
   if (const dr_status s = make_plans(request)) return s;
   if (request.method->transforms())
     if (const dr_status s = prepare_factors()) return s;
@@ -276,6 +282,7 @@ dr_status exchange::create(const exchange_request& request, std::vector<tensor_v
 exchange::~exchange() {
   for (request& r : requests_)
     if (r.open && transport_.cancel(transport_.user, r.number) != DR_OK) broken_ = true;
+  if (broken_ && device_) device_->leave_host();
   if (block_ && !broken_) c_.release(block_, block_size_);
   if (workspace_) c_.release(workspace_, workspace_size_);
 }
@@ -307,8 +314,7 @@ dr_status exchange::rebind(std::vector<tensor_view> tensors, std::vector<tensor_
   outs_.swap(outs);
   dr_status status = DR_OK;
   try {
-    for (range_work& r : ranges_)
-      if (!dry() && !r.empty() && !status) status = r.rebind(memory());
+    status = bind_ranges();
   } catch (const std::bad_alloc&) {
     status = fail(c_.error, DR_E_MEMORY, "out of memory");
   }
@@ -317,9 +323,19 @@ dr_status exchange::rebind(std::vector<tensor_view> tensors, std::vector<tensor_
   tensors_.swap(tensors);
   outs_.swap(outs);
   for (range_work& r : ranges_)
-    if (!r.empty()) r.bind_again(memory());
+    if (!r.empty() && !device_) r.bind_again(memory());
   c_.error = error;
   return status;
+}
+
+dr_status exchange::bind_ranges() {
+  for (const auto& r : device_ranges_)
+    if (const dr_status s = r ? r->check(memory()) : dr_status{DR_OK}) return s;
+  for (const auto& r : device_ranges_)
+    if (r) r->bind();
+  for (range_work& r : ranges_)
+    if (const dr_status s = dry() || device_ || r.empty() ? dr_status{DR_OK} : r.rebind(memory())) return s;
+  return DR_OK;
 }
 
 // Grows the memory of the context that decoding and merging use, so that no rank runs out of it after all have agreed.

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "deepreduce/exchange.h"
+#include "exchange/device_range.hpp"
 #include "exchange/factor_work.hpp"
 #include "exchange/program.hpp"
 #include "exchange/range_work.hpp"
@@ -20,6 +21,7 @@ struct exchange_request {
   std::shared_ptr<const plan> method;
   dr_transport transport;
   dr_exchange_options options;
+  target where{};  // options.place
 };
 
 class exchange {
@@ -76,9 +78,13 @@ class exchange {
   dr_status check_room(const std::vector<tensor_out>& outs);
   uint64_t fingerprint(const exchange_request& request) const;
   dr_status allocate_all();
+  dr_status prepare_device_ranges(const std::vector<range_uses>& uses, const tensor_plans& plans);
+  dr_status allocate_on_device();
+  dr_status bind_ranges();
   exchange_memory memory() const { return {tensors_, outs_}; }
   void make_room();
   // f(range, piece in it, state, its size, first element, elements) of each piece of a tensor.
+  dr_status fetch_state(std::byte*& state, uint64_t size, std::vector<std::byte>& copy);
   template <class F>
   dr_status for_each_residual(uint32_t which, size_t tensor, const void* memory, uint64_t elements, F&& f);
 
@@ -102,6 +108,27 @@ class exchange {
   void decode(const step& s);
   void merge(const step& s);
   dr_status drain();
+
+  // The same steps on a device (device_steps.cpp).
+  dr_status encode_there(const step& s);
+  void take_there(const step& s);
+  dr_status decode_there(const step& s);
+  dr_status merge_there(const step& s);
+  void restore_there(const step& s, const dr_bytes& sent);
+  // Whether the device has done what was enqueued; it has the time that frames have. After an error nothing more is
+  // enqueued, and this exchange is the last.
+  dr_status settle();
+  dr_status drain_device();
+  std::byte* frame_there(uint32_t slot) const { return device_frames_ + slot_at_[slot]; }
+  dr_result* result_there(size_t i) const { return reinterpret_cast<dr_result*>(device_->memory()) + i; }
+  const dr_result& result_here(size_t i) const { return reinterpret_cast<const dr_result*>(device_->host())[i]; }
+  size_t result_of(const step& s) const {  // of encodes by slots, then of sums and of decodes by ranges
+    if (s.what == DR_STEP_ENCODE || s.what == DR_STEP_ENCODE_SUM) return s.slot;
+    return program_.slots.size() + 2 * s.range + (s.what == DR_STEP_DECODE);
+  }
+  dr_status copy_result(size_t i) {
+    return device_->copy(device_->host() + i * sizeof(dr_result), result_there(i), sizeof(dr_result));
+  }
 
   // This rank has failed, or has seen another fail: later sends are empty, waits and sums are skipped.
   void poison(const verdict& why);
@@ -135,6 +162,8 @@ class exchange {
   void spend_on_verdict(uint32_t what);
   uint32_t verdict_message(uint32_t rank, bool receives) const { return program_.messages + 2 * rank + receives; }
   std::byte* frame_of(uint32_t slot) const { return frames_ + slot_at_[slot]; }
+  // Where frames are encoded and decoded.
+  std::byte* worked_frame(uint32_t slot) const { return device_ ? frame_there(slot) : frame_of(slot); }
   std::span<const dr_bytes> gather_frames(const step& s);
   // Of the workspace, what decoded frames do not lie in.
   arena spare_workspace() const {
@@ -152,6 +181,9 @@ class exchange {
   std::vector<tensor_out> outs_;
   program program_;
   std::vector<range_work> ranges_;
+  std::unique_ptr<device_stream> device_;                     // nullptr: on the CPU
+  std::vector<std::unique_ptr<device_range>> device_ranges_;  // nullptr: of an empty range
+  std::byte* device_frames_ = nullptr;
   std::unique_ptr<factor_work> factors_;  // in their place, of a transform
   std::byte *block_ = nullptr, *frames_ = nullptr;
   void* workspace_ = nullptr;
@@ -178,6 +210,7 @@ class exchange {
   uint32_t polled_ = 0;
   dr_status own_status_ = DR_OK;  // of an encode that failed here
   bool failed_ = false, verdict_sent_ = false, broken_ = false;
+  bool settling_ = false, stuck_ = false;  // the device is at work; it failed, or did not finish
   verdict outcome_;
   frame_view view_;
   std::vector<dr_bytes> merged_;

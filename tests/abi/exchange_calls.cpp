@@ -36,12 +36,14 @@ struct rank {
   dr_tensor_out told{};
   ~rank() { dr_exchange_destroy(handle); }
 
-  dr_status create(const net& n, uint32_t number, const std::string& text, uint32_t flags = 0) {
+  dr_status create(const net& n, uint32_t number, const std::string& text, uint32_t flags = 0,
+                   const dr_place* place = nullptr) {
     const client::plan plan(text);
     const dr_transport t = n.transport(number);
     dr_exchange_options o{};
     o.struct_size = sizeof o;
     o.flags = flags;
+    o.place = place;
     const dr_tensor tensor = client::dense(in);
     told = client::dense_out(out);
     return dr_exchange_create(context.handle, plan.handle, &t, &o, &tensor, sizeof tensor, &told, sizeof told, 1,
@@ -94,6 +96,36 @@ TEST_CASE("ranks exchange, and the outputs say how many rows were added") {
   REQUIRE(dr_exchange_trace(ranks[0].handle, json.data(), json.size(), &size) == DR_OK);
   CHECK(json.find("\"name\":\"merge\"") != std::string::npos);
   CHECK(json.substr(json.size() - 2) == "]}");
+}
+
+TEST_CASE("an exchange at a place has the CPU's result, and counts no rows") {
+  const net n(2);
+  rank ranks[2];
+  dr_exchange* list[2];
+  for (uint32_t i = 0; i < 2; ++i) {
+    ranks[i].in = {1.0f + static_cast<float>(i), -3, 0, 8};
+    ranks[i].out.resize(4);
+    dr_place place{sizeof place, DR_PLACE_EMULATED, 1, nullptr, DR_PLACE_ALLOW_HOST, 0};
+    CHECK(ranks[i].create(n, i, topr, 0, &place) == DR_E_UNSUPPORTED);
+    CHECK(ranks[i].context.error() == "place: an exchange does not fall back to the CPU (DR_PLACE_ALLOW_HOST)");
+    place.flags = 2;
+    CHECK(ranks[i].create(n, i, topr, 0, &place) == DR_E_UNSUPPORTED);
+    place.flags = 0, place.kind = 77;
+    CHECK(ranks[i].create(n, i, topr, 0, &place) == DR_E_ARGUMENT);
+    place.kind = DR_PLACE_EMULATED;
+    REQUIRE(ranks[i].create(n, i, topr, 0, &place) == DR_OK);
+    place = {};  // it was read
+    REQUIRE(dr_exchange_start(ranks[i].handle, nullptr) == DR_OK);
+    list[i] = ranks[i].handle;
+  }
+  REQUIRE(dr_loopback_run(n.handle, list, nullptr) == DR_OK);
+  for (const rank& r : ranks) {
+    CHECK(r.out == client::floats{0, -3, 0, 8});
+    CHECK(r.told.count == 0);
+  }
+  float residual[4];
+  REQUIRE(dr_exchange_read_residual(ranks[1].handle, DR_RESIDUAL_OWN, 0, residual, 4) == DR_OK);
+  CHECK(client::floats(residual, residual + 4) == client::floats{2, 0, 0, 0});
 }
 
 TEST_CASE("a start encodes and sends; what goes wrong then is what the first advance returns") {

@@ -488,7 +488,7 @@ FIELD(dr_transport, cancel, 48, 8);
 FIELD(dr_transport, now, 56, 8);
 FIELD(dr_transport, spend, 64, 8);
 
-SIZE(dr_exchange_options, 56);
+SIZE(dr_exchange_options, 64);
 FIELD(dr_exchange_options, struct_size, 0, 8);
 FIELD(dr_exchange_options, flags, 8, 4);
 FIELD(dr_exchange_options, reserved, 12, 4);
@@ -497,6 +497,7 @@ FIELD(dr_exchange_options, dense_below, 24, 8);
 FIELD(dr_exchange_options, frame_size, 32, 8);
 FIELD(dr_exchange_options, frame_size_user, 40, 8);
 FIELD(dr_exchange_options, advance_ns, 48, 8);
+FIELD(dr_exchange_options, place, 56, 8);
 
 SIZE(dr_exchange_info, 128);
 FIELD(dr_exchange_info, struct_size, 0, 8);

@@ -181,12 +181,15 @@ TEST_CASE("exchanges under faults: no hang, no wrong sum, one guilty rank, nothi
   const uint64_t seed = given ? std::strtoull(given, nullptr, 10) : 12;
   std::vector<trial> trials;
   for (const char* schedule : {"gather", "gather(parts=2)", "owner", "owner(parts=4)", "ring", "ring(parts=2)",
-                               "hierarchy(inner=2)", "hierarchy(inner=3,parts=2)"})
+                               "hierarchy(inner=2)", "hierarchy(inner=3,parts=2)", "gather on devices",
+                               "gather(parts=2) on devices", "gather on some devices", "owner(parts=2) on devices"})
     for (const uint32_t ranks : {2u, 3u, 4u}) {
       trial& t = trials.emplace_back();
       t.how.ranks = ranks;
-      t.how.plan =
-          std::string("sparsify=topr(ratio=0.25) feedback=residual index=golomb value=raw exchange=") + schedule;
+      const std::string_view words = schedule;
+      if (words.ends_with("devices")) t.how.on_device = words.find("some") == words.npos ? UINT32_MAX : 0b101;
+      t.how.plan = std::string("sparsify=topr(ratio=0.25) feedback=residual index=golomb value=raw exchange=")
+                       .append(words.substr(0, words.find(' ')));
       t.how.sizes = {4100};
       t.how.exchange.timeout_ns = timeout_ns;
       t.how.exchange.flags = DR_EXCHANGE_SUM;  // (of integers: no rounding)

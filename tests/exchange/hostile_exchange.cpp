@@ -172,11 +172,15 @@ TEST_CASE("a sum that does not decode is its owner's fault, on every rank") {
 }
 
 TEST_CASE("a payload that does not decode leaves all outputs as they were, in whichever range it is") {
-  for (const std::string& schedule : world::schedules)
+  std::vector<std::pair<std::string, uint32_t>> cases;
+  for (const std::string& schedule : world::schedules) cases.emplace_back(schedule, 0);
+  for (const char* schedule : {"gather", "gather(parts=3)", "owner"}) cases.emplace_back(schedule, UINT32_MAX);
+  for (const auto& [schedule, on_device] : cases)
     for (const uint32_t who : {0u, 3u})  // (the first of their hosts, where there are any: others send values only)
       for (const bool to_all : {true, false}) {
         world::options o =
             three("sparsify=topr(ratio=0.2) feedback=residual index=raw value=raw exchange=" + schedule, {12'000, 300});
+        o.on_device = on_device;
         o.ranks = schedule == "hierarchy(inner=2)" ? 6 : 4;
         const uint32_t liar = o.ranks == 6 && who ? 4 : who;
         std::set<uint32_t> tags = {0};  // of the frames that it sends
@@ -195,8 +199,8 @@ TEST_CASE("a payload that does not decode leaves all outputs as they were, in wh
           g.draw(0);
           const std::vector<dr_status> statuses = g.run(0);
           if (!done) continue;
-          INFO(schedule << ": rank " << liar << " forges its frame of tag " << forged
-                        << std::string(to_all ? "" : " to one rank"));
+          INFO(schedule << (on_device ? " on devices" : "") << ": rank " << liar << " forges its frame of tag "
+                        << forged << std::string(to_all ? "" : " to one rank"));
           const uint64_t culprit = g.ranks[liar ? 0 : 1]->context.error.frame;
           for (uint32_t i = 0; i < o.ranks; ++i) {
             if (i == liar) continue;

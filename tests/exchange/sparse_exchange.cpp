@@ -9,6 +9,7 @@ struct sparse_case {
   uint64_t rows;
   uint32_t width;
   bool sparse_out;
+  bool on_device = false;
 };
 
 struct sparse_rank : world::rank {
@@ -73,7 +74,10 @@ struct sparse_group {
     dr_exchange_options o{};
     o.flags = DR_EXCHANGE_SUM;
     r.exchange = std::make_unique<dr::exchange>(r.context);
-    dr_status s = r.exchange->create({world::plan_of(how.plan), net.transport(i), o}, {view(r, rows_most)}, {out(r)});
+    world::options places;
+    places.on_device = how.on_device ? UINT32_MAX : 0;
+    dr_status s = r.exchange->create({world::plan_of(how.plan), net.transport(i), o, world::place_of(places, i)},
+                                     {view(r, rows_most)}, {out(r)});
     if (!s) s = r.exchange->rebind({view(r, count)}, {out(r)});
     r.keys.resize(count);
     INFO(r.error());
@@ -125,18 +129,26 @@ TEST_CASE("sums of sparse tensors have the rows of all ranks, exactly") {
       for (const uint32_t ranks : {1u, 2u, 3u, 5u})
         for (const uint32_t width : {1u, 8u})
           for (const uint64_t rows : {1u, 7u, 242u, 5000u})
-            check_sums({std::string(codecs) + " exchange=" + schedule, ranks, rows, width, false});
+            check_sums({std::string(codecs) + " exchange=" + schedule, ranks, rows, width, false, false});
+}
+
+TEST_CASE("on a device, too, if the output is dense") {
+  for (const char* schedule : {"gather", "owner", "owner(parts=3)"})
+    for (const uint32_t ranks : {1u, 3u})
+      for (const uint32_t width : {1u, 8u})
+        for (const uint64_t rows : {1u, 5000u})
+          check_sums({std::string("index=golomb value=raw exchange=") + schedule, ranks, rows, width, false, true});
 }
 
 TEST_CASE("a sparse output of a gather has the rows of all ranks, exactly") {
   for (const char* codecs : {"index=golomb value=raw", "feedback=residual index=auto value=raw"})
     for (const uint32_t ranks : {1u, 3u})
-      for (const uint32_t width : {1u, 8u}) check_sums({codecs, ranks, 500, width, true});
+      for (const uint32_t width : {1u, 8u}) check_sums({codecs, ranks, 500, width, true, false});
 }
 
 TEST_CASE("ranks that made room for other numbers of sparse rows see it, and say who") {
   for (const char* schedule : {"gather", "owner"}) {
-    sparse_group g({std::string("index=golomb value=raw exchange=") + schedule, 3, 900, 8, false});
+    sparse_group g({std::string("index=golomb value=raw exchange=") + schedule, 3, 900, 8, false, false});
     for (const uint64_t rows : {400, 400, 500}) g.add(rows);
     const std::vector<dr_status> statuses = g.run();
     for (uint32_t i = 0; i < 3; ++i) {

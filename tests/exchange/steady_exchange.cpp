@@ -19,12 +19,17 @@ void give(void* memory) { std::free(memory); }
 #include "world.hpp"
 
 TEST_CASE("an exchange in steady state allocates nothing") {
-  for (const std::string& schedule : world::schedules) {
+  std::vector<std::pair<std::string, uint32_t>> cases;
+  for (const std::string& schedule : world::schedules) cases.emplace_back(schedule, 0);
+  for (const char* schedule : {"gather", "gather(parts=3)", "owner"}) cases.emplace_back(schedule, UINT32_MAX);
+  for (const auto& [schedule, on_device] : cases) {
     CAPTURE(schedule);
+    CAPTURE(on_device);
     world::options o;
     o.ranks = 4;
     o.plan = "sparsify=topr(ratio=0.01) feedback=residual index=golomb value=log_quant exchange=" + schedule;
     o.sizes = {30000, 500};
+    o.on_device = on_device;
     world::group g(o);
     g.draw(0);
     g.run_well(0);

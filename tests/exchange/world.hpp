@@ -12,6 +12,7 @@
 
 #include "exchange/loopback.hpp"
 #include "exchange/rank_exchange.hpp"
+#include "primitive/half.hpp"
 
 namespace world {
 
@@ -62,7 +63,19 @@ struct options {
   std::vector<size_t> sizes;
   dr_exchange_options exchange{};
   dr_loopback_options loopback{};
+  uint32_t dtype = DR_F32;   // other types lie in the first half of `in` and `out`
+  uint32_t on_device = 0;    // bit i: rank i's memory is a device's, which the CPU plays
+  int32_t device_order = 1;  // of its blocks and lanes
 };
+
+inline dr::target place_of(const options& o, uint32_t rank) {
+  dr::target t;
+  dr_error error = dr::no_error();
+  if (o.on_device >> rank % 32 & 1)
+    REQUIRE(dr::find_device({sizeof(dr_place), DR_PLACE_EMULATED, o.device_order, nullptr, 0, 0}, t.where, error) ==
+            DR_OK);
+  return t;
+}
 
 struct group {
   dr::loopback net;
@@ -81,7 +94,8 @@ struct group {
       const bool dry = o.exchange.flags & DR_EXCHANGE_DRY;
       for (const size_t n : o.sizes) r.in.emplace_back(dry ? 0 : n), r.out.emplace_back(dry ? 0 : n, -1.0f);
       r.exchange = std::make_unique<dr::exchange>(r.context);
-      const dr_status s = r.exchange->create({method, net.transport(i), o.exchange}, views(o, r), outs(o, r));
+      const dr_status s =
+          r.exchange->create({method, net.transport(i), o.exchange, place_of(o, i)}, views(o, r), outs(o, r));
       INFO(o.plan << ": " << r.error());
       REQUIRE(s == DR_OK);
     }
@@ -94,7 +108,7 @@ struct group {
     std::vector<T> list(o.sizes.size());
     for (size_t i = 0; i < list.size(); ++i) {
       list[i].struct_size = sizeof list[i];
-      list[i].dtype = DR_F32;
+      list[i].dtype = o.dtype;
       list[i].universe = o.sizes[i];
       list[i].width = 1;
       list[i].values = of[i].data();
@@ -109,7 +123,12 @@ struct group {
     for (uint32_t i = 0; i < size(); ++i)
       for (size_t t = 0; t < how.sizes.size(); ++t) {
         const floats drawn = integers(how.sizes[t], (step * 1000 + i) * 1000 + t);
-        std::copy(drawn.begin(), drawn.end(), ranks[i]->in[t].begin());
+        if (how.dtype == DR_F32) std::copy(drawn.begin(), drawn.end(), ranks[i]->in[t].begin());
+        for (size_t k = 0; k < drawn.size() && how.dtype != DR_F32; ++k) {
+          const double x = static_cast<double>(drawn[k]);
+          const uint16_t bits = how.dtype == DR_F16 ? dr::f64_to_f16(x) : dr::f64_to_bf16(x);
+          std::memcpy(reinterpret_cast<char*>(ranks[i]->in[t].data()) + 2 * k, &bits, sizeof bits);
+        }
       }
   }
 

@@ -14,7 +14,7 @@ from ctypes import (
 )
 from typing import Dict, List, Optional, Tuple
 
-from ._abi import dr_call, dr_context, dr_error, dr_plan, dr_status, dr_tensor, dr_tensor_out
+from ._abi import dr_call, dr_context, dr_error, dr_place, dr_plan, dr_status, dr_tensor, dr_tensor_out
 
 
 class dr_exchange(Structure):
@@ -56,6 +56,7 @@ class dr_exchange_options(Structure):
         ("frame_size", CFUNCTYPE(c_uint64, c_void_p, c_uint64, c_uint32)),
         ("frame_size_user", c_void_p),
         ("advance_ns", c_uint64),
+        ("place", POINTER(dr_place)),
     ]
 
 

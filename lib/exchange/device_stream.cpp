@@ -1,0 +1,55 @@
+#include "exchange/device_stream.hpp"
+
+#include <bit>
+#include <cinttypes>
+
+namespace dr {
+
+device_stream::~device_stream() {
+  device& at = *where_.where;
+  if (end_) {
+    (void)at.wait_event(end_);
+    at.drop_event(end_);
+  }
+  if (probe_) at.drop_event(probe_);
+  if (memory_) at.release(memory_);
+  if (host_) at.release_host(host_);
+}
+
+dr_status device_stream::allocate(uint64_t size, uint64_t cleared, uint64_t host_size) {
+  device& at = *where_.where;
+  end_ = at.make_event();
+  probe_ = at.make_event();
+  memory_ = static_cast<std::byte*>(at.allocate(size));
+  host_ = static_cast<std::byte*>(at.allocate_host(host_size));
+  if (!end_ || !probe_ || !memory_ || !host_)
+    return fail(c_.error, DR_E_MEMORY,
+                "exchange: cannot allocate %" PRIu64 " bytes on the device, %" PRIu64 " of the host", size, host_size);
+  if (const dr_status s = checked(at.clear(where_.stream, memory_, cleared))) return s;
+  return checked(at.wait(where_.stream));
+}
+
+dr_status device_stream::copy(void* to, const void* from, uint64_t size) {
+  return size ? checked(where_.where->copy(where_.stream, to, from, size)) : dr_status{DR_OK};
+}
+
+dr_status device_stream::mark() {
+  polls_ = 0;
+  return checked(where_.where->record(end_, where_.stream));
+}
+
+dr_status device_stream::poll() {
+  // Of a device that has failed no event is ever done; recording another reports it. Seldom, because it enqueues.
+  constexpr uint64_t first_probe = 1024;
+  if (where_.where->is_done(end_)) return DR_OK;
+  if (++polls_ >= first_probe && std::has_single_bit(polls_))
+    if (const dr_status s = checked(where_.where->record(probe_, where_.stream))) return s;
+  return DR_PENDING;
+}
+
+dr_status device_stream::copy_now(void* to, const void* from, uint64_t size) {
+  if (const dr_status s = copy(to, from, size)) return s;
+  return checked(where_.where->wait(where_.stream));
+}
+
+}  // namespace dr
