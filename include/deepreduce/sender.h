@@ -21,11 +21,12 @@
  * - The states of feedback are in the sender, by tensor, or in the caller's memory (DR_SENDER_CALLER_STATES).
  * - A rank that cannot encode sends a slot with the reason. Merge then fails on all ranks and names rank and tensor.
  * - If a step fails, dr_sender_take_back adds what was sent to the residuals again: nothing is lost.
- * - With a place on a device, units of frames run there, and no call waits. Tensors, outputs, states and slots are device
- *   memory; encode and merge enqueue. The host does not know the sizes of frames, so all slots have `bound` bytes, and it
- *   learns of faults later: dr_sender_check returns the errors of a step, in the words of merge, before the first encode of
- *   the next one. What a unit that failed sent goes back to the residuals on the device, and the next step's heads count
- *   the failure. Other kinds of units are UNSUPPORTED there.
+ * - With a place on a device, units of frames and of a reduce-scatter run there, and no call waits. Tensors, outputs, states
+ *   and slots are device memory; encode and merge enqueue. The host does not know the sizes of frames, so all slots have
+ *   `bound` bytes, and it learns of faults later: dr_sender_check returns the errors of a step, in the words of merge, before
+ *   the first encode of the next one. What a unit that failed sent goes back to the residuals on the device (of a
+ *   reduce-scatter in dr_sender_check, so its slots stay until then), and the next step's heads count the failure. Other
+ *   kinds of units are UNSUPPORTED there.
  *
  * Without a framework, and with one plan for all tensors, use dr_exchange, which drives the transport itself (exchange.h
  * compares the two).
@@ -72,7 +73,7 @@ enum {
   DR_SENDER_SUM = 1u << 0,           /* merge writes the sum over ranks, not the mean */
   DR_SENDER_F32 = 1u << 1,           /* outputs are f32, for tensors of any type */
   DR_SENDER_CALLER_STATES = 1u << 2, /* states are in the caller's memory (dr_sender_place), except those
-                                        of OWNER units, which belong to ranges, and of FACTORS */
+                                        of OWNER and SCATTER units, which belong to ranges, and of FACTORS */
   DR_SENDER_SKIP = 1u << 3,          /* a step in which some rank's gradient is not finite is skipped on all ranks */
   DR_SENDER_SCATTER = 1u << 4, /* a reduce-scatter: `ranks` equal shards of each tensor; the output is this rank's */
   DR_SENDER_DRY = 1u << 5,     /* only reports units and plans of tensors, without memory for them: sizes of slots and

@@ -37,8 +37,9 @@ dr_status device_side::allocate(uint64_t mirrored, uint64_t size) {
 dr_status device_side::start(uint64_t cleared) {
   device& at = *where_.where;
   // Loads the kernels: a launch must not.
-  for (const dr_kernel* const k : {&kernel<seal_slot>, &kernel<settle_slots>, &kernel<set_counts>,
-                                   &kernel<finish_outputs<jobs_few>>, &kernel<finish_outputs<jobs_many>>})
+  for (const dr_kernel* const k :
+       {&kernel<seal_slots>, &kernel<settle_slots>, &kernel<open_returns>, &kernel<set_counts>,
+        &kernel<finish_outputs<jobs_few>>, &kernel<finish_outputs<jobs_many>>})
     (void)at.resident_blocks(*k);
   dr_status s = at.clear(where_.stream, memory_, cleared);
   if (!s) s = at.copy(where_.stream, memory_, host_, mirrored_);

@@ -7,6 +7,7 @@
 
 #include "api/context.hpp"
 #include "api/placed_batch.hpp"
+#include "exchange/partition.hpp"
 #include "sender/slot_tile.hpp"
 
 namespace dr {
@@ -54,22 +55,29 @@ class device_side {
   std::vector<void*> events_;
 };
 
-struct device_frame {
+// A frame of a slot: of all its tensors, or of their parts in one range.
+struct device_part {
   placed_batch batch;
-  uint64_t at = 0;                          // in a slot
+  piece_list pieces;
   uint64_t room_at = 0, room = 0;           // of the workspace of a merge
-  std::vector<tensor_view> views;           // of its tensors
+  std::vector<tensor_view> views;           // of its pieces; `state`: the sender's or the caller's
   std::vector<tensor_out> outs, residuals;  // residuals: of plans that keep one
 };
 
 struct device_unit {
   static constexpr uint64_t none = ~uint64_t{0};
 
-  std::vector<std::unique_ptr<device_frame>> frames;
-  uint64_t results_at = 0, report_at = 0, report_size = 0;  // in the mirrored bytes; results: of encodes
-  void* event = nullptr;                                    // after it the host has the report
-  uint64_t pending = none;                                  // the step whose report was not read
-  const std::byte* sent = nullptr;                          // this rank's slot in this step
+  std::vector<std::unique_ptr<device_part>> parts;  // [frames][ranges]
+  size_t ranges = 1;                                // and slots
+  std::vector<uint64_t> at;                         // of the frames in a slot
+  // In the mirrored bytes, one behind the other. results: of encodes, slot by slot.
+  uint64_t results_at = 0, report_at = 0, report_size = 0;
+  void* event = nullptr;            // after it the host has the report
+  uint64_t pending = none;          // the step whose report was not read
+  const std::byte* sent = nullptr;  // this rank's slots in this step
+  bool is_back = false;             // what it sent in this step, at the host's request
+
+  device_part& part(size_t frame, size_t range) const { return *parts[frame * ranges + range]; }
 };
 
 }  // namespace dr

@@ -114,15 +114,20 @@ class sender {
   bool is_dry() const { return options_.flags & DR_SENDER_DRY; }
   // Whether all ranks skip the step if a unit cannot be encoded. Not for a lack of memory, which would recur unnoticed.
   bool skips_for(dr_status fault) const { return (options_.flags & DR_SENDER_SKIP) && fault != DR_E_MEMORY; }
-  // The states of ranges, which an owner has, and of factors are always the sender's.
+  // The states of ranges and of factors are always the sender's.
   bool borrows_states(const unit& u) const {
-    return (options_.flags & DR_SENDER_CALLER_STATES) && u.list.kind != DR_UNIT_OWNER && !u.factors;
+    return (options_.flags & DR_SENDER_CALLER_STATES) && slots_of(u) == 1 && !u.factors;
   }
   bool borrows_state(size_t tensor) const {
     return plans_.methods[tensor]->keeps_feedback() && borrows_states(units_[unit_of_[tensor]]);
   }
   size_t slots_of(const unit& u) const {
     return u.list.kind == DR_UNIT_OWNER || u.list.kind == DR_UNIT_SCATTER ? options_.ranks : 1;
+  }
+  // On a device: whether a merge that fails gives this rank's frames back to the residuals, being among those it decodes.
+  static bool returns_at_once(const unit& u) { return u.list.kind == DR_UNIT_FRAMES; }
+  uint64_t elements_out(const unit& u, uint32_t tensor) const {
+    return tensors_[tensor].elements / (u.list.kind == DR_UNIT_SCATTER ? options_.ranks : 1);
   }
   bool is_mean(const frame& f) const { return !f.votes && !(options_.flags & DR_SENDER_SUM); }
   float weight_of(const frame& f) const { return is_mean(f) ? 1.0f / static_cast<float>(options_.ranks) : 1.0f; }
@@ -145,21 +150,25 @@ class sender {
   dr_status prepare_factors(unit& u);
   dr_status prepare_rows(unit& u);
   dr_status prepare_device(unit& u);
+  dr_status prepare_part(device_part& p);
   dr_status take_device_memory();
-  void bind_device(const unit& u, size_t f);
-  dr_status encode_device(unit& u, const dr_call& call, void* slot, dr_sent& result);
+  uint64_t state_bytes(const piece& p) const;
+  void bind_device(const unit& u, device_part& p);
+  dr_status encode_device(unit& u, const dr_call& call, void* slots, dr_sent& result);
   dr_status check_device_slots(const unit& u, std::span<const dr_bytes> slots, uint64_t& stride);
-  dr_status judge_device(unit& u, std::span<const decode_request> requests, std::span<judged_frames> judged,
-                         slot_gate* gates, bool reports);
+  dr_status judge_device(unit& u, size_t range, bool reports, slot_gate* gates);
   dr_status merge_device(unit& u, const dr_call& call, std::span<const dr_bytes> slots, dr_sent& result);
-  dr_status deliver_device(unit& u, settle_slots::args& settle);
+  dr_status deliver_device(unit& u, size_t range);
   dr_status finish_device(const unit& u);
   dr_status take_back_device(unit& u);
+  dr_status return_late(unit& u);
   dr_status take_back_on_device(uint64_t step);
   dr_status scale_on_device(double factor);
   dr_status set_device_counts(const set_counts::args& args);
+  slot_report report_of(const unit& u) const;
   dr_status read_report(unit& u, uint64_t step, dr_sent& result);
-  dr_status explain(const unit& u, size_t f, const dr_result& r, const std::byte* prefixes);
+  dr_status explain(const unit& u, size_t f, const dr_result& r);
+  dr_status explain_peer(const unit& u, size_t rank, const slot_reason& why);
   dr_status cut(frame& f, const unit& u, std::vector<piece_list>& ranges);
   dr_status take_memory();
   dr_status check_unit(size_t unit, bool sums, dr_error& error) const;
@@ -197,16 +206,24 @@ class sender {
   }
   dr_status name_rank(size_t rank);
   void name_tensor(uint32_t tensor, uint64_t first = 0);
-  void name_tensor(const frame& f, size_t range);
+  void name_tensor(const piece_list& pieces);
+  void name_tensor(const frame& f, size_t range) { name_tensor(f.ranges[range].pieces()); }
   // The memory of a state of factors: a residual or a warm start.
   std::span<float> factor_state(size_t tensor, uint32_t which) const;
   dr_status read_factor_state(size_t tensor, uint32_t which, void* state, size_t size) const;
   dr_status write_factor_state(size_t tensor, uint32_t which, const void* state, size_t size);
   // ARGUMENT: the sender has no such state, or it is of another size.
   dr_status check_state_call(size_t tensor, uint32_t which, const void* state, size_t size) const;
-  // Calls f(range, position of the piece) for each piece of a tensor.
+  // A part of a tensor's state, in memory of the host.
+  struct state_piece {
+    const piece& of;
+    const tensor_view& view;
+    std::byte* at;
+    uint64_t size;
+  };
+  // Calls f(state_piece) for each part of a state. writes: all of it, else it only reads.
   template <class F>
-  dr_status for_each_piece(size_t tensor, F&& f);
+  dr_status for_each_piece(size_t tensor, uint32_t which, bool writes, F&& f);
 
   context& c_;
   std::unique_ptr<device_side> side_;  // nullptr: on the CPU

@@ -203,15 +203,12 @@ dr_status sender::prepare(unit& u) {
 // One block: states and sums; the f32 outputs of the largest unit of another type; a workspace for all units.
 dr_status sender::take_memory() {
   uint64_t states = 0, outputs = 0, workspace = 0;
-  const auto out_size = [&](uint32_t i) {
-    const uint64_t n = tensors_[i].elements / (options_.flags & DR_SENDER_SCATTER ? options_.ranks : 1);
-    return align(sizeof(float) * n);
-  };
+  const auto out_size = [&](const unit& u, uint32_t i) { return align(sizeof(float) * elements_out(u, i)); };
   std::vector<uint64_t> begins;
   for (unit& u : units_) {
     uint64_t of_unit = 0;
     decode_memory decoded;
-    for (const uint32_t i : u.list.tensors) of_unit += makes_frames(u) && is_rounded(i) ? out_size(i) : 0;
+    for (const uint32_t i : u.list.tensors) of_unit += makes_frames(u) && is_rounded(i) ? out_size(u, i) : 0;
     outputs = std::max(outputs, of_unit);
     for (frame& f : u.frames)
       for (range_work& r : f.ranges) {
@@ -241,7 +238,7 @@ dr_status sender::take_memory() {
     for (const uint32_t i : u.list.tensors)
       if (makes_frames(u) && is_rounded(i)) {
         outs_[i].values = out;
-        out += out_size(i);
+        out += out_size(u, i);
       }
     for (frame& f : u.frames)
       for (range_work& r : f.ranges) {
@@ -409,9 +406,8 @@ dr_status sender::name_rank(size_t rank) {
 }
 
 // An error of a range counts the pieces of the range: puts in the tensor's position among all tensors, and its name.
-void sender::name_tensor(const frame& f, size_t range) {
+void sender::name_tensor(const piece_list& pieces) {
   dr_error& e = c_.error;
-  const piece_list& pieces = f.ranges[range].pieces();
   if (e.tensor < pieces.size()) name_tensor(pieces[e.tensor].tensor, pieces[e.tensor].first);
 }
 

@@ -2,8 +2,9 @@
 #include "cuda/entry.cuh"
 #include "sender/slot_tile.hpp"
 
-DR_DEVICE_KERNEL(dr::seal_slot)
+DR_DEVICE_KERNEL(dr::seal_slots)
 DR_DEVICE_KERNEL(dr::settle_slots)
+DR_DEVICE_KERNEL(dr::open_returns)
 DR_DEVICE_KERNEL(dr::set_counts)
 DR_DEVICE_KERNEL(dr::finish_outputs<dr::jobs_few>)
 DR_DEVICE_KERNEL(dr::finish_outputs<dr::jobs_many>)

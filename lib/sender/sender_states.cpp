@@ -57,7 +57,7 @@ void sender::skip(uint64_t step) {
     if (u.numbers) u.numbers->restore();
     if (u.rows) u.rows->merge_nan();
     for (const uint32_t i : u.list.tensors) {
-      const uint64_t n = tensors_[i].elements / (u.list.kind == DR_UNIT_SCATTER ? options_.ranks : 1);
+      const uint64_t n = elements_out(u, i);
       if (!given_outs_[i]) continue;
       if (!is_rounded(i))
         std::fill_n(static_cast<float*>(given_outs_[i]), n, std::numeric_limits<float>::quiet_NaN());
@@ -122,23 +122,39 @@ void sender::withdraw(unit& u) {
   u.returned.clear();
 }
 
-template <class F>
-dr_status sender::for_each_piece(size_t tensor, F&& f) {
-  for (frame& part : units_[unit_of_[tensor]].frames) {
-    if (std::ranges::find(part.tensors, tensor) == part.tensors.end()) continue;
-    for (range_work& r : part.ranges)
-      for (size_t i = 0; i < r.pieces().size(); ++i)
-        if (r.pieces()[i].tensor == tensor)
-          if (const dr_status s = f(r, i)) return s;
-  }
-  return DR_OK;
-}
-
 namespace {
 
 residual_kind kind_of_state(uint32_t which) { return which == DR_STATE_SUM ? residual_kind::sum : residual_kind::own; }
 
 }  // namespace
+
+template <class F>
+dr_status sender::for_each_piece(size_t tensor, uint32_t which, bool writes, F&& f) {
+  const unit& u = units_[unit_of_[tensor]];
+  for (const frame& part : u.frames)
+    for (const range_work& r : part.ranges)
+      for (size_t i = 0; i < r.pieces().size(); ++i) {
+        if (r.pieces()[i].tensor != tensor) continue;
+        uint64_t size = 0;
+        std::byte* const at = r.state_of(kind_of_state(which), i, size);
+        if (!at) continue;
+        if (const dr_status s = f({r.pieces()[i], r.view_of(i), at, size})) return s;
+      }
+  if (!u.device) return DR_OK;
+  std::vector<std::byte> copy;
+  for (const auto& p : u.device->parts)
+    for (size_t i = 0; i < p->pieces.size(); ++i) {
+      void* const at = p->views[i].state;
+      if (p->pieces[i].tensor != tensor || !at) continue;
+      copy.resize(state_bytes(p->pieces[i]));
+      if (!writes)
+        if (const dr_status s = side_->copy_now(copy.data(), at, copy.size())) return s;
+      if (const dr_status s = f({p->pieces[i], p->views[i], copy.data(), copy.size()})) return s;
+      if (writes)
+        if (const dr_status s = side_->copy_now(at, copy.data(), copy.size())) return s;
+    }
+  return DR_OK;
+}
 
 dr_status sender::check_state_call(size_t tensor, uint32_t which, const void* state, size_t size) const {
   dr_error& error = c_.error;
@@ -158,26 +174,23 @@ dr_status sender::read_state(size_t tensor, uint32_t which, void* state, size_t 
   if (const dr_status s = check_state_call(tensor, which, state, size)) return s;
   if (!size) return DR_OK;
   if (units_[unit_of_[tensor]].factors) return read_factor_state(tensor, which, state, size);
-  if (side_) return side_->copy_now(state, views_[tensor].state, size);
+  if (side_)
+    if (const dr_status s = return_late(units_[unit_of_[tensor]])) return s;
   std::memset(state, 0, size);
   const plan& method = *(which == DR_STATE_SUM ? sum_plans_ : plans_.methods)[tensor];
   bool filled = false;
-  return for_each_piece(tensor, [&](range_work& r, size_t i) -> dr_status {
-    uint64_t there = 0;
-    const std::byte* const from = r.state_of(kind_of_state(which), i, there);
-    if (!from) return DR_OK;
-    const piece& p = r.pieces()[i];
-    if (there == size) {  // the whole tensor
-      std::memcpy(state, from, size);
+  return for_each_piece(tensor, which, false, [&](const state_piece& p) -> dr_status {
+    if (p.size == size) {  // the whole tensor
+      std::memcpy(state, p.at, size);
       return DR_OK;
     }
     residual_state head;
-    std::memcpy(&head, from, sizeof head);
+    std::memcpy(&head, p.at, sizeof head);
     if (!head.magic) return DR_OK;  // a fresh one
     if (!filled)
       if (const dr_status s = fill_state(method, views_[tensor], nullptr, state, size, c_.error)) return s;
     filled = true;
-    return copy_state({from, there, 0}, state, size, p.first, p.rows, c_.error);
+    return copy_state({p.at, p.size, 0}, state, size, p.of.first, p.of.rows, c_.error);
   });
 }
 
@@ -188,23 +201,20 @@ dr_status sender::write_state(size_t tensor, uint32_t which, const void* state, 
   const plan& method = *(which == DR_STATE_SUM ? sum_plans_ : plans_.methods)[tensor];
   if (const dr_status s = fits_state(method, views_[tensor], state, size, c_.error))
     return prefix(c_.error, "%.80s: ", tensors_[tensor].name.c_str()), s;
-  if (side_) return side_->copy_now(views_[tensor].state, state, size);
+  if (side_)
+    if (const dr_status s = return_late(units_[unit_of_[tensor]])) return s;
   residual_state head;
   std::memcpy(&head, state, sizeof head);
-  return for_each_piece(tensor, [&](range_work& r, size_t i) -> dr_status {
-    uint64_t there = 0;
-    std::byte* const to = r.state_of(kind_of_state(which), i, there);
-    if (!to) return DR_OK;
-    if (there == size || !head.magic) {
-      if (there == size)
-        std::memcpy(to, state, size);
+  return for_each_piece(tensor, which, true, [&](const state_piece& p) -> dr_status {
+    if (p.size == size || !head.magic) {
+      if (p.size == size)
+        std::memcpy(p.at, state, size);
       else
-        std::memset(to, 0, there);
+        std::memset(p.at, 0, p.size);
       return DR_OK;
     }
-    const piece& p = r.pieces()[i];
-    if (const dr_status s = fill_state(method, r.view_of(i), nullptr, to, there, c_.error)) return s;
-    return copy_state({state, size, p.first}, to, there, 0, p.rows, c_.error);
+    if (const dr_status s = fill_state(method, p.view, nullptr, p.at, p.size, c_.error)) return s;
+    return copy_state({state, size, p.of.first}, p.at, p.size, 0, p.of.rows, c_.error);
   });
 }
 
@@ -228,12 +238,17 @@ dr_status sender::use_stream(void* stream) {
 // On the CPU, state by state.
 dr_status sender::scale_on_device(double factor) {
   std::vector<std::byte> copy;
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    if (!plans_.methods[i]->keeps_residual() || !views_[i].state) continue;
-    copy.resize(tensor_info(i).state);
-    if (const dr_status s = side_->copy_now(copy.data(), views_[i].state, copy.size())) return s;
-    if (const dr_status s = scale_state(copy.data(), copy.size(), factor, c_.error)) return s;
-    if (const dr_status s = side_->copy_now(views_[i].state, copy.data(), copy.size())) return s;
+  for (unit& u : units_) {
+    if (const dr_status s = return_late(u)) return s;
+    for (const auto& p : u.device->parts)
+      for (size_t i = 0; i < p->pieces.size(); ++i) {
+        void* const state = p->views[i].state;
+        if (!plans_.methods[p->pieces[i].tensor]->keeps_residual() || !state) continue;
+        copy.resize(state_bytes(p->pieces[i]));
+        if (const dr_status s = side_->copy_now(copy.data(), state, copy.size())) return s;
+        if (const dr_status s = scale_state(copy.data(), copy.size(), factor, c_.error)) return s;
+        if (const dr_status s = side_->copy_now(state, copy.data(), copy.size())) return s;
+      }
   }
   return DR_OK;
 }

@@ -449,7 +449,7 @@ dr_status sender::merge(size_t unit, const dr_call& call, std::span<const dr_byt
 void sender::round_outputs(const unit& u) {
   if (options_.flags & DR_SENDER_F32) return;
   for (const uint32_t i : u.list.tensors) {
-    const uint64_t n = tensors_[i].elements / (u.list.kind == DR_UNIT_SCATTER ? options_.ranks : 1);
+    const uint64_t n = elements_out(u, i);
     const auto* const sums = static_cast<const float*>(outs_[i].values);
     if (tensors_[i].dtype != DR_F32)
       with_type(tensors_[i].dtype, [&](auto type) { round_values<decltype(type)>(sums, given_outs_[i], n); });

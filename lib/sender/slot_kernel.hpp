@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "primitive/device_row.hpp"
 #include "primitive/rng.hpp"
 
 namespace dr {
@@ -44,9 +45,31 @@ DR_HD inline uint32_t check_of(const slot_head& head, const void* words, size_t 
 }
 
 // A slot on a device. Its frames lie at places that do not depend on their sizes, which the host does not know. Behind the
-// sizes there are four words for each frame, with the reason if it could not be encoded: status and stream, tensor of the
-// frame, where, what (as in dr_result).
+// sizes there are four words for each frame, with the reason if it could not be encoded: status, stream, frame and range;
+// tensor of the frame, where, what (as in dr_result).
 inline constexpr size_t words_a_frame = 5;
+struct slot_reason {
+  uint32_t status, stream;
+  uint32_t range, frame;  // the one at fault, which may be of another slot
+  uint64_t tensor, where, what;
+};
+DR_HD inline bool has_reason(const uint64_t* words) { return static_cast<uint32_t>(words[0]) != DR_OK; }
+DR_HD inline void write_reason(const dr_result& r, uint32_t range, uint32_t frame, uint64_t* words) {
+  words[0] = static_cast<uint32_t>(r.status) | uint64_t{r.stream & 0xff} << 32 | uint64_t{frame & 0xff} << 40 |
+             uint64_t{range & 0xffff} << 48;
+  words[1] = r.tensor;
+  words[2] = r.where;
+  words[3] = r.what;
+}
+DR_HD inline slot_reason read_reason(const uint64_t* words) {
+  return {static_cast<uint32_t>(words[0]),
+          static_cast<uint32_t>(words[0] >> 32 & 0xff),
+          static_cast<uint32_t>(words[0] >> 48),
+          static_cast<uint32_t>(words[0] >> 40 & 0xff),
+          words[1],
+          words[2],
+          words[3]};
+}
 DR_HD constexpr uint64_t aligned_to_16(uint64_t size) { return (size + 15) / 16 * 16; }
 DR_HD constexpr uint64_t device_prefix(size_t frames) { return aligned_to_16(prefix_size(words_a_frame * frames)); }
 

@@ -167,7 +167,8 @@ class Sender(Uncopied):
                  are one unit
     sum          merge returns the sum over ranks, not the mean
     float32      outputs are float32, for tensors of any type
-    caller_states  feedback stores its states in the arrays that `place` names. Not with exchange=owner
+    caller_states  feedback stores its states in the arrays that `place` names. Not with exchange=owner, and not with
+                 scatter
     skip_nonfinite  a step in which some rank's gradient is not finite is skipped on all ranks (Sent.skips)
     scatter      a reduce-scatter: each tensor is cut into one shard per rank, of equal sizes; outputs are this rank's shards
     halves       tensors of a plan that sends all values as halves (index=all value=half) are all-reduced, in units of kind
