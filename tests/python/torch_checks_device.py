@@ -5,11 +5,12 @@ import warnings
 import torch
 import torch.distributed as dist
 from torch_checks_faults import receiving
-from torch_ranks import check, gradients, part_of, raises, same, same_on_all_ranks, train
+from torch_checks_others import shard, sharded_parameters
+from torch_ranks import check, gradients, make_model, part_of, raises, same, same_on_all_ranks, steps_of, train
 
 import deepreduce
 from deepreduce.tensor import State
-from deepreduce.torch import AllReduce, DDPHook, OutOfStep
+from deepreduce.torch import AllReduce, DDPHook, OutOfStep, ReduceScatter
 
 TOP = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value="
 PLANS = (
@@ -207,3 +208,164 @@ def a_plan_without_a_path_on_a_device_is_named_once_and_runs_on_the_cpu():
         assert len(found) == (1 if rank == 0 else 0), found
         assert all(words in sentence and seen[0].filename == __file__ for sentence in found), (found, seen[0].filename)
         assert there.stats().place == "cpu"
+
+
+# ---- ReduceScatter ------------------------------------------------------------------------------
+
+SHARD = 2001  # so that the second one begins anywhere
+
+
+def scatter_of(comm, number, dtype=torch.float32, op=dist.ReduceOp.AVG, spoiled=()):
+    """This rank's shard, of the gradients of a step. spoiled: (rank, element) of a NaN"""
+    n, rank = dist.get_world_size(), dist.get_rank()
+    whole, out = torch.cat(gradients(number, rank, (SHARD,) * n)).to(dtype), torch.ones(SHARD, dtype=dtype)
+    if spoiled and spoiled[0] == rank:
+        whole[spoiled[1]] = float("nan")
+    comm(out, whole, dist.group.WORLD, op)
+    return out
+
+
+def scatters(plan, seed=0):
+    return ReduceScatter(plan, dense_below=0), on_device(ReduceScatter(plan, dense_below=0), seed)
+
+
+def state_of(comm):
+    (state,) = part_of(comm.state_dict())["states"]
+    return state
+
+
+@check("two")
+def shards_made_on_a_device_have_the_bits_of_those_of_the_cpu():
+    for plan in (*PLANS, "index=golomb value=uniform_quant(bits=4) feedback=residual"):
+        for dtype in (torch.float32, torch.bfloat16):
+            for op in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):
+                here, there = scatters(plan, 5)
+                for number in range(3):
+                    assert torch.equal(*(scatter_of(comm, number, dtype, op) for comm in (here, there))), (plan, dtype, op, number)
+                there.check()
+                assert (here.stats().place, there.stats().place) == ("cpu", "emulated")
+                assert here.stats().memory == there.stats().memory and here.stats().total.frame == there.stats().total.frame
+                if here._keeps:
+                    assert same(state_of(here), state_of(there)) and here.metrics()["residual_norm"] == there.metrics()["residual_norm"]
+
+
+@check("two")
+def fsdp2_trains_alike_with_shards_made_on_a_device():
+    for plan in PLANS[:2]:
+        found = []
+        for seed in (None, 4):
+            model, comms = shard(make_model(), plan)
+            for comm in comms:
+                comm._emulated = seed
+            steps_of(model, torch.optim.SGD(model.parameters(), lr=0.01), 0, 4)
+            for comm in comms:
+                comm.check()
+            found.append(sharded_parameters(model))
+        assert same(*found) and same_on_all_ranks(found[1])
+        assert all(comm.stats().place == "emulated" and comm.stats().steps == 4 for comm in comms)
+
+
+@check("two")
+def a_rank_that_cannot_encode_a_shard_on_a_device_is_named_by_the_next_call():
+    here, there = scatters(PLANS[1])
+    for comm in (here, there):
+        scatter_of(comm, 0)
+    spoiled = (1, SHARD + 17)  # rank 0 gets nothing of that shard
+    with raises(deepreduce.PeerError, "rank 1", "from element 2001 on", "NaN") as caught:
+        scatter_of(here, 1, spoiled=spoiled)
+    assert not scatter_of(there, 1, spoiled=spoiled).any()  # it does not know yet
+    out = torch.ones(SHARD)
+    with raises(deepreduce.PeerError, "rank 1") as late:
+        there(out, torch.zeros(SHARD * 2), dist.group.WORLD, dist.ReduceOp.AVG)
+    assert (str(caught[0]), caught[0].rank) == (str(late[0]), late[0].rank)
+    assert bool((out == 1).all()) and there.state_dict()["step"] == 2  # that call has not begun
+    if dist.get_rank() == 0:  # (of its shard the other keeps the sum of gradient and residual, on a device)
+        assert same(state_of(here), state_of(there))
+    for number in (2, 3):
+        scatter_of(there, number)
+    there.check()
+    scatter_of(there, 4, spoiled=spoiled)
+    with raises(deepreduce.PeerError, "rank 1"):
+        there.check()
+    scatter_of(there, 5)
+    there.check()
+
+
+@check("two")
+def a_rank_that_alone_got_a_damaged_shard_on_a_device_is_behind():
+    rank, comm = dist.get_rank(), scatters(PLANS[0])[1]
+    scatter_of(comm, 0)
+
+    def flip(slots):
+        slots[1, 200] ^= 4
+
+    with receiving(0, flip):
+        scatter_of(comm, 1)
+    if rank == 0:
+        with raises(deepreduce.CorruptFrame, "rank 1"):
+            scatter_of(comm, 2)
+    scatter_of(comm, 2)
+    with raises(OutOfStep, "rank 0 is behind", "did not complete step 1, which rank 1 completed") as caught:
+        scatter_of(comm, 3)
+    assert (caught[0].rank, caught[0].ranks, caught[0].source, caught[0].step) == (0, (0,), 1, 1)
+    for number in (3, 4):
+        scatter_of(comm, number)
+    comm.check()
+
+
+@check("two")
+def a_checkpoint_of_shards_moves_between_a_device_and_the_cpu():
+    _, first = scatters(PLANS[1])
+    for number in range(2):
+        scatter_of(first, number)
+    (here, there), (back, _) = scatters(PLANS[1], 2), scatters(PLANS[1])
+    for comm in (here, there):
+        comm.load_state_dict(first.state_dict())
+    for number in (2, 3):
+        found = [scatter_of(comm, number) for comm in (first, here, there)]
+        assert same(found[0], found[1]) and same(found[0], found[2])
+    back.load_state_dict(there.state_dict())
+    assert same(scatter_of(back, 4), scatter_of(there, 4))
+
+
+@check("two")
+def no_reduce_scatter_waits_for_a_device():
+    comm = scatters(PLANS[1])[1]
+    for number in range(100):
+        scatter_of(comm, number % 7)
+    assert comm._sender.info.waits == 0
+    total = comm.stats().total
+    assert 0 < total.frame < 2 * total.sent == 200 * comm._unit.max_bytes and comm.stats().steps == 100
+    comm.check()
+    comm.state_dict()  # it does
+    assert comm._sender.info.waits > 0
+
+
+@check("two")
+def shards_by_a_plan_without_a_path_on_a_device_go_through_the_cpu_with_one_warning():
+    here, there = scatters(TOP + "lloyd(levels=16)")
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for number in range(2):
+            assert same(scatter_of(here, number), scatter_of(there, number))
+    found = [warning for warning in seen if "frames are made on the CPU" in str(warning.message)]
+    assert len(found) == (1 if dist.get_rank() == 0 else 0)
+    assert all("the gradient: lloyd runs on the CPU only" in str(one.message) and one.filename == __file__ for one in found)
+    assert there.stats().place == "cpu"
+
+
+@check("two")
+def shards_elsewhere_are_copied_and_their_slots_go_there():
+    """Like a GPU with NCCL of which the plan makes no use, except that everything is in the CPU's memory."""
+    from deepreduce.torch import _engine
+
+    plan = TOP + "lloyd(levels=16)"
+    here, there = ReduceScatter(plan, dense_below=0), ReduceScatter(plan, dense_below=0)
+    for number in range(3):
+        expected = scatter_of(here, number)
+        _engine.HOST.clear()
+        try:
+            assert same(scatter_of(there, number), expected)
+        finally:
+            _engine.HOST.add("cpu")
+    assert not there._unit._is_here and there._unit._device is not None

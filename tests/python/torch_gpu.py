@@ -19,10 +19,12 @@ sys.dont_write_bytecode = True
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
 from torch_ranks import LOSSLESS, LOSSY, make_model, parameters_of, wrapped  # noqa: E402
 
 import deepreduce  # noqa: E402
-from deepreduce.torch import AllReduce, DDPHook  # noqa: E402
+from deepreduce.torch import AllReduce, DDPHook, ReduceScatter  # noqa: E402
 from deepreduce.torch._on_device import place_of  # noqa: E402
 
 
@@ -286,6 +288,85 @@ def eight_ranks_on_one_gpu_have_the_bits_of_the_cpu():
             assert all((here[0].read_state(name) == there[0].read_state(name)).all() for name in shapes), plan
 
 
+# ---- FSDP2's reduce-scatter ---------------------------------------------------------------------
+
+
+def a_shard(comm, whole, op=dist.ReduceOp.AVG):
+    out = torch.empty(whole.numel() // dist.get_world_size(), dtype=whole.dtype, device=whole.device)
+    comm(out, whole, dist.group.WORLD, op)
+    return out
+
+
+def a_gradient_on_the_gpu_gives_the_shard_of_one_on_the_cpu():
+    for plan in (LOSSLESS, LOSSY, TOP):
+        for dtype in (torch.float32, torch.bfloat16):
+            here, there = ReduceScatter(plan, dense_below=0), ReduceScatter(plan, dense_below=0)
+            for step in range(3):
+                torch.manual_seed(10 * step + dist.get_rank())
+                x = torch.randn(60_006).to(dtype)
+                assert torch.equal(a_shard(there, x.cuda()).cpu(), a_shard(here, x)), (plan, dtype, step)
+            there.check()
+
+
+def a_model_of_fsdp2_trains_alike_each_time():
+    mesh = init_device_mesh("cuda", (dist.get_world_size(),))
+    found = []
+    for _ in range(2):
+        model, comms = make_model().cuda(), []
+        for layer in (model[0], model[3], model):
+            fully_shard(layer, mesh=mesh)
+            comms.append(ReduceScatter(TOP.replace("0.01", "0.2"), dense_below=0))
+            layer.set_custom_reduce_scatter(comms[-1])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for step in range(5):
+            torch.manual_seed(step)
+            optimizer.zero_grad()
+            (model(torch.randn(8, 20).cuda()) - 1).square().mean().backward()
+            optimizer.step()
+        for comm in comms:
+            comm.check()
+        assert all(comm.stats().place == "cuda" and comm.stats().steps == 5 for comm in comms)
+        found.append(torch.cat([parameter.detach().full_tensor().reshape(-1) for parameter in model.parameters()]))
+    assert torch.equal(*found)
+
+
+def a_reduce_scatter_is_made_on_the_gpu_and_does_not_wait():
+    comm, x = ReduceScatter(TOP, dense_below=0), torch.randn(3_000_000, device="cuda")
+    out = torch.empty(x.numel() // dist.get_world_size(), device="cuda")
+    for _ in range(2):
+        comm(out, x, dist.group.WORLD, dist.ReduceOp.AVG)
+    assert comm.stats().place == "cuda", comm.stats().place
+    passed, stream = torch.cuda.Event(), torch.cuda.Stream()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for step in range(100):
+            passed.record()
+            while not passed.query():
+                pass
+            with torch.cuda.stream(stream if step % 2 else torch.cuda.default_stream()):
+                comm(out, x, dist.group.WORLD, dist.ReduceOp.AVG)
+            torch.cuda.default_stream().wait_stream(stream)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert comm._sender.info.waits == 0
+    comm.check()
+
+
+def a_shard_that_the_gpu_cannot_encode_is_named_by_the_next_call():
+    comm, x = ReduceScatter(TOP, dense_below=0), torch.randn(100_000, device="cuda")
+    a_shard(comm, x)
+    x[17] = float("nan")
+    assert not a_shard(comm, x).any()
+    try:
+        a_shard(comm, torch.ones_like(x))
+    except deepreduce.PeerError as error:
+        assert error.rank == 0 and "value nan" in str(error), error
+    else:
+        raise AssertionError("no PeerError")
+    a_shard(comm, torch.ones_like(x))
+    comm.check()
+
+
 PLACED_CHECKS = [
     frames_are_made_on_the_gpu_and_no_step_waits,
     a_rank_that_cannot_encode_on_the_gpu_is_named_a_step_later,
@@ -295,13 +376,18 @@ PLACED_CHECKS = [
     numbers_that_are_not_finite_on_the_gpu_are_named_a_step_later,
     numbers_beside_the_way_through_the_cpu,
     eight_ranks_on_one_gpu_have_the_bits_of_the_cpu,
+    a_model_of_fsdp2_trains_alike_each_time,
+    a_reduce_scatter_is_made_on_the_gpu_and_does_not_wait,
+    a_shard_that_the_gpu_cannot_encode_is_named_by_the_next_call,
 ]
 CHECKS = [
     a_lossless_plan_trains_as_plain_ddp_does,
     a_lossy_plan_trains_alike_on_all_ranks_and_each_time,
     a_tensor_on_the_gpu_gives_what_one_on_the_cpu_does,
     steps_are_ordered_with_the_streams_of_the_caller,
+    a_gradient_on_the_gpu_gives_the_shard_of_one_on_the_cpu,
 ]
+NEED_THE_CPU = [a_tensor_on_the_gpu_gives_what_one_on_the_cpu_does, a_gradient_on_the_gpu_gives_the_shard_of_one_on_the_cpu]
 
 
 def rank_main(rank, ranks, backend, store):
@@ -309,7 +395,7 @@ def rank_main(rank, ranks, backend, store):
     dist.init_process_group(backend, f"file://{store}", rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=60))
     failed = 0
     for check in [*CHECKS, *(PLACED_CHECKS if backend == "nccl" else [])]:
-        if backend == "nccl" and check is a_tensor_on_the_gpu_gives_what_one_on_the_cpu_does:
+        if backend == "nccl" and check in NEED_THE_CPU:
             continue  # it has no collective for the CPU
         try:
             check()

@@ -6,7 +6,6 @@ import functools
 import logging
 import math
 import time
-import warnings
 from typing import Any, Callable, Container, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union, cast
 
 import numpy
@@ -15,7 +14,6 @@ import torch.distributed as dist
 
 from .._adapters._control_terms import digest
 from .._native._call import real
-from .._native._renamed import caller_level
 from .._native._types import Array, Options, SavedPart, SavedState
 from ..control import Controller
 from ..errors import ArgumentError, Error, OutOfStep, Unsupported
@@ -25,7 +23,7 @@ from ..tensor import State
 from ._device_factors import products_on
 from ._device_numbers import DeviceNumberUnit
 from ._device_sender import AnySender, DeviceSender, device_sender
-from ._on_device import DeviceUnit, home_of, place_of
+from ._on_device import DeviceUnit, home_of, place_name, place_of, warn_of_copies
 from ._engine import Engine, ExchangeError, Stats, Step, all_reduce, is_finite
 from ._factors import by_name, carry_residuals, checked_warm_starts
 from ._figures import metrics_of, words_of
@@ -167,7 +165,7 @@ class Exchange(Saved):
                 except Unsupported as error:
                     self._home, why = None, error
                 made = self._new_sender(specs, rules, max_bytes, engine)
-                self._warn_of_copies(engine, str(why))
+                warn_of_copies(engine, str(why))
                 return made
             return self._new_sender(specs, rules, max_bytes, engine)
         except Unsupported as error:
@@ -195,7 +193,7 @@ class Exchange(Saved):
         if self._home is not None and self._ladder is not None:
             self._home, why = None, "with control= the times of encode and merge decide, and a GPU does not tell them"
         if why:
-            self._warn_of_copies(engine, why)
+            warn_of_copies(engine, why)
 
     def _new_home(self, engine: Engine) -> Tuple[Optional[torch.device], str]:
         return home_of(self._devices, engine, self._emulated)
@@ -209,20 +207,14 @@ class Exchange(Saved):
         if other is not None:
             self._home = None
             names = [engine.global_rank(rank) for rank in (other, 0)]
-            self._warn_of_copies(
+            warn_of_copies(
                 engine, f"rank {names[0]} has another GPU, torch or float32_matmul_precision than rank {names[1]}, so their factors would differ"
             )
         return other is None
 
-    def _warn_of_copies(self, engine: Engine, why: str) -> None:
-        """Rank 0 warns, at the user's line, that gradients on a GPU are copied to the CPU and back."""
-        if engine.rank == 0:
-            words = f"frames are made on the CPU, with a copy of every gradient to it and back: {why}"
-            warnings.warn(words, stacklevel=caller_level())
-
     @property
     def _place_name(self) -> str:
-        return "cpu" if self._home is None else "cuda" if self._emulated is None else "emulated"
+        return place_name(self._home, self._emulated)
 
     def check(self) -> None:
         """Where frames are made on a GPU, a step's errors are known later: the next step raises them, before it encodes

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import time
+import warnings
 from typing import Any, Optional, Set, Tuple
 
 import torch
 
 from .._native import _abi, _driver
 from .._native._call import new
-from ._engine import HOST, Engine, Step, all_gather
+from .._native._renamed import caller_level
+from ..sender import Sender
+from ._engine import HOST, Engine, Step, all_gather, all_to_all
 from ._unit import Unit
 
 
@@ -34,6 +37,17 @@ def home_of(devices: Set[torch.device], engine: Engine, emulated: Optional[int])
     return (home if home.index is not None else torch.device("cuda", torch.cuda.current_device())), ""
 
 
+def warn_of_copies(engine: Engine, why: str) -> None:
+    """Rank 0 warns, at the user's line, that gradients on a GPU are copied to the CPU and back."""
+    if engine.rank == 0:
+        words = f"frames are made on the CPU, with a copy of every gradient to it and back: {why}"
+        warnings.warn(words, stacklevel=caller_level())
+
+
+def place_name(home: Optional[torch.device], emulated: Optional[int]) -> str:
+    return "cpu" if home is None else "cuda" if emulated is None else "emulated"
+
+
 def place_of(home: torch.device, emulated: Optional[int]) -> _abi.dr_place:
     place = new(_abi.dr_place)
     if emulated is not None:
@@ -44,16 +58,40 @@ def place_of(home: torch.device, emulated: Optional[int]) -> _abi.dr_place:
     return place
 
 
+class StreamFollower:
+    """Lets a sender enqueue on the caller's current stream.
+
+    memory  of torch's allocator, that the sender's work uses: it is not given to others before that work has ended, although
+            it was allocated on another stream
+    """
+
+    def __init__(self, sender: Sender, home: torch.device, *memory: torch.Tensor) -> None:
+        self._sender, self._home, self._memory = sender, home, memory
+        self._last = _current_stream(home)
+
+    def follow(self) -> None:
+        stream = _current_stream(self._home)
+        if stream is None:
+            return
+        self._sender._use_stream(int(stream.cuda_stream))
+        if stream != self._last:
+            for tensor in self._memory:
+                tensor.record_stream(stream)
+        self._last = stream
+
+
 class DeviceUnit(Unit):
     """Encode, an all-gather of slots, merge, all enqueued. The sender holds the states. Faults are read in the next step
     (Exchange._settle); the outputs of a unit that failed are 0 until then, on all ranks."""
 
     def _prepare(self, info: Any) -> None:
+        assert self._home is not None
         self.holds_states = True
         self._states = [None] * len(self.items)
         self._slot = torch.empty(info.bound, dtype=torch.uint8, device=self._home)
         self._all = torch.empty(self._engine.size * info.bound, dtype=torch.uint8, device=self._home)  # of all ranks
         self._where_slots = [(slot.data_ptr(), slot.numel()) for slot in self._all.split(info.bound)]
+        self._stream = StreamFollower(self.sender, self._home, self._slot, self._all)
         self._work: Any = None
 
     def place(self, position: int, tensor: torch.Tensor) -> None:
@@ -66,7 +104,7 @@ class DeviceUnit(Unit):
 
     def start(self, number: int, step: Step) -> None:
         begin, self._step = time.perf_counter(), number
-        self._follow()
+        self._stream.follow()
         self.sender._encode_at(self._number, number, self._slot.data_ptr(), self._slot.numel(), self._engine.rank)
         step.encode += time.perf_counter() - begin
         begin, size = time.perf_counter(), self._slot.numel()
@@ -79,21 +117,55 @@ class DeviceUnit(Unit):
 
     def finish(self, deadline: float, step: Step) -> bool:
         begin = time.perf_counter()
-        if self._all.is_cuda:
-            self._work.wait()  # of the stream: with a timeout, the host would wait
-        else:
-            self._engine.wait(f"step {self._step}, {self._name}", self._work, deadline)
+        wait_for(self._engine, f"step {self._step}, {self._name}", self._work, self._all, deadline)
         step.wait += time.perf_counter() - begin
         begin = time.perf_counter()
-        self._follow()
+        self._stream.follow()
         self.sender._merge_at(self._number, self._step, self._where_slots)
         step.merge += time.perf_counter() - begin
         return False
 
-    def _follow(self) -> None:
-        assert self._home is not None
-        if self._home.type == "cuda":
-            self.sender._use_stream(_stream_of(self._home))
+
+class DeviceShards:
+    """The unit of a ReduceScatter: encode, an all-to-all of slots, merge, all enqueued on the caller's current stream. Faults
+    are read in the next call; the shard of a call that failed is 0 until then."""
+
+    def __init__(self, sender: Sender, engine: Engine, home: torch.device) -> None:
+        info = sender.unit(0)
+        self._sender, self._engine, self.max_bytes = sender, engine, info.bound
+        self._slots = torch.empty(info.slots * info.bound, dtype=torch.uint8, device=home)
+        self._all = torch.empty_like(self._slots)  # that arrived
+        self._where_slots = [(slot.data_ptr(), slot.numel()) for slot in self._all.split(info.bound)]
+        self._stream = StreamFollower(sender, home, self._slots, self._all)
+
+    def exchange(self, what: str, number: int, output: torch.Tensor, whole: torch.Tensor, deadline: float, step: Step) -> None:
+        begin, sender, engine, place = time.perf_counter(), self._sender, self._engine, ctypes.c_void_p * 1
+        self._stream.follow()
+        sender._place_at(0, 1, place(whole.data_ptr()), place(output.data_ptr()))
+        sender._encode_at(0, number, self._slots.data_ptr(), self._slots.numel(), engine.rank)
+        step.encode += time.perf_counter() - begin
+        begin = time.perf_counter()
+        work = engine.issue(what, all_to_all, self._all, self._slots)
+        wait_for(engine, what, work, self._all, deadline)
+        step.dense += whole.numel() * whole.element_size()
+        step.sent += (engine.size - 1) * self.max_bytes
+        step.received += (engine.size - 1) * self.max_bytes
+        step.wait += time.perf_counter() - begin
+        begin = time.perf_counter()
+        sender._merge_at(0, number, self._where_slots)
+        step.merge += time.perf_counter() - begin
+
+
+def wait_for(engine: Engine, what: str, work: Any, received: torch.Tensor, deadline: float) -> None:
+    """The current stream waits for a collective; on an emulated device, this process."""
+    if received.is_cuda:
+        work.wait()  # (with a timeout, the host would wait)
+    else:
+        engine.wait(what, work, deadline)
+
+
+def _current_stream(device: torch.device) -> Optional[torch.cuda.Stream]:
+    return torch.cuda.current_stream(device) if device.type == "cuda" else None
 
 
 def _stream_of(device: torch.device) -> int:

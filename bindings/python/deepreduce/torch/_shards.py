@@ -6,19 +6,20 @@ import ctypes
 import itertools
 import logging
 import time
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
 
 from .._native._renamed import argument
-from .._native._types import Options, SavedPart, SavedState
-from ..errors import ArgumentError, OutOfStep, Unsupported
+from .._native._types import SavedPart, SavedState
+from ..errors import ArgumentError, Error, OutOfStep, Unsupported
 from ..plan import as_plan
 from ..sender import Sender, TensorSpec
 from ..tensor import State
-from ._engine import Engine, Stats, Step
+from ._engine import HOST, Engine, Stats, Step
 from ._figures import metrics_of
+from ._on_device import DeviceShards, home_of, place_name, place_of, warn_of_copies
 from ._rules import OnePlan, exact_plan
 from ._saved import Saved, require_bytes
 from ._slots import Slots
@@ -45,12 +46,17 @@ class ReduceScatter(Saved):
     their own.
 
     Each rank encodes a frame for each shard and stores its residual. One all-to-all of slots sends the frames to the shards'
-    owners, who merge them in rank order. The call is synchronous, so it does not overlap with backward. Raises the errors of
-    DDPHook, in backward. For gloo, on the CPU. The gradient is averaged or summed, as FSDP requests; other operations are
-    Unsupported.
+    owners, who merge them in rank order. The gradient is averaged or summed, as FSDP requests; other operations are
+    Unsupported. Raises the errors of DDPHook, in backward.
+
+    Where the gradient is on a GPU, the group has NCCL and the plan has a GPU path, all of it is enqueued on the current stream,
+    and no call waits. An error of a call is then raised by the next one, before it encodes anything, or by `check`; until then
+    the shard is 0 on all ranks. Elsewhere the call waits for the other ranks, so it does not overlap with backward; gradients
+    on a GPU are copied to the CPU and back, and rank 0 warns once, with the reason.
     """
 
     _state_key = "states"
+    _emulated: Optional[int] = None  # for tests: frames are made on an emulated device, with this seed
 
     @argument("bypass", "dense_below")
     def __init__(
@@ -74,8 +80,10 @@ class ReduceScatter(Saved):
         self._sender: Sender = None  # type: ignore[assignment]
         self._sums = False  # rather than means
         self._shape: Tuple[int, torch.dtype] = (0, None)  # elements of a shard, type
-        self._slots: torch.Tensor = None  # [ranks, bound] uint8
-        self._travel: Slots = None  # type: ignore[assignment]
+        self._device = torch.device("cpu")  # of the gradient
+        self._home: Optional[torch.device] = None  # the device on which frames are made; None: the CPU
+        self._unsettled: Optional[int] = None  # there: the last step, whose errors are not known yet
+        self._unit: Any = None  # DeviceShards or _HostShards
         self._ended = 0
         self._last, self._total = Step(), Step()
 
@@ -92,7 +100,9 @@ class ReduceScatter(Saved):
         if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
             raise Unsupported(f"ReduceScatter supports the operations SUM and AVG, not {op}")
         self._prepare(output_tensor, input_tensor, group, op == dist.ReduceOp.SUM)
-        begin, step, done = time.perf_counter(), Step(), False
+        step = Step()
+        self._settle(step)
+        begin, done = time.perf_counter(), False
         try:
             self._exchange(output_tensor.view(-1), input_tensor.view(-1), step)
             done = True
@@ -109,21 +119,34 @@ class ReduceScatter(Saved):
             if not done:
                 self._resume()
 
+    def check(self) -> None:
+        """Where frames are made on a GPU, raises the error of the last call now, and waits for the GPU; else the next call
+        raises it. Elsewhere it does nothing. Call it after the last step."""
+        self._settle(self._total)
+
+    def _settle(self, step: Step) -> None:
+        """Raises the error of the last call, if the GPU made its frames. The call that finds it has not begun."""
+        if self._unsettled is None:
+            return
+        number, self._unsettled = self._unsettled, None
+        try:
+            step.frame += self._sender._check_step(number).frames
+        except Error:
+            self._adopt_failures()
+            raise
+
+    def _adopt_failures(self) -> None:
+        info = self._sender.info
+        self._engine.failures, self._engine.failed = info.failures, info.failed  # type: ignore[union-attr]
+
     def _prepare(self, output: torch.Tensor, whole: torch.Tensor, group: Optional[dist.ProcessGroup], sums: bool) -> None:
         shape = (output.numel(), output.dtype)
         if self._engine is None:
-            if output.device.type != "cpu":
-                raise Unsupported(f"the gradient is on {output.device}; ReduceScatter supports gradients on the CPU")
+            if output.device.type not in ("cpu", "cuda"):
+                raise Unsupported(f"the gradient is on {output.device}; ReduceScatter supports the CPU and CUDA devices")
             engine = Engine(group, self._timeout)
-            numbers = [engine.global_rank(rank) for rank in range(engine.size)]
-            specs = {_NAME: TensorSpec((output.numel() * engine.size,), output.dtype)}
-            ranks: Options = {"ranks": engine.size, "rank": engine.rank, "numbers": numbers}
-            options: Options = {"seed": self._seed, "dense_below": self._dense_below, "flat": False}
-            self._sender = Sender(specs, self._plan, **ranks, **options, scatter=True, sum=sums)
-            self._shape, self._sums = shape, sums
-            unit = self._sender.unit(0)
-            self._slots = torch.empty(unit.slots, unit.bound, dtype=torch.uint8)
-            self._travel = Slots(engine, SenderRoom(self._sender, 0, "slot"))
+            self._device, self._shape, self._sums = output.device, shape, sums
+            self._make_unit(engine)
             self._require_same(engine)
             self._engine = engine
             self._take_loaded()
@@ -133,32 +156,63 @@ class ReduceScatter(Saved):
                 f"not {shape[0]} of {shape[1]}; parameters of the module had no gradient in some step, or were frozen or"
                 " unfrozen: shard them as modules of their own, or set a new ReduceScatter"
             )
+        if {output.device, whole.device} != {self._device}:
+            raise ArgumentError(
+                f"a ReduceScatter serves one module: its gradient was on {self._device}, and now it is on {whole.device},"
+                f" its shard on {output.device}; set a new ReduceScatter"
+            )
         if sums != self._sums:
             raise Unsupported("a ReduceScatter has the operation of its first call; this one has another")
+
+    def _make_unit(self, engine: Engine) -> None:
+        """The sender, where the gradient is if nothing speaks against it."""
+        self._home, why = home_of({self._device}, engine, self._emulated)
+        if self._home is not None:
+            try:
+                self._sender = self._new_sender(engine)
+            except Unsupported as error:
+                self._home, why = None, str(error)
+        if self._home is not None:
+            self._unit = DeviceShards(self._sender, engine, self._home)
+            return
+        self._sender = self._new_sender(engine)
+        self._unit = _HostShards(self._sender, engine, self._device)
+        if why:
+            warn_of_copies(engine, why)
+
+    def _new_sender(self, engine: Engine) -> Sender:
+        elements, dtype = self._shape
+        return Sender(
+            {_NAME: TensorSpec((elements * engine.size,), dtype)},
+            self._plan,
+            ranks=engine.size,
+            rank=engine.rank,
+            numbers=[engine.global_rank(rank) for rank in range(engine.size)],
+            seed=self._seed,
+            dense_below=self._dense_below,
+            flat=False,
+            scatter=True,
+            sum=self._sums,
+            _place=None if self._home is None else place_of(self._home, self._emulated),
+        )
 
     def _require_same(self, engine: Engine) -> None:
         plan = self._sender.plan_of(_NAME)
         shards = {"shards": f"of {self._shape[0]} elements of {self._shape[1]}, by {plan}"}
         options = {"dense_below": self._dense_below, "seed": self._seed}
-        require_same(None, [[str(self._plan)]], options, f"{plan} {self._seed}", shards, engine, self._timeout)
+        effective = f"{plan} {self._seed}"
+        if self._home is not None:
+            effective += f", frames made on {self._place_name}"
+        require_same(None, [[str(self._plan)]], options, effective, shards, engine, self._timeout)
 
     def _exchange(self, output: torch.Tensor, whole: torch.Tensor, step: Step) -> None:
-        engine, sender, number, deadline = self._engine, self._sender, self._number, time.monotonic() + self._timeout
-        assert engine is not None
-        begin = time.perf_counter()
-        place = ctypes.c_void_p * 1
-        sender._place_at(0, 1, place(whole.data_ptr()), place(output.data_ptr()))
-        sent = sender._encode_at(0, number, self._slots.data_ptr(), self._slots.numel(), engine.rank)
-        step.encode += time.perf_counter() - begin
-        step.frame += sent.frames
-        step.kept += sent.kept
-        step.dense += whole.numel() * whole.element_size()
-        self._travel.issue(f"{self._name}, step {number}", self._slots, None, step)
+        deadline = time.monotonic() + self._timeout
         try:
-            until_whole(self._travel, lambda slots: sender._merge_at(0, number, places(slots)), deadline, step)
+            self._unit.exchange(f"{self._name}, step {self._number}", self._number, output, whole, deadline, step)
         except OutOfStep:
-            engine.failures, engine.failed = sender.info.failures, sender.info.failed
+            self._adopt_failures()
             raise
+        self._unsettled = None if self._home is None else self._number
 
     def _resume(self) -> None:
         if self._engine is not None:
@@ -175,11 +229,16 @@ class ReduceScatter(Saved):
         """Times and bytes of the calls: of the last, and the sum of all."""
         total = Step()
         total.add(self._total)
-        return Stats(self._ended, self._last, total, 0 if self._sender is None else self._sender.info.states)
+        memory = 0 if self._sender is None else self._sender.info.states
+        return Stats(self._ended, self._last, total, memory, self._place_name)
 
     def metrics(self) -> Dict[str, float]:
         """As DDPHook.metrics, of this module's gradient."""
         return metrics_of(self.stats(), [State._from_bytes(self._sender.read_state(_NAME))] if self._keeps else [])
+
+    @property
+    def _place_name(self) -> str:
+        return place_name(self._home, self._emulated)
 
     @property
     def _keeps(self) -> bool:
@@ -188,7 +247,7 @@ class ReduceScatter(Saved):
     def __repr__(self) -> str:
         words = "no tensors yet"
         if self._engine is not None:
-            words = f"shards of {self._shape[0]} x {self._shape[1]} for {self._engine.size} ranks, frames of at most {self._slots.shape[1]} bytes"
+            words = f"shards of {self._shape[0]} x {self._shape[1]} for {self._engine.size} ranks, frames of at most {self._unit.max_bytes} bytes"
         return f"<ReduceScatter {self._plan}; {words}>"
 
     def _residuals(self) -> SavedState:
@@ -228,3 +287,30 @@ class ReduceScatter(Saved):
             shard.check(like, plan)
             joined.copy_from(shard, at=i * elements, elements=elements)
         return joined
+
+
+class _HostShards:
+    """The unit of a ReduceScatter: encode, an all-to-all of slots, merge, on the CPU. A gradient elsewhere is copied to it."""
+
+    def __init__(self, sender: Sender, engine: Engine, device: torch.device) -> None:
+        info = sender.unit(0)
+        self._sender, self._engine, self.max_bytes = sender, engine, info.bound
+        self._is_here = device.type in HOST
+        self._device = engine.slot_device(device)  # of what travels
+        self._slots = torch.empty(info.slots, info.bound, dtype=torch.uint8)
+        self._travel = Slots(engine, SenderRoom(sender, 0, "slot"))
+
+    def exchange(self, what: str, number: int, output: torch.Tensor, whole: torch.Tensor, deadline: float, step: Step) -> None:
+        begin, sender, place = time.perf_counter(), self._sender, ctypes.c_void_p * 1
+        given = whole if self._is_here else whole.to("cpu", copy=True)
+        made = output if self._is_here else torch.empty(output.shape, dtype=output.dtype)
+        sender._place_at(0, 1, place(given.data_ptr()), place(made.data_ptr()))
+        sent = sender._encode_at(0, number, self._slots.data_ptr(), self._slots.numel(), self._engine.rank)
+        step.encode += time.perf_counter() - begin
+        step.frame += sent.frames
+        step.kept += sent.kept
+        step.dense += whole.numel() * whole.element_size()
+        self._travel.issue(what, self._slots, self._device, step)
+        until_whole(self._travel, lambda slots: sender._merge_at(0, number, places(slots)), deadline, step)
+        if made is not output:
+            output.copy_(made)
