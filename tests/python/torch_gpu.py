@@ -24,6 +24,7 @@ from torch.distributed.fsdp import fully_shard  # noqa: E402
 from torch_ranks import LOSSLESS, LOSSY, make_model, parameters_of, wrapped  # noqa: E402
 
 import deepreduce  # noqa: E402
+from deepreduce.outer import Outer  # noqa: E402
 from deepreduce.torch import AllReduce, DDPHook, ReduceScatter  # noqa: E402
 from deepreduce.torch._on_device import place_of  # noqa: E402
 
@@ -253,6 +254,27 @@ def numbers_beside_the_way_through_the_cpu():
         print(f"{plan}: on the GPU {gpu:.3f} ms, host {host:.3f} ms; through the CPU {old:.1f} ms, host {old_host:.1f} ms: {old / gpu:.0f} times")
 
 
+def rounds_of_an_outer_loop_are_coded_on_the_gpu():
+    for plan in (TOP, HALVES[1], LOWRANK):
+        found = []
+        for on_gpu in (True, False):
+            model = make_model().to(device="cuda")
+            outer = Outer(model, plan, every=3)
+            for reduce in outer._exchange._reduces:
+                if not on_gpu:
+                    reduce._new_home = lambda engine: (None, "")
+            inner = torch.optim.SGD(model.parameters(), lr=0.05)
+            for step in range(9):
+                torch.manual_seed(step)
+                inner.zero_grad()
+                model(torch.randn(8, 20).to(device="cuda")).square().mean().backward()
+                inner.step()
+                outer.step()
+            found.append(parameters_of(model).cpu())
+            assert outer._exchange._reduces[0].stats().place == ("cuda", "cpu")[not on_gpu] and outer.info.rounds == 3
+        assert torch.allclose(*found, atol=1e-3) if plan == LOWRANK else torch.equal(*found), plan
+
+
 def eight_ranks_on_one_gpu_have_the_bits_of_the_cpu():
     ranks, shapes = 8, {"a": ((300_000,), "float32"), "b": ((7_000,), "float32")}
     home = torch.device("cuda", torch.cuda.current_device())
@@ -375,6 +397,7 @@ PLACED_CHECKS = [
     factors_of_the_gpu_are_those_of_the_cpu_and_no_step_waits,
     numbers_that_are_not_finite_on_the_gpu_are_named_a_step_later,
     numbers_beside_the_way_through_the_cpu,
+    rounds_of_an_outer_loop_are_coded_on_the_gpu,
     eight_ranks_on_one_gpu_have_the_bits_of_the_cpu,
     a_model_of_fsdp2_trains_alike_each_time,
     a_reduce_scatter_is_made_on_the_gpu_and_does_not_wait,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -11,7 +12,7 @@ import numpy
 import torch
 import torch.distributed as dist
 
-from ..errors import ArgumentError, PeerError
+from ..errors import ArgumentError, Error, PeerError
 from ..torch import AllReduce, Plans
 from ..torch._engine import Engine, all_gather, is_finite, out_of_step
 from ..torch._rules import Rules
@@ -50,6 +51,8 @@ class GroupExchange:
             for reduce, part in zip(self._reduces, fragments):
                 reduce._weights_of = agreed.on_cpu(part)
         self._buffers = AllReduce(None, start=_ALWAYS, timeout=timeout, group=group)
+        for reduce in (*self._reduces[1:], self._buffers, *(self._reduces if rules.all_dense else [])):
+            reduce._warns = False  # of copies to the CPU: the first fragment's exchange does, and dense ones make none
         self._is_fresh = True  # the next round compares weights, too
         self._words: Any = None  # while a round is exchanged: (received, the Work)
         self._moves: Tensors = {}
@@ -60,7 +63,7 @@ class GroupExchange:
         """Sends how far this worker's weights and buffers moved."""
         self._moves, self._means, self._copies, self._weight, self._number = moves, means, copies, weight, number
         check = int(self._agreed.check(), 16) if self._is_fresh else 0
-        bad = next((i for i, tensor in enumerate({**moves, **means}.values(), 1) if not is_finite(tensor)), 0)
+        bad = _first_bad(list({**moves, **means}.values()))
         words = [number, steps, check, int(self._is_fresh), bad, *struct.unpack("<q", struct.pack("<d", weight))]
         engine, place = self._engine, "cpu" if self._engine.has_backend("cpu") else "cuda"
         sent = torch.tensor([signed(word) for word in words], device=place)
@@ -90,7 +93,9 @@ class GroupExchange:
         try:
             weights = self._compare(self._received())
             while pending:
-                pending.pop(0).finish()
+                reduce = pending.pop(0)
+                reduce.finish()
+                self._check(reduce)
         except BaseException:
             for reduce in pending:
                 reduce.cancel()
@@ -107,6 +112,16 @@ class GroupExchange:
         names = tuple(str(engine.global_rank(rank)) for rank in range(engine.size))
         sent, received_bytes = (sum(getattr(step, field) for step in last) for field in ("sent", "received"))
         return Round(self._number, names, {}, (), sent, received_bytes, time.perf_counter() - begin)
+
+    def _check(self, reduce: AllReduce) -> None:
+        """Where frames are made on a GPU, waits for the verdict: a round that a unit spoils moves nothing. What the other units sent
+        and received goes back to the residuals."""
+        try:
+            reduce.check()
+        except Error:
+            if reduce is not self._buffers:
+                reduce._give_back(self._moves)
+            raise
 
     def _received(self) -> List[List[int]]:
         """The words of all ranks."""
@@ -220,3 +235,13 @@ class GroupExchange:
             reduce.load_state_dict(state["reduces"][str(i)])
         self._buffers.load_state_dict(state["buffers"])
         self._is_fresh = True
+
+
+def _first_bad(tensors: Sequence[torch.Tensor]) -> int:
+    """1 and the position of the first tensor with a value that is not finite; 0: none. It waits once for a GPU that has them all."""
+    if tensors and all(tensor.is_cuda and tensor.device == tensors[0].device for tensor in tensors):
+        largest = [torch.linalg.vector_norm(tensor, torch.inf) if tensor.numel() else tensor.new_zeros(()) for tensor in tensors]
+        finite = [math.isfinite(norm) for norm in torch.stack(largest).tolist()]
+    else:
+        finite = [is_finite(tensor) for tensor in tensors]
+    return next((i for i, is_sound in enumerate(finite, 1) if not is_sound), 0)

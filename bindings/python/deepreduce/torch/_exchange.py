@@ -41,6 +41,7 @@ UNIT_BYTES = 4 << 20  # of tensors that are sent together, by default: as the se
 class Exchange(Saved):
     """Means over ranks of tensors that have names, step after step."""
 
+    _warns = True  # of copies to the CPU
     _emulated: Optional[int] = None  # for tests: frames are made on an emulated device, with this seed
 
     def __init__(
@@ -165,7 +166,7 @@ class Exchange(Saved):
                 except Unsupported as error:
                     self._home, why = None, error
                 made = self._new_sender(specs, rules, max_bytes, engine)
-                warn_of_copies(engine, str(why))
+                self._warn_of_copies(engine, str(why))
                 return made
             return self._new_sender(specs, rules, max_bytes, engine)
         except Unsupported as error:
@@ -193,7 +194,7 @@ class Exchange(Saved):
         if self._home is not None and self._ladder is not None:
             self._home, why = None, "with control= the times of encode and merge decide, and a GPU does not tell them"
         if why:
-            warn_of_copies(engine, why)
+            self._warn_of_copies(engine, why)
 
     def _new_home(self, engine: Engine) -> Tuple[Optional[torch.device], str]:
         return home_of(self._devices, engine, self._emulated)
@@ -207,10 +208,14 @@ class Exchange(Saved):
         if other is not None:
             self._home = None
             names = [engine.global_rank(rank) for rank in (other, 0)]
-            warn_of_copies(
+            self._warn_of_copies(
                 engine, f"rank {names[0]} has another GPU, torch or float32_matmul_precision than rank {names[1]}, so their factors would differ"
             )
         return other is None
+
+    def _warn_of_copies(self, engine: Engine, why: str) -> None:
+        if self._warns:
+            warn_of_copies(engine, why)
 
     @property
     def _place_name(self) -> str:
@@ -565,6 +570,17 @@ class Exchange(Saved):
             state.residual[:] += other.residual
         else:
             state.memory[:] = State.from_residual(self._like(name), keeper_of([item.plan]), other.residual).memory
+
+    def _give_back(self, means: Mapping[str, torch.Tensor]) -> None:
+        """After `check` raised, for a caller that drops the whole step: adds what the units without a fault have written (the others
+        wrote 0) to the residuals. Over all ranks it is the sum of what they sent."""
+        for name, state in self._owned_states("states").items():
+            mean = means[name].detach().reshape(-1).float().cpu()
+            if mean.any():
+                unit, position = self._where[name]
+                plan = keeper_of([unit.items[position].plan])
+                self._add_residual(name, state, State.from_residual(self._like(name), plan, mean.numpy()))
+                self._put_owned("states", {name: state.memory})
 
     def _elements(self, name: str) -> Optional[int]:
         if name not in self._where:
