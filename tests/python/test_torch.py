@@ -26,7 +26,7 @@ import torch_ranks  # noqa: E402
 HERE = pathlib.Path(__file__).parent
 CHECKS = torch_ranks.load_checks()  # {suite: {check: function}}
 # Ranks of a suite, and seconds that it may take where other tests run beside it.
-SUITES = {"two": (2, 200), "control": (2, 100), "four": (4, 120)}
+SUITES = {"two": (2, 200), "numbers": (2, 150), "control": (2, 100), "four": (4, 120)}
 # Ranks that are gone from some check on, when they are stopped or killed.
 LOST = {"four": {rank: check for check, rank in torch_ranks.GONE.items()}}
 

@@ -34,7 +34,7 @@ def both(plan, **options):
     return AllReduce(plan, **options), on_device(AllReduce(plan, **options))
 
 
-@check("two", "four")
+@check("numbers", "four")
 def halves_made_on_a_device_have_the_bits_of_those_of_the_cpu():
     rank = dist.get_rank()
     two = dist.get_world_size() == 2
@@ -57,7 +57,7 @@ def halves_made_on_a_device_have_the_bits_of_those_of_the_cpu():
                 assert all_equal(states_of(here.state_dict()), states_of(there.state_dict())), plan
 
 
-@check("two")
+@check("numbers")
 def a_model_trains_alike_with_halves_made_on_a_device():
     for plan in (BF16, f"{F16} feedback=residual"):
         for dtype in (None, torch.bfloat16):
@@ -68,7 +68,7 @@ def a_model_trains_alike_with_halves_made_on_a_device():
             assert same(*found) and same_on_all_ranks(found[1])
 
 
-@check("two")
+@check("numbers")
 def halves_beside_frames_on_a_device_have_the_bits_of_those_of_the_cpu():
     rank, plans = dist.get_rank(), [("0", f"{BF16} feedback=residual"), ("1", TOP), ("*", F16)]
     here, there = both(plans, dense_below=0, flat=False, seed=5)
@@ -91,7 +91,7 @@ def spoiled(number, rank, at, value=float("nan")):
     return x
 
 
-@check("two")
+@check("numbers")
 def a_rank_whose_half_is_not_finite_on_a_device_is_named_in_the_next_step():
     rank = dist.get_rank()
     for plan in (f"{BF16} feedback=residual", F16):
@@ -125,7 +125,7 @@ def a_rank_whose_half_is_not_finite_on_a_device_is_named_in_the_next_step():
         assert there._engine.failures == there._sender.info.failures == 2
 
 
-@check("two")
+@check("numbers")
 def a_fault_of_one_kind_of_unit_counts_for_all_units_of_a_device():
     rank = dist.get_rank()
     reduce = on_device(AllReduce([("0", f"{BF16} feedback=residual"), ("*", TOP)], dense_below=0, flat=False))
@@ -168,7 +168,7 @@ def summing(rank, change):
         Engine.issue, Engine.wait = issue, wait
 
 
-@check("two")
+@check("numbers")
 def a_rank_that_alone_got_damaged_sums_on_a_device_is_behind():
     rank = dist.get_rank()
     for plan in (f"{BF16} feedback=residual", "transform=lowrank(rank=2) feedback=residual"):
@@ -198,7 +198,7 @@ def a_rank_that_alone_got_damaged_sums_on_a_device_is_behind():
         reduce.check()
 
 
-@check("two")
+@check("numbers")
 def numbers_of_ranks_out_of_step_on_a_device_are_told_as_on_the_cpu():
     for plan in (BF16, "transform=lowrank(rank=1)"):
         found = []
@@ -213,7 +213,7 @@ def numbers_of_ranks_out_of_step_on_a_device_are_told_as_on_the_cpu():
         assert found[0] == found[1]
 
 
-@check("two")
+@check("numbers")
 def a_step_of_numbers_that_is_canceled_goes_back():
     rank = dist.get_rank()
     for plan in (f"{BF16} feedback=residual", "transform=lowrank(rank=2) feedback=residual"):
@@ -237,7 +237,7 @@ def a_step_of_numbers_that_is_canceled_goes_back():
             assert same_on_all_ranks(whole(x))
 
 
-@check("two")
+@check("numbers")
 def halves_of_a_checkpoint_move_between_a_device_and_the_cpu():
     rank, plan = dist.get_rank(), f"{BF16} feedback=residual"
     first = on_device(AllReduce(plan))
@@ -297,7 +297,7 @@ def no_waits():
             delattr(torch.Tensor, name) if old is None else setattr(torch.Tensor, name, old)
 
 
-@check("two")
+@check("numbers")
 def no_step_of_numbers_waits_for_a_device():
     rank = dist.get_rank()
     plans = (*HALVES, "transform=lowrank(rank=2)", "transform=lowrank(rank=2) feedback=residual(beta=0.9,gamma=0.5)")
@@ -334,7 +334,7 @@ def close(x, y, bound=2e-5):
     return all(bool(((a.float() - b.float()).abs() <= bound * max(1.0, float(b.float().abs().max()) if b.numel() else 0)).all()) for a, b in zip(x, y))
 
 
-@check("two", "four")
+@check("numbers", "four")
 def factors_made_on_a_device_are_those_of_the_cpu_up_to_the_order_of_sums():
     rank = dist.get_rank()
     for plan in (LOWRANK, "transform=lowrank(rank=4)", "transform=lowrank(rank=1) feedback=residual(beta=0.5,gamma=0.75)"):
@@ -364,7 +364,7 @@ def factors_made_on_a_device_are_those_of_the_cpu_up_to_the_order_of_sums():
                 assert torch.allclose(a.t() @ a, b.t() @ b, atol=1e-4), name
 
 
-@check("two")
+@check("numbers")
 def factors_on_a_device_of_half_types_are_those_of_f32_rounded_once():
     for dtype in (torch.float16, torch.bfloat16):
         halves, exact = (on_device(AllReduce(LOWRANK, dense_below=0)) for _ in range(2))
@@ -376,7 +376,7 @@ def factors_on_a_device_of_half_types_are_those_of_f32_rounded_once():
             assert all(torch.equal(tensor, mean.to(dtype)) and tensor.dtype == dtype for tensor, mean in zip(x, expected))
 
 
-@check("two")
+@check("numbers")
 def residuals_of_factors_on_a_device_send_what_was_left_out():
     """The same gradient at each step: the mean of what comes out goes to the mean of the gradients."""
     rank = dist.get_rank()
@@ -400,7 +400,7 @@ def residuals_of_factors_on_a_device_send_what_was_left_out():
     assert all(abs(a / b - 1) < 1e-3 for a, b in zip(here, there)), errors
 
 
-@check("two")
+@check("numbers")
 def a_model_trains_by_factors_made_on_a_device():
     for options in ({}, {"bucket_cap_mb": 25}):
         found = []
@@ -410,7 +410,7 @@ def a_model_trains_by_factors_made_on_a_device():
         assert same_on_all_ranks(found[1]) and torch.allclose(*found, rtol=1e-4, atol=1e-5)
 
 
-@check("two")
+@check("numbers")
 def gradients_of_low_rank_and_of_zeros_come_out_of_a_device_whole():
     """Columns that depend on one another, and those that are zero, spoil none that do not."""
     rank, reduce = dist.get_rank(), on_device(AllReduce("transform=lowrank(rank=4) feedback=residual", dense_below=0))
@@ -430,7 +430,7 @@ def gradients_of_low_rank_and_of_zeros_come_out_of_a_device_whole():
     assert torch.allclose(x[1], later, atol=1e-3)
 
 
-@check("two")
+@check("numbers")
 def a_rank_whose_factors_are_not_finite_on_a_device_is_named_in_the_next_step():
     rank = dist.get_rank()
     here, there = both(LOWRANK, dense_below=0)
@@ -465,7 +465,7 @@ def a_rank_whose_factors_are_not_finite_on_a_device_is_named_in_the_next_step():
         there.check()
 
 
-@check("two")
+@check("numbers")
 def sums_of_factors_beyond_f32_are_refused_on_a_device_by_all():
     for at, value, words in ((1, 3e38, "first factor"), (0, 1e30, "second factor")):
         here, there = both(LOWRANK, dense_below=0)
@@ -486,7 +486,7 @@ def sums_of_factors_beyond_f32_are_refused_on_a_device_by_all():
         there.check()
 
 
-@check("two")
+@check("numbers")
 def factors_of_a_checkpoint_move_between_a_device_and_the_cpu():
     rank = dist.get_rank()
     for first in both(LOWRANK, dense_below=0):
@@ -524,7 +524,7 @@ def factors_of_a_checkpoint_move_between_a_device_and_the_cpu():
         other.load_state_dict(wrong)
 
 
-@check("two")
+@check("numbers")
 def what_numbers_on_a_device_do_not_do_runs_on_the_cpu_and_is_said():
     rank = dist.get_rank()
     for plan in (BF16, LOWRANK):
@@ -541,7 +541,7 @@ def what_numbers_on_a_device_do_not_do_runs_on_the_cpu_and_is_said():
         assert there.stats().place == "cpu"
 
 
-@check("two")
+@check("numbers")
 def factors_of_ranks_whose_products_may_differ_are_made_on_the_cpu():
     import deepreduce.torch._exchange as exchange
 

@@ -10,8 +10,9 @@ import torch
 
 from .._native._types import Array
 from ..errors import ArgumentError, Error
-from ._device_numbers import NumberItem, Numbers, combine, draw, first_of
+from ._device_numbers import NumberItem, Numbers, first_of
 from ._engine import Engine
+from ._number_heads import combine, draw
 from ._orthonormal import orthonormalise
 
 # P's row has a norm of at most 1: below this limit neither an output nor a residual overflows (lib/transform/lowrank.cpp).

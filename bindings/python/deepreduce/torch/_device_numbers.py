@@ -15,31 +15,15 @@ from .._native._types import Array
 from ..errors import ArgumentError, CorruptFrame, Error, InternalError, PeerError
 from ..plan import Plan
 from ..tensor import State
-from ._engine import Engine, Step, all_reduce, out_of_step
+from ._engine import Engine, Step, all_reduce
 from ._ladder import keeper_of
+from ._number_heads import HEAD, Counts, Fault, checks_of, compared, of_rank
 from ._unit import Unit
 
 if TYPE_CHECKING:
     from ._device_sender import DeviceSender
 
-# A head among numbers, as the CPU sends it (lib/sender/slot.cpp): digits of half a number's bytes, which its type holds exactly.
-# The other ranks add zeros to them.
-_HEAD = numpy.dtype([("tag", "<u8"), ("failures", "<u4"), ("failed", "<u4"), ("tensor", "<u4"), ("check", "<u4")])
 _NOT_FINITE = "a value of the gradient{} is not finite (infinite or NaN)"
-
-
-class Counts(NamedTuple):
-    """Steps that a rank did not complete, and the last of them."""
-
-    failures: int = 0
-    failed: int = 0
-
-
-class Fault(NamedTuple):
-    """Why a step failed on this rank, and the counts of a rank that is not behind, if this one is."""
-
-    error: Error
-    adopted: Optional[Counts] = None
 
 
 class NumberItem(NamedTuple):
@@ -70,7 +54,7 @@ class Numbers:
         sizes = [item.elements for item in self.items]
         self._parts = [slice(end - size, end) for size, end in zip(sizes, numpy.cumsum(sizes).tolist())]
         self._elements = sum(sizes)
-        self._digits = _HEAD.itemsize * 2 // kind.itemsize
+        self._digits = HEAD.itemsize * 2 // kind.itemsize
         self._count, self._first = len(items), first
         self.sums = torch.empty(first + engine.size * self._digits, dtype=kind, device=home)  # of the first all-reduce
         self.second = torch.empty(second, dtype=kind, device=home)
@@ -194,10 +178,10 @@ class Numbers:
 
     def _write_heads(self, tag: int, counts: Counts) -> None:
         """This rank's head, and zeros for the others. The device chooses the one that names the tensor at fault."""
-        rows = numpy.zeros(self._count + 1, _HEAD)
+        rows = numpy.zeros(self._count + 1, HEAD)
         rows["tag"], rows["failures"], rows["failed"] = tag, counts.failures % 2**32, counts.failed % 2**32
         rows["tensor"][:-1] = numpy.arange(1, self._count + 1)
-        rows["check"] = _checks(rows)
+        rows["check"] = checks_of(rows)
         table = torch.from_numpy(rows.view(f"<u{self._kind.itemsize // 2}").reshape(-1, self._digits).astype(numpy.int32))
         if self._home.type == "cuda":
             table = table.pin_memory()  # (a copy from other memory would wait)
@@ -224,11 +208,11 @@ class Numbers:
         given = self._seen_array[: len(names) * self._digits].reshape(len(names), -1)
         limit = 2 ** (4 * self._kind.itemsize)
         is_digit = (given >= 0) & (given < limit) & (given == numpy.floor(given))
-        heads = numpy.where(is_digit, given, 0).astype(f"<u{self._kind.itemsize // 2}").view(_HEAD).reshape(-1)
-        for rank, sound in enumerate(is_digit.all(axis=1) & (heads["check"] == _checks(heads))):
+        heads = numpy.where(is_digit, given, 0).astype(f"<u{self._kind.itemsize // 2}").view(HEAD).reshape(-1)
+        for rank, sound in enumerate(is_digit.all(axis=1) & (heads["check"] == checks_of(heads))):
             if not sound:
-                return Fault(_of_rank(CorruptFrame(f"rank {names[rank]}: its head among the sums is damaged"), names[rank]))
-        fault = _compared(heads, names, self._engine.rank)
+                return Fault(of_rank(CorruptFrame(f"rank {names[rank]}: its head among the sums is damaged"), names[rank]))
+        fault = compared(heads, names, self._engine.rank)
         if fault is not None:
             return fault
         for rank, tensor in enumerate(heads["tensor"].tolist()):
@@ -243,7 +227,7 @@ class Numbers:
         name = self.items[tensor - 1].name if tensor <= self._count else None
         why = _NOT_FINITE.format(", with its residual," if self._keeps else "")
         own = "" if rank == self._engine.rank else "could not encode: "
-        return _of_rank(PeerError(f"rank {number}: {'?' if name is None else name}: {own}{why}", tensor=name), number)
+        return of_rank(PeerError(f"rank {number}: {'?' if name is None else name}: {own}{why}", tensor=name), number)
 
     def _refusal(self) -> Optional[Error]:
         """Why the sums cannot be used, on all ranks."""
@@ -373,67 +357,3 @@ def first_of(marks: torch.Tensor) -> torch.Tensor:
     found = torch.ones(marks.numel() + 1, dtype=torch.bool, device=marks.device)
     torch.ne(marks, 0, out=found[:-1])
     return found.view(torch.uint8).argmax().view(1)
-
-
-def _checks(heads: Array) -> Array:
-    """As check_of in lib/sender/slot.cpp."""
-    counts = heads["failures"].astype(numpy.uint64) << numpy.uint64(32) | heads["failed"].astype(numpy.uint64)
-    found: Array = combine(combine(heads["tag"], counts), heads["tensor"].astype(numpy.uint64)) >> numpy.uint64(32)
-    return found.astype(numpy.uint32)
-
-
-_GOLDEN = numpy.uint64(0x9E3779B97F4A7C15)
-
-
-def mix64(x: Array) -> Array:
-    """As in lib/primitive/rng.hpp. x: u64, an array, whose sums wrap"""
-    x = (x ^ x >> numpy.uint64(30)) * numpy.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ x >> numpy.uint64(27)) * numpy.uint64(0x94D049BB133111EB)
-    mixed: Array = x ^ x >> numpy.uint64(31)
-    return mixed
-
-
-def combine(key: Array, part: Array) -> Array:
-    return mix64((key ^ part) + _GOLDEN)
-
-
-def draw(key: Array, position: Array) -> Array:
-    return mix64(key + (position + numpy.uint64(1)) * _GOLDEN)
-
-
-def _of_rank(error: Error, number: int) -> Error:
-    error.rank = number
-    return error
-
-
-def _compared(heads: Array, names: Sequence[int], rank: int) -> Optional[Fault]:
-    """As compare_heads in lib/sender/slot.cpp: a fault unless all ranks are at one step of the same tensors, and completed the same
-    steps before."""
-    digests, steps = (heads["tag"] >> numpy.uint64(32)).tolist(), (heads["tag"] % numpy.uint64(2**32)).tolist()
-    failures, failed = heads["failures"].tolist(), heads["failed"].tolist()
-    other = next((i for i, its in enumerate(digests) if its != digests[0]), None)
-    if other is not None:
-        words = (
-            f"rank {names[other]} sends other tensors, or by another plan, than rank {names[0]} at this point: the ranks created"
-            " different exchanges, or call them in another order"
-        )
-        return Fault(_of_rank(ArgumentError(words), names[other]))
-    if min(steps) != max(steps):
-        behind, source = [i for i, its in enumerate(steps) if its < max(steps)], steps.index(max(steps))
-        others = f" (and others: {', '.join(str(names[i]) for i in behind)})" if len(behind) > 1 else ""
-        words = (
-            f"rank {names[behind[0]]} is at step {steps[behind[0]]}{others}, rank {names[source]} at step {max(steps)}: load states of"
-            " one step on all ranks"
-        )
-        return Fault(out_of_step(words, [names[i] for i in behind], names[source]))
-    if min(failures) == max(failures):
-        return None
-    behind, source = [i for i, its in enumerate(failures) if its > min(failures)], failures.index(min(failures))
-    listed, many = ", ".join(str(names[i]) for i in behind), len(behind) > 1
-    ranks, be, they, them = ("ranks", "are", "they", "them") if many else ("rank", "is", "it", "it")
-    words = (
-        f"{ranks} {listed} {be} behind: {they} did not complete step {failed[behind[0]]}, which rank {names[source]} completed; copy"
-        f" parameters and the optimizer's state from rank {names[source]} to {them} before you go on"
-    )
-    error = out_of_step(words, [names[i] for i in behind], names[source], failed[behind[0]])
-    return Fault(error, Counts(failures[source], failed[source]) if rank in behind else None)

@@ -14,8 +14,9 @@ from ..sender import Plans, Sender, SenderInfo, Sent, SentTensor, TensorSpec
 from ..sender import Unit as UnitInfo
 from ._device_factors import Factors
 from ._device_halves import Halves
-from ._device_numbers import Counts, NumberItem, Numbers
+from ._device_numbers import NumberItem, Numbers
 from ._engine import Engine
+from ._number_heads import Counts
 
 AnySender = Union[Sender, "DeviceSender"]
 _NUMBERS = ("halves", "factors")
