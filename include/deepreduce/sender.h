@@ -21,12 +21,12 @@
  * - The states of feedback are in the sender, by tensor, or in the caller's memory (DR_SENDER_CALLER_STATES).
  * - A rank that cannot encode sends a slot with the reason. Merge then fails on all ranks and names rank and tensor.
  * - If a step fails, dr_sender_take_back adds what was sent to the residuals again: nothing is lost.
- * - With a place on a device, units of frames and of a reduce-scatter run there, and no call waits. Tensors, outputs, states
- *   and slots are device memory; encode and merge enqueue. The host does not know the sizes of frames, so all slots have
- *   `bound` bytes, and it learns of faults later: dr_sender_check returns the errors of a step, in the words of merge, before
- *   the first encode of the next one. What a unit that failed sent goes back to the residuals on the device (of a
- *   reduce-scatter in dr_sender_check, so its slots stay until then), and the next step's heads count the failure. Other
- *   kinds of units are UNSUPPORTED there.
+ * - With a place on a device, units of frames, of owners and of a reduce-scatter run there, and no call waits. Tensors,
+ *   outputs, states and slots are device memory; encode, sum and merge enqueue. The host does not know the sizes of frames, so
+ *   all slots have `bound` or `sum_bound` bytes, and it learns of faults later: dr_sender_check returns the errors of a step, in
+ *   the words of merge, before the first encode of the next one. What a unit that failed sent goes back to the residuals on
+ *   the device (of owners and of a reduce-scatter in dr_sender_check, so their slots stay until then; the states of an owner's
+ *   sums are as before the step), and the next step's heads count the failure. Other kinds of units are UNSUPPORTED there.
  *
  * Without a framework, and with one plan for all tensors, use dr_exchange, which drives the transport itself (exchange.h
  * compares the two).

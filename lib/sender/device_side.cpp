@@ -38,7 +38,8 @@ dr_status device_side::start(uint64_t cleared) {
   device& at = *where_.where;
   // Loads the kernels: a launch must not.
   for (const dr_kernel* const k :
-       {&kernel<seal_slots>, &kernel<settle_slots>, &kernel<open_returns>, &kernel<set_counts>,
+       {&kernel<seal_slots>, &kernel<settle_slots>, &kernel<open_returns>, &kernel<collect_gates>, &kernel<seal_sums>,
+        &kernel<return_states<jobs_few>>, &kernel<return_states<jobs_many>>, &kernel<set_counts>,
         &kernel<finish_outputs<jobs_few>>, &kernel<finish_outputs<jobs_many>>})
     (void)at.resident_blocks(*k);
   dr_status s = at.clear(where_.stream, memory_, cleared);

@@ -8,7 +8,9 @@
 #include "api/context.hpp"
 #include "api/placed_batch.hpp"
 #include "exchange/partition.hpp"
+#include "feedback/state_layout.hpp"
 #include "sender/slot_tile.hpp"
+#include "sender/units.hpp"
 
 namespace dr {
 
@@ -55,29 +57,48 @@ class device_side {
   std::vector<void*> events_;
 };
 
-// A frame of a slot: of all its tensors, or of their parts in one range.
+// A frame of a slot: of all its tensors, or of their parts in one range. Or a frame of their sums.
 struct device_part {
-  placed_batch batch;
+  std::shared_ptr<placed_batch> batch;
   piece_list pieces;
+  std::vector<plan_ptr> plans;              // of its pieces
   uint64_t room_at = 0, room = 0;           // of the workspace of a merge
   std::vector<tensor_view> views;           // of its pieces; `state`: the sender's or the caller's
   std::vector<tensor_out> outs, residuals;  // residuals: of plans that keep one
+  // Of the sums that this rank makes: f32 sums, and the states from before the last encode.
+  std::vector<float*> sums;
+  std::vector<std::byte*> copies;
+
+  // Of a piece; 0: it has none.
+  uint64_t state_bytes(size_t piece) const {
+    const plan& p = *plans[piece];
+    return p.keeps_feedback() ? state_size_of(p.feedback_rule().kind, pieces[piece].rows) : 0;
+  }
+  bool empty() const { return pieces.empty(); }
 };
+using device_parts = std::vector<std::unique_ptr<device_part>>;
 
 struct device_unit {
   static constexpr uint64_t none = ~uint64_t{0};
 
-  std::vector<std::unique_ptr<device_part>> parts;  // [frames][ranges]
-  size_t ranges = 1;                                // and slots
-  std::vector<uint64_t> at;                         // of the frames in a slot
-  // In the mirrored bytes, one behind the other. results: of encodes, slot by slot.
-  uint64_t results_at = 0, report_at = 0, report_size = 0;
-  void* event = nullptr;            // after it the host has the report
+  device_parts parts, sums;          // [frames][ranges]; sums: of owners
+  size_t ranges = 1;                 // and slots
+  std::vector<uint64_t> at, sum_at;  // of the frames in a slot
+  // In the mirrored bytes, one behind the other, up to `end`. results: of encodes, slot by slot; of those of sums. reports:
+  // of a merge, and of the slots that an owner adds up; each with the results of its checks and all prefixes behind it.
+  // bounds: of frames, u64, which do not change.
+  uint64_t bounds_at = 0, sum_bounds_at = 0;
+  uint64_t results_at = 0, sum_results_at = 0, report_at = 0, sum_report_at = 0, end = 0;
+  void* event = nullptr;            // after it the host has these bytes
   uint64_t pending = none;          // the step whose report was not read
+  uint64_t summed = none;           // the step whose sums were encoded, and not taken back
   const std::byte* sent = nullptr;  // this rank's slots in this step
   bool is_back = false;             // what it sent in this step, at the host's request
 
   device_part& part(size_t frame, size_t range) const { return *parts[frame * ranges + range]; }
+  device_part& sum(size_t frame, size_t range) const { return *sums[frame * ranges + range]; }
+  // Results of the checks of a merge, behind its report.
+  size_t checks() const { return sums.empty() ? at.size() : sums.size(); }
 };
 
 }  // namespace dr

@@ -26,6 +26,8 @@ struct sender_options {
   std::vector<uint32_t> numbers;
 };
 
+inline constexpr uint64_t sum_draws = 1;  // an owner's sum has other random numbers than its gradient
+
 // Removes the number of the frame from an error of a merge: the rank is named instead.
 void drop_frame_number(dr_error& error);
 
@@ -150,16 +152,32 @@ class sender {
   dr_status prepare_factors(unit& u);
   dr_status prepare_rows(unit& u);
   dr_status prepare_device(unit& u);
-  dr_status prepare_part(device_part& p);
+  dr_status prepare_part(device_part& p, const device_part* like);
   dr_status take_device_memory();
-  uint64_t state_bytes(const piece& p) const;
+  dr_status lay_out_device(unit& u, std::byte* state, std::byte* output, uint64_t& kept, uint64_t& lent);
+  dr_status measure_device(const unit& u, uint64_t& workspace);
+  dr_result* results_at(uint64_t at) const { return reinterpret_cast<dr_result*>(side_->memory() + at); }
   void bind_device(const unit& u, device_part& p);
   dr_status encode_device(unit& u, const dr_call& call, void* slots, dr_sent& result);
-  dr_status check_device_slots(const unit& u, std::span<const dr_bytes> slots, uint64_t& stride);
-  dr_status judge_device(unit& u, size_t range, bool reports, slot_gate* gates);
+  dr_status encode_part(const unit& u, const device_part& p, encode_request& r);
+  dr_status check_device_slots(const unit& u, const slot_room& room, std::span<const dr_bytes> slots, uint64_t step,
+                               uint64_t& stride);
+  void request_parts(const unit& u, size_t range, std::span<const dr_bytes> slots);
+  dr_status judge_device(const unit& u, size_t range, dr_result* results, slot_gate* gates, uint32_t& count);
+  dr_status judge_part(const device_part& p, const decode_request& request, judged_frames& judged, dr_result* result);
+  static slot_gate gate_of(const device_part& p, const judged_frames& judged, uint64_t at);
+  dr_status deliver_part(const device_part& p, const decode_request& request, const judged_frames& judged);
+  dr_status deliver_device(const unit& u, size_t range);
+  settle_slots::args settle_args(const unit& u, const dr_call& call, std::span<const dr_bytes> slots, uint64_t stride,
+                                 uint64_t report_at, size_t checks, uint64_t bounds_at) const;
   dr_status merge_device(unit& u, const dr_call& call, std::span<const dr_bytes> slots, dr_sent& result);
-  dr_status deliver_device(unit& u, size_t range);
-  dr_status finish_device(const unit& u);
+  dr_status finish_merge(unit& u, uint64_t step, uint64_t size, dr_sent& result);
+  dr_status finish_values(uint64_t report_at, bool zeros);
+  dr_status sum_device(unit& u, const dr_call& call, std::span<const dr_bytes> slots, void* slot, dr_sent& result);
+  dr_status encode_sums(unit& u, const dr_call& call, void* slot);
+  dr_status merge_sums(unit& u, const dr_call& call, std::span<const dr_bytes> slots, dr_sent& result);
+  void bind_sum_outputs(device_part& p);
+  dr_status return_sums(unit& u);
   dr_status take_back_device(unit& u);
   dr_status return_late(unit& u);
   dr_status take_back_on_device(uint64_t step);
@@ -167,8 +185,14 @@ class sender {
   dr_status set_device_counts(const set_counts::args& args);
   slot_report report_of(const unit& u) const;
   dr_status read_report(unit& u, uint64_t step, dr_sent& result);
-  dr_status explain(const unit& u, size_t f, const dr_result& r);
-  dr_status explain_peer(const unit& u, size_t rank, const slot_reason& why);
+  struct report_view;
+  report_view view_of(const unit& u, uint64_t report_at, size_t checks) const;
+  dr_status compare_on_device(const unit& u, uint64_t step);
+  dr_status explain_frames(const unit& u, const report_view& view, size_t f);
+  dr_status explain_sums(const unit& u, const report_view& view, size_t f);
+  static dr_result result_of(const slot_reason& why);
+  dr_status explain(const device_part& p, const dr_result& r, size_t rank);
+  dr_status explain_peer(const unit& u, const device_parts& parts, size_t rank, const slot_reason& why);
   dr_status cut(frame& f, const unit& u, std::vector<piece_list>& ranges);
   dr_status take_memory();
   dr_status check_unit(size_t unit, bool sums, dr_error& error) const;
@@ -254,6 +278,7 @@ class sender {
   std::vector<decode_request> requests_;
   std::vector<judged_frames> judged_;
   std::vector<output_job> outputs_;
+  std::vector<state_job> state_jobs_;
 };
 
 }  // namespace dr

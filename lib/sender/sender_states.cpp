@@ -142,11 +142,11 @@ dr_status sender::for_each_piece(size_t tensor, uint32_t which, bool writes, F&&
       }
   if (!u.device) return DR_OK;
   std::vector<std::byte> copy;
-  for (const auto& p : u.device->parts)
+  for (const auto& p : which == DR_STATE_SUM ? u.device->sums : u.device->parts)
     for (size_t i = 0; i < p->pieces.size(); ++i) {
       void* const at = p->views[i].state;
       if (p->pieces[i].tensor != tensor || !at) continue;
-      copy.resize(state_bytes(p->pieces[i]));
+      copy.resize(p->state_bytes(i));
       if (!writes)
         if (const dr_status s = side_->copy_now(copy.data(), at, copy.size())) return s;
       if (const dr_status s = f({p->pieces[i], p->views[i], copy.data(), copy.size()})) return s;
@@ -240,15 +240,16 @@ dr_status sender::scale_on_device(double factor) {
   std::vector<std::byte> copy;
   for (unit& u : units_) {
     if (const dr_status s = return_late(u)) return s;
-    for (const auto& p : u.device->parts)
-      for (size_t i = 0; i < p->pieces.size(); ++i) {
-        void* const state = p->views[i].state;
-        if (!plans_.methods[p->pieces[i].tensor]->keeps_residual() || !state) continue;
-        copy.resize(state_bytes(p->pieces[i]));
-        if (const dr_status s = side_->copy_now(copy.data(), state, copy.size())) return s;
-        if (const dr_status s = scale_state(copy.data(), copy.size(), factor, c_.error)) return s;
-        if (const dr_status s = side_->copy_now(state, copy.data(), copy.size())) return s;
-      }
+    for (const device_parts* const parts : {&u.device->parts, &u.device->sums})
+      for (const auto& p : *parts)
+        for (size_t i = 0; i < p->pieces.size(); ++i) {
+          void* const state = p->views[i].state;
+          if (!p->plans[i]->keeps_residual() || !state) continue;
+          copy.resize(p->state_bytes(i));
+          if (const dr_status s = side_->copy_now(copy.data(), state, copy.size())) return s;
+          if (const dr_status s = scale_state(copy.data(), copy.size(), factor, c_.error)) return s;
+          if (const dr_status s = side_->copy_now(state, copy.data(), copy.size())) return s;
+        }
   }
   return DR_OK;
 }

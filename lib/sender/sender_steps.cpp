@@ -15,8 +15,6 @@
 namespace dr {
 namespace {
 
-constexpr uint64_t sum_draws = 1;  // an owner's sum has other random numbers than its gradient
-
 template <class Type>
 void round_values(const float* from, void* to, uint64_t n) {
   auto* const out = static_cast<typename Type::bits*>(to);
@@ -302,6 +300,7 @@ dr_status sender::sum(size_t unit, const dr_call& call, std::span<const dr_bytes
   const size_t frames = u.frames.size(), prefix = prefix_size(frames);
   if (const dr_status s = check_room(slot, capacity, unit_info(unit).sum_bound)) return s;
   if (u.numbers) return sum_numbers(u, call, slots, slot, result);
+  if (u.device) return sum_device(u, call, slots, slot, result);
   if (const dr_status s = bind_tensors(u)) return s;
   slot_head head = head_of(u, call.step);
   std::vector<uint64_t> sizes(frames);

@@ -193,7 +193,7 @@ def a_plan_without_a_path_on_a_device_is_named_once_and_runs_on_the_cpu():
     rank = dist.get_rank()
     for plan, options, words in (
         (TOP + "lloyd(levels=16)", {}, "0: lloyd runs on the CPU only"),
-        ("index=all value=qsgd feedback=residual exchange=owner", {}, "0: exchange=owner has no path on a device"),
+        ("index=golomb value=lloyd feedback=residual exchange=owner", {}, "0: lloyd runs on the CPU only"),
         (TOP + "qsgd", {"nonfinite": "skip"}, "DR_SENDER_SKIP runs on the CPU only"),
     ):
         here, there = AllReduce(plan, **OPTIONS, **options), on_device(AllReduce(plan, **OPTIONS, **options))
@@ -208,6 +208,85 @@ def a_plan_without_a_path_on_a_device_is_named_once_and_runs_on_the_cpu():
         assert len(found) == (1 if rank == 0 else 0), found
         assert all(words in sentence and seen[0].filename == __file__ for sentence in found), (found, seen[0].filename)
         assert there.stats().place == "cpu"
+
+
+# ---- exchange=owner -----------------------------------------------------------------------------
+
+OWNER = "index=golomb value=uniform_quant(bits=4) feedback=residual exchange=owner"
+
+
+@check("two")
+def sums_made_on_a_device_have_the_bits_of_those_of_the_cpu():
+    rank = dist.get_rank()
+    for plan in (OWNER, TOP + "qsgd exchange=owner"):
+        for dtype in (torch.float32, torch.bfloat16):
+            here, there = AllReduce(plan, **OPTIONS, frame_bytes=4000), on_device(AllReduce(plan, **OPTIONS, frame_bytes=4000), 3)
+            for number in range(4):
+                x, y = ([g.to(dtype) for g in gradients(number, rank)] for _ in range(2))
+                here(x)
+                there(y)
+                assert all(map(same, x, y)), (plan, dtype, number)
+            assert here.stats().total.frame - here.stats().last.frame == there.stats().total.frame  # a step later
+            there.check()
+            assert there.stats().place == "emulated" and {unit.kind for unit in there._units} == {"owner"}
+            assert here.stats().memory == there.stats().memory
+            mine, others = part_of(here.state_dict()), part_of(there.state_dict())
+            assert all(same(mine["sums"][name], others["sums"][name]) for name in mine["sums"])
+            assert all(same(mine["residuals"][name]["state"], others["residuals"][name]["state"]) for name in mine["residuals"])
+            again = AllReduce(plan, **OPTIONS, frame_bytes=4000)
+            again.load_state_dict(there.state_dict())
+            x, y = ([g.to(dtype) for g in gradients(9, rank)] for _ in range(2))
+            again(x)
+            there(y)
+            assert all(map(same, x, y))
+
+
+@check("two")
+def a_model_trains_alike_with_sums_made_on_a_device():
+    hooks = DDPHook(OWNER, dense_below=0), on_device(DDPHook(OWNER, dense_below=0), 3)
+    found = [train(made, 6, "SGD") for made in hooks]
+    assert same(*found) and same_on_all_ranks(found[1]) and hooks[1].stats().place == "emulated"
+
+
+@check("two")
+def a_rank_that_cannot_encode_for_an_owner_on_a_device_is_named_in_the_next_step():
+    rank = dist.get_rank()
+    here, there = AllReduce(OWNER, **OPTIONS), on_device(AllReduce(OWNER, **OPTIONS))
+
+    def spoiled(number):
+        x = gradients(number, rank)
+        if rank == 1:
+            x[2][17] = float("nan")
+        return x
+
+    for reduce in (here, there):
+        reduce(gradients(0, rank))
+    with raises(deepreduce.PeerError, "rank 1") as caught:
+        here(spoiled(1))
+    x = spoiled(1)
+    there(x)
+    assert not any(bool(part.any()) for part in x)
+    with raises(deepreduce.PeerError, "rank 1") as late:
+        there(gradients(2, rank))
+    assert (str(caught[0]), caught[0].rank, caught[0].tensor) == (str(late[0]), late[0].rank, late[0].tensor)
+    for number in (2, 3):
+        y = gradients(number, rank)
+        there(y)
+        assert same_on_all_ranks(torch.cat([part.view(-1) for part in y]))
+    there.check()
+
+
+@check("two")
+def no_step_by_owners_waits_for_a_device():
+    rank = dist.get_rank()
+    reduce = on_device(AllReduce(OWNER, **OPTIONS, frame_bytes=4000))
+    x = gradients(0, rank)
+    for _ in range(100):
+        reduce(x)
+    assert len(reduce._units) > 1 and reduce._sender.info.waits == 0
+    total = reduce.stats().total
+    assert 0 < total.frame < total.sent + 100 * sum(unit.max_bytes for unit in reduce._units)
+    reduce.check()
 
 
 # ---- ReduceScatter ------------------------------------------------------------------------------

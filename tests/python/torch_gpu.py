@@ -310,6 +310,22 @@ def eight_ranks_on_one_gpu_have_the_bits_of_the_cpu():
             assert all((here[0].read_state(name) == there[0].read_state(name)).all() for name in shapes), plan
 
 
+def owners_on_the_gpu_have_the_bits_of_the_cpu():
+    for plan in ("index=golomb value=uniform_quant(bits=4) feedback=residual exchange=owner", f"{TOP} exchange=owner"):
+        here, there = AllReduce(plan, seed=3, **PLACED), AllReduce(plan, seed=3, **PLACED)
+        here._new_home = lambda engine: (None, "")
+        for step in range(3):
+            torch.manual_seed(10 * step + dist.get_rank())
+            x = torch.randn(300_000, device="cuda")
+            y = x.clone()
+            here([x])
+            there([y])
+            assert torch.equal(x, y), (plan, step)
+        assert (there.stats().place, here.stats().place) == ("cuda", "cpu")
+        assert there._sender.info.waits == 0
+        there.check()
+
+
 # ---- FSDP2's reduce-scatter ---------------------------------------------------------------------
 
 
@@ -399,6 +415,7 @@ PLACED_CHECKS = [
     numbers_beside_the_way_through_the_cpu,
     rounds_of_an_outer_loop_are_coded_on_the_gpu,
     eight_ranks_on_one_gpu_have_the_bits_of_the_cpu,
+    owners_on_the_gpu_have_the_bits_of_the_cpu,
     a_model_of_fsdp2_trains_alike_each_time,
     a_reduce_scatter_is_made_on_the_gpu_and_does_not_wait,
     a_shard_that_the_gpu_cannot_encode_is_named_by_the_next_call,

@@ -238,15 +238,24 @@ struct world {
     }
   }
 
-  // Slots as one all-gather writes them.
-  static dr_status merge_on_device(rank& me, size_t u, const dr_call& c, const std::vector<client::bytes>& whole) {
-    client::bytes& all = me.all[u].emplace_back();
+  // Slots as one collective writes them, in `all`.
+  static std::vector<dr_bytes> joined(const std::vector<client::bytes>& whole, client::bytes& all) {
     for (const client::bytes& slot : whole) all.insert(all.end(), slot.begin(), slot.end());
     std::vector<dr_bytes> list;
     for (size_t i = 0; i < whole.size(); ++i) list.push_back({all.data() + i * whole[0].size(), whole[0].size()});
-    const dr_status s = dr_sender_merge(me.sender, u, &c, list.data(), list.size(), nullptr);
-    all.clear();  // (nothing reads it after the call: the emulated device has ended its work)
-    return s;
+    return list;
+  }
+  // (Nothing reads the slots after these calls: the emulated device has ended its work.)
+  static dr_status merge_on_device(rank& me, size_t u, const dr_call& c, const std::vector<client::bytes>& whole) {
+    client::bytes all;
+    const auto list = joined(whole, all);
+    return dr_sender_merge(me.sender, u, &c, list.data(), list.size(), nullptr);
+  }
+  static dr_status sum_on_device(rank& me, size_t u, const dr_call& c, const std::vector<client::bytes>& whole) {
+    client::bytes all;
+    const auto list = joined(whole, all);
+    client::bytes& sum = me.sums[u][0];
+    return dr_sender_sum(me.sender, u, &c, list.data(), list.size(), sum.data(), sum.size(), nullptr);
   }
   dr_status check(size_t r, uint64_t number) {
     checked = {};
@@ -338,6 +347,10 @@ struct world {
           me.sums[u].assign(1, client::bytes(info[r].sum_bound));
           me.received[u].resize(n);
           const auto whole = arrived(r, false);
+          if (how.on_device) {
+            REQUIRE(sum_on_device(me, u, c, whole) == DR_OK);
+            continue;
+          }
           const dr_status s = merge_all(
               [&](const std::vector<dr_bytes>& slots, dr_sent& result) {
                 return dr_sender_sum(me.sender, u, &c, slots.data(), slots.size(), me.sums[u][0].data(),

@@ -81,18 +81,24 @@ class StreamFollower:
 
 
 class DeviceUnit(Unit):
-    """Encode, an all-gather of slots, merge, all enqueued. The sender holds the states. Faults are read in the next step
-    (Exchange._settle); the outputs of a unit that failed are 0 until then, on all ranks."""
+    """As Unit, all enqueued. The sender holds the states. Faults are read in the next step (Exchange._settle); the outputs of a
+    unit that failed are 0 until then, on all ranks."""
 
     def _prepare(self, info: Any) -> None:
         assert self._home is not None
         self.holds_states = True
         self._states = [None] * len(self.items)
-        self._slot = torch.empty(info.bound, dtype=torch.uint8, device=self._home)
-        self._all = torch.empty(self._engine.size * info.bound, dtype=torch.uint8, device=self._home)  # of all ranks
-        self._where_slots = [(slot.data_ptr(), slot.numel()) for slot in self._all.split(info.bound)]
-        self._stream = StreamFollower(self.sender, self._home, self._slot, self._all)
-        self._work: Any = None
+        n, device = self._engine.size, self._home
+        self._slots = torch.empty(info.slots * info.bound, dtype=torch.uint8, device=device)
+        self._sums = torch.empty(info.sum_bound, dtype=torch.uint8, device=device)
+        # Of all ranks.
+        self._all_slots, self._all_sums = (torch.empty(n * size, dtype=torch.uint8, device=device) for size in (info.bound, info.sum_bound))
+        self._where_slots, self._where_sums = (
+            [(all_of.data_ptr() + rank * size, size) for rank in range(n)]
+            for all_of, size in ((self._all_slots, info.bound), (self._all_sums, info.sum_bound))
+        )
+        self._stream = StreamFollower(self.sender, device, self._slots, self._sums, self._all_slots, self._all_sums)
+        self._received, self._work = self._all_slots, None  # of the collective under way
 
     def place(self, position: int, tensor: torch.Tensor) -> None:
         self._tensors[position] = tensor
@@ -105,23 +111,36 @@ class DeviceUnit(Unit):
     def start(self, number: int, step: Step) -> None:
         begin, self._step = time.perf_counter(), number
         self._stream.follow()
-        self.sender._encode_at(self._number, number, self._slot.data_ptr(), self._slot.numel(), self._engine.rank)
+        self.sender._encode_at(self._number, number, self._slots.data_ptr(), self._slots.numel(), self._engine.rank)
         step.encode += time.perf_counter() - begin
-        begin, size = time.perf_counter(), self._slot.numel()
-        # (NCCL waits for the current stream, and the current stream for NCCL in `finish`.)
-        self._work = self._engine.issue(f"step {number}, {self._name}", all_gather, self._all, self._slot)
         step.dense += self._bytes
-        step.sent += (self._engine.size - 1) * size
-        step.received += (self._engine.size - 1) * size
+        self._issue(all_to_all if self.adds_up else all_gather, self._all_slots, self._slots, step)
+
+    def _issue(self, collective: Any, received: torch.Tensor, sent: torch.Tensor, step: Step) -> None:
+        begin, size, n = time.perf_counter(), received.numel(), self._engine.size
+        # (NCCL waits for the current stream, and the current stream for NCCL in `_arrived`.)
+        self._received, self._work = received, self._engine.issue(f"step {self._step}, {self._name}", collective, received, sent)
+        step.sent += (n - 1) * size // n
+        step.received += (n - 1) * size // n
         step.wait += time.perf_counter() - begin
 
-    def finish(self, deadline: float, step: Step) -> bool:
+    def _arrived(self, deadline: float, step: Step) -> None:
         begin = time.perf_counter()
-        wait_for(self._engine, f"step {self._step}, {self._name}", self._work, self._all, deadline)
+        wait_for(self._engine, f"step {self._step}, {self._name}", self._work, self._received, deadline)
         step.wait += time.perf_counter() - begin
-        begin = time.perf_counter()
         self._stream.follow()
-        self.sender._merge_at(self._number, self._step, self._where_slots)
+
+    def add_up(self, deadline: float, step: Step) -> None:
+        self._arrived(deadline, step)
+        begin = time.perf_counter()
+        self.sender._sum_at(self._number, self._step, self._where_slots, self._sums.data_ptr(), self._sums.numel())
+        step.merge += time.perf_counter() - begin
+        self._issue(all_gather, self._all_sums, self._sums, step)
+
+    def finish(self, deadline: float, step: Step) -> bool:
+        self._arrived(deadline, step)
+        begin = time.perf_counter()
+        self.sender._merge_at(self._number, self._step, self._where_sums if self.adds_up else self._where_slots)
         step.merge += time.perf_counter() - begin
         return False
 
