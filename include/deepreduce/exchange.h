@@ -53,7 +53,7 @@
  *   rank. With several faults at once all ranks name the same one, unless a verdict is lost, or two ranks lose their
  *   connection while both continue.
  *
- * On a device (dr_exchange_options.place; plans of docs/GPU.md with `exchange=gather` or `owner`, and dense outputs;
+ * On a device (dr_exchange_options.place; plans of docs/GPU.md with `gather`, `owner` or `ring`, and dense outputs;
  * others are refused by name, and `dense_below`, as long as `index=all` is). Tensors, outputs and residuals are there, and
  * have the bits that an exchange on the CPU gives; ranks of either kind go together. Frames are encoded on the place's
  * stream, after what was enqueued there before; a frame, not the tensor, is copied to pinned memory of the host as soon

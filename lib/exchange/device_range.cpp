@@ -9,13 +9,13 @@
 namespace dr {
 
 dr_status check_device_exchange(const plan& method, const exchange_memory& at_memory, dr_error& error) {
-  static constexpr const char* schedules[] = {nullptr, nullptr, "ring", "hierarchy"};
+  static constexpr const char* schedules[] = {nullptr, nullptr, nullptr, "hierarchy"};
   if (method.transforms())
     return fail(error, DR_E_UNSUPPORTED, "plan: an exchange of factors (`%.80s`) has no path on a device",
                 method.text.c_str());
   if (const char* const schedule = schedules[static_cast<size_t>(method.exchange.kind)])
-    return fail(error, DR_E_UNSUPPORTED, "plan: exchange=%s has no path on a device; use exchange=gather or owner",
-                schedule);
+    return fail(error, DR_E_UNSUPPORTED,
+                "plan: exchange=%s has no path on a device; use exchange=gather, owner or ring", schedule);
   for (size_t i = 0; i < at_memory.outs.size(); ++i) {
     if (!at_memory.outs[i].index_dtype) continue;
     fail(error, DR_E_UNSUPPORTED, "tensor %zu: its output is sparse, which has no path on a device", i);
@@ -64,7 +64,8 @@ dr_status device_range::prepare(const tensor_plans& plans, const exchange_memory
     list.plans = of_sums;
     if (const dr_status s = place(frame_kind::sum)) return s;
   }
-  for (const dr_kernel* const k : {&kernel<round_values_of<jobs_few>>, &kernel<round_values_of<jobs_many>>})
+  for (const dr_kernel* const k : {&kernel<round_values_of<jobs_few>>, &kernel<round_values_of<jobs_many>>,
+                                   &kernel<add_values_to<jobs_few>>, &kernel<add_values_to<jobs_many>>})
     (void)on_.where().where->resident_blocks(*k);  // loads it: a launch must not
   const auto room = [&](frame_kind kind, uint32_t frames, uint64_t& most) {
     size_t size = 0;
@@ -152,6 +153,31 @@ dr_status device_range::check(const exchange_memory& at_memory) {
   return s ? name_tensor(s) : s;
 }
 
+void device_range::make_room() {
+  jobs_.reserve(of_.pieces().size());
+  added_.reserve(of_.pieces().size());
+  device_queue dry;                                                        // counts launches
+  auto* const nowhere = reinterpret_cast<std::byte*>(uintptr_t{1} << 32);  // never read
+  const auto decodes = [&](frame_kind kind, uint32_t frames, std::span<const tensor_out> outs) {
+    const std::vector<dr_bytes> some(std::max(1u, frames));
+    judged_frames judged;
+    decode_request request{some};
+    request.adds = true;
+    (void)judge_on_device(batch_of(kind).frames, request, outs, dry, nowhere, UINT64_MAX, nullptr,
+                          c_.on_device.decoding, judged, c_.error);
+  };
+  for (const frame_kind kind : {frame_kind::part, frame_kind::sum}) {
+    bool used = uses_.sums[at(kind)];
+    for (const auto& restored : uses_.restores) used |= restored[at(kind)];
+    if (used) decodes(kind, uses_.summed, now_.sums);
+    uint32_t launches = 0;
+    if (uses_.encodes[at(kind)])
+      (void)count_device_launches(batch_of(kind), batch_of(kind).headers, nullptr, c_.on_device.encoding, launches,
+                                  c_.error);
+  }
+  decodes(merged_kind(), uses_.merged, now_.outs);
+}
+
 // to: nullptr: the values themselves.
 dr_status device_range::round_values(std::span<const tensor_out> from, const std::vector<std::byte*>* to) {
   jobs_.clear();
@@ -193,10 +219,31 @@ dr_status device_range::encode(frame_kind kind, encode_request& request) {
                        made);
 }
 
-dr_status device_range::sum(std::span<const dr_bytes> frames, const float* weights, dr_result* result) {
+dr_status device_range::sum(frame_kind kind, std::span<const dr_bytes> frames, const float* weights,
+                            dr_result* result) {
   device_queue queue = on_.queue();
-  return decode_on_device(batch_of(frame_kind::part).frames, {frames, weights}, now_.sums, queue, workspace_,
-                          workspace_size_, result, c_.on_device.decoding, c_.error);
+  return decode_on_device(batch_of(kind).frames, {frames, weights}, now_.sums, queue, workspace_, workspace_size_,
+                          result, c_.on_device.decoding, c_.error);
+}
+
+dr_status device_range::clear_sum() {
+  for (const tensor_out& o : now_.sums)
+    if (o.values)
+      if (const dr_status s = on_.clear(o.values, 4 * o.universe * o.width)) return s;
+  return DR_OK;
+}
+
+dr_status device_range::add_gradient() {
+  added_.clear();
+  for (size_t i = 0; i < now_.views.size(); ++i) {
+    const tensor_view& v = now_.views[i];
+    const uint64_t elements = v.universe * width_of(v);
+    if (elements) added_.push_back({v.values, static_cast<float*>(now_.sums[i].values), elements, 0, v.dtype});
+  }
+  device_queue queue = on_.queue();
+  return check_device(launch_own<add_values_to>(
+                          queue, added_, [](const add_job& j) { return ceil_div(j.elements, uint64_t{sum_tile}); }),
+                      *on_.where().where, c_.error);
 }
 
 dr_status device_range::decode(std::span<const dr_bytes> frames, const float* weights, dr_result* result) {

@@ -35,12 +35,17 @@ class device_range {
   dr_status check(const exchange_memory& at_memory);
   void bind() { std::swap(now_, next_); }
 
+  // Grows the host's lists, so that no later call of these allocates.
+  void make_room();
+
   // Enqueue. result: in device memory. encode: of the gradient, or of the sum.
   dr_status encode(frame_kind kind, encode_request& request);
   // Of a sum that could not be encoded, the residual as it was: the parts of the sum go back to their ranks. (That of a
   // gradient stays as the encode left it, with the gradient in it.)
   dr_status undo_encode(frame_kind kind);
-  dr_status sum(std::span<const dr_bytes> frames, const float* weights, dr_result* result);
+  dr_status sum(frame_kind kind, std::span<const dr_bytes> frames, const float* weights, dr_result* result);
+  dr_status clear_sum();
+  dr_status add_gradient();
   // Checks the frames that go to the outputs, so that the merge does not fail.
   dr_status decode(std::span<const dr_bytes> frames, const float* weights, dr_result* result);
   dr_status merge(std::span<const dr_bytes> frames, const float* weights);
@@ -78,6 +83,7 @@ class device_range {
   } now_, next_;
   judged_frames judged_;  // by the last decode
   std::vector<sum_job> jobs_;
+  std::vector<add_job> added_;
 };
 
 }  // namespace dr

@@ -33,6 +33,10 @@ dr_status device_stream::copy(void* to, const void* from, uint64_t size) {
   return size ? checked(where_.where->copy(where_.stream, to, from, size)) : dr_status{DR_OK};
 }
 
+dr_status device_stream::clear(void* to, uint64_t size) {
+  return size ? checked(where_.where->clear(where_.stream, to, size)) : dr_status{DR_OK};
+}
+
 dr_status device_stream::mark() {
   polls_ = 0;
   return checked(where_.where->record(end_, where_.stream));

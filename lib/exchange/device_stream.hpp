@@ -24,6 +24,7 @@ class device_stream {
   device_queue queue() const { return {where_.where, nullptr, where_.stream}; }
   // Enqueue.
   dr_status copy(void* to, const void* from, uint64_t size);
+  dr_status clear(void* to, uint64_t size);
   dr_status mark();  // the end of what was enqueued
   // DR_OK: all before the mark is done. DR_PENDING: not yet. DEVICE. Never waits.
   dr_status poll();

@@ -299,7 +299,10 @@ dr_status exchange::run(const step& s) {
       break;
     case DR_STEP_ADD:
       if (ranges_[s.range].empty()) break;
-      if (!dry()) ranges_[s.range].add_gradient();
+      if (device_)
+        add_there(s);
+      else if (!dry())
+        ranges_[s.range].add_gradient();
       spend(s, 0);
       break;
     case DR_STEP_AGREE: return agree();

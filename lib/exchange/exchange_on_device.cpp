@@ -33,7 +33,8 @@ dr_status exchange::encode_there(const step& s) {
   if (cursor_ == begins) {
     slot_size_[s.slot] = 0;
     // As on the CPU: in an exchange that has failed the gradient still goes to the residual.
-    if (!r || stuck_ || (failed() && (kind == frame_kind::sum || !plans_.method->keeps_feedback()))) return DR_OK;
+    const bool has_residual = (s.what == DR_STEP_ENCODE || s.with_gradient) && plans_.method->keeps_feedback();
+    if (!r || stuck_ || (failed() && !has_residual)) return DR_OK;
     encode_request request = request_for(s);
     request.capacity = round_up(slot_room_[s.slot], arena::alignment);  // (it asks for 64 bytes at least)
     request.result = result_there(result);
@@ -82,17 +83,22 @@ void exchange::take_there(const step& s) {
 dr_status exchange::decode_there(const step& s) {
   device_range* const r = device_ranges_[s.range].get();
   const bool sums = s.what == DR_STEP_SUM;
+  const auto clear = [&] {  // what a gradient is added to
+    if (sums && r && !stuck_) (void)r->clear_sum();
+    return dr_status{DR_OK};
+  };
   if (sums) summed_[s.range] = 0;
-  if (!r || failed()) return DR_OK;
+  if (!r || failed()) return clear();
   const auto give_up = [&](dr_status status) {
     blame_own(status);
     poison(DR_E_PEER, program_.rank, 0, "range %u: %s", s.range, c_.error.message);
-    return dr_status{DR_OK};
+    return clear();
   };
   const size_t result = result_of(s);
+  const frame_kind kind = program_.slots[program_.inputs[s.first]].kind;
   if (cursor_ == 0) {
     const auto frames = gather_frames(s);
-    dr_status status = sums ? r->sum(frames, weights(s, 1), result_there(result))
+    dr_status status = sums ? r->sum(kind, frames, weights(s, 1), result_there(result))
                             : r->decode(frames, weights(s, 1), result_there(result));
     if (!status) status = copy_result(result);
     if (!status) status = device_->mark();
@@ -103,16 +109,26 @@ dr_status exchange::decode_there(const step& s) {
   if (settled == DR_PENDING) return settled;
   if (settled) return give_up(settled);
   const dr_result& told = result_here(result);
-  const frame_kind kind = program_.slots[program_.inputs[s.first]].kind;
   if (told.status) {
     blame_maker(s, r->explain_decode(kind, told));
-  } else if (sums) {
+    return clear();
+  }
+  if (sums) {
     summed_[s.range] = 1;
     uint64_t bytes = 0;
     for (const dr_bytes& f : gather_frames(s)) bytes += f.size;
     spend(s, bytes);
   }
   return DR_OK;
+}
+
+void exchange::add_there(const step& s) {
+  device_range* const r = device_ranges_[s.range].get();
+  if (!r || stuck_) return;
+  if (const dr_status e = r->add_gradient()) {
+    blame_own(e);
+    poison(DR_E_PEER, program_.rank, 0, "range %u: %s", s.range, c_.error.message);
+  }
 }
 
 dr_status exchange::merge_there(const step& s) {

@@ -358,6 +358,12 @@ void exchange::make_room() {
   };
   for (size_t i = 0; i < k; ++i) prepare(c_.frames[i]);
   prepare(view_);
+  std::vector<uint8_t>& blob = c_.on_device.decoding.blob;  // (all lists go together)
+  if (device_ && blob.capacity() < device_room_) {
+    for (const auto& r : device_ranges_)
+      if (r) r->make_room();
+    device_room_ = blob.capacity();
+  }
   c_.rows.reserve(k * rows);
   c_.scratches.reserve(c_.workers->workers());
 }

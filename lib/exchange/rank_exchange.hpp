@@ -113,6 +113,7 @@ class exchange {
   dr_status encode_there(const step& s);
   void take_there(const step& s);
   dr_status decode_there(const step& s);
+  void add_there(const step& s);
   dr_status merge_there(const step& s);
   void restore_there(const step& s, const dr_bytes& sent);
   // Whether the device has done what was enqueued; it has the time that frames have. After an error nothing more is
@@ -184,6 +185,7 @@ class exchange {
   std::unique_ptr<device_stream> device_;                     // nullptr: on the CPU
   std::vector<std::unique_ptr<device_range>> device_ranges_;  // nullptr: of an empty range
   std::byte* device_frames_ = nullptr;
+  size_t device_room_ = SIZE_MAX;         // of the context's lists for decodes, after make_room
   std::unique_ptr<factor_work> factors_;  // in their place, of a transform
   std::byte *block_ = nullptr, *frames_ = nullptr;
   void* workspace_ = nullptr;

@@ -44,4 +44,33 @@ struct round_values_of {
   }
 };
 
+// to[i] += from[i], in f32: this rank's gradient to the sum of those before it.
+struct add_job {
+  const void* from;
+  float* to;
+  uint64_t elements;
+  uint32_t first_tile, dtype;
+};
+
+template <size_t N>
+struct add_values_to {
+  static constexpr const char* name = "add_values_to";
+  static constexpr unsigned lanes = 256, grid_phases = 1;
+  struct args {
+    uint32_t jobs, tiles;
+    add_job job[N];
+  };
+  struct shared {};
+
+  template <class Block>
+  DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
+    const add_job& j = job_of_tile(a, b.index());
+    const uint64_t first = uint64_t{b.index() - j.first_tile} * sum_tile;
+    b.phase([&](unsigned lane) {
+      for (uint32_t k = lane; k < sum_tile && first + k < j.elements; k += lanes)
+        j.to[first + k] = computed(j.to[first + k] + value_at(j.dtype, j.from, first + k));
+    });
+  }
+};
+
 }  // namespace dr

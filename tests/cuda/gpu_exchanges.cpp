@@ -141,7 +141,7 @@ std::vector<uint64_t> some_sizes() {
 }
 
 TEST_CASE("an exchange at the place has the CPU's bits, whoever is beside it") {
-  for (const std::string schedule : {"gather", "gather(parts=3)", "owner", "owner(parts=2)"})
+  for (const std::string schedule : {"gather", "gather(parts=3)", "owner", "owner(parts=2)", "ring"})
     for (const dr_dtype dtype : {DR_F32, DR_F16, DR_BF16})
       for (const uint32_t at_place : {0b111u, 0b010u}) {
         const std::string text =

@@ -110,7 +110,7 @@ TEST_CASE("on a device: outputs and residuals have the CPU's bits, for any numbe
     for (const uint32_t ranks : {1u, 2u, 3u, 8u})
       for (const uint32_t dtype : {DR_F32, DR_F16, DR_BF16}) {
         if (dtype != DR_F32 && plan.ends_with("half")) continue;
-        for (const char* schedule : {"gather", "gather(parts=3)", "owner", "owner(parts=2)"}) {
+        for (const char* schedule : {"gather", "gather(parts=3)", "owner", "owner(parts=2)", "ring", "ring(parts=2)"}) {
           if (ranks != 3 && std::string_view(schedule).ends_with(")")) continue;
           world::options o = made(plan + " exchange=" + schedule, ranks, {5000, 0, 1, 4099});
           o.dtype = dtype;
@@ -121,7 +121,7 @@ TEST_CASE("on a device: outputs and residuals have the CPU's bits, for any numbe
 }
 
 TEST_CASE("on a device: sums are sums, and values that are all sent leave no residual") {
-  for (const char* schedule : {"gather", "gather(parts=4)", "owner(parts=2)"}) {
+  for (const char* schedule : {"gather", "gather(parts=4)", "owner(parts=2)", "ring"}) {
     world::options o = made("sparsify=none feedback=residual index=golomb value=raw exchange=" + std::string(schedule),
                             3, {100, 20000, 999, 1000});
     o.exchange.flags = DR_EXCHANGE_SUM;
@@ -130,7 +130,7 @@ TEST_CASE("on a device: sums are sums, and values that are all sent leave no res
 }
 
 TEST_CASE("ranks on devices and ranks on CPUs go together") {
-  for (const char* schedule : {"gather(parts=2)", "owner(parts=2)"})
+  for (const char* schedule : {"gather(parts=2)", "owner(parts=2)", "ring"})
     for (const uint32_t on_device : {0b0010u, 0b1101u})
       check_parity(made(topr + " exchange=" + schedule, 4, {6000, 300}), on_device);
 }
@@ -164,7 +164,7 @@ struct lagging : dr::message_faults {
 
 TEST_CASE("on a device: no call waits, and while the device is at work an advance returns at once") {
   const settings restored;
-  for (const char* schedule : {"gather", "gather(parts=3)", "owner", "owner(parts=2)"}) {
+  for (const char* schedule : {"gather", "gather(parts=3)", "owner", "owner(parts=2)", "ring", "ring(parts=2)"}) {
     CAPTURE(schedule);
     world::options o = made(topr + " exchange=" + schedule, 3, {9000, 40});
     group cpu(o);
@@ -235,7 +235,7 @@ TEST_CASE("on a device: a rank whose device does not finish is named by all, and
 }
 
 TEST_CASE("on a device: of an exchange that failed the outputs are untouched, and residuals have all of the gradient") {
-  for (const char* schedule : {"gather", "gather(parts=3)", "owner", "owner(parts=2)"}) {
+  for (const char* schedule : {"gather", "gather(parts=3)", "owner", "owner(parts=2)", "ring", "ring(parts=2)"}) {
     CAPTURE(schedule);
     world::options o = made("sparsify=topr(ratio=0.1) feedback=residual index=golomb value=qsgd(levels=127) exchange=" +
                                 std::string(schedule),
@@ -264,7 +264,7 @@ TEST_CASE("on a device: of an exchange that failed the outputs are untouched, an
 }
 
 TEST_CASE("on a device: a rank that cannot encode is named by all, in the words of the CPU") {
-  for (const char* schedule : {"gather", "gather(parts=2)", "owner"}) {
+  for (const char* schedule : {"gather", "gather(parts=2)", "owner", "ring"}) {
     CAPTURE(schedule);
     world::options o = made("sparsify=topr(ratio=0.1) feedback=residual index=golomb value=qsgd(levels=127) exchange=" +
                                 std::string(schedule),
@@ -289,9 +289,10 @@ TEST_CASE("on a device: a rank that cannot encode is named by all, in the words 
     }
     // The gradient of the rank at fault is in its residual: its later steps need not repeat it.
     const floats kept = residual_of(*device.ranks[2], DR_RESIDUAL_OWN, 1, 5000);
-    CHECK(kept[4999] == 0);
     CHECK(std::all_of(kept.begin(), kept.end(), [](float x) { return std::isfinite(x); }));
-    CHECK(kept != residual_of(*cpu.ranks[2], DR_RESIDUAL_OWN, 1, 5000));
+    const bool of_sum = std::string(schedule) == "ring";  // as on the CPU
+    CHECK((of_sum || kept[4999] == 0));
+    CHECK((kept == residual_of(*cpu.ranks[2], DR_RESIDUAL_OWN, 1, 5000)) == of_sum);
     for (uint32_t i = 0; i < 4; ++i)
       if (i != 2)
         for (size_t t = 0; t < 2; ++t)
@@ -469,9 +470,8 @@ TEST_CASE("on a device: what has no path there is refused by its name") {
     if (flags & DR_EXCHANGE_DRY) o.exchange.frame_size = [](void*, uint64_t n, uint32_t) { return n; };
     return refusal(o, index_dtype);
   };
-  CHECK(said(topr + " exchange=ring") == "plan: exchange=ring has no path on a device; use exchange=gather or owner");
   CHECK(said(topr + " exchange=hierarchy(inner=2)") ==
-        "plan: exchange=hierarchy has no path on a device; use exchange=gather or owner");
+        "plan: exchange=hierarchy has no path on a device; use exchange=gather, owner or ring");
   CHECK(said("transform=lowrank(rank=2) feedback=residual")
             .starts_with("plan: an exchange of factors (`transform=lowrank("));
   CHECK(said("sparsify=topr(ratio=0.1) index=gap_huffman value=raw") == "tensor 0: gap_huffman runs on the CPU only");

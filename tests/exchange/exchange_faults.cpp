@@ -180,9 +180,10 @@ TEST_CASE("exchanges under faults: no hang, no wrong sum, one guilty rank, nothi
   const char* const given = std::getenv("DEEPREDUCE_TEST_SEED");
   const uint64_t seed = given ? std::strtoull(given, nullptr, 10) : 12;
   std::vector<trial> trials;
-  for (const char* schedule : {"gather", "gather(parts=2)", "owner", "owner(parts=4)", "ring", "ring(parts=2)",
-                               "hierarchy(inner=2)", "hierarchy(inner=3,parts=2)", "gather on devices",
-                               "gather(parts=2) on devices", "gather on some devices", "owner(parts=2) on devices"})
+  for (const char* schedule :
+       {"gather", "gather(parts=2)", "owner", "owner(parts=4)", "ring", "ring(parts=2)", "hierarchy(inner=2)",
+        "hierarchy(inner=3,parts=2)", "gather on devices", "gather(parts=2) on devices", "gather on some devices",
+        "owner(parts=2) on devices", "ring on devices"})
     for (const uint32_t ranks : {2u, 3u, 4u}) {
       trial& t = trials.emplace_back();
       t.how.ranks = ranks;

@@ -174,7 +174,8 @@ TEST_CASE("a sum that does not decode is its owner's fault, on every rank") {
 TEST_CASE("a payload that does not decode leaves all outputs as they were, in whichever range it is") {
   std::vector<std::pair<std::string, uint32_t>> cases;
   for (const std::string& schedule : world::schedules) cases.emplace_back(schedule, 0);
-  for (const char* schedule : {"gather", "gather(parts=3)", "owner"}) cases.emplace_back(schedule, UINT32_MAX);
+  for (const char* schedule : {"gather", "gather(parts=3)", "owner", "ring(parts=2)"})
+    cases.emplace_back(schedule, UINT32_MAX);
   for (const auto& [schedule, on_device] : cases)
     for (const uint32_t who : {0u, 3u})  // (the first of their hosts, where there are any: others send values only)
       for (const bool to_all : {true, false}) {

@@ -21,7 +21,7 @@ void give(void* memory) { std::free(memory); }
 TEST_CASE("an exchange in steady state allocates nothing") {
   std::vector<std::pair<std::string, uint32_t>> cases;
   for (const std::string& schedule : world::schedules) cases.emplace_back(schedule, 0);
-  for (const char* schedule : {"gather", "gather(parts=3)", "owner"}) cases.emplace_back(schedule, UINT32_MAX);
+  for (const char* schedule : {"gather", "gather(parts=3)", "owner", "ring"}) cases.emplace_back(schedule, UINT32_MAX);
   for (const auto& [schedule, on_device] : cases) {
     CAPTURE(schedule);
     CAPTURE(on_device);
