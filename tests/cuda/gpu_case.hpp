@@ -35,7 +35,8 @@ inline bool runs_on_gpu(const std::string& name, dr_role role) {
 }
 
 // Texts of the codecs of a role that have CUDA operations, with parameters worth a test of their own; new codecs come by themselves.
-inline std::vector<std::string> stages(dr_role role) {
+// `based`: those that code against the base of a patch.
+inline std::vector<std::string> stages(dr_role role, bool based = false) {
   const std::map<std::string, std::vector<std::string>> variants{
       {"bloom", {"bloom(fpr=0.01)", "bloom(policy=p0,fpr=0.02,seed=4294967295)", "bloom(policy=naive,fpr=0.05)"}},
       {"qsgd", {"qsgd", "qsgd(levels=7,bucket=100)", "qsgd(levels=1,bucket=1)"}},
@@ -47,7 +48,7 @@ inline std::vector<std::string> stages(dr_role role) {
   std::vector<std::string> all;
   for (size_t i = 0; i < dr_codec_count(); ++i) {
     const dr_codec& c = *dr_codec_at(i);
-    if (c.role != role || !runs_on_gpu(c.name, role)) continue;
+    if (c.role != role || !runs_on_gpu(c.name, role) || based != ((c.traits & DR_NEEDS_BASE) != 0)) continue;
     const auto v = variants.find(c.name);
     const std::vector<std::string> texts = v == variants.end() ? std::vector<std::string>{c.name} : v->second;
     all.insert(all.end(), texts.begin(), texts.end());
@@ -197,9 +198,11 @@ class sender {
       indices_.push_back(
           buffer_with(one.indices.data(), one.indices.size(), one.index_dtype ? shift * bytes_of(one.index_dtype) : 0));
       states_.push_back(buffer_with(one.state.data(), 8 * one.state.size()));
+      bases_.push_back(buffer_with(one.base.data(), one.base.size(), (shift / 2) * bytes_of(one.dtype)));
       dr_tensor t = const_cast<gradient&>(one).tensor();
       t.values = values_.back().at();
       if (one.index_dtype) t.indices = indices_.back().at();
+      if (!one.base.empty()) t.base = bases_.back().at();
       if (!one.state.empty()) t.state = states_.back().at();
       tensors_.push_back(t);
     }
@@ -211,6 +214,7 @@ class sender {
     for (size_t i = 0; i < g.size(); ++i) {
       values_[i].put_bytes(g[i].values.data(), g[i].values.size());
       indices_[i].put_bytes(g[i].indices.data(), g[i].indices.size());
+      bases_[i].put_bytes(g[i].base.data(), g[i].base.size());
     }
   }
   // Forgets the last frame, so that the next cannot be it.
@@ -255,6 +259,7 @@ class sender {
       CHECK(values_[i].intact());
       CHECK(indices_[i].intact());
       CHECK(states_[i].intact());
+      CHECK(bases_[i].intact());
     }
   }
   dr_result* result() const { return reinterpret_cast<dr_result*>(result_.at()); }
@@ -263,7 +268,7 @@ class sender {
  private:
   const placed_batch& batch_;
   context c_;
-  std::vector<place::buffer> values_, indices_, states_;
+  std::vector<place::buffer> values_, indices_, states_, bases_;
   place::buffer workspace_, frame_, result_;
   std::vector<dr_tensor> tensors_;
 };
@@ -306,9 +311,12 @@ class receiver {
     place::start_result(result_);
   }
 
-  void enqueue_decode() {
+  void enqueue_decode(uint32_t flags = 0) {
     const dr_place at = stream.at();
-    const dr_status s = dr_batch_decode(c_.handle, batch_.handle, &at, list_[0].data, list_[0].size, nullptr,
+    dr_decode_options options{};
+    options.struct_size = sizeof options;
+    options.flags = flags;
+    const dr_status s = dr_batch_decode(c_.handle, batch_.handle, &at, list_[0].data, list_[0].size, &options,
                                         outs_.data(), sizeof(dr_tensor_out), outs_.size(), workspace_.at(),
                                         workspace_.size(), reinterpret_cast<dr_result*>(result_.at()));
     if (s) throw std::runtime_error("dr_batch_decode: " + c_.error());

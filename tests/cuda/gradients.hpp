@@ -33,6 +33,7 @@ struct gradient {
   uint64_t universe = 0;
   uint32_t width = 1;
   bytes values;
+  bytes base;                // of a patch
   dr_dtype index_dtype = 0;  // 0: dense
   uint64_t count = 0;
   bytes indices;
@@ -47,6 +48,7 @@ struct gradient {
     t.universe = universe;
     t.width = width;
     t.values = values.data();
+    t.base = base.empty() ? nullptr : base.data();
     t.index_dtype = index_dtype;
     t.indices = index_dtype ? indices.data() : nullptr;
     t.count = count;

@@ -47,13 +47,14 @@ std::string first_difference(std::span<const uint8_t> a, std::span<const uint8_t
 // A job in device memory.
 struct stream {
   enum kind { true_one, faulty, empty } what;
-  guarded_bytes in, out, tell;
+  guarded_bytes in, out, tell, base;
   uint64_t count = 0, in_size = 0, out_size = untouched, tell_count = 0;
   dr_fault fault{.struct_size = sizeof(dr_fault)};
 
   void attach(dr_job& job) {
     if (what == faulty) fault = {sizeof(dr_fault), DR_E_PEER, 7, 8, 9, nullptr};
     job.in = in.data();
+    job.base = base.size() ? base.data() : nullptr;
     job.count = &count;
     job.in_size = &in_size;
     job.out = out.data();
@@ -62,7 +63,7 @@ struct stream {
   }
   // Faults that are independent of the outcome.
   std::string complaint() const {
-    if (!in.intact() || !out.intact() || !tell.intact()) return "it wrote beside its memory";
+    if (!in.intact() || !out.intact() || !tell.intact() || !base.intact()) return "it wrote beside its memory";
     if (what == true_one) return "";
     if (!holds(out.bytes(), poison) || !holds(tell.bytes(), poison))
       return what == faulty ? "a job with a fault was written" : "a job without elements was written";
@@ -171,10 +172,12 @@ std::string encode_differs(const encode_call& call, const order& how) {
     const uint64_t told_max = !s.tells() || !call.options.ask ? 0 : s.is(DR_ROLE_INDEX) ? need.tell : job.count_max;
     job.tell_capacity = std::min(told_max, i == 0 ? call.options.tell_capacity : UINT64_MAX);
     // Elements lie at multiples of their size, everything else at multiples of 16.
-    stream& o = streams.emplace_back(stream{what, guarded_bytes(in.elements.size(), 1, jobs.size() * unit % 16),
-                                            guarded_bytes(round_up(need.payload, 16), 16),
-                                            guarded_bytes(4 * job.tell_capacity, 4)});
+    stream& o =
+        streams.emplace_back(stream{what, guarded_bytes(in.elements.size(), 1, jobs.size() * unit % 16),
+                                    guarded_bytes(round_up(need.payload, 16), 16),
+                                    guarded_bytes(4 * job.tell_capacity, 4), guarded_bytes(in.base.size(), unit)});
     o.in.fill(in.elements);
+    o.base.fill(in.base);
     o.out.fill(poison);
     o.tell.fill(poison);
     o.count = what == stream::empty ? 0 : in.count;
@@ -264,8 +267,12 @@ std::string decode_differs(const decode_call& call, const order& how, size_t beg
   with_strangers(end - begin, [&](size_t i, stream::kind what) {
     const decode_item& item = call.items[begin + i];
     dr_job& job = jobs.emplace_back(decode_job(s, call, item));
+    const unsigned unit = element_size(s, item.says.dtype);
     stream& o = streams.emplace_back(stream{what, guarded_bytes(round_up(item.payload.size(), 16) + 16, 16),
-                                            guarded_bytes(job.out_capacity, 16), guarded_bytes(0)});
+                                            guarded_bytes(job.out_capacity, 16), guarded_bytes(0),
+                                            guarded_bytes(item.says.base_size(s), unit)});
+    for (size_t k = 0; k < o.base.size(); k += item.says.base.size())
+      std::copy_n(item.says.base.begin(), std::min(item.says.base.size(), o.base.size() - k), o.base.data() + k);
     o.in.fill(uint8_t{0});
     o.in.fill(item.payload);
     o.out.fill(poison);
@@ -336,7 +343,9 @@ launch_counts launches_of(const subject& s, const wire_fields& fields, const inp
   const dr_params params{sizeof params, s.stage->values.data(), fields.data()};
   for (size_t i = 0; i < n; ++i) {
     dr_job& job = jobs.emplace_back(shape(s, in.universe, in.count, in.dtype, in.width));
-    streams.emplace_back(stream{stream::true_one, guarded_bytes(0), guarded_bytes(0), guarded_bytes(0)}).attach(job);
+    streams
+        .emplace_back(stream{stream::true_one, guarded_bytes(0), guarded_bytes(0), guarded_bytes(0), guarded_bytes(0)})
+        .attach(job);
     job.in_max = in.elements.size();
     job.tell_count = &streams.back().tell_count;
   }

@@ -23,7 +23,7 @@ DR_HD constexpr uint8_t word_key(uint64_t b) {
 }
 
 // log2(x) · 2^16 of x >= 1, rounded down: the fraction bit by bit, so the same everywhere.
-constexpr uint32_t log2_q16(uint64_t x) {
+DR_HD constexpr uint32_t log2_q16(uint64_t x) {
   const unsigned e = bit_width(x) - 1;
   uint64_t m = e >= 31 ? x >> (e - 31) : x << (31 - e);  // [2^31, 2^32)
   uint32_t bits = e << 16;
@@ -38,7 +38,7 @@ constexpr uint32_t log2_q16(uint64_t x) {
 }
 
 // x · log2(x) · 2^16.
-constexpr uint64_t x_log2_q16(uint64_t x) { return x ? x * log2_q16(x) : 0; }
+DR_HD constexpr uint64_t x_log2_q16(uint64_t x) { return x ? x * log2_q16(x) : 0; }
 
 // Ascending thresholds: a word is of the class whose number is that of thresholds not above its key.
 struct class_list {
@@ -102,27 +102,33 @@ class_list choose_classes(uint32_t groups, const uint8_t* begin, uint64_t class_
   return out;
 }
 
-// At most 32 groups of neighbouring keys with about equal weights. weight [256].
+// Groups of neighbouring keys with about equal weights, at most `max_groups`: begin [max_groups], of [256]. weight [256].
+// Returns their number.
+DR_HD inline uint32_t group_keys(const uint32_t* weight, uint32_t max_groups, uint8_t* begin, uint8_t* of) {
+  uint64_t left = 0, here = 0;
+  for (unsigned key = 0; key < 256; ++key) left += weight[key];
+  uint32_t more = max_groups, count = 0;
+  begin[count++] = 0;
+  for (unsigned key = 0; key < 256; ++key) {
+    of[key] = static_cast<uint8_t>(count - 1);
+    here += weight[key];
+    if (key == 255 || !here || count == max_groups || here * more < left) continue;
+    left -= here;
+    here = 0;
+    --more;
+    begin[count++] = static_cast<uint8_t>(key + 1);
+  }
+  return count;
+}
+
+// At most 32 groups.
 struct key_groups {
-  uint32_t count = 0;
   std::array<uint8_t, 32> begin{};
   std::array<uint8_t, 256> of{};
+  uint32_t count;  // (the last one: it is set with the others)
 
-  explicit key_groups(const uint32_t* weight, uint32_t max_groups = 32) {
-    uint64_t left = 0, here = 0;
-    for (unsigned key = 0; key < 256; ++key) left += weight[key];
-    uint32_t more = max_groups;
-    begin[count++] = 0;
-    for (unsigned key = 0; key < 256; ++key) {
-      of[key] = static_cast<uint8_t>(count - 1);
-      here += weight[key];
-      if (key == 255 || !here || count == max_groups || here * more < left) continue;
-      left -= here;
-      here = 0;
-      --more;
-      begin[count++] = static_cast<uint8_t>(key + 1);
-    }
-  }
+  explicit key_groups(const uint32_t* weight, uint32_t max_groups = 32)
+      : count(group_keys(weight, max_groups, begin.data(), of.data())) {}
 };
 
 }  // namespace dr

@@ -40,11 +40,11 @@ inline constexpr unsigned change_small = 14;
 template <unsigned width>
 struct change_symbols {
   static constexpr unsigned symbol_count = width == 8 ? 256 : change_small + width - 3;
-  static constexpr uint8_t of(uint64_t z) {
+  DR_HD static constexpr uint8_t of(uint64_t z) {
     return static_cast<uint8_t>(width == 8 || z < change_small ? z : change_small - 4 + bit_width(z));
   }
   // Bits apart of a symbol.
-  static constexpr unsigned extra(uint8_t symbol) {
+  DR_HD static constexpr unsigned extra(uint8_t symbol) {
     return width == 8 || symbol < change_small ? 0 : symbol - change_small + 3u;
   }
 };
@@ -77,15 +77,20 @@ inline constexpr uint64_t change_classes_from = 512;
 // Approximate number of words in the sample (every `stride`-th) that chooses classes.
 inline constexpr uint64_t sampled_words = 16384;
 
+// Rare symbols are not what classes differ in: those from here on count together.
+inline constexpr unsigned change_looked_at = 24;
+constexpr uint32_t change_groups_max(uint64_t n) { return n < 65536 ? 16 : 32; }
+constexpr uint64_t change_stride(uint64_t n) { return n < 2 * sampled_words ? 1 : n / sampled_words; }
+constexpr uint64_t change_class_cost(uint64_t stride) { return (uint64_t{8 * 16} << 16) / stride; }
+
 template <unsigned symbol_count, class Bits>
 class_list change_classes(const Bits* old, const uint8_t* symbol, uint64_t n) {
   if (n < change_classes_from) return {};
-  const uint64_t stride = std::max<uint64_t>(1, n / sampled_words);
+  const uint64_t stride = change_stride(n);
   uint32_t weight[256] = {};
   for (uint64_t i = 0; i < n; i += stride) ++weight[word_key(old[i])];
-  const key_groups groups(weight, n < 65536 ? 16 : 32);
-  // Rare symbols are not what classes differ in: they count together.
-  constexpr unsigned looked_at = symbol_count < 24 ? symbol_count : 24;
+  const key_groups groups(weight, change_groups_max(n));
+  constexpr unsigned looked_at = symbol_count < change_looked_at ? symbol_count : change_looked_at;
   uint32_t before[33][looked_at] = {};
   for (uint64_t i = 0; i < n; i += stride)
     ++before[groups.of[word_key(old[i])] + 1][symbol[i] < looked_at ? symbol[i] : looked_at - 1];
@@ -101,7 +106,7 @@ class_list change_classes(const Bits* old, const uint8_t* symbol, uint64_t n) {
     all = x_log2_q16(all);
     return all > parts ? all - parts : 0;
   };
-  return choose_classes(groups.count, groups.begin.data(), (uint64_t{8 * 16} << 16) / stride, cost);
+  return choose_classes(groups.count, groups.begin.data(), change_class_cost(stride), cost);
 }
 
 // Writes the symbols of the words. Returns the number of bits outside the symbols.

@@ -22,39 +22,74 @@ constexpr unsigned rans_lanes(uint64_t n) { return n < 2048 ? 1 : rans_lanes_max
 // A symbol writes one word at most.
 constexpr uint64_t rans_bound(uint64_t n) { return 2 * n + 4 * uint64_t{rans_lanes(n)}; }
 
+// Frequencies with the sum rans_total from counts, not all 0: symbols that occur have one of at least 1. Returns the number
+// of symbols: those from there on do not occur.
+DR_HD inline uint32_t rans_fit(const uint32_t* counts, uint32_t n, uint16_t* frequency) {
+  uint64_t all = 0;
+  uint32_t symbols = 0;
+  for (uint32_t s = 0; s < n; ++s) {
+    all += counts[s];
+    if (counts[s]) symbols = s + 1;
+  }
+  uint32_t sum = 0;
+  for (uint32_t s = 0; s < symbols; ++s) {
+    const auto share = static_cast<uint32_t>(uint64_t{counts[s]} * rans_total / all);
+    frequency[s] = static_cast<uint16_t>(counts[s] && !share ? 1 : share);
+    sum += frequency[s];
+  }
+  // The largest frequency absorbs the rounding and the minimum of 1 for rare symbols.
+  while (sum != rans_total) {
+    uint32_t largest = 0;
+    for (uint32_t s = 1; s < symbols; ++s)
+      if (frequency[s] > frequency[largest]) largest = s;
+    if (sum < rans_total) {
+      frequency[largest] = static_cast<uint16_t>(frequency[largest] + rans_total - sum);
+      sum = rans_total;
+    } else {
+      const uint32_t less = sum - rans_total < frequency[largest] / 2u ? sum - rans_total : frequency[largest] / 2u;
+      frequency[largest] = static_cast<uint16_t>(frequency[largest] - less);
+      sum -= less;
+    }
+  }
+  return symbols;
+}
+
+// Bytes: symbols − 1, and all frequencies but the last as varints.
+DR_HD inline uint8_t* rans_put_frequencies(const uint16_t* frequency, uint32_t symbols, uint8_t* out) {
+  *out++ = static_cast<uint8_t>(symbols - 1);
+  for (uint32_t s = 0; s + 1 < symbols; ++s) out = put_varint(out, frequency[s]);
+  return out;
+}
+// Returns the end, or nullptr: not of at most `most` symbols.
+DR_HD inline const uint8_t* rans_get_frequencies(const uint8_t* in, const uint8_t* end, uint32_t most,
+                                                 uint16_t* frequency, uint32_t& symbols) {
+  if (in == end || uint32_t{*in} + 1 > most) return nullptr;
+  symbols = uint32_t{*in++} + 1;
+  uint32_t sum = 0;
+  for (uint32_t s = 0; s + 1 < symbols; ++s) {
+    uint64_t f;
+    in = get_varint(in, end, f);
+    if (!in || f > rans_total - sum) return nullptr;
+    frequency[s] = static_cast<uint16_t>(f);
+    sum += static_cast<uint32_t>(f);
+  }
+  if (sum >= rans_total) return nullptr;  // the last one occurs
+  frequency[symbols - 1] = static_cast<uint16_t>(rans_total - sum);
+  return in;
+}
+
+// x div f = x · reciprocal >> 44 for all x < f · 2^20, with reciprocal = ⌈2^44 / f⌉: it is above by less than 1, so the
+// product is above x / f · 2^44 by less than x < 2^32 <= 2^44 / f; and below 2^64, for f <= 2^12.
+DR_HD constexpr uint64_t rans_reciprocal(uint32_t f) { return ((uint64_t{1} << 44) + f - 1) / f; }
+
 // Frequencies of symbols, with the sum rans_total.
 struct rans_table {
   uint32_t symbols = 0;  // those from here on have frequency 0
   std::array<uint16_t, rans_symbols_max> frequency{}, start{};
 
-  // From counts, not all 0: symbols that occur have a frequency of at least 1.
+  // From counts, not all 0.
   void fit(const uint32_t* counts, uint32_t n) {
-    uint64_t all = 0;
-    symbols = 0;
-    for (uint32_t s = 0; s < n; ++s) {
-      all += counts[s];
-      if (counts[s]) symbols = s + 1;
-    }
-    uint32_t sum = 0;
-    for (uint32_t s = 0; s < symbols; ++s) {
-      const auto share = static_cast<uint32_t>(uint64_t{counts[s]} * rans_total / all);
-      frequency[s] = static_cast<uint16_t>(counts[s] && !share ? 1 : share);
-      sum += frequency[s];
-    }
-    // The largest frequency absorbs the rounding and the minimum of 1 for rare symbols.
-    while (sum != rans_total) {
-      uint32_t largest = 0;
-      for (uint32_t s = 1; s < symbols; ++s)
-        if (frequency[s] > frequency[largest]) largest = s;
-      if (sum < rans_total) {
-        frequency[largest] = static_cast<uint16_t>(frequency[largest] + rans_total - sum);
-        sum = rans_total;
-      } else {
-        const uint32_t less = sum - rans_total < frequency[largest] / 2u ? sum - rans_total : frequency[largest] / 2u;
-        frequency[largest] = static_cast<uint16_t>(frequency[largest] - less);
-        sum -= less;
-      }
-    }
+    symbols = rans_fit(counts, n, frequency.data());
     set_starts();
   }
 
@@ -66,29 +101,13 @@ struct rans_table {
     }
   }
 
-  // Bytes: symbols − 1, and all frequencies but the last as varints.
-  uint8_t* put(uint8_t* out) const {
-    *out++ = static_cast<uint8_t>(symbols - 1);
-    for (uint32_t s = 0; s + 1 < symbols; ++s) out = put_varint(out, frequency[s]);
-    return out;
-  }
+  uint8_t* put(uint8_t* out) const { return rans_put_frequencies(frequency.data(), symbols, out); }
   static constexpr size_t size_max(uint32_t symbols) { return 2 * size_t{symbols} - 1; }
 
   // Returns the end, or nullptr: not a table of at most `max_symbols` symbols.
   const uint8_t* get(const uint8_t* in, const uint8_t* end, uint32_t max_symbols) {
-    if (in == end || uint32_t{*in} + 1 > max_symbols) return nullptr;
-    symbols = uint32_t{*in++} + 1;
-    uint32_t sum = 0;
-    for (uint32_t s = 0; s + 1 < symbols; ++s) {
-      uint64_t f;
-      in = get_varint(in, end, f);
-      if (!in || f > rans_total - sum) return nullptr;
-      frequency[s] = static_cast<uint16_t>(f);
-      sum += static_cast<uint32_t>(f);
-    }
-    if (sum >= rans_total) return nullptr;  // the last one occurs
-    frequency[symbols - 1] = static_cast<uint16_t>(rans_total - sum);
-    set_starts();
+    in = rans_get_frequencies(in, end, max_symbols, frequency.data(), symbols);
+    if (in) set_starts();
     return in;
   }
 };
@@ -109,10 +128,8 @@ struct rans_lookup {
 
 // What an encoder looks up by a symbol. Vectors take rows of several tables from one array.
 struct alignas(64) rans_code {
-  std::array<uint32_t, rans_symbols_max> range{};  // start · 2^16 + frequency
-  // x div f = x · reciprocal >> 44 for all x < f · 2^20, with reciprocal = ⌈2^44 / f⌉: it is above by less than 1, so the
-  // product is above x / f · 2^44 by less than x < 2^32 <= 2^44 / f; and below 2^64, for f <= 2^12.
-  std::array<uint64_t, rans_symbols_max> reciprocal;
+  std::array<uint32_t, rans_symbols_max> range{};     // start · 2^16 + frequency
+  std::array<uint64_t, rans_symbols_max> reciprocal;  // rans_reciprocal of the frequency
   // In vectors: x div f is the product, rounded down, or 1 more. By roundings, each by a factor of 1 ± 2^-23 at most (two
   // here in the mode of the thread, two there to nearest), and the 2^-21 it is above x / f · (1 - 14 · 2^-24), and never
   // above x / f; of x / f < 2^20 that is less than 1.
@@ -126,7 +143,7 @@ struct alignas(64) rans_code {
       end = name + 1;
       if (!f) continue;
       range[name] = uint32_t{t.start[s]} << 16 | f;
-      reciprocal[name] = ((uint64_t{1} << 44) + f - 1) / f;
+      reciprocal[name] = rans_reciprocal(f);
       inverse[name] = 1.0f / static_cast<float>(f) * (1 - 0x1p-21f);
     }
   }

@@ -53,7 +53,7 @@ constexpr uint32_t traits = DR_EXACT | DR_TOTAL | DR_NEEDS_BASE;
 
 constinit const dr_codec ulp_codec =
     make_codec("ulp", "of a patch: by how many units in the last place, class by class of the base's magnitude", 17,
-               DR_ROLE_VALUE, traits, &ulp_cpu, {.dtypes = all_word_dtypes});
+               DR_ROLE_VALUE, traits, &ulp_cpu, {.dtypes = all_word_dtypes, .cuda = &ulp_cuda});
 constinit const dr_codec xor_codec = make_codec("xor", "for patches: which bits differ, for words that are not numbers",
                                                 18, DR_ROLE_VALUE, traits, &xor_cpu, {.dtypes = all_word_dtypes});
 constinit const codec_notes ulp_notes = {.codec = &ulp_codec, .tries = tried_once};
