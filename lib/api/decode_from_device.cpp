@@ -1,5 +1,6 @@
 // Decode and merge of frames of whatever shape in device memory.
 #include <algorithm>
+#include <cinttypes>
 
 #include "api/frame_checks.hpp"
 #include "api/host_detour.hpp"
@@ -49,6 +50,7 @@ struct device_call {
     if (f.rows.empty())
       if (const dr_status s = read_sound_frame({headers[i].data(), headers[i].size()}, f, c.error)) return s;
     if (const dr_status s = check_tag(f, options, c.error)) return s;
+    if (const dr_status s = check_patch(is_patch(f), options, c.error)) return s;
     return check_outputs(f, outs, sparse(), c.error);
   }
 
@@ -90,7 +92,8 @@ struct device_call {
     decode_request here = request;
     here.frames = frames;
     host_outputs host;
-    if (const dr_status s = host.fetch(outs, request.adds, where, at.stream, c.error)) return s;
+    const bool reads = request.adds || (options.flags & DR_DECODE_APPLY);
+    if (const dr_status s = host.fetch(outs, reads, where, at.stream, c.error)) return s;
     if (const dr_status s = decode_on_host(c, here, host_decode{options}, host.own)) return s;
     return host.copy_back(outs, where, at.stream, c.error);
   }
@@ -118,10 +121,22 @@ struct device_call {
       if (const dr_status s = copy(&reported, result, sizeof reported)) return s;
       if (const dr_status s = wait()) return s;
       if (!reported.status) return DR_OK;
+      if (reported.status == DR_E_ARGUMENT && shape.patches) return wrong_base(reported);
       const dr_fault fault{sizeof fault, reported.status, reported.stream, reported.where, reported.what, nullptr};
       fail(c.error, fault, reported.tensor, nullptr);
       return request.copies ? reported.status : blame_frame(c.error, first + reported.frame);
     });
+  }
+
+  // A base that is not the patch's, which is the one fault of an argument that a device finds in a decode.
+  dr_status wrong_base(const dr_result& r) const {
+    fail(c.error, DR_E_ARGUMENT,
+         "tensor %" PRIu64 ": its check is %016" PRIx64 "; the patch is for a base of check %016" PRIx64, r.tensor,
+         r.what, r.where);
+    c.error.tensor = r.tensor;
+    c.error.what = r.what;
+    c.error.reason = DR_REASON_WRONG_BASE;
+    return DR_E_ARGUMENT;
   }
 
   // Frames of one shape go together; otherwise all are validated before the first is added.
@@ -148,8 +163,7 @@ dr_status decode_from_device(context& c, const target& t, const decode_request& 
                              const dr_decode_options& options, std::span<tensor_out> outs) {
   if (options.tensors || options.first_tensor)
     return fail(c.error, DR_E_UNSUPPORTED, "options: a device decodes all tensors of a frame; use the CPU for some");
-  if (options.flags & DR_DECODE_APPLY)
-    return fail(c.error, DR_E_UNSUPPORTED, "options: DR_DECODE_APPLY runs on the CPU only");
+  if (const dr_status s = check_applied(request, options, c.error)) return s;
   device_call call{c, t, request, options, outs};
   bool by_host = request.votes;
   if (by_host && !t.allows_host)
@@ -158,12 +172,24 @@ dr_status decode_from_device(context& c, const target& t, const decode_request& 
         "options: DR_DECODE_VOTE runs on the CPU only; DR_PLACE_ALLOW_HOST runs it there, with copies and a wait");
   if (const dr_status s = call.read_headers()) return s;
   if (const dr_status s = call.list_shapes(by_host)) return s;
+  if (const dr_status s = check_bare(outs, c.error)) return s;
   if (by_host) return call.detour();
   if (const dr_status s = call.run_all()) return s;
   for (size_t i = 0; i < outs.size(); ++i) {
     outs[i].count = 0;
     for (const frame_view& f : call.views) outs[i].count += is_cut(f, outs.size()) ? 0 : f.rows[i].support;
   }
+  return DR_OK;
+}
+
+dr_status check_bare(std::span<const tensor_out> outs, dr_error& error) {
+  for (size_t i = 0; i < outs.size(); ++i)
+    if (outs[i].sums || outs[i].history) {
+      fail(error, DR_E_UNSUPPORTED, "output %zu: has %s, which only the CPU keeps", i,
+           outs[i].sums ? "sums" : "a history");
+      error.tensor = i;
+      return DR_E_UNSUPPORTED;
+    }
   return DR_OK;
 }
 

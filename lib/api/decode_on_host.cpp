@@ -63,20 +63,11 @@ struct host_call {
   trace_span span(const char* stage) const { return {how.options.trace, how.options.trace_user, stage}; }
   sparse_outputs sparse() const { return request.copies ? sparse_outputs::one_frame : sparse_outputs::unions; }
 
-  // Only patches are applied, and patches are only applied: to confuse a patch with a gradient would lose weights.
-  dr_status check_patch(const frame_view& f) const {
-    const bool applies = how.options.flags & DR_DECODE_APPLY;
-    if (is_patch(f) == applies) return DR_OK;
-    return fail(c.error, DR_E_ARGUMENT,
-                applies ? "options: DR_DECODE_APPLY requires a patch; the frame is not one"
-                        : "frame: is a patch of weights: decode it with DR_DECODE_APPLY, into its base");
-  }
-
   dr_status check_frame(frame_view& f) const {
     if (const dr_status s = check_tag(f, how.options, c.error)) return s;
     if (how.batch)
       if (const dr_status s = dr::check_frame(*how.batch, f, c.error)) return s;
-    if (const dr_status s = check_patch(f)) return s;
+    if (const dr_status s = check_patch(is_patch(f), how.options, c.error)) return s;
     if (const dr_status s = keep_range(f, how.options, outs.size(), c.error)) return s;
     return how.memory.checked ? DR_OK : check_outputs(f, outs, sparse(), c.error);
   }
@@ -197,8 +188,7 @@ dr_status decode_on_host(context& c, const decode_request& request, const host_d
   std::span<const frame_view> frames;
   if (request.adds)
     if (const dr_status s = check_all_dense(outs, c.error)) return s;
-  if (!request.copies && (how.options.flags & DR_DECODE_APPLY))
-    return fail(c.error, DR_E_ARGUMENT, "options: DR_DECODE_APPLY is for decodes; patches are not merged");
+  if (const dr_status s = check_applied(request, how.options, c.error)) return s;
   if (const dr_status s = call.read_headers(frames)) return s;
   uint64_t rows = 0, bytes = 0;
   if (frames.empty())

@@ -26,8 +26,8 @@ dr_status decode_on_its_device(context& c, const placed_batch& b, const target& 
   for (size_t i = 0; i < request.frames.size(); ++i)
     if (!request.frames[i].data) return fail(c.error, DR_E_ARGUMENT, "frame %zu is NULL", i);
   if (request.votes) return fail(c.error, DR_E_UNSUPPORTED, "options: DR_DECODE_VOTE runs on the CPU only");
-  if (options.flags & DR_DECODE_APPLY)
-    return fail(c.error, DR_E_UNSUPPORTED, "options: DR_DECODE_APPLY runs on the CPU only");
+  if (const dr_status s = check_applied(request, options, c.error)) return s;
+  if (const dr_status s = check_patch(b.patches(), options, c.error)) return s;
   if (options.flags & DR_DECODE_TAG)
     return fail(c.error, DR_E_UNSUPPORTED, "options: a prepared decode on a device cannot compare tags; use dr_decode");
   if (!memory.checked)

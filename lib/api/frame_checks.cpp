@@ -22,6 +22,14 @@ dr_status check_tag(const frame_view& f, const dr_decode_options& o, dr_error& e
   return DR_E_ARGUMENT;
 }
 
+dr_status check_patch(bool patch, const dr_decode_options& o, dr_error& error) {
+  const bool applies = o.flags & DR_DECODE_APPLY;
+  if (patch == applies) return DR_OK;
+  return fail(error, DR_E_ARGUMENT,
+              applies ? "options: DR_DECODE_APPLY requires a patch; the frame is not one"
+                      : "frame: is a patch of weights: decode it with DR_DECODE_APPLY, into its base");
+}
+
 dr_status check_weights(const float* weights, size_t k, dr_error& error) {
   for (size_t i = 0; weights && i < k; ++i)
     if (!std::isfinite(weights[i])) {

@@ -12,6 +12,9 @@ inline uint64_t header_room(const dr_decode_options& o) { return o.max_workspace
 dr_status read_sound_frame(const dr_bytes& frame, frame_view& out, dr_error& error, uint64_t memory_max = UINT64_MAX);
 // ARGUMENT: the call expects another tag.
 dr_status check_tag(const frame_view& f, const dr_decode_options& o, dr_error& error);
+// ARGUMENT: a patch that the call does not apply, or another frame that it does. Only patches are applied, and patches are
+// only applied: to confuse a patch with a gradient would lose weights.
+dr_status check_patch(bool patch, const dr_decode_options& o, dr_error& error);
 // ARGUMENT: a weight is not finite. One such weight would be in every sum.
 dr_status check_weights(const float* weights, size_t k, dr_error& error);
 

@@ -38,14 +38,16 @@ dr_status encode_by_host(const batch& b, const encode_call& call, std::span<cons
   std::vector<tensor_view> own(tensors.begin(), tensors.end());
   for (tensor_view& t : own) {
     const uint64_t rows = t.index_dtype ? t.count : t.universe;
-    void *values = nullptr, *indices = nullptr, *state = nullptr;
+    void *values = nullptr, *indices = nullptr, *state = nullptr, *base = nullptr;
     dr_status s = f.get(t.values, rows * std::max(1u, t.width) * value_size(t.dtype), values);
     if (!s && t.index_dtype) s = f.get(t.indices, rows * index_type_size(t.index_dtype), indices);
     if (!s && t.state) s = f.get(t.state, t.state_size, state);
+    if (!s && t.base) s = f.get(t.base, rows * std::max(1u, t.width) * value_size(t.dtype), base);
     if (s) return device_failed(s, where, error);
     t.values = values;
     t.indices = indices;
     t.state = state;
+    t.base = base;
   }
   if (const dr_status s = device_failed(where.wait(stream), where, error)) return s;
   std::vector<uint64_t> workspace(b.workspace / 8 + 8),
@@ -95,6 +97,12 @@ dr_status host_outputs::fetch(std::span<const tensor_out> outs, bool reads, devi
     if (reads && size)
       if (const dr_status s = device_failed(where.copy(stream, values_.back().data(), o.values, size), where, error))
         return s;
+    const uint64_t based = o.base ? o.universe * std::max(1u, o.width) * value_size(o.dtype) : 0;
+    bases_.emplace_back(based / 8 + 1);
+    if (based)
+      if (const dr_status s = device_failed(where.copy(stream, bases_.back().data(), o.base, based), where, error))
+        return s;
+    o.base = o.base ? bases_.back().data() : nullptr;
     o.values = values_.back().data();
     o.indices = o.index_dtype ? indices_.back().data() : nullptr;
   }

@@ -32,7 +32,7 @@ class host_outputs {
   std::vector<tensor_out> own;
 
  private:
-  std::vector<std::vector<uint64_t>> values_, indices_;
+  std::vector<std::vector<uint64_t>> values_, indices_, bases_;
 };
 
 }  // namespace dr

@@ -88,8 +88,8 @@ dr_status placed_batch::check_outputs(std::span<const tensor_out> outs, dr_error
     const tensor_out& o = outs[i];
     const tensor_shape& s = shapes[i];
     if (o.index_dtype || o.flags || o.universe != s.universe || std::max(1u, o.width) != s.width ||
-        !is_value_type(o.dtype) || (!o.values && s.universe) ||
-        reinterpret_cast<uintptr_t>(o.values) % value_size(o.dtype)) {
+        !is_value_type(o.dtype) || (patches() && o.dtype != s.dtype) || (!o.values && s.universe) || o.base || o.sums ||
+        o.history || reinterpret_cast<uintptr_t>(o.values) % value_size(o.dtype)) {
       fail(error, o.flags ? DR_E_UNSUPPORTED : DR_E_ARGUMENT,
            "output %zu: must be dense, of its tensor's shape and a value type, without flags, not NULL, and aligned",
            i);

@@ -60,4 +60,12 @@ inline dr_status read_flags(const dr_decode_options& o, decode_request& r, dr_er
   return DR_OK;
 }
 
+// ARGUMENT: a merge of patches.
+inline dr_status check_applied(const decode_request& r, const dr_decode_options& o, dr_error& error) {
+  if (r.copies || !(o.flags & DR_DECODE_APPLY)) return DR_OK;
+  return fail(error, DR_E_ARGUMENT, "options: DR_DECODE_APPLY is for decodes; patches are not merged");
+}
+// UNSUPPORTED, on a device: an output brings the sums of its base, or a history.
+dr_status check_bare(std::span<const tensor_out> outs, dr_error& error);
+
 }  // namespace dr

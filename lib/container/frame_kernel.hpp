@@ -69,7 +69,7 @@ struct entry_head {
   DR_HD constexpr bool has_width() const { return type & 32; }
   DR_HD constexpr bool is_patch() const { return type & 64; }
   constexpr bool has_transform() const { return type & 128; }
-  // (A device has neither patches nor transforms: their types are reserved there.)
+  // (To a batch of gradients on a device patches and transforms are reserved types.)
   DR_HD constexpr bool has_reserved_type() const { return dtype() > DR_BF16 || type >> 6; }
   constexpr bool has_unknown_type() const {
     return is_patch() ? has_transform() || (dtype() && !is_word_type(dtype())) : dtype() > DR_BF16;

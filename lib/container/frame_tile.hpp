@@ -43,7 +43,7 @@ struct pack_row {
   const uint32_t* support;   // the sparsifier's selection,
   const uint8_t* selected;   // with its values: of dense rows, and of raw keys
   const uint32_t* reported;  // the support that decode will return,
-  const uint8_t* sent;       // with its values
+  const uint8_t* sent;       // with its values; of a patch the whole tensor, which a dense row is
   uint32_t universe, width;
   uint32_t first_tile;   // of the launch
   uint32_t dense_above;  // with more rows it is sent dense
@@ -95,13 +95,18 @@ DR_HD inline uint32_t word_at(const uint8_t* from, uint64_t at, uint64_t left) {
   return shift ? words[0] >> shift | words[1] << (32 - shift) : words[0];
 }
 
-// Four bytes of a dense row: +0 where nothing was selected. It searches, because dense rows are rare.
-DR_HD inline uint32_t dense_word(const device_row& r, const pack_row& d, uint64_t at) {
+// Four bytes of a dense row: +0 where nothing was selected; of a patch the tensor's. It searches, because dense rows are
+// rare.
+DR_HD inline uint32_t dense_word(const device_row& r, const pack_row& d, uint64_t at, bool patch) {
   const uint32_t size = value_size(d.dtype);
   uint32_t word = 0;
   for (uint32_t part = 0; part < 4; part += size) {
     const uint64_t i = (at + part) / size;
     if (i >= uint64_t{d.universe} * d.width) break;
+    if (patch) {
+      word |= load_bits(d.dtype, d.sent, i) << (8 * part);
+      continue;
+    }
     const uint64_t k = lower_bound(d.support, r.count, i / d.width);
     if (k == r.count || d.support[k] != i / d.width) continue;
     const uint8_t* const from = d.selected + (k * d.width + i % d.width) * size;
@@ -111,9 +116,10 @@ DR_HD inline uint32_t dense_word(const device_row& r, const pack_row& d, uint64_
   return word;
 }
 
-// Four bytes of a row's payload: value, order, index and zeros, without gaps.
-DR_HD inline uint32_t payload_word(const device_row& r, const pack_row& d, const row_columns& p, uint64_t at) {
-  if (p.mode == mode_dense) return dense_word(r, d, at);
+// Four bytes of a row's sections: value, order, index and zeros, without gaps.
+DR_HD inline uint32_t payload_word(const device_row& r, const pack_row& d, const row_columns& p, uint64_t at,
+                                   bool patch) {
+  if (p.mode == mode_dense) return dense_word(r, d, at, patch);
   uint32_t word = 0;
   uint64_t begin = 0;
   for (unsigned s = 0; s < 3; ++s) {
@@ -189,8 +195,9 @@ struct pack_frame {
     const pack_row* place;  // one more than rows: its first_tile is the end of the last
     const uint8_t* head;    // with zeros in fields that depend on data
     pack_state* state;
-    uint64_t* check;  // a row; zero when the call begins
-    uint8_t* frame;   // 16-byte aligned
+    uint64_t* check;          // a row; zero when the call begins
+    const uint64_t* patched;  // of patches: the checks of base and result of every row; otherwise NULL
+    uint8_t* frame;           // 16-byte aligned
     uint64_t capacity;
     dr_result* result;  // or NULL
     uint64_t tag;
@@ -198,6 +205,12 @@ struct pack_frame {
     header_shape shape;
     uint32_t status_frame;  // whether to write one if a row failed,
     char message[24];       // with this message
+
+    DR_HD uint64_t prefix() const { return patched ? patch_checks_size : 0; }
+    // Bytes of a row's payload in the frame.
+    DR_HD uint64_t bytes_of(uint32_t row) const {
+      return padded(prefix() + place_row(rows[row], place[row]).payload());
+    }
   };
   struct shared {};
 
@@ -212,12 +225,12 @@ struct pack_frame {
   template <class Block>
   DR_HD static pack_totals add_up(Block& b, const args& a) {
     const uint32_t tile = b.index(), n = a.shape.rows;
-    if (n == 1) return {0, 0, padded(place_row(a.rows[0], a.place[0]).payload()), is_faulty(a.rows[0], a.place[0])};
+    if (n == 1) return {0, 0, a.bytes_of(0), is_faulty(a.rows[0], a.place[0])};
     typename Block::template each<pack_totals> own;
     b.phase([&](unsigned lane) {
       pack_totals t{0, 0, 0, 0};
       for (uint32_t i = lane; i < n; i += lanes) {
-        const uint64_t bytes = padded(place_row(a.rows[i], a.place[i]).payload());
+        const uint64_t bytes = a.bytes_of(i);
         t.all += bytes;
         t.faulty += is_faulty(a.rows[i], a.place[i]);
         if (i + 1 == n || a.place[i + 1].first_tile > tile) continue;
@@ -237,14 +250,20 @@ struct pack_frame {
     const pack_row& d = a.place[totals.rows];
     const row_columns p = place_row(r, d);
     // The chunks of a single row count from the frame's first byte, those of several rows from their own first byte.
-    const uint64_t chunk = tile - d.first_tile, skipped = n == 1 ? a.shape.header_size : 0;
+    const uint64_t chunk = tile - d.first_tile, skipped = (n == 1 ? a.shape.header_size : 0) + a.prefix();
     const uint64_t end = skipped + padded(p.payload()), begin = chunk * frame_tile;
     if (begin >= end) return;
     uint8_t* const to = a.frame + (n == 1 ? 0 : a.shape.header_size + totals.bytes);
     const bool has_header = n == 1 && chunk < a.shape.header_chunks();
     const uint64_t words = (end - begin < frame_tile ? end - begin : frame_tile) / 4;
     typename Block::template each<uint64_t> sum;
-    b.phase([&](unsigned lane) { sum[lane] = put_words(r, d, p, to + begin, begin, skipped, words, lane); });
+    b.phase([&](unsigned lane) {
+      sum[lane] = put_words(r, d, p, to + begin, begin, skipped, words, a.patched != nullptr, lane);
+    });
+    if (a.patched)
+      b.phase([&](unsigned lane) {
+        sum[lane] += put_checks(a.patched + 2 * totals.rows, to, begin, skipped - patch_checks_size, lane);
+      });
     const uint64_t term = mix64(b.sum(sum) + chunk * golden);
     if (has_header) return;  // the last block sums this chunk, after it has written the header
     b.phase([&](unsigned lane) {
@@ -252,10 +271,20 @@ struct pack_frame {
     });
   }
 
+  // Writes a lane's word of the checks with which the payload of a patch begins, at `at` of the checked bytes; returns its
+  // part of the check of the chunk from `begin` on.
+  DR_HD static uint64_t put_checks(const uint64_t* checks, uint8_t* to, uint64_t begin, uint64_t at, unsigned lane) {
+    at += 4 * lane;
+    if (4 * lane >= patch_checks_size || at < begin || at - begin >= frame_tile) return 0;
+    const auto word = static_cast<uint32_t>(checks[lane / 2] >> 32 * (lane % 2));
+    *reinterpret_cast<uint32_t*>(to + at) = word;
+    return uint64_t{word} * check_factor(static_cast<uint32_t>(at - begin) / 4);  // (put_words has counted zeros)
+  }
+
   // Writes a lane's words of a chunk that begins at `begin` of the checked bytes, of which `skipped` precede the
-  // payload; returns their part of the check. All loads are issued at once; words at the end of a section follow.
+  // sections; returns their part of the check. All loads are issued at once; words at the end of a section follow.
   DR_HD static uint64_t put_words(const device_row& r, const pack_row& d, const row_columns& p, uint8_t* to,
-                                  uint64_t begin, uint64_t skipped, uint64_t words, unsigned lane) {
+                                  uint64_t begin, uint64_t skipped, uint64_t words, bool patch, unsigned lane) {
     constexpr unsigned per_lane = check_chunk_words / lanes;
     uint32_t low[per_lane], high[per_lane], shift[per_lane], rest = 0;
     const uint64_t first = p.size[0], second = first + p.size[1], third = second + p.size[2];
@@ -296,7 +325,7 @@ struct pack_frame {
 #pragma unroll 1
     for (; rest; rest &= rest - 1) {
       const uint32_t i = countr_zero(rest) * lanes + lane;
-      put(i, payload_word(r, d, p, begin + 4 * i - skipped));
+      put(i, payload_word(r, d, p, begin + 4 * i - skipped, patch));
     }
     return sum;
   }

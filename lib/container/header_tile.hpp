@@ -40,6 +40,9 @@ struct unpack_result {
   uint64_t seen;      // as found; zero when the call begins
 };
 
+// Bytes of a row's sections.
+DR_HD inline uint64_t payload_of(const device_row& r) { return r.size[0] + r.size[1] + r.size[2]; }
+
 struct unpack_args {
   device_row* rows;  // frames · rows of a frame, as for the next field
   const unpack_row* place;
@@ -50,9 +53,9 @@ struct unpack_args {
   const uint8_t* head;  // as pack_frame's, without a tag
   header_shape shape;   // likewise
   uint32_t frame_count, tiles;
+  uint32_t prefix;  // bytes of a payload before its sections: of patches their checks
 };
 
-DR_HD inline uint64_t payload_of(const device_row& r) { return r.size[0] + r.size[1] + r.size[2]; }
 DR_HD inline void fail_frame(unpack_state& f, dr_status code, uint64_t where, uint64_t what) {
   raise(&f.fault, code, DR_STREAM_NONE, where, what);
 }
@@ -89,7 +92,7 @@ struct judge_frames {
         state.check = get_bytes(f.data + frame_at::check, frame_check_size);
       }
       for (uint32_t i = lane; i < h.rows; i += lanes) {
-        const uint64_t at = judge_row(f, h, a.plans, a.place[first + i], i, a.rows[first + i], a.result[first + i]);
+        const uint64_t at = judge_row(f, h, a, first, i);
         if (at) fail_frame(state, at & of_later ? DR_E_UNSUPPORTED : DR_E_CORRUPT, at & ~of_later, i);
       }
       for (uint64_t i = h.column(frame_columns) + lane; !h.short_form && i < h.header_size; i += lanes)
@@ -178,15 +181,19 @@ struct judge_frames {
       const uint64_t entry = a.plans[a.place[i].plan].entry_at;
       if (at != entry && at != entry + 1) continue;
       const entry_head e{byte(entry), byte(entry + 1)};
-      return e.has_reserved_type() || e.has_reserved_count(section_value) || e.has_reserved_count(section_index);
+      return (a.prefix ? e.has_unknown_type() : e.has_reserved_type()) || e.has_reserved_count(section_value) ||
+             e.has_reserved_count(section_index);
     }
     return false;
   }
 
-  // Reads and checks row i; returns 0, or the position of the fault.
-  DR_HD static uint64_t judge_row(const unpack_frame& f, const header_shape& h, const plan_rule* plans,
-                                  const unpack_row& d, uint32_t i, device_row& r, unpack_result& out) {
-    const plan_rule& plan = plans[d.plan];
+  // Reads and checks row i of a frame whose first row is `first`; returns 0, or the position of the fault.
+  DR_HD static uint64_t judge_row(const unpack_frame& f, const header_shape& h, const args& a, uint64_t first,
+                                  uint32_t i) {
+    const unpack_row& d = a.place[first + i];
+    device_row& r = a.rows[first + i];
+    unpack_result& out = a.result[first + i];
+    const plan_rule& plan = a.plans[d.plan];
     uint64_t column[frame_columns] = {}, at = 0;
     if (h.short_form) {
       column[col_info] = row_info(short_mode(f.data[frame_at::flags]), false, d.entry);
@@ -218,7 +225,7 @@ struct judge_frames {
     const row_fault counts = check_counts(row, plan.flags);
     if (counts.broken == row_rule::mode) return at | of_later;
     if (counts || column[col_info] != row_info(row.mode, false, d.entry) || row.universe != d.universe ||
-        row.count > d.count_max)
+        row.count > d.count_max || (a.prefix && row.mode == mode_raw_index))
       return at;
     const auto size_of = [&](uint32_t s, uint64_t elements, uint64_t& size) {
       if (!(plan.flags & row_stores_size << s)) size = dr_rule_size(&plan.size[s], elements);
@@ -251,18 +258,18 @@ struct judge_frames {
         at[lane] = 0;
         if (i >= h.rows) return;
         const device_row& r = a.rows[first + i];
-        at[lane] = padded(payload_of(r));
+        at[lane] = a.prefix + padded(payload_of(r));
       });
       const uint64_t all = b.exclusive_sum(at);
       b.phase([&](unsigned lane) {
         const uint32_t i = begin + lane;
         if (i >= h.rows) return;
         device_row& r = a.rows[first + i];
-        r.offset = offset + at[lane];
+        r.offset = offset + at[lane] + a.prefix;
         const uint64_t payload = padded(payload_of(r));
         if (r.offset > f.size || payload > f.size - r.offset) fail_frame(state, DR_E_CORRUPT, r.offset, f.size);
         // The number of blocks is a bound: the end of a longer frame would be neither checked nor copied.
-        const uint64_t counted = (h.rows == 1 ? h.header_size : 0) + payload;
+        const uint64_t counted = (h.rows == 1 ? h.header_size : 0) + a.prefix + payload;
         if (counted > frame_tile * chunks(a, first + i)) fail_frame(state, DR_E_CORRUPT, r.offset, payload);
       });
       offset += all;

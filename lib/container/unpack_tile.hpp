@@ -54,7 +54,7 @@ struct unpack_frames {
     const device_row& r = a.rows[row];
     const unpack_frame& f = a.frames[d.frame];
     const bool lone = a.shape.rows == 1;
-    const uint64_t skipped = lone ? state.header_size : 0;
+    const uint64_t skipped = (lone ? state.header_size : 0) + a.prefix;  // the sections come behind
     const uint64_t payload = payload_of(r);
     const uint64_t chunk = b.index() - d.first_tile, begin = chunk * frame_tile, end = skipped + padded(payload);
     if (begin >= end) return 0;

@@ -78,6 +78,8 @@ struct batch {
   uint64_t segment_rows = 0;   // as requested
   std::vector<uint8_t> votes;  // per tensor: whether a merge is a vote; empty: none is
 
+  // (All units make patches, or none does.)
+  bool patches() const { return !units.empty() && units[0].patches(); }
   bool chooses() const {
     return std::any_of(rows.begin(), rows.end(), [](const batch_row& r) { return !r.choices.empty(); });
   }

@@ -2,6 +2,7 @@
 
 #include "core/codec_notes.hpp"
 #include "pipeline/device_decode.hpp"
+#include "primitive/value_type.hpp"
 
 namespace dr {
 namespace {
@@ -9,6 +10,12 @@ namespace {
 dr_status finish_shape(decode_shape& shape, bool& host_would_do, dr_error& error) {
   host_would_do = true;
   for (const wire_plan& plan : shape.wire) {
+    if (plan.patch && (!is_value_type(plan.dtype) || plan.width != 1))
+      return fail(
+          error, DR_E_UNSUPPORTED,
+          "frame: a patch of %s in rows of %u values runs on the CPU only; DR_PLACE_ALLOW_HOST decodes it there, "
+          "with copies and a wait",
+          dtype_name(plan.dtype), plan.width);
     if (plan.tiles)
       return fail(error, DR_E_UNSUPPORTED,
                   "frame: transform=dct runs on the CPU only; DR_PLACE_ALLOW_HOST decodes it there, with copies and a "
@@ -39,6 +46,7 @@ dr_status shape_of_batch(const batch& b, bool tagged, decode_shape& out, dr_erro
     out.rows.push_back(
         {r.plan, r.plan, r.universe, r.count_max, r.support_max, r.bound.payload, r.count_max, r.support_max, {}});
   }
+  out.patches = b.patches();
   if (b.units.size() == 1 && b.units[0].tensors > 1) out.cuts = b.units[0].tensors;
   out.layout = b.layout[tagged];
   if (tagged) {
@@ -50,11 +58,8 @@ dr_status shape_of_batch(const batch& b, bool tagged, decode_shape& out, dr_erro
 }
 
 dr_status shape_of_frame(const frame_view& f, size_t outs, decode_shape& out, bool& host_would_do, dr_error& error) {
-  if (is_patch(f)) {
-    host_would_do = false;
-    return fail(error, DR_E_UNSUPPORTED, "frame: is a patch, which has no CUDA path");
-  }
   out = {};
+  out.patches = is_patch(f);
   out.wire = f.plans;
   if (is_cut(f, outs)) out.cuts = static_cast<uint32_t>(outs);
   host_would_do = true;

@@ -17,11 +17,17 @@ dr_status check_device_batch(const batch& b, bool& host_would_do, dr_error& erro
     return DR_E_UNSUPPORTED;
   };
   for (const unit& u : b.units) {
-    if (u.patches()) {
-      host_would_do = false;
-      return lacks(u.first_tensor, " has no CUDA path", u.method->sparsifier().how.entry.name);
-    }
-    if (const sparsifier& s = u.method->sparsifier().how; !s.on_device)
+    if (u.patches() && !is_value_type(u.dtype))
+      return lacks(u.first_tensor,
+                   ": patches of this type run on the CPU only; DR_PLACE_ALLOW_HOST runs them there, "
+                   "with copies and a wait",
+                   dtype_name(u.dtype));
+    if (u.patches() && u.width != 1)
+      return lacks(u.first_tensor,
+                   ": patches of rows of several values run on the CPU only; DR_PLACE_ALLOW_HOST runs "
+                   "them there, with copies and a wait",
+                   u.method->sparsifier().how.entry.name);
+    if (const sparsifier& s = u.method->sparsifier().how; !s.on_device && !s.patches)
       return lacks(u.first_tensor, host_only, s.entry.name);
     if (u.method->keeps_feedback() && (u.method->feedback.codec->traits & DR_HOST_ONLY))
       return lacks(u.first_tensor, host_only, u.method->feedback.codec->name);
@@ -39,7 +45,7 @@ dr_status check_device_batch(const batch& b, bool& host_would_do, dr_error& erro
     if (shape.sparse() && shape.count > u.universe)
       return lacks(u.first_tensor, "count exceeds universe: on CUDA indices must ascend", "");
   }
-  for (size_t i = 0; i < b.rows.size(); ++i)
+  for (size_t i = 0; i < b.rows.size() && !b.patches(); ++i)
     if (const uint64_t listed = select_lists(device_select_job_of(b, i)); listed >= select_lists_limit) {
       const unit& u = b.units[b.rows[i].unit];
       fail(error, DR_E_UNSUPPORTED,

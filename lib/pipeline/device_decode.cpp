@@ -7,10 +7,13 @@
 #include "core/arena.hpp"
 #include "pipeline/device_decode_work.hpp"
 #include "pipeline/device_encode.hpp"
+#include "primitive/value_type.hpp"
 #include "split/order_tile.hpp"
 
 namespace dr {
 namespace {
+
+static_assert(based_tile == merge_tile);  // supports know where the output's tiles begin
 
 class device_decoder {
  public:
@@ -21,7 +24,8 @@ class device_decoder {
   dr_status judge(const decode_request& request, std::span<const tensor_out> outs, dr_result* result,
                   judged_frames& judged) {
     if (const dr_status s = begin(request, outs)) return s;
-    judged = {w_.gate, w_.back, w_.rows, at<merge_row>(4), at<merge_out>(5), at<merge_out>(6), out_tiles_, way_};
+    judged = {w_.gate,          w_.back,          w_.rows,        at<merge_row>(4), at<merge_out>(5),
+              at<merge_out>(6), at<based_row>(7), assign_blocks_, out_tiles_,       way_};
     const dr_exec exec = queue_.exec();
     unpack_args args{w_.rows,
                      at<unpack_row>(0),
@@ -32,17 +36,29 @@ class device_decoder {
                      at<uint8_t>(3),
                      s_.header.shape,
                      static_cast<uint32_t>(frames_),
-                     static_cast<uint32_t>(chunks_)};
+                     static_cast<uint32_t>(chunks_),
+                     s_.patches ? patch_checks_size : 0};
     if (const dr_status s = launched(launch<judge_frames>(exec, frames_, args))) return s;
     if (const dr_status s = launched(launch<unpack_frames>(exec, chunks_, args))) return s;
     for (uint32_t p = 0; p < s_.wire.size(); ++p)
       if (const dr_status s = streams(p)) return s;
     const tell_decoded::args reports{w_.rows, w_.state, result, static_cast<uint32_t>(frames_),
                                      static_cast<uint32_t>(s_.rows.size())};
-    const judge_supports::args supports{at<merge_row>(4), w_.rows,
-                                        w_.gate,          static_cast<uint32_t>(work_.size()),
-                                        reports,          row_tiles{at<merge_out>(5), s_.cuts}};
+    judge_supports::args supports{at<merge_row>(4), w_.rows,
+                                  w_.gate,          static_cast<uint32_t>(work_.size()),
+                                  reports,          row_tiles{at<merge_out>(5), s_.cuts}};
+    if (s_.patches) supports.tells.result = nullptr;  // check_bases reports it
     if (const dr_status s = launched(launch<judge_supports>(exec, row_tiles_, supports))) return s;
+    if (s_.patches && !work_.empty()) {
+      const check_bases::args bases{at<based_row>(7),
+                                    host_.frames[0].data,
+                                    &w_.gate->failed,
+                                    &w_.gate->done,
+                                    static_cast<uint32_t>(work_.size()),
+                                    0,
+                                    reports};
+      if (const dr_status s = launched(launch<check_bases>(exec, based_tiles_, bases))) return s;
+    }
     if (work_.empty() && result)
       if (const dr_status s = launched(launch<tell_decoded>(exec, 1, reports))) return s;
     return DR_OK;
@@ -73,7 +89,8 @@ class device_decoder {
     host_.unpack.clear();
     host_.merge.clear();
     host_.frames.clear();
-    chunks_ = row_tiles_ = 0;
+    host_.based.clear();
+    chunks_ = row_tiles_ = based_tiles_ = assign_blocks_ = 0;
     way_ = way_of(request, outs);
     for (size_t f = 0; f < frames_; ++f) {
       host_.frames.push_back({static_cast<const uint8_t*>(request.frames[f].data), request.frames[f].size});
@@ -103,7 +120,8 @@ class device_decoder {
         m.values = o.in_order ? o.in_order : o.values;
         m.dense = o.slot[section_value];
         m.row = w_.rows + f * n + i;
-        m.starts = (way_ == way::tiles || way_ == way::touched) && outs[i].index_dtype == 0 ? o.starts : nullptr;
+        m.starts = s_.patches || ((way_ == way::tiles || way_ == way::touched) && outs[i].index_dtype == 0) ? o.starts
+                                                                                                            : nullptr;
         m.universe = u.universe;
         m.width = plan.width;
         m.support_max = u.support_max;
@@ -112,6 +130,7 @@ class device_decoder {
         m.dtype = static_cast<uint8_t>(plan.dtype);
         host_.merge.push_back(m);
         row_tiles_ += std::max<uint64_t>(1, ceil_div(r.decoded_max, row_tile));
+        if (s_.patches) list_base(f * n + i, m, outs[i]);
       }
     }
     host_.rules.clear();
@@ -128,7 +147,7 @@ class device_decoder {
       out_tiles_ += ceil_div(elements, merge_tile);
       if (s_.cuts) first += elements;
     }
-    if (chunks_ > 0x7fffffff || row_tiles_ > 0x7fffffff || out_tiles_ > 0x7fffffff)
+    if (chunks_ > 0x7fffffff || based_tiles_ > 0x7fffffff || row_tiles_ > 0x7fffffff || out_tiles_ > 0x7fffffff)
       return fail(error_, DR_E_UNSUPPORTED, "device: the frames are too large for one launch");
     host_.residuals.clear();
     first = 0;
@@ -144,7 +163,30 @@ class device_decoder {
     put(4, host_.merge);
     put(5, host_.outs);
     put(6, host_.residuals);
+    put(7, host_.based);
     return launched(begin_on_device(queue_.exec(), w_.zero, w_.zero_size, w_.blob, host_.blob));
+  }
+
+  // Describes a row of a patch and its base.
+  void list_base(size_t row, const merge_row& m, const tensor_out& out) {
+    based_row b{};
+    b.base = out.index_dtype ? out.base : out.values;
+    b.to = out.index_dtype ? nullptr : out.values;
+    b.support = m.support;
+    b.values = m.values;
+    b.dense = m.dense;
+    b.starts = m.starts;
+    b.row = w_.rows + row;
+    b.checks = w_.patched + 2 * row;
+    b.based = work_[row].based;
+    b.universe = m.universe;
+    b.support_max = m.support_max;
+    b.first_tile = static_cast<uint32_t>(based_tiles_);
+    b.first_assign = static_cast<uint32_t>(assign_blocks_);
+    b.size = value_size(m.dtype);
+    based_tiles_ += std::max<uint64_t>(1, ceil_div(b.universe, based_tile));
+    assign_blocks_ += std::max<uint64_t>(1, ceil_div(s_.rows[row].decoded_max, assign_tile));
+    host_.based.push_back(b);
   }
 
   plan_rule rule_of(uint32_t p) const {
@@ -208,7 +250,12 @@ class device_decoder {
       job.tell_count = &w_.result[i].expected;
     });
     if (const dr_status s = run_codec(p, section_index)) return s;
+    if (s_.patches && plan.value().has(DR_NEEDS_BASE)) {
+      const gather_bases::args bases{at<based_row>(7), static_cast<uint32_t>(work_.size())};
+      if (const dr_status s = launched(launch<gather_bases>(queue_.exec(), assign_blocks_, bases))) return s;
+    }
     jobs_of(p, section_value, [&](size_t i, dr_job& job) {
+      job.base = work_[i].based;
       job.out = work_[i].values;
       job.out_capacity = s_.rows[i % s_.rows.size()].support_max * row_bytes;
     });
@@ -278,7 +325,7 @@ class device_decoder {
   way way_of(const decode_request& request, std::span<const tensor_out> outs) const {
     uint64_t elements = 0, pairs = 0;
     for (const tensor_out& o : outs) elements += o.index_dtype ? 0 : o.universe * std::max(1u, o.width);
-    if (!request.delivers || elements == 0) return way::none;
+    if (!request.delivers || elements == 0 || s_.patches) return way::none;
     for (const auto& r : s_.rows) pairs += r.decoded_max * frames_;
     // Bytes of traffic: a single pair accesses two sectors of 32 bytes in the output; tiles read and write all of it
     // once.
@@ -293,14 +340,14 @@ class device_decoder {
   device_queue& queue_;
   device_decode_scratch& host_;
   dr_error& error_;
-  uint64_t chunks_ = 0, row_tiles_ = 0, out_tiles_ = 0;
+  uint64_t chunks_ = 0, row_tiles_ = 0, out_tiles_ = 0, based_tiles_ = 0, assign_blocks_ = 0;
   way way_ = way::none;
   std::vector<device_decode_scratch::room>& scratch_ = host_.scratch;
   std::vector<uint32_t*>& seen_ = host_.seen;
   std::vector<device_decode_row>& work_ = host_.rows;
   std::vector<dr_sort>& sort_ = host_.sort;
   std::vector<dr_job>& jobs_ = host_.jobs;
-  uint64_t part_[7] = {};
+  uint64_t part_[8] = {};
 };
 
 // The launches after the checks.
@@ -320,6 +367,11 @@ class device_deliverer {
                                      o.index_dtype,      o.dtype};
       const uint64_t blocks = std::clamp<uint64_t>(ceil_div(s_.rows[i].decoded_max, row_tile), 1, 4096);
       if (const dr_status s = launched(launch<hand_over_row>(exec, blocks, args))) return s;
+    }
+    if (s_.patches && n) {
+      const assign_changes::args args{judged_.based, &judged_.gate->failed, n,
+                                      static_cast<uint32_t>(judged_.assign_blocks)};
+      return launched(launch<assign_changes>(exec, judged_.assign_blocks, args));
     }
     if (!request_.residuals.empty())
       if (const dr_status s = add(static_cast<uint32_t>(request_.own), judged_.residuals, judged_.back, true)) return s;

@@ -10,6 +10,7 @@
 #include "container/unpack_tile.hpp"
 #include "cuda/device.hpp"
 #include "merge/merge_many_tile.hpp"
+#include "patch/apply_changes_tile.hpp"
 #include "pipeline/batch.hpp"
 #include "pipeline/decode.hpp"
 
@@ -29,6 +30,7 @@ struct decode_shape {
   };
   std::vector<wire_plan> wire;
   std::vector<row> rows;
+  bool patches = false;  // its rows are
   uint32_t cuts = 0;     // outputs that are parts of the one row (bucket=flat); 0: each is its row's
   header_layout layout;  // without a tag
   device_header header;
@@ -40,6 +42,7 @@ struct device_decode_row {
   uint64_t capacity[section_count];
   uint32_t *support, *order, *sorted;  // sorted: of keys that carry the order
   std::byte *values, *in_order;
+  std::byte* based;  // of a patch whose value codec reads it: the base at the support
   uint32_t* starts;  // of the output's tiles
 };
 
@@ -59,6 +62,7 @@ struct device_decode_scratch {
   std::vector<plan_rule> rules;
   std::vector<merge_row> merge;
   std::vector<merge_out> outs, residuals;
+  std::vector<based_row> based;
   std::vector<uint8_t> blob;
 };
 
@@ -88,6 +92,8 @@ struct judged_frames {
   const device_row* rows = nullptr;  // [frames][rows]
   const merge_row* merged = nullptr;
   const merge_out *outs = nullptr, *residuals = nullptr;
+  const based_row* based = nullptr;  // of a patch
+  uint64_t assign_blocks = 0;
   uint64_t out_tiles = 0;
   way how = way::none;
 };

@@ -38,6 +38,7 @@ void lay_out_row(const decode_shape& shape, size_t row, device_decode_row& o, By
   o.values = bytes(r.support_max * row_bytes + slack);
   // (Every output but the last may end with a part of a tile.)
   o.starts = reinterpret_cast<uint32_t*>(bytes(4 * (ceil_div(r.universe * plan.width, merge_tile) + 1 + shape.cuts)));
+  if (shape.patches && plan.value().has(DR_NEEDS_BASE)) o.based = bytes(r.support_max * row_bytes + slack);
   if (!plan.value().has(DR_REORDERS)) return;
   o.in_order = bytes(r.support_max * row_bytes + slack);
   if (plan.carries_order)
@@ -82,6 +83,7 @@ device_decode_work device_decode_work::lay_out(const decode_shape& shape, size_t
   w.state = reinterpret_cast<unpack_state*>(bytes(frames * sizeof(unpack_state)));
   w.gate = reinterpret_cast<gate_state*>(bytes(sizeof(gate_state)));
   w.back = reinterpret_cast<gate_state*>(bytes(sizeof(gate_state)));
+  if (shape.patches) w.patched = reinterpret_cast<uint64_t*>(bytes(2 * all * sizeof(uint64_t)));
   host.scratch.assign(shape.wire.size() * section_count, {});
   for (uint32_t p = 0; p < shape.wire.size(); ++p)
     for (uint32_t s = 0; s < section_count; ++s) {
@@ -121,7 +123,8 @@ device_decode_work device_decode_work::lay_out(const decode_shape& shape, size_t
   w.blob = bytes(round_up(all * sizeof(unpack_row), 16) + round_up(frames * sizeof(unpack_frame), 16) +
                  round_up(shape.wire.size() * sizeof(plan_rule), 16) + round_up(shape.header.head.size(), 16) +
                  round_up(all * sizeof(merge_row), 16) +
-                 2 * round_up(std::max<size_t>(n, shape.cuts) * sizeof(merge_out), 16));
+                 2 * round_up(std::max<size_t>(n, shape.cuts) * sizeof(merge_out), 16) +
+                 (shape.patches ? round_up(n * sizeof(based_row), 16) : 0));
   w.size = memory.used();
   return w;
 }

@@ -16,7 +16,8 @@ struct device_decode_work {
   uint64_t* made = nullptr;
   unpack_state* state = nullptr;
   gate_state *gate = nullptr, *back = nullptr;
-  std::byte* blob = nullptr;  // descriptors
+  uint64_t* patched = nullptr;  // of a patch: the checks of base and result of every row, as found
+  std::byte* blob = nullptr;    // descriptors
 
   // base nullptr: only measures. Fills the rows, scratch, bitmaps and sorts of `host`.
   static device_decode_work lay_out(const decode_shape& shape, size_t frames, std::byte* base,

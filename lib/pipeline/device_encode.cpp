@@ -68,6 +68,7 @@ class device_encoder {
       p.first_tile = static_cast<uint32_t>(tiles_);
       if (i < b_.rows.size()) {
         describe_row(b_, i, rows_[i], p);
+        if (b_.patches() && queue_.where) p.sent = static_cast<const uint8_t*>(tensor_of(i).values);
         tiles_ += ceil_div((shape_.rows == 1 ? shape_.header_size : 0) + padded(b_.rows[i].bound.payload), frame_tile);
         if (tiles_ > 0x7fffffff) return fail(error_, DR_E_UNSUPPORTED, "device: the frame is too large for one launch");
       }
@@ -125,7 +126,7 @@ class device_encoder {
   }
   // Whether a selection draws on the device.
   bool draws() const {
-    for (size_t i = 0; i < rows_.size(); ++i)
+    for (size_t i = 0; i < rows_.size() && !b_.patches(); ++i)
       if (device_select_job_of(b_, i).kind == device_select_job::chance) return true;
     return false;
   }
@@ -170,7 +171,32 @@ class device_encoder {
     std::memcpy(host_.blob.data() + rows_[row].flat_at, &table, sizeof table);
   }
 
+  // The rows that differ from their bases.
+  dr_status compare() {
+    host_.changes.clear();
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      changes_job j{};
+      if (queue_.where) {
+        j.base = tensor_of(i).base;
+        j.now = tensor_of(i).values;
+      }
+      j.support = rows_[i].support;
+      j.selected = rows_[i].selected;
+      j.based = rows_[i].based;
+      j.row = w_.rows + i;
+      j.checks = w_.patched + 2 * i;
+      j.ticket = rows_[i].ticket;
+      j.universe = static_cast<uint32_t>(b_.rows[i].universe);
+      j.count_max = static_cast<uint32_t>(b_.rows[i].count_max);
+      j.size = value_size(unit_of(i).dtype);
+      host_.changes.push_back(j);
+    }
+    return launched(launch_own<find_changes>(
+        queue_, host_.changes, [](const changes_job& j) { return changes_tiles(uint64_t{j.universe} * j.size); }));
+  }
+
   dr_status select() {
+    if (b_.patches()) return compare();
     select_.clear();
     for (size_t i = 0; i < rows_.size(); ++i) {
       device_select_job j = device_select_job_of(b_, i);
@@ -301,6 +327,7 @@ class device_encoder {
       job.in = rows_[i].sent;
       job.in_max = b_.rows[i].support_max * row_bytes(i);
       job.count = &w_.rows[i].support_count;
+      job.base = rows_[i].based;
       if (!rows_[i].order) return;
       job.tell = rows_[i].order;
       job.tell_capacity = b_.rows[i].support_max;
@@ -340,10 +367,19 @@ class device_encoder {
 
   dr_status pack(uint8_t* frame, uint64_t capacity, dr_result* result) {
     const auto* place = reinterpret_cast<const pack_row*>(w_.blob);
-    pack_frame::args args{w_.rows,   place,    reinterpret_cast<const uint8_t*>(place + b_.rows.size() + 1),
-                          w_.state,  w_.check, frame,
-                          capacity,  result,   call_.tag,
-                          step_at(), shape_,   call_.flags & DR_CALL_STATUS_FRAME,
+    pack_frame::args args{w_.rows,
+                          place,
+                          reinterpret_cast<const uint8_t*>(place + b_.rows.size() + 1),
+                          w_.state,
+                          w_.check,
+                          w_.patched,
+                          frame,
+                          capacity,
+                          result,
+                          call_.tag,
+                          step_at(),
+                          shape_,
+                          call_.flags & DR_CALL_STATUS_FRAME,
                           {}};
     std::memcpy(args.message, "encode failed on the GPU", sizeof args.message);
     return launched(launch<pack_frame>(queue_.exec(), std::max<uint64_t>(1, tiles_), args));

@@ -7,6 +7,7 @@
 
 #include "cuda/device.hpp"
 #include "feedback/feedback_tile.hpp"
+#include "patch/find_changes_tile.hpp"
 #include "pipeline/device_encode_work.hpp"
 #include "pipeline/encode.hpp"
 
@@ -19,6 +20,7 @@ struct device_encode_scratch {
   std::vector<dr_job> jobs;
   std::vector<device_select_job> select;
   device_select_scratch selecting;
+  std::vector<changes_job> changes;
   std::vector<regather_job> regather;
   std::vector<subtract_job> subtract;
   std::vector<uint8_t> blob;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "patch/find_changes_tile.hpp"
 #include "pipeline/device_decode_work.hpp"
 
 namespace dr {
@@ -29,6 +30,7 @@ device_encode_row lay_out_row(Bytes&& bytes, const batch& b, size_t i) {
     o.reported = o.support;
     o.sent = o.selected;
   }
+  if (u.patches() && wire.value().has(DR_NEEDS_BASE)) o.based = bytes(r.count_max * row_bytes + slack);
   if (wire.value().has(DR_REORDERS)) {
     o.order = reinterpret_cast<uint32_t*>(bytes(4 * r.support_max + slack));
     if (wire.carries_order || u.method->keeps_feedback())
@@ -38,6 +40,11 @@ device_encode_row lay_out_row(Bytes&& bytes, const batch& b, size_t i) {
     if (wire.lists[s].count) o.slot[s] = reinterpret_cast<uint8_t*>(bytes(r.need[s].largest() + slack));
   if (decodes_sent(b, i)) o.decoded = bytes(r.support_max * row_bytes + slack);
   return o;
+}
+
+// Words of the look-back of a patch's comparison.
+uint64_t ticket_words_of(const batch& b, size_t i) {
+  return 1 + changes_tiles(b.rows[i].universe * value_size(b.units[b.rows[i].unit].dtype));
 }
 
 }  // namespace
@@ -100,8 +107,12 @@ uint64_t device_encode_work::lay_out(const batch& b, std::byte* base, std::vecto
   replaced = reinterpret_cast<replaced_row*>(bytes(replaces ? n * sizeof(replaced_row) : 0));
   state = reinterpret_cast<pack_state*>(bytes(sizeof(pack_state)));
   check = reinterpret_cast<uint64_t*>(bytes(n * 8));
+  patched = b.patches() ? reinterpret_cast<uint64_t*>(bytes(2 * n * sizeof(uint64_t))) : nullptr;
+  uint64_t ticket_words = 0;
+  for (size_t i = 0; i < n && b.patches(); ++i) ticket_words += ticket_words_of(b, i);
+  auto* ticket = reinterpret_cast<uint64_t*>(bytes(ticket_words * sizeof(uint64_t)));
   device_select_need selects{};
-  for (size_t i = 0; i < n; ++i) {
+  for (size_t i = 0; i < n && !b.patches(); ++i) {
     const device_select_need need = select_need(device_select_job_of(b, i));
     selects.zeroed += round_up(need.zeroed, 64);
     selects.plain += round_up(need.plain, 64);
@@ -133,6 +144,10 @@ uint64_t device_encode_work::lay_out(const batch& b, std::byte* base, std::vecto
   uint64_t table_at = tables;
   for (size_t i = 0; i < n; ++i) {
     device_encode_row o = lay_out_row(bytes, b, i);
+    if (b.patches()) {
+      o.ticket = ticket;
+      if (ticket) ticket += ticket_words_of(b, i);
+    }
     if (const unit& u = b.units[b.rows[i].unit]; u.tensors > 1) {
       o.flat_at = table_at;
       if (blob) o.flat = reinterpret_cast<const flat_table*>(blob + table_at);

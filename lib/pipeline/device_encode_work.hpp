@@ -17,6 +17,8 @@ namespace dr {
 struct device_encode_row {
   uint32_t *support, *reported, *order, *keys;
   std::byte *selected, *sent, *decoded;
+  std::byte* based;  // of a patch whose value codec reads it: the base at the support
+  uint64_t* ticket;  // of a patch: the look-back of its comparison
   uint8_t* slot[section_count];
   const flat_table* flat;  // of a bucket of several tensors; otherwise NULL
   uint64_t flat_at;        // its offset in the blob
@@ -34,6 +36,7 @@ struct device_encode_work {
   replaced_row* replaced;
   pack_state* state;
   uint64_t* check;
+  uint64_t* patched;  // of patches: the checks of base and result of every row; otherwise nullptr
   std::byte *select_zeroed, *select_plain, *blob;
   row_keys* keys;  // of rows: the last part of the blob, sent if something draws on the device
   uint64_t keys_at;
@@ -47,7 +50,7 @@ struct device_encode_work {
 stream_shape device_stream_shape(const batch& b, size_t row, section s);
 // Whether the payload of a row is decoded again, for feedback.
 bool decodes_sent(const batch& b, size_t row);
-// A row's selection without the addresses of its memory.
+// Of a row of a batch of gradients: its selection without the addresses of its memory.
 device_select_job device_select_job_of(const batch& b, size_t row);
 
 // Describes a row for the kernel that packs the frame; the caller sets its first tile.

@@ -100,6 +100,8 @@ dr_status check_tensor(const tensor_view& t, uint64_t i, const tensor_shape& was
   if (reinterpret_cast<uintptr_t>(t.sums) % sizeof *t.sums)
     return bad_pointer(error, i, DR_STREAM_VALUE, t.sums, "sums are not aligned to 8");
   if (!method.patches() && t.history) return bad_without_patch(error, i, t.history, "a history");
+  if (on_device && (t.sums || t.history))
+    return bad_tensor(error, i, DR_E_UNSUPPORTED, 0, "has %s, which only the CPU keeps", t.sums ? "sums" : "a history");
   const uintptr_t index_size = t.index_dtype == DR_U64 || t.index_dtype == DR_I64 ? 8 : 4;
   if (shape.sparse() && reinterpret_cast<uintptr_t>(t.indices) % index_size)
     return bad_pointer(error, i, DR_STREAM_INDEX, t.indices, "indices are not aligned to their dtype");

@@ -117,7 +117,7 @@ DR_HD decltype(auto) with_value_type(uint32_t dtype, F&& f) {
   return f(bf16_type{});
 }
 
-// Bytes of a value, or of a word of a patch: a device has no patches.
+// Bytes of a value, or of a word of a patch: a device has patches of values only.
 DR_HD constexpr unsigned value_size(uint32_t dtype) {
 #if defined(__CUDA_ARCH__)
   return dtype == DR_F32 ? 4 : 2;

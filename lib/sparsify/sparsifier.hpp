@@ -54,7 +54,8 @@ struct sparsifier {
   bool passes_on = false;
   // Positions follow from the key and the universe alone: all ranks select the same.
   bool blind = false;
-  // Selects the rows that differ from a base: a patch (lib/patch). The pipeline does it, and `keep` is nullptr.
+  // Selects the rows that differ from a base: a patch (lib/patch). The pipeline does it, on a GPU, too; `keep` and
+  // `on_device` are nullptr.
   bool patches = false;
   // Compares with a tensor's base, the weights beside the gradient; the frame is as any other.
   bool weighs = false;

@@ -17,19 +17,25 @@ unsigned index_bytes(dr_dtype dtype) { return dtype == DR_U64 || dtype == DR_I64
 
 // What one step sees of one tensor.
 struct gradient {
-  std::vector<uint8_t> values, indices;
+  std::vector<uint8_t> values, indices, base;
 };
-gradient make(const whole_tensor& t, cases::random_source& random) {
+gradient make(const whole_tensor& t, bool patch, cases::random_source& random) {
   gradient g;
   std::vector<uint32_t> bits((t.count ? t.count : t.universe) * t.width);
   for (uint64_t row = 0; row < bits.size() / t.width; ++row) {
-    const bool zero = random.unit() < t.zeros;
+    const bool zero = !patch && random.unit() < t.zeros;
     for (uint32_t w = 0; w < t.width; ++w)
       bits[row * t.width + w] = zero ? 0 : cases::bits_of(t.dtype, random.laplace());
     if (t.plateau > 0 && random.unit() < t.plateau)
       bits[row * t.width] = cases::bits_of(t.dtype, 4) + (random.unit() < 0.5);
   }
   g.values = cases::bytes_of(bits, value_bytes(t.dtype));
+  if (patch) {
+    // Mostly by a place or two; now and then everything.
+    for (uint32_t& x : bits)
+      if (random.unit() >= t.zeros) x += random.unit() < 0.95 ? 1 + random.below(3) : random.below(60000);
+    g.base = cases::bytes_of(bits, value_bytes(t.dtype));
+  }
   if (t.count) {
     for (const uint32_t i : random.subset(t.universe, t.count)) {
       const uint64_t wide = i;
@@ -60,12 +66,20 @@ dr_call call_of(size_t step) {
 
 constexpr float weights[steps] = {0.5f, -1, 0.25f};
 
+dr_decode_options options_of(uint32_t flags) {
+  dr_decode_options options{};
+  options.struct_size = sizeof options;
+  options.flags = flags;
+  return options;
+}
+
 }  // namespace
 
 struct whole_call::parts {
   std::string text;
   std::vector<whole_tensor> tensors;
   dr_plan* plan = nullptr;
+  bool patches = false;
   std::vector<gradient> data[steps];
   size_t bound = 0;
   std::vector<uint8_t> frames[steps];
@@ -75,6 +89,7 @@ struct whole_call::parts {
     std::vector<uint8_t> frame;
     dr_status status;
     dr_status known;  // to who knows the batch: another plan than its own, and no later version, is corrupt
+    std::vector<std::vector<uint8_t>> before;  // what the outputs hold
   };
   std::vector<refused> damaged;
 
@@ -111,6 +126,17 @@ struct whole_call::parts {
     }
     return outs;
   }
+  // What outputs hold before a decode: poison, or the bases of a step.
+  std::vector<std::vector<uint8_t>> before(size_t step) const {
+    std::vector<std::vector<uint8_t>> out;
+    for (size_t i = 0; i < tensors.size(); ++i)
+      if (patches)
+        out.push_back(data[step][i].base);
+      else
+        out.emplace_back(output_size(i), poison);
+    return out;
+  }
+  dr_decode_options decoding() const { return options_of(patches ? uint32_t{DR_DECODE_APPLY} : 0u); }
   size_t output_size(size_t i) const { return tensors[i].universe * tensors[i].width * value_bytes(tensors[i].dtype); }
   size_t state_size(size_t i) const {
     const auto shapes = describe([](size_t, dr_tensor&) {});
@@ -126,9 +152,13 @@ std::string whole_call::parts::work_out() {
   const context c;
   dr_error error{sizeof(dr_error)};
   if (dr_plan_parse(text.c_str(), &plan, &error)) return error.message;
+  dr_plan_info info{};
+  info.struct_size = sizeof info;
+  if (dr_plan_describe(plan, &info, &error)) return error.message;
+  patches = info.flags & DR_PLAN_PATCH;
   cases::random_source random("whole plans");
   for (auto& step : data)
-    for (const whole_tensor& t : tensors) step.push_back(make(t, random));
+    for (const whole_tensor& t : tensors) step.push_back(make(t, patches, random));
   std::vector<std::vector<uint8_t>> state;
   for (size_t i = 0; i < tensors.size(); ++i) state.emplace_back(state_size(i));
   const auto outs_of = [&](std::vector<std::vector<uint8_t>>& memory) {
@@ -139,6 +169,7 @@ std::string whole_call::parts::work_out() {
   for (size_t step = 0; step < steps; ++step) {
     const auto in = describe([&](size_t i, dr_tensor& t) {
       t.values = data[step][i].values.data();
+      if (patches) t.base = data[step][i].base.data();
       if (t.index_dtype) t.indices = data[step][i].indices.data();
       if (state[i].empty()) return;
       t.state = state[i].data();
@@ -153,9 +184,10 @@ std::string whole_call::parts::work_out() {
       return c.says("encode");
     frames[step].resize(result.size);
     states[step] = state;
-    for (size_t i = 0; i < tensors.size(); ++i) outputs[step].emplace_back(output_size(i), poison);
+    outputs[step] = before(step);
     auto outs = outs_of(outputs[step]);
-    if (dr_decode(c.handle, nullptr, frames[step].data(), frames[step].size(), nullptr, outs.data(), sizeof outs[0],
+    const dr_decode_options options = decoding();
+    if (dr_decode(c.handle, nullptr, frames[step].data(), frames[step].size(), &options, outs.data(), sizeof outs[0],
                   outs.size()))
       return c.says("decode");
   }
@@ -163,26 +195,32 @@ std::string whole_call::parts::work_out() {
   auto outs = outs_of(sums);
   std::vector<dr_bytes> list;
   for (const auto& f : frames) list.push_back({f.data(), f.size()});
-  dr_decode_options options{};
-  options.struct_size = sizeof options;
-  options.flags = DR_DECODE_ADD;
-  if (dr_merge(c.handle, nullptr, list.data(), weights, steps, &options, outs.data(), sizeof outs[0], outs.size()))
+  const dr_decode_options options = options_of(DR_DECODE_ADD);
+  if (!patches &&
+      dr_merge(c.handle, nullptr, list.data(), weights, steps, &options, outs.data(), sizeof outs[0], outs.size()))
     return c.says("merge");
-  const auto damage = [&](std::vector<uint8_t> frame) {
-    auto untouched = outputs[0];
+  const auto damage = [&](std::vector<uint8_t> frame, std::vector<std::vector<uint8_t>> held) {
+    auto untouched = held;
     auto room = outs_of(untouched);
+    const dr_decode_options how = decoding();
     const dr_status status =
-        dr_decode(c.handle, nullptr, frame.data(), frame.size(), nullptr, room.data(), sizeof room[0], room.size());
+        dr_decode(c.handle, nullptr, frame.data(), frame.size(), &how, room.data(), sizeof room[0], room.size());
     const bool foreign = status == DR_E_UNSUPPORTED && frame[2] == frames[0][2];
-    if (status) damaged.push_back({std::move(frame), status, foreign ? dr_status{DR_E_CORRUPT} : status});
+    if (status)
+      damaged.push_back({std::move(frame), status, foreign ? dr_status{DR_E_CORRUPT} : status, std::move(held)});
   };
   const size_t size = frames[0].size();
   for (const size_t at : {size_t{2}, size_t{5}, size_t{12}, size_t{17}, size_t{40}, size / 4, size / 2, size - 5}) {
     auto frame = frames[0];
     frame[std::min(at, size - 1)] ^= 4;
-    damage(std::move(frame));
+    damage(std::move(frame), before(0));
   }
-  damage({frames[0].begin(), frames[0].begin() + static_cast<ptrdiff_t>(size / 2)});
+  damage({frames[0].begin(), frames[0].begin() + static_cast<ptrdiff_t>(size / 2)}, before(0));
+  for (size_t i = 0; patches && i < tensors.size(); ++i) {
+    auto other = before(0);  // the base of something else
+    if (!other[i].empty()) other[i].back() ^= 2;
+    damage(frames[0], std::move(other));
+  }
   return damaged.empty() ? "no frame could be damaged" : "";
 }
 
@@ -228,9 +266,8 @@ class device_run {
       wrong = encode(step);
       if (wrong.empty()) wrong = decode(step);
     }
-    if (wrong.empty()) wrong = merge();
-    for (size_t i = 0; i < p_.damaged.size() && wrong.empty(); ++i)
-      wrong = refuse(p_.damaged[i].frame, p_.damaged[i].status, p_.damaged[i].known);
+    if (wrong.empty() && !p_.patches) wrong = merge();
+    for (size_t i = 0; i < p_.damaged.size() && wrong.empty(); ++i) wrong = refuse(p_.damaged[i]);
     if (wrong.empty()) wrong = encode_without_room();
     if (wrong.empty() && !memory_.intact()) wrong = "it wrote beside its memory";
     return wrong;
@@ -253,7 +290,8 @@ class device_run {
 
   std::string run_encode(size_t step, uint8_t* frame, size_t capacity, dr_result& result) {
     const auto in = p_.describe([&](size_t i, dr_tensor& t) {
-      t.values = memory_.copy(p_.data[step][i].values, value_bytes(t.dtype));
+      t.values = memory_.copy(p_.data[step][i].values, p_.patches && step == 0 ? 16 : value_bytes(t.dtype));
+      if (p_.patches) t.base = memory_.copy(p_.data[step][i].base, step == 2 ? value_bytes(t.dtype) : 16);
       if (t.index_dtype) t.indices = memory_.copy(p_.data[step][i].indices, index_bytes(t.index_dtype));
       if (p_.states[0][i].empty()) return;
       t.state = state_[i];
@@ -300,38 +338,31 @@ class device_run {
       if (!same(where_[i], expected[i])) return false;
     return true;
   }
-  std::vector<std::vector<uint8_t>> unwritten() const {
-    auto out = p_.outputs[0];
-    for (auto& bytes : out) std::ranges::fill(bytes, poison);
-    return out;
-  }
-
   std::string run_decode(std::span<const uint8_t> frame, std::vector<dr_tensor_out> outs, dr_result& result) {
-    return dr_batch_decode(c_.handle, batch_, &place_, memory_.copy(frame, 16), frame.size(), nullptr, outs.data(),
+    const dr_decode_options options = p_.decoding();
+    return dr_batch_decode(c_.handle, batch_, &place_, memory_.copy(frame, 16), frame.size(), &options, outs.data(),
                            sizeof outs[0], outs.size(), workspace_, merge_room_, &result)
                ? c_.says("decode")
                : "";
   }
   std::string decode(size_t step) {
     dr_result result{.struct_size = sizeof(dr_result)};
-    if (const auto e = run_decode(p_.frames[step], outs_over(unwritten()), result); !e.empty()) return e;
+    if (const auto e = run_decode(p_.frames[step], outs_over(p_.before(step)), result); !e.empty()) return e;
     if (result.status) return "decode has status " + std::to_string(result.status);
     return outs_are(p_.outputs[step]) ? "" : "decode gives other values";
   }
-  std::string refuse(std::span<const uint8_t> frame, dr_status expected, dr_status known) {
+  std::string refuse(const typename Parts::refused& r) {
     dr_result result{.struct_size = sizeof(dr_result)};
-    if (const auto e = run_decode(frame, outs_over(unwritten()), result); !e.empty()) return e;
-    if (result.status != expected && result.status != known)
-      return "a damaged frame has status " + std::to_string(result.status) + ", on the CPU " + std::to_string(expected);
-    return outs_are(unwritten()) ? "" : "a damaged frame changes an output";
+    if (const auto e = run_decode(r.frame, outs_over(r.before), result); !e.empty()) return e;
+    if (result.status != r.status && result.status != r.known)
+      return "a damaged frame has status " + std::to_string(result.status) + ", on the CPU " + std::to_string(r.status);
+    return outs_are(r.before) ? "" : "a damaged frame changes an output";
   }
   std::string merge() {
     auto outs = outs_over(p_.outputs[0]);
     std::vector<dr_bytes> list;
     for (const auto& f : p_.frames) list.push_back({memory_.copy(f, 16), f.size()});
-    dr_decode_options options{};
-    options.struct_size = sizeof options;
-    options.flags = DR_DECODE_ADD;
+    const dr_decode_options options = options_of(DR_DECODE_ADD);
     dr_result result{.struct_size = sizeof(dr_result)};
     if (dr_batch_merge(c_.handle, batch_, &place_, list.data(), weights, steps, &options, outs.data(), sizeof outs[0],
                        outs.size(), workspace_, merge_room_, &result))
@@ -386,12 +417,16 @@ std::vector<whole_call> whole_calls() {
       {DR_F32, 700, 1, 0.9, 0, 0}, {DR_F32, 0, 1, 0, 0, 0}, {DR_F32, 9000, 1, 0.3, 0, 0}, {DR_F32, 3, 1, 0, 0, 0}};
   const std::vector<whole_tensor> plateaus = {
       {DR_F16, 6000, 1, 0, 0, 0, 0.02}, {DR_F16, 5, 1, 0, 0, 0}, {DR_F16, 9000, 1, 0, 0, 0, 0.5}};
+  // (The second one is sent dense.)
+  const std::vector<whole_tensor> patched = {{DR_BF16, 30001, 1, 0.9, 0, 0}, {DR_F16, 3001, 1, 0.01, 0, 0},
+                                             {DR_F32, 9001, 1, 0.8, 0, 0},   {DR_BF16, 5000, 1, 1, 0, 0},
+                                             {DR_F32, 0, 1, 0, 0, 0},        {DR_F16, 1, 1, 0, 0, 0}};
   const std::string topr = "sparsify=topr(ratio=0.02) ", threshold = "sparsify=threshold(value=3,max_ratio=0.2) ",
                     feedback = "sparsify=topr(ratio=0.05) feedback=residual(beta=0.9,gamma=0.5) ";
   const struct {
     std::string sparsifier;
     const char *index, *index_values, *value, *value_values;
-    const std::vector<whole_tensor>& tensors;
+    std::vector<whole_tensor> tensors;
   } list[] = {
       {topr, "raw", "", "raw", "", mixed},
       {topr, "golomb", "", "qsgd", "", mixed},
@@ -416,6 +451,9 @@ std::vector<whole_call> whole_calls() {
       {"sparsify=chunks(count=5,size=100) ", "golomb", "", "qsgd", "", mixed},
       {"sparsify=chunks(count=70,size=1000) feedback=residual bucket=flat ", "golomb", "", "raw", "", bucket},
       {"sparsify=chunks(ratio=0.1,size=9500) ", "raw", "", "raw", "", plateau},
+      {"sparsify=changed ", "golomb", "", "raw", "", patched},
+      {"sparsify=changed ", "rice", "", "raw", "", {patched.begin(), patched.begin() + 1}},
+      {"sparsify=changed ", "golomb", "", "ulp", "", patched},
       {"", "golomb", "", "raw", "", rows},
       {"", "raw", "", "qsgd", "", rows},
       {"", "golomb", "", "log_quant", "(bits=3,range=4)", rows},

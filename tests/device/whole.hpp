@@ -11,7 +11,7 @@ struct whole_tensor {
   dr_dtype dtype;
   uint64_t universe;
   uint32_t width;
-  double zeros;          // this part of the rows is zero
+  double zeros;          // this part of the rows is zero; of a patch, equal to its base
   uint64_t count;        // of a sparse one; 0: dense
   dr_dtype index_dtype;  // of a sparse one
   double plateau = 0;    // this part has one of two neighbouring values, for a selection to tell apart
@@ -24,7 +24,7 @@ class whole_call {
   ~whole_call();
   whole_call(whole_call&&) noexcept;
 
-  // Three steps of encode, then decode and merge of their frames, in a prepared batch.
+  // Three steps of encode, then decode and merge of their frames (patches are applied instead), in a prepared batch.
   std::string differs(const order& how) const;
 
  private:

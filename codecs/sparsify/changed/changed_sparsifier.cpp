@@ -9,8 +9,7 @@ bool keeps_all(const dr_params&) { return true; }
 }  // namespace
 
 constinit const sparsifier changed_sparsifier = {
-    .entry =
-        sparsifier_entry("changed", "selects the rows whose bits differ from the base: a patch", 7, {}, DR_HOST_ONLY),
+    .entry = sparsifier_entry("changed", "selects the rows whose bits differ from the base: a patch", 7, {}),
     .keep = nullptr,
     .keeps_all = keeps_all,
     .passes_on = true,
