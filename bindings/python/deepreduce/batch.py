@@ -26,6 +26,7 @@ from ._tensors import (
     make_options,
     name_outputs,
     read_inputs,
+    set_weights,
     shape_of,
     tracer_of,
     weights_of,
@@ -188,6 +189,7 @@ class Batch(Uncopied):
         step: Union[int, Tensor] = 0,
         private_seed: int = 0,
         state: States = None,
+        weights: object = None,
         key: Keys = None,
         tag: Optional[int] = None,
         status_frame: bool = False,
@@ -201,6 +203,7 @@ class Batch(Uncopied):
              it between replays of a graph, and they draw new numbers. A tag is then `tag` plus that step
         out  on a GPU a DeviceFrame of this batch (`frame`); on the CPU writable bytes (a bytearray, an array or tensor
              of bytes). None: new memory
+        weights  as for the function encode: of a patch the base, which the receiver has
 
         Returns `out` on a GPU; on the CPU bytes, or the part of `out` that holds the frame, as encode does. Whether a captured
         encode succeeded only `out.size()` shows; status_frame=True informs the receivers. Raises the errors of encode, and
@@ -213,6 +216,8 @@ class Batch(Uncopied):
         inputs = read_inputs(x, None, state, key, self._sum_duplicates, beside)
         if inputs.is_list != self._is_list:
             raise ArgumentError(f"the batch is for {'a list of tensors' if self._is_list else 'one tensor'}")
+        if weights is not None:
+            set_weights(inputs, weights)
         seed = seed_of(self._seed, "Batch.encode", (), old)
         counts = not isinstance(step, (int, numpy.integer))
         call = make_call(0 if counts else step, seed, private_seed, tag, inputs.is_list, status_frame, fit)
@@ -285,6 +290,18 @@ class Batch(Uncopied):
             raise ArgumentError("add=True requires out=")
         options = make_options(max_elements, max_workspace, tag, add=add)
         return self._run([frame], ["frame"], None, out, False, options, trace)
+
+    def apply(self, frame: object, weights: object) -> Tensor:
+        """Applies a frame of a patch (sparsify=changed) to its base, in place, and returns the weights.
+
+        frame    as for `decode`
+        weights  the base: arrays of the batch's shapes and types, of which those weights change that the patch names
+
+        All tensors change, or on any error none. On a GPU it does not wait: `check` raises WrongBase, CorruptFrame, …
+        """
+        options = make_options()
+        options.flags |= _abi.DR_DECODE_APPLY
+        return self._run([frame], ["frame"], None, weights, False, options, None)
 
     def merge(
         self,

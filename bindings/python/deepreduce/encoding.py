@@ -114,8 +114,8 @@ def encode(
     key             a number that identifies the tensor in random draws; for a list a list of them. 0 or None: its position
                     in the list. Tensors that are encoded by separate calls need different keys, otherwise Random-k
                     selects the same positions in all of them
-    weights         for a plan with sparsify=visible: the weights that the tensor updates, of its type and shape; for a list
-                    a list of them
+    weights         for a plan with sparsify=visible: the weights that the tensor updates, of its type and shape; with
+                    sparsify=changed the base of the patch, likewise; for a list a list of them
     sum_duplicates  Sparse: add up the values of equal indices; otherwise a duplicate is an error
     status_frame    if the library cannot encode, return a status frame with the reason instead of raising. It decodes to
                     PeerError on every rank, so no rank waits. Arguments that are not tensors still raise; on a GPU so do

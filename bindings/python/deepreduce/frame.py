@@ -9,7 +9,7 @@ from typing import Any, Dict, NoReturn, Tuple
 from ._native import _abi, _device, _library, _memory
 from ._native._call import STREAMS
 from ._native._types import Pointer, Tensor
-from .errors import BY_CODE, ArgumentError, InternalError
+from .errors import BY_CODE, ArgumentError, InternalError, WrongBase
 
 RESULT_SIZE = ctypes.sizeof(_abi.dr_result)
 
@@ -119,6 +119,13 @@ def raise_result(result: _abi.dr_result, frames: int = 0) -> NoReturn:
         where = f"frame {frame}{': ' if where else ''}{where}"
     if status == _abi.DR_E_ARGUMENT and result.stream == _abi.DR_STREAM_VALUE:
         words, what = "a value is NaN or infinite; the codec requires finite values", unfinite(result.what)
+    elif status == _abi.DR_E_ARGUMENT and frames:  # of a decode: a patch, whose kernel tells both checks
+        raise WrongBase(
+            f"{where}: its check is {result.what:016x}; the patch is for a base of check {result.where:016x}",
+            code=status,
+            tensor=tensor,
+            what=result.what,
+        )
     elif status == _abi.DR_E_ARGUMENT:
         words = "indices do not ascend or are not below the universe, or the state is of something else"
     elif status == _abi.DR_E_CAPACITY and tensor is None:

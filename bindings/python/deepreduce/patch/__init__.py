@@ -29,6 +29,7 @@ from .._native._types import Array, Tensor, Weights
 from ..errors import ArgumentError
 from ..plan import Plan, as_plan
 from ._apply import apply_to, look, tensors_of, written_of
+from ._device_words import DEVICE_PLAN, apply_on_device, changes_on_device, on_device, refuse
 from ._element_types import Words, like
 from ._patch_file import Patch, Tensors, places_of, require_same, write_patch
 from ._store import Store
@@ -54,7 +55,9 @@ class Sums:
     """
 
     def __init__(self, weights: object) -> None:
-        self._sums = {name: new_sums(tensor.words) for name, tensor in tensors_of(weights, "weights").items()}
+        tensors = tensors_of(weights, "weights")
+        refuse("Sums", tensors)
+        self._sums = {name: new_sums(tensor.words) for name, tensor in tensors.items()}
 
     def check(self, name: str = "") -> int:
         """The 64-bit check by which a patch identifies the tensor."""
@@ -93,7 +96,9 @@ class History:
     """
 
     def __init__(self, weights: object) -> None:
-        self._bytes = {name: numpy.zeros(tensor.length, numpy.uint8) for name, tensor in tensors_of(weights, "weights").items()}
+        tensors = tensors_of(weights, "weights")
+        refuse("History", tensors)
+        self._bytes = {name: numpy.zeros(tensor.length, numpy.uint8) for name, tensor in tensors.items()}
 
     def clear(self) -> None:
         """Forgets all patches. Call it when weights are sent whole."""
@@ -137,9 +142,10 @@ def encode(
     hundreds of small tensors need few bytes more than one tensor of their total size.
 
     old, new      arrays of the same shape and type, or dicts of arrays with the same names: numpy, torch, JAX or any array with
-                  DLPack, on the CPU. Types are bfloat16, float16, float32 and float64; values of any other type of 8, 16, 32 or
+                  DLPack, on the CPU, or all on a GPU ("On a GPU" in docs/PATCH.md). Types are bfloat16, float16, float32 and float64; values of any other type of 8, 16, 32 or
                   64 bits are compared and sent as bits
-    plan          a Plan with sparsify=changed, or its text; None: "patch", or "patch_chain" with a history
+    plan          a Plan with sparsify=changed, or its text; None: "patch", or "patch_chain" with a history; on a GPU
+                  "sparsify=changed index=golomb value=ulp"
     base, result  names that the patch stores, for example those of two steps
     sums          the Sums of `old`; they are updated to those of `new`
     history       the History of `old`; it is updated, and `apply` then needs one, too. With a history tensors do not share
@@ -155,7 +161,10 @@ def encode(
     require_same(before, after, "old", "new")  # before the sums, whose error would be less specific
     moved = None if sums is None else {name: old_sums.copy() for name, old_sums in sums.of(before).items()}
     later = None if history is None else {name: ages.copy() for name, ages in history.of(before).items()}
-    chosen = as_plan(plan if plan is not None else "patch" if history is None else "patch_chain")
+    placed = on_device(before)
+    if sums is not None or history is not None:
+        refuse("sums and histories", before)
+    chosen = as_plan(plan if plan is not None else DEVICE_PLAN if placed else "patch" if history is None else "patch_chain")
     file = io.BytesIO()
     write_patch(file, before, after, chosen, (base, result), moved, threads, history=later)
     if sums is not None and moved is not None:
@@ -200,6 +209,11 @@ def apply(
     held, made = written_of(weights)
     opened = Patch(_bytes(patch))
     opened.require(held, "weights")
+    if on_device(held):
+        if sums is not None or history is not None:
+            refuse("sums and histories", held)
+        apply_on_device(held, opened)
+        return made(held)
     known = None if sums is None else sums.of(held)
     apply_to(held, opened, known, threads, None if history is None else history.of(held))
     return made(held)
@@ -223,6 +237,11 @@ def changes(patch: object, base: object, *, history: Optional[History] = None) -
     held = tensors_of(base, "base")
     opened = Patch(_bytes(patch))
     opened.require(held, "base")
+    if on_device(held):
+        if history is not None:
+            refuse("histories", held)
+        pairs = changes_on_device(held, opened)
+        return pairs if isinstance(base, Mapping) else pairs[""]
     found: Dict[str, List[Tuple[Array, Array]]] = {name: [] for name in held}
     for seen in look(held, opened, opened.units(held), None, None, None if history is None else history.of(held)):
         for part, place in zip(seen.unit.parts, places_of(seen.unit.parts)):

@@ -14,8 +14,8 @@ from ._patch_file import Patch, Tensors, Unit, checks_of, gather, places_of
 from ._word_frames import Known, check_of, in_order, new_sums
 
 
-def tensors_of(weights: object, what: str, written: bool = False) -> Dict[str, Words]:
-    """name -> Words. A single array has the name "". Raises ArgumentError, which calls the weights `what`."""
+def tensors_of(weights: object, what: str, written: bool = False) -> Tensors:
+    """name -> Words, or DeviceWords. A single array has the name "". Raises ArgumentError, which calls the weights `what`."""
     if not isinstance(weights, Mapping):
         return {"": words_of(weights, what, written)}
     for name in weights:
@@ -24,7 +24,7 @@ def tensors_of(weights: object, what: str, written: bool = False) -> Dict[str, W
     return {name: words_of(array, f"{what}[{name!r}]", written) for name, array in weights.items()}
 
 
-def written_of(weights: object) -> Tuple[Dict[str, Words], Weights]:
+def written_of(weights: object) -> Tuple[Tensors, Weights]:
     """(the memory to write, a function that converts it to the result)"""
     jax = sys.modules.get("jax")
     arrays = list(weights.values()) if isinstance(weights, Mapping) else [weights]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import TYPE_CHECKING, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy
 
-from .._native import _abi, _memory
+from .._native import _abi, _device, _memory
 from .._native._types import Array, DType, Tensor
-from ..errors import ArgumentError
+from ..errors import ArgumentError, Unsupported
+from ._device_words import DevicePart, DeviceWords
 
 if TYPE_CHECKING:
     import torch
@@ -97,12 +98,15 @@ class Words(NamedTuple):
         return self.words[first : first + count]
 
 
-def words_of(x: object, what: str, written: bool = False) -> Words:
-    """The memory of an array on the CPU as words, in row-major order.
+def words_of(x: object, what: str, written: bool = False) -> Union[Words, DeviceWords]:
+    """The memory of an array as words, in row-major order.
 
-    An array that is not contiguous or not aligned is copied, or refused if it is `written`. Raises ArgumentError, which calls x
-    `what`, for any object that is not such an array.
+    An array on the CPU that is not contiguous or not aligned is copied, or refused if it is `written`. Raises ArgumentError, which
+    calls x `what`, for any object that is not such an array; Unsupported for types that have no patches on a GPU.
     """
+    place = _device.find([(what, x)])
+    if place is not None:
+        return _on_device(x, what, written, place)
     if _memory.torch_tensor(x):
         return _of_tensor(x, what, written)
     array = _memory._host_array(x, what)
@@ -128,6 +132,16 @@ def _of_tensor(x: torch.Tensor, what: str, written: bool) -> Words:
         _refuse_copy(what, written, "contiguous and aligned")
         flat = flat.clone(memory_format=torch.contiguous_format)
     return Words(dtype, tuple(x.shape), flat.reshape(-1).view(torch.uint8).numpy().view(word_type(dtype)), x)
+
+
+def _on_device(x: Tensor, what: str, written: bool, place: _device.Place) -> DeviceWords:
+    view = place._view(x, what)
+    dtype = _name(view.dtype, what)
+    if ELEMENT_TYPES[dtype].code not in _memory.FLOATS:
+        raise Unsupported(f"{what} is {view.dtype} on {place}: patches there are of float32, float16 or bfloat16; copy it to the CPU")
+    memory = place.borrow_output(x, what) if written else place.borrow(x, what)
+    part = DevicePart(memory.address, memory.elements, view.itemsize, place, memory.owner)
+    return DeviceWords(dtype, tuple(view.shape), part, x)
 
 
 def _name(name: str, what: str) -> str:

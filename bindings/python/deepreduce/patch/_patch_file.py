@@ -13,6 +13,7 @@ import numpy
 from .._native._types import Array, Tensor
 from ..errors import ArgumentError, CorruptFrame, Error, Unsupported, WrongBase
 from ..plan import Plan
+from ._device_words import on_device
 from ._element_types import ELEMENT_TYPES, word_type
 from ._patch_index import (
     Index,
@@ -186,7 +187,7 @@ def write_patch(
     file.write(MAGIC)
     rows: List[UnitRow] = []
     unchanged: List[int] = []
-    for units in in_order(encode, joined(old) if history is None else _apart(old), threads):
+    for units in in_order(encode, joined(old) if history is None and not on_device(old) else _apart(old), threads):
         for unit in units:
             file.write(unit.frame)
             rows.append(UnitRow(len(unit.parts), len(unit.frame), locator_of(unit.checks) if unit.frame else (0, 0)))

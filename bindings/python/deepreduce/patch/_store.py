@@ -17,6 +17,7 @@ from ..errors import ArgumentError, CorruptFrame, WrongBase
 from ..plan import as_plan
 from . import _store_files
 from ._apply import apply_to, memory_of, tensors_of, written_of
+from ._device_words import refuse
 from ._element_types import Words, array_of, word_type
 from ._model_files import Checks, Job, Model, Zeros, cut, open_model, shard_of, write_patched, write_tensors, zeros_like
 from ._patch_file import Patch, Tensors, gather, open_patch, places_of, require_same, write_patch
@@ -80,6 +81,7 @@ class Store:
         Raises ConcurrentUse, ArgumentError, OSError.
         """
         tensors = tensors_of(weights, "weights")
+        refuse("a store", tensors)
         step = unsigned(step, "step", 2**63)
         writer = self._take_turn()
         manifest = writer.manifest
@@ -204,6 +206,7 @@ class Store:
         Raises ArgumentError (no such step), CorruptFrame, Unsupported, OSError.
         """
         held, made = (None, None) if out is None else written_of(out)
+        refuse("a store", held or {})
 
         def read() -> Dict[str, Words]:
             return self._load(*read_manifest(self.path).path_to(unsigned(step, "step")), threads, held)[0]
@@ -238,6 +241,7 @@ class Store:
         ...     engine.reload()
         """
         held, made = written_of(weights)
+        refuse("a store", held)
         if made(held) is not weights:
             raise ArgumentError("weights: arrays of JAX are immutable; use read and apply, which return new ones")
         at, sums = step, None

@@ -16,6 +16,7 @@ from ..encoding import _SCRATCH_MOST, _bound, _encode
 from ..errors import CorruptFrame, Error, WrongBase
 from ..header import read_header
 from ..plan import Plan
+from ._device_words import DevicePart, encode_device_words
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -66,6 +67,8 @@ class Known(NamedTuple):
 
 def encode_words(old: Array, new_words: Array, plan: Plan, code: int, known: Known) -> bytes:
     """The frame that changes words `old` to `new_words`, of the type DR_* `code`. known: of `old`"""
+    if isinstance(old, DevicePart) or isinstance(new_words, DevicePart):
+        return encode_device_words(old, new_words, plan, code)
     context = context_of_thread(None)
     tensors = (_abi.dr_tensor * 1)()
     tensor = tensors[0]
@@ -93,6 +96,7 @@ class Change(NamedTuple):
     length: int  # words
     changed: int
     base: int  # check of the words that it is for
+    result: int  # check of what they become
 
 
 def change_of(frame: memoryview) -> Change:
@@ -105,7 +109,8 @@ def change_of(frame: memoryview) -> Change:
     if header.info.frame_size != len(frame):
         raise CorruptFrame(f"a frame of {header.info.frame_size} bytes, in {len(frame)}")
     begin = header.info.header_size
-    return Change(info.dtype, info.universe, info.support, int.from_bytes(frame[begin : begin + 8], "little"))
+    base, result = (int.from_bytes(frame[at : at + 8], "little") for at in (begin, begin + 8))
+    return Change(info.dtype, info.universe, info.support, base, result)
 
 
 def assign(frame: memoryview, code: int, words: Array, known: Known) -> None:
