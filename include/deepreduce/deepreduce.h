@@ -313,7 +313,7 @@ typedef struct dr_tensor {
    * is to move, likewise. Otherwise NULL */
   const void *base;
   /* NULL, or the sums of the base (dr_base_sums), which become those of `values` if the call succeeds, so that no
-   * check is computed again */
+   * check is computed again. These and `history`: on the CPU */
   uint64_t *sums;
   /* sparsify=changed: NULL, or the history of the base, a byte per value of its universe * width: a summary of
    * earlier patches, which index=history and value=history read. All bytes are 0 before the first patch. It
@@ -491,7 +491,7 @@ enum {
                               into bf16, 2048 into f16, whose sums would be rounded */
   DR_DECODE_APPLY = 1u << 3, /* decode: the frame is a patch (sparsify=changed), and the outputs hold its base, to which
                                the changes are assigned: all of them, or on any error none. ARGUMENT: the base is
-                               another one. On the CPU */
+                               another one; in a dr_result of a GPU `what` is its check, `where` the one of the patch */
   DR_DECODE_COEFFICIENTS = 1u << 4 /* frames of transform=dct: outputs become the coefficients that were sent, not the
                                       tensor, and may be sparse. With ADD this returns an undelivered frame to its
                                       residual. Other frames: no effect */
@@ -537,8 +537,8 @@ typedef struct dr_bytes {
  * any frame of such a sender; a frame of another sender may need more, which is CAPACITY. Options: first_tensor and
  * tensors must be 0. On the CPU: as dr_decode, frame at any address; result may be NULL.
  * On a GPU: `size` bytes are readable from `frame`, which is aligned to 16; the frame states its own size. Its faults
- * are reported in `result`, in device memory, and then the outputs are unchanged. Counts are not set. Options: ADD and
- * limits only. A frame must not overlap an output within the batch's bound.
+ * are reported in `result`, in device memory, and then the outputs are unchanged. Counts are not set. Options: ADD, APPLY
+ * and limits only. A frame must not overlap an output within the batch's bound.
  * ARGUMENT (also if the frame's tensors are not the batch's), CAPACITY (workspace; `needed` is sufficient), CORRUPT,
  * UNSUPPORTED, PEER, DEVICE. */
 DR_API dr_status dr_batch_decode(dr_context *context, const dr_batch *batch, const dr_place *place, const void *frame,
