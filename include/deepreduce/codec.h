@@ -195,15 +195,17 @@ typedef struct dr_job {
   const uint8_t *history;
 } dr_job;
 
-/* The payload size of a codec of fixed size, in closed form, so that a GPU can validate a frame without the host: for
- * each `bucket` values (rows · row_values of them; 0: none) 32 bits; and for the rows (rows · rate) >> 16 bits, of
- * which at least `minimum`, rounded up to whole granules; if `logarithmic`, rate is 65536 · ⌈log2 rows⌉ instead. */
+/* The payload size of a codec of fixed size, in closed form, so that a GPU can validate a frame without the host:
+ * `beside` bytes; for each `bucket` values (rows · row_values of them; 0: none) `bucket_bytes` bytes (0: 4); and for the
+ * rows (rows · rate) >> 16 bits, of which at least `minimum`, rounded up to whole granules; if `logarithmic`, rate is
+ * 65536 · ⌈log2 rows⌉ instead. (A library before 0.3 has a rule without the last two fields: its struct_size is 40.) */
 typedef struct dr_size_rule {
   size_t struct_size;
   uint64_t rate;
   uint32_t minimum, granule; /* bits; granule: a multiple of 8 */
   uint32_t bucket, row_values;
   uint32_t logarithmic, reserved;
+  uint32_t bucket_bytes, beside;
 } dr_size_rule;
 
 /* Closed-form bounds of one job, from universe, count_max, width, dtype, in_max and fields alone. On entry all fields
@@ -344,18 +346,24 @@ __host__ __device__
 #endif
     static inline uint64_t
     dr_rule_size(const dr_size_rule *r, uint64_t rows) {
-  uint64_t rate = r->rate, bits, buckets = 0;
+  const uint64_t most = (uint64_t)1 << 60; /* of each of two parts */
+  uint64_t rate = r->rate, bits, bucket_bytes = 4, beside = 0, buckets = 0;
+  if (r->struct_size >= sizeof *r) {
+    if (r->bucket_bytes) bucket_bytes = r->bucket_bytes;
+    beside = r->beside;
+  }
   if (r->logarithmic) {
     rate = 0;
     while (rows > (uint64_t)1 << (rate >> 16)) rate += 65536;
   }
   /* rows < 2^32, rate < 2^64: in two halves, so that nothing overflows unnoticed */
-  if (rows && rate / 65536 > (((uint64_t)1 << 60) / rows)) return (uint64_t)1 << 60;
+  if (rows && rate / 65536 > most / rows) return most;
   bits = rate / 65536 * rows + ((rate % 65536 * rows) >> 16);
   if (bits < r->minimum) bits = r->minimum;
   bits = (bits + r->granule - 1) / r->granule * r->granule;
   if (r->bucket) buckets = rows * r->row_values / r->bucket + (rows * r->row_values % r->bucket != 0);
-  return bits / 8 + 4 * buckets;
+  if (buckets > most / bucket_bytes) return most;
+  return bits / 8 + bucket_bytes * buckets + beside;
 }
 
 /* ---- Plug-ins ----------------------------------------------------------------------------------------- */

@@ -144,7 +144,7 @@ constexpr dr_ops cpu_ops(dr_status (*resolve)(const dr_params*, const dr_job*, u
 }
 
 // The size of a payload of so many bits a row, rounded up to bytes.
-constexpr dr_size_rule fixed_rate(uint64_t bits) { return {sizeof(dr_size_rule), bits << 16, 0, 8, 0, 0, 0, 0}; }
+constexpr dr_size_rule fixed_rate(uint64_t bits) { return {sizeof(dr_size_rule), bits << 16, 0, 8, 0, 0, 0, 0, 0, 0}; }
 // Sets the rule of a payload's size in a CUDA `need`, if the caller requests it.
 inline void set_rule(dr_need& need, const dr_size_rule& rule) {
   if (need.rule)

@@ -48,4 +48,36 @@ DR_HD void tree_sums(Block& b, double* part, uint32_t group, F&& term) {
   }
 }
 
+// The sums of the tiles of sum_tree that a block has, to `sums`: of term(i), i < length. part: as above.
+template <class Block, class F>
+DR_HD void put_tile_sums(Block& b, double* part, const uint32_t& length, double* sums, F&& term) {
+  constexpr uint32_t group = tree_lanes(sum_tile), beside = Block::lanes / group;
+  for (uint32_t first = 0; first * sum_tile < length; first += beside) {
+    tree_sums(b, part, group, [&](uint32_t t, uint32_t i) {
+      const uint32_t at = (first + t) * static_cast<uint32_t>(sum_tile) + i;
+      return at < length ? term(at) : 0.0;
+    });
+    b.phase([&](unsigned lane) {
+      if (lane < beside && (first + lane) * sum_tile < length) sums[first + lane] = part[lane * group];
+    });
+  }
+}
+
+// The sum over all tiles, added in order, by one lane: `total`, in shared memory, in the phases that follow.
+template <class Block>
+DR_HD void add_tile_sums(Block& b, double* part, double& total, const double* sums, const uint64_t& tiles) {
+  for (uint64_t first = 0; first < tiles; first += Block::lanes) {
+    const auto some = static_cast<uint32_t>(tiles - first < Block::lanes ? tiles - first : Block::lanes);
+    b.phase([&](unsigned lane) {
+      if (lane < some) part[lane] = sums[first + lane];
+    });
+    b.phase([&](unsigned lane) {
+      if (lane != 0) return;
+      double sum = first == 0 ? 0 : total;
+      for (uint32_t i = 0; i < some; ++i) sum += part[i];
+      total = sum;
+    });
+  }
+}
+
 }  // namespace dr

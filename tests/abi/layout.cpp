@@ -74,7 +74,7 @@ FIELD(dr_job, fault, 128, 8);
 FIELD(dr_job, base, 136, 8);
 FIELD(dr_job, history, 144, 8);
 
-SIZE(dr_size_rule, 40);
+SIZE(dr_size_rule, 48);
 FIELD(dr_size_rule, struct_size, 0, 8);
 FIELD(dr_size_rule, rate, 8, 8);
 FIELD(dr_size_rule, minimum, 16, 4);
@@ -83,6 +83,8 @@ FIELD(dr_size_rule, bucket, 24, 4);
 FIELD(dr_size_rule, row_values, 28, 4);
 FIELD(dr_size_rule, logarithmic, 32, 4);
 FIELD(dr_size_rule, reserved, 36, 4);
+FIELD(dr_size_rule, bucket_bytes, 40, 4);
+FIELD(dr_size_rule, beside, 44, 4);
 
 SIZE(dr_need, 56);
 FIELD(dr_need, struct_size, 0, 8);

@@ -43,7 +43,8 @@ inline std::vector<std::string> stages(dr_role role, bool based = false) {
       {"log_quant", {"log_quant", "log_quant(bits=6,range=64)"}},
       {"uniform_quant", {"uniform_quant", "uniform_quant(bits=4)"}},
       {"half", {"half", "half(type=bf16)"}},
-      {"sign", {"sign", "sign(scale=mean)"}},
+      {"sign", {"sign", "sign(scale=mean)", "sign(scale=means)"}},
+      {"ternary", {"ternary", "ternary(clip=0)"}},
       {"fit_poly", {"fit_poly", "fit_poly(degree=0)"}}};
   std::vector<std::string> all;
   for (size_t i = 0; i < dr_codec_count(); ++i) {

@@ -165,6 +165,8 @@ const char* const plans[] = {"index=raw value=raw",
                              "index=golomb value=uniform_quant(error=0.05)",
                              "index=rice value=half(type=bf16)",
                              "index=golomb value=sign(scale=mean)",
+                             "index=rice value=sign(scale=means)",
+                             "index=golomb value=ternary",
                              "index=bloom(fpr=0.01) value=raw",
                              "index=bloom(policy=p0,fpr=0.02) value=qsgd",
                              "index=golomb value=fit_poly",
@@ -332,7 +334,6 @@ TEST_CASE("what has no path on a GPU is refused with its name, or takes the CPU'
       {"value=raw+deflate", "deflate runs on the CPU only"},
       {"value=natural", "natural runs on the CPU only"},
       {"value=fit_poly(knots=chord)", "fit_poly with these parameters runs on the CPU only"},
-      {"value=sign(scale=means)", "sign with these parameters runs on the CPU only"},
       {"value=fit_poly(sign=order)", "fit_poly with these parameters runs on the CPU only"}};
   for (const auto& [value, reason] : streams) {
     const plan p(std::string("sparsify=topr(ratio=0.1) index=golomb ") + value);
@@ -477,6 +478,9 @@ TEST_CASE(
     prepared b(p, g);
     CHECK(b.info.launches == 9);
     CHECK(prepared(plan("sparsify=topr(ratio=0.01) index=golomb value=log_quant"), g).info.launches == 11);
+    CHECK(prepared(plan("sparsify=topr(ratio=0.01) index=golomb value=ternary"), g).info.launches == 11);
+    CHECK(prepared(plan("sparsify=topr(ratio=0.01) index=golomb value=ternary(clip=0)"), g).info.launches == 10);
+    CHECK(prepared(plan("sparsify=topr(ratio=0.01) index=golomb value=sign(scale=means)"), g).info.launches == 9);
     CHECK(prepared(plan("sparsify=topr(ratio=0.01) index=golomb value=uniform_quant"), g).info.launches == 25);
     CHECK(prepared(plan("sparsify=topr(ratio=0.01) index=golomb value=uniform_quant(bits=4)"), g).info.launches == 13);
     // Small tensors alone need no more than begin, bracket, index, value and pack.

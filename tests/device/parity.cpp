@@ -163,6 +163,16 @@ TEST_CASE("bounds are the CPU's, for any wire fields") {
   });
 }
 
+TEST_CASE("a rule of an older header has no fields behind its end, and no number of rows overflows one") {
+  dr_size_rule rule{sizeof rule, 0, 0, 8, 5, 3, 0, 0, 1, 4};
+  CHECK(dr_rule_size(&rule, 7) == 4 + 5);  // 21 values, five a byte
+  rule.struct_size = offsetof(dr_size_rule, bucket_bytes);
+  CHECK(dr_rule_size(&rule, 7) == 4 * 5);
+  rule = {sizeof rule, 0, 0, 8, 1, ~0u, 0, 0, ~0u, ~0u};
+  CHECK(dr_rule_size(&rule, ~0u) >= uint64_t{1} << 60);
+  CHECK(dr_rule_size(&rule, 0) == ~0u);
+}
+
 TEST_CASE("whole plans make the CPU's frames, states, outputs and sums") {
   const auto calls = whole_calls();
   CHECK(!calls.empty());

@@ -434,6 +434,9 @@ std::vector<whole_call> whole_calls() {
       {topr, "golomb", "", "uniform_quant", "", mixed},
       {topr, "golomb", "", "half", "", mixed},
       {feedback, "golomb", "", "sign", "(scale=mean)", mixed},
+      {topr, "golomb", "", "sign", "(scale=means)", mixed},
+      {feedback, "golomb", "", "ternary", "", mixed},
+      {topr, "rice", "", "ternary", "(clip=0)", plateau},
       {topr, "raw", "", "raw", "", plateau},
       {topr, "rice", "", "fit_poly", "", mixed},
       {threshold, "bloom", "(fpr=0.01)", "raw", "", mixed},
@@ -460,6 +463,8 @@ std::vector<whole_call> whole_calls() {
       {"", "golomb", "", "uniform_quant", "(bits=5)", rows},
       {"", "golomb", "", "half", "(type=bf16)", rows},
       {"", "raw", "", "sign", "", rows},
+      {"", "golomb", "", "sign", "(scale=means)", rows},
+      {"", "raw", "", "ternary", "", rows},
       {"", "bloom", "(fpr=0.01)", "raw", "", rows},
   };
   std::vector<whole_call> calls;

@@ -27,10 +27,12 @@ uint32_t ternary_largest_scalar(const typename T::bits* values, uint64_t n) {
   return ternary_largest_with<T>(values, n);
 }
 
+DR_HD inline uint8_t ternary_byte(const uint8_t* digits) {
+  return static_cast<uint8_t>(81 * digits[0] + 27 * digits[1] + 9 * digits[2] + 3 * digits[3] + digits[4]);
+}
 // groups bytes from 5 · groups digits.
 inline void ternary_pack_scalar(const uint8_t* digits, size_t groups, uint8_t* out) {
-  for (size_t g = 0; g < groups; ++g, digits += ternary_group)
-    out[g] = static_cast<uint8_t>(81 * digits[0] + 27 * digits[1] + 9 * digits[2] + 3 * digits[3] + digits[4]);
+  for (size_t g = 0; g < groups; ++g, digits += ternary_group) out[g] = ternary_byte(digits);
 }
 
 // The first invalid byte; `end` if there is none. (Compilers make vectors of the first loop.)
@@ -40,13 +42,14 @@ inline const uint8_t* ternary_stray(const uint8_t* in, const uint8_t* end) {
   return largest <= ternary_byte_max ? end : std::find_if(in, end, [](uint8_t b) { return b > ternary_byte_max; });
 }
 
-inline uint8_t ternary_digit(uint8_t byte, uint32_t place) {
-  constexpr uint8_t power[] = {81, 27, 9, 3, 1};
-  return static_cast<uint8_t>(byte / power[place] % 3);
+DR_HD inline uint8_t ternary_digit(uint8_t byte, uint32_t place) {
+  uint32_t rest = byte;
+  for (; place + 1 < ternary_group; ++place) rest /= 3;
+  return static_cast<uint8_t>(rest % 3);
 }
 
 // Whether the digits after the last of n values, in its byte, are 1.
-inline bool ternary_padding_is_zero(uint8_t last, uint64_t n) {
+DR_HD inline bool ternary_padding_is_zero(uint8_t last, uint64_t n) {
   for (auto place = static_cast<uint32_t>(n % ternary_group); place % ternary_group; ++place)
     if (ternary_digit(last, place) != 1) return false;
   return true;
@@ -86,6 +89,11 @@ inline constexpr uint32_t ternary_fraction = 17674763;
 static_assert(uint64_t{ternary_fraction} * 243 >= uint64_t{1} << 32 &&
               (uint64_t{ternary_fraction} - 1) * 243 < uint64_t{1} << 32);
 inline constexpr uint32_t ternary_third = 1431655766, ternary_thirds = 2863311531;  // rounded up
+// The same of one digit, for a GPU: a division would take longer.
+DR_HD inline uint32_t ternary_digit_by_fraction(uint8_t byte, uint32_t place) {
+  const uint32_t y = byte * ternary_fraction * (place & 1 ? 3 : 1) * (place & 2 ? 9 : 1) * (place & 4 ? 81 : 1);
+  return (y >= ternary_third ? 1u : 0u) + (y >= ternary_thirds ? 1u : 0u);
+}
 
 // For vectors of `lanes` outputs: of output i of 5 · lanes, its byte and its factor.
 template <size_t lanes>

@@ -24,7 +24,7 @@ dr_status need(const dr_params* p, const dr_job* jobs, size_t n, dr_need* needs)
   for (size_t i = 0; i < n; ++i) {
     dr_need_at(needs, i)->encode_scratch = scratch_size(*dr_job_at(jobs, i), dr_need_at(needs, i)->payload);
     dr_need_at(needs, i)->decode_scratch = scratch_size(*dr_job_at(jobs, i), 0);
-    set_rule(*dr_need_at(needs, i), {sizeof(dr_size_rule), p->fields[bloom_field_c], 32, 32, 0, 0, 0, 0});
+    set_rule(*dr_need_at(needs, i), {sizeof(dr_size_rule), p->fields[bloom_field_c], 32, 32, 0, 0, 0, 0, 0, 0});
   }
   return DR_OK;
 }

@@ -10,7 +10,7 @@ namespace {
 
 bool need(const dr_params&, const dr_job& job, dr_need& need) {
   need.payload = ceil_div(job.count_max * ceil_log2(job.count_max), 8);
-  set_rule(need, {sizeof(dr_size_rule), 0, 0, 8, 0, 0, 1, 0});  // ceil_log2 of the count, per element
+  set_rule(need, {sizeof(dr_size_rule), 0, 0, 8, 0, 0, 1, 0, 0, 0});  // ceil_log2 of the count, per element
   return true;
 }
 

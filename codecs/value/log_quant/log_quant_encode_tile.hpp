@@ -194,36 +194,15 @@ struct log_quant_levels {
   template <class Block>
   DR_HD static void add_lowest(Block& b, shared& s, const log_quant_common& common, const tile_job& job,
                                const log_quant_part& part) {
-    constexpr uint32_t group = tree_lanes(sum_tile), beside = lanes / group;
-    for (uint32_t first = 0; first < log_quant_tile / sum_tile; first += beside) {
-      tree_sums(b, s.part, group, [&](uint32_t t, uint32_t i) {
-        const uint32_t at = (first + t) * static_cast<uint32_t>(sum_tile) + i;
-        if (at >= part.length) return 0.0;
-        const uint32_t m = float_bits(common.dtype, job.in, part.begin + at) & f32_type::magnitude_mask;
-        return m < s.bound[0] ? double{f32_type::to_f32(m)} : 0.0;
-      });
-      b.phase([&](unsigned lane) {
-        if (lane < beside && (first + lane) * sum_tile < part.length)
-          part.scratch.sums[part.begin / sum_tile + first + lane] = s.part[lane * group];
-      });
-    }
+    put_tile_sums(b, s.part, part.length, part.scratch.sums + part.begin / sum_tile, [&](uint32_t i) {
+      const uint32_t m = float_bits(common.dtype, job.in, part.begin + i) & f32_type::magnitude_mask;
+      return m < s.bound[0] ? double{f32_type::to_f32(m)} : 0.0;
+    });
   }
 
   template <class Block>
   DR_HD static float mean_of_lowest(Block& b, shared& s, const log_quant_part& part) {
-    const uint64_t tiles = ceil_div(part.n, sum_tile);
-    for (uint64_t first = 0; first < tiles; first += lanes) {
-      const auto some = static_cast<uint32_t>(tiles - first < lanes ? tiles - first : lanes);
-      b.phase([&](unsigned lane) {
-        if (lane < some) s.part[lane] = part.scratch.sums[first + lane];
-      });
-      b.phase([&](unsigned lane) {
-        if (lane != 0) return;
-        double total = first == 0 ? 0 : s.total;
-        for (uint32_t i = 0; i < some; ++i) total += s.part[i];
-        s.total = total;
-      });
-    }
+    add_tile_sums(b, s.part, s.total, part.scratch.sums, ceil_div(part.n, sum_tile));
     return b.template once<float>([&] {
       const uint64_t count = part.scratch.numbers->at_zero;
       return count ? static_cast<float>(s.total / static_cast<double>(count)) : 0.0f;

@@ -8,8 +8,6 @@
 namespace dr {
 namespace {
 
-constexpr uint64_t means_max = 1;
-
 uint64_t values_max(const dr_job& job) { return job.count_max * job.width; }
 uint64_t encode_scratch(const dr_params& p, const dr_job& job) {
   return p.fields[0] ? sign_scratch::size(values_max(job)) : 0;
@@ -19,17 +17,9 @@ bool need(const dr_params& p, const dr_job& job, dr_need& need) {
   if (sign_codec.cpu->need(&p, &job, 1, &need)) return false;
   need.encode_scratch = encode_scratch(p, job);
   dr_size_rule rule = fixed_rate(job.width);
-  if (p.fields[0]) {  // one mean, for any number of rows
-    rule.bucket = ~0u;
-    rule.row_values = 1;
-  }
+  rule.beside = static_cast<uint32_t>(4 * p.fields[0]);
   set_rule(need, rule);
   return true;
-}
-
-// No rule of a size has two numbers beside the rows' bits.
-dr_status need_of_known(const dr_params* p, const dr_job* jobs, size_t n, dr_need* needs) {
-  return p->fields[0] > means_max ? DR_E_UNSUPPORTED : each_need<need>(p, jobs, n, needs);
 }
 
 template <template <class> class K, class Fill>
@@ -57,6 +47,6 @@ dr_status decode(const dr_exec* exec, const dr_params* p, const dr_job* jobs, si
 
 }  // namespace
 
-constinit const dr_ops sign_cuda = {sizeof(dr_ops), nullptr, need_of_known, nullptr, encode, decode, {1, 1}};
+constinit const dr_ops sign_cuda = cuda_ops<need>(encode, decode, 1, 1);
 
 }  // namespace dr

@@ -1,4 +1,4 @@
-// value=sign on a GPU. Signs are a launch; the last block of a job adds up the sums of all, for its mean.
+// value=sign on a GPU. Signs are a launch; the last block of a job adds up the sums of all, for its means.
 #pragma once
 
 #include <cmath>
@@ -16,21 +16,23 @@ inline constexpr uint32_t sign_values = 4096;  // of a block of lanes, 16 a lane
 struct sign_common {
   std::byte* scratch;  // with means, a job's begins 64 · extra in
   uint32_t dtype;
-  uint32_t means;  // 0 or 1
+  uint32_t means;  // 0 to 2
   uint32_t level;  // of no mean: the magnitude, an f32
 
   DR_HD uint64_t size(uint64_t n) const { return 4 * means + ceil_div(n, 8); }
 };
 
-// A job's scratch, zero before the call: blocks that are done, and sums of its tiles of the sum tree.
+// A job's scratch, zero before the call: blocks that are done, values below zero, and sums of its tiles of the sum tree.
 struct sign_scratch {
   uint32_t* done;
+  uint64_t* ones;
   double *below, *other;
 
   DR_HD static uint64_t size(uint64_t n) { return 64 + 16 * ceil_div(n, sum_tile); }
   DR_HD static sign_scratch of(std::byte* from, uint64_t n) {
     auto* const sums = reinterpret_cast<double*>(from + 64);
-    return {reinterpret_cast<uint32_t*>(from), sums, sums + ceil_div(n, sum_tile)};
+    return {reinterpret_cast<uint32_t*>(from), reinterpret_cast<uint64_t*>(from + 8), sums,
+            sums + ceil_div(n, sum_tile)};
   }
 };
 
@@ -59,6 +61,7 @@ struct sign_encode {
         below[i] = i < length && value_at(dtype, job.in, begin + i) < 0;
       if (begin == 0 && lane == 0 && job.fault->code == DR_OK) *job.out_size = n ? a.common.size(n) : 0;
     });
+    typename Block::template each<uint32_t> ones;
     b.phase([&](unsigned lane) {
       const four_words own = s.below[lane];
       uint32_t word = 0;
@@ -66,14 +69,21 @@ struct sign_encode {
       for (unsigned k = 0; k < 4; ++k) word |= (own.of[k] * 0x10204080 >> 28) << (4 * k);  // four bits side by side
       for (unsigned k = 0; k < 2; ++k)
         if (16 * lane + 8 * k < length) bits[2 * lane + k] = static_cast<uint8_t>(word >> (8 * k));
+      ones[lane] = static_cast<uint32_t>(popcount(word));
     });
     if (a.common.means == 0 || n == 0) return;
     const sign_scratch scratch =
         sign_scratch::of(a.common.scratch + uint64_t{64} * job.extra, uint64_t{job.count_max} * job.width);
+    if (a.common.means > 1) {
+      const uint32_t all = b.sum(ones);
+      b.phase([&](unsigned lane) {
+        if (lane == 0 && all) atomic_add(scratch.ones, uint64_t{all});
+      });
+    }
     add_up(b, s, dtype, job, begin, length, scratch);
     const auto blocks = static_cast<uint32_t>(ceil_div(n, sign_values));
     if (!last_of(b, scratch.done, blocks)) return;
-    put_mean(b, s, job, n, scratch);
+    put_means(b, s, a.common.means, job, n, scratch);
   }
 
  private:
@@ -98,7 +108,8 @@ struct sign_encode {
   }
 
   template <class Block>
-  DR_HD static void put_mean(Block& b, shared& s, const tile_job& job, const uint64_t& n, const sign_scratch& scratch) {
+  DR_HD static void put_means(Block& b, shared& s, const uint32_t& means, const tile_job& job, const uint64_t& n,
+                              const sign_scratch& scratch) {
     const uint64_t tiles = ceil_div(n, sum_tile);
     constexpr uint32_t some = lanes / 2;
     for (uint64_t first = 0; first < tiles; first += some) {
@@ -114,9 +125,14 @@ struct sign_encode {
       });
     }
     b.phase([&](unsigned lane) {
-      if (lane == 0)
-        *static_cast<float*>(job.out) = static_cast<float>((s.total[0] + s.total[1]) / static_cast<double>(n));
+      auto* const out = static_cast<float*>(job.out);
+      const uint64_t ones = *scratch.ones;
+      if (means == 1 && lane == 0) out[0] = mean_of(s.total[0] + s.total[1], n);
+      if (means == 2 && lane < 2) out[lane] = mean_of(s.total[lane], lane ? n - ones : ones);
     });
+  }
+  DR_HD static float mean_of(double sum, uint64_t n) {
+    return n ? static_cast<float>(sum / static_cast<double>(n)) : 0.0f;
   }
 };
 
@@ -135,13 +151,18 @@ struct sign_decode {
     const auto* const in = static_cast<const uint8_t*>(job.in);
     const uint8_t* const bits = in + 4 * a.common.means;
     const bool fits = n == 0 || size == a.common.size(n);
-    const uint32_t sent = a.common.means && fits && n ? *reinterpret_cast<const uint32_t*>(in) : a.common.level;
+    uint32_t sent_below = a.common.level, sent_other = a.common.level;
+    if (a.common.means && fits && n) {
+      sent_below = *reinterpret_cast<const uint32_t*>(in);
+      sent_other = reinterpret_cast<const uint32_t*>(in)[a.common.means - 1];
+    }
+    const uint32_t largest = sent_below > sent_other ? sent_below : sent_other;
     b.phase([&](unsigned lane) {
       if (begin == 0 && lane == 0 && job.fault->code == DR_OK) {
         if (!fits)
           raise(job.fault, DR_E_CORRUPT, DR_STREAM_VALUE, 0, size);
-        else if (sent >= f32_type::infinity)
-          raise(job.fault, DR_E_CORRUPT, DR_STREAM_VALUE, 0, sent);
+        else if (largest >= f32_type::infinity)
+          raise(job.fault, DR_E_CORRUPT, DR_STREAM_VALUE, largest == sent_below ? 0 : 4, largest);
         else if (n && !padding_is_zero(bits, n))
           raise(job.fault, DR_E_CORRUPT, DR_STREAM_VALUE, size, 0);
         else
@@ -150,10 +171,11 @@ struct sign_decode {
       if (!fits) return;
       with_value_type(a.common.dtype, [&](auto type) {
         using T = decltype(type);
-        const auto number = T::from_f64(saturate<T>(f32_type::to_f32(sent)));
+        const auto below = T::from_f64(saturate<T>(f32_type::to_f32(sent_below))),
+                   other = T::from_f64(saturate<T>(f32_type::to_f32(sent_other)));
         auto* const out = static_cast<typename T::bits*>(job.out);
         for (uint64_t i = begin + lane; i < n && i < begin + sign_values; i += lanes)
-          out[i] = static_cast<typename T::bits>(number | (bits[i / 8] >> i % 8 & 1u ? minus_zero<T> : 0u));
+          out[i] = bits[i / 8] >> i % 8 & 1u ? static_cast<typename T::bits>(below | minus_zero<T>) : other;
       });
     });
   }

@@ -11,10 +11,8 @@ namespace {
 constexpr dr_param params[] = {
     param_real("clip", "values are clipped to so many standard deviations first; 0: to none", 0, 1000, 2.5)};
 
-uint64_t size_of(uint64_t n) { return 4 + ceil_div(n, ternary_group); }
-
 bool need(const dr_params&, const dr_job& job, dr_need& need) {
-  need.payload = size_of(job.count_max * job.width);
+  need.payload = ternary_size(job.count_max * job.width);
   return true;
 }
 
@@ -43,7 +41,7 @@ void encode(const dr_params& p, const dr_job& job, std::byte*) {
       ternary_pack.best()(digits, groups, out + 4 + first / ternary_group);
     }
   });
-  *job.out_size = size_of(n);
+  *job.out_size = ternary_size(n);
 }
 
 void decode(const dr_params&, const dr_job& job, std::byte*) {
@@ -60,7 +58,7 @@ void decode(const dr_params&, const dr_job& job, std::byte*) {
     return;
   }
   if (!ternary_padding_is_zero(end[-1], n)) {
-    fault(job, DR_E_CORRUPT, size_of(n) - 1, end[-1], "ternary: padding is not zero");
+    fault(job, DR_E_CORRUPT, ternary_size(n) - 1, end[-1], "ternary: padding is not zero");
     return;
   }
   with_value_type(job.dtype, [&](auto type) {
@@ -76,8 +74,9 @@ constexpr dr_ops operations = cpu_ops<need, encode, decode>();
 
 }  // namespace
 
-constinit const dr_codec ternary_codec = make_codec(
-    "ternary", "-1, 0 or 1 of a scale by chance, five a byte; unbiased but for clipping (TernGrad)", 13, DR_ROLE_VALUE,
-    DR_FIXED_SIZE | DR_NEEDS_FINITE | DR_PRIVATE_RANDOM, &operations, {.dtypes = all_value_dtypes, .params = params});
+constinit const dr_codec ternary_codec =
+    make_codec("ternary", "-1, 0 or 1 of a scale by chance, five a byte; unbiased but for clipping (TernGrad)", 13,
+               DR_ROLE_VALUE, DR_FIXED_SIZE | DR_NEEDS_FINITE | DR_PRIVATE_RANDOM, &operations,
+               {.dtypes = all_value_dtypes, .params = params, .cuda = &ternary_cuda});
 
 }  // namespace dr

@@ -13,8 +13,10 @@
 
 namespace dr {
 
+DR_HD constexpr uint64_t ternary_size(uint64_t n) { return 4 + ceil_div(n, ternary_group); }
+
 // Σ (v − mean)², and the largest magnitude.
-inline double ternary_square(double v, double mean) { return (v - mean) * (v - mean); }
+DR_HD inline double ternary_square(double v, double mean) { return (v - mean) * (v - mean); }
 template <class T>
 double ternary_squares_scalar(const typename T::bits* values, uint64_t n, uint32_t& largest) {
   largest = ternary_largest_scalar<T>(values, n);
@@ -28,21 +30,23 @@ double ternary_squares_scalar(const typename T::bits* values, uint64_t n, uint32
 // The scale of n values: the largest magnitude, but at most `clip` standard deviations, rounded to the type, unless that
 // is 0.
 template <class T>
-typename T::bits ternary_scale(uint32_t largest_bits, double squares, uint64_t n, double clip) {
+DR_HD typename T::bits ternary_scale(uint32_t largest_bits, double squares, uint64_t n, double clip) {
   const auto largest = static_cast<typename T::bits>(largest_bits);
   const auto limit = T::from_f64(saturate<T>(clip * std::sqrt(squares / static_cast<double>(n))));
-  return limit ? std::min(largest, limit) : largest;
+  return limit && limit < largest ? limit : largest;
 }
 
-// Digits of n values, from position `first` of the stream on: a value becomes its sign if |v| > u · scale. The product has
-// 24 + 24 bits, so it is exact. Room for ternary_digits_slack more digits.
+// The digit of a value: its sign if |v| > u · scale. The product has 24 + 24 bits, so it is exact.
+DR_HD inline uint8_t ternary_drawn(float value, float scale, uint64_t drawn) {
+  const double v = value, limit = unit_interval(drawn) * double{scale};
+  return static_cast<uint8_t>(1 + (v > limit) - (-v > limit));
+}
+
+// Digits of n values, from position `first` of the stream on. Room for ternary_digits_slack more digits.
 template <class T>
 void ternary_draw_scalar(const typename T::bits* values, size_t n, float scale, uint64_t key, uint64_t first,
                          uint8_t* digits) {
-  for (size_t i = 0; i < n; ++i) {
-    const double v = T::to_f32(values[i]), limit = unit_interval(draw(key, first + i)) * double{scale};
-    digits[i] = static_cast<uint8_t>(1 + (v > limit) - (-v > limit));
-  }
+  for (size_t i = 0; i < n; ++i) digits[i] = ternary_drawn(T::to_f32(values[i]), scale, draw(key, first + i));
 }
 
 template <class T>
