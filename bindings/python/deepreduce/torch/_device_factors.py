@@ -74,6 +74,9 @@ class Factors(Numbers):
         self._put(self._drawn, numpy.concatenate([_columns(seed, order[k], rank, n) for k, n in enumerate(self._columns())] or [numpy.zeros(0)]))
         self._warm.copy_(self._started(self._warm))
 
+    def _memory(self) -> List[torch.Tensor]:
+        return [*super()._memory(), *self._basis]
+
     def _columns(self) -> List[int]:
         return [group.matrix[2] for group in self._groups for _ in range(group.matrix[0])]
 

@@ -128,12 +128,22 @@ class Numbers:
                 self._leave()
 
     def _enter(self) -> None:
-        """A stream that did not run the call before waits for that call."""
-        if self._done is not None:
-            stream = torch.cuda.current_stream(self._home)
-            if self._stream is not None and stream != self._stream:
-                stream.wait_event(self._done)
-            self._stream = stream
+        """A stream that did not run the call before waits for that call. torch's allocator does not give the memory of numbers and
+        states to others before its work has ended."""
+        if self._done is None:
+            return
+        stream = torch.cuda.current_stream(self._home)
+        if stream == self._stream:
+            return
+        if self._stream is not None:
+            stream.wait_event(self._done)
+            for memory in self._memory():
+                memory.record_stream(stream)
+        self._stream = stream
+
+    def _memory(self) -> List[torch.Tensor]:
+        """What a call leaves on the device."""
+        return [value for value in vars(self).values() if isinstance(value, torch.Tensor) and value.device == self._home]
 
     def _leave(self) -> None:
         if self._done is not None:
