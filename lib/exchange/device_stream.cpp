@@ -8,6 +8,7 @@ namespace dr {
 device_stream::~device_stream() {
   device& at = *where_.where;
   if (end_) {
+    if (memory_) (void)at.record(end_, where_.stream);  // copies of frames may be behind the last mark
     (void)at.wait_event(end_);
     at.drop_event(end_);
   }
