@@ -40,7 +40,7 @@ void check_payload(const uint64_t (&sizes)[3], bool on_heap) {
     CAPTURE(sizes[1]);
     CAPTURE(sizes[2]);
     CAPTURE(at);
-    REQUIRE(payload_word(r, d, p, at) == expected);
+    REQUIRE(payload_word(r, d, p, at, false) == expected);
   }
 }
 

@@ -256,7 +256,7 @@ struct ulp_chain {
   DR_HD static uint64_t follow(const shared& s, const ulp_encode_room& room, uint64_t n, uint32_t states,
                                uint32_t lane) {
     uint64_t words = 0, left = lane < n ? (n - lane + states - 1) / states : 0;  // symbols
-    uint32_t x = rans_low, code[ahead];
+    uint32_t x = rans_low, code[ahead] = {};
     while (left) {
       const uint32_t some = left < ahead ? static_cast<uint32_t>(left) : ahead;
 #pragma unroll
