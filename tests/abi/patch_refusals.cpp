@@ -138,25 +138,28 @@ TEST_CASE("a patch is decoded with DR_DECODE_APPLY only, and nothing else is; pa
   CHECK(got.data == p.base.data);
 }
 
-TEST_CASE("a device has no patches, and reports it") {
-  patched p;
+TEST_CASE("a device refuses the patches that it has no kernels for, by name, or leaves them to the CPU if it may") {
+  patched p("sparsify=changed index=magnitude value=raw");
   dr_place place{};
   place.struct_size = sizeof place;
   place.kind = DR_PLACE_EMULATED;
-  const client::plan plan(usual);
+  const client::plan plan("sparsify=changed index=magnitude value=raw");
   const dr_tensor t = abi::patch_of(p.base, p.now);
   size_t size = 0;
   weights got = p.base;
   dr_tensor_out out = got.out();
   const dr_decode_options options = abi::applying();
-  for (const uint32_t flags : {uint32_t{0}, uint32_t{DR_PLACE_ALLOW_HOST}}) {
-    place.flags = flags;
-    CHECK(dr_bound(p.c.handle, plan.handle, nullptr, &place, &t, sizeof t, 1, &size) == DR_E_UNSUPPORTED);
-    for (const dr_decode_options* o : {static_cast<const dr_decode_options*>(nullptr), &options}) {
-      CHECK(dr_decode(p.c.handle, &place, p.frame.data(), p.frame.size(), o, &out, sizeof out, 1) == DR_E_UNSUPPORTED);
-      CHECK(got.data == p.base.data);
-    }
-  }
+  CHECK(dr_bound(p.c.handle, plan.handle, nullptr, &place, &t, sizeof t, 1, &size) == DR_E_UNSUPPORTED);
+  CHECK(mentions(p.c.error(), "magnitude"));
+  CHECK(dr_decode(p.c.handle, &place, p.frame.data(), p.frame.size(), nullptr, &out, sizeof out, 1) == DR_E_ARGUMENT);
+  CHECK(mentions(p.c.error(), "base"));
+  CHECK(dr_decode(p.c.handle, &place, p.frame.data(), p.frame.size(), &options, &out, sizeof out, 1) ==
+        DR_E_UNSUPPORTED);
+  CHECK(mentions(p.c.error(), "magnitude"));
+  CHECK(got.data == p.base.data);
+  place.flags = DR_PLACE_ALLOW_HOST;
+  CHECK(dr_decode(p.c.handle, &place, p.frame.data(), p.frame.size(), &options, &out, sizeof out, 1) == DR_OK);
+  CHECK(got.data == p.now.data);
 }
 
 TEST_CASE("plans: what a patch has no use for is refused by name, and codecs of patches need one") {

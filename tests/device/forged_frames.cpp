@@ -234,10 +234,13 @@ forgery forge(random_numbers& r, const forged::entry& e, const std::vector<uint6
   return out;
 }
 
+// (Those of patches need a base: tests/cuda/gpu_patches.cpp.)
 std::vector<const dr_codec*> on_devices(dr_role role) {
   std::vector<const dr_codec*> out;
-  for (size_t i = 0; i < dr_codec_count(); ++i)
-    if (dr_codec_at(i)->role == role && dr_codec_at(i)->cuda) out.push_back(dr_codec_at(i));
+  for (size_t i = 0; i < dr_codec_count(); ++i) {
+    const dr_codec& c = *dr_codec_at(i);
+    if (c.role == role && c.cuda && !(c.traits & DR_NEEDS_BASE)) out.push_back(&c);
+  }
   return out;
 }
 

@@ -29,7 +29,8 @@ from .._native._types import Array, Tensor, Weights
 from ..errors import ArgumentError
 from ..plan import Plan, as_plan
 from ._apply import apply_to, look, tensors_of, written_of
-from ._device_words import DEVICE_PLAN, apply_on_device, changes_on_device, on_device, refuse
+from ._device_patch import apply_on_device, changes_on_device
+from ._device_words import DEVICE_PLAN, on_device, refuse
 from ._element_types import Words, like
 from ._patch_file import Patch, Tensors, places_of, require_same, write_patch
 from ._store import Store
