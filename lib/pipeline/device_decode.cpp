@@ -185,7 +185,7 @@ class device_decoder {
     b.first_assign = static_cast<uint32_t>(assign_blocks_);
     b.size = value_size(m.dtype);
     based_tiles_ += std::max<uint64_t>(1, ceil_div(b.universe, based_tile));
-    assign_blocks_ += std::max<uint64_t>(1, ceil_div(s_.rows[row].decoded_max, assign_tile));
+    assign_blocks_ += std::max<uint64_t>(1, ceil_div(s_.rows[row % s_.rows.size()].decoded_max, assign_tile));
     host_.based.push_back(b);
   }
 
