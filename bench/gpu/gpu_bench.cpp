@@ -7,9 +7,9 @@
 #include <numeric>
 #include <set>
 
+#include "bench/gpu/gpu_patches.hpp"
 #include "bench/gpu/gpu_report.hpp"
-#include "bench/gpu/gpu_subjects.hpp"
-#include "bench/gpu/resnet50.hpp"
+#include "bench/gpu/models.hpp"
 
 namespace gpu_bench {
 namespace {
@@ -17,6 +17,8 @@ namespace {
 struct limits {
   std::optional<double> gate = {}, aim = {}, stream_gate = {};
   uint64_t launches_most = 0;
+  double times = 0;  // the gate is so many times what row `of` of the group takes in the same run
+  const char* of = nullptr;
 };
 
 struct options {
@@ -84,6 +86,7 @@ class bench {
       group("largest", [&](auto& g) {
         encode(g, "1e9, 0.1 %", topr("ratio=0.001", usual), {{scaled(1000000000)}}, {1250.0, 1100.0});
       });
+    if (!o_.how.quick || o_.gates) group("patches of weights", [&](auto& g) { patch_rows(g); });
     return finish();
   }
 
@@ -159,7 +162,7 @@ class bench {
       c.about.failed = trouble;
       all.push_back(c);
     }
-    if (std::string(name) == "a model of many tensors") judge_model(all);
+    judge_by_others(all);
     print_head();
     for (candidate& c : all) {
       c.about.group = name;
@@ -204,7 +207,7 @@ class bench {
   // Adds the candidate of `make`, or a row with the reason why there is none.
   template <class F>
   void attempt(std::vector<candidate>& g, const std::string& name, const std::string& text, const limits& l, F&& make) {
-    if (!wanted(name, l.gate.has_value() || name == one_name || name == model_name)) return;
+    if (!wanted(name, l.gate || l.of || name == one_name)) return;
     candidate c;
     try {
       c = make();
@@ -219,6 +222,8 @@ class bench {
     c.about.aim = l.aim;
     c.about.stream_gate = l.stream_gate;
     c.about.launches_most = l.launches_most;
+    c.about.gate_times = l.times;
+    c.about.gate_of = l.of ? l.of : "";
     g.push_back(std::move(c));
   }
 
@@ -297,11 +302,16 @@ class bench {
   }
 
   void dense_rows(std::vector<candidate>& g, uint64_t d) {
-    encode(g, "25.6e6, 1 %", topr("ratio=0.01", usual), {{d}}, {85.0, 65.0});
+    static constexpr const char* first = "25.6e6, 1 %";
+    encode(g, first, topr("ratio=0.01", usual), {{d}}, {85.0, 65.0});
+    encode(g, "25.6e6, 1 %, log_quant", topr("ratio=0.01", "index=golomb value=log_quant"), {{d}},
+           {.times = 1.1, .of = first});
     // The same with one of the stages raw: the differences are the costs of the stages.
     encode(g, "  raw values", topr("ratio=0.01", "index=golomb value=raw"), {{d}}, {});
     encode(g, "  raw indices", topr("ratio=0.01", "index=raw value=qsgd"), {{d}}, {});
     encode(g, "  raw both", topr("ratio=0.01", "index=raw value=raw"), {{d}}, {});
+    for (const char* value : {"uniform_quant", "uniform_quant(bits=8)", "half", "sign", "ternary"})
+      encode(g, std::string("  ") + value, topr("ratio=0.01", std::string("index=golomb value=") + value), {{d}}, {});
     encode(g, "  rice", topr("ratio=0.01", "index=rice value=qsgd"), {{d}}, {});
     encode(g, "  Bloom filter, P0", topr("ratio=0.01", "index=bloom(policy=p0,fpr=0.001) value=qsgd"), {{d}}, {});
     encode(g, "  Bloom filter, leftmost", topr("ratio=0.01", "index=bloom(fpr=0.001) value=raw"), {{d}}, {});
@@ -446,21 +456,39 @@ class bench {
       total += shapes.back().universe;
     }
     encode(g, one_name, topr("ratio=0.01", usual), {{total}}, {});
-    encode(g, model_name, topr("ratio=0.01", usual), shapes, {});
+    encode(g, "ResNet-50: 161 tensors, 1 % of each", topr("ratio=0.01", usual), shapes, {.times = 1.3, .of = one_name});
+    encode(g, "ResNet-50: one bucket, 1 %", topr("ratio=0.01", std::string(usual) + " bucket=flat"), shapes,
+           {.times = 1.05, .of = one_name});
   }
   static constexpr const char* one_name = "one tensor as large as ResNet-50";
-  static constexpr const char* model_name = "ResNet-50: 161 tensors, 1 % of each";
 
-  // The gate is a multiple of the previous row's time in the same run.
-  static void judge_model(std::vector<candidate>& all) {
-    double one = 0;
-    for (const candidate& c : all)
-      if (c.about.name == one_name && c.about.graph.n) one = c.about.graph.median;
+  static void judge_by_others(std::vector<candidate>& all) {
     for (candidate& c : all)
-      if (c.about.name == model_name && one > 0) {
-        c.about.gate = 1.3 * one;
-        c.about.gate_rule = "1.3 times one tensor as large";
-      }
+      for (const candidate& other : all)
+        if (other.about.name == c.about.gate_of && other.about.graph.n) {
+          c.about.gate = c.about.gate_times * other.about.graph.median;
+          c.about.gate_rule = number(c.about.gate_times) + " times " + c.about.gate_of;
+        }
+  }
+
+  void patch_rows(std::vector<candidate>& g) {
+    patches(g, "1e9 bf16, 2 % changed", "sparsify=changed index=golomb value=raw", {1350.0}, {600.0});
+    patches(g, "  by ulp", "sparsify=changed index=golomb value=ulp", {}, {});
+  }
+  void patches(std::vector<candidate>& g, const std::string& name, const std::string& text, const limits& making,
+               const limits& applying) {
+    const std::string made = name + ": a patch", applied = name + ": applied";
+    if (!wanted(made, making.gate.has_value()) && !wanted(applied, applying.gate.has_value())) return;
+    std::shared_ptr<patcher> both;  // of 8 GB: one for both
+    attempt(g, made, text, making, [&] {
+      both = std::make_shared<patcher>(s_, text, weight_tensors, scaled(weight_size));
+      both->verify();
+      return both->making(both);
+    });
+    attempt(g, applied, text, applying, [&] {
+      if (!both) throw std::runtime_error("there is no patch");
+      return both->applying(both);
+    });
   }
 
   void small_rows(std::vector<candidate>& g) {

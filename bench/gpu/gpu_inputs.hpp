@@ -41,4 +41,16 @@ DR_EITHER inline int64_t index_at(uint64_t seed, uint64_t i, uint64_t count, uin
   return static_cast<int64_t>(from + (to > from ? bits_at(seed + 77, i) % (to - from) : 0));
 }
 
+// Weights in bf16; of them 2 % are moved to a neighbour, as a step of an optimizer with a small rate moves them.
+DR_EITHER inline uint16_t weight_at(uint64_t seed, uint64_t i) {
+  const uint64_t bits = bits_at(seed, i);
+  // About 0.02 each, of either sign: exponents 117 to 123, none of them 0.
+  return static_cast<uint16_t>((bits >> 48 & 0x807f) | (117 + bits % 7) << 7);
+}
+DR_EITHER inline uint16_t moved_at(uint64_t seed, uint64_t i) {
+  const uint64_t bits = bits_at(seed + 1000003, i);
+  const int step = bits % 50 != 0 ? 0 : bits >> 63 ? 1 : -1;
+  return static_cast<uint16_t>(weight_at(seed, i) + step);
+}
+
 }  // namespace gpu_bench

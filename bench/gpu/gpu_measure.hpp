@@ -41,7 +41,8 @@ struct row {
   std::string failed;                            // the reason of a missing time, or ""
   std::string missing;                           // what this build lacks, or ""
   std::optional<double> gate, aim, stream_gate;  // of the median of graph replays, of plain launches
-  std::string gate_rule;                         // where the gate follows from another row
+  double gate_times = 0;                         // the gate is so many times what another row takes
+  std::string gate_of, gate_rule;                // that row, and the rule in words
   spread graph, stream;
   double back_to_back = 0;  // of consecutive replays; 0: they need other inputs each time
   bool cold = false;        // the caches were evicted before every replay

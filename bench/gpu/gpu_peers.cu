@@ -38,6 +38,10 @@ __global__ void pairs_kernel(int64_t* indices, float* values, uint64_t count, ui
     values[i] = element_at(input_kind::laplace, seed, i, count);
   }
 }
+__global__ void weights_kernel(uint16_t* before, uint16_t* after, uint64_t n, uint64_t seed) {
+  for (uint64_t i = blockIdx.x * uint64_t{256} + threadIdx.x; i < n; i += gridDim.x * uint64_t{256})
+    before[i] = weight_at(seed, i), after[i] = moved_at(seed, i);
+}
 __global__ void read_kernel(const uint4* from, uint64_t n, uint64_t* sink) {
   uint32_t sum = 0;
   uint64_t i = blockIdx.x * uint64_t{256} + threadIdx.x;
@@ -208,6 +212,10 @@ void fill_dense(void* stream, float* to, uint64_t n, input_kind kind, uint64_t s
 void fill_pairs(void* stream, int64_t* indices, float* values, uint64_t count, uint64_t universe, uint64_t seed) {
   pairs_kernel<<<blocks_for(count), 256, 0, stream_of(stream)>>>(indices, values, count, universe, seed);
   must(cudaGetLastError(), "fill_pairs");
+}
+void fill_weights(void* stream, uint16_t* before, uint16_t* after, uint64_t n, uint64_t seed) {
+  weights_kernel<<<blocks_for(n), 256, 0, stream_of(stream)>>>(before, after, n, seed);
+  must(cudaGetLastError(), "fill_weights");
 }
 void copy(void* stream, void* to, const void* from, uint64_t size) {
   must(cudaMemcpyAsync(to, from, size, cudaMemcpyDeviceToDevice, stream_of(stream)), "copy");

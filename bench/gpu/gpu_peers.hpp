@@ -13,6 +13,7 @@ namespace gpu_bench {
 // Streams are cudaStream_t. All enqueue; memory is the device's.
 void fill_dense(void* stream, float* to, uint64_t n, input_kind kind, uint64_t seed);
 void fill_pairs(void* stream, int64_t* indices, float* values, uint64_t count, uint64_t universe, uint64_t seed);
+void fill_weights(void* stream, uint16_t* before, uint16_t* after, uint64_t n, uint64_t seed);
 void copy(void* stream, void* to, const void* from, uint64_t size);
 void clear(void* stream, void* to, uint64_t size);
 // The same by a kernel of 16-byte loads and stores, `size` a multiple of 16.

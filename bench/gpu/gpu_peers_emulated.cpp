@@ -37,6 +37,9 @@ void fill_pairs(void*, int64_t* indices, float* values, uint64_t count, uint64_t
     values[i] = element_at(input_kind::laplace, seed, i, count);
   }
 }
+void fill_weights(void*, uint16_t* before, uint16_t* after, uint64_t n, uint64_t seed) {
+  for (uint64_t i = 0; i < n; ++i) before[i] = weight_at(seed, i), after[i] = moved_at(seed, i);
+}
 void copy(void*, void* to, const void* from, uint64_t size) { std::memcpy(to, from, size); }
 void clear(void*, void* to, uint64_t size) { std::memset(to, 0, size); }
 void read_all(void*, const void* from, uint64_t size, uint64_t* sink) {

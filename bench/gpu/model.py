@@ -29,7 +29,13 @@ COSTS = {
     "select_fallback": (1.2, 0, 0), "select_adopt": (4, 2, 2), "golomb_encode_tile": (0.5, 9.3, 0), "qsgd_encode": (3.2, 2.4, 0), "pack_frame": (6, 0, 6),
     "open_states": (1.5, 0, 0), "subtract_rows": (3, 0, 10), "index_raw_encode": (2, 1, 1), "reorder_keys": (3, 1, 0), "judge_frames": (6, 0, 3.7),
     "unpack_frames": (6, 0, 3.7), "golomb_decode_tile": (1, 9.8, 0), "qsgd_decode": (4, 0, 7.7), "judge_supports": (5, 0, 7.5), "tell_decoded": (2, 0, 0),
-    "add_rows": (3, 0, 30), "merge_tiles": (6, 0, 0), "fit_poly_keys": (3, 0, 4), "fit_poly_fit_sorted": (30, 0, 20)}
+    "add_rows": (3, 0, 30), "merge_tiles": (6, 0, 0), "fit_poly_keys": (3, 0, 4), "fit_poly_fit_sorted": (30, 0, 20),
+    # These have not run on a device: as their likes.
+    "log_quant_range": (2.5, 1.5, 0), "log_quant_levels": (2.5, 2, 0), "log_quant_code": (3.2, 3, 0), "find_changes": (5, 0, 17), "value_raw": (2, 0, 2),
+    "golomb_sum_groups": (4, 1, 0), "check_bases": (5, 0, 15), "assign_changes": (3, 0, 10)}
+# Microseconds for each block that finds nothing to do, where launches have room for more than there is: a threshold's 52,000 such blocks took 62.
+IDLE = 1.2e-3
+VALUES = {"find_changes": 0, "check_bases": 0, "begin_call": 0, "golomb_sum_groups": 0, "judge_frames": 0, "assign_changes": 1024}  # a block of a patch; others 4096
 SORT = 45  # cub's sort of 256,000 pairs of 64 bits: eight passes; no launch of ours
 FALLS_BACK = {"constant": 140, "two values": 60}  # six phases that wait for all blocks, and atomics of few words
 # Structs, by which the compiler and a profiler know a kernel, where its name is another.
@@ -68,6 +74,10 @@ class Row:
         self.frames = next((int(n) for n in re.findall(r"^(\d+) frames", name)), 1 if name.startswith("a frame") else 0)
         self.sparse = "pairs" in name
         self.selected = 1_000_000 if name.startswith("1e6") else 256_000 if self.sparse or self.frames else round(self.d * float(share.group(1)) / 100) if share else 256_000
+        self.patch = "bf16" in name
+        if self.patch:
+            self.d = 60 << 24
+            self.selected = self.d // 50
         self.residual, self.fresh = "residual" in name, "fresh" in name
         self.fails = next((us for word, us in FALLS_BACK.items() if word in name), 0)
 
@@ -76,13 +86,23 @@ class Row:
         candidates, pairs = 1.13 * self.selected, self.selected * max(1, self.frames)
         # (With a residual three streams are at four fifths of the copy's rate.)
         read = 4 * self.d * 3 / 0.8 if self.residual else 4 * self.d
+        sectors = 2 * self.d * (1 - 0.98**16)  # in which one of 16 values changed
         size, reads, amount = {
+            "find_changes": (4 * self.d + 6 * self.selected, True, self.selected), "check_bases": (2 * self.d, True, self.selected),
+            "assign_changes": (2 * sectors, False, self.selected),
             "select_filter": (read + 8 * candidates, not self.residual, candidates), "select_refine": (0, False, candidates), "select_compact": (0, False, candidates),
             "select_adopt": (12 * self.selected, True, self.selected), "pack_frame": (0, False, self.selected), "subtract_rows": (0, False, self.selected),
             "begin_call": (37e6 if self.frames == 64 else 0, False, 0), "merge_tiles": ((4 if self.fresh else 8) * self.d + 8 * pairs * (self.frames > 1), False, 0),
             "fit_poly_keys": (12 * self.selected, False, self.selected), "fit_poly_fit_sorted": (12 * self.selected, False, self.selected),
             "select_fallback": (5 * 4 * self.d if self.fails else 0, True, 0)}.get(kernel, (0, False, pairs))
+        if self.patch and not size:  # pairs of 6 bytes do not stay in the L2
+            size = 6 * self.selected
         return size, reads, amount / 1e6
+
+    def idle(self, kernel, blocks):
+        """Of the blocks of a launch those that find nothing: a patch has room for all weights."""
+        changes = VALUES.get(kernel, 4096) if self.patch else 0
+        return max(0, blocks - math.ceil(self.selected / changes)) if changes else 0
 
 
 def per_processor(registers, shared, lanes):
@@ -101,12 +121,13 @@ def table(row, gpu):
         resident = per_processor(registers, shared, lanes)
         if kernel == "select_fallback":
             blocks = min(resident, 4) * of["sms"]
-        waves = math.ceil(blocks / (resident * of["sms"]))
+        idle = about.idle(kernel, blocks)
+        waves = math.ceil((blocks - idle) / (resident * of["sms"]))
         once, wave, million = COSTS.get(kernel, (3, 1, 0))
         size, reads, amount = about.work(kernel)
         if kernel == "select_fallback":
             once += about.fails
-        us = once + wave * waves + million * amount + 1e6 * size / (of["read"] if reads else of["copy"])
+        us = once + wave * waves + IDLE * idle + million * amount + 1e6 * size / (of["read"] if reads else of["copy"])
         yield {"kernel": kernel, "blocks": blocks, "lanes": lanes, "registers": registers, "shared": shared, "resident": resident, "waves": waves, "bytes": size, "us": us}
 
 

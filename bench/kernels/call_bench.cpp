@@ -11,7 +11,7 @@
 #include <numeric>
 #include <string>
 
-#include "bench/gpu/resnet50.hpp"
+#include "bench/gpu/models.hpp"
 #include "bench/measure.hpp"
 #include "deepreduce/deepreduce.h"
 #include "tool/show/machine.hpp"

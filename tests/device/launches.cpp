@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/gpu/resnet50.hpp"
+#include "bench/gpu/models.hpp"
 #include "cuda/device.hpp"
 
 namespace {
@@ -49,18 +49,22 @@ class lister {
   lister(const lister&) = delete;
   lister& operator=(const lister&) = delete;
 
-  // frames: 0: an encode, else that many are added; to a fresh tensor: adds = false
+  enum way { added, fresh, applied };
+  // frames: 0: an encode, else that many are decoded. A patch is of bf16.
   void row(const std::string& name, const std::string& text, const std::vector<shape>& shapes, size_t frames = 0,
-           bool adds = true) {
+           way decodes = added) {
     dr_error error{};
     error.struct_size = sizeof error;
     dr_plan* plan = nullptr;
     if (dr_plan_parse(text.c_str(), &plan, &error)) throw std::runtime_error(text + ": " + error.message);
+    const bool patch = text.find("sparsify=changed") != std::string::npos;
+    const dr_dtype dtype = patch ? DR_BF16 : DR_F32;
     std::vector<dr_tensor> tensors;
+    std::vector<dr_tensor_out> outs;
     for (const shape& s : shapes) {
       dr_tensor t{};
       t.struct_size = sizeof t;
-      t.dtype = DR_F32;
+      t.dtype = dtype;
       t.universe = s.universe;
       t.values = address<void>(1);
       if (s.count) {
@@ -68,12 +72,19 @@ class lister {
         t.indices = address<void>(2);
         t.count = s.count;
       }
+      if (patch) t.base = address<void>(9);
       size_t state = 0;
       if (!s.count && dr_state_size(plan, &t, &state, nullptr) == DR_OK && state) {
         t.state = address<void>(3);
         t.state_size = state;
       }
       tensors.push_back(t);
+      dr_tensor_out out{};
+      out.struct_size = sizeof out;
+      out.dtype = dtype;
+      out.universe = s.universe;
+      out.values = address<uint8_t>(7) + (outs.size() << 32);
+      outs.push_back(out);
     }
     const dr_place at{sizeof(dr_place), DR_PLACE_EMULATED, 1, nullptr, 0, 0};
     dr_batch* batch = nullptr;
@@ -94,19 +105,14 @@ class lister {
     } else {
       size_t workspace = 0;
       must(dr_batch_merge_workspace(batch, frames, &workspace, nullptr), c_);
-      dr_tensor_out out{};
-      out.struct_size = sizeof out;
-      out.dtype = DR_F32;
-      out.universe = shapes[0].universe;
-      out.values = address<void>(7);
       const std::vector<dr_bytes> list(frames, {address<void>(8), info.bound});
       dr_decode_options options{};
       options.struct_size = sizeof options;
-      options.flags = DR_DECODE_ADD;
-      must(adds ? dr_batch_merge(c_, batch, &at, list.data(), nullptr, frames, &options, &out, sizeof out, 1,
-                                 address<void>(5), workspace, result)
-                : dr_batch_decode(c_, batch, &at, list[0].data, list[0].size, nullptr, &out, sizeof out, 1,
-                                  address<void>(5), workspace, result),
+      options.flags = decodes == applied ? DR_DECODE_APPLY : decodes == added ? DR_DECODE_ADD : 0;
+      must(decodes == added ? dr_batch_merge(c_, batch, &at, list.data(), nullptr, frames, &options, outs.data(),
+                                             sizeof outs[0], outs.size(), address<void>(5), workspace, result)
+                            : dr_batch_decode(c_, batch, &at, list[0].data, list[0].size, &options, outs.data(),
+                                              sizeof outs[0], outs.size(), address<void>(5), workspace, result),
            c_);
     }
     dr::emulator().seen = nullptr;
@@ -126,6 +132,7 @@ std::string listed() {
   const std::string usual = "index=golomb value=qsgd", one = "sparsify=topr(ratio=0.01) " + usual,
                     fixed = "sparsify=topr(count=256000) " + usual;
   l.row("25.6e6, 1 %", one, {{d}});
+  l.row("25.6e6, 1 %, log_quant", "sparsify=topr(ratio=0.01) index=golomb value=log_quant", {{d}});
   l.row("25.6e6, 10 %", "sparsify=topr(ratio=0.1) " + usual, {{d}});
   l.row("25.6e6, 1 %, residual", one + " feedback=residual", {{d}});
   for (const char* name : {"25.6e6, constant", "25.6e6, two values", "25.6e6, ascending"}) l.row(name, one, {{d}});
@@ -134,12 +141,17 @@ std::string listed() {
   l.row("1e6 pairs", usual, {{d, 1000000}});
   l.row("256e3 pairs, fit_poly, raw indices", "index=raw value=fit_poly", {{d, r}});
   l.row("a frame of 256e3, added", fixed, {{d}}, 1);
-  l.row("a frame of 256e3, to a fresh tensor", fixed, {{d}}, 1, false);
+  l.row("a frame of 256e3, to a fresh tensor", fixed, {{d}}, 1, lister::fresh);
   l.row("8 frames of 256e3, added", fixed, {{d}}, 8);
   l.row("64 frames of 256e3, added", fixed, {{d}}, 64);
   std::vector<shape> model;
   for (const uint64_t size : gpu_bench::resnet50_sizes()) model.push_back({size});
   l.row("ResNet-50: 161 tensors, 1 % of each", one, model);
+  l.row("ResNet-50: one bucket, 1 %", one + " bucket=flat", model);
+  const std::string patch = "sparsify=changed index=golomb value=raw";
+  const std::vector<shape> weights(gpu_bench::weight_tensors, {gpu_bench::weight_size});
+  l.row("1e9 bf16, 2 % changed: a patch", patch, weights);
+  l.row("1e9 bf16, 2 % changed: applied", patch, weights, 1, lister::applied);
   l.row("36,864, 1 %", one, {{36864}});
   return out.str();
 }

@@ -1,4 +1,4 @@
-// The parameters of ResNet-50 (He et al. 2016), as torchvision lists them: 161 tensors, 25,557,032 elements.
+// Shapes of models.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 
 namespace gpu_bench {
 
+// The parameters of ResNet-50 (He et al. 2016), as torchvision lists them: 161 tensors, 25,557,032 elements.
 inline std::vector<uint64_t> resnet50_sizes() {
   std::vector<uint64_t> sizes;
   const auto convolution = [&](uint64_t out, uint64_t in, uint64_t kernel) {
@@ -27,5 +28,9 @@ inline std::vector<uint64_t> resnet50_sizes() {
   for (const uint64_t size : {1000 * in, uint64_t{1000}}) sizes.push_back(size);
   return sizes;
 }
+
+// A language model's 1,006,632,960 weights: 60 matrices of 4096 × 4096.
+inline constexpr size_t weight_tensors = 60;
+inline constexpr uint64_t weight_size = uint64_t{1} << 24;
 
 }  // namespace gpu_bench
