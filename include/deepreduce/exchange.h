@@ -54,15 +54,15 @@
  *   connection while both continue.
  *
  * On a device (dr_exchange_options.place; plans of docs/GPU.md with `gather`, `owner` or `ring`, and dense outputs;
- * others are refused by name, and `dense_below`, as long as `index=all` is). Tensors, outputs and residuals are there, and
- * have the bits that an exchange on the CPU gives; ranks of either kind go together. Frames are encoded on the place's
- * stream, after what was enqueued there before; a frame, not the tensor, is copied to pinned memory of the host as soon
- * as it is encoded, and its transport carries it from there. Frames that arrived are judged by the host, copied to the
- * device and merged there in rank order. No call waits for the device: dr_exchange_advance returns DR_PENDING (`waits`
- * is 0: call again soon), and DR_OK when the device is done, so that any stream may read the outputs, whose `count` is
- * 0. The stream lives as long as the exchange. A device that fails or does not finish in time is this rank's error, and
- * its last exchange. One exception more than on the CPU: the residual of a range that this rank could not encode has the
- * gradient in it, with 0 where it is not finite.
+ * others are refused by name). Tensors, outputs and residuals are there, and have the bits that an exchange on the CPU
+ * gives; ranks of either kind go together. Frames are encoded on the place's stream, after what was enqueued there
+ * before; a frame, not the tensor, is copied to pinned memory of the host as soon as it is encoded, and its transport
+ * carries it from there. Frames that arrived are judged by the host, copied to the device and merged there in rank
+ * order. No call waits for the device: dr_exchange_advance returns DR_PENDING (`waits` is 0: call again soon), and
+ * DR_OK when the device is done, so that any stream may read the outputs, whose `count` is 0. The stream lives as long
+ * as the exchange. A device that fails or does not finish in time is this rank's error, and its last exchange. One
+ * exception more than on the CPU: the residual of a range that this rank could not encode has the gradient in it, with
+ * 0 where it is not finite.
  */
 #ifndef DEEPREDUCE_EXCHANGE_H
 #define DEEPREDUCE_EXCHANGE_H

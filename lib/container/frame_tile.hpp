@@ -40,9 +40,9 @@ struct header_shape {
 // A row to be packed into a frame. Slots are 16-byte aligned.
 struct pack_row {
   const uint8_t* slot[3];
-  const uint32_t* support;   // the sparsifier's selection,
+  const uint32_t* support;   // the sparsifier's selection (NULL: all elements that are not zero, `selected` has all),
   const uint8_t* selected;   // with its values: of dense rows, and of raw keys
-  const uint32_t* reported;  // the support that decode will return,
+  const uint32_t* reported;  // the support that decode will return (NULL: all elements),
   const uint8_t* sent;       // with its values; of a patch the whole tensor, which a dense row is
   uint32_t universe, width;
   uint32_t first_tile;   // of the launch
@@ -95,6 +95,14 @@ DR_HD inline uint32_t word_at(const uint8_t* from, uint64_t at, uint64_t left) {
   return shift ? words[0] >> shift | words[1] << (32 - shift) : words[0];
 }
 
+// Whether row i of one that is sent whole was not selected.
+DR_HD inline bool is_zero_row(const pack_row& d, uint64_t i) {
+  const uint32_t sign = d.dtype == DR_F32 ? 31 : 15;
+  for (uint32_t w = 0; w < d.width; ++w)
+    if (load_bits(d.dtype, d.selected, i * d.width + w) & ~(1u << sign)) return false;
+  return true;
+}
+
 // Four bytes of a dense row: +0 where nothing was selected; of a patch the tensor's. It searches, because dense rows are
 // rare.
 DR_HD inline uint32_t dense_word(const device_row& r, const pack_row& d, uint64_t at, bool patch) {
@@ -107,11 +115,14 @@ DR_HD inline uint32_t dense_word(const device_row& r, const pack_row& d, uint64_
       word |= load_bits(d.dtype, d.sent, i) << (8 * part);
       continue;
     }
-    const uint64_t k = lower_bound(d.support, r.count, i / d.width);
-    if (k == r.count || d.support[k] != i / d.width) continue;
-    const uint8_t* const from = d.selected + (k * d.width + i % d.width) * size;
-    word |= size == 4 ? *reinterpret_cast<const uint32_t*>(from)
-                      : uint32_t{*reinterpret_cast<const uint16_t*>(from)} << (8 * part);
+    uint64_t k = i / d.width;
+    if (!d.support) {
+      if (is_zero_row(d, k)) continue;
+    } else {
+      k = lower_bound(d.support, r.count, i / d.width);
+      if (k == r.count || d.support[k] != i / d.width) continue;
+    }
+    word |= load_bits(d.dtype, d.selected, k * d.width + i % d.width) << (8 * part);
   }
   return word;
 }
@@ -374,7 +385,7 @@ struct pack_frame {
       f.what = 0;
     }
     if (f.stream != DR_STREAM_VALUE || at / d.width >= r.support_count) return f;
-    f.where = d.reported[at / d.width];
+    f.where = d.reported ? d.reported[at / d.width] : at / d.width;
     f.what = d.dtype == DR_F32 ? reinterpret_cast<const uint32_t*>(d.sent)[at]
                                : reinterpret_cast<const uint16_t*>(d.sent)[at];
     if (!bucket) return f;

@@ -12,14 +12,16 @@ namespace dr {
 struct plan_rule {
   dr_size_rule size[3];
   uint64_t value_bytes;  // of a row: width · size of the type
-  uint32_t flags;        // row_flag bits
+  uint32_t flags;        // row_flag bits, and rule_sends_all
   uint32_t entry_at;     // the offset of its entry in the header's head
 };
+// The support of a row by the plan is its universe.
+inline constexpr uint32_t rule_sends_all = 1 << 16;
 
 // A row to be unpacked from a frame. Slots are 16-byte aligned and have 32 zeroed bytes after their capacity.
 struct unpack_row {
   uint8_t* slot[3];
-  uint8_t* support;  // of raw keys
+  uint8_t* support;  // of raw keys; NULL: a row cannot have them
   uint64_t capacity[3];
   uint32_t universe, count_max, support_max;
   uint32_t first_tile;   // of the launch
@@ -225,7 +227,7 @@ struct judge_frames {
     const row_fault counts = check_counts(row, plan.flags);
     if (counts.broken == row_rule::mode) return at | of_later;
     if (counts || column[col_info] != row_info(row.mode, false, d.entry) || row.universe != d.universe ||
-        row.count > d.count_max || (a.prefix && row.mode == mode_raw_index))
+        row.count > d.count_max || (row.mode == mode_raw_index && (a.prefix || (row.count && !d.support))))
       return at;
     const auto size_of = [&](uint32_t s, uint64_t elements, uint64_t& size) {
       if (!(plan.flags & row_stores_size << s)) size = dr_rule_size(&plan.size[s], elements);
@@ -234,6 +236,7 @@ struct judge_frames {
     if (check_sizes(row, plan.flags, plan.value_bytes, size_of)) return at;
     const bool dense = row.mode == mode_dense;
     if (!dense && row.support > d.support_max) return at;
+    if (plan.flags & rule_sends_all && row.mode == mode_plan && row.count && row.support != row.universe) return at;
 #pragma unroll
     for (unsigned s = 0; s < section_count; ++s)
       if (row.size[s] > (is_raw_index(row.mode, s) ? raw_index_size(d.count_max) : d.capacity[s])) return at;

@@ -22,6 +22,8 @@ struct codec_notes {
   std::vector<codec_argument> (*tries)(double error) = nullptr;
   // The reported support follows from the tensor's shape, its count and the shared key: it is the same on every rank.
   bool blind = false;
+  // A payload of values is the values: a device codes and decodes none, but reads them where they are.
+  bool copies = false;
 };
 
 // For codecs that need no arguments, whatever the error.

@@ -51,9 +51,9 @@ struct open_states {
 struct subtract_job {
   float* acc;
   const flat_table* flat;    // of a bucket, in place of `acc`; otherwise NULL
-  const uint32_t* reported;  // the support, in the order of the values that the receiver will see
+  const uint32_t* reported;  // the support, in the order of the values that the receiver will see; NULL: all elements
   const void* values;
-  const uint32_t* support;  // of a row that was sent dense: the selection
+  const uint32_t* support;  // of a row that was sent dense: the selection; NULL: all elements that are not zero
   const void* selected;
   const device_row* row;
   uint32_t universe, reported_max, first_tile;
@@ -81,19 +81,24 @@ struct subtract_rows {
     const subtract_job& j = job_of_tile(a, b.index());
     if (a.again) return a.again == tidies_always || *a.failed || *a.unfinite ? tidy(b, j) : void();
     if (*a.failed) return;
-    const bool dense = j.row->mode == mode_dense;
-    const uint64_t count = dense ? j.row->count : j.row->support_count,
+    const bool dense = j.row->mode == mode_dense, skips_zeros = dense && !j.support;
+    const uint32_t* const list = dense ? j.support : j.reported;
+    const uint64_t count = skips_zeros ? j.universe
+                           : dense     ? j.row->count
+                                       : j.row->support_count,
                    n = count < j.reported_max ? count : j.reported_max;
     const uint64_t begin = uint64_t{b.index() - j.first_tile} * row_tile;
     b.phase([&](unsigned lane) {
       for (unsigned k = 0; k < row_tile / lanes; ++k) {
         const uint64_t i = begin + k * lanes + lane;
         if (i >= n) continue;
-        const uint32_t at = (dense ? j.support : j.reported)[i];
+        const uint32_t at = list ? list[i] : static_cast<uint32_t>(i);
         if (at >= j.universe) continue;
+        const float sent = value_at(a.dtype, dense ? j.selected : j.values, i);
+        if (skips_zeros && sent == 0) continue;
         bool unfinite = false;
         float& acc = acc_at(j, at);
-        acc = remaining(acc, value_at(a.dtype, dense ? j.selected : j.values, i), unfinite);
+        acc = remaining(acc, sent, unfinite);
         if (unfinite) atomic_or(a.unfinite, 1u);
       }
     });

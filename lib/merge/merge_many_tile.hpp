@@ -22,7 +22,7 @@ struct merge_tiles {
     uint32_t copies;     // one frame, no arithmetic: bit for bit if the types are the same
   };
   struct part {               // a frame's
-    const uint32_t* support;  // NULL in dense mode
+    const uint32_t* support;  // NULL: all rows
     const void* values;
     uint32_t begin, width;  // first row
     float weight;
@@ -103,9 +103,9 @@ struct merge_tiles {
   // Finds the part of m in the tile; returns its number of values. Rows of several values may extend to adjacent tiles.
   DR_HD static uint32_t part_of(const merge_row& m, uint32_t tile, uint64_t first, uint32_t length, part& p) {
     const uint64_t rows = support_rows(m);
-    const bool dense = is_dense(m);
+    const bool all = has_all(m);
     uint64_t begin = 0, end = 0;
-    if (dense) {
+    if (all) {
       begin = first / m.width;
       end = (first + length - 1) / m.width + 1;
     } else {
@@ -113,8 +113,8 @@ struct merge_tiles {
       end = m.starts[tile + 1] + uint64_t{m.width > 1};
     }
     if (end > rows) end = rows;
-    p = {dense ? nullptr : m.support,
-         dense ? m.dense : m.values,
+    p = {all ? nullptr : m.support,
+         is_dense(m) ? m.dense : m.values,
          static_cast<uint32_t>(begin),
          m.width,
          m.weight,

@@ -20,7 +20,7 @@ inline constexpr uint32_t merge_tile = 4096;  // values of an output a block
 
 // A decoded row. Uploaded once a call.
 struct merge_row {
-  const uint32_t* support;  // not used in dense mode (device_row)
+  const uint32_t* support;  // not used of a row that has_all
   const void* values;
   const void* dense;  // values of a row in dense mode
   const device_row* row;
@@ -29,7 +29,9 @@ struct merge_row {
   uint32_t support_max;
   uint32_t first_tile;  // of launches over rows
   float weight;
-  uint8_t dtype, reserved[3];
+  uint8_t dtype;
+  uint8_t whole;  // the support is the universe, unless the keys are raw
+  uint8_t reserved[2];
 };
 static_assert(sizeof(merge_row) == 64);
 
@@ -65,6 +67,10 @@ struct gate_state {
 };
 
 DR_HD inline bool is_dense(const merge_row& m) { return m.row->mode == mode_dense; }
+// Whether value i is that of row i of the universe.
+DR_HD inline bool has_all(const merge_row& m) {
+  return m.row->mode == mode_dense || (m.whole && m.row->mode == mode_plan);
+}
 DR_HD inline uint64_t support_rows(const merge_row& m) {
   return is_dense(m) ? m.universe : m.row->support_count < m.support_max ? m.row->support_count : m.support_max;
 }
@@ -127,7 +133,7 @@ struct judge_supports {
   };
   struct view {  // read by one lane for all: other blocks may raise a fault at any time
     uint64_t rows;
-    uint32_t sound, dense;
+    uint32_t sound, all;
   };
 
   template <class Block>
@@ -135,16 +141,14 @@ struct judge_supports {
     const uint32_t row = row_of_tile(b, a.rows, a.n, b.index());
     const merge_row& m = a.rows[row];
     device_row& r = a.states[row];
-    const view v = b.template once<view>([&] {
-      return view{support_rows(m), r.fault.code == DR_OK, r.mode == mode_dense};
-    });
+    const view v = b.template once<view>([&] { return view{support_rows(m), r.fault.code == DR_OK, has_all(m)}; });
     const uint64_t begin = uint64_t{b.index() - m.first_tile} * row_tile;
     // After a codec's failure its output is not read: it may be uninitialised.
     if (!v.sound)
       b.phase([&](unsigned lane) {
         if (lane == 0) atomic_or(&a.gate->failed, 1u);
       });
-    else if (!v.dense && (begin == 0 || begin < v.rows))
+    else if (!v.all && (begin == 0 || begin < v.rows))
       judge(b, s, a, m, r, v.rows, begin);
     if (!a.tells.result || !last_of(b, &a.gate->done, b.blocks())) return;
     tell_decoded::tell(b, a.tells, a.gate->failed);
@@ -203,8 +207,8 @@ struct add_rows {
     const uint32_t tile = b.index() / parts + a.tile_base, row = row_of_tile(b, a.rows, a.n, tile);
     const merge_row& m = a.rows[row];
     merge_out o = a.outs[row];  // loaded with the row; of outputs that are its parts, the one of an element
-    const bool dense = is_dense(m);
-    const void* const values = dense ? m.dense : m.values;
+    const bool all = has_all(m);
+    const void* const values = is_dense(m) ? m.dense : m.values;
     const uint64_t rows = support_rows(m),
                    tiles =
                        (row + 1 < a.n ? a.rows[row + 1].first_tile : b.blocks() / parts + a.tile_base) - m.first_tile;
@@ -214,7 +218,7 @@ struct add_rows {
       // A row in dense mode has more elements than its tiles cover.
       for (uint64_t i = begin + lane; i < rows; i += tiles * row_tile)
         for (uint32_t w = 0; w < m.width; ++w) {
-          uint64_t at = (dense ? i : uint64_t{m.support[i]}) * m.width + w;
+          uint64_t at = (all ? i : uint64_t{m.support[i]}) * m.width + w;
           const float value = value_at(m.dtype, values, i * m.width + w);
           if (a.cuts) o = out_of_element(a.outs, a.cuts, at);
           at -= o.first;
@@ -245,12 +249,12 @@ struct hand_over_row {
   DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
     if (a.gate->failed) return;
     const merge_row& m = *a.row;
-    const bool dense = is_dense(m);
-    const void* const values = dense ? m.dense : m.values;
+    const bool all = has_all(m);
+    const void* const values = is_dense(m) ? m.dense : m.values;
     const uint64_t rows = support_rows(m) < a.capacity ? support_rows(m) : a.capacity;
     b.phase([&](unsigned lane) {
       for (uint64_t i = uint64_t{b.index()} * lanes + lane; i < rows; i += uint64_t{b.blocks()} * lanes) {
-        const uint64_t index = a.first + (dense ? i : m.support[i]);
+        const uint64_t index = a.first + (all ? i : m.support[i]);
         store_index(a.index_dtype, a.indices, i, index);
         for (uint32_t w = 0; w < m.width; ++w) {
           const uint64_t at = i * m.width + w;

@@ -16,6 +16,12 @@ dr_status finish_shape(decode_shape& shape, bool& host_would_do, dr_error& error
           "frame: a patch of %s in rows of %u values runs on the CPU only; DR_PLACE_ALLOW_HOST decodes it there, "
           "with copies and a wait",
           dtype_name(plan.dtype), plan.width);
+    if (plan.patch && plan.index().whole())
+      return fail(
+          error, DR_E_UNSUPPORTED,
+          "frame: a patch of all elements (%s) runs on the CPU only; DR_PLACE_ALLOW_HOST decodes it there, with "
+          "copies and a wait",
+          plan.index().front().codec->name);
     if (plan.tiles)
       return fail(error, DR_E_UNSUPPORTED,
                   "frame: transform=dct runs on the CPU only; DR_PLACE_ALLOW_HOST decodes it there, with copies and a "
@@ -43,8 +49,17 @@ dr_status shape_of_batch(const batch& b, bool tagged, decode_shape& out, dr_erro
   out.wire = b.wire;
   for (const batch_row& r : b.rows) {
     if (r.continues) return fail(error, DR_E_UNSUPPORTED, "batch: segments have no CUDA path");
-    out.rows.push_back(
-        {r.plan, r.plan, r.universe, r.count_max, r.support_max, r.bound.payload, r.count_max, r.support_max, {}});
+    // (No encoder of the batch sends raw keys in place of all.)
+    out.rows.push_back({r.plan,
+                        r.plan,
+                        r.universe,
+                        r.count_max,
+                        r.support_max,
+                        r.bound.payload,
+                        r.count_max,
+                        r.support_max,
+                        !out.wire[r.plan].index().whole(),
+                        {}});
   }
   out.patches = b.patches();
   if (b.units.size() == 1 && b.units[0].tensors > 1) out.cuts = b.units[0].tensors;
@@ -68,7 +83,8 @@ dr_status shape_of_frame(const frame_view& f, size_t outs, decode_shape& out, bo
     // The bounds of streams without a codec call are 0.
     const bool coded = r.mode == mode_plan && r.count != 0;
     out.rows.push_back({r.plan, r.entry, r.universe, r.count, r.mode == mode_dense ? 0 : r.support, r.payload(),
-                        coded ? r.count : 0, r.support, r.size});
+                        coded ? r.count : 0, r.support, r.mode == mode_raw_index || !f.plans[r.plan].index().whole(),
+                        r.size});
   }
   out.layout = f.layout;
   return finish_shape(out, host_would_do, error);
@@ -91,6 +107,7 @@ void join_shapes(std::vector<decode_shape>& shapes) {
       x.payload = std::max(x.payload, y.payload);
       x.coded_max = std::max(x.coded_max, y.coded_max);
       x.decoded_max = std::max(x.decoded_max, y.decoded_max);
+      x.lists |= y.lists;
       for (uint32_t k = 0; k < section_count; ++k) x.size[k] = std::max(x.size[k], y.size[k]);
     }
   }

@@ -27,6 +27,12 @@ dr_status check_device_batch(const batch& b, bool& host_would_do, dr_error& erro
                    ": patches of rows of several values run on the CPU only; DR_PLACE_ALLOW_HOST runs "
                    "them there, with copies and a wait",
                    u.method->sparsifier().how.entry.name);
+    if (const stage_list& index = b.wire[b.rows[u.first_row].plan].index(); u.patches() && index.whole())
+      return lacks(
+          u.first_tensor,
+          ": patches of all elements run on the CPU only; DR_PLACE_ALLOW_HOST runs them there, with copies and "
+          "a wait",
+          index.front().codec->name);
     if (const sparsifier& s = u.method->sparsifier().how; !s.on_device && !s.patches)
       return lacks(u.first_tensor, host_only, s.entry.name);
     if (u.method->keeps_feedback() && (u.method->feedback.codec->traits & DR_HOST_ONLY))

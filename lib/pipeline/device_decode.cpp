@@ -128,6 +128,7 @@ class device_decoder {
         m.first_tile = static_cast<uint32_t>(row_tiles_);
         m.weight = request.weights ? request.weights[f] : 1;
         m.dtype = static_cast<uint8_t>(plan.dtype);
+        m.whole = plan.index().whole();
         host_.merge.push_back(m);
         row_tiles_ += std::max<uint64_t>(1, ceil_div(r.decoded_max, row_tile));
         if (s_.patches) list_base(f * n + i, m, outs[i]);
@@ -193,7 +194,7 @@ class device_decoder {
     const wire_plan& plan = s_.wire[p];
     plan_rule rule{};
     rule.entry_at = s_.header.entry_at[p];
-    rule.flags = row_flags(plan);
+    rule.flags = row_flags(plan) | (plan.index().whole() ? rule_sends_all : 0);
     rule.value_bytes = uint64_t{plan.width} * value_size(plan.dtype);
     for (uint32_t s = 0; s < section_count; ++s) {
       rule.size[s].struct_size = sizeof(dr_size_rule);
@@ -243,23 +244,27 @@ class device_decoder {
   dr_status streams(uint32_t p) {
     const wire_plan& plan = s_.wire[p];
     const uint64_t row_bytes = uint64_t{plan.width} * value_size(plan.dtype);
-    jobs_of(p, section_index, [&](size_t i, dr_job& job) {
-      job.out = work_[i].support;
-      job.out_capacity = 4 * s_.rows[i % s_.rows.size()].support_max;
-      job.count = &w_.result[i].coded;
-      job.tell_count = &w_.result[i].expected;
-    });
-    if (const dr_status s = run_codec(p, section_index)) return s;
+    if (!plan.index().whole()) {
+      jobs_of(p, section_index, [&](size_t i, dr_job& job) {
+        job.out = work_[i].support;
+        job.out_capacity = 4 * s_.rows[i % s_.rows.size()].support_max;
+        job.count = &w_.result[i].coded;
+        job.tell_count = &w_.result[i].expected;
+      });
+      if (const dr_status s = run_codec(p, section_index)) return s;
+    }
     if (s_.patches && plan.value().has(DR_NEEDS_BASE)) {
       const gather_bases::args bases{at<based_row>(7), static_cast<uint32_t>(work_.size())};
       if (const dr_status s = launched(launch<gather_bases>(queue_.exec(), assign_blocks_, bases))) return s;
     }
-    jobs_of(p, section_value, [&](size_t i, dr_job& job) {
-      job.base = work_[i].based;
-      job.out = work_[i].values;
-      job.out_capacity = s_.rows[i % s_.rows.size()].support_max * row_bytes;
-    });
-    if (const dr_status s = run_codec(p, section_value)) return s;
+    if (!copies_values(plan)) {
+      jobs_of(p, section_value, [&](size_t i, dr_job& job) {
+        job.base = work_[i].based;
+        job.out = work_[i].values;
+        job.out_capacity = s_.rows[i % s_.rows.size()].support_max * row_bytes;
+      });
+      if (const dr_status s = run_codec(p, section_value)) return s;
+    }
     if (plan.carries_order) return sort(p);
     if (!plan.order().count) return DR_OK;
     jobs_of(p, section_order, [&](size_t i, dr_job& job) {

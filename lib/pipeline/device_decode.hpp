@@ -26,6 +26,8 @@ struct decode_shape {
     uint64_t coded_max;
     // Elements of the decoded row: support_max, or for a frame that was read, all of a dense row.
     uint64_t decoded_max;
+    // Whether its support is in memory: not if it is the universe, by the plan.
+    bool lists;
     std::array<uint64_t, section_count> size;  // of a frame that was read: other encoders may write longer sections
   };
   std::vector<wire_plan> wire;
@@ -40,10 +42,10 @@ struct decode_shape {
 struct device_decode_row {
   uint8_t* slot[section_count];
   uint64_t capacity[section_count];
-  uint32_t *support, *order, *sorted;  // sorted: of keys that carry the order
-  std::byte *values, *in_order;
-  std::byte* based;  // of a patch whose value codec reads it: the base at the support
-  uint32_t* starts;  // of the output's tiles
+  uint32_t *support, *order, *sorted;  // support: nullptr: there is no list; sorted: of keys that carry the order
+  std::byte *values, *in_order;        // values: the slot, if the payload is the values
+  std::byte* based;                    // of a patch whose value codec reads it: the base at the support
+  uint32_t* starts;                    // of the output's tiles
 };
 
 // Host memory for the descriptors of a call. A context reuses it, so that steady state allocates nothing.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/arena.hpp"
+#include "core/codec_notes.hpp"
 
 namespace dr {
 namespace {
@@ -34,8 +35,9 @@ void lay_out_row(const decode_shape& shape, size_t row, device_decode_row& o, By
   const auto& r = shape.rows[row];
   const wire_plan& plan = shape.wire[r.plan];
   const uint64_t row_bytes = uint64_t{plan.width} * value_size(plan.dtype);
-  o.support = reinterpret_cast<uint32_t*>(bytes(4 * std::max(r.coded_max, r.support_max) + slack));
-  o.values = bytes(r.support_max * row_bytes + slack);
+  if (r.lists) o.support = reinterpret_cast<uint32_t*>(bytes(4 * std::max(r.coded_max, r.support_max) + slack));
+  o.values = copies_values(plan) ? reinterpret_cast<std::byte*>(o.slot[section_value])
+                                 : bytes(r.support_max * row_bytes + slack);
   // (Every output but the last may end with a part of a tile.)
   o.starts = reinterpret_cast<uint32_t*>(bytes(4 * (ceil_div(r.universe * plan.width, merge_tile) + 1 + shape.cuts)));
   if (shape.patches && plan.value().has(DR_NEEDS_BASE)) o.based = bytes(r.support_max * row_bytes + slack);
@@ -48,6 +50,10 @@ void lay_out_row(const decode_shape& shape, size_t row, device_decode_row& o, By
 }
 
 }  // namespace
+
+bool copies_values(const wire_plan& plan) {
+  return plan.value().count == 1 && notes_of(*plan.value().front().codec).copies;
+}
 
 stream_shape stream_of(const decode_shape& shape, size_t row, uint32_t s) {
   const auto& r = shape.rows[row];

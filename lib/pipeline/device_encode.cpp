@@ -8,6 +8,7 @@
 #include "feedback/feedback_tile.hpp"
 #include "feedback/residual.hpp"
 #include "pipeline/begin_tile.hpp"
+#include "pipeline/device_decode_work.hpp"
 #include "pipeline/draw_keys.hpp"
 #include "pipeline/draw_tile.hpp"
 #include "pipeline/launch_own.hpp"
@@ -27,12 +28,7 @@ class device_encoder {
   uint64_t lay_out(std::byte* base) { return w_.lay_out(b_, base, rows_, scratch_); }
 
   dr_status run(const device_headers& headers, uint8_t* frame, uint64_t capacity, dr_result* result) {
-    for (size_t i = 0; i < rows_.size(); ++i)
-      if (b_.units[b_.rows[i].unit].sparse && queue_.where) {
-        // Sparse values are used in place.
-        rows_[i].selected = static_cast<std::byte*>(const_cast<void*>(tensor_of(i).values));
-        if (!wire_of(i).replaces_support()) rows_[i].sent = rows_[i].selected;
-      }
+    for (size_t i = 0; i < rows_.size() && queue_.where; ++i) use_in_place(i);
     if (const dr_status s = begin(headers)) return s;
     if (const dr_status s = select()) return s;
     for (uint32_t p = 0; p < b_.wire.size(); ++p)
@@ -49,6 +45,19 @@ class device_encoder {
   const codec_scratch& scratch_of(uint32_t p, section s, bool decode) const {
     constexpr uint32_t position[section_count] = {1, 2, 0};  // the order of lay_out
     return scratch_[2 * (section_count * p + position[s]) + decode];
+  }
+
+  // Values of a sparse tensor, and of one that is sent whole; with feedback the residual, to which they are added.
+  void use_in_place(size_t i) {
+    const unit& u = unit_of(i);
+    if (!u.sparse && (!u.whole || moves_values(u))) return;
+    const tensor_view& t = tensor_of(i);
+    const void* const values = u.whole && u.method->keeps_feedback() ? residual_of(t.state) : t.values;
+    rows_[i].selected = static_cast<std::byte*>(const_cast<void*>(values));
+    if (u.whole || !wire_of(i).replaces_support()) rows_[i].sent = rows_[i].selected;
+    if (!u.whole || !copies_values(wire_of(i))) return;
+    rows_[i].plain |= reinterpret_cast<uintptr_t>(values) % 4 == 0;
+    if (rows_[i].plain) rows_[i].slot[section_value] = reinterpret_cast<uint8_t*>(rows_[i].sent);
   }
 
   dr_status launched(dr_status s) {
@@ -211,7 +220,8 @@ class device_encoder {
       j.flat = rows_[i].flat;
       j.key = &w_.keys[i].shared;
       j.support = rows_[i].support;
-      j.selected = rows_[i].selected;
+      if (!unit_of(i).whole || moves_values(unit_of(i))) j.selected = rows_[i].selected;
+      j.plain = rows_[i].plain;
       j.row = w_.rows + i;
       select_.push_back(j);
     }
@@ -257,7 +267,7 @@ class device_encoder {
       job.out_capacity = round_up(b_.rows[i].need[s].payload[0], 16);
       job.out_size = &w_.rows[i].size[s];
       fill(i, job);
-      if (!job.out) continue;  // (without feedback nothing is decoded)
+      if (!job.out) continue;  // nothing to code, or, without feedback, to decode
       host_.jobs.push_back(job);
     }
   }
@@ -276,6 +286,7 @@ class device_encoder {
 
   dr_status index(uint32_t p) {
     const wire_plan& plan = b_.wire[p];
+    if (plan.index().whole()) return DR_OK;
     jobs_of(p, section_index, [&](size_t i, dr_job& job) {
       job.in = plan.carries_order ? rows_[i].keys : rows_[i].support;
       job.in_max = 4 * b_.rows[i].count_max;
@@ -293,7 +304,7 @@ class device_encoder {
   dr_status regather(uint32_t p) {
     host_.regather.clear();
     for (size_t i = 0; i < rows_.size(); ++i) {
-      if (b_.rows[i].plan != p) continue;
+      if (b_.rows[i].plan != p || unit_of(i).whole) continue;
       const unit& u = unit_of(i);
       regather_job j{};
       if (queue_.where) j.values = tensor_of(i).values;
@@ -302,7 +313,7 @@ class device_encoder {
       j.reported = rows_[i].reported;
       j.sent = rows_[i].sent;
       j.row = w_.rows + i;
-      j.replaced = w_.replaced + i;
+      if (j.reported) j.replaced = w_.replaced + i;
       j.width = u.width;
       j.reported_max = static_cast<uint32_t>(b_.rows[i].support_max);
       j.dtype = static_cast<uint8_t>(u.dtype);
@@ -328,6 +339,7 @@ class device_encoder {
       job.in_max = b_.rows[i].support_max * row_bytes(i);
       job.count = &w_.rows[i].support_count;
       job.base = rows_[i].based;
+      if (rows_[i].plain) job.out = nullptr;
       if (!rows_[i].order) return;
       job.tell = rows_[i].order;
       job.tell_capacity = b_.rows[i].support_max;
@@ -336,8 +348,9 @@ class device_encoder {
     return run_codec(p, section_value);
   }
 
-  // Puts the support in the order of the values.
+  // Puts the support in the order of the values. (Of all elements it is that order.)
   dr_status reorder(uint32_t p) {
+    if (b_.wire[p].index().whole()) return DR_OK;
     host_.jobs.clear();
     for (size_t i = 0; i < rows_.size(); ++i) {
       if (b_.rows[i].plan != p || !rows_[i].keys) continue;

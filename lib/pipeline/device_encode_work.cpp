@@ -20,11 +20,12 @@ device_encode_row lay_out_row(Bytes&& bytes, const batch& b, size_t i) {
   const unit& u = b.units[r.unit];
   const wire_plan& wire = b.wire[r.plan];
   const uint64_t row_bytes = uint64_t{u.width} * value_size(u.dtype);
+  const bool all = wire.index().whole();
   device_encode_row o{};
-  o.support = reinterpret_cast<uint32_t*>(bytes(4 * r.count_max + slack));
-  if (!u.sparse) o.selected = bytes(r.count_max * row_bytes + slack);
-  if (wire.replaces_support()) {
-    o.reported = reinterpret_cast<uint32_t*>(bytes(4 * r.support_max + slack));
+  if (!u.whole) o.support = reinterpret_cast<uint32_t*>(bytes(4 * r.count_max + slack));
+  if (u.whole ? moves_values(u) : !u.sparse) o.selected = bytes(r.count_max * row_bytes + slack);
+  if (wire.replaces_support() && !u.whole) {
+    if (!all) o.reported = reinterpret_cast<uint32_t*>(bytes(4 * r.support_max + slack));
     o.sent = bytes(r.support_max * row_bytes + slack);
   } else {
     o.reported = o.support;
@@ -33,11 +34,17 @@ device_encode_row lay_out_row(Bytes&& bytes, const batch& b, size_t i) {
   if (u.patches() && wire.value().has(DR_NEEDS_BASE)) o.based = bytes(r.count_max * row_bytes + slack);
   if (wire.value().has(DR_REORDERS)) {
     o.order = reinterpret_cast<uint32_t*>(bytes(4 * r.support_max + slack));
-    if (wire.carries_order || u.method->keeps_feedback())
+    if (all)
+      o.keys = o.order;
+    else if (wire.carries_order || u.method->keeps_feedback())
       o.keys = reinterpret_cast<uint32_t*>(bytes(4 * r.support_max + slack));
   }
+  // (Values of 16 bits may lie where no word can: only their address tells.)
+  o.plain = u.whole && copies_values(wire) && (moves_values(u) || u.dtype == DR_F32);
+  if (o.plain) o.slot[section_value] = reinterpret_cast<uint8_t*>(o.sent);
   for (uint32_t s = 0; s < section_count; ++s)
-    if (wire.lists[s].count) o.slot[s] = reinterpret_cast<uint8_t*>(bytes(r.need[s].largest() + slack));
+    if (wire.lists[s].count && !(s == section_value && o.plain))
+      o.slot[s] = reinterpret_cast<uint8_t*>(bytes(r.need[s].largest() + slack));
   if (decodes_sent(b, i)) o.decoded = bytes(r.support_max * row_bytes + slack);
   return o;
 }
@@ -54,6 +61,8 @@ stream_shape device_stream_shape(const batch& b, size_t row, section s) {
   const unit& u = b.units[r.unit];
   return {r.universe, s == section_index ? r.count_max : r.support_max, u.dtype, u.width};
 }
+
+bool moves_values(const unit& u) { return u.tensors > 1 || (u.method->keeps_feedback() && u.dtype != DR_F32); }
 
 bool decodes_sent(const batch& b, size_t row) {
   return b.units[b.rows[row].unit].method->keeps_feedback() && !b.wire[b.rows[row].plan].value().exact();
@@ -73,11 +82,13 @@ device_select_job device_select_job_of(const batch& b, size_t row) {
   if (u.sparse) {
     j.kind = device_select_job::adopt;
     j.index_dtype = b.shapes[u.first_tensor].index_dtype;
+  } else if (u.whole) {
+    j.kind = device_select_job::whole;
   } else {
     const bound_sparsifier sparsifier = p.sparsifier();
     sparsifier.how.on_device(sparsifier.params, u.universe, j);
   }
-  j.needs_finite = b.wire[r.plan].value().has(DR_NEEDS_FINITE) && !b.wire[r.plan].replaces_support();
+  j.needs_finite = b.wire[r.plan].value().has(DR_NEEDS_FINITE) && (u.whole || !b.wire[r.plan].replaces_support());
   if (p.keeps_feedback()) {
     static float anything;
     j.residual = &anything;  // any pointer: feedback exists
@@ -94,8 +105,8 @@ uint64_t device_encode_work::lay_out(const batch& b, std::byte* base, std::vecto
   rows_of.clear();
   scratch_of.clear();
   const size_t n = b.rows.size();
-  const bool replaces =
-      std::any_of(b.wire.begin(), b.wire.end(), [](const wire_plan& p) { return p.replaces_support(); });
+  const bool replaces = std::any_of(b.wire.begin(), b.wire.end(),
+                                    [](const wire_plan& p) { return p.replaces_support() && !p.index().whole(); });
   const auto at = [&](uint64_t offset) { return base ? base + offset : nullptr; };
   const auto bytes = [&](uint64_t size) {
     const uint64_t offset = memory.used();

@@ -13,10 +13,12 @@
 
 namespace dr {
 
-// Device addresses of the memory of a row.
+// Device addresses of the memory of a row. support, reported: nullptr: all elements (pack_row); of a unit that is sent
+// whole, selected and sent are one place: of all values.
 struct device_encode_row {
   uint32_t *support, *reported, *order, *keys;
   std::byte *selected, *sent, *decoded;
+  bool plain;        // of a unit that is sent whole: the value slot is `sent`
   std::byte* based;  // of a patch whose value codec reads it: the base at the support
   uint64_t* ticket;  // of a patch: the look-back of its comparison
   uint8_t* slot[section_count];
@@ -48,6 +50,9 @@ struct device_encode_work {
 };
 
 stream_shape device_stream_shape(const batch& b, size_t row, section s);
+// Of a unit that is sent whole: whether its values are copied, because they are not contiguous in the type in which they
+// are sent. Otherwise they are read where they are.
+bool moves_values(const unit& u);
 // Whether the payload of a row is decoded again, for feedback.
 bool decodes_sent(const batch& b, size_t row);
 // Of a row of a batch of gradients: its selection without the addresses of its memory.

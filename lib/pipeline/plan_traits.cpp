@@ -69,6 +69,8 @@ plan_traits traits_of(const plan& p) {
   if (!p.patches()) out.dtypes &= DR_DTYPE_BIT(DR_F32) | DR_DTYPE_BIT(DR_F16) | DR_DTYPE_BIT(DR_BF16);
   if (p.has_tiles()) out.dtypes &= DR_DTYPE_BIT(DR_F32);
   set(p.patches(), DR_PLAN_PATCH);
+  // (On a device a patch lists its changes.)
+  set(p.patches() && (p.index[0].codec->forms & 1u << DR_FORM_ALL), DR_PLAN_HOST_ONLY);
   return out;
 }
 

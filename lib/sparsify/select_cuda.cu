@@ -7,6 +7,8 @@
   DR_DEVICE_KERNEL(dr::select_chunks<BITS, N>)        \
   DR_DEVICE_KERNEL(dr::select_filter<BITS, false, N>) \
   DR_DEVICE_KERNEL(dr::select_filter<BITS, true, N>)  \
+  DR_DEVICE_KERNEL(dr::select_survey<BITS, false, N>) \
+  DR_DEVICE_KERNEL(dr::select_survey<BITS, true, N>)  \
   DR_DEVICE_KERNEL(dr::select_refine<BITS, N>)        \
   DR_DEVICE_KERNEL(dr::select_compact<BITS, N>)       \
   DR_DEVICE_KERNEL(dr::select_fallback<BITS, N>)

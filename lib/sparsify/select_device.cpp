@@ -20,6 +20,7 @@ select_kind kind_of(const device_select_job& j) {
          : j.kind == device_select_job::from   ? select_from_kind
          : j.kind == device_select_job::chance ? select_chance
          : j.kind == device_select_job::chunks ? select_in_chunks
+         : j.kind == device_select_job::whole  ? select_whole
                                                : select_nonzero;
 }
 
@@ -58,6 +59,7 @@ select_unit unit_of(const device_select_job& j) {
   }
   if (u.kind == select_largest_kind && u.d > select_small) plan_sample(j, u);
   if (j.needs_finite) u.flags |= select_needs_finite;
+  if (j.plain) u.flags |= select_plain;
   return u;
 }
 
@@ -98,14 +100,15 @@ struct group {
     const uint32_t infinity = with_value_type(first.dtype, [](auto type) -> uint32_t { return type.infinity; });
     args.common = {zeroed, plain, first.beta, first.gamma, first.dtype, infinity};
     args.jobs = static_cast<uint32_t>(jobs.size());
-    bool samples = false, solves = false, reads = false, in_chunks = false;
+    bool samples = false, solves = false, reads = false, in_chunks = false, whole = false;
     for (size_t i = 0; i < jobs.size(); ++i) {
       const select_unit& u = args.job[i] = describe(jobs[i]);
       const bool ranked = u.kind == select_largest_kind, small = ranked && u.d <= select_small;
       samples |= ranked && !small;
       solves |= small;
       in_chunks |= u.kind == select_in_chunks;
-      reads |= !small && u.kind != select_in_chunks;
+      whole |= u.kind == select_whole;
+      reads |= !small && is_filtered(u);
     }
     dr_status s = DR_OK;
     if (samples || solves)
@@ -116,10 +119,15 @@ struct group {
     if (!s && in_chunks)
       s = launch_tiles<select_chunks<Bits, N>>(
           [](const select_unit& u, const select_layout& at) { return u.kind == select_in_chunks ? at.tiles : 0; });
+    if (!s && whole) {
+      const auto tiles = [](const select_unit& u, const select_layout& at) {
+        return u.kind == select_whole ? at.tiles : 0;
+      };
+      s = first.residual ? launch_tiles<select_survey<Bits, true, N>>(tiles)
+                         : launch_tiles<select_survey<Bits, false, N>>(tiles);
+    }
     if (s || !reads) return s;
-    const auto tiles = [](const select_unit& u, const select_layout& at) {
-      return u.kind == select_in_chunks ? 0 : at.tiles;
-    };
+    const auto tiles = [](const select_unit& u, const select_layout& at) { return is_filtered(u) ? at.tiles : 0; };
     s = first.residual ? launch_tiles<select_filter<Bits, true, N>>(tiles)
                        : launch_tiles<select_filter<Bits, false, N>>(tiles);
     if (!s)
@@ -129,6 +137,8 @@ struct group {
       s = launch_tiles<select_compact<Bits, N>>([](const select_unit&, const select_layout& at) { return at.slices; });
     return s || !samples ? s : fall_back();
   }
+
+  static bool is_filtered(const select_unit& u) { return u.kind != select_in_chunks && u.kind != select_whole; }
 
   select_unit describe(const placed& p) const {
     const device_select_job& j = *p.job;
@@ -248,6 +258,7 @@ uint32_t flat_tiles_of(uint64_t elements, uint32_t dtype) {
 }
 
 uint64_t select_lists(const device_select_job& job) {
+  if (job.kind == device_select_job::whole) return 0;
   return is_dense(job) ? std::max<uint64_t>(job.count_max, unit_of(job).capacity) : job.count_max;
 }
 

@@ -14,7 +14,8 @@ namespace dr {
 
 // One tensor. Addresses are of the device.
 struct device_select_job {
-  enum kind_t : uint32_t { nonzero, largest, from, adopt, chance, chunks };
+  // whole: all elements, of which those that are not zero are counted; there is no support.
+  enum kind_t : uint32_t { nonzero, largest, from, adopt, chance, chunks, whole };
 
   const void* values;      // dense: [d] rows of `width`; sparse (adopt): [entries] rows
   const flat_table* flat;  // of a bucket: where its tensors are, in place of `values`,
@@ -36,9 +37,10 @@ struct device_select_job {
   float beta, gamma;
   uint64_t count_max;  // of the selection
   uint32_t* support;   // ascending positions,
-  void* selected;      // and their values, in rows
+  void* selected;      // and their values, in rows; whole: a copy of all of them, or nullptr: they stay where they are
   device_row* row;     // count, support_count, not_finite, fault
   bool needs_finite;   // a selected value that is not finite is a fault
+  bool plain;          // whole: the values are the payload, of which the row gets the size
 };
 
 // The tiles in which a selection reads a tensor of a bucket.
@@ -67,7 +69,7 @@ struct device_select_scratch {
 
 // Enqueues. Scratch: the sums over jobs, every need rounded up to 64, in the order of the jobs. At most 5 launches for
 // all jobs of one type, with or without feedback, one of which exits at once unless the estimate of the sample failed;
-// 1 more for sparse jobs.
+// 1 more each for chunks, for whole tensors and for sparse jobs.
 dr_status select_on_device(const dr_exec& exec, std::span<const device_select_job> jobs, std::byte* zeroed,
                            std::byte* plain, device_select_scratch& host);
 

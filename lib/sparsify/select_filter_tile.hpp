@@ -34,13 +34,8 @@ struct select_filter {
     const view v = view::of(a, u);
     const uint32_t tile = b.index() - u.first_tile;
     if (u.columns() != 1) return rows(b, s, v, tile);
-    unit_run r = unit_run::all(u);
     uint32_t own_tile = tile;  // of the run
-    if (u.flat()) {
-      const flat_piece& p = u.bucket().of_tile(tile);
-      r = unit_run::of(p);
-      own_tile -= p.first_tile;
-    }
+    const unit_run r = unit_run::of_tile(u, own_tile);
     const select_state& state = v.state();
     const bool live = u.row->fault.code == DR_OK, ranked = v.is_ranked(), by_chance = u.kind == select_chance;
     const uint32_t lo = ranked ? state.lo : u.low, hi = ranked ? state.hi : magnitude_mask<Bits>, shift = state.shift;
@@ -190,24 +185,22 @@ struct select_filter {
     });
   }
 
-  // Rows of several values: a candidate if any value is not a zero.
-  template <class Block>
-  DR_HD static void rows(Block& b, shared& s, const view& v, uint32_t tile) {
-    const select_unit& u = v.unit;
-    if (u.row->fault.code != DR_OK) return;
-    const uint32_t shift = tile_shift(u.width), begin = tile << shift;
-    const uint32_t count = u.d - begin < 1u << shift ? u.d - begin : 1u << shift, words = (count + 31) / 32;
+  // Marks the rows [begin, begin + count) that are not all zeros, a bit each; calls judge(key, i) for every value.
+  template <class Block, class F>
+  DR_HD static void mark_rows(Block& b, uint32_t* marks, const select_unit& u, uint32_t begin, uint32_t count,
+                              F&& judge) {
     const auto* const values = static_cast<const Bits*>(u.values) + uint64_t{begin} * u.width;
-    typename Block::template each<uint32_t> places;
     b.phase([&](unsigned lane) {
-      if (lane < words) s.row[lane] = 0;
+      if (lane < (count + 31) / 32) marks[lane] = 0;
     });
     b.phase([&](unsigned lane) {
       const uint32_t whole = lanes / u.width, rest = lanes % u.width;
       uint32_t row = lane / u.width, column = lane % u.width, last = ~0u;
       for (uint64_t i = lane; row < count; i += lanes) {
-        if (key_of(values[i]) && row != last) atomic_or(s.row + row / 32, 1u << row % 32);
-        if (key_of(values[i])) last = row;
+        const uint32_t key = key_of(values[i]);
+        if (key && row != last) atomic_or(marks + row / 32, 1u << row % 32);
+        if (key) last = row;
+        judge(key, uint64_t{begin} * u.width + i);
         row += whole;
         column += rest;
         if (column >= u.width) {
@@ -216,6 +209,17 @@ struct select_filter {
         }
       }
     });
+  }
+
+  // Rows of several values: a candidate if any value is not a zero.
+  template <class Block>
+  DR_HD static void rows(Block& b, shared& s, const view& v, uint32_t tile) {
+    const select_unit& u = v.unit;
+    if (u.row->fault.code != DR_OK) return;
+    const uint32_t shift = tile_shift(u.width), begin = tile << shift;
+    const uint32_t count = u.d - begin < 1u << shift ? u.d - begin : 1u << shift, words = (count + 31) / 32;
+    typename Block::template each<uint32_t> places;
+    mark_rows(b, s.row, u, begin, count, [](uint32_t, uint64_t) {});
     b.phase([&](unsigned lane) { places[lane] = lane < words ? static_cast<uint32_t>(popcount(s.row[lane])) : 0; });
     const uint32_t all = b.exclusive_sum(places);
     const auto was = static_cast<uint32_t>(note(b, v, tile, all, 0));

@@ -4,6 +4,7 @@
 //   filter    the read: lists candidates (key >= lo) and their values tile by tile; counts those in [lo, hi] in 2048 bins
 //   refine    finds the exact threshold in the bin of rank r; other blocks order the tiles
 //   compact   writes support and values: the candidates in the order of the tiles, cut at the threshold
+//   survey    all elements, with their values where they are: counts those that are not zero; nothing is listed
 //   fallback  if the estimate of the sample failed (constant or adversarial data): radix over all elements, in one
 //   cooperative launch
 //
@@ -21,3 +22,4 @@
 #include "sparsify/select_fallback_tile.hpp"
 #include "sparsify/select_filter_tile.hpp"
 #include "sparsify/select_refine_tile.hpp"
+#include "sparsify/select_survey_tile.hpp"

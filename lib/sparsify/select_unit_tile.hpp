@@ -32,16 +32,17 @@ enum select_kind : uint8_t {
   select_largest_kind = 1,
   select_from_kind = 2,
   select_chance = 3,
-  select_in_chunks = 4
+  select_in_chunks = 4,
+  select_whole = 5
 };
-enum select_flag : uint8_t { select_needs_finite = 1, select_flat = 2 };
+enum select_flag : uint8_t { select_needs_finite = 1, select_flat = 2, select_plain = 4 };
 
 // One dense tensor, for kernels. Scratch has offsets, in units of 64 bytes, from the base in the launch.
 struct select_unit {
   const void* values;  // of a bucket (select_flat): its flat_table
   float* residual;     // or NULL; of a bucket only whether there is feedback
   uint32_t* support;
-  void* selected;
+  void* selected;  // whole: the place of the values that are sent, or NULL: they are sent from where they are
   device_row* row;
   uint32_t d, target, count_max;
   union {
@@ -112,7 +113,8 @@ struct select_layout {
   DR_HD static constexpr select_layout of(const select_unit& u, uint32_t value_size) {
     select_layout l{};
     const bool ranked = u.kind == select_largest_kind;
-    if (ranked && u.d <= select_small) {
+    if (u.kind == select_whole) l.tiles = u.flat() ? u.flat_tiles : tiles_of(u.d, u.width, value_size);
+    if (u.kind == select_whole || (ranked && u.d <= select_small)) {
       l.zeroed = 64;
       return l;
     }
@@ -245,6 +247,13 @@ struct unit_run {
 
   DR_HD static unit_run all(const select_unit& u) { return {u.values, u.residual, 0, u.d}; }
   DR_HD static unit_run of(const flat_piece& p) { return {p.values, p.residual, p.first, (&p)[1].first - p.first}; }
+  // That of a tile of the read; `tile` becomes its tile in the run.
+  DR_HD static unit_run of_tile(const select_unit& u, uint32_t& tile) {
+    if (!u.flat()) return all(u);
+    const flat_piece& p = u.bucket().of_tile(tile);
+    tile -= p.first_tile;
+    return of(p);
+  }
   // The run of an element of the unit.
   DR_HD static unit_run at(const select_unit& u, uint32_t element) {
     return u.flat() ? of(u.bucket().at(element)) : all(u);
@@ -269,12 +278,14 @@ DR_HD Bits stored(const select_common& c, const select_unit& u, uint32_t i) {
   return stored<Bits>(c, r, i - r.first);
 }
 
-// Reports the first selected value that is not finite. (If the support is replaced, other values are sent, which are
-// validated when they are gathered.)
-DR_HD inline void judge_selected(const select_common& c, const select_unit& u, uint32_t key, uint64_t at) {
-  if (key < c.infinity || !(u.flags & select_needs_finite)) return;
+// A value that is not finite, in a row that requires finite ones; the first one is reported.
+DR_HD inline void refuse_value(const select_unit& u, uint64_t at) {
   atomic_max(&u.row->not_finite, ~at);
   raise(&u.row->fault, DR_E_ARGUMENT, DR_STREAM_VALUE, 0, 0);
+}
+// (If the support is replaced, other values than the selected ones are sent, which are validated when they are gathered.)
+DR_HD inline void judge_selected(const select_common& c, const select_unit& u, uint32_t key, uint64_t at) {
+  if (key >= c.infinity && u.flags & select_needs_finite) refuse_value(u, at);
 }
 // The k-th selected value.
 template <class Bits>

@@ -32,10 +32,10 @@ struct regather_job {
   const void* values;
   const void* selected;
   const uint32_t* support;
-  uint32_t* reported;
+  uint32_t* reported;  // NULL: all elements
   void* sent;
   device_row* row;
-  const replaced_row* replaced;
+  const replaced_row* replaced;  // NULL with all elements
   uint32_t width, reported_max, first_tile;
   uint8_t dtype, flags;
   uint16_t reserved;
@@ -60,15 +60,16 @@ struct regather_values {
     // must be found in any order of blocks. For a row with an earlier fault, this reads valid memory, and no step uses
     // the output.
     if (j.row->count == 0) return;
-    const dr_status index = j.replaced->fault.code;
+    const dr_status index = j.replaced ? j.replaced->fault.code : dr_status{DR_OK};
     // The support exceeds the plan's bound: raw keys are sent.
     const bool raw = index == DR_E_CAPACITY;
-    const uint64_t count = raw ? j.row->count : j.replaced->count < j.reported_max ? j.replaced->count : j.reported_max;
+    const uint64_t told = j.replaced ? j.replaced->count : j.reported_max;
+    const uint64_t count = raw ? j.row->count : told < j.reported_max ? told : j.reported_max;
     const uint64_t begin = uint64_t{b.index() - j.first_tile} * regather_tile;
     b.phase([&](unsigned lane) {
       if (begin == 0 && lane == 0) {
         j.row->support_count = count;
-        j.row->size[section_index] = j.replaced->size;
+        j.row->size[section_index] = j.replaced ? j.replaced->size : 0;
         if (raw) j.row->mode = mode_raw_index;
         if (index != DR_OK && !raw)
           raise(&j.row->fault, index, DR_STREAM_INDEX, j.replaced->fault.where, j.replaced->fault.what);
@@ -95,16 +96,17 @@ struct regather_values {
     bool there = i < j.row->count;
     const void* values = j.values;
     if (j.flags & regather_from_source) {
-      from = support[i];
+      const uint32_t element = support ? support[i] : static_cast<uint32_t>(i);
+      from = element;
       if (j.flat) {
-        const flat_piece& p = j.flat->at(support[i]);
+        const flat_piece& p = j.flat->at(element);
         from -= p.first;
         values = j.flags & regather_from_residual ? p.residual : p.values;
       }
       there = true;
       if (j.flags & regather_sparse) {
-        from = lower_bound(j.support, j.row->count, support[i]);
-        there = from < j.row->count && j.support[from] == support[i];
+        from = lower_bound(j.support, j.row->count, element);
+        there = from < j.row->count && j.support[from] == element;
       }
     }
     for (uint32_t w = 0; w < j.width; ++w) {

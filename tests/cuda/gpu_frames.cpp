@@ -15,8 +15,9 @@ bool takes_all(const std::string& pair) { return pair.find("bloom") == std::stri
 }  // namespace
 
 TEST_CASE("the codecs that have kernels run on a GPU, all others say that they do not") {
-  const std::vector<std::string> kernels{"raw",  "golomb", "rice",    "bloom",    "qsgd", "log_quant", "uniform_quant",
-                                         "half", "sign",   "ternary", "fit_poly", "ulp",  "bitpack"};
+  const std::vector<std::string> kernels{"raw",     "golomb",    "rice",          "bloom", "all",
+                                         "qsgd",    "log_quant", "uniform_quant", "half",  "sign",
+                                         "ternary", "fit_poly",  "bitpack",       "ulp"};
   for (size_t i = 0; i < dr_codec_count(); ++i) {
     const dr_codec& c = *dr_codec_at(i);
     if (c.role == DR_ROLE_SPARSIFY || c.role == DR_ROLE_FEEDBACK || c.role == DR_ROLE_BYTES) continue;
@@ -100,7 +101,8 @@ TEST_CASE("every sparsifier, and tensors that go dense") {
 TEST_CASE("sparse tensors: indices of every type, rows of any width, off any alignment") {
   for (const std::string& pair : pairs_of_codecs()) {
     const bool rows_only = pair.find("fit_poly") != std::string::npos;
-    const bool asks_all = pair.find("bloom") != std::string::npos;  // a filter is asked for every element
+    // A filter is asked for every element; or all are sent.
+    const bool asks_all = pair.find("bloom") != std::string::npos || pair.find("index=all") != std::string::npos;
     for (const dr_dtype index : {DR_U32, DR_I32, DR_U64, DR_I64})
       for (const size_t shift : {size_t{0}, size_t{1}}) {
         INFO("index type " << index << ", shift " << shift);
@@ -110,12 +112,88 @@ TEST_CASE("sparse tensors: indices of every type, rows of any width, off any ali
       both_ways(pair, {make_sparse(DR_F32, 4294967295, 300, 9, DR_U32), make_sparse(DR_BF16, 50, 49, 8, DR_I64)});
     if (rows_only) continue;
     for (const dr_dtype dtype : value_types)
-      both_ways(pair, {make_sparse(dtype, 30000, 700, 7, DR_I64, 3), make_sparse(dtype, 4000, 33, 7, DR_I32, 64)});
+      both_ways(pair, {make_sparse(dtype, 30000, 700, 7, DR_I64, 3),
+                       make_sparse(dtype, asks_all ? 400 : 4000, 33, 7, DR_I32, 64)});
   }
   if (!only_small()) {
     both_ways("index=golomb value=raw", {make_sparse(DR_F32, 25600000, 1000000, 4)});
     both_ways("index=golomb value=qsgd", {make_sparse(DR_F32, 25600000, 1000000, 4)});
   }
+  require_no_trouble();
+}
+
+TEST_CASE("dense tensors of which all is sent: read where they are, off any alignment, of any type and width") {
+  const std::string all = "index=all value=";
+  for (const std::string& value : stages(DR_ROLE_VALUE))
+    for (const dr_dtype dtype : value_types) {
+      INFO(value << ", type " << dtype);
+      for (const uint64_t d : edge_sizes())
+        both_ways(all + value, {make(dtype, d, d + dtype, d % 2 ? 0.3 : 0)}, {}, static_cast<int32_t>(d % 4), d % 7);
+      both_ways(all + value, {make(dtype, 9000, 1, 0.9), make(dtype, 0, 2), make(dtype, 64, 3, 1), make(dtype, 1, 4),
+                              make(DR_F32, 700, 5)});
+      // (Of a few values some codes exceed the dense row.)
+      both_ways(all + value, {make(dtype, 1, 1), make(dtype, 2, 2), make(dtype, 3, 3, 0.5), make(dtype, 5, 4)});
+      if (value.starts_with("fit_poly")) continue;
+      for (const uint32_t width : {2u, 5u, 64u, 3000u})
+        both_ways(all + value, {make_of(
+                                   dtype, 6000 / width, width,
+                                   [&](uint64_t i, rng& r) { return i / width % 3 ? 0.0f : r.laplace(1); }, width)});
+    }
+  if (!only_small())
+    for (const dr_dtype dtype : value_types)
+      for (const char* value : {"raw", "uniform_quant(bits=8)", "half", "qsgd"})
+        both_ways(all + value, {make(dtype, 25600000, 5), make(dtype, 1000003, 6, 0.5)}, {}, 1, 1);
+  require_no_trouble();
+}
+
+TEST_CASE("dense tensors of which all is sent: residuals, and tensors of a bucket, step after step") {
+  for (const char* value : {"raw", "uniform_quant(bits=4)", "half", "sign(scale=means)", "fit_poly"})
+    for (const char* bucket : {"", " bucket=flat"})
+      for (const dr_dtype dtype : value_types) {
+        const std::string text = std::string("feedback=residual(beta=0.9,gamma=0.5) index=all value=") + value + bucket;
+        INFO(text << ", type " << dtype);
+        gradients own{make(dtype, only_small() ? 9000 : 400000, 1), make(dtype, 3, 2), make(dtype, 0, 2),
+                      make(dtype, 401, 3)};
+        for (gradient& g : own) g.give_state();
+        const placed_batch b(text, own);
+        sender at(b, own, 1);
+        for (int step = 0; step < 3; ++step) {
+          INFO("step " << step);
+          for (size_t i = 0; i < own.size(); ++i) own[i].values = make(dtype, own[i].universe, 10 * step + i).values;
+          dr_call call{};
+          call.step = static_cast<uint64_t>(step);
+          at.put(own);
+          at.forget();
+          const encoded want = encode_on_cpu(b.method, own, call), got = at.encode(call);
+          REQUIRE(want.status == DR_OK);
+          REQUIRE(got.status == DR_OK);
+          require_same(got.frame, want.frame, "frame");
+          for (size_t i = 0; i < own.size(); ++i) REQUIRE(at.state(i) == own[i].state);
+        }
+        at.check_guards();
+      }
+  require_no_trouble();
+}
+
+TEST_CASE("dense tensors of which all is sent: a value that is not finite is the CPU's fault, or its bytes") {
+  for (const dr_dtype dtype : value_types)
+    for (const named_gradient& n : not_finite(dtype, only_small() ? 5000 : 200000)) {
+      INFO(n.name << ", type " << dtype);
+      for (const char* value : {"raw", "qsgd", "uniform_quant(bits=4)", "half"})
+        for (const char* bucket : {"", " bucket=flat"})
+          both_ways(std::string("index=all value=") + value + bucket, {make(dtype, 700, 1), n.g, make(dtype, 40, 2)});
+    }
+  require_no_trouble();
+}
+
+TEST_CASE("frames of all elements merge as on the CPU") {
+  for (const char* text : {"index=all value=raw", "index=all value=uniform_quant(bits=4)",
+                           "sparsify=topr(ratio=0.1) index=all value=half"})
+    for (const dr_dtype dtype : {DR_F32, DR_BF16})
+      for (const size_t k : {size_t{1}, size_t{2}, size_t{7}})
+        require_same_merge(text, dtype, k, [&](size_t i) {
+          return gradients{make(dtype, 9000, i, i % 3 == 2 ? 1 : 0), make(dtype, 77, 100 + i), make(dtype, 0, 1)};
+        });
   require_no_trouble();
 }
 

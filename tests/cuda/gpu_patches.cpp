@@ -136,13 +136,13 @@ void patch_both_ways(const std::string& text, gradients g, int32_t seed = 1, siz
   require_values(made, values_of(g));
 }
 
-// Codecs of patches: no index that replaces the support, and exact values.
+// Codecs of patches on a device: no index that replaces the support, and exact values.
 std::vector<std::string> codings() {
   std::vector<std::string> values = stages(DR_ROLE_VALUE, true), all;
   values.push_back("raw");
   for (const std::string& index : stages(DR_ROLE_INDEX))
     for (const std::string& value : values)
-      if (!index.starts_with("bloom")) all.push_back(changed + "index=" + index + " value=" + value);
+      if (!index.starts_with("bloom") && index != "all") all.push_back(changed + "index=" + index + " value=" + value);
   return all;
 }
 
@@ -343,6 +343,7 @@ TEST_CASE("what has no path on a device is refused by name") {
   refuses(changed + "index=golomb value=raw", DR_U8, 1, "u8: patches of this type run on the CPU only");
   refuses(changed + "index=golomb value=raw", DR_F32, 2, "patches of rows of several values run on the CPU only");
   refuses(changed + "index=magnitude value=raw", DR_BF16, 1, "magnitude runs on the CPU only");
+  refuses(changed + "index=all value=raw", DR_BF16, 1, "all: patches of all elements run on the CPU only");
   refuses(changed + "index=golomb value=xor", DR_BF16, 1, "xor runs on the CPU only");
   refuses("patch", DR_BF16, 1, "auto runs on the CPU only");
 

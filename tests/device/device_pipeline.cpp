@@ -172,7 +172,12 @@ const char* const plans[] = {"index=raw value=raw",
                              "index=golomb value=fit_poly",
                              "index=raw value=fit_poly",
                              "index=bloom(policy=p0,fpr=0.01) value=fit_poly",
-                             "index=bloom(policy=naive,fpr=0.05) value=raw"};
+                             "index=bloom(policy=naive,fpr=0.05) value=raw",
+                             "index=all value=raw",
+                             "index=all value=uniform_quant(bits=8)",
+                             "index=all value=qsgd",
+                             "index=all value=half",
+                             "index=all value=fit_poly"};
 const char* const sparsifiers[] = {"sparsify=topr(ratio=0.01)", "sparsify=topr(ratio=0.2)",
                                    "sparsify=threshold(value=3)", "sparsify=threshold(value=1,max_ratio=0.3)",
                                    "sparsify=none"};
@@ -247,6 +252,11 @@ TEST_CASE("rows of any width, dense and sparse, and sparse tensors of any index"
       same_encode(p, {make_sparse(dtype, 3000000, 3000, 9)});
     }
   same_encode("index=golomb value=fit_poly", {make_sparse(DR_F32, 100000, 900, 7)});
+  for (const char* p : {"index=all value=raw", "index=all value=qsgd", "index=all value=sign(scale=mean)"})
+    for (const dr_dtype dtype : {DR_F32, DR_BF16}) {
+      same_encode(p, {make(dtype, 900, 7, 5, 0.8), make(dtype, 3, 7, 3000, 0.5), make(dtype, 70, 7, 2, 1)});
+      same_encode(p, {make_sparse(dtype, 5000, 90, 7, 3), make_sparse(dtype, 50, 50, 8)});
+    }
 }
 
 TEST_CASE("tags, lists, seeds and steps are the caller's on a GPU, too") {
@@ -263,9 +273,13 @@ TEST_CASE("tags, lists, seeds and steps are the caller's on a GPU, too") {
 TEST_CASE("feedback keeps on a GPU what it keeps on the CPU, step after step") {
   for (const char* p :
        {"index=raw value=raw", "index=golomb value=qsgd", "index=golomb value=fit_poly", "index=raw value=fit_poly",
-        "index=bloom(policy=p0,fpr=0.01) value=qsgd", "index=bloom(fpr=0.02) value=raw"})
+        "index=bloom(policy=p0,fpr=0.01) value=qsgd", "index=bloom(fpr=0.02) value=raw", "index=all value=raw",
+        "index=all value=uniform_quant(bits=4)", "index=all value=fit_poly"})
     for (const char* s : {"sparsify=topr(ratio=0.05) feedback=residual(beta=0.9,gamma=0.5)",
-                          "sparsify=threshold(value=2,max_ratio=0.2) feedback=residual"})
+                          "sparsify=threshold(value=2,max_ratio=0.2) feedback=residual",
+                          "sparsify=none feedback=residual(beta=0.9,gamma=0.5)"}) {
+      // (A filter has no rate for all elements.)
+      if (std::strstr(p, "bloom") && std::strstr(s, "none")) continue;
       for (const dr_dtype dtype : {DR_F32, DR_F16}) {
         INFO(s << " " << p);
         const plan both(std::string(s) + " " + p);
@@ -287,6 +301,7 @@ TEST_CASE("feedback keeps on a GPU what it keeps on the CPU, step after step") {
           for (size_t i = 0; i < a.size(); ++i) REQUIRE(a[i].state == b[i].state);
         }
       }
+    }
 }
 
 TEST_CASE("a value that is not finite is the same fault, of the same tensor and element") {
@@ -299,6 +314,18 @@ TEST_CASE("a value that is not finite is the same fault, of the same tensor and 
   std::vector<gradient> raw{make(DR_F32, 500, 1)};
   set(raw[0], 3, std::numeric_limits<float>::quiet_NaN());
   same_encode("sparsify=topr(ratio=0.1) index=golomb value=raw", raw);
+  same_encode("index=all value=raw", raw);
+  for (const char* s : {"", "bucket=flat ", "sparsify=topr(ratio=0.1) "})
+    for (const dr_dtype dtype : {DR_F32, DR_BF16}) {
+      std::vector<gradient> g{make(dtype, 500, 1), make(dtype, 25000, 2), make(dtype, 30, 3)};
+      set(g[1], 24321, std::numeric_limits<float>::infinity());
+      set(g[1], 9017, std::numeric_limits<float>::quiet_NaN());
+      set(g[2], 0, -std::numeric_limits<float>::infinity());
+      same_encode(std::string(s) + "index=all value=uniform_quant(bits=4)", g);
+    }
+  std::vector<gradient> wide{make(DR_F32, 700, 1, 5)};
+  set(wide[0], 3217, std::numeric_limits<float>::infinity());
+  same_encode("index=all value=qsgd", wide);
 }
 
 TEST_CASE("indices that do not ascend, or are out of range, are refused by a GPU") {
@@ -483,6 +510,10 @@ TEST_CASE(
     CHECK(prepared(plan("sparsify=topr(ratio=0.01) index=golomb value=sign(scale=means)"), g).info.launches == 9);
     CHECK(prepared(plan("sparsify=topr(ratio=0.01) index=golomb value=uniform_quant"), g).info.launches == 25);
     CHECK(prepared(plan("sparsify=topr(ratio=0.01) index=golomb value=uniform_quant(bits=4)"), g).info.launches == 13);
+    // Of all elements: begin, survey, value and pack; raw values are packed from where they are.
+    CHECK(prepared(plan("index=all value=raw"), g).info.launches == 3);
+    CHECK(prepared(plan("index=all value=half"), g).info.launches == 4);
+    CHECK(prepared(plan("index=all value=uniform_quant(bits=4)"), g).info.launches == 8);
     // Small tensors alone need no more than begin, bracket, index, value and pack.
     std::vector<gradient> small(g.begin() + 1, g.end());
     if (n > 1 && n < 100) CHECK(prepared(p, small).info.launches == 5);
@@ -514,7 +545,8 @@ TEST_CASE("a damaged frame is refused by a GPU whenever the CPU refuses it, and 
   for (const char* text :
        {"sparsify=topr(count=9) index=golomb value=raw", "sparsify=topr(count=9) index=raw value=fit_poly",
         "sparsify=topr(count=9) index=golomb value=fit_poly",
-        "sparsify=topr(count=5) index=bloom(policy=p0,fpr=0.1) value=qsgd"}) {
+        "sparsify=topr(count=5) index=bloom(policy=p0,fpr=0.1) value=qsgd", "index=all value=uniform_quant(bits=4)",
+        "index=all value=sign(scale=mean)"}) {
     INFO(text);
     const plan p(text);
     for (const bool many : {false, true}) {
@@ -598,6 +630,36 @@ TEST_CASE("frames merge on a GPU in the order of the frames, as on the CPU") {
     }
 }
 
+// Where a frame of one row has mode, count and support, all below 256.
+struct row_fields {
+  bool is_short, replaces;
+  size_t mode_at = 3, count_at = 15, support_at = 0;
+  uint64_t header;
+
+  explicit row_fields(const bytes& frame) : is_short(frame[3] & 1) {
+    dr_frame_info info{};
+    (void)inspect(frame, &info);
+    header = info.header_size;
+    frame_check::reader in{frame.data(), 15u + (frame[3] & 64 ? 2u : 3u), frame.size()};
+    if (!is_short) in.at = 24;
+    replaces = frame_check::read_entry(in).replaces();
+    support_at = in.at;
+    if (is_short) return;
+    const uint64_t widths = frame_check::number(&frame[20], 4);
+    mode_at = in.at;
+    count_at = mode_at + (widths & 15) + (widths >> 4 & 15);
+    support_at = count_at + (widths >> 8 & 15);
+  }
+  // The frame with other fields, its check as it was.
+  bytes told(bytes frame, unsigned mode, uint64_t count, uint64_t support) const {
+    frame[mode_at] =
+        static_cast<uint8_t>(is_short ? (frame[mode_at] & ~0x30u) | mode << 4 : (frame[mode_at] & ~3u) | mode);
+    frame[count_at] = static_cast<uint8_t>(count);
+    if (replaces) frame[support_at] = static_cast<uint8_t>(support);
+    return frame;
+  }
+};
+
 TEST_CASE("of rows that lie about mode, count and support CPU and GPU think the same") {
   size_t taken = 0, refused = 0, differ = 0;
   for (const char* index : {"raw", "golomb", "bloom(fpr=0.1)", "bloom(policy=p0,fpr=0.1,max_ratio=1)"})
@@ -607,37 +669,16 @@ TEST_CASE("of rows that lie about mode, count and support CPU and GPU think the 
       std::vector<gradient> g{make(DR_F32, 64, 5)};
       const encoded e = encode_at(nullptr, p, g);
       REQUIRE(e.status == DR_OK);
-      const uint64_t header = [&] {
-        dr_frame_info info{};
-        (void)inspect(e.frame, &info);
-        return info.header_size;
-      }();
-      // Where count and support are, all below 256, and the row's mode.
-      const bool is_short = e.frame[3] & 1;
-      size_t mode_at = 3, count_at = 15, support_at = 0;
-      frame_check::reader in{e.frame.data(), 15u + (e.frame[3] & 64 ? 2u : 3u), e.frame.size()};
-      if (!is_short) in.at = 24;
-      const bool replaces = frame_check::read_entry(in).replaces();
-      support_at = in.at;
-      if (!is_short) {
-        const uint64_t widths = frame_check::number(&e.frame[20], 4);
-        mode_at = in.at;
-        count_at = mode_at + (widths & 15) + (widths >> 4 & 15);
-        support_at = count_at + (widths >> 8 & 15);
-      }
+      const row_fields at(e.frame);
       prepared b(p, g);
       for (const unsigned mode : {0, 1, 3})
         for (uint64_t count = 0; count <= 8; ++count)
-          for (uint64_t support = 0; support <= (replaces ? 12 : 0); ++support)
+          for (uint64_t support = 0; support <= (at.replaces ? 12 : 0); ++support)
             for (const int fill : {-1, 0, 0xff}) {  // its own payload, zeros, ones
-              bytes frame = e.frame;
-              frame[mode_at] = static_cast<uint8_t>(is_short ? (frame[mode_at] & ~0x30u) | mode << 4
-                                                             : (frame[mode_at] & ~3u) | mode);
-              frame[count_at] = static_cast<uint8_t>(count);
               const uint64_t told = support == 12 ? 64 : support;
-              if (replaces) frame[support_at] = static_cast<uint8_t>(told);
+              bytes frame = at.told(e.frame, mode, count, told);
               if (fill >= 0)
-                std::fill(frame.begin() + static_cast<long>(header), frame.end(), static_cast<uint8_t>(fill));
+                std::fill(frame.begin() + static_cast<long>(at.header), frame.end(), static_cast<uint8_t>(fill));
               frame.resize(frame.size() + 400, static_cast<uint8_t>(std::max(fill, 0)));
               (void)frame_check::fix(frame.data(), frame.size());
               const decoded cpu = decode_at(nullptr, frame, g), gpu = b.decode(frame, g);
@@ -657,9 +698,144 @@ TEST_CASE("of rows that lie about mode, count and support CPU and GPU think the 
   CHECK(refused > 1000);
 }
 
+TEST_CASE("of rows of all elements that lie about mode, count and support CPU and GPU think the same") {
+  size_t taken = 0, refused = 0, keys = 0;
+  for (const char* value : {"raw", "qsgd", "fit_poly"}) {
+    const plan p(std::string("index=all value=") + value);
+    std::vector<gradient> g{make(DR_F32, 64, 5)};
+    const encoded e = encode_at(nullptr, p, g);
+    REQUIRE(e.status == DR_OK);
+    const row_fields at(e.frame);
+    REQUIRE(at.replaces);
+    prepared b(p, g);
+    for (const unsigned mode : {0, 1, 3})
+      for (const uint64_t count : {0, 1, 7, 63, 64, 65})
+        for (const uint64_t support : {0, 1, 7, 63, 64, 65})
+          for (const int fill : {-1, 0, 0xff}) {  // its own payload, zeros, ones
+            bytes frame = at.told(e.frame, mode, count, support);
+            if (fill >= 0)
+              std::fill(frame.begin() + static_cast<long>(at.header), frame.end(), static_cast<uint8_t>(fill));
+            frame.resize(frame.size() + 800, static_cast<uint8_t>(std::max(fill, 0)));
+            (void)frame_check::fix(frame.data(), frame.size());
+            const dr_place place = emulated(2);
+            const decoded cpu = decode_at(nullptr, frame, g), gpu = b.decode(frame, g),
+                          direct = decode_at(&place, frame, g);
+            INFO(value << ", mode " << mode << ", count " << count << ", support " << support << ", fill " << fill
+                       << ": " << cpu.error);
+            REQUIRE(direct.status == cpu.status);
+            // A batch whose encoder sends no keys has no room for any.
+            const bool has_keys = mode == 1 && count != 0 && cpu.status == DR_OK;
+            REQUIRE(gpu.status == (has_keys ? dr_status{DR_E_CORRUPT} : cpu.status));
+            keys += has_keys;
+            ++(cpu.status ? refused : taken);
+            if (cpu.status) continue;
+            REQUIRE(same_bits(direct.values[0], cpu.values[0]));
+            if (!has_keys) REQUIRE(same_bits(gpu.values[0], cpu.values[0]));
+          }
+  }
+  MESSAGE(taken << " taken, " << keys << " of them with keys, " << refused << " refused");
+  CHECK(keys > 0);
+  CHECK(taken > keys + 10);
+  CHECK(refused > 500);
+}
+
+TEST_CASE("a dense tensor takes no memory for a support") {
+  constexpr uint64_t d = 1 << 20;
+  const auto measure = [&](const char* text, bool fed, size_t n, dr_dtype dtype, uint64_t& room) {
+    const plan p(text);
+    std::vector<gradient> g(n);
+    for (gradient& x : g) {
+      x.universe = d / n;
+      x.dtype = dtype;
+      if (fed) x.state.assign((16 + 4 * x.universe + 7) / 8, 0);
+    }
+    const prepared b(p, g);
+    size_t decodes = 0;
+    REQUIRE(dr_batch_merge_workspace(b.batch, 1, &decodes, nullptr) == DR_OK);
+    room = decodes;
+    return uint64_t{b.info.workspace};
+  };
+  constexpr uint64_t little = 64 << 10;  // descriptors, levels, sums of blocks
+  uint64_t room = 0;
+  // Raw values are their payload.
+  CHECK(measure("index=all value=raw", false, 1, DR_F32, room) < little);
+  CHECK(room < 4 * d + little);
+  CHECK(measure("bucket=flat index=all value=raw", false, 16, DR_F32, room) < 4 * d + little);
+  // The payload; to decode the payload, and the values.
+  CHECK(measure("index=all value=half", false, 1, DR_F32, room) < 2 * d + little);
+  CHECK(room < 6 * d + little);
+  // With feedback the values as decoded, too; of 16 bits, or of several tensors, the sums.
+  CHECK(measure("feedback=residual index=all value=half", true, 1, DR_F32, room) < 6 * d + little);
+  CHECK(measure("feedback=residual index=all value=half(type=bf16)", true, 1, DR_BF16, room) < 6 * d + little);
+  CHECK(measure("bucket=flat index=all value=half", false, 16, DR_F32, room) < 6 * d + little);
+}
+
+TEST_CASE("frames with rows of all elements beside sparse ones merge as on the CPU, however the sparse ones do") {
+  const plan all("index=all value=uniform_quant(bits=8)"), exact("index=all value=raw"),
+      sparse("sparsify=topr(ratio=0.001) index=golomb value=raw"), denser("sparsify=topr(ratio=0.02) index=golomb");
+  for (const plan* large : {&sparse, &denser})
+    for (const dr_dtype dtype : {DR_F32, DR_F16})
+      for (const size_t k : {size_t{1}, size_t{3}, size_t{70}}) {
+        const auto gradients_of = [&](uint64_t i) {
+          std::vector<gradient> g{make(dtype, 500, 10 * i + 1, 1, i % 3 == 2 ? 1 : 0), make(dtype, 90000, 10 * i % 50),
+                                  make(dtype, 40, 10 * i + 2, 3)};
+          g[0].own = &all;
+          g[1].own = large;
+          g[2].own = &exact;
+          return g;
+        };
+        std::vector<gradient> like = gradients_of(0);
+        prepared b(exact, like);
+        std::vector<aligned_bytes> frames;
+        std::vector<dr_bytes> list;
+        floats weights;
+        for (size_t i = 0; i < k; ++i) {
+          std::vector<gradient> g = gradients_of(i);
+          frames.emplace_back(encode_at(nullptr, exact, g).frame);
+        }
+        for (const aligned_bytes& f : frames) {
+          list.push_back({f.data, f.size});
+          weights.push_back(0.5f + static_cast<float>(list.size()));
+        }
+        for (const bool adds : {false, true}) {
+          INFO("k " << k << " adds " << adds << ", type " << dtype);
+          dr_decode_options options{};
+          options.struct_size = sizeof options;
+          options.flags = adds ? uint32_t{DR_DECODE_ADD} : 0u;
+          const auto merged = [&](int how) {
+            std::vector<floats> values{laplace(500, 7), laplace(90000, 8), laplace(120, 9)};
+            std::vector<dr_tensor_out> outs{dense_out(values[0]), dense_out(values[1]), dense_out(values[2], 3)};
+            context c;
+            const dr_place place = emulated(how);
+            dr_result result{.struct_size = sizeof(dr_result)};
+            dr_status s = DR_OK;
+            if (how < 2) {
+              s = dr_merge(c.handle, how ? &place : nullptr, list.data(), weights.data(), k, &options, outs.data(),
+                           sizeof outs[0], 3);
+            } else {
+              size_t room = 0;
+              REQUIRE(dr_batch_merge_workspace(b.batch, k, &room, nullptr) == DR_OK);
+              s = dr_batch_merge(b.c.handle, b.batch, &b.place, list.data(), weights.data(), k, &options, outs.data(),
+                                 sizeof outs[0], 3, b.memory(room), room, &result);
+            }
+            INFO(how << " " << c.error() << b.c.error());
+            REQUIRE(s == DR_OK);
+            REQUIRE(result.status == DR_OK);
+            return values;
+          };
+          const auto want = merged(0), direct = merged(1), batched = merged(2);
+          for (size_t i = 0; i < 3; ++i) {
+            CHECK(same_bits(want[i], direct[i]));
+            CHECK(same_bits(want[i], batched[i]));
+          }
+          b.held.clear();
+        }
+      }
+}
+
 TEST_CASE("sparse outputs of a GPU are the CPU's") {
   for (const char* text : {"sparsify=topr(ratio=0.1) index=golomb", "sparsify=topr(ratio=0.1) index=raw value=fit_poly",
-                           "sparsify=threshold(value=0.1,max_ratio=0.5) index=golomb"}) {
+                           "index=all value=raw", "sparsify=threshold(value=0.1,max_ratio=0.5) index=golomb"}) {
     const plan p(text);
     std::vector<gradient> g{make(DR_F32, 3000, 3)};
     const encoded e = encode_at(nullptr, p, g);

@@ -122,7 +122,8 @@ TEST_CASE("prepared calls allocate nothing, on the CPU or on a device, whether t
           "sparsify=topr(ratio=0.05) index=golomb value=sign(scale=mean)",
           "sparsify=topr(ratio=0.05) index=golomb value=sign(scale=means)",
           "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=ternary",
-          "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=fit_poly"}) {
+          "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=fit_poly", "index=all value=qsgd",
+          "feedback=residual index=all value=uniform_quant(bits=4)"}) {
       INFO(text << (device ? ", on a device" : ", on the CPU"));
       workload w(text);
       dr_place place{};

@@ -466,6 +466,22 @@ std::vector<whole_call> whole_calls() {
       {"", "golomb", "", "sign", "(scale=means)", rows},
       {"", "raw", "", "ternary", "", rows},
       {"", "bloom", "(fpr=0.01)", "raw", "", rows},
+      {"", "all", "", "raw", "", mixed},
+      {"", "all", "", "uniform_quant", "(bits=8)", mixed},
+      {"", "all", "", "half", "", plateaus},
+      {"", "all", "", "fit_poly", "", mixed},
+      {"", "all", "", "log_quant", "", rows},
+      {"", "all", "", "sign", "(scale=means)", rows},
+      {"feedback=residual ", "all", "", "raw", "", mixed},
+      {"feedback=residual(beta=0.9,gamma=0.5) ", "all", "", "qsgd", "(levels=7,bucket=100)", mixed},
+      {"feedback=residual ", "all", "", "fit_poly", "", mixed},
+      {"bucket=flat ", "all", "", "raw", "", bucket},
+      {"bucket=flat ", "all", "", "ternary", "", plateaus},
+      {"bucket=flat feedback=residual ", "all", "", "uniform_quant", "(bits=4)", bucket},
+      {topr, "all", "", "qsgd", "", mixed},
+      {feedback, "all", "", "sign", "(scale=mean)", mixed},
+      {feedback + "bucket=flat ", "all", "", "half", "", bucket},
+      {"sparsify=random(ratio=0.3) regather=off ", "all", "", "raw", "", mixed},
   };
   std::vector<whole_call> calls;
   for (const auto& p : list) {

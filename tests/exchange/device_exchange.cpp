@@ -105,6 +105,7 @@ TEST_CASE("on a device: outputs and residuals have the CPU's bits, for any numbe
       "sparsify=random(ratio=0.1) feedback=residual index=raw value=uniform_quant(bits=4)",
       "sparsify=topr(ratio=0.02) feedback=residual bucket=flat index=rice value=log_quant",
       "sparsify=threshold(value=1000) index=bloom(policy=p0,fpr=0.01) value=half",
+      "index=all value=uniform_quant(bits=8) feedback=residual",
   };
   for (const std::string& plan : plans)
     for (const uint32_t ranks : {1u, 2u, 3u, 8u})
@@ -126,6 +127,49 @@ TEST_CASE("on a device: sums are sums, and values that are all sent leave no res
                             3, {100, 20000, 999, 1000});
     o.exchange.flags = DR_EXCHANGE_SUM;
     check_parity(o, all_ranks);
+  }
+}
+
+TEST_CASE("on a device: small tensors go exactly beside the others, or all do") {
+  for (const char* plan : {topr.c_str(), "sparsify=topr(ratio=0.1) index=rice value=qsgd(levels=7)",
+                           "index=all value=uniform_quant(bits=4) feedback=residual",
+                           "sparsify=topr(ratio=0.1) feedback=residual index=all value=sign(scale=mean)",
+                           "index=all value=raw bucket=flat"})
+    for (const char* schedule : {"gather", "gather(parts=3)", "owner", "owner(parts=2)", "ring", "ring(parts=2)"})
+      for (const uint32_t dtype : {DR_F32, DR_F16}) {
+        world::options o = made(std::string(plan) + " exchange=" + schedule, 3, {100, 9000, 999, 1000, 0, 1});
+        o.dtype = dtype;
+        const bool flat = o.plan.find("flat") != std::string::npos;
+        for (const uint64_t below : {1000u, 100000u}) {
+          if (flat && below > 1000) continue;
+          o.exchange.dense_below = flat ? 0 : below;
+          CAPTURE(o.exchange.dense_below);
+          check_parity(o, all_ranks);
+          if (dtype == DR_F32) check_parity(o, 0b010);  // beside ranks on CPUs
+        }
+      }
+}
+
+TEST_CASE("on a device: of small tensors that go exactly nothing is lost in an exchange that failed") {
+  for (const char* schedule : {"gather", "owner(parts=2)", "ring"}) {
+    CAPTURE(schedule);
+    world::options o = made(topr + " exchange=" + schedule, 3, {4100, 60, 800});
+    o.exchange.dense_below = 1000;
+    o.present = 2;
+    o.exchange.timeout_ns = 1'000'000;
+    group cpu(o);
+    o.on_device = all_ranks;
+    group device(o);
+    for (group* const g : {&cpu, &device}) {
+      g->draw(0);
+      for (const dr_status s : g->run(0)) CHECK(s == DR_E_TIMEOUT);
+      for (const auto& r : g->ranks)
+        for (const floats& out : r->out) CHECK(out == floats(out.size(), -1.0f));
+    }
+    check_equal(cpu, device);
+    for (uint32_t i = 0; i < 2; ++i)
+      for (const size_t small : {1, 2})
+        CHECK(residual_of(*device.ranks[i], DR_RESIDUAL_OWN, small, o.sizes[small]) == device.ranks[i]->in[small]);
   }
 }
 

@@ -198,7 +198,8 @@ TEST_CASE("plan info: sparsifiers, feedback and what may be added up") {
       {"sparsify=random(ratio=0.1) index=golomb", DR_PLAN_LINEAR, DR_PLAN_FIXED_SIZE},
       {"sparsify=random(ratio=0.1) value=qsgd", DR_PLAN_PRIVATE_RANDOM, DR_PLAN_LINEAR},
       {"sparsify=random(ratio=0.1) value=raw+deflate", DR_PLAN_HOST_ONLY, DR_PLAN_LINEAR | DR_PLAN_FIXED_SIZE},
-      {"index=all value=raw", DR_PLAN_LINEAR | DR_PLAN_FIXED_SIZE | DR_PLAN_LOSSY_SUPPORT, DR_PLAN_LOSSY_VALUES},
+      {"index=all value=raw", DR_PLAN_LINEAR | DR_PLAN_FIXED_SIZE | DR_PLAN_LOSSY_SUPPORT,
+       DR_PLAN_LOSSY_VALUES | DR_PLAN_HOST_ONLY},
       {"index=all value=qsgd", DR_PLAN_FIXED_SIZE | DR_PLAN_LOSSY_VALUES, DR_PLAN_LINEAR},
       {"index=seeded value=raw", DR_PLAN_LINEAR | DR_PLAN_FIXED_SIZE | DR_PLAN_SHARED_RANDOM, DR_PLAN_LOSSY_VALUES},
       {"index=bloom(fpr=0.01) value=raw", DR_PLAN_LOSSY_SUPPORT, DR_PLAN_LINEAR | DR_PLAN_FIXED_SIZE},
@@ -220,7 +221,8 @@ TEST_CASE("plan info: sparsifiers, feedback and what may be added up") {
        DR_PLAN_LOSSY_VALUES | DR_PLAN_LOSSY_SUPPORT | DR_PLAN_FEEDBACK | DR_PLAN_CHOOSES | DR_PLAN_LINEAR |
            DR_PLAN_FIXED_SIZE},
       {"sparsify=changed index=auto value=xor", DR_PLAN_PATCH | DR_PLAN_CHOOSES, DR_PLAN_LOSSY_VALUES},
-      {"sparsify=changed index=all value=raw", DR_PLAN_PATCH, DR_PLAN_LOSSY_VALUES},
+      {"sparsify=changed index=all value=raw", DR_PLAN_PATCH | DR_PLAN_HOST_ONLY, DR_PLAN_LOSSY_VALUES},
+      {"sparsify=changed index=golomb value=raw", DR_PLAN_PATCH, DR_PLAN_LOSSY_VALUES | DR_PLAN_HOST_ONLY},
   };
   for (const auto& each : plans) {
     INFO(std::string(each.text));

@@ -18,6 +18,7 @@ PLANS = (
     TOP + "qsgd",
     "sparsify=topr(ratio=0.1) feedback=residual(beta=0.5,gamma=0.75) index=rice value=qsgd(levels=7)",
     "sparsify=topr(ratio=0.3) index=raw value=raw",
+    "index=all value=uniform_quant(bits=8) feedback=residual",
 )
 OPTIONS = {"flat": False, "dense_below": 0}
 
@@ -64,6 +65,25 @@ def a_model_trains_alike_with_frames_made_on_a_device():
             found.append(train(made, 6, "SGD"))
             assert len(made._units) > 1 and made.stats().steps == 6
         assert same(*found) and same_on_all_ranks(found[1])
+
+
+@check("two")
+def parameters_that_go_exactly_stay_on_a_device_without_a_warning():
+    for plan, options in (
+        (PLANS[4], {}),  # by its default small ones do
+        (TOP + "qsgd", {"flat": False, "dense_below": 1000}),
+        ({"*.bias": None, "*": TOP + "qsgd"}, {}),
+        (OWNER.replace("golomb", "all"), {}),
+    ):
+        here, there = DDPHook(plan, **options), on_device(DDPHook(plan, **options), 3)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            found = [train(made, 4, "SGD") for made in (here, there)]
+        words = [str(warning.message) for warning in seen]
+        assert not any("on the CPU" in sentence for sentence in words), words
+        assert same(*found) and same_on_all_ranks(found[1]), plan
+        assert (here.stats().place, there.stats().place) == ("cpu", "emulated")
+        assert sum(unit.frames for unit in there._sender.units) > len(there._sender.units)  # exact ones beside the others
 
 
 @check("two")
@@ -218,7 +238,7 @@ OWNER = "index=golomb value=uniform_quant(bits=4) feedback=residual exchange=own
 @check("two")
 def sums_made_on_a_device_have_the_bits_of_those_of_the_cpu():
     rank = dist.get_rank()
-    for plan in (OWNER, TOP + "qsgd exchange=owner"):
+    for plan in (OWNER, OWNER.replace("golomb", "all"), TOP + "qsgd exchange=owner"):
         for dtype in (torch.float32, torch.bfloat16):
             here, there = AllReduce(plan, **OPTIONS, frame_bytes=4000), on_device(AllReduce(plan, **OPTIONS, frame_bytes=4000), 3)
             for number in range(4):

@@ -326,6 +326,21 @@ def owners_on_the_gpu_have_the_bits_of_the_cpu():
         there.check()
 
 
+def all_elements_and_small_tensors_are_sent_from_the_gpu():
+    for plan in ("index=all value=uniform_quant(bits=8) feedback=residual", "index=all value=uniform_quant(bits=4) feedback=residual exchange=owner"):
+        here, there = on_cpu(plan, seed=3), AllReduce(plan, seed=3)
+        for step in range(3):
+            torch.manual_seed(10 * step + dist.get_rank())
+            xs = [torch.randn(n, device="cuda") for n in (3_000_000, 700, 1)]
+            ys = [x.clone() for x in xs]
+            here(xs)
+            there(ys)
+            assert all(torch.equal(x, y) for x, y in zip(xs, ys)), (plan, step)
+        assert (there.stats().place, here.stats().place) == ("cuda", "cpu")
+        assert there._sender.info.waits == 0
+        there.check()
+
+
 # ---- FSDP2's reduce-scatter ---------------------------------------------------------------------
 
 
@@ -416,6 +431,7 @@ PLACED_CHECKS = [
     rounds_of_an_outer_loop_are_coded_on_the_gpu,
     eight_ranks_on_one_gpu_have_the_bits_of_the_cpu,
     owners_on_the_gpu_have_the_bits_of_the_cpu,
+    all_elements_and_small_tensors_are_sent_from_the_gpu,
     a_model_of_fsdp2_trains_alike_each_time,
     a_reduce_scatter_is_made_on_the_gpu_and_does_not_wait,
     a_shard_that_the_gpu_cannot_encode_is_named_by_the_next_call,

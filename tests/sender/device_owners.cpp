@@ -20,7 +20,9 @@ constexpr const char* coded[] = {
     // Two frames in each slot: with a residual, and without one.
     "a*: index=golomb value=uniform_quant(bits=8) feedback=residual exchange=owner\n*: sparsify=topr(ratio=0.3) "
     "index=raw "
-    "value=raw exchange=owner"};
+    "value=raw exchange=owner",
+    // By its default small tensors go exactly, in a frame of their own.
+    "*: index=all value=uniform_quant(bits=4) feedback=residual exchange=owner"};
 
 // Tensors that ranges cut, and that they do not; with eight ranks some own nothing of a unit.
 const std::vector<tensor> tensors = {{"a1", 9000}, {"a2", 700}, {"b", 30000}, {"c", 1}};
@@ -34,7 +36,7 @@ world made(const std::string& book, bool on_device, uint32_t ranks = 3, uint32_t
            .ranks = ranks,
            .flags = flags,
            .flat = flat,
-           .dense_below = 0,
+           .dense_below = flat == DR_NOT_FLAT ? 0 : DR_DENSE_BELOW_BY_PLAN,
            .unit_bytes = 40000,
            .on_device = on_device,
            .order = order}};
@@ -92,7 +94,7 @@ TEST_CASE("owners on a device: means and residuals of the CPU's, bit for bit, ov
 }
 
 TEST_CASE("owners on a device: a rank that cannot encode is named by all, a step later, and nothing is lost") {
-  for (const char* const book : {coded[0], coded[2], coded[3]})
+  for (const char* const book : {coded[0], coded[2], coded[3], coded[5]})
     for (const size_t element : {size_t{5}, size_t{29000}}) {  // of the first owner's range, of the last one's
       constexpr size_t tensor = 2, sound = 0;
       CAPTURE(book);

@@ -17,7 +17,8 @@ constexpr const char* coded[] = {
     "*: sparsify=topr(ratio=0.02) index=rice value=qsgd(levels=7)",
     // Two frames in each slot: with a residual, and without one.
     "a*: sparsify=topr(ratio=0.05) feedback=residual index=golomb value=qsgd\n*: sparsify=topr(ratio=0.3) index=raw "
-    "value=raw"};
+    "value=raw",
+    "*: index=all value=uniform_quant(bits=8) feedback=residual"};
 
 const std::vector<tensor> tensors = {{"a1", 3000}, {"a2", 700}, {"b", 9000}, {"c", 1}};
 
@@ -44,6 +45,7 @@ TEST_CASE("a sender on a device: outputs and residuals of the CPU's, bit for bit
       for (const uint32_t flags : {0u, uint32_t{DR_SENDER_SUM}, uint32_t{DR_SENDER_F32}, uint32_t{DR_SENDER_ZEROS}}) {
         if (dtype == DR_F16 && flags) continue;
         // By default a plan that sparsifies sends the tensors of a unit as one.
+        // (One that quantises all sends its small ones exactly then.)
         const uint32_t flat = flags == DR_SENDER_SUM || dtype == DR_F16 ? DR_FLAT_BY_PLAN : DR_NOT_FLAT;
         CAPTURE(book);
         CAPTURE(dtype);
@@ -64,6 +66,53 @@ TEST_CASE("a sender on a device: outputs and residuals of the CPU's, bit for bit
       }
 }
 
+TEST_CASE("a sender on a device: tensors that go exactly, and plans that send all, have the CPU's bits") {
+  struct mix {
+    const char* book;
+    uint64_t dense_below;
+    size_t frames;  // of the unit of the small tensors: sparse or coded ones, and exact ones
+  };
+  for (const mix& of :
+       {mix{coded[0], 1000, 2}, mix{coded[1], 100000, 1}, mix{coded[4], DR_DENSE_BELOW_BY_PLAN, 2},
+        mix{"*: index=all value=half", 0, 1}, mix{"*: dense", 0, 1},
+        mix{"a1: sparsify=topr(ratio=0.05) feedback=residual index=golomb value=qsgd\n*: dense", 0, 2},
+        mix{"*: sparsify=topr(ratio=0.05) feedback=residual(beta=0.5,gamma=0.75) index=all value=sign(scale=mean)",
+            1000, 2},
+        mix{"*: index=all value=ternary bucket=flat feedback=residual", 0, 1}})
+    for (const dr_dtype dtype : {DR_F32, DR_BF16})
+      for (const uint32_t flags : {0u, uint32_t{DR_SENDER_F32}}) {
+        if (dtype != DR_F32 && std::string(of.book).find("half") != std::string::npos) continue;
+        CAPTURE(of.book);
+        CAPTURE(dtype);
+        CAPTURE(flags);
+        const auto start = [&](bool on_device) {
+          std::vector<tensor> list = tensors;
+          for (tensor& t : list) t.dtype = dtype;
+          return world(list, {.book = of.book,
+                              .ranks = 3,
+                              .flags = flags,
+                              .flat = DR_NOT_FLAT,
+                              .dense_below = of.dense_below,
+                              .unit_bytes = 16000,
+                              .on_device = on_device,
+                              .order = static_cast<int32_t>(dtype)});
+        };
+        world cpu = start(false), device = start(true);
+        CHECK(device.unit(device.sent_tensor(1).unit).frames == of.frames);
+        for (uint64_t step = 0; step < 4; ++step) {
+          CAPTURE(step);
+          for (world* const w : {&cpu, &device}) {
+            w->set_random(step);
+            if (step == 2 && of.dense_below) w->set(1, 3, {std::nanf("")});  // (exact: it goes as it is)
+            REQUIRE(w->all_ok(step));
+          }
+          CHECK(device.agree());
+          CHECK(cpu.ranks[0]->out == device.ranks[0]->out);
+        }
+        for (size_t r = 0; r < cpu.ranks.size(); ++r) CHECK(same_residuals(cpu, device, r));
+      }
+}
+
 TEST_CASE("a sender on a device: a rank that cannot encode is named by all, a step later, and nothing is lost") {
   struct spoiled {
     const char* book;
@@ -73,7 +122,8 @@ TEST_CASE("a sender on a device: a rank that cannot encode is named by all, a st
   };
   // (value=raw sends a NaN as it is.)
   for (const spoiled& of : {spoiled{coded[0], 2, 0, true}, spoiled{coded[2], 2, 0, false},
-                            spoiled{coded[3], 0, 2, true}, spoiled{coded[0], 1, 2, true, DR_FLAT_BY_PLAN}}) {
+                            spoiled{coded[3], 0, 2, true}, spoiled{coded[0], 1, 2, true, DR_FLAT_BY_PLAN},
+                            spoiled{coded[4], 2, 0, true}, spoiled{coded[4], 0, 2, true, DR_FLAT_BY_PLAN}}) {
     const std::string book = of.book;
     CAPTURE(book);
     world cpu = made(book, false, 0, DR_F32, 0, 3, of.flat), device = made(book, true, 0, DR_F32, 0, 3, of.flat),

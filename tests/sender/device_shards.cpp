@@ -16,7 +16,7 @@ constexpr const char* coded[] = {
     "*: sparsify=topr(ratio=0.05) feedback=residual index=golomb value=qsgd",
     "*: sparsify=topr(ratio=0.1) feedback=residual(beta=0.5,gamma=0.75) index=golomb value=raw",
     "*: index=golomb value=uniform_quant(bits=4) feedback=residual",
-    "*: sparsify=topr(ratio=0.02) index=rice value=qsgd"};
+    "*: sparsify=topr(ratio=0.02) index=rice value=qsgd", "*: index=all value=uniform_quant(bits=4) feedback=residual"};
 constexpr uint64_t shards[] = {1001, 3, 2500};  // elements of a shard: parts of tensors begin anywhere
 
 world made(const std::string& book, bool on_device, uint32_t ranks = 3, uint32_t flags = 0, dr_dtype dtype = DR_F32,
@@ -28,7 +28,7 @@ world made(const std::string& book, bool on_device, uint32_t ranks = 3, uint32_t
            .ranks = ranks,
            .flags = flags | DR_SENDER_SCATTER,
            .flat = DR_NOT_FLAT,
-           .dense_below = 0,
+           .dense_below = flags & DR_SENDER_SUM ? DR_DENSE_BELOW_BY_PLAN : 0,  // (of shards)
            .on_device = on_device,
            .order = order}};
 }
@@ -78,7 +78,7 @@ TEST_CASE("a reduce-scatter on a device: shards and residuals of the CPU's, bit 
 
 TEST_CASE("a reduce-scatter on a device: a rank that cannot encode one shard is named by all, and nothing is lost") {
   constexpr size_t tensor = 0, shard = shards[tensor], range = 2, sound = 2;  // sound: of another unit
-  for (const char* const book : {coded[0], coded[2], coded[3]}) {
+  for (const char* const book : {coded[0], coded[2], coded[3], coded[4]}) {
     CAPTURE(book);
     world cpu = made(book, false), device = made(book, true), zeros = made(book, true, 3, DR_SENDER_ZEROS);
     for (world* const w : {&cpu, &device, &zeros}) {

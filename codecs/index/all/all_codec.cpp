@@ -44,6 +44,6 @@ constexpr dr_ops ops = cpu_ops<need, encode, decode, cost>();
 
 constinit const dr_codec all_codec =
     make_codec("all", "every element, nothing is sent: for dense quantisers", 11, DR_ROLE_INDEX,
-               DR_REPLACES_SUPPORT | DR_FIXED_SIZE, &ops, {.forms = list_form | all_form});
+               DR_REPLACES_SUPPORT | DR_FIXED_SIZE, &ops, {.forms = list_form | all_form, .cuda = &all_cuda});
 
 }  // namespace dr

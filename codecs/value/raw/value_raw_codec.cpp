@@ -27,6 +27,6 @@ constexpr dr_ops cpu = cpu_ops<need, copy, copy>();
 constinit const dr_codec value_raw_codec =
     make_codec("raw", "the values, bit for bit", 1, DR_ROLE_VALUE, DR_EXACT | DR_LINEAR | DR_FIXED_SIZE | DR_TOTAL,
                &cpu, {.dtypes = all_word_dtypes, .cuda = &value_raw_cuda});
-constinit const codec_notes value_raw_notes = {.codec = &value_raw_codec, .tries = tried_once};
+constinit const codec_notes value_raw_notes = {.codec = &value_raw_codec, .tries = tried_once, .copies = true};
 
 }  // namespace dr
