@@ -12,6 +12,7 @@
 #include "primitive/flat_table.hpp"
 #include "primitive/lookback.hpp"
 #include "primitive/tile_job.hpp"
+#include "primitive/unlisted.hpp"
 #include "primitive/value_type.hpp"
 
 namespace dr {
@@ -37,6 +38,14 @@ struct header_shape {
   DR_HD uint32_t header_chunks() const { return static_cast<uint32_t>(ceil_div(header_size, frame_tile)); }
 };
 
+// Of a row that may be unlisted (device_row): what it was selected from.
+struct unlisted_source {
+  const void* values;  // of a bucket: its flat_table
+  uint32_t low;        // the smallest selected magnitude
+  uint32_t sums;       // 1: the sums of feedback, in f32
+};
+static_assert(sizeof(unlisted_source) == 16);
+
 // A row to be packed into a frame. Slots are 16-byte aligned.
 struct pack_row {
   const uint8_t* slot[3];
@@ -45,8 +54,8 @@ struct pack_row {
   const uint32_t* reported;  // the support that decode will return (NULL: all elements),
   const uint8_t* sent;       // with its values; of a patch the whole tensor, which a dense row is
   uint32_t universe, width;
-  uint32_t first_tile;   // of the launch
-  uint32_t dense_above;  // with more rows it is sent dense
+  uint32_t first_tile;  // of the launch
+  uint32_t unlisted;    // of a row that may be: the offset of its unlisted_source from this struct, / 16
   uint16_t plan;
   uint8_t dtype, flags;  // row_flag bits, and pack_bucket
   uint32_t tensor;       // of a bucket: the offset of its flat_table from the first pack_row, / 16
@@ -59,25 +68,20 @@ struct pack_state {
   uint32_t done, failed, unfinite;  // unfinite: the remainder of a sent value is not finite
 };
 
-// No codec runs for a row that is sent dense because its selection is too large.
-DR_HD inline bool goes_dense(const device_row& r, const pack_row& d) { return r.count > d.dense_above; }
-DR_HD inline bool is_faulty(const device_row& r, const pack_row& d) {
-  return r.fault.code != DR_OK && !(goes_dense(r, d) && r.fault.stream != DR_STREAM_NONE);
-}
+DR_HD inline bool is_faulty(const device_row& r) { return r.fault.code != DR_OK; }
 
-// A row whose streams exceed the dense row is sent dense.
+// A row whose streams exceed the dense row is sent dense, and one that is not listed.
 DR_HD inline row_columns place_row(const device_row& r, const pack_row& d) {
   row_columns p{};
   p.universe = d.universe;
-  p.count = r.count;
-  const bool must = goes_dense(r, d);
-  if (is_faulty(r, d) || (r.count == 0 && !must)) return p;
+  p.count = r.unlisted ? r.unlisted : r.count;
+  if (is_faulty(r) || p.count == 0) return p;
   const uint64_t dense = uint64_t{d.universe} * d.width * value_size(d.dtype);
   p.mode = r.mode;
   p.support = r.support_count;
   for (unsigned s = 0; s < section_count; ++s) p.size[s] = d.flags & row_lists_section << s ? r.size[s] : 0;
   if (p.mode == mode_raw_index) p.size[section_index] = raw_index_size(r.count);
-  if (must || p.payload() > dense) p = {mode_dense, d.universe, r.count, d.universe, {dense, 0, 0}};
+  if (r.unlisted || p.payload() > dense) p = {mode_dense, d.universe, p.count, d.universe, {dense, 0, 0}};
   return p;
 }
 
@@ -103,6 +107,22 @@ DR_HD inline bool is_zero_row(const pack_row& d, uint64_t i) {
   return true;
 }
 
+// Element i of an unlisted row: +0 where nothing was selected. (Inlined, it takes registers of pack_frame's fast path, which
+// then spills.)
+[[gnu::noinline]] DR_HD inline uint32_t unlisted_bits(const pack_row& d, uint32_t i) {
+  const auto& from =
+      *reinterpret_cast<const unlisted_source*>(reinterpret_cast<const uint8_t*>(&d) + uint64_t{16} * d.unlisted);
+  const void* values = from.values;
+  if (d.flags & pack_bucket) {
+    const flat_piece& p = static_cast<const flat_table*>(values)->at(i);
+    values = from.sums ? p.residual : p.values;
+    i -= p.first;
+  }
+  const uint32_t bits =
+      from.sums ? bits_of_sum(d.dtype, static_cast<const float*>(values)[i]) : load_bits(d.dtype, values, i);
+  return bits_from(d.dtype, bits, from.low);
+}
+
 // Four bytes of a dense row: +0 where nothing was selected; of a patch the tensor's. It searches, because dense rows are
 // rare.
 DR_HD inline uint32_t dense_word(const device_row& r, const pack_row& d, uint64_t at, bool patch) {
@@ -113,6 +133,10 @@ DR_HD inline uint32_t dense_word(const device_row& r, const pack_row& d, uint64_
     if (i >= uint64_t{d.universe} * d.width) break;
     if (patch) {
       word |= load_bits(d.dtype, d.sent, i) << (8 * part);
+      continue;
+    }
+    if (r.unlisted) {  // of width 1
+      word |= unlisted_bits(d, static_cast<uint32_t>(i)) << (8 * part);
       continue;
     }
     uint64_t k = i / d.width;
@@ -236,14 +260,14 @@ struct pack_frame {
   template <class Block>
   DR_HD static pack_totals add_up(Block& b, const args& a) {
     const uint32_t tile = b.index(), n = a.shape.rows;
-    if (n == 1) return {0, 0, a.bytes_of(0), is_faulty(a.rows[0], a.place[0])};
+    if (n == 1) return {0, 0, a.bytes_of(0), is_faulty(a.rows[0])};
     typename Block::template each<pack_totals> own;
     b.phase([&](unsigned lane) {
       pack_totals t{0, 0, 0, 0};
       for (uint32_t i = lane; i < n; i += lanes) {
         const uint64_t bytes = a.bytes_of(i);
         t.all += bytes;
-        t.faulty += is_faulty(a.rows[i], a.place[i]);
+        t.faulty += is_faulty(a.rows[i]);
         if (i + 1 == n || a.place[i + 1].first_tile > tile) continue;
         ++t.rows;
         t.bytes += bytes;
@@ -349,7 +373,7 @@ struct pack_frame {
       b.phase([&](unsigned lane) {
         bad[lane] = n;
         for (uint32_t i = lane; i < n; i += lanes)
-          if (is_faulty(a.rows[i], a.place[i]) && i < bad[lane]) bad[lane] = i;
+          if (is_faulty(a.rows[i]) && i < bad[lane]) bad[lane] = i;
       });
       const uint32_t first = b.min(bad);
       uint64_t tensor = 0;

@@ -23,10 +23,10 @@ struct unpack_row {
   uint8_t* slot[3];
   uint8_t* support;  // of raw keys; NULL: a row cannot have them
   uint64_t capacity[3];
-  uint32_t universe, count_max, support_max;
-  uint32_t first_tile;   // of the launch
-  uint16_t plan, entry;  // entry: of the plan table; below 2^13, as row infos have it
-  uint32_t frame;
+  uint32_t universe, count_max, support_max;  // the last two of a row that is not dense
+  uint32_t first_tile;                        // of the launch
+  uint16_t plan, entry;                       // entry: of the plan table; below 2^13, as row infos have it
+  uint32_t frame : 31, takes_dense : 1;  // the bound has room for a dense row, which is read where it is in the frame
 };
 static_assert(sizeof(unpack_row) == 80);
 
@@ -227,7 +227,8 @@ struct judge_frames {
     const row_fault counts = check_counts(row, plan.flags);
     if (counts.broken == row_rule::mode) return at | of_later;
     if (counts || column[col_info] != row_info(row.mode, false, d.entry) || row.universe != d.universe ||
-        row.count > d.count_max || (row.mode == mode_raw_index && (a.prefix || (row.count && !d.support))))
+        (row.mode != mode_dense && row.count > d.count_max) ||
+        (row.mode == mode_raw_index && (a.prefix || (row.count && !d.support))))
       return at;
     const auto size_of = [&](uint32_t s, uint64_t elements, uint64_t& size) {
       if (!(plan.flags & row_stores_size << s)) size = dr_rule_size(&plan.size[s], elements);
@@ -235,11 +236,11 @@ struct judge_frames {
     };
     if (check_sizes(row, plan.flags, plan.value_bytes, size_of)) return at;
     const bool dense = row.mode == mode_dense;
-    if (!dense && row.support > d.support_max) return at;
+    if (dense ? !d.takes_dense : row.support > d.support_max) return at;
     if (plan.flags & rule_sends_all && row.mode == mode_plan && row.count && row.support != row.universe) return at;
 #pragma unroll
     for (unsigned s = 0; s < section_count; ++s)
-      if (row.size[s] > (is_raw_index(row.mode, s) ? raw_index_size(d.count_max) : d.capacity[s])) return at;
+      if (!dense && row.size[s] > (is_raw_index(row.mode, s) ? raw_index_size(d.count_max) : d.capacity[s])) return at;
     r.mode = row.mode;
     r.count = row.count;
     r.support_count = dense ? 0 : row.support;  // no codec runs for a dense row

@@ -9,6 +9,7 @@
 #include "primitive/device_row.hpp"
 #include "primitive/flat_table.hpp"
 #include "primitive/tile_job.hpp"
+#include "primitive/unlisted.hpp"
 
 namespace dr {
 
@@ -58,8 +59,10 @@ struct subtract_job {
   const device_row* row;
   uint32_t universe, reported_max, first_tile;
   uint32_t states;  // of the row
+  uint32_t low;     // of a row that may be unlisted (device_row): the smallest selected magnitude
+  uint32_t reserved;
 };
-static_assert(sizeof(subtract_job) == 72);
+static_assert(sizeof(subtract_job) == 80);
 
 // `again` of a second launch that always tidies: the sent values may differ from the selected ones.
 inline constexpr uint32_t tidies_always = 2;
@@ -81,6 +84,7 @@ struct subtract_rows {
     const subtract_job& j = job_of_tile(a, b.index());
     if (a.again) return a.again == tidies_always || *a.failed || *a.unfinite ? tidy(b, j) : void();
     if (*a.failed) return;
+    if (j.row->unlisted) return subtract_unlisted(b, j, a);
     const bool dense = j.row->mode == mode_dense, skips_zeros = dense && !j.support;
     const uint32_t* const list = dense ? j.support : j.reported;
     const uint64_t count = skips_zeros ? j.universe
@@ -110,19 +114,36 @@ struct subtract_rows {
     return p.residual[at - p.first];
   }
 
-  template <class Block>
-  DR_HD static void tidy(Block& b, const subtract_job& j) {
+  // Calls f(acc) for all sums of the row.
+  template <class Block, class F>
+  DR_HD static void each_sum(Block& b, const subtract_job& j, F&& f) {
     const uint64_t tiles = ceil_div(j.reported_max ? j.reported_max : 1, row_tile),
                    first = uint64_t{b.index() - j.first_tile} * lanes;
     b.phase([&](unsigned lane) {
-      // (Of a bucket of which one state is refused, none was added to.)
-      if (j.row->accumulates != j.states) return;
-      const auto tidies = [&](float* acc, uint32_t n) {
-        for (uint64_t i = first + lane; i < n; i += tiles * lanes)
-          if (!is_finite_residual(acc[i])) acc[i] = 0;
+      const auto of = [&](float* acc, uint32_t n) {
+        for (uint64_t i = first + lane; i < n; i += tiles * lanes) f(acc[i]);
       };
-      if (!j.flat) return tidies(j.acc, j.universe);
-      for (const flat_piece* p = j.flat->begin(); p != j.flat->end(); ++p) tidies(p->residual, p[1].first - p->first);
+      if (!j.flat) return of(j.acc, j.universe);
+      for (const flat_piece* p = j.flat->begin(); p != j.flat->end(); ++p) of(p->residual, p[1].first - p->first);
+    });
+  }
+
+  template <class Block>
+  DR_HD static void subtract_unlisted(Block& b, const subtract_job& j, const args& a) {
+    each_sum(b, j, [&](float& acc) {
+      const uint32_t bits = bits_from(a.dtype, bits_of_sum(a.dtype, acc), j.low);
+      bool unfinite = false;
+      if (bits) acc = remaining(acc, value_of(a.dtype, bits), unfinite);
+      if (unfinite) atomic_or(a.unfinite, 1u);
+    });
+  }
+
+  template <class Block>
+  DR_HD static void tidy(Block& b, const subtract_job& j) {
+    // (Of a bucket of which one state is refused, none was added to.)
+    if (j.row->accumulates != j.states) return;
+    each_sum(b, j, [](float& acc) {
+      if (!is_finite_residual(acc)) acc = 0;
     });
   }
 };

@@ -113,12 +113,7 @@ struct merge_tiles {
       end = m.starts[tile + 1] + uint64_t{m.width > 1};
     }
     if (end > rows) end = rows;
-    p = {all ? nullptr : m.support,
-         is_dense(m) ? m.dense : m.values,
-         static_cast<uint32_t>(begin),
-         m.width,
-         m.weight,
-         m.dtype};
+    p = {all ? nullptr : m.support, values_of(m), static_cast<uint32_t>(begin), m.width, m.weight, m.dtype};
     return begin < end ? static_cast<uint32_t>(end - begin) * m.width : 0;
   }
 

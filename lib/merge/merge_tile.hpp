@@ -22,7 +22,7 @@ inline constexpr uint32_t merge_tile = 4096;  // values of an output a block
 struct merge_row {
   const uint32_t* support;  // not used of a row that has_all
   const void* values;
-  const void* dense;  // values of a row in dense mode
+  const uint8_t* frame;  // which has the values of a row in dense mode
   const device_row* row;
   uint32_t* starts;  // rows before every merge_tile of the output, and all rows; NULL: not needed
   uint32_t universe, width;
@@ -71,6 +71,8 @@ DR_HD inline bool is_dense(const merge_row& m) { return m.row->mode == mode_dens
 DR_HD inline bool has_all(const merge_row& m) {
   return m.row->mode == mode_dense || (m.whole && m.row->mode == mode_plan);
 }
+// The values of a row that is sound.
+DR_HD inline const void* values_of(const merge_row& m) { return is_dense(m) ? m.frame + m.row->offset : m.values; }
 DR_HD inline uint64_t support_rows(const merge_row& m) {
   return is_dense(m) ? m.universe : m.row->support_count < m.support_max ? m.row->support_count : m.support_max;
 }
@@ -208,7 +210,7 @@ struct add_rows {
     const merge_row& m = a.rows[row];
     merge_out o = a.outs[row];  // loaded with the row; of outputs that are its parts, the one of an element
     const bool all = has_all(m);
-    const void* const values = is_dense(m) ? m.dense : m.values;
+    const void* const values = values_of(m);
     const uint64_t rows = support_rows(m),
                    tiles =
                        (row + 1 < a.n ? a.rows[row + 1].first_tile : b.blocks() / parts + a.tile_base) - m.first_tile;
@@ -250,7 +252,7 @@ struct hand_over_row {
     if (a.gate->failed) return;
     const merge_row& m = *a.row;
     const bool all = has_all(m);
-    const void* const values = is_dense(m) ? m.dense : m.values;
+    const void* const values = values_of(m);
     const uint64_t rows = support_rows(m) < a.capacity ? support_rows(m) : a.capacity;
     b.phase([&](unsigned lane) {
       for (uint64_t i = uint64_t{b.index()} * lanes + lane; i < rows; i += uint64_t{b.blocks()} * lanes) {

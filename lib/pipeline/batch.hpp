@@ -52,6 +52,12 @@ struct row_choice {
   bool may_be_shortest;  // its index list; otherwise there may be no memory for it
 };
 
+// The bounds of a row that is not sent dense.
+struct listed_bound {
+  uint64_t count_max, support_max;
+  list_need need[section_count];
+};
+
 // A segment of a unit.
 struct batch_row {
   uint32_t unit, plan;  // plan: position in `wire`
@@ -59,6 +65,9 @@ struct batch_row {
   uint64_t first, universe, count_max, support_max;
   list_need need[section_count];
   row_bound bound;
+  // As count_max, support_max and need, but of a row of which at most `dense_above` are selected. On a device no list has
+  // room for more. (The columns of a header are as wide as the other bounds say, everywhere.)
+  listed_bound listed;
   // With auto: all combinations of block size (from 1 on), index codec and value codec; the last changes fastest.
   // `plan` is then the first, and support, need and bound are maxima; need is that of the plans that can be chosen.
   std::vector<row_choice> choices;

@@ -49,15 +49,16 @@ dr_status shape_of_batch(const batch& b, bool tagged, decode_shape& out, dr_erro
   out.wire = b.wire;
   for (const batch_row& r : b.rows) {
     if (r.continues) return fail(error, DR_E_UNSUPPORTED, "batch: segments have no CUDA path");
+    const listed_bound& l = r.listed;
     // (No encoder of the batch sends raw keys in place of all.)
     out.rows.push_back({r.plan,
                         r.plan,
                         r.universe,
-                        r.count_max,
-                        r.support_max,
+                        l.count_max,
+                        l.support_max,
                         r.bound.payload,
-                        r.count_max,
-                        r.support_max,
+                        l.count_max,
+                        l.support_max,
                         !out.wire[r.plan].index().whole(),
                         {}});
   }
@@ -81,10 +82,11 @@ dr_status shape_of_frame(const frame_view& f, size_t outs, decode_shape& out, bo
   for (const wire_row& r : f.rows) {
     if (r.continues) return fail(error, DR_E_UNSUPPORTED, "frame: segments have no CUDA path");
     // The bounds of streams without a codec call are 0.
-    const bool coded = r.mode == mode_plan && r.count != 0;
-    out.rows.push_back({r.plan, r.entry, r.universe, r.count, r.mode == mode_dense ? 0 : r.support, r.payload(),
-                        coded ? r.count : 0, r.support, r.mode == mode_raw_index || !f.plans[r.plan].index().whole(),
-                        r.size});
+    const bool coded = r.mode == mode_plan && r.count != 0, dense = r.mode == mode_dense,
+               in_place = dense && !out.patches;
+    out.rows.push_back({r.plan, r.entry, r.universe, r.count, dense ? 0 : r.support, r.payload(), coded ? r.count : 0,
+                        r.support, r.mode == mode_raw_index || !f.plans[r.plan].index().whole(),
+                        in_place ? decltype(r.size){} : r.size});
   }
   out.layout = f.layout;
   return finish_shape(out, host_would_do, error);

@@ -111,6 +111,7 @@ class device_decoder {
         u.plan = static_cast<uint16_t>(r.plan);
         u.entry = static_cast<uint16_t>(r.entry);
         u.frame = static_cast<uint32_t>(f);
+        u.takes_dense = r.universe * plan.width * value_size(plan.dtype) <= r.payload;
         host_.unpack.push_back(u);
         // A header may have 8 bytes more, for a tag.
         chunks_ += std::max<uint64_t>(
@@ -118,7 +119,7 @@ class device_decoder {
         merge_row m{};
         m.support = o.sorted ? o.sorted : o.support;
         m.values = o.in_order ? o.in_order : o.values;
-        m.dense = o.slot[section_value];
+        m.frame = host_.frames[f].data;
         m.row = w_.rows + f * n + i;
         m.starts = s_.patches || ((way_ == way::tiles || way_ == way::touched) && outs[i].index_dtype == 0) ? o.starts
                                                                                                             : nullptr;
@@ -175,7 +176,7 @@ class device_decoder {
     b.to = out.index_dtype ? nullptr : out.values;
     b.support = m.support;
     b.values = m.values;
-    b.dense = m.dense;
+    b.dense = work_[row].slot[section_value];
     b.starts = m.starts;
     b.row = w_.rows + row;
     b.checks = w_.patched + 2 * row;

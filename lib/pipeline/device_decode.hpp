@@ -20,8 +20,8 @@ namespace dr {
 // has read.
 struct decode_shape {
   struct row {
-    uint32_t plan, entry;  // entry: of the plan table
-    uint64_t universe, count_max, support_max, payload;
+    uint32_t plan, entry;                                // entry: of the plan table
+    uint64_t universe, count_max, support_max, payload;  // the middle two of a row that is not dense
     // Elements that its index codec decodes: count_max, or for a frame that was read, 0 with raw keys or if dense.
     uint64_t coded_max;
     // Elements of the decoded row: support_max, or for a frame that was read, all of a dense row.

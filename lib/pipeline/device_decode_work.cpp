@@ -18,14 +18,13 @@ template <class Bytes>
 device_decode_row lay_out_slots(const decode_shape& shape, size_t row, Bytes&& bytes) {
   const auto& r = shape.rows[row];
   const wire_plan& plan = shape.wire[r.plan];
-  const uint64_t dense = r.universe * plan.width * value_size(plan.dtype);
   device_decode_row o{};
   for (uint32_t s = 0; s < section_count; ++s) {
-    uint64_t size = std::max(row_need(shape, row, s).payload, r.size[s]);
-    // A dense row replaces the values, if its bound permits a dense row.
-    if (s == section_value && dense <= r.payload) size = std::max(size, dense);
-    o.capacity[s] = size;
-    o.slot[s] = reinterpret_cast<uint8_t*>(bytes(size + slack + 16));
+    o.capacity[s] = std::max(row_need(shape, row, s).payload, r.size[s]);
+    // A dense row of a patch replaces the values, if the bound permits one; those of gradients are read in the frame.
+    const uint64_t dense = r.universe * plan.width * value_size(plan.dtype);
+    if (shape.patches && s == section_value && dense <= r.payload) o.capacity[s] = std::max(o.capacity[s], dense);
+    o.slot[s] = reinterpret_cast<uint8_t*>(bytes(o.capacity[s] + slack + 16));
   }
   return o;
 }

@@ -88,8 +88,10 @@ class device_encoder {
     if (call_.flags & DR_CALL_LIST) host_.blob[head + 3] |= DR_FRAME_LIST;
     if (shape_.has_tag) store(host_.blob.data() + head + 24, call_.tag);
     host_.blob.resize(round_up(host_.blob.size(), 16));
-    for (size_t i = 0; i < rows_.size(); ++i)
+    for (size_t i = 0; i < rows_.size(); ++i) {
       if (unit_of(i).tensors > 1) list_bucket(i);
+      if (rows_[i].unlisted_at) put_source(i);
+    }
     if (step_at() || draws()) list_keys();
     dr_exec exec = queue_.exec();
     if (const dr_status s = launched(begin_on_device(exec, w_.zero, w_.zero_size, w_.blob, host_.blob))) return s;
@@ -148,6 +150,17 @@ class device_encoder {
       if (step_at()) here = {t.key ? t.key : unit_of(i).first_tensor, 0};
       std::memcpy(host_.blob.data() + w_.keys_at + i * sizeof here, &here, sizeof here);
     }
+  }
+
+  // Appends what a row is selected from to the blob, for a row that may be unlisted.
+  void put_source(size_t row) {
+    const unit& u = unit_of(row);
+    unlisted_source from{rows_[row].flat, 0, u.method->keeps_feedback()};
+    from.low = magnitude_from(u.dtype, device_select_job_of(b_, row).threshold);
+    if (!from.values && queue_.where)
+      from.values = from.sums ? residual_of(tensor_of(row).state) : tensor_of(row).values;
+    host_.blob.resize(rows_[row].unlisted_at + sizeof from);
+    std::memcpy(host_.blob.data() + rows_[row].unlisted_at, &from, sizeof from);
   }
 
   // Appends the table of a bucket to the blob.
@@ -264,7 +277,7 @@ class device_encoder {
       }
       job.fault = &w_.rows[i].fault;
       job.out = rows_[i].slot[s];
-      job.out_capacity = round_up(b_.rows[i].need[s].payload[0], 16);
+      job.out_capacity = round_up(b_.rows[i].listed.need[s].payload[0], 16);
       job.out_size = &w_.rows[i].size[s];
       fill(i, job);
       if (!job.out) continue;  // nothing to code, or, without feedback, to decode
@@ -289,13 +302,13 @@ class device_encoder {
     if (plan.index().whole()) return DR_OK;
     jobs_of(p, section_index, [&](size_t i, dr_job& job) {
       job.in = plan.carries_order ? rows_[i].keys : rows_[i].support;
-      job.in_max = 4 * b_.rows[i].count_max;
+      job.in_max = 4 * b_.rows[i].listed.count_max;
       job.count = &w_.rows[i].count;
       if (!plan.replaces_support()) return;
       job.fault = &w_.replaced[i].fault;
       job.out_size = &w_.replaced[i].size;
       job.tell = rows_[i].reported;
-      job.tell_capacity = b_.rows[i].support_max;
+      job.tell_capacity = b_.rows[i].listed.support_max;
       job.tell_count = &w_.replaced[i].count;
     });
     return run_codec(p, section_index);
@@ -315,7 +328,7 @@ class device_encoder {
       j.row = w_.rows + i;
       if (j.reported) j.replaced = w_.replaced + i;
       j.width = u.width;
-      j.reported_max = static_cast<uint32_t>(b_.rows[i].support_max);
+      j.reported_max = static_cast<uint32_t>(b_.rows[i].listed.support_max);
       j.dtype = static_cast<uint8_t>(u.dtype);
       uint32_t flags = u.method->regather ? regather_from_source : 0;
       if (u.sparse) flags |= regather_sparse;
@@ -336,13 +349,13 @@ class device_encoder {
   dr_status value(uint32_t p) {
     jobs_of(p, section_value, [&](size_t i, dr_job& job) {
       job.in = rows_[i].sent;
-      job.in_max = b_.rows[i].support_max * row_bytes(i);
+      job.in_max = b_.rows[i].listed.support_max * row_bytes(i);
       job.count = &w_.rows[i].support_count;
       job.base = rows_[i].based;
       if (rows_[i].plain) job.out = nullptr;
       if (!rows_[i].order) return;
       job.tell = rows_[i].order;
-      job.tell_capacity = b_.rows[i].support_max;
+      job.tell_capacity = b_.rows[i].listed.support_max;
       job.tell_count = &w_.rows[i].order_count;
     });
     return run_codec(p, section_value);
@@ -359,7 +372,7 @@ class device_encoder {
       job.tell = rows_[i].reported;
       job.out = rows_[i].keys;
       job.count = &w_.rows[i].support_count;
-      job.count_max = b_.rows[i].support_max;
+      job.count_max = b_.rows[i].listed.support_max;
       job.fault = &w_.rows[i].fault;
       host_.jobs.push_back(job);
     }
@@ -371,9 +384,9 @@ class device_encoder {
   dr_status order(uint32_t p) {
     jobs_of(p, section_order, [&](size_t i, dr_job& job) {
       job.in = rows_[i].order;
-      job.in_max = 4 * b_.rows[i].support_max;
+      job.in_max = 4 * b_.rows[i].listed.support_max;
       job.count = &w_.rows[i].support_count;
-      job.universe = b_.rows[i].support_max;
+      job.universe = b_.rows[i].listed.support_max;
     });
     return run_codec(p, section_order);
   }
@@ -417,7 +430,8 @@ class device_encoder {
         j.selected = o.selected;
         j.row = w_.rows + i;
         j.universe = static_cast<uint32_t>(u.universe);
-        j.reported_max = static_cast<uint32_t>(b_.rows[i].support_max);
+        if (u.dense_above < u.universe) j.low = magnitude_from(u.dtype, select_[i].threshold);
+        j.reported_max = static_cast<uint32_t>(b_.rows[i].listed.support_max);
         subtract_.push_back(j);
         decodes = decodes || o.decoded;
         blind = blind || u.method->sparsifier().how.blind;
@@ -426,10 +440,10 @@ class device_encoder {
       if (decodes) {
         jobs_of(p, section_value, [&](size_t i, dr_job& job) {
           job.in = rows_[i].slot[section_value];
-          job.in_max = round_up(b_.rows[i].need[section_value].payload[0], 16);
+          job.in_max = round_up(b_.rows[i].listed.need[section_value].payload[0], 16);
           job.in_size = &w_.rows[i].size[section_value];
           job.out = rows_[i].decoded;
-          job.out_capacity = b_.rows[i].support_max * row_bytes(i);
+          job.out_capacity = b_.rows[i].listed.support_max * row_bytes(i);
           job.out_size = &w_.rows[i].decoded_size;
           job.count = &w_.rows[i].support_count;
         });

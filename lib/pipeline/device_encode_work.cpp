@@ -22,30 +22,30 @@ device_encode_row lay_out_row(Bytes&& bytes, const batch& b, size_t i) {
   const uint64_t row_bytes = uint64_t{u.width} * value_size(u.dtype);
   const bool all = wire.index().whole();
   device_encode_row o{};
-  if (!u.whole) o.support = reinterpret_cast<uint32_t*>(bytes(4 * r.count_max + slack));
-  if (u.whole ? moves_values(u) : !u.sparse) o.selected = bytes(r.count_max * row_bytes + slack);
+  if (!u.whole) o.support = reinterpret_cast<uint32_t*>(bytes(4 * r.listed.count_max + slack));
+  if (u.whole ? moves_values(u) : !u.sparse) o.selected = bytes(r.listed.count_max * row_bytes + slack);
   if (wire.replaces_support() && !u.whole) {
-    if (!all) o.reported = reinterpret_cast<uint32_t*>(bytes(4 * r.support_max + slack));
-    o.sent = bytes(r.support_max * row_bytes + slack);
+    if (!all) o.reported = reinterpret_cast<uint32_t*>(bytes(4 * r.listed.support_max + slack));
+    o.sent = bytes(r.listed.support_max * row_bytes + slack);
   } else {
     o.reported = o.support;
     o.sent = o.selected;
   }
   if (u.patches() && wire.value().has(DR_NEEDS_BASE)) o.based = bytes(r.count_max * row_bytes + slack);
   if (wire.value().has(DR_REORDERS)) {
-    o.order = reinterpret_cast<uint32_t*>(bytes(4 * r.support_max + slack));
+    o.order = reinterpret_cast<uint32_t*>(bytes(4 * r.listed.support_max + slack));
     if (all)
       o.keys = o.order;
     else if (wire.carries_order || u.method->keeps_feedback())
-      o.keys = reinterpret_cast<uint32_t*>(bytes(4 * r.support_max + slack));
+      o.keys = reinterpret_cast<uint32_t*>(bytes(4 * r.listed.support_max + slack));
   }
   // (Values of 16 bits may lie where no word can: only their address tells.)
   o.plain = u.whole && copies_values(wire) && (moves_values(u) || u.dtype == DR_F32);
   if (o.plain) o.slot[section_value] = reinterpret_cast<uint8_t*>(o.sent);
   for (uint32_t s = 0; s < section_count; ++s)
     if (wire.lists[s].count && !(s == section_value && o.plain))
-      o.slot[s] = reinterpret_cast<uint8_t*>(bytes(r.need[s].largest() + slack));
-  if (decodes_sent(b, i)) o.decoded = bytes(r.support_max * row_bytes + slack);
+      o.slot[s] = reinterpret_cast<uint8_t*>(bytes(r.listed.need[s].largest() + slack));
+  if (decodes_sent(b, i)) o.decoded = bytes(r.listed.support_max * row_bytes + slack);
   return o;
 }
 
@@ -59,7 +59,7 @@ uint64_t ticket_words_of(const batch& b, size_t i) {
 stream_shape device_stream_shape(const batch& b, size_t row, section s) {
   const batch_row& r = b.rows[row];
   const unit& u = b.units[r.unit];
-  return {r.universe, s == section_index ? r.count_max : r.support_max, u.dtype, u.width};
+  return {r.universe, s == section_index ? r.listed.count_max : r.listed.support_max, u.dtype, u.width};
 }
 
 bool moves_values(const unit& u) { return u.tensors > 1 || (u.method->keeps_feedback() && u.dtype != DR_F32); }
@@ -76,7 +76,8 @@ device_select_job device_select_job_of(const batch& b, size_t row) {
   j.d = u.universe;
   j.dtype = u.dtype;
   j.width = u.width;
-  j.count_max = r.count_max;
+  j.count_max = r.listed.count_max;
+  j.dense_above = u.dense_above;
   for (uint32_t i = u.first_tensor; u.tensors > 1 && i < u.first_tensor + u.tensors; ++i)
     j.flat_tiles += flat_tiles_of(b.shapes[i].universe, u.dtype);
   if (u.sparse) {
@@ -147,8 +148,11 @@ uint64_t device_encode_work::lay_out(const batch& b, std::byte* base, std::vecto
   uint64_t head = 64 + std::max(b.layout[0].table.size(), b.layout[0].short_form ? b.layout[0].header_size : 0);
   const uint64_t tables = (n + 1) * sizeof(pack_row) + round_up(head, 16);
   uint64_t blob_size = tables;
-  for (size_t i = 0; i < n; ++i)
-    if (const unit& u = b.units[b.rows[i].unit]; u.tensors > 1) blob_size += flat_table_size(u.tensors);
+  for (size_t i = 0; i < n; ++i) {
+    const unit& u = b.units[b.rows[i].unit];
+    if (u.tensors > 1) blob_size += flat_table_size(u.tensors);
+    if (u.dense_above < u.universe) blob_size += sizeof(unlisted_source);
+  }
   keys_at = blob_size;
   blob = bytes(blob_size + round_up(n * sizeof(row_keys), 16));
   keys = reinterpret_cast<row_keys*>(blob ? blob + keys_at : nullptr);
@@ -159,10 +163,15 @@ uint64_t device_encode_work::lay_out(const batch& b, std::byte* base, std::vecto
       o.ticket = ticket;
       if (ticket) ticket += ticket_words_of(b, i);
     }
-    if (const unit& u = b.units[b.rows[i].unit]; u.tensors > 1) {
+    const unit& u = b.units[b.rows[i].unit];
+    if (u.tensors > 1) {
       o.flat_at = table_at;
       if (blob) o.flat = reinterpret_cast<const flat_table*>(blob + table_at);
       table_at += flat_table_size(u.tensors);
+    }
+    if (u.dense_above < u.universe) {
+      o.unlisted_at = table_at;
+      table_at += sizeof(unlisted_source);
     }
     rows_of.push_back(o);
   }
@@ -179,7 +188,7 @@ void describe_row(const batch& b, size_t i, const device_encode_row& o, pack_row
   p.sent = reinterpret_cast<const uint8_t*>(o.sent);
   p.universe = static_cast<uint32_t>(r.universe);
   p.width = u.width;
-  p.dense_above = static_cast<uint32_t>(std::min<uint64_t>(0xffffffff, u.dense_above));
+  if (o.unlisted_at) p.unlisted = static_cast<uint32_t>((o.unlisted_at - i * sizeof p) / 16);
   p.plan = static_cast<uint16_t>(r.plan);
   p.dtype = static_cast<uint8_t>(u.dtype);
   p.flags = static_cast<uint8_t>(row_flags(b.wire[r.plan]));

@@ -24,6 +24,7 @@ struct device_encode_row {
   uint8_t* slot[section_count];
   const flat_table* flat;  // of a bucket of several tensors; otherwise NULL
   uint64_t flat_at;        // its offset in the blob
+  uint64_t unlisted_at;    // the offset of its unlisted_source there, of a row that may be unlisted; otherwise 0
 };
 // The scratch of a codec's call.
 struct codec_scratch {

@@ -78,26 +78,53 @@ dr_status resolve(wire_plan& wire, const typical_row& row, uint64_t tensor, dr_e
 // Whether rows may be sent dense because too many elements are selected, even if their codes are shorter.
 bool may_go_dense(const unit& u) { return u.dense_above < u.universe; }
 
+bool may_go_raw(const wire_plan& wire, const list_need& index) {
+  return wire.replaces_support() && !index.tell_suffices;
+}
+
+// The need of a section for `count` elements.
+dr_status bound_section(const unit& u, const wire_plan& wire, uint64_t universe, section s, uint64_t count,
+                        list_need& need, dr_error& error) {
+  if (wire.lists[s].count == 0) return DR_OK;
+  if (list_needs(wire.lists[s], {universe, count, wire.dtype, wire.width}, need))
+    return bad_tensor(error, u.first_tensor, DR_E_ARGUMENT, count,
+                      "%s does not support this tensor (count %" PRIu64 ", universe %" PRIu64 ", width %u)",
+                      wire.lists[s].front().codec->name, count, universe, wire.width);
+  return DR_OK;
+}
+
+// The bounds of a row of which up to out.count_max elements are listed.
+dr_status bound_lists(const unit& u, const wire_plan& wire, uint64_t universe, listed_bound& out, dr_error& error) {
+  const auto needs = [&](section s, uint64_t count) {
+    return bound_section(u, wire, universe, s, count, out.need[s], error);
+  };
+  if (const dr_status s = needs(section_index, out.count_max)) return s;
+  const list_need& index = out.need[section_index];
+  out.support_max = wire.replaces_support()
+                        ? std::clamp(index.tell, may_go_raw(wire, index) ? out.count_max : 0, universe)
+                        : out.count_max;
+  if (const dr_status s = needs(section_value, out.support_max)) return s;
+  return needs(section_order, out.support_max);
+}
+
 // The bounds of a row's sections, and of its payload: the maxima over the modes that can occur.
 dr_status bound_row(const unit& u, const wire_plan& wire, batch_row& row, dr_error& error) {
-  const uint64_t tensor = u.first_tensor;
-  const auto needs = [&](section s, uint64_t count, list_need& need) -> dr_status {
-    if (wire.lists[s].count == 0) return DR_OK;
-    if (list_needs(wire.lists[s], {row.universe, count, wire.dtype, wire.width}, need))
-      return bad_tensor(error, tensor, DR_E_ARGUMENT, count,
-                        "%s does not support this tensor (count %" PRIu64 ", universe %" PRIu64 ", width %u)",
-                        wire.lists[s].front().codec->name, count, row.universe, wire.width);
-    return DR_OK;
-  };
   const auto size = [&](section s, const list_need& need) {
     return wire.lists[s].count ? need.last(wire.lists[s]) : 0;
   };
-  list_need &index = row.need[section_index], &value = row.need[section_value], &order = row.need[section_order];
-  if (const dr_status s = needs(section_index, row.count_max, index)) return s;
-  const bool replaces = wire.replaces_support(), may_go_raw = replaces && !index.tell_suffices;
-  row.support_max = replaces ? std::clamp(index.tell, may_go_raw ? row.count_max : 0, row.universe) : row.count_max;
-  if (const dr_status s = needs(section_value, row.support_max, value)) return s;
-  if (const dr_status s = needs(section_order, row.support_max, order)) return s;
+  row.listed = {.count_max = row.count_max, .support_max = 0, .need = {}};
+  if (const dr_status s = bound_lists(u, wire, row.universe, row.listed, error)) return s;
+  row.support_max = row.listed.support_max;
+  std::copy_n(row.listed.need, section_count, row.need);
+  const list_need &index = row.need[section_index], &value = row.need[section_value], &order = row.need[section_order];
+  if (may_go_dense(u)) {
+    // (At least 1: no codec bounds nothing.)
+    listed_bound few{
+        .count_max = std::min(row.count_max, std::max<uint64_t>(1, u.dense_above)), .support_max = 0, .need = {}};
+    if (const dr_status s = bound_lists(u, wire, row.universe, few, error)) return s;
+    // (Whether keys are sent raw depends on the bound of the support.)
+    if (!may_go_raw(wire, few.need[section_index])) row.listed = few;
+  }
 
   row_bound& b = row.bound;
   b = {row.plan,
@@ -109,11 +136,11 @@ dr_status bound_row(const unit& u, const wire_plan& wire, batch_row& row, dr_err
        size(section_index, index),
        0};
   b.payload = b.value + b.order + b.index;
-  if (may_go_raw) {
+  if (may_go_raw(wire, index)) {
     // For as many values as keys.
     list_need fewer_values, fewer_orders;
-    if (const dr_status s = needs(section_value, row.count_max, fewer_values)) return s;
-    if (const dr_status s = needs(section_order, row.count_max, fewer_orders)) return s;
+    for (const auto& [s, need] : {std::pair(section_value, &fewer_values), std::pair(section_order, &fewer_orders)})
+      if (const dr_status status = bound_section(u, wire, row.universe, s, row.count_max, *need, error)) return status;
     b.payload =
         std::max(b.payload, size(section_value, fewer_values) + size(section_order, fewer_orders) + 4 * row.count_max);
   }
@@ -210,6 +237,8 @@ dr_status bound_choices(const unit& u, const typical_row& typical, batch& out, b
       grow(row.need[section_index], need);
     }
   }
+  row.listed.count_max = row.count_max;
+  row.listed.support_max = row.support_max;
   row.plan = row.choices[0].plan;
   row.bound.payload = std::min(prefix_size(out.wire[row.plan]) + dense, payload);
   return DR_OK;

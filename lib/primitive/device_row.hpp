@@ -19,7 +19,7 @@ inline constexpr uint32_t state_refused = 1u << 31;
 
 struct device_row {
   dr_fault fault;
-  uint64_t count;          // selected by the sparsifier
+  uint64_t count;          // selected by the sparsifier, and listed
   uint64_t support_count;  // of the support that decode returns
   uint64_t order_count;
   uint64_t size[section_count];  // payload bytes of the sections, in their order on the wire
@@ -31,8 +31,10 @@ struct device_row {
   // With feedback: its states that are sound, to which the gradient is added; state_refused: one is not.
   uint32_t accumulates;
   uint64_t offset;  // decode: of the payload in the frame
+  // Encode: selected where the plan says that the row is then sent dense, and none is listed; otherwise 0.
+  uint64_t unlisted;
 };
-static_assert(sizeof(device_row) == 120);
+static_assert(sizeof(device_row) == 128);
 
 // Copies to a caller's result as far as the caller's version of the struct reaches, which is stored in device memory.
 // Nothing is written to a struct without a status.

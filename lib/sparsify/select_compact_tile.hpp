@@ -35,11 +35,16 @@ struct select_compact {
     // back.)
     if (!state.ready || state.failed) return;
     const auto noted = static_cast<uint32_t>(state.noted);
-    const uint32_t blocks = noted ? (noted - 1) / select_slice + 1 : 0, index = b.index() - u.first_tile;
+    const bool unlisted = u.kind == select_from_kind && noted > u.capacity;
+    const uint32_t blocks = noted && !unlisted ? (noted - 1) / select_slice + 1 : 0, index = b.index() - u.first_tile;
     if (index >= blocks) {
-      if (noted == 0 && index == 0)
+      if (blocks == 0 && index == 0)
         b.phase([&](unsigned lane) {
-          if (lane == 0) tell_count(u, 0);
+          if (lane != 0) return;
+          if (unlisted)
+            tell_unlisted(u, noted);
+          else
+            tell_count(u, 0);
         });
       return;
     }

@@ -52,6 +52,7 @@ select_unit unit_of(const device_select_job& j) {
   }
   u.capacity = u.d;
   u.kind = kind_of(j);
+  if (u.kind == select_from_kind) u.capacity = static_cast<uint32_t>(std::min(j.dense_above, j.d));
   if (u.kind == select_chance) u.capacity = u.target;
   if (u.kind == select_in_chunks) {
     u.capacity = j.chunk_target;

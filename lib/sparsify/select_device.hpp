@@ -23,11 +23,12 @@ struct device_select_job {
   uint64_t d;              // below 2^32
   uint32_t dtype, width;
   kind_t kind;
-  uint64_t target;               // largest, chance: their number
-  const uint64_t* key;           // chance: the tensor's shared key, in device memory,
-  uint64_t key_part;             // and what is combined with it
-  uint32_t chunk, chunk_target;  // chunks: elements of a whole one, and how many of them are selected
-  double threshold;              // from: |v| >= threshold, never zeros
+  uint64_t target;                    // largest, chance: their number
+  const uint64_t* key;                // chance: the tensor's shared key, in device memory,
+  uint64_t key_part;                  // and what is combined with it
+  uint32_t chunk, chunk_target;       // chunks: elements of a whole one, and how many of them are selected
+  double threshold;                   // from: |v| >= threshold, never zeros;
+  uint64_t dense_above = UINT64_MAX;  // if more are selected, none is listed: the row's `unlisted` is their number
   const void*
       indices;  // adopt: strictly ascending, below d, otherwise an ARGUMENT fault of the row; `values` are used in place
   uint32_t index_dtype;
@@ -38,7 +39,7 @@ struct device_select_job {
   uint64_t count_max;  // of the selection
   uint32_t* support;   // ascending positions,
   void* selected;      // and their values, in rows; whole: a copy of all of them, or nullptr: they stay where they are
-  device_row* row;     // count, support_count, not_finite, fault
+  device_row* row;     // count, support_count, unlisted, not_finite, fault
   bool needs_finite;   // a selected value that is not finite is a fault
   bool plain;          // whole: the values are the payload, of which the row gets the size
 };
@@ -50,8 +51,8 @@ uint32_t flat_tiles_of(uint64_t elements, uint32_t dtype);
 inline constexpr uint64_t select_lists_limit = 0x7fffffff;
 uint64_t select_lists(const device_select_job& job);
 
-// Bytes of scratch: `zeroed` is zero when the call begins. From d, dtype, width, flat_tiles, kind, target and count_max
-// alone.
+// Bytes of scratch: `zeroed` is zero when the call begins. From d, dtype, width, flat_tiles, kind, target, dense_above and
+// count_max alone.
 struct device_select_need {
   uint64_t zeroed, plain;
 };

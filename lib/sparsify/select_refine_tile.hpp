@@ -30,7 +30,7 @@ struct select_refine {
     const bool orders = index < v.at.order_blocks;
     if (orders) order(b, v);
     if (orders && v.is_ranked()) return;
-    bool fails = noted > u.capacity || (!all && (noted < u.target || above >= u.target));
+    bool fails = !all && (noted > u.capacity || noted < u.target || above >= u.target);
     exact_rank cut{0, 0};  // every candidate is above it
     if (!all && !fails) {
       const rank_place place = find_rank<select_bins>(b, v.bins(), u.target - above);

@@ -49,7 +49,7 @@ struct select_unit {
     uint32_t width;
     uint32_t flat_tiles;  // of a bucket, whose width is 1: tiles of the read
   };
-  uint32_t capacity;    // of candidates; of a whole chunk: selected elements
+  uint32_t capacity;    // of candidates, of which a threshold may find more; of a whole chunk: selected elements
   uint32_t low;         // with a threshold: the smallest selected key; elements of a chunk
   uint32_t first_tile;  // of the launch
   uint32_t zeroed, plain;
@@ -128,6 +128,7 @@ struct select_layout {
     l.tiles = u.flat() ? u.flat_tiles : tiles_of(u.d, u.width, value_size);
     l.order_blocks = l.tiles / order_tile + 1;  // (after the last tile is the sum of all)
     l.slices = static_cast<uint32_t>((uint64_t{u.capacity} + select_slice - 1) / select_slice);
+    if (u.capacity == 0 && u.d) l.slices = 1;  // which says how many are not listed
     l.refine_blocks = l.order_blocks + (ranked ? (u.capacity - 1) / collect_tile + 1 : 0);
     l.bins = 64;
     l.sample = l.bins + (ranked ? 4 * select_bins : 0);
@@ -298,6 +299,11 @@ DR_HD void keep(const select_common& c, const select_unit& u, uint64_t k, uint32
 DR_HD inline void tell_count(const select_unit& u, uint64_t count) {
   u.row->count = count < u.count_max ? count : u.count_max;
   u.row->support_count = u.row->count;
+}
+// More are selected than are listed.
+DR_HD inline void tell_unlisted(const select_unit& u, uint64_t count) {
+  u.row->unlisted = count;
+  u.row->count = u.row->support_count = 0;
 }
 
 }  // namespace dr

@@ -56,6 +56,26 @@ TEST_CASE("positions by chance are the CPU's, for any share of any size") {
   require_no_trouble();
 }
 
+TEST_CASE("of a threshold more than max_ratio: dense rows and states are the CPU's, beside rows that are not dense") {
+  const std::string most = "sparsify=threshold(value=0.7,max_ratio=";
+  for (const uint64_t d : sizes()) {
+    if (d > 1000000) continue;  // (states of three steps, on the CPU, too)
+    for (const char* ratio : {"0", "0.05", "0.4", "0.6"}) {
+      INFO("d " << d << ", max_ratio " << ratio);
+      for (const dr_dtype dtype : value_types) {
+        both_ways(most + ratio + ") index=golomb value=qsgd", {make(dtype, d, d), make(dtype, d / 3 + 1, 4, 0.98)}, {},
+                  static_cast<int32_t>(d % 5), d % 3);
+        steps_with_states(most + ratio + ") feedback=residual(beta=0.9,gamma=0.5) index=golomb value=ternary",
+                          {make(dtype, d, d), make(dtype, 700, 1), make(dtype, 0, 1)}, d % 3);
+      }
+      steps_with_states(most + ratio + ") bucket=flat feedback=residual index=raw value=raw",
+                        {make(DR_BF16, d, d), make(DR_BF16, 0, 1), make(DR_BF16, 3, 1), make(DR_BF16, 500, 2, 0.99)},
+                        1);
+    }
+  }
+  require_no_trouble();
+}
+
 TEST_CASE("chunks are the CPU's, of any size, with any target") {
   for (const uint64_t d : sizes())
     for (const char* chunk :

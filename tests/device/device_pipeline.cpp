@@ -525,6 +525,55 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("lists of a threshold have room for max_ratio of the elements, at the sender and at who merges") {
+  const auto needs = [](const std::string& how, const std::string& streams) {
+    const plan p("sparsify=threshold(value=1" + how + ") " + streams);
+    context c;
+    dr_tensor t{};
+    t.struct_size = sizeof t;
+    t.dtype = DR_F32;
+    t.universe = 25600000;
+    REQUIRE(dr_state_size(p.handle, &t, &t.state_size, nullptr) == DR_OK);
+    const dr_place place = emulated(1);
+    dr_batch* batch = nullptr;
+    const dr_status s = dr_batch_create(c.handle, p.handle, &place, &t, sizeof t, 1, 0, &batch);
+    INFO(c.error());
+    REQUIRE(s == DR_OK);
+    dr_batch_info info{};
+    info.struct_size = sizeof info;
+    size_t merge = 0;
+    REQUIRE(dr_batch_describe(batch, &info, nullptr) == DR_OK);
+    REQUIRE(dr_batch_merge_workspace(batch, 8, &merge, nullptr) == DR_OK);
+    dr_batch_destroy(batch);
+    return std::array<uint64_t, 3>{info.workspace, merge, info.bound};
+  };
+  for (const std::string streams :
+       {"index=golomb value=raw", "index=raw value=fit_poly", "index=bloom(fpr=0.001) value=qsgd",
+        "feedback=residual index=golomb value=ternary"}) {
+    const auto all = needs("", streams), few = needs(",max_ratio=0.05", streams);
+    MESSAGE(streams << ": encode " << all[0] << " bytes, with max_ratio=0.05 " << few[0] << "; merge of 8 frames "
+                    << all[1] << ", " << few[1]);
+    CHECK(few[0] < all[0] / 12);
+    CHECK(few[1] < all[1] / 12);
+    CHECK(few[2] >= 4 * 25600000);  // a dense row fits the frame
+  }
+}
+
+TEST_CASE("a frame that lists more than max_ratio is sound, but not of a prepared batch") {
+  const plan all("sparsify=threshold(value=0.3) index=golomb value=raw"),
+      few("sparsify=threshold(value=0.3,max_ratio=0.05) index=golomb value=raw");
+  std::vector<gradient> g{make(DR_F32, 5000, 3, 1, 0.8)};  // a share of some 0.15 is selected
+  const encoded listed = encode_at(nullptr, all, g), dense = encode_at(nullptr, few, g);
+  REQUIRE(listed.frame.size() < 5000);
+  REQUIRE(dense.frame.size() > 20000);
+  prepared b(few, g);
+  CHECK(b.decode(dense.frame, g).status == DR_OK);
+  CHECK(b.decode(listed.frame, g).status == DR_E_CORRUPT);
+  const dr_place place = emulated(2);
+  CHECK(decode_at(&place, listed.frame, g).status == DR_OK);
+  CHECK(decode_at(nullptr, listed.frame, g).status == DR_OK);
+}
+
 TEST_CASE("the launches of a batch count what a sort launches, however many tensors there are") {
   const plan p("sparsify=topr(ratio=0.5) index=raw value=fit_poly");
   const auto launches = [&](size_t n, uint64_t d) {

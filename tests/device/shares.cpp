@@ -133,14 +133,17 @@ TEST_CASE("a sort that asks for more memory than was promised is refused when th
 TEST_CASE("a tensor that is too long for the lists of a device is refused with the limit, when the batch is made") {
   const uint64_t most = (uint64_t{1} << 31) - 2;
   for (const std::string rest : {" index=raw value=raw", " index=golomb value=raw"}) {
-    for (const char* const sparsify : {"sparsify=threshold(value=1)", "sparsify=threshold(value=1,max_ratio=0.01)"}) {
-      CHECK(batch_error(sparsify + rest, DR_BF16, most) == "");
-      for (const uint64_t d : {most + 1, (uint64_t{1} << 32) - 1})
-        CHECK(batch_error(sparsify + rest, DR_BF16, d) ==
-              "tensor 0: threshold lists up to " + std::to_string(d) +
-                  " elements; on CUDA fewer than 2147483647; DR_PLACE_ALLOW_HOST runs it on the CPU, with copies and a "
-                  "wait");
+    CHECK(batch_error("sparsify=threshold(value=1)" + rest, DR_BF16, most) == "");
+    for (const uint64_t d : {most + 1, (uint64_t{1} << 32) - 1}) {
+      CHECK(batch_error("sparsify=threshold(value=1)" + rest, DR_BF16, d) ==
+            "tensor 0: threshold lists up to " + std::to_string(d) +
+                " elements; on CUDA fewer than 2147483647; DR_PLACE_ALLOW_HOST runs it on the CPU, with copies and a "
+                "wait");
+      // Of more than these it lists none.
+      CHECK(batch_error("sparsify=threshold(value=1,max_ratio=0.01)" + rest, DR_BF16, d) == "");
     }
+    CHECK(batch_error("sparsify=threshold(value=1,max_ratio=0.5)" + rest, DR_BF16, (uint64_t{1} << 32) - 1)
+              .starts_with("tensor 0: threshold lists up to 2147483647 "));
     CHECK(batch_error("sparsify=topr(ratio=0.0001)" + rest, DR_BF16, (uint64_t{1} << 32) - 1) == "");
     CHECK(batch_error("sparsify=topr(ratio=0.9)" + rest, DR_BF16, (uint64_t{1} << 32) - 1)
               .starts_with("tensor 0: topr lists up to "));
@@ -149,4 +152,5 @@ TEST_CASE("a tensor that is too long for the lists of a device is refused with t
   CHECK(batch_error("index=golomb value=raw", DR_F32, (uint64_t{1} << 32) - 1, most) == "");
   CHECK(batch_error("index=golomb value=raw", DR_F32, (uint64_t{1} << 32) - 1, most + 1)
             .starts_with("tensor 0: none lists up to 2147483647 "));
+  CHECK(batch_error("index=all value=raw", DR_BF16, (uint64_t{1} << 32) - 1) == "");
 }

@@ -121,7 +121,7 @@ TEST_CASE("prepared calls allocate nothing, on the CPU or on a device, whether t
           "sparsify=topr(ratio=0.05) index=golomb value=uniform_quant",
           "sparsify=topr(ratio=0.05) index=golomb value=sign(scale=mean)",
           "sparsify=topr(ratio=0.05) index=golomb value=sign(scale=means)",
-          "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=ternary",
+          "sparsify=threshold(value=0.1,max_ratio=0.05) feedback=residual index=golomb value=ternary",
           "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=fit_poly", "index=all value=qsgd",
           "feedback=residual index=all value=uniform_quant(bits=4)"}) {
       INFO(text << (device ? ", on a device" : ", on the CPU"));

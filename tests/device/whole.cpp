@@ -422,6 +422,7 @@ std::vector<whole_call> whole_calls() {
                                              {DR_F32, 9001, 1, 0.8, 0, 0},   {DR_BF16, 5000, 1, 1, 0, 0},
                                              {DR_F32, 0, 1, 0, 0, 0},        {DR_F16, 1, 1, 0, 0, 0}};
   const std::string topr = "sparsify=topr(ratio=0.02) ", threshold = "sparsify=threshold(value=3,max_ratio=0.2) ",
+                    beyond = "sparsify=threshold(value=0.5,max_ratio=0.1) ",
                     feedback = "sparsify=topr(ratio=0.05) feedback=residual(beta=0.9,gamma=0.5) ";
   const struct {
     std::string sparsifier;
@@ -445,6 +446,10 @@ std::vector<whole_call> whole_calls() {
       {feedback, "golomb", "", "qsgd", "", mixed},
       {feedback, "bloom", "(policy=p0,fpr=0.01)", "fit_poly", "", mixed},
       {feedback, "raw", "", "fit_poly", "", mixed},
+      {beyond, "golomb", "", "qsgd", "", mixed},
+      {beyond + "feedback=residual(beta=0.9,gamma=0.5) ", "golomb", "", "ternary", "", mixed},
+      {beyond + "bucket=flat feedback=residual ", "rice", "", "raw", "", plateaus},
+      {beyond + "bucket=flat ", "bloom", "(policy=p0,fpr=0.02)", "raw", "", bucket},
       {topr + "bucket=flat ", "golomb", "", "qsgd", "", bucket},
       {topr + "bucket=flat ", "raw", "", "raw", "", plateaus},
       {feedback + "bucket=flat ", "bloom", "(policy=p0,fpr=0.01)", "fit_poly", "", bucket},

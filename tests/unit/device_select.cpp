@@ -111,6 +111,7 @@ struct problem {
   uint32_t dtype = DR_F32, width = 1;
   uint64_t d = 0, target = 0;
   double threshold = 0;
+  uint64_t dense_above = UINT64_MAX;
   bytes values;
   bool needs_finite = false, faulted = false;
   bool misaligned = false;  // values, but to their size
@@ -126,14 +127,15 @@ struct problem {
 
   uint64_t row_bytes() const { return uint64_t{width} * dr::value_size(dtype); }
   uint64_t count_max() const {
-    return kind == device_select_job::adopt ? entries : kind == device_select_job::largest ? std::min(target, d) : d;
+    if (kind == device_select_job::adopt) return entries;
+    return kind == device_select_job::largest ? std::min(target, d) : std::min(d, dense_above);
   }
 };
 
 struct answer {
   std::vector<uint32_t> support;
   bytes kept;
-  uint64_t not_finite = 0;
+  uint64_t not_finite = 0, unlisted = 0;
   dr_status fault = DR_OK;
   uint64_t where = 0;
   std::vector<float> residual;
@@ -191,6 +193,11 @@ answer on_cpu(const problem& p) {
     a.support.resize(dr::compact_selected(p.dtype, from, p.d, s, a.support.data()));
     REQUIRE(a.support.size() == s.count);
   }
+  if (a.support.size() > p.dense_above) {
+    a.unlisted = a.support.size();
+    a.support.clear();
+    return a;
+  }
   a.kept.resize(a.support.size() * p.row_bytes());
   for (size_t i = 0; i < a.support.size(); ++i)
     std::memcpy(a.kept.data() + i * p.row_bytes(), from + a.support[i] * p.row_bytes(), p.row_bytes());
@@ -235,6 +242,7 @@ seen check(const std::vector<problem>& problems, int seed) {
     j.kind = p.kind;
     j.target = p.target;
     j.threshold = p.threshold;
+    j.dense_above = p.dense_above;
     j.indices = p.kind == device_select_job::adopt ? m.indices.as() : nullptr;
     j.index_dtype = p.index_dtype;
     j.entries = p.entries;
@@ -310,6 +318,7 @@ seen check(const std::vector<problem>& problems, int seed) {
     if (a.fault) CHECK(row.fault.stream == DR_STREAM_VALUE);
     REQUIRE(row.count == a.support.size());
     CHECK(row.support_count == a.support.size());
+    CHECK(row.unlisted == a.unlisted);
     CHECK(row.not_finite == a.not_finite);
     CHECK(m.support.untouched(4 * a.support.size()));
     CHECK(m.kept.at.intact());
@@ -525,6 +534,25 @@ TEST_CASE("device select: from a threshold, and what is not zero") {
           problems.push_back(rows(dtype, d, width, one_in));
           problems.back().misaligned = d % 3 == 0;
         }
+    check(problems, seed++ % 6);
+  }
+}
+
+TEST_CASE("device select: from a threshold, of more than may be listed their number") {
+  int seed = 0;
+  for (const uint32_t dtype : dtypes) {
+    std::vector<problem> problems;
+    for (const uint64_t d : {1, 33, 4097, 8192, 16385, 70000})
+      for (const pattern& p : patterns) {
+        problem all = from(dtype, d, 0.75, p);
+        all.needs_finite = d % 2;
+        if (all.feedback = (d + problems.size()) % 3 == 0; all.feedback) all.residual.assign(d, 0.125f);
+        const uint64_t hits = on_cpu(all).support.size();
+        for (const uint64_t most : {uint64_t{0}, d / 20, hits - 1, hits, hits + 1}) {
+          problems.push_back(all);
+          problems.back().dense_above = std::min(most, d);
+        }
+      }
     check(problems, seed++ % 6);
   }
 }
