@@ -90,7 +90,7 @@ struct decode_request {
 struct judged_frames {
   enum class way { none, pairs, touched, tiles };
   gate_state* gate = nullptr;        // closed unless all frames are sound; other launches may close it, too
-  gate_state* back = nullptr;        // of the residuals: open only if a launch opens it
+  gate_state* back = nullptr;        // of the residuals: open, unless a launch closes it
   const device_row* rows = nullptr;  // [frames][rows]
   const merge_row* merged = nullptr;
   const merge_out *outs = nullptr, *residuals = nullptr;
