@@ -349,6 +349,19 @@ def shards_made_on_a_device_have_the_bits_of_those_of_the_cpu():
 
 
 @check("two")
+def shards_that_go_exactly_are_made_on_a_device_without_a_warning():
+    for plan, options in ((None, {}), (TOP + "qsgd", {"dense_below": SHARD + 1})):
+        here, there = ReduceScatter(plan, **options), on_device(ReduceScatter(plan, **options), 5)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            for number in range(2):
+                assert torch.equal(*(scatter_of(comm, number) for comm in (here, there))), (plan, number)
+        assert not any("on the CPU" in str(warning.message) for warning in seen)
+        assert (here.stats().place, there.stats().place) == ("cpu", "emulated")
+        there.check()
+
+
+@check("two")
 def fsdp2_trains_alike_with_shards_made_on_a_device():
     for plan in PLANS[:2]:
         found = []
