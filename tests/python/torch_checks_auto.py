@@ -3,6 +3,7 @@
 import copy
 import logging
 import math
+import warnings
 
 import torch
 import torch.distributed as dist
@@ -78,6 +79,21 @@ def auto_says_what_it_measured_and_chose():
     assert len(lines) == (1 if dist.get_rank() == 0 else 0)
     assert list(hook.choice.costs) == [name for name, _ in _auto.CANDIDATES]
     assert all(word in str(hook.choice) for word in ("auto: ", hook.choice.name, "ms of compute", "lowrank", "kB"))
+
+
+@check("two")
+def auto_takes_a_device_for_the_frames_of_its_choice_alone():
+    for name in ("dense", "8 bits"):
+        with Only(name), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            hook, plan = DDPHook("auto"), dict(_auto.CANDIDATES)[name]
+            hook._emulated = 3
+            ddp, optimizer = trained(hook, 5)
+            assert hook.stats().place == "cpu"  # dense steps
+            trained(hook, 14, 5, ddp, optimizer)
+        assert hook.stats().place == ("emulated" if plan else "cpu")
+        expected, _ = trained(DDPHook(plan, start=10 if plan else 100), 14)
+        assert same(parameters_of(ddp), parameters_of(expected)), name
 
 
 @check("two")

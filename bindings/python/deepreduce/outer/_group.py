@@ -15,12 +15,12 @@ import torch.distributed as dist
 from ..errors import ArgumentError, Error, PeerError
 from ..torch import AllReduce, Plans
 from ..torch._engine import Engine, all_gather, is_finite, out_of_step
+from ..torch._exchange import ALWAYS
 from ..torch._rules import Rules
 from ..torch._terms import gathered, gathered_texts, require_same, signed
 from ._agreed import Agreed, Local, Tensors
 from ._round import Round
 
-_ALWAYS = 2**62  # steps of a dense all-reduce
 _SAME = 4  # words that are the same on all ranks; after them, which tensor is not finite, and the weight
 
 
@@ -41,7 +41,7 @@ class GroupExchange:
             dist.broadcast(tensor, self._engine.global_rank(0), group)
         self._group = group
         self._reduces = [
-            AllReduce(None, start=_ALWAYS, timeout=timeout, group=group)
+            AllReduce(None, start=ALWAYS, timeout=timeout, group=group)
             if rules.all_dense
             else AllReduce(rules.pairs, dense_below=dense_below, flat=flat, timeout=timeout, seed=seed, group=group)
             for _ in fragments
@@ -50,9 +50,9 @@ class GroupExchange:
         if rules.weighs:
             for reduce, part in zip(self._reduces, fragments):
                 reduce._weights_of = agreed.on_cpu(part)
-        self._buffers = AllReduce(None, start=_ALWAYS, timeout=timeout, group=group)
-        for reduce in (*self._reduces[1:], self._buffers, *(self._reduces if rules.all_dense else [])):
-            reduce._warns = False  # of copies to the CPU: the first fragment's exchange does, and dense ones make none
+        self._buffers = AllReduce(None, start=ALWAYS, timeout=timeout, group=group)
+        for reduce in self._reduces[1:]:
+            reduce._warns = False  # of copies to the CPU: the first fragment's exchange does
         self._is_fresh = True  # the next round compares weights, too
         self._words: Any = None  # while a round is exchanged: (received, the Work)
         self._moves: Tensors = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import sys
 import threading
 import time
 import warnings
@@ -21,7 +20,7 @@ from ..errors import ArgumentError, Unsupported
 from ..recording._model_times import ModelRecorder, Recording, record
 from ._auto import STEPS, Auto, Choice
 from ._engine import require_place
-from ._exchange import UNIT_BYTES, Exchange
+from ._exchange import ALWAYS, UNIT_BYTES, Exchange
 from ._rules import Plans, Rules
 from ._unit import Unit, sparse_parameters
 
@@ -227,11 +226,15 @@ class DDPHook(Exchange):
             else:
                 self._adopt(choice)
 
+    @property
+    def _makes_frames(self) -> bool:  # ("auto" measures dense steps first)
+        return super()._makes_frames and (self._auto is None or self._auto.choice is not None)
+
     def _adopt(self, choice: Choice) -> None:
         """Continues with the chosen plan."""
         assert self._auto is not None
         self._auto.choice = choice
-        self._start = sys.maxsize if choice.plan is None else 0
+        self._start = ALWAYS if choice.plan is None else 0
         self._rules = [Rules(choice.plan, self._arguments["flat"])]
         if self._engine is not None:
             self._set_tensors(self._named, self._frame_bytes, self._sparse)

@@ -35,6 +35,7 @@ from ._unit import Item, NumberUnit, RowsUnit, Unit, bytes_of
 
 _log = logging.getLogger("deepreduce.torch")
 
+ALWAYS = 2**62  # `start` where all steps are dense all-reduces
 UNIT_BYTES = 4 << 20  # of tensors that are sent together, by default: as the sender's (lib/sender/units.cpp)
 
 
@@ -189,12 +190,16 @@ class Exchange(Saved):
     # ---- Frames on a GPU ----
 
     def _choose_home(self, engine: Engine) -> None:
-        """Where frames are made: where the tensors are, if nothing speaks against it."""
-        self._home, why = self._new_home(engine)
+        """Where frames are made: where the tensors are, if nothing speaks against it. If none are, a device needs no room for any."""
+        self._home, why = self._new_home(engine) if self._makes_frames else (None, "")
         if self._home is not None and self._ladder is not None:
             self._home, why = None, "with control= the times of encode and merge decide, and a GPU does not tell them"
         if why:
             self._warn_of_copies(engine, why)
+
+    @property
+    def _makes_frames(self) -> bool:
+        return self._start < ALWAYS
 
     def _new_home(self, engine: Engine) -> Tuple[Optional[torch.device], str]:
         return home_of(self._devices, engine, self._emulated)
