@@ -15,7 +15,7 @@
  *   ring(parts=K)                a range passes from rank to rank; each adds its own and encodes again; the last frame
  *                                is passed on to all
  *   hierarchy(inner=G,parts=K)   one of G consecutive ranks (of one host) sums their dense gradients, and these ranks
- *                                exchange by `gather`
+ *                                exchange by `gather`; on a device each of the G sums a share ("Several GPUs a host")
  *
  * parts: number of pieces of a rank's elements that are in progress at a time, 1 (the default) to 64.
  *
@@ -53,16 +53,36 @@
  *   rank. With several faults at once all ranks name the same one, unless a verdict is lost, or two ranks lose their
  *   connection while both continue.
  *
- * On a device (dr_exchange_options.place; plans of docs/GPU.md with `gather`, `owner` or `ring`, and dense outputs;
- * others are refused by name). Tensors, outputs and residuals are there, and have the bits that an exchange on the CPU
- * gives; ranks of either kind go together. Frames are encoded on the place's stream, after what was enqueued there
- * before; a frame, not the tensor, is copied to pinned memory of the host as soon as it is encoded, and its transport
- * carries it from there. Frames that arrived are judged by the host, copied to the device and merged there in rank
- * order. No call waits for the device: dr_exchange_advance returns DR_PENDING (`waits` is 0: call again soon), and
- * DR_OK when the device is done, so that any stream may read the outputs, whose `count` is 0. The stream lives as long
- * as the exchange. A device that fails or does not finish in time is this rank's error, and its last exchange. One
- * exception more than on the CPU: the residual of a range that this rank could not encode has the gradient in it, with
- * 0 where it is not finite.
+ * On a device (dr_exchange_options.place; plans of docs/GPU.md, and dense outputs; others are refused by name).
+ * Tensors, outputs and residuals are there, and have the bits that an exchange on the CPU gives; ranks of either kind
+ * go together (except by `hierarchy`). Frames are encoded on the place's stream, after what was enqueued there before;
+ * a frame, not the tensor, is copied to pinned memory of the host as soon as it is encoded, and its transport carries
+ * it from there. Frames that arrived are judged by the host, copied to the device and merged there in rank order. No
+ * call waits for the device: dr_exchange_advance returns DR_PENDING (`waits` is 0: call again soon), and DR_OK when the
+ * device is done, so that any stream may read the outputs, whose `count` is 0. The stream lives as long as the
+ * exchange. A device that fails or does not finish in time is this rank's error, and its last exchange. One exception
+ * more than on the CPU: the residual of a range that this rank could not encode has the gradient in it, with 0 where it
+ * is not finite.
+ *
+ * Several GPUs a host (`hierarchy(inner=G)` with a place; a process, or a rank, for each GPU). Ranks G * h to G * h + G - 1
+ * are host h's; there are whole hosts only. `nccl` of the options is an ncclComm_t of these G ranks, in their order: NCCL
+ * sums their tensors in f32, a share to each (reduce-scatter). Each encodes its share; frames go between the ranks of one
+ * place in their hosts by the transport, never a dense tensor; each decodes them, and NCCL gathers the shares of the
+ * result (all-gather). Small tensors are not cut, so shares may differ. In addition to the above:
+ * - All ranks end with the same bits. They are not those of the CPU: shares are encoded apart, the order of NCCL's sum is
+ *   its own, and outputs of 16 bits are rounded once.
+ * - The residual of a share is of the host's sum, and its rank has it: the others read zeros, and write zeros only.
+ * - libnccl.so.2 is loaded by dr_exchange_create; the one that is loaded already, if there is. The environment variable
+ *   DEEPREDUCE_NCCL names another file. UNSUPPORTED, with the loader's words: there is none.
+ * - No call waits for NCCL, blocking communicators aside, whose first collective connects. A rank issues both collectives in
+ *   each exchange, in one that has failed, too, for NCCL has no timeout. The communicator is the exchange's while one is
+ *   under way: nothing else is issued to it. It is destroyed after the exchange.
+ * - An error of NCCL is the rank's that saw it (DEVICE there, PEER on the others), with its function and words. A rank
+ *   that is gone is named by all, if its verdict is missing. After either, and where a collective does not end in time,
+ *   no rank of that host can start another exchange: they abort the communicator (ncclCommAbort), then destroy the
+ *   exchange, and create both again. Memory that such a collective still uses is freed by a later dr_exchange_create,
+ *   or never. Gradients of a step whose sum failed are in no residual.
+ * - A value that is not finite is found by the rank that encodes it: that of the share, not the one that has it.
  */
 #ifndef DEEPREDUCE_EXCHANGE_H
 #define DEEPREDUCE_EXCHANGE_H
@@ -138,6 +158,9 @@ typedef struct dr_exchange_options {
   uint64_t advance_ns;
   /* Where tensors and outputs are; NULL: the CPU. Read by dr_exchange_create only. See "On a device". */
   const dr_place *place;
+  /* An ncclComm_t of the ranks of this host, for exchange=hierarchy with a place; otherwise NULL. See "Several GPUs a
+   * host". */
+  void *nccl;
 } dr_exchange_options;
 
 /* Prepares the exchange of n tensors. `outs` receive the result: dense, of the tensors' shapes; they may be the
@@ -214,10 +237,12 @@ enum {
   DR_STEP_SUM = 5,  /* merges frames of a range, in rank order, to memory of its own */
   DR_STEP_ADD = 6,  /* adds the gradient to that sum */
   DR_STEP_ENCODE_SUM = 7,
-  DR_STEP_AGREE = 8,  /* all ranks exchange verdicts */
-  DR_STEP_MERGE = 9,  /* adds up the frames of a range, in rank order, into the outputs */
-  DR_STEP_DRAIN = 10, /* until everything is sent */
-  DR_STEP_DECODE = 11 /* decodes the frames of a range before the ranks agree; MERGE spends for both */
+  DR_STEP_AGREE = 8,   /* all ranks exchange verdicts */
+  DR_STEP_MERGE = 9,   /* adds up the frames of a range, in rank order, into the outputs */
+  DR_STEP_DRAIN = 10,  /* until everything is sent */
+  DR_STEP_DECODE = 11, /* decodes the frames of a range before the ranks agree; MERGE spends for both */
+  DR_STEP_REDUCE = 12, /* NCCL: the sum of a host, a share to each rank */
+  DR_STEP_GATHER = 13  /* NCCL: the shares of the result, in memory of its own; MERGE writes the outputs */
 };
 DR_API const char *dr_step_name(uint32_t step); /* "encode"; "?" for an unknown one */
 

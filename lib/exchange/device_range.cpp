@@ -9,13 +9,9 @@
 namespace dr {
 
 dr_status check_device_exchange(const plan& method, const exchange_memory& at_memory, dr_error& error) {
-  static constexpr const char* schedules[] = {nullptr, nullptr, nullptr, "hierarchy"};
   if (method.transforms())
     return fail(error, DR_E_UNSUPPORTED, "plan: an exchange of factors (`%.80s`) has no path on a device",
                 method.text.c_str());
-  if (const char* const schedule = schedules[static_cast<size_t>(method.exchange.kind)])
-    return fail(error, DR_E_UNSUPPORTED,
-                "plan: exchange=%s has no path on a device; use exchange=gather, owner or ring", schedule);
   for (size_t i = 0; i < at_memory.outs.size(); ++i) {
     if (!at_memory.outs[i].index_dtype) continue;
     fail(error, DR_E_UNSUPPORTED, "tensor %zu: its output is sparse, which has no path on a device", i);
@@ -80,7 +76,8 @@ dr_status device_range::prepare(const tensor_plans& plans, const exchange_memory
     if (decodes)
       if (const dr_status s = room(kind, uses_.summed, workspace_size_)) return s;
   }
-  if (const dr_status s = room(merged_kind(), uses_.merged, decode_room_)) return s;
+  if (uses_.merged)
+    if (const dr_status s = room(merged_kind(), uses_.merged, decode_room_)) return s;
   twice_ = !alone && decode_room_ >= outputs;
   return DR_OK;
 }
@@ -99,8 +96,8 @@ void device_range::place(std::byte* memory, uint64_t& states, std::byte* sums, u
       states_[at(which)].push_back(take(memory, states, keeps ? of_.state_bytes(which, i) : 0));
     }
     const tensor_view v = of_.view_of(i);
-    const uint64_t elements = uses_.has_sum() ? v.universe * width_of(v) : 0;
-    sums_.push_back(take(sums, summed, 4 * elements));
+    const uint64_t elements = uses_.has_sum() || host_ ? v.universe * width_of(v) : 0;
+    sums_.push_back(host_ ? reinterpret_cast<std::byte*>(host_->at(number_, i)) : take(sums, summed, 4 * elements));
     rounded_.push_back(take(sums, summed, v.dtype == DR_F32 ? 0 : value_size(v.dtype) * elements));
     const bool keeps = uses_.has_sum() && of_.plan_of(uses_.residual, i).keeps_feedback();
     before_.push_back(take(sums, summed, keeps ? of_.state_bytes(uses_.residual, i) : 0));
@@ -123,6 +120,7 @@ dr_status device_range::check(const exchange_memory& at_memory) {
     v.values = given.values ? static_cast<const std::byte*>(given.values) + first : nullptr;
     v.indices = given.indices;
     v.count = given.count;
+    if (host_) v.values = v.dtype == DR_F32 ? sums_[i] : rounded_[i];
     keep(residual_kind::own, v);
     b.views.push_back(v);
     v.index_dtype = 0, v.indices = nullptr, v.count = 0, v.flags = 0;
@@ -149,7 +147,7 @@ dr_status device_range::check(const exchange_memory& at_memory) {
     }
   }
   if (const dr_status s = check_tensors(batch_of(frame_kind::part), b.views, true, c_.error)) return name_tensor(s);
-  const dr_status s = batch_of(merged_kind()).check_outputs(b.outs, c_.error);
+  const dr_status s = host_ ? dr_status{DR_OK} : batch_of(merged_kind()).check_outputs(b.outs, c_.error);
   return s ? name_tensor(s) : s;
 }
 
@@ -175,7 +173,7 @@ void device_range::make_room() {
       (void)count_device_launches(batch_of(kind), batch_of(kind).headers, nullptr, c_.on_device.encoding, launches,
                                   c_.error);
   }
-  decodes(merged_kind(), uses_.merged, now_.outs);
+  if (uses_.merged) decodes(merged_kind(), uses_.merged, now_.outs);
 }
 
 // to: nullptr: the values themselves.
@@ -212,6 +210,8 @@ dr_status device_range::encode(frame_kind kind, encode_request& request) {
     if (const dr_status s = copy_states(before_, states_[at(uses_.residual)])) return s;
     if (const dr_status s = round_values(now_.sums, &rounded_)) return s;
   }
+  if (!of_sum && host_)
+    if (const dr_status s = round_values(now_.sums, &rounded_)) return s;
   request.where = on_.where();
   request.call.checked = true;
   encode_result made;  // (its result comes later)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "exchange/device_stream.hpp"
+#include "exchange/host_sum.hpp"
 #include "exchange/range_work.hpp"
 #include "exchange/sum_tile.hpp"
 
@@ -13,8 +14,11 @@ dr_status check_device_exchange(const plan& method, const exchange_memory& at_me
 
 class device_range {
  public:
-  device_range(context& c, device_stream& on, const range_work& of, const range_uses& uses)
-      : c_(c), on_(on), of_(of), uses_(uses) {}
+  // host: nullptr, or what this is a range of, by its number: the gradient is the sum of a host, and the sum of frames
+  // goes to where it was.
+  device_range(context& c, device_stream& on, const range_work& of, const range_uses& uses, const host_sum* host,
+               uint32_t number)
+      : c_(c), on_(on), of_(of), uses_(uses), host_(host), number_(number) {}
   device_range(const device_range&) = delete;
   device_range& operator=(const device_range&) = delete;
 
@@ -70,6 +74,8 @@ class device_range {
   device_stream& on_;
   const range_work& of_;
   const range_uses uses_;
+  const host_sum* host_;
+  const uint32_t number_;
   std::shared_ptr<placed_batch> batches_[frame_kinds];  // of parts, and of sums
   // Of the pieces. A sum is f32; rounded: as it is encoded, if the tensor's type is another; before: the state of its
   // residual before the encode.

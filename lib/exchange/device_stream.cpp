@@ -2,6 +2,9 @@
 
 #include <bit>
 #include <cinttypes>
+#include <mutex>
+#include <new>
+#include <vector>
 
 namespace dr {
 
@@ -17,7 +20,48 @@ device_stream::~device_stream() {
   if (host_) at.release_host(host_);
 }
 
+namespace {
+
+struct left_memory {
+  device* where;
+  void* end;  // nullptr: it is never done
+  std::byte *memory, *host;
+};
+struct left_memories {
+  std::mutex turn;
+  std::vector<left_memory> list;
+};
+left_memories& left() {
+  static auto& all = *new left_memories;  // (to the end of the process: its memory is not lost)
+  return all;
+}
+
+void release_left() {
+  const std::lock_guard<std::mutex> mine(left().turn);
+  std::erase_if(left().list, [](const left_memory& l) {
+    if (!l.end || !l.where->is_done(l.end)) return false;
+    l.where->drop_event(l.end);
+    l.where->release(l.memory);
+    if (l.host) l.where->release_host(l.host);
+    return true;
+  });
+}
+
+}  // namespace
+
+void device_stream::leave(bool marked) {
+  if (!marked && end_) where_.where->drop_event(end_);
+  try {
+    const std::lock_guard<std::mutex> mine(left().turn);
+    left().list.push_back({where_.where, marked ? end_ : nullptr, memory_, host_});
+  } catch (const std::bad_alloc&) {  // nobody releases it
+  }
+  end_ = nullptr;
+  memory_ = host_ = nullptr;
+}
+
 dr_status device_stream::allocate(uint64_t size, uint64_t cleared, uint64_t host_size) {
+  release_left();
   device& at = *where_.where;
   end_ = at.make_event();
   probe_ = at.make_event();

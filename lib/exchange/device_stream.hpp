@@ -19,6 +19,10 @@ class device_stream {
   std::byte* host() const { return host_; }
   // The host's memory is never released: a transport still uses it.
   void leave_host() { host_ = nullptr; }
+  // Nothing is waited for: a collective of which a rank is gone still uses the memory. A later `allocate` releases it when
+  // the mark is passed; if there is none behind the collective, nothing ever does.
+  void leave(bool marked);
+  bool is_done() const { return where_.where->is_done(end_); }  // up to the mark
 
   const target& where() const { return where_; }
   device_queue queue() const { return {where_.where, nullptr, where_.stream}; }

@@ -12,9 +12,9 @@
 namespace dr {
 namespace {
 
-// Shares of the timeout after which this rank stops waiting for frames, for verdicts, and for what is under way. So the
+// Shares of the timeout after which this rank stops waiting for frames, for its host, for verdicts, and for what is under way. So the
 // verdict of a rank that timed out reaches the others before they time out themselves.
-constexpr uint32_t frames_tenths = 7, verdicts_tenths = 9, drain_tenths = 10;
+constexpr uint32_t frames_tenths = 7, gather_tenths = 8, verdicts_tenths = 9, drain_tenths = 10;
 
 }  // namespace
 
@@ -26,7 +26,12 @@ uint64_t exchange::now() const {
 
 uint64_t exchange::gives_up_at() const {
   const uint8_t what = program_.steps[pc_].what;
-  return deadline(what == DR_STEP_DRAIN ? drain_tenths : what == DR_STEP_AGREE ? verdicts_tenths : frames_tenths);
+  switch (what) {
+    case DR_STEP_DRAIN: return deadline(drain_tenths);
+    case DR_STEP_AGREE: return deadline(verdicts_tenths);
+    case DR_STEP_GATHER: return deadline(gather_tenths);
+    default: return deadline(frames_tenths);
+  }
 }
 
 uint32_t exchange::wire_tag(uint32_t tag) const {
@@ -140,6 +145,7 @@ bool exchange::has_verdict_of(uint32_t rank) {
 // But only if it has waited for as long as the others listen after they give up; otherwise it may be late itself.
 void exchange::poll_verdict(const step& awaited) {
   if (program_.ranks == 1) return;
+  if (host_) return poll_verdicts();
   polled_ = (polled_ + 1) % program_.ranks;
   if (polled_ == program_.rank) return;
   if (!has_verdict_of(polled_)) return;
@@ -250,7 +256,8 @@ dr_status exchange::start(const dr_call& call) {
                 "new exchange");
   if (stuck_)
     return fail(c_.error, DR_E_ARGUMENT,
-                "exchange: the device failed, or did not finish, in an earlier exchange; create a new exchange");
+                "exchange: the device failed, or did not finish, in an earlier exchange; create a new exchange%s",
+                host_ ? ", with a new communicator on every rank of the host" : "");
   if (!dry()) make_room();
   if (factors_) factors_->start();
   call_ = call;
@@ -311,6 +318,8 @@ dr_status exchange::run(const step& s) {
       decode(s);
       break;
     case DR_STEP_MERGE: merge(s); break;
+    case DR_STEP_REDUCE:
+    case DR_STEP_GATHER: return collect_there(s);
     default: return drain();
   }
   return DR_OK;

@@ -132,7 +132,8 @@ void exchange::add_there(const step& s) {
 }
 
 dr_status exchange::merge_there(const step& s) {
-  const dr_status status = device_ranges_[s.range]->merge(gather_frames(s), weights(s, 1));
+  const dr_status status =
+      host_ ? host_->write_outputs() : device_ranges_[s.range]->merge(gather_frames(s), weights(s, 1));
   const dr_status marked = device_->mark();
   return status ? status : marked;
 }
@@ -167,17 +168,19 @@ dr_status exchange::drain_device() {
 dr_status exchange::prepare_device_ranges(const std::vector<range_uses>& uses, const tensor_plans& plans) {
   for (size_t j = 0; j < ranges_.size(); ++j) {
     auto& r = device_ranges_.emplace_back();
-    if (ranges_[j].empty()) continue;
-    r = std::make_unique<device_range>(c_, *device_, ranges_[j], uses[j]);
+    if (ranges_[j].empty() || (host_ && !uses[j].encodes[at(frame_kind::part)])) continue;
+    r = std::make_unique<device_range>(c_, *device_, ranges_[j], uses[j], host_.get(), static_cast<uint32_t>(j));
     if (const dr_status s = r->prepare(plans, memory(), ranges_.size() == 1)) return s;
   }
+  if (host_) host_->lay_out(ranges_);
   return DR_OK;
 }
 
-// There: results, states, sums, frames, a workspace. Here, pinned: results and frames.
+// There: results, states, sums, what a host sums up, frames, a workspace. Here, pinned: results and frames.
 dr_status exchange::allocate_on_device() {
   const size_t results = program_.slots.size() + 2 * ranges_.size();
   const uint64_t result_size = round_up(results * sizeof(dr_result), arena::alignment);
+  const uint64_t of_host = host_ ? round_up(host_->memory_size(), arena::alignment) : 0;
   uint64_t states = 0, sums = 0, workspace = 0, stored = 0, again = 0, frames = 0;
   for (const auto& r : device_ranges_) {
     if (!r) continue;
@@ -191,14 +194,15 @@ dr_status exchange::allocate_on_device() {
   workspace = round_up(std::max(workspace, stored + again), arena::alignment);
   for (size_t i = 0; i < slot_at_.size(); ++i)
     frames = std::max(frames, slot_at_[i] + round_up(slot_room_[i], arena::alignment));
-  const uint64_t size = result_size + states + sums + frames + workspace;
+  const uint64_t size = result_size + states + sums + of_host + frames + workspace;
   if (const dr_status s = device_->allocate(size, result_size + states, result_size + frames)) return s;
   info_.memory += size + result_size + frames;
   for (size_t i = 0; i < results; ++i)
     new (device_->host() + i * sizeof(dr_result)) dr_result{sizeof(dr_result), 0, DR_OK, 0, 0, 0, 0, 0, 0, 0};
   if (const dr_status s = device_->copy_now(device_->memory(), device_->host(), results * sizeof(dr_result))) return s;
   frames_ = device_->host() + result_size;
-  device_frames_ = device_->memory() + result_size + states + sums;
+  device_frames_ = device_->memory() + result_size + states + sums + of_host;
+  if (host_) host_->place(device_frames_ - of_host);
   std::byte *const state = device_->memory() + result_size, *const common = device_frames_ + frames;
   uint64_t decoded = 0, of_states = 0, of_sums = 0;
   for (const auto& r : device_ranges_) {

@@ -45,7 +45,8 @@ dr_status exchange::for_each_residual(uint32_t which, size_t tensor, const void*
       uint64_t size = 0;
       std::byte* state = r.state_of(kind_of(which), i, size);
       if (device_) {
-        state = device_ranges_[static_cast<size_t>(&r - ranges_.data())]->state_of(kind_of(which), i);
+        const device_range* const there = device_ranges_[static_cast<size_t>(&r - ranges_.data())].get();
+        state = there ? there->state_of(kind_of(which), i) : nullptr;
         size = state ? r.state_bytes(kind_of(which), i) : 0;
       }
       if (state && !has(r.plan_of(kind_of(which), i), which)) state = nullptr;
@@ -58,6 +59,9 @@ dr_status exchange::for_each_residual(uint32_t which, size_t tensor, const void*
 // Of a device: the state becomes its copy, on the host.
 dr_status exchange::fetch_state(std::byte*& state, uint64_t size, std::vector<std::byte>& copy) {
   if (!device_ || !state) return DR_OK;
+  if (host_ && stuck_ && (collects_ || !device_->is_done()))  // a copy would wait for a rank that is gone
+    return fail(c_.error, DR_E_DEVICE,
+                "exchange: a collective of an earlier exchange is not done; abort its communicator");
   copy.resize(size);
   const dr_status s = device_->copy_now(copy.data(), state, size);
   state = copy.data();
@@ -110,7 +114,8 @@ dr_status exchange::write_residual(uint32_t which, size_t tensor, const float* r
         if (at == end) return DR_OK;
         fail(c_.error, DR_E_ARGUMENT, "residual: element %zu is %g; must be 0 where %s",
              static_cast<size_t>(at - residual), static_cast<double>(*at),
-             which == DR_RESIDUAL_SUM ? "another rank is the owner" : "the plan keeps none");
+             which == DR_RESIDUAL_SUM || (host_ && plans_.method->keeps_residual()) ? "another rank is the owner"
+                                                                                    : "the plan keeps none");
         c_.error.where = static_cast<uint64_t>(at - residual);
         return DR_E_ARGUMENT;
       });

@@ -232,7 +232,7 @@ void exchange::decode(const step& s) {
 void exchange::merge(const step& s) {
   if (factors_) return merge_factor(s);
   range_work& r = ranges_[s.range];
-  if (r.empty() || failed()) return;
+  if ((r.empty() && !host_) || failed()) return;
   const std::span<const dr_bytes> frames = gather_frames(s);
   uint64_t bytes = 0;
   for (const dr_bytes& f : frames) bytes += f.size;

@@ -14,6 +14,9 @@ namespace {
 // (There is a list per pair of ranks.)
 constexpr uint32_t loopback_ranks_max = 4096;
 
+// The time between two looks at a device.
+constexpr uint64_t poll_ns = 1000;
+
 // Turns that a message may add: its own, those of two ranks, and one more for the sender.
 constexpr size_t turns_of_one = 4;
 
@@ -316,7 +319,7 @@ void loopback::run(std::span<exchange* const> exchanges, std::span<dr_status> st
     if (p.ended != DR_PENDING)
       --left;
     else
-      wake(t.rank, x.waits() ? std::min(p.next, x.gives_up_at()) : p.clock);
+      wake(t.rank, x.waits() ? std::min(p.next, x.gives_up_at()) : p.clock + (x.polls() ? poll_ns : 0));
   }
   for (uint32_t i = 0; i < exchanges.size(); ++i) statuses[i] = std::exchange(ranks_[i].ended, DR_OK);
 }

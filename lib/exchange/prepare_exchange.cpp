@@ -67,7 +67,8 @@ dr_status exchange::check_request(const exchange_request& request) {
     if (const float gamma = method.feedback_rule().weights().gamma; gamma != 1)
       return fail(c_.error, DR_E_UNSUPPORTED,
                   "plan: each encode of a sum would apply gamma=%g again; use exchange=gather", double{gamma});
-  if (const dr_status s = check_memory(method, ranges_of(method.exchange, t.ranks), c_.error)) return s;
+  if (const dr_status s = check_memory(method, ranges_of(method.exchange, t.ranks, request.where.where), c_.error))
+    return s;
   if (method.votes && o.dense_below)
     return fail(c_.error, DR_E_UNSUPPORTED,
                 "options: dense_below %" PRIu64 " is not supported with merge=vote: means beside signs", o.dense_below);
@@ -106,6 +107,27 @@ dr_status exchange::make_plans(const exchange_request& request) {
   if (plans_.method->exchange.kind != exchange_kind::owner) return DR_OK;
   if (const dr_status s = bind_sum(plans_.method, plans_.sum, c_.error)) return s;
   return bind_sum(plans_.exact, plans_.exact_sum, c_.error);
+}
+
+// inner=1: each rank is alone, and there is nothing to sum up.
+dr_status exchange::prepare_host(const exchange_request& request) {
+  const exchange_stage& how = request.method->exchange;
+  const bool collects = request.where.where && how.kind == exchange_kind::hierarchy && how.inner > 1;
+  if (!collects) {
+    if (!options_.nccl || (request.where.where && how.kind == exchange_kind::hierarchy)) return DR_OK;
+    return fail(c_.error, DR_E_ARGUMENT, "options: nccl is for exchange=hierarchy with a place on a device");
+  }
+  if (!options_.nccl)
+    return fail(c_.error, DR_E_ARGUMENT,
+                "options: exchange=hierarchy(inner=%u) on a device requires nccl, a communicator of the %u ranks of "
+                "this host",
+                how.inner, how.inner);
+  if (transport_.ranks % how.inner)
+    return fail(c_.error, DR_E_ARGUMENT,
+                "plan: exchange=hierarchy(inner=%u) on a device requires whole hosts; %u ranks are not a multiple",
+                how.inner, transport_.ranks);
+  host_ = std::make_unique<host_sum>(c_, *device_);
+  return host_->create(options_.nccl, how.inner, transport_.rank % how.inner);
 }
 
 dr_status exchange::prepare_factors() {
@@ -223,7 +245,7 @@ uint64_t exchange::fingerprint(const exchange_request& request) const {
   for (const tensor_view& t : tensors_)
     sum = combine(combine(combine(combine(combine(sum, t.universe), std::max(1u, t.width)), t.dtype), t.index_dtype),
                   t.index_dtype ? t.count : 0);
-  return sum;
+  return host_ ? combine(sum, program_.ranges) : sum;  // (no rank on the CPU goes with it)
 }
 
 dr_status exchange::create(const exchange_request& request, std::vector<tensor_view> tensors,
@@ -246,11 +268,14 @@ dr_status exchange::create(const exchange_request& request, std::vector<tensor_v
     if (const dr_status s = check_device_exchange(*request.method, memory(), c_.error)) return s;
     device_ = std::make_unique<device_stream>(c_, request.where);
   }
+  if (const dr_status s = prepare_host(request)) return s;
   if (const dr_status s = make_plans(request)) return s;
   if (request.method->transforms())
     if (const dr_status s = prepare_factors()) return s;
+  const exchange_stage& how = request.method->exchange;
   program_ = factors_ ? compile_factors(factors_->phases(), transport_.ranks, transport_.rank)
-                      : compile(request.method->exchange, transport_.ranks, transport_.rank);
+             : host_  ? compile_by_host(how, transport_.ranks, transport_.rank)
+                      : compile(how, transport_.ranks, transport_.rank);
   if (program_.tags >= tag_end)
     return fail(c_.error, DR_E_ARGUMENT, "exchange: %u ranges on %u ranks need more than 2^28 message tags",
                 program_.ranges, program_.ranks);
@@ -283,6 +308,9 @@ exchange::~exchange() {
   for (request& r : requests_)
     if (r.open && transport_.cancel(transport_.user, r.number) != DR_OK) broken_ = true;
   if (broken_ && device_) device_->leave_host();
+  // (The memory of a device is freed when all of its work is done, which that of a rank that waits for one that is gone is
+  // not.)
+  if (host_ && stuck_ && (collects_ || !device_->is_done())) device_->leave(!collects_);
   if (block_ && !broken_) c_.release(block_, block_size_);
   if (workspace_) c_.release(workspace_, workspace_size_);
 }
@@ -329,10 +357,13 @@ dr_status exchange::rebind(std::vector<tensor_view> tensors, std::vector<tensor_
 }
 
 dr_status exchange::bind_ranges() {
+  if (host_)
+    if (const dr_status s = host_->check(memory())) return s;
   for (const auto& r : device_ranges_)
     if (const dr_status s = r ? r->check(memory()) : dr_status{DR_OK}) return s;
   for (const auto& r : device_ranges_)
     if (r) r->bind();
+  if (host_) host_->bind();
   for (range_work& r : ranges_)
     if (const dr_status s = dry() || device_ || r.empty() ? dr_status{DR_OK} : r.rebind(memory())) return s;
   return DR_OK;

@@ -270,6 +270,35 @@ program compile_hierarchy(uint32_t n, uint32_t me, uint32_t inner, uint32_t part
 
 }  // namespace
 
+// Collectives inside the host sum the gradients up, a share to each rank, and gather the shares of the result; between
+// hosts ranks of a number gather frames of their share. A rank that has failed takes part in both, so that the others' end;
+// so the result of the second waits in memory of its own until the ranks have agreed.
+program compile_by_host(const exchange_stage& how, uint32_t n, uint32_t me) {
+  const uint32_t inner = how.inner, parts = how.parts, hosts = n / inner, host = me / inner, mine = me % inner * parts;
+  builder b(n, me, inner * parts);
+  b.p().alike = false;
+  std::vector<std::vector<uint32_t>> from(parts);  // [part][host]
+  for (uint32_t k = 0; k < parts; ++k)
+    for (uint32_t h = 0; h < hosts; ++h) {
+      const uint32_t peer = h * inner + me % inner;
+      from[k].push_back(b.slot(mine + k, peer, frame_kind::part, 1 + k));
+      if (h != host) b.recv(from[k][h], peer);
+    }
+  b.add(DR_STEP_REDUCE, mine, no_slot);
+  for (uint32_t k = 0; k < parts; ++k) {
+    b.encode(from[k][host]);
+    for (uint32_t i = 1; i < hosts; ++i) b.send(from[k][host], b.behind(i * inner));
+  }
+  for (uint32_t k = 0; k < parts; ++k) {
+    for (uint32_t i = 1; i < hosts; ++i) b.wait(from[k][(host + hosts - i) % hosts]);
+    b.merge(DR_STEP_SUM, mine + k, from[k], weighting::mean);
+  }
+  b.add(DR_STEP_GATHER, mine, no_slot);
+  b.agree();
+  b.add(DR_STEP_MERGE, mine, no_slot);
+  return b.finish();
+}
+
 // Each chunk to its owner, the sums to all: as `owner`, but with nothing encoded.
 program compile_factors(uint32_t phases, uint32_t ranks, uint32_t rank) {
   const uint32_t n = ranks, me = rank;
@@ -302,7 +331,8 @@ program compile_factors(uint32_t phases, uint32_t ranks, uint32_t rank) {
   return b.finish();
 }
 
-uint32_t ranges_of(const exchange_stage& how, uint32_t ranks) {
+uint32_t ranges_of(const exchange_stage& how, uint32_t ranks, bool on_device) {
+  if (on_device && how.kind == exchange_kind::hierarchy) return how.inner * how.parts;
   const bool owned = how.kind == exchange_kind::owner || how.kind == exchange_kind::ring;
   return owned ? ranks * how.parts : how.parts;
 }
@@ -311,7 +341,9 @@ program compile(const exchange_stage& how, uint32_t ranks, uint32_t rank) {
   switch (how.kind) {
     case exchange_kind::owner: return compile_owner(ranks, rank, how.parts);
     case exchange_kind::ring: return compile_ring(ranks, rank, how.parts);
-    case exchange_kind::hierarchy: return compile_hierarchy(ranks, rank, how.inner, how.parts);
+    case exchange_kind::hierarchy:
+      if (how.inner > 1) return compile_hierarchy(ranks, rank, how.inner, how.parts);
+      [[fallthrough]];
     default: return compile_gather(ranks, rank, how.parts);
   }
 }

@@ -50,8 +50,11 @@ struct program {
 };
 
 // How many ranges the elements are cut into.
-uint32_t ranges_of(const exchange_stage& how, uint32_t ranks);
+uint32_t ranges_of(const exchange_stage& how, uint32_t ranks, bool on_device);
 program compile(const exchange_stage& how, uint32_t ranks, uint32_t rank);
+// On devices, of which `inner` share a host: range j is that of the ranks of number j / parts in their hosts. There is at
+// least one of each: ranks is a multiple of inner.
+program compile_by_host(const exchange_stage& how, uint32_t ranks, uint32_t rank);
 // Of so many factors that are all-reduced one after the other. Range f · ranks + o is rank o's chunk of factor f.
 program compile_factors(uint32_t phases, uint32_t ranks, uint32_t rank);
 

@@ -53,6 +53,7 @@ std::vector<range_uses> uses_of(const program& p) {
         u.restores[at(s.residual)][at(frame_kind::sum)] = u.restores[at(s.residual)][at(inputs(s))] = true;
         break;
       case DR_STEP_MERGE:
+        if (!s.count) break;  // of what ranks of a host gathered
         u.merges[at(inputs(s))] = true;
         u.merged = std::max(u.merged, s.count);
         break;

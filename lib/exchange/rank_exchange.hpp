@@ -60,6 +60,7 @@ class exchange {
   bool is_on(const dr_transport& t) const { return transport_.user == t.user && transport_.send == t.send; }
   std::span<const step_time> times() const { return times_; }  // of the last exchange, if it traces
   uint64_t now() const;
+  bool polls() const { return settling_; }  // its device
   // When the step that is pending gives up.
   uint64_t gives_up_at() const;
 
@@ -78,6 +79,7 @@ class exchange {
   dr_status check_room(const std::vector<tensor_out>& outs);
   uint64_t fingerprint(const exchange_request& request) const;
   dr_status allocate_all();
+  dr_status prepare_host(const exchange_request& request);
   dr_status prepare_device_ranges(const std::vector<range_uses>& uses, const tensor_plans& plans);
   dr_status allocate_on_device();
   dr_status bind_ranges();
@@ -109,12 +111,17 @@ class exchange {
   void merge(const step& s);
   dr_status drain();
 
-  // The same steps on a device (device_steps.cpp).
+  // The same steps on a device (exchange_on_device.cpp).
   dr_status encode_there(const step& s);
   void take_there(const step& s);
   dr_status decode_there(const step& s);
   void add_there(const step& s);
   dr_status merge_there(const step& s);
+  // A collective of the ranks of this host (collect_in_host.cpp).
+  dr_status collect_there(const step& s);
+  bool is_hopeless(const step& s);
+  void miss_host(const step& s);
+  void poll_verdicts();
   void restore_there(const step& s, const dr_bytes& sent);
   // Whether the device has done what was enqueued; it has the time that frames have. After an error nothing more is
   // enqueued, and this exchange is the last.
@@ -183,7 +190,8 @@ class exchange {
   program program_;
   std::vector<range_work> ranges_;
   std::unique_ptr<device_stream> device_;                     // nullptr: on the CPU
-  std::vector<std::unique_ptr<device_range>> device_ranges_;  // nullptr: of an empty range
+  std::unique_ptr<host_sum> host_;                            // nullptr: this rank is alone, or the CPU sums
+  std::vector<std::unique_ptr<device_range>> device_ranges_;  // nullptr: of an empty range, or of other ranks
   std::byte* device_frames_ = nullptr;
   size_t device_room_ = SIZE_MAX;         // of the context's lists for decodes, after make_room
   std::unique_ptr<factor_work> factors_;  // in their place, of a transform
@@ -213,6 +221,7 @@ class exchange {
   dr_status own_status_ = DR_OK;  // of an encode that failed here
   bool failed_ = false, verdict_sent_ = false, broken_ = false;
   bool settling_ = false, stuck_ = false;  // the device is at work; it failed, or did not finish
+  bool collects_ = false;                  // a collective was issued, and no mark is behind it
   verdict outcome_;
   frame_view view_;
   std::vector<dr_bytes> merged_;

@@ -6,8 +6,8 @@
 namespace dr {
 
 const char* step_name(uint32_t step) {
-  static constexpr const char* names[] = {"?",   "encode",     "send",  "recv",  "wait",  "sum",
-                                          "add", "encode_sum", "agree", "merge", "drain", "decode"};
+  static constexpr const char* names[] = {"?",          "encode", "send",  "recv",  "wait",   "sum",    "add",
+                                          "encode_sum", "agree",  "merge", "drain", "decode", "reduce", "gather"};
   return step < std::size(names) ? names[step] : names[0];
 }
 

@@ -490,7 +490,7 @@ FIELD(dr_transport, cancel, 48, 8);
 FIELD(dr_transport, now, 56, 8);
 FIELD(dr_transport, spend, 64, 8);
 
-SIZE(dr_exchange_options, 64);
+SIZE(dr_exchange_options, 72);
 FIELD(dr_exchange_options, struct_size, 0, 8);
 FIELD(dr_exchange_options, flags, 8, 4);
 FIELD(dr_exchange_options, reserved, 12, 4);
@@ -500,6 +500,7 @@ FIELD(dr_exchange_options, frame_size, 32, 8);
 FIELD(dr_exchange_options, frame_size_user, 40, 8);
 FIELD(dr_exchange_options, advance_ns, 48, 8);
 FIELD(dr_exchange_options, place, 56, 8);
+FIELD(dr_exchange_options, nccl, 64, 8);
 
 SIZE(dr_exchange_info, 128);
 FIELD(dr_exchange_info, struct_size, 0, 8);
@@ -607,6 +608,8 @@ VALUE(DR_STEP_AGREE, 8);
 VALUE(DR_STEP_MERGE, 9);
 VALUE(DR_STEP_DRAIN, 10);
 VALUE(DR_STEP_DECODE, 11);
+VALUE(DR_STEP_REDUCE, 12);
+VALUE(DR_STEP_GATHER, 13);
 
 VALUE(DR_FIELDS_MAX, 8);
 VALUE(DR_CODEC_ABI_VERSION, 2);

@@ -174,7 +174,7 @@ TEST_CASE("on a device: of small tensors that go exactly nothing is lost in an e
 }
 
 TEST_CASE("ranks on devices and ranks on CPUs go together") {
-  for (const char* schedule : {"gather(parts=2)", "owner(parts=2)", "ring"})
+  for (const char* schedule : {"gather(parts=2)", "owner(parts=2)", "ring", "hierarchy(inner=1,parts=2)"})
     for (const uint32_t on_device : {0b0010u, 0b1101u})
       check_parity(made(topr + " exchange=" + schedule, 4, {6000, 300}), on_device);
 }
@@ -514,8 +514,6 @@ TEST_CASE("on a device: what has no path there is refused by its name") {
     if (flags & DR_EXCHANGE_DRY) o.exchange.frame_size = [](void*, uint64_t n, uint32_t) { return n; };
     return refusal(o, index_dtype);
   };
-  CHECK(said(topr + " exchange=hierarchy(inner=2)") ==
-        "plan: exchange=hierarchy has no path on a device; use exchange=gather, owner or ring");
   CHECK(said("transform=lowrank(rank=2) feedback=residual")
             .starts_with("plan: an exchange of factors (`transform=lowrank("));
   CHECK(said("sparsify=topr(ratio=0.1) index=gap_huffman value=raw") == "tensor 0: gap_huffman runs on the CPU only");

@@ -63,9 +63,10 @@ struct options {
   std::vector<size_t> sizes;
   dr_exchange_options exchange{};
   dr_loopback_options loopback{};
-  uint32_t dtype = DR_F32;   // other types lie in the first half of `in` and `out`
-  uint32_t on_device = 0;    // bit i: rank i's memory is a device's, which the CPU plays
-  int32_t device_order = 1;  // of its blocks and lanes
+  uint32_t dtype = DR_F32;       // other types lie in the first half of `in` and `out`
+  uint32_t on_device = 0;        // bit i: rank i's memory is a device's, which the CPU plays
+  int32_t device_order = 1;      // of its blocks and lanes
+  std::vector<void*> nccl = {};  // communicators of the ranks, of their hosts
 };
 
 inline dr::target place_of(const options& o, uint32_t rank) {
@@ -94,8 +95,9 @@ struct group {
       const bool dry = o.exchange.flags & DR_EXCHANGE_DRY;
       for (const size_t n : o.sizes) r.in.emplace_back(dry ? 0 : n), r.out.emplace_back(dry ? 0 : n, -1.0f);
       r.exchange = std::make_unique<dr::exchange>(r.context);
-      const dr_status s =
-          r.exchange->create({method, net.transport(i), o.exchange, place_of(o, i)}, views(o, r), outs(o, r));
+      dr_exchange_options made = o.exchange;
+      if (i < o.nccl.size()) made.nccl = o.nccl[i];
+      const dr_status s = r.exchange->create({method, net.transport(i), made, place_of(o, i)}, views(o, r), outs(o, r));
       INFO(o.plan << ": " << r.error());
       REQUIRE(s == DR_OK);
     }

@@ -57,6 +57,7 @@ class dr_exchange_options(Structure):
         ("frame_size_user", c_void_p),
         ("advance_ns", c_uint64),
         ("place", POINTER(dr_place)),
+        ("nccl", c_void_p),
     ]
 
 
@@ -101,6 +102,8 @@ DR_STEP_AGREE = 8
 DR_STEP_MERGE = 9
 DR_STEP_DRAIN = 10
 DR_STEP_DECODE = 11
+DR_STEP_REDUCE = 12
+DR_STEP_GATHER = 13
 
 # ---- Loopback -----------------------------------------------------------------------------------
 
