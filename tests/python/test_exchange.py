@@ -1,7 +1,9 @@
 """deepreduce.exchange over its loopback: all ranks in one thread."""
 
+import ctypes
 import gc
 import json
+import os
 import threading
 import weakref
 
@@ -10,6 +12,7 @@ import pytest
 numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 
 import deepreduce  # noqa: E402
+from deepreduce._native._testing import Emulated, emulated  # noqa: E402
 from deepreduce.control import AdaptiveExchange  # noqa: E402
 from deepreduce.exchange import Exchange, Loopback, Transport  # noqa: E402
 
@@ -44,6 +47,73 @@ def test_all_ranks_have_the_same_bits(n, schedule):
         assert run(loopback, ranks, step) == [None] * n
         assert len({rank.out.tobytes() for rank in ranks}) == 1
     assert ranks[0].info.calls == 3
+
+
+@pytest.mark.parametrize("schedule", ["gather(parts=2)", "owner", "ring"])
+def test_on_a_gpu_the_bits_are_those_of_the_cpu(schedule):
+    plan = f"{TOP} exchange={schedule}"
+    x = [[gradient(rank, 0), gradient(rank, 1, 40)] for rank in range(3)]
+    loopback, ranks = ranks_of(3, plan, x)
+    with emulated(3):
+        there = [[Emulated(array.copy()) for array in arrays] for arrays in x]
+        net, on_gpu = ranks_of(3, plan, there)
+        for step in range(3):
+            for rank in range(3):
+                for t, array in enumerate(x[rank]):
+                    array[:] = gradient(rank, step, array.size)
+                    there[rank][t].array[:] = array
+            assert run(loopback, ranks, step) == run(net, on_gpu, step) == [None] * 3
+            for a, b in zip(ranks, on_gpu):
+                for t in range(2):
+                    assert b.out[t].to_host() == a.out[t].tobytes()
+                    assert numpy.array_equal(a.residual(t), b.residual(t))
+
+
+def test_on_a_gpu_arrays_stay_where_the_exchange_was_made():
+    x = gradient(0, 0, 3000)
+    with emulated():
+        there, out = Emulated(x.copy()), Emulated(numpy.zeros(3000, numpy.float32))
+        loopback = Loopback(1)
+        exchange = Exchange(there, TOP, loopback.transport(0), out)
+        assert exchange.out is out
+        exchange.start()
+        assert loopback.run([exchange]) == [None]
+        assert numpy.count_nonzero(out.array) == 300
+        with pytest.raises(deepreduce.ArgumentError, match="x is on the CPU; the exchange was made on cuda:0, stream 0x"):
+            exchange.rebind(x)
+        with pytest.raises(deepreduce.ArgumentError, match="x is on cuda:1, stream 0x.*; the exchange was made on cuda:0"):
+            exchange.rebind(Emulated(x, 1))
+        with pytest.raises(deepreduce.ArgumentError, match="all arrays of a call must be in one place"):
+            Exchange(there, TOP, loopback.transport(0), x)
+        with pytest.raises(deepreduce.Unsupported, match="gap_huffman runs on the CPU only"):
+            Exchange(there, "index=gap_huffman value=raw sparsify=topr(ratio=0.1)", loopback.transport(0))
+    with pytest.raises(deepreduce.ArgumentError, match="nccl is for exchange=hierarchy with a place on a device"):
+        Exchange(x, TOP, loopback.transport(0), nccl=1)
+
+
+def test_several_gpus_a_host_sum_by_nccl(monkeypatch):
+    path = os.environ.get("DEEPREDUCE_EMULATED_NCCL")
+    if not path:
+        pytest.skip("DEEPREDUCE_EMULATED_NCCL is not set: the library of tests/exchange/emulated_nccl.cpp")
+    monkeypatch.setenv("DEEPREDUCE_NCCL", path)
+    library, plan = ctypes.CDLL(path), "sparsify=none index=raw value=raw exchange=hierarchy(inner=2)"
+    hosts = [(ctypes.c_void_p * 2)() for _ in range(2)]
+    for host in hosts:
+        assert library.ncclCommInitAll(host, 2, None) == 0
+    communicators = [host[i] for host in hosts for i in range(2)]
+    x = [numpy.random.default_rng(rank).integers(-99, 99, 5000).astype(numpy.float32) for rank in range(4)]
+    with emulated():
+        net = Loopback(4)
+        ranks = [Exchange(Emulated(x[r]), plan, net.transport(r), sum=True, nccl=communicators[r]) for r in range(4)]
+        for step in range(2):
+            assert run(net, ranks, step) == [None] * 4
+            for rank in ranks:
+                assert numpy.array_equal(numpy.frombuffer(rank.out.to_host(), numpy.float32), sum(x))
+        with pytest.raises(deepreduce.ArgumentError, match="requires nccl, a communicator of the 2 ranks of this host"):
+            Exchange(Emulated(x[0]), plan, net.transport(0))
+        del rank, ranks
+    for communicator in communicators:
+        library.ncclCommDestroy(ctypes.c_void_p(communicator))
 
 
 def test_gather_is_merge_in_rank_order():

@@ -15,7 +15,7 @@ from typing import Callable, Dict, List, Mapping, NamedTuple, NoReturn, Optional
 
 import numpy
 
-from ._native import _abi, _memory
+from ._native import _abi, _device, _memory
 from ._native._abi_exchange import (
     DR_EXCHANGE_SUM,
     DR_EXCHANGE_TRACE,
@@ -68,7 +68,7 @@ class ExchangeInfo(NamedTuple):
     memory, sent_max memory in use; maximum size of what it sends
     calls, failures  number of runs that ended, and of those that failed
     sent, received, messages, kept, total_ns, encode_ns, wait_ns, merge_ns   of the last run; kept: selected rows
-    waits            of a run in progress. 1: it waits for messages; 0: the `budget` of `advance` is used up
+    waits            of a run in progress. 1: it waits for messages; 0: the `budget` of `advance` is used up, or its GPU is at work
     """
 
     ranks: int
@@ -114,11 +114,12 @@ class ExchangeState(TypedDict, total=False):
 class Exchange(Uncopied):
     """The mean of tensors over all ranks. Each run reads the tensors in place.
 
-    x          a tensor or a list of them: contiguous arrays of numpy or of torch on the CPU; a Sparse with gather and owner
+    x          a tensor or a list of them: contiguous arrays of numpy or of torch; on a GPU also CuPy's, and any with DLPack or
+               __cuda_array_interface__. On the CPU also a Sparse, with gather and owner
     plan       the plan, whose `exchange=…` is the schedule; or transform=lowrank(rank=r), of the first dimension by all others.
                The exchange stores the residuals
     transport  a Transport, or the result of Loopback.transport
-    out        arrays of the shapes of x, perhaps x itself; None: new float32 ones
+    out        arrays of the shapes of x and where they are, perhaps x itself; None: new float32 ones
     sum        the sum, not the mean
     timeout    seconds; no call waits longer
     dense_below  tensors of fewer elements are sent exactly
@@ -128,6 +129,12 @@ class Exchange(Uncopied):
     rows       maximum number of rows of each Sparse, the same on all ranks; None: the rows that x has
     budget     seconds after which `advance` returns when it has done its current step, for event loops; 0: no limit. A step
                encodes or merges one range: parts= of the plan makes steps smaller
+    nccl       on a GPU with exchange=hierarchy(inner=G): the address of an ncclComm_t of the G ranks of this host, in their
+               order, which outlives the exchange (exchange.h, "Several GPUs a host"). CuPy: NcclCommunicator.comm
+
+    On a GPU frames are made and merged there; only frames go to the host. All is enqueued on the stream that is current when
+    the exchange is made, and `start` and `rebind` must find it current. No call waits for the GPU: `advance` returns True when
+    the GPU is done.
 
     All ranks construct it with equal arguments and make the same calls. Except `info`, a second call from another thread raises
     ConcurrentUse. Raises ArgumentError, Unsupported, OutOfMemory.
@@ -159,6 +166,7 @@ class Exchange(Uncopied):
         rows: Optional[int] = None,
         budget: float = 0.0,
         seed: int = 0,
+        nccl: Optional[int] = None,
     ) -> None:
         library = load_exchanges()
         self.lock = threading.Lock()
@@ -179,6 +187,11 @@ class Exchange(Uncopied):
         if not 0 <= budget <= 2**63 / 1e9:
             raise ArgumentError(f"budget = {budget} s is below 0")
         options.advance_ns = math.ceil(budget * 1e9)
+        options.nccl = None if nccl is None else unsigned(nccl, "nccl")
+        place = self._inputs.place
+        where = None if place is None else place.struct()  # alive: read by dr_exchange_create
+        if where is not None:
+            options.place = ctypes.pointer(where)
         struct = transport if self._callbacks is None else self._callbacks.struct
         tensors, *others = self._arrays()
         first = tensors if self._rows is None else _of_rows(tensors, self._rows)
@@ -215,10 +228,17 @@ class Exchange(Uncopied):
         """Binds other arrays of the same shapes; a Sparse may have fewer rows, or up to `rows`. Not during a run.
         Raises ArgumentError."""
         inputs, outs, made = _borrow(x, self._plan, out, self._rows)
+        self._require_place(inputs.place, "x")
         arrays = inputs.tensors, TENSOR_STRIDE, outs, OUT_STRIDE, inputs.n
         with Turns([(self, "the exchange")]):
             self._check(load_exchanges().dr_exchange_rebind(self._handle, *arrays))
             self._inputs, self._outs, self.out = inputs, outs, made
+
+    def _require_place(self, found: Optional[_device.Place], what: str) -> None:
+        """ArgumentError for another place, or another stream there, than those that the exchange was made for."""
+        names = ["on the CPU" if p is None else f"on {p}, stream {p.stream:#x}" for p in (found, self._inputs.place)]
+        if names[0] != names[1]:
+            raise ArgumentError(f"{what} is {names[0]}; the exchange was made {names[1]}")
 
     def start(self, step: Optional[int] = None, *old: NoReturn, **older: NoReturn) -> None:
         """Begins a run with the current values of x, which must not change until the end. It sends the first frames.
@@ -233,6 +253,8 @@ class Exchange(Uncopied):
         call = new(_abi.dr_call)
         call.step = self._first + self.info.calls if step is None else unsigned(step, "step")
         call.seed = unsigned(seed, "seed")
+        if (place := self._inputs.place) is not None:
+            self._require_place(_device.Place(place.number, place.framework.stream(place.number), place.framework), "the call")
         with Turns([(self, "the exchange")]):
             if self._callbacks is not None:
                 self._callbacks.error = None
@@ -460,16 +482,15 @@ def _borrow(x: Tensor, plan: Union[str, Plan], out: Tensor, rows: Optional[int])
     if isinstance(plan, (list, tuple)):
         raise ArgumentError("an exchange has one plan for all tensors")
     inputs = read_inputs(x, plan, None, None, False, name_outputs(out))
-    if inputs.place is not None:
-        raise ArgumentError("x is on a GPU; an exchange accepts arrays on the CPU only")
-    require_in_place(x)
+    if inputs.place is None:  # (arrays on a GPU are never copied)
+        require_in_place(x)
     if rows is not None:
         _require_rows(inputs, rows)
     items = x if inputs.is_list else [x]
     shapes = [shape_of(tensor, item) for tensor, item in zip(inputs.tensors, items)]
     if out is None and not any(isinstance(item, Sparse) for item in items):
-        out = arrays_like(x, _abi.DR_F32, None)
-    outs, made = dense_outputs(shapes, out, inputs.is_list, _abi.DR_F32, None)
+        out = arrays_like(x, _abi.DR_F32, inputs.place)
+    outs, made = dense_outputs(shapes, out, inputs.is_list, _abi.DR_F32, inputs.place)
     inputs.alive += made  # the arrays, not the list: the caller may change the list
     if as_plan(plan).info.transforms:
         _as_matrices(inputs.tensors, outs, shapes)

@@ -229,7 +229,7 @@ def _at(address: int, size: int) -> MPI.memory:
 class AllReduce(Uncopied):
     """The mean of x over all ranks of `comm`, written to `out`. Each call reads x in place.
 
-    x, plan, out, sum, timeout, dense_below, trace, threads, rows, budget, seed  as for deepreduce.exchange.Exchange
+    x, plan, out, sum, timeout, dense_below, trace, threads, rows, budget, seed, nccl  as for deepreduce.exchange.Exchange
     comm  communicator of mpi4py, which is duplicated; None: COMM_WORLD
     control  for example "fit(target_ms=20)": selects the plan of a step by the times of transfers (docs/CONTROL.md). Then
           `plan` is a ladder, a list of plans from the densest to the smallest; None is dense. After a step the ranks exchange
@@ -262,6 +262,7 @@ class AllReduce(Uncopied):
         rows: Optional[int] = None,
         budget: float = 0.0,
         seed: int = 0,
+        nccl: Optional[int] = None,
     ) -> None:
         self.transport = MpiTransport(comm, timeout)
         self._sound = True  # the last exchange did not fail
@@ -279,7 +280,7 @@ class AllReduce(Uncopied):
         check_terms(_agreed(self.transport, failed, terms_of(control, plans)))
         try:
             options: Options = {"sum": sum, "timeout": timeout, "dense_below": dense_below}
-            options.update(trace=trace, threads=threads, rows=rows, budget=budget, seed=seed)
+            options.update(trace=trace, threads=threads, rows=rows, budget=budget, seed=seed, nccl=nccl)
             if control is None:
                 self._exchange: Union[None, Exchange, AdaptiveExchange] = Exchange(x, plan, self.transport, out, **options)  # type: ignore[arg-type]
             else:
