@@ -253,8 +253,11 @@ std::vector<input> all_values(std::string_view purpose, bool finite, std::initia
 std::vector<input> all_words(std::string_view purpose, std::initializer_list<uint32_t> widths) {
   random_source random(purpose);
   std::vector<input> out;
-  for (const auto& [dtype, type] : {std::pair{DR_F64, "f64"}, {DR_U8, "u8"}, {DR_U16, "u16"}, {DR_U32, "u32"}})
+  for (const auto& word_type : {std::pair{DR_F64, "f64"}, {DR_U8, "u8"}, {DR_U16, "u16"}, {DR_U32, "u32"}})
     for (const uint32_t width : widths) {
+      // (clang 14 captures no structured bindings.)
+      const dr_dtype dtype = word_type.first;
+      const char* const type = word_type.second;
       const unsigned size = word_size(dtype);
       const auto add = [&](const char* name, uint64_t count, auto&& word) {
         std::vector<uint8_t> list(count * width * size);
