@@ -253,7 +253,10 @@ struct pack_frame {
   DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
     const pack_totals totals = add_up(b, a);
     // Without a frame its memory does not change.
-    if (totals.faulty == 0 && a.shape.header_size + totals.all <= a.capacity) place_payload(b, a, totals);
+    if (totals.faulty == 0 && a.shape.header_size + totals.all <= a.capacity) {
+#pragma unroll 1
+      for (uint32_t round = 0; place_payload(b, a, totals, round);) ++round;
+    }
     if (last_of(b, &a.state->done, b.blocks())) seal(b, a, totals);
   }
 
@@ -277,17 +280,20 @@ struct pack_frame {
     return b.sum(own);
   }
 
+  // Returns whether a further round may have something: a dense row may have more chunks than the launch has blocks for it.
+  // (What a round needs is read again by the next: rows that are not dense have one, and want its registers.)
   template <class Block>
-  DR_HD static void place_payload(Block& b, const args& a, const pack_totals& totals) {
+  DR_HD static bool place_payload(Block& b, const args& a, const pack_totals& totals, uint32_t round) {
     const uint32_t tile = b.index(), n = a.shape.rows;
-    if (n == 0 || tile >= a.place[n].first_tile) return;
+    if (n == 0 || tile >= a.place[n].first_tile) return false;
     const device_row& r = a.rows[totals.rows];
     const pack_row& d = a.place[totals.rows];
     const row_columns p = place_row(r, d);
     // The chunks of a single row count from the frame's first byte, those of several rows from their own first byte.
-    const uint64_t chunk = tile - d.first_tile, skipped = (n == 1 ? a.shape.header_size : 0) + a.prefix();
+    const uint64_t chunk = tile - d.first_tile + uint64_t{round} * (a.place[totals.rows + 1].first_tile - d.first_tile),
+                   skipped = (n == 1 ? a.shape.header_size : 0) + a.prefix();
     const uint64_t end = skipped + padded(p.payload()), begin = chunk * frame_tile;
-    if (begin >= end) return;
+    if (begin >= end) return false;
     uint8_t* const to = a.frame + (n == 1 ? 0 : a.shape.header_size + totals.bytes);
     const bool has_header = n == 1 && chunk < a.shape.header_chunks();
     const uint64_t words = (end - begin < frame_tile ? end - begin : frame_tile) / 4;
@@ -300,10 +306,12 @@ struct pack_frame {
         sum[lane] += put_checks(a.patched + 2 * totals.rows, to, begin, skipped - patch_checks_size, lane);
       });
     const uint64_t term = mix64(b.sum(sum) + chunk * golden);
-    if (has_header) return;  // the last block sums this chunk, after it has written the header
+    const bool dense = p.mode == mode_dense;
+    if (has_header) return dense;  // the last block sums this chunk, after it has written the header
     b.phase([&](unsigned lane) {
       if (lane == 0) atomic_add(a.check + totals.rows, term);
     });
+    return dense;
   }
 
   // Writes a lane's word of the checks with which the payload of a patch begins, at `at` of the checked bytes; returns its

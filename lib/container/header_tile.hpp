@@ -272,18 +272,9 @@ struct judge_frames {
         r.offset = offset + at[lane] + a.prefix;
         const uint64_t payload = padded(payload_of(r));
         if (r.offset > f.size || payload > f.size - r.offset) fail_frame(state, DR_E_CORRUPT, r.offset, f.size);
-        // The number of blocks is a bound: the end of a longer frame would be neither checked nor copied.
-        const uint64_t counted = (h.rows == 1 ? h.header_size : 0) + a.prefix + payload;
-        if (counted > frame_tile * chunks(a, first + i)) fail_frame(state, DR_E_CORRUPT, r.offset, payload);
       });
       offset += all;
     }
-  }
-
-  // The number of blocks for the row at `at`.
-  DR_HD static uint64_t chunks(const args& a, uint64_t at) {
-    const uint64_t end = at + 1 < uint64_t{a.frame_count} * a.shape.rows ? a.place[at + 1].first_tile : a.tiles;
-    return end - a.place[at].first_tile;
   }
 
   template <class Block>

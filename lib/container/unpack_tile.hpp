@@ -25,7 +25,7 @@ struct unpack_frames {
     const uint32_t end = frame_end < n ? a.place[frame_end].first_tile : a.tiles;
     uint64_t term = 0;
     const bool sound = b.template once<uint32_t>([&] { return state.fault.code == DR_OK; });
-    if (sound) term = copy_chunk(b, a, row, d, state);
+    if (sound) term = a.rows[row].mode == mode_dense ? sum_dense(b, a, row, d, state) : copy_chunk(b, a, row, d, state);
     // Only the sums must be visible before the count: this launch does not read the copies.
     const uint32_t before = b.template once<uint32_t>([&] {
       if (term) atomic_add(&a.result[row].seen, term);
@@ -48,6 +48,35 @@ struct unpack_frames {
     return b.sum(before) - 1;
   }
 
+  // A dense row, which is read where it is, may have more chunks than the launch has blocks for it. Returns the sum of the
+  // terms of a block's.
+  template <class Block>
+  DR_HD static uint64_t sum_dense(Block& b, const args& a, uint32_t row, const unpack_row& d, unpack_state& state) {
+    const unpack_frame& f = a.frames[d.frame];
+    const uint32_t skipped = (a.shape.rows == 1 ? state.header_size : 0) + a.prefix,
+                   blocks =
+                       (row + 1 < a.shape.rows * a.frame_count ? a.place[row + 1].first_tile : a.tiles) - d.first_tile;
+    const uint64_t base = a.rows[row].offset - skipped, payload = payload_of(a.rows[row]);
+    const uint64_t end = skipped + padded(payload);
+    uint64_t sum = 0;
+#pragma unroll 1
+    for (uint32_t chunk = b.index() - d.first_tile; chunk < ceil_div(end, frame_tile); chunk += blocks) {
+      const uint64_t begin = uint64_t{chunk} * frame_tile, left = end - begin;
+      sum += chunk_term(
+          b, (left < frame_tile ? left : frame_tile) / 4, chunk,
+          [&](uint64_t i) { return judge_frames::frame_word(f, base + begin + 4 * i); },
+          [&](unsigned lane) {
+            if (lane == 0 && left <= frame_tile) check_padding(f, state, base + skipped + payload, base + end);
+          });
+    }
+    return sum;
+  }
+  // Padding is zero: at most three bytes, in the last word.
+  DR_HD static void check_padding(const unpack_frame& f, unpack_state& state, uint64_t at, uint64_t end) {
+    for (; at < end; ++at)
+      if (f.data[at]) fail_frame(state, DR_E_CORRUPT, at, f.data[at]);
+  }
+
   // Returns the term of the chunk.
   template <class Block>
   DR_HD static uint64_t copy_chunk(Block& b, const args& a, uint32_t row, const unpack_row& d, unpack_state& state) {
@@ -63,10 +92,7 @@ struct unpack_frames {
     return chunk_term(
         b, words, chunk, [&](uint64_t i) { return judge_frames::frame_word(f, base + begin + 4 * i); },
         [&](unsigned lane) {
-          // Padding is zero: at most three bytes, in the last word.
-          if (lane == 0 && end - begin <= frame_tile)
-            for (uint64_t at = skipped + payload; at < end; ++at)
-              if (f.data[base + at]) fail_frame(state, DR_E_CORRUPT, base + at, f.data[base + at]);
+          if (lane == 0 && end - begin <= frame_tile) check_padding(f, state, base + skipped + payload, base + end);
           uint64_t section = skipped;
           for (unsigned s = 0; s < 3; ++s) {
             copy_section(a, r, d, f.data + r.offset, section - skipped, s, begin > section ? begin - section : 0,

@@ -20,7 +20,8 @@ struct based_row {
   const void* base;
   void* to;                 // the base to which it is assigned; NULL: the changes are handed over instead
   const uint32_t* support;  // not used in dense mode (device_row)
-  const void *values, *dense;
+  const void* values;
+  const uint8_t* frame;    // which has the values in dense mode
   const uint32_t* starts;  // rows before every based_tile, and all of them
   device_row* row;
   uint64_t* checks;  // of the base and of what it becomes; zero when a call begins
@@ -31,6 +32,8 @@ struct based_row {
   uint32_t reserved;
 
   DR_HD bool is_dense() const { return row->mode == mode_dense; }
+  // The values that replace those of the base, of a row that is sound.
+  DR_HD const void* replacing() const { return is_dense() ? frame + row->offset : values; }
   DR_HD uint64_t changes() const {
     return is_dense() ? universe : row->support_count < support_max ? row->support_count : support_max;
   }
@@ -116,7 +119,7 @@ struct check_bases {
     typename Block::template each<chunk_sums> sums;
     b.phase([&](unsigned lane) {
       const bool dense = d.is_dense();
-      const word_run now = word_run::of(dense ? d.dense : d.base, d.universe, d.size);
+      const word_run now = word_run::of(dense ? d.replacing() : d.base, d.universe, d.size);
       four_words x[chunks_together], y[chunks_together];
 #pragma unroll
       for (uint32_t k = 0; k < chunks_together; ++k) {
@@ -194,7 +197,7 @@ struct assign_changes {
     const bool dense = d.is_dense();
     const uint64_t changes = d.changes();
     const uint32_t end = &d + 1 < a.rows + a.n ? (&d)[1].first_assign : a.blocks;
-    const word_run values = word_run::of(dense ? d.dense : d.values, changes, d.size);
+    const word_run values = word_run::of(d.replacing(), changes, d.size);
     // (A row in dense mode has more elements than its blocks cover.)
     const uint64_t step = uint64_t{end - d.first_assign} * assign_tile;
     b.phase([&](unsigned lane) {

@@ -19,7 +19,7 @@ struct changes_job {
   uint32_t* support;  // ascending positions of values that differ,
   void* selected;     // what they are,
   void* based;        // and what they were; NULL: nobody reads it
-  device_row* row;    // count, support_count
+  device_row* row;    // count, support_count; unlisted, if more differ than are listed
   uint64_t* checks;   // of the base and of what it becomes; zero when a call begins
   uint64_t* ticket;   // and a word a tile for the look-back behind it; likewise
   uint32_t universe, count_max;
@@ -73,8 +73,9 @@ struct find_changes {
       const auto first = static_cast<uint32_t>(begin / j.size);
       for (uint32_t k = lane; k < count; k += lanes) keep(j, before + k, first + s.place[k]);
       if (lane != 0 || begin + changes_tile < uint64_t{j.universe} * j.size) return;
-      j.row->count = before + count < j.count_max ? before + count : j.count_max;
-      j.row->support_count = j.row->count;
+      const uint64_t all = before + count, listed = all <= j.count_max ? all : 0;
+      j.row->count = j.row->support_count = listed;
+      j.row->unlisted = all - listed;
     });
   }
 

@@ -54,7 +54,7 @@ struct row_choice {
 
 // The bounds of a row that is not sent dense.
 struct listed_bound {
-  uint64_t count_max, support_max;
+  uint64_t count_max, support_max, payload;
   list_need need[section_count];
 };
 
@@ -65,7 +65,7 @@ struct batch_row {
   uint64_t first, universe, count_max, support_max;
   list_need need[section_count];
   row_bound bound;
-  // As count_max, support_max and need, but of a row of which at most `dense_above` are selected. On a device no list has
+  // As count_max, support_max, need and the payload of bound, but of a row of which at most `dense_above` are selected. On a device no list has
   // room for more. (The columns of a header are as wide as the other bounds say, everywhere.)
   listed_bound listed;
   // With auto: all combinations of block size (from 1 on), index codec and value codec; the last changes fastest.

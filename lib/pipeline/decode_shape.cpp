@@ -7,6 +7,8 @@
 namespace dr {
 namespace {
 
+uint64_t dense_size(const wire_plan& plan, uint64_t universe) { return universe * plan.width * value_size(plan.dtype); }
+
 dr_status finish_shape(decode_shape& shape, bool& host_would_do, dr_error& error) {
   host_would_do = true;
   for (const wire_plan& plan : shape.wire) {
@@ -56,10 +58,11 @@ dr_status shape_of_batch(const batch& b, bool tagged, decode_shape& out, dr_erro
                         r.universe,
                         l.count_max,
                         l.support_max,
-                        r.bound.payload,
+                        l.payload,
                         l.count_max,
                         l.support_max,
                         !out.wire[r.plan].index().whole(),
+                        dense_size(out.wire[r.plan], r.universe) <= r.bound.payload,
                         {}});
   }
   out.patches = b.patches();
@@ -82,11 +85,10 @@ dr_status shape_of_frame(const frame_view& f, size_t outs, decode_shape& out, bo
   for (const wire_row& r : f.rows) {
     if (r.continues) return fail(error, DR_E_UNSUPPORTED, "frame: segments have no CUDA path");
     // The bounds of streams without a codec call are 0.
-    const bool coded = r.mode == mode_plan && r.count != 0, dense = r.mode == mode_dense,
-               in_place = dense && !out.patches;
+    const bool coded = r.mode == mode_plan && r.count != 0, dense = r.mode == mode_dense;
     out.rows.push_back({r.plan, r.entry, r.universe, r.count, dense ? 0 : r.support, r.payload(), coded ? r.count : 0,
                         r.support, r.mode == mode_raw_index || !f.plans[r.plan].index().whole(),
-                        in_place ? decltype(r.size){} : r.size});
+                        dense_size(f.plans[r.plan], r.universe) <= r.payload(), dense ? decltype(r.size){} : r.size});
   }
   out.layout = f.layout;
   return finish_shape(out, host_would_do, error);
@@ -110,6 +112,7 @@ void join_shapes(std::vector<decode_shape>& shapes) {
       x.coded_max = std::max(x.coded_max, y.coded_max);
       x.decoded_max = std::max(x.decoded_max, y.decoded_max);
       x.lists |= y.lists;
+      x.takes_dense |= y.takes_dense;
       for (uint32_t k = 0; k < section_count; ++k) x.size[k] = std::max(x.size[k], y.size[k]);
     }
   }

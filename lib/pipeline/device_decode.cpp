@@ -111,7 +111,7 @@ class device_decoder {
         u.plan = static_cast<uint16_t>(r.plan);
         u.entry = static_cast<uint16_t>(r.entry);
         u.frame = static_cast<uint32_t>(f);
-        u.takes_dense = r.universe * plan.width * value_size(plan.dtype) <= r.payload;
+        u.takes_dense = r.takes_dense;
         host_.unpack.push_back(u);
         // A header may have 8 bytes more, for a tag.
         chunks_ += std::max<uint64_t>(
@@ -176,7 +176,7 @@ class device_decoder {
     b.to = out.index_dtype ? nullptr : out.values;
     b.support = m.support;
     b.values = m.values;
-    b.dense = work_[row].slot[section_value];
+    b.frame = m.frame;
     b.starts = m.starts;
     b.row = w_.rows + row;
     b.checks = w_.patched + 2 * row;

@@ -28,6 +28,7 @@ struct decode_shape {
     uint64_t decoded_max;
     // Whether its support is in memory: not if it is the universe, by the plan.
     bool lists;
+    bool takes_dense;  // its bound has room for a dense row, which is read where it is in the frame
     std::array<uint64_t, section_count> size;  // of a frame that was read: other encoders may write longer sections
   };
   std::vector<wire_plan> wire;

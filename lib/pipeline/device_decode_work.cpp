@@ -17,13 +17,9 @@ dr_need row_need(const decode_shape& shape, size_t row, uint32_t s) {
 template <class Bytes>
 device_decode_row lay_out_slots(const decode_shape& shape, size_t row, Bytes&& bytes) {
   const auto& r = shape.rows[row];
-  const wire_plan& plan = shape.wire[r.plan];
   device_decode_row o{};
   for (uint32_t s = 0; s < section_count; ++s) {
     o.capacity[s] = std::max(row_need(shape, row, s).payload, r.size[s]);
-    // A dense row of a patch replaces the values, if the bound permits one; those of gradients are read in the frame.
-    const uint64_t dense = r.universe * plan.width * value_size(plan.dtype);
-    if (shape.patches && s == section_value && dense <= r.payload) o.capacity[s] = std::max(o.capacity[s], dense);
     o.slot[s] = reinterpret_cast<uint8_t*>(bytes(o.capacity[s] + slack + 16));
   }
   return o;

@@ -78,7 +78,7 @@ class device_encoder {
       if (i < b_.rows.size()) {
         describe_row(b_, i, rows_[i], p);
         if (b_.patches() && queue_.where) p.sent = static_cast<const uint8_t*>(tensor_of(i).values);
-        tiles_ += ceil_div((shape_.rows == 1 ? shape_.header_size : 0) + padded(b_.rows[i].bound.payload), frame_tile);
+        tiles_ += ceil_div((shape_.rows == 1 ? shape_.header_size : 0) + padded(b_.rows[i].listed.payload), frame_tile);
         if (tiles_ > 0x7fffffff) return fail(error_, DR_E_UNSUPPORTED, "device: the frame is too large for one launch");
       }
       std::memcpy(host_.blob.data() + i * sizeof p, &p, sizeof p);
@@ -209,7 +209,7 @@ class device_encoder {
       j.checks = w_.patched + 2 * i;
       j.ticket = rows_[i].ticket;
       j.universe = static_cast<uint32_t>(b_.rows[i].universe);
-      j.count_max = static_cast<uint32_t>(b_.rows[i].count_max);
+      j.count_max = static_cast<uint32_t>(std::min(unit_of(i).dense_above, b_.rows[i].universe));
       j.size = value_size(unit_of(i).dtype);
       host_.changes.push_back(j);
     }

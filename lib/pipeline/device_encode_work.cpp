@@ -31,7 +31,7 @@ device_encode_row lay_out_row(Bytes&& bytes, const batch& b, size_t i) {
     o.reported = o.support;
     o.sent = o.selected;
   }
-  if (u.patches() && wire.value().has(DR_NEEDS_BASE)) o.based = bytes(r.count_max * row_bytes + slack);
+  if (u.patches() && wire.value().has(DR_NEEDS_BASE)) o.based = bytes(r.listed.count_max * row_bytes + slack);
   if (wire.value().has(DR_REORDERS)) {
     o.order = reinterpret_cast<uint32_t*>(bytes(4 * r.listed.support_max + slack));
     if (all)
@@ -48,6 +48,9 @@ device_encode_row lay_out_row(Bytes&& bytes, const batch& b, size_t i) {
   if (decodes_sent(b, i)) o.decoded = bytes(r.listed.support_max * row_bytes + slack);
   return o;
 }
+
+// Whether a dense row is made of what is selected again where it is read. (That of a patch is the tensor.)
+bool finds_again(const unit& u) { return u.dense_above < u.universe && !u.patches(); }
 
 // Words of the look-back of a patch's comparison.
 uint64_t ticket_words_of(const batch& b, size_t i) {
@@ -151,7 +154,7 @@ uint64_t device_encode_work::lay_out(const batch& b, std::byte* base, std::vecto
   for (size_t i = 0; i < n; ++i) {
     const unit& u = b.units[b.rows[i].unit];
     if (u.tensors > 1) blob_size += flat_table_size(u.tensors);
-    if (u.dense_above < u.universe) blob_size += sizeof(unlisted_source);
+    if (finds_again(u)) blob_size += sizeof(unlisted_source);
   }
   keys_at = blob_size;
   blob = bytes(blob_size + round_up(n * sizeof(row_keys), 16));
@@ -169,7 +172,7 @@ uint64_t device_encode_work::lay_out(const batch& b, std::byte* base, std::vecto
       if (blob) o.flat = reinterpret_cast<const flat_table*>(blob + table_at);
       table_at += flat_table_size(u.tensors);
     }
-    if (u.dense_above < u.universe) {
+    if (finds_again(u)) {
       o.unlisted_at = table_at;
       table_at += sizeof(unlisted_source);
     }

@@ -249,7 +249,7 @@ struct encoding {
 dr_status sparsify(const encoding& e, selected_rows& out);
 
 // patch.cpp: the rows of unit i that differ from its base, and the checks of both.
-void compare_unit(const encoding& e, size_t i, selected_rows& out);
+uint64_t compare_unit(const encoding& e, size_t i, selected_rows& out);
 // Updates the caller's sums to those of the result.
 void keep_sums(const encoding& e);
 // patch_history.cpp: the histories of the changed rows of unit i; and the update of the caller's histories.

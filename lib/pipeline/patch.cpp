@@ -14,7 +14,7 @@ constexpr uint64_t compared_bytes = 16 * base_chunk;
 
 }  // namespace
 
-void compare_unit(const encoding& e, size_t i, selected_rows& out) {
+uint64_t compare_unit(const encoding& e, size_t i, selected_rows& out) {
   const unit& u = e.b.units[i];
   const select_memory& memory = out.units[i].memory;
   const patched_unit& patched = out.patched_units[i];
@@ -23,6 +23,7 @@ void compare_unit(const encoding& e, size_t i, selected_rows& out) {
   const uint64_t word = value_size(u.dtype), row_bytes = word * u.width;
   const word_diff diff{base, now, static_cast<uint32_t>(word), u.width};
   const uint64_t step = std::max<uint64_t>(1, compared_bytes / row_bytes);
+  uint64_t changes = 0;
   if (t.sums) std::memcpy(patched.base_sums, t.sums, base_chunks(u.universe * row_bytes) * sizeof(uint64_t));
   for (uint32_t k = u.first_row; k < u.first_row + u.rows; ++k) {
     const batch_row& r = e.b.rows[k];
@@ -52,6 +53,7 @@ void compare_unit(const encoding& e, size_t i, selected_rows& out) {
       for (uint64_t x = row.count; x < row.count + found; ++x) positions[x] += static_cast<uint32_t>(at);
       row.count += found;
     }
+    changes += row.count;
     patch.checks[0] = fold_sums(sums, chunks);
     if (u.whole)
       base_sums(now + r.first * row_bytes, bytes, sums);
@@ -62,6 +64,7 @@ void compare_unit(const encoding& e, size_t i, selected_rows& out) {
     patch.based = u.whole ? patch.base : old;
     row.values = u.whole ? const_cast<std::byte*>(now + r.first * row_bytes) : values;
   }
+  return changes;
 }
 
 void keep_sums(const encoding& e) {

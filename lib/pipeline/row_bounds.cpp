@@ -112,18 +112,23 @@ dr_status bound_row(const unit& u, const wire_plan& wire, batch_row& row, dr_err
   const auto size = [&](section s, const list_need& need) {
     return wire.lists[s].count ? need.last(wire.lists[s]) : 0;
   };
-  row.listed = {.count_max = row.count_max, .support_max = 0, .need = {}};
+  row.listed = {.count_max = row.count_max, .support_max = 0, .payload = 0, .need = {}};
   if (const dr_status s = bound_lists(u, wire, row.universe, row.listed, error)) return s;
   row.support_max = row.listed.support_max;
   std::copy_n(row.listed.need, section_count, row.need);
   const list_need &index = row.need[section_index], &value = row.need[section_value], &order = row.need[section_order];
   if (may_go_dense(u)) {
     // (At least 1: no codec bounds nothing.)
-    listed_bound few{
-        .count_max = std::min(row.count_max, std::max<uint64_t>(1, u.dense_above)), .support_max = 0, .need = {}};
+    listed_bound few{.count_max = std::min(row.count_max, std::max<uint64_t>(1, u.dense_above)),
+                     .support_max = 0,
+                     .payload = 0,
+                     .need = {}};
     if (const dr_status s = bound_lists(u, wire, row.universe, few, error)) return s;
     // (Whether keys are sent raw depends on the bound of the support.)
-    if (!may_go_raw(wire, few.need[section_index])) row.listed = few;
+    if (!may_go_raw(wire, few.need[section_index])) {
+      row.listed = few;
+      for (const section s : {section_value, section_order, section_index}) row.listed.payload += size(s, few.need[s]);
+    }
   }
 
   row_bound& b = row.bound;
@@ -146,6 +151,8 @@ dr_status bound_row(const unit& u, const wire_plan& wire, batch_row& row, dr_err
   }
   // A row whose streams exceed the dense row is sent dense.
   const uint64_t dense = row.universe * wire.width * value_size(wire.dtype);
+  if (!row.listed.payload) row.listed.payload = b.payload;
+  row.listed.payload = prefix_size(wire) + std::min(dense, row.listed.payload);
   b.payload = prefix_size(wire) + (may_go_dense(u) ? dense : std::min(dense, b.payload));
   return DR_OK;
 }
@@ -240,7 +247,7 @@ dr_status bound_choices(const unit& u, const typical_row& typical, batch& out, b
   row.listed.count_max = row.count_max;
   row.listed.support_max = row.support_max;
   row.plan = row.choices[0].plan;
-  row.bound.payload = std::min(prefix_size(out.wire[row.plan]) + dense, payload);
+  row.bound.payload = row.listed.payload = std::min(prefix_size(out.wire[row.plan]) + dense, payload);
   return DR_OK;
 }
 

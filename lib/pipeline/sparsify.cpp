@@ -136,7 +136,7 @@ void sparsify_unit(const encoding& e, size_t i, const select_crew& crew, selecte
   source.error = dr_error{};
   selected.dense_fallback = sums.advanced = false;
   if (u.patches()) {
-    compare_unit(e, i, out);
+    selected.dense_fallback = compare_unit(e, i, out) > u.dense_above;
     return find_history(e, i, out);
   }
   const wire_plan& plan = e.b.wire[e.b.rows[u.first_row].plan];

@@ -13,6 +13,10 @@ const char* sparsifier_with(bool sparsifier::*trait) {
   return "?";
 }
 
+uint64_t share_of(const dr_params& params, size_t ratio, uint64_t d) {
+  return static_cast<uint64_t>(std::floor(param_value(params, ratio).number * static_cast<double>(d)));
+}
+
 uint64_t share_target(double ratio, double count, uint64_t d) {
   const double target = count > 0 ? count : std::floor(ratio * static_cast<double>(d) + 1e-9);
   return target >= static_cast<double>(d) ? d : std::max<uint64_t>(1, static_cast<uint64_t>(target));

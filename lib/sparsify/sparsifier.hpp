@@ -92,6 +92,9 @@ struct bound_sparsifier {
   bool keeps_all() const { return how.keeps_all && how.keeps_all(params); }
 };
 
+// floor(ratio·d), of a parameter that is a ratio.
+uint64_t share_of(const dr_params& params, size_t ratio, uint64_t d);
+
 // ---- For sparsifiers that select a ratio or a count of the elements ---------------------------------------
 
 enum share_param : size_t { share_ratio, share_count };

@@ -61,7 +61,8 @@ TEST_CASE("a chain of patches goes by its history: of every type, width and plan
     for (const uint32_t width : {1u, 3u})
       for (const char* text :
            {by_history, "sparsify=changed index=golomb value=history", "sparsify=changed index=all value=history",
-            "sparsify=changed index=auto value=ulp", "sparsify=changed index=history value=raw"}) {
+            "sparsify=changed(max_ratio=0.05) index=golomb value=history", "sparsify=changed index=auto value=ulp",
+            "sparsify=changed index=history value=raw"}) {
         if (width > 1 && (mentions(text, "index=history") || mentions(text, "auto"))) continue;
         INFO(text << ", " << kind.name << " of width " << width);
         chain run(kind, 3001, width);

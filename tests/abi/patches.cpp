@@ -15,6 +15,8 @@ constexpr const char* narrow_plans[] = {"sparsify=changed index=magnitude value=
 constexpr const char* plans[] = {usual,
                                  "sparsify=changed index=auto value=auto(error=0)",
                                  "sparsify=changed index=golomb value=ulp",
+                                 "sparsify=changed(max_ratio=0.1) index=golomb value=ulp",
+                                 "sparsify=changed(max_ratio=0) index=auto value=auto(error=0)",
                                  "sparsify=changed index=raw value=raw",
                                  "sparsify=changed index=bitmap value=xor",
                                  "sparsify=changed index=all value=ulp",

@@ -175,6 +175,41 @@ TEST_CASE("patches with every index and value codec, of many tensors, in one fra
   require_no_trouble();
 }
 
+// Room for few changes: above it a tensor is sent dense, from where it is.
+TEST_CASE("patches with room for a share of the weights are the CPU's, above it, too") {
+  std::vector<uint64_t> sizes{1, 9, 2049, 8193, 30000};
+  if (!only_small()) sizes.push_back(3000000);
+  for (const std::string& coding : codings())
+    for (const uint64_t d : sizes)
+      for (const char* ratio : {"0", "0.02", "0.5"}) {
+        const std::string plan =
+            "sparsify=changed(max_ratio=" + std::string(ratio) + ") " + coding.substr(changed.size());
+        INFO("d " << d);
+        for (const double share : {0.0, 0.01, 0.05, 0.97})
+          for (const dr_dtype dtype : value_types) patch_both_ways(plan, {weights(dtype, d, d, share)}, 1, d % 3);
+        patch_both_ways(plan, {weights(DR_BF16, d, 1, 0.01), weights(DR_F32, 5000, 2, 0.9), weights(DR_F16, 0, 3, 0),
+                               weights(DR_BF16, 3 * d, 4, 0.9), weights(DR_BF16, 9000, 5, 0.001)});
+      }
+  require_no_trouble();
+}
+
+TEST_CASE("a tensor is sent dense by the count of its changes, to the last one") {
+  for (const dr_dtype dtype : value_types)
+    for (const uint64_t changes : {99, 100, 101}) {
+      std::vector<uint64_t> at;
+      for (uint64_t i = 0; i < changes; ++i) at.push_back(17 * i * i % 9973);
+      std::sort(at.begin(), at.end());
+      const gradient g = weights_at(dtype, 10000, at);
+      REQUIRE(std::adjacent_find(at.begin(), at.end()) == at.end());
+      const std::string plan = changed.substr(0, changed.size() - 1) + "(max_ratio=0.01) index=golomb value=raw";
+      patch_both_ways(plan, {g});
+      gradients one{g};
+      const bytes frame = encode_on_cpu(client::plan(plan), one).frame;
+      CHECK((frame.size() > 10000 * bytes_of(dtype)) == (changes > 100));
+    }
+  require_no_trouble();
+}
+
 TEST_CASE("patches of changes at the ends of tiles, chunks and vectors") {
   for (const dr_dtype dtype : value_types)
     for (const uint64_t d : {uint64_t{8192}, uint64_t{20000}, uint64_t{24577}}) {
@@ -239,7 +274,9 @@ TEST_CASE("a patch is for its base alone, and applied once") {
 
 TEST_CASE("of a patch with any byte changed the device thinks as the CPU does, and writes nothing that it refuses") {
   size_t refused = 0, taken = 0;
-  for (const std::string& coding : codings())
+  std::vector<std::string> all = codings();
+  all.push_back("sparsify=changed(max_ratio=0.3) index=golomb value=raw");
+  for (const std::string& coding : all)
     for (const gradients& g : {gradients{weights(DR_BF16, 300, 1, 0.1)},
                                gradients{weights(DR_F32, 50, 2, 0.9), weights(DR_F16, 40, 3, 0.2)}}) {
       const placed_batch b(coding, g);

@@ -148,7 +148,7 @@ std::string listed() {
   for (const uint64_t size : gpu_bench::resnet50_sizes()) model.push_back({size});
   l.row("ResNet-50: 161 tensors, 1 % of each", one, model);
   l.row("ResNet-50: one bucket, 1 %", one + " bucket=flat", model);
-  const std::string patch = "sparsify=changed index=golomb value=raw";
+  const std::string patch = "sparsify=changed(max_ratio=0.05) index=golomb value=raw";
   const std::vector<shape> weights(gpu_bench::weight_tensors, {gpu_bench::weight_size});
   l.row("1e9 bf16, 2 % changed: a patch", patch, weights);
   l.row("1e9 bf16, 2 % changed: applied", patch, weights, 1, lister::applied);

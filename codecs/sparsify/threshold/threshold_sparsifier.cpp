@@ -1,5 +1,4 @@
 #include <cfloat>
-#include <cmath>
 
 #include "codecs/sparsifiers.hpp"
 #include "sparsify/select_device.hpp"
@@ -18,9 +17,7 @@ selection_result keep(const keep_call& call) {
   return keep_from(call.source, low, call.memory, call.crew);
 }
 
-uint64_t dense_above(const dr_params& params, uint64_t universe) {
-  return static_cast<uint64_t>(std::floor(param_value(params, max_ratio).number * static_cast<double>(universe)));
-}
+uint64_t dense_above(const dr_params& params, uint64_t universe) { return share_of(params, max_ratio, universe); }
 
 bool keeps_all(const dr_params& params) { return !(param_value(params, value).number > 0); }
 
