@@ -15,14 +15,17 @@ void advance_history(uint8_t* history, uint64_t rows, uint32_t dtype, uint32_t w
   for (; at < words; ++at) history[at] = static_cast<uint8_t>(history_later(history[at]));
   with_word_type(dtype, [&](auto type) {
     using Word = decltype(type);
-    const auto* const a = static_cast<const typename Word::bits*>(old);
-    const auto* const b = static_cast<const typename Word::bits*>(now);
+    using Bits = typename Word::bits;
+    // (Of a dense row they are in the frame, where words of 8 bytes are aligned to 4.)
+    const auto at_word = [](const void* from, uint64_t w) {
+      return load<Bits>(static_cast<const uint8_t*>(from) + w * sizeof(Bits));
+    };
     for (uint64_t i = 0; i < n; ++i)
       for (uint64_t k = 0; k < width; ++k) {
-        const uint64_t w = i * width + k;
-        if (a[w] == b[w]) continue;
+        const Bits a = at_word(old, i * width + k), b = at_word(now, i * width + k);
+        if (a == b) continue;
         uint8_t& h = history[(positions ? positions[i] : i) * width + k];
-        h = history_changed(h, static_cast<typename Word::bits>(Word::ordered(b[w]) - Word::ordered(a[w])) & Word::top);
+        h = history_changed(h, static_cast<Bits>(Word::ordered(b) - Word::ordered(a)) & Word::top);
       }
   });
 }
