@@ -263,12 +263,12 @@ TEST_CASE("several GPUs a host: 16-bit tensors are summed in f32, rounded to be 
 
 TEST_CASE("several GPUs a host: no call waits, for the device or for another rank") {
   const settings restored;
+  size_t blocking = 0;  // (before the group, whose end is seen, too)
   const hosts h(2, 4);
   group g(made(topr, 2, 2, h, {9000, 40}));
   g.draw(0);
   g.run_well(0);
   g.draw(1);
-  size_t blocking = 0;
   dr::emulator().stream_seen = [&](const char* what, void*, void*) {
     blocking += std::string(what).starts_with("wait");
   };
