@@ -273,14 +273,15 @@ program compile_hierarchy(uint32_t n, uint32_t me, uint32_t inner, uint32_t part
 // Collectives inside the host sum the gradients up, a share to each rank, and gather the shares of the result; between
 // hosts ranks of a number gather frames of their share. A rank that has failed takes part in both, so that the others' end;
 // so the result of the second waits in memory of its own until the ranks have agreed.
-program compile_by_host(const exchange_stage& how, uint32_t n, uint32_t me) {
-  const uint32_t inner = how.inner, parts = how.parts, hosts = n / inner, host = me / inner, mine = me % inner * parts;
-  builder b(n, me, inner * parts);
+program compile_by_host(const exchange_stage& how, uint32_t ranks, uint32_t rank) {
+  const uint32_t inner = how.inner, parts = how.parts, hosts = ranks / inner, host = rank / inner,
+                 mine = rank % inner * parts;
+  builder b(ranks, rank, inner * parts);
   b.p().alike = false;
   std::vector<std::vector<uint32_t>> from(parts);  // [part][host]
   for (uint32_t k = 0; k < parts; ++k)
     for (uint32_t h = 0; h < hosts; ++h) {
-      const uint32_t peer = h * inner + me % inner;
+      const uint32_t peer = h * inner + rank % inner;
       from[k].push_back(b.slot(mine + k, peer, frame_kind::part, 1 + k));
       if (h != host) b.recv(from[k][h], peer);
     }
