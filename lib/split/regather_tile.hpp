@@ -63,8 +63,8 @@ struct regather_values {
     const dr_status index = j.replaced ? j.replaced->fault.code : dr_status{DR_OK};
     // The support exceeds the plan's bound: raw keys are sent.
     const bool raw = index == DR_E_CAPACITY;
-    const uint64_t told = j.replaced ? j.replaced->count : j.reported_max;
-    const uint64_t count = raw ? j.row->count : told < j.reported_max ? told : j.reported_max;
+    const uint64_t listed = j.replaced ? j.replaced->count : j.reported_max;
+    const uint64_t count = raw ? j.row->count : listed < j.reported_max ? listed : j.reported_max;
     const uint64_t begin = uint64_t{b.index() - j.first_tile} * regather_tile;
     b.phase([&](unsigned lane) {
       if (begin == 0 && lane == 0) {
