@@ -175,10 +175,10 @@ dr_status decode_from_device(context& c, const target& t, const decode_request& 
   if (const dr_status s = check_bare(outs, c.error)) return s;
   if (by_host) return call.detour();
   if (const dr_status s = call.run_all()) return s;
-  for (size_t i = 0; i < outs.size(); ++i) {
-    outs[i].count = 0;
-    for (const frame_view& f : call.views) outs[i].count += is_cut(f, outs.size()) ? 0 : f.rows[i].support;
-  }
+  for (tensor_out& o : outs) o.count = 0;
+  for (const frame_view& f : call.views)
+    for (const wire_row& r : f.rows)
+      if (!is_cut(f, outs.size())) outs[r.tensor].count += r.support;
   return DR_OK;
 }
 

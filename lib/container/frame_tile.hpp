@@ -54,11 +54,11 @@ struct pack_row {
   const uint32_t* reported;  // the support that decode will return (NULL: all elements),
   const uint8_t* sent;       // with its values; of a patch the whole tensor, which a dense row is
   uint32_t universe, width;
-  uint32_t first_tile;  // of the launch
-  uint32_t unlisted;    // of a row that may be: the offset of its unlisted_source from this struct, / 16
-  uint16_t plan;
-  uint8_t dtype, flags;  // row_flag bits, and pack_bucket
-  uint32_t tensor;       // of a bucket: the offset of its flat_table from the first pack_row, / 16
+  uint32_t first_tile;                // of the launch
+  uint32_t unlisted;                  // of a row that may be: the offset of its unlisted_source from this struct, / 16
+  uint16_t plan : 15, continues : 1;  // continues: the tensor of the row before
+  uint8_t dtype, flags;               // row_flag bits, and pack_bucket
+  uint32_t tensor;                    // of a bucket: the offset of its flat_table from the first pack_row, / 16
 };
 static_assert(sizeof(pack_row) == 80);
 inline constexpr uint8_t pack_bucket = 1 << 7;
@@ -70,18 +70,20 @@ struct pack_state {
 
 DR_HD inline bool is_faulty(const device_row& r) { return r.fault.code != DR_OK; }
 
-// A row whose streams exceed the dense row is sent dense, and one that is not listed.
+// A row whose streams exceed the dense row is sent dense, and one that is not listed; so is a segment of a tensor that is
+// not listed, even if nothing is selected in it: its mode says so before.
 DR_HD inline row_columns place_row(const device_row& r, const pack_row& d) {
   row_columns p{};
   p.universe = d.universe;
   p.count = r.unlisted ? r.unlisted : r.count;
-  if (is_faulty(r) || p.count == 0) return p;
+  const bool unlisted = r.unlisted || r.mode == mode_dense;
+  if (is_faulty(r) || (p.count == 0 && !unlisted)) return p;
   const uint64_t dense = uint64_t{d.universe} * d.width * value_size(d.dtype);
   p.mode = r.mode;
   p.support = r.support_count;
   for (unsigned s = 0; s < section_count; ++s) p.size[s] = d.flags & row_lists_section << s ? r.size[s] : 0;
   if (p.mode == mode_raw_index) p.size[section_index] = raw_index_size(r.count);
-  if (r.unlisted || p.payload() > dense) p = {mode_dense, d.universe, p.count, d.universe, {dense, 0, 0}};
+  if (unlisted || p.payload() > dense) p = {mode_dense, d.universe, p.count, d.universe, {dense, 0, 0}};
   return p;
 }
 
@@ -420,6 +422,7 @@ struct pack_frame {
     f.where = d.reported ? d.reported[at / d.width] : at / d.width;
     f.what = d.dtype == DR_F32 ? reinterpret_cast<const uint32_t*>(d.sent)[at]
                                : reinterpret_cast<const uint16_t*>(d.sent)[at];
+    for (; a.place[row].continues; --row) f.where += a.place[row - 1].universe;
     if (!bucket) return f;
     const flat_piece& p = bucket->at(static_cast<uint32_t>(f.where));
     tensor = p.tensor;
@@ -459,7 +462,7 @@ struct pack_frame {
         if (h.rows != 1) put_bytes(a.frame + h.head_size + uint64_t{8} * i, a.check[i], 8);
         for (unsigned c = 0; c < frame_columns; ++c)
           put_bytes(a.frame + h.column(c) + uint64_t{h.width[c]} * i,
-                    c == col_info ? row_info(p.mode, false, d.plan) : stored_column(p, d.flags, c), h.width[c]);
+                    c == col_info ? row_info(p.mode, d.continues, d.plan) : stored_column(p, d.flags, c), h.width[c]);
       }
     });
     uint64_t check = h.rows == 1 ? a.check[0] : 0;

@@ -26,7 +26,9 @@ struct unpack_row {
   uint32_t universe, count_max, support_max;  // the last two of a row that is not dense
   uint32_t first_tile;                        // of the launch
   uint16_t plan, entry;                       // entry: of the plan table; below 2^13, as row infos have it
-  uint32_t frame : 31, takes_dense : 1;  // the bound has room for a dense row, which is read where it is in the frame
+  uint32_t frame : 30;
+  uint32_t takes_dense : 1;  // the bound has room for a dense row, which is read where it is in the frame
+  uint32_t continues : 1;    // the tensor of the row before
 };
 static_assert(sizeof(unpack_row) == 80);
 
@@ -198,7 +200,7 @@ struct judge_frames {
     const plan_rule& plan = a.plans[d.plan];
     uint64_t column[frame_columns] = {}, at = 0;
     if (h.short_form) {
-      column[col_info] = row_info(short_mode(f.data[frame_at::flags]), false, d.entry);
+      column[col_info] = row_info(short_mode(f.data[frame_at::flags]), d.continues, d.entry);
       column[col_universe] = d.universe;
       column[col_count] = get_bytes(f.data + frame_at::count, h.short_width);
       at = h.short_at;
@@ -226,7 +228,7 @@ struct judge_frames {
     if (!states_support) row.support = implied_support(row.mode, row.count);
     const row_fault counts = check_counts(row, plan.flags);
     if (counts.broken == row_rule::mode) return at | of_later;
-    if (counts || column[col_info] != row_info(row.mode, false, d.entry) || row.universe != d.universe ||
+    if (counts || column[col_info] != row_info(row.mode, d.continues, d.entry) || row.universe != d.universe ||
         (row.mode != mode_dense && row.count > d.count_max) ||
         (row.mode == mode_raw_index && (a.prefix || (row.count && !d.support))))
       return at;

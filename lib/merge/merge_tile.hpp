@@ -233,7 +233,8 @@ struct add_rows {
   }
 };
 
-// Writes one row to a sparse output: indices of a framework's type, and values.
+// Writes one row to a sparse output: indices of a framework's type, and values. A segment's follow those of the segments
+// before it.
 struct hand_over_row {
   static constexpr const char* name = "hand_over_row";
   static constexpr unsigned lanes = 256, grid_phases = 1;
@@ -244,6 +245,7 @@ struct hand_over_row {
     void* values;
     uint64_t capacity, first;
     uint32_t index_dtype, dtype;
+    uint32_t before;  // segments of its tensor before it
   };
   struct shared {};
 
@@ -253,17 +255,28 @@ struct hand_over_row {
     const merge_row& m = *a.row;
     const bool all = has_all(m);
     const void* const values = values_of(m);
-    const uint64_t rows = support_rows(m) < a.capacity ? support_rows(m) : a.capacity;
+    const uint64_t to = a.before ? rows_before(b, a) : 0, room = a.capacity > to ? a.capacity - to : 0;
+    const uint64_t rows = support_rows(m) < room ? support_rows(m) : room;
     b.phase([&](unsigned lane) {
       for (uint64_t i = uint64_t{b.index()} * lanes + lane; i < rows; i += uint64_t{b.blocks()} * lanes) {
         const uint64_t index = a.first + (all ? i : m.support[i]);
-        store_index(a.index_dtype, a.indices, i, index);
+        store_index(a.index_dtype, a.indices, to + i, index);
         for (uint32_t w = 0; w < m.width; ++w) {
           const uint64_t at = i * m.width + w;
-          store_bits(a.dtype, a.values, at, bits_as(m.dtype, values, at, a.dtype));
+          store_bits(a.dtype, a.values, to * m.width + at, bits_as(m.dtype, values, at, a.dtype));
         }
       }
     });
+  }
+
+  template <class Block>
+  DR_HD static uint64_t rows_before(Block& b, const args& a) {
+    typename Block::template each<uint64_t> rows;
+    b.phase([&](unsigned lane) {
+      rows[lane] = 0;
+      for (uint32_t i = 1 + lane; i <= a.before; i += lanes) rows[lane] += support_rows(*(a.row - i));
+    });
+    return b.sum(rows);
   }
 };
 

@@ -50,7 +50,6 @@ dr_status shape_of_batch(const batch& b, bool tagged, decode_shape& out, dr_erro
   out = {};
   out.wire = b.wire;
   for (const batch_row& r : b.rows) {
-    if (r.continues) return fail(error, DR_E_UNSUPPORTED, "batch: segments have no CUDA path");
     const listed_bound& l = r.listed;
     // (No encoder of the batch sends raw keys in place of all.)
     out.rows.push_back({r.plan,
@@ -63,10 +62,15 @@ dr_status shape_of_batch(const batch& b, bool tagged, decode_shape& out, dr_erro
                         l.support_max,
                         !out.wire[r.plan].index().whole(),
                         dense_size(out.wire[r.plan], r.universe) <= r.bound.payload,
-                        {}});
+                        {},
+                        r.first,
+                        r.unit,
+                        r.continues});
   }
   out.patches = b.patches();
   if (b.units.size() == 1 && b.units[0].tensors > 1) out.cuts = b.units[0].tensors;
+  if (out.cuts && out.rows.size() > 1)
+    return fail(error, DR_E_UNSUPPORTED, "batch: segments of a bucket (bucket=flat) have no CUDA path");
   out.layout = b.layout[tagged];
   if (tagged) {
     out.layout.has_tag = false;
@@ -82,13 +86,20 @@ dr_status shape_of_frame(const frame_view& f, size_t outs, decode_shape& out, bo
   out.wire = f.plans;
   if (is_cut(f, outs)) out.cuts = static_cast<uint32_t>(outs);
   host_would_do = true;
+  if (out.cuts && f.rows.size() > 1)
+    return fail(error, DR_E_UNSUPPORTED,
+                "frame: segments of one tensor for several outputs (bucket=flat) run on the CPU only; "
+                "DR_PLACE_ALLOW_HOST decodes them there, with copies and a wait");
+  uint64_t first = 0, before = 0;
   for (const wire_row& r : f.rows) {
-    if (r.continues) return fail(error, DR_E_UNSUPPORTED, "frame: segments have no CUDA path");
+    first = r.continues ? first + before : 0;
+    before = r.universe;
     // The bounds of streams without a codec call are 0.
     const bool coded = r.mode == mode_plan && r.count != 0, dense = r.mode == mode_dense;
     out.rows.push_back({r.plan, r.entry, r.universe, r.count, dense ? 0 : r.support, r.payload(), coded ? r.count : 0,
                         r.support, r.mode == mode_raw_index || !f.plans[r.plan].index().whole(),
-                        dense_size(f.plans[r.plan], r.universe) <= r.payload(), dense ? decltype(r.size){} : r.size});
+                        dense_size(f.plans[r.plan], r.universe) <= r.payload(), dense ? decltype(r.size){} : r.size,
+                        first, r.tensor, r.continues});
   }
   out.layout = f.layout;
   return finish_shape(out, host_would_do, error);
@@ -105,7 +116,7 @@ void join_shapes(std::vector<decode_shape>& shapes) {
     for (size_t i = 0; i < s.rows.size(); ++i) {
       auto& x = all.rows[i];
       const auto& y = s.rows[i];
-      if (x.plan != y.plan || x.entry != y.entry || x.universe != y.universe) return;
+      if (x.plan != y.plan || x.entry != y.entry || x.universe != y.universe || x.continues != y.continues) return;
       x.count_max = std::max(x.count_max, y.count_max);
       x.support_max = std::max(x.support_max, y.support_max);
       x.payload = std::max(x.payload, y.payload);

@@ -39,8 +39,12 @@ dr_status check_device_batch(const batch& b, bool& host_would_do, dr_error& erro
       return lacks(u.first_tensor, host_only, u.method->feedback.codec->name);
     if (u.tiles) return lacks(u.first_tensor, host_only, "transform=dct");
     if (u.method->votes) return lacks(u.first_tensor, host_only, "merge=vote");
-    if (u.rows > 1)
-      return lacks(u.first_tensor, "segments (segment_rows, or 2^32 rows and more) have no CUDA path", "");
+    if (u.universe > universe_max) return lacks(u.first_tensor, "2^32 rows and more have no CUDA path", "");
+    if (u.rows > 1 && u.tensors > 1)
+      return lacks(u.first_tensor, "segments of a bucket (bucket=flat) have no CUDA path", "");
+    if (u.rows > 1 && u.patches() && u.dense_above < u.universe)
+      return lacks(u.first_tensor, ": max_ratio of patches in segments has no CUDA path",
+                   u.method->sparsifier().how.entry.name);
     const tensor_shape& shape = b.shapes[u.first_tensor];
     if ((shape.sparse() || shape.width != 1) && u.method->keeps_feedback())
       return lacks(u.first_tensor, "feedback of a sparse tensor, or of rows of several values, has no CUDA path", "");

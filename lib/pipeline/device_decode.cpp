@@ -15,6 +15,19 @@ namespace {
 
 static_assert(based_tile == merge_tile);  // supports know where the output's tiles begin
 
+// The part of a tensor's output that is a row's; of a sparse one all of it, with the part of its base.
+tensor_out part_of(const tensor_out& o, const decode_shape::row& r) {
+  tensor_out part = o;
+  const auto behind = [&](auto* p) {
+    using bytes = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(p)>>, const std::byte, std::byte>;
+    return p && r.first ? static_cast<bytes*>(p) + r.first * width_of(o) * value_size(o.dtype) : p;
+  };
+  if (!o.index_dtype) part.values = behind(o.values);
+  part.base = behind(o.base);
+  part.universe = r.universe;
+  return part;
+}
+
 class device_decoder {
  public:
   device_decoder(const decode_shape& shape, size_t frames, const device_decode_work& work, device_queue& queue,
@@ -42,8 +55,12 @@ class device_decoder {
     if (const dr_status s = launched(launch<unpack_frames>(exec, chunks_, args))) return s;
     for (uint32_t p = 0; p < s_.wire.size(); ++p)
       if (const dr_status s = streams(p)) return s;
-    const tell_decoded::args reports{w_.rows, w_.state, result, static_cast<uint32_t>(frames_),
-                                     static_cast<uint32_t>(s_.rows.size())};
+    const tell_decoded::args reports{w_.rows,
+                                     w_.state,
+                                     result,
+                                     static_cast<uint32_t>(frames_),
+                                     static_cast<uint32_t>(s_.rows.size()),
+                                     s_.segmented() ? at<uint32_t>(8) : nullptr};
     judge_supports::args supports{at<merge_row>(4), w_.rows,
                                   w_.gate,          static_cast<uint32_t>(work_.size()),
                                   reports,          row_tiles{at<merge_out>(5), s_.cuts}};
@@ -69,6 +86,9 @@ class device_decoder {
     if (s == DR_OK) return DR_OK;
     return fail(error_, s, "device: a launch failed: %s", queue_.reason());
   }
+
+  // The output of a row; of parts of the one row any: all are dense.
+  size_t output_of(size_t row) const { return s_.cuts ? 0 : s_.rows[row].tensor; }
 
   // Part i of the blob, on the device.
   template <class T>
@@ -112,6 +132,7 @@ class device_decoder {
         u.entry = static_cast<uint16_t>(r.entry);
         u.frame = static_cast<uint32_t>(f);
         u.takes_dense = r.takes_dense;
+        u.continues = r.continues;
         host_.unpack.push_back(u);
         // A header may have 8 bytes more, for a tag.
         chunks_ += std::max<uint64_t>(
@@ -121,8 +142,9 @@ class device_decoder {
         m.values = o.in_order ? o.in_order : o.values;
         m.frame = host_.frames[f].data;
         m.row = w_.rows + f * n + i;
-        m.starts = s_.patches || ((way_ == way::tiles || way_ == way::touched) && outs[i].index_dtype == 0) ? o.starts
-                                                                                                            : nullptr;
+        m.starts = s_.patches || ((way_ == way::tiles || way_ == way::touched) && outs[output_of(i)].index_dtype == 0)
+                       ? o.starts
+                       : nullptr;
         m.universe = u.universe;
         m.width = plan.width;
         m.support_max = u.support_max;
@@ -132,7 +154,7 @@ class device_decoder {
         m.whole = plan.index().whole();
         host_.merge.push_back(m);
         row_tiles_ += std::max<uint64_t>(1, ceil_div(r.decoded_max, row_tile));
-        if (s_.patches) list_base(f * n + i, m, outs[i]);
+        if (s_.patches) list_base(f * n + i, m, part_of(outs[r.tensor], r));
       }
     }
     host_.rules.clear();
@@ -141,7 +163,7 @@ class device_decoder {
     out_tiles_ = 0;
     uint64_t first = 0;
     for (size_t i = 0; i < std::max<size_t>(n, s_.cuts); ++i) {
-      const tensor_out& o = outs[i];
+      const tensor_out o = s_.cuts ? outs[i] : part_of(outs[s_.rows[i].tensor], s_.rows[i]);
       const bool dense = o.index_dtype == 0;
       const uint64_t elements = dense ? o.universe * std::max(1u, o.width) : 0;
       host_.outs.push_back(
@@ -153,10 +175,13 @@ class device_decoder {
       return fail(error_, DR_E_UNSUPPORTED, "device: the frames are too large for one launch");
     host_.residuals.clear();
     first = 0;
-    for (const tensor_out& o : request.residuals) {
+    for (size_t i = 0; i < (request.residuals.empty() ? 0 : host_.outs.size()); ++i) {
+      const tensor_out o = s_.cuts ? request.residuals[i] : part_of(request.residuals[s_.rows[i].tensor], s_.rows[i]);
       host_.residuals.push_back({o.values, o.values ? o.universe : 0, first, 0, static_cast<uint8_t>(DR_F32), {}});
       if (s_.cuts) first += o.universe;
     }
+    host_.tensors.clear();
+    for (size_t i = 0; i < (s_.segmented() ? n : 0); ++i) host_.tensors.push_back(s_.rows[i].tensor);
     host_.blob.clear();
     put(0, host_.unpack);
     put(1, host_.frames);
@@ -166,6 +191,7 @@ class device_decoder {
     put(5, host_.outs);
     put(6, host_.residuals);
     put(7, host_.based);
+    put(8, host_.tensors);
     return launched(begin_on_device(queue_.exec(), w_.zero, w_.zero_size, w_.blob, host_.blob));
   }
 
@@ -353,7 +379,7 @@ class device_decoder {
   std::vector<device_decode_row>& work_ = host_.rows;
   std::vector<dr_sort>& sort_ = host_.sort;
   std::vector<dr_job>& jobs_ = host_.jobs;
-  uint64_t part_[8] = {};
+  uint64_t part_[9] = {};
 };
 
 // The launches after the checks.
@@ -366,11 +392,13 @@ class device_deliverer {
   dr_status run(std::span<const tensor_out> outs) {
     const auto n = static_cast<uint32_t>(s_.rows.size()), frames = static_cast<uint32_t>(request_.frames.size());
     dr_exec exec = queue_.exec();
+    uint32_t before = 0;
     for (uint32_t i = 0; i < n; ++i) {
-      const tensor_out& o = outs[i];
+      before = s_.rows[i].continues ? before + 1 : 0;
+      const tensor_out& o = outs[s_.cuts ? 0 : s_.rows[i].tensor];
       if (!o.index_dtype) continue;
-      const hand_over_row::args args{judged_.merged + i, judged_.gate, o.indices, o.values, o.capacity, 0,
-                                     o.index_dtype,      o.dtype};
+      const hand_over_row::args args{judged_.merged + i, judged_.gate,  o.indices, o.values, o.capacity,
+                                     s_.rows[i].first,   o.index_dtype, o.dtype,   before};
       const uint64_t blocks = std::clamp<uint64_t>(ceil_div(s_.rows[i].decoded_max, row_tile), 1, 4096);
       if (const dr_status s = launched(launch<hand_over_row>(exec, blocks, args))) return s;
     }
@@ -441,8 +469,9 @@ void load_decode_kernels(const decode_shape& shape, device& where) {
   dr_error error;  // ignored: it is about the maximum number of frames, and a call may decode fewer
   std::vector<tensor_out> outs;
   for (const auto& r : shape.rows) {
-    tensor_out& o = outs.emplace_back();
-    o.universe = r.universe;
+    if (!r.continues) outs.emplace_back();
+    tensor_out& o = outs.back();
+    o.universe += r.universe;
     o.width = shape.wire[r.plan].width;
     o.dtype = DR_F32;
   }

@@ -1,6 +1,7 @@
 // Decode and merge on a GPU: validates headers, verifies checks, decodes streams, delivers values; never waits.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <span>
 #include <vector>
@@ -30,13 +31,20 @@ struct decode_shape {
     bool lists;
     bool takes_dense;  // its bound has room for a dense row, which is read where it is in the frame
     std::array<uint64_t, section_count> size;  // of a frame that was read: other encoders may write longer sections
+    uint64_t first = 0;                        // of its tensor
+    uint32_t tensor = 0;
+    bool continues = false;  // the tensor of the row before
   };
   std::vector<wire_plan> wire;
   std::vector<row> rows;
   bool patches = false;  // its rows are
-  uint32_t cuts = 0;     // outputs that are parts of the one row (bucket=flat); 0: each is its row's
+  uint32_t cuts = 0;     // outputs that are parts of the one row (bucket=flat); 0: each is its rows'
   header_layout layout;  // without a tag
   device_header header;
+
+  bool segmented() const {
+    return std::any_of(rows.begin(), rows.end(), [](const row& r) { return r.continues; });
+  }
 };
 
 // Device addresses of the memory of a frame's row.
@@ -66,10 +74,11 @@ struct device_decode_scratch {
   std::vector<merge_row> merge;
   std::vector<merge_out> outs, residuals;
   std::vector<based_row> based;
+  std::vector<uint32_t> tensors;
   std::vector<uint8_t> blob;
 };
 
-// UNSUPPORTED: codecs without CUDA operations, segments. tagged: of frames with a tag, whose header may have another form.
+// UNSUPPORTED: codecs without CUDA operations, segments of a bucket. tagged: of frames with a tag, whose header may have another form.
 dr_status shape_of_batch(const batch& b, bool tagged, decode_shape& out, dr_error& error);
 // outs: the number of outputs.
 dr_status shape_of_frame(const frame_view& f, size_t outs, decode_shape& out, bool& host_would_do, dr_error& error);
@@ -116,7 +125,7 @@ dr_status judge_on_device(const decode_shape& shape, const decode_request& reque
 dr_status deliver_on_device(const decode_shape& shape, const decode_request& request, std::span<const tensor_out> outs,
                             const judged_frames& judged, device_queue& queue, dr_error& error);
 
-// Enqueues. Row i of a frame is merged into outs[i]; nothing is written unless all frames are sound. `result` is device
+// Enqueues. Tensor i of a frame is merged into outs[i]; nothing is written unless all frames are sound. `result` is device
 // memory, or nullptr.
 dr_status decode_on_device(const decode_shape& shape, const decode_request& request, std::span<const tensor_out> outs,
                            device_queue& queue, void* workspace, uint64_t workspace_size, dr_result* result,

@@ -25,7 +25,7 @@ class device_encoder {
       : b_(b), call_(call), tensors_(tensors), queue_(queue), host_(host), error_(error) {}
 
   // Returns the bytes of the workspace.
-  uint64_t lay_out(std::byte* base) { return w_.lay_out(b_, base, rows_, scratch_); }
+  uint64_t lay_out(std::byte* base) { return w_.lay_out(b_, base, rows_, scratch_, units_); }
 
   dr_status run(const device_headers& headers, uint8_t* frame, uint64_t capacity, dr_result* result) {
     for (size_t i = 0; i < rows_.size() && queue_.where; ++i) use_in_place(i);
@@ -39,8 +39,21 @@ class device_encoder {
 
  private:
   const tensor_view& tensor_of(size_t row) const { return tensors_[b_.units[b_.rows[row].unit].first_tensor]; }
+  uint64_t segment_of(size_t row) const { return row - unit_of(row).first_row; }
   const wire_plan& wire_of(size_t row) const { return b_.wire[b_.rows[row].plan]; }
   const unit& unit_of(size_t row) const { return b_.units[b_.rows[row].unit]; }
+  // The part of a tensor's values, or of the sums in f32, that is a row's.
+  const std::byte* part_of(size_t row, const void* values, bool sums = false) const {
+    const uint64_t first = b_.rows[row].first;
+    return first ? static_cast<const std::byte*>(values) + first * (sums ? sizeof(float) : row_bytes(row))
+                 : static_cast<const std::byte*>(values);
+  }
+  float* sums_of(size_t row) const { return residual_of(tensor_of(row).state) + b_.rows[row].first; }
+  // Where the state of a row's tensor is noted, and its selection, if that is cut afterwards.
+  device_row* unit_row(size_t row) const {
+    device_row* const own = units_[b_.rows[row].unit].row;
+    return own ? own : w_.rows + row;
+  }
   uint64_t row_bytes(size_t row) const { return uint64_t{unit_of(row).width} * value_size(unit_of(row).dtype); }
   const codec_scratch& scratch_of(uint32_t p, section s, bool decode) const {
     constexpr uint32_t position[section_count] = {1, 2, 0};  // the order of lay_out
@@ -50,10 +63,11 @@ class device_encoder {
   // Values of a sparse tensor, and of one that is sent whole; with feedback the residual, to which they are added.
   void use_in_place(size_t i) {
     const unit& u = unit_of(i);
-    if (!u.sparse && (!u.whole || moves_values(u))) return;
-    const tensor_view& t = tensor_of(i);
-    const void* const values = u.whole && u.method->keeps_feedback() ? residual_of(t.state) : t.values;
-    rows_[i].selected = static_cast<std::byte*>(const_cast<void*>(values));
+    if ((u.sparse && u.rows > 1) || (!u.sparse && (!u.whole || moves_values(u)))) return;
+    const bool sums = u.whole && u.method->keeps_feedback();
+    const std::byte* const values =
+        sums ? reinterpret_cast<const std::byte*>(sums_of(i)) : part_of(i, tensor_of(i).values);
+    rows_[i].selected = const_cast<std::byte*>(values);
     if (u.whole || !wire_of(i).replaces_support()) rows_[i].sent = rows_[i].selected;
     if (!u.whole || !copies_values(wire_of(i))) return;
     rows_[i].plain |= reinterpret_cast<uintptr_t>(values) % 4 == 0;
@@ -77,7 +91,7 @@ class device_encoder {
       p.first_tile = static_cast<uint32_t>(tiles_);
       if (i < b_.rows.size()) {
         describe_row(b_, i, rows_[i], p);
-        if (b_.patches() && queue_.where) p.sent = static_cast<const uint8_t*>(tensor_of(i).values);
+        if (b_.patches() && queue_.where) p.sent = reinterpret_cast<const uint8_t*>(part_of(i, tensor_of(i).values));
         tiles_ += ceil_div((shape_.rows == 1 ? shape_.header_size : 0) + padded(b_.rows[i].listed.payload), frame_tile);
         if (tiles_ > 0x7fffffff) return fail(error_, DR_E_UNSUPPORTED, "device: the frame is too large for one launch");
       }
@@ -100,7 +114,7 @@ class device_encoder {
     host_.jobs.clear();
     for (size_t i = 0; i < rows_.size(); ++i) {
       const unit& u = unit_of(i);
-      if (!u.method->keeps_feedback()) continue;
+      if (!u.method->keeps_feedback() || i != u.first_row) continue;
       uint64_t first = 0;
       for (uint32_t t = u.first_tensor; t < u.first_tensor + u.tensors; ++t) {
         dr_job job{sizeof(dr_job)};
@@ -109,8 +123,8 @@ class device_encoder {
         job.shared_key = first;
         first += b_.shapes[t].universe;
         job.universe = u.method->feedback_rule().kind.number();
-        job.fault = &w_.rows[i].fault;
-        job.tell_count = reinterpret_cast<uint64_t*>(w_.rows + i);
+        job.fault = &unit_row(i)->fault;
+        job.tell_count = reinterpret_cast<uint64_t*>(unit_row(i));
         job.count_max = 1;
         host_.jobs.push_back(job);
       }
@@ -145,11 +159,17 @@ class device_encoder {
     host_.blob.resize(w_.keys_at + round_up(rows_.size() * sizeof(row_keys), 16));
     for (size_t i = 0; i < rows_.size() && queue_.where; ++i) {
       const tensor_view& t = tensor_of(i);
-      const draw_keys keys = draw_keys::of(call_, t, unit_of(i).first_tensor, 0);
+      const draw_keys keys = draw_keys::of(call_, t, unit_of(i).first_tensor, segment_of(i));
       row_keys here{keys.shared, keys.own};
-      if (step_at()) here = {t.key ? t.key : unit_of(i).first_tensor, 0};
+      if (step_at()) here = {t.key ? t.key : unit_of(i).first_tensor, segment_of(i)};
       std::memcpy(host_.blob.data() + w_.keys_at + i * sizeof here, &here, sizeof here);
     }
+  }
+
+  // What a row is selected from, and that is read again: the sums of feedback, or the values.
+  const void* source_of(size_t row) const {
+    if (unit_of(row).method->keeps_feedback()) return sums_of(row);
+    return part_of(row, tensor_of(row).values);
   }
 
   // Appends what a row is selected from to the blob, for a row that may be unlisted.
@@ -157,8 +177,7 @@ class device_encoder {
     const unit& u = unit_of(row);
     unlisted_source from{rows_[row].flat, 0, u.method->keeps_feedback()};
     from.low = magnitude_from(u.dtype, device_select_job_of(b_, row).threshold);
-    if (!from.values && queue_.where)
-      from.values = from.sums ? residual_of(tensor_of(row).state) : tensor_of(row).values;
+    if (!from.values && queue_.where) from.values = source_of(row);
     host_.blob.resize(rows_[row].unlisted_at + sizeof from);
     std::memcpy(host_.blob.data() + rows_[row].unlisted_at, &from, sizeof from);
   }
@@ -199,8 +218,8 @@ class device_encoder {
     for (size_t i = 0; i < rows_.size(); ++i) {
       changes_job j{};
       if (queue_.where) {
-        j.base = tensor_of(i).base;
-        j.now = tensor_of(i).values;
+        j.base = part_of(i, tensor_of(i).base);
+        j.now = part_of(i, tensor_of(i).values);
       }
       j.support = rows_[i].support;
       j.selected = rows_[i].selected;
@@ -217,28 +236,71 @@ class device_encoder {
         queue_, host_.changes, [](const changes_job& j) { return changes_tiles(uint64_t{j.universe} * j.size); }));
   }
 
+  // Cuts tensors in segments: `before` their selection the states of those that are sent whole, then the lists of others.
+  dr_status cut(bool before) {
+    host_.cuts.clear();
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      const unit& u = unit_of(i);
+      if (!is_cut_up(u) || u.whole != before || (u.whole && !u.method->keeps_feedback())) continue;
+      const batch_row& r = b_.rows[i];
+      const device_encode_unit& all = units_[r.unit];
+      cut_job j{};
+      j.tensor = all.row;
+      j.row = w_.rows + i;
+      j.positions = all.support;
+      j.values = all.selected;
+      if (u.sparse && queue_.where) j.values = tensor_of(i).values;
+      j.support = rows_[i].support;
+      j.selected = rows_[i].selected;
+      j.first = static_cast<uint32_t>(r.first);
+      j.universe = static_cast<uint32_t>(r.universe);
+      j.count_max = u.whole ? 0 : static_cast<uint32_t>(r.listed.count_max);
+      j.width = u.width;
+      j.dtype = static_cast<uint8_t>(u.dtype);
+      uint32_t flags = i == u.first_row ? uint32_t{cut_first} : 0;
+      if (needs_finite(b_, i)) flags |= cut_needs_finite;
+      if (u.method->keeps_feedback()) flags |= cut_sums;
+      if (u.dense_above < u.universe) {
+        flags |= cut_unlisted;
+        j.low = magnitude_from(u.dtype, device_select_job_of(b_, i).threshold);
+        if (queue_.where) j.source = source_of(i);
+      }
+      j.flags = static_cast<uint8_t>(flags);
+      host_.cuts.push_back(j);
+    }
+    return launched(launch_own<cut_rows>(
+        queue_, host_.cuts, [](const cut_job& j) { return ceil_div(std::max(1u, j.count_max), row_tile); }));
+  }
+
   dr_status select() {
     if (b_.patches()) return compare();
+    if (const dr_status s = cut(true)) return s;
     select_.clear();
     for (size_t i = 0; i < rows_.size(); ++i) {
+      if (!has_selection(b_, i)) continue;
+      const unit& u = unit_of(i);
       device_select_job j = device_select_job_of(b_, i);
       if (queue_.where) {
         const tensor_view& t = tensor_of(i);
-        j.values = t.values;
+        j.values = part_of(i, t.values);
         j.indices = t.indices;
         j.entries = t.count;
-        if (j.residual) j.residual = residual_of(t.state);
+        if (j.residual) j.residual = sums_of(i);
       }
       if (!queue_.where) j.entries = j.count_max;
       j.flat = rows_[i].flat;
       j.key = &w_.keys[i].shared;
-      j.support = rows_[i].support;
-      if (!unit_of(i).whole || moves_values(unit_of(i))) j.selected = rows_[i].selected;
+      const bool cuts = is_cut_up(u) && !u.whole;
+      j.support = cuts ? units_[b_.rows[i].unit].support : rows_[i].support;
+      if (!u.whole || moves_values(u)) j.selected = cuts ? units_[b_.rows[i].unit].selected : rows_[i].selected;
       j.plain = rows_[i].plain;
-      j.row = w_.rows + i;
+      j.row = cuts ? unit_row(i) : w_.rows + i;
       select_.push_back(j);
     }
-    return launched(select_on_device(queue_.exec(), select_, w_.select_zeroed, w_.select_plain, host_.selecting));
+    if (const dr_status s =
+            launched(select_on_device(queue_.exec(), select_, w_.select_zeroed, w_.select_plain, host_.selecting)))
+      return s;
+    return cut(false);
   }
 
   // ---- streams --------------------------------------------------------------------------------------------
@@ -267,7 +329,7 @@ class device_encoder {
       dr_job job = shape_job(device_stream_shape(b_, i, s));
       if (queue_.where) {
         const tensor_view& t = tensor_of(i);
-        const draw_keys keys = draw_keys::of(call_, t, unit_of(i).first_tensor, 0);
+        const draw_keys keys = draw_keys::of(call_, t, unit_of(i).first_tensor, segment_of(i));
         job.shared_key = keys.shared;
         job.private_key = keys.own;
         if (step_at()) {
@@ -320,7 +382,7 @@ class device_encoder {
       if (b_.rows[i].plan != p || unit_of(i).whole) continue;
       const unit& u = unit_of(i);
       regather_job j{};
-      if (queue_.where) j.values = tensor_of(i).values;
+      if (queue_.where) j.values = u.sparse && u.rows > 1 ? rows_[i].selected : part_of(i, tensor_of(i).values);
       j.selected = rows_[i].selected;
       j.support = rows_[i].support;
       j.reported = rows_[i].reported;
@@ -334,7 +396,7 @@ class device_encoder {
       if (u.sparse) flags |= regather_sparse;
       if (u.method->keeps_feedback()) {
         flags |= regather_from_residual;
-        if (queue_.where) j.values = residual_of(tensor_of(i).state);
+        if (queue_.where) j.values = sums_of(i);
       }
       if (b_.wire[p].value().has(DR_NEEDS_FINITE)) flags |= regather_needs_finite;
       j.flags = static_cast<uint8_t>(flags);
@@ -421,7 +483,7 @@ class device_encoder {
         if (b_.rows[i].plan != p || !u.method->keeps_feedback()) continue;
         const device_encode_row& o = rows_[i];
         subtract_job j{};
-        if (queue_.where) j.acc = residual_of(tensor_of(i).state);
+        if (queue_.where) j.acc = sums_of(i);
         j.flat = o.flat;
         j.states = u.tensors;
         j.reported = o.order ? o.keys : o.reported;
@@ -429,8 +491,8 @@ class device_encoder {
         j.support = o.support;
         j.selected = o.selected;
         j.row = w_.rows + i;
-        j.universe = static_cast<uint32_t>(u.universe);
-        if (u.dense_above < u.universe) j.low = magnitude_from(u.dtype, select_[i].threshold);
+        j.universe = static_cast<uint32_t>(b_.rows[i].universe);
+        if (u.dense_above < u.universe) j.low = magnitude_from(u.dtype, device_select_job_of(b_, i).threshold);
         j.reported_max = static_cast<uint32_t>(b_.rows[i].listed.support_max);
         subtract_.push_back(j);
         decodes = decodes || o.decoded;
@@ -476,6 +538,7 @@ class device_encoder {
   device_encode_work w_{};
   std::vector<device_encode_row>& rows_ = host_.rows;
   std::vector<codec_scratch>& scratch_ = host_.scratch;
+  std::vector<device_encode_unit>& units_ = host_.units;
   std::vector<device_select_job>& select_ = host_.select;
   std::vector<subtract_job>& subtract_ = host_.subtract;
   header_shape shape_{};

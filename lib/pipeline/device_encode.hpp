@@ -10,17 +10,20 @@
 #include "patch/find_changes_tile.hpp"
 #include "pipeline/device_encode_work.hpp"
 #include "pipeline/encode.hpp"
+#include "split/cut_tile.hpp"
 
 namespace dr {
 
 // Host memory for the descriptors of a call. A context reuses it, so that steady state allocates nothing.
 struct device_encode_scratch {
   std::vector<device_encode_row> rows;
+  std::vector<device_encode_unit> units;
   std::vector<codec_scratch> scratch;
   std::vector<dr_job> jobs;
   std::vector<device_select_job> select;
   device_select_scratch selecting;
   std::vector<changes_job> changes;
+  std::vector<cut_job> cuts;
   std::vector<regather_job> regather;
   std::vector<subtract_job> subtract;
   std::vector<uint8_t> blob;

@@ -23,7 +23,7 @@ device_encode_row lay_out_row(Bytes&& bytes, const batch& b, size_t i) {
   const bool all = wire.index().whole();
   device_encode_row o{};
   if (!u.whole) o.support = reinterpret_cast<uint32_t*>(bytes(4 * r.listed.count_max + slack));
-  if (u.whole ? moves_values(u) : !u.sparse) o.selected = bytes(r.listed.count_max * row_bytes + slack);
+  if (u.whole ? moves_values(u) : !u.sparse || u.rows > 1) o.selected = bytes(r.listed.count_max * row_bytes + slack);
   if (wire.replaces_support() && !u.whole) {
     if (!all) o.reported = reinterpret_cast<uint32_t*>(bytes(4 * r.listed.support_max + slack));
     o.sent = bytes(r.listed.support_max * row_bytes + slack);
@@ -49,6 +49,11 @@ device_encode_row lay_out_row(Bytes&& bytes, const batch& b, size_t i) {
   return o;
 }
 
+// How many elements of a unit are listed at most.
+uint64_t listed_of(const unit& u) {
+  return std::min({u.universe, u.selected_max, std::max<uint64_t>(1, u.dense_above)});
+}
+
 // Whether a dense row is made of what is selected again where it is read. (That of a patch is the tensor.)
 bool finds_again(const unit& u) { return u.dense_above < u.universe && !u.patches(); }
 
@@ -65,10 +70,22 @@ stream_shape device_stream_shape(const batch& b, size_t row, section s) {
   return {r.universe, s == section_index ? r.listed.count_max : r.listed.support_max, u.dtype, u.width};
 }
 
+bool needs_finite(const batch& b, size_t row) {
+  const batch_row& r = b.rows[row];
+  return b.wire[r.plan].value().has(DR_NEEDS_FINITE) && (b.units[r.unit].whole || !b.wire[r.plan].replaces_support());
+}
+
+bool is_cut_up(const unit& u) { return u.rows > 1 && !u.patches(); }
+
 bool moves_values(const unit& u) { return u.tensors > 1 || (u.method->keeps_feedback() && u.dtype != DR_F32); }
 
 bool decodes_sent(const batch& b, size_t row) {
   return b.units[b.rows[row].unit].method->keeps_feedback() && !b.wire[b.rows[row].plan].value().exact();
+}
+
+bool has_selection(const batch& b, size_t row) {
+  const unit& u = b.units[b.rows[row].unit];
+  return u.whole || row == u.first_row;
 }
 
 device_select_job device_select_job_of(const batch& b, size_t row) {
@@ -76,10 +93,10 @@ device_select_job device_select_job_of(const batch& b, size_t row) {
   const unit& u = b.units[r.unit];
   const plan& p = *u.method;
   device_select_job j{};
-  j.d = u.universe;
+  j.d = u.whole ? r.universe : u.universe;
   j.dtype = u.dtype;
   j.width = u.width;
-  j.count_max = r.listed.count_max;
+  j.count_max = u.whole || u.rows == 1 ? r.listed.count_max : listed_of(u);
   j.dense_above = u.dense_above;
   for (uint32_t i = u.first_tensor; u.tensors > 1 && i < u.first_tensor + u.tensors; ++i)
     j.flat_tiles += flat_tiles_of(b.shapes[i].universe, u.dtype);
@@ -92,7 +109,8 @@ device_select_job device_select_job_of(const batch& b, size_t row) {
     const bound_sparsifier sparsifier = p.sparsifier();
     sparsifier.how.on_device(sparsifier.params, u.universe, j);
   }
-  j.needs_finite = b.wire[r.plan].value().has(DR_NEEDS_FINITE) && (u.whole || !b.wire[r.plan].replaces_support());
+  // (Those of segments are looked at when they are cut.)
+  j.needs_finite = needs_finite(b, row) && (u.whole || u.rows == 1);
   if (p.keeps_feedback()) {
     static float anything;
     j.residual = &anything;  // any pointer: feedback exists
@@ -104,7 +122,8 @@ device_select_job device_select_job_of(const batch& b, size_t row) {
 }
 
 uint64_t device_encode_work::lay_out(const batch& b, std::byte* base, std::vector<device_encode_row>& rows_of,
-                                     std::vector<codec_scratch>& scratch_of) {
+                                     std::vector<codec_scratch>& scratch_of,
+                                     std::vector<device_encode_unit>& units_of) {
   arena memory;
   rows_of.clear();
   scratch_of.clear();
@@ -118,7 +137,10 @@ uint64_t device_encode_work::lay_out(const batch& b, std::byte* base, std::vecto
     return at(offset);
   };
   zero = at(0);
+  units_of.assign(b.units.size(), {});
   rows = reinterpret_cast<device_row*>(bytes(n * sizeof(device_row)));
+  for (size_t i = 0; i < b.units.size(); ++i)
+    if (is_cut_up(b.units[i])) units_of[i].row = reinterpret_cast<device_row*>(bytes(sizeof(device_row)));
   replaced = reinterpret_cast<replaced_row*>(bytes(replaces ? n * sizeof(replaced_row) : 0));
   state = reinterpret_cast<pack_state*>(bytes(sizeof(pack_state)));
   check = reinterpret_cast<uint64_t*>(bytes(n * 8));
@@ -128,6 +150,7 @@ uint64_t device_encode_work::lay_out(const batch& b, std::byte* base, std::vecto
   auto* ticket = reinterpret_cast<uint64_t*>(bytes(ticket_words * sizeof(uint64_t)));
   device_select_need selects{};
   for (size_t i = 0; i < n && !b.patches(); ++i) {
+    if (!has_selection(b, i)) continue;
     const device_select_need need = select_need(device_select_job_of(b, i));
     selects.zeroed += round_up(need.zeroed, 64);
     selects.plain += round_up(need.plain, 64);
@@ -159,6 +182,12 @@ uint64_t device_encode_work::lay_out(const batch& b, std::byte* base, std::vecto
   keys_at = blob_size;
   blob = bytes(blob_size + round_up(n * sizeof(row_keys), 16));
   keys = reinterpret_cast<row_keys*>(blob ? blob + keys_at : nullptr);
+  for (size_t i = 0; i < b.units.size(); ++i) {
+    const unit& u = b.units[i];
+    if (!is_cut_up(u) || u.whole) continue;
+    units_of[i].support = reinterpret_cast<uint32_t*>(bytes(4 * listed_of(u) + slack));
+    if (!u.sparse) units_of[i].selected = bytes(listed_of(u) * u.width * value_size(u.dtype) + slack);
+  }
   uint64_t table_at = tables;
   for (size_t i = 0; i < n; ++i) {
     device_encode_row o = lay_out_row(bytes, b, i);
@@ -192,7 +221,8 @@ void describe_row(const batch& b, size_t i, const device_encode_row& o, pack_row
   p.universe = static_cast<uint32_t>(r.universe);
   p.width = u.width;
   if (o.unlisted_at) p.unlisted = static_cast<uint32_t>((o.unlisted_at - i * sizeof p) / 16);
-  p.plan = static_cast<uint16_t>(r.plan);
+  p.plan = static_cast<uint16_t>(r.plan & 0x7fff);
+  p.continues = r.continues;
   p.dtype = static_cast<uint8_t>(u.dtype);
   p.flags = static_cast<uint8_t>(row_flags(b.wire[r.plan]));
   p.tensor = u.first_tensor;

@@ -26,6 +26,13 @@ struct device_encode_row {
   uint64_t flat_at;        // its offset in the blob
   uint64_t unlisted_at;    // the offset of its unlisted_source there, of a row that may be unlisted; otherwise 0
 };
+// The selection of a tensor in several segments, before it is cut (split/cut_tile.hpp). Of one that is sent whole only `row`,
+// for its state.
+struct device_encode_unit {
+  uint32_t* support;
+  std::byte* selected;  // nullptr: the values of a sparse tensor, where they are
+  device_row* row;
+};
 // The scratch of a codec's call.
 struct codec_scratch {
   std::byte* at;
@@ -45,18 +52,24 @@ struct device_encode_work {
   uint64_t keys_at;
 
   // Lays out a workspace at `base` (nullptr: only measures). Scratch of codecs: for every plan, of the index, value and
-  // order codec, to encode and to decode. Returns its bytes.
+  // order codec, to encode and to decode. units_of: one a unit; all of it nullptr if it is one row. Returns its bytes.
   uint64_t lay_out(const batch& b, std::byte* base, std::vector<device_encode_row>& rows_of,
-                   std::vector<codec_scratch>& scratch_of);
+                   std::vector<codec_scratch>& scratch_of, std::vector<device_encode_unit>& units_of);
 };
 
 stream_shape device_stream_shape(const batch& b, size_t row, section s);
 // Of a unit that is sent whole: whether its values are copied, because they are not contiguous in the type in which they
 // are sent. Otherwise they are read where they are.
 bool moves_values(const unit& u);
+// Whether a unit is selected before it is cut into segments, or has a state for all of them.
+bool is_cut_up(const unit& u);
+// Whether a selected value that is not finite is a fault of its row.
+bool needs_finite(const batch& b, size_t row);
 // Whether the payload of a row is decoded again, for feedback.
 bool decodes_sent(const batch& b, size_t row);
-// Of a row of a batch of gradients: its selection without the addresses of its memory.
+// Whether a row has a selection: of a tensor in segments that is selected as a whole only the first has.
+bool has_selection(const batch& b, size_t row);
+// Of a row of a batch of gradients that has one: its selection without the addresses of its memory.
 device_select_job device_select_job_of(const batch& b, size_t row);
 
 // Describes a row for the kernel that packs the frame; the caller sets its first tile.

@@ -8,6 +8,7 @@
 #include "patch/find_changes_tile.hpp"
 #include "pipeline/begin_tile.hpp"
 #include "pipeline/draw_tile.hpp"
+#include "split/cut_tile.hpp"
 #include "split/order_tile.hpp"
 #include "split/regather_tile.hpp"
 
@@ -17,6 +18,8 @@ DR_DEVICE_KERNEL(dr::draw_row_keys)
 DR_DEVICE_JOB_KERNEL(dr::open_states, dr::no_common)
 DR_DEVICE_KERNEL(dr::find_changes<dr::jobs_few>)
 DR_DEVICE_KERNEL(dr::find_changes<dr::jobs_many>)
+DR_DEVICE_KERNEL(dr::cut_rows<dr::jobs_few>)
+DR_DEVICE_KERNEL(dr::cut_rows<dr::jobs_many>)
 DR_DEVICE_KERNEL(dr::regather_values<dr::jobs_few>)
 DR_DEVICE_KERNEL(dr::regather_values<dr::jobs_many>)
 DR_DEVICE_JOB_KERNEL(dr::reorder_keys, dr::no_common)

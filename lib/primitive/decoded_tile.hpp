@@ -25,6 +25,7 @@ struct tell_decoded {
     const unpack_state* frames;
     dr_result* result;
     uint32_t frame_count, rows_a_frame;
+    const uint32_t* tensors;  // of the rows of a frame; NULL: each row is a tensor
   };
   struct shared {};
 
@@ -50,8 +51,9 @@ struct tell_decoded {
     b.phase([&](unsigned lane) {
       if (lane != 0) return;
       const bool found = first < n;
-      set_result(a.result, found ? fault_at(a, first) : dr_fault{}, 0,
-                 found && first % places ? first % places - 1 : no_tensor, found ? first / places : no_frame);
+      uint64_t tensor = no_tensor;
+      if (found && first % places) tensor = a.tensors ? a.tensors[first % places - 1] : first % places - 1;
+      set_result(a.result, found ? fault_at(a, first) : dr_fault{}, 0, tensor, found ? first / places : no_frame);
     });
   }
 

@@ -90,11 +90,11 @@ inline encoded encode_on_cpu(const plan& p, gradients& g, dr_call call = {}) {
   const std::vector<dr_tensor> tensors = tensors_of(g);
   encoded e;
   size_t bound = 0;
-  REQUIRE(dr_bound(c.handle, p.handle, nullptr, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(), &bound) ==
+  call.struct_size = sizeof call;
+  REQUIRE(dr_bound(c.handle, p.handle, &call, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(), &bound) ==
           DR_OK);
   e.frame.resize(bound);
   e.result.struct_size = sizeof e.result;
-  call.struct_size = sizeof call;
   e.status = dr_encode(c.handle, p.handle, &call, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(),
                        e.frame.data(), bound, &e.result);
   if (e.status) e.error = c.error();
@@ -164,12 +164,12 @@ struct placed_batch {
   dr_batch* handle = nullptr;
   dr_batch_info info{};
 
-  placed_batch(const std::string& text, gradients like, int32_t order_seed = 1)
+  placed_batch(const std::string& text, gradients like, int32_t order_seed = 1, uint64_t segment_rows = 0)
       : method(text), seed(order_seed), on(order_seed) {
     const std::vector<dr_tensor> tensors = tensors_of(like);
     const dr_place at = on.at();
-    const dr_status s =
-        dr_batch_create(c.handle, method.handle, &at, tensors.data(), sizeof(dr_tensor), tensors.size(), 0, &handle);
+    const dr_status s = dr_batch_create(c.handle, method.handle, &at, tensors.data(), sizeof(dr_tensor), tensors.size(),
+                                        segment_rows, &handle);
     INFO(text << ": " << c.error());
     REQUIRE(s == DR_OK);
     info.struct_size = sizeof info;
@@ -391,7 +391,7 @@ inline void both_ways(const std::string& text, const gradients& g, const dr_call
                       size_t shift = 0) {
   INFO(text);
   ++round_trips;
-  const placed_batch b(text, g, seed);
+  const placed_batch b(text, g, seed, call.segment_rows);
   gradients own = g;
   const encoded want = encode_on_cpu(b.method, own, call);
   sender s(b, g, shift);
@@ -425,7 +425,7 @@ inline void both_ways(const std::string& text, const gradients& g, const dr_call
 
 // Merges k frames, added or not, to outputs of each type: the CPU's sums, to the bit. of(i): the gradients of frame i.
 template <class Of>
-void require_same_merge(const std::string& text, dr_dtype dtype, size_t k, Of&& of) {
+void require_same_merge(const std::string& text, dr_dtype dtype, size_t k, Of&& of, uint64_t segment_rows = 0) {
   const gradients like = of(0);
   std::vector<bytes> frames;
   floats weights;
@@ -433,11 +433,13 @@ void require_same_merge(const std::string& text, dr_dtype dtype, size_t k, Of&& 
   const plan p(text);
   for (size_t i = 0; i < k; ++i) {
     gradients g = of(i);
-    frames.push_back(encode_on_cpu(p, g).frame);
+    dr_call call{};
+    call.segment_rows = segment_rows;
+    frames.push_back(encode_on_cpu(p, g, call).frame);
     weights.push_back(1 / static_cast<float>(i + 1));
     room = std::max(room, frames.back().size());
   }
-  const placed_batch b(text, like);
+  const placed_batch b(text, like, 1, segment_rows);
   for (const bool as_f32 : {true, false})
     for (const bool adds : {true, false}) {
       INFO(text << ", type " << dtype << ", " << k << " frames, as f32 " << as_f32 << ", adds " << adds);

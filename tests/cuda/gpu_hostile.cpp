@@ -13,8 +13,8 @@ namespace {
 // Decodes damaged frames of one batch.
 class victim {
  public:
-  victim(const std::string& text, const gradients& g, size_t room)
-      : like_(g), batch_(text, g, 2), receiver_(batch_, g, 1, room, true) {}
+  victim(const std::string& text, const gradients& g, size_t room, uint64_t segment_rows = 0)
+      : like_(g), batch_(text, g, 2, segment_rows), receiver_(batch_, g, 1, room, true) {}
 
   // The GPU is at most as lenient as the CPU, gives the CPU's values, and nothing at all if it refuses.
   void expose(const bytes& frame, size_t readable) {
@@ -63,7 +63,11 @@ std::vector<std::string> plans(const std::string& sparsify) {
   return all;
 }
 
-bytes frame_of(const std::string& text, gradients g) { return encode_on_cpu(plan(text), g).frame; }
+bytes frame_of(const std::string& text, gradients g, uint64_t segment_rows = 0) {
+  dr_call call{};
+  call.segment_rows = segment_rows;
+  return encode_on_cpu(plan(text), g, call).frame;
+}
 
 }  // namespace
 
@@ -88,13 +92,14 @@ TEST_SUITE("sample") {
 
 TEST_CASE("every bit of a small frame flipped: refused, or what the CPU reads") {
   for (const std::string& codecs : plans("sparsify=topr(count=7)"))
-    for (const char* shape : {"one tensor", "two tensors", "a bucket"}) {
+    for (const char* shape : {"one tensor", "two tensors", "a bucket", "segments"}) {
       const std::string text = codecs + (*shape == 'a' ? " bucket=flat" : "");
       INFO(text << ", " << shape);
       gradients g{make(DR_F32, 60, 3)};
       if (*shape != 'o') g.push_back(make(DR_F32, 40, 4));
-      const bytes frame = frame_of(text, g);
-      victim v(text, g, frame.size());
+      const uint64_t segment_rows = *shape == 's' ? 32 : 0;
+      const bytes frame = frame_of(text, g, segment_rows);
+      victim v(text, g, frame.size(), segment_rows);
       v.expose(frame);
       REQUIRE(v.refused == 0);
       for (size_t bit = 0; bit < 8 * frame.size(); bit += only_small() ? 3 : 1) {
@@ -126,14 +131,15 @@ TEST_CASE("a frame cut anywhere is refused") {
 TEST_CASE("words of larger frames overwritten with anything, their checks put right") {
   const int rounds = only_small() ? 40 : 400;
   for (const std::string& codecs : plans("sparsify=topr(ratio=0.1)"))
-    for (const char* shape : {"one tensor", "many tensors", "a bucket"}) {
+    for (const char* shape : {"one tensor", "many tensors", "a bucket", "segments"}) {
       const std::string text = codecs + (*shape == 'a' ? " bucket=flat" : "");
       INFO(text << ", " << shape);
       gradients g{make(DR_F32, only_small() ? 4000 : 40000, 3)};
       if (*shape == 'm') g.insert(g.end(), {make(DR_BF16, 300, 4), make(DR_F16, 9000, 5), make(DR_F32, 0, 5)});
       if (*shape == 'a') g.insert(g.end(), {make(DR_F32, 300, 4), make(DR_F32, 0, 5), make(DR_F32, 9000, 5)});
-      const bytes frame = frame_of(text, g);
-      victim v(text, g, frame.size());
+      const uint64_t segment_rows = *shape == 's' ? 1024 : 0;
+      const bytes frame = frame_of(text, g, segment_rows);
+      victim v(text, g, frame.size(), segment_rows);
       rng r{99};
       for (int round = 0; round < rounds; ++round) {
         bytes damaged = frame;

@@ -109,7 +109,8 @@ encoded encode_at(const dr_place* place, const plan& p, std::vector<gradient>& g
   for (gradient& g : gradients) tensors.push_back(g.tensor());
   encoded e;
   size_t bound = 0;
-  e.status = dr_bound(c.handle, p.handle, nullptr, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(), &bound);
+  call.struct_size = sizeof call;
+  e.status = dr_bound(c.handle, p.handle, &call, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(), &bound);
   INFO(c.error());
   REQUIRE(e.status == DR_OK);
   const size_t room = (bound + 15) / 16 * 16 + 64;
@@ -117,7 +118,6 @@ encoded encode_at(const dr_place* place, const plan& p, std::vector<gradient>& g
   auto* const frame =
       reinterpret_cast<uint8_t*>(memory.data()) + (reinterpret_cast<uintptr_t>(memory.data()) % 16 ? 8 : 0);
   e.result.struct_size = sizeof e.result;
-  call.struct_size = sizeof call;
   e.status = dr_encode(c.handle, p.handle, &call, place, tensors.data(), sizeof(dr_tensor), tensors.size(), frame,
                        bound, &e.result);
   if (e.status) e.error = c.error();
@@ -882,34 +882,61 @@ TEST_CASE("frames with rows of all elements beside sparse ones merge as on the C
       }
 }
 
-TEST_CASE("sparse outputs of a GPU are the CPU's") {
-  for (const char* text : {"sparsify=topr(ratio=0.1) index=golomb", "sparsify=topr(ratio=0.1) index=raw value=fit_poly",
-                           "index=all value=raw", "sparsify=threshold(value=0.1,max_ratio=0.5) index=golomb"}) {
-    const plan p(text);
-    std::vector<gradient> g{make(DR_F32, 3000, 3)};
-    const encoded e = encode_at(nullptr, p, g);
-    context c;
-    const pairs want = decode_sparse(c, e.frame);
-    std::vector<int64_t> indices(want.indices.size());
-    floats values(want.values.size());
-    dr_tensor_out out{};
-    out.struct_size = sizeof out;
-    out.dtype = DR_F32;
-    out.index_dtype = DR_I64;
-    out.universe = 3000;
-    out.values = values.data();
-    out.indices = indices.data();
-    out.capacity = indices.size();
-    const dr_place place = emulated(1);
-    const aligned_bytes f(e.frame);
-    const dr_status s = dr_decode(c.handle, &place, f.data, f.size, nullptr, &out, sizeof out, 1);
-    INFO(c.error());
-    REQUIRE(s == DR_OK);
-    CHECK(out.count == indices.size());
-    CHECK(std::equal(indices.begin(), indices.end(), want.indices.begin(),
-                     [](int64_t a, uint64_t b) { return static_cast<uint64_t>(a) == b; }));
-    CHECK(same_bits(values, want.values));
-  }
+TEST_CASE("sparse outputs of a GPU are the CPU's, of a tensor in segments, too") {
+  for (const uint64_t segment_rows : {0, 640, 32})
+    for (const char* text :
+         {"sparsify=topr(ratio=0.1) index=golomb", "sparsify=topr(ratio=0.1) index=raw value=fit_poly",
+          "index=all value=raw", "sparsify=threshold(value=0.1,max_ratio=0.5) index=golomb"}) {
+      INFO(text << ", segments of " << segment_rows);
+      const plan p(text);
+      std::vector<gradient> g{make(DR_F32, 3000, 3)};
+      dr_call call{};
+      call.segment_rows = segment_rows;
+      const encoded e = encode_at(nullptr, p, g, call);
+      context c;
+      const pairs want = decode_sparse(c, e.frame);
+      std::vector<int64_t> indices(want.indices.size());
+      floats values(want.values.size());
+      dr_tensor_out out{};
+      out.struct_size = sizeof out;
+      out.dtype = DR_F32;
+      out.index_dtype = DR_I64;
+      out.universe = 3000;
+      out.values = values.data();
+      out.indices = indices.data();
+      out.capacity = indices.size();
+      const dr_place place = emulated(1);
+      const aligned_bytes f(e.frame);
+      const dr_status s = dr_decode(c.handle, &place, f.data, f.size, nullptr, &out, sizeof out, 1);
+      INFO(c.error());
+      REQUIRE(s == DR_OK);
+      CHECK(out.count == indices.size());
+      CHECK(std::equal(indices.begin(), indices.end(), want.indices.begin(),
+                       [](int64_t a, uint64_t b) { return static_cast<uint64_t>(a) == b; }));
+      CHECK(same_bits(values, want.values));
+      out.capacity -= 1;
+      CHECK(dr_decode(c.handle, &place, f.data, f.size, nullptr, &out, sizeof out, 1) == DR_E_CAPACITY);
+      CHECK(c.error() == "output 0: capacity is smaller than the support (output " + std::to_string(out.capacity) +
+                             ", frame " + std::to_string(want.indices.size()) + ")");
+    }
+}
+
+TEST_CASE("segments of one tensor for several outputs are refused by name, or take the CPU") {
+  const plan p("bucket=flat sparsify=topr(ratio=0.1) index=golomb");
+  std::vector<gradient> g{make(DR_F32, 3000, 3), make(DR_F32, 500, 4)};
+  dr_call call{};
+  call.segment_rows = 992;
+  const dr_place strict = emulated(1), lenient = emulated(1, DR_PLACE_ALLOW_HOST);
+  const encoded e = encode_at(nullptr, p, g, call);
+  REQUIRE(e.status == DR_OK);
+  const decoded refused = decode_at(&strict, e.frame, g);
+  CHECK(refused.status == DR_E_UNSUPPORTED);
+  CHECK(refused.error ==
+        "frame: segments of one tensor for several outputs (bucket=flat) run on the CPU only; "
+        "DR_PLACE_ALLOW_HOST decodes them there, with copies and a wait");
+  const decoded want = decode_at(nullptr, e.frame, g), got = decode_at(&lenient, e.frame, g);
+  REQUIRE(got.status == DR_OK);
+  for (size_t i = 0; i < g.size(); ++i) CHECK(same_bits(got.values[i], want.values[i]));
 }
 
 TEST_CASE("memory of a device that is misaligned or too small is refused before anything runs") {

@@ -189,8 +189,10 @@ struct forgery {
   std::vector<shape> shapes;
 };
 
-// Several tensors by one plan: in it (if `coded`), with raw keys, dense, and empty, in any order.
-forgery forge(random_numbers& r, const forged::entry& e, const std::vector<uint64_t>& universes, bool coded) {
+// Several rows by one plan: in it (if `coded`), with raw keys, dense, and empty, in any order. joins: a bit for each row that
+// says that it is of the tensor of the one before.
+forgery forge(random_numbers& r, const forged::entry& e, const std::vector<uint64_t>& universes, bool coded,
+              uint64_t joins) {
   forgery out;
   std::vector<forged::row> rows;
   const bool replaces = e.index[0].codec->traits & DR_REPLACES_SUPPORT;
@@ -227,8 +229,12 @@ forgery forge(random_numbers& r, const forged::entry& e, const std::vector<uint6
         row.order = section_of(r, e.order[0], e, universe, row.support, order, nullptr);
       }
     }
+    row.continues = joins >> rows.size() & 1;
+    if (row.continues && !rows.empty())
+      out.shapes.back().universe += universe;
+    else
+      out.shapes.push_back({universe, e.width});
     rows.push_back(row);
-    out.shapes.push_back({universe, e.width});
   }
   out.frame = forged::frame_of({e}, rows);
   return out;
@@ -244,7 +250,48 @@ std::vector<const dr_codec*> on_devices(dr_role role) {
   return out;
 }
 
+// Segments of a tensor, by keys as they are.
+forged::row plain_row(uint64_t universe, const std::vector<uint32_t>& keys, bool continues) {
+  forged::row row;
+  row.universe = universe;
+  row.count = row.support = keys.size();
+  row.continues = continues;
+  for (const uint32_t k : keys) {
+    forged::put_number(row.index, k, 4);
+    forged::put_number(row.value, 0x3f800000 + k, 4);
+  }
+  return row;
+}
+
 }  // namespace
+
+TEST_CASE("segments that lie about where they are, how many, or what they hold: the device thinks what the CPU does") {
+  forged::entry e;
+  e.value = {{codec_named(DR_ROLE_VALUE, "raw"), {}}};
+  e.index = {{codec_named(DR_ROLE_INDEX, "raw"), {}}};
+  const auto says = [&](std::vector<forged::row> rows, const std::vector<shape>& shapes) {
+    return compare({forged::frame_of({e}, rows)}, shapes);
+  };
+  const forged::row a = plain_row(100, {0, 99}, false), b = plain_row(70, {3, 69}, true), c = plain_row(5, {}, true);
+  CHECK(says({a, b, c}, {{175, 1}}) == verdict::taken);
+  CHECK(says({a, b, c, a, a, c, b}, {{175, 1}, {100, 1}, {175, 1}}) == verdict::taken);
+  // Of no rows, first and in between.
+  CHECK(says({plain_row(0, {}, false), b, plain_row(0, {}, true), c}, {{75, 1}}) == verdict::taken);
+  // Tensors of other lengths than the outputs; the first that continues one; keys that are of the next segment, or the last.
+  CHECK(says({a, b, c}, {{100, 1}, {75, 1}}) == verdict::refused);
+  CHECK(says({a, b, a}, {{270, 1}}) == verdict::refused);
+  CHECK(says({b, c}, {{75, 1}}) == verdict::refused);
+  CHECK(says({plain_row(100, {0, 100}, false), b}, {{170, 1}}) == verdict::refused);
+  CHECK(says({a, plain_row(70, {103, 169}, true)}, {{170, 1}}) == verdict::refused);
+  CHECK(says({a, plain_row(70, {69, 3}, true)}, {{170, 1}}) == verdict::refused);
+  forged::row many = b;
+  many.count = many.support = 71;
+  CHECK(says({a, many}, {{170, 1}}) == verdict::refused);
+  many.count = many.support = 1;
+  CHECK(says({a, many}, {{170, 1}}) == verdict::refused);
+  many.mode = 2;
+  CHECK(says({a, many}, {{170, 1}}) == verdict::refused);
+}
 
 TEST_CASE("fields of a codec that is not called steer nothing on a device") {
   // Filters that could not be: 11 hashes of c = 7731 and 16 of 323,604 beside dense rows, 64 of 2048 beside raw keys. A
@@ -302,7 +349,9 @@ TEST_CASE("of forged fields, modes and streams a device thinks as the CPU does, 
         std::vector<uint64_t> universes;
         for (uint64_t i = 0, n = 1 + r.below(6); i < n; ++i) universes.push_back(r.of(sizes));
         const bool coded = index_fits || !r.below(4);
-        const forgery first = forge(r, e, universes, coded), second = forge(r, e, universes, coded);
+        // (A first row that continues a tensor is CORRUPT.)
+        const uint64_t joins = r.below(3) ? 0 : r.next() & (r.below(16) ? 62 : 63);
+        const forgery first = forge(r, e, universes, coded, joins), second = forge(r, e, universes, coded, joins);
         const verdict v = compare({first.frame}, first.shapes);
         taken[name] += v == verdict::taken;
         refused += v == verdict::refused;

@@ -55,12 +55,13 @@ struct context {
   std::string says(const char* what) const { return std::string(what) + ": " + dr_last_error(handle)->message; }
 };
 
-dr_call call_of(size_t step) {
+dr_call call_of(size_t step, uint64_t segment_rows) {
   dr_call call{};
   call.struct_size = sizeof call;
   call.step = step;
   call.seed = 5;
   call.private_seed = 6;
+  call.segment_rows = segment_rows;
   return call;
 }
 
@@ -78,6 +79,7 @@ dr_decode_options options_of(uint32_t flags) {
 struct whole_call::parts {
   std::string text;
   std::vector<whole_tensor> tensors;
+  uint64_t segment_rows = 0;
   dr_plan* plan = nullptr;
   bool patches = false;
   std::vector<gradient> data[steps];
@@ -175,10 +177,10 @@ std::string whole_call::parts::work_out() {
       t.state = state[i].data();
       t.state_size = state[i].size();
     });
-    if (dr_bound(c.handle, plan, nullptr, nullptr, in.data(), sizeof in[0], in.size(), &bound)) return c.says("bound");
+    const dr_call call = call_of(step, segment_rows);
+    if (dr_bound(c.handle, plan, &call, nullptr, in.data(), sizeof in[0], in.size(), &bound)) return c.says("bound");
     frames[step].resize(bound);
     dr_result result{.struct_size = sizeof(dr_result)};
-    const dr_call call = call_of(step);
     if (dr_encode(c.handle, plan, &call, nullptr, in.data(), sizeof in[0], in.size(), frames[step].data(), bound,
                   &result))
       return c.says("encode");
@@ -276,7 +278,8 @@ class device_run {
  private:
   std::string prepare() {
     const auto shapes = p_.describe([&](size_t i, dr_tensor& t) { t.state_size = p_.states[0][i].size(); });
-    if (dr_batch_create(c_.handle, p_.plan, &place_, shapes.data(), sizeof shapes[0], shapes.size(), 0, &batch_))
+    if (dr_batch_create(c_.handle, p_.plan, &place_, shapes.data(), sizeof shapes[0], shapes.size(), p_.segment_rows,
+                        &batch_))
       return c_.says("batch");
     if (dr_batch_describe(batch_, &info_, nullptr) || dr_batch_merge_workspace(batch_, steps, &merge_room_, nullptr))
       return "the batch does not describe itself";
@@ -298,7 +301,7 @@ class device_run {
       t.state_size = p_.states[0][i].size();
     });
     result.struct_size = sizeof result;
-    const dr_call call = call_of(step);
+    const dr_call call = call_of(step, p_.segment_rows);
     return dr_batch_encode(c_.handle, batch_, &call, &place_, in.data(), sizeof in[0], in.size(), workspace_,
                            info_.workspace, frame, capacity, &result)
                ? c_.says("encode")
@@ -398,9 +401,11 @@ std::string whole_call::differs(const order& how) const {
   return wrong.empty() ? "" : parts_->text + ", seed " + std::to_string(how.seed) + ": " + wrong;
 }
 
-whole_call::whole_call(std::string plan, std::vector<whole_tensor> tensors) : parts_(std::make_unique<parts>()) {
+whole_call::whole_call(std::string plan, std::vector<whole_tensor> tensors, uint64_t segment_rows)
+    : parts_(std::make_unique<parts>()) {
   parts_->text = std::move(plan);
   parts_->tensors = std::move(tensors);
+  parts_->segment_rows = segment_rows;
   const std::string wrong = parts_->work_out();
   INFO(parts_->text);
   REQUIRE(wrong == "");
@@ -428,6 +433,7 @@ std::vector<whole_call> whole_calls() {
     std::string sparsifier;
     const char *index, *index_values, *value, *value_values;
     std::vector<whole_tensor> tensors;
+    uint64_t segment_rows = 0;
   } list[] = {
       {topr, "raw", "", "raw", "", mixed},
       {topr, "golomb", "", "qsgd", "", mixed},
@@ -487,6 +493,13 @@ std::vector<whole_call> whole_calls() {
       {feedback, "all", "", "sign", "(scale=mean)", mixed},
       {feedback + "bucket=flat ", "all", "", "half", "", bucket},
       {"sparsify=random(ratio=0.3) regather=off ", "all", "", "raw", "", mixed},
+      {topr, "golomb", "", "qsgd", "", mixed, 2080},
+      {feedback, "bloom", "(policy=p0,fpr=0.01)", "fit_poly", "", mixed, 2080},
+      {beyond + "feedback=residual(beta=0.9,gamma=0.5) ", "golomb", "", "raw", "", mixed, 2080},
+      {beyond, "golomb", "", "qsgd", "", mixed, 8192},
+      {"sparsify=changed ", "golomb", "", "ulp", "", patched, 4096},
+      {"", "raw", "", "qsgd", "", rows, 320},
+      {"feedback=residual ", "all", "", "uniform_quant", "(bits=4)", mixed, 2080},
   };
   std::vector<whole_call> calls;
   for (const auto& p : list) {
@@ -495,7 +508,7 @@ std::vector<whole_call> whole_calls() {
     const bool orders = (value->traits & DR_REORDERS) && !(index->traits & DR_CARRIES_ORDER);
     if (index->cuda && value->cuda && (order->cuda || !orders))
       calls.emplace_back(p.sparsifier + "index=" + p.index + p.index_values + " value=" + p.value + p.value_values,
-                         p.tensors);
+                         p.tensors, p.segment_rows);
   }
   return calls;
 }

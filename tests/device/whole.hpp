@@ -20,7 +20,7 @@ struct whole_tensor {
 // What the CPU makes of it is worked out once.
 class whole_call {
  public:
-  whole_call(std::string plan, std::vector<whole_tensor> tensors);
+  whole_call(std::string plan, std::vector<whole_tensor> tensors, uint64_t segment_rows = 0);
   ~whole_call();
   whole_call(whole_call&&) noexcept;
 

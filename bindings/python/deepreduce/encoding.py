@@ -123,7 +123,8 @@ def encode(
     fit             if the frame does not fit `out`, send some tensors (or segments) empty, the smallest that suffice,
                     and leave them to feedback, which all plans must have. On the CPU
     segment_rows    cut tensors into segments of this many rows, each coded on its own: a Bloom filter, for example, is
-                    sized by the segment's count. 0: one segment up to 2^32 - 1 rows. On the CPU
+                    sized by the segment's count. 0: one segment up to 2^32 - 1 rows. On a GPU not
+                    with bucket=flat
     trace           a function that is called with a Trace at the end of each stage
     allow_host      on a GPU: encode codecs without CUDA operations (deflate, …) on the CPU, with copies and a wait;
                     otherwise these are Unsupported
