@@ -26,7 +26,17 @@ struct device_call {
     return check(where.copy(at.stream, to, from, size));
   }
   dr_status wait() const { return check(where.wait(at.stream)); }
-  sparse_outputs sparse() const { return request.copies ? sparse_outputs::one_frame : sparse_outputs::none; }
+  // The first output that is to be a union of supports; outs.size(): none.
+  size_t first_union() const {
+    if (request.copies || request.adds) return outs.size();
+    const auto sparse = [](const tensor_out& o) { return o.index_dtype != 0; };
+    return static_cast<size_t>(std::find_if(outs.begin(), outs.end(), sparse) - outs.begin());
+  }
+  sparse_outputs sparse() const {
+    return request.copies                 ? sparse_outputs::one_frame
+           : first_union() == outs.size() ? sparse_outputs::none
+                                          : sparse_outputs::unions;
+  }
 
   // Copies as much of a frame as holds its header. `judged`: the status that the reader returned.
   dr_status fetch_header(size_t i, uint64_t memory_max, dr_status& judged) {
@@ -170,6 +180,17 @@ dr_status decode_from_device(context& c, const target& t, const decode_request& 
     return fail(
         c.error, DR_E_UNSUPPORTED,
         "options: DR_DECODE_VOTE runs on the CPU only; DR_PLACE_ALLOW_HOST runs it there, with copies and a wait");
+  if (const size_t i = call.first_union(); i < outs.size()) {
+    by_host = true;
+    if (!t.allows_host) {
+      fail(c.error, DR_E_UNSUPPORTED,
+           "output %zu: is sparse; a union of supports is made on the CPU only; DR_PLACE_ALLOW_HOST makes it "
+           "there, with copies and a wait",
+           i);
+      c.error.tensor = i;
+      return DR_E_UNSUPPORTED;
+    }
+  }
   if (const dr_status s = call.read_headers()) return s;
   if (const dr_status s = call.list_shapes(by_host)) return s;
   if (const dr_status s = check_bare(outs, c.error)) return s;

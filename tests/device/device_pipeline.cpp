@@ -921,6 +921,65 @@ TEST_CASE("sparse outputs of a GPU are the CPU's, of a tensor in segments, too")
     }
 }
 
+TEST_CASE("a union of supports from a device is the CPU's, if the caller allows it; otherwise it is refused by name") {
+  std::vector<bytes> frames;
+  for (const uint64_t segment_rows : {0, 0, 640}) {
+    const plan p(frames.size() == 1 ? "sparsify=topr(ratio=0.05) index=rice value=qsgd"
+                                    : "sparsify=topr(ratio=0.1) index=golomb");
+    std::vector<gradient> g{make(DR_F32, 3000, frames.size()), make(DR_F32, 500, 9)};
+    dr_call call{};
+    call.segment_rows = segment_rows;
+    frames.push_back(encode_at(nullptr, p, g, call).frame);
+  }
+  std::vector<aligned_bytes> copies(frames.begin(), frames.end());
+  std::vector<dr_bytes> list;
+  for (const aligned_bytes& a : copies) list.push_back({a.data, a.size});
+  const floats weights{1, -0.5f, 0.25f};
+  struct sums {
+    dr_status status = DR_OK;
+    std::string error;
+    uint64_t count = 0;
+    std::vector<int64_t> indices;
+    floats values, dense;
+    bool operator==(const sums&) const = default;
+  };
+  // One output sparse, one dense.
+  const auto merged = [&](const dr_place* place, uint64_t capacity, uint32_t flags = 0) {
+    context c;
+    sums s{.indices = std::vector<int64_t>(capacity, -7), .values = floats(capacity, 7), .dense = floats(500, 7)};
+    dr_tensor_out outs[2] = {dense_out(s.values), dense_out(s.dense)};
+    outs[0].universe = 3000;
+    outs[0].index_dtype = DR_I64;
+    outs[0].indices = s.indices.data();
+    outs[0].capacity = capacity;
+    dr_decode_options options{};
+    options.struct_size = sizeof options;
+    options.flags = flags;
+    s.status = dr_merge(c.handle, place, list.data(), weights.data(), list.size(), &options, outs, sizeof outs[0], 2);
+    if (s.status) s.error = c.error();
+    s.count = outs[0].count;
+    return s;
+  };
+  const dr_place strict = emulated(1), lenient = emulated(1, DR_PLACE_ALLOW_HOST);
+  const sums want = merged(nullptr, 800);
+  REQUIRE(want.status == DR_OK);
+  CHECK(want.count > 300);
+  CHECK(merged(&lenient, 800) == want);
+  const sums refused = merged(&strict, 800), small = merged(&lenient, want.count - 1);
+  CHECK(refused.status == DR_E_UNSUPPORTED);
+  CHECK(refused.error ==
+        "output 0: is sparse; a union of supports is made on the CPU only; DR_PLACE_ALLOW_HOST makes it "
+        "there, with copies and a wait");
+  CHECK(small.status == DR_E_CAPACITY);
+  CHECK(small.error == merged(nullptr, want.count - 1).error);
+  for (const sums* s : {&refused, &small}) {
+    CHECK(s->indices == std::vector<int64_t>(s->indices.size(), -7));
+    CHECK(s->values == floats(s->values.size(), 7));
+    CHECK(s->dense == floats(500, 7));
+  }
+  for (const dr_place* place : {&strict, &lenient}) CHECK(merged(place, 800, DR_DECODE_ADD).status == DR_E_ARGUMENT);
+}
+
 TEST_CASE("segments of one tensor for several outputs are refused by name, or take the CPU") {
   const plan p("bucket=flat sparsify=topr(ratio=0.1) index=golomb");
   std::vector<gradient> g{make(DR_F32, 3000, 3), make(DR_F32, 500, 4)};

@@ -208,6 +208,16 @@ def test_what_has_no_cuda_operations_is_refused_by_name_or_goes_by_the_cpu(gpu):
     assert same_bits(host(merge([frame, frame], weights=[1, 0], allow_host=True)), expected)
 
 
+def test_a_union_of_supports_goes_by_the_cpu_if_that_is_allowed(gpu):
+    frames = [encode(gradient(seed=s), TOPR + "index=golomb") for s in (1, 2)]
+    there = [bytes_on_gpu(f) for f in frames]
+    with pytest.raises(deepreduce.Unsupported, match=r"output 0: is sparse; a union of supports is made on the CPU only"):
+        merge(there, sparse=True)
+    expected, got = merge(frames, weights=[1, -2], sparse=True), merge(there, weights=[1, -2], sparse=True, allow_host=True)
+    assert same_bits(host(got.values), expected.values)
+    assert host(got.indices).tolist() == expected.indices.tolist()
+
+
 def test_damage_is_noticed(gpu):
     frame = bytearray(encode(gradient(50), TOPR + "index=golomb"))
     frame[-1] ^= 1

@@ -88,7 +88,7 @@ def merge(
     weights  one for each frame; None: all 1
     out      arrays to add the sum to and to return, as for decode. A half type is rounded after each frame
     like     arrays: the sum has their kind, shape and type, as for decode
-    sparse   return Sparse: the union of the supports, rounded once. On the CPU
+    sparse   return Sparse: the union of the supports, rounded once. On a GPU only with allow_host, by the CPU
     dtype    type of the sum; None: float32, for frames of any type
     vote     return the sign of the sum, +1 where the sum is 0 (majority vote); then `out` is overwritten. On the CPU
     tensors, max_elements, max_workspace, tag, coefficients, trace, allow_host, threads  as for decode
