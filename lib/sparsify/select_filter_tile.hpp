@@ -147,29 +147,30 @@ struct select_filter {
   // m := acc; x becomes the rounded values.
   DR_HD static void accumulate(const select_common& c, const unit_run& r, uint64_t i, bool inner, vector16& x) {
     const bool wide = inner && reinterpret_cast<uintptr_t>(r.residual + i) % 16 == 0;
+    float* const m = r.residual;
 #pragma unroll
     for (uint32_t q = 0; q < length; q += 4) {
-      float* const m = r.residual + i + q;
+      const uint64_t at = i + q;  // (in front of the run for the first values of one that is not aligned)
       vector16 w{};
       if (wide) {
-        w = *reinterpret_cast<const vector16*>(m);
+        w = *reinterpret_cast<const vector16*>(m + at);
       } else {
 #pragma unroll
         for (uint32_t k = 0; k < 4; ++k)
-          if (i + q + k < r.n) w.word[k] = std::bit_cast<uint32_t>(m[k]);
+          if (at + k < r.n) w.word[k] = std::bit_cast<uint32_t>(m[at + k]);
       }
 #pragma unroll
       for (uint32_t k = 0; k < 4; ++k) {
         const float acc = accumulated(c, std::bit_cast<float>(w.word[k]), element_of<Bits>(x, q + k));
         w.word[k] = std::bit_cast<uint32_t>(acc);
-        put(x, q + k, inner || i + q + k < r.n ? rounded_value<Bits>(c, acc) : Bits{0});
+        put(x, q + k, inner || at + k < r.n ? rounded_value<Bits>(c, acc) : Bits{0});
       }
       if (wide) {
-        *reinterpret_cast<vector16*>(m) = w;
+        *reinterpret_cast<vector16*>(m + at) = w;
       } else {
 #pragma unroll
         for (uint32_t k = 0; k < 4; ++k)
-          if (i + q + k < r.n) m[k] = std::bit_cast<float>(w.word[k]);
+          if (at + k < r.n) m[at + k] = std::bit_cast<float>(w.word[k]);
       }
     }
   }

@@ -282,7 +282,7 @@ def table(_):
     rows = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
     covered = [row for row in rows if "reached" in row]
     rows = [row for row in rows if "target" in row]
-    lines = ["# Fuzzing", "", "Made by `./dev fuzz --table` of `fuzz.jsonl`, to which every `./dev fuzz` adds a line a target. libFuzzer of clang 14 under ASan and UBSan;",
+    lines = ["# Fuzzing", "", "Made by `./dev fuzz --table` of `fuzz.jsonl`, to which every `./dev fuzz` adds a line a target. libFuzzer of clang under ASan and UBSan;",
              "`edges` of the instrumented code that the last run reached, `corpus` its inputs then, `commit` that of the library. A find is an input that crashed, hung, leaked or broke a promise;",
              "`clean minutes` of CPU are those since the target's last find that was a fault of the library.", "",
              "| target | of | runs | executions | CPU minutes | clean minutes | edges | corpus | finds | commit |", "|---|---|---|---|---|---|---|---|---|---|"]

@@ -51,7 +51,7 @@ dr_status encode_sorted(const dr_exec& exec, const dr_job* jobs, size_t n, fit_p
   if (pairs > 0x7fffffff) return DR_E_UNSUPPORTED;  // as the sort does
   const auto take = [&]<class T>(T*& to, uint64_t n) {
     to = reinterpret_cast<T*>(scratch);
-    scratch += n * sizeof(T);
+    if (scratch) scratch += n * sizeof(T);  // (launches are counted without)
   };
   dr_sort sort{.struct_size = sizeof(dr_sort), .n = pairs};
   sort.bits = 8 * value_size(common.dtype) + ceil_log2(count);
@@ -90,7 +90,7 @@ dr_status encode(const dr_exec* exec, const dr_params* params, const dr_job* job
   for (size_t begin = 0; begin < n; begin += jobs_many) {
     const size_t end = std::min(n, begin + jobs_many);
     if (const dr_status s = encode_sorted(*exec, dr_job_at(jobs, begin), end - begin, common, scratch)) return s;
-    for (size_t i = begin; i < end; ++i)
+    for (size_t i = begin; scratch && i < end; ++i)
       scratch += ceil_div(encode_scratch(*dr_job_at(jobs, i), common.degree, common.knots), 64) * 64;
   }
   return DR_OK;

@@ -66,7 +66,7 @@ void planes_split_avx2(const typename Word::bits* words, uint64_t n, planes_targ
 }
 template <class Word>
 void planes_join_avx2(const uint8_t* const* planes, uint64_t n, typename Word::bits* words, bool past) {
-  planes_join_by<Word>(planes, n, words, past, [past](const uint8_t* const* at, uint64_t left, auto* to) -> uint64_t {
+  planes_join_by<Word>(planes, n, words, past, [=](const uint8_t* const* at, uint64_t left, auto* to) -> uint64_t {
     if constexpr (Word::size == 2) return join16<Word>(at, left, to, past);
     return 0;
   });
