@@ -6,6 +6,7 @@
 
 #include "byte_peers.hpp"
 #include "peer.hpp"
+#include "primitive/cpu.hpp"
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -95,7 +96,7 @@ __attribute__((target("avx2,f16c"))) void from_fp16(const uint16_t* in, float* o
 // fp16.
 value_candidate fp16_row(const value_set& set) {
   auto c = made(set, "fp16, scaled", reference, false);
-  if (!__builtin_cpu_supports("f16c")) return c.missing = "no F16C here", c;
+  if (cpu_detected() < cpu_level::avx2) return c.missing = "no F16C here", c;
   const size_t n = set.values.size(), eights = n / 8 * 8;
   struct state {
     std::vector<uint16_t> half;
