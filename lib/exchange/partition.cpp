@@ -7,7 +7,7 @@ namespace {
 // them that are selected.
 constexpr uint64_t piece_elements_min = 1024;
 // Cuts are at multiples of so many rows.
-constexpr uint64_t cut_rows = 64;
+constexpr uint64_t rows_a_cut = 64;
 
 // Whether the sparsifier selects of 2^30 elements about 2^10 times as many as of 2^20.
 bool keeps_a_share(const plan& p) {
@@ -44,7 +44,7 @@ std::vector<piece_list> cut(std::span<const tensor_view> tensors, std::span<cons
     };
     if (share && !t.index_dtype && elements)
       for (size_t j = range_of(element) + 1; j < ranges && begin_of(j) < end; ++j) {
-        const uint64_t row = (begin_of(j) - element) / width / cut_rows * cut_rows;
+        const uint64_t row = (begin_of(j) - element) / width / rows_a_cut * rows_a_cut;
         if (row > first && (row - first) * width >= piece_elements_min &&
             (t.universe - row) * width >= piece_elements_min)
           close(row);
