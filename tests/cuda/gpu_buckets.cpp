@@ -96,28 +96,9 @@ TEST_CASE("feedback of a bucket: a state for each tensor, which continues as on 
     for (const char* s : {"sparsify=topr(ratio=0.05) feedback=residual(beta=0.9,gamma=0.5) ",
                           "sparsify=threshold(value=2,max_ratio=0.2) feedback=residual "})
       for (const dr_dtype dtype : value_types) {
-        INFO(std::string(s) << p << ", type " << dtype);
         const uint64_t d = only_small() ? 3000 : 40000;
-        for (const std::vector<uint64_t>& sizes : {std::vector<uint64_t>{300, 0, 1, 41}, {400, d, 0, 9001, 3}}) {
-          gradients own = bucket_of(dtype, sizes);
-          for (gradient& g : own) g.give_state();
-          const placed_batch b(std::string(s) + p + flat, own);
-          sender at(b, own, 1);
-          for (int step = 0; step < 3; ++step) {
-            INFO("step " << step);
-            for (size_t i = 0; i < own.size(); ++i) own[i].values = make(dtype, own[i].universe, 10 * step + i).values;
-            dr_call call{};
-            call.step = static_cast<uint64_t>(step);
-            at.put(own);
-            at.forget();
-            const encoded want = encode_on_cpu(b.method, own, call), got = at.encode(call);
-            REQUIRE(want.status == DR_OK);
-            REQUIRE(got.status == DR_OK);
-            require_same(got.frame, want.frame, "frame");
-            for (size_t i = 0; i < own.size(); ++i) REQUIRE(at.state(i) == own[i].state);
-          }
-          at.check_guards();
-        }
+        for (const std::vector<uint64_t>& sizes : {std::vector<uint64_t>{300, 0, 1, 41}, {400, d, 0, 9001, 3}})
+          steps_with_states(std::string(s) + p + flat, bucket_of(dtype, sizes), 1);
       }
   require_no_trouble();
 }

@@ -423,6 +423,28 @@ inline void both_ways(const std::string& text, const gradients& g, const dr_call
   }
 }
 
+// Steps with feedback: frames and states are the CPU's. call: of the first step; the step of the next one is 1 higher.
+inline void steps_with_states(const std::string& text, gradients own, size_t shift = 0, dr_call call = {},
+                              uint64_t steps = 3) {
+  INFO(text << ", type " << own[0].dtype);
+  for (gradient& g : own) g.give_state();
+  const placed_batch b(text, own, 1, call.segment_rows);
+  sender at(b, own, shift);
+  for (uint64_t step = 0; step < steps; ++step, ++call.step) {
+    INFO("step " << step);
+    for (size_t i = 0; i < own.size(); ++i) own[i].values = make(own[i].dtype, own[i].universe, 10 * step + i).values;
+    at.put(own);
+    at.forget();
+    const encoded want = encode_on_cpu(b.method, own, call), got = at.encode(call);
+    INFO("the CPU says: " << want.error);
+    REQUIRE(want.status == DR_OK);
+    REQUIRE(got.status == DR_OK);
+    require_same(got.frame, want.frame, "frame");
+    for (size_t i = 0; i < own.size(); ++i) REQUIRE(at.state(i) == own[i].state);
+  }
+  at.check_guards();
+}
+
 // Merges k frames, added or not, to outputs of each type: the CPU's sums, to the bit. of(i): the gradients of frame i.
 template <class Of>
 void require_same_merge(const std::string& text, dr_dtype dtype, size_t k, Of&& of, uint64_t segment_rows = 0) {

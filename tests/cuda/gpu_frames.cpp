@@ -151,26 +151,10 @@ TEST_CASE("dense tensors of which all is sent: residuals, and tensors of a bucke
     for (const char* bucket : {"", " bucket=flat"})
       for (const dr_dtype dtype : value_types) {
         const std::string text = std::string("feedback=residual(beta=0.9,gamma=0.5) index=all value=") + value + bucket;
-        INFO(text << ", type " << dtype);
-        gradients own{make(dtype, only_small() ? 9000 : 400000, 1), make(dtype, 3, 2), make(dtype, 0, 2),
-                      make(dtype, 401, 3)};
-        for (gradient& g : own) g.give_state();
-        const placed_batch b(text, own);
-        sender at(b, own, 1);
-        for (int step = 0; step < 3; ++step) {
-          INFO("step " << step);
-          for (size_t i = 0; i < own.size(); ++i) own[i].values = make(dtype, own[i].universe, 10 * step + i).values;
-          dr_call call{};
-          call.step = static_cast<uint64_t>(step);
-          at.put(own);
-          at.forget();
-          const encoded want = encode_on_cpu(b.method, own, call), got = at.encode(call);
-          REQUIRE(want.status == DR_OK);
-          REQUIRE(got.status == DR_OK);
-          require_same(got.frame, want.frame, "frame");
-          for (size_t i = 0; i < own.size(); ++i) REQUIRE(at.state(i) == own[i].state);
-        }
-        at.check_guards();
+        steps_with_states(
+            text,
+            {make(dtype, only_small() ? 9000 : 400000, 1), make(dtype, 3, 2), make(dtype, 0, 2), make(dtype, 401, 3)},
+            1);
       }
   require_no_trouble();
 }
@@ -253,32 +237,13 @@ TEST_CASE("a value that is not finite is the same fault where it is one, and the
 }
 
 TEST_CASE("feedback: states continue as on the CPU, step after step") {
-  const int steps = only_small() ? 3 : 6;
   for (const char* p : {"index=raw value=raw", "index=golomb value=qsgd", "index=golomb value=fit_poly",
                         "index=bloom(policy=p0,fpr=0.01) value=qsgd", "index=bloom(fpr=0.02) value=raw"})
     for (const char* s : {"sparsify=topr(ratio=0.05) feedback=residual(beta=0.9,gamma=0.5) ",
                           "sparsify=threshold(value=2,max_ratio=0.2) feedback=residual "})
-      for (const dr_dtype dtype : value_types) {
-        INFO(std::string(s) << p << ", type " << dtype);
-        gradients own{make(dtype, only_small() ? 3000 : 40000, 1), make(dtype, 400, 2)};
-        for (gradient& g : own) g.give_state();
-        const placed_batch b(std::string(s) + p, own);
-        sender at(b, own);
-        for (int step = 0; step < steps; ++step) {
-          INFO("step " << step);
-          for (size_t i = 0; i < own.size(); ++i) own[i].values = make(dtype, own[i].universe, 10 * step + i).values;
-          dr_call call{};
-          call.step = static_cast<uint64_t>(step);
-          at.put(own);
-          at.forget();
-          const encoded want = encode_on_cpu(b.method, own, call), got = at.encode(call);
-          REQUIRE(want.status == DR_OK);
-          REQUIRE(got.status == DR_OK);
-          require_same(got.frame, want.frame, "frame");
-          for (size_t i = 0; i < own.size(); ++i) REQUIRE(at.state(i) == own[i].state);
-        }
-        at.check_guards();
-      }
+      for (const dr_dtype dtype : value_types)
+        steps_with_states(std::string(s) + p, {make(dtype, only_small() ? 3000 : 40000, 1), make(dtype, 400, 2)}, 0, {},
+                          only_small() ? 3 : 6);
   require_no_trouble();
 }
 

@@ -106,24 +106,7 @@ TEST_CASE("segments: a state goes on as on the CPU, step after step") {
       for (const dr_dtype dtype : {DR_F32, DR_BF16}) {
         const std::string text = std::string(s) + " " + pair;
         if (has_filter(pair) && text.find("none") != std::string::npos) continue;
-        INFO(text << ", type " << dtype);
-        gradients own{make(dtype, 3000, 1), make(dtype, 400, 2)};
-        for (gradient& g : own) g.give_state();
-        const placed_batch b(text, own, 1, 800);
-        sender at(b, own);
-        for (uint64_t step = 0; step < 3; ++step) {
-          for (size_t i = 0; i < own.size(); ++i) own[i].values = make(dtype, own[i].universe, 10 * step + i).values;
-          at.put(own);
-          at.forget();
-          const encoded got = at.encode(in_segments(800, step)),
-                        want = encode_on_cpu(b.method, own, in_segments(800, step));
-          INFO("step " << step << ", CPU: " << want.error);
-          REQUIRE(want.status == DR_OK);
-          REQUIRE(got.status == DR_OK);
-          require_same(got.frame, want.frame, "frame");
-          for (size_t i = 0; i < own.size(); ++i) REQUIRE(at.state(i) == own[i].state);
-        }
-        at.check_guards();
+        steps_with_states(text, {make(dtype, 3000, 1), make(dtype, 400, 2)}, 0, in_segments(800));
       }
   require_no_trouble();
 }
