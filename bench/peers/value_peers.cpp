@@ -92,7 +92,7 @@ __attribute__((target("avx2,f16c"))) void from_fp16(const uint16_t* in, float* o
                                             _mm256_set1_ps(scale)));
 }
 
-// (Clang 16 has no name for it.)
+// (The __builtin_cpu_supports of clang 16 does not know f16c.)
 bool has_f16c() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid(1, &a, &b, &c, &d) && (c & 1u << 29) && __builtin_cpu_supports("avx2");
