@@ -11,6 +11,74 @@
 
 namespace dr {
 
+// The first warp of a block, whose lanes wait for one another only.
+class device_warp {
+ public:
+  static constexpr unsigned lanes = warp_lanes;
+
+  template <class T>
+  struct each {
+    T value;
+    __device__ T& operator[](unsigned) { return value; }
+    __device__ const T& operator[](unsigned) const { return value; }
+  };
+
+  __device__ uint32_t index() const { return blockIdx.x; }
+  __device__ uint32_t blocks() const { return gridDim.x; }
+
+  template <class F>
+  __device__ void phase(F&& f) {
+    f(threadIdx.x);
+    __syncwarp();
+  }
+  template <class T>
+  __device__ T exclusive_sum(each<T>& x) {
+    const T own = x.value;
+    T sum = own;
+#pragma unroll
+    for (unsigned d = 1; d < lanes; d *= 2) {
+      const T other = __shfl_up_sync(whole, sum, d);
+      if (threadIdx.x >= d) sum = sum + other;
+    }
+    x.value = sum - own;
+    return __shfl_sync(whole, sum, lanes - 1);
+  }
+  template <class T>
+  __device__ T sum(const each<T>& x) {
+    return reduce(x.value, [](T a, T b) { return a + b; });
+  }
+  template <class T>
+  __device__ T max(const each<T>& x) {
+    return reduce(x.value, [](T a, T b) { return a > b ? a : b; });
+  }
+  template <class T>
+  __device__ T min(const each<T>& x) {
+    return reduce(x.value, [](T a, T b) { return a < b ? a : b; });
+  }
+  template <class T>
+  __device__ T get(const T& shared) {
+    const T value = shared;
+    __syncwarp();
+    return value;
+  }
+  template <class T, class F>
+  __device__ T once(F&& f) {
+    T value{};
+    if (threadIdx.x == 0) value = f();
+    return __shfl_sync(whole, value, 0);
+  }
+
+ private:
+  static constexpr unsigned whole = ~0u;
+
+  template <class T, class F>
+  __device__ T reduce(T x, F&& f) {
+#pragma unroll
+    for (unsigned d = lanes / 2; d > 0; d /= 2) x = f(x, __shfl_xor_sync(whole, x, d));
+    return x;
+  }
+};
+
 template <unsigned Lanes>
 class device_block {
  public:
@@ -33,7 +101,7 @@ class device_block {
   }
   template <class T>
   __device__ T exclusive_sum(each<T>& x) {
-    using scan = cub::BlockScan<T, Lanes>;
+    using scan = cub::BlockScan<T, Lanes, cub::BLOCK_SCAN_WARP_SCANS>;
     __shared__ typename scan::TempStorage temp;
     T total;
     scan(temp).ExclusiveSum(x.value, x.value, total);
@@ -62,6 +130,19 @@ class device_block {
   __device__ T once(F&& f) {
     __shared__ T value;
     if (threadIdx.x == 0) value = f();
+    __syncthreads();
+    const T own = value;
+    __syncthreads();
+    return own;
+  }
+  template <class T, class F>
+  __device__ T by_warp(F&& f) {
+    __shared__ T value;
+    if (threadIdx.x < warp_lanes) {
+      device_warp warp;
+      const T own = f(warp);
+      if (threadIdx.x == 0) value = own;
+    }
     __syncthreads();
     const T own = value;
     __syncthreads();

@@ -82,6 +82,33 @@ DR_HD inline uint64_t load_acquire(const uint64_t* from) {
   return std::atomic_ref(*const_cast<uint64_t*>(from)).load(std::memory_order_acquire);
 #endif
 }
+DR_HD inline uint32_t load_acquire(const uint32_t* from) {
+#if defined(__CUDA_ARCH__)
+  uint32_t x;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
+  jitter();
+  return x;
+#else
+  return std::atomic_ref(*const_cast<uint32_t*>(from)).load(std::memory_order_acquire);
+#endif
+}
+// As load_acquire, but what this lane reads after it is ordered only by the next fence_acquire: so several loads can be
+// under way at once.
+DR_HD inline uint64_t load_relaxed(const uint64_t* from) {
+#if defined(__CUDA_ARCH__)
+  uint64_t x;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(x) : "l"(from) : "memory");
+  return x;
+#else
+  return load_acquire(from);  // (ThreadSanitizer knows no fences)
+#endif
+}
+DR_HD inline void fence_acquire() {
+#if defined(__CUDA_ARCH__)
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+  jitter();
+#endif
+}
 
 // Orders this lane's global writes before its later atomics, as other blocks see them.
 DR_HD inline void fence_grid() {

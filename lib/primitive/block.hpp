@@ -13,7 +13,8 @@
 // Rules of `run`. Shared memory is written in phases only, and the output of a phase is read in later phases, or
 // between them through b.get(s.x), which all lanes call. Code between phases is uniform: every lane follows the same
 // path and has its own copy of the variables there, so a phase may read but not write them. Registers that outlive a
-// phase are `typename Block::template each<T>`. Every store to global memory at an address that depends on data checks
+// phase are `typename Block::template each<T>`. What few lanes do with many barriers runs in `by_warp`: a block of 32
+// lanes, whose barriers cost next to nothing. Every store to global memory at an address that depends on data checks
 // the bound of this address itself. Loops are bounded by constants or by bounds from the host. Nothing depends on the
 // order of lanes or blocks.
 #pragma once
@@ -55,10 +56,13 @@ struct emulated_grid {
   strand* others = nullptr;
 };
 
-template <unsigned Lanes>
+inline constexpr unsigned warp_lanes = 32;
+
+// Of the block's Lanes those below Used run.
+template <unsigned Lanes, unsigned Used = Lanes>
 class host_block {
  public:
-  static constexpr unsigned lanes = Lanes;
+  static constexpr unsigned lanes = Used;
 
   template <class T>
   struct each {
@@ -78,9 +82,10 @@ class host_block {
   template <class F>
   void phase(F&& f, const char* file = __builtin_FILE(), unsigned line = __builtin_LINE()) {
     if (grid_.lane_order.empty())
-      for (unsigned lane = 0; lane < Lanes; ++lane) f(lane);
+      for (unsigned lane = 0; lane < Used; ++lane) f(lane);
     else
-      for (const unsigned lane : grid_.lane_order) f(lane);
+      for (const unsigned lane : grid_.lane_order)
+        if (Used == Lanes || lane < Used) f(lane);
     if (grid_.others) grid_.others->end_phase(file, line);
   }
 
@@ -89,7 +94,7 @@ class host_block {
   T exclusive_sum(each<T>& x) {
     complete(x);
     T total{};
-    for (unsigned i = 0; i < Lanes; ++i) {
+    for (unsigned i = 0; i < Used; ++i) {
       const T own = x[i];
       x[i] = total;
       total = total + own;
@@ -100,21 +105,21 @@ class host_block {
   T sum(const each<T>& x) {
     complete(x);
     T total = x[0];
-    for (unsigned i = 1; i < Lanes; ++i) total = total + x[i];
+    for (unsigned i = 1; i < Used; ++i) total = total + x[i];
     return total;
   }
   template <class T>
   T max(const each<T>& x) {
     complete(x);
     T largest = x[0];
-    for (unsigned i = 1; i < Lanes; ++i) largest = x[i] > largest ? x[i] : largest;
+    for (unsigned i = 1; i < Used; ++i) largest = x[i] > largest ? x[i] : largest;
     return largest;
   }
   template <class T>
   T min(const each<T>& x) {
     complete(x);
     T least = x[0];
-    for (unsigned i = 1; i < Lanes; ++i) least = x[i] < least ? x[i] : least;
+    for (unsigned i = 1; i < Used; ++i) least = x[i] < least ? x[i] : least;
     return least;
   }
   // Reads shared memory, the same value for all lanes; later phases may overwrite it.
@@ -132,6 +137,13 @@ class host_block {
     if (grid_.others->has_lane_0()) value = f();
     grid_.others->follow(&value, sizeof value);
     return value;
+  }
+  // f(warp): the block's first 32 lanes as a block of their own. Its result, for all lanes.
+  template <class T, class F>
+  T by_warp(F&& f) {
+    static_assert(Used == Lanes && Lanes >= warp_lanes);
+    host_block<Lanes, warp_lanes> warp(grid_, index_);
+    return f(warp);
   }
 
  private:

@@ -547,8 +547,8 @@ TEST_CASE("no sound body is longer than the kernels' room, whatever the span") {
         // Sums of remainders have 32 bits.
         if (n * (code.divisor - 1) > 0xffffffff) FAIL("remainders of ", n, " in ", span);
       }
-  CHECK(longest <= dr::golomb_body_max);
-  CHECK(encoded <= dr::golomb_body_max);
+  CHECK(longest <= dr::golomb_body_max(13));
+  CHECK(encoded <= dr::golomb_body_max(13));
   CHECK(quotients + 8192 < 65536);
   CHECK(quotients > 37000);  // the comment's 4.55 · 2^13
   CHECK(least_room >= 0);

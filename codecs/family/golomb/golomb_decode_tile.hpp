@@ -63,14 +63,14 @@ struct golomb_decode_tile {
   using args = Args;
   using common = decltype(Args::common);
   static constexpr const char* name = common::may_cluster ? "golomb_decode" : "rice_decode";
-  static constexpr unsigned lanes = golomb_lanes, grid_phases = 1;
-  static constexpr uint32_t words = (15 + golomb_body_max + 15) / 16 * 4;
+  static constexpr unsigned lanes = golomb_lanes, grid_phases = 1, resident = common::resident;
+  static constexpr uint32_t words = (15 + common::body_max + 15) / 16 * 4;
   struct alignas(8) four_sums {
     uint16_t of[4];
   };
   struct shared {
-    alignas(16) uint32_t body[words + 4];                // and words that are read after it
-    four_sums zeros[(1u << golomb_block_log2_max) / 4];  // zeros before an index's one
+    alignas(16) uint32_t body[words + 4];    // and words that are read after it
+    four_sums zeros[common::block_max / 4];  // zeros before an index's one
     uint32_t unary_bits;
   };
 
@@ -136,7 +136,7 @@ struct golomb_decode_tile {
     from.size = static_cast<uint32_t>(size);
     from.sound =
         from.end <= job.universe && from.end >= from.base && from.end - from.base >= place.n && from.at <= in_size &&
-        size <= in_size - from.at && size <= golomb_body_max &&
+        size <= in_size - from.at && size <= common::body_max &&
         (!from.clustered || (common::may_cluster && common::code(from.end - from.base, place.n, false).divisor > 1));
   }
 
@@ -172,7 +172,7 @@ struct golomb_decode_tile {
       for (uint32_t i = 0; i < lane_words; ++i)
         if (const uint32_t w = first_word + lane * lane_words + i; w < end_word) sum += popcount(ones(w));
       DR_UNROLL
-      for (unsigned j = 0; j < golomb_lane_max; ++j) {
+      for (unsigned j = 0; j < common::lane_max; ++j) {
         const uint32_t i = lane * length + j;
         if (j >= length || i >= n || low > from.size) continue;
         sum += static_cast<uint32_t>(v(i) >= split.short_low) << 16;
@@ -199,20 +199,26 @@ struct golomb_decode_tile {
         }
       }
     });
-    typename Block::template each<golomb_lane> rests;  // remainders, summed up within the lane
+    // The remainder of index i of a lane, and the next extra bits of this lane.
+    const auto extras = [&](unsigned lane) {
+      const uint32_t at = unary_at + (s.unary_bits + 7) / 8 * 8 + (before[lane] >> 16);
+      return bits_at(s.body, at < behind ? at : behind, 32);
+    };
+    const auto remainder = [&](uint32_t i, uint32_t& extra) {
+      uint32_t r = v(i);
+      if (r >= split.short_low) {
+        r = 2 * r + (extra & 1) - split.short_low;
+        extra >>= 1;
+      }
+      return r;
+    };
     typename Block::template each<uint32_t> remainders;
     b.phase([&](unsigned lane) {
-      const uint32_t at = unary_at + (s.unary_bits + 7) / 8 * 8 + (before[lane] >> 16);
-      uint32_t extra = bits_at(s.body, at < behind ? at : behind, 32), sum = 0;
+      uint32_t extra = extras(lane), sum = 0;
       DR_UNROLL
-      for (unsigned j = 0; j < golomb_lane_max; ++j) {
+      for (unsigned j = 0; j < common::lane_max; ++j) {
         if (j >= length || lane * length + j >= n) continue;
-        uint32_t r = v(lane * length + j);
-        if (r >= split.short_low) {
-          r = 2 * r + (extra & 1) - split.short_low;
-          extra >>= 1;
-        }
-        rests[lane].of[j] = sum += r;
+        sum += remainder(lane * length + j, extra);
       }
       remainders[lane] = sum;
     });
@@ -221,15 +227,19 @@ struct golomb_decode_tile {
 
     b.phase([&](unsigned lane) {
       auto* const x = static_cast<uint32_t*>(job.out) + place.first();
+      // (Computed again: kept, they would take the registers of further blocks.)
+      uint32_t extra = extras(lane), begin = base + remainders[lane] + lane * length;
       DR_UNROLL
-      for (unsigned j = 0; j < golomb_lane_max; j += 4) {
+      for (unsigned j = 0; j < common::lane_max; j += 4) {
         const uint32_t i = lane * length + j;
         if (j >= length || i >= n) continue;
         const four_sums zeros = s.zeros[i / 4];
-        const uint32_t begin = base + remainders[lane] + i;
         four_words four;
         DR_UNROLL
-        for (unsigned l = 0; l < 4; ++l) four.of[l] = begin + l + split.divisor * zeros.of[l] + rests[lane].of[j + l];
+        for (unsigned l = 0; l < 4; ++l) {
+          if (i + l < n) begin += remainder(i + l, extra);
+          four.of[l] = begin++ + split.divisor * zeros.of[l];
+        }
         store_four(x, i, n, four);
       }
       if (lane != 0) return;

@@ -36,14 +36,17 @@ struct golomb_device {
   static dr_status launch(const dr_exec& exec, const dr_params& p, const dr_job* jobs, size_t n,
                           uint64_t (*scratch)(const dr_job&, unsigned), Tiles&& tiles_of) {
     const unsigned block_log2 = cpu::block_log2(p);
-    const golomb_common<rule> common{static_cast<std::byte*>(exec.scratch), block_log2};
     uint64_t at = 0;  // 64 bytes each
-    return launch_jobs<K>(exec, jobs, n, common, [&](size_t i, tile_job& t) -> uint64_t {
+    const auto fill = [&](size_t i, tile_job& t) -> uint64_t {
       t.universe = static_cast<uint32_t>(dr_job_at(jobs, i)->universe);
       t.extra = static_cast<uint32_t>(at);
       at += ceil_div(scratch(*dr_job_at(jobs, i), block_log2), 64);
       return tiles_of(*dr_job_at(jobs, i), t);
-    });
+    };
+    auto* const from = static_cast<std::byte*>(exec.scratch);
+    if (block_log2 <= golomb_block_log2)
+      return launch_jobs<K>(exec, jobs, n, golomb_common<rule, golomb_block_log2>{from, block_log2}, fill);
+    return launch_jobs<K>(exec, jobs, n, golomb_common<rule, golomb_block_log2_max>{from, block_log2}, fill);
   }
 
   static dr_status encode(const dr_exec* exec, const dr_params* p, const dr_job* jobs, size_t n) {

@@ -13,8 +13,8 @@ struct golomb_encode_tile {
   using args = Args;
   using common = decltype(Args::common);
   static constexpr const char* name = common::may_cluster ? "golomb_encode" : "rice_encode";
-  static constexpr unsigned lanes = golomb_lanes, grid_phases = 1;
-  static constexpr uint32_t words = (golomb_body_max + 15) / 16 * 4;
+  static constexpr unsigned lanes = golomb_lanes, grid_phases = 1, resident = common::resident;
+  static constexpr uint32_t words = (common::body_max + 15) / 16 * 4;
   struct shared {
     alignas(16) uint32_t body[words + 4];  // and a word that is read after it
   };
@@ -28,8 +28,12 @@ struct golomb_encode_tile {
     const golomb_head head = golomb_head::read(
         b, job, [] { return uint64_t{0}; },
         [&] { return tiles == 1 ? 0 : atomic_add(reinterpret_cast<uint32_t*>(state + tiles), 1u); });
-    if (!head.live) return;
     const golomb_place place = golomb_place::of(head, block_log2);
+    if (!head.live) {
+      // (A kernel beside this one may raise the fault at any time, and other tiles then still wait for this one.)
+      if (place.n > 0 && place.blocks > 1) (void)lookback(b, state, place.tile, 0);
+      return;
+    }
     if (place.n > 0)
       encode(b, s, job, place, state);
     else if (place.tile == 0)
@@ -61,9 +65,9 @@ struct golomb_encode_tile {
     b.phase([&](unsigned lane) {
       const uint32_t first = lane * length;
       uint32_t previous = first > 0 && first < n ? x[first - 1] + 1 : base;
-      golomb_lane indices;
+      golomb_lane<common::lane_max> indices;
       DR_UNROLL
-      for (unsigned j = 0; j < golomb_lane_max; j += 4) {
+      for (unsigned j = 0; j < common::lane_max; j += 4) {
         if (j >= length || first + j >= n) continue;
         const four_words four = load_four(x, first + j, n);
         DR_UNROLL
@@ -77,7 +81,7 @@ struct golomb_encode_tile {
       const choice by = choice::of(end - base, n);
       uint64_t sum = 0;
       DR_UNROLL
-      for (unsigned j = 0; j < golomb_lane_max; ++j) {
+      for (unsigned j = 0; j < common::lane_max; ++j) {
         if (j >= length || first + j >= n) continue;
         const uint32_t gap = indices.of[j] - previous;
         previous = indices.of[j] + 1;
@@ -135,7 +139,7 @@ struct golomb_encode_tile {
                              : 6 * uint64_t{place.blocks} + lookback(b, state, place.tile, body);
     auto* const out = static_cast<uint8_t*>(job.out);
     b.phase([&](unsigned lane) {
-      if (body <= golomb_body_max && at + body <= job.key) put_bytes(s.body, body, out + at, lane, lanes);
+      if (body <= common::body_max && at + body <= job.key) put_bytes(s.body, body, out + at, lane, lanes);
       if (lane == 0) {
         if (lone)
           put_varint(out, varint);

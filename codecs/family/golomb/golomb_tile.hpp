@@ -11,7 +11,7 @@
 #include "primitive/tile_job.hpp"
 
 #if defined(__CUDACC__)
-// The values of a lane stay in registers: only 64, for two blocks on an SM.
+// The values of a lane stay in registers.
 #define DR_UNROLL _Pragma("unroll")
 #define DR_ROLL _Pragma("unroll 1")
 #else
@@ -22,24 +22,29 @@
 namespace dr {
 
 inline constexpr unsigned golomb_lanes = 512;
-inline constexpr unsigned golomb_lane_max = (1u << golomb_block_log2_max) / golomb_lanes;  // indices of a lane
 
 // Bytes of a valid body, for any divisor: n·(k + 2) bits and (span − n) / M for the quotients, with a = span/n at
 // most log2(a) + 2.92 bits an index (golomb_bound; log2(a) + 2.8 if clustered and M >= 7, for that is at least 7/16 of
 // the plain one, and 6.5 bits below). n·(log2(span/n) + 2.92) grows with n, and 2^13 indices below 2^32 have 21.92
 // each. The unit test walks.
-inline constexpr uint32_t golomb_body_max = (1u << golomb_block_log2_max) * 22 / 8 + 3;
-static_assert(golomb_body_max < golomb_flag);
+constexpr uint32_t golomb_body_max(unsigned block_log2) { return (1u << block_log2) * 22 / 8 + 3; }
+static_assert(golomb_body_max(golomb_block_log2_max) < golomb_flag);
 
 // Table entries that a tile of decode adds up itself. Of a longer table, golomb_sum_groups adds up whole groups before.
 inline constexpr uint32_t golomb_group = 1024;
 
-template <const divisor_rule& rule>
+// Blocks of at most 2^Log2 indices. (Those of 2^12, the default, need half of the registers and of the shared memory that
+// the largest have, so more of them run at once.)
+template <const divisor_rule& rule, unsigned Log2>
 struct golomb_common {
   std::byte* scratch;  // a job's begins 64 · extra in
   uint32_t block_log2;
 
   static constexpr bool may_cluster = rule.may_cluster;
+  static constexpr unsigned block_max = 1u << Log2;
+  static constexpr unsigned lane_max = block_max / golomb_lanes;  // indices of a lane
+  static constexpr uint32_t body_max = golomb_body_max(Log2);
+  static constexpr unsigned resident = Log2 > golomb_block_log2 ? 2 : 3;  // blocks on a multiprocessor
   // Device code knows no host constant; its value it does.
   DR_HD static constexpr golomb_code code(uint64_t span, uint64_t n, bool clustered) {
     constexpr divisor_rule own = rule;
@@ -90,8 +95,9 @@ struct golomb_layout {
 };
 
 // A lane's state per index.
+template <unsigned N>
 struct golomb_lane {
-  uint32_t of[golomb_lane_max];
+  uint32_t of[N];
 };
 
 // Indices per lane of a block of n, a multiple of 4 so that four are coded at once.

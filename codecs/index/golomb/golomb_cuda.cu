@@ -2,6 +2,9 @@
 #include "codecs/family/golomb/golomb_encode_tile.hpp"
 #include "cuda/entry.cuh"
 
-DR_DEVICE_JOB_KERNEL(dr::golomb_encode_tile, dr::golomb_common<dr::golomb_rule>)
-DR_DEVICE_JOB_KERNEL(dr::golomb_decode_tile, dr::golomb_common<dr::golomb_rule>)
-DR_DEVICE_JOB_KERNEL(dr::golomb_sum_groups, dr::golomb_common<dr::golomb_rule>)
+DR_DEVICE_JOB_KERNEL(dr::golomb_encode_tile, dr::golomb_common<dr::golomb_rule, dr::golomb_block_log2>)
+DR_DEVICE_JOB_KERNEL(dr::golomb_decode_tile, dr::golomb_common<dr::golomb_rule, dr::golomb_block_log2>)
+DR_DEVICE_JOB_KERNEL(dr::golomb_sum_groups, dr::golomb_common<dr::golomb_rule, dr::golomb_block_log2>)
+DR_DEVICE_JOB_KERNEL(dr::golomb_encode_tile, dr::golomb_common<dr::golomb_rule, dr::golomb_block_log2_max>)
+DR_DEVICE_JOB_KERNEL(dr::golomb_decode_tile, dr::golomb_common<dr::golomb_rule, dr::golomb_block_log2_max>)
+DR_DEVICE_JOB_KERNEL(dr::golomb_sum_groups, dr::golomb_common<dr::golomb_rule, dr::golomb_block_log2_max>)
