@@ -272,7 +272,13 @@ typedef struct dr_kernel {
       grid_phases; /* above 1: a cooperative launch; no block begins a phase before all have ended the one before */
   const void *(*device)(void);                                                     /* NULL: not compiled for a GPU */
   void (*host)(void *grid, uint32_t block, uint32_t grid_phase, const void *args); /* NULL: not emulated */
+  uint32_t flags, reserved; /* DR_KERNEL_* bits. Without any it is launched when all before it have ended */
 } dr_kernel;
+/* The kernel may be launched while the one before it runs (programmatic launch). It has a second argument, uint32_t
+ * beside. If that is 0, it executes griddepcontrol.wait before it reads or writes memory, then
+ * griddepcontrol.launch_dependents; otherwise it needs nothing of the kernel before it (which
+ * may set the fault of its job meanwhile), and executes launch_dependents at its begin, and wait at its end. */
+#define DR_KERNEL_WAITS (UINT32_C(1) << 0)
 
 /* A stable sort of n pairs by bits [0, bits) of their keys, ascending. Inputs are overwritten. All in device memory. */
 typedef struct dr_sort {

@@ -1,6 +1,7 @@
 // CUDA behind cuda/device.hpp. Runtime API only, linked statically, so the library loads where there is no driver.
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <cub/device/device_radix_sort.cuh>
 #include <memory>
 #include <mutex>
@@ -34,13 +35,19 @@ dr_status on_device(int number, F&& f) {
   return status(e);
 }
 
+// Whether it may be launched while the kernel before it runs. (A plug-in's may be of an older interface.)
+bool waits_itself(const dr_kernel& kernel) {
+  return kernel.struct_size >= offsetof(dr_kernel, flags) + sizeof kernel.flags && kernel.flags & DR_KERNEL_WAITS;
+}
+
 class cuda_device final : public device {
  public:
   cuda_device(int number, int processors, int major)
       : number_(number), processors_(processors), starts_early_(major >= 9) {}
 
-  dr_status launch(void* stream, const dr_kernel& kernel, uint32_t blocks, const void* args) override {
+  dr_status launch(void* stream, const dr_kernel& kernel, uint32_t blocks, const void* args, bool beside) override {
     if (!kernel.device) return DR_E_UNSUPPORTED;
+    const bool early = starts_early_ && waits_itself(kernel);
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(blocks);
     config.blockDim = dim3(kernel.lanes);
@@ -49,14 +56,15 @@ class cuda_device final : public device {
     if (kernel.grid_phases > 1) {
       how.id = cudaLaunchAttributeCooperative;
       how.val.cooperative = 1;
-    } else {  // entry.cuh waits for the kernel before it
+    } else {
       how.id = cudaLaunchAttributeProgrammaticStreamSerialization;
       how.val.programmaticStreamSerializationAllowed = 1;
     }
     config.attrs = &how;
-    config.numAttrs = kernel.grid_phases > 1 || starts_early_ ? 1 : 0;
-    void* argument = const_cast<void*>(args);
-    return here([&] { return cudaLaunchKernelExC(&config, kernel.device(), &argument); });
+    config.numAttrs = kernel.grid_phases > 1 || early ? 1 : 0;
+    uint32_t second = early && beside;  // (of a kernel that has one)
+    void* arguments[] = {const_cast<void*>(args), &second};
+    return here([&] { return cudaLaunchKernelExC(&config, kernel.device(), arguments); });
   }
 
   dr_status sort(void* stream, const dr_sort& s) override {
@@ -124,17 +132,11 @@ class cuda_device final : public device {
   bool is_done(void* event) override {
     return here([&] { return cudaEventQuery(static_cast<cudaEvent_t>(event)); }) == DR_OK;
   }
-  uint32_t resident_blocks(const dr_kernel& kernel) override {
-    int blocks = 0;
-    if (!kernel.device || here([&] {
-          return cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel.device(), static_cast<int>(kernel.lanes),
-                                                               0);
-        }))
-      return 0;
-    return static_cast<uint32_t>(blocks * processors_);
+  void load(const dr_kernel& kernel) override {
+    cudaFuncAttributes read;
+    if (kernel.device) (void)here([&] { return cudaFuncGetAttributes(&read, kernel.device()); });
   }
   uint32_t processors() const override { return static_cast<uint32_t>(processors_); }
-  bool too_many_blocks() const override { return last == cudaErrorCooperativeLaunchTooLarge; }
   // CUB does not export its kernels, so they are loaded by running them: few and many pairs use different ones. No
   // other stream waits.
   dr_status load_sort(const dr_sort& asked) override {

@@ -15,7 +15,9 @@ class device {
   virtual ~device() = default;
 
   // Stream-ordered: these functions enqueue, and neither allocate nor wait.
-  virtual dr_status launch(void* stream, const dr_kernel& kernel, uint32_t blocks, const void* args) = 0;
+  // beside: the kernel needs nothing that the launch before it writes, so they may run side by side (codec.h,
+  // DR_KERNEL_WAITS).
+  virtual dr_status launch(void* stream, const dr_kernel& kernel, uint32_t blocks, const void* args, bool beside) = 0;
   virtual dr_status sort(void* stream, const dr_sort& sort) = 0;
   virtual dr_status clear(void* stream, void* to, uint64_t size) = 0;
   virtual dr_status copy(void* stream, void* to, const void* from, uint64_t size) = 0;
@@ -37,14 +39,11 @@ class device {
   // Whether wait_event would return at once. Enqueues nothing, and does not wait.
   virtual bool is_done(void* event) = 0;
 
-  // Blocks of a cooperative launch that run at once. Also loads the kernel, because a capture must not.
-  virtual uint32_t resident_blocks(const dr_kernel& kernel) = 0;
+  // Loads the kernel, because a capture must not.
+  virtual void load(const dr_kernel& kernel) = 0;
   virtual uint32_t processors() const = 0;
   // Loads the kernels of `sort`, and asks whether such a sort fits its temp; UNSUPPORTED if not.
   virtual dr_status load_sort(const dr_sort& sort) = 0;
-  // Whether the last launch of this thread failed because the blocks of a cooperative launch do not all run at once:
-  // the stream has a share of the device only, which resident_blocks does not know.
-  virtual bool too_many_blocks() const = 0;
   // Why the last call of this thread failed.
   virtual const char* reason() const = 0;
 };
@@ -64,6 +63,7 @@ struct device_queue {
   device* loads = nullptr;
   void* stream = nullptr;
   uint32_t launches = 0;  // a sort is one
+  bool beside = false;    // of the next launch, if it may run beside the one before it
   uint32_t nodes = 0;     // bound of the kernels, clears and copies: the nodes of a CUDA graph
 
   // Why the last launch or sort failed.
@@ -86,8 +86,10 @@ struct emulator_control {
   bool only_counts = false;
   // Not 0: strands run in another order after every barrier, and blocks that run concurrently begin late.
   uint64_t jitter = 0;
-  // Blocks of a cooperative launch that have room at once, as in a share of a device; with more it is refused.
-  std::optional<uint32_t> cooperative_most = {};
+  // A launch that may run beside the one before it runs before that.
+  bool swaps = false;
+  // The kernel of which launches fail.
+  const char* refused_kernel = nullptr;
   // Bytes of temp that a sort asks for, in place of dr_sort_temp.
   std::function<uint64_t(uint64_t n)> sort_temp = {};
   // Strands omit the barrier after this phase of this kernel, as if it were missing.

@@ -11,6 +11,7 @@
 #include <span>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "cuda/device.hpp"
@@ -40,7 +41,6 @@ struct launch_memory {
   }
 };
 
-constexpr const char* too_many = "too many blocks in cooperative launch, on the emulated device";
 thread_local const char* last = "";
 
 // Up to 63 microseconds, mostly none.
@@ -55,15 +55,27 @@ class emulated_device final : public device {
  public:
   explicit emulated_device(uint64_t seed) : seed_(seed) {}
 
-  dr_status launch(void* stream, const dr_kernel& kernel, uint32_t blocks, const void* args) override {
+  dr_status launch(void* stream, const dr_kernel& kernel, uint32_t blocks, const void* args, bool beside) override {
+    if (!emulator().swaps) return run(stream, kernel, blocks, args);
+    if (!beside) {
+      if (const dr_status status = run_held()) return status;
+      const auto* const bytes = static_cast<const std::byte*>(args);
+      held_ = {stream, &kernel, blocks, {bytes, bytes + kernel.args_size}};
+      return DR_OK;
+    }
+    const dr_status status = run(stream, kernel, blocks, args);
+    return status ? status : run_held();
+  }
+
+  dr_status run(void* stream, const dr_kernel& kernel, uint32_t blocks, const void* args) {
     const emulator_control& control = emulator();
     last = "unknown kernel, or diverged lanes, on the emulated device";
     if (!kernel.host) return DR_E_UNSUPPORTED;
-    if (kernel.grid_phases > 1 && control.cooperative_most && blocks > *control.cooperative_most) {
-      last = too_many;
+    if (control.refused_kernel && std::strcmp(control.refused_kernel, kernel.name) == 0) {
+      last = "refused, on the emulated device";
       return DR_E_DEVICE;
     }
-    touch("launch", stream);
+    if (control.stream_seen) control.stream_seen("launch", stream, nullptr);
     if (control.only_counts) {
       if (control.seen) control.seen(kernel, blocks);
       return DR_OK;
@@ -171,7 +183,7 @@ class emulated_device final : public device {
   void* allocate_host(uint64_t size) override { return allocate(size); }
   void release_host(void* memory) override { std::free(memory); }
   bool is_done(void*) override { return !emulator().lags; }
-  uint32_t resident_blocks(const dr_kernel&) override { return 2 * emulated_processors; }
+  void load(const dr_kernel&) override {}
   uint32_t processors() const override { return emulated_processors; }
   dr_status load_sort(const dr_sort& s) override {
     const uint64_t asked = emulator().sort_temp ? emulator().sort_temp(s.n) : dr_sort_temp(s.n);
@@ -179,14 +191,26 @@ class emulated_device final : public device {
     last = "a sort asks for more memory than dr_sort_temp";
     return DR_E_UNSUPPORTED;
   }
-  bool too_many_blocks() const override { return last == too_many; }
   const char* reason() const override { return last; }
 
  private:
-  static void touch(const char* what, void* stream, void* event = nullptr) {
+  void touch(const char* what, void* stream, void* event = nullptr) {
+    (void)run_held();
     if (emulator().stream_seen) emulator().stream_seen(what, stream, event);
   }
+  dr_status run_held() {
+    if (!held_.kernel) return DR_OK;
+    const held now = std::exchange(held_, {});
+    return run(now.stream, *now.kernel, now.blocks, now.args.data());
+  }
 
+  // The last launch, with emulator_control::swaps. (Of one thread.)
+  struct held {
+    void* stream = nullptr;
+    const dr_kernel* kernel = nullptr;
+    uint32_t blocks = 0;
+    std::vector<std::byte> args;
+  } held_;
   const uint64_t seed_;
   std::atomic<uint64_t> launches_{0};
 };

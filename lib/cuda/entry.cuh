@@ -164,19 +164,36 @@ class device_block {
   }
 };
 
+// Blocks of K that a multiprocessor has room for, if K bounds its registers so; else 0: no bound.
 template <class K>
-__global__ void __launch_bounds__(K::lanes) entry(const __grid_constant__ typename K::args args) {
+constexpr unsigned resident_of() {
+  if constexpr (requires { K::resident; })
+    return K::resident;
+  else
+    return 0;
+}
+
+template <class K>
+__global__ void __launch_bounds__(K::lanes, resident_of<K>())
+    entry(const __grid_constant__ typename K::args args, [[maybe_unused]] const uint32_t beside) {
   __shared__ alignas(16) unsigned char shared[sizeof(typename K::shared)];
   device_block<K::lanes> block;
 #if __CUDA_ARCH__ >= 900
+  // (Prefetches go to the L2, through which all writes go, so they may come too early.)
+  if constexpr (requires { K::each_ahead(args, 0u, [](const void*, uint64_t) {}); })
+    K::each_ahead(args, blockIdx.x, [](const void* from, uint64_t bytes) {
+      constexpr uint64_t line = 128;
+      for (uint64_t at = threadIdx.x * line; at < bytes; at += K::lanes * line)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(from) + at));
+    });
   // The next kernel's blocks may be scheduled after all of this kernel's are; none reads or writes before the previous
-  // kernel has ended, so the order of the stream holds.
-  asm volatile("griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;" ::: "memory");
+  // kernel has ended, so the order of the stream holds. `beside`: this kernel needs nothing of the one ahead, only of
+  // those before that one: they have ended, because the one ahead lets this one start after its own wait. What follows
+  // waits for this kernel, so its end has to wait for the one ahead.
+  if (!beside) asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
   jitter();
-  // A kernel of several grid phases may have nothing to do, which is then the same for all blocks.
-  if constexpr (requires { K::idle(args); })
-    if (K::idle(args)) return;
   for (unsigned phase = 0; phase < K::grid_phases; ++phase) {
     if (phase) {
       cooperative_groups::this_grid().sync();
@@ -184,6 +201,9 @@ __global__ void __launch_bounds__(K::lanes) entry(const __grid_constant__ typena
     }
     K::run(block, *reinterpret_cast<typename K::shared*>(shared), args, phase);
   }
+#if __CUDA_ARCH__ >= 900
+  if (beside) asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 
 }  // namespace dr

@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "cuda/device.hpp"
 #include "primitive/bits.hpp"
 
@@ -14,9 +16,10 @@ uint32_t nodes_of(const dr_sort& s) {
 
 dr_status launch(void* queue, const dr_kernel* kernel, uint32_t blocks, const void* args) {
   auto& q = *static_cast<device_queue*>(queue);
-  if (q.loads) (void)q.loads->resident_blocks(*kernel);
+  if (q.loads) q.loads->load(*kernel);
+  const bool beside = std::exchange(q.beside, false);
   if (q.where)
-    if (const dr_status status = q.where->launch(q.stream, *kernel, blocks, args)) return status;
+    if (const dr_status status = q.where->launch(q.stream, *kernel, blocks, args, beside)) return status;
   ++q.launches;
   ++q.nodes;
   return DR_OK;

@@ -62,7 +62,7 @@ dr_status device_range::prepare(const tensor_plans& plans, const exchange_memory
   }
   for (const dr_kernel* const k : {&kernel<round_values_of<jobs_few>>, &kernel<round_values_of<jobs_many>>,
                                    &kernel<add_values_to<jobs_few>>, &kernel<add_values_to<jobs_many>>})
-    (void)on_.where().where->resident_blocks(*k);  // loads it: a launch must not
+    on_.where().where->load(*k);  // loads it: a launch must not
   const auto room = [&](frame_kind kind, uint32_t frames, uint64_t& most) {
     size_t size = 0;
     const dr_status s = batch_of(kind).decode_room(std::max(1u, frames), size, c_.error);

@@ -258,19 +258,23 @@ class device_decoder {
     }
   }
 
-  dr_status run_codec(uint32_t p, uint32_t s) {
+  // beside: it needs nothing that the launch before its first one writes.
+  dr_status run_codec(uint32_t p, uint32_t s, bool beside = false) {
     if (jobs_.empty()) return DR_OK;
     const stage& stage = s_.wire[p].lists[s].front();
     const device_decode_scratch::room& own = scratch_[p * section_count + s];
     const dr_exec exec = queue_.exec(own.at, own.size);
     const dr_params params = stage.params();
+    queue_.beside = beside;
     const dr_status status = stage.codec->cuda->decode(&exec, &params, jobs_.data(), jobs_.size());
+    queue_.beside = false;  // (it may have launched nothing)
     return status ? fail(error_, status, "%s: its launch failed: %s", stage.codec->name, queue_.reason()) : DR_OK;
   }
 
   dr_status streams(uint32_t p) {
     const wire_plan& plan = s_.wire[p];
     const uint64_t row_bytes = uint64_t{plan.width} * value_size(plan.dtype);
+    const uint32_t before = queue_.launches;
     if (!plan.index().whole()) {
       jobs_of(p, section_index, [&](size_t i, dr_job& job) {
         job.out = work_[i].support;
@@ -280,6 +284,8 @@ class device_decoder {
       });
       if (const dr_status s = run_codec(p, section_index)) return s;
     }
+    // Behind indices neither stream needs the other; values with bases do.
+    const bool beside = queue_.launches > before && !plan.value().has(DR_NEEDS_BASE);
     if (s_.patches && plan.value().has(DR_NEEDS_BASE)) {
       const gather_bases::args bases{at<based_row>(7), static_cast<uint32_t>(work_.size())};
       if (const dr_status s = launched(launch<gather_bases>(queue_.exec(), assign_blocks_, bases))) return s;
@@ -290,7 +296,7 @@ class device_decoder {
         job.out = work_[i].values;
         job.out_capacity = s_.rows[i % s_.rows.size()].support_max * row_bytes;
       });
-      if (const dr_status s = run_codec(p, section_value)) return s;
+      if (const dr_status s = run_codec(p, section_value, beside)) return s;
     }
     if (plan.carries_order) return sort(p);
     if (!plan.order().count) return DR_OK;
@@ -486,8 +492,8 @@ void load_decode_kernels(const decode_shape& shape, device& where) {
     if (!d.judge(request, outs, reinterpret_cast<dr_result*>(uintptr_t{1} << 32), judged))
       (void)device_deliverer(shape, request, judged, dry, error).run(outs);
   }
-  (void)where.resident_blocks(kernel<add_rows>);
-  (void)where.resident_blocks(kernel<merge_tiles>);
+  where.load(kernel<add_rows>);
+  where.load(kernel<merge_tiles>);
 }
 
 dr_status judge_on_device(const decode_shape& shape, const decode_request& request, std::span<const tensor_out> outs,

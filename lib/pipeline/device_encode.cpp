@@ -306,10 +306,16 @@ class device_encoder {
   // ---- streams --------------------------------------------------------------------------------------------
 
   dr_status streams(uint32_t p) {
+    const uint32_t before = queue_.launches;
     for (const stream_step step : sequence_of(b_.wire[p])) {
       dr_status s = DR_OK;
       switch (step) {
-        case stream_step::index: s = index(p); break;
+        case stream_step::index: {
+          // Behind values neither stream needs the other.
+          const bool behind_values = queue_.launches > before && !b_.wire[p].carries_order;
+          s = index(p, behind_values);
+          break;
+        }
         case stream_step::regather: s = regather(p); break;
         case stream_step::value: s = value(p); break;
         case stream_step::reorder: s = reorder(p); break;
@@ -347,7 +353,8 @@ class device_encoder {
     }
   }
 
-  dr_status run_codec(uint32_t p, section s, bool decode = false) {
+  // beside: it needs nothing that the launch before its first one writes.
+  dr_status run_codec(uint32_t p, section s, bool decode = false, bool beside = false) {
     if (host_.jobs.empty()) return DR_OK;
     const stage& stage = b_.wire[p].lists[s].front();
     const codec_scratch& scratch = scratch_of(p, s, decode);
@@ -355,11 +362,13 @@ class device_encoder {
     if (step_at()) exec.reserved = keys_at;
     const dr_params params = stage.params();
     const auto f = decode ? stage.codec->cuda->decode : stage.codec->cuda->encode;
+    queue_.beside = beside;
     const dr_status status = f(&exec, &params, host_.jobs.data(), host_.jobs.size());
+    queue_.beside = false;  // (it may have launched nothing)
     return status ? fail(error_, status, "%s: its launch failed: %s", stage.codec->name, queue_.reason()) : DR_OK;
   }
 
-  dr_status index(uint32_t p) {
+  dr_status index(uint32_t p, bool beside) {
     const wire_plan& plan = b_.wire[p];
     if (plan.index().whole()) return DR_OK;
     jobs_of(p, section_index, [&](size_t i, dr_job& job) {
@@ -373,7 +382,7 @@ class device_encoder {
       job.tell_capacity = b_.rows[i].listed.support_max;
       job.tell_count = &w_.replaced[i].count;
     });
-    return run_codec(p, section_index);
+    return run_codec(p, section_index, false, beside);
   }
 
   dr_status regather(uint32_t p) {

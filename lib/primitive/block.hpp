@@ -4,10 +4,13 @@
 //   struct my_kernel {
 //     static constexpr const char* name = "my_kernel";
 //     static constexpr unsigned lanes = 256;     // threads of a block
-//     static constexpr unsigned grid_phases = 1; // more: every block ends a phase before any begins the next
+//     static constexpr unsigned grid_phases = 1; // more: a cooperative launch, which no kernel here is: see wait()
 //     struct args { … };                         // trivially copyable; at most 32764 bytes
 //     struct shared { … };                       // trivially default constructible; uninitialised when a block begins
 //     template <class Block> DR_HD static void run(Block& b, shared& s, const args& a, unsigned grid_phase);
+//     // Optional: calls f(from, bytes) for memory that a block reads and that no earlier kernel of the call writes. A GPU
+//     // brings it nearer while the kernel ahead still runs; it is a hint, and the bytes may change until the kernel's turn.
+//     template <class F> DR_HD static void each_ahead(const args& a, uint32_t block, F&& f);
 //   };
 //
 // Rules of `run`. Shared memory is written in phases only, and the output of a phase is read in later phases, or
@@ -172,14 +175,20 @@ const void* device_entry();
 
 // The description of a kernel for its launches.
 template <class K>
-inline constexpr dr_kernel kernel = {
-    sizeof(dr_kernel), K::name, K::lanes, sizeof(typename K::args), sizeof(typename K::shared), K::grid_phases,
+inline constexpr dr_kernel kernel = {sizeof(dr_kernel),
+                                     K::name,
+                                     K::lanes,
+                                     sizeof(typename K::args),
+                                     sizeof(typename K::shared),
+                                     K::grid_phases,
 #if defined(DR_WITH_CUDA)
-    &device_entry<K>,
+                                     &device_entry<K>,
 #else
-    nullptr,
+                                     nullptr,
 #endif
-    &run_on_host<K>};
+                                     &run_on_host<K>,
+                                     K::grid_phases > 1 ? 0 : DR_KERNEL_WAITS,
+                                     0};
 
 template <class K>
 dr_status launch(const dr_exec& exec, uint64_t blocks, const typename K::args& args) {

@@ -41,7 +41,7 @@ dr_status device_side::start(uint64_t cleared) {
        {&kernel<seal_slots>, &kernel<settle_slots>, &kernel<open_returns>, &kernel<collect_gates>, &kernel<seal_sums>,
         &kernel<return_states<jobs_few>>, &kernel<return_states<jobs_many>>, &kernel<set_counts>,
         &kernel<finish_outputs<jobs_few>>, &kernel<finish_outputs<jobs_many>>})
-    (void)at.resident_blocks(*k);
+    at.load(*k);
   dr_status s = at.clear(where_.stream, memory_, cleared);
   if (!s) s = at.copy(where_.stream, memory_, host_, mirrored_);
   if (!s) s = at.wait(where_.stream);

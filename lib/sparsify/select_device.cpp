@@ -24,12 +24,14 @@ select_kind kind_of(const device_select_job& j) {
                                                : select_nonzero;
 }
 
-// The sample is so large that six standard deviations of the r-th rank are about r/8, but at most one value in 32: for
-// the many tensors of a model larger samples would take longer than the read. The capacity for candidates covers five
-// standard deviations.
+// The sample is what one wave of blocks reads, two waves where millions are selected: six standard deviations of the r-th
+// rank are then r/8 of 1 % and r/24 of 10 %, and candidates, at 30 µs a million, cost less than a further wave, at 8 µs.
+// But at most one value in 32: for the many tensors of a model larger samples would take longer than the read. The
+// capacity for candidates covers five standard deviations.
 void plan_sample(const device_select_job& j, select_unit& u) {
+  constexpr double wave = 128 * sample_tile;
   const double d = static_cast<double>(j.d), target = static_cast<double>(u.target);
-  const double sample = std::clamp(std::min(2304 * d / target, d / 32), 8192.0, 1048576.0);
+  const double sample = std::clamp(d / 32, 8192.0, target > 4e6 ? 2 * wave : wave);
   const double blocks = std::max(1.0, std::floor(std::min(sample, d / 2) / sample_tile));
   u.sample_blocks = static_cast<uint16_t>(blocks);
   const double expected = blocks * sample_tile * target / d, rank = expected + bracket_slack(expected);
@@ -168,20 +170,13 @@ struct group {
     return launch<K>(exec, tiles, args);
   }
 
-  // At most as many blocks as there are tiles. A stream with a share of the device (a green context, MPS) may have room
-  // for fewer than the device says; any number does the work.
+  // At most as many blocks as there are tiles; any number does the work.
   dr_status fall_back() {
-    device* const where = static_cast<device_queue*>(exec.device)->where;
-    const uint64_t resident = where ? std::min(where->resident_blocks(kernel<select_fallback<Bits, N>>),
-                                               where->processors() * select_fallback<Bits, N>::blocks_a_processor)
-                                    : 1;
+    const device* const where = static_cast<device_queue*>(exec.device)->where;
     uint64_t most = 1;
     for (const placed& p : jobs) most = std::max(most, ceil_div(p.job->d, fallback_tile));
-    uint64_t blocks = std::clamp<uint64_t>(resident, 1, most);
-    for (;; blocks /= 2) {
-      const dr_status s = launch<select_fallback<Bits, N>>(exec, blocks, args);
-      if (s != DR_E_DEVICE || blocks == 1 || !where || !where->too_many_blocks()) return s;
-    }
+    const uint64_t wanted = where ? where->processors() * select_fallback<Bits, N>::blocks_a_processor : 1;
+    return launch<select_fallback<Bits, N>>(exec, std::min(wanted, most), args);
   }
 };
 

@@ -1,5 +1,4 @@
-// If the estimate of the sample failed (constant or adversarial data): radix over all elements, in one cooperative
-// launch.
+// If the estimate of the sample failed (constant or adversarial data): radix over all elements, in one launch.
 #pragma once
 
 #include <cstdint>
@@ -10,42 +9,48 @@ namespace dr {
 
 template <class Bits, size_t N>
 struct select_fallback {
-  // It is launched even if it is not needed, and cooperative: all blocks must be resident before one begins. So there
-  // are few (blocks_a_processor), and a block issues many loads at once.
+  // It is launched even if it is not needed, so there are few blocks (blocks_a_processor), and each issues many loads at
+  // once.
   static constexpr const char* name = "select_fallback";
-  static constexpr unsigned lanes = select_lanes;
-  static constexpr unsigned grid_phases = 6;  // zero · three digits · counts · writes
+  static constexpr unsigned lanes = select_lanes, grid_phases = 1;
   static constexpr unsigned blocks_a_processor = 4;
+  static constexpr uint32_t steps = fallback_state::steps;
   using args = select_args<N>;
   using view = select_view<Bits>;
   struct shared {
     alignas(16) uint32_t hist[select_bins];
   };
 
-  // Whether there is nothing to do: no block waits for another then.
-  DR_HD static bool idle(const args& a) { return view::of(a, a.job[0]).state().any_failed == 0; }
-
   template <class Block>
-  DR_HD static void run(Block& b, shared& s, const args& a, unsigned phase) {
+  DR_HD static void run(Block& b, shared& s, const args& a, unsigned) {
+    if (view::of(a, a.job[0]).state().any_failed == 0) return;
     for (uint32_t i = 0; i < a.jobs; ++i) {
       const select_unit& u = a.job[i];
       if (u.d <= select_small || u.kind != select_largest_kind) continue;
       const view v = view::of(a, u);
-      if (!v.state().failed) continue;
-      // A block has a run of elements; with a short tensor some have none.
-      const uint32_t blocks_max = (u.d - 1) / fallback_tile + 1,
-                     blocks = b.blocks() < blocks_max ? b.blocks() : blocks_max;
-      if (b.index() >= blocks) continue;
-      const uint32_t each = u.d / blocks, longer = u.d % blocks, index = b.index();
-      const uint32_t begin = each * index + (index < longer ? index : longer), end = begin + each + (index < longer);
-      if (phase == 0)
-        zero(b, v, blocks);
-      else if (phase <= 3)
-        count_digit(b, s, v, phase - 1, begin, end);
-      else if (phase == 4)
-        count(b, v, begin, end);
+      if (v.state().failed) select(b, s, v);
+    }
+  }
+
+  // Every step goes over all pieces of the tensor, and begins when the step before has ended. Blocks draw step and piece by
+  // ticket: so a block waits only for blocks that are running, however many of them have room at once.
+  template <class Block>
+  DR_HD static void select(Block& b, shared& s, const view& v) {
+    const uint32_t d = v.unit.d, most = (d - 1) / fallback_tile + 1, pieces = b.blocks() < most ? b.blocks() : most;
+    fallback_state& at = v.fallback();
+    for (uint32_t ticket = take_tile(b, &at.ticket); ticket < steps * pieces; ticket = take_tile(b, &at.ticket)) {
+      const uint32_t step = ticket / pieces, piece = ticket % pieces, each = d / pieces, longer = d % pieces;
+      const uint32_t begin = each * piece + (piece < longer ? piece : longer), end = begin + each + (piece < longer);
+      if (step > 0) wait(b, at.done + step - 1, pieces);
+      if (step == 0)
+        zero(b, v, piece, pieces);
+      else if (step <= 3)
+        count_digit(b, s, v, step - 1, begin, end);
+      else if (step == 4)
+        count(b, v, piece, begin, end);
       else
-        write(b, v, begin, end, index + 1 == blocks);
+        write(b, v, piece, begin, end, piece + 1 == pieces);
+      (void)last_of(b, at.done + step, pieces);
     }
   }
 
@@ -53,9 +58,9 @@ struct select_fallback {
 
   // Three histograms, in the memory of the sample's.
   template <class Block>
-  DR_HD static void zero(Block& b, const view& v, uint32_t blocks) {
+  DR_HD static void zero(Block& b, const view& v, uint32_t piece, uint32_t pieces) {
     b.phase([&](unsigned lane) {
-      for (uint32_t i = b.index() * lanes + lane; i < 3 * select_bins; i += blocks * lanes) v.sample()[i] = 0;
+      for (uint32_t i = piece * lanes + lane; i < 3 * select_bins; i += pieces * lanes) v.sample()[i] = 0;
     });
   }
 
@@ -100,9 +105,9 @@ struct select_fallback {
     });
   }
 
-  // Counts of a block: above in the high half, equal in the low half.
+  // Counts of a piece: above in the high half, equal in the low half.
   template <class Block>
-  DR_HD static void count(Block& b, const view& v, uint32_t begin, uint32_t end) {
+  DR_HD static void count(Block& b, const view& v, uint32_t piece, uint32_t begin, uint32_t end) {
     const exact_rank r = known(b, v, 3);
     typename Block::template each<uint64_t> sum;
     b.phase([&](unsigned lane) {
@@ -113,7 +118,7 @@ struct select_fallback {
     });
     const uint64_t all = b.sum(sum);
     b.phase([&](unsigned lane) {
-      if (lane == 0) v.counts()[b.index()] = all;
+      if (lane == 0) v.counts()[piece] = all;
     });
   }
 
@@ -204,12 +209,12 @@ struct select_fallback {
   }
 
   template <class Block>
-  DR_HD static void write(Block& b, const view& v, uint32_t begin, uint32_t end, bool last) {
+  DR_HD static void write(Block& b, const view& v, uint32_t piece, uint32_t begin, uint32_t end, bool last) {
     const exact_rank cut = known(b, v, 3);
     typename Block::template each<uint64_t> sum;
     b.phase([&](unsigned lane) {
       sum[lane] = 0;
-      for (uint32_t i = lane; i < b.index(); i += lanes) sum[lane] += v.counts()[i];
+      for (uint32_t i = lane; i < piece; i += lanes) sum[lane] += v.counts()[i];
     });
     uint64_t all = b.sum(sum);
     each_run(v.unit, begin, end, [&](const unit_run& r, uint32_t from, uint32_t to) {

@@ -28,6 +28,12 @@ struct select_filter {
     };
   };
 
+  template <class F>
+  DR_HD static void each_ahead(const args& a, uint32_t block, F&& f) {
+    const select_unit& u = job_of_tile(a, block);
+    if (Feedback || u.kind != select_chance) each_ahead_of<Bits>(u, block - u.first_tile, f);
+  }
+
   template <class Block>
   DR_HD static void run(Block& b, shared& s, const args& a, unsigned) {
     const select_unit& u = job_of_tile(a, b.index());

@@ -5,8 +5,7 @@
 //   refine    finds the exact threshold in the bin of rank r; other blocks order the tiles
 //   compact   writes support and values: the candidates in the order of the tiles, cut at the threshold
 //   survey    all elements, with their values where they are: counts those that are not zero; nothing is listed
-//   fallback  if the estimate of the sample failed (constant or adversarial data): radix over all elements, in one
-//   cooperative launch
+//   fallback  if the estimate of the sample failed (constant or adversarial data): radix over all elements
 //
 // Proof that bytes never depend on the sample: refine accepts only if count(> hi) < r <= count(>= lo) and all
 // candidates were listed; then the r-th largest key is in [lo, hi] and is found exactly among them. Otherwise the

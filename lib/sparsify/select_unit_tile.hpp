@@ -94,6 +94,13 @@ struct select_state {
 };
 static_assert(sizeof(select_state) == 64);
 
+// The fall-back's, likewise.
+struct fallback_state {
+  static constexpr uint32_t steps = 6;  // zero · three digits · counts · writes
+  uint32_t ticket, done[steps], reserved;
+};
+static_assert(sizeof(fallback_state) == 32);
+
 // A tile of rows of `width` values has 2^tile_shift rows. (With width 1 tiles count from the aligned vector that
 // includes the first value.)
 DR_HD constexpr uint32_t tile_shift(uint32_t width) {
@@ -105,7 +112,7 @@ DR_HD constexpr uint32_t tile_shift(uint32_t width) {
 struct select_layout {
   uint32_t tiles, order_blocks, refine_blocks, slices;  // tiles: of the read; slices: of candidates
   uint64_t bins, sample, order, lookback;               // zeroed
-  uint64_t draws, drawn, zeroed;                        // by chance: a draw_state; a bit for each position
+  uint64_t fallback, draws, drawn, zeroed;              // by chance: a draw_state; a bit for each position
   uint64_t table, slice, noted, list, counts, plain;    // plain: positions of candidates come first
 
   DR_HD static constexpr uint32_t list_size(uint32_t target) { return 8192 + target / 512; }
@@ -134,7 +141,8 @@ struct select_layout {
     l.sample = l.bins + (ranked ? 4 * select_bins : 0);
     l.order = l.sample + (ranked ? 4 * select_sample_bins : 0);
     l.lookback = l.order + uint64_t{8} * l.order_blocks;
-    l.draws = rounded(l.lookback + uint64_t{8} * l.slices);
+    l.fallback = rounded(l.lookback + uint64_t{8} * l.slices);
+    l.draws = rounded(l.fallback + (ranked ? sizeof(fallback_state) : 0));
     l.drawn = l.draws + (u.kind == select_chance ? sizeof(draw_state) : 0);
     l.zeroed = l.drawn + (u.kind == select_chance ? uint64_t{4} * (u.d / 32 + 2) : 0);
     l.table = rounded(uint64_t{4} * u.capacity);
@@ -181,6 +189,7 @@ struct select_view {
   DR_HD uint32_t* sample() const { return reinterpret_cast<uint32_t*>(zeroed + at.sample); }
   DR_HD uint64_t* order() const { return reinterpret_cast<uint64_t*>(zeroed + at.order); }
   DR_HD uint64_t* lookback() const { return reinterpret_cast<uint64_t*>(zeroed + at.lookback); }
+  DR_HD fallback_state& fallback() const { return *reinterpret_cast<fallback_state*>(zeroed + at.fallback); }
   DR_HD draw_state& draws() const { return *reinterpret_cast<draw_state*>(zeroed + at.draws); }
   DR_HD uint32_t* drawn() const { return reinterpret_cast<uint32_t*>(zeroed + at.drawn); }
   // Of more than a half of the positions those are drawn that are not selected.
@@ -266,6 +275,21 @@ DR_HD void each_run(const select_unit& u, uint32_t begin, uint32_t end, F&& f) {
   if (!u.flat()) return f(unit_run::all(u), begin, end);
   for (const flat_piece* p = &u.bucket().at(begin); p->first < end; ++p)
     f(unit_run::of(*p), begin > p->first ? begin : p->first, end < p[1].first ? end : p[1].first);
+}
+
+// What a tile of the read takes from memory: calls f(from, bytes). (Where a bucket's tensors are is only known to the
+// device.)
+template <class Bits, class F>
+DR_HD void each_ahead_of(const select_unit& u, uint32_t tile, F&& f) {
+  if (u.flat()) return;
+  const uint32_t shift = tile_shift(u.width);
+  const uint64_t skew = u.width == 1 ? reinterpret_cast<uintptr_t>(u.values) % 16 / sizeof(Bits) : 0;
+  const uint64_t from = uint64_t{tile} << shift, end = (uint64_t{tile} + 1 << shift) - skew;
+  const uint64_t first = from > skew ? from - skew : 0;
+  if (first >= u.d) return;  // the last tile, where the values are aligned
+  const uint64_t n = (end < u.d ? end : u.d) - first;
+  f(static_cast<const Bits*>(u.values) + first * u.width, n * u.width * sizeof(Bits));
+  if (u.residual) f(u.residual + first * u.width, n * u.width * sizeof(float));
 }
 
 // Element i of a run after the read, when the residual holds the accumulator.

@@ -96,7 +96,7 @@ FIELD(dr_need, rule, 40, 8);
 FIELD(dr_need, tell_suffices, 48, 4);
 FIELD(dr_need, reserved, 52, 4);
 
-SIZE(dr_kernel, 48);
+SIZE(dr_kernel, 56);
 FIELD(dr_kernel, struct_size, 0, 8);
 FIELD(dr_kernel, name, 8, 8);
 FIELD(dr_kernel, lanes, 16, 4);
@@ -105,6 +105,8 @@ FIELD(dr_kernel, shared_size, 24, 4);
 FIELD(dr_kernel, grid_phases, 28, 4);
 FIELD(dr_kernel, device, 32, 8);
 FIELD(dr_kernel, host, 40, 8);
+FIELD(dr_kernel, flags, 48, 4);
+FIELD(dr_kernel, reserved, 52, 4);
 
 SIZE(dr_sort, 72);
 FIELD(dr_sort, struct_size, 0, 8);

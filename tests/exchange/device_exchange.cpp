@@ -409,14 +409,14 @@ TEST_CASE("on a device: a launch that fails is this rank's error, and the next e
   o.on_device = 0b10;
   group g(o);
   g.draw(0);
-  dr::emulator().cooperative_most = 0;
+  dr::emulator().refused_kernel = "select_compact";
   const auto statuses = g.run(0);
-  dr::emulator().cooperative_most = {};
+  dr::emulator().refused_kernel = nullptr;
   CHECK(statuses[0] == DR_E_PEER);
   CHECK(statuses[1] == DR_E_DEVICE);
   for (const auto& r : g.ranks) {
     CHECK(r->context.error.frame == 1);
-    CHECK(r->error().find("too many blocks in cooperative launch") != std::string::npos);
+    CHECK(r->error().find("refused, on the emulated device") != std::string::npos);
     CHECK(r->out[0] == floats(150000, -1.0f));
   }
   g.draw(1);

@@ -328,10 +328,10 @@ TEST_CASE("several GPUs a host: an exchange that is cancelled, or cannot launch,
     if (cancels)
       REQUIRE(g.ranks[2]->exchange->cancel() == DR_OK);
     else
-      dr::emulator().cooperative_most = 0;
+      dr::emulator().refused_kernel = "select_compact";
     std::vector<dr_status> statuses(4);
     g.net.run(list, statuses);
-    dr::emulator().cooperative_most = {};
+    dr::emulator().refused_kernel = nullptr;
     for (uint32_t i = 0; i < 4; ++i) {
       INFO(g.ranks[i]->error());
       if (cancels) CHECK(g.ranks[i]->context.error.frame == 2);
@@ -344,7 +344,7 @@ TEST_CASE("several GPUs a host: an exchange that is cancelled, or cannot launch,
   // What a rank of a host could not send is in the residuals of the host.
   g.draw(2);
   std::vector<double> before = g.kept(0);
-  dr::emulator().cooperative_most = {};
+  dr::emulator().refused_kernel = nullptr;
   REQUIRE(g.ranks[1]->exchange->start(dr_call{}) == DR_OK);
   REQUIRE(g.ranks[1]->exchange->cancel() == DR_OK);
   std::vector<dr::exchange*> list;
