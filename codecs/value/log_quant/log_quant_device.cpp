@@ -9,7 +9,7 @@ namespace dr {
 namespace {
 
 uint64_t encode_scratch(const dr_job& job) { return log_quant_scratch::size(values_max(job)); }
-uint64_t decode_scratch(const dr_job& job) { return log_quant_source::size_of(values_max(job)); }
+uint64_t decode_scratch(const dr_job& job) { return table_values_source::size_of(values_max(job)); }
 
 bool need(const dr_params& p, const dr_job& job, dr_need& need) {
   if (log_quant_codec.cpu->need(&p, &job, 1, &need)) return false;

@@ -2,7 +2,7 @@
 // counts of levels; so they are three, and the last block of a job in each prepares the next.
 #pragma once
 
-#include "codecs/family/levels/table_encode_tile.hpp"
+#include "codecs/family/levels/table_values_encode_tile.hpp"
 #include "codecs/value/log_quant/log_quant_tile.hpp"
 #include "primitive/sum_tree_tile.hpp"
 
@@ -39,23 +39,13 @@ struct log_quant_scratch {
 };
 
 // What a block knows of its job.
-struct log_quant_part {
+struct log_quant_part : table_part {
   log_quant_scratch scratch;
-  uint64_t n, begin;
-  uint32_t length, blocks;
 
-  DR_HD static log_quant_part of(const log_quant_common& common, const tile_job& job, uint32_t tile) {
-    const uint64_t n = live_count(job) * job.width, begin = uint64_t{tile} * log_quant_tile;
-    const uint64_t rest = n > begin ? n - begin : 0;
-    return {log_quant_scratch::of(common.of(job), uint64_t{job.count_max} * job.width), n, begin,
-            static_cast<uint32_t>(rest < log_quant_tile ? rest : log_quant_tile),
-            static_cast<uint32_t>(level_blocks(n))};
+  DR_HD static log_quant_part of(const log_quant_common& common, const tile_job& job, uint32_t block) {
+    return {table_part::of(job, block), log_quant_scratch::of(common.of(job), uint64_t{job.count_max} * job.width)};
   }
 };
-
-DR_HD inline uint32_t float_bits(uint32_t dtype, const void* values, uint64_t i) {
-  return std::bit_cast<uint32_t>(value_at(dtype, values, i));
-}
 
 template <class Args>
 struct log_quant_range {
@@ -102,13 +92,10 @@ template <class Args>
 struct log_quant_levels {
   static constexpr const char* name = "log_quant_levels";
   static constexpr unsigned lanes = log_quant_lanes, grid_phases = 1;
-  static constexpr unsigned own = log_quant_tile / lanes;  // values of a lane
-  static_assert(own == sizeof(four_words));
   using args = Args;
   struct shared {
-    alignas(16) four_words code[lanes];  // bytes: level, and the sign as the highest bit
+    table_quantise_shared quantise;
     double part[lanes], total;
-    uint32_t bound[table_levels_max], count[table_levels_max];
     table_choice_shared choice;
   };
 
@@ -122,7 +109,7 @@ struct log_quant_levels {
     const bool apart = to.apart;
     const uint64_t head = log_head + 4 * apart;
     auto* const out = static_cast<uint8_t*>(job.out);
-    quantise(b, s, a.common, job, part, levels, out + head);
+    quantise(b, s.quantise, a.common.dtype, job.in, part, levels, out + head);
     if (apart) add_lowest(b, s, a.common, job, part);
     if (!last_of(b, &to.quantised, part.blocks)) return;
     choose_table_code(b, s.choice, to.counts, levels, part.n, to.code);
@@ -142,48 +129,14 @@ struct log_quant_levels {
  private:
   // Levels to scratch, signs to the payload, counts to the job's.
   template <class Block>
-  DR_HD static void quantise(Block& b, shared& s, const log_quant_common& common, const tile_job& job,
+  DR_HD static void quantise(Block& b, table_quantise_shared& s, const uint32_t& dtype, const void* const& in,
                              const log_quant_part& part, const uint32_t& levels, uint8_t* const& signs) {
     log_quant_numbers& to = *part.scratch.numbers;
-    const level_sample sample = level_sample::of(part.n);
-    b.phase([&](unsigned lane) {
-      if (lane >= table_levels_max) return;
-      s.bound[lane] = to.bounds[lane];
-      s.count[lane] = 0;
-    });
-    b.phase([&](unsigned lane) {
-      auto* const codes = reinterpret_cast<uint8_t*>(s.code);
-      for (uint32_t i = lane; i < log_quant_tile; i += lanes) {
-        uint32_t level = 0, sign = 0;
-        if (i < part.length) {
-          const uint32_t v = float_bits(common.dtype, job.in, part.begin + i), m = v & f32_type::magnitude_mask;
-          sign = v >> 31;
-          for (uint32_t half = levels / 2; half > 0; half /= 2) level += m >= s.bound[level + half - 1] ? half : 0;
-          if (!sample.is_part() || (part.begin + i) % level_sample::apart < level_sample::group)
-            atomic_add(&s.count[level], 1u);
-        }
-        codes[i] = static_cast<uint8_t>(level | sign << 7);
-      }
-    });
+    const uint32_t* const bounds = to.bounds;
+    uint32_t* const counts = to.counts;
+    uint8_t* const own = part.scratch.levels + part.begin;
     typename Block::template each<uint32_t> zeros;
-    b.phase([&](unsigned lane) {
-      four_words codes = s.code[lane];
-      uint32_t sign = 0, at_zero = 0;
-#pragma unroll
-      for (unsigned k = 0; k < 4; ++k) {
-        const uint32_t high = codes.of[k] & 0x80808080;
-        sign |= ((high >> 7) * 0x10204080 >> 28) << (4 * k);  // four bits side by side
-        codes.of[k] ^= high;
-      }
-      for (unsigned j = 0; j < own; ++j)
-        at_zero += lane * own + j < part.length && (codes.of[j / 4] >> (j % 4 * 8) & 0xff) == 0;
-      zeros[lane] = at_zero;
-      reinterpret_cast<four_words*>(part.scratch.levels + part.begin)[lane] = codes;
-      for (unsigned k = 0; k < 2; ++k)
-        if (lane * own + 8 * k < part.length)
-          signs[part.begin / 8 + 2 * lane + k] = static_cast<uint8_t>(sign >> (8 * k));
-      if (lane < table_levels_max && s.count[lane]) atomic_add(&to.counts[lane], s.count[lane]);
-    });
+    quantise_table_block(b, s, dtype, in, part, bounds, levels, own, signs, counts, zeros);
     const uint32_t all = b.sum(zeros);
     b.phase([&](unsigned lane) {
       if (lane == 0 && all) atomic_add(&to.at_zero, uint64_t{all});
@@ -196,7 +149,7 @@ struct log_quant_levels {
                                const log_quant_part& part) {
     put_tile_sums(b, s.part, part.length, part.scratch.sums + part.begin / sum_tile, [&](uint32_t i) {
       const uint32_t m = float_bits(common.dtype, job.in, part.begin + i) & f32_type::magnitude_mask;
-      return m < s.bound[0] ? double{f32_type::to_f32(m)} : 0.0;
+      return m < s.quantise.bound[0] ? double{f32_type::to_f32(m)} : 0.0;
     });
   }
 
@@ -220,39 +173,14 @@ struct log_quant_code {
   template <class Block>
   DR_HD static void run(Block& b, shared& s, const args& a, unsigned) {
     const tile_job& job = job_of_tile(a, b.index());
-    const uint64_t n_max = uint64_t{job.count_max} * job.width;
-    const auto tiles = static_cast<uint32_t>(level_blocks(n_max));
-    const log_quant_scratch scratch = log_quant_scratch::of(a.common.of(job), n_max);
-    const uint32_t block = tiles <= 1 ? 0 : take_tile(b, reinterpret_cast<uint32_t*>(scratch.state + tiles));
+    uint64_t* const state = log_quant_part::of(a.common, job, 0).scratch.state;
+    const uint32_t block = take_table_block(b, job, state), count = 1u << a.common.bits, dtype = a.common.dtype;
     const log_quant_part part = log_quant_part::of(a.common, job, block);
-    if (part.length == 0) {
-      b.phase([&](unsigned lane) {
-        if (block == 0 && lane == 0 && job.fault->code == DR_OK) *job.out_size = 0;
-      });
-      return;
-    }
-    const log_quant_numbers& known = *scratch.numbers;
-    const uint32_t length = part.length, count = 1u << a.common.bits;
-    auto* const out = static_cast<uint8_t*>(job.out);
-    const level_target to{out, log_head + 4 * (known.apart != 0) + ceil_div(part.n, 8), job.key, part.n, scratch.state};
-    typename Block::template each<lane_levels> levels;
-    b.phase([&](unsigned lane) {
-      levels[lane].bytes = reinterpret_cast<const four_words*>(scratch.levels + part.begin)[lane];
-      for (uint32_t i = lane; i < table_encode_shared::words + 2; i += lanes) s.body[i] = 0;
-      if (lane < table_levels_max) s.word[lane] = known.code.words[lane];
-    });
-    const uint64_t end = put_table_block(b, s, to, block, length, levels, known.code, count);
-    if (block + 1 < part.blocks) return;
-    // Several blocks have at most 75 + 1.507 · n bytes (table_coded_bound), so only one can be longer than its values.
-    const uint64_t value = value_size(a.common.dtype), raw = 1 + part.n * value;
-    const bool is_raw = end >= raw;
-    b.phase([&](unsigned lane) {
-      if (lane == 0) *job.out_size = is_raw ? raw : end;
-      if (!is_raw || part.blocks > 1) return;
-      const auto* const in = static_cast<const uint8_t*>(job.in);
-      if (lane == 0) out[0] = 0;
-      for (uint64_t i = lane; i + 1 < raw; i += lanes) out[1 + i] = in[i];
-    });
+    if (part.length == 0) return put_no_values(b, job, block);
+    const log_quant_numbers& known = *part.scratch.numbers;
+    const uint8_t* const levels = part.scratch.levels;
+    const uint64_t head = log_head + 4 * (known.apart != 0);
+    put_table_values(b, s, job, dtype, part, block, state, levels, known.code, count, head);
   }
 };
 
