@@ -24,7 +24,7 @@ extern const codec_notes uniform_quant_notes, log_quant_notes, half_notes, value
 // Their CUDA operations, in NAME_device.cpp.
 extern const dr_ops index_raw_cuda, golomb_cuda, rice_cuda, bloom_cuda, all_cuda;
 extern const dr_ops value_raw_cuda, qsgd_cuda, fit_poly_cuda, log_quant_cuda, uniform_quant_cuda, half_cuda, sign_cuda,
-    ternary_cuda, ulp_cuda;
+    ternary_cuda, lloyd_cuda, ulp_cuda;
 extern const dr_ops bitpack_cuda;
 
 }  // namespace dr

@@ -310,7 +310,7 @@ class bench {
     encode(g, "  raw values", topr("ratio=0.01", "index=golomb value=raw"), {{d}}, {});
     encode(g, "  raw indices", topr("ratio=0.01", "index=raw value=qsgd"), {{d}}, {});
     encode(g, "  raw both", topr("ratio=0.01", "index=raw value=raw"), {{d}}, {});
-    for (const char* value : {"uniform_quant", "uniform_quant(bits=8)", "half", "sign", "ternary"})
+    for (const char* value : {"uniform_quant", "uniform_quant(bits=8)", "half", "sign", "ternary", "lloyd"})
       encode(g, std::string("  ") + value, topr("ratio=0.01", std::string("index=golomb value=") + value), {{d}}, {});
     encode(g, "  rice", topr("ratio=0.01", "index=rice value=qsgd"), {{d}}, {});
     encode(g, "  Bloom filter, P0", topr("ratio=0.01", "index=bloom(policy=p0,fpr=0.001) value=qsgd"), {{d}}, {});

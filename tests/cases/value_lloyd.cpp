@@ -63,6 +63,13 @@ codec_case value_lloyd() {
     }));
   inputs.push_back(values("ranges of 1e30", DR_F32, 1, 500,
                           [&](uint64_t i) { return (i % 9 ? 1e-15 : 1e15) * (1 + random.unit()); }));
+  // Of so many one in eight is looked at: what the others have is counted where it is above, or found by the error.
+  const auto hidden = [](uint64_t i) { return i % 512 >= 64; };
+  inputs.push_back(values("others elsewhere", DR_F32, 1, 70000,
+                          [&](uint64_t i) { return hidden(i) ? 1 + 0.1 * random.unit() : 100 + random.unit(); }));
+  inputs.push_back(values("larger elsewhere", DR_F16, 1, 70000,
+                          [&](uint64_t i) { return i % 7000 == 300 ? 60000 : 1 + random.unit(); }));
+  inputs.push_back(values("three", DR_BF16, 1, 70000, [&](uint64_t i) { return i == 300 ? -10 : i % 2 ? 1 : 0.5; }));
   return {DR_ROLE_VALUE,
           "lloyd",
           {"lloyd", "lloyd(levels=2)", "lloyd(levels=3)", "lloyd(levels=7)", "lloyd(levels=16)", "lloyd(price=0.35)",

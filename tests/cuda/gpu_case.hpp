@@ -45,6 +45,7 @@ inline std::vector<std::string> stages(dr_role role, bool based = false) {
       {"half", {"half", "half(type=bf16)"}},
       {"sign", {"sign", "sign(scale=mean)", "sign(scale=means)"}},
       {"ternary", {"ternary", "ternary(clip=0)"}},
+      {"lloyd", {"lloyd", "lloyd(levels=16,price=0.01)"}},
       {"fit_poly", {"fit_poly", "fit_poly(degree=0)"}}};
   std::vector<std::string> all;
   for (size_t i = 0; i < dr_codec_count(); ++i) {

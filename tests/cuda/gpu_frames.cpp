@@ -15,9 +15,9 @@ bool takes_all(const std::string& pair) { return pair.find("bloom") == std::stri
 }  // namespace
 
 TEST_CASE("the codecs that have kernels run on a GPU, all others say that they do not") {
-  const std::vector<std::string> kernels{"raw",     "golomb",    "rice",          "bloom", "all",
-                                         "qsgd",    "log_quant", "uniform_quant", "half",  "sign",
-                                         "ternary", "fit_poly",  "bitpack",       "ulp"};
+  const std::vector<std::string> kernels{"raw",     "golomb",    "rice",          "bloom",   "all",
+                                         "qsgd",    "log_quant", "uniform_quant", "half",    "sign",
+                                         "ternary", "lloyd",     "fit_poly",      "bitpack", "ulp"};
   for (size_t i = 0; i < dr_codec_count(); ++i) {
     const dr_codec& c = *dr_codec_at(i);
     if (c.role == DR_ROLE_SPARSIFY || c.role == DR_ROLE_FEEDBACK || c.role == DR_ROLE_BYTES) continue;

@@ -167,6 +167,7 @@ const char* const plans[] = {"index=raw value=raw",
                              "index=golomb value=sign(scale=mean)",
                              "index=rice value=sign(scale=means)",
                              "index=golomb value=ternary",
+                             "index=golomb value=lloyd(price=0.35)",
                              "index=bloom(fpr=0.01) value=raw",
                              "index=bloom(policy=p0,fpr=0.02) value=qsgd",
                              "index=golomb value=fit_poly",
@@ -499,6 +500,9 @@ TEST_CASE(
     "any number of tensors takes as many launches as one, at most 8 and a predicated one for Top-r, Golomb and a "
     "quantiser") {
   const plan p("sparsify=topr(ratio=0.01) index=golomb value=qsgd");
+  // (Of more than 65536 values lloyd looks at a sample, and at all of them if that was not enough.)
+  std::vector<gradient> large{make(DR_F32, 7000000, 1)};
+  CHECK(prepared(plan("sparsify=topr(ratio=0.01) index=golomb value=lloyd"), large).info.launches == 15);
   for (const size_t n : {size_t{1}, size_t{41}, size_t{161}, size_t{400}}) {
     std::vector<gradient> g;
     for (size_t i = 0; i < n; ++i) g.push_back(make(DR_F32, i ? 10 + 19 * i : 20000, i));
@@ -507,6 +511,7 @@ TEST_CASE(
     CHECK(prepared(plan("sparsify=topr(ratio=0.01) index=golomb value=log_quant"), g).info.launches == 11);
     CHECK(prepared(plan("sparsify=topr(ratio=0.01) index=golomb value=ternary"), g).info.launches == 11);
     CHECK(prepared(plan("sparsify=topr(ratio=0.01) index=golomb value=ternary(clip=0)"), g).info.launches == 10);
+    CHECK(prepared(plan("sparsify=topr(ratio=0.01) index=golomb value=lloyd"), g).info.launches == 12);
     CHECK(prepared(plan("sparsify=topr(ratio=0.01) index=golomb value=sign(scale=means)"), g).info.launches == 9);
     CHECK(prepared(plan("sparsify=topr(ratio=0.01) index=golomb value=uniform_quant"), g).info.launches == 25);
     CHECK(prepared(plan("sparsify=topr(ratio=0.01) index=golomb value=uniform_quant(bits=4)"), g).info.launches == 13);

@@ -118,6 +118,7 @@ TEST_CASE("prepared calls allocate nothing, on the CPU or on a device, whether t
           "sparsify=topr(ratio=0.05) index=bloom(policy=p0,fpr=0.01) value=qsgd", "index=bloom(fpr=0.1) value=raw",
           "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=log_quant",
           "sparsify=topr(ratio=0.05) index=golomb value=half",
+          "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=lloyd",
           "sparsify=topr(ratio=0.05) index=golomb value=uniform_quant",
           "sparsify=topr(ratio=0.05) index=golomb value=sign(scale=mean)",
           "sparsify=topr(ratio=0.05) index=golomb value=sign(scale=means)",

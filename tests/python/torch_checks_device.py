@@ -212,8 +212,8 @@ def no_step_waits_for_a_device():
 def a_plan_without_a_path_on_a_device_is_named_once_and_runs_on_the_cpu():
     rank = dist.get_rank()
     for plan, options, words in (
-        (TOP + "lloyd(levels=16)", {}, "0: lloyd runs on the CPU only"),
-        ("index=golomb value=lloyd feedback=residual exchange=owner", {}, "0: lloyd runs on the CPU only"),
+        (TOP + "dynamic_tree", {}, "0: dynamic_tree runs on the CPU only"),
+        ("index=golomb value=dynamic_tree feedback=residual exchange=owner", {}, "0: dynamic_tree runs on the CPU only"),
         (TOP + "qsgd", {"nonfinite": "skip"}, "DR_SENDER_SKIP runs on the CPU only"),
     ):
         here, there = AllReduce(plan, **OPTIONS, **options), on_device(AllReduce(plan, **OPTIONS, **options))
@@ -455,14 +455,14 @@ def no_reduce_scatter_waits_for_a_device():
 
 @check("two")
 def shards_by_a_plan_without_a_path_on_a_device_go_through_the_cpu_with_one_warning():
-    here, there = scatters(TOP + "lloyd(levels=16)")
+    here, there = scatters(TOP + "dynamic_tree")
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         for number in range(2):
             assert same(scatter_of(here, number), scatter_of(there, number))
     found = [warning for warning in seen if "frames are made on the CPU" in str(warning.message)]
     assert len(found) == (1 if dist.get_rank() == 0 else 0)
-    assert all("the gradient: lloyd runs on the CPU only" in str(one.message) and one.filename == __file__ for one in found)
+    assert all("the gradient: dynamic_tree runs on the CPU only" in str(one.message) and one.filename == __file__ for one in found)
     assert there.stats().place == "cpu"
 
 
@@ -471,7 +471,7 @@ def shards_elsewhere_are_copied_and_their_slots_go_there():
     """Like a GPU with NCCL of which the plan makes no use, except that everything is in the CPU's memory."""
     from deepreduce.torch import _engine
 
-    plan = TOP + "lloyd(levels=16)"
+    plan = TOP + "dynamic_tree"
     here, there = ReduceScatter(plan, dense_below=0), ReduceScatter(plan, dense_below=0)
     for number in range(3):
         expected = scatter_of(here, number)

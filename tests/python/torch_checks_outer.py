@@ -578,7 +578,7 @@ def a_round_that_a_unit_on_a_device_spoils_moves_nothing_and_loses_nothing():
 @check("outer")
 def copies_to_the_cpu_are_said_once():
     rank = dist.get_rank()
-    for plan, warns in ((SPARSE, True), (None, False)):  # (a dense plan makes no frames)
+    for plan, warns in ((SPARSE.replace("lloyd(levels=4)", "dynamic_tree"), True), (None, False)):  # (a dense plan makes no frames)
         model = Norms()
         outer = on_device(Outer(model, plan, every=4, fragments=2))
         with warnings.catch_warnings(record=True) as seen:
@@ -586,5 +586,5 @@ def copies_to_the_cpu_are_said_once():
             inner_steps(model, adam(model), outer, 0, 8)
         found = [warning for warning in seen if "frames are made on the CPU" in str(warning.message)]
         assert len(found) == (1 if warns and rank == 0 else 0), [str(warning.message) for warning in found]
-        assert all("lloyd runs on the CPU only" in str(warning.message) and warning.filename == __file__ for warning in found)
+        assert all("dynamic_tree runs on the CPU only" in str(warning.message) and warning.filename == __file__ for warning in found)
         assert places_of(outer) == {"cpu"}

@@ -324,16 +324,18 @@ TEST_CASE("a sender on a device refuses what has no path there, and names it") {
     return error;
   };
   const std::string top = "*: sparsify=topr(ratio=0.1) feedback=residual index=golomb value=";
-  CHECK(words(top + "lloyd(levels=16)", 0, {"fc.weight", 5000}).starts_with("fc.weight: lloyd runs on the CPU only"));
-  CHECK(words(top + "lloyd(levels=16)", 0, {"fc.weight", 5000}).find("ALLOW_HOST") == std::string::npos);
+  CHECK(
+      words(top + "dynamic_tree", 0, {"fc.weight", 5000}).starts_with("fc.weight: dynamic_tree runs on the CPU only"));
+  CHECK(words(top + "dynamic_tree", 0, {"fc.weight", 5000}).find("ALLOW_HOST") == std::string::npos);
   CHECK(words("*: feedback=dgc sparsify=topr(ratio=0.1) index=golomb value=raw", 0, {"w", 5000}).starts_with("w: dgc"));
-  CHECK(words("*: feedback=residual exchange=owner index=golomb value=lloyd", 0, {"w", 5000})
-            .starts_with("w: lloyd runs on the CPU only"));
+  CHECK(words("*: feedback=residual exchange=owner index=golomb value=dynamic_tree", 0, {"w", 5000})
+            .starts_with("w: dynamic_tree runs on the CPU only"));
   CHECK(words("*: transform=lowrank(rank=2) feedback=residual", 0, {"w", 5000, DR_F32, "", 50}) ==
         "w: transform=lowrank has no path on a device");
   CHECK(words("*: index=all value=half", DR_SENDER_HALVES, {"w", 5000}) ==
         "w: an all-reduce of halves (DR_SENDER_HALVES) has no path on a device");
-  CHECK(words(top + "lloyd(levels=16)", DR_SENDER_SCATTER, {"w", 5000}).starts_with("w: lloyd runs on the CPU only"));
+  CHECK(
+      words(top + "dynamic_tree", DR_SENDER_SCATTER, {"w", 5000}).starts_with("w: dynamic_tree runs on the CPU only"));
   CHECK(words(top + "raw", DR_SENDER_SKIP, {"w", 5000}).starts_with("options: DR_SENDER_SKIP runs on the CPU only"));
   CHECK(words(top + "raw", 0, {"w", 5000}, DR_OK).empty());
 }
