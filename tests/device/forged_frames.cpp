@@ -344,7 +344,8 @@ TEST_CASE("of forged fields, modes and streams a device thinks as the CPU does, 
     for (const dr_codec* value : on_devices(DR_ROLE_VALUE)) {
       const bool reorders = value->traits & DR_REORDERS;
       const std::string name = std::string(index->name) + " " + value->name;
-      for (int round = 0; round < 200; ++round) {
+      // (A codec that reorders has one more stream that has to be sound, so fewer are taken.)
+      for (int round = 0, rounds = reorders ? 400 : 200; round < rounds; ++round) {
         INFO(name << ", round " << round);
         forged::entry e;
         e.dtype = r.of(std::vector<uint32_t>{DR_F32, DR_F32, DR_F16, DR_BF16});
