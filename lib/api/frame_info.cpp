@@ -44,7 +44,7 @@ size_t info_of_tensor(const frame_view& f, size_t begin, dr_tensor_info& t) {
   if (p.order().count) text += " order=" + describe_list(p.order());
   if (p.tiles) text += " transform=dct(size=" + std::to_string(p.tiles.size()) + ")";
   std::strncpy(t.plan, text.c_str(), sizeof t.plan - 1);
-  t.host_only |= p.index().block > 1 || bool(p.tiles) || (p.patch && p.index().whole());
+  t.host_only |= (p.index().block > 1 && p.replaces_support()) || bool(p.tiles) || (p.patch && p.index().whole());
   for (const stage_list& list : p.lists)
     for (const stage& s : list) t.host_only |= !runs_on_cuda(s);
   return end;

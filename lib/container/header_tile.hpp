@@ -12,11 +12,13 @@ namespace dr {
 struct plan_rule {
   dr_size_rule size[3];
   uint64_t value_bytes;  // of a row: width · size of the type
-  uint32_t flags;        // row_flag bits, and rule_sends_all
+  uint32_t flags;        // row_flag bits, rule_sends_all, and those from rule_block on
   uint32_t entry_at;     // the offset of its entry in the header's head
 };
 // The support of a row by the plan is its universe.
 inline constexpr uint32_t rule_sends_all = 1 << 16;
+// From this bit on: log2 of the elements of a block, if the index codec codes blocks; otherwise 0.
+inline constexpr uint32_t rule_block = 24;
 
 // A row to be unpacked from a frame. Slots are 16-byte aligned and have 32 zeroed bytes after their capacity.
 struct unpack_row {
@@ -232,7 +234,14 @@ struct judge_frames {
         (row.mode != mode_dense && row.count > d.count_max) ||
         (row.mode == mode_raw_index && (a.prefix || (row.count && !d.support))))
       return at;
+    const uint32_t shift = plan.flags >> rule_block, rest = (1u << shift) - 1;
+    const auto keys_of = [&](uint64_t elements) { return (elements + rest) >> shift; };
+    const auto are_whole = [&](uint64_t n) { return (n & rest) == 0 || (n & rest) == (row.universe & rest); };
     const auto size_of = [&](uint32_t s, uint64_t elements, uint64_t& size) {
+      if (s == section_index) {
+        if (!are_whole(elements) || !are_whole(row.support)) return row_rule::whole_blocks;
+        elements = keys_of(elements);
+      }
       if (!(plan.flags & row_stores_size << s)) size = dr_rule_size(&plan.size[s], elements);
       return row_rule::none;
     };
@@ -248,8 +257,8 @@ struct judge_frames {
     r.support_count = dense ? 0 : row.support;  // no codec runs for a dense row
 #pragma unroll
     for (unsigned s = 0; s < section_count; ++s) r.size[s] = row.size[s];
-    out.coded = row.mode == mode_plan ? row.count : 0;
-    out.expected = row.mode == mode_plan ? row.support : 0;
+    out.coded = row.mode == mode_plan ? keys_of(row.count) : 0;
+    out.expected = row.mode == mode_plan ? keys_of(row.support) : 0;
     return 0;
   }
 

@@ -28,10 +28,11 @@ dr_status finish_shape(decode_shape& shape, bool& host_would_do, dr_error& error
       return fail(error, DR_E_UNSUPPORTED,
                   "frame: transform=dct runs on the CPU only; DR_PLACE_ALLOW_HOST decodes it there, with copies and a "
                   "wait");
-    if (plan.index().block > 1)
-      return fail(error, DR_E_UNSUPPORTED,
-                  "frame: %s runs on the CPU only; DR_PLACE_ALLOW_HOST decodes it there, with copies and a wait",
-                  index_with(DR_PREFIX));
+    if (plan.index().block > 1 && plan.replaces_support())
+      return fail(
+          error, DR_E_UNSUPPORTED,
+          "frame: %s of blocks runs on the CPU only; DR_PLACE_ALLOW_HOST decodes it there, with copies and a wait",
+          plan.index().front().codec->name);
     for (const stage_list& list : plan.lists)
       for (uint32_t k = 0; k < list.count; ++k)
         if (!runs_on_cuda(list.stages[k]) || k > 0)

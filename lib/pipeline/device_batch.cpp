@@ -35,11 +35,19 @@ dr_status check_device_batch(const batch& b, bool& host_would_do, dr_error& erro
           index.front().codec->name);
     if (const sparsifier& s = u.method->sparsifier().how; !s.on_device && !s.patches)
       return lacks(u.first_tensor, host_only, s.entry.name);
+    if (const bound_sparsifier s = u.method->sparsifier(); s.how.on_device && s.block() == 0)
+      return lacks(
+          u.first_tensor,
+          "(block=auto) runs on the CPU only; block=1 to 32 runs on CUDA, and DR_PLACE_ALLOW_HOST runs auto on "
+          "the CPU, with copies and a wait",
+          s.how.entry.name);
     if (u.method->keeps_feedback() && (u.method->feedback.codec->traits & DR_HOST_ONLY))
       return lacks(u.first_tensor, host_only, u.method->feedback.codec->name);
     if (u.tiles) return lacks(u.first_tensor, host_only, "transform=dct");
     if (u.method->votes) return lacks(u.first_tensor, host_only, "merge=vote");
     if (u.universe > universe_max) return lacks(u.first_tensor, "2^32 rows and more have no CUDA path", "");
+    if (u.rows > 1 && u.method->sparsifier().how.block)
+      return lacks(u.first_tensor, " of a tensor in segments have no CUDA path", u.method->sparsifier().how.entry.name);
     if (u.rows > 1 && u.tensors > 1)
       return lacks(u.first_tensor, "segments of a bucket (bucket=flat) have no CUDA path", "");
     if (u.rows > 1 && u.patches() && u.dense_above < u.universe)
@@ -69,6 +77,11 @@ dr_status check_device_batch(const batch& b, bool& host_would_do, dr_error& erro
     if (!r.choices.empty())
       return lacks(b.units[r.unit].first_tensor,
                    "auto runs on the CPU only; DR_PLACE_ALLOW_HOST runs it there, with copies and a wait", "");
+  for (const batch_row& r : b.rows)
+    if (const wire_plan& plan = b.wire[r.plan]; plan.index().block > 1 && plan.replaces_support())
+      return lacks(b.units[r.unit].first_tensor,
+                   " of blocks runs on the CPU only; DR_PLACE_ALLOW_HOST runs it there, with copies and a wait",
+                   plan.index().front().codec->name);
   for (size_t i = 0; i < b.rows.size(); ++i)
     for (const stage_list& list : b.wire[b.rows[i].plan].lists)
       for (uint32_t k = 0; k < list.count; ++k)

@@ -1,6 +1,7 @@
 #include "pipeline/device_decode.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cinttypes>
 #include <cstring>
 
@@ -8,6 +9,7 @@
 #include "pipeline/device_decode_work.hpp"
 #include "pipeline/device_encode.hpp"
 #include "primitive/value_type.hpp"
+#include "split/expand_tile.hpp"
 #include "split/order_tile.hpp"
 
 namespace dr {
@@ -221,7 +223,8 @@ class device_decoder {
     const wire_plan& plan = s_.wire[p];
     plan_rule rule{};
     rule.entry_at = s_.header.entry_at[p];
-    rule.flags = row_flags(plan) | (plan.index().whole() ? rule_sends_all : 0);
+    rule.flags = row_flags(plan) | (plan.index().whole() ? rule_sends_all : 0) |
+                 static_cast<uint32_t>(std::countr_zero(plan.index().block)) << rule_block;
     rule.value_bytes = uint64_t{plan.width} * value_size(plan.dtype);
     for (uint32_t s = 0; s < section_count; ++s) {
       rule.size[s].struct_size = sizeof(dr_size_rule);
@@ -277,12 +280,13 @@ class device_decoder {
     const uint32_t before = queue_.launches;
     if (!plan.index().whole()) {
       jobs_of(p, section_index, [&](size_t i, dr_job& job) {
-        job.out = work_[i].support;
-        job.out_capacity = 4 * s_.rows[i % s_.rows.size()].support_max;
+        job.out = work_[i].blocks ? work_[i].blocks : work_[i].support;
+        job.out_capacity = 4 * plan.index().keys(s_.rows[i % s_.rows.size()].support_max);
         job.count = &w_.result[i].coded;
         job.tell_count = &w_.result[i].expected;
       });
       if (const dr_status s = run_codec(p, section_index)) return s;
+      if (const dr_status s = expand(p)) return s;
     }
     // Behind indices neither stream needs the other; values with bases do.
     const bool beside = queue_.launches > before && !plan.value().has(DR_NEEDS_BASE);
@@ -307,6 +311,25 @@ class device_decoder {
     });
     if (const dr_status s = run_codec(p, section_order)) return s;
     return permute(p);
+  }
+
+  // Lists the elements of the blocks that an index codec listed.
+  dr_status expand(uint32_t p) {
+    const uint32_t block = s_.wire[p].index().block;
+    if (block == 1) return DR_OK;
+    jobs_of(p, section_index, [&](size_t i, dr_job& job) {
+      job.in = work_[i].blocks;
+      job.out = work_[i].support;
+      job.count = &w_.result[i].expected;
+      job.tell_count = &w_.rows[i].support_count;
+      job.universe = s_.rows[i % s_.rows.size()].universe;
+    });
+    return launched(
+        launch_jobs<expand_lists>(queue_.exec(), jobs_.data(), jobs_.size(), no_common{}, [&](size_t i, tile_job& t) {
+          t.universe = static_cast<uint32_t>(jobs_[i].universe);
+          t.extra = static_cast<uint32_t>(std::countr_zero(block));
+          return ceil_div(jobs_[i].count_max * block, row_tile);
+        }));
   }
 
   dr_status permute(uint32_t p) {

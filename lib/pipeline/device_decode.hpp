@@ -52,6 +52,7 @@ struct device_decode_row {
   uint8_t* slot[section_count];
   uint64_t capacity[section_count];
   uint32_t *support, *order, *sorted;  // support: nullptr: there is no list; sorted: of keys that carry the order
+  uint32_t* blocks;                    // of an index list that codes blocks; otherwise nullptr
   std::byte *values, *in_order;        // values: the slot, if the payload is the values
   std::byte* based;                    // of a patch whose value codec reads it: the base at the support
   uint32_t* starts;                    // of the output's tiles

@@ -30,7 +30,9 @@ void lay_out_row(const decode_shape& shape, size_t row, device_decode_row& o, By
   const auto& r = shape.rows[row];
   const wire_plan& plan = shape.wire[r.plan];
   const uint64_t row_bytes = uint64_t{plan.width} * value_size(plan.dtype);
-  if (r.lists) o.support = reinterpret_cast<uint32_t*>(bytes(4 * std::max(r.coded_max, r.support_max) + slack));
+  const uint64_t block = plan.index().block, keys = plan.index().keys(std::max(r.coded_max, r.support_max));
+  if (r.lists) o.support = reinterpret_cast<uint32_t*>(bytes(4 * keys * block + slack));
+  if (r.lists && block > 1) o.blocks = reinterpret_cast<uint32_t*>(bytes(4 * keys + slack));
   o.values = copies_values(plan) ? reinterpret_cast<std::byte*>(o.slot[section_value])
                                  : bytes(r.support_max * row_bytes + slack);
   // (Every output but the last may end with a part of a tile.)
@@ -53,7 +55,8 @@ bool copies_values(const wire_plan& plan) {
 stream_shape stream_of(const decode_shape& shape, size_t row, uint32_t s) {
   const auto& r = shape.rows[row];
   const wire_plan& p = shape.wire[r.plan];
-  return {r.universe, s == section_index ? r.coded_max : r.support_max, p.dtype, p.width};
+  if (s != section_index) return {r.universe, r.support_max, p.dtype, p.width};
+  return {p.index().keys(r.universe), p.index().keys(r.coded_max), p.dtype, p.width};
 }
 
 dr_need need_of(const stage_list& list, const stream_shape& shape, dr_size_rule* rule) {

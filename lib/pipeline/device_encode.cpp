@@ -1,6 +1,7 @@
 #include "pipeline/device_encode.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cinttypes>
 #include <cstring>
 
@@ -272,8 +273,60 @@ class device_encoder {
         queue_, host_.cuts, [](const cut_job& j) { return ceil_div(std::max(1u, j.count_max), row_tile); }));
   }
 
+  // Of rows that are selected by blocks: where their elements are.
+  block_source block_source_of(size_t i) const {
+    const unit& u = unit_of(i);
+    block_source from{};
+    from.flat = rows_[i].flat;
+    if (queue_.where && !from.flat) {
+      from.values = tensor_of(i).values;
+      if (u.method->keeps_feedback()) from.residual = residual_of(tensor_of(i).state);
+    }
+    from.d = static_cast<uint32_t>(u.universe);
+    from.dtype = static_cast<uint8_t>(u.dtype);
+    from.shift = static_cast<uint8_t>(std::countr_zero(block_of(b_, i)));
+    from.needs_finite = needs_finite(b_, i);
+    return from;
+  }
+  dr_status measure_blocks() {
+    host_.energies.clear();
+    for (size_t i = 0; i < rows_.size() && w_.block_rows; ++i) {
+      if (!block_of(b_, i)) continue;
+      const device_select_job select = device_select_job_of(b_, i);
+      energies_job j{};
+      j.from = block_source_of(i);
+      j.energies = rows_[i].energies;
+      j.row = w_.rows + i;
+      j.selected = w_.block_rows + i;
+      j.beta = select.beta;
+      j.gamma = select.gamma;
+      host_.energies.push_back(j);
+    }
+    return launched(launch_own<find_energies>(queue_, host_.energies,
+                                              [](const energies_job& j) { return ceil_div(j.from.d, energy_tile); }));
+  }
+  // Lists the elements of the selected blocks.
+  dr_status take() {
+    host_.taken.clear();
+    for (size_t i = 0; i < rows_.size() && w_.block_rows; ++i) {
+      if (!block_of(b_, i)) continue;
+      take_job j{};
+      j.from = block_source_of(i);
+      j.blocks = rows_[i].blocks;
+      j.support = rows_[i].support;
+      j.values = rows_[i].selected;
+      j.row = w_.rows + i;
+      j.selected = w_.block_rows + i;
+      j.count_max = static_cast<uint32_t>(b_.rows[i].listed.count_max);
+      host_.taken.push_back(j);
+    }
+    return launched(launch_own<take_blocks>(
+        queue_, host_.taken, [](const take_job& j) { return ceil_div(uint64_t{j.count_max}, row_tile); }));
+  }
+
   dr_status select() {
     if (b_.patches()) return compare();
+    if (const dr_status s = measure_blocks()) return s;
     if (const dr_status s = cut(true)) return s;
     select_.clear();
     for (size_t i = 0; i < rows_.size(); ++i) {
@@ -295,11 +348,20 @@ class device_encoder {
       if (!u.whole || moves_values(u)) j.selected = cuts ? units_[b_.rows[i].unit].selected : rows_[i].selected;
       j.plain = rows_[i].plain;
       j.row = cuts ? unit_row(i) : w_.rows + i;
+      if (j.block) {
+        j.values = rows_[i].energies;
+        j.flat = nullptr;
+        j.residual = nullptr;
+        j.support = rows_[i].blocks;
+        j.selected = rows_[i].kept_energies;
+        j.row = w_.block_rows + i;
+      }
       select_.push_back(j);
     }
     if (const dr_status s =
             launched(select_on_device(queue_.exec(), select_, w_.select_zeroed, w_.select_plain, host_.selecting)))
       return s;
+    if (const dr_status s = take()) return s;
     return cut(false);
   }
 
@@ -373,8 +435,12 @@ class device_encoder {
     if (plan.index().whole()) return DR_OK;
     jobs_of(p, section_index, [&](size_t i, dr_job& job) {
       job.in = plan.carries_order ? rows_[i].keys : rows_[i].support;
-      job.in_max = 4 * b_.rows[i].listed.count_max;
+      job.in_max = 4 * plan.index().keys(b_.rows[i].listed.count_max);
       job.count = &w_.rows[i].count;
+      if (plan.index().block > 1) {
+        job.in = rows_[i].blocks;
+        job.count = &w_.block_rows[i].count;
+      }
       if (!plan.replaces_support()) return;
       job.fault = &w_.replaced[i].fault;
       job.out_size = &w_.replaced[i].size;

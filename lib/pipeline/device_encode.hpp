@@ -10,6 +10,7 @@
 #include "patch/find_changes_tile.hpp"
 #include "pipeline/device_encode_work.hpp"
 #include "pipeline/encode.hpp"
+#include "sparsify/energy_tile.hpp"
 #include "split/cut_tile.hpp"
 
 namespace dr {
@@ -22,6 +23,8 @@ struct device_encode_scratch {
   std::vector<dr_job> jobs;
   std::vector<device_select_job> select;
   device_select_scratch selecting;
+  std::vector<energies_job> energies;
+  std::vector<take_job> taken;
   std::vector<changes_job> changes;
   std::vector<cut_job> cuts;
   std::vector<regather_job> regather;

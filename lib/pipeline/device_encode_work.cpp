@@ -45,6 +45,12 @@ device_encode_row lay_out_row(Bytes&& bytes, const batch& b, size_t i) {
   for (uint32_t s = 0; s < section_count; ++s)
     if (wire.lists[s].count && !(s == section_value && o.plain))
       o.slot[s] = reinterpret_cast<uint8_t*>(bytes(r.listed.need[s].largest() + slack));
+  if (block_of(b, i)) {
+    const device_select_job j = device_select_job_of(b, i);
+    o.energies = reinterpret_cast<float*>(bytes(4 * j.d + slack));
+    o.blocks = reinterpret_cast<uint32_t*>(bytes(4 * j.count_max + slack));
+    o.kept_energies = bytes(4 * j.count_max + slack);
+  }
   if (decodes_sent(b, i)) o.decoded = bytes(r.listed.support_max * row_bytes + slack);
   return o;
 }
@@ -67,7 +73,9 @@ uint64_t ticket_words_of(const batch& b, size_t i) {
 stream_shape device_stream_shape(const batch& b, size_t row, section s) {
   const batch_row& r = b.rows[row];
   const unit& u = b.units[r.unit];
-  return {r.universe, s == section_index ? r.listed.count_max : r.listed.support_max, u.dtype, u.width};
+  if (s != section_index) return {r.universe, r.listed.support_max, u.dtype, u.width};
+  const stage_list& index = b.wire[r.plan].index();
+  return {index.keys(r.universe), index.keys(r.listed.count_max), u.dtype, u.width};
 }
 
 bool needs_finite(const batch& b, size_t row) {
@@ -76,6 +84,12 @@ bool needs_finite(const batch& b, size_t row) {
 }
 
 bool is_cut_up(const unit& u) { return u.rows > 1 && !u.patches(); }
+
+uint32_t block_of(const batch& b, size_t row) {
+  const unit& u = b.units[b.rows[row].unit];
+  const bound_sparsifier sparsifier = u.method->sparsifier();
+  return sparsifier.how.block && !u.whole ? sparsifier.block() : 0;
+}
 
 bool moves_values(const unit& u) { return u.tensors > 1 || (u.method->keeps_feedback() && u.dtype != DR_F32); }
 
@@ -118,6 +132,14 @@ device_select_job device_select_job_of(const batch& b, size_t row) {
     j.beta = weights.beta;
     j.gamma = weights.gamma;
   }
+  if (j.block) {  // what reads the tensor, and what lists its elements, comes before and after
+    j.d = ceil_div(j.d, j.block);
+    j.count_max = ceil_div(j.count_max, j.block);
+    j.dtype = DR_F32;
+    j.residual = nullptr;
+    j.flat_tiles = 0;
+    j.needs_finite = false;
+  }
   return j;
 }
 
@@ -142,6 +164,9 @@ uint64_t device_encode_work::lay_out(const batch& b, std::byte* base, std::vecto
   for (size_t i = 0; i < b.units.size(); ++i)
     if (is_cut_up(b.units[i])) units_of[i].row = reinterpret_cast<device_row*>(bytes(sizeof(device_row)));
   replaced = reinterpret_cast<replaced_row*>(bytes(replaces ? n * sizeof(replaced_row) : 0));
+  bool blocks = false;
+  for (size_t i = 0; i < n; ++i) blocks = blocks || block_of(b, i);
+  block_rows = blocks ? reinterpret_cast<device_row*>(bytes(n * sizeof(device_row))) : nullptr;
   state = reinterpret_cast<pack_state*>(bytes(sizeof(pack_state)));
   check = reinterpret_cast<uint64_t*>(bytes(n * 8));
   patched = b.patches() ? reinterpret_cast<uint64_t*>(bytes(2 * n * sizeof(uint64_t))) : nullptr;

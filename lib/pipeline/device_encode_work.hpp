@@ -25,6 +25,10 @@ struct device_encode_row {
   const flat_table* flat;  // of a bucket of several tensors; otherwise NULL
   uint64_t flat_at;        // its offset in the blob
   uint64_t unlisted_at;    // the offset of its unlisted_source there, of a row that may be unlisted; otherwise 0
+  // Of a row that is selected by blocks: their energies; the selected ones, and their energies.
+  float* energies;
+  uint32_t* blocks;
+  std::byte* kept_energies;
 };
 // The selection of a tensor in several segments, before it is cut (split/cut_tile.hpp). Of one that is sent whole only `row`,
 // for its state.
@@ -44,6 +48,7 @@ struct device_encode_work {
   uint64_t zero_size;
   device_row* rows;
   replaced_row* replaced;
+  device_row* block_rows;  // of selections of blocks; nullptr: there is none
   pack_state* state;
   uint64_t* check;
   uint64_t* patched;  // of patches: the checks of base and result of every row; otherwise nullptr
@@ -69,8 +74,11 @@ bool needs_finite(const batch& b, size_t row);
 bool decodes_sent(const batch& b, size_t row);
 // Whether a row has a selection: of a tensor in segments that is selected as a whole only the first has.
 bool has_selection(const batch& b, size_t row);
-// Of a row of a batch of gradients that has one: its selection without the addresses of its memory.
+// Of a row of a batch of gradients that has one: its selection without the addresses of its memory; of blocks, that of their
+// energies.
 device_select_job device_select_job_of(const batch& b, size_t row);
+// The elements of the blocks by which a row is selected; 0: it is not.
+uint32_t block_of(const batch& b, size_t row);
 
 // Describes a row for the kernel that packs the frame; the caller sets its first tile.
 void describe_row(const batch& b, size_t i, const device_encode_row& o, pack_row& p);

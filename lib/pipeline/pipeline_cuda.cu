@@ -9,6 +9,7 @@
 #include "pipeline/begin_tile.hpp"
 #include "pipeline/draw_tile.hpp"
 #include "split/cut_tile.hpp"
+#include "split/expand_tile.hpp"
 #include "split/order_tile.hpp"
 #include "split/regather_tile.hpp"
 
@@ -29,6 +30,7 @@ DR_DEVICE_KERNEL(dr::subtract_rows<dr::jobs_many>)
 
 DR_DEVICE_KERNEL(dr::judge_frames)
 DR_DEVICE_KERNEL(dr::unpack_frames)
+DR_DEVICE_JOB_KERNEL(dr::expand_lists, dr::no_common)
 DR_DEVICE_JOB_KERNEL(dr::apply_order, dr::apply_order_common)
 DR_DEVICE_JOB_KERNEL(dr::sort_keys, dr::sort_keys_common)
 DR_DEVICE_JOB_KERNEL(dr::take_keys, dr::sort_keys_common)

@@ -60,7 +60,7 @@ plan_traits traits_of(const plan& p) {
   set(one_choice && same_support && !p.votes && has_fixed_size(values) && (values[0].codec->traits & DR_LINEAR),
       DR_PLAN_LINEAR);
   set(p.chooses(), DR_PLAN_CHOOSES);
-  set(p.chooses(), DR_PLAN_HOST_ONLY);
+  set(p.chooses() || p.sparsifier().block() == 0 || (p.block > 1 && replaces), DR_PLAN_HOST_ONLY);
   set(p.flat, DR_PLAN_FLAT);
   set(p.votes, DR_PLAN_VOTE);
   set(p.votes || p.has_tiles(), DR_PLAN_HOST_ONLY);

@@ -23,11 +23,12 @@ struct device_select_job {
   uint64_t d;              // below 2^32
   uint32_t dtype, width;
   kind_t kind;
-  uint64_t target;                    // largest, chance: their number
-  const uint64_t* key;                // chance: the tensor's shared key, in device memory,
-  uint64_t key_part;                  // and what is combined with it
-  uint32_t chunk, chunk_target;       // chunks: elements of a whole one, and how many of them are selected
-  double threshold;                   // from: |v| >= threshold, never zeros;
+  uint64_t target;               // largest, chance: their number
+  const uint64_t* key;           // chance: the tensor's shared key, in device memory,
+  uint64_t key_part;             // and what is combined with it
+  uint32_t chunk, chunk_target;  // chunks: elements of a whole one, and how many of them are selected
+  uint32_t block;    // largest: 0; or the elements of blocks, of which it has the energies (energy_tile.hpp)
+  double threshold;  // from: |v| >= threshold, never zeros;
   uint64_t dense_above = UINT64_MAX;  // if more are selected, none is listed: the row's `unlisted` is their number
   const void*
       indices;  // adopt: strictly ascending, below d, otherwise an ARGUMENT fault of the row; `values` are used in place

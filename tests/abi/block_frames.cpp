@@ -372,16 +372,20 @@ TEST_CASE("blocks refuse what they are not for, in words") {
   dr_place place{};
   place.struct_size = sizeof place;
   place.kind = DR_PLACE_EMULATED;
-  const client::plan plan(keep("ratio=0.1", 8) + " index=golomb");
+  const client::plan plan("sparsify=blocks(ratio=0.1) index=golomb"), sized(keep("ratio=0.1", 8) + " index=golomb");
   const dr_tensor dense = client::dense(d);
   size_t bound = 0;
   CHECK(dr_bound(c.handle, plan.handle, nullptr, &place, &dense, sizeof dense, 1, &bound) == DR_E_UNSUPPORTED);
-  CHECK(c.error().find("blocks runs on the CPU only") != std::string::npos);
-  frame = client::encode(c, keep("ratio=0.1", 8) + " index=golomb", {dense});
+  CHECK(c.error() ==
+        "tensor 0: blocks(block=auto) runs on the CPU only; block=1 to 32 runs on CUDA, and DR_PLACE_ALLOW_HOST runs "
+        "auto on the CPU, with copies and a wait");
+  CHECK(dr_bound(c.handle, sized.handle, nullptr, &place, &dense, sizeof dense, 1, &bound) == DR_OK);
+  frame = client::encode(c, keep("ratio=0.1", 8) + " index=bloom(fpr=0.01)", {dense});
   floats back(d.size());
   dr_tensor_out out = client::dense_out(back);
   CHECK(dr_decode(c.handle, &place, frame.data(), frame.size(), nullptr, &out, sizeof out, 1) == DR_E_UNSUPPORTED);
-  CHECK(c.error().find("block runs on the CPU only") != std::string::npos);
+  CHECK(c.error() ==
+        "frame: bloom of blocks runs on the CPU only; DR_PLACE_ALLOW_HOST decodes it there, with copies and a wait");
   place.flags = DR_PLACE_ALLOW_HOST;
   const dr_status s = dr_decode(c.handle, &place, frame.data(), frame.size(), nullptr, &out, sizeof out, 1);
   INFO(c.error());

@@ -190,6 +190,29 @@ bytes section_of(random_numbers& r, const forged::stage& s, const forged::entry&
   return payload;
 }
 
+// Lists some blocks of a universe, or their elements; now and then, if no encoder reads them, some that are none. Returns
+// the number of elements.
+uint64_t put_blocks(random_numbers& r, uint64_t block, uint64_t universe, bool elements, bool any, bytes& keys) {
+  const uint64_t all = (universe + block - 1) / block, n = 1 + r.below(std::min<uint64_t>(all, 9));
+  std::vector<uint64_t> list;
+  for (uint64_t i = 0; i < n; ++i) list.push_back(i * all / n);
+  if (r.below(3) == 0) list.back() = all - 1;
+  uint64_t count = 0;
+  for (const uint64_t b : list) count += std::min(block, universe - b * block);
+  switch (any ? r.below(8) : 4 + r.below(8)) {
+    case 0: list.back() = all + r.below(3) * (uint64_t{1} << 30); break;
+    case 1: std::swap(list.front(), list.back()); break;
+    case 2: list.back() = all > 1 ? all - 2 : 0; break;
+    case 3:
+    case 4: list.back() = all - 1; break;  // perhaps a short one that is not counted as such
+    default: break;
+  }
+  for (const uint64_t b : list)
+    for (uint64_t i = 0; i < (elements ? block : 1); ++i)
+      if (!elements || keys.size() < 4 * count) forged::put_number(keys, elements ? b * block + i : b, 4);
+  return count;
+}
+
 struct forgery {
   bytes frame;
   std::vector<shape> shapes;
@@ -203,6 +226,8 @@ forgery forge(random_numbers& r, const forged::entry& e, const std::vector<uint6
   std::vector<forged::row> rows;
   const bool replaces = e.index[0].codec->traits & DR_REPLACES_SUPPORT;
   const uint64_t value_size = e.width * (e.dtype == DR_F32 ? 4u : 2u);
+  const bool raw = e.index[0].codec->name == std::string("raw");
+  const uint64_t block = e.block.empty() ? 1 : uint64_t{1} << e.block[0].fields[0];
   for (const uint64_t universe : universes) {
     forged::row row;
     row.mode = static_cast<uint32_t>(coded ? r.below(3) : 1 + r.below(2));
@@ -218,15 +243,20 @@ forgery forge(random_numbers& r, const forged::entry& e, const std::vector<uint6
       row.value = values;
     } else if (row.count) {
       bytes keys;
-      for (uint64_t i = 0; i < row.count; ++i) forged::put_number(keys, i * universe / row.count, 4);
+      if (block == 1)
+        for (uint64_t i = 0; i < row.count; ++i) forged::put_number(keys, i * universe / row.count, 4);
+      else
+        row.count = put_blocks(r, block, universe, row.mode == 1, row.mode == 1 || raw, keys);
       row.support = row.count;
       if (row.mode == 1)
         row.index = keys;
       else {
         bytes told;
-        row.index = section_of(r, e.index[0], e, universe, row.count, keys, replaces ? &told : nullptr);
+        row.index = section_of(r, e.index[0], e, (universe + block - 1) / block, keys.size() / 4, keys,
+                               replaces ? &told : nullptr);
         if (replaces && !told.empty() && r.below(8)) row.support = told.size() / 4;
       }
+      if (block > 1 && r.below(12) == 0) row.support = row.count = std::min(universe, row.count + 1 + r.below(3));
       fill_values(row.support);
       bytes order;
       row.value = section_of(r, e.value[0], e, universe, row.support, values, e.order.empty() ? nullptr : &order);
@@ -372,4 +402,32 @@ TEST_CASE("of forged fields, modes and streams a device thinks as the CPU does, 
     CHECK(n > 20);
   }
   CHECK(refused > 100);
+}
+
+TEST_CASE("of forged lists of blocks a device thinks as the CPU does") {
+  random_numbers r{20261127};
+  const dr_codec* const block = codec_named(DR_ROLE_INDEX, "block");
+  const std::vector<uint64_t> sizes = {1, 2, 31, 64, 1000, 5003, 70001};
+  for (const char* index : {"golomb", "rice", "raw"})
+    for (const char* value : {"raw", "half", "qsgd"}) {
+      size_t taken = 0, refused = 0;
+      for (int round = 0; round < 400; ++round) {
+        INFO(index << " " << value << ", round " << round);
+        forged::entry e;
+        e.dtype = r.of(std::vector<uint32_t>{DR_F32, DR_F16, DR_BF16});
+        e.block = {{block, {1 + r.below(5)}}};
+        e.index = {one_stage(r, codec_named(DR_ROLE_INDEX, index), e, true)};
+        e.value = {one_stage(r, codec_named(DR_ROLE_VALUE, value), e, true)};
+        std::vector<uint64_t> universes;
+        for (uint64_t i = 0, n = 1 + r.below(4); i < n; ++i) universes.push_back(r.of(sizes));
+        const forgery first = forge(r, e, universes, true), second = forge(r, e, universes, true);
+        const verdict v = compare({first.frame}, first.shapes);
+        taken += v == verdict::taken;
+        refused += v == verdict::refused;
+        (void)compare({first.frame, second.frame}, first.shapes);
+      }
+      INFO(index << " " << value << ": " << taken << " taken, " << refused << " refused");
+      CHECK(taken > 40);
+      CHECK(refused > 40);
+    }
 }

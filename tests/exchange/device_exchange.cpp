@@ -518,7 +518,7 @@ TEST_CASE("on a device: what has no path there is refused by its name") {
             .starts_with("plan: an exchange of factors (`transform=lowrank("));
   CHECK(said("sparsify=topr(ratio=0.1) index=gap_huffman value=raw") == "tensor 0: gap_huffman runs on the CPU only");
   CHECK(said("sparsify=blocks(ratio=0.1) index=golomb value=raw exchange=gather(parts=2)") ==
-        "tensor 0: blocks runs on the CPU only");
+        "tensor 0: blocks(block=auto) runs on the CPU only; block=1 to 32 runs on CUDA");
   CHECK(said("transform=dct sparsify=topr(ratio=0.1) index=golomb value=raw").find("transform=dct") !=
         std::string::npos);
   CHECK(said("index=all value=sign merge=vote").find("merge=vote") != std::string::npos);

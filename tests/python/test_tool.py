@@ -374,7 +374,7 @@ def test_codecs_says_which_sparsifiers_and_feedback_run_on_a_gpu():
     for codec in json.loads(run("codecs", "--format", "json").stdout):
         if codec["role"] in found and codec["cuda"]:
             found[codec["role"]].add(codec["name"])
-    assert found == {"sparsify": {"none", "topr", "threshold", "random", "chunks", "changed"}, "feedback": {"residual"}}
+    assert found == {"sparsify": {"none", "topr", "threshold", "random", "chunks", "blocks", "changed"}, "feedback": {"residual"}}
 
 
 def test_help_is_printed_for_every_command():

@@ -12,6 +12,6 @@ constexpr dr_field fields[] = {wire_field("log2_size", 1, 5, 3)};
 
 constinit const dr_codec block_codec =
     make_codec("block", "blocks of contiguous elements, coded by the next index codec", 14, DR_ROLE_INDEX,
-               DR_EXACT | DR_TOTAL | DR_HOST_ONLY | DR_PREFIX, nullptr, {.forms = list_form, .fields = fields});
+               DR_EXACT | DR_TOTAL | DR_PREFIX, nullptr, {.forms = list_form, .fields = fields});
 
 }  // namespace dr

@@ -3,6 +3,7 @@
 #include "codecs/sparsifiers.hpp"
 #include "sparsify/block_size.hpp"
 #include "sparsify/keep_blocks.hpp"
+#include "sparsify/select_device.hpp"
 
 namespace dr {
 namespace {
@@ -75,17 +76,23 @@ selection_result keep(const keep_call& call) {
   return keep_blocks(call.source, call.universe, s, targets.of[bit_width(s) - 1], call.memory, call.crew, call.scratch);
 }
 
+void on_device(const dr_params& p, uint64_t universe, device_select_job& job) {
+  job.kind = device_select_job::largest;
+  job.block = block(p);
+  job.target = target_blocks(p, universe, job.block);
+}
+
 }  // namespace
 
 constinit const sparsifier blocks_sparsifier = {
-    .entry =
-        sparsifier_entry("blocks", "blocks of contiguous elements, those of the largest energy; ties by lower index", 5,
-                         params, DR_HOST_ONLY),
+    .entry = sparsifier_entry(
+        "blocks", "blocks of contiguous elements, those of the largest energy; ties by lower index", 5, params),
     .keep = keep,
     .target = target,
     .selected_max = max_selected,
     .block = block,
     .scratch = scratch,
-    .check = check_share};
+    .check = check_share,
+    .on_device = on_device};
 
 }  // namespace dr
