@@ -36,11 +36,10 @@ dr_status check_device_batch(const batch& b, bool& host_would_do, dr_error& erro
     if (const sparsifier& s = u.method->sparsifier().how; !s.on_device && !s.patches)
       return lacks(u.first_tensor, host_only, s.entry.name);
     if (const bound_sparsifier s = u.method->sparsifier(); s.how.on_device && s.block() == 0)
-      return lacks(
-          u.first_tensor,
-          "(block=auto) runs on the CPU only; block=1 to 32 runs on CUDA, and DR_PLACE_ALLOW_HOST runs auto on "
-          "the CPU, with copies and a wait",
-          s.how.entry.name);
+      return lacks(u.first_tensor,
+                   "(block=auto) runs on the CPU only, block=1 to 32 on CUDA, too; DR_PLACE_ALLOW_HOST runs it there, "
+                   "with copies and a wait",
+                   s.how.entry.name);
     if (u.method->keeps_feedback() && (u.method->feedback.codec->traits & DR_HOST_ONLY))
       return lacks(u.first_tensor, host_only, u.method->feedback.codec->name);
     if (u.tiles) return lacks(u.first_tensor, host_only, "transform=dct");

@@ -377,8 +377,8 @@ TEST_CASE("blocks refuse what they are not for, in words") {
   size_t bound = 0;
   CHECK(dr_bound(c.handle, plan.handle, nullptr, &place, &dense, sizeof dense, 1, &bound) == DR_E_UNSUPPORTED);
   CHECK(c.error() ==
-        "tensor 0: blocks(block=auto) runs on the CPU only; block=1 to 32 runs on CUDA, and DR_PLACE_ALLOW_HOST runs "
-        "auto on the CPU, with copies and a wait");
+        "tensor 0: blocks(block=auto) runs on the CPU only, block=1 to 32 on CUDA, too; DR_PLACE_ALLOW_HOST "
+        "runs it there, with copies and a wait");
   CHECK(dr_bound(c.handle, sized.handle, nullptr, &place, &dense, sizeof dense, 1, &bound) == DR_OK);
   frame = client::encode(c, keep("ratio=0.1", 8) + " index=bloom(fpr=0.01)", {dense});
   floats back(d.size());

@@ -212,21 +212,27 @@ TEST_CASE("of blocks the launches do not grow with the number of tensors; what h
   const place::stream on;
   const dr_place at = on.at();
   context c;
-  const auto refusal = [&](const std::string& what) {
+  const auto refusal = [&](const std::string& what, uint64_t segment_rows = 0) {
     const plan p(what);
     gradient g = make(DR_F32, 100, 1);
     const dr_tensor t = g.tensor();
     dr_batch* batch = nullptr;
-    CHECK(dr_batch_create(c.handle, p.handle, &at, &t, sizeof t, 1, 0, &batch) == DR_E_UNSUPPORTED);
+    CHECK(dr_batch_create(c.handle, p.handle, &at, &t, sizeof t, 1, segment_rows, &batch) == DR_E_UNSUPPORTED);
     dr_batch_destroy(batch);
     return c.error();
   };
   for (const char* index : {"golomb", "all"})
     CHECK(refusal("sparsify=blocks(ratio=0.1) value=raw index=" + std::string(index)) ==
-          "tensor 0: blocks(block=auto) runs on the CPU only; block=1 to 32 runs on CUDA, and DR_PLACE_ALLOW_HOST runs "
-          "auto on the CPU, with copies and a wait");
+          "tensor 0: blocks(block=auto) runs on the CPU only, block=1 to 32 on CUDA, too; DR_PLACE_ALLOW_HOST "
+          "runs it there, with copies and a wait");
   CHECK(refusal(by_blocks("ratio=0.1", "8") + "index=bloom(fpr=0.01) value=raw") ==
         "tensor 0: bloom of blocks runs on the CPU only; DR_PLACE_ALLOW_HOST runs it there, with copies and a wait");
+  CHECK(
+      refusal(by_blocks("ratio=0.1", "8") + "index=golomb(adaptive=1) value=raw") ==
+      "tensor 0: golomb with these parameters runs on the CPU only; DR_PLACE_ALLOW_HOST runs it there, with copies and "
+      "a wait");
+  CHECK(refusal(by_blocks("ratio=0.1", "8") + "index=golomb value=raw", 50) ==
+        "tensor 0: blocks of a tensor in segments have no CUDA path");
   both_ways(by_blocks("ratio=0.1", "1") + "index=bloom(fpr=0.01) value=raw", {make(DR_F32, 5000, 1)});
 }
 

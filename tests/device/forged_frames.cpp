@@ -420,7 +420,8 @@ TEST_CASE("of forged lists of blocks a device thinks as the CPU does") {
         e.value = {one_stage(r, codec_named(DR_ROLE_VALUE, value), e, true)};
         std::vector<uint64_t> universes;
         for (uint64_t i = 0, n = 1 + r.below(4); i < n; ++i) universes.push_back(r.of(sizes));
-        const forgery first = forge(r, e, universes, true), second = forge(r, e, universes, true);
+        const uint64_t joins = r.below(3) ? 0 : r.next();
+        const forgery first = forge(r, e, universes, true, joins), second = forge(r, e, universes, true, joins);
         const verdict v = compare({first.frame}, first.shapes);
         taken += v == verdict::taken;
         refused += v == verdict::refused;

@@ -116,6 +116,7 @@ TEST_CASE("prepared calls allocate nothing, on the CPU or on a device, whether t
          {"sparsify=topr(ratio=0.01) index=golomb value=qsgd", "sparsify=topr(ratio=0.2) index=raw value=fit_poly",
           "sparsify=threshold(value=0.002,max_ratio=0.5) index=rice value=fit_poly",
           "sparsify=topr(ratio=0.05) index=bloom(policy=p0,fpr=0.01) value=qsgd", "index=bloom(fpr=0.1) value=raw",
+          "sparsify=blocks(ratio=0.05,block=8) feedback=residual index=golomb value=qsgd",
           "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=log_quant",
           "sparsify=topr(ratio=0.05) index=golomb value=half",
           "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=lloyd",

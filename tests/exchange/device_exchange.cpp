@@ -105,6 +105,7 @@ TEST_CASE("on a device: outputs and residuals have the CPU's bits, for any numbe
       "sparsify=random(ratio=0.1) feedback=residual index=raw value=uniform_quant(bits=4)",
       "sparsify=topr(ratio=0.02) feedback=residual bucket=flat index=rice value=log_quant",
       "sparsify=threshold(value=1000) index=bloom(policy=p0,fpr=0.01) value=half",
+      "sparsify=blocks(ratio=0.1,block=8) feedback=residual index=golomb value=qsgd(levels=127)",
       "index=all value=uniform_quant(bits=8) feedback=residual",
   };
   for (const std::string& plan : plans)
@@ -518,7 +519,7 @@ TEST_CASE("on a device: what has no path there is refused by its name") {
             .starts_with("plan: an exchange of factors (`transform=lowrank("));
   CHECK(said("sparsify=topr(ratio=0.1) index=gap_huffman value=raw") == "tensor 0: gap_huffman runs on the CPU only");
   CHECK(said("sparsify=blocks(ratio=0.1) index=golomb value=raw exchange=gather(parts=2)") ==
-        "tensor 0: blocks(block=auto) runs on the CPU only; block=1 to 32 runs on CUDA");
+        "tensor 0: blocks(block=auto) runs on the CPU only, block=1 to 32 on CUDA, too");
   CHECK(said("transform=dct sparsify=topr(ratio=0.1) index=golomb value=raw").find("transform=dct") !=
         std::string::npos);
   CHECK(said("index=all value=sign merge=vote").find("merge=vote") != std::string::npos);
