@@ -8,8 +8,8 @@
 
 #include "core/host_device.hpp"
 #include "deepreduce/deepreduce.h"
-#include "primitive/block.hpp"
 #include "primitive/row_mode.hpp"
+#include "primitive/tile_job.hpp"
 
 namespace dr {
 
@@ -35,6 +35,12 @@ struct device_row {
   uint64_t unlisted;
 };
 static_assert(sizeof(device_row) == 128);
+
+// Value `at` of a row is not finite, and its sender requires finite ones; the first one is reported.
+DR_HD inline void refuse_value(device_row* row, uint64_t at) {
+  atomic_max(&row->not_finite, ~at);
+  raise(&row->fault, DR_E_ARGUMENT, DR_STREAM_VALUE, 0, 0);
+}
 
 // Copies to a caller's result as far as the caller's version of the struct reaches, which is stored in device memory.
 // Nothing is written to a struct without a status.

@@ -153,6 +153,11 @@ DR_HD inline float value_of(uint32_t dtype, uint32_t bits) {
   if (dtype == DR_F16) return f16_type::to_f32(static_cast<uint16_t>(bits));
   return bf16_type::to_f32(static_cast<uint16_t>(bits));
 }
+DR_HD inline bool is_finite(uint32_t dtype, uint32_t bits) {
+  if (dtype == DR_F32) return is_finite<f32_type>(bits);
+  const auto half = static_cast<uint16_t>(bits);
+  return dtype == DR_F16 ? is_finite<f16_type>(half) : is_finite<bf16_type>(half);
+}
 DR_HD inline uint32_t bits_of(uint32_t dtype, float v) {
   if (dtype == DR_F32) return f32_type::from_f32(v);
   return dtype == DR_F16 ? f16_type::from_f32(v) : bf16_type::from_f32(v);

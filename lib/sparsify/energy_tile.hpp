@@ -192,9 +192,7 @@ struct take_blocks {
       if (i >= count) continue;
       j.support[i] = element[k];
       static_cast<bits*>(j.values)[i] = value[k];
-      if (!j.from.needs_finite || is_finite<T>(value[k])) continue;
-      atomic_max(&j.row->not_finite, ~i);
-      raise(&j.row->fault, DR_E_ARGUMENT, DR_STREAM_VALUE, 0, 0);
+      if (j.from.needs_finite && !is_finite<T>(value[k])) refuse_value(j.row, i);
     }
   }
 };

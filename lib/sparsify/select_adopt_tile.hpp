@@ -63,14 +63,8 @@ struct select_adopt {
   }
 
   DR_HD static void judge(uint32_t dtype, const void* values, uint64_t i, uint64_t width, device_row* row) {
-    for (uint64_t at = i * width; at < (i + 1) * width; ++at) {
-      const bool finite = dtype == DR_F32   ? is_finite<f32_type>(static_cast<const uint32_t*>(values)[at])
-                          : dtype == DR_F16 ? is_finite<f16_type>(static_cast<const uint16_t*>(values)[at])
-                                            : is_finite<bf16_type>(static_cast<const uint16_t*>(values)[at]);
-      if (finite) continue;
-      atomic_max(&row->not_finite, ~at);
-      raise(&row->fault, DR_E_ARGUMENT, DR_STREAM_VALUE, 0, 0);
-    }
+    for (uint64_t at = i * width; at < (i + 1) * width; ++at)
+      if (!is_finite(dtype, load_bits(dtype, values, at))) refuse_value(row, at);
   }
 };
 

@@ -60,7 +60,7 @@ struct select_survey {
         const uint32_t seen = filter::judge(x[k], 1, c.infinity - 1), unfinite = seen >> length;
         count += static_cast<uint32_t>(popcount(seen & ((1u << length) - 1)));
         if (unfinite && u.flags & select_needs_finite)
-          refuse_value(u, r.first + i + static_cast<uint32_t>(countr_zero(unfinite)));
+          refuse_value(u.row, r.first + i + static_cast<uint32_t>(countr_zero(unfinite)));
       }
       counts[lane] = count;
     });

@@ -303,14 +303,9 @@ DR_HD Bits stored(const select_common& c, const select_unit& u, uint32_t i) {
   return stored<Bits>(c, r, i - r.first);
 }
 
-// A value that is not finite, in a row that requires finite ones; the first one is reported.
-DR_HD inline void refuse_value(const select_unit& u, uint64_t at) {
-  atomic_max(&u.row->not_finite, ~at);
-  raise(&u.row->fault, DR_E_ARGUMENT, DR_STREAM_VALUE, 0, 0);
-}
 // (If the support is replaced, other values than the selected ones are sent, which are validated when they are gathered.)
 DR_HD inline void judge_selected(const select_common& c, const select_unit& u, uint32_t key, uint64_t at) {
-  if (key >= c.infinity && u.flags & select_needs_finite) refuse_value(u, at);
+  if (key >= c.infinity && u.flags & select_needs_finite) refuse_value(u.row, at);
 }
 // The k-th selected value.
 template <class Bits>

@@ -96,16 +96,8 @@ struct cut_rows {
       const uint64_t at = to * width + w;
       const uint32_t bits = load_bits(j.dtype, j.values, from * width + w);
       store_bits(j.dtype, j.selected, at, bits);
-      if (!(j.flags & cut_needs_finite) || is_finite_bits(j.dtype, bits)) continue;
-      atomic_max(&j.row->not_finite, ~at);
-      raise(&j.row->fault, DR_E_ARGUMENT, DR_STREAM_VALUE, 0, 0);
+      if (j.flags & cut_needs_finite && !is_finite(j.dtype, bits)) refuse_value(j.row, at);
     }
-  }
-  DR_HD static bool is_finite_bits(uint32_t dtype, uint32_t bits) {
-    return with_value_type(dtype, [&](auto type) -> bool {
-      using T = decltype(type);
-      return is_finite<T>(static_cast<typename T::bits>(bits));
-    });
   }
 
   // More are selected than are listed, so all segments are sent dense.

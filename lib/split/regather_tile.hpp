@@ -122,10 +122,7 @@ struct regather_values {
         value = static_cast<const bits*>(values)[at];
       }
       static_cast<bits*>(j.sent)[i * j.width + w] = value;
-      if (j.flags & regather_needs_finite && !is_finite<T>(value)) {
-        atomic_max(&j.row->not_finite, ~(i * j.width + w));
-        raise(&j.row->fault, DR_E_ARGUMENT, DR_STREAM_VALUE, 0, 0);
-      }
+      if (j.flags & regather_needs_finite && !is_finite<T>(value)) refuse_value(j.row, i * j.width + w);
     }
   }
 };
