@@ -1,0 +1,95 @@
+"""From a text to a plug-in."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shlex
+import shutil
+import subprocess
+import tempfile
+from typing import List, Optional, Union
+
+from ..errors import ArgumentError, LibraryError
+from . import _check, _source, _syntax
+from ._program import Program
+
+_HERE = pathlib.Path(__file__).resolve().parent
+# The same bytes everywhere: no product and sum become one operation. What else is named here changes no result.
+FLAGS = ["-std=c++20", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
+# What a plug-in needs of the library's own loops.
+_SOURCES = [
+    "lib/primitive/packing_avx2.cpp", "lib/primitive/packing_avx512.cpp",
+    "codecs/family/ternary/ternary_digits_avx2.cpp", "codecs/family/ternary/ternary_digits_avx512.cpp",
+]  # fmt: skip
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+
+def sources() -> pathlib.Path:
+    """The folder with the headers: beside the package, or the checkout."""
+    for folder in (_HERE.parent / "headers", _HERE.parents[3]):
+        if (folder / "include/deepreduce/codec.hpp").is_file() and (folder / "lib/primitive").is_dir():
+            return folder
+    raise LibraryError(f"the headers of codecs are neither in {_HERE.parent / 'headers'} nor in {_HERE.parents[3]}")
+
+
+def compiler() -> List[str]:
+    named = shlex.split(os.environ.get("CXX", ""))
+    found = named or [next(filter(shutil.which, ("c++", "g++", "clang++")), "")]
+    if not found[0] or not shutil.which(found[0]):
+        raise LibraryError(f"no compiler of C++{' ' + found[0] if found[0] else ''}: install one (Debian: g++), or name it in CXX")
+    return found
+
+
+def read(path: PathLike) -> str:
+    try:
+        return pathlib.Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise ArgumentError(f"{path}: cannot be read: {e}") from None
+
+
+def program_of(text: str, name: str = "codec") -> Program:
+    """The program of a text. LanguageError, with the place in `name`."""
+    try:
+        return _check.check(_syntax.parse(text))
+    except _syntax.LanguageError as e:
+        raise e.told(name, text) from None
+
+
+def source_of(text: str, name: str = "codec", identity: Optional[str] = None) -> str:
+    """The C++ of a text. LanguageError."""
+    program = program_of(text, name)
+    try:
+        return _source.write(program, pathlib.Path(name).name, identity or f"deepreduce.language.{program.name}")
+    except _syntax.LanguageError as e:
+        raise e.told(name, text) from None
+
+
+def build(path: PathLike, output: Optional[PathLike] = None, keep: Optional[PathLike] = None) -> pathlib.Path:
+    """Compiles the codec of a text to a plug-in, and returns its path: by default NAME.so beside it."""
+    text = read(path)
+    source = source_of(text, str(path))
+    to = pathlib.Path(output) if output else pathlib.Path(path).with_suffix(".so")
+    if keep:
+        pathlib.Path(keep).write_text(source)
+    root = sources()
+    with tempfile.TemporaryDirectory(prefix="deepreduce-") as folder:
+        main = pathlib.Path(folder, "codec.cpp")
+        main.write_text(source)
+        made = pathlib.Path(folder, "codec.so")
+        used = ['ternary_digits' in s and "ternary" or "" for s in _SOURCES]
+        needed = [s for s, which in zip(_SOURCES, used) if not which or "_digits<3>" in source]
+        command = [*compiler(), *FLAGS, f"-I{root / 'include'}", f"-I{root / 'lib'}", f"-I{root}", f"-I{_HERE}", str(main)]
+        command += [str(root / s) for s in needed] + ["-o", str(made)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise LibraryError(f"{path}: the compiler refuses what was made of it, which is a fault of ours:\n{done.stderr[-4000:]}")
+        try:
+            # Another file, in one step: a process may have the old one loaded.
+            beside = to.with_name(f".{to.name}.{os.getpid()}")
+            shutil.copy(made, beside)
+            os.replace(beside, to)
+        except OSError as e:
+            raise ArgumentError(f"{to}: cannot be written: {e.strerror}") from None
+    return to

@@ -1,0 +1,276 @@
+// What codecs use that `deepreduce codec` made of a text (docs/LANGUAGE.md): arithmetic with one result on CPU and GPU,
+// packed fields of a payload, and the operations of a codec around them.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "codecs/family/ternary/ternary_digits.hpp"
+#include "deepreduce/codec.hpp"
+#include "deepreduce/version.h"
+#include "primitive/packing.hpp"
+#include "primitive/rng.hpp"
+#include "primitive/sum_tree.hpp"
+#include "primitive/value_type.hpp"
+
+#define DRC_BOTH DR_HD __attribute__((always_inline)) inline
+
+namespace dr::lang {
+
+// ---- Arithmetic ------------------------------------------------------------------------------------------
+
+template <unsigned k, class N>
+DRC_BOTH N power(N x) {
+  N y = x;
+  for (unsigned i = 1; i < k; ++i) y = y * x;
+  return y;
+}
+// The second one where one of them is no number.
+template <class N>
+DRC_BOTH N lesser(N a, N b) {
+  return a < b ? a : b;
+}
+template <class N>
+DRC_BOTH N greater(N a, N b) {
+  return a > b ? a : b;
+}
+DRC_BOTH float magnitude_of(float x) { return std::bit_cast<float>(std::bit_cast<uint32_t>(x) & 0x7fffffff); }
+DRC_BOTH double magnitude_of(double x) { return std::bit_cast<double>(std::bit_cast<uint64_t>(x) & ~uint64_t{0} >> 1); }
+template <class N>
+DRC_BOTH N magnitude_of(N x) {
+  return x < 0 ? static_cast<N>(N{0} - x) : x;
+}
+DRC_BOTH float root(float x) {
+#if defined(__CUDA_ARCH__)
+  return sqrtf(x);
+#else
+  return __builtin_sqrtf(x);
+#endif
+}
+DRC_BOTH double root(double x) {
+#if defined(__CUDA_ARCH__)
+  return sqrt(x);
+#else
+  return __builtin_sqrt(x);
+#endif
+}
+// 2^e, -1022 to 1023.
+DRC_BOTH double power_of_2(int32_t e) {
+  return std::bit_cast<double>(static_cast<uint64_t>(static_cast<int64_t>(e) + 1023) << 52);
+}
+DRC_BOTH int32_t magnitude_bits(float x) { return static_cast<int32_t>(std::bit_cast<uint32_t>(x) & 0x7fffffff); }
+
+// To what int32_t holds; what is no number to the least.
+DRC_BOTH float within_32(float x) { return lesser(greater(x, -2147483648.0f), 2147483520.0f); }
+DRC_BOTH double within_32(double x) { return lesser(greater(x, -2147483648.0), 2147483647.0); }
+template <class F>
+DRC_BOTH int32_t floor_up(F x) {  // x >= 0
+  return static_cast<int32_t>(x);
+}
+template <class F>
+DRC_BOTH int32_t floor(F x) {
+  const auto whole = static_cast<int32_t>(x);
+  return whole - (static_cast<F>(whole) > x);
+}
+DRC_BOTH int32_t round(double x) {  // to the nearest, ties to even
+  const double whole = (x + 0x1.8p52) - 0x1.8p52;
+  return static_cast<int32_t>(whole);
+}
+DRC_BOTH int32_t round(float x) { return round(static_cast<double>(x)); }
+
+// A number as the tensor's type has it; finite numbers stay finite.
+template <class T>
+DRC_BOTH float to_type(double x) {
+  return T::to_f32(T::from_f64(saturate<T>(x)));
+}
+template <class T>
+DRC_BOTH float to_type(float x) {
+  return T::to_f32(T::from_f64(saturate<T>(static_cast<double>(x))));
+}
+// What decode returns: finite, and what is no number the least one of the type.
+template <class T, class F>
+DRC_BOTH typename T::bits returned(F x) {
+  if constexpr (std::is_same_v<F, float>)
+    return rounded_finite<T>(lesser(greater(x, -3.402823466e38f), 3.402823466e38f));
+  else
+    return T::from_f64(lesser(greater(x, -T::largest), T::largest));
+}
+// The same of a number that is finite in f32.
+template <class T>
+DRC_BOTH typename T::bits returned_finite(float x) {
+  return rounded_finite<T>(x);
+}
+template <class T>
+DRC_BOTH typename T::bits returned_finite(double x) {
+  if constexpr (std::is_same_v<T, f32_type>)
+    return std::bit_cast<uint32_t>(static_cast<float>(x));
+  else
+    return returned<T>(x);
+}
+
+// Numbers as integers in their order, -0 below +0. What is no number is -inf for `largest`, inf for `smallest`.
+DRC_BOTH int32_t in_order(float x) {
+  const auto b = std::bit_cast<int32_t>(x);
+  return b ^ ((b >> 31) & 0x7fffffff);
+}
+DRC_BOTH int64_t in_order(double x) {
+  const auto b = std::bit_cast<int64_t>(x);
+  return b ^ ((b >> 63) & 0x7fffffffffffffff);
+}
+DRC_BOTH float of_order(int32_t x) { return std::bit_cast<float>(x ^ ((x >> 31) & 0x7fffffff)); }
+DRC_BOTH double of_order(int64_t x) { return std::bit_cast<double>(x ^ ((x >> 63) & 0x7fffffffffffffff)); }
+template <class F>
+DRC_BOTH F or_else(F x, F other) {
+  return x == x ? x : other;
+}
+
+// A number that goes into an f32 of the payload: -0 is sent as 0 where the field begins there.
+DRC_BOTH bool beyond(float x, float low, float high) {
+  return !(x >= low && x <= high) || (low >= 0 && std::bit_cast<uint32_t>(x) == 0x80000000);
+}
+
+// ---- Loops of the CPU ------------------------------------------------------------------------------------
+
+inline constexpr uint64_t values_most = uint64_t{1} << 40;
+
+struct verdict {
+  const char* what = nullptr;
+  uint64_t where = 0, found = 0;
+};
+
+// The sum of a tile by sum_tree's order: of `length` numbers in memory for 1024.
+DRC_BOTH double tile_sum(double* tile, uint64_t length) {
+  if (length == sum_tile) {
+    for (uint64_t i = 0; i < 512; ++i) tile[i] += tile[i + 512];
+    for (uint64_t i = 0; i < 256; ++i) tile[i] += tile[i + 256];
+    for (uint64_t i = 0; i < 128; ++i) tile[i] += tile[i + 128];
+  } else {
+    const uint64_t padded = bit_ceil(length);
+    for (uint64_t i = length; i < padded; ++i) tile[i] = 0;
+    for (uint64_t h = padded / 2; h >= 128; h /= 2)
+      for (uint64_t i = 0; i < h; ++i) tile[i] += tile[i + h];
+    for (uint64_t i = padded; i < 128; ++i) tile[i] = 0;  // zeros more change no sum
+  }
+  for (uint64_t i = 0; i < 64; ++i) tile[i] += tile[i + 64];
+  for (uint64_t i = 0; i < 32; ++i) tile[i] += tile[i + 32];
+  for (uint64_t i = 0; i < 16; ++i) tile[i] += tile[i + 16];
+  for (uint64_t i = 0; i < 8; ++i) tile[i] += tile[i + 8];
+  for (uint64_t i = 0; i < 4; ++i) tile[i] += tile[i + 4];
+  return (tile[0] + tile[2]) + (tile[1] + tile[3]);
+}
+
+// The upper 24 bits of the draws first, first + 1, …
+DRC_BOTH void draw_24(uint64_t key, uint64_t first, uint64_t length, uint32_t* to) {
+  for (uint64_t i = 0; i < length; ++i) to[i] = static_cast<uint32_t>(draw(key, first + i) >> 40);
+}
+// Halves of draws, the lower one first: words of the positions from `even` on.
+DRC_BOTH void draw_halves(uint64_t key, uint64_t even, uint64_t length, uint64_t* to) {
+  for (uint64_t i = 0; i < ceil_div(length, 2); ++i) to[i] = draw(key, even / 2 + i);
+}
+DRC_BOTH double unit_24(uint32_t drawn) { return static_cast<double>(static_cast<int32_t>(drawn)) * 0x1p-24; }
+DRC_BOTH uint64_t key_of(uint64_t key, uint64_t which) { return which ? combine(key, which) : key; }
+
+// ---- Digits ----------------------------------------------------------------------------------------------
+
+template <uint32_t base>
+inline constexpr uint32_t digits_a_byte = base == 3 ? 5 : base <= 6 ? 3 : 2;
+template <uint32_t base>
+inline constexpr uint32_t digits_bytes = [] {  // how many bytes there are
+  uint32_t product = 1;
+  for (uint32_t k = 0; k < digits_a_byte<base>; ++k) product *= base;
+  return product;
+}();
+template <uint32_t base>
+DR_HD inline uint32_t digit_of(uint8_t byte, uint32_t place) {
+  if constexpr (base == 3) return ternary_digit_by_fraction(byte, place);
+  uint32_t rest = byte;
+  for (; place + 1 < digits_a_byte<base>; ++place) rest /= base;
+  return rest % base;
+}
+
+template <uint32_t base>
+inline void pack_digits(uint8_t* digits, uint64_t length, uint8_t pad, uint8_t* out) {
+  constexpr uint32_t k = digits_a_byte<base>;
+  const uint64_t groups = ceil_div(length, k);
+  for (uint64_t i = length; i < groups * k; ++i) digits[i] = pad;
+  if constexpr (base == 3) return ternary_pack.best()(digits, groups, out);
+  for (uint64_t g = 0; g < groups; ++g) {
+    uint32_t byte = 0;
+    for (uint32_t i = 0; i < k; ++i) byte = byte * base + digits[g * k + i];
+    out[g] = static_cast<uint8_t>(byte);
+  }
+}
+template <uint32_t base>
+inline void unpack_digits(const uint8_t* in, uint64_t n, uint32_t* digits) {
+  if constexpr (base == 3) {
+    constexpr uint32_t numbers[] = {0, 1, 2};
+    return ternary_unpack<uint32_t>.best()(in, n, numbers, digits);
+  }
+  for (uint64_t i = 0; i < n; ++i) digits[i] = digit_of<base>(in[i / digits_a_byte<base>], i % digits_a_byte<base>);
+}
+// Of n digits: the first byte that is none, or the last one's place where padding is not `pad`.
+template <uint32_t base>
+inline verdict check_digits(const uint8_t* in, uint64_t n, uint8_t pad, const char* what) {
+  constexpr uint32_t k = digits_a_byte<base>;
+  const uint64_t size = ceil_div(n, k);
+  uint8_t largest = 0;
+  for (uint64_t i = 0; i < size; ++i) largest = std::max(largest, in[i]);
+  if (largest >= digits_bytes<base>) {
+    uint64_t at = 0;
+    while (in[at] < digits_bytes<base>) ++at;
+    return {what, at, in[at]};
+  }
+  for (uint64_t i = n; i < size * k; ++i)
+    if (digit_of<base>(in[size - 1], i % k) != pad) return {what, size - 1, in[size - 1]};
+  return {};
+}
+
+// ---- Operations ------------------------------------------------------------------------------------------
+
+// Bytes of n numbers of so many bits.
+DR_HD inline uint64_t bits_size(uint64_t n, uint64_t bits) { return ceil_div(n * bits, 8); }
+
+inline uint64_t values_of(const dr_job& job) { return dr_job_count(&job) * job.width; }
+
+// False: more values than a job has.
+inline bool fits(const dr_job& job) { return job.count_max == 0 || job.width <= values_most / job.count_max; }
+
+inline constexpr uint8_t no_fault = 0;
+
+}  // namespace dr::lang
+
+// f_with, an always_inline template of the tensor's type, for every instruction set.
+#if DR_X86
+#if defined(__clang__)
+#define DRC_WIDE
+#else
+#define DRC_WIDE ",prefer-vector-width=512"
+#endif
+#define DRC_TWINS(f, Args)                                                                                            \
+  template <class T>                                                                                                  \
+  lang::verdict f##_scalar(const Args& a) {                                                                           \
+    return f##_with<T>(a);                                                                                            \
+  }                                                                                                                   \
+  template <class T>                                                                                                  \
+  __attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt,f16c,fma"))) lang::verdict f##_avx2(const Args& a) {              \
+    return f##_with<T>(a);                                                                                            \
+  }                                                                                                                   \
+  template <class T>                                                                                                  \
+  __attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt,f16c,fma,avx512f,avx512bw,avx512cd,avx512dq,avx512vl" DRC_WIDE))) \
+      lang::verdict f##_avx512(const Args& a) {                                                                       \
+    return f##_with<T>(a);                                                                                            \
+  }                                                                                                                   \
+  template <class T>                                                                                                  \
+  constexpr cpu_table<decltype(&f##_scalar<T>)> f##_at{f##_scalar<T>, f##_avx2<T>, f##_avx512<T>};
+#else
+#define DRC_TWINS(f, Args)                                  \
+  template <class T>                                        \
+  lang::verdict f##_scalar(const Args& a) {                 \
+    return f##_with<T>(a);                                  \
+  }                                                         \
+  template <class T>                                        \
+  constexpr cpu_table<decltype(&f##_scalar<T>)> f##_at{f##_scalar<T>};
+#endif
