@@ -6,7 +6,9 @@ from typing import Callable, Dict, List, Optional
 
 from ._program import E, Field, Program
 from ._types import EACH, KEPT, ONE, Int, Real
-from ._words import Stages, Words, cast, locals_in, partitions_in, reduces_in, walk
+from fractions import Fraction
+
+from ._words import Stages, Words, cast, literal, locals_in, partitions_in, reduces_in, walk
 
 SUM_TILE = 1024
 
@@ -184,7 +186,7 @@ class Encode(Loops):
         out("// Writes a payload of the values.")
         out("template <class T>")
         out("DRC_BOTH lang::verdict encode_with(const encode_args& a) {")
-        out("const auto* const values = static_cast<const typename T::bits*>(a.values);")
+        out("const typename T::bits* const __restrict values = static_cast<const typename T::bits*>(a.values);")
         out("const uint64_t n = a.n;")
         for q in p.params:
             if self.reads(q.name):
@@ -401,9 +403,10 @@ class Encode(Loops):
             limit = str(own.high) if f.width.op == "const" else f"std::min<int64_t>(low_mask({self.width(f)}), {own.high})"
         conditions = []
         if t.low < own.low:
-            conditions.append(f"static_cast<int64_t>({x}) < {own.low}")
+            conditions.append(f"{x} < {literal(t, Fraction(own.low))}")
         if t.high > high:
-            conditions.append(f"static_cast<int64_t>({x}) > {f.name}_most")
+            conditions.append(f"{x} > {f.name}_most")
+            limit = f"static_cast<{t.c}>(std::min<int64_t>({limit}, {literal(Int(2**62, 2**62), Fraction(min(t.high, 2**62)))}))"
         if not conditions:
             return None
         self.limits[f.name] = limit
@@ -468,13 +471,15 @@ class Encode(Loops):
         bad = {f.name: self.checked(f, f"{f.name}_", self.local(f)) for f in fields if f.kind != "position"}
         for name, limit in self.limits.items():
             if bad.get(name):
-                out(f"[[maybe_unused]] const int64_t {name}_most = {limit};")
+                out(f"[[maybe_unused]] const auto {name}_most = {limit};")
         self.buffers(roots, self.block)
         for f in fields:
             if f.shape == EACH and f.kind == "base":
                 out(f"alignas(64) uint8_t {f.name}_codes[{self.block + 64}];")
-            elif f.shape == EACH and not self.direct(f):
+            elif f.shape == EACH and not self.direct(f) and f.kind != "f32":
                 out(f"alignas(64) uint32_t {f.name}_codes[{self.block + 16}];")
+            elif f.shape == EACH:
+                out(f"uint8_t* const __restrict {f.name}_out = a.out + l.{f.name}_at;")
         self.writing = True
         self.runs(parts, roots)
         faults = [f for f in fields if bad.get(f.name)]
@@ -493,12 +498,12 @@ class Encode(Loops):
                 if f in faults:
                     out(f"{f.name}_bad |= static_cast<uint32_t>({bad[f.name]});")
                 if f.kind == "f32":
-                    out(f"store<float>(a.out + l.{f.name}_at + 4 * i, {self.sent_as(f, x)});")
+                    out(f"store<float>({f.name}_out + 4 * i, {self.sent_as(f, x)});")
                 elif f.kind == "base":
                     out(f"{f.name}_codes[i - first] = static_cast<uint8_t>({x});")
                 elif self.direct(f):
                     c = f"uint{f.fixed_width}_t"
-                    out(f"store<{c}>(a.out + l.{f.name}_at + {f.fixed_width // 8} * i, static_cast<{c}>({x}));")
+                    out(f"store<{c}>({f.name}_out + {f.fixed_width // 8} * i, static_cast<{c}>({x}));")
                 else:
                     out(f"{f.name}_codes[i - first] = static_cast<uint32_t>({x});")
             for k, r in enumerate(requires):
@@ -607,7 +612,7 @@ class Decode(Loops):
         out("// Reads a payload that may be anything.")
         out("template <class T>")
         out("DRC_BOTH lang::verdict decode_with(const decode_args& a) {")
-        out("[[maybe_unused]] auto* const values = static_cast<typename T::bits*>(a.values);")
+        out("typename T::bits* const __restrict values = static_cast<typename T::bits*>(a.values);")
         out("const uint64_t n = a.n;")
         for q in p.wires:
             out(f"[[maybe_unused]] const auto {q.name}_ = a.{q.name}_;")
@@ -724,6 +729,9 @@ class Decode(Loops):
         for f in fields:
             if f.kind == "u" and f.fixed_width not in (8, 16, 32) or f.kind == "base":
                 out(f"alignas(64) uint32_t {f.name}_codes[{self.block + 64}];")
+        for f in fields:
+            if f.kind == "f32" or (f.kind == "u" and f.fixed_width in (8, 16, 32)):
+                out(f"const uint8_t* const __restrict {f.name}_in = a.in + l.{f.name}_at;")
         for part in parts:
             out(f"uint64_t {part[3:]}_end = 0;")
             for f in p.fields:
@@ -778,7 +786,7 @@ class Decode(Loops):
     def sent(self, roots: "List[E]") -> None:
         out = self.out
         for f in self.fields_of(roots):
-            at = f"a.in + l.{f.name}_at"
+            at = f"{f.name}_in"
             if f.kind == "f32":
                 out(f"const float {f.name}_ = load<float>({at} + 4 * i);")
             elif f.kind == "u" and f.fixed_width in (8, 16, 32):

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cfloat>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -94,7 +95,9 @@ DRC_BOTH float to_type(float x) {
 template <class T, class F>
 DRC_BOTH typename T::bits returned(F x) {
   if constexpr (std::is_same_v<F, float>)
-    return rounded_finite<T>(lesser(greater(x, -3.402823466e38f), 3.402823466e38f));
+    return rounded_finite<T>(lesser(greater(x, -FLT_MAX), FLT_MAX));
+  else if constexpr (std::is_same_v<T, f32_type>)  // (rounded first: in f32 the limits are those of f64)
+    return returned<T>(static_cast<float>(x));
   else
     return T::from_f64(lesser(greater(x, -T::largest), T::largest));
 }
