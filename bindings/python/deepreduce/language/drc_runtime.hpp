@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 
 #include "codecs/family/ternary/ternary_digits.hpp"
 #include "deepreduce/codec.hpp"
@@ -175,6 +176,13 @@ DRC_BOTH void draw_halves(uint64_t key, uint64_t even, uint64_t length, uint64_t
 }
 DRC_BOTH double unit_24(uint32_t drawn) { return static_cast<double>(static_cast<int32_t>(drawn)) * 0x1p-24; }
 DRC_BOTH uint64_t key_of(uint64_t key, uint64_t which) { return which ? combine(key, which) : key; }
+
+// The k-th largest of n numbers that are not negative, by their bits. Overwrites them.
+inline float kth_largest(uint32_t* keys, uint64_t n, int64_t k) {
+  const uint64_t place = k < 1 ? 0 : std::min(static_cast<uint64_t>(k), n) - 1;
+  std::nth_element(keys, keys + place, keys + n, std::greater<>());
+  return std::bit_cast<float>(keys[place]);
+}
 
 // ---- Digits ----------------------------------------------------------------------------------------------
 
