@@ -35,9 +35,39 @@ def float_limit(x: float) -> str:
     return f"{x!r}f"
 
 
+def least(e: E) -> float:
+    """A bound below all magnitudes of a number other than 0; 0 if there is none known."""
+    if e.op == "to_f64":
+        return 1.0 if isinstance(e.args[0].type, Int) else 2.0**-149
+    if e.op == "const":
+        return abs(float(e.data))
+    if e.op == "*":
+        return least(e.args[0]) * least(e.args[1])
+    return least(e.args[0]) if e.op in ("neg", "abs") else least(e.data.expr) if e.op == "local" else 0.0
+
+
+def is_shared_divisor(e: E) -> bool:
+    """Whether a quotient of f64 has a divisor of few bits that all values of a loop share: then a product with its inverse,
+    corrected once, is the quotient, rounded (drc_runtime.hpp)."""
+    a, b = e.args
+    if b.op != "to_f64" or b.shape == EACH or not isinstance(b.type, Real) or b.type.low < 0:
+        return False
+    few = b.args[0].type
+    if isinstance(few, Int) and few.high > 2**40:
+        return False
+    assert isinstance(a.type, Real)
+    return least(a) > 2.0**-600 and max(-a.type.low, a.type.high) < 2.0**600
+
+
 class CpuWords(Words):
     def __init__(self) -> None:
         self.names: Dict[int, str] = {}  # of reductions
+        self.divisors: Dict[int, str] = {}
+
+    def expression(self, e: E) -> str:
+        if id(e) in self.divisors:
+            return f"lang::over({self(e.args[0])}, {self.divisors[id(e)]})"
+        return super().expression(e)
 
     def leaf(self, e: E) -> str:
         if e.op == "value":
@@ -82,8 +112,8 @@ class Loops:
     def stage(self, e: E, shape: str) -> int:
         return self.stages.setdefault(shape, Stages(shape)).of(e)
 
-    def tiles(self, begin: str, end: str, block: int, roots: "List[E]", parts: "List[str]",
-              body: Callable[[], None], before: Callable[[], None], after: Callable[[], None]) -> None:  # fmt: skip
+    def tiles(self, begin: str, end: str, block: int, roots: "List[E]", parts: "List[str]", body: Callable[[], None],
+              before: Callable[[], None], after: Callable[[], None], fold: Optional[Callable[[], None]] = None) -> None:  # fmt: skip
         out = self.out
         out(f"for (uint64_t first = {begin}; first < {end}; first += {block}) {{")
         out(f"const uint64_t last = std::min<uint64_t>(first + {block}, {end}), length = last - first;")
@@ -96,7 +126,6 @@ class Loops:
                 out(f"lang::draw_24({key}, first, length, drawn_{which});")
             else:
                 out(f"lang::draw_halves({key}, even, last - even, halves_{which});")
-                out(f"std::memcpy(drawn_{which}, halves_{which}, sizeof drawn_{which});")
         before()
         if parts:
             out("for (uint64_t at = first, to; at < last; at = to) {")
@@ -104,16 +133,29 @@ class Loops:
                 self.enter(part, roots)
             ends = ", ".join(f"{part[3:]}_end" for part in parts)
             out(f"to = std::min({{last, {ends}}});")
+            self.divisors(roots)
             out("for (uint64_t i = at; i < to; ++i) {")
         else:
+            self.divisors(roots)
+            if fold is not None:
+                fold()
             out("for (uint64_t i = first; i < last; ++i) {")
         self.each(roots)
         body()
         out("}")
+        if fold is not None and not parts:
+            out("}")
         if parts:
             out("}")
         after()
         out("}")
+
+    def divisors(self, roots: "List[E]") -> None:
+        """What all values of a loop are divided by: its inverse is computed once."""
+        for e in walk(roots):
+            if e.op == "/" and e.shape == EACH and is_shared_divisor(e):
+                name = self.words.divisors.setdefault(id(e), f"divisor_{len(self.words.divisors)}")
+                self.out(f"const lang::divisor<wide> {name}({self.words(e.args[1])});")
 
     def each(self, roots: "List[E]") -> None:
         """The names of one value."""
@@ -134,7 +176,7 @@ class Loops:
         for which, op in sorted({e.data if e.op == "random" else e.data[0]: e.op for e in walk(roots) if e.op in ("random", "random_bits")}.items()):
             if op == "random_bits":
                 self.out(f"alignas(64) uint64_t halves_{which}[{block // 2 + 1}];")
-                self.out(f"alignas(64) uint32_t drawn_{which}[{block + 2}];")
+                self.out(f"const auto* const drawn_{which} = reinterpret_cast<const lang::half_word*>(halves_{which});")
             else:
                 self.out(f"alignas(64) uint32_t drawn_{which}[{block}];")
 
@@ -184,7 +226,7 @@ class Encode(Loops):
     def text(self) -> str:
         p, out = self.program, self.out
         out("// Writes a payload of the values.")
-        out("template <class T>")
+        out("template <class T, bool wide>")
         out("DRC_BOTH lang::verdict encode_with(const encode_args& a) {")
         out("const typename T::bits* const __restrict values = static_cast<const typename T::bits*>(a.values);")
         out("const uint64_t n = a.n;")
@@ -272,10 +314,11 @@ class Encode(Loops):
                 if r.kind == "sum" and not r.real:
                     out(f"{'int32_t' if r.small() else r.e.type.c} {r.name}_part = 0;")
 
-        def body() -> None:
+        def body(k: int = -1) -> None:
             for r in reductions:
                 if r.real and r.kind == "sum":
-                    out(f"{r.name}_tile[i - first] = {self.words(r.term)};")
+                    to = f"{r.name}_tile[i - first]" if k < 0 else f"{r.name}_of[{k}]"
+                    out(f"{to} = {self.words(r.term)};")
                 elif r.kind == "sum":
                     out(f"{r.name}_part += {self.words.whole(r.term, 'int32_t' if r.small() else r.e.type.c)};")
                 else:
@@ -291,14 +334,35 @@ class Encode(Loops):
                     choose = "greater" if r.kind == "largest" else "lesser"
                     out(f"{r.name}_so_far = lang::{choose}({r.name}_so_far, {x});")
 
+        sums = [r for r in reductions if r.real and r.kind == "sum"]
+
+        def fold() -> None:
+            """Of a tile of 2^k values: the first two steps of its sums while its terms are in registers."""
+            out("uint64_t left = length;")
+            out("if (left >= 64 && (left & (left - 1)) == 0) {")
+            out("left /= 4;")
+            out("for (uint64_t j = 0; j < left; ++j) {")
+            for r in sums:
+                out(f"double {r.name}_of[4];")
+            for k in range(4):
+                out("{")
+                out(f"const uint64_t i = first + j{f' + {k} * left' if k else ''};")
+                self.each(roots)
+                body(k)
+                out("}")
+            for r in sums:
+                out(f"{r.name}_tile[j] = ({r.name}_of[0] + {r.name}_of[2]) + ({r.name}_of[1] + {r.name}_of[3]);")
+            out("}")
+            out("} else {")
+
         def after() -> None:
             for r in reductions:
                 if r.real and r.kind == "sum":
-                    out(f"{r.name}_so_far += lang::tile_sum({r.name}_tile, length);")
+                    out(f"{r.name}_so_far += lang::tile_sum({r.name}_tile, {'length' if parts else 'left'});")
                 elif r.kind == "sum":
                     out(f"{r.name}_so_far += {r.name}_part;")
 
-        self.tiles(begin, end, SUM_TILE, roots, parts, body, before, after)
+        self.tiles(begin, end, SUM_TILE, roots, parts, body, before, after, fold if sums and not parts else None)
         out("}")
         for r in reductions:
             x = f"{r.name}_so_far"
@@ -610,7 +674,7 @@ class Decode(Loops):
         result = p.result
         assert result
         out("// Reads a payload that may be anything.")
-        out("template <class T>")
+        out("template <class T, bool wide>")
         out("DRC_BOTH lang::verdict decode_with(const decode_args& a) {")
         out("typename T::bits* const __restrict values = static_cast<typename T::bits*>(a.values);")
         out("const uint64_t n = a.n;")
@@ -645,7 +709,9 @@ class Decode(Loops):
             kept_requires = [r for r in requires if r.expr.shape == KEPT]
             if kept_requires:
                 self.loop(kept_requires, None, "kept", None)
-            self.loop([r for r in requires if r.expr.shape != KEPT], result, "n", None)
+            requires = [r for r in requires if r.expr.shape != KEPT]
+            if requires or not self.by_table(result):
+                self.loop(requires, result, "n", None)
         out("return {};")
         out("}")
         return out.text()
@@ -764,8 +830,16 @@ class Decode(Loops):
                     fine = not t.nan and -3.4e38 < t.low and t.high < 3.4e38 or t.finite and t.bits == 32
                     if t.bits == 0:
                         x = f"static_cast<double>({x})"
+                kind = "_finite<T>" if fine else "<T, false>" if isinstance(t, Real) and t.nan else "<T, true>"
+                narrow = self.narrow(result) if isinstance(t, Real) and t.bits == 64 else ""
                 to = "i" if position is None else f"load<uint32_t>(a.in + l.{position.name}_at + 4 * i)"
-                out(f"values[{to}] = lang::returned{'_finite' if fine else ''}<T>({x});")
+                if narrow:
+                    out("if constexpr (std::is_same_v<T, f32_type>)")
+                    out(f"  values[{to}] = lang::returned{kind}({narrow});")
+                    out("else")
+                    out(f"  values[{to}] = lang::returned{kind}({x});")
+                else:
+                    out(f"values[{to}] = lang::returned{kind}({x});")
 
         def after() -> None:
             for k, r in enumerate(requires):
@@ -775,6 +849,43 @@ class Decode(Loops):
         out("{")
         self.tiles("0", count, self.block, roots, parts, body, before, after)
         out("}")
+
+    def narrow(self, e: E) -> str:
+        """The same, rounded to f32 as early as that makes no difference."""
+        if isinstance(e.type, Real) and e.type.bits == 32:
+            return self.words(e)
+        if e.op == "choose":
+            return f"({self.words.condition(e.args[0])} ? {self.narrow(e.args[1])} : {self.narrow(e.args[2])})"
+        if e.op == "neg":
+            return f"(-{self.narrow(e.args[0])})"
+        if e.op == "to_f64" and isinstance(e.args[0].type, Real):
+            return self.narrow(e.args[0])
+        if e.op == "local" and e.data.expr.op in ("choose", "neg", "to_f64"):
+            return self.narrow(e.data.expr)
+        return f"static_cast<float>({self.words(e)})"
+
+    def by_table(self, result: E) -> bool:
+        """Decodes values of few kinds: each is computed once."""
+        out, fields = self.out, self.fields_of([result])
+        if len(fields) != 1 or partitions_in([result]) or result.shape != EACH:
+            return False
+        f = fields[0]
+        if not (f.kind == "base" and f.base == 3 or f.kind == "u" and f.fixed_width == 1):
+            return False
+        kinds = 3 if f.kind == "base" else 2
+        out("{")
+        out(f"typename T::bits kinds[{kinds}];")
+        out(f"for (int32_t {f.name}_ = 0; {f.name}_ < {kinds}; ++{f.name}_) {{")
+        for local in locals_in([result], EACH):
+            out(f"const {local.expr.type.c} {local.name}_ = {self.words(local.expr)};")
+        t = result.type
+        x = self.words(result) if isinstance(t, Real) and t.bits else f"static_cast<double>({self.words.whole(result, 'int64_t') if isinstance(t, Int) else self.words(result)})"
+        out(f"kinds[{f.name}_] = lang::returned<T, false>({x});")
+        out("}")
+        call = "ternary_unpack<typename T::bits>.best()" if f.kind == "base" else "lang::unpack_two"
+        out(f"{call}(a.in + l.{f.name}_at, n, kinds, values);")
+        out("}")
+        return True
 
     def fields_of(self, roots: "List[E]") -> "List[Field]":
         found: List[Field] = []

@@ -83,6 +83,35 @@ DRC_BOTH int32_t round(double x) {  // to the nearest, ties to even
 }
 DRC_BOTH int32_t round(float x) { return round(static_cast<double>(x)); }
 
+// Quotients a / b as a division rounds them, for many a and one b >= 0 that has at most 40 bits, while |a| is 0 or between
+// 2^-600 and 2^600: q = a y, y = 1 / b rounded, is within 1.5 ulp of a / b; q b - a is exact; and q - (q b - a) y differs
+// from a / b by less than 2^-104 of it, before it is rounded. No midpoint of f64 is that near: it has 54 bits, its product
+// with b is another multiple of some 2^s than a, so it is 2^-95 away or more, or a / b itself, which has too few bits to be
+// one. (0 keeps its sign.) For b = 0 and infinity q is the quotient.
+template <bool wide>
+struct divisor {
+  double by, inverse, safe, correction;
+  bool special;
+
+  DRC_BOTH explicit divisor(double b) : by(b), inverse(1 / b), safe(b), correction(inverse), special(false) {
+    if (b > 0 && b <= DBL_MAX) return;
+    special = true;
+    safe = 1;
+    correction = 0;
+  }
+};
+template <bool wide>
+DRC_BOTH double over(double a, const divisor<wide>& d) {
+#if !defined(__CUDA_ARCH__)
+  if constexpr (wide) {
+    const double q = a * d.inverse, known = d.special ? 0 : q;
+    const double off = __builtin_fma(known, d.safe, -a);
+    return __builtin_fma(-off, d.correction, q);
+  }
+#endif
+  return a / d.by;
+}
+
 // A number as the tensor's type has it; finite numbers stay finite.
 template <class T>
 DRC_BOTH float to_type(double x) {
@@ -93,12 +122,18 @@ DRC_BOTH float to_type(float x) {
   return T::to_f32(T::from_f64(saturate<T>(static_cast<double>(x))));
 }
 // What decode returns: finite, and what is no number the least one of the type.
-template <class T, class F>
+//   number: it is one
+template <class T, bool number, class F>
 DRC_BOTH typename T::bits returned(F x) {
   if constexpr (std::is_same_v<F, float>)
-    return rounded_finite<T>(lesser(greater(x, -FLT_MAX), FLT_MAX));
+    if constexpr (number) {
+      const uint32_t b = std::bit_cast<uint32_t>(x), m = b & 0x7fffffff;
+      return rounded_finite<T>(std::bit_cast<float>((m < 0x7f7fffff ? m : 0x7f7fffff) | (b & 0x80000000)));
+    } else {
+      return rounded_finite<T>(lesser(greater(x, -FLT_MAX), FLT_MAX));
+    }
   else if constexpr (std::is_same_v<T, f32_type>)  // (rounded first: in f32 the limits are those of f64)
-    return returned<T>(static_cast<float>(x));
+    return returned<T, number>(static_cast<float>(x));
   else
     return T::from_f64(lesser(greater(x, -T::largest), T::largest));
 }
@@ -112,7 +147,7 @@ DRC_BOTH typename T::bits returned_finite(double x) {
   if constexpr (std::is_same_v<T, f32_type>)
     return std::bit_cast<uint32_t>(static_cast<float>(x));
   else
-    return returned<T>(x);
+    return returned<T, true>(x);
 }
 
 // Numbers as integers in their order, -0 below +0. What is no number is -inf for `largest`, inf for `smallest`.
@@ -145,20 +180,28 @@ struct verdict {
   uint64_t where = 0, found = 0;
 };
 
+using half_word [[gnu::may_alias]] = uint32_t;
+
+// n of two numbers, by bits.
+template <class B>
+DRC_BOTH void unpack_two(const uint8_t* in, uint64_t n, const B* kinds, B* __restrict out) {
+  const B zero = kinds[0], one = kinds[1];
+  uint64_t i = 0;
+  for (; i + 32 <= n; i += 32) {
+    const auto word = load<uint32_t>(in + i / 8);
+    for (uint32_t k = 0; k < 32; ++k) out[i + k] = (word >> k & 1) ? one : zero;
+  }
+  for (; i < n; ++i) out[i] = (in[i / 8] >> i % 8 & 1) ? one : zero;
+}
+
 // The sum of a tile by sum_tree's order: of `length` numbers in memory for 1024.
 DRC_BOTH double tile_sum(double* tile, uint64_t length) {
-  if (length == sum_tile) {
-    for (uint64_t i = 0; i < 512; ++i) tile[i] += tile[i + 512];
-    for (uint64_t i = 0; i < 256; ++i) tile[i] += tile[i + 256];
-    for (uint64_t i = 0; i < 128; ++i) tile[i] += tile[i + 128];
-  } else {
-    const uint64_t padded = bit_ceil(length);
-    for (uint64_t i = length; i < padded; ++i) tile[i] = 0;
-    for (uint64_t h = padded / 2; h >= 128; h /= 2)
-      for (uint64_t i = 0; i < h; ++i) tile[i] += tile[i + h];
-    for (uint64_t i = padded; i < 128; ++i) tile[i] = 0;  // zeros more change no sum
-  }
-  for (uint64_t i = 0; i < 64; ++i) tile[i] += tile[i + 64];
+  uint64_t padded = bit_ceil(length);
+  for (uint64_t i = length; i < padded; ++i) tile[i] = 0;
+  for (; padded > 64; padded /= 2)
+    for (uint64_t i = 0; i < padded / 2; ++i) tile[i] += tile[i + padded / 2];
+  for (; padded < 64; padded *= 2)
+    for (uint64_t i = padded; i < 2 * padded; ++i) tile[i] = 0;  // zeros more change no sum
   for (uint64_t i = 0; i < 32; ++i) tile[i] += tile[i + 32];
   for (uint64_t i = 0; i < 16; ++i) tile[i] += tile[i + 16];
   for (uint64_t i = 0; i < 8; ++i) tile[i] += tile[i + 8];
@@ -263,16 +306,16 @@ inline constexpr uint8_t no_fault = 0;
 #define DRC_TWINS(f, Args)                                                                                            \
   template <class T>                                                                                                  \
   lang::verdict f##_scalar(const Args& a) {                                                                           \
-    return f##_with<T>(a);                                                                                            \
+    return f##_with<T, false>(a);                                                                                     \
   }                                                                                                                   \
   template <class T>                                                                                                  \
   __attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt,f16c,fma"))) lang::verdict f##_avx2(const Args& a) {              \
-    return f##_with<T>(a);                                                                                            \
+    return f##_with<T, true>(a);                                                                                      \
   }                                                                                                                   \
   template <class T>                                                                                                  \
   __attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt,f16c,fma,avx512f,avx512bw,avx512cd,avx512dq,avx512vl" DRC_WIDE))) \
       lang::verdict f##_avx512(const Args& a) {                                                                       \
-    return f##_with<T>(a);                                                                                            \
+    return f##_with<T, true>(a);                                                                                      \
   }                                                                                                                   \
   template <class T>                                                                                                  \
   constexpr cpu_table<decltype(&f##_scalar<T>)> f##_at{f##_scalar<T>, f##_avx2<T>, f##_avx512<T>};
@@ -280,7 +323,7 @@ inline constexpr uint8_t no_fault = 0;
 #define DRC_TWINS(f, Args)                                  \
   template <class T>                                        \
   lang::verdict f##_scalar(const Args& a) {                 \
-    return f##_with<T>(a);                                  \
+    return f##_with<T, false>(a);                           \
   }                                                         \
   template <class T>                                        \
   constexpr cpu_table<decltype(&f##_scalar<T>)> f##_at{f##_scalar<T>};
