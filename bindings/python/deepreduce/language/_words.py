@@ -133,7 +133,7 @@ class Words:
         return cast(f"({a} {sign} {b})", c, t.c)
 
     def to_whole(self, e: E) -> str:
-        """floor, round: of what is out of range its end, of no number the lower end."""
+        """floor, round: of what is out of range its end, of no number one of the ends."""
         a, t = e.args[0], e.type
         r = a.type
         assert isinstance(t, Int) and isinstance(r, Real)
@@ -141,7 +141,7 @@ class Words:
         name = e.op + ("_up" if e.op == "floor" and r.low >= 0 else "")
         x = self(a)
         if not inside:
-            x = f"lang::within_32({x})"
+            x = f"lang::within_3{1 if r.low >= 0 else 2}({x})"
         # In f32 the largest number below 2^31 is less than 2^31 - 1.
         return cast(f"lang::{name}({x})", "int32_t", t.c)
 

@@ -68,6 +68,15 @@ DRC_BOTH int32_t magnitude_bits(float x) { return static_cast<int32_t>(std::bit_
 // To what int32_t holds; what is no number to the least.
 DRC_BOTH float within_32(float x) { return lesser(greater(x, -2147483648.0f), 2147483520.0f); }
 DRC_BOTH double within_32(double x) { return lesser(greater(x, -2147483648.0), 2147483647.0); }
+// The same of a number that is not below 0; what is none to the most. (Numbers are in the order of their bits.)
+DRC_BOTH float within_31(float x) {
+  const int32_t b = magnitude_bits(x), most = std::bit_cast<int32_t>(2147483520.0f);
+  return std::bit_cast<float>(b < most ? b : most);
+}
+DRC_BOTH double within_31(double x) {
+  const auto b = std::bit_cast<int64_t>(x) & 0x7fffffffffffffff, most = std::bit_cast<int64_t>(2147483647.0);
+  return std::bit_cast<double>(b < most ? b : most);
+}
 template <class F>
 DRC_BOTH int32_t floor_up(F x) {  // x >= 0
   return static_cast<int32_t>(x);
@@ -211,11 +220,13 @@ DRC_BOTH double tile_sum(double* tile, uint64_t length) {
 
 // The upper 24 bits of the draws first, first + 1, …
 DRC_BOTH void draw_24(uint64_t key, uint64_t first, uint64_t length, uint32_t* to) {
-  for (uint64_t i = 0; i < length; ++i) to[i] = static_cast<uint32_t>(draw(key, first + i) >> 40);
+  uint64_t x = key + (first + 1) * golden;
+  for (uint64_t i = 0; i < length; ++i, x += golden) to[i] = static_cast<uint32_t>(mix64(x) >> 40);
 }
 // Halves of draws, the lower one first: words of the positions from `even` on.
 DRC_BOTH void draw_halves(uint64_t key, uint64_t even, uint64_t length, uint64_t* to) {
-  for (uint64_t i = 0; i < ceil_div(length, 2); ++i) to[i] = draw(key, even / 2 + i);
+  uint64_t x = key + (even / 2 + 1) * golden;
+  for (uint64_t i = 0; i < ceil_div(length, 2); ++i, x += golden) to[i] = mix64(x);
 }
 DRC_BOTH double unit_24(uint32_t drawn) { return static_cast<double>(static_cast<int32_t>(drawn)) * 0x1p-24; }
 DRC_BOTH uint64_t key_of(uint64_t key, uint64_t which) { return which ? combine(key, which) : key; }
