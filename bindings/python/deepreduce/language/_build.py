@@ -57,19 +57,20 @@ def program_of(text: str, name: str = "codec") -> Program:
         raise e.told(name, text) from None
 
 
-def source_of(text: str, name: str = "codec", identity: Optional[str] = None) -> str:
-    """The C++ of a text. LanguageError."""
+def source_of(text: str, name: str = "codec", identity: Optional[str] = None, kernels: bool = False) -> str:
+    """The C++ of a text. `kernels`: with those of a GPU. LanguageError; NoKernels if it can have none."""
     program = program_of(text, name)
     try:
-        return _source.write(program, pathlib.Path(name).name, identity or f"deepreduce.language.{program.name}")
+        return _source.write(program, pathlib.Path(name).name, identity or f"deepreduce.language.{program.name}", kernels)
     except _syntax.LanguageError as e:
         raise e.told(name, text) from None
 
 
-def build(path: PathLike, output: Optional[PathLike] = None, keep: Optional[PathLike] = None) -> pathlib.Path:
-    """Compiles the codec of a text to a plug-in, and returns its path: by default NAME.so beside it."""
+def build(path: PathLike, output: Optional[PathLike] = None, keep: Optional[PathLike] = None, kernels: bool = False) -> pathlib.Path:
+    """Compiles the codec of a text to a plug-in, and returns its path: by default NAME.so beside it. `kernels`: with those of a
+    GPU, for an emulated one."""
     text = read(path)
-    source = source_of(text, str(path))
+    source = source_of(text, str(path), kernels=kernels)
     to = pathlib.Path(output) if output else pathlib.Path(path).with_suffix(".so")
     if keep:
         pathlib.Path(keep).write_text(source)

@@ -7,9 +7,9 @@ from typing import List
 from ._loops import CpuWords, Decode, Encode, Lines, c_text
 from ._program import Param, Program
 from ._types import EACH, KEPT, ONE, Int
-from ._words import walk
+from ._tiles import Kernels
 
-RUNTIME = "drc_runtime.hpp"
+RUNTIME, TILES = "drc_runtime.hpp", "drc_tiles.hpp"
 
 
 def c_type(p: Param) -> str:
@@ -183,16 +183,15 @@ def tables(program: Program, identity: str, cuda: str) -> str:
     return out.text()
 
 
-def write(program: Program, origin: str, identity: str) -> str:
-    """The source of the plug-in of a program. `origin`: the name of its text. `identity`: what the codec's id is made of."""
-    for p in program.params:
-        if p.wire and p.low > 2**53:
-            raise AssertionError(p.name)
+def write(program: Program, origin: str, identity: str, kernels: bool = False) -> str:
+    """The source of the plug-in of a program. `origin`: the name of its text. `identity`: what the codec's id is made of.
+    `kernels`: with CUDA operations. NoKernels if it can have none."""
+    device = Kernels(program).text() if kernels else ""
     parts: List[str] = [
         f"// The codec {program.name}, made by `deepreduce codec` from {c_text(origin)[1:-1]}: change that, not this.",
         "#include <limits>",
         "",
-        f'#include "{RUNTIME}"',
+        f'#include "{TILES if kernels else RUNTIME}"',
         "",
         "using namespace dr;",
         "namespace {",
@@ -205,9 +204,8 @@ def write(program: Program, origin: str, identity: str) -> str:
         "DRC_TWINS(decode, decode_args)",
         "",
         operations(program),
-        tables(program, identity, ""),
+        device,
+        tables(program, identity, "&device_operations" if kernels else ""),
     ]
     return "\n".join(parts)
 
-
-__all__ = ["write", "walk"]
