@@ -18,6 +18,7 @@ from typing import Iterator, List
 
 from deepreduce.language import LanguageError, source_of
 from deepreduce.language import _build
+from deepreduce.language._tiles import NoKernels
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples/codecs"
 TOKEN = re.compile(r'"[^"\n]*"|#[^\n]*|[a-z][a-z0-9_]*|[0-9.]+|\n[ ]*|<<|>>|<=|>=|==|!=|\.\.|\S')
@@ -82,7 +83,10 @@ def programs(count: int, seed: int) -> Iterator[str]:
     for _ in range(count):
         text = mutated(r, seeds)
         try:
-            source = source_of(text, "mutant.drc", "fuzz")
+            try:
+                source = source_of(text, "mutant.drc", "fuzz", kernels=True)
+            except NoKernels:
+                source = source_of(text, "mutant.drc", "fuzz")
         except LanguageError as e:
             if not re.match(r"mutant\.drc:\d+:\d+: .", str(e)):
                 raise AssertionError(f"an error without a place: {e}\n{text}") from e
@@ -120,7 +124,14 @@ def judge(source: str, folder: pathlib.Path, objects: List[str], tool: str) -> s
     # An encoder that refuses values, by a range or a requirement of its text, is an honest one.
     failures = re.findall(r"FAILED (?:.*\n){2}", done.stdout)
     honest = failures and all("ARGUMENT: " in f or "encode rejects all inputs" in f for f in failures)
-    return "" if done.returncode == 0 or (done.returncode == 1 and honest) else done.stdout[-3000:] + done.stderr[-300:]
+    if done.returncode != 0 and not (done.returncode == 1 and honest):
+        return done.stdout[-3000:] + done.stderr[-300:]
+    if "device_operations" not in source:
+        return ""
+    name = re.findall(r'make_codec\("(\w+)"', source)[0]
+    lanes = [sys.executable, "-m", "deepreduce.language._lanes", str(folder / "mutant.so"), name]
+    done = subprocess.run(lanes, capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else done.stdout[-3000:] + done.stderr[-1000:] + f" (exit {done.returncode})"
 
 
 def main() -> int:

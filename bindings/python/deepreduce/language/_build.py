@@ -16,7 +16,7 @@ from ._program import Program
 
 _HERE = pathlib.Path(__file__).resolve().parent
 # The same bytes everywhere: no product and sum become one operation. What else is named here changes no result.
-FLAGS = ["-std=c++20", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
+FLAGS = ["-std=c++20", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
 # What a plug-in needs of the library's own loops.
 _SOURCES = [
     "lib/primitive/packing_avx2.cpp", "lib/primitive/packing_avx512.cpp",
@@ -79,13 +79,21 @@ def build(path: PathLike, output: Optional[PathLike] = None, keep: Optional[Path
         main = pathlib.Path(folder, "codec.cpp")
         main.write_text(source)
         made = pathlib.Path(folder, "codec.so")
-        used = ['ternary_digits' in s and "ternary" or "" for s in _SOURCES]
-        needed = [s for s, which in zip(_SOURCES, used) if not which or "_digits<3>" in source]
-        command = [*compiler(), *FLAGS, f"-I{root / 'include'}", f"-I{root / 'lib'}", f"-I{root}", f"-I{_HERE}", str(main)]
-        command += [str(root / s) for s in needed] + ["-o", str(made)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise LibraryError(f"{path}: the compiler refuses what was made of it, which is a fault of ours:\n{done.stderr[-4000:]}")
+        needed = [root / s for s in _SOURCES if "ternary" not in s or "_digits<3>" in source]
+        include = [f"-I{root / 'include'}", f"-I{root / 'lib'}", f"-I{root}", f"-I{_HERE}"]
+        objects, running = [], []
+        for part in (main, *needed):
+            objects.append(str(pathlib.Path(folder, part.stem + ".o")))
+            command = [*compiler(), *FLAGS, *include, "-c", str(part), "-o", objects[-1]]
+            running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True))
+        texts = [each.communicate()[1] for each in running]
+        if not any(each.returncode for each in running):
+            linked = subprocess.run([*compiler(), "-shared", *objects, "-o", str(made)], capture_output=True, text=True, check=False)
+            running.append(linked)  # type: ignore[arg-type]
+            texts.append(linked.stderr)
+        if any(each.returncode for each in running):
+            told = "".join(text for each, text in zip(running, texts) if each.returncode)
+            raise LibraryError(f"{path}: the compiler refuses what was made of it, which is a fault of ours:\n{told[-4000:]}")
         try:
             # Another file, in one step: a process may have the old one loaded.
             beside = to.with_name(f".{to.name}.{os.getpid()}")

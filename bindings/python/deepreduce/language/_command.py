@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import pathlib
 import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -13,6 +14,7 @@ from typing import Sequence
 from .._native import _tool
 from ..errors import ArgumentError
 from . import _build
+from ._tiles import NoKernels
 
 _BEGINNING = """codec NAME "levels of the largest magnitude, rounded by chance"
 
@@ -52,8 +54,17 @@ def main(words: Sequence[str]) -> int:
         print(f"{made}: built in {time.perf_counter() - begin:.1f} s")
         return 0
     with tempfile.TemporaryDirectory(prefix="deepreduce-") as folder:
-        made = _build.build(options.file, pathlib.Path(folder, "codec.so"))
+        why = ""
+        try:
+            made = _build.build(options.file, pathlib.Path(folder, "codec.so"), kernels=True)
+        except NoKernels as e:
+            why, made = str(e), _build.build(options.file, pathlib.Path(folder, "codec.so"))
         status = _tool.run(["test-plugin", str(made), "--seed", str(options.seed), "--seconds", str(options.seconds)])
+        if why:
+            print(f"  {'kernels':<13} none: {why}")
+        elif status == 0:
+            name = _build.program_of(_build.read(options.file)).name
+            status = subprocess.call([sys.executable, "-m", f"{__package__}._lanes", str(made), name])
     return status if status in (0, 1) else 2
 
 

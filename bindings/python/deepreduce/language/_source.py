@@ -143,7 +143,7 @@ def operations(program: Program) -> str:
     return out.text()
 
 
-def tables(program: Program, identity: str, cuda: str) -> str:
+def tables(program: Program, identity: str, cuda: str, room: str) -> str:
     p, out = program, Lines()
     if p.params:
         out("constexpr dr_param params[] = {")
@@ -163,9 +163,10 @@ def tables(program: Program, identity: str, cuda: str) -> str:
     out(f"constexpr dr_ops operations = cpu_ops<need, encode, decode>({resolve});")
     traits = ["DR_NEEDS_FINITE"] + ([] if p.counted else ["DR_FIXED_SIZE"]) + (["DR_PRIVATE_RANDOM"] if p.randoms else [])
     out("")
-    out("}  // namespace")
+    out(f"}}  // namespace {room}")
     out("")
     out('extern "C" __attribute__((visibility("default"))) const dr_codec* const* dr_plugin_v2(const dr_host* host, size_t* count) {')
+    out(f"using namespace {room};")
     parts = [".dtypes = all_value_dtypes"]
     if p.params:
         parts.append(".params = params")
@@ -186,7 +187,12 @@ def tables(program: Program, identity: str, cuda: str) -> str:
 def write(program: Program, origin: str, identity: str, kernels: bool = False) -> str:
     """The source of the plug-in of a program. `origin`: the name of its text. `identity`: what the codec's id is made of.
     `kernels`: with CUDA operations. NoKernels if it can have none."""
-    device = Kernels(program).text() if kernels else ""
+    made = Kernels(program) if kernels else None
+    device = made.text() if made else ""
+    room = f"drc_{program.name}"
+    entries = [f"DR_DEVICE_JOB_KERNEL({room}::{name}, {room}::common_args)" for name in made.names()] if made else []
+    if entries:
+        entries = ["", "#if defined(DR_WITH_CUDA)", '#include "cuda/entry.cuh"', *entries, "#endif"]
     parts: List[str] = [
         f"// The codec {program.name}, made by `deepreduce codec` from {c_text(origin)[1:-1]}: change that, not this.",
         "#include <limits>",
@@ -194,7 +200,7 @@ def write(program: Program, origin: str, identity: str, kernels: bool = False) -
         f'#include "{TILES if kernels else RUNTIME}"',
         "",
         "using namespace dr;",
-        "namespace {",
+        f"namespace {room} {{",
         "",
         arguments(program),
         layout(program),
@@ -205,7 +211,8 @@ def write(program: Program, origin: str, identity: str, kernels: bool = False) -
         "",
         operations(program),
         device,
-        tables(program, identity, "&device_operations" if kernels else ""),
+        tables(program, identity, "&device_operations" if kernels else "", room),
+        *entries,
     ]
     return "\n".join(parts)
 

@@ -162,7 +162,7 @@ class Kernels:
         out("template <class T>")
         out("DR_HD void learn(known& k, uint32_t passes) {")
         for stage in range(self.last + 1):
-            out(f"if (passes >= {stage}) scalars_{stage}<T>(k);")
+            out(f"{f'if (passes >= {stage}) ' if stage else ''}scalars_{stage}<T>(k);")
         out("}")
         out("DR_HD known known_of(const common_args& a, const tile_job& job) {")
         out("known k{};")
@@ -623,7 +623,6 @@ class Kernels:
         self.out("t.key = job.private_key;")
         self.out(f"return {tiles};")
         self.out("});")
-        self.out.depth -= 1 if False else 0
 
     def run_kernels(self) -> "List[Tuple[str, int]]":
         return sorted({(e.shape, self.run_stage(e)) for e in self.runs})
