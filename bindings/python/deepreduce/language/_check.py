@@ -553,7 +553,7 @@ class _Checker:
             if not isinstance(t, Int):
                 raise fail("`power2` takes a whole number", place, "write: power2(floor(…))")
             if t.low < -1022 or t.high > 1023:
-                raise fail(f"an exponent of {t.low} to {t.high}; it is -1022 to 1023", place, "write: max(…, -149)")
+                raise fail(f"an exponent of {t.low} to {t.high}; it is -1022 to 1023", place, "bound it: power2(min(max(…, -149), 127))")
             return E("power2", [a], Real(64, 2.0**t.low, 2.0**t.high), shape, place)
         if word == "f32":
             return self.to_real(a, 32)
