@@ -1,0 +1,204 @@
+"""The language of codecs: what is refused, and how; and that the codecs of examples/codecs are those that the library has."""
+
+import pathlib
+import re
+import struct
+import sys
+import warnings
+
+import pytest
+
+numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
+pytest.importorskip("lark", reason="lark is missing: pip install lark")
+
+import deepreduce  # noqa: E402
+from codec_operations import BF16, F16, F32, Codec, Failed, compare  # noqa: E402
+from deepreduce.__main__ import main  # noqa: E402
+from deepreduce.language import LanguageError, build, program_of, source_of  # noqa: E402
+from language_fuzz import programs  # noqa: E402
+from tool_runs import needs_tool  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples/codecs"
+PAGE = (ROOT / "docs/LANGUAGE.md").read_text("utf-8")
+NATIVE = {
+    "terngrad": ("ternary", [{}, {"clip": 0}, {"clip": 1}], {}),
+    "qsgd": ("qsgd", [{}, {"levels": 1, "bucket": 1}, {"levels": 5, "bucket": 7}, {"levels": 32767, "bucket": 3000}], {}),
+    "natural": ("natural", [{}, {"rounding": "nearest"}], {}),
+    "onebit": ("sign", [{}], {"scale": "means"}),
+}
+
+
+def text(name):
+    return (EXAMPLES / f"{name}.drc").read_text()
+
+
+# ---- What is refused ----------------------------------------------------------------------------
+
+QSGD = text("qsgd")
+REFUSED = [  # what is replaced in qsgd.drc, by what; the line and column, and words of reason and advice
+    ("= f32(min(sqrt", "= (min(sqrt", 11, 3, "`norm` is an f32, this is an f64", "norm = f32("),
+    ("min(levels, floor(levels * abs(v) / norm + random()))", "levels * abs(v)", 13, 3, "`code` holds whole numbers", "floor("),
+    ("level > 0 and", "level > and", 13, 32, "`and`, but expected a number", ""),
+    ("[n by bucket]", "", 11, 3, "is one number, but this is one for each bucket values", "sum("),
+    ("by bucket)", "by buckets)", 11, 24, "`by buckets`", "wire buckets"),
+    ("level = if", "levle = if", 13, 15, "nothing is called `level`", "did you mean"),
+    ("1 + bit_width(levels)", "40", 8, 11, "a width of 40 to 40 bits", ""),
+    ("code >> 1 <= levels", "code >> 70 <= levels", 16, 16, "a shift by up to 70 bits", "min("),
+    ("return if code & 1 then -value else value", "return v", 18, 10, "decode does not know `v`", "a field of the payload"),
+    ("return if code & 1 then -value else value", "", 15, 1, "decode returns nothing", "return"),
+    ("wire levels", "param levels", 8, 25, "decode does not know `levels`, a param", "wire levels"),
+    ("2 * level + (level > 0 and v < 0)", "n * n * n", 13, 13, "more than 64 bits", "min("),
+    ("random()", "rand()", 12, 71, "no function `rand`", "did you mean `random`"),
+    ("abs(v)", "abs(v", 12, 81, "", ""),
+    ("  require code", "  for code", 16, 7, "", ""),
+    ("= 127", "= 99999", 3, 6, "the default of `levels` is not in its range", ""),
+    ("decode\n", "decode\n  norm = 1\n", 16, 3, "a second `norm`", ""),
+    ("  code: u(", "  extra: u8\n  code: u(", 11, 1, "encode does not give the field `extra`", "extra = "),
+    ("-value", "%value", 18, 27, "the character '%' has no meaning", "mod"),
+    ("floor(levels", "floor(levels mod v", 12, 57, "", ""),
+]
+
+
+@pytest.mark.parametrize("old, new, line, column, reason, instead", REFUSED)
+def test_an_error_has_a_place_a_reason_and_what_to_write(old, new, line, column, reason, instead):
+    changed = QSGD.replace(old, new, 1)
+    assert changed != QSGD
+    with pytest.raises(LanguageError) as e:
+        program_of(changed, "mine.drc")
+    assert str(e.value).startswith(f"mine.drc:{line}:{column}: "), e.value
+    assert reason in e.value.reason and instead in e.value.instead, e.value
+    shown = changed.splitlines()[e.value.place.line - 1]
+    assert f"\n  {shown}\n" in str(e.value)
+
+
+def test_mutated_texts_are_refused_with_a_place_or_are_codecs():
+    made = [source for source in programs(400, seed=11) if source]
+    assert len(made) > 5
+
+
+def test_deep_and_long_texts_end():
+    for bad in ("(" * 5000 + "v" + ")" * 5000, "-" * 5000 + "v", "+".join(["v"] * 5000), "if v<0 then 1 else " * 3000 + "0", "9" * 5000, "1e999", "not " * 3000 + "v"):
+        with pytest.raises(LanguageError, match=r"mine\.drc:\d+:\d+: "):
+            source_of(QSGD.replace("2 * level", bad, 1), "mine.drc")
+    with pytest.raises(LanguageError):
+        source_of("#" * 200_000, "mine.drc")
+
+
+def test_the_page_has_the_examples_as_they_are():
+    shown = re.findall(r"```\n(codec .*?)```", PAGE, re.DOTALL)
+    assert shown == [QSGD]
+    for name, lines in re.findall(r"\| \[(\w+)\]\(\.\./examples/codecs/\w+\.drc\) \| (\d+) \|", PAGE):
+        assert len(text(name).splitlines()) == int(lines), name
+    assert all(len(path.read_text().splitlines()) <= 40 for path in EXAMPLES.glob("*.drc"))
+
+
+# ---- What is made -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Loads the plug-in of an example, built once."""
+    folder, done = tmp_path_factory.mktemp("codecs"), {}
+
+    def load(name):
+        if name not in done:
+            done[name] = build(EXAMPLES / f"{name}.drc", folder / f"{name}.so")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                deepreduce.load_plugin(done[name])
+
+    return load
+
+
+def inputs():
+    random = numpy.random.default_rng(3)
+    for n in (1, 2, 5, 8, 31, 64, 511, 513, 1023, 1025, 2049, 5121, 20011):
+        yield (random.standard_normal(n) * 10.0 ** random.integers(-6, 4)).astype("f4")
+    yield numpy.array([0, 1, -0.0, 1e-45, -3e-39, 3.4e38, -3.4e38], "f4")
+    yield numpy.zeros(100, "f4")
+    yield numpy.full(3000, 2.5, "f4")
+    anything = random.integers(0, 2**32, 5000, dtype="u8").astype("u4").view("f4")
+    yield numpy.where(numpy.isfinite(anything), anything, numpy.float32(1))
+
+
+def as_type(x, dtype):
+    if dtype == F32:
+        return x
+    if dtype == F16:
+        return numpy.clip(x, -65504, 65504).astype("f2").view("u2")
+    return (x.view("u4") >> 16).astype("u2")  # bf16, rounded towards zero
+
+
+@pytest.mark.parametrize("name", sorted(NATIVE))
+def test_payloads_are_those_of_the_built_in_codec(name, made):
+    made(name)
+    native, calls, beside = NATIVE[name]
+    for call in calls:
+        ours, theirs = Codec(f"plugin.{name}", **call), Codec(native, **call, **beside)
+        for x in inputs():
+            for dtype in (F32, F16, BF16):
+                assert compare(ours, theirs, as_type(x, dtype), dtype) is None, (call, len(x), dtype)
+
+
+def kept_of(payload):
+    count = struct.unpack("<I", payload[:4].tobytes())[0]
+    return payload[4 : 4 + 4 * count].view("u4"), payload[4 + 4 * count :]
+
+
+def test_values_that_are_kept(made):
+    made("graddrop")
+    made("tbq")
+    for x in inputs():
+        magnitude = numpy.abs(x)
+        k = max(1, int(0.25 * len(x) + 1e-9))
+        expected = numpy.flatnonzero((magnitude >= numpy.sort(magnitude)[-k]) & (x != 0))
+        codec = Codec("plugin.graddrop", ratio=0.25)
+        payload = codec.encode(x)
+        at, values = kept_of(payload)
+        assert (at == expected).all() and values.tobytes() == x[expected].tobytes()
+        dense = numpy.where(numpy.isin(numpy.arange(len(x)), expected), x, numpy.float32(0))
+        assert codec.decode(payload, len(x)).tobytes() == dense.tobytes()
+        expected = numpy.flatnonzero(magnitude >= numpy.float32(0.001))
+        payload = Codec("plugin.tbq").encode(x)
+        at, signs = kept_of(payload)
+        assert (at == expected).all() and signs.tobytes() == numpy.packbits(x[expected] < 0, bitorder="little").tobytes()
+
+
+def test_positions_that_do_not_ascend_are_refused(made):
+    made("graddrop")
+    codec = Codec("plugin.graddrop", ratio=1)
+    x = numpy.arange(1, 9, dtype="f4")
+    payload = codec.encode(x)
+    for place, word in ((4, 5), (8, 0), (32, 8), (32, 2**32 - 1), (0, 9), (0, 2**32 - 1), (0, 7)):
+        bad = payload.copy()
+        bad[place : place + 4] = numpy.frombuffer(struct.pack("<I", word), "u1")
+        with pytest.raises(Failed, match="^3 "):
+            codec.decode(bad, len(x))
+
+
+def test_an_encoder_that_leaves_a_range_fails_and_names_the_field(tmp_path):
+    path = tmp_path / "narrow.drc"
+    path.write_text("codec narrow\npayload\n  code: u4[n]\nencode v\n  code = max(0, round(v))\ndecode\n  return code\n")
+    deepreduce.load_plugin(build(path))
+    codec = Codec("plugin.narrow")
+    assert codec.decode(codec.encode(numpy.arange(16, dtype="f4")), 16).view("f4").tolist() == list(range(16))
+    with pytest.raises(Failed, match="^1 narrow: `code` is not in its range"):
+        codec.encode(numpy.arange(17, dtype="f4"))
+
+
+@needs_tool
+def test_the_command(tmp_path, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["codec", "new", "mine.drc"]) == 0
+    assert main(["codec", "new", "mine.drc"]) == 2  # it exists
+    assert main(["codec", "test", "mine.drc"]) == 0
+    printed = capfd.readouterr().out
+    assert "all promises hold" in printed and re.search(r"kernels +ok", printed)
+    (tmp_path / "mine.drc").write_text("codec mine\npayload\n")
+    assert main(["codec", "build", "mine.drc"]) == 2
+    assert "mine.drc:3:1" in capfd.readouterr().err.replace("mine.drc:2:1", "mine.drc:3:1")
+
+
+if __name__ == "__main__":
+    sys.exit(pytest.main([__file__]))
