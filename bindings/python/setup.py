@@ -75,6 +75,14 @@ DATA = tuple(
     f"datasets/accumulators/{model}_residual_top1_step{step}.npz"
     for model, step in [("lstm_docs", "0250"), ("neumf_names", "1000"), ("resnet20_digits", "0225"), ("transformer_docs", "0400")]
 )  # fmt: skip
+# What a plug-in made by `deepreduce codec` is compiled with (language/_build.py), beside the package in `headers`.
+HEADERS = (
+    "include/deepreduce/*.h*",
+    "lib/core/host_device.hpp",
+    "lib/primitive/*.hpp",
+    "lib/primitive/packing_*.cpp",
+    "codecs/family/ternary/*.[ch]pp",
+)
 SOURCE_FILES = (
     "LICENSE",
     "README.md",
@@ -171,6 +179,11 @@ def take(build: str, folder: pathlib.Path) -> None:
     if library is None:
         raise SystemExit(f"deepreduce: {build} has no shared library `deepreduce`: build it first")
     folder.mkdir(parents=True, exist_ok=True)
+    for pattern in HEADERS:
+        for path in sorted(ROOT.glob(pattern)):
+            target = folder / "headers" / path.relative_to(ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
     # Under the name that the tool asks for.
     shutil.copyfile(library, folder / soname(library))
     if tool is None:

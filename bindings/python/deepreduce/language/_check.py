@@ -6,7 +6,7 @@ import difflib
 import math
 import struct
 from fractions import Fraction
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from . import _syntax
 from ._program import E, Field, Local, Param, Program, Require
@@ -648,11 +648,14 @@ class _Checker:
             raise fail("`kth_largest` is for f32 that are not negative", node.place, "write: kth_largest(abs(v), k)")
         return E("kth", [a, k], a.type, ONE, node.place)
 
+    def known(self, word: str) -> Tuple[str, Any]:
+        return self.scope.get(word, ("", None))  # type: ignore[no-any-return]
+
     def kept(self, node: Node) -> E:
         word, place = node.word, node.place
         if word == "spread":
             at = node.args[1]
-            kind, f = self.scope.get(at.word, ("", None)) if at.kind == "name" else ("", None)
+            kind, f = self.known(at.word) if at.kind == "name" else self.known("")
             if kind != "sent" or f.kind != "position":
                 raise fail("`spread` takes values that were kept, and the field of their positions", place, "write: spread(…, at)")
             f.used = True
@@ -669,7 +672,7 @@ class _Checker:
         if self.side != "encode":
             raise fail(f"`{word}` in decode", place)
         chosen = node.args[-1]
-        kind, local = self.scope.get(chosen.word, ("", None)) if chosen.kind == "name" else ("", None)
+        kind, local = self.known(chosen.word) if chosen.kind == "name" else self.known("")
         if kind != "local" or not is_int(local.expr) or local.expr.shape != EACH:
             raise fail(f"`{word}` takes the name of a condition on all values", place, f"write: chosen = abs(v) > …, then {word}(…, chosen)")
         if self.program.mask not in (None, local):
@@ -693,7 +696,7 @@ def _same(a: E, b: Any) -> bool:
     return a is b or (a.op == b.op == "local" and a.data is b.data) or (a.op == b.op == "value")
 
 
-def _shapes_in(e: E, seen: Optional[set] = None) -> List[str]:
+def _shapes_in(e: E, seen: Optional[Set[int]] = None) -> List[str]:
     """The shapes of what an expression reads, through names, not through what is reduced."""
     seen = set() if seen is None else seen
     if id(e) in seen:

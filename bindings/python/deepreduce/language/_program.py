@@ -14,7 +14,7 @@ class E:
     """An expression. `op` says what `args` and `data` are (_check.py makes them, _emit.py writes them as C++)."""
 
     op: str
-    args: "List[E]"
+    args: List[E]
     type: Type
     shape: str
     place: Place

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import List
 
-from ._loops import CpuWords, Decode, Encode, Lines, c_text
+from ._decode import Decode
+from ._encode import Encode
+from ._loops import CpuWords, Lines, c_text
 from ._program import Param, Program
 from ._types import EACH, KEPT, ONE, Int
 from ._tiles import Kernels

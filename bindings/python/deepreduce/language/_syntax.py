@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from ..errors import ArgumentError, LibraryError
 
@@ -16,11 +16,11 @@ MOST_CHARACTERS, MOST_NESTED = 100_000, 60
 class LanguageError(ArgumentError):
     """A text that is no codec: what is wrong, its line and column, and often what to write instead."""
 
-    def __init__(self, reason: str, place: "Place", instead: str = "") -> None:
+    def __init__(self, reason: str, place: Place, instead: str = "") -> None:
         super().__init__(reason)
         self.reason, self.place, self.instead = reason, place, instead
 
-    def told(self, path: str, text: str) -> "LanguageError":
+    def told(self, path: str, text: str) -> LanguageError:
         """The same, with the file's name and the line in the message."""
         lines = text.splitlines()
         line = lines[self.place.line - 1] if 0 < self.place.line <= len(lines) else ""
@@ -44,7 +44,7 @@ class Node:
     kind: str
     place: Place
     word: str = ""
-    args: "List[Node]" = field(default_factory=list)
+    args: List[Node] = field(default_factory=list)
     number: Fraction = Fraction(0)
     by: Optional[str] = None
 
@@ -314,7 +314,7 @@ class _Reader:
             raise LanguageError("an expression is too deep", Place(tree.meta.line, tree.meta.column), "give parts a name: part = …")
         c, kind = tree.children, str(tree.data)
         place = Place(tree.meta.line, tree.meta.column)
-        down = lambda t: self.node(t, depth + 1)
+        down: Callable[[Any], Node] = lambda t: self.node(t, depth + 1)
         if kind == "whole":
             return Node("whole", place, number=Fraction(_whole(str(c[0]), place)))
         if kind == "real":

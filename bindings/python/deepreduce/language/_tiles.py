@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Dict, List, Optional, Tuple
 
-from ._loops import Encode, Lines, block_of, c_text, float_limit
+from ._encode import Encode
+from ._loops import Lines, block_of, float_limit
 from ._program import E, Field, Program
-from ._types import EACH, KEPT, ONE, Int, Real
-from ._words import Stages, Words, cast, literal, locals_in, partitions_in, walk
+from ._types import EACH, ONE, Int, Real
+from ._words import Stages, Words, cast, locals_in, partitions_in, walk
 
 
 class NoKernels(Exception):
@@ -42,7 +42,7 @@ class LaneWords(Words):
         return "T::largest"
 
 
-def reductions_of(program: Program) -> "List[E]":
+def reductions_of(program: Program) -> List[E]:
     """All of them, what is needed first."""
     found: List[E] = []
     seen = set()
@@ -200,7 +200,7 @@ class Kernels:
             x = cast(x, t.c, "int32_t" if t.truth else t.c)
         return f"{'~' if e.data == 'smallest' else ''}lang::order_word({x})"
 
-    def of_value(self, roots: "List[E]") -> None:
+    def of_value(self, roots: List[E]) -> None:
         """The names of value i."""
         out = self.out
         if any(e.op == "value" for e in walk(roots)):
@@ -211,7 +211,7 @@ class Kernels:
         for local in locals_in(roots, EACH):
             out(f"const {local.expr.type.c} {local.name}_ = {self.words(local.expr)};")
 
-    def of_run(self, part: str, roots: "List[E]") -> None:
+    def of_run(self, part: str, roots: List[E]) -> None:
         """The numbers of run {part}_run."""
         out = self.out
         for e in walk(roots):
@@ -245,7 +245,7 @@ class Kernels:
 
     # ---- Kernels ----
 
-    def begin(self, name: str, shared: "List[str]") -> None:
+    def begin(self, name: str, shared: List[str]) -> None:
         out = self.out
         out("template <class Args>")
         out(f"struct {name} {{")
@@ -624,10 +624,10 @@ class Kernels:
         self.out(f"return {tiles};")
         self.out("});")
 
-    def run_kernels(self) -> "List[Tuple[str, int]]":
+    def run_kernels(self) -> List[Tuple[str, int]]:
         return sorted({(e.shape, self.run_stage(e)) for e in self.runs})
 
-    def names(self) -> "List[str]":
+    def names(self) -> List[str]:
         return [f"survey_{s}" for s in range(1, self.last + 1)] + [f"runs_{p[3:]}_{s}" for p, s in self.run_kernels()] + ["write", "read"]
 
     def text(self) -> str:
@@ -657,7 +657,3 @@ class ReadWords(LaneWords):
         if e.op == "count_n":
             return "static_cast<int64_t>(n)"
         return super().leaf(e)
-
-
-__all__ = ["Kernels", "NoKernels"]
-_ = (Fraction, KEPT, c_text, literal)

@@ -65,10 +65,10 @@ class Words:
         if op == "not":
             return f"(!{self.condition(args[0])})"
         if op == "choose":
-            a, b = (self.whole(x, t.c) for x in args[1:]) if isinstance(t, Int) else (self(x) for x in args[1:])
+            chosen = [self.whole(x, t.c) if isinstance(t, Int) else self(x) for x in args[1:]]
             if isinstance(t, Int) and t.truth:
-                a, b = self.condition(args[1]), self.condition(args[2])
-            return f"({self.condition(args[0])} ? {a} : {b})"
+                chosen = [self.condition(x) for x in args[1:]]
+            return f"({self.condition(args[0])} ? {chosen[0]} : {chosen[1]})"
         if op in ("<", "<=", ">", ">=", "==", "!="):
             if isinstance(args[0].type, Int):
                 c = common(e, args[0].type, args[1].type)
@@ -89,8 +89,8 @@ class Words:
         if op == "sqrt":
             return f"lang::root({self(args[0])})"
         if op == "to_f64":
-            a = args[0]
-            return f"static_cast<double>({self.whole(a, 'int32_t') if isinstance(a.type, Int) and a.type.truth else self(a)})"
+            x = args[0]
+            return f"static_cast<double>({self.whole(x, 'int32_t') if isinstance(x.type, Int) and x.type.truth else self(x)})"
         if op == "to_f32":
             return f"static_cast<float>({self(args[0])})"
         if op == "to_type":
@@ -98,11 +98,9 @@ class Words:
         if op == "power2":
             return f"lang::power_of_2({self.whole(args[0], 'int32_t')})"
         if op == "bits":
-            a = args[0]
-            assert isinstance(a.type, Real)
             if isinstance(t, Int) and t.c == "int32_t":
-                return f"lang::magnitude_bits({self(a)})"
-            return f"std::bit_cast<uint32_t>({self(a)})"
+                return f"lang::magnitude_bits({self(args[0])})"
+            return f"std::bit_cast<uint32_t>({self(args[0])})"
         if op in ("floor", "round"):
             return self.to_whole(e)
         if op == "keep":
@@ -159,7 +157,7 @@ def _as(c: str) -> Int:
 # ---- What an expression needs ----------------------------------------------------------------------------
 
 
-def walk(roots: "List[E]") -> "List[E]":
+def walk(roots: List[E]) -> List[E]:
     """All expressions that are evaluated for these, each once, what is needed first; through names, not into reductions."""
     found: List[E] = []
     seen: Set[int] = set()
@@ -180,7 +178,7 @@ def walk(roots: "List[E]") -> "List[E]":
     return found
 
 
-def locals_in(roots: "List[E]", shape: str) -> "List[Local]":
+def locals_in(roots: List[E], shape: str) -> List[Local]:
     """The names of a shape that are needed for these, in an order in which they can be computed."""
     found: Dict[int, Local] = {}
     for e in walk(roots):
@@ -189,11 +187,11 @@ def locals_in(roots: "List[E]", shape: str) -> "List[Local]":
     return list(found.values())
 
 
-def reduces_in(roots: "List[E]", shape: str) -> "List[E]":
+def reduces_in(roots: List[E], shape: str) -> List[E]:
     return [e for e in walk(roots) if e.op in ("reduce", "kth") and e.shape == shape]
 
 
-def partitions_in(roots: "List[E]") -> "List[str]":
+def partitions_in(roots: List[E]) -> List[str]:
     """The shapes `by:…` of what is read for these."""
     return sorted({e.shape for e in walk(roots)} - {ONE, EACH, KEPT})
 
