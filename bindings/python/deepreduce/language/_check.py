@@ -15,7 +15,7 @@ from ._types import EACH, KEPT, LARGEST_F32, MOST_VALUES, ONE, Int, Real, Type, 
 
 REDUCES = ("sum", "largest", "smallest", "count")
 FUNCTIONS = (
-    *REDUCES, "abs", "sqrt", "min", "max", "floor", "round", "f32", "f64", "power2", "bits", "bit_width", "random", "random_bits",
+    *REDUCES, "abs", "sqrt", "min", "max", "floor", "round", "f32", "f64", "power2", "bits", "of_bits", "bit_width", "random", "random_bits",
     "to_type", "positions", "keep", "spread", "kth_largest",
 )  # fmt: skip
 RESERVED = {"n", "type_max", *FUNCTIONS}
@@ -48,6 +48,10 @@ def _const(value: Fraction, place: Place, whole: bool) -> E:
 
 def as_f32(x: float) -> float:
     return float(struct.unpack("<f", struct.pack("<f", x))[0]) if abs(x) <= LARGEST_F32 else math.copysign(math.inf, x)
+
+
+def _f32_of(bits: int) -> float:
+    return float(struct.unpack("<f", struct.pack("<I", bits))[0])
 
 
 def is_int(e: E) -> bool:
@@ -545,6 +549,12 @@ class _Checker:
             if not isinstance(t, Real) or t.bits != 32:
                 raise fail("`bits` is for an f32", place, "write: bits(f32(…))")
             return E("bits", [a], Int(0, 2**31 - 1 if t.low >= 0 else 2**32 - 1), shape, place)
+        if word == "of_bits":
+            if not isinstance(t, Int) or t.low < 0 or t.high >= 2**32:
+                raise fail("`of_bits` takes the 32 bits of an f32, as a whole number", place, "write: of_bits(k << 23)")
+            if t.high < 0x7F800000:
+                return E("of_bits", [a], Real(32, _f32_of(t.low), _f32_of(t.high)), shape, place)
+            return E("of_bits", [a], Real(32, -math.inf, math.inf, True), shape, place)
         if word == "bit_width":
             if not isinstance(t, Int) or t.low < 0:
                 raise fail("`bit_width` is for a whole number that is not negative", place)

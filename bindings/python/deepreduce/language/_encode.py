@@ -352,11 +352,13 @@ class Encode(Loops):
         roots = [self.local(f) for f in fields] + [r.expr for r in requires]
         parts = sorted(set(partitions_in(roots)) | {f.shape for f in runs})
         roots += [self.local(f) for f in runs]
+        kept_roots = [self.local(f) for f in fields if f.shape == KEPT]
+        apart = counted is not None and not parts  # which values are kept is known of a tile, before they are
         if not fields and not parts and not requires:
             return
         if p.mask and counted:
-            roots.append(E("local", [], p.mask.expr.type, EACH, p.mask.place, p.mask))
-        if p.mask and counted:
+            mask = E("local", [], p.mask.expr.type, EACH, p.mask.place, p.mask)
+            roots.append(mask)
             self.kept_buffers(fields)
         for f in runs:
             if f.kind == "u":
@@ -401,9 +403,22 @@ class Encode(Loops):
                     out(f"{f.name}_codes[i - first] = static_cast<uint32_t>({x});")
             for k, r in enumerate(requires):
                 out(f"unmet_{k} |= !{self.words.condition(r.expr)};")
-            self.keep(fields, faults, bad)
+            if apart:
+                assert p.mask
+                out(f"chosen[i - first] = static_cast<uint8_t>({self.words.condition(mask)});")
+            else:
+                self.keep(fields, faults, bad)
 
         def after() -> None:
+            if apart:
+                out("std::memset(chosen + length, 0, 8);")
+                out("for (uint64_t at = first; at < last; at += 8) {")
+                out("for (uint64_t eight = load<uint64_t>(chosen + (at - first)); eight; eight &= eight - 1) {")
+                out("const uint64_t i = at + countr_zero(eight) / 8;")
+                self.each(kept_roots)
+                self.keep(fields, faults, bad, always=True)
+                out("}")
+                out("}")
             for k, r in enumerate(requires):
                 out(f'if (unmet_{k}) return {{{c_text(f"{p.name}: {r.message}")}, first, 0}};')
             for f in faults:
@@ -417,7 +432,8 @@ class Encode(Loops):
                     out(f"pack_bits.best()({f.name}_codes, length, {self.width(f)}, a.out + l.{f.name}_at + first / 8 * {self.width(f)});")
             self.flush(fields)
 
-        self.tiles("0", "n", self.block, roots, parts, body, before, after)
+        looped = [e for e in roots if not any(e is k for k in kept_roots)] if apart else roots
+        self.tiles("0", "n", self.block, looped, parts, body, before, after, drawn=roots)
         self.writing = False
         for f in runs:
             if f.kind == "u":
@@ -447,15 +463,18 @@ class Encode(Loops):
                 continue
             self.out(f"alignas(64) uint32_t {f.name}_codes[{2 * self.block + 16}];")
         self.out("uint64_t kept_at = 0, kept_here = 0;")
-        self.out(f"alignas(64) uint8_t chosen[{self.block}];")
+        self.out(f"alignas(64) uint8_t chosen[{self.block + 8}];")
 
-    def keep(self, fields: List[Field], faults: List[Field], bad: Dict[str, Optional[str]]) -> None:
+    def keep(self, fields: List[Field], faults: List[Field], bad: Dict[str, Optional[str]], always: bool = False) -> None:
         kept = [f for f in fields if f.shape == KEPT]
         if not kept:
             return
         assert self.program.mask
         out = self.out
-        out(f"if ({self.program.mask.name}_) {{")
+        if always:
+            out("{")
+        else:
+            out(f"if ({self.program.mask.name}_) {{")
         for f in kept:
             x = f"{f.name}_" if f.kind != "position" else "static_cast<uint32_t>(i)"
             if f.kind != "position":
@@ -475,8 +494,10 @@ class Encode(Loops):
         out = self.out
         out("const uint64_t whole = kept_here & ~uint64_t{7};")
         for f in kept:
-            bits = "32" if f.kind in ("f32", "position") else self.width(f)
-            out(f"pack_bits.best()({f.name}_codes, whole, {bits}, a.out + l.{f.name}_at + kept_at / 8 * {bits});")
+            if f.kind in ("f32", "position"):
+                out(f"std::memcpy(a.out + l.{f.name}_at + 4 * kept_at, {f.name}_codes, 4 * whole);")
+            else:
+                out(f"pack_bits.best()({f.name}_codes, whole, {self.width(f)}, a.out + l.{f.name}_at + kept_at / 8 * {self.width(f)});")
             out(f"std::copy({f.name}_codes + whole, {f.name}_codes + kept_here, {f.name}_codes);")
         out("kept_at += whole;")
         out("kept_here -= whole;")

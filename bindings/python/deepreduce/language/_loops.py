@@ -112,11 +112,13 @@ class Loops:
         return self.stages.setdefault(shape, Stages(shape)).of(e)
 
     def tiles(self, begin: str, end: str, block: int, roots: List[E], parts: List[str], body: Callable[[], None],
-              before: Callable[[], None], after: Callable[[], None], fold: Optional[Callable[[], None]] = None) -> None:  # fmt: skip
+              before: Callable[[], None], after: Callable[[], None], fold: Optional[Callable[[], None]] = None,
+              drawn: Optional[List[E]] = None) -> None:  # fmt: skip
         out = self.out
         out(f"for (uint64_t first = {begin}; first < {end}; first += {block}) {{")
         out(f"const uint64_t last = std::min<uint64_t>(first + {block}, {end}), length = last - first;")
-        seen = {e.data if e.op == "random" else e.data[0]: e.op for e in walk(roots) if e.op in ("random", "random_bits")}
+        every = walk(roots if drawn is None else drawn)
+        seen = {e.data if e.op == "random" else e.data[0]: e.op for e in every if e.op in ("random", "random_bits")}
         if "random_bits" in seen.values():
             out("const uint64_t even = first & ~uint64_t{1};")
         for which, op in sorted(seen.items()):

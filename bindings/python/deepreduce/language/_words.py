@@ -97,6 +97,8 @@ class Words:
             return f"lang::to_type<T>({self(args[0])})"
         if op == "power2":
             return f"lang::power_of_2({self.whole(args[0], 'int32_t')})"
+        if op == "of_bits":
+            return f"std::bit_cast<float>({self.whole(args[0], 'uint32_t')})"
         if op == "bits":
             if isinstance(t, Int) and t.c == "int32_t":
                 return f"lang::magnitude_bits({self(args[0])})"

@@ -218,10 +218,14 @@ DRC_BOTH double tile_sum(double* tile, uint64_t length) {
   return (tile[0] + tile[2]) + (tile[1] + tile[3]);
 }
 
-// The upper 24 bits of the draws first, first + 1, …
+// The upper 24 bits of the draws first, first + 1, …: mix64 without its last step, which changes lower bits.
 DRC_BOTH void draw_24(uint64_t key, uint64_t first, uint64_t length, uint32_t* to) {
-  uint64_t x = key + (first + 1) * golden;
-  for (uint64_t i = 0; i < length; ++i, x += golden) to[i] = static_cast<uint32_t>(mix64(x) >> 40);
+  uint64_t counter = key + (first + 1) * golden;
+  for (uint64_t i = 0; i < length; ++i, counter += golden) {
+    uint64_t x = (counter ^ (counter >> 30)) * 0xbf58476d1ce4e5b9;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+    to[i] = static_cast<uint32_t>(x >> 40);
+  }
 }
 // Halves of draws, the lower one first: words of the positions from `even` on.
 DRC_BOTH void draw_halves(uint64_t key, uint64_t even, uint64_t length, uint64_t* to) {
@@ -231,11 +235,47 @@ DRC_BOTH void draw_halves(uint64_t key, uint64_t even, uint64_t length, uint64_t
 DRC_BOTH double unit_24(uint32_t drawn) { return static_cast<double>(static_cast<int32_t>(drawn)) * 0x1p-24; }
 DRC_BOTH uint64_t key_of(uint64_t key, uint64_t which) { return which ? combine(key, which) : key; }
 
-// The k-th largest of n numbers that are not negative, by their bits. Overwrites them.
-inline float kth_largest(uint32_t* keys, uint64_t n, int64_t k) {
-  const uint64_t place = k < 1 ? 0 : std::min(static_cast<uint64_t>(k), n) - 1;
-  std::nth_element(keys, keys + place, keys + n, std::greater<>());
-  return std::bit_cast<float>(keys[place]);
+// The k-th largest of n numbers that are not negative, by their bits. Overwrites them. A sample tells between which two
+// keys it is likely to be; then only those between are put in order.
+DRC_BOTH float kth_largest(uint32_t* __restrict keys, uint64_t n, int64_t k) {
+  constexpr uint64_t few = 1024, some = 16;
+  const uint64_t rank = k < 1 ? 0 : std::min(static_cast<uint64_t>(k), n) - 1;
+  uint64_t begin = rank, end = n;
+  if (n >= 16 * few) {
+    uint32_t sample[few];
+    for (uint64_t i = 0; i < few; ++i) sample[i] = keys[i * (n / few)];
+    std::sort(sample, sample + few, std::greater<>());
+    const double share = static_cast<double>(rank) / static_cast<double>(n), middle = share * static_cast<double>(few);
+    const double margin = 4 * root(middle * (1 - share)) + 4;
+    const uint32_t high = middle < margin ? UINT32_MAX : sample[static_cast<uint64_t>(middle - margin)];
+    const uint32_t low = middle + margin >= static_cast<double>(few) ? 0 : sample[static_cast<uint64_t>(middle + margin)];
+    uint64_t above = 0, between = 0, kept = 0;
+    for (uint64_t first = 0; first < n; first += 65536) {
+      uint32_t more = 0, within = 0;
+      for (uint64_t i = first; i < std::min(n, first + 65536); ++i) {
+        more += keys[i] > high;
+        within += keys[i] - low <= high - low;
+      }
+      above += more;
+      between += within;
+    }
+    if (above <= rank && rank - above < between) {
+      uint64_t i = 0;
+      for (; i + some <= n; i += some) {
+        uint32_t any = 0;
+        for (uint64_t j = 0; j < some; ++j) any |= static_cast<uint32_t>(keys[i + j] - low <= high - low);
+        if (any)
+          for (uint64_t j = 0; j < some; ++j)
+            if (const uint32_t key = keys[i + j]; key - low <= high - low) keys[kept++] = key;
+      }
+      for (; i < n; ++i)
+        if (const uint32_t key = keys[i]; key - low <= high - low) keys[kept++] = key;
+      begin = rank - above;
+      end = kept;
+    }
+  }
+  std::nth_element(keys, keys + begin, keys + end, std::greater<>());
+  return std::bit_cast<float>(keys[begin]);
 }
 
 // ---- Digits ----------------------------------------------------------------------------------------------
