@@ -81,6 +81,7 @@ HEADERS = (
     "lib/core/host_device.hpp",
     "lib/primitive/*.hpp",
     "lib/primitive/packing_*.cpp",
+    "codecs/family/language/*.hpp",
     "codecs/family/ternary/*.[ch]pp",
 )
 SOURCE_FILES = (

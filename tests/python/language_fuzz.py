@@ -115,7 +115,7 @@ def judge(source: str, folder: pathlib.Path, objects: List[str], tool: str) -> s
     """What is wrong with the plug-in of a source: compiled so that undefined behaviour ends it. "" if nothing is."""
     root = _build.sources()
     (folder / "mutant.cpp").write_text(source)
-    command = [*_build.compiler(), *SANITIZED, f"-I{root}/include", f"-I{root}/lib", f"-I{root}", f"-I{pathlib.Path(_build.__file__).parent}"]
+    command = [*_build.compiler(), *SANITIZED, f"-I{root}/include", f"-I{root}/lib", f"-I{root}"]
     command += [str(folder / "mutant.cpp"), *objects, "-o", str(folder / "mutant.so")]
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     if made.returncode:
@@ -155,9 +155,9 @@ def main() -> int:
         wrong = judge(source, folder, objects, tool)
         if wrong:
             bad += 1
-            kept = pathlib.Path(tempfile.gettempdir(), f"mutant-{options.seed}-{k}.cpp")
-            kept.write_text(source)
-            print(f"{kept}: {wrong}", flush=True)
+            saved = pathlib.Path(tempfile.gettempdir(), f"mutant-{options.seed}-{k}.cpp")
+            saved.write_text(source)
+            print(f"{saved}: {wrong}", flush=True)
     shutil.rmtree(folder)
     print(f"{len(chosen)} built, {bad} wrong")
     return 1 if bad else 0

@@ -80,7 +80,7 @@ def build(path: PathLike, output: Optional[PathLike] = None, keep: Optional[Path
         main.write_text(source)
         made = pathlib.Path(folder, "codec.so")
         needed = [root / s for s in _SOURCES if "ternary" not in s or "_digits<3>" in source]
-        include = [f"-I{root / 'include'}", f"-I{root / 'lib'}", f"-I{root}", f"-I{_HERE}"]
+        include = [f"-I{root / 'include'}", f"-I{root / 'lib'}", f"-I{root}"]
         objects, running = [], []
         for part in (main, *needed):
             objects.append(str(pathlib.Path(folder, part.stem + ".o")))

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 from . import _syntax
 from ._program import E, Field, Local, Param, Program, Require
 from ._syntax import LanguageError, Node, Place
-from ._types import EACH, KEPT, LARGEST_F32, MOST_VALUES, ONE, Int, Real, Type, by, product, rounded, smallest
+from ._ranges import EACH, KEPT, LARGEST_F32, MOST_VALUES, ONE, Int, Real, Type, by, product, rounded, smallest
 
 REDUCES = ("sum", "largest", "smallest", "count")
 FUNCTIONS = (

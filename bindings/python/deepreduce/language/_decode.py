@@ -6,7 +6,7 @@ from typing import Callable, List, Optional
 
 from ._loops import Loops, block_of, c_text, float_limit
 from ._program import E, Field, Program, Require
-from ._types import EACH, KEPT, ONE, Int, Real
+from ._ranges import EACH, KEPT, ONE, Int, Real
 from ._words import locals_in, partitions_in, walk
 
 

@@ -7,7 +7,7 @@ from typing import Callable, Dict, List, Optional
 
 from ._loops import SUM_TILE, Loops, block_of, c_text, float_limit
 from ._program import E, Field, Program
-from ._types import EACH, KEPT, ONE, Int, Real
+from ._ranges import EACH, KEPT, ONE, Int, Real
 from ._words import cast, literal, locals_in, partitions_in, reduces_in
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Callable, Dict, List, Optional
 
 from ._program import E, Program
-from ._types import EACH, Int, Real
+from ._ranges import EACH, Int, Real
 
 from ._words import Stages, Words, cast, locals_in, walk
 
@@ -47,7 +47,7 @@ def least(e: E) -> float:
 
 def is_shared_divisor(e: E) -> bool:
     """Whether a quotient of f64 has a divisor of few bits that all values of a loop share: then a product with its inverse,
-    corrected once, is the quotient, rounded (drc_runtime.hpp)."""
+    corrected once, is the quotient, rounded (codecs/family/language/drc_runtime.hpp)."""
     a, b = e.args
     if b.op != "to_f64" or b.shape == EACH or not isinstance(b.type, Real) or b.type.low < 0:
         return False

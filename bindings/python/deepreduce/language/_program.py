@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
 from ._syntax import Place
-from ._types import Type
+from ._ranges import Type
 
 
 @dataclass(eq=False)

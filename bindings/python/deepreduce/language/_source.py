@@ -8,10 +8,10 @@ from ._decode import Decode
 from ._encode import Encode
 from ._loops import CpuWords, Lines, c_text
 from ._program import Param, Program
-from ._types import EACH, KEPT, ONE, Int
+from ._ranges import EACH, KEPT, ONE, Int
 from ._tiles import Kernels
 
-RUNTIME, TILES = "drc_runtime.hpp", "drc_tiles.hpp"
+RUNTIME, TILES = "codecs/family/language/drc_runtime.hpp", "codecs/family/language/drc_tiles.hpp"
 
 
 def c_type(p: Param) -> str:

@@ -7,7 +7,7 @@ from typing import Dict, List, Optional, Tuple
 from ._encode import Encode
 from ._loops import Lines, block_of, float_limit
 from ._program import E, Field, Program
-from ._types import EACH, ONE, Int, Real
+from ._ranges import EACH, ONE, Int, Real
 from ._words import Stages, Words, cast, locals_in, partitions_in, walk
 
 

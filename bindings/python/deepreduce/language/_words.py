@@ -8,7 +8,7 @@ from typing import Dict, List, Set
 
 from ._program import E, Local
 from ._syntax import LanguageError
-from ._types import EACH, KEPT, ONE, Int, Real, Type, smallest
+from ._ranges import EACH, KEPT, ONE, Int, Real, Type, smallest
 
 
 def literal(t: Type, value: Fraction) -> str:

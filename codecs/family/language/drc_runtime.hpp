@@ -248,7 +248,8 @@ DRC_BOTH float kth_largest(uint32_t* __restrict keys, uint64_t n, int64_t k) {
     const double share = static_cast<double>(rank) / static_cast<double>(n), middle = share * static_cast<double>(few);
     const double margin = 4 * root(middle * (1 - share)) + 4;
     const uint32_t high = middle < margin ? UINT32_MAX : sample[static_cast<uint64_t>(middle - margin)];
-    const uint32_t low = middle + margin >= static_cast<double>(few) ? 0 : sample[static_cast<uint64_t>(middle + margin)];
+    const uint32_t low =
+        middle + margin >= static_cast<double>(few) ? 0 : sample[static_cast<uint64_t>(middle + margin)];
     uint64_t above = 0, between = 0, kept = 0;
     for (uint64_t first = 0; first < n; first += 65536) {
       uint32_t more = 0, within = 0;
@@ -281,7 +282,9 @@ DRC_BOTH float kth_largest(uint32_t* __restrict keys, uint64_t n, int64_t k) {
 // ---- Digits ----------------------------------------------------------------------------------------------
 
 template <uint32_t base>
-inline constexpr uint32_t digits_a_byte = base == 3 ? 5 : base <= 6 ? 3 : 2;
+inline constexpr uint32_t digits_a_byte = base == 3   ? 5
+                                          : base <= 6 ? 3
+                                                      : 2;
 template <uint32_t base>
 inline constexpr uint32_t digits_bytes = [] {  // how many bytes there are
   uint32_t product = 1;
@@ -365,17 +368,17 @@ inline constexpr uint8_t no_fault = 0;
   }                                                                                                                   \
   template <class T>                                                                                                  \
   __attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt,f16c,fma,avx512f,avx512bw,avx512cd,avx512dq,avx512vl" DRC_WIDE))) \
-      lang::verdict f##_avx512(const Args& a) {                                                                       \
+  lang::verdict f##_avx512(const Args& a) {                                                                           \
     return f##_with<T, true>(a);                                                                                      \
   }                                                                                                                   \
   template <class T>                                                                                                  \
   constexpr cpu_table<decltype(&f##_scalar<T>)> f##_at{f##_scalar<T>, f##_avx2<T>, f##_avx512<T>};
 #else
-#define DRC_TWINS(f, Args)                                  \
-  template <class T>                                        \
-  lang::verdict f##_scalar(const Args& a) {                 \
-    return f##_with<T, false>(a);                           \
-  }                                                         \
-  template <class T>                                        \
+#define DRC_TWINS(f, Args)                  \
+  template <class T>                        \
+  lang::verdict f##_scalar(const Args& a) { \
+    return f##_with<T, false>(a);           \
+  }                                         \
+  template <class T>                        \
   constexpr cpu_table<decltype(&f##_scalar<T>)> f##_at{f##_scalar<T>};
 #endif

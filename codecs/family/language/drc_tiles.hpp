@@ -2,7 +2,7 @@
 // address, so they are read and written byte by byte.
 #pragma once
 
-#include "drc_runtime.hpp"
+#include "codecs/family/language/drc_runtime.hpp"
 #include "primitive/lookback.hpp"
 #include "primitive/sum_tree_tile.hpp"
 #include "primitive/tile_job.hpp"
@@ -56,8 +56,12 @@ DR_HD inline uint8_t digits_byte(const uint32_t* digits, uint32_t count, uint32_
 }
 
 // Numbers as words in their order, 0 the least, for maxima by atomics.
-DR_HD inline uint64_t order_word(int32_t x) { return static_cast<uint64_t>(static_cast<int64_t>(x)) ^ uint64_t{1} << 63; }
-DR_HD inline uint64_t order_word(int64_t x) { return static_cast<uint64_t>(x) ^ uint64_t{1} << 63; }
+DR_HD inline uint64_t order_word(int32_t x) {
+  return static_cast<uint64_t>(static_cast<int64_t>(x)) ^ uint64_t { 1 } << 63;
+}
+DR_HD inline uint64_t order_word(int64_t x) {
+  return static_cast<uint64_t>(x) ^ uint64_t { 1 } << 63;
+}
 DR_HD inline uint64_t order_word(uint32_t x) { return x | uint64_t{1} << 63; }
 DR_HD inline uint64_t order_word(uint64_t x) { return x; }
 template <class N>
