@@ -165,6 +165,56 @@ def test_values_that_are_kept(made):
         assert (at == expected).all() and signs.tobytes() == numpy.packbits(x[expected] < 0, bitorder="little").tobytes()
 
 
+KEEPS = """codec keeps
+wire bucket: int 1..1000 = 100
+payload
+  most: f32 0.. [n by bucket]
+  m: count
+  twice: f32[m]
+  at: position[m]
+  level: u5[m]
+encode v
+  most   = largest(abs(v) by bucket)
+  high   = kth_largest(abs(v), max(1, n div 4))
+  low    = kth_largest(if abs(v) < most then abs(v) else 0, max(1, n div 2))
+  chosen = abs(v) < high and abs(v) > low
+  at     = positions(chosen)
+  own    = keep(v, chosen)
+  twice  = min(max(own * 2, -1e38), 1e38)
+  level  = keep(if most > 0 then floor(31 * abs(v) / most) else 0, chosen)
+  require own != 0, "a zero is kept"
+decode
+  require most >= 0 and n > 0, "a scale is below zero"
+  require level <= 31, "a level is above the highest"
+  return spread(twice, at)
+"""
+
+
+def test_names_runs_and_requirements_of_what_is_kept(tmp_path):
+    path = tmp_path / "keeps.drc"
+    path.write_text(KEEPS)
+    deepreduce.load_plugin(build(path))
+    codec = Codec("plugin.keeps")
+    more = numpy.random.default_rng(5).standard_normal(100_000).astype("f4")
+    for x in (*inputs(), more, numpy.where(more < 0.5, 0, more)):
+        magnitude, starts = numpy.abs(x), numpy.arange(0, len(x), 100)
+        most = numpy.maximum.reduceat(magnitude, starts)
+        every = numpy.repeat(most, 100)[: len(x)]
+        high = numpy.sort(magnitude)[-max(1, len(x) // 4)]
+        low = numpy.sort(numpy.where(magnitude < every, magnitude, 0))[-max(1, len(x) // 2)]
+        at = numpy.flatnonzero((magnitude < high) & (magnitude > low))
+        payload = codec.encode(x)
+        m = len(at)
+        assert payload[: 4 * len(most)].tobytes() == most.tobytes()
+        assert payload[4 * len(most) :][:4].view("u4")[0] == m
+        twice, positions = payload[4 * len(most) + 4 :][: 8 * m].view("u4").reshape(2, m)
+        expected = numpy.clip(x[at] * numpy.float32(2), numpy.float32(-1e38), numpy.float32(1e38))
+        assert (positions == at).all() and twice.tobytes() == expected.tobytes()
+        levels = numpy.floor(numpy.float32(31) * magnitude[at] / every[at]).astype("u1")
+        bits = numpy.unpackbits(payload[4 * len(most) + 4 + 8 * m :], bitorder="little")
+        assert (numpy.packbits(bits[: 5 * m].reshape(m, 5), axis=1, bitorder="little")[:, 0] == levels).all() and not bits[5 * m :].any()
+
+
 def test_positions_that_do_not_ascend_are_refused(made):
     made("graddrop")
     codec = Codec("plugin.graddrop", ratio=1)

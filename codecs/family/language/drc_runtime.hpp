@@ -232,51 +232,127 @@ DRC_BOTH void draw_halves(uint64_t key, uint64_t even, uint64_t length, uint64_t
   uint64_t x = key + (even / 2 + 1) * golden;
   for (uint64_t i = 0; i < ceil_div(length, 2); ++i, x += golden) to[i] = mix64(x);
 }
+// Of one position.
+DRC_BOTH uint32_t drawn_24(uint64_t key, uint64_t i) { return static_cast<uint32_t>(draw(key, i) >> 40); }
+DRC_BOTH uint32_t drawn_half(uint64_t key, uint64_t i) { return static_cast<uint32_t>(draw(key, i / 2) >> i % 2 * 32); }
 DRC_BOTH double unit_24(uint32_t drawn) { return static_cast<double>(static_cast<int32_t>(drawn)) * 0x1p-24; }
 DRC_BOTH uint64_t key_of(uint64_t key, uint64_t which) { return which ? combine(key, which) : key; }
 
-// The k-th largest of n numbers that are not negative, by their bits. Overwrites them. A sample tells between which two
-// keys it is likely to be; then only those between are put in order.
-DRC_BOTH float kth_largest(uint32_t* __restrict keys, uint64_t n, int64_t k) {
-  constexpr uint64_t few = 1024, some = 16;
-  const uint64_t rank = k < 1 ? 0 : std::min(static_cast<uint64_t>(k), n) - 1;
-  uint64_t begin = rank, end = n;
-  if (n >= 16 * few) {
-    uint32_t sample[few];
-    for (uint64_t i = 0; i < few; ++i) sample[i] = keys[i * (n / few)];
-    std::sort(sample, sample + few, std::greater<>());
-    const double share = static_cast<double>(rank) / static_cast<double>(n), middle = share * static_cast<double>(few);
-    const double margin = 4 * root(middle * (1 - share)) + 4;
-    const uint32_t high = middle < margin ? UINT32_MAX : sample[static_cast<uint64_t>(middle - margin)];
-    const uint32_t low =
-        middle + margin >= static_cast<double>(few) ? 0 : sample[static_cast<uint64_t>(middle + margin)];
-    uint64_t above = 0, between = 0, kept = 0;
-    for (uint64_t first = 0; first < n; first += 65536) {
-      uint32_t more = 0, within = 0;
-      for (uint64_t i = first; i < std::min(n, first + 65536); ++i) {
-        more += keys[i] > high;
-        within += keys[i] - low <= high - low;
-      }
-      above += more;
-      between += within;
+// ---- Positions of some values ----
+
+inline constexpr uint64_t list_spare =
+    64;  // elements past the end of a list, and of what is listed, that may be touched
+
+// Appends first + i for each i < length with a one at chosen[i], which are ones and zeros. Returns how many.
+inline uint64_t list_chosen_scalar(const uint8_t* chosen, uint64_t length, uint32_t first, uint32_t* to) {
+  uint64_t listed = 0;
+  for (uint64_t i = 0; i < length; i += 8)
+    for (auto eight = load<uint64_t>(chosen + i); eight; eight &= eight - 1)
+      to[listed++] = first + static_cast<uint32_t>(i + countr_zero(eight) / 8);
+  return listed;
+}
+#if DR_X86
+}  // namespace dr::lang
+DR_AVX2_BEGIN
+namespace dr::lang {
+inline uint64_t list_chosen_avx2(const uint8_t* chosen, uint64_t length, uint32_t first, uint32_t* to) {
+  const auto ones = [&](uint64_t i) -> uint64_t {
+    const __m256i some = _mm256_load_si256(reinterpret_cast<const __m256i*>(chosen + i));
+    return static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_slli_epi16(some, 7)));
+  };
+  uint64_t listed = 0;
+  for (uint64_t i = 0; i < length; i += 64)
+    for (uint64_t some = ones(i) | ones(i + 32) << 32; some; some &= some - 1)
+      to[listed++] = first + static_cast<uint32_t>(i + _tzcnt_u64(some));
+  return listed;
+}
+}  // namespace dr::lang
+DR_ISA_END
+DR_AVX512_BEGIN
+namespace dr::lang {
+// (Whole vectors are stored, and the next store overwrites the excess: usually few are chosen.)
+inline uint64_t list_chosen_avx512(const uint8_t* chosen, uint64_t length, uint32_t first, uint32_t* to) {
+  alignas(64) uint8_t places[64];
+  for (unsigned k = 0; k < 64; ++k) places[k] = static_cast<uint8_t>(k);
+  const __m512i all = _mm512_load_si512(places);
+  uint64_t listed = 0;
+  for (uint64_t i = 0; i < length; i += 64) {
+    const __m512i some = _mm512_load_si512(chosen + i);
+    const __mmask64 ones = _mm512_test_epi8_mask(some, some);
+    const auto count = static_cast<unsigned>(_mm_popcnt_u64(ones));
+    const __m512i from = _mm512_set1_epi32(static_cast<int>(first + i)), at = _mm512_maskz_compress_epi8(ones, all);
+    const auto put = [&](unsigned k, __m128i sixteen) {
+      _mm512_storeu_si512(to + listed + 16 * k, _mm512_add_epi32(_mm512_cvtepu8_epi32(sixteen), from));
+    };
+    put(0, _mm512_castsi512_si128(at));
+    if (count > 16) {
+      put(1, _mm512_extracti32x4_epi32(at, 1));
+      put(2, _mm512_extracti32x4_epi32(at, 2));
+      put(3, _mm512_extracti32x4_epi32(at, 3));
     }
-    if (above <= rank && rank - above < between) {
-      uint64_t i = 0;
-      for (; i + some <= n; i += some) {
-        uint32_t any = 0;
-        for (uint64_t j = 0; j < some; ++j) any |= static_cast<uint32_t>(keys[i + j] - low <= high - low);
-        if (any)
-          for (uint64_t j = 0; j < some; ++j)
-            if (const uint32_t key = keys[i + j]; key - low <= high - low) keys[kept++] = key;
-      }
-      for (; i < n; ++i)
-        if (const uint32_t key = keys[i]; key - low <= high - low) keys[kept++] = key;
-      begin = rank - above;
-      end = kept;
-    }
+    listed += count;
   }
-  std::nth_element(keys, keys + begin, keys + end, std::greater<>());
-  return std::bit_cast<float>(keys[begin]);
+  return listed;
+}
+}  // namespace dr::lang
+DR_ISA_END
+namespace dr::lang {
+inline constexpr cpu_table<decltype(&list_chosen_scalar)> list_chosen{list_chosen_scalar, list_chosen_avx2,
+                                                                      list_chosen_avx512};
+#else
+inline constexpr cpu_table<decltype(&list_chosen_scalar)> list_chosen{list_chosen_scalar};
+#endif
+
+// ---- The k-th largest number ----
+
+// How many are larger.
+inline uint64_t rank_of(uint64_t n, int64_t k) { return k < 1 ? 0 : std::min(static_cast<uint64_t>(k), n) - 1; }
+
+// Some of n keys, which tell a number that more than `rank` of them are likely to reach.
+struct sample {
+  static constexpr uint64_t most = 2048;
+  int32_t keys[most];
+  uint64_t count, step, index;
+
+  sample(uint64_t n, uint64_t rank) : count(n < 32 * most ? 0 : most), step((n / most - 1) | 1), index(0) {
+    const double share = static_cast<double>(rank) / static_cast<double>(n) * most;
+    index = static_cast<uint64_t>(share + 3 * std::sqrt(share)) + 3;
+  }
+  // Every time a lower one, at last 0.
+  int32_t lower() {
+    if (index >= count) return 0;
+    std::nth_element(keys, keys + index, keys + count, std::greater<>());
+    const int32_t key = keys[index];
+    index = 4 * index + 16;
+    return key;
+  }
+};
+
+// Of n keys that are not negative, the one that `rank` are larger than, of equal ones any. Moves them.
+DRC_BOTH int32_t ranked(int32_t* keys, uint64_t n, uint64_t rank) {
+  constexpr unsigned bins_bits = 10;
+  while (n > 256) {
+    int32_t least = INT32_MAX, most = 0;
+    for (uint64_t i = 0; i < n; ++i) {
+      least = lesser(least, keys[i]);
+      most = greater(most, keys[i]);
+    }
+    const unsigned bits = bit_width(static_cast<uint64_t>(most - least)),
+                   shift = bits < bins_bits ? 0 : bits - bins_bits;
+    if (bits == 0) return least;
+    uint64_t counts[1 << bins_bits] = {}, kept = 0;
+    for (uint64_t i = 0; i < n; ++i) ++counts[(keys[i] - least) >> shift];
+    int32_t bin = (most - least) >> shift;
+    for (; rank >= counts[bin]; --bin) rank -= counts[bin];
+    for (uint64_t i = 0; i < n; ++i) {
+      const int32_t key = keys[i];
+      keys[kept] = key;
+      kept += (key - least) >> shift == bin;
+    }
+    n = kept;
+  }
+  std::nth_element(keys, keys + rank, keys + n, std::greater<>());
+  return keys[rank];
 }
 
 // ---- Digits ----------------------------------------------------------------------------------------------

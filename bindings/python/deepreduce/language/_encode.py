@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Callable, Dict, List, Optional
 
 from ._loops import SUM_TILE, Loops, block_of, c_text, float_limit
-from ._program import E, Field, Program
+from ._program import E, Field, Program, Require
 from ._ranges import EACH, KEPT, ONE, Int, Real
 from ._words import cast, literal, locals_in, partitions_in, reduces_in
 
@@ -63,6 +63,11 @@ class Encode(Loops):
         for q in p.params:
             if self.reads(q.name):
                 out(f"const auto {q.name}_ = a.{q.name}_;")
+        if p.lists:
+            out(f'if (n > 0xffffffff) return {{{c_text(f"{p.name}: more than 2^32 values")}, 0, 0}};')
+            out("auto* const list = reinterpret_cast<uint32_t*>(a.scratch);  // positions")
+            out("[[maybe_unused]] auto* const keys = reinterpret_cast<int32_t*>(list + n + lang::list_spare);")
+            out("uint64_t listed = 0;")
         needed = p.encode
         last_stage = max((self.stage(e, ONE) for e in self.everything()), default=0)
         made: Dict[str, bool] = {}
@@ -129,6 +134,7 @@ class Encode(Loops):
     def reduce(self, reductions: List[Reduction], begin: str, end: str, parts: List[str], declare: bool) -> None:
         """One loop over values for reductions whose terms are known in it."""
         out, roots = self.out, [r.term for r in reductions]
+        scattered, self.words.scattered = self.words.scattered, False
         for r in reductions:
             out(f"{r.c if r.real or r.kind != 'sum' else r.e.type.c} {r.name}_so_far = {r.start()};")
         out("{")
@@ -200,21 +206,67 @@ class Encode(Loops):
             else:
                 x = cast(x, r.c, r.e.type.c)
             out(f"{'const ' + r.e.type.c + ' ' if declare else ''}{r.name} = {x};")
+        self.words.scattered = scattered
 
     def kth(self, e: E) -> None:
-        """The k-th largest number: an order of all is not needed."""
+        """The k-th largest number: a sample tells what it is likely to reach, and only those that do are put in order."""
         out, name = self.out, self.named(e).name
         roots = [e.args[0]]
-        out("auto* const keys = reinterpret_cast<uint32_t*>(a.scratch);")
-        out("{")
-        self.buffers(roots, SUM_TILE)
-        self.runs(partitions_in(roots), roots)
-        nothing: Callable[[], None] = lambda: None
-        body: Callable[[], None] = lambda: out(f"keys[i] = std::bit_cast<uint32_t>({self.words(e.args[0])});")
-        self.tiles("0", "n", SUM_TILE, roots, partitions_in(roots), body, nothing, nothing)
+        key: Callable[[], str] = lambda: f"lang::magnitude_bits({self.words(e.args[0])})"
+        out(f"float {name} = 0;")
+        out("if (n > 0) {")
+        out(f"const uint64_t rank = lang::rank_of(n, {self.words.whole(e.args[1], 'int64_t')});")
+        out("lang::sample sample(n, rank);")
+        self.pick("0", "sample.count", "j * sample.step", roots, lambda: out(f"sample.keys[j] = {key()};"))
+        out("do {")
+        out("const int32_t low = sample.lower();")
+        self.list_where(roots, lambda: f"({key()} >= low)")
+        out("} while (listed <= rank);")
+        self.pick("0", "listed", "list[j]", roots, lambda: out(f"keys[j] = {key()};"))
+        out(f"{name} = std::bit_cast<float>(lang::ranked(keys, listed, rank));")
         out("}")
-        k = self.words.whole(e.args[1], "int64_t")
-        out(f"const float {name} = lang::kth_largest(keys, n, {k});")
+        self.candidates = e
+
+    candidates: Optional[E] = None  # the k-th largest number; the list has the positions of all that reach it
+
+    def list_where(self, roots: List[E], condition: Callable[[], str]) -> None:
+        """Lists the positions of values that meet a condition."""
+        out, parts = self.out, partitions_in(roots)
+        out("{")
+        out("listed = 0;")
+        out(f"alignas(64) uint8_t chosen[{self.block} + lang::list_spare];")
+        self.buffers(roots, self.block)
+        self.runs(parts, roots)
+        nothing: Callable[[], None] = lambda: None
+
+        def after() -> None:
+            out("std::memset(chosen + length, 0, lang::list_spare);")
+            out("listed += lang::list_chosen.best()(chosen, length, static_cast<uint32_t>(first), list + listed);")
+
+        self.tiles("0", "n", self.block, roots, parts, lambda: out(f"chosen[i - first] = static_cast<uint8_t>({condition()});"), nothing, after)
+        out("}")
+
+    def pick(self, begin: str, end: str, position: str, roots: List[E], body: Callable[[], None]) -> None:
+        """A loop over some values, in their order."""
+        out, parts = self.out, partitions_in(roots)
+        out("{")
+        self.runs(parts, roots)
+        self.words.scattered = True
+        if not parts:
+            self.divisors(roots)
+        out(f"for (uint64_t j = {begin}; j < {end}; ++j) {{")
+        out(f"[[maybe_unused]] const uint64_t i = {position};")
+        for part in parts:
+            self.enter(part, roots, inside=True)
+        if parts:
+            self.divisors(roots)
+        self.each(roots)
+        for local in locals_in(roots, KEPT):
+            out(f"const {local.expr.type.c} {local.name}_ = {self.words(local.expr)};")
+        body()
+        out("}")
+        out("}")
+        self.words.scattered = False
 
     # ---- Runs of values that share a number ----
 
@@ -240,12 +292,12 @@ class Encode(Loops):
             for local in locals_in(roots + [e.args[0] for e in reductions], part):
                 out(f"{local.expr.type.c} {local.name}_ = 0;")
 
-    def enter(self, part: str, roots: List[E]) -> None:
-        """Where a run begins: its numbers."""
+    def enter(self, part: str, roots: List[E], inside: bool = False) -> None:
+        """Where a run begins, or inside it: its numbers."""
         out, name = self.out, part[3:]
-        out(f"if (at == {name}_end) {{")
-        out("const uint64_t begin = at;")
-        out(f"{name}_end = std::min<uint64_t>(n, at + static_cast<uint64_t>({name}_));")
+        out(f"if ({'i >=' if inside else 'at =='} {name}_end) {{")
+        out(f"const uint64_t begin = {f'i - i % static_cast<uint64_t>({name}_)' if inside else 'at'};")
+        out(f"{name}_end = std::min<uint64_t>(n, begin + static_cast<uint64_t>({name}_));")
         reductions = self.shared(part, roots)
         names = locals_in(roots + [e.args[0] for e in reductions], part)
         last = max([self.stage(e, part) for e in reductions] + [0])
@@ -333,51 +385,93 @@ class Encode(Loops):
             out(f"{{ uint64_t number = static_cast<uint64_t>({x}); std::memcpy(a.out + l.{f.name}_at, &number, lang::bits_size(1, {self.width(f)})); }}")
 
     def write(self) -> None:
-        """The last pass: every value's numbers into the payload."""
+        """The last passes: every value's numbers into the payload."""
         p, out = self.program, self.out
         self.limits = {}
         counted = p.counted
         if counted:
-            assert p.mask is not None
-            self.count_kept()
-        out(f"const layout l(a, n{', kept' if counted else ''});")
+            self.list_kept()
+        out(f"const layout l(a, n{', listed' if counted else ''});")
         for f in p.fields:
             if f.shape == ONE and f.kind != "count":
                 self.put_one(f, self.local(f), "")
         if counted:
-            out(f"store<uint32_t>(a.out + l.{counted.name}_at, static_cast<uint32_t>(kept));")
-        fields = [f for f in p.fields if f.shape in (EACH, KEPT)]
+            out(f"store<uint32_t>(a.out + l.{counted.name}_at, static_cast<uint32_t>(listed));")
+        of_kept = [r for r in p.encode_requires if r.expr.shape == KEPT]
+        self.write_all([r for r in p.encode_requires if r.expr.shape not in (ONE, KEPT)])
+        if counted:
+            self.write_kept(of_kept)
+
+    def limits_of(self, fields: List[Field]) -> Dict[str, Optional[str]]:
+        """Of each field, when its number does not fit."""
+        bad = {f.name: self.checked(f, f"{f.name}_", self.local(f)) for f in fields if f.kind != "position"}
+        for f in fields:
+            if f.name in self.limits and bad.get(f.name):
+                self.out(f"[[maybe_unused]] const auto {f.name}_most = {self.limits[f.name]};")
+        return bad
+
+    def judge(self, requires: List[Require], faults: List[Field], first: str) -> None:
+        for k, r in enumerate(requires):
+            self.out(f'if (unmet_{k}) return {{{c_text(f"{self.program.name}: {r.message}")}, {first}, 0}};')
+        for f in faults:
+            self.out(f'if ({f.name}_bad) return {{{c_text(f"{self.program.name}: `{f.name}` is not in its range")}, {first}, 0}};')
+
+    def put(self, f: Field, to: str, from_block: str) -> None:
+        """A value's number into a field, or into its codes of a block."""
+        out, x = self.out, f"{f.name}_"
+        if f.kind == "f32":
+            out(f"store<float>({f.name}_out + 4 * {to}, {self.sent_as(f, x)});")
+        elif f.kind == "position":
+            out(f"store<uint32_t>({f.name}_out + 4 * {to}, {x});")
+        elif f.kind == "base":
+            out(f"{f.name}_codes[{from_block}] = static_cast<uint8_t>({x});")
+        elif self.direct(f):
+            c = f"uint{f.fixed_width}_t"
+            out(f"store<{c}>({f.name}_out + {f.fixed_width // 8} * {to}, static_cast<{c}>({x}));")
+        else:
+            out(f"{f.name}_codes[{from_block}] = static_cast<uint32_t>({x});")
+
+    def pack(self, f: Field, first: str, length: str) -> None:
+        """The codes of a block into the payload."""
+        if f.kind == "base":
+            self.out(f"lang::pack_digits<{f.base}>({f.name}_codes, {length}, {f.pad}, a.out + l.{f.name}_at + {first} / {f.digits});")
+        elif not self.direct(f):
+            bits = f"l.{f.name}_bits"
+            self.out(f"pack_bits.best()({f.name}_codes, {length}, {bits}, a.out + l.{f.name}_at + {first} / 8 * {bits});")
+
+    def places(self, fields: List[Field]) -> None:
+        for f in fields:
+            if self.direct(f):
+                self.out(f"uint8_t* const __restrict {f.name}_out = a.out + l.{f.name}_at;")
+            elif f.kind == "base":
+                self.out(f"alignas(64) uint8_t {f.name}_codes[{self.block + 64}];")
+            else:
+                self.out(f"alignas(64) uint32_t {f.name}_codes[{self.block + 16}];")
+
+    @staticmethod
+    def direct(f: Field) -> bool:
+        return f.kind in ("f32", "position") or (f.kind == "u" and f.fixed_width in (8, 16, 32))
+
+    def write_all(self, requires: List[Require]) -> None:
+        """What there is of every value, and of runs."""
+        p, out = self.program, self.out
+        fields = [f for f in p.fields if f.shape == EACH]
         runs = [f for f in p.fields if f.shape.startswith("by:")]
-        requires = [r for r in p.encode_requires if r.expr.shape != ONE]
         roots = [self.local(f) for f in fields] + [r.expr for r in requires]
         parts = sorted(set(partitions_in(roots)) | {f.shape for f in runs})
         roots += [self.local(f) for f in runs]
-        kept_roots = [self.local(f) for f in fields if f.shape == KEPT]
-        apart = counted is not None and not parts  # which values are kept is known of a tile, before they are
-        if not fields and not parts and not requires:
+        if not roots:
             return
-        if p.mask and counted:
-            mask = E("local", [], p.mask.expr.type, EACH, p.mask.place, p.mask)
-            roots.append(mask)
-            self.kept_buffers(fields)
+        out("{")
         for f in runs:
             if f.kind == "u":
                 out(f"bit_writer {f.name}_writer(a.out + l.{f.name}_at);")
-        bad = {f.name: self.checked(f, f"{f.name}_", self.local(f)) for f in fields if f.kind != "position"}
-        for name, limit in self.limits.items():
-            if bad.get(name):
-                out(f"[[maybe_unused]] const auto {name}_most = {limit};")
+        bad = self.limits_of(fields)
+        faults = [f for f in fields if bad[f.name]]
         self.buffers(roots, self.block)
-        for f in fields:
-            if f.shape == EACH and f.kind == "base":
-                out(f"alignas(64) uint8_t {f.name}_codes[{self.block + 64}];")
-            elif f.shape == EACH and not self.direct(f) and f.kind != "f32":
-                out(f"alignas(64) uint32_t {f.name}_codes[{self.block + 16}];")
-            elif f.shape == EACH:
-                out(f"uint8_t* const __restrict {f.name}_out = a.out + l.{f.name}_at;")
+        self.places(fields)
         self.writing = True
         self.runs(parts, roots)
-        faults = [f for f in fields if bad.get(f.name)]
 
         def before() -> None:
             for f in faults:
@@ -387,123 +481,92 @@ class Encode(Loops):
 
         def body() -> None:
             for f in fields:
-                if f.shape == KEPT:
-                    continue
-                x = f"{f.name}_"
                 if f in faults:
                     out(f"{f.name}_bad |= static_cast<uint32_t>({bad[f.name]});")
-                if f.kind == "f32":
-                    out(f"store<float>({f.name}_out + 4 * i, {self.sent_as(f, x)});")
-                elif f.kind == "base":
-                    out(f"{f.name}_codes[i - first] = static_cast<uint8_t>({x});")
-                elif self.direct(f):
-                    c = f"uint{f.fixed_width}_t"
-                    out(f"store<{c}>({f.name}_out + {f.fixed_width // 8} * i, static_cast<{c}>({x}));")
-                else:
-                    out(f"{f.name}_codes[i - first] = static_cast<uint32_t>({x});")
+                self.put(f, "i", "i - first")
             for k, r in enumerate(requires):
                 out(f"unmet_{k} |= !{self.words.condition(r.expr)};")
-            if apart:
-                assert p.mask
-                out(f"chosen[i - first] = static_cast<uint8_t>({self.words.condition(mask)});")
-            else:
-                self.keep(fields, faults, bad)
 
         def after() -> None:
-            if apart:
-                out("std::memset(chosen + length, 0, 8);")
-                out("for (uint64_t at = first; at < last; at += 8) {")
-                out("for (uint64_t eight = load<uint64_t>(chosen + (at - first)); eight; eight &= eight - 1) {")
-                out("const uint64_t i = at + countr_zero(eight) / 8;")
-                self.each(kept_roots)
-                self.keep(fields, faults, bad, always=True)
-                out("}")
-                out("}")
-            for k, r in enumerate(requires):
-                out(f'if (unmet_{k}) return {{{c_text(f"{p.name}: {r.message}")}, first, 0}};')
-            for f in faults:
-                out(f'if ({f.name}_bad) return {{{c_text(f"{p.name}: `{f.name}` is not in its range")}, first, 0}};')
+            self.judge(requires, faults, "first")
             for f in fields:
-                if f.shape == KEPT:
-                    continue
-                if f.kind == "base":
-                    out(f"lang::pack_digits<{f.base}>({f.name}_codes, length, {f.pad}, a.out + l.{f.name}_at + first / {f.digits});")
-                elif f.kind != "f32" and not self.direct(f):
-                    out(f"pack_bits.best()({f.name}_codes, length, {self.width(f)}, a.out + l.{f.name}_at + first / 8 * {self.width(f)});")
-            self.flush(fields)
+                self.pack(f, "first", "length")
 
-        looped = [e for e in roots if not any(e is k for k in kept_roots)] if apart else roots
-        self.tiles("0", "n", self.block, looped, parts, body, before, after, drawn=roots)
+        self.tiles("0", "n", self.block, roots, parts, body, before, after)
         self.writing = False
         for f in runs:
             if f.kind == "u":
                 out(f"{f.name}_writer.finish();")
-        self.finish(fields)
-
-    @staticmethod
-    def direct(f: Field) -> bool:
-        return f.kind == "u" and f.fixed_width in (8, 16, 32)
+        out("}")
 
     # ---- Values that are kept ----
 
-    def count_kept(self) -> None:
+    def list_kept(self) -> None:
+        """The positions of values that are kept: among those that reach the k-th largest, if the others cannot be."""
         p, out = self.program, self.out
         assert p.mask
         mask = E("local", [], p.mask.expr.type, EACH, p.mask.place, p.mask)
-        e = E("reduce", [E("!=", [mask, E("const", [], Int(0, 0), ONE, mask.place, 0)], Int(0, 1, True), EACH, mask.place)],
-              Int(0, 2**40), ONE, mask.place, "sum")  # fmt: skip
-        r = self.named(e)
-        self.reduce([r], "0", "n", partitions_in([r.term]), declare=True)
-        out(f"const auto kept = static_cast<uint64_t>({r.name});")
-        out(f'if (n > 0xffffffff) return {{{c_text(f"{p.name}: more than 2^32 values")}, 0, 0}};')
-
-    def kept_buffers(self, fields: List[Field]) -> None:
-        for f in fields:
-            if f.shape != KEPT:
-                continue
-            self.out(f"alignas(64) uint32_t {f.name}_codes[{2 * self.block + 16}];")
-        self.out("uint64_t kept_at = 0, kept_here = 0;")
-        self.out(f"alignas(64) uint8_t chosen[{self.block + 8}];")
-
-    def keep(self, fields: List[Field], faults: List[Field], bad: Dict[str, Optional[str]], always: bool = False) -> None:
-        kept = [f for f in fields if f.shape == KEPT]
-        if not kept:
-            return
-        assert self.program.mask
-        out = self.out
-        if always:
+        if self.candidates and reaches(mask, self.candidates):
             out("{")
+            out("uint64_t kept = 0;")
+
+            def body() -> None:
+                out("list[kept] = static_cast<uint32_t>(i);")
+                out(f"kept += {self.words.condition(mask)};")
+
+            self.pick("0", "listed", "list[j]", [mask], body)
+            out("listed = kept;")
+            out("}")
         else:
-            out(f"if ({self.program.mask.name}_) {{")
-        for f in kept:
-            x = f"{f.name}_" if f.kind != "position" else "static_cast<uint32_t>(i)"
-            if f.kind != "position":
-                local = next(z for z in self.program.encode if z.name == f.name)
-                out(f"const {local.expr.type.c} {x} = {self.words(local.expr)};")
+            self.list_where([mask], lambda: self.words.condition(mask))
+
+    def write_kept(self, requires: List[Require]) -> None:
+        out = self.out
+        fields = [f for f in self.program.fields if f.shape == KEPT]
+        roots = [self.local(f) for f in fields] + [r.expr for r in requires]
+        out("{")
+        bad = self.limits_of(fields)
+        faults = [f for f in fields if bad.get(f.name)]
+        self.places(fields)
+        out(f"for (uint64_t first = 0; first < listed; first += {self.block}) {{")
+        out(f"const uint64_t last = std::min<uint64_t>(first + {self.block}, listed);")
+        for f in faults:
+            out(f"uint32_t {f.name}_bad = 0;")
+        for k in range(len(requires)):
+            out(f"uint32_t unmet_{k} = 0;")
+
+        def body() -> None:
+            for f in fields:
                 if f in faults:
                     out(f"{f.name}_bad |= static_cast<uint32_t>({bad[f.name]});")
-            code = f"std::bit_cast<uint32_t>({self.sent_as(f, x)})" if f.kind == "f32" else f"static_cast<uint32_t>({x})"
-            out(f"{f.name}_codes[kept_here] = {code};")
-        out("++kept_here;")
+                self.put(f, "j", "j - first")
+            for k, r in enumerate(requires):
+                out(f"unmet_{k} |= !{self.words.condition(r.expr)};")
+
+        self.pick("first", "last", "list[j]", roots, body)
+        self.judge(requires, faults, "list[first]")
+        for f in fields:
+            self.pack(f, "first", "last - first")
+        out("}")
         out("}")
 
-    def flush(self, fields: List[Field]) -> None:
-        kept = [f for f in fields if f.shape == KEPT]
-        if not kept:
-            return
-        out = self.out
-        out("const uint64_t whole = kept_here & ~uint64_t{7};")
-        for f in kept:
-            if f.kind in ("f32", "position"):
-                out(f"std::memcpy(a.out + l.{f.name}_at + 4 * kept_at, {f.name}_codes, 4 * whole);")
-            else:
-                out(f"pack_bits.best()({f.name}_codes, whole, {self.width(f)}, a.out + l.{f.name}_at + kept_at / 8 * {self.width(f)});")
-            out(f"std::copy({f.name}_codes + whole, {f.name}_codes + kept_here, {f.name}_codes);")
-        out("kept_at += whole;")
-        out("kept_here -= whole;")
 
-    def finish(self, fields: List[Field]) -> None:
-        for f in fields:
-            if f.shape == KEPT:
-                bits = "32" if f.kind in ("f32", "position") else self.width(f)
-                self.out(f"pack_bits.best()({f.name}_codes, kept_here, {bits}, a.out + l.{f.name}_at + kept_at / 8 * {bits});")
+def same(a: E, b: E) -> bool:
+    """Whether two expressions are the same number."""
+    while a.op == "local":
+        a = a.data.expr
+    while b.op == "local":
+        b = b.data.expr
+    return a is b or (a.op == b.op and a.data == b.data and a.type == b.type and len(a.args) == len(b.args) and all(map(same, a.args, b.args)))
+
+
+def reaches(mask: E, kth: E) -> bool:
+    """Whether a condition holds of numbers only that reach their k-th largest."""
+    while mask.op == "local":
+        mask = mask.data.expr
+    if mask.op == "and":
+        return any(reaches(x, kth) for x in mask.args)
+    if mask.op not in (">=", ">", "<=", "<"):
+        return False
+    key, least = mask.args if mask.op[0] == ">" else reversed(mask.args)
+    return same(least, kth) and same(key, kth.args[0])

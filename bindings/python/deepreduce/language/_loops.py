@@ -62,6 +62,7 @@ class CpuWords(Words):
     def __init__(self) -> None:
         self.names: Dict[int, str] = {}  # of reductions
         self.divisors: Dict[int, str] = {}
+        self.scattered = False  # in a loop over some values: draws are not those of a tile
 
     def expression(self, e: E) -> str:
         if id(e) in self.divisors:
@@ -76,10 +77,10 @@ class CpuWords(Words):
         if e.op in ("reduce", "kth"):
             return self.names[id(e)]
         if e.op == "random":
-            return f"lang::unit_24(drawn_{e.data}[i - first])"
+            return f"lang::unit_24({f'lang::drawn_24(lang::key_of(a.key, {e.data}), i)' if self.scattered else f'drawn_{e.data}[i - first]'})"
         if e.op == "random_bits":
             which, width = e.data
-            word = f"drawn_{which}[i - even]"
+            word = f"lang::drawn_half(lang::key_of(a.key, {which}), i)" if self.scattered else f"drawn_{which}[i - even]"
             word = word if width == 32 else f"({word} >> {32 - width})"
             assert isinstance(e.type, Int)
             return cast(word, "uint32_t", e.type.c)
@@ -112,12 +113,11 @@ class Loops:
         return self.stages.setdefault(shape, Stages(shape)).of(e)
 
     def tiles(self, begin: str, end: str, block: int, roots: List[E], parts: List[str], body: Callable[[], None],
-              before: Callable[[], None], after: Callable[[], None], fold: Optional[Callable[[], None]] = None,
-              drawn: Optional[List[E]] = None) -> None:  # fmt: skip
+              before: Callable[[], None], after: Callable[[], None], fold: Optional[Callable[[], None]] = None) -> None:  # fmt: skip
         out = self.out
         out(f"for (uint64_t first = {begin}; first < {end}; first += {block}) {{")
         out(f"const uint64_t last = std::min<uint64_t>(first + {block}, {end}), length = last - first;")
-        every = walk(roots if drawn is None else drawn)
+        every = walk(roots)
         seen = {e.data if e.op == "random" else e.data[0]: e.op for e in every if e.op in ("random", "random_bits")}
         if "random_bits" in seen.values():
             out("const uint64_t even = first & ~uint64_t{1};")

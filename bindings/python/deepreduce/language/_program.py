@@ -105,6 +105,24 @@ class Program:
     def counted(self) -> Optional[Field]:
         return next((f for f in self.fields if f.kind == "count"), None)
 
+    @property
+    def sorts(self) -> bool:
+        """Whether encode needs a k-th largest number."""
+        stack, seen = [local.expr for local in self.encode] + [r.expr for r in self.encode_requires], set()
+        while stack:
+            e = stack.pop()
+            if e.op == "kth":
+                return True
+            if id(e) not in seen:
+                seen.add(id(e))
+                stack += e.args + ([e.data.expr] if e.op == "local" else [])
+        return False
+
+    @property
+    def lists(self) -> bool:
+        """Whether encode lists positions of values."""
+        return self.counted is not None or self.sorts
+
     def param(self, name: str) -> Param:
         return next(p for p in self.params if p.name == name)
 

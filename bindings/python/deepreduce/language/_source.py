@@ -18,19 +18,6 @@ def c_type(p: Param) -> str:
     return "double" if p.kind == "real" else Int(p.low, p.high).c
 
 
-def has_kth(program: Program) -> bool:
-    stack, seen = [local.expr for local in program.encode] + [r.expr for r in program.encode_requires], set()
-    while stack:
-        e = stack.pop()
-        if id(e) in seen:
-            continue
-        seen.add(id(e))
-        if e.op == "kth":
-            return True
-        stack += e.args + ([e.data.expr] if e.op == "local" else [])
-    return False
-
-
 def arguments(program: Program) -> str:
     out = Lines()
     out("struct wire_args {  // what decode knows, too")
@@ -103,8 +90,8 @@ def operations(program: Program) -> str:
     out("if (!lang::fits(job)) return false;")
     out("const uint64_t n = job.count_max * job.width;")
     out(f"need.payload = layout(wires_of(p), n{kept}).size;")
-    if has_kth(p):
-        out("need.encode_scratch = 4 * n;")
+    if p.lists:
+        out(f"need.encode_scratch = {'8' if p.sorts else '4'} * n + 4 * lang::list_spare;")
     out("return true;")
     out("}")
     out("")
