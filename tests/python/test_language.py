@@ -141,6 +141,26 @@ def test_payloads_are_those_of_the_built_in_codec(name, made):
                 assert compare(ours, theirs, as_type(x, dtype), dtype) is None, (call, len(x), dtype)
 
 
+def test_quotients_in_f32_are_those_in_f64(made):
+    """Of codes of 8 bits qsgd decodes levels in f32, where they are a prime or a power of two: every level of many norms."""
+    made("qsgd")
+    random = numpy.random.default_rng(7)
+    for levels in (64, 67, 100, 113, 127):
+        ours, theirs = (Codec(name, levels=levels, bucket=2 * levels + 2) for name in ("plugin.qsgd", "qsgd"))
+        norms = random.integers(0, 0x7F800000, 500, dtype="u4")
+        norms[::4] = (random.integers(0, 2**24 // levels, 125) * levels).astype("f4").view("u4")  # ties are among their levels
+        norms[:3] = 0, 1, 0x7F7FFFFF
+        codes = numpy.tile(numpy.arange(2 * levels + 2, dtype="u1"), len(norms))
+        payload = numpy.concatenate([norms.view("u1"), codes])
+        for codec in (ours, theirs):  # (encode makes what is sent of parameters)
+            codec.encode(numpy.zeros(1, "f4"))
+        assert (ours.decode(payload, len(codes)) == theirs.decode(payload, len(codes))).all(), levels
+        payload[-100] = 255
+        if levels < 127:
+            with pytest.raises(Failed, match="^3 qsgd: a level is above the highest"):
+                ours.decode(payload, len(codes))
+
+
 def kept_of(payload):
     count = struct.unpack("<I", payload[:4].tobytes())[0]
     return payload[4 : 4 + 4 * count].view("u4"), payload[4 + 4 * count :]

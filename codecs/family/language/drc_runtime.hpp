@@ -121,6 +121,37 @@ DRC_BOTH double over(double a, const divisor<wide>& d) {
   return a / d.by;
 }
 
+// Quotients a k / d in f32, a >= 0 an f32, k and d whole, k <= d <= 2^20, rounded as those in f64 are, rounded to f32 after.
+// With a / d = high + low, k high + k low rounded once, the error before that is below 2^-46 of the number. A midpoint of
+// f32 that is not the number itself is 2^-45 or more away (a multiple of a's last place over 2^25 d), and the number itself
+// is one only if d, an odd prime or a power of two, divides a's 24 bits: then low is 0. (If d divides k, the number is a.)
+// Of an a that is not tiny nothing is below f32's exponents.
+inline bool f32_rounds(int64_t d) {
+  if ((d & (d - 1)) == 0) return true;
+  for (int64_t k = 2; k * k <= d; ++k)
+    if (d % k == 0) return false;
+  return d <= 1 << 20;
+}
+template <class T, bool wide>
+struct step {
+  float high = 0, low = 0;
+  bool rounds = false;
+
+  DRC_BOTH step([[maybe_unused]] float a, [[maybe_unused]] int64_t d, [[maybe_unused]] bool f32_rounds) {
+    if constexpr (wide && std::is_same_v<T, f32_type>) {
+      const double each = static_cast<double>(a) / static_cast<double>(d);
+      high = static_cast<float>(each);
+      low = static_cast<float>(each - static_cast<double>(high));
+      rounds = f32_rounds && (a == 0 || a >= 0x1p-60f);
+    }
+  }
+};
+template <class T, bool wide>
+DRC_BOTH float over(int32_t k, const step<T, wide>& s) {
+  const auto x = static_cast<float>(k);
+  return __builtin_fmaf(x, s.high, x * s.low);
+}
+
 // A number as the tensor's type has it; finite numbers stay finite.
 template <class T>
 DRC_BOTH float to_type(double x) {
@@ -131,20 +162,28 @@ DRC_BOTH float to_type(float x) {
   return T::to_f32(T::from_f64(saturate<T>(static_cast<double>(x))));
 }
 // What decode returns: finite, and what is no number the least one of the type.
-//   number: it is one
-template <class T, bool number, class F>
+enum known { any, number, up };  // it is a number, it is one that is not below 0
+template <class T, known is, class F>
 DRC_BOTH typename T::bits returned(F x) {
   if constexpr (std::is_same_v<F, float>)
-    if constexpr (number) {
+    if constexpr (is == up) {  // (in the order of their bits, but for -0, which is below all)
+      const auto b = std::bit_cast<int32_t>(x);
+      return rounded_finite<T>(std::bit_cast<float>(b < 0x7f7fffff ? b : 0x7f7fffff));
+    } else if constexpr (is == number) {
       const uint32_t b = std::bit_cast<uint32_t>(x), m = b & 0x7fffffff;
       return rounded_finite<T>(std::bit_cast<float>((m < 0x7f7fffff ? m : 0x7f7fffff) | (b & 0x80000000)));
     } else {
       return rounded_finite<T>(lesser(greater(x, -FLT_MAX), FLT_MAX));
     }
   else if constexpr (std::is_same_v<T, f32_type>)  // (rounded first: in f32 the limits are those of f64)
-    return returned<T, number>(static_cast<float>(x));
+    return returned<T, is>(static_cast<float>(x));
   else
     return T::from_f64(lesser(greater(x, -T::largest), T::largest));
+}
+// Another sign, where `sign`, 0 or that of an f32, is not 0.
+template <class T>
+DRC_BOTH typename T::bits flipped(typename T::bits b, uint32_t sign) {
+  return static_cast<typename T::bits>(b ^ (sign >> (32 - 8 * sizeof b)));
 }
 // The same of a number that is finite in f32.
 template <class T>
@@ -156,7 +195,7 @@ DRC_BOTH typename T::bits returned_finite(double x) {
   if constexpr (std::is_same_v<T, f32_type>)
     return std::bit_cast<uint32_t>(static_cast<float>(x));
   else
-    return returned<T, true>(x);
+    return returned<T, number>(x);
 }
 
 // Numbers as integers in their order, -0 below +0. What is no number is -inf for `largest`, inf for `smallest`.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Callable, List, Optional
+from typing import Callable, List, Optional, Tuple
 
 from ._loops import Loops, block_of, c_text, float_limit
 from ._program import E, Field, Program, Require
 from ._ranges import EACH, KEPT, ONE, Int, Real
-from ._words import locals_in, partitions_in, walk
+from ._words import locals_in, partitions_in, same, through, walk
 
 
 class Decode(Loops):
@@ -141,8 +141,10 @@ class Decode(Loops):
         for f in fields:
             if f.kind == "u" and f.fixed_width not in (8, 16, 32) or f.kind == "base":
                 out(f"alignas(64) uint32_t {f.name}_codes[{self.block + 64}];")
+        packed = [f for f in fields if f.kind == "u" and f.fixed_width not in (8, 16, 32)]
+        step = self.step(result) if result is not None and position is None and len(packed) == len(fields) == 1 else None
         for f in fields:
-            if f.kind == "f32" or (f.kind == "u" and f.fixed_width in (8, 16, 32)):
+            if step or f.kind == "f32" or (f.kind == "u" and f.fixed_width in (8, 16, 32)):
                 out(f"const uint8_t* const __restrict {f.name}_in = a.in + l.{f.name}_at;")
         for part in parts:
             out(f"uint64_t {part[3:]}_end = 0;")
@@ -154,50 +156,138 @@ class Decode(Loops):
             for local in locals_in(roots, part):
                 out(f"{local.expr.type.c} {local.name}_ = 0;")
 
+        def unpack() -> None:
+            for f in packed:
+                out(f"unpack_bits.best()(a.in + l.{f.name}_at + first / 8 * l.{f.name}_bits, a.in + a.size, length, l.{f.name}_bits, {f.name}_codes);")
+
         def before() -> None:
-            for k in range(len(requires)):
-                out(f"uint32_t unmet_{k} = 0;")
+            for k, r in enumerate(requires):
+                out(f"int32_t most_{k} = INT32_MIN;" if self.bounds(r) else f"uint32_t unmet_{k} = 0;")
             for f in fields:
-                at = f"a.in + l.{f.name}_at"
                 if f.kind == "base":
-                    out(f"lang::unpack_digits<{f.base}>({at} + first / {f.digits}, length, {f.name}_codes);")
-                elif f.kind == "u" and f.fixed_width not in (8, 16, 32):
-                    out(f"unpack_bits.best()({at} + first / 8 * l.{f.name}_bits, a.in + a.size, length, l.{f.name}_bits, {f.name}_codes);")
+                    out(f"lang::unpack_digits<{f.base}>(a.in + l.{f.name}_at + first / {f.digits}, length, {f.name}_codes);")
+            if step:
+                out("bool unpacked = false;")
+            else:
+                unpack()
+
+        def in_f32() -> None:
+            """Codes of a byte each, and quotients that f32 has, too."""
+            assert step
+            quotient, number, level, levels = step
+            out(f"const lang::step<T, wide> step({self.words(number)}, {self.words(levels)}, f32_rounds);")
+            out("if (step.rounds) {")
+            out(f"for (uint64_t i = {'at; i < to' if parts else 'first; i < last'}; ++i) {{")
+            self.bytes, self.words.quotients = True, {id(quotient): f"lang::over({self.words.whole(level, 'int32_t')}, step)"}
+            self.each(roots)
+            body()
+            self.bytes, self.words.quotients = False, {}
+            out("}")
+            out("} else {")
+            out("if (!unpacked) {")
+            unpack()
+            out("unpacked = true;")
+            out("}")
 
         def body() -> None:
             for k, r in enumerate(requires):
-                out(f"unmet_{k} |= !{self.words.condition(r.expr)};")
+                if self.bounds(r):
+                    out(f"most_{k} = lang::greater(most_{k}, {self.words(r.expr.args[0])});")
+                else:
+                    out(f"unmet_{k} |= !{self.words.condition(r.expr)};")
             if result is not None:
-                t = result.type
-                x = self.words(result)
-                if isinstance(t, Int):
-                    x, fine = f"static_cast<double>({self.words.whole(result, t.c if not t.truth else 'int32_t')})", True
-                else:
-                    fine = not t.nan and -3.4e38 < t.low and t.high < 3.4e38 or t.finite and t.bits == 32
-                    if t.bits == 0:
-                        x = f"static_cast<double>({x})"
-                kind = "_finite<T>" if fine else "<T, false>" if isinstance(t, Real) and t.nan else "<T, true>"
-                narrow = self.narrow(result) if isinstance(t, Real) and t.bits == 64 else ""
                 to = "i" if position is None else f"load<uint32_t>(a.in + l.{position.name}_at + 4 * i)"
-                if narrow:
+                if isinstance(result.type, Real) and result.type.bits == 64:
                     out("if constexpr (std::is_same_v<T, f32_type>)")
-                    out(f"  values[{to}] = lang::returned{kind}({narrow});")
+                    out(f"  values[{to}] = {self.returned(result, True)};")
                     out("else")
-                    out(f"  values[{to}] = lang::returned{kind}({x});")
+                    out(f"  values[{to}] = {self.returned(result, False)};")
                 else:
-                    out(f"values[{to}] = lang::returned{kind}({x});")
+                    out(f"values[{to}] = {self.returned(result, False)};")
 
         def after() -> None:
             for k, r in enumerate(requires):
                 message = c_text(f"{p.name}: {r.message}")
-                out(f"if (unmet_{k}) return {{{message}, first, 0}};")
+                unmet = f"most_{k} > {self.words.whole(r.expr.args[1], 'int32_t')}" if self.bounds(r) else f"unmet_{k}"
+                out(f"if ({unmet}) return {{{message}, first, 0}};")
 
         out("{")
-        self.tiles("0", count, self.block, roots, parts, body, before, after)
+        if step:
+            out(f"const bool f32_rounds = l.{packed[0].name}_bits == 8 && lang::f32_rounds({self.words(step[3])});")
+        self.tiles("0", count, self.block, roots, parts, body, before, after, in_f32 if step else None)
         out("}")
+
+    @staticmethod
+    def bounds(r: Require) -> bool:
+        """Whether numbers of all values have to be at most one: then their largest is."""
+        e = r.expr
+        return e.op == "<=" and all(isinstance(a.type, Int) and a.type.c == "int32_t" for a in e.args) and e.args[1].shape == ONE
+
+    bytes = False  # in a loop over codes of 8 bits where they lie
+
+    def step(self, result: E) -> Optional[Tuple[E, E, E, E]]:
+        """A quotient f64(number) * level / levels that is returned, and its parts: of a number that many values share, a level
+        that is required to be at most the levels, and these (drc_runtime.hpp: step)."""
+        for e in walk([result]):
+            if e.op != "/" or e.shape != EACH or through(e.args[0]).op != "*" or not self.only_narrow(result, e):
+                continue
+            product, levels = through(e.args[0]), through(e.args[1])
+            for number, level in (product.args, reversed(product.args)):
+                a, k = through(number), through(level)
+                if not all(x.op == "to_f64" for x in (a, k, levels)) or a.shape == EACH or levels.shape != ONE:
+                    continue
+                a, k, d = a.args[0], k.args[0], levels.args[0]
+                if not isinstance(a.type, Real) or a.type.nan or a.type.low < 0 or not isinstance(k.type, Int) or not isinstance(d.type, Int):
+                    continue
+                if k.type.low < 0 or k.type.high > 2**20 or d.type.low < 1 or d.type.high > 2**20:
+                    continue
+                if any(r.expr.op == "<=" and same(r.expr.args[0], k) and same(r.expr.args[1], d) for r in self.program.decode_requires):
+                    return e, a, k, d
+        return None
+
+    def only_narrow(self, result: E, quotient: E) -> bool:
+        """Whether what is returned is a number or its negative, rounded to f32 at once."""
+        e = through(result)
+        if e.op == "choose":
+            return self.only_narrow(e.args[1], quotient) and self.only_narrow(e.args[2], quotient)
+        return e is quotient or e.op == "neg" and self.only_narrow(e.args[0], quotient)
+
+    def returned(self, e: E, narrow: bool) -> str:
+        """The bits of what decode returns. `narrow`: rounded to f32 as early as that makes no difference."""
+        t, x = through(e), e
+        if t.op == "choose" and isinstance(t.type, Real) and not t.type.nan:
+            # Of two numbers that differ in their sign one is made.
+            condition, first, second = t.args
+            for one, other, flip in ((first, second, ""), (second, first, " ^ 0x80000000")):
+                if through(one).op == "neg" and same(through(one).args[0], other):
+                    return f"lang::flipped<T>({self.returned(other, narrow)}, {self.sign(condition)}{flip})"
+        if id(t) in self.words.quotients:
+            return f"lang::returned_finite<T>({self.words.quotients[id(t)]})"
+        if isinstance(x.type, Int):
+            return f"lang::returned_finite<T>(static_cast<double>({self.words.whole(x, x.type.c if not x.type.truth else 'int32_t')}))"
+        r = x.type
+        text = self.narrow(x) if narrow else f"static_cast<double>({self.words(x)})" if r.bits == 0 else self.words(x)
+        if not r.nan and -3.4e38 < r.low and r.high < 3.4e38 or r.finite and r.bits == 32:
+            return f"lang::returned_finite<T>({text})"
+        return f"lang::returned<T, lang::{'any' if r.nan else 'up' if r.low >= 0 else 'number'}>({text})"
+
+    def sign(self, condition: E) -> str:
+        """A condition as the sign of 32 bits. (Of a bit of a code no truth is made: gcc would widen codes twice.)"""
+        e = through(condition)
+        x, by = e.args if len(e.args) == 2 else (e, e)
+        if isinstance(x.type, Int) and 0 <= x.type.low and x.type.high < 2**31 and by.op == "const":
+            word = f"static_cast<uint32_t>({self.words(x)})"
+            if e.op == "&" and by.data == 1:
+                return f"({word} << 31)"
+            if e.op == ">>" and by.data < 31 and x.type.high < 2 << int(by.data):
+                return f"({word} << {31 - int(by.data)} & 0x80000000)"
+        return f"(static_cast<uint32_t>({self.words.condition(condition)}) << 31)"
 
     def narrow(self, e: E) -> str:
         """The same, rounded to f32 as early as that makes no difference."""
+        e = through(e) if id(through(e)) in self.words.quotients else e
+        if id(e) in self.words.quotients:
+            return self.words.quotients[id(e)]
         if isinstance(e.type, Real) and e.type.bits == 32:
             return self.words(e)
         if e.op == "choose":
@@ -226,7 +316,7 @@ class Decode(Loops):
             out(f"const {local.expr.type.c} {local.name}_ = {self.words(local.expr)};")
         t = result.type
         x = self.words(result) if isinstance(t, Real) and t.bits else f"static_cast<double>({self.words.whole(result, 'int64_t') if isinstance(t, Int) else self.words(result)})"
-        out(f"kinds[{f.name}_] = lang::returned<T, false>({x});")
+        out(f"kinds[{f.name}_] = lang::returned<T, lang::any>({x});")
         out("}")
         call = "ternary_unpack<typename T::bits>.best()" if f.kind == "base" else "lang::unpack_two"
         out(f"{call}(a.in + l.{f.name}_at, n, kinds, values);")
@@ -246,8 +336,9 @@ class Decode(Loops):
             at = f"{f.name}_in"
             if f.kind == "f32":
                 out(f"const float {f.name}_ = load<float>({at} + 4 * i);")
-            elif f.kind == "u" and f.fixed_width in (8, 16, 32):
-                out(f"const auto {f.name}_ = static_cast<{f.type.c}>(load<uint{f.fixed_width}_t>({at} + {f.fixed_width // 8} * i));")
+            elif f.kind == "u" and (self.bytes or f.fixed_width in (8, 16, 32)):
+                size = 1 if self.bytes else f.fixed_width // 8
+                out(f"const auto {f.name}_ = static_cast<{f.type.c}>(load<uint{8 * size}_t>({at} + {size} * i));")
             else:
                 out(f"const auto {f.name}_ = static_cast<{f.type.c}>({f.name}_codes[i - first]);")
         for local in locals_in(roots, KEPT):

@@ -8,7 +8,7 @@ from typing import Callable, Dict, List, Optional
 from ._loops import SUM_TILE, Loops, block_of, c_text, float_limit
 from ._program import E, Field, Program, Require
 from ._ranges import EACH, KEPT, ONE, Int, Real
-from ._words import cast, literal, locals_in, partitions_in, reduces_in
+from ._words import cast, literal, locals_in, partitions_in, reduces_in, same, through
 
 
 # ---- Reductions ------------------------------------------------------------------------------------------
@@ -551,19 +551,9 @@ class Encode(Loops):
         out("}")
 
 
-def same(a: E, b: E) -> bool:
-    """Whether two expressions are the same number."""
-    while a.op == "local":
-        a = a.data.expr
-    while b.op == "local":
-        b = b.data.expr
-    return a is b or (a.op == b.op and a.data == b.data and a.type == b.type and len(a.args) == len(b.args) and all(map(same, a.args, b.args)))
-
-
 def reaches(mask: E, kth: E) -> bool:
     """Whether a condition holds of numbers only that reach their k-th largest."""
-    while mask.op == "local":
-        mask = mask.data.expr
+    mask = through(mask)
     if mask.op == "and":
         return any(reaches(x, kth) for x in mask.args)
     if mask.op not in (">=", ">", "<=", "<"):

@@ -62,6 +62,7 @@ class CpuWords(Words):
     def __init__(self) -> None:
         self.names: Dict[int, str] = {}  # of reductions
         self.divisors: Dict[int, str] = {}
+        self.quotients: Dict[int, str] = {}  # that are rounded to f32 at once
         self.scattered = False  # in a loop over some values: draws are not those of a tile
 
     def expression(self, e: E) -> str:
@@ -134,17 +135,14 @@ class Loops:
                 self.enter(part, roots)
             ends = ", ".join(f"{part[3:]}_end" for part in parts)
             out(f"to = std::min({{last, {ends}}});")
-            self.divisors(roots)
-            out("for (uint64_t i = at; i < to; ++i) {")
-        else:
-            self.divisors(roots)
-            if fold is not None:
-                fold()
-            out("for (uint64_t i = first; i < last; ++i) {")
+        self.divisors(roots)
+        if fold is not None:
+            fold()
+        out(f"for (uint64_t i = {'at; i < to' if parts else 'first; i < last'}; ++i) {{")
         self.each(roots)
         body()
         out("}")
-        if fold is not None and not parts:
+        if fold is not None:
             out("}")
         if parts:
             out("}")

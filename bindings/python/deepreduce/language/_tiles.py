@@ -545,12 +545,12 @@ class Kernels:
                 self.corrupt(f"!{self.words.condition(r.expr)}", "i")
         t = p.result.type
         if isinstance(t, Int):
-            x, kind = f"static_cast<double>({self.words.whole(p.result, t.c if not t.truth else 'int32_t')})", "<T, true>"
+            x, kind = f"static_cast<double>({self.words.whole(p.result, t.c if not t.truth else 'int32_t')})", "number"
         else:
             x = self.words(p.result)
-            kind = "<T, false>" if t.nan else "<T, true>"
+            kind = "any" if t.nan else "number"
             x = f"static_cast<double>({x})" if t.bits == 0 else x
-        out(f"values[i] = lang::returned{kind}({x});")
+        out(f"values[i] = lang::returned<T, lang::{kind}>({x});")
         out("}")
         out("});")
         out("});")

@@ -198,6 +198,19 @@ def partitions_in(roots: List[E]) -> List[str]:
     return sorted({e.shape for e in walk(roots)} - {ONE, EACH, KEPT})
 
 
+def through(e: E) -> E:
+    """What a name stands for."""
+    while e.op == "local":
+        e = e.data.expr
+    return e
+
+
+def same(a: E, b: E) -> bool:
+    """Whether two expressions are the same number."""
+    a, b = through(a), through(b)
+    return a is b or (a.op == b.op and a.data == b.data and a.type == b.type and len(a.args) == len(b.args) and all(map(same, a.args, b.args)))
+
+
 class Stages:
     """In which pass over the values a number of a shape is known: 0 before any."""
 
