@@ -423,7 +423,7 @@ class Encode(Loops):
             out(f"store<float>({f.name}_out + 4 * {to}, {self.sent_as(f, x)});")
         elif f.kind == "position":
             out(f"store<uint32_t>({f.name}_out + 4 * {to}, {x});")
-        elif f.kind == "base":
+        elif f.kind == "base" or f.fixed_width == 1:
             out(f"{f.name}_codes[{from_block}] = static_cast<uint8_t>({x});")
         elif self.direct(f):
             c = f"uint{f.fixed_width}_t"
@@ -435,6 +435,8 @@ class Encode(Loops):
         """The codes of a block into the payload."""
         if f.kind == "base":
             self.out(f"lang::pack_digits<{f.base}>({f.name}_codes, {length}, {f.pad}, a.out + l.{f.name}_at + {first} / {f.digits});")
+        elif f.kind == "u" and f.fixed_width == 1:
+            self.out(f"lang::pack_ones({f.name}_codes, {length}, a.out + l.{f.name}_at + {first} / 8);")
         elif not self.direct(f):
             bits = f"l.{f.name}_bits"
             self.out(f"pack_bits.best()({f.name}_codes, {length}, {bits}, a.out + l.{f.name}_at + {first} / 8 * {bits});")
@@ -443,7 +445,7 @@ class Encode(Loops):
         for f in fields:
             if self.direct(f):
                 self.out(f"uint8_t* const __restrict {f.name}_out = a.out + l.{f.name}_at;")
-            elif f.kind == "base":
+            elif f.kind == "base" or f.fixed_width == 1:
                 self.out(f"alignas(64) uint8_t {f.name}_codes[{self.block + 64}];")
             else:
                 self.out(f"alignas(64) uint32_t {f.name}_codes[{self.block + 16}];")
