@@ -167,13 +167,13 @@ def compare(first: Codec, second: Codec, values: Any, dtype: int = F32) -> Optio
     return f"value {different[0]}: {decoded[0][different[0]]:#x}, {decoded[1][different[0]]:#x}" if len(different) else None
 
 
-def speeds(codecs: Dict[str, Codec], values: Any, rounds: int = 9) -> Dict[str, List[float]]:
-    """GB of f32 values a second, encode and decode: the best of rounds, in turns."""
-    best: Dict[str, List[float]] = {name: [0.0, 0.0] for name in codecs}
+def speeds(codecs: Dict[str, Codec], values: Any, rounds: int = 9) -> Dict[str, List[List[float]]]:
+    """GB of f32 values a second, encode and decode, of each round; codecs in turns."""
+    found: Dict[str, List[List[float]]] = {name: [[], []] for name in codecs}
     for _ in range(rounds):
         for name, codec in codecs.items():
             payload = codec.encode(values)
-            best[name][0] = max(best[name][0], values.nbytes / codec.seconds / 1e9)
+            found[name][0].append(values.nbytes / codec.seconds / 1e9)
             codec.decode(payload, len(values))
-            best[name][1] = max(best[name][1], values.nbytes / codec.seconds / 1e9)
-    return best
+            found[name][1].append(values.nbytes / codec.seconds / 1e9)
+    return found

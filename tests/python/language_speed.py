@@ -1,4 +1,5 @@
-"""GB of f32 values a second of the codecs of examples/codecs, beside the built-in ones: one thread, in turns, the best of rounds.
+"""GB of f32 values a second of the codecs of examples/codecs, beside the built-in ones: one thread, in turns, medians of rounds, and
+the quartiles of ours divided by theirs of the same round.
 
     python tests/python/language_speed.py
 """
@@ -26,7 +27,7 @@ CALLS = {  # whole calls: a built-in sparsifier has no operations of its own
 def main() -> None:
     warnings.simplefilter("ignore")
     x = numpy.random.default_rng(3).standard_normal(1 << 20).astype("f4") * numpy.float32(0.001)
-    print(f"{'':10} {'built in':>8}        {'encode':>14} {'decode':>14}   GB/s, ours and built in")
+    print(f"{'':10} {'built in':>8}        {'encode':>14} {'decode':>14}   GB/s, ours and built in; medians, quotients of a round with quartiles")
     with tempfile.TemporaryDirectory() as folder:
         for name in (*OPERATIONS, *CALLS):
             begin = time.perf_counter()
@@ -38,22 +39,25 @@ def main() -> None:
             else:
                 call, native = CALLS[name]
                 found = calls({"ours": f"index=all value=plugin.{name}{call}", "theirs": native}, x)
-            (e, d), (f, g) = found["ours"], found["theirs"]
-            print(f"{name:10} {native.split('(')[0][-18:]:>18} {e:6.2f} {f:6.2f} {e / f:5.2f} {d:6.2f} {g:6.2f} {d / g:5.2f}   built in {took:.1f} s", flush=True)
+            line = f"{name:10} {native.split('(')[0][-18:]:>18}"
+            for ours, theirs in zip(found["ours"], found["theirs"]):
+                low, middle, high = numpy.quantile(numpy.divide(ours, theirs), [0.25, 0.5, 0.75])
+                line += f" {numpy.median(ours):6.2f} {numpy.median(theirs):6.2f} {middle:5.2f} ({low:.2f} to {high:.2f})"
+            print(f"{line}   built in {took:.1f} s", flush=True)
 
 
 def calls(plans, x):
     frames = {name: deepreduce.encode(x, plan, threads=1, step=1) for name, plan in plans.items()}
-    best = {name: [0.0, 0.0] for name in plans}
+    found = {name: [[], []] for name in plans}
     for step in range(25):
         for name, plan in plans.items():
             begin = time.perf_counter()
             deepreduce.encode(x, plan, threads=1, step=step)
-            best[name][0] = max(best[name][0], x.nbytes / (time.perf_counter() - begin) / 1e9)
+            found[name][0].append(x.nbytes / (time.perf_counter() - begin) / 1e9)
             begin = time.perf_counter()
             deepreduce.decode(frames[name], threads=1)
-            best[name][1] = max(best[name][1], x.nbytes / (time.perf_counter() - begin) / 1e9)
-    return best
+            found[name][1].append(x.nbytes / (time.perf_counter() - begin) / 1e9)
+    return found
 
 
 if __name__ == "__main__":
