@@ -69,8 +69,8 @@ void add_type(subjects& all, const char* type) {
   add<T>(
       all, "inceptionn", type, every, wide ? ends : one,
       [rule](cpu_level c, const bits* in, uint8_t* out) { return inceptionn_encode<T>.at(c)(in, n, rule, out); },
-      [rule](cpu_level c, const uint8_t* in, uint64_t size, bits* out) {
-        (void)inceptionn_decode<T>.at(c)(in, size, n, rule.unit, out);
+      [](cpu_level c, const uint8_t* in, uint64_t size, bits* out) {
+        (void)inceptionn_decode<T>.at(c)(in, size, n, inceptionn_units(9), out);
       });
 }
 

@@ -43,7 +43,7 @@ KNOWN: Dict[str, Known] = {
     "efsignsgd": Known("EF-SignSGD", "Karimireddy et al. 2019", "feedback=efsignsgd index=all value=sign(scale=mean)"),
     "natural": Known("natural compression", "Horvath et al. 2019", "index=all value=natural"),
     "natural_nearest": Known("the same, to the nearest", "Horvath et al. 2019", "index=all value=natural(rounding=nearest)"),
-    "inceptionn": Known("INCEPTIONN", "Li et al. 2018", "index=all value=inceptionn"),
+    "inceptionn": Known("INCEPTIONN", "Li et al. 2018", "index=all value=inceptionn(classes=exponent)"),
     "randomk": Known("Random-1 %", "Stich et al. 2018", f"index=seeded({RATIO}) feedback=residual value=raw"),
     "topk": Known("Top-1 %", "Aji and Heafield 2017", f"sparsify=topr({RATIO}) feedback=residual index=golomb value=raw"),
     "threshold": Known(

@@ -66,8 +66,9 @@ constexpr dr_preset list[] = {
     of("grace", "natural", "sparsify=none index=all value=natural"),
     of("grace", "natural_deterministic", "sparsify=none index=all value=natural(rounding=nearest)"),
     of("grace", "8bit", "sparsify=none index=all value=dynamic_tree"),
-    of("grace", "inceptionn", "sparsify=none index=all value=inceptionn",
-       "A bound of 2^-10 of the absolute error, which is what GRACE makes of error_bound=2e-10."),
+    of("grace", "inceptionn", "sparsify=none index=all value=inceptionn(classes=exponent)",
+       "The paper's classes, from 2^-10 on, which is what GRACE makes of error_bound=2e-10. classes=bound keeps the "
+       "bound."),
     of("grace", "adaq", "sparsify=adaq(ratio=0.01) feedback=residual index=golomb value=sign(scale=means)"),
     of("grace", "graddrop",
        "sparsify=dgc(ratio=0.01,sample=0.001,corrections=0) feedback=residual index=golomb value=raw"),

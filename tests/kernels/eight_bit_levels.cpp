@@ -1,4 +1,5 @@
 // natural, dynamic_tree and inceptionn.
+#include <cmath>
 #include <random>
 #include <vector>
 
@@ -137,10 +138,15 @@ TEST_CASE("inceptionn: every level writes what scalar writes, reads it back and 
     each_input<T>([&](const std::vector<bits>& values, uint64_t key) {
       const uint64_t n = values.size(), most = inceptionn_tags_size(n) + n * sizeof(bits);
       const auto fraction = static_cast<uint32_t>(key % 4 ? 9 + key % 7 : key % (inceptionn_fraction_most + 1));
-      const inceptionn_rule rule(fraction, sizeof(bits));
+      const bool by_exponent = key % 8 == 7;
+      const inceptionn_rule rule = by_exponent
+                                       ? inceptionn_rule::by_exponent(std::ldexp(0.9, -int(key % 13)), sizeof(bits))
+                                       : inceptionn_rule(fraction, sizeof(bits));
+      const inceptionn_units unit(by_exponent ? inceptionn_by_exponent : fraction);
       uint64_t size = 0;
       auto payload = same_at_every_level<uint8_t>(most, [&](cpu_level level, uint8_t* out) {
-        const uint64_t written = inceptionn_encode<T>.at(level)(values.data(), n, rule, out);
+        const uint64_t written = by_exponent ? inceptionn_encode_by_exponent<T>(values.data(), n, rule, out)
+                                             : inceptionn_encode<T>.at(level)(values.data(), n, rule, out);
         if (level == cpu_level::scalar) size = written;
         CHECK(written == size);
       });
@@ -149,10 +155,10 @@ TEST_CASE("inceptionn: every level writes what scalar writes, reads it back and 
       flipped[key % size] ^= static_cast<uint8_t>(1u << key / size % 8);
       for (const auto& in : {payload, flipped}) {
         std::vector<bits> expected(n), found(n);
-        const inceptionn_verdict a = inceptionn_decode<T>.scalar(in.data(), in.size(), n, rule.unit, expected.data());
+        const inceptionn_verdict a = inceptionn_decode<T>.scalar(in.data(), in.size(), n, unit, expected.data());
         refused += a.what != nullptr;
         each_fast_level([&](cpu_level level) {
-          const inceptionn_verdict b = inceptionn_decode<T>.at(level)(in.data(), in.size(), n, rule.unit, found.data());
+          const inceptionn_verdict b = inceptionn_decode<T>.at(level)(in.data(), in.size(), n, unit, found.data());
           const bool same = same_fault(a, b) && (a.what || expected == found);
           CHECK(same);
         });

@@ -65,7 +65,7 @@ def test_the_error_bound_of_inceptionn_is_read_as_grace_reads_it(bound, exponent
         with pytest.raises(deepreduce.ArgumentError, match="error_bound is"):
             grace.grace_from_params(params).compressor
     else:
-        plan = deepreduce.Plan(f"index=all value=inceptionn(error={2.0**exponent!r})")
+        plan = deepreduce.Plan(f"index=all value=inceptionn(error={2.0**exponent!r},classes=exponent)")
         assert str(grace.grace_from_params(params).compressor.plan_for(1000)) == str(plan)
 
 

@@ -186,6 +186,25 @@ def test_inceptionn_keeps_the_bound_where_eight_bits_of_a_fixed_fraction_do_not(
     assert not cut.any() and numpy.abs(cut - x).max() > 7 * 2.0**-10
     got, bits = sent("inceptionn", x)
     assert numpy.abs(got - x).max() <= 2.0**-10 and bits < 10.3
+    assert not sent("inceptionn(classes=exponent)", x)[0].any()
+
+
+@all_inputs
+@pytest.mark.parametrize("exponent", [-10, -7, -2, -1, -40])
+def test_inceptionn_by_exponent_has_the_classes_of_the_paper(x, exponent):
+    v, top = x.astype("f8"), numpy.abs(x.astype("f8"))
+    wide = 32 if x.dtype == numpy.float32 else 16
+    half = 2.0 ** -(-exponent // 2)  # the middle of the exponents from the bound to 1, rounded up
+    bits = numpy.where(top >= (1 if wide == 32 else half), wide, numpy.where(top >= half, 16, numpy.where(top >= 2.0**exponent, 8, 0)))
+    cut = numpy.copysign(numpy.floor(top * 2.0 ** (bits - 1.0)) / 2.0 ** (bits - 1.0), v)
+    want = numpy.where(bits == 0, 0, numpy.where((bits == wide) & (top >= (1 if wide == 32 else half)), v, cut))
+    got, each = sent(f"inceptionn(error={2.0**exponent!r},classes=exponent)", x)
+    total = bits.sum() + 8 * ((v.size + 3) // 4)
+    if total >= 8 * x.nbytes:
+        want = x
+    assert numpy.array_equal(got, want)
+    if total < 8 * x.nbytes and x.size > 500:
+        assert total <= round(each * x.size) <= total + 8 * 48  # the header
 
 
 # ---- all three ----
@@ -208,6 +227,6 @@ def test_wrong_parameters_are_refused_by_name(parameters):
 @needs_tool
 def test_presets_name_the_plans():
     text = subprocess.run([TOOL, "presets"], capture_output=True, text=True, check=True).stdout
-    for name, value in (("natural", "natural"), ("8bit", "dynamic_tree"), ("inceptionn", "inceptionn")):
+    for name, value in (("natural", "natural"), ("8bit", "dynamic_tree"), ("inceptionn", "inceptionn(classes=exponent)")):
         line = next(line.split() for line in text.splitlines() if line.split()[:1] == [name])
         assert line[1:] == ["sparsify=none", "index=all", f"value={value}"]

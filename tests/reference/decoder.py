@@ -1266,7 +1266,8 @@ def decode_inceptionn(payload, shape, fields):
     refuse(reader.position != len(payload), "inceptionn: bytes behind the last value")
 
     def coded(code, sign):
-        number = min(largest(shape.dtype), math.ldexp(code & sign - 1, -fields["fraction"]))
+        fraction = fields["fraction"] if fields["fraction"] < 127 else 7 if sign == 128 else 15
+        number = min(largest(shape.dtype), math.ldexp(code & sign - 1, -fraction))
         return round_to(math.copysign(number, -1 if code & sign else 1), shape.dtype)
     values = [0 if tag == 0 else coded(next(shorts), 128) if tag == 1 else coded(next(longs), 32768) if tag == 2 else next(raws) for tag in tags]
     refuse(any(not abs(to_double(v, shape.dtype)) < float("inf") for v, tag in zip(values, tags) if tag == 3), "inceptionn: a number that is not finite")
@@ -1631,7 +1632,7 @@ CODECS = {
     ("value", 11): Codec("value", "lloyd", decode=decode_lloyd, bound=lambda shape, _: 96 + 2 * shape.support * shape.width),
     ("value", 14): Codec("value", "natural", decode=decode_natural, fixed=lambda shape, _: 1 + shape.support * shape.width),
     ("value", 15): Codec("value", "dynamic_tree", decode=decode_dynamic_tree, fixed=lambda shape, _: 4 + shape.support * shape.width),
-    ("value", 16): Codec("value", "inceptionn", (("fraction", 0, 126, 9),), decode=decode_inceptionn,
+    ("value", 16): Codec("value", "inceptionn", (("fraction", 0, 127, 9),), decode=decode_inceptionn,
                          bound=lambda shape, _: (shape.support * shape.width + 3) // 4 + VALUE_SIZE[shape.dtype] * shape.support * shape.width),
     ("value", 12): Codec("value", "sign", (("means", 0, 2, 0), ("level", 1, 0x7f7fffff, 0x3f800000)), decode=decode_sign, fixed=sign_size),
     ("value", 13): Codec("value", "ternary", decode=decode_ternary, fixed=lambda shape, _: 4 + -(-shape.support * shape.width // 5)),

@@ -591,7 +591,7 @@ def encode_dynamic_tree(values, shape, fields):
     return struct.pack("<f", scale) + bytes(sum(m <= y for m in middles) + 128 * (math.copysign(1, v) < 0) for v, y in zip(numbers, ys))
 
 
-def encode_inceptionn(values, shape, fields):
+def encode_inceptionn(values, shape, fields):    # (classes by exponent follow from a parameter that is not sent)
     tags, shorts, longs, raws = [], b"", b"", b""
     size, unit = VALUE_SIZE[shape.dtype], math.ldexp(1.0, -fields["fraction"])
     for bits in values:

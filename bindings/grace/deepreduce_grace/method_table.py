@@ -125,7 +125,7 @@ def _inceptionn(params: Params) -> Options:
         raise ArgumentError(
             f"error_bound is {bound!r}: GRACE reads it as 2^int(log10(error_bound / 2)), which must be from 2^-127 to 2^-1"
         )
-    return {"plan": f"{_DENSE}inceptionn(error={2.0**exponent!r})", **_random(params)}
+    return {"plan": f"{_DENSE}inceptionn(error={2.0**exponent!r},classes=exponent)", **_random(params)}
 
 
 def _given_plan(params: Params) -> Options:
@@ -178,7 +178,7 @@ METHODS: Dict[str, Method] = {
     "u8bit": _plan("Dettmers 2015", _DENSE + "dynamic_tree"),
     "sketch": _plan("Jiang et al. 2018 (SketchML)", _DENSE + "sketch(buckets={quantiles})+huffman"),
     "inceptionn": Method(
-        "Li et al. 2018", _DENSE + "inceptionn(error=2^e), e = int(log10(error_bound / 2))", PlanCompressor, _inceptionn
+        "Li et al. 2018", _DENSE + "inceptionn(error=2^e,classes=exponent), e = int(log10(error_bound / 2))", PlanCompressor, _inceptionn
     ),
     "powersgd": Method("Vogels et al. 2019", "transform=lowrank(rank={compress_rank})", PowerSGDCompressor, lambda params: {"rank": params["compress_rank"], **_random(params)}),
     "3lc": _plan("Lim et al. 2019", _DENSE + "three_lc(sparsity={sparsity})"),

@@ -10,8 +10,9 @@ namespace {
 uint64_t inceptionn_ones(uint32_t mask) { return static_cast<uint64_t>(_mm_popcnt_u32(mask)); }
 
 template <class T>
-void inceptionn_join_avx512(const inceptionn_streams<T>& from, uint64_t n, float unit, typename T::bits* out) {
-  const __m512 by = _mm512_set1_ps(unit);
+void inceptionn_join_avx512(const inceptionn_streams<T>& from, uint64_t n, const inceptionn_units& unit,
+                            typename T::bits* out) {
+  const __m512 of_shorts = _mm512_set1_ps(unit.shorts), of_longs = _mm512_set1_ps(unit.longs);
   const __m512i sign = _mm512_set1_epi32(static_cast<int>(0x80000000));
   inceptionn_counts counts;
   uint64_t i = 0;
@@ -29,6 +30,7 @@ void inceptionn_join_avx512(const inceptionn_streams<T>& from, uint64_t n, float
     const __m512i q =
         _mm512_or_si512(_mm512_and_si512(s, _mm512_set1_epi32(0x7f)), _mm512_and_si512(l, _mm512_set1_epi32(0x7fff)));
     const __m512i negative = _mm512_or_si512(_mm512_slli_epi32(s, 24), _mm512_slli_epi32(l, 16));
+    const __m512 by = _mm512_mask_mov_ps(of_longs, static_cast<__mmask16>(shorts), of_shorts);
     const __m512i magnitude = _mm512_castps_si512(_mm512_mul_ps(_mm512_cvtepi32_ps(q), by));
     __m512i v = _mm512_ternarylogic_epi32(magnitude, negative, sign, 0xf8);  // magnitude | (negative & sign)
     if (raws)
@@ -45,13 +47,16 @@ void inceptionn_join_avx512(const inceptionn_streams<T>& from, uint64_t n, float
 }  // namespace
 
 template <class T>
-inceptionn_verdict inceptionn_decode_avx512(const uint8_t* in, uint64_t size, uint64_t n, float unit,
+inceptionn_verdict inceptionn_decode_avx512(const uint8_t* in, uint64_t size, uint64_t n, const inceptionn_units& unit,
                                             typename T::bits* out) {
   return inceptionn_decode_with<T, inceptionn_join_avx512<T>>(in, size, n, unit, out);
 }
-template inceptionn_verdict inceptionn_decode_avx512<f32_type>(const uint8_t*, uint64_t, uint64_t, float, uint32_t*);
-template inceptionn_verdict inceptionn_decode_avx512<f16_type>(const uint8_t*, uint64_t, uint64_t, float, uint16_t*);
-template inceptionn_verdict inceptionn_decode_avx512<bf16_type>(const uint8_t*, uint64_t, uint64_t, float, uint16_t*);
+template inceptionn_verdict inceptionn_decode_avx512<f32_type>(const uint8_t*, uint64_t, uint64_t,
+                                                               const inceptionn_units&, uint32_t*);
+template inceptionn_verdict inceptionn_decode_avx512<f16_type>(const uint8_t*, uint64_t, uint64_t,
+                                                               const inceptionn_units&, uint16_t*);
+template inceptionn_verdict inceptionn_decode_avx512<bf16_type>(const uint8_t*, uint64_t, uint64_t,
+                                                                const inceptionn_units&, uint16_t*);
 
 }  // namespace dr
 DR_ISA_END

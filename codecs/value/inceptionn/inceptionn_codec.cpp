@@ -7,16 +7,19 @@ namespace dr {
 namespace {
 
 constexpr dr_param params[] = {
-    param_real("error", "bound of the absolute error; below it values become 0", 0x1p-127, 0.5, 0x1p-10)};
-constexpr dr_field fields[] = {wire_field("fraction", 0, inceptionn_fraction_most, 9)};
+    param_real("error", "below it values become 0; with classes=bound it is the bound of the absolute error", 0x1p-127,
+               0.5, 0x1p-10),
+    param_choice("classes", "bound: the error follows from the unit; exponent: the paper's, up to eight times as much",
+                 "bound|exponent", 0)};
+constexpr dr_field fields[] = {wire_field("fraction", 0, inceptionn_by_exponent, 9)};
 
+double error_of(const dr_params& p) { return param_value(p, 0).number; }
 dr_status resolve(const dr_params* params, const dr_job*, uint64_t* fields, dr_fault*) {
-  fields[0] = inceptionn_fraction(param_value(*params, 0).number);
+  const bool by_exponent = param_value(*params, 1).number != 0;
+  fields[0] = by_exponent ? inceptionn_by_exponent : inceptionn_fraction(error_of(*params));
   return DR_OK;
 }
-inceptionn_rule rule_of(const dr_params& p, const dr_job& job) {
-  return inceptionn_rule(static_cast<uint32_t>(p.fields[0]), value_size(job.dtype));
-}
+uint32_t fraction_of(const dr_params& p) { return static_cast<uint32_t>(p.fields[0]); }
 
 // All raw: two bits are the tag of a value.
 bool need(const dr_params&, const dr_job& job, dr_need& need) {
@@ -28,8 +31,14 @@ bool need(const dr_params&, const dr_job& job, dr_need& need) {
 void encode(const dr_params& p, const dr_job& job, std::byte*) {
   with_value_type(job.dtype, [&](auto type) {
     using T = decltype(type);
-    *job.out_size = inceptionn_encode<T>.best()(job_in<typename T::bits>(job), job_count(job) * job.width,
-                                                rule_of(p, job), job_out<uint8_t>(job));
+    const auto* const in = job_in<typename T::bits>(job);
+    const uint64_t n = job_count(job) * job.width;
+    const uint32_t size = value_size(job.dtype);
+    auto* const out = job_out<uint8_t>(job);
+    if (fraction_of(p) == inceptionn_by_exponent)
+      *job.out_size = inceptionn_encode_by_exponent<T>(in, n, inceptionn_rule::by_exponent(error_of(p), size), out);
+    else
+      *job.out_size = inceptionn_encode<T>.best()(in, n, inceptionn_rule(fraction_of(p), size), out);
   });
 }
 
@@ -37,8 +46,8 @@ void decode(const dr_params& p, const dr_job& job, std::byte*) {
   const uint64_t n = job_count(job) * job.width;
   with_value_type(job.dtype, [&](auto type) {
     using T = decltype(type);
-    const inceptionn_verdict v = inceptionn_decode<T>.best()(job_in<uint8_t>(job), job_in_size(job), n,
-                                                             rule_of(p, job).unit, job_out<typename T::bits>(job));
+    const inceptionn_verdict v = inceptionn_decode<T>.best()(
+        job_in<uint8_t>(job), job_in_size(job), n, inceptionn_units(fraction_of(p)), job_out<typename T::bits>(job));
     if (v.what) {
       fault(job, DR_E_CORRUPT, v.where, v.found, v.what);
       return;

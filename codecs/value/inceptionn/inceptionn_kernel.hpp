@@ -17,32 +17,58 @@ namespace dr {
 enum inceptionn_class : uint32_t { inceptionn_dropped, inceptionn_short, inceptionn_long, inceptionn_raw };
 
 inline constexpr uint32_t inceptionn_fraction_most = 126;
+// In the place of a fraction: codes are the first bits of a magnitude below 1, as in the paper.
+inline constexpr uint32_t inceptionn_by_exponent = 127;
 
-// The least fraction, in bits, whose unit 2^-fraction is at most twice the error: it rounds to within that.
-inline uint32_t inceptionn_fraction(double error) {
+// The exponent of the largest power of two that is at most the error.
+inline int inceptionn_exponent(double error) {
   int exponent = 0;  // error is in [2^(exponent - 1), 2^exponent)
   std::frexp(error, &exponent);
-  return static_cast<uint32_t>(std::clamp(-exponent, 0, static_cast<int>(inceptionn_fraction_most)));
+  return exponent - 1;
+}
+// The least fraction, in bits, whose unit 2^-fraction is at most twice the error: it rounds to within that.
+inline uint32_t inceptionn_fraction(double error) {
+  return static_cast<uint32_t>(
+      std::clamp(-inceptionn_exponent(error) - 1, 0, static_cast<int>(inceptionn_fraction_most)));
 }
 
-// Magnitudes from which a class is another, as bits of f32, and what numbers are multiplied by.
+// 2^e, of a normal number.
+constexpr float inceptionn_power(int e) { return std::bit_cast<float>(static_cast<uint32_t>(127 + e) << 23); }
+
+// What the numbers of short and of long codes are multiplied by.
+struct inceptionn_units {
+  float shorts, longs;
+
+  explicit inceptionn_units(uint32_t fraction)
+      : shorts(inceptionn_power(fraction == inceptionn_by_exponent ? -7 : -static_cast<int>(fraction))),
+        longs(fraction == inceptionn_by_exponent ? inceptionn_power(-15) : shorts) {}
+};
+
+// Magnitudes from which a class is another, as bits of f32. Raw values of two bytes are as short as long codes, and exact.
 struct inceptionn_rule {
   uint32_t from_short, from_long, from_raw;
-  float scale, unit;
+  float scale;  // units of a code in 1
 
-  // value_bytes: of a raw value. Of two bytes it is as short as a long code, and exact.
-  inceptionn_rule(uint32_t fraction, uint32_t value_bytes)
-      : scale(power(static_cast<int>(fraction))), unit(power(-static_cast<int>(fraction))) {
+  // Numbers are rounded to units of 2^-fraction.
+  inceptionn_rule(uint32_t fraction, uint32_t value_bytes) : scale(inceptionn_power(static_cast<int>(fraction))) {
+    const auto bits_of = [unit = std::ldexp(1.0, -static_cast<int>(fraction))](double units) {
+      return std::bit_cast<uint32_t>(static_cast<float>(units * unit));
+    };
     // To nearest, ties to even: 0.5 is 0, 127.5 is 128, 32767.5 is 32768.
     from_short = bits_of(0.5) + 1;
     from_raw = std::min(bits_of(value_bytes == 2 ? 127.5 : 32767.5), std::bit_cast<uint32_t>(1.0f));
     from_long = std::min(bits_of(127.5), from_raw);
   }
-
- private:
-  static float power(int e) { return std::bit_cast<float>(static_cast<uint32_t>(127 + e) << 23); }
-  uint32_t bits_of(double units) const {
-    return std::bit_cast<uint32_t>(static_cast<float>(units * static_cast<double>(unit)));
+  // The paper's: numbers lose what is below the last bit. Short codes are for the lower half of the exponents from that of
+  // the error to that of 1.
+  static inceptionn_rule by_exponent(double error, uint32_t value_bytes) {
+    inceptionn_rule rule(0, value_bytes);
+    const int e = inceptionn_exponent(error);
+    const auto from = [](int exponent) { return std::bit_cast<uint32_t>(std::ldexp(1.0f, exponent)); };
+    rule.from_short = from(e);
+    rule.from_long = from(e / 2);
+    rule.from_raw = value_bytes == 2 ? rule.from_long : from(0);
+    return rule;
   }
 };
 
@@ -77,8 +103,17 @@ struct inceptionn_streams {
   typename T::bits raws[inceptionn_block + inceptionn_slack];
 };
 
+// The number of a code. (Of a value of another class it means nothing.)
+inline uint32_t inceptionn_rounded(uint32_t m, float scale) {
+  // The last bits of a number of 2^23 units are units, rounded to nearest.
+  return std::bit_cast<uint32_t>(std::bit_cast<float>(m) * scale + 0x1p23f) & 0x7fff;
+}
+inline uint32_t inceptionn_cut(uint32_t m, float scale) {
+  return static_cast<uint32_t>(std::min(std::bit_cast<float>(m) * scale, 32767.0f));
+}
+
 // Appends values [first, n) of a block to its streams; first is a multiple of 4.
-template <class T>
+template <class T, bool by_exponent = false>
 void inceptionn_split_scalar(const typename T::bits* values, uint64_t first, uint64_t n, const inceptionn_rule& rule,
                              inceptionn_streams<T>& to, inceptionn_counts& counts) {
   // Copies, which the bytes that are written cannot be.
@@ -89,9 +124,8 @@ void inceptionn_split_scalar(const typename T::bits* values, uint64_t first, uin
     for (uint64_t k = i; k < std::min(i + 4, n); ++k) {
       const uint32_t bits = std::bit_cast<uint32_t>(T::to_f32(values[k])), m = bits & 0x7fffffff, sign = bits >> 31;
       const bool s = m >= by.from_short, l = m >= by.from_long, r = m >= by.from_raw;
-      // The last bits of a number of 2^23 units are units, rounded to nearest. (Of a raw value they mean nothing.)
-      const uint32_t q = std::bit_cast<uint32_t>(std::bit_cast<float>(m) * by.scale + 0x1p23f) & 0x7fff;
-      to.shorts[at.shorts] = static_cast<uint8_t>(q | sign << 7);
+      const uint32_t q = by_exponent ? inceptionn_cut(m, 0x1p15f) : inceptionn_rounded(m, by.scale);
+      to.shorts[at.shorts] = static_cast<uint8_t>((by_exponent ? q >> 8 : q) | sign << 7);
       to.longs[at.longs] = static_cast<uint16_t>(q | sign << 15);
       to.raws[at.raws] = values[k];
       at.shorts += s != l;
@@ -150,7 +184,7 @@ DR_EVERYWHERE inceptionn_counts inceptionn_count_tags(const uint8_t* tags, uint6
 
 // Values [first, n) of a block, whose streams go on at `counts`.
 template <class T>
-void inceptionn_join_scalar(const inceptionn_streams<T>& from, uint64_t first, uint64_t n, float unit,
+void inceptionn_join_scalar(const inceptionn_streams<T>& from, uint64_t first, uint64_t n, const inceptionn_units& unit,
                             inceptionn_counts counts, typename T::bits* out) {
   for (uint64_t i = first; i < n; ++i) {
     const uint32_t tag = from.tags[i / 4] >> 2 * (i % 4) & 3;
@@ -158,7 +192,8 @@ void inceptionn_join_scalar(const inceptionn_streams<T>& from, uint64_t first, u
     const auto raw = from.raws[counts.raws];
     const bool is_short = tag == inceptionn_short;
     const uint32_t q = is_short ? s & 0x7f : l & 0x7fff, sign = is_short ? s >> 7 : l >> 15;
-    const uint32_t number = std::bit_cast<uint32_t>(static_cast<float>(q) * unit) | sign << 31;
+    const float size = static_cast<float>(q) * (is_short ? unit.shorts : unit.longs);
+    const uint32_t number = std::bit_cast<uint32_t>(size) | sign << 31;
     const auto rounded = rounded_finite<T>(std::bit_cast<float>(number));
     out[i] = tag == inceptionn_raw ? raw : tag == inceptionn_dropped ? typename T::bits{0} : rounded;
     counts.shorts += is_short;
@@ -176,8 +211,8 @@ struct inceptionn_verdict {
 // Every block is judged and used as it was copied.
 //   join(streams, n, unit, out)   of a block
 template <class T, auto join>
-DR_EVERYWHERE inceptionn_verdict inceptionn_decode_with(const uint8_t* in, uint64_t size, uint64_t n, float unit,
-                                                        typename T::bits* out) {
+DR_EVERYWHERE inceptionn_verdict inceptionn_decode_with(const uint8_t* in, uint64_t size, uint64_t n,
+                                                        const inceptionn_units& unit, typename T::bits* out) {
   using bits = typename T::bits;
   const uint64_t tags_size = inceptionn_tags_size(n);
   if (size < tags_size) return {"inceptionn: payload is shorter than its tags", size, tags_size};
@@ -211,22 +246,28 @@ DR_EVERYWHERE inceptionn_verdict inceptionn_decode_with(const uint8_t* in, uint6
   return {};
 }
 
-template <class T>
+template <class T, bool by_exponent>
 void inceptionn_split_all(const typename T::bits* values, uint64_t n, const inceptionn_rule& rule,
                           inceptionn_streams<T>& to, inceptionn_counts& counts) {
-  inceptionn_split_scalar<T>(values, 0, n, rule, to, counts);
+  inceptionn_split_scalar<T, by_exponent>(values, 0, n, rule, to, counts);
 }
 template <class T>
-void inceptionn_join_all(const inceptionn_streams<T>& from, uint64_t n, float unit, typename T::bits* out) {
+void inceptionn_join_all(const inceptionn_streams<T>& from, uint64_t n, const inceptionn_units& unit,
+                         typename T::bits* out) {
   inceptionn_join_scalar<T>(from, 0, n, unit, {}, out);
 }
 template <class T>
 uint64_t inceptionn_encode_scalar(const typename T::bits* values, uint64_t n, const inceptionn_rule& rule,
                                   uint8_t* out) {
-  return inceptionn_encode_with<T, inceptionn_count_scalar<T>, inceptionn_split_all<T>>(values, n, rule, out);
+  return inceptionn_encode_with<T, inceptionn_count_scalar<T>, inceptionn_split_all<T, false>>(values, n, rule, out);
 }
 template <class T>
-inceptionn_verdict inceptionn_decode_scalar(const uint8_t* in, uint64_t size, uint64_t n, float unit,
+uint64_t inceptionn_encode_by_exponent(const typename T::bits* values, uint64_t n, const inceptionn_rule& rule,
+                                       uint8_t* out) {
+  return inceptionn_encode_with<T, inceptionn_count_scalar<T>, inceptionn_split_all<T, true>>(values, n, rule, out);
+}
+template <class T>
+inceptionn_verdict inceptionn_decode_scalar(const uint8_t* in, uint64_t size, uint64_t n, const inceptionn_units& unit,
                                             typename T::bits* out) {
   return inceptionn_decode_with<T, inceptionn_join_all<T>>(in, size, n, unit, out);
 }
@@ -234,7 +275,7 @@ inceptionn_verdict inceptionn_decode_scalar(const uint8_t* in, uint64_t size, ui
 template <class T>
 uint64_t inceptionn_encode_avx2(const typename T::bits* values, uint64_t n, const inceptionn_rule& rule, uint8_t* out);
 template <class T>
-inceptionn_verdict inceptionn_decode_avx512(const uint8_t* in, uint64_t size, uint64_t n, float unit,
+inceptionn_verdict inceptionn_decode_avx512(const uint8_t* in, uint64_t size, uint64_t n, const inceptionn_units& unit,
                                             typename T::bits* out);
 
 template <class T>
