@@ -38,7 +38,7 @@ COSTS = {
 IDLE = 1.2e-3
 VALUES = {"find_changes": 0, "check_bases": 0, "begin_call": 0, "golomb_sum_groups": 0, "judge_frames": 0, "assign_changes": 1024}  # a block of a patch; others 4096
 # Of two launches that run beside each other the shorter one's time counts a fifth, but no more than 6 µs are saved: launches that fill the device share it.
-BESIDE, BESIDE_MOST = 0.8, 6
+BESIDE, BESIDE_LIMIT = 0.8, 6
 INDICES = {"golomb_encode_tile", "index_raw_encode", "golomb_decode_tile"}
 STREAMS = ("qsgd", "log_quant", "value_raw", "fit_poly")
 SORT = 45  # cub's sort of 256,000 pairs of 64 bits: eight passes; no launch of ours
@@ -141,7 +141,7 @@ def table(row, gpu):
 
 def expected(row, gpu):
     all_of = list(table(row, gpu))
-    beside = sum(min(BESIDE_MOST, BESIDE * min(a["us"], b["us"])) for a, b in zip(all_of, all_of[1:])
+    beside = sum(min(BESIDE_LIMIT, BESIDE * min(a["us"], b["us"])) for a, b in zip(all_of, all_of[1:])
                  if any(i["kernel"] in INDICES and v["kernel"].startswith(STREAMS) for i, v in ((a, b), (b, a))))
     return sum(launch["us"] for launch in all_of) + BOUNDARY * (len(all_of) - 1) - beside + (SORT if "fit_poly" in row else 0)
 

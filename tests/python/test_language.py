@@ -218,8 +218,8 @@ def test_names_runs_and_requirements_of_what_is_kept(tmp_path):
     more = numpy.random.default_rng(5).standard_normal(100_000).astype("f4")
     for x in (*inputs(), more, numpy.where(more < 0.5, 0, more)):
         magnitude, starts = numpy.abs(x), numpy.arange(0, len(x), 100)
-        most = numpy.maximum.reduceat(magnitude, starts)
-        every = numpy.repeat(most, 100)[: len(x)]
+        largest = numpy.maximum.reduceat(magnitude, starts)
+        every = numpy.repeat(largest, 100)[: len(x)]
         high = numpy.sort(magnitude)[-max(1, len(x) // 4)]
         low = numpy.sort(numpy.where(magnitude < every, magnitude, 0))[-max(1, len(x) // 2)]
         at = numpy.flatnonzero((magnitude < high) & (magnitude > low))

@@ -198,13 +198,13 @@ def test_inceptionn_by_exponent_has_the_classes_of_the_paper(x, exponent):
     bits = numpy.where(top >= (1 if wide == 32 else half), wide, numpy.where(top >= half, 16, numpy.where(top >= 2.0**exponent, 8, 0)))
     cut = numpy.copysign(numpy.floor(top * 2.0 ** (bits - 1.0)) / 2.0 ** (bits - 1.0), v)
     want = numpy.where(bits == 0, 0, numpy.where((bits == wide) & (top >= (1 if wide == 32 else half)), v, cut))
-    got, each = sent(f"inceptionn(error={2.0**exponent!r},classes=exponent)", x)
+    got, bits_sent = sent(f"inceptionn(error={2.0**exponent!r},classes=exponent)", x)
     total = bits.sum() + 8 * ((v.size + 3) // 4)
     if total >= 8 * x.nbytes:
         want = x
     assert numpy.array_equal(got, want)
     if total < 8 * x.nbytes and x.size > 500:
-        assert total <= round(each * x.size) <= total + 8 * 48  # the header
+        assert total <= round(bits_sent * x.size) <= total + 8 * 48  # the header
 
 
 # ---- all three ----
