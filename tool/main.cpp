@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -97,6 +98,17 @@ void refuse_terminal(const char* command, const char* what, const std::string& o
         fmt::format("{}: {} is binary, and standard output is a terminal; use --output FILE or > FILE", command, what));
 }
 
+// Tensors that are sent as they are, since the plan's codecs would take more.
+void note_dense(std::span<const std::byte> frame, console& console) {
+  const std::vector<dr_tensor_info> tensors = inspect(frame).tensors;
+  const auto dense = std::ranges::count(tensors, uint32_t{DR_FALLBACK_DENSE}, &dr_tensor_info::fallback);
+  if (dense)
+    console.line(
+        fmt::format("note: {} of {} tensors {} dense, as in the input: by this plan indices and values take more. "
+                    "A plan with index=all sends no indices",
+                    dense, tensors.size(), dense == 1 ? "goes" : "go"));
+}
+
 int run(const encode_options& o) {
   load_plugins(o.plugins);
   const plan method = parse_plan(o.plan);
@@ -123,6 +135,7 @@ int run(const encode_options& o) {
   refuse_terminal("encode", "a frame", o.output);
   context context(o.threads);
   const std::vector<std::byte> frame = context.encode(method, sources, &call);
+  note_dense(frame, console);
   write_output(o.output, {reinterpret_cast<const char*>(frame.data()), frame.size()});
   return fine;
 }

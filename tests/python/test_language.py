@@ -41,7 +41,7 @@ REFUSED = [  # what is replaced in qsgd.drc, by what; the line and column, and w
     ("min(levels, floor(levels * abs(v) / norm + random()))", "levels * abs(v)", 13, 3, "`code` holds whole numbers", "floor("),
     ("level > 0 and", "level > and", 13, 32, "`and`, but expected a number", ""),
     ("[n by bucket]", "", 11, 3, "is one number, but this is one for each bucket values", "sum("),
-    ("by bucket)", "by buckets)", 11, 24, "`by buckets`", "wire buckets"),
+    ("by bucket)", "by buckets)", 11, 24, "`by buckets`", "did you mean `by bucket`?"),
     ("level = if", "levle = if", 13, 15, "nothing is called `level`", "did you mean"),
     ("1 + bit_width(levels)", "40", 8, 11, "a width of 40 to 40 bits", ""),
     ("code >> 1 <= levels", "code >> 70 <= levels", 16, 16, "a shift by up to 70 bits", "min("),
@@ -57,6 +57,14 @@ REFUSED = [  # what is replaced in qsgd.drc, by what; the line and column, and w
     ("  code: u(", "  extra: u8\n  code: u(", 11, 1, "encode does not give the field `extra`", "extra = "),
     ("-value", "%value", 18, 27, "the character '%' has no meaning", "mod"),
     ("floor(levels", "floor(levels mod v", 12, 57, "", ""),
+    ("[n by bucket]", "[n by 512]", 7, 23, "`512`, but expected a name", "wire block"),
+    ("  norm  =", "  base  = n\n  norm  =", 11, 3, "`base`, but expected", "a word of the language"),
+    ("  norm  =", "  norm  = f32(level)\n  extra =", 11, 15, "`level` is given below", "a line above"),
+    (" and v < 0", " && v < 0", 13, 35, "`&`, but expected", "`a and b`"),
+    ("int 1..32767 = 127", "int = 127", 3, 18, "`=`, but expected", "a range comes before"),
+    ("= 127 ", "", 3, 27, "a text, but expected", "a default comes after"),
+    ("wire bucket", 'wire spare: int 1..2 = 1 ""\nwire bucket', 4, 6, "`spare` is not used", "leave the line out"),
+    ("return if", "return v ? 1 : 0 #", 18, 12, "the character '?'", "if condition then"),
 ]
 
 
@@ -89,7 +97,7 @@ def test_the_page_has_the_examples_as_they_are():
     shown = re.findall(r"```\n(codec .*?)```", PAGE, re.DOTALL)
     assert shown == [QSGD]
     for name, lines in re.findall(r"\| \[(\w+)\]\(\.\./examples/codecs/\w+\.drc\) \| (\d+) \|", PAGE):
-        assert len(text(name).splitlines()) == int(lines), name
+        assert sum(1 for line in text(name).splitlines() if line.strip() and not line.lstrip().startswith("#")) == int(lines), name
     assert all(len(path.read_text().splitlines()) <= 40 for path in EXAMPLES.glob("*.drc"))
 
 
@@ -253,7 +261,7 @@ def test_an_encoder_that_leaves_a_range_fails_and_names_the_field(tmp_path):
     deepreduce.load_plugin(build(path))
     codec = Codec("plugin.narrow")
     assert codec.decode(codec.encode(numpy.arange(16, dtype="f4")), 16).view("f4").tolist() == list(range(16))
-    with pytest.raises(Failed, match="^1 narrow: `code` is not in its range"):
+    with pytest.raises(Failed, match="^1 narrow: `code` is not in its range, 0 to 15"):
         codec.encode(numpy.arange(17, dtype="f4"))
 
 
@@ -264,7 +272,11 @@ def test_the_command(tmp_path, capfd, monkeypatch):
     assert main(["codec", "new", "mine.drc"]) == 2  # it exists
     assert main(["codec", "test", "mine.drc"]) == 0
     printed = capfd.readouterr().out
-    assert "all promises hold" in printed and re.search(r"kernels +ok", printed)
+    assert "all promises hold" in printed and re.search(r"kernels +ok", printed) and "refused" not in printed
+    scale = (tmp_path / "mine.drc").read_text().replace("code: u(1 + bit_width(levels))", "code: u3")
+    (tmp_path / "mine.drc").write_text(scale)
+    assert main(["codec", "test", "mine.drc"]) == 1  # frames of all inputs are not made
+    assert re.search(r"refused +\d+ of \d+ inputs .*`code` is not in its range, 0 to 7", capfd.readouterr().out)
     (tmp_path / "mine.drc").write_text("codec mine\npayload\n")
     assert main(["codec", "build", "mine.drc"]) == 2
     assert "mine.drc:3:1" in capfd.readouterr().err.replace("mine.drc:2:1", "mine.drc:3:1")

@@ -158,6 +158,11 @@ def test_threads_do_not_change_a_frame():
     assert frame(0) == frame(4)
 
 
+def test_encode_says_that_a_tensor_goes_dense():
+    notes = [run("encode", SYNTH, "--plan", plan).stderr.decode() for plan in ("value=log_quant", "index=all value=log_quant", LOSSY)]
+    assert "note: 1 of 1 tensors goes dense" in notes[0] and "index=all" in notes[0] and "dense" not in notes[1] + notes[2]
+
+
 def test_segments_are_coded_each_for_itself(tmp_path):
     plan = TOPR + "index=bloom(policy=p0,fpr=0.01) value=raw"
     naive = TOPR + "index=bloom(policy=naive,fpr=0.01) value=raw"

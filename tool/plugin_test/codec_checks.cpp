@@ -330,4 +330,18 @@ constexpr check operation_list[] = {
 
 std::span<const check> operation_checks() { return operation_list; }
 
+std::string refusals(const subject& s) {
+  size_t count = 0, all = 0;
+  std::string first;
+  for (const input& in : inputs_of(s)) {
+    wire_fields fields{};
+    if (!resolve(s, in, fields)) continue;
+    ++all;
+    const encoded e = std::move(encode(s, fields, {&in})[0]);
+    if (e.refused() && count++ == 0)
+      first = fmt::format("{}: {}", quoted(in), e.fault.message ? e.fault.message : "no message");
+  }
+  return count ? fmt::format("{} of {} inputs by {}; the first is {}", count, all, s.call, first) : "";
+}
+
 }  // namespace dr::plugin_test

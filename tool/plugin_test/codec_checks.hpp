@@ -14,6 +14,9 @@ struct check {
   uint64_t (*run)(const subject&);
 };
 
+// What encode refuses of the inputs, which no promise forbids: how many, and the first one's reason. "": nothing.
+std::string refusals(const subject& s);
+
 // The first is `bounds`: if it fails, the others have no meaning.
 std::span<const check> operation_checks();  // codec_checks.cpp: inputs as from the library
 std::span<const check> hostile_checks();    // hostile_checks.cpp: payloads, fields and counts off the wire

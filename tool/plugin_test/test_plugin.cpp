@@ -33,6 +33,7 @@ struct report {
   std::map<std::string, uint64_t> streams;                 // by check
   std::set<std::pair<std::string, std::string>> failed{};  // (call, check): not tried again
   std::vector<std::string> failures{};                     // lines
+  std::string refused{};                                   // of the first call that refuses inputs
 
   std::string title() const {
     return fmt::format("{} codec {}, id {:#x}", compare::role_name(codec->role), codec->name, codec->id);
@@ -42,10 +43,10 @@ struct report {
 void run_round(report& r, uint64_t seed, compare::console& console) {
   cases::set_seed(seed);
   const std::vector<check> checks = all_checks();
-  for (const subject& s : r.subjects)
+  for (const subject& s : r.subjects) {
     for (const check& c : checks) {
       if (r.failed.contains({s.call, c.name})) continue;
-      console.progress(fmt::format("{}: {}, seed {}", s.call, c.name, seed));
+      console.progress(fmt::format("testing {}: {}, seed {}", s.call, c.name, seed));
       const verdict v = in_child([&] { return c.run(s); });
       r.streams[c.name] += v.streams;
       if (v.failed.empty()) continue;
@@ -56,6 +57,13 @@ void run_round(report& r, uint64_t seed, compare::console& console) {
       for (const check& other : checks) r.failed.emplace(s.call, other.name);  // they would fail alike
       break;
     }
+    if (r.failed.contains({s.call, checks[0].name}) || !r.refused.empty()) continue;
+    const auto told = in_child([&]() -> uint64_t {
+      const std::string text = refusals(s);
+      return text.empty() ? 0 : throw failure(text);
+    });
+    r.refused = told.failed;
+  }
 }
 
 std::string text_of(const report& r, uint64_t rounds) {
@@ -72,6 +80,7 @@ std::string text_of(const report& r, uint64_t rounds) {
     else if (streams)
       text += fmt::format("  {:<13} ok  {:>8}  {}\n", c.name, streams, c.promise);
   }
+  if (!r.refused.empty()) text += fmt::format("  refused       {}\n", r.refused);
   for (const std::string& line : r.failures) text += line;
   return text;
 }

@@ -132,7 +132,10 @@ class _Checker:
         """The shape of one for each NAME values."""
         kind, p = self.scope.get(name, ("", None))
         if kind != "param" or p.kind != "int" or p.low < 1:
-            raise fail(f"`by {name}`: not an int of 1 or more", place, f"declare it: wire {name}: int 1..2^20 = 512")
+            near = difflib.get_close_matches(name, [q.name for q in self.program.params if q.kind == "int" and q.low >= 1], 1)
+            instead = f"did you mean `by {near[0]}`?" if near else f"declare it: wire {name}: int 1..2^20 = 512"
+            raise fail(f"`by {name}`: not an int of 1 or more", place, instead)
+        p.used = True
         if self.side != "encode" and not p.wire:
             raise fail(f"decode does not know `{name}`, a param", place, f"make it a wire field: wire {name}: …")
         return by(name)
@@ -147,7 +150,9 @@ class _Checker:
             if f.shape == "n":
                 shape = self.partition(f.by, f.place) if f.by else EACH
             elif f.shape is not None:
-                if counted is None or f.shape != counted.name or f.by:
+                if counted is not None and f.shape == counted.name and f.by:
+                    raise fail("values that are kept have no runs", f.place, f"write: [{f.shape}]")
+                if counted is None or f.shape != counted.name:
                     raise fail(f"`[{f.shape}]` is no length", f.place, "lengths: [n], [n by NAME], or [m] after a field `m: count`")
                 shape = KEPT
             made = Field(f.name, f.place, f.kind, shape, Int(0, 0), f.ranged, base=f.base, pad=f.pad)
@@ -243,10 +248,10 @@ class _Checker:
         if f.kind == "position" and e.op != "positions":
             raise fail(f"`{f.name}` holds positions", place, f"write: {f.name} = positions(chosen)")
         if not self.fits(e.shape, f.shape):
-            raise fail(f"`{f.name}` is {told(f.shape)}, but this is {told(e.shape)}", place, self.advice(e.shape, f.shape))
+            raise fail(f"`{f.name}` is {told(f.shape)}, but this is {told(e.shape)}", place, self.advice(f.name, e.shape, f.shape))
         if isinstance(e.type, Int) and isinstance(f.type, Int) and f.kind != "position":
             if e.type.low > f.type.high or e.type.high < f.type.low:
-                raise fail(f"`{f.name}` holds {f.type.low} to {f.type.high}, this is {e.type.low} to {e.type.high}", place)
+                raise fail(f"`{f.name}` holds {f.limits}, this is {e.type.low} to {e.type.high}", place)
         return e
 
     @staticmethod
@@ -254,10 +259,15 @@ class _Checker:
         return shape in (ONE, into) or (into == EACH and shape.startswith("by:"))
 
     @staticmethod
-    def advice(shape: str, into: str) -> str:
+    def advice(name: str, shape: str, into: str) -> str:
         if into == KEPT:
             return "write: keep(…, chosen)"
-        return "make one number of many: sum(…), largest(…), count(…)" if into == ONE else "make them: sum(… by NAME)"
+        if into != ONE:
+            return "make them: sum(… by NAME)"
+        one = "make one number of many: sum(…), largest(…), count(…)"
+        if shape == KEPT:
+            return one
+        return f"in payload: {name}: … [n{' by ' + shape[3:] if shape != EACH else ''}]; or {one}"
 
     def require(self, s: _syntax.Statement) -> Require:
         e = self.expr(s.expr)
@@ -280,7 +290,7 @@ class _Checker:
                 if e.shape == KEPT:
                     raise fail("decode returns one number for each value, these are those that are kept", s.place, "write: return spread(…, at)")
                 if program.scattered and e.op != "spread":
-                    raise fail("`spread` is all that is returned", s.place, "compute before: return spread(…, at)")
+                    raise fail("`spread` is all that is returned: nothing is added to it", s.place, "compute before: return spread(…, at)")
                 program.result = e
             else:
                 self.name(s.name, s.place)
@@ -294,6 +304,10 @@ class _Checker:
         for local in (*self.program.encode, *self.program.decode):
             if not local.used:
                 raise fail(f"`{local.name}` is not used", local.place, "leave the line out")
+        for made in self.program.params:
+            if not made.used:
+                place = next(p.place for p in self.text.params if p.name == made.name)
+                raise fail(f"`{made.name}` is not used", place, "leave the line out")
         for f in self.program.fields:
             if not f.used and f.kind != "count":
                 raise fail(f"decode does not use the field `{f.name}`", f.place, "what decode does not need is not sent: leave the field out")
@@ -326,12 +340,17 @@ class _Checker:
                 raise fail(f"`{word}` is a function", place, f"write: {word}(…)")
             if self.side == "decode" and (word == self.text.value or any(s.name == word for s in self.text.encode)):
                 raise fail(f"decode does not know `{word}`, which only encode has", place, "what decode needs is a field of the payload")
+            if any(s.name == word for s in (self.text.encode if self.side == "encode" else self.text.decode)):
+                raise fail(f"`{word}` is given below", place, "give it in a line above")
             near = difflib.get_close_matches(word, [*self.scope, *FUNCTIONS, "n", "type_max"], 1)
             raise fail(f"nothing is called `{word}`", place, f"did you mean `{near[0]}`?" if near else "")
         kind, x = self.scope[word]
         if kind == "choice":
+            for p in self.program.params:
+                p.used |= word in p.choices
             return _const(Fraction(x), place, True)
         if kind == "param":
+            x.used = True
             if not x.wire and self.side != "encode":
                 raise fail(f"decode does not know `{word}`, a param", place, f"what decode needs is a wire field: wire {word}: …")
             t: Type = Real(64, x.low, x.high) if x.kind == "real" else Int(x.low, x.high)
@@ -357,7 +376,8 @@ class _Checker:
             return ONE
         if KEPT in shapes:
             if len(shapes) > 1:
-                raise fail("values that are kept, with others of another number", place, "write: keep(…, chosen)")
+                instead = "write: keep(…, chosen)" if self.side == "encode" else "send it with them, in a field of [m]: keep(…, chosen) in encode"
+                raise fail("values that are kept, with others of another number", place, instead)
             return KEPT
         return shapes.pop() if len(shapes) == 1 else EACH
 
@@ -513,7 +533,8 @@ class _Checker:
             instead = f"did you mean `{hints.get(word) or near[0]}`?" if near or word in hints else "functions: " + ", ".join(FUNCTIONS)
             raise fail(f"no function `{word}`", place, instead)
         if node.by and word not in REDUCES:
-            raise fail(f"`{word}` has no `by`", place, "`by` is for " + ", ".join(REDUCES))
+            other = {"max": "largest", "min": "smallest"}.get(word)
+            raise fail(f"`{word}` has no `by`", place, f"write: {other}(… by {node.by})" if other else "`by` is for " + ", ".join(REDUCES))
         count = len(node.args)
         takes = {"min": 2, "max": 2, "random": 0, "positions": 1, "keep": 2, "spread": 2, "kth_largest": 2}.get(word, 1)
         if count != takes:
@@ -680,7 +701,7 @@ class _Checker:
             t = Real(a.type.bits, min(a.type.low, 0.0), max(a.type.high, 0.0), a.type.nan)
             return E("spread", [a], t, EACH, place, f)
         if self.side != "encode":
-            raise fail(f"`{word}` in decode", place)
+            raise fail(f"`{word}` in decode", place, "what is kept is chosen in encode: a field of [m] sends what decode needs of it")
         chosen = node.args[-1]
         kind, local = self.known(chosen.word) if chosen.kind == "name" else self.known("")
         if kind != "local" or not is_int(local.expr) or local.expr.shape != EACH:

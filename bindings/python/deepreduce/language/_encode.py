@@ -376,7 +376,7 @@ class Encode(Loops):
         if bad:
             if f.name in self.limits:
                 bad = bad.replace(f"{f.name}_most", self.limits[f.name])
-            out(f'if ({bad}) return {{{c_text(f"{self.program.name}: `{f.name}` is not in its range")}, {where}, 0}};')
+            out(f'if ({bad}) return {{{c_text(f"{self.program.name}: `{f.name}` is not in its range, {f.limits}")}, {where}, 0}};')
         if f.kind == "f32":
             out(f"store<float>(a.out + l.{f.name}_at{f' + 4 * ({index})' if index else ''}, {self.sent_as(f, x)});")
         elif index:
@@ -414,7 +414,7 @@ class Encode(Loops):
         for k, r in enumerate(requires):
             self.out(f'if (unmet_{k}) return {{{c_text(f"{self.program.name}: {r.message}")}, {first}, 0}};')
         for f in faults:
-            self.out(f'if ({f.name}_bad) return {{{c_text(f"{self.program.name}: `{f.name}` is not in its range")}, {first}, 0}};')
+            self.out(f'if ({f.name}_bad) return {{{c_text(f"{self.program.name}: `{f.name}` is not in its range, {f.limits}")}, {first}, 0}};')
 
     def put(self, f: Field, to: str, from_block: str) -> None:
         """A value's number into a field, or into its codes of a block."""

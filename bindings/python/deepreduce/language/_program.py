@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
 from ._syntax import Place
-from ._ranges import Type
+from ._ranges import LARGEST_F32, Int, Type
 
 
 @dataclass(eq=False)
@@ -41,6 +41,7 @@ class Param:
     fallback: Any
     choices: List[str]
     summary: str
+    used: bool = False
 
 
 @dataclass(eq=False)
@@ -58,6 +59,14 @@ class Field:
     pad: int = 0
     expr: Optional[E] = None  # in encode
     used: bool = False
+
+    @property
+    def limits(self) -> str:
+        """Its range in words."""
+        if isinstance(self.type, Int):
+            return f"{self.type.low} to {self.type.high}"
+        low, high = ("" if abs(x) == LARGEST_F32 else f"{x:g}" for x in (self.type.low, self.type.high))
+        return f"{low}..{high}" if low or high else "f32, finite"
 
     @property
     def digits(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
@@ -186,6 +187,7 @@ def _instead(character: str) -> str:
         ";": "a statement ends with its line",
         "{": "there are no braces: a section goes on to the next one",
         "'": 'texts have double quotes: "…"',
+        "?": "a choice is `if condition then a else b`",
     }.get(character, "names have small letters, digits and _" if character.isupper() else "")
 
 
@@ -216,7 +218,21 @@ def _unexpected(e: Any, text: str) -> LanguageError:
         expected -= operators | {"BAR"}
     words += sorted(_TOKENS.get(t, f"`{t.lower()}`") for t in expected)
     instead = ""
-    if token.type == "EQUAL" and "an operator" in words:
+    line = (text.splitlines() or [""])[place.line - 1 : place.line]
+    before = line[0][: place.column - 1].rstrip() if line else ""
+    if token.type in ("AMPERSAND", "BAR") and before.endswith(str(token)):
+        instead = "`a and b`, `a or b`; `&` and `|` are for bits"
+    elif str(token) == "/" and before.endswith("/"):
+        instead = "`#` begins a comment; `a div b` divides whole numbers"
+    elif token.type in ("INT", "REAL") and before.endswith(" by"):
+        instead = f"name it: wire block: int 1..2^20 = {token}, then: by block"
+    elif token.type == "EQUAL" and re.search(r": *(int|real)$", before):
+        instead = "a range comes before the default: int 1..2^20 = 32"
+    elif token.type in ("STRING", "_NL") and "EQUAL" in (e.accepts or e.expected or ()) and re.match(r" *(wire|param) ", before):
+        instead = "a default comes after the range: int 1..2^20 = 32"
+    elif re.fullmatch(r"[a-z]+", str(token)) and token.type != "NAME" and "NAME" in (e.accepts or e.expected or ()) and not operand:
+        instead = f"`{token}` is a word of the language: choose another name"
+    elif token.type == "EQUAL" and "an operator" in words:
         instead = "`a == b` compares; a statement is `name = expression`"
     elif token.type in ("IF", "THEN", "ELSE"):
         instead = "a choice is `if condition then a else b`, with both"
