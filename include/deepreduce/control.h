@@ -43,7 +43,9 @@ enum {
   DR_CONTROL_SMALLEST = 9, /* stays: too slow at the smallest rung allowed: the target cannot be met */
   DR_CONTROL_SHARE = 10,   /* the smallest rung has used its share of the steps */
   DR_CONTROL_NO_LESS = 11, /* one rung denser: that sends no more, so the ladder is not in order */
-  DR_CONTROL_PASSED = 12   /* stays: too slow, and the smaller rungs send no less */
+  DR_CONTROL_PASSED = 12,  /* stays: too slow, and the smaller rungs send no less */
+  DR_CONTROL_STEPS = 13,   /* the next rung: this one's steps are over */
+  DR_CONTROL_LAST = 14     /* stays: the last rung, or its steps are not over */
 };
 
 typedef struct dr_control_info {
@@ -60,7 +62,7 @@ typedef struct dr_control_info {
   double base_ns, per_byte_ns; /* fit */
 } dr_control_info;
 
-/* options: `aimd(target_ms=20,…)` or `fit(target_ms=20,…)`, with or without `control=` before it. bytes [rungs], or
+/* options: `aimd(target_ms=20,…)`, `fit(target_ms=20,…)` or `steps(each=100)`, with or without `control=` before it. bytes [rungs], or
  * NULL: sent by a step of every rung, 0: not known. It is measured while a rung is in use. 1 to 64 rungs, those that
  * are known descending. ARGUMENT, MEMORY. */
 DR_API dr_status dr_control_create(const char *options, const uint64_t *bytes, size_t rungs, dr_control **control,

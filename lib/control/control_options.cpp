@@ -54,39 +54,44 @@ dr_status read_control_options(std::string_view text, uint32_t rungs, control_op
   if (const dr_status s = parse_plan(whole, stages, error))
     return prefix(error, "control: '%.80s': ", whole.c_str()), s;
   if (stages.size() != 1 || stages[0].role != "control" || stages[0].calls.size() != 1)
-    return fail(error, DR_E_ARGUMENT, "control: '%.80s' is not one law, aimd(…) or fit(…)", whole.c_str());
+    return fail(error, DR_E_ARGUMENT, "control: '%.80s' is not one law, aimd(…), fit(…) or steps(…)", whole.c_str());
   const plan_call& call = stages[0].calls[0];
   control_options o;
   if (call.name == "fit")
     o.law = control_law::fit;
+  else if (call.name == "steps")
+    o.law = control_law::steps;
   else if (call.name != "aimd")
-    return fail(error, DR_E_ARGUMENT, "control: no law '%.40s'; there are aimd and fit", call.name.c_str());
-  const bool aimd = o.law == control_law::aimd;
+    return fail(error, DR_E_ARGUMENT, "control: no law '%.40s'; there are aimd, fit and steps", call.name.c_str());
+  const bool aimd = o.law == control_law::aimd, fit = o.law == control_law::fit, timed = aimd || fit;
   o.smallest = rungs - 1;
   double target_ms = 0;
-  bool has_start = false;
+  bool has_start = false, has_each = false;
   reader read{call.name, error};
   for (const plan_argument& a : call.arguments) {
     const std::string& k = a.key;
-    const dr_status s =
-        k == "target_ms"          ? read.number(a, 0, 1e9, true, target_ms)
-        : k == "band"             ? read.number(a, 0, 0.9, false, o.band)
-        : k == "interval"         ? read.count(a, 1, 1'000'000, o.interval)
-        : k == "window"           ? read.count(a, 1, control_window_max, o.window)
-        : k == "increase" && aimd ? read.number(a, 0, 1, true, o.increase)
-        : k == "decrease" && aimd ? read.number(a, 0.01, 0.99, false, o.decrease)
-        : k == "samples" && !aimd ? read.count(a, 2, control_samples_max, o.samples)
-        : k == "patience"         ? read.count(a, 1, 1'000'000, o.patience)
-        : k == "retry"            ? read.count(a, 0, 1'000'000'000, o.retry)
-        : k == "densest"          ? read.count(a, 0, rungs - 1, o.densest)
-        : k == "smallest"         ? read.count(a, 0, rungs - 1, o.smallest)
-        : k == "start"            ? (has_start = true, read.count(a, 0, rungs - 1, o.start))
-        : k == "share"            ? read.number(a, 0, 1, false, o.share)
-        : k == "agree"            ? read.choice(a, o.agree)
-                       : fail(error, DR_E_ARGUMENT, "control: %s has no option '%.40s'", call.name.c_str(), k.c_str());
+    const dr_status s = k == "densest"              ? read.count(a, 0, rungs - 1, o.densest)
+                        : k == "smallest"           ? read.count(a, 0, rungs - 1, o.smallest)
+                        : k == "each" && !timed     ? (has_each = true, read.count(a, 1, 1'000'000'000, o.interval))
+                        : k == "target_ms" && timed ? read.number(a, 0, 1e9, true, target_ms)
+                        : k == "band" && timed      ? read.number(a, 0, 0.9, false, o.band)
+                        : k == "interval" && timed  ? read.count(a, 1, 1'000'000, o.interval)
+                        : k == "window" && timed    ? read.count(a, 1, control_window_max, o.window)
+                        : k == "increase" && aimd   ? read.number(a, 0, 1, true, o.increase)
+                        : k == "decrease" && aimd   ? read.number(a, 0.01, 0.99, false, o.decrease)
+                        : k == "samples" && fit     ? read.count(a, 2, control_samples_max, o.samples)
+                        : k == "patience" && timed  ? read.count(a, 1, 1'000'000, o.patience)
+                        : k == "retry" && timed     ? read.count(a, 0, 1'000'000'000, o.retry)
+                        : k == "start" && timed     ? (has_start = true, read.count(a, 0, rungs - 1, o.start))
+                        : k == "share" && timed     ? read.number(a, 0, 1, false, o.share)
+                        : k == "agree" && timed     ? read.choice(a, o.agree)
+                                                    : fail(error, DR_E_ARGUMENT, "control: %s has no option '%.40s'",
+                                                           call.name.c_str(), k.c_str());
     if (s) return s;
   }
-  if (target_ms == 0)
+  if (!timed && !has_each)
+    return fail(error, DR_E_ARGUMENT, "control: steps(each=…) is missing: after how many steps comes the next rung?");
+  if (timed && target_ms == 0)
     return fail(error, DR_E_ARGUMENT, "control: %s(target_ms=…) is missing: how long may transfers of a step take?",
                 call.name.c_str());
   if (o.densest > o.smallest)

@@ -1,4 +1,4 @@
-// The options of a controller, as text: aimd(target_ms=20,interval=2) or fit(…).
+// The options of a controller, as text: aimd(target_ms=20,interval=2), fit(…) or steps(each=100).
 #pragma once
 
 #include <string_view>
@@ -7,14 +7,14 @@
 
 namespace dr {
 
-enum class control_law { aimd, fit };
+enum class control_law { aimd, fit, steps };
 enum class rank_choice { least, mean, largest };  // of the ranks' times, the one that counts
 
 struct control_options {
   control_law law = control_law::aimd;
   double target_ns = 0;                    // of the transfers of a step
   double band = 0.2;                       // a time within target · (1 ± band) changes nothing
-  uint32_t interval = 1, window = 3;       // steps between decisions; decisions that the median is of
+  uint32_t interval = 1, window = 3;       // steps between decisions (steps: of a rung); decisions of the median
   double increase = 0.25, decrease = 0.5;  // aimd: added to the budget, as a share of the densest rung's bytes; factor
   uint32_t samples = 8;                    // fit: decisions that the line is fitted to
   uint32_t patience = 3;                   // decisions in a row for a denser rung, before it is chosen

@@ -127,7 +127,9 @@ dr_status controller::decide(uint64_t step, const uint64_t* all, size_t ranks, d
   info_.step = step;
   info_.next_step = step + options_.interval;
   info_.from = info_.rung;
-  if (info_.bytes == 0) {
+  if (options_.law == control_law::steps) {
+    by_step();
+  } else if (info_.bytes == 0) {
     info_.reason = DR_CONTROL_NOTHING;
   } else {
     rungs_[info_.rung].bytes = info_.bytes;
@@ -197,6 +199,16 @@ controller::wish controller::by_fit() {
   denser_votes_ = 0;
   info_.reason = DR_CONTROL_NO_ROOM;
   return wish::stay;
+}
+
+// Law C: a rung lasts `each` steps, the last one for ever.
+void controller::by_step() {
+  if (info_.bytes) info_.median_ns = info_.transfer_ns;
+  const uint64_t after = info_.step / options_.interval;
+  const uint32_t to = after < options_.smallest - options_.densest ? options_.densest + static_cast<uint32_t>(after)
+                                                                   : options_.smallest;
+  info_.reason = to == info_.rung ? DR_CONTROL_LAST : DR_CONTROL_STEPS;
+  if (to != info_.rung) move(to);
 }
 
 // What bounds, hysteresis and earlier trials leave of it: the next rung.
@@ -319,6 +331,8 @@ const char* control_reason(uint32_t reason) {
     case DR_CONTROL_SMALLEST: return "stays: too slow at the smallest rung allowed";
     case DR_CONTROL_SHARE: return "the smallest rung has had its share";
     case DR_CONTROL_NO_LESS: return "sends no less than the denser rung: one rung denser";
+    case DR_CONTROL_STEPS: return "its steps are over: the next rung";
+    case DR_CONTROL_LAST: return "stays: the last rung, or its steps are not over";
     case DR_CONTROL_PASSED: return "stays: too slow, and the smaller rungs send no less";
   }
   return "?";

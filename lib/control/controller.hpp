@@ -1,7 +1,7 @@
 // Chooses a rung of a ladder of plans, from the densest (0) to the smallest, by how long transfers take. After the idea
 // of DC2 (Abdelmoniem and Canini, INFOCOM 2021), delay-aware control of compression; its law could not be read, so both
 // laws here are ours. No clock, no random numbers, no other inputs: the same inputs lead to the same decisions,
-// on every rank.
+// on every rank. Or by the step alone, one rung after the other: a warm-up of the ratio (DGC, Lin et al. 2018).
 #pragma once
 
 #include <array>
@@ -56,6 +56,7 @@ class controller {
   dr_status agree(const uint64_t* all, size_t ranks, dr_error& error);
   wish by_budget();
   wish by_fit();
+  void by_step();
   uint32_t limited(wish w);
   bool is_closed(rung& r, double ns) const;
   bool sends_no_less() const;

@@ -243,6 +243,18 @@ TEST_CASE("an interval: decisions are due every so many steps") {
   CHECK(c.info().next_step == 105);
 }
 
+TEST_CASE("by steps: each rung lasts as many, whatever the times are, and the last one stays") {
+  control c("steps(each=7,densest=1,smallest=3)");
+  std::vector<std::string> log;
+  const std::vector<uint32_t> rungs = train(
+      {&c}, 40, [](uint64_t step) { return step % 3 ? slow : fast; }, [](uint64_t ns, size_t, uint64_t) { return ns; },
+      &log);
+  for (size_t i = 0; i < rungs.size(); ++i) CHECK(rungs[i] == std::min<size_t>(1 + i / 7, 3));
+  CHECK(c.info().changes == 2);
+  CHECK(log.front().find("its steps are over: the next rung") != std::string::npos);
+  CHECK(log.back().find("stays: the last rung, or its steps are not over") != std::string::npos);
+}
+
 TEST_CASE("the fit finds latency and rate") {
   control c("fit(target_ms=15)");
   train({&c}, 50, [](uint64_t) { return slow; });

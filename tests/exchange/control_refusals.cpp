@@ -22,13 +22,17 @@ std::string refusal(const std::string& options, const std::vector<uint64_t>& byt
 TEST_CASE("options that make no sense are refused in words") {
   CHECK(refusal("") == "control: 'control=': plan: a name expected at the end");
   CHECK(refusal("aimd") == "control: aimd(target_ms=…) is missing: how long may transfers of a step take?");
-  CHECK(refusal("dc2(target_ms=1)") == "control: no law 'dc2'; there are aimd and fit");
+  CHECK(refusal("dc2(target_ms=1)") == "control: no law 'dc2'; there are aimd, fit and steps");
   CHECK(refusal("control=aimd(target_ms=0)") == "control: aimd(target_ms=0) is not above 0, up to 1e+09");
   CHECK(refusal("aimd(target_ms=nan)") == "control: aimd(target_ms=nan): a number expected");
   CHECK(refusal("aimd(target_ms=-1)") == "control: aimd(target_ms=-1) is not above 0, up to 1e+09");
   CHECK(refusal("aimd(target_ms=1,interval=1.5)") == "control: aimd(interval=1.5): a whole number expected");
   CHECK(refusal("aimd(target_ms=1,window=300)") == "control: aimd(window=300) is not in 1 … 256");
   CHECK(refusal("aimd(target_ms=1,samples=9)") == "control: aimd has no option 'samples'");
+  CHECK(refusal("steps") == "control: steps(each=…) is missing: after how many steps comes the next rung?");
+  CHECK(refusal("steps(each=0)") == "control: steps(each=0) is not in 1 … 1e+09");
+  CHECK(refusal("steps(each=9,target_ms=1)") == "control: steps has no option 'target_ms'");
+  CHECK(refusal("aimd(target_ms=1,each=9)") == "control: aimd has no option 'each'");
   CHECK(refusal("fit(target_ms=1,increase=0.1)") == "control: fit has no option 'increase'");
   CHECK(refusal("fit(target_ms=1,start=5)") == "control: fit(start=5) is not in 0 … 4");
   CHECK(refusal("fit(target_ms=1,start=0,densest=1)") == "control: start=0 is not in densest=1 … smallest=4");

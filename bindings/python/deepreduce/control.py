@@ -85,7 +85,7 @@ class Controller(Uncopied):
     """Selects a rung of a ladder. It reads no clock: all ranks decide from the same words, so their decisions are equal.
     Except `info`, a second call from another thread raises ConcurrentUse.
 
-    options  "aimd(target_ms=20)" or "fit(target_ms=20)", with the options of docs/CONTROL.md
+    options  "aimd(target_ms=20)", "fit(target_ms=20)" or "steps(each=100)", with the options of docs/CONTROL.md
     rungs    number of rungs; or for each rung the bytes that a step sends, 0: not known
     log      a function that is called with each decision, as a line of JSON
 
