@@ -29,6 +29,7 @@ from bench.train.rank_pool import RankError, RankPool
 from bench.train.shaped_links import ShapedLinks, Unsupported, WrongRate
 from bench.train.task import ROOT, settings
 
+OUT = ROOT / "bench" / "results" / "predictions_book.jsonl"
 RANKS = 2
 LINKS = {1000: "1gbit", 100: "100mbit"}  # by --rates, in Mbit/s
 TOP = "sparsify=topr(ratio={}) feedback=residual index=golomb value={}"
@@ -194,7 +195,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of the steps of a model on a link, about")
     parser.add_argument("--folder", type=Path, default=ROOT / ".cache" / "predictions_book")
-    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "predictions_book.jsonl")
+    parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--page", action="store_true", help="measure nothing, write the page")
     given = parser.parse_args()
     wrong: Optional[str] = train_plan.unknown(given.models, settings(), "model")
@@ -205,6 +206,11 @@ def arguments() -> argparse.Namespace:
     if wrong:
         parser.error(wrong)
     return given
+
+
+def remade() -> str:
+    """predictions_book.md, of what is kept."""
+    return book_page.page(train_results.read(OUT), OUT.name)
 
 
 def measure(given: argparse.Namespace) -> int:

@@ -198,6 +198,11 @@ def report(made: Dict[str, Any]) -> str:
     return text + VALUE_TEXT + "\n" + ruled(head, rows)
 
 
+def remade() -> str:
+    """accumulated.md, of what is kept."""
+    return report(json.loads(document.read_text("utf-8")))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measures raw gradients beside accumulators.")
     parser.add_argument("recipe", nargs="*", help="models of datasets/accumulate.py; default: all")
@@ -219,7 +224,7 @@ def main() -> None:
             order = list(accumulate.RECIPES)
             made["runs"].sort(key=lambda run: order.index(run["model"]))
             document.write_text(json.dumps(made, indent=1) + "\n")
-    (here / "accumulated.md").write_text(report(json.loads(document.read_text())), encoding="utf-8")
+    (here / "accumulated.md").write_text(remade(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -80,7 +80,8 @@ def facts(made):
     return f"commit {made.get('commit')}, {made.get('date')}, {made.get('machine', {}).get('cpu')}, {made.get('rounds')} rounds"
 
 
-def write():
+def remade():
+    """avx2.md, of what is kept."""
     made, rows = rows_of("peers_avx2.json")
     parts = [
         "# Without AVX-512\n\nMade by `avx2.py`, at `DEEPREDUCE_CPU=avx2`: 10⁹ a second of one thread's CPU time, of several runs the median (slowest – fastest), of one its median (quartiles); × StreamVByte's SSSE3 lines in the same run. "
@@ -91,10 +92,10 @@ def write():
         LIMITS,
         "## Not done\n\nNo NEON level. No run on a CPU without AVX-512: the level was measured on one that has it.",
     ]
-    (here / "avx2.md").write_text("\n\n".join(parts) + "\n")
+    return "\n\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         measure(sys.argv[1], sys.argv[2:], {"peers_avx2": "avx2"})
-    write()
+    (here / "avx2.md").write_text(remade(), "utf-8")

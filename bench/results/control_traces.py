@@ -196,6 +196,11 @@ def page(found, live):
     return "\n".join([*lines, "", *control_live_page.lines(live)]) + "\n"
 
 
+def remade():
+    """control.md, of what is kept."""
+    return page(json.loads(Path(__file__).with_name("control.json").read_text("utf-8"))["traces"], control_live_page.read(LIVE))
+
+
 def draw(found, folder, seconds):
     import matplotlib
 
@@ -232,8 +237,7 @@ def main():
     parser.add_argument("--page", action="store_true", help="run nothing")
     given = parser.parse_args()
     if given.page:
-        saved = json.loads(Path(__file__).with_name("control.json").read_text("utf-8"))["traces"]
-        (given.out / "control.md").write_text(page(saved, control_live_page.read(LIVE)), "utf-8")
+        (given.out / "control.md").write_text(remade(), "utf-8")
         return 0
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     found = measure(given.trace, given.seconds, OTHER_TARGETS)

@@ -100,7 +100,8 @@ def table(made):
     return "\n".join(lines)
 
 
-def write():
+def remade():
+    """fig8.md, of what is kept."""
     parts = ["# Fig. 8's tensor, the ResNet-20 accumulator and gradient\n\nMade by `fig8.py` from the json beside it; sparsify is `topr(ratio=0.01)`, over the whole tensor of a row, and not in the times. One thread, medians.\n"
              "The last two columns are encode / decode. *The paper's ÷ ours of that method* is PyTorch of 2021 on a V100 or a CPU against this library on this machine: implementations and machines, not methods. *Ours of that method ÷ this plan* compares two methods in one library, run and machine: like for like.\n"
              "The error is of what is decoded against what was kept. Where a policy keeps more or other values than Top-r (p0, p1, p2), those are true values and yet count as error: the energy that is lost, in "
@@ -114,9 +115,10 @@ def write():
         dirty = " (with changes that were not committed: to be measured again)" if made["commit"].endswith("-dirty") else ""
         parts.append(f"## {title}\n\nCommit {made['commit']}{dirty}, {made['date']}, {machine.get('cpu', machine)}, {made['build'].get('compiler', '')}, "
                      f"{'one run' if runs == 1 else f'the median of {runs} runs'}.\n\n{table(made)}")
-    (here / "fig8.md").write_text("\n\n".join(parts) + "\n")
+    return "\n\n".join(parts) + "\n"
 
 
-if len(sys.argv) > 1:
-    measure(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 5, sys.argv[3:])
-write()
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        measure(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 5, sys.argv[3:])
+    (here / "fig8.md").write_text(remade(), "utf-8")

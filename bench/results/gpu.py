@@ -78,7 +78,8 @@ def topk(now, torch):
             yield f"| {row['name']} | {us(theirs)} | {us(ours)} | {theirs / ours:.1f} × |"
 
 
-def main():
+def remade():
+    """gpu.md, of what is kept."""
     now, other = read("gpu_h100"), read("gpu_h200")
     more = (HERE / "gpu_peers.json").exists()
     torch = read("gpu_peers" if more else "gpu_torch_topk")
@@ -111,8 +112,8 @@ def main():
         "- **A small tensor**: nine launches of about 5 µs; one launch would have to do it all.",
         "",
     ]
-    (HERE / "gpu.md").write_text("\n".join(lines), encoding="utf-8")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    main()
+    (HERE / "gpu.md").write_text(remade(), "utf-8")

@@ -172,7 +172,8 @@ def unbeaten(scores):
     return "Methods: " + "; ".join(every.values()) + ".\n\n" + "\n".join(lines)
 
 
-def main():
+def remade():
+    """methods.md, of what is kept."""
     made = json.loads((here / "methods.json").read_text("utf-8"))
     found, scores = grouped(made["rows"]), trained()
     has_runs = (here / "train_methods.jsonl").exists()
@@ -198,8 +199,8 @@ A plan is left out if some method has no more bytes and no less mean score. **Wi
 
 {unbeaten(scores)}
 """
-    (here / "methods.md").write_text(text, "utf-8")
+    return text
 
 
 if __name__ == "__main__":
-    main()
+    (here / "methods.md").write_text(remade(), "utf-8")

@@ -311,5 +311,10 @@ def read(path: Path) -> List[Row]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
+def remade() -> str:
+    """outer.md, of what is kept."""
+    return page(read(HERE / "outer.jsonl"))
+
+
 if __name__ == "__main__":
-    (HERE / "outer.md").write_text(page(read(HERE / "outer.jsonl")), "utf-8")
+    (HERE / "outer.md").write_text(remade(), "utf-8")

@@ -116,16 +116,27 @@ def federated_verdict(by_wire):
     return f"**Reproduced here**: {sentence}" if abs(shares[1] - shares[0]) < 0.05 else f"**Not reproduced here**: {sentence} The volumes are the paper's, the quality is not."
 
 
-def main():
+def stored():
+    """(paper.json, trainings, federation: rows by wire)"""
     made = json.loads((here / "paper.json").read_text("utf-8"))
-    found, setup = trained(), made["setup"]
     by_wire = {}
     for row in made["rows"]:
         by_wire.setdefault(row["wire"], []).append(row)
+    return made, trained(), by_wire
+
+
+def draw():
+    made, found, by_wire = stored()
     paper_pictures.draw_fig_8([row for row in made["volumes"] if row["figure"] == 8], here / "paper_fig8.svg")
     paper_pictures.draw_convergence(found, here / "paper_convergence.svg")
     paper_pictures.draw_federation(by_wire, here / "paper_federation.svg")
-    text = f"""{INTRO}
+
+
+def remade():
+    """paper.md, of what is kept."""
+    made, found, by_wire = stored()
+    setup = made["setup"]
+    return f"""{INTRO}
 ## Fig. 8: what one message has in it
 
 **What differs**: the paper's tensor is a gradient of ResNet-20's; volumes here are those of Laplace values of the same size, the median of five seeds; times are those of [fig8.md](fig8.md), PyTorch of 2021 on a V100 or a CPU beside this library on one core of
@@ -172,8 +183,7 @@ and x_t − x_0 goes down (Algorithm 2), of which a client needs nothing from ea
 - **Updates**: the server sends what clients do not have yet, so that the loss of one frame is in the next; a client that was left out fetches what it missed, or the model where that is less. Better perplexity, more bytes down, and the server has to keep frames.
 - {made['date']}, commit {made['commit']}; {sum(row['seconds'] for row in made['rows']):.0f} seconds of one core.
 """
-    (here / "paper.md").write_text(text, "utf-8")
-
 
 if __name__ == "__main__":
-    main()
+    draw()
+    (here / "paper.md").write_text(remade(), "utf-8")

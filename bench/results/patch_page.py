@@ -255,10 +255,10 @@ Two safetensors of {large['file_bytes'] / 1e9:.2f} GB in bf16, {percent(large['c
 """
 
 
-def main() -> None:
-    made = json.loads((here / "patch.json").read_text())
-    (here / "patch.md").write_text(report(made), "utf-8")
+def remade() -> str:
+    """patch.md, of what is kept."""
+    return report(json.loads((here / "patch.json").read_text("utf-8")))
 
 
 if __name__ == "__main__":
-    main()
+    (here / "patch.md").write_text(remade(), "utf-8")

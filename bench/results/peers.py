@@ -106,8 +106,8 @@ def facts(made):
     return f"Commit {made['commit']}, {made['date']}, {made['machine'].get('cpu')}, {made['build'].get('compiler')}, {made['rounds']} rounds, runs: {made.get('runs', 1)}."
 
 
-def write(path=here / "peers.md", shown=SHOWN):
-    """shown: sets; None: all."""
+def remade(shown=SHOWN):
+    """peers.md, of what is kept. shown: sets; None: all."""
     parts = ["# Beside peers\n\nMade by `peers.py` from `peers.json`, `peers_avx2.json` and `python_peers.json`; README.md says how to repeat it. One thread; all rows of a table were timed in turn in one run, "
              "after their round trips were checked: the thread's CPU time, of several runs the median (slowest – fastest), of one its median (quartiles). Compare within a table, not between them: the machine is shared. "
              "The columns of AVX2 are of runs of their own, with `DEEPREDUCE_CPU=avx2`: compare them with each other, or by what they are of StreamVByte's in the same run.\n\n"
@@ -137,13 +137,13 @@ def write(path=here / "peers.md", shown=SHOWN):
             cell = lambda way, row=row: f"{row[way]['median']:.3g} ({row[way]['low']:.3g} – {row[way]['high']:.3g})" if way in row else ""
             lines.append(f"| {row['task']} | {row['what']} | {row['of']} | {row.get('bits', '')} | {cell('encode_ms')} | {cell('decode_ms')} |")
         parts.append(f"## From Python\n\nCommit {made['commit']}, {made['date']}, {made['cpu']}; CPU time of one thread, {made['rounds']} rounds.\n\n" + "\n".join(lines))
-    pathlib.Path(path).write_text("\n\n".join(parts) + "\n")
+    return "\n\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--all"]:
-        write(sys.argv[2], None)
+        pathlib.Path(sys.argv[2]).write_text(remade(None), "utf-8")
     else:
         if len(sys.argv) > 1:
             measure(sys.argv[1], sys.argv[2:])
-        write()
+        (here / "peers.md").write_text(remade(), "utf-8")

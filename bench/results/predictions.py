@@ -59,12 +59,22 @@ def is_there(folder: Path, c: Condition) -> bool:
     return (folder / f"{c.kind}-{c.what}-{c.ranks}-{c.link}.json").exists()
 
 
+def of_rows(rows: List[proof_table.Row], unpredicted: List[proof_table.Row]) -> str:
+    return proof_table.markdown(rows, "predictions.svg", COMMAND, unpredicted)
+
+
+def remade() -> str:
+    """predictions.md, of what is kept."""
+    stored = json.loads((HERE / "predictions.json").read_text("utf-8"))
+    return of_rows(stored["rows"], stored["unpredicted"])
+
+
 def write(rows: List[proof_table.Row], unpredicted: List[proof_table.Row], folder: Path) -> None:
     document = {"command": COMMAND, "summary": proof_table.summary(rows), "rows": rows, "unpredicted": unpredicted}
     (folder / "predictions.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
     proof_table.picture(rows, folder / "predictions.svg")
     adapt_to_dark(folder / "predictions.svg")
-    (folder / "predictions.md").write_text(proof_table.markdown(rows, "predictions.svg", COMMAND, unpredicted), "utf-8")
+    (folder / "predictions.md").write_text(of_rows(rows, unpredicted), "utf-8")
     print(proof_table.unpredicted_line(rows, unpredicted))
     print(json.dumps(document["summary"]))
 

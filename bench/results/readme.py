@@ -10,6 +10,8 @@ import pathlib
 import statistics
 import sys
 
+import pages
+
 here = pathlib.Path(__file__).resolve().parent
 root = here.parents[1]
 begin, end = "<!-- numbers: made by bench/results/readme.py -->\n", "<!-- end of numbers -->\n"
@@ -103,21 +105,28 @@ The supports of LSTM gradients are more clustered: `golomb(adaptive=1)` takes {l
 """
 
 
+def with_numbers(name, now):
+    """The whole page, with `now` between its comments."""
+    before, rest = (root / name).read_text(encoding="utf-8").split(begin)
+    return before + begin + now + end + rest.split(end)[1]
+
+
+def readme_text():
+    return with_numbers("README.md", accumulator())
+
+
+def results_text():
+    return with_numbers("docs/RESULTS.md", raw_gradient())
+
+
 def main():
-    check, differ = "--check" in sys.argv[1:], False
-    for name, now in (("README.md", accumulator()), ("docs/RESULTS.md", raw_gradient())):
-        path = root / name
-        before, rest = path.read_text(encoding="utf-8").split(begin)
-        was, after = rest.split(end)
-        if not check:
-            path.write_text(before + begin + now + end + after, encoding="utf-8")
-        elif was != now:
-            differ = True
-            for a, b in zip(was.splitlines(), now.splitlines()):
-                if a != b:
-                    print(f"{name} has: {a}\nthe json says: {b}")
-            print(f"{name}: its numbers are not those of bench/results: python3 bench/results/readme.py")
-    return int(differ)
+    names = ("README.md", "docs/RESULTS.md")
+    if "--check" in sys.argv[1:]:
+        return pages.check(names)
+    for name in names:
+        (root / name).write_text(pages.remade(name), encoding="utf-8")
+    return 0
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

@@ -96,9 +96,10 @@ def fig16_table(made):
     return "\n".join(lines)
 
 
-def write():
+def remade():
+    """sizes.md, of what is kept."""
     made = saved()
-    (here / "sizes.md").write_text(f"""# Sizes beside the papers'
+    return f"""# Sizes beside the papers'
 
 Made by `sizes.py` from `sizes.json` (commit {made["commit"]}). Nothing here is timed. Volumes are of dense f32. *Streams* are indices and values, as the papers count; a *frame* has our header and check, too.
 Presets of the tool (`deepreduce presets`) have these plans, and tests/unit/compare_presets.cpp pins their sizes.
@@ -122,10 +123,10 @@ Presets of the tool (`deepreduce presets`) have these plans, and tests/unit/comp
 - **3LC** (Lim et al. 2019): dense, zero runs included. Fig. 16's 0.0016 cannot be 3LC as its paper defines it: a byte stands for 14 groups of five zeros at most, so nothing is below 1 / 280 = 0.00357.
   (Fig. 16's 0.0114 of BF-P2 is below its own filter and values, too: 0.0145.)
 - The gradient that is lost is ‖g − c‖² / ‖g‖² of one step; feedback sends it later.
-""")
+"""
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         compute(sys.argv[1])
-    write()
+    (here / "sizes.md").write_text(remade(), "utf-8")

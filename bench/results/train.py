@@ -169,7 +169,8 @@ def busy(rows):
     return f"{state}Load before the ranks started {min(loads)} to {max(loads)}; {', '.join(dates)}, commit {', '.join(commits)}."
 
 
-def write(path):
+def remade(path=here / "train.jsonl"):
+    """train.md, of what is kept."""
     rows = read(path)
     found, timed = qualities(rows), times(rows)
     differ = [row for row in rows if not row["identical"]]
@@ -183,14 +184,16 @@ def write(path):
     loops = {key: value for key, value in timed.items() if key[2] == "loopback"}
     parts += ["## Where a step's time goes\n", f"Over the loopback, 2 ranks; the methods took turns. `wait` has the other rank's lateness in it; compute is what the hook's parts leave of the step; medians, so they do not add up exactly. Torch's own ways do not tell: in brackets the step without exchange, and what theirs takes more. {busy([r for t in loops.values() for r in t.values()])}\n"]
     parts += [f"### {settings()[model].title}\n\n{split_table(methods)}\n" for (model, _, _), methods in loops.items()]
-    drawn = train_pictures.draw(found, timed, here)
     shaped = [row for key, t in timed.items() if key[2] != "loopback" for row in t.values()]
     parts += ["## Shaped links\n", "Network namespaces, a bridge, tbf on both ends; a raw socket's rate was asserted before anything was measured (Mbit/s in brackets). A verdict is *faster* or *does not pay* if that was so in "
               f"every round, in which all methods took their turn: medians' ratio [least, most of the rounds]. Four ranks share two cores. {busy(shaped)}\n" if shaped else "Not measured yet: `./dev train --links`.\n",
-              "![loss against time](train_time.svg)\n" if drawn else "", link_table(timed) if shaped else ""]
-    (here / "train.md").write_text("\n".join(parts).rstrip() + "\n", encoding="utf-8")
+              "![loss against time](train_time.svg)\n" if train_pictures.time_panels(found, timed) else "", link_table(timed) if shaped else ""]
+    return "\n".join(parts).rstrip() + "\n"
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]) if len(sys.argv) > 1 else here / "train.jsonl")
-    train_report.main()
+    source = Path(sys.argv[1]) if len(sys.argv) > 1 else here / "train.jsonl"
+    (here / "train.md").write_text(remade(source), "utf-8")
+    rows = read(source)
+    train_pictures.draw(qualities(rows), times(rows), here)
+    train_report.OUT.write_text(train_report.remade(source), "utf-8")

@@ -113,11 +113,10 @@ def time_panels(found, timed):
 
 
 def draw_time(found, timed, path):
-    """Returns whether there is anything to draw."""
     panels = time_panels(found, timed)
     if not panels:
         path.unlink(missing_ok=True)
-        return False
+        return
     figure, axes = grid(len(panels), across=2)
     for axis, (model, link, times) in zip(axes, panels):
         for name, (took, _) in times.items():
@@ -128,11 +127,9 @@ def draw_time(found, timed, path):
     labels = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels())}
     figure.legend(labels.values(), labels.keys(), loc="outside lower center", ncols=3)
     save(figure, path)
-    return True
 
 
 def draw(found, timed, folder):
-    """Returns whether there is a picture of times."""
     draw_quality(found, folder / "train_quality.svg")
     draw_bits(found, folder / "train_bits.svg")
-    return draw_time(found, timed, folder / "train_time.svg")
+    draw_time(found, timed, folder / "train_time.svg")

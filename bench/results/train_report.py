@@ -50,10 +50,10 @@ def text_of(page):
     return f'{{"note": {json.dumps(page["note"])}, "models": [\n ' + ",\n ".join(models) + "]}\n"
 
 
-def main():
-    rows = read(Path(sys.argv[1]) if len(sys.argv) > 1 else here / "train.jsonl")
-    OUT.write_text(text_of(page_facts(rows)), "utf-8")
+def remade(path=here / "train.jsonl"):
+    """training.json, of what is kept."""
+    return text_of(page_facts(read(path)))
 
 
 if __name__ == "__main__":
-    main()
+    OUT.write_text(remade(*map(Path, sys.argv[1:2])), "utf-8")

@@ -60,13 +60,14 @@ def part(run: Row) -> List[str]:
     return lines
 
 
-def main() -> None:
+def remade() -> str:
+    """weights.md, of what is kept."""
     runs = json.loads((here / "weights.json").read_text())
     ordered = [runs[level] for level in reversed(LEVEL) if level in runs]
     dates = "; ".join(f"{LEVEL[run['level']]}: {run['date']}, commit {run['commit']}, load before {run['load']}" for run in ordered)
     text = INTRO.format(rounds=ordered[0]["rounds"], cpu=ordered[0]["cpu"], dates=dates) + "\n"
-    (here / "weights.md").write_text(text + "\n".join(line for run in ordered for line in part(run)).rstrip() + "\n")
+    return text + "\n".join(line for run in ordered for line in part(run)).rstrip() + "\n"
 
 
 if __name__ == "__main__":
-    main()
+    (here / "weights.md").write_text(remade(), "utf-8")

@@ -103,6 +103,11 @@ Of the same plan with units and DDP's buckets of one size (`frame_bytes`, `bucke
 {table(rows, UNITS)}"""
 
 
+def remade() -> str:
+    """hook_steps.md, of what is kept."""
+    return page(read(OUT))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")

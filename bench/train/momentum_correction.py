@@ -159,6 +159,11 @@ def table(rows: List[Dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n\nRepeat: `python3 -m bench.train.momentum_correction`\n"
 
 
+def remade() -> str:
+    """momentum_correction.md, of what is kept."""
+    return table(json.loads(OUT.read_text("utf-8")))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)

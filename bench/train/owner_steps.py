@@ -106,6 +106,11 @@ def measured(ranks: int, link: str, methods: Sequence[str], rounds: Optional[int
     return rows
 
 
+def remade() -> str:
+    """owner_steps.md, of what is kept."""
+    return page(hook_steps.read(OUT))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[4, 8])

@@ -278,7 +278,8 @@ def clean_seconds(rows):
     return sum(row["cpu_seconds"] for row in rows[len(rows) - since:])
 
 
-def table(_):
+def remade():
+    """fuzz.md, of what is kept."""
     rows = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
     covered = [row for row in rows if "reached" in row]
     rows = [row for row in rows if "target" in row]
@@ -307,7 +308,11 @@ def table(_):
         lines += ["", "## Coverage", "", f"Lines that the corpora of the tree reach, at {covered[-1]['commit']} ({covered[-1]['date']}), by `./dev fuzz --coverage` (clang's source-based coverage, all",
                   "targets at three levels of instructions). What a compiler evaluates (tables) and what only another thread could cause are among the lines that are not reached.", ""]
         lines += coverage_table(covered[-1]["reached"])
-    table_file.write_text("\n".join(lines).rstrip() + "\n")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def table(_):
+    table_file.write_text(remade(), "utf-8")
     return 0
 
 

@@ -113,10 +113,6 @@ def test_the_plan_has_all_methods_and_equal_tokens_in_all_cells():
     assert [run.seed for run in runs[:-1]] == sorted(run.seed for run in runs[:-1])
 
 
-def test_the_page_is_made_of_what_was_measured():
-    assert outer.page(train_results.read(RESULTS / "outer.jsonl")) == (RESULTS / "outer.md").read_text("utf-8")
-
-
 def test_a_rehearsal_trains_by_every_method_and_workers_agree(tmp_path):
     """Two processes, 20 steps of each."""
     out = tmp_path / "rows.jsonl"

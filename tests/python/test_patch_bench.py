@@ -1,7 +1,6 @@
 """bench/patch: the bundled weights are what is recorded of them, views and entropies are their definitions, and every code of
 a patch that is measured restores the result."""
 
-import json
 import math
 import sys
 from pathlib import Path
@@ -13,7 +12,6 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "bindings" / "python"), str(ROOT / "bench" / "results")]
 
 from bench.patch import candidates, entropy, recordings  # noqa: E402
-import patch_page  # noqa: E402
 
 ENTRIES = recordings.entries(recordings.BUNDLED)
 for_every_model = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry["model"])
@@ -178,11 +176,3 @@ def test_ours_gives_bundled_weights_back_in_fewer_bytes_than_what_engines_send(e
         one, of_dict = sizes["ours: deepreduce.patch"], sizes["ours: deepreduce.patch, as a dict"]
         assert of_dict < 1.02 * one + 64, (name, one, of_dict)  # (the tensors' order is another)
 
-
-
-# ---- the page ------------------------------------------------------------------------------------------------------
-
-
-def test_the_page_is_made_of_what_was_measured():
-    made = json.loads((ROOT / "bench/results/patch.json").read_text())
-    assert patch_page.report(made) == (ROOT / "bench/results/patch.md").read_text("utf-8")

@@ -12,7 +12,6 @@ pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 pytest.importorskip("torch", reason="torch is missing: pip install torch")
 
 from bench.predict_proof import book_page, proof_book, proof_grid, proof_run, proof_table  # noqa: E402
-from bench.train import train_results  # noqa: E402
 from test_predict import EXACT, LOSSY, model, profile  # noqa: E402, F401
 from tool_runs import TOOL, needs_tool  # noqa: E402
 
@@ -169,14 +168,6 @@ def test_the_page_of_books_has_the_last_row_of_each():
     assert "| 30.0 [28.0, 33.0] (26.0) | 24.0 [22.0, 27.0] (20.0) | faster, 0.80 x | faster |" in text
     assert "of 2 rows, faster in 1, same in 0, slower in 0; in 1 the best uniform plan is the book" in text
     assert "uniform `value=u`; the book\n\n```\na: dense\n*: value=b\n```\n" in text and "+10 to +10 %" in text
-
-
-def test_the_page_of_books_is_that_of_the_measured_rows():
-    path = ROOT / "bench" / "results" / "predictions_book.jsonl"
-    if not path.exists():
-        pytest.skip(f"{path}: not measured yet")
-    text = path.with_suffix(".md").read_text("utf-8")
-    assert text == book_page.page(train_results.read(path), path.name), "python -m bench.predict_proof.proof_book --page"
 
 
 def test_equal_plans_are_measured_once(tmp_path):
