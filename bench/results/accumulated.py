@@ -211,10 +211,13 @@ def main() -> None:
     if not arguments.table:
         import accumulate
         import torch
+        from runs import refuse_changes, refuse_unrepeatable
 
         check_list()
         git = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
+        refuse_changes()
         commit = subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()
+        refuse_unrepeatable({"commit": commit})
         for recipe in arguments.recipe or list(accumulate.RECIPES):
             last = max(step for run in accumulate.RECIPES[recipe] for step in run.steps)
             runs = [measure(recipe, run, last if run.ratio == 0.01 else run.steps[-1]) for run in accumulate.RECIPES[recipe]]

@@ -13,6 +13,8 @@ import statistics
 import subprocess
 import sys
 
+from runs import refuse_changes, refuse_unrepeatable
+
 here = pathlib.Path(__file__).parent
 document = here / "bloom_policies.json"
 policies = ["leftmost", "middle", "rightmost", "p1", "p2", "p0"]
@@ -23,6 +25,7 @@ settings = [(36864, 0.01, 0.001, 100, 0.9993), (36864, 0.01, 0.002, 100, 0.9938)
 
 
 def measure(tool):
+    refuse_changes()
     rows, commit = [], None
     for d, density, fpr, supports, published in settings:
         seen = {(layout, policy): [] for layout in layouts for policy in policies}
@@ -31,7 +34,7 @@ def measure(tool):
             arguments = [a for plan in plans for a in ("--plan", plan)] + ["--repeat", "1", "--format", "json"]
             made = json.loads(subprocess.run([tool, "compare", f"synth:d={d},density={density},seed={seed + 1}", *arguments], check=True,
                                              capture_output=True, text=True).stdout)
-            commit = made["commit"]
+            commit = refuse_unrepeatable(made)["commit"]
             for (key, row) in zip(plans.values(), [row for row in made["rows"] if row["plan"] != "memcpy"]):
                 assert row["fallback"] == "none" and row["missed"] == row["r"] - row["support"] + row["false_positives"]
                 seen[key].append(row)

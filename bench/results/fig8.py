@@ -12,7 +12,7 @@ import pathlib
 import subprocess
 import sys
 
-from runs import merged, refuse_dirty, text_of
+from runs import merged, refuse_changes, refuse_unrepeatable, text_of
 
 here = pathlib.Path(__file__).parent
 topr = "sparsify=topr(ratio=0.01) "
@@ -54,6 +54,7 @@ plans = {
 
 def measure(tool, runs, names):
     """A json file each: the generated tensor, the captured layers of that size, the whole gradients, and the accumulator of README's table."""
+    refuse_changes()
     arguments = [a for p in plans for a in ("--plan", topr + p)] + ["--repeat", "201", "--ranks", "2", "--format", "json"]
     datasets = sorted(str(p) for p in (here.parents[1] / "datasets" / "gradients").glob("resnet20*.npz"))
     for name, inputs in {
@@ -65,7 +66,7 @@ def measure(tool, runs, names):
         if names and name not in names:
             continue
         output = [subprocess.run([tool, "compare", *inputs, *arguments], check=True, capture_output=True, text=True).stdout for _ in range(runs)]
-        made = {**merged([refuse_dirty(json.loads(text)) for text in output]), "runs": runs}
+        made = {**merged([refuse_unrepeatable(json.loads(text)) for text in output]), "runs": runs}
         made["date"] = datetime.date.today().isoformat()
         # Paths of the machine that measured are dropped; medians and their spreads stand for the rounds.
         for row in made["rows"]:

@@ -3,9 +3,11 @@
     ./dev results                  all that needs no root
     ./dev results peers fig8       these only
     ./dev results --list           what there is, and how long it takes
-    ./dev results --dirty --busy   although the tree has changes, although the machine is at work
+    ./dev results --busy           although the machine is at work
+    ./dev results --check          whether each page is what its script makes of what is kept (pages.py); measures nothing
+    ./dev results --age            of what is kept: how many commits of lib, codecs and capi are newer; measures nothing
 
-`./dev train` and `./dev bench comm` have hours, links and root of their own, and calls.md is written by hand; README.md describes how. Exit 1 if a step fails, 2 for a wrong argument, 77 for a dirty tree or a busy machine.
+`./dev train` and `./dev bench comm` have hours, links and root of their own, and calls.md is written by hand; README.md describes how. Exit 1 if a step fails, 2 for a wrong argument, 77 for a tree with uncommitted changes, a commit that main does not have, or a busy machine.
 """
 
 import argparse
@@ -15,6 +17,10 @@ import sys
 import time
 from pathlib import Path
 from typing import Dict, Tuple
+
+import ages
+import pages
+import runs
 
 here = Path(__file__).resolve().parent
 root = here.parents[1]
@@ -47,12 +53,12 @@ def measure(name: str, commit: str) -> None:
     subprocess.run(command, cwd=root, env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
-def hindrance(dirty: bool, busy: bool) -> str:
+def hindrance(busy: bool) -> str:
     """Why nothing can be measured now; empty: it can."""
-    status = ["git", "status", "--porcelain", "--untracked-files=no"]
-    changed = subprocess.run(status, cwd=root, capture_output=True, text=True, check=False).stdout.split()
-    if changed and not dirty:
-        return f"the tree has changes ({changed[1]}, …): commit them, or --dirty"
+    if changed := runs.uncommitted():
+        return f"the tree has changes ({changed}, …): commit them"
+    if not runs.is_in_main("HEAD"):
+        return "main's history does not have this commit: merge it first, for a commit that is rebased later cannot be measured again"
     load = os.getloadavg()[0]
     if load > IDLE and not busy:
         return f"the machine is busy (load {load:.1f}, at most {IDLE}): wait, or --busy"
@@ -63,9 +69,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="./dev results", description="Measures the tables of bench/results anew.")
     parser.add_argument("steps", nargs="*", metavar="STEP", help=", ".join(STEPS))
     parser.add_argument("--list", action="store_true", help="the steps")
-    parser.add_argument("--dirty", action="store_true", help="although the tree has changes")
     parser.add_argument("--busy", action="store_true", help="although the machine is at work")
+    parser.add_argument("--check", action="store_true", help="only whether pages are what their scripts make")
+    parser.add_argument("--age", action="store_true", help="only how old is what is kept")
     a = parser.parse_args()
+    if a.check:
+        return pages.check()
+    if a.age:
+        print("\n".join(ages.lines()))
+        return 0
     if unknown := [name for name in a.steps if name not in STEPS]:
         parser.error(f"no step {unknown[0]}; there are {', '.join(STEPS)}")
     names = a.steps or list(STEPS)
@@ -73,7 +85,7 @@ def main() -> int:
         for name in names:
             print(f"{name:14} {STEPS[name][1]:3} minutes: {' '.join(STEPS[name][0][1:])}")
         return 0
-    if reason := hindrance(a.dirty, a.busy):
+    if reason := hindrance(a.busy):
         print(f"results: {reason}", file=sys.stderr)
         return 77
     print(f"{', '.join(names)}: about {sum(STEPS[name][1] for name in names)} minutes", flush=True)

@@ -3,7 +3,8 @@
     python3 bench/results/runs.py RUNS OUT.json COMMAND…     # COMMAND writes the json of a run to the file that is its last argument
 
 A number that differs between runs becomes their median; a measured one (MERGED) has all runs beside it, in order, as `NAME_runs`.
-Results of a build with uncommitted changes are refused: they could not be repeated.
+Nothing is measured in a tree with uncommitted changes, and no result is kept of a build whose commit the history of main does not have: a commit that was rebased
+after it was measured is gone, and what was measured cannot be repeated.
 """
 
 import datetime
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 
+root = pathlib.Path(__file__).resolve().parents[2]
 MERGED = ("median", "seconds", "ratio", "encode_ns", "decode_ns", "sparsify_ns")
 
 
@@ -51,18 +53,46 @@ def median_ratio(a, b, key="median"):
     return statistics.median(ratios)
 
 
-def refuse_dirty(document):
-    if document["commit"].endswith("-dirty"):
-        sys.exit(f"the build is of {document['commit']}, with changes that are not committed: commit them, build, measure")
+def git(tree, *words):
+    """(exit status, output)"""
+    done = subprocess.run(["git", "-C", str(tree), *words], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout.strip()
+
+
+def uncommitted(tree=root):
+    """The first file with changes that are not committed; "": none. What measuring writes here counts as none."""
+    _, changed = git(tree, "status", "--porcelain", "--untracked-files=no", "--", ".", *(f":!bench/results/*.{kind}" for kind in ("json", "jsonl", "md", "svg")))
+    return changed.splitlines()[0].split()[-1] if changed else ""
+
+
+def is_in_main(commit, tree=root):
+    """Whether the history of main has the commit: of the branch here, or, where there is none, of the one that was cloned."""
+    main = next((name for name in ("main", "origin/main") if git(tree, "rev-parse", "--verify", "--quiet", name)[0] == 0), "")
+    return bool(main) and git(tree, "merge-base", "--is-ancestor", commit, main)[0] == 0
+
+
+def refuse_changes(tree=root):
+    if changed := uncommitted(tree):
+        sys.exit(f"{changed} has changes that are not committed: commit them, build, measure")
+
+
+def refuse_unrepeatable(document, tree=root):
+    """The document, if its commit can be built again; else the program ends."""
+    commit = document["commit"]
+    if commit.endswith("-dirty"):
+        sys.exit(f"the build is of {commit}, with changes that are not committed: commit them, build, measure")
+    if not is_in_main(commit, tree):
+        sys.exit(f"the build is of {commit}, which main's history does not have: merge it, build, measure")
     return document
 
 
 def one_run(command, environment=None):
     """What a command writes to the file that is its last argument."""
+    refuse_changes()
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "run.json")
         subprocess.run([*command, path], check=True, stdout=sys.stderr, env=environment)
-        return refuse_dirty(json.loads(path.read_text()))
+        return refuse_unrepeatable(json.loads(path.read_text()))
 
 
 def text_of(document):

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-from runs import refuse_dirty, text_of
+from runs import refuse_changes, refuse_unrepeatable, text_of
 
 here = pathlib.Path(__file__).resolve().parent
 SEEDS = range(1, 21)
@@ -32,12 +32,13 @@ UNIFORM = {"0.1": "synth:d=400000,support=uniform,values=laplace,density=0.1,see
 
 
 def compute(tool):
+    refuse_changes()
     facts = {}
 
     def rows(inputs, plans):
         arguments = [a for plan in plans for a in ("--plan", plan)]
         made = json.loads(subprocess.run([tool, "compare", *inputs, *arguments, "--repeat", "1", "--format", "json"], check=True, capture_output=True, text=True).stdout)
-        facts.update(commit=refuse_dirty(made)["commit"])
+        facts.update(commit=refuse_unrepeatable(made)["commit"])
         names = ("plan", "bytes", "index_bytes", "value_bytes", "relative_volume", "relative_l2_error", "contraction", "index_bits_per_nonzero", "value_bits_per_nonzero")
         return [{name: row[name] for name in names} for row in made["rows"] if row["plan"] != "memcpy"]
 

@@ -1,13 +1,18 @@
-"""Pages of bench/results do not drift: each is what its script makes of what is kept beside it."""
+"""Pages of bench/results do not drift: each is what its script makes of what is kept beside it. And what is kept can be measured again."""
 
+import importlib
+import json
 import pathlib
+import subprocess
 import sys
 
 import pytest
 
 RESULTS = pathlib.Path(__file__).resolve().parents[2] / "bench" / "results"
 sys.path.insert(0, str(RESULTS))
+import ages  # noqa: E402
 import pages  # noqa: E402
+import runs  # noqa: E402
 
 OTHERS = ("torch", "matplotlib", "sklearn", "scipy")  # packages that a script may want, and its page cannot be made without
 
@@ -44,3 +49,65 @@ def test_a_page_that_was_changed_by_hand_is_named_with_the_line(tmp_path, monkey
     assert pages.check([page]) == 0 and capsys.readouterr().out == ""
     with pytest.raises(SystemExit, match="no script makes calls.md"):
         pages.named(["calls.md"])
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A repository: main has one commit, the branch `aside`, which is checked out, one more."""
+    (tmp_path / "lib").mkdir()
+
+    def git(*words):
+        done = subprocess.run(["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    def commit(name):
+        (tmp_path / name).write_text(name)
+        git("add", name)
+        git("commit", "--quiet", "-m", name)
+        return git("rev-parse", "--short=12", "HEAD")
+
+    git("init", "--quiet", "--initial-branch=main")
+    first = commit("lib/a")
+    git("switch", "--quiet", "-c", "aside")
+    return tmp_path, first, commit("lib/b")
+
+
+def test_a_commit_that_main_does_not_have_is_refused(tree):
+    folder, first, aside = tree
+    assert runs.refuse_unrepeatable({"commit": first}, folder) == {"commit": first}
+    for commit, words in ((aside, "main's history does not have"), ("0123456789ab", "main's history does not have"), (f"{first}-dirty", "not committed"), ("unversioned", "does not have")):
+        with pytest.raises(SystemExit, match=words):
+            runs.refuse_unrepeatable({"commit": commit}, folder)
+    assert runs.is_in_main("HEAD~1", folder) and not runs.is_in_main("HEAD", folder)
+    # Without a branch main there is nothing that a commit could be part of.
+    subprocess.run(["git", "-C", folder, "branch", "--quiet", "-m", "main", "trunk"], check=True)
+    assert not runs.is_in_main(first, folder)
+
+
+def test_nothing_is_measured_in_a_tree_with_changes(tree):
+    folder, _, _ = tree
+    runs.refuse_changes(folder)
+    (folder / "new").write_text("untracked files do not count")
+    runs.refuse_changes(folder)
+    (folder / "lib" / "a").write_text("changed")
+    with pytest.raises(SystemExit, match="lib/a has changes"):
+        runs.refuse_changes(folder)
+
+
+def test_what_measuring_writes_is_no_change(tree):
+    """So that the second benchmark of a series is not refused for the first one's results."""
+    folder, _, _ = tree
+    (folder / "bench" / "results").mkdir(parents=True)
+    (folder / "bench" / "results" / "peers.json").write_text("{}")
+    subprocess.run(["git", "-C", folder, "add", "bench"], check=True)
+    runs.refuse_changes(folder)
+
+
+def test_the_age_of_a_commit_is_how_many_commits_of_the_library_are_newer(tree, tmp_path):
+    folder, first, aside = tree
+    assert ages.newer(first, folder) == ages.newer(f"{first}-dirty", folder) == ages.newer(f"v0.2.0-3-g{first}", folder) == 1
+    assert ages.newer(aside, folder) == ages.newer("uncommitted", folder) == -1
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in ({"commit": "a"}, {"links": [{"commit": "b"}]}, {"commit": "a"}, {"of": 1})))
+    assert ages.named_by(path) == ["a", "b"]
+    assert importlib.import_module("ages").lines()[0].startswith("Commits of lib, codecs, capi")

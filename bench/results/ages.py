@@ -1,0 +1,60 @@
+"""How old is what is kept here: the commits that each file names, and how many commits of lib, codecs and capi are newer. `./dev results --age`
+
+No page has these numbers: they change with every commit, and a page is what its script makes of what is kept.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Dict, Iterator, List
+
+import runs
+
+here = Path(__file__).resolve().parent
+FOLDERS = ("lib", "codecs", "capi")
+LISTED = 3  # commits of a file
+COMMIT = re.compile(r"(?:v[\w.]+-\d+-g)?([0-9a-f]{7,40})(?:-dirty)?")  # as git describes them
+
+
+def commits_in(value: Any) -> Iterator[str]:
+    """All commits that a document names, under whatever `commit` of it."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            if key == "commit" and isinstance(part, str):
+                yield part
+            else:
+                yield from commits_in(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from commits_in(part)
+
+
+def named_by(path: Path) -> List[str]:
+    text = path.read_text("utf-8")
+    documents = [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else [json.loads(text)]
+    return list(dict.fromkeys(commits_in(documents)))
+
+
+def newer(commit: str, tree: Path = runs.root) -> int:
+    """Commits of FOLDERS since then; -1: main's history does not have it."""
+    name = COMMIT.fullmatch(commit)
+    if not name or not runs.is_in_main(name[1], tree):
+        return -1
+    return int(runs.git(tree, "rev-list", "--count", f"{name[1]}..HEAD", "--", *FOLDERS)[1])
+
+
+def line(path: Path) -> str:
+    ages: Dict[str, int] = {commit: newer(commit) for commit in named_by(path)}
+    known = sorted((commit for commit, age in ages.items() if age >= 0), key=ages.__getitem__)
+    shown = known if len(known) <= LISTED else [known[0], known[-1]]
+    words = [f"{commit}: {ages[commit]} newer" for commit in shown]
+    if len(shown) < len(known):
+        words.insert(1, f"{len(known) - len(shown)} between")
+    if gone := [commit for commit, age in ages.items() if age < 0]:
+        words.append(f"not in main's history: {', '.join(gone)}")
+    return f"{path.name}: {'; '.join(words) or 'names no commit'}"
+
+
+def lines() -> List[str]:
+    """A line for each file that is kept."""
+    return [f"Commits of {', '.join(FOLDERS)} since what was measured.", *(line(path) for path in sorted(here.glob("*.json*")))]
