@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -547,6 +548,27 @@ def test_the_same_call_gives_the_same_frame(rng):
     assert encode(x, str(plan), step=3, seed=4, private_seed=5, threads=2) == frame
     assert encode(x, plan, step=4, seed=4, private_seed=5) != frame
     assert encode(x, plan, step=3, seed=4, private_seed=6) != frame
+
+
+@pytest.mark.parametrize(
+    "plan, draws",
+    [("sparsify=random(ratio=0.1)", True), ("sparsify=dgc(ratio=0.1) index=bloom(policy=p0)", True), ("index=seeded(ratio=0.1)", True), ("index=all value=qsgd", True), ("index=all value=natural", True),
+     ("sparsify=topr(ratio=0.1) index=bloom(policy=p0) value=qsgd", True), ("sparsify=topr(ratio=0.1) index=bloom(policy=p1,fpr=0.05)", True),
+     *((f"sparsify=topr(ratio=0.1) index=bloom(policy={policy},fpr=0.05)", False) for policy in ("leftmost", "naive", "p0", "middle", "rightmost", "p2")),
+     ("sparsify=topr(ratio=0.1) index=golomb value=log_quant", False)],
+)  # fmt: skip
+def test_a_plan_draws_if_its_frames_differ_from_step_to_step(plan, draws, rng):
+    """And only then is a second encode without a step a warning."""
+    x = rng.standard_normal(4000).astype(F32)
+    plan = Plan(plan)
+    frames = {encode(x, plan, step=step, seed=step, private_seed=step) for step in range(5)}
+    assert plan.draws == draws and (len({decode(frame).tobytes() for frame in frames}) > 1) == draws
+    with warnings.catch_warnings(record=True) as met:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            encode(x, plan)
+    assert [w.category for w in met] == ([RuntimeWarning] if draws else [])
+
 
 
 def test_threads_of_python_do_not_disturb_one_another(rng):

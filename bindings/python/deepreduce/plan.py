@@ -122,10 +122,16 @@ class Plan:
 
     @property
     def draws(self) -> bool:
-        """Whether encode draws random numbers. Computed once."""
+        """Whether what encode sends depends on random numbers. Computed once.
+
+        Of Bloom filters only policy p1 draws; `info` has shared_random for all of them.
+        """
         if self._draws is None:
-            info = self.info
-            self._draws = info.shared_random or info.private_random
+            info, index = self.info, self.stages.get("index")
+            shared = info.shared_random
+            if shared and index is not None and index.name == "bloom" and index.parameters["policy"] != "p1":
+                shared = self.with_stages("index=golomb").info.shared_random
+            self._draws = shared or info.private_random
         return self._draws
 
     @property
