@@ -130,8 +130,12 @@ CONTEXT_TEXT = """
 ## What an exact index code has left
 
 Bits an index, mean over the last two thirds of training, Top-1 %. An adaptive model that knows which elements every step before has sent (`context_model.py`: layer; the row's decayed rate; steps since the element was
-last sent; its own decayed rate) and how many of the 32 elements before are sent now (`near`), as an ideal arithmetic coder would pay. It keeps counts of every element on every rank: a yardstick, no codec.
+last sent; its own decayed rate) and how many of the 32 elements before are sent now (`near`), as an ideal arithmetic coder would pay. It keeps counts of every element on every rank: a yardstick, no codec, and **no bound**.
 `left` is what the best context saves of the best codec of ours; below 0, `gap_huffman` sees more in the step itself than the model. (Codecs: every {every}th step.)
+
+**Better models save more.** An independent reader measured two steps of each accumulator with boosted trees, fitted to the five or six steps before, and an ideal coder, against the best codec of ours: ResNet-20 7.62 → 7.01 and 7.70 → 7.03 bits (8.0, 8.8 %), LSTM 5.74 → 4.83 and 5.10 → 4.31 (15.9, 15.4 %),
+recommender 6.19 → 5.17 and 6.29 → 5.31 (16.5, 15.7 %), transformer 5.44 → 4.59 and 6.71 → 6.07 (15.6, 9.6 %). On the recommender the features of the table below save 8.8 % in such trees; columns make it 11.4, and the place in the row, the row's sends so far, the row before and the last step's neighbours
+15.6. Without any history (layer, place in the row, this step's sends before) 11.5 % are left, on the transformer 9.4. These figures are not of `accumulated.json`.
 """
 
 VALUE_TEXT = """

@@ -138,7 +138,8 @@ def table(rows: List[Dict[str, Any]]) -> str:
         f"A perceptron of 85,002 parameters on scikit-learn's digits; {RANKS} ranks of {BATCH} images, "
         f"{rows[0]['steps']} steps, {len({row['seed'] for row in rows})} seeds. Top-r of the whole gradient, exact values, "
         f"no warm-up of the ratio. Each method at the rate, of {RATES}, with the least loss. Mean ± standard deviation "
-        "over seeds; loss: of the last tenth of the training.",
+        "over seeds; loss: of the last tenth of the training, on training data. The rate was chosen by that loss, on the same seeds. "
+        "There is no row of dense without momentum.",
         "",
         "| kept | method | rate | accuracy, % | loss | bytes a step |",
         "|---|---|---|---|---|---|",
@@ -156,6 +157,10 @@ def table(rows: List[Dict[str, Any]]) -> str:
         )
     best = {(ratio, method): min(by_rate.values(), key=_mean_loss) for (ratio, method), by_rate in seen.items()}
     lines += ["", *(verdict(ratio, best) for ratio in sorted({key[0] for key in best if key[0] < 1}, reverse=True))]
+    edge = sorted({f"*{method}* at {100 * ratio:g} %" for (ratio, method), by_rate in seen.items() if min(by_rate, key=lambda rate: _mean_loss(by_rate[rate])) == max(by_rate)})
+    if edge:
+        lines.append(f"- The best rate is the largest that was tried, so a larger one may be better: {', '.join(edge)}.")
+    lines.append("- The accuracies do not differ beyond the spread of the seeds.")
     return "\n".join(lines) + "\n\nRepeat: `python3 -m bench.train.momentum_correction`\n"
 
 
