@@ -18,6 +18,7 @@ MIN_SPEEDUP = 10
 GOALS = {**dict.fromkeys(("topk", "qsgd", "terngrad", "onebit", "dgc", "natural"), MIN_SPEEDUP), "powersgd4": 1}  # x faster than torch
 PACKED = ("onebit", "terngrad", "signsgd", "efsignsgd")  # which should send four to eight times fewer bytes
 MODELS = ("resnet20", "lstm")
+UNITS = ("signsgd", "signum")  # of ±1: their length is a unit, so only the cosine says something
 BUSY = 1.0  # load, as in train.py
 WAYS = ("encode_ms", "decode_ms")
 ALIASES = {"none": "dense", "half_bf16": "bf16", "topk": "top1", "half": "fp16"}  # what train.jsonl calls them
@@ -124,7 +125,7 @@ def method_table(made, found, scores):
             continue
         rows = found.get((sizes[-1], name), {})
         cells = [f"{8 * row['bytes'] / row['d']:.3f}" for row in judgements] + [speed(rows, "encode_ms"), speed(rows, "decode_ms")]
-        cells += [f"{share(row['contraction'])}, {share(row['bias'])}, {row['cosine']:.3f}" for row in judgements]
+        cells += [("–, –, " if name in UNITS else f"{share(row['contraction'])}, {share(row['bias'])}, ") + f"{row['cosine']:.3f}" for row in judgements]
         lines.append(head + " | ".join(cells + [quality_cell(scores[m], name) for m in MODELS]) + " |")
     return "\n".join(lines)
 
@@ -187,8 +188,11 @@ def remade():
 ## The table of methods
 
 Bits, contraction and bias: one call without memory on a bundled gradient. **Contraction** ‖x − C(x)‖² / ‖x‖²: below 1 a memory converges (Stich et al. 2018). **Bias** ‖E C(x) − x‖² / ‖x‖², over 32 draws where the plan is random: 0 is unbiased;
-**cosine** of x and C(x), which does not mind the length of a sign. PowerSGD, which starts warm: the tenth round of the same gradient, in the tensors' own shapes. Speed: in place, GB/s of float32, d = {max(row["d"] for row in made["rows"]):,}. **Score**: training with the method's memory on 2 ranks, mean ± standard deviation (seeds); [train.md](train.md) says how.
-GRACE's Random-k, Top-k, DGC, AdaQ and GradDrop keep 1 % here.
+**cosine** of x and C(x), which does not mind the length of a sign (SignSGD and Signum send ±1: only the cosine is theirs). PowerSGD, which starts warm: the tenth round of the same gradient, in the tensors' own shapes. Speed: in place, GB/s of float32, d = {max(row["d"] for row in made["rows"]):,}. **Score**: training with the method's memory on 2 ranks, mean ± standard deviation (seeds); [train.md](train.md) says how.
+GRACE's Random-k, Top-k, DGC, AdaQ and GradDrop keep 1 % here; `threshold` and TBQ at 0.002 keep more, 2.9 and 2.2 % of the elements of these gradients. TernGrad is unbiased but for its clip at 2.5 standard deviations, and the clip is not small: 0.156 and 0.392 of the energy.
+
+**INCEPTIONN** has two rows: the paper's classes (`classes=exponent`), whose 8 bits are multiples of 2⁻⁷ whatever the bound of 2⁻¹⁰ is, as GRACE has them; and a finer code of the same lengths, none of whose values is off by more than the bound
+([SPEC](../../codecs/value/inceptionn/SPEC.md#beside-the-paper)).
 
 {method_table(made, found, scores)}
 

@@ -44,6 +44,7 @@ KNOWN: Dict[str, Known] = {
     "natural": Known("natural compression", "Horvath et al. 2019", "index=all value=natural"),
     "natural_nearest": Known("the same, to the nearest", "Horvath et al. 2019", "index=all value=natural(rounding=nearest)"),
     "inceptionn": Known("INCEPTIONN", "Li et al. 2018", "index=all value=inceptionn(classes=exponent)"),
+    "inceptionn_bound": Known("the same, in a finer code", "Li et al. 2018", "index=all value=inceptionn"),
     "randomk": Known("Random-1 %", "Stich et al. 2018", f"index=seeded({RATIO}) feedback=residual value=raw"),
     "topk": Known("Top-1 %", "Aji and Heafield 2017", f"sparsify=topr({RATIO}) feedback=residual index=golomb value=raw"),
     "threshold": Known(
