@@ -1,5 +1,6 @@
 """The measured rows of plan books: verdicts, and the page (proof_book.py)."""
 
+import statistics
 from typing import Any, Dict, List, Sequence
 
 from bench.train.shaped_links import RATES
@@ -52,6 +53,22 @@ def summary(rows: Sequence[Row]) -> str:
     )
 
 
+def error_of(candidate: Row) -> float:
+    """Of the prediction: above 0 it is too long."""
+    return float(candidate["predicted_ns"] / candidate["measured_ns"] - 1)
+
+
+def predictions_of(rows: Sequence[Row]) -> str:
+    """In a sentence: how far the predicted steps of books are off."""
+    books = [row["candidates"]["book"] for row in latest(rows)]
+    errors = [abs(error_of(book)) for book in books]
+    worst = max(books, key=lambda book: abs(error_of(book)))
+    return (
+        f"**What the books are chosen by is off**: their predicted steps have a median error of {100 * statistics.median(errors):.0f} %, {sum(error <= 0.2 for error in errors)} of {len(errors)} are within 20 %;"
+        f" the worst is predicted at {1e-6 * worst['predicted_ns']:.0f} ms and takes {1e-6 * worst['measured_ns']:.0f} ({100 * error_of(worst):+.0f} %). No row here was there when the model was made."
+    )
+
+
 def cell(candidate: Row) -> str:
     ms = lambda key: f"{1e-6 * candidate[key]:.1f}"
     return f"{ms('measured_ns')} [{ms('q1_ns')}, {ms('q3_ns')}] ({ms('predicted_ns')})"
@@ -73,6 +90,8 @@ def page(rows: Sequence[Row], name: str) -> str:
         "the two do not overlap; else *same*.",
         "",
         summary(some),
+        "",
+        predictions_of(some),
         "",
         "| model | link | budget | error | dense f32 | dense bf16 | best uniform plan | plan book | book against uniform | against dense |",
         "|---|---|---:|---:|---:|---:|---:|---:|---|---|",

@@ -152,7 +152,9 @@ def summary(rows: Sequence[Row]) -> Dict[str, Any]:
     }
 
 
-def markdown(rows: Sequence[Row], picture: str, command: str, unpredicted: Sequence[Row] = ()) -> str:
+def markdown(rows: Sequence[Row], picture: str, command: str, unpredicted: Sequence[Row] = (), others: Sequence[str] = ()) -> str:
+    """others: lines on rows that were measured after the model was settled."""
+
     def line(name: str, some: Sequence[Row]) -> str:
         s = summary(some)
         share = lambda pair: f"{pair[0]} of {pair[1]}" if pair[1] else "none"
@@ -173,6 +175,7 @@ def markdown(rows: Sequence[Row], picture: str, command: str, unpredicted: Seque
         line("**all**", rows),
         *(line(name, some) for name, some in parts if some),
         "",
+        *others,
         f"![predicted against measured]({picture})",
         "",
         "Order: pairs of one condition whose measured times differ by more than 15 %, of which the prediction has the same first. Verdict:",

@@ -14,6 +14,7 @@ something failed, 2 for a wrong argument, 77 where links cannot be shaped.
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -23,9 +24,10 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "bindings" / "python")]
 
-from bench.predict_proof import proof_grid, proof_table  # noqa: E402
+from bench.predict_proof import book_page, proof_grid, proof_table  # noqa: E402
 from bench.predict_proof.proof_grid import Condition  # noqa: E402
 from bench.predict_proof.proof_run import Proof  # noqa: E402
+from bench.train import train_results  # noqa: E402
 from bench.train.rank_pool import RankError  # noqa: E402
 from bench.train.shaped_links import Unsupported, WrongRate  # noqa: E402
 from deepreduce.figure import adapt_to_dark  # noqa: E402
@@ -59,8 +61,31 @@ def is_there(folder: Path, c: Condition) -> bool:
     return (folder / f"{c.kind}-{c.what}-{c.ranks}-{c.link}.json").exists()
 
 
+def out_of_sample() -> List[str]:
+    """Predictions of what was measured after the model was settled, by what is kept of other pages."""
+    books = book_page.latest(train_results.read(HERE / "predictions_book.jsonl"))
+    uniform = {(row["model"], row["link"], row["uniform_plan"]): row["candidates"]["uniform"] for row in books}
+    rounds = json.loads((HERE / "outer_rounds.json").read_text("utf-8"))["predicted"]
+    groups = {
+        "steps by plan books, [predictions_book.md](predictions_book.md)": [book_page.error_of(row["candidates"]["book"]) for row in books],
+        "steps by the uniform plans beside them": [book_page.error_of(candidate) for candidate in uniform.values()],
+        "rounds of an outer loop, [outer_rounds.md](outer_rounds.md)": [row["error"] for rows in rounds.values() for row in rows],
+    }
+    lines = [
+        "**All of these rows are in sample.** The model and what `calibrate` measures for it were changed until these rows were predicted well ([below](#what-predictions-of-exchanges-were-missing)), and the skew",
+        "was added to their predictions afterwards. So expect more error than this of a run of yours. Out of sample are rows that were measured when the model was settled:",
+        "",
+        "| out of sample | number | median error | within 20 % | worst |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for name, errors in groups.items():
+        sizes = [abs(error) for error in errors]
+        lines.append(f"| {name} | {len(errors)} | {100 * statistics.median(sizes):.1f} % | {sum(size <= 0.2 for size in sizes)} of {len(sizes)} | {100 * max(errors, key=abs):+.0f} % |")
+    return [*lines, ""]
+
+
 def of_rows(rows: List[proof_table.Row], unpredicted: List[proof_table.Row]) -> str:
-    return proof_table.markdown(rows, "predictions.svg", COMMAND, unpredicted)
+    return proof_table.markdown(rows, "predictions.svg", COMMAND, unpredicted, out_of_sample())
 
 
 def remade() -> str:
