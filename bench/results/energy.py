@@ -1,6 +1,6 @@
 """Energy that blocks send of the bundled accumulators, at the bytes of single elements. Computed, not timed: the same on any machine.
 
-    DEEPREDUCE_LIBRARY=build/capi/libdeepreduce.so PYTHONPATH=bindings/python python3 bench/results/energy.py      # half a minute; keeps energy.json, writes energy.md
+    DEEPREDUCE_LIBRARY=build/capi/libdeepreduce.so PYTHONPATH=bindings/python python3 bench/results/energy.py      # ten seconds; keeps energy.json, writes energy.md
     python3 bench/results/energy.py --table                                                                        # writes energy.md of what is kept
 
 Energy sent: 1 - ‖a - â‖² / ‖a‖², a the accumulator (gradient + residual, all tensors joined), â what its frame decodes to. Whole frames count, headers and all.

@@ -278,6 +278,21 @@ def clean_seconds(rows):
     return sum(row["cpu_seconds"] for row in rows[len(rows) - since:])
 
 
+# What reads bytes of others, too, and is not in FOLDERS: no coverage of it was taken.
+NOT_TAKEN = ("lib/control", "lib/transform", "lib/patch", "lib/pipeline", "lib/feedback", "lib/sender", "lib/sparsify", "lib/dct", "capi", "tool/predict")
+
+
+def by_commit(rows):
+    """The table of commits: what each was fuzzed for, the last one first."""
+    lines = ["| commit | last run | targets | executions | CPU minutes | finds that are faults |", "|---|---|---|---|---|---|"]
+    for name in dict.fromkeys(row["commit"] for row in reversed(rows)):
+        mine = [row for row in rows if row["commit"] == name]
+        faults = sum(len(row["finds"]) for row in mine if "why" not in row)
+        targets = len({row["target"] for row in mine})
+        lines.append(f"| {name} | {mine[-1]['date']} | {targets} | {sum(row['executions'] for row in mine):,} | {sum(row['cpu_seconds'] for row in mine) / 60:.1f} | {faults} |")
+    return lines
+
+
 def remade():
     """fuzz.md, of what is kept."""
     rows = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
@@ -285,7 +300,7 @@ def remade():
     rows = [row for row in rows if "target" in row]
     lines = ["# Fuzzing", "", "Made by `./dev fuzz --table` of `fuzz.jsonl`, to which every `./dev fuzz` adds a line a target. libFuzzer of clang under ASan and UBSan;",
              "`edges` of the instrumented code that the last run reached, `corpus` its inputs then, `commit` that of the library. A find is an input that crashed, hung, leaked or broke a promise;",
-             "`clean minutes` of CPU are those since the target's last find that was a fault of the library.", "",
+             "`clean minutes` of CPU are those since the target's last find that was a fault of the library. **They are added up over commits, whose code differs**: [below](#by-commit) is how long each commit was fuzzed.", "",
              "| target | of | runs | executions | CPU minutes | clean minutes | edges | corpus | finds | commit |", "|---|---|---|---|---|---|---|---|---|---|"]
     clean = 0
     for name, what in TARGETS.items():
@@ -298,15 +313,19 @@ def remade():
         lines.append(f"| {name} | {what} | {len(mine)} | {sum(row['executions'] for row in mine):,} | {sum(row['cpu_seconds'] for row in mine) / 60:.1f} | "
                      f"{clean_seconds(mine) / 60:.1f} | {last['edges']} | {last['corpus']} | {sum(len(row['finds']) for row in mine)} | {last['commit']} |")
     hours = sum(row["cpu_seconds"] for row in rows) / 3600
-    lines += ["", f"In all {sum(row['executions'] for row in rows):,} executions in {hours:.2f} hours of CPU: {clean / 3600:.2f} since the last fault that each target found, "
-              f"{clean_seconds(rows) / 3600:.2f} since the last of any.", ""]
+    newest = [row for row in rows if row["commit"] == rows[-1]["commit"]] if rows else []
+    minutes = sum(row["cpu_seconds"] for row in newest) / 60
+    lines += ["", f"In all {sum(row['executions'] for row in rows):,} executions in {hours:.2f} hours of CPU, of {len({row['commit'] for row in rows})} states of the code: {clean / 3600:.2f} since the last fault that each target found, "
+              f"{clean_seconds(rows) / 3600:.2f} since the last of any. Of one state there is much less: the last one that was fuzzed, {rows[-1]['commit'] if rows else 'none'}, has {minutes:.0f} minutes of CPU for {len({row['target'] for row in newest})} targets, and what was committed since has none.", ""]
     for row in rows:
         if row["finds"]:
             why = f" (no fault of the library: {row['why']})" if "why" in row else ""
             lines.append(f"- {row['date']}, {row['target']} at {row['commit']}: {', '.join(row['finds'])}{why}")
+    lines += ["", "## By commit", "", *by_commit(rows)]
     if covered:
         lines += ["", "## Coverage", "", f"Lines that the corpora of the tree reach, at {covered[-1]['commit']} ({covered[-1]['date']}), by `./dev fuzz --coverage` (clang's source-based coverage, all",
-                  "targets at three levels of instructions). What a compiler evaluates (tables) and what only another thread could cause are among the lines that are not reached.", ""]
+                  "targets at three levels of instructions). What a compiler evaluates (tables) and what only another thread could cause are among the lines that are not reached.",
+                  f"Not taken: {', '.join(NOT_TAKEN)}. lib/exchange, the least covered, is what a hostile rank reaches.", ""]
         lines += coverage_table(covered[-1]["reached"])
     return "\n".join(lines).rstrip() + "\n"
 
