@@ -25,6 +25,8 @@ def lines(rows):
         f"*Changes*: of the rung; on a constant link those after step {SETTLED}, too, of which trials of a denser rung are two each.",
         "",
         reach(rows),
+        "",
+        quality(rows),
         *noise(rows),
     ]
     for run in runs(rows):
@@ -50,6 +52,22 @@ def reach(rows):
     return (
         f"**The reach, at most {WITHIN:g} times the best fixed plan's step on every trace, is {word}**: in {missed} of {len(every)} runs of a law the"
         f" step is longer, {max(every):.2f} times at most."
+    )
+
+
+def beaten(of, law):
+    """Whether some fixed plan has a higher score than the law, in a shorter mean step and with fewer bytes."""
+    better = lambda name: mean(of, name, "score") > mean(of, law, "score") and all(mean(of, name, key) < mean(of, law, key) for key in ("step_ms", "bytes"))
+    return any(better(name) for name in of if name not in LAWS)
+
+
+def quality(rows):
+    """In a sentence: scores beside those of fixed plans."""
+    pairs = [(of, law) for run in runs(rows) for trace in dict.fromkeys(row["trace"] for row in run) for of in [by_name(run, trace)] for law in LAWS if law in of]
+    worse = [(of, best, law) for of, law in pairs for best in [best_fixed(of)] if best and mean(of, law, "score") < mean(of, best, "score")]
+    return (
+        f"**Quality: in {sum(beaten(*pair) for pair in pairs)} of {len(pairs)} runs of a law a fixed plan has a higher score, in a shorter mean step and with fewer bytes.** Beside the best fixed plan, as defined above, the law's score is lower in"
+        f" {len(worse)} of {len(pairs)}. Scores are of one seed. A law sees time, not loss: it sends more where there is time, and that did not make these trainings better."
     )
 
 
