@@ -104,7 +104,7 @@ def table(made):
 def remade():
     """fig8.md, of what is kept."""
     parts = ["# Fig. 8's tensor, the ResNet-20 accumulator and gradient\n\nMade by `fig8.py` from the json beside it; sparsify is `topr(ratio=0.01)`, over the whole tensor of a row, and not in the times. One thread, medians.\n"
-             "The last two columns are encode / decode. *The paper's ÷ ours of that method* is PyTorch of 2021 on a V100 or a CPU against this library on this machine: implementations and machines, not methods. *Ours of that method ÷ this plan* compares two methods in one library, run and machine: like for like.\n"
+             "The last two columns are encode / decode. *The paper's ÷ ours of that method* is PyTorch of 2021 on a V100 or a CPU against this library on this machine: implementations and machines, not methods. Of SKCompress (31,256 and 212,090 times) it is not even the same method: the paper times Python code with a MinMaxSketch, ours has none. BF-P2 is our rule, not the paper's ([SPEC](../../codecs/index/bloom/SPEC.md)). *Ours of that method ÷ this plan* compares two methods in one library, run and machine: like for like.\n"
              "The error is of what is decoded against what was kept. Where a policy keeps more or other values than Top-r (p0, p1, p2), those are true values and yet count as error: the energy that is lost, in "
              "[RESULTS.md](../../docs/RESULTS.md), is the measure that treats them alike. One seed of 368 values is chance; [sizes.md](sizes.md) has volumes and errors over 20."]
     for name, title in (("fig8_laplace", "Fig. 8's tensor, generated Laplace (d = 36,864, r = 368)"),

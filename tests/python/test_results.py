@@ -47,7 +47,7 @@ def test_reach_marks_what_was_missed(tmp_path, rate, verdict):
     folder.mkdir(parents=True)
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "ratio").symlink_to(RESULTS.parents[1] / "tests" / "ratio")
-    for name in ("reach.py", "runs.py"):
+    for name in ("reach.py", "runs.py", "accumulated.json"):
         (folder / name).write_text((RESULTS / name).read_text())
     speeds = {"encode": {"median": rate}, "decode": {"median": 2.5}}
     row = {"group": "indices", "set": "uniform, d = 2.5e+09, r = 250000", "codec": "golomb", "of": "deepreduce", "bits": 14.8, "bits_over": 0.05, **speeds}
