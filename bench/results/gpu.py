@@ -83,6 +83,8 @@ def remade():
     now, other = read("gpu_h100"), read("gpu_h200")
     more = (HERE / "gpu_peers.json").exists()
     torch = read("gpu_peers" if more else "gpu_torch_topk")
+    rows = list(table(now, other))
+    missed, met = (sum(row.endswith(f" {word} |") for row in rows) for word in ("**missed**", "met"))
     lines = [
         "# On a GPU",
         "",
@@ -91,8 +93,9 @@ def remade():
         f"on the H200 {copy_rate(other) / 1e12:.2f} and {rate(other, 'reading 1 GiB') / 1e12:.2f}. *floor*: the bytes that must move, by the copy's rate. *once*: a dense encode without its bytes, "
         f"each of which costs what it costs from 1e8 to 1e9 elements ({gpu_table.costs(now)[1] / 1e12:.2f} and {gpu_table.costs(other)[1] / 1e12:.2f} TB/s).",
         "Gates were set for an H200 that copies 4.3 TB/s, before any device was at hand. Written by `gpu.py`; [bench/gpu](../gpu/README.md) says how a row is measured, `./dev gpu --out DIR` measures.",
+        f"**{missed} of {missed + met} gates are missed.** Two machines, one day; the plan is `index=golomb value=qsgd` where the row names no other, on one device. Device code has changed since (`./dev results --age`).",
         "",
-        *table(now, other),
+        *rows,
         "",
         f"## Beside {'others' if more else 'torch.topk'} ({torch.get('torch', 'torch')}, H100)",
         "",
