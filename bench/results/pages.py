@@ -17,39 +17,34 @@ root = here.parents[1]
 FOLDER = "bench/results/"
 SHOWN = 12  # lines of a difference
 
-# page, from the root: module and function
+# Page: script, from the root, and its function where that is not `remade`. (Whole names, so that `./dev quick` finds the test of what changed.)
 PAGES: Dict[str, str] = {
-    "README.md": "readme:readme_text",
-    "docs/RESULTS.md": "readme:results_text",
-    "tool/compare/page/training.json": "train_report:remade",
-    **{
-        f"{FOLDER}{page}.md": f"{module}:remade"
-        for page, module in {
-            "accumulated": "accumulated",
-            "avx2": "avx2",
-            "comm": "comm",
-            "control": "control_traces",
-            "energy": "energy",
-            "fig8": "fig8",
-            "fuzz": "fuzzing",
-            "gpu": "gpu",
-            "hook_steps": "bench.train.hook_steps",
-            "methods": "methods_page",
-            "momentum_correction": "bench.train.momentum_correction",
-            "outer": "outer",
-            "outer_rounds": "outer_rounds",
-            "owner_steps": "bench.train.owner_steps",
-            "paper": "paper",
-            "patch": "patch_page",
-            "peers": "peers",
-            "predictions": "predictions",
-            "predictions_book": "bench.predict_proof.proof_book",
-            "reach": "reach",
-            "sizes": "sizes",
-            "train": "train",
-            "weights": "weights_page",
-        }.items()
-    },
+    "README.md": "bench/results/readme.py:readme_text",
+    "docs/RESULTS.md": "bench/results/readme.py:results_text",
+    "tool/compare/page/training.json": "bench/results/train_report.py",
+    "bench/results/accumulated.md": "bench/results/accumulated.py",
+    "bench/results/avx2.md": "bench/results/avx2.py",
+    "bench/results/comm.md": "bench/results/comm.py",
+    "bench/results/control.md": "bench/results/control_traces.py",
+    "bench/results/energy.md": "bench/results/energy.py",
+    "bench/results/fig8.md": "bench/results/fig8.py",
+    "bench/results/fuzz.md": "tests/fuzz/fuzzing.py",
+    "bench/results/gpu.md": "bench/results/gpu.py",
+    "bench/results/hook_steps.md": "bench/train/hook_steps.py",
+    "bench/results/methods.md": "bench/results/methods_page.py",
+    "bench/results/momentum_correction.md": "bench/train/momentum_correction.py",
+    "bench/results/outer.md": "bench/results/outer.py",
+    "bench/results/outer_rounds.md": "bench/results/outer_rounds.py",
+    "bench/results/owner_steps.md": "bench/train/owner_steps.py",
+    "bench/results/paper.md": "bench/results/paper.py",
+    "bench/results/patch.md": "bench/results/patch_page.py",
+    "bench/results/peers.md": "bench/results/peers.py",
+    "bench/results/predictions.md": "bench/results/predictions.py",
+    "bench/results/predictions_book.md": "bench/predict_proof/proof_book.py",
+    "bench/results/reach.md": "bench/results/reach.py",
+    "bench/results/sizes.md": "bench/results/sizes.py",
+    "bench/results/train.md": "bench/results/train.py",
+    "bench/results/weights.md": "bench/results/weights_page.py",
 }
 BY_HAND = ("README.md", "calls.md", "exchange.md")  # of this folder
 
@@ -59,8 +54,10 @@ def remade(page: str) -> str:
     for folder in (root / "bindings" / "python", root / "tests" / "fuzz", root, here):
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
-    module, function = PAGES[page].split(":")
-    return str(getattr(importlib.import_module(module), function)())
+    script, _, function = PAGES[page].partition(":")
+    path = Path(script)
+    module = path.stem if path.parts[-2] in ("results", "fuzz") else ".".join(path.with_suffix("").parts)  # of scripts, which are on the path, or of a package
+    return str(getattr(importlib.import_module(module), function or "remade")())
 
 
 def difference(page: str) -> List[str]:
