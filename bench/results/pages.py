@@ -44,6 +44,7 @@ PAGES: Dict[str, str] = {
     "bench/results/reach.md": "bench/results/reach.py",
     "bench/results/sizes.md": "bench/results/sizes.py",
     "bench/results/train.md": "bench/results/train.py",
+    "bench/results/utility.md": "bench/results/utility.py",
     "bench/results/weights.md": "bench/results/weights_page.py",
 }
 BY_HAND = ("README.md", "calls.md", "exchange.md")  # of this folder
