@@ -31,6 +31,7 @@ PAGES: Dict[str, str] = {
     "bench/results/fuzz.md": "tests/fuzz/fuzzing.py",
     "bench/results/gpu.md": "bench/results/gpu.py",
     "bench/results/hook_steps.md": "bench/train/hook_steps.py",
+    "bench/results/index_contexts.md": "bench/results/index_contexts.py",
     "bench/results/methods.md": "bench/results/methods_page.py",
     "bench/results/momentum_correction.md": "bench/train/momentum_correction.py",
     "bench/results/outer.md": "bench/results/outer.py",
