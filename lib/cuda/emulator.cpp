@@ -30,10 +30,16 @@ void set_order(std::vector<uint32_t>& order, uint32_t n, uint64_t seed) {
     for (uint32_t i = n; i > 1; --i) std::swap(order[i - 1], order[draw(seed, i) % i]);
 }
 
-// The memory of a thread's launches. It is reused, because tests count allocations, and a GPU allocates nothing.
+// The memory of a thread's launches. It is there from its first launch on and reused, because tests count allocations, and a
+// GPU allocates nothing.
 struct launch_memory {
   std::vector<uint32_t> blocks, lanes, descending, dealt;
   std::vector<std::byte> shared;
+
+  launch_memory() : shared(1 << 16) {
+    blocks.reserve(1 << 14);
+    for (std::vector<uint32_t>* const of_lanes : {&lanes, &descending, &dealt}) of_lanes->reserve(1024);
+  }
 
   static launch_memory& own() {
     static thread_local launch_memory room;
