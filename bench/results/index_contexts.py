@@ -74,8 +74,8 @@ def rows() -> Iterator["tuple[str, int, Dict[str, Any]]"]:
         name = capture["file"].removesuffix(".npz")
         if not name.startswith("accumulators/") or capture["ratio"] != RATIO:
             continue
-        with np.load(data / capture["file"]) as kept:
-            made = contexts([kept[key] for key in kept.files])
+        with np.load(data / capture["file"]) as loaded:
+            made = contexts([loaded[key] for key in loaded.files])
         gaps = len(made["one table"])
         yield name.removeprefix("accumulators/"), gaps, {way: [bits(coded, table) / gaps for table in (TABLE, 0)] for way, coded in made.items()}
 
