@@ -233,13 +233,13 @@ def test_names_runs_and_requirements_of_what_is_kept(tmp_path):
         at = numpy.flatnonzero((magnitude < high) & (magnitude > low))
         payload = codec.encode(x)
         m = len(at)
-        assert payload[: 4 * len(most)].tobytes() == most.tobytes()
-        assert payload[4 * len(most) :][:4].view("u4")[0] == m
-        twice, positions = payload[4 * len(most) + 4 :][: 8 * m].view("u4").reshape(2, m)
+        assert payload[: 4 * len(largest)].tobytes() == largest.tobytes()
+        assert payload[4 * len(largest) :][:4].view("u4")[0] == m
+        twice, positions = payload[4 * len(largest) + 4 :][: 8 * m].view("u4").reshape(2, m)
         expected = numpy.clip(x[at] * numpy.float32(2), numpy.float32(-1e38), numpy.float32(1e38))
         assert (positions == at).all() and twice.tobytes() == expected.tobytes()
         levels = numpy.floor(numpy.float32(31) * magnitude[at] / every[at]).astype("u1")
-        bits = numpy.unpackbits(payload[4 * len(most) + 4 + 8 * m :], bitorder="little")
+        bits = numpy.unpackbits(payload[4 * len(largest) + 4 + 8 * m :], bitorder="little")
         assert (numpy.packbits(bits[: 5 * m].reshape(m, 5), axis=1, bitorder="little")[:, 0] == levels).all() and not bits[5 * m :].any()
 
 
