@@ -145,3 +145,4 @@ class dr_codec(Structure):
 
 
 DR_PLUGIN_SYMBOL = "dr_plugin_v2"
+DR_KERNEL_WAITS = 1 << 0

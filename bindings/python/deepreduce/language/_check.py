@@ -6,10 +6,10 @@ import difflib
 import math
 import struct
 from fractions import Fraction
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import Callable, Dict, List, Optional, Set, Tuple
 
 from . import _syntax
-from ._program import E, Field, Local, Param, Program, Require
+from ._program import Datum, E, Field, Local, Param, Program, Require
 from ._syntax import LanguageError, Node, Place
 from ._ranges import EACH, KEPT, LARGEST_F32, MOST_VALUES, ONE, Int, Real, Type, by, product, rounded, smallest
 
@@ -68,7 +68,7 @@ def told(shape: str) -> str:
 class _Checker:
     def __init__(self, text: _syntax.Text) -> None:
         self.text = text
-        self.scope: Dict[str, Any] = {}
+        self.scope: Dict[str, Datum] = {}
         self.side = ""  # encode, decode; "" in declarations
         self.program = Program(text.name, text.summary, [], [], text.value)
         if len(text.name) > 60:
@@ -119,7 +119,7 @@ class _Checker:
                     raise fail(f"the range of `{p.name}` goes beyond 2^53", p.place)
                 if p.wire and low < 0:
                     raise fail(f"`{p.name}` may be negative, and a wire field may not", p.place)
-                cast: Callable[[Fraction], Any] = int if whole else float
+                cast: Callable[[Fraction], Datum] = int if whole else float
                 made = Param(p.name, p.kind, p.wire, cast(low), cast(high), cast(fallback), [], p.summary)
             self.program.params.append(made)
             self.scope[p.name] = ("param", made)
@@ -476,7 +476,7 @@ class _Checker:
             return Int(0, min(l.high, m.high))
         return Int(0, 2 ** max(l.high.bit_length(), m.high.bit_length()) - 1)
 
-    def of_reals(self, word: str, l: Type, m: Type, a: E, b: Any) -> Real:
+    def of_reals(self, word: str, l: Type, m: Type, a: E, b: Datum) -> Real:
         assert isinstance(l, Real) and isinstance(m, Real)
         bits, nan = l.bits, l.nan or m.nan
         if word == "+":
@@ -679,7 +679,7 @@ class _Checker:
             raise fail("`kth_largest` is for f32 that are not negative", node.place, "write: kth_largest(abs(v), k)")
         return E("kth", [a, k], a.type, ONE, node.place)
 
-    def known(self, word: str) -> Tuple[str, Any]:
+    def known(self, word: str) -> Tuple[str, Datum]:
         return self.scope.get(word, ("", None))  # type: ignore[no-any-return]
 
     def kept(self, node: Node) -> E:
@@ -720,7 +720,7 @@ class _Checker:
         return E("keep", [a], a.type, KEPT, place)
 
 
-def _same(a: E, b: Any) -> bool:
+def _same(a: E, b: Datum) -> bool:
     """Whether both are the same number, so that their product is not negative."""
     if not isinstance(b, E):
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import pathlib
 import re
 import subprocess
@@ -64,7 +65,9 @@ def main(words: Sequence[str]) -> int:
             print(f"  {'kernels':<13} none: {why}")
         elif status == 0:
             name = _build.program_of(_build.read(options.file)).name
-            status = subprocess.call([sys.executable, "-m", f"{__package__}._lanes", str(made), name])
+            folders = [str(pathlib.Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+            alike = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}  # the package that this one is
+            status = subprocess.call([sys.executable, "-m", f"{__package__}._lanes", str(made), name], env=alike)
     return status if status in (0, 1) else 2
 
 

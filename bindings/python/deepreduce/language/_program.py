@@ -9,6 +9,9 @@ from ._syntax import Place
 from ._ranges import LARGEST_F32, Int, Type
 
 
+Datum = Any  # what an expression or a name stands for: its kind says which
+
+
 @dataclass(eq=False)
 class E:
     """An expression. `op` says what `args` and `data` are (_check.py makes them, _emit.py writes them as C++)."""
@@ -18,7 +21,7 @@ class E:
     type: Type
     shape: str
     place: Place
-    data: Any = None
+    data: Datum = None
 
 
 @dataclass(eq=False)
@@ -36,9 +39,9 @@ class Param:
     name: str
     kind: str  # int, real, choice
     wire: bool
-    low: Any
-    high: Any
-    fallback: Any
+    low: Datum
+    high: Datum
+    fallback: Datum
     choices: List[str]
     summary: str
     used: bool = False
@@ -136,4 +139,4 @@ class Program:
         return next(p for p in self.params if p.name == name)
 
 
-Scope = Dict[str, Tuple[str, Any]]
+Scope = Dict[str, Tuple[str, Datum]]

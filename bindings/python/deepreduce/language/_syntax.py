@@ -10,6 +10,8 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tupl
 
 from ..errors import ArgumentError, LibraryError
 
+Untyped = Any  # of lark, an optional dependency: its module, parser, tokens and trees
+
 # What one text may hold: a parser that recurses, and a compiler that follows it, end.
 MOST_CHARACTERS, MOST_NESTED = 100_000, 60
 
@@ -58,7 +60,7 @@ class Param:
     wire: bool = False
     low: Optional[Node] = None
     high: Optional[Node] = None
-    fallback: Any = None  # Node, or the name of a choice
+    fallback: Untyped = None  # Node, or the name of a choice
     choices: List[str] = field(default_factory=list)
     summary: str = ""
 
@@ -100,7 +102,7 @@ class Text:
     places: Dict[str, Place] = field(default_factory=dict)  # of sections
 
 
-def _lark() -> Any:
+def _lark() -> Untyped:
     try:
         import lark
     except ImportError as e:
@@ -122,7 +124,7 @@ class Lines:
 
     always_accept = ("_NL",)
 
-    def process(self, stream: Iterable[Any]) -> Iterator[Any]:
+    def process(self, stream: Iterable[Untyped]) -> Iterator[Untyped]:
         depth, last, held = 0, "", None
         for token in stream:
             if token.type == "_NL":
@@ -142,18 +144,18 @@ class Lines:
             yield held
 
 
-def _place(token: Any) -> Place:
+def _place(token: Untyped) -> Place:
     return Place(int(getattr(token, "line", 1) or 1), int(getattr(token, "column", 1) or 1))
 
 
-def _words(token: Any) -> str:
+def _words(token: Untyped) -> str:
     return str(token)[1:-1] if token is not None else ""
 
 
-_parsers: List[Any] = []
+_parsers: List[Untyped] = []
 
 
-def _parser() -> Any:
+def _parser() -> Untyped:
     if not _parsers:
         grammar = (pathlib.Path(__file__).parent / "grammar.lark").read_text()
         _parsers.append(
@@ -198,7 +200,7 @@ _TOKENS = {
 _SECTIONS = ("WIRE", "PARAM", "PAYLOAD", "ENCODE", "DECODE")
 
 
-def _unexpected(e: Any, text: str) -> LanguageError:
+def _unexpected(e: Untyped, text: str) -> LanguageError:
     token, place = e.token, _place(e.token)
     if token.type == "$END":
         return LanguageError("the text ends here", Place(max(1, len(text.splitlines())), 1), "a codec has: codec, payload, encode, decode")
@@ -244,7 +246,7 @@ def _unexpected(e: Any, text: str) -> LanguageError:
 class _Reader:
     """Lark's tree to ours."""
 
-    def read(self, tree: Any) -> Text:
+    def read(self, tree: Untyped) -> Text:
         header, *items = [c for c in tree.children if c is not None and getattr(c, "data", None) is not None]
         name, summary = header.children
         text = Text(str(name), _place(name), _words(summary))
@@ -273,7 +275,7 @@ class _Reader:
                 raise LanguageError(f"there is no section `{kind}`", text.place, f"write: {instead}")
         return text
 
-    def param(self, kind: str, children: List[Any]) -> Param:
+    def param(self, kind: str, children: List[Untyped]) -> Param:
         name = children[0]
         p = Param(str(name), _place(name), {"wire": "int", "param_int": "int", "param_real": "real"}.get(kind, "choice"), kind == "wire")
         if p.kind == "choice":
@@ -289,11 +291,11 @@ class _Reader:
         p.summary = _words(summary)
         return p
 
-    def range(self, tree: Any) -> Tuple[Optional[Node], Optional[Node]]:
+    def range(self, tree: Untyped) -> Tuple[Optional[Node], Optional[Node]]:
         low, high = tree.children
         return self.node(low), self.node(high) if high is not None else None
 
-    def field(self, children: List[Any]) -> Field:
+    def field(self, children: List[Untyped]) -> Field:
         name, kind, limits, shape, _ = children
         f = Field(str(name), _place(name), "")
         if kind.data == "base_kind":
@@ -317,7 +319,7 @@ class _Reader:
             f.by = str(shape.children[1]) if shape.children[1] is not None else None
         return f
 
-    def statement(self, tree: Any) -> Statement:
+    def statement(self, tree: Untyped) -> Statement:
         kind, place, c = str(tree.data), Place(tree.meta.line, tree.meta.column), tree.children
         if kind == "let":
             return Statement("let", place, self.node(c[1]), str(c[0]))
@@ -325,12 +327,12 @@ class _Reader:
             return Statement("require", place, self.node(c[0]), message=_words(c[1]))
         return Statement("give", place, self.node(c[0]))
 
-    def node(self, tree: Any, depth: int = 0) -> Node:
+    def node(self, tree: Untyped, depth: int = 0) -> Node:
         if depth > 4 * MOST_NESTED:
             raise LanguageError("an expression is too deep", Place(tree.meta.line, tree.meta.column), "give parts a name: part = …")
         c, kind = tree.children, str(tree.data)
         place = Place(tree.meta.line, tree.meta.column)
-        down: Callable[[Any], Node] = lambda t: self.node(t, depth + 1)
+        down: Callable[[Untyped], Node] = lambda t: self.node(t, depth + 1)
         if kind == "whole":
             return Node("whole", place, number=Fraction(_whole(str(c[0]), place)))
         if kind == "real":
