@@ -284,7 +284,7 @@ DR_HD void each_ahead_of(const select_unit& u, uint32_t tile, F&& f) {
   if (u.flat()) return;
   const uint32_t shift = tile_shift(u.width);
   const uint64_t skew = u.width == 1 ? reinterpret_cast<uintptr_t>(u.values) % 16 / sizeof(Bits) : 0;
-  const uint64_t from = uint64_t{tile} << shift, end = (uint64_t{tile} + 1 << shift) - skew;
+  const uint64_t from = uint64_t{tile} << shift, end = ((uint64_t{tile} + 1) << shift) - skew;
   const uint64_t first = from > skew ? from - skew : 0;
   if (first >= u.d) return;  // the last tile, where the values are aligned
   const uint64_t n = (end < u.d ? end : u.d) - first;
