@@ -45,6 +45,7 @@ PAGES: Dict[str, str] = {
     "bench/results/reach.md": "bench/results/reach.py",
     "bench/results/sizes.md": "bench/results/sizes.py",
     "bench/results/train.md": "bench/results/train.py",
+    "bench/results/tuned.md": "bench/results/tuned.py",
     "bench/results/utility.md": "bench/results/utility.py",
     "bench/results/weights.md": "bench/results/weights_page.py",
 }

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.train.methods import METHODS, Method, install
-from bench.train.task import rate_factor, settings
+from bench.train.task import Task, rate_factor, settings
 from bench.train.wire_tap import Tap, device_bytes
 
 CURVE = 30  # points of a loss curve
@@ -25,19 +25,21 @@ PARTS = ("encode", "wait", "merge", "own")  # seconds, of the hook's stats
 
 
 class Trainee:
-    """One model in training by one method, on this rank."""
+    """One model in training by one method, on this rank. task: in the place of the model's own; rate: times the task's."""
 
-    def __init__(self, name: str, method: str, seed: int, steps: int, warm_up: int = WARM_UP) -> None:
+    def __init__(
+        self, name: str, method: str, seed: int, steps: int, warm_up: int = WARM_UP, task: Optional[Task] = None, rate: float = 1.0
+    ) -> None:
         torch.manual_seed(seed)
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
-        self.task = settings()[name].build(seed)
+        self.task = task or settings()[name].build(seed)
         self.module = DistributedDataParallel(self.task.model(), bucket_cap_mb=METHODS[method].bucket_cap_mb)
         self.hook = install(METHODS[method], self.module, seed, warm_up)
         self.scale = METHODS[method].scale
         self.optimizer = self.task.optimizer(self.module)
-        if METHODS[method].own_momentum:
-            for group in self.optimizer.param_groups:
-                group.update({"momentum": 0.0} if "momentum" in group else {})
+        for group in self.optimizer.param_groups:
+            group["lr"] *= rate
+            group.update({"momentum": 0.0} if METHODS[method].own_momentum and "momentum" in group else {})
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: rate_factor(step, steps))
         torch.manual_seed(1000 * seed + self.rank)
         self.batches = self.task.batches(torch.Generator().manual_seed(1000 * seed + self.rank))

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from bench.predict_proof import proof_jobs
-from bench.train import changing_links, methods, one_run, outer_worker
+from bench.train import changing_links, methods, one_run, outer_worker, tuned_run
 
 KINDS = {
     "quality": one_run.quality,
@@ -25,6 +25,7 @@ KINDS = {
     "rounds": proof_jobs.rounds,
     "control": changing_links.one_run,
     "outer": outer_worker.work,
+    "tuned": tuned_run.train,
 }
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
