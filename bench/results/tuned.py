@@ -9,7 +9,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 here = Path(__file__).resolve().parent
 sys.path[:0] = [str(here.parents[1]), str(here)]
 from bench.train import train_results  # noqa: E402
-from bench.train.tuned_rates import METHODS, RATES, SEEDS, best_rate, tuned  # noqa: E402
+from bench.train.tuned_rates import FULL, METHODS, RATES, SEEDS, best_rate, tuned  # noqa: E402
 
 TITLES = {
     "dense": "dense f32", "bf16": "bf16", "top1_log": "Top-1 %, residual", "top1_warm": "Top-1 %, residual, warm-up of the ratio",
@@ -228,6 +228,8 @@ def page(rows: Sequence[Row]) -> str:
     same = "the ranks end with the same weights, bit for bit" if not differing else f"**in {differing} the ranks end with different weights**"
     diverged = f"\nLeft out, because a run of theirs diverged: {', '.join(TITLES[method] for method in m.diverged)}.\n" if m.diverged else ""
     first = final[0]
+    epochs = first["steps"] / first["epoch"]
+    cut = f" (cut from {FULL.epochs}, the same for all methods, for want of time)" if epochs < FULL.epochs else ""
     return f"""{HEAD}
 ## Verdicts
 
@@ -235,7 +237,7 @@ def page(rows: Sequence[Row]) -> str:
 
 ## Results
 
-{first['steps']:,} steps, {first['steps'] / first['epoch']:g} epochs; {len(rows)} runs, in {'all of' if not differing else 'the others of'} which {same}. Commit {names('commit')} ({names('date')}); {names('machine')}, 2 cores, a thread a rank; load before a run {min(row['load'] for row in rows):.1f} to {max(row['load'] for row in rows):.1f}.
+{first['steps']:,} steps, {epochs:g} epochs{cut}; {len(rows)} runs, in {'all of' if not differing else 'the others of'} which {same}. Commit {names('commit')} ({names('date')}); {names('machine')}, 2 cores, a thread a rank; load before a run {min(row['load'] for row in rows):.1f} to {max(row['load'] for row in rows):.1f}.
 {diverged}
 {results(m)}
 
