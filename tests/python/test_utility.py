@@ -16,7 +16,7 @@ from tool_runs import needs_tool  # noqa: E402
 
 
 def test_published_models_have_their_published_sizes():
-    counts = {"resnet50": (161, 25_557_032), "vgg19": (38, 143_667_240), "bert_base": (206, 110_106_428)}
+    counts = {"resnet50": (161, 25_557_032), "vgg19": (38, 143_667_240), "bert_base": (206, 110_106_428), "neumf": (12, 31_832_577)}
     for name, (tensors, elements) in counts.items():
         model = published_models.model_file(name, getattr(published_models, name)(), 3e8, 32)
         assert len(model["tensors"]) == tensors and sum(tensor["elements"] for tensor in model["tensors"]) == elements
