@@ -6,7 +6,8 @@
     python -m bench.paper --quick --out DIR   a few rounds of each plan, the json in DIR (30 seconds)
 
 Kept: bench/results/train_paper.jsonl (./dev train --set paper), paper.json, paper.md and its pictures. Fig. 8 and volumes
-are taken from fig8_laplace.json and sizes.json, which ./dev results measures. Exit 1 if a step fails, 2 for a wrong argument.
+are taken from fig8_laplace.json and sizes.json, which ./dev results measures; NCF from paper_ncf.json, which
+bench/results/paper_ncf.py predicts. Exit 1 if a step fails, 2 for a wrong argument.
 """
 
 import argparse

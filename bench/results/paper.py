@@ -1,4 +1,4 @@
-"""Writes paper.md and its pictures from paper.json, train.jsonl, train_paper.jsonl and fig8_laplace.json. `./dev paper --page`
+"""Writes paper.md and its pictures from paper.json, train.jsonl, train_paper.jsonl, fig8_laplace.json and paper_ncf.json. `./dev paper --page`
 
     python3 bench/results/paper.py
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 
 here = Path(__file__).resolve().parent
 sys.path.insert(0, str(here))
+import paper_ncf  # noqa: E402
 import paper_pictures  # noqa: E402
 from paper_figures import FIG_8, FIG_15, FIG_16, TABLE_2, TABLE_5  # noqa: E402
 from train_rows import qualities, read, settings  # noqa: E402
@@ -20,7 +21,7 @@ TOP = "sparsify=topr(ratio=0.01) "
 
 INTRO = """# The paper's experiments
 
-Made by `paper.py` from `paper.json`, `train.jsonl`, `train_paper.jsonl` and `fig8_laplace.json`. Repeat: `./dev paper`. The paper is Xu et al. 2021, *DeepReduce: A Sparse-tensor Communication Framework for Federated Deep Learning* (NeurIPS);
+Made by `paper.py` from `paper.json`, `train.jsonl`, `train_paper.jsonl`, `fig8_laplace.json` and `paper_ncf.json`. Repeat: `./dev paper`. The paper is Xu et al. 2021, *DeepReduce: A Sparse-tensor Communication Framework for Federated Deep Learning* (NeurIPS);
 its tables as printed, its figures as read off. **What differs, in all of it**: the paper has 8 V100 at 100 Gbit/s or 57 machines in seven regions, PyTorch and TensorFlow, CIFAR-10, ImageNet and Stack Overflow, trained to the end. Here are two cores,
 models of 0.2 to 0.5 M parameters, data that a package carries, and 150 to 500 steps. So compare how methods stand to one another, not scores.
 """
@@ -155,6 +156,7 @@ this machine. *Frame*: with header and check, which the paper does not count. [s
 - The volumes are the paper's to the second digit, but Fit-Poly's (float32 coefficients here) and SKCompress's split (a longer Huffman table, shorter indices). With Fit-DExp the order of the values is a stream of its own here; the paper counts it with the indices.
 - A Bloom filter at 14.5 bits an index is above what Golomb codes take without error, 8.1.
 
+{paper_ncf.saved_section()}
 ## Fig. 15 and 16: volume of Top-1 % on a whole gradient
 
 **What differs**: the paper's is a mean over training with a residual, on CIFAR-10 (Fig. 15) and of ResNet-50 on ImageNet (Fig. 16). The column to compare it with is the *accumulator*: gradient plus residual, of ResNet-20 on scikit-learn's digits at step 225, whole frames. The *raw gradient* is that of step 150, streams without
@@ -178,7 +180,7 @@ rate was not tuned. No row has P1, or another false positive rate than 0.001.
 
 ## What of the paper is not here
 
-- Fig. 7 and 19, an iteration of NCF at 100 Mbit/s to 10 Gbit/s; Fig. 17, DenseNet-40 by policies; Table 4, the federation at 100 Mbit/s.
+- Fig. 17, DenseNet-40 by policies; Table 4, the federation at 100 Mbit/s; of Fig. 7 and 19 a measurement.
 - The times of Tables 2 and 5: encode, decode and transfer at both sides.
 - Table 6, NCF with `sparsify=none`: [reach.md](reach.md) has the volume of a stand-in, and no training.
 

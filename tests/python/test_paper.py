@@ -16,6 +16,8 @@ from bench.paper.fedavg import Federation, Sender, Server, Setup, Wire  # noqa: 
 from bench.train import __main__ as train_main, train_plan  # noqa: E402
 from bench.train.grace_methods import KNOWN, codec_plan  # noqa: E402
 from bench.train.task import settings  # noqa: E402
+import paper_ncf  # noqa: E402
+from tool_runs import needs_tool  # noqa: E402
 
 WORDS, WIDTH = 7, 4
 TOP = "sparsify=topr(ratio=0.25) index=raw value=raw"
@@ -207,3 +209,31 @@ def test_a_codec_plan_has_no_memory():
     for known in KNOWN.values():
         assert not {"feedback", "merge"} & {stage.split("=")[0] for stage in codec_plan(known.plan).split()}
     assert codec_plan(KNOWN["signsgd"].plan) == "index=all value=sign"
+
+
+def ncf():
+    return json.loads((ROOT / "bench" / "results" / "paper_ncf.json").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("link, rate", [("100 Mbit/s", 1e8), ("1 Gbit/s", 1e9), ("10 Gbit/s", 1e10)])
+@pytest.mark.parametrize("kind, size", [("f32", 4), ("f16", 2)])
+def test_ncf_steps_are_those_counted_by_hand(link, rate, kind, size):
+    """A ring sends 2 (N − 1) / N of the tensor; of frames each rank gets N − 1, in slots of up to 2.4 % more. Little of it is hidden: the embeddings are ready last."""
+    made = ncf()
+    steps = {row["method"]: row for row in made["rows"] if (row["type"], row["link"]) == (kind, link)}
+    assert made["elements"] == 31_832_577 and list(steps) == ["dense", *paper_ncf.PLANS]
+    ring = 1e9 + 2 * 3 / 4 * size * made["elements"] * 8 / rate * 1e9
+    assert steps["dense"]["step"] == pytest.approx(ring, rel=0.01)
+    for frame in made["frames"]:
+        if frame["type"] == kind:
+            sent = 3 * paper_ncf.embedding_bytes(frame) * 8 / rate * 1e9
+            assert 0.97 * sent < steps[frame["method"]]["free"] - 1e9 < 1.03 * sent + 20e6
+            assert (steps[frame["method"]]["step"] is not None) == (kind == "f32" and frame["method"] == "Golomb + QSGD (ours)")
+
+
+@needs_tool
+def test_ncf_is_predicted_again_from_what_is_stored():
+    """bench/results/paper_ncf.py writes it again, where utility.json has other costs."""
+    made, stored = ncf(), json.loads((ROOT / "bench" / "results" / "utility.json").read_text("utf-8"))
+    frames = {kind: {frame["method"]: frame["samples"] for frame in made["frames"] if frame["type"] == kind} for kind in paper_ncf.TYPES}
+    assert paper_ncf.predicted(stored["profile"], frames) == made["rows"]
