@@ -410,6 +410,22 @@ class Encode(Loops):
                 self.out(f"[[maybe_unused]] const auto {f.name}_most = {self.limits[f.name]};")
         return bad
 
+    def clear(self, requires: List[Require], faults: List[Field]) -> None:
+        """Of a block: nothing is bad yet."""
+        for f in faults:
+            self.out(f"uint32_t {f.name}_bad = 0;")
+        for k in range(len(requires)):
+            self.out(f"uint32_t unmet_{k} = 0;")
+
+    def put_all(self, fields: List[Field], bad: Dict[str, Optional[str]], requires: List[Require], i: str) -> None:
+        """The numbers of value `i` of a block, noted where they are bad."""
+        for f in fields:
+            if bad.get(f.name):
+                self.out(f"{f.name}_bad |= static_cast<uint32_t>({bad[f.name]});")
+            self.put(f, i, f"{i} - first")
+        for k, r in enumerate(requires):
+            self.out(f"unmet_{k} |= !{self.words.condition(r.expr)};")
+
     def judge(self, requires: List[Require], faults: List[Field], first: str) -> None:
         for k, r in enumerate(requires):
             self.out(f'if (unmet_{k}) return {{{c_text(f"{self.program.name}: {r.message}")}, {first}, 0}};')
@@ -469,32 +485,18 @@ class Encode(Loops):
             if f.kind == "u":
                 out(f"bit_writer {f.name}_writer(a.out + l.{f.name}_at);")
         bad = self.limits_of(fields)
-        faults = [f for f in fields if bad[f.name]]
+        faults = [f for f in fields if bad.get(f.name)]
         self.buffers(roots, self.block)
         self.places(fields)
         self.writing = True
         self.runs(parts, roots)
-
-        def before() -> None:
-            for f in faults:
-                out(f"uint32_t {f.name}_bad = 0;")
-            for k in range(len(requires)):
-                out(f"uint32_t unmet_{k} = 0;")
-
-        def body() -> None:
-            for f in fields:
-                if f in faults:
-                    out(f"{f.name}_bad |= static_cast<uint32_t>({bad[f.name]});")
-                self.put(f, "i", "i - first")
-            for k, r in enumerate(requires):
-                out(f"unmet_{k} |= !{self.words.condition(r.expr)};")
 
         def after() -> None:
             self.judge(requires, faults, "first")
             for f in fields:
                 self.pack(f, "first", "length")
 
-        self.tiles("0", "n", self.block, roots, parts, body, before, after)
+        self.tiles("0", "n", self.block, roots, parts, lambda: self.put_all(fields, bad, requires, "i"), lambda: self.clear(requires, faults), after)
         self.writing = False
         for f in runs:
             if f.kind == "u":
@@ -532,20 +534,8 @@ class Encode(Loops):
         self.places(fields)
         out(f"for (uint64_t first = 0; first < listed; first += {self.block}) {{")
         out(f"const uint64_t last = std::min<uint64_t>(first + {self.block}, listed);")
-        for f in faults:
-            out(f"uint32_t {f.name}_bad = 0;")
-        for k in range(len(requires)):
-            out(f"uint32_t unmet_{k} = 0;")
-
-        def body() -> None:
-            for f in fields:
-                if f in faults:
-                    out(f"{f.name}_bad |= static_cast<uint32_t>({bad[f.name]});")
-                self.put(f, "j", "j - first")
-            for k, r in enumerate(requires):
-                out(f"unmet_{k} |= !{self.words.condition(r.expr)};")
-
-        self.pick("first", "last", "list[j]", roots, body)
+        self.clear(requires, faults)
+        self.pick("first", "last", "list[j]", roots, lambda: self.put_all(fields, bad, requires, "j"))
         self.judge(requires, faults, "list[first]")
         for f in fields:
             self.pack(f, "first", "last - first")

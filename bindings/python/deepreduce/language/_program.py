@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, List, Optional
 
 from ._syntax import Place
 from ._ranges import LARGEST_F32, Int, Type
@@ -137,6 +137,3 @@ class Program:
 
     def param(self, name: str) -> Param:
         return next(p for p in self.params if p.name == name)
-
-
-Scope = Dict[str, Tuple[str, Datum]]
