@@ -11,12 +11,12 @@ here = Path(__file__).resolve().parent
 sys.path.insert(0, str(here))
 import train_pictures  # noqa: E402
 import train_report  # noqa: E402
+from paired import STUDENT, interval_of  # noqa: E402
 from train_rows import BASES, METHODS, ORDER, qualities, read, settings, times, verdict  # noqa: E402
 
 WIDE = 0.05  # standard deviation of scores over seeds, of half of the methods
 BUSY = 1.0  # load before a row's ranks started, from which its times are marked
 RATIO = "ratio=0.01"
-STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57}  # of so many seeds: 97.5 % quantile
 LINKS = {"loopback": "loopback", "unshaped": "unshaped", "1gbit": "1 Gbit/s", "100mbit": "100 Mbit/s"}
 
 INTRO = """# Training for real
@@ -125,7 +125,7 @@ def differences(a, b):
 
 def is_clear(values):
     """Whether 0 is outside of the 95 % interval of their mean."""
-    return len(values) in STUDENT and abs(statistics.fmean(values)) > STUDENT[len(values)] * statistics.stdev(values) / len(values) ** 0.5
+    return len(values) in STUDENT and interval_of(values).is_clear
 
 
 def blocks_table(found):

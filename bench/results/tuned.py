@@ -4,19 +4,19 @@ import math
 import statistics
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 here = Path(__file__).resolve().parent
 sys.path[:0] = [str(here.parents[1]), str(here)]
 from bench.train import train_results  # noqa: E402
 from bench.train.tuned_rates import FULL, METHODS, RATES, SEEDS, best_rate, tuned  # noqa: E402
+from paired import Interval, paired  # noqa: E402
 
 TITLES = {
     "dense": "dense f32", "bf16": "bf16", "top1_log": "Top-1 %, residual", "top1_warm": "Top-1 %, residual, warm-up of the ratio",
     "blocks": "Blocks of 16, 8 %, residual", "dgc": "DGC (momentum correction), 1 %", "powersgd1": "PowerSGD rank 1",
 }  # fmt: skip
 COLOURS = dict(zip(METHODS, ("#000000", "#999999", "#0072b2", "#56b4e9", "#009e73", "#d55e00", "#cc79a7")))
-STUDENT = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}  # of so many seeds: 97.5 % quantile
 BYTES, LOSS, LAG = 0.02, 0.01, 0.10  # of the claims
 Row = Dict[str, Any]
 Curve = Sequence[Tuple[float, float]]
@@ -28,29 +28,6 @@ CLAIMS = """1. **Loss.** A method that sends at most 2 % of dense's bytes ends w
 4. **Momentum correction.** DGC ends with less loss than Top-1 % with a residual, by the same measure.
 5. **Blocks.** Blocks end with less loss than Top-1 % with a residual, in the same bytes, by the same measure.
 6. **A check.** bf16 and dense do not differ: the interval of their difference has 0 in it."""
-
-
-class Interval(NamedTuple):
-    """The mean of paired differences, its standard error, and half of its 95 % interval (Student's t)."""
-
-    mean: float
-    error: float
-    half: float
-
-    @property
-    def low(self) -> float:
-        return self.mean - self.half
-
-    @property
-    def high(self) -> float:
-        return self.mean + self.half
-
-
-def paired(ours: Dict[int, float], base: Dict[int, float]) -> Interval:
-    """Of ours − base by seed: of the seeds that both have, at least two."""
-    differences = [ours[seed] - base[seed] for seed in sorted(ours) if seed in base]
-    error = statistics.stdev(differences) / math.sqrt(len(differences))
-    return Interval(statistics.fmean(differences), error, STUDENT[len(differences)] * error)
 
 
 def reached(curve: Curve, loss: float) -> Optional[float]:
