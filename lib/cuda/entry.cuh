@@ -11,20 +11,45 @@
 
 namespace dr {
 
-// The first warp of a block, whose lanes wait for one another only.
-class device_warp {
- public:
-  static constexpr unsigned lanes = warp_lanes;
+// A value of each lane: a thread has its own.
+template <class T>
+struct lane_value {
+  T value;
+  __device__ T& operator[](unsigned) { return value; }
+  __device__ const T& operator[](unsigned) const { return value; }
+};
 
+// What a warp and a block have alike. Own: reduce(x, f), over its lanes.
+template <class Own>
+class device_lanes {
+ public:
   template <class T>
-  struct each {
-    T value;
-    __device__ T& operator[](unsigned) { return value; }
-    __device__ const T& operator[](unsigned) const { return value; }
-  };
+  using each = lane_value<T>;
 
   __device__ uint32_t index() const { return blockIdx.x; }
   __device__ uint32_t blocks() const { return gridDim.x; }
+
+  template <class T>
+  __device__ T sum(const lane_value<T>& x) {
+    return own().reduce(x.value, [](T a, T b) { return a + b; });
+  }
+  template <class T>
+  __device__ T max(const lane_value<T>& x) {
+    return own().reduce(x.value, [](T a, T b) { return a > b ? a : b; });
+  }
+  template <class T>
+  __device__ T min(const lane_value<T>& x) {
+    return own().reduce(x.value, [](T a, T b) { return a < b ? a : b; });
+  }
+
+ private:
+  __device__ Own& own() { return static_cast<Own&>(*this); }
+};
+
+// The first warp of a block, whose lanes wait for one another only.
+class device_warp : public device_lanes<device_warp> {
+ public:
+  static constexpr unsigned lanes = warp_lanes;
 
   template <class F>
   __device__ void phase(F&& f) {
@@ -32,7 +57,7 @@ class device_warp {
     __syncwarp();
   }
   template <class T>
-  __device__ T exclusive_sum(each<T>& x) {
+  __device__ T exclusive_sum(lane_value<T>& x) {
     const T own = x.value;
     T sum = own;
 #pragma unroll
@@ -42,18 +67,6 @@ class device_warp {
     }
     x.value = sum - own;
     return __shfl_sync(whole, sum, lanes - 1);
-  }
-  template <class T>
-  __device__ T sum(const each<T>& x) {
-    return reduce(x.value, [](T a, T b) { return a + b; });
-  }
-  template <class T>
-  __device__ T max(const each<T>& x) {
-    return reduce(x.value, [](T a, T b) { return a > b ? a : b; });
-  }
-  template <class T>
-  __device__ T min(const each<T>& x) {
-    return reduce(x.value, [](T a, T b) { return a < b ? a : b; });
   }
   template <class T>
   __device__ T get(const T& shared) {
@@ -69,6 +82,7 @@ class device_warp {
   }
 
  private:
+  friend device_lanes<device_warp>;
   static constexpr unsigned whole = ~0u;
 
   template <class T, class F>
@@ -80,19 +94,9 @@ class device_warp {
 };
 
 template <unsigned Lanes>
-class device_block {
+class device_block : public device_lanes<device_block<Lanes>> {
  public:
   static constexpr unsigned lanes = Lanes;
-
-  template <class T>
-  struct each {
-    T value;
-    __device__ T& operator[](unsigned) { return value; }
-    __device__ const T& operator[](unsigned) const { return value; }
-  };
-
-  __device__ uint32_t index() const { return blockIdx.x; }
-  __device__ uint32_t blocks() const { return gridDim.x; }
 
   template <class F>
   __device__ void phase(F&& f) {
@@ -100,25 +104,13 @@ class device_block {
     __syncthreads();
   }
   template <class T>
-  __device__ T exclusive_sum(each<T>& x) {
+  __device__ T exclusive_sum(lane_value<T>& x) {
     using scan = cub::BlockScan<T, Lanes, cub::BLOCK_SCAN_WARP_SCANS>;
     __shared__ typename scan::TempStorage temp;
     T total;
     scan(temp).ExclusiveSum(x.value, x.value, total);
     __syncthreads();
     return total;
-  }
-  template <class T>
-  __device__ T sum(const each<T>& x) {
-    return reduce(x.value, [](T a, T b) { return a + b; });
-  }
-  template <class T>
-  __device__ T max(const each<T>& x) {
-    return reduce(x.value, [](T a, T b) { return a > b ? a : b; });
-  }
-  template <class T>
-  __device__ T min(const each<T>& x) {
-    return reduce(x.value, [](T a, T b) { return a < b ? a : b; });
   }
   template <class T>
   __device__ T get(const T& shared) {
@@ -150,6 +142,8 @@ class device_block {
   }
 
  private:
+  friend device_lanes<device_block>;
+
   template <class T, class F>
   __device__ T reduce(T x, F&& f) {
     using reduction = cub::BlockReduce<T, Lanes>;
