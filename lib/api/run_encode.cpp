@@ -18,13 +18,10 @@ bool requests_status_frame(const encode_request& r) {
 
 // Grows the host's lists before anything is enqueued: work on a device cannot be undone when memory runs out.
 dr_status make_room(const placed_batch& b, device_encode_scratch& host, dr_error& error) {
-  for (size_t i = 0; i < b.rows.size(); ++i)
-    if (block_of(b, i)) {  // (not every batch of so many rows uses them)
-      host.energies.reserve(b.rows.size());
-      host.taken.reserve(b.rows.size());
-      break;
-    }
-  const std::array<size_t, 4> now{b.rows.size(), b.wire.size(), b.headers[1].head.size(), b.shapes.size()};
+  size_t by_blocks = 0;
+  for (size_t i = 0; i < b.rows.size(); ++i) by_blocks += block_of(b, i) != 0;
+  const decltype(host.seen) now{b.rows.size(),   b.wire.size(), b.headers[1].head.size(),
+                                b.shapes.size(), by_blocks,     b.patches() ? b.rows.size() : 0};
   if (std::equal(now.begin(), now.end(), host.seen.begin(), std::less_equal<>())) return DR_OK;
   uint32_t launches = 0;
   if (const dr_status s = count_device_launches(b, b.headers, nullptr, host, launches, error)) return s;

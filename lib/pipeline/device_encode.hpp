@@ -31,7 +31,8 @@ struct device_encode_scratch {
   std::vector<subtract_job> subtract;
   std::vector<uint8_t> blob;
   std::vector<state_range> states;
-  std::array<size_t, 4> seen{};  // maximum of rows, plans, header bytes and tensors for which it has memory
+  // Maximum of rows, plans, header bytes, tensors, rows by blocks and rows of patches for which it has memory.
+  std::array<size_t, 6> seen{};
 };
 
 // The headers of a batch: without and with a tag.
