@@ -11,6 +11,7 @@
 // #include lines come before.
 #if defined(__x86_64__) && defined(__GNUC__)
 #define DR_X86 1
+#define DR_NEON 0
 #include <cpuid.h>
 #pragma GCC diagnostic push  // gcc 12 warns of its own header (PR 105593)
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -37,6 +38,12 @@
       "avx512bitalg,avx512vpopcntdq")
 #else
 #define DR_X86 0
+// NEON is part of every aarch64: its code needs no mark. (neon_vectors.hpp has the instructions.)
+#if defined(__aarch64__) && defined(__GNUC__)
+#define DR_NEON 1
+#else
+#define DR_NEON 0
+#endif
 #endif
 
 // Inlined into the function of every instruction set, so that its shifts use that set.
@@ -48,10 +55,15 @@
 
 namespace dr {
 
-// avx2: Haswell, Zen (BMI2 too); avx512: Ice Lake, Zen 4 (with VBMI2).
-enum class cpu_level : uint32_t { scalar, avx2, avx512 };
+// avx2: Haswell, Zen (BMI2 too); avx512: Ice Lake, Zen 4 (with VBMI2); neon: aarch64.
+enum class cpu_level : uint32_t { scalar, avx2, avx512, neon };
+inline constexpr const char* cpu_level_names[] = {"scalar", "avx2", "avx512", "neon"};
+// Those of this architecture, from the smallest to the largest.
+#if DR_NEON
+inline constexpr cpu_level cpu_levels[] = {cpu_level::scalar, cpu_level::neon};
+#else
 inline constexpr cpu_level cpu_levels[] = {cpu_level::scalar, cpu_level::avx2, cpu_level::avx512};
-inline constexpr const char* cpu_level_names[] = {"scalar", "avx2", "avx512"};
+#endif
 
 inline cpu_level cpu_detected() {
 #if DR_X86
@@ -68,12 +80,19 @@ inline cpu_level cpu_detected() {
                       __builtin_cpu_supports("avx512vpopcntdq");
   return !avx2 ? cpu_level::scalar : avx512 ? cpu_level::avx512 : cpu_level::avx2;
 #else
-  return cpu_level::scalar;
+  return DR_NEON ? cpu_level::neon : cpu_level::scalar;
 #endif
 }
 
+// Whether this CPU can run the functions of a level.
+inline bool cpu_has(cpu_level level) {
+  for (const cpu_level l : cpu_levels)
+    if (l == level) return level <= cpu_detected();
+  return false;
+}
+
 // The instruction set in use: the CPU's, or a smaller one that the environment variable
-// DEEPREDUCE_CPU=scalar|avx2|avx512 names. Read once.
+// DEEPREDUCE_CPU=scalar|avx2|avx512|neon names; one of another architecture says nothing. Read once.
 inline cpu_level cpu() {
   static const cpu_level level = [] {
     const cpu_level found = cpu_detected();
@@ -97,13 +116,19 @@ template <class F>
 constexpr F* on_x86(F* twin) {
   return DR_X86 ? twin : nullptr;
 }
+// The same for aarch64.
+template <class F>
+constexpr F* on_arm(F* twin) {
+  return DR_NEON ? twin : nullptr;
+}
 
 // A function pointer for every instruction set; a set without a version of its own uses that of the next smaller one.
 template <class F>
 struct cpu_table {
-  F scalar, avx2 = nullptr, avx512 = nullptr;
+  F scalar, avx2 = nullptr, avx512 = nullptr, neon = nullptr;
 
   F at(cpu_level level) const {
+    if constexpr (DR_NEON) return level == cpu_level::neon && neon ? neon : scalar;
     if (level >= cpu_level::avx512 && avx512) return avx512;
     if (level >= cpu_level::avx2 && avx2) return avx2;
     return scalar;

@@ -13,9 +13,10 @@ namespace dr {
 // Calls f(level) for every level above scalar that there is; says which are not.
 template <class F>
 void each_fast_level(F&& f) {
-  for (const cpu_level level : {cpu_level::avx2, cpu_level::avx512}) {
+  for (const cpu_level level : cpu_levels) {
+    if (level == cpu_level::scalar) continue;
     const char* name = cpu_level_names[static_cast<uint32_t>(level)];
-    if (level > cpu_detected()) {
+    if (!cpu_has(level)) {
       MESSAGE("this CPU has no ", name, ": not compared");
       continue;
     }

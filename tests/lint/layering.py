@@ -184,18 +184,22 @@ def check_bits(tree):
                 yield f"{path}:{number}: std::{found.group(1)} is wrong on a GPU: take primitive/bits.hpp's, or say that it is used on the host only"
 
 
-INSTRUCTIONS = re.compile(r"^DR_(AVX2|AVX512)_BEGIN")
+INSTRUCTIONS = re.compile(r"^DR_(AVX2|AVX512)_BEGIN|^#include .*\bneon_vectors\.hpp")
 
 
 def check_twins(tree):
-    """In codecs and primitive, code for more than the base CPU is in NAME_avx2.cpp, NAME_avx512.cpp or, inlined into these, NAME_vectors.hpp."""
+    """In codecs and primitive, code for more than the base CPU is in NAME_avx2.cpp, NAME_avx512.cpp or, inlined into these, NAME_vectors.hpp;
+    everywhere, code of NEON is in NAME_neon.cpp or such a header, and has the instructions from neon_vectors.hpp (nvcc must not read them)."""
     for path in tree.sources:
-        if path.parts[0] != "codecs" and path.parts[:2] != ("lib", "primitive"):
-            continue
+        strict = path.parts[0] == "codecs" or path.parts[:2] == ("lib", "primitive")
         for number, line in enumerate(text_of(tree.root / path).splitlines(), 1):
             found = INSTRUCTIONS.match(line)
-            if found and not path.name.endswith((f"_{found.group(1).lower()}.cpp", "_vectors.hpp")):
-                yield f"{path}:{number}: code for {found.group(1)} belongs in a file NAME_{found.group(1).lower()}.cpp, or NAME_vectors.hpp"
+            if found and (strict or not found.group(1)):
+                isa = found.group(1) or "NEON"
+                if not path.name.endswith((f"_{isa.lower()}.cpp", "_vectors.hpp")):
+                    yield f"{path}:{number}: code for {isa} belongs in a file NAME_{isa.lower()}.cpp, or NAME_vectors.hpp"
+            if "<arm_neon.h>" in line and path.name != "neon_vectors.hpp":
+                yield f"{path}:{number}: NEON's instructions come from primitive/neon_vectors.hpp"
 
 
 def registry_rows(text):
@@ -431,6 +435,10 @@ PLANTS = [
     ("codecs/value/qsgd/qsgd_payload_kernel.hpp", "DR_AVX2_BEGIN", "NAME_avx2.cpp"),
     ("codecs/value/qsgd/qsgd_avx2.cpp", "DR_AVX512_BEGIN", "NAME_avx512.cpp"),
     ("codecs/value/qsgd/qsgd_vectors.hpp", "DR_AVX512_BEGIN", None),
+    ("codecs/value/qsgd/qsgd_kernel.hpp", '#include "primitive/neon_vectors.hpp"', "NAME_neon.cpp"),
+    ("lib/sparsify/select.cpp", '#include "primitive/neon_vectors.hpp"', "NAME_neon.cpp"),
+    ("codecs/value/qsgd/qsgd_neon.cpp", '#include "primitive/neon_vectors.hpp"', None),
+    ("codecs/value/qsgd/qsgd_neon.cpp", "#include <arm_neon.h>", "neon_vectors.hpp"),
     ("codecs/order/bitpack/bitpack_codec.cpp", '#include "exchange/star.hpp"', None),  # there is no such file: no complaint
     ("codecs/builtin.cpp", '#include "sparsify/select.hpp"', "list of built-ins does not see sparsify"),
     ("tool/main.cpp", '#include "core/pool.hpp"', "include/ only"),

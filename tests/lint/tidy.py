@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ("lib/", "codecs/", "capi/")
-TWINS = ("_avx2.cpp", "_avx512.cpp")
+TWINS = ("_avx2.cpp", "_avx512.cpp", "_neon.cpp")
 ALONE = (*TWINS, "_scalar.cpp", "_device.cpp")
 RULE = """rule tidy
   command = clang-tidy-14 --quiet --config-file=$config --checks=$more $source -- $flags 2>$out.log && $compiler $flags -MM -MT $out -MF $out.d $source && touch $out

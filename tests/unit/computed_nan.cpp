@@ -60,7 +60,7 @@ TEST_CASE("feedback: a NaN that is computed is 0x7fc00000, at every level of ins
     const auto bits = numbers<f32_type>(n, 16);
     for (const auto& [beta, gamma] : {std::pair{1.0f, 1.0f}, std::pair{0.5f, -2.0f}, std::pair{0.0f, 0.0f},
                                       std::pair{std::numeric_limits<float>::quiet_NaN(), 1.0f}})
-      for (const cpu_level level : {cpu_level::scalar, cpu_level::avx2}) {
+      for (const cpu_level level : cpu_levels) {
         if (level > cpu()) continue;
         std::vector<float> m(n), undo(n + 8), acc(n);
         std::memcpy(m.data(), bits.data(), 4 * n);
