@@ -48,8 +48,9 @@ inline uint64_t check_terms_scalar(const uint8_t* from, size_t words, uint64_t f
 
 uint64_t check_terms_avx2(const uint8_t* from, size_t words, uint64_t first);
 uint64_t check_terms_avx512(const uint8_t* from, size_t words, uint64_t first);
-inline constexpr cpu_table<decltype(&check_terms_scalar)> check_terms{check_terms_scalar, on_x86(check_terms_avx2),
-                                                                      on_x86(check_terms_avx512)};
+uint64_t check_terms_neon(const uint8_t* from, size_t words, uint64_t first);
+inline constexpr cpu_table<decltype(&check_terms_scalar)> check_terms{
+    check_terms_scalar, on_x86(check_terms_avx2), on_x86(check_terms_avx512), on_arm(check_terms_neon)};
 
 // The check of `size` bytes, a multiple of 4.
 inline uint64_t check(const uint8_t* from, size_t size) { return check_terms.best()(from, size / 4, 0); }

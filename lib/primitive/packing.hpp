@@ -28,11 +28,14 @@ inline void unpack_scalar(const uint8_t* in, const uint8_t*, size_t n, unsigned 
 
 uint8_t* pack_avx2(const uint32_t* v, size_t n, unsigned bits, uint8_t* out);
 uint8_t* pack_avx512(const uint32_t* v, size_t n, unsigned bits, uint8_t* out);
+uint8_t* pack_neon(const uint32_t* v, size_t n, unsigned bits, uint8_t* out);
 void unpack_avx2(const uint8_t* in, const uint8_t* end, size_t n, unsigned bits, uint32_t* v);
 void unpack_avx512(const uint8_t* in, const uint8_t* end, size_t n, unsigned bits, uint32_t* v);
+void unpack_neon(const uint8_t* in, const uint8_t* end, size_t n, unsigned bits, uint32_t* v);
 
-inline constexpr cpu_table<decltype(&pack_scalar)> pack_bits{pack_scalar, on_x86(pack_avx2), on_x86(pack_avx512)};
+inline constexpr cpu_table<decltype(&pack_scalar)> pack_bits{pack_scalar, on_x86(pack_avx2), on_x86(pack_avx512),
+                                                             on_arm(pack_neon)};
 inline constexpr cpu_table<decltype(&unpack_scalar)> unpack_bits{unpack_scalar, on_x86(unpack_avx2),
-                                                                 on_x86(unpack_avx512)};
+                                                                 on_x86(unpack_avx512), on_arm(unpack_neon)};
 
 }  // namespace dr

@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "primitive/neon_vectors.hpp"
 #include "primitive/packing.hpp"
 
 namespace dr {
@@ -68,6 +69,30 @@ struct unpack_16 {
   }
 };
 DR_ISA_END
+#elif DR_NEON
+// Eight numbers of up to 25 bits, in two vectors, each of 16 bytes.
+struct unpack_4_and_4 {
+  uint8x16_t shuffle[2];
+  int32x4_t down[2];
+  uint32x4_t mask;
+  size_t second_half;  // where its 16 bytes begin
+
+  explicit unpack_4_and_4(unsigned bits) : mask(vdupq_n_u32((uint32_t{1} << bits) - 1)), second_half(4 * bits / 8) {
+    for (unsigned h = 0; h < 2; ++h) {
+      shuffle[h] = vld1q_u8(unpack_table<8>[bits].from + 16 * h);
+      down[h] = vnegq_s32(vreinterpretq_s32_u32(vld1q_u32(unpack_table<8>[bits].by + 4 * h)));
+    }
+  }
+  static size_t reach(unsigned bits) { return 4 * bits / 8 + 16; }  // bytes that a load touches
+  uint32x4_t first(const uint8_t* in) const { return four(in, 0); }
+  uint32x4_t second(const uint8_t* in) const { return four(in + second_half, 1); }
+
+ private:
+  uint32x4_t four(const uint8_t* in, unsigned h) const {
+    const uint32x4_t words = vreinterpretq_u32_u8(vqtbl1q_u8(vld1q_u8(in), shuffle[h]));
+    return vandq_u32(vshlq_u32(words, down[h]), mask);
+  }
+};
 #endif
 
 }  // namespace dr
