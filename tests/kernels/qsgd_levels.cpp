@@ -127,6 +127,11 @@ TEST_CASE("qsgd: every code of a byte has scalar's value") {
   }
 }
 
+// What tests alone call at a level.
+template <class T>
+constexpr cpu_table<decltype(&qsgd_values_avx2<T>)> values_at{
+    nullptr, on_x86(qsgd_values_avx2<T>), on_x86(qsgd_values_avx512<T>), on_arm(qsgd_values_neon<T>)};
+
 // Of every level of every divisor some norms: quotients without a division are rounded as with one.
 TEST_CASE("qsgd: every level of every number of levels has scalar's value") {
   source s(4712);
@@ -139,7 +144,6 @@ TEST_CASE("qsgd: every level of every number of levels has scalar's value") {
     small.resize(codes.size());
     const float norm = std::bit_cast<float>(any_number<f32_type>(s, ~0u) & f32_type::magnitude_mask);
     const float less = std::bit_cast<float>((static_cast<uint32_t>(s()) & 0x0fffffff) + 0x30000000);  // of f16's size
-#if DR_X86
     const auto agree = [&](auto type, auto restore, float of, auto& to) {
       using T = decltype(type);
       restore(codes.data(), codes.size(), of, levels, to.data());
@@ -150,12 +154,10 @@ TEST_CASE("qsgd: every level of every number of levels has scalar's value") {
       CHECK(wrong == 0);
     };
     each_fast_level([&](cpu_level l) {
-      const bool wide = l == cpu_level::avx512;
-      agree(f32_type{}, wide ? qsgd_values_avx512<f32_type> : qsgd_values_avx2<f32_type>, norm, out);
-      agree(f16_type{}, wide ? qsgd_values_avx512<f16_type> : qsgd_values_avx2<f16_type>, less, small);
-      agree(bf16_type{}, wide ? qsgd_values_avx512<bf16_type> : qsgd_values_avx2<bf16_type>, norm, small);
+      agree(f32_type{}, values_at<f32_type>.at(l), norm, out);
+      agree(f16_type{}, values_at<f16_type>.at(l), less, small);
+      agree(bf16_type{}, values_at<bf16_type>.at(l), norm, small);
     });
-#endif
   }
 }
 

@@ -151,20 +151,26 @@ void qsgd_encode_avx2(const typename T::bits* values, const qsgd_layout& l, uint
 template <class T>
 void qsgd_encode_avx512(const typename T::bits* values, const qsgd_layout& l, uint64_t key, uint8_t* out);
 template <class T>
+void qsgd_encode_neon(const typename T::bits* values, const qsgd_layout& l, uint64_t key, uint8_t* out);
+template <class T>
 qsgd_verdict qsgd_decode_avx2(const uint8_t* in, const qsgd_layout& l, typename T::bits* out);
 template <class T>
 qsgd_verdict qsgd_decode_avx512(const uint8_t* in, const qsgd_layout& l, typename T::bits* out);
+template <class T>
+qsgd_verdict qsgd_decode_neon(const uint8_t* in, const qsgd_layout& l, typename T::bits* out);
 // Of n codes of a bucket.
 template <class T>
 void qsgd_values_avx2(const uint32_t* codes, size_t n, float norm, uint32_t levels, typename T::bits* out);
 template <class T>
 void qsgd_values_avx512(const uint32_t* codes, size_t n, float norm, uint32_t levels, typename T::bits* out);
+template <class T>
+void qsgd_values_neon(const uint32_t* codes, size_t n, float norm, uint32_t levels, typename T::bits* out);
 
 template <class T>
 inline constexpr cpu_table<decltype(&qsgd_encode_scalar<T>)> qsgd_encode_at{
-    qsgd_encode_scalar<T>, on_x86(qsgd_encode_avx2<T>), on_x86(qsgd_encode_avx512<T>)};
+    qsgd_encode_scalar<T>, on_x86(qsgd_encode_avx2<T>), on_x86(qsgd_encode_avx512<T>), on_arm(qsgd_encode_neon<T>)};
 template <class T>
 inline constexpr cpu_table<decltype(&qsgd_decode_scalar<T>)> qsgd_decode_at{
-    qsgd_decode_scalar<T>, on_x86(qsgd_decode_avx2<T>), on_x86(qsgd_decode_avx512<T>)};
+    qsgd_decode_scalar<T>, on_x86(qsgd_decode_avx2<T>), on_x86(qsgd_decode_avx512<T>), on_arm(qsgd_decode_neon<T>)};
 
 }  // namespace dr
