@@ -22,7 +22,7 @@ uint64_t diff_rows(const word_diff& d, uint64_t first, uint64_t n, uint32_t* pos
 uint64_t diff_words(const word_diff& d, uint64_t first, uint64_t n, uint32_t at, uint32_t* positions, std::byte* old,
                     std::byte* values, cpu_level level);
 
-// n is a multiple of diff_step. Vector versions: word_diff_avx2.cpp and …_avx512.cpp. (The scalar one accepts any n.)
+// n is a multiple of diff_step. Vector versions: word_diff_avx2.cpp, …_avx512.cpp and …_neon.cpp. (The scalar one accepts any n.)
 inline constexpr uint64_t diff_step = 64;
 uint64_t diff_words_scalar(const word_diff& d, uint64_t first, uint64_t n, uint32_t at, uint32_t* positions,
                            std::byte* old, std::byte* values);
@@ -30,6 +30,8 @@ uint64_t diff_words_avx2(const word_diff& d, uint64_t first, uint64_t n, uint32_
                          std::byte* old, std::byte* values);
 uint64_t diff_words_avx512(const word_diff& d, uint64_t first, uint64_t n, uint32_t at, uint32_t* positions,
                            std::byte* old, std::byte* values);
+uint64_t diff_words_neon(const word_diff& d, uint64_t first, uint64_t n, uint32_t at, uint32_t* positions,
+                         std::byte* old, std::byte* values);
 // The vector versions list changes by blocks, as offsets of 16 bits, and read the words while they are in a cache.
 inline constexpr uint64_t diff_block = 4096;
 template <class Bits>
@@ -41,7 +43,7 @@ DR_EVERYWHERE void fetch_found(const Bits* base, const Bits* now, const uint16_t
   }
 }
 
-inline constexpr cpu_table<decltype(&diff_words_scalar)> diff_vectors{diff_words_scalar, on_x86(diff_words_avx2),
-                                                                      on_x86(diff_words_avx512)};
+inline constexpr cpu_table<decltype(&diff_words_scalar)> diff_vectors{
+    diff_words_scalar, on_x86(diff_words_avx2), on_x86(diff_words_avx512), on_arm(diff_words_neon)};
 
 }  // namespace dr
