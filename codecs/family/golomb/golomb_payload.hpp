@@ -8,14 +8,17 @@ namespace dr {
 
 uint8_t* golomb_put_avx2(const uint32_t* x, size_t n, uint64_t base, divisor_rule rule, uint8_t* out, bool& flagged);
 uint8_t* golomb_put_avx512(const uint32_t* x, size_t n, uint64_t base, divisor_rule rule, uint8_t* out, bool& flagged);
+uint8_t* golomb_put_neon(const uint32_t* x, size_t n, uint64_t base, divisor_rule rule, uint8_t* out, bool& flagged);
 bool golomb_get_avx2(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end, divisor_rule rule,
                      bool flagged, uint32_t* x);
 bool golomb_get_avx512(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end, divisor_rule rule,
                        bool flagged, uint32_t* x);
+bool golomb_get_neon(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end, divisor_rule rule,
+                     bool flagged, uint32_t* x);
 inline constexpr cpu_table<decltype(&golomb_put_block)> golomb_put{golomb_put_block, on_x86(golomb_put_avx2),
-                                                                   on_x86(golomb_put_avx512)};
+                                                                   on_x86(golomb_put_avx512), on_arm(golomb_put_neon)};
 inline constexpr cpu_table<decltype(&golomb_get_block)> golomb_get{golomb_get_block, on_x86(golomb_get_avx2),
-                                                                   on_x86(golomb_get_avx512)};
+                                                                   on_x86(golomb_get_avx512), on_arm(golomb_get_neon)};
 
 // A payload: table of block ends and body sizes, bodies; of one block: a varint instead of the table, and a body.
 struct golomb_payload {
