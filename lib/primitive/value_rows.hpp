@@ -22,12 +22,16 @@ template <class T>
 void widen_values_avx2(const typename T::bits* values, uint64_t n, uint32_t* wide);
 template <class T>
 void round_values_avx2(const float* wide, uint64_t n, void* to);
+template <class T>
+void widen_values_neon(const typename T::bits* values, uint64_t n, uint32_t* wide);
+template <class T>
+void round_values_neon(const float* wide, uint64_t n, void* to);
 
 template <class T>
-inline constexpr cpu_table<decltype(&widen_values_scalar<T>)> widen_values{widen_values_scalar<T>,
-                                                                           on_x86(widen_values_avx2<T>)};
+inline constexpr cpu_table<decltype(&widen_values_scalar<T>)> widen_values{
+    widen_values_scalar<T>, on_x86(widen_values_avx2<T>), nullptr, on_arm(widen_values_neon<T>)};
 template <class T>
-inline constexpr cpu_table<decltype(&round_values_scalar<T>)> round_values_at{round_values_scalar<T>,
-                                                                              on_x86(round_values_avx2<T>)};
+inline constexpr cpu_table<decltype(&round_values_scalar<T>)> round_values_at{
+    round_values_scalar<T>, on_x86(round_values_avx2<T>), nullptr, on_arm(round_values_neon<T>)};
 
 }  // namespace dr

@@ -51,6 +51,10 @@ void half_f32_to_f16_avx2(const uint8_t* in, uint64_t n, uint8_t* out);
 void half_f32_to_bf16_avx2(const uint8_t* in, uint64_t n, uint8_t* out);
 template <class From>
 uint32_t half_widen_avx2(const uint8_t* in, uint64_t n, float* out);
+void half_f32_to_f16_neon(const uint8_t* in, uint64_t n, uint8_t* out);
+void half_f32_to_bf16_neon(const uint8_t* in, uint64_t n, uint8_t* out);
+template <class From>
+uint32_t half_widen_neon(const uint8_t* in, uint64_t n, float* out);
 
 // From a type of 16 bits: the numbers as they are, or by way of f32.
 template <class From, class To>
@@ -60,16 +64,17 @@ using half_function = void (*)(const uint8_t* in, uint64_t n, uint8_t* out);
 
 // Per instruction set. AVX-512 is not faster: AVX2 runs at the speed of a copy (bench/kernels).
 template <class From, class To>
-inline constexpr cpu_table<half_function> half_table{half_convert<From, To>, on_x86(half_across<From, To>)};
+inline constexpr cpu_table<half_function> half_table{half_convert<From, To>, on_x86(half_across<From, To>), nullptr,
+                                                     on_arm(half_across<From, To>)};
 template <>
-inline constexpr cpu_table<half_function> half_table<f32_type, f16_type>{half_convert<f32_type, f16_type>,
-                                                                         on_x86(half_f32_to_f16_avx2)};
+inline constexpr cpu_table<half_function> half_table<f32_type, f16_type>{
+    half_convert<f32_type, f16_type>, on_x86(half_f32_to_f16_avx2), nullptr, on_arm(half_f32_to_f16_neon)};
 template <>
-inline constexpr cpu_table<half_function> half_table<f32_type, bf16_type>{half_convert<f32_type, bf16_type>,
-                                                                          on_x86(half_f32_to_bf16_avx2)};
+inline constexpr cpu_table<half_function> half_table<f32_type, bf16_type>{
+    half_convert<f32_type, bf16_type>, on_x86(half_f32_to_bf16_avx2), nullptr, on_arm(half_f32_to_bf16_neon)};
 template <class From>
-inline constexpr cpu_table<decltype(&half_widen_scalar<From>)> half_widen{half_widen_scalar<From>,
-                                                                          on_x86(half_widen_avx2<From>)};
+inline constexpr cpu_table<decltype(&half_widen_scalar<From>)> half_widen{
+    half_widen_scalar<From>, on_x86(half_widen_avx2<From>), nullptr, on_arm(half_widen_neon<From>)};
 
 template <class From, class To>
 void half_across(const uint8_t* in, uint64_t n, uint8_t* out) {
