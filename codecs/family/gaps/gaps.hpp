@@ -58,8 +58,13 @@ uint64_t ungap_avx2(const uint8_t* in, const uint8_t* end, size_t n, unsigned bi
 uint64_t ungap_avx512(const uint8_t* in, const uint8_t* end, size_t n, unsigned bits, uint64_t next, uint32_t* x,
                       uint32_t& all);
 
-inline constexpr cpu_table<decltype(&gaps_scalar)> gaps_of{gaps_scalar, on_x86(gaps_avx2)};
-inline constexpr cpu_table<decltype(&ungap_scalar)> ungap{ungap_scalar, on_x86(ungap_avx2), on_x86(ungap_avx512)};
+unsigned gaps_neon(const uint32_t* x, size_t n, uint64_t next, uint32_t* gaps);
+uint64_t ungap_neon(const uint8_t* in, const uint8_t* end, size_t n, unsigned bits, uint64_t next, uint32_t* x,
+                    uint32_t& all);
+
+inline constexpr cpu_table<decltype(&gaps_scalar)> gaps_of{gaps_scalar, on_x86(gaps_avx2), nullptr, on_arm(gaps_neon)};
+inline constexpr cpu_table<decltype(&ungap_scalar)> ungap{ungap_scalar, on_x86(ungap_avx2), on_x86(ungap_avx512),
+                                                          on_arm(ungap_neon)};
 
 // Calls visit(first, n, gaps, bits) per block.
 template <class F>

@@ -58,11 +58,17 @@ template <class T>
 sign_sums sign_sums_avx512(const typename T::bits* values, uint64_t n);
 
 template <class T>
-inline constexpr cpu_table<decltype(&sign_pack_scalar<T>)> sign_pack{sign_pack_scalar<T>, on_x86(sign_pack_avx2<T>),
-                                                                     on_x86(sign_pack_avx512<T>)};
+void sign_pack_neon(const typename T::bits* values, uint64_t n, uint8_t* out);
+template <class T>
+void sign_unpack_neon(const uint8_t* bits, uint64_t n, typename T::bits below, typename T::bits other,
+                      typename T::bits* out);
+
+template <class T>
+inline constexpr cpu_table<decltype(&sign_pack_scalar<T>)> sign_pack{
+    sign_pack_scalar<T>, on_x86(sign_pack_avx2<T>), on_x86(sign_pack_avx512<T>), on_arm(sign_pack_neon<T>)};
 template <class T>
 inline constexpr cpu_table<decltype(&sign_unpack_scalar<T>)> sign_unpack{
-    sign_unpack_scalar<T>, on_x86(sign_unpack_avx2<T>), on_x86(sign_unpack_avx512<T>)};
+    sign_unpack_scalar<T>, on_x86(sign_unpack_avx2<T>), on_x86(sign_unpack_avx512<T>), on_arm(sign_unpack_neon<T>)};
 template <class T>
 inline constexpr cpu_table<decltype(&sign_sums_scalar<T>)> sign_sums_of{sign_sums_scalar<T>, on_x86(sign_sums_avx2<T>),
                                                                         on_x86(sign_sums_avx512<T>)};
