@@ -60,11 +60,15 @@ DR_EVERYWHERE uint64_t survey_with(const void* values, uint64_t n, uint32_t& lar
 extern const select_kernels select_scalar[2];
 #if DR_X86
 extern const select_kernels select_avx2[2], select_avx512[2];
+#elif DR_NEON
+extern const select_kernels select_neon[2];
 #endif
 
 inline const select_kernels& select_at(cpu_level level, uint32_t dtype) {
 #if DR_X86
   static constexpr cpu_table<const select_kernels*> table{select_scalar, select_avx2, select_avx512};
+#elif DR_NEON
+  static constexpr cpu_table<const select_kernels*> table{select_scalar, nullptr, nullptr, select_neon};
 #else
   static constexpr cpu_table<const select_kernels*> table{select_scalar};
 #endif
