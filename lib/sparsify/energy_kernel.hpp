@@ -20,6 +20,8 @@ using energy_kernels = energies_of[3][block_sizes];
 extern const energy_kernels energy_scalar;
 #if DR_X86
 extern const energy_kernels energy_avx2, energy_avx512;
+#elif DR_NEON
+extern const energy_kernels energy_neon;
 #endif
 // The table of an instruction set, whose file defines energies<type, block>.
 #define DR_ENERGIES_OF(T) \
@@ -31,6 +33,8 @@ extern const energy_kernels energy_avx2, energy_avx512;
 inline energies_of energies_at(cpu_level level, uint32_t dtype, uint32_t block) {
 #if DR_X86
   static constexpr cpu_table<const energy_kernels*> table{&energy_scalar, &energy_avx2, &energy_avx512};
+#elif DR_NEON
+  static constexpr cpu_table<const energy_kernels*> table{&energy_scalar, nullptr, nullptr, &energy_neon};
 #else
   static constexpr cpu_table<const energy_kernels*> table{&energy_scalar};
 #endif

@@ -1,6 +1,5 @@
-// Energies in vectors: a fold combines two vectors into one, by adding the halves of every block. Included after
-// DR_AVX2_BEGIN or DR_AVX512_BEGIN, where the code of an instruction set begins, so that it is compiled for that
-// set.
+// Energies in vectors: a fold combines two vectors into one, by adding the halves of every block. Included where the
+// code of an instruction set begins (after DR_AVX2_BEGIN or DR_AVX512_BEGIN), so that it is compiled for that set.
 #pragma once
 
 #include <algorithm>
