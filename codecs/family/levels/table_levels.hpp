@@ -50,10 +50,13 @@ void table_quantise_avx512(const uint32_t* values, size_t n, const level_bounds&
                            uint8_t* signs);
 void table_restore_avx512(const uint8_t* levels, size_t n, const uint8_t* signs, const level_table& table,
                           uint32_t* values);
+void table_quantise_neon(const uint32_t* values, size_t n, const level_bounds& bounds, uint8_t* levels, uint8_t* signs);
+void table_restore_neon(const uint8_t* levels, size_t n, const uint8_t* signs, const level_table& table,
+                        uint32_t* values);
 inline constexpr cpu_table<decltype(&table_quantise_scalar)> table_quantise{
-    table_quantise_scalar, on_x86(table_quantise_avx2), on_x86(table_quantise_avx512)};
+    table_quantise_scalar, on_x86(table_quantise_avx2), on_x86(table_quantise_avx512), on_arm(table_quantise_neon)};
 inline constexpr cpu_table<decltype(&table_restore_scalar)> table_restore{
-    table_restore_scalar, on_x86(table_restore_avx2), on_x86(table_restore_avx512)};
+    table_restore_scalar, on_x86(table_restore_avx2), on_x86(table_restore_avx512), on_arm(table_restore_neon)};
 
 // ---- Coded levels ----------------------------------------------------------------------------------------
 

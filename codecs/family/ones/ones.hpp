@@ -62,10 +62,13 @@ template <bool ranked>
 void set_ones_avx2(const uint32_t* x, uint64_t n, unsigned shift, uint8_t* out, uint64_t size);
 template <bool ranked>
 void set_ones_avx512(const uint32_t* x, uint64_t n, unsigned shift, uint8_t* out, uint64_t size);
+template <bool ranked>
+void set_ones_neon(const uint32_t* x, uint64_t n, unsigned shift, uint8_t* out, uint64_t size);
 
 template <bool ranked>
 inline constexpr cpu_table<decltype(&set_ones_scalar<ranked>)> set_ones{
-    set_ones_scalar<ranked>, on_x86(set_ones_avx2<ranked>), on_x86(set_ones_avx512<ranked>)};
+    set_ones_scalar<ranked>, on_x86(set_ones_avx2<ranked>), on_x86(set_ones_avx512<ranked>),
+    on_arm(set_ones_neon<ranked>)};
 
 // ---- Number of ones ----------------------------------------------------------------------------------------
 inline uint64_t count_ones_scalar(const uint8_t* in, uint64_t size) {
@@ -76,8 +79,9 @@ inline uint64_t count_ones_scalar(const uint8_t* in, uint64_t size) {
 
 uint64_t count_ones_avx2(const uint8_t* in, uint64_t size);
 uint64_t count_ones_avx512(const uint8_t* in, uint64_t size);
+uint64_t count_ones_neon(const uint8_t* in, uint64_t size);
 inline constexpr cpu_table<decltype(&count_ones_scalar)> count_ones{count_ones_scalar, on_x86(count_ones_avx2),
-                                                                    on_x86(count_ones_avx512)};
+                                                                    on_x86(count_ones_avx512), on_arm(count_ones_neon)};
 
 // ---- Bits to positions -----------------------------------------------------------------------------------------
 // Of the ones in bytes [begin, end) of a string, whose first is the string's i-th: writes out[i] and on. Returns the i
@@ -97,9 +101,12 @@ template <bool ranked>
 uint64_t list_ones_avx2(const uint8_t* in, uint64_t begin, uint64_t end, uint64_t i, uint64_t n, uint32_t* out);
 template <bool ranked>
 uint64_t list_ones_avx512(const uint8_t* in, uint64_t begin, uint64_t end, uint64_t i, uint64_t n, uint32_t* out);
+template <bool ranked>
+uint64_t list_ones_neon(const uint8_t* in, uint64_t begin, uint64_t end, uint64_t i, uint64_t n, uint32_t* out);
 
 template <bool ranked>
 inline constexpr cpu_table<decltype(&list_ones_scalar<ranked>)> list_ones{
-    list_ones_scalar<ranked>, on_x86(list_ones_avx2<ranked>), on_x86(list_ones_avx512<ranked>)};
+    list_ones_scalar<ranked>, on_x86(list_ones_avx2<ranked>), on_x86(list_ones_avx512<ranked>),
+    on_arm(list_ones_neon<ranked>)};
 
 }  // namespace dr
