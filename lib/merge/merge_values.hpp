@@ -43,15 +43,23 @@ void add_values_avx2(const typename From::bits* values, uint64_t n, float weight
 template <class From, class To>
 uint64_t add_pairs_avx2(const uint32_t* support, const typename From::bits* values, uint64_t n, float weight,
                         uint64_t first, uint64_t end, typename To::bits* out);
+template <class From, class To>
+void convert_values_neon(const typename From::bits* values, uint64_t n, typename To::bits* out);
+template <class From, class To>
+void add_values_neon(const typename From::bits* values, uint64_t n, float weight, typename To::bits* out);
+template <class From, class To>
+uint64_t add_pairs_neon(const uint32_t* support, const typename From::bits* values, uint64_t n, float weight,
+                        uint64_t first, uint64_t end, typename To::bits* out);
 
 template <class From, class To>
-inline constexpr cpu_table<convert_values_fn<From, To>> convert_values_at{convert_values_scalar<From, To>,
-                                                                          on_x86(convert_values_avx2<From, To>)};
+inline constexpr cpu_table<convert_values_fn<From, To>> convert_values_at{
+    convert_values_scalar<From, To>, on_x86(convert_values_avx2<From, To>), nullptr,
+    on_arm(convert_values_neon<From, To>)};
 template <class From, class To>
-inline constexpr cpu_table<add_values_fn<From, To>> add_values_at{add_values_scalar<From, To>,
-                                                                  on_x86(add_values_avx2<From, To>)};
+inline constexpr cpu_table<add_values_fn<From, To>> add_values_at{
+    add_values_scalar<From, To>, on_x86(add_values_avx2<From, To>), nullptr, on_arm(add_values_neon<From, To>)};
 template <class From, class To>
-inline constexpr cpu_table<add_pairs_fn<From, To>> add_pairs_at{add_pairs_scalar<From, To>,
-                                                                on_x86(add_pairs_avx2<From, To>)};
+inline constexpr cpu_table<add_pairs_fn<From, To>> add_pairs_at{
+    add_pairs_scalar<From, To>, on_x86(add_pairs_avx2<From, To>), nullptr, on_arm(add_pairs_neon<From, To>)};
 
 }  // namespace dr
