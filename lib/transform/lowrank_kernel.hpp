@@ -32,11 +32,15 @@ struct lowrank_kernels {
 extern const lowrank_kernels lowrank_scalar;
 #if DR_X86
 extern const lowrank_kernels lowrank_avx2, lowrank_avx512;
+#elif DR_NEON
+extern const lowrank_kernels lowrank_neon;
 #endif
 
 inline const lowrank_kernels& lowrank_at(cpu_level level) {
 #if DR_X86
   static constexpr cpu_table<const lowrank_kernels*> table{&lowrank_scalar, &lowrank_avx2, &lowrank_avx512};
+#elif DR_NEON
+  static constexpr cpu_table<const lowrank_kernels*> table{&lowrank_scalar, nullptr, nullptr, &lowrank_neon};
 #else
   static constexpr cpu_table<const lowrank_kernels*> table{&lowrank_scalar};
 #endif
