@@ -25,11 +25,15 @@ struct dct_kernels {
 extern const dct_kernels dct_scalar;
 #if DR_X86
 extern const dct_kernels dct_avx2, dct_avx512;
+#elif DR_NEON
+extern const dct_kernels dct_neon;
 #endif
 
 inline const dct_kernels& dct_at(cpu_level level) {
 #if DR_X86
   static constexpr cpu_table<const dct_kernels*> table{&dct_scalar, &dct_avx2, &dct_avx512};
+#elif DR_NEON
+  static constexpr cpu_table<const dct_kernels*> table{&dct_scalar, nullptr, nullptr, &dct_neon};
 #else
   static constexpr cpu_table<const dct_kernels*> table{&dct_scalar};
 #endif
