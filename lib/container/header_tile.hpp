@@ -87,8 +87,9 @@ struct judge_frames {
       h.header_size += frame_tag_size;
     }
     if (f.size < h.header_size || !same_head(b, f, a, tagged)) {
-      b.phase([&](unsigned lane) {
-        if (lane == 0) fail_frame(state, is_of_later(f, a, tagged) ? DR_E_UNSUPPORTED : DR_E_CORRUPT, 0, f.size);
+      (void)b.template once<uint32_t>([&] {
+        fail_frame(state, is_of_later(f, a, tagged) ? DR_E_UNSUPPORTED : DR_E_CORRUPT, 0, f.size);
+        return refused;
       });
       return fail_rows(b, a, first, state);
     }
