@@ -10,6 +10,8 @@ what all clients have got, so that what one frame loses is in the next; a client
 
 import functools
 import math
+import statistics
+import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
@@ -55,13 +57,23 @@ class Parcel:
 
 @dataclass
 class Sender:
-    """Packs one side's tensors, and keeps what a plan's memory has of them. rank: decides private random numbers."""
+    """Packs one side's tensors, and keeps what a plan's memory has of them. rank: decides private random numbers.
+
+    seconds: what each message took to encode.
+    """
 
     plan: Optional[str]
     rank: int
     states: Any = field(default=None)
+    seconds: List[float] = field(default_factory=list)
 
     def pack(self, tensors: Tensors, step: int) -> Parcel:
+        begin = time.perf_counter()
+        parcel = self.encoded(tensors, step)
+        self.seconds.append(time.perf_counter() - begin)
+        return parcel
+
+    def encoded(self, tensors: Tensors, step: int) -> Parcel:
         if self.plan is None:
             return Parcel(sum(4 * t.numel() for t in tensors), tensors=[t.clone() for t in tensors])
         import deepreduce
@@ -120,6 +132,10 @@ def judge(model: nn.Module, values: Tensors, rows: torch.Tensor) -> Dict[str, fl
     return {"perplexity": 2.0**bits if bits < 1000 else math.inf, "accuracy": right / words_in_all}
 
 
+def median_ms(seconds: Sequence[float]) -> float:
+    return round(1e3 * statistics.median(seconds), 4)
+
+
 def catch_up(frames: Sequence[int], seen: int, dense: int) -> int:
     """Bytes that bring a client up to date that has got the first `seen` frames of these sizes: the others, or the model."""
     return min(sum(frames[seen:]), dense)
@@ -138,12 +154,15 @@ class Server:
         self.frames: List[int] = []  # sizes of what was sent down
         self.seen: Dict[int, int] = {}  # client: frames of these that it has
         self.dense = sum(4 * t.numel() for t in first)
+        self.decode_seconds: List[float] = []  # of each message down, at a client
 
     def show(self, step: int, clients: Sequence[int]) -> int:
         """Sends the model to these clients. Returns bytes, of all of them."""
         base = self.first if self.wire.way == "difference" else self.shown
         parcel = self.sender.pack([x - b for x, b in zip(self.x, base)], step)
+        begin = time.perf_counter()
         mean = mean_of([parcel], [1.0], self.x)
+        self.decode_seconds.append(time.perf_counter() - begin)
         self.shown = [b + t for b, t in zip(base, mean)]
         self.frames.append(parcel.size)
         if self.wire.way == "difference":
@@ -167,7 +186,8 @@ def run(federation: Federation, setup: Setup, wire: Wire, seed: int, tell: Calla
 
     Returns {curve: [{round, up, down, loss, perplexity, accuracy, at_clients}], …}: up and down are bytes since the
     beginning; at_clients is the perplexity of the model that clients got. volume_up and volume_down are those of a message
-    over those of the model in float32, volume_caught_up has what clients had missed.
+    over those of the model in float32, volume_caught_up has what clients had missed. ms: medians of a message; decode up is
+    the server's, of one message of the sum.
     """
     torch.manual_seed(seed)
     model = federation.model()
@@ -175,7 +195,7 @@ def run(federation: Federation, setup: Setup, wire: Wire, seed: int, tell: Calla
     sender = functools.cache(lambda client: Sender(wire.up, rank=1 + client))
     draw = torch.Generator().manual_seed(seed)
     up = down = messages = 0
-    curve = []
+    curve, merged = [], []
     for number in range(1, setup.rounds + 1):
         chosen = torch.randperm(len(federation.clients), generator=draw)[: setup.clients].sort().values.tolist()
         down += server.show(number, chosen)
@@ -186,7 +206,9 @@ def run(federation: Federation, setup: Setup, wire: Wire, seed: int, tell: Calla
             parcels.append(sender(client).pack(changed, number))
             losses.append(loss)
         sizes = [len(federation.clients[client]) for client in chosen]
+        begin = time.perf_counter()
         mean = mean_of(parcels, [n / sum(sizes) for n in sizes], server.x)
+        merged.append((time.perf_counter() - begin) / len(parcels))
         server.x = [x - setup.server_rate * m for x, m in zip(server.x, mean)]
         up += sum(p.size for p in parcels)
         messages += len(parcels)
@@ -206,5 +228,11 @@ def run(federation: Federation, setup: Setup, wire: Wire, seed: int, tell: Calla
         "volume_up": up / messages / dense,
         "volume_down": sum(server.frames) / len(server.frames) / dense,
         "volume_caught_up": down / messages / dense,
+        "ms": {
+            "encode_up": median_ms([s for client in range(len(federation.clients)) for s in sender(client).seconds]),
+            "decode_up": median_ms(merged),
+            "encode_down": median_ms(server.sender.seconds),
+            "decode_down": median_ms(server.decode_seconds),
+        },
         "curve": curve,
     }

@@ -28,6 +28,8 @@ WIRES = {
     "p0_qsgd": both("BF-P0 + QSGD", "index=bloom(policy=p0,fpr=0.01) value=qsgd"),
     "golomb_qsgd": both("Golomb + QSGD", "index=golomb(adaptive=1) value=qsgd"),
     "log": both("Golomb + log_quant", "index=golomb(adaptive=1) value=log_quant"),
+    "topr_up": Wire("Top-10 %, dense down", TOP + MEMORY + "index=raw value=raw"),
+    "log_up": Wire("Golomb + log_quant, half down", TOP + MEMORY + "index=golomb(adaptive=1) value=log_quant", "index=all value=half"),
     "topr_update": both("Top-10 %, updates", "index=raw value=raw", "update"),
     "log_update": both("Golomb + log_quant, updates", "index=golomb(adaptive=1) value=log_quant", "update"),
 }
