@@ -33,7 +33,7 @@ COSTS = {
     "add_rows": (3, 0, 30), "merge_tiles": (6, 0, 0), "fit_poly_keys": (3, 0, 4), "fit_poly_fit_sorted": (30, 0, 20),
     # These have not run on a device: as their likes.
     "log_quant_range": (2.5, 1.5, 0), "log_quant_levels": (2.5, 2, 0), "log_quant_code": (3.2, 3, 0), "find_changes": (5, 0, 17), "value_raw": (2, 0, 2),
-    "golomb_sum_groups": (4, 1, 0), "check_bases": (5, 0, 15), "assign_changes": (3, 0, 10)}
+    "golomb_sum_groups": (4, 1, 0), "select_solve": (3.5, 0, 250), "check_bases": (5, 0, 15), "assign_changes": (3, 0, 10)}
 # Microseconds for each block that finds nothing to do, where launches have room for more than there is: a threshold's 52,000 such blocks took 62.
 IDLE = 1.2e-3
 VALUES = {"find_changes": 0, "check_bases": 0, "begin_call": 0, "golomb_sum_groups": 0, "judge_frames": 0, "assign_changes": 1024}  # a block of a patch; others 4096
@@ -93,11 +93,13 @@ class Row:
         # (With a residual three streams are at four fifths of the copy's rate.)
         read = 4 * self.d * 3 / 0.8 if self.residual else 4 * self.d
         sectors = 2 * self.d * (1 - 0.98**16)  # in which one of 16 values changed
+        largest = self.d if self.d <= 65536 else 8192  # of the tensors of which each has one block (solve_most)
         size, reads, amount = {
             "find_changes": (4 * self.d + 6 * self.selected, True, self.selected), "check_bases": (2 * self.d, True, self.selected),
             "assign_changes": (2 * sectors, False, self.selected),
             "select_filter": (read + 8 * candidates, not self.residual, candidates), "select_refine": (0, False, candidates), "select_compact": (0, False, candidates),
             "select_adopt": (12 * self.selected, True, self.selected), "pack_frame": (0, False, self.selected), "subtract_rows": (0, False, self.selected),
+            "select_solve": (4 * largest, True, largest),
             "begin_call": (37e6 if self.frames == 64 else 0, False, 0), "merge_tiles": ((4 if self.fresh else 8) * self.d + 8 * pairs * (self.frames > 1), False, 0),
             "fit_poly_keys": (12 * self.selected, False, self.selected), "fit_poly_fit_sorted": (12 * self.selected, False, self.selected),
             "select_fallback": (5 * 4 * self.d if self.fails else 0, True, 0)}.get(kernel, (0, False, pairs))
@@ -142,7 +144,8 @@ def table(row, gpu):
 def expected(row, gpu):
     all_of = list(table(row, gpu))
     beside = sum(min(BESIDE_LIMIT, BESIDE * min(a["us"], b["us"])) for a, b in zip(all_of, all_of[1:])
-                 if any(i["kernel"] in INDICES and v["kernel"].startswith(STREAMS) for i, v in ((a, b), (b, a))))
+                 if b["kernel"] == "select_solve" and a["kernel"] == "select_filter"
+                 or any(i["kernel"] in INDICES and v["kernel"].startswith(STREAMS) for i, v in ((a, b), (b, a))))
     return sum(launch["us"] for launch in all_of) + BOUNDARY * (len(all_of) - 1) - beside + (SORT if "fit_poly" in row else 0)
 
 

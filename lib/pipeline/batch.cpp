@@ -8,6 +8,7 @@
 #include "pipeline/encode.hpp"
 #include "pipeline/row_bounds.hpp"
 #include "pipeline/tensor_check.hpp"
+#include "sparsify/select_device.hpp"
 
 namespace dr {
 namespace {
@@ -123,6 +124,7 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
     u.source_max = u.sparse ? std::min(out.shapes[u.first_tensor].count, tensor_elements_max) : u.universe;
     u.selected_max = std::min(u.source_max, u.method->sparsifier().selected_max(u.universe));
     u.dense_above = u.method->sparsifier().dense_above(u.universe);
+    out.has_large = out.has_large || u.universe > solve_most(false);
     if (const dr_status s = add_unit_rows(out, u, error)) return s;
     const bound_sparsifier sparsifier = u.method->sparsifier();
     // (A blind sparsifier selects zeros, too, and a frame stores the number of selected rows.)

@@ -140,6 +140,7 @@ device_select_job device_select_job_of(const batch& b, size_t row) {
     j.flat_tiles = 0;
     j.needs_finite = false;
   }
+  j.solved = j.kind == device_select_job::largest && j.d <= solve_most(b.has_large);
   return j;
 }
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "sparsify/select_bracket_tile.hpp"
+#include "sparsify/select_rank_tile.hpp"
 
 namespace dr {
 

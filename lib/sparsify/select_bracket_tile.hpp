@@ -1,4 +1,4 @@
-// A sample of a tensor brackets the r-th magnitude in [lo, hi]; small tensors are solved outright.
+// A sample of a tensor brackets the r-th magnitude in [lo, hi].
 #pragma once
 
 #include <cmath>
@@ -13,18 +13,14 @@ namespace dr {
 // The margin of a rank in a sample: six standard deviations, plus a constant for small ranks.
 DR_HD inline double bracket_slack(double expected) { return 6 * sqrt(expected) + 4; }
 
-// Lanes that read runs of 32 words use different banks.
-DR_HD constexpr uint32_t bank_place(uint32_t i) { return i + i / 32; }
-
 template <class Bits, size_t N>
 struct select_bracket {
   static constexpr const char* name = "select_bracket";
   static constexpr unsigned lanes = select_lanes, grid_phases = 1;
   using args = select_args<N>;
   using view = select_view<Bits>;
-  // A sample's bins; or the bins of a small tensor, followed by all its keys.
   struct shared {
-    alignas(16) uint32_t word[select_bins + bank_place(select_small)];
+    alignas(16) uint32_t word[select_sample_bins];
   };
   static constexpr uint32_t sample_shift = key_bits<Bits> - 13;
   static_assert(select_sample_bins == 1u << 13);
@@ -34,38 +30,8 @@ struct select_bracket {
     const select_unit& u = job_of_tile(a, b.index());
     if (u.row->fault.code != DR_OK) return;
     const view v = view::of(a, u);
-    if (u.d <= select_small) return solve(b, s, v);
     sample(b, s, v, b.index() - u.first_tile);
     if (last_of(b, &v.state().done_bracket, u.sample_blocks)) set_bracket(b, v);
-  }
-
-  // All of a small tensor.
-  template <class Block>
-  DR_HD static void solve(Block& b, shared& s, const view& v) {
-    const select_unit& u = v.unit;
-    uint32_t* const keys = s.word + select_bins;
-    b.phase([&](unsigned lane) {
-#pragma unroll 8
-      for (uint32_t i = lane; i < u.d; i += lanes) {
-        const unit_run r = unit_run::at(u, i);
-        Bits value = static_cast<const Bits*>(r.values)[i - r.first];
-        if (r.residual) {
-          const float acc = accumulated(v.common, r.residual[i - r.first], value);
-          r.residual[i - r.first] = acc;
-          value = rounded_value<Bits>(v.common, acc);
-        }
-        keys[bank_place(i)] = key_of(value);
-      }
-    });
-    const auto key = [&](uint64_t i) { return keys[bank_place(static_cast<uint32_t>(i))]; };
-    const exact_rank r = select_exactly(b, s.word, u.d, u.target, key_bits<Bits>, [&](uint32_t i) {
-      const uint32_t k = key(i);
-      return k ? k : ~0u;
-    });
-    const uint64_t all = write_range<Bits>(b, v.common, u, 0, u.d, (u.d + lanes - 1) / lanes, r, 0, key);
-    b.phase([&](unsigned lane) {
-      if (lane == 0) tell_count(u, selected_of(all, r.ties));
-    });
   }
 
   template <class Block>

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "sparsify/select_bracket_tile.hpp"
+#include "sparsify/select_rank_tile.hpp"
 
 namespace dr {
 
@@ -17,8 +17,8 @@ struct select_chunks {
   static constexpr uint32_t few = 256;
   struct shared {
     alignas(16) uint32_t hist[select_bins];
-    uint32_t key[bank_place(select_small)];  // of a tile of at most so many elements
-    uint32_t chosen[chunk_max / 32];         // a bit for each element of the tile
+    uint32_t key[bank_place(chunk_tile)];  // of a tile of at most so many elements
+    uint32_t chosen[chunk_max / 32];       // a bit for each element of the tile
   };
 
   template <class Block>
@@ -55,7 +55,7 @@ struct select_chunks {
   template <class Block>
   DR_HD static void choose(Block& b, shared& s, const view& v, uint32_t begin, uint32_t n) {
     const select_unit& u = v.unit;
-    const bool fits = u.chunk_size() <= select_small;
+    const bool fits = u.chunk_size() <= chunk_tile;
     b.phase([&](unsigned lane) {
       for (uint32_t w = lane; w < (n + 31) / 32; w += lanes) s.chosen[w] = 0;
 #pragma unroll 8
@@ -103,9 +103,9 @@ struct select_chunks {
   // One chunk: its threshold by radix, and the first of those that equal it.
   template <class Block, class F>
   DR_HD static void choose_in(Block& b, shared& s, uint32_t first, uint32_t n, uint32_t target, F&& key) {
-    const exact_rank cut = select_exactly(b, s.hist, n, target, key_bits<Bits>, [&](uint32_t i) {
-      const uint32_t k = key(first + i);
-      return k ? k : ~0u;
+    const exact_rank cut = select_exactly(b, s.hist, target, key_bits<Bits>, [&](unsigned lane, auto&& count) {
+      for (uint32_t i = lane; i < n; i += lanes)
+        if (const uint32_t k = key(first + i)) count(k);
     });
     const uint32_t share = (n + lanes - 1) / lanes;
     typename Block::template each<uint32_t> equal;

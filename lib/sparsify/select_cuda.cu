@@ -3,6 +3,7 @@
 #include "sparsify/select_tile.hpp"
 
 #define DR_SELECT(BITS, N)                            \
+  DR_DEVICE_KERNEL(dr::select_solve<BITS, N>)         \
   DR_DEVICE_KERNEL(dr::select_bracket<BITS, N>)       \
   DR_DEVICE_KERNEL(dr::select_chunks<BITS, N>)        \
   DR_DEVICE_KERNEL(dr::select_filter<BITS, false, N>) \

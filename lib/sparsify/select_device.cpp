@@ -24,6 +24,8 @@ select_kind kind_of(const device_select_job& j) {
                                                : select_nonzero;
 }
 
+bool is_sampled(const select_unit& u) { return u.kind == select_largest_kind && !u.solved(); }
+
 // The sample is what one wave of blocks reads, two waves where millions are selected: six standard deviations of the r-th
 // rank are then r/8 of 1 % and r/24 of 10 %, and candidates, at 30 µs a million, cost less than a further wave, at 8 µs.
 // But at most one value in 32: for the many tensors of a model larger samples would take longer than the read. The
@@ -60,7 +62,8 @@ select_unit unit_of(const device_select_job& j) {
     u.capacity = j.chunk_target;
     u.low = j.chunk;
   }
-  if (u.kind == select_largest_kind && u.d > select_small) plan_sample(j, u);
+  if (j.solved) u.flags |= select_solved;
+  if (is_sampled(u)) plan_sample(j, u);
   if (j.needs_finite) u.flags |= select_needs_finite;
   if (j.plain) u.flags |= select_plain;
   return u;
@@ -106,19 +109,16 @@ struct group {
     bool samples = false, solves = false, reads = false, in_chunks = false, whole = false;
     for (size_t i = 0; i < jobs.size(); ++i) {
       const select_unit& u = args.job[i] = describe(jobs[i]);
-      const bool ranked = u.kind == select_largest_kind, small = ranked && u.d <= select_small;
-      samples |= ranked && !small;
-      solves |= small;
+      samples |= is_sampled(u);
+      solves |= u.solved();
       in_chunks |= u.kind == select_in_chunks;
       whole |= u.kind == select_whole;
-      reads |= !small && is_filtered(u);
+      reads |= !u.solved() && is_filtered(u);
     }
     dr_status s = DR_OK;
-    if (samples || solves)
-      s = launch_tiles<select_bracket<Bits, N>>([](const select_unit& u, const select_layout&) -> uint32_t {
-        if (u.kind != select_largest_kind) return 0;
-        return u.d <= select_small ? 1 : u.sample_blocks;
-      });
+    if (samples)
+      s = launch_tiles<select_bracket<Bits, N>>(
+          [](const select_unit& u, const select_layout&) -> uint32_t { return is_sampled(u) ? u.sample_blocks : 0; });
     if (!s && in_chunks)
       s = launch_tiles<select_chunks<Bits, N>>(
           [](const select_unit& u, const select_layout& at) { return u.kind == select_in_chunks ? at.tiles : 0; });
@@ -129,13 +129,21 @@ struct group {
       s = first.residual ? launch_tiles<select_survey<Bits, true, N>>(tiles)
                          : launch_tiles<select_survey<Bits, false, N>>(tiles);
     }
+    if (!s && reads) {
+      const auto tiles = [](const select_unit& u, const select_layout& at) { return is_filtered(u) ? at.tiles : 0; };
+      s = first.residual ? launch_tiles<select_filter<Bits, true, N>>(tiles)
+                         : launch_tiles<select_filter<Bits, false, N>>(tiles);
+    }
+    if (!s && solves) {
+      device_queue& queue = *static_cast<device_queue*>(exec.device);
+      queue.beside = reads;  // the read is of other tensors
+      s = launch_tiles<select_solve<Bits, N>>(
+          [](const select_unit& u, const select_layout&) -> uint32_t { return u.solved(); });
+      queue.beside = false;
+    }
     if (s || !reads) return s;
-    const auto tiles = [](const select_unit& u, const select_layout& at) { return is_filtered(u) ? at.tiles : 0; };
-    s = first.residual ? launch_tiles<select_filter<Bits, true, N>>(tiles)
-                       : launch_tiles<select_filter<Bits, false, N>>(tiles);
-    if (!s)
-      s = launch_tiles<select_refine<Bits, N>>(
-          [](const select_unit&, const select_layout& at) { return at.refine_blocks; });
+    s = launch_tiles<select_refine<Bits, N>>(
+        [](const select_unit&, const select_layout& at) { return at.refine_blocks; });
     if (!s)
       s = launch_tiles<select_compact<Bits, N>>([](const select_unit&, const select_layout& at) { return at.slices; });
     return s || !samples ? s : fall_back();

@@ -24,6 +24,7 @@ struct device_select_job {
   uint32_t dtype, width;
   kind_t kind;
   uint64_t target;               // largest, chance: their number
+  bool solved;                   // largest: one block selects all (solve_most)
   const uint64_t* key;           // chance: the tensor's shared key, in device memory,
   uint64_t key_part;             // and what is combined with it
   uint32_t chunk, chunk_target;  // chunks: elements of a whole one, and how many of them are selected
@@ -52,8 +53,12 @@ uint32_t flat_tiles_of(uint64_t elements, uint32_t dtype);
 inline constexpr uint64_t select_lists_limit = 0x7fffffff;
 uint64_t select_lists(const device_select_job& job);
 
-// Bytes of scratch: `zeroed` is zero when the call begins. From d, dtype, width, flat_tiles, kind, target, dense_above and
-// count_max alone.
+// The elements of a tensor that one block should select all at once. That takes 20 µs for 65,536, the launches for larger
+// tensors 30; where those run anyway, it is worth it for few.
+constexpr uint64_t solve_most(bool others_are_larger) { return others_are_larger ? 8192 : 65536; }
+
+// Bytes of scratch: `zeroed` is zero when the call begins. From d, dtype, width, flat_tiles, kind, target, solved, dense_above
+// and count_max alone.
 struct device_select_need {
   uint64_t zeroed, plain;
 };
@@ -69,7 +74,7 @@ struct device_select_scratch {
   std::vector<dr_job> jobs;
 };
 
-// Enqueues. Scratch: the sums over jobs, every need rounded up to 64, in the order of the jobs. At most 5 launches for
+// Enqueues. Scratch: the sums over jobs, every need rounded up to 64, in the order of the jobs. At most 6 launches for
 // all jobs of one type, with or without feedback, one of which exits at once unless the estimate of the sample failed;
 // 1 more each for chunks, for whole tensors and for sparse jobs.
 dr_status select_on_device(const dr_exec& exec, std::span<const device_select_job> jobs, std::byte* zeroed,

@@ -7,6 +7,9 @@
 
 namespace dr {
 
+// Lanes that read runs of 32 words use different banks.
+DR_HD constexpr uint32_t bank_place(uint32_t i) { return i + i / 32; }
+
 struct rank_place {
   uint32_t bin, rank;  // rank: in the bin, from 1; 0: there are fewer elements
 };
@@ -63,10 +66,28 @@ struct exact_rank {
   uint32_t key, ties;  // ties: the rank among equal keys; 0: there are fewer keys
 };
 
-// The key of rank `rank` among n keys key(i), by radix: keys of `bits` bits, at most 31; larger keys do not count.
-// `hist`: 2048 words of shared memory.
-template <class Block, class F>
-DR_HD exact_rank select_exactly(Block& b, uint32_t* hist, uint32_t n, uint32_t rank, uint32_t bits, F&& key) {
+// Counts those of a lane's keys whose bits from shift + bits on are `prefix`, in hist by the `bits` bits below: each(f)
+// calls f(key). A run of one bin, frequent in data that is not random, is added at once.
+template <class Each>
+DR_HD void count_keys(uint32_t* hist, uint32_t prefix, uint32_t shift, uint32_t bits, Each&& each) {
+  uint32_t bin = 0, run = 0;
+  each([&](uint32_t key) {
+    if (uint64_t{key} >> shift >> bits != prefix) return;
+    const uint32_t next = key >> shift & ((1u << bits) - 1);
+    if (next != bin && run) {
+      atomic_add(hist + bin, run);
+      run = 0;
+    }
+    bin = next;
+    ++run;
+  });
+  if (run) atomic_add(hist + bin, run);
+}
+
+// The key of rank `rank`, by radix: keys of `bits` bits, at most 31; larger keys do not count. each(lane, f) calls
+// f(key) for a lane's. `hist`: 2048 words of shared memory.
+template <class Block, class Each>
+DR_HD exact_rank select_exactly(Block& b, uint32_t* hist, uint32_t rank, uint32_t bits, Each&& each) {
   constexpr uint32_t digit = 11;
   static_assert(1u << digit == select_bins);
   uint32_t prefix = 0;
@@ -76,12 +97,7 @@ DR_HD exact_rank select_exactly(Block& b, uint32_t* hist, uint32_t n, uint32_t r
     b.phase([&](unsigned lane) {
       for (uint32_t i = lane; i < select_bins; i += Block::lanes) hist[i] = 0;
     });
-    b.phase([&](unsigned lane) {
-      for (uint32_t i = lane; i < n; i += Block::lanes) {
-        const uint32_t k = key(i);
-        if (k >> top == prefix) atomic_add(hist + (k >> shift & (select_bins - 1) & ((1u << (top - shift)) - 1)), 1u);
-      }
-    });
+    b.phase([&](unsigned lane) { count_keys(hist, prefix, shift, top - shift, [&](auto&& f) { each(lane, f); }); });
     const rank_place p = find_rank<select_bins>(b, hist, rank);
     if (p.rank == 0) return {0, 0};
     prefix = prefix << (top - shift) | p.bin;
@@ -90,41 +106,7 @@ DR_HD exact_rank select_exactly(Block& b, uint32_t* hist, uint32_t n, uint32_t r
   return {prefix, rank};
 }
 
-// Selects from the elements [begin, end), keys key(i), in order: those above `above`, and the first `ties` that equal
-// it; never zeros. A lane processes `share` of them at a time. Returns their number: above in the high half, equal in
-// the low half.
-template <class Bits, class Block, class F>
-DR_HD uint64_t write_range(Block& b, const select_common& c, const select_unit& u, uint32_t begin, uint32_t end,
-                           uint32_t share, const exact_rank& cut, uint64_t before, F&& key) {
-  typename Block::template each<uint64_t> mine;
-  for (uint64_t first = begin; first < end; first += uint64_t{share} * Block::lanes) {
-    b.phase([&](unsigned lane) {
-      mine[lane] = 0;
-      const uint64_t at = first + uint64_t{lane} * share, stop = at + share < end ? at + share : end;
-      for (uint64_t i = at; i < stop; ++i) {
-        const uint32_t k = key(i);
-        mine[lane] += k > cut.key ? uint64_t{1} << 32 : k == cut.key && k;
-      }
-    });
-    const uint64_t all = b.exclusive_sum(mine);
-    b.phase([&](unsigned lane) {
-      const uint64_t sum = before + mine[lane];
-      uint64_t over = sum >> 32, equal = static_cast<uint32_t>(sum);
-      const uint64_t at = first + uint64_t{lane} * share, stop = at + share < end ? at + share : end;
-      for (uint64_t i = at; i < stop; ++i) {
-        const uint32_t k = key(i);
-        const bool tie = k == cut.key && k;
-        if (k > cut.key || (tie && equal < cut.ties))
-          keep(c, u, over + (equal < cut.ties ? equal : cut.ties), static_cast<uint32_t>(i),
-               stored<Bits>(c, u, static_cast<uint32_t>(i)));
-        over += k > cut.key;
-        equal += tie;
-      }
-    });
-    before += all;
-  }
-  return before;
-}
+// Counts of selected elements have those above the threshold in the high half, and those that equal it in the low half.
 DR_HD inline uint64_t selected_of(uint64_t counted, uint32_t ties) {
   const uint64_t equal = static_cast<uint32_t>(counted);
   return (counted >> 32) + (equal < ties ? equal : ties);

@@ -152,7 +152,9 @@ struct select_refine {
       return true;
     }
     if (n > select_layout::list_size(v.unit.target)) return false;
-    cut = select_exactly(b, s.hist, n, cut.ties, state.shift, [&](uint32_t i) { return v.list()[i] - first; });
+    cut = select_exactly(b, s.hist, cut.ties, state.shift, [&](unsigned lane, auto&& count) {
+      for (uint32_t i = lane; i < n; i += lanes) count(v.list()[i] - first);
+    });
     cut.key += first;
     return true;
   }

@@ -1,6 +1,7 @@
 // Selection of elements on a GPU: exact Top-r with one read of the gradient, thresholds, nonzeros, and sparse input.
 //
-//   bracket   a sample brackets the r-th magnitude in [lo, hi]; tensors of up to 8192 elements are solved completely
+//   solve     all of a small tensor, by one block (solve_most)
+//   bracket   a sample of a larger tensor brackets the r-th magnitude in [lo, hi]
 //   filter    the read: lists candidates (key >= lo) and their values tile by tile; counts those in [lo, hi] in 2048 bins
 //   refine    finds the exact threshold in the bin of rank r; other blocks order the tiles
 //   compact   writes support and values: the candidates in the order of the tiles, cut at the threshold
@@ -21,4 +22,5 @@
 #include "sparsify/select_fallback_tile.hpp"
 #include "sparsify/select_filter_tile.hpp"
 #include "sparsify/select_refine_tile.hpp"
+#include "sparsify/select_solve_tile.hpp"
 #include "sparsify/select_survey_tile.hpp"

@@ -17,8 +17,8 @@
 namespace dr {
 
 inline constexpr unsigned select_lanes = 256;
-inline constexpr uint32_t select_small = 8192;  // up to so many elements one block selects all
-inline constexpr uint32_t select_tile = 8192;   // elements a block, in filter
+inline constexpr uint32_t select_tile = 8192;  // elements a block, in filter
+inline constexpr uint32_t chunk_tile = 8192;   // elements a block, in chunks, if a chunk has no more
 inline constexpr uint32_t select_bins = 2048, select_sample_bins = 8192;
 inline constexpr uint32_t sample_piece = 4, sample_tile = 2048;  // consecutive values; values a block
 inline constexpr uint32_t order_tile = 1024;                     // tiles that a block of refine orders
@@ -35,7 +35,7 @@ enum select_kind : uint8_t {
   select_in_chunks = 4,
   select_whole = 5
 };
-enum select_flag : uint8_t { select_needs_finite = 1, select_flat = 2, select_plain = 4 };
+enum select_flag : uint8_t { select_needs_finite = 1, select_flat = 2, select_plain = 4, select_solved = 8 };
 
 // One dense tensor, for kernels. Scratch has offsets, in units of 64 bytes, from the base in the launch.
 struct select_unit {
@@ -62,6 +62,7 @@ struct select_unit {
     return share ? static_cast<uint32_t>(share) : 1;
   }
   DR_HD constexpr bool flat() const { return flags & select_flat; }
+  DR_HD constexpr bool solved() const { return flags & select_solved; }  // one block selects all
   DR_HD constexpr uint32_t columns() const { return flat() ? 1 : width; }
   DR_HD const flat_table& bucket() const { return *static_cast<const flat_table*>(values); }
 };
@@ -121,7 +122,7 @@ struct select_layout {
     select_layout l{};
     const bool ranked = u.kind == select_largest_kind;
     if (u.kind == select_whole) l.tiles = u.flat() ? u.flat_tiles : tiles_of(u.d, u.width, value_size);
-    if (u.kind == select_whole || (ranked && u.d <= select_small)) {
+    if (u.kind == select_whole || u.solved()) {
       l.zeroed = 64;
       return l;
     }
@@ -158,7 +159,7 @@ struct select_layout {
 
   // The elements that a block selects from: whole chunks.
   DR_HD static constexpr uint32_t chunk_span(uint32_t chunk) {
-    return chunk < select_small ? select_small / chunk * chunk : chunk;
+    return chunk < chunk_tile ? chunk_tile / chunk * chunk : chunk;
   }
   // Tiles of the read of d rows that are contiguous in memory.
   DR_HD static constexpr uint32_t tiles_of(uint32_t d, uint32_t width, uint32_t value_size) {

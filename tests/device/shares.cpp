@@ -97,7 +97,7 @@ floats two_values(uint64_t d) {
 // A stream may have a share of the device (a green context, MPS): nothing may depend on how many blocks run at once.
 TEST_CASE("no launch is cooperative, and blocks select the same one after the other and side by side") {
   const settings restored;
-  const floats hard = two_values(150000), easy = laplace(40000, 3);
+  const floats hard = two_values(150000), easy = laplace(70000, 3);
   const dr_place at = emulated();
   for (const floats* const values : {&hard, &easy}) {
     const told want = encode(usual, *values, nullptr);

@@ -417,11 +417,15 @@ std::vector<whole_call> whole_calls() {
   const std::vector<whole_tensor> mixed = {
       {DR_F32, 9000, 1, 0.3, 0, 0}, {DR_F32, 3, 1, 0, 0, 0}, {DR_F16, 700, 1, 0.9, 0, 0}};
   const std::vector<whole_tensor> rows = {{DR_F32, 900, 5, 0.8, 0, 0}, {DR_BF16, 40000, 3, 0, 900, DR_I64}};
-  const std::vector<whole_tensor> plateau = {{DR_F32, 30000, 1, 0, 0, DR_U32, 0.02}, {DR_F32, 3, 1, 0, 0, DR_U32}};
+  const std::vector<whole_tensor> plateau = {{DR_F32, 70000, 1, 0, 0, DR_U32, 0.02}, {DR_F32, 3, 1, 0, 0, DR_U32}};
   const std::vector<whole_tensor> bucket = {
       {DR_F32, 700, 1, 0.9, 0, 0}, {DR_F32, 0, 1, 0, 0, 0}, {DR_F32, 9000, 1, 0.3, 0, 0}, {DR_F32, 3, 1, 0, 0, 0}};
   const std::vector<whole_tensor> plateaus = {
       {DR_F16, 6000, 1, 0, 0, 0, 0.02}, {DR_F16, 5, 1, 0, 0, 0}, {DR_F16, 9000, 1, 0, 0, 0, 0.5}};
+  // Larger than what one block selects from.
+  const std::vector<whole_tensor> large_bucket = {{DR_F32, 66000, 1, 0.3, 0, 0}, {DR_F32, 3, 1, 0, 0, 0}};
+  const std::vector<whole_tensor> large_plateaus = {
+      {DR_F16, 6000, 1, 0, 0, 0, 0.02}, {DR_F16, 5, 1, 0, 0, 0}, {DR_F16, 64000, 1, 0, 0, 0, 0.5}};
   // (The second one is sent dense.)
   const std::vector<whole_tensor> patched = {{DR_BF16, 30001, 1, 0.9, 0, 0}, {DR_F16, 3001, 1, 0.01, 0, 0},
                                              {DR_F32, 9001, 1, 0.8, 0, 0},   {DR_BF16, 5000, 1, 1, 0, 0},
@@ -460,6 +464,8 @@ std::vector<whole_call> whole_calls() {
       {beyond + "bucket=flat ", "bloom", "(policy=p0,fpr=0.02)", "raw", "", bucket},
       {topr + "bucket=flat ", "golomb", "", "qsgd", "", bucket},
       {topr + "bucket=flat ", "raw", "", "raw", "", plateaus},
+      {topr + "bucket=flat ", "golomb", "", "raw", "", large_plateaus},
+      {feedback + "bucket=flat ", "raw", "", "raw", "", large_bucket},
       {feedback + "bucket=flat ", "bloom", "(policy=p0,fpr=0.01)", "fit_poly", "", bucket},
       {threshold + "bucket=flat feedback=residual ", "golomb", "", "raw", "", bucket},
       {"sparsify=random(ratio=0.3) ", "golomb", "", "qsgd", "", mixed},
