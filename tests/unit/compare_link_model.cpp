@@ -24,9 +24,9 @@ step_costs costs_of(uint32_t ranks, double decode_ns) {
   return c;
 }
 
-double time_of(double bytes, const link& l) { return 8e9 * bytes / l.bits_per_second; }
+double time_of(double bytes, const dr::predict::link& l) { return 8e9 * bytes / l.bits_per_second; }
 
-double by_hand(const step_costs& plan, const std::string& stage, uint32_t ranks, const link& l) {
+double by_hand(const step_costs& plan, const std::string& stage, uint32_t ranks, const dr::predict::link& l) {
   const double n = ranks, e = plan.encode_ns, t = time_of(plan.frame_bytes, l), decode = plan.merge_ns / n;
   const double g = plan.sum_growth, latency = l.latency_ns, agreement = latency + (n - 1) * time_of(256, l);
   if (stage == "exchange=owner")
@@ -50,7 +50,7 @@ TEST_CASE("a modelled step is what its parts add up to, less what the program ov
         CAPTURE(std::string(link_text));
         CAPTURE(ranks);
         CAPTURE(std::string(stage));
-        const link l = parse_link(link_text);
+        const dr::predict::link l = parse_link(link_text);
         const step_costs c = costs_of(ranks, 4e5);
         const double modelled = step_ns(c, stage, ranks, l), sum = by_hand(c, stage, ranks, l);
         CHECK(modelled <= sum / 0.97);
@@ -62,7 +62,7 @@ TEST_CASE("a gather's step is exact but for rounding") {
   for (const uint32_t ranks : {2, 5, 16, 1024}) {
     CAPTURE(ranks);
     const step_costs c = costs_of(ranks, 3e5);
-    const link l = parse_link("1Gb/s,20us");
+    const dr::predict::link l = parse_link("1Gb/s,20us");
     CHECK(step_ns(c, "", ranks, l) == doctest::Approx(by_hand(c, "", ranks, l)).epsilon(1e-6));
   }
 }
@@ -96,13 +96,13 @@ TEST_CASE("frames that are no smaller pay at no speed") {
 
 TEST_CASE("a hierarchy's members send dense tensors") {
   const step_costs c = costs_of(4, 1e5);
-  const link l = parse_link("1Gb/s");
+  const dr::predict::link l = parse_link("1Gb/s");
   CHECK(step_ns(c, "exchange=hierarchy(inner=4)", 4, l) > 3 * time_of(c.dense_bytes, l));
 }
 
 TEST_CASE("what the model cannot take is not a number") {
   const step_costs c = costs_of(1000, 1e5);
-  const link l = parse_link("1Gb/s");
+  const dr::predict::link l = parse_link("1Gb/s");
   CHECK(std::isnan(step_ns(c, "exchange=hierarchy(inner=4)", 1000, l)));
   CHECK(std::isnan(pays_below(c, "exchange=hierarchy(inner=4)", c.dense_bytes, 1000)));
   CHECK(std::isfinite(step_ns(c, "exchange=owner", 1000, l)));
