@@ -1,7 +1,7 @@
 """The experiments of DeepReduce's paper (Xu et al. 2021), as far as two cores go, on one page. `./dev paper`
 
     python -m bench.paper                 trains what is not in bench/results yet, then the federation, then the page
-    python -m bench.paper --federated     the federated experiment only (5 minutes of one core), then the page
+    python -m bench.paper --federated     the federated experiment only (12 minutes of one core), then the page
     python -m bench.paper --page          the page from what is kept
     python -m bench.paper --quick --out DIR   a few rounds of each plan, the json in DIR (30 seconds)
 
@@ -39,7 +39,7 @@ def arguments() -> argparse.Namespace:
     what.add_argument("--page", action="store_true", help="the page from what is kept")
     what.add_argument("--quick", action="store_true", help="a few rounds of each plan; wants --out")
     parser.add_argument("--plan", nargs="+", metavar="NAME", choices=federated_runs.WIRES, help="of the federation")
-    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="of the federation: 1 to N (1)")
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="of the federation: 1 to N (3)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where paper.json goes (bench/results)")
     given = parser.parse_args()
     if given.quick and given.out is None:

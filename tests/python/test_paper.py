@@ -172,10 +172,11 @@ def test_volumes_of_raw_streams_are_by_definition():
 
 
 def test_a_quick_run_keeps_its_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["bench.paper", "--quick", "--plan", "fedavg", "p0_qsgd", "--out", str(tmp_path)])
+    monkeypatch.setattr(sys, "argv", ["bench.paper", "--quick", "--seeds", "1", "--plan", "fedavg", "p0_qsgd", "--out", str(tmp_path)])
     assert paper_main.main() == 0
     made = json.loads((tmp_path / "paper.json").read_text())
     plain, packed = made["rows"]
+    assert set(packed["ms"]) == {"encode_up", "decode_up", "encode_down", "decode_down"} and min(packed["ms"].values()) > 0
     assert plain["volume_up"] == 1.0 and 0.05 < packed["volume_up"] < 0.08
     assert plain["curve"][-1]["perplexity"] < client_text.VOCABULARY / 4
     assert {row["figure"] for row in made["volumes"]} == {8, 15}
