@@ -403,7 +403,7 @@ def measured_lines(stored: Json) -> List[str]:
         return [*lines, "The methods of this grid were not measured yet: `utility.py --measure`.", ""]
     rows = [row for place in stored["measured"] for row in place["rows"] if row["plan"] not in ("dense", "bf16")]
     errors = [row["predicted_ns"] / row["measured_ns"] - 1 for row in rows]
-    busy = any(place["load"] > QUIET for place in stored["measured"])
+    busy = stored["measured"][0]["load"] > QUIET  # before the first place; the others have the load of the ranks themselves
     lines += [
         f"Of this grid's methods {len(rows)} steps were predicted with the rate that a socket got and the computing of the same run; the costs of codecs are the stored ones. The median error is {100 * statistics.median(map(abs, errors)):.0f} %,"
         f" from {100 * min(errors):+.0f} to {100 * max(errors):+.0f} %." + (" **Measured on a busy machine: to be made again.**" if busy else ""),
