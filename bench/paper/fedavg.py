@@ -13,7 +13,7 @@ import math
 import statistics
 import time
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, TypeVar
 
 import torch
 from torch import nn
@@ -46,6 +46,17 @@ class Setup:
     evaluate: int = 5
 
 
+T = TypeVar("T")
+
+
+def timed(seconds: List[float], work: Callable[..., T], *arguments: Any) -> T:
+    """What work returns; how long it took is appended."""
+    begin = time.perf_counter()
+    made = work(*arguments)
+    seconds.append(time.perf_counter() - begin)
+    return made
+
+
 @dataclass
 class Parcel:
     """What one side sends: a frame, or float32 tensors where there is no plan. size: bytes."""
@@ -68,10 +79,7 @@ class Sender:
     seconds: List[float] = field(default_factory=list)
 
     def pack(self, tensors: Tensors, step: int) -> Parcel:
-        begin = time.perf_counter()
-        parcel = self.encoded(tensors, step)
-        self.seconds.append(time.perf_counter() - begin)
-        return parcel
+        return timed(self.seconds, self.encoded, tensors, step)
 
     def encoded(self, tensors: Tensors, step: int) -> Parcel:
         if self.plan is None:
@@ -160,9 +168,7 @@ class Server:
         """Sends the model to these clients. Returns bytes, of all of them."""
         base = self.first if self.wire.way == "difference" else self.shown
         parcel = self.sender.pack([x - b for x, b in zip(self.x, base)], step)
-        begin = time.perf_counter()
-        mean = mean_of([parcel], [1.0], self.x)
-        self.decode_seconds.append(time.perf_counter() - begin)
+        mean = timed(self.decode_seconds, mean_of, [parcel], [1.0], self.x)
         self.shown = [b + t for b, t in zip(base, mean)]
         self.frames.append(parcel.size)
         if self.wire.way == "difference":
@@ -195,7 +201,8 @@ def run(federation: Federation, setup: Setup, wire: Wire, seed: int, tell: Calla
     sender = functools.cache(lambda client: Sender(wire.up, rank=1 + client))
     draw = torch.Generator().manual_seed(seed)
     up = down = messages = 0
-    curve, merged = [], []
+    curve: List[Dict[str, Any]] = []
+    merges: List[float] = []
     for number in range(1, setup.rounds + 1):
         chosen = torch.randperm(len(federation.clients), generator=draw)[: setup.clients].sort().values.tolist()
         down += server.show(number, chosen)
@@ -206,9 +213,7 @@ def run(federation: Federation, setup: Setup, wire: Wire, seed: int, tell: Calla
             parcels.append(sender(client).pack(changed, number))
             losses.append(loss)
         sizes = [len(federation.clients[client]) for client in chosen]
-        begin = time.perf_counter()
-        mean = mean_of(parcels, [n / sum(sizes) for n in sizes], server.x)
-        merged.append((time.perf_counter() - begin) / len(parcels))
+        mean = timed(merges, mean_of, parcels, [n / sum(sizes) for n in sizes], server.x)
         server.x = [x - setup.server_rate * m for x, m in zip(server.x, mean)]
         up += sum(p.size for p in parcels)
         messages += len(parcels)
@@ -230,7 +235,7 @@ def run(federation: Federation, setup: Setup, wire: Wire, seed: int, tell: Calla
         "volume_caught_up": down / messages / dense,
         "ms": {
             "encode_up": median_ms([s for client in range(len(federation.clients)) for s in sender(client).seconds]),
-            "decode_up": median_ms(merged),
+            "decode_up": median_ms([seconds / setup.clients for seconds in merges]),
             "encode_down": median_ms(server.sender.seconds),
             "decode_down": median_ms(server.decode_seconds),
         },

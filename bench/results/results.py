@@ -89,7 +89,7 @@ def main() -> int:
         print(f"results: {reason}", file=sys.stderr)
         return 77
     print(f"{', '.join(names)}: about {sum(STEPS[name][1] for name in names)} minutes", flush=True)
-    describe = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    describe = ["git", "describe", "--always", "--abbrev=12"]  # (hindrance has looked for changes)
     commit = subprocess.run(describe, cwd=root, capture_output=True, text=True, check=False).stdout.strip() or "unversioned"
     for name in names:
         begin = time.monotonic()
