@@ -48,10 +48,8 @@ inline void store_8(Bits* to, __m256i x) {
   }
 }
 template <class Bits>
-constexpr uint32_t magnitude_mask = sizeof(Bits) == 4 ? 0x7fffffff : 0x7fff;
-template <class Bits>
 inline __m256i magnitude_8(__m256i x) {
-  return _mm256_and_si256(x, _mm256_set1_epi32(static_cast<int>(magnitude_mask<Bits>)));
+  return _mm256_and_si256(x, _mm256_set1_epi32(static_cast<int>(select_magnitude<Bits>)));
 }
 
 template <class Bits>
@@ -63,12 +61,7 @@ inline uint32_t collect_chunk(const Bits* v, uint32_t n, uint32_t low, uint32_t 
   const uint32_t whole = n / 8;
   for (uint32_t i = 0; i < whole; ++i)
     masks[i] = static_cast<uint8_t>(bits_of(_mm256_cmpgt_epi32(magnitude_8<Bits>(load_8(v + 8 * i)), below)));
-  // The masks that are not empty: a branch on every mask would be mispredicted.
-  uint32_t some = 0;
-  for (uint32_t i = 0; i < whole; ++i) {
-    list[some] = static_cast<uint16_t>(i);
-    some += masks[i] != 0;
-  }
+  const uint32_t some = list_masks(masks, whole, list);
   uint32_t found = 0;
   for (uint32_t j = 0; j < some; ++j) {
     const uint32_t i = list[j], m = masks[i];
@@ -77,22 +70,12 @@ inline uint32_t collect_chunk(const Bits* v, uint32_t n, uint32_t low, uint32_t 
     store_8(out + found, compress(load_8(v + 8 * i), m));
     found += static_cast<uint32_t>(__builtin_popcount(m));
   }
-  for (uint32_t i = 8 * whole; i < n; ++i) {
-    positions[found] = first + i;
-    out[found] = v[i];
-    found += (v[i] & magnitude_mask<Bits>) >= low;
-  }
-  return found;
+  return collect_each(v, 8 * whole, n, low, first, found, positions, out);
 }
 
 template <class Bits>
 uint32_t collect(const void* values, uint32_t n, uint32_t low, uint32_t first, uint32_t* positions, void* selected) {
-  constexpr uint32_t chunk = select_chunk / sizeof(Bits);
-  uint32_t found = 0;
-  for (uint32_t i = 0; i < n; i += chunk)
-    found += collect_chunk(static_cast<const Bits*>(values) + i, n - i < chunk ? n - i : chunk, low, first + i,
-                           positions + found, static_cast<Bits*>(selected) + found);
-  return found;
+  return collect_chunks<Bits, collect_chunk<Bits>>(values, n, low, first, positions, selected);
 }
 
 template <class Bits>
@@ -108,12 +91,7 @@ uint64_t magnitudes(const void* values, uint64_t n, uint32_t low, uint32_t high,
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(keys + found), compress(key, m));
     found += static_cast<uint64_t>(__builtin_popcount(m));
   }
-  for (; i < n; ++i) {
-    const uint32_t key = v[i] & magnitude_mask<Bits>;
-    keys[found] = key;
-    found += key - low < high - low;
-  }
-  return found;
+  return magnitudes_each(v, i, n, low, high, found, keys);
 }
 
 template <class Bits>
@@ -133,14 +111,7 @@ uint64_t cut(uint64_t from, uint64_t n, uint32_t above, uint64_t& ties, uint32_t
     store_8(out + found, compress(x, m));
     found += static_cast<uint64_t>(__builtin_popcount(m));
   }
-  for (; i < from + n; ++i) {
-    const uint32_t key = out[i] & magnitude_mask<Bits>;
-    const bool tie = key == above && left != 0;
-    left -= tie;
-    positions[found] = positions[i];
-    out[found] = out[i];
-    found += key > above || tie;
-  }
+  found = cut_each(i, from + n, above, left, found, positions, out);
   ties = left;
   return found;
 }
@@ -159,8 +130,7 @@ uint64_t count(const void* values, uint64_t n, uint32_t low) {
     _mm256_store_si256(reinterpret_cast<__m256i*>(lanes), sum);
     for (const uint32_t lane : lanes) found += lane;
   }
-  for (; i < n; ++i) found += (v[i] & magnitude_mask<Bits>) >= low;
-  return found;
+  return count_each(v, i, n, low, found);
 }
 
 template <class Bits>

@@ -32,6 +32,71 @@ struct select_kernels {
   uint64_t (*survey)(const void* values, uint64_t n, uint32_t& largest);
 };
 
+template <class Bits>
+inline constexpr uint32_t select_magnitude = std::numeric_limits<std::make_signed_t<Bits>>::max();
+
+// The loops in scalar code, which also end those of vectors. Each appends at `found`, and returns what there is then.
+template <class Bits>
+DR_EVERYWHERE uint32_t collect_each(const Bits* v, uint32_t i, uint32_t n, uint32_t low, uint32_t first, uint32_t found,
+                                    uint32_t* positions, Bits* out) {
+  for (; i < n; ++i) {
+    const Bits x = v[i];
+    positions[found] = first + i;
+    out[found] = x;
+    found += (x & select_magnitude<Bits>) >= low;
+  }
+  return found;
+}
+template <class Bits>
+DR_EVERYWHERE uint64_t magnitudes_each(const Bits* v, uint64_t i, uint64_t n, uint32_t low, uint32_t high,
+                                       uint64_t found, uint32_t* keys) {
+  for (; i < n; ++i) {
+    const uint32_t key = v[i] & select_magnitude<Bits>;
+    keys[found] = key;
+    found += key - low < high - low;
+  }
+  return found;
+}
+template <class Bits>
+DR_EVERYWHERE uint64_t cut_each(uint64_t i, uint64_t end, uint32_t above, uint64_t& ties, uint64_t found,
+                                uint32_t* positions, Bits* out) {
+  for (; i < end; ++i) {
+    const uint32_t key = out[i] & select_magnitude<Bits>;
+    const bool tie = key == above && ties != 0;
+    ties -= tie;
+    positions[found] = positions[i];
+    out[found] = out[i];
+    found += key > above || tie;
+  }
+  return found;
+}
+template <class Bits>
+DR_EVERYWHERE uint64_t count_each(const Bits* v, uint64_t i, uint64_t n, uint32_t low, uint64_t found) {
+  for (; i < n; ++i) found += (v[i] & select_magnitude<Bits>) >= low;
+  return found;
+}
+
+// `collect` by chunks, of which `chunk` is the loop.
+template <class Bits, auto chunk>
+DR_EVERYWHERE uint32_t collect_chunks(const void* values, uint32_t n, uint32_t low, uint32_t first, uint32_t* positions,
+                                      void* selected) {
+  constexpr uint32_t most = select_chunk / sizeof(Bits);
+  uint32_t found = 0;
+  for (uint32_t i = 0; i < n; i += most)
+    found += chunk(static_cast<const Bits*>(values) + i, n - i < most ? n - i : most, low, first + i, positions + found,
+                   static_cast<Bits*>(selected) + found);
+  return found;
+}
+// Lists the masks of eight that are not empty: a branch on every mask would be mispredicted. Returns their number.
+DR_EVERYWHERE uint32_t list_masks(const uint8_t* masks, uint32_t n, uint16_t* list) {
+  uint32_t some = 0;
+  for (uint32_t i = 0; i < n; ++i) {
+    list[some] = static_cast<uint16_t>(i);
+    some += masks[i] != 0;
+  }
+  return some;
+}
+
 // `survey` in scalar code, which the vector versions inline: memory limits the compiler's vectors, too. Counters have
 // the width of the values, so that a vector has the same number of both.
 template <class Bits>

@@ -29,9 +29,6 @@ uint32x4_t compress_neon(uint32x4_t x, uint32_t mask) {
   return vreinterpretq_u32_u8(vqtbl1q_u8(vreinterpretq_u8_u32(x), vld1q_u8(lanes_of.words[mask])));
 }
 
-template <class Bits>
-constexpr uint32_t neon_magnitude_mask = sizeof(Bits) == 4 ? 0x7fffffff : 0x7fff;
-
 // Four values as 32 bits.
 template <class Bits>
 uint32x4_t words_of_4(const Bits* v) {
@@ -42,7 +39,7 @@ uint32x4_t words_of_4(const Bits* v) {
 }
 template <class Bits>
 uint32x4_t magnitudes_of_4(uint32x4_t words) {
-  return vandq_u32(words, vdupq_n_u32(neon_magnitude_mask<Bits>));
+  return vandq_u32(words, vdupq_n_u32(select_magnitude<Bits>));
 }
 
 // Appends those of four values that a mask has. Writes four.
@@ -78,12 +75,7 @@ uint32_t collect_chunk_neon(const Bits* v, uint32_t n, uint32_t low, uint32_t fi
     store(masks + i, mask_of_64(at_least(from, low), at_least(from + 16, low), at_least(from + 32, low),
                                 at_least(from + 48, low)));
   }
-  // The masks that are not empty: a branch on every mask would be mispredicted.
-  uint32_t some = 0;
-  for (uint32_t i = 0; i < whole; ++i) {
-    list[some] = static_cast<uint16_t>(i);
-    some += masks[i] != 0;
-  }
+  const uint32_t some = list_masks(masks, whole, list);
   uint32_t found = 0;
   for (uint32_t j = 0; j < some; ++j) {
     const uint32_t i = 8 * list[j], m = masks[list[j]];
@@ -94,23 +86,13 @@ uint32_t collect_chunk_neon(const Bits* v, uint32_t n, uint32_t low, uint32_t fi
       found += lanes_of.count[four];
     }
   }
-  for (uint32_t i = 8 * whole; i < n; ++i) {
-    positions[found] = first + i;
-    out[found] = v[i];
-    found += (v[i] & neon_magnitude_mask<Bits>) >= low;
-  }
-  return found;
+  return collect_each(v, 8 * whole, n, low, first, found, positions, out);
 }
 
 template <class Bits>
 uint32_t collect_neon(const void* values, uint32_t n, uint32_t low, uint32_t first, uint32_t* positions,
                       void* selected) {
-  constexpr uint32_t chunk = select_chunk / sizeof(Bits);
-  uint32_t found = 0;
-  for (uint32_t i = 0; i < n; i += chunk)
-    found += collect_chunk_neon(static_cast<const Bits*>(values) + i, n - i < chunk ? n - i : chunk, low, first + i,
-                                positions + found, static_cast<Bits*>(selected) + found);
-  return found;
+  return collect_chunks<Bits, collect_chunk_neon<Bits>>(values, n, low, first, positions, selected);
 }
 
 template <class Bits>
@@ -125,12 +107,7 @@ uint64_t magnitudes_neon(const void* values, uint64_t n, uint32_t low, uint32_t 
     vst1q_u32(keys + found, compress_neon(key, m));
     found += lanes_of.count[m];
   }
-  for (; i < n; ++i) {
-    const uint32_t key = v[i] & neon_magnitude_mask<Bits>;
-    keys[found] = key;
-    found += key - low < high - low;
-  }
-  return found;
+  return magnitudes_each(v, i, n, low, high, found, keys);
 }
 
 template <class Bits>
@@ -148,14 +125,7 @@ uint64_t cut_neon(uint64_t from, uint64_t n, uint32_t above, uint64_t& ties, uin
     append_neon(out + i, m, out + found);
     found += lanes_of.count[m];
   }
-  for (; i < from + n; ++i) {
-    const uint32_t key = out[i] & neon_magnitude_mask<Bits>;
-    const bool tie = key == above && left != 0;
-    left -= tie;
-    positions[found] = positions[i];
-    out[found] = out[i];
-    found += key > above || tie;
-  }
+  found = cut_each(i, from + n, above, left, found, positions, out);
   ties = left;
   return found;
 }
@@ -171,8 +141,7 @@ uint64_t count_neon(const void* values, uint64_t n, uint32_t low) {
     for (; i + 16 <= end; i += 16) sum = vsubq_u8(sum, at_least(v + i, low));
     found += vaddlvq_u8(sum);
   }
-  for (; i < n; ++i) found += (v[i] & neon_magnitude_mask<Bits>) >= low;
-  return found;
+  return count_each(v, i, n, low, found);
 }
 
 template <class Bits>
