@@ -51,6 +51,23 @@ template <class From, class To>
 uint64_t add_pairs_neon(const uint32_t* support, const typename From::bits* values, uint64_t n, float weight,
                         uint64_t first, uint64_t end, typename To::bits* out);
 
+// A level's loops for every pair of types: in the file that defines them.
+#define DR_MERGE_VALUES(level)            \
+  DR_MERGE_TO(level, f32_type, f32_type)  \
+  DR_MERGE_TO(level, f32_type, f16_type)  \
+  DR_MERGE_TO(level, f32_type, bf16_type) \
+  DR_MERGE_TO(level, f16_type, f32_type)  \
+  DR_MERGE_TO(level, f16_type, f16_type)  \
+  DR_MERGE_TO(level, f16_type, bf16_type) \
+  DR_MERGE_TO(level, bf16_type, f32_type) \
+  DR_MERGE_TO(level, bf16_type, f16_type) \
+  DR_MERGE_TO(level, bf16_type, bf16_type)
+#define DR_MERGE_TO(level, From, To)                                                                           \
+  template void convert_values_##level<From, To>(const From::bits*, uint64_t, To::bits*);                      \
+  template void add_values_##level<From, To>(const From::bits*, uint64_t, float, To::bits*);                   \
+  template uint64_t add_pairs_##level<From, To>(const uint32_t*, const From::bits*, uint64_t, float, uint64_t, \
+                                                uint64_t, To::bits*);
+
 template <class From, class To>
 inline constexpr cpu_table<convert_values_fn<From, To>> convert_values_at{
     convert_values_scalar<From, To>, on_x86(convert_values_avx2<From, To>), nullptr,

@@ -60,21 +60,7 @@ uint64_t add_pairs_avx2(const uint32_t* support, const typename From::bits* valu
   return i;
 }
 
-#define DR_INSTANTIATE(From, To)                                                                                      \
-  template void convert_values_avx2<From, To>(const From::bits*, uint64_t, To::bits*);                                \
-  template void add_values_avx2<From, To>(const From::bits*, uint64_t, float, To::bits*);                             \
-  template uint64_t add_pairs_avx2<From, To>(const uint32_t*, const From::bits*, uint64_t, float, uint64_t, uint64_t, \
-                                             To::bits*);
-DR_INSTANTIATE(f32_type, f32_type)
-DR_INSTANTIATE(f32_type, f16_type)
-DR_INSTANTIATE(f32_type, bf16_type)
-DR_INSTANTIATE(f16_type, f32_type)
-DR_INSTANTIATE(f16_type, f16_type)
-DR_INSTANTIATE(f16_type, bf16_type)
-DR_INSTANTIATE(bf16_type, f32_type)
-DR_INSTANTIATE(bf16_type, f16_type)
-DR_INSTANTIATE(bf16_type, bf16_type)
-#undef DR_INSTANTIATE
+DR_MERGE_VALUES(avx2)
 
 }  // namespace dr
 DR_ISA_END

@@ -61,21 +61,7 @@ uint64_t add_pairs_neon(const uint32_t* support, const typename From::bits* valu
   return i;
 }
 
-#define DR_INSTANTIATE(From, To)                                                                                      \
-  template void convert_values_neon<From, To>(const From::bits*, uint64_t, To::bits*);                                \
-  template void add_values_neon<From, To>(const From::bits*, uint64_t, float, To::bits*);                             \
-  template uint64_t add_pairs_neon<From, To>(const uint32_t*, const From::bits*, uint64_t, float, uint64_t, uint64_t, \
-                                             To::bits*);
-DR_INSTANTIATE(f32_type, f32_type)
-DR_INSTANTIATE(f32_type, f16_type)
-DR_INSTANTIATE(f32_type, bf16_type)
-DR_INSTANTIATE(f16_type, f32_type)
-DR_INSTANTIATE(f16_type, f16_type)
-DR_INSTANTIATE(f16_type, bf16_type)
-DR_INSTANTIATE(bf16_type, f32_type)
-DR_INSTANTIATE(bf16_type, f16_type)
-DR_INSTANTIATE(bf16_type, bf16_type)
-#undef DR_INSTANTIATE
+DR_MERGE_VALUES(neon)
 
 }  // namespace dr
 #endif

@@ -43,6 +43,29 @@ DR_EVERYWHERE void fetch_found(const Bits* base, const Bits* now, const uint16_t
   }
 }
 
+// differing(a, b): a bit for every one of 64 words; Set lists bits (set_bits_vectors.hpp), and may write so many more.
+template <class Set, class Bits, class F>
+DR_EVERYWHERE uint64_t diff_by_masks(const word_diff& d, uint64_t first, uint64_t n, uint32_t at, uint32_t* positions,
+                                     std::byte* old, std::byte* values, F&& differing) {
+  const auto* a = reinterpret_cast<const Bits*>(d.base) + first;
+  const auto* b = reinterpret_cast<const Bits*>(d.now) + first;
+  auto *const x = reinterpret_cast<Bits*>(old), *const y = reinterpret_cast<Bits*>(values);
+  uint16_t offsets[diff_block + Set::spare];
+  uint64_t found = 0;
+  for (uint64_t end; n; n -= end, a += end, b += end, at += static_cast<uint32_t>(end)) {
+    end = n < diff_block ? n : diff_block;
+    uint64_t here = 0;
+    for (uint64_t i = 0; i < end; i += 64)
+      here += Set::put(differing(a + i, b + i), static_cast<uint32_t>(i), offsets + here);
+    if (positions) {
+      for (uint64_t i = 0; i < here; ++i) positions[found + i] = at + offsets[i];
+      fetch_found(a, b, offsets, here, x + found, y + found);
+    }
+    found += here;
+  }
+  return found;
+}
+
 inline constexpr cpu_table<decltype(&diff_words_scalar)> diff_vectors{
     diff_words_scalar, on_x86(diff_words_avx2), on_x86(diff_words_avx512), on_arm(diff_words_neon)};
 

@@ -38,23 +38,8 @@ uint64_t differing_neon(const Bits* a, const Bits* b) {
 template <class Bits>
 uint64_t diff_neon(const word_diff& d, uint64_t first, uint64_t n, uint32_t at, uint32_t* positions, std::byte* old,
                    std::byte* values) {
-  const auto* a = reinterpret_cast<const Bits*>(d.base) + first;
-  const auto* b = reinterpret_cast<const Bits*>(d.now) + first;
-  auto *const x = reinterpret_cast<Bits*>(old), *const y = reinterpret_cast<Bits*>(values);
-  uint16_t offsets[diff_block];
-  uint64_t found = 0;
-  for (uint64_t end; n; n -= end, a += end, b += end, at += static_cast<uint32_t>(end)) {
-    end = n < diff_block ? n : diff_block;
-    uint64_t here = 0;
-    for (uint64_t i = 0; i < end; i += 64)
-      here += set_bits_scalar::put(differing_neon(a + i, b + i), static_cast<uint32_t>(i), offsets + here);
-    if (positions) {
-      for (uint64_t i = 0; i < here; ++i) positions[found + i] = at + offsets[i];
-      fetch_found(a, b, offsets, here, x + found, y + found);
-    }
-    found += here;
-  }
-  return found;
+  return diff_by_masks<set_bits_scalar, Bits>(d, first, n, at, positions, old, values,
+                                              [](const Bits* a, const Bits* b) { return differing_neon(a, b); });
 }
 
 }  // namespace

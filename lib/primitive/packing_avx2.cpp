@@ -26,18 +26,7 @@ uint8_t* pack_avx2(const uint32_t* v, size_t n, unsigned bits, uint8_t* out) {
       std::memcpy(out + bits / 2, &second, 8);
     }
   } else if (bits <= 28 && bits > 0) {
-    // Two numbers a step through one word; at most 7 bits stay in it.
-    uint64_t word = 0;
-    unsigned fill = 0;
-    for (; i + 8 <= n && static_cast<size_t>(end - out) >= bits + 8; i += 8)
-      for (unsigned k = 0; k < 8; k += 2) {
-        word |= (uint64_t{v[i + k]} | uint64_t{v[i + k + 1]} << bits) << fill;
-        std::memcpy(out, &word, 8);
-        fill += 2 * bits;
-        out += fill / 8;
-        word = fill / 8 == 8 ? 0 : word >> (fill & ~7u);
-        fill &= 7;
-      }
+    i = pack_words(v, n, bits, out, end);
   }
   return pack_scalar(v + i, n - i, bits, out);
 }

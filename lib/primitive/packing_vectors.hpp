@@ -8,6 +8,24 @@
 
 namespace dr {
 
+// Packs eight numbers at a time, of at most 28 bits, to `out`, which moves on. Returns how many.
+DR_EVERYWHERE size_t pack_words(const uint32_t* v, size_t n, unsigned bits, uint8_t*& out, const uint8_t* end) {
+  size_t i = 0;
+  // Two numbers a step through one word; at most 7 bits stay in it.
+  uint64_t word = 0;
+  unsigned fill = 0;
+  for (; i + 8 <= n && static_cast<size_t>(end - out) >= bits + 8; i += 8)
+    for (unsigned k = 0; k < 8; k += 2) {
+      word |= (uint64_t{v[i + k]} | uint64_t{v[i + k + 1]} << bits) << fill;
+      std::memcpy(out, &word, 8);
+      fill += 2 * bits;
+      out += fill / 8;
+      word = fill / 8 == 8 ? 0 : word >> (fill & ~7u);
+      fill &= 7;
+    }
+  return i;
+}
+
 // A vector reads a number from the four bytes that hold it: bits + 7 <= 32.
 inline constexpr unsigned fast_bits_max = 25;
 

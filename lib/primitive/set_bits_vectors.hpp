@@ -10,7 +10,9 @@
 namespace dr {
 
 // Writes first + i for every set bit i of a mask and returns their number; `to` has space for 64, whatever the mask.
+// spare: entries that are written past the last one.
 struct set_bits_scalar {
+  static constexpr unsigned spare = 0;
   static unsigned put(uint64_t mask, uint32_t first, uint16_t* to) {
     unsigned n = 0;
     for (; mask; mask &= mask - 1) to[n++] = static_cast<uint16_t>(first + countr_zero(mask));
@@ -21,6 +23,7 @@ struct set_bits_scalar {
 #if DR_X86
 DR_AVX2_BEGIN
 struct set_bits_avx2 {
+  static constexpr unsigned spare = 2;
   static unsigned put(uint64_t mask, uint32_t first, uint16_t* to) {
     const auto n = static_cast<unsigned>(_mm_popcnt_u64(mask));
     for (unsigned k = 0; k < 2; ++k, mask &= mask - 1) to[k] = static_cast<uint16_t>(first + _tzcnt_u64(mask));
