@@ -113,7 +113,7 @@ struct group {
       solves |= u.solved();
       in_chunks |= u.kind == select_in_chunks;
       whole |= u.kind == select_whole;
-      reads |= !u.solved() && is_filtered(u);
+      reads |= is_filtered(u);
     }
     dr_status s = DR_OK;
     if (samples)
@@ -149,7 +149,9 @@ struct group {
     return s || !samples ? s : fall_back();
   }
 
-  static bool is_filtered(const select_unit& u) { return u.kind != select_in_chunks && u.kind != select_whole; }
+  static bool is_filtered(const select_unit& u) {
+    return !u.solved() && u.kind != select_in_chunks && u.kind != select_whole;
+  }
 
   select_unit describe(const placed& p) const {
     const device_select_job& j = *p.job;

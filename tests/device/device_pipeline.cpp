@@ -497,9 +497,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "any number of tensors takes as many launches as a large and a small one, at most 9 and a predicated one for "
-    "Top-r, "
-    "Golomb and a quantiser") {
+    "any number of tensors takes as many launches as a large and a small one: at most 9 and a predicated one for "
+    "Top-r, Golomb and a quantiser") {
   const plan p("sparsify=topr(ratio=0.01) index=golomb value=qsgd");
   // (Of more than 65536 values lloyd looks at a sample, and at all of them if that was not enough.)
   std::vector<gradient> large{make(DR_F32, 7000000, 1)};
