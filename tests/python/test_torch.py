@@ -118,3 +118,44 @@ assert group() is None
 """
     path = os.pathsep.join(str(HERE.parents[1] / "bindings" / name) for name in ("python", "grace"))
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": path})
+
+
+def test_a_thread_that_is_late_for_the_end_does_not_abort_the_process():
+    """A hook keeps its group. One in four such ends aborts without a wait: the threads of gloo run when nothing else does."""
+    code = """
+import os, sys, torch, torch.distributed as dist, deepreduce.torch
+for _ in range(5):
+    child = os.fork()
+    if not child:
+        break
+    if os.waitpid(child, 0)[1]:
+        sys.exit(1)
+else:
+    sys.exit()
+threads = lambda: set(map(int, os.listdir("/proc/self/task")))
+before = threads()
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+late = threads() - before
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(100, 100))
+hook = deepreduce.torch.DDPHook("sparsify=topr(ratio=0.1) index=golomb feedback=residual", dense_below=0).register(model)
+for thread in threads():
+    os.sched_setaffinity(thread, [min(os.sched_getaffinity(0))])
+    os.setpriority(os.PRIO_PROCESS, thread, 19 if thread in late else 0)
+for _ in range(2):
+    model(torch.ones(1, 100)).sum().backward()
+dist.destroy_process_group()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_end_waits_for_a_thread_that_still_has_a_tensor_of_a_collective():
+    code = """
+import atexit, threading, time, torch
+held = []
+atexit.register(lambda: print(len(held)))  # (after those of modules that are imported below)
+from deepreduce.torch import _engine
+held.append(_engine.lend(torch.ones(3)))
+threading.Thread(target=lambda: (time.sleep(0.3), held.clear()), daemon=True).start()
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "0\n"

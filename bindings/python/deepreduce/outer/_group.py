@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from ..errors import ArgumentError, Error, PeerError
 from ..torch import AllReduce, Plans
-from ..torch._engine import Engine, all_gather, is_finite, out_of_step
+from ..torch._engine import Engine, all_gather, is_finite, lend, out_of_step
 from ..torch._exchange import ALWAYS
 from ..torch._rules import Rules
 from ..torch._terms import gathered, gathered_texts, require_same, signed
@@ -38,7 +38,7 @@ class GroupExchange:
         options = {**terms, "dense_below": dense_below, "flat": flat, "seed": seed}
         require_same(None, [rules.lines], options, f"{rules.lines} {options}", local.descriptions(), self._engine, timeout)
         for tensor in (*agreed.weights.values(), *agreed.means.values(), *agreed.copies.values()):
-            dist.broadcast(tensor, self._engine.global_rank(0), group)
+            dist.broadcast(lend(tensor), self._engine.global_rank(0), group)
         self._group = group
         self._reduces = [
             AllReduce(None, start=ALWAYS, timeout=timeout, group=group)
@@ -106,7 +106,7 @@ class GroupExchange:
             for move in self._moves.values():
                 move.mul_(scale)
         for tensor in self._copies.values():  # (of the first rank)
-            dist.broadcast(tensor, engine.global_rank(0), self._group)
+            dist.broadcast(lend(tensor), engine.global_rank(0), self._group)
         self._agreed.apply(self._moves, self._means, self._copies)
         last = [reduce.stats().last for reduce, _ in self._in_use()]
         names = tuple(str(engine.global_rank(rank)) for rank in range(engine.size))
@@ -216,7 +216,7 @@ class GroupExchange:
 
     def _broadcast(self, tensor: torch.Tensor, source: int) -> None:
         far = tensor if self._engine.has_backend("cpu") else tensor.cuda()
-        dist.broadcast(far, self._engine.global_rank(source), self._group)
+        dist.broadcast(lend(far), self._engine.global_rank(source), self._group)
         if far is not tensor:
             tensor.copy_(far)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import datetime
 import math
@@ -9,6 +10,7 @@ import os
 import re
 import threading
 import time
+import weakref
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import torch
@@ -25,6 +27,31 @@ from ..errors import ArgumentError, Error, OutOfStep, Unsupported
 # called without an active exception"; torch 2.13).
 if dist.is_available() and not dist.is_initialized():
     import torch.distributed.nn  # noqa: F401
+
+# What collectives of gloo were lent, until they let go of it.
+_lent: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
+
+
+def lend(tensor: torch.Tensor) -> torch.Tensor:
+    """An alias of the tensor, for a collective.
+
+    A thread of gloo lets go of its tensors a moment after it has said that the collective is done, and needs the
+    interpreter's lock for that. A module that holds the group (DDP, a hook) keeps that thread when the group is destroyed; a
+    thread that was late for the end of the interpreter aborts the process, as above. So the end waits for the aliases.
+    """
+    if tensor.layout != torch.strided or tensor.device.type != "cpu":
+        return tensor
+    alias = tensor.detach()
+    _lent.add(alias)
+    return alias
+
+
+@atexit.register
+def _take_back() -> None:
+    end = time.monotonic() + 1  # a collective that hangs has an error of its own
+    while _lent and time.monotonic() < end:
+        time.sleep(0.001)
+
 
 # Seconds within which a surviving rank answers a roll call, besides the time of a step; and extra seconds for the store.
 _ROLL, _STORE = 1.5, 1.5
@@ -174,7 +201,7 @@ class Engine:
         timeout of its own, long enough for the backward that runs meanwhile.
         """
         try:
-            return collective(self.group, datetime.timedelta(seconds=2 * (self.timeout + self._pace)), *tensors)
+            return collective(self.group, datetime.timedelta(seconds=2 * (self.timeout + self._pace)), *map(lend, tensors))
         except RuntimeError as error:
             raise self.explained(what, error) from error
 
