@@ -22,6 +22,8 @@ def lines(rows):
         "`python -m bench.train.control_live` trains by each plan and law over two namespaces; each rank shapes what it sends, between 1000 and",
         "100 Mbit/s, at the same steps. [control_live.jsonl](control_live.jsonl) has the rows. *Met*: steps whose wait is at most 1.2 times the",
         f"target. The best fixed plan is the densest of which {100 * MEETS:g} % of the steps meet it; if none does, the fastest. Ratios are of mean steps.",
+        "*delay 100*: 100 Mbit/s, and a delay of each way that is drawn anew every 20 ms, log-normal, 2 ms in the middle, 7 ms in one of ten, at",
+        "most 30 (`bench/train/delayed_links.py`: the kernel here has no netem).",
         f"*Changes*: of the rung; on a constant link those after step {SETTLED}, too, of which trials of a denser rung are two each.",
         "",
         reach(rows),
@@ -64,10 +66,12 @@ def beaten(of, law):
 def quality(rows):
     """In a sentence: scores beside those of fixed plans."""
     pairs = [(of, law) for run in runs(rows) for trace in dict.fromkeys(row["trace"] for row in run) for of in [by_name(run, trace)] for law in LAWS if law in of]
+    seeds = max((len(some) for of, _ in pairs for some in of.values()), default=1)
+    more = f", of a trace of {seeds}" if seeds > 1 else ""
     worse = [(of, best, law) for of, law in pairs for best in [best_fixed(of)] if best and mean(of, law, "score") < mean(of, best, "score")]
     return (
         f"**Quality: in {sum(beaten(*pair) for pair in pairs)} of {len(pairs)} runs of a law a fixed plan has a higher score, in a shorter mean step and with fewer bytes.** Beside the best fixed plan, as defined above, the law's score is lower in"
-        f" {len(worse)} of {len(pairs)}. Scores are of one seed. A law sees time, not loss: it sends more where there is time, and that did not make these trainings better."
+        f" {len(worse)} of {len(pairs)}. Scores are of one seed{more}. A law sees time, not loss: it sends more where there is time, and that did not make these trainings better."
     )
 
 

@@ -1,6 +1,8 @@
 """Writes methods.md from methods.json, which `./dev bench methods` measures, and train_methods.jsonl, of `./dev train --set methods`.
 
     python3 bench/results/methods_page.py
+
+Times over shaped links are in methods_links.jsonl, of `python -m bench.train --links --out bench/results/methods_links.jsonl …` (as root; the page has the command).
 """
 
 import json
@@ -10,7 +12,9 @@ from pathlib import Path
 
 here = Path(__file__).resolve().parent
 sys.path.insert(0, str(here))
-from train_rows import METHODS, qualities, read, settings  # noqa: E402
+import train_pictures  # noqa: E402
+from matplotlib import pyplot  # noqa: E402
+from train_rows import METHODS, ORDER, qualities, read, settings, times as timed, verdict  # noqa: E402
 
 from bench.train.grace_methods import KNOWN  # noqa: E402
 
@@ -130,6 +134,72 @@ def method_table(made, found, scores):
     return "\n".join(lines)
 
 
+LINKED, SPEEDS = "lstm", {"100mbit": "100 Mbit/s", "1gbit": "1 Gbit/s"}
+CODEC = ("encode", "merge", "own")  # what a codec that costs nothing would not take
+
+
+def on_links():
+    """{link: {method: row}}, of 2 ranks"""
+    found = timed(read(here / "methods_links.jsonl"))
+    return {link: found[LINKED, 2, link] for link in SPEEDS}
+
+
+def throughput(row, dense):
+    """(times dense's throughput, the same if codecs cost nothing; None for torch's own, which do not tell)"""
+    codec = sum(row["parts"][part] for part in CODEC) if row["parts"] else None
+    return dense["median"] / row["median"], None if codec is None else dense["median"] / (row["median"] - codec)
+
+
+def throughput_table(links, scores):
+    lines = ["| method | score | bytes | " + " | ".join(f"{title}: × dense | if codecs cost nothing | share" for title in SPEEDS.values()) + " |", "|---|---|---" + "|---|---|---" * len(SPEEDS) + "|"]
+    fastest = sorted((name for name in ORDER if name in links["1gbit"] and name in scores), key=lambda name: links["1gbit"][name]["median"])
+    for name in fastest:
+        cells = [METHODS[name].title, quality_cell(scores, name), f"{links['1gbit'][name]['sent']:,}"]
+        for rows in links.values():
+            reached, most = throughput(rows[name], rows["dense"])
+            cells += [f"{reached:.2f}", "" if most is None else f"{most:.2f}", "" if most is None else f"{100 * reached / most:.0f} %"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def throughput_words(links):
+    """How many methods are faster than dense, and than 16 bits, in every round."""
+    lines = []
+    for link, rows in links.items():
+        codecs = [row for name, row in rows.items() if METHODS[name].plan]
+        faster = {base: sum(verdict(row, rows[base]).startswith("faster") for row in codecs) for base in ("dense", "bf16")}
+        slower = sum(verdict(row, rows["bf16"]).startswith("does not pay") for row in codecs)
+        shares = [reached / most for row in codecs for reached, most in [throughput(row, rows["dense"])]]
+        lines.append(f"- {SPEEDS[link]} ({rows['dense']['rate'] / 1e6:,.0f} as a socket has it): of {len(codecs)} methods with our codecs {faster['dense']} are faster than dense in every round, {faster['bf16']} faster than bf16 and {slower} slower; "
+                     f"they reach {100 * min(shares):.0f} to {100 * max(shares):.0f} % of the throughput that codecs without cost would have. A step without exchange: {rows['dense']['median'] / rows['local']['median']:.2f} × dense.")
+    return "\n".join(lines)
+
+
+def draw_throughput(path):
+    links, scores = on_links(), trained()[LINKED]
+    figure, axes = train_pictures.grid(len(SPEEDS))
+    kinds = {**train_pictures.KINDS, "grace": ("#009e73", "D", "GRACE's methods, our codecs")}
+    for axis, (link, rows) in zip(axes, links.items()):
+        named, taken = [], []
+        for name in [name for name in rows if name in scores]:
+            reached, most = throughput(rows[name], rows["dense"])
+            colour, mark, _ = kinds[METHODS[name].kind]
+            if most is not None:
+                axis.plot([reached, most], [scores[name].score] * 2, color=colour, linewidth=0.7)
+                axis.plot(most, scores[name].score, marker=mark, color=colour, markerfacecolor="white", markersize=4, linestyle="")
+            axis.plot(reached, scores[name].score, marker=mark, color=colour, markersize=4.5, linestyle="")
+            taken.append((reached, scores[name].score))
+            named.append((reached, scores[name].score, METHODS[name].title))
+        axis.set(xscale="log", title=SPEEDS[link], xlabel="throughput, × dense", ylabel=settings()[LINKED].metric)
+        axis.margins(x=0.12, y=0.1)
+        figure.draw_without_rendering()
+        train_pictures.place_labels(axis, named, taken, 6.5)
+    marks = [pyplot.Line2D([], [], color=colour, marker=mark, linestyle="", label=label) for colour, mark, label in kinds.values()]
+    marks.append(pyplot.Line2D([], [], color="#666666", marker="o", markerfacecolor="white", linestyle="", label="if codecs cost nothing"))
+    figure.legend(handles=marks, loc="outside lower center", ncols=3)
+    train_pictures.save(figure, path)
+
+
 def standard_error(a, b):
     """The standard error of the difference of two mean scores; infinite for one seed, which has no spread."""
     if a.spread is None or b.spread is None:
@@ -177,6 +247,8 @@ def remade():
     """methods.md, of what is kept."""
     made = json.loads((here / "methods.json").read_text("utf-8"))
     found, scores = grouped(made["rows"]), trained()
+    links = on_links()
+    fact = links["1gbit"]["dense"]
     has_runs = (here / "train_methods.jsonl").exists()
     text = INTRO.format(
         trained=", final quality from `train.jsonl` and `train_methods.jsonl`" if has_runs else ", final quality from `train.jsonl` (the runs of `./dev train --set methods` are not here yet)",
@@ -199,6 +271,17 @@ GRACE's Random-k, Top-k, DGC, AdaQ and GradDrop keep 1 % here; `threshold` and T
 
 {method_table(made, found, scores)}
 
+## Throughput against quality
+
+As GRACE shows methods (Xu et al. 2021): the throughput of a training beside dense's over the same link, the score of the table above, and as an upper bound the throughput **if codecs cost nothing**: of a step without encode, merge and the hook's own time.
+{settings()[LINKED].title}, 2 ranks, links that tbf shapes, all methods in turn; medians of the slowest rank; {fact["date"]}, commit {fact["commit"]}, load before {fact["load"]}. `python3 -m bench.train --links --model {LINKED} --ranks 2 --out bench/results/methods_links.jsonl --method {" ".join(links["1gbit"])}`, as root.
+
+{throughput_words(links)}
+
+![throughput against score](methods_throughput.svg)
+
+{throughput_table(links, scores[LINKED])}
+
 ## Ours that nothing here beats in both size and quality
 
 Bytes of a step and mean score on 2 ranks. The set: all methods of the literature with scores of 2 ranks here, each in the plan of the table or as torch has it; dense and 16 bits among them. Of ours: the plans with a residual.
@@ -211,3 +294,4 @@ A plan is left out if some method has no more bytes and no less mean score. **Wi
 
 if __name__ == "__main__":
     (here / "methods.md").write_text(remade(), "utf-8")
+    draw_throughput(here / "methods_throughput.svg")

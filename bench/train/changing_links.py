@@ -53,7 +53,8 @@ def constant(rate: int) -> Callable[[int], Phases]:
 CHANGING: Dict[str, Callable[[int], Phases]] = {
     "step": step, "sawtooth": sawtooth, "burst": burst, "neighbour": neighbour,
 }  # fmt: skip
-TRACES = {**CHANGING, **{f"constant {rate}": constant(rate) for rate in (FAST, SLOW)}}  # Mbit/s
+VARYING = f"delay {SLOW}"  # over DelayedLinks
+TRACES = {**CHANGING, **{f"constant {rate}": constant(rate) for rate in (FAST, SLOW)}, VARYING: constant(SLOW)}  # Mbit/s
 
 
 def shape(rate: int) -> None:

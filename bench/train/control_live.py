@@ -3,7 +3,8 @@
     python -m bench.train.control_live [--trace NAME…] [--fixed NAME…] [--model NAME] [--steps N] [--seeds N] [--target MS] [--out FILE]
 
 The target is 15 % of the time of a step without exchange, which is measured warm, first and again before each trace, unless
---target is given. Traces are the four that change, and by their names `constant 1000` and `constant 100`.
+--target is given. Traces are the four that change, and by their names `constant 1000`, `constant 100`, and `delay 100`, alone: 100 Mbit/s
+with a delay that varies (delayed_links.py).
 Adds a row a run to FILE (bench/results/control_live.jsonl) and prints the table. All four traces with 300 steps take about
 10 minutes on a quiet machine, one of them 2.5. A model as large as lstm_large sends for seconds where a dense step meets 100 Mbit/s:
 --fixed '8 bit' '4 bit' 'top 10 %' 'top 1 %' leaves that out. Exit 1 if ranks differ or a run fails, 77 where links cannot be shaped.
@@ -18,6 +19,7 @@ from typing import Any, Dict, List, Tuple
 from bench.train import changing_links, train_plan, train_results
 from bench.train.control_ladder import LADDER
 from bench.train.control_rows import verdicts
+from bench.train.delayed_links import DelayedLinks
 from bench.train.rank_pool import RankError, RankPool
 from bench.train.shaped_links import ShapedLinks, Unsupported, WrongRate
 from bench.train.task import ROOT, settings
@@ -39,6 +41,7 @@ def arguments() -> argparse.Namespace:
     given = parser.parse_args()
     wrong = train_plan.unknown([given.model], settings(), "model")
     wrong = wrong or (f"--steps {given.steps}: at least 40" if given.steps < 40 else None)
+    wrong = wrong or (f"--trace {changing_links.VARYING}: it goes with no other" if changing_links.VARYING in given.trace and len(given.trace) > 1 else None)
     wrong = wrong or (f"--target {given.target}: above 0" if given.target is not None and not given.target > 0 else None)
     if wrong:
         parser.error(wrong)
@@ -74,7 +77,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces are removed
     where, rows, failed = train_results.context(), [], 0
     try:
-        with ShapedLinks(2, "1gbit") as links, links.pool() as pool:
+        varies = given.trace == [changing_links.VARYING]
+        with DelayedLinks(2, "100mbit") if varies else ShapedLinks(2, "1gbit") as links, links.pool() as pool:
             compute_ms(given, pool)  # not counted
             compute = compute_ms(given, pool)
             target = given.target or round(TARGET * compute, 1)

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, List
+from typing import Any, List, Tuple
 
 from bench.train.rank_pool import RankPool
 
@@ -118,13 +118,16 @@ class ShapedLinks:
         return self.measured
 
     def _shape(self) -> None:
-        for rank in range(self.ranks):
-            for space, device in ((self.name(rank), "eth0"), (self.name_of("hub"), f"p{rank}")):
-                if RATES[self.rate]:
-                    shape = ["tbf", "rate", self.rate, "burst", BURST[self.rate], "latency", "50ms"]
-                    run("tc", "-n", space, "qdisc", "replace", "dev", device, "root", *shape)
-                else:
-                    run("tc", "-n", space, "qdisc", "del", "dev", device, "root", check=False)
+        for space, device in self._spaces():
+            if RATES[self.rate]:
+                shape = ["tbf", "rate", self.rate, "burst", BURST[self.rate], "latency", "50ms"]
+                run("tc", "-n", space, "qdisc", "replace", "dev", device, "root", *shape)
+            else:
+                run("tc", "-n", space, "qdisc", "del", "dev", device, "root", check=False)
+
+    def _spaces(self) -> List[Tuple[str, str]]:
+        """(namespace, device) of both ends of each link."""
+        return [end for rank in range(self.ranks) for end in ((self.name(rank), "eth0"), (self.name_of("hub"), f"p{rank}"))]
 
     def _measure(self) -> float:
         size = int(max(2e6, RATES[self.rate] / 8))  # a second's worth

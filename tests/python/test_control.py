@@ -1,8 +1,13 @@
 """deepreduce.control over the loopback: exchanges that go from rung to rung, on links whose rate changes."""
 
+import itertools
 import json
 import pathlib
+import socket
+import statistics
 import sys
+import threading
+import time
 
 import pytest
 
@@ -197,7 +202,29 @@ def test_traces_of_live_links_begin_at_once_and_ascend():
             assert begins[0] == 0 and sorted(set(begins)) == list(begins) and begins[-1] < steps
             assert min(rates) < max(rates) == changing_links.FAST
     others = {name: trace(40) for name, trace in changing_links.TRACES.items() if name not in changing_links.CHANGING}
-    assert others == {"constant 1000": [(0, 1000)], "constant 100": [(0, 100)]}
+    assert others == {"constant 1000": [(0, 1000)], "constant 100": [(0, 100)], "delay 100": [(0, 100)]}
+
+
+def test_a_delay_that_varies_holds_packets_in_their_order():
+    from bench.train import delayed_links
+
+    draws = list(itertools.islice(delayed_links.delays(0), 10_000))
+    assert draws == list(itertools.islice(delayed_links.delays(0), 10_000)) and max(draws) <= delayed_links.LONGEST
+    assert statistics.median(draws) == pytest.approx(delayed_links.MEDIAN, rel=0.05)
+    (near, left), (far, right) = (socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2))
+    far.settimeout(10)
+    line = threading.Thread(target=delayed_links.carry, args=([left.fileno(), right.fileno()],))
+    line.start()
+    begin = time.monotonic()
+    for number in range(50):
+        near.send(bytes([number]))
+    assert [far.recv(9)[0] for _ in range(50)] == list(range(50))
+    assert time.monotonic() - begin >= min(draws[:9])
+    near.close()
+    line.join(10)
+    assert not line.is_alive()
+    for end in (left, far, right):
+        end.close()
 
 
 def test_the_time_of_compute_is_measured_warm(monkeypatch, tmp_path):
@@ -247,8 +274,12 @@ def test_the_page_has_the_rows_of_both_files():
     found, live = json.loads((folder / "control.json").read_text("utf-8"))["traces"], proof.control_live_page.read(proof.LIVE)
     text = (folder / "control.md").read_text("utf-8")
     assert text == proof.page(found, live), "bench/results/control_traces.py --page writes it anew"
+    groups = {}
     for row in live:
-        line = f"| {row['trace']} | {row['name']} | {row['median_ms']:.1f} | {row['step_ms']:.1f} | {row['wait_ms']:.1f} | {row['bytes']:,} |"
+        groups.setdefault(tuple(row[key] for key in ("model", "target_ms", "commit", "date", "trace", "name")), []).append(row)
+    for (*_, trace, name), seeds in groups.items():
+        median, step, wait, sent = (statistics.fmean(row[key] for row in seeds) for key in ("median_ms", "step_ms", "wait_ms", "bytes"))
+        line = f"| {trace} | {name} | {median:.1f} | {step:.1f} | {wait:.1f} | {sent:,.0f} |"
         assert text.count(line) >= 1, line
 
 
