@@ -2,7 +2,7 @@
 
     with DelayedLinks(2, "100mbit") as links: links.pool() …
 
-Every TURN seconds the delay of a direction is drawn anew: log-normal, MEDIAN seconds in the middle, at most LONGEST, the same at each
+Every TURN seconds the delay of a direction is drawn again: log-normal, MEDIAN seconds in the middle, at most LONGEST, the same at each
 run. Packets do not overtake. A rank shapes what it sends, as over ShapedLinks. (Linux has netem for that, where the kernel was built with it.)
 Needs root, `ip`, `tc` and /dev/net/tun.
 """
