@@ -22,7 +22,7 @@ def lines(rows):
         "`python -m bench.train.control_live` trains by each plan and law over two namespaces; each rank shapes what it sends, between 1000 and",
         "100 Mbit/s, at the same steps. [control_live.jsonl](control_live.jsonl) has the rows. *Met*: steps whose wait is at most 1.2 times the",
         f"target. The best fixed plan is the densest of which {100 * MEETS:g} % of the steps meet it; if none does, the fastest. Ratios are of mean steps.",
-        "*delay 100*: 100 Mbit/s, and a delay of each way that is drawn anew every 20 ms, log-normal, 2 ms in the middle, 7 ms in one of ten, at",
+        "*delay 100*: 100 Mbit/s, and a delay of each way that is drawn again every 20 ms, log-normal, 2 ms in the middle, 7 ms in one of ten, at",
         "most 30 (`bench/train/delayed_links.py`: the kernel here has no netem).",
         f"*Changes*: of the rung; on a constant link those after step {SETTLED}, too, of which trials of a denser rung are two each.",
         "",

@@ -187,9 +187,9 @@ def draw_throughput(path):
     figure, axes = train_pictures.grid(len(SPEEDS), across=1)
     figure.set_size_inches(7.2, 7.2)
     kinds = {**train_pictures.KINDS, "grace": ("#009e73", "D", "GRACE's methods, our codecs")}
-    for axis, (link, rows) in zip(axes, links.items()):
-        for name in [name for name in rows if name in scores]:
-            reached, free = throughput(rows[name], rows["dense"])
+    ends = {link: {name: throughput(rows[name], rows["dense"]) for name in rows if name in scores} for link, rows in links.items()}
+    for axis, (link, of_methods) in zip(axes, ends.items()):
+        for name, (reached, free) in of_methods.items():
             colour, mark, _ = kinds[METHODS[name].kind]
             if free is not None:
                 axis.plot([reached, free], [scores[name].score] * 2, color=colour, linewidth=0.7)
@@ -201,10 +201,9 @@ def draw_throughput(path):
     marks.append(pyplot.Line2D([], [], color="#666666", marker="o", markerfacecolor="white", linestyle="", label="if codecs cost nothing"))
     figure.legend(handles=marks, loc="outside lower center", ncols=3)
     figure.draw_without_rendering()  # the layout, by which labels have their places
-    for axis, (_, rows) in zip(axes, links.items()):
-        ends = {name: throughput(rows[name], rows["dense"]) for name in rows if name in scores}
-        at = {name: (reached, scores[name].score) for name, (reached, _) in ends.items()}
-        lines = [(reached, scores[name].score, free, scores[name].score) for name, (reached, free) in ends.items() if free is not None]
+    for axis, of_methods in zip(axes, ends.values()):
+        at = {name: (reached, scores[name].score) for name, (reached, _) in of_methods.items()}
+        lines = [(*at[name], free, at[name][1]) for name, (_, free) in of_methods.items() if free is not None]
         train_pictures.place_labels(axis, [(*at[name], title_of(name)) for name in LABELS if name in at], list(at.values()), 7.5, lines)
     train_pictures.save(figure, path)
 
@@ -257,7 +256,7 @@ def remade():
     made = json.loads((here / "methods.json").read_text("utf-8"))
     found, scores = grouped(made["rows"]), trained()
     links = on_links()
-    fact = links["1gbit"]["dense"]
+    fact = links["100mbit"]["dense"]
     has_runs = (here / "train_methods.jsonl").exists()
     text = INTRO.format(
         trained=", final quality from `train.jsonl` and `train_methods.jsonl`" if has_runs else ", final quality from `train.jsonl` (the runs of `./dev train --set methods` are not here yet)",
@@ -283,7 +282,7 @@ GRACE's Random-k, Top-k, DGC, AdaQ and GradDrop keep 1 % here; `threshold` and T
 ## Throughput against quality
 
 As GRACE shows methods (Xu et al. 2021): the throughput of a training beside dense's over the same link, the score of the table above, and as an upper bound the throughput **if codecs cost nothing**: of a step without encode, merge and the hook's own time.
-{settings()[LINKED].title}, 2 ranks, links that tbf shapes, all methods in turn; medians of the slowest rank; {fact["date"]}, commit {fact["commit"]}, load before {links["100mbit"]["dense"]["load"]}. `python3 -m bench.train --links --model {LINKED} --ranks 2 --out bench/results/methods_links.jsonl --method {" ".join(links["1gbit"])}`, as root.
+{settings()[LINKED].title}, 2 ranks, links that tbf shapes, all methods in turn; medians of the slowest rank; {fact["date"]}, commit {fact["commit"]}, load before {fact["load"]}. `python3 -m bench.train --links --model {LINKED} --ranks 2 --out bench/results/methods_links.jsonl --method {" ".join(links["1gbit"])}`, as root.
 
 {throughput_words(links)}
 
