@@ -46,7 +46,7 @@ def ran(suite):
         store = f"tcp://127.0.0.1:{port}"
         reports = [pathlib.Path(folder, f"report{rank}") for rank in range(ranks)]
         logs = [open(pathlib.Path(folder, f"log{rank}"), "w+b") for rank in range(ranks)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONFAULTHANDLER": "1"}
         processes = [
             subprocess.Popen(
                 [sys.executable, "-c", "import torch_ranks; torch_ranks.main()", str(rank), str(ranks), store, reports[rank], suite],
@@ -68,9 +68,9 @@ def ran(suite):
                     process.send_signal(signal.SIGKILL)
                 process.wait()
         outputs = []
-        for log in logs:
+        for process, log in zip(processes, logs):
             log.seek(0)
-            outputs.append(log.read().decode(errors="replace")[-4000:])
+            outputs.append(f"{log.read().decode(errors='replace')[-4000:]}\n(exit code {process.returncode})")
             log.close()
         lines = [report.read_text().splitlines() if report.exists() else [] for report in reports]
         return [{result["check"]: result for result in map(json.loads, rank)} for rank in lines], "\n----\n".join(outputs), late

@@ -16,6 +16,7 @@ if not os.environ.get("DEEPREDUCE_LIBRARY"):
 import decoder  # noqa: E402
 import deepreduce  # noqa: E402
 import sparsifier  # noqa: E402
+from sweep import part  # noqa: E402
 
 INDEX = ["raw", "golomb", "golomb(block=9)", "golomb(adaptive=1)", "golomb(block=9,adaptive=1)", "rice", "gap_huffman", "bloom(fpr=0.01)", "bloom(policy=p0,fpr=0.02,seed=7)", "bloom(policy=middle,fpr=0.1)",
          "bloom(policy=rightmost,fpr=0.1)", "bloom(policy=p1,fpr=0.1)", "bloom(policy=p2,fpr=0.1)", "bloom(policy=p2,bits=8,layout=split_block)", "raw+deflate", "golomb+deflate", "golomb+zstd"]
@@ -26,7 +27,7 @@ VALUE = ["raw", "qsgd", "qsgd(levels=63,bucket=100)", "fit_poly", "fit_poly(degr
          "raw+zstd(level=19)", "half", "half(type=bf16)", "sketch(buckets=16)+huffman", "three_lc(sparsity=1.75)",
          "natural", "natural(rounding=nearest)", "dynamic_tree", "inceptionn(error=0.0001)",
          "planes", "sign", "sign(scale=means)", "sign(scale=level,level=0.01)", "ternary"]
-FLAT = list(itertools.product(INDEX, VALUE))
+FLAT = part(itertools.product(INDEX, VALUE), {"raw"}, 11)
 
 
 def gradient(d, seed, dtype="float32"):

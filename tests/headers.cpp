@@ -1,0 +1,1 @@
+// Read with pch/headers.hpp, which is precompiled for it.
