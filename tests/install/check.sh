@@ -14,6 +14,7 @@ skip() { echo "skipped: $*"; exit 77; }
 for tool in meson pkg-config readelf nm "${CC:=cc}"; do
   command -v "${tool%% *}" >/dev/null || skip "no $tool"
 done
+options=$(meson introspect --buildoptions "$build" | tr -d ' \n')
 
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
