@@ -16,11 +16,7 @@ constexpr order few_orders[] = {{1}, {2, 4}};
 // A third of the orders, under sanitizers a sixth, others the next time.
 template <class F>
 void some_orders(F&& f) {
-#ifdef DR_SANITIZED
-  constexpr size_t part = 6;
-#else
-  const size_t part = whole_sweep ? 1 : 3;
-#endif
+  const size_t part = whole_sweep ? 1 : sanitized ? 6 : 3;
   static size_t turn = 0;
   for (size_t i = turn++ % part; i < std::size(orders); i += part) f(orders[i]);
 }
