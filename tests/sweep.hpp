@@ -1,5 +1,5 @@
 // Long sweeps: a part of the combinations, in which each single value still comes; whole with DEEPREDUCE_SWEEP=whole, which
-// `./dev test --all` sets. Under sanitizers never, and a smaller part.
+// `./dev test --all` sets. Under sanitizers the part is smaller, and never the whole.
 #pragma once
 
 #include <cstdlib>

@@ -9,6 +9,8 @@
 
 namespace {
 
+constexpr int part = dr::sanitized ? 2 : 1;  // of the rounds
+
 using client::bytes;
 using client::context;
 using client::floats;
@@ -370,7 +372,6 @@ TEST_CASE("of forged fields, modes and streams a device thinks as the CPU does, 
   random_numbers r{20261125};
   std::map<std::string, size_t> taken;
   size_t refused = 0;
-  const int part = dr::sanitized ? 2 : 1;
   const std::vector<uint64_t> sizes = {1, 2, 31, 64, 1000, 5000};
   for (const dr_codec* index : on_devices(DR_ROLE_INDEX))
     for (const dr_codec* value : on_devices(DR_ROLE_VALUE)) {
@@ -409,7 +410,6 @@ TEST_CASE("of forged fields, modes and streams a device thinks as the CPU does, 
 TEST_CASE("of forged lists of blocks a device thinks as the CPU does") {
   random_numbers r{20261127};
   const dr_codec* const block = codec_named(DR_ROLE_INDEX, "block");
-  const int part = dr::sanitized ? 2 : 1;
   const std::vector<uint64_t> sizes = {1, 2, 31, 64, 1000, 5003, 70001};
   for (const char* index : {"golomb", "rice", "raw"})
     for (const char* value : {"raw", "half", "qsgd"}) {

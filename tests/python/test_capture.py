@@ -162,14 +162,14 @@ def test_bundled_accumulators_are_those_of_the_recipes(accumulate):
 
 
 def test_accumulators_come_again(accumulate, np, torch):
-    """ResNet-20's early one, of scikit-learn's digits. A CPU with other instructions sums in another order, and after 20 steps has other elements: of the same magnitudes."""
+    """ResNet-20's early one, of scikit-learn's digits. A CPU with other instructions sums in another order: after 20 steps elements differ, their magnitudes do not."""
     pytest.importorskip("sklearn", reason="scikit-learn is missing: pip install scikit-learn")
     run = accumulate.Run("resnet20", "residual", 0.01, (20,), (), 450)
     step = next(step for step in accumulate.train(run, 1) if step.number == 20)
     with np.load(DATASETS / "accumulators/resnet20_digits_residual_top1_step0020.npz") as arrays:
         bundled = np.concatenate([arrays[name].ravel() for name in arrays.files])
     found, expected = (np.quantile(np.abs(x), (0.5, 0.9, 0.99, 0.999)) for x in (step.seen, bundled))
-    assert found == pytest.approx(expected, rel=0.1)
+    assert found == pytest.approx(expected, rel=0.08)  # five steps fewer, another ratio or memory: 10 % and more
 
 
 def test_residual_is_what_the_library_keeps(accumulate, np, dr):

@@ -376,11 +376,8 @@ def exported(path):
 
 @functools.cache
 def public_functions():
-    """(where, its class, function): of no private class, and of no private name but special ones. Whatever framework is here."""
-    return list(each_public_function())
-
-
-def each_public_function():
+    """[(where, its class, function)]: of no private class, and of no private name but special ones. Whatever framework is here."""
+    found = []
     for path in SOURCES:
         inside = [word for word in path.relative_to(ROOT).parts if word.startswith("_") and word != "__init__.py"]
         of_all = exported(path) if inside else None
@@ -389,7 +386,8 @@ def each_public_function():
             if outer.startswith("_") or (function.name.startswith("_") and not special):
                 continue
             if of_all is None or (outer or function.name) in of_all:
-                yield f"{path.relative_to(ROOT)}:{function.lineno} {outer}.{function.name}", outer, function
+                found.append((f"{path.relative_to(ROOT)}:{function.lineno} {outer}.{function.name}", outer, function))
+    return found
 
 
 def names_of(function):

@@ -5,6 +5,6 @@ WHOLE = os.environ.get("DEEPREDUCE_SWEEP") == "whole"
 
 
 def part(pairs, plain, every):
-    """Of pairs, which know nothing of one another: those in which one is among the plain ones, and of the others every few."""
+    """Of pairs of codecs, which know nothing of one another: those with a plain codec, and one in `every` of the others."""
     pairs = list(pairs)
     return [pair for k, pair in enumerate(pairs) if WHOLE or k % every == 0 or not plain.isdisjoint(pair)]

@@ -17,9 +17,9 @@ import encoder
 import sparsifier
 from decoder import (CODECS, Corrupt, Shape, Unsupported, check, decode_frame, dense, fit_poly_segments, golomb_parameter,
                      mix64, murmur3, rice_parameter, round_to, to_double)
-from sweep import WHOLE, part
 from encoder import (EncodedRow, bloom_fields, deflate, encode, encode_row, entry, entry_bytes, general_frame, seal,
                      short_frame, huffman, pack_bits, stage, status_frame, zstd)
+from sweep import WHOLE, part
 
 ROOT = Path(__file__).parents[2]
 
