@@ -2,6 +2,7 @@
 """What `./dev test` asks about the tests of a build folder.
 
     suite.py pick BUILD NAME…    the tests of these names (or patterns, or suites), and what ninja must build for them
+    suite.py under PYTHON FOLDER BUILD NAME… these tests, which are scripts, under another Python; the log goes into FOLDER/meson-logs
     suite.py tally BUILD=STATUS… results over builds that were tested; each skip with its reason; exit 1 if anything failed
 
 pick prints two lines: the tests, then the targets, each separated by tabs. An unknown name: exit 2, with the nearest ones.
@@ -13,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 
 def introspect(build, what):
@@ -60,6 +62,31 @@ def pick(build, *requested):
     return 0
 
 
+def run_under(python, test):
+    """One line of a log like Meson's."""
+    try:
+        done = subprocess.run([python, *test["cmd"][1:]], env={**os.environ, **test["env"]}, cwd=test["workdir"], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, errors="replace", timeout=3 * test["timeout"])  # fmt: skip
+        result, stdout = {0: "OK", 77: "SKIP"}.get(done.returncode, "FAIL"), done.stdout
+    except subprocess.TimeoutExpired as late:
+        result, stdout = "TIMEOUT", (late.stdout or b"").decode(errors="replace")
+    return {"name": test["name"], "result": result, "stdout": stdout}
+
+
+def under(python, folder, build, *names):
+    tests = [test for test in introspect(build, "--tests") if test["name"] in names]
+    os.makedirs(f"{folder}/meson-logs", exist_ok=True)
+    failed = 0
+    with open(f"{folder}/meson-logs/testlog.json", "w", encoding="utf-8") as log, ThreadPoolExecutor(os.cpu_count()) as pool:
+        for number, done in enumerate(pool.map(lambda test: run_under(python, test), tests), 1):
+            print(json.dumps(done), file=log, flush=True)
+            print(f"{number}/{len(tests)} {done['name']:40} {done['result']}", flush=True)
+            if done["result"] not in ("OK", "SKIP"):
+                failed += 1
+                print(*done["stdout"].splitlines()[-60:], sep="\n")
+    return failed > 0
+
+
 def tally(*builds):
     passed = failed = skipped = 0
     for build in builds:
@@ -89,4 +116,4 @@ def tally(*builds):
 
 
 if __name__ == "__main__":
-    sys.exit({"pick": pick, "tally": tally}[sys.argv[1]](*sys.argv[2:]))
+    sys.exit({"pick": pick, "under": under, "tally": tally}[sys.argv[1]](*sys.argv[2:]))
