@@ -58,14 +58,18 @@ SANITIZERS = {
 NICE = ["nice", "-n", "19"]
 
 
+SOURCES = [f"{folder}/**/*.{ending}" for folder in ("lib", "codecs", "capi", "include", "tool", "tests/fuzz") for ending in ("cpp", "hpp", "h")]
+
+
 def commit():
-    """The commit of the fuzzed tree; -dirty if its sources have uncommitted changes."""
+    """The last commit that changed the fuzzed sources, so that runs of the same code count together; -dirty if they have uncommitted changes."""
 
     def git(*arguments):
         return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False).stdout.strip()
 
-    changed = git("status", "--porcelain", "--", "lib", "codecs", "capi", "include", "tool", "tests/fuzz")
-    return (git("rev-parse", "--short=12", "HEAD") or "unknown") + ("-dirty" if changed else "")
+    there = ["--", *(f":(glob){path}" for path in SOURCES)]
+    changed = git("status", "--porcelain", *there)
+    return (git("log", "-1", "--format=%h", "--abbrev=12", *there) or "unknown") + ("-dirty" if changed else "")
 
 
 def now():

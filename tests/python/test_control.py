@@ -206,6 +206,7 @@ def test_traces_of_live_links_begin_at_once_and_ascend():
 
 
 def test_a_delay_that_varies_holds_packets_in_their_order():
+    pytest.importorskip("torch")
     from bench.train import delayed_links
 
     draws = list(itertools.islice(delayed_links.delays(0), 10_000))

@@ -9,6 +9,8 @@ library. It is slow. Where a document leaves a choice, a comment that begins wit
     dense(frame.tensors[0])            bit patterns, universe * width
     decode_frame(patch, [base, ...])   of each tensor that is a patch the receiver's bit patterns; WrongBase: another one is meant
 """
+from __future__ import annotations
+
 import ctypes
 import itertools
 import math
@@ -1005,7 +1007,7 @@ def read_coded_plane(reader, n):
     table = read_rans_table(reader, 256)
     names = reader.take(len(table))
     refuse(0 in table, "a symbol that does not occur")
-    refuse(any(a >= b for a, b in itertools.pairwise(names)), "names of symbols that do not ascend")
+    refuse(any(a >= b for a, b in zip(names, names[1:])), "names of symbols that do not ascend")
     strings = 1 if n < 2**16 else 4
     share = -(-n // (64 * strings)) * 64
     counts = [share] * (strings - 1) + [n - (strings - 1) * share]
