@@ -14,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 
@@ -116,4 +117,5 @@ def tally(*builds):
 
 
 if __name__ == "__main__":
-    sys.exit({"pick": pick, "under": under, "tally": tally}[sys.argv[1]](*sys.argv[2:]))
+    commands: dict[str, Callable[..., int]] = {"pick": pick, "under": under, "tally": tally}
+    sys.exit(commands[sys.argv[1]](*sys.argv[2:]))
