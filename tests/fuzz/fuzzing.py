@@ -183,16 +183,19 @@ def minimise(options):
 # ---- coverage -------------------------------------------------------------------------------------------
 
 # What reads bytes on the CPU. A GPU's side (*_device.cpp, *_tile.hpp, …) is not in it: tests/device and tests/cuda see to that.
-FOLDERS = ("lib/container", "lib/split", "lib/stage", "lib/merge", "lib/plan", "lib/exchange", "codecs/index", "codecs/value", "codecs/order",
-           "codecs/bytes", "codecs/family", "tool/read")
-NOT_OURS = re.compile(r"(_device\.cpp|_device\.hpp|_tile\.hpp|_cuda\.cu|union_tile\.cpp|device_row\.hpp)$")
-READERS = re.compile(r"tool/read/(inputs|npy|npz|sparse_npz|safetensors|synth)\.[ch]pp$")
+# What reads bytes, texts or calls of others.
+FOLDERS = ("lib/container", "lib/split", "lib/stage", "lib/merge", "lib/plan", "lib/pipeline", "lib/patch", "lib/feedback", "lib/sparsify", "lib/dct", "lib/transform",
+           "lib/exchange", "lib/sender", "lib/control", "capi", "codecs/index", "codecs/value", "codecs/order", "codecs/bytes", "codecs/family", "tool/read", "tool/predict")
+NOT_OURS = re.compile(r"(/device_\w+\.[ch]pp|_device\.[ch]pp|_tile\.[ch]pp|_cuda\.cu|/launch_own\.hpp)$")  # of a device
+READERS = re.compile(r"tool/(read/(inputs|npy|npz|sparse_npz|safetensors|synth)|predict/(profile|plan_book|training_model|link_text))\.[ch]pp$")
+NOT_HERE = re.compile(r"$^" if "avx512f" in Path("/proc/cpuinfo").read_text() else r"_avx512\.cpp$")  # what this CPU cannot run
+# Tests whose inputs are hostile, or calls that are wrong.
+SUITES = {"unit", "abi", "plugin", "exchange", "sender", "transform", "golden"}
 # Functions of an encode, by what is in their (mangled) names: of files that hold both sides, the rest is what decodes.
 ENCODES = re.compile(r"(?i)encode|resolve|\bcost|writer|put_|append|choose|fit_|sort|tell|keep|select|level_of|plan|bound|make_codec|param")
 
 
-def profile(options, names, out):
-    out.mkdir(parents=True, exist_ok=True)
+def profile_corpora(options, names, out):
     for name in names:
         program = Path(options.build) / "tests" / "fuzz" / name.replace("fuzz_", "replay_")
         inputs = [path for path in (corpus / f"{name}.seeds.pack", corpus / f"{name}.pack") if path.exists()]
@@ -201,6 +204,21 @@ def profile(options, names, out):
         for level in LEVELS:
             env = os.environ | {"LLVM_PROFILE_FILE": f"{out}/{name}-{level}-%m.profraw", "DEEPREDUCE_CPU": level}
             subprocess.run([*NICE, program, *inputs], check=True, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def test_programs(build):
+    """{name: (words, environment)} of the tests of SUITES that are programs of C++ and want no device."""
+    tests = json.loads(subprocess.run(["meson", "introspect", build, "--tests"], check=True, capture_output=True, text=True).stdout)
+    ours = str(Path(build).resolve() / "tests") + os.sep
+    return {test["name"]: (test["cmd"], test["env"]) for test in tests
+            if test["suite"][0].split(":")[-1] in SUITES and str(Path(test["cmd"][0]).resolve()).startswith(ours) and "device" not in test["name"]}  # fmt: skip
+
+
+def profile_tests(options, out):
+    for number, (name, (words, env)) in enumerate(test_programs(options.build).items()):
+        print(f"runs {name}", file=sys.stderr, flush=True)
+        env = os.environ | env | {"LLVM_PROFILE_FILE": f"{out}/test-{number}-%p-%m.profraw"}
+        subprocess.run([*NICE, *words], check=True, cwd=options.build, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def lines_of(function):
@@ -213,39 +231,51 @@ def lines_of(function):
     return counts
 
 
-def coverage(options):
-    names = options.targets or list(TARGETS)
-    subprocess.run(["ninja", "-C", options.build, *(f"tests/fuzz/{name.replace('fuzz_', 'replay_')}" for name in names)], check=True, stdout=sys.stderr)
-    with tempfile.TemporaryDirectory() as temporary:
-        raw = Path(temporary)
-        profile(options, names, raw)
-        data = raw / "all.profdata"
-        subprocess.run(["llvm-profdata-14", "merge", "-sparse", "-o", data, *raw.glob("*.profraw")], check=True)
-        objects = [Path(options.build) / "capi" / "libdeepreduce.so"]
-        objects += [Path(options.build) / "tests" / "fuzz" / name.replace("fuzz_", "replay_") for name in names]
-        listed = [part for path in objects[1:] for part in ("-object", path)]
-        done = subprocess.run(["llvm-cov-14", "export", f"-instr-profile={data}", objects[0], *listed], check=True, capture_output=True)
-    ran, of_decode = {}, {}
-    for function in json.loads(done.stdout)["data"][0]["functions"]:
+def counted(options, names, raw):
+    """({(path, line): times that it ran}, those of its functions that are not an encode's), of the profiles that lie in a folder."""
+    data = raw / "all.profdata"
+    subprocess.run(["llvm-profdata-14", "merge", "-sparse", "-o", data, *raw.glob("*.profraw")], check=True)
+    objects = [Path(options.build) / "tests" / "fuzz" / name.replace("fuzz_", "replay_") for name in names]
+    words = ["llvm-cov-14", "export", f"-instr-profile={data}", Path(options.build) / "capi" / "libdeepreduce.so", *(part for path in objects for part in ("-object", path))]
+    ran, of_decode = {}, set()
+    for function in json.loads(subprocess.run(words, check=True, capture_output=True).stdout)["data"][0]["functions"]:
         path = os.path.relpath(function["filenames"][0], root)
-        if not path.startswith(FOLDERS) or NOT_OURS.search(path) or (path.startswith("tool/") and not READERS.search(path)):
+        if not path.startswith(FOLDERS) or NOT_OURS.search(path) or NOT_HERE.search(path) or (path.startswith("tool/") and not READERS.search(path)):
             continue
         for line, count in lines_of(function).items():
             ran[path, line] = max(ran.get((path, line), 0), count)
             if not ENCODES.search(function["name"]):
-                of_decode[path, line] = True
+                of_decode.add((path, line))
+    return ran, of_decode
+
+
+def coverage(options):
+    names = options.targets or list(TARGETS)
+    everything = [f"tests/fuzz/{name.replace('fuzz_', 'replay_')}" for name in names]
+    if not options.targets:
+        everything += [os.path.relpath(words[0], Path(options.build).resolve()) for words, _ in test_programs(options.build).values()]
+    subprocess.run(["ninja", "-C", options.build, *everything], check=True, stdout=sys.stderr)
+    with tempfile.TemporaryDirectory() as temporary:
+        raw = Path(temporary)
+        profile_corpora(options, names, raw)
+        ran, of_decode = counted(options, names, raw)
+        with_tests = ran
+        if not options.targets:
+            profile_tests(options, raw)
+            with_tests, _ = counted(options, names, raw)
     reached = {}
     for folder in FOLDERS:
-        lines = [key for key in ran if key[0].startswith(folder)]
-        reached[folder] = [part for keys in (lines, [key for key in lines if key in of_decode]) for part in (len(keys), sum(ran[key] > 0 for key in keys))]
+        lines = [key for key in with_tests if key[0].startswith(folder + "/")]
+        decode = [key for key in lines if key in of_decode]
+        reached[folder] = [len(lines), sum(ran.get(key, 0) > 0 for key in lines), len(decode), sum(ran.get(key, 0) > 0 for key in decode), sum(with_tests[key] > 0 for key in lines)]
     print("\n".join(coverage_table(reached)), end="\n\n")
     if not options.targets:
         with record.open("a") as out:
-            out.write(json.dumps({"date": now(), "commit": commit(), "reached": reached}) + "\n")
+            out.write(json.dumps({"date": now(), "commit": commit(), "avx512": NOT_HERE.pattern == "$^", "reached": reached}) + "\n")
         table(options)
     missed = {}
-    for path, line in sorted(ran):
-        if not ran[path, line]:
+    for path, line in sorted(with_tests):
+        if not with_tests[path, line]:
             missed.setdefault(path, []).append(line)
     for path, lines in missed.items():
         print(f"not reached: {path}: {spans(lines)}")
@@ -253,10 +283,10 @@ def coverage(options):
 
 
 def coverage_table(reached):
-    """The table of folders: lines, reached lines, lines of decode, reached ones."""
-    rows = ["| folder | lines | reached | of them not of encode | reached |", "|---|---|---|---|---|"]
-    for folder, (lines, ran, decode, decode_ran) in reached.items():
-        rows.append(f"| {folder} | {lines} | {share(ran, lines)} | {decode} | {share(decode_ran, decode)} |")
+    """The table of folders: lines, reached lines, lines of decode, reached ones, lines that tests reach, too."""
+    rows = ["| folder | lines | corpora reach | of those not of encode | corpora reach | corpora and tests reach |", "|---|---|---|---|---|---|"]
+    for folder, (lines, ran, decode, decode_ran, tested) in reached.items():
+        rows.append(f"| {folder} | {lines} | {share(ran, lines)} | {decode} | {share(decode_ran, decode)} | {share(tested, lines)} |")
     return rows
 
 
@@ -282,10 +312,6 @@ def clean_seconds(rows):
     return sum(row["cpu_seconds"] for row in rows[len(rows) - since:])
 
 
-# What reads bytes of others, too, and is not in FOLDERS: no coverage of it was taken.
-NOT_TAKEN = ("lib/control", "lib/transform", "lib/patch", "lib/pipeline", "lib/feedback", "lib/sender", "lib/sparsify", "lib/dct", "capi", "tool/predict")
-
-
 def by_commit(rows):
     """The table of commits: what each was fuzzed for, the last one first."""
     lines = ["| commit | last run | targets | executions | CPU minutes | finds that are faults |", "|---|---|---|---|---|---|"]
@@ -300,7 +326,7 @@ def by_commit(rows):
 def remade():
     """fuzz.md, of what is kept."""
     rows = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
-    covered = [row for row in rows if "reached" in row]
+    covered = [row for row in rows if "avx512" in row]  # (Older ones have other folders.)
     rows = [row for row in rows if "target" in row]
     lines = ["# Fuzzing", "", "Made by `./dev fuzz --table` of `fuzz.jsonl`, to which every `./dev fuzz` adds a line a target. libFuzzer of clang under ASan and UBSan;",
              "`edges` of the instrumented code that the last run reached, `corpus` its inputs then, `commit` that of the library. A find is an input that crashed, hung, leaked or broke a promise;",
@@ -327,9 +353,10 @@ def remade():
             lines.append(f"- {row['date']}, {row['target']} at {row['commit']}: {', '.join(row['finds'])}{why}")
     lines += ["", "## By commit", "", *by_commit(rows)]
     if covered:
-        lines += ["", "## Coverage", "", f"Lines that the corpora of the tree reach, at {covered[-1]['commit']} ({covered[-1]['date']}), by `./dev fuzz --coverage` (clang's source-based coverage, all",
-                  "targets at three levels of instructions). What a compiler evaluates (tables) and what only another thread could cause are among the lines that are not reached.",
-                  f"Not taken: {', '.join(NOT_TAKEN)}. lib/exchange, the least covered, is what a hostile rank reaches.", ""]
+        last = covered[-1]
+        lines += ["", "## Coverage", "", f"Lines that the corpora of the tree reach, and those that tests of hostile inputs and wrong calls ({', '.join(sorted(SUITES))}; no device's) reach beside them, at {last['commit']} ({last['date']}),",
+                  "by `./dev fuzz --coverage` (clang's source-based coverage, all targets at each level of instructions that the CPU has" + ("" if last["avx512"] else ": it has no AVX-512, whose files are left out") + ").",
+                  "What a compiler evaluates (tables) and what only another thread could cause are among the lines that are not reached. Of the tool: readers of files and texts.", ""]
         lines += coverage_table(covered[-1]["reached"])
     return "\n".join(lines).rstrip() + "\n"
 
