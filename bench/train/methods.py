@@ -102,6 +102,21 @@ METHODS.update(
         )
     }
 )
+# Fig. 15 and 17 of the paper: policies of Bloom filters, by rates of false positives. (Of 0.001, Top-1 % by P0 and P2 are p0 and p2.)
+METHODS.update(
+    {
+        f"{picked}_{policy}_{rate}": Method(
+            f"{title}, BF-{policy.upper()}, {rate}",
+            "paper",
+            f"sparsify={sparsify}(ratio=0.01) feedback=residual index=bloom(policy={policy},fpr={rate}) value=raw",
+        )
+        for picked, title, sparsify in (("top1", "Top-1 %", "topr"), ("random1", "Random-1 %", "random"))
+        for policy in ("p0", "p1", "p2")
+        for rate in ("0.02", "0.004", "0.001")
+        if picked != "top1" or rate != "0.001" or policy == "p1"
+    }
+)
+METHODS["random1"] = Method("Random-1 %, raw", "paper", "sparsify=random(ratio=0.01) feedback=residual index=golomb value=raw")
 # Of bench/train/hook_steps.py and owner_steps.py.
 DENSE_BITS = "index=all value=uniform_quant(bits={}) feedback=residual"
 METHODS.update(
