@@ -95,7 +95,6 @@ METHODS.update(
         for name, title, kind, codecs in (
             ("skcompress", "SKCompress, no MinMaxSketch", "paper", "index=gap_huffman value=sketch(buckets=2)+huffman"),
             ("p0_qsgd", "BF-P0 + QSGD of 7 bits", "paper", "index=bloom(policy=p0,fpr=0.6) value=qsgd(levels=63)"),
-            ("p2_fit_poly", "BF-P2 + Fit-Poly", "paper", "index=bloom(policy=p2,fpr=0.01) value=fit_poly"),
             ("raw", "exact", "ours", "index=auto value=raw"),
             ("qsgd", "QSGD of 7 bits", "ours", "index=auto value=qsgd(levels=63)"),
             ("uniform", "uniform_quant(error=0.07)", "ours", "index=auto value=uniform_quant(error=0.07)"),
