@@ -93,7 +93,8 @@ METHODS.update(
     {
         f"zeros_{name}": Method(f"zeros left out, {title}", kind, f"sparsify=none {codecs}")
         for name, title, kind, codecs in (
-            ("skcompress", "SKCompress, no MinMaxSketch", "paper", "index=gap_huffman value=sketch(buckets=2)+huffman"),
+            ("skcompress", "SKCompress of 2 buckets, no MinMaxSketch", "paper", "index=gap_huffman value=sketch(buckets=2)+huffman"),
+            ("skcompress_256", "SKCompress of 256 buckets, no MinMaxSketch", "paper", "index=gap_huffman value=sketch(buckets=256)+huffman"),
             ("p0_qsgd", "BF-P0 + QSGD of 7 bits", "paper", "index=bloom(policy=p0,fpr=0.6) value=qsgd(levels=63)"),
             ("raw", "exact", "ours", "index=auto value=raw"),
             ("qsgd", "QSGD of 7 bits", "ours", "index=auto value=qsgd(levels=63)"),
