@@ -25,6 +25,9 @@ from pathlib import Path
 import pack
 
 here = Path(__file__).resolve().parent
+sys.path.insert(0, str(here.parent))
+import suite  # noqa: E402
+
 root = here.parent.parent
 corpus = here / "corpus"
 record = root / "bench" / "results" / "fuzz.jsonl"
@@ -207,18 +210,20 @@ def profile_corpora(options, names, out):
 
 
 def test_programs(build):
-    """{name: (words, environment)} of the tests of SUITES that are programs of C++ and want no device."""
-    tests = json.loads(subprocess.run(["meson", "introspect", build, "--tests"], check=True, capture_output=True, text=True).stdout)
+    """{name: (words, environment)} of the tests of SUITES that are programs of C++, but unit tests of kernels of a device."""
+    tests = suite.introspect(build, "--tests")
     ours = str(Path(build).resolve() / "tests") + os.sep
     return {test["name"]: (test["cmd"], test["env"]) for test in tests
-            if test["suite"][0].split(":")[-1] in SUITES and str(Path(test["cmd"][0]).resolve()).startswith(ours) and "device" not in test["name"]}  # fmt: skip
+            if test["suite"][0].split(":")[-1] in SUITES and str(Path(test["cmd"][0]).resolve()).startswith(ours) and not test["name"].startswith("device_")}  # fmt: skip
 
 
 def profile_tests(options, out):
     for number, (name, (words, env)) in enumerate(test_programs(options.build).items()):
         print(f"runs {name}", file=sys.stderr, flush=True)
         env = os.environ | env | {"LLVM_PROFILE_FILE": f"{out}/test-{number}-%p-%m.profraw"}
-        subprocess.run([*NICE, *words], check=True, cwd=options.build, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        done = subprocess.run([*NICE, *words], check=False, cwd=options.build, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if done.returncode:
+            print(f"{name}: exit {done.returncode}", file=sys.stderr, flush=True)
 
 
 def lines_of(function):
@@ -253,7 +258,7 @@ def coverage(options):
     names = options.targets or list(TARGETS)
     everything = [f"tests/fuzz/{name.replace('fuzz_', 'replay_')}" for name in names]
     if not options.targets:
-        everything += [os.path.relpath(words[0], Path(options.build).resolve()) for words, _ in test_programs(options.build).values()]
+        everything += suite.files_for(options.build, list(test_programs(options.build)))
     subprocess.run(["ninja", "-C", options.build, *everything], check=True, stdout=sys.stderr)
     with tempfile.TemporaryDirectory() as temporary:
         raw = Path(temporary)
@@ -354,7 +359,7 @@ def remade():
     lines += ["", "## By commit", "", *by_commit(rows)]
     if covered:
         last = covered[-1]
-        lines += ["", "## Coverage", "", f"Lines that the corpora of the tree reach, and those that tests of hostile inputs and wrong calls ({', '.join(sorted(SUITES))}; no device's) reach beside them, at {last['commit']} ({last['date']}),",
+        lines += ["", "## Coverage", "", f"Lines that the corpora of the tree reach, and those that tests of hostile inputs and wrong calls ({', '.join(sorted(SUITES))}) reach beside them, at {last['commit']} ({last['date']}),",
                   "by `./dev fuzz --coverage` (clang's source-based coverage, all targets at each level of instructions that the CPU has" + ("" if last["avx512"] else ": it has no AVX-512, whose files are left out") + ").",
                   "What a compiler evaluates (tables) and what only another thread could cause are among the lines that are not reached. Of the tool: readers of files and texts.", ""]
         lines += coverage_table(covered[-1]["reached"])
