@@ -102,7 +102,7 @@ METHODS.update(
         )
     }
 )
-# Fig. 15 and 17 of the paper: policies of Bloom filters, by rates of false positives. (Of 0.001, Top-1 % by P0 and P2 are p0 and p2.)
+# Fig. 15 and 17 of the paper: policies of Bloom filters, by rates of false positives.
 METHODS.update(
     {
         f"{picked}_{policy}_{rate}": Method(
@@ -113,7 +113,7 @@ METHODS.update(
         for picked, title, sparsify in (("top1", "Top-1 %", "topr"), ("random1", "Random-1 %", "random"))
         for policy in ("p0", "p1", "p2")
         for rate in ("0.02", "0.004", "0.001")
-        if rate == "0.001" and (picked, policy) not in (("top1", "p0"), ("top1", "p2")) or rate != "0.001" and picked == "top1"
+        if picked == "top1" or rate == "0.001"
     }
 )
 METHODS["random1"] = Method("Random-1 %, raw", "paper", "sparsify=random(ratio=0.01) feedback=residual index=golomb value=raw")

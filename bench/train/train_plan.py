@@ -27,7 +27,7 @@ FIG_15 = ["dense", "top1", "p0", "p2", "fit_poly", "p0_qsgd", "skcompress", "thr
 SETS: Dict[str, "tuple[List[str], List[str]]"] = {
     "methods": (["resnet20", "lstm"], [*FIRST[:2], "bf16", *GRACE, "top1_log", "top1_auto", "blocks"]),
     "paper": (["resnet20", "cnn", "lstm"], FIG_15),
-    "policies": (["cnn"], ["dense", "top1", "p0", "p2", "random1", *(name for name in METHODS if name.startswith(("top1_p", "random1_p")))]),
+    "policies": (["cnn"], ["dense", "top1", "random1", *(name for name in METHODS if name.startswith(("top1_p", "random1_p")))]),
     "zeros": (["neumf"], ["dense", *(name for name in METHODS if name.startswith("zeros_"))]),
 }
 QUICK = {"lstm": ["dense", "top1", "top1_auto", "powersgd1"], "neumf": ["dense", "top1_log", "p0_qsgd"]}
