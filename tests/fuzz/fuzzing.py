@@ -361,7 +361,7 @@ def remade():
         last = covered[-1]
         lines += ["", "## Coverage", "", f"Lines that the corpora of the tree reach, and those that tests of hostile inputs and wrong calls ({', '.join(sorted(SUITES))}) reach beside them, at {last['commit']} ({last['date']}),",
                   "by `./dev fuzz --coverage` (clang's source-based coverage, all targets at each level of instructions that the CPU has" + ("" if last["avx512"] else ": it has no AVX-512, whose files are left out") + ").",
-                  "What a compiler evaluates (tables) and what only another thread could cause are among the lines that are not reached. Of the tool: readers of files and texts.", ""]
+                  "What a compiler evaluates (tables) and what only another thread could cause are among the lines that are not reached. Of the tool: readers of files and texts. No target drives lib/sender: its tests forge what a rank sends.", ""]
         lines += coverage_table(covered[-1]["reached"])
     return "\n".join(lines).rstrip() + "\n"
 
