@@ -5,7 +5,7 @@
     python -m bench.paper --page          the page from what is kept
     python -m bench.paper --quick --out DIR   a few rounds of each plan, the json in DIR (30 seconds)
 
-Kept: bench/results/train_paper.jsonl (./dev train --set paper), paper.json, paper.md and its pictures. Fig. 8 and volumes
+Kept: bench/results/train_paper.jsonl, train_policies.jsonl and train_zeros.jsonl (./dev train --set paper, …), paper.json, paper.md and its pictures. Fig. 8 and volumes
 are taken from fig8_laplace.json and sizes.json, which ./dev results measures; NCF from paper_ncf.json, which
 bench/results/paper_ncf.py predicts. Exit 1 if a step fails, 2 for a wrong argument.
 """
@@ -53,9 +53,10 @@ def main() -> int:
     given = arguments()
     sys.path.insert(0, str(ROOT / "bindings" / "python"))
     if not (given.page or given.quick or given.federated):
-        status = subprocess.run([sys.executable, "-m", "bench.train", "--set", "paper"], cwd=ROOT).returncode
-        if status:
-            return status
+        for runs in ("paper", "policies", "zeros"):
+            status = subprocess.run([sys.executable, "-m", "bench.train", "--set", runs], cwd=ROOT).returncode
+            if status:
+                return status
     if not given.page:
         measured = federated_runs.measure(given.plan or list(federated_runs.WIRES), given.seeds, given.quick)
         made = {**train_results.context(), **measured, "volumes": volumes.measure(1 if given.quick else 5)}
