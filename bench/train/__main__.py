@@ -7,7 +7,7 @@
     python -m bench.train --set methods      GRACE's methods on two models, 3 seeds (45 minutes): train_methods.jsonl
     python -m bench.train --set paper        what DeepReduce's paper trains (10 minutes beside train.jsonl): train_paper.jsonl
     python -m bench.train --set policies     its policies of Bloom filters and their rates (20 minutes): train_policies.jsonl
-    python -m bench.train --set zeros        a recommender, of whose gradients only zeros are left out (8 minutes): train_zeros.jsonl
+    python -m bench.train --set zeros        a recommender, of whose gradients only zeros are left out (10 minutes): train_zeros.jsonl
     python -m bench.train --list             models and methods
 
 Rows are added to FILE (bench/results/train.jsonl) run by run; a run that is there is skipped. Exit 1 if ranks differ

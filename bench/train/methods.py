@@ -88,7 +88,7 @@ METHODS.update(
         if name not in ("none", "half", "half_bf16", "topk")
     }
 )
-# Table 6 of the paper: nothing is selected; zeros are what a recommender's gradient has of them. QSGD of 63 levels has 7 bits a value.
+# Table 6 of the paper: nothing is selected, only the zeros of a recommender's gradient are left out. QSGD of 63 levels takes 7 bits a value.
 METHODS.update(
     {
         f"zeros_{name}": Method(f"zeros left out, {title}", kind, f"sparsify=none {codecs}")
