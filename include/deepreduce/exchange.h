@@ -205,7 +205,7 @@ DR_API dr_status dr_exchange_cancel(dr_exchange *exchange);
  * f32[rank][width], then zeros; all zeros for a tensor that is sent dense. To continue as before, write all. */
 enum { DR_RESIDUAL_OWN = 0, DR_RESIDUAL_SUM = 1, DR_RESIDUAL_MOMENTUM = 2, DR_RESIDUAL_WARM_START = 3 };
 /* residual: f32[elements], elements = universe * width of the tensor. Zeros for a plan without such a state.
- * ARGUMENT (also while an exchange is under way; of a transform, a value that is not finite). */
+ * ARGUMENT (also while an exchange is under way, and for a value that is not finite). */
 DR_API dr_status dr_exchange_read_residual(dr_exchange *exchange, uint32_t which, size_t tensor, float *residual,
                                            uint64_t elements);
 DR_API dr_status dr_exchange_write_residual(dr_exchange *exchange, uint32_t which, size_t tensor, const float *residual,

@@ -244,7 +244,8 @@ enum {
 };
 /* The state of a tensor, in the order of its elements, for any number of ranks: `state`, `sum_state` or `warm_state` bytes
  * of dr_sent_tensor (dr_state_size of its plan; of FACTORS: of a plan of frames with the same feedback). DR_STATE_SUM has
- * values for the elements that this rank owns. For checkpoints, by name. ARGUMENT. */
+ * values for the elements that this rank owns. For checkpoints, by name. ARGUMENT: also a state with a value that is not
+ * finite, which no step makes. */
 DR_API dr_status dr_sender_read_state(dr_sender *sender, size_t tensor, uint32_t which, void *state, size_t size);
 DR_API dr_status dr_sender_write_state(dr_sender *sender, size_t tensor, uint32_t which, const void *state,
                                        size_t size);

@@ -106,19 +106,22 @@ dr_status exchange::write_factor_residual(uint32_t which, size_t tensor, const f
 
 dr_status exchange::write_residual(uint32_t which, size_t tensor, const float* residual, uint64_t elements) {
   // Nothing is written unless all can be.
-  const dr_status fits = for_each_residual(
-      which, tensor, residual, elements,
-      [&](range_work&, size_t, std::byte* state, uint64_t, uint64_t first, uint64_t n) -> dr_status {
-        const auto* const end = residual + first + n;
-        const auto* const at = state ? end : std::find_if(residual + first, end, [](float x) { return x != 0; });
-        if (at == end) return DR_OK;
-        fail(c_.error, DR_E_ARGUMENT, "residual: element %zu is %g; must be 0 where %s",
-             static_cast<size_t>(at - residual), static_cast<double>(*at),
-             which == DR_RESIDUAL_SUM || (host_ && plans_.method->keeps_residual()) ? "another rank is the owner"
-                                                                                    : "the plan keeps none");
-        c_.error.where = static_cast<uint64_t>(at - residual);
-        return DR_E_ARGUMENT;
-      });
+  const dr_status fits =
+      for_each_residual(which, tensor, residual, elements,
+                        [&](range_work&, size_t, std::byte* state, uint64_t, uint64_t first, uint64_t n) -> dr_status {
+                          const auto* const end = residual + first + n;
+                          const auto* const at = std::find_if(
+                              residual + first, end, [&](float x) { return state ? !std::isfinite(x) : x != 0; });
+                          if (at == end) return DR_OK;
+                          fail(c_.error, DR_E_ARGUMENT, "residual: element %zu is %g; must be %s",
+                               static_cast<size_t>(at - residual), static_cast<double>(*at),
+                               state ? "finite"
+                               : which == DR_RESIDUAL_SUM || (host_ && plans_.method->keeps_residual())
+                                   ? "0 where another rank is the owner"
+                                   : "0 where the plan keeps none");
+                          c_.error.where = static_cast<uint64_t>(at - residual);
+                          return DR_E_ARGUMENT;
+                        });
   if (fits) return fits;
   if (factors_) return write_factor_residual(which, tensor, residual, elements);
   return for_each_residual(

@@ -228,14 +228,7 @@ dr_status sender::write_factor_state(size_t tensor, uint32_t which, const void* 
     if (!head.magic) return std::ranges::fill(to, 0.0f), DR_OK;
     from += sizeof head;
   }
-  for (size_t i = 0; i < to.size(); ++i) {
-    uint32_t bits;
-    std::memcpy(&bits, from + i * sizeof bits, sizeof bits);
-    if (is_finite<f32_type>(bits)) continue;
-    fail(c_.error, DR_E_ARGUMENT, "%.80s: value %zu of its state is not finite", tensors_[tensor].name.c_str(), i);
-    c_.error.where = i;
-    return DR_E_ARGUMENT;
-  }
+  if (const dr_status s = check_finite(tensor, from, to.size())) return s;
   std::memcpy(to.data(), from, to.size_bytes());
   if (which == DR_STATE_WARM && std::ranges::all_of(to, [](float x) { return x == 0; }))
     units_[unit_of_[tensor]].factors->redraw(position_of_[tensor]);

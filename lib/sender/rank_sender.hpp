@@ -238,6 +238,8 @@ class sender {
   dr_status write_factor_state(size_t tensor, uint32_t which, const void* state, size_t size);
   // ARGUMENT: the sender has no such state, or it is of another size.
   dr_status check_state_call(size_t tensor, uint32_t which, const void* state, size_t size) const;
+  // ARGUMENT: a value of a state [n], f32 at any address, is not finite. (No step makes one, and none could go on from it.)
+  dr_status check_finite(size_t tensor, const std::byte* values, size_t n) const;
   // A part of a tensor's state, in memory of the host.
   struct state_piece {
     const piece& of;

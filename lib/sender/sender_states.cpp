@@ -170,6 +170,19 @@ dr_status sender::check_state_call(size_t tensor, uint32_t which, const void* st
   return DR_OK;
 }
 
+dr_status sender::check_finite(size_t tensor, const std::byte* values, size_t n) const {
+  for (size_t i = 0; i < n; ++i) {
+    uint32_t bits;
+    std::memcpy(&bits, values + i * sizeof bits, sizeof bits);
+    if (is_finite<f32_type>(bits)) continue;
+    fail(c_.error, DR_E_ARGUMENT, "%.80s: value %zu of its state is not finite", tensors_[tensor].name.c_str(), i);
+    c_.error.tensor = tensor;
+    c_.error.where = i;
+    return DR_E_ARGUMENT;
+  }
+  return DR_OK;
+}
+
 dr_status sender::read_state(size_t tensor, uint32_t which, void* state, size_t size) {
   if (const dr_status s = check_state_call(tensor, which, state, size)) return s;
   if (!size) return DR_OK;
@@ -201,18 +214,15 @@ dr_status sender::write_state(size_t tensor, uint32_t which, const void* state, 
   const plan& method = *(which == DR_STATE_SUM ? sum_plans_ : plans_.methods)[tensor];
   if (const dr_status s = fits_state(method, views_[tensor], state, size, c_.error))
     return prefix(c_.error, "%.80s: ", tensors_[tensor].name.c_str()), s;
-  if (side_)
-    if (const dr_status s = return_late(units_[unit_of_[tensor]])) return s;
   residual_state head;
   std::memcpy(&head, state, sizeof head);
+  const size_t values = head.magic ? method.feedback_rule().kind.arrays() * head.elements : 0;
+  if (const dr_status s = check_finite(tensor, static_cast<const std::byte*>(state) + sizeof head, values)) return s;
+  if (side_)
+    if (const dr_status s = return_late(units_[unit_of_[tensor]])) return s;
   return for_each_piece(tensor, which, true, [&](const state_piece& p) -> dr_status {
-    if (p.size == size || !head.magic) {
-      if (p.size == size)
-        std::memcpy(p.at, state, size);
-      else
-        std::memset(p.at, 0, p.size);
-      return DR_OK;
-    }
+    if (!head.magic) return std::memset(p.at, 0, p.size), DR_OK;
+    if (p.size == size) return std::memcpy(p.at, state, size), DR_OK;
     if (const dr_status s = fill_state(method, p.view, nullptr, p.at, p.size, c_.error)) return s;
     return copy_state({state, size, p.of.first}, p.at, p.size, 0, p.of.rows, c_.error);
   });

@@ -172,6 +172,9 @@ TEST_CASE("a residual is refused by a rank that keeps none of it") {
   CHECK(x.write_residual(DR_RESIDUAL_SUM, 0, residual.data(), 4096) == DR_E_ARGUMENT);
   CHECK(g.ranks[0]->error() == "residual: element 2048 is 1; must be 0 where another rank is the owner");
   CHECK(x.write_residual(DR_RESIDUAL_OWN, 0, residual.data(), 4095) == DR_E_ARGUMENT);
+  residual[9] = std::nanf("");
+  CHECK(x.write_residual(DR_RESIDUAL_OWN, 0, residual.data(), 4096) == DR_E_ARGUMENT);
+  CHECK(g.ranks[0]->error() == "residual: element 9 is nan; must be finite");
   CHECK(x.write_residual(DR_RESIDUAL_OWN, 1, residual.data(), 4096) == DR_E_ARGUMENT);
   CHECK(x.read_residual(4, 0, residual.data(), 4096) == DR_E_ARGUMENT);
 }

@@ -312,6 +312,28 @@ TEST_CASE("a state of a tensor is in the order of its elements, however it is cu
   for (const float x : v.residual(0, 0)) REQUIRE(x == 0);
 }
 
+TEST_CASE("a state with a value that is not finite is refused, and what was there stays") {
+  for (const std::string& book : {plans[0], plans[1], std::string("*: transform=lowrank(rank=2) feedback=residual")}) {
+    CAPTURE(book);
+    world w({{.name = "a", .elements = 3000, .rows = 50}}, {.book = book, .ranks = 2});
+    w.set_random(1);
+    REQUIRE(w.all_ok(0));
+    dr_sender* const sender = w.ranks[0]->sender;
+    const size_t size = w.sent_tensor(0).state;
+    std::vector<uint64_t> state(size / 8 + 1);
+    REQUIRE(dr_sender_read_state(sender, 0, DR_STATE_OWN, state.data(), size) == DR_OK);
+    const auto kept = w.residual(0, 0);
+    float* residual = nullptr;
+    uint64_t elements = 0;
+    REQUIRE(dr_state_residual(state.data(), size, &residual, &elements, nullptr) == DR_OK);
+    residual[7] = std::nanf("");
+    CHECK(dr_sender_write_state(sender, 0, DR_STATE_OWN, state.data(), size) == DR_E_ARGUMENT);
+    CHECK(w.ranks[0]->context.error() == "a: value 7 of its state is not finite");
+    CHECK(dr_last_error(w.ranks[0]->context.handle)->where == 7);
+    CHECK(w.residual(0, 0) == kept);
+  }
+}
+
 TEST_CASE("slots of any bytes are refused, and outputs stay as they are") {
   std::mt19937_64 random(3);
   for (const std::string& book : plans) {
