@@ -37,9 +37,8 @@ dr_job encoding::index_job(size_t row, const stage_list& list, dr_fault& fault) 
 
 dr_status encoding::encode_jobs(const stage_list& list, const job_list& jobs) const {
   if (jobs.n == 0) return DR_OK;
-  const dr_status s = encode_chain(list, run, jobs);
-  if (!s) return DR_OK;
-  return fail(error, s,
+  if (!encode_chain(list, run, jobs)) return DR_OK;
+  return fail(error, DR_E_INTERNAL,
               "%s broke its contract while encoding: it returned an error, or wrote more than its `need` says",
               list.front().codec->name);
 }

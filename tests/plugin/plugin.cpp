@@ -342,6 +342,41 @@ TEST_CASE("feedback, batches and merge work with plug-in codecs") {
   CHECK(wrong == 0);
 }
 
+TEST_CASE("an operation of a plug-in that fails, or claims a wrong size, is an error, and the next call works") {
+  std::string sentence;
+  REQUIRE(load(DR_FAILING, sentence) == DR_OK);
+  floats gradient = client::laplace(500, 5);
+  for (size_t i = 0; i < gradient.size(); ++i)
+    if (i % 4) gradient[i] = 0;  // few enough that no frame falls back to dense
+  client::context c;
+  const auto plan_of = [](int where, const char* more) {
+    return "index=golomb value=failing(where=" + std::to_string(where) + ")" + more;
+  };
+  for (const char* const more : {"", "+deflate"}) {
+    const auto tensor = client::dense(gradient);
+    for (const int where : {1, 2}) {
+      CAPTURE(where);
+      bytes frame;
+      CHECK(client::try_encode(c, plan_of(where, more), {tensor}, frame) == DR_E_INTERNAL);
+      CHECK(contains(c.error(), "failing broke its contract while encoding"));
+    }
+    for (const auto& [where, status] : {std::pair(3, DR_E_INTERNAL), {4, DR_E_CORRUPT}}) {
+      CAPTURE(where);
+      const bytes frame = client::encode(c, plan_of(where, more), {tensor});
+      floats values(gradient.size(), -7);
+      dr_tensor_out out{};
+      out.struct_size = sizeof out;
+      out.dtype = DR_F32;
+      out.universe = values.size();
+      out.values = values.data();
+      CHECK(dr_decode(c.handle, nullptr, frame.data(), frame.size(), nullptr, &out, sizeof out, 1) == status);
+      CHECK(contains(c.error(), where == 3 ? "failing broke its contract while decoding" : "a size other than"));
+    }
+    CHECK(
+        client::same_bits(client::decode(c, client::encode(c, plan_of(0, more), {tensor}), gradient.size()), gradient));
+  }
+}
+
 TEST_CASE("a process without the plug-in calls its frames UNSUPPORTED and names the codec") {
   need_plugins();
   client::context c;
