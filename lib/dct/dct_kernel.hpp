@@ -43,7 +43,7 @@ inline const dct_kernels& dct_at(cpu_level level) {
 // ---- Factors --------------------------------------------------------------------------------------------------------
 
 // cos(π j / 128) for 0 <= j <= 64, by its series: no library's cosine decides a bit.
-constexpr double cosine_of(uint32_t j) {
+consteval double cosine_of(uint32_t j) {
   constexpr double pi = 3.14159265358979323846;
   const bool small = j <= 32;
   const double x = pi * (small ? j : 64 - j) / 128;
@@ -56,7 +56,7 @@ constexpr double cosine_of(uint32_t j) {
 }
 
 // √(2/n) for n = 2^p.
-constexpr double norm_of(uint32_t n) {
+consteval double norm_of(uint32_t n) {
   double norm = n == 1 ? 1.41421356237309504880 : 1;
   for (uint32_t p = n; p > 2; p /= 4) norm *= p == 4 ? 0.70710678118654752440 : 0.5;
   return norm;
@@ -69,7 +69,7 @@ struct dct_factor_list {
   float of[(N * N - 1) / 3 + 1];
 };
 template <uint32_t N>
-constexpr dct_factor_list<N> make_dct_factors() {
+consteval dct_factor_list<N> make_dct_factors() {
   dct_factor_list<N> out{};
   uint32_t at = 0;
   for (uint32_t M = N; M > 1; M /= 2)

@@ -168,7 +168,7 @@ struct dct_loops {
 };
 
 template <class V>
-constexpr dct_kernels make_dct_kernels() {
+consteval dct_kernels make_dct_kernels() {
   return {dct_loops<V>::forward, dct_loops<V>::inverse, dct_loops<V>::template runs<false>,
           dct_loops<V>::template runs<true>};
 }
