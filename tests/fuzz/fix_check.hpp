@@ -21,6 +21,7 @@ inline uint64_t mix64(uint64_t x) {
   x *= 0x94d049bb133111eb;
   return x ^ x >> 31;
 }
+inline uint64_t combine(uint64_t key, uint64_t part) { return mix64((key ^ part) + 0x9e3779b97f4a7c15); }
 
 using little_endian::number;
 

@@ -27,8 +27,6 @@ constexpr float untouched = -7;
 constexpr size_t verdict_size = 256, verdict_check = 72;
 constexpr uint32_t verdict_magic = 0x56586472;
 
-uint64_t combine(uint64_t key, uint64_t part) { return frame_check::mix64((key ^ part) + 0x9e3779b97f4a7c15); }
-
 bool is_verdict(const bytes& message) {
   return message.size() == verdict_size && frame_check::number(message.data(), 4) == verdict_magic;
 }
@@ -36,7 +34,7 @@ bool is_verdict(const bytes& message) {
 void seal_verdict(bytes& v) {
   frame_check::put(v.data() + verdict_check, 0);
   uint64_t sum = 0x9e3779b97f4a7c15;
-  for (size_t i = 0; i < v.size(); i += 8) sum = combine(sum, frame_check::number(v.data() + i, 8));
+  for (size_t i = 0; i < v.size(); i += 8) sum = frame_check::combine(sum, frame_check::number(v.data() + i, 8));
   frame_check::put(v.data() + verdict_check, sum);
 }
 

@@ -39,6 +39,7 @@ TARGETS = {
     "fuzz_codec": "each codec alone: decode of any payload, round trip",
     "fuzz_round_trip": "plans and tensors: encode, inspect, decode, prepared",
     "fuzz_exchange": "messages of a hostile rank",
+    "fuzz_sender": "slots of a hostile rank, states of a damaged file",
     "fuzz_transform": "factors of a hostile rank, states of a damaged file",
     "fuzz_control": "options, measurements and words of a hostile rank",
     "fuzz_plan": "text of plans",
@@ -51,7 +52,7 @@ TARGETS = {
     "fuzz_profile": "profiles and models of `predict`",
 }
 # Bytes that an input is made of at most. Longer ones are slower, and reach nothing more.
-LENGTHS = {"fuzz_decode": 2048, "fuzz_merge": 4096, "fuzz_exchange": 2048, "fuzz_synth": 128, "fuzz_book": 512, "fuzz_raw": 64, "fuzz_plan": 1024, "fuzz_profile": 4096}
+LENGTHS = {"fuzz_decode": 2048, "fuzz_merge": 4096, "fuzz_exchange": 2048, "fuzz_sender": 1024, "fuzz_synth": 128, "fuzz_book": 512, "fuzz_raw": 64, "fuzz_plan": 1024, "fuzz_profile": 4096}
 PACK_MAX = 200_000
 LEVELS = ("scalar", "avx2", "avx512")  # of instructions: each has decoders of its own
 SANITIZERS = {
@@ -189,8 +190,9 @@ FOLDERS = ("lib/container", "lib/split", "lib/stage", "lib/merge", "lib/plan", "
 NOT_OURS = re.compile(r"(/device_\w+\.[ch]pp|_device\.[ch]pp|_tile\.[ch]pp|_cuda\.cu|/launch_own\.hpp)$")  # of a device
 READERS = re.compile(r"tool/(read/(inputs|npy|npz|sparse_npz|safetensors|synth)|predict/(profile|plan_book|training_model|link_text))\.[ch]pp$")
 HAS_AVX512 = "avx512f" in Path("/proc/cpuinfo").read_text()
-# Tests whose inputs are hostile, or calls that are wrong.
+# Tests whose inputs are hostile, or calls that are wrong: suites, and tests of other suites.
 SUITES = {"unit", "abi", "plugin", "exchange", "sender", "transform", "golden"}
+TESTS = {"sparsifiers"}
 # Functions of an encode, by what is in their (mangled) names: of files that hold both sides, the rest is what decodes.
 ENCODES = re.compile(r"(?i)encode|resolve|\bcost|writer|put_|append|choose|fit_|sort|tell|keep|select|level_of|plan|bound|make_codec|param")
 
@@ -207,11 +209,11 @@ def profile_corpora(options, names, out):
 
 
 def test_programs(build):
-    """{name: (words, environment)} of the tests of SUITES that are programs of C++, except unit tests of a device's kernels."""
+    """{name: (words, environment)} of these tests that are programs of C++, except unit tests of a device's kernels."""
     tests = suite.introspect(build, "--tests")
     ours = str(Path(build).resolve() / "tests") + os.sep
     return {test["name"]: (test["cmd"], test["env"]) for test in tests
-            if test["suite"][0].split(":")[-1] in SUITES and str(Path(test["cmd"][0]).resolve()).startswith(ours) and not test["name"].startswith("device_")}  # fmt: skip
+            if (test["name"] in TESTS or test["suite"][0].split(":")[-1] in SUITES) and str(Path(test["cmd"][0]).resolve()).startswith(ours) and not test["name"].startswith("device_")}  # fmt: skip
 
 
 def profile_tests(options, out):
@@ -356,9 +358,9 @@ def remade():
     lines += ["", "## By commit", "", *by_commit(rows)]
     if covered:
         last = covered[-1]
-        lines += ["", "## Coverage", "", f"Lines that the corpora of the tree reach, and those that tests of hostile inputs and wrong calls ({', '.join(sorted(SUITES))}) reach beside them, at {last['commit']} ({last['date']}),",
+        lines += ["", "## Coverage", "", f"Lines that the corpora of the tree reach, and those that tests of hostile inputs and wrong calls ({', '.join(sorted(SUITES | TESTS))}) reach beside them, at {last['commit']} ({last['date']}),",
                   "by `./dev fuzz --coverage` (clang's source-based coverage, all targets at each level of instructions that the CPU has" + ("" if last["avx512"] else ": it has no AVX-512, whose files are left out") + ").",
-                  "What a compiler evaluates (tables) and what only another thread could cause are among the lines that are not reached. Of the tool: readers of files and texts. No target drives lib/sender: its tests forge what a rank sends.", ""]
+                  "What a compiler evaluates (tables) and what only another thread could cause are among the lines that are not reached. Of the tool: readers of files and texts.", ""]
         lines += coverage_table(covered[-1]["reached"])
     return "\n".join(lines).rstrip() + "\n"
 

@@ -162,6 +162,21 @@ EXCHANGES = {
     "verdict_of_nobody": bytes([0, 0, 0, 0, 40, 1, 0, 9, 32, 8, 36, 9]),
 }
 
+
+def sender_seeds():
+    """For each method one tensor of it, on the CPU and on a device, undisturbed and with orders; then several tensors of any kind."""
+    seeds = {}
+    for method in range(15):
+        for where, shape in (("cpu", 0), ("device", 6)):
+            for flags in (0, 64 if method in (2, 3) else 16 if method == 8 else 8 if not shape else 2):  # halves, shards, skip, f32
+                head = bytes([shape, flags, 0, method, 0, 9, 40, 1])
+                orders = random.Random(f"sender {method} {where} {flags}").randbytes(40)
+                seeds |= {f"{where}_{method:02}_{flags}": head, f"{where}_{method:02}_{flags}_orders": head + b"\0" + orders}
+    for i, (method, shape, orders) in enumerate([(0, 0, b""), (11, 8, b""), (0, 1, b"\0\5\7"), (2, 0, b"")]):  # sparse rows
+        seeds[f"rows_{i}"] = bytes([shape, 0, 0, 225 + method, 1, 20, 3, 1]) + orders
+    return seeds | script_seeds("sender", 40, 120)
+
+
 # Options of a controller, its ladder, and what ranks measure and send.
 CONTROLS = [
     "aimd(target_ms=20)", "aimd(target_ms=0.01,interval=2,window=2,increase=1,decrease=0.9,patience=1,retry=2)", "fit(target_ms=5,samples=3,patience=1,retry=1)",
@@ -366,6 +381,7 @@ def main():
         "fuzz_codec": codec_seeds(),
         "fuzz_round_trip": script_seeds("round trip", 80, 400) | large_seeds(),
         "fuzz_exchange": script_seeds("exchange", 16, 60) | EXCHANGES,
+        "fuzz_sender": sender_seeds(),
         "fuzz_transform": script_seeds("transform", 16, 200),
         "fuzz_control": control_seeds(),
         "fuzz_plan": plan_seeds(),

@@ -2,19 +2,13 @@
 #include <algorithm>
 
 #include "sender_world.hpp"
+#include "slot_check.hpp"
 
 using namespace sending;
 
 namespace {
 
-struct field {
-  const char* name;
-  size_t at, bytes;
-};
-// As lib/sender/slot.hpp lays them out; sizes of frames follow.
-constexpr field fields[] = {{"tag", 0, 8},    {"longest", 8, 8}, {"failures", 16, 4}, {"failed", 20, 4},
-                            {"flags", 24, 4}, {"tensor", 28, 4}, {"reserved", 32, 4}};
-constexpr size_t check_at = 36, head_size = 40;
+using slot_check::field, slot_check::fields, slot_check::head_size;
 
 uint64_t read(const client::bytes& slot, const field& f) {
   uint64_t x = 0;
@@ -22,26 +16,6 @@ uint64_t read(const client::bytes& slot, const field& f) {
   return x;
 }
 void write(client::bytes& slot, const field& f, uint64_t x) { std::memcpy(slot.data() + f.at, &x, f.bytes); }
-
-// splitmix64's finaliser (Steele, Lea, Flood 2014).
-uint64_t combine(uint64_t key, uint64_t part) {
-  uint64_t x = (key ^ part) + 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-
-// The check of a header, of its fields and of the sizes of its frames.
-void seal(client::bytes& slot, size_t frames) {
-  const auto of = [&](const char* name) {
-    return read(slot, *std::ranges::find(fields, std::string_view(name),
-                                         [](const field& f) { return std::string_view(f.name); }));
-  };
-  uint64_t sum = combine(combine(of("tag"), of("longest")), of("failures") << 32 | of("failed"));
-  sum = combine(combine(sum, of("tensor") << 32 | of("flags")), of("reserved"));
-  for (size_t i = 0; i < frames; ++i) sum = combine(sum, read(slot, {"size", head_size + 8 * i, 8}));
-  write(slot, {"check", check_at, 4}, sum >> 32);
-}
 
 std::vector<uint64_t> hostile(uint64_t x, size_t bytes) {
   const uint64_t max = bytes == 8 ? UINT64_MAX : UINT32_MAX;
@@ -112,7 +86,7 @@ TEST_CASE("a sealed header with a field out of its range is an error that names 
         if (to_owner && !good.sent.frames) continue;  // this rank owns nothing: what it got says nothing to it
         {                                             // the seal of this test is the sender's
           auto again = sound;
-          seal(again[liar], info.frames);
+          slot_check::seal(again[liar].data(), info.frames);
           REQUIRE(again == sound);
         }
         std::vector<field> all(std::begin(fields), std::end(fields));
@@ -123,7 +97,7 @@ TEST_CASE("a sealed header with a field out of its range is an error that names 
             CAPTURE(x);
             auto slots = sound;
             write(slots[liar], f, x);
-            seal(slots[liar], info.frames);
+            slot_check::seal(slots[liar].data(), info.frames);
             const answer a = ask(slots);
             const std::string name = f.name, words = a.error.message;
             INFO(words);
@@ -171,7 +145,7 @@ TEST_CASE("after a hostile header the next step is sound") {
     w.on_the_way = [&](size_t, size_t from, size_t, client::bytes& slot) {
       if (from != liar) return;
       write(slot, f, f.bytes == 8 ? UINT64_MAX : UINT32_MAX);
-      seal(slot, w.unit(0).frames);
+      slot_check::seal(slot.data(), w.unit(0).frames);
     };
     for (const dr_status s : w.step(1)) CHECK((s != DR_OK) == (std::string_view(f.name) != "failed"));
     w.on_the_way = nullptr;
