@@ -13,7 +13,6 @@
 namespace dr {
 namespace {
 
-constexpr uint32_t ranks_max = 65536;
 constexpr uint32_t known_flags = DR_SENDER_SUM | DR_SENDER_F32 | DR_SENDER_CALLER_STATES | DR_SENDER_SKIP |
                                  DR_SENDER_SCATTER | DR_SENDER_DRY | DR_SENDER_HALVES | DR_SENDER_ZEROS;
 
@@ -33,8 +32,6 @@ sender::~sender() {
 
 dr_status sender::check_options() {
   const sender_options& o = options_;
-  if (o.ranks == 0 || o.ranks > ranks_max)
-    return fail(c_.error, DR_E_ARGUMENT, "options: %u ranks, not in 1 … %u", o.ranks, ranks_max);
   if (o.rank >= o.ranks)
     return fail(c_.error, DR_E_ARGUMENT, "options: rank %u is not below %u ranks", o.rank, o.ranks);
   if (o.flags & ~known_flags) return fail(c_.error, DR_E_UNSUPPORTED, "options: unknown flags 0x%x", o.flags);

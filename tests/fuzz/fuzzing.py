@@ -257,6 +257,7 @@ def coverage(options):
     names = options.targets or list(TARGETS)
     everything = [f"tests/fuzz/{name.replace('fuzz_', 'replay_')}" for name in names]
     if not options.targets:
+        subprocess.run(["ninja", "-C", options.build, "build.ninja"], check=True, stdout=sys.stderr)  # so that Meson tells of new tests
         everything += suite.files_for(options.build, list(test_programs(options.build)))
     subprocess.run(["ninja", "-C", options.build, *everything], check=True, stdout=sys.stderr)
     with tempfile.TemporaryDirectory() as temporary:

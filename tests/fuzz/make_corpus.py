@@ -164,16 +164,17 @@ EXCHANGES = {
 
 
 def sender_seeds():
-    """For each method one tensor of it, on the CPU and on a device, undisturbed and with orders; then several tensors of any kind."""
+    """For each method one tensor of it, f32 and a half type, on the CPU and on a device, undisturbed and with orders; then several tensors of any kind."""
     seeds = {}
     for method in range(15):
         for where, shape in (("cpu", 0), ("device", 6)):
             for flags in (0, 64 if method in (2, 3) else 16 if method == 8 else 8 if not shape else 2):  # halves, shards, skip, f32
-                head = bytes([shape, flags, 0, method, 0, 9, 40, 1])
-                orders = random.Random(f"sender {method} {where} {flags}").randbytes(40)
-                seeds |= {f"{where}_{method:02}_{flags}": head, f"{where}_{method:02}_{flags}_orders": head + b"\0" + orders}
-    for i, (method, shape, orders) in enumerate([(0, 0, b""), (11, 8, b""), (0, 1, b"\0\5\7"), (2, 0, b"")]):  # sparse rows
-        seeds[f"rows_{i}"] = bytes([shape, 0, 0, 225 + method, 1, 20, 3, 1]) + orders
+                for kind in (0, 1):
+                    head = bytes([shape, flags, 0, method, kind, 9, 40, 1])
+                    orders = random.Random(f"sender {method} {where} {flags} {kind}").randbytes(40)
+                    seeds |= {f"{where}_{method:02}_{flags}_{kind}": head, f"{where}_{method:02}_{flags}_{kind}_orders": head + b"\0" + orders}
+    for i, (method, shape, flags, orders) in enumerate([(0, 0, 0, b""), (11, 8, 8, b""), (0, 1, 8, b"\1\0\0\0\200\177"), (2, 0, 2, b"")]):  # sparse rows
+        seeds[f"rows_{i}"] = bytes([shape, flags, 0, 225 + method, 1, 20, 3, 1]) + orders
     return seeds | script_seeds("sender", 40, 120)
 
 
