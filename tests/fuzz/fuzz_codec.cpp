@@ -18,7 +18,7 @@ using fuzz::bytes;
 using fuzz::script;
 using fuzz::wrong;
 
-constexpr uint64_t count_most = 4095, memory_most = 1 << 22;
+constexpr uint64_t count_most = 8191, memory_most = 1 << 22;
 // Codecs whose time follows the universe and not the payload; a frame's reader bounds it by what is written or by a limit.
 constexpr uint64_t small_universe = 4095, based_universe = 70000;
 

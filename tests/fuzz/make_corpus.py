@@ -133,11 +133,15 @@ def payload_seeds():
         "planes_frequency": ("planes", 9, b"", b"\0\0\0\1" + bytes(27) + b"\1\0\x7f\x80\4\0\0\0\0\0\1\0"),
         "planes_string": ("planes", 9, b"", b"\0\0\0\1" + bytes(27) + b"\1\x80\x1c\x7f\x80\5\0\0\0\0\0\1\0"),
         "planes_state": ("planes", 9, b"", b"\0\0\0\1" + bytes(27) + b"\1\x80\x1c\x7f\x80\4\0\0\0\1\0\1\0"),
+        # (Of 5000 bytes, zeros and ones: eight streams of 79 bytes.)
+        "huffman_no_sizes": ("huffman", 5000, b"", b"\x91\x4e\1\x0e" + bytes(3)),
+        "huffman_long_stream": ("huffman", 5000, b"", b"\x91\x4e\1\x0e" + struct.pack("<8H", 79, 65535, 79, 79, 79, 79, 79, 79) + bytes(90)),
+        "huffman_padding": ("huffman", 5000, b"", b"\x91\x4e\1\x0e" + struct.pack("<8H", *[79] * 8) + bytes(78) + b"\2" + bytes(7 * 79)),
     }  # fmt: skip
     seeds = {}
     for name, (codec, count, fields, payload) in payloads.items():
         of_index = CODECS.index(codec) < CODECS.index("value_raw")
-        universe = b"" if of_index else struct.pack("<I", 100)  # an index codec's stand where others have fields
+        universe = b"" if of_index or CODECS.index(codec) >= CODECS.index("bitpack") else struct.pack("<I", 100)  # an index codec's stand where others have fields
         seeds[f"payload_{name}"] = bytes([CODECS.index(codec), 0]) + struct.pack("<H", count - 1) + universe + fields + payload
     return seeds
 
