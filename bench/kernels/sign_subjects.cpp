@@ -9,10 +9,8 @@
 namespace dr::bench {
 namespace {
 
-constexpr uint64_t n = 250000, key = 3;
-
-template <class T>
-void add(subjects& all, const char* type) {
+template <class T, uint64_t n = 250000, uint64_t key = 3>
+void add_signs_of(subjects& all, const char* type) {
   struct memory {
     std::vector<typename T::bits> values = std::vector<typename T::bits>(n), back = values;
     std::vector<uint8_t> signs = std::vector<uint8_t>(ceil_div(n, 8)), bytes = std::vector<uint8_t>(n / 5),
@@ -70,8 +68,8 @@ void add(subjects& all, const char* type) {
 }  // namespace
 
 void add_signs(subjects& all) {
-  add<f32_type>(all, "f32");
-  add<f16_type>(all, "f16");
+  add_signs_of<f32_type>(all, "f32");
+  add_signs_of<f16_type>(all, "f16");
 }
 
 }  // namespace dr::bench

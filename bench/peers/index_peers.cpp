@@ -15,8 +15,6 @@
 namespace dr::bench {
 namespace {
 
-constexpr const char* reference = "reference";
-
 struct buffers {
   std::vector<uint8_t> coded;
   uint64_t size = 0;

@@ -11,11 +11,13 @@
 
 namespace dr::bench {
 
+inline constexpr const char* reference = "reference";  // plain code of this benchmark
+
 template <class T>
 struct candidate {
-  std::string name;     // "golomb(block=9)", "zstd -1 of LEB128 gaps"
-  std::string of;       // "deepreduce", "reference" (plain code of this benchmark), or a library and its version
-  std::string missing;  // not empty: the reason why it cannot be measured
+  std::string name;                  // "golomb(block=9)", "zstd -1 of LEB128 gaps"
+  std::string of;                    // "deepreduce", `reference`, or a library and its version
+  std::string missing;               // not empty: the reason why it cannot be measured
   std::function<uint64_t()> encode;  // bytes
   std::function<void()> decode;      // decodes the output of encode to `out`
   std::shared_ptr<std::vector<T>> out{};

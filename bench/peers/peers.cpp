@@ -230,7 +230,7 @@ void measure_frames(report& to, const index_set& set, const value_set& values) {
     }
     all.push_back(std::move(c));
   }
-  candidate<pair> copy{"memcpy", "reference", "", {}, {}, std::make_shared<std::vector<pair>>(r)};
+  candidate<pair> copy{"memcpy", reference, "", {}, {}, std::make_shared<std::vector<pair>>(r)};
   auto from = std::make_shared<std::vector<pair>>(r), between = std::make_shared<std::vector<pair>>(r);
   copy.encode = [from, between, r] {
     return std::memcpy(between->data(), from->data(), r * sizeof(pair)), r * sizeof(pair);

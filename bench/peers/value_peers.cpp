@@ -24,10 +24,9 @@
 namespace dr::bench {
 namespace {
 
-constexpr const char* reference = "reference";
 constexpr size_t bucket = 512;
 
-struct buffers {
+struct value_buffers {
   std::vector<uint8_t> coded;
   uint64_t size = 0;
   std::vector<float> scales;
@@ -47,7 +46,7 @@ value_candidate made(const value_set& set, std::string name, std::string of, boo
 
 value_candidate memcpy_row(const value_set& set) {
   auto c = made(set, "memcpy", reference, true);
-  auto b = std::make_shared<buffers>();
+  auto b = std::make_shared<value_buffers>();
   b->coded.resize(4 * set.values.size());
   c.encode = [b, &set] { return std::memcpy(b->coded.data(), set.values.data(), b->coded.size()), b->coded.size(); };
   c.decode = [b, out = c.out] { std::memcpy(out->data(), b->coded.data(), b->coded.size()); };
@@ -159,7 +158,7 @@ DR_EACH_LEVEL void from_int8(const int8_t* in, const float* scales, float* out, 
 
 value_candidate int8_row(const value_set& set) {
   auto c = made(set, "int8, absmax of 512", reference, false);
-  auto b = std::make_shared<buffers>();
+  auto b = std::make_shared<value_buffers>();
   const size_t n = set.values.size();
   b->coded.resize(n);
   b->scales.resize((n + bucket - 1) / bucket);
@@ -213,7 +212,7 @@ value_candidate zfp_row(const value_set& set, int rate) {
 value_candidate packed_row(const value_set& set, const byte_peer& p) {
   auto c = made(set, p.name, p.of, true);
   if (!p.missing.empty()) return c.missing = p.missing, c;
-  auto b = std::make_shared<buffers>();
+  auto b = std::make_shared<value_buffers>();
   const size_t size = 4 * set.values.size();
   b->coded.resize(p.bound(size));
   c.encode = [b, p, size, &set] { return b->size = p.pack(set.values.data(), size, b->coded); };
