@@ -6,8 +6,6 @@ namespace {
 using namespace client;
 
 const std::string flat = " bucket=flat";
-constexpr dr_dtype value_types[] = {DR_F32, DR_F16, DR_BF16};
-
 // Tensors of one type, some of them empty or of one element, off any vector's bounds.
 gradients bucket_of(dr_dtype dtype, const std::vector<uint64_t>& sizes, uint64_t seed = 1) {
   gradients all;

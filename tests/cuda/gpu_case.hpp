@@ -24,6 +24,8 @@ inline std::vector<uint64_t> edge_sizes() {
 
 inline uint64_t round_trips = 0;  // for the record
 
+inline constexpr dr_dtype value_types[] = {DR_F32, DR_F16, DR_BF16};
+
 // ---- Plans ------------------------------------------------------------------------------------------------
 
 inline bool runs_on_gpu(const std::string& name, dr_role role) {

@@ -7,8 +7,6 @@ using namespace client;
 
 namespace {
 
-constexpr dr_dtype value_types[] = {DR_F32, DR_F16, DR_BF16};
-
 // Dense tensors with everything sent need a codec that takes that; a filter with no rate for it does not.
 bool takes_all(const std::string& pair) { return pair.find("bloom") == std::string::npos; }
 

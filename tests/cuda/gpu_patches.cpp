@@ -6,7 +6,6 @@ namespace {
 
 using namespace client;
 
-constexpr dr_dtype value_types[] = {DR_F32, DR_F16, DR_BF16};
 const std::string changed = "sparsify=changed ";
 
 // Weights of which this share has other bits than the base: small ones by many places, large ones by one or two, as steps
