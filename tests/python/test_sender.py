@@ -238,6 +238,10 @@ def test_states_of_others_change_nothing():
     damaged = {**before["states"], "layer.bias": np.ones_like(before["states"]["layer.bias"])}
     with pytest.raises(deepreduce.ArgumentError, match="^layer.bias: "):
         sender.load_state_dict({**before, "states": damaged})
+    with_nan = before["states"]["layer.bias"].copy()
+    with_nan.view(np.float32)[-1] = np.nan
+    with pytest.raises(deepreduce.ArgumentError, match="^layer.bias: value [0-9]+ of its state is not finite"):
+        sender.load_state_dict({**before, "states": {**before["states"], "layer.bias": with_nan}})
     after = sender.state_dict()
     assert all(after["states"][name].tobytes() == before["states"][name].tobytes() for name in SHAPES)
 

@@ -599,8 +599,8 @@ class Sender(Uncopied):
         return found
 
     def load_state_dict(self, state: SavedPart) -> None:
-        """Restores what state_dict returned. Raises ArgumentError for states of other tensors or plans; then nothing has
-        changed."""
+        """Restores what state_dict returned. Raises ArgumentError for states of other tensors or plans, and for a value that is
+        not finite; then nothing has changed."""
         for key, (_, size) in _STATES.items():
             there = set(state.get(key, {}))
             here = {name for name, sent in zip(self._names, self._sent_tensors) if getattr(sent, size)}
@@ -628,7 +628,7 @@ class Sender(Uncopied):
             return self._read_state(self._position(name), which, getattr(self.tensor(name), size))
 
     def write_state(self, name: str, field: str, state: Tensor) -> None:
-        """Restores what read_state returned. Raises ArgumentError for a state of another tensor or feedback."""
+        """Restores what read_state returned. Raises ArgumentError for a state of another tensor or feedback, or with a value that is not finite."""
         found = _memory.borrow_bytes(state, f"{name}: its state")
         with self._turn():
             where = self._handle, self._position(name), _STATES[field][0], found.address, found.size
