@@ -99,7 +99,7 @@ def script_seeds(name, count, size):
 
 # In the order of their registration.
 CODECS = """raw golomb rice bloom bitmap rle elias_fano delta_varint delta_bitpack delta_pfor gap_huffman seeded all magnitude history chunks
-    value_raw qsgd fit_poly half sketch three_lc fit_dexp rank_fit uniform_quant log_quant lloyd sign ternary natural dynamic_tree inceptionn ulp xor planes
+    value_raw qsgd fit_poly half sketch three_lc fit_dexp rank_fit uniform_quant log_quant lloyd sign ternary natural dynamic_tree inceptionn ulp xor planes value_history
     bitpack deflate zstd huffman""".split()
 
 
