@@ -351,7 +351,7 @@ def remade():
     newest = [row for row in rows if row["commit"] == rows[-1]["commit"]] if rows else []
     minutes = sum(row["cpu_seconds"] for row in newest) / 60
     lines += ["", f"In all {sum(row['executions'] for row in rows):,} executions in {hours:.2f} hours of CPU, of {len({row['commit'] for row in rows})} states of the code: {clean / 3600:.2f} since the last fault that each target found, "
-              f"{clean_seconds(rows) / 3600:.2f} since the last of any. Of one state there is much less: the last one that was fuzzed, {rows[-1]['commit'] if rows else 'none'}, has {minutes:.0f} minutes of CPU for {len({row['target'] for row in newest})} targets, and what was committed since has none.", ""]
+              f"{clean_seconds(rows) / 3600:.2f} since the last of any. Of one state there is much less: the last one that was fuzzed, {rows[-1]['commit'] if rows else 'none'}, has {minutes:.0f} minutes of CPU for {len({row['target'] for row in newest})} targets, and what changed these sources since has none.", ""]
     for row in rows:
         if row["finds"]:
             why = f" (no fault of the library: {row['why']})" if "why" in row else ""
