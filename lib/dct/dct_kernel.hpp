@@ -43,17 +43,25 @@ inline const dct_kernels& dct_at(cpu_level level) {
 // ---- Factors --------------------------------------------------------------------------------------------------------
 
 // cos(π j / 128) for 0 <= j <= 64, by its series: no library's cosine decides a bit.
-consteval double cosine_of(uint32_t j) {
+struct cosine_list {
+  double of[65];
+};
+consteval cosine_list make_cosines() {
   constexpr double pi = 3.14159265358979323846;
-  const bool small = j <= 32;
-  const double x = pi * (small ? j : 64 - j) / 128;
-  double sum = small ? 1 : x, term = sum;
-  for (int k = small ? 1 : 2; k < 24; k += 2) {
-    term *= -x * x / (k * (k + 1));
-    sum += term;
+  cosine_list out{};
+  for (uint32_t j = 0; j <= 64; ++j) {
+    const bool small = j <= 32;
+    const double x = pi * (small ? j : 64 - j) / 128;
+    double sum = small ? 1 : x, term = sum;
+    for (int k = small ? 1 : 2; k < 24; k += 2) {
+      term *= -x * x / (k * (k + 1));
+      sum += term;
+    }
+    out.of[j] = sum;
   }
-  return sum;
+  return out;
 }
+inline constexpr cosine_list cosines = make_cosines();
 
 // √(2/n) for n = 2^p.
 consteval double norm_of(uint32_t n) {
@@ -76,7 +84,7 @@ consteval dct_factor_list<N> make_dct_factors() {
     for (uint32_t k = 0; k < M / 2; ++k)
       for (uint32_t n = 0; n < M / 2; ++n) {
         const uint32_t j = (2 * k + 1) * (2 * n + 1) * (64 / M) % 256, from_pi = j > 128 ? 256 - j : j;
-        const double c = from_pi > 64 ? -cosine_of(128 - from_pi) : cosine_of(from_pi);
+        const double c = from_pi > 64 ? -cosines.of[128 - from_pi] : cosines.of[from_pi];
         out.of[at++] = static_cast<float>(norm_of(N) * c);
       }
   out.of[at] = static_cast<float>(norm_of(N) * 0.70710678118654752440);
