@@ -20,6 +20,14 @@ bool has(const plan& p, uint32_t which) {
   return which == DR_RESIDUAL_MOMENTUM ? p.keeps_momentum() : p.keeps_residual();
 }
 
+// ARGUMENT: an element of a residual must be something else.
+dr_status refuse(const float* residual, uint64_t at, const char* must_be, dr_error& error) {
+  fail(error, DR_E_ARGUMENT, "residual: element %" PRIu64 " is %g; must be %s", at, static_cast<double>(residual[at]),
+       must_be);
+  error.where = at;
+  return DR_E_ARGUMENT;
+}
+
 }  // namespace
 
 template <class F>
@@ -95,10 +103,7 @@ dr_status exchange::write_factor_residual(uint32_t which, size_t tensor, const f
   for (uint64_t i = 0; i < elements; ++i) {
     const bool is_stored = i < stored.size();
     if (is_stored ? std::isfinite(residual[i]) : residual[i] == 0) continue;
-    fail(c_.error, DR_E_ARGUMENT, "residual: element %" PRIu64 " is %g; must be %s", i,
-         static_cast<double>(residual[i]), is_stored ? "finite" : "0 where the state has none");
-    c_.error.where = i;
-    return DR_E_ARGUMENT;
+    return refuse(residual, i, is_stored ? "finite" : "0 where the state has none", c_.error);
   }
   std::copy_n(residual, stored.size(), stored.begin());
   return DR_OK;
@@ -106,22 +111,16 @@ dr_status exchange::write_factor_residual(uint32_t which, size_t tensor, const f
 
 dr_status exchange::write_residual(uint32_t which, size_t tensor, const float* residual, uint64_t elements) {
   // Nothing is written unless all can be.
-  const dr_status fits =
-      for_each_residual(which, tensor, residual, elements,
-                        [&](range_work&, size_t, std::byte* state, uint64_t, uint64_t first, uint64_t n) -> dr_status {
-                          const auto* const end = residual + first + n;
-                          const auto* const at = std::find_if(
-                              residual + first, end, [&](float x) { return state ? !std::isfinite(x) : x != 0; });
-                          if (at == end) return DR_OK;
-                          fail(c_.error, DR_E_ARGUMENT, "residual: element %zu is %g; must be %s",
-                               static_cast<size_t>(at - residual), static_cast<double>(*at),
-                               state ? "finite"
-                               : which == DR_RESIDUAL_SUM || (host_ && plans_.method->keeps_residual())
-                                   ? "0 where another rank is the owner"
-                                   : "0 where the plan keeps none");
-                          c_.error.where = static_cast<uint64_t>(at - residual);
-                          return DR_E_ARGUMENT;
-                        });
+  const char* const nothing_here = which == DR_RESIDUAL_SUM || (host_ && plans_.method->keeps_residual())
+                                       ? "0 where another rank is the owner"
+                                       : "0 where the plan keeps none";
+  const auto check = [&](range_work&, size_t, std::byte* state, uint64_t, uint64_t first, uint64_t n) -> dr_status {
+    const auto is_wrong = [&](float x) { return state ? !std::isfinite(x) : x != 0; };
+    const auto* const at = std::find_if(residual + first, residual + first + n, is_wrong);
+    if (at == residual + first + n) return DR_OK;
+    return refuse(residual, static_cast<uint64_t>(at - residual), state ? "finite" : nothing_here, c_.error);
+  };
+  const dr_status fits = for_each_residual(which, tensor, residual, elements, check);
   if (fits) return fits;
   if (factors_) return write_factor_residual(which, tensor, residual, elements);
   return for_each_residual(
