@@ -18,6 +18,7 @@ namespace {
 using fuzz::bytes;
 using fuzz::script;
 using fuzz::wrong;
+using number_types::size_of;
 
 constexpr uint8_t untouched = 0xa5;
 constexpr int steps = 3;
@@ -41,44 +42,11 @@ constexpr const char* methods[] = {
 
 // ---- An all-reduce --------------------------------------------------------------------------------------
 
-float to_float(const uint8_t* at, dr_dtype type) {
-  if (type == DR_F32 || type == DR_BF16) {
-    const auto bits =
-        static_cast<uint32_t>(type == DR_F32 ? frame_check::number(at, 4) : frame_check::number(at, 2) << 16);
-    float x;
-    std::memcpy(&x, &bits, sizeof x);
-    return x;
-  }
-  const auto half = static_cast<uint32_t>(frame_check::number(at, 2));
-  const int exponent = half >> 10 & 31, mantissa = half & 1023;
-  const float x = exponent == 31 ? (mantissa ? NAN : INFINITY)
-                                 : std::ldexp(static_cast<float>(exponent ? 1024 + mantissa : mantissa),
-                                              std::max(exponent, 1) - 25);
-  return half >> 15 ? -x : x;
-}
-void put_float(uint8_t* at, dr_dtype type, float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  if (type == DR_F32) return little_endian::put(at, bits, 4);
-  if (type == DR_BF16)
-    return little_endian::put(at, std::isnan(x) ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16, 2);
-  uint32_t half = std::isnan(x) ? 0x7e00 : 0x7c00;
-  if (const float size = std::abs(x); size < 65520) {
-    int exponent;
-    const float part = std::frexp(size, &exponent);  // [1/2, 1)
-    half = exponent < -13
-               ? static_cast<uint32_t>(std::lrint(std::ldexp(size, 24)))
-               : static_cast<uint32_t>((exponent + 13) << 10) + static_cast<uint32_t>(std::lrint(std::ldexp(part, 11)));
-  }
-  little_endian::put(at, half | bits >> 31 << 15, 2);
-}
-size_t size_of(dr_dtype type) { return type == DR_F32 ? 4 : 2; }
-
 bytes sum_of(const std::vector<bytes>& slots, dr_dtype type) {
   bytes sum = slots[0];
   for (size_t rank = 1; rank < slots.size(); ++rank)
     for (size_t at = 0; at < sum.size(); at += size_of(type))
-      put_float(&sum[at], type, to_float(&sum[at], type) + to_float(&slots[rank][at], type));
+      number_types::put(&sum[at], type, number_types::get(&sum[at], type) + number_types::get(&slots[rank][at], type));
   return sum;
 }
 
@@ -217,8 +185,8 @@ struct world {
       for (size_t t = 0; t < what.tensors.size(); ++t) {
         const dr_dtype type = what.tensors[t].type;
         for (size_t i = 0; i < what.tensors[t].elements; ++i)
-          put_float(me.in[t]->data() + i * size_of(type), type,
-                    static_cast<float>((i * 37 + r * 11 + static_cast<size_t>(step) * 5) % 64) / 16 - 2);
+          number_types::put(me.in[t]->data() + i * size_of(type), type,
+                            static_cast<float>((i * 37 + r * 11 + static_cast<size_t>(step) * 5) % 64) / 16 - 2);
         std::memset(me.out[t]->data(), untouched, me.out[t]->size());
         if (from.byte() % 16 == 1) {  // a value of any bits: infinite, say
           uint8_t* const at = me.in[t]->data() + from.up_to(what.tensors[t].elements - 1) * size_of(type);
@@ -269,10 +237,7 @@ struct world {
     if (order & 8) return;
     if (unit.numbers) {
       for (size_t r = 0; r < ranks.size() && slot.size() >= heads; ++r)
-        slot_check::seal_sum(
-            slot.data() + slot.size() - heads + r * slot_check::sum_size, size_of(unit.numbers) == 4,
-            [&](const uint8_t* at) { return to_float(at, unit.numbers); },
-            [&](uint8_t* at, float x) { put_float(at, unit.numbers, x); });
+        slot_check::seal_sum(slot.data() + slot.size() - heads + r * slot_check::sum_size, unit.numbers);
       return;
     }
     if (slot.size() < prefix) return;

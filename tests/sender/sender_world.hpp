@@ -9,6 +9,7 @@
 #include <random>
 
 #include "client.hpp"
+#include "fuzz/number_types.hpp"
 
 namespace sending {
 
@@ -31,36 +32,18 @@ struct settings {
   int32_t order = 0;       // of its lanes and blocks
 };
 
-inline size_t size_of(dr_dtype type) { return type == DR_F32 ? 4 : 2; }
-inline float number(const uint8_t* at, dr_dtype type) {
-  if (type == DR_F32) {
-    float x;
-    std::memcpy(&x, at, 4);
-    return x;
-  }
-  uint16_t h;
-  std::memcpy(&h, at, 2);
-  uint32_t bits = uint32_t{h} << 16;  // (tests use bf16)
-  float x;
-  std::memcpy(&x, &bits, 4);
-  return x;
-}
-// bf16 by rounding to nearest even.
+using number_types::size_of;
+inline float number(const uint8_t* at, dr_dtype type) { return number_types::get(at, type); }
 inline uint16_t to_bf16(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, 4);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+  uint8_t bytes[2];
+  number_types::put(bytes, DR_BF16, x);
+  return static_cast<uint16_t>(little_endian::number(bytes, 2));
 }
 
 // A rank's numbers added to those of the ranks before it, as an all-reduce does.
 inline void add_numbers(client::bytes& sum, const client::bytes& more, dr_dtype type) {
-  for (size_t at = 0; at < sum.size(); at += size_of(type)) {
-    const float x = number(sum.data() + at, type) + number(more.data() + at, type);
-    if (const uint16_t h = to_bf16(x); type == DR_F32)
-      std::memcpy(sum.data() + at, &x, 4);
-    else
-      std::memcpy(sum.data() + at, &h, 2);
-  }
+  for (size_t at = 0; at < sum.size(); at += size_of(type))
+    number_types::put(sum.data() + at, type, number(sum.data() + at, type) + number(more.data() + at, type));
 }
 
 // One rank.
@@ -168,15 +151,9 @@ struct world {
 
   void set(size_t r, size_t t, const std::vector<float>& values) {
     client::bytes& to = ranks[r]->in[t];
-    if (tensors[t].dtype == DR_F32) {
-      REQUIRE(to.size() == 4 * values.size());
-      std::memcpy(to.data(), values.data(), to.size());
-    } else {
-      for (size_t i = 0; i < values.size(); ++i) {
-        const uint16_t h = to_bf16(values[i]);
-        std::memcpy(to.data() + 2 * i, &h, 2);
-      }
-    }
+    const dr_dtype type = tensors[t].dtype;
+    REQUIRE(to.size() == size_of(type) * values.size());
+    for (size_t i = 0; i < values.size(); ++i) number_types::put(to.data() + size_of(type) * i, type, values[i]);
   }
   std::vector<float> values(const client::bytes& from, dr_dtype type) const {
     std::vector<float> out(from.size() / size_of(type));

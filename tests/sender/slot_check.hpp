@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "fuzz/fix_check.hpp"
+#include "fuzz/number_types.hpp"
 
 namespace slot_check {
 
@@ -32,13 +33,12 @@ inline void seal(uint8_t* slot, size_t words) {
 // The head of a rank among numbers that an all-reduce adds up: tag, failures, failed, tensor, check, as integers of half the bytes of a number.
 constexpr size_t sum_size = 48;
 
-// wide: numbers of four bytes, else two. get(at), put(at, x): a number. What is not an integer in range is left as it is.
-template <class Get, class Put>
-void seal_sum(uint8_t* head, bool wide, Get&& get, Put&& put) {
-  const size_t number = wide ? 4 : 2, digit = number / 2, most = wide ? 65535 : 255;
+// type: of the numbers. A head with a number that is no such integer stays as it is.
+inline void seal_sum(uint8_t* head, dr_dtype type) {
+  const size_t number = number_types::size_of(type), digit = number / 2, most = digit == 2 ? 65535 : 255;
   uint8_t words[sum_size / 2];
   for (size_t i = 0; i < sizeof words / digit; ++i) {
-    const float x = get(head + i * number);
+    const float x = number_types::get(head + i * number, type);
     if (!(x >= 0 && x <= static_cast<float>(most))) return;
     little_endian::put(words + i * digit, static_cast<uint64_t>(x), digit);
   }
@@ -46,7 +46,7 @@ void seal_sum(uint8_t* head, bool wide, Get&& get, Put&& put) {
   const uint64_t sum = combine(combine(of(0, 8), of(8, 4) << 32 | of(12, 4)), of(16, 4));
   little_endian::put(words + 20, sum >> 32, 4);
   for (size_t i = 20 / digit; i < sizeof words / digit; ++i)
-    put(head + i * number, static_cast<float>(of(i * digit, digit)));
+    number_types::put(head + i * number, type, static_cast<float>(of(i * digit, digit)));
 }
 
 }  // namespace slot_check
