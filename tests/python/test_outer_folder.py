@@ -10,6 +10,7 @@ import pathlib
 import random
 import re
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
@@ -503,6 +504,67 @@ def test_what_a_late_worker_sends_is_not_lost(tmp_path):
     assert same_bits(weights_of(first), weights_of(second))
 
 
+@pytest.mark.parametrize("overlap", [0, 1])
+@pytest.mark.parametrize("call", ["post", "closed", "close", "read_part", "announce"])
+def test_a_round_that_the_file_system_refuses_is_tried_again_by_the_next_step_and_nothing_is_lost(tmp_path, monkeypatch, call, overlap):
+    whole, calls = getattr(Folder, call), []
+
+    def fails(self, *arguments):
+        calls.append(1)
+        if len(calls) in (3, 7, 8):
+            raise OSError(28, "No space left on device")
+        return whole(self, *arguments)
+
+    def work():
+        model, generator = model_of(), torch.Generator().manual_seed(1)
+        outer = Outer(model, TOP, every=3, overlap=overlap, optimizer=Rounded, group=world.folder(tmp_path, "w0"))
+        begin, after, failed = model.weight.detach().clone(), model.weight.detach().clone(), 0
+        monkeypatch.setattr(Folder, call, fails)
+        for _ in range(40):
+            before = model.weight.detach().clone()
+            move(model, generator)
+            after += model.weight.detach() - before
+            try:
+                outer.step()
+            except OSError:
+                failed += 1
+        monkeypatch.setattr(Folder, call, whole)
+        outer._agree()
+        under_way = outer._sent["weight"] if outer._sent else outer._agreed.weights["weight"]
+        since = model.weight.detach() - under_way  # trained since the last round
+        account = (
+            outer._agreed.weights["weight"]
+            - begin
+            - torch.from_numpy(residual_of(outer)[: begin.numel()]).float()
+            + since
+        )
+        assert failed == 3 and outer.info.rounds > 8 and torch.equal(account, after - begin)
+
+    world = World()
+    world.start("w0", work)
+    world.run()
+
+
+def test_what_a_plan_cannot_encode_is_refused_by_all_with_the_reason_and_the_history_goes_on(tmp_path):
+    seen = []
+
+    def spoil(number, model, outer):
+        seen.append(dict(outer.info.last.refused) if number else {})
+        if number in (1, 2):
+            model.weight.data[3] = -3e38  # the second time with what the first left in the residual
+
+    found = together(
+        World(),
+        tmp_path,
+        {"w0": rounds(5, 0), "w1": rounds(5, 1, spoil)},
+        TOP.replace("raw", "half"),
+        norm_bound=float("inf"),
+    )
+    (_, first), (_, second) = found.values()
+    assert any(re.search("value=half.* weight: .* infinite", refused.get("w1", "")) for refused in seen), seen
+    assert first.info.rounds == second.info.rounds == 5 and same_bits(weights_of(first), weights_of(second))
+
+
 def test_a_worker_that_comes_later_catches_up_by_stored_weights_and_rounds(tmp_path):
     world, first = World(), {}
 
@@ -657,6 +719,18 @@ def test_the_set_of_a_round_is_made_once_also_without_hard_links(tmp_path, monke
         assert sorted(path.name for path in folders[0]._round(3).iterdir()) == ["closed.json"]
 
 
+def test_a_set_that_the_disk_has_no_room_for_can_be_made_later_also_without_hard_links(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError(95, "no links here")))
+    folder, sync, full = Folder(tmp_path, "w0"), os.fsync, [False, True]  # the partial file, then the other
+    monkeypatch.setattr(
+        os, "fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "full")) if full and full.pop(0) else sync(handle)
+    )
+    with pytest.raises(OSError, match="full"):
+        folder.close(3, [])
+    folder.close(3, [_folder.Listed("w0", "00" * 32, 1)])
+    assert folder.closed(3).by == "w0" and len(folder.closed(3).listed) == 1
+
+
 def test_a_set_that_is_damaged_is_an_error_not_a_hang(tmp_path):
     folder = Folder(tmp_path, "w0", deadline=0.2)
     folder._round(0).mkdir(parents=True)
@@ -778,6 +852,14 @@ def test_no_bytes_of_a_contribution_do_more_than_be_refused():
     def signed(body):
         return bytes(body) + hashlib.blake2b(body, digest_size=16).digest()
 
+    for old, new in ((b'"weight": 1.0', b'"weight": 1' + 400 * b"0"), (b'"round": 3', b'"round": Infinity')):
+        header = good[good.index(b"{") : good.index(b"}") + 1]
+        assert old in header
+        hostile = header.replace(old, new)
+        at = good.index(header)
+        body = good[: at - 4] + struct.pack("<I", len(hostile)) + hostile + good[at + len(header) : -16]
+        with pytest.raises(_contribution.Refused):
+            _contribution.unpack(signed(body), "w0", 3, "terms", 6)
     for _ in range(2000):
         body = bytearray(good[:-16])
         for _ in range(random_bytes.randrange(1, 4)):

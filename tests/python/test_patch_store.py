@@ -1,7 +1,10 @@
 """The store of patches: any step can be read, whichever process is killed and when, and writers notice one another."""
 
+import contextlib
+import errno
 import json
 import os
+import resource
 import threading
 
 import pytest
@@ -167,14 +170,57 @@ def test_two_writers_notice_each_other(tmp_path):
             one.prune(keep=1)
 
 
-def test_two_writers_notice_each_other_where_there_are_no_locks(tmp_path, monkeypatch):
-    monkeypatch.setattr(_store_files.fcntl, "flock", lambda *_: None)
+def unsupported(*_):
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+
+@pytest.mark.parametrize("flock", [lambda *_: None, unsupported])
+def test_two_writers_notice_each_other_where_there_are_no_locks(tmp_path, monkeypatch, flock):
+    monkeypatch.setattr(_store_files.fcntl, "flock", flock)
     with Store(tmp_path) as one, Store(tmp_path) as two:
         one.put(0, model())
         two.put(1, model())
         with pytest.raises(deepreduce.ConcurrentUse, match="another writer has changed it"):
             one.put(1, model())
     assert Store(tmp_path).steps() == [0, 1]
+
+
+def test_a_writer_goes_on_while_a_child_of_its_process_lives(tmp_path):
+    """A worker of a DataLoader, say: it has the lock's descriptor."""
+    store = Store(tmp_path)
+    store.put(0, model())
+    until, end = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(end)
+        os.read(until, 1)  # until the parent closes it
+        store.close()
+        os._exit(0)
+    try:
+        store.close()
+        store.put(1, model())
+        os.close(end)
+        os.waitpid(child, 0)
+        with pytest.raises(deepreduce.ConcurrentUse):  # the child's close took no lock of the parent
+            Store(tmp_path).put(2, model())
+    finally:
+        with contextlib.suppress(OSError):
+            os.close(end)
+        os.close(until)
+        store.close()
+
+
+def test_a_chain_may_have_more_patches_than_a_process_may_have_files(tmp_path):
+    digests = written(tmp_path, 100)
+    held = {name: numpy.zeros_like(x) for name, x in model().items()}
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, limits[1]))
+    try:
+        assert digest(Store(tmp_path).read(63)) == digests[63]
+        held.update(Store(tmp_path).read(1))
+        assert next(Store(tmp_path).follow(held, step=1)) == 99 and digest(held) == digests[99]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_a_writer_that_was_killed_leaves_no_lock(tmp_path):
@@ -332,3 +378,12 @@ def test_a_failed_replacement_leaves_the_file(tmp_path):
         with _whole_file.whole_file(tmp_path / "a", durable=True):
             pass  # nothing was written
     assert (tmp_path / "a").read_text() == "old" and names(tmp_path) == ["a"]
+
+
+def test_two_threads_that_replace_a_file_do_not_share_what_they_write(tmp_path):
+    with _whole_file.whole_file(tmp_path / "a") as one:
+        with _whole_file.whole_file(tmp_path / "a") as two:
+            one.write_text("one")
+            two.write_text("two")
+        assert (tmp_path / "a").read_text() == "two"
+    assert (tmp_path / "a").read_text() == "one" and names(tmp_path) == ["a"]

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import pathlib
+import secrets
 from typing import Iterator, Union
 
 
@@ -19,7 +20,7 @@ def whole_file(path: Union[str, os.PathLike[str]], durable: bool = False) -> Ite
     target = pathlib.Path(path)
     if not target.name:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    partial = beside(target)
     try:
         yield partial
         if durable:
@@ -30,6 +31,11 @@ def whole_file(path: Union[str, os.PathLike[str]], durable: bool = False) -> Ite
     finally:
         with contextlib.suppress(OSError):
             os.unlink(partial)
+
+
+def beside(target: pathlib.Path) -> pathlib.Path:
+    """A name beside `target` that no other thread, process or machine uses: .NAME.PID-8 hexadecimal digits."""
+    return target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}")
 
 
 def sync(path: pathlib.Path) -> None:

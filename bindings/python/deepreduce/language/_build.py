@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from typing import List, Optional, Union
 
+from .._files._whole_file import whole_file
 from ..errors import ArgumentError, LibraryError
 from . import _check, _source, _syntax
 from ._program import Program
@@ -95,10 +96,8 @@ def build(path: PathLike, output: Optional[PathLike] = None, keep: Optional[Path
             told = "".join(text for each, text in zip(running, texts) if each.returncode)
             raise LibraryError(f"{path}: the compiler refuses what was made of it, which is a fault of ours:\n{told[-4000:]}")
         try:
-            # Another file, in one step: a process may have the old one loaded.
-            beside = to.with_name(f".{to.name}.{os.getpid()}")
-            shutil.copy(made, beside)
-            os.replace(beside, to)
+            with whole_file(to) as partial:  # a process may have the old one loaded
+                shutil.copy(made, partial)
         except OSError as e:
             raise ArgumentError(f"{to}: cannot be written: {e.strerror}") from None
     return to

@@ -81,7 +81,7 @@ def unpack(data: bytes, name: str, number: int, terms: str, copies: int) -> Cont
                 raise ValueError(f"a slot of {size} bytes of {end - at}")
             slots.append(view[at : at + size])
             at += size
-    except (ValueError, KeyError, TypeError, struct.error, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, struct.error, RecursionError) as error:
         raise Refused(f"its bytes are not a contribution: {str(error)[:100]}") from None
     if its_name != name:
         raise Refused(f"it is by worker {its_name[:64]!r}")

@@ -13,7 +13,7 @@ import time
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Union
 
 from .. import patch
-from .._files._whole_file import sync, whole_file
+from .._files._whole_file import beside, sync, whole_file
 from ..errors import ArgumentError, CorruptFrame
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -80,7 +80,7 @@ class Folder:
         """Checks that this worker has the terms of the first, and returns their digest. ArgumentError names the difference."""
         path, own = self.path / "terms.json", json.loads(json.dumps(terms))
         self.path.mkdir(parents=True, exist_ok=True)
-        _create(path, json.dumps({"format": _FORMAT, "by": self.name, "terms": own}, indent=1).encode(), self.name)
+        _create(path, json.dumps({"format": _FORMAT, "by": self.name, "terms": own}, indent=1).encode())
         found = self._read_json(path, self.deadline)
         theirs, by = found.get("terms"), found.get("by")
         if not isinstance(theirs, dict) or not _is_name(by):
@@ -141,7 +141,7 @@ class Folder:
     def close(self, number: int, listed: Iterable[Listed]) -> None:
         """Writes the list of the round's contributions. If another worker has written one, that list counts."""
         document = {"format": _FORMAT, "by": self.name, "contributions": [entry._asdict() for entry in listed]}
-        _create(self._round(number) / "closed.json", json.dumps(document, indent=1).encode(), self.name)
+        _create(self._round(number) / "closed.json", json.dumps(document, indent=1).encode())
 
     def closed(self, number: int) -> Optional[Closed]:
         """The contributions of a round; None: it is open. Raises CorruptFrame: names become paths, so they are those of workers."""
@@ -208,12 +208,12 @@ def _read(path: pathlib.Path, max_bytes: int) -> bytes:
         return file.read(min(max_bytes, os.fstat(file.fileno()).st_size) + 1)  # (read() allocates what it is asked for)
 
 
-def _create(path: pathlib.Path, data: bytes, name: str) -> None:
+def _create(path: pathlib.Path, data: bytes) -> None:
     """Creates a file atomically, unless it exists."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         return
-    partial = path.with_name(f".{path.name}.{name}.{os.getpid()}")
+    partial = beside(path)
     partial.write_bytes(data)
     sync(partial)
     try:
@@ -233,8 +233,12 @@ def _create_without_links(path: pathlib.Path, data: bytes) -> None:
     """Readers wait until the file is complete. (Object stores show only complete files, and only one of several writers succeeds.)"""
     try:
         with open(path, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            try:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            except BaseException:
+                path.unlink()  # so that it can be written again
+                raise
     except FileExistsError:
         pass

@@ -63,7 +63,9 @@ class FolderExchange:
         self._terms = folder.require_terms(everything)
         self._private_seed = int.from_bytes(hashlib.blake2b(folder.name.encode(), digest_size=8).digest(), "little")
         self._members: Set[str] = set()
-        self._sent: Optional[_Sent] = None
+        self._sent: Optional[_Sent] = None  # until its round is in the agreed weights
+        self._unposted: Optional[bytes] = None  # its bytes, until they are written
+        self._done: Optional[Round] = None  # from then on, until finish returns it
         self._until = 0.0
         self._apart: Callable[[Sequence[str]], None] = lambda names: None
         self.round = 0
@@ -111,41 +113,55 @@ class FolderExchange:
         return coder.max_bytes + (buffers.max_bytes if buffers else 0) + overhead(slots, copies)
 
     def start(self, number: int, steps: int, moves: Tensors, means: Tensors, copies: Tensors, weight: float) -> None:
-        """Writes how far this worker's weights and buffers moved, unless the round is closed."""
+        """Writes how far this worker's weights and buffers moved, unless the round is closed. Where it raises, `finish` goes on with
+        it."""
         folder, (coder, buffers, _) = self._folder, self._coders_of(number)
+        self._sent = _Sent(number, "", 0, dropped=True)
+        self._until = folder._clock() + folder.deadline
         moves, means = ({name: tensor.cpu() for name, tensor in given.items()} for given in (moves, means))
         bad = next((name for name, tensor in {**moves, **means}.items() if not is_finite(tensor)), None)
+        fault = "" if bad is None else f"{bad}: what it moved is not finite"
         slots: List[Any] = []
-        if bad is None:
+        if not fault:
             if self._weighs:
                 self._agreed.on_cpu(moves)
-            slots = [slot.copy() for slot in coder.encode(moves, number, self._private_seed)]
-            slots += buffers.encode(means, number, self._private_seed) if buffers else []
+            try:
+                slots = [slot.copy() for slot in coder.encode(moves, number, self._private_seed)]
+                slots += buffers.encode(means, number, self._private_seed) if buffers else []
+                self._sent = self._sent._replace(dropped=False)
+            except Error as error:  # the others wait for this worker's contribution, so it says why
+                fault, slots = str(error), []
+                coder.take_back(number)
+        copied = b"" if fault else bytes_of(list(copies.values()))
+        self._unposted = pack(folder.name, number, self._terms, self._agreed.check(), weight, fault, slots, copied)
         self._until = folder._clock() + folder.deadline
-        self._sent = _Sent(number, "", 0, bad is not None)
-        if folder.closed(number) is not None or self._is_gone(number):
-            return
-        fault = "" if bad is None else f"{bad}: what it moved is not finite"
-        copied = bytes_of(list(copies.values())) if bad is None else b""
-        data = pack(folder.name, number, self._terms, self._agreed.check(), weight, fault, slots, copied)
-        if folder.post(number, data):
-            self._sent = _Sent(number, hashlib.sha256(data).hexdigest(), len(data), bad is not None)
+        self._post()
+
+    def _post(self) -> None:
+        folder, data, sent = self._folder, self._unposted, self._sent
+        if data is not None and sent is not None:
+            if folder.closed(sent.number) is None and not self._is_gone(sent.number) and folder.post(sent.number, data):
+                self._sent = sent._replace(sha256=hashlib.sha256(data).hexdigest(), size=len(data))
+            self._unposted = None
 
     # ---- A round ----
 
     def finish(self, before: Callable[[Sequence[str]], None]) -> Round:
         """Updates the agreed weights to the newest round. before: called with the names of weights and buffers that will change
-        although they are not part of the round that was sent."""
-        begin, folder = time.perf_counter(), self._folder
-        assert self._sent is not None
-        sent, self._sent = self._sent, None
+        although they are not part of the round that was sent. If it raises, the round is still under way: call it again."""
+        begin = time.perf_counter()
         self._apart = before
         try:
-            done = self._closed_round(sent)
+            self._post()
+            if self._sent is not None:
+                self._done = self._closed_round(self._sent)
+                self._sent = None
             self._catch_up()
+            self._folder.announce(self.round)
         finally:
             self._apart = lambda names: None
-        folder.announce(self.round)
+        assert self._done is not None
+        done, self._done = self._done, None
         return done._replace(waited=time.perf_counter() - begin)
 
     def _closed_round(self, sent: _Sent) -> Round:
@@ -163,12 +179,10 @@ class FolderExchange:
             else:
                 folder.pause()
         own = next((entry for entry in closed.listed if entry.name == folder.name and entry.sha256 == sent.sha256), None)
+        done = self._apply(number, closed) or self._from_stored(sent)
         if own is None:
             self._return(sent, "it arrived after the round was closed")
-        done = self._apply(number, closed)
-        if done is None:
-            return self._from_stored(sent)
-        if own is not None and folder.name in done.refused:
+        elif folder.name in done.refused:
             self._was_refused(sent, done.refused[folder.name])
         return done._replace(sent=sent.size)
 
@@ -179,9 +193,10 @@ class FolderExchange:
 
     def _left_behind(self, sent: _Sent) -> Round:
         """For a round whose contributions were removed: this worker's counts as applied if it was written in time."""
+        done = self._from_stored(sent)
         if not sent.sha256:
             self._return(sent, "its round is long over")
-        return self._from_stored(sent)
+        return done
 
     def _from_stored(self, sent: _Sent) -> Round:
         self._apart([*self._agreed.weights, *self._agreed.means])

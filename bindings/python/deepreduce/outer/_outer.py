@@ -91,6 +91,7 @@ class Outer:
             self._exchange = GroupExchange(self._local, self._agreed, self._fragments, plan, terms, **where, **options)
         self._steps, self._since, self._weight = 0, 0, 0.0
         self._sent: Optional[Tensors] = None  # weights and buffers at the time of a round that was sent and is not yet applied
+        self._others: Tensors = {}  # the agreed weights that change although they are not part of that round, as they were before it
         self._shift: Tensors = {}  # how far other workers moved the weights that were not part of that round
         self._moves: List[Tensors] = [{} for _ in self._fragments]
         self._last: Optional[Round] = None
@@ -122,7 +123,8 @@ class Outer:
 
         If a round of a group fails, all ranks raise: PeerError if a rank's weights are not finite, MissingRank, or OutOfStep.
         Then the weights are the agreed ones, the round has moved nothing, and the residuals of plans with feedback are not
-        lost.
+        lost. If a round of a Folder fails here (OSError: the disk is full, say; CorruptFrame, OutOfStep), it is still under way, and
+        the next step tries again.
         """
         if not (math.isfinite(weight) and weight > 0):
             raise ArgumentError(f"weight is {weight}, not a positive number")
@@ -153,22 +155,33 @@ class Outer:
             if self._with_buffers(number):
                 means = {name: _moved(agreed.means[name], buffer, None) for name, buffer in local.means.items()}
                 copies = {name: buffer.detach().clone() for name, buffer in local.copies.items()}
-            self._sent = {}
-            if self._overlap:
-                self._sent = {name: local.weights[name].detach().clone() for name in self._part(number)}
-                self._sent.update({name: local.means[name].detach().clone() for name in means})
+            self._sent = self._now(number) if self._overlap else {}
             weight, self._weight = self._weight / self._since, 0.0
             if weight != 1:
                 for move in moves.values():
                     move.mul_(weight)
-        self._since = 0
+        self._since, self._is_agreed = 0, False
         try:
             self._exchange.start(number, self._steps, moves, means, copies, weight)
-        except Error:
+        except BaseException as error:
+            self._stop(number, error)
+            raise
+
+    def _now(self, number: int) -> Tensors:
+        """A copy of the weights and buffers of a round, as they are: what is trained from here on is added to its result."""
+        named = {name: self._local.weights[name] for name in self._part(number)}
+        named.update(self._local.means if self._with_buffers(number) else {})
+        return {name: tensor.detach().clone() for name, tensor in named.items()}
+
+    def _stop(self, number: int, error: BaseException) -> None:
+        """The exchange raised. A folder's round is still under way; that of a group moves nothing, on all ranks."""
+        if isinstance(self._exchange, FolderExchange):
+            self._sent = self._sent or self._now(number)
+            return
+        self._is_agreed = True
+        if isinstance(error, Error):
             self._round += 1
             self._copy_back(number)
-            raise
-        self._is_agreed = False
 
     _is_agreed = True  # whether the round that was sent is in the agreed weights; it may not be in the model's yet
 
@@ -176,7 +189,7 @@ class Outer:
         """Waits for the round that was sent, and applies it to the agreed weights."""
         if self._is_agreed or self._sent is None:
             return
-        number, others = self._round, {}
+        number, others = self._round, self._others
         part = set(self._part(number)) | (set(self._local.means) if self._with_buffers(number) else set())
 
         def before(names: Sequence[str]) -> None:
@@ -185,15 +198,14 @@ class Outer:
                 if name not in part and name not in others:
                     others[name] = {**self._agreed.weights, **self._agreed.means}[name].clone()
 
-        self._is_agreed = True
         try:
             done = self._exchange.finish(before)
-        except Error:
-            self._round += 1
-            self._copy_back(number)
+        except BaseException as error:
+            self._stop(number, error)
             raise
+        self._is_agreed = True
         now = {**self._agreed.weights, **self._agreed.means}
-        self._shift = {name: now[name] - earlier for name, earlier in others.items()}
+        self._shift, self._others = {name: now[name] - earlier for name, earlier in others.items()}, {}
         self._last = done
         self._totals = [total + new for total, new in zip(self._totals, done[-3:])]
         self._round = self._exchange.round if isinstance(self._exchange, FolderExchange) else number + 1

@@ -13,7 +13,7 @@ from typing import BinaryIO, Dict, Iterator, List, Mapping, NamedTuple, NoReturn
 import numpy
 
 from .._files._torch_arrays import PICKLES, read_file
-from .._files._whole_file import sync, whole_file
+from .._files._whole_file import beside, sync, whole_file
 from .._native._types import Array, DType
 from ..errors import ArgumentError
 from ._element_types import Words, word_type, words_of
@@ -354,7 +354,7 @@ def write_patched(base: Model, patches: Sequence[Patch], output: str, threads: O
     target = pathlib.Path(output)
     if target.exists():
         raise ArgumentError(f"{output}: exists already, and the result for {base.path.name} is a new folder")
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    partial = beside(target)
     try:
         partial.mkdir()
         with contextlib.ExitStack() as stack:

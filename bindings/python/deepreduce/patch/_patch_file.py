@@ -36,6 +36,7 @@ _END = struct.Struct("<II")  # bytes of the index, and its CRC-32
 PIECE = 1 << 25  # maximum bytes of a tensor in one frame; a call needs a few times as much memory
 JOIN = 1 << 22  # maximum bytes of tensors that share a frame, its header and tables; 4 MiB is best for the bundled models
 APART = 1 << 18  # the same if many words change: then tensors of different statistics need fewer bytes with tables of their own
+_READ_MAX = 4 << 20  # bytes of a patch that is read, not mapped: a chain may have more patches than a process may have files
 _DENSE = 16  # APART is tried if a frame has more than 1/16 of the words' bytes
 
 Tensors = Dict[str, Tensor]  # name -> Words, or another object with dtype, shape, length and part(first, count, room)
@@ -392,8 +393,12 @@ class Patch:
 
 
 def open_patch(path: Union[str, os.PathLike[str]]) -> Patch:
-    """A patch in a file, which is mapped as long as the patch is used. Raises OSError."""
+    """A patch in a file. A large one is mapped, and holds a file descriptor, as long as the patch is used: it must not be cut
+    meanwhile. Raises OSError."""
     with open(path, "rb") as file:
-        if not os.fstat(file.fileno()).st_size:
+        size = os.fstat(file.fileno()).st_size
+        if not size:
             raise CorruptFrame(f"{os.fspath(path)}: not a patch: the file is empty")
+        if size <= _READ_MAX:
+            return Patch(memoryview(file.read()), os.fspath(path))
         return Patch(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), os.fspath(path))

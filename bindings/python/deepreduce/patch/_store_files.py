@@ -3,6 +3,8 @@ valid ones. Files that it does not list are ignored, so a crash leaves the store
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -19,8 +21,9 @@ MANIFEST, LOCK = "manifest.json", "writer.lock"
 PLAIN = "safetensors"
 ANCHOR_PLAN = "sparsify=changed index=all value=planes"
 _FORMAT = "deepreduce-store-1"
-_OURS = re.compile(r"\d{10,20}-[0-9a-f]{8}\.(safetensors|drpatch)|\.(\d{10,20}-[0-9a-f]{8}\.\w+|manifest\.json)\.\d+")
+_OURS = re.compile(r"\d{10,20}-[0-9a-f]{8}\.(safetensors|drpatch)|\.(\d{10,20}-[0-9a-f]{8}\.\w+|manifest\.json)\.\d+(-[0-9a-f]{8})?")
 _NUMBER_END = 2**63
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)  # of NFS without its daemon, of Lustre without -o flock, …
 
 
 Fail = Callable[[str], NoReturn]  # raises the error of a file
@@ -159,8 +162,13 @@ class Writer:
         self._folder = folder
         path = folder / LOCK
         self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._process = os.getpid()
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:  # (there require_turn finds another writer)
+                    raise
             os.ftruncate(self._lock, 0)
             os.pwrite(self._lock, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
             self._text = self._bytes()  # of the manifest
@@ -201,5 +209,8 @@ class Writer:
 
     def close(self) -> None:
         if self._lock >= 0:
+            if self._process == os.getpid():  # a child that was forked holds the lock, too, until it ends
+                with contextlib.suppress(OSError):
+                    fcntl.flock(self._lock, fcntl.LOCK_UN)
             os.close(self._lock)
         self._lock = -1
