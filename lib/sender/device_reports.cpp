@@ -65,7 +65,7 @@ dr_status sender::compare_on_device(const unit& u, uint64_t step) {
   // (This step failed on all ranks.)
   is_behind_ = false;
   failed_ = step;
-  ++failures_;
+  failures_ = others_failures_ + 1;
   const dr_status lost =
       set_device_counts({side_->counts(), 0, 0, static_cast<uint32_t>(failures_), static_cast<uint32_t>(failed_), 0});
   return lost ? lost : s;

@@ -17,6 +17,7 @@ class factor_unit : public number_unit {
   dr_status next(const void* sum, void* numbers) override;
   dr_status finish(std::span<const number_place> tensors, const void* sum) override;
   void remember() override;
+  bool waits_for(uint32_t factor) const override { return state_.phase() == factor; }
   void restore() override;
   void take_back(std::span<const number_place> tensors) override;
   void withdraw(std::span<const number_place> tensors) override;

@@ -1,6 +1,7 @@
 // Halves that an all-reduce adds up.
 #include <algorithm>
 #include <cinttypes>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -38,13 +39,29 @@ dr_status number_unit::allocate(uint64_t bytes) {
   return DR_OK;
 }
 
+namespace {
+
+// The largest number of the type that is a share of `ranks`: added up in the type, one after the other, they are finite.
+template <class Type>
+float largest_share(uint32_t ranks) {
+  auto bits = Type::from_f32(static_cast<float>(Type::largest / ranks));
+  for (;; --bits) {
+    const float share = Type::to_f32(bits);
+    float sum = share;
+    for (uint32_t i = 1; i < ranks; ++i) sum = Type::to_f32(Type::from_f32(sum + share));
+    if (std::isfinite(sum)) return share;
+  }
+}
+
+}  // namespace
+
 dr_status half_unit::create(dr_dtype type, bool has_residual, uint32_t ranks, float scale,
                             std::span<const number_tensor> tensors) {
   type_ = type;
   has_residual_ = has_residual;
   ranks_ = static_cast<float>(ranks);
   scale_ = scale;
-  largest_ = static_cast<float>(type == DR_F16 ? f16_type::largest : bf16_type::largest);
+  largest_ = type == DR_F16 ? largest_share<f16_type>(ranks) : largest_share<bf16_type>(ranks);
   tensors_.assign(tensors.begin(), tensors.end());
   for (const number_tensor& t : tensors_) first_ += t.elements;
   if (!has_residual_) return DR_OK;
@@ -53,8 +70,9 @@ dr_status half_unit::create(dr_dtype type, bool has_residual, uint32_t ranks, fl
   return s;
 }
 
-// This rank's share of the mean. A value too large for the type becomes its largest number, as in a frame.
-float half_unit::share(float x) const { return std::min(std::max(x, -largest_), largest_) / ranks_; }
+// This rank's share of the mean. A value too large for the type becomes the largest of which all ranks' shares add up, or nearly
+// its largest number, as in a frame.
+float half_unit::share(float x) const { return std::min(std::max(x / ranks_, -largest_), largest_); }
 
 dr_status half_unit::begin(std::span<const number_place> tensors, void* numbers) {
   begun_ = false;

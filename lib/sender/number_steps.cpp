@@ -75,18 +75,18 @@ dr_status sender::encode_numbers(unit& u, const dr_call& call, void* slot, dr_se
   const uint64_t size = n.first() * value_size(n.type());
   if (reinterpret_cast<uintptr_t>(slot) % value_size(n.type()))
     return fail(c_.error, DR_E_ARGUMENT, "slots: not aligned to their numbers");
-  u.step = call.step;
-  u.refuses = u.skips = false;
-  u.zeros_reason.clear();
-  u.places.clear();
-  for (const uint32_t i : u.list.tensors) {
+  for (const uint32_t i : u.list.tensors)
     if (borrows_state(i))
       if (const dr_status s =
               fits_state(*plans_.methods[i], views_[i], views_[i].state,
                          state_size_of(plans_.methods[i]->feedback_rule().kind, tensors_[i].elements), c_.error))
         return prefix(c_.error, "%.80s: ", tensors_[i].name.c_str()), s;
+  u.step = call.step;
+  u.refuses = u.skips = false;
+  u.zeros_reason.clear();
+  u.places.clear();
+  for (const uint32_t i : u.list.tensors)
     u.places.push_back({views_[i].values, nullptr, is_rounded(i) ? tensors_[i].dtype : dr_dtype{DR_F32}, nullptr});
-  }
   const bool may_skip = options_.flags & DR_SENDER_SKIP;
   if (may_skip) {
     remember(u);
@@ -110,6 +110,11 @@ dr_status sender::encode_numbers(unit& u, const dr_call& call, void* slot, dr_se
   return DR_OK;
 }
 
+dr_status sender::check_step(const unit& u, const dr_call& call) {
+  if (u.step == call.step) return DR_OK;
+  return fail(c_.error, DR_E_ARGUMENT, "unit: step %" PRIu64 " was not encoded", uint64_t{call.step});
+}
+
 dr_status sender::check_sum(const unit& u, std::span<const dr_bytes> slots, uint64_t size) {
   if (slots.size() != 1) return fail(c_.error, DR_E_ARGUMENT, "slots: %zu; the sum of all ranks' is one", slots.size());
   if (!slots[0].data || slots[0].size < size)
@@ -128,7 +133,7 @@ dr_status sender::read_numbers(unit& u, const dr_call& call, const dr_bytes& slo
     return s;
   }
   if (const dr_status s = compare(u, call)) return s;
-  n.forget();
+  settle();
   const auto bad = std::ranges::find_if(slots_.heads, [](const slot_head& h) { return h.tensor != 0; });
   if (bad == slots_.heads.end()) return DR_OK;
   if (options_.flags & DR_SENDER_SKIP) {
@@ -152,9 +157,12 @@ dr_status sender::sum_numbers(unit& u, const dr_call& call, std::span<const dr_b
                               dr_sent& result) {
   number_unit& n = *u.numbers;
   if (const dr_status s = check_sum(u, slots, first_size(u))) return s;
+  if (const dr_status s = check_step(u, call)) return s;
   result.size = result.frames = n.second() * value_size(n.type());
   dr_status status = read_numbers(u, call, slots[0]);
   if (!status && !u.skips) {
+    if (!n.waits_for(1))
+      return fail(c_.error, DR_E_ARGUMENT, "unit: the sum of step %" PRIu64 " was given already", uint64_t{call.step});
     status = n.next(slots[0].data, slot);
     // The sum is not finite: it is the same on all ranks.
     if (status && (options_.flags & DR_SENDER_SKIP)) {
@@ -178,12 +186,15 @@ dr_status sender::merge_numbers(unit& u, const dr_call& call, std::span<const dr
   number_unit& n = *u.numbers;
   const uint64_t size = n.second() ? n.second() * value_size(n.type()) : first_size(u);
   if (const dr_status s = check_sum(u, slots, size)) return s;
-  if (u.step != call.step)
-    return fail(c_.error, DR_E_ARGUMENT, "unit: step %" PRIu64 " was not encoded", uint64_t{call.step});
+  if (const dr_status s = check_step(u, call)) return s;
   result.size = size;
   if (!n.second())
     if (const dr_status s = read_numbers(u, call, slots[0])) return s;
   if (!u.skips) {
+    const uint32_t last = n.second() ? 2 : 1;
+    if (!n.waits_for(last))
+      return fail(c_.error, DR_E_ARGUMENT, "unit: step %" PRIu64 " was merged already, or its sums were not given",
+                  uint64_t{call.step});
     for (size_t i = 0; i < u.places.size(); ++i) u.places[i].out = given_outs_[u.list.tensors[i]];
     const dr_status s = n.finish(u.places, slots[0].data);
     if (!s) return DR_OK;

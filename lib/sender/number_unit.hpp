@@ -33,6 +33,8 @@ class number_unit {
   uint64_t second() const { return second_; }  // numbers of the second all-reduce; 0: there is none
   uint64_t memory() const { return memory_size_; }
 
+  // Whether the round waits for the sum of the first numbers (1), or of the second (2).
+  virtual bool waits_for(uint32_t) const { return true; }
   // Writes the first numbers. ARGUMENT: a value of the error's tensor is not finite; no state has changed.
   virtual dr_status begin(std::span<const number_place> tensors, void* numbers) = 0;
   // Reads their sum and writes the second numbers. ARGUMENT: the sum is not finite, on all ranks.
@@ -94,8 +96,8 @@ class half_unit : public number_unit {
 
   std::vector<number_tensor> tensors_;
   bool has_residual_ = false, begun_ = false;
-  float ranks_ = 1, scale_ = 1, largest_ = 0;
-  float* totals_ = nullptr;  // of the step under way: gradients and residuals
+  float ranks_ = 1, scale_ = 1, largest_ = 0;  // largest_: of a share
+  float* totals_ = nullptr;                    // of the step under way: gradients and residuals
   std::vector<float> returned_;
 };
 

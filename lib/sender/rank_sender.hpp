@@ -211,6 +211,7 @@ class sender {
   dr_status merge_numbers(unit& u, const dr_call& call, std::span<const dr_bytes> slots, dr_sent& result);
   dr_status read_numbers(unit& u, const dr_call& call, const dr_bytes& slot);
   dr_status check_sum(const unit& u, std::span<const dr_bytes> slots, uint64_t size);
+  dr_status check_step(const unit& u, const dr_call& call);
   std::byte* state_at(unit& u, uint32_t tensor);
   dr_status encode_rows(unit& u, const dr_call& call, void* slot, dr_sent& result);
   dr_status merge_rows(unit& u, const dr_call& call, std::span<const dr_bytes> slots, dr_sent& result);
@@ -221,6 +222,7 @@ class sender {
   dr_status read_slots(unit& u, const dr_call& call, std::span<const dr_bytes> slots, bool of_sums, dr_sent& result);
   // Whether all ranks are at this step of this unit (slots_.heads).
   dr_status compare(const unit& u, const dr_call& call);
+  void settle();
   dr_status judge(const unit& u, size_t f, size_t range, frame_kind kind, uint64_t step,
                   std::span<const dr_bytes> frames);
   void withdraw(unit& u);
@@ -271,6 +273,8 @@ class sender {
   std::byte* workspace_ = nullptr;
   uint64_t failures_ = 0, failed_ = 0;
   bool is_behind_ = false;
+  uint64_t others_failures_ = 0;  // the count of the ranks that are not behind: this rank's from the end of the step on
+  bool has_returned_ = false;     // some unit's `returned` may hold what was taken back
   std::vector<uint32_t> behind_;
   // Of the call under way.
   slot_list slots_;

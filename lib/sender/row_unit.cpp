@@ -20,6 +20,7 @@ dr_status row_unit::create(std::shared_ptr<const plan> method, uint64_t key, dr_
   view_.dtype = dtype;
   view_.universe = rows;
   view_.key = key;
+  if (!width) return fail(c_.error, DR_E_ARGUMENT, "rows of 0 elements");
   if (width > UINT32_MAX)
     return fail(c_.error, DR_E_UNSUPPORTED, "a row of %" PRIu64 " elements, 2^32 - 1 is the most", width);
   view_.width = static_cast<uint32_t>(width);

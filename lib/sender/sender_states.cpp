@@ -70,9 +70,10 @@ void sender::skip(uint64_t step) {
 }
 
 dr_status sender::take_back(uint64_t step) {
-  ++failures_;
+  failures_ = (is_behind_ ? others_failures_ : failures_) + 1;
   failed_ = step;
-  if (side_) return take_back_on_device(step);
+  has_returned_ = true;
+  if (side_ && !is_dry()) return take_back_on_device(step);
   dr_status status = DR_OK;
   for (unit& u : units_) {
     if (u.step == step && u.numbers) u.numbers->take_back(u.places);
@@ -231,7 +232,7 @@ dr_status sender::write_state(size_t tensor, uint32_t which, const void* state, 
 dr_status sender::resume(uint64_t failures, uint64_t failed) {
   failures_ = failures;
   failed_ = failed;
-  if (!side_) return DR_OK;
+  if (!side_ || is_dry()) return DR_OK;
   if (const dr_status s = side_->begin()) return s;
   const dr_status s =
       set_device_counts({side_->counts(), 0, 0, static_cast<uint32_t>(failures), static_cast<uint32_t>(failed), 0});
@@ -267,6 +268,7 @@ dr_status sender::scale_on_device(double factor) {
 dr_status sender::scale(double factor) {
   if (!std::isfinite(factor)) return fail(c_.error, DR_E_ARGUMENT, "factor: %g is not finite", factor);
   dr_status status = DR_OK;
+  if (is_dry()) return DR_OK;
   if (side_) return scale_on_device(factor);
   for (const unit& u : units_) {
     for_each_state(u, [&](std::byte* state, uint64_t size, const plan& p) {

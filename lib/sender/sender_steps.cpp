@@ -249,19 +249,27 @@ dr_status sender::read_slots(unit& u, const dr_call& call, std::span<const dr_by
     return DR_E_CAPACITY;
   }
   (of_sums ? u.sum_room : u.room).observe(slots_.longest);
-  // Ranks agree on all steps before this one.
-  u.returned.clear();
+  settle();
   return DR_OK;
+}
+
+// Ranks agree on all steps before this one, as the heads of one unit show for all: nothing of them is withdrawn any more.
+void sender::settle() {
+  if (!has_returned_) return;
+  for (unit& u : units_) {
+    u.returned.clear();
+    if (u.numbers) u.numbers->forget();
+  }
+  has_returned_ = false;
 }
 
 dr_status sender::compare(const unit& u, const dr_call& call) {
   if (const dr_status s = compare_heads(slots_.heads, {options_.numbers}, behind_, c_.error)) {
     const auto self = std::ranges::find(behind_, options_.rank);
     if (c_.error.where != UINT64_MAX && self != behind_.end()) {
-      // From now on its count is that of the others: the fault is reported once.
-      const slot_head& source = slots_.heads[c_.error.what];
-      failures_ = source.failures;
-      failed_ = source.failed;
+      // When this step has ended its count is that of the others: the fault is reported once. Until then all units of the step
+      // report it, so that none of them is merged.
+      others_failures_ = slots_.heads[c_.error.what].failures;
       is_behind_ = true;
     }
     return s;

@@ -3,6 +3,8 @@
 
 #include <deepreduce/transform.h>
 
+#include <cfloat>
+
 using namespace sending;
 
 namespace {
@@ -63,6 +65,26 @@ TEST_CASE("halves: each rank's share is rounded once, their sum is the mean, and
                                  "index=all value=half feedback=residual(beta=0.5)", "index=all value=raw"})
     CHECK(world({{"a", 3000}}, {.book = std::string("*: ") + plan, .flags = DR_SENDER_HALVES}).unit(0).kind ==
           DR_UNIT_FRAMES);
+}
+
+TEST_CASE("halves: values that the type cannot hold add up to a finite number, on every number of ranks") {
+  for (const uint32_t ranks : {1u, 2u, 3u, 5u, 7u, 12u, 33u})
+    for (const std::string type : {"f16", "bf16"}) {
+      CAPTURE(ranks);
+      CAPTURE(type);
+      world w({{"a", 4}}, {.book = "*: index=all value=half(type=" + type + ")",
+                           .ranks = ranks,
+                           .flags = DR_SENDER_HALVES,
+                           .dense_below = 0});
+      const float most = type == "f16" ? 65504.0f : 0x1.fep127f;
+      for (size_t r = 0; r < ranks; ++r) w.set(r, 0, {FLT_MAX, -FLT_MAX, most, 1});
+      REQUIRE(w.all_ok(0));
+      const auto out = w.out(0, 0);
+      for (size_t i = 0; i < 3; ++i) CHECK(std::isfinite(out[i]));
+      CHECK(out[0] > 0.93f * most);
+      CHECK(out[1] == -out[0]);
+      CHECK(std::abs(out[3] - 1) < 0.05f);
+    }
 }
 
 TEST_CASE("factors are those of a transform, bit for bit") {

@@ -166,6 +166,46 @@ TEST_CASE("a rank that did not complete a step is found by all, once, and its re
   REQUIRE(w.all_ok(4));
 }
 
+TEST_CASE("of several units, too, a rank that is behind has residuals as if it had completed the step") {
+  for (const bool fails_before : {false, true})
+    for (const bool all_units : {false, true}) {
+      if (fails_before && all_units) continue;  // (ranks must have agreed once since the step that failed on all)
+      CAPTURE(fails_before);
+      CAPTURE(all_units);
+      const settings how{.ranks = 3, .unit_bytes = 1};
+      world w({{"a", 3000}, {"b", 2000}}, how), sound({{"a", 3000}, {"b", 2000}}, how);
+      REQUIRE(world::units(*w.ranks[0]) == 2);
+      for (uint64_t step = 0; step < 3; ++step)
+        for (world* each : {&w, &sound}) {
+          each->set_random(step);
+          if (step == 1 && fails_before) {  // a slot is damaged on its way to all
+            each->on_the_way = [&](size_t, size_t from, size_t, client::bytes& slot) {
+              if (from == 1) slot[30] ^= 1;
+            };
+            for (const dr_status s : each->step(step)) CHECK(s == DR_E_CORRUPT);
+            each->on_the_way = nullptr;
+          } else if (step == 2 && each == &w) {  // on its way to one, and perhaps of one unit
+            w.on_the_way = [&](size_t u, size_t from, size_t to, client::bytes& slot) {
+              if ((u == 1 || all_units) && from == 0 && to == 2) slot[30] ^= 1;
+            };
+            CHECK(w.step(step) == std::vector<dr_status>{DR_OK, DR_OK, DR_E_CORRUPT});
+            w.on_the_way = nullptr;
+          } else {
+            REQUIRE(each->all_ok(step));
+          }
+        }
+      w.set_random(3), sound.set_random(3);
+      for (const dr_status s : w.step(3)) CHECK(s == DR_E_ARGUMENT);
+      for (size_t r = 0; r < 3; ++r)
+        for (size_t t = 0; t < 2; ++t) {
+          const auto now = w.residual(r, t), before = sound.residual(r, t), g = sound.in(r, t);
+          for (size_t i = 0; i < now.size(); ++i) REQUIRE(std::abs(now[i] - before[i] - g[i]) < 1e-5);
+        }
+      w.set_random(4);
+      REQUIRE(w.all_ok(4));
+    }
+}
+
 TEST_CASE("ranks at other steps are distinguished from ranks with other tensors") {
   world w({{"a", 3000}}, {.ranks = 3});
   w.set_random(1);

@@ -211,6 +211,55 @@ TEST_CASE("numbers: calls that do not fit are refused, halves and factors, in f3
     }
 }
 
+TEST_CASE("factors: calls in another order are refused, write nothing, and the next step is sound") {
+  caller c({{.name = "m", .elements = 4096, .rows = 64}, {.name = "v", .elements = 100000, .rows = 1}},
+           {.book = factors, .ranks = 1, .dense_below = 0});
+  REQUIRE(c.w.unit(0).sum_slot);
+  const auto sum = [&] { return dr_bytes{c.sum.data(), c.sum.size()}; };
+  for (uint64_t step = 0; step < 2; ++step) {
+    const dr_call call = world::call(step, 0);
+    CHECK(c.says(c.add_up({c.slot()}, call), DR_E_ARGUMENT, "was not encoded"));
+    REQUIRE(c.encode(0, call) == DR_OK);
+    CHECK(c.says(c.merge({sum()}, call), DR_E_ARGUMENT, "its sums were not given"));
+    REQUIRE(c.add_up({c.slot()}, call) == DR_OK);
+    CHECK(c.says(c.add_up({c.slot()}, call), DR_E_ARGUMENT, "was given already"));
+    REQUIRE(c.merge({sum()}, call) == DR_OK);
+    CHECK(c.says(c.merge({sum()}, call), DR_E_ARGUMENT, "was merged already"));
+    CHECK(c.says(c.add_up({c.slot()}, call), DR_E_ARGUMENT, "was given already"));
+  }
+  const dr_call last = world::call(2, 0);
+  REQUIRE(c.encode(0, last) == DR_OK);
+  REQUIRE(dr_sender_take_back(c.me.sender, 2) == DR_OK);
+  CHECK(c.says(c.add_up({c.slot()}, last), DR_E_ARGUMENT, "was not encoded"));
+}
+
+TEST_CASE("halves: a state of the caller that does not fit is refused, and taking the step back changes nothing") {
+  caller c({{.name = "a", .elements = 300}, {.name = "b", .elements = 200}},
+           {.book = "*: index=all value=half feedback=residual",
+            .ranks = 1,
+            .flags = DR_SENDER_HALVES | DR_SENDER_CALLER_STATES});
+  std::vector<std::vector<uint64_t>> memory;
+  std::vector<void*> states;
+  for (size_t t = 0; t < 2; ++t) {
+    memory.emplace_back(c.w.sent_tensor(t).state / 8 + 1);
+    states.push_back(memory[t].data());
+  }
+  std::vector<const void*> in{c.me.in[0].data(), c.me.in[1].data()};
+  std::vector<void*> out{c.me.out[0].data(), c.me.out[1].data()};
+  REQUIRE(dr_sender_place(c.me.sender, 0, 2, in.data(), out.data(), states.data()) == DR_OK);
+  REQUIRE(c.encode() == DR_OK);
+  REQUIRE(c.merge({c.slot()}) == DR_OK);
+  const auto before = memory;
+  const dr_call next = world::call(1, 0);
+  memory[1][1] ^= 7;  // its elements, say
+  CHECK(c.encode(0, next) == DR_E_ARGUMENT);
+  CHECK(c.words().rfind("b: ", 0) == 0);
+  REQUIRE(dr_sender_take_back(c.me.sender, 1) == DR_OK);
+  CHECK(memory[0] == before[0]);
+  memory[1] = before[1];
+  REQUIRE(c.encode(0, next) == DR_OK);
+}
+
 TEST_CASE("rows: calls that do not fit are refused, and a step that is skipped has one row of NaN") {
   for (const dr_dtype type : {DR_F32, DR_BF16}) {
     caller c({{.name = "a",
@@ -262,17 +311,22 @@ TEST_CASE("rows: calls that do not fit are refused, and a step that is skipped h
   CHECK(dense.says(dr_sender_rows(dense.me.sender, 0, &rows), DR_E_ARGUMENT, "a: no rows were merged"));
 }
 
-TEST_CASE("a dry sender tells of units and encodes nothing") {
-  const settings how{.book = owners, .flags = DR_SENDER_DRY};
-  std::string words;
-  dr_status status = DR_OK;
-  world w({}, {.ranks = 0});
-  w.tensors = {{"a", 3000}};
-  w.how = how;
-  const auto r = w.make(0, status, words);
-  REQUIRE(status == DR_OK);
-  const dr_call call = world::call(0, 0);
-  CHECK(world::units(*r) == 1);
-  CHECK(dr_sender_encode(r->sender, 0, &call, r->in[0].data(), r->in[0].size(), nullptr) == DR_E_UNSUPPORTED);
-  CHECK(r->context.error().find("DR_SENDER_DRY") != std::string::npos);
+TEST_CASE("a dry sender tells of units and encodes nothing, on a device, too") {
+  for (const bool on_device : {false, true}) {
+    const settings how{.book = owners, .flags = DR_SENDER_DRY, .on_device = on_device};
+    std::string words;
+    dr_status status = DR_OK;
+    world w({}, {.ranks = 0});
+    w.tensors = {{"a", 3000}};
+    w.how = how;
+    const auto r = w.make(0, status, words);
+    REQUIRE(status == DR_OK);
+    const dr_call call = world::call(0, 0);
+    CHECK(world::units(*r) == 1);
+    CHECK(dr_sender_encode(r->sender, 0, &call, r->in[0].data(), r->in[0].size(), nullptr) == DR_E_UNSUPPORTED);
+    CHECK(r->context.error().find("DR_SENDER_DRY") != std::string::npos);
+    CHECK(dr_sender_resume(r->sender, 2, 1) == DR_OK);
+    CHECK(dr_sender_take_back(r->sender, 3) == DR_OK);
+    CHECK(dr_sender_scale(r->sender, 0.5) == DR_OK);
+  }
 }
