@@ -36,7 +36,7 @@ inline void put(uint8_t* at, dr_dtype type, float x) {
   if (const float size = std::abs(x); size < 65520) {
     int exponent;
     const float part = std::frexp(size, &exponent);  // [1/2, 1)
-    half = exponent < -13
+    half = size < 0x1p-14f
                ? static_cast<uint32_t>(std::lrint(std::ldexp(size, 24)))
                : static_cast<uint32_t>((exponent + 13) << 10) + static_cast<uint32_t>(std::lrint(std::ldexp(part, 11)));
   }
