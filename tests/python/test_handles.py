@@ -2,9 +2,11 @@
 
 import ast
 import copy
+import gc
 import inspect
 import pathlib
 import pickle
+import sys
 
 import pytest
 
@@ -39,6 +41,34 @@ def test_what_owns_a_handle_is_not_copied(how):
         ):
             with pytest.raises(TypeError, match=f"^{type(owner).__name__} is neither copied nor pickled"):
                 how(owner)
+
+
+@pytest.mark.parametrize("kind", ["sender", "bound", "transform", "exchange"])
+def test_in_a_cycle_of_garbage_a_context_ends_what_it_owns_first_and_once(kind, monkeypatch):
+    """The collector ends the objects of a cycle in any order: here the context is the older one, so it is first."""
+    ended = []
+
+    def leave_a_cycle():
+        made = _call.Context(1)
+        own, destroy = made.own, made._destroy
+
+        def watched(handle, end, **options):
+            own(handle, lambda given: (ended.append(kind), end(given)), **options)
+
+        made.own, made._destroy = watched, lambda handle: (ended.append("context"), destroy(handle))
+        monkeypatch.setattr(sys.modules[f"deepreduce.{kind}"], "Context", lambda threads: made)
+        x = numpy.arange(300, dtype=numpy.float32)
+        made.user = {
+            "sender": lambda: deepreduce.Sender({"w": x}, TOP),
+            "bound": lambda: deepreduce.Batch(x, "index=golomb").bind(x),
+            "transform": lambda: Transform([(4, 4)], "transform=lowrank(rank=1)"),
+            "exchange": lambda: Exchange(x, TOP, Loopback(1).transport(0)),
+        }[kind]()
+
+    leave_a_cycle()
+    monkeypatch.undo()
+    gc.collect()
+    assert ended == [kind, "context"]
 
 
 @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from typing import TYPE_CHECKING, Callable, List, NoReturn, Optional, Sequence, Tuple, Union
 
@@ -58,7 +57,6 @@ class Bound(Uncopied):
         self._inputs, self._outs, self._arrays, self._place = self._borrow(x, out)
         self._context = Context(thread_count(batch._threads))
         self._handle = ctypes.POINTER(_abi.dr_binding)()
-        self._destroy = library.dr_binding_destroy
         self._states: List[State] = []
         states = [] if self._inputs is None else self._inputs.states
         with Turns(states):
@@ -79,6 +77,7 @@ class Bound(Uncopied):
             )
             if status:
                 fail(status, self._context)
+            self._context.own(self._handle, library.dr_binding_destroy)
             self._prepare(library, limit)
             # From now on a call with any of them takes the lock of all.
             for state, _ in states:
@@ -130,8 +129,8 @@ class Bound(Uncopied):
             self._device_result_at = self._place.borrow_bytes(self._device_result, "the result").address
 
     def __del__(self) -> None:
-        if getattr(self, "_handle", None) and self._context.process == os.getpid():
-            self._destroy(self._handle)
+        if getattr(self, "_handle", None):
+            self._context.end(self._handle)
         for state in getattr(self, "_states", ()):
             state.unbind()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-import sys
 import threading
 from typing import Callable, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple, TypedDict, Union
 
@@ -174,7 +173,6 @@ class Exchange(Uncopied):
         self._callbacks = Callbacks(transport) if isinstance(transport, Transport) else None
         self._transport = transport  # alive
         self._context = Context(thread_count(threads))
-        self._destroy = library.dr_exchange_destroy
         self._seed, self._first = unsigned(seed, "seed"), 0  # the step of the first call
         self._plan, self._rows = plan, None if rows is None else unsigned(rows, "rows")
         self._inputs, self._outs, self.out = _borrow(x, plan, out, self._rows)
@@ -199,14 +197,15 @@ class Exchange(Uncopied):
             self._context.handle, self._inputs.plan, struct, options, first, *others, ctypes.byref(self._handle)
         )
         self._check(status)
+        # (At the interpreter's end a transport may be no more: MPI is finalized before a garbage cycle is collected.)
+        self._context.own(self._handle, library.dr_exchange_destroy, at_exit=False)
         if self._rows is not None:
             self._check(library.dr_exchange_rebind(self._handle, tensors, *others))
         self._sizes = [tensor.universe * max(1, tensor.width) for tensor in self._inputs.tensors]
 
     def __del__(self) -> None:
-        # (At the interpreter's end a transport may be no more: MPI is finalized before a garbage cycle is collected.)
-        if getattr(self, "_handle", None) and self._context.process == os.getpid() and not sys.is_finalizing():
-            self._destroy(self._handle)
+        if getattr(self, "_handle", None):
+            self._context.end(self._handle)
 
     def _arrays(self) -> Sequence[Union[Structs, int]]:
         return self._inputs.tensors, TENSOR_STRIDE, self._outs, OUT_STRIDE, self._inputs.n

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
 import threading
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple, Union
 
@@ -253,7 +252,6 @@ class Sender(Uncopied):
         self._rank, self._float32, self._scatter = options.rank, float32, scatter
         self._context = Context(thread_count(threads))
         self._stream = None if _place is None else _place.stream or 0
-        self._destroy = library.dr_sender_destroy
         self._create(plan, options, _place)
         self._prepare()
 
@@ -278,6 +276,7 @@ class Sender(Uncopied):
         named = None if book is None else book._handle
         where = self._context.handle, place, named, listed, size, len(listed), options
         self._check(self._library.dr_sender_create(*where, ctypes.byref(self._handle)))
+        self._context.own(self._handle, self._library.dr_sender_destroy)
 
     def _prepare(self) -> None:
         n, library = len(self._names), self._library
@@ -304,8 +303,8 @@ class Sender(Uncopied):
         self._unit_names = [tuple(self._names[u.tensors[i]] for i in range(u.count)) for u in self._unit_infos]
 
     def __del__(self) -> None:
-        if getattr(self, "_handle", None) and self._context.process == os.getpid():
-            self._destroy(self._handle)
+        if getattr(self, "_handle", None):
+            self._context.end(self._handle)
 
     # ---- Properties ----
 

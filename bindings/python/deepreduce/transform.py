@@ -8,7 +8,6 @@ DDPHook accepts such a plan.
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -110,7 +109,6 @@ class Transform(Uncopied):
         self.lock = threading.Lock()
         self._handle = ctypes.POINTER(dr_transform)()
         self._context, self._plan = Context(thread_count(threads)), as_plan(plan)
-        self._destroy = library.dr_transform_destroy
         self.keeps: bool = self._plan.info.feedback  # residuals
         self.shapes: List[Tuple[int, ...]] = [tuple(shape) for shape in shapes]
         n = len(self.shapes)
@@ -128,10 +126,11 @@ class Transform(Uncopied):
                 self._context.handle, self._plan.handle, options, self._tensors, TENSOR_STRIDE, n, self._handle
             )
         )
+        self._context.own(self._handle, library.dr_transform_destroy)
 
     def __del__(self) -> None:
-        if getattr(self, "_handle", None) and self._context.process == os.getpid():
-            self._destroy(self._handle)
+        if getattr(self, "_handle", None):
+            self._context.end(self._handle)
 
     def _check(self, status: int) -> None:
         if status:

@@ -6,6 +6,7 @@ import ctypes
 import operator
 import os
 import re
+import sys
 import threading
 from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, Type, TypeVar, Union
 
@@ -31,8 +32,8 @@ class Uncopied:
 
 
 class Context(Uncopied):
-    """A dr_context, for the thread that made it. A forked child does not destroy it, since the threads of its pool do not
-    exist there."""
+    """A dr_context, for the thread that made it, and the handles that were made in it and end before it: the collector of cycles
+    may end a context before its users. A forked child ends neither, since the threads of the pool do not exist there."""
 
     def __init__(self, threads: int) -> None:
         library = _library.load()
@@ -40,12 +41,25 @@ class Context(Uncopied):
         self.process = os.getpid()
         self.scratch: Tensor = None  # uint8[], the buffer of an encode
         self._destroy = library.dr_context_destroy
+        self._owned: Dict[int, Tuple[Any, Callable[[Any], None], bool]] = {}
         options, error = new(_abi.dr_context_options), new(_abi.dr_error)
         options.threads = threads
         check(library.dr_context_create(options, ctypes.byref(self.handle), error), error)
 
+    def own(self, handle: Any, destroy: Callable[[Any], None], at_exit: bool = True) -> None:
+        """From now on the context ends the handle, unless `end` has. at_exit: also while the interpreter ends."""
+        self._owned[id(handle)] = handle, destroy, at_exit
+
+    def end(self, handle: Any) -> None:
+        """Ends a handle that the context owns; once."""
+        owned = self._owned.pop(id(handle), None)
+        if owned and self.process == os.getpid() and (owned[2] or not sys.is_finalizing()):
+            owned[1](handle)
+
     def __del__(self) -> None:
         if getattr(self, "handle", None) and self.process == os.getpid():
+            for handle, _, _ in reversed(list(self._owned.values())):
+                self.end(handle)
             self._destroy(self.handle)
 
 
