@@ -6,9 +6,9 @@
  *   sparsify=topr(ratio=0.01) index=golomb value=qsgd(levels=127)
  *
  * Rules that hold everywhere:
- * - Memory is borrowed for the call and never freed. These keep pointers: a binding and an exchange until they are
- *   destroyed, a transform until its round ends, dr_codec_register as long as the process runs. Nothing is written past
- *   the end of memory.
+ * - Memory is borrowed for the call and never freed. These keep pointers: a binding, an exchange and a sender until they
+ *   are destroyed, a transform until its round ends, dr_codec_register as long as the process runs. Nothing is written
+ *   past the end of memory.
  * - A function that can fail returns dr_status; the message is in the context (dr_last_error) or in the
  *   dr_error that was passed. Received bytes may be hostile: they cause an error, never a crash.
  * - A struct begins with struct_size, which the caller sets to sizeof, for outputs too; arrays of structs pass
@@ -16,8 +16,8 @@
  *   struct. (A dr_error and a dr_result on a GPU are written as far as they reach.) Fields that the caller's version
  *   lacks are zero. Fields that the library does not know, `reserved` and unknown flags must be zero, or the call is
  *   UNSUPPORTED (VERSIONING.md). Only dr_bytes has no size: it never grows.
- * - A context serves one call at a time, and so do its bindings, transforms and exchanges together. A concurrent call
- *   of another thread, or of a callback, is ARGUMENT ("in use by another call") and changes nothing; the caller must
+ * - A context serves one call at a time, and so do its bindings, transforms, exchanges and senders together. A concurrent
+ *   call of another thread, or of a callback, is ARGUMENT ("in use by another call") and changes nothing; the caller must
  *   not destroy an object during its call. Plans and batches are immutable and serve any number of calls.
  * - The same input, plan, seeds and step result in the same frame, on every machine and for any thread count
  *   (except with Deflate and Zstandard, whose bytes depend on the versions of zlib and libzstd).
@@ -57,7 +57,7 @@ enum {
   DR_FEATURE_CUDA = 1,         /* 1: compiled with CUDA (a device may still be missing) */
   DR_FEATURE_FORMAT = 2,       /* newest version of frames that it reads and writes */
   DR_FEATURE_CODEC_ABI = 3,    /* version of codec.h that plug-ins must have */
-  DR_FEATURE_CPU = 4,          /* instruction set in use: 1 scalar, 2 AVX2, 3 AVX-512 */
+  DR_FEATURE_CPU = 4,          /* instruction set in use: 1 scalar, 2 AVX2, 3 AVX-512, 4 NEON */
   DR_FEATURE_CALL_FLAGS = 5,   /* supported DR_CALL_* */
   DR_FEATURE_DECODE_FLAGS = 6, /* DR_DECODE_* */
   DR_FEATURE_TENSOR_FLAGS = 7, /* DR_TENSOR_* */
@@ -95,9 +95,9 @@ typedef struct dr_error {
 
 typedef struct dr_context_options {
   size_t struct_size;
-  /* Host memory for workspaces, which grow with the tensors: of calls (until dr_context_trim), bindings, transforms
-   * and exchanges. Handles, and lists that grow with the number of tensors, come from operator new; so do the copies
-   * of DR_PLACE_ALLOW_HOST. Set both or neither. alignment is a power of two up to 64. allocate may return NULL. */
+  /* Host memory for workspaces, which grow with the tensors: of calls (until dr_context_trim), bindings, transforms,
+   * exchanges and senders. Handles, and lists that grow with the number of tensors, come from operator new; so do the
+   * copies of DR_PLACE_ALLOW_HOST. Set both or neither. alignment is a power of two up to 64. allocate may return NULL. */
   void *(*allocate)(void *user, size_t size, size_t alignment);
   void (*release)(void *user, void *memory, size_t size);
   void *user;

@@ -93,8 +93,8 @@ typedef struct dr_sender_options {
   uint32_t ranks, rank; /* ranks: 0 means 1 */
   uint32_t flags;       /* DR_SENDER_* */
   /* whether the tensors of a plan are encoded as one tensor (bucket=flat). BY_PLAN: yes if the plan sparsifies (it then
-   * selects among the elements of all) or sends each value by itself; no if it quantizes all elements, with levels for
-   * each tensor */
+   * selects among the elements of all; not with transform=dct or sparsify=visible) or sends each value by itself; no if it
+   * quantizes all elements, with levels for each tensor */
   uint32_t flat;
   uint64_t dense_below; /* elements; BY_PLAN: 0 for a flat plan, else 1000 */
   uint64_t unit_bytes;  /* 0: 4 MiB, for a transform 25 MiB; UINT64_MAX: tensors of one type are one unit */

@@ -134,4 +134,4 @@ def test_rows_say_bytes_times_and_what_is_missing(tmp_path, monkeypatch):
     assert all(rows["powersgd4", what]["encode_ms"]["median"] > 0 for what in ("torch", "bound"))
     quality = {row["method"]: row for row in made["quality"]}
     assert quality["topk"]["contraction"] == quality["topk"]["bias"] < 1 and "missing" in quality["qsgd"]
-    assert made["machine"]["level"] in ("scalar", "avx2", "avx512")
+    assert made["machine"]["level"] in ("scalar", "avx2", "avx512", "neon")

@@ -88,8 +88,8 @@ void add_place(CLI::App& app, case_options& o) {
       ->type_name("MIB");
   app.add_option(
          "--dense-below", o.bypass,
-         "Tensors with fewer elements are sent exactly, as by the hook's `dense_below`; default: 1000 for plans that "
-         "quantise all elements, 0 for others")
+         "Tensors with fewer elements are sent exactly, as by the hook's `dense_below`; default: 0 for plans that "
+         "take all tensors as one (`flat`), 1000 for others")
       ->check(CLI::Range(0, 1000000000))
       ->type_name("N");
   app.add_option("--bypass", o.bypass, "--dense-below, as it was called before version 0.3")

@@ -40,8 +40,9 @@ ordered_json flags_of_note() {
 
 // Of the library's instructions: what the CPU has, or what DEEPREDUCE_CPU leaves of it.
 const char* level_in_use() {
+  static constexpr const char* levels[] = {"scalar", "scalar", "avx2", "avx512", "neon"};
   const uint64_t level = dr_feature(DR_FEATURE_CPU);
-  return level == 3 ? "avx512" : level == 2 ? "avx2" : "scalar";
+  return levels[level < std::size(levels) ? level : 0];
 }
 
 ordered_json text_or_null(const std::string& text) { return text.empty() ? ordered_json(nullptr) : ordered_json(text); }
@@ -71,7 +72,7 @@ ordered_json build_facts() {
 std::string commit() { return DR_COMMIT; }
 
 std::string version_text() {
-  static constexpr const char* levels[] = {"unknown", "scalar", "AVX2", "AVX-512"};
+  static constexpr const char* levels[] = {"unknown", "scalar", "AVX2", "AVX-512", "NEON"};
   const uint64_t level = dr_feature(DR_FEATURE_CPU);
   return std::string("deepreduce ") + dr_version() + "\ncommit  " + commit() + "\nbuild   " +
          build_facts()["compiler"].get<std::string>() + ", " + DR_BUILDTYPE +

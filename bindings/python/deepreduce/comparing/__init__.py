@@ -91,7 +91,7 @@ def compare(
     against         a .json of earlier rows; fail_if_worse: a row that is worse than there is a failure
     report          a page to write, too
 
-    The first row of each tensor is that of `memcpy`. `deepreduce compare --help` describes options and columns. Times are in
+    The first row of each tensor is that of `memcpy`. `deepreduce compare --help` describes options, `deepreduce help columns` columns. Times are in
     nanoseconds. A plan that fails causes a warning and has no row. Raises PlanError for a plan that is not one, ArgumentError if
     the tool refuses another argument, Error if the tool fails, LibraryError if the tool is not installed.
 

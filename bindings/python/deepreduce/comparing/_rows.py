@@ -27,7 +27,7 @@ _TITLES = ("plan", "smaller", "coding error", "encode + decode", "pays below")
 
 
 class Rows(List[Row]):
-    """Rows of compare: a list of dicts, a dict for each plan and tensor, with the columns of `deepreduce compare --help`.
+    """Rows of compare: a list of dicts, a dict for each plan and tensor, with the columns of `deepreduce help columns`.
 
     rows      dicts; or those of a saved document, json.load(file)["rows"]
     document  the rest of the document of `deepreduce compare --format json`: machine, settings, …

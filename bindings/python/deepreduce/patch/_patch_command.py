@@ -63,7 +63,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
     for name, text in _ARGUMENTS[command]:
         parser.add_argument(name, metavar=name.upper(), help=text)
     if command in ("", "apply", "checkout"):
-        what = {"": "the patch", "apply": "the new weights; a folder, if BASE is in shards; default: in place of BASE"}
+        what = {"": "the patch", "apply": "the new weights; a folder, if BASE is in shards; default: in place of BASE, if that is .safetensors"}
         parser.add_argument(
             "-o", "--output", metavar="FILE", default="", required=command != "apply", help=what.get(command, "the weights")
         )
