@@ -118,14 +118,14 @@ class sender {
   bool skips_for(dr_status fault) const { return (options_.flags & DR_SENDER_SKIP) && fault != DR_E_MEMORY; }
   // The states of ranges and of factors are always the sender's.
   bool borrows_states(const unit& u) const {
-    return (options_.flags & DR_SENDER_CALLER_STATES) && slots_of(u) == 1 && !u.factors;
+    return (options_.flags & DR_SENDER_CALLER_STATES) && !has_owners(u) && !u.factors;
   }
   bool borrows_state(size_t tensor) const {
     return plans_.methods[tensor]->keeps_feedback() && borrows_states(units_[unit_of_[tensor]]);
   }
-  size_t slots_of(const unit& u) const {
-    return u.list.kind == DR_UNIT_OWNER || u.list.kind == DR_UNIT_SCATTER ? options_.ranks : 1;
-  }
+  // Each rank has a range of it, if there is one rank, too.
+  static bool has_owners(const unit& u) { return u.list.kind == DR_UNIT_OWNER || u.list.kind == DR_UNIT_SCATTER; }
+  size_t slots_of(const unit& u) const { return has_owners(u) ? options_.ranks : 1; }
   // On a device: whether a merge that fails gives this rank's frames back to the residuals, being among those it decodes.
   static bool returns_at_once(const unit& u) { return u.list.kind == DR_UNIT_FRAMES; }
   uint64_t elements_out(const unit& u, uint32_t tensor) const {

@@ -125,6 +125,29 @@ assert group() is None
     run_alone(code)
 
 
+@pytest.mark.parametrize("plan", ["recommended", "index=all value=uniform_quant(bits=4) feedback=residual exchange=owner"])
+def test_a_group_of_one_rank_trains_by_plans_of_many(plan):
+    code = f"""
+import torch, torch.distributed as dist, deepreduce.torch
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = torch.nn.Linear(100, 50)
+ddp = torch.nn.parallel.DistributedDataParallel(model)
+deepreduce.torch.DDPHook({plan!r}).register(ddp)
+x, optimizer = torch.randn(64, 100), torch.optim.SGD(model.parameters(), lr=0.1)
+y = x @ torch.randn(100, 50) / 10
+losses = []
+for _ in range(60):
+    optimizer.zero_grad()
+    loss = (ddp(x) - y).square().mean()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+dist.destroy_process_group()
+assert losses[-1] < 0.9 * losses[0], losses
+"""
+    run_alone(code)
+
+
 def test_the_end_waits_for_a_thread_that_still_has_a_tensor_of_a_collective():
     """As gloo has for a moment. A hook keeps its group, so its threads live until the interpreter ends."""
     code = """

@@ -147,3 +147,15 @@ TEST_CASE("scatter: a fault of one rank fails all") {
   for (const dr_status s : w.step(0)) CHECK(s == DR_E_PEER);
   for (const auto& r : w.ranks) CHECK(r->error.frame == 2);
 }
+
+TEST_CASE("one rank owns all, and its sender keeps the states though the caller keeps those of other units") {
+  const std::string book = "*: sparsify=topr(ratio=0.1) feedback=residual index=golomb value=raw exchange=owner";
+  world w({{"a", 3000}, {"b", 200}}, {.book = book, .ranks = 1, .flags = DR_SENDER_CALLER_STATES});
+  REQUIRE(w.unit(0).kind == DR_UNIT_OWNER);
+  for (uint64_t step = 0; step < 3; ++step) {
+    w.set_random(step);
+    REQUIRE(w.all_ok(step));
+  }
+  const auto rest = w.residual(0, 0);
+  CHECK(std::ranges::any_of(rest, [](float x) { return x != 0; }));
+}
