@@ -273,8 +273,9 @@ class sender {
   std::byte* workspace_ = nullptr;
   uint64_t failures_ = 0, failed_ = 0;
   bool is_behind_ = false;
-  uint64_t others_failures_ = 0;  // the count of the ranks that are not behind: this rank's from the end of the step on
-  bool has_returned_ = false;     // some unit's `returned` may hold what was taken back
+  // The counts of the ranks that are not behind: from the end of the step on this rank's, too.
+  uint64_t others_failures_ = 0, others_failed_ = 0;
+  bool has_returned_ = false;  // some unit's `returned` may hold what was taken back
   std::vector<uint32_t> behind_;
   // Of the call under way.
   slot_list slots_;

@@ -351,8 +351,8 @@ dr_sender_info sender::info() const {
   }
   i.memory = block_size_;
   for (const unit& u : units_) i.memory += u.numbers ? u.numbers->memory() : 0;
-  i.failures = failures_;
-  i.failed = failed_;
+  i.failures = is_behind_ ? others_failures_ : failures_;
+  i.failed = is_behind_ ? others_failed_ : failed_;
   i.waits = side_ ? side_->waits() : 0;
   return i;
 }

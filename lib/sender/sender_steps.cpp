@@ -270,6 +270,7 @@ dr_status sender::compare(const unit& u, const dr_call& call) {
       // When this step has ended its count is that of the others: the fault is reported once. Until then all units of the step
       // report it, so that none of them is merged.
       others_failures_ = slots_.heads[c_.error.what].failures;
+      others_failed_ = slots_.heads[c_.error.what].failed;
       is_behind_ = true;
     }
     return s;
