@@ -22,7 +22,7 @@ root = here.parents[1]
 sys.path[:0] = [str(root / "datasets"), str(here)]
 document = here / "accumulated.json"
 
-INDEX = ["raw", "bitmap", "rle", "delta_varint", "delta_bitpack", "delta_pfor", "elias_fano", "rice", "golomb", "golomb(adaptive=1)", "gap_huffman"]
+INDEX = ["raw", "bitmap", "rle", "delta_varint", "delta_bitpack", "delta_pfor", "elias_fano", "rice", "golomb", "golomb(adaptive=1)", "gap_huffman", "chunks"]
 VALUE = ["log_quant", "uniform_quant", "qsgd", "raw+deflate"]
 WHOLE = {"golomb, raw": "index=golomb value=raw", "golomb, log_quant": "index=golomb value=log_quant",
          "auto(error=0.07)": "index=auto value=auto(error=0.07)"}
