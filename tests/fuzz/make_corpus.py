@@ -6,7 +6,6 @@ written here. An input that crashed becomes a seed here, too. corpus/TARGET.pack
     make_corpus.py --check    compares with what is there (a test does)
     make_corpus.py --list     target, number and name of each seed: a replay prints the number of the one that fails
 """
-
 import json
 import random
 import re
@@ -76,12 +75,7 @@ def decode_seeds():
             if table == "patches.tsv" and len(data) <= 2 * seed_max and status == "OK":
                 kinds[name,] = [(len(data), name, data)]  # each is of its own
                 continue
-            if len(data) > seed_max or (
-                noticed == "inspect"
-                and not name.startswith(
-                    ("plan_", "status_", "width_", "bloom_bomb", "bloom_64_", "bloom_none", "block_")
-                )
-            ):
+            if len(data) > seed_max or (noticed == "inspect" and not name.startswith(("plan_", "status_", "width_", "bloom_bomb", "bloom_64_", "bloom_none", "block_"))):
                 continue  # the checks are put right anyway, and most header faults are a mutation away
             kinds.setdefault((data[3], data[16:32] if data[3] & 1 else data[12:48]), []).append((len(data), name, data))
     return {name: data for _, name, data in (min(kind) for kind in kinds.values())}
@@ -93,11 +87,7 @@ def plan_seeds():
 
 def merge_seeds():
     """Options, then the frame of a seed twice; and two frames that do not go together."""
-    frames = {
-        name: struct.pack("<H", len(data)) + data
-        for name, data in decode_seeds().items()
-        if not name.startswith("patch_")
-    }
+    frames = {name: struct.pack("<H", len(data)) + data for name, data in decode_seeds().items() if not name.startswith("patch_")}
     names = sorted(frames)[::4]
     seeds = {name: bytes([0x40 | i * 7 % 64, i * 16 % 256]) + 2 * frames[name] for i, name in enumerate(names)}
     return seeds | {"two_kinds": bytes([4, 0]) + frames[names[0]] + frames[names[-1]]}
@@ -154,12 +144,8 @@ def payload_seeds():
     seeds = {}
     for name, (codec, count, fields, payload) in payloads.items():
         of_index = CODECS.index(codec) < CODECS.index("value_raw")
-        universe = (
-            b"" if of_index or CODECS.index(codec) >= CODECS.index("bitpack") else struct.pack("<I", 100)
-        )  # an index codec's stand where others have fields
-        seeds[f"payload_{name}"] = (
-            bytes([CODECS.index(codec), 0]) + struct.pack("<H", count - 1) + universe + fields + payload
-        )
+        universe = b"" if of_index or CODECS.index(codec) >= CODECS.index("bitpack") else struct.pack("<I", 100)  # an index codec's stand where others have fields
+        seeds[f"payload_{name}"] = bytes([CODECS.index(codec), 0]) + struct.pack("<H", count - 1) + universe + fields + payload
     return seeds
 
 
@@ -171,9 +157,7 @@ def codec_seeds():
         # An encode (bit 0) of a few elements and of many, whose wide loops run; of each type; a payload of any bytes.
         for mode, count in ((0, 40), (8, 300), (1, 40), (1, 700), (9, 300), (9, 3000), (3, 1500), (5, 90)):
             head = bytes([codec, mode, count & 255, count >> 8])
-            seeds[f"codec_{codec:02}_{mode}_{count}"] = (
-                head + draws.randbytes(12) + bytes(draws.randrange(64) for _ in range(160))
-            )
+            seeds[f"codec_{codec:02}_{mode}_{count}"] = head + draws.randbytes(12) + bytes(draws.randrange(64) for _ in range(160))
     return seeds
 
 
@@ -191,20 +175,12 @@ def sender_seeds():
     seeds = {}
     for method in range(15):
         for where, shape in (("cpu", 0), ("device", 6)):
-            for flags in (
-                0,
-                64 if method in (2, 3) else 16 if method == 8 else 8 if not shape else 2,
-            ):  # halves, shards, skip, f32
+            for flags in (0, 64 if method in (2, 3) else 16 if method == 8 else 8 if not shape else 2):  # halves, shards, skip, f32
                 for kind in (0, 1):
                     head = bytes([shape, flags, 0, method, kind, 9, 40, 1])
                     orders = random.Random(f"sender {method} {where} {flags} {kind}").randbytes(40)
-                    seeds |= {
-                        f"{where}_{method:02}_{flags}_{kind}": head,
-                        f"{where}_{method:02}_{flags}_{kind}_orders": head + b"\0" + orders,
-                    }
-    for i, (method, shape, flags, orders) in enumerate(
-        [(0, 0, 0, b""), (11, 8, 8, b""), (0, 1, 8, b"\1\0\0\0\200\177"), (2, 0, 2, b"")]
-    ):  # sparse rows
+                    seeds |= {f"{where}_{method:02}_{flags}_{kind}": head, f"{where}_{method:02}_{flags}_{kind}_orders": head + b"\0" + orders}
+    for i, (method, shape, flags, orders) in enumerate([(0, 0, 0, b""), (11, 8, 8, b""), (0, 1, 8, b"\1\0\0\0\200\177"), (2, 0, 2, b"")]):  # sparse rows
         seeds[f"rows_{i}"] = bytes([shape, flags, 0, 225 + method, 1, 20, 3, 1]) + orders
     return seeds | script_seeds("sender", 40, 120)
 
@@ -264,35 +240,20 @@ def archive(*members, zip64=False, comment=b""):
     body, directory = b"", b""
     for name, packed, crc, size, method, extra, flags in members:
         head = struct.pack("<HHHHHIIIHH", 20, flags, method, 0, 33, crc, len(packed), size, len(name), len(extra))
-        directory += (
-            b"PK\1\2" + struct.pack("<H", 20) + head + struct.pack("<HHHII", 0, 0, 0, 0, len(body)) + name + extra
-        )
+        directory += b"PK\1\2" + struct.pack("<H", 20) + head + struct.pack("<HHHII", 0, 0, 0, 0, len(body)) + name + extra
         body += b"PK\3\4" + head + name + extra + packed
     n, at = len(members), len(body)
     end = b""
     if zip64:
         end = b"PK\6\6" + struct.pack("<QHHIIQQQQ", 44, 45, 45, 0, 0, n, n, len(directory), at)
         end += b"PK\6\7" + struct.pack("<IQI", 0, at + len(directory), 1)
-    return (
-        body
-        + directory
-        + end
-        + b"PK\5\6"
-        + struct.pack("<HHHHIIH", 0, 0, n, n, len(directory), at, len(comment))
-        + comment
-    )
+    return body + directory + end + b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, n, n, len(directory), at, len(comment)) + comment
 
 
 def scipy(form, **arrays):
     """A file as scipy.sparse.save_npz writes it, for a matrix of 2 × 3 with four entries."""
-    values = {
-        name: npy("<i4", f"({len(ints)},)", struct.pack(f"<{len(ints)}i", *ints)) for name, ints in arrays.items()
-    }
-    values |= {
-        "format": npy(f"|S{len(form)}", "()", form.encode()),
-        "shape": npy("<i8", "(2,)", struct.pack("<qq", 2, 3)),
-        "data": npy("<f4", "(4,)", FLOATS[:16]),
-    }
+    values = {name: npy("<i4", f"({len(ints)},)", struct.pack(f"<{len(ints)}i", *ints)) for name, ints in arrays.items()}
+    values |= {"format": npy(f"|S{len(form)}", "()", form.encode()), "shape": npy("<i8", "(2,)", struct.pack("<qq", 2, 3)), "data": npy("<f4", "(4,)", FLOATS[:16])}
     return archive(*(member(name + ".npy", content) for name, content in values.items()))
 
 
@@ -326,11 +287,8 @@ NPZ = {
     "mixed": archive(member("a.npy", NPY["i8"]), member("readme", b"hello"), member("c.npy", NPY["bf16"])),
     "zip64": archive(member("a.npy", NPY["f4"], extra=struct.pack("<HHQQ", 1, 16, 1, 1)), zip64=True),
     "comment": archive(member("a.npy", NPY["empty"]), comment=b"PK\5\6"),
-    "orders": archive(
-        member("g.indices.npy", npy(">i8", "(2, 2)", struct.pack(">4q", 0, 1, 2, 3), fortran=True)),
-        member("g.values.npy", npy(">f8", "(2, 1)", struct.pack(">2d", 1, 2), fortran=True)),
-        member("g.shape.npy", npy("|i1", "(3,)", b"\3\4\1")),
-    ),
+    "orders": archive(member("g.indices.npy", npy(">i8", "(2, 2)", struct.pack(">4q", 0, 1, 2, 3), fortran=True)),
+                      member("g.values.npy", npy(">f8", "(2, 1)", struct.pack(">2d", 1, 2), fortran=True)), member("g.shape.npy", npy("|i1", "(3,)", b"\3\4\1"))),
     "none": archive(),
 }
 
@@ -340,54 +298,24 @@ def safetensors(header, data):
 
 
 SAFETENSORS = {
-    "two": safetensors(
-        '{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},"b":{"dtype":"BF16","shape":[4],"data_offsets":[16,24]}}',
-        FLOATS,
-    ),
+    "two": safetensors('{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},"b":{"dtype":"BF16","shape":[4],"data_offsets":[16,24]}}', FLOATS),
     "f64": safetensors('{"a":{"dtype":"F64","shape":[3],"data_offsets":[0,24]}}', FLOATS),
     "f16": safetensors('{"a\\u00e9\\n":{"dtype":"F16","shape":[],"data_offsets":[0,2]}}', FLOATS[:2]),
-    "skipped": safetensors(
-        '{"a":{"dtype":"I8","shape":[24],"data_offsets":[0,24]},"b":{"dtype":"X","shape":[0],"data_offsets":[24,24]}}',
-        FLOATS,
-    ),
+    "skipped": safetensors('{"a":{"dtype":"I8","shape":[24],"data_offsets":[0,24]},"b":{"dtype":"X","shape":[0],"data_offsets":[24,24]}}', FLOATS),
     "none": safetensors("{}", b""),
     "nested": safetensors('{"a":{"dtype":{"x":[[1]]}}}', b""),
     "gap": safetensors('{"a":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}', FLOATS[:12]),
 }
-SYNTH = [
-    "synth:d=100",
-    "synth:d=5000,density=0.01,support=clustered,values=gauss,seed=7",
-    "synth:d=9000,density=0.3,support=powerlaw,values=student3",
-    "synth:",
-    "synth:d=1099511627777",
-    "synth:density=1e-400,d=2",
-    "synth:d=1,d=1",
-    "synth:d=1,",
-    "synth:d=8,seed=18446744073709551615,density=1",
-]
+SYNTH = ["synth:d=100", "synth:d=5000,density=0.01,support=clustered,values=gauss,seed=7", "synth:d=9000,density=0.3,support=powerlaw,values=student3",
+         "synth:", "synth:d=1099511627777", "synth:density=1e-400,d=2", "synth:d=1,d=1", "synth:d=1,", "synth:d=8,seed=18446744073709551615,density=1"]
 
 
-BOOKS = [
-    "layer4.0.weight\n# a book\nlayer4.*: sparsify=topr(ratio=0.01) feedback=residual index=golomb value=raw\n*.bias: dense\n",
-    "a\n*: index=all value=half",
-    "[!a]b?c\n[[]!a]b[?]c: dense\r\n*[: dense\n",
-    "x:y\nx:y: index=golomb value=qsgd exchange=owner(parts=4)",
-    "a\n: dense",
-    "a\na dense",
-    "a\na: none=1",
-    "aaaaaaaaaaaaaaaaaaaaaaaaab\n*a*a*a*a*a*a*a*a*c: dense",
-    "\xef\xbb\xbf\n\xef\xbb\xbf*: dense # all\n",
-]
+BOOKS = ["layer4.0.weight\n# a book\nlayer4.*: sparsify=topr(ratio=0.01) feedback=residual index=golomb value=raw\n*.bias: dense\n", "a\n*: index=all value=half",
+         "[!a]b?c\n[[]!a]b[?]c: dense\r\n*[: dense\n", "x:y\nx:y: index=golomb value=qsgd exchange=owner(parts=4)", "a\n: dense", "a\na dense", "a\na: none=1",
+         "aaaaaaaaaaaaaaaaaaaaaaaaab\n*a*a*a*a*a*a*a*a*c: dense", "\xef\xbb\xbf\n\xef\xbb\xbf*: dense # all\n"]
 
 
-COST = {
-    "floor_ns": 9,
-    "base_ns": 8000,
-    "per_element_ns": 0.5,
-    "from": 1000,
-    "to": 1e7,
-    "samples": [[1000, 9000, 0.1], [1e6, 5e5, 0.2]],
-}
+COST = {"floor_ns": 9, "base_ns": 8000, "per_element_ns": 0.5, "from": 1000, "to": 1e7, "samples": [[1000, 9000, 0.1], [1e6, 5e5, 0.2]]}
 PLAN = "sparsify=topr(ratio=0.01) index=golomb value=raw"
 LINK = {"transport": "gloo", "ranks": 2, "ranks_per_host": 1, "ranks_per_machine": 4, "latency_ns": 3e4, "bits_per_second": 2e10, "port_bits_per_second": 1e9,
         "hop_ns": 1e4, "message_ns": 500, "rest_ns": 7, "burst_bytes": 1e5, "burst_bits_per_second": 1e10,
@@ -424,34 +352,15 @@ def large_seeds():
         "natural(rounding=nearest)", "dynamic_tree", "inceptionn", "inceptionn(error=0.01)",
     ]  # fmt: skip
     byte_codecs = ["deflate", "zstd", "huffman", "deflate(level=9)", "zstd(level=19)", "huffman+deflate"]
-    sparsifiers = [
-        "random(ratio=0.2)",
-        "threshold(value=0.001)",
-        "dgc(ratio=0.01)",
-        "blocks(ratio=0.1,block=16)",
-        "chunks(count=64)",
-    ]
-    plans = [f"{levels}{index} value=raw" for index in indices] + [
-        f"sparsify=topr(ratio=0.03) index={index} value=raw" for index in indices
-    ]
-    plans += [f"sparsify=topr(ratio=0.5) {inverted}{value}" for value in values] + [
-        f"index=all value={value}" for value in values
-    ]
-    plans += [f"{levels}raw+{codec} value=raw+{codec}" for codec in byte_codecs] + [
-        f"index=all value=uniform_quant(bits=4)+{codec}" for codec in byte_codecs
-    ]
+    sparsifiers = ["random(ratio=0.2)", "threshold(value=0.001)", "dgc(ratio=0.01)", "blocks(ratio=0.1,block=16)", "chunks(count=64)"]
+    plans = [f"{levels}{index} value=raw" for index in indices] + [f"sparsify=topr(ratio=0.03) index={index} value=raw" for index in indices]
+    plans += [f"sparsify=topr(ratio=0.5) {inverted}{value}" for value in values] + [f"index=all value={value}" for value in values]
+    plans += [f"{levels}raw+{codec} value=raw+{codec}" for codec in byte_codecs] + [f"index=all value=uniform_quant(bits=4)+{codec}" for codec in byte_codecs]
     plans += [f"sparsify={sparsifier} feedback=residual index=golomb value=raw" for sparsifier in sparsifiers]
-    plans += [
-        f"sparsify=changed index={index} value={value}"
-        for index in ("magnitude", "history", "auto", "golomb", "all")
-        for value in ("ulp", "history", "xor", "raw", "ulp+huffman")
-    ]
+    plans += [f"sparsify=changed index={index} value={value}" for index in ("magnitude", "history", "auto", "golomb", "all") for value in ("ulp", "history", "xor", "raw", "ulp+huffman")]
     seeds = {}
     for i, plan in enumerate(plans):
-        for kind in (
-            0,
-            1 + i % 2,
-        ):  # f32, f16, bf16: 12, 1 and 4 times 3000 elements, f16 of few kinds; f16 without threads
+        for kind in (0, 1 + i % 2):  # f32, f16, bf16: 12, 1 and 4 times 3000 elements, f16 of few kinds; f16 without threads
             times, few, flags = (11, 0, 3)[kind], kind == 1, 32 * (kind != 1)
             tensor = bytes([kind]) + struct.pack("<HI", 3000, times_max * (1000 + i) + times) + bytes([few])
             seeds[f"large_{i:03}_{kind}"] = written(plan, flags, tensor)
@@ -488,8 +397,7 @@ def main():
         "fuzz_npz": NPZ,
         "fuzz_safetensors": SAFETENSORS,
         "fuzz_raw": {"six": FLOATS, "odd": FLOATS[:7], "none": b""},
-        "fuzz_synth": {f"text_{i}": text.encode() for i, text in enumerate(SYNTH)}
-        | {"crash-control-characters": b"synth:d='" + bytes(7) + b"1\x8500"},
+        "fuzz_synth": {f"text_{i}": text.encode() for i, text in enumerate(SYNTH)} | {"crash-control-characters": b"synth:d='" + bytes(7) + b"1\x8500"},
         "fuzz_book": {f"book_{i}": text.encode("latin-1") for i, text in enumerate(BOOKS)},
         "fuzz_profile": profile_seeds(),
     }
@@ -503,24 +411,13 @@ def main():
         elif not path.exists():
             wrong.append(f"{target}: no {path.name}")
         elif (there := pack.read(path)) != inputs:
-            first = next(
-                (number for number, pair in enumerate(zip(there, inputs)) if pair[0] != pair[1]),
-                min(len(there), len(inputs)),
-            )
-            wrong.append(
-                f"{target} from seed {first} on" + (f", {sorted(seeds)[first]}" if first < len(inputs) else "")
-            )
-    wrong += [
-        f"{path.name}: no such target"
-        for path in (here / "corpus").iterdir()
-        if path.name.removesuffix(".pack").removesuffix(".seeds") not in targets
-    ]
+            first = next((number for number, pair in enumerate(zip(there, inputs)) if pair[0] != pair[1]), min(len(there), len(inputs)))
+            wrong.append(f"{target} from seed {first} on" + (f", {sorted(seeds)[first]}" if first < len(inputs) else ""))
+    wrong += [f"{path.name}: no such target" for path in (here / "corpus").iterdir() if path.name.removesuffix(".pack").removesuffix(".seeds") not in targets]
     if wrong and "--check" in sys.argv[1:]:
         sys.exit(f"not what make_corpus.py makes: {'; '.join(wrong)}")
     if "--list" not in sys.argv[1:]:
-        print(
-            f"{sum(map(len, targets.values()))} seeds, {sum(len(data) for seeds in targets.values() for data in seeds.values())} bytes"
-        )
+        print(f"{sum(map(len, targets.values()))} seeds, {sum(len(data) for seeds in targets.values() for data in seeds.values())} bytes")
 
 
 if __name__ == "__main__":
