@@ -41,16 +41,16 @@ class Context(Uncopied):
         self.process = os.getpid()
         self.scratch: Tensor = None  # uint8[], the buffer of an encode
         self._destroy = library.dr_context_destroy
-        self._owned: Dict[int, Tuple[Any, Callable[[Any], None], bool]] = {}
+        self._owned: Dict[int, Tuple[Pointer, Callable[[Pointer], None], bool]] = {}
         options, error = new(_abi.dr_context_options), new(_abi.dr_error)
         options.threads = threads
         check(library.dr_context_create(options, ctypes.byref(self.handle), error), error)
 
-    def own(self, handle: Any, destroy: Callable[[Any], None], at_exit: bool = True) -> None:
+    def own(self, handle: Pointer, destroy: Callable[[Pointer], None], at_exit: bool = True) -> None:
         """From now on the context ends the handle, unless `end` has. at_exit: also while the interpreter ends."""
         self._owned[id(handle)] = handle, destroy, at_exit
 
-    def end(self, handle: Any) -> None:
+    def end(self, handle: Pointer) -> None:
         """Ends a handle that the context owns; once."""
         owned = self._owned.pop(id(handle), None)
         if owned and self.process == os.getpid() and (owned[2] or not sys.is_finalizing()):

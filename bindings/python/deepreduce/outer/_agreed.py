@@ -11,7 +11,7 @@ import numpy
 import torch
 
 from .. import patch
-from .._native._types import Array
+from .._native._types import Array, SavedPart, SavedState
 from ..errors import ArgumentError, CorruptFrame, Unsupported
 
 Tensors = Dict[str, torch.Tensor]
@@ -171,12 +171,12 @@ class Agreed:
 
     # ---- Checkpoints ----
 
-    def state_dict(self) -> Dict[str, Any]:
+    def state_dict(self) -> SavedState:
         groups = {"weights": self.weights, "means": self.means, "copies": self.copies}
         found: Dict[str, Any] = {kind: {name: tensor.clone() for name, tensor in group.items()} for kind, group in groups.items()}
         return {**found, "optimizer": copy.deepcopy(self.optimizer.state_dict())}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: SavedPart) -> None:
         groups = {"weights": self.weights, "means": self.means, "copies": self.copies}
         for kind, group in groups.items():
             require_same_tensors(state[kind], group, f"the state's {kind}")

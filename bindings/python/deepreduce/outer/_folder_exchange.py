@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 import torch
 
+from .._native._types import SavedPart, SavedState
 from ..errors import ArgumentError, ConcurrentUse, CorruptFrame, Error, OutOfStep
 from ..torch import Plans
 from ..torch._engine import is_finite
@@ -361,10 +362,10 @@ class FolderExchange:
 
     # ---- Checkpoints ----
 
-    def state_dict(self) -> Dict[str, Any]:
+    def state_dict(self) -> SavedState:
         return {"coders": {str(i): coder.saved() for i, coder in enumerate(self._coders)}, "members": sorted(self._members)}
 
-    def load_state_dict(self, state: Mapping[str, Any], number: int) -> None:
+    def load_state_dict(self, state: SavedPart, number: int) -> None:
         if "coders" not in state:
             raise ArgumentError("the state is of a rank of a process group, and this worker has a Folder")
         if len(state["coders"]) != len(self._coders):

@@ -72,7 +72,7 @@ class FragmentCoder:
             why = str(error).removeprefix("rank 0: ")  # (of the one slot; its worker's name is not known here)
         return ArgumentError(f"the plan `{self.sender.plan_of(name)}` {why}", tensor=name)
 
-    def saved(self, state: Optional[SavedState] = None) -> Dict[str, Any]:
+    def saved(self, state: Optional[SavedState] = None) -> SavedState:
         """The sender's state_dict, or `state` that it returned before, with tensors in place of arrays, for torch.save."""
         state = self.sender.state_dict() if state is None else state
         return {key: {name: torch.from_numpy(array) for name, array in value.items()} if isinstance(value, dict) else value for key, value in state.items()}

@@ -12,6 +12,7 @@ import numpy
 import torch
 import torch.distributed as dist
 
+from .._native._types import SavedPart, SavedState
 from ..errors import ArgumentError, Error, PeerError
 from ..torch import AllReduce, Plans
 from ..torch._engine import Engine, all_gather, is_finite, lend, out_of_step
@@ -197,15 +198,15 @@ class GroupExchange:
             self._agreed.load_arrays(arrays)
         return newest[:-1], has_others
 
-    def _part_of(self, state: Mapping[str, Any]) -> Dict[str, Any]:
+    def _part_of(self, state: SavedPart) -> SavedState:
         """This rank's part of an AllReduce's state."""
         return dict(state.get(f"rank{self._engine.rank}", state.get("any", {})))
 
-    def _numbers_of(self, state: Mapping[str, Any]) -> Dict[str, int]:
+    def _numbers_of(self, state: SavedPart) -> Dict[str, int]:
         part = self._part_of(state)
         return {"step": state["step"], "ranks": state["ranks"], **{key: part.get(key, 0) for key in ("failures", "failed")}}
 
-    def _adopted(self, state: Mapping[str, Any], newest: Mapping[str, int], warm: Mapping[str, torch.Tensor]) -> Dict[str, Any]:
+    def _adopted(self, state: SavedPart, newest: Mapping[str, int], warm: Mapping[str, torch.Tensor]) -> SavedState:
         """The state of an AllReduce at the newest rank's step, with this rank's residuals."""
         part = {"residuals": {}, **self._part_of(state), "failures": newest["failures"], "failed": newest["failed"]}
         part.pop("holds", None)
@@ -222,11 +223,11 @@ class GroupExchange:
 
     # ---- Checkpoints ----
 
-    def state_dict(self) -> Dict[str, Any]:
+    def state_dict(self) -> SavedState:
         reduces = {str(i): reduce.state_dict() for i, reduce in enumerate(self._reduces)}
         return {"reduces": reduces, "buffers": self._buffers.state_dict()}
 
-    def load_state_dict(self, state: Mapping[str, Any], number: int) -> None:
+    def load_state_dict(self, state: SavedPart, number: int) -> None:
         if "reduces" not in state:
             raise ArgumentError("the state is of a worker of a Folder, and this one has a process group")
         if len(state["reduces"]) != len(self._reduces):

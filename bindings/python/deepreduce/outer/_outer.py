@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, Dict, List, Optional, Sequence, Union
 
 import torch
 
+from .._native._types import SavedPart, SavedState
 from ..errors import ArgumentError, Error
 from ..torch import Plans
 from ..torch._rules import Rules
@@ -264,7 +265,7 @@ class Outer:
 
     # ---- Checkpoints ----
 
-    def state_dict(self) -> Dict[str, Any]:
+    def state_dict(self) -> SavedState:
         """The state of this worker: the agreed weights, the outer optimizer, residuals, inner steps. Save the model and the inner
         optimizer besides; it does not contain them. Each worker saves its own, at the same step. A training that resumes from
         it is the same, bit for bit. With overlap it first waits for the current round."""
@@ -281,7 +282,7 @@ class Outer:
             "flight": flight,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: SavedPart) -> None:
         """Resumes from what state_dict returned on this worker. The caller loads the model and the inner optimizer. If one rank of
         a group loads while the group is at work, all ranks load or call `catch_up` before the next step. Raises ArgumentError for
         a state of another model, plan or transport."""

@@ -27,7 +27,7 @@ from torch.distributed.distributed_c10d import AllgatherOptions
 from torchft.local_sgd import DiLoCo as TorchftDiLoCo
 from torchft.process_group import ManagedProcessGroup
 
-from .._native._types import SavedState
+from .._native._types import SavedPart, SavedState
 from ..errors import ArgumentError, CorruptFrame, Error, OutOfStep, Unsupported
 from ..torch import Plans
 from ..torch._engine import is_finite
@@ -101,13 +101,13 @@ class DiLoCo(TorchftDiLoCo):  # type: ignore[misc]
     def received(self) -> int:
         return self._channel.received
 
-    def residuals(self) -> Dict[str, Any]:
+    def residuals(self) -> SavedState:
         """The residuals of this replica, for a checkpoint. After a round that did not commit here they hold both, with its
         contribution and without: which of them is right is known when this replica has recovered from the others. Raises
         ArgumentError while a round is under way."""
         return self._channel.residuals()
 
-    def load_residuals(self, saved: Mapping[str, Any]) -> None:
+    def load_residuals(self, saved: SavedPart) -> None:
         """Restores what residuals() returned. Raises ArgumentError for those of another model or plan."""
         self._channel.load_residuals(saved)
 
@@ -316,16 +316,16 @@ class Channel:
 
     # ---- States ----
 
-    def _load_applied(self, state: Mapping[str, Any]) -> None:
+    def _load_applied(self, state: SavedPart) -> None:
         """Another replica's, from which this one recovers."""
         self._applied = [dict(each) for each in state["applied"]]
 
-    def residuals(self) -> Dict[str, Any]:
+    def residuals(self) -> SavedState:
         if self._tensors:
             raise ArgumentError("a round is under way: save the residuals after it")
         return {str(i): self._saved(i) for i in range(len(self._coders))}
 
-    def _saved(self, fragment: int) -> Dict[str, Any]:
+    def _saved(self, fragment: int) -> SavedState:
         """The residual of a fragment. If it is undecided whether the last contribution was applied: the one before it, and the
         one after it."""
         coder, pending = self._coders[fragment], self._pending[fragment]
@@ -334,7 +334,7 @@ class Channel:
         undecided = {"replica": pending.replica, "serial": pending.serial, "after": coder.saved()}
         return {**coder.saved(pending.before), "undecided": undecided}
 
-    def load_residuals(self, saved: Mapping[str, Any]) -> None:
+    def load_residuals(self, saved: SavedPart) -> None:
         if self._tensors:
             raise ArgumentError("a round is under way: load before the first step")
         if len(saved) != len(self._coders):
