@@ -99,6 +99,31 @@ def test_the_disk_is_bounded_and_the_run_goes_on(tmp_path, capsys):
     assert capsys.readouterr().err.count("stopped: ") == 1
 
 
+@pytest.mark.parametrize("by_name", [False, True])
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.LBFGS])
+def test_a_step_with_a_closure_has_the_gradient_that_the_closure_computes(tmp_path, kind, by_name):
+    recorder = Recorder(Settings(str(tmp_path / "g"), None, 1, 10**6))
+    weight = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
+    optimizer = kind([weight], lr=0.1)
+    optimizer.register_step_pre_hook(recorder.before_step)
+    first = []
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (weight * weight).sum()
+        loss.backward()
+        first.append(weight.grad.clone().numpy())
+        return loss
+
+    for _ in range(2):
+        before = len(first)
+        optimizer.step(closure=closure) if by_name else optimizer.step(closure)
+        recorder_step = len(list((tmp_path / "g").iterdir()))
+        with numpy.load(tmp_path / f"g/step{recorder_step:06d}.npz") as file:
+            assert numpy.array_equal(file["group0.0"], first[before])
+    assert recorder.files == 2
+
+
 def test_names_are_those_of_modules_or_groups(tmp_path):
     inner, bare = torch.nn.Linear(2, 2), torch.nn.Parameter(torch.ones(3))
     outer = torch.nn.DataParallel(torch.nn.Sequential(torch.nn.ReLU(), inner))

@@ -14,17 +14,19 @@ import argparse
 import atexit
 import dataclasses
 import gc
+import itertools
 import json
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Dict, FrozenSet, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from .._files._npz import write_npz
 from .._files._torch_arrays import Arrays, add_tensor, named_parameters_of
 from .._files._whole_file import whole_file
+from .._native._types import Options
 from ..errors import Error
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Recorder", "Settings", "gradients", "main", "start", "write_npz"]
 
 ENVIRONMENT = "DEEPREDUCE_CAPTURE"
+_Call = Tuple[Tuple[Any, ...], Options]  # the arguments of a call, by position and by name
 _SUFFIXES = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
@@ -106,8 +109,25 @@ class Recorder:
         self._stopped = False
         self._optimizers: Dict[int, _Optimizer] = {}  # by id
 
-    def before_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        """The hook. An error is reported once and ends the recording; the run continues."""
+    def before_step(self, optimizer: torch.optim.Optimizer, args: Tuple[Any, ...] = (), kwargs: Optional[Options] = None) -> Optional[_Call]:
+        """The hook. An error is reported once and ends the recording; the run continues. The gradient of a step with a closure
+        is what the closure's first call leaves: the hook returns the step's arguments with one that records it."""
+        kwargs = kwargs or {}
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)  # (args[0] is the optimizer)
+        if closure is None:
+            self._try_count(optimizer)
+            return None
+        calls = itertools.count()
+
+        def recorded() -> object:
+            loss = closure()
+            if next(calls) == 0:
+                self._try_count(optimizer)
+            return loss
+
+        return (args, {**kwargs, "closure": recorded}) if "closure" in kwargs else ((args[0], recorded, *args[2:]), kwargs)
+
+    def _try_count(self, optimizer: torch.optim.Optimizer) -> None:
         try:
             self._count(optimizer)
         except Exception as error:
