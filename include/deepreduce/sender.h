@@ -144,7 +144,9 @@ typedef struct dr_unit_info {
   size_t count;
   uint64_t bytes; /* of the tensors */
   /* Encode writes `slots` slots (1, or one for each rank), `bound` bytes from one to the next. The first `slot` bytes of
-   * each are sent in the next step, the same number on every rank. sum_…: of the slots of sums (OWNER, FACTORS) */
+   * each are sent in the next step, the same number on every rank; if it is below `bound`, it follows what all ranks sent,
+   * so after a damaged header (CORRUPT) on some ranks only, all ranks create their senders again. sum_…: of the slots of
+   * sums (OWNER, FACTORS) */
   uint64_t bound, slot;
   uint64_t slots;
   uint64_t sum_bound, sum_slot;

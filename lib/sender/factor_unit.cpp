@@ -103,30 +103,21 @@ void factor_unit::restore() {
 }
 
 // If the round has a result, that goes back: over all ranks it is the sum of what they sent. Otherwise the gradients do.
-void factor_unit::take_back(std::span<const number_place> tensors) {
+void factor_unit::take_back(std::span<const number_place> tensors, const uint64_t* number) {
   if (done_ && state_.keeps()) {
-    const bool first = returned_.empty();
-    if (first) returned_.resize(state_.elements());
+    float* const noted = note(number, state_.elements());
     for (size_t t = 0; t < tensors.size(); ++t) {
       const std::span<float> residual = state_.residual(t);
       const float* const out = out_of(tensors[t], t);
       for (size_t i = 0; i < residual.size(); ++i) {
         const float back = out[i] / scale_;
         residual[i] += back;
-        if (first) returned_[firsts_[t] + i] = back;
+        if (noted) noted[firsts_[t] + i] = back;
       }
     }
   }
   state_.cancel(state_.keeps());
   done_ = false;
-}
-
-void factor_unit::withdraw(std::span<const number_place> tensors) {
-  for (size_t t = 0; t < tensors.size() && !returned_.empty(); ++t) {
-    const std::span<float> residual = state_.residual(t);
-    for (size_t i = 0; i < residual.size(); ++i) residual[i] -= returned_[firsts_[t] + i];
-  }
-  returned_.clear();
 }
 
 }  // namespace dr

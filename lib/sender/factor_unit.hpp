@@ -19,9 +19,7 @@ class factor_unit : public number_unit {
   void remember() override;
   bool waits_for(uint32_t factor) const override { return state_.phase() == factor; }
   void restore() override;
-  void take_back(std::span<const number_place> tensors) override;
-  void withdraw(std::span<const number_place> tensors) override;
-  void forget() override { returned_.clear(); }
+  void take_back(std::span<const number_place> tensors, const uint64_t* number) override;
 
   // Residuals and warm starts, between rounds; empty if the tensor has none.
   std::span<float> residual(size_t tensor) const { return state_.residual(tensor); }
@@ -29,6 +27,7 @@ class factor_unit : public number_unit {
   void redraw(size_t tensor) { state_.redraw(tensor); }
 
  private:
+  std::span<float> residual_at(std::span<const number_place>, size_t tensor) const override { return residual(tensor); }
   float* out_of(const number_place& p, size_t tensor) const;
 
   lowrank state_;
@@ -40,7 +39,6 @@ class factor_unit : public number_unit {
   std::vector<const float*> in_;
   std::vector<float*> out_;
   std::vector<std::byte> before_;
-  std::vector<float> returned_;
 };
 
 }  // namespace dr

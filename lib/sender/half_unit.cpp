@@ -39,6 +39,16 @@ dr_status number_unit::allocate(uint64_t bytes) {
   return DR_OK;
 }
 
+void number_unit::withdraw(std::span<const number_place> tensors, uint64_t number) {
+  for (const returned& r : returned_) {
+    if (r.number != number) continue;
+    const float* values = r.values.data();
+    for (size_t t = 0; t < tensors.size(); ++t)
+      for (float& residual : residual_at(tensors, t)) residual -= *values++;
+  }
+  forget();
+}
+
 namespace {
 
 // The largest number of the type that is a share of `ranks`: added up in the type, one after the other, they are finite.
@@ -152,27 +162,19 @@ dr_status half_unit::finish(std::span<const number_place> tensors, const void* s
   return DR_OK;
 }
 
-void half_unit::take_back(std::span<const number_place> tensors) {
+void half_unit::take_back(std::span<const number_place> tensors, const uint64_t* number) {
   if (!std::exchange(begun_, false) || !has_residual_) return;
-  const bool first = returned_.empty();
-  if (first) returned_.resize(first_);
+  float* const noted = note(number, first_);
   uint64_t at = 0;
-  for (size_t t = 0; t < tensors.size(); ++t) {
-    float* const residual = residual_of(tensors[t].state);
-    for (uint64_t i = 0; i < tensors_[t].elements; ++i, ++at) {
-      if (first) returned_[at] = totals_[at] - residual[i];
-      residual[i] = totals_[at];
+  for (size_t t = 0; t < tensors.size(); ++t)
+    for (float& residual : residual_at(tensors, t)) {
+      if (noted) noted[at] = totals_[at] - residual;
+      residual = totals_[at++];
     }
-  }
 }
 
-void half_unit::withdraw(std::span<const number_place> tensors) {
-  size_t at = 0;
-  for (size_t t = 0; t < tensors.size() && !returned_.empty(); ++t) {
-    float* const residual = residual_of(tensors[t].state);
-    for (uint64_t i = 0; i < tensors_[t].elements; ++i, ++at) residual[i] -= returned_[at];
-  }
-  returned_.clear();
+std::span<float> half_unit::residual_at(std::span<const number_place> tensors, size_t tensor) const {
+  return {residual_of(tensors[tensor].state), tensors_[tensor].elements};
 }
 
 }  // namespace dr

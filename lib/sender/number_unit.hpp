@@ -45,15 +45,26 @@ class number_unit {
   // Saves what the unit holds besides states; restores it, and ends the round.
   virtual void remember() {}
   virtual void restore() = 0;
-  // After a failed step: adds what was sent to the residuals. The outputs are those of finish, if it ran.
-  virtual void take_back(std::span<const number_place> tensors) = 0;
-  // Others completed the first step that was taken back since forget: makes the residuals what they would be if this rank
-  // had completed it, too.
-  virtual void withdraw(std::span<const number_place> tensors) = 0;
-  virtual void forget() = 0;
+  // After a failed step: adds what was sent to the residuals. The outputs are those of finish, if it ran. number: by which
+  // the step is noted, for withdraw; or nullptr.
+  virtual void take_back(std::span<const number_place> tensors, const uint64_t* number) = 0;
+  // Others completed a noted step: makes the residuals what they would be if this rank had completed it, too. Forgets all.
+  void withdraw(std::span<const number_place> tensors, uint64_t number);
+  template <class F>
+  void forget(F&& is_over) {
+    std::erase_if(returned_, is_over);
+  }
+  void forget() { returned_.clear(); }
 
  protected:
   explicit number_unit(context& c) : c_(c) {}
+  virtual std::span<float> residual_at(std::span<const number_place> tensors, size_t tensor) const = 0;
+  // Memory for what goes back of a step, n values, tensor by tensor; or nullptr.
+  float* note(const uint64_t* number, uint64_t n) {
+    if (!number) return nullptr;
+    returned_.push_back({*number, std::vector<float>(n)});
+    return returned_.back().values.data();
+  }
   // MEMORY.
   dr_status allocate(uint64_t bytes);
   std::byte* at() const { return memory_.get(); }
@@ -63,6 +74,11 @@ class number_unit {
   uint64_t first_ = 0, second_ = 0;
 
  private:
+  struct returned {
+    uint64_t number;
+    std::vector<float> values;
+  };
+  std::vector<returned> returned_;
   struct give_back {
     context* c;
     uint64_t size;
@@ -83,11 +99,10 @@ class half_unit : public number_unit {
   dr_status begin(std::span<const number_place> tensors, void* numbers) override;
   dr_status finish(std::span<const number_place> tensors, const void* sum) override;
   void restore() override { begun_ = false; }
-  void take_back(std::span<const number_place> tensors) override;
-  void withdraw(std::span<const number_place> tensors) override;
-  void forget() override { returned_.clear(); }
+  void take_back(std::span<const number_place> tensors, const uint64_t* number) override;
 
  private:
+  std::span<float> residual_at(std::span<const number_place> tensors, size_t tensor) const override;
   template <class Type>
   dr_status send(std::span<const number_place> tensors, typename Type::bits* numbers);
   template <class Type>
@@ -98,7 +113,6 @@ class half_unit : public number_unit {
   bool has_residual_ = false, begun_ = false;
   float ranks_ = 1, scale_ = 1, largest_ = 0;  // largest_: of a share
   float* totals_ = nullptr;                    // of the step under way: gradients and residuals
-  std::vector<float> returned_;
 };
 
 }  // namespace dr

@@ -80,11 +80,12 @@ class sender {
   };
   // A frame that was taken back, of a step that others may have completed.
   struct returned_frame {
+    uint64_t number;  // of the step: failures_ at that time
     range_work* range;
     residual_kind which;
     frame_kind kind;
     std::vector<std::byte> bytes;
-    float weight;
+    float weight;  // what has become of it in the residual: each encode lets that decay
   };
   struct unit {
     unit_list list;
@@ -217,15 +218,17 @@ class sender {
   dr_status merge_rows(unit& u, const dr_call& call, std::span<const dr_bytes> slots, dr_sent& result);
 
   slot_head head_of(const unit& u, uint64_t step) const;
+  void decay_returned(unit& u, const range_work& range, frame_kind kind);
   dr_status encode_frame(unit& u, size_t f, size_t range, frame_kind kind, const dr_call& call, void* at,
                          uint64_t& size, dr_sent& result);
   dr_status read_slots(unit& u, const dr_call& call, std::span<const dr_bytes> slots, bool of_sums, dr_sent& result);
   // Whether all ranks are at this step of this unit (slots_.heads).
   dr_status compare(const unit& u, const dr_call& call);
   void settle();
+  uint64_t completed_by_others() const;
   dr_status judge(const unit& u, size_t f, size_t range, frame_kind kind, uint64_t step,
                   std::span<const dr_bytes> frames);
-  void withdraw(unit& u);
+  void withdraw(unit& u, uint64_t number);
   void round_outputs(const unit& u);
   uint32_t tensor_at_fault() const {  // as of slot_head
     return c_.error.tensor < tensors_.size() ? static_cast<uint32_t>(c_.error.tensor) + 1 : 0;
@@ -275,7 +278,9 @@ class sender {
   bool is_behind_ = false;
   // The counts of the ranks that are not behind: from the end of the step on this rank's, too.
   uint64_t others_failures_ = 0, others_failed_ = 0;
-  bool has_returned_ = false;  // some unit's `returned` may hold what was taken back
+  // The steps that this rank took back since all ranks agreed. Others may have completed one of them: units hold what went
+  // back of the last two, which were failed_before_ and failed_.
+  uint64_t returned_ = 0, failed_before_ = 0;
   std::vector<uint32_t> behind_;
   // Of the call under way.
   slot_list slots_;

@@ -69,16 +69,36 @@ void sender::skip(uint64_t step) {
   }
 }
 
+// The number of the step that others completed, of those that this rank took back. They completed one, since they notice in
+// the next step that this rank is behind, and fail: so it is the last one, unless they failed in that, too. (Of three or more
+// whose heads this rank could not read it may be one before these two, which no head says.)
+uint64_t sender::completed_by_others() const {
+  const bool failed_in_last =
+      returned_ > 1 && failed_before_ != failed_ && others_failed_ == static_cast<uint32_t>(failed_);
+  return failures_ - failed_in_last;
+}
+
 dr_status sender::take_back(uint64_t step) {
+  // (All ranks know that they fail in a step in which they find one behind.)
+  const bool notes = !is_behind_;
+  const uint64_t completed = completed_by_others();
+  failed_before_ = failed_;
   failures_ = (is_behind_ ? others_failures_ : failures_) + 1;
   failed_ = step;
-  has_returned_ = true;
   if (side_ && !is_dry()) return take_back_on_device(step);
+  if (notes) {
+    ++returned_;
+    // What fails again and again must not take ever more memory.
+    const auto is_older = [&](const auto& of) { return of.number + 1 < failures_; };
+    for (unit& u : units_) {
+      std::erase_if(u.returned, is_older);
+      if (u.numbers) u.numbers->forget(is_older);
+    }
+  }
   dr_status status = DR_OK;
   for (unit& u : units_) {
-    if (u.step == step && u.numbers) u.numbers->take_back(u.places);
+    if (u.step == step && u.numbers) u.numbers->take_back(u.places, notes ? &failures_ : nullptr);
     if (u.step == step) {
-      std::vector<returned_frame> now;
       const auto back = [&](range_work& r, residual_kind which, frame_kind kind, const dr_bytes& bytes, float weight) {
         if (!bytes.size || !r.keeps_residual(which)) return;
         if (const dr_status lost = r.restore_residual(which, kind, {&bytes, 1}, &weight)) {
@@ -89,7 +109,7 @@ dr_status sender::take_back(uint64_t step) {
           return;
         }
         const auto* const from = static_cast<const std::byte*>(bytes.data);
-        if (u.returned.empty()) now.push_back({&r, which, kind, {from, from + bytes.size}, weight});
+        if (notes) u.returned.push_back({failures_, &r, which, kind, {from, from + bytes.size}, weight});
       };
       for (size_t f = 0; f < u.frames.size() && !u.numbers; ++f) {
         frame& part = u.frames[f];
@@ -102,21 +122,29 @@ dr_status sender::take_back(uint64_t step) {
         for (size_t slot = 0; slot < part.ranges.size() && slot < slots_of(u); ++slot)
           back(part.ranges[slot], residual_kind::own, frame_kind::part, u.sent[slot * u.frames.size() + f], 1);
       }
-      if (u.returned.empty()) u.returned = std::move(now);
       u.step = UINT64_MAX;
     }
-    if (is_behind_) withdraw(u);
+    if (is_behind_) withdraw(u, completed);
   }
+  if (is_behind_) returned_ = 0;
   is_behind_ = false;
   return status;
 }
 
-// Others completed the step whose frames were taken back: makes the residuals what they would be if this rank had completed
-// it, too. Since then one more step was encoded, and failed on all ranks.
-void sender::withdraw(unit& u) {
-  if (u.numbers) u.numbers->withdraw(u.places);
+// What was taken back is in a residual, which the encode lets decay.
+void sender::decay_returned(unit& u, const range_work& range, frame_kind kind) {
+  const residual_kind which = kind == frame_kind::sum ? residual_kind::sum : residual_kind::own;
+  for (returned_frame& t : u.returned)
+    if (t.range == &range && t.which == which) t.weight *= decay_of(range.plan_of(which, 0));
+}
+
+// Others completed a step whose frames were taken back: makes the residuals what they would be if this rank had completed it,
+// too.
+void sender::withdraw(unit& u, uint64_t number) {
+  if (u.numbers) u.numbers->withdraw(u.places, number);
   for (const returned_frame& t : u.returned) {
-    const float weight = -decay_of(t.range->plan_of(t.which, 0)) * t.weight;
+    if (t.number != number) continue;
+    const float weight = -t.weight;
     const dr_bytes bytes{t.bytes.data(), t.bytes.size()};
     (void)t.range->restore_residual(t.which, t.kind, {&bytes, 1}, &weight);
   }
@@ -230,6 +258,7 @@ dr_status sender::write_state(size_t tensor, uint32_t which, const void* state, 
 }
 
 dr_status sender::resume(uint64_t failures, uint64_t failed) {
+  if (failures != failures_ || failed != failed_) settle();
   failures_ = failures;
   failed_ = failed;
   if (!side_ || is_dry()) return DR_OK;

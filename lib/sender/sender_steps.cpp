@@ -121,6 +121,7 @@ dr_status sender::encode_frame(unit& u, size_t f, size_t range, frame_kind kind,
   if (!status) {
     size = made.size;
     result.kept += made.kept;
+    if (returned_ > 0) decay_returned(u, u.frames[f].ranges[range], kind);
     return DR_OK;
   }
   name_tensor(u.frames[f], range);
@@ -255,12 +256,12 @@ dr_status sender::read_slots(unit& u, const dr_call& call, std::span<const dr_by
 
 // Ranks agree on all steps before this one, as the heads of one unit show for all: nothing of them is withdrawn any more.
 void sender::settle() {
-  if (!has_returned_) return;
+  if (returned_ == 0) return;
   for (unit& u : units_) {
     u.returned.clear();
     if (u.numbers) u.numbers->forget();
   }
-  has_returned_ = false;
+  returned_ = 0;
 }
 
 dr_status sender::compare(const unit& u, const dr_call& call) {

@@ -218,6 +218,41 @@ TEST_CASE("numbers: a rank alone with a failure is behind, and withdraws what it
   }
 }
 
+TEST_CASE("numbers: of two steps that a rank took back it withdraws the one that the other completed") {
+  auto all = both(), sound = both();
+  for (size_t kind = 0; kind < 2; ++kind) {
+    CAPTURE(kind);
+    world& w = all[kind];
+    for (world* each : {&w, &sound[kind]})
+      for (uint64_t step = 0; step < 2; ++step) {
+        each->set_random(step);
+        REQUIRE(each->all_ok(step));
+      }
+    for (world* each : {&w, &sound[kind]})  // step 1 failed on both, say in other units
+      for (const auto& r : each->ranks) REQUIRE(dr_sender_take_back(r->sender, 1) == DR_OK);
+    const auto before = w.residual(1, 0);
+    w.set_random(2);
+    const auto x = w.in(1, 0);
+    w.on_the_way = [&](size_t, size_t from, size_t to, client::bytes& bytes) {
+      if (from == SIZE_MAX && to == 1) bytes[bytes.size() - 48 + 5] ^= 0x40;
+    };
+    CHECK(w.step(2) == std::vector<dr_status>{DR_OK, DR_E_CORRUPT});
+    w.on_the_way = nullptr;
+    w.set_random(3);
+    for (const dr_status s : w.step(3)) CHECK(s == DR_E_ARGUMENT);
+    const auto now = w.residual(1, 0);
+    std::vector<float> expected = plus(plus(before, x), w.in(1, 0));
+    if (kind == 0) {  // (of factors a rank without their sum cannot know what the other made of its gradient)
+      sound[kind].set_random(2);
+      REQUIRE(sound[kind].all_ok(2));
+      expected = plus(sound[kind].residual(1, 0), w.in(1, 0));
+    }
+    for (size_t i = 0; i < now.size(); ++i)
+      REQUIRE(std::abs(now[i] - expected[i]) < 1e-4f * (1 + std::abs(expected[i])));
+    CHECK(w.all_ok(4));
+  }
+}
+
 TEST_CASE("numbers: sums, f32 outputs of half types, and states by name that go on with the same bits") {
   world sums({{"a", 3000, DR_BF16}, {"b", 700, DR_BF16}},
              {.book = "*: " + halves, .flags = DR_SENDER_HALVES | DR_SENDER_SUM | DR_SENDER_F32});

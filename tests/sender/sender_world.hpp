@@ -187,7 +187,8 @@ struct world {
     return c;
   }
 
-  // What happens to slots under way: called with (unit, from, to, bytes).
+  // What happens to slots under way: called with (unit, from, to, bytes). Of numbers `to` is SIZE_MAX on the way to the sum,
+  // and `from` on the way from it.
   std::function<void(size_t, size_t, size_t, client::bytes&)> on_the_way;
   // Bytes that a rank sent to each other, of all collectives of the last step; and its collectives.
   uint64_t bytes_sent = 0;
@@ -298,10 +299,17 @@ struct world {
           return total;
         };
         client::bytes total = summed(false);
+        // The sum of the first numbers, which has the heads, as rank r receives it.
+        const auto first_at = [&](size_t r) {
+          client::bytes bytes = total;
+          if (on_the_way) on_the_way(u, SIZE_MAX, r, bytes);
+          return bytes;
+        };
         bytes_sent += 2 * (n - 1) * (info[0].slot + info[0].sum_slot) / n;
         for (size_t r = 0; r < n && info[0].sum_slot; ++r) {
           const dr_call c = call(steps[r], r);
-          const dr_bytes given{total.data(), total.size()};
+          const client::bytes received = first_at(r);
+          const dr_bytes given{received.data(), received.size()};
           ranks[r]->sums[u].assign(1, client::bytes(info[r].sum_bound));
           REQUIRE(dr_sender_sum(ranks[r]->sender, u, &c, &given, 1, ranks[r]->sums[u][0].data(),
                                 ranks[r]->sums[u][0].size(), nullptr) == DR_OK);
@@ -309,7 +317,8 @@ struct world {
         if (info[0].sum_slot) total = summed(true);
         for (size_t r = 0; r < n; ++r) {
           const dr_call c = call(steps[r], r);
-          const dr_bytes given{total.data(), total.size()};
+          const client::bytes received = info[0].sum_slot ? total : first_at(r);
+          const dr_bytes given{received.data(), received.size()};
           dr_sent result{};
           result.struct_size = sizeof result;
           fail(r, dr_sender_merge(ranks[r]->sender, u, &c, &given, 1, &result));
