@@ -93,6 +93,18 @@ def test_a_residual_that_16_bits_cannot_hold_is_not_kept():
     assert memory.residuals["w"].isfinite().all()
 
 
+def test_what_a_plan_takes_back_is_in_the_order_of_its_residual():
+    """A plan of transform=dct keeps coefficients."""
+    plan = "transform=dct sparsify=topr(ratio=0.1) feedback=residual index=golomb value=raw"
+    compressor, x = make("plan", plan=plan), normal(4096).reshape(64, 64)
+    payload, ctx = compressor.compress(x, "w")
+    compressor.take_back("w", payload, ctx)
+    total = torch.zeros_like(x)
+    for _ in range(12):
+        total += compressor.decompress(*compressor.compress(torch.zeros_like(x), "w"))
+    assert torch.allclose(total, x, atol=1e-4)
+
+
 # ---- Learning rates -----------------------------------------------------------------------------
 
 

@@ -160,7 +160,7 @@ class PlanCompressor(Compressor):
 
     def take_back(self, name: str, tensors: Sequence[Tensor], ctx: Context) -> None:
         if self._returns and name in self._states:
-            merge([bytes_of(tensors)], out=self._states[name].residual, tag=ctx.tag)
+            merge([bytes_of(tensors)], out=self._states[name].residual, tag=ctx.tag, coefficients=True)  # as the residual is
 
     def _encode(self, flat: Tensor, plan: Plan, options: Options) -> Tensor:
         if not self._uniform:
