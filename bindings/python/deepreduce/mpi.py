@@ -20,7 +20,7 @@ except ImportError as error:
 from ._adapters._control_terms import check_terms, digest, first_other, terms_of
 from ._adapters._sender_messages import SenderSteps
 from ._native import _abi
-from ._native._call import Uncopied
+from ._native._call import Uncopied, unsigned
 from ._native._renamed import seed_of
 from ._native._types import Array, Options, Tensor
 from ._tensors import arrays_like
@@ -529,12 +529,14 @@ class NamedAllReduce(Uncopied):
         return self.out
 
     def state_dict(self) -> Dict[str, Tensor]:
-        """Sender.state_dict of this rank. It does not include tensors of a transform=."""
-        return self._sender.state_dict()
+        """Sender.state_dict of this rank, and the number of the next step. It does not include tensors of a transform=."""
+        return {**self._sender.state_dict(), "step": self._calls}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores what state_dict returned."""
+        calls = unsigned(state.get("step", self._calls), "step of the state")  # (before 0.3 there was none)
         self._sender.load_state_dict(state)
+        self._calls = calls
 
     def close(self) -> None:
         """Frees the communicators. All ranks call it, or none."""
