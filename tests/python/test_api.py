@@ -708,6 +708,11 @@ def test_a_trace_tells_the_stages(rng):
     assert all(isinstance(trace, deepreduce.Trace) for trace in traces)
     assert {"sparsify", "index", "value", "container", "feedback"} <= {trace.stage for trace in traces}
     assert all(0 < trace.begin_ns <= trace.end_ns for trace in traces)
+    encodes = [trace for trace in traces if trace.stage == "container"]
+    assert len(encodes) == 1
+    traces.clear()
+    encode(rng.standard_normal(100_000).astype(F32), RAW, trace=traces.append)  # (more than a buffer has at first)
+    assert len({trace.stage for trace in traces}) == len(traces)
     for call, stages in (
         (lambda: decode(frame, trace=traces.append), {"header", "decode", "deliver"}),
         (lambda: merge([frame, frame], trace=traces.append), {"header", "decode", "merge"}),

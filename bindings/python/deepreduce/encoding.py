@@ -22,7 +22,7 @@ from ._tensors import (
     set_weights,
     tracer_of,
 )
-from .errors import ArgumentError
+from .errors import ArgumentError, Error
 from .frame import DeviceFrame, array_of, borrow_target
 from .plan import Plan, as_plan
 from .tensor import Plans, Sparse, States
@@ -246,10 +246,15 @@ def _encode_on_cpu(context: Context, inputs: Inputs, call: _abi.dr_call, out: Te
     if out is not None:
         status = _encode(context, inputs, call, None, _memory.borrow_room(out), result)
     else:
-        # The buffer of the last frames usually suffices; then no bound is computed.
+        # The buffer of the last frames usually suffices; then no bound is computed. (A trace would have all stages twice.)
         room, context.scratch = context.scratch, None  # a signal's handler may encode, too
-        if room is None:
-            room = _memory.empty((_SCRATCH,), numpy.uint8)
+        if room is None or call.trace:
+            try:
+                bound = _bound(context, inputs, call, None)
+            except Error:  # encode says why, perhaps in a status frame
+                bound = 0
+            if room is None or room.size < bound:
+                room = _memory.empty((max(bound, _SCRATCH),), numpy.uint8)
         status = _encode(context, inputs, call, None, _memory.borrow_bytes(room), result)
         if status == _abi.DR_E_CAPACITY:
             room = _memory.empty((_bound(context, inputs, call, None),), numpy.uint8)
