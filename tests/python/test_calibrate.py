@@ -71,6 +71,10 @@ def test_both_languages_fit_alike(profile):
         assert figures == pytest.approx(list(fit), rel=1e-6, abs=1e-9)
 
 
+def test_a_cost_of_one_size_is_in_proportion():
+    assert fit_affine([(2**20, 5e6)]).at(2**22) == fit_affine([(2**20, 5e6), (2**20, 6e6)]).at(2**22) == 2e7
+
+
 def test_supports_that_do_not_meet_make_larger_sums(tmp_path):
     for rank in range(2):
         gradient = numpy.zeros(8000, "f4")

@@ -173,7 +173,7 @@ def test_a_log_is_replayed():
     again.log = lines.append
     assert again.replay(log) == ranks[0].rung and lines == log
     again.load_state_dict(ranks[0].control.state_dict())
-    assert again.rung == ranks[0].rung
+    assert again.rung == ranks[0].rung and lines == log  # a log that goes on has them
     assert {"step", "from", "rung", "reason", "transfer_ns", "bytes"} <= set(json.loads(log[0]))
     with pytest.raises(deepreduce.ArgumentError, match="4 per decision"):
         again.load_state_dict({"trace": [1, 2, 3]})

@@ -277,6 +277,8 @@ def test_the_command(tmp_path, capfd, monkeypatch):
     (tmp_path / "mine.drc").write_text(scale)
     assert main(["codec", "test", "mine.drc"]) == 1  # frames of all inputs are not made
     assert re.search(r"refused +\d+ of \d+ inputs .*`code` is not in its range, 0 to 7", capfd.readouterr().out)
+    assert main(["codec", "build", "mine.drc", "--source", "none/mine.cpp"]) == 2
+    assert "none/mine.cpp: cannot be written" in capfd.readouterr().err
     (tmp_path / "mine.drc").write_text("codec mine\npayload\n")
     assert main(["codec", "build", "mine.drc"]) == 2
     assert "mine.drc:3:1" in capfd.readouterr().err.replace("mine.drc:2:1", "mine.drc:3:1")

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import pathlib
 import resource
 import threading
 
@@ -378,6 +379,18 @@ def test_a_failed_replacement_leaves_the_file(tmp_path):
         with _whole_file.whole_file(tmp_path / "a", durable=True):
             pass  # nothing was written
     assert (tmp_path / "a").read_text() == "old" and names(tmp_path) == ["a"]
+
+
+def test_a_pipe_and_a_device_are_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    with _whole_file.whole_file(tmp_path / "pipe") as made:
+        made.write_bytes(b"patch")
+    assert os.read(reader, 9) == b"patch" and (tmp_path / "pipe").is_fifo() and len(list(tmp_path.iterdir())) == 1
+    os.close(reader)
+    with _whole_file.whole_file("/dev/null") as made:
+        made.write_bytes(b"patch")
+    assert pathlib.Path("/dev/null").is_char_device()
 
 
 def test_two_threads_that_replace_a_file_do_not_share_what_they_write(tmp_path):

@@ -23,6 +23,14 @@ def gradients(step, rank, shapes=SHAPES):
     return [random.standard_normal(shape).astype(dtype) for shape, dtype in shapes.values()]
 
 
+def test_other_tensors_than_the_first_ones_are_refused():
+    pool = pool_of(TOP)
+    tensors, row, states = gradients(0, 0), np.zeros(pool.size, np.uint8), np.zeros(pool.state_size, np.uint8)
+    pool.encode(tensors, row, states, 0, 0)
+    with pytest.raises(deepreduce.ArgumentError, match="1 tensors; there were 2"):
+        pool.encode(tensors[:1], row, states, 1, 0)
+
+
 def test_what_is_behind_the_slots_is_zero_and_the_same_arguments_make_the_same_row():
     pool = pool_of(TOP, {**SHAPES, "half": ((3000,), "float16")})
     assert pool.size % 64 == pool.state_size % 8 == 0 and pool.dense == 4 * 2007 + 2 * 3000

@@ -91,6 +91,9 @@ def test_a_state_goes_on_with_the_same_bits():
     assert a.info.rounds == b.info.rounds == 2
     with pytest.raises(deepreduce.ArgumentError, match="of other shapes|bytes"):
         Transform(SHAPES[1:], PLAN).load_state_dict(a.state_dict())
+    for wrong in (None, "abc", a.state_dict()["state"].astype("f8")):
+        with pytest.raises(deepreduce.ArgumentError, match="the state is"):
+            a.load_state_dict({"state": wrong})
     a.reset()
     assert a.state_dict()["state"].tobytes() == Transform(SHAPES, PLAN).state_dict()["state"].tobytes()
 

@@ -209,7 +209,12 @@ class Controller(Uncopied):
         trace = saved_part(state, "trace")
         if isinstance(trace, str) or not isinstance(trace, Iterable):
             raise ArgumentError(f"trace of the state is of type {type(trace).__name__}, not a list of numbers")
-        self._replay([unsigned(word, f"number {number} of a trace") for number, word in enumerate(trace, 1)])
+        words = [unsigned(word, f"number {number} of a trace") for number, word in enumerate(trace, 1)]
+        log, self.log = self.log, None  # it has these lines
+        try:
+            self._replay(words)
+        finally:
+            self.log = log
 
     def replay(self, log: Sequence[str]) -> int:
         """Repeats, from the beginning, the decisions of a log of lines (`line`); returns the rung.

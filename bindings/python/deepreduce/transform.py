@@ -267,9 +267,9 @@ class Transform(Uncopied):
         return state
 
     def _load(self, state: object) -> None:
-        state = numpy.ascontiguousarray(state, numpy.uint8).reshape(-1)
+        address, size, _owner = _memory.borrow_bytes(state, "the state")
         with Turns([(self, "the transform")]):
-            self._check(load_exchanges().dr_transform_load(self._handle, state.ctypes.data, state.size))
+            self._check(load_exchanges().dr_transform_load(self._handle, address, size))
 
     def reset(self) -> None:
         """Sets the residuals and the warm start as in a new Transform."""

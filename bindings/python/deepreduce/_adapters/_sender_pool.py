@@ -129,6 +129,8 @@ class SenderPool:
         sizes = []
         with self._borrowed(_ENCODE) as member:
             sender = member.sender
+            if len(tensors) != len(self._counts):
+                raise ArgumentError(f"{len(tensors)} tensors; there were {len(self._counts)} in the first step")
             for i, (tensor, kind) in enumerate(zip(tensors, self._counts)):
                 if (tensor.size, tensor.dtype) != kind or not tensor.flags.c_contiguous:
                     raise ArgumentError(f"{sender.names[i]}: {tensor.dtype}{list(tensor.shape)} is not {kind[0]} contiguous {kind[1]}")

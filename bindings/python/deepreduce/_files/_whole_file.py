@@ -7,19 +7,28 @@ import errno
 import os
 import pathlib
 import secrets
+import shutil
+import tempfile
 from typing import Iterator, Union
 
 
 @contextlib.contextmanager
 def whole_file(path: Union[str, os.PathLike[str]], durable: bool = False) -> Iterator[pathlib.Path]:
     """The path of a new file beside `path`, which replaces `path` at the end of the block. If the block raises, or the
-    replacement fails, `path` is unchanged. Raises OSError.
+    replacement fails, `path` is unchanged. Raises OSError. A device or a pipe is not replaced: the bytes go into it.
 
     durable  also safe if the machine stops: the bytes are on the disk before the replacement, and the new name at the return
     """
     target = pathlib.Path(path)
     if not target.name:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
+    if target.exists() and not target.is_file() and not target.is_dir():
+        with tempfile.TemporaryDirectory(prefix="deepreduce-") as folder:
+            made = pathlib.Path(folder, "file")
+            yield made
+            with made.open("rb") as source, target.open("wb") as sink:
+                shutil.copyfileobj(source, sink)
+        return
     partial = beside(target)
     try:
         yield partial

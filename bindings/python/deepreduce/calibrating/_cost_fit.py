@@ -33,6 +33,9 @@ def fit_affine(samples: Samples) -> Affine:
     measured, samples = samples, list(samples)
     for i in range(len(samples) - 2, -1, -1):
         samples[i] = (samples[i][0], min(samples[i][1], samples[i + 1][1]))
+    size, value = samples[0]
+    if samples[-1][0] == size > 0:  # one size: in proportion
+        return Affine(value, 0, value / size, 1.0)
     best, smallest = Affine(0, 0, 0), float("inf")
     for flat in range(max(len(samples) - 2, 1)):  # a line needs three samples: it fits two exactly
         _, base, per_unit, _ = _line(samples[flat:])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import math
 import os
 import pathlib
 import tempfile
@@ -225,5 +224,7 @@ def _time(row: Row) -> Optional[float]:
 
 
 def _of_unit(number: float, factor: int, units: Sequence[str]) -> str:
-    power = min(len(units) - 1, max(0, int(math.log(number, factor) + 1e-9))) if number > 0 else 0
+    power = 0
+    while power < len(units) - 1 and number / factor**power >= 0.9995 * factor:  # (three digits)
+        power += 1
     return f"{number / factor**power:.3g} {units[power]}"

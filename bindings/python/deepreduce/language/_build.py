@@ -74,7 +74,10 @@ def build(path: PathLike, output: Optional[PathLike] = None, keep: Optional[Path
     source = source_of(text, str(path), kernels=kernels)
     to = pathlib.Path(output) if output else pathlib.Path(path).with_suffix(".so")
     if keep:
-        pathlib.Path(keep).write_text(source)
+        try:
+            pathlib.Path(keep).write_text(source)
+        except OSError as error:
+            raise ArgumentError(f"{keep}: cannot be written: {error.strerror}") from None
     root = sources()
     with tempfile.TemporaryDirectory(prefix="deepreduce-") as folder:
         main = pathlib.Path(folder, "codec.cpp")
