@@ -45,8 +45,13 @@ struct bound_batch {
   dr_status check(std::span<const tensor_view> in);
   dr_status check(std::span<const tensor_out> out, std::vector<out_range>& ranges);
   host_decode on_host() const {
-    static constexpr dr_decode_options defaults{};
-    return {defaults, &batch, {nullptr, 0, dense_, &ranges_}};
+    // (The frames were judged against the batch.)
+    static constexpr dr_decode_options no_limits = [] {
+      dr_decode_options o{};
+      o.max_elements = o.max_workspace = UINT64_MAX;
+      return o;
+    }();
+    return {no_limits, &batch, {nullptr, 0, dense_, &ranges_}};
   }
 
   std::vector<out_range> ranges_;    // of outs

@@ -10,6 +10,7 @@ struct sparse_case {
   uint32_t width;
   bool sparse_out;
   bool on_device = false;
+  size_t most = SIZE_MAX;  // rows of a rank
 };
 
 struct sparse_rank : world::rank {
@@ -20,7 +21,8 @@ struct sparse_rank : world::rank {
 std::vector<uint32_t> keys_of(const sparse_case& c, uint32_t rank) {
   std::vector<uint32_t> keys;
   if (rank + 1 == c.ranks && rank > 0) keys.push_back(0);
-  for (uint64_t i = rank; i < c.rows * (rank + 1) / c.ranks; i += c.ranks) keys.push_back(static_cast<uint32_t>(i));
+  for (uint64_t i = rank; i < c.rows * (rank + 1) / c.ranks && keys.size() < c.most; i += c.ranks)
+    keys.push_back(static_cast<uint32_t>(i));
   return keys;
 }
 
@@ -144,6 +146,10 @@ TEST_CASE("a sparse output of a gather has the rows of all ranks, exactly") {
   for (const char* codecs : {"index=golomb value=raw", "feedback=residual index=auto value=raw"})
     for (const uint32_t ranks : {1u, 3u})
       for (const uint32_t width : {1u, 8u}) check_sums({codecs, ranks, 500, width, true, false});
+}
+
+TEST_CASE("a few sparse rows of a huge universe go by an index that is scanned, too") {
+  check_sums({"index=bloom value=raw exchange=gather", 2, uint64_t{1} << 22, 1, true, false, 8});
 }
 
 TEST_CASE("ranks that made room for other numbers of sparse rows see it, and say who") {
