@@ -23,15 +23,8 @@ dr_status check_device_exchange(const plan& method, const exchange_memory& at_me
 
 // The words of the pipeline count tensors from the range's first, and advise what an exchange does not do.
 dr_status device_range::name_tensor(dr_status s) const {
-  dr_error& e = c_.error;
-  if (char* const advice = std::strstr(e.message, "; DR_PLACE_ALLOW_HOST")) *advice = 0;
-  const char* const rest = std::strstr(e.message, ": ");
-  if (e.tensor >= of_.pieces().size() || !rest) return s;
-  const std::string why = rest;
-  const uint32_t tensor = of_.pieces()[e.tensor].tensor;
-  fail(e, s, "tensor %u%s", tensor, why.c_str());
-  e.tensor = tensor;
-  return s;
+  if (char* const advice = std::strstr(c_.error.message, "; DR_PLACE_ALLOW_HOST")) *advice = 0;
+  return of_.name_tensor(s);
 }
 
 dr_status device_range::prepare(const tensor_plans& plans, const exchange_memory& at_memory, bool alone) {

@@ -68,12 +68,7 @@ void exchange::fail_encode(const step& s, dr_status status, const dr_error& e) {
 // A rank sends its gradient to its head unchanged; if the plan would refuse it, this rank must report that, not the
 // head.
 bool exchange::finds_fault(const step& s) {
-  const auto needs_finite = [](const std::vector<bound_stage>& list) {
-    return std::any_of(list.begin(), list.end(),
-                       [](const bound_stage& b) { return b.codec->traits & DR_NEEDS_FINITE; });
-  };
-  const plan& p = *plans_.method;
-  if (!s.exact || !needs_finite(p.value_choices.empty() ? p.value : p.value_choices)) return false;
+  if (!s.exact) return false;
   dr_error e = no_error();
   size_t piece = 0;
   uint64_t element = 0;

@@ -35,6 +35,19 @@ dr_status check_memory(const plan& method, uint32_t ranges, dr_error& error) {
   return DR_OK;
 }
 
+// Where sums alone are encoded, no batch looks at the tensors themselves. (And a batch counts the tensors of its range.)
+dr_status check_values(std::span<const tensor_view> tensors, dr_error& error) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const tensor_view& t = tensors[i];
+    if ((t.index_dtype ? t.count : t.universe) && !t.values)
+      return bad_tensor(error, i, DR_E_ARGUMENT, 0, "values is NULL");
+    if (reinterpret_cast<uintptr_t>(t.values) % value_size(t.dtype))
+      return bad_tensor(error, i, DR_E_ARGUMENT, reinterpret_cast<uintptr_t>(t.values),
+                        "values are not aligned to their dtype");
+  }
+  return DR_OK;
+}
+
 }  // namespace
 
 dr_status exchange::check_request(const exchange_request& request) {
@@ -156,7 +169,7 @@ dr_status exchange::prepare_ranges() {
     ranges_.emplace_back(c_, std::move(lists[j]), uses[j]);
     if (!dry() && !ranges_[j].empty())
       if (const dr_status s = ranges_[j].prepare({own, sums, plans_.exact}, memory(), first_key, lists.size() == 1))
-        return s;
+        return ranges_[j].name_tensor(s);
     if (dry()) ranges_[j].count_elements(tensors_);
   }
   return device_ ? prepare_device_ranges(uses, {own, sums, plans_.exact}) : dr_status{DR_OK};
@@ -198,7 +211,7 @@ dr_status exchange::allocate_all() {
   for (size_t j = 0; j < ranges_.size(); ++j) {
     if (ranges_[j].empty()) continue;
     ranges_[j].place(block_ + range_at[j]);
-    if (const dr_status s = ranges_[j].bind(memory())) return s;
+    if (const dr_status s = ranges_[j].bind(memory())) return ranges_[j].name_tensor(s);
     workspace = std::max(workspace, ranges_[j].workspace());
     decode_memory of_range;
     if (const dr_status s = ranges_[j].decode_memory_of(of_range)) return s;
@@ -259,8 +272,10 @@ dr_status exchange::create(const exchange_request& request, std::vector<tensor_v
   options_.timeout_ns = std::min(options_.timeout_ns, uint64_t{1} << 62);
   if (const dr_status s = check_request(request)) return s;
   std::vector<out_range> ranges;
-  if (!dry())
+  if (!dry()) {
+    if (const dr_status s = check_values(tensors_, c_.error)) return s;
     if (const dr_status s = list_ranges(outs_, ranges, c_.error)) return s;
+  }
   if (request.method->transforms())
     if (const dr_status s = check_in_place(tensors_, ranges, c_.error)) return s;
   if (request.where.where) {
@@ -333,8 +348,10 @@ dr_status exchange::rebind(std::vector<tensor_view> tensors, std::vector<tensor_
     return DR_E_ARGUMENT;
   }
   std::vector<out_range> ranges;
-  if (!dry())
+  if (!dry()) {
+    if (const dr_status s = check_values(tensors, c_.error)) return s;
     if (const dr_status s = list_ranges(outs, ranges, c_.error)) return s;
+  }
   if (factors_)
     if (const dr_status s = check_in_place(tensors, ranges, c_.error)) return s;
   if (const dr_status s = check_room(outs)) return s;
@@ -365,7 +382,8 @@ dr_status exchange::bind_ranges() {
     if (r) r->bind();
   if (host_) host_->bind();
   for (range_work& r : ranges_)
-    if (const dr_status s = dry() || device_ || r.empty() ? dr_status{DR_OK} : r.rebind(memory())) return s;
+    if (const dr_status s = dry() || device_ || r.empty() ? dr_status{DR_OK} : r.rebind(memory()))
+      return r.name_tensor(s);
   return DR_OK;
 }
 

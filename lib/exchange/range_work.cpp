@@ -4,6 +4,7 @@
 #include <bit>
 #include <cinttypes>
 #include <cstring>
+#include <string_view>
 
 #include "api/frame_checks.hpp"
 #include "api/state.hpp"
@@ -146,6 +147,21 @@ uint64_t range_work::support_max(size_t piece, uint64_t frames) const {
        r != b.rows.end() && b.units[r->unit].first_tensor <= piece; ++r)
     rows += r->support_max;
   return std::min<uint64_t>(views_[piece].universe, rows > UINT64_MAX / frames ? UINT64_MAX : rows * frames);
+}
+
+dr_status range_work::name_tensor(dr_status s) const {
+  dr_error& e = c_.error;
+  if (!s || e.tensor >= pieces_.size()) return s;
+  const dr_error was = e;
+  const uint32_t tensor = pieces_[was.tensor].tensor;
+  for (const std::string_view word : {"tensor ", "output "})
+    if (std::string_view(was.message).starts_with(word)) {
+      const char* const number = was.message + word.size();
+      std::snprintf(e.message, sizeof e.message, "%s%u%s", word.data(), tensor,
+                    number + std::strspn(number, "0123456789"));
+    }
+  e.tensor = tensor;
+  return s;
 }
 
 void range_work::count_elements(std::span<const tensor_view> tensors) {
@@ -367,7 +383,13 @@ dr_status range_work::encode(frame_kind kind, encode_request& request, encode_re
 }
 
 bool range_work::find_not_finite(size_t& piece, uint64_t& element) const {
+  const auto needs_finite = [](const bound_stage& b) { return (b.codec->traits & DR_NEEDS_FINITE) != 0; };
   for (piece = 0; piece < views_.size(); ++piece) {
+    const plan& p = *plans_[piece];
+    // (value=auto leaves out what cannot have such values.)
+    if (p.value_choices.empty() ? std::ranges::none_of(p.value, needs_finite)
+                                : !std::ranges::all_of(p.value_choices, needs_finite))
+      continue;
     const tensor_view& v = views_[piece];
     const uint64_t n = elements_of(v);
     element = with_type(v.dtype, [&](auto type) { return finite_values<decltype(type)>(v.values, n); });

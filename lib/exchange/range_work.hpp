@@ -111,6 +111,8 @@ class range_work {
                              const float* weights);
 
   const piece_list& pieces() const { return pieces_; }
+  // An error of a batch counts the pieces: puts in the number of the tensor, also in its sentence. Returns its status.
+  dr_status name_tensor(dr_status s) const;
   // The state of a piece's residual; nullptr if there is none, or it is borrowed.
   std::byte* state_of(residual_kind which, size_t piece, uint64_t& size) const;
   uint64_t state_bytes(residual_kind which, size_t piece) const;

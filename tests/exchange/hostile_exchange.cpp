@@ -1,4 +1,5 @@
 // A rank that sends what its plan does not make, with every check right: all ranks see it before an output is written, and name that rank.
+#include <cmath>
 #include <functional>
 #include <set>
 
@@ -253,6 +254,72 @@ TEST_CASE("a verdict with a status that no exchange ends with, or with an error 
     });
     CHECK(g.fail()[0] == DR_E_CORRUPT);
   }
+}
+
+TEST_CASE("a tensor without values is refused by its number, by each schedule, at a rebind, too") {
+  for (const std::string& schedule : world::schedules) {
+    CAPTURE(schedule);
+    const world::options how{
+        .ranks = 4, .plan = "index=all value=raw feedback=residual exchange=" + schedule, .sizes = {100, 90, 80, 70}};
+    world::group g(how);
+    world::rank& r = *g.ranks[0];
+    auto none = world::group::views(how, r), odd = none;
+    none[3].values = nullptr;
+    odd[2].values = reinterpret_cast<const std::byte*>(odd[2].values) + 1;
+    const auto refused = [&](const std::vector<dr::tensor_view>& given, size_t tensor, const char* why) {
+      dr::exchange fresh(r.context);
+      for (const bool again : {false, true}) {
+        CAPTURE(again);
+        CHECK((again ? r.exchange->rebind(given, world::group::outs(how, r))
+                     : fresh.create({world::plan_of(how.plan), g.net.transport(0), {}}, given,
+                                    world::group::outs(how, r))) == DR_E_ARGUMENT);
+        CHECK(r.error() == "tensor " + std::to_string(tensor) + ": " + why);
+        CHECK(r.context.error.tensor == tensor);
+      }
+    };
+    refused(none, 3, "values is NULL");
+    refused(odd, 2, "values are not aligned to their dtype");
+    auto wide = world::group::views(how, r);
+    auto outs = world::group::outs(how, r);
+    wide[3].width = outs[3].width = 2, wide[3].universe = outs[3].universe = 35;
+    dr::exchange fresh(r.context);
+    CHECK(fresh.create({world::plan_of("sparsify=topr(ratio=0.1) index=raw value=raw exchange=" + schedule),
+                        g.net.transport(0),
+                        {}},
+                       wide, outs) == DR_E_ARGUMENT);
+    CHECK(r.error().starts_with("tensor 3"));
+    CHECK(r.context.error.tensor == 3);
+    g.draw(1);
+    g.run_well(1);
+  }
+}
+
+TEST_CASE("what is not finite and goes as it is comes from each rank of a host, and what the plan refuses is named") {
+  const std::string hosts = " exchange=hierarchy(inner=2)";
+  const struct {
+    const char* plan;
+    size_t tensor;
+    bool passes;
+  } cases[] = {{"sparsify=topr(ratio=0.1) index=golomb value=qsgd(levels=127)", 1, true},  // goes exactly
+               {"sparsify=topr(ratio=0.1) index=golomb value=qsgd(levels=127)", 0, false},
+               {"sparsify=topr(ratio=0.1) index=golomb value=auto(error=0.1)", 0, true}};
+  for (const auto& c : cases)
+    for (const size_t victim : {0u, 1u}) {
+      CAPTURE(c.plan);
+      CAPTURE(victim);
+      world::options how{.ranks = 2, .plan = c.plan + hosts, .sizes = {4096, 100}};
+      how.exchange.dense_below = 1000;
+      world::group g(how);
+      g.draw(1);
+      g.ranks[victim]->in[c.tensor][7] = std::nanf("");
+      const auto status = g.run(1);
+      for (uint32_t i = 0; i < 2; ++i) {
+        INFO(g.ranks[i]->error());
+        CHECK((status[i] == DR_OK) == c.passes);
+        if (c.passes) CHECK(std::isnan(g.ranks[i]->out[c.tensor][7]));
+        if (!c.passes) CHECK(g.ranks[i]->context.error.frame == victim);
+      }
+    }
 }
 
 TEST_CASE("what no exchange can deliver is refused when it is made") {
