@@ -3,6 +3,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
+#include <initializer_list>
 
 #include "core/versioned.hpp"
 
@@ -30,6 +31,13 @@ dr_status fail(dr_error& error, const dr_fault& fault, uint64_t tensor, const ch
   error.where = fault.where;
   error.what = fault.what;
   return fault.code;
+}
+
+const char* after_tensor(const char* sentence) {
+  for (const char* const word : {"tensor ", "output "})
+    if (const size_t length = std::strlen(word); !std::strncmp(sentence, word, length))
+      return sentence + length + std::strspn(sentence + length, "0123456789");
+  return nullptr;
 }
 
 void hand_over(const dr_error& from, dr_error* to) {

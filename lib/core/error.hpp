@@ -22,6 +22,9 @@ dr_status fail(dr_error& error, const dr_fault& fault, uint64_t tensor, const ch
 // Puts words before an error's sentence, and leaves its fields; returns its code.
 [[gnu::format(printf, 2, 3)]] dr_status prefix(dr_error& error, const char* format, ...);
 
+// What follows "tensor N" or "output N" at the beginning of a sentence; nullptr: it does not begin so.
+const char* after_tensor(const char* sentence);
+
 // Copies as many fields as the caller's dr_error has; none if its struct_size is not set.
 void hand_over(const dr_error& from, dr_error* to);
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cinttypes>
+#include <cstdio>
 #include <cstring>
-#include <string_view>
 
 #include "api/frame_checks.hpp"
 #include "api/state.hpp"
@@ -154,12 +154,8 @@ dr_status range_work::name_tensor(dr_status s) const {
   if (!s || e.tensor >= pieces_.size()) return s;
   const dr_error was = e;
   const uint32_t tensor = pieces_[was.tensor].tensor;
-  for (const std::string_view word : {"tensor ", "output "})
-    if (std::string_view(was.message).starts_with(word)) {
-      const char* const number = was.message + word.size();
-      std::snprintf(e.message, sizeof e.message, "%s%u%s", word.data(), tensor,
-                    number + std::strspn(number, "0123456789"));
-    }
+  if (const char* const rest = after_tensor(was.message))
+    std::snprintf(e.message, sizeof e.message, "%s %u%s", was.message[0] == 't' ? "tensor" : "output", tensor, rest);
   e.tensor = tensor;
   return s;
 }

@@ -60,6 +60,9 @@ dr_status bad_pointer(dr_error& error, uint64_t tensor, uint32_t stream, const v
   return DR_E_ARGUMENT;
 }
 
+// Elements or rows that are in memory.
+uint64_t present_in(const tensor_view& t) { return t.index_dtype ? t.count : t.universe; }
+
 // An error about memory that is only for patches.
 dr_status bad_without_patch(dr_error& error, uint64_t tensor, const void* at, const char* what) {
   bad_tensor(error, tensor, DR_E_ARGUMENT, reinterpret_cast<uintptr_t>(at), "has %s, but its plan has no sparsify=%s",
@@ -80,6 +83,17 @@ dr_status bad_without_base(dr_error& error, uint64_t tensor, const plan& method)
   return DR_E_ARGUMENT;
 }
 
+}  // namespace
+
+dr_status check_values(const tensor_view& t, uint64_t i, dr_error& error) {
+  if (present_in(t) && !t.values) return bad_pointer(error, i, DR_STREAM_VALUE, nullptr, "values is NULL");
+  if (reinterpret_cast<uintptr_t>(t.values) % value_size(t.dtype))
+    return bad_pointer(error, i, DR_STREAM_VALUE, t.values, "values are not aligned to their dtype");
+  return DR_OK;
+}
+
+namespace {
+
 dr_status check_tensor(const tensor_view& t, uint64_t i, const tensor_shape& was, const plan& method, bool on_device,
                        dr_error& error) {
   tensor_shape shape{};
@@ -87,12 +101,10 @@ dr_status check_tensor(const tensor_view& t, uint64_t i, const tensor_shape& was
   if (!method.has_tiles()) shape.rows = was.rows;
   if (uint64_t what = 0; !same_shape(shape, was, what))
     return bad_tensor(error, i, DR_E_ARGUMENT, what, "shape differs from the one that the batch was prepared for");
-  const uint64_t present = shape.sparse() ? shape.count : shape.universe;
-  if (present && !t.values) return bad_pointer(error, i, DR_STREAM_VALUE, nullptr, "values is NULL");
+  const uint64_t present = present_in(t);
+  if (const dr_status s = check_values(t, i, error)) return s;
   if (present && shape.sparse() && !t.indices)
     return bad_pointer(error, i, DR_STREAM_INDEX, nullptr, "indices is NULL");
-  if (reinterpret_cast<uintptr_t>(t.values) % value_size(t.dtype))
-    return bad_pointer(error, i, DR_STREAM_VALUE, t.values, "values are not aligned to their dtype");
   if (!method.takes_base() && t.base && present) return bad_without_patch(error, i, t.base, "a base");
   if (method.takes_base() && !t.base && present) return bad_without_base(error, i, method);
   if (reinterpret_cast<uintptr_t>(t.base) % value_size(t.dtype))

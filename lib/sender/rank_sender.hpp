@@ -85,7 +85,7 @@ class sender {
     residual_kind which;
     frame_kind kind;
     std::vector<std::byte> bytes;
-    float weight;  // what has become of it in the residual: each encode lets that decay
+    float weight;  // in the residual, which decays at each encode
   };
   struct unit {
     unit_list list;

@@ -410,15 +410,9 @@ void sender::name_tensor(const piece_list& pieces) {
 
 void sender::name_tensor(uint32_t tensor, uint64_t first) {
   dr_error& e = c_.error;
-  const char* why = e.message;
   // The sentence counts tensors from the frame's first.
-  for (const char* const word : {"tensor ", "output "})
-    if (!std::strncmp(why, word, std::strlen(word))) {
-      why += std::strlen(word);
-      why += std::strspn(why, "0123456789");
-      why += std::strspn(why, ",: ");
-      break;
-    }
+  const char* why = after_tensor(e.message);
+  why = why ? why + std::strspn(why, ",: ") : e.message;
   std::string words = tensors_[tensor].name.substr(0, 80);
   if (first) words += ", from element " + std::to_string(first) + " on";
   words += std::string(": ") + why;

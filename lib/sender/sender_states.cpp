@@ -131,7 +131,7 @@ dr_status sender::take_back(uint64_t step) {
   return status;
 }
 
-// What was taken back is in a residual, which the encode lets decay.
+// The encode let the residual decay, and with it what was taken back.
 void sender::decay_returned(unit& u, const range_work& range, frame_kind kind) {
   const residual_kind which = kind == frame_kind::sum ? residual_kind::sum : residual_kind::own;
   for (returned_frame& t : u.returned)

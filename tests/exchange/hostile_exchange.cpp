@@ -294,7 +294,8 @@ TEST_CASE("a tensor without values is refused by its number, by each schedule, a
   }
 }
 
-TEST_CASE("what is not finite and goes as it is comes from each rank of a host, and what the plan refuses is named") {
+TEST_CASE(
+    "hierarchy: each rank may send a NaN where the plan of its tensor accepts one; otherwise all name that rank") {
   const std::string hosts = " exchange=hierarchy(inner=2)";
   const struct {
     const char* plan;

@@ -148,7 +148,7 @@ TEST_CASE("a sparse output of a gather has the rows of all ranks, exactly") {
       for (const uint32_t width : {1u, 8u}) check_sums({codecs, ranks, 500, width, true, false});
 }
 
-TEST_CASE("a few sparse rows of a huge universe go by an index that is scanned, too") {
+TEST_CASE("an index codec that scans the universe delivers a few sparse rows of a huge one") {
   check_sums({"index=bloom value=raw exchange=gather", 2, uint64_t{1} << 22, 1, true, false, 8});
 }
 

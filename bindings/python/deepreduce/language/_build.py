@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import shlex
 import shutil
 import subprocess
 import tempfile
-from typing import List, Optional, Union
+from typing import Iterator, List, Optional, Union
 
 from .._files._whole_file import whole_file
 from ..errors import ArgumentError, LibraryError
@@ -74,10 +75,8 @@ def build(path: PathLike, output: Optional[PathLike] = None, keep: Optional[Path
     source = source_of(text, str(path), kernels=kernels)
     to = pathlib.Path(output) if output else pathlib.Path(path).with_suffix(".so")
     if keep:
-        try:
+        with _written(keep):
             pathlib.Path(keep).write_text(source)
-        except OSError as error:
-            raise ArgumentError(f"{keep}: cannot be written: {error.strerror}") from None
     root = sources()
     with tempfile.TemporaryDirectory(prefix="deepreduce-") as folder:
         main = pathlib.Path(folder, "codec.cpp")
@@ -98,9 +97,15 @@ def build(path: PathLike, output: Optional[PathLike] = None, keep: Optional[Path
         if any(each.returncode for each in running):
             told = "".join(text for each, text in zip(running, texts) if each.returncode)
             raise LibraryError(f"{path}: the compiler refuses what was made of it, which is a fault of ours:\n{told[-4000:]}")
-        try:
-            with whole_file(to) as partial:  # a process may have the old one loaded
-                shutil.copy(made, partial)
-        except OSError as e:
-            raise ArgumentError(f"{to}: cannot be written: {e.strerror}") from None
+        with _written(to), whole_file(to) as partial:  # a process may have the old one loaded
+            shutil.copy(made, partial)
     return to
+
+
+@contextlib.contextmanager
+def _written(path: PathLike) -> Iterator[None]:
+    """Reports an OSError of the block as an ArgumentError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise ArgumentError(f"{path}: cannot be written: {error.strerror}") from None
