@@ -258,7 +258,6 @@ dr_status exchange::start(const dr_call& call) {
     return fail(c_.error, DR_E_ARGUMENT,
                 "exchange: the device failed, or did not finish, in an earlier exchange; create a new exchange%s",
                 host_ ? ", with a new communicator on every rank of the host" : "");
-  if (!dry()) make_room();
   if (factors_) factors_->start();
   call_ = call;
   begin_ns_ = last_ns_ = now();

@@ -310,6 +310,7 @@ dr_status exchange::create(const exchange_request& request, std::vector<tensor_v
   info_.rank = program_.rank;
   info_.ranges = program_.ranges;
   info_.steps = static_cast<uint32_t>(program_.steps.size());
+  if (!dry()) make_room();
   return DR_OK;
 }
 
@@ -381,7 +382,8 @@ dr_status exchange::bind_ranges() {
   return DR_OK;
 }
 
-// Grows the memory of the context that decoding and merging use, so that no rank runs out of it after all have agreed.
+// Grows the memory of the context that decoding and merging use, which nothing shrinks: so no rank runs out of it after all
+// have agreed, and none is left behind by an exchange that it could not start.
 void exchange::make_room() {
   const size_t k = std::max<size_t>(1, merged_.size());
   if (c_.frames.size() < k) c_.frames.resize(k);
@@ -401,12 +403,8 @@ void exchange::make_room() {
   };
   for (size_t i = 0; i < k; ++i) prepare(c_.frames[i]);
   prepare(view_);
-  std::vector<uint8_t>& blob = c_.on_device.decoding.blob;  // (all lists go together)
-  if (device_ && blob.capacity() < device_room_) {
-    for (const auto& r : device_ranges_)
-      if (r) r->make_room();
-    device_room_ = blob.capacity();
-  }
+  for (const auto& r : device_ranges_)
+    if (r) r->make_room();
   c_.rows.reserve(k * rows);
   c_.scratches.reserve(c_.workers->workers());
 }

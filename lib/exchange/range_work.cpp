@@ -145,7 +145,7 @@ uint64_t range_work::support_max(size_t piece, uint64_t frames) const {
   };
   for (auto r = std::ranges::partition_point(b.rows, before);
        r != b.rows.end() && b.units[r->unit].first_tensor <= piece; ++r)
-    rows += r->support_max;
+    rows += sent_max(b, *r);
   return std::min<uint64_t>(views_[piece].universe, rows > UINT64_MAX / frames ? UINT64_MAX : rows * frames);
 }
 

@@ -193,7 +193,6 @@ class exchange {
   std::unique_ptr<host_sum> host_;                            // nullptr: this rank is alone, or the CPU sums
   std::vector<std::unique_ptr<device_range>> device_ranges_;  // nullptr: of an empty range, or of other ranks
   std::byte* device_frames_ = nullptr;
-  size_t device_room_ = SIZE_MAX;         // of the context's lists for decodes, after make_room
   std::unique_ptr<factor_work> factors_;  // in their place, of a transform
   std::byte *block_ = nullptr, *frames_ = nullptr;
   void* workspace_ = nullptr;

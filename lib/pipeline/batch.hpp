@@ -95,6 +95,11 @@ struct batch {
   }
 };
 
+// Whether a row may be sent dense: if its codes may be longer than that.
+bool may_be_dense(const batch& b, const batch_row& r);
+// The maximum support of a row in a frame.
+uint64_t sent_max(const batch& b, const batch_row& r);
+
 struct batch_request {
   std::shared_ptr<const plan> method;  // for tensors without their own; may be null
   uint64_t segment_rows = 0;

@@ -71,9 +71,8 @@ wire_plan as_read(const wire_plan& plan) {
 // The maximum of memory that lay_out_row allocates for a row of a batch, for any data. An encoder sends a row by its
 // plan (with auto, by one of its choices), with raw keys in place of a support that would be replaced, or dense; all
 // cases are measured here. It never sends more rows or a larger support than the batch's bounds, and the memory grows
-// with both, because codecs' needs do (codec.h; "a need never falls" in tests/properties/traits.cpp). A row is sent
-// dense only if its codes may be longer, so if the bound of the payload is that of the dense row; it is unaligned then
-// for any address of the frame.
+// with both, because codecs' needs do (codec.h; "a need never falls" in tests/properties/traits.cpp). A dense row is
+// unaligned for any address of the frame.
 uint64_t row_max(const batch& b, const batch_row& r, uint64_t& scratch) {
   uint64_t largest = 0;
   const auto ask = [&](uint32_t plan, row_mode mode, uint64_t count, uint64_t support, uint64_t dense) {
@@ -94,8 +93,7 @@ uint64_t row_max(const batch& b, const batch_row& r, uint64_t& scratch) {
   };
   if (r.choices.empty()) ask_plan(r.plan, r.count_max, r.support_max);
   for (const row_choice& c : r.choices) ask_plan(c.plan, c.bound.count, c.bound.support);
-  const uint64_t dense = r.universe * row_bytes(b.wire[r.plan]);
-  if (r.bound.payload >= dense) ask(r.plan, mode_dense, r.count_max, r.universe, dense);
+  if (may_be_dense(b, r)) ask(r.plan, mode_dense, r.count_max, r.universe, r.universe * row_bytes(b.wire[r.plan]));
   return largest;
 }
 
@@ -184,6 +182,14 @@ dr_status check_elements(const frame_view& frame, const dr_decode_options& limit
 
 }  // namespace
 
+bool may_be_dense(const batch& b, const batch_row& r) {
+  return r.bound.payload >= r.universe * row_bytes(b.wire[r.plan]);
+}
+
+uint64_t sent_max(const batch& b, const batch_row& r) {
+  return may_be_dense(b, r) ? r.universe : std::max(r.support_max, r.count_max);  // (the latter with raw keys)
+}
+
 void lay_out_merge(arena& memory, size_t frames, size_t outs, uint32_t workers, merge_scratch* scratch) {
   for (uint32_t k = 0; k < workers; ++k) {
     const merge_scratch own = merge_scratch::lay_out(memory, frames, outs);
@@ -264,8 +270,8 @@ dr_status check_limits(const batch& b, const frame_limits& limits, const frame_v
   for (size_t i = 0; i < b.rows.size(); ++i) {
     const wire_row& row = frame.rows[i];
     const batch_row& r = b.rows[i];
-    const uint64_t support_max = std::max(r.support_max, r.count_max);  // (the latter with raw keys)
-    if (row.universe != r.universe || (row.mode != mode_dense && row.support > support_max))
+    const uint64_t support_max = sent_max(b, r);
+    if (row.universe != r.universe || row.support > support_max)
       return fail(error, DR_E_CORRUPT,
                   "frame: segment %zu has a support of %" PRIu64 " in %" PRIu64 " rows; the plan makes at most %" PRIu64
                   " in %" PRIu64,

@@ -10,7 +10,8 @@ struct sparse_case {
   uint32_t width;
   bool sparse_out;
   bool on_device = false;
-  size_t most = SIZE_MAX;  // rows of a rank
+  size_t most = SIZE_MAX;        // rows of a rank
+  uint64_t capacity = SIZE_MAX;  // of an output
 };
 
 struct sparse_rank : world::rank {
@@ -56,12 +57,13 @@ struct sparse_group {
   }
   dr::tensor_out out(sparse_rank& r) const {
     auto o = tensor<dr::tensor_out>(r.out[0]);
-    if (how.sparse_out) o.index_dtype = DR_U32, o.indices = r.out_keys.data(), o.capacity = how.rows;
+    if (how.sparse_out)
+      o.index_dtype = DR_U32, o.indices = r.out_keys.data(), o.capacity = std::min(how.rows, how.capacity);
     return o;
   }
 
   // A rank that may have so many rows.
-  void add(uint64_t rows_most) {
+  dr_status try_to_add(uint64_t rows_most) {
     dr_error error = dr::no_error();
     const auto i = static_cast<uint32_t>(ranks.size());
     sparse_rank& r = *ranks.emplace_back(std::make_unique<sparse_rank>());
@@ -82,7 +84,11 @@ struct sparse_group {
                                      {view(r, rows_most)}, {out(r)});
     if (!s) s = r.exchange->rebind({view(r, count)}, {out(r)});
     r.keys.resize(count);
-    INFO(r.error());
+    return s;
+  }
+  void add(uint64_t rows_most) {
+    const dr_status s = try_to_add(rows_most);
+    INFO(ranks.back()->error());
     REQUIRE(s == DR_OK);
   }
 
@@ -164,4 +170,17 @@ TEST_CASE("ranks that made room for other numbers of sparse rows see it, and say
       CHECK(g.ranks[i]->error().find("sparse counts differ from those of rank 0") != std::string::npos);
     }
   }
+}
+
+TEST_CASE("a sparse output needs room for all rows where a frame may be sent dense, and no more where it may not") {
+  using answer = std::pair<dr_status, uint64_t>;
+  const auto create = [](uint32_t ranks, uint64_t rows, uint64_t capacity) -> answer {
+    sparse_group g({"index=raw value=raw exchange=gather", ranks, 1000, 1, true, false, 499, capacity});
+    const dr_status s = g.try_to_add(rows);
+    return {s, s ? g.ranks[0]->context.error.needed : 0};
+  };
+  CHECK(create(2, 499, 998) == answer(DR_OK, 0));  // 499 pairs are shorter than 1000 values
+  CHECK(create(2, 499, 997) == answer(DR_E_CAPACITY, 998));
+  CHECK(create(1, 499, 499) == answer(DR_OK, 0));
+  CHECK(create(1, 600, 600) == answer(DR_E_CAPACITY, 1000));  // 600 are not
 }
