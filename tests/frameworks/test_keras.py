@@ -213,6 +213,16 @@ def test_one_replica_encodes_and_decodes_its_own():
     assert np.count_nonzero(variable.numpy()) == 40
 
 
+def test_variables_that_alternate_do_not_share_residuals():
+    heads = [keras.Variable(np.zeros(5000, np.float32), name=name) for name in ("left", "right")]
+    optimizer = compress(keras.optimizers.SGD(1.0), TOP)
+    optimizer.build(heads)
+    gradient = tf.constant(np.random.default_rng(0).laplace(size=5000).astype(np.float32))
+    optimizer.apply([gradient], heads[:1])
+    with pytest.raises(deepreduce.ArgumentError, match="there is 'right', and in the first step there was 'left'"):
+        optimizer.apply([gradient], heads[1:])
+
+
 def test_what_it_cannot_do_is_refused():
     with pytest.raises(deepreduce.ArgumentError, match="not a str"):
         compress("sgd", TOP)

@@ -1,7 +1,9 @@
 """deepreduce.Sender: the engine's senders from Python. What a unit, a slot and a mean are: tests/sender."""
 
+import gc
 import math
 import threading
+import weakref
 
 import pytest
 
@@ -242,6 +244,9 @@ def test_states_of_others_change_nothing():
     with_nan.view(np.float32)[-1] = np.nan
     with pytest.raises(deepreduce.ArgumentError, match="^layer.bias: value [0-9]+ of its state is not finite"):
         sender.load_state_dict({**before, "states": {**before["states"], "layer.bias": with_nan}})
+    zeros = {name: np.zeros_like(state) for name, state in before["states"].items()}
+    with pytest.raises(deepreduce.ArgumentError, match="^failures is None"):
+        sender.load_state_dict({"states": zeros, "failed": 0})
     after = sender.state_dict()
     assert all(after["states"][name].tobytes() == before["states"][name].tobytes() for name in SHAPES)
 
@@ -264,6 +269,22 @@ def test_a_rank_that_cannot_encode_is_named_with_its_tensor():
     given = [gradients(1, rank) for rank in range(3)]
     ranks.step(1, given)
     assert ranks.outs[0]["layer.bias"].any()
+
+
+def test_slots_that_the_caller_lets_go_are_there_for_take_back():
+    (sender,) = Ranks(1).senders
+    sender.place(gradients(0, 0))
+    before, room = sender.state_dict()["states"], np.zeros(sender.unit(0).bound, np.uint8)
+    at = weakref.ref(room)
+    sender.encode(0, 0, room)
+    del room
+    gc.collect()
+    assert at() is not None
+    sender.take_back(0)
+    after = sender.state_dict()["states"]
+    whole = {name: after[name].view(np.float32)[-gradient.size :] for name, gradient in gradients(0, 0).items()}
+    assert not any(state.view(np.float32)[-5:].any() for state in before.values())
+    assert all(np.array_equal(whole[name], gradient.ravel()) for name, gradient in gradients(0, 0).items())
 
 
 def test_owners_name_the_rank_that_cannot_encode_and_its_tensor():

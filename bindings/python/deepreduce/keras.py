@@ -13,6 +13,7 @@ codecs run on the CPU, called by tf.numpy_function, so XLA cannot compile the st
 from __future__ import annotations
 
 import io
+import itertools
 import threading
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
@@ -98,16 +99,21 @@ class Compression(tf.train.experimental.PythonState):  # type: ignore[misc]
         """The sum over replicas, the same bits on each. Call it in a replica context.
 
         names  of the gradients, for errors, books and random numbers; None: "tensor 0", "tensor 1", …
+
+        Raises ArgumentError for other names than in the first step: their residuals are those of its gradients.
         """
+        if names is None or len(set(names)) < len(gradients):
+            names = [f"tensor {i}" for i in range(len(gradients))]
         with self._lock:  # replicas of an eager step are threads
             if self._pool is None:
                 shapes = [(tuple(gradient.shape), gradient.dtype.as_numpy_dtype) for gradient in gradients]
                 if any(None in shape for shape, _ in shapes):
                     raise Unsupported("a gradient has no static shape, so its row has no size")
-                if names is None or len(set(names)) < len(shapes):
-                    names = [f"tensor {i}" for i in range(len(shapes))]
                 self._pool = SenderPool(dict(zip(names, shapes)), self._plan, sum=True, **self._options)
                 self._pool.warn_if_dense()
+            if list(names) != self._pool.names:
+                other, first = next(pair for pair in itertools.zip_longest(names, self._pool.names) if pair[0] != pair[1])
+                raise ArgumentError(f"a Compression is of one list of gradients: there is {other!r}, and in the first step there was {first!r}")
         context = tf.distribute.get_replica_context()
         replicas = context.num_replicas_in_sync
         row, step = tf.numpy_function(

@@ -283,6 +283,7 @@ class Sender(Uncopied):
         self._plans: Dict[int, Plan] = {}
         self._sent_tensors = [self._read_tensor(i) for i in range(n)]
         self._alive: List[List[object]] = [[None] * n for _ in range(3)]  # owners of inputs, outputs and states
+        self._slots_alive: Dict[int, List[object]] = {}  # owners of a unit's slots of this step, which take_back reads
         self._call, self._result = new(_abi.dr_call), new(_abi_sender.dr_sent)
         self._call.seed = self._seed
         self._slots = (_abi.dr_bytes * self._ranks)()
@@ -466,6 +467,7 @@ class Sender(Uncopied):
         """
         room = _memory.borrow_room(slots, "slots")
         with self._turn():
+            self._slots_alive[unit] = [room]
             return self._encode_at(unit, unsigned(step, "step"), room.address, room.size, self._private(private_seed))
 
     def sum(self, unit: int, step: int, slots: Sequence[Tensor], slot: Tensor) -> Sent:
@@ -478,12 +480,10 @@ class Sender(Uncopied):
         """
         room = _memory.borrow_room(slot, "slot")
         with self._turn():
-            owners = self._read_slots(unit, slots)
+            n = self._read_slots(unit, slots)
+            self._slots_alive[unit].append(room)
             self._start(step, self._rank)
-            status = self._c_sum(
-                self._sender, unit, self._at_call, self._at_slots, len(owners), room.address, room.size, self._at_result
-            )
-            return self._sent(status)
+            return self._sent(self._c_sum(self._sender, unit, self._at_call, self._at_slots, n, room.address, room.size, self._at_result))
 
     def merge(self, unit: int, step: int, slots: Sequence[Tensor]) -> Sent:
         """Decodes the slots of all ranks, and writes the outputs.
@@ -494,9 +494,9 @@ class Sender(Uncopied):
         rank could not encode), OutOfStep, ArgumentError (a rank sends other tensors). The outputs are untouched then.
         """
         with self._turn():
-            owners = self._read_slots(unit, slots)
+            n = self._read_slots(unit, slots)
             self._start(step, self._rank)
-            return self._sent(self._c_merge(self._sender, unit, self._at_call, self._at_slots, len(owners), self._at_result))
+            return self._sent(self._c_merge(self._sender, unit, self._at_call, self._at_slots, n, self._at_result))
 
     def take_back(self, step: int) -> None:
         """Ends a step that failed: adds what was encoded since the end of the last step back to the residuals.
@@ -517,14 +517,15 @@ class Sender(Uncopied):
     def _start(self, step: int, private_seed: int) -> None:
         self._call.step, self._call.private_seed = unsigned(step, "step"), private_seed
 
-    def _read_slots(self, unit: int, slots: Sequence[Tensor]) -> List[Any]:
+    def _read_slots(self, unit: int, slots: Sequence[Tensor]) -> int:
         listed = frames_of(slots)
         if len(listed) != (1 if self._refresh(unit).numbers else self._ranks):
             raise ArgumentError(f"there are {len(listed)} slots; the sender is one of {self._ranks} ranks")
         found = [_memory.borrow_bytes(slot, "a slot") for slot in listed]
         for struct, borrowed in zip(self._slot_structs, found):
             struct.data, struct.size = borrowed.address, borrowed.size
-        return found
+        self._slots_alive.setdefault(unit, []).extend(found)
+        return len(found)
 
     def _sent(self, status: int) -> Sent:
         self._check(status)
@@ -606,6 +607,7 @@ class Sender(Uncopied):
             if there != here:
                 lacks, extra = sorted(here - there), sorted(there - here)
                 raise ArgumentError(f"the {key} are of other tensors or plans: without {lacks}, and with {extra}")
+        failures, failed = (unsigned(state.get(key), key) for key in ("failures", "failed"))
         before = self.state_dict()
         with self._turn():
             try:
@@ -613,11 +615,7 @@ class Sender(Uncopied):
             except BaseException:
                 self._write_states(before)
                 raise
-            self._check(
-                self._library.dr_sender_resume(
-                    self._handle, unsigned(state["failures"], "failures"), unsigned(state["failed"], "failed")
-                )
-            )
+            self._check(self._library.dr_sender_resume(self._handle, failures, failed))
 
     def read_state(self, name: str, field: str = "states") -> Array:
         """The bytes that feedback stores for a tensor, in the order of its elements. field: "states", "sums"

@@ -67,6 +67,7 @@ class SenderPool:
         self._tensors, self._plan = dict(tensors), plan
         self._options: Options = {"dense_below": dense_below, "flat": flat, "seed": seed, "sum": sum}
         self._options |= {"unit_bytes": math.inf, "float32": True, "caller_states": True}
+        self.names = list(tensors)
         self.shapes = [(tuple(map(int, shape)), numpy.dtype(dtype)) for shape, dtype in tensors.values()]
         self._counts = [(math.prod(shape), dtype) for shape, dtype in self.shapes]
         self._lock = threading.Lock()
