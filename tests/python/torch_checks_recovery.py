@@ -11,7 +11,7 @@ import tempfile
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch_ranks import LOSSLESS, check, factor_residual, gradients, make_model, parameters_of, raises, same_on_all_ranks, steps_of, wrapped
+from torch_ranks import LOSSLESS, check, factor_residual, gradients, make_model, parameters_of, part_of, raises, same, same_on_all_ranks, steps_of, wrapped
 
 import deepreduce
 import deepreduce.grace
@@ -296,3 +296,46 @@ def a_reduce_scatter_refuses_a_state_of_another_feedback_when_it_is_loaded():
     waiting.load_state_dict(saver.state_dict())
     with raises(deepreduce.ArgumentError, "feedback=residual", "feedback=momentum"):
         reduce_scatter(waiting)
+
+
+@check("two")
+def an_exchange_that_refused_a_state_does_not_know_its_tensors_yet():
+    """Residuals of the tensors that were refused were kept for the next ones; frames of larger ones wrote past them."""
+    rank, lowrank = dist.get_rank(), "transform=lowrank(rank=1) feedback=residual"
+    small, large, many = (3000, 40, 500), (3000, 70, 500), (9000, 70, 800, 30)
+    given = lambda step, sizes: [gradient.view(-1, 10) for gradient in gradients(step, rank, sizes)]
+    for plan, options in (
+        (EXACT_TOP, {}),
+        (EXACT_TOP + " exchange=owner", {}),
+        (lowrank, {}),
+        ([EXACT_TOP, lowrank], {"control": "fit(target_ms=20)"}),
+    ):
+        new = lambda plan=plan, options=options: AllReduce(plan, dense_below=0, **options)
+        saver, first, second = new(), new(), new()
+        saver(given(0, small))
+        for reduce in (first, second):
+            reduce.load_state_dict(saver.state_dict())
+            for _ in range(2):
+                with raises(deepreduce.ArgumentError, "the residual of 1 is of 40 elements, but it has 70 elements here"):
+                    reduce(given(1, large))
+            assert reduce.stats().memory == 0 and reduce.state_dict()["step"] == 1
+        found = [given(1, small) for _ in range(2)]
+        saver(found[0]), first(found[1])
+        assert all(map(same, *found)), plan
+        second.reset()
+        fresh, found = new(), [given(2, many) for _ in range(2)]
+        fresh(found[0]), second(found[1])
+        assert all(map(same, *found)) and fresh.stats().memory == second.stats().memory, plan
+        parts = [part_of(reduce.state_dict())["residuals"] for reduce in (fresh, second)]
+        assert parts[0].keys() == parts[1].keys() and all(same(parts[0][name]["state"], parts[1][name]["state"]) for name in parts[0]), plan
+    hook, saver = DDPHook(EXACT_TOP, dense_below=0), AllReduce(EXACT_TOP, dense_below=0)
+    saver({"0.weight": torch.randn(7), "x": torch.randn(9000)})
+    hook.load_state_dict(saver.state_dict())
+    ddp = wrapped(make_model(), None)
+    for _ in range(2):
+        with raises(deepreduce.ArgumentError, "the residual of 0.weight is of 7 elements"):
+            hook.register(ddp)
+    hook.reset()
+    big = wrapped(torch.nn.Sequential(torch.nn.Linear(200, 300)), hook)
+    big(torch.randn(3, 200)).sum().backward()
+    assert hook._states.keys() == {"0.weight", "0.bias"} and hook._states["0.weight"].residual.size == 60000

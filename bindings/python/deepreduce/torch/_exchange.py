@@ -300,6 +300,12 @@ class Exchange(Saved):
         # (A DeviceSender is that of its numbers' units.)
         return kind(cast(Sender, sender), number, items, self._engine, self._states, self._home)
 
+    def _forget_tensors(self) -> None:
+        super()._forget_tensors()
+        self._sender, self._units, self._where, self._states = None, [], {}, {}
+        if self._ladder:
+            self._ladder.rungs = [None] * len(self._ladder.rungs)
+
     def _forget_places(self) -> None:
         """Units have changed: the addresses of tensors must be placed again."""
 

@@ -172,9 +172,13 @@ class Saved:
         try:
             if self._loaded is not None:
                 self._accept(self._loaded, self._engine)
-        except ArgumentError:
-            self._engine = None
+        except Exception:
+            self._forget_tensors()
             raise
+
+    def _forget_tensors(self) -> None:
+        """They do not fit the state that waited for them: others may come."""
+        self._engine = None
 
     def _accept(self, loaded: SavedPart, engine: Engine) -> None:
         """A residual e of n ranks adds e / n to a later mean. For the same contribution with m ranks it becomes m / n e."""
