@@ -13,7 +13,7 @@ from torch_ranks import check, factor_residual, gradients, make_model, parameter
 
 import deepreduce
 from deepreduce import accelerate
-from deepreduce.torch import AllReduce, DDPHook, ReduceScatter, load_checkpoint
+from deepreduce.torch import AllReduce, DDPHook, ReduceScatter, load_checkpoint, state_for_new_rank
 
 EXACT_TOP = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=raw"
 LOWRANK = "transform=lowrank(rank=2) feedback=residual"
@@ -300,3 +300,49 @@ def a_state_that_no_state_dict_gave_is_an_argument_error_and_changes_nothing():
     with logged() as lines:
         reduce.load_state_dict({**good, "ranks": 65536})
     assert len(lines) == 1 and len(lines[0]) < 300 and "and 32751 more of 65536" in lines[0], lines
+
+
+@check("four")
+def a_reduce_scatter_refuses_the_residuals_of_another_number_of_ranks():
+    """Shards of 2000 elements for 2 ranks are as long as those of 1000 for 4; FSDP2 puts other parameters in them."""
+    rank, path = dist.get_rank(), folder("shards")
+    group, was = new_groups(2)
+
+    def scattered(comm, ranks, members):
+        out = torch.empty(4000 // ranks)
+        comm(out, torch.cat(gradients(0, rank, (4000,))), members, dist.ReduceOp.AVG)
+        return out
+
+    for number, plan in enumerate((EXACT_TOP, "feedback=momentum index=all value=raw", None)):
+        saver = ReduceScatter(plan, dense_below=0)
+        if was:
+            scattered(saver, 2, group)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                dcp.save({"hook": saver}, checkpoint_id=f"{path}{number}", process_group=group)
+        found = [saver.state_dict()]
+        dist.broadcast_object_list(found)
+        own = saver.state_dict() if was else {**found[0], f"rank{rank}": found[0]["rank0"]}
+        known, waiting, fresh = (ReduceScatter(plan, dense_below=0) for _ in range(3))
+        scattered(known, 4, None)
+        if plan is not None:
+            before = known.state_dict()
+            with raises(deepreduce.ArgumentError, "of shards for 2 ranks, and 4 ranks are here"):
+                known.load_state_dict(own)
+            after = known.state_dict()
+            assert after["step"] == before["step"] and same(part_of(after)["states"][0], part_of(before)["states"][0])
+            waiting.load_state_dict(own)
+            with raises(deepreduce.ArgumentError, "of shards for 2 ranks, and 4 ranks are here"):
+                scattered(waiting, 4, None)
+            dist.barrier()
+            if was:
+                with raises(deepreduce.ArgumentError, "of shards for 2 ranks"):
+                    load_checkpoint(known, f"{path}{number}")
+            else:
+                load_checkpoint(known, f"{path}{number}")
+                assert not part_of(known.state_dict())["states"][0].any()
+            own = state_for_new_rank(own)
+        for comm in (known, waiting):
+            comm.load_state_dict(own)
+            assert torch.equal(scattered(comm, 4, None), scattered(fresh, 4, None)) and comm.state_dict()["step"] == 2
+            fresh = ReduceScatter(plan, dense_below=0)

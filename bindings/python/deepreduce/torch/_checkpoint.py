@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from .._native._types import SavedState
 from ..errors import ArgumentError
-from ._saved import Saved, state_for_new_rank
+from ._saved import OF_ITS_RANK, Saved, state_for_new_rank
 
 
 def load_checkpoint(exchange: Saved, checkpoint: Union[str, os.PathLike[str], dcp.StorageReader], key: str = "hook") -> None:
@@ -24,8 +24,8 @@ def load_checkpoint(exchange: Saved, checkpoint: Union[str, os.PathLike[str], dc
     checkpoint  its folder, or a StorageReader of it
 
     Residuals are distributed as load_state_dict says: with fewer ranks than before, rank r of m receives those of ranks r,
-    r + m, …; with more, the residuals of new ranks begin at zero. Raises what load_state_dict raises, and ArgumentError
-    for a checkpoint without that key.
+    r + m, …; with more, the residuals of new ranks begin at zero. Those of a ReduceScatter are of one number of ranks, and are
+    refused with another one. Raises what load_state_dict raises, and ArgumentError for a checkpoint without that key.
 
         dcp.save({"model": model, "hook": hook}, checkpoint_id="step100")
         …
@@ -48,7 +48,7 @@ def load_checkpoint(exchange: Saved, checkpoint: Union[str, os.PathLike[str], dc
     of_parts = {f"rank{number}" for number in (there[:1] if new else own)}
     asked: SavedState = {}
     for name, path in paths.items():
-        if len(path) > 1 and (path[0] not in of_parts or (new and path[1] == "residuals")):
+        if len(path) > 1 and (path[0] not in of_parts or (new and path[1] in OF_ITS_RANK)):
             continue
         entry = metadata.state_dict_metadata[name]
         is_tensor = isinstance(entry, TensorStorageMetadata)

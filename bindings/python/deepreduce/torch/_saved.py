@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence
 
 import torch
 
@@ -25,6 +25,8 @@ _VERSION = 2
 _PART = re.compile(r"rank(0|[1-9]\d{0,5})|any")
 _RANKS_MAX = 65536  # of an exchange
 _NUMBERS = {"step": 2**63 - 1, "ranks": _RANKS_MAX, "failures": 2**63 - 1, "failed": 2**63 - 1}  # maxima
+# Keys of a part whose values no other rank has, and the types of the values.
+OF_ITS_RANK: Mapping[str, Callable[[], object]] = {"residuals": dict, "states": list, "sums": dict}
 _log = logging.getLogger("deepreduce.torch")
 
 
@@ -32,13 +34,14 @@ def state_for_new_rank(state: SavedPart) -> SavedState:
     """The state for a rank that has none, when a training resumes with more ranks: step, PowerSGD's factors, decisions of
     `control`. Its residuals begin at zero.
 
-    state  of any DDPHook or AllReduce, saved at the same step
+    state  of any rank's DDPHook, AllReduce or ReduceScatter, saved at the same step
     """
     now = _as_now(state)
     parts = [part for key, part in now.items() if _PART.fullmatch(key)]
-    # (The residuals of factors are stored apart from them.)
-    new = {"any": {**parts[0], "residuals": {}, "scale": 0.0}} if parts else {}
-    new.get("any", {}).pop("holds", None)
+    new: SavedState = {}
+    if parts:
+        own = {key: OF_ITS_RANK[key]() if key in OF_ITS_RANK else value for key, value in parts[0].items() if key != "holds"}
+        new = {"any": {**own, "scale": 0.0}}  # (earlier versions stored the residuals of factors beside them)
     return {"version": _VERSION, "step": now["step"], "ranks": now["ranks"], **new}
 
 
@@ -132,6 +135,8 @@ class Saved:
         they would have contributed. The residuals of removed ranks are lost, with a warning of the logger
         "deepreduce.torch", unless the state has them, too: of a state {**first, **second}, rank r of m receives those of
         ranks r + m, r + 2 m, …
+
+        A ReduceScatter's residuals are of one number of ranks, and are refused with another one.
 
         Raises ArgumentError for what is not such a state, for the state of another rank, and for residuals of tensors that
         do not exist here or have another size; now, or when the tensors are known. After an error nothing has changed.
