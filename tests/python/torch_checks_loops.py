@@ -138,6 +138,25 @@ def a_state_of_another_kind_is_refused_by_what_it_lacks():
 
 
 @check("two")
+def later_calls_may_pass_the_tensors_in_another_order():
+    """Means go to the tensors of their names. (Dense steps sent them in the order of the call.)"""
+    rank = dist.get_rank()
+    for names, plan, start in (
+        *[(("a", "b"), plan, start) for plan, start in ((None, 9), (LOSSLESS, 2), (LOSSLESS, 0))],
+        *[(("a", "rows", "b"), LOSSLESS, start) for start in (2, 0)],
+    ):
+        reduce = AllReduce(plan, start=start, frame_bytes=4000)
+        for step in range(4):
+            x = {name: torch.full((1000,), 10.0 * i + rank + step) for i, name in enumerate(names)}
+            if "rows" in x:
+                x["rows"] = torch.sparse_coo_tensor(torch.tensor([[4]]), x["rows"][None], (7, 1000), check_invariants=False)
+            reduce(dict(reversed(x.items())) if step and rank else x)
+            for i, name in enumerate(names):
+                found = x[name].coalesce().values() if name == "rows" else x[name]
+                assert bool((found == 10 * i + 0.5 + step).all()), (plan, start, step, name)
+
+
+@check("two")
 def empty_and_tiny_tensors_work():
     for below in (0, 1000):
         x = [torch.zeros(0), torch.full((1,), 2.0 * dist.get_rank()), torch.zeros(0, 3)]

@@ -77,7 +77,7 @@ class AllReduce(Exchange):
         with self._timed():
             if self._plain:
                 with torch.no_grad():
-                    for tensor in named.values():
+                    for tensor in map(named.__getitem__, self._shapes):  # (in the order of the first call, which all ranks have)
                         self._all_reduce(tensor.detach() if tensor.layout == torch.strided else tensor)
                 return
             for name, tensor in named.items():
