@@ -230,6 +230,21 @@ def a_plan_without_a_path_on_a_device_is_named_once_and_runs_on_the_cpu():
         assert there.stats().place == "cpu"
 
 
+@check("two")
+def tensors_on_another_device_than_those_of_the_first_call_are_refused():
+    """A device would read their addresses as its own. (The emulated one's memory is the CPU's, so the first call's device is
+    renamed.)"""
+    rank, reduce = dist.get_rank(), on_device(AllReduce(PLANS[1], **OPTIONS))
+    reduce(gradients(0, rank))
+    reduce._devices = {torch.device("cuda", 0)}
+    with raises(deepreduce.ArgumentError, "tensor 0 is on cpu; frames are made on cuda:0, where all were in the first call"):
+        reduce(gradients(1, rank))
+    reduce._devices = {torch.device("cpu")}
+    reduce(gradients(1, rank))
+    reduce.check()
+    assert reduce.state_dict()["step"] == 2
+
+
 # ---- exchange=owner -----------------------------------------------------------------------------
 
 OWNER = "index=golomb value=uniform_quant(bits=4) feedback=residual exchange=owner"

@@ -186,6 +186,25 @@ def tensors_elsewhere_are_copied_and_slots_go_there():
         _engine.HOST.add("cpu")
 
 
+@check("two")
+def tensors_that_come_back_from_elsewhere_are_not_overwritten_by_their_old_copies():
+    from deepreduce.torch import _engine
+
+    rank = dist.get_rank()
+    for plan in (LOSSY, "index=all value=half(type=bf16) feedback=residual", "transform=lowrank(rank=2) feedback=residual"):
+        here, there = (AllReduce(plan, dense_below=100) for _ in range(2))
+        for step in range(4):
+            x, y = ([gradient.view(-1, 10) for gradient in gradients(step, rank)] for _ in range(2))
+            here(x)
+            if step % 2 == 0:
+                _engine.HOST.clear()
+            try:
+                there(y)
+            finally:
+                _engine.HOST.add("cpu")
+            assert all(map(same, x, y)), (plan, step)
+
+
 # ---- Slots and faults ---------------------------------------------------------------------------
 
 

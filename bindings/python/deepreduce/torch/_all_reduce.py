@@ -156,6 +156,11 @@ class AllReduce(Exchange):
         elif shapes != self._shapes:
             names = sorted({name for name, _ in shapes.items() ^ self._shapes.items()})
             raise ArgumentError(f"{', '.join(names)}: not the tensors of the first call, in number, size or type")
+        elif self._home is not None:
+            moved = next((name for name, tensor in named.items() if tensor.device not in self._devices), None)
+            if moved is not None:
+                (first,) = self._devices
+                raise ArgumentError(f"tensor {moved} is on {named[moved].device}; frames are made on {first}, where all were in the first call")
 
 
 @argument("bypass", "dense_below")

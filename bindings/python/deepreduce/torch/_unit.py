@@ -88,7 +88,7 @@ class Unit:
 
     def place(self, position: int, tensor: torch.Tensor) -> None:
         """Places this step's tensor of items[position]: flat, contiguous, read and overwritten in place."""
-        self._tensors[position] = tensor
+        self._tensors[position], self._copies[position] = tensor, None
         self._device = self._engine.slot_device(tensor.device)
         if tensor.device.type not in HOST:
             tensor = self._copies[position] = torch.empty(tensor.numel(), dtype=tensor.dtype)
