@@ -138,6 +138,52 @@ def a_state_of_another_kind_is_refused_by_what_it_lacks():
 
 
 @check("two")
+def the_second_half_of_a_call_needs_the_first():
+    rank = dist.get_rank()
+    for start in (0, 9):
+        reduce, other = AllReduce(LOSSY, start=start), AllReduce(LOSSY, start=start)
+        for step in range(3):
+            for half in (reduce.finish, reduce.cancel):
+                with raises(deepreduce.ArgumentError, f"{half.__name__} without start"):
+                    half()
+            assert reduce.state_dict()["step"] == reduce.stats().steps == step
+            x, y = gradients(step, rank), gradients(step, rank)
+            reduce.start(x), other(y)
+            for under_way in (reduce.state_dict, reduce.reset, lambda reduce=reduce, x=x: reduce.start(x)):
+                with raises(deepreduce.ArgumentError, "a step is under way: finish or cancel it first"):
+                    under_way()
+            reduce.finish()
+            assert all(map(same, x, y))
+        with raises(deepreduce.ArgumentError, "not the tensors of the first call"):
+            reduce.start(gradients(3, rank)[:2])
+        with raises(deepreduce.ArgumentError, "finish without start"):
+            reduce.finish()
+        reduce.start(gradients(3, rank))
+        reduce.cancel()
+        with raises(deepreduce.ArgumentError, "cancel without start"):
+            reduce.cancel()
+        assert reduce.stats().steps == 4
+    for plan in (LOSSY, None):
+        empty = AllReduce(plan, start=0 if plan else 9)
+        for _ in range(2):
+            empty.start([])
+            with raises(deepreduce.ArgumentError, "a step is under way"):
+                empty.start([])
+            empty.finish()
+            with raises(deepreduce.ArgumentError, "finish without start"):
+                empty.finish()
+        empty.start([])
+        empty.cancel()
+        assert empty.state_dict()["step"] == 3
+    bad = AllReduce("index=all value=log_quant", dense_below=0)  # (a call that fails has ended)
+    with raises(deepreduce.PeerError, "rank 1"):
+        bad([torch.full((2000,), float("nan") if rank else 1.0)])
+    with raises(deepreduce.ArgumentError, "finish without start"):
+        bad.finish()
+    assert bad.stats().steps == 1
+
+
+@check("two")
 def later_calls_may_pass_the_tensors_in_another_order():
     """Means go to the tensors of their names. (Dense steps sent them in the order of the call.)"""
     rank = dist.get_rank()

@@ -50,6 +50,7 @@ class AllReduce(Exchange):
         self._shapes: Dict[str, Tuple[torch.Size, torch.dtype]] = {}
         self._at: Dict[str, int] = {}
         self._sparse: Set[str] = set()
+        self._started = False  # and not finished or canceled
 
     def _begin_anew(self, **arguments: Any) -> None:
         AllReduce.__init__(self, **arguments)
@@ -74,6 +75,7 @@ class AllReduce(Exchange):
         named = tensors if isinstance(tensors, Mapping) else {str(i): tensor for i, tensor in enumerate(tensors)}
         self._require_idle()
         self._check(named)
+        self._started = True
         with self._timed():
             if self._plain:
                 with torch.no_grad():
@@ -94,6 +96,7 @@ class AllReduce(Exchange):
 
     def finish(self) -> None:
         """The second half: waits for what `start` sent, and writes the means to the tensors."""
+        self._end("finish")
         with self._timed():
             if self._plain:
                 self._finish_dense()
@@ -105,11 +108,21 @@ class AllReduce(Exchange):
     def cancel(self) -> None:
         """Abandons what `start` sent: it is added back to the residuals. All ranks must cancel; otherwise the next call raises
         OutOfStep on all."""
+        self._end("cancel")
         try:
             self._finish_dense()  # (the engine writes to these)
         finally:
             self._abort()
         self._end_step(False)
+
+    def _require_idle(self) -> None:
+        if self._started:
+            raise ArgumentError("a step is under way: finish or cancel it first")
+
+    def _end(self, half: str) -> None:
+        if not self._started:
+            raise ArgumentError(f"{half} without start")
+        self._started = False
 
     @contextlib.contextmanager
     def _timed(self) -> Iterator[None]:
@@ -120,6 +133,7 @@ class AllReduce(Exchange):
             done = True
         finally:
             if not done:
+                self._started = False
                 self._abort()
             step.own += time.perf_counter() - begin - (step.spent - before)
             if not done:

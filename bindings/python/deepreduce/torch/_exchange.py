@@ -598,7 +598,3 @@ class Exchange(Saved):
             return None
         unit, position = self._where[name]
         return unit.items[position].elements
-
-    def _require_idle(self) -> None:
-        if self._pending or self._held or self._dense:
-            raise ArgumentError("a step is under way: its last bucket has not arrived yet")
