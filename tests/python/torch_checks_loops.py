@@ -57,6 +57,40 @@ def all_reduce_is_the_sum_in_rank_order():
 
 
 @check("two", "four")
+def each_call_of_all_reduce_draws_again():
+    """All calls selected the same elements, and the others were never sent. Ranks need not have made the same number of calls."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    groups, alone, drawn = [dist.new_group([2 * i, 2 * i + 1]) for i in range(n // 2)], dist.new_group([0]), []
+
+    def draw(group=None):
+        x = torch.ones(4000)
+        deepreduce.torch.all_reduce([x], "sparsify=random(ratio=0.05) index=golomb value=raw", group)
+        drawn.append(x.bool())
+
+    for step in range(20):
+        draw()
+        assert same_on_all_ranks(drawn[-1].float()), step
+        if step == 5 and rank == 1:
+            with raises(deepreduce.ArgumentError, "tensor 0 is None"):
+                deepreduce.torch.all_reduce([None], LOSSLESS)
+        if step == 8:
+            for _ in range(1 + rank // 2):
+                draw(groups[rank // 2])
+            for _ in range(3 if rank == 0 else 0):
+                draw(alone)
+        if step == 11:
+            with raises(deepreduce.PeerError, "rank 1: "):
+                deepreduce.torch.all_reduce([torch.full((2000,), float("nan") if rank == 1 else 1.0)], "index=all value=log_quant")
+    assert torch.stack(drawn).sum(dim=0).max() < 15 and torch.stack(drawn).any(dim=0).float().mean() > 0.6
+    for _ in range(2):  # `start` counts from 0 in each call
+        x = torch.randn(4000)
+        mean = x.clone()
+        dist.all_reduce(mean)
+        deepreduce.torch.all_reduce([x], "sparsify=random(ratio=0.05)", start=1)
+        assert torch.allclose(x, mean / n, atol=1e-6)
+
+
+@check("two", "four")
 def what_was_sent_and_residuals_are_the_gradients():
     n, rank = dist.get_world_size(), dist.get_rank()
     for flat in (True, False):

@@ -177,15 +177,23 @@ class AllReduce(Exchange):
                 raise ArgumentError(f"tensor {moved} is on {named[moved].device}; frames are made on {first}, where all were in the first call")
 
 
+_calls = 0  # of all_reduce
+
+
 @argument("bypass", "dense_below")
 def all_reduce(tensors: Tensors, plan: Plans, group: Optional[dist.ProcessGroup] = None, **options: Any) -> None:
     """The mean over ranks of tensors, in place, once. It stores nothing between calls, so a plan with feedback is
-    refused; use AllReduce.
+    refused; use AllReduce. Each call draws other random numbers.
 
     tensors, plan, group  as of AllReduce
     options  those of AllReduce but `start`
     """
+    global _calls
     once = AllReduce(plan, group=group, **options)
     if once.keeps:
         raise ArgumentError("the plan has feedback, which AllReduce stores from call to call; all_reduce does not")
-    once(tensors)
+    once._before = _calls  # (ranks may differ: a call may be refused on one of them, or be of other ranks)
+    try:
+        once(tensors)
+    finally:
+        _calls = max(_calls, once._number)

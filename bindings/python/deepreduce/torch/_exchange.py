@@ -44,6 +44,7 @@ class Exchange(Saved):
 
     _warns = True  # of copies to the CPU
     _emulated: Optional[int] = None  # for tests: frames are made on an emulated device, with this seed
+    _before = 0  # of all_reduce: the calls before this one. Its step has their number, of the rank with most
 
     def __init__(
         self,
@@ -138,7 +139,8 @@ class Exchange(Saved):
             beside += f", frames made on {self._place_name}"
         descriptions = {name: self._words(name, found, name in sparse) for name, found in plans.items()}
         lines = [rules.lines for rules in self._rules]
-        require_same(self._arguments["control"], lines, options, beside, descriptions, engine, self._timeout)
+        before = require_same(self._arguments["control"], lines, options, beside, descriptions, engine, self._timeout, self._before)
+        self._number, self._start = self._number + before, self._start + before
         if not self._has_same_products(senders, engine):
             senders[:] = [self._sender_of(rules, max_bytes, sparse, engine) for rules in self._rules]
         if self._engine is not None:

@@ -24,7 +24,8 @@ def require_same(
     tensors: Mapping[str, str],
     engine: Engine,
     timeout: float,
-) -> None:
+    number: int = 0,
+) -> int:
     """ArgumentError, the same on all ranks, if a rank has another control, other options, plans or tensors. It names the rank,
     the first difference, and both values. Collective.
 
@@ -32,14 +33,18 @@ def require_same(
     options    as the user passed them, for the message; options without an effect may differ
     effective  a text of what determines the steps
     tensors    {name: its description, with its plans}
+    number     may differ
+
+    Returns the largest number of any rank.
     """
     own = terms_of(control, ["\n".join(lines) for lines in plans])
     texts = [digest(effective), digest(json.dumps(list(tensors.items()))), len(tensors)]
-    received = gathered("control", [*own, *texts], engine, timeout)
+    received = gathered("control", [*own, *texts, number], engine, timeout)
+    largest = max(words.pop() for words in received)
     check_terms([[bool(words[1]), words[1], 0] for words in received], engine.global_rank)
     rank, its, usual = first_other(received)
     if rank is None:
-        return
+        return largest
     settings = {"control": control, "plan": [line for lines in plans for line in lines], **options}
     descriptions = [json.loads(text) for text in gathered_texts("control", json.dumps([settings, tensors]), engine, timeout)]
     words = _difference(*descriptions[rank], *descriptions[[tuple(words) for words in received].index(tuple(usual))])
