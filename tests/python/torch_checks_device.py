@@ -245,6 +245,17 @@ def tensors_on_another_device_than_those_of_the_first_call_are_refused():
     assert reduce.state_dict()["step"] == 2
 
 
+@check("two")
+def all_reduce_raises_the_error_of_its_only_step():
+    rank = dist.get_rank()
+    on_device(AllReduce)
+    try:
+        with raises(deepreduce.PeerError, "rank 1: "):
+            deepreduce.torch.all_reduce([torch.full((4000,), float("nan") if rank else 1.0)], "index=all value=qsgd", dense_below=0)
+    finally:
+        on_device(AllReduce, None)
+
+
 # ---- exchange=owner -----------------------------------------------------------------------------
 
 OWNER = "index=golomb value=uniform_quant(bits=4) feedback=residual exchange=owner"

@@ -195,5 +195,6 @@ def all_reduce(tensors: Tensors, plan: Plans, group: Optional[dist.ProcessGroup]
     once._before = _calls  # (ranks may differ: a call may be refused on one of them, or be of other ranks)
     try:
         once(tensors)
+        once.check()
     finally:
         _calls = max(_calls, once._number)
