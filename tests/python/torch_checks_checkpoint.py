@@ -5,6 +5,7 @@ import logging
 import pathlib
 import sys
 import warnings
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -206,6 +207,72 @@ def residuals_add_to_the_mean_of_another_number_of_ranks_what_they_would_have_ad
 
 
 @check("four")
+def one_checkpoint_of_several_groups_has_the_residuals_of_each():
+    """As HSDP's: groups of ranks that exchange apart from each other, and one checkpoint."""
+    rank = dist.get_rank()
+    for number, groups in enumerate(([[0, 1], [2, 3]], [[0, 3], [1, 2]], [[0, 1, 2], [3]])):
+        group = next(made for members, made in [(members, dist.new_group(members)) for members in groups] if rank in members)
+        size, path = dist.get_world_size(group), folder(f"groups{number}")
+        exchanges = [AllReduce(EXACT_TOP, dense_below=0, group=group), ReduceScatter(EXACT_TOP, dense_below=0)]
+
+        def stepped(exchanges, step):
+            x, out = matrices(step, rank), torch.empty(600)
+            exchanges[0](x), exchanges[1](out, torch.cat(gradients(step, rank, (600,) * size)), group, dist.ReduceOp.AVG)
+            return [*x, out]
+
+        def new():
+            return [AllReduce(EXACT_TOP, dense_below=0, group=group), ReduceScatter(EXACT_TOP, dense_below=0)]
+
+        for step in range(2):
+            stepped(exchanges, step)
+        states = [exchange.state_dict() for exchange in exchanges]
+        dcp.save({"a": exchanges[0], "b": exchanges[1]}, checkpoint_id=path)
+        expected = stepped(exchanges, 2)
+        for options in ({}, {"group": group}):
+            for known in (False, True):
+                loaded = new()
+                if known:
+                    stepped(loaded, 9)
+                for key, exchange in zip("ab", loaded):
+                    load_checkpoint(exchange, path, key, **options)
+                assert all(map(same, stepped(loaded, 2), expected)), (groups, options, known)
+        loaded = new()
+        stepped(loaded, 9)
+        dcp.load(dict(zip("ab", loaded)), checkpoint_id=path)
+        assert all(map(same, stepped(loaded, 2), expected)), groups
+        loaded = new()  # as a version saved it that named ranks by their numbers in the group
+        for exchange, state in zip(loaded, states):
+            part = {key: value for key, value in part_of(state).items() if key not in ("group", "holds")}
+            exchange.load_state_dict({"version": 2, "step": 2, "ranks": size, f"rank{dist.get_rank(group)}": part})
+        assert all(map(same, stepped(loaded, 2), expected)), groups
+
+
+@check("four")
+def a_checkpoint_of_groups_is_refused_by_others():
+    rank, path = dist.get_rank(), folder("others")
+    pairs, crossed = ([dist.new_group(members) for members in groups] for groups in (([0, 1], [2, 3]), ([0, 2], [1, 3])))
+    reduce, world, other = (AllReduce(EXACT_TOP, dense_below=0, group=group) for group in (pairs[rank // 2], None, crossed[rank % 2]))
+    for exchange in (reduce, world, other):
+        exchange(matrices(0, rank))
+    before = [exchange.state_dict() for exchange in (reduce, world, other)]
+    dcp.save({"hook": reduce}, checkpoint_id=path)
+    of_pair = f"of several groups, {[0, 1] if rank < 2 else [2, 3]} and others"
+    with raises(deepreduce.ArgumentError, of_pair, "this group is [0, 1, 2, 3] of 4 ranks", "as they were"):
+        load_checkpoint(world, path)
+    with raises(deepreduce.ArgumentError, of_pair, f"this group is {[0, 2] if rank % 2 == 0 else [1, 3]} of 4 ranks"):
+        load_checkpoint(other, path)
+    with raises(deepreduce.ArgumentError, of_pair, "of 2 ranks"), mock.patch.object(dist, "get_world_size", lambda *_: 2):
+        load_checkpoint(reduce, path)  # (the other group is gone)
+    late = AllReduce(EXACT_TOP, dense_below=0)
+    load_checkpoint(late, path)  # (it takes this rank's group to be the same, until it knows)
+    with raises(deepreduce.ArgumentError, of_pair, "this group is [0, 1, 2, 3] of 4 ranks"):
+        late(matrices(1, rank))
+    for exchange, state in zip((reduce, world, other), before):
+        now, then = part_of(exchange.state_dict()), part_of(state)
+        assert all(same(now["residuals"][name]["state"], then["residuals"][name]["state"]) for name in then["residuals"])
+
+
+@check("four")
 def ranks_of_plain_files_that_are_gone_are_named_in_the_log_unless_their_state_is_given():
     rank, files = dist.get_rank(), folder("plain")
     saver = AllReduce(EXACT_TOP, dense_below=0)
@@ -289,6 +356,7 @@ def a_state_that_no_state_dict_gave_is_an_argument_error_and_changes_nothing():
         (f"failures of {own} is", {own: {**part, "failures": float("nan")}}),
         (f"{own} of the state is of type", {own: None}),
         (f"{own} of the state is of type", {own: [1]}),
+        *[(f"group of {own} is", {own: {**part, "group": value}}) for value in (None, 2, "01", [rank, rank], [1 - rank], [rank, -1], [rank, 10**6])],
         *[(f"the state of {name} is not a tensor of bytes", residual(state=value)) for value in (None, "x", saved["state"].float())],
         (f"the state of {name} is not a tensor of bytes", residual(state=saved["state"].reshape(2, -1))),
         (f"the residual of {name} is of None elements", residual(elements=None)),

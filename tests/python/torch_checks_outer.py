@@ -364,7 +364,7 @@ def islands_train_dense_inside_a_host_and_exchange_rounds_between_hosts():
                 Outer(model, SPARSE, every=4, group=leaders)
         share(model)
         assert same_on_all_ranks(buffers_of(model))
-        alike = []
+        alike, states = [], []
         for step in range(12):
             torch.manual_seed(1000 * step + rank)
             inner.zero_grad()
@@ -374,12 +374,19 @@ def islands_train_dense_inside_a_host_and_exchange_rounds_between_hosts():
             dist.broadcast(landed, leader, group=host)
             if landed:
                 share(model)
+                states.append(outer.state_dict() if rank == leader else {})
             there = [torch.empty_like(parameters_of(model)) for _ in range(2)]
             dist.all_gather(there, parameters_of(model), group=host)
             assert same(*there), (options, step)
             alike.append(same_on_all_ranks(buffers_of(model)))
         if not options:
             assert alike == [False, False, False, True] * 3
+        if rank == leader and not options:  # one of them is behind, and keeps its residuals
+            if rank == 2:
+                outer.load_state_dict(states[0])
+            assert outer.catch_up() == (rank == 2)
+            now, then = (state["exchange"]["reduces"]["0"][f"rank{rank}"]["residuals"] for state in (outer.state_dict(), states[0 if rank == 2 else -1]))
+            assert now.keys() == then.keys() != set() and all(torch.equal(now[name]["state"], then[name]["state"]) for name in then)
         if rank == leader:
             assert outer.info.last.workers == ("0", "2") and outer.info.rounds == (6 if "fragments" in options else 2 if "overlap" in options else 3), options
 

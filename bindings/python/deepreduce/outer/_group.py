@@ -18,6 +18,7 @@ from ..torch import AllReduce, Plans
 from ..torch._engine import Engine, all_gather, is_finite, lend, out_of_step
 from ..torch._exchange import ALWAYS
 from ..torch._rules import Rules
+from ..torch._saved import group_of, parts_for
 from ..torch._terms import gathered, gathered_texts, require_same, signed
 from ._agreed import Agreed, Local, Tensors
 from ._round import Round
@@ -200,7 +201,11 @@ class GroupExchange:
 
     def _part_of(self, state: SavedPart) -> SavedState:
         """This rank's part of an AllReduce's state."""
-        return dict(state.get(f"rank{self._engine.rank}", state.get("any", {})))
+        return dict(state.get(self._key_of(state), {}))
+
+    def _key_of(self, state: SavedPart) -> str:
+        new = "any" if "any" in state else f"rank{self._engine.global_rank(self._engine.rank)}"
+        return parts_for(state, self._engine)[0].get(self._engine.rank, new)
 
     def _numbers_of(self, state: SavedPart) -> Dict[str, int]:
         part = self._part_of(state)
@@ -208,12 +213,13 @@ class GroupExchange:
 
     def _adopted(self, state: SavedPart, newest: Mapping[str, int], warm: Mapping[str, torch.Tensor]) -> SavedState:
         """The state of an AllReduce at the newest rank's step, with this rank's residuals."""
-        part = {"residuals": {}, **self._part_of(state), "failures": newest["failures"], "failed": newest["failed"]}
+        own = self._part_of(state) or group_of(self._engine)
+        part = {"residuals": {}, **own, "failures": newest["failures"], "failed": newest["failed"]}
         part.pop("holds", None)
         if warm:
             part["warm"] = dict(warm)
         adopted = {**state, "step": newest["step"], "ranks": state["ranks"] or newest["ranks"]}
-        return {**adopted, f"rank{self._engine.rank}": part} if newest["ranks"] or state["ranks"] else adopted
+        return {**adopted, self._key_of(state): part} if newest["ranks"] or state["ranks"] else adopted
 
     def _broadcast(self, tensor: torch.Tensor, source: int) -> None:
         far = tensor if self._engine.has_backend("cpu") else tensor.cuda()

@@ -163,6 +163,11 @@ class Engine:
     def global_rank(self, rank: int) -> int:
         return dist.get_global_rank(self.group, rank)  # type: ignore[no-any-return]
 
+    @property
+    def members(self) -> List[int]:
+        """The ranks of the default group that are in the group, in its order."""
+        return [self.global_rank(rank) for rank in range(self.size)]
+
     def named(self, error: Error) -> Error:
         """The error of a merge of the ranks' frames, with the rank in the message and as `rank`."""
         words = str(error)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
+import torch.distributed as dist
 
 from .._native._types import SavedPart, SavedState
 from ..errors import ArgumentError
@@ -18,9 +19,10 @@ from ._ladder import keeper_of
 if TYPE_CHECKING:
     from ._unit import Item
 
-# A state_dict is {"version", "step", "ranks", "rank3": the part of rank 3}. Keys name the rank, so that one checkpoint of
-# torch.distributed.checkpoint holds the states of all ranks. A part for "any" rank has no residuals. Version 1 had one
-# rank, whose part was beside the other keys.
+# A state_dict is {"version", "step", "ranks", "rank3": the part of rank 3}. Keys name the rank of the default group, so that
+# one checkpoint of torch.distributed.checkpoint holds the states of all ranks. A part from a group that is not the whole
+# default group has "group", its ranks; without it keys name the rank in the group. A part for "any" rank has no residuals.
+# Version 1 had one rank, whose part was beside the other keys.
 _VERSION = 2
 _PART = re.compile(r"rank(0|[1-9]\d{0,5})|any")
 _RANKS_MAX = 65536  # of an exchange
@@ -38,11 +40,11 @@ def state_for_new_rank(state: SavedPart) -> SavedState:
     """
     now = _as_now(state)
     parts = [part for key, part in now.items() if _PART.fullmatch(key)]
-    new: SavedState = {}
-    if parts:
-        own = {key: OF_ITS_RANK[key]() if key in OF_ITS_RANK else value for key, value in parts[0].items() if key != "holds"}
-        new = {"any": {**own, "scale": 0.0}}  # (earlier versions stored the residuals of factors beside them)
-    return {"version": _VERSION, "step": now["step"], "ranks": now["ranks"], **new}
+    if not parts:
+        return {"version": _VERSION, "step": now["step"], "ranks": now["ranks"]}
+    part = {key: OF_ITS_RANK[key]() if key in OF_ITS_RANK else value for key, value in parts[0].items() if key not in ("group", "holds")}
+    new = {**part, "scale": 0.0}  # (earlier versions stored the residuals of factors beside them)
+    return {"version": _VERSION, "step": now["step"], "ranks": len(parts[0].get("group", ())) or now["ranks"], "any": new}
 
 
 def state_of_rank(states: Mapping[int, SavedPart], rank: int, size: int) -> SavedState:
@@ -79,6 +81,49 @@ def require_numbers(where: str, given: SavedPart) -> None:
     scale = given.get("scale", 1.0)
     if not isinstance(scale, (int, float)) or not abs(scale) <= sys.float_info.max:
         raise ArgumentError(f"scale of {where} is {_short(scale)}, not a finite number")
+
+
+def require_group(key: str, group: object) -> None:
+    """ArgumentError for what is not the ranks of a group that saved this part."""
+    ranks = group if isinstance(group, list) else []
+    are_ranks = all(isinstance(rank, int) and 0 <= rank < _RANKS_MAX for rank in ranks)
+    if not are_ranks or len(set(ranks)) < len(ranks) or key not in [f"rank{rank}" for rank in ranks]:
+        raise ArgumentError(f"group of {key} is {_short(group)}, not the ranks of a group with {key}")
+
+
+def numbers_of(there: Sequence[int], saved: Optional[List[int]], members: List[int], several: bool = False) -> Dict[int, int]:
+    """{rank in the group: number of its part}, of the parts of a state that a group loads. Raises ArgumentError.
+
+    there    numbers of all parts
+    saved    the group that saved this rank's part; None: numbers are ranks in the group
+    members  of the group that loads
+    several  whether the checkpoint has parts of other groups, too
+
+    What one group saved suits any group, rank by rank. What several saved suits the same ones alone: how the means of groups add
+    up is not known here.
+    """
+    if saved is None:
+        return {number: number for number in there}
+    several, ranks = several or not set(there) <= set(saved), dist.get_world_size()
+    if several and (saved != members or max(there) >= ranks):
+        raise ArgumentError(
+            f"the state is of several groups, {_short(saved)} and others, and this group is {_short(members)} of {ranks} ranks:"
+            " all groups must be as they were"
+        )
+    return {saved.index(number): number for number in there if number in saved}
+
+
+def group_of(engine: Engine) -> Dict[str, List[int]]:
+    """What the parts of a group's ranks have besides, if it is not the whole default group."""
+    return {} if engine.members == list(range(dist.get_world_size())) else {"group": engine.members}
+
+
+def parts_for(state: SavedPart, engine: Engine) -> Tuple[Dict[int, str], Optional[List[int]]]:
+    """{rank in the group: key of its part}, and the group that saved these parts, if it is not the whole default group."""
+    there = sorted(int(key[4:]) for key in state if _PART.fullmatch(key) and key != "any")
+    own = engine.global_rank(engine.rank)
+    saved = state[f"rank{own if own in there else there[0]}"].get("group") if there else None
+    return {rank: f"rank{number}" for rank, number in numbers_of(there, saved, engine.members, "several" in state).items()}, saved
 
 
 def _short(value: object) -> str:
@@ -124,8 +169,9 @@ class Saved:
             return dict(self._loaded)
         state: SavedState = {"version": _VERSION, "step": self._number, "ranks": 0}
         if self._engine is not None:
-            part = {**self._residuals(), "failures": self._engine.failures, "failed": self._engine.failed}
-            state.update({"ranks": self._engine.size, f"rank{self._engine.rank}": {**part, "holds": _holds(part)}})
+            engine = self._engine
+            part = {**self._residuals(), "failures": engine.failures, "failed": engine.failed, **group_of(engine)}
+            state.update({"ranks": engine.size, f"rank{engine.global_rank(engine.rank)}": {**part, "holds": _holds(part)}})
         return state
 
     def load_state_dict(self, state: SavedPart) -> None:
@@ -134,7 +180,7 @@ class Saved:
         With another number of ranks, residuals are multiplied by ranks now / ranks then: they contribute to the mean what
         they would have contributed. The residuals of removed ranks are lost, with a warning of the logger
         "deepreduce.torch", unless the state has them, too: of a state {**first, **second}, rank r of m receives those of
-        ranks r + m, r + 2 m, …
+        ranks r + m, r + 2 m, … Ranks are those in the group. A checkpoint of several groups is loaded by the same groups.
 
         A ReduceScatter's residuals are of one number of ranks, and are refused with another one.
 
@@ -161,6 +207,8 @@ class Saved:
         require_numbers("the state", state)
         for key, part in parts.items():
             require_numbers(key, part)
+            if "group" in part:
+                require_group(key, part["group"])
             if "holds" in part and part["holds"] != _holds({**part}):
                 raise ArgumentError(
                     f"{key} of the state holds `{_holds(part)}`, and `{part['holds']}` was saved: tensors or plan"
@@ -187,13 +235,15 @@ class Saved:
 
     def _accept(self, loaded: SavedPart, engine: Engine) -> None:
         """A residual e of n ranks adds e / n to a later mean. For the same contribution with m ranks it becomes m / n e."""
-        rank, size, ranks = engine.rank, engine.size, int(loaded["ranks"]) or engine.size
-        there = {int(key[4:]) for key in loaded if _PART.fullmatch(key) and key != "any"}
-        own: Any = loaded.get(f"rank{rank}", loaded.get("any"))
+        rank, size = engine.rank, engine.size
+        there, saved = parts_for(loaded, engine)
+        ranks = len(saved or ()) or int(loaded["ranks"]) or size
+        own: Any = loaded.get(there.get(rank, "any"))
         if own is None and there:
-            raise ArgumentError(f"the state is of rank {min(there)}, this is rank {rank}: each rank has its own")
+            this = rank if saved is None else engine.global_rank(rank)
+            raise ArgumentError(f"the state is of rank {there[min(there)][4:]}, this is rank {this}: each rank has its own")
         gone = range(rank + size, ranks, size)
-        lost = [number for number in gone if number not in there]
+        lost = [number if saved is None else saved[number] for number in gone if number not in there]
         if lost and own is not None:
             named = ", ".join(map(str, lost[:16])) + (f" and {len(lost) - 16} more" if len(lost) > 16 else "")
             _log.warning("residuals of rank %s of %d are lost: the state has none", named, ranks)
@@ -201,7 +251,7 @@ class Saved:
             own = {self._state_key: {}}
         scale = loaded.get("scale", 1.0) * own.get("scale", 1.0) * size / ranks
         require_numbers("the state", {"scale": scale})
-        self._set_residuals(own, [loaded[f"rank{number}"] for number in gone if number in there], scale)
+        self._set_residuals(own, [loaded[there[number]] for number in gone if number in there], scale)
         engine.failures, engine.failed = int(own.get("failures", 0)), int(own.get("failed", 0))
         self._loaded, self._number = None, int(loaded["step"])
         self._resume()
