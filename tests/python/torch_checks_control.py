@@ -121,6 +121,36 @@ def control_carries_residuals_to_factors_and_back():
         assert not residuals_of(reduce).any() and reduce.control.rung == 0
 
 
+BITS = "feedback=residual index=all value=uniform_quant(bits=8) exchange=owner"
+OWNERS = [None, BITS, BITS.replace("8", "4"), TEN + " exchange=owner"]
+
+
+@check("control")
+def control_carries_what_owners_kept_of_their_sums():
+    """A sum is of means, so what its owner keeps counts as often as there are ranks."""
+    n, slow = dist.get_world_size(), [True]
+    with link(lambda: 1e-4 if slow[0] else 1e-9):
+        reduce = AllReduce(OWNERS, control="aimd(target_ms=5)", dense_below=100)
+        rungs, given, received, owned = [], 0, 0, 0
+        for step in range(50):
+            slow[0] = step < 20
+            rungs.append(reduce.control.rung)
+            got, mean = exchanged(reduce, step)
+            given, received = given + mean, received + got.double()
+            assert same_on_all_ranks(got)
+            residual = torch.zeros(3540, dtype=torch.float64)
+            sums = reduce._owned_states("sums")
+            for states, times in ((reduce._all_states(), 1), (sums, n)):
+                for name, state in states.items():
+                    if state.memory.any():
+                        residual.split([3000, 40, 500])[int(name)].add_(torch.from_numpy(state.residual.copy()), alpha=times)
+            owned += any(state.memory.any() and state.residual.any() for state in sums.values())
+            dist.all_reduce(residual)
+            assert torch.allclose((given - received) * n, residual, atol=2e-3), (step, rungs)
+        assert owned and set(rungs) == set(range(4)) and rungs[-1] == 0, rungs
+        assert not residual.any()
+
+
 @check("control")
 def control_with_factors_goes_on_from_a_saved_state():
     with link(lambda: 1e-4):

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch_ranks import check, gradients, make_model, parameters_of, raises, same, same_on_all_ranks, steps_of, train, wrapped
 
 import deepreduce
-from deepreduce.torch import AllReduce, DDPHook, OutOfStep, ReduceScatter, _slots
+from deepreduce.torch import AllReduce, DDPHook, OutOfStep, ReduceScatter, _slots, state_for_new_rank
 
 BITS4 = "index=all value=uniform_quant(bits=4) feedback=residual"
 FILES = pathlib.Path(__file__).parent / "torch_states"
@@ -65,6 +65,80 @@ def ddp_trains_with_owners_and_goes_on_from_a_saved_state_bit_for_bit():
     again.scale_residuals(2.0)
     again.reset()
     assert again.metrics()["residual_norm"] == 0
+
+
+def still_to_come(reduce, group=None):
+    """[d] what later means of a group have besides their gradients: the mean of its residuals, and what owners kept of sums. f64"""
+    n, found = dist.get_world_size(group), []
+    sums = reduce._owned_states("sums")
+    for name, state in reduce._all_states().items():
+        parts = [(state, n), *([(sums[name], 1)] if name in sums else [])]
+        found.append(sum(torch.from_numpy(part.residual.copy()).double() / by if part.memory.any() else torch.zeros(reduce._elements(name)) for part, by in parts))
+    whole = torch.cat(found).double()
+    dist.all_reduce(whole, group=group)
+    return whole
+
+
+@check("four")
+def what_owners_kept_of_sums_is_loaded_by_another_number_of_ranks_and_by_other_owners():
+    rank, plan = dist.get_rank(), BITS4 + " exchange=owner"
+    pair, trio = dist.new_group([0, 1]), dist.new_group([0, 1, 2])
+
+    def made(group, first=0, **options):
+        reduce = AllReduce(options.pop("plan", plan), dense_below=0, group=group, **options)
+        for step in range(first, first + 3):
+            reduce(gradients(step, rank))
+        return reduce
+
+    for old, new, options in ((None, pair, {}), (pair, None, {}), (None, trio, {}), (None, None, {"frame_bytes": 4000}), (None, None, {"plan": BITS4})):
+        before, after = (dist.get_world_size(group) for group in (old or dist.group.WORLD, new or dist.group.WORLD))
+        state, expected = None, torch.zeros(3540, dtype=torch.float64)
+        if rank < before:
+            saver = made(old)
+            state, expected = saver.state_dict(), still_to_come(saver, old)
+            owned = torch.tensor(float(any(sums.memory.any() and sums.residual.any() for sums in saver._owned_states("sums").values())))
+            dist.all_reduce(owned, group=old)
+            assert owned > 1
+        states = [None] * 4
+        dist.all_gather_object(states, state)
+        dist.broadcast(expected, 0)
+        if rank < after:
+            loaded = made(new, 9, **options)
+            if rank < before:
+                loaded.load_state_dict({**{key: value for other in states[:before] for key, value in other.items()}, **state})
+            else:
+                loaded.load_state_dict(state_for_new_rank(states[0]))
+            assert torch.allclose(still_to_come(loaded, new), expected, rtol=1e-5, atol=1e-6), (before, after, options)
+            x = gradients(3, rank)
+            loaded(x)
+            first = torch.cat(x)
+            dist.broadcast(first, 0, group=new)
+            assert same(first, torch.cat(x))
+            single = still_to_come(loaded, new)
+            loaded.scale_residuals(2.0)
+            assert torch.equal(still_to_come(loaded, new), 2 * single)
+        dist.barrier()
+
+
+@check("two")
+def sums_that_no_owner_kept_are_refused_and_change_nothing():
+    rank, plan = dist.get_rank(), BITS4 + " exchange=owner"
+    reduce = AllReduce(plan, dense_below=0)
+    for step in range(3):
+        reduce(gradients(step, rank))
+    state, own = reduce.state_dict(), f"rank{rank}"
+    name, saved = next(iter(state[own]["sums"].items()))
+    spoiled, other = saved.clone(), state[own]["sums"]["1"]
+    spoiled[-4:] = torch.tensor([0, 0, 0xC0, 0x7F], dtype=torch.uint8)
+    for words, sums in [
+        ("not finite", {name: spoiled}), ("is not a tensor of bytes", {name: None}), ("no such tensor", {"9": saved}),
+        (f"the sums of {name} are of", {name: other}), (f"the sums of {name}", {name: torch.ones_like(saved)}),
+    ]:  # fmt: skip
+        with raises(deepreduce.ArgumentError, words):
+            reduce.load_state_dict({**state, "step": 9, own: {"residuals": {}, "sums": {**state[own]["sums"], **sums}}})
+        now = reduce.state_dict()
+        assert now["step"] == 3 and all(same(now[own]["sums"][tensor], sums) for tensor, sums in state[own]["sums"].items()), words
+        assert all(same(now[own]["residuals"][tensor]["state"], residual["state"]) for tensor, residual in state[own]["residuals"].items()), words
 
 
 @check("two")

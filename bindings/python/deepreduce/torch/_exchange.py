@@ -29,7 +29,7 @@ from ._factors import by_name, carry_residuals, checked_warm_starts
 from ._figures import metrics_of, words_of
 from ._ladder import Ladder, Rung, keeper_of, plans_of
 from ._rules import Plans, Rules, warn_of_plans
-from ._saved import Saved, check_residuals
+from ._saved import Saved, check_residuals, check_sums
 from ._terms import gathered, require_same
 from ._unit import Item, NumberUnit, RowsUnit, Unit, bytes_of
 
@@ -276,6 +276,8 @@ class Exchange(Saved):
         number = self._ladder.control.rung if self._ladder else 0
         rung = (self._ladder.rungs[number] if self._ladder else None) or self._rung(number)
         if self._ladder:
+            if carry:
+                self._return_sums()
             self._ladder.rungs[number] = rung
             carry_residuals(self._units if carry else [], rung.units if carry else [], self._states)
         self._sender, self._units, self._where = rung
@@ -542,7 +544,7 @@ class Exchange(Saved):
             },
         }
 
-    def _set_residuals(self, loaded: SavedPart, more: Sequence[SavedPart], scale: float) -> None:
+    def _set_residuals(self, loaded: SavedPart, more: Sequence[SavedPart], scale: float, ranks: int) -> None:
         control = self._ladder.replayed(loaded.get("control")) if self._ladder else None
         rung = None if control is None else self._rung(control.rung)
         sender, units = (self._sender, self._units) if rung is None else (rung.sender, rung.units)
@@ -550,8 +552,10 @@ class Exchange(Saved):
         loaded, *more = (by_name(part, units, sender) for part in (loaded, *more))
         warm = checked_warm_starts(loaded, sender)
         states = self._all_states()
+        items = {name: unit.items[i] for name, (unit, i) in self._where.items()}
         for part in (loaded, *more):
-            check_residuals(part["residuals"], states, {name: unit.items[i] for name, (unit, i) in self._where.items()})
+            check_residuals(part["residuals"], states, items)
+            check_sums(part.get("sums", {}), states, items, sender)
         if self._ladder and control is not None:
             self._ladder.restart(False, control)
             self._ladder.rungs[control.rung] = rung
@@ -564,13 +568,21 @@ class Exchange(Saved):
             for part in more:
                 if name in part["residuals"]:
                     self._add_residual(name, state, State._from_bytes(part["residuals"][name]["state"].cpu().numpy()))
+        here = {name: numpy.zeros_like(memory) for name, memory in self._owned_bytes("sums").items()}
+        self._put_owned("sums", here)
+        for part in (loaded, *more):
+            for name, saved in part.get("sums", {}).items():
+                sums = State._from_bytes(saved.cpu().numpy())
+                if part is loaded and name in here and self._engine is not None and ranks == self._engine.size:
+                    self._put_owned("sums", {name: sums.memory})
+                    owned = self._owned_states("sums")[name]
+                    if owned.memory.any():  # what is left is of elements that others own now
+                        sums.residual[:] -= owned.residual
+                self._add_sums(name, states[name], sums, ranks)
         self._put_owned("states", {name: states[name].memory for name in self._owned if name in states})
         for name in self._owned:
             if name in self._states:  # (of another rung: a residual is stored once)
                 self._states[name].memory[:] = 0
-        for name, zeros in self._owned_bytes("sums").items():
-            sums = loaded.get("sums", {}).get(name)
-            self._put_owned("sums", {name: numpy.zeros_like(zeros) if sums is None else sums.cpu().numpy()})
         if scale != 1:
             self._scale(scale)
 
@@ -583,6 +595,21 @@ class Exchange(Saved):
             state.residual[:] += other.residual
         else:
             state.memory[:] = State.from_residual(self._like(name), keeper_of([item.plan]), other.residual).memory
+
+    def _add_sums(self, name: str, state: State, sums: State, ranks: int) -> None:
+        """Adds what an owner kept of the mean of `ranks` ranks to a residual, of which that mean has one part in `ranks`."""
+        if sums.memory.any() and sums.residual.any():
+            sums.scale(ranks)
+            self._add_residual(name, state, sums)
+
+    def _return_sums(self) -> None:
+        """Before another rung, in which ranks own other elements, or none: adds the owner's residuals to this rank's."""
+        assert self._engine is not None
+        for name, sums in self._owned_states("sums").items():
+            own, zeros = State._from_bytes(self._owned_bytes("states")[name]), numpy.zeros_like(sums.memory)
+            self._add_sums(name, own, sums, self._engine.size)
+            self._put_owned("states", {name: own.memory})
+            self._put_owned("sums", {name: zeros})
 
     def _give_back(self, means: Mapping[str, torch.Tensor]) -> None:
         """After `check` raised, for a caller that drops the whole step: adds what the units without a fault have written (the others

@@ -7,6 +7,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
+import numpy
 import torch
 import torch.distributed as dist
 
@@ -17,6 +18,7 @@ from ._engine import Engine
 from ._ladder import keeper_of
 
 if TYPE_CHECKING:
+    from ._device_sender import AnySender
     from ._unit import Item
 
 # A state_dict is {"version", "step", "ranks", "rank3": the part of rank 3}. Keys name the rank of the default group, so that
@@ -147,8 +149,9 @@ class Saved:
     def _residuals(self) -> SavedState:
         raise NotImplementedError
 
-    def _set_residuals(self, loaded: SavedPart, more: Sequence[SavedPart], scale: float) -> None:
-        """Sets the residuals: of this rank's part plus those of removed ranks, times `scale`. On an ArgumentError none changes."""
+    def _set_residuals(self, loaded: SavedPart, more: Sequence[SavedPart], scale: float, ranks: int) -> None:
+        """Sets the residuals: of this rank's part plus those of removed ranks, times `scale`. On an ArgumentError none changes.
+        ranks: how many there were."""
         raise NotImplementedError
 
     def _resume(self) -> None:
@@ -251,7 +254,7 @@ class Saved:
             own = {self._state_key: {}}
         scale = loaded.get("scale", 1.0) * own.get("scale", 1.0) * size / ranks
         require_numbers("the state", {"scale": scale})
-        self._set_residuals(own, [loaded[there[number]] for number in gone if number in there], scale)
+        self._set_residuals(own, [loaded[there[number]] for number in gone if number in there], scale, ranks)
         engine.failures, engine.failed = int(own.get("failures", 0)), int(own.get("failed", 0))
         self._loaded, self._number = None, int(loaded["step"])
         self._resume()
@@ -278,3 +281,24 @@ def check_residuals(residuals: SavedPart, states: Mapping[str, State], items: Ma
                 saved.check(torch.empty(items[name].elements, dtype=items[name].dtype), keeper_of([items[name].plan]))
             except ArgumentError as error:
                 raise ArgumentError(f"{name}: {error}") from None
+
+
+def check_sums(sums: SavedPart, states: Mapping[str, State], items: Mapping[str, Item], sender: AnySender) -> None:
+    """ArgumentError for what an owner kept of sums of tensors that are not here, or of another size or feedback.
+
+    sums  {name: what a state_dict has of a tensor}
+    """
+    for name, saved in sums.items():
+        require_bytes(name, saved)
+        if name not in states or name not in items:
+            raise ArgumentError(f"the sums of {name}: no such tensor with a residual is here")
+        size, elements = sender.tensor(name).sum_state, items[name].elements
+        state = State._from_bytes(saved.cpu().numpy())
+        try:
+            found = state.residual if state.memory.any() else numpy.zeros(elements, numpy.float32)
+        except ArgumentError as error:
+            raise ArgumentError(f"the sums of {name}: {error}") from None
+        if found.size != elements or size not in (0, state.size):
+            raise ArgumentError(f"the sums of {name} are of {found.size} elements in {state.size} bytes, and it has {elements} here in {size}")
+        if not numpy.isfinite(found).all():
+            raise ArgumentError(f"the sums of {name} have a value that is not finite")

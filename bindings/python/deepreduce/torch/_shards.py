@@ -254,18 +254,15 @@ class ReduceScatter(Saved):
         """The states of all shards as one; version 0.2 had a list with one for each."""
         return {"states": [torch.from_numpy(self._sender.read_state(_NAME))] if self._keeps else []}
 
-    def _accept(self, loaded: SavedPart, engine: Engine) -> None:
+    def _set_residuals(self, loaded: SavedPart, more: Sequence[SavedPart], scale: float, ranks: int) -> None:
+        states = [state for state in loaded["states"] if state is not None]
         # (FSDP2 cuts each parameter into one part a rank: among other ranks a place has another element, whatever the size.)
-        ranks, part = int(loaded["ranks"]), loaded.get(f"rank{engine.rank}", loaded.get("any", {}))
-        if ranks not in (0, engine.size) and any(state is not None for state in part.get("states", ())):
+        assert self._engine is not None
+        if states and ranks != self._engine.size:
             raise ArgumentError(
-                f"the residuals are of shards for {ranks} ranks, and {engine.size} ranks are here: shards have other elements."
+                f"the residuals are of shards for {ranks} ranks, and {self._engine.size} ranks are here: shards have other elements."
                 " Load state_for_new_rank(state) on all ranks: its residuals are zero"
             )
-        super()._accept(loaded, engine)
-
-    def _set_residuals(self, loaded: SavedPart, more: Sequence[SavedPart], scale: float) -> None:
-        states = [state for state in loaded["states"] if state is not None]
         for i, state in enumerate(states):
             require_bytes(f"shard {i}", state)
         size = self._sender.tensor(_NAME).state
