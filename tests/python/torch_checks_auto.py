@@ -3,7 +3,9 @@
 import copy
 import logging
 import math
+import pickle
 import warnings
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -116,6 +118,29 @@ def auto_resumes_with_the_plan_that_it_chose():
         assert again.choice.name == "8 bits"
         trained(again, 16, 12, other, second)
         assert same(parameters_of(ddp), parameters_of(other)), before
+
+
+@check("two")
+def a_copy_of_an_auto_hook_has_its_choice_or_will_choose():
+    for name in ("8 bits", "dense"):
+        with Only(name):
+            hook = DDPHook("auto")
+            ddp, optimizer = trained(hook, 4)
+            early = copy.deepcopy(hook)
+            trained(hook, 12, 4, ddp, optimizer)
+            late, model = pickle.loads(pickle.dumps(hook)), make_model()
+        assert early.choice is None and late.choice == hook.choice is not None, name
+        model.load_state_dict(ddp.module.state_dict())
+        other = wrapped(model, late)
+        second = torch.optim.Adam(other.parameters(), lr=0.01)
+        second.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        with mock.patch.object(_auto.Auto, "decide", lambda *_: None):  # (neither chooses again)
+            trained(hook, 16, 12, ddp, optimizer)
+            trained(late, 16, 12, other, second)
+        assert same(parameters_of(ddp), parameters_of(other)) and late.stats().last.frame == hook.stats().last.frame, name
+        with Only(name):
+            trained(early, 20, 4)
+        assert early.choice.name == name
 
 
 @check("two")

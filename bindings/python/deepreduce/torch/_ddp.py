@@ -118,6 +118,12 @@ class DDPHook(Exchange):
     def _begin_anew(self, **arguments: Any) -> None:
         DDPHook.__init__(self, **arguments)
 
+    def __getstate__(self) -> SavedState:
+        state = super().__getstate__()
+        if self._auto is not None:  # (the state has the choice, if there is one)
+            state["arguments"]["plan"] = "auto"
+        return state
+
     def register(self, model: torch.nn.Module) -> DDPHook:
         """Registers the hook with a DistributedDataParallel, and returns it. Once, and for one model."""
         if self._engine is not None:
