@@ -159,6 +159,34 @@ def auto_measures_a_step_later_where_a_gradient_is_not_finite():
 
 
 @check("two")
+def auto_chooses_after_ten_more_dense_steps_where_a_state_is_loaded_before_the_choice():
+    """Also of a step beyond `start`: the step that should have measured had a gradient that is not finite."""
+    for stop in (11, 4):
+        with Only("8 bits"):
+            hook = DDPHook("auto")
+            ddp, optimizer = trained(hook, min(stop, 9))
+            if stop > 9:
+                with mock.patch.object(_auto.Auto, "decide", lambda *_: None):
+                    trained(hook, stop, 9, ddp, optimizer)
+            assert hook.choice is None and hook.stats().last.frame == 0
+            again, model = DDPHook("auto"), make_model()
+            again.load_state_dict(hook.state_dict())
+            model.load_state_dict(ddp.module.state_dict())
+            other = wrapped(model, again)
+            second = torch.optim.Adam(other.parameters(), lr=0.01)
+            trained(again, stop + 9, stop, other, second)
+            assert again.choice is None and again.stats().last.frame == 0, stop
+            trained(again, stop + 10, stop + 9, other, second)
+            assert again.choice.name == "8 bits" and len(again._auto._compute) == 9, stop
+            trained(again, stop + 11, stop + 10, other, second)
+            assert again.stats().last.frame > 0, stop
+        fresh = DDPHook("auto")
+        fresh.load_state_dict(hook.state_dict())
+        fresh.reset()
+        assert fresh._start == 10 and fresh.choice is None
+
+
+@check("two")
 def auto_is_of_the_hook_alone_and_without_control():
     with raises(ArgumentError, '"auto"', "control"):
         DDPHook("auto", control="fit(target_ms=20)")

@@ -101,7 +101,7 @@ class DDPHook(Exchange):
         super().__init__(None if auto else plan, dense_below, start, flat, timeout, seed, group, control, nonfinite)
         self._frame_bytes = self._arguments["frame_bytes"] = frame_bytes
         self._auto = Auto() if auto else None
-        self._start = max(start, STEPS) if auto else start
+        self._measure_from_here()
         self._named: List[Tuple[str, torch.Size, torch.dtype]] = []
         self._sparse: Set[str] = set()  # those of them whose gradients are sparse
         self._gradients: Dict[str, torch.Tensor] = {}  # of the step after which "auto" chooses
@@ -188,7 +188,7 @@ class DDPHook(Exchange):
                 self._all_reduce(buffer)
             else:
                 self._arrive(bucket, buffer)
-            if self._auto is not None and self._number + 1 == self._start:
+            if self._choice_is_due:
                 self._gradients.update(zip((self._names[id(parameter)] for parameter in bucket.parameters()), bucket.gradients()))
             if last:
                 self._complete()
@@ -222,19 +222,35 @@ class DDPHook(Exchange):
         if self._auto is None or self._auto.choice is not None:
             return
         self._auto.observe(self._now)
-        if self._number + 1 == self._start:
+        if self._choice_is_due:
             options = {name: self._arguments[name] for name in ("dense_below", "flat", "timeout", "seed")}
             options["frame_bytes"] = self._frame_bytes
             choice = self._auto.decide(self._gradients, self._engine, options)
             self._gradients.clear()
-            if choice is None:
-                self._start += 1
-            else:
+            if choice is not None:
                 self._adopt(choice)
 
     @property
+    def _will_choose(self) -> bool:
+        return self._auto is not None and self._auto.choice is None
+
+    @property
+    def _choice_is_due(self) -> bool:
+        """Whether it chooses at the end of this step: the last of the dense ones, or a later one if that could not be measured."""
+        return self._will_choose and self._number + 1 >= self._start
+
+    def _measure_from_here(self) -> None:
+        """Before a choice: it is after `start` steps, and after ten that this hook has seen."""
+        if self._will_choose:
+            self._start = max(self._arguments["start"], self._number + STEPS)
+
+    @property
+    def _plain(self) -> bool:
+        return super()._plain or self._will_choose
+
+    @property
     def _makes_frames(self) -> bool:  # ("auto" measures dense steps first)
-        return super()._makes_frames and (self._auto is None or self._auto.choice is not None)
+        return super()._makes_frames and not self._will_choose
 
     def _adopt(self, choice: Choice) -> None:
         """Continues with the chosen plan."""
@@ -254,6 +270,11 @@ class DDPHook(Exchange):
         if self._auto is not None and chosen:
             self._adopt(Choice(**chosen))
         super().load_state_dict(state)
+        self._measure_from_here()
+
+    def reset(self) -> None:
+        super().reset()
+        self._measure_from_here()
 
     def _watch(self, on_cpu: bool) -> None:
         """Records the thread of each backward, and whether it ends without an exception."""
