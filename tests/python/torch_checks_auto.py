@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch_ranks import check, make_model, parameters_of, raises, same, same_on_all_ranks, steps_of, wrapped
 
-from deepreduce import ArgumentError
+from deepreduce import ArgumentError, PlanError
 from deepreduce.torch import _auto
 from deepreduce.torch import AllReduce, DDPHook
 
@@ -184,6 +184,49 @@ def auto_chooses_after_ten_more_dense_steps_where_a_state_is_loaded_before_the_c
         fresh.load_state_dict(hook.state_dict())
         fresh.reset()
         assert fresh._start == 10 and fresh.choice is None
+
+
+@check("two")
+def a_state_that_auto_refuses_changes_nothing():
+    own, states = f"rank{dist.get_rank()}", {}
+    for name in ("8 bits", "bf16"):
+        with Only(name):
+            hook = DDPHook("auto")
+            trained(hook, 12)
+        states[name] = hook.state_dict()
+    good, choice = states["8 bits"], states["8 bits"][own]["auto"]
+    some = next(iter(good[own]["residuals"]))
+
+    def changed(**part):
+        return {**good, own: {**{key: value for key, value in good[own].items() if key != "holds"}, **part}}
+
+    refused = [
+        ("version 9", {**good, "version": 9}), ("no such tensor", changed(residuals={"x": good[own]["residuals"][some]})),
+        *[("auto of the state is not a choice", changed(auto=value)) for value in (1, {}, {**choice, "more": 1}, {**choice, "plan": 5})],
+        ("plan", changed(auto={**choice, "plan": "nonsense"})),
+    ]  # fmt: skip
+    for name, first in (("4 bits", 4), ("bf16", 12), ("8 bits", 12)):  # without a choice, with another one, and with that one
+        with Only(name):
+            hook, expected = DDPHook("auto"), DDPHook("auto")
+            (ddp, optimizer), (other, second) = trained(hook, first), trained(expected, first)
+            for words, state in refused:
+                with raises((ArgumentError, PlanError)[words == "plan"], words):
+                    hook.load_state_dict(state)
+                assert (hook.choice and hook.choice.name) == (expected.choice and expected.choice.name), words
+                assert hook.state_dict()["step"] == first, words
+            trained(hook, 14, first, ddp, optimizer)
+            trained(expected, 14, first, other, second)
+        assert same(parameters_of(ddp), parameters_of(other)) and hook.choice.name == name
+        hook.load_state_dict(states["bf16"])  # and what it takes leaves nothing of the plan before
+        again = DDPHook("auto")
+        again.load_state_dict(hook.state_dict())
+        wrapped(make_model(), again)
+        assert again.choice.name == "bf16" and not hook.state_dict()[own]["residuals"]
+    waiting = DDPHook("auto")
+    for words, state in refused[:1] + refused[2:]:
+        with raises((ArgumentError, PlanError)[words == "plan"], words):
+            waiting.load_state_dict(state)
+        assert waiting.choice is None and waiting.state_dict()["step"] == 0 and waiting._start == 10, words
 
 
 @check("two")

@@ -10,6 +10,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 import torch
 
 from .._native._types import Options
+from ..errors import ArgumentError
 from ._all_reduce import AllReduce
 from ._engine import Engine, Step
 from ._terms import gathered
@@ -53,6 +54,13 @@ class Choice(NamedTuple):
         return (
             f"auto: {self.name} (plan {self.plan}); {1e3 * self.compute:.1f} ms of compute a step; exchanges: {costs}"
         )
+
+
+def choice_of(saved: object) -> Choice:
+    """The Choice of a state. Raises ArgumentError."""
+    if not isinstance(saved, Mapping) or set(saved) != set(Choice._fields) or not isinstance(saved["plan"], (str, type(None))):
+        raise ArgumentError(f"auto of the state is not a choice, which has {', '.join(Choice._fields)}")
+    return Choice(**saved)
 
 
 def choose(compute: float, costs: Mapping[str, float]) -> str:

@@ -18,7 +18,7 @@ from .._native._renamed import argument, caller_level
 from .._native._types import SavedPart, SavedState
 from ..errors import ArgumentError, Unsupported
 from ..recording._model_times import ModelRecorder, Recording, record
-from ._auto import STEPS, Auto, Choice
+from ._auto import STEPS, Auto, Choice, choice_of
 from ._engine import require_place
 from ._exchange import ALWAYS, UNIT_BYTES, Exchange
 from ._rules import Plans, Rules
@@ -257,7 +257,7 @@ class DDPHook(Exchange):
         assert self._auto is not None
         self._auto.choice = choice
         self._start = ALWAYS if choice.plan is None else 0
-        self._rules = [Rules(choice.plan, self._arguments["flat"])]
+        self._rules, self._states = [Rules(choice.plan, self._arguments["flat"])], {}
         if self._engine is not None:
             self._set_tensors(self._named, self._frame_bytes, self._sparse)
 
@@ -266,10 +266,19 @@ class DDPHook(Exchange):
         return {**super()._residuals(), **chosen}
 
     def load_state_dict(self, state: SavedPart) -> None:
-        chosen = next((part["auto"] for part in (state, *state.values()) if isinstance(part, Mapping) and "auto" in part), None)
-        if self._auto is not None and chosen:
-            self._adopt(Choice(**chosen))
-        super().load_state_dict(state)
+        self._require_idle()
+        before, choice = dict(vars(self)), self.choice
+        try:
+            if self._auto is not None:
+                chosen = next((part["auto"] for part in (state, *state.values()) if isinstance(part, Mapping) and "auto" in part), None)
+                if chosen is not None:
+                    self._adopt(choice_of(chosen))
+            super().load_state_dict(state)
+        except BaseException:  # (to adopt a choice makes new units)
+            vars(self).update(before)
+            if self._auto is not None:
+                self._auto.choice = choice
+            raise
         self._measure_from_here()
 
     def reset(self) -> None:
