@@ -143,6 +143,18 @@ def test_npz(pair):
     run("apply", pair / "old.npz", pair / "p", status=2)
 
 
+def test_an_npz_that_is_damaged_or_none(pair, capsys):
+    numpy.savez_compressed(pair / "old.npz", w=numpy.linspace(0, 1, 9000, dtype=numpy.float32))
+    data = (pair / "old.npz").read_bytes()
+    numpy.save(pair / "one.npy", numpy.zeros(3, numpy.float32))
+    others = [data[:200], data[:200] + bytes(200) + data[400:], b"", (pair / "one.npy").read_bytes()]
+    for other in others:
+        (pair / "new.npz").write_bytes(other)
+        run(pair / "old.npz", pair / "new.npz", "-o", pair / "p", status=2)
+        assert f"{pair / 'new.npz'}: cannot be read: " in capsys.readouterr().err
+    assert not (pair / "p").exists()
+
+
 def test_pt(pair):
     torch = pytest.importorskip("torch", reason="torch is missing: ./dev setup")
     old = {"w": torch.randn(100, 100, dtype=torch.bfloat16), "b": torch.zeros(3)}

@@ -8,6 +8,8 @@ import os
 import pathlib
 import sys
 import threading
+import zipfile
+import zlib
 from typing import BinaryIO, Dict, Iterator, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 import numpy
@@ -192,9 +194,12 @@ def _open_shards(path: pathlib.Path, stack: contextlib.ExitStack) -> Model:
 
 def _arrays_of_npz(path: pathlib.Path) -> Dict[str, Array]:
     try:
-        with numpy.load(path, allow_pickle=False) as members:
+        members = numpy.load(path, allow_pickle=False)
+        if not isinstance(members, numpy.lib.npyio.NpzFile):
+            raise ValueError("it is not a zip archive but one array, an .npy")
+        with members:
             return {name: members[name] for name in members.files}
-    except (ValueError, EOFError, KeyError) as error:
+    except (ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:  # RuntimeError: encrypted, or a method that Python lacks
         raise ArgumentError(f"{path}: cannot be read: {error}") from None
 
 
