@@ -14,7 +14,7 @@ from patch_weights import bits, copied, stepped, weights  # noqa: E402
 
 import deepreduce  # noqa: E402
 from deepreduce import patch  # noqa: E402
-from deepreduce.patch import _word_frames, _patch_file, _patch_index  # noqa: E402
+from deepreduce.patch import _patch_file, _patch_index, _tensor_header, _word_frames  # noqa: E402
 
 
 def with_index(index, frames=b"", size=None, crc=None):
@@ -204,6 +204,19 @@ def test_a_hostile_index_is_refused(data, why):
     with pytest.raises(deepreduce.CorruptFrame, match=why):
         patch.apply(held, data)
     assert not held.any()
+
+
+@pytest.mark.parametrize("unit, why", [(b"\x01\x00", "no unit has it"), (b"\xff\xff\x7f\x00", "unit 0 has 2097151 tensors")])
+def test_a_list_of_a_tensor_of_countless_pieces_is_refused(unit, why):
+    """Of 2^46 pieces, in 100 bytes: they are not listed first."""
+    entry = _tensor_header.Entry("w", "F32", (2**56,))
+    check = struct.pack("<HH", *_patch_index.list_check_of({"w": entry}))
+    text = zlib.compress(json.dumps([["w", "F32", [2**56]]]).encode())
+    index = bytes(2) + check + bytes([12 | 64 | 128]) + bytes(12) + _patch_index._varint(len(text)) + text + unit
+    opened = _patch_file.Patch(memoryview(with_index(index)))
+    assert opened.entries == {"w": entry}
+    with pytest.raises(deepreduce.CorruptFrame, match=why):
+        opened.units(opened.entries)
 
 
 def test_a_list_that_unpacks_to_too_much_is_refused(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import struct
@@ -74,9 +75,14 @@ class Part(NamedTuple):
 Parts = Tuple[Part, ...]  # neighbours of one type: one part, or whole tensors
 
 
-def parts_of(name: str, tensor: Tensor, piece: int = 0) -> Parts:
-    step = max(CHUNK, (piece or PIECE) // word_type(tensor.dtype).itemsize)
-    return tuple(Part(name, tensor.dtype, first, min(step, tensor.length - first)) for first in range(0, max(tensor.length, 1), step))
+def parts_of(name: str, tensor: Tensor, piece: int = 0) -> Iterator[Part]:
+    """One after the other: a tensor that only a hostile list names may have 2^50 of them."""
+    step = _step_of(tensor, piece)
+    return (Part(name, tensor.dtype, first, min(step, tensor.length - first)) for first in range(0, max(tensor.length, 1), step))
+
+
+def _step_of(tensor: Tensor, piece: int) -> int:
+    return max(CHUNK, (piece or PIECE) // word_type(tensor.dtype).itemsize)
 
 
 def _apart(tensors: Tensors) -> Iterator[Parts]:
@@ -350,11 +356,11 @@ class Patch:
             return CorruptFrame(f"{self.where}: {what}: {why}" if what else f"{self.where}: {why}")
 
         found: List[Unit] = []
-        left = [part for name in order_of(tensors) for part in parts_of(name, tensors[name], self.index.piece)]
+        left = (part for name in order_of(tensors) for part in parts_of(name, tensors[name], self.index.piece))
         at = 0
         prefix = "" if self.where == "patch" else f"{self.where}: "
         for number, (row, frame) in enumerate(self.frames()):
-            parts = tuple(left[at : at + row.parts])
+            parts = tuple(itertools.islice(left, min(row.parts, len(tensors))))  # (several are whole tensors)
             if len(parts) < row.parts:
                 raise fail("", f"unit {number} has {row.parts} tensors, but only {len(parts)} are left")
             if len(parts) > 1 and (
@@ -374,8 +380,10 @@ class Patch:
                     raise fail(names_of(parts), f"a frame of {change.length} words for {length}, or of another type")
                 changed = change.changed
             found.append(Unit(number, parts, frame, changed, row.locator, prefix))
-        if at < len(left):
-            raise fail(left[at].name, f"no unit has it; {len(left) - at} tensors have no unit")
+        without = next(left, None)
+        if without is not None:
+            count = sum(-(-max(tensor.length, 1) // _step_of(tensor, self.index.piece)) for tensor in tensors.values())
+            raise fail(without.name, f"no unit has it; {count - at} tensors have no unit")
         return found
 
     def require_unchanged(self, units: Sequence[Unit], checks: Mapping[int, Sequence[int]]) -> None:
