@@ -14,6 +14,7 @@ numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy
 import deepreduce  # noqa: E402
 from deepreduce import comparing  # noqa: E402
 from deepreduce._native import _tool  # noqa: E402
+from deepreduce._files import _torch_arrays  # noqa: E402
 from deepreduce._files._npz import write_npz  # noqa: E402
 from tool_runs import EXACT, NO_SPARSIFIER, SYNTH, TOOL, compare, needs_tool, refusal, rows_of, run  # noqa: E402
 
@@ -317,6 +318,27 @@ def test_a_small_pt_file_of_a_huge_tensor_is_refused_by_name(torch, tmp_path):
         assert f"{name}.pt: w".encode() in done.stderr and b"bytes may hold" in done.stderr and b"Traceback" not in done.stderr
     torch.save({"w": torch.ones(1).expand(3000), "far": torch.empty(10**13, device="meta")}, tmp_path / "fine.pt")
     assert [row["d"] for row in deepreduce.compare(tmp_path / "fine.pt", EXACT, repeat=1)] == [3000, 3000]
+
+
+def test_a_pt_file_with_tensors_and_names_that_no_npz_has(torch, tmp_path):
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+    torch.save({"w": torch.arange(5.0), "deep": torch.zeros([1] * 70), "nested": nested}, tmp_path / "g.pt")
+    found, notes = _torch_arrays.read_file(tmp_path / "g.pt")
+    assert list(found) == ["w"] and found["w"].tolist() == [0, 1, 2, 3, 4]
+    assert [note.partition(".pt: ")[2] for note in notes] == [
+        "deep: skipped, torch.float32 of 70 dimensions is not read", "nested: skipped, a nested tensor is not read"]
+    torch.save({"\ud800": torch.ones(3)}, tmp_path / "g.pt")
+    done = command("compare", tmp_path / "g.pt", "--plan", EXACT, status=2)
+    assert b"it cannot be that of a member" in done.stderr and b"Traceback" not in done.stderr
+
+
+def test_a_pt_file_without_room_for_its_copy(torch, tmp_path):
+    torch.save({"w": torch.ones(10_000)}, tmp_path / "g.pt")
+    limit = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); from deepreduce.__main__ import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", limit, "compare", str(tmp_path / "g.pt")], capture_output=True, timeout=120,
+                          env={**os.environ, "PYTHONPATH": str(PACKAGE)})  # fmt: skip
+    assert done.returncode == 2 and b"g.pt: its copy in " in done.stderr and b"File too large; set TMPDIR" in done.stderr
+    assert b"Traceback" not in done.stderr
 
 
 def test_a_pt_file_that_an_option_names_is_no_input(torch, tmp_path):

@@ -87,10 +87,13 @@ def _run_on_inputs(words: List[str]) -> int:
 def _converted(words: List[str], folder: pathlib.Path) -> List[str]:
     """The words, in which an .npz in `folder` replaces each .pt file that is an input."""
     valued = _tool.options_with_values(words[0]) | {"--python-codec"}
-    return [
-        convert_file(word, folder / f"{i}.npz") if is_pickle(word) and words[i - 1] not in valued else word
-        for i, word in enumerate(words)
-    ]
+    made = []
+    for i, word in enumerate(words):
+        try:
+            made.append(convert_file(word, folder / f"{i}.npz") if is_pickle(word) and words[i - 1] not in valued else word)
+        except OSError as error:
+            raise ArgumentError(f"{word}: its copy in {folder.parent} cannot be written: {error.strerror}; set TMPDIR to another folder") from None
+    return made
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ PICKLES = (".pt", ".pth")
 _MAX_DEPTH, _MAX_MEMBERS = 50, 1_000_000
 # Maximum bytes of a name, which a zip member's name can hold; maximum characters of all names.
 _MAX_NAME, _MAX_NAMES = 60_000, 100_000_000
+_MAX_DIMENSIONS = 64 if int(numpy.__version__.partition(".")[0]) > 1 else 32  # of numpy; torch has no limit
 # Maximum bytes of all tensors per byte of the file, whose tensors may share elements; bytes that are always accepted.
 _BYTES_PER_BYTE, _BYTES_FREE = 16, 1 << 30
 # Types of tensors that are read. numpy has no bfloat16: it becomes two bytes, which the tool reads.
@@ -54,7 +55,9 @@ def add_tensor(arrays: Arrays, name: str, tensor: torch.Tensor) -> bool:
 
 
 def _is_read(tensor: torch.Tensor) -> bool:
-    return str(tensor.dtype)[len("torch.") :] in _TYPES and not tensor.is_quantized and tensor.device.type != "meta"
+    if tensor.is_nested or tensor.is_quantized or tensor.device.type == "meta":
+        return False
+    return str(tensor.dtype)[len("torch.") :] in _TYPES and tensor.dim() <= _MAX_DIMENSIONS
 
 
 def array_of(tensor: torch.Tensor) -> Array:
@@ -124,7 +127,7 @@ def read_file(path: Union[str, os.PathLike[str]]) -> Tuple[Arrays, List[str]]:
         if not isinstance(value, torch.Tensor):
             notes.append(f"{what}: skipped, is not a tensor but {type(value).__name__}")
             continue
-        if member in arrays or "\0" in member or len(member.encode()) > _MAX_NAME:
+        if member in arrays or not _can_name(member):
             raise ArgumentError(f"{what[:200]}: two tensors have this name, or it cannot be that of a member")
         size += _bytes_of(value)
         if size > limit:
@@ -132,11 +135,24 @@ def read_file(path: Union[str, os.PathLike[str]]) -> Tuple[Arrays, List[str]]:
                 f"{what[:200]}: with it the tensors are {size} bytes, and a file of {os.path.getsize(name)} bytes may hold {limit}"
             )
         if not add_tensor(arrays, member, value):
-            notes.append(f"{what}: skipped, {value.dtype} is not read")
+            notes.append(f"{what}: skipped, {_kind_of(value)} is not read")
     if not arrays:
         more = f"; {notes[0]}" if notes else ""
         raise ArgumentError(f"{name}: holds no tensor that is read{more}")
     return arrays, notes
+
+
+def _can_name(member: str) -> bool:
+    try:
+        return "\0" not in member and len(member.encode()) <= _MAX_NAME
+    except UnicodeEncodeError:  # half a pair of UTF-16
+        return False
+
+
+def _kind_of(tensor: torch.Tensor) -> str:
+    if tensor.is_nested:
+        return "a nested tensor"
+    return str(tensor.dtype) + (f" of {tensor.dim()} dimensions" if tensor.dim() > _MAX_DIMENSIONS else "")
 
 
 def _bytes_of(tensor: torch.Tensor) -> int:
