@@ -182,7 +182,7 @@ def test_misuse_says_what_to_do(words, sentence, tmp_path, capsys, monkeypatch):
     assert sentence in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["--steps", "5-3"], ["--steps", "a"], ["--every", "0"], ["--limit", "1Q"]])
+@pytest.mark.parametrize("words", [["--steps", "5-3"], ["--steps", "a"], ["--steps", "5-"], ["--every", "0"], ["--limit", "1Q"]])
 def test_wrong_numbers_are_named(words, capsys):
     with pytest.raises(SystemExit) as caught:
         recording.main([*words, "--", "true"])

@@ -349,8 +349,8 @@ def _positive(text: str) -> int:
 def _steps(text: str) -> FrozenSet[int]:
     steps: List[int] = []
     for part in text.split(","):
-        first, _, last = part.partition("-")
-        begin, end = _positive(first), _positive(last or first)
+        first, dash, last = part.partition("-")
+        begin, end = _positive(first), _positive(last if dash else first)
         if not begin <= end < begin + 10**6:
             raise argparse.ArgumentTypeError(f"'{part}' is not a range of steps, such as 500-505")
         steps += range(begin, end + 1)
