@@ -101,6 +101,25 @@ def test_files_that_are_no_rows_are_refused(tmp_path, capsys):
         assert words in capsys.readouterr().err
 
 
+STRANGE = [{"plan": 5}, {"input": ["a"]}, {"tensor": {}}, {"step": "a"}]
+
+
+@pytest.mark.parametrize("fields", STRANGE, ids=str)
+def test_rows_of_strange_names_are_refused(tmp_path, capsys, fields):
+    assert figure.main([saved(tmp_path / "a.json", **fields), "--output", str(tmp_path / "x.svg")]) == 2
+    assert "not a document of" in capsys.readouterr().err
+
+
+def test_numbers_that_are_too_large_are_none():
+    assert figure.value({"bytes": 10**400}, "bytes") is None and figure.value({"bytes": 1e308}, "bytes+bytes") is None
+    assert figure.value({"bytes": float("nan")}, "bytes") is None
+
+
+def test_a_name_with_dollars_is_no_formula(tmp_path):
+    assert figure.main([saved(tmp_path / "a.json", tensor="$_$"), "--output", str(tmp_path / "x.svg")]) == 0
+    assert "$_$" in (tmp_path / "x.svg").read_text()
+
+
 def test_a_figure_is_of_one_tensor(tmp_path, capsys):
     other = saved(tmp_path / "b.json", tensor="fc")
     assert figure.main([saved(tmp_path / "a.json"), other, "--output", str(tmp_path / "x.svg")]) == 2

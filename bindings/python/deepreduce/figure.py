@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple, Union
@@ -76,23 +77,34 @@ def read_rows(paths: Sequence[str]) -> List[Row]:
     for path in paths:
         try:
             document = json.loads(Path(path).read_text("utf-8"))
-            rows += [row for row in document["rows"] if row["plan"] != "memcpy"]
+            rows += [row for row in document["rows"] if _plan_of(row) != "memcpy"]
         except OSError as error:
             raise FigureError(f"{path}: cannot be read: {error.strerror}") from None
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise FigureError(f"{path}: not a document of `deepreduce compare --format json`") from None
     return rows
 
 
+def _plan_of(row: Row) -> str:
+    """Raises TypeError if what names a row is of another type than in a document of the tool."""
+    names = [row["plan"], *(row[key] for key in ("input", "tensor") if row.get(key) is not None)]
+    if not all(isinstance(name, str) for name in names) or type(row.get("step") or 1) is not int:
+        raise TypeError("a row of strange names")
+    return str(row["plan"])
+
+
 def value(row: Row, column: str) -> Optional[float]:
-    """A column of a row, or a sum of columns: "encode_ns+decode_ns". None if one is missing."""
+    """A column of a row, or a sum of columns: "encode_ns+decode_ns". None if one is missing or not finite."""
     total = 0.0
     for name in column.split("+"):
         cell = row.get(name)
         if not isinstance(cell, (int, float)):
             return None
-        total += cell
-    return total
+        try:
+            total += cell
+        except OverflowError:
+            return None
+    return total if math.isfinite(total) else None
 
 
 def points_of(rows: Sequence[Row], x: str, y: str) -> List[Point]:
@@ -197,7 +209,7 @@ def _draw(figure: Figure, points: Sequence[Point], x: str, y: str, title: str) -
         if min(numbers) > 0 and max(numbers) > 3 * min(numbers):
             axes.set(**{f"{which}scale": "log"})
         axes.set(**{f"{which}label": TITLES.get(column, column)})
-    axes.set_title(title, fontsize=9, loc="left")
+    axes.set_title(title, fontsize=9, loc="left", parse_math=False)  # names of files and tensors may have a $
     axes.margins(0.08)
     varied = len({sparsifier_of(plan) for _, _, plan in points}) > 1
     figure.draw_without_rendering()  # the layout, by which labels have their places
