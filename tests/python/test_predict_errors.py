@@ -97,6 +97,25 @@ def test_errors_come_from_saved_rows(profile, tmp_path):
     assert [error["error"] for error in report["errors"]] == [saved[plans[name], name] for name in "ab"] and report["step_ns"] < report["dense_step_ns"]
 
 
+def test_a_name_that_is_not_ascii_is_that_of_files_and_books(profile, tmp_path):
+    """Rows show it with JSON's escapes; files, models and books have it as it is."""
+    parts = {'a"b': [i % 7 - 3.0 for i in range(9000)], "café": [float(i % 9000 == 0) for i in range(9000)]}
+    file = write_npz(tmp_path / "g.npz", **{name: write_npy(tmp_path / f"{i}.npy", values) for i, (name, values) in enumerate(parts.items())})
+    rows = write(tmp_path / "rows.json", compare(file, "--per-tensor", plans=(EXACT, LOSSY)))
+    saved = {row["tensor"]: row["total_error"] for row in json.loads(rows.read_text())["rows"] if row["plan"] == LOSSY}
+    assert saved.keys() == {"caf\\u00e9", 'a\\"b'} and saved['a\\"b'] > 0.5 and saved["caf\\u00e9"] < 0.1
+    tensors = [{"name": name, "elements": 9000, "dtype": "f32", "ready_ns": 0} for name in parts]
+    model = write(tmp_path / "model.json", {"schema": "deepreduce-model-1", "name": "toy", "backward_ns": 1e6, "tensors": tensors})
+    for source in (("--input", file), ("--model", model)):
+        report = json.loads(run("plan", profile, *source, "--link", "10Mb/s,1us", "--ranks", 2, "--errors", rows, "--error-budget", 0.2, "--format", "json").stdout)
+        chosen = {line["pattern"]: line["plan"] for line in report["book"]}
+        assert chosen in ({"café": EXACT, "*": "dense"}, {"café": LOSSY, "*": "dense"}), source
+    book = write(tmp_path / "book.txt", f"café: {LOSSY}\n*: dense\n")
+    done = run("compare", file, "--book", book, "--repeat", 1, "--format", "json")
+    plans = {row["tensor"]: row["plan"] for row in json.loads(done.stdout)["rows"] if row["plan"] != "memcpy"}
+    assert plans["caf\\u00e9"] == LOSSY and plans['a\\"b'] == "index=all value=raw" and b"matches no tensor" not in done.stderr
+
+
 def test_an_error_names_its_option_and_a_candidate(profile, model):
     arguments = ("plan", profile, "--model", model, "--link", "1Gb/s", "--plan", LOSSY, "--error-budget", 0.5)
     assert "--error 'foo: 0.9': " in refusal(*arguments, "--error", "foo: 0.9")

@@ -30,6 +30,7 @@
 #include "tool/read/plan_list.hpp"
 #include "tool/read/plan_text.hpp"
 #include "tool/read/presets.hpp"
+#include "tool/read/shown_name.hpp"
 #include "tool/show/output.hpp"
 
 namespace dr::compare {
@@ -156,9 +157,9 @@ class comparison {
     return texts;
   }
 
-  // `dense` in a book means an exact frame.
+  // `dense` in a book means an exact frame. tensor: as rows show it
   std::vector<std::string> book_plan(const std::string& tensor) const {
-    const std::string text = predict::plan_in(*book_, tensor);
+    const std::string text = predict::plan_in(*book_, name_shown_as(tensor));
     return {text.empty() ? predict::exact_text : text};
   }
 
@@ -235,7 +236,7 @@ class comparison {
 
     if (!o_.book.empty() && o_.subjects.globs == std::vector<std::string>{"*"}) {
       std::vector<std::string> names;
-      for (const auto& gradients : sequences) names.push_back(gradients[0][0].name);
+      for (const auto& gradients : sequences) names.push_back(name_shown_as(gradients[0][0].name));
       for (const std::string& line : predict::idle_lines(*book_, o_.book, names)) console_.line("note: " + line);
     }
     std::vector<std::vector<plan>> plans;

@@ -11,6 +11,7 @@
 #include "study_model.hpp"
 #include "tool/read/inputs.hpp"
 #include "tool/read/plan_list.hpp"
+#include "tool/read/shown_name.hpp"
 
 namespace dr::predict {
 namespace {
@@ -53,7 +54,8 @@ void error_table::read_rows() try {
     if (!row.is_object() || text_at(row, "plan") == "memcpy" || !row.contains("total_error") ||
         !row.at("total_error").is_number())
       continue;
-    const std::string key = local_plan(text_at(row, "plan")), tensor = text_at(row, "tensor");
+    const std::string key = local_plan(text_at(row, "plan"));
+    const std::string tensor = compare::name_shown_as(text_at(row, "tensor"));
     const double e = number_at(row, "total_error", rows_);
     of_tensor_[key + '\n' + tensor] = e;
     const double n = number_at(row, "d", rows_, 0, number_at(row, "elements", rows_, 0, 1));

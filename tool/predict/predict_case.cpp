@@ -6,6 +6,7 @@
 #include "tool/read/inputs.hpp"
 #include "tool/read/plan_list.hpp"
 #include "tool/read/presets.hpp"
+#include "tool/read/shown_name.hpp"
 
 namespace dr::predict {
 namespace {
@@ -27,7 +28,7 @@ training read_model(const case_options& o) {
     t.name = o.input;
     for (const compare::tensor& tensor : compare::read_input(o.input)) {
       tensor_spec spec;
-      spec.name = tensor.name;
+      spec.name = compare::name_shown_as(tensor.name);
       spec.elements = static_cast<double>(tensor.elements);
       // A single array may be a flattened matrix; a vector among a model's tensors is a vector.
       if (tensor.shape.size() > 1)
