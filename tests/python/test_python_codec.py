@@ -290,6 +290,27 @@ def command(*words, status=0, folder=None):
 
 
 @needs_tool
+def test_tensors_of_any_name_are_read_again(x):
+    names = ["café", 'a"b\\c', "x\x7fy", "caf\\u00e9", "\U0001f600"]
+    rows = deepreduce.compare({name: (i + 1) * x for i, name in enumerate(names)}, TOPR + "index=py_gaps", tensor="*", repeat=1)
+    energies = [row["gradient_energy"] for row in rows if row["plan"] != "memcpy"]
+    assert energies == [pytest.approx((i + 1) ** 2 * energies[0]) for i in range(len(names))]
+
+
+@needs_tool
+def test_numbers_are_those_that_the_tool_accepts(x, tmp_path):
+    (tmp_path / "mine.py").write_text(GUIDE)
+    numpy.save(tmp_path / "g.npy", x)
+    words = ["compare", "g.npy", "--python-codec", "mine.py", "--plan", TOPR + "index=py_gaps", "--format", "json"]
+    for option in (["--repeat", "abc"], ["--repeat", "0"], ["--seed", "-1"], ["--seed", "x"]):
+        printed = command(*words, *option, status=2, folder=tmp_path)
+        assert option[1] in printed and "Traceback" not in printed, option
+    assert len(json.loads(command(*words, "--repeat", "1", "--seed", "0x10", folder=tmp_path))["rows"]) == 2
+    with pytest.raises(deepreduce.ArgumentError, match="repeat"):
+        deepreduce.compare(x, TOPR + "index=py_gaps", repeat=0)
+
+
+@needs_tool
 def test_values_of_options_are_no_inputs(x, tmp_path):
     (tmp_path / "mine.py").write_text(GUIDE)
     numpy.save(tmp_path / "g.npy", x)

@@ -125,8 +125,9 @@ def measured(paths: Sequence[str], plans: Sequence[str], settings: Mapping[str, 
     options = {name: value for name, value in settings.items() if name not in _ROW_OPTIONS}
     if not native:
         options.update(repeat=1, time=None)
+    repeat, seed = _number(settings, "repeat", 15, 1, 10**6), _number(settings, "seed", 0, 0, 2**64 - 1)
     document = _measured_by_the_tool(paths, texts if native else [_CHEAPEST], options, folder)
-    add_python_rows(document, python, paths, settings, folder, native)
+    add_python_rows(document, python, _Arrays(paths, settings, folder), repeat, seed, native)
     shown = {name: value for name, value in settings.items() if name in _ROW_OPTIONS}
     if not shown:
         return document
@@ -134,22 +135,25 @@ def measured(paths: Sequence[str], plans: Sequence[str], settings: Mapping[str, 
     return _document_of(["--from", str(folder / "all.json"), *_options(shown)], folder)
 
 
-def add_python_rows(
-    document: Document,
-    plans: Sequence[str],
-    paths: Sequence[str],
-    settings: Mapping[str, Any],
-    folder: pathlib.Path,
-    native: bool,
-) -> None:
+def _number(settings: Mapping[str, object], name: str, default: int, least: int, most: int) -> int:
+    """A setting that the tool refuses, too, where it measures itself. The command has texts."""
+    given = settings.get(name)
+    try:
+        number = default if given is None else int(str(given), 0)
+    except ValueError:
+        number = -1
+    if not least <= number <= most:
+        raise ArgumentError(f"{name}: {given} is not a whole number from {least} to {most}")
+    return number
+
+
+def add_python_rows(document: Document, plans: Sequence[str], arrays: _Arrays, repeat: int, seed: int, native: bool) -> None:
     """Measures plans with Python codecs on the tensors of a document, and adds rows and failures to it.
 
     native  whether to keep all rows of the document; False: keep only the rows of memcpy
     """
-    repeat, seed = int(settings.get("repeat") or 15), int(settings.get("seed") or 0)
     rows: List[Row] = []
     failures = document.setdefault("failures", [])
-    arrays = _Arrays(paths, settings, folder)
     for subject in _codec_run.subjects_of(document["rows"]):
         own = [row for row in document["rows"] if all(row[k] == subject[k] for k in ("input", "tensor", "step"))]
         rows += own if native else [row for row in own if row["plan"] == "memcpy"]
@@ -273,7 +277,13 @@ class _Arrays:
         done = _tool.run_quietly(["convert", path, *_options(self._options), "--output", str(self._target)])
         if done.returncode:
             raise Error(done.stderr.decode("utf-8", "replace").strip().replace("deepreduce: ", ""))
-        return read_safetensors(self._target)
+        found = read_safetensors(self._target)
+        return {**found, **{_shown(name): array for name, array in found.items()}}
+
+
+def _shown(name: str) -> str:
+    """A tensor's name as rows have it (printable() of tool/read/inputs.hpp)."""
+    return json.dumps(name)[1:-1].replace("\x7f", "\\u007f")
 
 
 def read_safetensors(path: pathlib.Path) -> Dict[str, Array]:
