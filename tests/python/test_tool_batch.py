@@ -88,6 +88,25 @@ def test_decode_gives_tensors_the_names_and_shapes_of_an_input(tmp_path, stage):
     assert "elements" in refusal("decode", tmp_path / "frame", "--like", tmp_path / "short.npz", "-o", tmp_path / "y.npz") or stage
 
 
+def test_decode_gives_any_name_of_an_input_that_an_npz_can_hold(tmp_path):
+    numpy = pytest.importorskip("numpy")
+    tensors = {"café": numpy.arange(3, dtype="f4"), "b": numpy.ones(4, "f4")}
+    numpy.savez(tmp_path / "g.npz", **tensors)
+    run("encode", tmp_path / "g.npz", "--plan", "index=all value=raw", "-o", tmp_path / "frame")
+    run("decode", tmp_path / "frame", "--like", tmp_path / "g.npz", "-o", tmp_path / "x.npz")
+    found = numpy.load(tmp_path / "x.npz")
+    assert {name: found[name].tolist() for name in found} == {name: tensor.tolist() for name, tensor in tensors.items()}
+    header = json.dumps({"a": {"dtype": "F32", "shape": [3], "data_offsets": [0, 12]}, "x" * 65532: {"dtype": "F32", "shape": [4], "data_offsets": [12, 28]}}).encode()
+    (tmp_path / "long.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(28))
+    words = ("decode", tmp_path / "frame", "--like", tmp_path / "long.safetensors", "-o", tmp_path / "y.npz")
+    assert b"names of at most 65,531 bytes; one has 65532" in run(*words, status=1).stderr
+    (tmp_path / "two").mkdir()
+    for file, size in (("a.npz", 3), ("b.npz", 4)):
+        numpy.savez(tmp_path / "two" / file, w=numpy.zeros(size, "f4"))
+    assert "two tensors are called 'w'" in refusal("decode", tmp_path / "frame", "--like", tmp_path / "two", "-o", tmp_path / "y.npz")
+    assert not (tmp_path / "y.npz").exists()
+
+
 def test_a_batch_goes_through_steps(tmp_path):
     files = []
     for step in range(3):

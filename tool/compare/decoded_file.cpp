@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <set>
 #include <stdexcept>
 #include <vector>
 
@@ -37,16 +38,19 @@ std::vector<std::pair<std::string, std::string>> members_like(const decode_optio
   if (!joined && like.size() != tensors.size())
     throw usage_error(fmt::format("--like {}: it has {} tensors, the frame {}", o.like, like.size(), tensors.size()));
   std::vector<std::pair<std::string, std::string>> members;
+  std::set<std::string> names;
   size_t at = 0;  // within a joined tensor
   for (size_t i = 0; i < like.size(); ++i) {
     const dr_tensor_info& t = tensors[joined ? 0 : i];
-    const std::string name = like[i].raw_name.empty() ? like[i].name : like[i].raw_name;
+    const std::string name = like[i].raw_name.empty() ? fmt::format("tensor_{}", i) : like[i].raw_name;
+    if (!names.insert(name).second)
+      throw usage_error(
+          fmt::format("--like {}: two tensors are called '{}', which no .npz can hold", o.like, printable(name)));
     if (!joined && like[i].elements != t.universe * t.width)
       throw usage_error(fmt::format("--like {}: '{}' has {} elements, tensor {} of the frame {}", o.like, like[i].name,
                                     like[i].elements, i, t.universe * t.width));
     const size_t size = like[i].elements * size_of(t.dtype);
-    members.emplace_back(name.empty() ? fmt::format("tensor_{}", i) : name,
-                         npy_bytes(t.dtype, like[i].shape, std::span(data[joined ? 0 : i]).subspan(at, size)));
+    members.emplace_back(name, npy_bytes(t.dtype, like[i].shape, std::span(data[joined ? 0 : i]).subspan(at, size)));
     if (joined) at += size;
   }
   return members;

@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 #include <zlib.h>
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 namespace dr::compare {
@@ -16,11 +18,23 @@ uint32_t crc_of(const std::string& bytes) {
   return static_cast<uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 
+// Bit 11: the name is UTF-8. Readers take others for code page 437, in which any bytes are a name.
+uint16_t flags_of(const std::string& name) {
+  constexpr uint16_t utf8 = 1 << 11;
+  if (std::ranges::all_of(name, [](char c) { return static_cast<unsigned char>(c) < 0x80; })) return 0;
+  try {
+    (void)nlohmann::json(name).dump();
+    return utf8;
+  } catch (const nlohmann::json::type_error&) {
+    return 0;
+  }
+}
+
 // What the local header and the directory's entry share (PKWARE APPNOTE 6.3, 4.3.7 and 4.3.12): version to a name's length.
 std::string common_fields(const std::string& name, const std::string& bytes) {
   std::string fields;
-  put(fields, 20, 2);    // version 2.0
-  put(fields, 0, 2);     // flags
+  put(fields, 20, 2);  // version 2.0
+  put(fields, flags_of(name), 2);
   put(fields, 0, 2);     // stored
   put(fields, 0, 2);     // 00:00:00
   put(fields, 0x21, 2);  // 1980-01-01
@@ -61,6 +75,8 @@ std::string npz_bytes(std::span<const std::pair<std::string, std::string>> membe
   std::string file, directory;
   for (const auto& [name, npy] : members) {
     const std::string file_name = name + ".npy";
+    if (file_name.size() > 0xffff)
+      throw std::length_error(fmt::format("an .npz has names of at most 65,531 bytes; one has {}", name.size()));
     if (npy.size() + file.size() > 0xffff0000u) throw std::length_error("an .npz beyond 4 GiB is unsupported");
     const std::string fields = common_fields(file_name, npy);
     put(directory, 0x02014b50, 4);
