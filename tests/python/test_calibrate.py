@@ -219,6 +219,21 @@ def test_errors_are_of_the_datas_tensors_by_their_elements(tmp_path):
     assert (1 - 30_000 / 62_000) ** 0.5 * 0.9 < errors[low] < (32_000 / 62_000) ** 0.5
 
 
+@pytest.mark.parametrize("value", [numpy.nan, numpy.inf])
+def test_errors_of_data_that_are_not_finite_are_unknown(value, tmp_path):
+    """They were 0 for a NaN, by which the smallest plan was recommended, and for an infinity null, which predict refuses."""
+    g = numpy.random.default_rng(3).standard_normal(5000).astype("f4")
+    g[7] = value
+    numpy.save(tmp_path / "g.npy", g)
+    plan, exact = "sparsify=topr(ratio=0.1) index=golomb value=raw", "index=all value=raw"
+    words = ("--plan", plan, "--plan", exact, "--data", tmp_path / "g.npy", "--sizes", "1024", "--time", "0", "-o", tmp_path / "profile.json")
+    printed = run("calibrate", *words).stderr.decode()
+    profile = valid(json.loads((tmp_path / "profile.json").read_text()))
+    assert profile["errors"] == [{"plan": exact, "error": 0}] and "errors of 1 of 2 plans are unknown" in printed
+    report = run("predict", tmp_path / "profile.json", "--sizes", "1M", "--link", "1Gb/s", "--ranks", 2, "--format", "json").stdout
+    assert {row["candidate"]: row["relative_error"] for row in json.loads(report)["rows"]}[plan] is None
+
+
 def test_without_ranks_it_says_how_to_start_them():
     words = command("--link")
     words["env"] = {k: v for k, v in words["env"].items() if not k.startswith(("PMI", "OMPI", "RANK", "WORLD"))}

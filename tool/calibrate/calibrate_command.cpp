@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
@@ -176,6 +177,7 @@ int run_calibrate(const calibrate_options& o) {
   const timing_settings settings{o.seconds, o.seed, uint64_t{o.evicted_mib} << 20};
   auto costs = ordered_json::array(), frames = ordered_json::array(), errors = ordered_json::array();
   disturbance busy;
+  size_t unknown_errors = 0;
   int status = 0;
   const uint64_t n =
       data.by_input.empty() ? growth_size(data.pool.values.size(), sizes.back()) : data.by_input[0].size();
@@ -195,13 +197,17 @@ int run_calibrate(const calibrate_options& o) {
         encode.push_back(at.encode), merge.push_back(at.merge), decode.push_back(at.decode), bytes.push_back(at.frame);
         if (plans[i] == exact_plan) add.push_back(measure_add(data.pool, n, settings));
       }
+      const double error = error_of(context, p, data.tensors, o.seed);
       if (!transforms)
         frames.push_back(frame_json(plans[i], bytes, sum_growth(context, p, data.pool, data.by_input, n, o.seed)));
       costs.push_back(cost_json(plans[i], "encode", encode, busy));
       costs.push_back(cost_json(plans[i], "merge", merge, busy));
       costs.push_back(cost_json(plans[i], "decode", decode, busy));
       if (!add.empty()) costs.push_back(cost_json(plans[i], "add", add, busy));
-      errors.push_back({{"plan", plans[i]}, {"error", error_of(context, p, data.tensors, o.seed)}});
+      if (std::isnan(error))
+        ++unknown_errors;
+      else
+        errors.push_back({{"plan", plans[i]}, {"error", error}});
     } catch (const compare::interrupted& e) {
       console.line("interrupted: no profile");
       return 128 + e.signal;
@@ -210,6 +216,9 @@ int run_calibrate(const calibrate_options& o) {
       status = 1;
     }
   console.clear();
+  if (unknown_errors)
+    console.line(fmt::format("note: {} has values that are NaN or infinite: errors of {} of {} plans are unknown",
+                             data.pool.name, unknown_errors, plans.size()));
   if (const std::string note = busy.note(); !note.empty()) console.line("note: " + note);
   const ordered_json profile{
       {"schema", "deepreduce-profile-1"},

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -185,11 +186,13 @@ double error_of(context& c, const plan& p, std::span<const compare::tensor> tens
     }
     double lost = 0, energy = 0;
     for (size_t i = 0; i < g.size(); ++i) {
-      lost += std::pow(static_cast<double>(g[i]) - static_cast<double>(arrived[i]), 2);
+      if (std::bit_cast<uint32_t>(g[i]) != std::bit_cast<uint32_t>(arrived[i]))  // (a NaN that is sent is not lost)
+        lost += std::pow(static_cast<double>(g[i]) - static_cast<double>(arrived[i]), 2);
       energy += std::pow(static_cast<double>(g[i]), 2);
     }
     const auto n = static_cast<double>(t.elements);
-    squares += energy > 0 ? n * lost / energy : 0, all += n;
+    if (lost != 0 && energy != 0) squares += n * compare::quotient(lost, energy);
+    all += n;
   }
   return all > 0 ? std::sqrt(squares / all) : 0;
 }

@@ -58,6 +58,7 @@ costs_at measure_factors_at(context& c, const plan& p, const gradient_pool& data
                             const timing_settings& settings);
 
 // |g - c| / |g| of one step without a residual: root mean square over the tensors, weighted by elements.
+// NaN: unknown, because a value that is NaN or infinite counts in it.
 double error_of(context& c, const plan& p, std::span<const compare::tensor> tensors, uint64_t seed);
 
 }  // namespace dr::calibrate
