@@ -294,6 +294,8 @@ def test_bad_input_says_what_and_where(profile, model, tmp_path):
     assert "--curves" in refusal("predict", profile, "--model", model, *link, "--curves", tmp_path / "t.svg")
     for option in ("--curves", "--timeline"):
         assert "a drawing is SVG, X.svg" in refusal("predict", profile, "--model", model, *link, "--what-if", "bandwidth", option, tmp_path / "t.png")
+    same = refusal("predict", profile, "--model", model, *link, "--trace", tmp_path / "t.json", "-o", tmp_path / "t.json")
+    assert "t.json: --output writes the same file" in same and not (tmp_path / "t.json").exists()
     assert not (tmp_path / "t.png").exists()
     assert "unsupported" in refusal("predict", profile, "--model", write(tmp_path / "h.json", json.loads(model.read_text()) | {
         "tensors": [{"name": "a", "elements": 5, "dtype": "f16"}]}), *link)

@@ -158,6 +158,11 @@ def test_where_no_error_is_known_none_is_recommended(profile, model):
     assert book["error"] is None and book["errors"] == [] and any("by time alone the smallest plan always wins" in note for note in book["notes"])
 
 
+def test_where_nothing_of_a_gradient_arrives_no_share_is_printed(profile, model):
+    verdict = predict(profile, "--model", model, "--link", "1Gb/s,1us", "--ranks", 2, "--plan", EXACT, "--error", f"{EXACT}: 1")["verdict"]
+    assert verdict.startswith("None of these helps: dense") and "no time for a whole gradient" in verdict and "inf" not in verdict
+
+
 def test_no_book_is_written_by_time_alone_and_none_that_slows_down(profile, model, tmp_path):
     book = tmp_path / "book.txt"
     arguments = ("--model", model, "--link", "1Gb/s,50us", "--ranks", 2, "-o", book)

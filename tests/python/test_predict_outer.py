@@ -80,6 +80,12 @@ def test_steps_of_ddp_are_beside_it(profile, tmp_path):
         assert row["ddp_ns"] == pytest.approx(25 * steps[row["candidate"]], abs=25)
 
 
+def test_limits_beyond_any_count_are_left_out(profile):
+    """A step of 1 ns, on a link of a bit in 40 minutes."""
+    words = ("predict", profile, "--sizes", "10000", "--every", "1", "--backward", "1ns", "--link", "0.0003b/s,1ms", "--ranks", 2, "--plan", LOSSY)
+    assert "has the shortest round" in run(*words).stdout.decode().replace("\n  ", " ")
+
+
 def test_the_table_fits_a_terminal_and_ends_with_the_conclusion(profile):
     arguments = (profile, "--sizes", "3000000,1000000", "--backward", "60ms", "--ranks", 4)
     for link, every, more in (("100Mb/s,1ms", "10,30,300", ()), ("10Gb/s", "500", ()), ("10kb/s,1s", "1,1000000", ("--folder",)), ("1Tb/s,1us", "30", ())):

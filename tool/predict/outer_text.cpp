@@ -130,6 +130,9 @@ std::string limits_text(const round_rows& round) {
   const auto [plan, dense] = best_of(round);
   if (!plan || !dense) return "";
   const ordered_json &row = *plan->row, &below = row.at("pays_below");
+  for (const ordered_json* each : {&row, dense->row})  // (null: beyond any count)
+    if (!each->at("waits_10_percent_from").is_number()) return "";
+  if (!row.at("pays_to_every").is_number()) return "";
   const double to = number(row, "pays_to_every"), ten = number(*dense->row, "waits_10_percent_from");
   std::string text;
   if (ten > 1)

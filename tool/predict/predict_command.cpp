@@ -152,8 +152,9 @@ std::string verdict_text(const std::vector<judged>& all, double dense_f32, doubl
   if (verdict == "even")
     return fmt::format("None of these helps: the best, {}, takes {}; {} {}. The difference is too small to count.{}",
                        best->what.name, takes_text(*best), dense_name, time_text(dense), rest);
-  return fmt::format("None of these helps: {} takes {} a step; the best of the others, {}, {}, {} more.{}", dense_name,
-                     time_text(dense), best->what.name, takes_text(*best), change, rest);
+  const std::string more = std::isinf(best->whole()) ? "" : fmt::format(", {} more", change);
+  return fmt::format("None of these helps: {} takes {} a step; the best of the others, {}, {}{}.{}", dense_name,
+                     time_text(dense), best->what.name, takes_text(*best), more, rest);
 }
 
 const judged& shown_candidate(const predict_options& o, const std::vector<judged>& all) {
@@ -188,7 +189,6 @@ void write_pictures(const predict_options& o, const predict_case& c, const std::
     if (!o.timeline.empty()) compare::write_output(o.timeline, timeline_svg(step.timeline, title, step.step_ns));
   }
   if (o.curves.empty()) return;
-  if (o.what_ifs.empty()) throw usage_error("--curves requires --what-if");
   for (const ordered_json& what_if : document.at("what_if")) {
     std::string path = o.curves;
     const std::string kind = what_if.at("kind");
@@ -282,6 +282,9 @@ std::string json_text(const ordered_json& document) {
 
 int run_predict(const predict_options& o) {
   if (!o.every.empty()) return run_rounds(o);
+  if (!o.curves.empty() && o.what_ifs.empty()) throw usage_error("--curves requires --what-if");
+  compare::check_outputs(
+      {{"--output", o.output}, {"--trace", o.trace}, {"--timeline", o.timeline}, {"--curves", o.curves}});
   compare::load_plugins(o.what.plugins);
   predict_case c = read_case(o.what);
   const error_table errors(o.what, *c.costs);
