@@ -37,6 +37,16 @@ def test_rows_of_several_files_and_of_this_run_come_together(tmp_path):
     assert [(row["d"], row["plan"]) for row in rows_of(report)] == [(20000, EXACT), (20000, LOSSY), (500, EXACT), (700, RAW)]
 
 
+def test_a_column_of_any_name_is_one_column_of_csv(tmp_path):
+    saved = save(tmp_path / "a.json", SYNTH)
+    document = json.loads(saved.read_text())
+    for row in document["rows"]:
+        row['my,"own"\nnumber'] = 7
+    saved.write_text(json.dumps(document))
+    made = run("compare", "--from", saved, "--format", "csv").stdout.decode()
+    assert [row['my,"own"\nnumber'] for row in csv.DictReader(made.splitlines(keepends=True))] == ["7"] * len(document["rows"])
+
+
 def test_rows_with_columns_of_their_own_keep_them(tmp_path):
     report = compare(SYNTH)
     report["rows"][1] |= {"timed": "python", "wonder": 7}

@@ -128,7 +128,7 @@ std::string csv_text(std::span<const json_row> rows, std::span<const std::string
     for (const auto& cell : row.items())
       if (!cell.value().is_structured() && known.insert(cell.key()).second) names.push_back(cell.key());
   std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
+  for (const std::string& name : names) text += (text.empty() ? "" : ",") + csv_cell(name);
   text += "\r\n";
   for (const json_row& row : rows) {
     std::string line;
