@@ -407,7 +407,13 @@ def test_compare_takes_one_plan_and_several_gradients():
     ({"w": [1.0, 2.0]}, "'w' is a list, not an array"),
     (["g.npz", numpy.ones(3, "f4")], "the inputs mix paths .'g.npz'. and arrays"),
     ([], "the inputs have no tensor to compare"),
-])  # fmt: skip
+    ({3: numpy.ones(3, "f4"), "3": numpy.ones(3, "f4")}, "'3': two tensors have this name"),
+    ({"w": deepreduce.Sparse(numpy.array([1]), numpy.ones(1, "f4"), (3,)), "w.indices": numpy.ones(3, "f4")}, "'w.indices': two tensors have"),
+    ({"a\0b": numpy.ones(3, "f4")}, "it cannot be that of a member"),
+    ({"\ud800": numpy.ones(3, "f4")}, "it cannot be that of a member"),
+    ({"x" * 70_000: numpy.ones(3, "f4")}, "it cannot be that of a member"),
+    ({"w": numpy.array([None])}, "'w' is of object, which are no numbers"),
+], ids=lambda given: str(given)[:30].encode("ascii", "backslashreplace").decode())  # fmt: skip
 def test_what_compare_does_not_take_is_said(inputs, sentence):
     with pytest.raises(deepreduce.ArgumentError, match=sentence):
         deepreduce.compare(inputs, EXACT)

@@ -127,7 +127,7 @@ def read_file(path: Union[str, os.PathLike[str]]) -> Tuple[Arrays, List[str]]:
         if not isinstance(value, torch.Tensor):
             notes.append(f"{what}: skipped, is not a tensor but {type(value).__name__}")
             continue
-        if member in arrays or not _can_name(member):
+        if member in arrays or not can_name(member):
             raise ArgumentError(f"{what[:200]}: two tensors have this name, or it cannot be that of a member")
         size += _bytes_of(value)
         if size > limit:
@@ -142,7 +142,8 @@ def read_file(path: Union[str, os.PathLike[str]]) -> Tuple[Arrays, List[str]]:
     return arrays, notes
 
 
-def _can_name(member: str) -> bool:
+def can_name(member: str) -> bool:
+    """Whether an .npz can hold an array of that name."""
     try:
         return "\0" not in member and len(member.encode()) <= _MAX_NAME
     except UnicodeEncodeError:  # half a pair of UTF-16

@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Literal, Mapping, Optional, Sequence, Tuple,
 import numpy
 
 from .._files._npz import made_of, write_npz
-from .._files._torch_arrays import Arrays, add_tensor, array_of, convert_file, is_pickle
+from .._files._torch_arrays import Arrays, add_tensor, array_of, can_name, convert_file, is_pickle
 from .._native import _memory, _tool
 from .._native._types import Array, Json, Tensor
 from ..errors import ArgumentError, Error, PlanError
@@ -220,8 +220,14 @@ def _paths_of(inputs: object, folder: pathlib.Path) -> List[str]:
         named = enumerate(inputs)
     arrays: Arrays = {}
     for name, tensor in named:
-        if tensor is not None:  # a parameter without a gradient
-            _add_array(arrays, str(name), tensor)
+        if tensor is None:  # a parameter without a gradient
+            continue
+        made: Arrays = {}
+        _add_array(made, str(name), tensor)
+        for member in made:
+            if member in arrays or not can_name(member):
+                raise ArgumentError(f"{member[:200]!r}: two tensors have this name, or it cannot be that of a member")
+        arrays.update(made)
     if not arrays:
         raise ArgumentError("the inputs have no tensor to compare")
     write_npz(folder / "arrays.npz", arrays, made_of="array")
@@ -245,6 +251,8 @@ def _plain(array: object, what: str) -> Array:
     if _memory.torch_tensor(array):
         return array_of(array)
     plain = numpy.asarray(_memory.as_array(array, what), order="C")
+    if plain.dtype.hasobject:
+        raise ArgumentError(f"{what} is of {plain.dtype}, which are no numbers")
     return plain.view("V2") if plain.dtype.name == "bfloat16" else plain
 
 
