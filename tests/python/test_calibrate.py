@@ -263,11 +263,21 @@ def test_costs_of_ranks_are_medians():
     assert cost["per_element_ns"] == pytest.approx(0.02) and cost["r2"] == pytest.approx(1)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"schema": "other"}'])
+@pytest.mark.parametrize("text", ["{", "[]", '{"schema": "other"}', "[" * 100_000, *(f'{{"schema": "{calibrating.SCHEMA}", "links": {x}}}' for x in ("5", "[5]"))],
+                         ids=lambda text: text[:60])  # fmt: skip
 def test_what_is_no_profile_is_refused(text, tmp_path):
     (tmp_path / "p.json").write_text(text)
     with pytest.raises(ArgumentError, match="p.json: not a profile"):
         calibrating.read_profile(str(tmp_path / "p.json"))
+
+
+def test_a_link_takes_the_place_of_its_like_alone(monkeypatch):
+    """A link of another writer may lack ranks_per_host, which predict reads as not known."""
+    link = {"transport": "gloo", "ranks": 2, "ranks_per_host": 1}
+    monkeypatch.setattr(calibrating, "measure_link", lambda *_: dict(link))
+    profile = {"links": [{"transport": "gloo", "ranks": 2}, {**link, "old": True}]}
+    calibrating.add_link(profile, None)
+    assert profile["links"] == [{"transport": "gloo", "ranks": 2}, link]
 
 
 def test_the_bucket_of_a_shaped_link_is_found_and_a_plain_link_has_none():

@@ -76,7 +76,7 @@ def add_link(profile: Json, ranks: Ranks, sizes: Sequence[int] = SIZES, seconds:
     """Measures the link and adds it to the profile. It replaces a link of the same transport and ranks."""
     link = measure_link(ranks, sizes, seconds)
     same = ("transport", "ranks", "ranks_per_host")
-    others = [other for other in profile.get("links", []) if any(other[key] != link[key] for key in same)]
+    others = [other for other in profile.get("links", []) if any(other.get(key) != link[key] for key in same)]
     profile["links"] = [*others, link]
 
 
@@ -84,10 +84,13 @@ def read_profile(path: str) -> Json:
     """Reads a profile. Raises ArgumentError if the file cannot be read or is not a profile."""
     try:
         profile = json.loads(pathlib.Path(path).read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ArgumentError(f"{path}: not a profile: {error}") from None
     if not isinstance(profile, dict) or profile.get("schema") != SCHEMA:
         raise ArgumentError(f"{path}: not a profile: its schema is not {SCHEMA}")
+    links = profile.get("links", [])
+    if not isinstance(links, list) or not all(isinstance(link, dict) for link in links):
+        raise ArgumentError(f"{path}: not a profile: its links are no list of objects")
     return profile
 
 
