@@ -252,6 +252,12 @@ def test_prune_keeps_what_the_last_steps_need(tmp_path):
     assert digest(Store(tmp_path).read(10)) == digest(weights)
 
 
+def test_a_prune_of_no_folder_makes_none(tmp_path):
+    with pytest.raises(deepreduce.ArgumentError, match="no such folder"):
+        Store(tmp_path / "mistyped").prune(1)
+    assert not (tmp_path / "mistyped").exists()
+
+
 def test_a_prune_while_somebody_reads(tmp_path, monkeypatch):
     """Between the reading of the manifest and that of a file, another process removes the file and adds a step."""
     digests = written(tmp_path, 6, anchor_every=3)

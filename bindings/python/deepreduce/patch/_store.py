@@ -172,6 +172,8 @@ class Store:
     def prune(self, keep: int) -> None:
         """Removes files that the last `keep` steps do not need, and files of a crash. Raises the errors of `put`."""
         keep = unsigned(keep, "keep")
+        if not self.path.is_dir():
+            raise ArgumentError(f"{self.path}: no such folder")
         had = self._writer is not None
         writer = self._writer or Writer(self.path)
         try:
