@@ -301,7 +301,8 @@ bool check_finite(const encoding& e, size_t i, dr_fault& out);
 // report_faults.cpp: the error is about the first tensor at fault; all faults are reported to the caller, if requested.
 dr_status first_fault(const encoding& e);
 dr_status first_unsound(const encoding& e);  // of a sparse tensor
-dr_fault unfinite(uint64_t where, uint64_t value, bool infinite);
+// Of a value of a gradient or, if the plan has one, of its sum with the residual.
+dr_fault unfinite(const plan& method, uint64_t where, uint64_t value, bool infinite);
 
 // write_frame.cpp: the header, then the streams, or the dense row where that is shorter.
 dr_status write_frame(const encoding& e, uint8_t* frame, uint64_t capacity, uint64_t& size, framed& out);

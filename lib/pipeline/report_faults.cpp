@@ -14,8 +14,12 @@ namespace {
 // These are compared by their addresses.
 constexpr char says_infinite[] = "the gradient is infinite; this codec requires finite values";
 constexpr char says_nan[] = "the gradient is NaN; this codec requires finite values";
+// Of finite gradients the sum may overflow. (Residuals are finite, so a NaN is the gradient's.)
+constexpr char says_sum_infinite[] = "gradient + residual is infinite; this codec requires finite values";
 
-bool is_unfinite(const dr_fault& fault) { return fault.message == says_nan || fault.message == says_infinite; }
+bool is_unfinite(const dr_fault& fault) {
+  return fault.message == says_nan || fault.message == says_infinite || fault.message == says_sum_infinite;
+}
 
 // Replaces the bits of a value that is not finite in the error's text by its name.
 void name_value(dr_error& error, const dr_fault& fault, uint32_t dtype) {
@@ -71,15 +75,16 @@ void report_unfinite(const encoding& e, size_t i, tensor_walk& tensors) {
       if (magnitude<T>(v[k]) < T::infinity) continue;
       uint64_t where = e.b.rows[i].first + (e.support(i) ? e.support(i)[k] : k);
       const uint32_t tensor = tensors.find(u, where);
-      report(e, tensor, unfinite(where, v[k], magnitude<T>(v[k]) == T::infinity));
+      report(e, tensor, unfinite(*u.method, where, v[k], magnitude<T>(v[k]) == T::infinity));
     }
   });
 }
 
 }  // namespace
 
-dr_fault unfinite(uint64_t where, uint64_t value, bool infinite) {
-  return {sizeof(dr_fault), DR_E_ARGUMENT, DR_STREAM_VALUE, where, value, infinite ? says_infinite : says_nan};
+dr_fault unfinite(const plan& method, uint64_t where, uint64_t value, bool infinite) {
+  const char* const sentence = !infinite ? says_nan : method.keeps_residual() ? says_sum_infinite : says_infinite;
+  return {sizeof(dr_fault), DR_E_ARGUMENT, DR_STREAM_VALUE, where, value, sentence};
 }
 
 dr_status fail_as_device(const batch& b, const dr_result& r, dr_error& error) {
@@ -100,7 +105,8 @@ dr_status fail_as_device(const batch& b, const dr_result& r, dr_error& error) {
     with_value_type(of->dtype, [&](auto type) {
       using T = decltype(type);
       const auto bits = static_cast<typename T::bits>(r.what);
-      if (magnitude<T>(bits) >= T::infinity) fault = unfinite(r.where, bits, magnitude<T>(bits) == T::infinity);
+      if (magnitude<T>(bits) >= T::infinity)
+        fault = unfinite(*of->method, r.where, bits, magnitude<T>(bits) == T::infinity);
     });
   fail(error, fault, tensor, codec);
   if (is_unfinite(fault)) name_value(error, fault, of->dtype);

@@ -173,6 +173,29 @@ TEST_CASE("faults: all tensors that the failing stage found at fault say so, and
   }
 }
 
+TEST_CASE("finite gradients whose sum with the residual is infinite are not called infinite themselves") {
+  scene s;
+  const floats large(universe, 3e38f);
+  floats infinite(s.g);
+  infinite[7] = INFINITY;
+  dr_tensor fed = s.fed(s.memory);
+  fed.values = large.data();
+  dr_result result;
+  REQUIRE(s.encode({fed}, result) == DR_OK);
+  dr_fault fault{};
+  fault.struct_size = sizeof fault;
+  dr_call call{};
+  call.faults = &fault;
+  call.fault_stride = sizeof fault;
+  CHECK(s.encode({fed}, result, call) == DR_E_ARGUMENT);
+  INFO(s.c.error());
+  CHECK(has(s.c.error(), "gradient + residual is infinite"));
+  CHECK(has(s.c.error(), "value inf)"));
+  CHECK(has(fault.message, "gradient + residual is infinite"));
+  CHECK(s.encode({client::dense(infinite)}, result) == DR_E_ARGUMENT);
+  CHECK(has(s.c.error(), "the gradient is infinite"));
+}
+
 TEST_CASE("faults: of segments the first, of a bucket each tensor, at its own element") {
   scene s;
   floats one(s.g), two(s.g);
