@@ -65,9 +65,9 @@ dr_status encode(const batch& b, const encode_call& call, std::span<const tensor
     if (const dr_status s = check_states_apart(b, tensors, w.states, error)) return s;
 
   map_states(b, tensors);
-  if (w.transformed) tensors = transform(b, call, tensors, workers, w.transformed);
-  w.begin(b, call, tensors);
-  const encoding e(b, call, tensors, workers, w, capacity, error);
+  const auto list = w.transformed ? transform(b, call, tensors, workers, w.transformed) : tensors;
+  w.begin(b, call, list);
+  const encoding e(b, call, tensors, list, workers, w, capacity, error);
   if (const dr_status s = run_stages(e, w, frame, capacity, result.size)) {
     result.size = 0;
     roll_back(e);

@@ -174,7 +174,10 @@ bool check_finite(const encoding& e, size_t i, dr_fault& out) {
     uint64_t k = 0;
     while (magnitude<T>(v[k]) < T::infinity) ++k;
     const uint64_t at = e.support(i) ? e.support(i)[k / plan.width] : k / plan.width;
-    out = unfinite(*e.unit_of(i).method, e.b.rows[i].first + at, v[k], magnitude<T>(v[k]) == T::infinity);
+    const unit& u = e.unit_of(i);
+    const uint64_t where = e.b.rows[i].first + at;
+    out = u.tiles ? unfinite_coefficient(e.given[u.first_tensor], where, v[k])
+                  : unfinite(*u.method, where, v[k], magnitude<T>(v[k]) == T::infinity);
     return false;
   });
 }

@@ -207,10 +207,12 @@ void encode_work::begin(const batch& b, const encode_call& call, std::span<const
   }
 }
 
-encoding::encoding(const batch& batch, const encode_call& of_call, std::span<const tensor_view> list, pool& crew,
-                   const encode_work& work, uint64_t capacity, dr_error& to)
+encoding::encoding(const batch& batch, const encode_call& of_call, std::span<const tensor_view> callers,
+                   std::span<const tensor_view> list, pool& crew, const encode_work& work, uint64_t capacity,
+                   dr_error& to)
     : b(batch),
       call(of_call),
+      given(callers),
       tensors(list),
       workers(crew),
       w(work),

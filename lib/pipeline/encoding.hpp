@@ -201,15 +201,15 @@ inline uint64_t table_max(const batch& b) { return b.layout[0].table.size(); }
 struct encoding {
   const batch& b;
   const encode_call& call;
-  std::span<const tensor_view> tensors;
+  std::span<const tensor_view> given, tensors;  // the caller's; with coefficients in place of values
   pool& workers;
   const encode_work& w;
   dr_error& error;
   bool may_fail;  // after the gradient has been added to the states
   stage_runner run;
 
-  encoding(const batch& batch, const encode_call& of_call, std::span<const tensor_view> list, pool& crew,
-           const encode_work& work, uint64_t capacity, dr_error& to);
+  encoding(const batch& batch, const encode_call& of_call, std::span<const tensor_view> callers,
+           std::span<const tensor_view> list, pool& crew, const encode_work& work, uint64_t capacity, dr_error& to);
 
   const unit& unit_of(size_t row) const { return b.units[b.rows[row].unit]; }
   const wire_plan& plan_of(size_t row) const { return b.wire[w.chosen[row].plan]; }
@@ -303,6 +303,8 @@ dr_status first_fault(const encoding& e);
 dr_status first_unsound(const encoding& e);  // of a sparse tensor
 // Of a value of a gradient or, if the plan has one, of its sum with the residual.
 dr_fault unfinite(const plan& method, uint64_t where, uint64_t value, bool infinite);
+// Of a coefficient: the gradient's first element that is not finite, where there is one.
+dr_fault unfinite_coefficient(const tensor_view& gradient, uint64_t where, uint32_t value);
 
 // write_frame.cpp: the header, then the streams, or the dense row where that is shorter.
 dr_status write_frame(const encoding& e, uint8_t* frame, uint64_t capacity, uint64_t& size, framed& out);

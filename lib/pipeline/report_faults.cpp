@@ -16,9 +16,15 @@ constexpr char says_infinite[] = "the gradient is infinite; this codec requires 
 constexpr char says_nan[] = "the gradient is NaN; this codec requires finite values";
 // Of finite gradients the sum may overflow. (Residuals are finite, so a NaN is the gradient's.)
 constexpr char says_sum_infinite[] = "gradient + residual is infinite; this codec requires finite values";
+// So may the transform.
+constexpr char says_coefficient_infinite[] = "a coefficient is infinite; this codec requires finite values";
+constexpr char says_coefficient_nan[] = "a coefficient is NaN; this codec requires finite values";
 
 bool is_unfinite(const dr_fault& fault) {
-  return fault.message == says_nan || fault.message == says_infinite || fault.message == says_sum_infinite;
+  for (const char* const sentence :
+       {says_nan, says_infinite, says_sum_infinite, says_coefficient_nan, says_coefficient_infinite})
+    if (fault.message == sentence) return true;
+  return false;
 }
 
 // Replaces the bits of a value that is not finite in the error's text by its name.
@@ -26,8 +32,9 @@ void name_value(dr_error& error, const dr_fault& fault, uint32_t dtype) {
   constexpr std::string_view before = ", value ";
   const size_t at = std::string_view(error.message).rfind(before);
   if (at == std::string_view::npos) return;
-  const bool negative = fault.what >> (dtype == DR_F32 ? 31 : 15) & 1;
-  const char* const name = fault.message == says_nan ? "nan)" : negative ? "-inf)" : "inf)";
+  const bool nan = fault.message == says_nan || fault.message == says_coefficient_nan,
+             negative = fault.what >> (dtype == DR_F32 ? 31 : 15) & 1;
+  const char* const name = nan ? "nan)" : negative ? "-inf)" : "inf)";
   std::snprintf(error.message + at + before.size(), sizeof error.message - at - before.size(), "%s", name);
 }
 
@@ -85,6 +92,17 @@ void report_unfinite(const encoding& e, size_t i, tensor_walk& tensors) {
 dr_fault unfinite(const plan& method, uint64_t where, uint64_t value, bool infinite) {
   const char* const sentence = !infinite ? says_nan : method.keeps_residual() ? says_sum_infinite : says_infinite;
   return {sizeof(dr_fault), DR_E_ARGUMENT, DR_STREAM_VALUE, where, value, sentence};
+}
+
+dr_fault unfinite_coefficient(const tensor_view& gradient, uint64_t where, uint32_t value) {
+  const auto* const g = static_cast<const uint32_t*>(gradient.values);
+  const auto fault = [](uint64_t at, uint32_t bits, const char* nan, const char* infinite) -> dr_fault {
+    const bool is_infinite = magnitude<f32_type>(bits) == f32_type::infinity;
+    return {sizeof(dr_fault), DR_E_ARGUMENT, DR_STREAM_VALUE, at, bits, is_infinite ? infinite : nan};
+  };
+  for (uint64_t k = 0; k < gradient.universe; ++k)
+    if (!is_finite<f32_type>(g[k])) return fault(k, g[k], says_nan, says_infinite);
+  return fault(where, value, says_coefficient_nan, says_coefficient_infinite);
 }
 
 dr_status fail_as_device(const batch& b, const dr_result& r, dr_error& error) {

@@ -294,6 +294,43 @@ TEST_CASE("what has no coefficients, or no inverse, is refused by name") {
   CHECK(c.error().find("DR_DECODE_COEFFICIENTS") != std::string::npos);
 }
 
+TEST_CASE("an element that is not finite is named itself, not a coefficient of its tile; else the coefficient is") {
+  client::context c;
+  constexpr uint64_t rows = 100, columns = 130, at = 70 * columns + 90;
+  const std::string rest = " index=golomb value=half transform=dct";
+  for (const std::string text : {"sparsify=topr(ratio=0.5)", "sparsify=topr(ratio=0.5) feedback=residual"})
+    for (const uint64_t segment : {0, 4096})
+      for (const float bad : {NAN, INFINITY, -INFINITY}) {
+        const client::plan plan(text + rest);
+        floats x(rows * columns, 0.5f);
+        std::vector<uint64_t> state(2 + x.size() / 2);
+        dr_tensor t = matrix(x, rows);
+        t.plan = plan.handle;
+        if (text.find("feedback") != text.npos) {
+          t.state = state.data();
+          t.state_size = 8 * state.size();
+        }
+        dr_call call{};
+        call.struct_size = sizeof call;
+        call.segment_rows = segment;
+        bytes frame(1 << 18);
+        const auto encode = [&] {
+          return dr_encode(c.handle, nullptr, &call, nullptr, &t, sizeof t, 1, frame.data(), frame.size(), nullptr);
+        };
+        x[at] = bad;
+        CHECK(encode() == DR_E_ARGUMENT);
+        const dr_error& e = *dr_last_error(c.handle);
+        INFO(std::string(e.message));
+        CHECK(e.where == at);
+        CHECK(c.error().find(std::isnan(bad) ? "the gradient is NaN" : "the gradient is infinite") !=
+              std::string::npos);
+        CHECK(c.error().find(std::isnan(bad) ? "nan)" : bad < 0 ? "-inf)" : " inf)") != std::string::npos);
+        x.assign(x.size(), 1e37f);  // 64 of them are the first coefficient of a tile
+        CHECK(encode() == DR_E_ARGUMENT);
+        CHECK(c.error().find("a coefficient is") != std::string::npos);
+      }
+}
+
 TEST_CASE("a merge refuses a frame that is cut over its outputs beside coefficients, whichever frame it is") {
   client::context c;
   const floats x = normal(6, 1), half(x.begin(), x.begin() + 3);
