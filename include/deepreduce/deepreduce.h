@@ -643,7 +643,7 @@ typedef struct dr_frame_info {
   uint32_t segments; /* of all tensors */
   uint32_t plans;    /* entries of the plan table */
   uint64_t frame_size, header_size, tag;
-  char message[256]; /* of a status frame */
+  char message[256]; /* of a status frame; '?' for its control characters */
 } dr_frame_info;
 
 enum { DR_FALLBACK_NONE = 0, DR_FALLBACK_RAW_INDEX = 1, DR_FALLBACK_DENSE = 2 };

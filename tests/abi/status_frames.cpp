@@ -1,5 +1,6 @@
 // A rank that cannot encode sends a status frame, which is an error on every rank: no rank waits for it.
 #include "client.hpp"
+#include "fuzz/fix_check.hpp"
 
 namespace {
 
@@ -75,6 +76,27 @@ TEST_CASE("a NaN under qsgd becomes a status frame that decodes to PEER with the
     CHECK(receiver.error().find("frame 1") != std::string::npos);
     CHECK(room == floats(50, 7));
   }
+}
+
+TEST_CASE("control characters in a peer's message do not reach terminals and logs") {
+  client::context c;
+  dr_result result;
+  bytes frame = failing(c, DR_CALL_STATUS_FRAME, 4096, result);
+  frame.resize(result.size);
+  const std::string why = c.error(), hostile = "\x1b]0;\a\r\n\x7f\xc2\x9b 2J \xc3\xa9 ",
+                    shown =
+                        "?]0;????"
+                        "?? 2J \xc3\xa9 ";
+  REQUIRE(hostile.size() == shown.size());
+  std::copy(hostile.begin(), hostile.end(), frame.begin() + 24);
+  REQUIRE(frame_check::fix(frame.data(), frame.size()));
+  dr_frame_info info{};
+  client::inspect(frame, &info);
+  CHECK(info.message == shown + why.substr(shown.size()));
+  floats room(50);
+  dr_tensor_out out = client::dense_out(room);
+  CHECK(dr_decode(c.handle, nullptr, frame.data(), frame.size(), nullptr, &out, sizeof out, 1) == DR_E_PEER);
+  CHECK(c.error().find(shown) != std::string::npos);
 }
 
 TEST_CASE("without the flag, or without room, there is no status frame and the buffer stays") {
