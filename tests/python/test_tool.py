@@ -334,6 +334,14 @@ def test_inspect_tells_what_is_in_a_frame(bundled, tmp_path):
     assert "short form" in text and "1 tensor in 1 segment," in text and "20,000" in text and "bytes of the payload" in text
 
 
+def test_inspect_names_the_types_of_patches():
+    frames = DATASETS.parent / "tests" / "golden" / "frames"
+    for name, dtype in (("xor_f64", "f64"), ("xor_f32", "f32"), ("planes_bf16", "bf16"), ("planes_f16", "f16"),
+                        ("ulp_u8", "u8"), ("xor_u16", "u16"), ("rows_u32", "u32")):
+        report = json.loads(run("inspect", frames / f"patch_{name}.frame", "--format", "json").stdout)
+        assert {tensor["dtype"] for tensor in report["tensors"]} == {dtype}, name
+
+
 def test_inspect_refuses_every_truncation_and_a_flipped_bit(tmp_path):
     frame = run("encode", "synth:d=2000", "--plan", EXACT).stdout
     file = tmp_path / "frame"

@@ -12,8 +12,18 @@ namespace {
 
 std::string plural(uint64_t n, const char* what) { return fmt::format("{} {}{}", grouped(n), what, n == 1 ? "" : "s"); }
 
+// Patches have words that are not values, too.
 const char* dtype_name(dr_dtype type) {
-  return type == DR_F32 ? "f32" : type == DR_F16 ? "f16" : type == DR_BF16 ? "bf16" : "?";
+  switch (type) {
+    case DR_F32: return "f32";
+    case DR_F16: return "f16";
+    case DR_BF16: return "bf16";
+    case DR_U32: return "u32";
+    case DR_F64: return "f64";
+    case DR_U8: return "u8";
+    case DR_U16: return "u16";
+    default: return "?";
+  }
 }
 
 std::string fallback_name(uint32_t fallback) {
