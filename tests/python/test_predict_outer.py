@@ -80,6 +80,27 @@ def test_steps_of_ddp_are_beside_it(profile, tmp_path):
         assert row["ddp_ns"] == pytest.approx(25 * steps[row["candidate"]], abs=25)
 
 
+@pytest.mark.parametrize("elements", [1_000_000, 9_000_000, 40_000_000, 401_000_000])
+@pytest.mark.parametrize("base", [2e5, 2e7])
+def test_units_of_a_dense_exchange_alternate_between_two_threads(profile, elements, base):
+    document = json.loads(profile.read_text())
+    document["links"][0]["allreduce"] = {"base_ns": base, "per_byte_ns": 0.5}
+    row = rows_of(json.loads(run("predict", write(profile, document), "--sizes", elements, "--every", 30, "--backward", "1s", "--format", "json").stdout), "dense bf16")[0]
+    units = -(-4 * elements // (4 << 20))
+    threads, wire = [0.0, 0.0], 0.0
+    for _ in range(units):
+        first = threads.index(min(threads))
+        wire = max(wire, threads[first]) + 0.5 * 2 * elements / units
+        threads[first] = wire + base
+    assert row["link_ns"] == pytest.approx(max(threads), rel=1e-9, abs=1)
+
+
+def test_a_round_of_a_model_of_any_size_is_predicted_at_once(profile):
+    """A billion units, of which a list was made (8 GB) for each rate."""
+    words = ("predict", profile, "--sizes", "1e15", "--every", "1,30", "--backward", "1s", "--link", "1Gb/s", "--format", "json")
+    assert rows_of(json.loads(run(*words).stdout), "dense f32")[0]["link_ns"] > 1e16
+
+
 def test_limits_beyond_any_count_are_left_out(profile):
     """A step of 1 ns, on a link of a bit in 40 minutes."""
     words = ("predict", profile, "--sizes", "10000", "--every", "1", "--backward", "1ns", "--link", "0.0003b/s,1ms", "--ranks", 2, "--plan", LOSSY)

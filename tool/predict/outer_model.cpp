@@ -31,18 +31,27 @@ bool sends_dense(const candidate& c) {
   return !c.is_plan() || std::ranges::all_of(c.choice, [](int which) { return which < 0; });
 }
 
+// all_reduces_ns of `count` of one size. Two threads alternate: from the third on, every two take as long.
+double equal_all_reduces_ns(const network& net, double bytes, double count) {
+  const auto few_ns = [&](double n) { return all_reduces_ns(net, std::vector<double>(static_cast<size_t>(n), bytes)); };
+  const double few = 8 + std::fmod(count, 2);
+  if (count <= few) return few_ns(count);
+  const double first = few_ns(few);
+  return first + (count - few) / 2 * (few_ns(few + 2) - first);
+}
+
 outer_exchange dense_in_group(const step_model& m, const candidate& c) {
-  std::vector<double> bytes;
+  outer_exchange x;
   double sum = 0;
   if (c.dense_factor == 0.5) {
     const double all = 4 * m.model.elements(), units = std::max(1.0, std::ceil(all / unit_bytes));
     sum = all / 2;
-    bytes.assign(static_cast<size_t>(units), sum / units);
+    x.link_ns = equal_all_reduces_ns(m.net, sum / units, units);
   } else {
+    std::vector<double> bytes;
     for (const tensor_spec& t : m.model.tensors) bytes.push_back(4 * t.elements), sum += bytes.back();
+    x.link_ns = all_reduces_ns(m.net, bytes);
   }
-  outer_exchange x;
-  x.link_ns = all_reduces_ns(m.net, bytes);
   x.exposed_ns = x.hideable_ns = m.how.skew_ns + x.link_ns;
   x.sent_bytes = x.received_bytes = 2 * (m.net.ranks - 1.0) / m.net.ranks * sum;
   return x;
