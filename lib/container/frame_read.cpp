@@ -5,6 +5,7 @@
 
 #include "container/frame.hpp"
 #include "container/plan_table.hpp"
+#include "core/error.hpp"
 #include "primitive/check.hpp"
 #include "primitive/value_type.hpp"
 
@@ -21,15 +22,6 @@ dr_status truncated(dr_error& error, uint64_t size, uint64_t needed) {
 
 bool zeros(const uint8_t* from, const uint8_t* to) {
   return std::all_of(from, to, [](uint8_t b) { return b == 0; });
-}
-
-// The words of another machine go to terminals and logs: no control character (of UTF-8: C0, DEL and C1) reaches them.
-void copy_message(const uint8_t* from, uint64_t n, char* to) {
-  for (uint64_t i = 0; i < n; ++i) {
-    const bool c0 = from[i] && from[i] < 0x20, c1 = i && from[i - 1] == 0xc2 && from[i] >= 0x80 && from[i] < 0xa0;
-    if (c1) to[i - 1] = '?';
-    to[i] = c0 || c1 || from[i] == 0x7f ? '?' : static_cast<char>(from[i]);
-  }
 }
 
 const char* sentence_of(row_rule broken) {
@@ -155,7 +147,8 @@ dr_status read_general(const uint8_t* data, size_t size, frame_view& out, dr_err
   if (out.status) {
     if (!is_status_head(rows, widths, table)) return corrupt_frame(error, "a status frame has segments", rows);
     if (!is_status(status)) return corrupt_frame(error, "unknown status", status);
-    copy_message(data + head, table, out.message);
+    std::memcpy(out.message, data + head, table);
+    hide_controls(out.message, table);
     out.header_size = padded(head + table);
     if (size < out.header_size) return truncated(error, size, out.header_size);
     return zeros(data + head + table, data + out.header_size) ? DR_OK

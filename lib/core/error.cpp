@@ -33,6 +33,15 @@ dr_status fail(dr_error& error, const dr_fault& fault, uint64_t tensor, const ch
   return fault.code;
 }
 
+void hide_controls(char* text, size_t n) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  for (size_t i = 0; i < n; ++i) {
+    const bool c1 = i && byte(i - 1) == 0xc2 && byte(i) >= 0x80 && byte(i) < 0xa0;
+    if (c1) text[i - 1] = '?';
+    if (c1 || (byte(i) && byte(i) < 0x20) || byte(i) == 0x7f) text[i] = '?';
+  }
+}
+
 const char* after_tensor(const char* sentence) {
   for (const char* const word : {"tensor ", "output "})
     if (const size_t length = std::strlen(word); !std::strncmp(sentence, word, length))

@@ -1,6 +1,7 @@
 // Errors as sentences: the object, the position, the value.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "deepreduce/deepreduce.h"
@@ -24,6 +25,9 @@ dr_status fail(dr_error& error, const dr_fault& fault, uint64_t tensor, const ch
 
 // What follows "tensor N" or "output N" at the beginning of a sentence; nullptr: it does not begin so.
 const char* after_tensor(const char* sentence);
+
+// Replaces control characters (of UTF-8: C0, DEL and C1) by '?': words of another machine go to terminals and logs.
+void hide_controls(char* text, size_t n);
 
 // Copies as many fields as the caller's dr_error has; none if its struct_size is not set.
 void hand_over(const dr_error& from, dr_error* to);

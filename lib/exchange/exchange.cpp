@@ -195,6 +195,7 @@ dr_status exchange::agree() {
 void exchange::conclude_all() {
   arrivals_[program_.rank] = arrival::sound;
   outcome_ = conclude(verdicts_, arrivals_);
+  hide_controls(outcome_.message, sizeof outcome_.message);
   if (outcome_.code == DR_OK) return;
   failed_ = true;
   // Each rank that is behind is reported once.

@@ -239,6 +239,22 @@ TEST_CASE("a rank that claims more exchanges than there were is not believed") {
   CHECK(g.ranks[0]->error().find("its verdict is damaged") != std::string::npos);
 }
 
+TEST_CASE("control characters in a verdict do not reach terminals and logs") {
+  lied_to g(three("index=raw value=raw", {3000}), [](uint32_t tag, bytes& message) {
+    if (tag || message.size() != sizeof(dr::verdict)) return false;
+    dr::verdict v;
+    std::memcpy(&v, message.data(), sizeof v);
+    v.code = DR_E_PEER;
+    v.culprit = 1;
+    std::snprintf(v.message, sizeof v.message, "\x1b[2J\xc2\x9b gone \xc3\xa9");
+    v.seal();
+    std::memcpy(message.data(), &v, sizeof v);
+    return true;
+  });
+  CHECK(g.fail()[0] == DR_E_PEER);
+  CHECK(g.ranks[0]->error().find(": ?[2J?? gone \xc3\xa9") != std::string::npos);
+}
+
 TEST_CASE("a verdict with a status that no exchange ends with, or with an error and no sentence, counts as damaged") {
   for (const int32_t code : {int32_t{DR_E_DEVICE}, int32_t{DR_E_INTERNAL}, int32_t{DR_E_PEER}}) {
     CAPTURE(code);

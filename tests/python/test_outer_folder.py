@@ -930,3 +930,13 @@ def test_processes_that_are_killed_and_restarted(tmp_path):
     rounds_left = sorted((tmp_path / "rounds").iterdir())
     closed = [json.loads((path / "closed.json").read_text()) for path in rounds_left if (path / "closed.json").exists()]
     assert closed and all(len(round_["contributions"]) >= 1 for round_ in closed)
+
+
+def test_a_damaged_state_of_the_outer_optimizer_changes_nothing(tmp_path):
+    agreed = Outer(model_of(), TOP, every=2, group=Folder(tmp_path, "alice"))._agreed
+    arrays, weights = agreed.arrays(), {name: weight.clone() for name, weight in agreed.weights.items()}
+    others = {name: array + 1 if name.startswith("weight/") else array for name, array in arrays.items()}
+    for damaged in (b"", b"{}", b"nothing", b'{"groups": [], "state": {}, "shapes": {}}', b'{"groups": [], "state": {}, "shapes": {"0/x": [[1], "torch.nothing"]}}'):
+        with pytest.raises(deepreduce.CorruptFrame, match="the state of the outer optimizer is damaged: "):
+            agreed.load_arrays({**others, "meta": numpy.frombuffer(damaged, numpy.uint8)})
+    assert all(torch.equal(weight, agreed.weights[name]) for name, weight in weights.items())

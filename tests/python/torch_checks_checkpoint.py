@@ -390,7 +390,8 @@ def a_reduce_scatter_refuses_the_residuals_of_another_number_of_ranks():
                 dcp.save({"hook": saver}, checkpoint_id=f"{path}{number}", process_group=group)
         found = [saver.state_dict()]
         dist.broadcast_object_list(found)
-        own = saver.state_dict() if was else {**found[0], f"rank{rank}": found[0]["rank0"]}
+        part = {key: value for key, value in found[0]["rank0"].items() if key not in ("group", "holds")}
+        own = saver.state_dict() if was else {**found[0], f"rank{rank}": part}
         known, waiting, fresh = (ReduceScatter(plan, dense_below=0) for _ in range(3))
         scattered(known, 4, None)
         if plan is not None:

@@ -28,8 +28,8 @@ selection_result keep(const keep_call& call) {
 }
 
 dr_status check(const dr_codec&, const dr_params& params, dr_error& error) {
-  if (param_value(params, rate).number > 0) return DR_OK;
-  return fail(error, DR_E_ARGUMENT, "plan: visible(rate) must be above 0");
+  if (static_cast<float>(param_value(params, rate).number) > 0) return DR_OK;
+  return fail(error, DR_E_ARGUMENT, "plan: visible(rate) must be above 0, in f32");
 }
 
 constexpr dr_param params[] = {param_choice("type", "in which the receiver computes with its weights", "bf16|f16", 0),

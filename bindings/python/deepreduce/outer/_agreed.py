@@ -156,6 +156,16 @@ class Agreed:
         others = [name for name in arrays if name != _META and not name.startswith("optimizer/")]
         if sorted(others) != sorted(here) or any(arrays[name].nbytes != here[name].nbytes for name in here):
             raise CorruptFrame("the stored weights are of another model")
+        try:
+            self._load_optimizer(arrays)
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise CorruptFrame(f"the state of the outer optimizer is damaged: {error!r}") from None
+        with torch.no_grad():
+            for kind, group in (("weight", self.weights), ("mean", self.means), ("copy", self.copies)):
+                for name, tensor in group.items():
+                    tensor.copy_(_tensor(arrays[f"{kind}/{name}"], tensor))
+
+    def _load_optimizer(self, arrays: Mapping[str, Array]) -> None:
         rest = json.loads(bytes(arrays[_META]).decode())
         state: Dict[int, Dict[str, Any]] = {int(i): dict(fields) for i, fields in rest["state"].items()}
         for place, (shape, dtype) in rest["shapes"].items():
@@ -164,10 +174,6 @@ class Agreed:
             value = torch.from_numpy(arrays[f"optimizer/{place}"].copy()).view(torch.uint8).view(kind).reshape(shape)
             state.setdefault(int(i), {})[key] = value
         self.optimizer.load_state_dict({"state": state, "param_groups": rest["groups"]})
-        with torch.no_grad():
-            for kind, group in (("weight", self.weights), ("mean", self.means), ("copy", self.copies)):
-                for name, tensor in group.items():
-                    tensor.copy_(_tensor(arrays[f"{kind}/{name}"], tensor))
 
     # ---- Checkpoints ----
 
