@@ -113,6 +113,9 @@ TEST_CASE("a model with a wrong entry is refused by its place") {
   CHECK(refused([](auto& t) { t["tensors"][0]["shape"] = {"a"}; }).find("m: tensors[0]: ") == 0);
   CHECK(refused([](auto& t) { t["tensors"] = nlohmann::json::array(); }) == "m: no list 'tensors', or an empty one");
   CHECK(refused([](auto& t) { t["tensors"][0]["elements"] = 1e17; }).find("elements; at most") != std::string::npos);
+  CHECK(refused([](auto& t) { t["tensors"][0]["shape"] = {-1, 100}; }) == "m: tensors[0]: shape has -1, not a count");
+  CHECK(refused([](auto& t) { t["tensors"] = nlohmann::json::array_t(1'000'001); }) ==
+        "m: 1000001 tensors; at most 1000000 are read");
 }
 
 TEST_CASE("times and rates have units, and a text without one is told what it may have meant") {
@@ -124,6 +127,30 @@ TEST_CASE("times and rates have units, and a text without one is told what it ma
   CHECK(error_of([] { parse_link("10Gb"); }).find("is it 10Gb/s?") != std::string::npos);
   CHECK(error_of([] { parse_link("10GB"); }).find("is it 10GB/s?") != std::string::npos);
   CHECK(error_of([] { parse_link("10 furlongs"); }).find("is not a unit of a rate") != std::string::npos);
+  CHECK(error_of([] { parse_time("12"); }) == "'12': 12 of what? 12us, say; units of a time: ns, us, ms, s");
+  CHECK(error_of([] { parse_time("fast"); }) == "'fast': 'fast' does not begin with a number above 0");
+  CHECK(error_of([] { parse_time("-1ms"); }) == "'-1ms': '-1ms' does not begin with a number above 0");
+  CHECK(error_of([] { parse_link("10"); }).find("'10': 10 of what? 10Gb/s, say; units of a rate: b/s, ") == 0);
+  CHECK(error_of([] { parse_link("0Gb/s"); }) == "'0Gb/s': '0Gb/s' does not begin with a number above 0");
+}
+
+TEST_CASE("a link is a rate, and perhaps a latency behind a comma") {
+  const dr::predict::link plain = parse_link("10Gb/s"), far = parse_link("1.5 KB/s,40 us"),
+                          near = parse_link("25Gbps,0ns");
+  CHECK(plain.bits_per_second == 1e10);
+  CHECK(!plain.has_latency);
+  CHECK(far.bits_per_second == 12000);
+  CHECK(far.has_latency);
+  CHECK(far.latency_ns == 40e3);
+  CHECK(near.bits_per_second == 25e9);
+  CHECK(near.has_latency);
+  CHECK(near.latency_ns == 0);
+  CHECK(error_of([] { parse_link("10Gb/s,40"); }) ==
+        "'10Gb/s,40': 40 of what? 40us, say; units of a latency: ns, us, ms, s");
+  CHECK(error_of([] { parse_link("10Gb/s,4 parsecs"); }) ==
+        "'10Gb/s,4 parsecs': 'parsecs' is not a unit of a latency; known: ns, us, ms, s");
+  CHECK(error_of([] { parse_link("10Gb/s,"); }).find("'10Gb/s,': '' does not begin with a number") == 0);
+  CHECK(error_of([] { parse_link("2e19b/s"); }) == "'2e19b/s': above 1e18 bit/s");
 }
 
 TEST_CASE("a model of sizes has shapes or numbers of elements") {

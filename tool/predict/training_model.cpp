@@ -17,12 +17,11 @@ constexpr double max_elements = 1e15;
 constexpr size_t max_tensors = 1'000'000;
 
 // The first dimension: rows of the matrix that PowerSGD makes of a tensor (Vogels et al. 2019).
-void read_shape(tensor_spec& t, const json& object, const std::string& where) {
+// (elements_of_shape has checked it.)
+void read_shape(tensor_spec& t, const json& object) {
   if (!object.contains("shape") || !object.at("shape").is_array() || object.at("shape").empty()) return;
-  const json& first = object.at("shape")[0];
-  if (!first.is_number() || first.get<double>() < 0)
-    throw std::runtime_error(fmt::format("{}: shape begins with {}, not a count", where, first.dump()));
-  t.rows = object.at("shape").size() > 1 ? first.get<double>() : t.elements;
+  const json& shape = object.at("shape");
+  t.rows = shape.size() > 1 ? shape[0].get<double>() : t.elements;
 }
 
 // For a tensor with a shape but no count.
@@ -91,7 +90,7 @@ training parse_training(const json& text, const std::string& path) {
     // Clocks are read after the last gradient, so a tensor may seem slightly later than the end.
     tensor.ready_ns = ready ? std::min(number_at(object, "ready_ns", where, 0), t.backward_ns) : t.backward_ns;
     if (!object.contains("dtype") || text_at(object, "dtype") == "f32") {
-      read_shape(tensor, object, where);
+      read_shape(tensor, object);
       t.tensors.push_back(std::move(tensor));
       continue;
     }
