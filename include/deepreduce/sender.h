@@ -185,7 +185,8 @@ DR_API dr_status dr_sender_place_rows(dr_sender *sender, size_t tensor, const dr
  * there was no merge. */
 DR_API dr_status dr_sender_rows(dr_sender *sender, size_t tensor, dr_sent_rows *rows);
 /* For senders whose dr_sender_info.clips is 1. Computes the norm of the tensors that have a clip. If it is above the
- * bound, encode sends them scaled, until dr_sender_place or the end of the step. The tensors do not change. MEMORY. */
+ * bound, encode sends them scaled, until dr_sender_place or the end of the step. The tensors do not change.
+ * ARGUMENT: one of them was not placed. MEMORY. */
 DR_API dr_status dr_sender_clip(dr_sender *sender);
 
 /* result may be NULL. It is set whether or not the call succeeds. */

@@ -22,7 +22,7 @@ dr_status factor_unit::create(const plan& method, uint64_t dense_below, uint64_t
     tensors_.push_back(t);
     firsts_.push_back(elements);
     elements += t.elements;
-    shapes.push_back({t.rows, t.rows ? t.elements / t.rows : 0});
+    shapes.push_back({t.rows, t.elements / t.rows});
   }
   if (const dr_status s = state_.create(how, shapes, c_.workers->workers(), c_.error)) return s;
   first_ = state_.first_size();

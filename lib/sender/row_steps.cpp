@@ -10,7 +10,7 @@ dr_status sender::prepare_rows(unit& u) {
   const uint32_t i = u.list.tensors[0];
   const named_tensor& t = tensors_[i];
   u.rows = std::make_unique<row_unit>(c_);
-  const uint64_t width = t.rows ? t.elements / t.rows : 0;
+  const uint64_t width = t.elements / t.rows;
   const dr_dtype out = is_rounded(i) ? t.dtype : dr_dtype{DR_F32};
   if (const dr_status s = u.rows->create(plans_.methods[i], plans_.keys[i], t.dtype, out, t.rows, width)) {
     c_.error.tensor = i;

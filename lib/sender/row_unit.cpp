@@ -106,8 +106,8 @@ dr_status row_unit::merge(std::span<const dr_bytes> frames, const float* weights
 }
 
 void row_unit::merge_nan() {
-  indices_.assign(view_.universe ? 1 : 0, 0);
-  values_.assign(indices_.size() * view_.width, std::numeric_limits<float>::quiet_NaN());
+  indices_.assign(1, 0);
+  values_.assign(view_.width, std::numeric_limits<float>::quiet_NaN());
   round_values();
 }
 

@@ -17,7 +17,7 @@ struct named_tensor {
   dr_dtype dtype = DR_F32;
   bool is_rows = false;
   uint64_t elements = 0;
-  uint64_t rows = 1;           // of its matrix
+  uint64_t rows = 1;           // of its matrix, at least 1
   plan_ptr method;             // its own, or that of its line in the book; nullptr: dense
   const void* base = nullptr;  // the weights that it is to change
 };
