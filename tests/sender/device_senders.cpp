@@ -232,6 +232,42 @@ TEST_CASE("a sender on a device: a rank that failed alone is behind, and all nam
   }
 }
 
+TEST_CASE("a sender on a device: ranks that resume with the same counts go on, one with others is behind") {
+  world w = made(coded[0], true);
+  w.set_random(0);
+  REQUIRE(w.all_ok(0));
+  for (const auto& r : w.ranks) REQUIRE(dr_sender_resume(r->sender, 3, 7) == DR_OK);
+  w.set_random(1);
+  REQUIRE(w.all_ok(8));
+  dr_sender_info info{sizeof info};
+  REQUIRE(dr_sender_describe(w.ranks[1]->sender, &info, nullptr) == DR_OK);
+  CHECK(info.failures == 3);
+  CHECK(info.failed == 7);
+  REQUIRE(dr_sender_resume(w.ranks[1]->sender, 4, 8) == DR_OK);
+  w.set_random(2);
+  for (const dr_status s : w.step(9)) CHECK(s == DR_E_ARGUMENT);
+  for (const auto& r : w.ranks) {
+    CHECK(r->error.reason == DR_REASON_OUT_OF_STEP);
+    CHECK(r->error.where == 8);
+    uint32_t behind = 9;
+    CHECK(dr_sender_behind(r->sender, &behind, 1) == 1);
+    CHECK(behind == 1);
+  }
+  w.set_random(3);
+  CHECK(w.all_ok(10));
+}
+
+TEST_CASE("a sender on a device: a skip, which no rank asks for, changes nothing") {
+  world w = made(coded[0], true);
+  w.set_random(0);
+  REQUIRE(w.all_ok(0));
+  const auto kept = w.residual(1, 0);
+  const auto outs = w.ranks[1]->out;
+  CHECK(dr_sender_skip(w.ranks[1]->sender, 0) == DR_OK);
+  CHECK(w.ranks[1]->out == outs);
+  CHECK(w.residual(1, 0) == kept);
+}
+
 TEST_CASE("a sender on a device: a step that the host gives up goes back to the residuals") {
   for (const bool merged : {false, true}) {
     CAPTURE(merged);
