@@ -153,3 +153,58 @@ TEST_CASE("after a hostile header the next step is sound") {
     CHECK(w.agree());
   }
 }
+
+TEST_CASE(
+    "numbers: a sealed head that blames a tensor that no sender has fails the step of all, and names its rank alone") {
+  world w({{"a", 3000}, {"b", 600}},
+          {.book = "*: index=all value=half(type=bf16) feedback=residual", .flags = DR_SENDER_HALVES});
+  w.set_random(1);
+  REQUIRE(w.all_ok(0));
+  w.on_the_way = [&](size_t, size_t from, size_t, client::bytes& bytes) {
+    if (from != liar) return;
+    uint8_t* const head = bytes.data() + bytes.size() - slot_check::sum_size;  // the last rank's
+    number_types::put(head + 16 * 2, DR_BF16, 99);                             // a digit of its tensor
+    slot_check::seal_sum(head, DR_BF16);
+  };
+  w.set_random(2);
+  const auto outs = w.ranks[me]->out;
+  for (const dr_status s : w.step(1)) CHECK(s == DR_E_PEER);
+  for (const auto& r : w.ranks) {
+    CHECK(std::string(r->error.message).find("rank 1: ?: could not encode: ") == 0);
+    CHECK(r->error.frame == liar);
+    CHECK(r->error.tensor >= w.tensors.size());
+  }
+  CHECK(w.ranks[me]->out == outs);
+  w.on_the_way = nullptr;
+  CHECK(w.all_ok(2));
+  CHECK(w.agree());
+}
+
+TEST_CASE("rows: a sealed slot that has more than its frame is CORRUPT, by rank and tensor, and has no rows") {
+  world w({{.name = "a", .elements = 300, .plan = "index=golomb value=raw", .rows = 30, .is_sparse = true}},
+          {.ranks = 1});
+  const std::vector<uint32_t> at{3, 9};
+  const std::vector<float> values(20, 2);
+  dr_sent_rows rows{sizeof rows, at.size(), at.data(), values.data(), DR_U32, 0};
+  dr_sender* const sender = w.ranks[0]->sender;
+  REQUIRE(dr_sender_place_rows(sender, 0, &rows) == DR_OK);
+  client::bytes sound(w.unit(0).bound);
+  const dr_call call = world::call(0, 0);
+  REQUIRE(dr_sender_encode(sender, 0, &call, sound.data(), sound.size(), nullptr) == DR_OK);
+  const auto merge = [&](const client::bytes& slot) {
+    const dr_bytes given{slot.data(), slot.size()};
+    return dr_sender_merge(sender, 0, &call, &given, 1, nullptr);
+  };
+  const field size{"size", head_size, 8}, longest = fields[1];
+  client::bytes longer = sound;
+  write(longer, size, read(sound, size) + 8);
+  write(longer, longest, read(sound, longest) + 8);
+  slot_check::seal(longer.data(), 1);
+  CHECK(merge(longer) == DR_E_CORRUPT);
+  const std::string bytes = std::to_string(read(sound, size)), more = std::to_string(read(longer, size));
+  CHECK(w.ranks[0]->context.error() == "rank 0: a: frame: " + bytes + " bytes in a message of " + more);
+  CHECK(dr_sender_rows(sender, 0, &rows) == DR_E_ARGUMENT);
+  CHECK(merge(sound) == DR_OK);
+  REQUIRE(dr_sender_rows(sender, 0, &rows) == DR_OK);
+  CHECK(rows.count == 2);
+}

@@ -182,6 +182,61 @@ TEST_CASE("numbers: with SKIP a step that is not finite leaves all as it was, an
   }
 }
 
+TEST_CASE("halves: a gradient that is not finite is a sentence of its tensor, on its rank and on the others") {
+  for (const bool keeps : {false, true}) {
+    world w({{"a", 3000}, {"b", 700}},
+            {.book = "*: " + halves + (keeps ? " feedback=residual" : ""), .flags = DR_SENDER_HALVES});
+    w.set_random(1);
+    auto bad = w.in(1, 1);
+    bad[5] = std::numeric_limits<float>::infinity();
+    w.set(1, 1, bad);
+    for (const dr_status s : w.step(0)) CHECK(s == DR_E_PEER);
+    const std::string what = std::string("a value of the gradient") + (keeps ? ", with its residual," : "") +
+                             " is not finite (infinite or NaN)";
+    CHECK(w.ranks[0]->error.message == "rank 1: b: could not encode: " + what);
+    CHECK(w.ranks[1]->error.message == "rank 1: b: " + what);
+    for (const auto& r : w.ranks) CHECK(r->error.tensor == 1);
+  }
+}
+
+TEST_CASE(
+    "factors: a sum that is not finite is skipped by all with SKIP, and without it fails on all; nothing is lost") {
+  for (const bool skips : {false, true})
+    for (const bool second : {false, true}) {
+      CAPTURE(skips);
+      CAPTURE(second);
+      world w = std::move(both(skips ? DR_SENDER_SKIP : 0)[1]);
+      w.set_random(1);
+      REQUIRE(w.all_ok(0));
+      const auto kept = w.residual(1, 0), warm = warm_start(w, 1, 0);
+      const auto outs = w.ranks[1]->out;
+      const dr_unit_info info = w.unit(0);
+      REQUIRE(info.slot != info.sum_slot);
+      w.set_random(2);
+      w.on_the_way = [&](size_t, size_t from, size_t, client::bytes& bytes) {
+        if (from == 0 && bytes.size() == (second ? info.sum_slot : info.slot))
+          number_types::put(bytes.data(), DR_F32, std::numeric_limits<float>::infinity());
+      };
+      const auto status = w.step(1);
+      w.on_the_way = nullptr;
+      for (size_t r = 0; r < 2; ++r) CHECK(status[r] == (skips ? dr_status{DR_OK} : dr_status{DR_E_ARGUMENT}));
+      CHECK(w.skipped == std::vector<bool>{skips, skips});
+      if (skips) {
+        CHECK(std::isnan(w.out(1, 0)[5]));
+        CHECK(w.residual(1, 0) == kept);
+        CHECK(warm_start(w, 1, 0) == warm);
+      } else {
+        CHECK(std::string(w.ranks[0]->error.message) == w.ranks[1]->error.message);
+        CHECK(std::string(w.ranks[1]->error.message).find("factor: element 0 ") != std::string::npos);
+        CHECK(w.ranks[1]->out == outs);
+        CHECK(w.residual(1, 0) == plus(kept, w.in(1, 0)));
+      }
+      w.set_random(3);
+      CHECK(w.all_ok(2));
+      CHECK(w.agree());
+    }
+}
+
 TEST_CASE("numbers: ranks at other steps are named, and a damaged head is CORRUPT of its rank") {
   for (world& w : both()) {
     CAPTURE(w.unit(0).kind);
@@ -278,6 +333,42 @@ TEST_CASE("numbers: sums, f32 outputs of half types, and states by name that go 
     REQUIRE(again.all_ok(2));
     CHECK(w.ranks[0]->out == again.ranks[0]->out);
     CHECK(w.residual(1, 0) == again.residual(1, 0));
+  }
+}
+
+TEST_CASE("factors: with states of zeros a sender goes on as a new one") {
+  world w = std::move(both()[1]), fresh = std::move(both()[1]);
+  for (uint64_t step = 0; step < 2; ++step) w.set_random(step), REQUIRE(w.all_ok(step));
+  REQUIRE(warm_start(w, 1, 0) != warm_start(fresh, 1, 0));
+  for (const auto& r : w.ranks)
+    for (size_t t = 0; t < 2; ++t)
+      for (const uint32_t which : {DR_STATE_OWN, DR_STATE_WARM}) {
+        const uint64_t size = which == DR_STATE_WARM ? w.sent_tensor(t).warm_state : w.sent_tensor(t).state;
+        const std::vector<uint64_t> zeros(size / 8 + 1);
+        REQUIRE(dr_sender_write_state(r->sender, t, which, zeros.data(), size) == DR_OK);
+      }
+  CHECK(warm_start(w, 1, 0) == warm_start(fresh, 1, 0));
+  w.set_random(9), fresh.set_random(9);
+  REQUIRE(w.all_ok(2));
+  REQUIRE(fresh.all_ok(2));
+  CHECK(w.ranks[0]->out == fresh.ranks[0]->out);
+  CHECK(w.residual(1, 0) == fresh.residual(1, 0));
+}
+
+TEST_CASE("numbers: a scale is of all residuals, and not of warm starts") {
+  for (world& w : both()) {
+    CAPTURE(w.unit(0).kind);
+    w.set_random(1);
+    REQUIRE(w.all_ok(0));
+    const std::vector<std::vector<float>> before{w.residual(1, 0), w.residual(1, 1)};
+    REQUIRE(std::ranges::any_of(before[0], [](float x) { return x != 0; }));
+    const auto warm = warm_start(w, 1, 0);
+    REQUIRE(dr_sender_scale(w.ranks[1]->sender, 0.5) == DR_OK);
+    for (size_t t = 0; t < 2; ++t) {
+      const auto now = w.residual(1, t);
+      for (size_t i = 0; i < now.size(); ++i) REQUIRE(now[i] == before[t][i] / 2);
+    }
+    CHECK(warm_start(w, 1, 0) == warm);
   }
 }
 

@@ -114,6 +114,43 @@ TEST_CASE("owners: a rank that cannot encode fails all ranks, which name it and 
   REQUIRE(w.all_ok(2));
 }
 
+TEST_CASE("owners: a sum that is not finite fails all ranks, which name its owner and the tensor; nothing is lost") {
+  world w({{"a", 9000}, {"b.weight", 9000}}, {.book = bits4, .ranks = 3, .flags = DR_SENDER_SUM});
+  w.set_random(1);
+  REQUIRE(w.all_ok(0));
+  const auto before = w.residual(0, 1);
+  const auto outs = w.ranks[0]->out;
+  w.set_random(2);
+  for (size_t r = 0; r < 3; ++r) {
+    auto x = w.in(r, 1);
+    x[8999] = 3e38f;
+    w.set(r, 1, x);
+  }
+  for (const dr_status s : w.step(1)) CHECK(s == DR_E_PEER);
+  for (const auto& r : w.ranks) {
+    const std::string words = r->error.message;
+    INFO(words);
+    CHECK(r->error.frame == 2);
+    CHECK(r->error.tensor == 1);
+    CHECK(words.find("rank 2: ") == 0);
+    CHECK(words.find("b.weight") != std::string::npos);
+  }
+  CHECK(w.ranks[0]->out == outs);
+  const auto now = w.residual(0, 1), g = w.in(0, 1);
+  for (size_t i = 0; i + 1 < now.size(); ++i) {
+    CAPTURE(i);
+    REQUIRE(std::abs(now[i] - before[i] - g[i]) < 1e-4);
+  }
+  CHECK(now[8999] == doctest::Approx(3e38));
+  w.set_random(3);
+  for (size_t r = 0; r < 3; ++r) {
+    auto x = w.in(r, 1);
+    x[8999] = -3e38f;
+    w.set(r, 1, x);
+  }
+  REQUIRE(w.all_ok(2));
+}
+
 TEST_CASE("scatter: each rank gets its shard of the mean") {
   for (const std::string plan : {"dense", "index=all value=uniform_quant(bits=8) feedback=residual"}) {
     CAPTURE(plan);

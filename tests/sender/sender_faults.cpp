@@ -337,6 +337,52 @@ TEST_CASE("a step whose gradient is not finite on one rank is skipped by all: st
   }
 }
 
+TEST_CASE("with SKIP a residual that takes a gradient out of f32 skips the step of all, and stays as it was") {
+  world w({{"a", 3000}, {"b", 5000}}, {.book = plans[0], .ranks = 3, .flags = DR_SENDER_SKIP});
+  w.set_random(1);
+  REQUIRE(w.all_ok(0));
+  dr_sender* const sender = w.ranks[1]->sender;
+  const size_t size = w.sent_tensor(1).state;
+  std::vector<uint64_t> state(size / 8 + 1);
+  REQUIRE(dr_sender_read_state(sender, 1, DR_STATE_OWN, state.data(), size) == DR_OK);
+  float* residual = nullptr;
+  uint64_t elements = 0;
+  REQUIRE(dr_state_residual(state.data(), size, &residual, &elements, nullptr) == DR_OK);
+  residual[7] = 3e38f;
+  REQUIRE(dr_sender_write_state(sender, 1, DR_STATE_OWN, state.data(), size) == DR_OK);
+  std::vector<std::vector<float>> before;
+  for (size_t r = 0; r < 3; ++r)
+    for (size_t t = 0; t < 2; ++t) before.push_back(w.residual(r, t));
+  w.set_random(2);
+  auto x = w.in(1, 1);
+  x[7] = 3e38f;
+  w.set(1, 1, x);
+  REQUIRE(w.all_ok(1));
+  CHECK(w.skipped == std::vector<bool>{true, true, true});
+  size_t next = 0;
+  for (size_t r = 0; r < 3; ++r)
+    for (size_t t = 0; t < 2; ++t) {
+      CHECK(w.residual(r, t) == before[next++]);
+      CHECK(std::isnan(w.out(r, t)[0]));
+    }
+  w.set_random(3);
+  REQUIRE(w.all_ok(2));
+  CHECK(w.skipped == std::vector<bool>{false, false, false});
+}
+
+TEST_CASE("a skip of a step that was not encoded changes nothing") {
+  for (const std::string& book : plans) {
+    world w({{"a", 3000}, {"b", 5000}}, {.book = book, .ranks = 3, .flags = DR_SENDER_SKIP});
+    w.set_random(1);
+    REQUIRE(w.all_ok(0));
+    const auto kept = w.residual(1, 0);
+    const auto outs = w.ranks[1]->out;
+    CHECK(dr_sender_skip(w.ranks[1]->sender, 1) == DR_OK);
+    CHECK(w.ranks[1]->out == outs);
+    CHECK(w.residual(1, 0) == kept);
+  }
+}
+
 TEST_CASE("states that were saved continue bit for bit") {
   const std::vector<tensor> list{{"a", 3000}, {"b", 70000}};
   const std::string dgc = "*: sparsify=topr(ratio=0.05) feedback=dgc index=golomb";

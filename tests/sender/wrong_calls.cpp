@@ -74,6 +74,14 @@ TEST_CASE("options and tensors that no sender has are refused, by name") {
   refused({.book = factors, .ranks = 2, .flags = DR_SENDER_SCATTER}, {.name = "a", .elements = 40000, .rows = 200},
           DR_E_UNSUPPORTED, "shards have no matrices");
   refused({.book = "*: sparsify=changed index=golomb value=ulp"}, a, DR_E_UNSUPPORTED, "makes patches of weights");
+  refused({.book = "*: transform=dct index=all"}, {.name = "a", .elements = 3000, .dtype = DR_BF16}, DR_E_ARGUMENT,
+          "a is bf16; the plan `index=all value=raw transform=dct` accepts f32");
+  const auto sparse = [](uint64_t elements, uint64_t rows) {
+    return tensor{.name = "a", .elements = elements, .plan = "index=golomb value=raw", .rows = rows, .is_sparse = true};
+  };
+  refused({}, sparse(0, 30), DR_E_ARGUMENT, "a: rows of 0 elements");
+  refused({}, sparse(uint64_t{30} << 32, 30), DR_E_UNSUPPORTED,
+          "a: a row of 4294967296 elements, 2^32 - 1 is the most");
 }
 
 TEST_CASE("places that a tensor cannot have are refused, by its name, and the others stay") {
@@ -104,6 +112,10 @@ TEST_CASE("places that a tensor cannot have are refused, by its name, and the ot
 TEST_CASE("calls that do not fit their unit are refused, and the next step is sound") {
   caller c({{"a", 3000}}, {});
   CHECK(c.says(c.encode(1), DR_E_ARGUMENT, "unit: 1 is not below the 1 units"));
+  const dr_call of_step = world::call(0, 0);
+  const dr_bytes none{};
+  CHECK(c.says(dr_sender_merge(c.me.sender, 1, &of_step, &none, 1, nullptr), DR_E_ARGUMENT,
+               "unit: 1 is not below the 1 units"));
   dr_call tagged = world::call(0, 0);
   tagged.tag = 7;
   CHECK(c.says(c.encode(0, tagged), DR_E_UNSUPPORTED, "step, seeds and trace only"));
@@ -161,6 +173,62 @@ TEST_CASE("tensors that were not placed are named") {
     CHECK(other.error() == "a: its output was not placed");
     dr_sender_destroy(s);
   }
+}
+
+TEST_CASE("a clip names the tensor that was not placed") {
+  client::context context;
+  const client::plan plan("sparsify=topr(ratio=0.1) feedback=dgc(clip=1) index=golomb");
+  dr_named_tensor named[2]{};
+  for (size_t t = 0; t < 2; ++t)
+    named[t] = {
+        .struct_size = sizeof *named, .name = t ? "b" : "a", .dtype = DR_F32, .elements = 3000, .plan = plan.handle};
+  const dr_sender_options options{.struct_size = sizeof options, .ranks = 1, .unit_bytes = 1};
+  dr_sender* s = nullptr;
+  REQUIRE(dr_sender_create(context.handle, nullptr, nullptr, named, sizeof *named, 2, &options, &s) == DR_OK);
+  dr_sender_info info{sizeof info};
+  REQUIRE(dr_sender_describe(s, &info, nullptr) == DR_OK);
+  REQUIRE(info.clips == 1);
+  const std::vector<float> values(3000, 1);
+  const void* in = values.data();
+  REQUIRE(dr_sender_place(s, 0, 1, &in, nullptr, nullptr) == DR_OK);
+  CHECK(dr_sender_clip(s) == DR_E_ARGUMENT);
+  CHECK(context.error() == "b: was not placed");
+  REQUIRE(dr_sender_place(s, 1, 1, &in, nullptr, nullptr) == DR_OK);
+  CHECK(dr_sender_clip(s) == DR_OK);
+  dr_sender_destroy(s);
+}
+
+TEST_CASE("frames: a state of the caller that does not fit is named, and the others stay") {
+  caller c({{.name = "a", .elements = 3000}, {.name = "b", .elements = 2000}},
+           {.ranks = 1, .flags = DR_SENDER_CALLER_STATES});
+  std::vector<std::vector<uint64_t>> memory;
+  std::vector<void*> states;
+  for (size_t t = 0; t < 2; ++t) {
+    memory.emplace_back(c.w.sent_tensor(t).state / 8 + 1);
+    states.push_back(memory[t].data());
+  }
+  std::vector<const void*> in{c.me.in[0].data(), c.me.in[1].data()};
+  std::vector<void*> out{c.me.out[0].data(), c.me.out[1].data()};
+  REQUIRE(dr_sender_place(c.me.sender, 0, 2, in.data(), out.data(), states.data()) == DR_OK);
+  REQUIRE(c.encode() == DR_OK);
+  REQUIRE(c.merge({c.slot()}) == DR_OK);
+  const auto before = memory;
+  const auto outs = c.me.out;
+  std::vector<uint64_t> other = memory[1];
+  other[1] ^= 7;  // its elements, say
+  void* const moved = other.data();
+  REQUIRE(dr_sender_place(c.me.sender, 1, 1, nullptr, nullptr, &moved) == DR_OK);
+  const dr_call next = world::call(1, 0);
+  CHECK(c.encode(0, next) == DR_E_ARGUMENT);
+  INFO(c.words());
+  CHECK(c.words().rfind("b: ", 0) == 0);
+  CHECK(dr_last_error(c.me.context.handle)->tensor == 1);
+  REQUIRE(dr_sender_take_back(c.me.sender, 1) == DR_OK);
+  CHECK(memory == before);
+  CHECK(c.me.out == outs);
+  REQUIRE(dr_sender_place(c.me.sender, 1, 1, nullptr, nullptr, &states[1]) == DR_OK);
+  CHECK(c.encode(0, world::call(2, 0)) == DR_OK);
+  CHECK(c.merge({c.slot()}, world::call(2, 0)) == DR_OK);
 }
 
 TEST_CASE("sums: calls that do not fit are refused") {
