@@ -370,6 +370,27 @@ def a_state_that_no_state_dict_gave_is_an_argument_error_and_changes_nothing():
     assert len(lines) == 1 and len(lines[0]) < 300 and "and 32751 more of 65536" in lines[0], lines
 
 
+@check("two")
+def a_state_with_a_value_that_is_not_finite_changes_nothing():
+    rank = dist.get_rank()
+    own = f"rank{rank}"
+    for plan in (EXACT_TOP, f"{EXACT_TOP} exchange=owner", "feedback=momentum index=all value=raw", LOWRANK):
+        reduce = AllReduce(plan, dense_below=0)
+        reduce(matrices(0, rank))
+        saved = reduce.state_dict()
+        name, last = list(saved[own]["residuals"].items())[-1]
+        state = last["state"].clone()
+        state.view(torch.float32)[-1] = float("nan")
+        reduce(matrices(1, rank))
+        before = reduce.state_dict()
+        with raises(deepreduce.ArgumentError, f"the state of {name} has a value that is not finite"):
+            reduce.load_state_dict({**saved, own: {**saved[own], "residuals": {**saved[own]["residuals"], name: {**last, "state": state}}}})
+        after = reduce.state_dict()
+        assert after["step"] == before["step"] == 2
+        for key, kept in before[own]["residuals"].items():
+            assert same(after[own]["residuals"][key]["state"], kept["state"]), (plan, key)
+
+
 @check("four")
 def a_reduce_scatter_refuses_the_residuals_of_another_number_of_ranks():
     """Shards of 2000 elements for 2 ranks are as long as those of 1000 for 4; FSDP2 puts other parameters in them."""

@@ -335,6 +335,7 @@ def an_exchange_that_refused_a_state_does_not_know_its_tensors_yet():
     for _ in range(2):
         with raises(deepreduce.ArgumentError, "the residual of 0.weight is of 7 elements"):
             hook.register(ddp)
+        assert hook._group is None  # a model of any group may come
     hook.reset()
     big = wrapped(torch.nn.Sequential(torch.nn.Linear(200, 300)), hook)
     big(torch.randn(3, 200)).sum().backward()

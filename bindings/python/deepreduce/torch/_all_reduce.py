@@ -113,7 +113,7 @@ class AllReduce(Exchange):
             self._finish_dense()  # (the engine writes to these)
         finally:
             self._abort()
-        self._end_step(False)
+            self._end_step(False)
 
     def _require_idle(self) -> None:
         if self._started:

@@ -133,7 +133,7 @@ class DDPHook(Exchange):
                 f"register requires a DistributedDataParallel, not a {type(model).__name__};"
                 " for FSDP2 (fully_shard) use ReduceScatter"
             )
-        self._group = model.process_group if self._group is None else self._group
+        given = self._group
         ignored = {id(parameter) for name, parameter in model.module.named_parameters() if name in model.parameters_to_ignore}
         parameters = [
             (name, parameter) for name, parameter in named_parameters_of(model) if parameter.requires_grad and id(parameter) not in ignored
@@ -144,7 +144,12 @@ class DDPHook(Exchange):
         self._sparse = {name for name, parameter in parameters if id(parameter) in sparse}
         self._named = [(name, _laid_out(parameter), parameter.dtype) for name, parameter in reversed(parameters)]
         self._devices = {parameter.device for _, parameter in parameters}
-        self._set_tensors(self._named, self._frame_bytes, self._sparse)
+        self._group = model.process_group if given is None else given
+        try:
+            self._set_tensors(self._named, self._frame_bytes, self._sparse)
+        except BaseException:
+            self._group = given
+            raise
         self._warn_of_losses()
         self._advise(model.bucket_bytes_cap, sum(parameter.nbytes for _, parameter in parameters))
         model.register_comm_hook(self, _hook)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy
 import torch
 import torch.distributed as dist
 
-from .._native._types import SavedPart, SavedState
+from .._native._types import Array, SavedPart, SavedState
 from ..errors import ArgumentError
 from ..tensor import State
 from ._engine import Engine
@@ -261,7 +262,7 @@ class Saved:
 
 
 def check_residuals(residuals: SavedPart, states: Mapping[str, State], items: Mapping[str, Item]) -> None:
-    """ArgumentError for residuals of tensors that are not here, or of another size or feedback.
+    """ArgumentError for residuals of tensors that are not here, or of another size or feedback, or that are not finite.
 
     residuals  {name: what a state_dict has of a tensor}
     items      {name: the tensor that is here}
@@ -281,6 +282,14 @@ def check_residuals(residuals: SavedPart, states: Mapping[str, State], items: Ma
                 saved.check(torch.empty(items[name].elements, dtype=items[name].dtype), keeper_of([items[name].plan]))
             except ArgumentError as error:
                 raise ArgumentError(f"{name}: {error}") from None
+            if not all(numpy.isfinite(values).all() for values in _values_of(saved)):
+                raise ArgumentError(f"the state of {name} has a value that is not finite")
+
+
+def _values_of(state: State) -> Iterator[Array]:
+    for field in ("residual", "momentum"):
+        with contextlib.suppress(ArgumentError):  # (it has none, or nothing was encoded)
+            yield getattr(state, field)
 
 
 def check_sums(sums: SavedPart, states: Mapping[str, State], items: Mapping[str, Item], sender: AnySender) -> None:

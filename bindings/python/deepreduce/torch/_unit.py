@@ -89,7 +89,7 @@ class Unit:
     def place(self, position: int, tensor: torch.Tensor) -> None:
         """Places this step's tensor of items[position]: flat, contiguous, read and overwritten in place."""
         self._tensors[position], self._copies[position] = tensor, None
-        self._device = self._engine.slot_device(tensor.device)
+        self._device = self._engine.slot_device(tensor.device) or self._device
         if tensor.device.type not in HOST:
             tensor = self._copies[position] = torch.empty(tensor.numel(), dtype=tensor.dtype)
         self._place(position, tensor.data_ptr())
@@ -216,7 +216,7 @@ class RowsUnit(Unit):
 
     def place(self, position: int, tensor: torch.Tensor) -> None:
         self._tensors[position] = tensor
-        self._device = self._engine.slot_device(tensor.device)
+        self._device = self._engine.slot_device(tensor.device) or self._device
 
     def fetch(self) -> None:
         given = self._tensors[0].detach().coalesce()
