@@ -7,6 +7,7 @@
 
 #include "device_world.hpp"
 #include "sender/slot_kernel.hpp"
+#include "sweep.hpp"
 
 using namespace sending;
 
@@ -67,6 +68,7 @@ TEST_CASE("owners on a device: means and residuals of the CPU's, bit for bit, ov
       for (const dr_dtype dtype : {DR_F32, DR_BF16, DR_F16})
         for (const uint32_t flags : {0u, uint32_t{DR_SENDER_SUM}, uint32_t{DR_SENDER_F32}, uint32_t{DR_SENDER_ZEROS}}) {
           if (flags && (ranks != 3 || dtype == DR_F16)) continue;
+          if (dr::sanitized && ranks == 8 && book != coded[dtype % 3]) continue;
           const uint32_t flat = flags == DR_SENDER_SUM || dtype == DR_F16 ? DR_FLAT_BY_PLAN : DR_NOT_FLAT;
           CAPTURE(ranks);
           CAPTURE(book);
@@ -349,8 +351,8 @@ TEST_CASE("owners on a device: states move to the CPU and back") {
 
 TEST_CASE("owners on a device: more gates than one launch holds") {
   const auto of = [](bool on_device) {
-    std::vector<tensor> list = {{"w", 90 * 1100}};
-    return world(list, {.book = coded[2], .ranks = 90, .flat = DR_NOT_FLAT, .dense_below = 0, .on_device = on_device});
+    std::vector<tensor> list = {{"w", 66 * 600}};
+    return world(list, {.book = coded[2], .ranks = 66, .flat = DR_NOT_FLAT, .dense_below = 0, .on_device = on_device});
   };
   world cpu = of(false), device = of(true);
   for (world* const w : {&cpu, &device}) {
@@ -361,11 +363,11 @@ TEST_CASE("owners on a device: more gates than one launch holds") {
   CHECK(cpu.ranks[0]->out == device.ranks[0]->out);
   device.set_random(2);
   device.on_the_way = [](size_t, size_t from, size_t, client::bytes& slot) {
-    if (from == 80) slot[200] ^= 1;
+    if (from == 65) slot[200] ^= 1;
   };
   for (const dr_status s : device.step(2)) CHECK(s != DR_OK);
   device.on_the_way = nullptr;
-  CHECK(device.ranks[0]->error.frame == 80);
+  CHECK(device.ranks[0]->error.frame == 65);
   device.set_random(3);
   CHECK(device.all_ok(3));
 }
