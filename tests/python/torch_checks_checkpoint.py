@@ -387,8 +387,8 @@ def a_state_with_a_value_that_is_not_finite_changes_nothing():
             reduce.load_state_dict({**saved, own: {**saved[own], "residuals": {**saved[own]["residuals"], name: {**last, "state": state}}}})
         after = reduce.state_dict()
         assert after["step"] == before["step"] == 2
-        for key, kept in before[own]["residuals"].items():
-            assert same(after[own]["residuals"][key]["state"], kept["state"]), (plan, key)
+        for key, residual in before[own]["residuals"].items():
+            assert same(after[own]["residuals"][key]["state"], residual["state"]), (plan, key)
 
 
 @check("four")
