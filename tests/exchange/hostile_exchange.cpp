@@ -224,33 +224,37 @@ TEST_CASE("a payload that does not decode leaves all outputs as they were, in wh
       }
 }
 
-TEST_CASE("a rank that claims more exchanges than there were is not believed") {
-  lied_to g(three("index=raw value=raw", {3000}), [](uint32_t tag, bytes& message) {
+namespace {
+
+// A lie in a verdict, which is sealed again.
+template <class F>
+auto in_verdict(F change) {
+  return [change](uint32_t tag, bytes& message) {
     if (tag || message.size() != sizeof(dr::verdict)) return false;
     dr::verdict v;
     std::memcpy(&v, message.data(), sizeof v);
-    v.commits = UINT64_MAX;
+    change(v);
     v.seal();
     std::memcpy(message.data(), &v, sizeof v);
     return true;
-  });
+  };
+}
+
+}  // namespace
+
+TEST_CASE("a rank that claims more exchanges than there were is not believed") {
+  lied_to g(three("index=raw value=raw", {3000}), in_verdict([](dr::verdict& v) { v.commits = UINT64_MAX; }));
   const std::vector<dr_status> statuses = g.fail();
   CHECK(statuses[0] == DR_E_CORRUPT);
   CHECK(g.ranks[0]->error().find("its verdict is damaged") != std::string::npos);
 }
 
 TEST_CASE("control characters in a verdict do not reach terminals and logs") {
-  lied_to g(three("index=raw value=raw", {3000}), [](uint32_t tag, bytes& message) {
-    if (tag || message.size() != sizeof(dr::verdict)) return false;
-    dr::verdict v;
-    std::memcpy(&v, message.data(), sizeof v);
-    v.code = DR_E_PEER;
-    v.culprit = 1;
-    std::snprintf(v.message, sizeof v.message, "\x1b[2J\xc2\x9b gone \xc3\xa9");
-    v.seal();
-    std::memcpy(message.data(), &v, sizeof v);
-    return true;
-  });
+  lied_to g(three("index=raw value=raw", {3000}), in_verdict([](dr::verdict& v) {
+              v.code = DR_E_PEER;
+              v.culprit = 1;
+              std::snprintf(v.message, sizeof v.message, "\x1b[2J\xc2\x9b gone \xc3\xa9");
+            }));
   CHECK(g.fail()[0] == DR_E_PEER);
   CHECK(g.ranks[0]->error().find(": ?[2J?? gone \xc3\xa9") != std::string::npos);
 }
@@ -258,16 +262,10 @@ TEST_CASE("control characters in a verdict do not reach terminals and logs") {
 TEST_CASE("a verdict with a status that no exchange ends with, or with an error and no sentence, counts as damaged") {
   for (const int32_t code : {int32_t{DR_E_DEVICE}, int32_t{DR_E_INTERNAL}, int32_t{DR_E_PEER}}) {
     CAPTURE(code);
-    lied_to g(three("index=raw value=raw", {3000}), [code](uint32_t tag, bytes& message) {
-      if (tag || message.size() != sizeof(dr::verdict)) return false;
-      dr::verdict v;
-      std::memcpy(&v, message.data(), sizeof v);
-      v.code = code;
-      v.culprit = 2;
-      v.seal();
-      std::memcpy(message.data(), &v, sizeof v);
-      return true;
-    });
+    lied_to g(three("index=raw value=raw", {3000}), in_verdict([code](dr::verdict& v) {
+                v.code = code;
+                v.culprit = 2;
+              }));
     CHECK(g.fail()[0] == DR_E_CORRUPT);
   }
 }

@@ -198,9 +198,10 @@ TEST_CASE("a clip names the tensor that was not placed") {
   dr_sender_destroy(s);
 }
 
-TEST_CASE("frames: a state of the caller that does not fit is named, and the others stay") {
-  caller c({{.name = "a", .elements = 3000}, {.name = "b", .elements = 2000}},
-           {.ranks = 1, .flags = DR_SENDER_CALLER_STATES});
+namespace {
+
+// Places two tensors with states of the caller's, which it returns after a step.
+std::vector<std::vector<uint64_t>> states_of_one_step(caller& c) {
   std::vector<std::vector<uint64_t>> memory;
   std::vector<void*> states;
   for (size_t t = 0; t < 2; ++t) {
@@ -212,6 +213,15 @@ TEST_CASE("frames: a state of the caller that does not fit is named, and the oth
   REQUIRE(dr_sender_place(c.me.sender, 0, 2, in.data(), out.data(), states.data()) == DR_OK);
   REQUIRE(c.encode() == DR_OK);
   REQUIRE(c.merge({c.slot()}) == DR_OK);
+  return memory;
+}
+
+}  // namespace
+
+TEST_CASE("frames: a state of the caller that does not fit is named, and the others stay") {
+  caller c({{.name = "a", .elements = 3000}, {.name = "b", .elements = 2000}},
+           {.ranks = 1, .flags = DR_SENDER_CALLER_STATES});
+  std::vector<std::vector<uint64_t>> memory = states_of_one_step(c);
   const auto before = memory;
   const auto outs = c.me.out;
   std::vector<uint64_t> other = memory[1];
@@ -226,7 +236,8 @@ TEST_CASE("frames: a state of the caller that does not fit is named, and the oth
   REQUIRE(dr_sender_take_back(c.me.sender, 1) == DR_OK);
   CHECK(memory == before);
   CHECK(c.me.out == outs);
-  REQUIRE(dr_sender_place(c.me.sender, 1, 1, nullptr, nullptr, &states[1]) == DR_OK);
+  void* const back = memory[1].data();
+  REQUIRE(dr_sender_place(c.me.sender, 1, 1, nullptr, nullptr, &back) == DR_OK);
   CHECK(c.encode(0, world::call(2, 0)) == DR_OK);
   CHECK(c.merge({c.slot()}, world::call(2, 0)) == DR_OK);
 }
@@ -306,17 +317,7 @@ TEST_CASE("halves: a state of the caller that does not fit is refused, and takin
            {.book = "*: index=all value=half feedback=residual",
             .ranks = 1,
             .flags = DR_SENDER_HALVES | DR_SENDER_CALLER_STATES});
-  std::vector<std::vector<uint64_t>> memory;
-  std::vector<void*> states;
-  for (size_t t = 0; t < 2; ++t) {
-    memory.emplace_back(c.w.sent_tensor(t).state / 8 + 1);
-    states.push_back(memory[t].data());
-  }
-  std::vector<const void*> in{c.me.in[0].data(), c.me.in[1].data()};
-  std::vector<void*> out{c.me.out[0].data(), c.me.out[1].data()};
-  REQUIRE(dr_sender_place(c.me.sender, 0, 2, in.data(), out.data(), states.data()) == DR_OK);
-  REQUIRE(c.encode() == DR_OK);
-  REQUIRE(c.merge({c.slot()}) == DR_OK);
+  std::vector<std::vector<uint64_t>> memory = states_of_one_step(c);
   const auto before = memory;
   const dr_call next = world::call(1, 0);
   memory[1][1] ^= 7;  // its elements, say
