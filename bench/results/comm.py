@@ -13,7 +13,7 @@ HEAD = """# All-reduce over MPI
 
 4 ranks on this machine's 2 cores, 5,812,288 f32 (the size of a word LSTM), made gradients; `sparsify=topr(ratio=…) feedback=residual index=golomb`. Milliseconds, the median of the slowest rank, [p10, p90] and × the time of
 `MPI_Iallreduce`, which took its turn in the same run. All rows verified bit by bit ([bench/comm](../comm/README.md) says how). Made by `comm.py` from `comm_*.json`.
-The machine was shared: load {load} when the runs began. `MPI_Iallreduce` is MPICH's, and no ring: one that filled the link all the time would take {ring:.0f} ms at 100 Mbit/s, and {half:.0f} of bf16: beside a good all-reduce the ratios there are {more:.1f} times, and beside bf16 {more_half:.1f} times as large. Where nothing is shaped the cores are the limit, not the link.
+The load when each run began, which the run before it had left: {load}. `MPI_Iallreduce` is MPICH's, and no ring: one that filled the link all the time would take {ring:.0f} ms at 100 Mbit/s, and {half:.0f} of bf16: beside a good all-reduce the ratios there are {more:.1f} times, and beside bf16 {more_half:.1f} times as large. Where nothing is shaped the cores are the limit, not the link.
 
 To repeat, with `--rate 1000`, `--rate 0` and without `--rate` for the others:
 
