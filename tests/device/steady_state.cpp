@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstdlib>
 #include <limits>
-#include <new>
 
 #include "../client.hpp"
 
@@ -18,28 +17,12 @@ void* take(size_t size, size_t alignment) {
   if (counting) ++allocations;
   return std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
 }
-void* take_or_throw(size_t size, size_t alignment = 16) {
-  void* const memory = take(size, alignment);
-  if (!memory) throw std::bad_alloc();
-  return memory;
-}
+void give(void* memory) { std::free(memory); }
+constexpr size_t head = 16;
 
 }  // namespace
 
-void* operator new(size_t size) { return take_or_throw(size); }
-void* operator new[](size_t size) { return take_or_throw(size); }
-void* operator new(size_t size, std::align_val_t a) { return take_or_throw(size, static_cast<size_t>(a)); }
-void* operator new[](size_t size, std::align_val_t a) { return take_or_throw(size, static_cast<size_t>(a)); }
-void* operator new(size_t size, const std::nothrow_t&) noexcept { return take(size, 16); }
-void* operator new[](size_t size, const std::nothrow_t&) noexcept { return take(size, 16); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
+#include "replaced_new.hpp"
 
 namespace {
 
