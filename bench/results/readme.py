@@ -96,7 +96,7 @@ The bound for a uniform support is {first['index_bound_bits_per_nonzero']:.2f} b
 
 {table(rows)}
 
-The coding error is the relative L2 error against the values that Top-r selected; the energy that is lost, ‖g − c‖² / ‖g‖², is against the whole gradient. P0's error comes from {p0['false_positives']:,} values that it sends in addition: they are true, and it loses less energy than Top-r. P2 finds {100 * p2['index_recall']:.1f} % of the indices.
+The coding error is the relative L2 error against the values that Top-r selected; the energy that is lost, ‖g − c‖² / ‖g‖², is against the whole gradient. P0's error comes from {p0['false_positives']:,.0f} values that it sends in addition: they are true, and it loses less energy than Top-r. P2 finds {100 * p2['index_recall']:.1f} % of the indices.
 With Top-r in each tensor apart the frame of `auto` takes {100 * joined['bytes_by_tensor'] / (4 * first['d']):.3f} % instead of {100 * joined['relative_volume']:.3f} %.
 
 The supports of LSTM gradients are more clustered: `golomb(adaptive=1)` takes {lstm_bits("golomb(adaptive=1)")} bits an index at 1 %, `gap_huffman` {lstm_bits("gap_huffman")}. On the tensor of the paper's Fig. 8 (20 seeds, median share of dense and coding error) `bloom(policy=p2,fpr=0.001)` + `qsgd` has {fig8("index=bloom(policy=p2,fpr=0.001) value=qsgd")},
