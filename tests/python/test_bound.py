@@ -14,6 +14,7 @@ numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy
 
 import deepreduce  # noqa: E402
 from deepreduce import Batch, Sparse, State, decode, encode, inspect, merge  # noqa: E402
+from deepreduce._native import _memory  # noqa: E402
 
 F32 = numpy.float32
 RAW = "index=raw value=raw"
@@ -475,6 +476,22 @@ def test_a_batch_in_use_says_so(rng):
         second = Second(lambda: other.decode(frame))
         first(second)
         assert second.met and not any(second.met)
+
+
+def test_a_merge_without_memory_leaves_the_batch_the_memory_that_it_has(rng, monkeypatch):
+    x = gradients(rng, 300)[0]
+    batch, other = Batch(x, TOPR + "index=golomb"), Batch(x, TOPR + "index=golomb", frames=300)
+    frames, before = [batch.encode(x)] * 300, batch.workspace
+
+    def refuse(shape, dtype):
+        raise deepreduce.OutOfMemory("no memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_memory, "empty", refuse)
+        with pytest.raises(deepreduce.OutOfMemory):
+            batch.merge(frames, numpy.zeros_like(x))
+    assert batch.workspace == before <= batch._memory.size
+    assert same_bits(batch.merge(frames), other.merge(frames)) and batch.workspace == other.workspace <= batch._memory.size
 
 
 def test_a_bound_state_waits_for_its_bound(rng):

@@ -410,11 +410,11 @@ class Batch(Uncopied):
         needed = max(self._info.workspace, size.value)
         if self._memory is not None and needed <= self._room:
             return
-        self._room = needed
         if self._place is None:
             self._memory = _memory.empty((needed + _ALIGNMENT,), numpy.uint8)
         else:
             self._memory = self._place.empty((needed,))
+        self._room = needed
 
     def _borrow_workspace(self, place: Optional[_device.Place]) -> _memory.Bytes:
         if place is not None:
