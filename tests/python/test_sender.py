@@ -287,6 +287,49 @@ def test_slots_that_the_caller_lets_go_are_there_for_take_back():
     assert all(np.array_equal(whole[name], gradient.ravel()) for name, gradient in gradients(0, 0).items())
 
 
+@pytest.mark.parametrize("wrong", [{"step": -1}, {"slots": np.zeros(3, np.uint8)}, {"private_seed": "a"}])
+def test_an_encode_that_is_refused_leaves_the_slots_before_to_take_back(wrong):
+    (sender,) = Ranks(1).senders
+    sender.place(gradients(0, 0))
+    room = np.zeros(sender.unit(0).bound, np.uint8)
+    at = weakref.ref(room)
+    sender.encode(0, 0, room)
+    del room
+    with pytest.raises(deepreduce.Error):
+        sender.encode(**{"unit": 0, "step": 1, "slots": np.zeros(sender.unit(0).bound, np.uint8), **wrong})
+    gc.collect()
+    assert at() is not None
+    sender.take_back(0)
+    sender.encode(0, 1, np.zeros(sender.unit(0).bound, np.uint8))
+    gc.collect()
+    assert at() is None
+
+
+def test_a_merge_lets_go_of_the_slots():
+    sender, other = (Ranks(1).senders[0] for _ in range(2))
+    sender.place(gradients(0, 0))
+    for step in range(3):
+        room = np.zeros(sender.unit(0).bound, np.uint8)
+        at = weakref.ref(room)
+        sender.encode(0, step, room)
+        other.merge(0, step, [room])
+        sender.merge(0, step, [room])
+        sender.encode(0, step, np.zeros_like(room))
+        del room
+        gc.collect()
+        assert at() is None
+
+
+@pytest.mark.parametrize("unit", [-1, 1, "a", None, 2**64])
+def test_a_unit_that_is_not_there_is_refused(unit):
+    (sender,) = Ranks(1).senders
+    sender.place(gradients(0, 0))
+    room = np.zeros(sender.unit(0).bound, np.uint8)
+    for call in (lambda: sender.unit(unit), lambda: sender.encode(unit, 0, room), lambda: sender.merge(unit, 0, [room])):
+        with pytest.raises(deepreduce.ArgumentError, match="^unit (is|=) "):
+            call()
+
+
 def test_owners_name_the_rank_that_cannot_encode_and_its_tensor():
     ranks = Ranks(3, plan=f"{BITS} exchange=owner", dense_below=0)
     bad = [gradients(0, rank) for rank in range(3)]

@@ -341,9 +341,7 @@ class Sender(Uncopied):
         return self.tensor(name).plan
 
     def _refresh(self, unit: int) -> Any:
-        if not 0 <= unit < len(self._unit_infos):
-            raise ArgumentError(f"unit {unit}: there are {len(self._unit_infos)}")
-        info, error = self._unit_infos[unit], new(_abi.dr_error)
+        info, error = self._unit_infos[unsigned(unit, "unit", len(self._unit_infos))], new(_abi.dr_error)
         check(self._library.dr_sender_unit(self._handle, unit, info, error), error)
         return info
 
@@ -467,8 +465,12 @@ class Sender(Uncopied):
         """
         room = _memory.borrow_room(slots, "slots")
         with self._turn():
-            self._slots_alive[unit] = [room]
-            return self._encode_at(unit, unsigned(step, "step"), room.address, room.size, self._private(private_seed))
+            self._refresh(unit)
+            alive = self._slots_alive.setdefault(unit, [])
+            alive.append(room)
+            sent = self._encode_at(unit, unsigned(step, "step"), room.address, room.size, self._private(private_seed))
+            alive[:] = [room]  # (take_back may read the slots before, if it raised)
+            return sent
 
     def sum(self, unit: int, step: int, slots: Sequence[Tensor], slot: Tensor) -> Sent:
         """Adds up the slots that the ranks sent to this one, and encodes the sum. For units of kind "owner" and "factors".
@@ -480,10 +482,12 @@ class Sender(Uncopied):
         """
         room = _memory.borrow_room(slot, "slot")
         with self._turn():
-            n = self._read_slots(unit, slots)
-            self._slots_alive[unit].append(room)
+            found = self._read_slots(unit, slots)
+            self._slots_alive.setdefault(unit, []).extend([*found, room])
             self._start(step, self._rank)
-            return self._sent(self._c_sum(self._sender, unit, self._at_call, self._at_slots, n, room.address, room.size, self._at_result))
+            return self._sent(
+                self._c_sum(self._sender, unit, self._at_call, self._at_slots, len(found), room.address, room.size, self._at_result)
+            )
 
     def merge(self, unit: int, step: int, slots: Sequence[Tensor]) -> Sent:
         """Decodes the slots of all ranks, and writes the outputs.
@@ -494,9 +498,9 @@ class Sender(Uncopied):
         rank could not encode), OutOfStep, ArgumentError (a rank sends other tensors). The outputs are untouched then.
         """
         with self._turn():
-            n = self._read_slots(unit, slots)
+            found = self._read_slots(unit, slots)
             self._start(step, self._rank)
-            return self._sent(self._c_merge(self._sender, unit, self._at_call, self._at_slots, n, self._at_result))
+            return self._sent(self._c_merge(self._sender, unit, self._at_call, self._at_slots, len(found), self._at_result))
 
     def take_back(self, step: int) -> None:
         """Ends a step that failed: adds what was encoded since the end of the last step back to the residuals.
@@ -517,15 +521,14 @@ class Sender(Uncopied):
     def _start(self, step: int, private_seed: int) -> None:
         self._call.step, self._call.private_seed = unsigned(step, "step"), private_seed
 
-    def _read_slots(self, unit: int, slots: Sequence[Tensor]) -> int:
+    def _read_slots(self, unit: int, slots: Sequence[Tensor]) -> List[_memory.Bytes]:
         listed = frames_of(slots)
         if len(listed) != (1 if self._refresh(unit).numbers else self._ranks):
             raise ArgumentError(f"there are {len(listed)} slots; the sender is one of {self._ranks} ranks")
         found = [_memory.borrow_bytes(slot, "a slot") for slot in listed]
         for struct, borrowed in zip(self._slot_structs, found):
             struct.data, struct.size = borrowed.address, borrowed.size
-        self._slots_alive.setdefault(unit, []).extend(found)
-        return len(found)
+        return found
 
     def _sent(self, status: int) -> Sent:
         self._check(status)
