@@ -420,6 +420,46 @@ def test_what_cannot_be_read_where_it_lies_is_refused_by_name():
         Sender(SHAPES, TOP, ranks=2).merge(0, 0, [b"x"])
 
 
+def test_a_place_that_is_refused_changes_nothing():
+    fine, other = gradients(0, 0), gradients(1, 0)
+    sender, lent = Sender(SHAPES, TOP), Sender(SHAPES, TOP, caller_states=True)
+    sizes = {name: lent.tensor(name).state for name in SHAPES}
+    states = {name: np.zeros(size, np.uint8) for name, size in sizes.items()}
+    crooked = {**states, "layer.bias": np.zeros(sizes["layer.bias"] + 9, np.uint8)[1:-8]}
+    assert crooked["layer.bias"].ctypes.data % 8
+    slot = np.zeros(lent.unit(0).bound, np.uint8)
+    lent.place(fine, states=states)
+    before = slot[: lent.encode(0, 0, slot).size].tobytes()
+    for bad, why in ((crooked, "its state is not aligned to 8"), ({"layer.bias": 3}, "its state is not contiguous bytes")):
+        for state in states.values():
+            state[:] = 0
+        with pytest.raises(deepreduce.ArgumentError, match=f"^layer.bias: {why}") as raised:
+            lent.place(other, states=bad)
+        assert raised.value.tensor == "layer.bias"
+        assert slot[: lent.encode(0, 0, slot).size].tobytes() == before
+    sender.place(fine)
+    assert slot[: sender.encode(0, 0, slot).size].tobytes() == before
+    for bad in (states["layer.bias"], None):
+        with pytest.raises(deepreduce.ArgumentError, match="^layer.bias: the sender has its state"):
+            sender.place(other, states={"layer.bias": bad})
+    sender.load_state_dict(Sender(SHAPES, TOP).state_dict())
+    assert slot[: sender.encode(0, 0, slot).size].tobytes() == before
+
+
+@pytest.mark.parametrize("bad", [3.0, None, [1.0], "text"])
+@pytest.mark.parametrize("where", ["tensors", "out"])
+def test_what_is_no_array_is_refused_by_its_tensors_name(bad, where):
+    with pytest.raises(deepreduce.ArgumentError, match="^layer.bias is .*, not an array") as raised:
+        Sender(SHAPES, TOP).place(**{where: {"layer.bias": bad}})
+    assert raised.value.tensor == "layer.bias"
+
+
+def test_a_sparse_tensor_of_torch_is_refused_by_name():
+    torch = pytest.importorskip("torch", reason="torch is missing: pip install torch")
+    with pytest.raises(deepreduce.ArgumentError, match="^layer.bias has layout torch.sparse_coo"):
+        Sender(SHAPES, TOP).place({"layer.bias": torch.ones(50).to_sparse()})
+
+
 def _frozen(shape):
     array = np.zeros(shape, np.float32)
     array.flags.writeable = False

@@ -7,10 +7,11 @@ flower use senders.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import threading
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple, Union
 
 import numpy
 
@@ -249,7 +250,7 @@ class Sender(Uncopied):
         everything = unit_bytes == math.inf
         options.unit_bytes = 0 if unit_bytes is None else 2**64 - 1 if everything else unsigned(unit_bytes, "unit_bytes")
         options.numbers = (ctypes.c_uint32 * self._ranks)(*self._numbers)
-        self._rank, self._float32, self._scatter = options.rank, float32, scatter
+        self._rank, self._float32, self._scatter, self._caller_states = options.rank, float32, scatter, caller_states
         self._context = Context(thread_count(threads))
         self._stream = None if _place is None else _place.stream or 0
         self._create(plan, options, _place)
@@ -387,25 +388,32 @@ class Sender(Uncopied):
 
     def _borrow_input(self, i: int, x: Tensor, what: str = "") -> Tuple[int, object]:
         name = self._names[i]
+        with _of_tensor(name):
+            found = _memory.borrow(x, name)
         if not _memory.is_in_place(x):
             raise _at_tensor(name, f"{what}is not contiguous and aligned; it is read in place")
-        found = _memory.borrow(x, name)
         return self._fits(name, found, self._specs[i].dtype, math.prod(self._specs[i].shape), what)
 
     def _borrow_output(self, i: int, x: Tensor) -> Tuple[int, object]:
         name, spec = self._names[i], self._specs[i]
-        found = _memory.borrow_output(x, name)
+        with _of_tensor(name):
+            found = _memory.borrow_output(x, name)
         shards = self._ranks if self._scatter else 1
         return self._fits(name, found, _abi.DR_F32 if self._float32 else spec.dtype, math.prod(spec.shape) // shards)
 
     def _borrow_state(self, i: int, x: Tensor) -> Tuple[int, object]:
         name, size = self._names[i], self._sent_tensors[i].state
+        if not self._caller_states:
+            raise _at_tensor(name, "the sender has its state; it was made without caller_states")
         if x is None and not size:
             return 0, None
-        found = _memory.borrow_room(x, f"{name}: its state")
+        with _of_tensor(name):
+            found = _memory.borrow_room(x, f"{name}: its state")
         if found.size != size:
             raise _at_tensor(name, f"its state has {size} bytes, not {found.size}")
-        return found.address, found.owner
+        if size and found.address % 8:
+            raise _at_tensor(name, "its state is not aligned to 8")
+        return found.address if size else 0, found.owner
 
     @staticmethod
     def _fits(name: str, found: _memory.Memory, dtype: int, elements: int, what: str = "") -> Tuple[int, object]:
@@ -723,6 +731,16 @@ def _spec_of(name: object, given: Tensor) -> TensorSpec:
         return spec._replace(shape=tuple(unsigned(n, f"{name}: its shape") for n in spec.shape), dtype=code)
     found = _memory.describe(given, name)
     return TensorSpec(found.shape, found.dtype)
+
+
+@contextlib.contextmanager
+def _of_tensor(name: str) -> Iterator[None]:
+    """Errors in its `with` have the tensor's name."""
+    try:
+        yield
+    except ArgumentError as error:
+        error.tensor = name
+        raise
 
 
 def _at_tensor(name: str, why: str) -> Error:
