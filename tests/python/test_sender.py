@@ -4,6 +4,7 @@ import gc
 import math
 import threading
 import weakref
+from array import array as PlainArray
 
 import pytest
 
@@ -498,6 +499,33 @@ def test_plans_that_do_not_fit_are_refused_by_name():
         Sender(SHAPES, TOP, ranks=2, rank=2)
     with pytest.raises(deepreduce.ArgumentError, match="3 numbers for 2 ranks"):
         Sender(SHAPES, TOP, ranks=2, numbers=[1, 2, 3])
+
+
+def test_wrong_arguments_are_refused_in_words():
+    sender = Sender(SHAPES, TOP)
+    state = sender.state_dict()
+    for call, words in (
+        (lambda: Sender(SHAPES, TOP, flat="yes"), "flat is 'yes', not one of None, True, False"),
+        (lambda: Sender({"w": ((2**40, 2**40), "float32")}), "w: its elements = "),
+        (lambda: sender.read_state("layer.bias", "state"), "field is 'state', not one of 'states', 'sums', 'warm'"),
+        (lambda: sender.write_state("layer.bias", [], b""), r"field is \[\], not one of 'states'"),
+        (lambda: sender.load_state_dict([state]), "the state is a dict, as state_dict returns it, not list"),
+        (lambda: sender.load_state_dict({**state, "states": list(state["states"])}), "states of the state is not a dict"),
+        (lambda: sender.load_state_dict({**state, "states": {1: b"", "w": b""}}), "the states are of other tensors"),
+    ):
+        with pytest.raises(deepreduce.ArgumentError, match=f"^{words}"):
+            call()
+    assert Sender({"w": (50, "float32")}).units == Sender({"w": ((50,), "float32")}).units
+
+
+def test_weights_of_a_tensor_have_their_memory_as_long_as_the_sender():
+    weights = PlainArray("f", [1.0] * 50)
+    sender = Sender({"w": TensorSpec((50,), "float32", weights=weights)}, "pulseloco", flat=False)
+    with pytest.raises(BufferError):
+        weights.extend(weights)
+    del sender
+    gc.collect()
+    weights.extend(weights)
 
 
 def test_a_sender_serves_one_call_at_a_time_and_senders_any_number_of_threads():

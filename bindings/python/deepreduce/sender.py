@@ -11,7 +11,7 @@ import contextlib
 import ctypes
 import math
 import threading
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple, TypeVar, Union
 
 import numpy
 
@@ -26,6 +26,7 @@ from .plan import Plan, as_plan
 __all__ = ["Sender", "SenderInfo", "Sent", "SentTensor", "TensorSpec", "Unit"]
 
 Plans = Union[None, str, Plan, Book, Mapping[str, Union[None, str, Plan]]]
+Found = TypeVar("Found")
 Arrays = Union[Mapping[str, Tensor], Sequence[Tensor]]  # by name, or of all tensors in order
 
 
@@ -244,7 +245,8 @@ class Sender(Uncopied):
         options.ranks, options.rank = self._ranks, unsigned(rank, "rank", 2**32)
         for bit, given in flags.items():
             options.flags |= bit if given else 0
-        options.flat = {None: _abi_sender.DR_FLAT_BY_PLAN, True: _abi_sender.DR_FLAT, False: _abi_sender.DR_NOT_FLAT}[flat]
+        by_flat = {None: _abi_sender.DR_FLAT_BY_PLAN, True: _abi_sender.DR_FLAT, False: _abi_sender.DR_NOT_FLAT}
+        options.flat = _one_of(by_flat, flat, "flat")
         by_plan = _abi_sender.DR_DENSE_BELOW_BY_PLAN
         options.dense_below = by_plan if dense_below is None else unsigned(dense_below, "dense_below", by_plan)
         everything = unit_bytes == math.inf
@@ -261,14 +263,16 @@ class Sender(Uncopied):
         method = None if book is not None or plan is None else as_plan(plan)  # type: ignore[arg-type]
         listed = (_abi_sender.dr_named_tensor * len(self._specs))()
         self._plans_alive: List[Plan] = []
+        self._bases_alive: List[object] = []  # owners of TensorSpec.weights
         for tensor, name, spec in zip(listed, self._names, self._specs):
             tensor.struct_size = ctypes.sizeof(_abi_sender.dr_named_tensor)
             tensor.name, tensor.dtype = c_string(name, "a name"), spec.dtype
             tensor.flags = _abi_sender.DR_NAMED_ROWS if spec.sparse else 0
-            tensor.elements = math.prod(spec.shape)
+            tensor.elements = unsigned(math.prod(spec.shape), f"{name}: its elements")
             tensor.rows = spec.shape[0] if spec.shape else 1
             if spec.weights is not None:
-                tensor.base, _ = self._borrow_input(self._at[name], spec.weights, "its weights: ")
+                tensor.base, owner = self._borrow_input(self._at[name], spec.weights, "its weights: ")
+                self._bases_alive.append(owner)
             own = method if spec.plan is None else as_plan(spec.plan)
             if own is not None:
                 tensor.plan = own.handle
@@ -612,11 +616,15 @@ class Sender(Uncopied):
     def load_state_dict(self, state: SavedPart) -> None:
         """Restores what state_dict returned. Raises ArgumentError for states of other tensors or plans, and for a value that is
         not finite; then nothing has changed."""
+        if not isinstance(state, Mapping):
+            raise ArgumentError(f"the state is a dict, as state_dict returns it, not {type(state).__name__}")
         for key, (_, size) in _STATES.items():
+            if not isinstance(state.get(key, {}), Mapping):
+                raise ArgumentError(f"{key} of the state is not a dict of bytes by name")
             there = set(state.get(key, {}))
             here = {name for name, sent in zip(self._names, self._sent_tensors) if getattr(sent, size)}
             if there != here:
-                lacks, extra = sorted(here - there), sorted(there - here)
+                lacks, extra = sorted(here - there), sorted(there - here, key=str)
                 raise ArgumentError(f"the {key} are of other tensors or plans: without {lacks}, and with {extra}")
         failures, failed = (unsigned(state.get(key), key) for key in ("failures", "failed"))
         before = self.state_dict()
@@ -631,15 +639,15 @@ class Sender(Uncopied):
     def read_state(self, name: str, field: str = "states") -> Array:
         """The bytes that feedback stores for a tensor, in the order of its elements. field: "states", "sums"
         (exchange=owner) or "warm" (transform=lowrank)"""
-        which, size = _STATES[field]
+        which, size = _one_of(_STATES, field, "field")
         with self._turn():
             return self._read_state(self._position(name), which, getattr(self.tensor(name), size))
 
     def write_state(self, name: str, field: str, state: Tensor) -> None:
         """Restores what read_state returned. Raises ArgumentError for a state of another tensor or feedback, or with a value that is not finite."""
-        found = _memory.borrow_bytes(state, f"{name}: its state")
+        found, (which, _) = _memory.borrow_bytes(state, f"{name}: its state"), _one_of(_STATES, field, "field")
         with self._turn():
-            where = self._handle, self._position(name), _STATES[field][0], found.address, found.size
+            where = self._handle, self._position(name), which, found.address, found.size
             self._check(self._library.dr_sender_write_state(*where))
 
     def resume(self, failures: int, failed: int) -> None:
@@ -728,7 +736,8 @@ def _spec_of(name: object, given: Tensor) -> TensorSpec:
         code = dtype_code(spec.dtype, name)
         if code is None:
             raise _at_tensor(name, "has no dtype")
-        return spec._replace(shape=tuple(unsigned(n, f"{name}: its shape") for n in spec.shape), dtype=code)
+        shape = spec.shape if isinstance(spec.shape, Iterable) else (spec.shape,)
+        return spec._replace(shape=tuple(unsigned(n, f"{name}: its shape") for n in shape), dtype=code)
     found = _memory.describe(given, name)
     return TensorSpec(found.shape, found.dtype)
 
@@ -741,6 +750,14 @@ def _of_tensor(name: str) -> Iterator[None]:
     except ArgumentError as error:
         error.tensor = name
         raise
+
+
+def _one_of(choices: Mapping[Any, Found], given: object, what: str) -> Found:
+    """choices[given]. ArgumentError, with all choices, if there is none."""
+    try:
+        return choices[given]
+    except (KeyError, TypeError):
+        raise ArgumentError(f"{what} is {given!r}, not one of {', '.join(map(repr, choices))}") from None
 
 
 def _at_tensor(name: str, why: str) -> Error:
