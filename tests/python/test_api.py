@@ -1305,6 +1305,23 @@ def test_a_plan_without_feedback_has_an_empty_state():
     state = State(x, RAW)
     assert state.state_dict()["state"].tobytes() == b""
     assert decode(encode(x, RAW, state=state)).tolist() == [1, 2]
+    state.load_state_dict(state.state_dict())
+    assert state.size == 0
+    with pytest.raises(deepreduce.ArgumentError, match="the saved state has .* bytes, this one 0"):
+        state.load_state_dict(State(x, KEEP_2).state_dict())
+
+
+def test_memory_that_is_not_there_is_an_error_of_this_package():
+    huge = Sparse(numpy.array([1]), f32(1), (2**56 - 1,))
+    for call in (lambda: State(huge, KEEP_2), huge.to_dense, Sparse(huge.indices, f32(1), (2**62,)).to_dense):
+        with pytest.raises(deepreduce.OutOfMemory, match="no memory for"):
+            call()
+
+
+@pytest.mark.parametrize("indices", [f32(1), numpy.array([True]), numpy.array(["1"])], ids=lambda x: x.dtype.name)
+def test_indices_that_are_no_integers_are_refused(indices):
+    with pytest.raises(deepreduce.ArgumentError, match="indices are .*, not integers"):
+        Sparse(indices, f32(1), (4,)).to_dense()
 
 
 def test_a_state_of_a_residual():
@@ -1363,6 +1380,8 @@ def test_a_part_of_a_state_that_is_not_there_is_named():
         with pytest.raises(deepreduce.ArgumentError, match=words):
             part.copy_from(whole, first=first, at=at)
     part.copy_from(whole, first=100)  # nothing, which is there
+    with pytest.raises(deepreduce.ArgumentError, match="the source is a ndarray, not a State"):
+        part.copy_from(whole.residual)
 
 
 @pytest.mark.parametrize("factor", ["2", None, 1j, 10**400, numpy.ones(2)], ids=lambda factor: type(factor).__name__)

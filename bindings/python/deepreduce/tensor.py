@@ -59,13 +59,15 @@ class Sparse:
     def to_dense(self) -> Array:
         """A new array of `shape`. If an index occurs twice, its last value counts.
 
-        Raises ArgumentError for an index out of range, or values of another shape.
+        Raises ArgumentError for an index out of range, or values of another shape; OutOfMemory.
         """
         indices, values = _memory.as_array(self.indices, "indices"), _memory.as_array(self.values, "values")
         _rows(self, indices.shape, values.shape, "")
+        if indices.dtype.kind not in "iu":
+            raise ArgumentError(f"indices are {indices.dtype}, not integers")
         if indices.size and not (0 <= int(indices.min()) and int(indices.max()) < self.shape[0]):
             raise ArgumentError(f"indices are not all below universe = {self.shape[0]}")
-        dense = numpy.zeros(self.shape, values.dtype)
+        dense = _memory.zeros(self.shape, values.dtype)
         dense[indices] = values.reshape(indices.shape + self.shape[1:])
         return dense
 
@@ -180,7 +182,7 @@ class State:
         self.lock = threading.Lock()  # held during a call; a bound state has the lock of its Bound
         self.bound: Optional[weakref.ref[Locked]] = None
         if place is None:
-            self.memory: Tensor = numpy.zeros((size + 7) // 8, numpy.uint64).view(numpy.uint8)[:size]
+            self.memory: Tensor = _memory.zeros(((size + 7) // 8,), numpy.uint64).view(numpy.uint8)[:size]
         else:
             self.memory = place.zeros(size)
 
@@ -293,7 +295,8 @@ class State:
         saved = State._from_bytes(saved_part(state, "state"))
         if saved.size != self.size:
             raise ArgumentError(f"the saved state has {saved.size} bytes, this one {self.size}: it is for another tensor or plan")
-        saved.norm()  # raises if the bytes are not a state
+        if saved.size:  # none without feedback
+            saved.norm()  # raises if the bytes are not a state
         with Turns([(self, "the state")]):
             self._put(_memory.borrow_bytes(saved.memory, "the saved state"))
 
@@ -354,6 +357,8 @@ class State:
         A fresh source counts as zeros. A state on a GPU is copied to the CPU and back, which waits.
         Raises ArgumentError for elements out of range and states that differ.
         """
+        if not isinstance(source, State):
+            raise ArgumentError(f"the source is a {type(source).__name__}, not a State")
         with Turns([(source, "the source"), (self, "the state")]):
             to = self._on_host()
             from_ = to if source is self else source._on_host()

@@ -146,7 +146,7 @@ class Transform(Uncopied):
         has changed.
         """
         items = _arrays(x, self.shapes, "x")
-        outs = [numpy.empty(shape, numpy.float32) for shape in self.shapes] if out is None else _arrays(out, self.shapes, "out")
+        outs = [_memory.empty(shape, numpy.float32) for shape in self.shapes] if out is None else _arrays(out, self.shapes, "out")
         begin, n = load_exchanges().dr_transform_begin, len(items)
         with Turns([(self, "the transform")]):
             for i, item in enumerate(items):

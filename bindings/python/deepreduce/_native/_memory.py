@@ -85,6 +85,14 @@ def empty(shape: Tuple[int, ...], dtype: Union[str, DType, type]) -> Array:
         raise OutOfMemory(f"no memory for {shape} elements of {numpy.dtype(dtype)}: {error}") from None
 
 
+def zeros(shape: Tuple[int, ...], dtype: Union[str, DType, type]) -> Array:
+    """numpy.zeros, with the error of `empty`."""
+    try:
+        return numpy.zeros(shape, dtype)
+    except (MemoryError, ValueError) as error:
+        raise OutOfMemory(f"no memory for {shape} elements of {numpy.dtype(dtype)}: {error}") from None
+
+
 def torch_tensor(x: object) -> bool:
     """Whether x is a torch tensor, without importing torch: before the first import there is none."""
     torch = sys.modules.get("torch")
