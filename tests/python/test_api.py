@@ -837,6 +837,16 @@ def test_out_of_lists():
     assert decode(frame, out=out) is out and out[0].tolist() == [1] and out[1].tolist() == [[2], [3]]
 
 
+class Copies:
+    """An array of n elements that gives others copies of its memory."""
+
+    def __init__(self, n):
+        self.memory = numpy.zeros(n, F32)
+
+    def __array__(self, dtype=None, copy=None):
+        return self.memory.copy()
+
+
 def test_out_that_does_not_fit():
     one, many = encode(f32(1, 2), RAW), encode([f32(1, 2)], RAW)
     read_only = numpy.empty(2, F32)
@@ -850,9 +860,13 @@ def test_out_that_does_not_fit():
         (many, numpy.empty(2, F32), "list"),
         (many, [], "0 arrays"),
         (one, 5, "out"),
+        (one, Copies(2), "out is a Copies, which gives copies"),
+        (encode(f32(1), RAW), F32(0), "out is a float32, which gives copies"),
     ]:
         with pytest.raises(deepreduce.ArgumentError, match=word):
             decode(frame, out=out)
+    assert decode(one, out=memoryview(numpy.empty(2, F32))).tolist() == [1, 2]
+    assert decode(one, out=array.array("f", [0, 0])).tolist() == [1, 2]
     with pytest.raises(deepreduce.ArgumentError, match="sparse"):
         decode(one, out=numpy.empty(2, F32), sparse=True)
 
@@ -936,8 +950,8 @@ def test_like_gives_the_kind_the_shape_and_the_type(torch):
     listed = decode(encode([x, x[0]], RAW), like=[torch.empty(4), numpy.empty(2, F32)])
     assert type(listed[0]) is torch.Tensor and same_bits(listed[1], x[0])
     for bad, words in (
-        (torch.empty(3), "3 elements"),
-        ([torch.empty(4)], "single"),
+        (torch.empty(3), "^like has 3 elements"),
+        ([torch.empty(4)], "single tensor, and like does not"),
         (5, "like"),
         (torch.empty(4, dtype=torch.int32), "int32"),
     ):

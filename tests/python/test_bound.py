@@ -7,6 +7,7 @@ import pickle
 import sys
 import threading
 import tracemalloc
+from array import array as PlainArray
 
 import pytest
 
@@ -113,6 +114,18 @@ def test_the_arrays_live_as_long_as_the_bound(rng):
     assert same_bits(bound.decode(expected), x)
 
 
+def test_the_memory_of_outputs_is_there_as_long_as_the_bound(rng):
+    x = gradients(rng, 300)[0]
+    out = PlainArray("f", bytes(1200))
+    bound = Batch(x, RAW).bind(x, out)
+    with pytest.raises(BufferError):
+        out.extend(out)
+    bound.decode(bound.encode())
+    assert out.tobytes() == x.tobytes()
+    bound.rebind(out=numpy.empty_like(x))
+    out.extend(out)
+
+
 def test_a_bound_batch_goes_on_with_other_arrays(rng):
     sizes = (700, 50, 1)
     x, y = gradients(rng, *sizes), gradients(rng, *sizes)
@@ -176,9 +189,14 @@ def test_a_closed_bound_lets_go_of_its_states(rng):
     bound.encode()
     with pytest.raises(deepreduce.ArgumentError, match="bound to another"):
         batch.bind(x, state=state)
-    bound.close()
-    with pytest.raises(deepreduce.ArgumentError):
+    x[3] = numpy.nan
+    with pytest.raises(deepreduce.ArgumentError, match="NaN"):
         bound.encode()
+    x[3] = 0
+    bound.close()
+    for call in (bound.encode, lambda: bound.decode(b""), lambda: bound.merge([b""]), lambda: bound.rebind(x)):
+        with pytest.raises(deepreduce.ArgumentError, match="^the bound batch is closed$"):
+            call()
     bound.close()
     assert batch.bind(x, state=state).encode() and bound is not None
 

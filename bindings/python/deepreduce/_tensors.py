@@ -300,9 +300,11 @@ def dense_outputs(
     dtype: Optional[int],
     place: Optional[_device.Place],
     make: Optional[Maker] = None,
+    name: str = "out",
 ) -> Tuple[Structs, List[Tensor]]:
-    """dr_tensor_out[n] for the arrays in `out`; None: for new ones of `dtype` (None: the tensors')."""
-    outs = (_abi.dr_tensor_out * len(shapes))()
+    """dr_tensor_out[n] for the arrays in `out`, whose memory lives as long as these structs; None: for new ones of `dtype` (None:
+    the tensors'). name: of `out` in errors"""
+    outs: Structs = (_abi.dr_tensor_out * len(shapes))()
     if out is None:
         make = make or maker_of(place, None, dtype)
         arrays = []
@@ -314,19 +316,21 @@ def dense_outputs(
             arrays.append(array)
         return outs, arrays
     if isinstance(out, (list, tuple)) != is_list:
-        raise ArgumentError(f"the frame holds a {'list' if is_list else 'single tensor'}, and out does not")
+        raise ArgumentError(f"the frame holds a {'list' if is_list else 'single tensor'}, and {name} does not")
     arrays = list(out) if is_list else [out]
     if len(arrays) != len(shapes):
-        raise ArgumentError(f"out has {len(arrays)} arrays, the frame {len(shapes)} tensors")
+        raise ArgumentError(f"{name} has {len(arrays)} arrays, the frame {len(shapes)} tensors")
     used: Dict[int, int] = {}  # address: position
+    outs.owners = owners = []
     for i, (room, shape, array) in enumerate(zip(outs, shapes, arrays)):
-        what = f"out[{i}]" if is_list else "out"
+        what = f"{name}[{i}]" if is_list else name
         memory = _memory.borrow_output(array, what, place)
         elements = memory.elements
         if elements != shape.universe * shape.width:
             raise ArgumentError(f"{what} has {elements} elements, the tensor {shape.universe * shape.width}", tensor=i)
         if elements and (first := used.setdefault(memory.address, i)) < i:
-            raise ArgumentError(f"out[{i}] is the memory of out[{first}], too", tensor=i)
+            raise ArgumentError(f"{name}[{i}] is the memory of {name}[{first}], too", tensor=i)
+        owners.append(memory.owner)
         room.struct_size, room.dtype, room.values = OUT_STRIDE, memory.dtype, memory.address
         room.universe, room.width = shape.universe, shape.width
     return outs, arrays

@@ -161,7 +161,7 @@ class Bound(Uncopied):
                 len(self._batch._shapes),
             )
             if status:
-                fail(status, self._context)
+                self._fail(status)
             if inputs is not None:
                 self._x, self._inputs = x, inputs
             if outs is not None:
@@ -210,7 +210,7 @@ class Bound(Uncopied):
                 _, flat, address, size = room
             status = self._encode(self._binding, self._call_at, address, size, self._result_at)
             if status and not (status_frame and self._result.size):
-                fail(status, self._context)
+                self._fail(status)
             part = flat[: self._result.size]
             return part.tobytes() if out is None else part
         finally:
@@ -233,7 +233,7 @@ class Bound(Uncopied):
             options = self._options_of(tag, add) if add or tag is not None else None
             status = self._decode(self._binding, data, size, options, self._device_result_at)
             if status:
-                fail(status, self._context)
+                self._fail(status)
             return self._out
         finally:
             self.lock.release()
@@ -280,7 +280,7 @@ class Bound(Uncopied):
             self._last = k
             status = self._merge(self._binding, self._slots_at, factors, k, self._options_of(tag, self._batch._adds(add)), self._device_result_at)
             if status:
-                fail(status, self._context)
+                self._fail(status)
             return self._out
         finally:
             self.lock.release()
@@ -301,6 +301,12 @@ class Bound(Uncopied):
             result = read_result(self._device_result)
             if result.status:
                 raise_result(result, self._last)
+
+    def _fail(self, status: int) -> NoReturn:
+        """Raises the error of the last call."""
+        if self._binding is None:
+            raise ArgumentError("the bound batch is closed")
+        fail(status, self._context)
 
     def _options_of(self, tag: Optional[int], add: bool) -> int:
         options = self._options
@@ -334,7 +340,7 @@ class Bound(Uncopied):
             self._binding, self._call_at, buffer.address, buffer.size, ctypes.addressof(result.contents)
         )
         if status:
-            fail(status, self._context)
+            self._fail(status)
         return made
 
     def _require_stream(self, place: _device.Place) -> None:

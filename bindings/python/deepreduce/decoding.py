@@ -294,5 +294,6 @@ def make_room(
         rooms = map(rows, range(len(shapes)) if selected is None else selected)
         outs, results = sparse_outputs(shapes, rooms, dtype, place, maker_of(place, kind, dtype))
         return Room(outs, results, selected, one)
-    given = out if like is None else arrays_like(like, dtype, place)
-    return Room(*dense_outputs(shapes, given, not one, dtype if given is None else None, place), selected, one)
+    given, name = (out, "out") if like is None else (arrays_like(like, dtype, place), "like")
+    made = dense_outputs(shapes, given, not one, dtype if given is None else None, place, name=name)
+    return Room(*made, selected, one)

@@ -153,6 +153,8 @@ def borrow_output(x: Tensor, what: str, place: Optional[Place] = None) -> Memory
             raise ArgumentError(f"{what} is not aligned to its type")
         return _of_tensor(x, what, FLOATS)
     array = _host_array(x, what)
+    if array is not x and array.size and _address(array) != _address(_host_array(x, what)):
+        raise ArgumentError(f"{what} is {_kind(x)}, which gives copies of its memory: they would be lost")
     if not array.flags.c_contiguous:
         raise ArgumentError(f"{what} is not contiguous (row-major)")
     if not array.flags.writeable:
