@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import json
+import math
 import os
 import threading
 import weakref
@@ -436,6 +437,23 @@ def test_wrong_arguments(make):
         make(Loopback(2).transport(0))
     with pytest.raises(deepreduce.ArgumentError):
         Loopback(2).transport(2)
+
+
+def test_wrong_arguments_are_refused_in_words():
+    x, loopback = gradient(0, 0), Loopback(2)
+    for call, words in (
+        (lambda: Exchange(x, TOP, loopback), r"transport is a Loopback; pass its transport\(rank\)"),
+        (lambda: Exchange(x, TOP, "mpi"), "transport is a str, not a Transport"),
+        (lambda: Exchange(x, TOP, loopback.transport(0), timeout=math.inf), "timeout = inf s is not above 0 and at most 2"),
+        (lambda: Exchange(x, TOP, loopback.transport(0), timeout=None), "timeout is None, not a number"),
+        (lambda: Exchange(x, TOP, loopback.transport(0), budget=math.inf), "budget = inf s is not in 0 … 2"),
+        (lambda: Exchange(x, TOP, loopback.transport(0), budget=-1), "budget = -1.0 s is not in 0 … 2"),
+        (lambda: Loopback(2, latency=-1e-6), "latency = -1e-06 s is not in 0 … 2"),
+        (lambda: Loopback(2, latency=math.nan), "latency = nan s is not in 0 … 2"),
+        (lambda: Loopback(2, bytes_per_second="1"), "bytes_per_second is '1', not a number"),
+    ):
+        with pytest.raises(deepreduce.ArgumentError, match=f"^{words}"):
+            call()
 
 
 def test_an_exchange_in_use_says_so_and_tells_how_the_last_one_went():

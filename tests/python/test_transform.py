@@ -152,6 +152,14 @@ def test_bad_input_is_refused_in_words():
     with pytest.raises(deepreduce.ArgumentError, match="not contiguous"):
         transform.begin(turned)
     assert not transform.info.busy
+    transform.begin(gradients(0, 0))
+    for mean in ("1", None, 10**400):
+        with pytest.raises(deepreduce.ArgumentError, match="^mean is .*, not a number$"):
+            transform.next(mean)
+    assert transform.info.busy
+    for shapes in ([40, 30], 40):
+        with pytest.raises(deepreduce.ArgumentError, match="^shapes is .*, not a list of shapes$"):
+            Transform(shapes, PLAN)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -203,12 +203,12 @@ def weights_of(weights: Optional[Sequence[float]], frames: int) -> Structs:
         raise ArgumentError(f"there are {count} weights for {frames} frames")
     try:
         return (ctypes.c_float * frames)(*weights)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         listed = (ctypes.c_float * frames)()
         for i, weight in enumerate(weights):
             try:
                 listed[i] = float(weight)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError, RuntimeError):  # RuntimeError: a torch tensor of many elements
                 raise ArgumentError(f"weights[{i}] is {weight!r}, not a number") from None
         return listed
 

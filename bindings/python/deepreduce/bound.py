@@ -275,7 +275,7 @@ class Bound(Uncopied):
                 factors = self._weights_at
                 try:
                     self._weights[:k] = weights  # type: ignore[call-overload]
-                except (TypeError, ValueError):
+                except (TypeError, ValueError, OverflowError):
                     self._weights[:k] = list(weights_of(weights, k))
             self._last = k
             status = self._merge(self._binding, self._slots_at, factors, k, self._options_of(tag, self._batch._adds(add)), self._device_result_at)

@@ -29,7 +29,7 @@ from ._native._abi_exchange import (
     dr_loopback_options,
     dr_transport,
 )
-from ._native._call import Context, Turns, Uncopied, check, fail, new, thread_count, unsigned
+from ._native._call import Context, Turns, Uncopied, check, fail, new, real, thread_count, unsigned
 from ._native._renamed import seed_of, warn
 from ._native._transport import Callbacks, Transport, load_exchanges
 from ._native._types import Array, Pointer, Structs, Tensor
@@ -170,20 +170,25 @@ class Exchange(Uncopied):
         library = load_exchanges()
         self.lock = threading.Lock()
         self._handle = ctypes.POINTER(dr_exchange)()
+        if isinstance(transport, Loopback):
+            raise ArgumentError("transport is a Loopback; pass its transport(rank)")
+        if not isinstance(transport, (Transport, dr_transport)):
+            raise ArgumentError(f"transport is a {type(transport).__name__}, not a Transport")
         self._callbacks = Callbacks(transport) if isinstance(transport, Transport) else None
         self._transport = transport  # alive
         self._context = Context(thread_count(threads))
         self._seed, self._first = unsigned(seed, "seed"), 0  # the step of the first call
         self._plan, self._rows = plan, None if rows is None else unsigned(rows, "rows")
         self._inputs, self._outs, self.out = _borrow(x, plan, out, self._rows)
+        timeout, budget = real(timeout, "timeout"), real(budget, "budget")
         if not 0 < timeout <= 2**63 / 1e9:
-            raise ArgumentError(f"timeout = {timeout} s is not above 0")
+            raise ArgumentError(f"timeout = {timeout} s is not above 0 and at most 2^63 ns")
         options = new(dr_exchange_options)
         options.flags = (DR_EXCHANGE_SUM if sum else 0) | (DR_EXCHANGE_TRACE if trace else 0)
         options.timeout_ns = int(timeout * 1e9) or 1
         options.dense_below = unsigned(dense_below, "dense_below")
         if not 0 <= budget <= 2**63 / 1e9:
-            raise ArgumentError(f"budget = {budget} s is below 0")
+            raise ArgumentError(f"budget = {budget} s is not in 0 … 2^63 ns")
         options.advance_ns = math.ceil(budget * 1e9)
         options.nccl = None if nccl is None else unsigned(nccl, "nccl")
         place = self._inputs.place
@@ -403,7 +408,9 @@ class Loopback(Uncopied):
         options = new(dr_loopback_options)
         self._ranks = options.ranks = unsigned(ranks, "ranks", 2**32)
         options.seed = unsigned(seed, "seed")
-        options.latency_ns, options.bytes_per_second = int(latency * 1e9), bytes_per_second
+        if not 0 <= real(latency, "latency") <= 2**60 / 1e9:
+            raise ArgumentError(f"latency = {latency} s is not in 0 … 2^60 ns")
+        options.latency_ns, options.bytes_per_second = int(latency * 1e9), real(bytes_per_second, "bytes_per_second")
         self._error: Optional[BaseException] = None  # raised by a function of the caller
         if takes is not None:
             options.takes = type(options.takes)(

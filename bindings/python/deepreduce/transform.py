@@ -21,7 +21,7 @@ from ._native._abi_transform import (
     dr_transform_info,
     dr_transform_options,
 )
-from ._native._call import Context, Turns, Uncopied, check, fail, new, thread_count, unsigned
+from ._native._call import Context, Turns, Uncopied, check, fail, new, real, thread_count, unsigned
 from ._native._renamed import warn
 from ._native._transport import load_exchanges
 from ._native._types import Array, Pointer, Structs, Tensor
@@ -110,7 +110,10 @@ class Transform(Uncopied):
         self._handle = ctypes.POINTER(dr_transform)()
         self._context, self._plan = Context(thread_count(threads)), as_plan(plan)
         self.keeps: bool = self._plan.info.feedback  # residuals
-        self.shapes: List[Tuple[int, ...]] = [tuple(shape) for shape in shapes]
+        try:
+            self.shapes: List[Tuple[int, ...]] = [tuple(shape) for shape in shapes]
+        except TypeError:
+            raise ArgumentError(f"shapes is {shapes!r}, not a list of shapes") from None
         n = len(self.shapes)
         self._tensors, self._outs = (_abi.dr_tensor * n)(), (_abi.dr_tensor_out * n)()
         for i, shape in enumerate(self.shapes):
@@ -187,7 +190,7 @@ class Transform(Uncopied):
         Raises ArgumentError on all ranks if a value is not finite; the round is still in progress then: cancel it.
         """
         with Turns([(self, "the transform")]):
-            status = load_exchanges().dr_transform_next(self._handle, mean)
+            status = load_exchanges().dr_transform_next(self._handle, real(mean, "mean"))
             if status == _abi.DR_PENDING:
                 return False
             self._check(status)
