@@ -12,6 +12,8 @@ np = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 
 import deepreduce  # noqa: E402
 from deepreduce import Sender  # noqa: E402
+from deepreduce._adapters._sender_messages import SenderSteps  # noqa: E402
+from deepreduce.exchange import Transport  # noqa: E402
 from deepreduce.sender import TensorSpec  # noqa: E402
 
 TOP = "sparsify=topr(count=40) feedback=residual index=golomb value=raw"
@@ -499,6 +501,38 @@ def test_plans_that_do_not_fit_are_refused_by_name():
         Sender(SHAPES, TOP, ranks=2, rank=2)
     with pytest.raises(deepreduce.ArgumentError, match="3 numbers for 2 ranks"):
         Sender(SHAPES, TOP, ranks=2, numbers=[1, 2, 3])
+
+
+class Gone(Transport):
+    """A transport whose peer is gone at the first message."""
+
+    ranks, rank = 2, 0
+
+    def __init__(self, error):
+        self.error = error
+
+    def send(self, peer, tag, address, size):
+        raise self.error
+
+    def recv(self, peer, tag, address, capacity):
+        return 1
+
+    def cancel(self, request):
+        return True
+
+
+@pytest.mark.parametrize("error", [deepreduce.PeerError("the cable is gone"), KeyboardInterrupt("stop")], ids=lambda x: type(x).__name__)
+def test_a_step_whose_first_message_fails_goes_back_to_the_residuals(error):
+    sender, given = Sender(SHAPES, TOP, ranks=2), gradients(0, 0)
+    sender.place(given)
+    steps = SenderSteps(sender, Gone(error), 5)
+    with pytest.raises(type(error), match="the cable is gone|stop"):
+        next(steps.run(0))
+    for name, gradient in given.items():
+        assert np.array_equal(sender.read_state(name).view(np.float32)[-gradient.size :], gradient.ravel())
+    assert sender.info.failures == 1 and not steps.is_sound
+    with pytest.raises(deepreduce.Error, match="the cable is gone|step 0 was given up: KeyboardInterrupt"):
+        next(steps.run(1))
 
 
 def test_wrong_arguments_are_refused_in_words():

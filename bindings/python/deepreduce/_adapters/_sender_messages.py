@@ -120,13 +120,16 @@ class SenderSteps:
         sender, failed = self._sender, None
         if self._lost is not None:
             raise self._lost
+        broken: Optional[BaseException] = None
         with sender._turn():
             try:
                 for i, slots in self._slots.items():
                     slots.send(sender._encode_at(i, step, slots.own.ctypes.data, slots.own.size, self._rank).size)
             except BaseException as error:
-                self._end(step, error)
-                raise
+                broken = error
+        if broken is not None:
+            self._end(step, broken)
+            raise broken
         deadline = time.monotonic() + self._timeout
         try:
             for i, sums in self._sums.items():
