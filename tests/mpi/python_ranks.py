@@ -247,6 +247,20 @@ def faults():
     raised(deepreduce.ArgumentError, AllReduce, x, TOP, MPI.COMM_NULL)
 
 
+def interrupted():
+    """MPI may still write to the memory of a collective whose wait Ctrl-C ends."""
+
+    class Pending:
+        def Test(self):
+            raise KeyboardInterrupt
+
+    words = numpy.zeros(3, numpy.uint64)
+    mean = AllReduce(gradient(RANK, 0), TOP, timeout=30)
+    raised(KeyboardInterrupt, mean.transport._until, Pending(), "MPI_Iallgather", words)
+    assert any(type(left) is tuple and left[1] is words for left in deepreduce.mpi._LEFT)
+    mean.close()
+
+
 def sparse_rows():
     """Each rank has rows of its own; their number is at most the maximum that all ranks agreed on."""
     indices = numpy.arange(RANK + 1)
@@ -366,7 +380,7 @@ def main():
         print(f"rank {RANK}: good", flush=True)
         time.sleep(10)
         os._exit(0)  # MPI_Finalize would wait for rank 1
-    for test in (schedules, several_at_once, books, named_tensors_go_on_after_a_step_that_failed, dense_sums, torch_tensors, faults, sparse_rows, closed, control, documented):
+    for test in (schedules, several_at_once, books, named_tensors_go_on_after_a_step_that_failed, dense_sums, torch_tensors, faults, interrupted, sparse_rows, closed, control, documented):
         test()
     print(f"rank {RANK}: good", flush=True)
 

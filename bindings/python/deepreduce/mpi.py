@@ -175,20 +175,21 @@ class MpiTransport(Uncopied, Transport):
         if pending.request.Test():
             return pending.received()
         if time.perf_counter() - pending.begin > self._timeout:
-            self._lost(pending.request, "MPI_Iallgather", pending)
+            _LEFT.append(pending)
+            raise MissingRank(f"MPI_Iallgather did not end in {self._timeout} s: not all ranks take part")
         return None
 
     def _until(self, request: MPI.Request, what: str, memory: object) -> None:
         """Waits for a request; `memory` must stay alive as long as MPI may write to it."""
         deadline, pause = time.monotonic() + self._timeout, _Pause(self)
-        while not request.Test():
-            if time.monotonic() > deadline:
-                self._lost(request, what, memory)
-            pause.rest()
-
-    def _lost(self, request: object, what: str, memory: object) -> NoReturn:
-        _LEFT.append((request, memory))
-        raise MissingRank(f"{what} did not end in {self._timeout} s: not all ranks take part")
+        try:
+            while not request.Test():
+                if time.monotonic() > deadline:
+                    raise MissingRank(f"{what} did not end in {self._timeout} s: not all ranks take part")
+                pause.rest()
+        except BaseException:  # Ctrl-C, too
+            _LEFT.append((request, memory))
+            raise
 
     def close(self, free: bool = True) -> None:
         """Frees the communicator, a collective call, unless messages are in progress or `free` is false."""
