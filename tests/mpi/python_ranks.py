@@ -261,6 +261,16 @@ def interrupted():
     mean.close()
 
 
+def no_step():
+    """A wrong number begins no step."""
+    mean = NamedAllReduce({"a": numpy.ones(3000, numpy.float32)}, "index=all value=raw", timeout=30)
+    for wrong in (-1, 2**64, 1.5, "1"):
+        assert str(raised(deepreduce.ArgumentError, mean, wrong)).startswith("step "), wrong
+    assert mean.state_dict()["step"] == 0 and (mean(numpy.int64(3))["a"] == 1).all() and mean.state_dict()["step"] == 4
+    raised(deepreduce.ArgumentError, mean.load_state_dict, [mean.state_dict()])
+    mean.close()
+
+
 def sparse_rows():
     """Each rank has rows of its own; their number is at most the maximum that all ranks agreed on."""
     indices = numpy.arange(RANK + 1)
@@ -380,7 +390,7 @@ def main():
         print(f"rank {RANK}: good", flush=True)
         time.sleep(10)
         os._exit(0)  # MPI_Finalize would wait for rank 1
-    for test in (schedules, several_at_once, books, named_tensors_go_on_after_a_step_that_failed, dense_sums, torch_tensors, faults, interrupted, sparse_rows, closed, control, documented):
+    for test in (schedules, several_at_once, books, named_tensors_go_on_after_a_step_that_failed, dense_sums, torch_tensors, faults, interrupted, no_step, sparse_rows, closed, control, documented):
         test()
     print(f"rank {RANK}: good", flush=True)
 

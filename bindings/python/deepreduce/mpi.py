@@ -483,7 +483,7 @@ class NamedAllReduce(Uncopied):
         """
         if self._step is not None:
             raise ArgumentError("a step is under way: go on with test() or wait()")
-        number = self._calls if step is None else step
+        number = self._calls if step is None else unsigned(step, "step")
         running = self._run(number)
         self._step, self._calls = running, number + 1
         self.test()
@@ -535,6 +535,8 @@ class NamedAllReduce(Uncopied):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores what state_dict returned."""
+        if not isinstance(state, Mapping):
+            raise ArgumentError(f"the state is a dict, as state_dict returns it, not {type(state).__name__}")
         calls = unsigned(state.get("step", self._calls), "step of the state")  # (before 0.3 there was none)
         self._sender.load_state_dict(state)
         self._calls = calls
