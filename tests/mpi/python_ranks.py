@@ -271,6 +271,17 @@ def no_step():
     mean.close()
 
 
+def refused_often():
+    """What all ranks refuse gives its communicators back: MPICH has 2048 of them."""
+    x, named = gradient(RANK, 0), {"a": numpy.ones((40, 50), numpy.float32), "b": numpy.ones(50, numpy.float32)}
+    factors = "transform=lowrank(rank=2) feedback=residual"
+    for _ in range(800):
+        raised(deepreduce.ArgumentError if RANK == 1 else deepreduce.PeerError, AllReduce, x, TOP, out=x[RANK == 1 :], timeout=30)
+        raised(deepreduce.ArgumentError, AllReduce, x, [None, TOP], control="fit(target_ms=1)" if RANK else None, timeout=30)
+        raised(deepreduce.ArgumentError, NamedAllReduce, named, factors if RANK else TOP, timeout=30)
+    assert (AllReduce(numpy.ones(4, numpy.float32), "index=all value=raw", timeout=30)() == 1).all()
+
+
 def sparse_rows():
     """Each rank has rows of its own; their number is at most the maximum that all ranks agreed on."""
     indices = numpy.arange(RANK + 1)
@@ -390,7 +401,7 @@ def main():
         print(f"rank {RANK}: good", flush=True)
         time.sleep(10)
         os._exit(0)  # MPI_Finalize would wait for rank 1
-    for test in (schedules, several_at_once, books, named_tensors_go_on_after_a_step_that_failed, dense_sums, torch_tensors, faults, interrupted, no_step, sparse_rows, closed, control, documented):
+    for test in (schedules, several_at_once, books, named_tensors_go_on_after_a_step_that_failed, dense_sums, torch_tensors, faults, interrupted, no_step, refused_often, sparse_rows, closed, control, documented):
         test()
     print(f"rank {RANK}: good", flush=True)
 

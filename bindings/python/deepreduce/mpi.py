@@ -278,7 +278,12 @@ class AllReduce(Uncopied):
                 Controller(control, len(plans))
         except Error as error:
             failed = error
-        check_terms(_agreed(self.transport, failed, terms_of(control, plans)))
+        terms = _agreed(self._transports, failed, terms_of(control, plans))
+        try:
+            check_terms(terms)
+        except ArgumentError:  # on all ranks
+            self.transport.close()
+            raise
         try:
             options: Options = {"sum": sum, "timeout": timeout, "dense_below": dense_below}
             options.update(trace=trace, threads=threads, rows=rows, budget=budget, seed=seed, nccl=nccl)
@@ -290,8 +295,7 @@ class AllReduce(Uncopied):
                 self._exchange = AdaptiveExchange(x, plans, control, self._transports, out, **options)
         except Error as error:
             failed = error
-        check_terms(_agreed(self.transport, failed, terms_of(control, plans)))
-
+        check_terms(_agreed(self._transports, failed, terms_of(control, plans)))
 
     @property
     def exchange(self) -> Union[Exchange, AdaptiveExchange]:
@@ -455,9 +459,10 @@ class NamedAllReduce(Uncopied):
             words += repr([(unit.kind, unit.tensors) for unit in sender.units])
         except Error as error:
             failed = error
-        digests = _agreed(self.transport, failed, [digest(words)])
+        digests = _agreed(self._transports, failed, [digest(words)])
         other, _, _ = first_other(digests)
         if other is not None:
+            self.transport.close()
             differs = ArgumentError(f"rank {other} has other tensors, types, shapes or plans than the others")
             differs.rank = other
             raise differs
@@ -468,7 +473,12 @@ class NamedAllReduce(Uncopied):
                 arrays, outs = ([named[name] for name in unit.tensors] for named in (x, self.out))
                 small = 1000 if dense_below is None else dense_below
                 method = self.plans[unit.tensors[0]]
-                self._factors.append(AllReduce(arrays, method, comm, outs, sum=sum, timeout=timeout, dense_below=small, threads=threads, seed=seed))
+                try:
+                    factors = AllReduce(arrays, method, comm, outs, sum=sum, timeout=timeout, dense_below=small, threads=threads, seed=seed)
+                except (ArgumentError, PeerError, Unsupported):  # on all ranks
+                    self.close()
+                    raise
+                self._factors.append(factors)
         self._transports += [transport for factors in self._factors for transport in factors._transports]
 
     def __call__(self, step: Optional[int] = None) -> Dict[str, Tensor]:
@@ -567,9 +577,14 @@ def wait_all(means: Sequence[AllReduce]) -> List[Tensor]:
     return [mean.out for mean in means]
 
 
-def _agreed(transport: MpiTransport, failed: Optional[Error], terms: List[int]) -> List[List[int]]:
-    """Agrees that all ranks go on, or none. Returns the terms of every rank. Raises `failed`, or PeerError."""
-    gathered = transport.gather_words([0 if failed is None else failed.code, *terms])
+def _agreed(transports: Sequence[MpiTransport], failed: Optional[Error], terms: List[int]) -> List[List[int]]:
+    """Agrees that all ranks go on, or none: then it closes the transports. Returns the terms of every rank. Raises `failed`, or
+    PeerError."""
+    gathered = transports[0].gather_words([0 if failed is None else failed.code, *terms])
+    codes = {code for code, *_ in gathered}
+    if codes != {0} and MissingRank.code not in codes:  # (a rank that missed another one may have fewer transports)
+        for transport in transports:
+            transport.close()
     if failed is not None:
         raise failed
     for rank, (code, *_) in enumerate(gathered):
