@@ -659,9 +659,11 @@ def test_out_takes_the_frame(torch):
         torch.zeros(100),
         numpy.zeros(200, numpy.uint8)[::2],
         torch.zeros(200, dtype=torch.uint8)[::2],
+        (objects := numpy.array(["a"] + [None] * 99, object)),
     ):
         with pytest.raises(deepreduce.ArgumentError, match="out"):
             encode(x, RAW, out=bad)
+    assert objects.tolist() == ["a"] + [None] * 99
 
 
 def test_a_frame_that_does_not_fit_the_last_ones_room(rng):

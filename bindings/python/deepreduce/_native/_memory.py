@@ -204,7 +204,10 @@ def borrow_room(out: Tensor, what: str = "out") -> Bytes:
             raise ArgumentError(f"{what} is not contiguous bytes (torch.uint8)")
         return Bytes(out.data_ptr(), out.numel(), out)
     try:
-        view = memoryview(out).cast("B")
+        given = memoryview(out)
+        if "O" in given.format:  # references to objects: bytes in their place would crash the interpreter
+            raise TypeError
+        view = given.cast("B")
     except (TypeError, ValueError, BufferError):
         raise ArgumentError(f"{what} is not contiguous bytes") from None
     if view.readonly:
