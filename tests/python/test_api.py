@@ -971,9 +971,20 @@ def test_a_dtype_of_what_comes_out(torch):
         assert same_bits(merge([frame], dtype=dtype), x.astype(numpy.float16))
         assert same_bits(decode(frame, dtype=dtype, sparse=True).values, x.astype(numpy.float16))
     assert decode(encode(x.astype(numpy.float16), RAW), dtype="float32").dtype == F32
-    for bad in ("float64", "no type", int, 5):
+    for bad in ("float64", "no type", int, 5, "f4,,(", "(2,", {"names": 1}):
         with pytest.raises(deepreduce.ArgumentError, match="dtype"):
             decode(frame, dtype=bad)
+
+
+@pytest.mark.parametrize("wrong", ["index=raw\0", "\ud800", None, 5], ids=repr)
+def test_what_is_no_text_is_no_plan(wrong):
+    plan = Plan(RAW)
+    for call in (lambda: Plan(wrong), lambda: encode(f32(1), wrong), lambda: plan.with_stages(wrong), lambda: deepreduce.plan.read_stages(wrong)):
+        with pytest.raises(deepreduce.PlanError, match="^(the|stages) .*(a zero byte|no bytes|not a)"):
+            call()
+    for path in ("\ud800", 5):
+        with pytest.raises(deepreduce.ArgumentError, match="^path (is|has) "):
+            deepreduce.load_plugin(path)
 
 
 def test_a_dtype_that_numpy_lacks(monkeypatch):
@@ -997,7 +1008,7 @@ def test_some_tensors_of_a_frame(rng):
     out = numpy.empty(200, F32)
     assert decode(frame, tensors=3, out=out) is out and same_bits(out, x[3])
     assert decode(encode(x[0], RAW), tensors=slice(0, 1))[0].shape == (30,)
-    for bad in (4, -5, slice(2, 2), slice(0, 4, 2), range(2, 5), range(3, 0, -1), "a", 1.5):
+    for bad in (4, -5, slice(2, 2), slice(0, 4, 2), range(2, 5), range(3, 0, -1), "a", 1.5, slice("a"), slice(0, 4, 0)):
         with pytest.raises(deepreduce.ArgumentError, match="tensors"):
             decode(frame, tensors=bad)
     bad = bytearray(frame)

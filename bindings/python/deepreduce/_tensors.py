@@ -266,7 +266,7 @@ def dtype_code(dtype: DTypeLike, what: str = "dtype") -> Optional[int]:
     elif name not in _memory.CODES:
         try:
             name = numpy.dtype(dtype).name
-        except TypeError:
+        except (TypeError, ValueError, SyntaxError):
             raise ArgumentError(f"{what} is {dtype!r}, which is not a type of values") from None
     return _memory.code_of(name, what, _memory.FLOATS)
 
@@ -378,7 +378,10 @@ def range_of(tensors: Union[None, int, slice, range], n: int) -> Tuple[Optional[
     if tensors is None:
         return None, False
     if isinstance(tensors, (slice, range)):
-        selected = range(n)[tensors] if isinstance(tensors, slice) else tensors
+        try:
+            selected = range(n)[tensors] if isinstance(tensors, slice) else tensors
+        except (TypeError, ValueError):  # ends that are not integers; a step of 0
+            _no_such(tensors, n)
         if selected.step != 1 or not selected or selected.start < 0 or selected.stop > n:
             _no_such(tensors, n)
         return selected, False

@@ -113,7 +113,7 @@ class Plan:
         self.handle = ctypes.POINTER(_abi.dr_plan)()
         self._destroy = library.dr_plan_destroy
         error = new(_abi.dr_error)
-        status = library.dr_plan_parse(c_string(text, "the plan"), ctypes.byref(self.handle), ctypes.byref(error))
+        status = library.dr_plan_parse(c_string(text, "the plan", PlanError), ctypes.byref(self.handle), ctypes.byref(error))
         check_plan(status, error)
         self._text: str = library.dr_plan_text(self.handle).decode()
         self._draws: Optional[bool] = None
@@ -177,7 +177,7 @@ class Plan:
         >>> deepreduce.Plan("sparsify=topr(ratio=0.01) feedback=residual index=golomb").with_stages("feedback=none bucket=flat")
         Plan('sparsify=topr(ratio=0.01) index=golomb value=raw bucket=flat')
         """
-        return _beside("dr_plan_with", self, c_string(stages, "stages"))
+        return _beside("dr_plan_with", self, c_string(stages, "stages", PlanError))
 
     def with_(self, **changes: Union[int, float, str, None]) -> Plan:
         """This plan with other parameters, or other stages. Raises PlanError, Unsupported.

@@ -250,10 +250,16 @@ def text(message: Optional[bytes]) -> str:
     return (message or b"").decode("utf-8", "replace")
 
 
-def c_string(text: str, what: str) -> bytes:
-    encoded = os.fsencode(text)
+def c_string(text: Union[str, os.PathLike[str]], what: str, kind: Type[ArgumentError] = ArgumentError) -> bytes:
+    """text, or a path, for C. kind: of the error for what C has no string for"""
+    try:
+        encoded = os.fsencode(text)
+    except TypeError:
+        raise kind(f"{what} is {text!r}, not a text") from None
+    except UnicodeEncodeError as error:
+        raise kind(f"{what} has a character that has no bytes: {error}") from None
     if b"\0" in encoded:
-        raise ArgumentError(f"{what} has a zero byte")
+        raise kind(f"{what} has a zero byte")
     return encoded
 
 

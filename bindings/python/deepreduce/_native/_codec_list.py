@@ -120,7 +120,7 @@ def load_plugin(path: Union[str, os.PathLike[str]]) -> None:
     deepreduce.errors.Unsupported: ...
     """
     error = new(_abi.dr_error)
-    check(_library.load().dr_plugin_load(c_string(os.fspath(path), "path"), ctypes.byref(error)), error)
+    check(_library.load().dr_plugin_load(c_string(path, "path"), ctypes.byref(error)), error)
     if note := text(error.message):
         warnings.warn(f"{os.fspath(path)!r}: {note}", stacklevel=2)
 

@@ -7,6 +7,7 @@ import dataclasses
 import types
 from typing import Callable, Dict, Iterator, List, Mapping, Tuple, Union
 
+from ..errors import PlanError
 from . import _abi, _abi_plan, _library
 from ._call import c_string, check, check_plan, new, read, text
 
@@ -62,7 +63,7 @@ def read_stages(plan: str) -> Stages:
     ('mine', '3', 'zstd')
     """
     library, handle, error = _library.load(), ctypes.POINTER(_abi_plan.dr_stages)(), new(_abi.dr_error)
-    check_plan(library.dr_stages_parse(c_string(plan, "the plan"), ctypes.byref(handle), error), error)
+    check_plan(library.dr_stages_parse(c_string(plan, "the plan", PlanError), ctypes.byref(handle), error), error)
     try:
         return _stages(library.dr_stages_count(handle), lambda i, stage, error: library.dr_stages_at(handle, i, stage, error))
     finally:
