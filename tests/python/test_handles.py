@@ -71,6 +71,39 @@ def test_in_a_cycle_of_garbage_a_context_ends_what_it_owns_first_and_once(kind, 
     assert ended == [kind, "context"]
 
 
+OWNERS = {
+    "sender": (lambda x: deepreduce.Sender({"w": x}, TOP), lambda sender: sender.take_back(0)),
+    "sender's units": (lambda x: deepreduce.Sender({"w": x}, TOP), lambda sender: sender.encode(0, 0, bytearray(9999))),
+    "batch": (lambda x: deepreduce.Batch(x, "index=golomb"), lambda batch: batch.encode(numpy.ones(300, numpy.float32))),
+    "bound": (lambda x: deepreduce.Batch(x, "index=golomb").bind(x), lambda bound: bound.encode()),
+    "transform": (lambda x: Transform([(4, 4)], "transform=lowrank(rank=1)"), lambda transform: transform.cancel()),
+    "exchange": (lambda x: Exchange(x, TOP, Loopback(1).transport(0)), lambda exchange: exchange.cancel()),
+}
+
+
+@pytest.mark.parametrize("kind", OWNERS)
+def test_the_finalizer_of_a_generator_may_use_what_has_ended(kind):
+    """The collector ended the owner before the generator, whose `finally` then used freed memory."""
+    make, call = OWNERS[kind]
+    met = []
+
+    def use(owner):
+        try:
+            yield
+        finally:
+            try:
+                call(owner)
+            except deepreduce.Error as error:
+                met.append(error)
+
+    owner = make(numpy.arange(300, dtype=numpy.float32))
+    owner.generator = use(owner)
+    next(owner.generator)
+    del owner
+    gc.collect()
+    assert [type(error) for error in met] == [deepreduce.ArgumentError]
+
+
 @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
 def test_plans_and_states_are_copied(how):
     x = numpy.arange(300, dtype=numpy.float32)

@@ -535,6 +535,32 @@ def test_a_step_whose_first_message_fails_goes_back_to_the_residuals(error):
         next(steps.run(1))
 
 
+class Slow(Gone):
+    """A transport whose messages do not end."""
+
+    def send(self, peer, tag, address, size):
+        return 1
+
+    def test(self, request):
+        return None
+
+    def cancel(self, request):
+        return False
+
+
+def test_the_memory_of_messages_outlives_a_step_that_is_garbage():
+    sender = Sender(SHAPES, TOP, ranks=2)
+    sender.place(gradients(0, 0))
+    steps = SenderSteps(sender, Slow(None), 5)
+    sender.step = steps.run(0)  # a cycle, whose collector may end the sender before the step
+    next(sender.step)
+    memory = [weakref.ref(array) for slots in steps._slots.values() for array in (slots.own, slots.received)]
+    gone = weakref.ref(sender)
+    del sender, steps
+    gc.collect()
+    assert gone() is None and all(array() is not None for array in memory)
+
+
 def test_wrong_arguments_are_refused_in_words():
     sender = Sender(SHAPES, TOP)
     state = sender.state_dict()

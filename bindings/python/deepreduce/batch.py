@@ -9,7 +9,7 @@ from typing import Any, List, NoReturn, Optional, Sequence, Union
 import numpy
 
 from ._native import _abi, _device, _library, _memory
-from ._native._call import Turns, Uncopied, check, context_of_thread, fail, new, unsigned
+from ._native._call import Turns, Uncopied, check, context_of_thread, destroy, fail, new, unsigned
 from ._native._renamed import seed_of
 from ._native._sizes import bytes_text, count_text
 from ._native._types import Tensor
@@ -129,7 +129,7 @@ class Batch(Uncopied):
 
     def __del__(self) -> None:
         if getattr(self, "handle", None):
-            self._destroy(self.handle)
+            destroy(self.handle, self._destroy)
 
     def __repr__(self) -> str:
         return f"<Batch {count_text(len(self._shapes), 'tensor')}, bound {bytes_text(self.bound)}{'' if self._place is None else f' on {self._place}'}>"

@@ -131,6 +131,7 @@ class Bound(Uncopied):
     def __del__(self) -> None:
         if getattr(self, "_handle", None):
             self._context.end(self._handle)
+            self._binding = None
         for state in getattr(self, "_states", ()):
             state.unbind()
 

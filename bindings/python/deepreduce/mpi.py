@@ -556,7 +556,6 @@ class NamedAllReduce(Uncopied):
         for factors in self._factors:
             factors.close()
         if self._steps is not None:
-            _LEFT.extend(self._steps.alive)
             self.transport.close(self._steps.is_sound)
         self._steps = None
 

@@ -10,7 +10,7 @@ import operator
 from typing import Dict, Mapping, Optional, Sequence, Tuple, Union
 
 from ._native import _abi, _library
-from ._native._call import c_string, check, check_plan, new, read, real, text
+from ._native._call import c_string, check, check_plan, destroy, new, read, real, text
 from ._native._codec_list import Codec as Codec
 from ._native._codec_list import Parameter as Parameter
 from ._native._codec_list import codecs as codecs
@@ -251,7 +251,7 @@ class Plan:
 
     def __del__(self) -> None:
         if getattr(self, "handle", None):
-            self._destroy(self.handle)
+            destroy(self.handle, self._destroy)
 
 
 def _changed(stage: Stage, changes: Mapping[str, Union[int, float, str, None]]) -> str:

@@ -295,7 +295,7 @@ class Sender(Uncopied):
         self._slot_structs = list(self._slots)
         self._at_call, self._at_result = ctypes.addressof(self._call), ctypes.addressof(self._result)
         self._at_slots = ctypes.addressof(self._slots)
-        self._sender = ctypes.addressof(self._handle.contents)
+        self._sender: Optional[int] = ctypes.addressof(self._handle.contents)
         # Addresses are passed as numbers: ctypes converts them fastest.
         address, size = ctypes.c_void_p, ctypes.c_size_t
         self._c_place = _function(library, "place", size, size, address, address, address)
@@ -311,6 +311,7 @@ class Sender(Uncopied):
     def __del__(self) -> None:
         if getattr(self, "_handle", None):
             self._context.end(self._handle)
+            self._sender = None
 
     # ---- Properties ----
 

@@ -17,6 +17,9 @@ from ..sender import Sender
 
 _PHASES = 2  # of a unit: its slots; the slots of sums
 
+# Kept alive: memory that a transport may still use. Nobody knows until when.
+_LEFT: List[Array] = []
+
 
 class _Message(NamedTuple):
     peer: int
@@ -109,7 +112,6 @@ class SenderSteps:
                 self._sums[i] = _Slots(transport, _PHASES * i + 1, 1, unit.sum_bound)
         self._rank = transport.rank
         self._lost: Optional[Error] = None
-        self.alive: List[Array] = []  # memory that the transport still uses
 
     def run(self, step: int) -> Iterator[None]:
         """Runs a step of the placed tensors. It yields while it waits, and ends when the outputs are written.
@@ -156,9 +158,10 @@ class SenderSteps:
         """Ends a step with messages left: other ranks wait for some, or some arrive later. No step can follow."""
         for slots in (*self._slots.values(), *self._sums.values()):
             if not slots.give_up():
-                self.alive += [slots.own, slots.received]
+                _LEFT.extend([slots.own, slots.received])
         self._lost = error if isinstance(error, Error) else ArgumentError(f"step {step} was given up: {type(error).__name__}")
-        self._sender.take_back(step)
+        if not isinstance(error, GeneratorExit):  # of garbage, as its sender may be
+            self._sender.take_back(step)
 
     @property
     def is_sound(self) -> bool:

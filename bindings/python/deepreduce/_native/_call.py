@@ -54,13 +54,20 @@ class Context(Uncopied):
         """Ends a handle that the context owns; once."""
         owned = self._owned.pop(id(handle), None)
         if owned and self.process == os.getpid() and (owned[2] or not sys.is_finalizing()):
-            owned[1](handle)
+            destroy(handle, owned[1])
 
     def __del__(self) -> None:
         if getattr(self, "handle", None) and self.process == os.getpid():
             for handle, _, _ in reversed(list(self._owned.values())):
                 self.end(handle)
-            self._destroy(self.handle)
+            destroy(self.handle, self._destroy)
+
+
+def destroy(handle: Pointer, function: Callable[[Pointer], None], memset: Callable[[Any, int, int], object] = ctypes.memset) -> None:
+    """Ends a handle, which is NULL from then on. The finalizers of a cycle of garbage run in any order, so that of a generator may
+    still call a method of the handle's owner: an ArgumentError."""
+    function(handle)
+    memset(ctypes.byref(handle), 0, ctypes.sizeof(handle))
 
 
 _of_thread = threading.local()
