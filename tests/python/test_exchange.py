@@ -276,6 +276,32 @@ def test_a_loopback_runs_one_exchange_for_each_rank():
     assert run(loopback, ranks) == [None] * 3
 
 
+def test_a_loopback_ends_after_its_exchanges_also_in_a_cycle_of_garbage():
+    """The collector of a cycle ends the loopback first, which is older."""
+    ended = []
+
+    def leave_a_cycle():
+        loopback = Loopback(2)
+        gc.collect()
+        loopback.ranks = [Exchange(gradient(0, rank), TOP, loopback.transport(rank)) for rank in range(2)]
+        for exchange in loopback.ranks:
+            exchange.start()
+            own = exchange._context._owned
+            own.update({key: (handle, lambda given, end=end: (ended.append("exchange"), end(given)), at) for key, (handle, end, at) in own.items()})
+        destroy = loopback._destroy
+        loopback._destroy = lambda handle: (ended.append("loopback"), destroy(handle))
+
+    leave_a_cycle()
+    gc.collect()
+    assert ended == ["exchange", "exchange", "loopback"]
+    loopback = Loopback(1)
+    exchange = Exchange(gradient(0, 0), TOP, loopback.transport(0))
+    assert len(loopback._users) == 1
+    del exchange
+    gc.collect()
+    assert not loopback._users
+
+
 def test_a_residual_is_finite_float32():
     exchange = Exchange(gradient(0, 0, 4), TOP, Loopback(1).transport(0))
     good = numpy.array([[1, 2], [3, 4]], numpy.float32)

@@ -29,7 +29,7 @@ from ._native._abi_exchange import (
     dr_loopback_options,
     dr_transport,
 )
-from ._native._call import Context, Turns, Uncopied, check, fail, new, real, thread_count, unsigned
+from ._native._call import Context, Turns, Uncopied, check, destroy, fail, new, real, thread_count, unsigned
 from ._native._renamed import seed_of, warn
 from ._native._transport import Callbacks, Transport, load_exchanges
 from ._native._types import Array, Pointer, Structs, Tensor
@@ -204,6 +204,9 @@ class Exchange(Uncopied):
         self._check(status)
         # (At the interpreter's end a transport may be no more: MPI is finalized before a garbage cycle is collected.)
         self._context.own(self._handle, library.dr_exchange_destroy, at_exit=False)
+        self._loopback: Optional[Loopback] = getattr(transport, "owner", None)
+        if self._loopback is not None:
+            self._loopback._users[id(self._handle)] = self._context, self._handle
         if self._rows is not None:
             self._check(library.dr_exchange_rebind(self._handle, tensors, *others))
         self._sizes = [tensor.universe * max(1, tensor.width) for tensor in self._inputs.tensors]
@@ -211,6 +214,8 @@ class Exchange(Uncopied):
     def __del__(self) -> None:
         if getattr(self, "_handle", None):
             self._context.end(self._handle)
+        if (loopback := getattr(self, "_loopback", None)) is not None:
+            loopback._users.pop(id(self._handle), None)
 
     def _arrays(self) -> Sequence[Union[Structs, int]]:
         return self._inputs.tensors, TENSOR_STRIDE, self._outs, OUT_STRIDE, self._inputs.n
@@ -405,6 +410,8 @@ class Loopback(Uncopied):
         library, error = load_exchanges(), new(_abi.dr_error)
         self._handle = ctypes.POINTER(dr_loopback)()
         self._destroy, self._process = library.dr_loopback_destroy, os.getpid()
+        # Its exchanges end before it, also where the collector of cycles ends it first.
+        self._users: Dict[int, Tuple[Context, Pointer]] = {}
         options = new(dr_loopback_options)
         self._ranks = options.ranks = unsigned(ranks, "ranks", 2**32)
         options.seed = unsigned(seed, "seed")
@@ -427,7 +434,9 @@ class Loopback(Uncopied):
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None) and self._process == os.getpid():
-            self._destroy(self._handle)
+            for context, handle in list(self._users.values()):
+                context.end(handle)
+            destroy(self._handle, self._destroy)
 
     def _ns(self, seconds: Callable[[], float]) -> int:
         """The result of the caller's function in ns; `run` raises its exception."""
