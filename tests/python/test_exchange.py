@@ -346,6 +346,31 @@ def test_residual_of_a_checkpoint():
             wrong()
 
 
+def test_a_state_whose_loading_is_interrupted_changes_nothing(monkeypatch):
+    x = [[gradient(rank, 0), gradient(rank, 1)] for rank in range(2)]
+    loopback, ranks = ranks_of(2, f"{TOP} exchange=owner", x)
+    run(loopback, ranks)
+    (exchange, _), (fresh, _) = ranks, ranks_of(2, f"{TOP} exchange=owner", x)[1]
+    saved, before, place, calls = exchange.state_dict(), fresh.state_dict(), deepreduce.exchange._residual, []
+
+    def interrupt(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        with pytest.raises(deepreduce.ConcurrentUse):
+            fresh.cancel()
+        return place(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(deepreduce.exchange, "_residual", interrupt)
+        patch.setattr(fresh, "state_dict", lambda: before, raising=False)
+        with pytest.raises(KeyboardInterrupt):
+            fresh.load_state_dict(saved)
+    assert list(fresh.state_dict()) == list(before) == ["step"] and len(calls) > 2
+    fresh.load_state_dict(saved)
+    assert numpy.array_equal(fresh.residual(1), exchange.residual(1)) and fresh.residual(1).any()
+
+
 def test_residuals_and_warm_start_are_a_checkpoint_of_powersgd():
     plan, rng = "transform=lowrank(rank=2) feedback=residual", numpy.random.default_rng(6)
     x = [rng.standard_normal((24, 15)).astype(numpy.float32) for _ in range(2)]

@@ -325,13 +325,15 @@ class Exchange(Uncopied):
 
         Raises ArgumentError, with `tensor`, for another state; then nothing has changed.
         """
-        step, arrays, before = unsigned(saved_part(state, "step"), "step of the state"), self._arrays_of(state), self.state_dict()
-        try:
-            self._write(arrays)
-        except ArgumentError:
-            self._write(self._arrays_of(before))
-            raise
-        self._first = step - self.info.calls
+        step, arrays = unsigned(saved_part(state, "step"), "step of the state"), self._arrays_of(state)
+        before = self._arrays_of(self.state_dict())
+        with Turns([(self, "the exchange")]):
+            try:
+                self._write(arrays)
+            except BaseException:
+                self._write(before)
+                raise
+            self._first = step - self.info.calls
 
     def _arrays_of(self, state: ExchangeState) -> Dict[str, List[Array]]:
         """{kind: [array of each tensor]}"""
@@ -351,7 +353,7 @@ class Exchange(Uncopied):
     def _write(self, arrays: Mapping[str, Sequence[Array]]) -> None:
         for which, of_tensors in arrays.items():
             for tensor, flat in enumerate(of_tensors):
-                self._set_residual(flat, tensor, which)
+                self._check(load_exchanges().dr_exchange_write_residual(self._handle, *_residual(which, tensor, flat)))
 
     def _size(self, tensor: int) -> int:
         return int(self._sizes[unsigned(tensor, "tensor", len(self._sizes))])
