@@ -4,6 +4,7 @@
 """
 
 import copy
+import gc
 import importlib.util
 import os
 import pathlib
@@ -11,6 +12,7 @@ import re
 import signal
 import sys
 import time
+import weakref
 
 for package in ("numpy", "mpi4py"):
     if not importlib.util.find_spec(package):
@@ -258,6 +260,11 @@ def interrupted():
     mean = AllReduce(gradient(RANK, 0), TOP, timeout=30)
     raised(KeyboardInterrupt, mean.transport._until, Pending(), "MPI_Iallgather", words)
     assert any(type(left) is tuple and left[1] is words for left in deepreduce.mpi._LEFT)
+    mean.transport.gather_words([1])
+    assert not deepreduce.mpi._UNDER_WAY
+    dropped = weakref.ref(mean.transport.begin_words([RANK]).words)
+    gc.collect()
+    assert dropped() is not None and len(deepreduce.mpi._UNDER_WAY) == 1
     mean.close()
 
 

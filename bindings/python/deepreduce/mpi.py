@@ -56,10 +56,6 @@ class _PendingWords(NamedTuple):
     words: Array  # [ranks + 1][words]; the last row is this rank's
     begin: float  # of time.perf_counter
 
-    def received(self) -> List[List[int]]:
-        """The words of every rank."""
-        return [[int(word) for word in rank] for rank in self.words[:-1]]
-
 
 class MpiTransport(Uncopied, Transport):
     """Point-to-point messages over MPI, on a duplicate of `comm` (None: COMM_WORLD). All ranks of `comm` construct it together.
@@ -160,7 +156,7 @@ class MpiTransport(Uncopied, Transport):
         """Returns every rank's numbers; all ranks pass the same count. Collective."""
         pending = self.begin_words(own)
         self._until(pending.request, "MPI_Iallgather", pending)
-        return pending.received()
+        return _received(pending)
 
     def begin_words(self, own: Sequence[int]) -> _PendingWords:
         """Begins gather_words, and does not wait."""
@@ -168,14 +164,15 @@ class MpiTransport(Uncopied, Transport):
         words = numpy.zeros((self.ranks + 1, n), numpy.uint64)
         words[self.ranks] = own
         request = self.comm.Iallgather([words[self.ranks], 8 * n, MPI.BYTE], [words, 8 * n, MPI.BYTE])
-        return _PendingWords(request, words, time.perf_counter())
+        pending = _PendingWords(request, words, time.perf_counter())
+        _UNDER_WAY[id(pending)] = pending
+        return pending
 
     def test_words(self, pending: _PendingWords) -> Optional[List[List[int]]]:
         """The words of all ranks; None: not complete yet. MissingRank if a rank does not take part in time."""
         if pending.request.Test():
-            return pending.received()
+            return _received(pending)
         if time.perf_counter() - pending.begin > self._timeout:
-            _LEFT.append(pending)
             raise MissingRank(f"MPI_Iallgather did not end in {self._timeout} s: not all ranks take part")
         return None
 
@@ -201,6 +198,14 @@ class MpiTransport(Uncopied, Transport):
 
 # Kept alive: memory that MPI may still write to, because a rank did not take part.
 _LEFT: List[object] = []
+# The same of all-gathers of words that have not ended, whoever waits for them, or nobody.
+_UNDER_WAY: Dict[int, _PendingWords] = {}
+
+
+def _received(pending: _PendingWords) -> List[List[int]]:
+    """The words of every rank, of an all-gather that has ended."""
+    _UNDER_WAY.pop(id(pending), None)
+    return [[int(word) for word in rank] for rank in pending.words[:-1]]
 
 
 class _Pause:
@@ -379,8 +384,7 @@ class AllReduce(Uncopied):
     def close(self) -> None:
         """Frees the communicator. All ranks call it, or none: then MPI_Finalize frees it. After an exchange that failed the
         communicator is not freed, since a rank may be gone."""
-        if self.exchange and self._pending is not None:
-            _LEFT.append(self._pending)
+        self.exchange  # noqa: B018  (raises if it is closed)
         self._exchange = self._pending = None
         for transport in self._transports:
             transport.close(self._sound)
