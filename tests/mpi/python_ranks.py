@@ -138,6 +138,17 @@ def books():
     mean()
     assert numpy.allclose(mean.out["matrix"], 1, atol=1e-3) and (mean.out["vector"] == (RANKS - 1) / 2).all()
     mean.close()
+    # A step whose factors fail fails for all tensors: what the others sent goes back.
+    x["top"] = gradient(RANK, 0)
+    mean = NamedAllReduce(x, {"matrix": "transform=lowrank(rank=2) feedback=residual", "top": TOP, "*": None}, timeout=30)
+    x["matrix"][3, 3] = numpy.nan if RANK == 1 else 1
+    error = raised(deepreduce.ArgumentError if RANK == 1 else deepreduce.PeerError, mean)
+    assert error.rank == 1 and "nan" in str(error), error
+    assert (mean._sender.read_state("top").view(numpy.float32)[-5000:] == x["top"]).all()
+    x["matrix"][3, 3] = 1
+    mean()
+    assert numpy.isfinite(mean.out["matrix"]).all() and same_everywhere(mean.out["top"]) and mean.out["top"].any()
+    mean.close()
 
 
 def named_tensors_go_on_after_a_step_that_failed():

@@ -425,7 +425,7 @@ class NamedAllReduce(Uncopied):
 
     All ranks construct it with equal arguments and make the same calls. All ranks raise the errors of Sender.merge, which name the
     rank at fault. Then nothing is lost and the next step can begin, except after MissingRank or if a rank is gone: end with
-    comm.Abort(). If only one rank received a damaged slot, that rank alone raises, and the next step is OutOfStep on all.
+    comm.Abort(). (Tensors of a transform= that did not fail themselves have their means in `out`, and are not sent again.) If only one rank received a damaged slot, that rank alone raises, and the next step is OutOfStep on all.
     """
 
     def __init__(
@@ -510,8 +510,10 @@ class NamedAllReduce(Uncopied):
         for factors in self._factors:
             factors.start(number)
         failed: Optional[Error] = None
+        merged = False
         try:
             yield from self._steps.run(number)
+            merged = True
         except Error as caught:
             failed = caught
         left: Sequence[AllReduce] = self._factors
@@ -521,6 +523,8 @@ class NamedAllReduce(Uncopied):
             if left:
                 yield
         if failed is not None:
+            if merged:  # a mean of factors failed, so the caller drops the other means, too
+                self._sender.take_back(number)
             raise failed
 
     def test(self) -> bool:
