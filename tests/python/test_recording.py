@@ -124,6 +124,28 @@ def test_a_step_with_a_closure_has_the_gradient_that_the_closure_computes(tmp_pa
     assert recorder.files == 2
 
 
+def test_a_gradient_that_a_fused_optimizer_unscales_is_recorded_without_the_scale(tmp_path, capsys):
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    hook = optimizer.register_step_pre_hook(Recorder(Settings(str(tmp_path), steps=frozenset({1, 2, 3}))).before_step)
+    expected = {}
+    for step, factor in ((1, 1.0), (2, float("inf")), (3, 1.0)):
+        optimizer.zero_grad()
+        scaler.scale(model(torch.ones(4, 3)).square().mean() * factor).backward()
+        expected[step] = model.weight.grad.numpy() / scaler.get_scale()
+        if step == 3:
+            scaler.unscale_(optimizer)  # a program that clips: the step finds them unscaled
+        scaler.step(optimizer)
+        scaler.update()
+    hook.remove()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step000001.npz", "step000003.npz"]
+    for step in (1, 3):
+        with numpy.load(tmp_path / f"step00000{step}.npz") as arrays:
+            assert numpy.array_equal(arrays["weight"], expected[step])
+    assert "step 2: GradScaler skips it" in capsys.readouterr().err
+
+
 def test_names_are_those_of_modules_or_groups(tmp_path):
     inner, bare = torch.nn.Linear(2, 2), torch.nn.Parameter(torch.ones(3))
     outer = torch.nn.DataParallel(torch.nn.Sequential(torch.nn.ReLU(), inner))

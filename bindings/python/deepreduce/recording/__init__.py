@@ -77,10 +77,15 @@ class Settings:
 
 def gradients(named_parameters: Sequence[Tuple[str, torch.nn.Parameter]]) -> Arrays:
     """name -> gradient, for the parameters that have one. The arrays may share memory with the gradients."""
+    return _unscaled(named_parameters, None)
+
+
+def _unscaled(named_parameters: Sequence[Tuple[str, torch.nn.Parameter]], scale: Optional[float]) -> Arrays:
+    """As gradients, divided by a loss scale; None: as they are."""
     arrays: Arrays = {}
     for name, parameter in named_parameters:
         if parameter.grad is not None:
-            add_tensor(arrays, name, parameter.grad)
+            add_tensor(arrays, name, parameter.grad if scale is None else parameter.grad / scale)
     return arrays
 
 
@@ -140,10 +145,15 @@ class Recorder:
             self._record_model(optimizer)
         if self._stopped or not self.settings.wants(counted.steps):
             return
+        # A GradScaler leaves the unscaling, and the decision to skip the step, to a fused optimizer, in these attributes.
+        overflow, scale = getattr(optimizer, "found_inf", None), getattr(optimizer, "grad_scale", None)
+        if overflow is not None and float(overflow):
+            self._print(f"step {counted.steps}: GradScaler skips it, for a gradient has overflowed; nothing recorded")
+            return
         named = counted.parameters
         if named is None or [id(parameter) for _, parameter in named] != [id(parameter) for parameter in _parameters_of(optimizer)]:
             named = counted.parameters = names_of(optimizer)  # at the first step, and if add_param_group has added some
-        arrays = gradients(named)
+        arrays = _unscaled(named, None if scale is None else float(scale))
         if not arrays:
             self._print(f"step {counted.steps}: no parameter has a gradient; nothing recorded")
             return
