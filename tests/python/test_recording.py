@@ -218,6 +218,34 @@ def test_a_model_alone_is_something_recorded(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_a_long_list_of_steps_fits_into_the_environment(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    program = f"import os; raise SystemExit(2 * (len(os.environ['{recording.ENVIRONMENT}']) > 1000))"
+    assert recording.main(["--steps", "1-1000000", "--", sys.executable, "-c", f"open('x', 'w'); {program}"]) == 1
+    assert (tmp_path / "x").exists()
+    settings = Settings("gradients", steps=frozenset({1, 3, 4, 5, 9}))
+    assert Settings.from_json(settings.to_json()) == settings
+
+
+def test_a_program_that_cannot_be_started_is_named(tmp_path, capsys):
+    script = tmp_path / "script"
+    script.write_text("echo without a line that names its interpreter\n")
+    script.chmod(0o755)
+    assert recording.main(["--output", str(tmp_path), "--", str(script)]) == 2
+    assert f"'{script}': cannot be started: Exec format error" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name, value", [("WORLD_SIZE", ""), ("RANK", "first")])
+def test_a_rank_that_is_no_number_does_not_stop_the_run(tmp_path, monkeypatch, name, value):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv(name, value)
+    model = torch.nn.Linear(3, 2)
+    model(torch.ones(4, 3)).sum().backward()
+    Recorder(Settings(str(tmp_path), every=1)).before_step(optimizer_of(model))
+    expected = "step000001.npz" if name == "WORLD_SIZE" else "rank0_step000001.npz"
+    assert [path.name for path in tmp_path.iterdir()] == [expected]
+
+
 def test_the_status_is_the_programs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert recording.main(["--", sys.executable, "-c", "raise SystemExit(7)"]) == 7

@@ -64,15 +64,27 @@ class Settings:
 
     def to_json(self) -> str:
         """The settings as text, for `from_json`."""
-        steps = None if self.steps is None else sorted(self.steps)
+        steps = None if self.steps is None else _ranges(self.steps)
         return json.dumps({**dataclasses.asdict(self), "steps": steps})
 
     @classmethod
     def from_json(cls, text: str) -> Settings:
         """Parses a text of `to_json`. Raises ValueError, KeyError or TypeError for any other text."""
         fields = json.loads(text)
-        fields["steps"] = None if fields["steps"] is None else frozenset(fields["steps"])
+        if fields["steps"] is not None:
+            fields["steps"] = frozenset(step for first, last in fields["steps"] for step in range(first, last + 1))
         return cls(**fields)
+
+
+def _ranges(steps: FrozenSet[int]) -> List[List[int]]:
+    """[[first, last], …] of steps that follow one another: a variable of the environment has no room for a million numbers."""
+    found: List[List[int]] = []
+    for step in sorted(steps):
+        if found and step == found[-1][1] + 1:
+            found[-1][1] = step
+        else:
+            found.append([step, step])
+    return found
 
 
 def gradients(named_parameters: Sequence[Tuple[str, torch.nn.Parameter]]) -> Arrays:
@@ -217,7 +229,13 @@ def rank_of_process() -> Optional[int]:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank()) if distributed.get_world_size() > 1 else None
-    return int(os.environ.get("RANK", "0")) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else None
+    return _number_of("RANK", 0) if _number_of("WORLD_SIZE", 1) > 1 else None
+
+
+def _number_of(variable: str, default: int) -> int:
+    """A number of the environment; the default if the variable is not set, or is no number."""
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdecimal() else default
 
 
 def names_of(optimizer: torch.optim.Optimizer) -> List[Tuple[str, torch.nn.Parameter]]:
@@ -301,7 +319,11 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     before, model_before = _files(output), _time_of(model)
     settings = Settings(str(output), options.steps, options.every, options.limit, model)
-    status = subprocess.call(command, env=_environment(settings))
+    try:
+        status = subprocess.call(command, env=_environment(settings))
+    except OSError as error:
+        print(f"deepreduce: capture: '{command[0]}': cannot be started: {error.strerror}", file=sys.stderr)
+        return 2
     if status:
         print(f"deepreduce: capture: the program exited with {status}", file=sys.stderr)
     elif _files(output) == before and _time_of(model) == model_before:
