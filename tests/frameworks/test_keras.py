@@ -223,6 +223,61 @@ def test_variables_that_alternate_do_not_share_residuals():
         optimizer.apply([gradient], heads[1:])
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_variable_without_a_dimension_is_sent(compiled):
+    scale, optimizer = keras.Variable(np.float32(3.0)), compress(keras.optimizers.SGD(1.0), TOP)
+    optimizer.build([scale])
+    step = lambda gradient: optimizer.apply([gradient], [scale])
+    (tf.function(step) if compiled else step)(tf.constant(2.0))
+    assert scale.numpy() == 1.0
+
+
+def test_a_step_that_failed_changes_no_residual_and_no_number():
+    steps = Steps(sgd(LOSSY))
+    steps(0)
+    compression = steps.optimizer.compression
+    before, stats = compression.state_dict(), compression.stats(1)
+    with pytest.raises(tf.errors.OpError, match="rank 1.*NaN"):
+        steps(1, spoilt=1)
+    after = compression.state_dict()
+    assert before.keys() == after.keys() and compression.stats(1) == stats
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+    steps(2)
+    assert compression.stats(0).steps == compression.stats(1).steps == 2
+
+
+@pytest.mark.parametrize("wrong, words", [
+    (None, "is a dict"),
+    ({"residual": 1}, "'residual'"),
+    ({"0": np.zeros(8, np.uint8), "stepx": 1}, "'stepx'"),
+    ({"0": np.zeros(8, np.uint8), "step0": "one"}, "step0"),
+    ({"0": np.zeros(8, np.uint8), "step0": -1}, "step0"),
+    ({"0": np.zeros(8, np.float32)}, "float32"),
+    ({"0": np.zeros(8, "V0")}, "not uint8"),
+    ({"0": np.zeros((2, 4), np.uint8)}, "not uint8"),
+])  # fmt: skip
+def test_a_state_that_is_none_changes_nothing(wrong, words):
+    compression = compress(keras.optimizers.SGD(1.0), TOP).compression
+    compression.load_state_dict({"0": np.ones(8, np.uint8), "step0": 3})
+    with pytest.raises(deepreduce.ArgumentError, match=words):
+        compression.load_state_dict(wrong)
+    assert compression.state_dict()["0"].tolist() == [1] * 8 and compression.state_dict()["step0"] == 3
+
+
+@pytest.mark.parametrize("data", [b"", b"residuals", b"PK\x05\x06"])
+def test_bytes_of_a_checkpoint_that_are_no_residuals_are_refused(data):
+    with pytest.raises(deepreduce.ArgumentError, match="no residuals"):
+        compress(keras.optimizers.SGD(1.0), TOP).compression.deserialize(data)
+
+
+def test_statistics_of_a_replica_that_has_loaded_and_not_encoded():
+    compression = compress(keras.optimizers.SGD(1.0), TOP).compression
+    compression.sum([tf.constant(np.ones(5000, np.float32))])
+    state = compression.state_dict()
+    compression.load_state_dict({**state, "1": state["0"], "step1": 7})
+    assert compression.stats(1).steps == 7 and compression.stats(1).frame == 0
+
+
 def test_what_it_cannot_do_is_refused():
     with pytest.raises(deepreduce.ArgumentError, match="not a str"):
         compress("sgd", TOP)

@@ -15,13 +15,15 @@ from __future__ import annotations
 import io
 import itertools
 import threading
-from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Type, Union
+import zipfile
+from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
 import keras
 import numpy
 import tensorflow as tf
 
 from ._adapters._sender_pool import SenderPool, method_of
+from ._native._call import unsigned
 from ._native._renamed import argument
 from ._native._types import Array, Options, SavedPart, SavedState
 from .book import Book
@@ -61,13 +63,14 @@ class Compression(tf.train.experimental.PythonState):  # type: ignore[misc]
         self._states: Dict[int, Array] = {}
         self._steps: Dict[int, int] = {}
         self._used: Dict[int, int] = {}
+        self._made: Dict[int, _Made] = {}  # by a step that has not ended
 
     def stats(self, replica: int = 0) -> Stats:
         """The statistics of a replica of this process."""
         pool = self._pool
         if pool is None or replica not in self._steps:
             return Stats(0, 0, 0, 0)
-        return Stats(self._steps[replica], pool.dense, self._used[replica], pool.size)
+        return Stats(self._steps[replica], pool.dense, self._used.get(replica, 0), pool.size)
 
     def state_dict(self) -> SavedState:
         """Steps and residuals of the replicas of this process: numbers and arrays of bytes, for numpy.savez. A
@@ -77,12 +80,25 @@ class Compression(tf.train.experimental.PythonState):  # type: ignore[misc]
         }
 
     def load_state_dict(self, state: SavedPart) -> None:
-        """Loads what state_dict returned. Raises ArgumentError for residuals of other gradients, now or in the next step."""
-        states = {int(name): numpy.array(memory) for name, memory in state.items() if not name.startswith("step")}
+        """Loads what state_dict returned. Raises ArgumentError for another dict, and for residuals of other gradients, now or in
+        the next step; then nothing has changed."""
+        states: Dict[int, Array] = {}
+        steps: Dict[int, int] = {}
+        if not isinstance(state, Mapping):
+            raise ArgumentError(f"the state is a dict, as state_dict returns it, not {type(state).__name__}")
+        for name, part in state.items():
+            replica = str(name).removeprefix("step")
+            if not replica.isdecimal():
+                raise ArgumentError(f"the state has {name!r}; state_dict names replicas: '0', 'step0', …")
+            if str(name) != replica:
+                steps[int(replica)] = unsigned(part, f"{name} of the state", 1 << 32)
+                continue
+            states[int(replica)] = memory = numpy.array(part)
+            if memory.dtype != numpy.uint8 or memory.ndim != 1:
+                raise ArgumentError(f"the residuals of replica {replica} are {memory.dtype} of shape {memory.shape}, not uint8 [n]")
         if self._pool is not None and any(memory.size != self._pool.state_size for memory in states.values()):
             raise ArgumentError(f"the residuals are not of {self._pool.state_size} bytes: they are of other gradients")
-        self._states = states
-        self._steps = {int(name[4:]): int(number) for name, number in state.items() if name.startswith("step")}
+        self._states, self._steps = states, steps
 
     def serialize(self) -> bytes:
         """state_dict, for tf.train.Checkpoint."""
@@ -92,8 +108,12 @@ class Compression(tf.train.experimental.PythonState):  # type: ignore[misc]
 
     def deserialize(self, string_value: bytes) -> None:
         """load_state_dict, for tf.train.Checkpoint."""
-        with numpy.load(io.BytesIO(string_value)) as state:
-            self.load_state_dict(dict(state))
+        try:
+            with zipfile.ZipFile(io.BytesIO(string_value)):
+                state = dict(numpy.load(io.BytesIO(string_value)))
+        except (EOFError, OSError, ValueError, zipfile.BadZipFile) as error:
+            raise ArgumentError(f"the checkpoint has no residuals that can be read: {error}") from None
+        self.load_state_dict(state)
 
     def sum(self, gradients: Sequence[tf.Tensor], names: Optional[Sequence[str]] = None) -> List[tf.Tensor]:
         """The sum over replicas, the same bits on each. Call it in a replica context.
@@ -116,13 +136,14 @@ class Compression(tf.train.experimental.PythonState):  # type: ignore[misc]
                 raise ArgumentError(f"a Compression is of one list of gradients: there is {other!r}, and in the first step there was {first!r}")
         context = tf.distribute.get_replica_context()
         replicas = context.num_replicas_in_sync
+        replica = context.replica_id_in_sync_group
         row, step = tf.numpy_function(
-            self._encode, [context.replica_id_in_sync_group, *gradients], [tf.int32, tf.int64], name="deepreduce_encode"
+            self._encode, [replica, *gradients], [tf.int32, tf.int64], name="deepreduce_encode"
         )
         row.set_shape([self._pool.size // _WORD])
         row = row[None]
         rows = context.all_gather(row, axis=0) if replicas > 1 else row
-        sums = tf.numpy_function(self._sum, [step, rows], [tf.float32] * len(gradients), name="deepreduce_sum")
+        sums = tf.numpy_function(self._sum, [replica, step, rows], [tf.float32] * len(gradients), name="deepreduce_sum")
         sums = [sums] if tf.is_tensor(sums) else sums  # of one gradient TensorFlow returns no list
         for total, gradient in zip(sums, gradients):
             total.set_shape(gradient.shape)
@@ -132,20 +153,34 @@ class Compression(tf.train.experimental.PythonState):  # type: ignore[misc]
         pool, i = self._pool, int(replica)
         assert pool is not None
         with self._lock:
-            states = self._states.setdefault(i, numpy.zeros(pool.state_size, numpy.uint8))
-            step = self._steps.get(i, 0)
-            self._steps[i] = step + 1
+            before, step = self._states.get(i), self._steps.get(i, 0)
+        states = numpy.zeros(pool.state_size, numpy.uint8) if before is None else numpy.array(before)
         if states.size != pool.state_size:
             raise ArgumentError(
                 f"the residuals of replica {i} have {states.size} bytes, these gradients require {pool.state_size}"
             )
         row = numpy.empty(pool.size, numpy.uint8)
-        self._used[i] = sum(pool.encode(gradients, row, states, step, i))
+        # (Of a tensor without a dimension TensorFlow passes a number.)
+        used = sum(pool.encode([numpy.asarray(gradient) for gradient in gradients], row, states, step, i))
+        with self._lock:
+            self._made[i] = _Made(states, used)
         return row.view(numpy.int32), numpy.int64(step)
 
-    def _sum(self, step: Array, gathered: Array) -> List[Array]:
+    def _sum(self, replica: Array, step: Array, gathered: Array) -> List[Array]:
+        """The sums. The residuals of the step replace those before it: if a replica could not encode, nothing has been sent."""
         assert self._pool is not None
-        return list(self._pool.merge(list(gathered.view(numpy.uint8)), int(step)))
+        sums, i = list(self._pool.merge(list(gathered.view(numpy.uint8)), int(step))), int(replica)
+        with self._lock:
+            self._states[i], self._used[i] = self._made.pop(i)
+            self._steps[i] = int(step) + 1
+        return sums
+
+
+class _Made(NamedTuple):
+    """What a replica's encode made: its residuals, and the bytes of frames and headers."""
+
+    states: Array
+    used: int
 
 
 GradientAndVariable = Tuple[Optional[tf.Tensor], keras.Variable]
@@ -193,7 +228,8 @@ def compress(
 
     Its `compression` holds the residuals. tf.train.Checkpoint saves them; if you save with Keras's own files, save them
     separately. With one replica, its own gradients are encoded and decoded. If a replica cannot encode (for example a NaN),
-    TensorFlow raises an error on all replicas, with the message of PeerError, which names the replica.
+    TensorFlow raises an error on all replicas, with the message of PeerError, which names the replica; then residuals are as
+    before the step.
 
     Raises Unsupported for a backend other than TensorFlow, and ArgumentError for what is not a new optimizer.
     """
