@@ -86,6 +86,7 @@ def test_points_and_front_are_those_of_the_rows(tmp_path):
 
 @pytest.mark.parametrize(("arguments", "words"), [
     (["--output", "x.gif"], "--output x.gif: not one of .svg, .png, .pdf"),
+    (["--output", "svg"], "--output svg: not one of .svg, .png, .pdf"),
     (["--output", "x.svg", "--x", "size"], "column 'size': in none of the rows"),
     (["--output", "x.svg", "--tensor", "fc"], "no rows left to draw"),
 ])
@@ -101,13 +102,18 @@ def test_files_that_are_no_rows_are_refused(tmp_path, capsys):
         assert words in capsys.readouterr().err
 
 
-STRANGE = [{"plan": 5}, {"input": ["a"]}, {"tensor": {}}, {"step": "a"}]
+STRANGE = [{"plan": 5}, {"tensor": "\ud800"}, {"input": ["a"]}, {"tensor": {}}, {"step": "a"}]
 
 
 @pytest.mark.parametrize("fields", STRANGE, ids=str)
 def test_rows_of_strange_names_are_refused(tmp_path, capsys, fields):
     assert figure.main([saved(tmp_path / "a.json", **fields), "--output", str(tmp_path / "x.svg")]) == 2
     assert "not a document of" in capsys.readouterr().err
+
+
+def test_a_ratio_that_is_no_number_is_named_as_it_is():
+    assert figure.name_beside("sparsify=topr(ratio=x) index=raw value=raw") == "topr(ratio=x) · raw · raw"
+    assert figure.name_beside("sparsify=topr(ratio=0.05) index=raw value=raw") == "topr(5 %) · raw · raw"
 
 
 def test_numbers_that_are_too_large_are_none():

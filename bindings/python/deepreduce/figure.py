@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import json
 import math
@@ -56,12 +57,13 @@ def name_beside(plan: str) -> str:
     if not {"index", "value"} & set(found):
         return _without_role(found["transform"]) if "transform" in found else plan
     sparsifier = found.get("sparsify")
-    ratio = None if sparsifier is None else sparsifier.parameters.get("ratio")
     if sparsifier is None or sparsifier.name == "none":
         dense = found["index"].name == "all" if "index" in found else False
         return f"dense · {_without_role(found['value'])}" if dense and "value" in found else short_name(plan)
-    of_ratio = ratio is not None and set(sparsifier.given) == {"ratio"}
-    short = f"{sparsifier.name}({100 * float(ratio or 0):g} %)" if of_ratio else _without_role(sparsifier)
+    short = _without_role(sparsifier)
+    if set(sparsifier.given) == {"ratio"}:
+        with contextlib.suppress(ValueError):  # rows may have any text
+            short = f"{sparsifier.name}({100 * float(str(sparsifier.parameters['ratio'])):g} %)"
     return f"{short} · {short_name(plan)}"
 
 
@@ -86,10 +88,11 @@ def read_rows(paths: Sequence[str]) -> List[Row]:
 
 
 def _plan_of(row: Row) -> str:
-    """Raises TypeError if what names a row is of another type than in a document of the tool."""
+    """Raises TypeError if what names a row is of another type than in a document of the tool, ValueError for half a character."""
     names = [row["plan"], *(row[key] for key in ("input", "tensor") if row.get(key) is not None)]
     if not all(isinstance(name, str) for name in names) or type(row.get("step") or 1) is not int:
         raise TypeError("a row of strange names")
+    "".join(names).encode()
     return str(row["plan"])
 
 
@@ -157,7 +160,7 @@ def title_of(rows: Sequence[Row]) -> str:
 
 def picture(points: Sequence[Point], x: str, y: str, title: str, output: Optional[str] = None) -> Figure:
     """The figure, which is also written to `output`, in the format of its suffix. Raises FigureError, ImportError."""
-    if output is not None and output.rpartition(".")[2] not in FORMATS:
+    if output is not None and _suffix_of(output) not in FORMATS:
         raise FigureError(f"{output}: not one of .{', .'.join(FORMATS)}")
     import matplotlib
     from matplotlib.figure import Figure
@@ -181,6 +184,11 @@ def picture(points: Sequence[Point], x: str, y: str, title: str, output: Optiona
             except OSError as error:
                 raise FigureError(f"{output}: cannot be written: {error.strerror}") from None
     return figure
+
+
+def _suffix_of(path: str) -> str:
+    """svg of "x.svg"; "" of a name without a suffix, such as "svg", to which matplotlib adds one of its own."""
+    return Path(path).suffix[1:]
 
 
 def _draw(figure: Figure, points: Sequence[Point], x: str, y: str, title: str) -> None:
@@ -296,8 +304,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """`deepreduce figure`. Returns the exit status: 0, 2 for usage and input, 77 without matplotlib."""
     given = arguments(sys.argv[1:] if argv is None else argv)
     try:
-        form = given.output.rpartition(".")[2]
-        if form not in FORMATS:
+        if _suffix_of(given.output) not in FORMATS:
             raise FigureError(f"--output {given.output}: not one of .{', .'.join(FORMATS)}")
         rows = read_rows(given.rows)
         for name in ("input", "tensor"):
