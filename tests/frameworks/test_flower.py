@@ -151,11 +151,14 @@ def test_what_down_leaves_out_comes_later():
     assert distances[-1] < 1e-6
 
 
-@pytest.mark.parametrize("mods", [(mod,), ()])
-def test_down_loses_nothing_of_what_clients_sent(mods):
-    """Changes that do not depend on the model add up to the same, however little of them goes down at once."""
+@pytest.mark.parametrize("mods, dtype", [((mod,), None), ((mod,), np.float64), ((), None)])
+def test_down_loses_nothing_of_what_clients_sent(mods, dtype):
+    """Changes that do not depend on the model add up to the same, however little of them goes down at once. (A model that was
+    trained in another type travels whole.)"""
     plans = (LOSSLESS, "sparsify=topr(ratio=0.02) index=golomb value=raw")
-    federation = Federation(Compressed(FedAvg(fraction_evaluate=0), *plans), mods=mods)
+    strategy = Compressed(FedAvg(fraction_evaluate=0), *plans)
+    train = lambda *given: {name: a if name == "count" else a.astype(dtype or a.dtype) for name, a in training(*given).items()}
+    federation = Federation(strategy, mods=mods, train=train)
     if not mods:
         app = federation.grid._app
 
@@ -170,6 +173,45 @@ def test_down_loses_nothing_of_what_clients_sent(mods):
         changes = [node / 6 * training(step, node, zeros)[name] for step in rounds for node in (1, 2, 3)]
         np.testing.assert_allclose(end[name], model_of()[name] + sum(changes), rtol=0, atol=1e-5)
     assert np.abs(federation.seen[1][-1]["w"] - end["w"]).max() > 0.1  # the clients' model is behind
+    assert strategy.traffic.up > 0.9 * strategy.traffic.dense_up > 0
+
+
+@pytest.mark.parametrize("mods", [(mod,), ()])
+@pytest.mark.parametrize("first", ["arrays", "control"])
+def test_a_record_beside_the_model_travels_as_it_is(mods, first):
+    """Such as a control variate: an array of the model's kind, in any order."""
+    control, received = model_of(1), []
+
+    class WithControl(FedAvg):
+        def configure_train(self, *given):
+            messages = list(super().configure_train(*given))
+            for message in messages:
+                message.content["control"] = record_of(control)
+            return messages
+
+        def aggregate_train(self, server_round, replies):
+            replies = list(replies)
+            for reply in replies:
+                received.append(arrays_of(reply.content["control"]))
+                del reply.content["control"]
+            return super().aggregate_train(server_round, replies)
+
+    app = ClientApp(mods=list(mods))
+
+    @app.train()
+    def train(message, context):
+        made = training(1, context.node_id, arrays_of(message.content["arrays"]))
+        records = {"arrays": record_of(made), "control": message.content["control"]}
+        ordered = {name: records[name] for name in sorted(records, key=lambda name: name != first)}
+        return Message(RecordDict({**ordered, "metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
+
+    def without(message, context):
+        del message.content["deepreduce"]
+        return app(message, context)
+
+    strategy = Compressed(WithControl(fraction_evaluate=0), TOP, "sparsify=topr(ratio=0.02) index=golomb value=raw")
+    strategy.start(LocalGrid(app if mods else without, 2), record_of(model_of()), num_rounds=3)
+    assert len(received) == 6 and all(same(record, control) for record in received)
 
 
 def test_any_strategy_that_averages_models():

@@ -126,12 +126,10 @@ def _receive(content: RecordDict, meta: ConfigRecord, context: Context) -> Model
 
 def _answer(content: RecordDict, meta: ConfigRecord, model: Model, context: Context) -> None:
     """Replaces the trained model by the difference that the training made."""
-    answer = ConfigRecord({"version": meta["version"], "key": ""})
-    for key, record in list(content.array_records.items()):
-        trained = read(record)
-        names, pool = _pool_of(model, meta["up"], meta)
-        if pool is None or answer["key"] or not same_kind(trained, model):
-            continue
+    answer, key = ConfigRecord({"version": meta["version"], "key": ""}), meta["key"]
+    record = content.array_records.get(key)
+    names, pool = _pool_of(model, meta["up"], meta)
+    if record is not None and pool is not None and same_kind(trained := read(record), model):
         saved = context.state.array_records.get(_STATES, {}).get(meta["up"])
         states = numpy.zeros(pool.state_size, numpy.uint8)
         if saved is not None and len(saved.data) == states.size:  # otherwise the plan or the model has changed
@@ -302,26 +300,28 @@ class Compressed(Strategy):  # type: ignore[misc]
             node = reply.metadata.src_node_id
             self._known.pop(node, None)  # unless it answers that it has the model
             if node in self._sent and reply.has_content():
+                asked = self._asked.get(node)
                 try:
-                    if _RECORD in reply.content:
-                        self._decode(reply.content)
-                        self._known[node] = self._version
-                    else:
-                        self._move(reply.content)
-                    self._require_models(reply.content, self._asked.get(node) if trained else None)
+                    if _RECORD not in reply.content or not self._decode(reply.content, node):
+                        self._move(reply.content, asked)
+                    self._require_models(reply.content, asked if trained else None)
                 except Exception as error:  # whatever a stranger's bytes may cause
                     reason = f"node {node}: its reply cannot be decoded: {type(error).__name__}: {error}"
                     reply = Message(Error(0, reason), reply_to=self._sent[node])
             found.append(reply)
         return found
 
-    def _move(self, content: RecordDict) -> None:
-        """For a client without the mod, which trained from the clients' model: moves its models to start from the server's own."""
-        for key, record in list(content.array_records.items()):
-            trained = read(record)
-            if fits(trained, self._model):
-                by = difference(self._own, self._model, self._names)
-                content[key] = write(moved(trained, self._names, by))
+    def _move(self, content: RecordDict, asked: Optional[Tuple[str, Set[str]]]) -> None:
+        """For a whole model, as of a client without the mod, which trained from the clients' model: moves it to start from the
+        server's own. asked: the model's key, and all keys sent; None: the node did not receive the clients' model"""
+        record = content.array_records.get(asked[0]) if asked else None
+        if asked is None or record is None:
+            return
+        self._count(up=_size(record), dense_up=_size(record))
+        trained = read(record)
+        if fits(trained, self._model):
+            by = difference(self._own, self._model, self._names)
+            content[asked[0]] = write(moved(trained, self._names, by))
 
     def _require_models(self, content: RecordDict, asked: Optional[Tuple[str, Set[str]]]) -> None:
         """Checks dense arrays, which may be as hostile as frames. A NaN, or a number beyond the model's type, would enter the
@@ -340,9 +340,9 @@ class Compressed(Strategy):  # type: ignore[misc]
         if not fits(models[key], self._model):
             raise CorruptFrame(f"{key}: other arrays than the model's, or of other shapes or types")
 
-    def _decode(self, content: RecordDict) -> None:
+    def _decode(self, content: RecordDict, node: int) -> bool:
         """Replaces the frames by a trained model: the server's own model plus the change by the training. So what `down`
-        omitted is not lost in the average, and is in the next difference."""
+        omitted is not lost in the average, and is in the next difference. False: there are no frames."""
         answer = content.config_records[_RECORD]
         if answer["version"] != self._version:
             raise ArgumentError(f"it is about model {answer['version']}, but {self._version} was sent")
@@ -363,6 +363,8 @@ class Compressed(Strategy):  # type: ignore[misc]
             content[key] = write(model)
             self._count(up=size, dense_up=_size(content[key]))
         del content[_RECORD]
+        self._known[node] = self._version
+        return bool(key)
 
     def _count(self, **more: int) -> None:
         self.traffic = self.traffic._replace(**{name: getattr(self.traffic, name) + n for name, n in more.items()})
