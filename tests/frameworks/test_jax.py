@@ -207,6 +207,22 @@ def test_arrays_have_the_names_of_their_paths():
     assert names(x) == ["array"] and len(set(names({"a": {"b": x}, "a.b": x}))) == 2
 
 
+def test_an_empty_name_is_not_another_arrays():
+    tree = {"": jnp.ones(3), "array": jnp.ones(2)}
+    codec = deepreduce.jax.Codec(tree, LOSSLESS)
+    assert len(set(codec.names)) == 2
+    row, _, _ = codec.encode(tree, codec.init(), 0)
+    assert same(codec.mean(row[None], 0), tree)
+
+
+def test_a_leaf_that_is_no_array_is_named():
+    with pytest.raises(deepreduce.ArgumentError, match="layer.scale is a float, not an array"):
+        deepreduce.jax.compress(LOSSLESS).init({"layer": {"scale": 1.0}})
+    codec = deepreduce.jax.Codec({"scale": jnp.ones(())}, LOSSLESS)
+    with pytest.raises(deepreduce.ArgumentError, match="scale is a float, not an array"):
+        codec.encode({"scale": 1.0}, codec.init(), 0)
+
+
 def test_random_numbers_go_by_name_and_a_book_gives_plans_by_it():
     x = jnp.linspace(-1, 1, 5000)
     book = deepreduce.book.parse("v: dense\n*: index=all value=qsgd(levels=3)")

@@ -68,8 +68,8 @@ class Codec:
         seed: int = 0,
     ) -> None:
         leaves, self._tree = jax.tree.flatten(tensors)
-        self._like = [(tuple(array.shape), array.dtype) for array in leaves]
         self.names = _names_of(tensors)
+        self._like = _like_of(leaves, self.names)
         self._pool, self._numbers = _pool_of(self.names, self._like, method_of(plan), dense_below, flat, seed)
         self.row_size, self.state_size = self._pool.size, self._pool.state_size
         self._pool.warn_if_dense()
@@ -90,7 +90,7 @@ class Codec:
         Returns ([row_size] uint8, [state_size] uint8, int32).
         """
         leaves, there = jax.tree.flatten(tree)
-        found = [(tuple(array.shape), array.dtype) for array in leaves]
+        found = _like_of(leaves, _names_of(tree))
         if there != self._tree or found != self._like:
             raise ArgumentError(f"the codec is for {self._tree} of {self._like}, not for {there} of {found}")
         if state.shape != (self.state_size,) or state.dtype != jnp.uint8:
@@ -128,10 +128,18 @@ _known: Dict[Tuple[object, ...], Called] = {}  # functions that XLA's programs m
 def _names_of(tree: Tree) -> List[str]:
     """The names of the leaves, in order."""
     paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
-    names = [jax.tree_util.keystr(path, simple=True, separator=".") for path in paths]
+    names = [jax.tree_util.keystr(path, simple=True, separator=".") or "array" for path in paths]  # (of a tree that is an array: "")
     if len(set(names)) < len(names):  # {"a": {"b": …}, "a.b": …}
         names = [jax.tree_util.keystr(path) for path in paths]
-    return [name or "array" for name in names]  # a tree that is an array
+    return names
+
+
+def _like_of(leaves: Sequence[Any], names: Sequence[str]) -> List[Shape]:
+    """Shapes and types. Raises ArgumentError for leaves without, such as Python's numbers."""
+    for name, leaf in zip(names, leaves):
+        if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+            raise ArgumentError(f"{name} is a {type(leaf).__name__}, not an array: pass jax.numpy.asarray of it")
+    return [(tuple(leaf.shape), leaf.dtype) for leaf in leaves]
 
 
 def _pool_of(
@@ -196,7 +204,7 @@ def compress(
     known: List[Tuple[object, Codec]] = []
 
     def codec_of(tree: Tree) -> Codec:
-        key = jax.tree.structure(tree), [(array.shape, array.dtype) for array in jax.tree.leaves(tree)]
+        key = jax.tree.structure(tree), _like_of(jax.tree.leaves(tree), _names_of(tree))
         for other, found in known:
             if other == key:
                 return found
