@@ -17,9 +17,10 @@ from tool_runs import needs_tool, run, write_npy
 numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 jsonschema = pytest.importorskip("jsonschema", reason="no package jsonschema")
 
-from deepreduce import ArgumentError, calibrating  # noqa: E402
+from deepreduce import ArgumentError, Error, calibrating  # noqa: E402
 from deepreduce.calibrating._cost_fit import fit_affine  # noqa: E402
 from deepreduce.calibrating._link_costs import _rate, burst_of  # noqa: E402
+from deepreduce.calibrating._rank_links import Ranks  # noqa: E402
 
 pytestmark = needs_tool
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -239,6 +240,27 @@ def test_without_ranks_it_says_how_to_start_them():
     words["env"] = {k: v for k, v in words["env"].items() if not k.startswith(("PMI", "OMPI", "RANK", "WORLD"))}
     done = subprocess.run(**words, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "mpiexec -n 2 deepreduce calibrate --link" in done.stderr
+
+
+def test_a_rank_that_cannot_measure_is_an_error_on_all_ranks(monkeypatch):
+    """It ended alone, and the others with a traceback of gloo."""
+
+    class Two(Ranks):
+        rank, ranks = 1, 2
+
+        def gather(self, value):
+            return [{}, value]
+
+    monkeypatch.setenv("DEEPREDUCE_TOOL", "/no/such/tool")
+    with pytest.raises(Error, match=r"calibrate: rank 1: no native tool `deepreduce`; tried:\n  /no/such/tool"):
+        calibrating.measure_costs(Two(), [])
+
+
+def test_a_device_in_a_folder_of_others_can_be_the_output(monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: path == os.devnull)
+    assert calibrating._refusal(os.devnull) == ""
+    monkeypatch.setattr(os, "access", lambda path, mode: path == os.path.dirname(os.devnull))
+    assert calibrating._refusal(os.devnull) == f"{os.devnull}: cannot be written: Permission denied"
 
 
 def test_what_a_busy_machine_leaves_behind_is_told():

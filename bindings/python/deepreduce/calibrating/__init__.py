@@ -110,6 +110,8 @@ def write(profile: Json, output: str) -> None:
 def _refusal(output: str) -> str:
     """Why the output cannot be written, for a check before measuring; "": it probably can."""
     folder = os.path.dirname(output) or "."
+    if os.path.exists(output) and not os.path.isfile(output) and not os.path.isdir(output):  # a device or a pipe
+        return "" if os.access(output, os.W_OK) else f"{output}: cannot be written: {os.strerror(errno.EACCES)}"
     if not output or (os.access(folder, os.W_OK | os.X_OK) and not os.path.isdir(output)):
         return ""
     code = errno.EISDIR if os.path.isdir(output) else errno.EACCES if os.path.isdir(folder) else errno.ENOENT
@@ -126,17 +128,26 @@ def measure_costs(ranks: Ranks, native: Sequence[str], alone: bool = False) -> J
     result: Any = None  # a profile, or an error message
     ranks.barrier()
     if ranks.rank == 0 or not alone:
-        with tempfile.TemporaryDirectory(prefix="deepreduce-") as folder:
-            output = os.path.join(folder, "profile.json")
-            count = 1 if alone else ranks.ranks
-            done = _tool.run_quietly(["calibrate", *native, "--ranks", str(count), "--output", output])
-            failure = done.stderr.decode(errors="replace").strip()
-            result = failure if done.returncode else json.loads(pathlib.Path(output).read_text("utf-8"))
+        try:
+            result = _measured_by_the_tool(native, 1 if alone else ranks.ranks)
+        except (Error, OSError) as error:  # as where there is no tool; the other ranks wait for the result
+            result = str(error)
     results = [profile for profile in ranks.gather(result) if profile is not None]
     failures = [(rank, message) for rank, message in enumerate(results) if isinstance(message, str)]
     if failures:
         raise Error(f"calibrate: rank {failures[0][0]}: {failures[0][1].removeprefix('deepreduce: ')}")
     return pooled(results)
+
+
+def _measured_by_the_tool(native: Sequence[str], ranks: int) -> Json:
+    """A profile of this rank. Raises Error if the tool fails, LibraryError if there is none, OSError."""
+    with tempfile.TemporaryDirectory(prefix="deepreduce-") as folder:
+        output = os.path.join(folder, "profile.json")
+        done = _tool.run_quietly(["calibrate", *native, "--ranks", str(ranks), "--output", output])
+        if done.returncode:
+            raise Error(done.stderr.decode(errors="replace").strip() or f"the tool exited with {done.returncode}")
+        profile: Json = json.loads(pathlib.Path(output).read_text("utf-8"))
+        return profile
 
 
 def pooled(profiles: Sequence[Json]) -> Json:
