@@ -157,3 +157,13 @@ def test_a_wrong_plan_is_a_plan_error_and_another_argument_is_not():
         deepreduce.compare(x, RAW, where="plan")
     assert not isinstance(raised.value, deepreduce.PlanError)
     assert _tool.find()
+
+
+def test_a_tool_that_cannot_be_started_is_named(tmp_path, monkeypatch):
+    tool = tmp_path / "tool"
+    tool.write_bytes(b"\x7fELF of another processor")
+    tool.chmod(0o755)
+    monkeypatch.setenv(_tool.ENVIRONMENT, str(tool))
+    for start in (_tool.run, _tool.run_quietly, _tool.replace_process):
+        with pytest.raises(deepreduce.LibraryError, match=f"{tool} cannot be started: Exec format error"):
+            start(["presets"])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import pathlib
 import re
 import subprocess
-from typing import Dict, FrozenSet, List, Sequence
+from typing import Dict, FrozenSet, Iterator, List, Sequence
 
 from ..errors import LibraryError
 
@@ -55,17 +56,31 @@ def options_with_values(command: str) -> FrozenSet[str]:
     return frozenset(name for names in found for name in names.split(","))
 
 
+@contextlib.contextmanager
+def _started(tool: str) -> Iterator[None]:
+    """Raises LibraryError if the tool cannot be started, such as one for other processors."""
+    try:
+        yield
+    except OSError as error:
+        raise LibraryError(f"the native tool {tool} cannot be started: {error.strerror}") from None
+
+
 def replace_process(arguments: Sequence[str]) -> None:
     """Runs the tool in place of this process."""
     tool = find()
-    os.execve(tool, [tool, *arguments], environment())
+    with _started(tool):
+        os.execve(tool, [tool, *arguments], environment())
 
 
 def run(arguments: Sequence[str]) -> int:
     """Runs the tool with this process's stdin, stdout and stderr. Returns its exit status."""
-    return subprocess.call([find(), *arguments], env=environment())
+    tool = find()
+    with _started(tool):
+        return subprocess.call([tool, *arguments], env=environment())
 
 
 def run_quietly(arguments: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
     """Runs the tool. The result has its stdout and stderr."""
-    return subprocess.run([find(), *arguments], env=environment(), capture_output=True, check=False)
+    tool = find()
+    with _started(tool):
+        return subprocess.run([tool, *arguments], env=environment(), capture_output=True, check=False)
