@@ -76,6 +76,22 @@ seen = {step: metrics for step, metrics in log.seen.items() if "deepreduce/ratio
 assert list(seen) == [5, 10, 15], log.seen
 assert all(metrics["deepreduce/steps"] == step and metrics["deepreduce/residual_norm"] > 0 for step, metrics in seen.items()), seen
 
+# A second fit logs at the step at which the first one logged last.
+twice = Compress(LOSSY, dense_below=0)
+for _ in range(2):
+    log = Log()
+    fit("logged_twice", [twice], epochs=2, logger=log)
+    assert [step for step, metrics in log.seen.items() if "deepreduce/ratio" in metrics] == [5], log.seen
+
+# In a fit of one process that follows, the callback neither waits for the other rank nor logs its old hook.
+log, checkpoint = Log(), dict[str, object]()
+alone = types.SimpleNamespace(world_size=1, global_rank=0, global_step=5, log_every_n_steps=5, loggers=[log])
+if torch.distributed.get_rank() == 0:
+    twice.on_train_start(alone, None)
+    twice.on_train_batch_end(alone, None, None, None, 0)
+    twice.on_save_checkpoint(alone, None, checkpoint)
+assert not checkpoint and not log.seen
+
 # The name of a preset is its plan.
 fit("preset", [Compress("terngrad", dense_below=0)], epochs=1)
 fit("preset_plan", [Compress(deepreduce.presets()["terngrad"], dense_below=0)], epochs=1)

@@ -8,7 +8,7 @@ trained = trainings(pathlib.Path(__file__).resolve().with_name("lightning_ranks.
 
 
 def test_replicas_are_the_same(trained):
-    assert len(trained) == 9
+    assert len(trained) == 10
     assert all(one.tobytes() == two.tobytes() for one, two in trained.values())
 
 

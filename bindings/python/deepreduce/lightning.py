@@ -47,6 +47,7 @@ class Compress(lightning.Callback):  # type: ignore[misc]
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Registers the hook. Lightning calls it when the model is in DistributedDataParallel."""
+        self._logged = 0
         if trainer.world_size == 1:
             return
         ddp = trainer.strategy.model
@@ -63,7 +64,7 @@ class Compress(lightning.Callback):  # type: ignore[misc]
     def on_train_batch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, outputs: object, batch: object, batch_idx: int) -> None:
         """Logs the hook's metrics, as deepreduce/NAME, as often as the trainer logs."""
         steps = trainer.global_step
-        if self.hook is None or not trainer.loggers or steps == self._logged or steps % max(1, trainer.log_every_n_steps):
+        if self.hook is None or trainer.world_size == 1 or not trainer.loggers or steps == self._logged or steps % max(1, trainer.log_every_n_steps):
             return
         self._logged = steps
         metrics = scalars(self.hook)
@@ -72,7 +73,7 @@ class Compress(lightning.Callback):  # type: ignore[misc]
 
     def on_save_checkpoint(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, checkpoint: SavedState) -> None:
         """Gathers the states of all ranks on rank 0. Lightning calls it on all ranks, and writes the checkpoint of rank 0."""
-        if self.hook is None:
+        if self.hook is None or trainer.world_size == 1:  # (a hook of an earlier fit, on several ranks)
             return
         states: List[Optional[SavedState]] = [None] * trainer.world_size
         dist.gather_object(self.hook.state_dict(), states if trainer.global_rank == 0 else None)
