@@ -2,6 +2,7 @@
 
 import pathlib
 import sys
+import time
 
 import accelerate
 import numpy as np
@@ -76,13 +77,22 @@ class Data(torch.utils.data.Dataset):
         return {"x": torch.randn(20, generator=torch.Generator().manual_seed(i))}
 
 
-def train(name, plan, steps=6, resume=None):
+class Late(transformers.Trainer):
+    """Its rank 0 makes the folder of a checkpoint a second after rank 1 would write into it."""
+
+    def save_model(self, *given, **named):
+        if self.args.process_index == 0:
+            time.sleep(1)
+        super().save_model(*given, **named)
+
+
+def train(name, plan, steps=6, resume=None, kind=transformers.Trainer, **more):
     """transformers.Trainer."""
     arguments = transformers.TrainingArguments(
         output_dir=str(FOLDER / name), max_steps=steps, save_steps=3, per_device_train_batch_size=8, use_cpu=True,
-        report_to="none", disable_tqdm=True, learning_rate=0.01, lr_scheduler_type="constant", ddp_backend="gloo", seed=5,
+        report_to="none", disable_tqdm=True, learning_rate=0.01, lr_scheduler_type="constant", ddp_backend="gloo", seed=5, **more,
     )  # fmt: skip
-    trainer = transformers.Trainer(Model(), arguments, train_dataset=Data())
+    trainer = kind(Model(), arguments, train_dataset=Data())
     callback = None if plan is None else deepreduce.accelerate.compress_trainer(trainer, plan, dense_below=0)
     trainer.train(resume_from_checkpoint=str(FOLDER / resume / "checkpoint-3") if resume else None)
     assert callback is None or callback.hook.state_dict()["step"] == steps
@@ -101,6 +111,7 @@ train("trainer_plain", None)
 train("trainer_exact", LOSSLESS)
 train("trainer_whole", LOSSY)
 train("trainer_resumed", LOSSY, resume="trainer_whole")
+train("trainer_only", LOSSY, kind=Late, save_only_model=True)
 train("trainer_preset", "terngrad")
 train("trainer_preset_plan", deepreduce.presets()["terngrad"])
 try:

@@ -9,7 +9,7 @@ trained = trainings(pathlib.Path(__file__).resolve().with_name("accelerate_ranks
 
 
 def test_replicas_are_the_same(trained):
-    assert len(trained) == 16
+    assert len(trained) == 17
     assert all(one.tobytes() == two.tobytes() for one, two in trained.values())
 
 
@@ -22,6 +22,10 @@ def test_an_exact_plan_trains_as_without(trained, kind):
 def test_a_resumed_training_is_that_of_one_go(trained, kind):
     resumed, whole, plain = (trained[f"{kind}_{run}"][0].tobytes() for run in ("resumed", "whole", "plain"))
     assert resumed == whole != plain
+
+
+def test_a_checkpoint_of_the_model_only_changes_nothing(trained):
+    assert trained["trainer_only"][0].tobytes() == trained["trainer_whole"][0].tobytes()
 
 
 @pytest.mark.parametrize("kind", ["loop", "trainer"])

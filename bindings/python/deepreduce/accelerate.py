@@ -136,6 +136,7 @@ def _read(folder: Folder, rank: int, number: int) -> SavedState:
 
 
 def _save(hook: DDPHook, folder: Folder, rank: int, number: int = 0) -> None:
+    os.makedirs(folder, exist_ok=True)  # with save_only_model rank 0 alone makes it, perhaps later, and on its own machine
     torch.save(hook.state_dict(), _path(folder, rank, number))
 
 
