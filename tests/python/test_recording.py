@@ -11,6 +11,8 @@ import pytest
 numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 torch = pytest.importorskip("torch", reason="torch is missing: pip install torch")
 
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
 import deepreduce  # noqa: E402
 from deepreduce import recording  # noqa: E402
 from deepreduce.recording import Recorder, Settings  # noqa: E402
@@ -190,6 +192,33 @@ def test_names_are_those_of_the_model_without_wrappers(tmp_path, wrap):
     recorder.finish()
     found = json.loads((tmp_path / "model.json").read_text("utf-8"))
     assert [tensor["name"] for tensor in found["tensors"]] == expected and found["name"] == "Sequential"
+
+
+def test_the_times_go_on_behind_a_backward_pass_that_failed(tmp_path):
+    def fail(_gradient):
+        raise MemoryError
+
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+    record(model, Recording(tmp_path / "model.json", steps=5, skip=0))
+    for step in range(8):
+        made = model(torch.ones(4, 3))
+        if step == 1:
+            made.register_hook(fail)
+            with pytest.raises(MemoryError):
+                made.sum().backward()
+        else:
+            made.sum().backward()
+    found = json.loads((tmp_path / "model.json").read_text("utf-8"))
+    assert found["steps"] == 5 and [tensor["name"] for tensor in found["tensors"]] == ["0.weight", "0.bias", "1.weight", "1.bias"]
+
+
+def test_a_forward_pass_within_a_backward_pass_ends_no_step(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+    record(model, Recording(tmp_path / "model.json", steps=5, skip=0))
+    for _ in range(6):
+        checkpoint(model, torch.ones(4, 3), use_reentrant=False).sum().backward()
+    found = json.loads((tmp_path / "model.json").read_text("utf-8"))
+    assert found["steps"] == 5 and len(found["tensors"]) == 4
 
 
 @pytest.mark.parametrize("words, sentence", [

@@ -106,6 +106,9 @@ class ModelRecorder:
 
     def _forward(self, *_: object) -> None:
         now, last = time.perf_counter(), self._now
+        # A backward pass that is over and had no end has failed. (Checkpoints of activations run a forward pass within one.)
+        if last is not None and last.backward and not last.end and torch._C._current_graph_task_id() == -1:
+            last = self._now = None
         if last is not None and last.end:
             self._steps.append(last)
             self._rests.append(now - last.end)
