@@ -85,6 +85,9 @@ def test_varints_are_leb128():
             codec.from_varints(bad)
     with pytest.raises(deepreduce.ArgumentError, match="negative"):
         codec.varints([-1])
+    for odd in (5, [[1, 2]], [1.5], [2**64], numpy.array([1, 2**63], "u8")):
+        with pytest.raises(deepreduce.ArgumentError, match=r"varints: .*2\^63 - 1"):
+            codec.varints(odd)
 
 
 # ---- What is not kept is found ------------------------------------------------------------------
@@ -150,6 +153,20 @@ def test_rows_say_what_the_library_says_of_the_same_codec(x):
         assert row["bytes"] == sum(row[f"{part}_bytes"] for part in ("index", "value", "order", "header"))
         assert row["encode_ns"] > 0 and row["decode_ns"] > 0
     assert measured and rows[0]["index_bytes"] == native["index_bytes"] and rows[1]["index_bytes"] == 4 * 200
+
+
+@needs_tool
+@pytest.mark.parametrize("value", [numpy.inf, numpy.nan])
+@pytest.mark.parametrize("sparsify", ["topr(ratio=0.1)", "random(ratio=0.1)"])
+def test_errors_of_a_gradient_that_is_not_finite_are_the_librarys(x, value, sparsify):
+    """A share of an infinite energy was 0, as of an exact plan."""
+    register("value")
+    x = x.copy()
+    x[7:9] = value
+    _, native, row = deepreduce.compare(x, [f"sparsify={sparsify} index=raw value={name}" for name in ("raw", "mine")], repeat=1)
+    for name in ("total_error", "contraction", "relative_l2_error", "max_relative_error", "cosine_similarity", "energy_recall"):
+        assert row[name] == (None if native[name] is None else pytest.approx(native[name], rel=1e-9)), name
+    assert row["total_error"] is None
 
 
 @needs_tool

@@ -182,10 +182,10 @@ def _sizes(once: Once, d: int, r: int) -> Row:
 
 
 def _quotient(a: float, b: float) -> Optional[float]:
-    """0/0 is 0; None is undefined."""
+    """0/0 is 0; None is undefined, as a share of infinity is."""
     if b == 0:
         return 0.0 if a == 0 else None
-    return a / b if math.isfinite(a / b) else None
+    return a / b if math.isfinite(b) and math.isfinite(a / b) else None
 
 
 def _finite(x: float) -> Optional[float]:
@@ -214,14 +214,15 @@ def _distortion(g: Array, selected: Array, once: Once) -> Row:
     outside = gg - float(x @ x)  # elements that are neither selected nor sent are lost
     lost = max(0.0, outside if union.size < g.size else 0.0) + float(numpy.sum(difference(at, h) ** 2))
     contraction = _quotient(lost, gg)
-    largest = float(numpy.abs(z).max(initial=0))
+    largest, error = (float(numpy.fmax.reduce(numpy.abs(part), initial=0)) for part in (z, coding))  # (fmax ignores NaN)
+    coding_error = float(coding @ coding)
     return {
         "missed": selected.size - common,
         "false_positives": once.support.size - common,
         "index_recall": _quotient(float(common), selected.size) if selected.size else 1.0,
         "energy_recall": _quotient(float(numpy.sum(once.sent.astype(numpy.float64) ** 2)), gg) if gg else 1.0,
-        "relative_l2_error": _quotient(math.sqrt(float(coding @ coding)), math.sqrt(ss)),
-        "max_relative_error": _quotient(float(numpy.abs(coding).max(initial=0)), largest),
+        "relative_l2_error": _quotient(math.sqrt(coding_error), math.sqrt(ss)),
+        "max_relative_error": _quotient(error, largest) if math.isfinite(coding_error) else None,
         "cosine_similarity": _quotient(gh, math.sqrt(gg * hh)),
         "contraction": contraction,
         "gradient_energy": _finite(gg),

@@ -276,9 +276,12 @@ def varints(numbers: object) -> bytes:
     >>> deepreduce.codec.varints([1, 300]).hex()
     '01ac02'
     """
-    x = numpy.asarray(numbers, numpy.int64)
+    given = numpy.asarray(numbers)
+    if given.ndim != 1 or (given.size and given.dtype.kind not in "biu"):
+        raise ArgumentError(f"varints: integers [n] from 0 to 2^63 - 1 are expected, not {given.dtype} of shape {given.shape}")
+    x = given.astype(numpy.int64)
     if x.size and x.min() < 0:
-        raise ArgumentError(f"varints: {x.min()} is negative")
+        raise ArgumentError(f"varints: {given[x.argmin()]} is {'negative' if given[x.argmin()] < 0 else 'above 2^63 - 1'}")
     groups = x[:, None] >> numpy.arange(0, 63, 7)
     used = groups > 0
     used[:, 0] = True
