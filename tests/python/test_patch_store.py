@@ -406,3 +406,11 @@ def test_two_threads_that_replace_a_file_do_not_share_what_they_write(tmp_path):
             two.write_text("two")
         assert (tmp_path / "a").read_text() == "two"
     assert (tmp_path / "a").read_text() == "one" and names(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize("name", ["a" * 255, "é" * 127])
+def test_a_file_of_the_longest_name_is_replaced(name, tmp_path):
+    for text in ("old", "new"):
+        with _whole_file.whole_file(tmp_path / name) as made:
+            made.write_text(text)
+    assert (tmp_path / name).read_text() == "new" and names(tmp_path) == [name]

@@ -43,8 +43,10 @@ def whole_file(path: Union[str, os.PathLike[str]], durable: bool = False) -> Ite
 
 
 def beside(target: pathlib.Path) -> pathlib.Path:
-    """A name beside `target` that no other thread, process or machine uses: .NAME.PID-8 hexadecimal digits."""
-    return target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    """A name beside `target` that no other thread, process or machine uses: .NAME.PID-8 hexadecimal digits; of a long NAME the
+    beginning, since names of files have at most 255 bytes."""
+    name = os.fsdecode(os.fsencode(target.name)[:220])
+    return target.with_name(f".{name}.{os.getpid()}-{secrets.token_hex(4)}")
 
 
 def sync(path: pathlib.Path) -> None:
