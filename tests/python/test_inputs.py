@@ -281,6 +281,26 @@ def test_pt_files_are_read_by_the_command_and_named_in_the_rows(torch, tmp_path)
     assert "pickles" in message and "`python -m deepreduce compare` reads it safely" in message
 
 
+@pytest.mark.parametrize("name", [b"\xffg.pt", b"\xffg.npz", "é.pt".encode(), b'"g".pt'])
+def test_files_of_odd_names_are_read(torch, name, tmp_path):
+    """torch reads no path that is not UTF-8, and rows have the names of .pt files with escapes."""
+    (tmp_path / "codec.py").write_text(
+        "import deepreduce.codec, numpy\n"
+        "@deepreduce.codec.value('plain')\n"
+        "class Plain:\n"
+        "    def encode(self, values): return values.tobytes()\n"
+        "    def decode(self, data, count, dtype): return numpy.frombuffer(data, dtype)\n"
+    )
+    path = os.fsencode(tmp_path) + b"/" + name
+    with open(path, "wb") as file:
+        g = numpy.random.default_rng(0).standard_normal(3000).astype("f4")
+        torch.save({"w": torch.from_numpy(g)}, file) if name.endswith(b".pt") else numpy.savez(file, w=g)
+    plans = [word for value in ("raw", "plain") for word in ("--plan", f"sparsify=topr(ratio=0.1) index=golomb value={value}")]
+    done = command("compare", os.fsdecode(path), "--python-codec", tmp_path / "codec.py", *plans, *QUICK)
+    rows = rows_of(json.loads(done.stdout))
+    assert len(rows) == 2 and rows[0]["bytes"] == rows[1]["bytes"]
+
+
 def test_a_pickle_is_never_run(torch, tmp_path):
     class Evil:
         def __reduce__(self):

@@ -41,7 +41,7 @@ def write_npz(
     """
     method = zipfile.ZIP_DEFLATED if deflate else zipfile.ZIP_STORED
     with zipfile.ZipFile(path, "w", method, compresslevel=9) as archive:
-        archive.comment = (_MADE_OF + made_of).encode("utf-8")[:65535] if made_of else b""
+        archive.comment = os.fsencode(_MADE_OF + made_of)[:65535] if made_of else b""
         for name, array in arrays.items():
             member = zipfile.ZipInfo(name + ".npy", date_time=(1980, 1, 1, 0, 0, 0))
             member.create_system = 3

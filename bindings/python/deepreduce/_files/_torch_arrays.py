@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
 import zipfile
-from typing import TYPE_CHECKING, Dict, List, Mapping, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Tuple, Union
 
 import numpy
 
@@ -113,7 +114,12 @@ def read_file(path: Union[str, os.PathLike[str]]) -> Tuple[Arrays, List[str]]:
     except ImportError:
         raise LibraryError(f"{name}: reading it needs PyTorch: pip install torch") from None
     try:
-        loaded = torch.load(name, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(name) or None)
+        with contextlib.ExitStack() as opened:
+            file: Any = name
+            if not _is_utf8(name):  # which torch requires of a path
+                file = opened.enter_context(open(name, "rb"))
+            mapped = file is name and zipfile.is_zipfile(name)
+            loaded = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped or None)
     except Exception as error:  # torch raises many kinds
         raise ArgumentError(
             f"{name}: {_why_refused(str(error))}; save tensors alone:"
@@ -144,10 +150,16 @@ def read_file(path: Union[str, os.PathLike[str]]) -> Tuple[Arrays, List[str]]:
 
 def can_name(member: str) -> bool:
     """Whether an .npz can hold an array of that name."""
+    return "\0" not in member and _is_utf8(member) and len(member.encode()) <= _MAX_NAME
+
+
+def _is_utf8(text: str) -> bool:
+    """Whether UTF-8 has the text: not half a pair of UTF-16, nor other bytes of a path."""
     try:
-        return "\0" not in member and len(member.encode()) <= _MAX_NAME
-    except UnicodeEncodeError:  # half a pair of UTF-16
+        text.encode()
+    except UnicodeEncodeError:
         return False
+    return True
 
 
 def _kind_of(tensor: torch.Tensor) -> str:

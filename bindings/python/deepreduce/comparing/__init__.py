@@ -260,8 +260,8 @@ class _Arrays:
     """The tensors of a run as the tool reads them. The tool converts each input to a .safetensors file."""
 
     def __init__(self, paths: Sequence[str], settings: Mapping[str, Any], folder: pathlib.Path) -> None:
-        # Rows name an .npz that was made for this run by its origin, not by its path.
-        self._paths = {made_of(path) or path: path for path in paths}
+        # Rows name an .npz that was made for this run by its origin, with escapes; other files by their paths, as text.
+        self._paths = {_shown(made_of(path)) or os.fsencode(path).decode("utf-8", "replace"): path for path in paths}
         self._target = folder / "tensors.safetensors"
         self._options = {name: value for name, value in settings.items() if name in _TENSOR_OPTIONS}
         if not self._options.get("tensor") and not settings.get("per_tensor"):
