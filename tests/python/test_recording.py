@@ -158,6 +158,19 @@ def test_names_are_those_of_modules_or_groups(tmp_path):
     assert outer is not None
 
 
+def test_a_module_whose_constructor_failed_does_not_stop_the_recording(tmp_path, capsys):
+    class Failed(torch.nn.Module):
+        def __init__(self):
+            left.append(self)
+            raise OSError("no weights")
+
+    left, model = [], torch.nn.Linear(3, 2)
+    with pytest.raises(OSError):
+        Failed()
+    Recorder(Settings(str(tmp_path), every=1)).before_step(optimizer_of(model))
+    assert [path.name for path in tmp_path.iterdir()] == ["step000001.npz"] and "stopped" not in capsys.readouterr().err
+
+
 def test_parameters_that_are_added_later_are_recorded(tmp_path):
     body, head = torch.nn.Linear(3, 2), torch.nn.Linear(2, 1)
     optimizer, recorder = optimizer_of(body), Recorder(Settings(str(tmp_path), every=1))

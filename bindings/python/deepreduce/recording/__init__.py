@@ -272,9 +272,17 @@ def _outermost() -> List[torch.nn.Module]:
     from torch import nn
 
     # By type(): isinstance reads __class__, with which an object can run code of its own.
-    modules = [found for found in gc.get_objects() if issubclass(type(found), nn.Module)]
+    modules = [found for found in gc.get_objects() if issubclass(type(found), nn.Module) and _is_made(found)]
     inner = {id(child) for module in modules for child in module.children()}
     return [module for module in modules if id(module) not in inner]
+
+
+def _is_made(module: torch.nn.Module) -> bool:
+    """Whether nn.Module.__init__ has run: a constructor that fails before leaves an object that has no parts."""
+    try:
+        return all(True for _ in module.children())
+    except AttributeError:
+        return False
 
 
 def _model_of(optimizer: torch.optim.Optimizer) -> Optional[torch.nn.Module]:
