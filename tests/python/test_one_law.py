@@ -293,7 +293,7 @@ class Jax:
         return [str(raised.value)]
 
     def step(self):
-        codec = deepreduce.jax.Codec(STEP.plan, arrays_of(STEP, 0, 0))
+        codec = deepreduce.jax.Codec(arrays_of(STEP, 0, 0), STEP.plan)
         rows = [codec.encode(arrays_of(STEP, 1, rank), codec.init(), 0 if rank == 1 else 1, rank)[0] for rank in range(RANKS)]
         with pytest.raises((self.jax.errors.JaxRuntimeError, ValueError)) as raised:
             self.jax.block_until_ready(codec.mean(self.jax.numpy.stack(rows), 1))
