@@ -20,6 +20,7 @@ FUNCTIONS = (
 )  # fmt: skip
 RESERVED = {"n", "type_max", *FUNCTIONS}
 MOST_PARAMS = 8  # DR_FIELDS_MAX
+MOST_BITS = 2**20  # of a power of numbers in the text
 
 
 def fail(reason: str, place: Place, instead: str = "") -> LanguageError:
@@ -56,6 +57,11 @@ def _f32_of(bits: int) -> float:
 
 def is_int(e: E) -> bool:
     return isinstance(e.type, Int)
+
+
+def is_free(e: E) -> bool:
+    """Whether it is a number of the text that takes the type of the other side: f32(0.1) and f64(0.1) have theirs."""
+    return e.op == "const" and (is_int(e) or e.type.bits == 0)  # type: ignore[union-attr]
 
 
 def told(shape: str) -> str:
@@ -402,7 +408,11 @@ class _Checker:
 
     def reals(self, args: List[E]) -> List[E]:
         """As real numbers of one type: f32 if all that are not in the text are; else f64."""
-        typed = [a for a in args if a.op != "const"]
+    def of_type(self, t: Type, e: E) -> E:
+        """A number of the text as one of a type that was given to it."""
+        return self.to_real(e, t.bits) if isinstance(t, Real) and t.bits else e
+
+        typed = [a for a in args if not is_free(a)]
         narrow = bool(typed) and all(isinstance(a.type, Real) and a.type.bits == 32 for a in typed)
         return [self.to_real(a, 32 if narrow else 64) for a in args]
 
@@ -412,7 +422,7 @@ class _Checker:
             self.whole([a], node)
             return E("not", [a], Int(0, 1, True), a.shape, node.place)
         if a.op == "const":
-            return _const(-Fraction(a.data), node.place, is_int(a))
+            return self.of_type(a.type, _const(-Fraction(a.data), node.place, is_int(a)))
         if isinstance(a.type, Int):
             return E("neg", [a], Int(-a.type.high, -a.type.low), a.shape, node.place)
         return E("neg", [a], Real(a.type.bits, -a.type.high, -a.type.low, a.type.nan), a.shape, node.place)
@@ -433,7 +443,7 @@ class _Checker:
             if not (is_int(a) and is_int(b)):
                 a, b = self.reals([a, b])
             return E(word, [a, b], Int(0, 1, True), shape, place)
-        if a.op == "const" and b.op == "const" and word in "+-*/":
+        if is_free(a) and is_free(b) and word in "+-*/":
             return self.folded(word, a, b, place)
         if word in ("div", "mod", "<<", ">>", "&", "|", "xor"):
             self.whole([a, b], node)
@@ -497,7 +507,10 @@ class _Checker:
         if b.op != "const" or not is_int(b) or b.data < 0 or (b.data > (63 if a.op == "const" else 4)):
             raise fail("an exponent is a number in the text: 2, 3 or 4", node.place, "a power of two that is computed: power2(…)")
         if a.op == "const":
-            return _const(Fraction(a.data) ** int(b.data), node.place, is_int(a))
+            number = Fraction(a.data)
+            if b.data * max(number.numerator.bit_length(), number.denominator.bit_length()) > MOST_BITS:
+                raise fail("a power that has more than 2^20 bits", node.place)
+            return self.of_type(a.type, _const(number ** int(b.data), node.place, is_int(a)))
         if b.data < 1:
             raise fail("an exponent is 1 or more", node.place)
         t: Type = a.type
