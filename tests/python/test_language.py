@@ -66,6 +66,11 @@ REFUSED = [  # what is replaced in qsgd.drc, by what; the line and column, and w
     ("wire bucket", 'wire spare: int 1..2 = 1 ""\nwire bucket', 4, 6, "`spare` is not used", "leave the line out"),
     ("return if", "return v ? 1 : 0 #", 18, 12, "the character '?'", "if condition then"),
 ]
+    ("f32(min(", "f64(0.5) * (min(", 11, 3, "`norm` is an f32, this is an f64", "norm = f32("),
+    ("u(1 + bit_width(levels)) ", "u" + "1" * 5000, 8, 9, "a whole number of more than 20 digits", ""),
+    ("u(1 + bit_width(levels)) ", "base 3 pad " + "1" * 5000, 8, 20, "a whole number of more than 20 digits", ""),
+    ("2 * level", "(((0.9999^63)^63)^63)^63", 13, 12, "a power that has more than 2^20 bits", ""),
+    ("2 * level", "2 * levl # \x0c\u2028", 13, 15, "nothing is called `levl`", "did you mean `level`?"),
 
 
 @pytest.mark.parametrize("old, new, line, column, reason, instead", REFUSED)
@@ -76,7 +81,7 @@ def test_an_error_has_a_place_a_reason_and_what_to_write(old, new, line, column,
         program_of(changed, "mine.drc")
     assert str(e.value).startswith(f"mine.drc:{line}:{column}: "), e.value
     assert reason in e.value.reason and instead in e.value.instead, e.value
-    shown = changed.splitlines()[e.value.place.line - 1]
+    shown = changed.split("\n")[e.value.place.line - 1]
     assert f"\n  {shown}\n" in str(e.value)
 
 
@@ -286,3 +291,5 @@ def test_the_command(tmp_path, capfd, monkeypatch):
 
 if __name__ == "__main__":
     sys.exit(pytest.main([__file__]))
+    assert main(["codec", "new", "base.drc"]) == 2 and not pathlib.Path("base.drc").exists()
+    assert "base.drc: `base` cannot be the name of a codec" in capfd.readouterr().err

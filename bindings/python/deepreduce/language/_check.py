@@ -364,6 +364,8 @@ class _Checker:
         if kind == "value":
             return E("value", [], Real(32, -LARGEST_F32, LARGEST_F32), EACH, place)
         if kind == "field":
+            if x.kind == "count" and self.side == "encode":
+                raise fail(f"encode does not know `{word}`, which the compiler counts", place, "write: count(chosen)")
             if self.side == "encode":
                 raise fail(f"the field `{word}` is not yet given", place, "give it in a line above")
             raise fail(f"`{word}` depends on data, a width does not", place)

@@ -15,6 +15,7 @@ from typing import Sequence
 from .._native import _tool
 from ..errors import ArgumentError
 from . import _build
+from ._syntax import LanguageError
 from ._tiles import NoKernels
 
 _BEGINNING = """codec NAME "levels of the largest magnitude, rounded by chance"
@@ -75,9 +76,14 @@ def _new(path: pathlib.Path) -> int:
     name = re.sub(r"\W", "_", path.stem.lower())
     if path.suffix != ".drc" or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise ArgumentError(f"codec new: {path}: a file of a codec is NAME.drc, with a name of small letters, digits and _")
+    text = _BEGINNING.replace("NAME", name)
+    try:
+        _build.program_of(text, "")
+    except LanguageError:
+        raise ArgumentError(f"codec new: {path}: `{name}` cannot be the name of a codec: choose another one") from None
     try:
         with open(path, "x", encoding="utf-8") as file:
-            file.write(_BEGINNING.replace("NAME", name))
+            file.write(text)
     except OSError as e:
         raise ArgumentError(f"codec new: {path}: {e.strerror}") from None
     print(f"{path}: a codec to change. deepreduce codec test {path}")

@@ -25,13 +25,19 @@ class LanguageError(ArgumentError):
 
     def told(self, path: str, text: str) -> LanguageError:
         """The same, with the file's name and the line in the message."""
-        lines = text.splitlines()
+        lines = _lines(text)
         line = lines[self.place.line - 1] if 0 < self.place.line <= len(lines) else ""
         pointer = "".join("\t" if c == "\t" else " " for c in line[: self.place.column - 1]) + "^"
         message = f"{path}:{self.place.line}:{self.place.column}: {self.reason}\n  {line}\n  {pointer}"
         told = LanguageError(self.reason, self.place, self.instead)
         told.args = (message + (f"\n  {self.instead}" if self.instead else ""),)
         return told
+
+
+def _lines(text: str) -> List[str]:
+    """The lines as the parser counts them: str.splitlines also ends them at form feeds."""
+    lines = [line.rstrip("\r") for line in text.split("\n")]
+    return lines if lines[-1] else lines[:-1]
 
 
 @dataclass(frozen=True)
@@ -203,7 +209,7 @@ _SECTIONS = ("WIRE", "PARAM", "PAYLOAD", "ENCODE", "DECODE")
 def _unexpected(e: Untyped, text: str) -> LanguageError:
     token, place = e.token, _place(e.token)
     if token.type == "$END":
-        return LanguageError("the text ends here", Place(max(1, len(text.splitlines())), 1), "a codec has: codec, payload, encode, decode")
+        return LanguageError("the text ends here", Place(max(1, len(_lines(text))), 1), "a codec has: codec, payload, encode, decode")
     found = _TOKENS.get(token.type, f"`{token}`") if token.type in ("_NL", "STRING") else f"`{token}`"
     expected = set(e.accepts or e.expected or ())
     operand = {"INT", "REAL", "NAME", "LPAR"} <= expected
@@ -220,7 +226,7 @@ def _unexpected(e: Untyped, text: str) -> LanguageError:
         expected -= operators | {"BAR"}
     words += sorted(_TOKENS.get(t, f"`{t.lower()}`") for t in expected)
     instead = ""
-    line = (text.splitlines() or [""])[place.line - 1 : place.line]
+    line = _lines(text)[place.line - 1 : place.line]
     before = line[0][: place.column - 1].rstrip() if line else ""
     if token.type in ("AMPERSAND", "BAR") and before.endswith(str(token)):
         instead = "`a and b`, `a or b`; `&` and `|` are for bits"
@@ -299,7 +305,7 @@ class _Reader:
         name, kind, limits, shape, _ = children
         f = Field(str(name), _place(name), "")
         if kind.data == "base_kind":
-            f.kind, f.base, f.pad = "base", int(kind.children[0]), int(kind.children[1])
+            f.kind, (f.base, f.pad) = "base", (_whole(str(digits), _place(digits)) for digits in kind.children)
         elif kind.data == "sized_kind":
             word = kind.children[0]
             if str(word) != "u":
@@ -308,7 +314,7 @@ class _Reader:
         else:
             word, f.kind = kind.children[0], str(kind.children[0])
             if f.kind[:1] == "u" and f.kind[1:].isdigit():
-                f.kind, f.width = "u", Node("whole", _place(word), number=Fraction(int(f.kind[1:])))
+                f.width, f.kind = Node("whole", _place(word), number=Fraction(_whole(f.kind[1:], _place(word)))), "u"
             elif f.kind not in ("f32", "count", "position"):
                 raise LanguageError(f"no type `{f.kind}`", _place(word), "types of a payload: f32, u1 to u32, u(width), base B pad D, count, position")
         if limits is not None:
