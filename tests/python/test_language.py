@@ -15,6 +15,7 @@ import deepreduce  # noqa: E402
 from codec_operations import BF16, F16, F32, Codec, Failed, compare  # noqa: E402
 from deepreduce.__main__ import main  # noqa: E402
 from deepreduce.language import LanguageError, build, program_of, source_of  # noqa: E402
+from deepreduce.language._words import same  # noqa: E402
 from language_fuzz import programs  # noqa: E402
 from tool_runs import needs_tool  # noqa: E402
 
@@ -65,12 +66,12 @@ REFUSED = [  # what is replaced in qsgd.drc, by what; the line and column, and w
     ("= 127 ", "", 3, 27, "a text, but expected", "a default comes after"),
     ("wire bucket", 'wire spare: int 1..2 = 1 ""\nwire bucket', 4, 6, "`spare` is not used", "leave the line out"),
     ("return if", "return v ? 1 : 0 #", 18, 12, "the character '?'", "if condition then"),
-]
     ("f32(min(", "f64(0.5) * (min(", 11, 3, "`norm` is an f32, this is an f64", "norm = f32("),
     ("u(1 + bit_width(levels)) ", "u" + "1" * 5000, 8, 9, "a whole number of more than 20 digits", ""),
     ("u(1 + bit_width(levels)) ", "base 3 pad " + "1" * 5000, 8, 20, "a whole number of more than 20 digits", ""),
     ("2 * level", "(((0.9999^63)^63)^63)^63", 13, 12, "a power that has more than 2^20 bits", ""),
     ("2 * level", "2 * levl # \x0c\u2028", 13, 15, "nothing is called `levl`", "did you mean `level`?"),
+]
 
 
 @pytest.mark.parametrize("old, new, line, column, reason, instead", REFUSED)
@@ -83,6 +84,20 @@ def test_an_error_has_a_place_a_reason_and_what_to_write(old, new, line, column,
     assert reason in e.value.reason and instead in e.value.instead, e.value
     shown = changed.split("\n")[e.value.place.line - 1]
     assert f"\n  {shown}\n" in str(e.value)
+
+
+def test_how_many_are_kept_is_for_decode():
+    changed = text("graddrop").replace("kept      = keep(v, chosen)", "kept      = keep(v / m, chosen)")
+    with pytest.raises(LanguageError, match="encode does not know `m`, which the compiler counts") as e:
+        program_of(changed, "mine.drc")
+    assert e.value.instead == "write: count(chosen)"
+
+
+def test_numbers_of_runs_and_of_all_values_are_not_the_same():
+    wire = "codec c\nwire bucket: int 1..9 = 2\npayload\n  a: f32[n]\n  b: f32[n]\nencode v\n"
+    made = program_of(wire + "  a = v * largest(v by bucket)\n  b = v * largest(v)\ndecode\n  return a + b * bucket\n")
+    a, b = (local.expr for local in made.encode)
+    assert same(a, a) and not same(a, b)
 
 
 def test_mutated_texts_are_refused_with_a_place_or_are_codecs():
@@ -172,6 +187,47 @@ def test_quotients_in_f32_are_those_in_f64(made):
         if levels < 127:
             with pytest.raises(Failed, match="^3 qsgd: a level is above the highest"):
                 ours.decode(payload, len(codes))
+
+
+ODD = """codec odd
+payload
+  share: u3[n]
+  signed: u4[n]
+  shifted: u8[n]
+  inverse: u4[n]
+  tenth: u32[n]
+encode v
+  top = largest(abs(v))
+  share = floor(min(7, 7 * abs(v) / top))
+  signed = 3 + floor(min(5, max(-3, 5 * v / top)))
+  shifted = 255 >> min(63, bits(abs(v)) >> 23)
+  inverse = min(12, 14 - floor(min(1 / max(0, v), 14.0)))
+  tenth = bits(f32(f64(0.1) * v))
+decode
+  require inverse <= 15 and tenth >= 0, "a number is too large"
+  return share + 8 * (signed + 16 * shifted)
+"""
+
+
+def test_numbers_that_are_none_and_long_shifts_stay_in_their_field(tmp_path):
+    path = tmp_path / "odd.drc"
+    path.write_text(ODD)
+    deepreduce.load_plugin(build(path))
+    codec = Codec("plugin.odd")
+    numbers = [-0.0, *(2.0 ** (k - 127) for k in (1, 3, 8, 31, 32, 33, 63, 64, 127)), 0.3, 0.7]
+    for x in (numpy.zeros(8, "f4"), numpy.array(numbers, "f4")):
+        n, top, payload, bits = len(x), numpy.abs(x).max(), codec.encode(x), {}
+        for name, width in (("share", 3), ("signed", 4), ("shifted", 8), ("inverse", 4), ("tenth", 32)):
+            size = (n * width + 7) // 8
+            packed, payload = numpy.unpackbits(payload[:size], bitorder="little"), payload[size:]
+            assert not packed[n * width :].any()  # (nothing is written beside the numbers)
+            bits[name] = [int("".join(map(str, row[::-1])), 2) for row in packed[: n * width].reshape(n, width)]
+        assert bits["share"] == [7 if top == 0 else int(7 * abs(float(y)) / top) for y in x]
+        assert bits["signed"] == [0 if top == 0 else 3 + int(5 * y / top) for y in x]
+        assert bits["shifted"] == [255 >> min(63, int(y) >> 23) for y in numpy.abs(x).view("u4")]
+        assert bits["inverse"] == [min(12, 14 - int(min(14, 1 / y))) if y > 0 else 12 * int(numpy.signbit(y)) for y in x]
+        assert bits["tenth"] == (0.1 * x.astype("f8")).astype("f4").view("u4").tolist()
+        codec.decode(codec.encode(x), n)
 
 
 def kept_of(payload):
@@ -275,6 +331,8 @@ def test_the_command(tmp_path, capfd, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["codec", "new", "mine.drc"]) == 0
     assert main(["codec", "new", "mine.drc"]) == 2  # it exists
+    assert main(["codec", "new", "base.drc"]) == 2 and not pathlib.Path("base.drc").exists()
+    assert "base.drc: `base` cannot be the name of a codec" in capfd.readouterr().err
     assert main(["codec", "test", "mine.drc"]) == 0
     printed = capfd.readouterr().out
     assert "all promises hold" in printed and re.search(r"kernels +ok", printed) and "refused" not in printed
@@ -291,5 +349,3 @@ def test_the_command(tmp_path, capfd, monkeypatch):
 
 if __name__ == "__main__":
     sys.exit(pytest.main([__file__]))
-    assert main(["codec", "new", "base.drc"]) == 2 and not pathlib.Path("base.drc").exists()
-    assert "base.drc: `base` cannot be the name of a codec" in capfd.readouterr().err

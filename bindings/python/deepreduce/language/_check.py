@@ -408,12 +408,12 @@ class _Checker:
             return E("to_f64", [e], Real(64, t.low, t.high, t.nan), e.shape, e.place)
         return E("to_f32", [e], rounded(32, t.low, t.high, t.nan), e.shape, e.place)
 
-    def reals(self, args: List[E]) -> List[E]:
-        """As real numbers of one type: f32 if all that are not in the text are; else f64."""
     def of_type(self, t: Type, e: E) -> E:
         """A number of the text as one of a type that was given to it."""
         return self.to_real(e, t.bits) if isinstance(t, Real) and t.bits else e
 
+    def reals(self, args: List[E]) -> List[E]:
+        """As real numbers of one type: f32 if all that are not in the text are; else f64."""
         typed = [a for a in args if not is_free(a)]
         narrow = bool(typed) and all(isinstance(a.type, Real) and a.type.bits == 32 for a in typed)
         return [self.to_real(a, 32 if narrow else 64) for a in args]
@@ -502,7 +502,8 @@ class _Checker:
         if m.low > 0 and m.finite and l.finite:
             ends = [x / y for x in (l.low, l.high) for y in (m.low, m.high)]
             return rounded(bits, min(ends), max(ends), nan)
-        return Real(bits, 0.0 if l.low >= 0 and m.low >= 0 else -math.inf, math.inf, True)
+        known = l.low >= 0 and m.low >= 0 and not _may_be_minus_zero(b)
+        return Real(bits, 0.0 if known else -math.inf, math.inf, True)
 
     def power(self, node: Node) -> E:
         a, b = (self.expr(x) for x in node.args)
@@ -740,6 +741,26 @@ def _same(a: E, b: Datum) -> bool:
     if not isinstance(b, E):
         return False
     return a is b or (a.op == b.op == "local" and a.data is b.data) or (a.op == b.op == "value")
+
+
+def _may_be_minus_zero(e: E) -> bool:
+    """Whether a number whose range begins at 0 may be -0: a quotient by it is below 0."""
+    stack, seen = [e], set()
+    while stack:
+        x = stack.pop()
+        if id(x) in seen or not isinstance(x.type, Real) or x.type.low > 0:
+            continue
+        seen.add(id(x))
+        square = x.op == "*" and _same(*x.args) or x.op == "power" and x.data % 2 == 0
+        if square or x.op in ("abs", "kth") or (x.op == "reduce" and x.data == "sum"):
+            continue
+        below = any(isinstance(a.type, Real) and a.type.low < 0 for a in x.args)
+        if x.op in ("value", "neg") or (x.op == "sent" and x.type.low < 0):
+            return True
+        if below and x.op in ("*", "/", "power", "to_f32", "to_type"):  # (What is below 0 may round to -0.)
+            return True
+        stack += [x.data.expr] if x.op == "local" else x.args[1:] if x.op == "choose" else x.args
+    return False
 
 
 def _shapes_in(e: E, seen: Optional[Set[int]] = None) -> List[str]:

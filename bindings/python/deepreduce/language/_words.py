@@ -115,6 +115,8 @@ class Words:
         if op == "bit_width":
             return f"static_cast<int32_t>(bit_width({self.whole(args[0], 'uint64_t')}))"
         c = common(e, t, *(a.type for a in args))
+        if op in ("<<", ">>") and isinstance(args[1].type, Int) and args[1].type.high > 31 and c.endswith("32_t"):
+            c = "int64_t"  # (C++ shifts by less than the width of a type.)
         if op == "neg":
             return cast(f"(-{self.whole(args[0], c)})", c, t.c)
         if op == "abs":
@@ -143,7 +145,13 @@ class Words:
         if not inside:
             x = f"lang::within_3{1 if r.low >= 0 else 2}({x})"
         # In f32 the largest number below 2^31 is less than 2^31 - 1.
-        return cast(f"lang::{name}({x})", "int32_t", t.c)
+        x = f"lang::{name}({x})"
+        if r.nan:  # It is an end of 32 bits now, and becomes that of the range.
+            if r.low >= 0 and t.high < 2**31 - 1:
+                x = f"lang::lesser({x}, {literal(_as('int32_t'), Fraction(t.high))})"
+            elif t.low > -(2**31) and not r.low >= 0:
+                x = f"lang::greater({x}, {literal(_as('int32_t'), Fraction(t.low))})"
+        return cast(x, "int32_t", t.c)
 
 
 def _as(c: str) -> Int:
@@ -208,7 +216,9 @@ def through(e: E) -> E:
 def same(a: E, b: E) -> bool:
     """Whether two expressions are the same number."""
     a, b = through(a), through(b)
-    return a is b or (a.op == b.op and a.data == b.data and a.type == b.type and len(a.args) == len(b.args) and all(map(same, a.args, b.args)))
+    if a is b or a.op != b.op or a.data != b.data or (a.type, a.shape) != (b.type, b.shape) or len(a.args) != len(b.args):
+        return a is b
+    return all(map(same, a.args, b.args))
 
 
 class Stages:
