@@ -86,6 +86,12 @@ def test_an_error_has_a_place_a_reason_and_what_to_write(old, new, line, column,
     assert f"\n  {shown}\n" in str(e.value)
 
 
+@pytest.mark.parametrize("operator", ["+", "-", "*", "/", "=="])
+def test_a_line_goes_on_after_and_before_an_operator(operator):
+    for broken in (f"level\n    {operator} 1", f"level {operator}\n    1"):
+        source_of(QSGD.replace("code  = 2 * level", f"odd = {broken}\n  code = 2 * min(levels, max(0, floor(odd)))", 1))
+
+
 def test_how_many_are_kept_is_for_decode():
     changed = text("graddrop").replace("kept      = keep(v, chosen)", "kept      = keep(v / m, chosen)")
     with pytest.raises(LanguageError, match="encode does not know `m`, which the compiler counts") as e:

@@ -122,7 +122,7 @@ _GOES_ON = {
     "OR", "AND", "NOT", "COMPARE", "AMPERSAND", "BAR", "XOR", "SHIFT", "PLUS", "MINUS", "TIMES", "OVER", "DIV", "MOD",
     "IF", "THEN", "ELSE", "EQUAL", "COMMA", "CIRCUMFLEX",
 }  # fmt: skip
-_BEGINS = _GOES_ON - {"IF", "NOT", "MINUS"}
+_BEGINS = _GOES_ON - {"IF", "NOT"}
 
 
 class Lines:
