@@ -339,6 +339,13 @@ def test_what_makes_no_ladder_is_refused():
         Controller(5, 3)
     with pytest.raises(error, match="control: "):
         Controller("fit\udcff(target_ms=1)", 3)
+    with pytest.raises(error, match="control has a zero byte"):
+        Controller("steps(each=1)\0,each=2)", 3)
+    with pytest.raises(error, match="rungs is None, not an integer"):
+        Controller("steps(each=1)", None)
+    assert Controller("steps(each=1)", numpy.int64(3)).info.rungs == 3
+    with pytest.raises(error, match="control is None, not a text"):
+        AdaptiveExchange(gradient(0, 0), [None, TEN], None, Loopback(1).transport(0))
     with pytest.raises(error, match="no law"):
         Controller("dc2(target_ms=1)", 3)
     with pytest.raises(error, match="fewer"):

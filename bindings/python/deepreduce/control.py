@@ -22,7 +22,7 @@ import numpy
 
 from ._native import _abi
 from ._native._abi_control import DR_CONTROL_WORDS, dr_control, dr_control_info
-from ._native._call import Turns, Uncopied, check, new, unsigned
+from ._native._call import Turns, Uncopied, c_string, check, new, unsigned
 from ._native._renamed import seed_of, warn
 from ._native._transport import load_exchanges
 from ._native._types import Array, Tensor
@@ -102,7 +102,10 @@ class Controller(Uncopied):
         if not isinstance(options, str):
             raise ArgumentError(f"control is {options!r}, not a text such as 'fit(target_ms=20)'")
         self.options, self.log, self.lock = options, log, threading.Lock()
-        self._rungs = [0] * unsigned(rungs, "rungs", 2**16) if isinstance(rungs, int) else list(rungs)
+        if isinstance(rungs, Iterable):
+            self._rungs = list(rungs)
+        else:
+            self._rungs = [0] * unsigned(rungs, "rungs", 2**16)
         self._handle = ctypes.POINTER(dr_control)()
         self._destroy, self._process = load_exchanges().dr_control_destroy, os.getpid()
         self.reset()
@@ -118,7 +121,7 @@ class Controller(Uncopied):
         for i, size in enumerate(self._rungs):
             sizes[i] = unsigned(size, f"bytes of rung {i}")
         made = ctypes.POINTER(dr_control)()
-        text = self.options.encode("utf-8", "replace")
+        text = c_string(self.options, "control")
         with Turns([(self, "the controller")]):
             check(load_exchanges().dr_control_create(text, sizes, len(sizes), ctypes.byref(made), error), error)
             self._destroy(self._handle)
@@ -333,7 +336,7 @@ class AdaptiveExchange(Uncopied):
         self, x: object, ladder: Sequence[Rung], control: Union[str, Controller], transport: object, out: object = None, **options: Any
     ) -> None:
         self.plans = ladder_of(ladder)
-        self.control = Controller(control, len(self.plans)) if isinstance(control, str) else control
+        self.control = control if isinstance(control, Controller) else Controller(control, len(self.plans))
         if self.control.info.rungs != len(self.plans):
             raise ArgumentError(f"the controller has {self.control.info.rungs} rungs, the ladder {len(self.plans)}")
         transports = transport if isinstance(transport, (list, tuple)) else [transport] * len(self.plans)
