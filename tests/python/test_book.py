@@ -75,6 +75,8 @@ def test_what_a_line_cannot_hold_is_refused(pattern):
 def test_a_file_that_is_none_is_named(tmp_path):
     with pytest.raises(ArgumentError, match="nowhere.book: cannot be opened"):
         read("nowhere.book")
+    with pytest.raises(ArgumentError, match="cannot be opened: it has a zero byte"):
+        read("no\0where.book")
     (tmp_path / "x.book").write_bytes(b"*: dense\n\xff")
     with pytest.raises(ArgumentError, match="x.book: line 2: byte 1 is 0xff: a plan book is UTF-8"):
         as_book(f"book:{tmp_path / 'x.book'}")

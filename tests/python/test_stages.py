@@ -81,12 +81,19 @@ def test_with_changes_parameters_and_stages_by_name():
     ({"ratio": 2}, "not in 0 … 1"),
     ({"count": 5}, "either ratio or count|ratio= or count="),
     ({"value": "nope"}, "no value codec is called 'nope'"),
+    ({"value": None}, "^'value' is the role of a stage: pass what follows it in a plan's text, value=\"raw\"$"),
 ])  # fmt: skip
 def test_with_refuses_by_name_what_the_plan_cannot_have(changes, words):
     with_blocks = "sparsify=blocks(ratio=0.01,block=32) index=golomb value=raw"
     plan = Plan(with_blocks if "block" in changes else "sparsify=topr(ratio=0.01) index=golomb value=raw")
     with pytest.raises(PlanError, match=words):
         plan.with_(**changes)
+
+
+def test_what_is_no_text_is_an_argument_error():
+    for text, words in ((3, "stages is 3, not a text"), ("\ud800", "stages has '.ud800': surrogates not allowed"), ("\0", "a zero byte")):
+        with pytest.raises(ArgumentError, match=words):
+            Plan("index=raw").with_stages(text)
 
 
 def test_a_wrong_plan_is_a_plan_error_wherever_it_is_given():

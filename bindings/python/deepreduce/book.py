@@ -140,11 +140,14 @@ def _parsed(content: Union[str, bytes], where: str) -> Pointer:
 def read(path: Union[str, os.PathLike[str]]) -> Book:
     """The book in a file. Raises the errors of `parse`, and ArgumentError for a file that cannot be read or is not UTF-8."""
     name = os.fspath(path)
-    book = Book.__new__(Book)
     try:
-        book._read_lines(_parsed(pathlib.Path(path).read_bytes(), name))
+        content = pathlib.Path(path).read_bytes()
     except OSError as error:
         raise ArgumentError(f"{name}: cannot be opened: {error.strerror}") from None
+    except ValueError:
+        raise ArgumentError(f"{name!r}: cannot be opened: it has a zero byte") from None
+    book = Book.__new__(Book)
+    book._read_lines(_parsed(content, name))
     return book
 
 

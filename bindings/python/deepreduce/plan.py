@@ -203,6 +203,8 @@ class Plan:
         """The role of the stage that has a parameter, other than those that are replaced."""
         stages = [stage for role, stage in self.stages.items() if role not in replaced]
         found = [stage for stage in stages if any(name in codec.parameters for codec in (stage, *stage.behind))]
+        if not found and name in self.stages:
+            raise PlanError(f"'{name}' is the role of a stage: pass what follows it in a plan's text, {name}=\"{self.stages[name].name}\"")
         if not found:
             names = sorted({parameter for stage in stages for codec in (stage, *stage.behind) for parameter in codec.parameters})
             raise PlanError(f"'{name}' is neither a parameter of '{self}' nor the role of a stage; it has: {', '.join(names)}")
