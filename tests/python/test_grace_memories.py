@@ -274,6 +274,22 @@ def test_what_is_no_state_is_refused(state, words):
         gathered(compressor="topk", memory="residual").load_state_dict(state)
 
 
+@pytest.mark.parametrize("memory", ["residual", "dgc"])
+@pytest.mark.parametrize("changes, words", [
+    ({"memory": None}, "the part 'memory' of a communicator's state is of type NoneType, not a dict"),
+    ({"of": 3}, "the part 'of' of a communicator's state is of type int"),
+    ({"memory": {"residuals": {}, "gradients": {"w": 3}}}, "it is no state of memory DgcMemory|ResidualMemory requires residuals"),
+    ({"compressor": {"steps": 3, "states": {}}}, "it is no state of memory"),
+])  # fmt: skip
+def test_a_state_that_is_refused_changes_nothing(memory, changes, words):
+    grc = gathered(compressor="topk", memory=memory)
+    grc.load_state_dict(state_of(compressor="topk", memory=memory))
+    before, other = repr(grc.state_dict()), state_of(1, compressor="topk", memory=memory)
+    with pytest.raises(deepreduce.ArgumentError, match=words):
+        grc.load_state_dict({**other, **changes})
+    assert repr(grc.state_dict()) == before
+
+
 @pytest.mark.parametrize("saved, here, words", [
     ({"compressor": "signum"}, {"compressor": "qsgd"}, "by compressor feedback=momentum .*sign and cannot be loaded into .*value=qsgd"),
     ({"compressor": "topk"}, {"compressor": "randomk"}, "by compressor sparsify=topr .* and cannot be loaded into RandomKCompressor"),

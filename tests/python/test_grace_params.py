@@ -79,12 +79,19 @@ def test_the_error_bound_of_inceptionn_is_read_as_grace_reads_it(bound, exponent
         ({"compressor": "topk", "deepreduce": "all", "communicator": "allgather"}, "deepreduce is 'all'; there are: None, value"),
         ({"compressor": "topk", "deepreduce": "index", "index": "bloo", "communicator": "allgather"}, "no index codec is called 'bloo'"),
         ({"compressor": "topk", "deepreduce": "index", "policy": "p9", "communicator": "allgather"}, "no policy is called 'p9'"),
+        ({"compressor": "topk", "deepreduce": "index", "policy": ["p0"], "communicator": "allgather"}, "no policy is called ['p0']"),
+        ({"compressor": "topk", "deepreduce": ["index"], "communicator": "allgather"}, "deepreduce is ['index']; there are: None"),
     ],
 )
 def test_an_unknown_name_is_an_error_that_lists_them(params, words):
     with pytest.raises(NotImplementedError) as caught:
         grace.deepreduce_from_params(params)
     assert words in str(caught.value) and isinstance(caught.value, deepreduce.ArgumentError)
+
+
+def test_a_rate_that_is_no_number_is_named():
+    with pytest.raises(deepreduce.ArgumentError, match="fpr is 'few', not a number"):
+        grace.deepreduce_from_params({"compressor": "topk", "deepreduce": "index", "fpr": "few", "communicator": "allgather"})
 
 
 @pytest.mark.parametrize("name", ["terngrad", "dgc", "signum", "BF-P0"])
@@ -125,6 +132,7 @@ def test_an_unknown_key_is_an_error_or_a_warning():
         ({"compressor": "topk", "compress_ratio": 0}, "compress_ratio is 0.0, not above 0 and at most 1"),
         ({"compressor": "topk", "compress_ratio": 2}, "compress_ratio is 2.0"),
         ({"compressor": "qsgd", "quantum_num": 1.5}, "quantum_num is 1.5, not an integer"),
+        ({"compressor": "qsgd", "quantum_num": float("inf")}, "quantum_num is inf, not an integer"),
         ({"compressor": "qsgd", "quantum_num": 40000}, "levels"),
         ({"compressor": "plan"}, "the key 'plan'"),
         ({"compressor": "plan", "plan": "value=nothing"}, "no value codec is called 'nothing'"),

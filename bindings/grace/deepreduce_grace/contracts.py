@@ -343,15 +343,28 @@ class Communicator:
     def load_state_dict(self, state: SavedState) -> None:
         """Loads a state that `state_dict` returned on this rank. The steps that follow are the same, bit for bit.
 
-        Raises ArgumentError if it is not such a state, and for the state of another compressor or memory.
+        Raises ArgumentError if it is not such a state, and for the state of another compressor or memory; then nothing has changed.
         """
         found = sorted(map(str, state)) if isinstance(state, Mapping) else [type(state).__name__]
         if not {"memory", "compressor"} <= set(found):
             raise ArgumentError(f"a communicator's state must have memory and compressor, this one has {', '.join(found) or 'nothing'}")
+        for part in ("of", "memory", "compressor"):
+            if not isinstance(state.get(part, {}), Mapping):
+                raise ArgumentError(f"the part {part!r} of a communicator's state is of type {type(state[part]).__name__}, not a dict")
         for role, here in self._kinds().items():
             saved = state.get("of", {}).get(role, here)
             if saved != here:
                 raise ArgumentError(f"the state was saved by {role} {saved} and cannot be loaded into {here}")
+        before = self.state_dict()
+        try:
+            self._load(state)
+        except Exception as error:
+            self._load(before)
+            if isinstance(error, Error) or not isinstance(error, (AttributeError, KeyError, TypeError, ValueError)):
+                raise
+            raise ArgumentError(f"it is no state of memory {self._kinds()['memory']} and its compressor: {error}") from error
+
+    def _load(self, state: SavedState) -> None:
         self.memory.load_state_dict(state["memory"])
         self.compressor.load_state_dict(state["compressor"])
         if "lr" in state:

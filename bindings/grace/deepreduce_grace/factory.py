@@ -76,7 +76,7 @@ def checked(params: Params, lenient: bool = False) -> Dict[str, Any]:
                 found[key] = type(default)(found[key])
                 if found[key] != float(params.get(key, default)):
                     raise ValueError
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 kind = "an integer" if isinstance(default, int) else "a number"
                 raise ArgumentError(f"{key} is {params[key]!r}, not {kind}") from None
     return found

@@ -28,11 +28,14 @@ _POLICIES = {"leftmost": "leftmost", "random": "p1", "p0": "p0", "p1": "p1", "p2
 
 def _bloom(params: Params) -> str:
     policy = params.get("policy") or "leftmost"
-    if policy not in _POLICIES:
+    if policy not in list(_POLICIES):
         raise UnknownName(f"no policy is called {policy!r}; there are: {', '.join(_POLICIES)}")
-    fpr = params.get("fpr")
+    try:
+        fpr = float(params.get("fpr") or 0)
+    except (TypeError, ValueError, OverflowError):
+        raise ArgumentError(f"fpr is {params['fpr']!r}, not a number") from None
     # Without fpr, `SparseWrapper` replaces {fpr} by a tenth of the density.
-    return f"bloom(policy={_POLICIES[policy]}" + (f",fpr={float(fpr)!r})" if fpr else ",fpr={fpr})")
+    return f"bloom(policy={_POLICIES[policy]}" + (f",fpr={fpr!r})" if fpr else ",fpr={fpr})")
 
 
 def _qsgd(params: Params) -> str:
@@ -251,7 +254,7 @@ def deepreduce_from_params(params: Params, **options: Any) -> Communicator:
     ...     "deepreduce": "index", "index": "bloom", "policy": "p0"})
     """
     mode = params.get("deepreduce")
-    if mode is not None and mode not in WRAPPERS:
+    if mode is not None and mode not in list(WRAPPERS):
         raise UnknownName(f"deepreduce is {mode!r}; there are: None, {', '.join(WRAPPERS)}")
     grace = grace_from_params({key: value for key, value in params.items() if key != "deepreduce"}, **options)
     if mode is not None:
