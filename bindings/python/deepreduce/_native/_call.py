@@ -264,7 +264,7 @@ def c_string(text: Union[str, os.PathLike[str]], what: str, kind: Type[ArgumentE
     except TypeError:
         raise kind(f"{what} is {text!r}, not a text") from None
     except UnicodeEncodeError as error:
-        raise kind(f"{what} has a character that has no bytes: {error}") from None
+        raise kind(f"{what} has {error.object[error.start : error.end]!r}: {error.reason}") from None
     if b"\0" in encoded:
         raise kind(f"{what} has a zero byte")
     return encoded
