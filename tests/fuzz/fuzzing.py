@@ -98,7 +98,8 @@ def start(build, name, seconds, unpacked):
         folder.mkdir(parents=True, exist_ok=True)
     command = [*NICE, str(Path(build) / "tests" / "fuzz" / name), f"-max_total_time={seconds}", f"-artifact_prefix={crashes}/{name}-"]
     # A sparse tensor may stand for a dense one of 4 GiB, of which no more is touched than its entries: the limit is on memory that is used.
-    command += [f"-max_len={LENGTHS.get(name, 1024)}", "-timeout=20", "-report_slow_units=20", "-rss_limit_mb=2048", "-malloc_limit_mb=8192"]
+    # (Beside other work a fuzzer may have a fiftieth of a core, so an input of half a second takes 25.)
+    command += [f"-max_len={LENGTHS.get(name, 1024)}", "-timeout=120", "-report_slow_units=20", "-rss_limit_mb=2048", "-malloc_limit_mb=8192"]
     # libFuzzer's entropic schedule walks all rare features for every new one: of so many edges, 86 % of the time of fuzz_exchange.
     command += ["-print_final_stats=1", "-use_value_profile=1", "-entropic=0"]
     command += [str(path) for path in [found, *seeds_of(name, unpacked)]]
