@@ -58,7 +58,7 @@ void sender::skip(uint64_t step) {
     if (u.rows) u.rows->merge_nan();
     for (const uint32_t i : u.list.tensors) {
       const uint64_t n = elements_out(u, i);
-      if (!given_outs_[i]) continue;
+      if (u.rows || !given_outs_[i]) continue;  // (rows have outputs of their own)
       if (!is_rounded(i))
         std::fill_n(static_cast<float*>(given_outs_[i]), n, std::numeric_limits<float>::quiet_NaN());
       else

@@ -368,7 +368,9 @@ TEST_CASE("rows: calls that do not fit are refused, and a step that is skipped h
     sent.struct_size = sizeof sent;
     REQUIRE(dr_sender_merge(c.me.sender, 0, &call, &slot, 1, &sent) == DR_OK);
     CHECK(sent.skips == 1);
+    c.me.out[0].data()[0] = 7;
     REQUIRE(dr_sender_skip(c.me.sender, 0) == DR_OK);
+    CHECK(c.me.out[0].data()[0] == 7);  // rows have an output of their own
     REQUIRE(dr_sender_rows(c.me.sender, 0, &rows) == DR_OK);
     CHECK(rows.count == 1);
     CHECK(std::isnan(number(static_cast<const uint8_t*>(rows.values), type)));
