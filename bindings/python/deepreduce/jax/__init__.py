@@ -67,9 +67,9 @@ class Codec:
         flat: Optional[bool] = None,
         seed: int = 0,
     ) -> None:
-        leaves, self._tree = jax.tree.flatten(tensors)
+        self._tree = jax.tree.structure(tensors)
         self.names = _names_of(tensors)
-        self._like = _like_of(leaves, self.names)
+        self._like = _like_of(tensors)
         self._pool, self._numbers = _pool_of(self.names, self._like, method_of(plan), dense_below, flat, seed)
         self.row_size, self.state_size = self._pool.size, self._pool.state_size
         self._pool.warn_if_dense()
@@ -90,7 +90,7 @@ class Codec:
         Returns ([row_size] uint8, [state_size] uint8, int32).
         """
         leaves, there = jax.tree.flatten(tree)
-        found = _like_of(leaves, _names_of(tree))
+        found = _like_of(tree)
         if there != self._tree or found != self._like:
             raise ArgumentError(f"the codec is for {self._tree} of {self._like}, not for {there} of {found}")
         if state.shape != (self.state_size,) or state.dtype != jnp.uint8:
@@ -134,11 +134,12 @@ def _names_of(tree: Tree) -> List[str]:
     return names
 
 
-def _like_of(leaves: Sequence[Any], names: Sequence[str]) -> List[Shape]:
+def _like_of(tree: Tree) -> List[Shape]:
     """Shapes and types. Raises ArgumentError for leaves without, such as Python's numbers."""
-    for name, leaf in zip(names, leaves):
+    leaves = jax.tree.leaves(tree)
+    for i, leaf in enumerate(leaves):
         if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
-            raise ArgumentError(f"{name} is a {type(leaf).__name__}, not an array: pass jax.numpy.asarray of it")
+            raise ArgumentError(f"{_names_of(tree)[i]} is a {type(leaf).__name__}, not an array: pass jax.numpy.asarray of it")
     return [(tuple(leaf.shape), leaf.dtype) for leaf in leaves]
 
 
@@ -204,7 +205,7 @@ def compress(
     known: List[Tuple[object, Codec]] = []
 
     def codec_of(tree: Tree) -> Codec:
-        key = jax.tree.structure(tree), _like_of(jax.tree.leaves(tree), _names_of(tree))
+        key = jax.tree.structure(tree), _like_of(tree)
         for other, found in known:
             if other == key:
                 return found
