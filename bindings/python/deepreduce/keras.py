@@ -16,7 +16,7 @@ import io
 import itertools
 import threading
 import zipfile
-from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, Union
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
 import keras
 import numpy
@@ -29,6 +29,7 @@ from ._native._types import Array, Options, SavedPart, SavedState
 from .book import Book
 from .errors import ArgumentError, Unsupported
 from .plan import Plan
+from .tensor import require_dict
 
 __all__ = ["Compression", "Stats", "compress"]
 
@@ -84,8 +85,7 @@ class Compression(tf.train.experimental.PythonState):  # type: ignore[misc]
         the next step; then nothing has changed."""
         states: Dict[int, Array] = {}
         steps: Dict[int, int] = {}
-        if not isinstance(state, Mapping):
-            raise ArgumentError(f"the state is a dict, as state_dict returns it, not {type(state).__name__}")
+        require_dict(state)
         for name, part in state.items():
             replica = str(name).removeprefix("step")
             if not replica.isdecimal():

@@ -30,6 +30,7 @@ from .errors import ArgumentError, Error, MissingRank, PeerError, Unsupported
 from .exchange import Exchange, ExchangeState, Transport
 from .plan import Plan, as_plan
 from .sender import Sender
+from .tensor import require_dict
 
 __all__ = ["AllReduce", "MpiTransport", "NamedAllReduce", "all_reduce", "wait_all"]
 
@@ -553,8 +554,7 @@ class NamedAllReduce(Uncopied):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores what state_dict returned."""
-        if not isinstance(state, Mapping):
-            raise ArgumentError(f"the state is a dict, as state_dict returns it, not {type(state).__name__}")
+        require_dict(state)
         calls = unsigned(state.get("step", self._calls), "step of the state")  # (before 0.3 there was none)
         self._sender.load_state_dict(state)
         self._calls = calls

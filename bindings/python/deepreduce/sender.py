@@ -22,6 +22,7 @@ from ._tensors import dtype_code, frames_of
 from .book import Book, as_book
 from .errors import ArgumentError, Error, OutOfStep
 from .plan import Plan, as_plan
+from .tensor import require_dict
 
 __all__ = ["Sender", "SenderInfo", "Sent", "SentTensor", "TensorSpec", "Unit"]
 
@@ -617,8 +618,7 @@ class Sender(Uncopied):
     def load_state_dict(self, state: SavedPart) -> None:
         """Restores what state_dict returned. Raises ArgumentError for states of other tensors or plans, and for a value that is
         not finite; then nothing has changed."""
-        if not isinstance(state, Mapping):
-            raise ArgumentError(f"the state is a dict, as state_dict returns it, not {type(state).__name__}")
+        require_dict(state)
         for key, (_, size) in _STATES.items():
             if not isinstance(state.get(key, {}), Mapping):
                 raise ArgumentError(f"{key} of the state is not a dict of bytes by name")

@@ -127,6 +127,12 @@ class StateDict(TypedDict):
     state: Array
 
 
+def require_dict(state: object) -> None:
+    """ArgumentError for a state_dict that is none."""
+    if not isinstance(state, Mapping):
+        raise ArgumentError(f"the state is a dict, as state_dict returns it, not {type(state).__name__}")
+
+
 def saved_part(state: Mapping[str, object], name: str) -> object:
     """A part of a state_dict. ArgumentError if it is missing."""
     if not isinstance(state, Mapping) or name not in state:

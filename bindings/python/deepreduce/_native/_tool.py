@@ -57,30 +57,28 @@ def options_with_values(command: str) -> FrozenSet[str]:
 
 
 @contextlib.contextmanager
-def _started(tool: str) -> Iterator[None]:
-    """Raises LibraryError if the tool cannot be started, such as one for other processors."""
+def _starting() -> Iterator[str]:
+    """The tool. Raises LibraryError if there is none, or if the block cannot start it, such as one for other processors."""
+    tool = find()
     try:
-        yield
+        yield tool
     except OSError as error:
         raise LibraryError(f"the native tool {tool} cannot be started: {error.strerror}") from None
 
 
 def replace_process(arguments: Sequence[str]) -> None:
     """Runs the tool in place of this process."""
-    tool = find()
-    with _started(tool):
+    with _starting() as tool:
         os.execve(tool, [tool, *arguments], environment())
 
 
 def run(arguments: Sequence[str]) -> int:
     """Runs the tool with this process's stdin, stdout and stderr. Returns its exit status."""
-    tool = find()
-    with _started(tool):
+    with _starting() as tool:
         return subprocess.call([tool, *arguments], env=environment())
 
 
 def run_quietly(arguments: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
     """Runs the tool. The result has its stdout and stderr."""
-    tool = find()
-    with _started(tool):
+    with _starting() as tool:
         return subprocess.run([tool, *arguments], env=environment(), capture_output=True, check=False)
