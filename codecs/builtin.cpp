@@ -29,7 +29,7 @@ std::span<const dr_codec* const> builtin_codecs() {
 std::span<const codec_notes* const> builtin_notes() {
   static constexpr const codec_notes* list[] = {
       // index
-      &golomb_notes, &bitmap_notes, &rle_notes, &gap_huffman_notes, &magnitude_notes, &seeded_notes,
+      &golomb_notes, &rice_notes, &bitmap_notes, &rle_notes, &gap_huffman_notes, &magnitude_notes, &seeded_notes,
       // value: raw meets any error
       &uniform_quant_notes, &log_quant_notes, &half_notes, &value_raw_notes, &ulp_notes, &xor_notes};
   return list;

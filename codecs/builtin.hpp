@@ -18,7 +18,8 @@ extern const dr_codec sign_codec, ternary_codec, natural_codec, dynamic_tree_cod
 extern const dr_codec bitpack_codec;
 extern const dr_codec deflate_codec, zstd_codec, huffman_codec;
 
-extern const codec_notes golomb_notes, bitmap_notes, rle_notes, gap_huffman_notes, magnitude_notes, seeded_notes;
+extern const codec_notes golomb_notes, rice_notes, bitmap_notes, rle_notes, gap_huffman_notes, magnitude_notes,
+    seeded_notes;
 extern const codec_notes uniform_quant_notes, log_quant_notes, half_notes, value_raw_notes, ulp_notes, xor_notes;
 
 // Their CUDA operations, in NAME_device.cpp.

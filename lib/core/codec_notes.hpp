@@ -24,6 +24,9 @@ struct codec_notes {
   bool blind = false;
   // A payload of values is the values: a device codes and decodes none, but reads them where they are.
   bool copies = false;
+  // An index codec whose decode on a device checks that indices ascend below the universe, and lists where the tiles of the
+  // output begin: dr_job.tell is a support_starts (primitive/support_starts.hpp), or NULL.
+  bool lists_starts = false;
 };
 
 // For codecs that need no arguments, whatever the error.

@@ -11,12 +11,11 @@
 #include "primitive/decoded_tile.hpp"
 #include "primitive/device_row.hpp"
 #include "primitive/lookback.hpp"
+#include "primitive/support_starts.hpp"
 #include "primitive/tile_job.hpp"
 #include "primitive/value_type.hpp"
 
 namespace dr {
-
-inline constexpr uint32_t merge_tile = 4096;  // values of an output a block
 
 // A decoded row. Uploaded once a call.
 struct merge_row {
@@ -31,35 +30,10 @@ struct merge_row {
   float weight;
   uint8_t dtype;
   uint8_t whole;  // the support is the universe, unless the keys are raw
-  uint8_t reserved[2];
+  uint8_t lists;  // its codec has checked the support and listed `starts`, unless the keys are raw or there are none
+  uint8_t reserved;
 };
 static_assert(sizeof(merge_row) == 64);
-
-// The part of an output that one row of every frame covers; or an output that is a part of the one row (bucket=flat).
-struct merge_out {
-  void* values;
-  uint64_t elements;  // universe · width
-  uint64_t first;     // elements of the row before it
-  uint32_t first_tile;
-  uint8_t dtype, reserved[3];
-};
-
-// The last of outputs that are parts of one row for which f is true; it is true for the first.
-template <class F>
-DR_HD const merge_out& last_out(const merge_out* outs, uint32_t n, F&& f) {
-  uint32_t low = 0, high = n;
-  while (high - low > 1) {
-    const uint32_t middle = low + (high - low) / 2;
-    if (f(outs[middle]))
-      low = middle;
-    else
-      high = middle;
-  }
-  return outs[low];
-}
-DR_HD inline const merge_out& out_of_element(const merge_out* outs, uint32_t n, uint64_t element) {
-  return last_out(outs, n, [&](const merge_out& o) { return o.first <= element; });
-}
 
 struct gate_state {
   uint32_t failed;  // some row of some frame is not sound
@@ -70,6 +44,10 @@ DR_HD inline bool is_dense(const merge_row& m) { return m.row->mode == mode_dens
 // Whether value i is that of row i of the universe.
 DR_HD inline bool has_all(const merge_row& m) {
   return m.row->mode == mode_dense || (m.whole && m.row->mode == mode_plan);
+}
+// Whether judge_supports has nothing to find in the support of a row that is sound.
+DR_HD inline bool is_known(const merge_row& m) {
+  return has_all(m) || (m.lists && m.row->mode == mode_plan && m.row->support_count);
 }
 // The values of a row that is sound.
 DR_HD inline const void* values_of(const merge_row& m) { return is_dense(m) ? m.frame + m.row->offset : m.values; }
@@ -88,44 +66,19 @@ DR_HD uint32_t row_of_tile(Block& b, const merge_row* rows, uint32_t n, uint32_t
   return b.sum(before) - 1;
 }
 
-// The tiles of the outputs that a row covers.
-struct row_tiles {
-  const merge_out* outs;  // that are its parts
-  uint32_t cuts;          // their number; 0: it is one output's
-
-  // The first row of a tile, and the first tile whose first row is above a row.
-  DR_HD uint64_t first_row(const merge_row& m, uint64_t tile) const {
-    uint64_t element = tile * merge_tile;
-    if (cuts) {
-      const merge_out& o = last_out(outs, cuts, [&](const merge_out& x) { return x.first_tile <= tile; });
-      element = o.first + (tile - o.first_tile) * merge_tile;
-    }
-    return m.width == 1 ? element : element / m.width;
-  }
-  DR_HD uint64_t tile_above(const merge_row& m, uint64_t row) const {
-    const uint64_t end = (row + 1) * m.width;
-    if (!cuts) return ceil_div(end, merge_tile);
-    const merge_out& o = out_of_element(outs, cuts, row * m.width);
-    return o.first_tile + ceil_div(end - o.first, merge_tile);
-  }
-  DR_HD uint64_t all(const merge_row& m) const {
-    if (!cuts) return ceil_div(uint64_t{m.universe} * m.width, merge_tile);
-    const merge_out& o = outs[cuts - 1];
-    return o.first_tile + ceil_div(o.elements, merge_tile);
-  }
-};
-
-// Checks that supports ascend below their universe, and that no row has a fault; otherwise the gate closes, and no
-// later launch writes. Finds the beginning of the output's tiles in every support, too. The last block reports the
-// result.
+// Checks that supports ascend below their universe, unless their codec has, and that no row has a fault; otherwise the gate
+// closes, and no later launch writes. Finds the beginning of the output's tiles in every such support, too. The last block
+// reports the result.
 struct judge_supports {
   static constexpr const char* name = "judge_supports";
   static constexpr unsigned lanes = 256, grid_phases = 1;
+  static constexpr uint32_t tiles_if_listed = 8;
   struct args {
     const merge_row* rows;
     device_row* states;
     gate_state* gate;
     uint32_t n;
+    uint32_t all_tiles, tiles_a_block;
     tell_decoded::args tells;
     row_tiles tiles;
   };
@@ -135,25 +88,32 @@ struct judge_supports {
   };
   struct view {  // read by one lane for all: other blocks may raise a fault at any time
     uint64_t rows;
-    uint32_t sound, all;
+    uint32_t sound, known;
   };
 
   template <class Block>
   DR_HD static void run(Block& b, shared& s, const args& a, unsigned) {
-    const uint32_t row = row_of_tile(b, a.rows, a.n, b.index());
+    const uint64_t first = uint64_t{b.index()} * a.tiles_a_block, end = first + a.tiles_a_block;
+    for (uint64_t tile = first; tile < end && tile < a.all_tiles; ++tile)
+      run_tile(b, s, a, static_cast<uint32_t>(tile));
+    if (!a.tells.result || !last_of(b, &a.gate->done, b.blocks())) return;
+    tell_decoded::tell(b, a.tells, a.gate->failed);
+  }
+
+  template <class Block>
+  DR_HD static void run_tile(Block& b, shared& s, const args& a, uint32_t tile) {
+    const uint32_t row = row_of_tile(b, a.rows, a.n, tile);
     const merge_row& m = a.rows[row];
     device_row& r = a.states[row];
-    const view v = b.template once<view>([&] { return view{support_rows(m), r.fault.code == DR_OK, has_all(m)}; });
-    const uint64_t begin = uint64_t{b.index() - m.first_tile} * row_tile;
+    const view v = b.template once<view>([&] { return view{support_rows(m), r.fault.code == DR_OK, is_known(m)}; });
+    const uint64_t begin = uint64_t{tile - m.first_tile} * row_tile;
     // After a codec's failure its output is not read: it may be uninitialised.
     if (!v.sound)
       b.phase([&](unsigned lane) {
         if (lane == 0) atomic_or(&a.gate->failed, 1u);
       });
-    else if (!v.all && (begin == 0 || begin < v.rows))
+    else if (!v.known && (begin == 0 || begin < v.rows))
       judge(b, s, a, m, r, v.rows, begin);
-    if (!a.tells.result || !last_of(b, &a.gate->done, b.blocks())) return;
-    tell_decoded::tell(b, a.tells, a.gate->failed);
   }
 
   template <class Block>
@@ -176,12 +136,9 @@ struct judge_supports {
         bad = true;
       }
       if (bad) atomic_or(&a.gate->failed, 1u);
-      if (!m.starts) return;
-      // A tile belongs to one block: the one whose part of the support includes its first row, else the last one.
-      const uint64_t end = a.tiles.all(m) + 1;
-      const uint64_t above = begin + n < rows ? a.tiles.tile_above(m, s.support[n - 1]) : end;
-      for (uint64_t t = (begin ? a.tiles.tile_above(m, s.before) : 0) + lane; t < above && t < end; t += lanes)
-        m.starts[t] = static_cast<uint32_t>(begin + lower_bound(s.support, n, a.tiles.first_row(m, t)));
+      if (m.starts)
+        support_starts{m.starts, m.universe, m.width, a.tiles}.list(s.support, n, begin, s.before, begin + n == rows,
+                                                                    lane, lanes);
     });
   }
 };

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "core/arena.hpp"
+#include "core/codec_notes.hpp"
 #include "pipeline/device_decode_work.hpp"
 #include "pipeline/device_encode.hpp"
 #include "primitive/value_type.hpp"
@@ -57,17 +58,25 @@ class device_decoder {
     if (const dr_status s = launched(launch<unpack_frames>(exec, chunks_, args))) return s;
     for (uint32_t p = 0; p < s_.wire.size(); ++p)
       if (const dr_status s = streams(p)) return s;
+    // Where codecs have checked all supports, a block has little to do for each tile.
+    const bool listed = std::all_of(host_.merge.begin(), host_.merge.end(), [](const merge_row& m) { return m.lists; });
+    const auto tiles = static_cast<uint32_t>(row_tiles_), tiles_a_block = listed ? judge_supports::tiles_if_listed : 1;
     const tell_decoded::args reports{w_.rows,
                                      w_.state,
                                      result,
                                      static_cast<uint32_t>(frames_),
                                      static_cast<uint32_t>(s_.rows.size()),
                                      s_.segmented() ? at<uint32_t>(8) : nullptr};
-    judge_supports::args supports{at<merge_row>(4), w_.rows,
-                                  w_.gate,          static_cast<uint32_t>(work_.size()),
-                                  reports,          row_tiles{at<merge_out>(5), s_.cuts}};
+    judge_supports::args supports{at<merge_row>(4),
+                                  w_.rows,
+                                  w_.gate,
+                                  static_cast<uint32_t>(work_.size()),
+                                  tiles,
+                                  tiles_a_block,
+                                  reports,
+                                  row_tiles{at<merge_out>(5), s_.cuts}};
     if (s_.patches) supports.tells.result = nullptr;  // check_bases reports it
-    if (const dr_status s = launched(launch<judge_supports>(exec, row_tiles_, supports))) return s;
+    if (const dr_status s = launched(launch<judge_supports>(exec, ceil_div(tiles, tiles_a_block), supports))) return s;
     if (s_.patches && !work_.empty()) {
       const check_bases::args bases{at<based_row>(7),
                                     host_.frames[0].data,
@@ -154,6 +163,7 @@ class device_decoder {
         m.weight = request.weights ? request.weights[f] : 1;
         m.dtype = static_cast<uint8_t>(plan.dtype);
         m.whole = plan.index().whole();
+        m.lists = lists_starts(i);
         host_.merge.push_back(m);
         row_tiles_ += std::max<uint64_t>(1, ceil_div(r.decoded_max, row_tile));
         if (s_.patches) list_base(f * n + i, m, part_of(outs[r.tensor], r));
@@ -194,7 +204,18 @@ class device_decoder {
     put(6, host_.residuals);
     put(7, host_.based);
     put(8, host_.tensors);
+    host_.starts.clear();
+    for (const merge_row& m : host_.merge)
+      host_.starts.push_back({m.starts, m.universe, m.width, {at<merge_out>(5), s_.cuts}});
+    put(9, host_.starts);
     return launched(begin_on_device(queue_.exec(), w_.zero, w_.zero_size, w_.blob, host_.blob));
+  }
+
+  // Whether the index codec of row i of a frame checks its support.
+  bool lists_starts(size_t i) const {
+    const wire_plan& plan = s_.wire[s_.rows[i].plan];
+    return !plan.index().whole() && plan.index().block == 1 && !plan.carries_order &&
+           stream_of(s_, i, section_index).count_max && notes_of(*plan.index().front().codec).lists_starts;
   }
 
   // Describes a row of a patch and its base.
@@ -284,6 +305,8 @@ class device_decoder {
         job.out_capacity = 4 * plan.index().keys(s_.rows[i % s_.rows.size()].support_max);
         job.count = &w_.result[i].coded;
         job.tell_count = &w_.result[i].expected;
+        if (host_.merge[i].lists && host_.merge[i].starts)
+          job.tell = const_cast<support_starts*>(at<support_starts>(9) + i);
       });
       if (const dr_status s = run_codec(p, section_index)) return s;
       if (const dr_status s = expand(p)) return s;
@@ -408,7 +431,7 @@ class device_decoder {
   std::vector<device_decode_row>& work_ = host_.rows;
   std::vector<dr_sort>& sort_ = host_.sort;
   std::vector<dr_job>& jobs_ = host_.jobs;
-  uint64_t part_[9] = {};
+  uint64_t part_[10] = {};
 };
 
 // The launches after the checks.

@@ -73,6 +73,7 @@ struct device_decode_scratch {
   std::vector<unpack_frame> frames;
   std::vector<plan_rule> rules;
   std::vector<merge_row> merge;
+  std::vector<support_starts> starts;
   std::vector<merge_out> outs, residuals;
   std::vector<based_row> based;
   std::vector<uint32_t> tensors;

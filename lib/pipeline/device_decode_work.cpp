@@ -126,7 +126,7 @@ device_decode_work device_decode_work::lay_out(const decode_shape& shape, size_t
   }
   w.blob = bytes(round_up(all * sizeof(unpack_row), 16) + round_up(frames * sizeof(unpack_frame), 16) +
                  round_up(shape.wire.size() * sizeof(plan_rule), 16) + round_up(shape.header.head.size(), 16) +
-                 round_up(all * sizeof(merge_row), 16) +
+                 round_up(all * sizeof(merge_row), 16) + round_up(all * sizeof(support_starts), 16) +
                  2 * round_up(std::max<size_t>(n, shape.cuts) * sizeof(merge_out), 16) +
                  (shape.segmented() ? round_up(n * sizeof(uint32_t), 16) : 0) +
                  (shape.patches ? round_up(all * sizeof(based_row), 16) : 0));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "codecs/family/golomb/golomb_tile.hpp"
+#include "primitive/support_starts.hpp"
 
 namespace dr {
 
@@ -57,7 +58,8 @@ struct golomb_sum_groups {
   }
 };
 
-// in: a payload; out: count_max indices. Scratch: a word per group of a table that has several.
+// in: a payload; out: count_max indices; tell: a support_starts, or NULL. Scratch: a word per group of a table that has
+// several.
 template <class Args>
 struct golomb_decode_tile {
   using args = Args;
@@ -250,6 +252,17 @@ struct golomb_decode_tile {
               low + unary + (extra_bits + 7) / 8 == from.size && padding_is_zero(body, low_bits) &&
                   padding_is_zero(body + low, unary_bits) && padding_is_zero(body + low + unary, extra_bits) &&
                   base + split.divisor * quotients + all_remainders + n == end);
+    });
+    if (job.tell) list(b, job, place, base);
+  }
+
+  // Where the output's tiles begin, from the indices that the lanes have written.
+  template <class Block>
+  DR_HD static void list(Block& b, const tile_job& job, const golomb_place& place, uint32_t base) {
+    b.phase([&](unsigned lane) {
+      const auto* const x = static_cast<const uint32_t*>(job.out) + place.first();
+      static_cast<const support_starts*>(job.tell)->list(x, place.n, place.first(), base - 1, place.last(), lane,
+                                                         lanes);
     });
   }
 
