@@ -20,7 +20,8 @@ inline constexpr uint32_t rule_sends_all = 1 << 16;
 // From this bit on: log2 of the elements of a block, if the index codec codes blocks; otherwise 0.
 inline constexpr uint32_t rule_block = 24;
 
-// A row to be unpacked from a frame. Slots are 16-byte aligned and have 32 zeroed bytes after their capacity.
+// A row to be unpacked from a frame. Slots are 16-byte aligned and have room for 32 bytes after their capacity: zeros follow
+// a section up to a multiple of 16, and for 16 bytes more.
 struct unpack_row {
   uint8_t* slot[3];
   uint8_t* support;  // of raw keys; NULL: a row cannot have them
@@ -258,6 +259,10 @@ struct judge_frames {
     r.support_count = dense ? 0 : row.support;  // no codec runs for a dense row
 #pragma unroll
     for (unsigned s = 0; s < section_count; ++s) r.size[s] = row.size[s];
+      // (Behind other sections unpack_frames writes the zeros.)
+#pragma unroll
+    for (unsigned s = 0; s < section_count; ++s)
+      if (!row.size[s] && d.slot[s]) *reinterpret_cast<four_words*>(d.slot[s]) = {};
     out.coded = row.mode == mode_plan ? keys_of(row.count) : 0;
     out.expected = row.mode == mode_plan ? keys_of(row.support) : 0;
     return 0;

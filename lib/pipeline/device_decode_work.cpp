@@ -104,9 +104,9 @@ device_decode_work device_decode_work::lay_out(const decode_shape& shape, size_t
         if (r.plan == p) words += r.support_max / 32 + 1;
     host.seen[p] = reinterpret_cast<uint32_t*>(bytes(4 * words * frames));
   }
+  w.zero_size = memory.used();
   host.rows.clear();
   for (size_t i = 0; i < all; ++i) host.rows.push_back(lay_out_slots(shape, i % n, bytes));
-  w.zero_size = memory.used();
   for (size_t i = 0; i < all; ++i) lay_out_row(shape, i % n, host.rows[i], bytes);
   host.sort.assign(shape.wire.size(), {});
   for (uint32_t p = 0; p < shape.wire.size(); ++p) {

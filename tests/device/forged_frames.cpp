@@ -190,6 +190,8 @@ bytes section_of(random_numbers& r, const forged::stage& s, const forged::entry&
                  reinterpret_cast<const uint8_t*>(tell.data()) + 4 * tell_count);
   bytes payload = made ? bytes(first, first + out_size) : bytes(need.payload, 0xff);
   if (r.below(24) == 0) std::fill(payload.begin(), payload.end(), static_cast<uint8_t>(r.below(2) ? 0xff : 0));
+  // Often empty: behind a section come zeros, not what was there before.
+  if (r.below(24) == 0) payload.resize(r.below(2) ? 0 : r.below(payload.size() + 1));
   return payload;
 }
 
