@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "codecs/value/qsgd/qsgd_kernel.hpp"
 #include "core/registry.hpp"
 #include "cuda/device.hpp"
 #include "deepreduce/codec.hpp"
@@ -285,6 +286,25 @@ TEST_CASE("a block adds up tiles in the order of the tree") {
         CHECK(part[t * group] == expected);
       }
     }
+}
+
+TEST_CASE("a value of qsgd without a division is the one with it, for any norm and any levels") {
+  random_source random{8};
+  size_t wrong = 0;
+  for (uint32_t levels = 1; levels <= 32767; levels += levels < 300 ? 1 : 1 + static_cast<uint32_t>(random.below(40))) {
+    const double inverse = 1.0 / levels;
+    for (const uint32_t bits : {0u, 1u, 0x007fffffu, 0x00800000u, 0x3f800000u, 0x7f7fffffu}) {
+      const auto all = [&](uint32_t norm_bits, uint32_t code) {
+        const auto norm = std::bit_cast<float>(norm_bits);
+        wrong += std::bit_cast<uint64_t>(dr::qsgd_value_by(inverse, code, norm, levels)) !=
+                 std::bit_cast<uint64_t>(dr::qsgd_value(code, norm, levels));
+      };
+      for (const uint32_t level : {0u, 1u, levels / 2, levels - 1, levels}) all(bits, 2 * level + 1);
+      for (int k = 0; k < 60; ++k)
+        all(static_cast<uint32_t>(random.below(0x7f800000)), static_cast<uint32_t>(random.below(2 * levels + 2)));
+    }
+  }
+  CHECK(wrong == 0);
 }
 
 TEST_CASE("qsgd on a GPU yields the CPU's bytes and values") {

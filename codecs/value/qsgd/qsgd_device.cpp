@@ -21,7 +21,7 @@ bool need(const dr_params& p, const dr_job& job, dr_need& need) {
 qsgd_common common(const dr_params& p, const dr_job& job) {
   const auto levels = static_cast<uint32_t>(p.fields[0]), bucket = static_cast<uint32_t>(p.fields[1]);
   const uint32_t bits = qsgd_code_bits(levels);
-  return {job.dtype, levels, qsgd_decode_tile, divisor::of(bucket), divisor::of(bits), 0};
+  return {job.dtype, levels, qsgd_decode_step, divisor::of(bucket), divisor::of(bits), 0, 1.0 / levels};
 }
 
 // Values of as many buckets as fit a chunk and end with a word of codes; if none do, of the fewest that end so: at most
@@ -47,7 +47,10 @@ dr_status encode(const dr_exec* exec, const dr_params* p, const dr_job* jobs, si
 }
 
 dr_status decode(const dr_exec* exec, const dr_params* p, const dr_job* jobs, size_t n) {
-  const qsgd_common c = common(*p, *dr_job_at(jobs, 0));
+  qsgd_common c = common(*p, *dr_job_at(jobs, 0));
+  uint64_t values = 0;
+  for (size_t i = 0; i < n; ++i) values += dr_job_at(jobs, i)->count_max * dr_job_at(jobs, i)->width;
+  if (values > 1 << 20) c.tile = 4 * qsgd_decode_step;
   return launch_jobs<qsgd_decode>(*exec, jobs, n, c, [&](size_t i, tile_job& t) {
     t.in_size = dr_job_at(jobs, i)->in_size;
     t.width = dr_job_at(jobs, i)->width;

@@ -14,14 +14,16 @@ namespace dr {
 
 // Values that a block of lanes codes at once: 4 per lane. A multiple of 32: their codes end with a word at any width.
 inline constexpr uint32_t qsgd_chunk = 1024;
-// Values of a tile of decode, 4 a lane. A multiple of 32, too.
-inline constexpr uint32_t qsgd_decode_tile = 1024;
+// Values that a block of decode has on their way at once, 4 a lane. A multiple of 32, too. Where there are more than 2^20, a
+// block does this four times: what it begins with takes as long as three such steps.
+inline constexpr uint32_t qsgd_decode_step = 1024;
 
 struct qsgd_common {
   uint32_t dtype, levels;
-  uint32_t tile;  // encode: values, a multiple of the bucket; decode: qsgd_decode_tile
+  uint32_t tile;  // values; encode: a multiple of the bucket; decode: of qsgd_decode_step
   divisor bucket, code_bits;
   uint32_t flags;  // of dr_exec, for drawn_key
+  double inverse;  // 1 / levels
 
   DR_HD qsgd_layout layout(uint64_t n) const { return {levels, bucket.value, n}; }
 };
@@ -143,11 +145,17 @@ struct qsgd_decode {
     const tile_job& job = job_of_tile(a, b.index());
     const uint64_t in_size = *job.in_size;
     const qsgd_layout l = a.common.layout(live_count(job) * job.width);
-    const uint64_t begin = uint64_t{b.index() - job.first_tile} * qsgd_decode_tile;
+    const uint64_t begin = uint64_t{b.index() - job.first_tile} * a.common.tile, end = begin + a.common.tile;
     b.phase([&](unsigned lane) {
       if (begin == 0 && lane == 0 && job.fault->code == DR_OK) whole(job, a.common.dtype, l);
       if (begin >= l.n || in_size != l.size) return;
-      with_value_type(a.common.dtype, [&](auto type) { some<decltype(type)>(job, a.common, l, begin, lane); });
+      const uint64_t bucket = begin / l.bucket;
+      const auto before = static_cast<uint32_t>(begin - bucket * l.bucket);
+      with_value_type(a.common.dtype, [&](auto type) {
+#pragma unroll 1
+        for (uint64_t at = begin; at < end && at < l.n; at += qsgd_decode_step)
+          some<decltype(type)>(job, a.common, l, at, bucket, before + static_cast<uint32_t>(at - begin), lane);
+      });
     });
   }
 
@@ -160,17 +168,16 @@ struct qsgd_decode {
     *job.out_size = l.n * value_size(dtype);
   }
 
-  // Every 256th value of a tile, all loads on their way at once. The payload is as long as its layout.
+  // Every 256th value of a step, all loads on their way at once; it begins `before` values behind a bucket's first. The
+  // payload is as long as its layout.
   template <class T>
   DR_HD static void some(const tile_job& job, const qsgd_common& c, const qsgd_layout& l, uint64_t begin,
-                         unsigned lane) {
-    const auto* norms = static_cast<const uint32_t*>(job.in);
-    const uint32_t* words = norms + l.buckets + begin / 32 * l.code_bits;
-    auto* out = static_cast<typename T::bits*>(job.out) + begin;
-    norms += begin / l.bucket;
-    const auto before = static_cast<uint32_t>(begin % l.bucket);
-    const uint32_t n = l.n - begin < qsgd_decode_tile ? static_cast<uint32_t>(l.n - begin) : qsgd_decode_tile;
-    constexpr unsigned per_lane = qsgd_decode_tile / lanes;
+                         uint64_t bucket, uint32_t before, unsigned lane) {
+    const auto* const norms = static_cast<const uint32_t*>(job.in) + bucket;
+    const uint32_t* const words = static_cast<const uint32_t*>(job.in) + l.buckets + begin / 32 * l.code_bits;
+    auto* const out = static_cast<typename T::bits*>(job.out) + begin;
+    const uint32_t n = l.n - begin < qsgd_decode_step ? static_cast<uint32_t>(l.n - begin) : qsgd_decode_step;
+    constexpr unsigned per_lane = qsgd_decode_step / lanes;
     uint32_t norm[per_lane], low[per_lane], high[per_lane];
 #pragma unroll
     for (unsigned k = 0; k < per_lane; ++k) {
@@ -186,10 +193,9 @@ struct qsgd_decode {
       const uint32_t code =
           funnel(low[k], high[k], i * l.code_bits % 32) & static_cast<uint32_t>(low_mask(l.code_bits));
       if (norm[k] >= f32_type::infinity)
-        return raise(job.fault, DR_E_CORRUPT, DR_STREAM_VALUE, 4 * (begin / l.bucket + c.bucket.quotient(before + i)),
-                     norm[k]);
+        return raise(job.fault, DR_E_CORRUPT, DR_STREAM_VALUE, 4 * (bucket + c.bucket.quotient(before + i)), norm[k]);
       if (code >> 1 > l.levels) return raise(job.fault, DR_E_CORRUPT, DR_STREAM_VALUE, begin + i, code >> 1);
-      out[i] = T::from_f64(qsgd_value(code, std::bit_cast<float>(norm[k]), l.levels));
+      out[i] = T::from_f64(qsgd_value_by(c.inverse, code, std::bit_cast<float>(norm[k]), l.levels));
     }
   }
 };
