@@ -44,7 +44,7 @@ struct unpack_result {
   uint64_t coded;     // the count that the index codec decodes: 0 if the row has raw keys or is dense
   uint64_t expected;  // the support that it must return
   uint64_t check;     // as stored
-  uint64_t seen;      // as found; zero when the call begins
+  uint64_t seen;      // as found
 };
 
 // Bytes of a row's sections.
@@ -67,10 +67,10 @@ DR_HD inline void fail_frame(unpack_state& f, dr_status code, uint64_t where, ui
   raise(&f.fault, code, DR_STREAM_NONE, where, what);
 }
 
-// Validates the header of every frame, one block per frame: a byte is read once.
+// Validates the header of every frame, one block per frame: a byte is read once. A part of the first launch of a call
+// (open_tile.hpp).
 struct judge_frames {
-  static constexpr const char* name = "judge_frames";
-  static constexpr unsigned lanes = frame_lanes, grid_phases = 1;
+  static constexpr unsigned lanes = frame_lanes;
   using args = unpack_args;
   struct shared {};
 
@@ -79,6 +79,13 @@ struct judge_frames {
     const unpack_frame& f = a.frames[b.index()];
     unpack_state& state = a.state[b.index()];
     const uint64_t first = uint64_t{b.index()} * a.shape.rows;
+    b.phase([&](unsigned lane) {
+      if (lane == 0) state = {};
+      for (uint32_t i = lane; i < a.shape.rows; i += lanes) {
+        a.rows[first + i] = {};
+        a.result[first + i] = {};
+      }
+    });
     header_shape h = a.shape;
     const uint32_t flags = b.template once<uint32_t>([&] { return judge_head(f, state, a); });
     if (flags == refused) return fail_rows(b, a, first, state);

@@ -1,9 +1,8 @@
 // Whether a batch runs on a GPU, and the beginning of a call there.
 #include <algorithm>
 #include <cinttypes>
-#include <cstring>
 
-#include "pipeline/begin_tile.hpp"
+#include "pipeline/begin.hpp"
 #include "pipeline/device_encode.hpp"
 
 namespace dr {
@@ -102,21 +101,13 @@ device_headers headers_of(const batch& b) {
 
 dr_status begin_on_device(const dr_exec& exec, std::byte* zero, uint64_t zero_size, std::byte* to,
                           std::span<const uint8_t> blob) {
-  const auto some = [&]<uint64_t N>(uint64_t at, uint64_t size, std::integral_constant<uint64_t, N>) {
-    typename begin_call<N>::args args;
-    args.zero = reinterpret_cast<uint64_t*>(zero);
-    args.zero_words = at == 0 ? zero_size / 8 : 0;
-    args.to = reinterpret_cast<uint64_t*>(to + at);
-    args.words = size / 8;
-    if (size) std::memcpy(args.data, blob.data() + at, size);
-    const uint64_t blocks = std::max(ceil_div(args.zero_words * 8, begin_call<N>::tile), ceil_div(size, 8 * 256));
-    return launch<begin_call<N>>(exec, std::clamp<uint64_t>(blocks, 1, 1024), args);
-  };
   uint64_t at = 0;
   do {
-    const uint64_t left = blob.size() - at, size = std::min(left, begin_many);
-    const dr_status s = size <= begin_few ? some(at, size, std::integral_constant<uint64_t, begin_few>{})
-                                          : some(at, size, std::integral_constant<uint64_t, begin_many>{});
+    const uint64_t size = std::min(blob.size() - at, begin_many);
+    const dr_status s = with_begin_size(size, [&]<uint64_t N>(std::integral_constant<uint64_t, N>) {
+      const auto args = begin_args<N>(zero, at ? 0 : zero_size, to + at, blob.subspan(at, size));
+      return launch<begin_call<N>>(exec, begin_blocks(args), args);
+    });
     if (s) return s;
     at += size;
   } while (at < blob.size());

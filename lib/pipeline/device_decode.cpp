@@ -7,6 +7,7 @@
 
 #include "core/arena.hpp"
 #include "core/codec_notes.hpp"
+#include "pipeline/begin.hpp"
 #include "pipeline/device_decode_work.hpp"
 #include "pipeline/device_encode.hpp"
 #include "primitive/value_type.hpp"
@@ -54,7 +55,7 @@ class device_decoder {
                      static_cast<uint32_t>(frames_),
                      static_cast<uint32_t>(chunks_),
                      s_.patches ? patch_checks_size : 0};
-    if (const dr_status s = launched(launch<judge_frames>(exec, frames_, args))) return s;
+    if (const dr_status s = launched(open(args))) return s;
     if (const dr_status s = launched(launch<unpack_frames>(exec, chunks_, args))) return s;
     for (uint32_t p = 0; p < s_.wire.size(); ++p)
       if (const dr_status s = streams(p)) return s;
@@ -208,7 +209,23 @@ class device_decoder {
     for (const merge_row& m : host_.merge)
       host_.starts.push_back({m.starts, m.universe, m.width, {at<merge_out>(5), s_.cuts}});
     put(9, host_.starts);
-    return launched(begin_on_device(queue_.exec(), w_.zero, w_.zero_size, w_.blob, host_.blob));
+    return DR_OK;
+  }
+
+  // Zeroes, transfers the descriptors and judges the headers.
+  dr_status open(const unpack_args& frames) {
+    const dr_exec exec = queue_.exec();
+    uint64_t zero_size = w_.zero_size;
+    std::span<const uint8_t> blob = host_.blob;
+    if (blob.size() > begin_many) {
+      if (const dr_status s = begin_on_device(exec, w_.zero, zero_size, w_.blob, blob)) return s;
+      zero_size = 0;
+      blob = {};
+    }
+    return with_begin_size(blob.size(), [&]<uint64_t N>(std::integral_constant<uint64_t, N>) {
+      const typename open_frames<N>::args args{begin_args<N>(w_.zero, zero_size, w_.blob, blob), frames};
+      return launch<open_frames<N>>(exec, std::max<uint64_t>(frames_, begin_blocks(args.begin)), args);
+    });
   }
 
   // Whether the index codec of row i of a frame checks its support.
@@ -538,6 +555,8 @@ void load_decode_kernels(const decode_shape& shape, device& where) {
     if (!d.judge(request, outs, reinterpret_cast<dr_result*>(uintptr_t{1} << 32), judged))
       (void)device_deliverer(shape, request, judged, dry, error).run(outs);
   }
+  where.load(kernel<open_frames<begin_few>>);
+  where.load(kernel<open_frames<begin_many>>);
   where.load(kernel<add_rows>);
   where.load(kernel<merge_tiles>);
 }

@@ -8,6 +8,7 @@
 
 #include "container/frame.hpp"
 #include "container/frame_device.hpp"
+#include "container/open_tile.hpp"
 #include "container/unpack_tile.hpp"
 #include "cuda/device.hpp"
 #include "merge/merge_many_tile.hpp"

@@ -80,11 +80,12 @@ device_decode_work device_decode_work::lay_out(const decode_shape& shape, size_t
     return base ? base + offset : nullptr;
   };
   const size_t n = shape.rows.size(), all = n * frames;
-  w.zero = base;
   w.rows = reinterpret_cast<device_row*>(bytes(all * sizeof(device_row)));
   w.result = reinterpret_cast<unpack_result*>(bytes(all * sizeof(unpack_result)));
-  w.made = reinterpret_cast<uint64_t*>(bytes(all * 8));
   w.state = reinterpret_cast<unpack_state*>(bytes(frames * sizeof(unpack_state)));
+  const uint64_t zero = memory.used();
+  w.zero = base ? base + zero : nullptr;
+  w.made = reinterpret_cast<uint64_t*>(bytes(all * 8));
   w.gate = reinterpret_cast<gate_state*>(bytes(sizeof(gate_state)));
   w.back = reinterpret_cast<gate_state*>(bytes(sizeof(gate_state)));
   if (shape.patches) w.patched = reinterpret_cast<uint64_t*>(bytes(2 * all * sizeof(uint64_t)));
@@ -104,7 +105,7 @@ device_decode_work device_decode_work::lay_out(const decode_shape& shape, size_t
         if (r.plan == p) words += r.support_max / 32 + 1;
     host.seen[p] = reinterpret_cast<uint32_t*>(bytes(4 * words * frames));
   }
-  w.zero_size = memory.used();
+  w.zero_size = memory.used() - zero;
   host.rows.clear();
   for (size_t i = 0; i < all; ++i) host.rows.push_back(lay_out_slots(shape, i % n, bytes));
   for (size_t i = 0; i < all; ++i) lay_out_row(shape, i % n, host.rows[i], bytes);

@@ -8,7 +8,6 @@
 #include "core/arena.hpp"
 #include "feedback/feedback_tile.hpp"
 #include "feedback/residual.hpp"
-#include "pipeline/begin_tile.hpp"
 #include "pipeline/device_decode_work.hpp"
 #include "pipeline/draw_keys.hpp"
 #include "pipeline/draw_tile.hpp"

@@ -1,12 +1,12 @@
 // The pipeline's own kernels, for a GPU.
 #include "container/frame_tile.hpp"
+#include "container/open_tile.hpp"
 #include "container/unpack_tile.hpp"
 #include "cuda/entry.cuh"
 #include "feedback/feedback_tile.hpp"
 #include "merge/merge_many_tile.hpp"
 #include "patch/apply_changes_tile.hpp"
 #include "patch/find_changes_tile.hpp"
-#include "pipeline/begin_tile.hpp"
 #include "pipeline/draw_tile.hpp"
 #include "split/cut_tile.hpp"
 #include "split/expand_tile.hpp"
@@ -28,7 +28,8 @@ DR_DEVICE_KERNEL(dr::pack_frame)
 DR_DEVICE_KERNEL(dr::subtract_rows<dr::jobs_few>)
 DR_DEVICE_KERNEL(dr::subtract_rows<dr::jobs_many>)
 
-DR_DEVICE_KERNEL(dr::judge_frames)
+DR_DEVICE_KERNEL(dr::open_frames<dr::begin_few>)
+DR_DEVICE_KERNEL(dr::open_frames<dr::begin_many>)
 DR_DEVICE_KERNEL(dr::unpack_frames)
 DR_DEVICE_JOB_KERNEL(dr::expand_lists, dr::no_common)
 DR_DEVICE_JOB_KERNEL(dr::apply_order, dr::apply_order_common)

@@ -8,7 +8,7 @@
 
 namespace dr {
 
-// A frame being read; zero when a call begins.
+// A frame being read.
 struct unpack_state {
   dr_fault fault;
   uint64_t header_size, check;  // check: of the header, as it stands there
