@@ -25,9 +25,10 @@ GPUS = {"H100": {"copy": 2.99e12, "read": 3.01e12, "sms": 132}, "H200": {"copy":
 BOUNDARY = 0.3  # microseconds between launches that start early, less what they overlap
 # Microseconds: once, for each wave, and for each million of candidates or pairs that the launch handles. Changed since they were fitted, and not run: a
 # microsecond less for look-back by a warp (refine, compact, golomb_encode); three less for the filter, of which 17 MB are prefetched; half a one more a wave
-# of golomb_decode, which finds where tiles begin, so that judge_supports has only faults to look at (it was 5 and 7.5 a million).
+# of golomb_decode, which finds where tiles begin, so that judge_supports has only faults to look at (it was 5 and 7.5 a million); half a one less for
+# select_bracket, which clears its bins while the sample is on its way, four at once.
 COSTS = {
-    "begin_call": (1.3, 0, 0), "select_bracket": (2, 8, 0), "select_filter": (2, 0, 17), "select_refine": (6.5, 0, 1.5), "select_compact": (8, 0, 13.4),
+    "begin_call": (1.3, 0, 0), "select_bracket": (2, 7.5, 0), "select_filter": (2, 0, 17), "select_refine": (6.5, 0, 1.5), "select_compact": (8, 0, 13.4),
     "select_fallback": (1.2, 0, 0), "select_adopt": (4, 2, 2), "golomb_encode_tile": (0.5, 8.3, 0), "qsgd_encode": (3.2, 2.4, 0), "pack_frame": (6, 0, 6),
     "open_states": (1.5, 0, 0), "subtract_rows": (3, 0, 10), "index_raw_encode": (2, 1, 1), "reorder_keys": (3, 1, 0), "open_frames": (6.5, 0, 3.7),
     "unpack_frames": (6, 0, 3.7), "golomb_decode_tile": (1, 10.3, 0), "qsgd_decode": (4, 0, 7.7), "judge_supports": (4, 0, 0), "tell_decoded": (2, 0, 0),

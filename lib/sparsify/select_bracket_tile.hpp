@@ -39,12 +39,13 @@ struct select_bracket {
     constexpr uint32_t pieces = sample_tile / sample_piece;
     const select_unit& u = v.unit;
     const uint32_t stratum = u.d / (u.sample_blocks * pieces), room = stratum - sample_piece + 1;
+    constexpr uint32_t own = sample_tile / lanes, vectors = select_sample_bins / 4;
+    struct part {
+      uint32_t bin[own];
+    };
+    typename Block::template each<part> mine;
     b.phase([&](unsigned lane) {
-      for (uint32_t i = lane; i < select_sample_bins; i += lanes) s.word[i] = 0;
-    });
-    b.phase([&](unsigned lane) {
-      constexpr uint32_t own = sample_tile / lanes;  // all loads are issued before the first value is used
-      uint32_t at[own];
+      uint32_t at[own];  // all loads are on their way before the first value is used
       Bits value[own];
 #pragma unroll
       for (uint32_t k = 0; k < own; ++k) {
@@ -54,6 +55,7 @@ struct select_bracket {
         at[k] = piece * stratum + static_cast<uint32_t>(chance * room >> 32) + i % sample_piece;
         value[k] = at[k] < u.d ? *place_of(u, static_cast<const Bits*>(u.values), at[k]) : Bits{0};
       }
+      for (uint32_t i = lane; i < vectors; i += lanes) reinterpret_cast<vector16*>(s.word)[i] = {};
       if (u.residual) {
         float before[own];
 #pragma unroll
@@ -64,11 +66,20 @@ struct select_bracket {
       }
 #pragma unroll
       for (uint32_t k = 0; k < own; ++k)
-        if (at[k] < u.d) atomic_add(s.word + (key_of(value[k]) >> sample_shift), 1u);
+        mine[lane].bin[k] = at[k] < u.d ? key_of(value[k]) >> sample_shift : select_sample_bins;
     });
     b.phase([&](unsigned lane) {
-      for (uint32_t i = lane; i < select_sample_bins; i += lanes)
-        if (s.word[i]) atomic_add(v.sample() + i, s.word[i]);
+#pragma unroll
+      for (uint32_t k = 0; k < own; ++k)
+        if (mine[lane].bin[k] < select_sample_bins) atomic_add(s.word + mine[lane].bin[k], 1u);
+    });
+    b.phase([&](unsigned lane) {
+      for (uint32_t i = lane; i < vectors; i += lanes) {
+        const vector16 x = reinterpret_cast<const vector16*>(s.word)[i];
+#pragma unroll
+        for (uint32_t c = 0; c < 4; ++c)
+          if (x.word[c]) atomic_add(v.sample() + 4 * i + c, x.word[c]);
+      }
     });
   }
 
