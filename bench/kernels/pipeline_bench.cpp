@@ -15,6 +15,7 @@
 #include "feedback/residual.hpp"
 #include "merge/merge.hpp"
 #include "pipeline/decode.hpp"
+#include "pipeline/decode_work.hpp"
 #include "primitive/rng.hpp"
 #include "sparsify/select.hpp"
 #include "tool/show/machine.hpp"
@@ -256,10 +257,19 @@ void merge_beside_scatter(report& r, const char* letter, const std::vector<std::
     dr_error error{sizeof(dr_error)};
     for (uint64_t f = 0; f < k; ++f) ok(read_frame(bytes[f].data(), bytes[f].size(), views[f], error));
     uint64_t room = 0;
-    ok(decode_workspace(views, {&o, 1}, {}, 1, room, error));
-    if (block.size() < room + 64) block.resize(room + 64);
-    arena a(block.data() + (64 - reinterpret_cast<uintptr_t>(block.data()) % 64) % 64, room);
-    ok(decode_rows(views, {&o, 1}, false, serial, a, rows.data(), decoded, error));
+    decode_work work;
+    const auto lay_out = [&] {
+      void* at = block.data();
+      size_t size = block.size();
+      const arena memory = std::align(64, 0, at, size) ? arena(at, size) : arena();
+      ok(lay_out_decode(views, {&o, 1}, {}, 1, memory, work, room, error));
+      return size;
+    };
+    if (lay_out() < room) {
+      block.resize(room + 64);
+      lay_out();
+    }
+    ok(decode_rows(views, {&o, 1}, false, serial, work, rows.data(), decoded, error));
   };
   decode();
   const auto t = r.compare(

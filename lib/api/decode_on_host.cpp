@@ -4,6 +4,7 @@
 
 #include "api/frame_checks.hpp"
 #include "api/run_decode.hpp"
+#include "pipeline/decode_work.hpp"
 #include "pipeline/inverse.hpp"
 #include "pipeline/trace.hpp"
 #include "primitive/value_type.hpp"
@@ -92,31 +93,34 @@ struct host_call {
     return check_tiles(frames, outs, how.options, c.error);
   }
 
-  // The caller's workspace in a prepared call, otherwise the context's.
-  dr_status find_workspace(uint64_t size, void*& out) const {
-    if (how.batch) {
-      const prepared_memory& m = how.memory;
-      out = m.workspace;
-      return out && m.workspace_size >= size ? DR_OK : too_small(c.error, out ? m.workspace_size : 0, size);
-    }
-    const dr_status s = c.reserve(size);
-    out = c.workspace().data();
-    return s;
-  }
-
-  // Checks limits and overlap with the outputs; `bytes`: of the workspace.
-  dr_status measure(std::span<const frame_view> frames, uint64_t& bytes) const {
-    if (const dr_status s = decode_workspace(frames, outs, how.options, workers.workers(), bytes, c.error)) return s;
+  // Checks limits and overlap with the outputs. If `memory` is too small for `bytes`, nothing is laid out.
+  dr_status lay_out(std::span<const frame_view> frames, const arena& memory, decode_work& work, uint64_t& bytes) const {
+    if (const dr_status s = lay_out_decode(frames, outs, how.options, workers.workers(), memory, work, bytes, c.error))
+      return s;
     const auto frame_at = [&](size_t i) { return dr_bytes{frames[i].data, frames[i].frame_size}; };
     return check_apart(c, frames.size(), frame_at, outs, how.memory.ranges, frames.size() != 1);
   }
 
-  // `memory` has then taken what `decoded` refers to, but for rows [rows_of(frames)].
-  dr_status decode_frames(std::span<const frame_view> frames, arena& memory, decoded_row* rows,
+  // In the caller's workspace in a prepared call, otherwise in the context's.
+  dr_status lay_out(std::span<const frame_view> frames, decode_work& work) const {
+    const prepared_memory& m = how.memory;
+    const size_t size = !how.batch ? c.workspace().size() : m.workspace ? m.workspace_size : 0;
+    uint64_t bytes = 0;
+    if (const dr_status s = lay_out(frames, {how.batch ? m.workspace : c.workspace().data(), size}, work, bytes))
+      return s;
+    if (bytes <= size) return DR_OK;
+    if (how.batch) return too_small(c.error, size, bytes);
+    if (const dr_status s = c.reserve(bytes)) return s;
+    arena memory(c.workspace().data(), bytes);
+    work = decode_work::lay_out(memory, frames, workers.workers());
+    return DR_OK;
+  }
+
+  // rows [rows_of(frames)]
+  dr_status decode_frames(std::span<const frame_view> frames, const decode_work& work, decoded_row* rows,
                           std::span<const decoded_frame>& decoded) const {
     trace_span decode = span("decode");
-    if (const dr_status s = decode_rows(frames, outs, request.copies, workers, memory, rows, decoded, c.error))
-      return s;
+    if (const dr_status s = decode_rows(frames, outs, request.copies, workers, work, rows, decoded, c.error)) return s;
     if (decode.listened()) decode.bytes = bytes_of(frames);
     return DR_OK;
   }
@@ -190,18 +194,16 @@ dr_status decode_on_host(context& c, const decode_request& request, const host_d
     if (const dr_status s = check_all_dense(outs, c.error)) return s;
   if (const dr_status s = check_applied(request, how.options, c.error)) return s;
   if (const dr_status s = call.read_headers(frames)) return s;
-  uint64_t rows = 0, bytes = 0;
-  if (frames.empty())
+  if (uint64_t rows = 0; frames.empty())
     if (const dr_status s = check_outputs(outs, sparse_outputs::unions, rows, c.error)) return s;
-  if (const dr_status s = call.measure(frames, bytes)) return s;
-  void* workspace = nullptr;
-  if (const dr_status s = call.find_workspace(bytes, workspace)) return s;
-  arena memory(workspace, bytes);
+  decode_work work;
+  if (const dr_status s = call.lay_out(frames, work)) return s;
   c.rows.resize(rows_of(frames));
   c.scratches.resize(call.workers.workers());  // before the sums of a patch move: behind that nothing may fail
   std::span<const decoded_frame> decoded;
-  if (const dr_status s = call.decode_frames(frames, memory, c.rows.data(), decoded)) return s;
-  return request.copies ? call.deliver_frame(frames[0], decoded[0], memory) : call.merge_frames(decoded, memory);
+  if (const dr_status s = call.decode_frames(frames, work, c.rows.data(), decoded)) return s;
+  return request.copies ? call.deliver_frame(frames[0], decoded[0], work.stored)
+                        : call.merge_frames(decoded, work.stored);
 }
 
 dr_status decode_ahead(context& c, const decode_request& request, const host_decode& how, std::span<tensor_out> outs,
@@ -209,11 +211,13 @@ dr_status decode_ahead(context& c, const decode_request& request, const host_dec
   const host_call call{c, request, how, outs};
   std::span<const frame_view> frames;
   if (const dr_status s = call.read_headers(frames)) return s;
-  uint64_t bytes = 0;  // (fits if the frames are the batch's)
-  if (const dr_status s = call.measure(frames, bytes)) return s;
   auto* const rows = memory.allocate<decoded_row>(rows_of(frames));
-  if (!memory.fits()) return call.fail_room();
-  return call.decode_frames(frames, memory, rows, decoded);
+  decode_work work;
+  uint64_t bytes = 0;  // (fits if the frames are the batch's)
+  if (const dr_status s = call.lay_out(frames, memory, work, bytes)) return s;
+  if (const dr_status s = call.decode_frames(frames, work, rows, decoded)) return s;
+  memory = work.stored;
+  return DR_OK;
 }
 
 uint64_t rows_ahead(size_t rows) {

@@ -10,6 +10,7 @@
 #include "patch/base_check.hpp"
 #include "pipeline/decode_work.hpp"
 #include "primitive/ascending.hpp"
+#include "primitive/bits.hpp"
 #include "split/blocks.hpp"
 #include "split/split.hpp"
 
@@ -118,15 +119,14 @@ class decoder {
     if (row.support == 0 || row.count == 0) return DR_OK;
     if (plan.carries_order) return finish_keys(i, out);
     if (o.support && !plan.patch) {
-      stage_list keys;
-      if (row.mode == mode_plan) keys.block = plan.index().block;
-      const uint64_t n = keys.keys(row.support);
-      if (const uint64_t k = first_descent(o.support, n, keys.keys(row.universe)); k < n)
+      const uint32_t block = row.mode == mode_plan ? plan.index().block : 1;
+      const uint64_t n = ceil_div(row.support, block);
+      if (const uint64_t k = first_descent(o.support, n, ceil_div(row.universe, block)); k < n)
         return corrupt(i, DR_STREAM_INDEX, k, o.support[k], "indices do not ascend, or one is not below the universe");
-      if (elements_of_blocks(o.support, n, keys.block, row.universe) != row.support)
+      if (elements_of_blocks(o.support, n, block, row.universe) != row.support)
         return corrupt(i, DR_STREAM_INDEX, n - 1, o.support[n - 1],
                        "the last block is missing, or has too many elements");
-      expand_blocks(o.support, n, keys.block, row.universe);
+      expand_blocks(o.support, n, block, row.universe);
     }
     if (!o.order) return DR_OK;
     if (const uint64_t k = first_misplaced(o.order, row.support, o.seen); k < row.support)
@@ -275,21 +275,23 @@ void apply_patch(const frame_view& frame, decoded_frame rows, std::span<tensor_o
 }  // namespace
 
 bool decodes_in_place(const frame_view& frame, std::span<const tensor_out> outs) {
-  return !is_cut(frame, outs.size()) && !is_patch(frame) &&
-         std::ranges::none_of(frame.plans, [](const wire_plan& p) { return bool(p.tiles); }) &&
+  const auto plan_of = [&](const wire_row& row) -> const wire_plan& { return frame.plans[row.plan]; };
+  return std::ranges::all_of(frame.rows,
+                             [&](const wire_row& row) {
+                               const wire_plan& plan = plan_of(row);
+                               return coded(row) && whole(plan, row) && !plan.value().has(DR_REORDERS) && !plan.tiles;
+                             }) &&
+         !is_cut(frame, outs.size()) && !is_patch(frame) &&
          each_place(frame, outs, [&](size_t i, const tensor_out& o, std::byte* to) {
-           const wire_row& row = frame.rows[i];
-           const wire_plan& plan = frame.plans[row.plan];
-           return !o.index_dtype && o.dtype == plan.dtype && coded(row) && whole(plan, row) &&
-                  !plan.value().has(DR_REORDERS) && reinterpret_cast<uintptr_t>(to) % 16 == 0;
+           return !o.index_dtype && o.dtype == plan_of(frame.rows[i]).dtype &&
+                  reinterpret_cast<uintptr_t>(to) % 16 == 0;
          });
 }
 
 dr_status decode_rows(std::span<const frame_view> frames, std::span<const tensor_out> outs, bool copies, pool& workers,
-                      arena& memory, decoded_row* rows, std::span<const decoded_frame>& decoded, dr_error& error) {
-  arena stored;
-  const decode_work w = decode_work::lay_out(memory, frames, workers.workers(), stored);
-  if (!memory.fits()) return fail(error, DR_E_INTERNAL, "decode: the workspace is too small");
+                      const decode_work& w, decoded_row* rows, std::span<const decoded_frame>& decoded,
+                      dr_error& error) {
+  if (!w.scratch) return fail(error, DR_E_INTERNAL, "decode: the workspace is too small");
   const bool patches = copies && is_patch(frames[0]);
   if (patches) find_bases(frames[0], outs, w.rows);
   if (copies && decodes_in_place(frames[0], outs))
@@ -315,7 +317,6 @@ dr_status decode_rows(std::span<const frame_view> frames, std::span<const tensor
     keep_history(frames[0], w.rows, rows);
   }
   decoded = {w.frames, frames.size()};
-  memory = stored;
   return DR_OK;
 }
 

@@ -11,6 +11,7 @@
 namespace dr {
 
 struct batch;
+struct decode_work;
 
 // Which sparse outputs a call accepts.
 enum class sparse_outputs {
@@ -19,8 +20,12 @@ enum class sparse_outputs {
   unions      // of the frames' supports; their sizes are known after decoding
 };
 
-// The workspace to decode these frames into these outputs, or to merge them there. Refuses frames above the limits
-// before anything is allocated. The memory of the frames' headers counts, too.
+// Lays out the workspace to decode these frames into these outputs, or to merge them there; `bytes`: what it takes of
+// `memory`, with the merge. Refuses frames above the limits. The memory of the frames' headers counts, too.
+dr_status lay_out_decode(std::span<const frame_view> frames, std::span<const tensor_out> outs,
+                         const dr_decode_options& limits, uint32_t workers, arena memory, decode_work& work,
+                         uint64_t& bytes, dr_error& error);
+// Only measures it.
 dr_status decode_workspace(std::span<const frame_view> frames, std::span<const tensor_out> outs,
                            const dr_decode_options& limits, uint32_t workers, uint64_t& bytes, dr_error& error);
 // The workspace that suffices for any `frames` frames of a batch. MEMORY: it exceeds the address space.
@@ -77,9 +82,10 @@ inline constexpr size_t merged_max = size_t{1} << 20;
 bool decodes_in_place(const frame_view& frame, std::span<const tensor_out> outs);
 
 // Decodes all rows of all frames; rows [Σ rows of the frames]. copies: the only frame is to be delivered, so its
-// outputs may be written before it is known to be sound. All that `decoded` refers to is allocated from `memory`.
+// outputs may be written before it is known to be sound. `decoded` refers to what was laid out before w.stored.
 dr_status decode_rows(std::span<const frame_view> frames, std::span<const tensor_out> outs, bool copies, pool& workers,
-                      arena& memory, decoded_row* rows, std::span<const decoded_frame>& decoded, dr_error& error);
+                      const decode_work& w, decoded_row* rows, std::span<const decoded_frame>& decoded,
+                      dr_error& error);
 // Lays out the memory of workers that deliver or merge frames; scratch [workers], or nullptr to measure.
 void lay_out_merge(arena& memory, size_t frames, size_t outs, uint32_t workers, merge_scratch* scratch);
 

@@ -32,16 +32,16 @@ struct decode_row {
 };
 
 struct decode_work {
-  decode_row* rows;       // of all frames
-  decoded_frame* frames;  // after decoding
+  decode_row* rows = nullptr;       // of all frames
+  decoded_frame* frames = nullptr;  // after decoding
   job_list jobs;
-  uint32_t *selected, *by_plan;
-  std::byte* scratch;
-  uint64_t scratch_stride;  // per worker
+  uint32_t *selected = nullptr, *by_plan = nullptr;
+  std::byte* scratch = nullptr;  // nullptr: the arena was too small, or measured
+  uint64_t scratch_stride = 0;   // per worker
+  arena stored;                  // before the scratch, in which no decoded data is
 
-  // With a measuring arena only its size is computed. `stored`: the arena before the scratch, in which no decoded data
-  // is.
-  static decode_work lay_out(arena& memory, std::span<const frame_view> frames, uint32_t workers, arena& stored);
+  // If the arena is too small, or measures, only the size is computed.
+  static decode_work lay_out(arena& memory, std::span<const frame_view> frames, uint32_t workers);
 };
 
 inline uint64_t row_bytes(const wire_plan& p) { return uint64_t{p.width} * value_size(p.dtype); }

@@ -13,12 +13,12 @@ namespace {
 
 bool aligned(const uint8_t* payload) { return reinterpret_cast<uintptr_t>(payload) % 4 == 0; }
 
-decode_row lay_out_row(arena& memory, const wire_plan& plan, const wire_row& row, const uint8_t* payload,
-                       uint64_t& scratch) {
-  decode_row o{};
+void lay_out_row(arena& memory, const wire_plan& plan, const wire_row& row, const uint8_t* payload, decode_row* to,
+                 uint64_t& scratch) {
+  decode_row& o = *new (to) decode_row{};
   if (plan.patch) o.sums = memory.allocate<uint64_t>(base_chunks(row_size(plan, row)));
   if (row.mode == mode_dense && !aligned(payload)) o.values = memory.allocate<std::byte>(row.sections());
-  if (!coded(row)) return o;
+  if (!coded(row)) return;
   if (plan.patch && !whole(plan, row)) o.based = memory.allocate<std::byte>(row.support * row_bytes(plan));
   if (plan.value().has(DR_NEEDS_HISTORY) && !whole(plan, row))
     o.past = memory.allocate<uint8_t>(row.support * plan.width);
@@ -26,9 +26,9 @@ decode_row lay_out_row(arena& memory, const wire_plan& plan, const wire_row& row
     const stage_list& list = plan.lists[s];
     if (list.count == 0 || !has_stream(plan, row, s)) continue;
     const uint64_t count = s == section_index ? row.count : row.support;
-    list_need need;
+    list_need& need = o.slots[s].need;
     (void)list_needs(list, {row.universe, count, plan.dtype, plan.width}, need);  // validated with the header
-    o.slots[s] = stream_slot::lay_out(memory, list, need, true);
+    o.slots[s].lay_out(memory, list, true);
     scratch = std::max(scratch, need.decode_scratch);
   }
   if (!whole(plan, row)) o.support = memory.allocate<uint32_t>(row.support);
@@ -42,12 +42,11 @@ decode_row lay_out_row(arena& memory, const wire_plan& plan, const wire_row& row
       o.seen = memory.allocate<uint32_t>(row.support / 32 + 1);
     }
   }
-  return o;
 }
 
 // The lists for n rows of several frames, at most `rows_max` of them in one frame.
 decode_work lay_out_lists(arena& memory, size_t n, size_t frames, size_t rows_max) {
-  decode_work w{};
+  decode_work w;
   w.rows = memory.allocate<decode_row>(n);
   w.frames = memory.allocate<decoded_frame>(frames);
   w.jobs = job_list::lay_out(memory, rows_max);
@@ -84,7 +83,8 @@ uint64_t row_max(const batch& b, const batch_row& r, uint64_t& scratch) {
     row.size[section_value] = dense;
     arena memory;
     const auto* const unaligned = reinterpret_cast<const uint8_t*>(uintptr_t{1});  // never read
-    lay_out_row(memory, as_read(b.wire[plan]), row, unaligned, scratch);
+    decode_row measured;
+    lay_out_row(memory, as_read(b.wire[plan]), row, unaligned, &measured, scratch);
     largest = std::max<uint64_t>(largest, memory.used());
   };
   const auto ask_plan = [&](uint32_t plan, uint64_t count, uint64_t support) {
@@ -197,28 +197,27 @@ void lay_out_merge(arena& memory, size_t frames, size_t outs, uint32_t workers, 
   }
 }
 
-decode_work decode_work::lay_out(arena& memory, std::span<const frame_view> frames, uint32_t workers, arena& stored) {
+decode_work decode_work::lay_out(arena& memory, std::span<const frame_view> frames, uint32_t workers) {
   size_t n = 0, rows_max = 0;
   for (const frame_view& f : frames) {
     n += f.rows.size();
     rows_max = std::max(rows_max, f.rows.size());
   }
   decode_work w = lay_out_lists(memory, n, frames.size(), rows_max);
+  decode_row measured;
   uint64_t scratch = 0;
   size_t i = 0;
   for (const frame_view& f : frames)
-    for (const wire_row& row : f.rows) {
-      const decode_row o = lay_out_row(memory, f.plans[row.plan], row, f.data + row.offset, scratch);
-      if (!memory.measures() && memory.fits()) w.rows[i] = o;
-      ++i;
-    }
-  stored = memory;
+    for (const wire_row& row : f.rows)
+      lay_out_row(memory, f.plans[row.plan], row, f.data + row.offset, w.rows ? w.rows + i++ : &measured, scratch);
+  w.stored = memory;
   lay_out_scratch(memory, scratch, workers, w);
   return w;
 }
 
-dr_status decode_workspace(std::span<const frame_view> frames, std::span<const tensor_out> outs,
-                           const dr_decode_options& limits, uint32_t workers, uint64_t& bytes, dr_error& error) {
+dr_status lay_out_decode(std::span<const frame_view> frames, std::span<const tensor_out> outs,
+                         const dr_decode_options& limits, uint32_t workers, arena memory, decode_work& work,
+                         uint64_t& bytes, dr_error& error) {
   extent all;
   uint64_t headers = 0;
   for (const frame_view& frame : frames) {
@@ -232,11 +231,11 @@ dr_status decode_workspace(std::span<const frame_view> frames, std::span<const t
                 "frame: its index codec scans %" PRIu64
                 " elements for a sparse output; without max_elements at most %" PRIu64 " are allowed",
                 all.scanned, limit);
-  arena memory, stored;
-  decode_work::lay_out(memory, frames, workers, stored);
+  const uint64_t before = memory.used();
+  work = decode_work::lay_out(memory, frames, workers);
   lay_out_merge(memory, frames.size(), outs.size(), workers, nullptr);
   measure_inverse(memory, frames, outs, limits);
-  bytes = memory.used();
+  bytes = memory.used() - before;
   if (bytes > SIZE_MAX / 4) return fail(error, DR_E_MEMORY, "decode: the workspace exceeds the address space");
   const uint64_t limit =
       limits.max_workspace
@@ -250,6 +249,12 @@ dr_status decode_workspace(std::span<const frame_view> frames, std::span<const t
     return DR_E_CAPACITY;
   }
   return DR_OK;
+}
+
+dr_status decode_workspace(std::span<const frame_view> frames, std::span<const tensor_out> outs,
+                           const dr_decode_options& limits, uint32_t workers, uint64_t& bytes, dr_error& error) {
+  decode_work measured;
+  return lay_out_decode(frames, outs, limits, workers, arena(), measured, bytes, error);
 }
 
 frame_limits limits_of(const batch& b) {
@@ -276,7 +281,8 @@ dr_status check_limits(const batch& b, const frame_limits& limits, const frame_v
                   "frame: segment %zu has a support of %" PRIu64 " in %" PRIu64 " rows; the plan makes at most %" PRIu64
                   " in %" PRIu64,
                   i, row.support, row.universe, support_max, r.universe);
-    lay_out_row(rows, frame.plans[row.plan], row, frame.data + row.offset, scratch);
+    decode_row measured;
+    lay_out_row(rows, frame.plans[row.plan], row, frame.data + row.offset, &measured, scratch);
   }
   if (rows.used() > limits.rows || scratch > limits.scratch)
     return fail(error, DR_E_CORRUPT,

@@ -139,7 +139,10 @@ streams streams::lay_out(arena& memory, const batch& b) {
       row.keys = memory.allocate<uint32_t>(r.support_max);
     }
     for (uint32_t s = 0; s < section_count; ++s)
-      if (wire.lists[s].count) row.slots[s] = stream_slot::lay_out(memory, wire.lists[s], r.need[s], false);
+      if (wire.lists[s].count) {
+        row.slots[s].need = r.need[s];
+        row.slots[s].lay_out(memory, wire.lists[s], false);
+      }
   }
   return out;
 }
@@ -176,13 +179,15 @@ encode_work encode_work::lay_out(arena& memory, const batch& b) {
     const bool chooses_value = r.value_choices > 1;
     std::byte *seen = nullptr, *decoded = nullptr;
     if (chooses_value) {
-      const stream_slot trial = stream_slot::lay_out(memory, value, r.need[section_value], false);
+      stream_slot trial{r.need[section_value]};
+      trial.lay_out(memory, value, false);
       seen = memory.allocate<std::byte>(bytes);
       if (real) w.chosen[i].trial = trial;
     }
     if (u.method->keeps_residual() && (chooses_value || !value.exact())) {
       decoded = memory.allocate<std::byte>(bytes);
-      const stream_slot slot = stream_slot::lay_out(memory, value, r.need[section_value], true);
+      stream_slot slot{r.need[section_value]};
+      slot.lay_out(memory, value, true);
       if (real) w.feedback.rows[i].slot = slot;
     }
     if (!real) continue;

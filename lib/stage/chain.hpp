@@ -31,13 +31,12 @@ struct stream_slot {
   const uint8_t* data = nullptr;  // the payload
   uint64_t size = 0;
 
-  // Memory to encode, or to decode the bytes stages; the caller has the memory for the last output of decode.
-  static stream_slot lay_out(arena& memory, const stage_list& list, const list_need& need, bool decodes) {
-    stream_slot slot;
-    slot.need = need;
+  // Memory to encode, or to decode the bytes stages, by `need`; the caller has the memory for the last output of decode.
+  void lay_out(arena& memory, const stage_list& list, bool decodes) {
     const uint32_t buffers = decodes ? list.count - (list.count > 0) : list.count;
-    for (uint32_t b = 0; b < buffers && b < 2; ++b) slot.buffer[b] = memory.allocate<uint8_t>(need.largest());
-    return slot;
+    for (uint32_t b = 0; b < 2; ++b) buffer[b] = b < buffers ? memory.allocate<uint8_t>(need.largest()) : nullptr;
+    data = nullptr;
+    size = 0;
   }
 };
 
