@@ -89,8 +89,10 @@ dr_status in_context(Context* context, F&& f) noexcept {
 template <class T>
 dr_status read_array(const void* from, size_t stride, size_t n, const char* what, std::vector<T>& out,
                      dr_error& error) {
-  out.clear();
-  if (n == 0) return DR_OK;
+  if (n == 0) {
+    out.clear();
+    return DR_OK;
+  }
   if (!from) return fail(error, DR_E_ARGUMENT, "%s is NULL", what);
   if (stride < first_of<T>.size)
     return fail(error, DR_E_ARGUMENT, "%s: stride %zu is smaller than the %zu bytes of a %s", what, stride,

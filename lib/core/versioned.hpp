@@ -30,11 +30,14 @@ dr_status check_struct(const void* from, size_t least, size_t known, size_t room
 // A caller's struct converted to this library's version: missing fields are zero. NULL: all zero.
 template <class T>
 dr_status read_struct(const void* from, const char* what, T& out, dr_error& error, size_t room = struct_size_max) {
-  out = T{};
-  if (!from) return DR_OK;
+  if (!from) {
+    out = T{};
+    return DR_OK;
+  }
   if (const dr_status s = check_struct(from, first_of<T>.size, sizeof(T), room, what, error, first_of<T>.name))
     return s;
   const size_t size = size_of_struct(from);
+  if (size < sizeof out) out = T{};
   std::memcpy(&out, from, size < sizeof out ? size : sizeof out);
   return DR_OK;
 }

@@ -73,8 +73,10 @@ dr_status encode(const batch& b, const encode_call& call, std::span<const tensor
     roll_back(e);
     return s;
   }
-  keep_sums(e);
-  keep_history(e);
+  if (b.patches()) {
+    keep_sums(e);
+    keep_history(e);
+  }
   for (size_t i = 0; i < b.rows.size(); ++i) result.kept += w.wire.rows[i].count;
   return DR_OK;
 }

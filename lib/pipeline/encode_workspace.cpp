@@ -35,6 +35,7 @@ selected_rows selected_rows::lay_out(arena& memory, const batch& b) {
   const size_t units = b.units.size(), rows = b.rows.size();
   selected_rows out{};
   out.sources = {memory.allocate<unit_source>(units)};
+  out.unsound = {memory.allocate<dr_error>(units)};
   out.source_rows = {memory.allocate<source_row>(rows)};
   out.sums = {memory.allocate<unit_sums>(units)};
   if (const uint64_t n = squares_max(b)) out.squares = memory.allocate<double>(n);

@@ -34,7 +34,6 @@ struct unit_source {
   uint64_t rows;
   select_piece* pieces;
   uint32_t piece_count;
-  dr_error error;
   sparse_entry* entries;  // to sort,
   void* buffer;           // and the sorted values
 };
@@ -97,6 +96,7 @@ struct patched_row {
 
 struct selected_rows {
   results<unit_source> sources;
+  results<dr_error> unsound;  // of a sparse source: if its code is not DR_OK
   results<source_row> source_rows;
   results<unit_sums> sums;
   double* squares;  // of blocks of gradients to be clipped; nullptr: nothing is clipped
@@ -250,7 +250,7 @@ dr_status sparsify(const encoding& e, selected_rows& out);
 
 // patch.cpp: the rows of unit i that differ from its base, and the checks of both.
 uint64_t compare_unit(const encoding& e, size_t i, selected_rows& out);
-// Updates the caller's sums to those of the result.
+// Of patches: updates the caller's sums to those of the result.
 void keep_sums(const encoding& e);
 // patch_history.cpp: the histories of the changed rows of unit i; and the update of the caller's histories.
 void find_history(const encoding& e, size_t i, selected_rows& out);

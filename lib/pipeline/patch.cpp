@@ -70,7 +70,6 @@ uint64_t compare_unit(const encoding& e, size_t i, selected_rows& out) {
 void keep_sums(const encoding& e) {
   for (size_t i = 0; i < e.b.units.size(); ++i) {
     const unit& u = e.b.units[i];
-    if (!u.patches()) continue;
     const tensor_view& t = e.tensors[u.first_tensor];
     if (t.sums)
       std::memcpy(t.sums, e.w.selected.patched_units[i].base_sums,

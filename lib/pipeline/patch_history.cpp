@@ -22,7 +22,7 @@ void find_history(const encoding& e, size_t i, selected_rows& out) {
 
 void keep_history(const encoding& e) {
   for (const unit& u : e.b.units) {
-    if (!u.patches() || !e.tensors[u.first_tensor].history) continue;
+    if (!e.tensors[u.first_tensor].history) continue;
     uint8_t* const history = e.tensors[u.first_tensor].history;
     for (uint32_t k = u.first_row; k < u.first_row + u.rows; ++k) {
       const batch_row& r = e.b.rows[k];

@@ -52,12 +52,12 @@ uint64_t payload_excess(const batch& b) {
 void place_payloads(const encoding& e, uint8_t* frame, uint64_t capacity, streams& out) {
   const header_layout& layout = e.b.layout[(e.call.flags & DR_CALL_TAG) != 0];
   if (e.b.chooses() || capacity < layout.frame_bound) return;
+  for (size_t i = 0; i < e.b.rows.size(); ++i)
+    if (e.dense_fallback(i) || (e.w.selected.rows[i].count && !is_sound(e, i))) return;
   for (size_t i = 0; i < e.tensors.size(); ++i)
     if (e.b.shapes[i].sparse() || overlaps(e.b.shapes[i], e.tensors[i].values, frame, layout.frame_bound) ||
         (e.tensors[i].base && overlaps(e.b.shapes[i], e.tensors[i].base, frame, layout.frame_bound)))
       return;
-  for (size_t i = 0; i < e.b.rows.size(); ++i)
-    if (e.dense_fallback(i) || (e.w.selected.rows[i].count && !is_sound(e, i))) return;
   // Rows are written in order, at or after their final position: write_frame moves those that are after it.
   uint64_t at = layout.header_size;
   for (size_t i = 0; i < e.b.rows.size(); ++i) {

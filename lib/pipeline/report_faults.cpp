@@ -135,8 +135,8 @@ dr_status first_fault(const encoding& e) {
   dr_status first = DR_OK;
   tensor_walk tensors(e);
   for (size_t i = 0; i < e.b.rows.size(); ++i) {
+    if (!e.w.coded.rows[i].fault.code) continue;
     dr_fault fault = e.w.coded.rows[i].fault;
-    if (!fault.code) continue;
     const uint32_t section = fault.stream == DR_STREAM_INDEX   ? section_index
                              : fault.stream == DR_STREAM_ORDER ? section_order
                                                                : section_value;
@@ -159,7 +159,7 @@ dr_status first_fault(const encoding& e) {
 dr_status first_unsound(const encoding& e) {
   dr_status first = DR_OK;
   for (size_t i = 0; i < e.b.units.size(); ++i) {
-    const dr_error& found = e.w.selected.sources[i].error;
+    const dr_error& found = e.w.selected.unsound[i];
     if (!found.code) continue;
     if (!first) e.error = found;
     first = e.error.code;

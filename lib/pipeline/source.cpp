@@ -44,10 +44,10 @@ dr_status load_source(const encoding& e, size_t i, selected_rows& out) {
   source.rows = u.universe;
   if (sparse) {
     if (sort_indices(t.index_dtype, t.indices, t.count, u.universe, t.flags & DR_TENSOR_SUM_DUPLICATES, source.entries,
-                     source.error)) {
-      prefix(source.error, "tensor %u: ", u.first_tensor);
-      source.error.tensor = u.first_tensor;
-      return source.error.code;
+                     out.unsound[i])) {
+      prefix(out.unsound[i], "tensor %u: ", u.first_tensor);
+      out.unsound[i].tensor = u.first_tensor;
+      return out.unsound[i].code;
     }
     source.rows = gather_entries(u.dtype, u.width, t.values, source.entries, t.count, source.indices, source.buffer);
     source.values = source.buffer;

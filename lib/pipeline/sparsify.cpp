@@ -133,7 +133,7 @@ void sparsify_unit(const encoding& e, size_t i, const select_crew& crew, selecte
   unit_source& source = out.sources[i];
   unit_sums& sums = out.sums[i];
   selected_unit& selected = out.units[i];
-  source.error = dr_error{};
+  out.unsound[i].code = DR_OK;
   selected.dense_fallback = sums.advanced = false;
   if (u.patches()) {
     selected.dense_fallback = compare_unit(e, i, out) > u.dense_above;
