@@ -814,6 +814,10 @@ TEST_CASE("an archive may name its source") {
   const std::string file = zip_file().add({"w.npy", one_two}).end("deepreduce:input=g\x1b.pt");
   CHECK(npz(file)[0].input == "g\\u001b.pt");
   CHECK(npz(zip_file().add({"w.npy", one_two}).end("input=g.pt"))[0].input == "a.npz");
+  const temporary_folder folder;
+  const std::string ints = zip_file().add({"i.npy", npy_of("<i8", "()", u64(0))}).end("deepreduce:input=g.pt");
+  check_refused(argument, folder.write("0.npz", ints), "g.pt: holds no float array");
+  check_refused(argument, folder.write("1.npz", zip_file().end("deepreduce:input=g.pt")), "g.pt: holds no array");
 }
 
 TEST_CASE("elements of a file are not copied where they are aligned, and a change of a copy is invisible") {

@@ -72,7 +72,8 @@ std::vector<tensor> read_directory(const std::string& argument, const reading& h
   return all;
 }
 
-std::vector<tensor> read_path(const std::string& argument, const reading& how) {
+// `name`: receives the user's name of a file.
+std::vector<tensor> read_path(const std::string& argument, reading how, std::string& name) {
   std::error_code error;
   const fs::file_status status = fs::status(argument, error);
   if (fs::is_directory(status)) return read_directory(argument, how);
@@ -83,6 +84,7 @@ std::vector<tensor> read_path(const std::string& argument, const reading& how) {
     refuse(argument, "holds pickles, which this program never opens; `python -m deepreduce compare` reads it safely");
   const format* format = format_of(argument);
   if (format == nullptr) refuse(argument, fmt::format("its extension is not known; {}", what_is_read));
+  how.made_of = &name;
   return read_file(argument, *format, how);
 }
 
@@ -197,6 +199,7 @@ std::vector<tensor> read_input(const std::string& argument, std::vector<std::str
   if (argument.empty()) refuse("input ''", fmt::format("is empty; {}", what_is_read));
   std::vector<std::string> skipped;
   std::vector<tensor> tensors;
+  std::string name = argument;
   if (argument.starts_with(synth_prefix)) {
     tensors = {make_synth(argument)};
     if (cast && *cast != tensors[0].type) {
@@ -205,12 +208,12 @@ std::vector<tensor> read_input(const std::string& argument, std::vector<std::str
       tensors[0].type = *cast, tensors[0].converted = c;
     }
   } else {
-    tensors = read_path(argument, {&skipped, cast});
+    tensors = read_path(argument, {&skipped, cast}, name);
   }
   if (tensors.empty()) {
-    if (skipped.empty()) refuse(argument, fmt::format("holds no array; {}", what_is_read));
+    if (skipped.empty()) refuse(name, fmt::format("holds no array; {}", what_is_read));
     const std::string more = skipped.size() > 1 ? fmt::format(" (and {} more)", skipped.size() - 1) : "";
-    refuse(argument, fmt::format("holds no float array; {}{}", skipped.front(), more));
+    refuse(name, fmt::format("holds no float array; {}{}", skipped.front(), more));
   }
   for (std::string& text : skipped) note(notes, std::move(text));
   note_conversions(tensors, notes);

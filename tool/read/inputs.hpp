@@ -59,6 +59,7 @@ struct reading {
   std::vector<std::string>* notes;  // receives a line per skipped array; may be null
   std::optional<dtype> cast;
   std::shared_ptr<const void> owner;  // of the file's bytes, which elements may share. Null: they are copied
+  std::string* made_of = nullptr;     // receives the file of which an archive was made; may be null
 };
 
 // Whether files with this suffix (".npz") are read.

@@ -321,6 +321,7 @@ std::vector<tensor> parse_npz(bytes file, std::string_view path, const reading& 
   const std::string_view comment = text(place.comment);
   const std::string where =
       comment.starts_with(made_of) ? printable(comment.substr(made_of.size())) : std::string(path);
+  if (how.made_of) *how.made_of = where;
   std::vector<member> members = read_directory(file, place, where);
   for (member& m : members) locate(file, m);
   refuse_overlap(members, file, place.offset);
