@@ -195,8 +195,8 @@ dr_status exchange::agree() {
 void exchange::conclude_all() {
   arrivals_[program_.rank] = arrival::sound;
   outcome_ = conclude(verdicts_, arrivals_);
-  hide_controls(outcome_.message, sizeof outcome_.message);
   if (outcome_.code == DR_OK) return;
+  hide_controls(outcome_.message, sizeof outcome_.message);
   failed_ = true;
   // Each rank that is behind is reported once.
   if (outcome_.depth == verdict::behind && outcome_.culprit == program_.rank)
