@@ -63,6 +63,13 @@ TEST_CASE("the first pattern that matches a name counts, and no match is dense")
   CHECK(dr_book_line_at(b.handle, 5, &line, nullptr) == DR_E_ARGUMENT);
 }
 
+TEST_CASE("a byte order mark at the head of a book is not of its first pattern") {
+  const book marked("\xef\xbb\xbfx*: index=golomb"), twice("\xef\xbb\xbf\xef\xbb\xbfx*: index=golomb");
+  CHECK(marked.plan_of("xy") == "index=golomb value=raw");
+  CHECK(twice.plan_of("xy") == "dense");
+  CHECK(twice.plan_of("\xef\xbb\xbfxy") == "index=golomb value=raw");
+}
+
 TEST_CASE("a book comes again from its text") {
   const book b("\xef\xbb\xbf\n\xef\xbb\xbfx*: index=golomb(block=12)\n*: dense");
   CHECK(std::string(dr_book_text(b.handle)) == "\n\xef\xbb\xbfx*: index=golomb value=raw\n*: dense\n");
