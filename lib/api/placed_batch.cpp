@@ -42,10 +42,9 @@ dr_status placed_batch::place(const batch_request& request, const tensor_list& t
     by_host = host_would_do && t.allows_host;
     return by_host ? DR_OK : s;
   }
-  device_workspace = device_encode_workspace(*this);
-  headers = headers_of(*this);
+  on_device = device_prepared::of(*this);
   device_encode_scratch host;
-  return count_device_launches(*this, headers, where, host, launches, error);
+  return count_device_launches(*this, on_device, where, host, launches, error);
 }
 
 dr_status placed_batch::load_decode(dr_error& error, bool tagged) {

@@ -21,15 +21,14 @@ struct placed_batch : batch {
   device* where = nullptr;  // nullptr: the CPU
   bool by_host = false;     // the CPU does it for the device: a codec has no operations there
   // On a device:
-  device_headers headers;
+  device_prepared on_device;
   decode_shape frames;  // after load_decode
-  uint64_t device_workspace = 0;
   uint32_t launches = 0;
 
   // Bytes that any frame of the batch fits, a status frame among them.
   uint64_t bound() const;
   // Bytes of workspace of an encode.
-  uint64_t encode_room() const { return where ? device_workspace : workspace; }
+  uint64_t encode_room() const { return where ? on_device.memory.size : workspace; }
   // Bytes of workspace of a decode or a merge of k frames. ARGUMENT, UNSUPPORTED, MEMORY.
   dr_status decode_room(size_t k, size_t& bytes, dr_error& error) const;
   dr_batch_info info() const;

@@ -20,11 +20,11 @@ bool requests_status_frame(const encode_request& r) {
 dr_status make_room(const placed_batch& b, device_encode_scratch& host, dr_error& error) {
   size_t by_blocks = 0;
   for (size_t i = 0; i < b.rows.size(); ++i) by_blocks += block_of(b, i) != 0;
-  const decltype(host.seen) now{b.rows.size(),   b.wire.size(), b.headers[1].head.size(),
+  const decltype(host.seen) now{b.rows.size(),   b.wire.size(), b.on_device.headers[1].head.size(),
                                 b.shapes.size(), by_blocks,     b.patches() ? b.rows.size() : 0};
   if (std::equal(now.begin(), now.end(), host.seen.begin(), std::less_equal<>())) return DR_OK;
   uint32_t launches = 0;
-  if (const dr_status s = count_device_launches(b, b.headers, nullptr, host, launches, error)) return s;
+  if (const dr_status s = count_device_launches(b, b.on_device, nullptr, host, launches, error)) return s;
   std::transform(now.begin(), now.end(), host.seen.begin(), host.seen.begin(),
                  [](size_t a, size_t b) { return std::max(a, b); });
   return DR_OK;
@@ -67,7 +67,7 @@ dr_status encode_placed(context& c, const placed_batch& b, const encode_request&
   if (b.by_host) return detour(c, b, r, tensors);
   if (const dr_status s = make_room(b, c.on_device.encoding, c.error)) return s;
   device_queue queue{r.where.where, nullptr, r.where.stream};
-  return encode_on_device(b, b.headers, r.call, tensors, queue, workspace, workspace_size, r.frame, r.capacity,
+  return encode_on_device(b, b.on_device, r.call, tensors, queue, workspace, workspace_size, r.frame, r.capacity,
                           r.result, c.on_device.encoding, c.error);
 }
 
@@ -78,7 +78,7 @@ dr_status encode_list(context& c, const batch_request& method, const encode_requ
     return encode_placed(c, *b, r, c.tensors.views, workspace, size, made);
   };
   if (b->by_host) return run(nullptr, 0);
-  if (b->where) return c.on_device.lend(r.where, b->device_workspace, c.error, run);
+  if (b->where) return c.on_device.lend(r.where, b->encode_room(), c.error, run);
   if (const dr_status s = c.reserve(b->workspace)) return s;
   return run(c.workspace().data(), c.workspace().size());
 }

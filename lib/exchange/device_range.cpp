@@ -163,7 +163,7 @@ void device_range::make_room() {
     if (used) decodes(kind, uses_.summed, now_.sums);
     uint32_t launches = 0;
     if (uses_.encodes[at(kind)])
-      (void)count_device_launches(batch_of(kind), batch_of(kind).headers, nullptr, c_.on_device.encoding, launches,
+      (void)count_device_launches(batch_of(kind), batch_of(kind).on_device, nullptr, c_.on_device.encoding, launches,
                                   c_.error);
   }
   if (uses_.merged) decodes(merged_kind(), uses_.merged, now_.outs);

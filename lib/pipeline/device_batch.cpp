@@ -94,9 +94,10 @@ dr_status check_device_batch(const batch& b, bool& host_would_do, dr_error& erro
   return DR_OK;
 }
 
-device_headers headers_of(const batch& b) {
+device_prepared device_prepared::of(const batch& b) {
   const uint64_t universe = b.rows.empty() ? 0 : b.rows[0].universe;
-  return {device_header::of(b.layout[0], b.wire, universe), device_header::of(b.layout[1], b.wire, universe)};
+  return {{device_header::of(b.layout[0], b.wire, universe), device_header::of(b.layout[1], b.wire, universe)},
+          device_encode_layout::of(b)};
 }
 
 dr_status begin_on_device(const dr_exec& exec, std::byte* zero, uint64_t zero_size, std::byte* to,

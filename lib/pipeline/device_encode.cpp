@@ -24,12 +24,11 @@ class device_encoder {
                  device_encode_scratch& host, dr_error& error)
       : b_(b), call_(call), tensors_(tensors), queue_(queue), host_(host), error_(error) {}
 
-  // Returns the bytes of the workspace.
-  uint64_t lay_out(std::byte* base) { return w_.lay_out(b_, base, rows_, scratch_, units_); }
-
-  dr_status run(const device_headers& headers, uint8_t* frame, uint64_t capacity, dr_result* result) {
+  dr_status run(const device_prepared& prepared, void* workspace, uint8_t* frame, uint64_t capacity,
+                dr_result* result) {
+    prepared.memory.place(static_cast<std::byte*>(workspace), w_, rows_, scratch_, units_);
     for (size_t i = 0; i < rows_.size() && queue_.where; ++i) use_in_place(i);
-    if (const dr_status s = begin(headers)) return s;
+    if (const dr_status s = begin(prepared.headers[(call_.flags & DR_CALL_TAG) != 0])) return s;
     if (const dr_status s = select()) return s;
     for (uint32_t p = 0; p < b_.wire.size(); ++p)
       if (const dr_status s = streams(p)) return s;
@@ -81,8 +80,7 @@ class device_encoder {
 
   // ---- begin: zeroes, descriptors, states ---------------------------------------------------------------
 
-  dr_status begin(const device_headers& headers) {
-    const device_header& header = headers[(call_.flags & DR_CALL_TAG) != 0];
+  dr_status begin(const device_header& header) {
     shape_ = header.shape;
     host_.blob.assign((b_.rows.size() + 1) * sizeof(pack_row), 0);
     tiles_ = 0;
@@ -621,29 +619,20 @@ class device_encoder {
 
 }  // namespace
 
-uint64_t device_encode_workspace(const batch& b) {
-  device_queue dry;
-  device_encode_scratch host;
-  dr_error error;
-  const encode_call call;
-  device_encoder e(b, call, {}, dry, host, error);
-  return e.lay_out(nullptr);
-}
-
-dr_status count_device_launches(const batch& b, const device_headers& headers, device* loads,
+dr_status count_device_launches(const batch& b, const device_prepared& prepared, device* loads,
                                 device_encode_scratch& host, uint32_t& launches, dr_error& error) {
   device_queue dry;
   dry.loads = loads;
   encode_call call;
   call.flags = DR_CALL_TAG;
   device_encoder e(b, call, {}, dry, host, error);
-  e.lay_out(reinterpret_cast<std::byte*>(uintptr_t{1} << 32));  // never read
-  if (const dr_status s = e.run(headers, nullptr, 0, nullptr)) return s;
+  void* const workspace = reinterpret_cast<void*>(uintptr_t{1} << 32);  // never read
+  if (const dr_status s = e.run(prepared, workspace, nullptr, 0, nullptr)) return s;
   launches = dry.nodes;
   return DR_OK;
 }
 
-dr_status encode_on_device(const batch& b, const device_headers& headers, const encode_call& call,
+dr_status encode_on_device(const batch& b, const device_prepared& prepared, const encode_call& call,
                            std::span<const tensor_view> tensors, device_queue& queue, void* workspace,
                            uint64_t workspace_size, uint8_t* frame, uint64_t capacity, dr_result* result,
                            device_encode_scratch& host, dr_error& error) {
@@ -653,10 +642,9 @@ dr_status encode_on_device(const batch& b, const device_headers& headers, const 
     if (!host.states.empty())
       if (const dr_status s = check_states_apart(b, tensors, host.states.data(), error)) return s;
   }
-  device_encoder e(b, call, tensors, queue, host, error);
-  const uint64_t needed = e.lay_out(static_cast<std::byte*>(workspace));
-  if (!workspace || workspace_size < needed)
-    return fail(error, DR_E_ARGUMENT, "workspace: %" PRIu64 " bytes given, %" PRIu64 " needed", workspace_size, needed);
+  if (!workspace || workspace_size < prepared.memory.size)
+    return fail(error, DR_E_ARGUMENT, "workspace: %" PRIu64 " bytes given, %" PRIu64 " needed", workspace_size,
+                prepared.memory.size);
   if (reinterpret_cast<uintptr_t>(workspace) % arena::alignment || reinterpret_cast<uintptr_t>(frame) % 16 ||
       reinterpret_cast<uintptr_t>(result) % 8)
     return fail(error, DR_E_ARGUMENT, "device: workspace must be aligned to 64 bytes, frame to 16, result to 8");
@@ -667,7 +655,7 @@ dr_status encode_on_device(const batch& b, const device_headers& headers, const 
     error.needed = std::max<uint64_t>(layout.frame_bound, 64);
     return DR_E_CAPACITY;
   }
-  return e.run(headers, frame, capacity, result);
+  return device_encoder(b, call, tensors, queue, host, error).run(prepared, workspace, frame, capacity, result);
 }
 
 }  // namespace dr

@@ -35,23 +35,26 @@ struct device_encode_scratch {
   std::array<size_t, 6> seen{};
 };
 
-// The headers of a batch: without and with a tag.
-using device_headers = std::array<device_header, 2>;
-device_headers headers_of(const batch& b);
+// What calls of a batch need beside it.
+struct device_prepared {
+  std::array<device_header, 2> headers;  // without and with a tag
+  device_encode_layout memory;
+
+  static device_prepared of(const batch& b);
+};
 
 // UNSUPPORTED, with the reason, if a batch cannot run on a GPU. `host_would_do`: only because CUDA operations are
 // missing.
 dr_status check_device_batch(const batch& b, bool& host_would_do, dr_error& error);
 
-uint64_t device_encode_workspace(const batch& b);
 // Counts the launches of an encode without enqueuing. Allocates in `host`, and loads the kernels on `loads`, unless it
 // is NULL.
-dr_status count_device_launches(const batch& b, const device_headers& headers, device* loads,
+dr_status count_device_launches(const batch& b, const device_prepared& prepared, device* loads,
                                 device_encode_scratch& host, uint32_t& launches, dr_error& error);
 
 // Enqueues. Tensors, states, workspace, frame and result are device memory; the result reports capacity and faults of
 // the data.
-dr_status encode_on_device(const batch& b, const device_headers& headers, const encode_call& call,
+dr_status encode_on_device(const batch& b, const device_prepared& prepared, const encode_call& call,
                            std::span<const tensor_view> tensors, device_queue& queue, void* workspace,
                            uint64_t workspace_size, uint8_t* frame, uint64_t capacity, dr_result* result,
                            device_encode_scratch& host, dr_error& error);

@@ -8,6 +8,10 @@
 namespace dr {
 namespace {
 
+// Where a layout is before a call moves it.
+constexpr uintptr_t nowhere_at = uintptr_t{1} << 32;
+std::byte* nowhere() { return reinterpret_cast<std::byte*>(nowhere_at); }
+
 // The scratch of a codec's call: the sum over its jobs.
 uint64_t call_scratch(const stage_list& list, const stream_shape& shape, bool decode) {
   const dr_need need = need_of(list, shape);
@@ -144,33 +148,30 @@ device_select_job device_select_job_of(const batch& b, size_t row) {
   return j;
 }
 
-uint64_t device_encode_work::lay_out(const batch& b, std::byte* base, std::vector<device_encode_row>& rows_of,
-                                     std::vector<codec_scratch>& scratch_of,
-                                     std::vector<device_encode_unit>& units_of) {
+device_encode_layout device_encode_layout::of(const batch& b) {
+  device_encode_layout out;
+  device_encode_work& w = out.work;
   arena memory;
-  rows_of.clear();
-  scratch_of.clear();
   const size_t n = b.rows.size();
   const bool replaces = std::any_of(b.wire.begin(), b.wire.end(),
                                     [](const wire_plan& p) { return p.replaces_support() && !p.index().whole(); });
-  const auto at = [&](uint64_t offset) { return base ? base + offset : nullptr; };
   const auto bytes = [&](uint64_t size) {
     const uint64_t offset = memory.used();
     memory.allocate<std::byte>(size);
-    return at(offset);
+    return nowhere() + offset;
   };
-  zero = at(0);
-  units_of.assign(b.units.size(), {});
-  rows = reinterpret_cast<device_row*>(bytes(n * sizeof(device_row)));
+  w.zero = nowhere();
+  out.units.assign(b.units.size(), {});
+  w.rows = reinterpret_cast<device_row*>(bytes(n * sizeof(device_row)));
   for (size_t i = 0; i < b.units.size(); ++i)
-    if (is_cut_up(b.units[i])) units_of[i].row = reinterpret_cast<device_row*>(bytes(sizeof(device_row)));
-  replaced = reinterpret_cast<replaced_row*>(bytes(replaces ? n * sizeof(replaced_row) : 0));
+    if (is_cut_up(b.units[i])) out.units[i].row = reinterpret_cast<device_row*>(bytes(sizeof(device_row)));
+  w.replaced = reinterpret_cast<replaced_row*>(bytes(replaces ? n * sizeof(replaced_row) : 0));
   bool blocks = false;
   for (size_t i = 0; i < n; ++i) blocks = blocks || block_of(b, i);
-  block_rows = blocks ? reinterpret_cast<device_row*>(bytes(n * sizeof(device_row))) : nullptr;
-  state = reinterpret_cast<pack_state*>(bytes(sizeof(pack_state)));
-  check = reinterpret_cast<uint64_t*>(bytes(n * 8));
-  patched = b.patches() ? reinterpret_cast<uint64_t*>(bytes(2 * n * sizeof(uint64_t))) : nullptr;
+  w.block_rows = blocks ? reinterpret_cast<device_row*>(bytes(n * sizeof(device_row))) : nullptr;
+  w.state = reinterpret_cast<pack_state*>(bytes(sizeof(pack_state)));
+  w.check = reinterpret_cast<uint64_t*>(bytes(n * 8));
+  w.patched = b.patches() ? reinterpret_cast<uint64_t*>(bytes(2 * n * sizeof(uint64_t))) : nullptr;
   uint64_t ticket_words = 0;
   for (size_t i = 0; i < n && b.patches(); ++i) ticket_words += ticket_words_of(b, i);
   auto* ticket = reinterpret_cast<uint64_t*>(bytes(ticket_words * sizeof(uint64_t)));
@@ -181,7 +182,7 @@ uint64_t device_encode_work::lay_out(const batch& b, std::byte* base, std::vecto
     selects.zeroed += round_up(need.zeroed, 64);
     selects.plain += round_up(need.plain, 64);
   }
-  select_zeroed = bytes(selects.zeroed);
+  w.select_zeroed = bytes(selects.zeroed);
   // Every call of a codec has scratch of its own, because all scratch is zeroed at once.
   for (uint32_t p = 0; p < b.wire.size(); ++p)
     for (const section s : {section_index, section_value, section_order}) {
@@ -192,11 +193,11 @@ uint64_t device_encode_work::lay_out(const batch& b, std::byte* base, std::vecto
           if (s == section_value && decodes_sent(b, i))
             decodes += call_scratch(b.wire[p].lists[s], device_stream_shape(b, i, s), true);
         }
-      scratch_of.push_back({bytes(encodes), encodes});
-      scratch_of.push_back({bytes(decodes), decodes});
+      out.scratch.push_back({bytes(encodes), encodes});
+      out.scratch.push_back({bytes(decodes), decodes});
     }
-  zero_size = memory.used();
-  select_plain = bytes(selects.plain);
+  w.zero_size = memory.used();
+  w.select_plain = bytes(selects.plain);
   uint64_t head = 64 + std::max(b.layout[0].table.size(), b.layout[0].short_form ? b.layout[0].header_size : 0);
   const uint64_t tables = (n + 1) * sizeof(pack_row) + round_up(head, 16);
   uint64_t blob_size = tables;
@@ -205,35 +206,61 @@ uint64_t device_encode_work::lay_out(const batch& b, std::byte* base, std::vecto
     if (u.tensors > 1) blob_size += flat_table_size(u.tensors);
     if (finds_again(u)) blob_size += sizeof(unlisted_source);
   }
-  keys_at = blob_size;
-  blob = bytes(blob_size + round_up(n * sizeof(row_keys), 16));
-  keys = reinterpret_cast<row_keys*>(blob ? blob + keys_at : nullptr);
+  w.keys_at = blob_size;
+  w.blob = bytes(blob_size + round_up(n * sizeof(row_keys), 16));
+  w.keys = reinterpret_cast<row_keys*>(w.blob + w.keys_at);
   for (size_t i = 0; i < b.units.size(); ++i) {
     const unit& u = b.units[i];
     if (!is_cut_up(u) || u.whole) continue;
-    units_of[i].support = reinterpret_cast<uint32_t*>(bytes(4 * listed_of(u) + slack));
-    if (!u.sparse) units_of[i].selected = bytes(listed_of(u) * u.width * value_size(u.dtype) + slack);
+    out.units[i].support = reinterpret_cast<uint32_t*>(bytes(4 * listed_of(u) + slack));
+    if (!u.sparse) out.units[i].selected = bytes(listed_of(u) * u.width * value_size(u.dtype) + slack);
   }
   uint64_t table_at = tables;
   for (size_t i = 0; i < n; ++i) {
     device_encode_row o = lay_out_row(bytes, b, i);
     if (b.patches()) {
       o.ticket = ticket;
-      if (ticket) ticket += ticket_words_of(b, i);
+      ticket += ticket_words_of(b, i);
     }
     const unit& u = b.units[b.rows[i].unit];
     if (u.tensors > 1) {
       o.flat_at = table_at;
-      if (blob) o.flat = reinterpret_cast<const flat_table*>(blob + table_at);
+      o.flat = reinterpret_cast<const flat_table*>(w.blob + table_at);
       table_at += flat_table_size(u.tensors);
     }
     if (finds_again(u)) {
       o.unlisted_at = table_at;
       table_at += sizeof(unlisted_source);
     }
-    rows_of.push_back(o);
+    out.rows.push_back(o);
   }
-  return memory.used();
+  out.size = memory.used();
+  return out;
+}
+
+void device_encode_layout::place(std::byte* workspace, device_encode_work& work_at,
+                                 std::vector<device_encode_row>& rows_at, std::vector<codec_scratch>& scratch_at,
+                                 std::vector<device_encode_unit>& units_at) const {
+  const auto move = [&](auto&... pointers) {
+    const auto one = [&]<class T>(T*& p) {
+      if (p) p = reinterpret_cast<T*>(workspace + (reinterpret_cast<uintptr_t>(p) - nowhere_at));
+    };
+    (one(pointers), ...);
+  };
+  work_at = work;
+  device_encode_work& w = work_at;
+  move(w.zero, w.rows, w.replaced, w.block_rows, w.state, w.check, w.patched, w.select_zeroed, w.select_plain, w.blob,
+       w.keys);
+  rows_at.assign(rows.begin(), rows.end());
+  for (device_encode_row& o : rows_at) {
+    move(o.support, o.reported, o.order, o.keys, o.selected, o.sent, o.decoded, o.based, o.ticket, o.flat, o.energies,
+         o.blocks, o.kept_energies);
+    for (uint8_t*& slot : o.slot) move(slot);
+  }
+  scratch_at.assign(scratch.begin(), scratch.end());
+  for (codec_scratch& c : scratch_at) move(c.at);
+  units_at.assign(units.begin(), units.end());
+  for (device_encode_unit& u : units_at) move(u.support, u.selected, u.row);
 }
 
 void describe_row(const batch& b, size_t i, const device_encode_row& o, pack_row& p) {

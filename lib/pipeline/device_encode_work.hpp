@@ -55,11 +55,19 @@ struct device_encode_work {
   std::byte *select_zeroed, *select_plain, *blob;
   row_keys* keys;  // of rows: the last part of the blob, sent if something draws on the device
   uint64_t keys_at;
+};
 
-  // Lays out a workspace at `base` (nullptr: only measures). Scratch of codecs: for every plan, of the index, value and
-  // order codec, to encode and to decode. units_of: one a unit; all of it nullptr if it is one row. Returns its bytes.
-  uint64_t lay_out(const batch& b, std::byte* base, std::vector<device_encode_row>& rows_of,
-                   std::vector<codec_scratch>& scratch_of, std::vector<device_encode_unit>& units_of);
+// The workspace of an encode, at an address where there is none. A batch has it once; a call moves it to its workspace.
+struct device_encode_layout {
+  device_encode_work work{};
+  std::vector<device_encode_row> rows;
+  std::vector<codec_scratch> scratch;  // for every plan, of the index, value and order codec, to encode and to decode
+  std::vector<device_encode_unit> units;  // one a unit; all of it nullptr if it is one row
+  uint64_t size = 0;                      // bytes
+
+  static device_encode_layout of(const batch& b);
+  void place(std::byte* workspace, device_encode_work& work_at, std::vector<device_encode_row>& rows_at,
+             std::vector<codec_scratch>& scratch_at, std::vector<device_encode_unit>& units_at) const;
 };
 
 stream_shape device_stream_shape(const batch& b, size_t row, section s);
