@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "patch/chunk_sums_tile.hpp"
+#include "primitive/ascending.hpp"
 #include "primitive/block.hpp"
 #include "primitive/decoded_tile.hpp"
 #include "primitive/device_row.hpp"
@@ -40,20 +41,6 @@ struct based_row {
 };
 static_assert(sizeof(based_row) == 96);
 
-// The last of n rows for whose first tile f is true; it is true for the first.
-template <class F>
-DR_HD const based_row& based_row_of(const based_row* rows, uint32_t n, F&& f) {
-  uint32_t low = 0, high = n;
-  while (high - low > 1) {
-    const uint32_t middle = low + (high - low) / 2;
-    if (f(rows[middle]))
-      low = middle;
-    else
-      high = middle;
-  }
-  return rows[low];
-}
-
 // What the values at the support are in the base, for a value codec that reads them. The support is not validated yet.
 struct gather_bases {
   static constexpr const char* name = "gather_bases";
@@ -66,7 +53,7 @@ struct gather_bases {
 
   template <class Block>
   DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
-    const based_row& d = based_row_of(a.rows, a.n, [&](const based_row& x) { return x.first_assign <= b.index(); });
+    const based_row& d = last_where(a.rows, a.n, [&](const based_row& x) { return x.first_assign <= b.index(); });
     if (!d.based || d.is_dense() || d.row->fault.code != DR_OK) return;
     const uint64_t begin = uint64_t{b.index() - d.first_assign} * assign_tile;
     const word_run base = word_run::of(d.base, d.universe, d.size);
@@ -103,7 +90,7 @@ struct check_bases {
   DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
     // (Only the last block closes it in this launch, when all others have read it.)
     const bool open = b.template once<uint32_t>([&] { return *a.closed; }) == 0;
-    if (open) sum(b, based_row_of(a.rows, a.n, [&](const based_row& x) { return x.first_tile <= b.index(); }));
+    if (open) sum(b, last_where(a.rows, a.n, [&](const based_row& x) { return x.first_tile <= b.index(); }));
     if (!last_of(b, a.done, b.blocks())) return;
     if (open) b.phase([&](unsigned lane) { compare(a, lane); });
     if (!a.tells.result) return;
@@ -192,7 +179,7 @@ struct assign_changes {
   template <class Block>
   DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
     if (*a.closed) return;
-    const based_row& d = based_row_of(a.rows, a.n, [&](const based_row& x) { return x.first_assign <= b.index(); });
+    const based_row& d = last_where(a.rows, a.n, [&](const based_row& x) { return x.first_assign <= b.index(); });
     if (!d.to) return;
     const bool dense = d.is_dense();
     const uint64_t changes = d.changes();

@@ -20,6 +20,20 @@ DR_HD inline uint64_t lower_bound(const uint32_t* list, uint64_t n, uint64_t val
   return low;
 }
 
+// The last element of list[n] for which f is true; it is true for the first, and for none behind one for which it is not.
+template <class T, class F>
+DR_HD const T& last_where(const T* list, uint32_t n, F&& f) {
+  uint32_t low = 0, high = n;
+  while (high - low > 1) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (f(list[middle]))
+      low = middle;
+    else
+      high = middle;
+  }
+  return list[low];
+}
+
 // Whether element i is below the universe and above the element before it.
 DR_HD inline bool ascends(const uint32_t* list, uint64_t i, uint64_t universe) {
   const uint32_t x = list[i];

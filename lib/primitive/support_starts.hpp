@@ -1,4 +1,4 @@
-// Where the tiles of an output begin in a support: who adds values tile by tile finds a tile's without a search.
+// The position in a support at which each tile of the output begins. A merge by tiles reads it and needs no search.
 #pragma once
 
 #include <cstdint>
@@ -20,21 +20,9 @@ struct merge_out {
   uint8_t dtype, reserved[3];
 };
 
-// The last of outputs that are parts of one row for which f is true; it is true for the first.
-template <class F>
-DR_HD const merge_out& last_out(const merge_out* outs, uint32_t n, F&& f) {
-  uint32_t low = 0, high = n;
-  while (high - low > 1) {
-    const uint32_t middle = low + (high - low) / 2;
-    if (f(outs[middle]))
-      low = middle;
-    else
-      high = middle;
-  }
-  return outs[low];
-}
+// The output that has an element of the row, of outputs that are parts of it.
 DR_HD inline const merge_out& out_of_element(const merge_out* outs, uint32_t n, uint64_t element) {
-  return last_out(outs, n, [&](const merge_out& o) { return o.first <= element; });
+  return last_where(outs, n, [&](const merge_out& o) { return o.first <= element; });
 }
 
 // The tiles of the outputs that a row covers.
@@ -46,7 +34,7 @@ struct row_tiles {
   DR_HD uint64_t first_row(uint32_t width, uint64_t tile) const {
     uint64_t element = tile * merge_tile;
     if (cuts) {
-      const merge_out& o = last_out(outs, cuts, [&](const merge_out& x) { return x.first_tile <= tile; });
+      const merge_out& o = last_where(outs, cuts, [&](const merge_out& x) { return x.first_tile <= tile; });
       element = o.first + (tile - o.first_tile) * merge_tile;
     }
     return width == 1 ? element : element / width;
@@ -70,8 +58,8 @@ struct support_starts {
   uint32_t universe, width;
   row_tiles tiles;
 
-  // A lane's part of what n rows tell, which begin at row `begin` of the support. before: the row ahead of them, if there is
-  // one; last: none follow. A tile belongs to one part: the one that has its first row, else the last.
+  // A lane's share of the tiles that begin among n rows, of which the first is row `begin` of the support. before: the row
+  // ahead of them, if there is one; last: none follow. A tile belongs to one part: the one that has its first row, else the last.
   DR_HD void list(const uint32_t* support, uint32_t n, uint64_t begin, uint32_t before, bool last, unsigned lane,
                   unsigned lanes) const {
     const uint64_t end = tiles.all(universe, width) + 1;
