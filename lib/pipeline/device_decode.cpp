@@ -206,8 +206,10 @@ class device_decoder {
     put(7, host_.based);
     put(8, host_.tensors);
     host_.starts.clear();
-    for (const merge_row& m : host_.merge)
-      host_.starts.push_back({m.starts, m.universe, m.width, {at<merge_out>(5), s_.cuts}});
+    const auto lists = [](const merge_row& m) { return m.lists && m.starts; };
+    if (std::any_of(host_.merge.begin(), host_.merge.end(), lists))
+      for (const merge_row& m : host_.merge)
+        host_.starts.push_back({m.starts, m.universe, m.width, {at<merge_out>(5), s_.cuts}});
     put(9, host_.starts);
     return DR_OK;
   }
