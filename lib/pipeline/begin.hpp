@@ -33,8 +33,8 @@ typename begin_call<N>::args begin_args(std::byte* zero, uint64_t zero_size, std
 
 template <class Args>
 uint64_t begin_blocks(const Args& a) {
-  return std::clamp<uint64_t>(std::max(ceil_div(a.zero_words * 8, begin_tile), ceil_div(a.words, uint64_t{256})), 1,
-                              1024);
+  return std::clamp<uint64_t>(
+      std::max(ceil_div(a.zero_words * 8, begin_tile), ceil_div(a.words, uint64_t{begin_lanes})), 1, 1024);
 }
 
 }  // namespace dr

@@ -57,7 +57,8 @@ struct device_encode_work {
   uint64_t keys_at;
 };
 
-// The workspace of an encode, at an address where there is none. A batch has it once; a call moves it to its workspace.
+// The layout of an encode's workspace. A batch has it once, with pointers from a fixed address, where no memory is; a call
+// moves them to its own workspace.
 struct device_encode_layout {
   device_encode_work work{};
   std::vector<device_encode_row> rows;

@@ -10,12 +10,13 @@ namespace dr {
 
 inline constexpr uint64_t begin_few = 3840, begin_many = 32512;  // bytes that a launch transfers
 
-inline constexpr uint64_t begin_tile = 4 * 16 * 256;  // bytes that a block zeroes
+inline constexpr unsigned begin_lanes = 256;
+inline constexpr uint64_t begin_tile = 4 * 16 * begin_lanes;  // bytes that a block zeroes
 
 template <uint64_t Bytes>
 struct begin_call {
   static constexpr const char* name = "begin_call";
-  static constexpr unsigned lanes = 256, grid_phases = 1;
+  static constexpr unsigned lanes = begin_lanes, grid_phases = 1;
   struct args {
     uint64_t* zero;  // `zero_words` of them; 16-byte aligned
     uint64_t zero_words;

@@ -61,8 +61,8 @@ DR_HD inline double qsgd_value(uint32_t code, float norm, uint32_t levels) {
   return code & 1 ? -v : v;
 }
 
-// The same by 1 / levels as a division rounds it: the quotient as one rounds it, without a division (Markstein 1990). Products
-// of an f32 and 16 bits are far from the ends of f64's range.
+// qsgd_value to the bit, without a division: `inverse` is 1 / levels, rounded, and one remainder corrects the quotient
+// (Markstein 1990). That is exact here, because the product of an f32 and 16 bits is far from the ends of f64's range.
 DR_HD inline double qsgd_value_by(double inverse, uint32_t code, float norm, uint32_t levels) {
   const double a = static_cast<double>(norm) * static_cast<double>(code >> 1), q = a * inverse;
   const double v = std::fma(std::fma(-q, static_cast<double>(levels), a), inverse, q);
