@@ -26,7 +26,8 @@ BOUNDARY = 0.3  # microseconds between launches that start early, less what they
 # Microseconds: once, for each wave, and for each million of candidates or pairs that the launch handles. Changed since they were fitted, and not run: a
 # microsecond less for look-back by a warp (refine, compact, golomb_encode); three less for the filter, of which 17 MB are prefetched; half a one more a wave
 # of golomb_decode, which finds where tiles begin, so that judge_supports has only faults to look at (it was 5 and 7.5 a million); half a one less for
-# select_bracket, which clears its bins while the sample is on its way, four at once.
+# select_bracket, which clears its bins while the sample is on its way, four at once. small_encode: the five kernels that it is made of, less four launches
+# of 1.2 (what an empty one took, back to back).
 COSTS = {
     "begin_call": (1.3, 0, 0), "select_bracket": (2, 7.5, 0), "select_filter": (2, 0, 17), "select_refine": (6.5, 0, 1.5), "select_compact": (8, 0, 13.4),
     "select_fallback": (1.2, 0, 0), "select_adopt": (4, 2, 2), "golomb_encode_tile": (0.5, 8.3, 0), "qsgd_encode": (3.2, 2.4, 0), "pack_frame": (6, 0, 6),
@@ -35,7 +36,7 @@ COSTS = {
     "add_rows": (3, 0, 30), "merge_tiles": (6, 0, 0), "fit_poly_keys": (3, 0, 4), "fit_poly_fit_sorted": (30, 0, 20),
     # These have not run on a device: as their likes.
     "log_quant_range": (2.5, 1.5, 0), "log_quant_levels": (2.5, 2, 0), "log_quant_code": (3.2, 3, 0), "find_changes": (5, 0, 17), "value_raw": (2, 0, 2),
-    "golomb_sum_groups": (4, 1, 0), "select_solve": (3.5, 0, 250), "check_bases": (5, 0, 15), "assign_changes": (3, 0, 10)}
+    "golomb_sum_groups": (4, 1, 0), "select_solve": (3.5, 0, 250), "small_encode": (20.4, 0, 250), "check_bases": (5, 0, 15), "assign_changes": (3, 0, 10)}
 # Microseconds for each block that finds nothing to do, where launches have room for more than there is: a threshold's 52,000 such blocks took 62.
 IDLE = 1.2e-3
 VALUES = {"find_changes": 0, "check_bases": 0, "begin_call": 0, "golomb_sum_groups": 0, "open_frames": 0, "assign_changes": 1024}  # a block of a patch; others 4096
@@ -102,7 +103,7 @@ class Row:
             "assign_changes": (2 * sectors, False, self.selected),
             "select_filter": (read + 8 * candidates, not self.residual, candidates), "select_refine": (0, False, candidates), "select_compact": (0, False, candidates),
             "select_adopt": (12 * self.selected, True, self.selected), "pack_frame": (0, False, self.selected), "subtract_rows": (0, False, self.selected),
-            "select_solve": (4 * largest, True, largest),
+            "select_solve": (4 * largest, True, largest), "small_encode": (4 * largest, True, largest),
             "merge_tiles": ((4 if self.fresh else 8) * self.d + 8 * pairs * (self.frames > 1), False, 0),
             "fit_poly_keys": (12 * self.selected, False, self.selected), "fit_poly_fit_sorted": (12 * self.selected, False, self.selected),
             "select_fallback": (5 * 4 * self.d if self.fails else 0, True, 0)}.get(kernel, (0, False, pairs))

@@ -56,6 +56,8 @@ dr_status find_device(const dr_place& place, device*& out, dr_error& error);
 // without a driver 0.
 dr_status fail_without_device(int runtime, int driver, const char* why, dr_error& error);
 
+class fused_call;
+
 // A call's launches, in order on one stream. Without a device it counts them (and loads their kernels on `loads`,
 // because a capture must not load).
 struct device_queue {
@@ -65,11 +67,14 @@ struct device_queue {
   uint32_t launches = 0;  // a sort is one
   bool beside = false;    // of the next launch, if it may run beside the one before it
   uint32_t nodes = 0;     // bound of the kernels, clears and copies: the nodes of a CUDA graph
+  // Not NULL: launches are one as far as it takes them. Launched before the first that it does not take, or by fused_end.
+  fused_call* fused = nullptr;
 
   // Why the last launch or sort failed.
   const char* reason() const;
   // For codecs and for the pipeline's own kernels alike.
   dr_exec exec(void* scratch = nullptr, uint64_t scratch_size = 0);
+  dr_status fused_end();
 };
 
 // ---- Emulation --------------------------------------------------------------------------------------------

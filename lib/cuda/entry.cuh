@@ -26,9 +26,6 @@ class device_lanes {
   template <class T>
   using each = lane_value<T>;
 
-  __device__ uint32_t index() const { return blockIdx.x; }
-  __device__ uint32_t blocks() const { return gridDim.x; }
-
   template <class T>
   __device__ T sum(const lane_value<T>& x) {
     return own().reduce(x.value, [](T a, T b) { return a + b; });
@@ -93,39 +90,26 @@ class device_warp : public device_lanes<device_warp> {
   }
 };
 
-template <unsigned Lanes>
-class device_block : public device_lanes<device_block<Lanes>> {
+// What a block and a part of one have alike. Own: barrier(), of its lanes.
+template <class Own>
+class device_group : public device_lanes<Own> {
  public:
-  static constexpr unsigned lanes = Lanes;
-
   template <class F>
   __device__ void phase(F&& f) {
     f(threadIdx.x);
-    __syncthreads();
-  }
-  template <class T>
-  __device__ T exclusive_sum(lane_value<T>& x) {
-    using scan = cub::BlockScan<T, Lanes, cub::BLOCK_SCAN_WARP_SCANS>;
-    __shared__ typename scan::TempStorage temp;
-    T total;
-    scan(temp).ExclusiveSum(x.value, x.value, total);
-    __syncthreads();
-    return total;
+    Own::barrier();
   }
   template <class T>
   __device__ T get(const T& shared) {
     const T value = shared;
-    __syncthreads();
+    Own::barrier();
     return value;
   }
   template <class T, class F>
   __device__ T once(F&& f) {
     __shared__ T value;
     if (threadIdx.x == 0) value = f();
-    __syncthreads();
-    const T own = value;
-    __syncthreads();
-    return own;
+    return shown(value);
   }
   template <class T, class F>
   __device__ T by_warp(F&& f) {
@@ -135,10 +119,100 @@ class device_block : public device_lanes<device_block<Lanes>> {
       const T own = f(warp);
       if (threadIdx.x == 0) value = own;
     }
-    __syncthreads();
+    return shown(value);
+  }
+
+ protected:
+  // What lane 0 has just written, for all lanes; it may be overwritten afterwards.
+  template <class T>
+  __device__ static T shown(const T& value) {
+    Own::barrier();
     const T own = value;
-    __syncthreads();
+    Own::barrier();
     return own;
+  }
+};
+
+// The first Lanes threads of a block, as block `index` of `blocks`. (CUB's collectives of a block are for all of its threads.)
+template <unsigned Lanes>
+class device_part : public device_group<device_part<Lanes>> {
+ public:
+  static constexpr unsigned lanes = Lanes;
+
+  __device__ device_part(uint32_t index, uint32_t blocks) : index_(index), blocks_(blocks) {}
+  __device__ uint32_t index() const { return index_; }
+  __device__ uint32_t blocks() const { return blocks_; }
+  __device__ static void barrier() { asm volatile("bar.sync 1, %0;" ::"n"(Lanes) : "memory"); }
+
+  template <class T>
+  __device__ T exclusive_sum(lane_value<T>& x) {
+    using scan = cub::WarpScan<T>;
+    __shared__ typename scan::TempStorage temp[warps];
+    __shared__ T of_warp[warps];
+    const unsigned own = threadIdx.x / warp_lanes;
+    T sum;
+    scan(temp[own]).ExclusiveSum(x.value, x.value, sum);
+    if (threadIdx.x % warp_lanes == 0) of_warp[own] = sum;
+    barrier();
+    T before{}, total{};
+    for (unsigned i = 0; i < warps; ++i) {
+      if (i == own) before = total;
+      total = total + of_warp[i];
+    }
+    barrier();
+    x.value = before + x.value;
+    return total;
+  }
+
+ private:
+  friend device_lanes<device_part>;
+  static constexpr unsigned warps = Lanes / warp_lanes;
+  static_assert(Lanes % warp_lanes == 0);
+
+  template <class T, class F>
+  __device__ T reduce(T x, F&& f) {
+    using reduction = cub::WarpReduce<T>;
+    __shared__ typename reduction::TempStorage temp[warps];
+    __shared__ T of_warp[warps];
+    const unsigned own = threadIdx.x / warp_lanes;
+    const T result = reduction(temp[own]).Reduce(x, f);
+    if (threadIdx.x % warp_lanes == 0) of_warp[own] = result;
+    barrier();
+    T all = of_warp[0];
+    for (unsigned i = 1; i < warps; ++i) all = f(all, of_warp[i]);
+    barrier();
+    return all;
+  }
+
+  const uint32_t index_, blocks_;
+};
+
+template <unsigned Lanes>
+class device_block : public device_group<device_block<Lanes>> {
+ public:
+  static constexpr unsigned lanes = Lanes;
+
+  __device__ uint32_t index() const { return blockIdx.x; }
+  __device__ uint32_t blocks() const { return gridDim.x; }
+  __device__ static void barrier() { __syncthreads(); }
+
+  template <class T>
+  __device__ T exclusive_sum(lane_value<T>& x) {
+    using scan = cub::BlockScan<T, Lanes, cub::BLOCK_SCAN_WARP_SCANS>;
+    __shared__ typename scan::TempStorage temp;
+    T total;
+    scan(temp).ExclusiveSum(x.value, x.value, total);
+    barrier();
+    return total;
+  }
+  template <unsigned Part, class F>
+  __device__ void parts(uint32_t blocks, F&& f) {
+    static_assert(Part <= Lanes);
+    if (threadIdx.x >= Part) return;
+    for (uint32_t i = 0; i < blocks; ++i) {
+      device_part<Part> block(i, blocks);
+      f(block);
+    }
   }
 
  private:
@@ -151,10 +225,7 @@ class device_block : public device_lanes<device_block<Lanes>> {
     __shared__ T all;
     const T result = reduction(temp).Reduce(x, f);
     if (threadIdx.x == 0) all = result;
-    __syncthreads();
-    const T own = all;
-    __syncthreads();
-    return own;
+    return this->shown(all);
   }
 };
 

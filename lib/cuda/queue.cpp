@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "cuda/device.hpp"
+#include "cuda/fused.hpp"
 #include "primitive/bits.hpp"
 
 namespace dr {
@@ -14,19 +15,29 @@ uint32_t nodes_of(const dr_sort& s) {
   return 4 + 2 * 8 * portions + 2;
 }
 
-dr_status launch(void* queue, const dr_kernel* kernel, uint32_t blocks, const void* args) {
-  auto& q = *static_cast<device_queue*>(queue);
-  if (q.loads) q.loads->load(*kernel);
-  const bool beside = std::exchange(q.beside, false);
+dr_status launch_alone(device_queue& q, const dr_kernel& kernel, uint32_t blocks, const void* args, bool beside) {
+  if (q.loads) q.loads->load(kernel);
   if (q.where)
-    if (const dr_status status = q.where->launch(q.stream, *kernel, blocks, args, beside)) return status;
+    if (const dr_status status = q.where->launch(q.stream, kernel, blocks, args, beside)) return status;
   ++q.launches;
   ++q.nodes;
   return DR_OK;
 }
 
+dr_status launch(void* queue, const dr_kernel* kernel, uint32_t blocks, const void* args) {
+  auto& q = *static_cast<device_queue*>(queue);
+  bool beside = std::exchange(q.beside, false);
+  if (q.fused) {
+    if (q.fused->take(*kernel, blocks, args)) return DR_OK;
+    if (const dr_status status = q.fused_end()) return status;
+    beside = false;  // the launch ahead has more than what this one does not need
+  }
+  return launch_alone(q, *kernel, blocks, args, beside);
+}
+
 dr_status sort(void* queue, const dr_sort* s) {
   auto& q = *static_cast<device_queue*>(queue);
+  if (const dr_status status = q.fused_end()) return status;
   ++q.launches;
   q.nodes += nodes_of(*s);
   if (q.loads)
@@ -38,6 +49,11 @@ dr_status sort(void* queue, const dr_sort* s) {
 
 const char* device_queue::reason() const {
   return where ? where->reason() : loads ? loads->reason() : "too large for one launch";
+}
+
+dr_status device_queue::fused_end() {
+  const fused_call* const all = std::exchange(fused, nullptr);
+  return all && !all->is_empty() ? launch_alone(*this, all->whole(), 1, all->args(), false) : DR_OK;
 }
 
 dr_exec device_queue::exec(void* scratch, uint64_t scratch_size) {

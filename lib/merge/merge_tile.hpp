@@ -168,14 +168,13 @@ struct add_rows {
     merge_out o = a.outs[row];  // loaded with the row; of outputs that are its parts, the one of an element
     const bool all = has_all(m);
     const void* const values = values_of(m);
-    const uint64_t rows = support_rows(m),
-                   tiles =
-                       (row + 1 < a.n ? a.rows[row + 1].first_tile : b.blocks() / parts + a.tile_base) - m.first_tile;
-    const uint64_t begin = uint64_t{tile - m.first_tile} * row_tile + b.index() % parts * lanes;
+    const uint64_t rows = support_rows(m);
+    const uint32_t first = (m.first_tile - a.tile_base) * parts,
+                   end = row + 1 < a.n ? (a.rows[row + 1].first_tile - a.tile_base) * parts : b.blocks();
     if (failed) return;
     b.phase([&](unsigned lane) {
       // A row in dense mode has more elements than its tiles cover.
-      for (uint64_t i = begin + lane; i < rows; i += tiles * row_tile)
+      for (uint64_t i = uint64_t{b.index() - first} * lanes + lane; i < rows; i += uint64_t{end - first} * lanes)
         for (uint32_t w = 0; w < m.width; ++w) {
           uint64_t at = (all ? i : uint64_t{m.support[i]}) * m.width + w;
           const float value = value_at(m.dtype, values, i * m.width + w);

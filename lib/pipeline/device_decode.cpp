@@ -7,6 +7,7 @@
 
 #include "core/arena.hpp"
 #include "core/codec_notes.hpp"
+#include "cuda/fused.hpp"
 #include "pipeline/begin.hpp"
 #include "pipeline/device_decode_work.hpp"
 #include "pipeline/device_encode.hpp"
@@ -497,10 +498,12 @@ class device_deliverer {
   // Adds one frame to outputs of its own.
   dr_status add(uint32_t frame, const merge_out* to, const gate_state* gate, bool restores) {
     const auto n = static_cast<uint32_t>(s_.rows.size());
-    const uint64_t base = ceil_tiles(frame, 0), end = ceil_tiles(frame, n);
+    if (n == 0) return DR_OK;
+    const uint64_t base = ceil_tiles(frame, 0), before = ceil_tiles(frame, n - 1) - base;
     const add_rows::args args{judged_.merged + uint64_t{frame} * n, to,      gate,    n,
                               static_cast<uint32_t>(base),          s_.cuts, restores};
-    return launched(launch<add_rows>(queue_.exec(), (end - base) * add_rows::parts, args));
+    const uint64_t last = std::max<uint64_t>(1, ceil_div(s_.rows[n - 1].decoded_max, add_rows::lanes));
+    return launched(launch<add_rows>(queue_.exec(), before * add_rows::parts + last, args));
   }
 
   dr_status launched(dr_status s) {
@@ -525,6 +528,12 @@ class device_deliverer {
   device_queue& queue_;
   dr_error& error_;
 };
+
+// Whether one block does all of it in less time than launches take.
+bool is_small(const decode_shape& shape, const decode_request& request) {
+  return shape.rows.size() == 1 && request.frames.size() == 1 && !shape.patches &&
+         shape.rows[0].decoded_max <= fused_values;
+}
 
 }  // namespace
 
@@ -561,6 +570,7 @@ void load_decode_kernels(const decode_shape& shape, device& where) {
   where.load(kernel<open_frames<begin_many>>);
   where.load(kernel<add_rows>);
   where.load(kernel<merge_tiles>);
+  where.load(*small_decode_kernel().whole);
 }
 
 dr_status judge_on_device(const decode_shape& shape, const decode_request& request, std::span<const tensor_out> outs,
@@ -590,9 +600,12 @@ dr_status decode_on_device(const decode_shape& shape, const decode_request& requ
                            device_queue& queue, void* workspace, uint64_t workspace_size, dr_result* result,
                            device_decode_scratch& host, dr_error& error) {
   judged_frames judged;
-  const dr_status s =
-      judge_on_device(shape, request, outs, queue, workspace, workspace_size, result, host, judged, error);
-  return s || !request.delivers ? s : deliver_on_device(shape, request, outs, judged, queue, error);
+  fused_call small(queue, is_small(shape, request) ? &small_decode_kernel() : nullptr);
+  dr_status s = judge_on_device(shape, request, outs, queue, workspace, workspace_size, result, host, judged, error);
+  if (!s && request.delivers) s = deliver_on_device(shape, request, outs, judged, queue, error);
+  if (s) return s;
+  s = queue.fused_end();
+  return s ? fail(error, s, "device: a launch failed: %s", queue.reason()) : DR_OK;
 }
 
 }  // namespace dr

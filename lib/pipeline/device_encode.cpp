@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "core/arena.hpp"
+#include "cuda/fused.hpp"
 #include "feedback/feedback_tile.hpp"
 #include "feedback/residual.hpp"
 #include "pipeline/device_decode_work.hpp"
@@ -26,6 +27,12 @@ class device_encoder {
 
   dr_status run(const device_prepared& prepared, void* workspace, uint8_t* frame, uint64_t capacity,
                 dr_result* result) {
+    fused_call small(queue_, is_small(b_) ? &small_encode_kernel() : nullptr);
+    if (const dr_status s = launch_all(prepared, workspace, frame, capacity, result)) return s;
+    return launched(queue_.fused_end());
+  }
+  dr_status launch_all(const device_prepared& prepared, void* workspace, uint8_t* frame, uint64_t capacity,
+                       dr_result* result) {
     prepared.memory.place(static_cast<std::byte*>(workspace), w_, rows_, scratch_, units_);
     for (size_t i = 0; i < rows_.size() && queue_.where; ++i) use_in_place(i);
     if (const dr_status s = begin(prepared.headers[(call_.flags & DR_CALL_TAG) != 0])) return s;
@@ -37,6 +44,11 @@ class device_encoder {
   }
 
  private:
+  // Whether one block does all of it in less time than launches take.
+  static bool is_small(const batch& b) {
+    return b.rows.size() == 1 && b.units[0].source_max <= (b.units[0].sparse ? fused_values : solve_most(false));
+  }
+
   const tensor_view& tensor_of(size_t row) const { return tensors_[b_.units[b_.rows[row].unit].first_tensor]; }
   uint64_t segment_of(size_t row) const { return row - unit_of(row).first_row; }
   const wire_plan& wire_of(size_t row) const { return b_.wire[b_.rows[row].plan]; }
@@ -627,6 +639,10 @@ dr_status count_device_launches(const batch& b, const device_prepared& prepared,
   call.flags = DR_CALL_TAG;
   device_encoder e(b, call, {}, dry, host, error);
   void* const workspace = reinterpret_cast<void*>(uintptr_t{1} << 32);  // never read
+  // Kernels of what a call fuses are loaded, too: one with other flags may launch them.
+  if (loads)
+    if (const dr_status s = e.launch_all(prepared, workspace, nullptr, 0, nullptr)) return s;
+  dry.nodes = dry.launches = 0;
   if (const dr_status s = e.run(prepared, workspace, nullptr, 0, nullptr)) return s;
   launches = dry.nodes;
   return DR_OK;

@@ -17,9 +17,9 @@
 // between them through b.get(s.x), which all lanes call. Code between phases is uniform: every lane follows the same
 // path and has its own copy of the variables there, so a phase may read but not write them. Registers that outlive a
 // phase are `typename Block::template each<T>`. What few lanes do with many barriers runs in `by_warp`: a block of 32
-// lanes, whose barriers cost next to nothing. Every store to global memory at an address that depends on data checks
-// the bound of this address itself. Loops are bounded by constants or by bounds from the host. Nothing depends on the
-// order of lanes or blocks.
+// lanes, whose barriers cost next to nothing. `parts` does the work of several smaller blocks, one after the other
+// (fused_tile.hpp). Every store to global memory at an address that depends on data checks the bound of this address
+// itself. Loops are bounded by constants or by bounds from the host. Nothing depends on the order of lanes or blocks.
 #pragma once
 
 #include <cstddef>
@@ -74,12 +74,14 @@ class host_block {
     const T& operator[](unsigned lane) const { return value[lane]; }
   };
 
-  host_block(const emulated_grid& grid, uint32_t index) : grid_(grid), index_(index) {}
+  host_block(const emulated_grid& grid, uint32_t index) : host_block(grid, index, grid.blocks) {}
+  host_block(const emulated_grid& grid, uint32_t index, uint32_t blocks)
+      : grid_(grid), index_(index), blocks_(blocks) {}
   host_block(const host_block&) = delete;
   host_block& operator=(const host_block&) = delete;
 
   uint32_t index() const { return index_; }
-  uint32_t blocks() const { return grid_.blocks; }
+  uint32_t blocks() const { return blocks_; }
 
   // Calls f(lane) for every lane, then waits for all.
   template <class F>
@@ -144,9 +146,18 @@ class host_block {
   // f(warp): the block's first 32 lanes as a block of their own. Its result, for all lanes.
   template <class T, class F>
   T by_warp(F&& f) {
-    static_assert(Used == Lanes && Lanes >= warp_lanes);
-    host_block<Lanes, warp_lanes> warp(grid_, index_);
+    static_assert(Used >= warp_lanes);
+    host_block<Lanes, warp_lanes> warp(grid_, index_, blocks_);
     return f(warp);
+  }
+  // f(block) for each of `blocks` blocks of the first Part lanes; the other lanes go on. A barrier has to follow.
+  template <unsigned Part, class F>
+  void parts(uint32_t blocks, F&& f) {
+    static_assert(Part <= Used);
+    for (uint32_t i = 0; i < blocks; ++i) {
+      host_block<Lanes, Part> block(grid_, i, blocks);
+      f(block);
+    }
   }
 
  private:
@@ -158,7 +169,7 @@ class host_block {
   }
 
   const emulated_grid& grid_;
-  const uint32_t index_;
+  const uint32_t index_, blocks_;
 };
 
 template <class K>

@@ -154,6 +154,8 @@ def judge(tree, path, name, target):
             return None if target.name == own_list else f"it includes {own_list} of codecs/ only"
         if theirs not in {"include", "core", "primitive", mine, None} | ({"sparsify"} if sparsifier else set()) | ({"cuda"} if path.suffix in {".cu", ".cuh"} else set()) and not is_family(theirs):
             return f"a codec includes neither another codec nor more of the engine than core and primitive, so not {theirs}"
+    elif mine == "builtin" and path.stem == "small_calls" and target is not None and (target.name.endswith("_tile.hpp") or theirs == "cuda"):
+        return None  # it lists the kernels of which a fused one consists
     elif mine == "builtin":
         if theirs not in {"include", "core", "builtin", None} and str(target) not in {"lib/sparsify/sparsifier.hpp", "lib/feedback/feedback_kinds.hpp"}:
             return f"the list of built-ins does not see {theirs}"
@@ -441,6 +443,8 @@ PLANTS = [
     ("codecs/value/qsgd/qsgd_neon.cpp", "#include <arm_neon.h>", "neon_vectors.hpp"),
     ("codecs/order/bitpack/bitpack_codec.cpp", '#include "exchange/star.hpp"', None),  # there is no such file: no complaint
     ("codecs/builtin.cpp", '#include "sparsify/select.hpp"', "list of built-ins does not see sparsify"),
+    ("codecs/builtin.cpp", '#include "sparsify/select_tile.hpp"', "list of built-ins does not see sparsify"),
+    ("codecs/small_calls.cpp", '#include "pipeline/batch.hpp"', "list of built-ins does not see pipeline"),
     ("tool/main.cpp", '#include "core/pool.hpp"', "include/ only"),
     ("tool/compare/compare.cpp", '#include "core/pool.hpp"', "include/ only"),
     ("tool/predict/network.cpp", '#include "tool/compare/row.hpp"', "tool predict does not see tool compare"),
