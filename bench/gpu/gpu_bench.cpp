@@ -495,6 +495,7 @@ class bench {
     const tensor_shape t{place::on_cuda ? 36864 : scaled(36864 * 100)};
     limits l{20.0};
     l.stream_gate = 30.0;
+    l.launches_most = 1;
     encode(g, "36,864, 1 %", topr("ratio=0.01", usual), {t}, l);
     encode(g, "  raw both", topr("ratio=0.01", "index=raw value=raw"), {t}, {});
     decode(g, "  its frame, added", topr("ratio=0.01", usual), {t}, 1, true, {});

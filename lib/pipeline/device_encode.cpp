@@ -46,7 +46,9 @@ class device_encoder {
  private:
   // Whether one block does all of it in less time than launches take.
   static bool is_small(const batch& b) {
-    return b.rows.size() == 1 && b.units[0].source_max <= (b.units[0].sparse ? fused_values : solve_most(false));
+    if (b.rows.size() != 1 || b.patches()) return false;
+    const unit& u = b.units[0];
+    return u.sparse ? u.source_max <= fused_values : !b.has_large && device_select_job_of(b, 0).solved;
   }
 
   const tensor_view& tensor_of(size_t row) const { return tensors_[b_.units[b_.rows[row].unit].first_tensor]; }

@@ -286,7 +286,8 @@ TEST_CASE("launches do not grow with the number of tensors") {
       for (size_t i = 0; i < n; ++i) all.push_back(make(DR_F32, 100 + i, i));
       return placed_batch(text, all).info.launches;
     };
-    CHECK(launches(161) == launches(1));
+    CHECK(launches(161) == launches(2));
+    CHECK(launches(1) <= launches(2));  // one block may do all of one small tensor
   }
 }
 

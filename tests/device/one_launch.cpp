@@ -134,6 +134,8 @@ TEST_CASE("the launches of a call of one tensor") {
   // 4,000 values are four blocks of qsgd; 5,000 are five, and more than a decode has in one block.
   CHECK(launches("sparsify=topr(count=4000) index=golomb value=qsgd", 40000) == std::array<size_t, 3>{1, 2, 2});
   CHECK(launches("sparsify=topr(count=5000) index=golomb value=qsgd", 40000) == std::array<size_t, 3>{4, 6, 6});
+  // What one block does not select is launched as ever: begin, filter, refine, compact, values, indices and pack.
+  CHECK(launches("sparsify=threshold(value=3) index=golomb value=qsgd", 36864)[0] == 7);
   // What is no part is launched behind those that are.
   CHECK(launches("sparsify=topr(ratio=0.01) index=rice value=qsgd", 36864) == std::array<size_t, 3>{3, 5, 5});
 }
