@@ -176,7 +176,8 @@ TEST_CASE("launches do not grow with the tensors of a bucket") {
       for (size_t i = 0; i < n; ++i) all.push_back(make(DR_F32, 32200 / n, i));
       return placed_batch(text, all).info.launches;
     };
-    CHECK(launches(161) == launches(1));
+    CHECK(launches(161) == launches(41));
+    CHECK(launches(1) <= launches(41));  // one block may do all of a small one
   }
 }
 

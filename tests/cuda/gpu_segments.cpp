@@ -210,10 +210,10 @@ TEST_CASE("frames in segments merge in the order of the frames, by pairs and by 
   require_no_trouble();
 }
 
-TEST_CASE("any number of segments takes as many launches as one tensor, and one that cuts the selection") {
+TEST_CASE("any number of segments takes as many launches as whole tensors, and one that cuts the selection") {
   for (const char* text :
        {"sparsify=topr(ratio=0.1) index=golomb value=qsgd", "sparsify=none index=golomb value=raw"}) {
-    const gradients g{make(DR_F32, 32000, 1)};
+    const gradients g{make(DR_F32, 32000, 1), make(DR_F32, 300, 2)};
     const uint32_t whole = placed_batch(text, g).info.launches;
     CHECK(placed_batch(text, g, 1, 16000).info.launches == whole + 1);
     CHECK(placed_batch(text, g, 1, 96).info.launches == whole + 1);
