@@ -20,8 +20,6 @@
 
 namespace dr {
 
-inline constexpr uint64_t begin_small = 1024;  // bytes of descriptors of one row
-
 // A kernel over jobs, of which there is one.
 template <template <class> class K, class Common>
 using small_job = fused_part<K<tile_args<Common, jobs_few>>, K<tile_args<Common, 1>>>;

@@ -502,7 +502,10 @@ class device_deliverer {
     const uint64_t base = ceil_tiles(frame, 0), before = ceil_tiles(frame, n - 1) - base;
     const add_rows::args args{judged_.merged + uint64_t{frame} * n, to,      gate,    n,
                               static_cast<uint32_t>(base),          s_.cuts, restores};
-    const uint64_t last = std::max<uint64_t>(1, ceil_div(s_.rows[n - 1].decoded_max, add_rows::lanes));
+    // (A dense row has more than is expected.)
+    const auto& r = s_.rows[n - 1];
+    const uint64_t least = r.takes_dense ? add_rows::parts : 1;
+    const uint64_t last = std::max(least, ceil_div(r.decoded_max, uint64_t{add_rows::lanes}));
     return launched(launch<add_rows>(queue_.exec(), before * add_rows::parts + last, args));
   }
 
@@ -529,10 +532,12 @@ class device_deliverer {
   dr_error& error_;
 };
 
-// Whether one block does all of it in less time than launches take.
+// Whether one block may do all of it.
 bool is_small(const decode_shape& shape, const decode_request& request) {
-  return shape.rows.size() == 1 && request.frames.size() == 1 && !shape.patches &&
-         shape.rows[0].decoded_max <= fused_values;
+  if (shape.rows.size() != 1 || request.frames.size() != 1 || shape.patches) return false;
+  const auto& r = shape.rows[0];
+  const uint64_t rows = r.takes_dense ? std::max(r.universe, r.decoded_max) : r.decoded_max;
+  return rows * shape.wire[r.plan].width <= fused_values;
 }
 
 }  // namespace

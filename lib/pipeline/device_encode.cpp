@@ -27,7 +27,7 @@ class device_encoder {
 
   dr_status run(const device_prepared& prepared, void* workspace, uint8_t* frame, uint64_t capacity,
                 dr_result* result) {
-    fused_call small(queue_, is_small(b_) ? &small_encode_kernel() : nullptr);
+    fused_call small(queue_, is_small(b_, prepared.memory) ? &small_encode_kernel() : nullptr);
     if (const dr_status s = launch_all(prepared, workspace, frame, capacity, result)) return s;
     return launched(queue_.fused_end());
   }
@@ -44,11 +44,12 @@ class device_encoder {
   }
 
  private:
-  // Whether one block does all of it in less time than launches take.
-  static bool is_small(const batch& b) {
-    if (b.rows.size() != 1 || b.patches()) return false;
+  // Whether one block may do all of it. (With keys the descriptors are longest.)
+  static bool is_small(const batch& b, const device_encode_layout& memory) {
+    if (b.rows.size() != 1 || b.patches() || memory.work.keys_at + sizeof(row_keys) > begin_small) return false;
     const unit& u = b.units[0];
-    return u.sparse ? u.source_max <= fused_values : !b.has_large && device_select_job_of(b, 0).solved;
+    if (b.rows[0].listed.count_max * u.width > fused_values) return false;
+    return u.sparse || (!b.has_large && device_select_job_of(b, 0).solved);
   }
 
   const tensor_view& tensor_of(size_t row) const { return tensors_[b_.units[b_.rows[row].unit].first_tensor]; }
@@ -642,8 +643,10 @@ dr_status count_device_launches(const batch& b, const device_prepared& prepared,
   device_encoder e(b, call, {}, dry, host, error);
   void* const workspace = reinterpret_cast<void*>(uintptr_t{1} << 32);  // never read
   // Kernels of what a call fuses are loaded, too: one with other flags may launch them.
-  if (loads)
+  if (loads) {
+    loads->load(kernel<draw_row_keys>);
     if (const dr_status s = e.launch_all(prepared, workspace, nullptr, 0, nullptr)) return s;
+  }
   dry.nodes = dry.launches = 0;
   if (const dr_status s = e.run(prepared, workspace, nullptr, 0, nullptr)) return s;
   launches = dry.nodes;

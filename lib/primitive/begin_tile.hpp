@@ -8,7 +8,8 @@
 
 namespace dr {
 
-inline constexpr uint64_t begin_few = 3840, begin_many = 32512;  // bytes that a launch transfers
+// Bytes that a launch transfers; begin_small: one that is part of a fused one.
+inline constexpr uint64_t begin_small = 1024, begin_few = 3840, begin_many = 32512;
 
 inline constexpr unsigned begin_lanes = 256;
 inline constexpr uint64_t begin_tile = 4 * 16 * begin_lanes;  // bytes that a block zeroes

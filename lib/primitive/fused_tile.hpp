@@ -10,8 +10,9 @@
 
 namespace dr {
 
-// A launch of more blocks is not fused, nor a call of more values: they are faster side by side.
-inline constexpr uint32_t fused_blocks = 4, fused_values = 4096;
+// A launch of more blocks is not fused, and a call of more values should not be: they are faster side by side. (Of as many
+// values add_rows has four blocks, and codecs have one or two.)
+inline constexpr uint32_t fused_blocks = 4, fused_values = 1024;
 
 // A kernel that may be fused. `Alone`: the one that is launched otherwise. `Own`: the same with arguments of the size that
 // it needs here, so that all of them fit into one launch.
