@@ -304,7 +304,8 @@ typedef struct dr_exec {
   uint32_t workers, reserved;
   void *pool;
   void (*parallel)(void *pool, size_t n, void (*f)(void *arg, size_t item, size_t worker), void *arg);
-  /* CUDA operations only: enqueue on the call's stream. DEVICE, UNSUPPORTED (no kernel for this place). */
+  /* CUDA operations only: enqueue on the call's stream, in the order of these calls. They may be held back until others
+   * follow, so an operation enqueues by nothing else. DEVICE, UNSUPPORTED (no kernel for this place). */
   void *device;
   dr_status (*launch)(void *device, const dr_kernel *, uint32_t blocks, const void *args);
   dr_status (*sort)(void *device, const dr_sort *);
