@@ -278,7 +278,7 @@ def test_pt_files_are_read_by_the_command_and_named_in_the_rows(torch, tmp_path)
     assert numpy.array_equal(found["model.weight"], weight.contiguous().numpy().ravel())
     assert numpy.allclose(found["emb"], embedding.to_dense().numpy().ravel(), rtol=1e-6)
     message = refusal("compare", tmp_path / "g.pt")
-    assert "pickles" in message and "`python -m deepreduce compare` reads it safely" in message
+    assert "pickles" in message and "`python -m deepreduce convert FILE.pt --output FILE.safetensors` reads it safely" in message
 
 
 @pytest.mark.parametrize("name", [b"\xffg.pt", b"\xffg.npz", "é.pt".encode(), b'"g".pt'])

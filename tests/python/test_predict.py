@@ -211,6 +211,8 @@ def test_compare_takes_each_tensors_plan_from_a_book(tmp_path):
     assert plans["a.weight"] == EXACT and "index=all value=raw" in plans["a.bias"]
     total = report["totals"][-1]
     assert total["plan"] == f"book {book}" and total["tensors"] == 2
+    table = run("compare", file, "--book", book, "--repeat", 3).stdout.decode()
+    assert "Totals over all tensors" in table and "  book " in table and "Tensor by tensor" in table
     # Rows of another book, or of another run, are in no total of this one.
     write(tmp_path / "saved.json", json.dumps(report))
     more = json.loads(run("compare", file, "--from", tmp_path / "saved.json", "--book", book, "--repeat", 1, "--format", "json").stdout)

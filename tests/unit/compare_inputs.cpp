@@ -854,8 +854,8 @@ TEST_CASE("a folder skips an array of integers with a note, a file of one array 
 
 TEST_CASE("a pickle is not opened, and the error reports what reads it") {
   const temporary_folder folder;
-  check_refused(argument, folder.write("g.pt", "x"), "`python -m deepreduce compare`");
-  check_refused(argument, folder.write("g.pth", "x"), "`python -m deepreduce compare`");
+  check_refused(argument, folder.write("g.pt", "x"), "`python -m deepreduce convert ");
+  check_refused(argument, folder.write("g.pth", "x"), "`python -m deepreduce convert ");
 }
 
 TEST_CASE("a large file is mapped and yields what a small one does") {

@@ -56,6 +56,7 @@ struct subject_names {
 };
 
 std::vector<std::string> stages_of(const json_row& row) {
+  if (is_book(row)) return {shown_text(row, "plan")};
   std::istringstream words(shown_text(row, "plan"));
   return {std::istream_iterator<std::string>(words), {}};
 }
@@ -87,7 +88,7 @@ std::vector<std::string> without(std::vector<std::string> stages, const std::vec
 
 // What selects values, what becomes of the others, and how ranks exchange: a heading has it where several plans share it.
 std::vector<std::string> selection_of(const json_row& row) {
-  if (is_memcpy(row)) return {};
+  if (!has_plan(row)) return {};
   const plan_reading plan = read_plan(shown_text(row, "plan"));
   std::vector<std::string> stages = stages_of(row);
   std::erase_if(stages,
@@ -96,7 +97,7 @@ std::vector<std::string> selection_of(const json_row& row) {
 }
 
 bool has_sparsifier(const std::vector<std::string>& stages, const json_row& row) {
-  return !is_memcpy(row) && std::ranges::find(stages, read_plan(shown_text(row, "plan")).sparsify) != stages.end();
+  return has_plan(row) && std::ranges::find(stages, read_plan(shown_text(row, "plan")).sparsify) != stages.end();
 }
 
 // A preset's name, or the stages that are not `shared`.
@@ -375,8 +376,6 @@ std::string totals_table(std::span<const json_row> totals, const table_request& 
          worst_tensors(totals, request.style);
 }
 
-std::string short_plan(const json_row& row, std::span<const json_row> rows) {
-  return is_memcpy(row) ? std::string() : plan_of(row, shared_stages(rows), false);
-}
+std::string whole_plan(const json_row& row) { return is_memcpy(row) ? std::string() : plan_of(row, {}, false); }
 
 }  // namespace dr::compare

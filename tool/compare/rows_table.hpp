@@ -25,7 +25,7 @@ std::string rows_table(std::span<const json_row> rows, const table_request& requ
 // Totals, with the number of tensors and the worst tensor.
 std::string totals_table(std::span<const json_row> totals, const table_request& request);
 
-// The stages that all plans of the rows share are left out; "" for memcpy.
-std::string short_plan(const json_row& row, std::span<const json_row> rows);
+// As a user writes it: a preset's name, or all stages; "" for memcpy.
+std::string whole_plan(const json_row& row);
 
 }  // namespace dr::compare

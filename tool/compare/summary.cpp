@@ -69,7 +69,7 @@ bool halves_exactly(const json_row& row) {
 bool all_wait(std::span<const json_row> rows) {
   bool any = false;
   for (const json_row& row : rows) {
-    if (is_memcpy(row) || !read_plan(text_of(row, "plan")).sparsifies) continue;
+    if (!has_plan(row) || !read_plan(text_of(row, "plan")).sparsifies) continue;
     const parsed_stages parsed(text_of(row, "plan"));
     const dr_stage* const feedback = find_stage(parsed.stages(), "feedback");
     if (!feedback || std::string_view(feedback->name) != "residual") return false;
@@ -94,7 +94,7 @@ std::string training_text(std::span<const json_row> rows, const json_row* smalle
   };
   std::string text;
   if (trained && trained != smallest) {
-    text = smaller_text(*trained) + ": " + short_plan(*trained, rows);
+    text = smaller_text(*trained) + ": " + whole_plan(*trained);
     if (const std::string words = words_of(trained); !words.empty()) text += ": " + words;
   }
   if (const std::string words = words_of(smallest); !words.empty())
@@ -103,12 +103,12 @@ std::string training_text(std::span<const json_row> rows, const json_row* smalle
 }
 
 // A plan in words, unless a line above has it.
-std::string plan_or_label(const json_row* row, std::span<const json_row> rows, const json_row* smallest,
-                          const json_row* fastest, const json_row* exact) {
+std::string plan_or_label(const json_row* row, const json_row* smallest, const json_row* fastest,
+                          const json_row* exact) {
   return row == fastest    ? "the fastest"
          : row == smallest ? "the smallest"
          : row == exact    ? "the best exact"
-                           : short_plan(*row, rows);
+                           : whole_plan(*row);
 }
 
 // winner: winner_of(rows), by name.
@@ -187,21 +187,20 @@ std::string summary_text(std::span<const json_row> rows, const link_facts& net, 
   const auto line = [&](const char* label, const json_row* row, const std::string& plan) {
     if (row) text += labelled(label, plan, width);
   };
-  const auto whole = [&](const json_row* row) { return row ? numbers(*row) + ": " + short_plan(*row, rows) : ""; };
+  const auto whole = [&](const json_row* row) { return row ? numbers(*row) + ": " + whole_plan(*row) : ""; };
   line("smallest:", smallest, whole(smallest));
   line("fastest:", fastest, fastest == smallest ? "the smallest" : whole(fastest));
   const auto is_exact = [](const json_row* row) { return row && number_in(*row, "relative_l2_error") == 0.0; };
   if (!is_exact(smallest) && !is_exact(fastest)) line("best exact:", exact, whole(exact));  // (their lines say so)
   const json_row* const winner = winner_of(rows);
   text += labelled(
-      "pays:",
-      pays_text(rows, net, winner, winner ? plan_or_label(winner, rows, smallest, fastest, exact) : std::string()),
+      "pays:", pays_text(rows, net, winner, winner ? plan_or_label(winner, smallest, fastest, exact) : std::string()),
       width);
   if (const std::string training = training_text(rows, smallest); !training.empty())
     text += labelled("training:", training, width);
   const bool halves = std::ranges::all_of(rows, [](const json_row& row) { return text_of(row, "dtype") == "f32"; });
   const bool exactly =
-      std::ranges::any_of(rows, [](const json_row& row) { return !is_memcpy(row) && halves_exactly(row); });
+      std::ranges::any_of(rows, [](const json_row& row) { return has_plan(row) && halves_exactly(row); });
   if (halves)
     text += labelled("dense bf16:",
                      exactly ? "×2, exact here (values of 8 bits), else 0.2 % off: try it first"
@@ -219,7 +218,7 @@ std::string table_legend(std::span<const json_row> rows, bool totals, const link
   const bool short_floats = std::ranges::any_of(
       rows, [](const json_row& row) { return !text_of(row, "dtype").empty() && text_of(row, "dtype") != "f32"; });
   const bool transforms = std::ranges::any_of(rows, [](const json_row& row) {
-    if (is_memcpy(row)) return false;
+    if (!has_plan(row)) return false;
     const plan_reading plan = read_plan(text_of(row, "plan"));
     return !plan.transform.empty() && !plan.coefficients;
   });

@@ -26,6 +26,9 @@ namespace dr::compare {
 using json_row = nlohmann::ordered_json;
 
 inline bool is_memcpy(const json_row& row) { return row.value("plan", "") == "memcpy"; }
+// The total of a book has no plan of its own: its text is "book FILE".
+inline bool is_book(const json_row& row) { return row.value("plan", "").starts_with("book "); }
+inline bool has_plan(const json_row& row) { return !is_memcpy(row) && !is_book(row); }
 
 // The subject of a row: a tensor, all tensors (of a type) joined, or all in one frame. Different cuts contain the same
 // gradient.

@@ -81,7 +81,9 @@ std::vector<tensor> read_path(const std::string& argument, reading how, std::str
   if (!fs::is_regular_file(status)) refuse(argument, fmt::format("is not a regular file; {}", what_is_read));
   const fs::path extension = fs::path(argument).extension();
   if (extension == ".pt" || extension == ".pth")
-    refuse(argument, "holds pickles, which this program never opens; `python -m deepreduce compare` reads it safely");
+    refuse(argument,
+           "holds pickles, which this program never opens; `python -m deepreduce convert FILE.pt --output "
+           "FILE.safetensors` reads it safely");
   const format* format = format_of(argument);
   if (format == nullptr) refuse(argument, fmt::format("its extension is not known; {}", what_is_read));
   how.made_of = &name;
