@@ -228,6 +228,9 @@ dr_status read_rows(const uint8_t* data, size_t available, uint64_t size, frame_
   if (available < 12) return truncated(error, available, 12);
   if (!has_magic(data)) return corrupt_frame(error, "does not begin with \"DR\"", data[0]);
   out.version = data[frame_at::version];
+  if (out.version == 'P')
+    return fail(error, DR_E_UNSUPPORTED,
+                "frame: begins with \"DRP\", as patches of weights do; deepreduce.patch reads them");
   if (out.version != DR_FORMAT_VERSION)
     return fail(error, DR_E_UNSUPPORTED, "frame: format version %u; this library reads %d", out.version,
                 DR_FORMAT_VERSION);

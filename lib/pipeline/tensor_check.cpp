@@ -99,6 +99,9 @@ dr_status check_tensor(const tensor_view& t, uint64_t i, const tensor_shape& was
   tensor_shape shape{};
   if (const dr_status s = read_shape(t, i, shape, error)) return s;
   if (!method.has_tiles()) shape.rows = was.rows;
+  if (shape.dtype != was.dtype)
+    return bad_tensor(error, i, DR_E_ARGUMENT, shape.dtype, "has %s values; the batch was prepared for %s",
+                      dtype_name(shape.dtype), dtype_name(was.dtype));
   if (uint64_t what = 0; !same_shape(shape, was, what))
     return bad_tensor(error, i, DR_E_ARGUMENT, what, "shape differs from the one that the batch was prepared for");
   const uint64_t present = present_in(t);

@@ -111,9 +111,10 @@ dr_status choose_plan(const named_tensor& t, const unit_rules& rules, const plan
   }
   const exchange_kind how = out->exchange.kind;
   if (how != exchange_kind::gather && how != exchange_kind::owner)
-    return fail(error, DR_E_UNSUPPORTED,
-                "%.80s: `%.80s`: a sender's frames go by exchange=gather or exchange=owner; dr_exchange has the others",
-                t.name.c_str(), own->text.c_str());
+    return fail(
+        error, DR_E_UNSUPPORTED,
+        "%.80s: exchange=%s: a sender's frames go by exchange=gather or exchange=owner; dr_exchange has the others",
+        t.name.c_str(), how == exchange_kind::ring ? "ring" : "hierarchy");
   if (rules.scatters && (out->transforms() || out->has_tiles()))
     return fail(error, DR_E_UNSUPPORTED, "%.80s: `%.80s`: shards have no matrices", t.name.c_str(), own->text.c_str());
   // (Copies in f32 are what a transform sees.)
