@@ -123,11 +123,23 @@ def other_tensors_than_the_first_are_refused():
 def what_is_no_tensor_of_this_rank_is_refused_by_name():
     with raises(deepreduce.ArgumentError, "tensor 1 is None: a parameter without a gradient"):
         AllReduce(LOSSY)([torch.ones(10), None])
+    with raises(deepreduce.ArgumentError, "tensors is one tensor of shape (7,), not a list of tensors"):
+        AllReduce(LOSSY)(torch.zeros(7))
     with raises(deepreduce.ArgumentError, "tensor w is of type ndarray, not a torch.Tensor"):
         AllReduce(LOSSY)({"w": torch.ones(10).numpy()})
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     with raises(deepreduce.Unsupported, "tensor 0 is a DTensor", ".to_local()", "ReduceScatter"):
         AllReduce(LOSSY)([distribute_tensor(torch.ones(10), mesh)])
+
+
+@check("two")
+def arguments_that_are_no_such_number_are_refused_by_name():
+    for arguments, words in [({"timeout": 0}, "timeout = 0.0 s"), ({"timeout": -1}, "timeout = -1.0 s"), ({"timeout": float("nan")}, "timeout = nan s"),
+                             ({"timeout": "a"}, "timeout"), ({"start": -1}, "start = -1"), ({"start": 1.5}, "start is 1.5, not an integer"),
+                             ({"frame_bytes": -1}, "frame_bytes = -1")]:  # fmt: skip
+        for kind in (AllReduce, DDPHook):
+            with raises(deepreduce.ArgumentError, words):
+                kind(LOSSY, **arguments)
 
 
 @check("two")

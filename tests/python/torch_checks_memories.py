@@ -43,7 +43,7 @@ def beside_others_small_tensors_have_the_weight_of_the_gradient():
         ddp = wrapped(torch.nn.Linear(10, 1, bias=False), DDPHook(plan, dense_below=1000, flat=flat))
         for _ in range(3):
             x, out = torch.ones(10), torch.empty(10)
-            reduce(x)
+            reduce([x])
             scatter(out, torch.ones(10 * dist.get_world_size()), dist.group.WORLD, dist.ReduceOp.AVG)
             ddp.zero_grad()
             ddp(torch.ones(1, 10)).sum().backward()

@@ -135,8 +135,10 @@ def require_dict(state: object) -> None:
 
 def saved_part(state: Mapping[str, object], name: str) -> object:
     """A part of a state_dict. ArgumentError if it is missing."""
-    if not isinstance(state, Mapping) or name not in state:
+    if not isinstance(state, Mapping):
         raise ArgumentError(f"the state is a dict with {name!r}, as state_dict returns it, not {type(state).__name__}")
+    if name not in state:
+        raise ArgumentError(f"the state has no {name!r}, as state_dict returns it: its keys are {sorted(map(str, state))}")
     return state[name]
 
 

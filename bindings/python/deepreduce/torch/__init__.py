@@ -14,8 +14,9 @@ MissingRank, ExchangeError  the errors of a failed exchange, raised on all remai
 OutOfStep      raised on all ranks if one is at another step, or did not complete a step that others completed
 
 All work runs on the caller's thread. A step encodes and starts one asynchronous collective. At the end of backward it
-waits, with a deadline, and merges in rank order. Tested over gloo, on the CPU. Tensors on a CUDA device are copied to the
-CPU, encoded there, and copied back; over NCCL the frames travel between the devices (tested with one rank).
+waits, with a deadline, and merges in rank order. Tested over gloo, on the CPU. On a GPU, over NCCL, frames are made and merged
+in its memory where the plan has a path there; otherwise gradients are copied to the CPU, encoded there, and copied back
+(docs/PYTORCH.md).
 """
 
 from ..recording._model_times import Recording, record

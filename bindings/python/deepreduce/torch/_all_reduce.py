@@ -9,6 +9,7 @@ from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Set, Tuple,
 import torch
 import torch.distributed as dist
 
+from .._native._call import unsigned
 from .._native._renamed import argument
 from .._native._types import SavedState
 from ..errors import ArgumentError
@@ -46,7 +47,7 @@ class AllReduce(Exchange):
         nonfinite: str = "error",
     ) -> None:
         super().__init__(plan, dense_below, start, flat, timeout, seed, group, control, nonfinite)
-        self._frame_bytes = self._arguments["frame_bytes"] = frame_bytes
+        self._frame_bytes = self._arguments["frame_bytes"] = None if frame_bytes is None else unsigned(frame_bytes, "frame_bytes")
         self._shapes: Dict[str, Tuple[torch.Size, torch.dtype]] = {}
         self._at: Dict[str, int] = {}
         self._sparse: Set[str] = set()
@@ -72,6 +73,8 @@ class AllReduce(Exchange):
     def start(self, tensors: Tensors) -> None:
         """The first half of a call: encodes the tensors and starts to send them. Computation may overlap; do not change the
         tensors before `finish`. All ranks call both, in the same order relative to their other collectives."""
+        if isinstance(tensors, torch.Tensor):
+            raise ArgumentError(f"tensors is one tensor of shape {tuple(tensors.shape)}, not a list of tensors")
         named = tensors if isinstance(tensors, Mapping) else {str(i): tensor for i, tensor in enumerate(tensors)}
         self._require_idle()
         self._check(named)

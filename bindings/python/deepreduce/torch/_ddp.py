@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from .._files._torch_arrays import named_parameters_of
+from .._native._call import unsigned
 from .._native._renamed import argument, caller_level
 from .._native._types import SavedPart, SavedState
 from ..errors import ArgumentError, Unsupported
@@ -99,7 +100,7 @@ class DDPHook(Exchange):
         if auto and control is not None:
             raise ArgumentError('"auto" chooses one plan; with control the plan is a ladder')
         super().__init__(None if auto else plan, dense_below, start, flat, timeout, seed, group, control, nonfinite)
-        self._frame_bytes = self._arguments["frame_bytes"] = frame_bytes
+        self._frame_bytes = self._arguments["frame_bytes"] = None if frame_bytes is None else unsigned(frame_bytes, "frame_bytes")
         self._auto = Auto() if auto else None
         self._measure_from_here()
         self._named: List[Tuple[str, torch.Size, torch.dtype]] = []

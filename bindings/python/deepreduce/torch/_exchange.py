@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from .._adapters._control_terms import digest
-from .._native._call import real
+from .._native._call import real, unsigned
 from .._native._types import Array, Options, SavedPart, SavedState
 from ..control import Controller
 from ..errors import ArgumentError, Error, OutOfStep, Unsupported
@@ -64,6 +64,10 @@ class Exchange(Saved):
         }  # fmt: skip
         if nonfinite not in ("error", "skip"):
             raise ArgumentError(f"nonfinite is {nonfinite!r}, not 'error' or 'skip'")
+        unsigned(start, "start")
+        timeout = real(timeout, "timeout")
+        if not 0 < timeout <= 2**63 / 1e9:
+            raise ArgumentError(f"timeout = {timeout} s is not above 0 and at most 2^63 ns")
         self._start, self._dense_below, self._timeout, self._seed, self._group = start, dense_below, timeout, seed, group
         if control is not None and (not isinstance(plan, (list, tuple)) or not plan):
             raise ArgumentError("with control the plan is a ladder: a list of plans from the densest to the smallest")
@@ -461,7 +465,7 @@ class Exchange(Saved):
         return metrics_of(self.stats(), self._all_states().values())
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {words_of(self._rules, self._units, self.stats(), self._start)}>"
+        return f"<{type(self).__name__} {words_of(self._rules, self._units, self.stats(), self._start if self._makes_frames else 0)}>"
 
     def reset(self) -> None:
         """Clears residuals, steps and statistics, as in a new object."""
