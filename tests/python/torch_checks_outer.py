@@ -466,8 +466,8 @@ def the_defaults_are_by_the_plan():
 def what_makes_no_sense_is_refused():
     model = make_model()
     for options, words in (
-        ({"every": 0}, "every is 0"),
-        ({"every": 5, "fragments": 2}, "a multiple of fragments, 2"),
+        ({"every": 0}, "every = 0 is not in 1"),
+        ({"every": 5, "fragments": 2}, "every is 5, not a multiple of fragments, 2"),
         ({"every": 5, "fragments": 90}, "fragments is 90; the model has 10 parameters"),
         ({"every": 5, "overlap": 5}, "overlap is 5, not from 0 to below 5"),
         ({"every": 5, "optimizer": lambda weights: None}, "not a torch.optim.Optimizer"),

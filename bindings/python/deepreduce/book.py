@@ -23,7 +23,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tupl
 
 from ._files._whole_file import whole_file
 from ._native import _abi, _abi_plan, _library
-from ._native._call import c_string, check, new, text
+from ._native._call import c_string, check, new, require_kind, text
 from ._native._types import Pointer
 from .errors import ArgumentError
 from .plan import Plan, as_plan
@@ -43,7 +43,12 @@ class Book(Sequence[Tuple[str, Optional[Plan]]]):
 
     def __init__(self, pairs: Pairs) -> None:
         self._read_lines(_parsed("", "book"))
-        for pattern, plan in pairs:
+        if isinstance(pairs, (str, bytes)) or not isinstance(pairs, Iterable):
+            raise ArgumentError(f"pairs is {pairs!r}, not pairs of a pattern and a plan")
+        for pair in pairs:
+            if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+                raise ArgumentError(f"{pair!r} is not a pair of a pattern and a plan")
+            pattern, plan = pair
             if not isinstance(pattern, str) or not pattern:
                 raise ArgumentError(f"a pattern is a text of at least one character, not {pattern!r}")
             method, error = None if plan is None or plan == "dense" else as_plan(plan), new(_abi.dr_error)
@@ -124,6 +129,7 @@ class Book(Sequence[Tuple[str, Optional[Plan]]]):
 def parse(text: str, where: str = "book") -> Book:
     """The book of a text. Raises ArgumentError or Unsupported, "WHERE: line 3: …", for a line that is not valid, or a plan
     that the library does not know."""
+    require_kind(text, "text", str)
     book = Book.__new__(Book)
     book._read_lines(_parsed(text, where))
     return book

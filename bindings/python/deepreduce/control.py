@@ -224,6 +224,8 @@ class Controller(Uncopied):
 
         Raises ArgumentError if it is not a log; then nothing has changed, unless its decisions differ.
         """
+        if not isinstance(log, Iterable):
+            raise ArgumentError(f"log is {log!r}, not lines of a log")
         listed: List[Union[str, int]] = list(log)
         if not any(isinstance(line, str) for line in listed):
             if listed:

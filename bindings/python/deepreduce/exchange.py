@@ -29,7 +29,7 @@ from ._native._abi_exchange import (
     dr_loopback_options,
     dr_transport,
 )
-from ._native._call import Context, Turns, Uncopied, check, destroy, fail, new, real, thread_count, unsigned
+from ._native._call import Context, Turns, Uncopied, check, destroy, fail, new, real, require_kind, thread_count, timeout_of, unsigned
 from ._native._renamed import seed_of, warn
 from ._native._transport import Callbacks, Transport, load_exchanges
 from ._native._types import Array, Pointer, Structs, Tensor
@@ -180,9 +180,7 @@ class Exchange(Uncopied):
         self._seed, self._first = unsigned(seed, "seed"), 0  # the step of the first call
         self._plan, self._rows = plan, None if rows is None else unsigned(rows, "rows")
         self._inputs, self._outs, self.out = _borrow(x, plan, out, self._rows)
-        timeout, budget = real(timeout, "timeout"), real(budget, "budget")
-        if not 0 < timeout <= 2**63 / 1e9:
-            raise ArgumentError(f"timeout = {timeout} s is not above 0 and at most 2^63 ns")
+        timeout, budget = timeout_of(timeout), real(budget, "budget")
         options = new(dr_exchange_options)
         options.flags = (DR_EXCHANGE_SUM if sum else 0) | (DR_EXCHANGE_TRACE if trace else 0)
         options.timeout_ns = int(timeout * 1e9) or 1
@@ -461,12 +459,15 @@ class Loopback(Uncopied):
 
         Returns for each rank its error, or None. Raises ArgumentError if there is not one entry for each rank.
         """
+        if not isinstance(exchanges, (list, tuple)):
+            raise ArgumentError(f"exchanges is {exchanges!r}, not a list of exchanges")
         n = len(exchanges)
         if n != self._ranks:
             raise ArgumentError(f"there are {n} exchanges, the loopback has {self._ranks} ranks")
         handles = (ctypes.POINTER(dr_exchange) * n)()
         for i, exchange in enumerate(exchanges):
             if exchange is not None:
+                require_kind(exchange, f"exchanges[{i}]", Exchange)
                 handles[i] = exchange._handle
         statuses = (_abi.dr_status * n)()
         errors: List[Optional[Error]] = []

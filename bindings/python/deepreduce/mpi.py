@@ -20,7 +20,7 @@ except ImportError as error:
 from ._adapters._control_terms import check_terms, digest, first_other, terms_of
 from ._adapters._sender_messages import SenderSteps
 from ._native import _abi
-from ._native._call import Uncopied, unsigned
+from ._native._call import Uncopied, timeout_of, unsigned
 from ._native._renamed import seed_of
 from ._native._types import Array, Options, Tensor
 from ._tensors import arrays_like
@@ -71,7 +71,7 @@ class MpiTransport(Uncopied, Transport):
         max_tag = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 0
         if max_tag < 2**28 - 1:
             raise Unsupported(f"MPI_TAG_UB is {max_tag}; exchanges need at least 2^28 - 1")
-        self._timeout = timeout
+        self._timeout = timeout_of(timeout)
         self._open: Dict[int, Union[_Send, _Recv]] = {}
         self._last = 0
         self._status = MPI.Status()

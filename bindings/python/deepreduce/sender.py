@@ -388,6 +388,8 @@ class Sender(Uncopied):
     def _listed(self, arrays: Arrays) -> List[Tuple[int, object]]:
         if isinstance(arrays, Mapping):
             return [(self._position(name), array) for name, array in arrays.items()]
+        if not hasattr(arrays, "__len__"):
+            raise ArgumentError(f"arrays are {arrays!r}, not a list or a dict of arrays")
         if len(arrays) != len(self._names):
             raise ArgumentError(f"there are {len(arrays)} arrays for {len(self._names)} tensors")
         return list(enumerate(arrays))
@@ -725,6 +727,8 @@ class _Turn:
 
 def _specs_of(tensors: Union[Mapping[str, Tensor], Sequence[Tensor]]) -> Dict[str, TensorSpec]:
     """{name: spec}, whose dtype is a DR_*."""
+    if not isinstance(tensors, (Mapping, Iterable)):
+        raise ArgumentError(f"tensors is {tensors!r}, not arrays or a dict of arrays")
     listed = tensors if isinstance(tensors, Mapping) else {f"tensor {i}": x for i, x in enumerate(tensors)}
     return {name: _spec_of(name, x) for name, x in listed.items()}
 

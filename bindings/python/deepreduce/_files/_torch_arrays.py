@@ -89,7 +89,10 @@ def unwrapped(module: object) -> torch.nn.Module:
 def named_parameters_of(module: object) -> List[Tuple[str, torch.Tensor]]:
     """(name, parameter) in the order of `module.named_parameters()`. Wrappers of torch.nn.parallel around the module, and
     those of torch.compile around it or its parts, are not part of a name."""
-    named = unwrapped(module).named_parameters()
+    found = unwrapped(module)
+    if not hasattr(found, "named_parameters"):
+        raise ArgumentError(f"model is {found!r}, not a torch.nn.Module")
+    named = found.named_parameters()
     return [(name.replace("_orig_mod.", ""), parameter) for name, parameter in named]
 
 

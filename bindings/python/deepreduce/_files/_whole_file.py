@@ -20,9 +20,9 @@ def whole_file(path: Union[str, os.PathLike[str]], durable: bool = False) -> Ite
     durable  also safe if the machine stops: the bytes are on the disk before the replacement, and the new name at the return
     """
     target = pathlib.Path(path)
-    if not target.name:
+    if not target.name or target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
-    if target.exists() and not target.is_file() and not target.is_dir():
+    if target.exists() and not target.is_file():
         with tempfile.TemporaryDirectory(prefix="deepreduce-") as folder:
             made = pathlib.Path(folder, "file")
             yield made

@@ -270,14 +270,14 @@ def c_string(text: Union[str, os.PathLike[str]], what: str, kind: Type[ArgumentE
     return encoded
 
 
-def unsigned(value: Any, what: str, end: int = 2**64) -> int:
-    """value as an integer below `end`: ctypes would wrap it silently."""
+def unsigned(value: Any, what: str, end: int = 2**64, least: int = 0) -> int:
+    """value as an integer from `least` to below `end`: ctypes would wrap it silently."""
     try:
         number = operator.index(value)
     except TypeError:
         raise ArgumentError(f"{what} is {value!r}, not an integer") from None
-    if not 0 <= number < end:
-        raise ArgumentError(f"{what} = {number} is not in 0 … {end - 1}")
+    if not least <= number < end:
+        raise ArgumentError(f"{what} = {number} is not in {least} … {end - 1}")
     return number
 
 
@@ -287,3 +287,17 @@ def real(value: Any, what: str) -> float:
         return ctypes.c_double(value).value
     except (TypeError, ValueError, OverflowError, RuntimeError):  # RuntimeError: a torch tensor of many elements
         raise ArgumentError(f"{what} is {value!r}, not a number") from None
+
+
+def timeout_of(value: Any, what: str = "timeout") -> float:
+    """value as the seconds that a call waits, which end in nanoseconds of 63 bits."""
+    seconds = real(value, what)
+    if not 0 < seconds <= 2**63 / 1e9:
+        raise ArgumentError(f"{what} = {seconds} s is not above 0 and at most 2^63 ns")
+    return seconds
+
+
+def require_kind(value: object, what: str, kind: type) -> None:
+    if not isinstance(value, kind):
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        raise ArgumentError(f"{what} is {value!r}, not {article} {kind.__name__}")

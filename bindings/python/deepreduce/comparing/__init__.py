@@ -8,7 +8,7 @@ import pathlib
 import struct
 import tempfile
 import warnings
-from typing import Any, Dict, List, Literal, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, List, Literal, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy
 
@@ -101,6 +101,8 @@ def compare(
     """
     given = {name: value for name, value in locals().items() if name not in ("inputs", "plans")}
     settings = {name: value for name, value in given.items() if value is not None and value is not False}
+    if not isinstance(plans, Iterable) and not isinstance(plans, Plan):
+        raise ArgumentError(f"plans is {plans!r}, not a plan or plans")
     texts = [str(plan) for plan in ([plans] if isinstance(plans, (str, Plan)) else plans)]
     with tempfile.TemporaryDirectory(prefix="deepreduce-") as folder:
         paths = _paths_of(inputs, pathlib.Path(folder))

@@ -32,7 +32,8 @@ def run(words: Sequence[str], folder: pathlib.Path) -> int:
         load(file)
     python = [plan for plan in values["--plan"] if _codecs.is_of_python(plan)]
     if not python:
-        raise ArgumentError("--python-codec: no --plan names a codec that the file registers")
+        registered = ", ".join(_codecs.names()) or "none"
+        raise ArgumentError(f"--python-codec: no --plan names a codec that the file registers (it registers {registered})")
     settings: Options = {"tensor": values["--tensor"]}
     settings.update({name[2:]: values[name][-1] for name in ("--repeat", "--seed", "--cast") if values[name]})
     settings.update({flag[2:].replace("-", "_"): True for flag in _FLAGS if flag in others})

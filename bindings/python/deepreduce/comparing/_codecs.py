@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple, TypeVar, Union
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, TypeVar, Union
 
 import numpy
 
@@ -92,6 +92,10 @@ def registered(role: str, name: str) -> Optional[Registered]:
     if found and any((codec.role, codec.name) == (role, name) for codec in _plan.codecs()):
         raise ArgumentError(f"{role} codec '{name}': the library has a codec of that name; choose another name")
     return found
+
+
+def names() -> List[str]:
+    return [f"{role}={name}" for role, name in _registered]
 
 
 def of_stage(stage: Stage) -> Tuple[Optional[Registered], CodecObject]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Dict, Iterable, List, Optional, Sequence, Tupl
 
 from .. import figure
 from .._native import _tool
+from .._native._call import real, require_kind
 from .._native._sizes import count_text
 from .._native._types import Json
 from ..errors import ArgumentError, Error, LibraryError
@@ -71,6 +72,7 @@ class Rows(List[Row]):
         Plans with several ratios differ in what they select, which the coding error does not count: limit total_error, too.
         Raises ArgumentError if no row is within the limits.
         """
+        require_kind(by, "by", str)
         rows = [row for row in self.select(input=input, tensor=tensor)._of_plans() if figure.value(row, by) is not None]
         _require_one_tensor(rows, "best chooses among the plans of one", "input", "tensor", "step")
         if not rows:
@@ -78,6 +80,7 @@ class Rows(List[Row]):
         for column, title, limit in (("relative_l2_error", "coding error", error), ("total_error", "total error", total_error)):
             if limit is None:
                 continue
+            real(limit, f"the {title}")
             errors = [number for row in rows if (number := figure.value(row, column)) is not None]
             rows = [row for row in rows if (number := figure.value(row, column)) is not None and number <= limit]
             if not rows:
@@ -120,8 +123,10 @@ class Rows(List[Row]):
         rows = self.select(input=input, tensor=tensor, step=step)._of_plans()
         _require_one_tensor(rows, "a picture shows one", "input", "tensor")
         rows = figure.of_step(rows)
+        y = figure.usual_y(rows) if y is None else y
+        require_kind(x, "x", str)
+        require_kind(y, "y", str)
         try:
-            y = y or figure.usual_y(rows)
             return figure.picture(figure.points_of(rows, x, y), x, y, figure.title_of(rows), None if output is None else os.fspath(output))
         except figure.FigureError as error:
             raise ArgumentError(f"plot: {error}") from None

@@ -11,6 +11,7 @@ import numpy
 import torch
 
 from .. import patch
+from .._native._call import unsigned
 from .._native._types import Array, SavedPart, SavedState
 from ..errors import ArgumentError, CorruptFrame, Unsupported
 
@@ -41,8 +42,10 @@ class Local:
                     (self.means if buffer.dtype in _FLOATS else self.copies)[name] = buffer
         elif isinstance(model, Mapping):
             self.weights = dict(model)
-        else:
+        elif isinstance(model, Iterable):
             self.weights = {str(i): tensor for i, tensor in enumerate(model)}
+        else:
+            raise ArgumentError(f"model is {model!r}, not a torch.nn.Module or parameters")
         if not self.weights:
             raise ArgumentError("there are no parameters that require gradients: nothing is trained")
         for name, tensor in self.weights.items():
@@ -59,7 +62,7 @@ class Local:
 
     def fragments(self, count: int) -> List[List[str]]:
         """The names of weights, cut into `count` runs of about the same number of elements."""
-        if not 1 <= count <= len(self.weights):
+        if not 1 <= unsigned(count, "fragments") <= len(self.weights):
             raise ArgumentError(f"fragments is {count}; the model has {len(self.weights)} parameters")
         total, found, before = sum(tensor.numel() for tensor in self.weights.values()), [[] for _ in range(count)], 0  # type: ignore[var-annotated]
         names = list(self.weights)
@@ -82,6 +85,8 @@ class Agreed:
             self.copies = {name: tensor.detach().clone() for name, tensor in local.copies.items()}
         self._on_cpu: Tensors = {}
         self._check = ""  # "": they have changed since it was computed
+        if not callable(make_optimizer):
+            raise ArgumentError(f"optimizer is {make_optimizer!r}, not a function that returns a torch.optim.Optimizer of the weights")
         self.optimizer = make_optimizer(list(self.weights.values()))
         if not isinstance(self.optimizer, torch.optim.Optimizer):
             raise ArgumentError(f"optimizer returned a {type(self.optimizer).__name__}, not a torch.optim.Optimizer")

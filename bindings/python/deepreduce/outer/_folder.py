@@ -14,6 +14,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Union
 
 from .. import patch
 from .._files._whole_file import beside, sync, whole_file
+from .._native._call import real, timeout_of, unsigned
 from ..errors import ArgumentError, CorruptFrame
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -64,14 +65,12 @@ class Folder:
         norm_bound: float = 10.0,
         store_every: int = 8,
     ) -> None:
-        if not _NAME.fullmatch(name):
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ArgumentError(f"the name of a worker is {name!r}: letters, digits, _, - and ., 64 at most")
-        if not deadline > 0 or not norm_bound > 1 or store_every < 1:
-            raise ArgumentError(
-                f"deadline {deadline}, norm_bound {norm_bound}, store_every {store_every}: above 0, above 1, at least 1"
-            )
-        self.path, self.name, self.deadline = pathlib.Path(path), name, deadline
-        self.norm_bound, self.store_every = norm_bound, store_every
+        if not real(norm_bound, "norm_bound") > 1:
+            raise ArgumentError(f"norm_bound = {norm_bound} is not above 1")
+        self.path, self.name, self.deadline = pathlib.Path(path), name, timeout_of(deadline, "deadline")
+        self.norm_bound, self.store_every = norm_bound, unsigned(store_every, "store_every", least=1)
         self._clock, self._sleep = time.monotonic, time.sleep  # (tests have their own)
 
     # ---- Terms ----

@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Optional, Sequence, Union
 
 import torch
 
+from .._native._call import timeout_of, unsigned
 from .._native._types import SavedPart, SavedState
 from ..errors import ArgumentError, Error
 from ..torch import Plans
@@ -72,14 +73,16 @@ class Outer:
     ) -> None:
         self._local = Local(model)
         self._fragments = self._local.fragments(fragments)
-        if every < 1 or every % fragments:
-            raise ArgumentError(f"every is {every}: a multiple of fragments, {fragments}, at least 1")
+        if unsigned(every, "every", least=1) % fragments:
+            raise ArgumentError(f"every is {every}, not a multiple of fragments, {fragments}")
         self._period, self._overlap = every // fragments, overlap
-        if not 0 <= overlap < self._period:
+        if unsigned(overlap, "overlap") >= self._period:
             raise ArgumentError(f"overlap is {overlap}, not from 0 to below {self._period}, the inner steps from a round to the next")
         infos = [one_plan.info for _, one_plan in Rules(plan, flat).pairs]
         sparse = any(info.sparsifies or info.transforms for info in infos)
-        self._agreed = Agreed(self._local, optimizer or (sgd(1.0, 0.0) if sparse else sgd(0.7, 0.9)))
+        if optimizer is None:
+            optimizer = sgd(1.0, 0.0) if sparse else sgd(0.7, 0.9)
+        self._agreed = Agreed(self._local, optimizer)
         terms = {"every": every, "overlap": overlap, "fragments": fragments, "optimizer": self._agreed.describe()}
         options: Dict[str, Any] = {"dense_below": dense_below, "flat": flat, "seed": seed}
         self._exchange: Union[FolderExchange, GroupExchange]
@@ -88,7 +91,7 @@ class Outer:
             self._exchange = FolderExchange(self._local, self._agreed, self._fragments, plan, terms, folder=group, **options)
             self._round = self._exchange.round
         else:
-            where = {"group": group, "timeout": timeout}
+            where = {"group": group, "timeout": timeout_of(timeout)}
             self._exchange = GroupExchange(self._local, self._agreed, self._fragments, plan, terms, **where, **options)
         self._steps, self._since, self._weight = 0, 0, 0.0
         self._sent: Optional[Tensors] = None  # weights and buffers at the time of a round that was sent and is not yet applied

@@ -8,6 +8,7 @@ from typing import Any, List, Optional, Sequence, Tuple, Union
 import numpy
 import torch
 
+from .._native._call import require_kind, unsigned
 from ..decoding import decode
 from ..encoding import encode
 from ..errors import ArgumentError
@@ -37,10 +38,11 @@ class TopKCompressor:
         matrix or [x, w]. Returns (idx, val, shape, elements of a chunk), with use_quantization followed by None."""
         if hasattr(x, "to_local"):
             x = x.to_local()
+        require_kind(x, "x", torch.Tensor)
         if x.dim() not in (2, 4):
             raise ArgumentError(f"x has the shape {list(x.shape)}: chunks are [y, x, h, w] or [x, w]")
         size = math.prod(x.shape[2:]) if x.dim() == 4 else int(x.shape[1])
-        count = max(min(topk, size), 2) // 2 * 2
+        count = max(min(unsigned(topk, "topk"), size), 2) // 2 * 2
         value = "lloyd(levels=2)" if self.use_quantization else "raw"
         # (A chunk of one element is sent whole.)
         chosen = f"sparsify=chunks(size={size},count={count})" if count < size else "sparsify=none"

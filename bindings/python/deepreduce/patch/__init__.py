@@ -24,6 +24,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy
 
+from .._native._call import require_kind
 from .._native._memory import as_array, borrow_bytes
 from .._native._types import Array, Tensor, Weights
 from ..errors import ArgumentError
@@ -61,7 +62,9 @@ class Sums:
         self._sums = {name: new_sums(tensor.words) for name, tensor in tensors.items()}
 
     def check(self, name: str = "") -> int:
-        """The 64-bit check by which a patch identifies the tensor."""
+        """The 64-bit check by which a patch identifies the tensor. Raises ArgumentError for a name that has no sums."""
+        if name not in self._sums:
+            raise ArgumentError(f"sums: there is no tensor {name!r}")
         return check_of(self._sums[name])
 
     def of(self, tensors: Tensors) -> Dict[str, Array]:
@@ -158,6 +161,9 @@ def encode(
     >>> deepreduce.patch.encode(numpy.zeros(3, numpy.int8), numpy.ones(3, numpy.int8))[:7]
     b'DRPATCH'
     """
+    require_kind(base, "base", str)
+    require_kind(result, "result", str)
+    _require_kinds(sums, history)
     before, after = tensors_of(old, "old"), tensors_of(new, "new")
     require_same(before, after, "old", "new")  # before the sums, whose error would be less specific
     moved = None if sums is None else {name: old_sums.copy() for name, old_sums in sums.of(before).items()}
@@ -207,6 +213,7 @@ def apply(
     Traceback (most recent call last):
     deepreduce.errors.WrongBase: its check is ...; the patch is for a base of check ...
     """
+    _require_kinds(sums, history)
     held, made = written_of(weights)
     opened = Patch(_bytes(patch))
     opened.require(held, "weights")
@@ -235,6 +242,7 @@ def changes(patch: object, base: object, *, history: Optional[History] = None) -
     >>> deepreduce.patch.changes(data, w)
     (array([1, 2]), array([1., 2.], dtype=float16))
     """
+    _require_kinds(None, history)
     held = tensors_of(base, "base")
     opened = Patch(_bytes(patch))
     opened.require(held, "base")
@@ -251,6 +259,13 @@ def changes(patch: object, base: object, *, history: Optional[History] = None) -
             found[part.name].append((places, seen.values[begin:end]))
     made = {name: _joined(rows, held[name]) for name, rows in found.items()}
     return made if isinstance(base, Mapping) else made[""]
+
+
+def _require_kinds(sums: object, history: object) -> None:
+    if sums is not None:
+        require_kind(sums, "sums", Sums)
+    if history is not None:
+        require_kind(history, "history", History)
 
 
 def _joined(rows: Sequence[Tuple[Array, Array]], of: Words) -> Tuple[Array, Tensor]:

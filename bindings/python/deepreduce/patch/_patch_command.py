@@ -116,13 +116,15 @@ def _apply(options: argparse.Namespace) -> None:
 def _show(options: argparse.Namespace) -> None:
     patch = open_patch(options.file)
     entries = patch.entries or {}
-    names = iter([names_of(unit.parts) for unit in patch.units(entries)] if entries else [])
+    units = iter(patch.units(entries) if entries else [])
     rows: List[Tuple[str, ...]] = []
     changed = 0
     for number, (row, frame) in enumerate(patch.frames()):
-        name = without_controls(next(names, f"{number + 1}: {row.parts} tensors" if row.parts > 1 else str(number + 1)))
+        unit = next(units, None)
+        unnamed = f"{number + 1}: {row.parts} tensors" if row.parts > 1 else str(number + 1)
+        name, kind = without_controls(names_of(unit.parts) if unit else unnamed), unit.parts[0].dtype if unit else ""
         if not row.size:
-            rows.append((name, "", "0", "0 %", "0", "-", ""))
+            rows.append((name, kind, "0", "0 %", "0", "-", ""))
             continue
         try:
             (tensor,) = inspect(frame).tensors
@@ -130,7 +132,7 @@ def _show(options: argparse.Namespace) -> None:
             raise named(error, f"{patch.where}: {name}") from None
         changed += tensor.support
         share = _share(tensor.support, tensor.universe)
-        rows.append((name, tensor.dtype, str(tensor.support), share, str(row.size), _bits(row.size, tensor.support), tensor.plan))
+        rows.append((name, kind or tensor.dtype, str(tensor.support), share, str(row.size), _bits(row.size, tensor.support), tensor.plan))
     titles = [without_controls(name) or "(no name)" for name in (patch.base, patch.result)]
     print(f"{titles[0]} -> {titles[1]}")
     words = sum(entry.length for entry in entries.values())

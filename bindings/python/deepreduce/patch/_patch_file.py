@@ -138,8 +138,9 @@ def require_same(here: Tensors, there: Tensors, what: str, other: str) -> None:
             raise ArgumentError(f"{other} has {name!r}, {what} does not")
         ours = here[name]
         if (ours.dtype, tuple(ours.shape)) != (theirs.dtype, tuple(theirs.shape)):
+            prefix = f"{name!r}: " if name else ""  # (a single array has no name)
             raise ArgumentError(
-                f"{name!r}: {what} has {ours.dtype} of shape {list(ours.shape)},"
+                f"{prefix}{what} has {ours.dtype} of shape {list(ours.shape)},"
                 f" {other} {theirs.dtype} of shape {list(theirs.shape)}"
             )
 
@@ -346,7 +347,8 @@ class Patch:
             raise ArgumentError(f"{what} has {name!r}, {self.where} does not")
         if name is not None:
             shape = f"{weights[name].dtype} of shape {list(weights[name].shape)}"
-            raise ArgumentError(f"{name!r}: {what} has {shape}, {self.where} another type or shape")
+            prefix = f"{name!r}: " if name else ""
+            raise ArgumentError(f"{prefix}{what} has {shape}, {self.where} another type or shape")
         raise ArgumentError(f"{what}: its {len(weights)} tensors are not those of {self.where}: one is missing, or more than one differs")
 
     def units(self, tensors: Tensors) -> List[Unit]:

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, Optional, S
 import numpy
 
 from .._files._whole_file import whole_file
-from .._native._call import unsigned
+from .._native._call import real, unsigned
 from .._native._types import Array, Json, Weights
 from ..errors import ArgumentError, CorruptFrame, WrongBase
 from ..plan import as_plan
@@ -242,11 +242,12 @@ class Store:
         >>> for step in store.follow(model.state_dict()):    # doctest: +SKIP
         ...     engine.reload()
         """
+        real(wait, "wait")
         held, made = written_of(weights)
         refuse("a store", held)
         if made(held) is not weights:
             raise ArgumentError("weights: arrays of JAX are immutable; use read and apply, which return new ones")
-        at, sums = step, None
+        at, sums = None if step is None else unsigned(step, "step"), None
 
         def advance() -> None:
             nonlocal at, sums

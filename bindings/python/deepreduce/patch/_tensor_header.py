@@ -71,8 +71,10 @@ def read_entries(text: bytes, data: int, where: str) -> Tuple[Dict[str, str], Li
     entries.sort(key=lambda entry: (entry.begin, entry.end))
     at = 0
     for entry in entries:
-        if entry.begin != at or not at <= entry.end <= data:
-            fail(f"{entry.name}: data_offsets [{entry.begin}, {entry.end}) should begin at {at} and end by {data}")
+        if entry.begin != at or entry.end < at:
+            fail(f"{entry.name}: data_offsets [{entry.begin}, {entry.end}) should begin at {at}")
+        if entry.end > data:
+            raise ArgumentError(f"{where}: cut off: {entry.name} ends at byte {entry.end} of the data, of which there are {data}")
         if entry.end - entry.begin != entry.size:
             fail(f"{entry.name}: {entry.end - entry.begin} bytes for {entry.dtype} of shape {list(entry.shape)}")
         at = entry.end

@@ -336,8 +336,8 @@ def main(arguments: Sequence[str]) -> int:
         print(f"deepreduce: capture: the program exited with {status}", file=sys.stderr)
     elif _files(output) == before and _time_of(model) == model_before:
         print(
-            "deepreduce: capture: nothing recorded; either no optimizer of torch.optim made a step that --steps or --every"
-            " names, or the program is not Python, or ignores PYTHONPATH (python -E, -I or -S)",
+            "deepreduce: capture: nothing recorded; if no line above says why, no optimizer of torch.optim made a step that"
+            " --steps or --every names, or the program is not Python, or ignores PYTHONPATH (python -E, -I or -S)",
             file=sys.stderr,
         )
         return 1

@@ -22,6 +22,7 @@ import torch.distributed as dist
 
 from .._files._torch_arrays import named_parameters_of, unwrapped
 from .._files._whole_file import whole_file
+from .._native._call import unsigned
 from .._native._types import Json
 from ..errors import ArgumentError, Unsupported
 from ._skew import Peers, Skew
@@ -47,11 +48,10 @@ class Recording:
     skip: int = 4
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.skip < 0 or (self.batch is not None and self.batch < 1):
-            raise ArgumentError(
-                f"Recording: steps = {self.steps}, skip = {self.skip}, batch = {self.batch}: steps and batch are at"
-                " least 1, skip at least 0"
-            )
+        unsigned(self.steps, "steps", least=1)
+        unsigned(self.skip, "skip")
+        if self.batch is not None:
+            unsigned(self.batch, "batch", least=1)
         if _writes() and not pathlib.Path(self.path).absolute().parent.is_dir():
             raise ArgumentError(f"record = {os.fspath(self.path)}: its folder does not exist")
         if _writes() and pathlib.Path(self.path).is_dir():

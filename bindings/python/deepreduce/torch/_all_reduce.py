@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, Mapping, Optional, Sequence, Set, Tuple, Union
 
 import torch
 import torch.distributed as dist
@@ -75,6 +75,8 @@ class AllReduce(Exchange):
         tensors before `finish`. All ranks call both, in the same order relative to their other collectives."""
         if isinstance(tensors, torch.Tensor):
             raise ArgumentError(f"tensors is one tensor of shape {tuple(tensors.shape)}, not a list of tensors")
+        if not isinstance(tensors, Iterable):
+            raise ArgumentError(f"tensors is {tensors!r}, not a list of tensors")
         named = tensors if isinstance(tensors, Mapping) else {str(i): tensor for i, tensor in enumerate(tensors)}
         self._require_idle()
         self._check(named)

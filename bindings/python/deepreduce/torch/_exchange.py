@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from .._adapters._control_terms import digest
-from .._native._call import real, unsigned
+from .._native._call import real, timeout_of, unsigned
 from .._native._types import Array, Options, SavedPart, SavedState
 from ..control import Controller
 from ..errors import ArgumentError, Error, OutOfStep, Unsupported
@@ -65,10 +65,7 @@ class Exchange(Saved):
         if nonfinite not in ("error", "skip"):
             raise ArgumentError(f"nonfinite is {nonfinite!r}, not 'error' or 'skip'")
         unsigned(start, "start")
-        timeout = real(timeout, "timeout")
-        if not 0 < timeout <= 2**63 / 1e9:
-            raise ArgumentError(f"timeout = {timeout} s is not above 0 and at most 2^63 ns")
-        self._start, self._dense_below, self._timeout, self._seed, self._group = start, dense_below, timeout, seed, group
+        self._start, self._dense_below, self._timeout, self._seed, self._group = start, dense_below, timeout_of(timeout), seed, group
         if control is not None and (not isinstance(plan, (list, tuple)) or not plan):
             raise ArgumentError("with control the plan is a ladder: a list of plans from the densest to the smallest")
         ladder = cast("Sequence[Plans]", [plan] if control is None else plan)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Container, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Container, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ..book import Book, as_book
 from ..errors import ArgumentError
@@ -27,8 +27,10 @@ class Rules:
         plan = plan if book is None else book  # (one without lines is false)
         if plan is None or isinstance(plan, (str, Plan)):
             pairs = [("*", plan)]
-        else:
+        elif isinstance(plan, (Mapping, Iterable)):
             pairs = list(plan.items()) if isinstance(plan, Mapping) else list(plan)
+        else:
+            raise ArgumentError(f"plan is {plan!r}, not a plan, a book, or plans by pattern of name")
         for pair in pairs:
             if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not isinstance(pair[0], str):
                 raise ArgumentError(f"plans by name are pairs of a pattern and a plan, and {pair!r} is not such a pair")

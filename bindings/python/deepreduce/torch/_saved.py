@@ -42,6 +42,8 @@ def state_for_new_rank(state: SavedPart) -> SavedState:
     state  of any rank's DDPHook, AllReduce or ReduceScatter, saved at the same step
     """
     now = _as_now(state)
+    if "step" not in now or "ranks" not in now:
+        raise ArgumentError("the state has no step or ranks: it is not of a DDPHook, AllReduce or ReduceScatter")
     parts = [part for key, part in now.items() if _PART.fullmatch(key)]
     if not parts:
         return {"version": _VERSION, "step": now["step"], "ranks": now["ranks"]}
@@ -62,6 +64,8 @@ def state_of_rank(states: Mapping[int, SavedPart], rank: int, size: int) -> Save
 
 def _as_now(state: SavedPart) -> SavedState:
     """The state in this version. Version 1 did not save the number of ranks: 0."""
+    if not isinstance(state, Mapping):
+        raise ArgumentError(f"the state is {state!r}, not what state_dict() returns")
     if state.get("version") != 1:
         return dict(state)
     part = {key: value for key, value in state.items() if key not in ("version", "step", "rank")}
@@ -192,10 +196,10 @@ class Saved:
         do not exist here or have another size; now, or when the tensors are known. After an error nothing has changed.
         """
         self._require_idle()
-        if state.get("version") not in (1, _VERSION):
-            raise ArgumentError(f"version {state.get('version')} of the state is unknown; this version reads {_VERSION}")
         given, kind = state, type(self).__name__
-        state = _as_now(state)
+        state = _as_now(given)
+        if given.get("version") not in (1, _VERSION):
+            raise ArgumentError(f"version {given.get('version')} of the state is unknown; this version reads {_VERSION}")
         parts = {key: part for key, part in state.items() if _PART.fullmatch(key)}
         wrong = next((key for key, part in parts.items() if not isinstance(part, Mapping)), None)
         if wrong is not None:

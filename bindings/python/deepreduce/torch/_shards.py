@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import torch
 import torch.distributed as dist
 
+from .._native._call import timeout_of
 from .._native._renamed import argument
 from .._native._types import SavedPart, SavedState
 from ..errors import ArgumentError, Error, OutOfStep, Unsupported
@@ -68,7 +69,8 @@ class ReduceScatter(Saved):
                 " their residuals changed, when one of them overflows. Train in bf16, or with a plan that sends what is not"
                 " finite (value=raw)"
             )
-        self._plan, self._dense_below, self._timeout, self._seed = as_plan(plan or exact_plan), dense_below, timeout, seed
+        self._plan = as_plan(exact_plan if plan is None else plan)
+        self._dense_below, self._timeout, self._seed = dense_below, timeout_of(timeout), seed
         if self._plan.info.transforms:
             raise Unsupported(f"`{self._plan}`: ReduceScatter sends frames; shards have no matrices for transform=")
         if self._plan.stages["feedback"].parameters.get("clip"):
