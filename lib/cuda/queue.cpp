@@ -30,7 +30,7 @@ dr_status launch(void* queue, const dr_kernel* kernel, uint32_t blocks, const vo
   if (q.fused) {
     if (q.fused->take(*kernel, blocks, args)) return DR_OK;
     if (const dr_status status = q.fused_end()) return status;
-    beside = false;  // the launch ahead has more than what this one does not need
+    beside = false;  // the fused launch ahead may hold what this one needs
   }
   return launch_alone(q, *kernel, blocks, args, beside);
 }

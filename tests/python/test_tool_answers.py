@@ -120,7 +120,12 @@ def test_the_note_of_a_nan_says_of_which_tensor_where_and_how_many(tmp_path):
     assert notes("--per-tensor") == [f"deepreduce: note: {file} b: {message}: errors are undefined"]
     assert notes("--batch") == [f"deepreduce: note: {file} [2 tensors]: {message} of b: errors are undefined"]
     numpy.savez(file, a=a, b=b.astype(numpy.float32))
-    assert notes() == [f"deepreduce: note: {file} *: 2 values are NaN or infinite, the first at position 4005 of all tensors joined; --tensor '*' names the tensor: errors are undefined"]
+    joined = f"deepreduce: note: {file} *: 2 values are NaN or infinite, the first at position 4005 of all tensors joined; --tensor '*' names the tensor"
+    assert notes() == [joined + ": errors are undefined"]
+    # Where no plan takes them: behind the error, which has the position alone.
+    done = run("compare", file, "--plan", "index=golomb value=qsgd", "--repeat", 1, status=1)
+    error, note = done.stderr.decode().splitlines()
+    assert "(at 4005, value nan)" in error and note == joined
 
 
 def test_the_answer_of_best_is_told_where_rows_go_to_a_file(tmp_path):
@@ -198,6 +203,11 @@ def test_a_plan_may_be_a_name():
     rows = rows_of(compare(SYNTH, plans=("terngrad", "BF-P0 sparsify=topr(ratio=0.05)")))
     assert [row["preset"] for row in rows] == ["terngrad", "BF-P0"]
     assert rows[1]["plan"].startswith("sparsify=topr(ratio=0.05) index=bloom(")
+    twice = ("--plan", "BF-P0 sparsify=topr(ratio=0.05)", "--plan", "BF-P0 sparsify=topr(ratio=0.1)")
+    text = run("compare", SYNTH, *twice, "--repeat", 1).stdout.decode()
+    names = re.findall(r"^ +(BF-P0.*?)  ", text, re.M)
+    assert names == ["BF-P0 sparsify=topr(ratio=0.05)", "BF-P0 sparsify=topr(ratio=0.1)"]
+    assert text.count("BF-P0: ") == 1  # what the name means
 
 
 def test_files_that_cannot_be_written_are_refused_before_anything_is_measured(tmp_path):

@@ -39,6 +39,7 @@ std::string choice_of(const std::vector<dr_tensor_info>& infos) {
 bool is_joined(const subject& s) { return cut_of({{"tensor", name_of(s)}}) == cut::joined; }
 
 // Reports NaN and infinite values: "2 values are NaN or infinite, the first at position 7".
+// "": all values are finite.
 std::string not_finite_text(const subject& s) {
   uint64_t count = 0;
   std::string first;
@@ -47,6 +48,7 @@ std::string not_finite_text(const subject& s) {
       if (std::isfinite(value_of(t.type, bits_at(t.type, t.data, i))) || ++count > 1) continue;
       first = fmt::format("the first at position {}{}", i, s.size() > 1 ? " of " + t.name : "");
     }
+  if (count == 0) return "";
   const std::string values =
       count == 1 ? "a value is NaN or infinite, " : fmt::format("{} values are NaN or infinite, ", count);
   return values + first + (is_joined(s) ? " of all tensors joined; --tensor '*' names the tensor" : "");
@@ -141,6 +143,7 @@ class measurement {
       return true;
     } catch (const std::runtime_error& e) {
       console_.line(fmt::format("{}: {}: {}", label(), p.text, e.what()));
+      if (is_joined(g())) note_not_finite(g(), "");  // the error has the position among all tensors, and not the tensor
       result_.failures.push_back({g()[0].input, name_of(g()), bench_.step + 1, p.sparsify, p.text, e.what()});
       return false;
     }
@@ -213,16 +216,22 @@ class measurement {
     return selected;
   }
 
+  // Once.
+  void note_not_finite(const subject& input, const char* so) {
+    if (reported_not_finite_) return;
+    if (const std::string text = not_finite_text(input); !text.empty()) {
+      console_.line(fmt::format("note: {}: {}{}", label(), text, so));
+      reported_not_finite_ = true;
+    }
+  }
+
   // Once per step and selector (sparsifier and feedback).
   void note_subject(const std::string& selector, const subject& input, const positions& selected) {
     if (!described_.insert(selector).second) return;
     nlohmann::ordered_json facts = subject_facts(input, selector, selected);
     facts["tensor"] = name_of(g());
     facts["step"] = bench_.step + 1;
-    if (facts.at("gradient_energy").is_null() && !reported_not_finite_) {
-      console_.line(fmt::format("note: {}: {}: errors are undefined", label(), not_finite_text(input)));
-      reported_not_finite_ = true;
-    }
+    if (facts.at("gradient_energy").is_null()) note_not_finite(input, ": errors are undefined");
     result_.subjects.push_back(std::move(facts));
   }
 

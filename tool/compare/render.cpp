@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <set>
 
 #include "against.hpp"
@@ -56,6 +57,15 @@ std::string preset_legend(std::span<const json_row> rows, size_t width) {
   return text;
 }
 
+// Plans that differ and have the same preset: its name, and behind it their sparsifier.
+void name_apart(std::span<json_row> rows) {
+  std::map<std::string, std::set<std::string>> plans;
+  for (const json_row& row : rows) plans[text_of(row, "preset")].insert(text_of(row, "plan"));
+  for (json_row& row : rows)
+    if (const std::string name = text_of(row, "preset"); !name.empty() && plans.at(name).size() > 1)
+      row["preset"] = name + ' ' + read_plan(text_of(row, "plan")).sparsify;
+}
+
 // The rows of inputs without totals, and the totals of the others.
 std::vector<json_row> of_inputs(std::span<const json_row> rows, std::span<const json_row> totals) {
   std::vector<json_row> all(totals.begin(), totals.end());
@@ -78,6 +88,8 @@ class readable_document {
         net_(net_of(document, request.net)),
         rows_(rows_of(document)),
         totals_(document.at("totals").begin(), document.at("totals").end()) {
+    name_apart(rows_);
+    name_apart(totals_);
     style_ = {is_markdown() ? table_style::markdown : table_style::text, request.wide, request.sorted, request.width,
               nullptr};
   }
@@ -92,7 +104,7 @@ class readable_document {
     if (document_.contains("against")) return text + against_text(document_.at("against"), is_markdown());
     text += tables() + (is_markdown() ? "\n" : "") + failures();
     if (!rows_.empty()) text += table_legend(rows_, !totals_.empty(), net_, style_);
-    text += preset_legend(rows_, request_.width) + request_.notes;
+    text += preset_legend(rows_of(document_), request_.width) + request_.notes;
     return text + answer();
   }
 
