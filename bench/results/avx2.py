@@ -90,7 +90,7 @@ def remade():
         "## Indices\n\n" + table("indices", lambda c: c in ("golomb", "rice", "golomb(adaptive=1)", "gap_huffman"), rows),
         "## Values\n\n" + table("values", lambda c: c.split("(")[0] in QUANTISERS, rows),
         LIMITS,
-        "## Not done\n\nNo NEON level. No run on a CPU without AVX-512: the level was measured on one that has it.",
+        "## Not done\n\nNEON is not timed. No run on a CPU without AVX-512: the level was measured on one that has it.",
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -142,9 +142,10 @@ def federated(by_wire):
         spread = lambda key, digits, last=last: f" ± {statistics.stdev(point[key] for point in last):.{digits}f}" if len(last) > 1 else ""
         paper, mobile = TABLE_2.get(name), TABLE_5.get(name)
         first = seeds[0]
+        volume = lambda key, seeds=seeds: statistics.fmean(row[key] for row in seeds)
         caught = f" ({first['volume_caught_up']:.4f} with what was missed)" if first["way"] == "update" else ""
         rows.append([first["title"], f"{paper[0]:.4f}, {paper[1]:.4f}, {paper[2]:.4f}" if paper else "", f"{mobile[0]:.4f}, {mobile[1]:.4f}" if mobile else "",
-                     f"{first['volume_down']:.4f}{caught}", f"{first['volume_up']:.4f}", f"{mean('up') / 1e6:.1f}, {mean('down') / 1e6:.1f}",
+                     f"{volume('volume_down'):.4f}{caught}", f"{volume('volume_up'):.4f}", f"{mean('up') / 1e6:.1f}, {mean('down') / 1e6:.1f}",
                      f"{mean('perplexity'):.1f}{spread('perplexity', 1)} ({len(seeds)})", f"{mean('at_clients'):.1f}", f"{mean('accuracy'):.4f}{spread('accuracy', 4)}"])
     return table(["plan", "paper, Table 2: volume down, up, accuracy", "Table 5: volume, accuracy", "volume down", "volume up", "MB up, down", "perplexity (seeds)", "at the clients", "accuracy"], rows)
 

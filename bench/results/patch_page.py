@@ -185,7 +185,7 @@ def asked(made: Row) -> str:
 def report(made: Row) -> str:
     missing = {row["what"]: row["missing"] for pair in made["pairs"] for row in pair["rows"] if "missing" in row}
     missing["nvCOMP"] = "it runs on a GPU, and none was there"
-    sentence = "Not measured: " + "; ".join(f"{name} ({why})" for name, why in missing.items()) + "."
+    sentence = "Not timed: " + "; ".join(f"{name} ({why})" for name, why in missing.items()) + "."
     load = made["speed_load"] if "speed_load" in made else max(made["load"], made["load_after"] - 1)
     busy = " **The machine was at work: times are longer than on a quiet one.**" if load > BUSY else ""
     facts = {key: made[key] for key in ("rounds", "cpu", "level", "date", "commit", "load", "load_after", "zstd")}

@@ -20,7 +20,7 @@ Of the Python package:
   capture                     Records gradients of a PyTorch program: deepreduce capture -- python train.py
   calibrate --link            Measures the link between ranks, too: mpiexec -n 2 deepreduce calibrate --link -o profile.json
   patch                       Writes what changed between two model files, exactly, and applies it: deepreduce patch OLD NEW -o FILE
-  codec                       Makes a plug-in of a codec in thirty lines, and tests it: deepreduce codec new mine.drc
+  codec                       Makes a plug-in of a codec in twenty lines, and tests it: deepreduce codec new mine.drc
   figure                      Draws saved rows (matplotlib): deepreduce figure rows.json --output x.svg
   compare, encode, convert    also read .pt files; compare --python-codec FILE uses codecs written in Python
 """

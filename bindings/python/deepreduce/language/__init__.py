@@ -1,4 +1,4 @@
-"""A codec in thirty lines: the language of docs/LANGUAGE.md, and its compiler."""
+"""A codec in twenty lines: the language of docs/LANGUAGE.md, and its compiler."""
 
 from ._build import build, program_of, source_of
 from ._syntax import LanguageError

@@ -36,7 +36,7 @@ decode
   value = f64(top) * (code >> 1) / levels
   return if code & 1 then -value else value
 """
-_DESCRIPTION = """A codec of values in thirty lines, from a text to a plug-in: docs/LANGUAGE.md teaches the language."""
+_DESCRIPTION = """A codec of values in twenty lines, from a text to a plug-in: docs/LANGUAGE.md teaches the language."""
 _EPILOG = """examples:
   deepreduce codec new mine.drc         a codec that works, to change
   deepreduce codec test mine.drc        builds it, and checks all that is promised of codecs
