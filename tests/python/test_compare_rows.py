@@ -59,8 +59,31 @@ def test_best_is_the_smallest_within_the_limits():
     assert ROWS.best(by="encode_ns+decode_ns")["plan"] == HALF and ROWS.best(error=0.05, by="encode_ns")["plan"] == HALF
     with pytest.raises(deepreduce.ArgumentError, match="no plan has a total error of at most 1e-05: the smallest is 0.0002"):
         ROWS.best(total_error=1e-5)
-    with pytest.raises(deepreduce.ArgumentError, match="no row with a number in 'energy'"):
-        ROWS.best(by="energy")
+    with pytest.raises(deepreduce.ArgumentError, match="no row with a number in 'verdict'"):
+        Rows([row(RAW, 500, 0.0, 0.95, 9_000, verdict=None)]).best(by="verdict")
+
+
+def test_best_and_plot_say_which_names_there_are():
+    for by, words in (("bites", "column 'bites': in none of the rows; is it 'bytes'?"), ("bytes+x", "column 'x': in none of the rows; `deepreduce help columns`")):
+        with pytest.raises(deepreduce.ArgumentError, match=re.escape(words)):
+            ROWS.best(by=by)
+    two = Rows([row(LOG, 50, 0.5, 0.99, 1, tensor="conv.weight"), row(LOG, 50, 0.5, 0.99, 1, tensor="fc")])
+    for choose in (Rows.best, Rows.plot):
+        for rows, asked, words in (
+            (ROWS, {"tensor": "emb.weight"}, "no row has tensor='emb.weight'; the rows have '*' (all tensors of an input, joined: per_tensor=True"),
+            (ROWS, {"input": "x"}, "no row has input='x'; the rows have 'g.npz'"),
+            (two, {"tensor": "conv.weigth"}, "no row has tensor='conv.weigth'; is it 'conv.weight'?"),
+            (two, {"tensor": "a"}, "no row has tensor='a'; the rows have 'conv.weight', 'fc'"),
+        ):  # fmt: skip
+            with pytest.raises(deepreduce.ArgumentError, match=re.escape(words)):
+                choose(rows, **asked)
+
+
+def test_slices_and_sums_are_rows_with_the_document():
+    assert ROWS[1]["plan"] == RAW and type(ROWS[1]) is dict
+    for some in (ROWS[:2], ROWS[::2], ROWS + ROWS[1:], ROWS + list(ROWS), sum([ROWS[:2], ROWS[2:]], Rows())):
+        assert isinstance(some, Rows) and some.best()["plan"] in (RAW, LOG)
+    assert ROWS[:2].document == (ROWS + ROWS).document == ROWS.document and len(ROWS + ROWS) == 8 and list(ROWS[1:3]) == list(ROWS)[1:3]
 
 
 def test_best_chooses_within_one_tensor():
@@ -144,7 +167,14 @@ def test_report_writes_the_page_of_the_tool(tmp_path):
 
 def test_rows_of_a_saved_document_have_the_same_methods(tmp_path):
     (tmp_path / "rows.json").write_text(json.dumps({"schema": "deepreduce-compare-1", "rows": list(ROWS)}))
-    assert Rows(json.loads((tmp_path / "rows.json").read_text())["rows"]).best(error=0.01) == ROWS.best(error=0.01)
+    document = json.loads((tmp_path / "rows.json").read_text())
+    for rows in (Rows(document["rows"]), Rows(document)):
+        assert list(rows) == list(ROWS) and rows.best(error=0.01) == ROWS.best(error=0.01)
+    assert Rows(document).document == {"schema": "deepreduce-compare-1"}
+    for wrong, words in (({"schema": "x"}, "rows is a dict without 'rows'"), ("rows.json", "rows is 'rows.json', not dicts or a document"),
+                         (3, "rows is 3, not dicts"), (["plan"], "rows[0] is 'plan', not a dict")):  # fmt: skip
+        with pytest.raises(deepreduce.ArgumentError, match=re.escape(words)):
+            Rows(wrong)
 
 
 @needs_tool

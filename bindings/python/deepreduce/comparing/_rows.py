@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import html
 import json
 import os
 import pathlib
 import tempfile
-from typing import TYPE_CHECKING, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Sequence, SupportsIndex, Tuple, Union, overload
 
 from .. import figure
 from .._native import _tool
@@ -29,12 +30,13 @@ _TITLES = ("plan", "smaller", "coding error", "encode + decode", "pays below")
 class Rows(List[Row]):
     """Rows of compare: a list of dicts, a dict for each plan and tensor, with the columns of `deepreduce help columns`.
 
-    rows      dicts; or those of a saved document, json.load(file)["rows"]
+    rows      dicts; or a saved document, json.load(file)
     document  the rest of the document of `deepreduce compare --format json`: machine, settings, …
 
     `print` and notebooks show five columns, as the command does: the plan; how many times smaller its frame is than dense float32;
     the error against the selected values; the time of encode, with the sparsifier, and decode; and the speed of a rank's link below which an exchange is faster
-    than an all-reduce in bfloat16 (a model). The row of memcpy is not shown.
+    than an all-reduce in bfloat16 (a model). The row of memcpy is not shown. Slices and sums are Rows, too; a sum has the document
+    of its first part.
 
     >>> rows = deepreduce.Rows([{"plan": "index=golomb value=raw", "bytes": 900, "d": 20_000, "relative_l2_error": 0.0},
     ...                         {"plan": "index=golomb value=half", "bytes": 500, "d": 20_000, "relative_l2_error": 0.0003}])
@@ -44,9 +46,28 @@ class Rows(List[Row]):
     ('index=golomb value=half', 'index=golomb value=raw')
     """
 
-    def __init__(self, rows: Iterable[Row] = (), document: Optional[Json] = None) -> None:
-        super().__init__(rows)
+    def __init__(self, rows: Union[Iterable[Row], Json] = (), document: Optional[Json] = None) -> None:
+        given: Any = rows
+        if isinstance(given, Mapping):
+            if "rows" not in given:
+                raise ArgumentError("rows is a dict without 'rows', not a document of `deepreduce compare --format json`")
+            given, document = given["rows"], given if document is None else document
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise ArgumentError(f"rows is {given!r}, not dicts or a document of `deepreduce compare --format json`")
+        super().__init__(given)
+        for i, row in enumerate(self):
+            require_kind(row, f"rows[{i}]", dict)
         self.document: Json = {name: value for name, value in (document or {}).items() if name != "rows"}
+
+    @overload
+    def __getitem__(self, at: SupportsIndex) -> Row: ...
+    @overload
+    def __getitem__(self, at: slice) -> Rows: ...
+    def __getitem__(self, at: Union[SupportsIndex, slice]) -> Union[Row, Rows]:
+        return Rows(super().__getitem__(at), self.document) if isinstance(at, slice) else super().__getitem__(at)
+
+    def __add__(self, other: List[Row]) -> Rows:  # type: ignore[override]
+        return Rows(super().__add__(other), self.document)
 
     def select(self, *, input: Optional[str] = None, tensor: Optional[str] = None, step: Optional[int] = None) -> Rows:
         """The rows of an input, a tensor or a step, by their names in the rows."""
@@ -70,10 +91,12 @@ class Rows(List[Row]):
         input, tensor  selects rows, as select does: the rows must be of one tensor
 
         Plans with several ratios differ in what they select, which the coding error does not count: limit total_error, too.
-        Raises ArgumentError if no row is within the limits.
+        Raises ArgumentError if no row is within the limits, of the tensor, or has the column.
         """
         require_kind(by, "by", str)
-        rows = [row for row in self.select(input=input, tensor=tensor)._of_plans() if figure.value(row, by) is not None]
+        found = self._selected(input=input, tensor=tensor)
+        _require_columns(found, by)
+        rows = [row for row in found if figure.value(row, by) is not None]
         _require_one_tensor(rows, "best chooses among the plans of one", "input", "tensor", "step")
         if not rows:
             raise ArgumentError(f"there is no row with a number in '{by}'")
@@ -120,7 +143,7 @@ class Rows(List[Row]):
         Returns a matplotlib Figure, which notebooks show. Raises LibraryError if matplotlib is not installed, ArgumentError if
         there is nothing to draw.
         """
-        rows = self.select(input=input, tensor=tensor, step=step)._of_plans()
+        rows = self._selected(input=input, tensor=tensor, step=step)
         _require_one_tensor(rows, "a picture shows one", "input", "tensor")
         rows = figure.of_step(rows)
         y = figure.usual_y(rows) if y is None else y
@@ -174,6 +197,19 @@ class Rows(List[Row]):
         """Without the rows of memcpy."""
         return [row for row in self if row.get("plan") != "memcpy"]
 
+    def _selected(self, **asked: Union[None, str, int]) -> List[Row]:
+        """As select does, without the rows of memcpy. ArgumentError if none is left."""
+        rows = self._of_plans()
+        for name, value in asked.items():
+            there = list(dict.fromkeys(row.get(name) for row in rows))
+            rows = [row for row in rows if value is None or row.get(name) == value]
+            if there and not rows:
+                near = difflib.get_close_matches(str(value), map(str, there), 1)
+                joined = " (all tensors of an input, joined: per_tensor=True compares each)" if there == ["*"] else ""
+                hint = f"; is it {near[0]!r}?" if near else f"; the rows have {_some(there)}{joined}"
+                raise ArgumentError(f"no row has {name}={value!r}{hint}")
+        return rows
+
     def _groups(self) -> Dict[Tuple[object, ...], List[Row]]:
         """{(input, tensor, step): rows}"""
         groups: Dict[Tuple[object, ...], List[Row]] = {}
@@ -199,8 +235,20 @@ def _require_one_tensor(rows: Sequence[Row], what: str, *names: str) -> None:
     for name in names:
         values = list(dict.fromkeys(row.get(name) for row in rows))
         if len(values) > 1:
-            some = ", ".join(map(repr, values[:3])) + (", …" if len(values) > 3 else "")
-            raise ArgumentError(f"{len(values)} values of {name} ({some}): {what}; select it with {name}=")
+            raise ArgumentError(f"{len(values)} values of {name} ({_some(values)}): {what}; select it with {name}=")
+
+
+def _require_columns(rows: Sequence[Row], columns: str) -> None:
+    """columns: as of `best`. ArgumentError for one that no row has."""
+    known = {name for row in rows for name in row}
+    for name in columns.split("+"):
+        if rows and name not in known:
+            near = difflib.get_close_matches(name, sorted(known), 1)
+            raise ArgumentError(f"column '{name}': in none of the rows; {f'is it {near[0]!r}?' if near else '`deepreduce help columns` lists them'}")
+
+
+def _some(values: Sequence[object]) -> str:
+    return ", ".join(map(repr, values[:3])) + (", …" if len(values) > 3 else "")
 
 
 def _title(row: Row) -> str:
