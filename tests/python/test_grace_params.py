@@ -147,6 +147,13 @@ def test_a_wrong_value_is_an_error_that_names_it(params, words):
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize("params", [None, "topk", 3])
+@pytest.mark.parametrize("function", ["grace_from_params", "deepreduce_from_params"])
+def test_parameters_that_are_no_dict_are_named(function, params):
+    with pytest.raises(deepreduce.ArgumentError, match=f"params is {params!r}, not a dict of parameters"):
+        getattr(grace, function)(params)
+
+
 # ---- Pairs with wrong results --------------------------------------------------------------------
 
 REFUSED = [

@@ -56,11 +56,18 @@ def compressor_from(params: Params) -> Compressor:
     return METHODS[SYNONYMS.get(name, name)].make(params)
 
 
+def require_params(params: object) -> None:
+    if not isinstance(params, Mapping):
+        raise ArgumentError(f"params is {params!r}, not a dict of parameters")
+
+
 def checked(params: Params, lenient: bool = False) -> Dict[str, Any]:
     """The parameters, with defaults for missing ones, and with numbers converted to int or float.
 
-    Raises ArgumentError for an unknown key (lenient: a UserWarning), and for a value that must be a number and is not.
+    Raises ArgumentError for what is no dict, for an unknown key (lenient: a UserWarning), and for a value that must be a number and
+    is not.
     """
+    require_params(params)
     found = dict(DEFAULTS)
     for key, value in params.items():
         if key not in DEFAULTS and key not in DEEPREDUCE_KEYS:

@@ -16,7 +16,7 @@ from deepreduce.plan import Plan, as_plan
 from deepreduce.tensor import Sparse
 from .compressors import Context, PlanCompressor, Steps, bytes_of, flat_on_host, frame_bound, require_keys, sparse_of, tag_of
 from .contracts import Communicator, Compressor, Ctx, Options, Params, SavedState, rank_of
-from .factory import UnknownName, grace_from_params
+from .factory import UnknownName, grace_from_params, require_params
 from .meters import count
 
 
@@ -253,6 +253,7 @@ def deepreduce_from_params(params: Params, **options: Any) -> Communicator:
     ...     "compressor": "topk", "memory": "residual", "communicator": "allgather", "compress_ratio": 0.01,
     ...     "deepreduce": "index", "index": "bloom", "policy": "p0"})
     """
+    require_params(params)
     mode = params.get("deepreduce")
     if mode is not None and mode not in list(WRAPPERS):
         raise UnknownName(f"deepreduce is {mode!r}; there are: None, {', '.join(WRAPPERS)}")
