@@ -13,7 +13,8 @@ numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy
 
 import deepreduce  # noqa: E402
 from deepreduce import codec  # noqa: E402
-from deepreduce.comparing import _codecs  # noqa: E402
+from deepreduce import comparing  # noqa: E402
+from deepreduce.comparing import _codec_run, _codecs  # noqa: E402
 from tool_runs import needs_tool  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -115,11 +116,102 @@ def test_a_broken_codec_is_found(role, broken, sentence):
 
 def test_a_codec_may_not_change_its_input():
     register("value", encode=lambda self, values: values.__imul__(1).tobytes())
-    with pytest.raises(ValueError, match="read-only"):
+    with pytest.raises(codec.Broken, match="read-only") as raised:
         codec.check("value", "mine")
+    assert isinstance(raised.value.__cause__, ValueError)
+
+
+def fails(*_):
+    raise RuntimeError("my bug")
+
+
+@needs_tool
+@pytest.mark.parametrize("role, broken, input", [
+    ("index", {"encode": fails}, "none of 1"),
+    ("index", {"decode": lambda self, data, n, d: numpy.frombuffer(data, "i8") if n < 999 else fails()}, "all of 1000"),
+    ("value", {"encode": lambda self, v: v.tobytes() if v.size < 1000 else fails()}, "a Gaussian's (1000 float32)"),
+    ("value", {"decode": fails}, "none (0 float32)"),
+    ("value", {"encode": lambda self, v: fails() if v.size == 200 else v.tobytes()}, "the tensor's values (200 float32)"),
+    ("index", {"encode": lambda self, i, d: fails() if d == 4000 else i.tobytes()}, "the tensor's indices (200 of 4000)"),
+])
+def test_an_exception_of_a_codec_is_told_with_stage_input_and_line(x, role, broken, input):
+    register(role, **broken)
+    sentence = re.escape(f"{role}=mine: {input}: RuntimeError('my bug') at {__file__}:")
+    with pytest.warns(UserWarning, match=sentence + f"{fails.__code__.co_firstlineno + 1}$"):
+        deepreduce.compare(x, TOPR + f"{role}=mine", repeat=1)
+
+
+def test_the_line_of_an_exception_is_in_the_codecs_file(tmp_path):
+    (tmp_path / "mine.py").write_text("import deepreduce.codec\ndef decode(self, data, n, d):\n    return deepreduce.codec.from_varints(b'\\xff')\n")
+    made = {}
+    exec(compile((tmp_path / "mine.py").read_text(), tmp_path / "mine.py", "exec"), made)
+    register("index", decode=made["decode"])
+    with pytest.raises(codec.Broken, match=re.escape(f"cut off, or a number has more than 63 bits') at {tmp_path / 'mine.py'}:3")):
+        codec.check("index", "mine")
+    register("index", decode=lambda self, data, n, d: [[1], [2, 3]])
+    with pytest.raises(codec.Broken, match="index=mine: none of 1: decode returns list, which is no array"):
+        codec.check("index", "mine")
+
+
+@needs_tool
+def test_an_exception_of_a_codecs_init_names_the_stage(x, tmp_path):
+    text = "import deepreduce.codec\n@deepreduce.codec.value('kw')\nclass Kw:\n    def __init__(self, a):\n        1 / a\n    encode = decode = len\n"
+    (tmp_path / "kw.py").write_text(text)
+    numpy.save(tmp_path / "g.npy", x)
+    exec(compile(text, "kw.py", "exec"), {})
+    sentence = "value=kw(a=0): ZeroDivisionError('division by zero') at kw.py:5"
+    with pytest.raises(deepreduce.ArgumentError, match=re.escape(sentence)):
+        deepreduce.compare(x, TOPR + "value=kw(a=0)", repeat=1)
+    with pytest.raises(deepreduce.ArgumentError, match="value=kw: ZeroDivisionError"):
+        codec.check("value", "kw", a=0)
+    printed = command("compare", "g.npy", "--python-codec", "kw.py", "--plan", TOPR + "value=kw(a=0)", status=2, folder=tmp_path)
+    assert printed == f"deepreduce: {sentence}\n"
+
+
+@pytest.mark.parametrize("plan, sentence", [
+    ("sparsify=topr(ratio=2) index=py_gaps", "topr(ratio=2): not in 0 … 1"),
+    (TOPR + "index=golom value=py_zigzag", "no index codec is called 'golom'; is it 'golomb'?"),
+    (TOPR + "index=py_gaps value=raw+huff", "no bytes codec is called 'huff'"),
+    (TOPR + "index=py_gaps(width=3)", "width"),
+    (TOPR + "index=py_gaps|golomb", "cannot be a sweep"),
+    (TOPR + "feedback=residual index=py_gaps", "'feedback=residual' cannot be combined"),
+])
+def test_a_wrong_plan_is_a_plan_error_before_anything_is_measured(x, plan, sentence, monkeypatch):
+    monkeypatch.setattr(comparing, "_document_of", lambda *_: pytest.fail("the tool was started"))
+    with pytest.raises(deepreduce.PlanError, match=re.escape(sentence)) as raised:
+        deepreduce.compare(x, [TOPR + "index=raw", plan], repeat=1)
+    assert "plan: " not in str(raised.value)
+
+
+@pytest.mark.parametrize("text, canonical", [
+    ("value=mine", "index=raw value=mine"),
+    ("sparsify=none value=mine(b=2.0,a=1)", "index=raw value=mine"),
+    (" value=mine( b=0.250, a=3 )  index=golomb(block=12)  sparsify=topr(ratio=0.050)", TOPR + "index=golomb value=mine(a=3,b=0.25)"),
+    ("index=py_gaps value=raw+deflate", "index=py_gaps value=raw+deflate"),
+    ("value=mine(b=2,a=1.0)", "index=raw value=mine(a=1.0,b=2)"),
+    ("value=mine(b=1e20,z=x,more=-1)", "index=raw value=mine(b=1e+20,more=-1,z=x)"),
+])  # fmt: skip
+def test_plans_have_one_text(text, canonical):
+    kind = type("Mine", (), {"encode": len, "decode": len, "__init__": lambda self, a=1, b=2.0, **more: None})
+    codec.value("mine")(kind)
+    assert _codec_run.read_plan(text).text == _codec_run.read_plan(canonical).text == canonical
+
+
+@needs_tool
+def test_a_plan_in_three_spellings_is_measured_once_and_finds_its_partner(x, tmp_path):
+    plan = TOPR + "index=py_gaps value=raw"
+    spellings = [plan, f"index=py_gaps {TOPR}", "value=raw index=py_gaps sparsify=topr(ratio=0.0500)"]
+    rows = deepreduce.compare(x, spellings, repeat=1)
+    assert [row["plan"] for row in rows] == ["memcpy", plan]
+    (tmp_path / "old.json").write_text(json.dumps({**rows.document, "rows": list(rows)}))
+    against = deepreduce.compare(x, spellings[2], repeat=1, against=tmp_path / "old.json").document["against"]
+    assert [row["plan"] for row in against["rows"]] == [plan] and against["only_old"] == against["only_new"] == []
 
 
 def test_names_and_classes_are_judged(x):
+    for role in ("index", "value"):
+        with pytest.raises(deepreduce.ArgumentError, match=f"{role} codec: <class .* is not the text of a name: write @deepreduce.codec.{role}..name"):
+            getattr(codec, role)(type("Mine", (), {"encode": len, "decode": len}))
     for name in ("", "A", "a b", "a(1)"):
         with pytest.raises(deepreduce.ArgumentError, match="lower-case letters"):
             codec.value(name)
@@ -358,6 +450,6 @@ def test_the_command_measures_plans_of_a_file(x, tmp_path):
     table = command(*words, "--sort", "bytes", "--format", "table")
     assert "py_gaps" in table and "in Python" in table
     rows = json.loads(command(*words, "--format", "json"))["rows"]
-    assert [(row["tensor"], row["plan"].split()[-1]) for row in rows] == [
-        (tensor, plan) for tensor in "ab" for plan in ("memcpy", "value=raw", "index=py_gaps")]
+    assert [(row["tensor"], row["plan"].split()[-2:]) for row in rows] == [
+        (tensor, plan.split()) for tensor in "ab" for plan in ("memcpy", "index=golomb value=raw", "index=py_gaps value=raw")]
     assert [row["r"] for row in rows if row["plan"] != "memcpy"] == [200, 200, 100, 100]

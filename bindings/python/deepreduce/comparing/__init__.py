@@ -120,9 +120,8 @@ def measured(paths: Sequence[str], plans: Sequence[str], settings: Mapping[str, 
     for name in NOT_OF_PYTHON:
         if settings.get(name):
             raise ArgumentError(f"{name}={settings[name]!r} does not go with plans that have Python codecs")
-    for plan in python:
-        _codec_run.read_plan(plan)  # reports errors before anything is measured
     texts = [plan for plan in plans if plan not in python]
+    python = list(dict.fromkeys(_codec_run.read_plan(plan).text for plan in python))  # (errors come before anything is measured)
     native = bool(texts or settings.get("preset"))
     options = {name: value for name, value in settings.items() if name not in _ROW_OPTIONS}
     if not native:

@@ -16,9 +16,9 @@ import numpy
 from .._native._types import Array, Json, Options
 from ..decoding import decode
 from ..encoding import encode
-from ..errors import ArgumentError
+from ..errors import ArgumentError, PlanError
 from ..header import inspect
-from ..plan import read_stages
+from ..plan import Plan, read_stages
 from ..tensor import Sparse
 from . import _codecs as codecs
 
@@ -27,7 +27,10 @@ Row = Json
 
 @dataclasses.dataclass(frozen=True)
 class Stages:
-    """A plan in parts; index and value are (the registered codec, an instance), or (None, the text of the stage)."""
+    """A plan in parts; index and value are (the registered codec, an instance), or (None, the text of the stage).
+
+    text  the canonical text, as Plan has it
+    """
 
     text: str
     sparsify: str
@@ -36,16 +39,22 @@ class Stages:
 
 
 def read_plan(text: str) -> Stages:
-    """Raises ArgumentError for a stage that cannot be combined with a Python codec."""
+    """Raises PlanError for stages that are none, or cannot be combined with a Python codec, ArgumentError as `of_stage` does."""
     stages = {**read_stages("sparsify=none index=raw value=raw"), **read_stages(text)}
     for role, stage in stages.items():
         if role not in ("sparsify", "index", "value"):
-            raise ArgumentError(f"plan '{text}': '{stage}' cannot be combined with a Python codec; sparsify, index and value can")
-    halves = []
-    for role in ("index", "value"):
-        codec, made = codecs.of_stage(stages[role])
-        halves.append((codec, str(stages[role]) if codec is None else made))
-    return Stages(text, str(stages["sparsify"]), halves[0], halves[1])
+            raise PlanError(f"plan '{text}': '{stage}' cannot be combined with a Python codec; sparsify, index and value can")
+    found = {role: codecs.of_stage(stages[role]) for role in ("index", "value")}
+    # The library judges the other stages, beside its raw codec.
+    native = [stages["sparsify"].text, *(f"{role}=raw" if codec else stages[role].text for role, (codec, _) in found.items())]
+    try:
+        plan = Plan(" ".join(native))
+    except PlanError as error:
+        raise PlanError(f"plan '{text}': {str(error).removeprefix('plan: ')}") from None
+    texts = {role: codecs.text_of(stages[role], codec) if codec else plan.stages[role].text for role, (codec, _) in found.items()}
+    index, value = ((codec, made if codec else texts[role]) for role, (codec, made) in found.items())
+    canonical = " ".join(filter(None, (plan.text_of("sparsify"), *texts.values())))
+    return Stages(canonical, plan.stages["sparsify"].text, index, value)
 
 
 class Timer:
@@ -103,8 +112,8 @@ def run_once(plan: Stages, g: Array, selected: Array, numbers: Options) -> Once:
     header, order_size = 0, 0
     index, made = plan.index
     if index is not None:
-        what = f"index={index.name}"
-        data = codecs.as_bytes(encoding(lambda: made.encode(selected, d)), what)
+        what = f"index={index.name}: the tensor's indices ({selected.size} of {d})"
+        data = codecs.as_bytes(encoding(lambda: codecs.call(made.encode, what, selected, d)), what)
         support = decoding(lambda: codecs.decode_indices(made, data, selected.size, d, what))
         if index.exact:
             codecs.require_same_indices(selected, support, what)
@@ -115,8 +124,8 @@ def run_once(plan: Stages, g: Array, selected: Array, numbers: Options) -> Once:
     sent = g[support]
     value, made = plan.value
     if value is not None:
-        what = f"value={value.name}"
-        data = codecs.as_bytes(encoding(lambda: made.encode(sent)), what)
+        what = f"value={value.name}: the tensor's values ({sent.size} {sent.dtype.name})"
+        data = codecs.as_bytes(encoding(lambda: codecs.call(made.encode, what, sent)), what)
         decoded = decoding(lambda: codecs.decode_values(made, data, sent, what))
         value_size = len(data)
         if value.exact:
@@ -136,7 +145,7 @@ def measure(text: str, g: Array, template: Row, repeat: int, seed: int) -> Row:
     template  a row of the native tool for the same tensor, which has the columns
     repeat    timed rounds, after one that is not counted
 
-    Raises codec.Broken, ArgumentError, and any exception of the codec.
+    Raises codec.Broken and ArgumentError.
     """
     plan, numbers = read_plan(text), {"seed": seed, "private_seed": seed, "step": 0}
     for codec, made in (plan.index, plan.value):
@@ -150,7 +159,7 @@ def measure(text: str, g: Array, template: Row, repeat: int, seed: int) -> Row:
     rounds = [run_once(plan, g, selected, numbers) for _ in range(repeat)]
     row: Row = dict.fromkeys(template)
     row.update({name: template.get(name) for name in ("input", "tensor", "kind", "step", "dtype", "d")})
-    row.update(plan=text, timed="python", fallback="none", r=selected.size, support=first.support.size, rounds=repeat)
+    row.update(plan=plan.text, timed="python", fallback="none", r=selected.size, support=first.support.size, rounds=repeat)
     row.update(_sizes(first, g.size, selected.size))
     row.update(_distortion(g, selected, first))
     row["sparsify_ns"] = sparsify_ns

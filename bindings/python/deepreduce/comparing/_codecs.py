@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import traceback
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, TypeVar, Union
 
 import numpy
 
 from .. import plan as _plan
 from .._native._types import Array
-from ..errors import ArgumentError, Error
+from ..errors import ArgumentError, Error, PlanError
 from ..plan import Stage, read_stages
 
 CodecObject = Any  # an instance of a codec: it has encode and decode, whose arguments depend on its role
@@ -19,7 +20,7 @@ Kind = TypeVar("Kind", bound=Callable[..., Any])
 
 
 class Broken(Error):
-    """A codec breaks its contract. The message names the codec, the input and the rule."""
+    """A codec breaks its contract. The message names the codec, the input and the rule, or the exception of the codec."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +74,8 @@ def value(name: str, *, exact: bool = True, error: Optional[float] = None) -> Ca
 
 
 def _register(role: str, name: str, exact: bool, error: Optional[float]) -> Callable[[Kind], Kind]:
+    if not isinstance(name, str):
+        raise ArgumentError(f'{role} codec: {name!r} is not the text of a name: write @deepreduce.codec.{role}("name") before the class')
     if not _NAME.fullmatch(name):
         raise ArgumentError(f"{role} codec {name!r}: a name has lower-case letters, digits and underscores, and begins with a letter")
 
@@ -99,18 +102,43 @@ def names() -> List[str]:
 
 
 def of_stage(stage: Stage) -> Tuple[Optional[Registered], CodecObject]:
-    """(codec, instance) of a stage; (None, None) if no Python codec has this name."""
+    """(codec, instance) of a stage; (None, None) if no Python codec has this name.
+
+    Raises PlanError for parameters that the class does not have, ArgumentError if it raises an exception.
+    """
     codec = registered(stage.role, stage.name)
     if codec is None:
         return None, None
     if stage.behind:
-        raise ArgumentError(f"{stage}: no further stage ('+{stage.behind[0].name}') can follow a Python codec")
-    parameters = {name: _number(str(value)) for name, value in stage.parameters.items()}
+        raise PlanError(f"{stage}: no further stage ('+{stage.behind[0].name}') can follow a Python codec")
+    parameters = _parameters(stage)
     try:
         inspect.signature(codec.make).bind(**parameters)
     except TypeError as error:
-        raise ArgumentError(f"{stage}: {error}") from None
-    return codec, codec.make(**parameters)
+        raise PlanError(f"{stage}: {error}") from None
+    return codec, _made(codec, str(stage), parameters)
+
+
+def _made(codec: Registered, what: str, parameters: Dict[str, Any]) -> CodecObject:
+    try:
+        return codec.make(**parameters)
+    except Exception as error:
+        raise ArgumentError(f"{what}: {_raised(error)}") from error
+
+
+def text_of(stage: Stage, codec: Registered) -> str:
+    """The stage in one form, as Plan has it: parameters in the order of the class's arguments, without those that have the default."""
+    given, arguments = _parameters(stage), inspect.signature(codec.make).parameters
+    words = []
+    for name in [*arguments, *sorted(given.keys() - arguments.keys())]:
+        default = arguments[name].default if name in arguments else None
+        if name in given and not (type(given[name]) is type(default) and given[name] == default):
+            words.append(f"{name}={given[name]}")
+    return f"{stage.role}={stage.name}" + (f"({','.join(words)})" if words else "")
+
+
+def _parameters(stage: Stage) -> Dict[str, Union[int, float, str]]:
+    return {name: _number(str(value)) for name, value in stage.parameters.items()}
 
 
 def _number(text: str) -> Union[int, float, str]:
@@ -125,6 +153,21 @@ def _number(text: str) -> Union[int, float, str]:
 # ---- Checked calls of a codec -------------------------------------------------------------------
 
 
+def call(method: Callable[..., Any], what: str, *arguments: object) -> Any:
+    """What a codec's method returns. what: the stage and the input. Raises Broken if it raises an exception."""
+    try:
+        return method(*arguments)
+    except Exception as error:
+        raise Broken(f"{what}: {_raised(error)}") from error
+
+
+def _raised(error: Exception) -> str:
+    """ValueError('negative') at mine.py:12, the innermost line of the codec's file."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # without that of the call
+    own = [frame for frame in frames if frame.filename == frames[0].filename]
+    return f"{error!r} at {own[-1].filename}:{own[-1].lineno}" if own else repr(error)
+
+
 def as_bytes(data: Any, what: str) -> bytes:
     try:
         return bytes(memoryview(data))
@@ -132,9 +175,16 @@ def as_bytes(data: Any, what: str) -> bytes:
         raise Broken(f"{what}: encode returns {type(data).__name__}, not bytes") from None
 
 
+def _as_array(found: object, what: str) -> Array:
+    try:
+        return numpy.asarray(found)
+    except Exception as error:
+        raise Broken(f"{what}: decode returns {type(found).__name__}, which is no array: {error}") from None
+
+
 def decode_indices(codec: CodecObject, data: bytes, count: int, universe: int, what: str) -> Array:
     """int64, ascending, below universe. Raises Broken if the codec returns anything else."""
-    found = numpy.asarray(codec.decode(data, count, universe))
+    found = _as_array(call(codec.decode, what, data, count, universe), what)
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
         raise Broken(f"{what}: decode returns {found.dtype} of shape {found.shape}, not integers [r]")
     indices = found.astype(numpy.int64)
@@ -147,7 +197,7 @@ def decode_indices(codec: CodecObject, data: bytes, count: int, universe: int, w
 
 def decode_values(codec: CodecObject, data: bytes, values: Array, what: str) -> Array:
     """As many values as `values`, of the same type. Raises Broken if the codec returns anything else."""
-    found = numpy.asarray(codec.decode(data, values.size, values.dtype))
+    found = _as_array(call(codec.decode, what, data, values.size, values.dtype), what)
     if found.shape != values.shape or found.dtype != values.dtype:
         raise Broken(f"{what}: decode returns {found.dtype} {found.shape}, not {values.dtype} {values.shape}")
     return found
@@ -175,7 +225,7 @@ def encode_twice(codec: CodecObject, what: str, *arguments: object) -> bytes:
     for argument in arguments:
         if isinstance(argument, numpy.ndarray):
             argument.flags.writeable = False  # the memory is the caller's
-    first, second = (as_bytes(codec.encode(*arguments), what) for _ in range(2))
+    first, second = (as_bytes(call(codec.encode, what, *arguments), what) for _ in range(2))
     if first != second:
         raise Broken(f"{what}: encode returns different bytes the second time")
     return first
@@ -232,12 +282,13 @@ def check(role: str, name: str, **parameters: object) -> None:
     ascending indices in range. An exact codec must return the same indices or bits. A lossy value codec must return finite
     values, with at most the promised error.
 
-    Raises Broken if the codec fails a test, ArgumentError for an unknown name, and any exception of the codec.
+    Raises Broken if the codec fails a test or raises an exception, ArgumentError for an unknown name, and for parameters with which
+    the class raises an exception.
     """
     codec = registered(role, name)
     if codec is None:
         raise ArgumentError(f"no {role} codec is registered as '{name}'")
-    check_instance(codec, codec.make(**parameters))
+    check_instance(codec, _made(codec, f"{role}={name}", parameters))
 
 
 def check_instance(codec: Registered, made: object) -> None:
@@ -314,11 +365,11 @@ def from_varints(data: bytes) -> Array:
 
 
 def is_of_python(plan: str) -> bool:
-    """Whether a plan names a registered codec. Raises ArgumentError for a sweep that names one: only the tool expands sweeps."""
+    """Whether a plan names a registered codec. Raises PlanError for a sweep that names one: only the tool expands sweeps."""
     if re.search(r"\||\.\.", plan):  # (plan text: only the tool expands a sweep to plans)
         for role, name in _registered:
             if re.search(rf"(?:^|\s){role}=(?:\S*[|(+])?{name}(?![\w=])", plan):  # (plan text: a sweep)
-                raise ArgumentError(
+                raise PlanError(
                     f"plan '{plan}': a plan with a Python codec ({role}={name}) cannot be a sweep ('|', '..'); pass the plans one by one"
                 )
         return False
