@@ -178,6 +178,49 @@ def test_rows_of_a_saved_document_have_the_same_methods(tmp_path):
 
 
 @needs_tool
+def test_notes_are_warnings_and_failures_name_the_tensor():
+    inputs = {"a": numpy.ones(2000, "f4"), "b": numpy.full(2000, numpy.nan, "f4"), "i": numpy.arange(9), "s": numpy.ones(9, "f4"), "d": numpy.full(1000, 1e300)}
+    with pytest.warns(UserWarning) as caught:
+        deepreduce.compare(inputs, "index=all value=half", repeat=1, per_tensor=True)
+    lines = [str(one.message) for one in caught]
+    for words in ("skipped: array: i.npy: byte 10: dtype '<i8' is not a float", "array: d: float64, converted to float32: 1000 values too large: became infinite",
+                  "array: left out 1 tensor of less than 1000 elements", "array b: index=all value=half: ARGUMENT: "):  # fmt: skip
+        assert sum(line.startswith(words) for line in lines) == 1, lines
+    assert not any("note: " in line or "deepreduce: " in line for line in lines)
+    with pytest.warns(UserWarning, match=r"^array: index=raw value=qsgd: ARGUMENT"):
+        deepreduce.compare(inputs["b"], "index=raw value=qsgd", repeat=1)
+
+
+@needs_tool
+def test_a_row_that_is_worse_is_a_failure_with_its_columns(tmp_path):
+    x = numpy.random.default_rng(0).standard_normal(3000).astype("f4")
+    rows = deepreduce.compare(x, [RAW, LOG], repeat=1)
+    better = [{**one, "bytes": one["bytes"] // 2 if one["plan"] == LOG else one["bytes"]} for one in rows]
+    untimed = [{name: value for name, value in one.items() if "_ns" not in name and name != "samples"} for one in better]
+    (tmp_path / "old.json").write_text(json.dumps({**rows.document, "rows": untimed}))
+    with pytest.warns(UserWarning) as caught:
+        rows = deepreduce.compare(x, [RAW, LOG], repeat=1, against=tmp_path / "old.json", fail_if_worse=True)
+    assert [str(one.message) for one in caught] == [f"array: {LOG}: worse than in {tmp_path / 'old.json'}: bytes"]
+    assert [failure["plan"] for failure in rows.document["failures"]] == [LOG]
+
+
+@needs_tool
+def test_answers_of_best_are_in_the_document_beside_all_rows():
+    x = numpy.random.default_rng(0).standard_normal(3000).astype("f4")
+    rows = deepreduce.compare(x, [RAW, LOG], repeat=1, best="total_error < 1", best_by="value_bytes")
+    assert [row["plan"] for row in rows] == ["memcpy", RAW, LOG] and [one["plan"] for one in rows.document["best"]] == [LOG]
+
+
+@needs_tool
+def test_a_number_as_the_link_and_a_strange_file_are_refused(tmp_path):
+    with pytest.raises(deepreduce.ArgumentError, match=r"link is 10000000000.0, not a text with a unit, such as '10Gb/s'"):
+        deepreduce.compare(numpy.ones(2000, "f4"), RAW, link=10e9)
+    (tmp_path / "g.xyz").write_bytes(b"")
+    with pytest.raises(deepreduce.ArgumentError, match=r"give a \.pt, \.npy, \.npz"):
+        deepreduce.compare(tmp_path / "g.xyz", RAW)
+
+
+@needs_tool
 def test_a_wrong_plan_is_a_plan_error_and_another_argument_is_not():
     x = numpy.ones(2000, "f4")
     for wrong in ({"plans": "index=nope"}, {"preset": "nope"}, {"plans": "index=rice|nope"}):

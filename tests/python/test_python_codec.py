@@ -6,6 +6,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import warnings
 
 import pytest
 
@@ -206,6 +207,24 @@ def test_a_plan_in_three_spellings_is_measured_once_and_finds_its_partner(x, tmp
     (tmp_path / "old.json").write_text(json.dumps({**rows.document, "rows": list(rows)}))
     against = deepreduce.compare(x, spellings[2], repeat=1, against=tmp_path / "old.json").document["against"]
     assert [row["plan"] for row in against["rows"]] == [plan] and against["only_old"] == against["only_new"] == []
+
+
+@needs_tool
+def test_notes_of_the_tool_are_passed_on_once(x, tmp_path):
+    (tmp_path / "mine.py").write_text(GUIDE)
+    numpy.savez(tmp_path / "g.npz", a=x, b=numpy.full(2000, numpy.nan, "f4"), i=numpy.arange(9))
+    plans = [TOPR + "index=py_gaps", TOPR + "index=raw value=qsgd"]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        deepreduce.compare(tmp_path / "g.npz", plans, repeat=1, per_tensor=True, sort="bytes")
+    words = ["compare", "g.npz", "--per-tensor", "--python-codec", "mine.py", "--repeat", "1", "--plan", plans[0], "--plan", plans[1], "--sort", "bytes"]
+    done = subprocess.run([sys.executable, "-m", "deepreduce", *words], capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False,
+                          env={**os.environ, "PYTHONPATH": str(PACKAGE)})  # fmt: skip
+    assert done.returncode == 1
+    printed = [line.replace("deepreduce: ", "").replace("g.npz", str(tmp_path / "g.npz")) for line in done.stderr.splitlines()]
+    assert [str(one.message) for one in caught] == [line.replace("note: ", "") for line in sorted(printed, key=lambda line: "ARGUMENT" in line)]
+    assert len(printed) == len(set(printed)) and sum("i.npy: byte 10: dtype '<i8' is not a float" in line for line in printed) == 1
+    assert sum(line.startswith(f"{tmp_path}/g.npz b: {TOPR}index=raw value=qsgd: ARGUMENT") for line in printed) == 1
 
 
 def test_names_and_classes_are_judged(x):

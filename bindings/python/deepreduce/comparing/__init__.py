@@ -85,15 +85,18 @@ def compare(
     ranks, link     ranks of the modelled exchange; the speed and latency of its link, "10Gb/s,50us", which adds `verdict`
     threads, seed, segment_rows  as for encode
     plugin          shared objects with more codecs
-    where, sort, pareto, best, best_by  select and order the rows: where="total_error < 0.1", sort="bytes", pareto=True
+    where, sort, pareto  select and order the rows: where="total_error < 0.1", sort="bytes", pareto=True
+    best, best_by   a condition and a column; the answers are in `rows.document["best"]`: of each input and kind of layer the plan
+                    that has the least of the column, bytes, over its tensors. All rows are returned; `rows.best` chooses among them
     limit           maximum number of plans of a sweep
     resume          a .json that saves rows from run to run; only those that it lacks are measured
     against         a .json of earlier rows; fail_if_worse: a row that is worse than there is a failure
     report          a page to write, too
 
     The first row of each tensor is that of `memcpy`. `deepreduce compare --help` describes options, `deepreduce help columns` columns. Times are in
-    nanoseconds. A plan that fails causes a warning and has no row. Raises PlanError for a plan that is not one, ArgumentError if
-    the tool refuses another argument, Error if the tool fails, LibraryError if the tool is not installed.
+    nanoseconds. A plan that fails causes a warning and has no row; each note of the tool, such as one of a tensor that it skips, is
+    a warning, too. Raises PlanError for a plan that is not one, ArgumentError if the tool refuses another argument, Error if the
+    tool fails, LibraryError if the tool is not installed.
 
     >>> rows = deepreduce.compare(numpy.ones(2000, numpy.float32), "index=golomb value=raw", repeat=1)
     >>> [row["plan"] for row in rows], rows[1]["relative_l2_error"]
@@ -103,17 +106,27 @@ def compare(
     settings = {name: value for name, value in given.items() if value is not None and value is not False}
     if not isinstance(plans, Iterable) and not isinstance(plans, Plan):
         raise ArgumentError(f"plans is {plans!r}, not a plan or plans")
+    if link is not None and not isinstance(link, str):
+        raise ArgumentError(f"link is {link!r}, not a text with a unit, such as '10Gb/s' or '10Gb/s,50us'")
     texts = [str(plan) for plan in ([plans] if isinstance(plans, (str, Plan)) else plans)]
     with tempfile.TemporaryDirectory(prefix="deepreduce-") as folder:
         paths = _paths_of(inputs, pathlib.Path(folder))
-        document = measured(paths, texts, settings, pathlib.Path(folder))
-    for failure in document.get("failures", []):
-        warnings.warn(f"{failure['input']}: {failure['plan']}: {failure['error']}", stacklevel=2)
+        document, notes = measured(paths, texts, settings, pathlib.Path(folder))
+    for line in [*notes, *map(failure_line, document.get("failures", []))]:
+        warnings.warn(line, stacklevel=2)
     return Rows(document["rows"], document)
 
 
-def measured(paths: Sequence[str], plans: Sequence[str], settings: Mapping[str, Any], folder: pathlib.Path) -> Document:
-    """The document of a run. The rows of plans with Python codecs follow the other rows of their tensor."""
+def failure_line(failure: Json) -> str:
+    """g.npz conv.weight: PLAN: the error, as the tool writes it."""
+    subject = " ".join(filter(None, (failure["input"], failure["tensor"])))
+    return f"{subject}: {failure['plan']}: {failure['error']}"
+
+
+def measured(
+    paths: Sequence[str], plans: Sequence[str], settings: Mapping[str, Any], folder: pathlib.Path
+) -> Tuple[Document, List[str]]:
+    """(the document of a run, the tool's notes). The rows of plans with Python codecs follow the other rows of their tensor."""
     python = [plan for plan in plans if _codecs.is_of_python(plan)]
     if not python:
         return _measured_by_the_tool(paths, plans, settings, folder)
@@ -127,13 +140,14 @@ def measured(paths: Sequence[str], plans: Sequence[str], settings: Mapping[str, 
     if not native:
         options.update(repeat=1, time=None)
     repeat, seed = _number(settings, "repeat", 15, 1, 10**6), _number(settings, "seed", 0, 0, 2**64 - 1)
-    document = _measured_by_the_tool(paths, texts if native else [_CHEAPEST], options, folder)
+    document, notes = _measured_by_the_tool(paths, texts if native else [_CHEAPEST], options, folder)
     add_python_rows(document, python, _Arrays(paths, settings, folder), repeat, seed, native)
     shown = {name: value for name, value in settings.items() if name in _ROW_OPTIONS}
     if not shown:
-        return document
+        return document, notes
     (folder / "all.json").write_text(json.dumps(document), "utf-8")
-    return _document_of(["--from", str(folder / "all.json"), *_options(shown)], folder)
+    document, more = _document_of(["--from", str(folder / "all.json"), *_options(shown)], folder)
+    return document, list(dict.fromkeys([*notes, *more]))
 
 
 def _number(settings: Mapping[str, object], name: str, default: int, least: int, most: int) -> int:
@@ -169,25 +183,37 @@ def add_python_rows(document: Document, plans: Sequence[str], arrays: _Arrays, r
 
 def _measured_by_the_tool(
     paths: Sequence[str], plans: Sequence[str], settings: Mapping[str, Any], folder: pathlib.Path
-) -> Document:
+) -> Tuple[Document, List[str]]:
     chosen = [word for plan in plans for word in ("--plan", plan)]
     return _document_of([*paths, *chosen, *_options(settings)], folder)
 
 
-def _document_of(words: Sequence[str], folder: pathlib.Path) -> Document:
-    """The JSON document that `deepreduce compare` writes. Raises ArgumentError and Error, as compare does."""
+def _document_of(words: Sequence[str], folder: pathlib.Path) -> Tuple[Document, List[str]]:
+    """(the JSON document that `deepreduce compare` writes, its notes). Raises ArgumentError and Error, as compare does."""
     target = folder / "document.json"
     target.unlink(missing_ok=True)
     done = _tool.run_quietly(["compare", *words, "--format", "json", "--output", str(target)])
-    messages = done.stderr.decode("utf-8", "replace").strip()
+    messages = done.stderr.decode("utf-8", "replace").strip().replace("deepreduce: ", "")
     if done.returncode not in (0, 1) or not target.exists():
-        sentence = messages.replace("deepreduce: ", "") or f"the tool exited with {done.returncode}"
+        sentence = messages or f"the tool exited with {done.returncode}"
+        sentence = sentence.replace("give a .npy,", "give a .pt, .npy,")  # (which the package reads)
         is_of_a_plan = sentence.startswith(("--plan ", "--preset "))
         raise (Error if done.returncode != 2 else PlanError if is_of_a_plan else ArgumentError)(sentence)
     document: Document = json.loads(target.read_text("utf-8"))
-    if done.returncode == 1 and not document.get("failures"):
-        document["failures"] = [{"input": "", "tensor": "", "plan": "", "error": line} for line in messages.splitlines()]
-    return document
+    if "--fail-if-worse" in words:
+        document.setdefault("failures", []).extend(_worse(document["against"]))
+    return document, [line[len("note: ") :] for line in messages.split("\n") if line.startswith("note: ")]
+
+
+def _worse(against: Json) -> List[Json]:
+    """A failure for each row that is worse in a column than the row of the same plan in the other file."""
+    failures = []
+    for row in against["rows"]:
+        if row["verdict"] in ("worse", "mixed"):
+            columns = ", ".join(name for name, column in row["columns"].items() if column["verdict"] == "worse")
+            names = {name: row[name] for name in ("input", "tensor", "step", "plan")}
+            failures.append({**names, "error": f"worse than in {against['old']['file']}: {columns}"})
+    return failures
 
 
 def _options(settings: Mapping[str, Any]) -> List[str]:

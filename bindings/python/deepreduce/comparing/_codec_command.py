@@ -12,7 +12,7 @@ from typing import Dict, List, Sequence, Tuple
 from .._native import _tool
 from .._native._types import Options
 from ..errors import ArgumentError, Error
-from . import NOT_OF_PYTHON, _codecs, measured
+from . import NOT_OF_PYTHON, _codecs, failure_line, measured
 
 # Options with a value that Python reads.
 _OURS = ("--python-codec", "--plan", "--format", "--output", "--repeat", "--seed", "--tensor", "--cast")
@@ -37,11 +37,13 @@ def run(words: Sequence[str], folder: pathlib.Path) -> int:
     settings: Options = {"tensor": values["--tensor"]}
     settings.update({name[2:]: values[name][-1] for name in ("--repeat", "--seed", "--cast") if values[name]})
     settings.update({flag[2:].replace("-", "_"): True for flag in _FLAGS if flag in others})
-    document = measured(inputs, values["--plan"], {**settings, **_measuring(others)}, folder)
+    document, notes = measured(inputs, values["--plan"], {**settings, **_measuring(others)}, folder)
     rows = folder / "rows.json"
     rows.write_text(json.dumps(document), "utf-8")
-    for failure in document.get("failures", []):
-        print("deepreduce: {input}: {plan}: {error}".format(**failure), file=sys.stderr)
+    # (Which plans have no total is said below, of all rows.)
+    lines = [f"note: {note}" for note in notes if not note.startswith("no total of ")]
+    for line in [*lines, *map(failure_line, document.get("failures", []))]:
+        print(f"deepreduce: {line}", file=sys.stderr)
     failed = 1 if document.get("failures") else 0
     printed = [word for name in ("--format", "--output") if values[name] for word in (name, values[name][-1])]
     shown = _without([word for word in others if word not in _FLAGS], *_MEASURING)
