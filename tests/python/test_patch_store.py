@@ -3,8 +3,10 @@
 import contextlib
 import errno
 import json
+import logging
 import os
 import pathlib
+import pickle
 import resource
 import threading
 
@@ -135,6 +137,40 @@ def test_new_names_or_shapes_begin_with_an_anchor(tmp_path):
     assert [anchor.step for anchor in manifest.anchors] == [0, 5] and [(patch.base, patch.step) for patch in manifest.patches] == [(5, 6)]
 
 
+def test_follow_refuses_weights_that_something_else_has_changed(tmp_path):
+    weights = model()
+    with Store(tmp_path) as store:
+        store.put(0, weights)
+        held = {name: numpy.zeros_like(x) for name, x in weights.items()}
+        steps = store.follow(held)
+        assert next(steps) == 0
+        for name in ("embed", "half", "count"):
+            step_on(weights, store.latest() + 1)
+            store.put(store.latest() + 1, weights)
+            steps = Store(tmp_path).follow(held, step=store.latest() - 1)
+            at = store.latest()
+            assert next(steps) == at
+            held[name].reshape(-1)[:1] += 1  # by the engine, say
+            step_on(weights, at + 1)
+            store.put(at + 1, weights)
+            before = digest(held)
+            with pytest.raises(deepreduce.WrongBase, match=f"^weights: they are not those of step {at}, something else has changed them: .*{name}"):
+                next(steps)
+            assert digest(held) == before
+            assert next(store.follow(held)) == at + 1 and digest(held) == digest(weights)
+        step_on(weights, 99)
+        store.put(99, weights)
+        held.pop("count")
+        with pytest.raises(deepreduce.ArgumentError, match="^weights: its 2 tensors are not those of"):
+            next(store.follow(held, step=at + 1))
+
+
+@pytest.mark.parametrize("wait", [-1.5, float("nan"), float("inf"), "long"])
+def test_follow_refuses_a_wait_that_is_none_at_the_call(tmp_path, wait):
+    with pytest.raises(deepreduce.ArgumentError, match=f"^wait (= {wait} s|is '{wait}')"):
+        Store(tmp_path).follow(model(), wait=wait)
+
+
 def test_what_is_not_there_is_said(tmp_path):
     assert Store(tmp_path / "none").latest() is None
     with pytest.raises(deepreduce.ArgumentError, match="no such folder"):
@@ -143,7 +179,7 @@ def test_what_is_not_there_is_said(tmp_path):
     with pytest.raises(deepreduce.ArgumentError, match="step 7: the store has no such step; it has 3 from 0 to 2"):
         Store(tmp_path).read(7)
     with Store(tmp_path) as store:
-        with pytest.raises(deepreduce.ArgumentError, match="step 2 is not above the last one, 2"):
+        with pytest.raises(deepreduce.ArgumentError, match="step 2 is not above the last one, 2: .* new folder"):
             store.put(2, model())
 
 
@@ -163,12 +199,92 @@ def test_a_writer_goes_on_where_another_ended(tmp_path):
 def test_two_writers_notice_each_other(tmp_path):
     with Store(tmp_path) as one, Store(tmp_path) as two:
         one.put(0, model())
-        with pytest.raises(deepreduce.ConcurrentUse, match=f"process {os.getpid()} on .* writes to it"):
+        with pytest.raises(deepreduce.ConcurrentUse, match=rf"process {os.getpid()} on .* writes to it: another Store of this process; close\(\) it"):
             two.put(1, model())
         one.close()
         two.put(1, model())
         with pytest.raises(deepreduce.ConcurrentUse):
             one.prune(keep=1)
+
+
+def test_a_store_that_nobody_has_any_more_holds_no_lock(tmp_path):
+    store = Store(tmp_path)
+    store.put(0, model())
+    store = Store(tmp_path)
+    store.put(1, model())
+    del store
+    with Store(tmp_path) as store:
+        store.put(2, model())
+
+
+def test_a_copy_of_a_store_is_another_store(tmp_path):
+    with Store(tmp_path, anchor_every=3) as store:
+        store.put(0, model())
+        made = pickle.loads(pickle.dumps(store))
+        assert digest(made.read(0)) == digest(model()) and made._every == 3
+        with pytest.raises(deepreduce.ConcurrentUse):
+            made.put(1, model())
+
+
+def test_a_second_thread_in_put_prune_or_close_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    weights, refused = model(), []
+    encode = _patch_file._encode
+
+    with Store(tmp_path) as store:
+        store.put(0, weights)
+
+        def slow(*arguments):
+            before = names(tmp_path)
+            for call in (lambda: store.put(2, model(2)), lambda: store.prune(1), store.close):
+                with pytest.raises(deepreduce.ConcurrentUse, match="the store is in another call"):
+                    thread = threading.Thread(target=lambda: refused.append(caught(call)))  # noqa: B023
+                    thread.start()
+                    thread.join()
+                    raise refused[-1]
+            assert names(tmp_path) == before
+            return encode(*arguments)
+
+        monkeypatch.setattr(_patch_file, "_encode", slow)
+        step_on(weights, 1)
+        store.put(1, weights)
+    assert refused and Store(tmp_path).steps() == [0, 1] and digest(Store(tmp_path).read(1)) == digest(weights)
+
+
+def caught(call):
+    try:
+        call()
+    except Exception as error:
+        return error
+
+
+@pytest.mark.parametrize("anchor_every", [64, 1])
+@pytest.mark.parametrize("shape", [5000, (30, 3)])
+def test_weights_that_are_trained_on_while_they_are_put_do_not_damage_later_steps(tmp_path, monkeypatch, anchor_every, shape):
+    """Of one tensor and of several that share a frame. Whatever `put` reads of a step, later steps are those of the trainer."""
+    weights = {name: numpy.zeros(shape, numpy.float32) for name in "abc"[: 1 if shape == 5000 else 3]}
+    encode, write = _patch_file._encode, Store._write
+
+    def trained_on(*arguments):
+        found = encode(*arguments)
+        for x in weights.values():
+            x += 1
+        return found
+
+    def written_and_trained_on(*arguments):
+        made = write(*arguments)
+        for x in weights.values():
+            x += 1
+        return made
+
+    monkeypatch.setattr(_patch_file, "_encode", trained_on)
+    monkeypatch.setattr(Store, "_write", written_and_trained_on)
+    with Store(tmp_path, anchor_every=anchor_every) as store:
+        for step in range(5):
+            began = {name: x.copy() for name, x in weights.items()}
+            store.put(step, weights)
+            assert digest(store.read(step)) == digest(began), step
+            for x in weights.values():
+                x[::7] += step
 
 
 def unsupported(*_):
@@ -333,6 +449,25 @@ def test_damaged_files_are_named(tmp_path, anchors):
     two.write_bytes(one.read_bytes())
     with pytest.raises(deepreduce.CorruptFrame, match="a patch from '0' to '1', not from '1' to '2'"):
         Store(tmp_path).read(2)
+
+
+def test_a_trainer_goes_on_with_an_anchor_if_the_last_step_is_damaged_or_missing(tmp_path, caplog):
+    weights = model()
+    for step, spoil in enumerate((lambda path: path.unlink(), lambda path: path.write_bytes(path.read_bytes()[:-9]))):
+        with Store(tmp_path) as store:
+            for number in (3 * step, 3 * step + 1):
+                step_on(weights, number)
+                store.put(number, weights)
+        spoil(tmp_path / _store_files.read_manifest(tmp_path).patches[-1].file)
+        with Store(tmp_path) as store, caplog.at_level(logging.WARNING, "deepreduce.patch"):
+            caplog.clear()
+            step_on(weights, 3 * step + 2)
+            store.put(3 * step + 2, weights)
+            assert f"step {3 * step + 1} cannot be read, so the next one is stored whole: " in caplog.text
+            assert digest(store.read(3 * step + 2)) == digest(weights)
+        assert _store_files.read_manifest(tmp_path).anchors[-1].step == 3 * step + 2
+    held = {name: numpy.zeros_like(x) for name, x in weights.items()}
+    assert next(Store(tmp_path).follow(held)) == 5 and digest(held) == digest(weights)
 
 
 @pytest.mark.parametrize(

@@ -110,12 +110,16 @@ def _join(parts: Iterable[Part], limit: int) -> Iterator[Parts]:
 def gather(tensors: Tensors, parts: Parts, room: str) -> Array:
     """The words of parts, one after the other. The words of one part in memory are not copied."""
     if len(parts) == 1:
-        words: Array = tensors[parts[0].name].part(parts[0].first, parts[0].length, room)
-        return words
+        return part_of(tensors, parts[0], room)
     made = numpy.empty(sum(part.length for part in parts), word_type(parts[0].dtype))
     for part, place in zip(parts, places_of(parts)):
-        made[place] = tensors[part.name].part(part.first, part.length, room)
+        made[place] = part_of(tensors, part, room)
     return made
+
+
+def part_of(tensors: Tensors, part: Part, room: str) -> Array:
+    words: Array = tensors[part.name].part(part.first, part.length, room)
+    return words
 
 
 def places_of(parts: Sequence[Part]) -> List[slice]:
@@ -167,6 +171,7 @@ def write_patch(
     watch: Watch = None,
     listed: bool = False,
     history: Optional[Dict[str, Array]] = None,
+    advance: bool = False,
 ) -> None:
     """Writes the patch from `old` to `new`, a piece of a tensor at a time.
 
@@ -174,6 +179,8 @@ def write_patch(
     sums     of `old`; they are updated to those of `new`
     listed   the patch contains names, types and shapes, too
     history  of `old`; it is updated, too. A patch changes the history of all words, so every part has a frame, even if no word changes
+    advance  the words of `old`, in memory, become those that the patch has; also if `new` changes meanwhile. After an error they may be
+             either
     """
     if not plan.info.patch:
         raise ArgumentError(f"plan '{plan}' cannot make patches: it needs sparsify=changed")
@@ -181,15 +188,20 @@ def write_patch(
 
     def encode(parts: Parts) -> List[Made]:
         before, after = gather(old, parts, "old"), gather(new, parts, "new")
+        if advance and len(parts) == 1:
+            after = after.copy()
         try:
             if len(parts) == 1:
-                return [_encode(plan, parts, before, after, parts[0].known(sums, history))]
-            made = _encode_joined(plan, parts, before, after)
+                made = [_encode(plan, parts, before, after, parts[0].known(sums, history))]
+            else:
+                made = _encode_joined(plan, parts, before, after)
         except Error as error:
             raise named(error, names_of(parts)) from None
         for part, place in zip(parts, places_of(parts)):
-            if sums is not None and (before[place] != after[place]).any():
+            if len(parts) > 1 and sums is not None and (before[place] != after[place]).any():
                 part.sums_in(sums)[:] = new_sums(after[place])
+            if advance:
+                part_of(old, part, "old")[:] = after[place]
         return made
 
     file.write(MAGIC)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pathlib
+import threading
 import time
 from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
 import numpy
 
 from .._files._whole_file import whole_file
-from .._native._call import real, unsigned
+from .._native._call import Turns, timeout_of, unsigned
 from .._native._types import Array, Json, Weights
-from ..errors import ArgumentError, CorruptFrame, WrongBase
+from ..errors import ArgumentError, CorruptFrame, Unsupported, WrongBase
 from ..plan import as_plan
 from . import _store_files
 from ._apply import apply_to, memory_of, tensors_of, written_of
@@ -25,6 +27,8 @@ from ._store_files import PLAIN, AnchorFile, Manifest, PatchFile, Writer, file_n
 from ._word_frames import check_of, chunks_of, in_order, new_sums
 
 Result = TypeVar("Result")
+
+_log = logging.getLogger("deepreduce.patch")
 
 _PLAN = "patch"
 _CHECKS, _STEP = "deepreduce.checks", "deepreduce.step"  # metadata of an anchor: checks of its tensors, its step
@@ -39,8 +43,9 @@ class Store:
     anchor_every  number of steps after which another anchor is written; sooner if the patches after the last anchor have its bytes
 
     The writer stores a copy of the last weights in memory. Files are complete or absent, also if the machine stops. If a `put`
-    fails (OSError for a full disk), the store is unchanged. The first `put` locks the store for writing until `close` or the end
-    of the `with`; a `put` of another writer raises ConcurrentUse meanwhile. Readers raise CorruptFrame for damaged files.
+    fails (OSError for a full disk), the store is unchanged. The first `put` locks the store for writing until `close`, the end
+    of the `with` or that of the Store; a `put` of another writer raises ConcurrentUse meanwhile. So does a `put`, `prune` or `close` while another
+    thread is in one of them. Readers raise CorruptFrame for damaged files.
 
     >>> import tempfile
     >>> w = {"w": numpy.zeros(1000, dtype=numpy.float32)}
@@ -54,9 +59,13 @@ class Store:
     def __init__(self, path: Union[str, os.PathLike[str]], anchor_every: int = 64) -> None:
         self.path = pathlib.Path(path)
         self._every = unsigned(anchor_every, "anchor_every")
+        self.lock = threading.Lock()  # of put, prune and close
         self._writer: Optional[Writer] = None
-        self._last: Dict[str, Words] = {}
+        self._last: Optional[Dict[str, Words]] = None  # a copy of the last step's weights; None: it is to be loaded
         self._sums: Dict[str, Array] = {}
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.path, self._every)  # a copy has no lock of the store
 
     def __enter__(self) -> Store:
         return self
@@ -66,9 +75,17 @@ class Store:
 
     def close(self) -> None:
         """Releases the lock for writing and the copy of the weights. The next `put` acquires them again."""
+        with Turns([(self, "the store")]):
+            self._close()
+
+    def _close(self) -> None:
         if self._writer is not None:
             self._writer.close()
-        self._writer, self._last, self._sums = None, {}, {}
+        self._writer = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._last, self._sums = None, {}
 
     # ---- Writing ---------------------------------------------------------------------------------
 
@@ -76,35 +93,40 @@ class Store:
         """Adds the weights of a step, which must be above the last one.
 
         weights  as for `encode`. If names, types or shapes differ from the last step, an anchor is written, and readers start
-                 from it
+                 from it. So is it, with a warning in the log `deepreduce.patch`, if the last step's files are damaged or missing.
+                 If another thread changes the weights meanwhile, the step is a mix of both; later steps are not affected
 
         Raises ConcurrentUse, ArgumentError, OSError.
         """
         tensors = tensors_of(weights, "weights")
         refuse("a store", tensors)
         step = unsigned(step, "step", 2**63)
+        with Turns([(self, "the store")]):
+            self._put(step, tensors, threads)
+
+    def _put(self, step: int, tensors: Tensors, threads: Optional[int]) -> None:
         writer = self._take_turn()
         manifest = writer.manifest
         last = max(manifest.steps, default=-1)
         if step <= last:
-            raise ArgumentError(f"step {step} is not above the last one, {last}")
+            raise ArgumentError(f"step {step} is not above the last one, {last}: a training that goes on from an older step needs a new folder")
         made: Dict[str, Any] = {}
         anchor_end = "safetensors" if _store_files.ANCHOR_PLAN == PLAIN else "drpatch"
         names = {"patch": file_name(step, "drpatch"), "anchor": file_name(step, anchor_end)}
         try:
-            sums = self._write(manifest, last, step, tensors, threads, names, made)
+            self._write(manifest, last, step, tensors, threads, names, made)
         except BaseException:
+            self._forget()  # the copy may be of the new step in part: the next put loads it
             self._remove(names.values())
             raise
         try:
             anchors = [*manifest.anchors, *filter(None, [made.get("anchor")])]
             writer.commit(Manifest(anchors, [*manifest.patches, *filter(None, [made.get("patch")])]))
         except BaseException:
-            self.close()  # the manifest may have been written or not: the next put reads it
+            self._close()  # the manifest may have been written or not: the next put reads it
             with contextlib.suppress(Exception):
                 self._remove(set(names.values()) - set(read_manifest(self.path).files))
             raise
-        self._set_last(tensors, sums)
 
     def _remove(self, names: Iterable[str]) -> None:
         for name in names:
@@ -119,20 +141,23 @@ class Store:
         threads: Optional[int],
         names: Mapping[str, str],
         made: Dict[str, object],
-    ) -> Dict[str, Array]:
-        """Writes the files of a step and adds them to `made`. Returns the sums of the weights."""
-        if last >= 0 and _shapes(self._last) == _shapes(tensors):
-            sums = {name: old.copy() for name, old in self._sums.items()}
+    ) -> None:
+        """Writes the files of a step and adds them to `made`. The copy of the weights becomes that of the step. The caller's
+        weights are read once: they may change meanwhile."""
+        if self._last and _shapes(self._last) == _shapes(tensors):
             name = names["patch"]
             with whole_file(self.path / name, durable=True) as partial, open(partial, "wb") as file:
-                write_patch(file, self._last, tensors, as_plan(_PLAN), (str(last), str(step)), sums, threads)
+                write_patch(file, self._last, tensors, as_plan(_PLAN), (str(last), str(step)), self._sums, threads, advance=True)
                 size = file.tell()
             made["patch"] = PatchFile(last, step, name, size)
             anchor, patches = manifest.path_to(last)
             due = len(patches) + 1 >= self._every or _bytes(patches) + size > anchor.size
         else:
-            sums, due = {name: new_sums(tensor.words) for name, tensor in tensors.items()}, True
+            self._forget()
+            self._last = {name: tensor._replace(words=tensor.words.copy(), owner=None) for name, tensor in tensors.items()}
+            self._sums, due = {name: new_sums(copy.words) for name, copy in self._last.items()}, True
         if due:
+            tensors, sums = self._last, self._sums
             name, plan = names["anchor"], _store_files.ANCHOR_PLAN
             with whole_file(self.path / name, durable=True) as partial, open(partial, "wb") as file:
                 if plan == PLAIN:
@@ -144,36 +169,36 @@ class Store:
                 file.flush()
                 size = os.fstat(file.fileno()).st_size
             made["anchor"] = AnchorFile(step, name, size, plan)
-        return sums
 
     def _take_turn(self) -> Writer:
-        """The writer. The weights of the last step and their sums are loaded."""
+        """The writer. The weights of the last step and their sums are loaded, or there are none: then an anchor is due."""
         if self._writer is None:
-            writer = Writer(self.path)
-            try:
-                if writer.manifest.steps:
-                    self._last, self._sums = self._load(*writer.manifest.path_to(writer.manifest.steps[-1]), None)
-            except BaseException:
-                writer.close()
-                raise
-            self._writer = writer
-        self._writer.require_turn()
-        return self._writer
-
-    def _set_last(self, tensors: Tensors, sums: Dict[str, Array]) -> None:
-        """Copies the weights of the last step."""
-        if _shapes(self._last) == _shapes(tensors):
-            for name, tensor in tensors.items():
-                self._last[name].words[:] = tensor.words
+            writer = self._writer = Writer(self.path)
         else:
-            self._last = {name: tensor._replace(words=tensor.words.copy(), owner=None) for name, tensor in tensors.items()}
-        self._sums = sums
+            writer = self._writer
+            writer.require_turn()
+        if self._last is not None:
+            return writer
+        steps = writer.manifest.steps
+        try:
+            self._last, self._sums = self._load(*writer.manifest.path_to(steps[-1]), None) if steps else ({}, {})
+        except (ArgumentError, CorruptFrame, Unsupported, OSError) as error:
+            _log.warning("%s: step %d cannot be read, so the next one is stored whole: %s", self.path, steps[-1], error)
+            self._last = {}
+        except BaseException:
+            self._close()
+            raise
+        return writer
 
     def prune(self, keep: int) -> None:
         """Removes files that the last `keep` steps do not need, and files of a crash. Raises the errors of `put`."""
         keep = unsigned(keep, "keep")
         if not self.path.is_dir():
             raise ArgumentError(f"{self.path}: no such folder")
+        with Turns([(self, "the store")]):
+            self._prune(keep)
+
+    def _prune(self, keep: int) -> None:
         had = self._writer is not None
         writer = self._writer or Writer(self.path)
         try:
@@ -239,18 +264,22 @@ class Store:
         step     the step of these weights; None: they are of no step, and the latest step is read
         wait     seconds between two reads of the manifest
 
+        Each patch is checked against all of the weights. If something else has changed them since the last step, WrongBase is raised
+        and nothing is written; a new `follow` without `step` reads them whole.
+
         >>> for step in store.follow(model.state_dict()):    # doctest: +SKIP
         ...     engine.reload()
         """
-        real(wait, "wait")
+        if wait != 0:
+            wait = timeout_of(wait, "wait")
         held, made = written_of(weights)
         refuse("a store", held)
         if made(held) is not weights:
             raise ArgumentError("weights: arrays of JAX are immutable; use read and apply, which return new ones")
-        at, sums = None if step is None else unsigned(step, "step"), None
+        at = None if step is None else unsigned(step, "step")
 
         def advance() -> None:
-            nonlocal at, sums
+            nonlocal at
             manifest = read_manifest(self.path) if self.path.is_dir() else Manifest([], [])
             latest = max(manifest.steps, default=None)
             if latest is None or latest == at:
@@ -258,21 +287,28 @@ class Store:
             anchor, after = manifest.path_to(latest)
             chain = None if at is None else manifest.chain(at, latest)
             if chain is None or _bytes(chain) > anchor.size + _bytes(after):
-                at, sums = latest, self._load(anchor, after, threads, held)[1]
+                self._load(anchor, after, threads, held)
+                at = latest
                 return
             opened = [self._open(file) for file in chain]  # from here on a prune may remove the files
-            sums = sums or {name: new_sums(tensor.words) for name, tensor in held.items()}
             for patch in opened:
-                apply_to(held, patch, sums, threads)
+                patch.require(held, "weights")
+                try:
+                    apply_to(held, patch, None, threads)
+                except WrongBase as error:
+                    raise WrongBase(f"weights: they are not those of step {at}, something else has changed them: {error}") from None
                 at = int(patch.result)
 
-        while True:
-            before = at
-            self._retried(advance)
-            if at is None or at == before:
-                time.sleep(wait)
-            else:
-                yield at
+        def steps() -> Iterator[int]:
+            while True:
+                before = at
+                self._retried(advance)
+                if at is None or at == before:
+                    time.sleep(wait)
+                else:
+                    yield at
+
+        return steps()
 
     def _load(
         self, anchor: AnchorFile, patches: Sequence[PatchFile], threads: Optional[int], out: Optional[Tensors] = None

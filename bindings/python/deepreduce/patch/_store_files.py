@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import re
+import weakref
 from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 from .._files._whole_file import whole_file
@@ -162,7 +163,8 @@ class Writer:
         self._folder = folder
         path = folder / LOCK
         self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        self._process = os.getpid()
+        self._release = weakref.finalize(self, _unlocked, self._lock, os.getpid())
+        own = f"process {os.getpid()} on {os.uname().nodename}"
         try:
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -170,13 +172,14 @@ class Writer:
                 if error.errno not in _NO_LOCKS:  # (there require_turn finds another writer)
                     raise
             os.ftruncate(self._lock, 0)
-            os.pwrite(self._lock, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
+            os.pwrite(self._lock, f"{own}\n".encode(), 0)
             self._text = self._bytes()  # of the manifest
             self.manifest = read_manifest(folder)
         except BlockingIOError:
             who = os.pread(self._lock, 200, 0).decode("utf-8", "replace").strip()
             self.close()
-            raise ConcurrentUse(f"{folder}: {who or 'another process'} writes to it") from None
+            more = ": another Store of this process; close() it" if who == own else ""
+            raise ConcurrentUse(f"{folder}: {who or 'another process'} writes to it{more}") from None
         except BaseException:
             self.close()
             raise
@@ -208,9 +211,11 @@ class Writer:
                 file.unlink(missing_ok=True)
 
     def close(self) -> None:
-        if self._lock >= 0:
-            if self._process == os.getpid():  # a child that was forked holds the lock, too, until it ends
-                with contextlib.suppress(OSError):
-                    fcntl.flock(self._lock, fcntl.LOCK_UN)
-            os.close(self._lock)
-        self._lock = -1
+        self._release()
+
+
+def _unlocked(lock: int, process: int) -> None:
+    if process == os.getpid():  # a child that was forked holds the lock, too, until it ends
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_UN)
+    os.close(lock)
