@@ -147,11 +147,12 @@ def test_an_npz_that_is_damaged_or_none(pair, capsys):
     numpy.savez_compressed(pair / "old.npz", w=numpy.linspace(0, 1, 9000, dtype=numpy.float32))
     data = (pair / "old.npz").read_bytes()
     numpy.save(pair / "one.npy", numpy.zeros(3, numpy.float32))
-    others = [data[:200], data[:200] + bytes(200) + data[400:], b"", (pair / "one.npy").read_bytes()]
+    others = [b"no zip" * 9, data[:200], data[:200] + bytes(200) + data[400:], b"", (pair / "one.npy").read_bytes()]
     for other in others:
         (pair / "new.npz").write_bytes(other)
         run(pair / "old.npz", pair / "new.npz", "-o", pair / "p", status=2)
-        assert f"{pair / 'new.npz'}: cannot be read: " in capsys.readouterr().err
+        words = capsys.readouterr().err
+        assert f"{pair / 'new.npz'}: cannot be read: " in words and "pickle" not in words
     assert not (pair / "p").exists()
 
 
@@ -164,6 +165,51 @@ def test_pt(pair):
     run("apply", pair / "old.pt", pair / "p", "-o", pair / "made.safetensors")
     with _model_files.open_model(str(pair / "made.safetensors")) as made:
         assert made.tensors["b"].part(0, 3, "x").view(numpy.float32).tolist() == [1, 1, 1]
+
+
+def test_pt_of_every_type_is_exact_and_complete(pair, capsys):
+    torch = pytest.importorskip("torch", reason="torch is missing: ./dev setup")
+    kinds = "float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu uint16 uint32 uint64 complex64".split()
+    kinds = [kind for kind in kinds if hasattr(torch, kind)]
+    old = {kind: torch.arange(1, 201, dtype=torch.uint8).repeat(40).view(getattr(torch, kind)) for kind in kinds}
+    old["w"], old["sparse"] = torch.ones(5), torch.eye(40).to_sparse()
+    new = {name: x.clone() for name, x in old.items()}
+    for kind in kinds:
+        new[kind].view(torch.uint8)[::97] ^= 1
+    torch.save(old, pair / "old.pt")
+    torch.save({**new, "step": 7}, pair / "new.pt")
+    run(pair / "old.pt", pair / "new.pt", "-o", pair / "p")
+    assert capsys.readouterr().err == f"deepreduce: note: {pair / 'new.pt'}: step: skipped, is not a tensor but int\n"
+    run("apply", pair / "old.pt", pair / "p", "-o", pair / "made.safetensors")
+    with _model_files.open_model(str(pair / "made.safetensors")) as made:
+        assert set(made.tensors) == {*kinds, "w", "sparse.indices", "sparse.values", "sparse.shape"}
+        for kind in kinds:
+            found = made.tensors[kind]
+            assert found.part(0, found.length, "x").tobytes() == new[kind].view(torch.uint8).numpy().tobytes(), kind
+
+
+def test_weights_of_a_pt_that_cannot_be_patched_are_an_error_that_names_them(pair, capsys):
+    torch = pytest.importorskip("torch", reason="torch is missing: ./dev setup")
+    whole = {"w": torch.ones(5)}
+    for kind, bad in {
+        "complex128": torch.ones(3, dtype=torch.complex128),
+        "torch.qint8": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
+        "on the device meta": torch.empty(3, device="meta"),
+    }.items():
+        torch.save({**whole, "bad": bad}, pair / "old.pt")
+        run(pair / "old.pt", pair / "old.pt", "-o", pair / "p", status=2)
+        words = capsys.readouterr().err
+        assert words.startswith(f"deepreduce: {pair / 'old.pt'}: bad") and kind in words
+    assert not (pair / "p").exists()
+
+
+def test_a_pt_that_is_missing_or_damaged_is_told_so(pair, capsys):
+    pytest.importorskip("torch", reason="torch is missing: ./dev setup")
+    run(pair / "nix.pt", pair / "nix.pt", "-o", pair / "p", status=2)
+    assert capsys.readouterr().err == f"deepreduce: {pair / 'nix.pt'}: cannot be read: No such file or directory\n"
+    (pair / "bad.pt").write_bytes(b"no zip")
+    run(pair / "bad.pt", pair / "bad.pt", "-o", pair / "p", status=2)
+    assert capsys.readouterr().err.endswith("save tensors alone: torch.save(model.state_dict(), path)\n")
 
 
 def test_a_store_on_the_command_line(pair, capsys):

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import zipfile
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Tuple, Union
 
 import numpy
 
@@ -36,29 +36,37 @@ def add_tensor(arrays: Arrays, name: str, tensor: torch.Tensor) -> bool:
     """Adds a tensor to `arrays`: one array `name`; for a sparse tensor `name.indices`, `name.values` and `name.shape`.
     Returns False if its type is not supported.
     """
-    import torch
-
-    tensor = tensor.detach()
-    if hasattr(tensor, "to_local"):  # a DTensor: the part of this rank
-        tensor = tensor.to_local()
+    tensor = _local(tensor)
     if not _is_read(tensor):
         return False
-    if tensor.layout == torch.strided:
-        arrays[name] = array_of(tensor)
-        return True
-    if tensor.layout != torch.sparse_coo:
-        tensor = tensor.to_sparse_coo()
-    stem = name + "." if name else ""
-    arrays[stem + "indices"] = array_of(tensor._indices())
-    arrays[stem + "values"] = array_of(tensor._values())
-    arrays[stem + "shape"] = numpy.array(tuple(tensor.shape), numpy.int64)
+    arrays.update({part: array_of(found) for part, found in _dense_parts(name, tensor).items()})
     return True
 
 
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach()
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # of a DTensor: the part of this rank
+
+
+def _dense_parts(name: str, tensor: torch.Tensor) -> Dict[str, torch.Tensor]:
+    """The tensor by its name; of a sparse tensor `name.indices`, `name.values` and `name.shape`."""
+    import torch
+
+    if tensor.layout == torch.strided:
+        return {name: tensor}
+    if tensor.layout != torch.sparse_coo:
+        tensor = tensor.to_sparse_coo()
+    stem = name + "." if name else ""
+    shape = torch.tensor(tuple(tensor.shape), dtype=torch.int64)
+    return {stem + "indices": tensor._indices(), stem + "values": tensor._values(), stem + "shape": shape}
+
+
+def _has_bits(tensor: torch.Tensor) -> bool:
+    return not (tensor.is_nested or tensor.is_quantized or tensor.device.type == "meta")
+
+
 def _is_read(tensor: torch.Tensor) -> bool:
-    if tensor.is_nested or tensor.is_quantized or tensor.device.type == "meta":
-        return False
-    return str(tensor.dtype)[len("torch.") :] in _TYPES and tensor.dim() <= _MAX_DIMENSIONS
+    return _has_bits(tensor) and str(tensor.dtype)[len("torch.") :] in _TYPES and tensor.dim() <= _MAX_DIMENSIONS
 
 
 def array_of(tensor: torch.Tensor) -> Array:
@@ -111,7 +119,47 @@ def read_file(path: Union[str, os.PathLike[str]]) -> Tuple[Arrays, List[str]]:
     torch.load(weights_only=True) reads it, so no pickle runs code. Raises LibraryError without PyTorch; ArgumentError for a
     file that cannot be read so, that holds no tensor, or whose tensors are too large for its size.
     """
-    name = os.fspath(path)
+    arrays: Arrays = {}
+    notes: List[str] = []
+    for member, what, value in _tensors_of(os.fspath(path), _ADVICE_GRADIENTS, _is_read, notes):
+        _require_new(member, arrays, what)
+        if not add_tensor(arrays, member, value):
+            notes.append(f"{what}: skipped, {_kind_of(value)} is not read")
+    if not arrays:
+        more = f"; {notes[0]}" if notes else ""
+        raise ArgumentError(f"{os.fspath(path)}: holds no tensor that is read{more}")
+    return arrays, notes
+
+
+def read_weights(path: Union[str, os.PathLike[str]]) -> Tuple[Dict[str, torch.Tensor], List[str]]:
+    """As read_file, but all tensors, of any type and as torch's. ArgumentError for one that has no bits of its own: it is
+    quantised by torch, nested, or without memory."""
+    tensors: Dict[str, torch.Tensor] = {}
+    notes: List[str] = []
+    for member, what, value in _tensors_of(os.fspath(path), _ADVICE_WEIGHTS, _has_bits, notes):
+        _require_new(member, tensors, what)
+        if not _has_bits(value):
+            raise ArgumentError(f"{what}: {_kind_of(value)} is not read")
+        tensors.update(_dense_parts(member, _local(value)))
+    if not tensors:
+        more = f"; {notes[0]}" if notes else ""
+        raise ArgumentError(f"{os.fspath(path)}: holds no tensor{more}")
+    return tensors, notes
+
+
+_ADVICE_GRADIENTS = "torch.save({name: p.grad for name, p in model.named_parameters()}, path)"
+_ADVICE_WEIGHTS = "torch.save(model.state_dict(), path)"
+
+
+def _require_new(member: str, found: Mapping[str, object], what: str) -> None:
+    if member in found or not can_name(member):
+        raise ArgumentError(f"{what[:200]}: two tensors have this name, or it cannot be that of a member")
+
+
+def _tensors_of(
+    name: str, advice: str, counts: Callable[[torch.Tensor], bool], notes: List[str]
+) -> Iterator[Tuple[str, str, torch.Tensor]]:
+    """(name, name for errors, tensor) of those in a file. counts: whether its bytes count for the limit"""
     try:
         import torch
     except ImportError:
@@ -123,32 +171,22 @@ def read_file(path: Union[str, os.PathLike[str]]) -> Tuple[Arrays, List[str]]:
                 file = opened.enter_context(open(name, "rb"))
             mapped = file is name and zipfile.is_zipfile(name)
             loaded = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped or None)
+    except OSError as error:
+        raise ArgumentError(f"{name}: cannot be read: {error.strerror or error}") from None
     except Exception as error:  # torch raises many kinds
-        raise ArgumentError(
-            f"{name}: {_why_refused(str(error))}; save tensors alone:"
-            " torch.save({name: p.grad for name, p in model.named_parameters()}, path)"
-        ) from None
-    arrays: Arrays = {}
-    notes = []
+        raise ArgumentError(f"{name}: {_why_refused(str(error))}; save tensors alone: {advice}") from None
     size, limit = 0, _BYTES_FREE + _BYTES_PER_BYTE * os.path.getsize(name)
     for member, value in _flatten(loaded, name):
         what = f"{name}: {member}" if member else name
         if not isinstance(value, torch.Tensor):
             notes.append(f"{what}: skipped, is not a tensor but {type(value).__name__}")
             continue
-        if member in arrays or not can_name(member):
-            raise ArgumentError(f"{what[:200]}: two tensors have this name, or it cannot be that of a member")
-        size += _bytes_of(value)
+        size += _bytes_of(value) if counts(value) else 0
         if size > limit:
             raise ArgumentError(
                 f"{what[:200]}: with it the tensors are {size} bytes, and a file of {os.path.getsize(name)} bytes may hold {limit}"
             )
-        if not add_tensor(arrays, member, value):
-            notes.append(f"{what}: skipped, {_kind_of(value)} is not read")
-    if not arrays:
-        more = f"; {notes[0]}" if notes else ""
-        raise ArgumentError(f"{name}: holds no tensor that is read{more}")
-    return arrays, notes
+        yield member, what, value
 
 
 def can_name(member: str) -> bool:
@@ -168,15 +206,15 @@ def _is_utf8(text: str) -> bool:
 def _kind_of(tensor: torch.Tensor) -> str:
     if tensor.is_nested:
         return "a nested tensor"
+    if tensor.device.type == "meta":
+        return f"a tensor of {tensor.dtype} on the device meta"
     return str(tensor.dtype) + (f" of {tensor.dim()} dimensions" if tensor.dim() > _MAX_DIMENSIONS else "")
 
 
 def _bytes_of(tensor: torch.Tensor) -> int:
-    """The approximate bytes of its arrays, if it is read: a tensor's elements may share memory."""
+    """The approximate bytes of its arrays: a tensor's elements may share memory."""
     import torch
 
-    if not _is_read(tensor):
-        return 0
     if tensor.layout == torch.strided:
         return int(tensor.numel() * tensor.element_size())
     values = tensor._values() if tensor.layout == torch.sparse_coo else tensor.values()

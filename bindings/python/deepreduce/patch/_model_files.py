@@ -14,7 +14,7 @@ from typing import BinaryIO, Dict, Iterator, List, Mapping, NamedTuple, NoReturn
 
 import numpy
 
-from .._files._torch_arrays import PICKLES, read_file
+from .._files._torch_arrays import PICKLES, read_weights
 from .._files._whole_file import beside, sync, whole_file
 from .._native._types import Array, DType
 from ..errors import ArgumentError
@@ -132,10 +132,10 @@ def _open(path: pathlib.Path, stack: contextlib.ExitStack) -> Model:
     if path.name.endswith(".npz"):
         return _of_arrays(path, _arrays_of_npz(path))
     if path.name.endswith(PICKLES):
-        arrays, notes = read_file(path)
+        tensors, notes = read_weights(path)
         for note in notes:
             print(f"deepreduce: note: {note}", file=sys.stderr)
-        return _of_arrays(path, arrays)
+        return _of_arrays(path, tensors)
     path.stat()
     raise ArgumentError(f"{path}: not a .safetensors, {_INDEX[1:]}, .npz or .pt file, nor a folder with one of the first two")
 
@@ -200,7 +200,9 @@ def _arrays_of_npz(path: pathlib.Path) -> Dict[str, Array]:
         with members:
             return {name: members[name] for name in members.files}
     except (ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:  # RuntimeError: encrypted, or a method that Python lacks
-        raise ArgumentError(f"{path}: cannot be read: {error}") from None
+        # (numpy's advice for what it does not know is to unpickle it)
+        why = "it is not an .npz of numpy.savez, or is damaged" if "pickle" in str(error) else error
+        raise ArgumentError(f"{path}: cannot be read: {why}") from None
 
 
 def _of_arrays(path: pathlib.Path, arrays: Mapping[str, object]) -> Model:
