@@ -28,7 +28,7 @@ import torch  # noqa: E402
 
 import deepreduce  # noqa: E402
 from deepreduce.outer import Folder, Outer  # noqa: E402
-from deepreduce.outer import _contribution, _folder, _fragment_coder  # noqa: E402
+from deepreduce.outer import _contribution, _folder, _folder_exchange, _fragment_coder  # noqa: E402
 
 HERE = pathlib.Path(__file__).parent
 TOP = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=raw"
@@ -646,6 +646,139 @@ def test_a_newcomer_has_the_outer_optimizer_of_the_others(tmp_path, make):
     found["w0"]._exchange._catch_up()
     assert same_bits(weights_of(found["w0"]), weights_of(found["w1"])) and found["w1"].info.rounds == 8
     assert str(found["w0"].optimizer.state_dict()) == str(found["w1"].optimizer.state_dict())
+
+
+OPTIMIZERS = {"sgd": lambda weights: torch.optim.SGD(weights, lr=1.0, momentum=0.5), "adam": lambda weights: torch.optim.Adam(weights, lr=0.5, betas=(0.5, 0.75)), "groups": lambda weights: torch.optim.SGD([{"params": weights[:1]}, {"params": weights[1:], "lr": 0.25}], lr=1)}  # fmt: skip
+
+
+def rate_of(outer, number):
+    """A schedule: the rate of a round, and momenta; by the number of the round."""
+    for i, group in enumerate(outer.optimizer.param_groups):
+        group["lr"] = 2.0**-number + i
+        if "betas" in group:
+            group["betas"] = (0.5, 1 - group["lr"] / 4)
+
+
+@pytest.mark.parametrize("make", list(OPTIMIZERS))
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_a_schedule_of_the_outer_rate_is_replayed_by_new_and_late_workers(tmp_path, make, overlap):
+    world, found, seen = World(), {}, {}
+
+    def worker(name, count, late=-1):
+        def live():
+            model, generator = model_of(hash_of(name)), torch.Generator().manual_seed(hash_of(name))
+            outer = Outer(model, TOP, every=2, overlap=overlap, optimizer=OPTIMIZERS[make], group=world.folder(tmp_path, name, store_every=4))
+            while outer.info.rounds < count:
+                world.sleep(name, 4 * DEADLINE if outer.info.rounds == late else 1.0)
+                rate_of(outer, outer.info.rounds)
+                move(model, generator)
+                outer.step()
+                if outer.info.last:
+                    seen.setdefault(outer.info.last.number, []).append(outer.info.last.refused)
+            outer._agree()
+            found[name] = outer
+
+        world.start(name, live)
+
+    worker("w0", 7)
+    worker("w1", 7, late=2)
+    world.run()
+    worker("w2", 9)  # 6 and 7 are replayed, after the stored weights of round 4
+    world.run()
+    found["w0"]._exchange._catch_up()
+    found["w1"]._exchange._catch_up()
+    assert found["w2"].info.rounds >= 9
+    assert same_bits(weights_of(found["w0"]), weights_of(found["w1"])) and same_bits(weights_of(found["w0"]), weights_of(found["w2"]))
+    assert not any(refused for rounds_ in seen.values() for refused in rounds_)
+    late = str([(group["lr"], group.get("betas")) for group in found["w0"].optimizer.param_groups])
+    assert late == str([(group["lr"], group.get("betas")) for group in found["w2"].optimizer.param_groups])  # those of the last round
+
+
+def test_a_worker_with_another_outer_rate_is_named_by_all_and_stays_in_step(tmp_path):
+    seen, rate = {}, {"w0": 0.5, "w1": 0.5, "w2": 0.75}
+
+    def work(name):
+        def before(number, model, outer):
+            seen.setdefault(name, []).append(outer.info.last and outer.info.last.refused)
+            outer.optimizer.param_groups[0]["lr"] = rate[name] if number else 1.0
+
+        return lambda model, outer: rounds(4, hash_of(name), before)(model, outer)
+
+    found = together(World(), tmp_path, {name: work(name) for name in rate})
+    named = {"w2": "its outer optimizer has lr 0.75, most have 0.5"}
+    assert all(refused == [None, {}, named, named] for refused in seen.values()), seen
+    assert [outer.optimizer.param_groups[0]["lr"] for _, outer in found.values()] == [0.5, 0.5, 0.75]
+    assert all(same_bits(weights_of(found["w0"][1]), weights_of(outer)) for _, outer in found.values())
+    assert numpy.abs(residual_of(found["w2"][1])).sum() > 0  # what it sent is there again
+
+
+@pytest.mark.parametrize("options", [3, {}, {"lr": 1.0}, {"lr": []}, {"lr": [1.0, 2.0]}, {"lr": [True]}, {"lr": ["1"]}, {"lr": [None]}, {"lr": [[1.0]]},
+                                     {"lr": [float("nan")]}, {"lr": [float("inf")]}, {"lr": [10**400]}, {"lr": [1.0], "step": [2.0]}])  # fmt: skip
+def test_options_of_a_contribution_that_are_no_numbers_of_the_optimizer_are_refused(tmp_path, monkeypatch, options):
+    pack = _contribution.pack
+
+    def hostile(name, *arguments):
+        if name == "w1":
+            monkeypatch.setattr(_contribution, "packed", lambda _: options)
+        try:
+            return pack(name, *arguments)
+        finally:
+            monkeypatch.setattr(_contribution, "packed", packed)
+
+    packed = _contribution.packed
+    monkeypatch.setattr(_folder_exchange, "pack", hostile)
+    found = together(World(), tmp_path, {"w0": rounds(2, 0), "w1": rounds(2, 1)})
+    for _, outer in found.values():
+        assert outer.info.rounds == 2 and outer.info.last.workers == ("w0",)
+        assert re.match("the options? .*of its outer optimizer (is|are) ", outer.info.last.refused["w1"])
+        assert outer.optimizer.param_groups[0]["lr"] == 1.0
+    assert same_bits(weights_of(found["w0"][1]), weights_of(found["w1"][1]))
+
+
+def test_contributions_of_earlier_versions_are_applied_by_the_options_of_each_worker(tmp_path, monkeypatch):
+    pack = _contribution.pack
+    monkeypatch.setattr(_folder_exchange, "pack", lambda *arguments: pack(*arguments[:-1]))
+    found = together(World(), tmp_path, {"w0": rounds(3, 0), "w1": rounds(3, 1)})
+    (_, first), (_, second) = found.values()
+    assert first.info.last.workers == ("w0", "w1") and same_bits(weights_of(first), weights_of(second))
+
+
+class Counting(torch.optim.SGD):
+    """Counts its steps in a parameter group, as some optimizers do."""
+
+    def __init__(self, weights):
+        super().__init__(weights, lr=1.0)
+        self.defaults["k"] = 0
+        for group in self.param_groups:
+            group["k"] = 0
+
+    def step(self):
+        super().step()
+        for group in self.param_groups:
+            group["k"] += 1
+
+
+def test_what_an_outer_optimizer_counts_in_its_groups_goes_on(tmp_path):
+    world, found = World(), {}
+
+    def worker(name, count):
+        def live():
+            model, generator = model_of(hash_of(name)), torch.Generator().manual_seed(hash_of(name))
+            outer = found[name] = Outer(model, TOP, every=1, optimizer=Counting, group=world.folder(tmp_path, name, store_every=2))
+            while outer.info.rounds < count:
+                world.sleep(name, 1.0)
+                move(model, generator)
+                outer.step()
+
+        world.start(name, live)
+
+    worker("w0", 5)
+    world.run()
+    worker("w1", 7)
+    world.run()
+    found["w0"]._exchange._catch_up()
+    assert [outer.optimizer.param_groups[0]["k"] for outer in found.values()] == [7, 7]
+    assert same_bits(weights_of(found["w0"]), weights_of(found["w1"]))
 
 
 def test_workers_of_another_h_plan_or_model_are_told_what_differs(tmp_path):

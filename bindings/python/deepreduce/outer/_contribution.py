@@ -1,6 +1,6 @@
 """Contributions to a round in a Folder: their bytes, and the rules by which all workers judge them.
 
-    "DROUTER1", the size of the header (u32, little-endian), the header (JSON: name, round, terms, base, weight, fault), slots of
+    "DROUTER1", the size of the header (u32, little-endian), the header (JSON: name, round, terms, base, weight, fault, options), slots of
     a Sender, each after its size (u64), the buffers that are copied, blake2b of all before (16 bytes)
 """
 
@@ -10,15 +10,16 @@ import hashlib
 import json
 import math
 import struct
-from typing import Any, List, NamedTuple, Sequence
+from typing import Any, List, NamedTuple, Optional, Sequence
 
 import numpy
 
 from .._native._types import Array
 from ..errors import Error
+from ._round_options import Options, packed
 
 _MAGIC, _SIZE, _SLOT, _CHECK = b"DROUTER1", struct.Struct("<I"), struct.Struct("<Q"), 16
-HEADER_MAX = 4096
+HEADER_MAX = 1 << 16
 _LANES = 1 << 16
 
 
@@ -27,7 +28,8 @@ class Refused(Error):
 
 
 class Contribution(NamedTuple):
-    """base: the check of the agreed weights that it starts from. fault: why there are no slots; or ""."""
+    """base: the check of the agreed weights that it starts from. fault: why there are no slots; or "". options: of its outer
+    optimizer, unchecked; None: it is by an earlier version."""
 
     name: str
     base: str
@@ -35,10 +37,15 @@ class Contribution(NamedTuple):
     fault: str
     slots: List[memoryview]
     copies: memoryview
+    options: object = None
 
 
-def pack(name: str, number: int, terms: str, base: str, weight: float, fault: str, slots: Sequence[Any], copies: bytes) -> bytes:
+def pack(
+    name: str, number: int, terms: str, base: str, weight: float, fault: str, slots: Sequence[Any], copies: bytes, options: Optional[Options] = None
+) -> bytes:
     header = {"name": name, "round": number, "terms": terms, "base": base, "weight": weight, "fault": fault[:1000]}
+    if options is not None:
+        header["options"] = packed(options)
     text = json.dumps(header).encode()
     data = bytearray(_MAGIC + _SIZE.pack(len(text)) + text + _SIZE.pack(len(slots)))
     for slot in slots:
@@ -95,7 +102,7 @@ def unpack(data: bytes, name: str, number: int, terms: str, copies: int) -> Cont
         raise Refused(f"its weight is {weight}")
     if end - at != copies:
         raise Refused(f"its copied buffers have {end - at} bytes, not {copies}")
-    return Contribution(name, base, weight, fault, slots, view[at:end])
+    return Contribution(name, base, weight, fault, slots, view[at:end], header.get("options"))
 
 
 def norm_of(arrays: Sequence[Array]) -> float:

@@ -2,13 +2,15 @@
 
 A worker writes its contribution, and waits until all active workers have written theirs, or until the deadline. The first that
 sees this writes the list of the round's contributions (Folder.close). All read the list, judge the contributions by the same
-rules, and apply the valid ones in the order of the names. A worker that is not in the list adds its contribution back to its
+rules, and apply the valid ones in the order of the names, by the outer optimizer's options that most of them have. A worker that is not in the list adds its contribution back to its
 residual and catches up: by the contributions of the rounds or, if these were removed, by the stored weights.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import logging
 import math
 import time
@@ -26,6 +28,7 @@ from ._contribution import Contribution, Refused, beyond, norm_of, overhead, pac
 from ._fragment_coder import FragmentCoder, require_frames
 from ._folder import Closed, Folder, Listed
 from ._round import Round
+from ._round_options import OPTIONS_MAX, Options, applied, difference, options_of, packed, unpacked
 
 _log = logging.getLogger("deepreduce.outer")
 
@@ -122,6 +125,9 @@ class FolderExchange:
         moves, means = ({name: tensor.cpu() for name, tensor in given.items()} for given in (moves, means))
         bad = next((name for name, tensor in {**moves, **means}.items() if not is_finite(tensor)), None)
         fault = "" if bad is None else f"{bad}: what it moved is not finite"
+        options = options_of(self._agreed.optimizer)
+        if len(json.dumps(packed(options))) > OPTIONS_MAX:
+            options, fault = {}, fault or f"the options of its outer optimizer have more than {OPTIONS_MAX} bytes"
         slots: List[Any] = []
         if not fault:
             if self._weighs:
@@ -134,7 +140,7 @@ class FolderExchange:
                 fault, slots = str(error), []
                 coder.take_back(number)
         copied = b"" if fault else bytes_of(list(copies.values()))
-        self._unposted = pack(folder.name, number, self._terms, self._agreed.check(), weight, fault, slots, copied)
+        self._unposted = pack(folder.name, number, self._terms, self._agreed.check(), weight, fault, slots, copied, options)
         self._until = folder._clock() + folder.deadline
         self._post()
 
@@ -260,7 +266,7 @@ class FolderExchange:
                 found.append(unpack(data, entry.name, number, self._terms, copies))
             except Refused as error:
                 refused[entry.name] = str(error)
-        accepted, base = self._judge(number, found, refused)
+        accepted, base, options = self._judge(number, found, refused)
         for name, why in refused.items():
             _log.warning("round %d: the contribution of worker %s is refused: %s", number, name, why)
         if accepted and base != self._agreed.check():
@@ -271,27 +277,35 @@ class FolderExchange:
             )
         if foreign:
             self._apart([*coder.outputs, *(buffers.outputs if buffers else ())])
-        if accepted:
-            self._merge(number, accepted)
         here = {entry.name for entry in closed.listed}
-        absent, self._members = self._members - here, here
-        self.round = number + 1
-        if closed.by == self._folder.name and self.round % self._folder.store_every == 0:
-            self._put()
+        with applied(self._agreed.optimizer, options, keep=foreign):  # (after its own round a worker's schedule goes on)
+            if accepted:
+                self._merge(number, accepted)
+            absent, self._members = self._members - here, here
+            self.round = number + 1
+            if closed.by == self._folder.name and self.round % self._folder.store_every == 0:
+                self._put()
         return Round(number, tuple(contribution.name for contribution in accepted), refused, tuple(sorted(absent)), 0, received, 0.0)
 
-    def _judge(self, number: int, found: Sequence[Contribution], refused: Dict[str, str]) -> Tuple[List[Contribution], str]:
-        """The contributions to apply, and their base. It depends on the bytes alone, so it is the same on all workers."""
+    def _judge(
+        self, number: int, found: Sequence[Contribution], refused: Dict[str, str]
+    ) -> Tuple[List[Contribution], str, Options]:
+        """The contributions to apply, their base, and the options of the outer optimizer to apply them by ({}: they have none). It
+        depends on the bytes alone, so it is the same on all workers."""
         coder, buffers, _ = self._coders_of(number)
         both = [coder, buffers] if buffers else [coder]
         for used in both:
             used.begin_sum()
         base = usual([contribution.base for contribution in found]) if found else ""
+        options = self._usual_options([contribution for contribution in found if contribution.base == base])
         sound, norms = [], []
         for contribution in found:
             try:
                 if contribution.base != base:
                     raise Refused("it starts from other agreed weights")
+                its = self._options_of(contribution)
+                if its and its != options:  # (of contributions with the usual base the usual options are among them)
+                    raise Refused(difference(its, options))
                 if len(contribution.slots) != coder.units + (buffers.units if buffers else 0):
                     raise Refused(f"it has {len(contribution.slots)} slots")
                 moved = list(coder.merge([contribution.slots[: coder.units]], number).values())
@@ -314,7 +328,22 @@ class FolderExchange:
                 refused[contribution.name] = f"{_ABSURD}its norm is {norm:.3g}, above {self._folder.norm_bound:g} times the median of the round"
             else:
                 accepted.append(contribution)
-        return accepted, base
+        return accepted, base, options
+
+    def _options_of(self, contribution: Contribution) -> Options:
+        """{}: it has none. Raises Refused for options that are not those of the outer optimizer."""
+        try:
+            return {} if contribution.options is None else unpacked(contribution.options, self._agreed.optimizer)
+        except ValueError as error:
+            raise Refused(str(error)) from None
+
+    def _usual_options(self, found: Sequence[Contribution]) -> Options:
+        them: List[Options] = []
+        for contribution in found:
+            with contextlib.suppress(Refused):
+                them.append(self._options_of(contribution))
+        them = [options for options in them if options]
+        return max(them, key=them.count, default={})
 
     def _merge(self, number: int, accepted: Sequence[Contribution]) -> None:
         coder, buffers, copies = self._coders_of(number)
