@@ -585,6 +585,81 @@ def test_a_worker_that_comes_later_catches_up_by_stored_weights_and_rounds(tmp_p
     assert same_bits(weights_of(before), weights_of(new["w2"][1]))
 
 
+@pytest.mark.parametrize(
+    "plan, words",
+    [
+        (TOP, "its contribution returns to its residual: it arrived after the round was closed"),
+        (None, "its contribution is lost, since its plan has no residual: it arrived after"),
+        ([("bias", None), ("*", TOP)], "its contribution returns to its residual; that of bias and all others whose plan has no residual is lost: it"),
+    ],
+)
+def test_the_log_says_what_becomes_of_a_late_contribution(tmp_path, caplog, plan, words):
+    def late(number, model, outer):
+        if number == 1:
+            outer._exchange._folder._sleep(4 * DEADLINE / 20)
+
+    with caplog.at_level(logging.WARNING, "deepreduce.outer"):
+        together(World(), tmp_path, {"w0": rounds(3, 0, pause=6), "w1": rounds(3, 1, late)}, plan)
+    assert f"worker w1, round 1: {words}" in caplog.text
+
+
+def test_two_workers_of_one_name_are_told_so(tmp_path, caplog):
+    world, found = World(), []
+
+    def live():
+        model = model_of()
+        outer = Outer(model, TOP, every=2, optimizer=Rounded, group=world.folder(tmp_path, "w0"))
+        found.append(outer)
+        rounds(2, len(found))(model, outer)
+
+    with caplog.at_level(logging.WARNING, "deepreduce.outer"):
+        world.start("w0", live)
+        world.start("w0 again", live)
+        threads, made = iter(("w0", "w0 again")), world.folder
+        world.folder = lambda path, name: named(made(path, name), world, next(threads))
+        world.run()
+    assert "round 0: its contribution returns to its residual: another process has this name, or this worker was restarted" in caplog.text
+    assert all(same_bits(weights_of(found[0]), weights_of(outer)) for outer in found)
+
+
+def named(folder, world, thread):
+    """It sleeps by the name of its thread."""
+    folder._sleep = lambda seconds: world.sleep(thread, 20 * seconds)
+    return folder
+
+
+@pytest.mark.parametrize("weight", [torch.tensor(3.0), numpy.float32(3), 3])
+def test_a_weight_of_a_step_is_a_number_of_any_kind(tmp_path, weight):
+    model = model_of()
+    outer = Outer(model, TOP, every=2, group=Folder(tmp_path, "w0"))
+    for wrong in ("3", None, torch.ones(2), 0, float("nan"), -1):
+        with pytest.raises(deepreduce.ArgumentError, match="^weight is "):
+            outer.step(weight=wrong)
+    outer.step(weight=weight)
+    assert type(outer._weight) is float and outer._weight == 3 and outer.step(weight=weight)
+
+
+def test_a_parameter_that_was_replaced_is_named_before_anything_is_sent(tmp_path):
+    model = model_of()
+    outer = Outer(model, TOP, every=2, group=Folder(tmp_path, "w0"))
+    outer.step()
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    model.load_state_dict(state)
+    old = model.weight
+    model.load_state_dict(state, assign=True)
+    for _ in range(2):
+        with pytest.raises(deepreduce.ArgumentError, match="^weight: this parameter was replaced .*assign=True"):
+            outer.step()
+    assert outer.info.steps == 1 and not outer._exchange._folder.posted(0)
+    bias, model.weight = model.bias, old
+    del model.bias
+    with pytest.raises(deepreduce.ArgumentError, match="^bias: this parameter was "):
+        outer.step()
+    model.bias = bias
+    with pytest.raises(deepreduce.ArgumentError, match="^bias: this parameter was replaced"):
+        outer.step()
+
+
 def test_pulseloco_in_a_folder_all_agree_and_what_was_moved_adds_up(tmp_path):
     world, found, shares = World(), {}, []
 
@@ -792,6 +867,8 @@ def test_workers_of_another_h_plan_or_model_are_told_what_differs(tmp_path):
             Outer(model, plan, every=every, group=Folder(tmp_path, "w1"))
     with pytest.raises(deepreduce.ArgumentError, match="the name of a worker is '../w'"):
         Folder(tmp_path, "../w")
+    with pytest.raises(deepreduce.ArgumentError, match="the name of a worker is '-x': a letter or digit, then letters, digits, _, - and ., 64 at most"):
+        Folder(tmp_path, "-x")
     with pytest.raises(deepreduce.Unsupported, match="exchange=owner"):
         Outer(model_of(), TOP + " exchange=owner", every=2, group=Folder(tmp_path / "b", "w0"))
 

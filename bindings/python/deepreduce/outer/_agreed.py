@@ -34,6 +34,7 @@ class Local:
     def __init__(self, model: Model) -> None:
         self.means: Tensors = {}
         self.copies: Tensors = {}
+        self._model = model if isinstance(model, torch.nn.Module) else None
         if isinstance(model, torch.nn.Module):
             self.weights: Tensors = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
             saved = model.state_dict(keep_vars=True)
@@ -54,6 +55,16 @@ class Local:
             if tensor.dtype not in _FLOATS or tensor.layout != torch.strided or hasattr(tensor, "to_local"):
                 kind = type(tensor).__name__ if hasattr(tensor, "to_local") else f"tensor of {tensor.dtype}"
                 raise Unsupported(f"{name} is a {kind}; dense tensors of float32, float16 and bfloat16 are exchanged")
+
+    def require_parameters(self) -> None:
+        """ArgumentError if a parameter of the model was replaced: it would be trained, and an old one exchanged."""
+        if self._model is None:
+            return
+        now = dict(self._model.named_parameters())
+        for name, parameter in self.weights.items():
+            if now.get(name) is not parameter:
+                what = "replaced (load_state_dict(assign=True) does that)" if name in now else "removed"
+                raise ArgumentError(f"{name}: this parameter was {what} after Outer was made: create a new Outer, or load into the old ones")
 
     def descriptions(self) -> Dict[str, str]:
         """Shape and type of each tensor, to compare workers by."""

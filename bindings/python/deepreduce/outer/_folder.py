@@ -45,9 +45,9 @@ class Folder:
     Workers may join and leave: a round has those that answered in time.
 
     path      the folder; the first worker creates it
-    name      of this worker, unique: letters, digits, `_`, `-` and `.`
+    name      of this worker, unique: a letter or digit, then letters, digits, `_`, `-` and `.`
     deadline  seconds that a worker waits for the active ones. A worker that has waited so long closes the round. The contribution
-              of a later worker returns to its residual, and the worker catches up
+              of a later worker returns to its residual, or is lost if its plan has none, and the worker catches up
     norm_bound   a contribution is refused if its L2 norm is more than this factor times the median of its round; math.inf: never
     store_every  the agreed weights are stored after this number of rounds, for workers that join later
 
@@ -66,7 +66,7 @@ class Folder:
         store_every: int = 8,
     ) -> None:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise ArgumentError(f"the name of a worker is {name!r}: letters, digits, _, - and ., 64 at most")
+            raise ArgumentError(f"the name of a worker is {name!r}: a letter or digit, then letters, digits, _, - and ., 64 at most")
         if not real(norm_bound, "norm_bound") > 1:
             raise ArgumentError(f"norm_bound = {norm_bound} is not above 1")
         self.path, self.name, self.deadline = pathlib.Path(path), name, timeout_of(deadline, "deadline")
@@ -119,7 +119,8 @@ class Folder:
         return sorted(name for name in names if _NAME.fullmatch(name))
 
     def post(self, number: int, data: bytes) -> bool:
-        """Writes this worker's contribution. False: this worker wrote another one before a restart, and that one counts."""
+        """Writes this worker's contribution. False: there is another one of this name, by this worker before a restart or by another
+        process, and that one counts."""
         path = self._round(number) / f"{self.name}.part"
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():

@@ -2,8 +2,8 @@
 
 A worker writes its contribution, and waits until all active workers have written theirs, or until the deadline. The first that
 sees this writes the list of the round's contributions (Folder.close). All read the list, judge the contributions by the same
-rules, and apply the valid ones in the order of the names, by the outer optimizer's options that most of them have. A worker that is not in the list adds its contribution back to its
-residual and catches up: by the contributions of the rounds or, if these were removed, by the stored weights.
+rules, and apply the valid ones in the order of the names, by the outer optimizer's options that most of them have. A worker that is
+not in the list adds its contribution back to its residual, if its plan has one, and catches up: by the contributions of the rounds or, if these were removed, by the stored weights.
 """
 
 from __future__ import annotations
@@ -188,7 +188,9 @@ class FolderExchange:
         own = next((entry for entry in closed.listed if entry.name == folder.name and entry.sha256 == sent.sha256), None)
         done = self._apply(number, closed) or self._from_stored(sent)
         if own is None:
-            self._return(sent, "it arrived after the round was closed")
+            other = any(entry.name == folder.name for entry in closed.listed)
+            why = "another process has this name, or this worker was restarted" if other else "it arrived after the round was closed"
+            self._return(sent, why)
         elif folder.name in done.refused:
             self._was_refused(sent, done.refused[folder.name])
         return done._replace(sent=sent.size)
@@ -221,9 +223,20 @@ class FolderExchange:
         self._folder.close(number, listed)
 
     def _return(self, sent: _Sent, why: str) -> None:
+        coder = self._coders_of(sent.number)[0]
         if not sent.dropped:
-            self._coders_of(sent.number)[0].take_back(sent.number)
-        _log.warning("worker %s, round %d: its contribution returns to its residual: %s", self._folder.name, sent.number, why)
+            coder.take_back(sent.number)
+        names = self._fragments[sent.number % len(self._fragments)]
+        without = [name for name in names if not coder.sender.plan_of(name).info.feedback]
+        if sent.dropped:
+            what = "could not be made"
+        elif not without:
+            what = "returns to its residual"
+        elif len(without) == len(names):
+            what = "is lost, since its plan has no residual"
+        else:
+            what = f"returns to its residual; that of {without[0]} and all others whose plan has no residual is lost"
+        _log.warning("worker %s, round %d: its contribution %s: %s", self._folder.name, sent.number, what, why)
 
     def _was_refused(self, sent: _Sent, why: str) -> None:
         """Adds a valid contribution back to the residual. An absurd one would be sent again, so it and the residual are dropped."""

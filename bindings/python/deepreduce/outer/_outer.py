@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Optional, Sequence, Union
 
 import torch
 
-from .._native._call import timeout_of, unsigned
+from .._native._call import real, timeout_of, unsigned
 from .._native._types import SavedPart, SavedState
 from ..errors import ArgumentError, Error
 from ..torch import Plans
@@ -131,9 +131,14 @@ class Outer:
         Then the weights are the agreed ones, the round has moved nothing, and the residuals of plans with feedback are not
         lost. If a round of a Folder fails here (OSError: the disk is full, say; CorruptFrame, OutOfStep), it is still under way, and
         the next step tries again.
+
+        Raises ArgumentError, before anything is sent or counted, if the model has other parameters than when this Outer was made.
         """
+        weight = real(weight, "weight")
         if not (math.isfinite(weight) and weight > 0):
             raise ArgumentError(f"weight is {weight}, not a positive number")
+        if self._since + 1 >= self._period:
+            self._local.require_parameters()
         self._steps += 1
         self._since += 1
         self._weight += weight
