@@ -164,6 +164,7 @@ def test_what_differs_is_named():
     fewer = {name: x for name, x in old.items() if name != "bias"}
     for held, why in (
         (fewer, "weights: its 2 tensors are not those of patch: one is missing, or more than one differs"),
+        ({f"module.{name}": x for name, x in old.items()}, "more than one differs; all names begin with 'module.', which those of patch may not$"),
         ({**old, "more": old["bias"]}, "weights has 'more', patch does not"),
         ({**old, "bias": old["bias"][:6].copy()}, r"'bias': weights has F32 of shape \[6\], patch another type or shape"),
         ({**old, "bias": old["bias"].view(numpy.int32)}, r"'bias': weights has I32 of shape \[7\], patch another"),

@@ -86,8 +86,9 @@ def test_a_patch_by_another_history_is_refused_and_names_the_tensor():
         check = history.check()
         with pytest.raises(deepreduce.WrongBase, match="the history of these weights is another than their sender's"):
             patch.apply(held, second, history=wrong)
-        with pytest.raises(deepreduce.WrongBase, match="another"):
+        with pytest.raises(deepreduce.WrongBase, match="another") as caught:
             patch.changes(second, held, history=wrong)
+        assert str(caught.value).endswith("; none was passed (history=), which stands for one of zeros") == (wrong is None)
         assert bits(held) == bits(new) and history.check() == check
     held = copied(old)
     patch.apply(held, first, history=history)

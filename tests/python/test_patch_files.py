@@ -230,6 +230,8 @@ def test_a_store_on_the_command_line(pair, capsys):
     assert "step 5: the store has no such step; it has 3 from 3 to 8" in capsys.readouterr().err
     run("checkout", pair / "store", "last", "-o", pair / "other.safetensors", status=2)
     run("log", pair / "none", status=2)
+    run("log", pair, status=2)
+    assert capsys.readouterr().err.endswith(f"deepreduce: {pair}: not a store: it has no manifest.json\n")
     assert not (pair / "other.safetensors").exists()
 
 
@@ -314,6 +316,22 @@ def test_a_hostile_index_is_refused(pair, capsys, places, why):
     (pair / "m.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
     run(pair / "m.safetensors.index.json", pair / "new.safetensors", "-o", pair / "x", status=2)
     assert why in capsys.readouterr().err
+
+
+def test_a_folder_that_is_missing_is_named_and_not_a_file_beside_the_output(pair, capsys):
+    run(pair / "old.safetensors", pair / "new.safetensors", "-o", pair / "p")
+    shards(pair / "shards", model())
+    with deepreduce.patch.Store(pair / "store") as store:
+        store.put(0, model())
+    capsys.readouterr()
+    for words in (
+        (pair / "old.safetensors", pair / "new.safetensors", "-o", pair / "none" / "p"),
+        ("apply", pair / "old.safetensors", pair / "p", "-o", pair / "none" / "made.safetensors"),
+        ("apply", pair / "shards", pair / "p", "-o", pair / "none" / "made"),
+        ("checkout", pair / "store", 0, "-o", pair / "none" / "made.safetensors"),
+    ):
+        run(*words, status=2)
+        assert capsys.readouterr().err == f"deepreduce: patch: {pair / 'none'}: cannot be written or read: No such file or directory\n"
 
 
 def test_a_file_that_shrinks_meanwhile_is_an_error(pair):

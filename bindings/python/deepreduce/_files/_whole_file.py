@@ -22,6 +22,7 @@ def whole_file(path: Union[str, os.PathLike[str]], durable: bool = False) -> Ite
     target = pathlib.Path(path)
     if not target.name or target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
+    require_folder(target)
     if target.exists() and not target.is_file():
         with tempfile.TemporaryDirectory(prefix="deepreduce-") as folder:
             made = pathlib.Path(folder, "file")
@@ -40,6 +41,12 @@ def whole_file(path: Union[str, os.PathLike[str]], durable: bool = False) -> Ite
     finally:
         with contextlib.suppress(OSError):
             os.unlink(partial)
+
+
+def require_folder(target: pathlib.Path) -> None:
+    """FileNotFoundError, of the folder, if that of a new file does not exist: else it would be of the name beside it."""
+    if not target.parent.exists():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(target.parent))
 
 
 def beside(target: pathlib.Path) -> pathlib.Path:

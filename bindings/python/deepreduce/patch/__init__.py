@@ -152,8 +152,8 @@ def encode(
                   "sparsify=changed index=golomb value=ulp"
     base, result  names that the patch stores, for example those of two steps
     sums          the Sums of `old`; they are updated to those of `new`
-    history       the History of `old`; it is updated, and `apply` then needs one, too. With a history tensors do not share
-                  frames, so many small tensors need more bytes
+    history       the History of `old`; it is updated, and `apply` then needs one, too (but for the first patch, whose history is of
+                  zeros: so is none). With a history tensors do not share frames, so many small tensors need more bytes
     threads       number of threads; None: one. The patch does not depend on it
 
     Raises ArgumentError (shapes, types or names differ, or the plan is unknown or makes no patches), OutOfMemory.
@@ -202,8 +202,8 @@ def apply(
     valid. The call needs additional memory for a piece of a tensor and for the sums, 0.2 % of the weights.
 
     Raises WrongBase (the patch was made for other weights, or with another history), ArgumentError (names, shapes or types
-    differ; or a history is passed and the patch was made without one), CorruptFrame, Unsupported, OutOfMemory. After an error
-    the weights, sums and history are unchanged.
+    differ; or a history is passed and the patch was made without one, which shows if tensors share a frame or do not change),
+    CorruptFrame, Unsupported, OutOfMemory. After an error the weights, sums and history are unchanged.
 
     >>> w = numpy.zeros(3, dtype=numpy.float16)
     >>> data = deepreduce.patch.encode(w, numpy.array([0, 1, 2], dtype=numpy.float16))

@@ -15,7 +15,7 @@ from typing import BinaryIO, Dict, Iterator, List, Mapping, NamedTuple, NoReturn
 import numpy
 
 from .._files._torch_arrays import PICKLES, read_weights
-from .._files._whole_file import beside, sync, whole_file
+from .._files._whole_file import beside, require_folder, sync, whole_file
 from .._native._types import Array, DType
 from ..errors import ArgumentError
 from ._element_types import Words, word_type, words_of
@@ -361,6 +361,7 @@ def write_patched(base: Model, patches: Sequence[Patch], output: str, threads: O
     target = pathlib.Path(output)
     if target.exists():
         raise ArgumentError(f"{output}: exists already, and the result for {base.path.name} is a new folder")
+    require_folder(target)
     partial = beside(target)
     try:
         partial.mkdir()

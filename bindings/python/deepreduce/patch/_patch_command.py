@@ -157,9 +157,12 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def _log(options: argparse.Namespace) -> None:
-    from ._store_files import read_manifest
+    from ._store_files import MANIFEST, read_manifest
 
-    manifest = read_manifest(pathlib.Path(options.store))
+    folder = pathlib.Path(options.store)
+    manifest = read_manifest(folder)
+    if not (folder / MANIFEST).exists():
+        raise ArgumentError(f"{folder}: not a store: it has no {MANIFEST}")
     rows = [(anchor.step, "anchor", "", anchor.size, anchor.file) for anchor in manifest.anchors]
     rows += [(patch.step, "patch", f"from {patch.base}", patch.size, patch.file) for patch in manifest.patches]
     _table(("step", "kind", "", "bytes", "file"), [tuple(map(str, row)) for row in sorted(rows)])

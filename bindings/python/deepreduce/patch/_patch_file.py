@@ -305,6 +305,12 @@ class Unit(NamedTuple):
         return named(error, self.where + what)
 
 
+def _prefix_of(names: Iterable[str]) -> str:
+    """What all names begin with, up to a dot: "module." of DistributedDataParallel, "_orig_mod." of torch.compile."""
+    common = os.path.commonprefix(list(names))
+    return common[: common.rfind(".") + 1]
+
+
 def _wrong(parts: Parts, checks: Sequence[int], locator: Locator, text: str) -> str:
     """The error if the base is wrong, with the part that differs. text: the error if more than one part differs"""
     place = located(checks, locator)
@@ -361,7 +367,9 @@ class Patch:
             shape = f"{weights[name].dtype} of shape {list(weights[name].shape)}"
             prefix = f"{name!r}: " if name else ""
             raise ArgumentError(f"{prefix}{what} has {shape}, {self.where} another type or shape")
-        raise ArgumentError(f"{what}: its {len(weights)} tensors are not those of {self.where}: one is missing, or more than one differs")
+        prefix = _prefix_of(weights)
+        hint = f"; all names begin with {prefix!r}, which those of {self.where} may not" if prefix else ""
+        raise ArgumentError(f"{what}: its {len(weights)} tensors are not those of {self.where}: one is missing, or more than one differs{hint}")
 
     def units(self, tensors: Tensors) -> List[Unit]:
         """The units of the patch, with the names of these tensors."""

@@ -145,14 +145,16 @@ def _apply(frame: memoryview, code: int, out: Structs, words: Array, known: Know
         try:
             fail(status, context)
         except Error as error:
-            raise _of_tensor(error) from None
+            raise _of_tensor(error, known.history is not None) from None
 
 
-def _of_tensor(error: Error) -> Error:
+def _of_tensor(error: Error, has_history: bool = True) -> Error:
     """The error of a call on one tensor, without "tensor 0: "; callers put the tensor's name in front."""
     text = str(error)
     text = text[len("tensor 0: ") :] if text.startswith("tensor 0: ") else text
-    kind = WrongBase if _OTHER_HISTORY in text else type(error)
+    kind = type(error)
+    if _OTHER_HISTORY in text:
+        kind, text = WrongBase, text if has_history else f"{text}; none was passed (history=), which stands for one of zeros"
     return kind(text, code=error.code, where=error.where, what=error.what, needed=error.needed)
 
 
