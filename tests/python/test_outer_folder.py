@@ -787,8 +787,12 @@ def test_a_worker_with_another_outer_rate_is_named_by_all_and_stays_in_step(tmp_
     assert numpy.abs(residual_of(found["w2"][1])).sum() > 0  # what it sent is there again
 
 
-@pytest.mark.parametrize("options", [3, {}, {"lr": 1.0}, {"lr": []}, {"lr": [1.0, 2.0]}, {"lr": [True]}, {"lr": ["1"]}, {"lr": [None]}, {"lr": [[1.0]]},
-                                     {"lr": [float("nan")]}, {"lr": [float("inf")]}, {"lr": [10**400]}, {"lr": [1.0], "step": [2.0]}])  # fmt: skip
+HOSTILE = [[], [1.0, 2.0], [True], ["1"], [None], [[1.0]], 1.0, None, [float("nan")], [float("inf")], [10**400]]
+LIKE_LR = [{"lr": values, "differentiable": [None]} for values in HOSTILE]
+
+
+@pytest.mark.parametrize("options", [3, {}, {"lr": [1.0]}, *LIKE_LR,
+                                     {"lr": [1.0], "differentiable": [0]}, {"lr": [1.0], "differentiable": [None], "step": [2.0]}])  # fmt: skip
 def test_options_of_a_contribution_that_are_no_numbers_of_the_optimizer_are_refused(tmp_path, monkeypatch, options):
     pack = _contribution.pack
 
@@ -805,9 +809,21 @@ def test_options_of_a_contribution_that_are_no_numbers_of_the_optimizer_are_refu
     found = together(World(), tmp_path, {"w0": rounds(2, 0), "w1": rounds(2, 1)})
     for _, outer in found.values():
         assert outer.info.rounds == 2 and outer.info.last.workers == ("w0",)
-        assert re.match("the options? .*of its outer optimizer (is|are) ", outer.info.last.refused["w1"])
+        which = "option differentiable of" if options == {"lr": [1.0], "differentiable": [0]} else "option lr of" if options in LIKE_LR else "options of"
+        words = f"the {which} its outer optimizer (is|are) "
+        assert re.match(words, outer.info.last.refused["w1"])
         assert outer.optimizer.param_groups[0]["lr"] == 1.0
     assert same_bits(weights_of(found["w0"][1]), weights_of(found["w1"][1]))
+
+
+def test_options_of_a_round_that_applies_nothing_change_no_outer_optimizer(tmp_path):
+    folder = Folder(tmp_path, "w0", deadline=0.2)
+    outer = Outer(model_of(), TOP, every=2, optimizer=Rounded, group=folder)
+    data = _contribution.pack("w1", 0, outer._exchange._terms, outer._agreed.check(), 1.0, "", [], bytes(8), {"lr": [1e30], "differentiable": [None]})
+    (folder._round(0) / "w1.part").write_bytes(data)
+    folder.close(0, [_folder.Listed("w1", hashlib.sha256(data).hexdigest(), len(data))])
+    outer._exchange._catch_up()
+    assert outer._exchange.round == 1 and outer.optimizer.param_groups[0]["lr"] == 1.0
 
 
 def test_contributions_of_earlier_versions_are_applied_by_the_options_of_each_worker(tmp_path, monkeypatch):

@@ -1,7 +1,7 @@
 """Contributions to a round in a Folder: their bytes, and the rules by which all workers judge them.
 
-    "DROUTER1", the size of the header (u32, little-endian), the header (JSON: name, round, terms, base, weight, fault, options), slots of
-    a Sender, each after its size (u64), the buffers that are copied, blake2b of all before (16 bytes)
+    "DROUTER1", the size of the header (u32, little-endian), the header (JSON: name, round, terms, base, weight, fault, options),
+    slots of a Sender, each after its size (u64), the buffers that are copied, blake2b of all before (16 bytes)
 """
 
 from __future__ import annotations

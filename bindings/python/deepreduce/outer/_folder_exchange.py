@@ -2,8 +2,9 @@
 
 A worker writes its contribution, and waits until all active workers have written theirs, or until the deadline. The first that
 sees this writes the list of the round's contributions (Folder.close). All read the list, judge the contributions by the same
-rules, and apply the valid ones in the order of the names, by the outer optimizer's options that most of them have. A worker that is
-not in the list adds its contribution back to its residual, if its plan has one, and catches up: by the contributions of the rounds or, if these were removed, by the stored weights.
+rules, and apply the valid ones in the order of the names, by the outer optimizer's options that most of them have. A worker that
+is not in the list adds its contribution back to its residual, if its plan has one, and catches up: by the contributions of the
+rounds or, if these were removed, by the stored weights.
 """
 
 from __future__ import annotations
@@ -341,7 +342,8 @@ class FolderExchange:
                 refused[contribution.name] = f"{_ABSURD}its norm is {norm:.3g}, above {self._folder.norm_bound:g} times the median of the round"
             else:
                 accepted.append(contribution)
-        return accepted, base, options
+        has_options = any(contribution.options is not None for contribution in accepted)
+        return accepted, base, options if has_options else {}
 
     def _options_of(self, contribution: Contribution) -> Options:
         """{}: it has none. Raises Refused for options that are not those of the outer optimizer."""

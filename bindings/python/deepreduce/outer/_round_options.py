@@ -15,7 +15,8 @@ Options = Dict[str, List[Any]]  # name -> its value in each parameter group: a b
 
 
 def options_of(optimizer: torch.optim.Optimizer) -> Options:
-    return {name: [_plain(group.get(name)) for group in optimizer.param_groups] for name in optimizer.defaults}
+    names = [name for name, value in optimizer.defaults.items() if isinstance(value, (bool, int, float, tuple))]
+    return {name: [_plain(group.get(name)) for group in optimizer.param_groups] for name in names}
 
 
 def _plain(value: object) -> Any:

@@ -44,8 +44,8 @@ class Store:
 
     The writer stores a copy of the last weights in memory. Files are complete or absent, also if the machine stops. If a `put`
     fails (OSError for a full disk), the store is unchanged. The first `put` locks the store for writing until `close`, the end
-    of the `with` or that of the Store; a `put` of another writer raises ConcurrentUse meanwhile. So does a `put`, `prune` or `close` while another
-    thread is in one of them. Readers raise CorruptFrame for damaged files.
+    of the `with` or that of the Store; a `put` of another writer raises ConcurrentUse meanwhile. So does a `put`, `prune` or
+    `close` while another thread is in one of them. Readers raise CorruptFrame for damaged files.
 
     >>> import tempfile
     >>> w = {"w": numpy.zeros(1000, dtype=numpy.float32)}
