@@ -234,9 +234,12 @@ def test_a_second_thread_in_put_prune_or_close_is_refused_before_anything_is_wri
         store.put(0, weights)
 
         def slow(*arguments):
+            if refused:  # (of a thread that should have been refused)
+                return encode(*arguments)
             before = names(tmp_path)
             for call in (lambda: store.put(2, model(2)), lambda: store.prune(1), store.close):
                 with pytest.raises(deepreduce.ConcurrentUse, match="the store is in another call"):
+                    refused.append(None)
                     thread = threading.Thread(target=lambda: refused.append(caught(call)))  # noqa: B023
                     thread.start()
                     thread.join()
