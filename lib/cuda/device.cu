@@ -1,6 +1,7 @@
 // CUDA behind cuda/device.hpp. Runtime API only, linked statically, so the library loads where there is no driver.
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cub/device/device_radix_sort.cuh>
 #include <memory>
@@ -134,7 +135,9 @@ class cuda_device final : public device {
   }
   void load(const dr_kernel& kernel) override {
     cudaFuncAttributes read;
-    if (kernel.device) (void)here([&] { return cudaFuncGetAttributes(&read, kernel.device()); });
+    if (!kernel.device || here([&] { return cudaFuncGetAttributes(&read, kernel.device()); })) return;
+    // Code for less than 9.0, which the driver compiles for this device, does not wait for the kernel ahead (entry.cuh).
+    if (read.ptxVersion < 90) starts_early_ = false;
   }
   uint32_t processors() const override { return static_cast<uint32_t>(processors_); }
   // CUB does not export its kernels, so they are loaded by running them: few and many pairs use different ones. No
@@ -189,7 +192,7 @@ class cuda_device final : public device {
     return on_device(number_, f);
   }
   const int number_, processors_;
-  const bool starts_early_;
+  std::atomic<bool> starts_early_;
   std::mutex loading_;
   bool sort_loaded_ = false;
 };

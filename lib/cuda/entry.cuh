@@ -255,7 +255,11 @@ __global__ void __launch_bounds__(K::lanes, resident_of<K>())
   // kernel has ended, so the order of the stream holds. `beside`: this kernel needs nothing of the one ahead, only of
   // those before that one: they have ended, because the one ahead lets this one start after its own wait. What follows
   // waits for this kernel, so its end has to wait for the one ahead.
-  if (!beside) asm volatile("griddepcontrol.wait;" ::: "memory");
+  if (beside)
+    // What those before have written must not come from an older line of this processor's L1.
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+  else
+    asm volatile("griddepcontrol.wait;" ::: "memory");
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
   jitter();

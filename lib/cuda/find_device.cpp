@@ -28,13 +28,13 @@ dr_status find_device(const dr_place& place, device*& out, dr_error& error) {
 
 dr_status fail_without_device(int runtime, int driver, const char* why, dr_error& error) {
   if (driver / 1000 >= runtime / 1000) return fail(error, DR_E_DEVICE, "place: no CUDA device here (%s)", why);
-  // Any driver of the same major version suffices.
+  // Any driver of the same major version suffices, but 12.0: arguments of kernels above 4 KB need 12.1.
   char found[40] = "there is none", linux_driver[40] = "";
   if (driver) std::snprintf(found, sizeof found, "it is of CUDA %d.%d", driver / 1000, driver % 1000 / 10);
-  if (const int number = runtime / 1000 == 12 ? 525 : runtime / 1000 == 13 ? 580 : 0)
+  if (const int number = runtime / 1000 == 12 ? 530 : runtime / 1000 == 13 ? 580 : 0)
     std::snprintf(linux_driver, sizeof linux_driver, " (on Linux %d or newer)", number);
-  return fail(error, DR_E_DEVICE, "place: this library needs a driver of CUDA %d.0 or newer%s; here %s", runtime / 1000,
-              linux_driver, found);
+  return fail(error, DR_E_DEVICE, "place: this library needs a driver of CUDA %d.%d or newer%s; here %s",
+              runtime / 1000, runtime / 1000 == 12, linux_driver, found);
 }
 
 }  // namespace dr

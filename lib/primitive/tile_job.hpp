@@ -73,11 +73,16 @@ DR_HD const auto& job_of_tile(const Args& a, uint32_t tile) {
   return a.job[low];
 }
 
-// Elements of a job, or 0 if it has a fault. A count in device memory is never trusted beyond its bound.
+// Elements of a job. A count in device memory is never trusted beyond its bound.
+DR_HD inline uint64_t bounded_count(const tile_job& j) {
+  const uint64_t count = j.count ? *j.count : j.count_max;
+  return count < j.count_max ? count : j.count_max;
+}
+// The same, or 0 if the job has a fault. (A kernel that runs beside another one, which may raise it, lets one lane ask.)
 DR_HD inline uint64_t live_count(const tile_job& j) {
   const dr_status code = j.fault->code;  // both loads are issued at once
-  const uint64_t count = j.count ? *j.count : j.count_max;
-  return code != DR_OK ? 0 : count < j.count_max ? count : j.count_max;
+  const uint64_t count = bounded_count(j);
+  return code != DR_OK ? 0 : count;
 }
 
 // Sets the fault unless there is one. `message` stays NULL: device memory has no texts.

@@ -22,6 +22,7 @@ void* device_side::make_event() {
 dr_status device_side::allocate(uint64_t mirrored, uint64_t size) {
   device& at = *where_.where;
   mirrored_ = mirrored;
+  stream_ = where_.stream;
   done_ = make_event();
   memory_ = static_cast<std::byte*>(at.allocate(size));
   host_ = static_cast<std::byte*>(at.allocate_host(mirrored));
@@ -29,7 +30,6 @@ dr_status device_side::allocate(uint64_t mirrored, uint64_t size) {
     return fail(c_.error, DR_E_MEMORY, "sender: cannot allocate %llu bytes on the device, %llu of the host",
                 static_cast<unsigned long long>(size), static_cast<unsigned long long>(mirrored));
   size_ = size;
-  stream_ = where_.stream;
   std::memset(host_, 0, mirrored);
   return DR_OK;
 }
@@ -49,13 +49,19 @@ dr_status device_side::start(uint64_t cleared) {
 }
 
 dr_status device_side::begin() {
-  if (where_.stream == stream_) return DR_OK;
-  const dr_status s = launched(where_.where->follow(where_.stream, done_));
-  if (!s) stream_ = where_.stream;
-  return s;
+  // cudaStreamPerThread is another stream in another thread.
+  void* const per_thread = reinterpret_cast<void*>(uintptr_t{2});
+  if (where_.stream != stream_ || stream_ == per_thread)
+    if (const dr_status s = launched(where_.where->follow(where_.stream, done_))) return s;
+  stream_ = where_.stream;
+  open_ = true;
+  return DR_OK;
 }
 
-dr_status device_side::end() { return launched(where_.where->record(done_, where_.stream)); }
+dr_status device_side::end() {
+  open_ = false;
+  return launched(where_.where->record(done_, where_.stream));
+}
 
 dr_status device_side::wait_for(void* event) {
   if (where_.where->is_done(event)) return DR_OK;

@@ -16,6 +16,7 @@ dr_status sender::encode_device(unit& u, const dr_call& call, void* slots, dr_se
   if (reinterpret_cast<uintptr_t>(slots) % 16)
     return fail(c_.error, DR_E_ARGUMENT, "slots: not aligned to 16 bytes on the device");
   if (const dr_status s = side_->begin()) return s;
+  const device_side::turn turn{*side_};
   u.step = call.step;
   d.sent = static_cast<std::byte*>(slots);
   d.is_back = false;
@@ -168,6 +169,7 @@ dr_status sender::merge_device(unit& u, const dr_call& call, std::span<const dr_
   uint64_t stride = 0;
   if (const dr_status s = check_device_slots(u, u.room, slots, call.step, stride)) return s;
   if (const dr_status s = side_->begin()) return s;
+  const device_side::turn turn{*side_};
   const size_t range = d.ranges > 1 ? options_.rank : 0;
   settle_slots::args settle = settle_args(u, call, slots, stride, d.report_at, d.checks(), d.bounds_at);
   settle.counts = side_->counts();
@@ -258,6 +260,7 @@ dr_status sender::return_late(unit& u) {
   if (const dr_status s = side_->wait_for(d.event)) return s;
   if (!report_of(u).failed) return DR_OK;
   if (const dr_status s = side_->begin()) return s;
+  const device_side::turn turn{*side_};
   if (const dr_status s = take_back_device(u)) return s;
   d.is_back = true;
   return side_->end();
@@ -265,6 +268,7 @@ dr_status sender::return_late(unit& u) {
 
 dr_status sender::take_back_on_device(uint64_t step) {
   if (const dr_status s = side_->begin()) return s;
+  const device_side::turn turn{*side_};
   dr_status status = DR_OK;
   for (unit& u : units_) {
     if (u.step != step) continue;

@@ -15,6 +15,7 @@ dr_status sender::sum_device(unit& u, const dr_call& call, std::span<const dr_by
   if (reinterpret_cast<uintptr_t>(slot) % 16)
     return fail(c_.error, DR_E_ARGUMENT, "slot: not aligned to 16 bytes on the device");
   if (const dr_status s = side_->begin()) return s;
+  const device_side::turn turn{*side_};
   settle_slots::args settle = settle_args(u, call, slots, stride, d.sum_report_at, frames, d.bounds_at);
   request_parts(u, own, slots);
   for (size_t f = 0; f < frames; ++f)
@@ -92,6 +93,7 @@ dr_status sender::merge_sums(unit& u, const dr_call& call, std::span<const dr_by
   uint64_t stride = 0;
   if (const dr_status s = check_device_slots(u, u.sum_room, slots, call.step, stride)) return s;
   if (const dr_status s = side_->begin()) return s;
+  const device_side::turn turn{*side_};
   settle_slots::args settle = settle_args(u, call, slots, stride, d.report_at, d.checks(), d.sum_bounds_at);
   settle.counts = side_->counts();
   device_queue queue = side_->queue();

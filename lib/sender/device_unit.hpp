@@ -38,6 +38,13 @@ class device_side {
   // Around the launches of a call: on whatever stream they are, they follow those before.
   dr_status begin();
   dr_status end();
+  // Ends a call that fails between the two: what it has enqueued runs.
+  struct turn {
+    device_side& side;
+    ~turn() {
+      if (side.open_) (void)side.end();
+    }
+  };
   // Waits for an event, and counts that it waits.
   dr_status wait_for(void* event);
   // Between host and device, at once. Waits, and counts it.
@@ -54,6 +61,7 @@ class device_side {
   uint64_t size_ = 0, mirrored_ = 0, waits_ = 0;
   void* done_ = nullptr;    // the end of what was enqueued
   void* stream_ = nullptr;  // of the last call
+  bool open_ = false;       // a call has begun, and has not ended
   std::vector<void*> events_;
 };
 

@@ -129,14 +129,15 @@ struct group {
       s = first.residual ? launch_tiles<select_survey<Bits, true, N>>(tiles)
                          : launch_tiles<select_survey<Bits, false, N>>(tiles);
     }
+    device_queue& queue = *static_cast<device_queue*>(exec.device);
+    const uint32_t before = queue.launches;
     if (!s && reads) {
       const auto tiles = [](const select_unit& u, const select_layout& at) { return is_filtered(u) ? at.tiles : 0; };
       s = first.residual ? launch_tiles<select_filter<Bits, true, N>>(tiles)
                          : launch_tiles<select_filter<Bits, false, N>>(tiles);
     }
     if (!s && solves) {
-      device_queue& queue = *static_cast<device_queue*>(exec.device);
-      queue.beside = reads;  // the read is of other tensors
+      queue.beside = queue.launches > before;  // the read is of other tensors (and of empty ones is no launch)
       s = launch_tiles<select_solve<Bits, N>>(
           [](const select_unit& u, const select_layout&) -> uint32_t { return u.solved(); });
       queue.beside = false;

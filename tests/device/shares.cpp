@@ -141,6 +141,35 @@ TEST_CASE("indices and values need nothing of one another's launches") {
     }
 }
 
+// The small one's launch stands beside the read of the others, which of empty ones is no launch.
+TEST_CASE("a small tensor beside an empty one is selected from after the call has begun") {
+  const settings restored;
+  const floats small = laplace(3000, 7);
+  const client::plan top("sparsify=topr(ratio=0.1) index=golomb value=qsgd"),
+      all("sparsify=none index=golomb value=raw");
+  dr_tensor tensors[] = {dense(small), dense(small)};
+  tensors[0].plan = top.handle;
+  tensors[1].plan = all.handle;
+  tensors[1].universe = 0;
+  tensors[1].width = 2;
+  const dr_place at = emulated();
+  const auto encoded = [&](const dr_place* where) {
+    context c;
+    bytes frame(1 << 16);
+    dr_result result{};
+    result.struct_size = sizeof result;
+    const dr_status s =
+        dr_encode(c.handle, nullptr, nullptr, where, tensors, sizeof *tensors, 2, frame.data(), frame.size(), &result);
+    INFO(c.error());
+    CHECK(s == DR_OK);
+    frame.resize(result.size);
+    return frame;
+  };
+  const bytes want = encoded(nullptr);
+  dr::emulator().swaps = true;
+  CHECK(encoded(&at) == want);
+}
+
 TEST_CASE("a launch that fails is an error that says why") {
   const settings restored;
   dr::emulator().refused_kernel = "select_fallback";

@@ -63,7 +63,7 @@ TEST_CASE("without a device the error names the required driver and the present 
         "place: this library needs a driver of CUDA 13.0 or newer (on Linux 580 or newer); here there is none");
   CHECK(said(13000, 12080) ==
         "place: this library needs a driver of CUDA 13.0 or newer (on Linux 580 or newer); here it is of CUDA 12.8");
-  CHECK(said(12040, 11080).find("CUDA 12.0 or newer (on Linux 525 or newer)") != std::string::npos);
+  CHECK(said(12040, 11080).find("CUDA 12.1 or newer (on Linux 530 or newer)") != std::string::npos);
   CHECK(said(14010, 13020).find("CUDA 14.0 or newer; here it is of CUDA 13.2") != std::string::npos);
   // A driver that will do: then it is something else.
   for (const int driver : {13000, 13010, 14000})

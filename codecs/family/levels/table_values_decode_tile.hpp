@@ -37,7 +37,8 @@ template <class Block, class Args, class Head>
 DR_HD void open_table_values(Block& b, table_open_shared& s, const Args& a, Head&& head) {
   const tile_job& job = job_of_tile(a, b.index());
   const auto* const in = static_cast<const uint8_t*>(job.in);
-  const uint64_t n = live_count(job) * job.width, size = *job.in_size;
+  // (One lane reads it for all: a kernel beside this one may raise the row's fault.)
+  const uint64_t n = b.template once<uint64_t>([&] { return live_count(job) * job.width; }), size = *job.in_size;
   const unsigned unit = value_size(a.common.dtype);
   auto& to = *reinterpret_cast<table_values_source*>(a.common.of(job));
   if (n == 0) {

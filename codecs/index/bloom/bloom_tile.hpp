@@ -201,7 +201,10 @@ struct bloom_decode {
     const uint32_t ticket = take_tile(b, &a.common.scratch_of(a.job[0])->ticket);
     const tile_job& job = job_of_tile(a, ticket);
     const uint32_t tile = ticket - job.first_tile, tiles = static_cast<uint32_t>(bloom_tiles(job.universe));
-    const uint64_t count = live_count(job);
+    // A kernel beside this one may raise the fault, and a block that left for it would be waited for: so blocks leave by
+    // the count alone, and write nothing where they see a fault. (One lane asks for all.)
+    const bool live = b.template once<uint32_t>([&] { return job.fault->code == DR_OK; });
+    const uint64_t count = bounded_count(job);
     const bloom_shape shape = a.common.shape(count);
     const uint64_t stated = *job.tell_count;
     const bool other_size = *job.in_size != shape.bits.value / 8 || a.common.too_large(count, job.universe);
@@ -218,10 +221,11 @@ struct bloom_decode {
     const uint64_t room = static_cast<uint64_t>(static_cast<uint32_t*>(job.tell) - static_cast<uint32_t*>(job.out));
     uint64_t limit = stated < requested ? stated : requested;
     if (room < limit) limit = room;
+    if (!live) limit = 0;
     const uint64_t reported =
         bloom_tell_tile(b, s, a.common.scratch_of(job), shape, static_cast<const uint32_t*>(job.in), job.universe, tile,
                         requested, static_cast<uint32_t*>(job.out), limit);
-    if (tile + 1 < tiles) return;
+    if (tile + 1 < tiles || !live) return;
     b.phase([&](unsigned lane) {
       if (lane != 0) return;
       const uint64_t support = reported < requested ? reported : requested;
