@@ -6,7 +6,7 @@ import re
 
 import pytest
 from predict_runs import LOSSY, cost, model_in, predict, profile_in, step_of, write
-from tool_runs import EXACT, compare, needs_tool, refusal, run, write_npy, write_npz
+from tool_runs import EXACT, SYNTH, compare, needs_tool, refusal, run, write_npy, write_npz
 
 pytestmark = needs_tool
 LOWRANK = "transform=lowrank(rank=4) feedback=residual"
@@ -114,6 +114,30 @@ def test_a_name_that_is_not_ascii_is_that_of_files_and_books(profile, tmp_path):
     done = run("compare", file, "--book", book, "--repeat", 1, "--format", "json")
     plans = {row["tensor"]: row["plan"] for row in json.loads(done.stdout)["rows"] if row["plan"] != "memcpy"}
     assert plans["caf\\u00e9"] == LOSSY and plans['a\\"b'] == "index=all value=raw" and b"matches no tensor" not in done.stderr
+
+
+def test_rows_of_joined_tensors_have_a_note_for_a_model_of_several(profile, model, tmp_path):
+    """Their error is by energy, which one layer may have alone."""
+    saved = compare(SYNTH, plans=(EXACT, LOSSY))
+    for row in saved["rows"]:
+        row["tensor"] = "*"
+    rows = write(tmp_path / "joined.json", saved)
+    report = predict(profile, "--model", model, "--link", "1Gb/s", "--ranks", 2, "--errors", rows)
+    assert any(note.startswith(f"{rows} has rows of joined tensors, whose error is by energy") for note in report["notes"])
+
+
+def test_an_error_of_one_plan_leaves_the_profiles_errors_of_the_others(profile, model):
+    profile = with_errors(profile, {EXACT: 0.95, LOSSY: 0.5})
+    report = predict(profile, "--model", model, "--link", "100Mb/s,50us", "--ranks", 2, "--error", f"{LOSSY}: 0.4")
+    errors = {row["candidate"]: row["relative_error"] for row in report["rows"]}
+    assert errors[EXACT] == pytest.approx(0.95, rel=1e-3) and errors[LOSSY] == pytest.approx(0.4, rel=1e-3)
+    assert f"the error of '{EXACT}' is that of the profile's data, in one step" in report["notes"]
+    assert not any(LOSSY in note for note in report["notes"])
+
+
+def test_a_note_says_that_a_hook_selects_from_all_tensors(profile, model):
+    report = predict(profile, "--model", model, "--link", "100Mb/s,50us", "--ranks", 2, "--error", f"{EXACT}: 0.4")
+    assert any("DDPHook selects from all tensors of a unit together" in note for note in report["notes"])
 
 
 def test_an_error_names_its_option_and_a_candidate(profile, model):

@@ -116,7 +116,7 @@ int run_rounds(const predict_options& o) {
   refuse_options_of_steps(o);
   compare::load_plugins(o.what.plugins);
   predict_case c = read_case(o.what);
-  const error_table errors(o.what, *c.costs);
+  const error_table errors(o.what, *c.costs, c.model.model.tensors.size());
   const round_case r{c.model, o.folder, c.model.model.compute_ns(), c.model.how.slowdown};
   if (r.step_ns <= 0)
     throw usage_error("--every: the time that a step computes is unknown: give --backward, or a --model with times");

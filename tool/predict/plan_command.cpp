@@ -156,7 +156,7 @@ int run_plan(const plan_options& o) {
   check_names(c);
   std::vector<std::shared_ptr<const plan_work>> works = read_works(o.what, c);
   if (works.empty()) throw usage_error("no plans to choose from: the profile has none; give --plan");
-  const error_table errors(o.what, *c.costs);
+  const error_table errors(o.what, *c.costs, c.model.model.tensors.size());
   choice_problem p = problem_of(o, c, errors, works);
   candidate tried;
   tried.works = works;

@@ -28,9 +28,15 @@ std::string canonical(const std::string& option, const std::string& text) try {
   throw usage_error(fmt::format("--error '{}': {}", option, e.detail.message));
 }
 
+// Whether a hook joins the tensors of the plan before it selects (docs/PYTORCH.md).
+bool selects_from_all(const plan_work& w) {
+  const uint32_t flags = w.method()->info().flags;
+  return flags & DR_PLAN_SPARSIFIES && !(flags & (DR_PLAN_TRANSFORMS | DR_PLAN_COEFFICIENTS));
+}
+
 }  // namespace
 
-error_table::error_table(const case_options& o, const profile& costs) : rows_(o.error_rows) {
+error_table::error_table(const case_options& o, const profile& costs, size_t tensors) : rows_(o.error_rows) {
   for (const std::string& text : o.errors) {
     const size_t colon = text.rfind(':');
     char* end = nullptr;
@@ -40,13 +46,12 @@ error_table::error_table(const case_options& o, const profile& costs) : rows_(o.
       throw usage_error("--error '" + text + "': not PLAN: E, with E of 0 or more");
     given_[canonical(text, text.substr(0, colon))] = e;
   }
-  if (!rows_.empty()) read_rows();
-  if (given_.empty() && rows_.empty())
-    for (const plan_profile& known : costs.plans)
-      if (known.error) of_profile_[local_plan(known.plan)] = *known.error;
+  if (!rows_.empty()) read_rows(tensors);
+  for (const plan_profile& known : costs.plans)
+    if (known.error) of_profile_[local_plan(known.plan)] = *known.error;
 }
 
-void error_table::read_rows() try {
+void error_table::read_rows(size_t tensors) try {
   const json saved = read_json(rows_, "rows of compare");
   if (!saved.contains("rows") || !saved.at("rows").is_array())
     throw input_error(rows_ + ": no rows; `compare --output` writes them");
@@ -56,6 +61,7 @@ void error_table::read_rows() try {
       continue;
     const std::string key = local_plan(text_at(row, "plan"));
     const std::string tensor = compare::name_shown_as(text_at(row, "tensor"));
+    joined_ |= tensor == "*" && tensors > 1;
     const double e = number_at(row, "total_error", rows_);
     of_tensor_[key + '\n' + tensor] = e;
     const double n = number_at(row, "d", rows_, 0, number_at(row, "elements", rows_, 0, 1));
@@ -79,11 +85,19 @@ void error_table::check_candidates(const std::vector<std::shared_ptr<const plan_
 double error_table::known_of(const std::string& key, const std::string& tensor, note_list& notes) const {
   if (const auto known = of_tensor_.find(key + '\n' + tensor); known != of_tensor_.end()) return known->second;
   if (const auto known = given_.find(key); known != given_.end()) return known->second;
-  if (const auto known = sums_.find(key); known != sums_.end()) return known->second.error();
+  if (const auto known = sums_.find(key); known != sums_.end()) {
+    notes.insert(
+        rows_ + (joined_ ? " has rows of joined tensors, whose error is by energy, which one layer may have alone; "
+                           "`compare --per-tensor --output FILE` has a row for each tensor"
+                         : " has no row of some tensors; for these the mean of their plan's rows stands, by elements"));
+    return known->second.error();
+  }
   const auto known = of_profile_.find(key);
   if (known == of_profile_.end()) return unknown;
-  notes.insert(
-      "errors are those of the profile's data, in one step; --errors rows.json of `compare --per-tensor` has yours");
+  notes.insert(given_.empty() && rows_.empty()
+                   ? "errors are those of the profile's data, in one step; --errors rows.json of `compare "
+                     "--per-tensor` has yours"
+                   : fmt::format("the error of '{}' is that of the profile's data, in one step", key));
   return known->second;
 }
 
@@ -114,6 +128,10 @@ choice_error error_of(const step_model& m, const candidate& c, const error_table
     if (travels_exactly(m, t, w)) continue;
     const double e = errors.of(w.text(), t.name, notes);
     if (std::isnan(e)) return {unknown, unknown, nullptr};
+    if (m.hook == hook_kind::ddp && m.model.tensors.size() > 1 && selects_from_all(w))
+      notes.insert(
+          "errors are of tensors that select by themselves; DDPHook selects from all tensors of a unit together "
+          "(flat), so small gradients get less and their errors are larger: train to see the loss");
     squares += e * e * t.elements;
     if (e > sum.largest) sum.largest = e, sum.worst = &t;
   }

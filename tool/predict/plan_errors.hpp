@@ -14,8 +14,8 @@ namespace dr::predict {
 
 class error_table {
  public:
-  // From the options, else from the profile, else none. Throws compare's usage_error and input_error.
-  error_table(const case_options& o, const profile& costs);
+  // From the options, else from the profile, else none. tensors: of the model. Throws compare's usage_error and input_error.
+  error_table(const case_options& o, const profile& costs, size_t tensors);
 
   // NaN: unknown. `plan`: canonical. For a plan with feedback it falls back to the plan without, whose error is that of the
   // first step, and adds a note.
@@ -28,7 +28,7 @@ class error_table {
 
  private:
   double known_of(const std::string& key, const std::string& tensor, note_list& notes) const;
-  void read_rows();
+  void read_rows(size_t tensors);
 
   // Weighted by elements.
   struct mean_error {
@@ -36,7 +36,8 @@ class error_table {
     double error() const;
   };
 
-  std::string rows_;  // the file
+  std::string rows_;     // the file
+  bool joined_ = false;  // it has rows of joined tensors, and the model has several tensors
   std::map<std::string, double> given_, of_tensor_, of_profile_;
   std::map<std::string, mean_error> sums_;
 };

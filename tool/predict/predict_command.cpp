@@ -287,7 +287,7 @@ int run_predict(const predict_options& o) {
       {{"--output", o.output}, {"--trace", o.trace}, {"--timeline", o.timeline}, {"--curves", o.curves}});
   compare::load_plugins(o.what.plugins);
   predict_case c = read_case(o.what);
-  const error_table errors(o.what, *c.costs);
+  const error_table errors(o.what, *c.costs, c.model.model.tensors.size());
   std::vector<judged> all;
   for (const bool half : {false, true}) all.push_back({.what = dense_candidate(half)});
   auto works = read_works(o.what, c);
