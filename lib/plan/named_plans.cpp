@@ -84,7 +84,7 @@ constexpr dr_preset list[] = {
        "sparsify=chunks(count=64) feedback=residual(beta=0.95) index=gap_huffman value=lloyd(levels=2)",
        "SparseLoCo (arXiv 2508.15706): of a pseudo-gradient the 64 largest of each 4,096 elements, in 2 bits, and a\n"
        "residual that decays. Here chunks are contiguous, not 64 x 64 of a matrix; two magnitudes are fitted to the\n"
-       "values; and indices are entropy-coded: 9.1 bits an element or fewer, 14 there."),
+       "values; and indices are entropy-coded: 9.3 bits an element or fewer, 14 there."),
     of("outer", "demo",
        "sparsify=chunks(count=32) feedback=residual(beta=0.999) index=chunks value=half(type=bf16) transform=dct",
        "DeMo (Peng et al. 2024, arXiv 2411.19870): of a momentum the 32 largest cosine coefficients of each 64 x 64\n"

@@ -88,6 +88,8 @@ def test_presets_are_named_and_what_auto_chose_is_told():
     table = run("compare", *arguments, "--wide").stdout.decode()
     assert "VByte: index=delta_varint value=raw" in table
     assert any(line.lstrip().startswith("VByte ") for line in table.splitlines())
+    own = run("compare", SYNTH, "--preset", "topk", "--preset", "randomk", "--repeat", 1).stdout.decode()
+    assert "topk: sparsify=topr(ratio=0.01) index=raw value=raw\nrandomk: sparsify=random(ratio=0.01) index=raw value=raw\n" in own
     assert f"{auto} → {index} {value}".replace(" ", "") in plan_column(table)
 
 

@@ -13,6 +13,7 @@
 #include "document.hpp"
 #include "rows_table.hpp"
 #include "tool/read/plan_text.hpp"
+#include "tool/read/presets.hpp"
 #include "tool/show/console.hpp"
 #include "tool/show/text_table.hpp"
 
@@ -50,7 +51,8 @@ std::string preset_legend(std::span<const json_row> rows, size_t width) {
   for (const json_row& row : rows)
     if (const std::string name = text_of(row, "preset");
         !name.empty() && std::ranges::find(known, name, &std::pair<std::string, std::string>::first) == known.end())
-      known.emplace_back(name, read_plan(text_of(row, "plan")).without_sparsify);
+      known.emplace_back(
+          name, selects_itself(name) ? text_of(row, "plan") : read_plan(text_of(row, "plan")).without_sparsify);
   std::string text;
   for (const auto& [name, plan] : known)
     for (const std::string& line : wrapped(name + ": " + plan, width)) text += line + '\n';

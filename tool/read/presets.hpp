@@ -9,6 +9,9 @@ namespace dr::compare {
 // The plans of a set, or of one preset, after `sparsify` ("sparsify=topr(ratio=0.01)"). Empty: unknown name.
 std::vector<std::string> preset_plans(const std::string& name, const std::string& sparsify);
 
+// Whether a preset has a sparsifier or a transform of its own. Of "A, B", names of equal plans, A.
+bool selects_itself(const std::string& names);
+
 // The notes on a set, or on one preset, a line each.
 std::string preset_notes(const std::string& name);
 
