@@ -150,8 +150,11 @@ dr_status dr_exchange_trace(dr_exchange* exchange, char* json, size_t capacity, 
     if (exchange->busy()) return fail(c.error, DR_E_ARGUMENT, "exchange: already under way");
     const std::string text = dr::trace_json(*exchange);
     *size = text.size();
-    if (text.size() > capacity)
-      return fail(c.error, DR_E_CAPACITY, "json: capacity %zu bytes, %zu needed", capacity, text.size());
+    if (text.size() > capacity) {
+      fail(c.error, DR_E_CAPACITY, "json: capacity %zu bytes, %zu needed", capacity, text.size());
+      c.error.needed = text.size();
+      return DR_E_CAPACITY;
+    }
     std::memcpy(json, text.data(), text.size());
     return DR_OK;
   });

@@ -4,6 +4,7 @@
  *
  *   cc elastic_ranks.c $(pkg-config --cflags --libs deepreduce) -lm -o elastic_ranks && ./elastic_ranks
  */
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS, where the compiler is told a standard (-std=c11) */
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>

@@ -3,6 +3,7 @@
  *   cc unix_mean.c $(pkg-config --cflags --libs deepreduce) -lm -o unix_mean
  *   ./unix_mean [RANKS [PLAN]]
  */
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS, where the compiler is told a standard (-std=c11) */
 #include <math.h>
 #include <stdio.h>
 #include <sys/mman.h>

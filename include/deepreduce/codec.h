@@ -321,6 +321,8 @@ typedef struct dr_ops {
   dr_status (*need)(const dr_params *, const dr_job *, size_t n, dr_need *);
   /* Optional: exact payload bytes of each job, without writing them. CPU. */
   dr_status (*cost)(const dr_exec *, const dr_params *, const dr_job *, size_t n, uint64_t *bytes);
+  /* On the CPU encode and decode return DR_OK: what is wrong with a job is its fault (dr_job_fault), with a DR_E_*. Encode
+   * writes at most the `need`.payload of its job, with DR_FIXED_SIZE exactly that of the job's actual count. */
   dr_status (*encode)(const dr_exec *, const dr_params *, const dr_job *, size_t n);
   /* The payload is hostile and may end anywhere. A payload that is too short or too long is DR_E_CORRUPT (a bytes
    * codec, which has no count, may decode it to other bytes); any other payload that encode would not write is

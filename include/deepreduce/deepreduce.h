@@ -118,7 +118,7 @@ DR_API const dr_error *dr_last_error(const dr_context *context);
 
 /* Parses and checks a plan: stages, or the name of a preset, optionally followed by stages that replace its own ("dgc",
  * "BF-P0 sparsify=topr(ratio=0.1)"). error may be NULL. ARGUMENT (syntax, unknown preset, codec or parameter, a value
- * out of range, stages that cannot be combined), MEMORY. */
+ * out of range, stages that cannot be combined), UNSUPPORTED (stages that this version does not combine), MEMORY. */
 DR_API dr_status dr_plan_parse(const char *text, dr_plan **plan, dr_error *error);
 /* Canonical text: index, value and every other stage that is not the default, in a fixed order; parameters that
  * differ from their default; shortest numbers. Two plans are equivalent if and only if their texts are equal.
@@ -443,7 +443,8 @@ DR_API dr_status dr_batch_create(dr_context *context, const dr_plan *plan, const
 DR_API void dr_batch_destroy(dr_batch *batch);
 DR_API dr_status dr_batch_describe(const dr_batch *batch, dr_batch_info *info, dr_error *error);
 /* As dr_encode, without allocating: the caller passes the workspace, one per concurrent call. ARGUMENT unless shapes
- * (a sparse count may be smaller), plans (or NULL) and segment_rows (or 0) are the prepared ones. */
+ * (a sparse count may be smaller), plans (or NULL) and segment_rows (or 0) are the prepared ones. CAPACITY (of the
+ * workspace or the frame; `needed` is sufficient). */
 DR_API dr_status dr_batch_encode(dr_context *context, const dr_batch *batch, const dr_call *call, const dr_place *place,
                                  const dr_tensor *tensors, size_t stride, size_t n, void *workspace,
                                  size_t workspace_size, void *frame, size_t capacity, dr_result *result);

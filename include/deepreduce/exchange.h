@@ -49,6 +49,8 @@
  *   a rank that is not behind: copy that rank's parameters to it, and set its residual to zero. If several ranks are
  *   behind, a call names one of them.
  * - A transport serves one exchange object: otherwise late messages of another one could be mistaken for its own.
+ * - All ranks make the same number of calls. A rank that skips one is a call behind from then on: every call ends with
+ *   TIMEOUT on all ranks, and each names another. Create the exchange again, over a new transport.
  * - No call waits longer than `timeout_ns`. An error names the rank that caused it (dr_error.frame), the same on every
  *   rank. With several faults at once all ranks name the same one, unless a verdict is lost, or two ranks lose their
  *   connection while both continue.
@@ -165,8 +167,8 @@ typedef struct dr_exchange_options {
 
 /* Prepares the exchange of n tensors. `outs` receive the result: dense, of the tensors' shapes; they may be the
  * tensors' own memory. The exchange allocates all of its memory here, the states of feedback, too: `state` and
- * `plan` of a tensor must be NULL, and state_size 0. tensors, outs and the context (which serves only the exchange
- * while one is under way) must stay valid until it is destroyed; transport and options are copied.
+ * `plan` of a tensor must be NULL, and state_size 0. tensors, outs and the context must stay valid until it is
+ * destroyed; transport and options are copied.
  * Sparse tensors: with `gather` and `owner`. Their `count` is here the largest number of rows, the same on all ranks
  * (a rank with another is named by the first exchange); dr_exchange_rebind sets the rows of a step. Sparse outputs,
  * with `gather` of tensors that parts= does not cut, need capacity for the largest possible union. ARGUMENT,
@@ -284,7 +286,8 @@ DR_API void dr_loopback_destroy(dr_loopback *loopback); /* NULL is fine; exchang
 /* Fills a rank's transport, which is valid as long as the loopback. ARGUMENT. */
 DR_API dr_status dr_loopback_transport(dr_loopback *loopback, uint32_t rank, dr_transport *transport);
 /* Advances the started exchanges of all ranks until all have ended; statuses [ranks], or NULL: their outcomes. A NULL
- * among the exchanges is a missing rank. With DR_LOOPBACK_ALIKE: one exchange, rank 0's, and one status. ARGUMENT: an
+ * among the exchanges is a missing rank; one that is not started has ended, with DR_OK. With DR_LOOPBACK_ALIKE: one
+ * exchange, rank 0's, and one status. ARGUMENT: an
  * exchange of another rank or loopback. Returns the first status that is not DR_OK. */
 DR_API dr_status dr_loopback_run(dr_loopback *loopback, dr_exchange *const *exchanges, dr_status *statuses);
 /* A rank's clock, in ns since the loopback was made. */

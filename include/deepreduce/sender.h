@@ -203,7 +203,7 @@ typedef struct dr_sent {
 /* Encodes a unit. call: step and seed (the same on every rank), private_seed (different on every rank), trace; the rest
  * must be 0. slots: `slots` times `bound` bytes. Data that cannot be encoded (a NaN, for example) are not an error here:
  * the slot reports them to all ranks. The slots, and those that sum reads, must not change until the step ends.
- * ARGUMENT. */
+ * ARGUMENT, CAPACITY (of slots). */
 DR_API dr_status dr_sender_encode(dr_sender *sender, size_t unit, const dr_call *call, void *slots, size_t capacity,
                                   dr_sent *result);
 /* OWNER: adds up the slots that the ranks sent to this one, in order, and encodes the sum into `slot`, of `sum_bound`

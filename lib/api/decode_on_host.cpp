@@ -47,12 +47,6 @@ uint64_t bytes_of(std::span<const tensor_out> outs) {
   return bytes;
 }
 
-dr_status too_small(dr_error& error, size_t size, uint64_t needed) {
-  fail(error, DR_E_CAPACITY, "workspace: %zu bytes given, %" PRIu64 " needed", size, needed);
-  error.needed = needed;
-  return DR_E_CAPACITY;
-}
-
 // The stages of a call. The frames, as they were read, are the context's.
 struct host_call {
   context& c;
@@ -109,7 +103,7 @@ struct host_call {
     if (const dr_status s = lay_out(frames, {how.batch ? m.workspace : c.workspace().data(), size}, work, bytes))
       return s;
     if (bytes <= size) return DR_OK;
-    if (how.batch) return too_small(c.error, size, bytes);
+    if (how.batch) return check_workspace(m.workspace, m.workspace_size, bytes, c.error);
     if (const dr_status s = c.reserve(bytes)) return s;
     arena memory(c.workspace().data(), bytes);
     work = decode_work::lay_out(memory, frames, workers.workers());

@@ -28,7 +28,8 @@ dr_status load_plugin(const char* path, dr_error& error) {
   if (!codecs || !n)
     return fail(error, DR_E_UNSUPPORTED, "plug-in %s: has no codec for version %d of codec.h", path,
                 DR_CODEC_ABI_VERSION);
-  return register_codecs(codecs, n, error);
+  const dr_status status = register_codecs(codecs, n, error);
+  return status ? prefix(error, "plug-in %s: ", path) : status;
 }
 
 }  // namespace dr

@@ -6,8 +6,6 @@
 
 namespace dr {
 
-uint64_t placed_batch::bound() const { return std::max<uint64_t>(layout[1].frame_bound, status_frame_max); }
-
 dr_status placed_batch::decode_room(size_t k, size_t& bytes, dr_error& error) const {
   if (k > merged_max) return fail(error, DR_E_ARGUMENT, "k: %zu frames; at most %zu", k, merged_max);
   if (by_host)

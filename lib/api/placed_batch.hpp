@@ -25,8 +25,6 @@ struct placed_batch : batch {
   decode_shape frames;  // after load_decode
   uint32_t launches = 0;
 
-  // Bytes that any frame of the batch fits, a status frame among them.
-  uint64_t bound() const;
   // Bytes of workspace of an encode.
   uint64_t encode_room() const { return where ? on_device.memory.size : workspace; }
   // Bytes of workspace of a decode or a merge of k frames. ARGUMENT, UNSUPPORTED, MEMORY.

@@ -10,11 +10,15 @@ namespace dr {
 static_assert(entry_stages_max == stages_max);
 
 dr_status corrupt_frame(dr_error& error, const char* what, uint64_t value) {
-  return fail(error, DR_E_CORRUPT, "frame: %s (value %" PRIu64 ")", what, value);
+  fail(error, DR_E_CORRUPT, "frame: %s (value %" PRIu64 ")", what, value);
+  error.what = value;
+  return error.code;
 }
 
 dr_status reserved_in_frame(dr_error& error, const char* what, uint64_t value) {
-  return fail(error, DR_E_UNSUPPORTED, "frame: %s (value %" PRIu64 "): reserved for a later version", what, value);
+  fail(error, DR_E_UNSUPPORTED, "frame: %s (value %" PRIu64 "): reserved for a later version", what, value);
+  error.what = value;
+  return error.code;
 }
 
 namespace {

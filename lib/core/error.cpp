@@ -19,7 +19,15 @@ dr_status fail(dr_error& error, dr_status code, const char* format, ...) {
   return code;
 }
 
-dr_status fail(dr_error& error, const dr_fault& fault, uint64_t tensor, const char* codec) {
+bool is_error(dr_status code) { return code >= DR_E_ARGUMENT && code <= DR_E_TIMEOUT; }
+
+dr_status fail(dr_error& error, const dr_fault& given, uint64_t tensor, const char* codec) {
+  dr_fault fault = given;
+  if (!is_error(fault.code)) {
+    fault.code = DR_E_INTERNAL;
+    fault.what = given.code;
+    fault.message = "the code of the fault is not an error";
+  }
   static constexpr const char* streams[] = {"", ", index stream", ", value stream", ", order stream"};
   const char* stream = fault.stream < 4 ? streams[fault.stream] : "";
   fail(error, fault.code, "tensor %llu%s%s%s%s: %s (at %llu, value %llu)", static_cast<unsigned long long>(tensor),
@@ -31,6 +39,18 @@ dr_status fail(dr_error& error, const dr_fault& fault, uint64_t tensor, const ch
   error.where = fault.where;
   error.what = fault.what;
   return fault.code;
+}
+
+dr_status check_workspace(const void* workspace, uint64_t size, uint64_t needed, dr_error& error) {
+  if (needed == 0 || (workspace && size >= needed)) return DR_OK;
+  const auto bytes = static_cast<unsigned long long>(needed);
+  if (workspace || size == 0)
+    fail(error, DR_E_CAPACITY, "workspace: %llu bytes given, %llu needed", static_cast<unsigned long long>(size),
+         bytes);
+  else
+    fail(error, DR_E_ARGUMENT, "workspace is NULL; %llu bytes are needed", bytes);
+  error.needed = needed;
+  return error.code;
 }
 
 void hide_controls(char* text, size_t n) {

@@ -20,6 +20,9 @@ inline dr_error no_error() {
 // nullptr).
 dr_status fail(dr_error& error, const dr_fault& fault, uint64_t tensor, const char* codec);
 
+// CAPACITY: too small; ARGUMENT: NULL with a size. Both say what is needed.
+dr_status check_workspace(const void* workspace, uint64_t size, uint64_t needed, dr_error& error);
+
 // Puts words before an error's sentence, and leaves its fields; returns its code.
 [[gnu::format(printf, 2, 3)]] dr_status prefix(dr_error& error, const char* format, ...);
 

@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "core/codec_notes.hpp"
+#include "core/stage_list.hpp"
 #include "core/versioned.hpp"
 
 namespace dr {
@@ -93,20 +94,33 @@ dr_status check(const dr_codec* c, dr_error& error) {
   if (!c) return fail(error, DR_E_ARGUMENT, "codec is NULL");
   if (const dr_status s = check_struct(c, sizeof(dr_codec), sizeof *c, struct_size_max, "codec", error)) return s;
   if (!valid_name(c->name))
-    return fail(error, DR_E_ARGUMENT, "codec %u: name is not [a-z][a-z0-9_]* of at most 48 characters", c->id);
+    return fail(error, DR_E_ARGUMENT, "codec 0x%x: name is not [a-z][a-z0-9_]* of at most 48 characters", c->id);
   // index=auto and value=auto choose among codecs (pipeline/bind.cpp). Reserved in every role: one word, one meaning.
   if (std::strcmp(c->name, "auto") == 0)
     return fail(error, DR_E_ARGUMENT, "codec auto, id 0x%x: the name is reserved: plans choose a codec by it", c->id);
   if (c->role < DR_ROLE_INDEX || c->role > DR_ROLE_BYTES)
     return fail(error, DR_E_UNSUPPORTED, "codec %s: role %u cannot be registered (index, value, order and bytes can)",
                 c->name, c->role);
-  if (c->id < 0x8000 || c->id > 0xffff)
+  if (!is_private(*c) || c->id > 0xffff)
     return fail(error, DR_E_ARGUMENT, "codec %s: id 0x%x is not private (dr_private_id)", c->name, c->id);
   if (c->traits & DR_PREFIX)
     return fail(error, DR_E_UNSUPPORTED, "codec %s: a codec that precedes an index codec cannot be registered",
                 c->name);
   if (c->traits & DR_NEEDS_BASE)
     return fail(error, DR_E_UNSUPPORTED, "codec %s: a codec that reads a base cannot be registered", c->name);
+  constexpr uint32_t traits = (DR_NEEDS_HISTORY << 1) - 1, of_index = DR_REPLACES_SUPPORT | DR_CARRIES_ORDER,
+                     of_value = DR_REORDERS | DR_NEEDS_FINITE,
+                     types = (DR_DTYPE_BIT(DR_U16) << 1) - DR_DTYPE_BIT(DR_F32);
+  if (c->traits & ~traits) return fail(error, DR_E_UNSUPPORTED, "codec %s: unknown traits 0x%x", c->name, c->traits);
+  if (c->dtypes & ~types) return fail(error, DR_E_UNSUPPORTED, "codec %s: unknown dtypes 0x%x", c->name, c->dtypes);
+  const uint32_t foreign = (c->role == DR_ROLE_INDEX ? 0 : of_index) | (c->role == DR_ROLE_VALUE ? 0 : of_value);
+  if (c->traits & foreign)
+    return fail(error, DR_E_ARGUMENT, "codec %s: trait 0x%x is of %s codecs, and its role is %s", c->name,
+                c->traits & foreign, role_name(c->traits & foreign & of_index ? DR_ROLE_INDEX : DR_ROLE_VALUE),
+                role_name(c->role));
+  if (c->role == DR_ROLE_VALUE && !c->dtypes)
+    return fail(error, DR_E_ARGUMENT, "codec %s: dtypes is 0: a value codec says which it accepts (DR_DTYPE_BIT)",
+                c->name);
   if (c->reserved) return fail(error, DR_E_UNSUPPORTED, "codec %s: reserved is not 0", c->name);
   for (const dr_ops* ops : {c->cpu, c->cuda})
     if (ops)

@@ -12,6 +12,9 @@ inline constexpr uint32_t stages_max = 5;
 // The longest order list: a frame stores its count in two bits (FORMAT.md).
 inline constexpr uint32_t order_stages_max = 3;
 
+// Whether a plug-in has the codec, which no test here holds to its contract.
+inline bool is_private(const dr_codec& codec) { return codec.id >= 0x8000; }
+
 struct stage {
   const dr_codec* codec = nullptr;
   const dr_value* values = nullptr;  // encode only; owned by the plan

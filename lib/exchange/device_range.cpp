@@ -49,7 +49,7 @@ dr_status device_range::prepare(const tensor_plans& plans, const exchange_memory
   if (const dr_status s = place(frame_kind::part)) return s;
   batches_[at(frame_kind::sum)] = batches_[at(frame_kind::part)];
   if (uses_.has_frames_of_sums() && (sparse || of_sums != list.plans)) {
-    for (tensor_view& v : list.views) v.index_dtype = 0, v.count = 0, v.flags = 0;
+    for (tensor_view& v : list.views) v.index_dtype = 0, v.indices = nullptr, v.count = 0, v.flags = 0;
     list.plans = of_sums;
     if (const dr_status s = place(frame_kind::sum)) return s;
   }

@@ -92,7 +92,7 @@ dr_status range_work::prepare(const tensor_plans& plans, const exchange_memory& 
   batches_[at(frame_kind::sum)] = batches_[at(frame_kind::part)];
   limits_[at(frame_kind::sum)] = limits_[at(frame_kind::part)];
   if (uses_.has_frames_of_sums() && (sparse || sum_plans_ != plans_)) {
-    for (tensor_view& v : list.views) v.index_dtype = 0, v.count = 0, v.flags = 0;
+    for (tensor_view& v : list.views) v.index_dtype = 0, v.indices = nullptr, v.count = 0, v.flags = 0;
     list.plans = sum_plans_;
     if (const dr_status s = place(frame_kind::sum)) return s;
   }

@@ -88,6 +88,8 @@ struct batch {
   bool has_large = false;      // a unit that one block of a GPU would not select from alone (solve_most)
   std::vector<uint8_t> votes;  // per tensor: whether a merge is a vote; empty: none is
 
+  // Bytes that suffice for a frame, with a tag or a status frame, too (dr_bound).
+  uint64_t bound() const { return std::max<uint64_t>(layout[1].frame_bound, status_frame_max); }
   // (All units make patches, or none does.)
   bool patches() const { return !units.empty() && units[0].patches(); }
   bool chooses() const {

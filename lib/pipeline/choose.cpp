@@ -91,7 +91,7 @@ dr_status choose_value(const encoding& e, size_t i, std::span<const row_choice> 
       (void)list_needs(list, {r.universe, row.count, e.plan_of(i).dtype, e.plan_of(i).width}, back.need);
       jobs.n = 0;
       jobs.add(job, back);
-      if (decode_chain(list, e.run, jobs) || row.fault.code)
+      if (broken_contract broken; decode_chain(list, e.run, jobs, broken) || row.fault.code)
         return fail(e.error, DR_E_INTERNAL, "%s does not decode its own payload", list.front().codec->name);
       if (!meets_error(e, i)) continue;
     }

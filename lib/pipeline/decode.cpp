@@ -86,9 +86,7 @@ class decoder {
       w_.jobs.add(job, o.slots[s]);
     }
     if (w_.jobs.n == 0) return DR_OK;
-    if (decode_chain(list, run_, w_.jobs))
-      return fail(error_, DR_E_INTERNAL, "%s broke its contract while decoding: it returned an error",
-                  list.front().codec->name);
+    if (broken_contract broken; decode_chain(list, run_, w_.jobs, broken)) return fail(error_, broken, "decoding");
     for (size_t j = 0; j < w_.jobs.n; ++j)
       if (rows_[w_.selected[j]].fault.code)
         return fail(error_, rows_[w_.selected[j]].fault, tensor_of(w_.selected[j]), list.front().codec->name);

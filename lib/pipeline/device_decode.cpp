@@ -582,12 +582,7 @@ dr_status judge_on_device(const decode_shape& shape, const decode_request& reque
                           device_queue& queue, void* workspace, uint64_t workspace_size, dr_result* result,
                           device_decode_scratch& host, judged_frames& judged, dr_error& error) {
   const auto work = device_decode_work::lay_out(shape, request.frames.size(), static_cast<std::byte*>(workspace), host);
-  if (!workspace || workspace_size < work.size) {
-    fail(error, DR_E_CAPACITY, "workspace: %" PRIu64 " bytes given, %" PRIu64 " needed", workspace ? workspace_size : 0,
-         work.size);
-    error.needed = work.size;
-    return DR_E_CAPACITY;
-  }
+  if (const dr_status s = check_workspace(workspace, workspace_size, work.size, error)) return s;
   for (size_t i = 0; i < request.frames.size(); ++i)
     if (reinterpret_cast<uintptr_t>(request.frames[i].data) % 16)
       return fail(error, DR_E_ARGUMENT, "frame %zu: not aligned to 16 bytes on its device", i);

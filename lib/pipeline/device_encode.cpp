@@ -663,16 +663,13 @@ dr_status encode_on_device(const batch& b, const device_prepared& prepared, cons
     if (!host.states.empty())
       if (const dr_status s = check_states_apart(b, tensors, host.states.data(), error)) return s;
   }
-  if (!workspace || workspace_size < prepared.memory.size)
-    return fail(error, DR_E_ARGUMENT, "workspace: %" PRIu64 " bytes given, %" PRIu64 " needed", workspace_size,
-                prepared.memory.size);
+  if (const dr_status s = check_workspace(workspace, workspace_size, prepared.memory.size, error)) return s;
   if (reinterpret_cast<uintptr_t>(workspace) % arena::alignment || reinterpret_cast<uintptr_t>(frame) % 16 ||
       reinterpret_cast<uintptr_t>(result) % 8)
     return fail(error, DR_E_ARGUMENT, "device: workspace must be aligned to 64 bytes, frame to 16, result to 8");
   const header_layout& layout = b.layout[(call.flags & DR_CALL_TAG) != 0];
   if (capacity < std::max<uint64_t>(layout.header_size, 64)) {
-    fail(error, DR_E_CAPACITY, "frame: buffer of %" PRIu64 " bytes; dr_bound is %" PRIu64, capacity,
-         layout.frame_bound);
+    fail(error, DR_E_CAPACITY, "frame: buffer of %" PRIu64 " bytes; dr_bound is %" PRIu64, capacity, b.bound());
     error.needed = std::max<uint64_t>(layout.frame_bound, 64);
     return DR_E_CAPACITY;
   }

@@ -56,9 +56,7 @@ dr_status encode(const batch& b, const encode_call& call, std::span<const tensor
   if (call.flags & DR_CALL_FIT)
     if (const dr_status s = check_fit(b, error)) return s;
   // Tested before the layout: in a workspace that is too small pointers would be nullptr.
-  if (workspace_size < b.workspace || (!workspace && b.workspace))
-    return fail(error, DR_E_ARGUMENT, "workspace: %" PRIu64 " bytes given, %" PRIu64 " needed", workspace_size,
-                b.workspace);
+  if (const dr_status s = check_workspace(workspace, workspace_size, b.workspace, error)) return s;
   arena memory(workspace, workspace_size);
   encode_work w = encode_work::lay_out(memory, b);
   if (w.states && !call.checked)

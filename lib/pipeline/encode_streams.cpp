@@ -37,10 +37,25 @@ dr_job encoding::index_job(size_t row, const stage_list& list, dr_fault& fault) 
 
 dr_status encoding::encode_jobs(const stage_list& list, const job_list& jobs) const {
   if (jobs.n == 0) return DR_OK;
-  if (!encode_chain(list, run, jobs)) return DR_OK;
-  return fail(error, DR_E_INTERNAL,
-              "%s broke its contract while encoding: it returned an error, or wrote more than its `need` says",
-              list.front().codec->name);
+  broken_contract broken;
+  return encode_chain(list, run, jobs, broken) ? fail(error, broken, "encoding") : DR_OK;
+}
+
+// The support that a plug-in reports is checked: it becomes memory accesses.
+dr_status encoding::check_reported(const dr_codec& codec, const dr_job& job, const uint32_t* support,
+                                   uint64_t count) const {
+  if (count > job.tell_capacity)
+    return fail(error, DR_E_INTERNAL,
+                "%s broke its contract while encoding: it reports a support of %" PRIu64 " in room for %" PRIu64,
+                codec.name, count, job.tell_capacity);
+  for (uint64_t k = 0; k < count; ++k)
+    if (support[k] >= job.universe || (k && support[k - 1] >= support[k]))
+      return fail(error, DR_E_INTERNAL,
+                  "%s broke its contract while encoding: index %" PRIu64
+                  " of the support that it reports is %u, not "
+                  "above the one before it and below %" PRIu64,
+                  codec.name, k, support[k], job.universe);
+  return DR_OK;
 }
 
 void begin_streams(const encoding& e, streams& out) {
@@ -82,10 +97,13 @@ dr_status encode_index(const encoding& e, uint32_t p, streams& out) {
     span.bytes += row.slots[section_index].size;
     if (!plan.replaces_support()) continue;
     const uint64_t selected = e.w.selected.rows[i].count;
+    const dr_codec& codec = *plan.index().front().codec;
+    if (row.fault.code == DR_OK && is_private(codec))
+      if (const dr_status s = e.check_reported(codec, out.jobs.jobs[j], row.support, row.count)) return s;
     if (row.fault.code == DR_OK && row.count == 0)
       return fail(e.error, DR_E_INTERNAL,
-                  "%s broke its contract while encoding: it reports no support of %" PRIu64 " indices",
-                  plan.index().front().codec->name, selected);
+                  "%s broke its contract while encoding: it reports no support of %" PRIu64 " indices", codec.name,
+                  selected);
     if (row.fault.code == DR_OK)
       row.count = expand_blocks(row.support, row.count, plan.index().block, e.b.rows[i].universe);
     if (row.fault.code != DR_E_CAPACITY || row.slots[section_index].need.tell_suffices) continue;

@@ -241,6 +241,7 @@ struct encoding {
   // The job of an index list for a row's keys.
   dr_job index_job(size_t row, const stage_list& list, dr_fault& fault) const;
   dr_status encode_jobs(const stage_list& list, const job_list& jobs) const;
+  dr_status check_reported(const dr_codec& codec, const dr_job& job, const uint32_t* support, uint64_t count) const;
 };
 
 // ---- The stages, in the order in which they run: a stage fills its last argument -----------------------------------

@@ -30,13 +30,11 @@ dr_status decode_sent(const encoding& e, uint32_t p, fed_back& out) {
     jobs.add(job, row.slot);
   });
   if (jobs.n == 0) return DR_OK;
-  if (decode_chain(list, e.run, jobs))
-    return fail(e.error, DR_E_INTERNAL, "%s broke its contract while decoding: it returned an error",
-                list.front().codec->name);
+  if (broken_contract broken; decode_chain(list, e.run, jobs, broken)) return fail(e.error, broken, "decoding");
   for (size_t j = 0; j < jobs.n; ++j)
     if (jobs.jobs[j].fault->code)
       return fail(e.error, DR_E_INTERNAL, "%s does not decode its own payload: %s", list.front().codec->name,
-                  jobs.jobs[j].fault->message);
+                  jobs.jobs[j].fault->message ? jobs.jobs[j].fault->message : status_name(jobs.jobs[j].fault->code));
   return DR_OK;
 }
 

@@ -9,7 +9,7 @@ namespace {
 // Whether a list writes to any address, and never fails: codec.h promises an aligned address to plug-ins.
 bool writes_anywhere(const stage_list& value) {
   return (value.fixed_size() || value.total()) && !value.has(DR_REORDERS | DR_NEEDS_BASE) &&
-         value.front().codec->id < 0x8000;
+         !is_private(*value.front().codec);
 }
 
 // Whether a row is sent whole, by a codec that cannot fail.

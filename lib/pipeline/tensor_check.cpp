@@ -29,6 +29,8 @@ dr_status read_shape(const tensor_view& t, uint64_t i, tensor_shape& out, dr_err
   if (t.index_dtype && !is_index_type(t.index_dtype))
     return bad_tensor(error, i, DR_E_ARGUMENT, t.index_dtype, "index_dtype %u is not u32, i32, u64, i64 or 0 (dense)",
                       t.index_dtype);
+  if (!t.index_dtype && t.indices)
+    return bad_tensor(error, i, DR_E_ARGUMENT, 0, "has indices, but index_dtype is 0 (dense)");
   if (t.flags & ~uint32_t{DR_TENSOR_SUM_DUPLICATES})
     return bad_tensor(error, i, DR_E_UNSUPPORTED, t.flags, "unknown flags 0x%x", t.flags);
   if (t.universe > tensor_elements_max / width)
@@ -43,15 +45,18 @@ dr_status read_shape(const tensor_view& t, uint64_t i, tensor_shape& out, dr_err
 
 namespace {
 
-// True if the shape equals the prepared one; otherwise `what` is the first number that differs.
-bool same_shape(const tensor_shape& now, const tensor_shape& was, uint64_t& what) {
-  const auto same = [&what](uint64_t x, uint64_t y) {
-    what = x;
-    return x == y;
-  };
-  return same(now.dtype, was.dtype) && same(now.index_dtype, was.index_dtype) && same(now.width, was.width) &&
-         same(now.universe, was.universe) && same(now.rows, was.rows) &&
-         same(now.count, std::min(now.count, was.count));
+// The first number of the shape that is not the prepared one; its name is nullptr if there is none.
+struct difference {
+  const char* name;
+  uint64_t now, was;
+};
+difference difference_of(const tensor_shape& now, const tensor_shape& was) {
+  for (const difference& d : {difference{"index_dtype", now.index_dtype, was.index_dtype},
+                              {"width", now.width, was.width},
+                              {"universe", now.universe, was.universe},
+                              {"rows", now.rows, was.rows}})
+    if (d.now != d.was) return d;
+  return {now.count > was.count ? "count, at most," : nullptr, now.count, was.count};
 }
 
 dr_status bad_pointer(dr_error& error, uint64_t tensor, uint32_t stream, const void* at, const char* sentence) {
@@ -102,8 +107,9 @@ dr_status check_tensor(const tensor_view& t, uint64_t i, const tensor_shape& was
   if (shape.dtype != was.dtype)
     return bad_tensor(error, i, DR_E_ARGUMENT, shape.dtype, "has %s values; the batch was prepared for %s",
                       dtype_name(shape.dtype), dtype_name(was.dtype));
-  if (uint64_t what = 0; !same_shape(shape, was, what))
-    return bad_tensor(error, i, DR_E_ARGUMENT, what, "shape differs from the one that the batch was prepared for");
+  if (const difference d = difference_of(shape, was); d.name)
+    return bad_tensor(error, i, DR_E_ARGUMENT, d.now, "its %s is %" PRIu64 "; the batch was prepared for %" PRIu64,
+                      d.name, d.now, d.was);
   const uint64_t present = present_in(t);
   if (const dr_status s = check_values(t, i, error)) return s;
   if (present && shape.sparse() && !t.indices)

@@ -84,7 +84,7 @@ dr_status write_rows(const encoding& e, const header_layout& layout, std::span<c
   }
   if (needed > capacity) {
     fail(e.error, DR_E_CAPACITY, "frame: %" PRIu64 " bytes exceed the capacity of %" PRIu64 " (dr_bound: %" PRIu64 ")",
-         needed, capacity, layout.frame_bound);
+         needed, capacity, e.b.bound());
     e.error.needed = needed;
     return DR_E_CAPACITY;
   }

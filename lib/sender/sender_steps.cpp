@@ -132,7 +132,10 @@ dr_status sender::encode_frame(unit& u, size_t f, size_t range, frame_kind kind,
 
 dr_status sender::check_room(const void* slots, size_t capacity, uint64_t needed) {
   if (slots && capacity >= needed) return DR_OK;
-  fail(c_.error, slots ? DR_E_CAPACITY : DR_E_ARGUMENT, "slots: %zu bytes; %" PRIu64 " are needed", capacity, needed);
+  if (slots)
+    fail(c_.error, DR_E_CAPACITY, "slots: %zu bytes; %" PRIu64 " are needed", capacity, needed);
+  else
+    fail(c_.error, DR_E_ARGUMENT, "slots is NULL; %" PRIu64 " bytes are needed", needed);
   c_.error.needed = needed;
   return c_.error.code;
 }

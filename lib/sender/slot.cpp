@@ -85,7 +85,10 @@ dr_status read_prefixes(std::span<const dr_bytes> slots, const slot_limits& limi
     slot_head& head = out.heads[rank];
     uint64_t* const sizes = out.sizes.data() + rank * frames;
     if (!slots[rank].data || slots[rank].size < prefix) {
-      fail(error, DR_E_ARGUMENT, "slots: %zu bytes; a slot of this unit has %zu or more", slots[rank].size, prefix);
+      if (slots[rank].data)
+        fail(error, DR_E_ARGUMENT, "slots: %zu bytes; a slot of this unit has %zu or more", slots[rank].size, prefix);
+      else
+        fail(error, DR_E_ARGUMENT, "slots: data is NULL");
       return fail_of_rank(error, rank);
     }
     std::memcpy(&head, slots[rank].data, sizeof head);

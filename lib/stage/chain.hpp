@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/arena.hpp"
+#include "core/error.hpp"
 #include "core/pool.hpp"
 #include "core/stage_list.hpp"
 
@@ -56,11 +57,22 @@ struct job_list {
   }
 };
 
-// Encodes: jobs[i] describes the elements of a row (in, count, tell, fault, keys); slots[i]->data is then the payload.
-// Faults of the data are in the jobs; INTERNAL if a codec breaks its contract.
-dr_status encode_chain(const stage_list& list, const stage_runner& run, const job_list& rows);
+// A codec that broke its contract: it returned a status, or wrote another number of bytes than its `need` says.
+struct broken_contract {
+  const dr_codec* codec = nullptr;
+  dr_status status = DR_OK;
+  uint64_t wrote = 0, need = 0;
+  bool fixed = false;  // exactly `need`
+};
+// doing: "encoding" or "decoding"
+dr_status fail(dr_error& error, const broken_contract& broken, const char* doing);
 
-// Decodes slots[i]->data to jobs[i].out. A size other than out_capacity bytes is a CORRUPT fault of the job.
-dr_status decode_chain(const stage_list& list, const stage_runner& run, const job_list& rows);
+// Encodes: jobs[i] describes the elements of a row (in, count, tell, fault, keys); slots[i]->data is then the payload.
+// Faults of the data are in the jobs; INTERNAL, and `broken`, if a codec breaks its contract.
+dr_status encode_chain(const stage_list& list, const stage_runner& run, const job_list& rows, broken_contract& broken);
+
+// Decodes slots[i]->data to jobs[i].out. A size other than out_capacity bytes is a CORRUPT fault of the job; INTERNAL as
+// above.
+dr_status decode_chain(const stage_list& list, const stage_runner& run, const job_list& rows, broken_contract& broken);
 
 }  // namespace dr

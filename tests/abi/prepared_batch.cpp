@@ -145,9 +145,12 @@ TEST_CASE("a workspace that is too small or not aligned is refused, and one that
     return dr_batch_encode(c.handle, b.handle, nullptr, nullptr, f.tensors.data(), sizeof(dr_tensor), 3, memory, size,
                            frame.data(), frame.size(), nullptr);
   };
-  CHECK(encode(workspace.data, info.workspace - 1) == DR_E_ARGUMENT);
+  CHECK(encode(workspace.data, info.workspace - 1) == DR_E_CAPACITY);
   CHECK(c.error().find(std::to_string(info.workspace)) != std::string::npos);
-  CHECK(encode(workspace.data, 0) == DR_E_ARGUMENT);
+  CHECK(dr_last_error(c.handle)->needed == info.workspace);
+  CHECK(encode(workspace.data, 0) == DR_E_CAPACITY);
+  CHECK(encode(nullptr, info.workspace) == DR_E_ARGUMENT);
+  CHECK(c.error() == "workspace is NULL; " + std::to_string(info.workspace) + " bytes are needed");
   CHECK(encode(workspace.data + 8, info.workspace) == DR_E_ARGUMENT);
   CHECK(c.error().find("64") != std::string::npos);
   CHECK(workspace.data[info.workspace - 1] == 0x5a);
@@ -203,7 +206,7 @@ TEST_CASE(
       };
       dr_result result{.struct_size = sizeof(dr_result)};
       result.struct_size = sizeof result;
-      refuses_less(info.workspace, DR_E_ARGUMENT, [&](void* memory, uint64_t size) {
+      refuses_less(info.workspace, DR_E_CAPACITY, [&](void* memory, uint64_t size) {
         return dr_batch_encode(c.handle, b.handle, nullptr, &place, &t, sizeof t, 1, memory, size, frame.data,
                                info.bound, &result);
       });

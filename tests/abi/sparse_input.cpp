@@ -225,5 +225,6 @@ TEST_CASE("unaligned memory and unknown types and flags are refused in words") {
   refused([](dr_tensor& t) { t.dtype = 0; }, "dtype 0");
   refused([](dr_tensor& t) { t.index_dtype = DR_F16; }, "index_dtype 2");
   refused([](dr_tensor& t) { t.index_dtype = 99; }, "index_dtype 99");
+  refused([](dr_tensor& t) { t.index_dtype = 0; }, "has indices, but index_dtype is 0 (dense)");
   refused([](dr_tensor& t) { t.flags = 6; }, "0x6");
 }

@@ -1025,7 +1025,7 @@ TEST_CASE("memory of a device that is misaligned or too small is refused before 
                            nullptr);
   };
   CHECK(run(workspace, b.info.workspace, frame, b.info.bound) == DR_OK);
-  CHECK(run(workspace, b.info.workspace - 1, frame, b.info.bound) == DR_E_ARGUMENT);
+  CHECK(run(workspace, b.info.workspace - 1, frame, b.info.bound) == DR_E_CAPACITY);
   CHECK(run(workspace + 32, b.info.workspace, frame, b.info.bound) == DR_E_ARGUMENT);
   CHECK(run(workspace, b.info.workspace, frame + 4, b.info.bound) == DR_E_ARGUMENT);
   CHECK(run(workspace, b.info.workspace, frame, 20) == DR_E_CAPACITY);

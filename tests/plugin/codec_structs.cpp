@@ -174,6 +174,15 @@ TEST_CASE(
   // The second of an array is as long as the first at most, for that is how far apart they are.
   refused([](k c) { c.params[1].known.struct_size = sizeof c.params[1] + 8; }, DR_E_ARGUMENT, "struct_size");
   refused([](k c) { c.fields[1].known.struct_size = 0; }, DR_E_ARGUMENT, "struct_size");
+  // Traits and types that nobody knows, or that are of another role.
+  refused([](k c) { c.codec.known.traits = 1u << 25; }, DR_E_UNSUPPORTED, "unknown traits 0x2000000");
+  refused([](k c) { c.codec.known.dtypes |= 1u << 20; }, DR_E_UNSUPPORTED, "unknown dtypes 0x100002");
+  refused([](k c) { c.codec.known.dtypes = 0; }, DR_E_ARGUMENT, "dtypes is 0");
+  refused([](k c) { c.codec.known.traits = DR_REPLACES_SUPPORT; }, DR_E_ARGUMENT,
+          "trait 0x2 is of index codecs, and its role is value");
+  refused([](k c) { c.codec.known.role = DR_ROLE_BYTES, c.codec.known.traits = DR_NEEDS_FINITE; }, DR_E_ARGUMENT,
+          "trait 0x40 is of value codecs, and its role is bytes");
+  refused([](k c) { c.codec.known.name = "Bad"; }, DR_E_ARGUMENT, "codec 0x");
   // What this version does not know must be zero.
   refused([](k c) { c.codec.known.struct_size = sizeof c.codec, c.codec.later[3] = 1; }, DR_E_UNSUPPORTED, "not zero");
   refused([](k c) { c.ops.known.struct_size = sizeof c.ops, c.ops.later[23] = 1; }, DR_E_UNSUPPORTED, "not zero");

@@ -358,7 +358,9 @@ TEST_CASE("an operation of a plug-in that fails, or claims a wrong size, is an e
       CAPTURE(where);
       bytes frame;
       CHECK(client::try_encode(c, plan_of(where, more), {tensor}, frame) == DR_E_INTERNAL);
-      CHECK(contains(c.error(), "failing broke its contract while encoding"));
+      CHECK(contains(c.error(), where == 1 ? "failing broke its contract while encoding: it returned MEMORY, not OK"
+                                           : "failing broke its contract while encoding: it wrote 2001 bytes; its "
+                                             "`need` says at most 2000"));
     }
     for (const auto& [where, status] : {std::pair(3, DR_E_INTERNAL), {4, DR_E_CORRUPT}}) {
       CAPTURE(where);
@@ -374,6 +376,39 @@ TEST_CASE("an operation of a plug-in that fails, or claims a wrong size, is an e
     }
     CHECK(
         client::same_bits(client::decode(c, client::encode(c, plan_of(0, more), {tensor}), gradient.size()), gradient));
+  }
+}
+
+TEST_CASE("what a plug-in reports is checked before it is used: sizes, supports, codes of faults") {
+  std::string sentence;
+  REQUIRE(load(DR_FAILING, sentence) == DR_OK);
+  const floats gradient = client::laplace(500, 5);
+  client::context c;
+  const auto refused = [&](const std::string& plan, const char* part) {
+    bytes frame;
+    CHECK(client::try_encode(c, "sparsify=topr(ratio=0.05) " + plan, {client::dense(gradient)}, frame) ==
+          DR_E_INTERNAL);
+    INFO(c.error());
+    CHECK(contains(c.error(), part));
+  };
+  refused("index=golomb value=failing_fixed(where=5)",
+          "failing_fixed broke its contract while encoding: it wrote 2 bytes; its `need` says 100");
+  refused("index=golomb value=failing(where=6)",
+          "value stream (failing): the code of the fault is not an error (at 5, value 10)");
+  refused("index=golomb value=failing(where=7)",
+          "value stream (failing): the code of the fault is not an error (at 5, value 77)");
+  refused("index=failing_support(where=1) value=raw",
+          "failing_support broke its contract while encoding: it reports a support of 1000000");
+  refused("index=failing_support(where=2) value=raw",
+          "failing_support broke its contract while encoding: index 24 of the support that it reports is 500, not "
+          "above the "
+          "one before it and below 500");
+  refused("index=failing_support(where=3) value=raw", "index 1 of the support that it reports");
+  for (const char* const sound : {"index=golomb value=failing_fixed", "index=failing_support value=raw"}) {
+    const bytes frame = client::encode(c, std::string("sparsify=topr(ratio=0.05) ") + sound, {client::dense(gradient)});
+    size_t sent = 0;
+    for (const float x : client::decode(c, frame, gradient.size())) sent += x != 0;
+    CHECK(sent == 25);
   }
 }
 

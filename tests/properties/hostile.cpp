@@ -234,9 +234,10 @@ TEST_CASE("a bytes stage that yields another size than the codec before it write
       job.fault = &stream.fault;
       stream_slot* const slots[] = {&slot};
       dr_status status = DR_OK;
+      broken_contract broken;
       const bool inside = stays_inside([&] {
         status = decode_chain(list, {scratch.data(), (scratch.size() + 63) / 64 * 64, &serial},
-                              {&job, &behind, const_cast<stream_slot**>(slots), 1});
+                              {&job, &behind, const_cast<stream_slot**>(slots), 1}, broken);
       });
       INFO(size << " bytes of " << e.payload.size());
       CHECK(inside);
