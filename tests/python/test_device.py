@@ -482,7 +482,7 @@ def test_a_batch_on_the_cpu():
     batch.check()
     for call, words in (
         (lambda: batch.encode(xs[0]), "list"),
-        (lambda: batch.encode([xs[1], xs[0]]), "shape"),
+        (lambda: batch.encode([xs[1], xs[0]]), "its universe is 50; the batch was prepared for 700"),
         (lambda: batch.encode(xs, bytes(batch.bound)), "read-only"),
         (lambda: batch.encode(xs, numpy.empty((4, 4), F32).T), "bytes"),
         (lambda: batch.frame(), "CPU"),

@@ -229,4 +229,4 @@ def test_presets_name_the_plans():
     text = subprocess.run([TOOL, "presets"], capture_output=True, text=True, check=True).stdout
     for name, value in (("natural", "natural"), ("8bit", "dynamic_tree"), ("inceptionn", "inceptionn(classes=exponent)")):
         line = next(line.split() for line in text.splitlines() if line.split()[:1] == [name])
-        assert line[1:] == ["sparsify=none", "index=all", f"value={value}"]
+        assert line[1:] == ["index=all", f"value={value}"]
