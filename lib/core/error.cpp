@@ -19,7 +19,7 @@ dr_status fail(dr_error& error, dr_status code, const char* format, ...) {
   return code;
 }
 
-bool is_error(dr_status code) { return code >= DR_E_ARGUMENT && code <= DR_E_TIMEOUT; }
+static bool is_error(dr_status code) { return code >= DR_E_ARGUMENT && code <= DR_E_TIMEOUT; }
 
 dr_status fail(dr_error& error, const dr_fault& given, uint64_t tensor, const char* codec) {
   dr_fault fault = given;

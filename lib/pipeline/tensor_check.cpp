@@ -56,7 +56,7 @@ difference difference_of(const tensor_shape& now, const tensor_shape& was) {
                               {"universe", now.universe, was.universe},
                               {"rows", now.rows, was.rows}})
     if (d.now != d.was) return d;
-  return {now.count > was.count ? "count, at most," : nullptr, now.count, was.count};
+  return {now.count > was.count ? "count" : nullptr, now.count, was.count};
 }
 
 dr_status bad_pointer(dr_error& error, uint64_t tensor, uint32_t stream, const void* at, const char* sentence) {

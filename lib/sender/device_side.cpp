@@ -22,7 +22,6 @@ void* device_side::make_event() {
 dr_status device_side::allocate(uint64_t mirrored, uint64_t size) {
   device& at = *where_.where;
   mirrored_ = mirrored;
-  stream_ = where_.stream;
   done_ = make_event();
   memory_ = static_cast<std::byte*>(at.allocate(size));
   host_ = static_cast<std::byte*>(at.allocate_host(mirrored));
@@ -30,6 +29,7 @@ dr_status device_side::allocate(uint64_t mirrored, uint64_t size) {
     return fail(c_.error, DR_E_MEMORY, "sender: cannot allocate %llu bytes on the device, %llu of the host",
                 static_cast<unsigned long long>(size), static_cast<unsigned long long>(mirrored));
   size_ = size;
+  stream_ = where_.stream;
   std::memset(host_, 0, mirrored);
   return DR_OK;
 }

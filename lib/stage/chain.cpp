@@ -39,9 +39,10 @@ uint64_t fixed_size(const stage& s, const dr_job& job, uint64_t count) {
 dr_status fail(dr_error& error, const broken_contract& broken, const char* doing) {
   const char* const name = broken.codec->name;
   if (broken.status)
-    return fail(error, DR_E_INTERNAL,
-                "%s broke its contract while %s: it returned %s, not OK (the fault of a job is the place for it)", name,
-                doing, status_name(broken.status));
+    return fail(
+        error, DR_E_INTERNAL,
+        "%s broke its contract while %s: it returned %s, not OK (dr_job_fault reports what is wrong with a job)", name,
+        doing, status_name(broken.status));
   return fail(error, DR_E_INTERNAL,
               "%s broke its contract while %s: it wrote %" PRIu64 " bytes; its `need` says %s%" PRIu64, name, doing,
               broken.wrote, broken.fixed ? "" : "at most ", broken.need);

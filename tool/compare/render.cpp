@@ -59,7 +59,7 @@ std::string preset_legend(std::span<const json_row> rows, size_t width) {
   return text;
 }
 
-// Plans that differ and have the same preset: its name, and behind it their sparsifier.
+// Where several plans have one preset, puts the sparsifier of each behind the preset's name.
 void name_apart(std::span<json_row> rows) {
   std::map<std::string, std::set<std::string>> plans;
   for (const json_row& row : rows) plans[text_of(row, "preset")].insert(text_of(row, "plan"));
