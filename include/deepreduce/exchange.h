@@ -287,8 +287,8 @@ DR_API void dr_loopback_destroy(dr_loopback *loopback); /* NULL is fine; exchang
 DR_API dr_status dr_loopback_transport(dr_loopback *loopback, uint32_t rank, dr_transport *transport);
 /* Advances the started exchanges of all ranks until all have ended; statuses [ranks], or NULL: their outcomes. A NULL
  * among the exchanges is a missing rank; one that is not started has ended, with DR_OK. With DR_LOOPBACK_ALIKE: one
- * exchange, rank 0's, and one status. ARGUMENT: an
- * exchange of another rank or loopback. Returns the first status that is not DR_OK. */
+ * exchange, rank 0's, and one status. ARGUMENT: an exchange of another rank or loopback. Returns the first status that
+ * is not DR_OK. */
 DR_API dr_status dr_loopback_run(dr_loopback *loopback, dr_exchange *const *exchanges, dr_status *statuses);
 /* A rank's clock, in ns since the loopback was made. */
 DR_API uint64_t dr_loopback_now(const dr_loopback *loopback, uint32_t rank);
