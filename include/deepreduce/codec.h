@@ -276,8 +276,9 @@ typedef struct dr_kernel {
 } dr_kernel;
 /* The kernel may be launched while the one before it runs (programmatic launch). It has a second argument, uint32_t
  * beside. If that is 0, it executes griddepcontrol.wait before it reads or writes memory, then
- * griddepcontrol.launch_dependents; otherwise it needs nothing of the kernel before it (which
- * may set the fault of its job meanwhile), and executes launch_dependents at its begin, and wait at its end. */
+ * griddepcontrol.launch_dependents; otherwise it needs nothing of the kernel before it, nor of one
+ * beside which that one stands (which may set the fault of its job meanwhile), and executes launch_dependents at its begin, and
+ * wait at its end. */
 #define DR_KERNEL_WAITS (1u << 0)
 
 /* A stable sort of n pairs by bits [0, bits) of their keys, ascending. Inputs are overwritten. All in device memory. */

@@ -15,8 +15,8 @@ class device {
   virtual ~device() = default;
 
   // Stream-ordered: these functions enqueue, and neither allocate nor wait.
-  // beside: the kernel needs nothing that the launch before it writes, so they may run side by side (codec.h,
-  // DR_KERNEL_WAITS).
+  // beside: the kernel needs nothing that the launch before it writes, nor one beside which that stands, so all of them may
+  // run side by side (codec.h, DR_KERNEL_WAITS).
   virtual dr_status launch(void* stream, const dr_kernel& kernel, uint32_t blocks, const void* args, bool beside) = 0;
   virtual dr_status sort(void* stream, const dr_sort& sort) = 0;
   virtual dr_status clear(void* stream, void* to, uint64_t size) = 0;
@@ -91,7 +91,7 @@ struct emulator_control {
   bool only_counts = false;
   // Not 0: strands run in another order after every barrier, and blocks that run concurrently begin late.
   uint64_t jitter = 0;
-  // A launch that may run beside the one before it runs before that.
+  // Launches that may run beside the one before them run before it, the last one first.
   bool swaps = false;
   // The kernel of which launches fail.
   const char* refused_kernel = nullptr;

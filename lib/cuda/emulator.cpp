@@ -63,14 +63,11 @@ class emulated_device final : public device {
 
   dr_status launch(void* stream, const dr_kernel& kernel, uint32_t blocks, const void* args, bool beside) override {
     if (!emulator().swaps) return run(stream, kernel, blocks, args);
-    if (!beside) {
+    if (!beside)
       if (const dr_status status = run_held()) return status;
-      const auto* const bytes = static_cast<const std::byte*>(args);
-      held_ = {stream, &kernel, blocks, {bytes, bytes + kernel.args_size}};
-      return DR_OK;
-    }
-    const dr_status status = run(stream, kernel, blocks, args);
-    return status ? status : run_held();
+    const auto* const bytes = static_cast<const std::byte*>(args);
+    held_.push_back({stream, &kernel, blocks, {bytes, bytes + kernel.args_size}});
+    return DR_OK;
   }
 
   dr_status run(void* stream, const dr_kernel& kernel, uint32_t blocks, const void* args) {
@@ -205,18 +202,22 @@ class emulated_device final : public device {
     if (emulator().stream_seen) emulator().stream_seen(what, stream, event);
   }
   dr_status run_held() {
-    if (!held_.kernel) return DR_OK;
-    const held now = std::exchange(held_, {});
-    return run(now.stream, *now.kernel, now.blocks, now.args.data());
+    dr_status status = DR_OK;
+    for (; !held_.empty(); held_.pop_back()) {
+      const held& last = held_.back();
+      if (!status) status = run(last.stream, *last.kernel, last.blocks, last.args.data());
+    }
+    return status;
   }
 
-  // The last launch, with emulator_control::swaps. (Of one thread.)
+  // With emulator_control::swaps the last launch, and those beside it. (Of one thread.)
   struct held {
-    void* stream = nullptr;
-    const dr_kernel* kernel = nullptr;
-    uint32_t blocks = 0;
+    void* stream;
+    const dr_kernel* kernel;
+    uint32_t blocks;
     std::vector<std::byte> args;
-  } held_;
+  };
+  std::vector<held> held_;
   const uint64_t seed_;
   std::atomic<uint64_t> launches_{0};
 };

@@ -252,9 +252,9 @@ __global__ void __launch_bounds__(K::lanes, resident_of<K>())
         asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(from) + at));
     });
   // The next kernel's blocks may be scheduled after all of this kernel's are; none reads or writes before the previous
-  // kernel has ended, so the order of the stream holds. `beside`: this kernel needs nothing of the one ahead, only of
-  // those before that one: they have ended, because the one ahead lets this one start after its own wait. What follows
-  // waits for this kernel, so its end has to wait for the one ahead.
+  // kernel has ended, so the order of the stream holds. `beside`: this kernel needs nothing of the one ahead, which may
+  // stand beside another one itself, only of those before the first of such a run: they have ended, because that one lets
+  // the others start after its own wait. What follows waits for this kernel, so its end has to wait for the one ahead.
   if (beside)
     // What those before have written must not come from an older line of this processor's L1.
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
