@@ -31,7 +31,9 @@ std::span<const codec_notes* const> builtin_notes() {
       // index
       &golomb_notes, &rice_notes, &bitmap_notes, &rle_notes, &gap_huffman_notes, &magnitude_notes, &seeded_notes,
       // value: raw meets any error
-      &uniform_quant_notes, &log_quant_notes, &half_notes, &value_raw_notes, &ulp_notes, &xor_notes};
+      &uniform_quant_notes, &log_quant_notes, &half_notes, &value_raw_notes, &ulp_notes, &xor_notes,
+      // not tried
+      &qsgd_notes, &lloyd_notes, &sign_notes, &ternary_notes, &fit_poly_notes};
   return list;
 }
 

@@ -20,7 +20,8 @@ extern const dr_codec deflate_codec, zstd_codec, huffman_codec;
 
 extern const codec_notes golomb_notes, rice_notes, bitmap_notes, rle_notes, gap_huffman_notes, magnitude_notes,
     seeded_notes;
-extern const codec_notes uniform_quant_notes, log_quant_notes, half_notes, value_raw_notes, ulp_notes, xor_notes;
+extern const codec_notes uniform_quant_notes, log_quant_notes, half_notes, value_raw_notes, ulp_notes, xor_notes,
+    qsgd_notes, lloyd_notes, sign_notes, ternary_notes, fit_poly_notes;
 
 // Their CUDA operations, in NAME_device.cpp.
 extern const dr_ops index_raw_cuda, golomb_cuda, rice_cuda, bloom_cuda, all_cuda;

@@ -1,4 +1,4 @@
-// Frames on a GPU: packing slots into a frame, and a frame's sections back into slots (FORMAT.md is normative).
+// Frames on a GPU: packing slots into a frame, and what its reader needs, too (FORMAT.md is normative).
 #pragma once
 
 #include <cstdint>

@@ -5,6 +5,7 @@
 
 #include "container/frame_tile.hpp"
 #include "primitive/decoded_tile.hpp"
+#include "primitive/support_starts.hpp"
 
 namespace dr {
 
@@ -23,15 +24,16 @@ inline constexpr uint32_t rule_block = 24;
 // A row to be unpacked from a frame. Slots are 16-byte aligned and have room for 32 bytes after their capacity: zeros follow
 // a section up to a multiple of 16, and for 16 bytes more.
 struct unpack_row {
-  uint8_t* slot[3];
+  uint8_t* slot[3];  // NULL: the section is read where it is in the frame
   uint8_t* support;  // of raw keys; NULL: a row cannot have them
   uint64_t capacity[3];
   uint32_t universe, count_max, support_max;  // the last two of a row that is not dense
   uint32_t first_tile;                        // of the launch
   uint16_t plan, entry;                       // entry: of the plan table; below 2^13, as row infos have it
-  uint32_t frame : 30;
+  uint32_t frame : 29;
   uint32_t takes_dense : 1;  // the bound has room for a dense row, which is read where it is in the frame
   uint32_t continues : 1;    // the tensor of the row before
+  uint32_t lists : 1;        // its index codec checks the support that it decodes
 };
 static_assert(sizeof(unpack_row) == 80);
 
@@ -45,6 +47,7 @@ struct unpack_result {
   uint64_t expected;  // the support that it must return
   uint64_t check;     // as stored
   uint64_t seen;      // as found
+  frame_section section[section_count];
 };
 
 // Bytes of a row's sections.
@@ -57,8 +60,9 @@ struct unpack_args {
   const unpack_frame* frames;
   unpack_state* state;
   const plan_rule* plans;
-  const uint8_t* head;  // as pack_frame's, without a tag
-  header_shape shape;   // likewise
+  const uint8_t* head;           // as pack_frame's, without a tag
+  const support_starts* starts;  // of the rows that list them; NULL: nobody reads any
+  header_shape shape;            // likewise
   uint32_t frame_count, tiles;
   uint32_t prefix;  // bytes of a payload before its sections: of patches their checks
 };
@@ -84,6 +88,8 @@ struct judge_frames {
       for (uint32_t i = lane; i < a.shape.rows; i += lanes) {
         a.rows[first + i] = {};
         a.result[first + i] = {};
+        for (frame_section& s : a.result[first + i].section)
+          s.at = f.data;  // (kernels add to it before they look at faults)
       }
     });
     header_shape h = a.shape;
@@ -294,6 +300,10 @@ struct judge_frames {
         if (i >= h.rows) return;
         device_row& r = a.rows[first + i];
         r.offset = offset + at[lane] + a.prefix;
+        const uint8_t* in = f.data + r.offset;
+#pragma unroll
+        for (unsigned s = 0; s < section_count; in += r.size[s++])
+          a.result[first + i].section[s] = {r.size[s], a.place[first + i].slot[s] ? a.place[first + i].slot[s] : in};
         const uint64_t payload = padded(payload_of(r));
         if (r.offset > f.size || payload > f.size - r.offset) fail_frame(state, DR_E_CORRUPT, r.offset, f.size);
       });

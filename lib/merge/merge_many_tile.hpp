@@ -14,7 +14,7 @@ struct merge_tiles {
   struct args {
     const merge_row* rows;  // [frames][outs]
     const merge_out* outs;
-    const gate_state* gate;
+    delivery_gate gate;
     uint32_t n, frames;  // n: rows of a frame
     uint32_t cuts;       // outputs that are parts of the one row; 0: each is its row's
     uint32_t adds;       // to the outputs' contents; otherwise from +0
@@ -42,7 +42,7 @@ struct merge_tiles {
 
   template <class Block>
   DR_HD static void run(Block& b, shared& s, const args& a, unsigned) {
-    if (a.gate->failed) return;
+    if (a.gate.is_closed(b)) return;
     const uint32_t out = out_of_tile(b, a), row = a.cuts ? 0 : out;
     const merge_out& o = a.outs[out];
     // The tile in the list of the row's tiles, and its first value: in the output, and in the row.

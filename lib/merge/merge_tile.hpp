@@ -20,8 +20,8 @@ namespace dr {
 // A decoded row. Uploaded once a call.
 struct merge_row {
   const uint32_t* support;  // not used of a row that has_all
-  const void* values;
-  const uint8_t* frame;  // which has the values of a row in dense mode
+  const void* values;       // NULL: they are in the frame, as
+  const uint8_t* frame;     // those of a row in dense mode
   const device_row* row;
   uint32_t* starts;  // rows before every merge_tile of the output, and all rows; NULL: not needed
   uint32_t universe, width;
@@ -30,7 +30,7 @@ struct merge_row {
   float weight;
   uint8_t dtype;
   uint8_t whole;  // the support is the universe, unless the keys are raw
-  uint8_t lists;  // its codec has checked the support and listed `starts`, unless the keys are raw or there are none
+  uint8_t lists;  // its support has been checked, and `starts` listed: by its codec; raw keys by unpack_frames
   uint8_t reserved;
 };
 static_assert(sizeof(merge_row) == 64);
@@ -46,11 +46,11 @@ DR_HD inline bool has_all(const merge_row& m) {
   return m.row->mode == mode_dense || (m.whole && m.row->mode == mode_plan);
 }
 // Whether judge_supports has nothing to find in the support of a row that is sound.
-DR_HD inline bool is_known(const merge_row& m) {
-  return has_all(m) || (m.lists && m.row->mode == mode_plan && m.row->support_count);
-}
+DR_HD inline bool is_known(const merge_row& m) { return has_all(m) || m.lists; }
 // The values of a row that is sound.
-DR_HD inline const void* values_of(const merge_row& m) { return is_dense(m) ? m.frame + m.row->offset : m.values; }
+DR_HD inline const void* values_of(const merge_row& m) {
+  return is_dense(m) || !m.values ? m.frame + m.row->offset : m.values;
+}
 DR_HD inline uint64_t support_rows(const merge_row& m) {
   return is_dense(m) ? m.universe : m.row->support_count < m.support_max ? m.row->support_count : m.support_max;
 }
@@ -66,7 +66,7 @@ DR_HD uint32_t row_of_tile(Block& b, const merge_row* rows, uint32_t n, uint32_t
   return b.sum(before) - 1;
 }
 
-// Checks that supports ascend below their universe, unless their codec has, and that no row has a fault; otherwise the gate
+// Checks that supports ascend below their universe, unless that is known, and that no row has a fault; otherwise the gate
 // closes, and no later launch writes. Finds the beginning of the output's tiles in every such support, too. The last block
 // reports the result.
 struct judge_supports {
@@ -143,6 +143,22 @@ struct judge_supports {
   }
 };
 
+// By which a launch knows whether decoded rows may be delivered.
+struct delivery_gate {
+  const gate_state* closed_by = nullptr;  // by judge_supports, or who else closes it
+  // Of few rows, whose supports are checked already, each block looks at the faults itself.
+  const device_row* rows = nullptr;
+  uint32_t n = 0;  // at most a block's lanes; 0: not so
+
+  template <class Block>
+  DR_HD bool is_closed(Block& b) const {
+    if (n == 0) return closed_by->failed;
+    typename Block::template each<uint32_t> bad;
+    b.phase([&](unsigned lane) { bad[lane] = lane < n && rows[lane].fault.code != DR_OK; });
+    return b.max(bad);
+  }
+};
+
 // out[support[i]] += weight · value, in f32, rounded to the output's type: for the rows of one frame, whose positions
 // are distinct.
 struct add_rows {
@@ -152,7 +168,7 @@ struct add_rows {
   struct args {
     const merge_row* rows;
     const merge_out* outs;
-    const gate_state* gate;
+    delivery_gate gate;
     uint32_t n;
     uint32_t tile_base;  // first_tile counts from here
     uint32_t cuts;       // outputs that are parts of the one row; 0: each is its row's
@@ -162,7 +178,6 @@ struct add_rows {
 
   template <class Block>
   DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
-    const uint32_t failed = a.gate->failed;
     const uint32_t tile = b.index() / parts + a.tile_base, row = row_of_tile(b, a.rows, a.n, tile);
     const merge_row& m = a.rows[row];
     merge_out o = a.outs[row];  // loaded with the row; of outputs that are its parts, the one of an element
@@ -171,7 +186,7 @@ struct add_rows {
     const uint64_t rows = support_rows(m);
     const uint32_t first = (m.first_tile - a.tile_base) * parts,
                    end = row + 1 < a.n ? (a.rows[row + 1].first_tile - a.tile_base) * parts : b.blocks();
-    if (failed) return;
+    if (a.gate.is_closed(b)) return;
     b.phase([&](unsigned lane) {
       // A row in dense mode has more elements than its tiles cover.
       for (uint64_t i = uint64_t{b.index() - first} * lanes + lane; i < rows; i += uint64_t{end - first} * lanes)

@@ -21,9 +21,9 @@ struct based_row {
   const void* base;
   void* to;                 // the base to which it is assigned; NULL: the changes are handed over instead
   const uint32_t* support;  // not used in dense mode (device_row)
-  const void* values;
-  const uint8_t* frame;    // which has the values in dense mode
-  const uint32_t* starts;  // rows before every based_tile, and all of them
+  const void* values;       // NULL: they are in the frame, as
+  const uint8_t* frame;     // those in dense mode
+  const uint32_t* starts;   // rows before every based_tile, and all of them
   device_row* row;
   uint64_t* checks;  // of the base and of what it becomes; zero when a call begins
   void* based;       // what the values at the support are in the base; NULL: nobody reads it
@@ -34,7 +34,7 @@ struct based_row {
 
   DR_HD bool is_dense() const { return row->mode == mode_dense; }
   // The values that replace those of the base, of a row that is sound.
-  DR_HD const void* replacing() const { return is_dense() ? frame + row->offset : values; }
+  DR_HD const void* replacing() const { return is_dense() || !values ? frame + row->offset : values; }
   DR_HD uint64_t changes() const {
     return is_dense() ? universe : row->support_count < support_max ? row->support_count : support_max;
   }
@@ -139,7 +139,7 @@ struct check_bases {
                                  chunk_sums& own, unsigned lane) {
     const uint64_t changes = d.changes();
     if (changes == 0) return;
-    const word_run values = word_run::of(d.values, changes, d.size);
+    const word_run values = word_run::of(d.replacing(), changes, d.size);
     const uint64_t end = d.starts[tile + 1] < changes ? d.starts[tile + 1] : changes;
     for (uint64_t i = uint64_t{d.starts[tile]} + lane; i < end; i += lanes) {
       const uint32_t at = d.support[i];

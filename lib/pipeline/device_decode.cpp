@@ -39,11 +39,20 @@ class device_decoder {
                  device_decode_scratch& host, dr_error& error)
       : s_(shape), frames_(frames), w_(work), queue_(queue), host_(host), error_(error) {}
 
-  dr_status judge(const decode_request& request, std::span<const tensor_out> outs, dr_result* result,
+  // at_once: deliver follows, by whoever has enqueued this.
+  dr_status judge(const decode_request& request, std::span<const tensor_out> outs, dr_result* result, bool at_once,
                   judged_frames& judged) {
     if (const dr_status s = begin(request, outs)) return s;
-    judged = {w_.gate,          w_.back,          w_.rows,        at<merge_row>(4), at<merge_out>(5),
-              at<merge_out>(6), at<based_row>(7), assign_blocks_, out_tiles_,       way_};
+    judged = {.gate = w_.gate,
+              .back = w_.back,
+              .rows = w_.rows,
+              .merged = at<merge_row>(4),
+              .outs = at<merge_out>(5),
+              .residuals = at<merge_out>(6),
+              .based = at<based_row>(7),
+              .assign_blocks = assign_blocks_,
+              .out_tiles = out_tiles_,
+              .how = way_};
     const dr_exec exec = queue_.exec();
     unpack_args args{w_.rows,
                      at<unpack_row>(0),
@@ -52,6 +61,7 @@ class device_decoder {
                      w_.state,
                      at<plan_rule>(2),
                      at<uint8_t>(3),
+                     host_.starts.empty() ? nullptr : at<support_starts>(9),
                      s_.header.shape,
                      static_cast<uint32_t>(frames_),
                      static_cast<uint32_t>(chunks_),
@@ -69,6 +79,11 @@ class device_decoder {
                                      static_cast<uint32_t>(frames_),
                                      static_cast<uint32_t>(s_.rows.size()),
                                      s_.segmented() ? at<uint32_t>(8) : nullptr};
+    if (at_once && listed && !work_.empty() && work_.size() <= add_rows::lanes && delivers_dense(request, outs)) {
+      judged.few = static_cast<uint32_t>(work_.size());
+      judged.tells = reports;
+      return DR_OK;
+    }
     judge_supports::args supports{at<merge_row>(4),
                                   w_.rows,
                                   w_.gate,
@@ -98,6 +113,12 @@ class device_decoder {
   dr_status launched(dr_status s) {
     if (s == DR_OK) return DR_OK;
     return fail(error_, s, "device: a launch failed: %s", queue_.reason());
+  }
+
+  // Whether all that is delivered are sums of dense outputs.
+  bool delivers_dense(const decode_request& request, std::span<const tensor_out> outs) const {
+    return way_ != way::none && request.residuals.empty() &&
+           std::none_of(outs.begin(), outs.end(), [](const tensor_out& o) { return o.index_dtype; });
   }
 
   // The output of a row; of parts of the one row any: all are dense.
@@ -146,6 +167,7 @@ class device_decoder {
         u.frame = static_cast<uint32_t>(f);
         u.takes_dense = r.takes_dense;
         u.continues = r.continues;
+        u.lists = lists_starts(i);
         host_.unpack.push_back(u);
         // A header may have 8 bytes more, for a tag.
         chunks_ += std::max<uint64_t>(
@@ -165,7 +187,7 @@ class device_decoder {
         m.weight = request.weights ? request.weights[f] : 1;
         m.dtype = static_cast<uint8_t>(plan.dtype);
         m.whole = plan.index().whole();
-        m.lists = lists_starts(i);
+        m.lists = u.lists;
         host_.merge.push_back(m);
         row_tiles_ += std::max<uint64_t>(1, ceil_div(r.decoded_max, row_tile));
         if (s_.patches) list_base(f * n + i, m, part_of(outs[r.tensor], r));
@@ -293,7 +315,7 @@ class device_decoder {
       dr_job job = shape_job(shape);
       job.in = work_[i].slot[s];
       job.in_max = work_[i].capacity[s];
-      job.in_size = &w_.rows[i].size[s];
+      job.in_size = &w_.result[i].section[s].size;
       job.out_size = w_.made + i;
       job.fault = &w_.rows[i].fault;
       job.count = &w_.rows[i].support_count;
@@ -302,7 +324,7 @@ class device_decoder {
     }
   }
 
-  // beside: it needs nothing that the launch before its first one writes.
+  // beside: it needs nothing that the launch before its first one writes, nor one beside which that stands.
   dr_status run_codec(uint32_t p, uint32_t s, bool beside = false) {
     if (jobs_.empty()) return DR_OK;
     const stage& stage = s_.wire[p].lists[s].front();
@@ -319,6 +341,8 @@ class device_decoder {
     const wire_plan& plan = s_.wire[p];
     const uint64_t row_bytes = uint64_t{plan.width} * value_size(plan.dtype);
     const uint32_t before = queue_.launches;
+    // Beside unpack_frames, which is ahead of the first plan, stand those that read what it checks.
+    const bool early = p == 0 && reads_frames(plan.index()), early_values = p == 0 && reads_frames(plan.value());
     if (!plan.index().whole()) {
       jobs_of(p, section_index, [&](size_t i, dr_job& job) {
         job.out = work_[i].blocks ? work_[i].blocks : work_[i].support;
@@ -328,11 +352,11 @@ class device_decoder {
         if (host_.merge[i].lists && host_.merge[i].starts)
           job.tell = const_cast<support_starts*>(at<support_starts>(9) + i);
       });
-      if (const dr_status s = run_codec(p, section_index)) return s;
+      if (const dr_status s = run_codec(p, section_index, early)) return s;
       if (const dr_status s = expand(p)) return s;
     }
-    // Behind indices neither stream needs the other; values with bases do.
-    const bool beside = queue_.launches > before && !plan.value().has(DR_NEEDS_BASE);
+    // Neither stream needs the other; values with bases do, and slots need the launch that fills them.
+    const bool beside = (early_values || (!early && queue_.launches > before)) && !plan.value().has(DR_NEEDS_BASE);
     if (s_.patches && plan.value().has(DR_NEEDS_BASE)) {
       const gather_bases::args bases{at<based_row>(7), static_cast<uint32_t>(work_.size())};
       if (const dr_status s = launched(launch<gather_bases>(queue_.exec(), assign_blocks_, bases))) return s;
@@ -480,23 +504,33 @@ class device_deliverer {
       return launched(launch<assign_changes>(exec, judged_.assign_blocks, args));
     }
     if (!request_.residuals.empty())
-      if (const dr_status s = add(static_cast<uint32_t>(request_.own), judged_.residuals, judged_.back, true)) return s;
+      if (const dr_status s =
+              add(static_cast<uint32_t>(request_.own), judged_.residuals, {.closed_by = judged_.back}, true))
+        return s;
     if (judged_.how == judged_frames::way::none) return DR_OK;
     if (judged_.how == judged_frames::way::pairs) {
       for (uint32_t f = 0; f < frames; ++f)
-        if (const dr_status s = add(f, judged_.outs, judged_.gate, false)) return s;
-      return DR_OK;
+        if (const dr_status s = add(f, judged_.outs, judged_.outputs(), false)) return s;
+      return tell();
     }
     const merge_tiles::args args{
-        judged_.merged, judged_.outs, judged_.gate,  n,
-        frames,         s_.cuts,      request_.adds, judged_.how == judged_frames::way::touched,
+        judged_.merged, judged_.outs, judged_.outputs(), n,
+        frames,         s_.cuts,      request_.adds,     judged_.how == judged_frames::way::touched,
         request_.copies};
-    return launched(launch<merge_tiles>(exec, judged_.out_tiles, args));
+    if (const dr_status s = launched(launch<merge_tiles>(exec, judged_.out_tiles, args))) return s;
+    return tell();
   }
 
  private:
+  // Beside the delivery, for it needs the faults of those before.
+  dr_status tell() {
+    if (!judged_.few || !judged_.tells.result) return DR_OK;
+    queue_.beside = true;
+    return launched(launch<tell_decoded>(queue_.exec(), 1, judged_.tells));
+  }
+
   // Adds one frame to outputs of its own.
-  dr_status add(uint32_t frame, const merge_out* to, const gate_state* gate, bool restores) {
+  dr_status add(uint32_t frame, const merge_out* to, const delivery_gate& gate, bool restores) {
     const auto n = static_cast<uint32_t>(s_.rows.size());
     if (n == 0) return DR_OK;
     const uint64_t base = ceil_tiles(frame, 0), before = ceil_tiles(frame, n - 1) - base;
@@ -540,6 +574,20 @@ bool is_small(const decode_shape& shape, const decode_request& request) {
   return rows * shape.wire[r.plan].width <= fused_values;
 }
 
+dr_status judge(const decode_shape& shape, const decode_request& request, std::span<const tensor_out> outs,
+                device_queue& queue, void* workspace, uint64_t workspace_size, dr_result* result, bool at_once,
+                device_decode_scratch& host, judged_frames& judged, dr_error& error) {
+  const auto work = device_decode_work::lay_out(shape, request.frames.size(), static_cast<std::byte*>(workspace), host);
+  if (const dr_status s = check_workspace(workspace, workspace_size, work.size, error)) return s;
+  for (size_t i = 0; i < request.frames.size(); ++i)
+    if (reinterpret_cast<uintptr_t>(request.frames[i].data) % 16)
+      return fail(error, DR_E_ARGUMENT, "frame %zu: not aligned to 16 bytes on its device", i);
+  if (reinterpret_cast<uintptr_t>(workspace) % arena::alignment || reinterpret_cast<uintptr_t>(result) % 8)
+    return fail(error, DR_E_ARGUMENT, "device: workspace must be aligned to 64 bytes, result to 8");
+  return device_decoder(shape, request.frames.size(), work, queue, host, error)
+      .judge(request, outs, result, at_once, judged);
+}
+
 }  // namespace
 
 uint64_t device_decode_workspace(const decode_shape& shape, size_t frames) {
@@ -568,27 +616,21 @@ void load_decode_kernels(const decode_shape& shape, device& where) {
     auto* const base = reinterpret_cast<std::byte*>(uintptr_t{1} << 32);  // never read
     device_decoder d(shape, k, device_decode_work::lay_out(shape, k, base, host), dry, host, error);
     judged_frames judged;
-    if (!d.judge(request, outs, reinterpret_cast<dr_result*>(uintptr_t{1} << 32), judged))
+    if (!d.judge(request, outs, reinterpret_cast<dr_result*>(uintptr_t{1} << 32), false, judged))
       (void)device_deliverer(shape, request, judged, dry, error).run(outs);
   }
   where.load(kernel<open_frames<begin_few>>);
   where.load(kernel<open_frames<begin_many>>);
   where.load(kernel<add_rows>);
   where.load(kernel<merge_tiles>);
+  where.load(kernel<tell_decoded>);
   where.load(*small_decode_kernel().whole);
 }
 
 dr_status judge_on_device(const decode_shape& shape, const decode_request& request, std::span<const tensor_out> outs,
                           device_queue& queue, void* workspace, uint64_t workspace_size, dr_result* result,
                           device_decode_scratch& host, judged_frames& judged, dr_error& error) {
-  const auto work = device_decode_work::lay_out(shape, request.frames.size(), static_cast<std::byte*>(workspace), host);
-  if (const dr_status s = check_workspace(workspace, workspace_size, work.size, error)) return s;
-  for (size_t i = 0; i < request.frames.size(); ++i)
-    if (reinterpret_cast<uintptr_t>(request.frames[i].data) % 16)
-      return fail(error, DR_E_ARGUMENT, "frame %zu: not aligned to 16 bytes on its device", i);
-  if (reinterpret_cast<uintptr_t>(workspace) % arena::alignment || reinterpret_cast<uintptr_t>(result) % 8)
-    return fail(error, DR_E_ARGUMENT, "device: workspace must be aligned to 64 bytes, result to 8");
-  return device_decoder(shape, request.frames.size(), work, queue, host, error).judge(request, outs, result, judged);
+  return judge(shape, request, outs, queue, workspace, workspace_size, result, false, host, judged, error);
 }
 
 dr_status deliver_on_device(const decode_shape& shape, const decode_request& request, std::span<const tensor_out> outs,
@@ -601,7 +643,8 @@ dr_status decode_on_device(const decode_shape& shape, const decode_request& requ
                            device_decode_scratch& host, dr_error& error) {
   judged_frames judged;
   fused_call small(queue, is_small(shape, request) ? &small_decode_kernel() : nullptr);
-  dr_status s = judge_on_device(shape, request, outs, queue, workspace, workspace_size, result, host, judged, error);
+  const bool at_once = request.delivers && !queue.fused;  // (a fused launch has a part judge_supports)
+  dr_status s = judge(shape, request, outs, queue, workspace, workspace_size, result, at_once, host, judged, error);
   if (!s && request.delivers) s = deliver_on_device(shape, request, outs, judged, queue, error);
   if (s) return s;
   s = queue.fused_end();

@@ -50,11 +50,11 @@ struct decode_shape {
 
 // Device addresses of the memory of a frame's row.
 struct device_decode_row {
-  uint8_t* slot[section_count];
+  uint8_t* slot[section_count];  // nullptr: read where it is in the frame
   uint64_t capacity[section_count];
   uint32_t *support, *order, *sorted;  // support: nullptr: there is no list; sorted: of keys that carry the order
   uint32_t* blocks;                    // of an index list that codes blocks; otherwise nullptr
-  std::byte *values, *in_order;        // values: the slot, if the payload is the values
+  std::byte *values, *in_order;        // values: nullptr: they are in the frame
   std::byte* based;                    // of a patch whose value codec reads it: the base at the support
   uint32_t* starts;                    // of the output's tiles
 };
@@ -102,7 +102,7 @@ struct decode_request {
 // A decode between its checks and its delivery, in device memory.
 struct judged_frames {
   enum class way { none, pairs, touched, tiles };
-  gate_state* gate = nullptr;        // closed unless all frames are sound; other launches may close it, too
+  gate_state* gate = nullptr;        // closed unless all frames are sound or `few` is set; others may close it, too
   gate_state* back = nullptr;        // of the residuals: open, unless a launch closes it
   const device_row* rows = nullptr;  // [frames][rows]
   const merge_row* merged = nullptr;
@@ -111,6 +111,10 @@ struct judged_frames {
   uint64_t assign_blocks = 0;
   uint64_t out_tiles = 0;
   way how = way::none;
+  uint32_t few = 0;  // rows, if their supports are checked already: the delivery looks at their faults itself,
+  tell_decoded::args tells = {};  // and reports the result
+
+  delivery_gate outputs() const { return {gate, rows, few}; }
 };
 
 // Joins shapes to one, with the maximum of every bound, if all frames have the same headers except for the numbers that

@@ -20,7 +20,8 @@ device_decode_row lay_out_slots(const decode_shape& shape, size_t row, Bytes&& b
   device_decode_row o{};
   for (uint32_t s = 0; s < section_count; ++s) {
     o.capacity[s] = std::max(row_need(shape, row, s).payload, r.size[s]);
-    o.slot[s] = reinterpret_cast<uint8_t*>(bytes(o.capacity[s] + slack + 16));
+    if (!reads_frames(shape.wire[r.plan].lists[s]))
+      o.slot[s] = reinterpret_cast<uint8_t*>(bytes(o.capacity[s] + slack + 16));
   }
   return o;
 }
@@ -33,8 +34,7 @@ void lay_out_row(const decode_shape& shape, size_t row, device_decode_row& o, By
   const uint64_t block = plan.index().block, keys = plan.index().keys(std::max(r.coded_max, r.support_max));
   if (r.lists) o.support = reinterpret_cast<uint32_t*>(bytes(4 * keys * block + slack));
   if (r.lists && block > 1) o.blocks = reinterpret_cast<uint32_t*>(bytes(4 * keys + slack));
-  o.values = copies_values(plan) ? reinterpret_cast<std::byte*>(o.slot[section_value])
-                                 : bytes(r.support_max * row_bytes + slack);
+  if (!copies_values(plan)) o.values = bytes(r.support_max * row_bytes + slack);
   // (Every output but the last may end with a part of a tile.)
   o.starts = reinterpret_cast<uint32_t*>(bytes(4 * (ceil_div(r.universe * plan.width, merge_tile) + 1 + shape.cuts)));
   if (shape.patches && plan.value().has(DR_NEEDS_BASE)) o.based = bytes(r.support_max * row_bytes + slack);
@@ -50,6 +50,11 @@ void lay_out_row(const decode_shape& shape, size_t row, device_decode_row& o, By
 
 bool copies_values(const wire_plan& plan) {
   return plan.value().count == 1 && notes_of(*plan.value().front().codec).copies;
+}
+bool reads_frames(const stage_list& list) {
+  if (list.count != 1) return false;
+  const codec_notes notes = notes_of(*list.front().codec);
+  return notes.copies || notes.reads_frames;
 }
 
 stream_shape stream_of(const decode_shape& shape, size_t row, uint32_t s) {

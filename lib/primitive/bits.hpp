@@ -232,6 +232,24 @@ DR_HD inline void store_four(uint32_t* to, uint64_t i, uint64_t n, const four_wo
 DR_HD constexpr uint32_t funnel(uint32_t low, uint32_t high, unsigned shift) {
   return static_cast<uint32_t>((uint64_t{high} << 32 | low) >> shift);
 }
+// Lanes copy a string of bytes to words; behind it comes what else its last word has. `from` is in words of which only those
+// are read that have a byte of it, a lane's all at once.
+DR_HD inline void load_string(const uint8_t* from, uint32_t size, uint32_t* to, unsigned lane, unsigned lanes) {
+  const auto ahead = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from) % 4);
+  const auto* const words = reinterpret_cast<const uint32_t*>(from - ahead);
+  const uint32_t n = (ahead + size + 3) / 4;
+#pragma unroll 1
+  for (uint32_t i = 4 * lane; 4 * i < size; i += 4 * lanes) {
+    uint32_t x[5];
+#pragma unroll
+    for (unsigned j = 0; j < 5; ++j) x[j] = i + j < n ? words[i + j] : 0;
+    four_words four;
+#pragma unroll
+    for (unsigned j = 0; j < 4; ++j) four.of[j] = funnel(x[j], x[j + 1], 8 * ahead);
+    *reinterpret_cast<four_words*>(to + i) = four;
+  }
+}
+DR_HD constexpr uint32_t load_u16(const uint8_t* at) { return at[0] | uint32_t{at[1]} << 8; }
 // Up to 32 bits of a bit string in words. Reads the following word, too.
 DR_HD inline uint32_t bits_at(const uint32_t* words, uint32_t bit, unsigned bits) {
   const uint32_t* const from = words + bit / 32;

@@ -16,7 +16,7 @@ struct unpack_state {
 };
 
 // Reports the result of a decode: the fault of the first unsound frame, or of the first unsound row of that frame.
-// Launched for frames without rows; otherwise judge_supports reports it.
+// Launched where no judge_supports reports it: for frames without rows, and beside the delivery of few.
 struct tell_decoded {
   static constexpr const char* name = "tell_decoded";
   static constexpr unsigned lanes = 256, grid_phases = 1;

@@ -10,8 +10,14 @@
 
 namespace dr {
 
+// Decode: a section of a frame, in device memory.
+struct frame_section {
+  uint64_t size;
+  const uint8_t* at;  // in memory that is aligned to 16 bytes and ends with a word; of a value section aligned to 4
+};
+
 struct tile_job {
-  const void* in;
+  const void* in;  // NULL: in_size is the size of a frame_section, which has the address
   void* out;
   const uint64_t* count;
   union {
@@ -45,6 +51,11 @@ inline constexpr size_t jobs_few = 40;
 inline constexpr uint32_t keys_at = 1;
 DR_HD inline uint64_t drawn_key(const tile_job& j, uint32_t flags) {
   return flags & keys_at ? *reinterpret_cast<const uint64_t*>(j.key) : j.key;
+}
+
+DR_HD inline const uint8_t* input_of(const tile_job& j) {
+  const void* const in = j.in ? j.in : reinterpret_cast<const frame_section*>(j.in_size)->at;
+  return static_cast<const uint8_t*>(in);
 }
 
 // Arguments of a kernel over jobs. Common: the shared part, at most 512 bytes.

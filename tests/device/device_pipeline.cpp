@@ -1117,6 +1117,49 @@ TEST_CASE("for any frame with a right check, a GPU that knows its batch accepts 
   CHECK(taken > 1000);
 }
 
+// Golomb's bound has no room for them, so the launch has fewer blocks than the row has chunks.
+TEST_CASE("of a row of raw keys that is longer than any its encoder makes a GPU that knows its batch reads all") {
+  constexpr size_t d = 100000, n = 3000;
+  const plan p("sparsify=topr(count=3000) index=golomb value=raw");
+  std::vector<gradient> g{make(DR_F32, d, 3)};
+  prepared b(p, g);
+  const encoded e = encode_at(nullptr, p, g);
+  const unsigned width = e.frame[3] & 64 ? 2 : 3;  // of counts and sizes
+  size_t at = 20, header = 0;                      // of the index section's size
+  for (; at < 40; ++at) {
+    const size_t size = e.frame[at] | e.frame[at + 1] << 8 | (width > 2 ? e.frame[at + 2] << 16 : 0);
+    header = (at + width + 3) / 4 * 4;
+    if (header + (4 * n + size + 3) / 4 * 4 == e.frame.size()) break;
+  }
+  REQUIRE(at < 40);
+  const auto forge = [&](const std::vector<uint32_t>& keys) {
+    bytes frame(e.frame.begin(), e.frame.begin() + static_cast<ptrdiff_t>(header + 4 * n));
+    frame[3] |= 1 << 4;                                      // raw keys,
+    for (unsigned i = 0; i < width; ++i) frame[at + i] = 0;  // whose size follows from the count
+    for (const uint32_t k : keys)
+      for (unsigned i = 0; i < 4; ++i) frame.push_back(static_cast<uint8_t>(k >> 8 * i));
+    frame_check::fix(frame.data(), frame.size());
+    return frame;
+  };
+  std::vector<uint32_t> keys(n);
+  for (uint32_t i = 0; i < n; ++i) keys[i] = 33 * i;
+  bytes frame = forge(keys);
+  const decoded host = decode_at(nullptr, frame, g), known = b.decode(frame, g);
+  REQUIRE(host.status == DR_OK);
+  CHECK(known.status == DR_OK);
+  CHECK(same_bits(host.values[0], known.values[0]));
+  frame.back() ^= 1;
+  CHECK(b.decode(frame, g).status == DR_E_CORRUPT);
+  for (const size_t i : {size_t{0}, n / 2, n - 1})
+    for (const uint32_t wrong : {uint32_t{d}, i ? keys[i - 1] : keys[1]}) {
+      std::vector<uint32_t> bad = keys;
+      bad[i] = wrong;
+      INFO("key " << i << " is " << wrong);
+      CHECK(decode_at(nullptr, forge(bad), g).status == DR_E_CORRUPT);
+      CHECK(b.decode(forge(bad), g).status == DR_E_CORRUPT);
+    }
+}
+
 TEST_CASE("a status frame is judged by a GPU before it is believed") {
   const plan p("sparsify=topr(count=9) index=golomb value=qsgd");
   for (const bool many : {false, true})

@@ -35,29 +35,16 @@ struct decoded {
   std::vector<floats> values;
 };
 
-// Device memory is aligned.
-struct aligned_bytes {
-  std::vector<dr_bytes> frames;
-  std::vector<std::vector<std::max_align_t>> memory;
-
-  explicit aligned_bytes(const std::vector<bytes>& from) {
-    for (const bytes& b : from) {
-      memory.emplace_back(b.size() / sizeof(std::max_align_t) + 1);
-      std::memcpy(memory.back().data(), b.data(), b.size());
-      frames.push_back({memory.back().data(), b.size()});
-    }
-  }
-};
-
 // One frame is decoded, several are added up.
 decoded decode_at(const dr_place* place, const std::vector<bytes>& frames, const std::vector<shape>& shapes) {
   const context c;
-  const aligned_bytes given(frames);
+  const std::vector<bytes> memory = frames;  // aligned as device memory is, and not a byte longer
+  std::vector<dr_bytes> f;
+  for (const bytes& b : memory) f.push_back({b.data(), b.size()});
   decoded d;
   for (const shape& s : shapes) d.values.emplace_back(s.universe * s.width, -77.0f);
   std::vector<dr_tensor_out> outs;
   for (size_t i = 0; i < shapes.size(); ++i) outs.push_back(client::dense_out(d.values[i], shapes[i].width));
-  const auto& f = given.frames;
   d.status = f.size() == 1
                  ? dr_decode(c.handle, place, f[0].data, f[0].size, nullptr, outs.data(), sizeof outs[0], outs.size())
                  : dr_merge(c.handle, place, f.data(), floats(f.size(), 0.5f).data(), f.size(), nullptr, outs.data(),

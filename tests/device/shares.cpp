@@ -141,6 +141,41 @@ TEST_CASE("indices and values need nothing of one another's launches") {
     }
 }
 
+// Codecs read a frame where it is, and beside the launch that checks it; here before that.
+TEST_CASE("a damaged frame is refused though codecs read it before its check, and no byte behind it is read") {
+  const settings restored;
+  const floats values = laplace(30000, 9);
+  const dr_place at = emulated();
+  const auto read = [&](const std::vector<uint8_t>& frame, const dr_place* where, floats& to) {
+    context c;
+    dr_tensor_out out = dense_out(to);
+    const std::vector<uint8_t> exact = frame;  // (behind it AddressSanitizer sees any access)
+    return dr_decode(c.handle, where, exact.data(), exact.size(), nullptr, &out, sizeof out, 1);
+  };
+  for (const char* const index : {"golomb", "rice", "raw", "bloom(policy=p0,fpr=0.01)", "all"})
+    for (const char* const value : {"raw", "qsgd", "log_quant", "uniform_quant(bits=4)", "half", "sign(scale=means)",
+                                    "ternary", "lloyd", "fit_poly", "fit_poly order=bitpack"}) {
+      const bool whole = index == std::string("all"), fits = std::string(value).starts_with("fit_poly");
+      if (whole && fits) continue;
+      const std::string text =
+          (whole ? "" : "sparsify=topr(ratio=0.1) ") + ("index=" + std::string(index)) + " value=" + value;
+      CAPTURE(text);
+      const told sound = encode(text, values, nullptr);
+      REQUIRE(sound.error == "");
+      for (uint32_t k = 0; k < 24; ++k) {
+        CAPTURE(k);
+        std::vector<uint8_t> frame = sound.frame;
+        if (k) frame[k < 4 ? frame.size() - k : k * 2654435761u % frame.size()] ^= static_cast<uint8_t>(1 << k % 8);
+        floats by_cpu(values.size(), -77), there(values.size(), -77);
+        CHECK((read(frame, nullptr, by_cpu) == DR_OK) == (k == 0));
+        dr::emulator().swaps = true;
+        CHECK((read(frame, &at, there) == DR_OK) == (k == 0));
+        dr::emulator().swaps = false;
+        CHECK(there == (k ? floats(values.size(), -77) : by_cpu));
+      }
+    }
+}
+
 // The small one's launch stands beside the read of the others, which of empty ones is no launch.
 TEST_CASE("a small tensor beside an empty one is selected from after the call has begun") {
   const settings restored;

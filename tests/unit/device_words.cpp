@@ -2,6 +2,7 @@
 // device.
 #include <doctest/doctest.h>
 
+#include <cstring>
 #include <memory>
 #include <string>
 
@@ -51,6 +52,26 @@ TEST_CASE("packing reads no byte behind a section, wherever sections begin and e
     for (uint64_t a = 0; a <= 20; ++a)
       for (uint64_t b = 0; b <= 20; ++b)
         for (const uint64_t c : {0, 1, 3, 4, 15, 16, 31, 32}) check_payload({a, b, c}, on_heap);
+}
+
+TEST_CASE("lanes copy a string from where it is, and read no word that has none of its bytes") {
+  for (uint32_t before = 0; before < 8; ++before)
+    for (uint32_t size = 0; size <= 70; ++size)
+      for (const unsigned lanes : {1u, 3u}) {
+        CAPTURE(before);
+        CAPTURE(size);
+        const uint32_t words = (before + size + 3) / 4;
+        const std::unique_ptr<uint32_t[]> frame(new uint32_t[words]);  // (behind it a sanitizer sees any access)
+        for (uint32_t i = 0; i < words; ++i) frame[i] = 0x01010101 * (i + 1) + 0x00020304;
+        alignas(16) uint32_t to[24];
+        std::memset(to, 0xa5, sizeof to);
+        const uint8_t* const from = reinterpret_cast<const uint8_t*>(frame.get()) + before;
+        for (unsigned lane = 0; lane < lanes; ++lane) load_string(from, size, to, lane, lanes);
+        CHECK(std::memcmp(to, from, size) == 0);
+        // Behind the last word come zeros, up to a multiple of four.
+        for (uint32_t i = (before % 4 + size + 3) / 4; i < (size + 15) / 16 * 4; ++i) CHECK(to[i] == 0);
+        CHECK(to[(size + 15) / 16 * 4] == 0xa5a5a5a5);
+      }
 }
 
 TEST_CASE("without a device the error names the required driver and the present one") {

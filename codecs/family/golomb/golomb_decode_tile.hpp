@@ -6,11 +6,11 @@
 
 namespace dr {
 
-// The table at the head of a payload: entries lie at multiples of 2.
+// The table at the head of a payload, which may be at any byte.
 struct golomb_table {
   const uint8_t* in;
 
-  DR_HD uint32_t half(uint64_t b, unsigned i) const { return reinterpret_cast<const uint16_t*>(in + 6 * b)[i]; }
+  DR_HD uint32_t half(uint64_t b, unsigned i) const { return load_u16(in + 6 * b + 2 * i); }
   DR_HD uint32_t end(uint64_t b) const { return half(b, 0) | half(b, 1) << 16; }
   DR_HD uint32_t body(uint64_t b) const { return half(b, 2) & (golomb_flag - 1u); }
   DR_HD bool clustered(uint64_t b) const { return half(b, 2) & golomb_flag; }
@@ -49,7 +49,7 @@ struct golomb_sum_groups {
     const uint64_t begin = uint64_t{group} * golomb_group, rest = blocks > begin ? blocks - begin : 0;
     if (!head.live || rest == 0 || 6 * blocks > head.in_size) return;
     const uint64_t end = begin + (rest < golomb_group ? rest : golomb_group);
-    const golomb_table table{static_cast<const uint8_t*>(job.in)};
+    const golomb_table table{input_of(job)};
     const uint64_t sum = golomb_sum_bodies(b, table, begin, end, nullptr, 0);
     auto* const groups = reinterpret_cast<uint32_t*>(a.common.scratch + uint64_t{64} * job.extra);
     b.phase([&](unsigned lane) {
@@ -66,13 +66,20 @@ struct golomb_decode_tile {
   using common = decltype(Args::common);
   static constexpr const char* name = common::may_cluster ? "golomb_decode" : "rice_decode";
   static constexpr unsigned lanes = golomb_lanes, grid_phases = 1, resident = common::resident;
-  static constexpr uint32_t words = (15 + common::body_max + 15) / 16 * 4;
+  static constexpr uint32_t words = (common::body_max + 15) / 16 * 4;
   struct alignas(8) four_sums {
     uint16_t of[4];
+  };
+  // Position of a body in the payload, and its expected contents; all from the wire.
+  struct source {
+    uint64_t at;
+    uint32_t size, base, end;
+    bool clustered, sound;
   };
   struct shared {
     alignas(16) uint32_t body[words + 4];    // and words that are read after it
     four_sums zeros[common::block_max / 4];  // zeros before an index's one
+    source from;
     uint32_t unary_bits;
   };
 
@@ -85,13 +92,15 @@ struct golomb_decode_tile {
     const golomb_place place = golomb_place::of(head, a.common.block_log2);
     if (!head.live || (own > 0 && place.n == 0)) return;
     const auto* const groups = reinterpret_cast<const uint32_t*>(a.common.scratch + uint64_t{64} * job.extra);
-    source from{};
-    if (place.blocks == 0)
-      from.sound = true;  // not checked: a payload has raw keys
-    else if (place.blocks == 1)
-      read_lone(job, head.in_size, place, from);
-    else
-      read_table(b, job, head.in_size, place, groups, from);
+    const uint32_t group = place.tile / golomb_group;
+    const bool has_table = place.blocks > 1 && 6 * uint64_t{place.blocks} <= head.in_size;
+    const uint64_t before = has_table ? golomb_sum_bodies(b, golomb_table{input_of(job)},
+                                                          uint64_t{group} * golomb_group, place.tile, groups, group)
+                                      : 0;
+    b.phase([&](unsigned lane) {
+      if (lane == 0) s.from = find(job, head.in_size, place, before);
+    });
+    const source& from = s.from;
     if (from.sound && place.n > 0)
       decode(b, s, job, place, from);
     else
@@ -101,54 +110,45 @@ struct golomb_decode_tile {
   }
 
  private:
-  // Position of a body in the payload, and its expected contents; all from the wire.
-  struct source {
-    uint64_t at;
-    uint32_t size, base, end;
-    bool clustered, sound;
-  };
-
-  // Both read the position and the expected contents of a body, and validate them.
-  DR_HD static void read_lone(const tile_job& job, uint64_t in_size, const golomb_place& place, source& from) {
-    const auto* const in = static_cast<const uint8_t*>(job.in);
-    uint64_t varint = 0;
-    const uint8_t* const behind = get_varint(in, in + in_size, varint);
-    if (!behind || varint / 2 > job.universe) return;
-    from.at = static_cast<uint64_t>(behind - in);
-    from.end = job.universe - static_cast<uint32_t>(varint / 2);
-    from.clustered = varint & 1;
-    judge(job, in_size, in_size - from.at, place, from);
-  }
-  template <class Block>
-  DR_HD static void read_table(Block& b, const tile_job& job, uint64_t in_size, const golomb_place& place,
-                               const uint32_t* groups, source& from) {
-    if (6 * uint64_t{place.blocks} > in_size) return;
-    const golomb_table table{static_cast<const uint8_t*>(job.in)};
-    const uint32_t group = place.tile / golomb_group, size = table.body(place.tile);
-    from.base = place.tile == 0 ? 0 : table.end(place.tile - 1);
-    from.end = table.end(place.tile);
-    from.clustered = table.clustered(place.tile);
-    from.at = 6 * uint64_t{place.blocks} +
-              golomb_sum_bodies(b, table, uint64_t{group} * golomb_group, place.tile, groups, group);
-    judge(job, in_size, size, place, from);
-    from.sound = from.sound && (!place.last() || from.at + size == in_size);
-  }
-  DR_HD static void judge(const tile_job& job, uint64_t in_size, uint64_t size, const golomb_place& place,
-                          source& from) {
+  // From one lane: reads the position and the expected contents of a body, and validates them. before: bytes of the bodies
+  // ahead of it.
+  DR_HD static source find(const tile_job& job, uint64_t in_size, const golomb_place& place, uint64_t before) {
+    source from{};
+    from.sound = place.blocks == 0;  // not checked: a payload has raw keys
+    if (place.blocks == 0) return from;
+    const uint8_t* const in = input_of(job);
+    uint64_t size = 0;
+    if (place.blocks == 1) {
+      uint64_t varint = 0;
+      const uint8_t* const behind = get_varint(in, in + in_size, varint);
+      if (!behind || varint / 2 > job.universe) return from;
+      from.at = static_cast<uint64_t>(behind - in);
+      from.end = job.universe - static_cast<uint32_t>(varint / 2);
+      from.clustered = varint & 1;
+      size = in_size - from.at;
+    } else {
+      if (6 * uint64_t{place.blocks} > in_size) return from;
+      const golomb_table table{in};
+      from.at = 6 * uint64_t{place.blocks} + before;
+      from.base = place.tile == 0 ? 0 : table.end(place.tile - 1);
+      from.end = table.end(place.tile);
+      from.clustered = table.clustered(place.tile);
+      size = table.body(place.tile);
+    }
     from.size = static_cast<uint32_t>(size);
     from.sound =
         from.end <= job.universe && from.end >= from.base && from.end - from.base >= place.n && from.at <= in_size &&
-        size <= in_size - from.at && size <= common::body_max &&
+        size <= in_size - from.at && size <= common::body_max && (!place.last() || from.at + size == in_size) &&
         (!from.clustered || (common::may_cluster && common::code(from.end - from.base, place.n, false).divisor > 1));
+    return from;
   }
 
   template <class Block>
   DR_HD static void decode(Block& b, shared& s, const tile_job& job, const golomb_place& place, const source& from) {
-    const uint32_t n = place.n, length = golomb_lane_length(n), base = from.base, end = from.end;
+    const uint32_t n = place.n, length = golomb_lane_length(n);
+    const uint32_t &base = from.base, &end = from.end;  // (in shared memory: as copies they take registers)
     const golomb_split split = golomb_split::of(common::code(end - base, n, from.clustered));
-    const uint32_t ahead = static_cast<uint32_t>(from.at % 16),
-                   behind = 8 * (ahead + from.size);  // s.body: from in[at - ahead] on
-    const uint32_t low_bits = n * split.low_bits, low = (low_bits + 7) / 8;
+    const uint32_t low_bits = n * split.low_bits, low = (low_bits + 7) / 8, behind = 8 * from.size;
 
     // Unary strings are at most n + (span - n) / M bits long.
     const uint32_t rest = low <= from.size ? 8 * (from.size - low) : 0,
@@ -162,12 +162,9 @@ struct golomb_decode_tile {
       if (w == end_word - 1 && unary_end % 32) word &= ~(~0u << unary_end % 32);
       return word;
     };
-    const auto v = [&](uint32_t i) { return bits_at(s.body, 8 * ahead + i * split.low_bits, split.low_bits); };
+    const auto v = [&](uint32_t i) { return bits_at(s.body, i * split.low_bits, split.low_bits); };
 
-    b.phase([&](unsigned lane) {
-      const auto* const in = reinterpret_cast<const four_words*>(static_cast<const uint8_t*>(job.in) + from.at - ahead);
-      for (uint32_t i = lane; i < (behind + 127) / 128; i += lanes) reinterpret_cast<four_words*>(s.body)[i] = in[i];
-    });
+    b.phase([&](unsigned lane) { load_string(input_of(job) + from.at, from.size, s.body, lane, lanes); });
     typename Block::template each<uint32_t> before;  // ones and, from bit 16 on, extra bits: both below 2^16
     b.phase([&](unsigned lane) {
       uint32_t sum = 0;
@@ -245,7 +242,7 @@ struct golomb_decode_tile {
         store_four(x, i, n, four);
       }
       if (lane != 0) return;
-      const auto* const body = reinterpret_cast<const uint8_t*>(s.body) + ahead;
+      const auto* const body = reinterpret_cast<const uint8_t*>(s.body);
       const uint32_t unary_bits = s.unary_bits, extra_bits = found >> 16, unary = (unary_bits + 7) / 8;
       const uint64_t quotients = s.zeros[(n - 1) / 4].of[(n - 1) % 4];
       verdict(job, place, from,

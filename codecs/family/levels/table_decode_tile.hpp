@@ -32,8 +32,6 @@ struct table_open_shared {
   uint16_t one[level_lookups];  // level, and length << 8
 };
 
-DR_HD inline uint32_t load_u16(const uint8_t* at) { return at[0] | uint32_t{at[1]} << 8; }
-
 // Huffman's lengths of `count` levels at `from`, to lookups. False if they are no complete code.
 template <class Block>
 DR_HD bool open_lengths(Block& b, table_open_shared& s, const uint8_t* const& from, const uint32_t& count,
@@ -128,41 +126,21 @@ DR_HD bool open_table(Block& b, table_open_shared& s, const uint8_t* const& in, 
 // ---- A block -----------------------------------------------------------------------------------------------
 
 struct level_decode_shared {
-  static constexpr uint32_t words = (15 + static_cast<uint32_t>(level_body_max) + 15) / 16 * 4;
+  static constexpr uint32_t words = (static_cast<uint32_t>(level_body_max) + 15) / 16 * 4;
   alignas(16) uint32_t body[words + 4];  // and words that are read after it
   uint32_t place[level_block];           // Golomb: of the ones; runs: of the units; Huffman: lookups
   uint16_t level[level_block];
 };
 static_assert(level_lookups <= level_block);
 
-// A body in shared memory: from its byte `ahead` on, `size` bytes.
-struct level_body_at {
-  uint32_t ahead, size;
-  DR_HD uint32_t bit() const { return 8 * ahead; }
-  DR_HD uint32_t end() const { return 8 * (ahead + size); }
-};
-
-// `size` <= level_body_max bytes of the payload, from byte `at` on.
-template <class Block>
-DR_HD level_body_at load_level_body(Block& b, level_decode_shared& s, const uint8_t* const& in, const uint64_t& at,
-                                    const uint32_t& size) {
-  const auto ahead = static_cast<uint32_t>(at % 16);
-  b.phase([&](unsigned lane) {
-    const auto* const from = reinterpret_cast<const four_words*>(in + at - ahead);
-    for (uint32_t i = lane; i < (ahead + size + 15) / 16; i += Block::lanes)
-      reinterpret_cast<four_words*>(s.body)[i] = from[i];
-  });
-  return {ahead, size};
-}
-
 // `count` numbers by split Golomb, which take the whole body, to s.level. False if the body is corrupt.
 template <class Block>
-DR_HD bool decode_split(Block& b, level_decode_shared& s, const level_body_at& body, const uint32_t& count,
+DR_HD bool decode_split(Block& b, level_decode_shared& s, const uint32_t& size, const uint32_t& count,
                         const level_code& code) {
   const uint32_t low_bits = count * code.low_bits, low = (low_bits + 7) / 8;
-  if (low > body.size) return false;
+  if (low > size) return false;
   const uint32_t short_low = code.divisor == 1 ? 1 : code.short_low;
-  const uint32_t unary_at = body.bit() + 8 * low, end = body.end();
+  const uint32_t unary_at = 8 * low, end = 8 * size;
   const uint32_t first_word = unary_at / 32, end_word = (end + 31) / 32;
   const uint32_t lane_words = (end_word - first_word + Block::lanes - 1) / Block::lanes;
   const auto ones = [&](uint32_t w) {
@@ -171,7 +149,7 @@ DR_HD bool decode_split(Block& b, level_decode_shared& s, const level_body_at& b
     if (w == end_word - 1 && end % 32) word &= ~(~0u << end % 32);
     return word;
   };
-  const auto v = [&](uint32_t i) { return bits_at(s.body, body.bit() + i * code.low_bits, code.low_bits); };
+  const auto v = [&](uint32_t i) { return bits_at(s.body, i * code.low_bits, code.low_bits); };
   typename Block::template each<uint64_t> before;  // ones and, from bit 32 on, extra bits
   b.phase([&](unsigned lane) {
     uint64_t sum = 0;
@@ -212,10 +190,9 @@ DR_HD bool decode_split(Block& b, level_decode_shared& s, const level_body_at& b
     }
     if (lane == 0) {
       const auto padding = [&](uint32_t bit) { return bit % 8 && bits_at(s.body, bit, 8 - bit % 8); };
-      wrong |= low + unary + (extra_bits + 7) / 8 != body.size;
+      wrong |= low + unary + (extra_bits + 7) / 8 != size;
       if (!wrong)
-        wrong = padding(body.bit() + low_bits) || padding(unary_at + unary_bits) ||
-                padding(unary_at + 8 * unary + extra_bits);
+        wrong = padding(low_bits) || padding(unary_at + unary_bits) || padding(unary_at + 8 * unary + extra_bits);
     }
     bad[lane] = wrong;
   });
@@ -224,13 +201,13 @@ DR_HD bool decode_split(Block& b, level_decode_shared& s, const level_body_at& b
 
 // `units` units on n levels, to s.level.
 template <class Block>
-DR_HD bool decode_runs(Block& b, level_decode_shared& s, const level_body_at& body, const uint32_t& n,
+DR_HD bool decode_runs(Block& b, level_decode_shared& s, const uint32_t& size, const uint32_t& n,
                        const uint32_t& units) {
-  if (units > n || (units == 0 && body.size != 0)) return false;
+  if (units > n || (units == 0 && size != 0)) return false;
   typename Block::template each<uint32_t> before, bad;
   if (units > 0) {
     const level_code code = runs_code(n, units);
-    if (!decode_split(b, s, body, units, code)) return false;
+    if (!decode_split(b, s, size, units, code)) return false;
     b.phase([&](unsigned lane) {
       uint32_t sum = 0;
       for (uint32_t j = 0; j < level_decode_own; ++j)
@@ -269,11 +246,11 @@ DR_HD bool decode_runs(Block& b, level_decode_shared& s, const level_body_at& bo
 
 // Strings of 512 levels, a lane each.
 template <class Block>
-DR_HD bool decode_huffman(Block& b, level_decode_shared& s, const level_body_at& body, const uint32_t& n,
+DR_HD bool decode_huffman(Block& b, level_decode_shared& s, const uint32_t& size, const uint32_t& n,
                           const uint32_t* const& lookups) {
   const auto strings = static_cast<uint32_t>((n + level_huffman_string - 1) / level_huffman_string);
   const uint32_t head = 2 * (strings - 1);
-  if (body.size < head || body.size > level_huffman_body_bound(level_block)) return false;
+  if (size < head || size > level_huffman_body_bound(level_block)) return false;
   typename Block::template each<uint32_t> bad;
   b.phase([&](unsigned lane) {
     for (uint32_t i = lane; i < level_lookups; i += Block::lanes) s.place[i] = lookups[i];
@@ -281,13 +258,13 @@ DR_HD bool decode_huffman(Block& b, level_decode_shared& s, const level_body_at&
   b.phase([&](unsigned lane) {
     bad[lane] = 0;
     if (lane >= strings) return;
-    const auto length_of = [&](uint32_t j) { return bits_at(s.body, body.bit() + 16 * j, 16); };
+    const auto length_of = [&](uint32_t j) { return bits_at(s.body, 16 * j, 16); };
     uint32_t at = head;
     for (uint32_t j = 0; j < lane; ++j) at += length_of(j);
-    const uint32_t length = lane + 1 < strings ? length_of(lane) : body.size - at;
+    const uint32_t length = lane + 1 < strings ? length_of(lane) : size - at;
     bad[lane] = 1;
-    if (at > body.size || length > body.size - at) return;
-    const uint32_t first = lane * static_cast<uint32_t>(level_huffman_string), begin = body.bit() + 8 * at;
+    if (at > size || length > size - at) return;
+    const uint32_t first = lane * static_cast<uint32_t>(level_huffman_string), begin = 8 * at;
     const uint32_t last = n - first < level_huffman_string ? n : first + static_cast<uint32_t>(level_huffman_string);
     uint32_t bit = begin;
     for (uint32_t i = first; i < last;) {
@@ -334,15 +311,20 @@ struct level_place {
   }
 };
 
+template <class Block>
+DR_HD void load_level_body(Block& b, level_decode_shared& s, const uint8_t* const& in, const level_place& from) {
+  b.phase([&](unsigned lane) { load_string(in + from.at, from.size, s.body, lane, Block::lanes); });
+}
+
 // n levels of a block that is neither raw nor by Huffman, to s.level. False if they are corrupt.
 template <class Block>
 DR_HD bool decode_levels(Block& b, level_decode_shared& s, const uint8_t* const& in, const level_place& from,
                          const uint32_t& n) {
-  const level_body_at body = load_level_body(b, s, in, from.at, from.size);
+  load_level_body(b, s, in, from);
   const uint32_t half = from.code / 2;
-  if (from.code % 2) return decode_runs(b, s, body, n, half);
+  if (from.code % 2) return decode_runs(b, s, from.size, n, half);
   const level_code by = level_code::of(half);
-  return decode_split(b, s, body, n, by);
+  return decode_split(b, s, from.size, n, by);
 }
 
 // n levels of a table of `count`, to s.level. False if they are corrupt.
@@ -352,8 +334,8 @@ DR_HD bool decode_table_block(Block& b, level_decode_shared& s, const uint8_t* c
   if (!from.sound) return false;
   if (source.huffman) {
     const uint32_t* const lookups = source.lookups;
-    const level_body_at body = load_level_body(b, s, in, from.at, from.size);
-    return decode_huffman(b, s, body, n, lookups);
+    load_level_body(b, s, in, from);
+    return decode_huffman(b, s, from.size, n, lookups);
   }
   if (from.code == raw_block || !decode_levels(b, s, in, from, n)) return false;
   typename Block::template each<uint32_t> bad;

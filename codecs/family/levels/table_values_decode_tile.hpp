@@ -36,7 +36,7 @@ struct table_head {
 template <class Block, class Args, class Head>
 DR_HD void open_table_values(Block& b, table_open_shared& s, const Args& a, Head&& head) {
   const tile_job& job = job_of_tile(a, b.index());
-  const auto* const in = static_cast<const uint8_t*>(job.in);
+  const uint8_t* const in = input_of(job);
   // (One lane reads it for all: a kernel beside this one may raise the row's fault.)
   const uint64_t n = b.template once<uint64_t>([&] { return live_count(job) * job.width; }), size = *job.in_size;
   const unsigned unit = value_size(a.common.dtype);
@@ -102,7 +102,7 @@ DR_HD void decode_table_values(Block& b, level_decode_shared& s, const Args& a) 
   if (rest == 0) return;
   const auto length = static_cast<uint32_t>(rest < level_block ? rest : level_block);
   auto& source = *reinterpret_cast<table_values_source*>(a.common.of(job));
-  const auto* const in = static_cast<const uint8_t*>(job.in);
+  const uint8_t* const in = input_of(job);
   const uint32_t dtype = a.common.dtype;
   if (source.raw) return copy_table_values(b, job, in, dtype, begin, length);
   const uint64_t size = *job.in_size, from = source.signs + ceil_div(n, 8), blocks = level_blocks(n);

@@ -12,6 +12,7 @@ constinit const codec_notes golomb_notes = {.codec = &golomb_codec,
                                                 [](double) {
                                                   return std::vector<codec_argument>{{}, {"adaptive", 1}};
                                                 },
-                                            .lists_starts = true};
+                                            .lists_starts = true,
+                                            .reads_frames = true};
 
 }  // namespace dr

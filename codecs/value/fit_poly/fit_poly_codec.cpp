@@ -258,5 +258,6 @@ constinit const dr_codec fit_poly_codec =
     make_codec("fit_poly", "the sorted values as polynomial pieces; sends their order beside", 3, DR_ROLE_VALUE,
                DR_REORDERS | DR_NEEDS_FINITE, &cpu,
                {.dtypes = all_value_dtypes, .params = params, .fields = fields, .cuda = &fit_poly_cuda});
+constinit const codec_notes fit_poly_notes = {.codec = &fit_poly_codec, .reads_frames = true};
 
 }  // namespace dr

@@ -26,7 +26,7 @@ struct fit_poly_decode {
     if (n == 0) return fit_poly_nothing(b, job, begin == 0);
     if (begin >= n) return;
     // Every block checks the payload; the first block of the job reports the result.
-    const auto* in = static_cast<const uint32_t*>(job.in);
+    const auto* in = reinterpret_cast<const uint32_t*>(input_of(job));
     const uint64_t size = job.in_size && *job.in_size < job.extra ? *job.in_size : job.extra;
     const bool jump = a.common.knots == fit_poly_jump;
     const uint64_t head = jump ? 8 : 4, each = jump ? 2 : 4;

@@ -82,8 +82,9 @@ constinit const dr_codec half_codec =
     make_codec("half", "f16 or bf16, rounded to nearest; too large values saturate", 4, DR_ROLE_VALUE,
                DR_FIXED_SIZE | DR_NEEDS_FINITE, &operations,
                {.dtypes = all_value_dtypes, .params = params, .fields = fields, .cuda = &half_cuda});
-constinit const codec_notes half_notes = {.codec = &half_codec, .tries = [](double error) {
-                                            return error >= 1e-4 ? tried_once(error) : std::vector<codec_argument>{};
-                                          }};
+constinit const codec_notes half_notes = {
+    .codec = &half_codec,
+    .tries = [](double error) { return error >= 1e-4 ? tried_once(error) : std::vector<codec_argument>{}; },
+    .reads_frames = true};
 
 }  // namespace dr

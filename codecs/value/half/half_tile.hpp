@@ -55,7 +55,7 @@ struct half_decode {
     const tile_job& job = job_of_tile(a, b.index());
     const uint64_t n = live_count(job) * job.width, begin = uint64_t{b.index() - job.first_tile} * half_values;
     const uint64_t size = *job.in_size;
-    const auto* const in = static_cast<const uint16_t*>(job.in);
+    const auto* const in = reinterpret_cast<const uint16_t*>(input_of(job));
     b.phase([&](unsigned lane) {
       if (begin == 0 && lane == 0 && job.fault->code == DR_OK) {
         if (n != 0 && size != 2 * n)

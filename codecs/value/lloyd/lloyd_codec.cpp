@@ -170,5 +170,6 @@ constexpr dr_ops operations = cpu_ops<need, encode, decode>();
 constinit const dr_codec lloyd_codec =
     make_codec("lloyd", "a few levels fitted to the values (Lloyd, Max), entropy-coded", 11, DR_ROLE_VALUE,
                DR_NEEDS_FINITE, &operations, {.dtypes = all_value_dtypes, .params = params, .cuda = &lloyd_cuda});
+constinit const codec_notes lloyd_notes = {.codec = &lloyd_codec, .reads_frames = true};
 
 }  // namespace dr

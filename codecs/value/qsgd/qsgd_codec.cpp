@@ -51,5 +51,6 @@ constinit const dr_codec qsgd_codec =
     make_codec("qsgd", "stochastic uniform levels of a bucket's norm; unbiased", 2, DR_ROLE_VALUE,
                DR_FIXED_SIZE | DR_NEEDS_FINITE | DR_PRIVATE_RANDOM, &operations,
                {.dtypes = all_value_dtypes, .params = params, .fields = fields, .cuda = &qsgd_cuda});
+constinit const codec_notes qsgd_notes = {.codec = &qsgd_codec, .reads_frames = true};
 
 }  // namespace dr

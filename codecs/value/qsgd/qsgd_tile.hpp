@@ -144,26 +144,27 @@ struct qsgd_decode {
   DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
     const tile_job& job = job_of_tile(a, b.index());
     const uint64_t in_size = *job.in_size;
+    const uint8_t* const in = input_of(job);
     const qsgd_layout l = a.common.layout(live_count(job) * job.width);
     const uint64_t begin = uint64_t{b.index() - job.first_tile} * a.common.tile, end = begin + a.common.tile;
     b.phase([&](unsigned lane) {
-      if (begin == 0 && lane == 0 && job.fault->code == DR_OK) whole(job, a.common.dtype, l);
+      if (begin == 0 && lane == 0 && job.fault->code == DR_OK) whole(job, in, a.common.dtype, l);
       if (begin >= l.n || in_size != l.size) return;
       const uint64_t bucket = begin / l.bucket;
       const auto before = static_cast<uint32_t>(begin - bucket * l.bucket);
       with_value_type(a.common.dtype, [&](auto type) {
 #pragma unroll 1
         for (uint64_t at = begin; at < end && at < l.n; at += qsgd_decode_step)
-          some<decltype(type)>(job, a.common, l, at, bucket, before + static_cast<uint32_t>(at - begin), lane);
+          some<decltype(type)>(job, in, a.common, l, at, bucket, before + static_cast<uint32_t>(at - begin), lane);
       });
     });
   }
 
  private:
   // The checks of the payload as a whole.
-  DR_HD static void whole(const tile_job& job, uint32_t dtype, const qsgd_layout& l) {
+  DR_HD static void whole(const tile_job& job, const uint8_t* in, uint32_t dtype, const qsgd_layout& l) {
     if (l.n != 0 && *job.in_size != l.size) return raise(job.fault, DR_E_CORRUPT, DR_STREAM_VALUE, 0, *job.in_size);
-    if (!padding_is_zero(static_cast<const uint8_t*>(job.in) + l.norms_size, l.n * l.code_bits))
+    if (!padding_is_zero(in + l.norms_size, l.n * l.code_bits))
       return raise(job.fault, DR_E_CORRUPT, DR_STREAM_VALUE, l.size, 0);
     *job.out_size = l.n * value_size(dtype);
   }
@@ -171,10 +172,10 @@ struct qsgd_decode {
   // Every 256th value of a step, all loads on their way at once; it begins `before` values behind a bucket's first. The
   // payload is as long as its layout.
   template <class T>
-  DR_HD static void some(const tile_job& job, const qsgd_common& c, const qsgd_layout& l, uint64_t begin,
-                         uint64_t bucket, uint32_t before, unsigned lane) {
-    const auto* const norms = static_cast<const uint32_t*>(job.in) + bucket;
-    const uint32_t* const words = static_cast<const uint32_t*>(job.in) + l.buckets + begin / 32 * l.code_bits;
+  DR_HD static void some(const tile_job& job, const uint8_t* in, const qsgd_common& c, const qsgd_layout& l,
+                         uint64_t begin, uint64_t bucket, uint32_t before, unsigned lane) {
+    const auto* const norms = reinterpret_cast<const uint32_t*>(in) + bucket;
+    const uint32_t* const words = reinterpret_cast<const uint32_t*>(in) + l.buckets + begin / 32 * l.code_bits;
     auto* const out = static_cast<typename T::bits*>(job.out) + begin;
     const uint32_t n = l.n - begin < qsgd_decode_step ? static_cast<uint32_t>(l.n - begin) : qsgd_decode_step;
     constexpr unsigned per_lane = qsgd_decode_step / lanes;

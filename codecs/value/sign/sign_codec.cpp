@@ -104,5 +104,6 @@ constinit const dr_codec sign_codec =
     make_codec("sign", "one bit a value: SignSGD, EF-SignSGD, 1-bit SGD, TBQ by its scale", 12, DR_ROLE_VALUE,
                DR_FIXED_SIZE | DR_NEEDS_FINITE, &operations,
                {.dtypes = all_value_dtypes, .params = params, .fields = fields, .cuda = &sign_cuda});
+constinit const codec_notes sign_notes = {.codec = &sign_codec, .reads_frames = true};
 
 }  // namespace dr

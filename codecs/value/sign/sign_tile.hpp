@@ -148,7 +148,7 @@ struct sign_decode {
     const tile_job& job = job_of_tile(a, b.index());
     const uint64_t n = live_count(job) * job.width, begin = uint64_t{b.index() - job.first_tile} * sign_values;
     const uint64_t size = *job.in_size;
-    const auto* const in = static_cast<const uint8_t*>(job.in);
+    const uint8_t* const in = input_of(job);
     const uint8_t* const bits = in + 4 * a.common.means;
     const bool fits = n == 0 || size == a.common.size(n);
     uint32_t sent_below = a.common.level, sent_other = a.common.level;

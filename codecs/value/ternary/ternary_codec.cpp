@@ -78,5 +78,6 @@ constinit const dr_codec ternary_codec =
     make_codec("ternary", "-1, 0 or 1 of a scale by chance, five a byte; unbiased but for clipping (TernGrad)", 13,
                DR_ROLE_VALUE, DR_FIXED_SIZE | DR_NEEDS_FINITE | DR_PRIVATE_RANDOM, &operations,
                {.dtypes = all_value_dtypes, .params = params, .cuda = &ternary_cuda});
+constinit const codec_notes ternary_notes = {.codec = &ternary_codec, .reads_frames = true};
 
 }  // namespace dr

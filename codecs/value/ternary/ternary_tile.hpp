@@ -174,9 +174,9 @@ struct ternary_decode {
     const tile_job& job = job_of_tile(a, b.index());
     const uint64_t n = live_count(job) * job.width, begin = uint64_t{b.index() - job.first_tile} * ternary_values;
     const uint64_t size = *job.in_size;
-    const auto* const body = static_cast<const uint8_t*>(job.in) + 4;
+    const uint8_t *const in = input_of(job), *const body = in + 4;
     const bool fits = n == 0 || size == ternary_size(n);
-    const uint32_t sent = fits && n ? *static_cast<const uint32_t*>(job.in) : 0;
+    const uint32_t sent = fits && n ? *reinterpret_cast<const uint32_t*>(in) : 0;
     b.phase([&](unsigned lane) {
       if (begin == 0 && lane == 0 && job.fault->code == DR_OK) {
         if (!fits)

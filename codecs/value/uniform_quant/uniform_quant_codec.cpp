@@ -222,8 +222,11 @@ constinit const dr_codec uniform_quant_codec =
                9, DR_ROLE_VALUE, DR_NEEDS_FINITE, &operations,
                {.dtypes = all_value_dtypes, .params = params, .cuda = &uniform_quant_cuda});
 constinit const codec_notes uniform_quant_notes = {
-    .codec = &uniform_quant_codec, .tries = [](double error) {
-      return error >= 1e-5 ? std::vector<codec_argument>{{"error", error}} : std::vector<codec_argument>{};
-    }};
+    .codec = &uniform_quant_codec,
+    .tries =
+        [](double error) {
+          return error >= 1e-5 ? std::vector<codec_argument>{{"error", error}} : std::vector<codec_argument>{};
+        },
+    .reads_frames = true};
 
 }  // namespace dr

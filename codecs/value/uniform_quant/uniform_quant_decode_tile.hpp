@@ -26,7 +26,7 @@ struct uniform_quant_open {
   template <class Block>
   DR_HD static void run(Block& b, shared& s, const args& a, unsigned) {
     const tile_job& job = job_of_tile(a, b.index());
-    const auto* const in = static_cast<const uint8_t*>(job.in);
+    const uint8_t* const in = input_of(job);
     // (One lane reads it for all: a kernel beside this one may raise the row's fault.)
     const uint64_t n = b.template once<uint64_t>([&] { return live_count(job) * job.width; }), size = *job.in_size;
     const unsigned unit = value_size(a.common.dtype);
@@ -80,7 +80,7 @@ struct uniform_quant_decode {
     if (rest == 0) return;
     const auto length = static_cast<uint32_t>(rest < level_block ? rest : level_block);
     auto& source = *reinterpret_cast<uniform_quant_source*>(a.common.of(job));
-    const auto* const in = static_cast<const uint8_t*>(job.in);
+    const uint8_t* const in = input_of(job);
     const uint32_t dtype = a.common.dtype;
     const unsigned unit = value_size(dtype);
     if (source.raw) return copy(b, job, in + 1 + begin * unit, dtype, begin, length, nullptr);
