@@ -151,7 +151,8 @@ def expected(row, gpu):
     all_of = list(table(row, gpu))
     beside = sum(min(BESIDE_LIMIT, BESIDE * min(a["us"], b["us"])) for a, b in zip(all_of, all_of[1:])
                  if b["kernel"] == "select_solve" and a["kernel"] == "select_filter"
-                 or b["kernel"] == "tell_decoded"
+                 or b["kernel"] == "tell_decoded" or (b["kernel"] == "select_fallback" and not Row(row).fails)
+                 or (a["kernel"], b["kernel"]) == ("pack_frame", "qsgd_decode")
                  or any(i["kernel"] in INDICES and v["kernel"].startswith(BESIDE_INDICES) for i, v in ((a, b), (b, a))))
     return sum(launch["us"] for launch in all_of) + BOUNDARY * (len(all_of) - 1) - beside + (SORT if "fit_poly" in row else 0)
 

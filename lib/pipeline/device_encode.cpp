@@ -562,6 +562,7 @@ class device_encoder {
 
   // Subtracts the decoded values from the residual, which holds the accumulator.
   dr_status feedback() {
+    const uint32_t packed = queue_.launches;
     for (uint32_t p = 0; p < b_.wire.size(); ++p) {
       subtract_.clear();
       bool decodes = false, blind = false;
@@ -596,7 +597,9 @@ class device_encoder {
           job.out_size = &w_.rows[i].decoded_size;
           job.count = &w_.rows[i].support_count;
         });
-        if (const dr_status s = run_codec(p, section_value, true)) return s;
+        // Beside pack_frame, which does not read what it writes. (A codec that is not ours may raise a fault, which pack_frame reads.)
+        const bool beside = queue_.launches == packed && reads_frames(b_.wire[p].value());
+        if (const dr_status s = run_codec(p, section_value, true, beside)) return s;
       }
       const uint32_t dtype = b_.wire[p].dtype;
       // Whether a sum may be not finite without being sent: by chance it is not selected, or its position not told.

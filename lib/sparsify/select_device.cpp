@@ -145,9 +145,11 @@ struct group {
     if (s || !reads) return s;
     s = launch_tiles<select_refine<Bits, N>>(
         [](const select_unit&, const select_layout& at) { return at.refine_blocks; });
+    const uint32_t refined = queue.launches;
     if (!s)
       s = launch_tiles<select_compact<Bits, N>>([](const select_unit&, const select_layout& at) { return at.slices; });
-    return s || !samples ? s : fall_back();
+    // Of a tensor one of the two does nothing.
+    return s || !samples ? s : fall_back(queue.launches > refined);
   }
 
   static bool is_filtered(const select_unit& u) {
@@ -182,11 +184,13 @@ struct group {
   }
 
   // At most as many blocks as there are tiles; any number does the work.
-  dr_status fall_back() {
-    const device* const where = static_cast<device_queue*>(exec.device)->where;
+  dr_status fall_back(bool beside) {
+    device_queue& queue = *static_cast<device_queue*>(exec.device);
+    const device* const where = queue.where;
     uint64_t most = 1;
     for (const placed& p : jobs) most = std::max(most, ceil_div(p.job->d, fallback_tile));
     const uint64_t wanted = where ? where->processors() * select_fallback<Bits, N>::blocks_a_processor : 1;
+    queue.beside = beside;
     return launch<select_fallback<Bits, N>>(exec, std::min(wanted, most), args);
   }
 };

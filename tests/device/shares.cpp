@@ -141,6 +141,43 @@ TEST_CASE("indices and values need nothing of one another's launches") {
     }
 }
 
+// The fall-back stands beside select_compact, the decode of what feedback subtracts beside pack_frame.
+TEST_CASE("of a tensor one selection is made, and feedback subtracts what was sent, in any order of launches") {
+  const settings restored;
+  const dr_place at = emulated();
+  for (const floats& values : {two_values(150000), laplace(150000, 11)})
+    for (const char* const value : {"qsgd", "log_quant", "half", "lloyd", "fit_poly"}) {
+      const std::string text = "sparsify=topr(ratio=0.1) feedback=residual index=golomb value=" + std::string(value);
+      CAPTURE(text);
+      const plan p(text);
+      std::vector<uint64_t> states[2];
+      for (uint64_t step = 0; step < 2; ++step) {
+        std::vector<uint8_t> frames[2];
+        for (const bool there : {false, true}) {
+          context c;
+          std::vector<uint64_t>& state = states[there];
+          state.resize((16 + 4 * values.size() + 7) / 8);
+          dr_tensor t = dense(values);
+          t.state = state.data();
+          t.state_size = 8 * state.size();
+          dr_call call{};
+          call.struct_size = sizeof call;
+          call.step = step;
+          alignas(16) static uint8_t room[1 << 20];
+          dr_result result{sizeof result};
+          dr::emulator().swaps = there;
+          CHECK(dr_encode(c.handle, p.handle, &call, there ? &at : nullptr, &t, sizeof t, 1, room, sizeof room,
+                          &result) == DR_OK);
+          dr::emulator().swaps = false;
+          CHECK(c.error() == "");
+          frames[there] = {room, room + result.size};
+        }
+        CHECK(frames[0] == frames[1]);
+        CHECK(states[0] == states[1]);
+      }
+    }
+}
+
 // Codecs read a frame where it is, and beside the launch that checks it; here before that.
 TEST_CASE("a damaged frame is refused though codecs read it before its check, and no byte behind it is read") {
   const settings restored;
