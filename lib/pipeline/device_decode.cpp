@@ -167,7 +167,7 @@ class device_decoder {
         u.frame = static_cast<uint32_t>(f);
         u.takes_dense = r.takes_dense;
         u.continues = r.continues;
-        u.lists = lists_starts(i);
+        u.lists = f ? host_.unpack[i].lists : lists_starts(i);
         host_.unpack.push_back(u);
         // A header may have 8 bytes more, for a tag.
         chunks_ += std::max<uint64_t>(

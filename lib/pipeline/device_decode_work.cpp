@@ -14,16 +14,24 @@ dr_need row_need(const decode_shape& shape, size_t row, uint32_t s) {
   return stream.count_max ? need_of(shape.wire[shape.rows[row].plan].lists[s], stream) : dr_need{};
 }
 
+// Of the rows of a frame, then of those of all others, which have the same capacities.
 template <class Bytes>
-device_decode_row lay_out_slots(const decode_shape& shape, size_t row, Bytes&& bytes) {
-  const auto& r = shape.rows[row];
-  device_decode_row o{};
-  for (uint32_t s = 0; s < section_count; ++s) {
-    o.capacity[s] = std::max(row_need(shape, row, s).payload, r.size[s]);
-    if (!reads_frames(shape.wire[r.plan].lists[s]))
-      o.slot[s] = reinterpret_cast<uint8_t*>(bytes(o.capacity[s] + slack + 16));
+void lay_out_slots(const decode_shape& shape, size_t frames, std::vector<device_decode_row>& rows, Bytes&& bytes) {
+  const size_t n = shape.rows.size();
+  uint32_t plan = ~0u;
+  bool in_frame[section_count] = {};
+  rows.clear();
+  for (size_t i = 0; i < n * frames; ++i) {
+    const auto& r = shape.rows[i % n];
+    for (uint32_t s = 0; s < section_count && plan != r.plan; ++s)
+      in_frame[s] = reads_frames(shape.wire[r.plan].lists[s]);
+    plan = r.plan;
+    device_decode_row& o = rows.emplace_back();
+    for (uint32_t s = 0; s < section_count; ++s) {
+      o.capacity[s] = i < n ? std::max(row_need(shape, i, s).payload, r.size[s]) : rows[i - n].capacity[s];
+      if (!in_frame[s]) o.slot[s] = reinterpret_cast<uint8_t*>(bytes(o.capacity[s] + slack + 16));
+    }
   }
-  return o;
 }
 
 template <class Bytes>
@@ -111,8 +119,7 @@ device_decode_work device_decode_work::lay_out(const decode_shape& shape, size_t
     host.seen[p] = reinterpret_cast<uint32_t*>(bytes(4 * words * frames));
   }
   w.zero_size = memory.used() - zero;
-  host.rows.clear();
-  for (size_t i = 0; i < all; ++i) host.rows.push_back(lay_out_slots(shape, i % n, bytes));
+  lay_out_slots(shape, frames, host.rows, bytes);
   for (size_t i = 0; i < all; ++i) lay_out_row(shape, i % n, host.rows[i], bytes);
   host.sort.assign(shape.wire.size(), {});
   for (uint32_t p = 0; p < shape.wire.size(); ++p) {
