@@ -152,7 +152,7 @@ class device_decoder {
         const auto& r = s_.rows[i];
         const wire_plan& plan = s_.wire[r.plan];
         const device_decode_row& o = work_[f * n + i];
-        unpack_row u{};
+        unpack_row& u = host_.unpack.emplace_back();  // (made in place: copies of what was just written wait for it)
         for (uint32_t s = 0; s < section_count; ++s) {
           u.slot[s] = o.slot[s];
           u.capacity[s] = o.capacity[s];
@@ -168,11 +168,10 @@ class device_decoder {
         u.takes_dense = r.takes_dense;
         u.continues = r.continues;
         u.lists = f ? host_.unpack[i].lists : lists_starts(i);
-        host_.unpack.push_back(u);
         // A header may have 8 bytes more, for a tag.
         chunks_ += std::max<uint64_t>(
             1, ceil_div((n == 1 ? s_.header.shape.header_size + 8 : 0) + padded(r.payload), frame_tile));
-        merge_row m{};
+        merge_row& m = host_.merge.emplace_back();
         m.support = o.sorted ? o.sorted : o.support;
         m.values = o.in_order ? o.in_order : o.values;
         m.frame = host_.frames[f].data;
@@ -188,7 +187,6 @@ class device_decoder {
         m.dtype = static_cast<uint8_t>(plan.dtype);
         m.whole = plan.index().whole();
         m.lists = u.lists;
-        host_.merge.push_back(m);
         row_tiles_ += std::max<uint64_t>(1, ceil_div(r.decoded_max, row_tile));
         if (s_.patches) list_base(f * n + i, m, part_of(outs[r.tensor], r));
       }
@@ -308,20 +306,21 @@ class device_decoder {
   template <class Fill>
   void jobs_of(uint32_t p, uint32_t s, Fill&& fill) {
     jobs_.clear();
-    for (size_t i = 0; i < work_.size(); ++i) {
-      const size_t row = i % s_.rows.size();
-      const stream_shape shape = stream_of(s_, row, s);
-      if (s_.rows[row].plan != p || shape.count_max == 0) continue;
-      dr_job job = shape_job(shape);
-      job.in = work_[i].slot[s];
-      job.in_max = work_[i].capacity[s];
-      job.in_size = &w_.result[i].section[s].size;
-      job.out_size = w_.made + i;
-      job.fault = &w_.rows[i].fault;
-      job.count = &w_.rows[i].support_count;
-      fill(i, job);
-      jobs_.push_back(job);
-    }
+    const size_t n = s_.rows.size();
+    for (size_t f = 0; f < frames_; ++f)
+      for (size_t row = 0; row < n; ++row) {
+        const stream_shape shape = stream_of(s_, row, s);
+        if (s_.rows[row].plan != p || shape.count_max == 0) continue;
+        const size_t i = f * n + row;
+        dr_job& job = jobs_.emplace_back(shape_job(shape));
+        job.in = work_[i].slot[s];
+        job.in_max = work_[i].capacity[s];
+        job.in_size = &w_.result[i].section[s].size;
+        job.out_size = w_.made + i;
+        job.fault = &w_.rows[i].fault;
+        job.count = &w_.rows[i].support_count;
+        fill(i, s_.rows[row], job);
+      }
   }
 
   // beside: it needs nothing that the launch before its first one writes, nor one beside which that stands.
@@ -344,9 +343,9 @@ class device_decoder {
     // Beside unpack_frames, which is ahead of the first plan, stand those that read what it checks.
     const bool early = p == 0 && reads_frames(plan.index()), early_values = p == 0 && reads_frames(plan.value());
     if (!plan.index().whole()) {
-      jobs_of(p, section_index, [&](size_t i, dr_job& job) {
+      jobs_of(p, section_index, [&](size_t i, const decode_shape::row& r, dr_job& job) {
         job.out = work_[i].blocks ? work_[i].blocks : work_[i].support;
-        job.out_capacity = 4 * plan.index().keys(s_.rows[i % s_.rows.size()].support_max);
+        job.out_capacity = 4 * plan.index().keys(r.support_max);
         job.count = &w_.result[i].coded;
         job.tell_count = &w_.result[i].expected;
         if (host_.merge[i].lists && host_.merge[i].starts)
@@ -362,19 +361,19 @@ class device_decoder {
       if (const dr_status s = launched(launch<gather_bases>(queue_.exec(), assign_blocks_, bases))) return s;
     }
     if (!copies_values(plan)) {
-      jobs_of(p, section_value, [&](size_t i, dr_job& job) {
+      jobs_of(p, section_value, [&](size_t i, const decode_shape::row& r, dr_job& job) {
         job.base = work_[i].based;
         job.out = work_[i].values;
-        job.out_capacity = s_.rows[i % s_.rows.size()].support_max * row_bytes;
+        job.out_capacity = r.support_max * row_bytes;
       });
       if (const dr_status s = run_codec(p, section_value, beside)) return s;
     }
     if (plan.carries_order) return sort(p);
     if (!plan.order().count) return DR_OK;
-    jobs_of(p, section_order, [&](size_t i, dr_job& job) {
+    jobs_of(p, section_order, [&](size_t i, const decode_shape::row& r, dr_job& job) {
       job.out = work_[i].order;
-      job.out_capacity = 4 * s_.rows[i % s_.rows.size()].support_max;
-      job.universe = s_.rows[i % s_.rows.size()].support_max;
+      job.out_capacity = 4 * r.support_max;
+      job.universe = r.support_max;
     });
     if (const dr_status s = run_codec(p, section_order)) return s;
     return permute(p);
@@ -384,12 +383,12 @@ class device_decoder {
   dr_status expand(uint32_t p) {
     const uint32_t block = s_.wire[p].index().block;
     if (block == 1) return DR_OK;
-    jobs_of(p, section_index, [&](size_t i, dr_job& job) {
+    jobs_of(p, section_index, [&](size_t i, const decode_shape::row& r, dr_job& job) {
       job.in = work_[i].blocks;
       job.out = work_[i].support;
       job.count = &w_.result[i].expected;
       job.tell_count = &w_.rows[i].support_count;
-      job.universe = s_.rows[i % s_.rows.size()].universe;
+      job.universe = r.universe;
     });
     return launched(
         launch_jobs<expand_lists>(queue_.exec(), jobs_.data(), jobs_.size(), no_common{}, [&](size_t i, tile_job& t) {
@@ -400,7 +399,7 @@ class device_decoder {
   }
 
   dr_status permute(uint32_t p) {
-    jobs_of(p, section_value, [&](size_t i, dr_job& job) {
+    jobs_of(p, section_value, [&](size_t i, const decode_shape::row&, dr_job& job) {
       job.in = work_[i].values;
       job.tell = work_[i].order;
       job.out = work_[i].in_order;
@@ -417,7 +416,7 @@ class device_decoder {
 
   // Sorts keys that carry the order, and permutes their values. Keys include the number of the job in the launch.
   dr_status sort(uint32_t p) {
-    jobs_of(p, section_value, [&](size_t i, dr_job& job) {
+    jobs_of(p, section_value, [&](size_t i, const decode_shape::row&, dr_job& job) {
       job.in = work_[i].support;
       job.tell = work_[i].values;
       job.out = work_[i].sorted;

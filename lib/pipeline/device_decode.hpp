@@ -38,6 +38,7 @@ struct decode_shape {
   };
   std::vector<wire_plan> wire;
   std::vector<row> rows;
+  uint64_t serial = 0;   // of a batch, and no other shape's; 0: of a frame
   bool patches = false;  // its rows are
   uint32_t cuts = 0;     // outputs that are parts of the one row (bucket=flat); 0: each is its rows'
   header_layout layout;  // without a tag
@@ -59,12 +60,35 @@ struct device_decode_row {
   uint32_t* starts;                    // of the output's tiles
 };
 
+struct device_decode_scratch;
+// The layout of a decode's memory on a GPU: in one workspace, or only measured.
+struct device_decode_work {
+  std::byte* zero = nullptr;  // the part that a call zeroes first
+  uint64_t zero_size = 0, size = 0;
+  device_row* rows = nullptr;
+  unpack_result* result = nullptr;
+  uint64_t* made = nullptr;
+  unpack_state* state = nullptr;
+  gate_state *gate = nullptr, *back = nullptr;
+  uint64_t* patched = nullptr;  // of a patch: the checks of base and result of every row, as found
+  std::byte* blob = nullptr;    // descriptors
+
+  // base nullptr: only measures. Fills the rows, scratch, bitmaps and sorts of `host`.
+  static device_decode_work lay_out(const decode_shape& shape, size_t frames, std::byte* base,
+                                    device_decode_scratch& host);
+};
+
 // Host memory for the descriptors of a call. A context reuses it, so that steady state allocates nothing.
 struct device_decode_scratch {
   struct room {
     std::byte* at;
     uint64_t size;
   };
+  // The last layout, of a shape of a batch: calls with the same memory, one after the other, lay out nothing.
+  uint64_t laid_out = 0;  // its serial; 0: none
+  size_t frames_laid_out = 0;
+  std::byte* base = nullptr;
+  device_decode_work work;
   std::vector<device_decode_row> rows;
   std::vector<room> scratch;  // of a section of a plan
   std::vector<uint32_t*> seen;

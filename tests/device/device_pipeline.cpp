@@ -1117,6 +1117,50 @@ TEST_CASE("for any frame with a right check, a GPU that knows its batch accepts 
   CHECK(taken > 1000);
 }
 
+// The layout of a workspace is kept from call to call.
+TEST_CASE("batches and numbers of frames may take turns in one context and one workspace") {
+  const plan sparse("sparsify=topr(ratio=0.1) index=golomb value=qsgd"), all("index=all value=half");
+  const context c;
+  const dr_place place = emulated(1);
+  struct kind {
+    const plan& p;
+    std::vector<gradient> g;
+    dr_batch* batch = nullptr;
+    bytes frame;
+    floats once, twice;
+  };
+  kind kinds[] = {{sparse, {make(DR_F32, 3000, 1)}}, {all, {make(DR_F32, 700, 2)}}, {sparse, {make(DR_F32, 3000, 3)}}};
+  size_t largest = 0;
+  for (kind& k : kinds) {
+    const dr_tensor t = k.g[0].tensor();
+    REQUIRE(dr_batch_create(c.handle, k.p.handle, &place, &t, sizeof t, 1, 0, &k.batch) == DR_OK);
+    k.frame = encode_at(nullptr, k.p, k.g).frame;
+    k.once = decode_at(nullptr, k.frame, k.g).values[0];
+    for (const float x : k.once) k.twice.push_back(x + x);
+    size_t size = 0;
+    REQUIRE(dr_batch_merge_workspace(k.batch, 2, &size, nullptr) == DR_OK);
+    largest = std::max(largest, size);
+  }
+  std::vector<uint64_t> memory(largest / 8 + 16);
+  auto* const workspace =
+      reinterpret_cast<uint8_t*>(memory.data()) + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64);
+  for (int turn = 0; turn < 40; ++turn) {
+    kind& k = kinds[turn % 7 % 3];
+    const size_t n = 1 + turn % 5 % 2;
+    INFO("turn " << turn << ", batch " << turn % 7 % 3 << ", " << n << " frames");
+    const std::vector<dr_bytes> frames(n, {k.frame.data(), k.frame.size()});
+    floats values(k.once.size(), -77);
+    dr_tensor_out out = client::dense_out(values);
+    dr_result result{};
+    result.struct_size = sizeof result;
+    REQUIRE(dr_batch_merge(c.handle, k.batch, &place, frames.data(), nullptr, n, nullptr, &out, sizeof out, 1,
+                           workspace, 8 * memory.size() - 64, &result) == DR_OK);
+    CHECK(result.status == DR_OK);
+    CHECK(values == (n == 1 ? k.once : k.twice));
+  }
+  for (const kind& k : kinds) dr_batch_destroy(k.batch);
+}
+
 // Golomb's bound has no room for them, so the launch has fewer blocks than the row has chunks.
 TEST_CASE("of a row of raw keys that is longer than any its encoder makes a GPU that knows its batch reads all") {
   constexpr size_t d = 100000, n = 3000;
