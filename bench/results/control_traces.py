@@ -173,7 +173,7 @@ def write(found, folder):
 
 def page(found, live):
     """found: `traces` of control.json. live: rows of control_live.jsonl"""
-    lines = ["# The controller on links whose rate changes", "", "`bench/results/control_traces.py` writes this page; [control.json](control.json) has the numbers. Virtual time, up to the section [Live](#live-over-links-that-tbf-shapes): a model, not a measurement of a network.", "", DEFINITION, "",
+    lines = ["# The controller on links whose rate changes", "", *control_live_page.verdict(live), "", "`bench/results/control_traces.py` writes this page; [control.json](control.json) has the numbers. Virtual time, up to the section [Live](#live-over-links-that-tbf-shapes): a model, not a measurement of a network.", "", DEFINITION, "",
              "Ladder: " + ", ".join(f"{name} (`{plan or 'dense'}`)" for name, plan in LADDER.items()) + ". Laws: " + ", ".join(f"`{options_of(law, TARGET)}`" for law in LAWS) + ".", "",
              "![rungs over time](control.svg)", "", "| trace | plan | mean step, ms | transfer, ms | bytes a step | steps that meet D | delivered | step against best, worst | delivered against best | settled at | |", "|---|---|---|---|---|---|---|---|---|---|---|"]
     for name, result in found.items():

@@ -286,13 +286,15 @@ As GRACE shows methods (Xu et al. 2021): the throughput of a training beside den
 
 {throughput_words(links)}
 
+GRACE's own study has seven models, one to eight workers and links up to 25 Gbit/s; this is one model, two ranks and two links.
+
 ![throughput against score](methods_throughput.svg)
 
 {throughput_table(links, scores[LINKED])}
 
 ## Ours that nothing here beats in both size and quality
 
-Bytes of a step and mean score on 2 ranks. The set: all methods of the literature with scores of 2 ranks here, each in the plan of the table or as torch has it; dense and 16 bits among them. Of ours: the plans with a residual.
+Bytes of a step and mean score on 2 ranks, of the trainings of [train.md](train.md), so before 572117f8: plans that sparsify take a unit as one tensor since, and Top-1 % sends about half of these bytes, as in the table above. The set: all methods of the literature with scores of 2 ranks here, each in the plan of the table or as torch has it; dense and 16 bits among them. Of ours: the plans with a residual.
 A plan is left out if some method has no more bytes and no less mean score. **Within the spread of the seeds** is no lead: the means differ by less than the standard error of their difference.
 
 {unbeaten(scores)}

@@ -353,7 +353,7 @@ LIMITS = {
 
 def verdict(key):
     checks = list(LIMITS[key])
-    missed = [f"{what} {measured:.3g} of {limit:g}" for what, measured, limit, good in checks if not good]
+    missed = [f"{what} {measured:.4g} of {limit:g}" for what, measured, limit, good in checks if not good]
     return "not measured yet" if not checks else f"met, all {len(checks)}" if not missed else f"**missed**, {len(missed)} of {len(checks)}: " + "; ".join(missed)
 
 

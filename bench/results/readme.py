@@ -70,7 +70,7 @@ def accumulator():
     return f"""
 ResNet-20 ({copy['d']:,} parameters) in the middle of training, `sparsify=topr(ratio=0.01)` of the gradient plus the residual; {machine(made)}, medians.
 Each step sends 1 % of the values; the others wait in the residual and go out later. The *coding error* is the relative L2 error of that 1 %. Sparsifying takes another {us(sparsify)}.
-Decode also writes the zeros of the dense tensor, so it may take longer than encode. The Bloom filter is the paper's own method: it is asked about every element. Commit {made['commit']}.
+Decode also writes the zeros of the dense tensor, so it may take longer than encode. The Bloom filter is the paper's own method: it is asked about every element (its P2 chooses by a rule of ours). Commit {made['commit']}.
 
 {chr(10).join(lines)}
 

@@ -113,7 +113,7 @@ Presets of the tool (`deepreduce presets`) have these plans, and tests/unit/comp
   Huffman-coded number of bytes. Ours take fewer bits an index, and more a value, for the bytes of the two means are in the Huffman code, too. There is no MinMaxSketch here.
   `auto(error=0.17)` is a smaller frame with less error.
 - The paper has its volume on NCF, too, 0.2175 with 60 % nonzeros: 11.6 bits each. With how many buckets it does not say, so this is not reproduced.
-- `lloyd(levels=2)` is the smallest, and far off. Beside BF-P2 + QSGD the fair rows are `auto(error=0.07)`, which is about as far off, and `auto(error=0.06)`, which is less.
+- `auto(error=0.17)` is the smallest, then `lloyd(levels=2)`; both are far off. Beside BF-P2 + QSGD the fair rows are `auto(error=0.07)`, which is about as far off, and `auto(error=0.06)`, which is less.
 
 ## Fig. 16's methods, dense, on the whole gradient of ResNet-20 (a stand-in: no package carries ResNet-50's)
 

@@ -25,7 +25,7 @@ Made by `train.py` from `train.jsonl`. Data-parallel training over torch.distrib
 the same model on the same batches, and all ranks' parameters were {identical}.
 
 - **Score**: on held-out data after the last step, mean ± standard deviation over the seeds (their number in brackets). **vs dense**: where a method's mean lies: `=` in the range of dense's seeds, `+` above it, `−` below; of one seed a range is a point, which says little.
-- **Bytes**: what a rank sends in a step of the second half, by gloo's rings: an all-reduce of b bytes 2 (n − 1) / n · b, an all-gather of slots of b bytes (n − 1) · b. Slots, not frames: they have room for an eighth more.
+- **Bytes**: what a rank sends in a step of the second half, by gloo's rings: an all-reduce of b bytes 2 (n − 1) / n · b, an all-gather of slots of b bytes (n − 1) · b. Slots, not frames: they have room for an eighth more. Since 572117f8 a plan that sparsifies takes all tensors of a unit as one, small ones too: Top-1 % sends about half of these bytes.
 - **Bits**: of index, value and order a nonzero, in rank 0's first inspected frame → in its last. Small tensors (below 1,000 elements) travel dense in the same frame: in the bytes, not in the bits.
 - **PowerSGD** is torch's own hook, rank 1, after 10 dense steps (warm start, error feedback), in one bucket: with more it aborts or hangs on gloo.
 

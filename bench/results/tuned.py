@@ -10,6 +10,7 @@ here = Path(__file__).resolve().parent
 sys.path[:0] = [str(here.parents[1]), str(here)]
 from bench.train import train_results  # noqa: E402
 from bench.train.tuned_rates import FULL, METHODS, RATES, SEEDS, best_rate, tuned  # noqa: E402
+from curves import Curve, reached, table  # noqa: E402
 from paired import Interval, paired  # noqa: E402
 
 TITLES = {
@@ -19,7 +20,6 @@ TITLES = {
 COLOURS = dict(zip(METHODS, ("#000000", "#999999", "#0072b2", "#56b4e9", "#009e73", "#d55e00", "#cc79a7")))
 BYTES, LOSS, LAG = 0.02, 0.01, 0.10  # of the claims
 Row = Dict[str, Any]
-Curve = Sequence[Tuple[float, float]]
 
 # Written before the first run, and not changed since: the history of this file has it.
 CLAIMS = """1. **Loss.** A method that sends at most 2 % of dense's bytes ends with a held-out loss that is above dense's by no more than two standard errors of the difference, paired by seed, and by no more than 1 % of dense's loss.
@@ -28,16 +28,6 @@ CLAIMS = """1. **Loss.** A method that sends at most 2 % of dense's bytes ends w
 4. **Momentum correction.** DGC ends with less loss than Top-1 % with a residual, by the same measure.
 5. **Blocks.** Blocks end with less loss than Top-1 % with a residual, in the same bytes, by the same measure.
 6. **A check.** bf16 and dense do not differ: the interval of their difference has 0 in it."""
-
-
-def reached(curve: Curve, loss: float) -> Optional[float]:
-    """The first step at which the curve is at the loss or below, on a line between its points; None: it is nowhere."""
-    before: Optional[Tuple[float, float]] = None
-    for step, now in curve:
-        if now <= loss:
-            return step if before is None else before[0] + (step - before[0]) * (before[1] - loss) / (before[1] - now)
-        before = (step, now)
-    return None
 
 
 def lags(curve: Curve, dense: Curve, first: float) -> List[Tuple[float, float, bool]]:
@@ -97,11 +87,6 @@ def between(interval: Interval, digits: int) -> str:
 
 def percent(lag: Tuple[float, float, bool]) -> str:
     return f"{'' if lag[2] else '> '}{100 * lag[1]:+.0f} %".replace("> +", "> ")
-
-
-def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    rule = "|".join("---" if i == 0 else "---:" for i in range(len(head)))
-    return "\n".join([f"| {' | '.join(head)} |", f"|{rule}|", *(f"| {' | '.join(line)} |" for line in lines)])
 
 
 def results(m: Measured) -> str:
@@ -187,7 +172,7 @@ Made by `tuned.py` of `tuned.jsonl`; `python -m bench.train.tuned_rates` measure
 
 LIMITS = """## What this does not show
 
-- One small model, one data set, 2 ranks: nothing on larger models, on text, on Adam, or on more ranks, where less of what is selected is shared.
+- One small model, one data set, 2 ranks: nothing on larger models, on text, on Adam, or on more ranks, where less of what is selected is shared. A transformer of 10 to 25 million parameters, trained on a GPU, was to be the second model: no device has run it.
 - Three seeds: an interval is 4.3 standard errors to each side, so only large differences are shown, and an interval with 0 in it does not show that there is none.
 - A rate that is best after one epoch need not be best after all of them; the grid has factors of two. The schedule, the momentum and the weight decay are one for all.
 - The lag is of points half an epoch apart, on lines between them, and of losses that vary from point to point.
