@@ -1,5 +1,7 @@
 """The next byte of Python's own help texts (pydoc_data.topics, which every interpreter has): a small GPT."""
 
+from typing import Tuple
+
 from pydoc_data.topics import topics
 
 import torch
@@ -10,6 +12,8 @@ from bench.train.task import Setting, Task, count_right
 
 BATCH, LENGTH = 4, 64  # sequences a rank, bytes
 HELD_OUT = 20  # of the text the last one of so many parts
+JUDGED = 48  # sequences of it by which a loss is judged
+Batch = Tuple[torch.Tensor, torch.Tensor]  # inputs, labels
 
 
 class ByteGPT(nn.Module):
@@ -28,10 +32,22 @@ class ByteGPT(nn.Module):
         return self.head(self.layers(self.token(text) + self.place, mask=self.mask, is_causal=True))
 
 
-def byte_gpt(seed):
+def split_text():
+    """(the text, where its held-out part begins)"""
     text = torch.frombuffer(bytearray("\n".join(topics.values()).encode()), dtype=torch.uint8).long()
-    cut = len(text) - len(text) // HELD_OUT
-    held_out = text[cut:][: (len(text) - cut) // (LENGTH + 1) * (LENGTH + 1)].view(-1, LENGTH + 1)
+    return text, len(text) - len(text) // HELD_OUT
+
+
+def held_out() -> Batch:
+    """Sequences that lie evenly over the held-out part."""
+    text, cut = split_text()
+    rows = text[cut + torch.linspace(0, len(text) - cut - LENGTH - 1, JUDGED).long()[:, None] + torch.arange(LENGTH + 1)]
+    return rows[:, :-1], rows[:, 1:]
+
+
+def byte_gpt(seed):
+    text, cut = split_text()
+    judged = text[cut:][: (len(text) - cut) // (LENGTH + 1) * (LENGTH + 1)].view(-1, LENGTH + 1)
 
     def batches(generator):
         while True:
@@ -44,7 +60,7 @@ def byte_gpt(seed):
         optimizer=lambda module: torch.optim.AdamW(module.parameters(), lr=1e-3),
         batches=batches,
         loss=lambda module, batch: F.cross_entropy(module(batch[0]).flatten(0, 1), batch[1].flatten()),
-        score=lambda module, rank, ranks: count_right(module, held_out[:, :-1], held_out[:, 1:], rank, ranks),
+        score=lambda module, rank, ranks: count_right(module, judged[:, :-1], judged[:, 1:], rank, ranks),
     )
 
 

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from bench.predict_proof import proof_jobs
-from bench.train import changing_links, methods, one_run, outer_worker, tuned_run
+from bench.train import changing_links, methods, one_run, outer_worker, tuned_run, which_plan
 
 KINDS = {
     "quality": one_run.quality,
@@ -26,6 +26,7 @@ KINDS = {
     "control": changing_links.one_run,
     "outer": outer_worker.work,
     "tuned": tuned_run.train,
+    "which": which_plan.train,
 }
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
