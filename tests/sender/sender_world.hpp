@@ -30,6 +30,7 @@ struct settings {
   uint64_t dense_below = DR_DENSE_BELOW_BY_PLAN, unit_bytes = 0;
   bool on_device = false;  // an emulated one: its memory is the host's
   int32_t order = 0;       // of its lanes and blocks
+  uint32_t threads = 1;    // of a rank's context
 };
 
 using number_types::size_of;
@@ -54,6 +55,7 @@ struct rank {
   std::vector<std::vector<client::bytes>> sent, received, sums, all;  // slots of each unit
   dr_error error{};
 
+  explicit rank(uint32_t threads) : context(threads) {}
   ~rank() { dr_sender_destroy(sender); }
 };
 
@@ -74,7 +76,7 @@ struct world {
   }
 
   std::unique_ptr<rank> make(uint32_t number, dr_status& status, std::string& error) const {
-    auto r = std::make_unique<rank>();
+    auto r = std::make_unique<rank>(how.threads);
     dr_error e{sizeof(dr_error)};
     dr_book* book = nullptr;
     REQUIRE(dr_book_parse(how.book.data(), how.book.size(), nullptr, &book, &e) == DR_OK);
