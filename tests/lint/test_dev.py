@@ -65,6 +65,32 @@ def test_ci_tests_both_builds_and_fails_if_either_does(tmp_path):
         (tmp_path / "calls").unlink()
 
 
+def test_a_build_that_fails_or_is_not_here_stands_in_the_tally(tmp_path):
+    (tmp_path / "a" / "meson-logs").mkdir(parents=True)
+    (tmp_path / "a" / "meson-logs" / "testlog.json").write_text(json.dumps({"name": "unit", "result": "OK"}) + "\n")
+    done = subprocess.run([sys.executable, ROOT / "tests" / "suite.py", "tally", "a=0", "b=build", "build-arm=absent"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == ["failed in b: it does not build", "skipped: build-arm: what it needs is not here", "1 passed, 1 failed, 1 skipped"]
+
+
+def test_all_of_the_matrix_runs_whatever_fails_in_it(tmp_path):
+    """`./dev test --all`, of which each build fails, and nothing for aarch64 is here."""
+    text = (ROOT / "dev").read_text(encoding="utf-8")
+    begin, end = text.index("test_builds() {"), text.index("cmd_quick() {")
+    (tmp_path / "part").write_text(f"""set -euo pipefail
+ran=() names=() arch=() asan=options sanitized=(options)
+meson() {{ :; }}
+test_build() {{ echo "$1"; ran+=("$1=build"); [[ $1 == build ]]; }}
+test_arm() {{ echo arm; ran+=(build-arm=absent); }}
+test_pythons() {{ echo pythons; return 1; }}
+{text[begin:end]}
+test_builds all || true
+echo "${{ran[*]}}"
+""")
+    done = subprocess.run(["bash", tmp_path / "part"], capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["build", "build-asan", "build-clang", "build-tsan", "arm", "pythons", "build=build build-asan=build build-clang=build build-tsan=build build-arm=absent"], done.stderr
+
+
 def quick(*files):
     done = subprocess.run([sys.executable, ROOT / "tests" / "quick.py", BUILD, "--list", *files], capture_output=True, text=True)
     if "ninja" in done.stderr and "FileNotFoundError" in done.stderr or not shutil.which("git"):
