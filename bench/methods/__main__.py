@@ -26,6 +26,7 @@ from deepreduce._native import _library  # noqa: E402
 
 from bench.methods import ours, torch_codes  # noqa: E402
 from bench.peers.python_peers import alternate  # noqa: E402
+from bench.train import train_results  # noqa: E402
 from bench.train.grace_methods import KNOWN, LEVEL, codec_plan, missing_in_library  # noqa: E402
 
 SIZES = (1_000_000, 25_000_000)
@@ -191,6 +192,7 @@ def main() -> int:
     parser.add_argument("--draws", type=int, default=DRAWS, metavar="N", help="of a random plan, for its bias (32)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="bench/results/methods.json, of which methods.md is made")
     given = parser.parse_args()
+    train_results.refuse_unrepeatable(given.out or RESULTS / "methods.json")
     torch.set_num_threads(1)
     names = given.method or list(plans())
     facts = head(given.rounds)  # its load is that of others

@@ -52,6 +52,8 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     given = arguments()
     sys.path.insert(0, str(ROOT / "bindings" / "python"))
+    if not given.page:
+        train_results.refuse_unrepeatable((given.out or RESULTS) / "paper.json")
     if not (given.page or given.quick or given.federated):
         for runs in ("paper", "policies", "zeros"):
             status = subprocess.run([sys.executable, "-m", "bench.train", "--set", runs], cwd=ROOT).returncode

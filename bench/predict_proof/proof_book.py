@@ -242,6 +242,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces are removed
     os.environ.setdefault("DEEPREDUCE_TOOL", str(ROOT / "build" / "tool" / "deepreduce"))
     os.environ.setdefault("DEEPREDUCE_LIBRARY", str(ROOT / "build" / "capi" / "libdeepreduce.so"))
+    if not given.page:
+        train_results.refuse_unrepeatable(given.out)
     failed = 0
     try:
         failed = 0 if given.page else measure(given)

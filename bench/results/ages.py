@@ -13,6 +13,20 @@ import runs
 here = Path(__file__).resolve().parent
 FOLDERS = ("lib", "codecs", "capi")
 LISTED = 3  # commits of a file
+# What README.md and docs/RESULTS.md quote without a commit beside it may be so old, in commits of FOLDERS. A test looks.
+LIMIT = 100
+QUOTED = ("resnet20_accumulator.json", "resnet20_flat.json", "sizes.json", "accumulated.json", "energy.json", "tuned.jsonl")
+# Kept without a commit that main has, and why. Nothing is added: `train_results.refuse_unrepeatable` and `runs.py` see to that.
+UNREPEATABLE = {
+    "control.json": "named no commit",
+    "momentum_correction.json": "named no commit",
+    "gpu_torch_topk.json": "torch alone, on the H100 of 2026-11-22",
+    "train_methods.jsonl": "699ed96 was rebased: 132 of its rows",
+    "train_paper.jsonl": "its commits were rebased",
+    "train.jsonl": "four rows of a tree with changes",
+    "outer_rounds.json": "a tree with changes",
+    "fuzz.jsonl": "hours of commits that were rebased count for none",
+}
 COMMIT = re.compile(r"(?:v[\w.]+-\d+-g)?([0-9a-f]{7,40})(?:-dirty)?")  # as git describes them
 
 
@@ -41,6 +55,12 @@ def newer(commit: str, tree: Path = runs.root) -> int:
     if not name or not runs.is_in_main(name[1], tree):
         return -1
     return int(runs.git(tree, "rev-list", "--count", f"{name[1]}..HEAD", "--", *FOLDERS)[1])
+
+
+def unrepeatable(path: Path) -> List[str]:
+    """Commits of a file that main does not have, or of which the tree had changes; "no commit" where it names none."""
+    commits = named_by(path)
+    return [commit for commit in commits if commit.endswith("-dirty") or newer(commit) < 0] or ([] if commits else ["no commit"])
 
 
 def line(path: Path) -> str:

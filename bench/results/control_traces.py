@@ -20,6 +20,7 @@ sys.path[:0] = [str(ROOT / "bindings" / "python"), str(Path(__file__).parent), s
 
 import control_live_page  # noqa: E402
 import numpy  # noqa: E402
+from bench.train import train_results  # noqa: E402
 from bench.train.control_ladder import LADDER  # noqa: E402
 from deepreduce.control import AdaptiveExchange, Controller  # noqa: E402
 from deepreduce.exchange import Exchange, Loopback  # noqa: E402
@@ -167,13 +168,15 @@ def measure(names, seconds, others=()):
 
 
 def write(found, folder):
-    (folder / "control.json").write_text(json.dumps({"target_ms": 1e3 * TARGET, "ladder": list(LADDER), "plans": LADDER, "laws": [options_of(law, TARGET) for law in LAWS], "compute_ms": 1e3 * COMPUTE, "elements": ELEMENTS, "ranks": RANKS, "traces": found}, indent=1) + "\n", encoding="utf-8")
-    (folder / "control.md").write_text(page(found, control_live_page.read(LIVE)), encoding="utf-8")
+    made = {**train_results.context(), "target_ms": 1e3 * TARGET, "ladder": list(LADDER), "plans": LADDER, "laws": [options_of(law, TARGET) for law in LAWS], "compute_ms": 1e3 * COMPUTE, "elements": ELEMENTS, "ranks": RANKS, "traces": found}
+    (folder / "control.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    (folder / "control.md").write_text(page(made, control_live_page.read(LIVE)), encoding="utf-8")
 
 
-def page(found, live):
-    """found: `traces` of control.json. live: rows of control_live.jsonl"""
-    lines = ["# The controller on links whose rate changes", "", *control_live_page.verdict(live), "", "`bench/results/control_traces.py` writes this page; [control.json](control.json) has the numbers. Virtual time, up to the section [Live](#live-over-links-that-tbf-shapes): a model, not a measurement of a network.", "", DEFINITION, "",
+def page(made, live):
+    """made: control.json. live: rows of control_live.jsonl"""
+    found = made["traces"]
+    lines = ["# The controller on links whose rate changes", "", *control_live_page.verdict(live), "", "`bench/results/control_traces.py` writes this page; [control.json](control.json) has the numbers, of commit " + made["commit"] + " (" + made["date"] + "). Virtual time, up to the section [Live](#live-over-links-that-tbf-shapes): a model, not a measurement of a network.", "", DEFINITION, "",
              "Ladder: " + ", ".join(f"{name} (`{plan or 'dense'}`)" for name, plan in LADDER.items()) + ". Laws: " + ", ".join(f"`{options_of(law, TARGET)}`" for law in LAWS) + ".", "",
              "![rungs over time](control.svg)", "", "| trace | plan | mean step, ms | transfer, ms | bytes a step | steps that meet D | delivered | step against best, worst | delivered against best | settled at | |", "|---|---|---|---|---|---|---|---|---|---|---|"]
     for name, result in found.items():
@@ -198,7 +201,7 @@ def page(found, live):
 
 def remade():
     """control.md, of what is kept."""
-    return page(json.loads(Path(__file__).with_name("control.json").read_text("utf-8"))["traces"], control_live_page.read(LIVE))
+    return page(json.loads(Path(__file__).with_name("control.json").read_text("utf-8")), control_live_page.read(LIVE))
 
 
 def draw(found, folder, seconds):
@@ -240,6 +243,7 @@ def main():
         (given.out / "control.md").write_text(remade(), "utf-8")
         return 0
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    train_results.refuse_unrepeatable(given.out / "control.json")
     found = measure(given.trace, given.seconds, OTHER_TARGETS)
     given.out.mkdir(parents=True, exist_ok=True)
     write(found, given.out)

@@ -131,6 +131,8 @@ def main() -> int:
     parser.add_argument("--link", choices=list(ROUNDS), help="measures rounds over that link")
     given = parser.parse_args()
     stored = json.loads(STORED.read_text("utf-8")) if STORED.exists() else {"profile": None, "links": {}}
+    if given.costs or given.link:
+        train_results.refuse_unrepeatable(STORED)
     try:
         if given.costs:
             stored["profile"] = costs()

@@ -511,6 +511,8 @@ def main() -> int:
         same = predicted(old) == old["grid"]
         print("the same" if same else "this tool predicts otherwise: --predict")
         return int(not same)
+    if not (given.table or given.predict):
+        train_results.refuse_unrepeatable(path)
     try:
         if given.measure:
             stored = {**old, "measured": measured(old, given.quick)}

@@ -191,6 +191,7 @@ def main() -> int:
     out = given.out or (CACHE / "quick.jsonl" if given.quick else RESULTS.with_name(f"train_{given.set}.jsonl") if given.set else RESULTS)
     if given.quick and given.out is None:
         out.unlink(missing_ok=True)
+    train_results.refuse_unrepeatable(out)
     try:
         status = measure(given, out)
     except KeyboardInterrupt:

@@ -75,6 +75,7 @@ def runs_of(given: argparse.Namespace, target: float) -> List[Dict[str, Any]]:
 def main() -> int:
     given = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces are removed
+    train_results.refuse_unrepeatable(given.out)
     where, rows, failed = train_results.context(), [], 0
     try:
         varies = given.trace == [changing_links.VARYING]

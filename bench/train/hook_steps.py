@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
-from bench.train import step_times, train_plan
+from bench.train import step_times, train_plan, train_results
 from bench.train.methods import METHODS
 from bench.train.rank_pool import RankError
 from bench.train.shaped_links import Unsupported, WrongRate
@@ -123,6 +123,8 @@ def main() -> int:
         return 2
     out = given.out or OUT
     methods = given.method or (QUICK if given.quick else [*TORCH, *OURS, *UNITS])
+    if not given.table:
+        train_results.refuse_unrepeatable(out)
     failed = 0
     print(step_times.HEADER, flush=True)
     for ranks in [] if given.table else given.ranks or ([2] if given.quick else [2, 4]):

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from bench.train import train_results
 from bench.train.task import ROOT, rate_factor
 import capture  # of datasets/, which the line above puts on the path
 
@@ -131,7 +132,9 @@ def verdict(ratio: float, best: Dict[Tuple[float, str], List[Dict[str, Any]]]) -
     return f"- **{100 * ratio:g} % kept**: *{corrected.name}* has {words[0]}, and {words[1]}."
 
 
-def table(rows: List[Dict[str, Any]]) -> str:
+def page(made: Dict[str, Any]) -> str:
+    """made: what is kept."""
+    rows = made["rows"]
     lines = [
         "# Momentum correction against a plain residual",
         "",
@@ -139,7 +142,7 @@ def table(rows: List[Dict[str, Any]]) -> str:
         f"{rows[0]['steps']} steps, {len({row['seed'] for row in rows})} seeds. Top-r of the whole gradient, exact values, "
         f"no warm-up of the ratio. Each method at the rate, of {RATES}, with the least loss. Mean ± standard deviation "
         "over seeds; loss: of the last tenth of the training, on training data. The rate was chosen by that loss, on the same seeds. "
-        "There is no row of dense without momentum.",
+        f"There is no row of dense without momentum. Commit {made['commit']} ({made['date']}); nothing is timed.",
         "",
         "| kept | method | rate | accuracy, % | loss | bytes a step |",
         "|---|---|---|---|---|---|",
@@ -166,7 +169,7 @@ def table(rows: List[Dict[str, Any]]) -> str:
 
 def remade() -> str:
     """momentum_correction.md, of what is kept."""
-    return table(json.loads(OUT.read_text("utf-8")))
+    return page(json.loads(OUT.read_text("utf-8")))
 
 
 def main() -> None:
@@ -175,8 +178,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--out", type=Path, default=OUT)
     given = parser.parse_args()
+    train_results.refuse_unrepeatable(given.out)
     torch.set_num_threads(1)
-    rows = []
+    where, rows = train_results.context(), []
     for ratio in [1.0, *RATIOS]:
         for method in [DENSE] if ratio == 1 else METHODS:
             for rate, seed in itertools.product(RATES, range(given.seeds)):
@@ -186,8 +190,12 @@ def main() -> None:
                      "rate": rate, "seed": seed, "steps": given.steps, "accuracy": accuracy, "loss": loss, "bytes": size}
                 )  # fmt: skip
                 print(f"{ratio:g} {method.name}, rate {rate}, seed {seed}: {accuracy:.1f} %, loss {loss}", flush=True)
-    given.out.write_text(json.dumps(rows, indent=1) + "\n")
-    given.out.with_suffix(".md").write_text(table(rows))
+    made = {**where, "rows": rows}
+    sys.path.insert(0, str(OUT.parent))
+    from runs import text_of
+
+    given.out.write_text(text_of(made))
+    given.out.with_suffix(".md").write_text(page(made))
 
 
 if __name__ == "__main__":

@@ -272,6 +272,8 @@ def main() -> int:
         print("--quick wants --out FILE: its rows are no results", file=sys.stderr)
         return 2
     out, failed = given.out or OUT, 0
+    if not given.table:
+        train_results.refuse_unrepeatable(out)
     whole = not (given.curves or given.end or given.times or given.tuning or given.table)
     if given.quick:
         return train_all([Training("text", method, 2, 1 if method in DDP else 10, 0, 20) for method in (*DDP, *OUTER)], out)

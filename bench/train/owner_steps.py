@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
-from bench.train import hook_steps, step_times, train_plan
+from bench.train import hook_steps, step_times, train_plan, train_results
 from bench.train.methods import METHODS
 from bench.train.rank_pool import RankError
 from bench.train.shaped_links import Unsupported, WrongRate
@@ -124,6 +124,8 @@ def main() -> int:
     if wrong:
         print(wrong, file=sys.stderr)
         return 2
+    if not given.table:
+        train_results.refuse_unrepeatable(given.out)
     failed = 0
     print(step_times.HEADER, flush=True)
     for ranks in [] if given.table else given.ranks:

@@ -4,6 +4,7 @@ import datetime
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any, Dict, List
 
@@ -37,6 +38,18 @@ def add(path: Path, row: Dict[str, Any]) -> None:
 def context() -> Dict[str, Any]:
     """Where and when a row was measured. load: of the machine before it, in processes."""
     return {"date": datetime.date.today().isoformat(), "commit": commit(), "load": round(os.getloadavg()[0], 2)}
+
+
+def refuse_unrepeatable(out: Path) -> None:
+    """Ends the program if it is to keep results in bench/results, of a tree with changes or of a commit that main does not have."""
+    results = ROOT / "bench" / "results"
+    if out.resolve().parent != results:
+        return
+    sys.path.insert(0, str(results))
+    import runs
+
+    runs.refuse_changes()
+    runs.refuse_unrepeatable(context())
 
 
 def commit() -> str:

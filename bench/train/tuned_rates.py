@@ -108,17 +108,12 @@ def trained(pool: RankPool, run: Run, sizes: Sizes) -> Row:
     }  # fmt: skip
 
 
-def run_all(out: Path, sizes: Sizes, rehearsal: bool) -> int:
+def run_all(out: Path, sizes: Sizes) -> int:
     """Returns how many runs ended with ranks that differ."""
-    sys.path.insert(0, str(ROOT / "bench" / "results"))
-    from runs import refuse_changes, refuse_unrepeatable
-
     failed = 0
     with RankPool(2) as pool:
         while left := runs_left(rows := train_results.read(out), sizes):
-            if not rehearsal:
-                refuse_changes()
-                refuse_unrepeatable(context())
+            train_results.refuse_unrepeatable(out)
             row = trained(pool, left[0], sizes)
             train_results.add(out, row)
             failed += not row["identical"] and "diverged" not in row
@@ -145,7 +140,7 @@ def main() -> int:
         print("\n".join([*(" ".join(map(str, run)) for run in left), f"{len(left)} runs, {sum(seconds_of(run, rows) for run in left) / 60:.0f} minutes"]))
         return 0
     try:
-        failed = run_all(given.out, sizes, given.rehearsal)
+        failed = run_all(given.out, sizes)
     except RankError as error:
         print(f"{error}\nWhat is in {given.out} is not run again: start the same command once more", file=sys.stderr)
         return 1

@@ -70,18 +70,13 @@ def train(job: Dict[str, Any]) -> Dict[str, Any]:
     return {"curve": curve, "sent": round((trainee.sent - before) / (job["steps"] - half)), "hash": trainee.hash()}
 
 
-def run_all(out: Path, steps: int, rehearsal: bool) -> int:
+def run_all(out: Path, steps: int) -> int:
     """Returns how many runs ended with ranks that differ."""
-    sys.path.insert(0, str(ROOT / "bench" / "results"))
-    from runs import refuse_changes, refuse_unrepeatable
-
     failed = 0
     with RankPool(2) as pool:
         while left := runs_left(train_results.read(out), steps):
             where, begin = train_results.context(), time.monotonic()
-            if not rehearsal:
-                refuse_changes()
-                refuse_unrepeatable(where)
+            train_results.refuse_unrepeatable(out)
             answers = pool.run({**left[0]._asdict(), "kind": "which"}, TIMEOUT)
             same = len({answer["hash"] for answer in answers}) == 1
             first = answers[0]
@@ -106,7 +101,7 @@ def main() -> int:
         print("\n".join(" ".join(map(str, run)) for run in runs_left(train_results.read(given.out), steps)))
         return 0
     try:
-        failed = run_all(given.out, steps, given.rehearsal)
+        failed = run_all(given.out, steps)
     except RankError as error:
         print(f"{error}\nWhat is in {given.out} is not run again: start the same command once more", file=sys.stderr)
         return 1

@@ -103,6 +103,28 @@ def test_what_measuring_writes_is_no_change(tree):
     runs.refuse_changes(folder)
 
 
+@pytest.fixture
+def history():
+    _, shallow = runs.git(runs.root, "rev-parse", "--is-shallow-repository")
+    if shallow != "false" or not runs.is_in_main("HEAD"):
+        pytest.skip("no history of main here")
+
+
+def test_what_is_kept_is_of_commits_that_main_has_or_is_listed(history):
+    """And what is listed is named on the page that says how results are kept."""
+    found = {path.name: ages.unrepeatable(path) for path in RESULTS.glob("*.json*")}
+    assert {name for name, commits in found.items() if commits} == set(ages.UNREPEATABLE)
+    page = (RESULTS / "README.md").read_text("utf-8")
+    assert all(name in page for name in ages.UNREPEATABLE)
+
+
+def test_what_the_first_pages_quote_is_not_old(history):
+    """README.md and docs/RESULTS.md, where they name no commit beside a figure."""
+    old = {name: age for name in ages.QUOTED for age in map(ages.newer, ages.named_by(RESULTS / name)) if not 0 <= age <= ages.LIMIT}
+    assert not old, f"older than {ages.LIMIT} commits of {', '.join(ages.FOLDERS)}: measure again (bench/results/README.md)"
+    assert f"at most {ages.LIMIT} commits" in (RESULTS.parents[1] / "docs" / "RESULTS.md").read_text("utf-8")
+
+
 def test_the_age_of_a_commit_is_how_many_commits_of_the_library_are_newer(tree, tmp_path):
     folder, first, aside = tree
     assert ages.newer(first, folder) == ages.newer(f"{first}-dirty", folder) == ages.newer(f"v0.2.0-3-g{first}", folder) == 1
