@@ -18,7 +18,6 @@ LIMIT = 100
 QUOTED = ("resnet20_accumulator.json", "resnet20_flat.json", "sizes.json", "accumulated.json", "energy.json", "tuned.jsonl")
 # Kept without a commit that main has, and why. Nothing is added: `train_results.refuse_unrepeatable` and `runs.py` see to that.
 UNREPEATABLE = {
-    "control.json": "named no commit",
     "momentum_correction.json": "named no commit",
     "gpu_torch_topk.json": "torch alone, on the H100 of 2026-11-22",
     "train_methods.jsonl": "699ed96 was rebased: 132 of its rows",

@@ -1,13 +1,13 @@
-"""Measures the tables of bench/results again, five runs each, from one clean commit: `./dev results`
+"""Measures tables of bench/results again, timed ones five times each, from one clean commit: `./dev results`
 
-    ./dev results                  all that needs no root
+    ./dev results                  all steps
     ./dev results peers fig8       these only
-    ./dev results --list           what there is, and how long it takes
+    ./dev results --list           the steps, and how long they take; what is kept here and no step
     ./dev results --busy           although the machine is at work
     ./dev results --check          whether each page is what its script makes of what is kept (pages.py); measures nothing
     ./dev results --age            of what is kept: how many commits of lib, codecs and capi are newer; measures nothing
 
-`./dev train` and `./dev bench comm` have hours, links and root of their own, and calls.md is written by hand; README.md describes how. Exit 1 if a step fails, 2 for a wrong argument, 77 for a tree with uncommitted changes, a commit that main does not have, or a busy machine.
+Exit 1 if a step fails, 2 for a wrong argument, 77 for a tree with uncommitted changes, a commit that main does not have, or a busy machine.
 """
 
 import argparse
@@ -41,13 +41,27 @@ STEPS: Dict[str, Tuple[Tuple[str, ...], int, str, str]] = {
     "python_peers": (several("python_peers", python, "bench/peers/python_peers.py", "--rounds", "5"), 4, "peers.py", ""),
     "fig8": ((python, "bench/results/fig8.py", tool), 4, "", ""),
     "sizes": ((python, "bench/results/sizes.py", tool), 2, "", ""),
+    "bloom_policies": ((python, "bench/results/bloom_policies.py", tool), 2, "", ""),
+    "energy": ((python, "bench/results/energy.py"), 1, "", ""),
+    "accumulated": ((python, "bench/results/accumulated.py"), 10, "", ""),
+    "methods": ((python, "-m", "bench.methods"), 6, "", ""),
+    "control": ((python, "bench/results/control_traces.py"), 3, "", ""),
+    "momentum_correction": ((python, "-m", "bench.train.momentum_correction"), 10, "", ""),
+}
+# What else is kept here, and why it is not a step. README.md has the commands.
+ELSEWHERE = {
+    "takes hours; what is there is not run again": "train, train_methods, paper, tuned, which_plan",
+    "shapes links, as root": "comm, hook_steps, owner_steps, outer, control_live, predictions, predictions_book, outer_rounds, utility",
+    "has peers that pip installs": "patch, weights",
+    "needs a GPU": "gpu",
+    "has a page that is written by hand": "calls, exchange",
 }
 
 
 def measure(name: str, commit: str) -> None:
     command, _, _, level = STEPS[name]
     environment = {k: v for k, v in os.environ.items() if k != "DEEPREDUCE_CPU"}
-    environment.update(DEEPREDUCE_LIBRARY=str(root / "build/capi/libdeepreduce.so"), DR_COMMIT=commit)
+    environment.update(DEEPREDUCE_LIBRARY=str(root / "build/capi/libdeepreduce.so"), PYTHONPATH=str(root / "bindings/python"), DR_COMMIT=commit)
     if level:
         environment["DEEPREDUCE_CPU"] = level
     subprocess.run(command, cwd=root, env=environment, check=True, stdout=subprocess.DEVNULL)
@@ -83,7 +97,9 @@ def main() -> int:
     names = a.steps or list(STEPS)
     if a.list:
         for name in names:
-            print(f"{name:14} {STEPS[name][1]:3} minutes: {' '.join(STEPS[name][0][1:])}")
+            print(f"{name:20} {STEPS[name][1]:3} minutes: {' '.join(STEPS[name][0][1:])}")
+        for why, others in {} if a.steps else ELSEWHERE.items():
+            print(f"not a step, {why}: {others}")
         return 0
     if reason := hindrance(a.busy):
         print(f"results: {reason}", file=sys.stderr)

@@ -53,7 +53,9 @@ def refuse_unrepeatable(out: Path) -> None:
 
 
 def commit() -> str:
-    """The commit of the tree that ran; -dirty if the code that ran has changed since. Results do not count."""
+    """DR_COMMIT, or the commit of the tree that ran; -dirty if the code that ran has changed since. Results do not count."""
+    if given := os.environ.get("DR_COMMIT"):
+        return given
     ask = lambda *words: subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
     changed = ask("status", "--porcelain", "--", "bench/train", "bench/paper", "datasets", "bindings", "capi", "lib", "codecs")
     return (ask("rev-parse", "--short", "HEAD") or "unversioned") + ("-dirty" if changed else "")
