@@ -15,10 +15,9 @@ FOLDERS = ("lib", "codecs", "capi")
 LISTED = 3  # commits of a file
 # What README.md and docs/RESULTS.md quote without a commit beside it may be so old, in commits of FOLDERS. A test looks.
 LIMIT = 100
-QUOTED = ("resnet20_accumulator.json", "resnet20_flat.json", "sizes.json", "accumulated.json", "energy.json", "tuned.jsonl")
+QUOTED = ("resnet20_accumulator.json", "resnet20_flat.json", "sizes.json", "accumulated.json", "energy.json", "tuned.jsonl", "which_plan.jsonl")
 # Kept without a commit that main has, and why. Nothing is added: `train_results.refuse_unrepeatable` and `runs.py` see to that.
 UNREPEATABLE = {
-    "momentum_correction.json": "named no commit",
     "gpu_torch_topk.json": "torch alone, on the H100 of 2026-11-22",
     "train_methods.jsonl": "699ed96 was rebased: 132 of its rows",
     "train_paper.jsonl": "its commits were rebased",

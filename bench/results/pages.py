@@ -21,6 +21,7 @@ SHOWN = 12  # lines of a difference
 PAGES: Dict[str, str] = {
     "README.md": "bench/results/readme.py:readme_text",
     "docs/RESULTS.md": "bench/results/readme.py:results_text",
+    "docs/PYTORCH.md": "bench/results/readme.py:pytorch_text",
     "tool/compare/page/training.json": "bench/results/train_report.py",
     "bench/results/accumulated.md": "bench/results/accumulated.py",
     "bench/results/avx2.md": "bench/results/avx2.py",
@@ -48,6 +49,7 @@ PAGES: Dict[str, str] = {
     "bench/results/tuned.md": "bench/results/tuned.py",
     "bench/results/utility.md": "bench/results/utility.py",
     "bench/results/weights.md": "bench/results/weights_page.py",
+    "bench/results/which_plan.md": "bench/results/which_plan_page.py",
 }
 BY_HAND = ("README.md", "calls.md", "exchange.md")  # of this folder
 

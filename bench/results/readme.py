@@ -1,4 +1,4 @@
-"""Writes the numbers of README.md and docs/RESULTS.md, between their comments `numbers` and `end of numbers`, from the json and the table of ratios that are kept.
+"""Writes the numbers of README.md, docs/RESULTS.md and docs/PYTORCH.md, between comments such as `numbers` and `end of numbers`, from the json and the table of ratios that are kept.
 
     python3 bench/results/readme.py            # write
     python3 bench/results/readme.py --check    # print what differs, and fail (a test)
@@ -11,10 +11,10 @@ import statistics
 import sys
 
 import pages
+import which_plan_page
 
 here = pathlib.Path(__file__).resolve().parent
 root = here.parents[1]
-begin, end = "<!-- numbers: made by bench/results/readme.py -->\n", "<!-- end of numbers -->\n"
 topr = "sparsify=topr(ratio=0.01) "
 plans = ["index=raw value=raw", "index=golomb value=raw", "index=golomb(adaptive=1) value=raw", "index=gap_huffman value=raw", "index=golomb value=uniform_quant",
          "index=golomb value=log_quant", "index=auto value=auto(error=0.07)", "index=golomb value=qsgd", "index=golomb value=fit_poly",
@@ -105,22 +105,31 @@ The supports of LSTM gradients are more clustered: `golomb(adaptive=1)` takes {l
 """
 
 
-def with_numbers(name, now):
-    """The whole page, with `now` between its comments."""
-    before, rest = (root / name).read_text(encoding="utf-8").split(begin)
-    return before + begin + now + end + rest.split(end)[1]
+def with_parts(name, **parts):
+    """The whole page, with each part between its comments."""
+    text = (root / name).read_text(encoding="utf-8")
+    for part, now in parts.items():
+        word = part.replace("_", " ")
+        begin, end = f"<!-- {word}: made by bench/results/readme.py -->\n", f"<!-- end of {word} -->\n"
+        before, rest = text.split(begin)
+        text = before + begin + now + end + rest.split(end)[1]
+    return text
 
 
 def readme_text():
-    return with_numbers("README.md", accumulator())
+    return with_parts("README.md", numbers=accumulator(), which_plan=which_plan_page.readme_table())
 
 
 def results_text():
-    return with_numbers("docs/RESULTS.md", raw_gradient())
+    return with_parts("docs/RESULTS.md", numbers=raw_gradient())
+
+
+def pytorch_text():
+    return with_parts("docs/PYTORCH.md", which_plan=which_plan_page.pytorch_table())
 
 
 def main():
-    names = ("README.md", "docs/RESULTS.md")
+    names = ("README.md", "docs/RESULTS.md", "docs/PYTORCH.md")
     if "--check" in sys.argv[1:]:
         return pages.check(names)
     for name in names:

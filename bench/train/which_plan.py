@@ -1,4 +1,4 @@
-"""What a plan costs in quality, and when it reaches a loss: a GPT of 13 MB by seven plans and torch's PowerSGD. Makes bench/results/which_plan.jsonl.
+"""What a plan costs in quality, and when it reaches a loss: a GPT of 13 MB by nine methods. Makes bench/results/which_plan.jsonl.
 
     python -m bench.train.which_plan              what is not in which_plan.jsonl yet, then the page
     python -m bench.train.which_plan --list       what that is
@@ -28,7 +28,7 @@ from bench.train.task import ROOT
 
 MODEL = "byte_gpt"
 OUT = ROOT / "bench" / "results" / "which_plan.jsonl"
-METHODS = ["dense", "bits8", "bits4", "lowrank4", "powersgd4", "top10_log", "top1_log", "signs"]
+METHODS = ["dense", "bits8", "bits4", "lowrank4", "lowrank1", "powersgd4", "top10_log", "top1_log", "blocks", "signs"]
 SEEDS = (1, 2, 3)
 EVERY = 10  # steps between two judgements
 TIMEOUT = 900.0
@@ -106,7 +106,7 @@ def main() -> int:
         print(f"{error}\nWhat is in {given.out} is not run again: start the same command once more", file=sys.stderr)
         return 1
     if not given.rehearsal:
-        subprocess.run([sys.executable, str(OUT.with_name("which_plan.py"))], check=True)
+        subprocess.run([sys.executable, str(OUT.with_name("which_plan_page.py"))], check=True)
     return int(failed > 0)
 
 

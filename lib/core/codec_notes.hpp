@@ -28,7 +28,7 @@ struct codec_notes {
   // output begin: dr_job.tell is a support_starts (primitive/support_starts.hpp), or NULL.
   bool lists_starts = false;
   // Its decode on a device takes a payload where it is in a frame (tile_job.in, which is NULL), and while others check the
-  // frame: it reads no byte of other memory, whatever the payload has. Of an index codec that may be at any byte.
+  // frame: it reads no byte of other memory, whatever the payload has. An index section may begin at any byte.
   bool reads_frames = false;
 };
 

@@ -70,7 +70,7 @@ dr_status shape_of_batch(const batch& b, bool tagged, decode_shape& out, dr_erro
                         r.continues});
   }
   static std::atomic<uint64_t> last = 0;
-  out.serial = ++last;
+  out.id = ++last;
   out.patches = b.patches();
   if (b.units.size() == 1 && b.units[0].tensors > 1) out.cuts = b.units[0].tensors;
   if (out.cuts && out.rows.size() > 1)

@@ -80,7 +80,7 @@ class device_decoder {
                                      static_cast<uint32_t>(s_.rows.size()),
                                      s_.segmented() ? at<uint32_t>(8) : nullptr};
     if (at_once && listed && !work_.empty() && work_.size() <= add_rows::lanes && delivers_dense(request, outs)) {
-      judged.few = static_cast<uint32_t>(work_.size());
+      judged.checked_rows = static_cast<uint32_t>(work_.size());
       judged.tells = reports;
       return DR_OK;
     }
@@ -523,7 +523,7 @@ class device_deliverer {
  private:
   // Beside the delivery, for it needs the faults of those before.
   dr_status tell() {
-    if (!judged_.few || !judged_.tells.result) return DR_OK;
+    if (!judged_.checked_rows || !judged_.tells.result) return DR_OK;
     queue_.beside = true;
     return launched(launch<tell_decoded>(queue_.exec(), 1, judged_.tells));
   }

@@ -38,7 +38,7 @@ struct decode_shape {
   };
   std::vector<wire_plan> wire;
   std::vector<row> rows;
-  uint64_t serial = 0;   // of a batch, and no other shape's; 0: of a frame
+  uint64_t id = 0;       // of a batch, and no other shape's; 0: of a frame
   bool patches = false;  // its rows are
   uint32_t cuts = 0;     // outputs that are parts of the one row (bucket=flat); 0: each is its rows'
   header_layout layout;  // without a tag
@@ -85,7 +85,7 @@ struct device_decode_scratch {
     uint64_t size;
   };
   // The last layout, of a shape of a batch: calls with the same memory, one after the other, lay out nothing.
-  uint64_t laid_out = 0;  // its serial; 0: none
+  uint64_t laid_out = 0;  // its id; 0: none
   size_t frames_laid_out = 0;
   std::byte* base = nullptr;
   device_decode_work work;
@@ -126,8 +126,8 @@ struct decode_request {
 // A decode between its checks and its delivery, in device memory.
 struct judged_frames {
   enum class way { none, pairs, touched, tiles };
-  gate_state* gate = nullptr;        // closed unless all frames are sound or `few` is set; others may close it, too
-  gate_state* back = nullptr;        // of the residuals: open, unless a launch closes it
+  gate_state* gate = nullptr;  // closed unless all frames are sound, or checked_rows is set; others may close it, too
+  gate_state* back = nullptr;  // of the residuals: open, unless a launch closes it
   const device_row* rows = nullptr;  // [frames][rows]
   const merge_row* merged = nullptr;
   const merge_out *outs = nullptr, *residuals = nullptr;
@@ -135,10 +135,11 @@ struct judged_frames {
   uint64_t assign_blocks = 0;
   uint64_t out_tiles = 0;
   way how = way::none;
-  uint32_t few = 0;  // rows, if their supports are checked already: the delivery looks at their faults itself,
-  tell_decoded::args tells = {};  // and reports the result
+  // Rows, if their supports are checked already: the delivery looks at their faults itself, and reports the result.
+  uint32_t checked_rows = 0;
+  tell_decoded::args tells = {};
 
-  delivery_gate outputs() const { return {gate, rows, few}; }
+  delivery_gate outputs() const { return {gate, rows, checked_rows}; }
 };
 
 // Joins shapes to one, with the maximum of every bound, if all frames have the same headers except for the numbers that

@@ -85,7 +85,7 @@ dr_need need_of(const stage_list& list, const stream_shape& shape, dr_size_rule*
 
 device_decode_work device_decode_work::lay_out(const decode_shape& shape, size_t frames, std::byte* base,
                                                device_decode_scratch& host) {
-  if (base && shape.serial && host.laid_out == shape.serial && host.frames_laid_out == frames && host.base == base)
+  if (base && shape.id && host.laid_out == shape.id && host.frames_laid_out == frames && host.base == base)
     return host.work;
   host.laid_out = 0;  // (what follows may run out of memory)
   device_decode_work w;
@@ -147,7 +147,7 @@ device_decode_work device_decode_work::lay_out(const decode_shape& shape, size_t
                  (shape.segmented() ? round_up(n * sizeof(uint32_t), 16) : 0) +
                  (shape.patches ? round_up(all * sizeof(based_row), 16) : 0));
   w.size = memory.used();
-  host.laid_out = base ? shape.serial : 0;
+  host.laid_out = base ? shape.id : 0;
   host.frames_laid_out = frames;
   host.base = base;
   host.work = w;

@@ -18,9 +18,9 @@ constexpr dr_preset list[] = {
     of("start", "recommended", "transform=lowrank(rank=4) feedback=residual",
        "For DDP and other all-reduces, where a step waits for the link. A GPT of 3.3 M parameters (AdamW, 2 ranks) "
        "reached a\n"
-       "loss of 2.5 in 11, 11 and 13 s on an unshaped link, at 1 Gbit/s and at 100 Mbit/s; dense f32 in 9, 16 and 88 "
-       "s, Top-1 %\n"
-       "in 24, 28 and 29. Where frames are needed, or no loss may be risked:\n"
+       "held-out loss of 2.3 in 9, 10 and 13 s on an unshaped link, at 1 Gbit/s and at 100 Mbit/s; dense f32 in\n"
+       "8, 16 and 109 s, Top-1 % in 22, 22 and 26 (docs/PYTORCH.md). Where frames are needed, or no loss may be "
+       "risked:\n"
        "index=all value=uniform_quant(bits=8) feedback=residual. Measure yours: DDPHook(\"auto\"), deepreduce "
        "predict."),
     of("start", "patch", "sparsify=changed index=auto value=ulp",

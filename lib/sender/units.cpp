@@ -66,7 +66,7 @@ dr_status fail_at(dr_error& error, uint64_t tensor, dr_status status) {
 
 // Adds bucket=flat if the tensors of the plan are to be one. A sparsifier selects best among all elements. Levels are best
 // for one tensor: in a transformer one tensor has 98 % of the gradient's square, and 4 bits reach a loss of 2.095 with
-// levels for each tensor, 2.360 as one tensor (bench/results/train.md). If a plan sends each value by itself, it saves
+// levels for each tensor, 2.360 as one tensor (docs/PYTORCH.md). If a plan sends each value by itself, it saves
 // headers.
 dr_status make_flat(plan_ptr& method, uint32_t flat, dr_error& error) {
   const plan& p = *method;

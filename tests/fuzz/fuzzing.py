@@ -186,7 +186,7 @@ def minimise(options):
 # ---- coverage -------------------------------------------------------------------------------------------
 
 # What reads bytes, texts or calls of others on the CPU; tests/device and tests/cuda see to a GPU's side.
-FOLDERS = ("lib/container", "lib/split", "lib/stage", "lib/merge", "lib/plan", "lib/pipeline", "lib/patch", "lib/feedback", "lib/sparsify", "lib/dct", "lib/transform",
+FOLDERS = ("lib/api", "lib/core", "lib/primitive", "lib/container", "lib/split", "lib/stage", "lib/merge", "lib/plan", "lib/pipeline", "lib/patch", "lib/feedback", "lib/sparsify", "lib/dct", "lib/transform",
            "lib/exchange", "lib/sender", "lib/control", "capi", "codecs/index", "codecs/value", "codecs/order", "codecs/bytes", "codecs/family", "tool/read", "tool/predict")
 NOT_OURS = re.compile(r"(/device_\w+\.[ch]pp|_device\.[ch]pp|_tile\.[ch]pp|_cuda\.cu|/launch_own\.hpp)$")  # of a device
 READERS = re.compile(r"tool/(read/(inputs|npy|npz|sparse_npz|safetensors|synth)|predict/(profile|plan_book|training_model|link_text))\.[ch]pp$")
@@ -311,6 +311,8 @@ def spans(lines):
 
 # ---- table ----------------------------------------------------------------------------------------------
 
+ASKED = 8  # hours of CPU of one state, all targets
+
 
 def clean_seconds(rows):
     """Seconds of CPU since the last find. (Add `why` to a line by hand if the find is not a fault of the library.)"""
@@ -351,8 +353,8 @@ def remade():
     hours = sum(row["cpu_seconds"] for row in rows) / 3600
     newest = [row for row in rows if row["commit"] == rows[-1]["commit"]] if rows else []
     minutes = sum(row["cpu_seconds"] for row in newest) / 60
-    lines += ["", f"In all {sum(row['executions'] for row in rows):,} executions in {hours:.2f} hours of CPU, of {len({row['commit'] for row in rows})} states of the code: {clean / 3600:.2f} since the last fault that each target found, "
-              f"{clean_seconds(rows) / 3600:.2f} since the last of any. Of one state there is much less: the last one that was fuzzed, {rows[-1]['commit'] if rows else 'none'}, has {minutes:.0f} minutes of CPU for {len({row['target'] for row in newest})} targets, and what changed these sources since has none.", ""]
+    lines += ["", f"In all {sum(row['executions'] for row in rows):,} executions in {hours:.2f} hours of CPU, of {len({row['commit'] for row in rows})} states of the code: {clean / 3600:.2f} if each target counts from its own last fault, "
+              f"{clean_seconds(rows) / 3600:.2f} if all count from the last fault of any. **Of one state** the last one that was fuzzed, {rows[-1]['commit'] if rows else 'none'}, has {minutes / 60:.1f} hours of CPU for {len({row['target'] for row in newest})} targets (asked: {ASKED}); what changed these sources since has none.", ""]
     for row in rows:
         if row["finds"]:
             why = f" (no fault of the library: {row['why']})" if "why" in row else ""
@@ -362,6 +364,7 @@ def remade():
         last = covered[-1]
         lines += ["", "## Coverage", "", f"Lines that the corpora of the tree reach, and those that tests of hostile inputs and wrong calls ({', '.join(sorted(SUITES | TESTS))}) reach beside them, at {last['commit']} ({last['date']}),",
                   "by `./dev fuzz --coverage` (clang's source-based coverage, all targets at each level of instructions that the CPU has" + ("" if last["avx512"] else ": it has no AVX-512, whose files are left out") + ").",
+                  "Files that serve a device alone (`device_*`, `*_tile.hpp`, `*_cuda.cu`) are left out: tests/device and tests/cuda run them. `bindings/python`, which reads stores of patches, has tests of forged and damaged ones and no count of lines.",
                   "What a compiler evaluates (tables) and what only another thread could cause are among the lines that are not reached. Of the tool: readers of files and texts.", ""]
         lines += coverage_table(covered[-1]["reached"])
     return "\n".join(lines).rstrip() + "\n"
