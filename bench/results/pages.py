@@ -22,6 +22,7 @@ PAGES: Dict[str, str] = {
     "README.md": "bench/results/readme.py:readme_text",
     "docs/RESULTS.md": "bench/results/readme.py:results_text",
     "docs/PYTORCH.md": "bench/results/readme.py:pytorch_text",
+    "docs/PAYS.md": "bench/results/readme.py:pays_text",
     "tool/compare/page/training.json": "bench/results/train_report.py",
     "bench/results/accumulated.md": "bench/results/accumulated.py",
     "bench/results/avx2.md": "bench/results/avx2.py",

@@ -1,4 +1,4 @@
-"""Writes the numbers of README.md, docs/RESULTS.md and docs/PYTORCH.md, between comments such as `numbers` and `end of numbers`, from the json and the table of ratios that are kept.
+"""Writes the numbers of README.md, docs/RESULTS.md, docs/PYTORCH.md and docs/PAYS.md, between comments such as `numbers` and `end of numbers`, from the json and the table of ratios that are kept.
 
     python3 bench/results/readme.py            # write
     python3 bench/results/readme.py --check    # print what differs, and fail (a test)
@@ -128,8 +128,12 @@ def pytorch_text():
     return with_parts("docs/PYTORCH.md", which_plan=which_plan_page.pytorch_table())
 
 
+def pays_text():
+    return with_parts("docs/PAYS.md", which_plan=which_plan_page.pays_table())
+
+
 def main():
-    names = ("README.md", "docs/RESULTS.md", "docs/PYTORCH.md")
+    names = ("README.md", "docs/RESULTS.md", "docs/PYTORCH.md", "docs/PAYS.md")
     if "--check" in sys.argv[1:]:
         return pages.check(names)
     for name in names:

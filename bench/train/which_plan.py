@@ -1,4 +1,4 @@
-"""What a plan costs in quality, and when it reaches a loss: a GPT of 13 MB by nine methods. Makes bench/results/which_plan.jsonl.
+"""What a plan costs in quality, and when it reaches a loss: a GPT of 13 MB by ten methods. Makes bench/results/which_plan.jsonl.
 
     python -m bench.train.which_plan              what is not in which_plan.jsonl yet, then the page
     python -m bench.train.which_plan --list       what that is
