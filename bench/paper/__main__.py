@@ -60,8 +60,9 @@ def main() -> int:
             if status:
                 return status
     if not given.page:
+        where = train_results.context()
         measured = federated_runs.measure(given.plan or list(federated_runs.WIRES), given.seeds, given.quick)
-        made = {**train_results.context(), **measured, "volumes": volumes.measure(1 if given.quick else 5)}
+        made = {**where, **measured, "volumes": volumes.measure(1 if given.quick else 5)}
         keep((given.out or RESULTS) / "paper.json", made)
     if not given.out:
         subprocess.run([sys.executable, str(RESULTS / "paper.py")], check=True)

@@ -6,17 +6,17 @@ No page has these numbers: they change with every commit, and a page is what its
 import json
 import re
 from pathlib import Path
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterator, List, Sequence
 
 import runs
 
 here = Path(__file__).resolve().parent
 FOLDERS = ("lib", "codecs", "capi")
 LISTED = 3  # commits of a file
-# What README.md and docs/RESULTS.md quote without a commit beside it may be so old, in commits of FOLDERS. A test looks.
+# What README.md and docs/RESULTS.md quote without a commit beside it is to be measured again when it is so old, in commits of FOLDERS.
 LIMIT = 100
-QUOTED = ("resnet20_accumulator.json", "resnet20_flat.json", "sizes.json", "accumulated.json", "energy.json", "tuned.jsonl", "which_plan.jsonl")
-# Kept without a commit that main has, and why. Nothing is added: `train_results.refuse_unrepeatable` and `runs.py` see to that.
+QUOTED = ("resnet20_accumulator.json", "resnet20_flat.json", "sizes.json", "accumulated.json", "energy.json", "tuned.jsonl", "momentum_correction.json", "which_plan.jsonl")
+# Kept without a commit that main has, and why. A test lets nothing be added.
 UNREPEATABLE = {
     "gpu_torch_topk.json": "torch alone, on the H100 of 2026-11-22",
     "train_methods.jsonl": "699ed96 was rebased: 132 of its rows",
@@ -73,6 +73,12 @@ def line(path: Path) -> str:
     return f"{path.name}: {'; '.join(words) or 'names no commit'}"
 
 
+def old(names: Sequence[str] = QUOTED, folder: Path = here, tree: Path = runs.root) -> List[str]:
+    """Of these files, those with a row that is older than LIMIT."""
+    return [name for name in names if any(newer(commit, tree) > LIMIT for commit in named_by(folder / name))]
+
+
 def lines() -> List[str]:
-    """A line for each file that is kept."""
-    return [f"Commits of {', '.join(FOLDERS)} since what was measured.", *(line(path) for path in sorted(here.glob("*.json*")))]
+    """A line for each file that is kept, and one for those that the first pages quote and that are too old."""
+    late = [f"README.md and docs/RESULTS.md quote what is older than {LIMIT} commits: {', '.join(names)}" for names in [old()] if names]
+    return [f"Commits of {', '.join(FOLDERS)} since what was measured.", *(line(path) for path in sorted(here.glob("*.json*"))), *late]

@@ -167,8 +167,7 @@ def measure(names, seconds, others=()):
     return found
 
 
-def write(found, folder):
-    made = {**train_results.context(), "target_ms": 1e3 * TARGET, "ladder": list(LADDER), "plans": LADDER, "laws": [options_of(law, TARGET) for law in LAWS], "compute_ms": 1e3 * COMPUTE, "elements": ELEMENTS, "ranks": RANKS, "traces": found}
+def write(made, folder):
     (folder / "control.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
     (folder / "control.md").write_text(page(made, control_live_page.read(LIVE)), encoding="utf-8")
 
@@ -244,9 +243,10 @@ def main():
         return 0
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     train_results.refuse_unrepeatable(given.out / "control.json")
+    where = train_results.context()
     found = measure(given.trace, given.seconds, OTHER_TARGETS)
     given.out.mkdir(parents=True, exist_ok=True)
-    write(found, given.out)
+    write({**where, "target_ms": 1e3 * TARGET, "ladder": list(LADDER), "plans": LADDER, "laws": [options_of(law, TARGET) for law in LAWS], "compute_ms": 1e3 * COMPUTE, "elements": ELEMENTS, "ranks": RANKS, "traces": found}, given.out)
     draw(found, given.out, given.seconds)
     missed = [f"{name}, {row['name']}" for name, result in found.items() for row in result["rows"] if not row.get("good", True)]
     print(f"missed: {'; '.join(missed)}" if missed else "the reach is met on every trace")

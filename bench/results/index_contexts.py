@@ -113,8 +113,9 @@ def rows() -> Iterator[Row]:
         yield Row(name.removeprefix("accumulators/"), gaps, with_tables, free_tables, adaptive_bits(made["by the mean gap"]) / gaps)
 
 
-def from_to(shares: List[float]) -> str:
-    return f"{min(shares):.0f} to {max(shares):.0f} %".replace("-", "−")
+def saves(shares: List[float]) -> str:
+    low, high = round(min(shares)), round(max(shares))
+    return f"save {low} to {high} %" if low >= 0 else f"cost up to {-low} % or save up to {high} %"
 
 
 def remade() -> str:
@@ -125,8 +126,8 @@ def remade() -> str:
     ]
     text_models = [row for row in found if row.name.startswith(("lstm", "transformer"))]
     others = [row for row in found if row not in text_models]
-    tables = lambda some: from_to([row.saved(row.with_tables["by the mean gap"]) for row in some])
-    counts = lambda some: from_to([row.saved(row.adaptive) for row in some])
+    tables = lambda some: saves([row.saved(row.with_tables["by the mean gap"]) for row in some])
+    counts = lambda some: saves([row.saved(row.adaptive) for row in some])
     half = sum(row.saved(row.adaptive) >= 4 for row in found)
     return f"""# Contexts for gaps between indices
 
@@ -138,10 +139,10 @@ a symbol. *One table* is `gap_huffman`. *By the mean gap*: sixteen tables, by th
 |---|---|---|{"---|" * 2 * len(WAYS)}
 """ + "\n".join(lines) + f"""
 
-**No codec came of it.** Beside one table, sixteen save {tables(text_models)} of the index on the LSTM and the transformer, and {tables(others)} on ResNet-20 and the recommender: a table pays back after some thousand indices. If tables were free, as of tensors with a hundred times as many indices,
-they would save {from_to([100 * (1 - row.free_tables["by the mean gap"] / row.free_tables["one table"]) for row in found])}. Counts that adapt save {counts(text_models)} and {counts(others)}: at least 4 % on {half} of the {len(found)} accumulators. One table of gaps in units of their mean does not hold it, for the shapes differ. A flag for the row above saves nothing beside the mean.
+**No codec came of it.** Beside one table, sixteen {tables(text_models)} of the index on the LSTM and the transformer, and {tables(others)} on ResNet-20 and the recommender: a table pays back after some thousand indices. If tables were free, as of tensors with a hundred times as many indices,
+they would {saves([100 * (1 - row.free_tables["by the mean gap"] / row.free_tables["one table"]) for row in found])}. Counts that adapt {counts(text_models)} on the former, and {counts(others)} on the latter: at least 4 % on {half} of the {len(found)} accumulators. One table of gaps in units of their mean does not hold it, for the shapes differ. A flag for the row above saves nothing beside the mean.
 And speed: the context of a gap is known when the gap before it is decoded, so each look-up waits for the last one, where `gap_huffman` decodes several symbols a look-up. An arithmetic code also divides, and counts, for each symbol. Neither was written or timed: the one that could be fast saves too little, and the one that saves enough on some accumulators is not fast.
-Not tried: what earlier steps sent (for tables of counts: [accumulated.md](accumulated.md)), for which both sides would have to keep a state; its magnitudes; tables for each layer.
+Not tried: what earlier steps sent (for tables of counts: [accumulated.md](accumulated.md)), for which both sides would have to keep a state; the magnitudes of what earlier steps sent; tables for each layer.
 """
 
 

@@ -127,6 +127,8 @@ def main() -> int:
         return 0
     os.environ.setdefault("DEEPREDUCE_TOOL", tool())
     os.environ.setdefault("DEEPREDUCE_LIBRARY", str(ROOT / "build" / "capi" / "libdeepreduce.so"))
+    if left and not (given.quick or given.table):
+        train_results.refuse_unrepeatable(HERE / "predictions.json")
     proof, failed = Proof(given.folder, given.quick), 0
     for number, c in enumerate([] if given.table else left):
         try:

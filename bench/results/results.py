@@ -50,21 +50,22 @@ STEPS: Dict[str, Tuple[Tuple[str, ...], int, str, str]] = {
 }
 # What else is kept here, and why it is not a step. README.md has the commands.
 ELSEWHERE = {
-    "takes hours; what is there is not run again": "train, train_methods, paper, tuned, which_plan",
-    "shapes links, as root": "comm, hook_steps, owner_steps, outer, control_live, predictions, predictions_book, outer_rounds, utility",
+    "takes hours; what is there is not run again": "train, train_methods, paper, tuned, which_plan, fuzz",
+    "shapes links, as root": "comm, methods_links, hook_steps, owner_steps, outer, control_live, predictions, predictions_book, outer_rounds, utility, paper_ncf",
     "has peers that pip installs": "patch, weights",
     "needs a GPU": "gpu",
     "has a page that is written by hand": "calls, exchange",
 }
 
 
-def measure(name: str, commit: str) -> None:
+def measure(name: str, commit: str) -> int:
+    """The status of the step's program."""
     command, _, _, level = STEPS[name]
     environment = {k: v for k, v in os.environ.items() if k != "DEEPREDUCE_CPU"}
     environment.update(DEEPREDUCE_LIBRARY=str(root / "build/capi/libdeepreduce.so"), PYTHONPATH=str(root / "bindings/python"), DR_COMMIT=commit)
     if level:
         environment["DEEPREDUCE_CPU"] = level
-    subprocess.run(command, cwd=root, env=environment, check=True, stdout=subprocess.DEVNULL)
+    return subprocess.run(command, cwd=root, env=environment, check=False, stdout=subprocess.DEVNULL).returncode
 
 
 def hindrance(busy: bool) -> str:
@@ -107,14 +108,16 @@ def main() -> int:
     print(f"{', '.join(names)}: about {sum(STEPS[name][1] for name in names)} minutes", flush=True)
     describe = ["git", "describe", "--always", "--abbrev=12"]  # (hindrance has looked for changes)
     commit = subprocess.run(describe, cwd=root, capture_output=True, text=True, check=False).stdout.strip() or "unversioned"
+    failed = 0
     for name in names:
         begin = time.monotonic()
-        measure(name, commit)
-        print(f"{name}: {(time.monotonic() - begin) / 60:.1f} minutes", flush=True)
+        status = measure(name, commit)
+        failed += status > 0
+        print(f"{name}: {(time.monotonic() - begin) / 60:.1f} minutes{f', FAILED (status {status})' if status else ''}", flush=True)
     for script in dict.fromkeys([*(STEPS[name][2] for name in names), "reach.py", "readme.py"]):
         if script:
             subprocess.run([python, here / script], cwd=root, check=True)
-    return 0
+    return int(failed > 0)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def git(tree, *words):
 
 def uncommitted(tree=root):
     """The first file with changes that are not committed; "": none. What measuring writes here counts as none."""
-    _, changed = git(tree, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!README.md", ":!docs/RESULTS.md", *(f":!bench/results/*.{kind}" for kind in ("json", "jsonl", "md", "svg")))
+    _, changed = git(tree, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!README.md", *(f":!docs/{page}.md" for page in ("RESULTS", "PYTORCH", "PAYS")), *(f":!bench/results/*.{kind}" for kind in ("json", "jsonl", "md", "svg")))
     return changed.splitlines()[0].split()[-1] if changed else ""
 
 

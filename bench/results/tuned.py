@@ -172,7 +172,7 @@ Made by `tuned.py` of `tuned.jsonl`; `python -m bench.train.tuned_rates` measure
 
 LIMITS = """## What this does not show
 
-- One small model, one data set, 2 ranks: nothing on larger models, on text, on Adam, or on more ranks, where less of what is selected is shared. A transformer of 10 to 25 million parameters, trained on a GPU, is to be the second model (`bench/train/device_gpt.py`): no device has run it.
+- One small model, one data set, 2 ranks: nothing on larger models, on text, on Adam, or on more ranks, where less of what is selected is shared. A GPT of 14 million parameters, trained on a GPU, is to be the second model (`bench/train/device_gpt.py`): no device has run it.
 - Three seeds: an interval is 4.3 standard errors to each side, so only large differences are shown, and an interval with 0 in it does not show that there is none.
 - A rate that is best after one epoch need not be best after all of them; the grid has factors of two. The schedule, the momentum and the weight decay are one for all.
 - The lag is of points half an epoch apart, on lines between them, and of losses that vary from point to point.

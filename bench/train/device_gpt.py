@@ -6,7 +6,8 @@
     python -m bench.train.device_gpt --verdicts   of what is there
 
 Two ranks take turns on the one GPU: each has batches and a residual of its own, and gradients travel as they would between two, encoded and merged
-on the GPU. so bytes and losses are those of two ranks, and nothing is timed. The rate of each method is the best of RATES times 6e-4, by a
+on the GPU. so bytes and losses are those of two ranks, and nothing is timed. (Unlike a hook's, a
+plan that sparsifies takes the whole model as one tensor.) The rate of each method is the best of RATES times 6e-4, by a
 tenth of the steps with a seed that no other run has; then three seeds. Of one seed all methods have the same first weights and batches.
 Refuses a tree with changes and a commit that main does not have.
 
@@ -18,6 +19,7 @@ Claims, before any run, of methods that send at most 2 % of dense's bytes, paire
 
 import argparse
 import math
+import platform
 import sys
 import sysconfig
 import time
@@ -31,6 +33,7 @@ from torch.nn import functional as F
 from bench.train import train_results
 from bench.train.methods import TOP
 from bench.train.task import ROOT, rate_factor
+from bench.train.tuned_rates import best_rate, tuned
 
 import deepreduce  # behind bench.train.task, which puts it on the path
 
@@ -46,8 +49,9 @@ METHODS: Dict[str, Any] = {
     "top1": TOP.format(ratio=0.01) + TOP_LOG,
     "top1_warm": [TOP.format(ratio=ratio) + TOP_LOG for ratio in (*WARM_UP, 0.01)],
     "top01": TOP.format(ratio=0.001) + TOP_LOG,
-    "blocks": "sparsify=blocks(ratio=0.08,block=16) feedback=residual index=golomb value=lloyd(levels=2)",
+    "blocks": "sparsify=blocks(ratio=0.08,block=16) feedback=residual index=golomb value=lloyd(price=0.35)",
 }
+EXACT, SMALL = "index=all value=raw feedback=residual", 1000  # elements
 Row = Dict[str, Any]
 
 
@@ -110,10 +114,12 @@ class Wire:
         self.mean = torch.zeros(sum(sizes), device=device)
         self.plans: List[str] = [] if self.method in (None, "bf16") else self.method if isinstance(self.method, list) else [self.method]
         if self.plans:
-            # As the hooks: a plan that sparsifies takes all tensors as one, one that quantises has levels for each.
-            self.parts = [1 * [flat] if "sparsify" in self.plans[0] else list(flat.split(sizes)) for flat in (*self.gradients, self.mean)]
-            self.batches = [deepreduce.Batch(self.parts[0], plan, frames=RANKS) for plan in self.plans]
-            self.states = [deepreduce.State.of(parts, self.plans[-1]) for parts in self.parts[:RANKS]]
+            # As the hooks: a plan that sparsifies takes tensors as one, one that quantises has levels for each, and sends small ones exactly.
+            joined = "sparsify" in self.plans[0]
+            self.parts = [[flat] if joined else list(flat.split(sizes)) for flat in (*self.gradients, self.mean)]
+            plans_of = lambda plan: plan if joined else [plan if size >= SMALL else EXACT for size in sizes]
+            self.batches = [deepreduce.Batch(self.parts[0], plans_of(plan), frames=RANKS) for plan in self.plans]
+            self.states = [deepreduce.State.of(parts, plans_of(self.plans[-1])) for parts in self.parts[:RANKS]]
 
     def reduce(self, step: int) -> torch.Tensor:
         """The mean; `bytes` are those of rank 0's frame."""
@@ -129,7 +135,7 @@ class Wire:
             frame = batch.frame() if on_gpu else bytearray(batch.bound)
             made = batch.encode(self.parts[rank], frame, step=step, private_seed=rank, state=self.states[rank])
             frames.append(frame if on_gpu else made)
-        self.bytes = frames[0].size() if on_gpu else len(frames[0])
+        self.bytes = [frame.size() if on_gpu else len(frame) for frame in frames][0]  # (each raises the errors of its encode)
         batch.merge(frames, self.parts[RANKS], [1 / RANKS] * RANKS, add=False)
         batch.check()
         return self.mean
@@ -171,7 +177,7 @@ def train(run: Run, sizes: Sizes, device: torch.device) -> Row:
             torch.cat([g.float().flatten() for g in torch.autograd.grad(loss, parameters)], out=flat)
         try:
             wire.reduce(step)
-        except deepreduce.Error:  # a gradient that is not finite
+        except deepreduce.ArgumentError:  # a gradient that is not finite
             row["diverged"] = step
             break
         optimizer.step()
@@ -183,16 +189,6 @@ def train(run: Run, sizes: Sizes, device: torch.device) -> Row:
                 row["diverged"] = step
                 break
     return {**row, "sent": round(sent / (run.steps - run.steps // 2)), "seconds": round(time.perf_counter() - begin, 1)}
-
-
-def tuned(rows: Sequence[Row], method: str) -> Dict[float, float]:
-    """{rate: held-out loss}, infinite where it diverged"""
-    mine = [row for row in rows if row["kind"] == "tuning" and row["method"] == method]
-    return {row["rate"]: math.inf if "diverged" in row else row["curve"][-1][1] for row in mine}
-
-
-def best_rate(found: Dict[float, float]) -> float:
-    return min(found, key=lambda rate: (found[rate], rate))
 
 
 def runs_left(rows: Sequence[Row], sizes: Sizes) -> List[Run]:
@@ -211,17 +207,20 @@ def verdicts(rows: Sequence[Row]) -> List[str]:
 
     last = {m: {row["seed"]: row["curve"][-1][1] for row in rows if row["kind"] == "final" and row["method"] == m and "diverged" not in row} for m in METHODS}
     sent = {m: max((row["sent"] for row in rows if row["kind"] == "final" and row["method"] == m), default=0) for m in METHODS}
-    missing = [m for m, losses in last.items() if len(losses) < len(SEEDS)]
-    if missing:
-        return [f"not all seeds of {', '.join(missing)}: no verdict"]
-    dense, lines = sum(last["dense"].values()) / len(SEEDS), []
-    for m in METHODS:
+    diverged = sorted({row["method"] for row in rows if row["kind"] == "final" and "diverged" in row})
+    missing = [m for m, losses in last.items() if len(losses) < len(SEEDS) and m not in diverged]
+    if missing or "dense" in diverged:
+        return [f"not all seeds of {', '.join(missing or ['dense'])}: no verdict"]
+    dense, lines = sum(last["dense"].values()) / len(SEEDS), [f"{m}: diverged: did not hold" for m in diverged]
+    for m in [m for m in METHODS if m not in diverged]:
         share, apart = sent[m] / sent["dense"], paired(last[m], last["dense"])
         claim = "" if not 0 < share <= 0.02 else ": held" if apart.mean <= min(0.01 * dense, 2 * apart.error) else ": did not hold"
         lines.append(f"{m}: {100 * share:.2f} % of dense's bytes, loss {sum(last[m].values()) / len(SEEDS):.4f}, {apart.mean:+.4f} [{apart.low:+.4f}, {apart.high:+.4f}]{claim}")
-    warm, check = paired(last["top1_warm"], last["top1"]), paired(last["bf16"], last["dense"])
-    lines.append(f"warm-up: {warm.mean:+.4f} [{warm.low:+.4f}, {warm.high:+.4f}]: {'held' if warm.high < 0 else 'did not hold'}")
-    lines.append(f"check: {'held' if not check.is_clear else 'did not hold'}")
+    if not {"top1", "top1_warm"} & set(diverged):
+        warm = paired(last["top1_warm"], last["top1"])
+        lines.append(f"warm-up: {warm.mean:+.4f} [{warm.low:+.4f}, {warm.high:+.4f}]: {'held' if warm.high < 0 else 'did not hold'}")
+    if "bf16" not in diverged:
+        lines.append(f"check: {'did not hold' if paired(last['bf16'], last['dense']).is_clear else 'held'}")
     return lines
 
 
@@ -244,10 +243,15 @@ def main() -> int:
         print("no GPU here: a step of this model takes seconds on a CPU (--rehearsal --out FILE)", file=sys.stderr)
         return 77
     device, begin = torch.device("cuda" if torch.cuda.is_available() else "cpu"), time.monotonic()
-    where = {"device": torch.cuda.get_device_name() if device.type == "cuda" else "CPU", "torch": torch.__version__}
+    # The text is that of this Python; bits are those of this device and torch.
+    where = {"device": torch.cuda.get_device_name() if device.type == "cuda" else "CPU", "torch": torch.__version__, "python": platform.python_version()}
+    if any(row[name] != value for row in train_results.read(given.out) for name, value in where.items()):
+        print(f"{given.out} has rows of another device, torch or Python than {', '.join(where.values())}: give --out another file", file=sys.stderr)
+        return 2
     while (left := runs_left(train_results.read(given.out), sizes)) and time.monotonic() - begin < given.seconds:
         train_results.refuse_unrepeatable(given.out)
-        row = {**train(left[0], sizes, device), **where, **train_results.context()}
+        now = train_results.context()
+        row = {**train(left[0], sizes, device), **where, **now}
         train_results.add(given.out, row)
         result = f"diverged at step {row['diverged']}" if "diverged" in row else f"loss {row['curve'][-1][1]:.4f}"
         print(f"{' '.join(map(str, left[0]))}: {result}, {row['sent']:,} bytes a frame, {row['seconds']} s", flush=True)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List
 
-from bench.train.task import ROOT
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def read(path: Path) -> List[Dict[str, Any]]:

@@ -105,7 +105,7 @@ def main() -> int:
     except RankError as error:
         print(f"{error}\nWhat is in {given.out} is not run again: start the same command once more", file=sys.stderr)
         return 1
-    if not given.rehearsal:
+    if given.out.resolve() == OUT:
         subprocess.run([sys.executable, str(OUT.with_name("which_plan_page.py"))], check=True)
     return int(failed > 0)
 

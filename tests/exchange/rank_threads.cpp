@@ -104,7 +104,10 @@ struct member {
       tensors.push_back(client::dense(in[i]));
       outs.push_back(client::dense_out(out[i]));
     }
-    created = dr_exchange_create(context.handle, plan, &transport, nullptr, tensors.data(), sizeof(dr_tensor),
+    dr_exchange_options options{};
+    options.struct_size = sizeof options;
+    options.timeout_ns = 20'000'000'000;  // of a rank whose peer could not be created
+    created = dr_exchange_create(context.handle, plan, &transport, &options, tensors.data(), sizeof(dr_tensor),
                                  outs.data(), sizeof(dr_tensor_out), sizes.size(), &exchange);
   }
   ~member() { dr_exchange_destroy(exchange); }

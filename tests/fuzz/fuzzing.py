@@ -354,7 +354,7 @@ def remade():
     newest = [row for row in rows if row["commit"] == rows[-1]["commit"]] if rows else []
     minutes = sum(row["cpu_seconds"] for row in newest) / 60
     lines += ["", f"In all {sum(row['executions'] for row in rows):,} executions in {hours:.2f} hours of CPU, of {len({row['commit'] for row in rows})} states of the code: {clean / 3600:.2f} if each target counts from its own last fault, "
-              f"{clean_seconds(rows) / 3600:.2f} if all count from the last fault of any. **Of one state** the last one that was fuzzed, {rows[-1]['commit'] if rows else 'none'}, has {minutes / 60:.1f} hours of CPU for {len({row['target'] for row in newest})} targets (asked: {ASKED}); what changed these sources since has none.", ""]
+              f"{clean_seconds(rows) / 3600:.2f} if all count from the last fault of any. **Of one state**: the last that was fuzzed, {rows[-1]['commit'] if rows else 'none'}, has {minutes / 60:.1f} hours of CPU over {len({row['target'] for row in newest})} targets ({ASKED} hours were asked for); what changed these sources since has none.", ""]
     for row in rows:
         if row["finds"]:
             why = f" (no fault of the library: {row['why']})" if "why" in row else ""

@@ -118,11 +118,15 @@ def test_what_is_kept_is_of_commits_that_main_has_or_is_listed(history):
     assert all(name in page for name in ages.UNREPEATABLE)
 
 
-def test_what_the_first_pages_quote_is_not_old(history):
-    """README.md and docs/RESULTS.md, where they name no commit beside a figure."""
-    old = {name: age for name in ages.QUOTED for age in map(ages.newer, ages.named_by(RESULTS / name)) if not 0 <= age <= ages.LIMIT}
-    assert not old, f"older than {ages.LIMIT} commits of {', '.join(ages.FOLDERS)}: measure again (bench/results/README.md)"
-    assert f"at most {ages.LIMIT} commits" in (RESULTS.parents[1] / "docs" / "RESULTS.md").read_text("utf-8")
+def test_what_the_first_pages_quote_and_is_old_is_named(tree, tmp_path, monkeypatch):
+    folder, first, _ = tree
+    (tmp_path / "one.json").write_text(json.dumps({"commit": first}))
+    assert ages.old(["one.json"], tmp_path, folder) == []  # one commit is newer
+    monkeypatch.setattr(ages, "LIMIT", 0)
+    assert ages.old(["one.json"], tmp_path, folder) == ["one.json"]
+    monkeypatch.setattr(ages, "old", lambda: ["one.json"])
+    assert ages.lines()[-1] == "README.md and docs/RESULTS.md quote what is older than 0 commits: one.json"
+    assert all((RESULTS / name).exists() for name in ages.QUOTED)
 
 
 def test_the_age_of_a_commit_is_how_many_commits_of_the_library_are_newer(tree, tmp_path):
