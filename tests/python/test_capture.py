@@ -168,8 +168,8 @@ def test_accumulators_come_again(accumulate, np, torch):
     step = next(step for step in accumulate.train(run, 1) if step.number == 20)
     with np.load(DATASETS / "accumulators/resnet20_digits_residual_top1_step0020.npz") as arrays:
         bundled = np.concatenate([arrays[name].ravel() for name in arrays.files])
-    found, expected = (np.quantile(np.abs(x), (0.5, 0.9, 0.99, 0.999)) for x in (step.seen, bundled))
-    assert found == pytest.approx(expected, rel=0.08)  # five steps fewer, another ratio or memory: 10 % and more
+    found, expected = (np.quantile(np.abs(x), (0.5, 0.9, 0.99)) for x in (step.seen, bundled))
+    assert found == pytest.approx(expected, rel=0.08)  # five steps fewer: 13 % of the first; another ratio: 15 % and more. (The largest thousandth differs by 11 % between CPUs.)
 
 
 def test_residual_is_what_the_library_keeps(accumulate, np, dr):
