@@ -1,4 +1,4 @@
-/* A transport over Unix stream sockets: all that deepreduce/exchange.h requires of one, in 200 lines of C. Ranks are
+/* A transport over Unix stream sockets: all that deepreduce/exchange.h requires of one, in 300 lines of C. Ranks are
  * processes of one host; each pair has a socket. unix_mean.c and elastic_ranks.c use it.
  *
  * A message is a head, its tag and size, and the bytes. Of each peer messages arrive in the order in which they were sent,

@@ -35,9 +35,9 @@ enum status { fine = 0, failed = 1, misused = 2 };
 // The library ignores an unknown level and uses all instructions. A measurement must not.
 void check_environment() {
   const char* const level = std::getenv("DEEPREDUCE_CPU");
-  for (const std::string_view known : {"scalar", "avx2", "avx512"})
+  for (const std::string_view known : {"scalar", "avx2", "avx512", "neon"})
     if (!level || level == known) return;
-  throw usage_error(std::string("DEEPREDUCE_CPU='") + level + "': not scalar, avx2 or avx512");
+  throw usage_error(std::string("DEEPREDUCE_CPU='") + level + "': not scalar, avx2, avx512 or neon");
 }
 
 int run(const compare_options& o) { return run_compare(o); }

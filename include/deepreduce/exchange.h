@@ -26,12 +26,12 @@
  * side by side, ends by its timeout, and lets all ranks agree before any of them writes an output. For that it needs the
  * transport for itself, and its tensors have no names: a list by one plan. A sender has no transport. It makes and reads
  * bytes, which the collectives of a framework (gloo, NCCL, XLA, a server) carry between its calls; so it has names, units,
- * a book of plans and states by name, but only `gather` and `owner`, and what fails on one rank alone is found by all in
- * the next step. Over MPI or sockets, and of one plan: an exchange. Under a framework, or of many plans: a sender. An
- * exchange takes no sender: a unit is encoded as a whole, and a program has steps within. Both have one law: small
- * tensors (dr_plan_exact), means, votes, clips and sums that are encoded again are the same. Where they differ, an exchange
- * has no names to go by, and asks its caller: random numbers are seeded by the position of a tensor, `dense_below` is 0
- * unless it is given, and tensors are one where the plan has bucket=flat.
+ * a book of plans and states by name, but only `gather`, `owner` and a reduce-scatter, and what fails on one rank alone
+ * is found by all in the next step. Over MPI or sockets, and of one plan: an exchange. Under a framework, or of many
+ * plans: a sender. An exchange cannot drive a sender: a unit is encoded whole, an exchange encodes by ranges. Small
+ * tensors (dr_plan_exact), means, votes, clips and sums that are encoded again are the same in both. Where they differ,
+ * an exchange has no names to go by, and asks its caller: random numbers are seeded by the position of a tensor,
+ * `dense_below` is 0 unless it is given, and tensors are one where the plan has bucket=flat.
  *
  * Rules in addition to those of deepreduce.h:
  * - Every rank ends with the same bits: all apply the same frames in the same order.

@@ -48,8 +48,8 @@ class DDPHook(Exchange):
              quantises all elements (8bit, onebit, qsgd) has levels for each parameter, because one with large values
              would make the levels of the others coarse
     frame_bytes  the maximum bytes of a unit: parameters that are sent together, from last to first. A larger parameter
-             is sent alone. None: 4 MiB, so that backward hides most transfers; with transform=, whose factors are small,
-             25 MiB
+             is sent alone. None: 4 MiB, so that backward hides most transfers; with transform=lowrank, whose factors are
+             small, 25 MiB
     timeout  seconds that the end of a step waits for the other ranks. If a rank is missing, a process may need twice the
              timeout to end, because gloo holds its collective for that long
     seed     of random numbers; the same on every rank. The library receives step and rank besides
