@@ -32,12 +32,17 @@ namespace {
 
 enum status { fine = 0, failed = 1, misused = 2 };
 
-// The library ignores an unknown level and uses all instructions. A measurement must not.
+// The library ignores a level that its architecture has not, and uses all instructions. A measurement must not.
 void check_environment() {
+#ifdef __aarch64__
+  constexpr const char *known[] = {"scalar", "neon"}, *names = "scalar or neon";
+#else
+  constexpr const char *known[] = {"scalar", "avx2", "avx512"}, *names = "scalar, avx2 or avx512";
+#endif
   const char* const level = std::getenv("DEEPREDUCE_CPU");
-  for (const std::string_view known : {"scalar", "avx2", "avx512", "neon"})
-    if (!level || level == known) return;
-  throw usage_error(std::string("DEEPREDUCE_CPU='") + level + "': not scalar, avx2, avx512 or neon");
+  for (const std::string_view name : known)
+    if (!level || level == name) return;
+  throw usage_error(std::string("DEEPREDUCE_CPU='") + level + "': not " + names);
 }
 
 int run(const compare_options& o) { return run_compare(o); }

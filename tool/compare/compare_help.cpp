@@ -15,7 +15,7 @@ Without INPUT the tool reads bundled data: an accumulator (gradient + residual, 
 four models, shown as one table. DEEPREDUCE_DATASETS names the folder that holds accumulators/ and gradients/; of a folder
 without these four all files are read.
 The tensors of a file are joined into one, named '*', from which a sparsifier takes the largest of all, as DDPHook does. --batch puts
-them into one frame as a list, each with its own share, byte for byte as `encode` does. DEEPREDUCE_CPU=scalar|avx2|avx512|neon limits the instructions in use.
+them into one frame as a list, each with its own share, byte for byte as `encode` does. DEEPREDUCE_CPU=scalar|avx2|avx512 (aarch64: scalar|neon) limits the instructions in use.
 
 The table has the plan, how many times smaller than dense f32 it is, the coding error, the time of an encode and a decode, and
 the speed of a link below which it pays against dense bf16 (with --link: the modelled step). It is as wide as the terminal, 80
