@@ -146,13 +146,13 @@ dr_status sender::explain_frames(const unit& u, const report_view& view, size_t 
 dr_status sender::explain_sums(const unit& u, const report_view& view, size_t f) {
   const device_unit& d = *u.device;
   for (size_t owner = 0; owner < d.ranges; ++owner) {
-    if (d.sum(f, owner).empty()) continue;
     const dr_result r = view.result(f * d.ranges + owner);
     const uint64_t* const words = view.reason(owner, f);
     const slot_reason why = read_reason(words);
     const uint32_t culprit = slots_.heads[owner].culprit();
+    // (A rank that owns nothing of a frame can give a reason, too: its slot is refused for it.)
     if (!has_reason(words)) {
-      if (r.status) return explain(d.sum(f, owner), r, owner);
+      if (r.status && !d.sum(f, owner).empty()) return explain(d.sum(f, owner), r, owner);
       continue;
     }
     if (why.kind == fault_kind::encode || !culprit) return explain_peer(u, d.sums, owner, why);

@@ -266,6 +266,35 @@ TEST_CASE("owners on a device: heads and reasons that no sender writes are error
     }
 }
 
+TEST_CASE("owners on a device: a reason names its rank, also if that rank owns nothing of the unit") {
+  // (Found by fuzz_sender: the device refused the slot, and the host had no words for it.)
+  for (const uint32_t from : {0u, 1u})
+    for (const uint64_t reason : {uint64_t{DR_E_ARGUMENT}, uint64_t{1} << 20, uint64_t{DR_E_CORRUPT} | 2u << 16}) {
+      CAPTURE(from);
+      CAPTURE(reason);
+      world w({{"a", 410}},
+              {.book = "*: index=all value=uniform_quant(bits=4) exchange=owner", .dense_below = 0, .on_device = true});
+      w.set_random(1);
+      REQUIRE(w.all_ok(0));
+      size_t arrivals = 0;
+      w.on_the_way = [&](size_t, size_t sender, size_t, client::bytes& slot) {
+        if (sender == from && arrivals++ >= 2)
+          change(
+              slot, [&](dr::slot_head&, uint64_t* words) { words[1] = reason; }, 1);
+      };
+      const auto status = w.step(1);
+      w.on_the_way = nullptr;
+      for (size_t r = 0; r < 2; ++r) {
+        INFO(w.ranks[r]->error.message);
+        CHECK(status[r] == DR_E_PEER);
+        CHECK(std::string(w.ranks[r]->error.message).starts_with("rank " + std::to_string(from)));
+      }
+      w.set_random(2);
+      CHECK(w.all_ok(2));
+      CHECK(w.agree());
+    }
+}
+
 TEST_CASE("owners on a device: a step that the host gives up leaves sums as they were, and its frames go back") {
   for (const int done : {0, 1, 2}) {  // encoded; added up; merged
     CAPTURE(done);
