@@ -22,7 +22,6 @@ UNREPEATABLE = {
     "train_methods.jsonl": "699ed96 was rebased: 132 of its rows",
     "train_paper.jsonl": "its commits were rebased",
     "train.jsonl": "four rows of a tree with changes",
-    "outer_rounds.json": "a tree with changes",
     "fuzz.jsonl": "hours of commits that were rebased count for none",
 }
 COMMIT = re.compile(r"(?:v[\w.]+-\d+-g)?([0-9a-f]{7,40})(?:-dirty)?")  # as git describes them

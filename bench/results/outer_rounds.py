@@ -113,9 +113,9 @@ def page(stored: Dict[str, Any], by_link: Dict[str, List[Dict[str, Any]]]) -> st
 Of {len(rows)} rows the median error is {100 * statistics.median(errors):.1f} %, the largest {100 * max(errors):.1f} %. Out of sample: what plans cost (`deepreduce calibrate`, both workers at once, bundled gradients) and the latency, 100 µs. In sample, from the same run: the rate that one
 socket gets ({sockets}; a round sends both ways at once, which is slower), and the time of a step without an exchange ({steps}). No constant is fitted to the rows.
 All rounds are predicted too short. At 10 Mbit/s the two directions of a dense round, with their acknowledgements, pass at 6.7 to 9 Mbit/s, by chance of TCP; and in a loop a step takes up to a fifth longer
-than alone, on a virtual machine whose steps vary from 10 to 17 ms between runs. The order of the plans is right in all four conditions. The bundled gradients have chunks of zeros, so frames of `sparseloco` are predicted too small; `calibrate --data` with a difference of your weights has your bytes.
+than alone, on a virtual machine whose steps vary from 8 to 17 ms between runs. The order of the plans is right in all four conditions. The bundled gradients have chunks of zeros, so frames of `sparseloco` are predicted too small; `calibrate --data` with a difference of your weights has your bytes.
 
-{stored["profile"]["machine"]["cpu"]}, {stored["links"][next(iter(by_link))]["date"]}. Made by `bench/results/outer_rounds.py`.
+{stored["profile"]["machine"]["cpu"]}, {stored["links"][next(iter(by_link))]["date"]}, commit {", ".join(dict.fromkeys(link["commit"] for link in stored["links"].values()))}. Made by `bench/results/outer_rounds.py`.
 """
 
 
