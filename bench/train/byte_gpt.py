@@ -17,16 +17,16 @@ Batch = Tuple[torch.Tensor, torch.Tensor]  # inputs, labels
 
 
 class ByteGPT(nn.Module):
-    """Radford et al. 2019 in small: bytes [n, LENGTH] to logits [n, LENGTH, 256]; 3,307,008 parameters in 53 tensors."""
+    """Radford et al. 2019 in small: bytes [n, length] to logits [n, length, 256]; by default 3,307,008 parameters in 53 tensors."""
 
-    def __init__(self, width=256, layers=4, heads=4):
+    def __init__(self, width=256, layers=4, heads=4, length=LENGTH):
         super().__init__()
         self.token = nn.Embedding(256, width)
-        self.place = nn.Parameter(torch.zeros(LENGTH, width))
+        self.place = nn.Parameter(torch.zeros(length, width))
         layer = nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
         self.layers = nn.TransformerEncoder(layer, layers, norm=nn.LayerNorm(width), enable_nested_tensor=False)
         self.head = nn.Linear(width, 256, bias=False)
-        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(LENGTH), persistent=False)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(length), persistent=False)
 
     def forward(self, text):
         return self.head(self.layers(self.token(text) + self.place, mask=self.mask, is_causal=True))
@@ -38,10 +38,14 @@ def split_text():
     return text, len(text) - len(text) // HELD_OUT
 
 
+def spread(text: torch.Tensor, begin: int, count: int, length: int = LENGTH) -> torch.Tensor:
+    """Sequences [count, length + 1] that lie evenly over the text from `begin` on."""
+    return text[begin + torch.linspace(0, len(text) - begin - length - 1, count).long()[:, None] + torch.arange(length + 1)]
+
+
 def held_out() -> Batch:
-    """Sequences that lie evenly over the held-out part."""
     text, cut = split_text()
-    rows = text[cut + torch.linspace(0, len(text) - cut - LENGTH - 1, JUDGED).long()[:, None] + torch.arange(LENGTH + 1)]
+    rows = spread(text, cut, JUDGED)
     return rows[:, :-1], rows[:, 1:]
 
 

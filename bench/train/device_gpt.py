@@ -6,9 +6,9 @@
     python -m bench.train.device_gpt --verdicts   of what is there
 
 Two ranks take turns on the one GPU: each has batches and a residual of its own, and gradients travel as they would between two, encoded and merged
-on the GPU. so bytes and losses are those of two ranks, and nothing is timed. (Unlike a hook's, a
-plan that sparsifies takes the whole model as one tensor.) The rate of each method is the best of RATES times 6e-4, by a
-tenth of the steps with a seed that no other run has; then three seeds. Of one seed all methods have the same first weights and batches.
+on the GPU: bytes and losses are those of two ranks, and nothing is timed. A plan that sparsifies takes the whole model as one tensor, where a hook
+takes units of 4 MiB. The rate of each method is the best of RATES times 6e-4, by a tenth of the steps with a seed that no other run has; then three
+seeds. Of one seed all methods have the same first weights and batches.
 Refuses a tree with changes and a commit that main does not have.
 
 Claims, before any run, of methods that send at most 2 % of dense's bytes, paired by seed:
@@ -31,14 +31,15 @@ from torch import nn
 from torch.nn import functional as F
 
 from bench.train import train_results
+from bench.train.byte_gpt import ByteGPT, spread
 from bench.train.methods import TOP
 from bench.train.task import ROOT, rate_factor
-from bench.train.tuned_rates import best_rate, tuned
+from bench.train.tuned_rates import RATES, SEEDS, TUNING_SEED, Run, best_rate, tuned
 
 import deepreduce  # behind bench.train.task, which puts it on the path
 
 OUT = ROOT / "bench" / "results" / "device_gpt.jsonl"
-RANKS, SEEDS, TUNING_SEED, RATES, BASE_RATE = 2, (1, 2, 3), 100, (0.5, 1.0, 2.0), 6e-4
+RANKS, BASE_RATE = 2, 6e-4  # (the rate of a Run is times the latter)
 TOP_LOG = "feedback=residual index=golomb value=log_quant"
 WARM_UP = (0.25, 0.0625, 0.015625)  # ratios, each for a thirtieth of the steps (Lin et al. 2017), then 0.01
 # None: all as f32; "bf16": torch's own rounding. A list is a warm-up.
@@ -69,39 +70,12 @@ FULL = Sizes(384, 8, 6, 256, 32, 2000, 512)
 REHEARSAL = Sizes(32, 2, 2, 32, 4, 30, 16)
 
 
-class Run(NamedTuple):
-    """rate: times BASE_RATE."""
-
-    kind: str
-    method: str
-    rate: float
-    seed: int
-    steps: int
-
-
-class GPT(nn.Module):
-    """Radford et al. 2019: bytes [n, length] to logits [n, length, 256]."""
-
-    def __init__(self, sizes: Sizes) -> None:
-        super().__init__()
-        self.token = nn.Embedding(256, sizes.width)
-        self.place = nn.Parameter(torch.zeros(sizes.length, sizes.width))
-        layer = nn.TransformerEncoderLayer(sizes.width, sizes.heads, 4 * sizes.width, 0.0, "gelu", batch_first=True, norm_first=True)
-        self.layers = nn.TransformerEncoder(layer, sizes.layers, norm=nn.LayerNorm(sizes.width), enable_nested_tensor=False)
-        self.head = nn.Linear(sizes.width, 256, bias=False)
-        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(sizes.length), persistent=False)
-
-    def forward(self, text: torch.Tensor) -> torch.Tensor:
-        return self.head(self.layers(self.token(text) + self.place, mask=self.mask, is_causal=True))  # type: ignore[no-any-return]
-
-
 def sources(sizes: Sizes, device: torch.device) -> Tuple[torch.Tensor, torch.Tensor]:
     """(bytes to learn from, held-out sequences) of the files of Python's standard library, in the order of their names."""
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     text = torch.frombuffer(bytearray(b"\n".join(file.read_bytes() for file in files)), dtype=torch.uint8)
     cut = len(text) - len(text) // 20
-    last = cut + torch.linspace(0, len(text) - cut - sizes.length - 1, sizes.judge).long()[:, None] + torch.arange(sizes.length + 1)
-    return text[:cut].to(device), text[last].long().to(device)
+    return text[:cut].to(device), spread(text, cut, sizes.judge, sizes.length).long().to(device)
 
 
 class Wire:
@@ -135,7 +109,8 @@ class Wire:
             frame = batch.frame() if on_gpu else bytearray(batch.bound)
             made = batch.encode(self.parts[rank], frame, step=step, private_seed=rank, state=self.states[rank])
             frames.append(frame if on_gpu else made)
-        self.bytes = [frame.size() if on_gpu else len(frame) for frame in frames][0]  # (each raises the errors of its encode)
+        sizes = [frame.size() if on_gpu else len(frame) for frame in frames]  # (each raises the errors of its encode)
+        self.bytes = sizes[0]
         batch.merge(frames, self.parts[RANKS], [1 / RANKS] * RANKS, add=False)
         batch.check()
         return self.mean
@@ -158,7 +133,7 @@ def batches(text: torch.Tensor, sizes: Sizes, seed: int) -> Iterator[torch.Tenso
 def train(run: Run, sizes: Sizes, device: torch.device) -> Row:
     """curve: [step, held-out loss]; sent: bytes of a frame, the mean of the second half; diverged: where, or nothing."""
     torch.manual_seed(run.seed)
-    model = GPT(sizes).to(device)
+    model = ByteGPT(sizes.width, sizes.layers, sizes.heads, sizes.length).to(device)
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=BASE_RATE * run.rate, weight_decay=0.1, betas=(0.9, 0.95))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_factor(step, run.steps))
@@ -226,14 +201,9 @@ def verdicts(rows: Sequence[Row]) -> List[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for word in ("list", "rehearsal", "verdicts"):
-        parser.add_argument(f"--{word}", action="store_true")
+    parser.add_argument("--verdicts", action="store_true")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begins no run after so many")
-    parser.add_argument("--out", type=Path, default=OUT)
-    given = parser.parse_args()
-    if given.rehearsal and given.out.resolve() == OUT:
-        print("--rehearsal needs --out FILE: its rows are not results", file=sys.stderr)
-        return 2
+    given = train_results.arguments(parser, OUT)
     sizes = REHEARSAL if given.rehearsal else FULL
     if given.list or given.verdicts:
         rows = train_results.read(given.out)

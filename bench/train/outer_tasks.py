@@ -13,7 +13,7 @@ from pydoc_data.topics import topics
 from torch import nn
 from torch.nn import functional as F
 
-from bench.train.byte_gpt import LENGTH, ByteGPT
+from bench.train.byte_gpt import LENGTH, ByteGPT, spread
 from bench.train.vision_tasks import fashion, shuffled
 
 TEXT_HELD_OUT = 48  # sequences, spread evenly over the part of the text that is held out
@@ -51,11 +51,11 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(128, 10))
 
 
-def text(size: int, held_out: int, spread: int) -> OuterTask:
+def text(size: int, held_out: int, judged: int) -> OuterTask:
     """The first `size` bytes of Python's help texts, of which the last one of `held_out` parts is held out."""
     whole = torch.frombuffer(bytearray("\n".join(topics.values()).encode()[:size]), dtype=torch.uint8).long()
     cut = len(whole) - len(whole) // held_out
-    last = cut + torch.linspace(0, len(whole) - cut - LENGTH - 1, spread).long()[:, None] + torch.arange(LENGTH + 1)
+    last = spread(whole, cut, judged)
 
     def batches(generator: torch.Generator) -> Iterator[Tuple[torch.Tensor, torch.Tensor]]:
         while True:
@@ -63,7 +63,7 @@ def text(size: int, held_out: int, spread: int) -> OuterTask:
             rows = whole[begin + torch.arange(LENGTH + 1)]
             yield rows[:, :-1], rows[:, 1:]
 
-    return OuterTask(gpt, 2e-3, batches, (whole[last][:, :-1], whole[last][:, 1:]), LENGTH)
+    return OuterTask(gpt, 2e-3, batches, (last[:, :-1], last[:, 1:]), LENGTH)
 
 
 def vision() -> OuterTask:

@@ -1,5 +1,6 @@
 """The file of results: a line of json a run, added as soon as the run is over. What is there is not run again."""
 
+import argparse
 import datetime
 import json
 import os
@@ -33,6 +34,17 @@ def add(path: Path, row: Dict[str, Any]) -> None:
         if text and not text.endswith(b"\n"):  # of a line that was cut off, read() knows
             file.truncate(text.rfind(b"\n") + 1)
         file.write(json.dumps(row, separators=(",", ":")).encode() + b"\n")
+
+
+def arguments(parser: argparse.ArgumentParser, results: Path) -> argparse.Namespace:
+    """The arguments of a script that adds to the file `results`, with --list, --rehearsal and --out. Ends the program if a rehearsal would be added there."""
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--rehearsal", action="store_true")
+    parser.add_argument("--out", type=Path, default=results)
+    given = parser.parse_args()
+    if given.rehearsal and given.out.resolve() == results:
+        parser.error("--rehearsal needs --out FILE: its rows are not results")
+    return given
 
 
 def context() -> Dict[str, Any]:

@@ -125,14 +125,8 @@ def run_all(out: Path, sizes: Sizes) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--list", action="store_true")
-    parser.add_argument("--rehearsal", action="store_true")
     parser.add_argument("--epochs", type=int, default=FULL.epochs, help="of the final runs, the same for all; fewer where there is no time for 10, which the page states")
-    parser.add_argument("--out", type=Path, default=OUT)
-    given = parser.parse_args()
-    if given.rehearsal and given.out.resolve() == OUT:
-        print("--rehearsal needs --out FILE: its rows are not results", file=sys.stderr)
-        return 2
+    given = train_results.arguments(parser, OUT)
     sizes = REHEARSAL if given.rehearsal else FULL._replace(epochs=given.epochs)
     if given.list:
         rows = train_results.read(given.out)

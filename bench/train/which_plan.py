@@ -89,13 +89,7 @@ def run_all(out: Path, steps: int) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--list", action="store_true")
-    parser.add_argument("--rehearsal", action="store_true")
-    parser.add_argument("--out", type=Path, default=OUT)
-    given = parser.parse_args()
-    if given.rehearsal and given.out.resolve() == OUT:
-        print("--rehearsal needs --out FILE: its rows are not results", file=sys.stderr)
-        return 2
+    given = train_results.arguments(parser, OUT)
     steps = 2 * EVERY if given.rehearsal else 300
     if given.list:
         print("\n".join(" ".join(map(str, run)) for run in runs_left(train_results.read(given.out), steps)))
