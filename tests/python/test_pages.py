@@ -3,6 +3,7 @@
 import importlib
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ sys.path.insert(0, str(RESULTS))
 import ages  # noqa: E402
 import pages  # noqa: E402
 import runs  # noqa: E402
+import which_plan_page  # noqa: E402
 
 OTHERS = ("torch", "matplotlib", "sklearn", "scipy")  # packages that a script may want, and its page cannot be made without
 
@@ -26,6 +28,39 @@ def test_a_page_is_what_its_script_makes_of_what_is_kept(page):
             raise
         pytest.skip(f"{error.name} is not installed")
     assert not lines, f"{page} has drifted; python3 bench/results/pages.py writes it again:\n" + "\n".join(lines[: pages.SHOWN])
+
+
+def words_of(path):
+    """The strings of a C++ source, joined as the compiler joins them."""
+    text = (RESULTS.parents[1] / path).read_text("utf-8")
+    return "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', text)).replace("\\n", " ")
+
+
+def test_the_preset_recommended_has_the_seconds_of_which_plan():
+    found, links = which_plan_page.results(), which_plan_page.LINKS
+    seconds = {method: [found[method].seconds(link) for link in links] for method in ("lowrank4", "dense", "top1_log")}
+    listed = {method: "{}, {} and {}".format(*of) for method, of in seconds.items()}
+    words = words_of("lib/plan/named_plans.cpp")
+    assert f"held-out loss of {which_plan_page.TARGET:g} in {listed['lowrank4']} s on an unshaped link" in words
+    assert f"dense f32 in {listed['dense']} s, Top-1 % in {listed['top1_log']} (docs/PYTORCH.md)" in words
+
+
+def test_what_predict_says_of_trainings_has_the_numbers_of_their_pages():
+    models = re.split(r"^### (?=.*, 2 ranks: )", (RESULTS / "train.md").read_text("utf-8"), flags=re.M)[1:]
+
+    def verdicts(method, residual):
+        row = rf"^\| {method} \| {residual} \| [^|]+ \| ([=+−]) \|"
+        return [match[1] for match in (re.search(row, model, flags=re.M) for model in models) if match]
+
+    top_1, top_10, dropped = verdicts("Top-1 %, log_quant", "yes"), verdicts("Top-10 %, log_quant", "yes"), verdicts("Top-1 %, raw, no residual", "no")
+    words = words_of("tool/predict/training_evidence.cpp")
+    assert f"Top-1 % with a residual scored worse than dense on {top_1.count('−')} of {len(top_1)} models" in words
+    assert f"Top-10 % with a residual was as good as dense on {len(top_10) - top_10.count('−')} of {len(top_10)} models" in words
+    assert dropped == ["−"] * 4 and "Top-1 % without a residual scored worse than dense on all 4 models" in words
+    found = which_plan_page.results()
+    behind = {method: found[method].loss - found["dense"].loss for method in ("lowrank4", "bits8", "bits4")}
+    assert f"rank 4 with a residual was {behind['lowrank4']:.3f} of loss behind dense" in words
+    assert "8 and 4 bits with a residual were within 0.01 of dense's loss" in words and max(behind["bits8"], behind["bits4"]) < 0.01
 
 
 def test_every_page_has_a_script_or_is_known_to_be_written_by_hand():
