@@ -153,9 +153,9 @@ def test_train_ddp():
 
 
 def test_outer_loop(tmp_path):
-    """Over torch.distributed, and over a folder: equal weights at the end."""
-    ranks = on_two_ranks("outer_loop.py")
+    """Over torch.distributed, and beside it over a folder, whose workers sleep between steps: equal weights at the end."""
     workers = [start("outer_loop.py", tmp_path / "run", name, OMP_NUM_THREADS="1") for name in ("alice", "bob")]
+    ranks = on_two_ranks("outer_loop.py")
     for outputs in (ranks, [printed_by(worker) for worker in workers]):
         found = [re.search(r"accuracy (\S+), weights (\S+); sent (\d+) bytes a round instead of (\d+)", output) for output in outputs]
         assert all(float(match[1]) > 0.9 and int(match[3]) < 0.01 * int(match[4]) for match in found) and found[0][2] == found[1][2]
