@@ -38,7 +38,7 @@
  * `bucket=flat index=all value=raw`. A tensor of fewer than `dense_below` elements is sent by dr_plan_exact of its plan.
  * The name of a tensor seeds its random numbers. The tensors of a unit have one type and together at most `unit_bytes`
  * bytes; a larger tensor is a unit by itself. The tensors of a flat plan are one frame; the others are one frame for each
- * kind of feedback. A mean is the sum of the frames, each times 1 / ranks, added in the order of the ranks in f32 and
+ * kind of feedback (and each beta of feedback=residual). A mean is the sum of the frames, each times 1 / ranks, added in the order of the ranks in f32 and
  * rounded once; votes (merge=vote) are counted without that factor. feedback=dgc(clip=…) bounds the norm of all tensors
  * whose plan has a clip, together.
  */
@@ -145,7 +145,8 @@ typedef struct dr_unit_info {
   uint64_t bytes; /* of the tensors */
   /* Encode writes `slots` slots (1, or one for each rank), `bound` bytes from one to the next. The first `slot` bytes of
    * each are sent in the next step, the same number on every rank; if it is below `bound`, it follows what all ranks sent,
-   * so after a damaged header (CORRUPT) on some ranks only, all ranks create their senders again. sum_…: of the slots of
+   * so after a damaged header (CORRUPT) on some ranks only (of OWNER the others then have PEER), all ranks create their
+   * senders again. sum_…: of the slots of
    * sums (OWNER, FACTORS) */
   uint64_t bound, slot;
   uint64_t slots;
@@ -252,9 +253,10 @@ enum {
 DR_API dr_status dr_sender_read_state(dr_sender *sender, size_t tensor, uint32_t which, void *state, size_t size);
 DR_API dr_status dr_sender_write_state(dr_sender *sender, size_t tensor, uint32_t which, const void *state,
                                        size_t size);
-/* dr_state_scale on all residuals. */
+/* dr_state_scale on all residuals. Between steps. */
 DR_API dr_status dr_sender_scale(dr_sender *sender, double factor);
-/* Continues from a checkpoint with failures and failed of dr_sender_info. */
+/* Continues from a checkpoint with failures and failed of dr_sender_info. Between steps: dr_sender_take_back does not know the
+ * steps before it. */
 DR_API dr_status dr_sender_resume(dr_sender *sender, uint64_t failures, uint64_t failed);
 
 #ifdef __cplusplus

@@ -106,6 +106,7 @@ dr_status exchange::write_factor_residual(uint32_t which, size_t tensor, const f
     return refuse(residual, i, is_stored ? "finite" : "0 where the state has none", c_.error);
   }
   std::copy_n(residual, stored.size(), stored.begin());
+  if (which == DR_RESIDUAL_WARM_START) factors_->settle_warm_start(tensor);
   return DR_OK;
 }
 

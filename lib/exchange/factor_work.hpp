@@ -60,6 +60,7 @@ class factor_work {
     if (which == DR_RESIDUAL_WARM_START) return state_.warm_start(tensor);
     return which == DR_RESIDUAL_OWN ? state_.residual(tensor) : std::span<float>();
   }
+  void settle_warm_start(size_t tensor) { state_.settle_warm_start(tensor); }
 
  private:
   uint64_t size_of(uint32_t phase) const { return phase ? state_.second_size() : state_.first_size(); }

@@ -35,6 +35,8 @@ struct feedback_kind {
   // For a tensor that is sent whole and exactly, while others are not, the parameter `whole_param` has the value
   // `whole_value`; nullptr: its default. whole_param == nullptr: no parameter changes.
   const char *whole_param = nullptr, *whole_value = nullptr;
+  // The parameter with the weight of the gradient. A sum has its default: the ranks have applied it to what is added up.
+  const char* weight_param = nullptr;
   // Weights and a residual only: the kind for transforms, and for a sum, which includes the momentum.
   bool plain = false;
 

@@ -66,6 +66,7 @@ constinit const feedback_kind residual_feedback = {
     .keeps_residual = true,
     .weights = residual_weights,
     .whole_param = "beta",  // a residual of 0 has no weight; the gradient has the one of the tensors beside it
+    .weight_param = "gamma",
     .plain = true};
 
 constinit const feedback_kind efsignsgd_feedback = {

@@ -75,11 +75,16 @@ dr_status bind_rows(const plan& method, std::shared_ptr<const plan>& out, dr_err
 dr_status bind_sum(const std::shared_ptr<const plan>& method, std::shared_ptr<const plan>& out, dr_error& error) {
   if (method->votes) return bind_plan(std::string(signs_plan) + (method->flat ? " bucket=flat" : ""), out, error);
   out = method;
-  if (!method->keeps_momentum()) return DR_OK;
+  const char* const weight = method->keeps_feedback() ? method->feedback_rule().kind.weight_param : nullptr;
+  const bool weighs = weight && method->feedback_rule().weights().gamma != 1;
+  if (!method->keeps_momentum() && !weighs) return DR_OK;
   std::vector<plan_stage> stages;
   plan_stage* feedback = nullptr;
   if (const dr_status s = read_feedback(*method, stages, feedback, error)) return s;
-  feedback->calls[0] = {method->keeps_residual() ? plain_feedback() : "none", {}};
+  if (method->keeps_momentum())
+    feedback->calls[0] = {method->keeps_residual() ? plain_feedback() : "none", {}};
+  else
+    std::erase_if(feedback->calls[0].arguments, [&](const plan_argument& a) { return a.key == weight; });
   return bind_plan(print_plan(stages), out, error);
 }
 

@@ -82,8 +82,12 @@ dr_status sender::read_report(unit& u, uint64_t step, dr_sent& result) {
   slot_limits limits{u.bounds, tensors_.size(), false, false, (words_a_frame - 1) * frames};
   if (owns) {
     // What this rank found when it added up. (All else that is wrong with those slots stands in its own.)
-    if (!read_prefixes(view_of(u, d.sum_report_at, frames).slots(), limits, slots_, c_.error))
-      if (const dr_status s = compare_on_device(u, step); s && c_.error.reason == DR_REASON_OUT_OF_STEP) return s;
+    if (const dr_status s = read_prefixes(view_of(u, d.sum_report_at, frames).slots(), limits, slots_, c_.error)) {
+      name_rank(c_.error.frame);
+      if (s == DR_E_CORRUPT) return s;
+    } else if (const dr_status out = compare_on_device(u, step); out && c_.error.reason == DR_REASON_OUT_OF_STEP) {
+      return out;
+    }
     limits.bounds = u.sum_bounds;
     limits.of_sums = true;
   }

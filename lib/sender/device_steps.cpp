@@ -75,8 +75,9 @@ dr_status sender::check_device_slots(const unit& u, const slot_room& room, std::
       name_rank(i);
       return DR_E_ARGUMENT;
     }
-    if (at(i) % 16 || at(i) != at(0) + i * stride)
-      return fail(c_.error, DR_E_ARGUMENT, "slots: on a device they are aligned to 16 bytes and equally spaced");
+    if (at(i) % 16 || at(i) < at(0) || stride < room.bound() || at(i) != at(0) + i * stride)
+      return fail(c_.error, DR_E_ARGUMENT,
+                  "slots: on a device they are aligned to 16 bytes, equally spaced, one behind the other");
   }
   if (d.pending != device_unit::none && d.pending != step)
     return fail(c_.error, DR_E_ARGUMENT, "step %" PRIu64 ": call dr_sender_check for it before the next merge",

@@ -102,10 +102,12 @@ void factor_unit::restore() {
   done_ = false;
 }
 
-// If the round has a result, that goes back: over all ranks it is the sum of what they sent. Otherwise the gradients do.
+// If the round has a result, that goes back: over all ranks it is the sum of what they sent. Otherwise the gradients do; of
+// these others may have used the dense tensors, whole. (What they used of a matrix this rank does not know.)
 void factor_unit::take_back(std::span<const number_place> tensors, const uint64_t* number) {
-  if (done_ && state_.keeps()) {
-    float* const noted = note(number, state_.elements());
+  const bool begun = state_.busy();
+  float* const noted = state_.keeps() && (done_ || begun) ? note(number, state_.elements()) : nullptr;
+  if (done_ && state_.keeps())
     for (size_t t = 0; t < tensors.size(); ++t) {
       const std::span<float> residual = state_.residual(t);
       const float* const out = out_of(tensors[t], t);
@@ -115,8 +117,9 @@ void factor_unit::take_back(std::span<const number_place> tensors, const uint64_
         if (noted) noted[firsts_[t] + i] = back;
       }
     }
-  }
   state_.cancel(state_.keeps());
+  for (size_t t = 0; t < tensors.size() && begun && noted; ++t)
+    if (state_.items()[t].dense) std::ranges::copy(state_.residual(t), noted + firsts_[t]);
   done_ = false;
 }
 

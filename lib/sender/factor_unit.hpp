@@ -24,7 +24,7 @@ class factor_unit : public number_unit {
   // Residuals and warm starts, between rounds; empty if the tensor has none.
   std::span<float> residual(size_t tensor) const { return state_.residual(tensor); }
   std::span<float> warm_start(size_t tensor) const { return state_.warm_start(tensor); }
-  void redraw(size_t tensor) { state_.redraw(tensor); }
+  void settle_warm_start(size_t tensor) { state_.settle_warm_start(tensor); }
 
  private:
   std::span<float> residual_at(std::span<const number_place>, size_t tensor) const override { return residual(tensor); }

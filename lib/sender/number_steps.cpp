@@ -104,6 +104,7 @@ dr_status sender::encode_numbers(unit& u, const dr_call& call, void* slot, dr_se
     if (!may_skip) result.fault = s;
   } else {
     for (const uint32_t i : u.list.tensors) result.kept += tensors_[i].elements;
+    if (returned_ > 0) n.scale_returned(decay_of(*plans_.methods[u.list.tensors[0]]));
   }
   write_summed_head(head, n.type(), options_.ranks, options_.rank, static_cast<std::byte*>(slot) + size);
   result.size = result.frames = first_size(u);
@@ -241,8 +242,7 @@ dr_status sender::write_factor_state(size_t tensor, uint32_t which, const void* 
   }
   if (const dr_status s = check_finite(tensor, from, to.size())) return s;
   std::memcpy(to.data(), from, to.size_bytes());
-  if (which == DR_STATE_WARM && std::ranges::all_of(to, [](float x) { return x == 0; }))
-    units_[unit_of_[tensor]].factors->redraw(position_of_[tensor]);
+  if (which == DR_STATE_WARM) units_[unit_of_[tensor]].factors->settle_warm_start(position_of_[tensor]);
   return DR_OK;
 }
 

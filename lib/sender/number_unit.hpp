@@ -55,6 +55,11 @@ class number_unit {
     std::erase_if(returned_, is_over);
   }
   void forget() { returned_.clear(); }
+  // The residuals were scaled, and with them what was taken back.
+  void scale_returned(float factor) {
+    for (returned& r : returned_)
+      for (float& x : r.values) x *= factor;
+  }
 
  protected:
   explicit number_unit(context& c) : c_(c) {}

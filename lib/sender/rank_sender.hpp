@@ -115,8 +115,9 @@ class sender {
 
   bool makes_frames(const unit& u) const { return u.list.kind <= DR_UNIT_SCATTER; }
   bool is_dry() const { return options_.flags & DR_SENDER_DRY; }
-  // Whether all ranks skip the step if a unit cannot be encoded. Not for a lack of memory, which would recur unnoticed.
-  bool skips_for(dr_status fault) const { return (options_.flags & DR_SENDER_SKIP) && fault != DR_E_MEMORY; }
+  // Whether all ranks skip the step if frames cannot be encoded: for values that are not finite (ARGUMENT). What else is wrong
+  // would recur unnoticed.
+  bool skips_for(dr_status fault) const { return (options_.flags & DR_SENDER_SKIP) && fault == DR_E_ARGUMENT; }
   // The states of ranges and of factors are always the sender's.
   bool borrows_states(const unit& u) const {
     return (options_.flags & DR_SENDER_CALLER_STATES) && !has_owners(u) && !u.factors;

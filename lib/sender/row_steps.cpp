@@ -61,18 +61,15 @@ dr_status sender::encode_rows(unit& u, const dr_call& call, void* slot, dr_sent&
   r.frame = static_cast<uint8_t*>(slot) + prefix_size(1);
   r.capacity = u.bounds[0];
   encode_result made;
-  bool skips = (options_.flags & DR_SENDER_SKIP) && !u.rows->is_finite();
+  const bool skips = (options_.flags & DR_SENDER_SKIP) && !u.rows->is_finite();
   const dr_status status = skips ? DR_OK : u.rows->encode(r, made);
   if (status) {
     c_.error.tensor = tensor;
     name_tensor(tensor);
-    skips = skips_for(status);
+    result.fault = status;
+    head.tensor = tensor + 1;
     made = {};
-    if (!skips) {
-      result.fault = status;
-      head.tensor = tensor + 1;
-      made.size = write_status_frame(status, c_.error.message, true, r.call.tag, r.frame);
-    }
+    made.size = write_status_frame(status, c_.error.message, true, r.call.tag, r.frame);
   }
   head.flags = skips ? slot_head::not_finite : 0;
   result.kept = made.kept;

@@ -9,15 +9,6 @@
 #include "sender/rank_sender.hpp"
 
 namespace dr {
-namespace {
-
-// The factor of a residual before feedback adds the next gradient.
-float decay_of(const plan& p) {
-  if (!p.keeps_residual() || p.keeps_momentum() || p.feedback_rule().kind.rate) return 1;
-  return p.feedback_rule().weights().beta;
-}
-
-}  // namespace
 
 // Calls f(state, its size, its plan) for each state of the unit, the caller's or the sender's.
 template <class F>
@@ -261,6 +252,8 @@ dr_status sender::resume(uint64_t failures, uint64_t failed) {
   if (failures != failures_ || failed != failed_) settle();
   failures_ = failures;
   failed_ = failed;
+  is_behind_ = false;
+  for (unit& u : units_) u.step = UINT64_MAX;  // (what was encoded before is not of this run: no take_back has it)
   if (!side_ || is_dry()) return DR_OK;
   if (const dr_status s = side_->begin()) return s;
   const dr_status s =
@@ -283,7 +276,8 @@ dr_status sender::scale_on_device(double factor) {
     for (const device_parts* const parts : {&u.device->parts, &u.device->sums})
       for (const auto& p : *parts)
         for (size_t i = 0; i < p->pieces.size(); ++i) {
-          void* const state = p->views[i].state;
+          // (The caller may have placed another one since the last encode.)
+          void* const state = borrows_states(u) ? views_[p->pieces[i].tensor].state : p->views[i].state;
           if (!p->plans[i]->keeps_residual() || !state) continue;
           copy.resize(p->state_bytes(i));
           if (const dr_status s = side_->copy_now(copy.data(), state, copy.size())) return s;
@@ -299,11 +293,13 @@ dr_status sender::scale(double factor) {
   dr_status status = DR_OK;
   if (is_dry()) return DR_OK;
   if (side_) return scale_on_device(factor);
-  for (const unit& u : units_) {
+  for (unit& u : units_) {
     for_each_state(u, [&](std::byte* state, uint64_t size, const plan& p) {
       if (!p.keeps_residual()) return;
       if (const dr_status s = scale_state(state, size, factor, c_.error); s && !status) status = s;
     });
+    for (returned_frame& t : u.returned) t.weight *= static_cast<float>(factor);
+    if (u.numbers) u.numbers->scale_returned(static_cast<float>(factor));
     if (u.factors)
       for (size_t i = 0; i < u.list.tensors.size(); ++i) scale_residual(u.factors->residual(i), factor);
   }

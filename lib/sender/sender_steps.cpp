@@ -213,9 +213,8 @@ dr_status sender::encode(size_t unit, const dr_call& call, void* slots, size_t c
       }
     }
   }
-  if (skips) {
+  if (skips) {  // (u.sent stays: if the step fails, instead, what was encoded goes back)
     std::ranges::fill(sizes, 0);
-    std::ranges::fill(u.sent, dr_bytes{});
     result.kept = 0;
   }
   slot_head head = head_of(u, call.step);
@@ -320,16 +319,23 @@ dr_status sender::sum(size_t unit, const dr_call& call, std::span<const dr_bytes
   auto* at = static_cast<std::byte*>(slot) + prefix;
   dr_status status = read_slots(u, call, slots, false, result);
   if (status == DR_E_CAPACITY) return status;
-  // (All ranks find out that ranks are out of step. This one reports it in merge, after they have its sum.)
-  u.refuses = status && c_.error.reason == DR_REASON_OUT_OF_STEP;
-  if (u.refuses) {
-    u.refusal = c_.error;
+  // (All ranks find out that ranks are out of step. This one reports it in merge, after they have its sum; and that the header
+  // of a slot is damaged, for then it does not know the size of the next slots, which the others have observed.)
+  const bool out_of_step = status && c_.error.reason == DR_REASON_OUT_OF_STEP;
+  const bool owns_nothing =
+      std::ranges::all_of(u.frames, [&](const frame& f) { return f.ranges[options_.rank].empty(); });
+  u.refuses = out_of_step || status == DR_E_CORRUPT;
+  if (u.refuses) u.refusal = c_.error;
+  if (out_of_step) {
     head.flags |= slot_head::refused;
+  } else if (status && owns_nothing) {  // no frame of its can say so
+    head.flags |= slot_head::refused | static_cast<uint32_t>(c_.error.frame + 1) << slot_head::culprit_shift;
+    result.fault = status;
   } else if (!status && slots_.skips) {
     head.flags |= slot_head::not_finite;
   }
   const std::vector<uint64_t> received = slots_.sizes;
-  const bool idle = u.refuses || (!status && slots_.skips);
+  const bool idle = out_of_step || (!status && slots_.skips);
   std::vector<const std::byte*> next(slots.size());
   for (size_t i = 0; i < slots.size() && !status && !idle; ++i)
     next[i] = static_cast<const std::byte*>(slots[i].data) + prefix;
@@ -396,8 +402,11 @@ dr_status sender::merge(size_t unit, const dr_call& call, std::span<const dr_byt
   const auto refused =
       std::ranges::find_if(slots_.heads, [](const slot_head& h) { return h.flags & slot_head::refused; });
   if (refused != slots_.heads.end()) {
-    fail(c_.error, DR_E_PEER, "it found the ranks out of step");
-    name_rank(static_cast<size_t>(refused - slots_.heads.begin()));
+    const auto rank = static_cast<size_t>(refused - slots_.heads.begin());
+    fail(c_.error, DR_E_PEER, "%s",
+         refused->culprit() ? "its slot is damaged, or of other tensors, where an owner without elements got it"
+                            : "it found the ranks out of step");
+    name_rank(refused->culprit() ? refused->culprit() - 1 : rank);
     return DR_E_PEER;
   }
   if (slots_.skips) {

@@ -294,7 +294,9 @@ struct seal_sums {
         uint64_t* const why = words + reason_word(a.frames, f);
         words[f] = exists ? a.made[f].size : 0;
         head.longest += words[f];
-        for (size_t i = 0; i + 1 < words_a_frame; ++i) why[i] = exists && f >= v.first ? v.why[i] : 0;
+        // (Who owns nothing tells it with the first frame, which it has not.)
+        const bool tells = a.exist ? exists && f >= v.first : f == 0;
+        for (size_t i = 0; i + 1 < words_a_frame; ++i) why[i] = tells ? v.why[i] : 0;
         if (exists && !failed) write_reason(a.made[f], a.own, f, why);
       }
       head.check = check_of(head, words, n);

@@ -136,15 +136,16 @@ uint32_t kind_of(const named_tensor& t, const plan& method, exchange_kind how, c
   return how == exchange_kind::owner ? DR_UNIT_OWNER : DR_UNIT_FRAMES;
 }
 
-// The frames of a unit: one for each flat plan; for the rest one for each kind of feedback, so that a frame can be taken
-// back to all its residuals. Votes have a frame of their own, because their weights differ. Frames of a fixed size are
-// first: those behind them do not move.
+// The frames of a unit: one for each flat plan; for the rest one for each kind of feedback and decay of residuals, so that a
+// frame can be taken back to all its residuals, and withdrawn from them after they have decayed. Votes have a frame of their
+// own, because their weights differ. Frames of a fixed size are first: those behind them do not move.
 void cut_frames(unit_list& unit, const unit_plan& all) {
   std::vector<std::pair<std::string, std::vector<uint32_t>>> frames;
   for (const uint32_t i : unit.tensors) {
     const plan& p = *all.methods[i];
     std::string key = p.flat ? p.text : p.votes ? "votes " : "";
     if (!p.flat) key += p.keeps_feedback() ? p.feedback_rule().kind.entry.name : "none";
+    if (!p.flat && decay_of(p) != 1) key += " " + std::to_string(std::bit_cast<uint32_t>(decay_of(p)));
     auto at = std::ranges::find(frames, key, &decltype(frames)::value_type::first);
     if (at == frames.end()) at = frames.insert(at, {key, {}});
     at->second.push_back(i);
@@ -201,6 +202,11 @@ dr_dtype half_of(const plan& p) {
     if (!rule.kind.plain || rule.kind.rate || rule.weights().beta != 1 || rule.weights().gamma != 1) return {};
   }
   return p.value[0].value(0) == 0 ? DR_F16 : DR_BF16;
+}
+
+float decay_of(const plan& p) {
+  if (!p.keeps_residual() || p.keeps_momentum() || p.feedback_rule().kind.rate) return 1;
+  return p.feedback_rule().weights().beta;
 }
 
 uint64_t dense_below_of(const plan& method, uint64_t requested) {

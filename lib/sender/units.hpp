@@ -52,6 +52,9 @@ dr_status plan_units(std::span<const named_tensor> tensors, const unit_rules& ru
 // all-reduce of that type has the same bits as an exchange of such frames, except for the rounding of sums.
 dr_dtype half_of(const plan& p);
 
+// The factor of a residual before feedback adds the next gradient.
+float decay_of(const plan& p);
+
 // A tensor of such a plan with fewer elements is sent exactly.
 uint64_t dense_below_of(const plan& method, uint64_t requested);
 

@@ -147,9 +147,16 @@ void lowrank::reset() {
   for (const uint32_t i : low_) orthonormalise_q(i, scratch_);
 }
 
-void lowrank::redraw(size_t tensor) {
-  std::ranges::fill(warm_start(tensor), 0.0f);
-  if (!items_[tensor].dense) orthonormalise_q(tensor, scratch_);
+void lowrank::settle_warm_start(size_t tensor) {
+  const std::span<const float> q = warm_start(tensor);
+  const uint64_t n = items_[tensor].columns;
+  const auto is_unit = [&](uint32_t column) {
+    double squares = 0;
+    for (const float x : q.subspan(column * n, n)) squares += double{x} * double{x};
+    return std::abs(squares - 1) < 1e-3;
+  };
+  for (uint32_t c = 0; c < how_.rank && !q.empty(); ++c)
+    if (!is_unit(c)) return orthonormalise_q(tensor, scratch_);
 }
 
 // ---- A round ----------------------------------------------------------------------------------------------
@@ -346,6 +353,7 @@ dr_status lowrank::load(const std::byte* state, uint64_t size, dr_error& error) 
   if (second_size_) std::memcpy(q_, state + residual_size + more, sizeof(float) * second_size_);
   rounds_ = head.rounds;
   phase_ = 0;
+  for (const uint32_t i : low_) settle_warm_start(i);
   return DR_OK;
 }
 

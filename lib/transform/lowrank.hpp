@@ -75,8 +75,9 @@ class lowrank {
   std::span<float> residual(size_t tensor) const;
   // Q of the next round, [rank][columns]; empty for a dense tensor.
   std::span<float> warm_start(size_t tensor) const;
-  // Draws Q of a tensor as a new one has it.
-  void redraw(size_t tensor);
+  // After its Q was written: columns of zeros are drawn again, and what is not orthonormal is made so, for with values of any
+  // size no later round might succeed. What a round wrote stays as it is, to the bit.
+  void settle_warm_start(size_t tensor);
   bool keeps() const { return how_.keeps; }
   uint64_t elements() const { return elements_; }
   uint64_t first_size() const { return first_size_; }

@@ -305,6 +305,39 @@ TEST_CASE("a sender on a device: a step that the host gives up goes back to the 
   }
 }
 
+TEST_CASE("a sender on a device: a scale is of the states that the caller has placed last") {
+  for (const bool on_device : {false, true}) {
+    CAPTURE(on_device);
+    world w = made(coded[0], on_device, DR_SENDER_CALLER_STATES, DR_F32, 0, 1);
+    const size_t n = w.tensors.size();
+    std::vector<std::vector<uint64_t>> first(n), second;
+    const auto place = [&](std::vector<std::vector<uint64_t>>& states) {
+      std::vector<void*> at;
+      for (auto& state : states) at.push_back(state.data());
+      REQUIRE(dr_sender_place(w.ranks[0]->sender, 0, n, nullptr, nullptr, at.data()) == DR_OK);
+    };
+    for (size_t t = 0; t < n; ++t) first[t].resize(w.sent_tensor(t).state / 8 + 1);
+    place(first);
+    w.set_random(1);
+    REQUIRE(w.all_ok(0));
+    second = first;
+    const auto before = first;
+    place(second);
+    REQUIRE(dr_sender_scale(w.ranks[0]->sender, 0.5) == DR_OK);
+    CHECK(first == before);
+    for (size_t t = 0; t < n; ++t) {
+      const auto residual = [&](std::vector<uint64_t>& state) {
+        float* from = nullptr;
+        uint64_t elements = 0;
+        REQUIRE(dr_state_residual(state.data(), w.sent_tensor(t).state, &from, &elements, nullptr) == DR_OK);
+        return std::vector<float>(from, from + elements);
+      };
+      const auto now = residual(second[t]), was = residual(first[t]);
+      for (size_t i = 0; i < now.size(); ++i) REQUIRE(now[i] == was[i] / 2);
+    }
+  }
+}
+
 TEST_CASE("a sender on a device waits for nothing in 100 steps") {
   world w = made(coded[0], true, DR_SENDER_ZEROS, DR_BF16, 0, 2);
   device_listener seen;
@@ -395,8 +428,11 @@ TEST_CASE("a sender on a device wants its steps checked, and slots of an all-gat
   dr_bytes slots[2] = {{all.data(), info.bound}, {all.data() + info.bound, info.bound - 16}};
   CHECK(dr_sender_merge(s, 0, &c, slots, 2, nullptr) == DR_E_ARGUMENT);
   CHECK(error().starts_with("rank 1: slots: "));
-  slots[1] = {all.data() + info.bound + 8, info.bound};
-  CHECK(dr_sender_merge(s, 0, &c, slots, 2, nullptr) == DR_E_ARGUMENT);
+  for (uint8_t* const at : {all.data() + info.bound + 8, all.data(), all.data() + info.bound - 16}) {
+    slots[1] = {at, info.bound};
+    CHECK(dr_sender_merge(s, 0, &c, slots, 2, nullptr) == DR_E_ARGUMENT);
+    CHECK(error().find("one behind the other") != std::string::npos);
+  }
   slots[1] = {all.data() + info.bound, info.bound};
   CHECK(dr_sender_merge(s, 0, &c, slots, 2, nullptr) == DR_OK);
   c.step = 1;

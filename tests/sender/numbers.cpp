@@ -304,6 +304,10 @@ TEST_CASE("numbers: of two steps that a rank took back it withdraws the one that
     }
     for (size_t i = 0; i < now.size(); ++i)
       REQUIRE(std::abs(now[i] - expected[i]) < 1e-4f * (1 + std::abs(expected[i])));
+    // (A tensor among factors that is sent whole has no residual on the other.)
+    const auto whole = w.residual(1, 1),
+               left = plus(kind == 0 ? sound[kind].residual(1, 1) : std::vector<float>(700), w.in(1, 1));
+    for (size_t i = 0; i < whole.size(); ++i) REQUIRE(std::abs(whole[i] - left[i]) < 1e-4f * (1 + std::abs(left[i])));
     CHECK(w.all_ok(4));
   }
 }
@@ -369,6 +373,30 @@ TEST_CASE("numbers: a scale is of all residuals, and not of warm starts") {
       for (size_t i = 0; i < now.size(); ++i) REQUIRE(now[i] == before[t][i] / 2);
     }
     CHECK(warm_start(w, 1, 0) == warm);
+  }
+}
+
+TEST_CASE("factors: a warm start of any finite values is a basis, and rounds go on") {
+  world w = std::move(both()[1]);
+  const std::vector<float> huge(w.sent_tensor(0).warm_state / 4, 3e38f);
+  for (const auto& r : w.ranks)
+    REQUIRE(dr_sender_write_state(r->sender, 0, DR_STATE_WARM, huge.data(), 4 * huge.size()) == DR_OK);
+  for (uint64_t step = 0; step < 3; ++step) w.set_random(step), CHECK(w.all_ok(step));
+  CHECK(w.agree());
+}
+
+TEST_CASE("rows: with SKIP an index that is out of range is an error of all ranks, and skips nothing") {
+  world w({{"table", 40, DR_F32, "index=golomb value=raw", 10, true}}, {.flags = DR_SENDER_SKIP});
+  const std::vector<int64_t> at[2] = {{2, 5}, {5, 10}};
+  const std::vector<float> values(8, 1);
+  for (size_t r = 0; r < 2; ++r) {
+    dr_sent_rows rows{sizeof rows, 2, at[r].data(), values.data(), DR_I64, 0};
+    REQUIRE(dr_sender_place_rows(w.ranks[r]->sender, 0, &rows) == DR_OK);
+  }
+  for (const dr_status s : w.step(0)) CHECK(s == DR_E_PEER);
+  for (size_t r = 0; r < 2; ++r) {
+    CHECK(!w.skipped[r]);
+    CHECK(std::string(w.ranks[r]->error.message).find("10 is not below") != std::string::npos);
   }
 }
 

@@ -67,6 +67,26 @@ TEST_CASE("owners: what ranks and owners have not sent is in their residuals") {
   }
 }
 
+TEST_CASE("owners: gamma weighs each gradient once, and what failed goes back with that weight") {
+  world w({{"a", 300}},
+          {.book = "*: index=all value=raw feedback=residual(gamma=0.5) exchange=owner", .ranks = 3, .dense_below = 0});
+  w.set_random(1);
+  REQUIRE(w.all_ok(0));
+  const auto out = w.out(0, 0);
+  for (size_t i = 0; i < out.size(); ++i)
+    REQUIRE(std::abs(out[i] - 0.5f * (w.in(0, 0)[i] + w.in(1, 0)[i] + w.in(2, 0)[i]) / 3) < 1e-6);
+  size_t arrivals = 0;  // of rank 1's slots: those for owners, then its sum
+  w.on_the_way = [&](size_t, size_t from, size_t, client::bytes& slot) {
+    if (from == 1 && arrivals++ >= 3) slot[30] ^= 1;
+  };
+  for (const dr_status s : w.step(1)) CHECK(s == DR_E_CORRUPT);
+  for (size_t r = 0; r < 3; ++r) {
+    const auto own = w.residual(r, 0), sums = w.residual(r, 0, DR_STATE_SUM), x = w.in(r, 0);
+    for (size_t i = 0; i < x.size(); ++i) REQUIRE(std::abs(own[i] - 0.5f * x[i]) < 1e-6);
+    for (const float left : sums) REQUIRE(std::abs(left) < 1e-6);
+  }
+}
+
 TEST_CASE("owners: the bytes of a rank do not grow with the number of ranks") {
   const auto bytes = [](const std::string& book, uint32_t ranks) {
     world w({{"a", 100000}}, {.book = book, .ranks = ranks});

@@ -248,6 +248,84 @@ TEST_CASE("a rank that is behind and reads no head of the next step withdraws th
   }
 }
 
+TEST_CASE("what a rank that is behind withdraws has decayed and was scaled as its residuals") {
+  const std::string frames = "sparsify=topr(ratio=0.05) index=golomb value=log_quant feedback=";
+  const struct {
+    std::string book;
+    float betas[2];
+    uint32_t flags = 0;
+  } cases[] = {{"*: " + frames + "residual", {1, 1}},
+               {"a: " + frames + "residual(beta=0.5)\nb: " + frames + "residual", {0.5f, 1}},
+               {"*: index=all value=half(type=bf16) feedback=residual", {1, 1}, DR_SENDER_HALVES},
+               {"*: transform=lowrank(rank=2) feedback=residual(beta=0.5)", {0.5f, 0.5f}}};
+  for (const auto& c : cases)
+    for (const double factor : {1.0, 0.1}) {
+      CAPTURE(c.book);
+      CAPTURE(factor);
+      const settings how{.book = c.book, .flags = c.flags, .flat = DR_NOT_FLAT, .dense_below = 0};
+      const std::vector<tensor> list{{"a", 3000, DR_F32, "", 60}, {"b", 700, DR_F32, "", 1}};
+      world w(list, how), sound(list, how);
+      for (world* each : {&w, &sound}) {
+        for (uint64_t step = 0; step < 2; ++step) each->set_random(step), REQUIRE(each->all_ok(step));
+        if (each == &w) REQUIRE(dr_sender_take_back(w.ranks[1]->sender, 1) == DR_OK);  // say, its other units failed
+        REQUIRE(dr_sender_scale(each->ranks[1]->sender, factor) == DR_OK);
+      }
+      w.set_random(2);
+      for (const dr_status s : w.step(2)) CHECK(s == DR_E_ARGUMENT);
+      for (size_t t = 0; t < 2; ++t) {
+        const auto now = w.residual(1, t), completed = sound.residual(1, t), g = w.in(1, t);
+        for (size_t i = 0; i < now.size(); ++i)
+          REQUIRE(std::abs(now[i] - (c.betas[t] * completed[i] + g[i])) < 1e-4f * (1 + std::abs(g[i])));
+      }
+      w.set_random(3);
+      CHECK(w.all_ok(3));
+    }
+}
+
+TEST_CASE("after a resume a step of the same number has nothing of before, and no rank is behind") {
+  world w({{"a", 3000}, {"b", 2000}}, {.ranks = 3, .unit_bytes = 1});
+  w.set_random(1);
+  REQUIRE(w.all_ok(1));
+  const auto resume = [&](uint64_t failures, uint64_t failed) {
+    for (const auto& r : w.ranks) REQUIRE(dr_sender_resume(r->sender, failures, failed) == DR_OK);
+  };
+  const auto failures_of = [&](size_t r) {
+    dr_sender_info info{sizeof info};
+    REQUIRE(dr_sender_describe(w.ranks[r]->sender, &info, nullptr) == DR_OK);
+    return info.failures;
+  };
+  resume(0, 0);
+  const auto kept = w.residual(0, 0);
+  REQUIRE(dr_sender_take_back(w.ranks[0]->sender, 1) == DR_OK);  // the step of the run before
+  CHECK(w.residual(0, 0) == kept);
+  // Found behind, then resumed without the end of that step.
+  const size_t units = world::units(*w.ranks[0]);
+  for (size_t u = 0; u < units; ++u) {
+    std::vector<client::bytes> sent;
+    std::vector<dr_bytes> slots;
+    for (size_t r = 0; r < 3; ++r) {
+      const dr_call c = world::call(2, r);
+      sent.emplace_back(w.unit(u).bound);
+      REQUIRE(dr_sender_encode(w.ranks[r]->sender, u, &c, sent[r].data(), sent[r].size(), nullptr) == DR_OK);
+    }
+    for (const client::bytes& slot : sent) slots.push_back({slot.data(), slot.size()});
+    const dr_call c = world::call(2, 0);
+    CHECK(dr_sender_merge(w.ranks[0]->sender, u, &c, slots.data(), 3, nullptr) == DR_E_ARGUMENT);
+    CHECK(dr_last_error(w.ranks[0]->context.handle)->reason == DR_REASON_OUT_OF_STEP);
+  }
+  resume(5, 1);
+  for (size_t r = 0; r < 3; ++r) CHECK(failures_of(r) == 5);
+  w.set_random(3);
+  CHECK(w.all_ok(3));
+  w.on_the_way = [](size_t, size_t from, size_t, client::bytes& slot) {
+    if (from == 1) slot[30] ^= 1;
+  };
+  for (const dr_status s : w.step(4)) CHECK(s == DR_E_CORRUPT);
+  for (size_t r = 0; r < 3; ++r) CHECK(failures_of(r) == 6);
+  w.on_the_way = nullptr;
+  CHECK(w.all_ok(5));
+}
+
 TEST_CASE("ranks at other steps are distinguished from ranks with other tensors") {
   world w({{"a", 3000}}, {.ranks = 3});
   w.set_random(1);
@@ -300,6 +378,40 @@ TEST_CASE("owners: a slot that is damaged on its way to one owner fails all rank
     CHECK(status[r] == DR_E_PEER);
     CHECK(w.ranks[r]->error.frame == 1);
   }
+}
+
+TEST_CASE("owners: a damaged header is CORRUPT at its owner and named by all, also by an owner without elements") {
+  for (const uint64_t elements : {9000, 2})  // of three ranks the first owns nothing of two elements
+    for (const bool on_device : {false, true}) {
+      CAPTURE(elements);
+      CAPTURE(on_device);
+      world w({{"a", elements}}, {.book = "*: index=all value=raw feedback=residual exchange=owner",
+                                  .ranks = 3,
+                                  .dense_below = 0,
+                                  .on_device = on_device});
+      w.set_random(1);
+      REQUIRE(w.all_ok(0));
+      w.set_random(2);
+      std::vector<std::vector<float>> before;
+      for (size_t r = 0; r < 3; ++r) before.push_back(w.residual(r, 0));
+      size_t arrivals = 0;
+      w.on_the_way = [&](size_t, size_t from, size_t to, client::bytes& slot) {
+        if (from == 1 && to == 0 && arrivals++ == 0) slot[10] ^= 1;
+      };
+      const auto status = w.step(1);
+      w.on_the_way = nullptr;
+      for (size_t r = 0; r < 3; ++r) {
+        CAPTURE(r);
+        INFO(w.ranks[r]->error.message);
+        CHECK(status[r] == (r == 0 ? DR_E_CORRUPT : DR_E_PEER));
+        CHECK(w.ranks[r]->error.frame == 1);
+        const auto now = w.residual(r, 0), x = w.in(r, 0);
+        for (size_t i = 0; i < now.size(); ++i) REQUIRE(std::abs(now[i] - before[r][i] - x[i]) < 1e-5);
+      }
+      w.set_random(3);
+      CHECK(w.all_ok(2));
+      CHECK(w.agree());
+    }
 }
 
 TEST_CASE("a step whose gradient is not finite on one rank is skipped by all: states as before, outputs NaN") {
@@ -368,6 +480,41 @@ TEST_CASE("with SKIP a residual that takes a gradient out of f32 skips the step 
   w.set_random(3);
   REQUIRE(w.all_ok(2));
   CHECK(w.skipped == std::vector<bool>{false, false, false});
+}
+
+TEST_CASE("with SKIP a step that fails, though a rank asks to skip it, goes back to the residuals") {
+  for (const std::string way : {"", " exchange=owner"}) {
+    CAPTURE(way);
+    world w({{"a", 3000}, {"b", 5000}},
+            {.book = "a: sparsify=topr(ratio=0.05) feedback=residual index=golomb value=raw" + way +
+                     "\nb: index=all value=uniform_quant(bits=4) feedback=residual" + way,
+             .ranks = 3,
+             .flags = DR_SENDER_SKIP,
+             .dense_below = 0});
+    REQUIRE(world::units(*w.ranks[0]) == 1);
+    REQUIRE(w.unit(0).frames == 2);
+    w.set_random(1);
+    REQUIRE(w.all_ok(0));
+    const size_t size = w.sent_tensor(1).state;
+    std::vector<uint64_t> state(size / 8 + 1);
+    REQUIRE(dr_sender_read_state(w.ranks[1]->sender, 1, DR_STATE_OWN, state.data(), size) == DR_OK);
+    float* residual = nullptr;
+    uint64_t elements = 0;
+    REQUIRE(dr_state_residual(state.data(), size, &residual, &elements, nullptr) == DR_OK);
+    residual[4999] = 3e38f;
+    REQUIRE(dr_sender_write_state(w.ranks[1]->sender, 1, DR_STATE_OWN, state.data(), size) == DR_OK);
+    w.set_random(2);
+    auto x = w.in(1, 1);
+    x[4999] = 3e38f;
+    w.set(1, 1, x);
+    const auto before = w.residual(1, 0), g = w.in(1, 0);
+    w.on_the_way = [](size_t, size_t from, size_t, client::bytes& slot) {
+      if (from == 0) slot[10] ^= 1;
+    };
+    for (const dr_status s : w.step(1)) CHECK(s == DR_E_CORRUPT);
+    const auto now = w.residual(1, 0);
+    for (size_t i = 0; i < now.size(); ++i) REQUIRE(std::abs(now[i] - before[i] - g[i]) < 1e-5);
+  }
 }
 
 TEST_CASE("a skip of a step that was not encoded changes nothing") {
