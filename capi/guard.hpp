@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <exception>
 #include <new>
+#include <stdexcept>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -56,6 +57,8 @@ dr_status guarded(dr_error& error, F&& f) noexcept {
     default_environment environment;
     return f();
   } catch (const std::bad_alloc&) {
+    return fail(error, DR_E_MEMORY, "out of memory");
+  } catch (const std::length_error&) {  // of a list that no memory holds
     return fail(error, DR_E_MEMORY, "out of memory");
   } catch (const std::exception& e) {
     return fail(error, DR_E_INTERNAL, "unexpected: %s", e.what());

@@ -465,7 +465,7 @@ typedef struct dr_tensor_out {
   void *indices;
   uint64_t capacity; /* sparse: rows that fit */
   uint64_t count;    /* output. decode: rows of the support, of a patch rows assigned. merge, sparse: rows of the union;
-                        merge, dense: rows added, over all frames */
+                        merge, dense: rows added, over all frames. 0 on a GPU for the parts of bucket=flat */
   /* Of a sparse output of a patch: the receiver's values. Otherwise NULL: a dense output is its own base */
   const void *base;
   uint64_t *sums; /* of a patch: as in dr_tensor, of the base, which is not read for its check then */
@@ -537,9 +537,10 @@ typedef struct dr_bytes {
  * sparse on the CPU. Workspace: dr_batch_merge_workspace bytes, aligned to 64, in the batch's place. That suffices for
  * any frame of such a sender; a frame of another sender may need more, which is CAPACITY. Options: first_tensor and
  * tensors must be 0. On the CPU: as dr_decode, frame at any address; result may be NULL.
- * On a GPU: `size` bytes are readable from `frame`, which is aligned to 16; the frame states its own size. Its faults
- * are reported in `result`, in device memory, and then the outputs are unchanged. Counts are not set. Options: ADD, APPLY
- * and limits only. A frame must not overlap an output within the batch's bound.
+ * On a GPU: the sparse counts are equal; the frame has no tag if its batch has one tensor and a header of the short form;
+ * `size` bytes are readable from `frame`, which is aligned to 16; the frame states its own size. Its faults are reported
+ * in `result`, in device memory, and then the outputs are unchanged. Counts are not set. Options: ADD, APPLY and limits
+ * only. A frame must not overlap an output within the batch's bound.
  * ARGUMENT (also if the frame's tensors are not the batch's), CAPACITY (workspace; `needed` is sufficient), CORRUPT,
  * UNSUPPORTED, PEER, DEVICE. */
 DR_API dr_status dr_batch_decode(dr_context *context, const dr_batch *batch, const dr_place *place, const void *frame,

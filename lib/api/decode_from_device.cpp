@@ -89,6 +89,8 @@ struct device_call {
         if (!host_would_do || !at.allows_host) return s;
         by_host = true;
       }
+      for (decode_shape::row& r : shapes.back().rows)
+        r.to_pairs = r.tensor < outs.size() && !shapes.back().cuts && outs[r.tensor].index_dtype;
     }
     return DR_OK;
   }
@@ -120,6 +122,12 @@ struct device_call {
   // Runs frames of one shape, and waits for their result. first: their place among all.
   dr_status run(const decode_shape& shape, const decode_request& part, size_t first) const {
     const uint64_t room = device_decode_workspace(shape, part.frames.size()), behind = (room + 63) / 64 * 64;
+    if (options.max_workspace && room > options.max_workspace) {
+      fail(c.error, DR_E_CAPACITY, "workspace: %" PRIu64 " bytes on the device exceed the limit of %" PRIu64, room,
+           uint64_t{options.max_workspace});
+      c.error.needed = room;
+      return DR_E_CAPACITY;
+    }
     return c.on_device.lend(at, behind + sizeof(dr_result), c.error, [&](void* workspace, uint64_t) -> dr_status {
       auto* const result = reinterpret_cast<dr_result*>(static_cast<std::byte*>(workspace) + behind);
       dr_result reported{.struct_size = sizeof reported};

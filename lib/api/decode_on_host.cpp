@@ -178,6 +178,21 @@ dr_status check_all_dense(std::span<const tensor_out> outs, dr_error& error) {
   return DR_OK;
 }
 
+// The outputs of a merge of no frames, which no frame's types are compared with.
+dr_status check_no_frames(const host_decode& how, std::span<const tensor_out> outs, dr_error& error) {
+  if (how.batch)
+    if (const dr_status s = check_patch(how.batch->patches(), how.options, error)) return s;
+  for (size_t i = 0; i < outs.size(); ++i)
+    if (!is_value_type(outs[i].dtype)) {
+      fail(error, DR_E_ARGUMENT, "output %zu: dtype %u is not f32, f16 or bf16, which a merge adds up", i,
+           outs[i].dtype);
+      error.tensor = i;
+      return DR_E_ARGUMENT;
+    }
+  uint64_t rows = 0;
+  return check_outputs(outs, sparse_outputs::unions, rows, error);
+}
+
 }  // namespace
 
 dr_status decode_on_host(context& c, const decode_request& request, const host_decode& how,
@@ -188,8 +203,8 @@ dr_status decode_on_host(context& c, const decode_request& request, const host_d
     if (const dr_status s = check_all_dense(outs, c.error)) return s;
   if (const dr_status s = check_applied(request, how.options, c.error)) return s;
   if (const dr_status s = call.read_headers(frames)) return s;
-  if (uint64_t rows = 0; frames.empty())
-    if (const dr_status s = check_outputs(outs, sparse_outputs::unions, rows, c.error)) return s;
+  if (frames.empty())
+    if (const dr_status s = check_no_frames(how, outs, c.error)) return s;
   decode_work work;
   if (const dr_status s = call.lay_out(frames, work)) return s;
   c.rows.resize(rows_of(frames));

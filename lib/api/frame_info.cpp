@@ -44,9 +44,13 @@ size_t info_of_tensor(const frame_view& f, size_t begin, dr_tensor_info& t) {
   if (p.order().count) text += " order=" + describe_list(p.order());
   if (p.tiles) text += " transform=dct(size=" + std::to_string(p.tiles.size()) + ")";
   std::strncpy(t.plan, text.c_str(), sizeof t.plan - 1);
-  t.host_only |= (p.index().block > 1 && p.replaces_support()) || bool(p.tiles) || (p.patch && p.index().whole());
-  for (const stage_list& list : p.lists)
-    for (const stage& s : list) t.host_only |= !runs_on_cuda(s);
+  for (size_t i = begin; i < end; ++i) {  // (with index=auto segments have plans of their own)
+    const wire_plan& own = f.plans[f.rows[i].plan];
+    t.host_only |= (own.index().block > 1 && own.replaces_support()) || bool(own.tiles);
+    t.host_only |= own.patch && (own.index().whole() || own.width != 1 || !is_value_type(own.dtype));
+    for (const stage_list& list : own.lists)
+      for (const stage& s : list) t.host_only |= !runs_on_cuda(s);
+  }
   return end;
 }
 

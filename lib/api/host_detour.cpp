@@ -90,6 +90,7 @@ dr_status host_outputs::fetch(std::span<const tensor_out> outs, bool reads, devi
                               dr_error& error) {
   own.assign(outs.begin(), outs.end());
   for (tensor_out& o : own) {
+    o.capacity = std::min(o.capacity, o.universe);
     const uint64_t rows = o.index_dtype ? o.capacity : o.universe,
                    size = rows * std::max(1u, o.width) * value_size(o.dtype);
     values_.emplace_back(size / 8 + 1);

@@ -53,7 +53,7 @@ void exchange::fail_encode(const step& s, dr_status status, const dr_error& e) {
     // The sentence counts tensors, and elements, from the range's first.
     const piece& p = pieces[e.tensor];
     v.tensor = p.tensor;
-    v.where += p.first * std::max(1u, tensors_[p.tensor].width);
+    v.where += p.first;
     if (!std::strncmp(why, "tensor ", 7)) why += 7 + std::strspn(why + 7, "0123456789");
     if (!std::strncmp(why, ", ", 2) || !std::strncmp(why, ": ", 2)) why += 2;
     if (p.first)
@@ -76,7 +76,8 @@ bool exchange::finds_fault(const step& s) {
   fail(e, DR_E_ARGUMENT, "element %" PRIu64 " of the gradient is NaN or infinite; the plan requires finite values",
        element);
   e.tensor = piece;
-  e.where = element;
+  e.where =
+      element / std::max(1u, tensors_[ranges_[s.range].pieces()[piece].tensor].width);  // its row, as of an encode
   fail_encode(s, DR_E_ARGUMENT, e);
   return true;
 }

@@ -35,6 +35,7 @@ struct decode_shape {
     uint64_t first = 0;                        // of its tensor
     uint32_t tensor = 0;
     bool continues = false;  // the tensor of the row before
+    bool to_pairs = false;   // into a sparse output, which has no tiles
   };
   std::vector<wire_plan> wire;
   std::vector<row> rows;

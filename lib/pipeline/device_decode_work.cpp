@@ -44,7 +44,8 @@ void lay_out_row(const decode_shape& shape, size_t row, device_decode_row& o, By
   if (r.lists && block > 1) o.blocks = reinterpret_cast<uint32_t*>(bytes(4 * keys + slack));
   if (!copies_values(plan)) o.values = bytes(r.support_max * row_bytes + slack);
   // (Every output but the last may end with a part of a tile.)
-  o.starts = reinterpret_cast<uint32_t*>(bytes(4 * (ceil_div(r.universe * plan.width, merge_tile) + 1 + shape.cuts)));
+  if (!r.to_pairs || shape.patches)
+    o.starts = reinterpret_cast<uint32_t*>(bytes(4 * (ceil_div(r.universe * plan.width, merge_tile) + 1 + shape.cuts)));
   if (shape.patches && plan.value().has(DR_NEEDS_BASE)) o.based = bytes(r.support_max * row_bytes + slack);
   if (!plan.value().has(DR_REORDERS)) return;
   o.in_order = bytes(r.support_max * row_bytes + slack);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cinttypes>
 #include <cstring>
+#include <map>
 #include <memory_resource>
 
 #include "merge/merge.hpp"
@@ -73,6 +74,33 @@ void leave_out(const encoding& e, uint64_t excess, framed& out) {
 
 // ---- Rows and header ---------------------------------------------------------------------------------------
 
+// The values of rows that are sent dense from the caller's tensors; where the frame is written over one, from a copy.
+class dense_values {
+ public:
+  dense_values(const encoding& e, std::span<const wire_row> rows, const uint8_t* frame, uint64_t size) : e_(e) {
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (rows[i].mode != mode_dense || !(e.unit_of(i).patches() || e.unit_of(i).whole)) continue;
+      const uint64_t bytes = e.b.rows[i].universe * e.row_bytes(i);
+      const auto at = reinterpret_cast<uintptr_t>(given(i)), to = reinterpret_cast<uintptr_t>(frame);
+      if (at < to + size && to < at + bytes) copies_[i].assign(given(i), given(i) + bytes);
+    }
+  }
+  const std::byte* of(size_t row) const {
+    const auto copy = copies_.find(row);
+    return copy == copies_.end() ? given(row) : copy->second.data();
+  }
+
+ private:
+  const std::byte* given(size_t row) const {
+    const unit& u = e_.unit_of(row);
+    if (!u.patches()) return static_cast<const std::byte*>(e_.w.selected.rows[row].values);
+    return static_cast<const std::byte*>(e_.tensors[u.first_tensor].values) + e_.b.rows[row].first * e_.row_bytes(row);
+  }
+
+  const encoding& e_;
+  std::map<size_t, std::vector<std::byte>> copies_;
+};
+
 dr_status write_rows(const encoding& e, const header_layout& layout, std::span<const wire_plan> plans, uint8_t* frame,
                      uint64_t capacity, uint64_t& size, framed& out) {
   trace_span span = e.span("container");
@@ -88,6 +116,7 @@ dr_status write_rows(const encoding& e, const header_layout& layout, std::span<c
     e.error.needed = needed;
     return DR_E_CAPACITY;
   }
+  const dense_values dense(e, rows, frame, needed);
   for (size_t i = 0; i < rows.size(); ++i) {
     const selected_row& row = e.w.selected.rows[i];
     uint8_t* at = frame + rows[i].offset;
@@ -96,16 +125,14 @@ dr_status write_rows(const encoding& e, const header_layout& layout, std::span<c
     if (rows[i].prefix) std::memcpy(at, e.w.selected.patched_rows[i].checks, patch_checks_size);
     at += rows[i].prefix;
     if (rows[i].mode == mode_dense && u.patches()) {
-      const uint64_t bytes = e.row_bytes(i);
-      std::memcpy(at, static_cast<const std::byte*>(e.tensors[u.first_tensor].values) + e.b.rows[i].first * bytes,
-                  rows[i].sections());
+      std::memcpy(at, dense.of(i), rows[i].sections());
       at += rows[i].sections();
     } else if (rows[i].mode == mode_dense) {
       std::memset(at, 0, rows[i].payload());
       const uint64_t bytes = e.row_bytes(i);
       if (u.whole)
-        each_nonzero_run(u.dtype, row.values, e.b.rows[i].universe, u.width, [&](uint64_t first, uint64_t n) {
-          std::memcpy(at + first * bytes, static_cast<const std::byte*>(row.values) + first * bytes, n * bytes);
+        each_nonzero_run(u.dtype, dense.of(i), e.b.rows[i].universe, u.width, [&](uint64_t first, uint64_t n) {
+          std::memcpy(at + first * bytes, dense.of(i) + first * bytes, n * bytes);
         });
       else
         scatter(u.dtype, row.support, row.values, row.count, u.width, u.dtype, at);

@@ -60,7 +60,8 @@ struct rank {
 struct options {
   uint32_t ranks = 2, present = UINT32_MAX;  // of which so many are there
   std::string plan;
-  std::vector<size_t> sizes;
+  std::vector<size_t> sizes;  // elements
+  uint32_t width = 1;         // of their rows
   dr_exchange_options exchange{};
   dr_loopback_options loopback{};
   uint32_t dtype = DR_F32;       // other types lie in the first half of `in` and `out`
@@ -111,8 +112,8 @@ struct group {
     for (size_t i = 0; i < list.size(); ++i) {
       list[i].struct_size = sizeof list[i];
       list[i].dtype = o.dtype;
-      list[i].universe = o.sizes[i];
-      list[i].width = 1;
+      list[i].universe = o.sizes[i] / o.width;
+      list[i].width = o.width;
       list[i].values = of[i].data();
     }
     return list;
