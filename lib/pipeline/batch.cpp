@@ -127,9 +127,10 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
     out.has_large = out.has_large || u.universe > solve_most(false);
     if (const dr_status s = add_unit_rows(out, u, error)) return s;
     const bound_sparsifier sparsifier = u.method->sparsifier();
-    // (A blind sparsifier selects zeros, too, and a frame stores the number of selected rows.)
+    // (A blind sparsifier selects zeros, too, and a frame stores the number of selected rows. What goes dense above some
+    // number is counted first; of a device's unit that is sent whole nobody counts.)
     u.whole = !u.sparse && u.method->regather && sparsifier.keeps_all() && !sparsifier.how.blind &&
-              out.wire[out.rows[u.first_row].plan].index().whole();
+              (u.patches() || u.dense_above >= u.universe) && out.wire[out.rows[u.first_row].plan].index().whole();
   }
   std::vector<row_bound> bounds;
   for (const batch_row& row : out.rows) bounds.push_back(row.bound);

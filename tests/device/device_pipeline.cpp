@@ -1267,6 +1267,19 @@ TEST_CASE("of many values that are not finite the lowest is the fault, whichever
   }
 }
 
+TEST_CASE("a threshold of 0 goes dense above its share on a GPU, too, and lists no more than that") {
+  for (const char* p : {"index=all value=raw", "index=all value=half", "index=all value=sign"})
+    for (const char* how : {"", "bucket=flat ", "feedback=residual ", "bucket=flat feedback=residual "})
+      for (const dr_dtype dtype : {DR_F32, DR_F16})
+        for (const uint64_t nonzeros : {uint64_t{30}, uint64_t{4096}}) {
+          std::vector<gradient> g{make(dtype, 4096, 1), make(dtype, 300, 2)};
+          for (uint64_t i = nonzeros; i < 4096; ++i) set(g[0], i, 0);
+          if (std::strstr(how, "feedback"))
+            for (gradient& each : g) each.state.assign((16 + 4 * each.universe + 7) / 8, 0);
+          same_encode(std::string("sparsify=threshold(value=0,max_ratio=0.1) ") + how + p, g);
+        }
+}
+
 TEST_CASE("a dense row is a dense row, whatever its codecs would say of its count") {
   // A filter of c = 2^32 - 1 for 70000 keys would have more than 2^32 bits, but it is never requested.
   constexpr uint64_t universe = 70000;

@@ -150,6 +150,23 @@ TEST_CASE("patches of words of every size come back, whatever changed") {
   for (const float rate : {1e-6f, 1e-5f, 1e-4f, 1e-3f}) check_round_trip<bf16_change>(trained(100000, rate, 5));
 }
 
+TEST_CASE("a patch of one class is never longer than its bound, where a bitmap is about as long as gaps") {
+  // (A bitmap of the length of the bound left no room for its head, and the payload was empty.)
+  for (uint32_t seed = 0; seed < 40; ++seed) {
+    std::mt19937 random(seed);
+    weights<uint32_t> w;
+    w.old.assign(32768 + random() % 60, 7);
+    w.now = w.old;
+    std::vector<uint32_t> order(w.old.size());
+    std::iota(order.begin(), order.end(), 0u);
+    std::shuffle(order.begin(), order.end(), random);
+    const uint32_t changed = (seed % 2 ? 15000u : 16390u) + random() % 100;
+    for (uint32_t i = 0; i < changed; ++i) w.now[order[i]] = 8;
+    w.list();
+    check_round_trip<dr::ulp_change<dr::word_type<uint32_t, true>>>(w);
+  }
+}
+
 TEST_CASE("the next number up is one unit away, through zero and over exponents") {
   // In the order of numbers: -2, the next above it, the smallest below zero, -0, 0, the smallest, 1 less a place, 1.
   const uint16_t ascending[] = {0xc000, 0xbfff, 0x8001, 0x8000, 0x0000, 0x0001, 0x3f7f, 0x3f80};

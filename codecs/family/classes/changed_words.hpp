@@ -32,8 +32,11 @@ struct changed_class {
 // Bytes before the bodies: the classes, with their numbers of words and changes and the sizes of their bodies.
 inline constexpr uint64_t changed_head_max = 1 + classes_max + classes_max * (5 + 5 + 6);
 
+// Those of one class, at most.
+inline constexpr uint64_t changed_head_of_one = 8;
+
 inline uint64_t changed_bound(uint64_t universe, uint64_t count) {
-  return 8 + golomb_bound(universe, count, golomb_block_log2);
+  return changed_head_of_one + golomb_bound(universe, count, golomb_block_log2);
 }
 // The minimum number of words to code a bitmap, which has its own table.
 inline constexpr uint64_t changed_bitmap_words = 32768;
@@ -153,8 +156,9 @@ inline bool changed_put_class(changed_class& c, const uint32_t* ranks, const cha
     head_size = static_cast<uint64_t>(table.put(head) - head);
     bitmap_size = head_size + coded_size;
   }
-  // (Where a third and more changes, gaps are never shorter.)
-  if (bitmap_size > capacity || c.changed <= c.words / 3) {
+  // (Where a third and more changes, gaps are never shorter. They always fit: the bound is theirs.)
+  const uint64_t bitmap_max = capacity - std::min(capacity, changed_head_of_one);
+  if (bitmap_size > bitmap_max || c.changed <= c.words / 3) {
     if (golomb_bound(c.words, c.changed, golomb_block_log2) > capacity) return false;
     c.coder = changed_coder::adaptive;
     const uint64_t adaptive = golomb_size(c.golomb(), ranks);

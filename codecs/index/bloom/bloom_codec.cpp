@@ -39,6 +39,10 @@ struct split_rate {
 
   explicit split_rate(double bits) {
     const double load = 256 / bits;
+    if (load > 512) {  // no element of a block leaves a bit unset, and e^-load may be 0
+      mean = 1;
+      return;
+    }
     double probability = std::exp(-load), empty = 1, square = 0;
     for (int i = 0; i < load + 12 * std::sqrt(load) + 64; ++i) {
       const double rate = std::pow(1 - empty, 8);
