@@ -87,6 +87,7 @@ int run(const inspect_options& o) {
 }
 
 int run(const decode_options& o) {
+  check_outputs({{"--output", o.output}}, {{&o.file, 1}, {&o.like, 1}, o.plugins});
   load_plugins(o.plugins);
   const std::string bytes = read_frame(o.file);
   try {
@@ -115,6 +116,7 @@ void note_dense(std::span<const std::byte> frame, console& console) {
 }
 
 int run(const encode_options& o) {
+  check_outputs({{"--output", o.output}}, {{&o.input, 1}, o.plugins});
   load_plugins(o.plugins);
   const plan method = parse_plan(o.plan);
   console console;

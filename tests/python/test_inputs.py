@@ -368,6 +368,24 @@ def test_a_pt_file_that_an_option_names_is_no_input(torch, tmp_path):
     assert comparing.read_safetensors(tmp_path / "out.pt")["w"].tolist() == [0, 1, 2, 3, 4]
 
 
+def test_an_output_that_names_a_pt_input_is_refused(torch, tmp_path):
+    """The tool reads a copy of it, and so cannot know."""
+    torch.save({"w": torch.ones(3)}, tmp_path / "g.pt")
+    (tmp_path / "codec.py").write_text("")
+    (tmp_path / "link.pt").symlink_to("g.pt")
+    before = (tmp_path / "g.pt").read_bytes()
+    coded = ("compare", "--python-codec", tmp_path / "codec.py", SYNTH, "--plan", EXACT)
+    for words, file in (
+        (("encode", tmp_path / "g.pt", "--plan", EXACT, "-o"), "g.pt"),
+        (("encode", tmp_path / "link.pt", "--plan", EXACT, "--output"), "g.pt"),
+        (("compare", tmp_path / "g.pt", "--plan", EXACT, "--report"), "g.pt"),
+        ((*coded, "-o"), "codec.py"),
+    ):
+        assert f"{file}: it is an input" in command(*words, tmp_path / file, status=2).stderr.decode()
+    assert b"it is an input" in command("encode", tmp_path / "g.pt", "--plan", EXACT, f"--output={tmp_path / 'link.pt'}", status=2).stderr
+    assert (tmp_path / "g.pt").read_bytes() == before and (tmp_path / "codec.py").read_text() == ""
+
+
 # ---- The command, and the function --------------------------------------------------------------
 
 

@@ -348,6 +348,9 @@ def test_the_command(tmp_path, capfd, monkeypatch):
     assert re.search(r"refused +\d+ of \d+ inputs .*`code` is not in its range, 0 to 7", capfd.readouterr().out)
     assert main(["codec", "build", "mine.drc", "--source", "none/mine.cpp"]) == 2
     assert "none/mine.cpp: cannot be written" in capfd.readouterr().err
+    for option in ("--output", "--source"):
+        assert main(["codec", "build", "mine.drc", option, "./mine.drc"]) == 2
+        assert "mine.drc: it is an input" in capfd.readouterr().err and (tmp_path / "mine.drc").read_text() == scale
     (tmp_path / "mine.drc").write_text("codec mine\npayload\n")
     assert main(["codec", "build", "mine.drc"]) == 2
     assert "mine.drc:3:1" in capfd.readouterr().err.replace("mine.drc:2:1", "mine.drc:3:1")

@@ -302,6 +302,28 @@ def test_status_and_sentence_of_each_failure(pair, capsys):
         assert files(pair) == before
 
 
+def test_an_output_that_names_an_input_is_refused(pair, capsys):
+    old, new, p = pair / "old.safetensors", pair / "new.safetensors", pair / "p"
+    run(old, new, "-o", p)
+    shards(pair / "shards", model())
+    with deepreduce.patch.Store(pair / "store") as store:
+        store.put(0, model())
+    (pair / "link").symlink_to(new)
+    capsys.readouterr()
+    shard = pair / "shards" / "model-1.safetensors"
+    before = [files(folder) for folder in (pair, pair / "shards", pair / "store")]
+    for words in (
+        (old, new, "-o", old),
+        (old, new, "-o", pair / "link"),
+        (pair / "shards", new, "-o", shard),
+        ("apply", old, p, "-o", p),
+        ("checkout", pair / "store", 0, "-o", pair / "store" / "manifest.json"),
+    ):
+        run(*words, status=2)
+        assert capsys.readouterr().err == f"deepreduce: {words[-1]}: it is an input, which the output would replace\n"
+    assert [files(folder) for folder in (pair, pair / "shards", pair / "store")] == before
+
+
 @pytest.mark.parametrize(
     "places, why",
     [

@@ -299,6 +299,11 @@ def test_bad_input_says_what_and_where(profile, model, tmp_path):
     same = refusal("predict", profile, "--model", model, *link, "--trace", tmp_path / "t.json", "-o", tmp_path / "t.json")
     assert "t.json: --output writes the same file" in same and not (tmp_path / "t.json").exists()
     assert not (tmp_path / "t.png").exists()
+    before = profile.read_bytes(), model.read_bytes()
+    for command, *more in (("predict",), ("predict", "--every", 10), ("plan",)):
+        for file in (profile, model):
+            assert f"--output {file}: it is an input" in refusal(command, profile, "--model", model, *link, *more, "-o", file)
+    assert (profile.read_bytes(), model.read_bytes()) == before
     assert "unsupported" in refusal("predict", profile, "--model", write(tmp_path / "h.json", json.loads(model.read_text()) | {
         "tensors": [{"name": "a", "elements": 5, "dtype": "f16"}]}), *link)
     for word, words in (("10", "10 of what? 10Gb/s, say"), ("1Gb/s,50", "50 of what? 50us, say"), ("10GB", "is it 10GB/s?"), ("10G", "is it 10Gb/s?"), ("1e308Gb/s", "above 1e18 bit/s"), ("1Gb/s,1e308s", "above 1e18 ns")):

@@ -1,12 +1,13 @@
 """The tool's output if a question has no answer, or if an answer would mislead."""
 
 import json
+import os
 import re
 
 import numpy
 import pytest
 
-from tool_runs import EXACT, LOSSY, SYNTH, TOPR, compare, needs_tool, refusal, rows_of, run
+from tool_runs import EXACT, LOSSY, SYNTH, TOPR, compare, needs_tool, refusal, rows_of, run, write_npy
 
 pytestmark = needs_tool
 
@@ -218,6 +219,33 @@ def test_files_that_cannot_be_written_are_refused_before_anything_is_measured(tm
     both = ("--resume", tmp_path / "L.json", "--output", tmp_path / "." / "L.json", "--where", "bytes < 1")
     assert "--resume writes the same file" in refusal("compare", "synth:d=1k", "--plan", EXACT, *both)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_that_names_an_input_is_refused(tmp_path):
+    """It would replace it. Also by another name; a hard link is a file of its own, since a result takes the place of a name."""
+    npy, saved = write_npy(tmp_path / "g.npy", [1.0, 2.0]), tmp_path / "rows.json"
+    run("compare", npy, "--plan", EXACT, "--repeat", 1, "-o", saved)
+    run("encode", npy, "--plan", EXACT, "-o", tmp_path / "frame.npy")
+    (tmp_path / "book").write_text(f"* = {EXACT}\n")
+    (tmp_path / "link.npy").symlink_to(npy)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for *words, option, named in (
+        ("compare", npy, "--plan", EXACT, "--output", npy),
+        ("compare", npy, "--plan", EXACT, "--output", tmp_path / "link.npy"),
+        ("compare", tmp_path / "link.npy", "--plan", EXACT, "--output", tmp_path / "." / "g.npy"),
+        ("compare", npy, "--book", tmp_path / "book", "--report", tmp_path / "book"),
+        ("compare", "--from", saved, "--where", "bytes < 1", "--output", saved),
+        ("compare", npy, "--plan", EXACT, "--against", saved, "--output", saved),
+        ("encode", npy, "--plan", EXACT, "--output", npy),
+        ("decode", tmp_path / "frame.npy", "--output", tmp_path / "frame.npy"),
+        ("decode", tmp_path / "frame.npy", "--like", npy, "--output", npy),
+        ("calibrate", "--data", npy, "--output", npy),
+    ):
+        assert f"{option} {named}: it is an input" in refusal(*words, option, named)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    os.link(npy, tmp_path / "same.npy")
+    run("encode", npy, "--plan", EXACT, "-o", tmp_path / "same.npy")
+    assert npy.read_bytes() == before["g.npy"]
 
 
 def test_an_empty_plan_or_order_is_refused_and_an_ending_may_be_in_capitals(tmp_path):

@@ -166,7 +166,7 @@ ordered_json frame_json(const std::string& plan, const std::vector<sample>& samp
 }  // namespace
 
 int run_calibrate(const calibrate_options& o) {
-  compare::check_output(o.output);
+  compare::check_outputs({{"--output", o.output}}, {o.data, o.plugins});
   compare::load_plugins(o.plugins);
   const std::vector<std::string> plans = plans_of(o);
   const std::vector<uint64_t> sizes = sizes_of(o);

@@ -416,7 +416,8 @@ class comparison {
 
 int run_compare(const compare_options& options) {
   if (!options.report.empty() && !has_html_report()) throw usage_error(std::string("--report: ") + no_html_report);
-  check_outputs({{"--resume", options.resume}, {"--output", options.output}, {"--report", options.report}});
+  check_outputs({{"--resume", options.resume}, {"--output", options.output}, {"--report", options.report}},
+                {options.subjects.inputs, options.from, options.plugins, {&options.book, 1}, {&options.against, 1}});
   load_plugins(options.plugins);
   note_signals();
   return comparison(options).run();

@@ -114,6 +114,7 @@ void refuse_options_of_steps(const predict_options& o) {
 
 int run_rounds(const predict_options& o) {
   refuse_options_of_steps(o);
+  compare::check_outputs({{"--output", o.output}}, {files_of(o.what), o.books});
   compare::load_plugins(o.what.plugins);
   predict_case c = read_case(o.what);
   const error_table errors(o.what, *c.costs, c.model.model.tensors.size());

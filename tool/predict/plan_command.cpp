@@ -151,6 +151,7 @@ struct coverage {
 }  // namespace
 
 int run_plan(const plan_options& o) {
+  compare::check_outputs({{"--output", o.output}}, {files_of(o.what)});
   compare::load_plugins(o.what.plugins);
   predict_case c = read_case(o.what);
   check_names(c);

@@ -58,6 +58,12 @@ training read_model(const case_options& o) {
 
 }  // namespace
 
+std::vector<std::string> files_of(const case_options& o) {
+  std::vector<std::string> files{o.profile, o.model, o.input, o.error_rows};
+  files.insert(files.end(), o.plugins.begin(), o.plugins.end());
+  return files;
+}
+
 predict_case read_case(const case_options& o) try {
   predict_case c;
   c.costs = std::make_unique<profile>(read_profile(o.profile));

@@ -17,6 +17,9 @@ struct predict_case {
   note_list notes;
 };
 
+// The files that the options name; "" where they name none.
+std::vector<std::string> files_of(const case_options& o);
+
 // Throws compare::input_error and compare::usage_error.
 predict_case read_case(const case_options& o);
 

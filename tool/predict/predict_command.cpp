@@ -284,7 +284,8 @@ int run_predict(const predict_options& o) {
   if (!o.every.empty()) return run_rounds(o);
   if (!o.curves.empty() && o.what_ifs.empty()) throw usage_error("--curves requires --what-if");
   compare::check_outputs(
-      {{"--output", o.output}, {"--trace", o.trace}, {"--timeline", o.timeline}, {"--curves", o.curves}});
+      {{"--output", o.output}, {"--trace", o.trace}, {"--timeline", o.timeline}, {"--curves", o.curves}},
+      {files_of(o.what), o.books});
   compare::load_plugins(o.what.plugins);
   predict_case c = read_case(o.what);
   const error_table errors(o.what, *c.costs, c.model.model.tensors.size());

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <set>
 
 namespace dr::compare {
 namespace {
@@ -82,13 +83,21 @@ void check_output(const std::string& path) {
   if (::access(in_place ? path.c_str() : folder.c_str(), in_place ? W_OK : W_OK | X_OK) != 0) give_up(path);
 }
 
-void check_outputs(std::initializer_list<output_option> options) {
+void check_outputs(std::initializer_list<output_option> options,
+                   std::initializer_list<std::span<const std::string>> inputs) {
+  std::error_code none;
+  std::set<fs::path> read;
+  for (const std::span<const std::string> list : inputs)
+    for (const std::string& path : list)
+      if (fs::is_regular_file(path, none)) read.insert(fs::canonical(path, none));
   std::map<fs::path, const char*> files;  // by whom they are written
   for (const auto& [name, path] : options) {
     check_output(path);
-    std::error_code none;
     if (path.empty() || (fs::exists(path, none) && !fs::is_regular_file(path, none))) continue;
-    const auto [first, is_new] = files.emplace(fs::weakly_canonical(path, none), name);
+    const fs::path file = fs::weakly_canonical(path, none);
+    if (read.contains(file))
+      throw output_error(std::string(name) + " " + path + ": it is an input, which the output would replace");
+    const auto [first, is_new] = files.emplace(file, name);
     if (!is_new) throw output_error(std::string(name) + " " + path + ": " + first->second + " writes the same file");
   }
 }

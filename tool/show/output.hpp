@@ -2,6 +2,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -23,7 +24,8 @@ struct output_option {
   const char* name;
   const std::string& path;
 };
-// Likewise of several, each a file of its own.
-void check_outputs(std::initializer_list<output_option> options);
+// Likewise of several, each a file of its own, and none a file that the command reads.
+void check_outputs(std::initializer_list<output_option> options,
+                   std::initializer_list<std::span<const std::string>> inputs);
 
 }  // namespace dr::compare

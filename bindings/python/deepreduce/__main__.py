@@ -11,10 +11,12 @@ import tempfile
 from typing import List, Optional, Sequence
 
 from ._files._torch_arrays import convert_file, is_pickle
+from ._files._whole_file import require_no_input
 from ._native import _tool
 from .errors import ArgumentError, Error
 
 _READS_INPUTS = ("compare", "encode", "convert")
+_OUTPUTS = ("-o", "--output", "--report", "--resume")
 _HELP = """
 Of the Python package:
   capture                     Records gradients of a PyTorch program: deepreduce capture -- python train.py
@@ -75,6 +77,7 @@ def _run_on_inputs(words: List[str]) -> int:
         raise ArgumentError(f"{words[0]}: --python-codec requires compare: frames cannot hold Python codecs")
     if not coded and not any(is_pickle(word) for word in words):
         _tool.replace_process(words)
+    _require_no_input(words)
     with tempfile.TemporaryDirectory(prefix="deepreduce-") as folder:
         words = _converted(words, pathlib.Path(folder))
         if coded:
@@ -82,6 +85,18 @@ def _run_on_inputs(words: List[str]) -> int:
 
             return _codec_command.run(words, pathlib.Path(folder))
         return _tool.run(words)
+
+
+def _require_no_input(words: List[str]) -> None:
+    """The tool refuses an output that is its input; here that is a copy."""
+    values = _tool.options_with_values(words[0]) | {"--python-codec"}
+    named = [(before, word) for before, word in zip(words, words[1:]) if before in values]
+    named += [(name, value) for name, equals, value in (word.partition("=") for word in words) if equals and name in values]
+    inputs = [word for before, word in zip(words, words[1:]) if before not in values and not word.startswith("-")]
+    inputs += [value for name, value in named if name == "--python-codec"]
+    for name, value in named:
+        if name in _OUTPUTS:
+            require_no_input(value, inputs)
 
 
 def _converted(words: List[str], folder: pathlib.Path) -> List[str]:

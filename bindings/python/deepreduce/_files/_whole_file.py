@@ -9,11 +9,15 @@ import pathlib
 import secrets
 import shutil
 import tempfile
-from typing import Iterator, Union
+from typing import Iterable, Iterator, Union
+
+from ..errors import ArgumentError
+
+PathLike = Union[str, "os.PathLike[str]"]
 
 
 @contextlib.contextmanager
-def whole_file(path: Union[str, os.PathLike[str]], durable: bool = False) -> Iterator[pathlib.Path]:
+def whole_file(path: PathLike, durable: bool = False) -> Iterator[pathlib.Path]:
     """The path of a new file beside `path`, which replaces `path` at the end of the block. If the block raises, or the
     replacement fails, `path` is unchanged. Raises OSError. A device or a pipe is not replaced: the bytes go into it.
 
@@ -41,6 +45,12 @@ def whole_file(path: Union[str, os.PathLike[str]], durable: bool = False) -> Ite
     finally:
         with contextlib.suppress(OSError):
             os.unlink(partial)
+
+
+def require_no_input(output: PathLike, inputs: Iterable[PathLike]) -> None:
+    """ArgumentError if the output is one of the files that are read, also by another name: what is made of it would replace it."""
+    if os.path.isfile(output) and os.path.realpath(output) in map(os.path.realpath, inputs):
+        raise ArgumentError(f"{os.fspath(output)}: it is an input, which the output would replace")
 
 
 def require_folder(target: pathlib.Path) -> None:

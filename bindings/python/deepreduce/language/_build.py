@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from typing import Iterator, List, Optional, Union
 
-from .._files._whole_file import whole_file
+from .._files._whole_file import require_no_input, whole_file
 from ..errors import ArgumentError, LibraryError
 from . import _check, _source, _syntax
 from ._program import Program
@@ -77,7 +77,9 @@ def build(path: PathLike, output: Optional[PathLike] = None, keep: Optional[Path
     text = read(path)
     source = source_of(text, str(path), kernels=kernels)
     to = pathlib.Path(output) if output else pathlib.Path(path).with_suffix(".so")
+    require_no_input(to, [path])
     if keep:
+        require_no_input(keep, [path])
         with _written(keep):
             pathlib.Path(keep).write_text(source)
     root = sources()

@@ -103,6 +103,10 @@ class Model(NamedTuple):
         return sum(entry.size for shard in self.shards for entry in shard.entries)
 
     @property
+    def files(self) -> List[pathlib.Path]:
+        return [self.path, *(self.path.parent / shard.name for shard in self.shards if shard.name)]
+
+    @property
     def is_read_only(self) -> bool:
         return not self.shards[0].name
 

@@ -9,7 +9,7 @@ import pathlib
 import sys
 from typing import List, Sequence, Tuple
 
-from .._files._whole_file import whole_file
+from .._files._whole_file import require_no_input, whole_file
 from .._native._call import thread_count
 from ..errors import ArgumentError, CorruptFrame, Error, InternalError, OutOfMemory, WrongBase
 from ..header import inspect
@@ -99,6 +99,7 @@ def _make(options: argparse.Namespace) -> None:
     plan = as_plan(options.plan)
     with contextlib.ExitStack() as stack:
         old, new = (stack.enter_context(open_model(path)) for path in (options.old, options.new))
+        require_no_input(options.output, [*old.files, *new.files])
         names = os.path.basename(os.path.normpath(options.old)), os.path.basename(os.path.normpath(options.new))
         progress = stack.enter_context(Progress(new.size))
         with whole_file(options.output, durable=True) as partial, open(partial, "wb") as file:
@@ -109,6 +110,7 @@ def _apply(options: argparse.Namespace) -> None:
     with contextlib.ExitStack() as stack:
         base = stack.enter_context(open_model(options.base))
         patch = open_patch(options.file)
+        require_no_input(options.output, [options.file])
         progress = stack.enter_context(Progress(base.size))
         write_patched(base, [patch], options.output, options.threads, progress)
 
@@ -173,4 +175,5 @@ def _checkout(options: argparse.Namespace) -> None:
 
     if not options.step.isdecimal():
         raise ArgumentError(f"checkout: the step is {options.step!r}, not a number")
+    require_no_input(options.output, pathlib.Path(options.store).glob("*"))
     Store(options.store).checkout(int(options.step), options.output, threads=options.threads)
