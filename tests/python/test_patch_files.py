@@ -258,6 +258,20 @@ def test_show(pair, capsys):
     assert rows["bias, embed"][3] == str(5 + differ["embed"])
 
 
+def test_show_does_not_count_what_is_sent_whole_as_changed(pair, capsys):
+    old, new = ({"a": numpy.zeros(10_000, numpy.uint16), "w": numpy.random.default_rng(seed).integers(0, 1 << 32, 4000, numpy.uint32).view(numpy.float32)} for seed in (1, 2))
+    new["a"][:1000] = 1
+    write_safetensors(pair / "old.safetensors", old)
+    write_safetensors(pair / "new.safetensors", new)
+    run(pair / "old.safetensors", pair / "new.safetensors", "-o", pair / "p")
+    run("show", pair / "p")
+    lines = capsys.readouterr().out.splitlines()
+    *row, size, bits = next(line for line in lines if line.startswith("w ")).split()[:5]
+    assert row == ["w", "F32", "whole"] and bits == "-"
+    assert "bytes: 1000 of 10000 words changed (10 %), " in lines[1] and lines[1].endswith(f"; 4000 others are sent whole, in {size} bytes")
+    assert f"{8 * ((pair / 'p').stat().st_size - int(size)) / 1000:.2f} bits each" in lines[1]
+
+
 def test_show_of_a_patch_without_names(pair, capsys):
     old = model()
     (pair / "p").write_bytes(deepreduce.patch.encode({**old, "more": old["embed"]}, {**stepped(old), "more": old["embed"]}, base="3"))

@@ -82,7 +82,7 @@ _ARGUMENTS = {
 }
 _HELP = {
     "apply": "Applies a patch to BASE and writes the new weights, whole or not at all, also in place of BASE.",
-    "show": "Lists the tensors of a patch, with the share that changed and the bytes. Small tensors share a row.",
+    "show": "Lists the tensors of a patch, with the share that changed and the bytes; whole: all of it is sent, as\nit is. Small tensors share a row.",
     "log": "Lists the steps of a store: their anchors, patches and bytes.",
     "checkout": "Writes the weights of a step.",
 }
@@ -120,7 +120,7 @@ def _show(options: argparse.Namespace) -> None:
     entries = patch.entries or {}
     units = iter(patch.units(entries) if entries else [])
     rows: List[Tuple[str, ...]] = []
-    changed = 0
+    changed = whole = whole_bytes = 0  # words of frames that list what changed; words and bytes of the others
     for number, (row, frame) in enumerate(patch.frames()):
         unit = next(units, None)
         unnamed = f"{number + 1}: {row.parts} tensors" if row.parts > 1 else str(number + 1)
@@ -132,15 +132,20 @@ def _show(options: argparse.Namespace) -> None:
             (tensor,) = inspect(frame).tensors
         except Error as error:
             raise named(error, f"{patch.where}: {name}") from None
+        if tensor.fallback == "dense":  # how many of them changed is not in it
+            whole, whole_bytes = whole + tensor.universe, whole_bytes + row.size
+            rows.append((name, kind or tensor.dtype, "whole", "", str(row.size), "-", tensor.plan))
+            continue
         changed += tensor.support
         share = _share(tensor.support, tensor.universe)
         rows.append((name, kind or tensor.dtype, str(tensor.support), share, str(row.size), _bits(row.size, tensor.support), tensor.plan))
     titles = [without_controls(name) or "(no name)" for name in (patch.base, patch.result)]
     print(f"{titles[0]} -> {titles[1]}")
-    words = sum(entry.length for entry in entries.values())
+    words = sum(entry.length for entry in entries.values()) - whole
     of = f" of {words}" if words else ""
     share = f" ({_share(changed, words)})" if words else ""
-    print(f"{patch.size} bytes: {changed}{of} words changed{share}, {_bits(patch.size, changed)} bits each")
+    more = f"; {whole} others are sent whole, in {whole_bytes} bytes" if whole else ""
+    print(f"{patch.size} bytes: {changed}{of} words changed{share}, {_bits(patch.size - whole_bytes, changed)} bits each{more}")
     _table(("tensors", "type", "changed", "share", "bytes", "bits", "plan"), rows)
 
 
