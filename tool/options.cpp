@@ -314,6 +314,13 @@ void check_measures(const CLI::App& app, const compare_options& o) {
                       std::string_view(name) == "--tensor" ? "; --where 'tensor ~ \"GLOB\"' selects rows" : ""));
 }
 
+// An exchange behind backward has no buckets, no bypass, and nothing that overlaps it.
+void check_hook(const CLI::App& app, const predict::case_options& o) {
+  if (o.hook == "ddp") return;
+  for (const char* name : {"--bucket-mb", "--dense-below", "--bypass", "--slowdown", "--hook-time"})
+    if (app.count(name)) throw usage_error(fmt::format("{} is of the DDP hook, and not of --hook {}", name, o.hook));
+}
+
 void add_decode(CLI::App& app, decode_options& o) {
   app.add_option("FRAME", o.file, "File with a frame")->required()->type_name("");
   add_output(
@@ -472,10 +479,12 @@ command parse_options(int argc, const char* const* argv) {
   if (calibrate_app->parsed()) return calibrate;
   constexpr std::string_view documents[] = {"json", "csv"};
   if (predict_app->parsed()) {
+    check_hook(*predict_app, predict.what);
     predict.form = settled_format(predict.form, predict.output, documents, "table");
     return predict;
   }
   if (plan_app->parsed()) {
+    check_hook(*plan_app, plan.what);
     plan.form = settled_format(plan.form, plan.output, std::span(documents).first(1), "text");
     return plan;
   }

@@ -32,7 +32,7 @@ def predicted(tool: str, proof: Proof, c: Condition, skew: int = 0) -> Dict[str,
         words += ["--skew", f"{skew}ns"] if skew else []
     else:
         plans = {plan: plan for plan in proof_grid.exchange_plans()}
-        words += ["--sizes", c.what, "--hook", "exchange", "--dense-below", "0"]
+        words += ["--sizes", c.what, "--hook", "exchange"]
     words += [word for plan in plans.values() for word in ("--plan", plan)]
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:

@@ -171,7 +171,7 @@ class Predictor:
     def steps(self, model: Path, link: str, ranks: int, free: bool = False) -> Dict[str, Json]:
         """The rows of `deepreduce predict`, by method; the dense ones are dense f32 and dense bf16."""
         words = [tool(), "predict", str(self.paths[free]), "--model", str(model), "--link", link, "--ranks", str(ranks), "--hook", self.hook]
-        words += ["--slowdown", str(SLOWDOWN), "--no-break-even", "--format", "json"]
+        words += ["--no-break-even", "--format", "json", *(["--slowdown", str(SLOWDOWN)] if self.hook == "ddp" else [])]
         words += [word for plan, _ in self.plans.values() for word in ("--plan", plan)]
         done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=120)
         rows = {row["candidate"]: row for row in json.loads(done.stdout)["rows"]}

@@ -293,6 +293,11 @@ def test_bad_input_says_what_and_where(profile, model, tmp_path):
     assert "no cost of encode of plan" in refusal("predict", profile, "--model", model, *link, "--plan", "index=raw value=raw")
     assert "--exchange" in refusal("predict", profile, "--model", model, *link, "--exchange", "ring")
     assert "--show" in refusal("predict", profile, "--model", model, *link, "--trace", tmp_path / "t.json", "--show", "none")
+    assert "--show requires --timeline or --trace" in refusal("predict", profile, "--model", model, *link, "--show", "3")
+    for command in ("predict", "plan"):
+        for option, value in (("--bucket-mb", 25), ("--dense-below", 0), ("--slowdown", 2), ("--hook-time", "1ms")):
+            message = refusal(command, profile, "--model", model, *link, "--hook", "exchange", option, value)
+            assert f"{option} is of the DDP hook, and not of --hook exchange" in message
     assert "--curves" in refusal("predict", profile, "--model", model, *link, "--curves", tmp_path / "t.svg")
     for option in ("--curves", "--timeline"):
         assert "a drawing is SVG, X.svg" in refusal("predict", profile, "--model", model, *link, "--what-if", "bandwidth", option, tmp_path / "t.png")

@@ -281,6 +281,8 @@ std::string json_text(const ordered_json& document) {
 }
 
 int run_predict(const predict_options& o) {
+  if (!o.show.empty() && o.timeline.empty() && o.trace.empty())
+    throw usage_error("--show requires --timeline or --trace");
   if (!o.every.empty()) return run_rounds(o);
   if (!o.curves.empty() && o.what_ifs.empty()) throw usage_error("--curves requires --what-if");
   compare::check_outputs(
