@@ -86,12 +86,24 @@ int run(const inspect_options& o) {
   return fine;
 }
 
+// Such as a second frame, of which nothing is written.
+void note_rest(const std::string& file, std::span<const std::byte> bytes, console& console) {
+  const uint64_t rest = bytes.size() - inspect(bytes).info.frame_size;
+  if (rest)
+    console.line(fmt::format("note: {}: {} byte{} after the frame {} not decoded", file, rest, rest == 1 ? "" : "s",
+                             rest == 1 ? "is" : "are"));
+}
+
 int run(const decode_options& o) {
   check_outputs({{"--output", o.output}}, {{&o.file, 1}, {&o.like, 1}, o.plugins});
   load_plugins(o.plugins);
   const std::string bytes = read_frame(o.file);
   try {
-    write_output(o.output, decoded_file(std::as_bytes(std::span(bytes)), o));
+    const auto frame = std::as_bytes(std::span(bytes));
+    const std::string file = decoded_file(frame, o);
+    console console;
+    note_rest(o.file, frame, console);
+    write_output(o.output, file);
   } catch (const error& e) {
     throw std::runtime_error(o.file + ": " + e.what());
   }

@@ -304,6 +304,11 @@ def test_decode_gives_the_array_back(tmp_path):
     assert (numpy.load(tmp_path / "x.npy") == values).all()
     run("decode", tmp_path / "frame", "--output", tmp_path / "x.f32")
     assert (tmp_path / "x.f32").read_bytes() == values.tobytes()
+    frame = (tmp_path / "frame").read_bytes()
+    (tmp_path / "two").write_bytes(2 * frame)
+    done = run("decode", tmp_path / "two", "--output", tmp_path / "y.f32")
+    assert done.stderr.decode() == f"deepreduce: note: {tmp_path / 'two'}: {len(frame)} bytes after the frame are not decoded\n"
+    assert (tmp_path / "y.f32").read_bytes() == values.tobytes()
     run("decode", tmp_path / "frame", "--output", tmp_path / "x.npz")
     with numpy.load(tmp_path / "x.npz") as arrays:
         assert arrays.files == ["tensor_0"] and (arrays["tensor_0"] == values).all()
