@@ -133,6 +133,8 @@ def test_a_link_gives_a_modelled_step_and_a_verdict():
     assert [row["verdict"] for row in (gather, owner, dense)] == ["pays", "pays", "slower"]
     fast, = rows_of(compare(source, "--ranks", 8, "--link", "100Tb/s", repeat=5))
     assert fast["verdict"] == "slower"
+    endless, = rows_of(compare(source, "--link", "1e-6b/s"))  # longer than 64 bits of nanoseconds
+    assert endless["dense_step_ns"] is endless["bf16_step_ns"] is endless["step_ns"] is None and endless["verdict"] == "unknown"
     table = compare(source, "--link", "100Mbit/s", plans=plans, form="table")
     assert " pays\n" in table and " slower\n" in table and "a model" in table and max(map(len, table.splitlines())) <= 80
     assert "2 of 3 plans, on 100Mbit/s among 8 ranks; the shortest step" in words_of(table)

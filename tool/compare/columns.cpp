@@ -15,8 +15,9 @@ ordered_json cell(const std::optional<uint64_t>& number) {
   return number ? ordered_json(*number) : ordered_json(nullptr);
 }
 ordered_json cell(const std::string& text) { return text.empty() ? ordered_json(nullptr) : ordered_json(text); }
+// null: unknown, or beyond 64 bits.
 ordered_json nanoseconds(double time) {
-  return std::isfinite(time) ? ordered_json(static_cast<uint64_t>(std::llround(time))) : ordered_json(nullptr);
+  return time < 9e18 ? ordered_json(static_cast<uint64_t>(std::llround(time))) : ordered_json(nullptr);
 }
 ordered_json nanoseconds(const std::vector<double>& times) {
   auto list = ordered_json::array();
