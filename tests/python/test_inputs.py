@@ -400,6 +400,20 @@ def test_python_m_deepreduce_is_the_tool():
     assert "tried:\n  /no/such/tool" in message
 
 
+def test_standard_output_that_cannot_be_written_is_an_error_in_the_tools_words(tmp_path):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full")
+    weights = numpy.zeros(100, numpy.float32)
+    (tmp_path / "p").write_bytes(deepreduce.patch.encode({"w": weights}, {"w": weights + 1}))
+    help_of_patch, show = ("patch", "--help"), ("patch", "show", str(tmp_path / "p"))
+    closed, full = (">&-", "Bad file descriptor"), (">/dev/full", "No space left on device")
+    for words, (to, why), unbuffered in ((("codecs",), closed, ""), (("--help",), full, ""), (help_of_patch, full, ""), (help_of_patch, full, "1"),
+                                         (("help", "codec"), closed, ""), (show, closed, ""), (show, full, "")):  # fmt: skip
+        variables = {**os.environ, "PYTHONPATH": str(PACKAGE), "PYTHONUNBUFFERED": unbuffered}
+        done = subprocess.run(["sh", "-c", f'exec "$@" {to}', "sh", sys.executable, "-m", "deepreduce", *words], stderr=subprocess.PIPE, timeout=120, env=variables)
+        assert (done.returncode, done.stderr.decode()) == (2, f"deepreduce: cannot write standard output: {why}\n"), (words, to, unbuffered)
+
+
 def test_the_tool_says_which_options_take_a_value():
     """The options that packaging/cli_help.py finds with a value are those that the package knows."""
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "packaging"))

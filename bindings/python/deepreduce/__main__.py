@@ -5,10 +5,13 @@ Commands that need Python (.pt files, Python codecs, capture, figures) run here;
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import pathlib
 import sys
 import tempfile
-from typing import List, Optional, Sequence
+from typing import Any, Iterator, List, Optional, Sequence, TextIO, cast
 
 from ._files._torch_arrays import convert_file, is_pickle
 from ._files._whole_file import require_no_input
@@ -28,46 +31,85 @@ Of the Python package:
 """
 
 
-def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """Runs a command line. Returns the exit status: 0 success, 1 a codec or a check failed, 2 usage or input."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+class _Stdout:
+    """Standard output whose failures are Errors, in the tool's words: print passes over one that is closed, argparse over all."""
+
+    def __init__(self, stream: Optional[TextIO]) -> None:
+        self._stream = stream  # None: closed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        if self._stream is None:
+            raise Error(f"cannot write standard output: {os.strerror(errno.EBADF)}")
+        with _told(self._stream):
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        if self._stream is not None:
+            with _told(self._stream):
+                self._stream.flush()
+
+
+@contextlib.contextmanager
+def _told(stream: TextIO) -> Iterator[None]:
     try:
-        if words[:1] == ["help"] and words[1:] in (["capture"], ["figure"], ["patch"], ["codec"]):
-            words = [words[1], "--help"]
-        if words in (["--help"], ["-h"], ["help"]):
-            status = _tool.run(words)
+        yield
+    except OSError as error:
+        with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:  # what is left is written again at the exit
+            os.dup2(nowhere.fileno(), stream.fileno())
+        raise Error(f"cannot write standard output: {error.strerror}") from None
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    """Runs a command line. Returns the exit status: 0 success, 1 a codec or a check failed, 2 usage, input or output."""
+    with contextlib.redirect_stdout(cast(TextIO, _Stdout(sys.stdout))):
+        try:
+            try:
+                return _run(list(sys.argv[1:] if arguments is None else arguments))
+            finally:
+                sys.stdout.flush()
+        except Error as error:
+            print(f"deepreduce: {error}", file=sys.stderr)
+            return 2
+        except KeyboardInterrupt:
+            return 130
+
+
+def _run(words: List[str]) -> int:
+    if words[:1] == ["help"] and words[1:] in (["capture"], ["figure"], ["patch"], ["codec"]):
+        words = [words[1], "--help"]
+    if words in (["--help"], ["-h"], ["help"]):
+        status = _tool.run(words)
+        if status == 0:
             print(_HELP, end="")
-            return status
-        if words[:1] == ["capture"]:
-            from . import recording
+        return status
+    if words[:1] == ["capture"]:
+        from . import recording
 
-            return recording.main(words[1:])
-        if words[:1] == ["patch"]:
-            from .patch import _patch_command
+        return recording.main(words[1:])
+    if words[:1] == ["patch"]:
+        from .patch import _patch_command
 
-            return _patch_command.main(words[1:])
-        if words[:1] == ["codec"]:
-            from .language import _command
+        return _patch_command.main(words[1:])
+    if words[:1] == ["codec"]:
+        from .language import _command
 
-            return _command.main(words[1:])
-        if words[:1] == ["figure"]:
-            from . import figure
+        return _command.main(words[1:])
+    if words[:1] == ["figure"]:
+        from . import figure
 
-            return figure.main(words[1:])
-        if words[:1] == ["calibrate"]:
-            from . import calibrating
+        return figure.main(words[1:])
+    if words[:1] == ["calibrate"]:
+        from . import calibrating
 
-            if calibrating.wanted(words):
-                return calibrating.main(words[1:])
-        if words[:1] and words[0] in _READS_INPUTS:
-            return _run_on_inputs(words)
-        sys.stdout.flush()
-        _tool.replace_process(words)
-    except Error as error:
-        print(f"deepreduce: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+        if calibrating.wanted(words):
+            return calibrating.main(words[1:])
+    if words[:1] and words[0] in _READS_INPUTS:
+        return _run_on_inputs(words)
+    sys.stdout.flush()
+    _tool.replace_process(words)
     return 0
 
 
