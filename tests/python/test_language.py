@@ -202,6 +202,8 @@ payload
   shifted: u8[n]
   inverse: u4[n]
   tenth: u32[n]
+  sign: base 3 pad 1 [n]
+  size: base 5 pad 0 [n]
 encode v
   top = largest(abs(v))
   share = floor(min(7, 7 * abs(v) / top))
@@ -209,20 +211,31 @@ encode v
   shifted = 255 >> min(63, bits(abs(v)) >> 23)
   inverse = min(12, 14 - floor(min(1 / max(0, v), 14.0)))
   tenth = bits(f32(f64(0.1) * v))
+  sign = (v > 0) + (v >= 0)
+  size = min(4, floor(abs(v)))
 decode
-  require inverse <= 15 and tenth >= 0, "a number is too large"
-  return share + 8 * (signed + 16 * shifted)
+  require share + signed + shifted + inverse <= 300 and tenth >= 0, "a number is too large"
+  return (sign - 1) * size
 """
 
 
-def test_numbers_that_are_none_and_long_shifts_stay_in_their_field(tmp_path):
-    path = tmp_path / "odd.drc"
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory):
+    path = tmp_path_factory.mktemp("odd") / "odd.drc"
     path.write_text(ODD)
     deepreduce.load_plugin(build(path))
-    codec = Codec("plugin.odd")
+    return Codec("plugin.odd")
+
+
+def test_digits_of_two_bases_are_whole_bytes_of_every_block(odd):
+    x = numpy.random.default_rng(2).standard_normal(20011).astype("f4") * 3
+    assert (odd.decode(odd.encode(x), len(x)).view("f4") == numpy.sign(x) * numpy.minimum(4, numpy.floor(abs(x)))).all()
+
+
+def test_numbers_that_are_none_and_long_shifts_stay_in_their_field(odd):
     numbers = [-0.0, *(2.0 ** (k - 127) for k in (1, 3, 8, 31, 32, 33, 63, 64, 127)), 0.3, 0.7]
     for x in (numpy.zeros(8, "f4"), numpy.array(numbers, "f4")):
-        n, top, payload, bits = len(x), numpy.abs(x).max(), codec.encode(x), {}
+        n, top, payload, bits = len(x), numpy.abs(x).max(), odd.encode(x), {}
         for name, width in (("share", 3), ("signed", 4), ("shifted", 8), ("inverse", 4), ("tenth", 32)):
             size = (n * width + 7) // 8
             packed, payload = numpy.unpackbits(payload[:size], bitorder="little"), payload[size:]
@@ -233,7 +246,7 @@ def test_numbers_that_are_none_and_long_shifts_stay_in_their_field(tmp_path):
         assert bits["shifted"] == [255 >> min(63, int(y) >> 23) for y in numpy.abs(x).view("u4")]
         assert bits["inverse"] == [min(12, 14 - int(min(14, 1 / y))) if y > 0 else 12 * int(numpy.signbit(y)) for y in x]
         assert bits["tenth"] == (0.1 * x.astype("f8")).astype("f4").view("u4").tolist()
-        codec.decode(codec.encode(x), n)
+        odd.decode(odd.encode(x), n)
 
 
 def kept_of(payload):

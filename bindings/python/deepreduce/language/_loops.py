@@ -95,11 +95,9 @@ class CpuWords(Words):
 
 def block_of(program: Program) -> int:
     """Values that are coded together: whole bytes of every packed field."""
-    block = 2048
-    for f in program.fields:
-        if f.kind == "base":
-            while block % f.digits:
-                block += 512
+    block, digits = 2048, [f.digits for f in program.fields if f.kind == "base"]
+    while any(block % k for k in digits):
+        block += 512
     return block
 
 
