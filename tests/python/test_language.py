@@ -202,6 +202,7 @@ payload
   shifted: u8[n]
   inverse: u4[n]
   tenth: u32[n]
+  share_of_n: u32[n]
   sign: base 3 pad 1 [n]
   size: base 5 pad 0 [n]
 encode v
@@ -211,10 +212,11 @@ encode v
   shifted = 255 >> min(63, bits(abs(v)) >> 23)
   inverse = min(12, 14 - floor(min(1 / max(0, v), 14.0)))
   tenth = bits(f32(f64(0.1) * v))
+  share_of_n = bits(f32(f64(v) / n))
   sign = (v > 0) + (v >= 0)
   size = min(4, floor(abs(v)))
 decode
-  require share + signed + shifted + inverse <= 300 and tenth >= 0, "a number is too large"
+  require share + signed + shifted + inverse <= 300 and tenth + share_of_n >= 0, "a number is too large"
   return (sign - 1) * size
 """
 
@@ -236,7 +238,7 @@ def test_numbers_that_are_none_and_long_shifts_stay_in_their_field(odd):
     numbers = [-0.0, *(2.0 ** (k - 127) for k in (1, 3, 8, 31, 32, 33, 63, 64, 127)), 0.3, 0.7]
     for x in (numpy.zeros(8, "f4"), numpy.array(numbers, "f4")):
         n, top, payload, bits = len(x), numpy.abs(x).max(), odd.encode(x), {}
-        for name, width in (("share", 3), ("signed", 4), ("shifted", 8), ("inverse", 4), ("tenth", 32)):
+        for name, width in (("share", 3), ("signed", 4), ("shifted", 8), ("inverse", 4), ("tenth", 32), ("share_of_n", 32)):
             size = (n * width + 7) // 8
             packed, payload = numpy.unpackbits(payload[:size], bitorder="little"), payload[size:]
             assert not packed[n * width :].any()  # (nothing is written beside the numbers)
@@ -246,6 +248,7 @@ def test_numbers_that_are_none_and_long_shifts_stay_in_their_field(odd):
         assert bits["shifted"] == [255 >> min(63, int(y) >> 23) for y in numpy.abs(x).view("u4")]
         assert bits["inverse"] == [min(12, 14 - int(min(14, 1 / y))) if y > 0 else 12 * int(numpy.signbit(y)) for y in x]
         assert bits["tenth"] == (0.1 * x.astype("f8")).astype("f4").view("u4").tolist()
+        assert bits["share_of_n"] == (x.astype("f8") / n).astype("f4").view("u4").tolist()  # (-0 / n is -0)
         odd.decode(odd.encode(x), n)
 
 

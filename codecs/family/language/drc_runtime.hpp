@@ -97,17 +97,18 @@ DRC_BOTH int32_t round(float x) { return round(static_cast<double>(x)); }
 // 2^-600 and 2^600: q = a y, y = 1 / b rounded, is within 1.5 ulp of a / b; q b - a is exact; and q - (q b - a) y differs
 // from a / b by less than 2^-104 of it, before it is rounded. No midpoint of f64 is that near: it has 54 bits, its product
 // with b is another multiple of some 2^s than a, so it is 2^-95 away or more, or a / b itself, which has too few bits to be
-// one. (0 keeps its sign.) For b = 0 and infinity q is the quotient.
+// one. (0 keeps its sign: `correction` is -y, since of -off, the negative of an fma, gcc makes an fma of negatives, and
+// of -0 and +0 that is the other zero.) For b = 0 and infinity q is the quotient.
 template <bool wide>
 struct divisor {
   double by, inverse, safe, correction;
   bool special;
 
-  DRC_BOTH explicit divisor(double b) : by(b), inverse(1 / b), safe(b), correction(inverse), special(false) {
+  DRC_BOTH explicit divisor(double b) : by(b), inverse(1 / b), safe(b), correction(-inverse), special(false) {
     if (b > 0 && b <= DBL_MAX) return;
     special = true;
     safe = 1;
-    correction = 0;
+    correction = -0.0;
   }
 };
 template <bool wide>
@@ -116,7 +117,7 @@ DRC_BOTH double over(double a, const divisor<wide>& d) {
   if constexpr (wide) {
     const double q = a * d.inverse, known = d.special ? 0 : q;
     const double off = __builtin_fma(known, d.safe, -a);
-    return __builtin_fma(-off, d.correction, q);
+    return __builtin_fma(off, d.correction, q);
   }
 #endif
   return a / d.by;
