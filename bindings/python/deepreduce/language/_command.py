@@ -14,7 +14,7 @@ from typing import Sequence
 
 from .._native import _tool
 from ..errors import ArgumentError
-from . import _build
+from . import _build, _levels
 from ._syntax import LanguageError
 from ._tiles import NoKernels
 
@@ -62,12 +62,14 @@ def main(words: Sequence[str]) -> int:
         except NoKernels as e:
             why, made = str(e), _build.build(options.file, pathlib.Path(folder, "codec.so"))
         status = _tool.run(["test-plugin", str(made), "--seed", str(options.seed), "--seconds", str(options.seconds)])
+        name = _build.program_of(_build.read(options.file)).name
+        folders = [str(pathlib.Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        alike = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}  # the package that this one is
+        if status == 0:
+            status = _levels.compare(str(made), name, alike)
         if why:
             print(f"  {'kernels':<13} none: {why}")
         elif status == 0:
-            name = _build.program_of(_build.read(options.file)).name
-            folders = [str(pathlib.Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-            alike = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}  # the package that this one is
             status = subprocess.call([sys.executable, "-m", f"{__package__}._lanes", str(made), name], env=alike)
     return status if status in (0, 1) else 2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import List
+from typing import Any, Iterator, List, Tuple
 
 import numpy
 
@@ -20,7 +20,20 @@ def calls(name: str) -> List[str]:
     found = [""]
     for p in codec.parameters:
         found += [f"({p.name}={x})" for x in (p.choices if p.type == "choice" else [f"{x:.17g}" for x in p.range or ()])]
-    return [f"sparsify=topr(ratio=0.9) index=golomb value=plugin.{name}{call}" for call in found]
+    # (A selection has no zeros.)
+    return [f"{before} value=plugin.{name}{call}" for before in ("sparsify=topr(ratio=0.9) index=golomb", "index=all") for call in found]
+
+
+def inputs(name: str, seed: int) -> Iterator[Tuple[str, Any, str]]:
+    """Plans and values, zeros of both signs among them, and words for an error."""
+    random = numpy.random.default_rng(seed)
+    for plan in calls(name):
+        for n in (1, 2, 7, 64, 1025, 2049, 9001):
+            for dtype in ("f4", "f2"):
+                x = (random.standard_normal(n) * 0.1).astype(dtype)
+                x[::5] = 0
+                x[3::5] = -0.0
+                yield plan, x, f"{plan}: {n} values of {dtype}"
 
 
 def check(path: str, name: str) -> int:
@@ -28,24 +41,20 @@ def check(path: str, name: str) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         load_plugin(path)
-    random, same = numpy.random.default_rng(1), 0
+    same = 0
     for seed in (1, 2):
         with emulated(seed):
-            for plan in calls(name):
-                for n in (1, 2, 7, 64, 1025, 2049, 9001):
-                    for dtype in ("f4", "f2"):
-                        x = (random.standard_normal(n) * 0.1).astype(dtype)
-                        x[::5] = 0
-                        try:
-                            expected = encode(x, plan, step=1, seed=seed)
-                        except ArgumentError:
-                            continue  # the codec refuses these values
-                        frame = encode(Emulated(x), plan, step=1, seed=seed)
-                        assert bytes(frame) == expected, f"{plan}: {n} values of {dtype}: another frame"
-                        values = decode(frame)
-                        array = _device.framework_of(values).to_host(values)
-                        assert bytes(array) == decode(expected).tobytes(), f"{plan}: {n} values of {dtype}: other values"
-                        same += 1
+            for plan, x, what in inputs(name, seed):
+                try:
+                    expected = encode(x, plan, step=1, seed=seed)
+                except ArgumentError:
+                    continue  # the codec refuses these values
+                frame = encode(Emulated(x), plan, step=1, seed=seed)
+                assert bytes(frame) == expected, f"{what}: another frame"
+                values = decode(frame)
+                array = _device.framework_of(values).to_host(values)
+                assert bytes(array) == decode(expected).tobytes(), f"{what}: other values"
+                same += 1
     return same
 
 
