@@ -195,6 +195,11 @@ def test_quotients_in_f32_are_those_in_f64(made):
                 ours.decode(payload, len(codes))
 
 
+def test_a_number_that_may_be_infinite_makes_no_quotients_in_f32():
+    doubled = QSGD.replace("f64(norm)", "f64(norm * 2)")
+    assert "lang::step<" in source_of(QSGD) and doubled != QSGD and "lang::step<" not in source_of(doubled)
+
+
 ODD = """codec odd
 payload
   share: u3[n]

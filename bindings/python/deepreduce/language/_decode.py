@@ -237,7 +237,7 @@ class Decode(Loops):
                 if not all(x.op == "to_f64" for x in (a, k, levels)) or a.shape == EACH or levels.shape != ONE:
                     continue
                 a, k, d = a.args[0], k.args[0], levels.args[0]
-                if not isinstance(a.type, Real) or a.type.nan or a.type.low < 0 or not isinstance(k.type, Int) or not isinstance(d.type, Int):
+                if not isinstance(a.type, Real) or not a.type.finite or a.type.low < 0 or not isinstance(k.type, Int) or not isinstance(d.type, Int):
                     continue
                 if k.type.low < 0 or k.type.high > 2**20 or d.type.low < 1 or d.type.high > 2**20:
                     continue
