@@ -45,6 +45,7 @@ REFUSED = [  # what is replaced in qsgd.drc, by what; the line and column, and w
     ("by bucket)", "by buckets)", 11, 24, "`by buckets`", "did you mean `by bucket`?"),
     ("level = if", "levle = if", 13, 15, "nothing is called `level`", "did you mean"),
     ("1 + bit_width(levels)", "40", 8, 11, "a width of 40 to 40 bits", ""),
+    ("1 + bit_width(levels)", "bit_width(floor(type_max))", 8, 27, "`type_max` depends on the tensor's type", ""),
     ("code >> 1 <= levels", "code >> 70 <= levels", 16, 16, "a shift by up to 70 bits", "min("),
     ("return if code & 1 then -value else value", "return v", 18, 10, "decode does not know `v`", "a field of the payload"),
     ("return if code & 1 then -value else value", "", 15, 1, "decode returns nothing", "return"),

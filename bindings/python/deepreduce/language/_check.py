@@ -340,6 +340,8 @@ class _Checker:
         if word == "n":
             return E("count_n", [], Int(1, MOST_VALUES), ONE, place)
         if word == "type_max":
+            if not self.side:
+                raise fail("`type_max` depends on the tensor's type, what is declared does not", place)
             return E("type_max", [], Real(64, 65504.0, LARGEST_F32), ONE, place)
         if word not in self.scope:
             if word in FUNCTIONS:
