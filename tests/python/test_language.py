@@ -201,6 +201,25 @@ def test_a_number_that_may_be_infinite_makes_no_quotients_in_f32():
     assert "lang::step<" in source_of(QSGD) and doubled != QSGD and "lang::step<" not in source_of(doubled)
 
 
+ONES = """codec ones
+wire bucket: int 1..9 = 2
+payload
+  top: f32 [n by bucket]
+  code: u8 [n]
+encode v
+  top = largest(v)
+  code = 7
+decode
+  return top * code
+"""
+
+
+def test_kernels_write_one_number_into_a_field_of_many():
+    made = source_of(ONES, kernels=True)
+    assert "lang::put<float>(to + l.top_at + 4 * bucket_run, k.top_);" in made
+    assert "lang::put<uint8_t>(to + l.code_at + 1 * i, static_cast<uint8_t>(k.code_));" in made
+
+
 ODD = """codec odd
 payload
   share: u3[n]
@@ -366,6 +385,7 @@ def test_the_command(tmp_path, capfd, monkeypatch):
     assert "all promises hold" in printed and "refused" not in printed
     assert re.search(r"instructions +ok +\d+ .*\n +kernels +ok", printed)
     scale = (tmp_path / "mine.drc").read_text().replace("code: u(1 + bit_width(levels))", "code: u3")
+    scale = scale.replace("top: f32 0..", "top: f32 0.. [n]")  # (kernels know it as a number of the job)
     (tmp_path / "mine.drc").write_text(scale)
     assert main(["codec", "test", "mine.drc"]) == 1  # frames of all inputs are not made
     assert re.search(r"refused +\d+ of \d+ inputs .*`code` is not in its range, 0 to 7", capfd.readouterr().out)

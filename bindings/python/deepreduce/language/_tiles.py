@@ -408,10 +408,11 @@ class Kernels:
             roots = [self.decls.local(f) for f in own]
             self.of_run(part, roots)
             for f in own:
-                bad = self.condition(f, f"{f.name}_")
+                x = self.words(self.decls.local(f))
+                bad = self.condition(f, x)
                 if bad:
                     self.refuse(bad, f"{name}_run")
-                self.put(f, f"{f.name}_", f"to + l.{f.name}_at + {4 if f.kind == 'f32' else f.fixed_width // 8} * {name}_run")
+                self.put(f, x, f"to + l.{f.name}_at + {4 if f.kind == 'f32' else f.fixed_width // 8} * {name}_run")
             out("}")
             out("}")
         roots = [self.decls.local(f) for f in fields] + [r.expr for r in requires]
@@ -422,14 +423,15 @@ class Kernels:
             for r in requires:
                 self.refuse(f"!{self.words.condition(r.expr)}", "i")
             for f in fields:
-                bad = self.condition(f, f"{f.name}_")
+                x = self.words(self.decls.local(f))
+                bad = self.condition(f, x)
                 if bad:
                     self.refuse(bad, "i")
                 if f in packed:
                     mask = f" & static_cast<uint32_t>(low_mask(l.{f.name}_bits))" if f.kind == "u" else ""
-                    out(f"s.{f.name}_codes[at] = static_cast<uint32_t>({f.name}_){mask};")
+                    out(f"s.{f.name}_codes[at] = static_cast<uint32_t>({x}){mask};")
                 else:
-                    self.put(f, f"{f.name}_", f"to + l.{f.name}_at + {4 if f.kind == 'f32' else f.fixed_width // 8} * i")
+                    self.put(f, x, f"to + l.{f.name}_at + {4 if f.kind == 'f32' else f.fixed_width // 8} * i")
             out("}")
         out("});")
         out("});")
