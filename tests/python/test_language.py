@@ -15,6 +15,7 @@ import deepreduce  # noqa: E402
 from codec_operations import BF16, F16, F32, Codec, Failed, compare  # noqa: E402
 from deepreduce.__main__ import main  # noqa: E402
 from deepreduce.language import LanguageError, build, program_of, source_of  # noqa: E402
+from deepreduce.language._ranges import Int  # noqa: E402
 from deepreduce.language._words import same  # noqa: E402
 from language_fuzz import programs  # noqa: E402
 from tool_runs import needs_tool  # noqa: E402
@@ -105,6 +106,11 @@ def test_numbers_of_runs_and_of_all_values_are_not_the_same():
     made = program_of(wire + "  a = v * largest(v by bucket)\n  b = v * largest(v)\ndecode\n  return a + b * bucket\n")
     a, b = (local.expr for local in made.encode)
     assert same(a, a) and not same(a, b)
+
+
+def test_the_range_of_an_f32_as_a_whole_number_ends_below_2_to_the_31():
+    made = program_of("codec c\npayload\n  a: u32[n]\nencode v\n  a = floor(abs(v) + f32(3e9))\ndecode\n  return a\n")
+    assert made.encode[0].expr.type == Int(2**31 - 128, 2**31 - 128)
 
 
 def test_mutated_texts_are_refused_with_a_place_or_are_codecs():
@@ -228,6 +234,7 @@ payload
   inverse: u4[n]
   tenth: u32[n]
   share_of_n: u32[n]
+  whole: u32[n]
   sign: base 3 pad 1 [n]
   size: base 5 pad 0 [n]
 encode v
@@ -238,10 +245,11 @@ encode v
   inverse = min(12, 14 - floor(min(1 / max(0, v), 14.0)))
   tenth = bits(f32(f64(0.1) * v))
   share_of_n = bits(f32(f64(v) / n))
+  whole = round(min(f64(abs(v)), 2147483648.1) - 0.25)
   sign = (v > 0) + (v >= 0)
   size = min(4, floor(abs(v)))
 decode
-  require share + signed + shifted + inverse <= 300 and tenth + share_of_n >= 0, "a number is too large"
+  require share + signed + shifted + inverse <= 300 and tenth + share_of_n + whole >= 0, "a number is too large"
   return (sign - 1) * size
 """
 
@@ -260,10 +268,10 @@ def test_digits_of_two_bases_are_whole_bytes_of_every_block(odd):
 
 
 def test_numbers_that_are_none_and_long_shifts_stay_in_their_field(odd):
-    numbers = [-0.0, *(2.0 ** (k - 127) for k in (1, 3, 8, 31, 32, 33, 63, 64, 127)), 0.3, 0.7]
+    numbers = [-0.0, *(2.0 ** (k - 127) for k in (1, 3, 8, 31, 32, 33, 63, 64, 127, 158)), 0.3, 0.7]
     for x in (numpy.zeros(8, "f4"), numpy.array(numbers, "f4")):
         n, top, payload, bits = len(x), numpy.abs(x).max(), odd.encode(x), {}
-        for name, width in (("share", 3), ("signed", 4), ("shifted", 8), ("inverse", 4), ("tenth", 32), ("share_of_n", 32)):
+        for name, width in (("share", 3), ("signed", 4), ("shifted", 8), ("inverse", 4), ("tenth", 32), ("share_of_n", 32), ("whole", 32)):
             size = (n * width + 7) // 8
             packed, payload = numpy.unpackbits(payload[:size], bitorder="little"), payload[size:]
             assert not packed[n * width :].any()  # (nothing is written beside the numbers)
@@ -274,6 +282,7 @@ def test_numbers_that_are_none_and_long_shifts_stay_in_their_field(odd):
         assert bits["inverse"] == [min(12, 14 - int(min(14, 1 / y))) if y > 0 else 12 * int(numpy.signbit(y)) for y in x]
         assert bits["tenth"] == (0.1 * x.astype("f8")).astype("f4").view("u4").tolist()
         assert bits["share_of_n"] == (x.astype("f8") / n).astype("f4").view("u4").tolist()  # (-0 / n is -0)
+        assert bits["whole"] == numpy.minimum(numpy.rint(abs(x).astype("f8") - 0.25), 2**31 - 1).tolist()
         odd.decode(odd.encode(x), n)
 
 

@@ -11,7 +11,7 @@ from typing import Callable, Dict, List, Optional, Set, Tuple
 from . import _syntax
 from ._program import Datum, E, Field, Local, Param, Program, Require
 from ._syntax import LanguageError, Node, Place
-from ._ranges import EACH, KEPT, LARGEST_F32, MOST_VALUES, ONE, Int, Real, Type, by, product, rounded, smallest
+from ._ranges import EACH, KEPT, LARGEST_F32, MOST_VALUES, ONE, Int, Real, Type, by, most_whole, product, rounded, smallest
 
 REDUCES = ("sum", "largest", "smallest", "count")
 FUNCTIONS = (
@@ -620,7 +620,7 @@ class _Checker:
             limit = LARGEST_F32
             return E("to_type", [a], Real(32, max(t.low * 1.01 if t.low < 0 else 0.0, -limit), min(max(t.high * 1.01, 1e-30), limit), t.nan), shape, place)
         # floor, round: what is beyond i32 is its end; what is no number its lower end.
-        ends = [-(2**31), 2**31 - 1]
+        ends = [-(2**31), most_whole(t.bits)]
         if t.low > ends[0]:
             ends[0] = min(math.floor(t.low) if word == "floor" else round(t.low), ends[1])
         if t.high < ends[1]:

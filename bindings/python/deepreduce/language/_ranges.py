@@ -79,5 +79,10 @@ def rounded(bits: int, low: float, high: float, nan: bool) -> Real:
     return Real(bits, -math.inf if low < -most else low, math.inf if high > most else high, nan)
 
 
+def most_whole(bits: int) -> int:
+    """The largest number of 32 bits that a real one of so many bits can be."""
+    return 2**31 - 128 if bits == 32 else 2**31 - 1
+
+
 def product(a: float, b: float) -> float:
     return 0.0 if a == 0 or b == 0 else a * b

@@ -8,7 +8,7 @@ from typing import Dict, List, Set
 
 from ._program import E, Local
 from ._syntax import LanguageError
-from ._ranges import EACH, KEPT, ONE, Int, Real, Type, smallest
+from ._ranges import EACH, KEPT, ONE, Int, Real, Type, most_whole, smallest
 
 
 def literal(t: Type, value: Fraction) -> str:
@@ -139,15 +139,15 @@ class Words:
         a, t = e.args[0], e.type
         r = a.type
         assert isinstance(t, Int) and isinstance(r, Real)
-        inside = not r.nan and -(2.0**31) <= r.low and r.high < 2.0**31
+        # (2147483647.5 rounds to 2^31.)
+        inside = not r.nan and -(2.0**31) <= r.low and r.high <= 2**31 - 1
         name = e.op + ("_up" if e.op == "floor" and r.low >= 0 else "")
         x = self(a)
         if not inside:
             x = f"lang::within_3{1 if r.low >= 0 else 2}({x})"
-        # In f32 the largest number below 2^31 is less than 2^31 - 1.
         x = f"lang::{name}({x})"
         if r.nan:  # It is an end of 32 bits now, and becomes that of the range.
-            if r.low >= 0 and t.high < 2**31 - 1:
+            if r.low >= 0 and t.high < most_whole(r.bits):
                 x = f"lang::lesser({x}, {literal(_as('int32_t'), Fraction(t.high))})"
             elif t.low > -(2**31) and not r.low >= 0:
                 x = f"lang::greater({x}, {literal(_as('int32_t'), Fraction(t.low))})"
