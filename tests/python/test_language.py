@@ -113,6 +113,12 @@ def test_the_range_of_an_f32_as_a_whole_number_ends_below_2_to_the_31():
     assert made.encode[0].expr.type == Int(2**31 - 128, 2**31 - 128)
 
 
+def test_a_subnormal_of_f16_may_be_twice_what_it_is_rounded_from():
+    made = program_of("codec c\npayload\n  a: f32[n]\nencode v\n  a = to_type(min(max(v, -4e-8), 4e-8))\ndecode\n  return a\n")
+    rounded = float(numpy.float16(4e-8))
+    assert made.encode[0].expr.type.low <= -rounded and rounded <= made.encode[0].expr.type.high
+
+
 def test_mutated_texts_are_refused_with_a_place_or_are_codecs():
     made = [source for source in programs(400, seed=11) if source]
     assert len(made) > 5

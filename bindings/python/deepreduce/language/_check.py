@@ -617,8 +617,9 @@ class _Checker:
             nan = t.nan or t.low < 0
             return E("sqrt", [a], rounded(t.bits, math.sqrt(max(t.low, 0.0)), math.sqrt(t.high), nan), shape, place)
         if word == "to_type":
-            limit = LARGEST_F32
-            return E("to_type", [a], Real(32, max(t.low * 1.01 if t.low < 0 else 0.0, -limit), min(max(t.high * 1.01, 1e-30), limit), t.nan), shape, place)
+            limit, least = LARGEST_F32, 2.0**-24  # of f16 above 0
+            bottom, top = (t.low * 1.01 - least if t.low < 0 else 0.0), max(t.high * 1.01, 0.0) + least
+            return E("to_type", [a], Real(32, max(bottom, -limit), min(top, limit), t.nan), shape, place)
         # floor, round: what is beyond i32 is its end; what is no number its lower end.
         ends = [-(2**31), most_whole(t.bits)]
         if t.low > ends[0]:
