@@ -119,6 +119,11 @@ def test_a_subnormal_of_f16_may_be_twice_what_it_is_rounded_from():
     assert made.encode[0].expr.type.low <= -rounded and rounded <= made.encode[0].expr.type.high
 
 
+def test_values_of_two_kinds_have_64_bits():
+    made = source_of("codec c\npayload\n  a: u1[n]\nencode v\n  a = v > 0\ndecode\n  return a << 63\n")
+    assert "returned<T, lang::any>(static_cast<double>((static_cast<uint64_t>(a_) << 63)))" in made
+
+
 def test_mutated_texts_are_refused_with_a_place_or_are_codecs():
     made = [source for source in programs(400, seed=11) if source]
     assert len(made) > 5

@@ -315,7 +315,8 @@ class Decode(Loops):
         for local in locals_in([result], EACH):
             out(f"const {local.expr.type.c} {local.name}_ = {self.words(local.expr)};")
         t = result.type
-        x = self.words(result) if isinstance(t, Real) and t.bits else f"static_cast<double>({self.words.whole(result, 'int64_t') if isinstance(t, Int) else self.words(result)})"
+        x = self.words(result) if isinstance(t, Real) else self.words.whole(result, t.c if not t.truth else "int32_t")
+        x = x if isinstance(t, Real) and t.bits else f"static_cast<double>({x})"
         out(f"kinds[{f.name}_] = lang::returned<T, lang::any>({x});")
         out("}")
         call = "ternary_unpack<typename T::bits>.best()" if f.kind == "base" else "lang::unpack_two"
