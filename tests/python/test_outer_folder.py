@@ -628,6 +628,24 @@ def named(folder, world, thread):
     return folder
 
 
+def test_an_infinite_value_of_a_buffer_stays_where_a_late_worker_catches_up(tmp_path):
+    def worker(name, pause):
+        model, generator = model_of(), torch.Generator().manual_seed(0)
+        model.register_buffer("mask", torch.tensor([0.0, float("-inf")]))
+        outer = Outer(model, TOP, every=4, fragments=2, optimizer=Rounded, group=world.folder(tmp_path, name))
+        for _ in range(4):
+            world.sleep(name, pause)
+            for _ in range(2):
+                move(model, generator)
+                outer.step()
+            assert model.mask.tolist() == [0.0, float("-inf")] and not outer.info.last.refused
+
+    world = World()
+    world.start("w0", lambda: worker("w0", 1.0))
+    world.start("w1", lambda: worker("w1", 5 * DEADLINE))
+    world.run()
+
+
 @pytest.mark.parametrize("weight", [torch.tensor(3.0), numpy.float32(3), 3])
 def test_a_weight_of_a_step_is_a_number_of_any_kind(tmp_path, weight):
     model = model_of()

@@ -218,6 +218,26 @@ def buffers_become_the_mean_and_counters_those_of_the_first_rank():
 
 
 @check("outer")
+def an_infinite_value_that_does_not_change_moves_by_0():
+    """A mask of attention that is saved: the difference of two infinities is NaN."""
+    for overlap in (0, 1):
+        model = nn.Linear(4, 4)
+        model.register_buffer("mask", torch.full((4, 4), float("-inf")).triu(1))
+        outer = Outer(model, None, every=2, overlap=overlap, optimizer=lambda weights: torch.optim.SGD(weights, lr=1.0))
+        for _ in range(5):
+            with torch.no_grad():
+                model.weight += 1.0 + dist.get_rank()
+                model.mask += 1.0
+            outer.step()
+        assert outer.info.rounds == 2
+        assert torch.equal(model.mask, torch.full((4, 4), float("-inf")).triu(1) + torch.full((4, 4), 5.0).tril()), (overlap, model.mask)
+        model.mask[0, 0] = float("inf")
+        with raises(deepreduce.PeerError, "mask"):
+            while True:
+                outer.step()
+
+
+@check("outer")
 def ranks_at_another_h_plan_or_model_are_named_with_the_difference():
     rank = dist.get_rank()
     with raises(deepreduce.ArgumentError, "rank 1 has every 6, others 5") as caught:

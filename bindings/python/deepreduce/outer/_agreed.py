@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import math
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Union
 
 import numpy
@@ -223,6 +224,15 @@ def require_same_tensors(given: Mapping[str, Any], here: Mapping[str, torch.Tens
 def _float32(tensor: torch.Tensor) -> torch.Tensor:
     """A copy, contiguous whatever the tensor's strides (channels_last, say)."""
     return tensor.detach().to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+
+
+def less(a: torch.Tensor, b: torch.Tensor, out: Optional[torch.Tensor] = None) -> torch.Tensor:
+    """a less b, and 0 where they are equal: of infinite values too (the mask of an attention), whose difference is NaN. The
+    elements are compared only where a sum shows that there may be such values."""
+    found = torch.sub(a, b, out=out)
+    if not math.isfinite(found.sum().item()):
+        found.masked_fill_(a == b, 0)
+    return found
 
 
 def sgd(rate: float, momentum: float) -> MakeOptimizer:

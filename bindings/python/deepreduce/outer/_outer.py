@@ -12,7 +12,7 @@ from .._native._types import SavedPart, SavedState
 from ..errors import ArgumentError, Error
 from ..torch import Plans
 from ..torch._rules import Rules
-from ._agreed import Agreed, Local, MakeOptimizer, Model, Tensors, require_same_tensors, sgd
+from ._agreed import Agreed, Local, MakeOptimizer, Model, Tensors, less, require_same_tensors, sgd
 from ._folder import Folder
 from ._folder_exchange import FolderExchange
 from ._group import GroupExchange
@@ -216,7 +216,7 @@ class Outer:
             raise
         self._is_agreed = True
         now = {**self._agreed.weights, **self._agreed.means}
-        self._shift, self._others = {name: now[name] - earlier for name, earlier in others.items()}, {}
+        self._shift, self._others = {name: less(now[name], earlier) for name, earlier in others.items()}, {}
         self._last = done
         self._totals = [total + new for total, new in zip(self._totals, done[-3:])]
         self._round = self._exchange.round if isinstance(self._exchange, FolderExchange) else number + 1
@@ -242,7 +242,7 @@ class Outer:
                 if then is None:
                     target.copy_(new)
                 else:  # in float32, so that nothing is rounded twice
-                    target.copy_(new + (target.float() - then.float()))
+                    target.copy_(new + less(target.float(), then.float()))
             both = {**local.weights, **local.means}
             for name, moved in self._shift.items():
                 both[name].copy_(both[name].float() + moved)
@@ -320,4 +320,4 @@ class Outer:
 def _moved(agreed: torch.Tensor, now: torch.Tensor, out: Optional[torch.Tensor]) -> torch.Tensor:
     """Agreed less now, in float32. (A model of 16 bits begins at the agreed weights as rounded to its type.)"""
     then = agreed if now.dtype == torch.float32 else agreed.to(now.dtype).float()
-    return torch.sub(then, now.detach().float(), out=torch.empty_like(agreed) if out is None else out)
+    return less(then, now.detach().float(), torch.empty_like(agreed) if out is None else out)
