@@ -628,6 +628,24 @@ def named(folder, world, thread):
     return folder
 
 
+def test_a_buffer_that_is_gone_or_another_is_named_before_anything_is_sent(tmp_path):
+    model = model_of()
+    model.register_buffer("mean", torch.zeros(3))
+    outer = Outer(model, TOP, every=2, group=Folder(tmp_path, "w0"))
+    outer.step()
+    for other, words in (
+        (torch.zeros(4), r"was \[3\] torch.float32 when Outer was made, and is \[4\] torch.float32"),
+        (torch.zeros(3).half(), r"was \[3\] torch.float32 when Outer was made, and is \[3\] torch.float16"),
+        (None, "was removed after Outer was made"),
+    ):
+        model.mean = other
+        with pytest.raises(deepreduce.ArgumentError, match="^mean: this buffer " + words):
+            outer.step()
+    assert outer.info.steps == 1 and not outer._exchange._folder.posted(0)
+    model.mean = model.seen_twice = torch.ones(3)
+    assert outer.step() and model.mean.tolist() == [1.0] * 3
+
+
 def test_an_infinite_value_of_a_buffer_stays_where_a_late_worker_catches_up(tmp_path):
     def worker(name, pause):
         model, generator = model_of(), torch.Generator().manual_seed(0)

@@ -218,6 +218,25 @@ def buffers_become_the_mean_and_counters_those_of_the_first_rank():
 
 
 @check("outer")
+def buffers_that_a_module_replaces_are_exchanged():
+    """self.ema = 0.9 * self.ema + … leaves the tensor that Outer found at the beginning behind."""
+    for overlap in (0, 1):
+        model = nn.Linear(4, 4)
+        model.register_buffer("ema", torch.zeros(4))
+        model.register_buffer("seen", torch.zeros(2, dtype=torch.int64))
+        outer = Outer(model, None, every=2, overlap=overlap)
+        for step in range(1, 7):
+            model.ema = model.ema + 1.0 + dist.get_rank()
+            model.seen = model.seen + 1 + dist.get_rank()
+            landed = outer.step()
+            if overlap and landed:  # with what it moved since the round was sent on top
+                assert model.ema.tolist() == [1.5 * (step - 1) + 1.0 + dist.get_rank()] * 4, (step, model.ema)
+            elif landed:
+                assert model.ema.tolist() == [1.5 * step] * 4 and model.seen.tolist() == [step] * 2, (step, model.ema, model.seen)
+        assert outer.info.rounds == 3 - overlap
+
+
+@check("outer")
 def an_infinite_value_that_does_not_change_moves_by_0():
     """A mask of attention that is saved: the difference of two infinities is NaN."""
     for overlap in (0, 1):

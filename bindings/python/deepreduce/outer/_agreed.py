@@ -57,8 +57,9 @@ class Local:
                 kind = type(tensor).__name__ if hasattr(tensor, "to_local") else f"tensor of {tensor.dtype}"
                 raise Unsupported(f"{name} is a {kind}; dense tensors of float32, float16 and bfloat16 are exchanged")
 
-    def require_parameters(self) -> None:
-        """ArgumentError if a parameter of the model was replaced: it would be trained, and an old one exchanged."""
+    def require_same(self) -> None:
+        """ArgumentError if a parameter of the model was replaced: it would be trained, and an old one exchanged. A buffer may be
+        replaced (self.ema = 0.9 * self.ema + …) by one of the same shape and type: from here on it is the one that is exchanged."""
         if self._model is None:
             return
         now = dict(self._model.named_parameters())
@@ -66,11 +67,20 @@ class Local:
             if now.get(name) is not parameter:
                 what = "replaced (load_state_dict(assign=True) does that)" if name in now else "removed"
                 raise ArgumentError(f"{name}: this parameter was {what} after Outer was made: create a new Outer, or load into the old ones")
+        buffers = dict(self._model.named_buffers(remove_duplicate=False))
+        for name, was in {**self.means, **self.copies}.items():
+            if name not in buffers:
+                raise ArgumentError(f"{name}: this buffer was removed after Outer was made: create a new Outer")
+            if _description(buffers[name]) != _description(was):
+                before, here = _description(was), _description(buffers[name])
+                raise ArgumentError(f"{name}: this buffer was {before} when Outer was made, and is {here}: create a new Outer")
+        for group in (self.means, self.copies):
+            group.update({name: buffers[name] for name in group})
 
     def descriptions(self) -> Dict[str, str]:
         """Shape and type of each tensor, to compare workers by."""
         tensors = {**self.weights, **self.means, **self.copies}
-        return {name: f"{list(tensor.shape)} {tensor.dtype}" for name, tensor in tensors.items()}
+        return {name: _description(tensor) for name, tensor in tensors.items()}
 
     def fragments(self, count: int) -> List[List[str]]:
         """The names of weights, cut into `count` runs of about the same number of elements."""
@@ -219,6 +229,10 @@ def require_same_tensors(given: Mapping[str, Any], here: Mapping[str, torch.Tens
     for name, tensor in here.items():
         if tuple(given[name].shape) != tuple(tensor.shape):
             raise ArgumentError(f"{what} are of another model: {name} is {list(given[name].shape)}, here {list(tensor.shape)}")
+
+
+def _description(tensor: torch.Tensor) -> str:
+    return f"{list(tensor.shape)} {tensor.dtype}"
 
 
 def _float32(tensor: torch.Tensor) -> torch.Tensor:

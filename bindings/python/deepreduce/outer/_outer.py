@@ -132,18 +132,20 @@ class Outer:
         lost. If a round of a Folder fails here (OSError: the disk is full, say; CorruptFrame, OutOfStep), it is still under way, and
         the next step tries again.
 
-        Raises ArgumentError, before anything is sent or counted, if the model has other parameters than when this Outer was made.
+        Raises ArgumentError, before anything is sent or counted, if the model has other parameters than when this Outer was made,
+        or a buffer has another shape or type. A buffer that was replaced by a like one is exchanged in its place.
         """
         weight = real(weight, "weight")
         if not (math.isfinite(weight) and weight > 0):
             raise ArgumentError(f"weight is {weight}, not a positive number")
-        if self._since + 1 >= self._period:
-            self._local.require_parameters()
+        lands = self._sent is not None and self._since + 1 >= self._overlap
+        if lands or self._since + 1 >= self._period:
+            self._local.require_same()
         self._steps += 1
         self._since += 1
         self._weight += weight
         landed = False
-        if self._sent is not None and self._since >= self._overlap:
+        if lands:
             landed = self._land()
         if self._since >= self._period:
             self._send()
@@ -266,6 +268,7 @@ class Outer:
             return False
         if not self._is_agreed:
             raise ArgumentError("a round is under way: catch up before the first step, or after one that returned True or raised")
+        self._local.require_same()
         place, is_behind = self._exchange.catch_up([self._round, self._steps, self._since])
         self._round, self._steps, self._since = place
         if is_behind:
