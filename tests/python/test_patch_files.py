@@ -1,5 +1,6 @@
 """`deepreduce patch`: model files of all kinds, written whole or not at all, and its output."""
 
+import errno
 import hashlib
 import io
 import json
@@ -110,6 +111,29 @@ def test_in_place(pair, pieces):
     before = files(pair)
     run("apply", pair / "old.safetensors", pair / "p", status=1)
     assert files(pair) == before
+
+
+def test_a_full_disk_in_the_sync_of_a_shard_leaves_all_shards_as_they_were(pair, monkeypatch):
+    """The bytes of some file systems find no room only when they are synced."""
+    shards(pair / "a", model())
+    shards(pair / "b", stepped(model()))
+    run(pair / "a", pair / "b", "-o", pair / "p")
+    before, fsync, left = files(pair / "a"), os.fsync, 0
+
+    def full(handle):
+        nonlocal left
+        left -= os.path.isfile(f"/proc/self/fd/{handle}")
+        if not left:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+    for number in (1, 2):
+        left = number
+        run("apply", pair / "a", pair / "p", status=2)
+        assert files(pair / "a") == before, number
+    run("apply", pair / "a", pair / "p")
+    assert files(pair / "a") == files(pair / "b") and left == -2
 
 
 def test_a_patch_does_not_depend_on_the_kind_of_file(pair, capsys):

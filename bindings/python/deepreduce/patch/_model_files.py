@@ -355,12 +355,10 @@ def write_patched(base: Model, patches: Sequence[Patch], output: str, threads: O
             raise ArgumentError(f"{base.path}: files of this type are read, but not written: pass a .safetensors file by --output")
         if output and not output.endswith(".safetensors"):
             raise ArgumentError(f"{output}: the name must end in .safetensors, the type that is written")
-        with contextlib.ExitStack() as stack:
-            _write_shards(stack, base, patches, [pathlib.Path(output) if output else base.path], threads, watch)
+        _write_shards(base, patches, [pathlib.Path(output) if output else base.path], threads, watch)
         return
     if not output:
-        with contextlib.ExitStack() as stack:  # it renames all shards after the last is written
-            _write_shards(stack, base, patches, [base.path.parent / shard.name for shard in base.shards], threads, watch)
+        _write_shards(base, patches, [base.path.parent / shard.name for shard in base.shards], threads, watch)
         return
     target = pathlib.Path(output)
     if target.exists():
@@ -369,8 +367,7 @@ def write_patched(base: Model, patches: Sequence[Patch], output: str, threads: O
     partial = beside(target)
     try:
         partial.mkdir()
-        with contextlib.ExitStack() as stack:
-            _write_shards(stack, base, patches, [partial / shard.name for shard in base.shards], threads, watch)
+        _write_shards(base, patches, [partial / shard.name for shard in base.shards], threads, watch)
         with whole_file(partial / base.path.name, durable=True) as path:
             path.write_bytes(base.listing)
         os.rename(partial, target)
@@ -383,20 +380,22 @@ def write_patched(base: Model, patches: Sequence[Patch], output: str, threads: O
 
 
 def _write_shards(
-    stack: contextlib.ExitStack,
-    base: Model,
-    patches: Sequence[Patch],
-    targets: List[pathlib.Path],
-    threads: Optional[int],
-    watch: Watch,
+    base: Model, patches: Sequence[Patch], targets: List[pathlib.Path], threads: Optional[int], watch: Watch
 ) -> None:
-    files = []
-    for shard, target in zip(base.shards, targets):
-        partial = stack.enter_context(whole_file(target, durable=True))
-        file = stack.enter_context(open(partial, "wb"))
-        if target.exists():
-            os.fchmod(file.fileno(), target.stat().st_mode & 0o7777)
-        files.append((file, shard))
-    write_shards(files, base.tensors, patches, threads, watch)
-    for file, _ in files:
-        file.close()
+    """Writes files of one folder. All are on the disk before the first is renamed, since a full disk may show in the sync of
+    any of them, and some shards of the result beside others of the base are no model."""
+    with contextlib.ExitStack() as stack:
+        files, partials = [], []
+        for shard, target in zip(base.shards, targets):
+            partial = stack.enter_context(whole_file(target))
+            file = stack.enter_context(open(partial, "wb"))
+            if target.exists():
+                os.fchmod(file.fileno(), target.stat().st_mode & 0o7777)
+            files.append((file, shard))
+            partials.append(partial)
+        write_shards(files, base.tensors, patches, threads, watch)
+        for (file, _), partial in zip(files, partials):
+            file.close()
+            sync(partial)
+    for folder in {target.parent for target in targets}:
+        sync(folder)
